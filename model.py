@@ -1,0 +1,519 @@
+"""
+A GPT in which every choice that decides whether a Transformer trains is one field of `GPTConfig`: where the norms
+stand, which norm, how the residual step is scaled, the attention, the FFN, the positions and the initialization.
+
+Every field is resolved when a module is built; every `forward` then reads as the paper's equation.
+Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E = D / H.
+"""
+import math
+import re
+from dataclasses import dataclass, fields
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+@dataclass
+class GPTConfig:
+    block_size: int = 1024          # longest sequence, in tokens
+    vocab_size: int = 50304         # GPT-2's 50257, padded up to a multiple of 64
+    n_layer: int = 12
+    n_head: int = 12
+    n_kv_head: int = 0              # key/value heads of grouped-query attention; 0: n_head
+    n_embd: int = 768
+    d_ff: int = 0                   # hidden width of the FFN; 0: 4 * n_embd
+    dropout: float = 0.0
+    bias: bool = False              # biases in linear layers and LayerNorms
+    tie_weights: bool = True        # the output head is the token embedding
+    norm: str = 'layernorm'         # layernorm | rmsnorm | stablenorm
+    norm_alpha: float = 0.5         # StableNorm's α; 0.5 is RMSNorm
+    norm_eps: float = 1e-5          # inside the mean of squares; a paper's ε on ‖x‖² is this times the width
+    input_norm: bool = False        # on the sum of token and position embeddings
+    attn_pre_norm: bool = True      # f(Norm(x))
+    ffn_pre_norm: bool = True
+    mid_norm: bool = False          # x + Norm(f(x))
+    post_norm: bool = False         # Norm(x + f(x))
+    qk_norm: bool = False           # on queries and keys, per head, before RoPE
+    final_norm: bool = True         # before the output head
+    residual_scale: float = 1.0     # Δt in x + Δt f(x)
+    attention: str = 'dot'          # dot | stable | l2 | l2_tied
+    attn_tau: float = 1.618         # StableAtten: τ = attn_tau * log2(block_size)
+    ffn: str = 'gelu'               # gelu | gelu_tanh | relu | swiglu
+    pos: str = 'learned'            # learned | rope
+    rope_theta: float = 10000.0
+    init: str = 'gpt2'              # gpt2 | normal | xavier | stable
+    init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings
+
+    def __post_init__(self):
+        for name, choices in {'norm': NORMS, 'attention': ATTENTIONS, 'ffn': FFNS, 'pos': POSITIONS, 'init': INITS}.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f'{name}={getattr(self, name)!r}: choose one of {", ".join(choices)}')
+        for f in fields(self):
+            low = 0 if f.name in ('n_kv_head', 'd_ff') else 1
+            if f.type is int and getattr(self, f.name) < low:
+                raise ValueError(f'{f.name}={getattr(self, f.name)}: wants an integer of at least {low}')
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f'dropout={self.dropout}: wants a probability, 0 <= dropout < 1')
+        if self.norm_eps < 0:
+            raise ValueError(f'norm_eps={self.norm_eps}: wants a number that is not negative')
+        if self.n_embd % self.n_head:
+            raise ValueError(f'n_embd={self.n_embd} is not divisible by n_head={self.n_head}: change one of them')
+        if self.n_kv_head and self.n_head % self.n_kv_head:
+            raise ValueError(f'n_head={self.n_head} is not divisible by n_kv_head={self.n_kv_head}: change one of them')
+        if self.attention == 'l2_tied' and self.n_kv_head not in (0, self.n_head):
+            raise ValueError(f'n_kv_head={self.n_kv_head}: attention=l2_tied shares queries and keys, so it wants '
+                             f'n_kv_head=0 or {self.n_head} (n_head)')
+        if self.pos == 'rope' and self.head_dim % 2:
+            raise ValueError(f'pos=rope rotates pairs, but the head dimension n_embd/n_head={self.head_dim} is odd: '
+                             f'change n_embd or n_head, or choose pos=learned')
+
+    @property
+    def head_dim(self):
+        return self.n_embd // self.n_head
+
+
+def at_least_fp32(x):
+    """x in its own precision, or in fp32 where that is finer."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+# ----------------------------------------------------------------------------- norms
+# Each takes (..., dim), normalizes the last dimension in the precision of its gain γ (fp32 under autocast), and keeps it.
+
+class LayerNorm(nn.Module):
+    """γ ⊙ (x − mean) / √(var + ε) [+ β], the bias β only with config.bias (Ba et al. 2016)."""
+
+    def __init__(self, dim, config):
+        super().__init__()
+        self.eps = config.norm_eps
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim)) if config.bias else None
+
+    def forward(self, x):
+        return F.layer_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(nn.Module):
+    """γ ⊙ x / √(mean(x²) + ε) (Zhang and Sennrich 2019; DNT, section 2)."""
+
+    def __init__(self, dim, config):
+        super().__init__()
+        self.eps = config.norm_eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.eps)
+
+
+class StableNorm(nn.Module):
+    """γ ⊙ d^α x / √(‖x‖² + dε), which is RMSNorm times d^(α − 1/2) (Stable-Transformer, eq. 2)."""
+
+    def __init__(self, dim, config):
+        super().__init__()
+        self.eps = config.norm_eps
+        self.scale = dim ** (config.norm_alpha - 0.5)
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.scale * self.weight, self.eps)
+
+
+NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm, 'stablenorm': StableNorm}
+
+
+def make_norm(on, config):
+    """The norm of config.norm over n_embd, or nothing."""
+    return NORMS[config.norm](config.n_embd, config) if on else nn.Identity()
+
+
+def make_qk_norm(on, config):
+    """RMSNorm over the head dimension, StableNorm where that is the model's norm, or nothing."""
+    norm = StableNorm if config.norm == 'stablenorm' else RMSNorm
+    return norm(config.head_dim, config) if on else nn.Identity()
+
+
+# ----------------------------------------------------------------------------- positions
+# pos='learned' adds wpe to the embedding and leaves queries and keys alone; pos='rope' does the reverse.
+
+class NoPosition(nn.Module):
+    """What stands at wpe where positions enter elsewhere."""
+
+    def forward(self, pos):
+        return 0
+
+
+class NoRotation(nn.Module):
+    """What stands at attn.rotary where positions enter elsewhere."""
+
+    def forward(self, x, start):
+        return x
+
+
+class Rotary(nn.Module):
+    """RoPE on (B, T, heads, E): rotates the pair (x_i, x_{i+E/2}) by position · θ^(−2i/E) (Su et al. 2021; LLaMA's halves)."""
+
+    def __init__(self, config):
+        super().__init__()
+        frequency = config.rope_theta ** -(torch.arange(0, config.head_dim, 2).double() / config.head_dim)
+        angle = torch.outer(torch.arange(config.block_size).double(), frequency)
+        self.register_buffer('cos', angle.cos().float()[:, None], persistent=False)     # (block_size, 1, E/2)
+        self.register_buffer('sin', angle.sin().float()[:, None], persistent=False)
+
+    def forward(self, x, start):
+        cos, sin = self.cos[start:start + x.size(1)], self.sin[start:start + x.size(1)]
+        x1, x2 = x.chunk(2, dim=-1)
+        return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
+
+
+POSITIONS = {
+    'learned': (lambda config: nn.Embedding(config.block_size, config.n_embd), lambda config: NoRotation()),
+    'rope': (lambda config: NoPosition(), Rotary),
+}
+
+
+# ----------------------------------------------------------------------------- attention
+
+class KVCache:
+    """Keys and values of one layer's past tokens, for generation: at most `size` of them."""
+
+    def __init__(self, size):
+        self.size, self.length = size, 0
+
+    def append(self, k, v):
+        """Takes those of new tokens, (B, K, T, E), returns those of all tokens."""
+        if self.length == 0:
+            self.k, self.v = (x.new_empty(*x.shape[:2], self.size, x.size(3)) for x in (k, v))
+        end = self.length + k.size(2)
+        self.k[:, :, self.length:end], self.v[:, :, self.length:end] = k, v
+        self.length = end
+        return self.k[:, :, :end], self.v[:, :, :end]
+
+
+class NoCache:
+    """What stands in for a KVCache in training, where there is no past."""
+    length = 0
+
+    @staticmethod
+    def append(k, v):
+        return k, v
+
+
+class DotAttention(nn.Module):
+    """Causal softmax(qᵀk / √E) v per head, with grouped keys and values, QKNorm and RoPE where the config says so."""
+
+    def __init__(self, config):
+        super().__init__()
+        d, self.head_dim = config.n_embd, config.head_dim
+        d_kv = (config.n_kv_head or config.n_head) * self.head_dim
+        self.wq = nn.Linear(d, d, bias=config.bias)
+        self.wk = nn.Linear(d, d_kv, bias=config.bias)
+        self.wv = nn.Linear(d, d_kv, bias=config.bias)
+        self.wo = nn.Linear(d, d, bias=config.bias)
+        self.q_norm = make_qk_norm(config.qk_norm, config)
+        self.k_norm = make_qk_norm(config.qk_norm, config)
+        self.rotary = POSITIONS[config.pos][1](config)
+        self.scale = self.head_dim ** -0.5
+        self.grouped = d_kv != d
+        self.dropout = config.dropout
+        self.out_dropout = nn.Dropout(config.dropout)
+
+    def heads(self, x):
+        """(B, T, heads · E) → (B, T, heads, E)"""
+        return x.unflatten(-1, (-1, self.head_dim))
+
+    def queries_keys(self, x, start):
+        """(B, T, D) → (B, T, H, E), (B, T, K, E), of tokens at positions start, start + 1, …"""
+        q = self.rotary(self.q_norm(self.heads(self.wq(x))), start)
+        k = self.rotary(self.k_norm(self.heads(self.wk(x))), start)
+        return q, k
+
+    def attend(self, q, k, v):
+        """(B, H, T, E), (B, K, S, E), (B, K, S, E) → (B, H, T, E); T = S, or T = 1 with all S tokens in its past."""
+        return F.scaled_dot_product_attention(q, k, v, is_causal=q.size(2) > 1, scale=self.scale, enable_gqa=self.grouped,
+                                              dropout_p=self.dropout if self.training else 0.0)
+
+    def forward(self, x, cache=NoCache):
+        q, k = self.queries_keys(x, cache.length)
+        v = self.heads(self.wv(x))
+        q, k, v = (y.transpose(1, 2) for y in (q, k, v))
+        y = self.attend(q, *cache.append(k, v))
+        return self.out_dropout(self.wo(y.transpose(1, 2).flatten(2)))
+
+
+class StableAttention(DotAttention):
+    """softmax(τ SN(q)ᵀSN(k) / E^2α) v: before τ the logit is a cosine (Stable-Transformer, eq. 3)."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.q_norm = StableNorm(config.head_dim, config)
+        self.k_norm = StableNorm(config.head_dim, config)
+        tau = config.attn_tau * math.log2(config.block_size)
+        self.scale = tau / config.head_dim ** (2 * config.norm_alpha)
+
+
+class L2Attention(DotAttention):
+    """softmax(−‖q − k‖² / √E) v (Kim et al. 2021).
+
+    ‖q‖² is the same for every key and drops out of the softmax, which leaves 2(qᵀk − ‖k‖²/2)/√E: the dot product of
+    (q, 1, 1, 1) with (k, s₁, s₂, s₃). The three parts sum to −‖k‖²/2 in fp32 even where each is bf16.
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.scale = 2 * self.head_dim ** -0.5
+        self.padding = -(self.head_dim + 3) % 8         # fused kernels want head dimensions in eights
+
+    def attend(self, q, k, v):
+        q, k = q.to(v.dtype), k.to(v.dtype)             # ‖k‖² must be that of the keys as the kernel sees them
+        rest = -at_least_fp32(k).square().sum(-1, keepdim=True) / 2
+        parts = []
+        for _ in range(3):
+            parts.append(rest.to(k.dtype))
+            rest = rest - parts[-1].to(rest.dtype)
+        q = F.pad(F.pad(q, (0, 3), value=1.0), (0, self.padding))
+        k = F.pad(torch.cat((k, *parts), dim=-1), (0, self.padding))
+        v = F.pad(v, (0, 3 + self.padding))
+        return super().attend(q, k, v)[..., :self.head_dim]
+
+
+class L2TiedAttention(L2Attention):
+    """L2 attention with W_q = W_k, the condition for it to be Lipschitz (Kim et al. 2021): k = q, after its norm too."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        del self.wk, self.k_norm
+
+    def queries_keys(self, x, start):
+        q = self.rotary(self.q_norm(self.heads(self.wq(x))), start)
+        return q, q
+
+
+ATTENTIONS = {'dot': DotAttention, 'stable': StableAttention, 'l2': L2Attention, 'l2_tied': L2TiedAttention}
+
+
+# ----------------------------------------------------------------------------- FFN
+
+class FFN(nn.Module):
+    """W_2 φ(W_1 x)"""
+
+    def __init__(self, config, activation):
+        super().__init__()
+        d_ff = config.d_ff or 4 * config.n_embd
+        self.w1 = nn.Linear(config.n_embd, d_ff, bias=config.bias)
+        self.activation = activation
+        self.w2 = nn.Linear(d_ff, config.n_embd, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x):
+        return self.dropout(self.w2(self.activation(self.w1(x))))
+
+
+class SwiGLU(nn.Module):
+    """W_2 (silu(W_1 x) ⊙ W_3 x) (Shazeer 2020)"""
+
+    def __init__(self, config):
+        super().__init__()
+        d_ff = config.d_ff or 4 * config.n_embd
+        self.w1 = nn.Linear(config.n_embd, d_ff, bias=config.bias)
+        self.w3 = nn.Linear(config.n_embd, d_ff, bias=config.bias)
+        self.w2 = nn.Linear(d_ff, config.n_embd, bias=config.bias)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x):
+        return self.dropout(self.w2(F.silu(self.w1(x)) * self.w3(x)))
+
+
+FFNS = {
+    'gelu': lambda config: FFN(config, nn.GELU()),
+    'gelu_tanh': lambda config: FFN(config, nn.GELU(approximate='tanh')),   # as OpenAI trained GPT-2
+    'relu': lambda config: FFN(config, nn.ReLU()),
+    'swiglu': SwiGLU,
+}
+
+
+# ----------------------------------------------------------------------------- the model
+
+class Block(nn.Module):
+    """x ← Post(x + Δt Mid(f(Pre(x)))), for f attention and then FFN; any of the norms may be absent."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.attn_pre_norm = make_norm(config.attn_pre_norm, config)
+        self.attn = ATTENTIONS[config.attention](config)
+        self.attn_mid_norm = make_norm(config.mid_norm, config)
+        self.attn_post_norm = make_norm(config.post_norm, config)
+        self.ffn_pre_norm = make_norm(config.ffn_pre_norm, config)
+        self.ffn = FFNS[config.ffn](config)
+        self.ffn_mid_norm = make_norm(config.mid_norm, config)
+        self.ffn_post_norm = make_norm(config.post_norm, config)
+        self.dt = config.residual_scale
+
+    def forward(self, x, cache=NoCache):
+        f = self.attn_mid_norm(self.attn(self.attn_pre_norm(x), cache))
+        x = self.attn_post_norm(torch.add(x, f, alpha=self.dt))         # x + Δt f in one pass
+        f = self.ffn_mid_norm(self.ffn(self.ffn_pre_norm(x)))
+        return self.ffn_post_norm(torch.add(x, f, alpha=self.dt))
+
+
+INITS = {       # the std of an (n_out, n_in) matrix
+    'gpt2': lambda n_out, n_in: 0.02,
+    'normal': lambda n_out, n_in: 0.02,
+    'xavier': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
+    'stable': lambda n_out, n_in: 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
+}
+
+BLOCK_TYPES = {
+    'emb': r'(wte|wpe)\.weight',
+    'head': r'lm_head\.weight',
+    'qk': r'h\.\d+\.attn\.w[qk]\.(weight|bias)',
+    'vo': r'h\.\d+\.attn\.w[vo]\.(weight|bias)',
+    'ffn': r'h\.\d+\.ffn\.w[123]\.(weight|bias)',
+    'norm': r'(input_norm|final_norm|h\.\d+\.attn\.[qk]_norm|h\.\d+\.(attn|ffn)_(pre|mid|post)_norm)\.(weight|bias)',
+}
+
+
+def block_type(name):
+    """The kind of block that a parameter belongs to, by its name in GPT.named_parameters(): a key of BLOCK_TYPES."""
+    for kind, pattern in BLOCK_TYPES.items():
+        if re.fullmatch(pattern, name):
+            return kind
+    raise ValueError(f'{name!r} belongs to no block type: teach BLOCK_TYPES in model.py its name')
+
+
+class GPT(nn.Module):
+
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wpe = POSITIONS[config.pos][0](config)
+        self.input_norm = make_norm(config.input_norm, config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.final_norm = make_norm(config.final_norm, config)
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        if config.tie_weights:
+            self.lm_head.weight = self.wte.weight
+        self.init_weights()
+
+    @torch.no_grad()
+    def init_weights(self):
+        """
+        norm gains            1
+        biases                0
+        wte (a tied head), wpe  N(0, 0.02²)
+        every other matrix    N(0, (init_gain · s)²), s on its own shape from INITS; an untied head is one of them
+        init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
+        """
+        config = self.config
+        residual = (2 * config.n_layer) ** -0.5 if config.init == 'gpt2' else 1.0
+        for name, p in self.named_parameters():
+            kind = block_type(name)
+            if name.endswith('bias'):
+                nn.init.zeros_(p)
+            elif kind == 'norm':
+                nn.init.ones_(p)
+            elif kind == 'emb':
+                nn.init.normal_(p, std=0.02)
+            else:
+                std = config.init_gain * INITS[config.init](*p.shape)
+                nn.init.normal_(p, std=std * residual if re.search(r'(wo|w2)\.weight', name) else std)
+
+    def hidden(self, idx, caches=None):
+        """(B, T) token ids → (B, T, D) after the final norm. With caches, one a layer, idx continues their tokens."""
+        caches = caches or [NoCache] * len(self.h)
+        start, end = caches[0].length, caches[0].length + idx.size(1)
+        if end > self.config.block_size:
+            raise ValueError(f'a sequence of {end} tokens is longer than block_size={self.config.block_size}')
+        x = self.wte(idx) + self.wpe(torch.arange(start, end, device=idx.device))
+        x = self.dropout(self.input_norm(x))
+        for block, cache in zip(self.h, caches):
+            x = block(x, cache)
+        return self.final_norm(x)
+
+    def forward(self, idx, targets=None):
+        """Token ids (B, T), targets (B, T) with −1 where there is none
+        → logits (B, T, vocab_size), and the mean cross-entropy in nats per token, or None without targets."""
+        logits = self.lm_head(self.hidden(idx))
+        if targets is None:
+            return logits, None
+        return logits, F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), ignore_index=-1)
+
+    @torch.no_grad()
+    def stream(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None):
+        """Yields one (B, 1) tensor of token ids after another, drawn to continue idx (B, T).
+
+        temperature 0 takes the likeliest token; top_k keeps the k likeliest, top_p the fewest whose probabilities reach p.
+        Past block_size the window slides: its positions, and with them every key, change at each token, so that the
+        cache is of no use and the last block_size tokens are computed anew.
+        """
+        size = self.config.block_size
+        caches = [KVCache(size) for _ in self.h]
+        new = idx = idx[:, -size:]
+        for _ in range(max_new_tokens):
+            x = self.hidden(new, caches) if idx.size(1) <= size else self.hidden(idx[:, -size:])
+            new = draw(self.lm_head(x[:, -1]), temperature, top_k, top_p)
+            idx = torch.cat((idx, new), dim=1)
+            yield new
+
+    def generate(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None):
+        """idx (B, T) → (B, T + max_new_tokens), as `stream` draws it."""
+        return torch.cat((idx, *self.stream(idx, max_new_tokens, temperature, top_k, top_p)), dim=1)
+
+    def num_params(self):
+        """Parameters, a tied head counted once."""
+        return sum(p.numel() for p in self.parameters())
+
+    def flops_per_token(self):
+        """FLOPs of one token's forward and backward pass: 6N + 12 n_layer D T (PaLM, appendix B; nanoGPT).
+
+        N counts what a token is multiplied with: all parameters but wpe, and but wte where the head is untied.
+        """
+        config = self.config
+        lookups = sum(p.numel() for p in self.wpe.parameters()) + (0 if config.tie_weights else self.wte.weight.numel())
+        return 6 * (self.num_params() - lookups) + 12 * config.n_layer * config.n_embd * config.block_size
+
+    @classmethod
+    def from_pretrained(cls, name):
+        """OpenAI's weights: 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', or a folder in Hugging Face's GPT-2 format."""
+        from transformers import GPT2LMHeadModel
+        theirs = GPT2LMHeadModel.from_pretrained(name)
+        c = theirs.config
+        ffn = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}
+        if c.activation_function not in ffn:
+            raise ValueError(f'{name}: activation_function={c.activation_function!r} is none of {", ".join(ffn)}')
+        model = cls(GPTConfig(block_size=c.n_positions, vocab_size=c.vocab_size, n_layer=c.n_layer, n_head=c.n_head,
+                              n_embd=c.n_embd, d_ff=c.n_inner or 0, bias=True, ffn=ffn[c.activation_function],
+                              norm_eps=c.layer_norm_epsilon, tie_weights=c.tie_word_embeddings))
+        ours = {'transformer.wte': 'wte', 'transformer.wpe': 'wpe', 'transformer.ln_f': 'final_norm', 'lm_head': 'lm_head'}
+        for i in range(c.n_layer):
+            for a, b in {'ln_1': 'attn_pre_norm', 'attn.c_attn': 'attn.wqkv', 'attn.c_proj': 'attn.wo',
+                         'ln_2': 'ffn_pre_norm', 'mlp.c_fc': 'ffn.w1', 'mlp.c_proj': 'ffn.w2'}.items():
+                ours[f'transformer.h.{i}.{a}'] = f'h.{i}.{b}'
+        state = {}
+        for key, value in theirs.state_dict().items():
+            module, kind = key.rsplit('.', 1)
+            if kind == 'weight' and '.c_' in module:        # Hugging Face's GPT-2 stores (n_in, n_out)
+                value = value.t()
+            if module.endswith('c_attn'):
+                for letter, part in zip('qkv', value.chunk(3)):
+                    state[f'{ours[module].replace("wqkv", "w" + letter)}.{kind}'] = part
+            else:
+                state[f'{ours[module]}.{kind}'] = value
+        model.load_state_dict(state)
+        return model
+
+
+def draw(logits, temperature, top_k, top_p):
+    """One token id a row from logits (B, vocab_size) → (B, 1)."""
+    logits = at_least_fp32(logits)
+    if temperature == 0:
+        return logits.argmax(-1, keepdim=True)
+    logits, ids = (logits / temperature).sort(descending=True)
+    if top_k is not None:
+        logits, ids = logits[:, :top_k], ids[:, :top_k]
+    probs = logits.softmax(-1)
+    if top_p is not None:
+        probs = probs.masked_fill(probs.cumsum(-1) - probs >= top_p, 0.0)       # the first always stays
+    return ids.gather(1, torch.multinomial(probs, 1))
