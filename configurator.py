@@ -1,0 +1,128 @@
+"""
+Config files and --key=value over a script's globals, in order, later wins:
+
+    python train.py config/train_quick.py config/arch/s1.py --learning_rate=0.1
+
+A script states its keys as constants at its top, the comment behind each being its help, and then calls configure().
+"""
+import ast
+import difflib
+import inspect
+import json
+import os
+import re
+import sys
+from dataclasses import fields
+from types import ModuleType
+
+
+def configure(namespace, *more):
+    """Sets the keys in `namespace`, a script's globals(), by sys.argv, and returns all of them as {key: value}.
+
+    Keys are the script's constants above its call of configure(), the fields of each dataclass in `more`, and the
+    constants of each script whose path is in `more`. From here on an error of input (ValueError, OSError) ends the
+    script with one line and exit code 1; --debug=True shows its traceback.
+    """
+    namespace['debug'] = False
+    sys.excepthook = lambda kind, error, trace: report(kind, error, trace, namespace['debug'])
+    values, helps = {}, {}
+    for source in (namespace['__file__'], *more):
+        keys = script_keys(source) if isinstance(source, str) else {f.name: f.default for f in fields(source)}
+        text = open(source, encoding='utf-8').read() if isinstance(source, str) else inspect.getsource(source)
+        for key, default in keys.items():
+            values.setdefault(key, default)
+            helps.setdefault(key, comment_of(key, text))
+    values['debug'], helps['debug'] = False, 'show the traceback of an error'
+
+    defaults = dict(values)
+    for arg in sys.argv[1:]:
+        if arg in ('-h', '--help'):
+            print(namespace['__doc__'].strip(), end='\n\n')
+            for key, default in defaults.items():
+                print(f'  --{key}={default}'.ljust(40), helps[key])
+            sys.exit(0)
+        elif arg.startswith('--'):
+            key, equals, text = arg[2:].partition('=')
+            if not equals:
+                raise ValueError(f'{arg}: give it a value, as in --{key}=…; --help lists the keys')
+            values[known(key, defaults, 'the command line')] = parsed(key, text, defaults[key])
+        else:
+            for key, value in read_config(arg, values).items():
+                values[known(key, defaults, arg)] = typed(key, value, defaults[key], arg)
+        namespace['debug'] = values['debug']
+    namespace.update(values)
+    return values
+
+
+def script_keys(path):
+    """{name: value} of the constants that a script assigns at its top, above config = configure(...)."""
+    keys = {}
+    for node in ast.parse(open(path, encoding='utf-8').read()).body:
+        if isinstance(node, ast.Assign):
+            if isinstance(node.value, ast.Call):
+                break
+            keys[node.targets[0].id] = ast.literal_eval(node.value)
+    return keys
+
+
+def comment_of(key, text):
+    found = re.search(rf'^ *{key}(?:: *\w+)? *=[^#\n]*# *(.*)$', text, re.MULTILINE)
+    return found[1] if found else ''
+
+
+def read_config(path, values):
+    """What a config file assigns: a Python file, which sees the keys' values so far, or a JSON object."""
+    if not path.endswith(('.py', '.json')):
+        raise ValueError(f'{path!r} is neither a config file (.py, .json) nor --key=value')
+    with open(path, encoding='utf-8') as f:
+        text = f.read()
+    if path.endswith('.json'):
+        result = json.loads(text)
+        if not isinstance(result, dict):
+            raise ValueError(f'{path}: wants a JSON object of keys and values')
+        return result
+    scope = {**values, '__file__': path, '__name__': '__config__'}
+    try:
+        exec(compile(text, path, 'exec'), scope)
+    except Exception as error:
+        raise ValueError(f'{path}: {type(error).__name__}: {error}') from error
+    return {key: value for key, value in scope.items()
+            if not key.startswith('_') and not isinstance(value, ModuleType) and not callable(value)}
+
+
+def known(key, defaults, where):
+    if key not in defaults:
+        near = difflib.get_close_matches(key, defaults, 1, 0.5)
+        hint = f'did you mean {near[0]!r}?' if near else '--help lists the keys'
+        private = '' if where == 'the command line' else '; a name of the file\'s own starts with _'
+        raise ValueError(f'unknown key {key!r} in {where}: {hint}{private}')
+    return key
+
+
+WANTS = {bool: 'true or false', int: 'an integer', float: 'a number', str: 'a string'}
+
+
+def parsed(key, text, default):
+    """The text of --key=text as the type of the key's default."""
+    try:
+        if isinstance(default, bool):
+            return {'true': True, 'false': False}[text.lower()]
+        return typed(key, type(default)(text), default, 'the command line')
+    except (ValueError, KeyError):
+        raise ValueError(f'{key}={text}: wants {WANTS[type(default)]}') from None
+
+
+def typed(key, value, default, where):
+    """The value, if it has the type of the key's default; an int is welcome where a float is wanted."""
+    if isinstance(default, float) and type(value) is int:
+        value = float(value)
+    if type(value) is not type(default) or value != value:
+        raise ValueError(f'{key}={value!r} in {where}: wants {WANTS[type(default)]}')
+    return value
+
+
+def report(kind, error, trace, debug):
+    if debug or not issubclass(kind, (ValueError, OSError)):
+        sys.__excepthook__(kind, error, trace)
+    elif os.environ.get('RANK', '0') == '0':        # under torchrun one rank speaks for all
+        print(f'error: {error}', file=sys.stderr)

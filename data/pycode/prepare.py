@@ -1,0 +1,30 @@
+"""
+The Python sources of the standard library of the interpreter at hand, as bytes: real text that needs no download.
+
+    python data/pycode/prepare.py
+
+Every tenth file is for validation. A zero byte ends each file. Tests are left out: some distributions do not ship them.
+"""
+import sys
+import sysconfig
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from dataset import write_tokens  # noqa: E402
+
+LEFT_OUT = {'test', 'tests', 'idle_test', 'site-packages', 'dist-packages'}
+
+
+def prepare(sources, folder):
+    files = sorted(path for path in Path(sources).rglob('*.py') if not LEFT_OUT & set(path.relative_to(sources).parts))
+    if len(files) < 10:
+        sys.exit(f'error: {sources} holds {len(files)} Python sources, which is no standard library: '
+                 f'run this with an interpreter that ships its sources, such as one from python.org')
+    texts = [path.read_bytes() + b'\0' for path in files]
+    val = texts[9::10]
+    train = [text for i, text in enumerate(texts) if i % 10 != 9]
+    write_tokens(folder, {'train': train, 'val': val}, vocab_size=256, tokenizer='bytes')
+
+
+if __name__ == '__main__':
+    prepare(sysconfig.get_path('stdlib'), Path(__file__).parent)

@@ -1,0 +1,127 @@
+"""
+A data set is a folder data/<name> with train.bin and val.bin, the tokens as plain uint16 or uint32, and meta.json.
+Here are its readers (shuffled batches, tokenizers) and its writer.
+"""
+import functools
+import json
+import os
+
+import numpy as np
+import torch
+
+SPLITS = ('train', 'val')
+
+
+# ----------------------------------------------------------------------------- reading
+
+def read_meta(name):
+    """data/<name>/meta.json: vocab_size, tokenizer, dtype, tokens of each split. Errors say how to make it."""
+    folder = os.path.join('data', name)
+    if not os.path.exists(os.path.join(folder, 'prepare.py')) and not os.path.exists(os.path.join(folder, 'meta.json')):
+        choices = sorted(d for d in os.listdir('data') if os.path.exists(os.path.join('data', d, 'prepare.py')))
+        raise ValueError(f'dataset={name!r}: choose one of {", ".join(choices)}')
+    try:
+        with open(os.path.join(folder, 'meta.json'), encoding='utf-8') as f:
+            meta = json.load(f)
+        return {key: meta[key] for key in ('vocab_size', 'tokenizer', 'dtype', 'tokens')}
+    except FileNotFoundError:
+        raise ValueError(f'{folder} is not prepared: run  python {folder}/prepare.py') from None
+    except (KeyError, TypeError, json.JSONDecodeError):
+        raise ValueError(f'{folder}/meta.json is damaged: run  python {folder}/prepare.py  again') from None
+
+
+class Tokens:
+    """One split of a data set as windows of block_size tokens and the tokens that follow each."""
+
+    def __init__(self, name, split, block_size, vocab_size):
+        meta = read_meta(name)
+        self.path = os.path.join('data', name, f'{split}.bin')
+        self.block_size, self.vocab_size = block_size, vocab_size
+        if meta['vocab_size'] > vocab_size:
+            raise ValueError(f'vocab_size={vocab_size} is less than the {meta["vocab_size"]} of dataset={name}: '
+                             f'set --vocab_size={meta["vocab_size"]} or more')
+        found = os.path.getsize(self.path) if os.path.exists(self.path) else 0
+        wanted = meta['tokens'][split] * np.dtype(meta['dtype']).itemsize
+        if found != wanted:
+            raise ValueError(f'{self.path} has {found} bytes where meta.json tells of {wanted}: '
+                             f'run  python data/{name}/prepare.py  again')
+        if meta['tokens'][split] <= block_size:
+            raise ValueError(f'block_size={block_size} is too long for the {meta["tokens"][split]} tokens of {self.path}: '
+                             f'at most {meta["tokens"][split] - 1}')
+        self.tokens = np.memmap(self.path, dtype=meta['dtype'], mode='r')
+        self.windows = (len(self.tokens) - 1) // block_size     # that do not overlap
+
+    def read(self, starts):
+        """Windows that start at these tokens → inputs and targets, int64 (len(starts), block_size) each."""
+        rows = np.stack([self.tokens[s:s + self.block_size + 1] for s in starts]).astype(np.int64)
+        if rows.max() >= self.vocab_size:
+            raise ValueError(f'{self.path} holds token {rows.max()}, which is outside of vocab_size={self.vocab_size}: '
+                             f'was it made by another tokenizer? Prepare the data again')
+        rows = torch.from_numpy(rows)
+        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+    def shuffled(self, first, count, seed):
+        """Windows number `first`, first + 1, … of an endless shuffled sequence that is a function of the seed alone.
+        Each epoch of the sequence holds every window once, cut from a start of its own and in an order of its own."""
+        starts = []
+        for i in range(first, first + count):
+            shift, order = epoch(len(self.tokens), self.block_size, i // self.windows, seed)
+            starts.append(shift + self.block_size * int(order[i % self.windows]))
+        return self.read(starts)
+
+    def spread(self, batches, batch_size):
+        """At most `batches` lists of batch_size starts, evenly spread over the split: always the same ones."""
+        batch_size = min(batch_size, self.windows)
+        batches = min(batches, self.windows // batch_size)
+        starts = np.arange(batches * batch_size) * self.windows // (batches * batch_size) * self.block_size
+        return starts.reshape(batches, batch_size)
+
+
+@functools.lru_cache(maxsize=4)
+def epoch(tokens, block_size, number, seed):
+    rng = np.random.default_rng([seed, number])
+    shift = rng.integers((tokens - 1) % block_size + 1)         # as far as no window is lost at the end
+    return int(shift), rng.permutation((tokens - 1) // block_size)
+
+
+def tokenizer(meta):
+    """(encode: str → list of ids, decode: list of ids → bytes) of a data set's meta."""
+    kind = meta['tokenizer']
+    if kind == 'bytes':
+        return lambda text: list(text.encode()), bytes
+    try:
+        import tiktoken
+        encoding = tiktoken.get_encoding(kind)
+    except ValueError as error:
+        raise ValueError(f'tokenizer={kind!r}: choose bytes or one of {", ".join(tiktoken.list_encoding_names())}') from error
+    except OSError as error:
+        raise OSError(f'tokenizer={kind!r}: tiktoken could not fetch its vocabulary ({type(error).__name__}); '
+                      f'it needs the network once and keeps it under TIKTOKEN_CACHE_DIR') from error
+    # a vocabulary padded beyond the tokenizer's has ids that stand for nothing
+    return encoding.encode_ordinary, lambda ids: encoding.decode_bytes([i for i in ids if i < encoding.n_vocab])
+
+
+# ----------------------------------------------------------------------------- writing
+
+def write_tokens(folder, splits, vocab_size, tokenizer):
+    """Writes train.bin, val.bin and meta.json. `splits` maps each name to an iterable of integer arrays or bytes.
+
+    meta.json goes first and comes back last, so that what is half written never looks whole.
+    """
+    dtype = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
+    meta = os.path.join(folder, 'meta.json')
+    if os.path.exists(meta):
+        os.remove(meta)
+    tokens = {}
+    for split in SPLITS:
+        tokens[split] = 0
+        with open(os.path.join(folder, f'{split}.bin'), 'wb') as f:
+            for ids in splits[split]:
+                ids = np.frombuffer(ids, np.uint8) if isinstance(ids, bytes) else np.asarray(ids)
+                ids.astype(dtype).tofile(f)
+                tokens[split] += len(ids)
+            os.fsync(f.fileno())
+    with open(meta + '.tmp', 'w', encoding='utf-8') as f:
+        json.dump(dict(vocab_size=vocab_size, tokenizer=tokenizer, dtype=np.dtype(dtype).name, tokens=tokens), f, indent=1)
+    os.replace(meta + '.tmp', meta)
+    print(f'{folder}: {tokens["train"]:,} training and {tokens["val"]:,} validation tokens')

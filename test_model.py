@@ -1,0 +1,600 @@
+"""
+model.py against a float64 reference written from the papers' equations, against Hugging Face, and against the papers'
+propositions, P2 and T4 being their names. Weights and gains are random, so that none can be left out unseen.
+"""
+import itertools
+import math
+import random
+import re
+from dataclasses import fields
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from model import GPT, GPTConfig, RMSNorm, StableNorm, block_type
+
+torch.set_num_threads(1)            # tensors this small gain nothing from more
+
+SIZES = dict(block_size=8, vocab_size=11, n_head=4, n_embd=16, dropout=0.0)
+CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm'), attention=('dot', 'stable', 'l2', 'l2_tied'),
+               ffn=('gelu', 'gelu_tanh', 'relu', 'swiglu'), pos=('learned', 'rope'),
+               init=('gpt2', 'normal', 'xavier', 'stable'))
+AXES = CHOICES | {f.name: (False, True) for f in fields(GPTConfig) if f.type is bool} | dict(
+    n_layer=(1, 2), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
+    norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0))
+
+
+def valid(choice):
+    """l2_tied shares queries and keys, so that their heads are as many."""
+    return choice.get('attention') != 'l2_tied' or choice.get('n_kv_head', 0) in (0, SIZES['n_head'])
+
+
+PAIRS = [pair for a, b in itertools.combinations(AXES, 2) for u in AXES[a] for v in AXES[b]
+         if valid(pair := {a: u, b: v})]
+
+
+def random_config(rng, given):
+    """Any config that has the given values"""
+    while not valid(config := {axis: rng.choice(values) for axis, values in AXES.items()} | given):
+        pass
+    return config
+
+
+def covering(pairs, rng):
+    """Few configs that hold every pair of values: each time the best of ten with one that is still missing."""
+    configs = []
+    while pairs:
+        tries = [random_config(rng, pairs[0]) for _ in range(10)]
+        configs.append(max(tries, key=lambda config: sum(pair.items() <= config.items() for pair in pairs)))
+        pairs = [pair for pair in pairs if not pair.items() <= configs[-1].items()]
+    return configs
+
+
+COVERING = covering(PAIRS, random.Random(0))
+CONFIGS = COVERING + [random_config(random.Random(seed), {}) for seed in range(300)]
+
+
+@torch.no_grad()
+def build(**config):
+    """A small float64 model in which every weight, gain and bias is far from where it starts."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(**SIZES | dict(n_layer=2) | config)).double()
+    for p in model.parameters():
+        p.add_(0.3 * torch.randn_like(p))
+    return model
+
+
+def tokens(*shape):
+    return torch.randint(SIZES['vocab_size'], shape, generator=torch.Generator().manual_seed(1))
+
+
+def close(a, b, tol):
+    torch.testing.assert_close(a, b, rtol=tol, atol=tol)
+
+
+# ----------------------------------------------------------------------------- the reference
+
+def causal_softmax(logits):
+    future = torch.ones(logits.shape[-2:]).triu(1).bool()
+    return logits.masked_fill(future, -torch.inf).softmax(-1)
+
+
+def reference(c, w, idx):
+    """Logits of idx (B, T) under config c and weights w, in the papers' equations and without a line of model.py."""
+    E, T = c.n_embd // c.n_head, idx.size(1)
+    group = c.n_head // (c.n_kv_head or c.n_head)                       # query heads to a key/value head
+
+    def linear(name, x):
+        return x @ w[f'{name}.weight'].T + (w[f'{name}.bias'] if c.bias else 0)
+
+    def norm(name, x, alpha):
+        """γ ⊙ d^α x / √(‖x‖² + ε), the papers' ε being ours times d"""
+        d = x.size(-1)
+        return w[f'{name}.weight'] * d ** alpha * x / (x.square().sum(-1, keepdim=True) + d * c.norm_eps).sqrt()
+
+    def stream_norm(on, name, x):
+        if not on:
+            return x
+        if c.norm == 'layernorm':
+            y = norm(name, x - x.mean(-1, keepdim=True), 0.5)
+            return y + w[f'{name}.bias'] if c.bias else y
+        return norm(name, x, c.norm_alpha if c.norm == 'stablenorm' else 0.5)
+
+    def rotate(x):
+        """RoPE turns the complex number x_i + j x_{i+E/2} by position · θ^(−2i/E)."""
+        angle = torch.arange(T)[:, None] * c.rope_theta ** (-2 * torch.arange(E // 2, dtype=torch.float64) / E)
+        z = torch.complex(x[..., :E // 2], x[..., E // 2:]) * torch.polar(torch.ones_like(angle), angle)
+        return torch.cat((z.real, z.imag), -1)
+
+    def attention(name, x):
+        wk, k_norm = ('wq', 'q_norm') if c.attention == 'l2_tied' else ('wk', 'k_norm')
+        Q, K, V = (linear(f'{name}.{matrix}', x) for matrix in ('wq', wk, 'wv'))
+        heads = []
+        for h in range(c.n_head):
+            g = h // group
+            q, k, v = Q[..., h * E:(h + 1) * E], K[..., g * E:(g + 1) * E], V[..., g * E:(g + 1) * E]
+            if c.attention == 'stable' or c.qk_norm:                    # in StableAtten d^2α cancels: α = 0
+                alpha = 0 if c.attention == 'stable' else c.norm_alpha if c.norm == 'stablenorm' else 0.5
+                q, k = norm(f'{name}.q_norm', q, alpha), norm(f'{name}.{k_norm}', k, alpha)
+            if c.pos == 'rope':
+                q, k = rotate(q), rotate(k)
+            if c.attention == 'dot':
+                logits = q @ k.mT / math.sqrt(E)
+            elif c.attention == 'stable':
+                logits = c.attn_tau * math.log2(c.block_size) * (q @ k.mT)
+            else:
+                logits = -(q[..., :, None, :] - k[..., None, :, :]).square().sum(-1) / math.sqrt(E)
+            heads.append(causal_softmax(logits) @ v)
+        return linear(f'{name}.wo', torch.cat(heads, -1))
+
+    def ffn(name, x):
+        a = linear(f'{name}.w1', x)
+        assert a.size(-1) == (c.d_ff or 4 * c.n_embd)
+        if c.ffn == 'gelu':
+            y = a * (1 + torch.erf(a / math.sqrt(2))) / 2
+        elif c.ffn == 'gelu_tanh':
+            y = a * (1 + torch.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a ** 3))) / 2
+        elif c.ffn == 'relu':
+            y = a * (a > 0)
+        else:
+            y = a / (1 + torch.exp(-a)) * linear(f'{name}.w3', x)
+        return linear(f'{name}.w2', y)
+
+    x = w['wte.weight'][idx] + (w['wpe.weight'][:T] if c.pos == 'learned' else 0)
+    x = stream_norm(c.input_norm, 'input_norm', x)
+    for i in range(c.n_layer):
+        for f, name, pre in (attention, f'h.{i}.attn', c.attn_pre_norm), (ffn, f'h.{i}.ffn', c.ffn_pre_norm):
+            y = stream_norm(c.mid_norm, f'{name}_mid_norm', f(name, stream_norm(pre, f'{name}_pre_norm', x)))
+            x = stream_norm(c.post_norm, f'{name}_post_norm', x + c.residual_scale * y)
+    return stream_norm(c.final_norm, 'final_norm', x) @ w['wte.weight' if c.tie_weights else 'lm_head.weight'].T
+
+
+def test_every_field_and_every_pair_of_values_is_tried():
+    assert set(SIZES) | set(AXES) == {f.name for f in fields(GPTConfig)}
+    for pair in PAIRS:
+        assert any(pair.items() <= config.items() for config in COVERING), pair
+
+
+@pytest.mark.parametrize('config', CONFIGS)
+def test_logits_loss_and_gradients_equal_the_reference(config):
+    # In float64 even a misplaced ε shows; what is left is the fp32 of RoPE's tables.
+    model, idx, targets = build(**config), tokens(2, 7), tokens(2, 9)[:, 2:].clone()
+    targets[1, 3:] = -1                                                 # not a target
+    w = {name: p.detach().clone().requires_grad_() for name, p in model.state_dict().items()}
+    expected = reference(model.config, w, idx)
+    log_probs = expected.log_softmax(-1)
+    log_likelihood = [log_probs[b, t, targets[b, t]] for b in range(2) for t in range(7) if targets[b, t] >= 0]
+    expected_loss = -sum(log_likelihood) / 10
+    logits, loss = model(idx, targets)
+    close(logits, expected, 1e-5)
+    close(loss, expected_loss, 1e-5)
+    loss.backward()
+    expected_loss.backward()
+    for name, p in model.named_parameters():                            # each beside its own largest entry
+        size = w[name].grad.abs().max() + 1e-6
+        close(p.grad / size, w[name].grad / size, 1e-5)
+
+
+@pytest.mark.parametrize('config', CONFIGS)
+def test_is_causal(config):
+    model, idx = build(**config), tokens(2, 7)
+    changed = idx.clone()
+    changed[:, -1] = (idx[:, -1] + 1) % SIZES['vocab_size']
+    a, b = model(idx)[0], model(changed)[0]
+    close(a[:, :-1], b[:, :-1], 1e-12)
+    assert (a[:, -1] - b[:, -1]).abs().amax(-1).min() > 1e-6
+
+
+@pytest.mark.parametrize('config', CONFIGS)
+def test_every_parameter_has_a_finite_gradient(config):
+    model = GPT(GPTConfig(**SIZES | config))
+    loss = model(tokens(2, 8), tokens(2, 9)[:, 1:])[1]
+    loss.backward()
+    assert loss.isfinite()
+    for name, p in model.named_parameters():
+        assert p.grad is not None and p.grad.isfinite().all(), name
+
+
+# ----------------------------------------------------------------------------- Hugging Face
+
+HF = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+          num_key_value_heads=2, head_dim=8, max_position_embeddings=16, tie_word_embeddings=False,
+          rms_norm_eps=1e-3, rope_parameters=dict(rope_type='default', rope_theta=50.0))
+OURS = {'model.embed_tokens': 'wte', 'model.norm': 'final_norm', 'model.layers': 'h',
+        'post_attention_layernorm': 'ffn_pre_norm', 'input_layernorm': 'attn_pre_norm', 'self_attn': 'attn',
+        'q_proj': 'wq', 'k_proj': 'wk', 'v_proj': 'wv', 'o_proj': 'wo',
+        'mlp': 'ffn', 'gate_proj': 'w1', 'up_proj': 'w3', 'down_proj': 'w2'}
+
+
+@torch.no_grad()
+def randomize(model):
+    torch.manual_seed(0)
+    for p in model.parameters():
+        p.add_(0.2 * torch.randn_like(p))       # large enough for a wrong scale or ε to show well above 1e-4
+    return model.eval()
+
+
+@pytest.mark.parametrize('activation', ['gelu', 'gelu_new', 'relu'])
+@pytest.mark.parametrize('tied', [True, False])
+def test_equals_hugging_face_gpt2(activation, tied, tmp_path):
+    hf = pytest.importorskip('transformers')
+    theirs = randomize(hf.GPT2LMHeadModel(hf.GPT2Config(
+        vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4, n_inner=48, layer_norm_epsilon=1e-3,
+        activation_function=activation, tie_word_embeddings=tied)))
+    theirs.save_pretrained(tmp_path)
+    ours = GPT.from_pretrained(str(tmp_path)).eval()
+    close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
+
+
+def test_an_unknown_activation_of_hugging_face_is_an_error(tmp_path):
+    hf = pytest.importorskip('transformers')
+    hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=4, activation_function='silu')
+                       ).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match='silu.*gelu_new'):
+        GPT.from_pretrained(str(tmp_path))
+
+
+@pytest.mark.parametrize('family, qk_norm', [('Llama', False), ('Qwen3', True)])
+def test_equals_hugging_face_llama_and_qwen3(family, qk_norm):
+    hf = pytest.importorskip('transformers')
+    theirs = randomize(getattr(hf, f'{family}ForCausalLM')(getattr(hf, f'{family}Config')(**HF)))
+    ours = GPT(GPTConfig(block_size=16, vocab_size=50, n_layer=2, n_head=4, n_kv_head=2, n_embd=32, d_ff=48,
+                         tie_weights=False, norm='rmsnorm', norm_eps=1e-3, qk_norm=qk_norm, ffn='swiglu', pos='rope',
+                         rope_theta=50.0))
+    rename = re.compile('|'.join(map(re.escape, OURS)))
+    ours.load_state_dict({rename.sub(lambda m: OURS[m[0]], name): p for name, p in theirs.state_dict().items()})
+    close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
+
+
+# ----------------------------------------------------------------------------- norms and attentions
+
+@pytest.mark.parametrize('eps', [1e-5, 0.1])
+@pytest.mark.parametrize('alpha', [0.0, 0.25, 0.475, 0.5])
+def test_norms_equal_the_papers_formula(alpha, eps):
+    torch.manual_seed(0)
+    config = GPTConfig(norm_alpha=alpha, norm_eps=eps)
+    x, gain, d = 0.1 * torch.randn(5, 24), torch.rand(24) + 0.5, 24
+    stable, rms = StableNorm(d, config), RMSNorm(d, config)
+    stable.weight.data, rms.weight.data = gain, gain
+    for norm, power in (stable, alpha), (rms, 0.5):
+        close(norm(x), gain * d ** power * x / torch.sqrt(x.norm(dim=-1, keepdim=True) ** 2 + d * eps), 1e-5)
+
+
+def attention_layer(**config):
+    """One attention whose W_o is the identity, so that its output is the heads'."""
+    attn = build(**config).h[0].attn
+    attn.wo.weight.data.copy_(torch.eye(len(attn.wo.weight)))
+    return attn
+
+
+@pytest.mark.parametrize('alpha', [0.0, 0.475])
+@pytest.mark.parametrize('norm', CHOICES['norm'])
+def test_stable_attention_is_a_softmax_of_tau_cosines(norm, alpha):
+    attn = attention_layer(attention='stable', n_head=1, block_size=512, norm=norm, norm_alpha=alpha, norm_eps=0.0)
+    attn.q_norm.weight.data.fill_(1.0)
+    attn.k_norm.weight.data.fill_(1.0)
+    x = torch.randn(2, 7, 16).double()
+    cosine = F.cosine_similarity(attn.wq(x)[:, :, None], attn.wk(x)[:, None], dim=-1)
+    tau = 1.618 * 9                                                     # 14.562, the paper's τ at 512 tokens
+    close(attn(x), causal_softmax(tau * cosine) @ attn.wv(x), 1e-9)
+
+
+@pytest.mark.parametrize('attention', ['l2', 'l2_tied'])
+@pytest.mark.parametrize('qk_norm', [False, True])
+@pytest.mark.parametrize('dtype, tol', [(torch.float64, 1e-9), (torch.float32, 1e-2), (torch.bfloat16, 2 ** -8)])
+@torch.no_grad()
+def test_l2_attention_keeps_its_precision_at_large_norms(dtype, tol, qk_norm, attention):
+    # ‖k‖² is in the ten thousands but ‖q − k‖² is not: with ‖k‖² in bf16 the logits would be off by tens.
+    # In bf16 the bound is the roundings of a plain attention: one of each probability, and one of the output.
+    attn = attention_layer(attention=attention, qk_norm=qk_norm, n_head=1, bias=True)
+    for name, p in attn.named_parameters():
+        if name in ('wq.bias', 'wk.bias'):
+            p.fill_(60.0)
+        elif name in ('q_norm.weight', 'k_norm.weight'):
+            p.copy_(torch.linspace(30, 90, 16))
+    attn.wo.bias.zero_()
+    attn.to(torch.promote_types(dtype, torch.float32))
+    x = 0.5 * torch.randn(4, 32, 16).to(attn.wq.weight.dtype)
+    wk, k_norm = (attn.wq, attn.q_norm) if attention == 'l2_tied' else (attn.wk, attn.k_norm)
+    with torch.autocast('cpu', torch.bfloat16, enabled=dtype == torch.bfloat16):
+        q, k, v, y = attn.q_norm(attn.wq(x)).to(dtype).double(), k_norm(wk(x)).to(dtype).double(), attn.wv(x), attn(x)
+    assert v.dtype == y.dtype == dtype and k.square().sum(-1).min() > 40000
+    distance = (q[:, :, None] - k[:, None]).square().sum(-1)
+    assert (y - causal_softmax(-distance / math.sqrt(16)) @ v.double()).abs().max() < tol * v.abs().max()
+
+
+# ----------------------------------------------------------------------------- the papers' propositions
+
+def block(**config):
+    """One block, with an ε that is nothing beside the mean squares."""
+    return build(norm_eps=1e-12, **config).h[0]
+
+
+def branch(b, name):
+    """x → Δt f(x), one branch of a block; the other is silenced."""
+    (b.ffn.w2 if name == 'attn' else b.attn.wo).weight.data.zero_()
+    return lambda x: b(x) - x
+
+
+def jacobian(f, x):
+    return torch.autograd.functional.jacobian(f, x).reshape(x.numel(), x.numel())
+
+
+@pytest.mark.parametrize('norm', CHOICES['norm'])
+@pytest.mark.parametrize('attention', CHOICES['attention'])
+@pytest.mark.parametrize('name', ['attn', 'ffn'])
+def test_p2_pre_norm_forgets_the_scale_of_each_token(name, attention, norm):
+    f, x = branch(block(norm=norm, attention=attention), name), torch.randn(2, 7, 16).double()
+    close(f(x * (10 * torch.rand(2, 7, 1) + 0.1)), f(x), 1e-7)
+
+
+@pytest.mark.parametrize('norm', CHOICES['norm'])
+@pytest.mark.parametrize('mid_norm', [True, False])
+@pytest.mark.parametrize('name, matrix', [('attn', 'wv'), ('attn', 'wo'), ('ffn', 'w1'), ('ffn', 'w2')])
+def test_p3_p7_p8_the_scale_of_the_weights_is_forgotten_with_mid_norm_only(name, matrix, mid_norm, norm):
+    b, x = block(norm=norm, mid_norm=mid_norm, ffn='relu'), torch.randn(1, 3, 16).double()
+    f, factor = branch(b, name), 1 if mid_norm else 7
+    value, slope = f(x), jacobian(f, x)
+    b.get_submodule(f'{name}.{matrix}').weight.data *= 7
+    close(f(x), factor * value, 1e-6)
+    close(jacobian(f, x), factor * slope, 1e-6)
+
+
+@pytest.mark.parametrize('norm', CHOICES['norm'])
+def test_p4_post_norm_divides_the_jacobian_by_the_length_of_its_input(norm):
+    b = block(norm=norm, norm_alpha=0.3, post_norm=True)
+    first, second = b.attn_post_norm, b.ffn_post_norm
+    for matrix in b.attn.wo, b.ffn.w2:                                  # leaves Norm(Norm(x))
+        matrix.weight.data.zero_()
+
+    def slope(gain, x):
+        """γ d^α / ‖z‖ (I − z zᵀ / ‖z‖²), z = x or, in LayerNorm, the centered x"""
+        center = torch.eye(16).double() - (1 / 16 if norm == 'layernorm' else 0)
+        z, alpha = center @ x, 0.3 if norm == 'stablenorm' else 0.5
+        return gain[:, None] * 16 ** alpha / z.norm() * (center - torch.outer(z, z) / z.norm() ** 2)
+
+    for length in 1.0, 10.0, 1000.0:
+        x = length * torch.randn(16).double()
+        expected = slope(second.weight, first(x)) @ slope(first.weight, x)
+        close(length * jacobian(b, x.view(1, 1, 16)), length * expected, 1e-6)
+
+
+@pytest.mark.parametrize('norm', CHOICES['norm'])
+@pytest.mark.parametrize('attention', CHOICES['attention'])
+@pytest.mark.parametrize('pos', CHOICES['pos'])
+def test_p5_qk_norm_forgets_the_scale_of_queries_and_keys(attention, norm, pos):
+    b, x = block(norm=norm, attention=attention, qk_norm=True, pos=pos), torch.randn(2, 7, 16).double()
+    before = b(x)
+    for matrix in ['wq'] if attention == 'l2_tied' else ['wq', 'wk']:
+        b.attn.get_submodule(matrix).weight.data *= 7
+        close(b(x), before, 1e-7)
+
+
+@pytest.mark.parametrize('bias', [True, False])
+@pytest.mark.parametrize('norm', CHOICES['norm'])
+@pytest.mark.parametrize('pre_norm', [True, False])
+@pytest.mark.parametrize('dt', [1.0, 0.1])
+@pytest.mark.parametrize('mid_norm', [True, False])
+def test_t4_mid_norm_bounds_the_hidden_states_whatever_the_weights(mid_norm, dt, pre_norm, norm, bias):
+    model = build(n_layer=4, mid_norm=mid_norm, attn_pre_norm=pre_norm, ffn_pre_norm=pre_norm, residual_scale=dt,
+                  norm=norm, bias=bias)
+    output_norms = [(name, p.abs().max().item()) for name, p in model.named_parameters() if '_mid_norm.' in name]
+    gamma = max((size for name, size in output_norms if name.endswith('weight')), default=1.0)     # none in Pre-LN
+    beta = max((size for name, size in output_norms if name.endswith('bias')), default=0.0)
+    for name, p in model.named_parameters():
+        if block_type(name) in ('qk', 'vo', 'ffn'):
+            p.data *= 100
+    states = []
+    model.h[0].register_forward_pre_hook(lambda module, args: states.append(args[0]))
+    model.h[-1].register_forward_hook(lambda module, args, output: states.append(output))
+    model(tokens(1, 8))
+    first, last = states
+    bound = first.norm() / math.sqrt(8 * 16) + 2 * dt * 4 * (gamma + beta)
+    assert (last.abs().mean() <= bound) == mid_norm                     # without MidNorm the same weights exceed it
+    assert (last.var() <= 8 * 16 * bound ** 2 / (8 * 16 - 1)) == mid_norm
+
+
+# ----------------------------------------------------------------------------- initialization
+
+@pytest.mark.parametrize('gain', [1.0, 0.5])
+@pytest.mark.parametrize('tied', [True, False])
+@pytest.mark.parametrize('init', CHOICES['init'])
+def test_init_is_the_table_of_stds(init, tied, gain):
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(block_size=64, vocab_size=384, n_layer=3, n_head=4, n_kv_head=2, n_embd=128, d_ff=320,
+                          bias=True, qk_norm=True, mid_norm=True, ffn='swiglu',
+                          init=init, init_gain=gain, tie_weights=tied))
+    for name, p in model.named_parameters():
+        if p.dim() == 1:
+            assert (p == (0 if name.endswith('bias') else 1)).all(), name
+            continue
+        n_out, n_in = p.shape
+        std = gain * {'gpt2': 0.02, 'normal': 0.02, 'xavier': math.sqrt(2 / (n_in + n_out)),
+                      'stable': 1 / (math.sqrt(n_in) + math.sqrt(n_out))}[init]
+        if name in ('wte.weight', 'wpe.weight'):
+            std = 0.02
+        elif init == 'gpt2' and name.split('.')[-2] in ('wo', 'w2'):
+            std /= math.sqrt(2 * 3)
+        sampling = 5 / math.sqrt(2 * p.numel())                         # five standard errors
+        assert p.std().item() == pytest.approx(std, rel=sampling), name
+        assert abs(p.mean().item()) < 5 * std / math.sqrt(p.numel()), name
+
+
+@pytest.mark.parametrize('init, gain, bound', [('stable', 1.0, 1.0), ('stable', 0.5, 0.5), ('xavier', 1.0, 2.0)])
+@pytest.mark.parametrize('shape', [dict(), dict(n_kv_head=1), dict(d_ff=64), dict(d_ff=1024)])
+def test_init_bounds_the_largest_singular_value(init, gain, bound, shape):
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(block_size=8, vocab_size=300, n_layer=1, n_head=4, n_embd=256, tie_weights=False, init=init,
+                          init_gain=gain, **shape))
+    matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and block_type(name) != 'emb']
+    largest = torch.stack([torch.linalg.matrix_norm(p.detach(), 2) for p in matrices]) / bound
+    assert largest.max() < 1.04 and largest.max() > 0.93                # the expectation is bounded, and nearly reached
+
+
+# ----------------------------------------------------------------------------- names, errors, counts
+
+def test_block_type_knows_every_parameter_and_nothing_else():
+    table = dict(wte='emb', wpe='emb', lm_head='head', wq='qk', wk='qk', wv='vo', wo='vo', w1='ffn', w2='ffn', w3='ffn')
+    table |= dict.fromkeys('input_norm final_norm q_norm k_norm attn_pre_norm attn_mid_norm attn_post_norm '
+                           'ffn_pre_norm ffn_mid_norm ffn_post_norm'.split(), 'norm')
+    seen = set()
+    for config in COVERING:
+        for name, _ in GPT(GPTConfig(**SIZES | config)).named_parameters():
+            seen.add(module := name.split('.')[-2])
+            assert block_type(name) == table[module], name
+    assert seen == set(table)
+    for name in ('', 'wte', 'head.weight', 'h.0.attn.wx.weight', 'h.0.attn.wq', 'h.wq.weight', 'h.0.ffn.w4.weight',
+                 'h.0.attn.wq.weight.old', 'h.0.norm.weight', 'module.wte.weight', '_orig_mod.wte.weight'):
+        with pytest.raises(ValueError, match=re.escape(repr(name))):
+            block_type(name)
+
+
+@pytest.mark.parametrize('field', CHOICES)
+def test_a_wrong_choice_is_answered_with_all_choices(field):
+    with pytest.raises(ValueError) as error:
+        GPTConfig(**{field: 'nonsense'})
+    message = str(error.value)
+    assert field in message and 'nonsense' in message
+    assert tuple(message.split('one of ')[1].split(', ')) == CHOICES[field]
+
+
+@pytest.mark.parametrize('wrong, words', [
+    (dict(n_embd=30, n_head=4), 'n_embd=30 n_head=4'),
+    (dict(n_head=12, n_kv_head=5), 'n_head=12 n_kv_head=5'),
+    (dict(n_embd=36, n_head=4, pos='rope'), 'rope n_embd n_head 9 learned'),
+    (dict(n_head=4, n_kv_head=2, attention='l2_tied'), 'n_kv_head=2 l2_tied 0 4'),
+    *[({f.name: -1}, f'{f.name}=-1 {0 if f.name in ("n_kv_head", "d_ff") else 1}')
+      for f in fields(GPTConfig) if f.type is int],
+    *[({name: 0}, f'{name}=0 1') for name in ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd')],
+    (dict(dropout=1.0), 'dropout=1.0 1'), (dict(dropout=-0.1), 'dropout=-0.1 0'),
+    (dict(norm_eps=-1.0), 'norm_eps=-1.0')])
+def test_an_impossible_config_is_an_error_that_names_field_and_value(wrong, words):
+    with pytest.raises(ValueError) as error:
+        GPTConfig(**dict(n_embd=48, n_head=4) | wrong)
+    for word in words.split():
+        assert word in str(error.value)
+
+
+def test_a_sequence_longer_than_block_size_is_an_error():
+    with pytest.raises(ValueError, match='9.*block_size=8'):
+        build()(tokens(1, 9))
+
+
+def test_a_tied_head_is_the_embedding():
+    assert (tied := build(tie_weights=True)).lm_head.weight is tied.wte.weight
+    untied = build(tie_weights=False)
+    assert not torch.equal(untied.lm_head.weight, untied.wte.weight)
+    assert untied.num_params() - tied.num_params() == 11 * 16
+
+
+DNT = dict(norm='rmsnorm', input_norm=True, ffn_pre_norm=False, mid_norm=True, qk_norm=True, init='xavier')
+LLAMA = dict(norm='rmsnorm', ffn='swiglu', pos='rope', tie_weights=False)
+
+
+@pytest.mark.parametrize('millions, n_layer, n_head, n_embd, config', [
+    (124.4, 12, 12, 768, DNT), (774.0, 36, 20, 1280, DNT), (1438.0, 48, 24, 1536, DNT), (354.6, 24, 16, 1024, {}),
+    (133.9, 6, 12, 768, LLAMA), (237.2, 8, 16, 1024, LLAMA), (522.0, 15, 20, 1280, LLAMA), (743.3, 13, 26, 1664, LLAMA),
+    (1174.9, 22, 32, 2048, LLAMA | dict(n_kv_head=4, d_ff=5632)), (1682.0, 22, 32, 2048, LLAMA),
+    (66.4, 8, 8, 512, LLAMA | dict(vocab_size=32100)), (1003.8, 22, 25, 1600, LLAMA | dict(vocab_size=32100))])
+def test_the_papers_models_have_their_number_of_parameters(millions, n_layer, n_head, n_embd, config):
+    with torch.device('meta'):
+        model = GPT(GPTConfig(n_layer=n_layer, n_head=n_head, n_embd=n_embd, **config))
+    assert model.num_params() / 1e6 == pytest.approx(millions, rel=6e-4)
+
+
+def test_flops_per_token_by_hand():
+    with torch.device('meta'):
+        gpt2 = GPT(GPTConfig())
+        llama = GPT(GPTConfig(**LLAMA, block_size=32, vocab_size=100, n_layer=3, n_head=4, n_kv_head=2, n_embd=64,
+                              d_ff=160))
+    n = 50304 * 768 + 12 * (12 * 768 ** 2 + 2 * 768) + 768              # nanoGPT's N: all but the position embeddings
+    assert gpt2.num_params() == n + 1024 * 768
+    assert gpt2.flops_per_token() == 6 * n + 12 * 12 * 12 * 64 * 1024
+    n = 100 * 64 + 3 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64) + 64
+    assert llama.flops_per_token() == 6 * n + 12 * 3 * 4 * 16 * 32
+
+
+# ----------------------------------------------------------------------------- generation
+
+@pytest.mark.parametrize('prompt', [1, 3, 8, 12])                       # up to block_size and past it
+@pytest.mark.parametrize('attention, n_kv_head', [('dot', 0), ('dot', 2), ('stable', 0), ('stable', 1), ('l2', 0),
+                                                  ('l2', 2), ('l2_tied', 0)])
+@pytest.mark.parametrize('pos', CHOICES['pos'])
+@torch.no_grad()
+def test_generation_with_a_cache_equals_full_forward_passes(pos, attention, n_kv_head, prompt):
+    model, logits = build(attention=attention, n_kv_head=n_kv_head, pos=pos, qk_norm=True), []
+    idx = greedy = tokens(5, prompt)
+    for _ in range(12):
+        greedy = torch.cat((greedy, model(greedy[:, -8:])[0][:, -1:].argmax(-1)), 1)
+    for how in dict(temperature=0), dict(top_k=1), dict(top_p=1e-6):
+        assert torch.equal(model.generate(idx, 12, **how), greedy)
+    hook = model.lm_head.register_forward_hook(lambda module, args, output: logits.append(output.view(5, -1, 11)))
+    drawn = model.generate(idx, 12, temperature=3.0)                    # varied tokens, and more than their argmax
+    hook.remove()
+    assert len(logits) == 12 and drawn.shape == (5, prompt + 12) and torch.equal(drawn[:, :prompt], idx)
+    for length, step in enumerate(logits, start=prompt):
+        close(step[:, -1], model(drawn[:, :length][:, -8:])[0][:, -1], 1e-9)
+
+
+def test_generation_feeds_each_token_once_until_the_window_slides():
+    model, lengths = build(), []
+    model.wte.register_forward_hook(lambda module, args, output: lengths.append(args[0].size(1)))
+    model.generate(tokens(2, 3), 8)
+    assert lengths == [3, 1, 1, 1, 1, 1, 8, 8]
+
+
+@pytest.mark.parametrize('how', [{}, dict(temperature=0.5), dict(temperature=3.0), dict(top_k=3), dict(top_k=100),
+                                 dict(top_p=0.9), dict(top_p=1.0), dict(temperature=4.0, top_p=0.5),
+                                 dict(temperature=4.0, top_p=0.8), dict(temperature=2.0, top_k=4)])
+@torch.no_grad()
+def test_generation_draws_from_the_distribution_it_names(how):
+    model, prompt, n = build(final_norm=False), tokens(1, 4), 4000
+    torch.manual_seed(0)
+    drawn = model.generate(prompt.expand(n, -1), 1, **how)[:, -1].bincount(minlength=11) / n
+    logits = model(prompt)[0][0, -1] / how.get('temperature', 1.0)
+    likeliest = logits.argsort(descending=True).tolist()[:how.get('top_k')]
+    while sum(logits.softmax(-1)[likeliest[:-1]]) >= how.get('top_p', 1.0):     # the fewest that reach top_p
+        likeliest.pop()
+    expected = torch.zeros(11).double()
+    expected[likeliest] = logits[likeliest].softmax(-1)
+    assert (drawn[expected == 0] == 0).all()
+    assert ((drawn - expected).abs() <= 5 * (expected * (1 - expected) / n).sqrt()).all()       # five standard errors
+
+
+# ----------------------------------------------------------------------------- dropout, autocast
+
+@pytest.mark.parametrize('ffn', ['gelu', 'swiglu'])
+@torch.no_grad()
+def test_dropout_acts_in_training_only(ffn):
+    model, without, idx, states = build(ffn=ffn, dropout=0.5), build(ffn=ffn, dropout=0.0), tokens(2, 8), []
+    close(model.eval()(idx)[0], without(idx)[0], 1e-12)
+    b, x = model.h[0], model.wte(idx)
+    b.register_forward_pre_hook(lambda module, args: states.append(args[0]))
+    quiet = b.attn(x)
+    model.train()(idx)
+    for values in states[0], b.attn(x), b.ffn(x):
+        assert 0.3 < (values == 0).double().mean() < 0.7
+    kept = (y := b.attn(x)) != 0
+    assert not torch.allclose(y[kept], 2 * quiet[kept])                 # the attention map is dropped from as well
+
+
+@pytest.mark.parametrize('config', [
+    dict(), DNT, LLAMA | dict(n_kv_head=2), dict(mid_norm=True, post_norm=True, attention='l2', bias=True),
+    dict(norm='stablenorm', attention='stable', norm_alpha=0.475, pos='rope', mid_norm=True),
+    dict(attention='l2_tied', qk_norm=True, pos='rope')])
+def test_bf16_autocast_keeps_norms_and_loss_in_fp32(config):
+    model, idx, targets, dtypes = build(**config).float(), tokens(16, 8), tokens(16, 9)[:, 1:], {}
+    expected = model(idx, targets)[1]
+    for name, module in model.named_modules():
+        if name.endswith('_norm') and list(module.parameters()):
+            module.register_forward_hook(lambda module, args, output, name=name: dtypes.update({name: output.dtype}))
+    with torch.autocast('cpu', torch.bfloat16):
+        logits, loss = model(idx, targets)
+        assert model.generate(idx[:, :3], 8, temperature=0).shape == (16, 11)
+    loss.backward()
+    assert logits.dtype == torch.bfloat16 and loss.dtype == torch.float32
+    assert dtypes and set(dtypes.values()) == {torch.float32}
+    assert loss.item() == pytest.approx(expected.item(), rel=0.01)
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+    assert model.bfloat16()(idx, targets)[1].dtype == torch.float32     # without autocast, too

@@ -1,0 +1,316 @@
+"""
+Trains a GPT, on one process or many:
+
+    python train.py config/train_quick.py config/arch/s1.py --learning_rate=0.1
+    torchrun --nproc_per_node=8 train.py config/train_ldnt_sgd.py
+    torchrun --nnodes=2 --node_rank=0 --nproc_per_node=8 --master_addr=HOST train.py config/train_ldnt_sgd.py
+
+Config files and --key=value set the keys below, in order, later wins.
+"""
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from configurator import configure
+from dataset import Tokens
+from device import autocast, pick_device, pick_dtype
+from model import GPT, GPTConfig
+from optim import SCHEDULES, SGDW, lr_at, param_groups
+
+# ----------------------------------------------------------------------------- keys, beside those of GPTConfig
+out_dir = 'out'                     # the run's folder: config.json, run.json, log.jsonl, ckpt.pt, best.pt
+eval_interval = 2000                # iterations between evaluations, each followed by a checkpoint
+eval_iters = 200                    # batches of each split that an evaluation reads, the same ones every time
+log_interval = 1                    # iterations between lines of the log
+eval_only = False                   # evaluate once and stop
+init_from = 'scratch'               # scratch | resume
+always_save_checkpoint = True       # write ckpt.pt after every evaluation, not only where the validation loss improved
+wandb_log = False
+wandb_project = 'nanonorm'
+wandb_run_name = ''                 # empty: the name of out_dir
+dataset = 'openwebtext'             # a folder of data/
+gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
+batch_size = 12                     # windows per micro-batch
+optimizer = 'adamw'                 # adamw | sgdw
+learning_rate = 6e-4                # peak
+max_iters = 600000
+weight_decay = 1e-1                 # decoupled, on matrices only
+beta1 = 0.9                         # adamw
+beta2 = 0.95                        # adamw
+momentum = 0.9                      # sgdw
+grad_clip = 1.0                     # largest norm of the whole gradient; 0: no clipping
+schedule = 'cosine'                 # cosine | linear | constant
+warmup_iters = 2000
+lr_decay_iters = 0                  # the iteration at which min_lr is reached; 0: max_iters
+min_lr = 6e-5
+seed = 1337                         # weights and dropout
+data_seed = 1337                    # order of the training data
+device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
+dtype = 'auto'                      # auto | float32 | bfloat16 | float16: bfloat16 wherever the hardware computes it
+compile = True                      # torch.compile; on a CPU it needs a C++ compiler
+backend = 'auto'                    # of torch.distributed; auto: nccl on GPUs, gloo elsewhere
+# -----------------------------------------------------------------------------
+config = configure(globals(), GPTConfig)
+
+for key, choices in {'init_from': ('scratch', 'resume'), 'optimizer': ('adamw', 'sgdw'), 'schedule': SCHEDULES}.items():
+    if config[key] not in choices:
+        raise ValueError(f'{key}={config[key]!r}: choose one of {", ".join(choices)}')
+for key, low in dict(eval_interval=1, eval_iters=1, log_interval=1, gradient_accumulation_steps=1, batch_size=1, max_iters=0,
+                     warmup_iters=0, lr_decay_iters=0, learning_rate=0, min_lr=0, weight_decay=0, grad_clip=0,
+                     seed=0, data_seed=0).items():
+    if config[key] < low:
+        raise ValueError(f'{key}={config[key]}: wants at least {low}')
+model_config = GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
+
+# ----------------------------------------------------------------------------- ranks, device, data
+rank, local_rank, world_size = (int(os.environ.get(k, d)) for k, d in (('RANK', 0), ('LOCAL_RANK', 0), ('WORLD_SIZE', 1)))
+ddp, master = 'RANK' in os.environ, rank == 0
+if gradient_accumulation_steps % world_size:
+    raise ValueError(f'gradient_accumulation_steps={gradient_accumulation_steps} is not divisible by the {world_size} ranks: '
+                     f'make it a multiple of {world_size}')
+device = pick_device(device, local_rank)
+dtype = pick_dtype(dtype, device)
+data = {split: Tokens(dataset, split, block_size=model_config.block_size, vocab_size=model_config.vocab_size)
+        for split in ('train', 'val')}
+micro_batches = range(rank * gradient_accumulation_steps // world_size, (rank + 1) * gradient_accumulation_steps // world_size)
+tokens_per_iter = gradient_accumulation_steps * batch_size * model_config.block_size
+
+path = {name: os.path.join(out_dir, name) for name in ('config.json', 'run.json', 'log.jsonl', 'ckpt.pt', 'best.pt')}
+checkpoint = None
+if init_from == 'resume':
+    if not os.path.exists(path['ckpt.pt']):
+        raise ValueError(f'there is no {path["ckpt.pt"]} to resume from: check out_dir, or start with --init_from=scratch')
+    checkpoint = torch.load(path['ckpt.pt'], map_location='cpu', weights_only=True)
+    differ = [f'{f.name} ({checkpoint["config"][f.name]} there, {config[f.name]} here)' for f in fields(GPTConfig)
+              if f.name != 'dropout' and checkpoint['config'][f.name] != config[f.name]]
+    if differ:
+        raise ValueError(f'{path["ckpt.pt"]} is of another architecture: {", ".join(differ)}')
+
+if ddp:
+    if device.type == 'cuda':
+        torch.cuda.set_device(device)
+    dist.init_process_group({'auto': 'nccl' if device.type == 'cuda' else 'gloo'}.get(backend, backend))
+    control = dist.new_group(backend='gloo')            # for what must not wait for the GPU
+
+# ----------------------------------------------------------------------------- model and optimizer
+torch.set_float32_matmul_precision('high')              # TF32 where a matrix product is in fp32
+torch.manual_seed(seed)
+model = GPT(model_config).to(device)
+groups = param_groups(model, weight_decay)
+if optimizer == 'adamw':
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), fused=True)
+elif optimizer == 'sgdw':
+    optimizer = SGDW(groups, lr=learning_rate, momentum=momentum)
+scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
+start, best_val_loss = 0, float('inf')
+if checkpoint:
+    model.load_state_dict(checkpoint['model'])
+    optimizer.load_state_dict(checkpoint['optimizer'])
+    scaler.load_state_dict(checkpoint['scaler'])
+    start, best_val_loss = checkpoint['iter'], checkpoint['best_val_loss']
+    config['init_from'] = checkpoint['config']['init_from']     # config.json repeats the run from its start
+    checkpoint = None
+raw_model = model                                       # its parameters have the names of the module tree
+if compile:
+    model = torch.compile(model)
+train_model = DistributedDataParallel(model, broadcast_buffers=False) if ddp else model
+
+
+# ----------------------------------------------------------------------------- what the loop needs
+def to_device(x, y):
+    if device.type != 'cuda':
+        return x.to(device), y.to(device)
+    return x.pin_memory().to(device, non_blocking=True), y.pin_memory().to(device, non_blocking=True)
+
+
+@torch.no_grad()
+def estimate_loss():
+    """The mean loss of each split over its evaluation windows, which the ranks share."""
+    model.eval()
+    losses = {}
+    for split, tokens in data.items():
+        batches = tokens.spread(eval_iters, batch_size)
+        total = torch.zeros((), device=device)
+        for starts in batches[rank::world_size]:
+            x, y = to_device(*tokens.read(starts))
+            with autocast(device, dtype):
+                total += model(x, y)[1]
+        if ddp:
+            dist.all_reduce(total)
+        losses[split] = total.item() / len(batches)
+    model.train()
+    return losses
+
+
+def stop_if_diverged():
+    """Exits with 3 where a loss or gradient was not finite, and so before a checkpoint could take it in."""
+    bad = first_bad.clone()
+    if ddp:
+        dist.all_reduce(bad, dist.ReduceOp.MIN)
+    bad = int(bad.item())
+    if bad < never:
+        if master:
+            lr = lr_at(bad, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters)
+            kept = f'{path["ckpt.pt"]} holds the last good state' if os.path.exists(path['ckpt.pt']) else 'no checkpoint was due yet'
+            print(f'diverged: the loss or its gradient was not finite at iteration {bad}, learning rate {lr:.3e}; {kept}',
+                  file=sys.stderr)
+        sys.exit(3)
+
+
+def write_whole(name, write):
+    """Calls write(file) on a file beside `name` which then takes its place, whole."""
+    with open(name + '.tmp', 'wb') as f:
+        write(f)
+        f.flush()
+        os.fsync(f.fileno())
+    os.replace(name + '.tmp', name)
+
+
+def save(it, best=False):
+    state = dict(model=raw_model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), config=config,
+                 iter=it, best_val_loss=best_val_loss)
+    write_whole(path['ckpt.pt'], lambda f: torch.save(state, f))
+    if best:
+        try:
+            os.link(path['ckpt.pt'], path['best.pt'] + '.tmp')          # the next save replaces ckpt.pt, not this
+        except OSError:
+            shutil.copyfile(path['ckpt.pt'], path['best.pt'] + '.tmp')
+        os.replace(path['best.pt'] + '.tmp', path['best.pt'])
+
+
+def log(**row):
+    log_file.write(json.dumps(row) + '\n')
+    log_file.flush()
+    if wandb_log:
+        wandb.log(row, step=row['iter'])
+
+
+def git(*args):
+    done = subprocess.run(['git', *args], capture_output=True, text=True, cwd=os.path.dirname(os.path.abspath(__file__)))
+    return done.stdout.strip()
+
+
+def clock(seconds):
+    minutes, seconds = divmod(int(seconds), 60)
+    return f'{minutes // 60}h{minutes % 60:02d}m' if minutes >= 60 else f'{minutes}m{seconds:02d}s'
+
+
+def on_signal(number, frame):
+    """The first SIGINT or SIGTERM ends the run after this step; a second one at once."""
+    global stop_signal
+    stop_signal = number
+    signal.signal(number, signal.SIG_DFL)
+
+
+stop_signal = 0
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, on_signal)
+
+if master:
+    os.makedirs(out_dir, exist_ok=True)
+    rows = []
+    if start and os.path.exists(path['log.jsonl']):     # what came after the checkpoint comes again
+        with open(path['log.jsonl'], encoding='utf-8') as f:
+            rows = [line for line in f if line.endswith('}\n') and json.loads(line)['iter'] < start]
+    write_whole(path['log.jsonl'], lambda f: f.writelines(line.encode() for line in rows))
+    log_file = open(path['log.jsonl'], 'a', encoding='utf-8')
+    write_whole(path['config.json'], lambda f: f.write(json.dumps(config, indent=1).encode()))
+    run = dict(command=' '.join([sys.executable, *sys.argv]), ranks=world_size, device=str(device), dtype=str(dtype),
+               machine=torch.cuda.get_device_name(device) if device.type == 'cuda' else f'{os.cpu_count()} CPU cores',
+               platform=platform.platform(), python=platform.python_version(), torch=torch.__version__, numpy=np.__version__,
+               commit=git('rev-parse', 'HEAD'), changed=git('status', '--porcelain', '--untracked-files=no').splitlines(),
+               parameters=raw_model.num_params(), tokens_per_iter=tokens_per_iter)
+    write_whole(path['run.json'], lambda f: f.write(json.dumps(run, indent=1).encode()))
+    if wandb_log:
+        import wandb
+        wandb.init(project=wandb_project, name=wandb_run_name or os.path.basename(os.path.normpath(out_dir)),
+                   config={**config, **run}, dir=out_dir)
+    print(f'{raw_model.num_params():,} parameters on {world_size} × {run["machine"]}, {str(dtype)[6:]}; '
+          f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch; in {out_dir}')
+
+# ----------------------------------------------------------------------------- the loop
+never = 2 ** 62
+first_bad = torch.full((), never, device=device)        # the first iteration that was not finite, kept on the device
+lr_end = lr_decay_iters or max_iters
+began = time.perf_counter()
+lap, lap_iters = began, 0                               # since the last line of the log
+for it in range(start, max_iters + 1):
+
+    if it % eval_interval == 0 or it == max_iters or eval_only:
+        stop_if_diverged()
+        t = time.perf_counter()
+        losses = estimate_loss()
+        if master:
+            print(f'iter {it}: train loss {losses["train"]:.4f}, val loss {losses["val"]:.4f}')
+            log(iter=it, train_loss=losses['train'], val_loss=losses['val'])
+        if eval_only:
+            break
+        improved = losses['val'] < best_val_loss
+        best_val_loss = min(best_val_loss, losses['val'])
+        if master and it > start and (improved or always_save_checkpoint):
+            save(it, best=improved)
+        lap += time.perf_counter() - t
+    if it == max_iters:
+        break
+
+    lr = lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_end)
+    for group in optimizer.param_groups:
+        group['lr'] = lr * group['lr_ratio']
+
+    loss_sum = torch.zeros((), device=device)
+    for j in micro_batches:
+        number = it * gradient_accumulation_steps + j
+        x, y = to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
+        torch.manual_seed(hash((seed, number)))         # dropout too is a function of the seed and the micro-batch alone
+        if ddp:
+            train_model.require_backward_grad_sync = j == micro_batches[-1]
+        with autocast(device, dtype):
+            loss = train_model(x, y)[1]
+        scaler.scale(loss / len(micro_batches)).backward()
+        loss_sum += loss.detach() / gradient_accumulation_steps
+    scaler.unscale_(optimizer)
+    grad_norm = torch.nn.utils.clip_grad_norm_(raw_model.parameters(), grad_clip or float('inf'), foreach=True)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    watched = loss_sum if scaler.is_enabled() else loss_sum + grad_norm     # the scaler lives with gradients that overflow
+    first_bad = torch.where(torch.isfinite(watched), first_bad, first_bad.clamp(max=it))
+    lap_iters += 1
+
+    if it % log_interval == 0:
+        stop_if_diverged()
+        if ddp:
+            dist.all_reduce(loss_sum)
+        if master:
+            now = time.perf_counter()
+            speed = lap_iters * tokens_per_iter / (now - lap)
+            left = (now - began) / (it + 1 - start) * (max_iters - it - 1)
+            log(iter=it, loss=loss_sum.item(), lr=lr, grad_norm=grad_norm.item(), tokens_per_s=round(speed))
+            print(f'iter {it}: loss {loss_sum.item():.4f}, lr {lr:.2e}, {speed:,.0f} tokens/s, {clock(left)} left')
+            lap, lap_iters = time.perf_counter(), 0
+
+    if ddp:
+        stop = torch.tensor(stop_signal)
+        dist.all_reduce(stop, dist.ReduceOp.MAX, group=control)
+        stop_signal = int(stop)
+    if stop_signal:
+        stop_if_diverged()
+        if master:
+            save(it + 1)
+            print(f'stopped after iteration {it}; to go on: python train.py {path["config.json"]} --init_from=resume')
+        break
+
+if ddp:
+    dist.destroy_process_group()
+sys.exit(128 + stop_signal if stop_signal else 0)
