@@ -15,6 +15,8 @@ import sys
 from dataclasses import fields
 from types import ModuleType
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+
 
 def configure(namespace, *more):
     """Sets the keys in `namespace`, a script's globals(), by sys.argv, and returns all of them as {key: value}.
@@ -45,10 +47,10 @@ def configure(namespace, *more):
             key, equals, text = arg[2:].partition('=')
             if not equals:
                 raise ValueError(f'{arg}: give it a value, as in --{key}=…; --help lists the keys')
-            values[known(key, defaults, 'the command line')] = parsed(key, text, defaults[key])
+            values[key] = parsed(key, text, defaults[known(key, defaults, 'the command line')])
         else:
             for key, value in read_config(arg, values).items():
-                values[known(key, defaults, arg)] = typed(key, value, defaults[key], arg)
+                values[key] = typed(key, value, defaults[known(key, defaults, arg)], arg)
         namespace['debug'] = values['debug']
     namespace.update(values)
     return values
@@ -71,19 +73,26 @@ def comment_of(key, text):
 
 
 def read_config(path, values):
-    """What a config file assigns: a Python file, which sees the keys' values so far, or a JSON object."""
+    """What a config file assigns: a JSON object, or a Python file. That sees the values so far, and may include('config/…')
+    another one, named from the repository's root."""
     if not path.endswith(('.py', '.json')):
         raise ValueError(f'{path!r} is neither a config file (.py, .json) nor --key=value')
-    with open(path, encoding='utf-8') as f:
-        text = f.read()
+    if not os.path.isfile(path):
+        raise ValueError(f'there is no config file {path}')
     if path.endswith('.json'):
-        result = json.loads(text)
+        with open(path, encoding='utf-8') as f:
+            result = json.load(f)
         if not isinstance(result, dict):
             raise ValueError(f'{path}: wants a JSON object of keys and values')
         return result
-    scope = {**values, '__file__': path, '__name__': '__config__'}
+    scope = {**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(HERE, base))}
+
+    def run(file):
+        with open(file, encoding='utf-8') as f:
+            exec(compile(f.read(), file, 'exec'), scope)
+
     try:
-        exec(compile(text, path, 'exec'), scope)
+        run(path)
     except Exception as error:
         raise ValueError(f'{path}: {type(error).__name__}: {error}') from error
     return {key: value for key, value in scope.items()
@@ -124,5 +133,10 @@ def typed(key, value, default, where):
 def report(kind, error, trace, debug):
     if debug or not issubclass(kind, (ValueError, OSError)):
         sys.__excepthook__(kind, error, trace)
-    elif os.environ.get('RANK', '0') == '0':        # under torchrun one rank speaks for all
-        print(f'error: {error}', file=sys.stderr)
+    elif os.environ.get('LOCAL_RANK', '0') == '0' or ranks_have_met():
+        print(f'error: {error}', file=sys.stderr)       # until the ranks have met they all say the same: one speaks
+
+
+def ranks_have_met():
+    distributed = sys.modules.get('torch.distributed')
+    return distributed is not None and distributed.is_initialized()

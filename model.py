@@ -18,20 +18,20 @@ from torch.nn import functional as F
 class GPTConfig:
     block_size: int = 1024          # longest sequence, in tokens
     vocab_size: int = 50304         # GPT-2's 50257, padded up to a multiple of 64
-    n_layer: int = 12
-    n_head: int = 12
+    n_layer: int = 12               # blocks
+    n_head: int = 12                # query heads; n_embd / n_head is the head dimension
     n_kv_head: int = 0              # key/value heads of grouped-query attention; 0: n_head
-    n_embd: int = 768
+    n_embd: int = 768               # width of the residual stream
     d_ff: int = 0                   # hidden width of the FFN; 0: 4 * n_embd
-    dropout: float = 0.0
+    dropout: float = 0.0            # on embeddings, attention weights and branch outputs
     bias: bool = False              # biases in linear layers and LayerNorms
     tie_weights: bool = True        # the output head is the token embedding
     norm: str = 'layernorm'         # layernorm | rmsnorm | stablenorm
     norm_alpha: float = 0.5         # StableNorm's α; 0.5 is RMSNorm
     norm_eps: float = 1e-5          # inside the mean of squares; a paper's ε on ‖x‖² is this times the width
     input_norm: bool = False        # on the sum of token and position embeddings
-    attn_pre_norm: bool = True      # f(Norm(x))
-    ffn_pre_norm: bool = True
+    attn_pre_norm: bool = True      # f(Norm(x)), for attention
+    ffn_pre_norm: bool = True       # the same for the FFN
     mid_norm: bool = False          # x + Norm(f(x))
     post_norm: bool = False         # Norm(x + f(x))
     qk_norm: bool = False           # on queries and keys, per head, before RoPE
@@ -41,11 +41,14 @@ class GPTConfig:
     attn_tau: float = 1.618         # StableAtten: τ = attn_tau * log2(block_size)
     ffn: str = 'gelu'               # gelu | gelu_tanh | relu | swiglu
     pos: str = 'learned'            # learned | rope
-    rope_theta: float = 10000.0
+    rope_theta: float = 10000.0     # RoPE's base wavelength
     init: str = 'gpt2'              # gpt2 | normal | xavier | stable
     init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings
 
     def __post_init__(self):
+        for f in fields(self):
+            if type(getattr(self, f.name)) not in ((int, float) if f.type is float else (f.type,)):
+                raise ValueError(f'{f.name}={getattr(self, f.name)!r}: wants {f.type.__name__}')
         for name, choices in {'norm': NORMS, 'attention': ATTENTIONS, 'ffn': FFNS, 'pos': POSITIONS, 'init': INITS}.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f'{name}={getattr(self, name)!r}: choose one of {", ".join(choices)}')
@@ -55,7 +58,7 @@ class GPTConfig:
                 raise ValueError(f'{f.name}={getattr(self, f.name)}: wants an integer of at least {low}')
         if not 0 <= self.dropout < 1:
             raise ValueError(f'dropout={self.dropout}: wants a probability, 0 <= dropout < 1')
-        if self.norm_eps < 0:
+        if not self.norm_eps >= 0:
             raise ValueError(f'norm_eps={self.norm_eps}: wants a number that is not negative')
         if self.n_embd % self.n_head:
             raise ValueError(f'n_embd={self.n_embd} is not divisible by n_head={self.n_head}: change one of them')
@@ -448,6 +451,14 @@ class GPT(nn.Module):
         Past block_size the window slides: its positions, and with them every key, change at each token, so that the
         cache is of no use and the last block_size tokens are computed anew.
         """
+        if not temperature >= 0:
+            raise ValueError(f'temperature={temperature}: wants a number that is not negative; 0 takes the likeliest token')
+        if top_k is not None and top_k < 1:
+            raise ValueError(f'top_k={top_k}: wants at least 1, or None for every token')
+        if top_p is not None and not 0 < top_p <= 1:
+            raise ValueError(f'top_p={top_p}: wants 0 < top_p <= 1, or None for every token')
+        if idx.size(1) == 0:
+            raise ValueError('an empty prompt: give at least one token to continue')
         size = self.config.block_size
         caches = [KVCache(size) for _ in self.h]
         new = idx = idx[:, -size:]
@@ -483,6 +494,9 @@ class GPT(nn.Module):
         ffn = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}
         if c.activation_function not in ffn:
             raise ValueError(f'{name}: activation_function={c.activation_function!r} is none of {", ".join(ffn)}')
+        if c.scale_attn_by_inverse_layer_idx or not c.scale_attn_weights:
+            raise ValueError(f'{name}: its attention logits are not qᵀk / √d_h (scale_attn_by_inverse_layer_idx, '
+                             f'scale_attn_weights), which has no equal here')
         model = cls(GPTConfig(block_size=c.n_positions, vocab_size=c.vocab_size, n_layer=c.n_layer, n_head=c.n_head,
                               n_embd=c.n_embd, d_ff=c.n_inner or 0, bias=True, ffn=ffn[c.activation_function],
                               norm_eps=c.layer_norm_epsilon, tie_weights=c.tie_word_embeddings))

@@ -1,0 +1,31 @@
+# make quickstart    trains a small DNT by momentum SGDW on real text, samples from it and draws its loss
+# make test          runs the tests
+# Both set up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
+
+PYTHON ?= python3
+ARGS ?=
+BIN = .venv/bin
+
+.PHONY: quickstart test
+
+quickstart: .venv/installed data/pycode/meta.json
+	$(BIN)/python train.py config/train_quick.py $(ARGS)
+	$(BIN)/python sample.py --out_dir=out-quick --num_samples=1
+	$(BIN)/python plot.py out-quick
+
+test: .venv/installed-dev
+	$(BIN)/python -m pytest -q
+
+data/pycode/meta.json: data/pycode/prepare.py .venv/installed
+	$(BIN)/python data/pycode/prepare.py
+
+.venv/installed: requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "error: Python 3.10 or later is needed, this is %s: make PYTHON=python3.x" % sys.version.split()[0])'
+	@$(PYTHON) -m venv .venv || { echo 'error: python3 -m venv failed; on Debian and Ubuntu, apt install python3-venv' >&2; exit 1; }
+	@echo 'installing requirements.txt into .venv, once: some minutes, PyTorch is large'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+.venv/installed-dev: requirements-dev.txt .venv/installed
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-dev.txt
+	@touch $@

@@ -1,0 +1,14 @@
+# L-DNT-Small (124M) on OpenWebText by momentum SGDW (DNT, tables 3 and 5)
+#     torchrun --nproc_per_node=8 train.py config/train_ldnt_sgd.py
+# The paper's hardware: 8 GPUs. Its validation loss: 2.849.
+out_dir = 'out-ldnt-sgd'
+dataset = 'openwebtext'
+include('config/arch/s5.py')
+include('config/optim/sgdw.py')
+n_layer, n_head, n_embd, block_size = 12, 12, 768, 1024
+batch_size = 12
+gradient_accumulation_steps = 40        # 480 windows an iteration
+max_iters = 200000
+warmup_iters = 0
+eval_interval = 1000
+log_interval = 10
