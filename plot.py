@@ -17,23 +17,23 @@ import matplotlib.pyplot as plt  # noqa: E402
 COLORS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#F0E442']
 
 
-def read_log(folder):
-    """The rows of a run's log.jsonl; a last line that a kill cut short is left out."""
-    path = os.path.join(folder, 'log.jsonl')
+def read(folder, name):
+    """The text of a file of a run."""
+    path = os.path.join(folder, name)
     if not os.path.exists(path):
         sys.exit(f'error: there is no {path}: {folder!r} is not the folder of a run')
     with open(path, encoding='utf-8') as f:
-        return [json.loads(line) for line in f if line.endswith('}\n')]
+        return f.read()
 
 
-def read_config(folder):
-    with open(os.path.join(folder, 'config.json'), encoding='utf-8') as f:
-        return json.load(f)
+def read_log(folder):
+    """The rows of a run's log; a last line that a kill cut short is left out."""
+    return [json.loads(line) for line in read(folder, 'log.jsonl').splitlines() if line.endswith('}')]
 
 
 def differences(folders):
-    """A label per run: its folder, and the keys in which the runs differ beside their folders."""
-    configs = [read_config(folder) for folder in folders]
+    """A label per run: its folder, and the first keys in which the runs differ beside their folders."""
+    configs = [json.loads(read(folder, 'config.json')) for folder in folders]
     keys = [key for key in configs[0] if key != 'out_dir' and len({str(config.get(key)) for config in configs}) > 1]
     return [', '.join([os.path.basename(os.path.normpath(folder)), *(f'{key}={config.get(key)}' for key in keys[:3])])
             for folder, config in zip(folders, configs)]

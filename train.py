@@ -92,8 +92,8 @@ if init_from == 'resume':
     if not os.path.exists(path['ckpt.pt']):
         raise ValueError(f'there is no {path["ckpt.pt"]} to resume from: check out_dir, or start with --init_from=scratch')
     checkpoint = torch.load(path['ckpt.pt'], map_location='cpu', weights_only=True)
-    differ = [f'{f.name} ({checkpoint["config"][f.name]} there, {config[f.name]} here)' for f in fields(GPTConfig)
-              if f.name != 'dropout' and checkpoint['config'][f.name] != config[f.name]]
+    differ = [f'{f.name} ({checkpoint["config"].get(f.name)} there, {config[f.name]} here)' for f in fields(GPTConfig)
+              if f.name != 'dropout' and checkpoint["config"].get(f.name) != config[f.name]]
     if differ:
         raise ValueError(f'{path["ckpt.pt"]} is of another architecture: {", ".join(differ)}')
 

@@ -1,0 +1,390 @@
+"""
+configurator.py on a small script and on train.py, and everything in config/: a key that is misspelt, of the wrong type or
+left out of a fragment would otherwise train another model than the one that was asked for.
+"""
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from configurator import configure
+from model import GPT, GPTConfig
+
+ROOT = Path(__file__).resolve().parent
+SIZES = {'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'd_ff', 'dropout'}
+FRAGMENTS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
+EXPERIMENTS = sorted(path.name for path in (ROOT / 'config').glob('train_*.py'))
+
+SCRIPT = '''"""
+A script for the tests
+"""
+import os
+from configurator import configure
+
+learning_rate = 1e-3        # how fast
+max_iters = 10              # how long, in steps
+name = 'run'
+compile = False             # faster
+min_lr = -1.0
+config = configure(globals())
+after = 5                   # not a key
+if name == 'raise':
+    raise RuntimeError('a bug')
+if name == 'missing':
+    open('nowhere')
+print(config)
+'''
+DEFAULTS = dict(learning_rate=1e-3, max_iters=10, name='run', compile=False, min_lr=-1.0, debug=False)
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A folder with the script above, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'script.py').write_text(SCRIPT, encoding='utf-8')
+    return tmp_path
+
+
+@pytest.fixture
+def keys(script, monkeypatch):
+    """keys(*arguments): what configure() makes of them, having checked that the namespace holds the same."""
+    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
+
+    def call(*arguments, path='script.py', more=()):
+        monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])
+        namespace = {'__file__': str(path), '__doc__': 'about it'}
+        values = configure(namespace, *more)
+        assert values.items() <= namespace.items()
+        return values
+
+    return call
+
+
+def run(script, *arguments, **env):
+    """The script as a process of its own → (exit code, stdout, stderr)."""
+    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONIOENCODING': 'utf-8', 'OMP_NUM_THREADS': '1', **env}
+    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, encoding='utf-8', env=env,
+                          timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def write(name, text):
+    Path(name).write_text(text, encoding='utf-8')
+    return name
+
+
+# ----------------------------------------------------------------------------- order and values
+
+def test_defaults_are_the_constants_above_the_call(keys):
+    assert keys() == DEFAULTS
+
+
+@pytest.mark.parametrize('order, wanted', [
+    (['a.py', 'b.py'], (2.0, 20, 'a')),
+    (['b.py', 'a.py'], (1.0, 20, 'a')),
+    (['a.py', '--learning_rate=3', 'b.py'], (2.0, 20, 'a')),
+    (['--learning_rate=3', '--learning_rate=4', '--name=x'], (4.0, 10, 'x')),
+    (['a.py', 'c.json', '--max_iters=40'], (5.0, 40, 'a')),
+    (['c.json', 'b.py'], (2.0, 20, 'run')),
+])
+def test_later_wins(keys, order, wanted):
+    """Files and flags in any mix, each overriding what came before it and nothing else"""
+    write('a.py', 'learning_rate = 1.0\nname = "a"\n')
+    write('b.py', 'learning_rate = 2.0\nmax_iters = 20\n')
+    write('c.json', '{"learning_rate": 5.0, "max_iters": 30}')
+    values = keys(*order)
+    assert (values['learning_rate'], values['max_iters'], values['name']) == wanted
+    assert values['compile'] is False and values['min_lr'] == -1.0
+
+
+@pytest.mark.parametrize('text, value', [('true', True), ('True', True), ('TRUE', True), ('false', False), ('False', False)])
+def test_booleans(keys, text, value):
+    write('flip.py', f'compile = {not value}')
+    assert keys('flip.py', f'--compile={text}')['compile'] is value
+
+
+@pytest.mark.parametrize('arguments', [['--learning_rate=3'], ['int.py'], ['int.json']])
+def test_an_integer_is_a_number(keys, arguments):
+    """--weight_decay=0 must work, and stay a float for whatever computes with it"""
+    write('int.py', 'learning_rate = 3')
+    write('int.json', '{"learning_rate": 3}')
+    value = keys(*arguments)['learning_rate']
+    assert value == 3.0 and type(value) is float
+
+
+@pytest.mark.parametrize('argument, key, value', [
+    ('--max_iters=-3', 'max_iters', -3), ('--learning_rate=6e-4', 'learning_rate', 6e-4), ('--min_lr=-.5', 'min_lr', -0.5),
+    ('--name=', 'name', ''), ('--name=a=b', 'name', 'a=b'), ('--name=3', 'name', '3'), ('--name=true', 'name', 'true'),
+    ('--name=--x y', 'name', '--x y'),
+])
+def test_values_of_the_command_line(keys, argument, key, value):
+    """A string stays as it was typed, whatever it looks like"""
+    got = keys(argument)[key]
+    assert got == value and type(got) is type(value)
+
+
+def test_a_config_file_is_ordinary_python(keys):
+    """Imports, loops, functions, private names and the keys so far are all at hand, and none of them turns into a key"""
+    write('ordinary.py', '''
+import math, os
+from math import sqrt
+_widths = [1, 2, 4]
+def double(x):
+    """Twice x"""
+    return 2 * x
+for _i in range(3):
+    max_iters = double(max_iters)
+learning_rate = sqrt(4.0) * learning_rate * max(_widths)
+name = f"{name}-{os.path.basename(__file__)}"
+''')
+    assert keys('--name=first', '--learning_rate=0.5', 'ordinary.py') == {
+        **DEFAULTS, 'max_iters': 80, 'learning_rate': 4.0, 'name': 'first-ordinary.py'}
+
+
+def test_exec_of_a_base(keys):
+    """An experiment that differs from another in one line says so in one line"""
+    write('base.py', 'learning_rate = 1.0\nname = "base"\n')
+    write('derived.py', 'exec(open("base.py").read())\nname = "derived"\n')
+    values = keys('derived.py')
+    assert (values['learning_rate'], values['name']) == (1.0, 'derived')
+
+
+def test_what_configure_returns_is_a_config_itself(keys):
+    """A run's config.json, given back, must repeat it: also strings with quotes, and keys at their defaults"""
+    first = keys('--name="a\'b" é', '--learning_rate=1e-30', '--compile=true')
+    write('config.json', json.dumps(first))
+    write('other.py', 'learning_rate = 7.0\nmax_iters = 7\nmin_lr = 7.0\n')
+    assert keys('other.py', 'config.json') == first
+
+
+def test_keys_of_another_script_and_of_a_dataclass(keys, capsys):
+    """A tool such as bench.py takes train.py's configs; the script's own default wins over the other's"""
+    write('tool.py', 'max_iters = 3            # its own\nruns = 2\nconfig = configure(globals(), ...)\n')
+    values = keys('--n_layer=3', '--name=x', path='tool.py', more=('script.py', GPTConfig))
+    assert values == {**DEFAULTS, **asdict(GPTConfig()), 'max_iters': 3, 'runs': 2, 'name': 'x', 'n_layer': 3}
+    with pytest.raises(SystemExit):
+        keys('--help', path='tool.py', more=('script.py', GPTConfig))
+    shown = capsys.readouterr().out
+    assert re.search(r'--max_iters=3 +its own\n', shown) and re.search(r'--learning_rate=0.001 +how fast\n', shown)
+
+
+# ----------------------------------------------------------------------------- errors
+
+@pytest.mark.parametrize('wrong, near', [('learning_rat', 'learning_rate'), ('max_iter', 'max_iters'), ('nam', 'name')])
+@pytest.mark.parametrize('kind', ['flag', 'py', 'json'])
+def test_unknown_key(keys, wrong, near, kind):
+    """A misspelt key must not become a new global in silence, in a file either"""
+    argument = {'flag': f'--{wrong}=1', 'py': 'wrong.py', 'json': 'wrong.json'}[kind]
+    write('wrong.py', f'{wrong} = 1')
+    write('wrong.json', json.dumps({wrong: 1}))
+    with pytest.raises(ValueError) as error:
+        keys(argument)
+    where = 'command line' if kind == 'flag' else argument
+    assert repr(wrong) in str(error.value) and repr(near) in str(error.value) and where in str(error.value)
+
+
+@pytest.mark.parametrize('arguments', [['--zzzzzz=1'], ['--=1'], ['--after=1'], ['--os=1']])
+def test_unknown_key_that_is_near_to_none(keys, arguments):
+    """What stands below the call, or is imported, is no key"""
+    with pytest.raises(ValueError, match='unknown key'):
+        keys(*arguments)
+
+
+WRONG = {'compile': ('true or false', ['maybe', '1', '0', ''], [1, 0, 'true', None, 0.0]),
+         'max_iters': ('an integer', ['1.5', '1e3', 'x', 'true', ''], [1.5, 3.0, True, '3', None, [1]]),
+         'learning_rate': ('a number', ['x', 'nan', 'true', ''], ['0.1', True, None, [0.1]]),
+         'name': ('a string', [], [3, 0.5, True, None, ['a']])}
+
+
+@pytest.mark.parametrize('key, text', [(key, text) for key, (_, texts, _) in WRONG.items() for text in texts])
+def test_wrong_type_on_the_command_line(keys, key, text):
+    with pytest.raises(ValueError, match=f'^{key}={re.escape(text)}.*wants {WRONG[key][0]}'):
+        keys(f'--{key}={text}')
+
+
+@pytest.mark.parametrize('key, value', [(key, value) for key, (_, _, values) in WRONG.items() for value in values])
+@pytest.mark.parametrize('kind', ['py', 'json'])
+def test_wrong_type_in_a_file(keys, key, value, kind):
+    write('wrong.py', f'{key} = {value!r}')
+    write('wrong.json', json.dumps({key: value}))
+    with pytest.raises(ValueError, match=f'^{key}={re.escape(repr(value))} in wrong.{kind}.*wants {WRONG[key][0]}'):
+        keys(f'wrong.{kind}')
+
+
+@pytest.mark.parametrize('argument, says', [
+    ('--compile', '--compile: give it a value'),
+    ('nowhere.py', 'nowhere.py'),
+    ('nowhere.json', 'nowhere.json'),
+    ('stray', "'stray' is neither a config file"),
+    ('-n=3', "'-n=3' is neither a config file"),
+    ('syntax.py', 'syntax.py: SyntaxError'),
+    ('division.py', 'division.py: ZeroDivisionError: division by zero'),
+    ('undefined.py', "undefined.py: NameError: name 'lerning_rate' is not defined"),
+    ('list.json', 'list.json: wants a JSON object'),
+    ('broken.json', 'broken.json'),
+    ('public.py', "unknown key 'i' in public.py"),
+])
+def test_arguments_that_cannot_be_read(keys, argument, says):
+    """The message names the file or the flag, and what is wrong with it"""
+    write('syntax.py', 'learning_rate = = 3')
+    write('division.py', 'learning_rate = 1 / 0')
+    write('undefined.py', 'learning_rate = 2 * lerning_rate')
+    write('list.json', '[1, 2]')
+    write('broken.json', '{"learning_rate": ')
+    write('public.py', 'for i in range(3): pass')
+    with pytest.raises((ValueError, OSError)) as error:
+        keys(argument)
+    assert says in str(error.value)
+
+
+# ----------------------------------------------------------------------------- the end of a script
+
+def test_script_runs(script):
+    code, out, err = run('script.py', '--max_iters=3')
+    assert (code, err) == (0, '') and "'max_iters': 3" in out
+
+
+@pytest.mark.parametrize('arguments', [['--max_iter=3'], ['--compile'], ['nowhere.py'], ['--name=missing'],
+                                       ['--max_iters=x'], ['raises.py'], ['two_lines.py']])
+def test_an_error_of_input_is_one_line(script, arguments):
+    write('raises.py', 'learning_rate = 1 / 0')
+    write('two_lines.py', 'raise ValueError("one\\ntwo")')
+    code, out, err = run('script.py', *arguments)
+    assert code == 1 and out == ''
+    assert err.startswith('error: ') and err.count('\n') == 1 and 'Traceback' not in err
+
+
+@pytest.mark.parametrize('arguments', [['--debug=True', '--max_iter=3'], ['--max_iters=3', '--debug=True', 'nowhere.py'],
+                                       ['--debug=True', '--name=missing'], ['--name=raise']])
+def test_the_traceback_is_there_when_it_is_wanted(script, arguments):
+    """--debug=True asks for it; an error that is no error of input shows it always"""
+    code, _, err = run('script.py', *arguments)
+    assert code == 1 and err.startswith('Traceback')
+
+
+@pytest.mark.parametrize('rank, lines', [('0', 1), ('1', 0)])
+def test_one_rank_speaks_for_all(script, rank, lines):
+    code, out, err = run('script.py', '--max_iter=3', RANK=rank)
+    assert code == 1 and out == '' and err.count('\n') == lines
+
+
+# ----------------------------------------------------------------------------- train.py
+
+def stated(text):
+    """{key: (value, comment)} of the lines `key = value  # comment` and `key: type = value  # comment`."""
+    lines = re.findall(r'^ *(\w+)(?:: \w+)? = (\S.*?) *(?:# (.*))?$', text, re.MULTILINE)
+    return {key: (value.strip("'"), comment) for key, value, comment in lines}
+
+
+def test_help_of_train_py(tmp_path):
+    """Every key of train.py and of GPTConfig with its default and the comment that stands behind it"""
+    code, out, err = run(ROOT / 'train.py', '--help')
+    assert (code, err) == (0, '') and out.startswith('Trains a GPT')
+    train = (ROOT / 'train.py').read_text(encoding='utf-8').split('\nconfig = configure(')[0]
+    model = (ROOT / 'model.py').read_text(encoding='utf-8').split('class GPTConfig')[1].split('def ')[0]
+    shown = {key: (value, comment) for key, value, comment in re.findall(r'^  --(\w+)=(\S*) *(.*)$', out, re.MULTILINE)}
+    wanted = stated(train) | stated(model)
+    assert {f.name for f in fields(GPTConfig)} <= wanted.keys() and 'learning_rate' in wanted
+    assert shown.keys() == wanted.keys() | {'debug'}
+    for key, (value, comment) in wanted.items():
+        assert shown[key][1] == comment
+        assert shown[key][0] == value or float(shown[key][0]) == float(value)
+
+
+# ----------------------------------------------------------------------------- config/
+
+@pytest.fixture
+def trains(keys, monkeypatch):
+    """trains(*arguments): all the keys of train.py when it is given them, as the repository's own folder."""
+    monkeypatch.chdir(ROOT)
+    return lambda *arguments: keys(*arguments, path='train.py', more=[GPTConfig])
+
+
+def gpt_config(values):
+    return GPTConfig(**{f.name: values[f.name] for f in fields(GPTConfig)})
+
+
+TABLE = '''
+        norm       input pre_attn pre_ffn mid post qk final  Δt  attention ffn    pos     tied init    eps   alpha
+pre     layernorm    -      y        y     -   -   -    y    1.0 dot       gelu   learned y    gpt2    1e-5  0.5
+post    layernorm    -      -        -     -   y   -    -    1.0 dot       gelu   learned y    gpt2    1e-5  0.5
+peri    layernorm    -      y        y     y   -   -    y    1.0 dot       gelu   learned y    gpt2    1e-5  0.5
+off     layernorm    -      -        -     -   -   -    -    1.0 dot       gelu   learned y    gpt2    1e-5  0.5
+s1      rmsnorm      -      y        y     -   -   -    y    1.0 dot       gelu   learned y    xavier  1e-8  0.5
+s2      rmsnorm      -      y        y     -   -   y    y    1.0 dot       gelu   learned y    xavier  1e-8  0.5
+s3      rmsnorm      y      y        y     -   -   y    y    1.0 dot       gelu   learned y    xavier  1e-8  0.5
+s4      rmsnorm      y      y        y     y   -   y    y    1.0 dot       gelu   learned y    xavier  1e-8  0.5
+s5      rmsnorm      y      y        -     y   -   y    y    1.0 dot       gelu   learned y    xavier  1e-8  0.5
+stable  stablenorm   -      y        y     -   -   -    y    1.0 stable    gelu   learned y    stable  1e-8  0.475
+llama   rmsnorm      -      y        y     -   -   -    y    1.0 dot       swiglu rope    -    normal  1e-5  0.5
+'''
+NAMES = ('norm input_norm attn_pre_norm ffn_pre_norm mid_norm post_norm qk_norm final_norm residual_scale '
+         'attention ffn pos tie_weights init norm_eps norm_alpha').split()
+CELLS = {'y': True, '-': False}
+ARCHS = {row.split()[0]: dict(zip(NAMES, [CELLS.get(cell, cell) for cell in row.split()[1:]]))
+         for row in TABLE.strip().splitlines()[1:]}
+ELSEWHERE = dict(bias=False, attn_tau=1.618, rope_theta=10000.0, init_gain=1.0)     # the same in all of them
+
+
+def test_the_table_is_of_the_fragments_that_are_there():
+    assert set(FRAGMENTS) == set(ARCHS)
+
+
+@pytest.mark.parametrize('name', FRAGMENTS)
+def test_architecture(name):
+    """Each fragment sets every field but sizes, to what the papers say"""
+    found = {key: value for key, value in runpy.run_path(ROOT / 'config' / 'arch' / f'{name}.py').items() if key[0] != '_'}
+    assert found.keys() == {f.name for f in fields(GPTConfig)} - SIZES
+    for key, wanted in {**ARCHS[name], **ELSEWHERE}.items():
+        assert type(found[key]) is type(getattr(GPTConfig(), key))
+        assert found[key] == (float(wanted) if isinstance(found[key], float) else wanted), key
+
+
+@pytest.mark.parametrize('name', FRAGMENTS)
+def test_an_architecture_on_top_of_any_other_is_the_same(trains, name):
+    path = 'config/arch/{}.py'.format
+    alone = gpt_config(trains(path(name)))
+    assert gpt_config(trains(*[path(other) for other in FRAGMENTS], path(name))) == alone
+    sizes = ['--n_layer=2', '--n_embd=64', '--n_head=2', '--block_size=16']
+    stacked, alone = (gpt_config(trains(*files, *sizes)) for files in ([path('stable'), path(name)], [path(name)]))
+    assert stacked == alone and (alone.n_layer, alone.n_embd) == (2, 64)
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'config' / 'optim').glob('*.py')), ids=lambda path: path.stem)
+def test_optimizer_fragment(trains, path):
+    """A fragment names its optimizer and a learning rate, and leaves the architecture and the sizes alone"""
+    values, plain = trains(path), trains()
+    assert {'optimizer', 'learning_rate', 'min_lr', 'weight_decay', 'warmup_iters'} <= runpy.run_path(path).keys()
+    assert values['optimizer'] == path.stem and values['min_lr'] <= values['learning_rate']
+    assert gpt_config(values) == gpt_config(plain) and values['max_iters'] == plain['max_iters']
+
+
+# (blocks, heads, width, tied head, vocabulary) → millions of parameters, as the papers' shapes give them
+COUNTS = {(12, 12, 768, True, 50304): 124.4, (36, 20, 1280, True, 50304): 774.0, (48, 24, 1536, True, 50304): 1438.0,
+          (24, 16, 1024, True, 50304): 354.6, (6, 12, 768, False, 50304): 133.9, (8, 16, 1024, False, 50304): 237.2,
+          (15, 20, 1280, False, 50304): 522.0, (13, 26, 1664, False, 50304): 743.3, (22, 32, 2048, False, 50304): 1174.9,
+          (8, 8, 512, False, 32100): 66.4, (8, 16, 768, False, 32100): 124.8, (12, 16, 1280, False, 32100): 396.8,
+          (22, 25, 1600, False, 32100): 1003.8}
+
+
+@pytest.mark.parametrize('name', EXPERIMENTS)
+def test_experiment(trains, name):
+    """Every experiment parses and makes a model, of the papers' size where it has one of their shapes"""
+    config = gpt_config(trains(f'config/{name}'))
+    with torch.device('meta'):
+        model = GPT(config)
+    shape = (config.n_layer, config.n_head, config.n_embd, config.tie_weights, config.vocab_size)
+    if shape in COUNTS:
+        count = sum(p.numel() for p in model.parameters()) / 1e6
+        assert abs(count - COUNTS[shape]) < 5e-3 * COUNTS[shape]
+
+
+def test_the_papers_experiment_is_there():
+    assert EXPERIMENTS

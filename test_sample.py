@@ -1,0 +1,112 @@
+"""sample.py, plot.py and bench.py as a user calls them, on a small run."""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataset import write_tokens
+
+ROOT = Path(__file__).resolve().parent
+TEXT = 'the quick brown fox jumps over the lazy dog; naïve café\n' * 200
+TINY = ['--dataset=tiny', '--vocab_size=256', '--block_size=16', '--n_layer=1', '--n_head=2', '--n_embd=16', '--batch_size=4',
+        '--gradient_accumulation_steps=1', '--warmup_iters=0', '--compile=False', '--dtype=float32', '--device=cpu']
+
+
+def call(cwd, script, *args, fails=False):
+    done = subprocess.run([sys.executable, ROOT / script, *args], cwd=cwd, capture_output=True, text=True,
+                          env={**os.environ, 'OMP_NUM_THREADS': '1'})
+    assert (done.returncode != 0) == fails, done.stderr
+    if fails:
+        assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1, done.stderr
+    return done.stderr if fails else done.stdout
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+    """A folder with data/tiny and a run of 20 iterations on it, out-tiny."""
+    folder = tmp_path_factory.mktemp('sample')
+    os.makedirs(folder / 'data' / 'tiny')
+    write_tokens(folder / 'data' / 'tiny', {'train': [TEXT.encode()], 'val': [TEXT.encode()]}, 256, 'bytes')
+    call(folder, 'train.py', *TINY, '--out_dir=out-tiny', '--max_iters=20', '--eval_iters=2', '--learning_rate=1e-2')
+    return folder
+
+
+def test_a_sample_starts_with_its_prompt_and_has_the_asked_length(run):
+    out = call(run, 'sample.py', '--out_dir=out-tiny', '--start=the quick', '--num_samples=3', '--max_new_tokens=40')
+    samples = out.split('---------------\n')
+    assert len(samples) == 3 and all(sample.startswith('the quick') for sample in samples)
+    assert all(9 < len(sample) <= 9 + 40 + 1 for sample in samples)     # bytes that are no UTF-8 fold into fewer characters
+
+
+def test_the_seed_decides_what_is_drawn(run):
+    args = ['--out_dir=out-tiny', '--num_samples=2', '--max_new_tokens=30']
+    first = call(run, 'sample.py', *args)
+    assert call(run, 'sample.py', *args) == first
+    assert call(run, 'sample.py', *args, '--seed=1') != first
+
+
+def test_greedy_samples_are_alike(run):
+    for narrow in ('--temperature=0', '--top_k=1', '--top_p=1e-6'):
+        samples = call(run, 'sample.py', '--out_dir=out-tiny', '--num_samples=2', '--max_new_tokens=30', narrow)
+        first, second = samples.split('---------------\n')
+        assert first == second
+
+
+def test_the_prompt_may_come_from_a_file(run):
+    (run / 'prompt.txt').write_text('naïve café', encoding='utf-8')
+    out = call(run, 'sample.py', '--out_dir=out-tiny', '--start=FILE:prompt.txt', '--num_samples=1', '--max_new_tokens=5')
+    assert out.startswith('naïve café')
+
+
+@pytest.mark.parametrize('args, words', [
+    (['--out_dir=nowhere'], ['nowhere/best.pt', 'train first']),
+    (['--out_dir=out-tiny', '--checkpoint=last.pt'], ['last.pt', 'check out_dir']),
+    (['--out_dir=out-tiny', '--start='], ['start is empty']),
+    (['--out_dir=out-tiny', '--start=FILE:nowhere.txt'], ['nowhere.txt']),
+    (['--out_dir=out-tiny', '--num_samples=0'], ['num_samples=0', 'at least 1']),
+    (['--out_dir=out-tiny', '--top_p=0'], ['top_p=0', '0 < top_p <= 1']),
+    (['--out_dir=out-tiny', '--temperature=-1'], ['temperature=-1', 'not negative']),
+    (['--out_dir=out-tiny', '--dtype=int8'], ['int8', 'bfloat16']),
+    (['--out_dir=out-tiny', '--tempurature=1'], ['temperature']),
+])
+def test_bad_input_to_sample_is_one_line(run, args, words):
+    error = call(run, 'sample.py', *args, fails=True)
+    assert all(word in error for word in words), error
+
+
+def test_plot_draws_one_run_and_several(run):
+    call(run, 'plot.py', 'out-tiny')
+    call(run, 'plot.py', 'out-tiny', 'out-tiny', '--out=both.png')
+    for path in (run / 'out-tiny' / 'loss.png', run / 'both.png'):
+        assert path.read_bytes().startswith(b'\x89PNG') and path.stat().st_size > 10_000
+
+
+def test_plot_leaves_out_a_line_that_a_kill_cut_short(run, tmp_path):
+    for name in ('log.jsonl', 'config.json'):
+        (tmp_path / name).write_text((run / 'out-tiny' / name).read_text())
+    with open(tmp_path / 'log.jsonl', 'a') as f:
+        f.write('{"iter": 21, "lo')
+    call(run, 'plot.py', tmp_path)
+
+
+def test_plot_names_what_is_no_run(run):
+    assert 'nowhere' in call(run, 'plot.py', 'nowhere', fails=True)
+
+
+def test_bench_reports_time_and_tokens(run):
+    out = call(run, 'bench.py', *TINY, '--bench_iters=3', '--bench_warmup=1', '--optimizer=sgdw')
+    assert 'ms an iteration' in out and 'tokens/s' in out and 'sgdw' in out
+
+
+def test_a_token_outside_of_the_vocabulary_is_named(run):
+    """Data whose meta.json lies about it would otherwise be a crash deep in the embedding."""
+    folder = run / 'data' / 'foreign'
+    os.makedirs(folder, exist_ok=True)
+    write_tokens(folder, {split: [np.full(1000, 300)] for split in ('train', 'val')}, 512, 'bytes')
+    meta = json.loads((folder / 'meta.json').read_text())
+    (folder / 'meta.json').write_text(json.dumps(meta | {'vocab_size': 256}))
+    assert 'token 300' in call(run, 'train.py', *TINY, '--dataset=foreign', '--out_dir=out-foreign', fails=True)
