@@ -9,6 +9,7 @@ import ast
 import difflib
 import inspect
 import json
+import math
 import os
 import re
 import sys
@@ -25,7 +26,7 @@ def configure(namespace, *more):
     constants of each script whose path is in `more`. From here on an error of input (ValueError, OSError) ends the
     script with one line and exit code 1; --debug=True shows its traceback.
     """
-    namespace['debug'] = False
+    namespace['debug'] = '--debug=true' in (arg.lower() for arg in sys.argv)
     sys.excepthook = lambda kind, error, trace: report(kind, error, trace, namespace['debug'])
     values, helps = {}, {}
     for source in (namespace['__file__'], *more):
@@ -51,7 +52,6 @@ def configure(namespace, *more):
         else:
             for key, value in read_config(arg, values).items():
                 values[key] = typed(key, value, defaults[known(key, defaults, arg)], arg)
-        namespace['debug'] = values['debug']
     namespace.update(values)
     return values
 
@@ -80,11 +80,11 @@ def read_config(path, values):
     if not os.path.isfile(path):
         raise ValueError(f'there is no config file {path}')
     if path.endswith('.json'):
-        with open(path, encoding='utf-8') as f:
-            result = json.load(f)
-        if not isinstance(result, dict):
-            raise ValueError(f'{path}: wants a JSON object of keys and values')
-        return result
+        try:
+            with open(path, encoding='utf-8') as f:
+                return dict(json.load(f))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f'{path}: wants a JSON object of keys and values ({error})') from error
     scope = {**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(HERE, base))}
 
     def run(file):
@@ -96,7 +96,7 @@ def read_config(path, values):
     except Exception as error:
         raise ValueError(f'{path}: {type(error).__name__}: {error}') from error
     return {key: value for key, value in scope.items()
-            if not key.startswith('_') and not isinstance(value, ModuleType) and not callable(value)}
+            if key in values or not (key.startswith('_') or isinstance(value, ModuleType) or callable(value))}
 
 
 def known(key, defaults, where):
@@ -108,7 +108,7 @@ def known(key, defaults, where):
     return key
 
 
-WANTS = {bool: 'true or false', int: 'an integer', float: 'a number', str: 'a string'}
+WANTS = {bool: 'true or false', int: 'an integer', float: 'a finite number', str: 'a string'}
 
 
 def parsed(key, text, default):
@@ -125,7 +125,7 @@ def typed(key, value, default, where):
     """The value, if it has the type of the key's default; an int is welcome where a float is wanted."""
     if isinstance(default, float) and type(value) is int:
         value = float(value)
-    if type(value) is not type(default) or value != value:
+    if type(value) is not type(default) or isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f'{key}={value!r} in {where}: wants {WANTS[type(default)]}')
     return value
 
@@ -134,7 +134,7 @@ def report(kind, error, trace, debug):
     if debug or not issubclass(kind, (ValueError, OSError)):
         sys.__excepthook__(kind, error, trace)
     elif os.environ.get('LOCAL_RANK', '0') == '0' or ranks_have_met():
-        print(f'error: {error}', file=sys.stderr)       # until the ranks have met they all say the same: one speaks
+        print('error:', ' '.join(str(error).splitlines()), file=sys.stderr)       # until the ranks have met they all say the same: one speaks
 
 
 def ranks_have_met():

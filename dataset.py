@@ -3,6 +3,7 @@ A data set is a folder data/<name> with train.bin and val.bin, the tokens as pla
 Here are its readers (shuffled batches, tokenizers) and its writer.
 """
 import functools
+import glob
 import json
 import os
 
@@ -17,17 +18,21 @@ SPLITS = ('train', 'val')
 def read_meta(name):
     """data/<name>/meta.json: vocab_size, tokenizer, dtype, tokens of each split. Errors say how to make it."""
     folder = os.path.join('data', name)
-    if not os.path.exists(os.path.join(folder, 'prepare.py')) and not os.path.exists(os.path.join(folder, 'meta.json')):
-        choices = sorted(d for d in os.listdir('data') if os.path.exists(os.path.join('data', d, 'prepare.py')))
-        raise ValueError(f'dataset={name!r}: choose one of {", ".join(choices)}')
+    prepare = os.path.join(folder, 'prepare.py')
+    path = os.path.join(folder, 'meta.json')
+    if not os.path.exists(path):
+        if os.path.exists(prepare):
+            raise ValueError(f'{folder} is not prepared: run  python {prepare}')
+        choices = sorted({os.path.basename(os.path.dirname(p)) for p in glob.glob('data/*/prepare.py') + glob.glob('data/*/meta.json')})
+        raise ValueError(f'dataset={name!r}: choose one of {", ".join(choices)}' if choices else
+                         f'dataset={name!r}: there is no folder data here; call this from the root of the repository')
     try:
-        with open(os.path.join(folder, 'meta.json'), encoding='utf-8') as f:
+        with open(path, encoding='utf-8') as f:
             meta = json.load(f)
-        return {key: meta[key] for key in ('vocab_size', 'tokenizer', 'dtype', 'tokens')}
-    except FileNotFoundError:
-        raise ValueError(f'{folder} is not prepared: run  python {folder}/prepare.py') from None
-    except (KeyError, TypeError, json.JSONDecodeError):
-        raise ValueError(f'{folder}/meta.json is damaged: run  python {folder}/prepare.py  again') from None
+        return dict(vocab_size=int(meta['vocab_size']), tokenizer=str(meta['tokenizer']), dtype=np.dtype(meta['dtype']),
+                    tokens={split: int(meta['tokens'][split]) for split in SPLITS})
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(f'{path} is damaged: run  python {prepare}  again') from None
 
 
 class Tokens:
@@ -41,7 +46,7 @@ class Tokens:
             raise ValueError(f'vocab_size={vocab_size} is less than the {meta["vocab_size"]} of dataset={name}: '
                              f'set --vocab_size={meta["vocab_size"]} or more')
         found = os.path.getsize(self.path) if os.path.exists(self.path) else 0
-        wanted = meta['tokens'][split] * np.dtype(meta['dtype']).itemsize
+        wanted = meta['tokens'][split] * meta['dtype'].itemsize
         if found != wanted:
             raise ValueError(f'{self.path} has {found} bytes where meta.json tells of {wanted}: '
                              f'run  python data/{name}/prepare.py  again')
@@ -97,8 +102,17 @@ def tokenizer(meta):
     except OSError as error:
         raise OSError(f'tokenizer={kind!r}: tiktoken could not fetch its vocabulary ({type(error).__name__}); '
                       f'it needs the network once and keeps it under TIKTOKEN_CACHE_DIR') from error
-    # a vocabulary padded beyond the tokenizer's has ids that stand for nothing
-    return encoding.encode_ordinary, lambda ids: encoding.decode_bytes([i for i in ids if i < encoding.n_vocab])
+
+    def decode(ids):
+        pieces = []
+        for i in ids:
+            try:
+                pieces.append(encoding.decode_single_token_bytes(i))
+            except KeyError:                # a gap, or the padding of the vocabulary, which stand for nothing
+                pass
+        return b''.join(pieces)
+
+    return encoding.encode_ordinary, decode
 
 
 # ----------------------------------------------------------------------------- writing
@@ -118,6 +132,8 @@ def write_tokens(folder, splits, vocab_size, tokenizer):
         with open(os.path.join(folder, f'{split}.bin'), 'wb') as f:
             for ids in splits[split]:
                 ids = np.frombuffer(ids, np.uint8) if isinstance(ids, bytes) else np.asarray(ids)
+                if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
+                    raise ValueError(f'{folder}: ids from {ids.min()} to {ids.max()} are not within vocab_size={vocab_size}')
                 ids.astype(dtype).tofile(f)
                 tokens[split] += len(ids)
             os.fsync(f.fileno())

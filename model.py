@@ -8,6 +8,7 @@ Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E
 import math
 import re
 from dataclasses import dataclass, fields
+from pickle import UnpicklingError
 
 import torch
 from torch import nn
@@ -531,3 +532,14 @@ def draw(logits, temperature, top_k, top_p):
     if top_p is not None:
         probs = probs.masked_fill(probs.cumsum(-1) - probs >= top_p, 0.0)       # the first always stays
     return ids.gather(1, torch.multinomial(probs, 1))
+
+
+def load_checkpoint(path, device='cpu'):
+    """What train.py saved: {'model': state_dict, 'optimizer', 'scaler', 'config', 'iter', 'best_val_loss'}."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+        if {'model', 'config', 'iter'} <= set(state):
+            return state
+    except (RuntimeError, EOFError, TypeError, UnpicklingError):
+        pass
+    raise ValueError(f'{path} is damaged, or not a checkpoint of train.py')

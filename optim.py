@@ -3,7 +3,7 @@ import math
 
 import torch
 
-from model import block_type
+from model import BLOCK_TYPES, block_type
 
 
 def param_groups(model, weight_decay, ratios={}):
@@ -11,8 +11,11 @@ def param_groups(model, weight_decay, ratios={}):
 
     Matrices decay, vectors (norm gains, biases) do not. `ratios`, {block type: factor}, is Blockwise LR (Wang et al.
     2025): each group carries its `lr_ratio`, 1 by default, its `block_type`, and (name, parameter) pairs in `params`,
-    of which torch makes `param_names`. ValueError for a parameter that belongs to no block type.
+    of which torch makes `param_names`. ValueError for a parameter or a ratio that belongs to no block type.
     """
+    for kind in ratios:
+        if kind not in BLOCK_TYPES:
+            raise ValueError(f'ratios: {kind!r} is no block type: choose among {", ".join(BLOCK_TYPES)}')
     groups = {}
     for name, p in model.named_parameters():
         kind, decayed = block_type(name), p.dim() >= 2

@@ -13,7 +13,7 @@ import torch
 from configurator import configure
 from dataset import read_meta, tokenizer
 from device import autocast, pick_device, pick_dtype
-from model import GPT, GPTConfig
+from model import GPT, GPTConfig, load_checkpoint
 
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out'                     # a run's folder
@@ -40,7 +40,7 @@ device = pick_device(device)
 dtype = pick_dtype(dtype, device)
 torch.manual_seed(seed)
 
-state = torch.load(path, map_location=device, weights_only=True)
+state = load_checkpoint(path, device)
 model = GPT(GPTConfig(**{key: value for key, value in state['config'].items() if key in GPTConfig.__dataclass_fields__}))
 model.load_state_dict(state['model'])
 model.to(device).eval()

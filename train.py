@@ -7,7 +7,9 @@ Trains a GPT, on one process or many:
 
 Config files and --key=value set the keys below, in order, later wins.
 """
+import inspect
 import json
+import math
 import os
 import platform
 import shutil
@@ -25,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from configurator import configure
 from dataset import Tokens
 from device import autocast, pick_device, pick_dtype
-from model import GPT, GPTConfig
+from model import GPT, GPTConfig, load_checkpoint
 from optim import SCHEDULES, SGDW, lr_at, param_groups
 
 # ----------------------------------------------------------------------------- keys, beside those of GPTConfig
@@ -91,11 +93,12 @@ checkpoint = None
 if init_from == 'resume':
     if not os.path.exists(path['ckpt.pt']):
         raise ValueError(f'there is no {path["ckpt.pt"]} to resume from: check out_dir, or start with --init_from=scratch')
-    checkpoint = torch.load(path['ckpt.pt'], map_location='cpu', weights_only=True)
-    differ = [f'{f.name} ({checkpoint["config"].get(f.name)} there, {config[f.name]} here)' for f in fields(GPTConfig)
-              if f.name != 'dropout' and checkpoint["config"].get(f.name) != config[f.name]]
+    checkpoint = load_checkpoint(path['ckpt.pt'])
+    fixed = ['optimizer', *(f.name for f in fields(GPTConfig) if f.name != 'dropout')]
+    differ = [f'{key} ({checkpoint["config"].get(key)} there, {config[key]} here)' for key in fixed
+              if checkpoint['config'].get(key) != config[key]]
     if differ:
-        raise ValueError(f'{path["ckpt.pt"]} is of another architecture: {", ".join(differ)}')
+        raise ValueError(f'{path["ckpt.pt"]} cannot be resumed with another architecture or optimizer: {", ".join(differ)}')
 
 if ddp:
     if device.type == 'cuda':
@@ -116,7 +119,10 @@ scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
 start, best_val_loss = 0, float('inf')
 if checkpoint:
     model.load_state_dict(checkpoint['model'])
+    settings = [{key: value for key, value in group.items() if key != 'params'} for group in optimizer.param_groups]
     optimizer.load_state_dict(checkpoint['optimizer'])
+    for group, ours in zip(optimizer.param_groups, settings):
+        group.update(ours)                              # this run's weight decay and betas, should they have changed
     scaler.load_state_dict(checkpoint['scaler'])
     start, best_val_loss = checkpoint['iter'], checkpoint['best_val_loss']
     config['init_from'] = checkpoint['config']['init_from']     # config.json repeats the run from its start
@@ -124,7 +130,10 @@ if checkpoint:
 raw_model = model                                       # its parameters have the names of the module tree
 if compile:
     model = torch.compile(model)
-train_model = DistributedDataParallel(model, broadcast_buffers=False) if ddp else model
+train_model = model
+if ddp:
+    renamed = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).parameters       # in torch 2.13
+    train_model = DistributedDataParallel(model, **{'forward_sync_buffers' if renamed else 'broadcast_buffers': False})
 
 
 # ----------------------------------------------------------------------------- what the loop needs
@@ -153,19 +162,20 @@ def estimate_loss():
     return losses
 
 
-def stop_if_diverged():
+def stop_if_diverged(*losses):
     """Exits with 3 where a loss or gradient was not finite, and so before a checkpoint could take it in."""
     bad = first_bad.clone()
     if ddp:
         dist.all_reduce(bad, dist.ReduceOp.MIN)
     bad = int(bad.item())
-    if bad < never:
-        if master:
-            lr = lr_at(bad, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters)
-            kept = f'{path["ckpt.pt"]} holds the last good state' if os.path.exists(path['ckpt.pt']) else 'no checkpoint was due yet'
-            print(f'diverged: the loss or its gradient was not finite at iteration {bad}, learning rate {lr:.3e}; {kept}',
-                  file=sys.stderr)
-        sys.exit(3)
+    if bad == never and all(math.isfinite(loss) for loss in losses):
+        return
+    if master:
+        bad = min(bad, it)
+        kept = f'{path["ckpt.pt"]} holds the last good state' if os.path.exists(path['ckpt.pt']) else 'none was saved yet'
+        print(f'diverged: the loss or its gradient was not finite at iteration {bad}, learning rate {rate(bad):.3e}; {kept}',
+              file=sys.stderr)
+    sys.exit(3)
 
 
 def write_whole(name, write):
@@ -187,6 +197,10 @@ def save(it, best=False):
         except OSError:
             shutil.copyfile(path['ckpt.pt'], path['best.pt'] + '.tmp')
         os.replace(path['best.pt'] + '.tmp', path['best.pt'])
+
+
+def rate(it):
+    return lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters)
 
 
 def log(**row):
@@ -217,7 +231,7 @@ stop_signal = 0
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, on_signal)
 
-if master:
+if master and not eval_only:
     os.makedirs(out_dir, exist_ok=True)
     rows = []
     if start and os.path.exists(path['log.jsonl']):     # what came after the checkpoint comes again
@@ -242,7 +256,6 @@ if master:
 # ----------------------------------------------------------------------------- the loop
 never = 2 ** 62
 first_bad = torch.full((), never, device=device)        # the first iteration that was not finite, kept on the device
-lr_end = lr_decay_iters or max_iters
 began = time.perf_counter()
 lap, lap_iters = began, 0                               # since the last line of the log
 for it in range(start, max_iters + 1):
@@ -253,18 +266,20 @@ for it in range(start, max_iters + 1):
         losses = estimate_loss()
         if master:
             print(f'iter {it}: train loss {losses["train"]:.4f}, val loss {losses["val"]:.4f}')
-            log(iter=it, train_loss=losses['train'], val_loss=losses['val'])
+        stop_if_diverged(*losses.values())
         if eval_only:
             break
+        if master:
+            log(iter=it, train_loss=losses['train'], val_loss=losses['val'])
         improved = losses['val'] < best_val_loss
         best_val_loss = min(best_val_loss, losses['val'])
-        if master and it > start and (improved or always_save_checkpoint):
+        if master and it > 0 and (improved or always_save_checkpoint and it > start):
             save(it, best=improved)
         lap += time.perf_counter() - t
     if it == max_iters:
         break
 
-    lr = lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_end)
+    lr = rate(it)
     for group in optimizer.param_groups:
         group['lr'] = lr * group['lr_ratio']
 
