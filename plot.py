@@ -17,34 +17,20 @@ import matplotlib.pyplot as plt  # noqa: E402
 COLORS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#F0E442']
 
 
-def read(folder, name):
-    """The text of a file of a run."""
-    path = os.path.join(folder, name)
+def read_log(folder):
+    """The rows of a run's log; a last line that a kill cut short is left out."""
+    path = os.path.join(folder, 'log.jsonl')
     if not os.path.exists(path):
         sys.exit(f'error: there is no {path}: {folder!r} is not the folder of a run')
     with open(path, encoding='utf-8') as f:
-        return f.read()
-
-
-def read_log(folder):
-    """The rows of a run's log; a last line that a kill cut short is left out."""
-    return [json.loads(line) for line in read(folder, 'log.jsonl').splitlines() if line.endswith('}')]
-
-
-def differences(folders):
-    """A label per run: its folder, and the first keys in which the runs differ beside their folders."""
-    configs = [json.loads(read(folder, 'config.json')) for folder in folders]
-    keys = [key for key in configs[0] if key != 'out_dir' and len({str(config.get(key)) for config in configs}) > 1]
-    return [', '.join([os.path.basename(os.path.normpath(folder)), *(f'{key}={config.get(key)}' for key in keys[:3])])
-            for folder, config in zip(folders, configs)]
+        return [json.loads(line) for line in f if line.endswith('}\n')]
 
 
 def plot_loss(folders, out):
-    """Training loss (thin) and validation loss (dots) against iterations, and the learning rate below."""
+    """Training loss (thin) and validation loss (dots) of runs, named by their folders, and the learning rate below."""
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(8, 6), sharex=True, height_ratios=(4, 1), layout='constrained')
-    for i, (folder, label) in enumerate(zip(folders, differences(folders))):
-        color = COLORS[i % len(COLORS)]
-        rows = read_log(folder)
+    for i, folder in enumerate(folders):
+        color, label, rows = COLORS[i % len(COLORS)], os.path.basename(os.path.normpath(folder)), read_log(folder)
         train = [(row['iter'], row['loss'], row['lr']) for row in rows if 'loss' in row]
         val = [(row['iter'], row['val_loss']) for row in rows if 'val_loss' in row]
         if train:

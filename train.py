@@ -302,6 +302,8 @@ for it in range(start, max_iters + 1):
     watched = loss_sum if scaler.is_enabled() else loss_sum + grad_norm     # the scaler lives with gradients that overflow
     first_bad = torch.where(torch.isfinite(watched), first_bad, first_bad.clamp(max=it))
     lap_iters += 1
+    if it == start:
+        began = time.perf_counter()                     # the first iteration compiles, and tells nothing of the rest
 
     if it % log_interval == 0:
         stop_if_diverged()
@@ -310,9 +312,9 @@ for it in range(start, max_iters + 1):
         if master:
             now = time.perf_counter()
             speed = lap_iters * tokens_per_iter / (now - lap)
-            left = (now - began) / (it + 1 - start) * (max_iters - it - 1)
+            pace = (now - began) / (it - start) if it > start else now - lap
             log(iter=it, loss=loss_sum.item(), lr=lr, grad_norm=grad_norm.item(), tokens_per_s=round(speed))
-            print(f'iter {it}: loss {loss_sum.item():.4f}, lr {lr:.2e}, {speed:,.0f} tokens/s, {clock(left)} left')
+            print(f'iter {it}: loss {loss_sum.item():.4f}, lr {lr:.2e}, {speed:,.0f} tokens/s, {clock(pace * (max_iters - it - 1))} left')
             lap, lap_iters = time.perf_counter(), 0
 
     if ddp:
