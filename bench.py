@@ -26,6 +26,8 @@ config = configure(globals(), GPTConfig, os.path.join(os.path.dirname(os.path.ab
 for key, low in dict(bench_iters=1, bench_warmup=0, batch_size=1).items():
     if config[key] < low:
         raise ValueError(f'{key}={config[key]}: wants at least {low}')
+if config['optimizer'] not in ('adamw', 'sgdw'):
+    raise ValueError(f'optimizer={config["optimizer"]!r}: choose one of adamw, sgdw')
 model_config = GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
 device = pick_device(config['device'])
 dtype = pick_dtype(config['dtype'], device)
@@ -38,8 +40,6 @@ if config['optimizer'] == 'adamw':
     optimizer = torch.optim.AdamW(groups, lr=config['learning_rate'], betas=(config['beta1'], config['beta2']), fused=True)
 elif config['optimizer'] == 'sgdw':
     optimizer = SGDW(groups, lr=config['learning_rate'], momentum=config['momentum'])
-else:
-    raise ValueError(f'optimizer={config["optimizer"]!r}: choose one of adamw, sgdw')
 model = torch.compile(raw_model) if config['compile'] else raw_model
 tokens = torch.randint(model_config.vocab_size, (config['batch_size'], model_config.block_size + 1), device=device)
 x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
@@ -49,7 +49,7 @@ def iteration():
     with autocast(device, dtype):
         loss = model(x, y)[1]
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(raw_model.parameters(), config['grad_clip'] or float('inf'), foreach=True)
+    torch.nn.utils.clip_grad_norm_(raw_model.parameters(), config['grad_clip'] or float('inf'))
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     if device.type != 'cpu':

@@ -42,7 +42,8 @@ def configure(namespace, *more):
         if arg in ('-h', '--help'):
             print(namespace['__doc__'].strip(), end='\n\n')
             for key, default in defaults.items():
-                print(f'  --{key}={default}'.ljust(40), helps[key])
+                shown = default if str(default).isprintable() else repr(default)
+                print(f'  --{key}={shown}'.ljust(40), helps[key])
             sys.exit(0)
         elif arg.startswith('--'):
             key, equals, text = arg[2:].partition('=')

@@ -23,7 +23,8 @@ def read_meta(name):
     if not os.path.exists(path):
         if os.path.exists(prepare):
             raise ValueError(f'{folder} is not prepared: run  python {prepare}')
-        choices = sorted({os.path.basename(os.path.dirname(p)) for p in glob.glob('data/*/prepare.py') + glob.glob('data/*/meta.json')})
+        files = glob.glob('data/*/prepare.py') + glob.glob('data/*/meta.json')
+        choices = sorted({os.path.basename(os.path.dirname(file)) for file in files})
         raise ValueError(f'dataset={name!r}: choose one of {", ".join(choices)}' if choices else
                          f'dataset={name!r}: there is no folder data here; call this from the root of the repository')
     try:
@@ -93,7 +94,7 @@ def tokenizer(meta):
     """(encode: str → list of ids, decode: list of ids → bytes) of a data set's meta."""
     kind = meta['tokenizer']
     if kind == 'bytes':
-        return lambda text: list(text.encode()), bytes
+        return lambda text: list(text.encode()), lambda ids: bytes(i for i in ids if i < 256)
     try:
         import tiktoken
         encoding = tiktoken.get_encoding(kind)

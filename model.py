@@ -59,8 +59,11 @@ class GPTConfig:
                 raise ValueError(f'{f.name}={getattr(self, f.name)}: wants an integer of at least {low}')
         if not 0 <= self.dropout < 1:
             raise ValueError(f'dropout={self.dropout}: wants a probability, 0 <= dropout < 1')
-        if not self.norm_eps >= 0:
-            raise ValueError(f'norm_eps={self.norm_eps}: wants a number that is not negative')
+        for name in ('norm_eps', 'init_gain'):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f'{name}={getattr(self, name)}: wants a number that is not negative')
+        if not self.rope_theta > 0:
+            raise ValueError(f'rope_theta={self.rope_theta}: wants a positive number')
         if self.n_embd % self.n_head:
             raise ValueError(f'n_embd={self.n_embd} is not divisible by n_head={self.n_head}: change one of them')
         if self.n_kv_head and self.n_head % self.n_kv_head:
@@ -256,11 +259,16 @@ class StableAttention(DotAttention):
         self.scale = tau / config.head_dim ** (2 * config.norm_alpha)
 
 
+def bf16_bits(x):
+    """x cut to the bits that bf16 has, as a constant. By a mask: torch.compile drops a cast to bf16 and back."""
+    return (x.detach().float().view(torch.int32) & -65536).view(torch.float32).to(x.dtype)
+
+
 class L2Attention(DotAttention):
     """softmax(−‖q − k‖² / √E) v (Kim et al. 2021).
 
     ‖q‖² is the same for every key and drops out of the softmax, which leaves 2(qᵀk − ‖k‖²/2)/√E: the dot product of
-    (q, 1, 1, 1) with (k, s₁, s₂, s₃). The three parts sum to −‖k‖²/2 in fp32 even where each is bf16.
+    (q, 1, 1, 1) with (k, s₁, s₂, s₃). The three parts sum to −‖k‖²/2 in fp32, and each is exact in bf16.
     """
 
     def __init__(self, config):
@@ -270,13 +278,12 @@ class L2Attention(DotAttention):
 
     def attend(self, q, k, v):
         q, k = q.to(v.dtype), k.to(v.dtype)             # ‖k‖² must be that of the keys as the kernel sees them
-        rest = -at_least_fp32(k).square().sum(-1, keepdim=True) / 2
-        parts = []
-        for _ in range(3):
-            parts.append(rest.to(k.dtype))
-            rest = rest - parts[-1].to(rest.dtype)
+        s = -at_least_fp32(k).square().sum(-1, keepdim=True) / 2
+        s1 = bf16_bits(s)
+        s2 = bf16_bits(s - s1)
+        s3 = s - s1 - s2                                # carries the gradient of all three
         q = F.pad(F.pad(q, (0, 3), value=1.0), (0, self.padding))
-        k = F.pad(torch.cat((k, *parts), dim=-1), (0, self.padding))
+        k = F.pad(torch.cat((k, *(x.to(k.dtype) for x in (s1, s2, s3))), dim=-1), (0, self.padding))
         v = F.pad(v, (0, 3 + self.padding))
         return super().attend(q, k, v)[..., :self.head_dim]
 

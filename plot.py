@@ -10,6 +10,7 @@ import os
 import sys
 
 import matplotlib
+
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # noqa: E402
 

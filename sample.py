@@ -4,7 +4,6 @@ Continues a text with a trained model, as it is drawn:
     python sample.py --out_dir=out-quick --start='def main(' --num_samples=3
 """
 import codecs
-import json
 import os
 import sys
 
@@ -24,7 +23,7 @@ max_new_tokens = 500                # of each sample
 temperature = 0.8                   # 0: always the likeliest token
 top_k = 200                         # draw from the k likeliest tokens; 0: from all
 top_p = 1.0                         # draw from the likeliest tokens that together reach this probability
-seed = 1337
+seed = 1337                         # the same seed draws the same text
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16
 # -----------------------------------------------------------------------------
@@ -57,8 +56,8 @@ prompt = torch.tensor(prompt, device=device).repeat(num_samples, 1)
 samples = []                                            # (num_samples, 1) tokens, one step after another
 utf8 = codecs.getincrementaldecoder('utf-8')('replace')     # a character may span tokens
 with autocast(device, dtype):
-    sys.stdout.write(start)
     for new in model.stream(prompt, max_new_tokens, temperature, top_k or None, top_p):
+        sys.stdout.write('' if samples else start)
         samples.append(new)
         sys.stdout.write(utf8.decode(decode(new[0].tolist())))
         sys.stdout.flush()

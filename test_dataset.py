@@ -252,6 +252,7 @@ def encoding(monkeypatch):
 def test_bytes_go_round(text):
     encode, decode = tokenizer({'tokenizer': 'bytes'})
     assert decode(encode(text)).decode() == text and encode(text) == list(text.encode('utf-8'))
+    assert decode([65, 300, 66]) == b'AB'              # 300 is padding of the model's vocabulary
 
 
 def test_tiktoken_goes_round(encoding):

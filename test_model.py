@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 import re
+import shutil
 from dataclasses import fields
 
 import pytest
@@ -304,6 +305,18 @@ def test_l2_attention_keeps_its_precision_at_large_norms(dtype, tol, qk_norm, at
     assert (y - causal_softmax(-distance / math.sqrt(16)) @ v.double()).abs().max() < tol * v.abs().max()
 
 
+@pytest.mark.skipif(not (shutil.which('g++') or shutil.which('c++')), reason='torch.compile on a CPU needs a C++ compiler')
+@torch.no_grad()
+def test_l2_attention_keeps_its_precision_when_compiled():
+    """A compiler may compute in fp32 what is written in bf16, and so lose the parts of ‖k‖² that a cast would have left."""
+    attn = attention_layer(attention='l2', n_head=1)
+    q, k = (60 + 3 * torch.randn(2, 2, 1, 32, 16)).bfloat16()
+    v = torch.randn(2, 1, 32, 16).bfloat16()
+    y = torch.compile(attn.attend)(q, k, v)
+    distance = (q.double()[..., :, None, :] - k.double()[..., None, :, :]).square().sum(-1)
+    assert (y - causal_softmax(-distance / math.sqrt(16)) @ v.double()).abs().max() < 2 ** -8 * v.abs().max()
+
+
 # ----------------------------------------------------------------------------- the papers' propositions
 
 def block(**config):
@@ -468,7 +481,8 @@ def test_a_wrong_choice_is_answered_with_all_choices(field):
       for f in fields(GPTConfig) if f.type is int],
     *[({name: 0}, f'{name}=0 1') for name in ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd')],
     (dict(dropout=1.0), 'dropout=1.0 1'), (dict(dropout=-0.1), 'dropout=-0.1 0'),
-    (dict(norm_eps=-1.0), 'norm_eps=-1.0')])
+    (dict(norm_eps=-1.0), 'norm_eps=-1.0'), (dict(init_gain=-1.0), 'init_gain=-1.0'), (dict(rope_theta=0.0), 'rope_theta=0.0'),
+    (dict(n_layer=2.5), 'n_layer=2.5 int'), (dict(bias='False'), 'bias=\'False\' bool')])
 def test_an_impossible_config_is_an_error_that_names_field_and_value(wrong, words):
     with pytest.raises(ValueError) as error:
         GPTConfig(**dict(n_embd=48, n_head=4) | wrong)

@@ -29,13 +29,14 @@ TINY = dict(dataset='tiny', vocab_size=13, block_size=16, n_layer=2, n_head=2, n
             gradient_accumulation_steps=4, eval_interval=5, eval_iters=3, warmup_iters=2, learning_rate=1e-2,
             min_lr=1e-3, lr_decay_iters=20, device='cpu', dtype='float32', compile=False)
 
-# train.py, but with a signal to itself in the middle of iteration sys.argv[1]
+# train.py, but with signals to itself in the middle of iteration sys.argv[1]; two, as clusters do
 INTERRUPTED = '''
 import os, runpy, signal, sys
 import optim
 at, script, lr_at = int(sys.argv[1]), sys.argv[2], optim.lr_at
 def lr_at_and_signal(it, *args, **kwargs):
     if it == at:
+        os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
     return lr_at(it, *args, **kwargs)
 optim.lr_at = lr_at_and_signal
@@ -334,6 +335,12 @@ def test_eval_only(whole, place):
     run = place / 'evaluated'
     assert evaluations(run)[-1] == evaluations(whole)[-1] and len(steps(run)) == 20
     assert (run / 'ckpt.pt').read_bytes() == (whole / 'ckpt.pt').read_bytes()
+
+
+def test_a_machine_without_git(place):
+    """run.json tells the commit where there is one to tell, and nothing else depends on it"""
+    train(place, *flags(**TINY), '--max_iters=1', '--out_dir=gitless', PATH='')
+    assert json.loads((place / 'gitless' / 'run.json').read_text())['commit'] == ''
 
 
 def test_wandb_offline(place):

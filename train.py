@@ -7,7 +7,7 @@ Trains a GPT, on one process or many:
 
 Config files and --key=value set the keys below, in order, later wins.
 """
-import inspect
+import functools
 import json
 import math
 import os
@@ -64,6 +64,7 @@ compile = True                      # torch.compile; on a CPU it needs a C++ com
 backend = 'auto'                    # of torch.distributed; auto: nccl on GPUs, gloo elsewhere
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig)
+print = functools.partial(print, flush=True)             # a log file shows progress too
 
 for key, choices in {'init_from': ('scratch', 'resume'), 'optimizer': ('adamw', 'sgdw'), 'schedule': SCHEDULES}.items():
     if config[key] not in choices:
@@ -130,10 +131,7 @@ if checkpoint:
 raw_model = model                                       # its parameters have the names of the module tree
 if compile:
     model = torch.compile(model)
-train_model = model
-if ddp:
-    renamed = 'forward_sync_buffers' in inspect.signature(DistributedDataParallel).parameters       # in torch 2.13
-    train_model = DistributedDataParallel(model, **{'forward_sync_buffers' if renamed else 'broadcast_buffers': False})
+train_model = DistributedDataParallel(model) if ddp else model
 
 
 # ----------------------------------------------------------------------------- what the loop needs
@@ -168,10 +166,11 @@ def stop_if_diverged(*losses):
     if ddp:
         dist.all_reduce(bad, dist.ReduceOp.MIN)
     bad = int(bad.item())
-    if bad == never and all(math.isfinite(loss) for loss in losses):
+    overflows = scaler.is_enabled() and scaler.get_scale() < 1      # the scaler has halved its scale in vain
+    if bad == never and not overflows and all(math.isfinite(loss) for loss in losses):
         return
     if master:
-        bad = min(bad, it)
+        bad = bad if bad < never else max(0, it - 1)    # the step before an evaluation did it
         kept = f'{path["ckpt.pt"]} holds the last good state' if os.path.exists(path['ckpt.pt']) else 'none was saved yet'
         print(f'diverged: the loss or its gradient was not finite at iteration {bad}, learning rate {rate(bad):.3e}; {kept}',
               file=sys.stderr)
@@ -211,8 +210,11 @@ def log(**row):
 
 
 def git(*args):
-    done = subprocess.run(['git', *args], capture_output=True, text=True, cwd=os.path.dirname(os.path.abspath(__file__)))
-    return done.stdout.strip()
+    here = os.path.dirname(os.path.abspath(__file__))
+    try:
+        return subprocess.run(['git', *args], capture_output=True, text=True, cwd=here).stdout.strip()
+    except OSError:
+        return ''                                       # a machine without git
 
 
 def clock(seconds):
@@ -221,10 +223,11 @@ def clock(seconds):
 
 
 def on_signal(number, frame):
-    """The first SIGINT or SIGTERM ends the run after this step; a second one at once."""
+    """Ends the run after this step; a second Ctrl-C at once. Schedulers and torchrun may send SIGTERM more than once."""
     global stop_signal
     stop_signal = number
-    signal.signal(number, signal.SIG_DFL)
+    if number == signal.SIGINT:
+        signal.signal(number, signal.SIG_DFL)
 
 
 stop_signal = 0
@@ -295,7 +298,7 @@ for it in range(start, max_iters + 1):
         scaler.scale(loss / len(micro_batches)).backward()
         loss_sum += loss.detach() / gradient_accumulation_steps
     scaler.unscale_(optimizer)
-    grad_norm = torch.nn.utils.clip_grad_norm_(raw_model.parameters(), grad_clip or float('inf'), foreach=True)
+    grad_norm = torch.nn.utils.clip_grad_norm_(raw_model.parameters(), grad_clip or float('inf'))
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
@@ -314,7 +317,8 @@ for it in range(start, max_iters + 1):
             speed = lap_iters * tokens_per_iter / (now - lap)
             pace = (now - began) / (it - start) if it > start else now - lap
             log(iter=it, loss=loss_sum.item(), lr=lr, grad_norm=grad_norm.item(), tokens_per_s=round(speed))
-            print(f'iter {it}: loss {loss_sum.item():.4f}, lr {lr:.2e}, {speed:,.0f} tokens/s, {clock(pace * (max_iters - it - 1))} left')
+            left = clock(pace * (max_iters - it - 1))
+            print(f'iter {it}: loss {loss_sum.item():.4f}, lr {lr:.2e}, {speed:,.0f} tokens/s, {left} left')
             lap, lap_iters = time.perf_counter(), 0
 
     if ddp:
@@ -325,7 +329,10 @@ for it in range(start, max_iters + 1):
         stop_if_diverged()
         if master:
             save(it + 1)
-            print(f'stopped after iteration {it}; to go on: python train.py {path["config.json"]} --init_from=resume')
+            start_with = 'torchrun …' if ddp else 'python'
+            print(f'stopped after iteration {it}; to go on: {start_with} train.py {path["config.json"]} --init_from=resume')
+        if ddp:
+            dist.barrier(group=control)                 # torchrun ends all ranks once one has exited
         break
 
 if ddp:

@@ -6,8 +6,8 @@ dataset = 'openwebtext'
 include('config/arch/s5.py')
 include('config/optim/sgdw.py')
 n_layer, n_head, n_embd, block_size = 12, 12, 768, 1024
-batch_size = 12
-gradient_accumulation_steps = 40        # 480 windows an iteration
+batch_size = 10
+gradient_accumulation_steps = 48        # 480 windows an iteration, for 1, 2, 4, 8, 12, 16, 24 or 48 GPUs
 max_iters = 200000
 warmup_iters = 0
 eval_interval = 1000

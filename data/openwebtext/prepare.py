@@ -39,4 +39,6 @@ if __name__ == '__main__':
     except OSError as error:
         sys.exit(f'error: could not reach the source of GPT-2\'s vocabulary or of OpenWebText '
                  f'({type(error).__name__}): this needs the network')
+    if len(documents) < 8_000_000:
+        sys.exit(f'error: the source holds {len(documents):,} documents, OpenWebText has 8,013,769: the copy is not whole')
     prepare(documents, encoding, Path(__file__).parent, processes)
