@@ -135,7 +135,8 @@ def report(kind, error, trace, debug):
     if debug or not issubclass(kind, (ValueError, OSError)):
         sys.__excepthook__(kind, error, trace)
     elif os.environ.get('LOCAL_RANK', '0') == '0' or ranks_have_met():
-        print('error:', ' '.join(str(error).splitlines()), file=sys.stderr)       # until the ranks have met they all say the same: one speaks
+        # until the ranks have met they all fail alike, and one speaks for all
+        print('error:', ' '.join(str(error).splitlines()), file=sys.stderr)
 
 
 def ranks_have_met():

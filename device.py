@@ -14,7 +14,8 @@ def pick_device(name, index=0):
         device = torch.device(name, index) if name == 'cuda' else torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f'device={name!r} is not at hand ({str(error).splitlines()[0]}): choose auto, cpu, cuda or mps') from None
+        reason = str(error).splitlines()[0]
+        raise ValueError(f'device={name!r} is not at hand ({reason}): choose auto, cpu, cuda or mps') from None
     return device
 
 
