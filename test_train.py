@@ -276,6 +276,7 @@ def error_of(place, monkeypatch, *arguments, **env):
     (dict(init_from='resum'), "init_from='resum': choose one of scratch, resume"),
     (dict(optimizer='adam'), "optimizer='adam': choose one of adamw, sgdw"),
     (dict(schedule='cos'), "schedule='cos': choose one of cosine, linear"),
+    (dict(backend='mpi'), "backend='mpi': choose one of auto, nccl, gloo"),
     (dict(norm='batchnorm'), "norm='batchnorm': choose one of layernorm"),
     (dict(dtype='float64'), "dtype='float64': choose one of auto, float32"),
     (dict(device='abacus'), "device='abacus'"),
@@ -318,6 +319,11 @@ def test_resuming_another_architecture_lists_what_differs(whole, place, monkeypa
     assert 'n_layer (2 there, 3 here)' in says and 'norm (layernorm there, rmsnorm here)' in says
     assert 'n_embd' not in says
     assert before == {name: (whole / name).read_bytes() for name in FILES}, 'a refusal leaves the run as it was'
+
+
+def test_resuming_what_is_past_its_end(whole, place, monkeypatch):
+    says = error_of(place, monkeypatch, 'whole/config.json', '--init_from=resume', '--max_iters=19')
+    assert 'max_iters=19' in says and 'iteration 20' in says
 
 
 def test_an_error_of_a_run_is_one_line(place):

@@ -61,12 +61,13 @@ data_seed = 1337                    # order of the training data
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16: bfloat16 wherever the hardware computes it
 compile = True                      # torch.compile; on a CPU it needs a C++ compiler
-backend = 'auto'                    # of torch.distributed; auto: nccl on GPUs, gloo elsewhere
+backend = 'auto'                    # auto | nccl | gloo: of torch.distributed; auto takes nccl on GPUs, gloo elsewhere
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig)
 print = functools.partial(print, flush=True)             # a log file shows progress too
 
-for key, choices in {'init_from': ('scratch', 'resume'), 'optimizer': ('adamw', 'sgdw'), 'schedule': SCHEDULES}.items():
+for key, choices in {'init_from': ('scratch', 'resume'), 'optimizer': ('adamw', 'sgdw'), 'schedule': SCHEDULES,
+                     'backend': ('auto', 'nccl', 'gloo')}.items():
     if config[key] not in choices:
         raise ValueError(f'{key}={config[key]!r}: choose one of {", ".join(choices)}')
 for key, low in dict(eval_interval=1, eval_iters=1, log_interval=1, gradient_accumulation_steps=1, batch_size=1, max_iters=0,
@@ -100,6 +101,8 @@ if init_from == 'resume':
               if checkpoint['config'].get(key) != config[key]]
     if differ:
         raise ValueError(f'{path["ckpt.pt"]} cannot be resumed with another architecture or optimizer: {", ".join(differ)}')
+    if checkpoint['iter'] > max_iters:
+        raise ValueError(f'max_iters={max_iters}: {path["ckpt.pt"]} is at iteration {checkpoint["iter"]} already')
 
 if ddp:
     if device.type == 'cuda':
