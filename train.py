@@ -233,7 +233,7 @@ def on_signal(number, frame):
         signal.signal(number, signal.SIG_DFL)
 
 
-stop_signal = 0
+stop_signal = stop = 0
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, on_signal)
 
@@ -324,11 +324,12 @@ for it in range(start, max_iters + 1):
             print(f'iter {it}: loss {loss_sum.item():.4f}, lr {lr:.2e}, {speed:,.0f} tokens/s, {left} left')
             lap, lap_iters = time.perf_counter(), 0
 
+    stop = stop_signal                                  # a copy: the next signal may come while the ranks agree
     if ddp:
-        stop = torch.tensor(stop_signal)
+        stop = torch.tensor(stop)
         dist.all_reduce(stop, dist.ReduceOp.MAX, group=control)
-        stop_signal = int(stop)
-    if stop_signal:
+        stop = int(stop)
+    if stop:
         stop_if_diverged()
         if master:
             save(it + 1)
@@ -340,4 +341,4 @@ for it in range(start, max_iters + 1):
 
 if ddp:
     dist.destroy_process_group()
-sys.exit(128 + stop_signal if stop_signal else 0)
+sys.exit(128 + stop if stop else 0)
