@@ -1,7 +1,7 @@
 """
 OpenWebText in GPT-2's BPE, with nanoGPT's split: about 9 billion training and 4.4 million validation tokens.
 
-    python data/openwebtext/prepare.py          # downloads 24 GB, needs 80 GB of disk, an hour or so on 16 cores
+    python data/openwebtext/prepare.py          # needs the network, and tens of GB of disk; the tokens alone take 18 GB
 """
 import os
 import sys
