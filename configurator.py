@@ -57,6 +57,13 @@ def configure(namespace, *more):
     return values
 
 
+def at_least(config, **lows):
+    """ValueError for a key whose value is below the one given here."""
+    for key, low in lows.items():
+        if config[key] < low:
+            raise ValueError(f'{key}={config[key]}: wants at least {low}')
+
+
 def script_keys(path):
     """{name: value} of the constants that a script assigns at its top, above config = configure(...)."""
     keys = {}

@@ -1,6 +1,6 @@
 """
 A data set is a folder data/<name> with train.bin and val.bin, the tokens as plain uint16 or uint32, and meta.json.
-Here are its readers (shuffled batches, tokenizers) and its writer.
+Here are its reader, with the order of the batches, and its writer.
 """
 import functools
 import glob
@@ -16,7 +16,8 @@ SPLITS = ('train', 'val')
 # ----------------------------------------------------------------------------- reading
 
 def read_meta(name):
-    """data/<name>/meta.json: vocab_size, tokenizer, dtype, tokens of each split. Errors say how to make it."""
+    """data/<name>/meta.json: vocab_size, tokenizer (with its chars, if that is 'char'), dtype, tokens of each split.
+    Errors say how to make it."""
     folder = os.path.join('data', name)
     prepare = os.path.join(folder, 'prepare.py')
     path = os.path.join(folder, 'meta.json')
@@ -30,8 +31,8 @@ def read_meta(name):
     try:
         with open(path, encoding='utf-8') as f:
             meta = json.load(f)
-        return dict(vocab_size=int(meta['vocab_size']), tokenizer=str(meta['tokenizer']), dtype=np.dtype(meta['dtype']),
-                    tokens={split: int(meta['tokens'][split]) for split in SPLITS})
+        return dict(vocab_size=int(meta['vocab_size']), tokenizer=str(meta['tokenizer']), chars=str(meta.get('chars', '')),
+                    dtype=np.dtype(meta['dtype']), tokens={split: int(meta['tokens'][split]) for split in SPLITS})
     except (KeyError, TypeError, ValueError):
         raise ValueError(f'{path} is damaged: run  python {prepare}  again') from None
 
@@ -90,55 +91,36 @@ def epoch(tokens, block_size, number, seed):
     return int(shift), rng.permutation((tokens - 1) // block_size)
 
 
-def tokenizer(meta):
-    """(encode: str → list of ids, decode: list of ids → bytes) of a data set's meta."""
-    kind = meta['tokenizer']
-    if kind == 'bytes':
-        return lambda text: list(text.encode()), lambda ids: bytes(i for i in ids if i < 256)
-    try:
-        import tiktoken
-        encoding = tiktoken.get_encoding(kind)
-    except ValueError as error:
-        raise ValueError(f'tokenizer={kind!r}: choose bytes or one of {", ".join(tiktoken.list_encoding_names())}') from error
-    except OSError as error:
-        raise OSError(f'tokenizer={kind!r}: tiktoken could not fetch its vocabulary ({type(error).__name__}); '
-                      f'it needs the network once and keeps it under TIKTOKEN_CACHE_DIR') from error
-
-    def decode(ids):
-        pieces = []
-        for i in ids:
-            try:
-                pieces.append(encoding.decode_single_token_bytes(i))
-            except KeyError:                # a gap, or the padding of the vocabulary, which stand for nothing
-                pass
-        return b''.join(pieces)
-
-    return encoding.encode_ordinary, decode
-
-
 # ----------------------------------------------------------------------------- writing
 
-def write_tokens(folder, splits, vocab_size, tokenizer):
-    """Writes train.bin, val.bin and meta.json. `splits` maps each name to an iterable of integer arrays or bytes.
-
-    meta.json goes first and comes back last, so that what is half written never looks whole.
+def write_tokens(folder, splits, vocab_size, tokenizer, **more):
+    """Writes train.bin, val.bin and meta.json, which takes `more` too. `splits` maps each name to an iterable of integer
+    arrays or bytes. What was there before stays until all is written; then meta.json goes first and comes last.
     """
     dtype = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
-    meta = os.path.join(folder, 'meta.json')
-    if os.path.exists(meta):
-        os.remove(meta)
+    path = {name: os.path.join(folder, name) for name in [f'{split}.bin' for split in SPLITS] + ['meta.json']}
     tokens = {}
-    for split in SPLITS:
-        tokens[split] = 0
-        with open(os.path.join(folder, f'{split}.bin'), 'wb') as f:
-            for ids in splits[split]:
-                ids = np.frombuffer(ids, np.uint8) if isinstance(ids, bytes) else np.asarray(ids)
-                if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
-                    raise ValueError(f'{folder}: ids from {ids.min()} to {ids.max()} are not within vocab_size={vocab_size}')
-                ids.astype(dtype).tofile(f)
-                tokens[split] += len(ids)
-            os.fsync(f.fileno())
-    with open(meta + '.tmp', 'w', encoding='utf-8') as f:
-        json.dump(dict(vocab_size=vocab_size, tokenizer=tokenizer, dtype=np.dtype(dtype).name, tokens=tokens), f, indent=1)
-    os.replace(meta + '.tmp', meta)
+    try:
+        for split in SPLITS:
+            tokens[split] = 0
+            with open(path[f'{split}.bin'] + '.tmp', 'wb') as f:
+                for ids in splits[split]:
+                    ids = np.frombuffer(ids, np.uint8) if isinstance(ids, bytes) else np.asarray(ids)
+                    if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
+                        raise ValueError(f'{folder}: ids from {ids.min()} to {ids.max()} are not within vocab_size={vocab_size}')
+                    ids.astype(dtype).tofile(f)
+                    tokens[split] += len(ids)
+                f.flush()
+                os.fsync(f.fileno())
+        meta = dict(vocab_size=vocab_size, tokenizer=tokenizer, **more, dtype=np.dtype(dtype).name, tokens=tokens)
+        with open(path['meta.json'] + '.tmp', 'w', encoding='utf-8') as f:
+            json.dump(meta, f, indent=1)
+        if os.path.exists(path['meta.json']):
+            os.remove(path['meta.json'])
+        for name in path.values():
+            os.replace(name + '.tmp', name)
+    finally:
+        for name in path.values():
+            if os.path.exists(name + '.tmp'):
+                os.remove(name + '.tmp')
     print(f'{folder}: {tokens["train"]:,} training and {tokens["val"]:,} validation tokens')

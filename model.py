@@ -6,6 +6,7 @@ Every field is resolved when a module is built; every `forward` then reads as th
 Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E = D / H.
 """
 import math
+import os
 import re
 from dataclasses import dataclass, fields
 from pickle import UnpicklingError
@@ -392,6 +393,9 @@ def block_type(name):
     raise ValueError(f'{name!r} belongs to no block type: teach BLOCK_TYPES in model.py its name')
 
 
+OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
+
+
 class GPT(nn.Module):
 
     def __init__(self, config):
@@ -494,10 +498,22 @@ class GPT(nn.Module):
         return 6 * (self.num_params() - lookups) + 12 * config.n_layer * config.n_embd * config.block_size
 
     @classmethod
-    def from_pretrained(cls, name):
-        """OpenAI's weights: 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', or a folder in Hugging Face's GPT-2 format."""
+    def from_pretrained(cls, name, block_size=None, dropout=0.0):
+        """OpenAI's weights: 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', or a folder in Hugging Face's GPT-2 format.
+
+        A block_size below theirs leaves out the later positions. ValueError for what is no such name or folder, or has no
+        equal here; OSError where the weights cannot be reached.
+        """
+        if name not in OPENAI_MODELS and not os.path.isfile(os.path.join(name, 'config.json')):
+            raise ValueError(f'{name!r} is neither one of {", ".join(OPENAI_MODELS)}, nor the folder of a model that '
+                             f'Hugging Face\'s GPT2LMHeadModel has saved')
         from transformers import GPT2LMHeadModel
-        theirs = GPT2LMHeadModel.from_pretrained(name)
+        try:
+            theirs, found = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
+        except OSError as error:
+            raise OSError(f'could not load {name!r}: {str(error).splitlines()[0]}') from error
+        if found['missing_keys']:
+            raise ValueError(f'{name}: these are not the weights of a GPT-2, {min(found["missing_keys"])} is not among them')
         c = theirs.config
         ffn = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}
         if c.activation_function not in ffn:
@@ -505,9 +521,10 @@ class GPT(nn.Module):
         if c.scale_attn_by_inverse_layer_idx or not c.scale_attn_weights:
             raise ValueError(f'{name}: its attention logits are not qᵀk / √d_h (scale_attn_by_inverse_layer_idx, '
                              f'scale_attn_weights), which has no equal here')
-        model = cls(GPTConfig(block_size=c.n_positions, vocab_size=c.vocab_size, n_layer=c.n_layer, n_head=c.n_head,
-                              n_embd=c.n_embd, d_ff=c.n_inner or 0, bias=True, ffn=ffn[c.activation_function],
-                              norm_eps=c.layer_norm_epsilon, tie_weights=c.tie_word_embeddings))
+        model = cls(GPTConfig(block_size=min(block_size or c.n_positions, c.n_positions), vocab_size=c.vocab_size,
+                              n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd, d_ff=c.n_inner or 0, dropout=dropout,
+                              bias=True, ffn=ffn[c.activation_function], norm_eps=c.layer_norm_epsilon,
+                              tie_weights=c.tie_word_embeddings))
         ours = {'transformer.wte': 'wte', 'transformer.wpe': 'wpe', 'transformer.ln_f': 'final_norm', 'lm_head': 'lm_head'}
         for i in range(c.n_layer):
             for a, b in {'ln_1': 'attn_pre_norm', 'attn.c_attn': 'attn.wqkv', 'attn.c_proj': 'attn.wo',
@@ -523,6 +540,7 @@ class GPT(nn.Module):
                     state[f'{ours[module].replace("wqkv", "w" + letter)}.{kind}'] = part
             else:
                 state[f'{ours[module]}.{kind}'] = value
+        state['wpe.weight'] = state['wpe.weight'][:model.config.block_size]
         model.load_state_dict(state)
         return model
 

@@ -1,4 +1,4 @@
-"""Optimizers over groups by block type, and the learning rate's schedules."""
+"""Optimizers over groups by block type, and the schedules of their learning rates."""
 import math
 
 import torch
@@ -9,8 +9,8 @@ from model import BLOCK_TYPES, block_type
 def param_groups(model, weight_decay, ratios={}):
     """One group per (block type, decayed or not) of a GPT's parameters, for any torch optimizer.
 
-    Matrices decay, vectors (norm gains, biases) do not. `ratios`, {block type: factor}, is Blockwise LR (Wang et al.
-    2025): each group carries its `lr_ratio`, 1 by default, its `block_type`, and (name, parameter) pairs in `params`,
+    Matrices decay, vectors (norm gains, biases) do not. `ratios`, {block type: factor}, is Blockwise LR (sharpness
+    disparity): each group carries its `lr_ratio`, 1 by default, its `block_type`, and (name, parameter) pairs in `params`,
     of which torch makes `param_names`. ValueError for a parameter or a ratio that belongs to no block type.
     """
     for kind in ratios:
@@ -25,20 +25,63 @@ def param_groups(model, weight_decay, ratios={}):
     return list(groups.values())
 
 
-class SGDW(torch.optim.Optimizer):
-    """SGD with momentum and decoupled weight decay (Loshchilov and Hutter 2019; DNT), decay first:
+# ----------------------------------------------------------------------------- optimizers
+# One step on the tensors of a group: lists of parameters w, gradients g and state; lr is the group's, decay its λ.
 
-        w ← (1 − lr·λ) w,   m ← μ m + g,   w ← w − lr·m        (m starts at 0)
+def sgdw_step(w, g, m, lr, decay, momentum):
+    decay_weights(w, lr, decay)
+    torch._foreach_mul_(m, momentum)
+    torch._foreach_add_(m, g)
+    subtract(w, lr, m)
 
-    The decay is not part of g, as it is in torch.optim.SGD, and so never enters the momentum.
-    State: one momentum buffer a parameter.
-    """
 
-    def __init__(self, params, lr, momentum=0.9, weight_decay=0.0):
-        if lr < 0 or not 0 <= momentum < 1 or weight_decay < 0:
-            raise ValueError(f'lr={lr}, momentum={momentum}, weight_decay={weight_decay}: '
-                             f'wants lr >= 0, 0 <= momentum < 1, weight_decay >= 0')
-        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay))
+def lion_step(w, g, m, lr, decay, beta1, beta2):
+    decay_weights(w, lr, decay)
+    direction = torch._foreach_lerp(m, g, 1 - beta1)
+    torch._foreach_sign_(direction)
+    subtract(w, lr, direction)
+    torch._foreach_lerp_(m, g, 1 - beta2)
+
+
+def adam_mini_step(w, g, m, v, lr, decay, beta1, beta2, eps, bias1, bias2):
+    w, g, m = ([x.view(len(v), -1) for x, v in zip(tensors, v)] for tensors in (w, g, m))          # a block a row
+    decay_weights(w, lr, decay)
+    torch._foreach_lerp_(m, g, 1 - beta1)
+    for w, g, m, v in zip(w, g, m, v):
+        v.lerp_(g.square().mean(1, keepdim=True), 1 - beta2)
+        w.addcmul_(m, lr / bias1 / ((v / bias2).sqrt() + eps), value=-1)
+
+
+def decay_weights(w, lr, decay):
+    if decay:
+        torch._foreach_mul_(w, 1 - lr * decay)
+
+
+def subtract(w, lr, update):
+    if isinstance(lr, float):
+        torch._foreach_add_(w, update, alpha=-lr)
+    else:                                               # alpha would be a constant of the compiled step
+        torch._foreach_sub_(w, torch._foreach_mul(update, lr))
+
+
+def run_all(steps):
+    for step, *arguments in steps:
+        step(*arguments)
+
+
+class ListOptimizer(torch.optim.Optimizer):
+    """What SGDW, Lion and AdamMini share: `steps` yields a function and its lists of tensors for a group, and compile=True
+    has torch.compile fuse all of them, so that a step reads each tensor once; it costs a compilation, and saves nothing
+    but time."""
+
+    def __init__(self, params, compile, **defaults):
+        for key, value in defaults.items():
+            below_one = key in ('momentum', 'betas')
+            if not all(0 <= x < (1 if below_one else math.inf) for x in (value if key == 'betas' else [value])):
+                raise ValueError(f'{key}={value}: wants 0 <= {key}{" < 1" * below_one}')
+        super().__init__(params, defaults)
+        self.run = torch.compile(run_all, fullgraph=True, dynamic=False) if compile else run_all
+        self.number = torch.tensor if compile else float        # a number that is a tensor can change without recompiling
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -46,35 +89,127 @@ class SGDW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            params = [p for p in group['params'] if p.grad is not None]
-            if not params:
-                continue
-            grads = [p.grad for p in params]
-            for p in params:
-                if not self.state[p]:
-                    self.state[p]['momentum_buffer'] = torch.zeros_like(p)
-            buffers = [self.state[p]['momentum_buffer'] for p in params]
-            if group['weight_decay']:
-                torch._foreach_mul_(params, 1 - group['lr'] * group['weight_decay'])
-            torch._foreach_mul_(buffers, group['momentum'])
-            torch._foreach_add_(buffers, grads)
-            torch._foreach_add_(params, buffers, alpha=-group['lr'])
+        self.run([step for group in self.param_groups
+                  for step in self.steps(group, [p for p in group['params'] if p.grad is not None])])
         return loss
 
+    def buffers(self, params, key, make=torch.zeros_like):
+        """The state `key` of each parameter, made where there is none yet."""
+        for p in params:
+            if key not in self.state[p]:
+                self.state[p][key] = make(p)
+        return [self.state[p][key] for p in params]
 
-SCHEDULES = {       # share of the way from min_lr up to learning_rate: p runs from 0 at the end of warm-up to 1
+
+class SGDW(ListOptimizer):
+    """SGD with momentum and decoupled weight decay (Loshchilov and Hutter 2019; DNT), decay first:
+
+        w ← (1 − lr·λ) w,   m ← μ m + g,   w ← w − lr·m        (m starts at 0)
+
+    The decay is not part of g, as it is in torch.optim.SGD, and so never enters the momentum.
+    State: m, 4 bytes a parameter in fp32.
+    """
+
+    def __init__(self, params, lr, momentum=0.9, weight_decay=0.0, compile=False):
+        super().__init__(params, compile, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+    def steps(self, group, params):
+        yield (sgdw_step, params, [p.grad for p in params], self.buffers(params, 'momentum_buffer'),
+               self.number(group['lr']), group['weight_decay'], group['momentum'])
+
+
+class Lion(ListOptimizer):
+    """The sign of a momentum, with decoupled weight decay (Chen et al. 2023):
+
+        w ← (1 − lr·λ) w − lr·sign(β₁ m + (1 − β₁) g),   m ← β₂ m + (1 − β₂) g        (m starts at 0)
+
+    State: m, 4 bytes a parameter in fp32.
+    """
+
+    def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0, compile=False):
+        super().__init__(params, compile, lr=lr, betas=betas, weight_decay=weight_decay)
+
+    def steps(self, group, params):
+        yield (lion_step, params, [p.grad for p in params], self.buffers(params, 'exp_avg'),
+               self.number(group['lr']), group['weight_decay'], *group['betas'])
+
+
+class AdamMini(ListOptimizer):
+    """AdamW with one second moment for each block of weights (Zhang et al. 2024, the partition of version 1.1):
+
+        w ← (1 − lr·λ) w,   m ← β₁ m + (1 − β₁) g,   v_b ← β₂ v_b + (1 − β₂) mean_b(g²),
+        w ← w − lr·m̂ / (√v̂_b + ε)        (m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ), step t from 1)
+
+    Blocks are the heads of W_q and W_k, head_dim rows each, the rows of every other matrix, and a norm's gain and wpe as a
+    whole; each element of a bias is one. `params` are param_groups(model, …), whose names tell which is which.
+    State: m and the v_b, little more than 4 bytes a parameter in fp32. ValueError for unnamed parameters.
+    """
+
+    def __init__(self, params, lr, head_dim, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, compile=False):
+        super().__init__(params, compile, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        self.blocks = {}
+        for group in self.param_groups:
+            if 'param_names' not in group:
+                raise ValueError('AdamMini knows the blocks by their names: give it param_groups(model, weight_decay)')
+            for name, p in zip(group['param_names'], group['params']):
+                self.blocks[p] = num_blocks(name, p, head_dim)
+
+    def steps(self, group, params):
+        for p in params:
+            self.state[p]['step'] = self.state[p].get('step', 0) + 1
+        for t in {self.state[p]['step'] for p in params}:       # one, but where a parameter was without gradients
+            ps = [p for p in params if self.state[p]['step'] == t]
+            yield (adam_mini_step, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'),
+                   self.buffers(ps, 'exp_avg_sq', lambda p: p.new_zeros(self.blocks[p], 1)), self.number(group['lr']),
+                   group['weight_decay'], *group['betas'], group['eps'], *(self.number(1 - beta ** t) for beta in group['betas']))
+
+
+def num_blocks(name, p, head_dim):
+    """How many second moments AdamMini keeps for the parameter p of this name."""
+    kind = block_type(name)
+    if name.endswith('.bias'):
+        return p.numel()
+    if kind == 'norm' or name == 'wpe.weight':
+        return 1
+    if kind == 'qk' and p.size(0) % head_dim:
+        raise ValueError(f'head_dim={head_dim} does not divide the {p.size(0)} rows of {name}')
+    return p.size(0) // head_dim if kind == 'qk' else p.size(0)
+
+
+OPTIMIZERS = {      # from groups and the keys of train.py
+    'adamw': lambda groups, c: torch.optim.AdamW(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), fused=True),
+    'sgdw': lambda groups, c: SGDW(groups, lr=c['learning_rate'], momentum=c['momentum'], compile=c['compile']),
+    'lion': lambda groups, c: Lion(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), compile=c['compile']),
+    'adam_mini': lambda groups, c: AdamMini(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']),
+                                            head_dim=c['n_embd'] // c['n_head'], compile=c['compile']),
+}
+
+
+# ----------------------------------------------------------------------------- schedules
+
+SCHEDULES = {       # share of the way from min_lr up to the peak: p runs from 0 where the decay starts to 1
     'cosine': lambda p: 0.5 + 0.5 * math.cos(math.pi * p),
+    'wsd': lambda p: 1 - p,
     'linear': lambda p: 1 - p,
     'constant': lambda p: 1.0,
 }
 
 
-def lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters):
-    """The learning rate of iteration `it`, the first being 0."""
+def lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac, ratio=1.0, blockwise='ramp'):
+    """The learning rate of iteration `it`, the first being 0, of a block type whose Blockwise LR is `ratio` times the base.
+
+    'ramp' lets its warm-up go on, at the base's slope, up to ratio · learning_rate; all types then decay to one min_lr
+    (the code of sharpness disparity). 'jump' multiplies the base's whole schedule by ratio once the warm-up is over (its text).
+    """
+    if blockwise == 'jump':
+        lr = lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac)
+        return lr if it < warmup_iters else ratio * lr
+    peak, warmup = ratio * learning_rate, ratio * (warmup_iters + 1) - 1
     # 1) linear warm-up
-    if it < warmup_iters:
+    if it < warmup:
         return learning_rate * (it + 1) / (warmup_iters + 1)
-    # 2) the schedule, down to min_lr at lr_decay_iters, 3) and min_lr from there on
-    progress = min(1.0, (it - warmup_iters) / max(1, lr_decay_iters - warmup_iters))
-    return min_lr + SCHEDULES[schedule](progress) * (learning_rate - min_lr)
+    # 2) the schedule, 'wsd' being stable until its last decay_frac, 3) and from lr_decay_iters on, min_lr
+    begin = max(warmup, (1 - decay_frac) * lr_decay_iters) if schedule == 'wsd' else warmup
+    progress = min(1.0, max(0.0, it - begin) / max(1, lr_decay_iters - begin))
+    floor = min(min_lr, peak)
+    return floor + SCHEDULES[schedule](progress) * (peak - floor)

@@ -3,19 +3,19 @@ Continues a text with a trained model, as it is drawn:
 
     python sample.py --out_dir=out-quick --start='def main(' --num_samples=3
 """
-import codecs
 import os
-import sys
 
 import torch
 
-from configurator import configure
-from dataset import read_meta, tokenizer
+from configurator import at_least, configure
+from dataset import read_meta
 from device import autocast, pick_device, pick_dtype
-from model import GPT, GPTConfig, load_checkpoint
+from model import GPT, OPENAI_MODELS, GPTConfig, load_checkpoint
+from text import load_tokenizer
 
 # ----------------------------------------------------------------------------- keys
-out_dir = 'out'                     # a run's folder
+init_from = 'resume'                # resume: a run | Hugging Face's GPT-2: gpt2, gpt2-medium, gpt2-large, gpt2-xl, a folder
+out_dir = 'out'                     # the run's folder
 checkpoint = 'best.pt'              # best.pt | ckpt.pt: of the lowest validation loss, or the latest
 start = '\n'                        # the text to continue, or FILE:path
 num_samples = 3                     # drawn together; the first is shown as it grows
@@ -29,39 +29,48 @@ dtype = 'auto'                      # auto | float32 | bfloat16 | float16
 # -----------------------------------------------------------------------------
 config = configure(globals())
 
-for key, low in dict(num_samples=1, max_new_tokens=1, top_k=0, seed=0).items():
-    if config[key] < low:
-        raise ValueError(f'{key}={config[key]}: wants at least {low}')
-path = os.path.join(out_dir, checkpoint)
-if not os.path.exists(path):
-    raise ValueError(f'there is no {path} to sample from: train first, or check out_dir and checkpoint')
+at_least(config, num_samples=1, max_new_tokens=1, top_k=0, seed=0)
 device = pick_device(device)
 dtype = pick_dtype(dtype, device)
 torch.manual_seed(seed)
 
-state = load_checkpoint(path, device)
-model = GPT(GPTConfig(**{key: value for key, value in state['config'].items() if key in GPTConfig.__dataclass_fields__}))
-model.load_state_dict(state['model'])
+if init_from == 'resume':
+    path = os.path.join(out_dir, checkpoint)
+    if not os.path.exists(path):
+        raise ValueError(f'there is no {path} to sample from: train first, or check out_dir and checkpoint')
+    state = load_checkpoint(path, device)
+    model = GPT(GPTConfig(**{key: value for key, value in state['config'].items() if key in GPTConfig.__dataclass_fields__}))
+    model.load_state_dict(state['model'])
+    meta = read_meta(state['config']['dataset'])
+    tokenizer = load_tokenizer(meta['tokenizer'], meta['chars'])
+else:
+    model = GPT.from_pretrained(init_from)
+    tokenizer = load_tokenizer('gpt2' if init_from in OPENAI_MODELS else init_from)
 model.to(device).eval()
 
-encode, decode = tokenizer(read_meta(state['config']['dataset']))
 if start.startswith('FILE:'):
     with open(start[5:], encoding='utf-8') as f:
         start = f.read()
-prompt = encode(start)
+prompt = tokenizer.encode(start)
 if not prompt:
     raise ValueError('start is empty: give at least one character to continue')
-prompt = torch.tensor(prompt, device=device).repeat(num_samples, 1)
+ids = torch.tensor(prompt, device=device).repeat(num_samples, 1)
+given = len(tokenizer.decode(prompt))                   # which need not be `start`, to the letter
 
-samples = []                                            # (num_samples, 1) tokens, one step after another
-utf8 = codecs.getincrementaldecoder('utf-8')('replace')     # a character may span tokens
+
+def text_of(ids):
+    return start + tokenizer.decode(ids.tolist())[given:]
+
+
+shown = 0
 with autocast(device, dtype):
-    for new in model.stream(prompt, max_new_tokens, temperature, top_k or None, top_p):
-        sys.stdout.write('' if samples else start)
-        samples.append(new)
-        sys.stdout.write(utf8.decode(decode(new[0].tolist())))
-        sys.stdout.flush()
-    print(utf8.decode(b'', final=True))
-for ids in torch.cat(samples, dim=1)[1:].tolist():
+    for new in model.stream(ids, max_new_tokens, temperature, top_k or None, top_p):
+        ids = torch.cat((ids, new), dim=1)
+        text = text_of(ids[0])
+        if not text.endswith('\N{REPLACEMENT CHARACTER}'):      # half of a character, whose other tokens are to come
+            print(text[shown:], end='', flush=True)
+            shown = len(text)
+print(text[shown:])
+for others in ids[1:]:
     print('---------------')
-    print(start + decode(ids).decode('utf-8', 'replace'))
+    print(text_of(others))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from configurator import configure
+from configurator import at_least, configure
 from model import GPT, GPTConfig
 
 ROOT = Path(__file__).resolve().parent
@@ -257,6 +257,18 @@ def test_arguments_that_cannot_be_read(keys, argument, says):
     assert says in str(error.value)
 
 
+def test_at_least():
+    """The low itself is allowed, of floats too; the first key that is below it is named"""
+    config = dict(max_iters=1, min_lr=-0.5, name='x')
+    at_least(config)
+    at_least(config, max_iters=1, min_lr=-0.5)
+    at_least(config, max_iters=0, min_lr=-1)
+    with pytest.raises(ValueError, match='^max_iters=1: wants at least 2$'):
+        at_least(config, min_lr=-1, max_iters=2)
+    with pytest.raises(ValueError, match='^min_lr=-0.5: wants at least 0$'):
+        at_least(config, max_iters=1, min_lr=0)
+
+
 # ----------------------------------------------------------------------------- the end of a script
 
 def test_script_runs(script):
@@ -373,33 +385,76 @@ def test_an_architecture_on_top_of_any_other_is_the_same(trains, name):
 
 @pytest.mark.parametrize('path', sorted((ROOT / 'config' / 'optim').glob('*.py')), ids=lambda path: path.stem)
 def test_optimizer_fragment(trains, path):
-    """A fragment names its optimizer and a learning rate, and leaves the architecture and the sizes alone"""
+    """A fragment names its optimizer and its rates, whatever it is stacked on, and leaves the architecture and the sizes alone"""
     values, plain = trains(path), trains()
-    assert {'optimizer', 'learning_rate', 'min_lr', 'weight_decay'} <= runpy.run_path(path).keys()
+    assert trains('--optimizer=adamw', '--learning_rate=7', '--min_lr=7', '--weight_decay=7', path) == values
     assert values['optimizer'] == path.stem and values['min_lr'] <= values['learning_rate']
     assert gpt_config(values) == gpt_config(plain) and values['max_iters'] == plain['max_iters']
 
 
-# (blocks, heads, width, tied head, vocabulary) → millions of parameters, as the papers' shapes give them
-COUNTS = {(12, 12, 768, True, 50304): 124.4, (36, 20, 1280, True, 50304): 774.0, (48, 24, 1536, True, 50304): 1438.0,
-          (24, 16, 1024, True, 50304): 354.6, (6, 12, 768, False, 50304): 133.9, (8, 16, 1024, False, 50304): 237.2,
-          (15, 20, 1280, False, 50304): 522.0, (13, 26, 1664, False, 50304): 743.3,
-          (22, 32, 2048, False, 50304): 1174.9, (8, 8, 512, False, 32100): 66.4,
-          (8, 16, 768, False, 32100): 124.8, (12, 16, 1280, False, 32100): 396.8,
-          (22, 25, 1600, False, 32100): 1003.8}
+# Millions of parameters: the papers' shapes, computed by hand. LLaMA 2B and C4's 0.2B say 2025 and 200, which theirs do not give.
+COUNTS = {'ldnt': 124.4, 'ldnt_large': 774, 'ldnt_xl': 1438, 'gpt2': 124.4, 'gpt2_large': 774, 'gpt2_xl': 1438,
+          'stablegpt_s': 124.4, 'stablegpt_m': 354.6, 'stablegpt_l': 774, 'stable_init': 124.4, 'stable_norm': 124.4,
+          'ln_124m': 124.4, 'ln_774m': 774, 'ln_1.5b': 1557, 'sharpness_gpt2': 124.4, 'sharpness_gpt2_minipile': 124.0,
+          'llama_0.13b': 133.9, 'llama_0.25b': 237.2, 'llama_0.5b': 522.0, 'llama_0.75b': 743.3, 'llama_1.1b': 1174.9,
+          'llama_2b': 1682, 'llama_c4_66m': 66.4, 'llama_c4_0.2b': 124.8, 'llama_c4_0.4b': 396.8, 'llama_c4_1b': 1003.8,
+          'quick': 0.838}
+VARIANTS = '_adamw _sgd _minipile _adam_mini _lion _wsd'.split()        # of a model that another config has
+
+
+def model_of(name):
+    """train_llama_0.25b_lion.py → llama_0.25b, unless COUNTS has it with its ending"""
+    name = name.removeprefix('train_').removesuffix('.py')
+    ending = [ending for ending in VARIANTS if name.endswith(ending) and name not in COUNTS]
+    return name.removesuffix(ending[0]) if ending else name
 
 
 @pytest.mark.parametrize('name', EXPERIMENTS)
 def test_experiment(trains, name):
-    """Every experiment parses and makes a model, of the papers' size where it has one of their shapes"""
-    config = gpt_config(trains(f'config/{name}'))
+    """Every experiment parses, makes a model of the papers' size, and says in its header how to run it"""
     with torch.device('meta'):
-        model = GPT(config)
-    shape = (config.n_layer, config.n_head, config.n_embd, config.tie_weights, config.vocab_size)
-    if shape in COUNTS:
-        count = sum(p.numel() for p in model.parameters()) / 1e6
-        assert abs(count - COUNTS[shape]) < 5e-3 * COUNTS[shape]
+        model = GPT(gpt_config(trains(f'config/{name}')))
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(COUNTS[model_of(name)], rel=1e-3)
+    header = (ROOT / 'config' / name).read_text(encoding='utf-8').split('\n')[:3]
+    assert header[0].startswith('# ') and f'train.py config/{name}' in header[1]
 
 
-def test_the_papers_experiment_is_there():
-    assert EXPERIMENTS
+# name: peak and last rate, weight decay, warm-up, iterations, windows · block_size, data: as the papers' tables have them
+RECIPES = {
+    'ldnt_sgd': (1.0, 6e-5, 1e-4, 0, 200000, 480 * 1024, 'openwebtext'),
+    'ldnt_large_sgd': (1.0, 6e-5, 1e-4, 0, 200000, 512 * 1024, 'openwebtext'),
+    'gpt2_large_adamw': (2.5e-4, 6e-5, 0.1, 2000, 200000, 512 * 1024, 'openwebtext'),
+    'gpt2_xl_sgd': (1.0, 6e-5, 1e-4, 0, 200000, 512 * 1024, 'openwebtext'),
+    'gpt2_xl_adamw': (1.5e-4, 6e-5, 0.1, 2000, 200000, 512 * 1024, 'openwebtext'),
+    'ldnt_xl_adamw': (6e-4, 6e-5, 0.1, 2000, 200000, 512 * 1024, 'openwebtext'),
+    'stablegpt_m': (3e-4, 3e-5, 0.1, 2000, 600000, 480 * 1024, 'openwebtext'),
+    'stablegpt_l': (2.5e-4, 2.5e-5, 0.1, 2000, 100000, 480 * 1024, 'openwebtext'),
+    'sharpness_gpt2': (6e-4, 3e-5, 0.1, 1000, 50000, 480 * 1024, 'openwebtext'),
+    'llama_0.25b_minipile': (7.5e-4, 3.75e-5, 0.1, 600, 30000, 300 * 512, 'minipile'),
+    'llama_0.25b_lion': (1.6e-4, 8e-6, 0.5, 1000, 50000, 480 * 1024, 'openwebtext'),
+    'llama_0.25b_wsd': (8e-4, 0.0, 0.1, 1000, 50000, 480 * 1024, 'openwebtext'),
+    'llama_c4_66m': (1e-3, 5e-5, 0.1, 1000, 10071, 512 * 256, 'c4'),
+    'llama_c4_1b': (3e-4, 1.5e-5, 0.1, 1000, 153198, 512 * 256, 'c4'),
+}
+
+
+@pytest.mark.parametrize('name', RECIPES)
+def test_recipe(trains, name):
+    values = trains(f'config/train_{name}.py')
+    tokens = values['batch_size'] * values['gradient_accumulation_steps'] * values['block_size']
+    found = [values[key] for key in ('learning_rate', 'min_lr', 'weight_decay', 'warmup_iters', 'max_iters')]
+    assert (*found, tokens, values['dataset']) == pytest.approx(RECIPES[name])
+
+
+@pytest.mark.parametrize('fragment, wanted', [
+    ('blockwise', dict(r_emb=10, r_qk=8, r_ffn=6, r_vo=4, r_head=1)), ('wsd', dict(schedule='wsd', min_lr=0, decay_frac=1 / 3)),
+    ('blockwise_adam_mini', dict(r_emb=4, r_qk=1, r_ffn=4, r_vo=4, r_head=1))])
+def test_learning_rate_fragment(trains, fragment, wanted):
+    """It changes what its paper says, and nothing else"""
+    plain, values = trains('config/train_llama_0.25b.py'), trains('config/train_llama_0.25b.py', f'config/lr/{fragment}.py')
+    assert values == {**plain, **wanted} and wanted.items() <= values.items()
+
+
+def test_every_experiment_has_a_folder_of_its_own(trains):
+    folders = [trains(f'config/{name}')['out_dir'] for name in EXPERIMENTS]
+    assert folders and len(set(folders)) == len(folders)

@@ -1,5 +1,5 @@
 """
-dataset.py and data/*/prepare.py: what is written comes back, what is damaged says so, and the order of the windows is
+dataset.py and data/pycode/prepare.py: what is written comes back, what is damaged says so, and the order of the windows is
 what lets runs of any number of ranks see the same batches.
 """
 import json
@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiktoken
 import torch
 
-from dataset import Tokens, read_meta, tokenizer, write_tokens
+from dataset import Tokens, read_meta, write_tokens
 
 ROOT = Path(__file__).resolve().parent
 
@@ -52,7 +51,7 @@ def test_written_tokens_come_back(vocab_size, dtype):
                  vocab_size, 'gpt2')
     meta = json.loads(Path('data/tiny/meta.json').read_text())
     assert meta == dict(vocab_size=vocab_size, tokenizer='gpt2', dtype=dtype, tokens={'train': 7, 'val': 2})
-    assert meta == read_meta('tiny')
+    assert read_meta('tiny') == {**meta, 'chars': ''}
     assert np.fromfile('data/tiny/train.bin', dtype).tolist() == [1, 2, top, 0, 0, 255, 3]
     assert np.fromfile('data/tiny/val.bin', dtype).tolist() == [top, 5]
     inputs, targets = tokens(block_size=6, vocab_size=vocab_size).read([0])
@@ -60,21 +59,67 @@ def test_written_tokens_come_back(vocab_size, dtype):
     assert inputs.dtype == targets.dtype == torch.int64
 
 
+def test_meta_takes_more():
+    """A table of characters, quotes, control characters and all, comes back as it was"""
+    chars = '\n"\\é\u2028\U0001f600\0'
+    write_tokens('data/tiny', {'train': [[1, 2]], 'val': [[0]]}, len(chars), 'char', chars=chars)
+    assert read_meta('tiny') == dict(vocab_size=7, tokenizer='char', chars=chars, dtype='uint16', tokens={'train': 2, 'val': 1})
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
 @pytest.mark.parametrize('split', ['train', 'val'])
 @pytest.mark.parametrize('prepared_before', [False, True])
-def test_half_written_never_looks_whole(split, prepared_before):
-    """A prepare.py that is cut short leaves nothing that a run would take, nor an older meta.json beside new tokens"""
+def test_what_is_cut_short_leaves_what_was_there(split, prepared_before):
+    """A prepare.py that fails, or is stopped, in the middle of a split: nothing half, and nothing less than before"""
     def breaks():
         yield [1, 2, 3]
         raise KeyboardInterrupt
 
     if prepared_before:
         make(range(20))
+    before = content('data/tiny')
     with pytest.raises(KeyboardInterrupt):
         write_tokens('data/tiny', {'train': [[1, 2, 3]], 'val': [[1, 2, 3]], split: breaks()}, 1000, 'bytes')
-    assert not Path('data/tiny/meta.json').exists()
-    with pytest.raises(ValueError, match='is not prepared'):
-        tokens()
+    assert content('data/tiny') == before
+    if not prepared_before:
+        with pytest.raises(ValueError, match='is not prepared'):
+            tokens()
+
+
+@pytest.mark.parametrize('ids', [[1, 1000], [70000, 1], [-1, 2]])
+def test_ids_outside_of_the_vocabulary_are_not_written(ids):
+    """They would wrap around in uint16, to ids that nobody would wonder at"""
+    make(range(20))
+    before = content('data/tiny')
+    with pytest.raises(ValueError, match=f'ids from {min(ids)} to {max(ids)} are not within vocab_size=1000'):
+        make([1, 2], val=ids)
+    assert content('data/tiny') == before
+
+
+@pytest.mark.parametrize('at', range(4))
+def test_half_replaced_never_looks_whole(at, monkeypatch):
+    """A kill while the old files give way to the new ones leaves no older meta.json beside newer tokens, nor the reverse"""
+    make(range(20))
+    replace, done = os.replace, []
+
+    def killed(*paths):
+        if len(done) == at:
+            raise KeyboardInterrupt
+        replace(*paths)
+        done.append(paths)
+
+    monkeypatch.setattr(os, 'replace', killed)
+    if at < 3:
+        with pytest.raises(KeyboardInterrupt):
+            make(range(100, 120))
+        with pytest.raises(ValueError, match='is not prepared'):
+            tokens()
+    else:
+        make(range(100, 120))
+        assert tokens(block_size=19).read([0])[0].tolist() == [list(range(100, 119))]
 
 
 def test_prepared_again_is_new():
@@ -236,58 +281,10 @@ def test_evaluation_windows(length, block_size, batches, batch_size, rows, colum
         assert starts_of(inputs) == batch.tolist() and torch.equal(targets, inputs + 1)
 
 
-# ----------------------------------------------------------------------------- tokenizers
-
-@pytest.fixture
-def encoding(monkeypatch):
-    """A byte-level BPE with two merges and an end of text, under the name tiny."""
-    ranks = {bytes([i]): i for i in range(256)} | {b'ab': 256, b'abc': 257}
-    encoding = tiktoken.Encoding('tiny', pat_str=r'\w+|\W+', mergeable_ranks=ranks,
-                                 special_tokens={'<|endoftext|>': 258})
-    monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: {'tiny': encoding}[name])
-    return encoding
-
-
-@pytest.mark.parametrize('text', ['', 'plain', 'é ∇L ⊙ 日本\n\0 \U0001f600'])
-def test_bytes_go_round(text):
-    encode, decode = tokenizer({'tokenizer': 'bytes'})
-    assert decode(encode(text)).decode() == text and encode(text) == list(text.encode('utf-8'))
-    assert decode([65, 300, 66]) == b'AB'              # 300 is padding of the model's vocabulary
-
-
-def test_tiktoken_goes_round(encoding):
-    encode, decode = tokenizer({'tokenizer': 'tiny'})
-    text = 'abcab xé <|endoftext|>'
-    assert encode('abcab') == [257, 256]
-    assert 258 not in encode(text), 'text from outside must not be able to end a document'
-    assert decode(encode(text)) == text.encode() and decode([258]) == b'<|endoftext|>'
-
-
-def test_padded_ids_stand_for_nothing(encoding):
-    """A vocabulary rounded up to a multiple of 64 has ids that the tokenizer lacks, and a fresh model draws them"""
-    _, decode = tokenizer({'tokenizer': 'tiny'})
-    assert decode([257, 259, 319, 256]) == b'abcab'
-
-
-def test_offline_tiktoken_is_one_line(monkeypatch):
-    def offline(name):
-        raise ConnectionError('a long story\nof many lines')
-
-    monkeypatch.setattr(tiktoken, 'get_encoding', offline)
-    with pytest.raises(OSError, match="tokenizer='gpt2': .*needs the network once.*TIKTOKEN_CACHE_DIR") as error:
-        tokenizer({'tokenizer': 'gpt2'})
-    assert '\n' not in str(error.value)
-
-
-def test_unknown_tokenizer_names_the_choices():
-    with pytest.raises(ValueError, match="tokenizer='gtp2': choose bytes or one of .*gpt2"):
-        tokenizer({'tokenizer': 'gtp2'})
-
-
 # ----------------------------------------------------------------------------- data/pycode
 
-def prepare(name):
-    return runpy.run_path(ROOT / 'data' / name / 'prepare.py')['prepare']
+def prepare(sources, folder):
+    runpy.run_path(ROOT / 'data' / 'pycode' / 'prepare.py')['prepare'](sources, folder)
 
 
 def test_pycode(tmp_path):
@@ -298,12 +295,12 @@ def test_pycode(tmp_path):
     for name in names + out:
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         (sources / name).write_bytes(f'# {name} é\n'.encode())
-    prepare('pycode')(sources, 'data/tiny')
+    prepare(sources, 'data/tiny')
     content = {split: np.fromfile(f'data/tiny/{split}.bin', np.uint16) for split in ('train', 'val')}
     found = {split: bytes(ids.astype(np.uint8)).decode().split('\0') for split, ids in content.items()}
     assert found['val'] == ['# m09.py é\n', '# package/deep/b.py é\n', '']
     assert found['train'] == [f'# {name} é\n' for name in names if name not in ('m09.py', 'package/deep/b.py')] + ['']
-    assert read_meta('tiny') == dict(vocab_size=256, tokenizer='bytes', dtype='uint16',
+    assert read_meta('tiny') == dict(vocab_size=256, tokenizer='bytes', chars='', dtype='uint16',
                                      tokens={split: len(ids) for split, ids in content.items()})
 
 
@@ -314,7 +311,7 @@ def test_pycode_takes_sources_from_below_any_folder(tmp_path, inside):
     sources.mkdir(parents=True)
     for i in range(10):
         (sources / f'm{i}.py').write_text('x')
-    prepare('pycode')(sources, 'data/tiny')
+    prepare(sources, 'data/tiny')
     assert read_meta('tiny')['tokens'] == {'train': 18, 'val': 2}
 
 
@@ -325,29 +322,7 @@ def test_pycode_of_an_interpreter_without_sources(tmp_path):
     for i in range(9):
         (tmp_path / 'lib' / f'm{i}.py').write_text('x')
     with pytest.raises(SystemExit) as stop:
-        prepare('pycode')(tmp_path / 'lib', 'data/tiny')
+        prepare(tmp_path / 'lib', 'data/tiny')
     says = str(stop.value)
     assert says.startswith('error: ') and '9 Python sources' in says and '\n' not in says
     assert tokens().windows == 4
-
-
-# ----------------------------------------------------------------------------- data/openwebtext
-
-def test_openwebtext(encoding, tmp_path, monkeypatch):
-    """nanoGPT's split of one in 2000, each document followed by one end of text, and none lost"""
-    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
-    datasets = pytest.importorskip('datasets')
-    datasets.disable_progress_bars()
-    texts = [f'{"abc" * (i % 5)} document {i}' for i in range(2001)] + ['']
-    prepare('openwebtext')(datasets.Dataset.from_dict({'text': texts, 'url': texts}), encoding, 'data/tiny')
-    found = {}
-    for split in ('train', 'val'):
-        ids = np.fromfile(f'data/tiny/{split}.bin', np.uint16)
-        assert ids[-1] == encoding.eot_token == 258
-        ends = np.flatnonzero(ids == 258)
-        found[split] = [encoding.decode(part[part != 258].tolist()) for part in np.split(ids, ends[:-1] + 1)]
-        assert read_meta('tiny')['tokens'][split] == len(ids)
-    assert (len(found['train']), len(found['val'])) == (2000, 2)
-    assert sorted(found['train'] + found['val']) == sorted(texts)
-    assert found['train'] != [text for text in texts if text not in found['val']], 'in the order of the crawl'
-    assert read_meta('tiny')['vocab_size'] == 259 and read_meta('tiny')['tokenizer'] == 'tiny'

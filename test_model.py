@@ -228,6 +228,79 @@ def test_equals_hugging_face_gpt2(activation, tied, tmp_path):
     close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
 
 
+@pytest.fixture(scope='module')
+def openai(tmp_path_factory):
+    """A small GPT-2 of Hugging Face's, and the folder that it is saved in."""
+    hf = pytest.importorskip('transformers')
+    theirs = randomize(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4)))
+    folder = tmp_path_factory.mktemp('openai')
+    theirs.save_pretrained(folder)
+    return theirs, str(folder)
+
+
+@pytest.mark.parametrize('asked, block_size', [(None, 16), (16, 16), (17, 16), (9, 9), (1, 1)])
+@torch.no_grad()
+def test_pretrained_positions_are_left_out_at_the_end(asked, block_size, openai):
+    """The first ones stay: what fits gets the same logits, and what does not is an error"""
+    theirs, folder = openai
+    ours, idx = GPT.from_pretrained(folder, asked).eval(), tokens(3, block_size)
+    assert ours.config.block_size == block_size and len(ours.wpe.weight) == block_size
+    close(ours(idx)[0], theirs(idx).logits, 1e-4)
+    with pytest.raises(ValueError, match=f'block_size={block_size}'):
+        ours(tokens(3, block_size + 1))
+
+
+@torch.no_grad()
+def test_pretrained_with_dropout(openai):
+    """As much as is asked for, in every place, and in training only; theirs is never taken over"""
+    theirs, folder = openai
+    assert GPT.from_pretrained(folder).config.dropout == 0.0
+    ours = GPT.from_pretrained(folder, dropout=0.4)
+    assert {m.p for m in ours.modules() if isinstance(m, torch.nn.Dropout)} == {block.attn.dropout for block in ours.h} == {0.4}
+    assert not torch.allclose(ours.train()(tokens(3, 16))[0], ours(tokens(3, 16))[0])
+    close(ours.eval()(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
+
+
+@pytest.mark.parametrize('tied', [True, False])
+def test_pretrained_head(tied, tmp_path):
+    """It is the embedding where theirs is, also once it trains, and a matrix of its own where theirs is one"""
+    hf = pytest.importorskip('transformers')
+    hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=1, n_head=4, tie_word_embeddings=tied)
+                       ).save_pretrained(tmp_path)
+    ours = GPT.from_pretrained(str(tmp_path))
+    assert ours.config.tie_weights == (ours.lm_head.weight is ours.wte.weight) == tied
+    assert ours.config.bias and all(p.requires_grad and p.dtype == torch.float32 for p in ours.parameters())
+
+
+@pytest.mark.parametrize('name', ['gpt3', 'resum', '', 'empty'])
+def test_a_pretrained_name_that_is_none_names_the_choices(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'empty').mkdir()
+    with pytest.raises(ValueError, match=f"'{name}' is neither one of gpt2, gpt2-medium, gpt2-large, gpt2-xl, nor the folder"):
+        GPT.from_pretrained(name)
+
+
+@pytest.mark.parametrize('others', ['LlamaForCausalLM', 'one block less'])
+def test_weights_that_are_not_a_gpt2s(others, openai, tmp_path):
+    """What they lack would otherwise be drawn at random"""
+    hf = pytest.importorskip('transformers')
+    if others == 'LlamaForCausalLM':
+        hf.LlamaForCausalLM(hf.LlamaConfig(**HF)).save_pretrained(tmp_path)
+    else:
+        hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=1, n_head=4)).save_pretrained(tmp_path)
+        shutil.copy(f'{openai[1]}/config.json', tmp_path)
+    with pytest.raises(ValueError, match='not the weights of a GPT-2, transformer.h.* is not among them') as error:
+        GPT.from_pretrained(str(tmp_path))
+    assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
+
+
+def test_pretrained_without_weights(openai, tmp_path):
+    shutil.copy(f'{openai[1]}/config.json', tmp_path)
+    with pytest.raises(OSError, match='could not load .*no file named') as error:
+        GPT.from_pretrained(str(tmp_path))
+    assert '\n' not in str(error.value)
+
+
 def test_an_unknown_activation_of_hugging_face_is_an_error(tmp_path):
     hf = pytest.importorskip('transformers')
     hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=4, activation_function='silu')

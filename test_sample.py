@@ -1,14 +1,18 @@
 """sample.py, plot.py and bench.py as a user calls them, on a small run."""
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from dataset import write_tokens
+from model import GPT
+from test_text import hugging_face_folder
 
 ROOT = Path(__file__).resolve().parent
 TEXT = 'the quick brown fox jumps over the lazy dog; naïve café\n' * 200
@@ -17,8 +21,8 @@ TINY = ['--dataset=tiny', '--vocab_size=256', '--block_size=16', '--n_layer=1', 
 
 
 def call(cwd, script, *args, fails=False):
-    done = subprocess.run([sys.executable, ROOT / script, *args], cwd=cwd, capture_output=True, text=True,
-                          env={**os.environ, 'OMP_NUM_THREADS': '1'})
+    done = subprocess.run([sys.executable, ROOT / script, *args], cwd=cwd, capture_output=True, encoding='utf-8',
+                          env={**os.environ, 'PYTHONIOENCODING': 'utf-8', 'OMP_NUM_THREADS': '1'})
     assert (done.returncode != 0) == fails, done.stderr
     if fails:
         assert done.stderr.startswith('error: ') and done.stderr.count('\n') == 1, done.stderr
@@ -40,6 +44,66 @@ def test_a_sample_starts_with_its_prompt_and_has_the_asked_length(run):
     samples = out.split('---------------\n')
     assert len(samples) == 3 and all(sample.startswith('the quick') for sample in samples)
     assert all(9 < len(sample) <= 9 + 40 + 1 for sample in samples)     # bytes that are no UTF-8 fold into fewer characters
+
+
+def sample_here(run, monkeypatch, *args):
+    """The same in this process, where the model can be replaced and imports are free."""
+    monkeypatch.chdir(run)
+    monkeypatch.setattr(sys, 'argv', ['sample.py', '--device=cpu', *args])
+    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
+    runpy.run_path(str(ROOT / 'sample.py'), run_name='__main__')
+
+
+def test_text_is_shown_as_it_grows(run, monkeypatch, capsys):
+    """Each character once its last byte is drawn; bytes that make none, and half of one at the end, are not lost"""
+    drawn, shown = ('é日'.encode() + b'\xffa\xe6\x97', b'same bits'), []
+
+    def stream(self, ids, *how):
+        assert ids.tolist() == [list('naïve\r'.encode())] * 2
+        for new in zip(*drawn):
+            shown.append(capsys.readouterr().out)
+            yield torch.tensor(new)[:, None]
+
+    monkeypatch.setattr(GPT, 'stream', stream)
+    sample_here(run, monkeypatch, '--out_dir=out-tiny', '--start=naïve\r', '--num_samples=2')
+    assert shown == ['', '', 'naïve\ré', '', '', '日', '', '\ufffda', '']
+    assert capsys.readouterr().out == '\ufffd\n---------------\nnaïve\rsame bits\n'
+
+
+def test_characters(run, monkeypatch, capsys):
+    """A data set of characters: its table comes from meta.json, and a prompt with others names them"""
+    chars = ''.join(sorted(set(TEXT)))
+    os.makedirs(run / 'data' / 'letters')
+    write_tokens(run / 'data' / 'letters', {split: [range(9)] for split in ('train', 'val')}, len(chars), 'char', chars=chars)
+    state = torch.load(run / 'out-tiny' / 'best.pt', weights_only=True)
+    state['config']['dataset'] = 'letters'
+    os.makedirs(run / 'out-letters')
+    torch.save(state, run / 'out-letters' / 'best.pt')
+    capsys.readouterr()
+    sample_here(run, monkeypatch, '--out_dir=out-letters', '--start=café', '--num_samples=1', '--max_new_tokens=300')
+    out = capsys.readouterr().out
+    assert out.startswith('café') and set(out) <= set(chars) and 10 < len(out) < 300       # most of the model's ids are padding
+    with pytest.raises(ValueError, match="'C' is none of the"):
+        sample_here(run, monkeypatch, '--out_dir=out-letters', '--start=Café')
+
+
+def test_pretrained_continues_as_hugging_face_does(tmp_path):
+    """Their weights and their tokenizer, from one folder: the likeliest text is theirs, half characters and all"""
+    hf = pytest.importorskip('transformers')
+    hugging_face_folder(tmp_path / 'small', '</s>')
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / 'small')
+    torch.manual_seed(0)
+    model = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=320, n_positions=64, n_embd=32, n_layer=2, n_head=4,
+                                             initializer_range=0.5, bos_token_id=None, eos_token_id=None)).eval()
+    model.save_pretrained(tmp_path / 'small')
+    prompt = tokenizer.encode('abc, naïve', add_special_tokens=False)
+    ids = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=50, pad_token_id=0)[0].tolist()
+    assert len(ids) == len(prompt) + 50 and len(set(ids)) > 20 and max(ids) >= len(tokenizer)       # some are padding
+    text = tokenizer.decode([i for i in ids if i < len(tokenizer)], clean_up_tokenization_spaces=False)
+    assert '\ufffd' in text
+    done = call(tmp_path, 'sample.py', '--init_from=small', '--start=abc, naïve', '--temperature=0', '--num_samples=2',
+                '--max_new_tokens=50', '--device=cpu', '--dtype=float32')
+    assert done.split('\n---------------\n') == [text, text + '\n']
 
 
 def test_the_seed_decides_what_is_drawn(run):

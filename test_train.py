@@ -234,6 +234,50 @@ def test_the_best_is_kept_when_a_run_resumes_where_an_evaluation_is_due(place):
     assert checkpoint(run, 'best.pt')['iter'] == best['iter']
 
 
+# ----------------------------------------------------------------------------- Blockwise LR
+
+RATIOS = dict(r_emb=10.0, r_qk=8.0, r_ffn=6.0, r_vo=4.0)
+# TINY's rates are (it + 1) / 3 hundredths up to 1, at iteration 2, and from there half a cosine to 0.1 at iteration 20
+BASE = {9: 0.1 + 0.9 * math.cos(math.pi / 2 * 7 / 18) ** 2, 19: 0.1 + 0.9 * math.cos(math.pi / 2 * 17 / 18) ** 2}
+HUNDREDTHS = {
+    'ramp': {9: dict(emb=10 / 3, qk=10 / 3, ffn=10 / 3, vo=10 / 3, norm=BASE[9]),
+             19: dict(emb=20 / 3, qk=20 / 3, norm=BASE[19],                     # up to 8 at iteration 23, 10 at 29
+                      ffn=0.1 + 5.9 * math.cos(math.pi / 2 * 2 / 3) ** 2,       # from 6 at iteration 17
+                      vo=0.1 + 3.9 * math.cos(math.pi / 2 * 8 / 9) ** 2)},      # from 4 at iteration 11
+    'jump': {it: dict(emb=10 * base, qk=8 * base, ffn=6 * base, vo=4 * base, norm=base) for it, base in BASE.items()},
+}
+
+
+@pytest.mark.parametrize('optimizer, blockwise', [('lion', 'ramp'), ('adam_mini', 'jump')])
+def test_blockwise_rates_and_their_resumption(place, optimizer, blockwise):
+    """The last rates of each type, in the checkpoint, are those of the closed form, of a resumed run as well, which is
+    one that was never stopped, bit for bit"""
+    keys = {**TINY, **RATIOS, 'optimizer': optimizer, 'blockwise': blockwise, 'weight_decay': 0.5}
+    out, _ = train(place, *flags(**keys, out_dir=f'{optimizer}-whole'))
+    for kind, tensors, ratio in (('emb', 2, 10), ('qk', 4, 8), ('vo', 4, 4), ('ffn', 4, 6), ('norm', 5, 1)):
+        row, = [line.split() for line in out.splitlines() if line.startswith(kind + ' ')]
+        assert row[1] == str(tensors) and row[3:] == [str(ratio), '0' if kind == 'norm' else '0.5']
+    half, whole = place / f'{optimizer}-half', place / f'{optimizer}-whole'
+    train(place, *flags(**{**keys, 'max_iters': 10}, out_dir=half.name))
+    rates = {9: checkpoint(half)['optimizer']['param_groups']}
+    train(place, *flags(**keys, out_dir=half.name, init_from='resume'))
+    ours, theirs = checkpoint(half), checkpoint(whole)
+    rates[19] = ours['optimizer']['param_groups']
+    for it, groups in rates.items():
+        assert {group['block_type']: group['lr'] * 100 for group in groups} == pytest.approx(HUNDREDTHS[blockwise][it])
+        assert {group['block_type']: group['lr_ratio'] for group in groups} == dict(emb=10, qk=8, ffn=6, vo=4, norm=1)
+    assert rows(half) == rows(whole)
+    assert [row['lr'] * 100 for row in steps(half)][9::10] == pytest.approx([BASE[9], BASE[19]])     # the log has the base's
+    assert all(torch.equal(ours['model'][name], theirs['model'][name]) for name in theirs['model'])
+
+
+def test_ratios_of_one_change_nothing(whole, place):
+    """Not a bit, in either mode"""
+    train(place, *flags(**{**TINY, **{key: 1.0 for key in (*RATIOS, 'r_head')}}, blockwise='jump', out_dir='ones'))
+    assert rows(place / 'ones') == rows(whole)
+    assert checkpoint(place / 'ones')['optimizer']['param_groups'] == checkpoint(whole)['optimizer']['param_groups']
+
+
 # ----------------------------------------------------------------------------- divergence
 
 def test_divergence(place):
@@ -282,9 +326,10 @@ def error_of(place, monkeypatch, *arguments, **env):
 
 
 @pytest.mark.parametrize('wrong, says', [
-    (dict(init_from='resum'), "init_from='resum': choose one of scratch, resume"),
-    (dict(optimizer='adam'), "optimizer='adam': choose one of adamw, sgdw"),
-    (dict(schedule='cos'), "schedule='cos': choose one of cosine, linear"),
+    (dict(init_from='resum'), "'resum' is neither one of gpt2, gpt2-medium"),
+    (dict(optimizer='adam'), "optimizer='adam': choose one of adamw, sgdw, lion, adam_mini"),
+    (dict(schedule='cos'), "schedule='cos': choose one of cosine, wsd, linear, constant"),
+    (dict(blockwise='jumps'), "blockwise='jumps': choose one of ramp, jump"),
     (dict(backend='mpi'), "backend='mpi': choose one of auto, nccl, gloo"),
     (dict(norm='batchnorm'), "norm='batchnorm': choose one of layernorm"),
     (dict(dtype='float64'), "dtype='float64': choose one of auto, float32"),
@@ -294,6 +339,9 @@ def error_of(place, monkeypatch, *arguments, **env):
     (dict(log_interval=-1), 'log_interval=-1: wants at least 1'),
     (dict(gradient_accumulation_steps=0), 'gradient_accumulation_steps=0: wants at least 1'),
     (dict(learning_rate=-1.0), 'learning_rate=-1.0: wants at least 0'),
+    (dict(r_qk=-1.0), 'r_qk=-1.0: wants at least 0'),
+    (dict(decay_frac=1.5), 'decay_frac=1.5: wants a share'),
+    (dict(min_lr=0.02), 'min_lr=0.02 is above learning_rate=0.01'),
     (dict(seed=-1), 'seed=-1: wants at least 0'),
     (dict(dropout=1.5), 'dropout=1.5'),
     (dict(momentum=1.0, optimizer='sgdw'), 'momentum=1.0'),
@@ -401,3 +449,42 @@ def test_dnt_trains_where_the_standard_transformer_does_not(place):
         train(place, *fragments, *keys, f'--out_dir={arch}')
         losses[arch] = evaluations(place / arch)[-1]['val_loss']
     assert losses['s5'] < losses['s1'] - 0.13
+
+
+# ----------------------------------------------------------------------------- pretrained weights
+
+def test_pretrained(place):
+    """Its evaluations at the start are Hugging Face's own, over the same windows; config.json holds the architecture that
+    the weights brought, repeats the run, and resumes it"""
+    hf = pytest.importorskip('transformers')
+    torch.manual_seed(0)
+    theirs = hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=14, n_positions=24, n_embd=24, n_layer=1, n_head=3, n_inner=40,
+                                              initializer_range=0.3, layer_norm_epsilon=1e-4)).eval()
+    theirs.save_pretrained(place / 'small')
+    keys = {**TINY, 'init_from': 'small', 'max_iters': 4, 'eval_interval': 2}
+    out, _ = train(place, *flags(**keys, out_dir='tuned'))
+    brought, = [line for line in out.splitlines() if line.startswith('small brings its own ')]
+    architecture = dict(bias=True, d_ff=40, ffn='gelu_tanh', n_embd=24, n_head=3, n_layer=1, norm_eps=1e-4, vocab_size=14)
+    assert brought.split('own ')[1].split(', ') == [f'{key}={value}' for key, value in architecture.items()]
+    for split, windows in (('train', 124), ('val', 31)):
+        tokens = torch.from_numpy(np.fromfile(place / 'data' / 'tiny' / f'{split}.bin', np.uint16).astype(np.int64))
+        batch = torch.stack([tokens[16 * (i * windows // 12):][:17] for i in range(12)])      # evenly spread
+        with torch.no_grad():
+            loss = theirs(batch, labels=batch).loss.item()
+        assert evaluations(place / 'tuned')[0][f'{split}_loss'] == pytest.approx(loss, abs=1e-5)
+        assert loss > math.log(13) + 0.1, 'these weights can be told from fresh ones'
+    config = json.loads((place / 'tuned' / 'config.json').read_text())
+    assert config == checkpoint(place / 'tuned')['config']
+    assert {**TINY, **keys, **architecture, 'block_size': 16}.items() <= config.items()
+
+    train(place, 'tuned/config.json', '--out_dir=tuned-half', '--max_iters=2')
+    train(place, 'tuned-half/config.json', '--init_from=resume', '--max_iters=4')
+    assert rows(place / 'tuned-half') == rows(place / 'tuned')
+    assert {**checkpoint(place / 'tuned-half')['config'], 'out_dir': 'tuned'} == config
+
+
+def test_pretrained_that_cannot_be_reached(place):
+    """One line, and no folder of a run"""
+    out, err = train(place, *flags(**{**TINY, 'init_from': 'gpt2'}, out_dir='wrong'), code=1, HF_HUB_OFFLINE='1', HF_HOME='empty')
+    assert out == '' and err.startswith("error: could not load 'gpt2'") and err.count('\n') == 1
+    assert not (place / 'wrong').exists()

@@ -17,18 +17,18 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from configurator import configure
+from configurator import at_least, configure
 from dataset import Tokens
 from device import autocast, pick_device, pick_dtype
-from model import GPT, GPTConfig, load_checkpoint
-from optim import SCHEDULES, SGDW, lr_at, param_groups
+from model import BLOCK_TYPES, GPT, GPTConfig, load_checkpoint
+from optim import OPTIMIZERS, SCHEDULES, lr_at, param_groups
 
 # ----------------------------------------------------------------------------- keys, beside those of GPTConfig
 out_dir = 'out'                     # the run's folder: config.json, run.json, log.jsonl, ckpt.pt, best.pt
@@ -36,7 +36,7 @@ eval_interval = 2000                # iterations between evaluations, each follo
 eval_iters = 200                    # batches of each split that an evaluation reads, the same ones every time
 log_interval = 1                    # iterations between lines of the log
 eval_only = False                   # evaluate once and stop
-init_from = 'scratch'               # scratch | resume
+init_from = 'scratch'               # scratch | resume | Hugging Face's GPT-2: gpt2, gpt2-medium, gpt2-large, gpt2-xl, a folder
 always_save_checkpoint = True       # write ckpt.pt after every evaluation, not only where the validation loss improved
 wandb_log = False                   # log to Weights & Biases too
 wandb_project = 'nanonorm'          # its project
@@ -44,18 +44,25 @@ wandb_run_name = ''                 # empty: the name of out_dir
 dataset = 'openwebtext'             # a folder of data/
 gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
 batch_size = 12                     # windows per micro-batch
-optimizer = 'adamw'                 # adamw | sgdw
+optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini
 learning_rate = 6e-4                # peak
 max_iters = 600000                  # optimizer steps in all
 weight_decay = 1e-1                 # decoupled, on matrices only
-beta1 = 0.9                         # adamw
-beta2 = 0.95                        # adamw
+beta1 = 0.9                         # adamw, lion, adam_mini
+beta2 = 0.95                        # the same
 momentum = 0.9                      # sgdw
 grad_clip = 1.0                     # largest norm of the whole gradient; 0: no clipping
-schedule = 'cosine'                 # cosine | linear | constant
+schedule = 'cosine'                 # cosine | wsd | linear | constant
 warmup_iters = 2000                 # iterations of linear warm-up
 lr_decay_iters = 0                  # the iteration at which min_lr is reached; 0: max_iters
 min_lr = 6e-5                       # where the schedule ends
+decay_frac = 0.2                    # wsd: the last share of the iterations, in which the rate falls
+r_emb = 1.0                         # Blockwise LR: the rate of the embeddings is this times learning_rate
+r_head = 1.0                        # of an untied head
+r_qk = 1.0                          # of W_q and W_k
+r_ffn = 1.0                         # of the FFN
+r_vo = 1.0                          # of W_v and W_o
+blockwise = 'ramp'                  # ramp: warm-up goes on to the type's own peak | jump: r times the base after warm-up
 seed = 1337                         # weights and dropout
 data_seed = 1337                    # order of the training data
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
@@ -66,16 +73,24 @@ backend = 'auto'                    # auto | nccl | gloo: of torch.distributed; 
 config = configure(globals(), GPTConfig)
 print = functools.partial(print, flush=True)             # a log file shows progress too
 
-for key, choices in {'init_from': ('scratch', 'resume'), 'optimizer': ('adamw', 'sgdw'), 'schedule': SCHEDULES,
+for key, choices in {'optimizer': OPTIMIZERS, 'schedule': SCHEDULES, 'blockwise': ('ramp', 'jump'),
                      'backend': ('auto', 'nccl', 'gloo')}.items():
     if config[key] not in choices:
         raise ValueError(f'{key}={config[key]!r}: choose one of {", ".join(choices)}')
-for key, low in dict(eval_interval=1, eval_iters=1, log_interval=1, gradient_accumulation_steps=1, batch_size=1, max_iters=0,
-                     warmup_iters=0, lr_decay_iters=0, learning_rate=0, min_lr=0, weight_decay=0, grad_clip=0,
-                     seed=0, data_seed=0).items():
-    if config[key] < low:
-        raise ValueError(f'{key}={config[key]}: wants at least {low}')
+at_least(config, eval_interval=1, eval_iters=1, log_interval=1, gradient_accumulation_steps=1, batch_size=1, max_iters=0,
+         warmup_iters=0, lr_decay_iters=0, learning_rate=0, min_lr=0, weight_decay=0, grad_clip=0,
+         r_emb=0, r_head=0, r_qk=0, r_ffn=0, r_vo=0, seed=0, data_seed=0)
+if not 0 <= decay_frac <= 1:
+    raise ValueError(f'decay_frac={decay_frac}: wants a share of the iterations, 0 <= decay_frac <= 1')
+if min_lr > learning_rate and schedule != 'constant':
+    raise ValueError(f'min_lr={min_lr} is above learning_rate={learning_rate}: lower it too, or choose schedule=constant')
 model_config = GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
+pretrained, brought = None, {}
+if init_from not in ('scratch', 'resume'):
+    pretrained = GPT.from_pretrained(init_from, model_config.block_size, model_config.dropout)
+    model_config = pretrained.config
+    brought = dict(asdict(model_config).items() - config.items())       # where it differs from the keys, it wins
+    config.update(brought)
 
 # ----------------------------------------------------------------------------- ranks, device, data
 rank, local_rank, world_size = (int(os.environ.get(k, d)) for k, d in (('RANK', 0), ('LOCAL_RANK', 0), ('WORLD_SIZE', 1)))
@@ -113,12 +128,9 @@ if ddp:
 # ----------------------------------------------------------------------------- model and optimizer
 torch.set_float32_matmul_precision('high')              # TF32 where a matrix product is in fp32
 torch.manual_seed(seed)
-model = GPT(model_config).to(device)
-groups = param_groups(model, weight_decay)
-if optimizer == 'adamw':
-    optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=(beta1, beta2), fused=True)
-elif optimizer == 'sgdw':
-    optimizer = SGDW(groups, lr=learning_rate, momentum=momentum)
+model = (pretrained or GPT(model_config)).to(device)
+ratios = {kind: config[f'r_{kind}'] for kind in BLOCK_TYPES if f'r_{kind}' in config}       # the norms keep the base rate
+optimizer = OPTIMIZERS[optimizer](param_groups(model, weight_decay, ratios), config)
 scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
 start, best_val_loss = 0, float('inf')
 if checkpoint:
@@ -126,7 +138,7 @@ if checkpoint:
     settings = [{key: value for key, value in group.items() if key != 'params'} for group in optimizer.param_groups]
     optimizer.load_state_dict(checkpoint['optimizer'])
     for group, ours in zip(optimizer.param_groups, settings):
-        group.update(ours)                              # this run's weight decay and betas, should they have changed
+        group.update(ours)                              # this run's weight decay, betas and ratios, should they have changed
     scaler.load_state_dict(checkpoint['scaler'])
     start, best_val_loss = checkpoint['iter'], checkpoint['best_val_loss']
     config['init_from'] = checkpoint['config']['init_from']     # config.json repeats the run from its start
@@ -201,8 +213,8 @@ def save(it, best=False):
         os.replace(path['best.pt'] + '.tmp', path['best.pt'])
 
 
-def rate(it):
-    return lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters)
+def rate(it, ratio=1.0):
+    return lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters, decay_frac, ratio, blockwise)
 
 
 def log(**row):
@@ -258,6 +270,12 @@ if master and not eval_only:
                    config={**config, **run}, dir=out_dir)
     print(f'{raw_model.num_params():,} parameters on {world_size} × {run["machine"]}, {str(dtype)[6:]}; '
           f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch; in {out_dir}')
+    if brought:
+        print(f'{init_from} brings its own {", ".join(f"{key}={value}" for key, value in sorted(brought.items()))}')
+    print(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"decay":>8}')
+    for group in optimizer.param_groups:
+        print(f'{group["block_type"]:12}{len(group["params"]):8}{sum(p.numel() for p in group["params"]):15,}'
+              f'{group["lr_ratio"]:10g}{group["weight_decay"]:8g}')
 
 # ----------------------------------------------------------------------------- the loop
 never = 2 ** 62
@@ -287,7 +305,7 @@ for it in range(start, max_iters + 1):
 
     lr = rate(it)
     for group in optimizer.param_groups:
-        group['lr'] = lr * group['lr_ratio']
+        group['lr'] = rate(it, group['lr_ratio'])
 
     loss_sum = torch.zeros((), device=device)
     for j in micro_batches:

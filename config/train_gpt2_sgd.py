@@ -1,6 +1,6 @@
-# GPT-2 (124M) on OpenWebText by momentum SGDW, DNT's baseline (DNT, tables 3 and 5)
+# GPT-2 (124M) on OpenWebText by momentum SGDW, DNT's baseline (DNT, tables 1 and 5)
 #     torchrun --nproc_per_node=8 train.py config/train_gpt2_sgd.py
-# The paper's hardware: 8 GPUs. Its validation loss: 2.906.
+# The paper's hardware: 8 A800. Its validation loss: 2.906.
 include('config/train_ldnt_sgd.py')
 include('config/arch/pre.py')
 init = 'xavier'

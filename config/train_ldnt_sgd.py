@@ -1,6 +1,6 @@
-# L-DNT-Small (124M) on OpenWebText by momentum SGDW (DNT, tables 3 and 5)
+# L-DNT-Small (124M) on OpenWebText by momentum SGDW (DNT, tables 1, 3 and 5)
 #     torchrun --nproc_per_node=8 train.py config/train_ldnt_sgd.py
-# The paper's hardware: 8 GPUs. Its validation loss: 2.849.
+# The paper's hardware: 8 A800. Its validation loss: 2.849.
 out_dir = 'out-ldnt-sgd'
 dataset = 'openwebtext'
 include('config/arch/s5.py')

@@ -1,0 +1,4 @@
+# Warm-up, stable, decay: the last third of the iterations falls linearly to 0 (sharpness disparity, section 6.3 and appendix A.3)
+schedule = 'wsd'
+decay_frac = 1 / 3
+min_lr = 0.0

@@ -1,0 +1,7 @@
+# GPT-2 Large (774M) on OpenWebText by momentum SGDW, DNT's baseline (DNT, tables 1 and 5)
+#     torchrun --nproc_per_node=8 train.py config/train_gpt2_large_sgd.py
+# The paper's hardware: 16 A800. Its validation loss: 2.544.
+include('config/train_ldnt_large_sgd.py')
+include('config/arch/pre.py')
+init = 'xavier'
+out_dir = 'out-gpt2-large-sgd'

@@ -1,0 +1,28 @@
+"""
+C4, the English part of it (Raffel et al. 2020), in T5's vocabulary of 32100, with its own validation split.
+
+    python data/c4/prepare.py                           # needs the network; the first 160 of its 1024 files
+    python data/c4/prepare.py --limit=10000             # a trial
+    python data/c4/prepare.py --tokenizer=gpt2          # in GPT-2's BPE instead
+"""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurator import at_least, configure  # noqa: E402
+from text import from_hub, load_tokenizer, write_text  # noqa: E402
+
+tokenizer = 'google-t5/t5-base'     # bytes | char | a name of tiktoken's | a name or folder of Hugging Face's
+files = 160                         # training files, of some 150 million tokens each: enough for the largest config
+limit = 0                           # so many documents of each split, for a trial; 0: all
+processes = 0                       # that tokenize; 0: one a core
+
+if __name__ == '__main__':
+    at_least(configure(globals()), limit=0, processes=0)
+    load_tokenizer(tokenizer)           # should it be at fault, then before the documents are fetched
+    if not 1 <= files <= 1024:
+        raise ValueError(f'files={files}: C4 has 1024 of them, choose from 1 to that')
+    theirs = {'train': [f'en/c4-train.{i:05}-of-01024.json.gz' for i in range(files)],
+              'val': ['en/c4-validation.00000-of-00008.json.gz']}
+    splits = {name: from_hub('allenai/c4', name, limit, data_files=theirs) for name in theirs}
+    write_text(Path(__file__).parent, splits, tokenizer, processes)

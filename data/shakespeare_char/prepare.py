@@ -1,0 +1,26 @@
+"""
+Karpathy's Tiny Shakespeare, one token a character: nine tenths train, the last one validates, as in nanoGPT.
+
+    python data/shakespeare_char/prepare.py             # fetches input.txt into this folder, if it is not there
+"""
+import sys
+from pathlib import Path
+from urllib.request import urlretrieve
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurator import configure  # noqa: E402
+from text import TextFiles, split, write_text  # noqa: E402
+
+url = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'     # where it is fetched from
+
+if __name__ == '__main__':
+    configure(globals())
+    path = Path(__file__).parent / 'input.txt'
+    if not path.exists():
+        try:
+            urlretrieve(url, path.with_suffix('.tmp'))
+        except OSError as error:
+            raise OSError(f'could not reach {url} ({type(error).__name__}): '
+                          f'this needs the network, or the file as {path}') from error
+        path.with_suffix('.tmp').rename(path)
+    write_text(path.parent, split(TextFiles([str(path)])), 'char')

@@ -1,0 +1,28 @@
+"""
+Your own text. Each .txt file is a document, as is each row of a .jsonl or .parquet file; nanoGPT's rules split them.
+
+    python data/textfiles/prepare.py --files='books/*.txt,more/**/*.jsonl' --tokenizer=gpt2
+    python data/textfiles/prepare.py --files=news.parquet --column=body --tokenizer=char --folder=data/news
+    python train.py config/train_quick.py --dataset=news --vocab_size=…
+"""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurator import at_least, configure  # noqa: E402
+from text import TextFiles, split, write_text  # noqa: E402
+
+files = ''                          # paths or patterns, with commas between them
+tokenizer = 'gpt2'                  # bytes | char | a name of tiktoken's | a name or folder of Hugging Face's
+column = 'text'                     # where a row has its text
+folder = ''                         # where the tokens go; empty: data/textfiles
+limit = 0                           # so many documents, for a trial; 0: all
+processes = 0                       # that tokenize; 0: one a core
+
+if __name__ == '__main__':
+    at_least(configure(globals()), limit=0, processes=0)
+    if not files:
+        raise ValueError("files is empty: name some, as in --files='books/*.txt,more.jsonl'")
+    folder = Path(folder) if folder else Path(__file__).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder, split(TextFiles([name for name in files.split(',') if name], column, limit)), tokenizer, processes)
