@@ -65,10 +65,10 @@ def at_least(config, **lows):
 
 
 def script_keys(path):
-    """{name: value} of the constants that a script assigns at its top, above config = configure(...)."""
+    """{name: value} of the constants that a script assigns at its top, above config = configure(...), but for CAPITALS."""
     keys = {}
     for node in ast.parse(open(path, encoding='utf-8').read()).body:
-        if isinstance(node, ast.Assign):
+        if isinstance(node, ast.Assign) and not node.targets[0].id.isupper():
             if isinstance(node.value, ast.Call):
                 break
             keys[node.targets[0].id] = ast.literal_eval(node.value)

@@ -34,7 +34,7 @@ def read_meta(name):
         return dict(vocab_size=int(meta['vocab_size']), tokenizer=str(meta['tokenizer']), chars=str(meta.get('chars', '')),
                     dtype=np.dtype(meta['dtype']), tokens={split: int(meta['tokens'][split]) for split in SPLITS})
     except (KeyError, TypeError, ValueError):
-        raise ValueError(f'{path} is damaged: run  python {prepare}  again') from None
+        raise ValueError(f'{path} is damaged: prepare {folder} again') from None
 
 
 class Tokens:
@@ -50,8 +50,7 @@ class Tokens:
         found = os.path.getsize(self.path) if os.path.exists(self.path) else 0
         wanted = meta['tokens'][split] * meta['dtype'].itemsize
         if found != wanted:
-            raise ValueError(f'{self.path} has {found} bytes where meta.json tells of {wanted}: '
-                             f'run  python data/{name}/prepare.py  again')
+            raise ValueError(f'{self.path} has {found} bytes where meta.json tells of {wanted}: prepare data/{name} again')
         if meta['tokens'][split] <= block_size:
             raise ValueError(f'block_size={block_size} is too long for the {meta["tokens"][split]} tokens of {self.path}: '
                              f'at most {meta["tokens"][split] - 1}')
@@ -112,6 +111,8 @@ def write_tokens(folder, splits, vocab_size, tokenizer, **more):
                     tokens[split] += len(ids)
                 f.flush()
                 os.fsync(f.fileno())
+            if not tokens[split]:
+                raise ValueError(f'{folder}: there is nothing to write into {split}.bin')
         meta = dict(vocab_size=vocab_size, tokenizer=tokenizer, **more, dtype=np.dtype(dtype).name, tokens=tokens)
         with open(path['meta.json'] + '.tmp', 'w', encoding='utf-8') as f:
             json.dump(meta, f, indent=1)

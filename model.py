@@ -501,20 +501,23 @@ class GPT(nn.Module):
     def from_pretrained(cls, name, block_size=None, dropout=0.0):
         """OpenAI's weights: 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', or a folder in Hugging Face's GPT-2 format.
 
-        A block_size below theirs leaves out the later positions. ValueError for what is no such name or folder, or has no
-        equal here; OSError where the weights cannot be reached.
+        A block_size below theirs leaves out the later positions. ValueError for what is no such name or folder, cannot be
+        loaded, or has no equal here.
         """
         if name not in OPENAI_MODELS and not os.path.isfile(os.path.join(name, 'config.json')):
             raise ValueError(f'{name!r} is neither one of {", ".join(OPENAI_MODELS)}, nor the folder of a model that '
                              f'Hugging Face\'s GPT2LMHeadModel has saved')
+        os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # the last error says it all, in one line
         from transformers import GPT2LMHeadModel
         try:
             theirs, found = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
-        except OSError as error:
-            raise OSError(f'could not load {name!r}: {str(error).splitlines()[0]}') from error
-        if found['missing_keys']:
-            raise ValueError(f'{name}: these are not the weights of a GPT-2, {min(found["missing_keys"])} is not among them')
+        except Exception as error:                      # of many libraries, each with its own
+            raise ValueError(f'could not load {name!r}: {str(error).splitlines()[0]}') from error
         c = theirs.config
+        wrong = sorted(found['missing_keys']) + sorted(key for key in found['unexpected_keys'] if key.endswith('.weight'))
+        if wrong or c.add_cross_attention:
+            raise ValueError(f'{name}: its weights are not those of a GPT-2 of its config.json, '
+                             f'see {[*wrong, "add_cross_attention"][0]}')
         ffn = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}
         if c.activation_function not in ffn:
             raise ValueError(f'{name}: activation_function={c.activation_function!r} is none of {", ".join(ffn)}')

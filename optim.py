@@ -1,4 +1,5 @@
 """Optimizers over groups by block type, and the schedules of their learning rates."""
+import functools
 import math
 
 import torch
@@ -26,35 +27,35 @@ def param_groups(model, weight_decay, ratios={}):
 
 
 # ----------------------------------------------------------------------------- optimizers
-# One step on the tensors of a group: lists of parameters w, gradients g and state; lr is the group's, decay its λ.
+# What a step does to a group: lists of parameters w, their gradients g and state; lr is the group's rate.
 
-def sgdw_step(w, g, m, lr, decay, momentum):
-    decay_weights(w, lr, decay)
+def sgdw_step(w, g, m, lr, weight_decay, momentum):
+    decay(w, lr, weight_decay)
     torch._foreach_mul_(m, momentum)
     torch._foreach_add_(m, g)
     subtract(w, lr, m)
 
 
-def lion_step(w, g, m, lr, decay, beta1, beta2):
-    decay_weights(w, lr, decay)
+def lion_step(w, g, m, lr, weight_decay, beta1, beta2):
+    decay(w, lr, weight_decay)
     direction = torch._foreach_lerp(m, g, 1 - beta1)
     torch._foreach_sign_(direction)
     subtract(w, lr, direction)
     torch._foreach_lerp_(m, g, 1 - beta2)
 
 
-def adam_mini_step(w, g, m, v, lr, decay, beta1, beta2, eps, bias1, bias2):
-    w, g, m = ([x.view(len(v), -1) for x, v in zip(tensors, v)] for tensors in (w, g, m))          # a block a row
-    decay_weights(w, lr, decay)
+def adam_mini_step(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
+    w, g, m = ([x.view(len(moments), -1) for x, moments in zip(xs, v)] for xs in (w, g, m))        # a block a row
+    decay(w, lr, weight_decay)
     torch._foreach_lerp_(m, g, 1 - beta1)
-    for w, g, m, v in zip(w, g, m, v):
-        v.lerp_(g.square().mean(1, keepdim=True), 1 - beta2)
-        w.addcmul_(m, lr / bias1 / ((v / bias2).sqrt() + eps), value=-1)
+    for weights, gradient, mean, moments in zip(w, g, m, v):
+        moments.lerp_(gradient.square().mean(1, keepdim=True), 1 - beta2)
+        weights.addcmul_(mean, lr / bias1 / ((moments / bias2).sqrt() + eps), value=-1)
 
 
-def decay_weights(w, lr, decay):
-    if decay:
-        torch._foreach_mul_(w, 1 - lr * decay)
+def decay(w, lr, weight_decay):
+    if weight_decay:
+        torch._foreach_mul_(w, 1 - lr * weight_decay)
 
 
 def subtract(w, lr, update):
@@ -64,15 +65,19 @@ def subtract(w, lr, update):
         torch._foreach_sub_(w, torch._foreach_mul(update, lr))
 
 
-def run_all(steps):
-    for step, *arguments in steps:
+def run(work):
+    for step, *arguments in work:
         step(*arguments)
 
 
+@functools.cache
+def compiled_run():
+    return torch.compile(run, dynamic=False)
+
+
 class ListOptimizer(torch.optim.Optimizer):
-    """What SGDW, Lion and AdamMini share: `steps` yields a function and its lists of tensors for a group, and compile=True
-    has torch.compile fuse all of them, so that a step reads each tensor once; it costs a compilation, and saves nothing
-    but time."""
+    """What SGDW, Lion and AdamMini share. Each has work(group, params, scalar), which yields a step for a group and what it
+    takes. compile=True has torch.compile fuse all of them, and a step then passes over the memory once."""
 
     def __init__(self, params, compile, **defaults):
         for key, value in defaults.items():
@@ -80,8 +85,7 @@ class ListOptimizer(torch.optim.Optimizer):
             if not all(0 <= x < (1 if below_one else math.inf) for x in (value if key == 'betas' else [value])):
                 raise ValueError(f'{key}={value}: wants 0 <= {key}{" < 1" * below_one}')
         super().__init__(params, defaults)
-        self.run = torch.compile(run_all, fullgraph=True, dynamic=False) if compile else run_all
-        self.number = torch.tensor if compile else float        # a number that is a tensor can change without recompiling
+        self.defaults['compile'] = compile
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -89,8 +93,13 @@ class ListOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.run([step for group in self.param_groups
-                  for step in self.steps(group, [p for p in group['params'] if p.grad is not None])])
+        compile = self.defaults['compile']
+        work = []
+        for group in self.param_groups:
+            params = [p for p in group['params'] if p.grad is not None]
+            if params:                                  # a number that is a tensor changes without compiling again
+                work += self.work(group, params, torch.tensor if compile else float)
+        (compiled_run() if compile else run)(work)
         return loss
 
     def buffers(self, params, key, make=torch.zeros_like):
@@ -113,9 +122,9 @@ class SGDW(ListOptimizer):
     def __init__(self, params, lr, momentum=0.9, weight_decay=0.0, compile=False):
         super().__init__(params, compile, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
-    def steps(self, group, params):
+    def work(self, group, params, scalar):
         yield (sgdw_step, params, [p.grad for p in params], self.buffers(params, 'momentum_buffer'),
-               self.number(group['lr']), group['weight_decay'], group['momentum'])
+               scalar(group['lr']), group['weight_decay'], group['momentum'])
 
 
 class Lion(ListOptimizer):
@@ -129,9 +138,9 @@ class Lion(ListOptimizer):
     def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0, compile=False):
         super().__init__(params, compile, lr=lr, betas=betas, weight_decay=weight_decay)
 
-    def steps(self, group, params):
+    def work(self, group, params, scalar):
         yield (lion_step, params, [p.grad for p in params], self.buffers(params, 'exp_avg'),
-               self.number(group['lr']), group['weight_decay'], *group['betas'])
+               scalar(group['lr']), group['weight_decay'], *group['betas'])
 
 
 class AdamMini(ListOptimizer):
@@ -146,22 +155,24 @@ class AdamMini(ListOptimizer):
     """
 
     def __init__(self, params, lr, head_dim, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, compile=False):
-        super().__init__(params, compile, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-        self.blocks = {}
+        if head_dim < 1:
+            raise ValueError(f'head_dim={head_dim}: wants at least 1')
+        super().__init__(params, compile, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, head_dim=head_dim)
         for group in self.param_groups:
             if 'param_names' not in group:
                 raise ValueError('AdamMini knows the blocks by their names: give it param_groups(model, weight_decay)')
             for name, p in zip(group['param_names'], group['params']):
-                self.blocks[p] = num_blocks(name, p, head_dim)
+                num_blocks(name, p, head_dim)           # or it raises
 
-    def steps(self, group, params):
+    def work(self, group, params, scalar):
+        names = dict(zip(group['params'], group['param_names']))
         for p in params:
             self.state[p]['step'] = self.state[p].get('step', 0) + 1
         for t in {self.state[p]['step'] for p in params}:       # one, but where a parameter was without gradients
             ps = [p for p in params if self.state[p]['step'] == t]
-            yield (adam_mini_step, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'),
-                   self.buffers(ps, 'exp_avg_sq', lambda p: p.new_zeros(self.blocks[p], 1)), self.number(group['lr']),
-                   group['weight_decay'], *group['betas'], group['eps'], *(self.number(1 - beta ** t) for beta in group['betas']))
+            moments = self.buffers(ps, 'exp_avg_sq', lambda p: p.new_zeros(num_blocks(names[p], p, group['head_dim']), 1))
+            yield (adam_mini_step, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'), moments, scalar(group['lr']),
+                   group['weight_decay'], *group['betas'], group['eps'], *(scalar(1 - beta ** t) for beta in group['betas']))
 
 
 def num_blocks(name, p, head_dim):
@@ -199,16 +210,17 @@ def lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, dec
     """The learning rate of iteration `it`, the first being 0, of a block type whose Blockwise LR is `ratio` times the base.
 
     'ramp' lets its warm-up go on, at the base's slope, up to ratio · learning_rate; all types then decay to one min_lr
-    (the code of sharpness disparity). 'jump' multiplies the base's whole schedule by ratio once the warm-up is over (its text).
+    (the code of sharpness disparity). 'jump' multiplies the base's rate by ratio once the warm-up is over, and so its min_lr
+    too (their text).
     """
     if blockwise == 'jump':
         lr = lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac)
         return lr if it < warmup_iters else ratio * lr
-    peak, warmup = ratio * learning_rate, ratio * (warmup_iters + 1) - 1
+    peak, warmup = ratio * learning_rate, max(0.0, ratio * (warmup_iters + 1) - 1)
     # 1) linear warm-up
     if it < warmup:
         return learning_rate * (it + 1) / (warmup_iters + 1)
-    # 2) the schedule, 'wsd' being stable until its last decay_frac, 3) and from lr_decay_iters on, min_lr
+    # 2) the schedule, 'wsd' being stable until its last decay_frac, 3) and min_lr from lr_decay_iters on
     begin = max(warmup, (1 - decay_frac) * lr_decay_iters) if schedule == 'wsd' else warmup
     progress = min(1.0, max(0.0, it - begin) / max(1, lr_decay_iters - begin))
     floor = min(min_lr, peak)

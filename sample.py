@@ -32,7 +32,6 @@ config = configure(globals())
 at_least(config, num_samples=1, max_new_tokens=1, top_k=0, seed=0)
 device = pick_device(device)
 dtype = pick_dtype(dtype, device)
-torch.manual_seed(seed)
 
 if init_from == 'resume':
     path = os.path.join(out_dir, checkpoint)
@@ -47,6 +46,7 @@ else:
     model = GPT.from_pretrained(init_from)
     tokenizer = load_tokenizer('gpt2' if init_from in OPENAI_MODELS else init_from)
 model.to(device).eval()
+torch.manual_seed(seed)                                 # here, so that the draws do not depend on how a model is made
 
 if start.startswith('FILE:'):
     with open(start[5:], encoding='utf-8') as f:

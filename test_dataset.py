@@ -151,7 +151,7 @@ def test_data_set_of_ones_own_needs_no_prepare():
 def test_damaged_meta(text):
     make(range(20))
     Path('data/tiny/meta.json').write_text(text)
-    with pytest.raises(ValueError, match='data/tiny/meta.json is damaged: run  python data/tiny/prepare.py'):
+    with pytest.raises(ValueError, match='data/tiny/meta.json is damaged: prepare data/tiny again'):
         tokens()
 
 
@@ -163,7 +163,7 @@ def test_damaged_tokens(split, damage):
     path = Path(f'data/tiny/{split}.bin')
     content = path.read_bytes()
     path.unlink() if damage == 'gone' else path.write_bytes(content[:-2] if damage == 'cut' else content + b'\0\0')
-    with pytest.raises(ValueError, match=f'data/tiny/{split}.bin has .*python data/tiny/prepare.py'):
+    with pytest.raises(ValueError, match=f'data/tiny/{split}.bin has .*: prepare data/tiny again'):
         tokens(split=split)
 
 

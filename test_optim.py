@@ -2,6 +2,7 @@
 optim.py: the optimizers against their definitions in plain float64 lines, the partition of a model's parameters, and
 the schedules against values worked out by hand.
 """
+import copy
 import math
 import re
 import runpy
@@ -292,6 +293,20 @@ def test_compiled_step(name):
     assert torch._dynamo.utils.counters['stats']['unique_graphs'] == 1
 
 
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_a_copy_goes_on_by_itself(name):
+    """A deep copy of model and optimizer, as an experiment that branches makes it, steps as the original does"""
+    model = small_gpt('s5')
+    optimizer = make(name, model)
+    backward(model, 0)
+    optimizer.step()
+    copies = copy.deepcopy((model, optimizer))
+    for a_model, an_optimizer in ((model, optimizer), copies):
+        backward(a_model, 1)
+        an_optimizer.step()
+    assert equal(model, copies[0])
+
+
 # ----------------------------------------------------------------------------- groups
 
 def kind_of(name):
@@ -424,7 +439,7 @@ def ramp(it, ratio, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iter
     slope, peak = learning_rate / (warmup_iters + 1), ratio * learning_rate
     if slope * (it + 1) < peak:
         return slope * (it + 1)
-    start = peak / slope - 1
+    start = max(0, peak / slope - 1)
     if schedule == 'wsd':
         start = max(start, lr_decay_iters - decay_frac * lr_decay_iters)
     if schedule == 'constant' or it < start:

@@ -70,15 +70,31 @@ def test_text_is_shown_as_it_grows(run, monkeypatch, capsys):
     assert capsys.readouterr().out == '\ufffd\n---------------\nnaïve\rsame bits\n'
 
 
+def run_of_another(run, name, vocab_size, tokenizer, **more):
+    """out-<name>: the run as if it were of a data set with another tokenizer."""
+    os.makedirs(run / 'data' / name)
+    write_tokens(run / 'data' / name, {split: [range(9)] for split in ('train', 'val')}, vocab_size, tokenizer, **more)
+    state = torch.load(run / 'out-tiny' / 'best.pt', weights_only=True)
+    state['config']['dataset'] = name
+    os.makedirs(run / f'out-{name}')
+    torch.save(state, run / f'out-{name}' / 'best.pt')
+
+
+def test_the_prompt_stays_as_it_was_typed(run, tmp_path, monkeypatch, capsys):
+    """Also where the tokenizer knows it by other letters, and by more of them"""
+    pytest.importorskip('transformers')
+    folder = hugging_face_folder(tmp_path, normalizer='NFKC')
+    run_of_another(run, 'changed', 258, folder)
+    monkeypatch.setattr(GPT, 'stream', lambda self, ids, *how: iter([torch.tensor([[256]])] * 2))
+    capsys.readouterr()
+    sample_here(run, monkeypatch, '--out_dir=out-changed', '--start=ﬁne \u2460', '--num_samples=1')
+    assert capsys.readouterr().out == 'ﬁne \u2460abab\n'
+
+
 def test_characters(run, monkeypatch, capsys):
     """A data set of characters: its table comes from meta.json, and a prompt with others names them"""
     chars = ''.join(sorted(set(TEXT)))
-    os.makedirs(run / 'data' / 'letters')
-    write_tokens(run / 'data' / 'letters', {split: [range(9)] for split in ('train', 'val')}, len(chars), 'char', chars=chars)
-    state = torch.load(run / 'out-tiny' / 'best.pt', weights_only=True)
-    state['config']['dataset'] = 'letters'
-    os.makedirs(run / 'out-letters')
-    torch.save(state, run / 'out-letters' / 'best.pt')
+    run_of_another(run, 'letters', len(chars), 'char', chars=chars)
     capsys.readouterr()
     sample_here(run, monkeypatch, '--out_dir=out-letters', '--start=café', '--num_samples=1', '--max_new_tokens=300')
     out = capsys.readouterr().out

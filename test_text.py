@@ -5,12 +5,14 @@ once and in their order, whatever the tokenizer and however many processes; and 
 import importlib
 import io
 import json
+import multiprocessing
 import os
 import runpy
 import shutil
 import signal
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -39,18 +41,21 @@ ENCODING_CONSTRUCTORS = {'tiny': lambda: encoding('tiny', 258), 'wide': lambda: 
 '''
 
 
-def hugging_face_folder(folder, end=None):
-    """A byte-level BPE with two merges, as Hugging Face's tokenizers are saved; one that adds its end, if it has one."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+def hugging_face_folder(folder, end=None, normalizer=None):
+    """A byte-level BPE with two merges, as Hugging Face's tokenizers are saved. It adds its end, if it has one; it removes
+    the space before a comma, unless it is told not to."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
     vocabulary = [*sorted(pre_tokenizers.ByteLevel.alphabet()), 'ab', 'abc']
     bpe = Tokenizer(models.BPE({piece: i for i, piece in enumerate(vocabulary)}, [('a', 'b'), ('ab', 'c')]))
     bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    if normalizer:
+        bpe.normalizer = getattr(normalizers, normalizer)()
     if end:
         bpe.add_special_tokens([end])
         bpe.post_processor = processors.TemplateProcessing(single=f'$A {end}', special_tokens=[(end, bpe.token_to_id(end))])
-    PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=end, model_max_length=16, clean_up_tokenization_spaces=True
-                            ).save_pretrained(folder)
+    cleans = dict(clean_up_tokenization_spaces=True, clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output=True)
+    PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=end, model_max_length=16, **cleans).save_pretrained(folder)
     return str(folder)
 
 
@@ -163,10 +168,22 @@ def test_merges_are_used(name):
     assert len(tokenizer_of(name).encode('abcab')) == 2
 
 
-def test_text_cannot_end_a_document():
-    """The end of text, spelt out in somebody's document, is ten letters and some signs"""
-    ids = load_tokenizer('tiny').encode(END)
-    assert 258 not in ids and load_tokenizer('tiny').decode(ids) == load_tokenizer('tiny').decode([258]) == END
+def test_a_document_may_be_longer_than_a_models_positions(caplog):
+    """Without a warning of each, as the tokenizer's own model does not come into it"""
+    logging = pytest.importorskip('transformers').utils.logging
+    logging.enable_propagation()
+    assert len(tokenizer_of('ending').encode('x' * 17)) == 17
+    logging.disable_propagation()
+    assert caplog.text == ''
+
+
+@pytest.mark.parametrize('name', ['tiny', 'ending'])
+def test_text_cannot_end_a_document(name):
+    """The end of a document, spelt out in somebody's text as HTML's </s> is, is letters and signs"""
+    tokenizer = tokenizer_of(name)
+    end = tokenizer.decode([tokenizer.end])
+    ids = tokenizer.encode(end)
+    assert end and tokenizer.end not in ids and tokenizer.decode(ids) == end
 
 
 def test_offline_tiktoken_is_one_line(monkeypatch):
@@ -233,17 +250,55 @@ def test_damaged_parquet():
             list(TextFiles([write(f'{name}.parquet', damaged)]))
 
 
+def test_names_and_blank_lines(tmp_path):
+    """A name may have brackets, a file that two patterns match counts once, and blank lines are none"""
+    write('a[1].txt', 'a')
+    write('b.jsonl', b'{"text": "b"}\n\n{"text": "c"}\n  \n')
+    assert list(TextFiles(['a[1].txt', '*.txt', 'b.jsonl', '*.jsonl'])) == ['a', 'b', 'c']
+
+
+@pytest.mark.parametrize('value', [None, 3])
+def test_rows_without_a_text(value):
+    write_parquet('null.parquet', [None, None] if value is None else [1, 2])
+    with pytest.raises(ValueError, match="null.parquet, row 1: wants a text in 'text'"):
+        list(TextFiles(['null.parquet']))
+
+
+def test_no_text_at_all(folder):
+    """An empty file must not pass for a data set"""
+    with pytest.raises(ValueError, match='nothing to write into train.bin'):
+        write_text(folder, {'train': [''], 'val': ['']}, 'char', 1)
+    assert list(Path(folder).iterdir()) == []
+
+
+class Kills(list):
+    """Documents that come while a system that is short of memory kills the processes."""
+
+    def __iter__(self):
+        yield 'a' * 2 ** 18
+        for child in multiprocessing.active_children():
+            child.kill()
+        yield from ['b' * 2 ** 18] * 100
+
+
+def test_a_process_that_dies_ends_all(folder):
+    """With an error, where it might wait forever"""
+    with pytest.raises(OSError, match='a process died'):
+        write_text(folder, {'train': Kills(['a'] * 101), 'val': ['a']}, 'bytes', 2)
+    assert list(Path(folder).iterdir()) == []
+
+
 @pytest.mark.parametrize('pattern, says', [
     ('nothing/*.txt', "'nothing/*.txt' matches no file"),
     ('in.csv', "'in.csv' is none of .txt, .jsonl, .parquet"),
     ('in', "'in' is none of .txt, .jsonl, .parquet"),
-    ('broken.jsonl', "broken.jsonl, line 3: wants a JSON object with a text in 'text'"),
-    ('lacks.jsonl', "lacks.jsonl, line 2: wants a JSON object with a text in 'text'"),
-    ('number.jsonl', "number.jsonl, line 1: wants a JSON object with a text in 'text'"),
-    ('list.jsonl', "list.jsonl, line 1: wants a JSON object with a text in 'text'"),
-    ('latin.jsonl', "latin.jsonl, line 1: wants a JSON object with a text in 'text'"),
+    ('broken.jsonl', "broken.jsonl, line 3: wants a text in 'text'"),
+    ('lacks.jsonl', "lacks.jsonl, line 2: wants a text in 'text'"),
+    ('number.jsonl', "number.jsonl, line 1: wants a text in 'text'"),
+    ('list.jsonl', "list.jsonl, line 1: wants a text in 'text'"),
+    ('latin.jsonl', "latin.jsonl, line 1: wants a text in 'text'"),
     ('latin.txt', 'latin.txt is not UTF-8'),
-    ('body.parquet', "body.parquet: wants a parquet file with a column 'text'"),
+    ('body.parquet', "body.parquet: wants a parquet file, undamaged, with a column 'text'"),
 ])
 def test_what_cannot_be_read(pattern, says):
     """Names the file, the line, and what is wanted there"""
@@ -347,6 +402,15 @@ def test_tokens_are_those_of_a_plain_loop(name, folder):
     assert sorted(os.listdir(folder)) == ['meta.json', 'train.bin', 'val.bin']
 
 
+def test_pieces_end_with_lines(monkeypatch):
+    """At most so many characters each; behind a line, where there is one to cut behind; the last one says that it is it"""
+    monkeypatch.setattr(text, 'PIECE', 8)
+    found = pieces(['', 'a' * 8, 'ab\ncd\nefgh', '0123456789', 'ab\n' * 3, '\n' + 'c' * 9])
+    assert list(islice(found, 20)) == [
+        ('', True), ('a' * 8, True), ('ab\ncd\n', False), ('efgh', True), ('01234567', False), ('89', True),
+        ('ab\nab\n', False), ('ab\n', True), ('\n', False), ('c' * 8, False), ('c', True)]
+
+
 @pytest.mark.parametrize('processes', [0, 1])
 @pytest.mark.parametrize('name', ['bytes', 'tiny', 'ending'])
 def test_long_documents_are_cut_and_lose_nothing(name, processes, folder, monkeypatch):
@@ -360,14 +424,6 @@ def test_long_documents_are_cut_and_lose_nothing(name, processes, folder, monkey
         assert documents(ids[part], tokenizer) == splits[part]
 
 
-def test_pieces_end_with_lines(monkeypatch):
-    """At most so many characters each; behind a line, where there is one to cut behind; the last one says that it is it"""
-    monkeypatch.setattr(text, 'PIECE', 8)
-    assert list(pieces(['', 'a' * 8, 'ab\ncd\nefgh', '0123456789', 'ab\n' * 3, '\n' + 'c' * 9])) == [
-        ('', True), ('a' * 8, True), ('ab\ncd\n', False), ('efgh', True), ('01234567', False), ('89', True),
-        ('ab\nab\n', False), ('ab\n', True), ('\n', False), ('c' * 8, False), ('c', True)]
-
-
 class Breaks(list):
     """Documents that cannot be read to their end."""
 
@@ -377,13 +433,13 @@ class Breaks(list):
 
 
 @pytest.mark.parametrize('part', ['train', 'val'])
-@pytest.mark.parametrize('how, says', [(Breaks(['a'] * 40), 'unreadable'), (['a'] * 40 + ['\ud800'], 'surrogates')])
+@pytest.mark.parametrize('how, says', [(Breaks(['a'] * 40), 'unreadable'), (['a'] * 40 + [b'bytes'], 'encode')])
 def test_a_failure_leaves_what_was_there(part, how, says, folder):
     """While the documents are read, here, or while they are encoded, in another process"""
     splits = {'train': ['before'], 'val': ['the failure']}
     write_text(folder, splits, 'bytes', 1)
     before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises((ValueError, AttributeError), match=says):
         write_text(folder, {**splits, part: how}, 'bytes', 2)
     assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
 
@@ -403,7 +459,8 @@ class Documents(list):
             yield 'text'
 
 
-text.write_text('data/mine', {'train': Documents(), 'val': ['text']}, 'bytes', 2)
+if __name__ == '__main__':
+    text.write_text('data/mine', {'train': Documents(), 'val': ['text']}, 'bytes', 2)
 '''
 
 

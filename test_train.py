@@ -254,10 +254,13 @@ def test_blockwise_rates_and_their_resumption(place, optimizer, blockwise):
     one that was never stopped, bit for bit"""
     keys = {**TINY, **RATIOS, 'optimizer': optimizer, 'blockwise': blockwise, 'weight_decay': 0.5}
     out, _ = train(place, *flags(**keys, out_dir=f'{optimizer}-whole'))
+    counted = []
     for kind, tensors, ratio in (('emb', 2, 10), ('qk', 4, 8), ('vo', 4, 4), ('ffn', 4, 6), ('norm', 5, 1)):
         row, = [line.split() for line in out.splitlines() if line.startswith(kind + ' ')]
         assert row[1] == str(tensors) and row[3:] == [str(ratio), '0' if kind == 'norm' else '0.5']
+        counted.append(int(row[2].replace(',', '')))
     half, whole = place / f'{optimizer}-half', place / f'{optimizer}-whole'
+    assert sum(counted) == json.loads((whole / 'run.json').read_text())['parameters'] and 'LR ratio' in out
     train(place, *flags(**{**keys, 'max_iters': 10}, out_dir=half.name))
     rates = {9: checkpoint(half)['optimizer']['param_groups']}
     train(place, *flags(**keys, out_dir=half.name, init_from='resume'))
@@ -326,7 +329,7 @@ def error_of(place, monkeypatch, *arguments, **env):
 
 
 @pytest.mark.parametrize('wrong, says', [
-    (dict(init_from='resum'), "'resum' is neither one of gpt2, gpt2-medium"),
+    (dict(init_from='resum'), "init_from='resum': choose one of scratch, resume, gpt2"),
     (dict(optimizer='adam'), "optimizer='adam': choose one of adamw, sgdw, lion, adam_mini"),
     (dict(schedule='cos'), "schedule='cos': choose one of cosine, wsd, linear, constant"),
     (dict(blockwise='jumps'), "blockwise='jumps': choose one of ramp, jump"),
@@ -339,6 +342,7 @@ def error_of(place, monkeypatch, *arguments, **env):
     (dict(log_interval=-1), 'log_interval=-1: wants at least 1'),
     (dict(gradient_accumulation_steps=0), 'gradient_accumulation_steps=0: wants at least 1'),
     (dict(learning_rate=-1.0), 'learning_rate=-1.0: wants at least 0'),
+    (dict(r_head=2.0), 'r_head=2.0: with tie_weights=True the head is the embedding'),
     (dict(r_qk=-1.0), 'r_qk=-1.0: wants at least 0'),
     (dict(decay_frac=1.5), 'decay_frac=1.5: wants a share'),
     (dict(min_lr=0.02), 'min_lr=0.02 is above learning_rate=0.01'),

@@ -6,8 +6,10 @@ import json
 import math
 import os
 import signal
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
-from multiprocessing import Pool
 from typing import Callable, NamedTuple
 
 import numpy as np
@@ -31,7 +33,7 @@ class Tokenizer(NamedTuple):
 def load_tokenizer(name, chars=''):
     """bytes | char, whose table is `chars` | a name of tiktoken's | a name or a folder of Hugging Face's → Tokenizer"""
     if name == 'bytes':
-        return Tokenizer(lambda text: list(text.encode()),
+        return Tokenizer(lambda text: list(text.encode('utf-8', 'replace')),
                          lambda ids: bytes(i for i in ids if i < 256).decode('utf-8', 'replace'), vocab_size=256, end=0)
     if name == 'char':
         return char_tokenizer(chars)
@@ -59,14 +61,16 @@ def tiktoken_tokenizer(name):
         raise OSError(f'tokenizer={name!r}: tiktoken could not fetch its vocabulary ({type(error).__name__}); '
                       f'it needs the network once and keeps it under TIKTOKEN_CACHE_DIR') from error
 
-    def piece(i):
+    def known(look_up, otherwise):
         try:
-            return encoding.decode_single_token_bytes(i)
+            return look_up()
         except KeyError:
-            return b''
+            return otherwise
 
-    return Tokenizer(encoding.encode_ordinary, lambda ids: b''.join(map(piece, ids)).decode('utf-8', 'replace'),
-                     encoding.n_vocab, encoding.eot_token)
+    def decode(ids):
+        return b''.join(known(lambda: encoding.decode_single_token_bytes(i), b'') for i in ids).decode('utf-8', 'replace')
+
+    return Tokenizer(encoding.encode_ordinary, decode, encoding.n_vocab, known(lambda: encoding.eot_token, None))
 
 
 def hugging_face_tokenizer(name):
@@ -79,6 +83,7 @@ def hugging_face_tokenizer(name):
         raise ValueError(f"tokenizer={name!r} is none of {known}, and could not be loaded as one of Hugging Face's: "
                          f'{str(error).splitlines()[0]}') from error
     theirs.model_max_length = 10 ** 30          # documents may be as long as they are
+    theirs.split_special_tokens = True          # '</s>' in a text is text
     return Tokenizer(lambda text: theirs.encode(text, add_special_tokens=False),
                      lambda ids: theirs.decode([i for i in ids if i < len(theirs)], clean_up_tokenization_spaces=False),
                      len(theirs), theirs.eos_token_id)
@@ -86,7 +91,7 @@ def hugging_face_tokenizer(name):
 
 # ----------------------------------------------------------------------------- documents
 
-def from_hub(name, split, limit=0, processes=1, **where):
+def from_hub(name, split, limit=0, processes=0, **where):
     """The texts of a data set on the Hugging Face Hub. With a limit its first documents, and no more than they are fetched."""
     from datasets import Dataset, load_dataset
     print(f'loading {name}, {split}', flush=True)
@@ -94,10 +99,11 @@ def from_hub(name, split, limit=0, processes=1, **where):
         if limit:
             rows = Dataset.from_list(list(load_dataset(name, split=split, streaming=True, **where).take(limit)))
         else:
-            rows = load_dataset(name, split=split, num_proc=processes, **where)
+            rows = load_dataset(name, split=split, num_proc=processes or os.cpu_count(), **where)
+    except ConnectionError as error:
+        raise OSError(f'could not reach {name} on the Hugging Face Hub: this needs the network') from error
     except OSError as error:
-        raise OSError(f'could not reach {name} on the Hugging Face Hub ({type(error).__name__}): '
-                      f'this needs the network') from error
+        raise OSError(f'could not load {name}: {" ".join(str(error).split())}') from error
     return rows['text']
 
 
@@ -105,25 +111,34 @@ class TextFiles:
     """The documents of files: each .txt is one; .jsonl and .parquet have one a row, in `column`. With a limit the first ones."""
 
     def __init__(self, patterns, column='text', limit=0):
-        self.column, self.limit, self.paths = column, limit, []
+        self.column, self.limit, paths = column, limit, []
         for pattern in patterns:
-            found = sorted(glob.glob(pattern, recursive=True))
+            found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
             if not found:
                 raise ValueError(f'{pattern!r} matches no file: name some .txt, .jsonl or .parquet')
-            self.paths += found
+            paths += found
+        self.paths = list(dict.fromkeys(paths))         # each once
         for path in self.paths:
             if os.path.splitext(path)[1] not in READERS:
                 raise ValueError(f'{path!r} is none of {", ".join(READERS)}')
 
     def __iter__(self):
-        documents = (text for path in self.paths for text in READERS[os.path.splitext(path)[1]](path, self.column))
-        return islice(documents, self.limit or None)
+        return islice(self.texts(), self.limit or None)
 
+    def texts(self):
+        for path in self.paths:
+            for place, text in READERS[os.path.splitext(path)[1]](path, self.column):
+                if not isinstance(text, str):
+                    raise ValueError(f'{path}, {place}: wants a text in {self.column!r}')
+                yield text
+
+
+# Readers yield (place, text) of each document; what is no text there is for TextFiles to refuse.
 
 def read_txt(path, column):
     try:
         with open(path, encoding='utf-8', newline='') as f:
-            yield f.read()
+            yield 'as a whole', f.read()
     except UnicodeDecodeError as error:
         raise ValueError(f'{path} is not UTF-8: {error}') from None
 
@@ -131,22 +146,24 @@ def read_txt(path, column):
 def read_jsonl(path, column):
     with open(path, 'rb') as f:
         for number, line in enumerate(f, 1):
-            try:
-                text = json.loads(line)[column]
-            except (ValueError, TypeError, KeyError):
-                text = None
-            if not isinstance(text, str):
-                raise ValueError(f'{path}, line {number}: wants a JSON object with a text in {column!r}')
-            yield text
+            if line.strip():
+                try:
+                    text = json.loads(line)[column]
+                except (ValueError, TypeError, KeyError):
+                    text = None
+                yield f'line {number}', text
 
 
 def read_parquet(path, column):
-    from pyarrow import ArrowInvalid, parquet
+    from pyarrow import ArrowException, parquet
     try:
+        number = 0
         for batch in parquet.ParquetFile(path).iter_batches(columns=[column]):
-            yield from batch.column(0).to_pylist()
-    except (ArrowInvalid, IndexError):
-        raise ValueError(f'{path}: wants a parquet file with a column {column!r}') from None
+            for text in batch.column(0).to_pylist():
+                number += 1
+                yield f'row {number}', text
+    except (ArrowException, IndexError, OSError):
+        raise ValueError(f'{path}: wants a parquet file, undamaged, with a column {column!r}') from None
 
 
 READERS = {'.txt': read_txt, '.jsonl': read_jsonl, '.parquet': read_parquet}
@@ -195,15 +212,44 @@ def pieces(documents):
         yield text[begin:], True
 
 
+def batches(pieces):
+    """Lists of pieces, of PIECE characters or little more."""
+    batch, size = [], 0
+    for text, last in pieces:
+        batch.append((text, last))
+        size += len(text)
+        if size >= PIECE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
 def start_worker(*tokenizer):
     global worker
     worker = load_tokenizer(*tokenizer)
     signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C is for the parent, which ends its workers
 
 
-def encode_piece(piece):
-    text, last = piece
-    return np.array(worker.encode(text) + [worker.end] * (last and worker.end is not None), dtype=np.uint32), last
+def encode(batch):
+    """The tokens of a batch, and how many documents end in it."""
+    ids = []
+    for text, last in batch:
+        ids += worker.encode(text)
+        if last and worker.end is not None:
+            ids.append(worker.end)
+    return np.array(ids, dtype=np.uint32), sum(last for _, last in batch)
+
+
+def in_order(pool, f, items, ahead):
+    """f of each item, computed by the pool, which is at most so many items ahead."""
+    waiting = deque()
+    for item in items:
+        waiting.append(pool.submit(f, item))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def write_text(folder, splits, tokenizer, processes=0):
@@ -215,13 +261,19 @@ def write_text(folder, splits, tokenizer, processes=0):
             chars.update(text)
     chars = ''.join(sorted(chars))
     vocab_size = load_tokenizer(tokenizer, chars).vocab_size        # here too, where an error is one line
-    with Pool(processes or os.cpu_count(), start_worker, (tokenizer, chars)) as pool:
+    processes = processes or os.cpu_count()
+    with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(tokenizer, chars)) as pool:
 
         def tokens(name):
             with tqdm(total=len(splits[name]), desc=name, unit=' documents') as bar:
-                for ids, last in pool.imap(encode_piece, pieces(splits[name]), chunksize=8):
-                    bar.update(last)
+                for ids, documents in in_order(pool, encode, batches(pieces(splits[name])), 4 * processes):
+                    bar.update(documents)
                     yield ids
 
-        more = {'chars': chars} if chars else {}
-        write_tokens(folder, {name: tokens(name) for name in SPLITS}, vocab_size, tokenizer, **more)
+        try:
+            more = {'chars': chars} if chars else {}
+            write_tokens(folder, {name: tokens(name) for name in SPLITS}, vocab_size, tokenizer, **more)
+        except BrokenProcessPool as error:
+            raise OSError('a process died that was tokenizing, for lack of memory perhaps: try fewer --processes') from error
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from configurator import at_least, configure
 from dataset import Tokens
 from device import autocast, pick_device, pick_dtype
-from model import BLOCK_TYPES, GPT, GPTConfig, load_checkpoint
+from model import BLOCK_TYPES, GPT, OPENAI_MODELS, GPTConfig, load_checkpoint
 from optim import OPTIMIZERS, SCHEDULES, lr_at, param_groups
 
 # ----------------------------------------------------------------------------- keys, beside those of GPTConfig
@@ -49,7 +49,7 @@ learning_rate = 6e-4                # peak
 max_iters = 600000                  # optimizer steps in all
 weight_decay = 1e-1                 # decoupled, on matrices only
 beta1 = 0.9                         # adamw, lion, adam_mini
-beta2 = 0.95                        # the same
+beta2 = 0.95                        # the same; config/optim/lion.py has what Lion wants
 momentum = 0.9                      # sgdw
 grad_clip = 1.0                     # largest norm of the whole gradient; 0: no clipping
 schedule = 'cosine'                 # cosine | wsd | linear | constant
@@ -86,11 +86,16 @@ if min_lr > learning_rate and schedule != 'constant':
     raise ValueError(f'min_lr={min_lr} is above learning_rate={learning_rate}: lower it too, or choose schedule=constant')
 model_config = GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
 pretrained, brought = None, {}
+if init_from not in ('scratch', 'resume', *OPENAI_MODELS) and not os.path.isdir(init_from):
+    raise ValueError(f'init_from={init_from!r}: choose one of scratch, resume, {", ".join(OPENAI_MODELS)}, or a folder '
+                     f"in Hugging Face's GPT-2 format")
 if init_from not in ('scratch', 'resume'):
     pretrained = GPT.from_pretrained(init_from, model_config.block_size, model_config.dropout)
     model_config = pretrained.config
     brought = dict(asdict(model_config).items() - config.items())       # where it differs from the keys, it wins
     config.update(brought)
+if model_config.tie_weights and r_head != 1:
+    raise ValueError(f'r_head={r_head}: with tie_weights=True the head is the embedding, set r_emb instead')
 
 # ----------------------------------------------------------------------------- ranks, device, data
 rank, local_rank, world_size = (int(os.environ.get(k, d)) for k, d in (('RANK', 0), ('LOCAL_RANK', 0), ('WORLD_SIZE', 1)))

@@ -24,5 +24,5 @@ if __name__ == '__main__':
         raise ValueError(f'files={files}: C4 has 1024 of them, choose from 1 to that')
     theirs = {'train': [f'en/c4-train.{i:05}-of-01024.json.gz' for i in range(files)],
               'val': ['en/c4-validation.00000-of-00008.json.gz']}
-    splits = {name: from_hub('allenai/c4', name, limit, data_files=theirs) for name in theirs}
+    splits = {name: from_hub('allenai/c4', name, limit, processes, data_files=theirs) for name in theirs}
     write_text(Path(__file__).parent, splits, tokenizer, processes)

@@ -19,5 +19,5 @@ if __name__ == '__main__':
     at_least(configure(globals()), limit=0, processes=0)
     load_tokenizer(tokenizer)           # should it be at fault, then before the documents are fetched
     theirs = {'train': 'train', 'val': 'validation'}
-    splits = {name: from_hub('JeanKaddour/minipile', theirs[name], limit) for name in theirs}
+    splits = {name: from_hub('JeanKaddour/minipile', theirs[name], limit, processes) for name in theirs}
     write_text(Path(__file__).parent, splits, tokenizer, processes)
