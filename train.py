@@ -65,6 +65,8 @@ r_vo = 1.0                          # of W_v and W_o
 blockwise = 'ramp'                  # ramp: warm-up goes on to the type's own peak | jump: r times the base after warm-up
 seed = 1337                         # weights and dropout
 data_seed = 1337                    # order of the training data
+measure_interval = 0                # iterations between the measurements of measure.py that go to measure.jsonl; 0: none
+measure_batches = 4                 # batches that a measurement reads, the same ones every time
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16: bfloat16 wherever the hardware computes it
 compile = True                      # torch.compile; on a CPU it needs a C++ compiler
@@ -79,7 +81,7 @@ for key, choices in {'optimizer': OPTIMIZERS, 'schedule': SCHEDULES, 'blockwise'
         raise ValueError(f'{key}={config[key]!r}: choose one of {", ".join(choices)}')
 at_least(config, eval_interval=1, eval_iters=1, log_interval=1, gradient_accumulation_steps=1, batch_size=1, max_iters=0,
          warmup_iters=0, lr_decay_iters=0, learning_rate=0, min_lr=0, weight_decay=0, grad_clip=0,
-         r_emb=0, r_head=0, r_qk=0, r_ffn=0, r_vo=0, seed=0, data_seed=0)
+         measure_interval=0, measure_batches=1, r_emb=0, r_head=0, r_qk=0, r_ffn=0, r_vo=0, seed=0, data_seed=0)
 if not 0 <= decay_frac <= 1:
     raise ValueError(f'decay_frac={decay_frac}: wants a share of the iterations, 0 <= decay_frac <= 1')
 if min_lr > learning_rate and schedule != 'constant':
@@ -110,7 +112,8 @@ data = {split: Tokens(dataset, split, block_size=model_config.block_size, vocab_
 micro_batches = range(rank * gradient_accumulation_steps // world_size, (rank + 1) * gradient_accumulation_steps // world_size)
 tokens_per_iter = gradient_accumulation_steps * batch_size * model_config.block_size
 
-path = {name: os.path.join(out_dir, name) for name in ('config.json', 'run.json', 'log.jsonl', 'ckpt.pt', 'best.pt')}
+path = {name: os.path.join(out_dir, name)
+        for name in ('config.json', 'run.json', 'log.jsonl', 'measure.jsonl', 'ckpt.pt', 'best.pt')}
 checkpoint = None
 if init_from == 'resume':
     if not os.path.exists(path['ckpt.pt']):
@@ -218,6 +221,16 @@ def save(it, best=False):
         os.replace(path['best.pt'] + '.tmp', path['best.pt'])
 
 
+def continue_rows(name):
+    """A file of JSON rows, open for the next one; the rows of iterations that come again are dropped."""
+    rows = []
+    if start and os.path.exists(path[name]):
+        with open(path[name], encoding='utf-8') as f:
+            rows = [line for line in f if line.endswith('}\n') and json.loads(line)['iter'] < start]
+    write_whole(path[name], lambda f: f.writelines(line.encode() for line in rows))
+    return open(path[name], 'a', encoding='utf-8')
+
+
 def rate(it, ratio=1.0):
     return lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters, decay_frac, ratio, blockwise)
 
@@ -256,12 +269,11 @@ for number in (signal.SIGINT, signal.SIGTERM):
 
 if master and not eval_only:
     os.makedirs(out_dir, exist_ok=True)
-    rows = []
-    if start and os.path.exists(path['log.jsonl']):     # what came after the checkpoint comes again
-        with open(path['log.jsonl'], encoding='utf-8') as f:
-            rows = [line for line in f if line.endswith('}\n') and json.loads(line)['iter'] < start]
-    write_whole(path['log.jsonl'], lambda f: f.writelines(line.encode() for line in rows))
-    log_file = open(path['log.jsonl'], 'a', encoding='utf-8')
+    log_file = continue_rows('log.jsonl')
+    if measure_interval:
+        from measure import IN_TRAINING, measure, update_sizes, write_row
+        measure_file = continue_rows('measure.jsonl')
+        measure_data = [to_device(*data['train'].read(starts)) for starts in data['train'].spread(measure_batches, batch_size)]
     write_whole(path['config.json'], lambda f: f.write(json.dumps(config, indent=1).encode()))
     run = dict(command=' '.join([sys.executable, *sys.argv]), ranks=world_size, device=str(device), dtype=str(dtype),
                machine=torch.cuda.get_device_name(device) if device.type == 'cuda' else f'{os.cpu_count()} CPU cores',
@@ -312,6 +324,13 @@ for it in range(start, max_iters + 1):
     for group in optimizer.param_groups:
         group['lr'] = rate(it, group['lr_ratio'])
 
+    measuring = measure_interval and it % measure_interval == 0 and master
+    if measuring:
+        t = time.perf_counter()
+        measured = measure(raw_model, measure_data, IN_TRAINING, seed)
+        before = {name: p.detach().clone() for name, p in raw_model.named_parameters()}
+        lap += time.perf_counter() - t
+
     loss_sum = torch.zeros((), device=device)
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j
@@ -328,6 +347,9 @@ for it in range(start, max_iters + 1):
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
+    if measuring:
+        write_row(measure_file, dict(iter=it, **measured, updates=update_sizes(before, raw_model)))
+        del measured, before
     watched = loss_sum if scaler.is_enabled() else loss_sum + grad_norm     # the scaler lives with gradients that overflow
     first_bad = torch.where(torch.isfinite(watched), first_bad, first_bad.clamp(max=it))
     lap_iters += 1
