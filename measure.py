@@ -229,15 +229,17 @@ def hidden(model, batches, rng):
     sums = None
     for x, _ in batches:
         states = torch.stack(stream(model, x)).flatten(2)           # (places, B, T·D)
-        rows = torch.stack((states.abs().mean(-1), states.var(-1), states.norm(dim=-1)), -1)        # (places, B, 3)
+        norm = states.norm(dim=-1)
+        rows = torch.stack((states.abs().mean(-1), states.var(-1), norm, norm.square()), -1)        # (places, B, 4)
         sums = rows.sum(1) if sums is None else sums + rows.sum(1)
-    ma, var, norm = (sums / sum(len(x) for x, _ in batches)).T.tolist()
+    ma, var, norm, square = (sums / sum(len(x) for x, _ in batches)).T.tolist()
     result = [dict(at=at, ma=m, var=v) for at, m, v in zip(places(model), ma, var)]
     if model.config.mid_norm and not model.config.post_norm:
         n = batches[0][0].size(1) * model.config.n_embd
         for k, row in enumerate(result):
             reach = k * model.config.residual_scale * largest_output(model)
-            row.update(ma_bound=norm[0] / math.sqrt(n) + reach, var_bound=(norm[0] + math.sqrt(n) * reach) ** 2 / (n - 1))
+            row.update(ma_bound=norm[0] / math.sqrt(n) + reach,         # the means of the bounds, as of what they bound
+                       var_bound=(square[0] + 2 * norm[0] * math.sqrt(n) * reach + n * reach ** 2) / (n - 1))
     return result
 
 

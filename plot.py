@@ -6,6 +6,7 @@ Pictures of runs, from their log.jsonl and from what measure.py found:
     python plot.py out-a out-b --what=gradients                 # or sharpness, hidden, …: see --help
 """
 import argparse
+import glob
 import json
 import math
 import os
@@ -47,18 +48,21 @@ def read_measured(folder, what):
 
 
 def label(folder):
-    """'out-a (s5, sgdw)': the folder, the fragment of config/arch that the run agrees with, and the optimizer."""
+    """'out-a (pre, residual_scale=0.1, sgdw)': the folder, the nearest fragment of config/arch and how the run differs from
+    it, if in no more than two keys, and the optimizer."""
     name = os.path.basename(os.path.normpath(folder))
     try:
         with open(os.path.join(folder, 'config.json'), encoding='utf-8') as f:
             config = json.load(f)
     except OSError:
         return name
-    for file in sorted(os.listdir(os.path.join(HERE, 'config', 'arch'))):
-        fragment = runpy.run_path(os.path.join(HERE, 'config', 'arch', file)) if file.endswith('.py') else None
-        if fragment and all(config.get(key) == value for key, value in fragment.items() if not key.startswith('_')):
-            return f'{name} ({file.removesuffix(".py")}, {config["optimizer"]})'
-    return f'{name} ({config["optimizer"]})'
+    candidates = []
+    for path in sorted(glob.glob(os.path.join(HERE, 'config', 'arch', '*.py'))):
+        fragment = {key: value for key, value in runpy.run_path(path).items() if not key.startswith('_')}
+        differs = [f'{key}={config.get(key)}' for key, value in fragment.items() if config.get(key) != value]
+        candidates.append([os.path.basename(path).removesuffix('.py'), *differs])
+    nearest = min(candidates, key=len)
+    return f'{name} ({", ".join([*(nearest if len(nearest) <= 3 else []), config["optimizer"]])})'
 
 
 # ----------------------------------------------------------------------------- pictures: each takes folders, returns a figure
@@ -181,6 +185,7 @@ def along_layers(folders, what, keys, ylabel):
     for ax in axes[0]:
         ax.set_yscale('log')
         ax.set_xlabel('block')
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend(fontsize=7)
     axes[0, 0].set_ylabel(ylabel)
     return figure
@@ -205,6 +210,7 @@ def plot_parameters(folders):
     axes[0, 0].legend(fontsize=7)
     for ax in axes[-1]:
         ax.set_xlabel('block')
+        ax.xaxis.get_major_locator().set_params(integer=True)
     for ax in axes[:, 0]:
         ax.set_ylabel('spectral norm')
     return figure
@@ -224,6 +230,7 @@ def plot_attention(folders):
     for ax, name in zip(axes[0], ('largest attention logit', 'mean entropy of attention (nats)')):
         ax.set_ylabel(name)
         ax.set_xlabel('block')
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend(fontsize=7)
     return figure
 
@@ -264,7 +271,8 @@ def plot_preflight(folders):
         ax.set_yticks(range(len(effects)), effects)
         ax.set_title(label(folder), fontsize=10)
         grown = measured['growth']['as is']
-        ax.set_xlabel('\n'.join(f'{key.upper()} along the depth: {g["shape"]}, power {g["power"]:.2f}' for key, g in grown.items()))
+        ax.set_xlabel('\n'.join(f'{key.upper()} along the depth: {g["shape"]}, power {g["power"]:.2f}'
+                                for key, g in grown.items()))
     figure.colorbar(image, ax=axes.ravel().tolist(), label='exponent', shrink=0.5)
     return figure
 

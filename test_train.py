@@ -22,6 +22,7 @@ import torch
 
 from dataset import write_tokens
 from model import GPT, GPTConfig
+from test_measure import assert_alike
 
 ROOT = Path(__file__).resolve().parent
 FILES = ('best.pt', 'ckpt.pt', 'config.json', 'log.jsonl', 'run.json')
@@ -492,3 +493,50 @@ def test_pretrained_that_cannot_be_reached(place):
     out, err = train(place, *flags(**{**TINY, 'init_from': 'gpt2'}, out_dir='wrong'), code=1, HF_HUB_OFFLINE='1', HF_HOME='empty')
     assert out == '' and err.startswith("error: could not load 'gpt2'") and err.count('\n') == 1
     assert not (place / 'wrong').exists()
+
+
+# ----------------------------------------------------------------------------- measuring while training
+
+def measured(run):
+    return [json.loads(line) for line in (run / 'measure.jsonl').read_text(encoding='utf-8').splitlines()]
+
+
+def test_measuring_changes_nothing(place):
+    """Not a bit of a run with dropout, here one that is stopped and resumed; measure.jsonl then has its rows once; and those of
+    two ranks are the same, but for where a power iteration starts and a count of a bin"""
+    keys = {**TINY, 'dropout': 0.2, 'max_iters': 10}
+    train(place, *flags(**keys, out_dir='unmeasured'))
+    assert not (place / 'unmeasured' / 'measure.jsonl').exists()
+    run, ranks = place / 'measured', place / 'measured-ranks'
+    train(place, *flags(**{**keys, 'measure_interval': 3, 'measure_batches': 2, 'max_iters': 5}, out_dir=run.name))
+    assert [row['iter'] for row in measured(run)] == [0, 3]
+    first = (run / 'measure.jsonl').read_text()
+    with open(run / 'measure.jsonl', 'a') as f:
+        f.write('{"iter": 6}\n{"iter": 9, "gra')             # as if it had gone on, and was killed
+    train(place, f'{run.name}/config.json', '--init_from=resume', '--max_iters=10')
+    assert (run / 'measure.jsonl').read_text().startswith(first) and [row['iter'] for row in measured(run)] == [0, 3, 6, 9]
+    assert rows(run) == rows(place / 'unmeasured')
+    ours, theirs = checkpoint(run), checkpoint(place / 'unmeasured')
+    assert all(torch.equal(ours['model'][name], theirs['model'][name]) for name in theirs['model'])
+
+    train(place, f'{run.name}/config.json', f'--out_dir={ranks.name}', ranks=2)
+    assert [row['iter'] for row in measured(ranks)] == [0, 3, 6, 9]
+    for a, b in zip(measured(run), measured(ranks)):
+        assert set(a) == {'iter', 'gradients', 'sharpness', 'hidden', 'parameters', 'attention', 'updates'}
+        for name in ('hidden', 'attention', 'updates', 'parameters'):
+            assert_alike(a[name], b[name], rel=0.1, abs=1e-3)
+        for kind, stats in a['sharpness'].items():
+            assert stats['log10_mean'] == pytest.approx(b['sharpness'][kind]['log10_mean'], abs=0.01)
+        for kind, stats in a['gradients'].items():
+            assert stats['p50'] == pytest.approx(b['gradients'][kind]['p50'], rel=0.02)
+    assert measured(run)[0]['updates']['qk'] > 0
+    assert measured(run)[-1]['sharpness']['ffn']['log10_mean'] != measured(run)[0]['sharpness']['ffn']['log10_mean']
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason='no labels can be drawn from NaN: a traceback, not exit code 3')
+def test_divergence_while_measuring(place):
+    """The weights are no numbers before the log, which comes every ten iterations, notices it"""
+    keys = {**TINY, 'optimizer': 'sgdw', 'learning_rate': 1e6, 'grad_clip': 0.0, 'warmup_iters': 0, 'eval_interval': 50,
+            'schedule': 'constant', 'log_interval': 10, 'measure_interval': 1}
+    _, err = train(place, ROOT / 'config' / 'arch' / 'off.py', *flags(**keys, out_dir='diverged-measured'), code=3)
+    assert err.count('\n') == 1 and 'diverged' in err
