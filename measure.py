@@ -262,7 +262,7 @@ def parameters(model, batches, rng):
     for name, parameter in model.named_parameters():
         p = parameter.detach()
         if kind_and_layer(name):
-            v = WARM[parameter] if parameter in WARM else torch.randn(p.size(1), generator=rng, device=p.device)
+            v = WARM[parameter] if parameter in WARM else torch.randn(p.size(1), generator=rng, device=p.device, dtype=p.dtype)
             spectral, WARM[parameter] = top_singular_value(lambda v: p @ v, lambda u: p.T @ u, v)
             result[kind_and_layer(name)[0]].append(dict(frobenius=p.norm().item(), spectral=spectral))
         elif block_type(name) == 'norm' and name.endswith('weight'):
@@ -320,7 +320,7 @@ def sensitivity(model, batches, rng):
     """Spectral norm of ∂block(X)/∂X and of each branch's, at one sequence, layer by layer; and the factor by which the branch's
     changes where W_o or W_2 grows SCALING times (LN stability: that factor with Pre-LN, P7; 1 with Peri-LN, P8)."""
     states = stream(model, batches[0][0][:1])
-    start = torch.randn(states[0].shape, generator=rng, device=rng.device)
+    start = torch.randn(states[0].shape, generator=rng, device=rng.device, dtype=states[0].dtype)
     rows = []
     for i, block in enumerate(model.h):
         at_attn, at_ffn = states[2 * i], states[2 * i + 1]
@@ -329,7 +329,7 @@ def sensitivity(model, batches, rng):
                                    ('ffn', ffn_branch(block), at_ffn, block.ffn.w2)):
             row[name] = jacobian_norm(branch, x, start)
             with scaled([w.weight], SCALING):
-                row[f'{name}_answer'] = jacobian_norm(branch, x, start) / row[name]
+                row[f'{name}_answer'] = jacobian_norm(branch, x, start) / row[name] if row[name] else math.nan
         rows.append(row)
     return rows
 
@@ -394,9 +394,11 @@ def effects(model, batch, seed):
     return {name: float(value) for name, value in result.items()}
 
 
-def slope(xs, ys):
-    """Of the least-squares line through the points; and the root mean square of what it misses."""
-    xs, ys = torch.tensor(xs, dtype=torch.float64), torch.tensor(ys, dtype=torch.float64)
+def slope(xs, sizes):
+    """Of the least-squares line through (x, log size), and the root mean square of what it misses; NaN where a size is 0."""
+    if min(sizes) <= 0:
+        return math.nan, math.nan
+    xs, ys = torch.tensor(xs, dtype=torch.float64), torch.tensor(sizes, dtype=torch.float64).log()
     centred = xs - xs.mean()
     b = (centred @ (ys - ys.mean()) / (centred @ centred)).item()
     return b, (ys - ys.mean() - b * centred).square().mean().sqrt().item()
@@ -404,10 +406,11 @@ def slope(xs, ys):
 
 def growth(sizes):
     """How a positive quantity grows from the first layer on: its power of the layer, its factor a layer, and which it is."""
-    logs, layers = [math.log(size) for size in sizes], range(1, len(sizes) + 1)
-    power, miss_of_power = slope([math.log(layer) for layer in layers], logs)
-    rate, miss_of_rate = slope(list(layers), logs)
-    shape = ('flat' if power < 0.15 else 'exponential' if miss_of_rate < miss_of_power and power > 1.2 else
+    layers = range(1, len(sizes) + 1)
+    power, miss_of_power = slope([math.log(layer) for layer in layers], sizes)
+    rate, miss_of_rate = slope(list(layers), sizes)
+    shape = ('unknown' if math.isnan(power) else 'flat' if power < 0.15 else
+             'exponential' if miss_of_rate < miss_of_power and power > 1.2 else
              '√depth' if power < 0.75 else 'linear' if power < 1.3 else 'faster than linear')
     return dict(power=power, factor_per_layer=math.exp(rate), shape=shape)
 
@@ -427,8 +430,7 @@ def preflight(model, batches, rng):
         for factor in FACTORS[1:]:
             with amplified(model, cause, factor):
                 sizes.append(effects(model, batch, seed))
-        invariance[cause] = {name: slope([math.log(c) for c in FACTORS], [math.log(s[name]) for s in sizes])[0]
-                             for name in unscaled}
+        invariance[cause] = {name: slope([math.log(c) for c in FACTORS], [s[name] for s in sizes])[0] for name in unscaled}
     grown = {}
     for name, factor in (('as is', 1.0), ('blocks × 10', 10.0)):
         with scaled([p for n, p in model.named_parameters() if kind_and_layer(n)], factor):

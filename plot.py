@@ -47,6 +47,11 @@ def read_measured(folder, what):
     return measured[what]
 
 
+def number(value):
+    """What measure.py wrote, where null is what was not finite."""
+    return math.nan if value is None else value
+
+
 def label(folder):
     """'out-a (pre, residual_scale=0.1, sgdw)': the folder, the nearest fragment of config/arch and how the run differs from
     it, if in no more than two keys, and the optimizer."""
@@ -115,9 +120,9 @@ def plot_gradients(folders):
         for ax, kind in zip(axes.flat, ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')):
             ax.set_title(f'$W_{kind[1]}$')
             if kind in measured:                        # W_k is W_q in tied L2 attention
-                tail, kurtosis = measured[kind]['tail'], measured[kind]['kurtosis']
+                tail, kurtosis = number(measured[kind]['tail']), number(measured[kind]['kurtosis'])
                 shares(ax, measured[kind]['histogram'], color=COLORS[i % len(COLORS)],
-                       label=f'{label(folder)}\np99.9/p50 {tail or math.nan:.3g}, kurtosis {kurtosis or math.nan:.3g}')
+                       label=f'{label(folder)}\np99.9/p50 {tail:.3g}, kurtosis {kurtosis:.3g}')
                 ax.legend(fontsize=6)
     for ax in axes[-1]:
         ax.set_xlabel('log₁₀ |gradient|')
@@ -135,9 +140,9 @@ def plot_sharpness(folders):
         measured = read_measured(folder, 'sharpness')
         for kind in [kind for kind in TYPES if kind in measured]:
             shares(axes[0, i], measured[kind]['histogram'], color=TYPES[kind],
-                   label=f'{kind}: {measured[kind]["log10_mean"]:.2f}')
-            axes[0, i].plot(measured[kind]['log10_mean'], 0, 'o', color=TYPES[kind], clip_on=False)
-            rows = [(row['iter'], row['sharpness'][kind]['log10_mean']) for row in over_time[i] if 'sharpness' in row]
+                   label=f'{kind}: {number(measured[kind]["log10_mean"]):.2f}')
+            axes[0, i].plot(number(measured[kind]['log10_mean']), 0, 'o', color=TYPES[kind], clip_on=False)
+            rows = [(row['iter'], number(row['sharpness'][kind]['log10_mean'])) for row in over_time[i] if 'sharpness' in row]
             if rows:
                 axes[1, i].plot(*zip(*rows), color=TYPES[kind], marker='o', markersize=3, label=kind)
         axes[0, i].set_title(label(folder))
@@ -252,6 +257,8 @@ def plot_drift(folders):
 
 def plot_preflight(folders):
     """The invariance matrix: the exponent with which a row answers to a column. White is immune."""
+    found = [read_measured(folder, 'preflight')['invariance'] for folder in folders]
+    effects = list(dict.fromkeys(effect for invariance in found for row in invariance.values() for effect in row))
     columns = min(4, len(folders))
     rows = math.ceil(len(folders) / columns)
     figure, axes = plt.subplots(rows, columns, figsize=(4 * columns + 1.5, 5 * rows), layout='constrained', squeeze=False,
@@ -260,18 +267,18 @@ def plot_preflight(folders):
         ax.set_visible(False)
     for ax, folder in zip(axes.flat, folders):
         measured = read_measured(folder, 'preflight')
-        causes, effects = list(measured['invariance']), list(next(iter(measured['invariance'].values())))
-        values = [[measured['invariance'][cause].get(effect) or 0.0 for cause in causes] for effect in effects]
+        causes = list(measured['invariance'])
+        values = [[number(measured['invariance'][cause].get(effect)) for cause in causes] for effect in effects]
         image = ax.imshow(values, cmap='PuOr', vmin=-2, vmax=2, aspect='auto')
         for y, row in enumerate(values):
             for x, value in enumerate(row):
-                text = f'{value:.1f}'.replace('-0.0', '0.0')
+                text = '' if math.isnan(value) else f'{value:.1f}'.replace('-0.0', '0.0')
                 ax.text(x, y, text, ha='center', va='center', fontsize=8, color='white' if abs(value) > 1.4 else 'black')
         ax.set_xticks(range(len(causes)), causes, rotation=40, ha='right')
         ax.set_yticks(range(len(effects)), effects)
         ax.set_title(label(folder), fontsize=10)
         grown = measured['growth']['as is']
-        ax.set_xlabel('\n'.join(f'{key.upper()} along the depth: {g["shape"]}, power {g["power"]:.2f}'
+        ax.set_xlabel('\n'.join(f'{key.upper()} along the depth: {g["shape"]}, power {number(g["power"]):.2f}'
                                 for key, g in grown.items()))
     figure.colorbar(image, ax=axes.ravel().tolist(), label='exponent', shrink=0.5)
     return figure
