@@ -14,7 +14,7 @@ quickstart: .venv/installed data/pycode/meta.json
 	$(BIN)/python plot.py out-quick
 
 test: .venv/installed-dev
-	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto --dist loadfile
 
 data/pycode/meta.json: data/pycode/prepare.py .venv/installed
 	$(BIN)/python data/pycode/prepare.py
