@@ -3,7 +3,7 @@ Time per iteration and tokens/s of training, without data or evaluation:
 
     python bench.py config/train_quick.py --compile=False
     python bench.py config/train_ldnt_sgd.py config/arch/pre.py --batch_size=12
-    python bench.py config/train_quick.py --optimizers=adamw,sgdw,lion,adam_mini      # their steps alone, and their state
+    python bench.py config/train_ldnt_sgd.py --optimizers=adamw,sgdw,lion,adam_mini     # their steps alone, and their state
 
 It takes every key of train.py; one iteration here is one micro-batch and one optimizer step.
 """

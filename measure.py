@@ -175,7 +175,10 @@ def gradients(model, batches, rng):
 # ----------------------------------------------------------------------------- sharpness
 
 def sampled_labels(rng):
-    return lambda logits: torch.multinomial(logits.softmax(-1).flatten(0, 1), 1, generator=rng).view(logits.shape[:2])
+    """logits → labels drawn from their softmax; any, where the logits are no numbers and nothing can be measured."""
+    def draw(logits):
+        return torch.multinomial(logits.softmax(-1).nan_to_num(1.0).flatten(0, 1), 1, generator=rng).view(logits.shape[:2])
+    return draw
 
 
 def diagonal_estimate(model, batches, rng):

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 VARIANTS = [*((arch, {}) for arch in ARCHS), ('llama', dict(n_kv_head=1)), ('pre', dict(attention='l2_tied', qk_norm=True)),
             ('s2', dict(attention='l2', pos='rope', residual_scale=0.3)), ('peri', dict(bias=True, residual_scale=0.3)),
-            ('s5', dict(norm='stablenorm', norm_alpha=0.25))]
+            ('s5', dict(norm='stablenorm', norm_alpha=0.25, post_norm=True))]
 MATRICES = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')
 
 
@@ -315,7 +315,10 @@ def test_power_iteration_goes_on_where_it_ended():
 
 @pytest.mark.parametrize('name', ['parameters', 'sensitivity'])
 def test_models_in_float64(name):
-    m.MEASUREMENTS[name](build('off'), data(), generator())
+    """As in float32, but for where the power iterations start"""
+    model = build('off')
+    double, single = (m.MEASUREMENTS[name](net, data(), generator()) for net in (model, copy.deepcopy(model).float()))
+    assert_alike(double, single, rel=0.12)
 
 
 def test_sizes_of_updates():
@@ -419,9 +422,11 @@ def test_sensitivity_is_the_norm_of_the_full_jacobian(arch, more):
 
 
 def test_sensitivity_of_a_branch_that_starts_at_zero():
+    """There is none, and no answer"""
     model = build('pre', dtype=torch.float32)
     model.h[0].attn.wo.weight.data.zero_()
-    assert m.sensitivity(model, data(), generator())[0]['attn'] == 0
+    row = m.sensitivity(model, data(), generator())[0]
+    assert row['attn'] == 0 and math.isnan(row['attn_answer']) and row['ffn_answer'] == pytest.approx(10)
 
 
 @pytest.mark.parametrize('arch, more', VARIANTS)
@@ -542,14 +547,20 @@ def test_growth(shape, power, size, layers):
         assert found['power'] == pytest.approx(power)
 
 
-def test_growth_of_one_layer():
-    assert m.growth([2.0])['shape'] != 'faster than linear'
+@pytest.mark.parametrize('sizes', [[2.0], [1.0, 0.0, 2.0], [1.0, math.nan, 2.0], [1.0, math.inf]])
+def test_growth_that_cannot_be_told(sizes):
+    """Over one layer, or of what is nothing or no number"""
+    found = m.growth(sizes)
+    assert found['shape'] == 'unknown' and math.isnan(found['power']) and math.isnan(found['factor_per_layer'])
 
 
 def test_preflight_of_branches_that_start_at_zero():
-    model = build('pre', n_layer=1)
+    """What is 0 has no exponent, the rest has the one that it would have"""
+    model = build('pre', dict(ffn='relu', norm_eps=1e-14), n_layer=1)
     model.h[0].attn.wo.weight.data.zero_()
-    m.preflight(model, data(1), generator())
+    found = m.preflight(model, data(1), generator())['invariance']
+    assert math.isnan(found['W_v W_o']['attention branch']) and math.isnan(found['W_2']['gradient of wq'])
+    assert found['W_q W_k']['attention logits'] == pytest.approx(2) and found['W_2']['FFN branch'] == pytest.approx(1)
 
 
 def test_slope():

@@ -6,10 +6,12 @@ import json
 import math
 import os
 import signal
+import threading
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
+from multiprocessing import parent_process
 from typing import Callable, NamedTuple
 
 import numpy as np
@@ -82,6 +84,8 @@ def hugging_face_tokenizer(name):
         known = ', '.join(['bytes', 'char', *tiktoken.list_encoding_names()])
         raise ValueError(f"tokenizer={name!r} is none of {known}, and could not be loaded as one of Hugging Face's: "
                          f'{str(error).splitlines()[0]}') from error
+    if not theirs.encode('a', add_special_tokens=False):
+        raise ValueError(f'tokenizer={name!r} knows no letter: its folder holds a model and no tokenizer, save one there')
     theirs.model_max_length = 10 ** 30          # documents may be as long as they are
     theirs.split_special_tokens = True          # '</s>' in a text is text
     return Tokenizer(lambda text: theirs.encode(text, add_special_tokens=False),
@@ -185,7 +189,7 @@ class Part:
 def split(documents):
     """nanoGPT's splits: 0.05% of the documents validate, the ones that its seed draws for OpenWebText; of a single document,
     as for Shakespeare, the last tenth does. ValueError where there is none."""
-    count = sum(1 for _ in documents)
+    count = len(documents) if hasattr(documents, '__len__') else sum(1 for _ in documents)
     if count == 0:
         raise ValueError('there is no document in these files')
     if count == 1:
@@ -229,6 +233,12 @@ def start_worker(*tokenizer):
     global worker
     worker = load_tokenizer(*tokenizer)
     signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C is for the parent, which ends its workers
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+
+
+def leave_with_parent():
+    parent_process().join()                             # also one that was killed
+    os._exit(1)
 
 
 def encode(batch):
@@ -261,7 +271,7 @@ def write_text(folder, splits, tokenizer, processes=0):
             chars.update(text)
     chars = ''.join(sorted(chars))
     vocab_size = load_tokenizer(tokenizer, chars).vocab_size        # here too, where an error is one line
-    processes = processes or os.cpu_count()
+    processes = min(processes or os.cpu_count(), 4 * os.cpu_count())
     with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(tokenizer, chars)) as pool:
 
         def tokens(name):

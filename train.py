@@ -82,6 +82,9 @@ for key, choices in {'optimizer': OPTIMIZERS, 'schedule': SCHEDULES, 'blockwise'
 at_least(config, eval_interval=1, eval_iters=1, log_interval=1, gradient_accumulation_steps=1, batch_size=1, max_iters=0,
          warmup_iters=0, lr_decay_iters=0, learning_rate=0, min_lr=0, weight_decay=0, grad_clip=0,
          measure_interval=0, measure_batches=1, r_emb=0, r_head=0, r_qk=0, r_ffn=0, r_vo=0, seed=0, data_seed=0)
+for key in ('beta1', 'beta2', 'momentum'):
+    if not 0 <= config[key] < 1:
+        raise ValueError(f'{key}={config[key]}: wants 0 <= {key} < 1')
 if not 0 <= decay_frac <= 1:
     raise ValueError(f'decay_frac={decay_frac}: wants a share of the iterations, 0 <= decay_frac <= 1')
 if min_lr > learning_rate and schedule != 'constant':
@@ -324,7 +327,10 @@ for it in range(start, max_iters + 1):
     for group in optimizer.param_groups:
         group['lr'] = rate(it, group['lr_ratio'])
 
-    measuring = measure_interval and it % measure_interval == 0 and master
+    measure_now = measure_interval and it % measure_interval == 0
+    if measure_now:
+        stop_if_diverged()
+    measuring = measure_now and master
     if measuring:
         t = time.perf_counter()
         measured = measure(raw_model, measure_data, IN_TRAINING, seed)

@@ -2,7 +2,7 @@
 #     torchrun --nproc_per_node=4 train.py config/train_llama_2b.py
 # With Blockwise LR, add:  config/lr/blockwise.py --out_dir=out-llama-2b-blockwise
 # The paper's hardware: 4 A800 or H800. It gives its losses as curves only.
-# This is its shape, which has 1682M parameters; its 2025M come near with --n_layer=27, 2018M.
+# The shape that it states has 1682M parameters; near its 2025M comes --n_layer=27, 2018M.
 include('config/base/sharpness_openwebtext.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-2b'

@@ -2,7 +2,7 @@
 #     torchrun --nproc_per_node=4 train.py config/train_llama_c4_0.2b.py
 # With Blockwise LR, add:  config/lr/blockwise.py --out_dir=out-llama-c4-0.2b-blockwise
 # The paper's hardware: 4 A800 or H800. It gives its losses as curves only.
-# This is its shape, which has 124.8M parameters; its 200M come with --n_layer=16.
+# The shape that it states has 124.8M parameters; its 200M need --n_layer=16.
 include('config/base/sharpness_c4.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-c4-0.2b'

@@ -1,11 +1,11 @@
 # GPT-2 Large (774M) on OpenWebText under Pre-LN and Peri-LN, with and without residual scaling (LN stability, table 2)
 #     torchrun --nproc_per_node=8 train.py config/train_ln_774m.py
-# The paper's hardware: H200s, it does not tell how many. Its validation loss, and what to add, with an --out_dir:
+# The paper's hardware: H200s, how many is not stated. Its validation loss, and what to add, with an --out_dir:
 #     Pre-LN              2.90
 #     Pre-LN, Δt = 0.1    2.91    --residual_scale=0.1
 #     Peri-LN             2.91    config/arch/peri.py
 #     Peri-LN, Δt = 0.1   2.89    config/arch/peri.py --residual_scale=0.1
-# The paper does not tell the learning rate; this is the one DNT's paper uses for GPT-2 Large.
+# The learning rate is not stated; this is the one DNT's paper uses for GPT-2 Large.
 include('config/train_ln_124m.py')
 out_dir = 'out-ln-774m'
 n_layer, n_head, n_embd = 36, 20, 1280

@@ -5,7 +5,7 @@
 #     GPT-2 Large, the baseline    2.536           config/arch/pre.py
 #     L2 attention (figure 14)     worse           --attention=l2
 #     the same with W_q = W_k      notably worse   --attention=l2_tied
-# Whether its cosine ends at 100K, as here, or at 600K (--lr_decay_iters=600000), the paper does not tell.
+# Whether its cosine ends at 100K, as here, or at 600K (--lr_decay_iters=600000), is not stated.
 include('config/train_stablegpt_s.py')
 out_dir = 'out-stablegpt-l'
 n_layer, n_head, n_embd = 36, 20, 1280

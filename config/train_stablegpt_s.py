@@ -5,9 +5,8 @@
 #     GPT-2, the baseline          2.848              config/arch/pre.py
 #     learning rate (figure 6)     2.819              --learning_rate=1.2e-3; 1.8e-3 and 2.4e-3 are stable too
 #     τ (figure 7)                 about the same     --attn_tau=0.809 or 3.236
-#     heads (figure 4, vision)     more are stabler   --n_head=6, 8, 16 or 24
-#     no warm-up                   not told           --warmup_iters=0
-# The paper tells no α for its language models; config/arch/stable.py has the one that it names as an example.
+# Not in the paper for this model:  --n_head=6, 8, 16 or 24 (figure 4: more heads are more stable, in a ViT); --warmup_iters=0
+# The paper states no α for its language models; config/arch/stable.py has the one that it names as an example.
 out_dir = 'out-stablegpt-s'
 dataset = 'openwebtext'
 include('config/arch/stable.py')

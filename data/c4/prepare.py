@@ -19,9 +19,9 @@ processes = 0                       # that tokenize; 0: one a core
 
 if __name__ == '__main__':
     at_least(configure(globals()), limit=0, processes=0)
-    load_tokenizer(tokenizer)           # should it be at fault, then before the documents are fetched
     if not 1 <= files <= 1024:
         raise ValueError(f'files={files}: C4 has 1024 of them, choose from 1 to that')
+    load_tokenizer(tokenizer)           # should it be at fault, then before the documents are fetched
     theirs = {'train': [f'en/c4-train.{i:05}-of-01024.json.gz' for i in range(files)],
               'val': ['en/c4-validation.00000-of-00008.json.gz']}
     splits = {name: from_hub('allenai/c4', name, limit, processes, data_files=theirs) for name in theirs}

@@ -18,8 +18,7 @@ processes = 0                       # that tokenize; 0: one a core
 if __name__ == '__main__':
     at_least(configure(globals()), limit=0, processes=0)
     load_tokenizer(tokenizer)           # should it be at fault, then before the documents are fetched
-    # the converted branch: the main one holds a loading script, which `datasets` no longer runs
-    documents = from_hub('Skylion007/openwebtext', 'train', limit, processes, revision='refs/convert/parquet')
+    documents = from_hub('Skylion007/openwebtext', 'train', limit, processes)
     if not limit and len(documents) < 8_000_000:
         raise ValueError(f'the source holds {len(documents):,} documents, OpenWebText has 8,013,769: the copy is not whole')
     write_text(Path(__file__).parent, split(documents), tokenizer, processes)
