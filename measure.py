@@ -114,7 +114,7 @@ def mean_gradient(model, batches, labels=None):
     return dict(zip(names, total))
 
 
-def top_singular_value(multiply, transpose, v, steps=100, tolerance=1e-3):
+def top_singular_value(multiply, transpose, v, steps=200, tolerance=1e-4):
     """The largest singular value of the linear map by power iteration from v, and the right singular vector it reached."""
     sigma = 0.0
     for _ in range(steps):
@@ -412,9 +412,9 @@ def growth(sizes):
     layers = range(1, len(sizes) + 1)
     power, miss_of_power = slope([math.log(layer) for layer in layers], sizes)
     rate, miss_of_rate = slope(list(layers), sizes)
-    shape = ('unknown' if math.isnan(power) else 'flat' if power < 0.15 else
-             'exponential' if miss_of_rate < miss_of_power and power > 1.2 else
-             '√depth' if power < 0.75 else 'linear' if power < 1.3 else 'faster than linear')
+    shape = ('unknown' if math.isnan(power) else 'shrinking' if power < -0.15 else
+             'exponential' if len(sizes) > 2 and rate > 0.05 and miss_of_rate < miss_of_power / 2 else
+             'flat' if power < 0.15 else '√depth' if power < 0.75 else 'linear' if power < 1.3 else 'faster than linear')
     return dict(power=power, factor_per_layer=math.exp(rate), shape=shape)
 
 
@@ -451,8 +451,8 @@ def measure(model, batches, what, seed):
     training = model.training
     model.eval()
     try:
-        rng = torch.Generator(batches[0][0].device).manual_seed(seed)
-        return {name: MEASUREMENTS[name](model, batches, rng) for name in what}
+        return {name: MEASUREMENTS[name](model, batches, torch.Generator(batches[0][0].device).manual_seed(seed))
+                for name in what}
     finally:
         model.train(training)
 
@@ -533,7 +533,7 @@ out_dir = 'out'                     # a run's folder; the results go there, or w
 checkpoint = 'ckpt.pt'              # ckpt.pt | best.pt: of the run
 init_only = False                   # measure the untrained model of the config instead
 what = ''                           # some, with commas between them; empty: all but preflight, or with init_only that alone
-batches = 8                         # of batch_size windows, evenly spread over the training data
+batches = 8                         # of the run's batch_size windows, evenly spread over its training data
 # -----------------------------------------------------------------------------
 
 
