@@ -30,10 +30,10 @@ from optim import OPTIMIZERS, param_groups
 KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')      # the matrices of a block; w3 is SwiGLU's
 
 
-def kind_and_layer(name):
-    """'h.3.attn.wq.weight' → ('wq', 3); None for what is no matrix of a block."""
-    found = re.fullmatch(r'h\.(\d+)\.(?:attn|ffn)\.(w\w)\.weight', name)
-    return (found[2], int(found[1])) if found else None
+def matrix_kind(name):
+    """'h.3.attn.wq.weight' → 'wq'; None for what is no matrix of a block."""
+    found = re.fullmatch(r'h\.\d+\.(?:attn|ffn)\.(w\w)\.weight', name)
+    return found[1] if found else None
 
 
 # ----------------------------------------------------------------------------- means to measure
@@ -47,18 +47,6 @@ def outputs(*modules):
             hook = module.register_forward_hook(lambda module, args, out, outs=outs: outs.append(out.detach()))
             stack.callback(hook.remove)
         yield seen
-
-
-@contextmanager
-def inputs_and_outputs(model):
-    """Collects the residual stream at (x entering h[0], behind h[0]'s attention, behind its FFN, behind h[1]'s attention, …)."""
-    entering = []
-    hook = model.h[0].register_forward_pre_hook(lambda module, args: entering.append(args[0].detach()))
-    try:
-        with outputs(*(norm for b in model.h for norm in (b.attn_post_norm, b.ffn_post_norm))) as seen:
-            yield [entering, *seen]
-    finally:
-        hook.remove()
 
 
 @contextmanager
@@ -166,8 +154,8 @@ def gradients(model, batches, rng):
     """DNT's figure 1: the distribution of |gradient| of each kind of matrix, over all layers and per layer."""
     by_kind = {}
     for name, g in mean_gradient(model, batches).items():
-        if kind_and_layer(name):
-            by_kind.setdefault(kind_and_layer(name)[0], []).append(g.flatten())
+        if matrix_kind(name):
+            by_kind.setdefault(matrix_kind(name), []).append(g.flatten())
     return {kind: dict(distribution(torch.cat(grads)), histogram=log_histogram(torch.cat(grads)),
                        layers=[distribution(g) for g in grads]) for kind, grads in by_kind.items()}
 
@@ -221,7 +209,7 @@ def places(model):
 @torch.no_grad()
 def stream(model, x):
     """The residual stream at each of `places`, (B, T, D) each, of token ids (B, T)."""
-    with inputs_and_outputs(model) as seen:
+    with outputs(model.dropout, *(norm for b in model.h for norm in (b.attn_post_norm, b.ffn_post_norm))) as seen:
         model.hidden(x)
     return [tensor for tensor, in seen]
 
@@ -264,10 +252,10 @@ def parameters(model, batches, rng):
     result['gains'] = {}
     for name, parameter in model.named_parameters():
         p = parameter.detach()
-        if kind_and_layer(name):
+        if matrix_kind(name):
             v = WARM[parameter] if parameter in WARM else torch.randn(p.size(1), generator=rng, device=p.device, dtype=p.dtype)
             spectral, WARM[parameter] = top_singular_value(lambda v: p @ v, lambda u: p.T @ u, v)
-            result[kind_and_layer(name)[0]].append(dict(frobenius=p.norm().item(), spectral=spectral))
+            result[matrix_kind(name)].append(dict(frobenius=p.norm().item(), spectral=spectral))
         elif block_type(name) == 'norm' and name.endswith('weight'):
             result['gains'][name.removesuffix('.weight')] = dict(mean=p.abs().mean().item(), max=p.abs().max().item())
     return {key: value for key, value in result.items() if value or key == 'gains'}
@@ -373,7 +361,7 @@ def amplified(model, cause, factor):
         return output_scaled([model.wte, model.wpe], factor)
     if cause == 'input of block 0':
         return output_scaled([model.dropout], factor)
-    return scaled([p for name, p in model.named_parameters() if (kind_and_layer(name) or ' ')[0] in CAUSES[cause]], factor)
+    return scaled([p for name, p in model.named_parameters() if matrix_kind(name) in CAUSES[cause]], factor)
 
 
 def effects(model, batch, seed):
@@ -391,7 +379,7 @@ def effects(model, batch, seed):
               'last hidden state': states[-1].norm()}
     gradient = mean_gradient(model, [batch])
     for kind in KINDS:
-        grads = [g for name, g in gradient.items() if (kind_and_layer(name) or ' ')[0] == kind]
+        grads = [g for name, g in gradient.items() if matrix_kind(name) == kind]
         if grads:
             result[f'gradient of {kind}'] = torch.stack([g.norm() for g in grads]).norm()
     return {name: float(value) for name, value in result.items()}
@@ -436,7 +424,7 @@ def preflight(model, batches, rng):
         invariance[cause] = {name: slope([math.log(c) for c in FACTORS], [s[name] for s in sizes])[0] for name in unscaled}
     grown = {}
     for name, factor in (('as is', 1.0), ('blocks × 10', 10.0)):
-        with scaled([p for n, p in model.named_parameters() if kind_and_layer(n)], factor):
+        with scaled([p for n, p in model.named_parameters() if matrix_kind(n)], factor):
             rows = [row for row in hidden(model, [batch], rng) if row['at'].endswith('ffn')]
         grown[name] = {quantity: growth([row[quantity] for row in rows]) for quantity in ('ma', 'var')}
     return dict(invariance=invariance, growth=grown, drift=drift(model, [batch], rng)[-1])
