@@ -200,7 +200,7 @@ def stop_if_diverged(*losses):
         kept = f'{path["ckpt.pt"]} holds the last good state' if os.path.exists(path['ckpt.pt']) else 'none was saved yet'
         print(f'diverged: the loss or its gradient was not finite at iteration {bad}, learning rate {rate(bad):.3e}; {kept}',
               file=sys.stderr)
-    sys.exit(3)
+    leave(3)
 
 
 def write_whole(name, write):
@@ -256,6 +256,19 @@ def git(*args):
 def clock(seconds):
     minutes, seconds = divmod(int(seconds), 60)
     return f'{minutes // 60}h{minutes % 60:02d}m' if minutes >= 60 else f'{minutes}m{seconds:02d}s'
+
+
+def leave(code):
+    """Ends the process. Among ranks it does so at once, without the interpreter's own end: a thread of gloo that frees its
+    last tensor during that would abort the process."""
+    if wandb_log and master and not eval_only:
+        wandb.finish(exit_code=code)
+    if ddp:
+        dist.destroy_process_group()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def on_signal(number, frame):
@@ -390,6 +403,4 @@ for it in range(start, max_iters + 1):
             dist.barrier(group=control)                 # torchrun ends all ranks once one has exited
         break
 
-if ddp:
-    dist.destroy_process_group()
-sys.exit(128 + stop if stop else 0)
+leave(128 + stop if stop else 0)
