@@ -138,6 +138,8 @@ if ddp:
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.set_float32_matmul_precision('high')              # TF32 where a matrix product is in fp32
+if device.type == 'cpu' and model_config.block_size <= 128:
+    torch.backends.cuda.enable_flash_sdp(False)         # also the CPU's, whose backward only pays for longer sequences
 torch.manual_seed(seed)
 model = (pretrained or GPT(model_config)).to(device)
 ratios = {kind: config[f'r_{kind}'] for kind in BLOCK_TYPES if f'r_{kind}' in config}       # the norms keep the base rate
