@@ -28,24 +28,35 @@ def configure(namespace, *more):
     """
     namespace['debug'] = '--debug=true' in (arg.lower() for arg in sys.argv)
     sys.excepthook = lambda kind, error, trace: report(kind, error, trace, namespace['debug'])
-    values, helps = {}, {}
-    for source in (namespace['__file__'], *more):
+    defaults, helps = keys_of(namespace['__file__'], *more)
+    if '-h' in sys.argv[1:] or '--help' in sys.argv[1:]:
+        print(namespace['__doc__'].strip(), end='\n\n')
+        for key, default in defaults.items():
+            shown = default if str(default).isprintable() else repr(default)
+            print(f'  --{key}={shown}'.ljust(40), helps[key])
+        sys.exit(0)
+    values = settle(sys.argv[1:], defaults)
+    namespace.update(values)
+    return values
+
+
+def keys_of(*sources):
+    """The keys of scripts (their paths) and dataclasses → {key: default}, {key: help}."""
+    defaults, helps = {}, {}
+    for source in sources:
         keys = script_keys(source) if isinstance(source, str) else {f.name: f.default for f in fields(source)}
         text = open(source, encoding='utf-8').read() if isinstance(source, str) else inspect.getsource(source)
         for key, default in keys.items():
-            values.setdefault(key, default)
+            defaults.setdefault(key, default)
             helps.setdefault(key, comment_of(key, text))
-    values['debug'], helps['debug'] = False, 'show the traceback of an error'
+    return {**defaults, 'debug': False}, {**helps, 'debug': 'show the traceback of an error'}
 
-    defaults = dict(values)
-    for arg in sys.argv[1:]:
-        if arg in ('-h', '--help'):
-            print(namespace['__doc__'].strip(), end='\n\n')
-            for key, default in defaults.items():
-                shown = default if str(default).isprintable() else repr(default)
-                print(f'  --{key}={shown}'.ljust(40), helps[key])
-            sys.exit(0)
-        elif arg.startswith('--'):
+
+def settle(arguments, defaults):
+    """{key: value} after config files and --key=value have set some of the defaults, in order."""
+    values = dict(defaults)
+    for arg in arguments:
+        if arg.startswith('--'):
             key, equals, text = arg[2:].partition('=')
             if not equals:
                 raise ValueError(f'{arg}: give it a value, as in --{key}=…; --help lists the keys')
@@ -53,7 +64,6 @@ def configure(namespace, *more):
         else:
             for key, value in read_config(arg, values).items():
                 values[key] = typed(key, value, defaults[known(key, defaults, arg)], arg)
-    namespace.update(values)
     return values
 
 
@@ -116,7 +126,7 @@ def known(key, defaults, where):
     return key
 
 
-WANTS = {bool: 'true or false', int: 'an integer', float: 'a finite number', str: 'a string'}
+WANTS = {bool: 'true or false', int: 'an integer', float: 'a finite number', str: 'a string', list: 'a list'}
 
 
 def parsed(key, text, default):
@@ -124,8 +134,8 @@ def parsed(key, text, default):
     try:
         if isinstance(default, bool):
             return {'true': True, 'false': False}[text.lower()]
-        return typed(key, type(default)(text), default, 'the command line')
-    except (ValueError, KeyError):
+        return typed(key, ast.literal_eval(text) if isinstance(default, list) else type(default)(text), default, 'the command line')
+    except (ValueError, KeyError, SyntaxError):
         raise ValueError(f'{key}={text}: wants {WANTS[type(default)]}') from None
 
 

@@ -6,6 +6,7 @@ Pictures of runs, from their log.jsonl and from what measure.py found:
     python plot.py out-a out-b --what=gradients                 # or sharpness, hidden, …: see --help
 """
 import argparse
+import csv
 import glob
 import json
 import math
@@ -281,6 +282,41 @@ def plot_preflight(folders):
         ax.set_xlabel('\n'.join(f'{key.upper()} along the depth: {g["shape"]}, power {number(g["power"]):.2f}'
                                 for key, g in grown.items()))
     figure.colorbar(image, ax=axes.ravel().tolist(), label='exponent', shrink=0.5)
+    return figure
+
+
+def plot_sweep(folders):
+    """The loss against the learning rate, a line for each row of the sweep's table; where learning rates do not vary, a dot.
+    Bars are standard errors over seeds, a cross at the top is a point at which every run diverged."""
+    figure, axes = panels(1, len(folders), 6.5, 4.2)
+    for ax, folder in zip(axes[0], folders):
+        path = os.path.join(folder, 'table.csv')
+        if not os.path.exists(path):
+            sys.exit(f'error: there is no {path}: make it with  python sweep.py --report={folder}')
+        with open(path, encoding='utf-8', newline='') as f:
+            points = list(csv.DictReader(f))
+        labels = [axis for axis in points[0] if axis not in ('learning_rate', 'val_loss', 'standard_error', 'done', 'diverged',
+                                                             'failed', 'missing')]
+        rows = {}
+        for point in points:
+            rows.setdefault(', '.join(point[axis] for axis in labels if point[axis]), []).append(point)
+        for i, (name, row) in enumerate(rows.items()):
+            trained = [point for point in row if int(point['done'])]
+            xs = [float(point['learning_rate']) if 'learning_rate' in point else i for point in trained]
+            style = dict(color=COLORS[i % len(COLORS)], linestyle=('-', '--', ':')[i // len(COLORS) % 3], label=name)
+            ax.errorbar(xs, [float(point['val_loss']) for point in trained],
+                        [max(0, float(point['standard_error'])) for point in trained], marker='o', markersize=4, capsize=2, **style)
+            lost = [float(point['learning_rate']) if 'learning_rate' in point else i for point in row
+                    if int(point['diverged']) and not int(point['done'])]
+            ax.plot(lost, [0.98] * len(lost), 'x', color=style['color'], transform=ax.get_xaxis_transform())
+        if 'learning_rate' in points[0]:
+            ax.set_xscale('log')
+            ax.set_xlabel('learning rate')
+            ax.legend(fontsize=7)
+        else:
+            ax.set_xticks(range(len(rows)), rows, rotation=30, ha='right')
+        ax.set_title(os.path.basename(os.path.normpath(folder)), fontsize=10)
+    axes[0, 0].set_ylabel('validation loss (nats per token)')
     return figure
 
 

@@ -1,0 +1,10 @@
+# What the runs behind RESULTS.md share: a model of 0.8M parameters on Python sources, byte by byte, 400 iterations of 1024 tokens
+include('config/train_quick.py')
+block_size = 64
+max_iters = 400
+warmup_iters = 40
+min_lr = 0.0
+eval_interval = 100
+eval_iters = 25
+log_interval = 10
+always_save_checkpoint = False

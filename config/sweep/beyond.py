@@ -1,0 +1,8 @@
+# Every optimizer on every architecture: Lion and Adam-mini on DNT, which its authors leave open
+#     python sweep.py config/sweep/beyond.py
+arguments = 'config/base/laptop.py'
+out_dir = 'out-sweep/beyond'
+_archs = ['pre', 'peri', 's5', 'stable']
+grids = [dict(arch=_archs, optim=['adamw', 'adam_mini'], learning_rate=[2e-3, 4e-3, 8e-3, 1.6e-2]),
+         dict(arch=_archs, optim=['lion'], learning_rate=[2.5e-4, 5e-4, 1e-3, 2e-3]),
+         dict(arch=_archs, optim=['sgdw'], learning_rate=[0.1, 0.3, 1.0, 3.0])]

@@ -1,0 +1,337 @@
+"""
+Trains a grid of runs, each with several seeds, and makes their table:
+
+    python sweep.py config/train_quick.py --arch=s1,s5 --optim=sgdw --learning_rate=0.1,0.3,1.0 --seeds=3
+    python sweep.py config/sweep/dnt.py                     # the same from a file, as RESULTS.md has them
+    python sweep.py config/sweep/dnt.py --against=arch=s1,optim=adamw
+    python sweep.py --report=out-sweep                      # the table again, of what is there
+
+A key of train.py with several values is an axis of the grid; arch, optim and lr, the folders of config/, take the names of
+their files, or none. Every run is one of train.py's in a folder of its own. What is done is not done again: stopped, the
+same command goes on. A learning rate is chosen for each row of the table, where fewest runs diverged and their loss is lowest.
+"""
+import csv
+import itertools
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import fields
+
+import torch
+from scipy.stats import ttest_ind
+
+from configurator import at_least, configure, keys_of, known, settle
+from model import GPTConfig
+
+# ----------------------------------------------------------------------------- keys
+out_dir = 'out-sweep'               # the folder of the runs' folders, sweep.json, table.txt, .md, .csv and sweep.png
+arguments = ''                      # what every run of train.py gets first: config files and --key=value
+grids = []                          # for a file: dicts from an axis to a list of its values, or to {label: arguments}
+seeds = 3                           # runs of each point, with seed and data_seed 1, 2, …
+jobs = 0                            # runs at once, which share the cores; 0: one per GPU, or per core without GPUs
+select = 'all'                      # all | best: the table shows every learning rate, or each row's best
+against = ''                        # a row, as axis=value,…: how far the others differ, and when they reach its loss
+report = ''                         # the folder of a sweep, to make its table and run nothing
+# -----------------------------------------------------------------------------
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TRAIN = os.path.join(HERE, 'train.py')
+LR = 'learning_rate'
+
+
+def split_arguments(arguments):
+    """The command line → what is for this script, what is for train.py."""
+    own = keys_of(__file__)[0]
+    ours, theirs = [], []
+    for arg in arguments:
+        if arg.startswith('-'):
+            mine = arg in ('-h', '--help') or arg[2:].partition('=')[0] in own
+        else:
+            mine = os.path.isfile(arg) and re.search(r'^grids *=', open(arg, encoding='utf-8').read(), re.MULTILINE)
+        (ours if mine else theirs).append(arg)
+    return ours, theirs
+
+
+# ----------------------------------------------------------------------------- the grid
+
+def options(axis, values, defaults):
+    """{label: arguments of train.py} for the values of an axis."""
+    if isinstance(values, dict):
+        return {label: shlex.split(text) for label, text in values.items()}
+    folder = os.path.join(HERE, 'config', axis)
+    if os.path.isdir(folder):
+        return {value: [] if value == 'none' else [os.path.relpath(os.path.join(folder, f'{value}.py'))] for value in values}
+    known(axis, defaults, 'the grid')
+    return {str(value): [f'--{axis}={value}'] for value in values}
+
+
+def plan(grids, first):
+    """The runs of all grids: a list of dicts with the name of the folder, the run's place on the axes as `labels`, its
+    arguments, which start with `first`, and the config that they amount to."""
+    defaults, _ = keys_of(TRAIN, GPTConfig)
+    points = []
+    for grid in grids:
+        axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
+        axes['seed'] = {str(seed): [f'--seed={seed}', f'--data_seed={seed}'] for seed in range(1, seeds + 1)}
+        for labels in itertools.product(*axes.values()):
+            chosen = [axes[axis][label] for axis, label in zip(axes, labels)]
+            points.append((dict(zip(axes, labels)), [*first, *itertools.chain(*chosen)]))
+    axes = list(dict.fromkeys(axis for labels, _ in points for axis in labels))
+    varies = [axis for axis in axes if axis == 'seed' or len({labels.get(axis) for labels, _ in points}) > 1]
+    runs = {}
+    for labels, args in points:
+        labels = {axis: labels[axis] for axis in varies if axis in labels}
+        name = re.sub(r'[^\w.,=+-]', '_', ','.join(f'{axis}={label}' for axis, label in labels.items()))
+        config = settle(args, defaults)
+        GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
+        run = dict(name=name, labels=labels, arguments=args, config=config)
+        if runs.setdefault(name, run)['config'] != config:
+            raise ValueError(f'two runs of the grid are named {name}, and differ: give the axes other labels')
+    return list(runs.values())
+
+
+def read_json(path):
+    """What the file holds, or nothing where there is none."""
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding='utf-8') as f:
+        return json.load(f)
+
+
+def check_folder(run, folder):
+    """ValueError where the folder holds a run with another config."""
+    there = read_json(os.path.join(folder, 'config.json'))
+    for key in there:
+        if key not in ('out_dir', 'init_from', 'debug') and there[key] != run['config'].get(key):
+            raise ValueError(f'{folder} holds a run with {key}={there[key]}, and not {run["config"].get(key)}: '
+                             f'choose another --out_dir, or remove it')
+
+
+# ----------------------------------------------------------------------------- running
+
+def start(run, folder, slot, cores, gpus):
+    """train.py as a process, which goes on from a checkpoint if it was stopped."""
+    os.makedirs(folder, exist_ok=True)
+    resume = ['--init_from=resume'] if os.path.exists(os.path.join(folder, 'ckpt.pt')) else []
+    env = {**os.environ, 'OMP_NUM_THREADS': str(cores)}
+    if gpus:
+        env['CUDA_VISIBLE_DEVICES'] = gpus[slot]
+    with open(os.path.join(folder, 'output.txt'), 'w') as output:
+        return subprocess.Popen([sys.executable, TRAIN, *run['arguments'], f'--out_dir={folder}', *resume], env=env,
+                                stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+
+
+def finish(folder, code, seconds):
+    """Records how a run ended, in its folder's result.json → its last line, if that was not the end of training."""
+    with open(os.path.join(folder, 'output.txt'), encoding='utf-8', errors='replace') as f:
+        last = ([''] + [line.strip() for line in f if line.strip()])[-1]
+    result = dict(status={0: 'done', 3: 'diverged'}.get(code, 'failed'), seconds=round(seconds, 1), last='' if code == 0 else last)
+    path = os.path.join(folder, 'result.json')
+    with open(path + '.tmp', 'w', encoding='utf-8') as f:
+        json.dump(result, f)
+    os.replace(path + '.tmp', path)
+    return result
+
+
+def stop_all(processes):
+    """Lets each finish its step and save, for a minute or until the next Ctrl-C."""
+    for process in processes:
+        process.terminate()
+    try:
+        deadline = time.monotonic() + 60
+        for process in processes:
+            process.wait(max(0, deadline - time.monotonic()))
+    except (KeyboardInterrupt, subprocess.TimeoutExpired):
+        pass
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def run_all(runs):
+    """Trains what is missing, some at once. A failed run is tried again the next time, a diverged one is not."""
+    folders = {run['name']: os.path.join(out_dir, run['name']) for run in runs}
+    for run in runs:
+        check_folder(run, folders[run['name']])
+    waiting = [run for run in runs
+               if read_json(os.path.join(folders[run['name']], 'result.json')).get('status') not in ('done', 'diverged')]
+    gpus = os.environ.get('CUDA_VISIBLE_DEVICES') or ','.join(str(i) for i in range(torch.cuda.device_count()))
+    gpus = gpus.split(',') if torch.cuda.is_available() else []
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
+    at_once = min(jobs or len(gpus) or cores, max(1, len(waiting)))
+    gpus = [gpus[slot % len(gpus)] for slot in range(at_once)] if gpus else []
+    print(f'{len(runs)} runs in {out_dir}, {len(waiting)} to do, {at_once} at once', flush=True)
+
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    running, slots, took, todo = {}, list(range(at_once)), [], len(waiting)
+    try:
+        while waiting or running:
+            while waiting and slots:
+                run, slot = waiting.pop(0), slots.pop(0)
+                process = start(run, folders[run['name']], slot, max(1, cores // at_once), gpus)
+                running[process] = run, slot, time.monotonic()
+            time.sleep(0.1)
+            for process in [process for process in running if process.poll() is not None]:
+                run, slot, began = running.pop(process)
+                slots.append(slot)
+                took.append(time.monotonic() - began)
+                folder = folders[run['name']]
+                result = finish(folder, process.returncode, took[-1])
+                ended = f'val loss {curve(folder)[-1][1]:.4f}' if result['status'] == 'done' else f'{result["status"]}: {result["last"]}'
+                left = statistics.mean(took) * (todo - len(took)) / at_once
+                print(f'[{len(took)}/{todo}] {run["name"]}: {ended}; {took[-1]:.0f} s, {left / 60:.0f} min left', flush=True)
+    except KeyboardInterrupt:
+        print(f'stopped with {len(took)} of {todo} runs done; the same command goes on', file=sys.stderr)
+        sys.exit(130)
+    finally:
+        stop_all(running)
+
+
+# ----------------------------------------------------------------------------- the table
+
+def curve(folder):
+    """[(iteration, validation loss)] of a run so far."""
+    path = os.path.join(folder, 'log.jsonl')
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding='utf-8') as f:
+        rows = [json.loads(line) for line in f if line.endswith('}\n')]
+    return [(row['iter'], row['val_loss']) for row in rows if 'val_loss' in row]
+
+
+class Point:
+    """The runs that differ in nothing but their seeds."""
+
+    def __init__(self, runs):
+        self.labels = {axis: label for axis, label in runs[0]['labels'].items() if axis != 'seed'}
+        self.row = {axis: label for axis, label in self.labels.items() if axis != LR}
+        done = [run for run in runs if run['status'] == 'done']
+        self.losses = [run['curve'][-1][1] for run in done]
+        self.curve = [(at[0][0], statistics.mean(loss for _, loss in at)) for at in zip(*(run['curve'] for run in done))]
+        self.ended = {status: sum(run['status'] == status for run in runs) for status in ('diverged', 'failed', 'missing')}
+        self.n = len(runs)
+        self.mean = statistics.mean(self.losses) if self.losses else math.inf
+        self.error = statistics.stdev(self.losses) / math.sqrt(len(self.losses)) if len(self.losses) > 1 else math.nan
+
+    def __str__(self):
+        parts = [f'{self.mean:.3f}' + (f' ± {self.error:.3f}' if self.error == self.error else '')] if self.losses else []
+        return ', '.join(parts + [f'{status} {k}/{self.n}' for status, k in self.ended.items() if k])
+
+    def rank(self):
+        return self.n - len(self.losses), self.mean
+
+    def reaches(self, loss):
+        """The iteration at which the mean validation loss has fallen to this, between evaluations on a straight line."""
+        for (it0, loss0), (it1, loss1) in zip(self.curve, self.curve[1:]):
+            if loss0 > loss >= loss1:
+                return it0 + (loss0 - loss) / (loss0 - loss1) * (it1 - it0)
+        return math.inf
+
+
+def compare(point, base):
+    """How a point differs from another: of the mean loss, Welch's t and its two-sided p, the iterations to the other's loss."""
+    t, p = ttest_ind(point.losses, base.losses, equal_var=False) if min(len(point.losses), len(base.losses)) > 1 else (math.nan,) * 2
+    reached = point.reaches(base.mean)
+    return [f'{point.mean - base.mean:+.3f}', f'{t:.1f}', f'{p:.2g}',
+            f'{reached:.0f} ({reached / base.curve[-1][0]:.0%})' if reached < math.inf else 'not'] if point.losses else ['', '', '', '']
+
+
+def find_row(best, wanted):
+    """The one point among these whose labels are those of 'axis=value,…'."""
+    pairs = dict(pair.split('=', 1) for pair in wanted.split(',') if '=' in pair)
+    found = [point for point in best if pairs and all(point.row.get(axis) == label for axis, label in pairs.items())]
+    if len(found) != 1:
+        rows = '; '.join(','.join(f'{axis}={label}' for axis, label in point.row.items()) for point in best)
+        raise ValueError(f'against={wanted!r} names {len(found)} rows of the table, wants one of: {rows}')
+    return found[0]
+
+
+def make_table(points):
+    """The table's lines as lists of strings, the first its head; a * stands at the best learning rate of a row."""
+    rows = {}
+    for point in points:
+        rows.setdefault(tuple(point.row.items()), []).append(point)
+    best = [min(row, key=Point.rank) for row in rows.values()]
+    axes = list(dict.fromkeys(axis for point in points for axis in point.row))
+    rates = sorted({point.labels[LR] for point in points if LR in point.labels}, key=float)
+    wide = rates and select == 'all'
+    base = find_row(best, against) if against else None
+    head = [*axes, *([f'lr {rate}' for rate in rates] if wide else [*([LR] if rates else []), 'validation loss']),
+            *(['difference', 't', 'p', 'iterations to its loss'] if base else [])]
+    lines = []
+    for row, top in zip(rows.values(), best):
+        at = {point.labels.get(LR): point for point in row}
+        cells = ([str(at.get(rate, '')) + ' *' * (at.get(rate) is top and len(row) > 1) for rate in rates] if wide
+                 else [*([top.labels[LR]] if rates else []), str(top)])
+        versus = [] if not base else [''] * 4 if top is base else compare(top, base)
+        lines.append([top.row.get(axis, '') for axis in axes] + cells + versus)
+    return [head, *lines]
+
+
+def write_report(runs):
+    """Reads how the runs stand, prints the table, and writes it beside them."""
+    for run in runs:
+        folder = os.path.join(out_dir, run['name'])
+        result = read_json(os.path.join(folder, 'result.json'))
+        run.update(status=result.get('status', 'missing'), seconds=result.get('seconds', 0), curve=curve(folder))
+    groups = {}
+    for run in runs:
+        groups.setdefault(tuple((axis, label) for axis, label in run['labels'].items() if axis != 'seed'), []).append(run)
+    points = [Point(group) for group in groups.values()]
+    table = make_table(points)
+    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths)] for line in table]
+    text = '\n'.join('  '.join(line).rstrip() for line in padded)
+    ruled = [padded[0], ['-' * width for width in widths], *padded[1:]]
+    markdown = '\n'.join('| ' + ' | '.join(line) + ' |' for line in ruled)
+    hours = sum(run['seconds'] for run in runs) / 3600
+    print(f'\nvalidation loss at the end, mean ± standard error over seeds (* the best learning rate); {hours:.2f} hours of runs\n')
+    print(text)
+    os.makedirs(out_dir, exist_ok=True)
+    for name, content in (('table.txt', text), ('table.md', markdown),
+                          ('sweep.json', json.dumps([{k: v for k, v in run.items() if k != 'config'} for run in runs]))):
+        with open(os.path.join(out_dir, name), 'w', encoding='utf-8') as f:
+            f.write(content + '\n')
+    with open(os.path.join(out_dir, 'table.csv'), 'w', encoding='utf-8', newline='') as f:
+        axes = list(dict.fromkeys(axis for point in points for axis in point.labels))
+        rows = csv.writer(f)
+        rows.writerow([*axes, 'val_loss', 'standard_error', 'done', 'diverged', 'failed', 'missing'])
+        rows.writerows([*(point.labels.get(axis, '') for axis in axes), point.mean, point.error, len(point.losses),
+                        *point.ended.values()] for point in points)
+    if any(point.losses for point in points):
+        from plot import draw
+        draw('sweep', [out_dir], os.path.join(out_dir, 'sweep.png'))
+
+
+def main():
+    global out_dir
+    if len(sys.argv) > 2 and sys.argv[-2] == '--report':
+        sys.argv[-2:] = [f'--report={sys.argv[-1]}']
+    sys.argv[1:], theirs = split_arguments(sys.argv[1:])
+    at_least(configure(globals()), seeds=1, jobs=0)
+    if select not in ('all', 'best'):
+        raise ValueError(f'select={select!r}: choose all or best')
+    if report:
+        out_dir = report
+        runs = read_json(os.path.join(out_dir, 'sweep.json'))
+        if not runs:
+            raise ValueError(f'there is no {os.path.join(out_dir, "sweep.json")}: {report!r} is not the folder of a sweep')
+    else:
+        split = [arg.removeprefix('--').partition('=')[::2] for arg in theirs if arg.startswith('--')]
+        axes = {key: text.split(',') for key, text in split}
+        files = [arg for arg in theirs if not arg.startswith('--')]
+        runs = plan([{**grid, **axes} for grid in grids or [{}]], [*shlex.split(arguments), *files])
+        run_all(runs)
+    write_report(runs)
+
+
+if __name__ == '__main__':
+    main()
