@@ -134,7 +134,8 @@ def parsed(key, text, default):
     try:
         if isinstance(default, bool):
             return {'true': True, 'false': False}[text.lower()]
-        return typed(key, ast.literal_eval(text) if isinstance(default, list) else type(default)(text), default, 'the command line')
+        value = ast.literal_eval(text) if isinstance(default, list) else type(default)(text)
+        return typed(key, value, default, 'the command line')
     except (ValueError, KeyError, SyntaxError):
         raise ValueError(f'{key}={text}: wants {WANTS[type(default)]}') from None
 

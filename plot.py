@@ -304,8 +304,8 @@ def plot_sweep(folders):
             trained = [point for point in row if int(point['done'])]
             xs = [float(point['learning_rate']) if 'learning_rate' in point else i for point in trained]
             style = dict(color=COLORS[i % len(COLORS)], linestyle=('-', '--', ':')[i // len(COLORS) % 3], label=name)
-            ax.errorbar(xs, [float(point['val_loss']) for point in trained],
-                        [max(0, float(point['standard_error'])) for point in trained], marker='o', markersize=4, capsize=2, **style)
+            ys, bars = ([float(point[key]) for point in trained] for key in ('val_loss', 'standard_error'))
+            ax.errorbar(xs, ys, bars, marker='o', markersize=4, capsize=2, **style)
             lost = [float(point['learning_rate']) if 'learning_rate' in point else i for point in row
                     if int(point['diverged']) and not int(point['done'])]
             ax.plot(lost, [0.98] * len(lost), 'x', color=style['color'], transform=ax.get_xaxis_transform())

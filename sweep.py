@@ -38,6 +38,7 @@ seeds = 3                           # runs of each point, with seed and data_see
 jobs = 0                            # runs at once, which share the cores; 0: one per GPU, or per core without GPUs
 select = 'all'                      # all | best: the table shows every learning rate, or each row's best
 against = ''                        # a row, as axis=value,…: how far the others differ, and when they reach its loss
+diverged_loss = 0.0                 # a run that ends above this loss counts as diverged too; 0: only where train.py stopped
 report = ''                         # the folder of a sweep, to make its table and run nothing
 # -----------------------------------------------------------------------------
 
@@ -132,7 +133,8 @@ def finish(folder, code, seconds):
     """Records how a run ended, in its folder's result.json → its last line, if that was not the end of training."""
     with open(os.path.join(folder, 'output.txt'), encoding='utf-8', errors='replace') as f:
         last = ([''] + [line.strip() for line in f if line.strip()])[-1]
-    result = dict(status={0: 'done', 3: 'diverged'}.get(code, 'failed'), seconds=round(seconds, 1), last='' if code == 0 else last)
+    status = {0: 'done', 3: 'diverged'}.get(code, 'failed')
+    result = dict(status=status, seconds=round(seconds, 1), last='' if code == 0 else last)
     path = os.path.join(folder, 'result.json')
     with open(path + '.tmp', 'w', encoding='utf-8') as f:
         json.dump(result, f)
@@ -185,9 +187,10 @@ def run_all(runs):
                 took.append(time.monotonic() - began)
                 folder = folders[run['name']]
                 result = finish(folder, process.returncode, took[-1])
-                ended = f'val loss {curve(folder)[-1][1]:.4f}' if result['status'] == 'done' else f'{result["status"]}: {result["last"]}'
-                left = statistics.mean(took) * (todo - len(took)) / at_once
-                print(f'[{len(took)}/{todo}] {run["name"]}: {ended}; {took[-1]:.0f} s, {left / 60:.0f} min left', flush=True)
+                done = result['status'] == 'done'
+                how = f'val loss {curve(folder)[-1][1]:.4f}' if done else f'{result["status"]}: {result["last"]}'
+                left = statistics.mean(took) * (todo - len(took)) / at_once / 60
+                print(f'[{len(took)}/{todo}] {run["name"]}: {how}; {took[-1]:.0f} s, {left:.0f} min left', flush=True)
     except KeyboardInterrupt:
         print(f'stopped with {len(took)} of {todo} runs done; the same command goes on', file=sys.stderr)
         sys.exit(130)
@@ -216,8 +219,8 @@ class Point:
         done = [run for run in runs if run['status'] == 'done']
         self.losses = [run['curve'][-1][1] for run in done]
         self.curve = [(at[0][0], statistics.mean(loss for _, loss in at)) for at in zip(*(run['curve'] for run in done))]
-        self.ended = {status: sum(run['status'] == status for run in runs) for status in ('diverged', 'failed', 'missing')}
         self.n = len(runs)
+        self.ended = {status: sum(run['status'] == status for run in runs) for status in ('diverged', 'failed', 'missing')}
         self.mean = statistics.mean(self.losses) if self.losses else math.inf
         self.error = statistics.stdev(self.losses) / math.sqrt(len(self.losses)) if len(self.losses) > 1 else math.nan
 
@@ -238,10 +241,14 @@ class Point:
 
 def compare(point, base):
     """How a point differs from another: of the mean loss, Welch's t and its two-sided p, the iterations to the other's loss."""
-    t, p = ttest_ind(point.losses, base.losses, equal_var=False) if min(len(point.losses), len(base.losses)) > 1 else (math.nan,) * 2
+    if point is base or not point.losses or not base.losses:
+        return [''] * 4
+    t, p = math.nan, math.nan
+    if min(len(point.losses), len(base.losses)) > 1:
+        t, p = ttest_ind(point.losses, base.losses, equal_var=False)
     reached = point.reaches(base.mean)
-    return [f'{point.mean - base.mean:+.3f}', f'{t:.1f}', f'{p:.2g}',
-            f'{reached:.0f} ({reached / base.curve[-1][0]:.0%})' if reached < math.inf else 'not'] if point.losses else ['', '', '', '']
+    share = f'{reached:.0f} ({reached / base.curve[-1][0]:.0%})' if reached < math.inf else 'not reached'
+    return [f'{point.mean - base.mean:+.3f}', f'{t:.1f}', f'{p:.2g}', share]
 
 
 def find_row(best, wanted):
@@ -271,17 +278,19 @@ def make_table(points):
         at = {point.labels.get(LR): point for point in row}
         cells = ([str(at.get(rate, '')) + ' *' * (at.get(rate) is top and len(row) > 1) for rate in rates] if wide
                  else [*([top.labels[LR]] if rates else []), str(top)])
-        versus = [] if not base else [''] * 4 if top is base else compare(top, base)
+        versus = compare(top, base) if base else []
         lines.append([top.row.get(axis, '') for axis in axes] + cells + versus)
     return [head, *lines]
 
 
-def write_report(runs):
+def write_report(runs, diverged_loss):
     """Reads how the runs stand, prints the table, and writes it beside them."""
     for run in runs:
         folder = os.path.join(out_dir, run['name'])
         result = read_json(os.path.join(folder, 'result.json'))
         run.update(status=result.get('status', 'missing'), seconds=result.get('seconds', 0), curve=curve(folder))
+        if run['status'] == 'done' and run['curve'][-1][1] > (diverged_loss or math.inf):
+            run['status'] = 'diverged'
     groups = {}
     for run in runs:
         groups.setdefault(tuple((axis, label) for axis, label in run['labels'].items() if axis != 'seed'), []).append(run)
@@ -293,11 +302,12 @@ def write_report(runs):
     ruled = [padded[0], ['-' * width for width in widths], *padded[1:]]
     markdown = '\n'.join('| ' + ' | '.join(line) + ' |' for line in ruled)
     hours = sum(run['seconds'] for run in runs) / 3600
-    print(f'\nvalidation loss at the end, mean ± standard error over seeds (* the best learning rate); {hours:.2f} hours of runs\n')
-    print(text)
+    print(f'\nvalidation loss at the end, mean ± standard error over seeds; * best learning rate; {hours:.2f} hours of runs\n')
+    print(text + '\n')
     os.makedirs(out_dir, exist_ok=True)
+    rows = [{key: value for key, value in run.items() if key != 'config'} for run in runs]
     for name, content in (('table.txt', text), ('table.md', markdown),
-                          ('sweep.json', json.dumps([{k: v for k, v in run.items() if k != 'config'} for run in runs]))):
+                          ('sweep.json', json.dumps(dict(diverged_loss=diverged_loss, runs=rows)))):
         with open(os.path.join(out_dir, name), 'w', encoding='utf-8') as f:
             f.write(content + '\n')
     with open(os.path.join(out_dir, 'table.csv'), 'w', encoding='utf-8', newline='') as f:
@@ -321,16 +331,17 @@ def main():
         raise ValueError(f'select={select!r}: choose all or best')
     if report:
         out_dir = report
-        runs = read_json(os.path.join(out_dir, 'sweep.json'))
-        if not runs:
+        stored = read_json(os.path.join(out_dir, 'sweep.json'))
+        if not stored:
             raise ValueError(f'there is no {os.path.join(out_dir, "sweep.json")}: {report!r} is not the folder of a sweep')
+        write_report(stored['runs'], diverged_loss or stored['diverged_loss'])
     else:
         split = [arg.removeprefix('--').partition('=')[::2] for arg in theirs if arg.startswith('--')]
         axes = {key: text.split(',') for key, text in split}
         files = [arg for arg in theirs if not arg.startswith('--')]
         runs = plan([{**grid, **axes} for grid in grids or [{}]], [*shlex.split(arguments), *files])
         run_all(runs)
-    write_report(runs)
+        write_report(runs, diverged_loss)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,13 @@
+# Blockwise LR, table 3: which blocks gain from a larger rate, and how much larger it should be
+#     python sweep.py config/sweep/blockwise_ratios.py
+arguments = 'config/base/laptop.py config/optim/adamw.py --warmup_iters=10 --min_lr=0 config/arch/pre.py'
+out_dir = 'out-sweep/blockwise_ratios'
+
+
+def _set(emb, qk, ffn, vo):
+    return f'--r_emb={emb} --r_qk={qk} --r_ffn={ffn} --r_vo={vo}'
+
+
+grids = [dict(ratios={'none': '', 'Emb': _set(10, 1, 1, 1), 'Emb, FFN': _set(10, 1, 6, 1), 'all': _set(10, 8, 6, 4),
+                      '8/6/4/3': _set(8, 6, 4, 3), '6/4/3/2': _set(6, 4, 3, 2), 'all halved': _set(0.5, 0.5, 0.5, 0.5)},
+              learning_rate=[5e-4, 1e-3, 2e-3, 4e-3])]
