@@ -142,6 +142,10 @@ def finish(folder, code, seconds):
     return result
 
 
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+
 def stop_all(processes):
     """Lets each finish its step and save, for a minute or until the next Ctrl-C."""
     for process in processes:
@@ -172,7 +176,7 @@ def run_all(runs):
     gpus = [gpus[slot % len(gpus)] for slot in range(at_once)] if gpus else []
     print(f'{len(runs)} runs in {out_dir}, {len(waiting)} to do, {at_once} at once', flush=True)
 
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, interrupt)
     running, slots, took, todo = {}, list(range(at_once)), [], len(waiting)
     try:
         while waiting or running:

@@ -10,4 +10,5 @@ grids = [dict(optim={'Adam-mini': 'config/optim/adam_mini.py'}, blockwise={'no':
          dict(optim={'Lion': 'config/optim/lion.py'}, blockwise={'10/8/6/4': 'config/lr/blockwise.py'},
               learning_rate=[6e-5, 1.2e-4, 2.5e-4, 5e-4]),
          dict(optim={'AdamW, WSD': _wsd}, blockwise={'no': ''}, learning_rate=[1e-3, 2e-3, 4e-3, 8e-3]),
-         dict(optim={'AdamW, WSD': _wsd}, blockwise={'10/8/6/4': 'config/lr/blockwise.py'}, learning_rate=[2.5e-4, 5e-4, 1e-3, 2e-3])]
+         dict(optim={'AdamW, WSD': _wsd}, blockwise={'10/8/6/4': 'config/lr/blockwise.py'},
+              learning_rate=[2.5e-4, 5e-4, 1e-3, 2e-3])]
