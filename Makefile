@@ -9,7 +9,7 @@ BIN = .venv/bin
 .PHONY: quickstart test
 
 quickstart: .venv/installed data/pycode/meta.json
-	$(BIN)/python train.py config/train_quick.py $(ARGS)
+	$(BIN)/python train.py config/train_quick.py --overwrite=True $(ARGS)
 	$(BIN)/python sample.py --out_dir=out-quick --num_samples=1
 	$(BIN)/python plot.py out-quick
 

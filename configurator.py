@@ -150,8 +150,12 @@ def typed(key, value, default, where):
 
 
 def report(kind, error, trace, debug):
-    if debug or not issubclass(kind, (ValueError, OSError)):
+    lost = ranks_have_met() and issubclass(kind, RuntimeError) and 'peer' in str(error)
+    if debug or not (lost or issubclass(kind, (ValueError, OSError))):
         sys.__excepthook__(kind, error, trace)
+    elif lost:
+        print(f'error: rank {os.environ["RANK"]} has lost another rank; --init_from=auto goes on from the last checkpoint',
+              file=sys.stderr)
     elif os.environ.get('LOCAL_RANK', '0') == '0' or ranks_have_met():
         # until the ranks have met they all fail alike, and one speaks for all
         print('error:', ' '.join(str(error).splitlines()), file=sys.stderr)

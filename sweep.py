@@ -120,13 +120,12 @@ def check_folder(run, folder):
 def start(run, folder, slot, cores, gpus):
     """train.py as a process, which goes on from a checkpoint if it was stopped."""
     os.makedirs(folder, exist_ok=True)
-    resume = ['--init_from=resume'] if os.path.exists(os.path.join(folder, 'ckpt.pt')) else []
     env = {**os.environ, 'OMP_NUM_THREADS': str(cores)}
     if gpus:
         env['CUDA_VISIBLE_DEVICES'] = gpus[slot]
     with open(os.path.join(folder, 'output.txt'), 'w') as output:
-        return subprocess.Popen([sys.executable, TRAIN, *run['arguments'], f'--out_dir={folder}', *resume], env=env,
-                                stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        return subprocess.Popen([sys.executable, TRAIN, *run['arguments'], f'--out_dir={folder}', '--init_from=auto'],
+                                env=env, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
 
 def finish(folder, code, seconds):

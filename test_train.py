@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from dataset import write_tokens
-from model import GPT, GPTConfig
+from model import GPT, GPTConfig, block_type
 from test_measure import assert_alike
 
 ROOT = Path(__file__).resolve().parent
@@ -294,6 +294,12 @@ def test_divergence(place):
     logged = steps(run)
     assert f'iteration {len(logged) - 1}, learning rate 1.000e+06' in says       # the step before the evaluation
     assert all(math.isfinite(row['loss']) for row in logged)
+    last, config = rows(run)[-1], json.loads((run / 'config.json').read_text())
+    assert last['iter'] == len(logged) - 1 and last['lr'] == 1e6 and 'not finite' in last['diverged']
+    assert last['last_good_iter'] <= last['iter']
+    model = GPT(GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)}))
+    assert set(last['norms']) == {block_type(name) for name, _ in model.named_parameters()}
+    assert all(math.isfinite(norm) for norms in last['norms'].values() for norm in (norms['weights'], norms['gradient']))
     if (run / 'ckpt.pt').exists():
         state = checkpoint(run)
         assert 'ckpt.pt' in says and state['iter'] <= len(logged)
@@ -314,6 +320,22 @@ def test_divergence_keeps_the_last_good_checkpoint(whole, place):
     assert all(torch.equal(after['model'][name], before['model'][name]) for name in before['model'])
 
 
+def test_a_loss_that_stays_high(place):
+    """diverge_factor: 100 iterations in which the loss was above that share of the first, and the norms of the weights then"""
+    keys = {**TINY, 'learning_rate': 0.0, 'min_lr': 0.0, 'max_iters': 150, 'eval_interval': 50, 'log_interval': 10}
+    _, err = train(place, *flags(**keys, out_dir='high', diverge_factor=0.9), code=3)
+    last, state = rows(place / 'high')[-1], checkpoint(place / 'high')
+    assert last['iter'] == last['last_good_iter'] == 100 and 'above 0.9 times its first value' in last['diverged'] + err
+    squares = {}
+    for name, value in state['model'].items():
+        if name == 'lm_head.weight':                    # the embedding
+            continue
+        squares[block_type(name)] = squares.get(block_type(name), 0) + value.double().square().sum().item()
+    assert {kind: norms['weights'] for kind, norms in last['norms'].items()} == pytest.approx(
+        {kind: math.sqrt(square) for kind, square in squares.items()}, rel=1e-5)
+    train(place, *flags(**{**keys, 'learning_rate': 0.03, 'max_iters': 120}, out_dir='falls', diverge_factor=0.9))
+
+
 # ----------------------------------------------------------------------------- errors, each before anything is written
 
 def error_of(place, monkeypatch, *arguments, **env):
@@ -330,7 +352,7 @@ def error_of(place, monkeypatch, *arguments, **env):
 
 
 @pytest.mark.parametrize('wrong, says', [
-    (dict(init_from='resum'), "init_from='resum': choose one of scratch, resume, gpt2"),
+    (dict(init_from='resum'), "init_from='resum': choose one of scratch, resume, auto, gpt2"),
     (dict(optimizer='adam'), "optimizer='adam': choose one of adamw, sgdw, lion, adam_mini"),
     (dict(schedule='cos'), "schedule='cos': choose one of cosine, wsd, linear, constant"),
     (dict(blockwise='jumps'), "blockwise='jumps': choose one of ramp, jump"),
@@ -403,6 +425,43 @@ def test_eval_only(whole, place):
     run = place / 'evaluated'
     assert evaluations(run)[-1] == evaluations(whole)[-1] and len(steps(run)) == 20
     assert (run / 'ckpt.pt').read_bytes() == (whole / 'ckpt.pt').read_bytes()
+
+
+def test_a_run_is_overwritten_only_when_asked(whole, place, monkeypatch):
+    run = place / 'again'
+    shutil.copytree(whole, run)
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    assert 'out_dir=again holds a run' in error_of(place, monkeypatch, 'again/config.json', '--out_dir=again')
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    (run / 'measure.jsonl').write_text('{"iter": 0}\n')
+    train(place, 'again/config.json', *flags(out_dir='again', max_iters=3, overwrite=True, always_save_checkpoint=False))
+    assert sorted(path.name for path in run.iterdir()) == list(FILES) and rows(run)[-1]['iter'] == 3
+    assert json.loads((run / 'config.json').read_text())['overwrite'] is False
+
+
+def test_auto_resumes_what_is_there(whole, place):
+    """init_from=auto: the same command starts the run, goes on after a stop, and does nothing to one that is done"""
+    keys = flags(**TINY, out_dir='auto', init_from='auto')
+    train(place, *keys, code=128 + signal.SIGTERM, stop_at=8)
+    assert steps(place / 'auto')[-1]['iter'] == 8
+    for _ in range(2):
+        train(place, *keys)
+        assert rows(place / 'auto') == rows(whole)
+    assert json.loads((place / 'auto' / 'config.json').read_text())['init_from'] == 'scratch'
+
+
+def test_a_full_disk(whole, place):
+    """What cannot be written leaves what was there, no half file, and one line; here files may not pass 20 kB"""
+    shutil.copytree(whole, place / 'full')
+    limited = 'import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); sys.argv = sys.argv[1:]; '
+    arguments = ['full/config.json', *flags(out_dir='full', init_from='resume', max_iters=30)]
+    done = subprocess.run([sys.executable, '-c', limited + 'runpy.run_path(sys.argv[0], run_name="__main__")', ROOT / 'train.py',
+                           *arguments], cwd=place, env={**os.environ, 'PYTHONPATH': str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith('error: full/ckpt.pt could not be written'), done.stderr
+    assert done.stderr.count('\n') == 1 and sorted(path.name for path in (place / 'full').iterdir()) == list(FILES)
+    assert (place / 'full' / 'ckpt.pt').read_bytes() == (whole / 'ckpt.pt').read_bytes()
+    train(place, *arguments)                            # the disk has room again
+    assert evaluations(place / 'full')[-1]['iter'] == 30
 
 
 def test_a_machine_without_git(place):

@@ -36,7 +36,8 @@ eval_interval = 2000                # iterations between evaluations, each follo
 eval_iters = 200                    # batches of each split that an evaluation reads, the same ones every time
 log_interval = 1                    # iterations between lines of the log
 eval_only = False                   # evaluate once and stop
-init_from = 'scratch'               # scratch | resume | Hugging Face's GPT-2: gpt2, gpt2-medium, gpt2-large, gpt2-xl, a folder
+init_from = 'scratch'               # scratch | resume | auto: either | gpt2, gpt2-medium, gpt2-large, gpt2-xl, a folder
+overwrite = False                   # start in a folder that holds a run, which is then lost
 always_save_checkpoint = True       # write ckpt.pt after every evaluation, not only where the validation loss improved
 wandb_log = False                   # log to Weights & Biases too
 wandb_project = 'nanonorm'          # its project
@@ -52,6 +53,7 @@ beta1 = 0.9                         # adamw, lion, adam_mini
 beta2 = 0.95                        # the same; config/optim/lion.py has what Lion wants
 momentum = 0.9                      # sgdw
 grad_clip = 1.0                     # largest norm of the whole gradient; 0: no clipping
+diverge_factor = 0.0                # stop once the loss has been above this times its first value for 100 iterations; 0: never
 schedule = 'cosine'                 # cosine | wsd | linear | constant
 warmup_iters = 2000                 # iterations of linear warm-up
 lr_decay_iters = 0                  # the iteration at which min_lr is reached; 0: max_iters
@@ -80,7 +82,7 @@ for key, choices in {'optimizer': OPTIMIZERS, 'schedule': SCHEDULES, 'blockwise'
     if config[key] not in choices:
         raise ValueError(f'{key}={config[key]!r}: choose one of {", ".join(choices)}')
 at_least(config, eval_interval=1, eval_iters=1, log_interval=1, gradient_accumulation_steps=1, batch_size=1, max_iters=0,
-         warmup_iters=0, lr_decay_iters=0, learning_rate=0, min_lr=0, weight_decay=0, grad_clip=0,
+         warmup_iters=0, lr_decay_iters=0, learning_rate=0, min_lr=0, weight_decay=0, grad_clip=0, diverge_factor=0,
          measure_interval=0, measure_batches=1, r_emb=0, r_head=0, r_qk=0, r_ffn=0, r_vo=0, seed=0, data_seed=0)
 for key in ('beta1', 'beta2', 'momentum'):
     if not 0 <= config[key] < 1:
@@ -91,9 +93,17 @@ if min_lr > learning_rate and schedule != 'constant':
     raise ValueError(f'min_lr={min_lr} is above learning_rate={learning_rate}: lower it too, or choose schedule=constant')
 model_config = GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
 pretrained, brought = None, {}
-if init_from not in ('scratch', 'resume', *OPENAI_MODELS) and not os.path.isdir(init_from):
-    raise ValueError(f'init_from={init_from!r}: choose one of scratch, resume, {", ".join(OPENAI_MODELS)}, or a folder '
+path = {name: os.path.join(out_dir, name)
+        for name in ('config.json', 'run.json', 'log.jsonl', 'measure.jsonl', 'ckpt.pt', 'best.pt')}
+if init_from not in ('scratch', 'resume', 'auto', *OPENAI_MODELS) and not os.path.isdir(init_from):
+    raise ValueError(f'init_from={init_from!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or a folder '
                      f"in Hugging Face's GPT-2 format")
+if init_from == 'auto':
+    init_from = config['init_from'] = 'resume' if os.path.exists(path['ckpt.pt']) else 'scratch'
+elif init_from != 'resume' and not overwrite and not eval_only and any(os.path.exists(file) for file in path.values()):
+    raise ValueError(f'out_dir={out_dir} holds a run: choose another, continue it by --init_from=resume, or lose it by '
+                     f'--overwrite=True')
+config['overwrite'] = False                             # config.json would carry it on
 if init_from not in ('scratch', 'resume'):
     pretrained = GPT.from_pretrained(init_from, model_config.block_size, model_config.dropout)
     model_config = pretrained.config
@@ -115,8 +125,6 @@ data = {split: Tokens(dataset, split, block_size=model_config.block_size, vocab_
 micro_batches = range(rank * gradient_accumulation_steps // world_size, (rank + 1) * gradient_accumulation_steps // world_size)
 tokens_per_iter = gradient_accumulation_steps * batch_size * model_config.block_size
 
-path = {name: os.path.join(out_dir, name)
-        for name in ('config.json', 'run.json', 'log.jsonl', 'measure.jsonl', 'ckpt.pt', 'best.pt')}
 checkpoint = None
 if init_from == 'resume':
     if not os.path.exists(path['ckpt.pt']):
@@ -145,7 +153,7 @@ model = (pretrained or GPT(model_config)).to(device)
 ratios = {kind: config[f'r_{kind}'] for kind in BLOCK_TYPES if f'r_{kind}' in config}       # the norms keep the base rate
 optimizer = OPTIMIZERS[optimizer](param_groups(model, weight_decay, ratios), config)
 scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-start, best_val_loss = 0, float('inf')
+start, best_val_loss, first_loss = 0, float('inf'), None
 if checkpoint:
     model.load_state_dict(checkpoint['model'])
     settings = [{key: value for key, value in group.items() if key != 'params'} for group in optimizer.param_groups]
@@ -153,7 +161,7 @@ if checkpoint:
     for group, ours in zip(optimizer.param_groups, settings):
         group.update(ours)                              # this run's weight decay, betas and ratios, should they have changed
     scaler.load_state_dict(checkpoint['scaler'])
-    start, best_val_loss = checkpoint['iter'], checkpoint['best_val_loss']
+    start, best_val_loss, first_loss = checkpoint['iter'], checkpoint['best_val_loss'], checkpoint.get('first_loss')
     config['init_from'] = checkpoint['config']['init_from']     # config.json repeats the run from its start
     checkpoint = None
 raw_model = model                                       # its parameters have the names of the module tree
@@ -188,6 +196,26 @@ def estimate_loss():
     return losses
 
 
+def diverged(at, what):
+    """Tells the terminal and the log, and exits with 3."""
+    if master:
+        kept = f'{path["ckpt.pt"]} holds the last good state' if os.path.exists(path['ckpt.pt']) else 'none was saved yet'
+        if good and not eval_only:
+            norms = {kind: dict(zip(('weights', 'gradient'), pair)) for kind, pair in zip(good['types'], good['norms'].tolist())}
+            log(iter=at, diverged=what, lr=rate(at), last_good_iter=good['iter'], norms=norms)
+        print(f'diverged: {what} at iteration {at}, learning rate {rate(at):.3e}; {kept}', file=sys.stderr)
+    leave(3)
+
+
+def block_norms():
+    """(types, 2): the norms of the weights and of the gradient of each block type, on the device."""
+    norms = []
+    for kind in block_types:
+        weights = [p for group in optimizer.param_groups if group['block_type'] == kind for p in group['params']]
+        norms += [torch.nn.utils.get_total_norm(weights), torch.nn.utils.get_total_norm([p.grad for p in weights])]
+    return torch.stack(norms).detach().view(-1, 2)
+
+
 def stop_if_diverged(*losses):
     """Exits with 3 where a loss or gradient was not finite, and so before a checkpoint could take it in."""
     bad = first_bad.clone()
@@ -197,26 +225,26 @@ def stop_if_diverged(*losses):
     overflows = scaler.is_enabled() and scaler.get_scale() < 1      # the scaler has halved its scale in vain
     if bad == never and not overflows and all(math.isfinite(loss) for loss in losses):
         return
-    if master:
-        bad = bad if bad < never else max(0, it - 1)    # the step before an evaluation did it
-        kept = f'{path["ckpt.pt"]} holds the last good state' if os.path.exists(path['ckpt.pt']) else 'none was saved yet'
-        print(f'diverged: the loss or its gradient was not finite at iteration {bad}, learning rate {rate(bad):.3e}; {kept}',
-              file=sys.stderr)
-    leave(3)
+    diverged(bad if bad < never else max(0, it - 1), 'the loss or its gradient was not finite')     # or by the step before
 
 
 def write_whole(name, write):
-    """Calls write(file) on a file beside `name` which then takes its place, whole."""
-    with open(name + '.tmp', 'wb') as f:
-        write(f)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(name + '.tmp', name)
+    """Calls write(file) on a file beside `name` which then takes its place, whole. OSError where the disk is full."""
+    try:
+        with open(name + '.tmp', 'wb') as f:
+            write(f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(name + '.tmp', name)
+    except (OSError, RuntimeError) as error:            # torch.save makes a RuntimeError of it
+        if os.path.exists(name + '.tmp'):
+            os.remove(name + '.tmp')
+        raise OSError(f'{name} could not be written, what was there is kept: {str(error).splitlines()[0]}') from error
 
 
 def save(it, best=False):
     state = dict(model=raw_model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), config=config,
-                 iter=it, best_val_loss=best_val_loss)
+                 iter=it, best_val_loss=best_val_loss, first_loss=first_loss)
     write_whole(path['ckpt.pt'], lambda f: torch.save(state, f))
     if best:
         try:
@@ -287,6 +315,9 @@ for number in (signal.SIGINT, signal.SIGTERM):
 
 if master and not eval_only:
     os.makedirs(out_dir, exist_ok=True)
+    for name in ('ckpt.pt', 'best.pt', 'measure.jsonl') if start == 0 else ():
+        if os.path.exists(path[name]):
+            os.remove(path[name])                       # of the run that this one replaces
     log_file = continue_rows('log.jsonl')
     if measure_interval:
         from measure import IN_TRAINING, measure, update_sizes, write_row
@@ -317,6 +348,8 @@ never = 2 ** 62
 first_bad = torch.full((), never, device=device)        # the first iteration that was not finite, kept on the device
 began = time.perf_counter()
 lap, lap_iters = began, 0                               # since the last line of the log
+block_types = list(dict.fromkeys(group['block_type'] for group in optimizer.param_groups))
+good, tame = {}, start                                  # the last iteration seen to be finite; that with no loss above the limit
 for it in range(start, max_iters + 1):
 
     if it % eval_interval == 0 or it == max_iters or eval_only:
@@ -367,6 +400,7 @@ for it in range(start, max_iters + 1):
     grad_norm = torch.nn.utils.clip_grad_norm_(raw_model.parameters(), grad_clip or float('inf'))
     scaler.step(optimizer)
     scaler.update()
+    norms = block_norms() if master and it % log_interval == 0 else None
     optimizer.zero_grad(set_to_none=True)
     if measuring:
         write_row(measure_file, dict(iter=it, **measured, updates=update_sizes(before, raw_model)))
@@ -379,8 +413,13 @@ for it in range(start, max_iters + 1):
 
     if it % log_interval == 0:
         stop_if_diverged()
+        good = dict(iter=it, types=block_types, norms=norms)
         if ddp:
             dist.all_reduce(loss_sum)
+        first_loss = first_loss or loss_sum.item()
+        tame = tame if diverge_factor and loss_sum.item() > diverge_factor * first_loss else it
+        if it - tame >= 100:
+            diverged(it, f'the loss has been above {diverge_factor} times its first value, {first_loss:.4f}, for 100 iterations')
         if master:
             now = time.perf_counter()
             speed = lap_iters * tokens_per_iter / (now - lap)
