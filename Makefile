@@ -1,12 +1,13 @@
 # make quickstart    trains a small DNT by momentum SGDW on real text, samples from it and draws its loss
-# make test          runs the tests
+# make test          runs the linter and the tests, and leaves out those that take minutes
+# make test-long     runs those
 # Both set up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
 
 PYTHON ?= python3
 ARGS ?=
 BIN = .venv/bin
 
-.PHONY: quickstart test
+.PHONY: quickstart test test-long
 
 quickstart: .venv/installed data/pycode/meta.json
 	$(BIN)/python train.py config/train_quick.py --overwrite=True $(ARGS)
@@ -14,7 +15,11 @@ quickstart: .venv/installed data/pycode/meta.json
 	$(BIN)/python plot.py out-quick
 
 test: .venv/installed-dev
+	$(BIN)/ruff check .
 	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto --dist loadfile
+
+test-long: .venv/installed-dev
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto -m long
 
 data/pycode/meta.json: data/pycode/prepare.py .venv/installed
 	$(BIN)/python data/pycode/prepare.py

@@ -333,8 +333,9 @@ def draw(what, folders, out):
 
 if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('folders', nargs='+', help='out_dir of each run')
-    parser.add_argument('--what', default='loss', choices=PICTURES, help='what to draw; all but loss need measure.py')
+    parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')         # in one line
+    parser.add_argument('folders', nargs='+', help='out_dir of each run, or sweep')
+    parser.add_argument('--what', default='loss', choices=PICTURES, help='what to draw; all but loss and sweep need measure.py')
     parser.add_argument('--out', help='the picture; default: WHAT.png in the first folder')
     args = parser.parse_args()
     draw(args.what, args.folders, args.out or os.path.join(args.folders[0], f'{args.what}.png'))

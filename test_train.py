@@ -9,7 +9,6 @@ import os
 import runpy
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -45,29 +44,64 @@ sys.argv = sys.argv[2:]
 runpy.run_path(script, run_name='__main__')
 '''
 
+# train.py, but killed at the moment number sys.argv[1] of those in which it writes files; a checkpoint is half written in one
+KILLED = '''
+import io, os, runpy, signal, sys
+import torch
+left, script, save = int(sys.argv[1]), sys.argv[2], torch.save
+def moment():
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+def deadly(call):
+    return lambda *args: (moment(), call(*args))[1]
+def save_in_halves(state, f):
+    whole = io.BytesIO()
+    save(state, whole)
+    f.write(whole.getvalue()[:whole.tell() // 2])
+    f.flush()
+    moment()
+    f.write(whole.getvalue()[whole.tell() // 2:])
+os.fsync, os.replace, os.link, torch.save = deadly(os.fsync), deadly(os.replace), deadly(os.link), save_in_halves
+sys.argv = sys.argv[2:]
+runpy.run_path(script, run_name='__main__')
+'''
+# train.py on ranks of which one is killed in iteration 8 of the first attempt
+LOST = '''
+import os, runpy, signal, sys
+import optim
+script, lr_at = sys.argv[1], optim.lr_at
+def lr_at_and_kill(it, *args, **kwargs):
+    if it == 8 and os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':
+        os.kill(os.getpid(), signal.SIGKILL)
+    return lr_at(it, *args, **kwargs)
+optim.lr_at = lr_at_and_kill
+sys.argv = sys.argv[1:]
+runpy.run_path(script, run_name='__main__')
+'''
+
 
 def flags(**keys):
     return [f'--{key}={value}' for key, value in keys.items()]
 
 
-def command(cwd, *arguments, ranks=1, stop_at=None):
+def command(cwd, *arguments, ranks=1, restarts=0, through=()):
     start = [sys.executable]
     if ranks > 1:
-        with socket.socket() as s:
-            s.bind(('127.0.0.1', 0))
-            port = s.getsockname()[1]
-        start += ['-m', 'torch.distributed.run', f'--nproc_per_node={ranks}', f'--master_port={port}']
-    if stop_at is not None:
-        (cwd / 'interrupted.py').write_text(INTERRUPTED, encoding='utf-8')
-        start += ['interrupted.py', str(stop_at)]
+        start += ['-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={ranks}', f'--max_restarts={restarts}']
+    if through:
+        script, *more = through
+        (cwd / 'through.py').write_text(script, encoding='utf-8')
+        start += ['through.py', *map(str, more)]
     return [*start, str(ROOT / 'train.py'), *map(str, arguments)]
 
 
-def train(cwd, *arguments, code=0, ranks=1, stop_at=None, **env):
-    """Runs train.py to the exit code that is expected → (stdout, stderr)."""
+def train(cwd, *arguments, code=0, ranks=1, restarts=0, through=(), **env):
+    """Runs train.py, or through=(a script above, its arguments), to the exit code that is expected → (stdout, stderr)."""
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONIOENCODING': 'utf-8', 'OMP_NUM_THREADS': '1', **env}
-    done = subprocess.run(command(cwd, *arguments, ranks=ranks, stop_at=stop_at), cwd=cwd, env=env, capture_output=True,
-                          text=True, encoding='utf-8', timeout=300)
+    done = subprocess.run(command(cwd, *arguments, ranks=ranks, restarts=restarts, through=through), cwd=cwd, env=env,
+                          capture_output=True, text=True, encoding='utf-8', timeout=300)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout, done.stderr
 
@@ -205,7 +239,7 @@ def test_sigterm_saves_and_resumes(place):
     here with mSGDW and dropout. It comes in iteration 9, so that an evaluation is due where the run goes on."""
     keys = flags(**{**TINY, 'optimizer': 'sgdw', 'learning_rate': 0.1, 'dropout': 0.2})
     train(place, *keys, '--out_dir=calm')
-    out, _ = train(place, *keys, '--out_dir=killed', stop_at=9, code=128 + signal.SIGTERM)
+    out, _ = train(place, *keys, '--out_dir=killed', through=(INTERRUPTED, 9), code=128 + signal.SIGTERM)
     run, calm = place / 'killed', place / 'calm'
     assert out.splitlines()[-1].endswith('python train.py killed/config.json --init_from=resume')
     assert checkpoint(run)['iter'] == 10 and [row['iter'] for row in steps(run)] == list(range(10))
@@ -220,7 +254,7 @@ def test_sigterm_saves_and_resumes(place):
 
 def test_ranks_stop_together(place):
     """A signal to one rank stops all after the same step, with a checkpoint; a rank that went on would wait forever"""
-    out, _ = train(place, *flags(**TINY, out_dir='ranks-stopped'), ranks=2, stop_at=9, code=1)      # torchrun's own code
+    out, _ = train(place, *flags(**TINY, out_dir='ranks-stopped'), ranks=2, through=(INTERRUPTED, 9), code=1)  # torchrun's
     assert 'stopped after iteration 9' in out
     assert checkpoint(place / 'ranks-stopped')['iter'] == 10
 
@@ -228,7 +262,7 @@ def test_ranks_stop_together(place):
 def test_the_best_is_kept_when_a_run_resumes_where_an_evaluation_is_due(place):
     """The evaluation at iteration 10 comes after the resumption, and is the last to improve: lr is 0 from there"""
     keys = flags(**{**TINY, 'max_iters': 11, 'eval_interval': 10, 'lr_decay_iters': 10, 'min_lr': 0.0})
-    train(place, *keys, '--out_dir=stopped', stop_at=9, code=128 + signal.SIGTERM)
+    train(place, *keys, '--out_dir=stopped', through=(INTERRUPTED, 9), code=128 + signal.SIGTERM)
     train(place, 'stopped/config.json', '--init_from=resume')
     run = place / 'stopped'
     best = min(evaluations(run), key=lambda row: row['val_loss'])
@@ -442,12 +476,37 @@ def test_a_run_is_overwritten_only_when_asked(whole, place, monkeypatch):
 def test_auto_resumes_what_is_there(whole, place):
     """init_from=auto: the same command starts the run, goes on after a stop, and does nothing to one that is done"""
     keys = flags(**TINY, out_dir='auto', init_from='auto')
-    train(place, *keys, code=128 + signal.SIGTERM, stop_at=8)
+    train(place, *keys, code=128 + signal.SIGTERM, through=(INTERRUPTED, 8))
     assert steps(place / 'auto')[-1]['iter'] == 8
     for _ in range(2):
         train(place, *keys)
         assert rows(place / 'auto') == rows(whole)
     assert json.loads((place / 'auto' / 'config.json').read_text())['init_from'] == 'scratch'
+
+
+@pytest.mark.parametrize('moment', [pytest.param(n, marks=[] if n in (8, 10) else pytest.mark.long) for n in range(27)])
+def test_a_kill_at_any_moment(whole, place, moment):
+    """SIGKILL as a file is being written: what is there can be loaded, and the same command ends as if nothing had been"""
+    run = place / f'killed-{moment}'
+    keys = flags(**TINY, out_dir=run.name, init_from='auto')
+    train(place, *keys, code=-signal.SIGKILL if moment < 26 else 0, through=(KILLED, moment))
+    for name in ('ckpt.pt', 'best.pt'):
+        if (run / name).exists():
+            assert checkpoint(run, name)['iter'] % 5 == 0
+    train(place, *keys)
+    assert rows(run) == rows(whole) and not list(run.glob('*.tmp'))
+    ours, theirs = checkpoint(run), checkpoint(whole)
+    assert all(torch.equal(ours['model'][name], theirs['model'][name]) for name in theirs['model'])
+
+
+def test_a_rank_is_lost(place):
+    """The others say so in one line; under torchrun's restarts the run goes on by itself from the last checkpoint"""
+    keys = flags(**TINY, init_from='auto')
+    _, err = train(place, *keys, '--out_dir=lost', code=1, ranks=2, through=(LOST,))
+    assert 'error: rank 0 has lost another rank; --init_from=auto' in err and checkpoint(place / 'lost')['iter'] == 5
+    train(place, *keys, '--out_dir=restarted', ranks=2, restarts=1, through=(LOST,))
+    train(place, *keys, '--out_dir=unlost', ranks=2)
+    assert rows(place / 'restarted') == rows(place / 'unlost')
 
 
 def test_a_full_disk(whole, place):

@@ -141,7 +141,10 @@ if init_from == 'resume':
 if ddp:
     if device.type == 'cuda':
         torch.cuda.set_device(device)
-    dist.init_process_group({'auto': 'nccl' if device.type == 'cuda' else 'gloo'}.get(backend, backend))
+    store, *_ = next(dist.rendezvous('env://'))         # torchrun keeps it for a restart, with addresses that are outdated
+    store = dist.PrefixStore(os.environ.get('TORCHELASTIC_RESTART_COUNT', '0'), store)
+    dist.init_process_group({'auto': 'nccl' if device.type == 'cuda' else 'gloo'}.get(backend, backend), store=store,
+                            rank=rank, world_size=world_size)
     control = dist.new_group(backend='gloo')            # for what must not wait for the GPU
 
 # ----------------------------------------------------------------------------- model and optimizer
