@@ -121,7 +121,7 @@ def known(key, defaults, where):
     if key not in defaults:
         near = difflib.get_close_matches(key, defaults, 1, 0.5)
         hint = f'did you mean {near[0]!r}?' if near else '--help lists the keys'
-        private = '' if where == 'the command line' else '; a name of the file\'s own starts with _'
+        private = '' if not where.endswith('.py') else '; a name of the file\'s own starts with _'
         raise ValueError(f'unknown key {key!r} in {where}: {hint}{private}')
     return key
 

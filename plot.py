@@ -312,7 +312,8 @@ def plot_sweep(folders):
         if 'learning_rate' in points[0]:
             ax.set_xscale('log')
             ax.set_xlabel('learning rate')
-            ax.legend(fontsize=7)
+            if labels:
+                ax.legend(fontsize=7)
         else:
             ax.set_xticks(range(len(rows)), rows, rotation=30, ha='right')
         ax.set_title(os.path.basename(os.path.normpath(folder)), fontsize=10)

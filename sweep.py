@@ -64,11 +64,15 @@ def split_arguments(arguments):
 
 def options(axis, values, defaults):
     """{label: arguments of train.py} for the values of an axis."""
+    if not isinstance(values, (list, dict)) or not values:
+        raise ValueError(f'{axis}={values!r} in a grid: wants a list of values, or {{label: arguments of train.py}}')
     if isinstance(values, dict):
-        return {label: shlex.split(text) for label, text in values.items()}
+        return {str(label): shlex.split(text) for label, text in values.items()}
     folder = os.path.join(HERE, 'config', axis)
     if os.path.isdir(folder):
         return {value: [] if value == 'none' else [os.path.relpath(os.path.join(folder, f'{value}.py'))] for value in values}
+    if axis in ('seed', 'data_seed', 'eval_only', 'overwrite'):
+        raise ValueError(f'{axis} is no axis: seeds={seeds} gives seed and data_seed 1 to {seeds}, and all runs are trained')
     known(axis, defaults, 'the grid')
     return {str(value): [f'--{axis}={value}'] for value in values}
 
@@ -79,11 +83,17 @@ def plan(grids, first):
     defaults, _ = keys_of(TRAIN, GPTConfig)
     points = []
     for grid in grids:
+        if not isinstance(grid, dict):
+            raise ValueError(f'{grid!r} in grids: wants a dict from an axis to its values')
         axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
         axes['seed'] = {str(seed): [f'--seed={seed}', f'--data_seed={seed}'] for seed in range(1, seeds + 1)}
+        # files first: a key's value is what its label says, wherever it stands
+        in_order = sorted(axes, key=lambda axis: axis in defaults and isinstance(grid.get(axis, []), list))
         for labels in itertools.product(*axes.values()):
-            chosen = [axes[axis][label] for axis, label in zip(axes, labels)]
-            points.append((dict(zip(axes, labels)), [*first, *itertools.chain(*chosen)]))
+            labels = dict(zip(axes, labels))
+            points.append((labels, [*first, *itertools.chain(*(axes[axis][labels[axis]] for axis in in_order))]))
+    if len({LR in labels for labels, _ in points}) > 1:
+        raise ValueError(f'{LR} is an axis of some grids and not of others: give it to all')
     axes = list(dict.fromkeys(axis for labels, _ in points for axis in labels))
     varies = [axis for axis in axes if axis == 'seed' or len({labels.get(axis) for labels, _ in points}) > 1]
     runs = {}
@@ -109,8 +119,9 @@ def read_json(path):
 def check_folder(run, folder):
     """ValueError where the folder holds a run with another config."""
     there = read_json(os.path.join(folder, 'config.json'))
-    for key in there:
-        if key not in ('out_dir', 'init_from', 'debug') and there[key] != run['config'].get(key):
+    brought = set() if run['config']['init_from'] == 'scratch' else {f.name for f in fields(GPTConfig)}     # by other weights
+    for key in there.keys() - {'out_dir', 'debug', 'overwrite'} - brought:
+        if there[key] != run['config'].get(key):
             raise ValueError(f'{folder} holds a run with {key}={there[key]}, and not {run["config"].get(key)}: '
                              f'choose another --out_dir, or remove it')
 
@@ -120,11 +131,13 @@ def check_folder(run, folder):
 def start(run, folder, slot, cores, gpus):
     """train.py as a process, which goes on from a checkpoint if it was stopped."""
     os.makedirs(folder, exist_ok=True)
+    resume = os.path.exists(os.path.join(folder, 'ckpt.pt'))
     env = {**os.environ, 'OMP_NUM_THREADS': str(cores)}
     if gpus:
         env['CUDA_VISIBLE_DEVICES'] = gpus[slot]
     with open(os.path.join(folder, 'output.txt'), 'w') as output:
-        return subprocess.Popen([sys.executable, TRAIN, *run['arguments'], f'--out_dir={folder}', '--init_from=auto'],
+        return subprocess.Popen([sys.executable, TRAIN, *run['arguments'], f'--out_dir={folder}',
+                                 '--init_from=resume' if resume else '--overwrite=True'],
                                 env=env, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
 
@@ -164,8 +177,6 @@ def stop_all(processes):
 def run_all(runs):
     """Trains what is missing, some at once. A failed run is tried again the next time, a diverged one is not."""
     folders = {run['name']: os.path.join(out_dir, run['name']) for run in runs}
-    for run in runs:
-        check_folder(run, folders[run['name']])
     waiting = [run for run in runs
                if read_json(os.path.join(folders[run['name']], 'result.json')).get('status') not in ('done', 'diverged')]
     gpus = os.environ.get('CUDA_VISIBLE_DEVICES') or ','.join(str(i) for i in range(torch.cuda.device_count()))
@@ -256,8 +267,13 @@ def compare(point, base):
 
 def find_row(best, wanted):
     """The one point among these whose labels are those of 'axis=value,…'."""
-    pairs = dict(pair.split('=', 1) for pair in wanted.split(',') if '=' in pair)
-    found = [point for point in best if pairs and all(point.row.get(axis) == label for axis, label in pairs.items())]
+    found = []
+    for point in best:
+        rest = wanted
+        for axis, label in point.row.items():
+            rest = rest.replace(f'{axis}={label}', '', 1)
+        if wanted and not rest.strip(','):
+            found.append(point)
     if len(found) != 1:
         rows = '; '.join(','.join(f'{axis}={label}' for axis, label in point.row.items()) for point in best)
         raise ValueError(f'against={wanted!r} names {len(found)} rows of the table, wants one of: {rows}')
@@ -279,11 +295,21 @@ def make_table(points):
     lines = []
     for row, top in zip(rows.values(), best):
         at = {point.labels.get(LR): point for point in row}
-        cells = ([str(at.get(rate, '')) + ' *' * (at.get(rate) is top and len(row) > 1) for rate in rates] if wide
-                 else [*([top.labels[LR]] if rates else []), str(top)])
-        versus = compare(top, base) if base else []
-        lines.append([top.row.get(axis, '') for axis in axes] + cells + versus)
+        if wide:
+            star = top.labels[LR] if len(row) > 1 and top.losses else None
+            cells = [str(at.get(rate, '')) + ' *' * (rate == star) for rate in rates]
+        else:
+            cells = [*([top.labels[LR]] if rates else []), str(top)]
+        lines.append([top.row.get(axis, '') for axis in axes] + cells + (compare(top, base) if base else []))
     return [head, *lines]
+
+
+def write_plan(runs, diverged_loss):
+    """sweep.json, from which --report works"""
+    os.makedirs(out_dir, exist_ok=True)
+    rows = [{key: value for key, value in run.items() if key != 'config'} for run in runs]
+    with open(os.path.join(out_dir, 'sweep.json'), 'w', encoding='utf-8') as f:
+        json.dump(dict(diverged_loss=diverged_loss, runs=rows), f)
 
 
 def write_report(runs, diverged_loss):
@@ -303,14 +329,12 @@ def write_report(runs, diverged_loss):
     padded = [[cell.ljust(width) for cell, width in zip(line, widths)] for line in table]
     text = '\n'.join('  '.join(line).rstrip() for line in padded)
     ruled = [padded[0], ['-' * width for width in widths], *padded[1:]]
-    markdown = '\n'.join('| ' + ' | '.join(line) + ' |' for line in ruled)
+    markdown = '\n'.join('| ' + ' | '.join(cell.replace('|', r'\|') for cell in line) + ' |' for line in ruled)
     hours = sum(run['seconds'] for run in runs) / 3600
     print(f'\nvalidation loss at the end, mean ± standard error over seeds; * best learning rate; {hours:.2f} hours of runs\n')
     print(text + '\n')
-    os.makedirs(out_dir, exist_ok=True)
-    rows = [{key: value for key, value in run.items() if key != 'config'} for run in runs]
-    for name, content in (('table.txt', text), ('table.md', markdown),
-                          ('sweep.json', json.dumps(dict(diverged_loss=diverged_loss, runs=rows)))):
+    write_plan(runs, diverged_loss)
+    for name, content in (('table.txt', text), ('table.md', markdown)):
         with open(os.path.join(out_dir, name), 'w', encoding='utf-8') as f:
             f.write(content + '\n')
     with open(os.path.join(out_dir, 'table.csv'), 'w', encoding='utf-8', newline='') as f:
@@ -326,8 +350,9 @@ def write_report(runs, diverged_loss):
 
 def main():
     global out_dir
-    if len(sys.argv) > 2 and sys.argv[-2] == '--report':
-        sys.argv[-2:] = [f'--report={sys.argv[-1]}']
+    if '--report' in sys.argv[1:-1]:
+        at = sys.argv.index('--report')
+        sys.argv[at:at + 2] = [f'--report={sys.argv[at + 1]}']
     sys.argv[1:], theirs = split_arguments(sys.argv[1:])
     at_least(configure(globals()), seeds=1, jobs=0)
     if select not in ('all', 'best'):
@@ -343,6 +368,9 @@ def main():
         axes = {key: text.split(',') for key, text in split}
         files = [arg for arg in theirs if not arg.startswith('--')]
         runs = plan([{**grid, **axes} for grid in grids or [{}]], [*shlex.split(arguments), *files])
+        for run in runs:
+            check_folder(run, os.path.join(out_dir, run['name']))
+        write_plan(runs, diverged_loss)
         run_all(runs)
         write_report(runs, diverged_loss)
 

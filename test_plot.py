@@ -83,10 +83,10 @@ def shares(histogram):
 # ----------------------------------------------------------------------------- each picture
 
 def test_there_is_a_picture_of_every_measurement():
-    assert set(plot.PICTURES) == {'loss', *MEASUREMENTS}
+    assert set(plot.PICTURES) == {'loss', 'sweep', *MEASUREMENTS}
 
 
-@pytest.mark.parametrize('what', plot.PICTURES)
+@pytest.mark.parametrize('what', [what for what in plot.PICTURES if what != 'sweep'])
 def test_drawing(place, what, tmp_path, capsys):
     """One run, and both: a PNG, which names each run, and whose axes say what they are"""
     for runs in 1, 2:
@@ -262,6 +262,30 @@ def test_gradients_without_a_tail(place, key, tmp_path):
     plot.draw('gradients', [str(tmp_path / 'out-null')], tmp_path / 'out.png')
 
 
+@pytest.mark.parametrize('rates', [True, False])
+def test_sweep(tmp_path, rates):
+    """A line of means with their standard errors for each row, over the learning rate or, where that does not vary, a dot; a
+    cross where every run diverged, and nothing where none has ended"""
+    points = [('s1', '0.1', 2.0, 0.25, 3, 0), ('s1', '0.3', 1.5, 0.5, 2, 1), ('s1', '1.0', math.inf, math.nan, 0, 3),
+              ('s5', '0.1', math.inf, math.nan, 0, 0), ('s5', '0.3', 1.25, math.nan, 1, 0)]
+    points, head = (points, 'arch,learning_rate,') if rates else ([(a + b, *rest) for a, b, *rest in points], 'arch,')
+    (tmp_path / 'table.csv').write_text('\n'.join([f'{head}val_loss,standard_error,done,diverged,failed,missing',
+                                                   *(','.join(map(str, (*point, 0, 0))) for point in points)]) + '\n')
+    plot.draw('sweep', [str(tmp_path)], tmp_path / 'sweep.png')
+    figure = plot.PICTURES['sweep']([str(tmp_path), str(tmp_path)])
+    for ax in figure.axes:
+        drawn = [(list(bars[0].get_xdata()), list(bars[0].get_ydata())) for bars in ax.containers]
+        crosses = [list(line.get_xdata()) for line in ax.lines if line.get_marker() == 'x']
+        if rates:
+            assert drawn == [([0.1, 0.3], [2.0, 1.5]), ([0.3], [1.25])] and crosses == [[1.0], []]
+            assert entries(ax) == ['s1', 's5'] and ax.get_xscale() == 'log' and ax.get_xlabel() == 'learning rate'
+        else:
+            assert drawn == [([0], [2.0]), ([1], [1.5]), ([], []), ([], []), ([4], [1.25])] and crosses == [[], [], [2], [], []]
+            assert [text.get_text() for text in ax.get_xticklabels()] == ['s10.1', 's10.3', 's11.0', 's50.1', 's50.3']
+        assert list(ax.containers[0][2][0].get_segments()[0][:, 1]) == [1.75, 2.25]
+    plot.plt.close(figure)
+
+
 # ----------------------------------------------------------------------------- names
 
 @pytest.mark.parametrize('arch', ARCHS)
@@ -299,6 +323,7 @@ def test_the_picture_goes_into_the_first_folder_or_where_it_is_told(place, monke
 
 @pytest.mark.parametrize('folder, what, says', [
     ('nowhere', 'loss', 'there is no nowhere/log.jsonl: .* is not the folder of a run'),
+    ('nowhere', 'sweep', 'there is no nowhere/table.csv: .* python sweep.py --report=nowhere'),
     ('nowhere', 'hidden', 'there is no nowhere/measure.json: .* python measure.py --out_dir=nowhere'),
     ('bare', 'loss', 'there is no bare/log.jsonl'),
     ('bare', 'sharpness', 'bare/measure.json holds no sharpness: .* python measure.py --out_dir=bare --what=sharpness')])

@@ -259,6 +259,17 @@ def test_ranks_stop_together(place):
     assert checkpoint(place / 'ranks-stopped')['iter'] == 10
 
 
+@pytest.mark.parametrize('ranks', [2, pytest.param(4, marks=pytest.mark.long)])
+def test_resuming_on_other_ranks(whole, place, ranks):
+    """10 iterations on one rank, 10 on several: the batches are those of the run that was never stopped"""
+    run = place / f'onto-{ranks}'
+    keys = flags(**TINY, out_dir=run.name)
+    train(place, *keys, '--max_iters=10')
+    train(place, *keys, '--init_from=resume', ranks=ranks)
+    for ours, theirs in zip(rows(run), rows(whole), strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5), ours['iter']
+
+
 def test_the_best_is_kept_when_a_run_resumes_where_an_evaluation_is_due(place):
     """The evaluation at iteration 10 comes after the resumption, and is the last to improve: lr is 0 from there"""
     keys = flags(**{**TINY, 'max_iters': 11, 'eval_interval': 10, 'lr_decay_iters': 10, 'min_lr': 0.0})
