@@ -2,6 +2,7 @@
 sweep.py: the runs that it plans, makes, stops and goes on with, and its table against plain computations.
 """
 import csv
+import contextlib
 import itertools
 import json
 import math
