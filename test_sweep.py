@@ -1,8 +1,8 @@
 """
 sweep.py: the runs that it plans, makes, stops and goes on with, and its table against plain computations.
 """
-import csv
 import contextlib
+import csv
 import itertools
 import json
 import math
