@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -508,6 +509,23 @@ def test_a_kill_at_any_moment(whole, place, moment):
     assert rows(run) == rows(whole) and not list(run.glob('*.tmp'))
     ours, theirs = checkpoint(run), checkpoint(whole)
     assert all(torch.equal(ours['model'][name], theirs['model'][name]) for name in theirs['model'])
+
+
+@pytest.mark.long
+def test_kills_at_random(whole, place):
+    """The same command again and again, killed somewhere between its start and its end"""
+    random, keys = np.random.default_rng(0), flags(**TINY, out_dir='random', init_from='auto')
+    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    for _ in range(20):
+        process = subprocess.Popen(command(place, *keys), cwd=place, env=env, stdout=subprocess.PIPE, text=True)
+        if random.random() < 0.8:                       # so many lines of its output, so long after it starts to train
+            for _ in range(random.integers(7, 20)):
+                process.stdout.readline()
+        time.sleep(random.uniform(0, 0.05))
+        process.kill()
+        process.communicate()
+    train(place, *keys)
+    assert rows(place / 'random') == rows(whole)
 
 
 def test_a_rank_is_lost(place):
