@@ -337,5 +337,5 @@ def test_an_error_is_one_line_with_the_remedy(folder, what, says, tmp_path, monk
 
 
 def test_an_unknown_picture(monkeypatch):
-    with pytest.raises(SystemExit, match='^error: .*hiden.* choose from .*hidden.*; --help tells more$'):
+    with pytest.raises(SystemExit, match='^error: .*hiden.*choose from .*hidden.*; --help tells more$'):
         call(monkeypatch, 'x', '--what=hiden')
