@@ -202,7 +202,7 @@ def run_all(runs):
                 folder = folders[run['name']]
                 result = finish(folder, process.returncode, took[-1])
                 done = result['status'] == 'done'
-                how = f'val loss {curve(folder)[-1][1]:.4f}' if done else f'{result["status"]}: {result["last"]}'
+                how = f'val loss {curve(folder)[-1][1]:.4f}' if done else result['last'] or result['status']
                 left = statistics.mean(took) * (todo - len(took)) / at_once / 60
                 print(f'[{len(took)}/{todo}] {run["name"]}: {how}; {took[-1]:.0f} s, {left:.0f} min left', flush=True)
     except KeyboardInterrupt:
