@@ -105,10 +105,8 @@ def tree(folder):
             for path in Path(folder).rglob('*')}
 
 
-@pytest.fixture(scope='module')
-def original(tmp_path_factory):
-    """A folder with tiny.json, data/tiny, data/*/prepare.py, and out, a run of two iterations."""
-    folder = tmp_path_factory.mktemp('bad')
+def lay_out(folder):
+    """Has a folder hold tiny.json, data/tiny, a walk over 13 tokens, and the other data/*/prepare.py."""
     for name in PREPARED:
         (folder / 'data' / name).mkdir(parents=True)
         shutil.copy(ROOT / 'data' / name / 'prepare.py', folder / 'data' / name)
@@ -117,6 +115,13 @@ def original(tmp_path_factory):
     walk = np.cumsum(np.random.default_rng(0).integers(0, 3, 600)) % 13
     write_tokens(folder / 'data' / 'tiny', {'train': [walk[:500]], 'val': [walk[500:]]}, 13, 'bytes')
     (folder / 'tiny.json').write_text(json.dumps(TINY))
+
+
+@pytest.fixture(scope='module')
+def original(tmp_path_factory):
+    """Such a folder, with out, a run of two iterations."""
+    folder = tmp_path_factory.mktemp('bad')
+    lay_out(folder)
     with put_back():
         os.chdir(folder)
         code, _, err = run_here(ROOT / 'train.py', 'tiny.json', '--out_dir=out')
@@ -586,7 +591,8 @@ TEXTS = [
     case('pycode: no library', 'data/pycode/prepare.py', 'lib holds 0 Python sources … run this with an interpreter'),
     case('pycode: no key', 'data/pycode/prepare.py --limit=3', "unknown key 'limit'", bug='it takes any argument, in silence'),
     case('pycode: unwritable', 'data/pycode/prepare.py', "Is a directory: 'data/pycode/meta.json'",
-         folder('data/pycode/meta.json'), *(holds(f'lib/{i}.py', 'x = 1') for i in range(12)), bug='it does not call configure(), and shows the traceback'),
+         folder('data/pycode/meta.json'), *(holds(f'lib/{i}.py', 'x = 1') for i in range(12)),
+         bug='it does not call configure(), and shows the traceback'),
 ]
 CASES = [*KEYS, *FILES, *DATA, *cases_of_checkpoints(), *SWEEPS, *PLOTS, *TEXTS]
 ALONE = ('misspelt key', 'sample: checkpoint: malicious pickle', 'bench: optimizers', 'plot: no run', 'sweep: misspelt axis',
@@ -603,7 +609,7 @@ def refused(run, case):
     before = tree('.')
     script, arguments = script_and_arguments(case.command)
     code, out, err = run(script, *arguments, **case.env)
-    assert 'Traceback' not in err
+    assert 'Traceback' not in err, err.splitlines()[-1]
     assert code in (1, 2), (code, out, err)
     assert err.startswith('error: ') and err.endswith('\n') and err.count('\n') == 1, err
     assert tree('.') == before

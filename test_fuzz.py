@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from configurator import keys_of
 from model import ATTENTIONS, FFNS, INITS, NORMS, POSITIONS, GPTConfig
 from optim import OPTIMIZERS, SCHEDULES
-from test_bad_input import ROOT, TINY, original, put_back, run_here, tree  # noqa: F401: original is a fixture
+from test_bad_input import ROOT, TINY, lay_out, put_back, run_here, tree
 
 RUN = dict(dataset='tiny', device='cpu', compile=False, max_iters=4)
 DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig)
@@ -47,7 +47,8 @@ def valid(draw):
         ratios['r_head'] = 1.0
     rate = draw(floats(1e-5, 1e-2))
     return {
-        **RUN, **pick, **switches, **ratios, 'n_head': n_head, 'n_embd': n_head * head_dim, 'n_kv_head': draw(st.sampled_from(kv)),
+        **RUN, **pick, **switches, **ratios,
+        'n_head': n_head, 'n_embd': n_head * head_dim, 'n_kv_head': draw(st.sampled_from(kv)),
         'block_size': draw(st.integers(1, 12)), 'vocab_size': draw(st.integers(13, 40)), 'n_layer': draw(st.integers(1, 3)),
         'd_ff': draw(st.integers(0, 20)), 'dropout': draw(st.sampled_from((0.0, 0.1, 0.5))), 'norm_alpha': draw(floats(0, 1)),
         'norm_eps': draw(floats(1e-8, 1e-2)), 'residual_scale': draw(floats(-1, 2)), 'attn_tau': draw(floats(0.1, 4)),
@@ -61,12 +62,14 @@ def valid(draw):
         'seed': draw(st.integers(0, 2 ** 63)), 'data_seed': draw(st.integers(0, 2 ** 63))}
 
 
-@pytest.fixture(scope='module')
-def place(original):  # noqa: F811
-    """The folder with data/tiny, as the current one."""
+@pytest.fixture(scope='module', autouse=True)
+def place(tmp_path_factory):
+    """A folder with data/tiny, as the current one."""
+    folder = tmp_path_factory.mktemp('fuzz')
+    lay_out(folder)
     with put_back():
-        os.chdir(original)
-        yield original
+        os.chdir(folder)
+        yield
 
 
 def ends_well(script, *arguments):
@@ -100,38 +103,33 @@ def check_valid(config):
 
 @few(max_examples=12)
 @given(config=valid())
-def test_valid_configurations(place, config):
+def test_valid_configurations(config):
     check_valid(config)
 
 
 @pytest.mark.long
 @few(max_examples=300)
 @given(config=valid())
-def test_many_valid_configurations(place, config):
+def test_many_valid_configurations(config):
     check_valid(config)
 
 
 # ----------------------------------------------------------------------------- invalid ones
 
-ANY = {bool: ['1', 'yes', ''], int: ['1.5', '1e3', 'x', ''], float: ['nan', 'inf', '-inf', 'x', '']}
-BELOW = {1: ['0', '-1', f'-{10 ** 30}'], 0: ['-1', f'-{10 ** 30}'], 0.0: ['-1', '-1e-30', '-1e300']}
-BROKEN = {key: [*ANY.get(type(default), [])] for key, default in DEFAULTS.items() if key != 'debug'}
-for low, keys in {
-        1: 'block_size vocab_size n_layer n_head n_embd eval_interval eval_iters log_interval gradient_accumulation_steps batch_size '
-           'measure_batches',
-        0: 'n_kv_head d_ff max_iters warmup_iters lr_decay_iters measure_interval seed data_seed',
-        0.0: 'dropout norm_eps init_gain rope_theta learning_rate min_lr weight_decay grad_clip diverge_factor decay_frac beta1 '
-             'beta2 momentum r_emb r_head r_qk r_ffn r_vo'}.items():
+OF_TYPE = {bool: ['1', 'yes', ''], int: ['1.5', '1e3', 'x', ''], float: ['nan', 'inf', '-inf', 'x', '']}
+BROKEN = {key: [*OF_TYPE.get(type(default), [])] for key, default in DEFAULTS.items() if key != 'debug'}
+for keys, values in {
+        'block_size vocab_size n_layer n_head n_embd eval_interval eval_iters log_interval gradient_accumulation_steps '
+        'batch_size measure_batches': ['0', '-1', f'-{10 ** 30}'],
+        'n_kv_head d_ff max_iters warmup_iters lr_decay_iters measure_interval seed data_seed': ['-1', f'-{10 ** 30}'],
+        'dropout norm_eps init_gain rope_theta learning_rate min_lr weight_decay grad_clip diverge_factor decay_frac beta1 beta2 '
+        'momentum r_emb r_head r_qk r_ffn r_vo': ['-1', '-1e-30', '-1e300'],
+        'norm attention ffn pos init optimizer schedule blockwise dtype device backend dataset init_from':
+        ['wrong', 'None', 'ADAMW', '\N{GREEK SMALL LETTER ALPHA}'],
+        'dropout beta1 beta2 momentum': ['1', '7'], 'decay_frac': ['1.5'], 'rope_theta': ['0'], 'vocab_size': ['12'],
+        'block_size': ['100', str(10 ** 30)]}.items():
     for key in keys.split():
-        BROKEN[key] += BELOW[low]
-for key in 'norm attention ffn pos init optimizer schedule blockwise dtype device backend dataset init_from'.split():
-    BROKEN[key] += ['wrong', 'None', 'ADAMW', '\N{GREEK SMALL LETTER ALPHA}']
-for key in ('dropout', 'beta1', 'beta2', 'momentum'):
-    BROKEN[key] += ['1', '7']
-BROKEN['decay_frac'] += ['1.5']
-BROKEN['rope_theta'] += ['0']
-BROKEN['vocab_size'] += ['12']
-BROKEN['block_size'] += ['100', str(10 ** 30)]
+        BROKEN[key] += values
 BROKEN = {key: values for key, values in BROKEN.items() if values}
 
 
@@ -171,19 +169,19 @@ def check_invalid(config, key, arguments):
 
 @few(max_examples=12)
 @given(broken=invalid())
-def test_invalid_configurations(place, broken):
+def test_invalid_configurations(broken):
     check_invalid(broken[0], *broken[1])
 
 
 @pytest.mark.long
 @few(max_examples=300)
 @given(broken=invalid())
-def test_many_invalid_configurations(place, broken):
+def test_many_invalid_configurations(broken):
     check_invalid(broken[0], *broken[1])
 
 
 @pytest.mark.parametrize('key', BROKEN)
-def test_every_key_can_be_broken(place, key):
+def test_every_key_can_be_broken(key):
     """Each value that the random configurations are broken with, on its own"""
     for value in BROKEN[key]:
         check_invalid({**RUN, **TINY}, key, [f'--{key}={value}'])

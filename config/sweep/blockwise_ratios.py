@@ -1,6 +1,6 @@
 # Blockwise LR, table 3: which blocks gain from a larger rate, and how much larger it should be
 #     python sweep.py config/sweep/blockwise_ratios.py
-arguments = 'config/base/laptop.py config/optim/adamw.py --warmup_iters=10 --min_lr=0 config/arch/pre.py'
+arguments = 'config/base/laptop.py config/optim/adamw.py config/arch/pre.py'
 out_dir = 'out-sweep/blockwise_ratios'
 
 
