@@ -16,7 +16,7 @@ quickstart: .venv/installed data/pycode/meta.json
 
 test: .venv/installed-dev
 	$(BIN)/ruff check .
-	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto --dist loadfile
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 test-long: .venv/installed-dev
 	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto -m long

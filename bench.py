@@ -25,7 +25,7 @@ bench_warmup = 5                    # iterations before them, not timed
 optimizers = ''                     # some optimizers with commas between them: their steps, side by side, instead of an iteration
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig, os.path.join(os.path.dirname(os.path.abspath(__file__)), 'train.py'))
-at_least(config, bench_iters=1, bench_warmup=0, batch_size=1)
+at_least(config, bench_iters=1, bench_warmup=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0)
 names = optimizers.split(',') if optimizers else [config['optimizer']]
 for name in names:
     if name not in OPTIMIZERS:

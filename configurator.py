@@ -9,7 +9,6 @@ import ast
 import difflib
 import inspect
 import json
-import math
 import os
 import re
 import sys
@@ -100,9 +99,12 @@ def read_config(path, values):
     if path.endswith('.json'):
         try:
             with open(path, encoding='utf-8') as f:
-                return dict(json.load(f))
-        except (ValueError, TypeError) as error:
+                found = json.load(f)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f'{path}: wants a JSON object of keys and values ({error})') from error
+        if not isinstance(found, dict):
+            raise ValueError(f'{path}: wants a JSON object of keys and values')
+        return found
     scope = {**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(HERE, base))}
 
     def run(file):
@@ -111,7 +113,7 @@ def read_config(path, values):
 
     try:
         run(path)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f'{path}: {type(error).__name__}: {error}') from error
     return {key: value for key, value in scope.items()
             if key in values or not (key.startswith('_') or isinstance(value, ModuleType) or callable(value))}
@@ -126,6 +128,7 @@ def known(key, defaults, where):
     return key
 
 
+LARGEST = {bool: 1, int: 2 ** 63 - 1, float: 3.4e38}        # as float32 holds
 WANTS = {bool: 'true or false', int: 'an integer', float: 'a finite number', str: 'a string', list: 'a list'}
 
 
@@ -142,17 +145,20 @@ def parsed(key, text, default):
 
 def typed(key, value, default, where):
     """The value, if it has the type of the key's default; an int is welcome where a float is wanted."""
-    if isinstance(default, float) and type(value) is int:
+    if type(value) is int and abs(value) < 2 ** 63 and isinstance(default, float):
         value = float(value)
-    if type(value) is not type(default) or isinstance(value, float) and not math.isfinite(value):
+    if type(value) is not type(default) or isinstance(value, (int, float)) and not abs(value) <= LARGEST[type(value)]:
         raise ValueError(f'{key}={value!r} in {where}: wants {WANTS[type(default)]}')
     return value
 
 
 def report(kind, error, trace, debug):
     lost = ranks_have_met() and issubclass(kind, RuntimeError) and 'peer' in str(error)
-    if debug or not (lost or issubclass(kind, (ValueError, OSError))):
+    full = issubclass(kind, (RuntimeError, MemoryError)) and 'memory' in str(error)
+    if debug or not (lost or full or issubclass(kind, (ValueError, OSError))):
         sys.__excepthook__(kind, error, trace)
+    elif full:
+        print('error: out of memory: make the model, the batch or what is drawn smaller', file=sys.stderr)
     elif lost:
         print(f'error: rank {os.environ["RANK"]} has lost another rank; --init_from=auto goes on from the last checkpoint',
               file=sys.stderr)

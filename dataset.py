@@ -31,10 +31,13 @@ def read_meta(name):
     try:
         with open(path, encoding='utf-8') as f:
             meta = json.load(f)
-        return dict(vocab_size=int(meta['vocab_size']), tokenizer=str(meta['tokenizer']), chars=str(meta.get('chars', '')),
+        meta = dict(vocab_size=int(meta['vocab_size']), tokenizer=str(meta['tokenizer']), chars=str(meta.get('chars', '')),
                     dtype=np.dtype(meta['dtype']), tokens={split: int(meta['tokens'][split]) for split in SPLITS})
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(f'{path} is damaged: prepare {folder} again') from None
+        if meta['dtype'] in (np.uint16, np.uint32) and meta['vocab_size'] > 0:
+            return meta
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        pass
+    raise ValueError(f'{path} is damaged: prepare {folder} again')
 
 
 class Tokens:
@@ -49,7 +52,7 @@ class Tokens:
                              f'set --vocab_size={meta["vocab_size"]} or more')
         found = os.path.getsize(self.path) if os.path.exists(self.path) else 0
         wanted = meta['tokens'][split] * meta['dtype'].itemsize
-        if found != wanted:
+        if found != wanted or not found:
             raise ValueError(f'{self.path} has {found} bytes where meta.json tells of {wanted}: prepare data/{name} again')
         if meta['tokens'][split] <= block_size:
             raise ValueError(f'block_size={block_size} is too long for the {meta["tokens"][split]} tokens of {self.path}: '
@@ -98,7 +101,8 @@ def write_tokens(folder, splits, vocab_size, tokenizer, **more):
     """
     dtype = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
     path = {name: os.path.join(folder, name) for name in [f'{split}.bin' for split in SPLITS] + ['meta.json']}
-    tokens = {}
+    tokens, new = {}, not os.path.isdir(folder)
+    os.makedirs(folder, exist_ok=True)
     try:
         for split in SPLITS:
             tokens[split] = 0
@@ -124,4 +128,6 @@ def write_tokens(folder, splits, vocab_size, tokenizer, **more):
         for name in path.values():
             if os.path.exists(name + '.tmp'):
                 os.remove(name + '.tmp')
+        if new and not os.listdir(folder):
+            os.rmdir(folder)
     print(f'{folder}: {tokens["train"]:,} training and {tokens["val"]:,} validation tokens')

@@ -24,7 +24,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from configurator import at_least, configure
 from dataset import Tokens
 from device import pick_device
-from model import BLOCK_TYPES, GPT, GPTConfig, at_least_fp32, block_type, load_checkpoint
+from model import BLOCK_TYPES, GPT, GPTConfig, at_least_fp32, block_type, load_checkpoint, load_weights
 from optim import OPTIMIZERS, param_groups
 
 KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')      # the matrices of a block; w3 is SwiGLU's
@@ -561,7 +561,7 @@ def main():
     torch.manual_seed(config['seed'])
     model = GPT(GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})).to(device)
     if state:
-        model.load_state_dict(state['model'])
+        load_weights(model, state, path)
     tokens = Tokens(config['dataset'], 'train', model.config.block_size, model.config.vocab_size)
     data = [tuple(t.to(device) for t in tokens.read(starts)) for starts in tokens.spread(batches, config['batch_size'])]
     results = measure(model, data, names, config['seed'])

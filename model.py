@@ -8,8 +8,8 @@ Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E
 import math
 import os
 import re
+import warnings
 from dataclasses import dataclass, fields
-from pickle import UnpicklingError
 
 import torch
 from torch import nn
@@ -60,6 +60,8 @@ class GPTConfig:
                 raise ValueError(f'{f.name}={getattr(self, f.name)}: wants an integer of at least {low}')
         if not 0 <= self.dropout < 1:
             raise ValueError(f'dropout={self.dropout}: wants a probability, 0 <= dropout < 1')
+        if not 0 <= self.norm_alpha <= 1:
+            raise ValueError(f'norm_alpha={self.norm_alpha}: wants 0 <= norm_alpha <= 1')
         for name in ('norm_eps', 'init_gain'):
             if not getattr(self, name) >= 0:
                 raise ValueError(f'{name}={getattr(self, name)}: wants a number that is not negative')
@@ -565,9 +567,23 @@ def draw(logits, temperature, top_k, top_p):
 def load_checkpoint(path, device='cpu'):
     """What train.py saved: {'model': state_dict, 'optimizer', 'scaler', 'config', 'iter', 'best_val_loss'}."""
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
-        if {'model', 'config', 'iter'} <= set(state):
-            return state
-    except (RuntimeError, EOFError, TypeError, UnpicklingError):
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            state = torch.load(path, map_location=device, weights_only=True)
+        types = dict(model=dict, optimizer=dict, scaler=dict, config=dict, iter=int, best_val_loss=float)
+        if isinstance(state, dict) and all(isinstance(state[key], kind) for key, kind in types.items()):
+            if {'dataset', 'init_from', 'optimizer'} <= state['config'].keys():
+                return state
+    except (IsADirectoryError, PermissionError):
+        raise
+    except Exception:                                   # unpickling garbage fails in many ways
         pass
     raise ValueError(f'{path} is damaged, or not a checkpoint of train.py')
+
+
+def load_weights(model, state, path):
+    """Those of a checkpoint that was read from `path`; ValueError where they are another model's."""
+    try:
+        model.load_state_dict(state['model'])
+    except RuntimeError as error:
+        raise ValueError(f'{path} is damaged, or not a checkpoint of train.py: its weights do not fit its config') from error

@@ -19,6 +19,8 @@ import matplotlib
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # noqa: E402
 
+from configurator import report  # noqa: E402
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Okabe and Ito's palette, which colour-blind readers tell apart
 COLORS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#F0E442']
@@ -31,20 +33,26 @@ def read_rows(folder, name):
     """The rows of a run's log.jsonl or measure.jsonl; a last line that a kill cut short is left out."""
     path = os.path.join(folder, name)
     if not os.path.exists(path):
-        sys.exit(f'error: there is no {path}: {folder!r} is not the folder of a run')
-    with open(path, encoding='utf-8') as f:
-        return [json.loads(line) for line in f if line.endswith('}\n')]
+        raise ValueError(f'there is no {path}: {folder!r} is not the folder of a run')
+    try:
+        with open(path, encoding='utf-8') as f:
+            return [json.loads(line) for line in f if line.endswith('}\n')]
+    except ValueError as error:
+        raise ValueError(f'{path} is damaged: {error}') from error
 
 
 def read_measured(folder, what):
     """What measure.json holds of this measurement."""
     path = os.path.join(folder, 'measure.json')
     if not os.path.exists(path):
-        sys.exit(f'error: there is no {path}: make it with  python measure.py --out_dir={folder}')
-    with open(path, encoding='utf-8') as f:
-        measured = json.load(f)
+        raise ValueError(f'there is no {path}: make it with  python measure.py --out_dir={folder}')
+    try:
+        with open(path, encoding='utf-8') as f:
+            measured = json.load(f)
+    except ValueError as error:
+        raise ValueError(f'{path} is damaged: {error}') from error
     if what not in measured:
-        sys.exit(f'error: {path} holds no {what}: make it with  python measure.py --out_dir={folder} --what={what}')
+        raise ValueError(f'{path} holds no {what}: make it with  python measure.py --out_dir={folder} --what={what}')
     return measured[what]
 
 
@@ -62,6 +70,8 @@ def label(folder):
             config = json.load(f)
     except OSError:
         return name
+    except ValueError as error:
+        raise ValueError(f'{f.name} is damaged: {error}') from error
     candidates = []
     for path in sorted(glob.glob(os.path.join(HERE, 'config', 'arch', '*.py'))):
         fragment = {key: value for key, value in runpy.run_path(path).items() if not key.startswith('_')}
@@ -292,9 +302,11 @@ def plot_sweep(folders):
     for ax, folder in zip(axes[0], folders):
         path = os.path.join(folder, 'table.csv')
         if not os.path.exists(path):
-            sys.exit(f'error: there is no {path}: make it with  python sweep.py --report={folder}')
+            raise ValueError(f'there is no {path}: make it with  python sweep.py --report={folder}')
         with open(path, encoding='utf-8', newline='') as f:
             points = list(csv.DictReader(f))
+        if not points:
+            raise ValueError(f'{path} is empty: make it with  python sweep.py --report={folder}')
         labels = [axis for axis in points[0] if axis not in ('learning_rate', 'val_loss', 'standard_error', 'done', 'diverged',
                                                              'failed', 'missing')]
         rows = {}
@@ -326,9 +338,10 @@ PICTURES = {name.removeprefix('plot_'): f for name, f in globals().copy().items(
 
 def draw(what, folders, out):
     """Writes the picture of PICTURES of these runs' folders to `out`."""
-    figure = PICTURES[what](folders)
-    figure.savefig(out, dpi=120)
-    plt.close(figure)
+    try:
+        PICTURES[what](folders).savefig(out, dpi=120)
+    finally:
+        plt.close('all')
     print(f'wrote {out}')
 
 
@@ -338,5 +351,7 @@ if __name__ == '__main__':
     parser.add_argument('folders', nargs='+', help='out_dir of each run, or sweep')
     parser.add_argument('--what', default='loss', choices=PICTURES, help='what to draw; all but loss and sweep need measure.py')
     parser.add_argument('--out', help='the picture; default: WHAT.png in the first folder')
+    parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     args = parser.parse_args()
+    sys.excepthook = lambda kind, error, trace: report(kind, error, trace, args.debug)
     draw(args.what, args.folders, args.out or os.path.join(args.folders[0], f'{args.what}.png'))

@@ -10,7 +10,7 @@ import torch
 from configurator import at_least, configure
 from dataset import read_meta
 from device import autocast, pick_device, pick_dtype
-from model import GPT, OPENAI_MODELS, GPTConfig, load_checkpoint
+from model import GPT, OPENAI_MODELS, GPTConfig, load_checkpoint, load_weights
 from text import load_tokenizer
 
 # ----------------------------------------------------------------------------- keys
@@ -30,6 +30,8 @@ dtype = 'auto'                      # auto | float32 | bfloat16 | float16
 config = configure(globals())
 
 at_least(config, num_samples=1, max_new_tokens=1, top_k=0, seed=0)
+if 0 < temperature < 1e-6:
+    raise ValueError(f'temperature={temperature}: wants at least 1e-6, or 0 for the likeliest token')
 device = pick_device(device)
 dtype = pick_dtype(dtype, device)
 
@@ -39,7 +41,7 @@ if init_from == 'resume':
         raise ValueError(f'there is no {path} to sample from: train first, or check out_dir and checkpoint')
     state = load_checkpoint(path, device)
     model = GPT(GPTConfig(**{key: value for key, value in state['config'].items() if key in GPTConfig.__dataclass_fields__}))
-    model.load_state_dict(state['model'])
+    load_weights(model, state, path)
     meta = read_meta(state['config']['dataset'])
     tokenizer = load_tokenizer(meta['tokenizer'], meta['chars'])
 else:
@@ -49,11 +51,16 @@ model.to(device).eval()
 torch.manual_seed(seed)                                 # here, so that the draws do not depend on how a model is made
 
 if start.startswith('FILE:'):
-    with open(start[5:], encoding='utf-8') as f:
-        start = f.read()
+    try:
+        with open(start[5:], encoding='utf-8') as f:
+            start = f.read()
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{start[5:]} is not UTF-8: {error}') from error
 prompt = tokenizer.encode(start)
 if not prompt:
     raise ValueError('start is empty: give at least one character to continue')
+if max(prompt) >= model.config.vocab_size:
+    raise ValueError(f'start holds token {max(prompt)}, but vocab_size={model.config.vocab_size}: was the data prepared again?')
 ids = torch.tensor(prompt, device=device).repeat(num_samples, 1)
 given = len(tokenizer.decode(prompt))                   # which need not be `start`, to the letter
 

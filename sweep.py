@@ -55,19 +55,29 @@ def split_arguments(arguments):
         if arg.startswith('-'):
             mine = arg in ('-h', '--help') or arg[2:].partition('=')[0] in own
         else:
-            mine = os.path.isfile(arg) and re.search(r'^grids *=', open(arg, encoding='utf-8').read(), re.MULTILINE)
+            text = open(arg, encoding='utf-8', errors='replace').read() if os.path.isfile(arg) else ''
+            mine = re.search(r'^grids *=', text, re.MULTILINE)
         (ours if mine else theirs).append(arg)
     return ours, theirs
 
 
 # ----------------------------------------------------------------------------- the grid
 
+def words(key, text):
+    """The value of a key that is arguments in one string → a list of them."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f'{key}={text!r} is no list of arguments: {error}') from error
+
+
 def options(axis, values, defaults):
     """{label: arguments of train.py} for the values of an axis."""
-    if not isinstance(values, (list, dict)) or not values:
-        raise ValueError(f'{axis}={values!r} in a grid: wants a list of values, or {{label: arguments of train.py}}')
-    if isinstance(values, dict):
-        return {str(label): shlex.split(text) for label, text in values.items()}
+    labelled = isinstance(values, dict) and all(isinstance(text, str) for text in values.values())
+    if not isinstance(axis, str) or not values or not (labelled or isinstance(values, list)):
+        raise ValueError(f'{axis}={values!r} in grids: wants a list of values, or {{label: arguments of train.py}}')
+    if labelled:
+        return {str(label): words(axis, text) for label, text in values.items()}
     folder = os.path.join(HERE, 'config', axis)
     if os.path.isdir(folder):
         return {value: [] if value == 'none' else [os.path.relpath(os.path.join(folder, f'{value}.py'))] for value in values}
@@ -77,14 +87,15 @@ def options(axis, values, defaults):
     return {str(value): [f'--{axis}={value}'] for value in values}
 
 
-def plan(grids, first):
-    """The runs of all grids: a list of dicts with the name of the folder, the run's place on the axes as `labels`, its
-    arguments, which start with `first`, and the config that they amount to."""
+def plan(grids, first, more={}):
+    """The runs of all grids, which take the axes `more` too: a list of dicts with the name of the folder, the run's place on
+    the axes as `labels`, its arguments, which start with `first`, and the config that they amount to."""
     defaults, _ = keys_of(TRAIN, GPTConfig)
     points = []
     for grid in grids:
         if not isinstance(grid, dict):
             raise ValueError(f'{grid!r} in grids: wants a dict from an axis to its values')
+        grid = {**grid, **more}
         axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
         axes['seed'] = {str(seed): [f'--seed={seed}', f'--data_seed={seed}'] for seed in range(1, seeds + 1)}
         # files first: a key's value is what its label says, wherever it stands
@@ -112,8 +123,11 @@ def read_json(path):
     """What the file holds, or nothing where there is none."""
     if not os.path.exists(path):
         return {}
-    with open(path, encoding='utf-8') as f:
-        return json.load(f)
+    try:
+        with open(path, encoding='utf-8') as f:
+            return dict(json.load(f))
+    except (ValueError, TypeError):
+        raise ValueError(f'{path} is damaged: remove it, and its run is made again') from None
 
 
 def check_folder(run, folder):
@@ -312,18 +326,25 @@ def write_plan(runs, diverged_loss):
         json.dump(dict(diverged_loss=diverged_loss, runs=rows), f)
 
 
-def write_report(runs, diverged_loss):
-    """Reads how the runs stand, prints the table, and writes it beside them."""
+def points_of(runs, diverged_loss):
+    """Reads how the runs stand → the points of the grid."""
     for run in runs:
         folder = os.path.join(out_dir, run['name'])
         result = read_json(os.path.join(folder, 'result.json'))
         run.update(status=result.get('status', 'missing'), seconds=result.get('seconds', 0), curve=curve(folder))
+        if run['status'] == 'done' and not run['curve']:
+            raise ValueError(f'{folder} has lost its log.jsonl: remove it, and its run is made again')
         if run['status'] == 'done' and run['curve'][-1][1] > (diverged_loss or math.inf):
             run['status'] = 'diverged'
     groups = {}
     for run in runs:
         groups.setdefault(tuple((axis, label) for axis, label in run['labels'].items() if axis != 'seed'), []).append(run)
-    points = [Point(group) for group in groups.values()]
+    return [Point(group) for group in groups.values()]
+
+
+def write_report(runs, diverged_loss):
+    """Prints the table of the runs as they stand, and writes it beside them."""
+    points = points_of(runs, diverged_loss)
     table = make_table(points)
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     padded = [[cell.ljust(width) for cell, width in zip(line, widths)] for line in table]
@@ -354,7 +375,7 @@ def main():
         at = sys.argv.index('--report')
         sys.argv[at:at + 2] = [f'--report={sys.argv[at + 1]}']
     sys.argv[1:], theirs = split_arguments(sys.argv[1:])
-    at_least(configure(globals()), seeds=1, jobs=0)
+    at_least(configure(globals()), seeds=1, jobs=0, diverged_loss=0)
     if select not in ('all', 'best'):
         raise ValueError(f'select={select!r}: choose all or best')
     if report:
@@ -367,9 +388,10 @@ def main():
         split = [arg.removeprefix('--').partition('=')[::2] for arg in theirs if arg.startswith('--')]
         axes = {key: text.split(',') for key, text in split}
         files = [arg for arg in theirs if not arg.startswith('--')]
-        runs = plan([{**grid, **axes} for grid in grids or [{}]], [*shlex.split(arguments), *files])
+        runs = plan(grids or [{}], [*words('arguments', arguments), *files], axes)
         for run in runs:
             check_folder(run, os.path.join(out_dir, run['name']))
+        make_table(points_of(runs, diverged_loss))      # what cannot be read, or is no row to compare with, shows now
         write_plan(runs, diverged_loss)
         run_all(runs)
         write_report(runs, diverged_loss)

@@ -242,11 +242,10 @@ class Case(NamedTuple):
     says: str                       # parts of the line, in this order, with ' … ' between them
     steps: list[Callable]           # make the folder what it has to be
     env: dict
-    bug: str | None                 # why it fails for now
 
 
-def case(name, command, says, *steps, bug=None, **env):
-    return Case(name, command, says, steps, env, bug)
+def case(name, command, says, *steps, **env):
+    return Case(name, command, says, steps, env)
 
 
 TRAIN = 'train.py tiny.json --out_dir=new'
@@ -260,8 +259,6 @@ TEXT = 'data/textfiles/prepare.py --processes=1 --tokenizer=bytes'
 SHAKESPEARE = 'data/shakespeare_char/prepare.py'
 A_TEXT = holds('a.txt', 'some text\n' * 20)
 LOG = '{"iter": 0, "loss": 1.0, "lr": 0.1}\n'
-MEMORY = 'what is too large for the memory ends in a traceback'
-SEED = 'the line tells neither key nor value'
 ALIKE = [                           # what the scripts that take train.py's keys refuse alike: key=value, what the line says
     ('n_head=3', 'n_embd=8 is not divisible by n_head=3 … change one of them'),
     ('n_kv_head=3', 'n_head=2 is not divisible by n_kv_head=3 … change one of them'),
@@ -296,20 +293,15 @@ KEYS = [
         optimizer='adam_mini', schedule='wsd', blockwise='ramp', backend='gloo', attention='l2_tied', ffn='swiglu', pos='rope',
         init='xavier', dtype='bfloat16', init_from='gpt2-xl', dataset='minipile').items()),
     case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' is not at hand … choose auto, cpu"),
-    case('device without numbers', f'{TRAIN} --device=meta', "device='meta' … choose auto, cpu",
-         bug='pick_device takes meta, and training ends in a traceback, in a new folder'),
-    case('device of a library', f'{TRAIN} --device=hpu', "device='hpu' is not at hand … choose auto, cpu",
-         bug='pick_device lets a ModuleNotFoundError pass'),
-    *(case(f'{script}: huge seed', f'{command} --seed={2 ** 64}', f'seed={2 ** 64} … wants', bug=SEED)
+    case('device without numbers', f'{TRAIN} --device=meta', "device='meta' … choose auto, cpu"),
+    case('device of a library', f'{TRAIN} --device=hpu', "device='hpu' is not at hand … choose auto, cpu"),
+    *(case(f'{script}: huge seed', f'{command} --seed={2 ** 64}', f'seed={2 ** 64} … wants')
       for script, command in (('train', TRAIN), ('sample', SAMPLE), ('measure', UNTRAINED), ('bench', BENCH))),
-    *(case(f'{script}: huge vocab_size', f'{command} --vocab_size={10 ** 15}', 'memory', bug=MEMORY)
+    *(case(f'{script}: huge vocab_size', f'{command} --vocab_size={10 ** 15}', 'memory')
       for script, command in (('train', TRAIN), ('measure', UNTRAINED), ('bench', BENCH))),
-    case('huge norm_alpha', f'{TRAIN} --norm=stablenorm --norm_alpha=1e6', 'norm_alpha=1000000.0 … wants',
-         bug='an OverflowError in StableNorm'),
-    case('huge residual_scale', f'{TRAIN} --residual_scale=1e300', 'residual_scale=1e+300 … wants',
-         bug='no float32 holds it, which is a traceback in the first iteration, in a new folder'),
-    case('huge learning_rate', f'{TRAIN} --optimizer=sgdw --learning_rate=1e300', 'learning_rate=1e+300 … wants',
-         bug='no float32 holds it, which is a traceback in the first iteration, in a new folder'),
+    case('huge norm_alpha', f'{TRAIN} --norm=stablenorm --norm_alpha=1e6', 'norm_alpha=1000000.0 … wants'),
+    case('huge residual_scale', f'{TRAIN} --residual_scale=1e300', 'residual_scale=1e300: wants'),
+    case('huge learning_rate', f'{TRAIN} --optimizer=sgdw --learning_rate=1e300', 'learning_rate=1e300: wants'),
     case('min_lr', f'{TRAIN} --min_lr=1', 'min_lr=1.0 is above learning_rate=0.01: lower it too, or choose schedule=constant'),
     case('tied head', f'{TRAIN} --r_head=2', 'r_head=2.0: with tie_weights=True … set r_emb instead'),
     case('l2_tied', f'{TRAIN} --attention=l2_tied --n_kv_head=1', 'n_kv_head=1: attention=l2_tied … n_kv_head=0 or 2'),
@@ -323,22 +315,19 @@ KEYS = [
     case('sample: misspelt key', f'{SAMPLE} --temperture=1', "unknown key 'temperture' … did you mean 'temperature'?"),
     case('sample: config of train.py', f'{SAMPLE} tiny.json', "unknown key 'dataset' in tiny.json"),
     case('sample: temperature', f'{SAMPLE} --temperature=-1', 'temperature=-1.0: wants a number that is not negative; 0 takes'),
-    case('sample: next to no temperature', f'{SAMPLE} --temperature=1e-320', 'temperature=1e-320 … wants',
-         bug='logits / temperature is not finite, and ends in a traceback of multinomial'),
+    case('sample: next to no temperature', f'{SAMPLE} --temperature=1e-320', 'temperature=1e-320 … wants'),
     case('sample: top_k', f'{SAMPLE} --top_k=-1', 'top_k=-1: wants at least 0'),
     case('sample: top_p', f'{SAMPLE} --top_p=0', 'top_p=0.0: wants 0 < top_p <= 1'),
     case('sample: num_samples', f'{SAMPLE} --num_samples=0', 'num_samples=0: wants at least 1'),
-    case('sample: huge num_samples', f'{SAMPLE} --num_samples={10 ** 15}', 'memory', bug=MEMORY),
+    case('sample: huge num_samples', f'{SAMPLE} --num_samples={10 ** 15}', 'memory'),
     case('sample: dtype', f'{SAMPLE} --dtype=int8', "dtype='int8': choose one of auto, float32"),
     case('sample: no prompt', f'{SAMPLE} --start=', 'start is empty: give at least one character'),
     case('sample: prompt in no file', f'{SAMPLE} --start=FILE:nowhere.txt', "No such file or directory: 'nowhere.txt'"),
     case('sample: prompt in a folder', f'{SAMPLE} --start=FILE:data', "Is a directory: 'data'"),
-    case('sample: prompt not UTF-8', f'{SAMPLE} --start=FILE:a.txt', 'a.txt … UTF-8', holds('a.txt', b'\xff\xfe'),
-         bug='the line does not name the file'),
+    case('sample: prompt not UTF-8', f'{SAMPLE} --start=FILE:a.txt', 'a.txt … UTF-8', holds('a.txt', b'\xff\xfe')),
     case('sample: unknown character', f'{SAMPLE} --start=xyz', "'x' is none of the 3 characters … 'abc'",
          meta(tokenizer='char', chars='abc')),
-    case('sample: prompt outside of the vocabulary', f'{SAMPLE} --start=hello', 'vocab_size=13',
-         bug='data prepared again by another tokenizer: an IndexError of the embedding'),
+    case('sample: prompt outside of the vocabulary', f'{SAMPLE} --start=hello', 'vocab_size=13'),
     case('sample: checkpoint', f'{SAMPLE} --checkpoint=last.pt', 'there is no out/last.pt … check out_dir and checkpoint'),
     case('measure: what', f'{UNTRAINED} --what=gradient', "what='gradient': choose among gradients, sharpness"),
     case('measure: batches', f'{UNTRAINED} --batches=0', 'batches=0: wants at least 1'),
@@ -347,8 +336,7 @@ KEYS = [
     case('bench: optimizer', f'{BENCH} --optimizer=adm', "optimizer='adm': choose among adamw, sgdw"),
     case('bench: bench_iters', f'{BENCH} --bench_iters=0', 'bench_iters=0: wants at least 1'),
     case('bench: momentum', f'{BENCH} --optimizer=sgdw --momentum=2', 'momentum=2.0: wants 0 <= momentum < 1'),
-    case('bench: weight_decay', f'{BENCH} --weight_decay=-1', 'weight_decay=-1.0: wants at least 0',
-         bug='bench.py does not check the keys that train.py checks'),
+    case('bench: weight_decay', f'{BENCH} --weight_decay=-1', 'weight_decay=-1.0: wants at least 0'),
 ]
 FILES = [
     case('no config file', f'{TRAIN} config/nowhere.py', 'there is no config file config/nowhere.py'),
@@ -356,22 +344,19 @@ FILES = [
     case('folder as config', f'{TRAIN} folder.py', 'there is no config file folder.py', folder('folder.py')),
     case('broken Python', f'{TRAIN} a.py', 'a.py: SyntaxError … line 1', holds('a.py', 'learning_rate = (')),
     case('Python that raises', f'{TRAIN} a.py', 'a.py: ZeroDivisionError', holds('a.py', 'learning_rate = 1 / 0')),
-    case('Python that exits', f'{TRAIN} a.py', 'a.py: SystemExit', holds('a.py', 'import sys; sys.exit()'),
-         bug='train.py ends with exit code 0, in silence, and has done nothing'),
+    case('Python that exits', f'{TRAIN} a.py', 'a.py: SystemExit', holds('a.py', 'import sys; sys.exit()')),
     case('endless recursion', f'{TRAIN} a.py', 'a.py: RecursionError', holds('a.py', 'def f(): f()\nf()')),
     case('binary Python', f'{TRAIN} a.py', "a.py: UnicodeDecodeError: 'utf-8'", holds('a.py', bytes(range(256)))),
     case('includes nothing', f'{TRAIN} a.py', 'a.py: FileNotFoundError … nowhere.py', holds('a.py', 'include("nowhere.py")')),
     case('Python with a list', f'{TRAIN} a.py', 'learning_rate=[1] in a.py: wants', holds('a.py', 'learning_rate = [1]')),
-    case('Python beyond a float', f'{TRAIN} a.py', 'learning_rate … a.py … wants', holds('a.py', 'learning_rate = 10 ** 400'),
-         bug='float(value) is an OverflowError'),
+    case('Python beyond a float', f'{TRAIN} a.py', 'learning_rate … a.py … wants', holds('a.py', 'learning_rate = 10 ** 400')),
     case('broken JSON', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', '{"max_iters": ')),
     case('empty JSON', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', '')),
     case('binary JSON', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', bytes(range(256)))),
     case('JSON null', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', 'null')),
-    *(case(f'JSON {text}', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', text),
-           bug='dict(…) makes a config of what is no JSON object') for text in ('[]', '""', '[["max_iters", 3]]')),
-    case('deep JSON', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', '[' * 10 ** 5),
-         bug='a RecursionError of the json module'),
+    *(case(f'JSON {text}', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', text))
+      for text in ('[]', '""', '[["max_iters", 3]]')),
+    case('deep JSON', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', '[' * 10 ** 5)),
     case('JSON with a fraction', f'{TRAIN} a.json', 'max_iters=2.5 in a.json: wants an integer',
          holds('a.json', '{"max_iters": 2.5}')),
     case('JSON with NaN', f'{TRAIN} a.json', 'min_lr=nan in a.json: wants a finite number', holds('a.json', '{"min_lr": NaN}')),
@@ -401,80 +386,75 @@ DATA = [
          holds('data/tiny/val.bin', '')),
     case('no val.bin', TRAIN, 'val.bin has 0 bytes … prepare data/tiny again', gone('data/tiny/val.bin')),
     case('no validation', TRAIN, 'val.bin … prepare data/tiny again', holds('data/tiny/val.bin', ''),
-         meta(tokens=dict(train=500, val=0)), bug="'block_size=8 is too long for the 0 tokens: at most -1' is no remedy"),
+         meta(tokens=dict(train=500, val=0))),
     *(case(f'meta.json: {name}', TRAIN, DAMAGED, holds('data/tiny/meta.json', text)) for name, text in {
         'broken': '{', 'empty': '', 'a list': '[]', 'a string': '"x"', 'binary': b'\xff\0', 'an empty object': '{}'}.items()),
     case('sample: broken meta.json', SAMPLE, DAMAGED, holds('data/tiny/meta.json', '{')),
     case('measure: broken meta.json', MEASURE, DAMAGED, holds('data/tiny/meta.json', '{')),
-    case('meta.json: deep', TRAIN, DAMAGED, holds('data/tiny/meta.json', '[' * 10 ** 5),
-         bug='a RecursionError of the json module'),
-    case('meta.json: vocab_size of infinity', TRAIN, DAMAGED, meta(vocab_size=float('inf')), bug='int(…) is an OverflowError'),
-    case('meta.json: vocab_size below 1', TRAIN, DAMAGED, meta(vocab_size=-1), bug='it trains'),
+    case('meta.json: deep', TRAIN, DAMAGED, holds('data/tiny/meta.json', '[' * 10 ** 5)),
+    case('meta.json: vocab_size of infinity', TRAIN, DAMAGED, meta(vocab_size=float('inf'))),
+    case('meta.json: vocab_size below 1', TRAIN, DAMAGED, meta(vocab_size=-1)),
     case('meta.json: half of tokens', TRAIN, DAMAGED, meta(tokens=dict(train=500))),
     case('meta.json: no dtype', TRAIN, DAMAGED, meta(dtype='uint17')),
     case('wider dtype', TRAIN, 'train.bin has 1000 bytes where meta.json tells of 2000: prepare', meta(dtype='uint32')),
-    case('fractional dtype', TRAIN, DAMAGED, meta(dtype='float16'), bug='it trains on what these bytes are as float16'),
-    case('signed dtype', TRAIN, DAMAGED, meta(dtype='int16'), tokens('train', -5, np.int16),
-         bug='a negative token is an IndexError of the embedding, in a new folder'),
+    case('fractional dtype', TRAIN, DAMAGED, meta(dtype='float16')),
+    case('signed dtype', TRAIN, DAMAGED, meta(dtype='int16'), tokens('train', -5, np.int16)),
     case('vocabulary', f'{TRAIN} --vocab_size=12', 'vocab_size=12 is less than the 13 of dataset=tiny: set --vocab_size=13'),
     case('measure: vocabulary', f'{UNTRAINED} --vocab_size=12', 'vocab_size=12 is less … set --vocab_size=13'),
     case('block_size', f'{TRAIN} --block_size=500', 'block_size=500 is too long for the 500 tokens … at most 499'),
-    case('huge block_size', f'{TRAIN} --block_size={10 ** 30}', 'block_size=1000 … at most 499'),
+    case('huge block_size', f'{TRAIN} --block_size={10 ** 15}', 'block_size=1000 … at most 499'),
     *(case(f'tokens of {split}.bin outside of the vocabulary', TRAIN, f'{split}.bin holds token 60 … vocab_size=13 … Prepare',
-           tokens(split, 60, count=count), bug='train.py reads no token before it has made the folder of the run')
+           tokens(split, 60, count=count))
       for split, count in (('train', 500), ('val', 100))),
     case('measure: tokens outside of the vocabulary', UNTRAINED, 'train.bin holds token 60 … Prepare', tokens('train', 60)),
 ]
 NOT_ONE = 'is damaged, or not a checkpoint of train.py'
 READERS = {'train': (RESUME, 'out/ckpt.pt'), 'sample': (SAMPLE, 'out/best.pt'), 'measure': (MEASURE, 'out/ckpt.pt')}
-WEIGHTS = 'load_state_dict raises a RuntimeError, and that is a traceback'
-LACKING = 'a KeyError, and that is a traceback'
 
 
 def cases_of_checkpoints():
     """Every script that reads one, or some of them."""
     table = [                       # what is wrong, how it is made so, what is said, why it fails for now, who reads it
-        ('missing', for_both(gone), 'there is no PATH to', None, READERS),
-        ('empty', content(b''), NOT_ONE, None, READERS),
-        ('first bytes', cut(0.02), NOT_ONE, None, READERS),
-        ('truncated', cut(0.5), NOT_ONE, "the line is '[Errno 22] Invalid argument'", READERS),
-        ('zeros', content(b'\0' * 999), NOT_ONE, None, READERS),
-        ('garbage', content(bytes(range(256)) * 4), NOT_ONE, None, READERS),
-        ('text', content('this is text\n'), NOT_ONE, 'an IndexError of the unpickler', READERS),
-        ('JSON', content('{"model": 1}'), NOT_ONE, None, READERS),
-        ('pickle of an array', content(pickle.dumps(np.zeros(3), 2)), NOT_ONE, None, READERS),
-        ('newer pickle', content(pickle.dumps({'model': 1}, 4)), NOT_ONE, "a warning of torch's stands above the line", READERS),
-        ('other dict', content(saved({'weights': 1})), NOT_ONE, None, READERS),
-        ('tensor', content(saved(torch.zeros(3))), NOT_ONE, None, READERS),
-        ('malicious pickle', content(pickle.dumps(Malicious(), 2)), NOT_ONE, None, READERS),
-        ('malicious file of torch', content(saved({'model': Malicious(), 'config': {}, 'iter': 0})), NOT_ONE, None, READERS),
-        ('other types', content(saved({'model': 5, 'config': 3, 'iter': 'x'})), NOT_ONE, 'no dict there', READERS),
-        ('folder', for_both(lambda path: lambda: [gone(path)(), folder(path)()]), 'Is a directory', None, READERS),
-        ('no embedding', lacks('wte.weight', of='model'), NOT_ONE, WEIGHTS, READERS),
-        ('other width', weights_with(**{'wte.weight': torch.zeros(13, 4)}), NOT_ONE, WEIGHTS, READERS),
-        ('of a later version', weights_with(new=torch.zeros(3)), NOT_ONE, WEIGHTS, READERS),
-        ('other depth', says_in_config(n_layer=2), 'n_layer (2 there, 1 here)', None, ['train']),
-        ('other depth', says_in_config(n_layer=2), NOT_ONE, WEIGHTS, ['sample', 'measure']),
-        ('unknown norm', says_in_config(norm='new'), 'norm', None, READERS),
-        ('lacks a field', lacks('norm', of='config'), 'norm (None there, layernorm here)', None, ['train']),
-        ('lacks optimizer', lacks('optimizer'), NOT_ONE, LACKING, ['train', 'measure']),
-        ('lacks scaler', lacks('scaler'), NOT_ONE, LACKING, ['train']),
-        ('lacks init_from', lacks('init_from', of='config'), NOT_ONE, LACKING, ['train']),
-        ('lacks dataset', lacks('dataset', of='config'), NOT_ONE, LACKING, ['sample']),
-        ('data gone', says_in_config(dataset='lost'), "dataset='lost': choose one of", None, ['sample', 'measure']),
+        ('missing', for_both(gone), 'there is no PATH to', READERS),
+        ('empty', content(b''), NOT_ONE, READERS),
+        ('first bytes', cut(0.02), NOT_ONE, READERS),
+        ('truncated', cut(0.5), NOT_ONE, READERS),
+        ('zeros', content(b'\0' * 999), NOT_ONE, READERS),
+        ('garbage', content(bytes(range(256)) * 4), NOT_ONE, READERS),
+        ('text', content('this is text\n'), NOT_ONE, READERS),
+        ('JSON', content('{"model": 1}'), NOT_ONE, READERS),
+        ('pickle of an array', content(pickle.dumps(np.zeros(3), 2)), NOT_ONE, READERS),
+        ('newer pickle', content(pickle.dumps({'model': 1}, 4)), NOT_ONE, READERS),
+        ('other dict', content(saved({'weights': 1})), NOT_ONE, READERS),
+        ('tensor', content(saved(torch.zeros(3))), NOT_ONE, READERS),
+        ('malicious pickle', content(pickle.dumps(Malicious(), 2)), NOT_ONE, READERS),
+        ('malicious file of torch', content(saved({'model': Malicious(), 'config': {}, 'iter': 0})), NOT_ONE, READERS),
+        ('other types', content(saved({'model': 5, 'config': 3, 'iter': 'x'})), NOT_ONE, READERS),
+        ('folder', for_both(lambda path: lambda: [gone(path)(), folder(path)()]), 'Is a directory', READERS),
+        ('no embedding', lacks('wte.weight', of='model'), NOT_ONE, READERS),
+        ('other width', weights_with(**{'wte.weight': torch.zeros(13, 4)}), NOT_ONE, READERS),
+        ('of a later version', weights_with(new=torch.zeros(3)), NOT_ONE, READERS),
+        ('other depth', says_in_config(n_layer=2), 'n_layer (2 there, 1 here)', ['train']),
+        ('other depth', says_in_config(n_layer=2), NOT_ONE, ['sample', 'measure']),
+        ('unknown norm', says_in_config(norm='new'), 'norm', READERS),
+        ('lacks a field', lacks('norm', of='config'), 'norm (None there, layernorm here)', ['train']),
+        ('lacks optimizer', lacks('optimizer'), NOT_ONE, ['train', 'measure']),
+        ('lacks scaler', lacks('scaler'), NOT_ONE, ['train']),
+        ('lacks init_from', lacks('init_from', of='config'), NOT_ONE, ['train']),
+        ('lacks dataset', lacks('dataset', of='config'), NOT_ONE, ['sample']),
+        ('data gone', says_in_config(dataset='lost'), "dataset='lost': choose one of", ['sample', 'measure']),
     ]
-    for name, step, says, bug, readers in table:
+    for name, step, says, readers in table:
         for reader in readers:
             command, path = READERS[reader]
             says_here = f'{path} … {NOT_ONE}' if says == NOT_ONE else says.replace('PATH', path)
-            yield case(f'{reader}: checkpoint: {name}', command, says_here, step, bug=bug)
+            yield case(f'{reader}: checkpoint: {name}', command, says_here, step)
 
 
 def grid(text):
     return holds('grid.py', text)
 
 
-NO_PATH = 'the line does not name the file'
 SWEPT = '{"runs": [{"name": "x", "labels": {"seed": "1"}}], "diverged_loss": 0.0}'
 SWEEPS = [
     case('sweep: misspelt axis', f'{SWEEP} --learning_rat=1', "unknown key 'learning_rat' in the grid: did you mean 'learning_r"),
@@ -484,39 +464,31 @@ SWEEPS = [
     case('sweep: seeds', f'{SWEEP} --seeds=0', 'seeds=0: wants at least 1'),
     case('sweep: jobs', f'{SWEEP} --jobs=-1', 'jobs=-1: wants at least 0'),
     case('sweep: select', f'{SWEEP} --select=worst', "select='worst': choose all or best"),
-    case('sweep: against', f'{SWEEP} --arch=s1,s5 --against=arch=s2', "against='arch=s2' … wants one of",
-         bug='it is looked at when all runs are done'),
-    case('sweep: diverged_loss', f'{SWEEP} --diverged_loss=-1', 'diverged_loss=-1.0: wants at least 0',
-         bug='it is taken, and every run counts as diverged'),
+    case('sweep: against', f'{SWEEP} --arch=s1,s5 --against=arch=s2', "against='arch=s2' … wants one of"),
+    case('sweep: diverged_loss', f'{SWEEP} --diverged_loss=-1', 'diverged_loss=-1.0: wants at least 0'),
     case('sweep: no config', f'{SWEEP} nowhere.py', 'there is no config file nowhere.py'),
     case('sweep: broken grid', f'{SWEEP} grid.py', 'grid.py: SyntaxError', grid('grids = [')),
     case('sweep: no list of grids', f'{SWEEP} grid.py', 'grids=3 in grid.py: wants a list', grid('grids = 3')),
-    case('sweep: grid of no axes', f'{SWEEP} grid.py', 'grids … wants', grid('grids = [3]'), bug='a TypeError'),
-    case('sweep: axis that is a number', f'{SWEEP} grid.py', '5 … wants', grid('grids = [{5: [1]}]'), bug='a TypeError'),
-    case('sweep: label of a number', f'{SWEEP} grid.py', 'arch … wants', grid('grids = [dict(arch={"a": 3})]'),
-         bug='an AttributeError of shlex'),
-    case('sweep: open quote', f'{SWEEP} grid.py', "arch … '", grid('grids = [dict(arch={"a": "\'"})]'),
-         bug="the line is 'No closing quotation'"),
+    case('sweep: grid of no axes', f'{SWEEP} grid.py', 'grids … wants', grid('grids = [3]')),
+    case('sweep: axis that is a number', f'{SWEEP} grid.py', '5 … wants', grid('grids = [{5: [1]}]')),
+    case('sweep: label of a number', f'{SWEEP} grid.py', 'arch … wants', grid('grids = [dict(arch={"a": 3})]')),
+    case('sweep: open quote', f'{SWEEP} grid.py', "arch … '", grid('grids = [dict(arch={"a": "\'"})]')),
     case('sweep: labels that meet', f'{SWEEP} grid.py', 'two runs … arch=a_b,seed=1 … give the axes other labels',
          grid('grids = [dict(arch={"a b": "", "a/b": "--learning_rate=0.5"})]')),
-    case('sweep: binary config', f'{SWEEP} a.py', "a.py: UnicodeDecodeError: 'utf-8'", holds('a.py', b'\xff\xfe'),
-         bug='split_arguments reads it before configure() has set what an error looks like'),
+    case('sweep: binary config', f'{SWEEP} a.py', "a.py: UnicodeDecodeError: 'utf-8'", holds('a.py', b'\xff\xfe')),
     case('sweep: out_dir is a file', f'{SWEEP} --out_dir=tiny.json', "'tiny.json"),
     case('sweep: another run is there', SWEEP, 'swept/seed=1 holds a run with n_layer=7, and not 1 … choose another --out_dir',
          holds('swept/seed=1/config.json', '{"n_layer": 7}')),
-    case('sweep: broken config.json', SWEEP, 'swept/seed=1/config.json', holds('swept/seed=1/config.json', '{'), bug=NO_PATH),
-    case('sweep: broken result.json', SWEEP, 'swept/seed=1/result.json', holds('swept/seed=1/result.json', '{'),
-         bug=f'{NO_PATH}, and sweep.json is written'),
+    case('sweep: broken config.json', SWEEP, 'swept/seed=1/config.json', holds('swept/seed=1/config.json', '{')),
+    case('sweep: broken result.json', SWEEP, 'swept/seed=1/result.json', holds('swept/seed=1/result.json', '{')),
     case('sweep: no sweep', 'sweep.py --report=out', "there is no out/sweep.json: 'out' is not the folder of a sweep"),
-    case('sweep: broken sweep.json', 'sweep.py --report=r', 'r/sweep.json', holds('r/sweep.json', '{'), bug=NO_PATH),
-    case('sweep: sweep.json of something else', 'sweep.py --report=r', 'r/sweep.json', holds('r/sweep.json', '[3]'),
-         bug='a TypeError'),
+    case('sweep: broken sweep.json', 'sweep.py --report=r', 'r/sweep.json', holds('r/sweep.json', '{')),
+    case('sweep: sweep.json of something else', 'sweep.py --report=r', 'r/sweep.json', holds('r/sweep.json', '[3]')),
     case('sweep: no log of a run that is done', 'sweep.py --report=r', 'r/x', holds('r/sweep.json', SWEPT),
-         holds('r/x/result.json', '{"status": "done", "seconds": 1}'), bug='an IndexError'),
+         holds('r/x/result.json', '{"status": "done", "seconds": 1}')),
     case('sweep: against in a report', 'sweep.py --report=r --against=arch=s1', "against='arch=s1' names 0 rows",
          holds('r/sweep.json', SWEPT)),
 ]
-NO_HOOK = 'plot.py shows the traceback of an error of input'
 PLOTS = [
     case('plot: nothing', 'plot.py', 'the following arguments are required: folders; --help'),
     case('plot: no run', 'plot.py nowhere', "there is no nowhere/log.jsonl: 'nowhere' is not the folder of a run"),
@@ -527,34 +499,30 @@ PLOTS = [
     case('plot: not measured, others were', 'plot.py out --what=hidden', 'out/measure.json holds no hidden: make it with',
          holds('out/measure.json', '{}')),
     case('plot: not swept', 'plot.py out --what=sweep', 'there is no out/table.csv: make it with  python sweep.py --report=out'),
-    case('plot: picture in no folder', 'plot.py out --out=nowhere/loss.png', 'nowhere/loss.png', bug=NO_HOOK),
-    case('plot: picture of no kind', 'plot.py out --out=loss.docx', 'docx … png', bug=NO_HOOK),
-    case('plot: broken log', 'plot.py a', 'a/log.jsonl', holds('a/log.jsonl', f'{LOG}broken}}\n'), bug=NO_HOOK),
-    case('plot: binary log', 'plot.py a', 'a/log.jsonl', holds('a/log.jsonl', b'\xff\xfe}\n'), bug=NO_HOOK),
-    case('plot: broken config.json', 'plot.py a', 'a/config.json', holds('a/log.jsonl', LOG), holds('a/config.json', '{'),
-         bug=NO_HOOK),
-    case('plot: broken measure.json', 'plot.py a --what=hidden', 'a/measure.json', holds('a/measure.json', '{'), bug=NO_HOOK),
-    case('plot: empty table', 'plot.py a --what=sweep', 'a/table.csv', holds('a/table.csv', ''), bug=NO_HOOK),
+    case('plot: picture in no folder', 'plot.py out --out=nowhere/loss.png', 'nowhere/loss.png'),
+    case('plot: picture of no kind', 'plot.py out --out=loss.docx', 'docx … png'),
+    case('plot: broken log', 'plot.py a', 'a/log.jsonl', holds('a/log.jsonl', f'{LOG}broken}}\n')),
+    case('plot: binary log', 'plot.py a', 'a/log.jsonl', holds('a/log.jsonl', b'\xff\xfe}\n')),
+    case('plot: broken config.json', 'plot.py a', 'a/config.json', holds('a/log.jsonl', LOG), holds('a/config.json', '{')),
+    case('plot: broken measure.json', 'plot.py a --what=hidden', 'a/measure.json', holds('a/measure.json', '{')),
+    case('plot: empty table', 'plot.py a --what=sweep', 'a/table.csv', holds('a/table.csv', '')),
 ]
-MADE = 'the folder is made before anything is read'
 TEXTS = [
     case('text: no files', TEXT, "files is empty: name some, as in --files='books/*.txt,more.jsonl'"),
     case('text: missing', f'{TEXT} --files=nowhere/*.txt', "'nowhere/*.txt' matches no file: name some .txt, .jsonl or .parquet"),
-    case('text: missing, new folder', f'{TEXT} --files=b.txt --folder=data/new', "'b.txt' matches no file", bug=MADE),
+    case('text: missing, new folder', f'{TEXT} --files=b.txt --folder=data/new', "'b.txt' matches no file"),
     case('text: suffix', f'{TEXT} --files=tiny.json', "'tiny.json' is none of .txt, .jsonl, .parquet"),
     case('text: not UTF-8', f'{TEXT} --files=a.txt', 'a.txt is not UTF-8', holds('a.txt', b'caf\xe9')),
     case('text: folder', f'{TEXT} --files=a.txt', "Is a directory: 'a.txt'", folder('a.txt')),
-    case('text: empty', f'{TEXT} --files=a.txt', 'nothing to write into train.bin', holds('a.txt', ''),
-         bug='only the zero byte that ends a document is written, into both splits'),
-    case('text: empty, by characters', f'{TEXT} --files=a.txt --tokenizer=char', 'nothing to write into train.bin',
-         holds('a.txt', ''), bug='a progress bar stands above the line'),
+    case('text: empty', f'{TEXT} --files=a.txt', 'there is no text', holds('a.txt', '')),
+    case('text: empty, by characters', f'{TEXT} --files=a.txt --tokenizer=char', 'there is no text',
+         holds('a.txt', '')),
     case('text: no row', f'{TEXT} --files=a.jsonl', 'there is no document in these files', holds('a.jsonl', '\n')),
     case('text: broken row', f'{TEXT} --files=a.jsonl', "a.jsonl, line 2: wants a text in 'text'",
          holds('a.jsonl', '{"text": "a"}\n{"text":\n')),
     case('text: broken row, new folder', f'{TEXT} --files=a.jsonl --folder=data/new', "a.jsonl, line 1: wants a text in 'text'",
-         holds('a.jsonl', '{'), bug=MADE),
-    case('text: deep row', f'{TEXT} --files=a.jsonl', "a.jsonl, line 1: wants a text in 'text'", holds('a.jsonl', '[' * 10 ** 5),
-         bug='a RecursionError of the json module'),
+         holds('a.jsonl', '{')),
+    case('text: deep row', f'{TEXT} --files=a.jsonl', "a.jsonl, line 1: wants a text in 'text'", holds('a.jsonl', '[' * 10 ** 5)),
     case('text: no such column', f'{TEXT} --files=a.jsonl --column=body', "a.jsonl, line 1: wants a text in 'body'",
          holds('a.jsonl', '{"text": "a"}\n')),
     case('text: no parquet', f'{TEXT} --files=a.parquet', 'a.parquet: wants a parquet file', holds('a.parquet', 'PAR1')),
@@ -568,7 +536,7 @@ TEXTS = [
     case('text: broken tokenizer', f'{TEXT} --files=a.txt --tokenizer=theirs', "tokenizer='theirs' is none of", A_TEXT,
          holds('theirs/tokenizer.json', '{')),
     case('text: empty tokenizer', f'{TEXT} --files=a.txt --tokenizer=theirs', "tokenizer='theirs'", A_TEXT,
-         holds('theirs/tokenizer.json', '{}'), holds('theirs/tokenizer_config.json', '{}'), bug='a KeyError of transformers'),
+         holds('theirs/tokenizer.json', '{}'), holds('theirs/tokenizer_config.json', '{}')),
     case('text: malicious tokenizer', f'{TEXT} --files=a.txt --tokenizer=theirs', "tokenizer='theirs' … custom code", A_TEXT,
          holds('theirs/tokenizer_config.json', '{"auto_map": {"AutoTokenizer": ["code.T", null]}}'),
          holds('theirs/code.py', 'open("malicious", "w")\nclass T: pass')),
@@ -584,15 +552,13 @@ TEXTS = [
     case('c4: files', 'data/c4/prepare.py --files=1025', 'files=1025: C4 has 1024 of them, choose from 1 to that'),
     case('shakespeare: no network', f'{SHAKESPEARE} --url=http://127.0.0.1:9/x', 'could not reach http://127.0.0.1:9/x … data/'),
     case('shakespeare: nothing there', f'{SHAKESPEARE} --url=file:///nowhere', 'could not reach file:///nowhere … file as'),
-    case('shakespeare: no port', f'{SHAKESPEARE} --url=http://127.0.0.1:x/', 'could not reach http://127.0.0.1:x/',
-         bug='an HTTPException is neither ValueError nor OSError', no_proxy='*'),
+    case('shakespeare: no port', f'{SHAKESPEARE} --url=http://127.0.0.1:x/', 'could not reach http://127.0.0.1:x/', no_proxy='*'),
     case('shakespeare: not UTF-8', SHAKESPEARE, 'input.txt is not UTF-8', holds('data/shakespeare_char/input.txt', b'caf\xe9')),
     case('shakespeare: misspelt key', f'{SHAKESPEARE} --ulr=x', "unknown key 'ulr' … did you mean 'url'?"),
     case('pycode: no library', 'data/pycode/prepare.py', 'lib holds 0 Python sources … run this with an interpreter'),
-    case('pycode: no key', 'data/pycode/prepare.py --limit=3', "unknown key 'limit'", bug='it takes any argument, in silence'),
+    case('pycode: no key', 'data/pycode/prepare.py --limit=3', "unknown key 'limit'"),
     case('pycode: unwritable', 'data/pycode/prepare.py', "Is a directory: 'data/pycode/meta.json'",
-         folder('data/pycode/meta.json'), *(holds(f'lib/{i}.py', 'x = 1') for i in range(12)),
-         bug='it does not call configure(), and shows the traceback'),
+         folder('data/pycode/meta.json'), *(holds(f'lib/{i}.py', 'x = 1') for i in range(12))),
 ]
 CASES = [*KEYS, *FILES, *DATA, *cases_of_checkpoints(), *SWEEPS, *PLOTS, *TEXTS]
 ALONE = ('misspelt key', 'sample: checkpoint: malicious pickle', 'bench: optimizers', 'plot: no run', 'sweep: misspelt axis',
@@ -600,8 +566,7 @@ ALONE = ('misspelt key', 'sample: checkpoint: malicious pickle', 'bench: optimiz
 
 
 def params(cases):
-    return [pytest.param(case, id=case.name, marks=[pytest.mark.xfail(strict=True, reason=case.bug)] if case.bug else [])
-            for case in cases]
+    return [pytest.param(case, id=case.name) for case in cases]
 
 
 def refused(run, case):
@@ -637,7 +602,7 @@ def guarded(monkeypatch):
 
 
 def test_the_table():
-    assert len(CASES) == len({case.name for case in CASES}) and {*ALONE} <= {case.name for case in CASES if not case.bug}
+    assert len(CASES) == len({case.name for case in CASES}) and {*ALONE} <= {case.name for case in CASES}
     scripts = {case.command.split()[0] for case in CASES}
     assert scripts == {'train.py', 'sample.py', 'measure.py', 'sweep.py', 'bench.py', 'plot.py',
                        *(f'data/{name}/prepare.py' for name in PREPARED)}
@@ -666,19 +631,19 @@ def test_the_malicious_pickle_is_one(here):
     assert os.path.exists('malicious')
 
 
-DEBUG = [case(name, command, says, bug=bug) for name, command, says, bug in (
-    ('train', f'{TRAIN} --n_head=3', 'ValueError: n_embd=8', None),
-    ('sample', f'{SAMPLE} --checkpoint=last.pt', 'ValueError: there is no out/last.pt', None),
-    ('measure', f'{UNTRAINED} --what=x', "ValueError: what='x'", None),
-    ('bench', f'{BENCH} --optimizer=x', "ValueError: optimizer='x'", None),
-    ('sweep', f'{SWEEP} --select=x', "ValueError: select='x'", None),
-    ('plot', 'plot.py nowhere', 'there is no nowhere/log.jsonl', 'plot.py has no --debug'),
-    ('c4', 'data/c4/prepare.py --files=0', 'ValueError: files=0', None),
-    ('minipile', 'data/minipile/prepare.py --limit=-1', 'ValueError: limit=-1', None),
-    ('openwebtext', 'data/openwebtext/prepare.py --limit=-1', 'ValueError: limit=-1', None),
-    ('shakespeare_char', f'{SHAKESPEARE} --url=file:///nowhere', 'OSError: could not reach', None),
-    ('textfiles', TEXT, 'ValueError: files is empty', None),
-    ('pycode', 'data/pycode/prepare.py', 'lib holds 0 Python sources', 'data/pycode/prepare.py has no --debug'),
+DEBUG = [case(name, command, says) for name, command, says in (
+    ('train', f'{TRAIN} --n_head=3', 'ValueError: n_embd=8'),
+    ('sample', f'{SAMPLE} --checkpoint=last.pt', 'ValueError: there is no out/last.pt'),
+    ('measure', f'{UNTRAINED} --what=x', "ValueError: what='x'"),
+    ('bench', f'{BENCH} --optimizer=x', "ValueError: optimizer='x'"),
+    ('sweep', f'{SWEEP} --select=x', "ValueError: select='x'"),
+    ('plot', 'plot.py nowhere', 'there is no nowhere/log.jsonl'),
+    ('c4', 'data/c4/prepare.py --files=0', 'ValueError: files=0'),
+    ('minipile', 'data/minipile/prepare.py --limit=-1', 'ValueError: limit=-1'),
+    ('openwebtext', 'data/openwebtext/prepare.py --limit=-1', 'ValueError: limit=-1'),
+    ('shakespeare_char', f'{SHAKESPEARE} --url=file:///nowhere', 'OSError: could not reach'),
+    ('textfiles', TEXT, 'ValueError: files is empty'),
+    ('pycode', 'data/pycode/prepare.py', 'lib holds 0 Python sources'),
 )]
 
 

@@ -331,7 +331,7 @@ def test_an_error_is_one_line_with_the_remedy(folder, what, says, tmp_path, monk
     """Also where another folder is fine"""
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / 'bare', 'pre', 'adamw', measured=dict(drift=[]))
-    with pytest.raises(SystemExit, match=f'^error: {says}') as error:
+    with pytest.raises(ValueError, match=f'^{says}') as error:
         call(monkeypatch, folder, f'--what={what}')
     assert '\n' not in str(error.value) and not list(tmp_path.rglob('*.png'))
 

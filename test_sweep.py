@@ -191,7 +191,7 @@ def test_a_label_is_true_whatever_the_order_of_the_axes():
 @pytest.mark.parametrize('grids, says', [
     ([dict(arch=['pre'], learning_rate=[0.1]), dict(arch=['s5'])], 'learning_rate is an axis of some grids and not of others'),
     ([dict(seed=[7])], 'seed is no axis'), ([dict(eval_only=[True])], 'eval_only is no axis'),
-    ([dict(max_iters=0)], 'max_iters=0 in a grid: wants a list'), ([dict(n_head=[])], 'wants a list'), ([['x']], 'wants a dict')])
+    ([dict(max_iters=0)], 'max_iters=0 in grids: wants a list'), ([dict(n_head=[])], 'wants a list'), ([['x']], 'wants a dict')])
 def test_a_grid_that_is_none(grids, says):
     with pytest.raises(ValueError, match=says):
         planned(*grids)
@@ -324,7 +324,7 @@ def test_report_makes_the_table_and_nothing_else(place, swept, call, monkeypatch
     assert (swept / 'sweep.png').exists()
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('number', [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_stopped_sweep_goes_on(place, swept, number):
     """Ctrl-C, which all processes get, and SIGTERM to sweep.py alone, where SIGINT is ignored: runs save and end, and then go on
     as if nothing had happened"""

@@ -339,7 +339,7 @@ def test_split_loses_nothing_and_doubles_nothing():
         assert sorted(train + val) == sorted(texts) and (len(train), len(val)) == (4997, 3)
 
 
-@pytest.mark.parametrize('length', [*range(21), 1115394])           # the last: Tiny Shakespeare's
+@pytest.mark.parametrize('length', [*range(2, 21), 1115394])        # the last: Tiny Shakespeare's
 def test_split_of_one_document(length):
     """Its last tenth, as nanoGPT's shakespeare_char cuts it; no character is lost"""
     whole = ''.join(map(chr, 97 + np.arange(length) % 26))
@@ -351,6 +351,8 @@ def test_split_of_one_document(length):
 def test_split_of_nothing():
     with pytest.raises(ValueError, match='there is no document'):
         split([])
+    with pytest.raises(ValueError, match='there is no text'):
+        split([''])
 
 
 # ----------------------------------------------------------------------------- documents to tokens

@@ -80,7 +80,7 @@ def hugging_face_tokenizer(name):
     from transformers import AutoTokenizer
     try:
         theirs = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
+    except Exception as error:                          # a damaged folder fails in many ways
         known = ', '.join(['bytes', 'char', *tiktoken.list_encoding_names()])
         raise ValueError(f"tokenizer={name!r} is none of {known}, and could not be loaded as one of Hugging Face's: "
                          f'{str(error).splitlines()[0]}') from error
@@ -153,7 +153,7 @@ def read_jsonl(path, column):
             if line.strip():
                 try:
                     text = json.loads(line)[column]
-                except (ValueError, TypeError, KeyError):
+                except (ValueError, TypeError, KeyError, RecursionError):
                     text = None
                 yield f'line {number}', text
 
@@ -194,6 +194,8 @@ def split(documents):
         raise ValueError('there is no document in these files')
     if count == 1:
         text, = documents
+        if len(text) < 2:
+            raise ValueError('there is no text in the only document of these files')
         cut = int(0.9 * len(text))
         return {'train': [text[:cut]], 'val': [text[cut:]]}
     drawn = set(np.random.default_rng(2357).permutation(count)[:math.ceil(0.0005 * count)].tolist())

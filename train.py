@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from configurator import at_least, configure
 from dataset import Tokens
 from device import autocast, pick_device, pick_dtype
-from model import BLOCK_TYPES, GPT, OPENAI_MODELS, GPTConfig, load_checkpoint
+from model import BLOCK_TYPES, GPT, OPENAI_MODELS, GPTConfig, load_checkpoint, load_weights
 from optim import OPTIMIZERS, SCHEDULES, lr_at, param_groups
 
 # ----------------------------------------------------------------------------- keys, beside those of GPTConfig
@@ -122,6 +122,8 @@ device = pick_device(device, local_rank)
 dtype = pick_dtype(dtype, device)
 data = {split: Tokens(dataset, split, block_size=model_config.block_size, vocab_size=model_config.vocab_size)
         for split in ('train', 'val')}
+for tokens in data.values():
+    tokens.read(tokens.spread(1, batch_size)[0])        # tokens of another vocabulary show now
 micro_batches = range(rank * gradient_accumulation_steps // world_size, (rank + 1) * gradient_accumulation_steps // world_size)
 tokens_per_iter = gradient_accumulation_steps * batch_size * model_config.block_size
 
@@ -158,7 +160,7 @@ optimizer = OPTIMIZERS[optimizer](param_groups(model, weight_decay, ratios), con
 scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
 start, best_val_loss, first_loss = 0, float('inf'), None
 if checkpoint:
-    model.load_state_dict(checkpoint['model'])
+    load_weights(model, checkpoint, path['ckpt.pt'])
     settings = [{key: value for key, value in group.items() if key != 'params'} for group in optimizer.param_groups]
     optimizer.load_state_dict(checkpoint['optimizer'])
     for group, ours in zip(optimizer.param_groups, settings):
@@ -366,9 +368,9 @@ for it in range(start, max_iters + 1):
             break
         if master:
             log(iter=it, train_loss=losses['train'], val_loss=losses['val'])
-        improved = losses['val'] < best_val_loss
-        best_val_loss = min(best_val_loss, losses['val'])
-        if master and it > 0 and (improved or always_save_checkpoint and it > start):
+        improved = it > 0 and losses['val'] < best_val_loss     # there is nothing to keep of what was not trained
+        best_val_loss = losses['val'] if improved else best_val_loss
+        if master and (improved or always_save_checkpoint and it > start):
             save(it, best=improved)
         lap += time.perf_counter() - t
     if it == max_iters:

@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurator import configure  # noqa: E402
 from dataset import write_tokens  # noqa: E402
 
 LEFT_OUT = {'test', 'tests', 'idle_test', 'site-packages', 'dist-packages'}
@@ -18,8 +19,8 @@ LEFT_OUT = {'test', 'tests', 'idle_test', 'site-packages', 'dist-packages'}
 def prepare(sources, folder):
     files = sorted(path for path in Path(sources).rglob('*.py') if not LEFT_OUT & set(path.relative_to(sources).parts))
     if len(files) < 10:
-        sys.exit(f'error: {sources} holds {len(files)} Python sources, which is no standard library: '
-                 f'run this with an interpreter that ships its sources, such as one from python.org')
+        raise ValueError(f'{sources} holds {len(files)} Python sources, which is no standard library: '
+                         f'run this with an interpreter that ships its sources, such as one from python.org')
     texts = [path.read_bytes() + b'\0' for path in files]
     val = texts[9::10]
     train = [text for i, text in enumerate(texts) if i % 10 != 9]
@@ -27,4 +28,5 @@ def prepare(sources, folder):
 
 
 if __name__ == '__main__':
+    configure(globals())
     prepare(sysconfig.get_path('stdlib'), Path(__file__).parent)

@@ -4,6 +4,7 @@ Karpathy's Tiny Shakespeare, one token a character: nine tenths train, the last 
     python data/shakespeare_char/prepare.py             # fetches input.txt into this folder, if it is not there
 """
 import sys
+from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlretrieve
 
@@ -19,7 +20,7 @@ if __name__ == '__main__':
     if not path.exists():
         try:
             urlretrieve(url, path.with_suffix('.tmp'))
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             raise OSError(f'could not reach {url} ({type(error).__name__}): '
                           f'this needs the network, or the file as {path}') from error
         path.with_suffix('.tmp').rename(path)

@@ -24,5 +24,4 @@ if __name__ == '__main__':
     if not files:
         raise ValueError("files is empty: name some, as in --files='books/*.txt,more.jsonl'")
     folder = Path(folder) if folder else Path(__file__).parent
-    folder.mkdir(parents=True, exist_ok=True)
     write_text(folder, split(TextFiles([name for name in files.split(',') if name], column, limit)), tokenizer, processes)
