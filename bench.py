@@ -15,7 +15,7 @@ from dataclasses import fields
 import torch
 
 from configurator import at_least, configure
-from device import autocast, pick_device, pick_dtype
+from device import autocast, choose_kernels, pick_device, pick_dtype
 from model import GPT, GPTConfig
 from optim import OPTIMIZERS, param_groups
 
@@ -33,7 +33,7 @@ for name in names:
 model_config = GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
 device = pick_device(config['device'])
 dtype = pick_dtype(config['dtype'], device)
-torch.set_float32_matmul_precision('high')
+choose_kernels(device, model_config.block_size)
 
 
 def build(name):

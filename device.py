@@ -31,6 +31,13 @@ def pick_dtype(name, device):
     return torch.bfloat16 if capabilities.get('amx_bf16') or capabilities.get('avx512_bf16') else torch.float32
 
 
+def choose_kernels(device, block_size):
+    """For training: TF32 where a product is in fp32; on a CPU plain products for the attention of up to 128 tokens."""
+    torch.set_float32_matmul_precision('high')
+    if device.type == 'cpu' and block_size <= 128:
+        torch.backends.cuda.enable_flash_sdp(False)     # also the CPU's, whose backward only pays for longer sequences
+
+
 def autocast(device, dtype):
     """The context of a forward pass in dtype; the weights stay as they are."""
     return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from configurator import at_least, configure
 from dataset import Tokens
-from device import autocast, pick_device, pick_dtype
+from device import autocast, choose_kernels, pick_device, pick_dtype
 from model import BLOCK_TYPES, GPT, OPENAI_MODELS, GPTConfig, load_checkpoint, load_weights
 from optim import OPTIMIZERS, SCHEDULES, lr_at, param_groups
 
@@ -150,9 +150,7 @@ if ddp:
     control = dist.new_group(backend='gloo')            # for what must not wait for the GPU
 
 # ----------------------------------------------------------------------------- model and optimizer
-torch.set_float32_matmul_precision('high')              # TF32 where a matrix product is in fp32
-if device.type == 'cpu' and model_config.block_size <= 128:
-    torch.backends.cuda.enable_flash_sdp(False)         # also the CPU's, whose backward only pays for longer sequences
+choose_kernels(device, model_config.block_size)
 torch.manual_seed(seed)
 model = (pretrained or GPT(model_config)).to(device)
 ratios = {kind: config[f'r_{kind}'] for kind in BLOCK_TYPES if f'r_{kind}' in config}       # the norms keep the base rate
