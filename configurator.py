@@ -154,7 +154,7 @@ def typed(key, value, default, where):
 
 def report(kind, error, trace, debug):
     lost = ranks_have_met() and issubclass(kind, RuntimeError) and 'peer' in str(error)
-    full = issubclass(kind, (RuntimeError, MemoryError)) and 'memory' in str(error)
+    full = issubclass(kind, MemoryError) or issubclass(kind, RuntimeError) and re.search('(out of|allocate) memory', str(error))
     if debug or not (lost or full or issubclass(kind, (ValueError, OSError))):
         sys.__excepthook__(kind, error, trace)
     elif full:

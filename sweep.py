@@ -113,6 +113,8 @@ def plan(grids, first, more={}):
         name = re.sub(r'[^\w.,=+-]', '_', ','.join(f'{axis}={label}' for axis, label in labels.items()))
         config = settle(args, defaults)
         GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
+        if config['init_from'] in ('resume', 'auto'):
+            raise ValueError(f'init_from={config["init_from"]}: a sweep starts its runs, and resumes those that were stopped')
         run = dict(name=name, labels=labels, arguments=args, config=config)
         if runs.setdefault(name, run)['config'] != config:
             raise ValueError(f'two runs of the grid are named {name}, and differ: give the axes other labels')
@@ -145,14 +147,15 @@ def check_folder(run, folder):
 def start(run, folder, slot, cores, gpus):
     """train.py as a process, which goes on from a checkpoint if it was stopped."""
     os.makedirs(folder, exist_ok=True)
-    resume = os.path.exists(os.path.join(folder, 'ckpt.pt'))
+    arguments = [*run['arguments'], '--overwrite=True']         # of what was killed before it could save
+    if os.path.exists(os.path.join(folder, 'ckpt.pt')):
+        arguments = [os.path.join(folder, 'config.json'), '--init_from=resume']
     env = {**os.environ, 'OMP_NUM_THREADS': str(cores)}
     if gpus:
         env['CUDA_VISIBLE_DEVICES'] = gpus[slot]
     with open(os.path.join(folder, 'output.txt'), 'w') as output:
-        return subprocess.Popen([sys.executable, TRAIN, *run['arguments'], f'--out_dir={folder}',
-                                 '--init_from=resume' if resume else '--overwrite=True'],
-                                env=env, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        return subprocess.Popen([sys.executable, TRAIN, *arguments, f'--out_dir={folder}'], env=env, stdout=output,
+                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
 
 def finish(folder, code, seconds):
@@ -257,7 +260,7 @@ class Point:
         return ', '.join(parts + [f'{status} {k}/{self.n}' for status, k in self.ended.items() if k])
 
     def rank(self):
-        return self.n - len(self.losses), self.mean
+        return self.ended['diverged'] + self.ended['failed'], self.mean
 
     def reaches(self, loss):
         """The iteration at which the mean validation loss has fallen to this, between evaluations on a straight line."""

@@ -94,13 +94,16 @@ if min_lr > learning_rate and schedule != 'constant':
 model_config = GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
 pretrained, brought = None, {}
 path = {name: os.path.join(out_dir, name)
-        for name in ('config.json', 'run.json', 'log.jsonl', 'measure.jsonl', 'ckpt.pt', 'best.pt')}
+        for name in ('config.json', 'run.json', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')}
 if init_from not in ('scratch', 'resume', 'auto', *OPENAI_MODELS) and not os.path.isdir(init_from):
     raise ValueError(f'init_from={init_from!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or a folder '
                      f"in Hugging Face's GPT-2 format")
 if init_from == 'auto':
     init_from = config['init_from'] = 'resume' if os.path.exists(path['ckpt.pt']) else 'scratch'
-elif init_from != 'resume' and not overwrite and not eval_only and any(os.path.exists(file) for file in path.values()):
+    taken = init_from == 'scratch' and os.path.exists(path['best.pt'])          # a run that was killed early may start again
+else:
+    taken = init_from != 'resume' and any(os.path.exists(file) for file in path.values())
+if taken and not overwrite and not eval_only:
     raise ValueError(f'out_dir={out_dir} holds a run: choose another, continue it by --init_from=resume, or lose it by '
                      f'--overwrite=True')
 config['overwrite'] = False                             # config.json would carry it on
@@ -148,6 +151,10 @@ if ddp:
     dist.init_process_group({'auto': 'nccl' if device.type == 'cuda' else 'gloo'}.get(backend, backend), store=store,
                             rank=rank, world_size=world_size)
     control = dist.new_group(backend='gloo')            # for what must not wait for the GPU
+    starts = [None] * world_size
+    dist.all_gather_object(starts, checkpoint['iter'] if checkpoint else 0, group=control)
+    if len(set(starts)) > 1:
+        raise ValueError(f'the ranks see checkpoints of iterations {starts}: out_dir={out_dir} must lie on a disk that all see')
 
 # ----------------------------------------------------------------------------- model and optimizer
 choose_kernels(device, model_config.block_size)
@@ -203,15 +210,15 @@ def diverged(at, what):
     """Tells the terminal and the log, and exits with 3."""
     if master:
         kept = f'{path["ckpt.pt"]} holds the last good state' if os.path.exists(path['ckpt.pt']) else 'none was saved yet'
-        if good and not eval_only:
-            norms = {kind: dict(zip(('weights', 'gradient'), pair)) for kind, pair in zip(good['types'], good['norms'].tolist())}
-            log(iter=at, diverged=what, lr=rate(at), last_good_iter=good['iter'], norms=norms)
+        if not eval_only:
+            norms = {kind: dict(zip(('weights', 'gradient'), pair)) for kind, pair in zip(block_types, last_norms.tolist())}
+            log(iter=at, diverged=what, lr=rate(at), last_finite_iter=last_finite, norms=norms)
         print(f'diverged: {what} at iteration {at}, learning rate {rate(at):.3e}; {kept}', file=sys.stderr)
     leave(3)
 
 
 def block_norms():
-    """(types, 2): the norms of the weights and of the gradient of each block type, on the device."""
+    """(types, 2): the norms of the weights and of the gradient, not clipped, of each block type, on the device."""
     norms = []
     for kind in block_types:
         weights = [p for group in optimizer.param_groups if group['block_type'] == kind for p in group['params']]
@@ -318,7 +325,7 @@ for number in (signal.SIGINT, signal.SIGTERM):
 
 if master and not eval_only:
     os.makedirs(out_dir, exist_ok=True)
-    for name in ('ckpt.pt', 'best.pt', 'measure.jsonl') if start == 0 else ():
+    for name in ('ckpt.pt', 'best.pt', 'measure.jsonl', 'measure.json') if start == 0 else ():
         if os.path.exists(path[name]):
             os.remove(path[name])                       # of the run that this one replaces
     log_file = continue_rows('log.jsonl')
@@ -352,7 +359,8 @@ first_bad = torch.full((), never, device=device)        # the first iteration th
 began = time.perf_counter()
 lap, lap_iters = began, 0                               # since the last line of the log
 block_types = list(dict.fromkeys(group['block_type'] for group in optimizer.param_groups))
-good, tame = {}, start                                  # the last iteration seen to be finite; that with no loss above the limit
+last_finite, last_norms = -1, torch.zeros(0, 2)         # the last logged iteration that was finite, and its norms
+high_since = None                                       # the first of the logged losses that are above the limit
 for it in range(start, max_iters + 1):
 
     if it % eval_interval == 0 or it == max_iters or eval_only:
@@ -366,9 +374,10 @@ for it in range(start, max_iters + 1):
             break
         if master:
             log(iter=it, train_loss=losses['train'], val_loss=losses['val'])
-        improved = it > 0 and losses['val'] < best_val_loss     # there is nothing to keep of what was not trained
+        again = it == start and losses['val'] == best_val_loss  # a kill may have come before best.pt was there
+        improved = it > 0 and (again or losses['val'] < best_val_loss)
         best_val_loss = losses['val'] if improved else best_val_loss
-        if master and (improved or always_save_checkpoint and it > start):
+        if master and high_since is None and (improved or always_save_checkpoint and it > start):
             save(it, best=improved)
         lap += time.perf_counter() - t
     if it == max_iters:
@@ -400,10 +409,10 @@ for it in range(start, max_iters + 1):
         scaler.scale(loss / len(micro_batches)).backward()
         loss_sum += loss.detach() / gradient_accumulation_steps
     scaler.unscale_(optimizer)
+    norms = block_norms() if master and it % log_interval == 0 else None
     grad_norm = torch.nn.utils.clip_grad_norm_(raw_model.parameters(), grad_clip or float('inf'))
     scaler.step(optimizer)
     scaler.update()
-    norms = block_norms() if master and it % log_interval == 0 else None
     optimizer.zero_grad(set_to_none=True)
     if measuring:
         write_row(measure_file, dict(iter=it, **measured, updates=update_sizes(before, raw_model)))
@@ -416,12 +425,13 @@ for it in range(start, max_iters + 1):
 
     if it % log_interval == 0:
         stop_if_diverged()
-        good = dict(iter=it, types=block_types, norms=norms)
+        last_finite, last_norms = it, norms
         if ddp:
             dist.all_reduce(loss_sum)
         first_loss = first_loss or loss_sum.item()
-        tame = tame if diverge_factor and loss_sum.item() > diverge_factor * first_loss else it
-        if it - tame >= 100:
+        high = diverge_factor and loss_sum.item() > diverge_factor * first_loss
+        high_since = (it if high_since is None else high_since) if high else None
+        if high and it - high_since >= 100:
             diverged(it, f'the loss has been above {diverge_factor} times its first value, {first_loss:.4f}, for 100 iterations')
         if master:
             now = time.perf_counter()
