@@ -313,6 +313,7 @@ def plot_sweep(folders):
         for point in points:
             rows.setdefault(', '.join(point[axis] for axis in labels if point[axis]), []).append(point)
         for i, (name, row) in enumerate(rows.items()):
+            row.sort(key=lambda point: float(point.get('learning_rate', 0)))
             trained = [point for point in row if int(point['done'])]
             xs = [float(point['learning_rate']) if 'learning_rate' in point else i for point in trained]
             style = dict(color=COLORS[i % len(COLORS)], linestyle=('-', '--', ':')[i // len(COLORS) % 3], label=name)
@@ -323,6 +324,9 @@ def plot_sweep(folders):
             ax.plot(lost, [0.98] * len(lost), 'x', color=style['color'], transform=ax.get_xaxis_transform())
         if 'learning_rate' in points[0]:
             ax.set_xscale('log')
+            rates = sorted({float(point['learning_rate']) for point in points})
+            ax.set_xticks(rates, [f'{rate:g}' for rate in rates], rotation=30)
+            ax.minorticks_off()
             ax.set_xlabel('learning rate')
             if labels:
                 ax.legend(fontsize=7)
