@@ -239,7 +239,7 @@ def test_the_command_line_wins_over_a_file(faked, call):
     assert [run['name'] for run in faked] == [f'n_head={n},n_embd={m},seed=1' for m in (8, 32) for n in (2, 4)]
     assert out.startswith('4 runs in there, 4 to do') and TABLES < {path.name for path in Path('there').iterdir()}
     assert faked[0]['arguments'] == ['--n_layer=3', '--dropout=0.1', 'base.py', '--n_head=2', '--n_embd=8', '--batch_size=5',
-                                     '--seed=1', '--data_seed=1']
+                                     '--seed=1', '--data_seed=1', '--overwrite=True']
 
 
 @pytest.mark.parametrize('arguments, says', [
