@@ -1,6 +1,6 @@
 # A small DNT on Python sources, byte by byte, by momentum SGDW: what `make quickstart` runs
 #     python train.py config/train_quick.py
-# Two CPU cores that compute in bf16: two minutes and some; validation loss 1.42 nats per byte
+# Two CPU cores that compute in bf16: two minutes and some; validation loss 1.44 nats per byte
 out_dir = 'out-quick'
 dataset = 'pycode'
 include('config/arch/s5.py')
