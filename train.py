@@ -211,19 +211,16 @@ def diverged(at, what):
     if master:
         kept = f'{path["ckpt.pt"]} holds the last good state' if os.path.exists(path['ckpt.pt']) else 'none was saved yet'
         if not eval_only:
-            norms = {kind: dict(zip(('weights', 'gradient'), pair)) for kind, pair in zip(block_types, last_norms.tolist())}
+            norms = {kind: dict(zip(('weights', 'gradient'), pair)) for kind, pair in zip(blocks, last_norms.tolist())}
             log(iter=at, diverged=what, lr=rate(at), last_finite_iter=last_finite, norms=norms)
         print(f'diverged: {what} at iteration {at}, learning rate {rate(at):.3e}; {kept}', file=sys.stderr)
     leave(3)
 
 
-def block_norms():
-    """(types, 2): the norms of the weights and of the gradient, not clipped, of each block type, on the device."""
-    norms = []
-    for kind in block_types:
-        weights = [p for group in optimizer.param_groups if group['block_type'] == kind for p in group['params']]
-        norms += [torch.nn.utils.get_total_norm(weights), torch.nn.utils.get_total_norm([p.grad for p in weights])]
-    return torch.stack(norms).detach().view(-1, 2)
+@torch.no_grad()
+def block_norms(tensor_of):
+    """(block types,): the norm of tensor_of(p) over the parameters p of each, on the device."""
+    return torch.stack([torch.nn.utils.get_total_norm([tensor_of(p) for p in params]) for params in blocks.values()])
 
 
 def stop_if_diverged(*losses):
@@ -358,8 +355,10 @@ never = 2 ** 62
 first_bad = torch.full((), never, device=device)        # the first iteration that was not finite, kept on the device
 began = time.perf_counter()
 lap, lap_iters = began, 0                               # since the last line of the log
-block_types = list(dict.fromkeys(group['block_type'] for group in optimizer.param_groups))
-last_finite, last_norms = -1, torch.zeros(0, 2)         # the last logged iteration that was finite, and its norms
+blocks = {}                                             # block type → its parameters
+for group in optimizer.param_groups:
+    blocks.setdefault(group['block_type'], []).extend(group['params'])
+last_finite, last_norms = -1, torch.zeros(0, 2)         # the last logged iteration that was finite, and the norms then
 high_since = None                                       # the first of the logged losses that are above the limit
 for it in range(start, max_iters + 1):
 
@@ -409,8 +408,9 @@ for it in range(start, max_iters + 1):
         scaler.scale(loss / len(micro_batches)).backward()
         loss_sum += loss.detach() / gradient_accumulation_steps
     scaler.unscale_(optimizer)
-    norms = block_norms() if master and it % log_interval == 0 else None
-    grad_norm = torch.nn.utils.clip_grad_norm_(raw_model.parameters(), grad_clip or float('inf'))
+    grad_norms = block_norms(lambda p: p.grad)
+    grad_norm = torch.linalg.vector_norm(grad_norms)
+    torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
@@ -425,7 +425,7 @@ for it in range(start, max_iters + 1):
 
     if it % log_interval == 0:
         stop_if_diverged()
-        last_finite, last_norms = it, norms
+        last_finite, last_norms = it, torch.stack((block_norms(lambda p: p), grad_norms), dim=1)
         if ddp:
             dist.all_reduce(loss_sum)
         first_loss = first_loss or loss_sum.item()
