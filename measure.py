@@ -24,7 +24,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from configurator import at_least, configure
 from dataset import Tokens
 from device import pick_device
-from model import BLOCK_TYPES, GPT, GPTConfig, at_least_fp32, block_type, load_checkpoint, load_weights
+from model import BLOCK_TYPES, GPT, GPTConfig, at_least_fp32, block_type
 from optim import OPTIMIZERS, param_groups
 
 KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')      # the matrices of a block; w3 is SwiGLU's
@@ -549,19 +549,16 @@ def main():
         if name not in MEASUREMENTS:
             raise ValueError(f'what={name!r}: choose among {", ".join(MEASUREMENTS)}')
     device = pick_device(config['device'])
-    folder, state = out_dir, None
     if init_only:
-        folder += '-init'
+        folder, state = out_dir + '-init', None
+        torch.manual_seed(config['seed'])
+        model = GPT(GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})).to(device)
     else:
         path = os.path.join(out_dir, checkpoint)
         if not os.path.exists(path):
             raise ValueError(f'there is no {path} to measure: train first, check out_dir, or set --init_only=True')
-        state = load_checkpoint(path, device)
-        config = {**config, **state['config']}
-    torch.manual_seed(config['seed'])
-    model = GPT(GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})).to(device)
-    if state:
-        load_weights(model, state, path)
+        model, state = GPT.from_checkpoint(path, device)
+        folder, config = out_dir, {**config, **state['config']}
     tokens = Tokens(config['dataset'], 'train', model.config.block_size, model.config.vocab_size)
     data = [tuple(t.to(device) for t in tokens.read(starts)) for starts in tokens.spread(batches, config['batch_size'])]
     results = measure(model, data, names, config['seed'])

@@ -501,53 +501,34 @@ class GPT(nn.Module):
 
     @classmethod
     def from_pretrained(cls, name, block_size=None, dropout=0.0):
-        """OpenAI's weights: 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', or a folder in Hugging Face's GPT-2 format.
+        """OpenAI's weights, 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', or a folder that export.py, or Hugging Face's
+        GPT-2, LLaMA or Qwen3 has saved.
 
-        A block_size below theirs leaves out the later positions. ValueError for what is no such name or folder, cannot be
-        loaded, or has no equal here.
+        A block_size below theirs leaves out the later positions, but where StableAtten's τ depends on it. ValueError for
+        what is no such name or folder, cannot be loaded, or has no equal here.
         """
-        if name not in OPENAI_MODELS and not os.path.isfile(os.path.join(name, 'config.json')):
-            raise ValueError(f'{name!r} is neither one of {", ".join(OPENAI_MODELS)}, nor the folder of a model that '
-                             f'Hugging Face\'s GPT2LMHeadModel has saved')
-        os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # the last error says it all, in one line
-        from transformers import GPT2LMHeadModel
-        try:
-            theirs, found = GPT2LMHeadModel.from_pretrained(name, output_loading_info=True)
-        except Exception as error:                      # of many libraries, each with its own
-            raise ValueError(f'could not load {name!r}: {str(error).splitlines()[0]}') from error
-        c = theirs.config
-        wrong = sorted(found['missing_keys']) + sorted(key for key in found['unexpected_keys'] if key.endswith('.weight'))
-        if wrong or c.add_cross_attention:
-            raise ValueError(f'{name}: its weights are not those of a GPT-2 of its config.json, '
-                             f'see {[*wrong, "add_cross_attention"][0]}')
-        ffn = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}
-        if c.activation_function not in ffn:
-            raise ValueError(f'{name}: activation_function={c.activation_function!r} is none of {", ".join(ffn)}')
-        if c.scale_attn_by_inverse_layer_idx or not c.scale_attn_weights:
-            raise ValueError(f'{name}: its attention logits are not qᵀk / √d_h (scale_attn_by_inverse_layer_idx, '
-                             f'scale_attn_weights), which has no equal here')
-        model = cls(GPTConfig(block_size=min(block_size or c.n_positions, c.n_positions), vocab_size=c.vocab_size,
-                              n_layer=c.n_layer, n_head=c.n_head, n_embd=c.n_embd, d_ff=c.n_inner or 0, dropout=dropout,
-                              bias=True, ffn=ffn[c.activation_function], norm_eps=c.layer_norm_epsilon,
-                              tie_weights=c.tie_word_embeddings))
-        ours = {'transformer.wte': 'wte', 'transformer.wpe': 'wpe', 'transformer.ln_f': 'final_norm', 'lm_head': 'lm_head'}
-        for i in range(c.n_layer):
-            for a, b in {'ln_1': 'attn_pre_norm', 'attn.c_attn': 'attn.wqkv', 'attn.c_proj': 'attn.wo',
-                         'ln_2': 'ffn_pre_norm', 'mlp.c_fc': 'ffn.w1', 'mlp.c_proj': 'ffn.w2'}.items():
-                ours[f'transformer.h.{i}.{a}'] = f'h.{i}.{b}'
-        state = {}
-        for key, value in theirs.state_dict().items():
-            module, kind = key.rsplit('.', 1)
-            if kind == 'weight' and '.c_' in module:        # Hugging Face's GPT-2 stores (n_in, n_out)
-                value = value.t()
-            if module.endswith('c_attn'):
-                for letter, part in zip('qkv', value.chunk(3)):
-                    state[f'{ours[module].replace("wqkv", "w" + letter)}.{kind}'] = part
-            else:
-                state[f'{ours[module]}.{kind}'] = value
-        state['wpe.weight'] = state['wpe.weight'][:model.config.block_size]
-        model.load_state_dict(state)
+        from export import read_folder
+        config, weights = read_folder(name)
+        if config.attention != 'stable':
+            config.block_size = min(block_size or config.block_size, config.block_size)
+        config.dropout = dropout
+        if config.pos == 'learned':
+            weights['wpe.weight'] = weights['wpe.weight'][:config.block_size]
+        model = cls(config)
+        model.load_state_dict(weights)
         return model
+
+    @classmethod
+    def from_checkpoint(cls, path, device='cpu'):
+        """The model of a checkpoint of train.py's, on the device, and all that load_checkpoint found there. ValueError where
+        there is none, or a damaged one."""
+        if not os.path.exists(path):
+            raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
+        state = load_checkpoint(path, device)
+        config = {f.name: state['config'][f.name] for f in fields(GPTConfig) if f.name in state['config']}
+        model = cls(GPTConfig(**config)).to(device)
+        load_weights(model, state, path)
+        return model, state
 
 
 def draw(logits, temperature, top_k, top_p):

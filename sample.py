@@ -10,11 +10,11 @@ import torch
 from configurator import at_least, configure
 from dataset import read_meta
 from device import autocast, pick_device, pick_dtype
-from model import GPT, OPENAI_MODELS, GPTConfig, load_checkpoint, load_weights
+from model import GPT, OPENAI_MODELS
 from text import load_tokenizer
 
 # ----------------------------------------------------------------------------- keys
-init_from = 'resume'                # resume: a run | Hugging Face's GPT-2: gpt2, gpt2-medium, gpt2-large, gpt2-xl, a folder
+init_from = 'resume'                # resume: a run | gpt2, gpt2-medium, gpt2-large, gpt2-xl, a folder of Hugging Face's
 out_dir = 'out'                     # the run's folder
 checkpoint = 'best.pt'              # best.pt | ckpt.pt: of the lowest validation loss, or the latest
 start = '\n'                        # the text to continue, or FILE:path
@@ -36,12 +36,7 @@ device = pick_device(device)
 dtype = pick_dtype(dtype, device)
 
 if init_from == 'resume':
-    path = os.path.join(out_dir, checkpoint)
-    if not os.path.exists(path):
-        raise ValueError(f'there is no {path} to sample from: train first, or check out_dir and checkpoint')
-    state = load_checkpoint(path, device)
-    model = GPT(GPTConfig(**{key: value for key, value in state['config'].items() if key in GPTConfig.__dataclass_fields__}))
-    load_weights(model, state, path)
+    model, state = GPT.from_checkpoint(os.path.join(out_dir, checkpoint), device)
     meta = read_meta(state['config']['dataset'])
     tokenizer = load_tokenizer(meta['tokenizer'], meta['chars'])
 else:

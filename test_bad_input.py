@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parent
 TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_embd=8, batch_size=2, max_iters=2, eval_iters=1,
             gradient_accumulation_steps=1, eval_interval=2, warmup_iters=0, learning_rate=1e-2, min_lr=1e-3, lr_decay_iters=2,
             device='cpu', dtype='float32', compile=False)
+OPTIONAL = ('lm_eval', 'rouge_score.rouge_scorer', 'bert_score')         # modules that a case may take away
 PREPARED = ('c4', 'minipile', 'openwebtext', 'pycode', 'shakespeare_char', 'textfiles')
 
 
@@ -144,7 +145,12 @@ def here(original, tmp_path, monkeypatch):
         monkeypatch.setenv(key, str(tmp_path / value) if value == 'empty' else value)
     for key in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'):
         monkeypatch.delenv(key, raising=False)
-    return folder
+    there = {name: sys.modules.get(name) for name in OPTIONAL}
+    yield folder
+    for name, module in there.items():
+        if name in sys.modules and sys.modules[name] is None:
+            del sys.modules[name]
+            sys.modules.update({name: module} if module else {})
 
 
 # ----------------------------------------------------------------------------- what is wrong in the folder: steps that make it so
@@ -169,10 +175,10 @@ def tokens(name, value, dtype=np.uint16, count=500):
     return lambda: np.full(count, value, dtype).tofile(f'data/tiny/{name}.bin')
 
 
-def meta(**changes):
+def meta(folder='data/tiny', **changes):
     """data/tiny/meta.json with other values"""
     def step():
-        path = Path('data/tiny/meta.json')
+        path = Path(folder) / 'meta.json'
         path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     return step
 
@@ -234,6 +240,18 @@ def pretrained(weights):
     return [holds('theirs/config.json', json.dumps(config)), holds('theirs/pytorch_model.bin', weights)]
 
 
+def gpt2(vocab_size):
+    """theirs, a small GPT-2 of so many tokens"""
+    def step():
+        from transformers import GPT2Config, GPT2LMHeadModel
+        GPT2LMHeadModel(GPT2Config(vocab_size=vocab_size, n_positions=8, n_embd=8, n_layer=1, n_head=2)).save_pretrained('theirs')
+    return step
+
+
+def not_installed(name):
+    return lambda: sys.modules.update({name: None})
+
+
 # ----------------------------------------------------------------------------- the table
 
 class Case(NamedTuple):
@@ -253,6 +271,9 @@ RESUME = 'train.py tiny.json --out_dir=out --init_from=resume --max_iters=4'
 SAMPLE = 'sample.py --out_dir=out --device=cpu --dtype=float32 --max_new_tokens=2'
 MEASURE = 'measure.py tiny.json --out_dir=out --what=parameters --batches=1'
 UNTRAINED = 'measure.py tiny.json --out_dir=new --init_only=True --what=parameters --batches=1'
+EVALUATE = 'evaluate.py --out_dir=out --device=cpu --dtype=float32'
+EXPORT = 'export.py --out_dir=out --to=new'
+IMPORT = 'export.py --from_hf=theirs --out_dir=new --dataset=tiny'
 SWEEP = 'sweep.py tiny.json --out_dir=swept --seeds=1 --jobs=1'
 BENCH = 'bench.py tiny.json --bench_iters=1 --bench_warmup=0'
 TEXT = 'data/textfiles/prepare.py --processes=1 --tokenizer=bytes'
@@ -365,7 +386,16 @@ FILES = [
     case('measure: out_dir is a file', UNTRAINED, "File exists: 'new-init'", holds('new-init', '')),
     case('no folder to start from', f'{TRAIN} --init_from=data', "'data' is neither one of gpt2 … nor the folder of a model"),
     case('sample: no folder to start from', f'{SAMPLE} --init_from=nowhere', "'nowhere' is neither one of gpt2 … nor the folder"),
-    case('broken pretrained', f'{TRAIN} --init_from=theirs', "could not load 'theirs'", holds('theirs/config.json', '{')),
+    case('broken pretrained', f'{TRAIN} --init_from=theirs', 'theirs/config.json: model_type=None is none of nanonorm, gpt2',
+         holds('theirs/config.json', '{')),
+    case('pretrained of another kind', f'{TRAIN} --init_from=theirs', "theirs/config.json: model_type='bert' is none of",
+         holds('theirs/config.json', '{"model_type": "bert"}')),
+    case('pretrained without weights', f'{TRAIN} --init_from=theirs', 'there is no theirs/model.safetensors',
+         holds('theirs/config.json', '{"model_type": "nanonorm"}')),
+    case('pretrained with a field of a later version', f'{TRAIN} --init_from=theirs', "theirs: config.json knows 'new'",
+         holds('theirs/config.json', '{"model_type": "nanonorm", "new": 1}')),
+    case('broken safetensors', f'{TRAIN} --init_from=theirs', 'theirs/model.safetensors is damaged, or does not fit its config',
+         holds('theirs/config.json', '{"model_type": "nanonorm"}'), holds('theirs/model.safetensors', '{')),
     case('malicious pretrained', f'{TRAIN} --init_from=theirs', "could not load 'theirs'",
          *pretrained(saved({'a': Malicious()}))),
     case('sample: malicious pretrained', f'{SAMPLE} --init_from=theirs', "could not load 'theirs'",
@@ -409,13 +439,14 @@ DATA = [
     case('measure: tokens outside of the vocabulary', UNTRAINED, 'train.bin holds token 60 … Prepare', tokens('train', 60)),
 ]
 NOT_ONE = 'is damaged, or not a checkpoint of train.py'
-READERS = {'train': (RESUME, 'out/ckpt.pt'), 'sample': (SAMPLE, 'out/best.pt'), 'measure': (MEASURE, 'out/ckpt.pt')}
+READERS = {'train': (RESUME, 'out/ckpt.pt'), 'sample': (SAMPLE, 'out/best.pt'), 'measure': (MEASURE, 'out/ckpt.pt'),
+           'evaluate': (EVALUATE, 'out/best.pt'), 'export': (EXPORT, 'out/best.pt')}
 
 
 def cases_of_checkpoints():
     """Every script that reads one, or some of them."""
     table = [                       # what is wrong, how it is made so, what is said, why it fails for now, who reads it
-        ('missing', for_both(gone), 'there is no PATH to', READERS),
+        ('missing', for_both(gone), 'there is no PATH', READERS),
         ('empty', content(b''), NOT_ONE, READERS),
         ('first bytes', cut(0.02), NOT_ONE, READERS),
         ('truncated', cut(0.5), NOT_ONE, READERS),
@@ -435,20 +466,66 @@ def cases_of_checkpoints():
         ('other width', weights_with(**{'wte.weight': torch.zeros(13, 4)}), NOT_ONE, READERS),
         ('of a later version', weights_with(new=torch.zeros(3)), NOT_ONE, READERS),
         ('other depth', says_in_config(n_layer=2), 'n_layer (2 there, 1 here)', ['train']),
-        ('other depth', says_in_config(n_layer=2), NOT_ONE, ['sample', 'measure']),
+        ('other depth', says_in_config(n_layer=2), NOT_ONE, ['sample', 'measure', 'evaluate', 'export']),
         ('unknown norm', says_in_config(norm='new'), 'norm', READERS),
         ('lacks a field', lacks('norm', of='config'), 'norm (None there, layernorm here)', ['train']),
         ('lacks optimizer', lacks('optimizer'), NOT_ONE, ['train', 'measure']),
         ('lacks scaler', lacks('scaler'), NOT_ONE, ['train']),
         ('lacks init_from', lacks('init_from', of='config'), NOT_ONE, ['train']),
         ('lacks dataset', lacks('dataset', of='config'), NOT_ONE, ['sample']),
-        ('data gone', says_in_config(dataset='lost'), "dataset='lost': choose one of", ['sample', 'measure']),
+        ('data gone', says_in_config(dataset='lost'), "dataset='lost': choose one of", ['sample', 'measure', 'evaluate']),
     ]
     for name, step, says, readers in table:
         for reader in readers:
             command, path = READERS[reader]
             says_here = f'{path} … {NOT_ONE}' if says == NOT_ONE else says.replace('PATH', path)
             yield case(f'{reader}: checkpoint: {name}', command, says_here, step)
+
+
+EVALUATIONS = [
+    case('evaluate: misspelt key', f'{EVALUATE} --strid=4', "unknown key 'strid' … did you mean 'stride'?"),
+    case('evaluate: what', f'{EVALUATE} --what=loss,rogue', "what='rogue': choose among loss, rouge, bertscore"),
+    case('evaluate: split', f'{EVALUATE} --split=test', "split='test': choose one of train, val"),
+    case('evaluate: stride', f'{EVALUATE} --stride=9', 'stride=9 is longer than the windows of 8 tokens'),
+    case('evaluate: samples', f'{EVALUATE} --samples=1', 'samples=1: wants at least 2'),
+    case('evaluate: batch_size', f'{EVALUATE} --batch_size=0', 'batch_size=0: wants at least 1'),
+    case('evaluate: dtype', f'{EVALUATE} --dtype=int8', "dtype='int8': choose one of auto, float32"),
+    case('evaluate: no run', 'evaluate.py --out_dir=out,nowhere', 'there is no nowhere/best.pt … gpt2-xl, or a folder'),
+    case('evaluate: no data', f'{EVALUATE} --dataset=minipile', 'data/minipile is not prepared: run  python data/minipile/prep'),
+    case('evaluate: other tokens', f'{EVALUATE} --dataset=other', 'dataset=other has other tokens (char, 13) than tiny',
+         lambda: shutil.copytree('data/tiny', 'data/other'), meta(tokenizer='char', folder='data/other')),
+    case('evaluate: tokens outside of the vocabulary', EVALUATE, 'val.bin holds token 60 … Prepare',
+         tokens('val', 60, count=100)),
+    case('evaluate: no data chosen', 'evaluate.py --out_dir=gpt2', 'gpt2 is no run of train.py … --dataset'),
+    case('evaluate: unknown task', f'{EVALUATE} --tasks=arc_hard', "tasks='arc_hard': lm-evaluation-harness has no such task"),
+    case('evaluate: no harness', f'{EVALUATE} --tasks=arc_easy', 'lm-eval is not installed … -r requirements-eval.txt',
+         not_installed('lm_eval')),
+    case('evaluate: no rouge', f'{EVALUATE} --what=rouge', 'rouge-score is not installed … pip install -r requirements-eval.txt',
+         not_installed('rouge_score.rouge_scorer')),
+    case('evaluate: no bertscore', f'{EVALUATE} --what=bertscore', 'bert-score is not installed … pip install -r',
+         not_installed('bert_score')),
+    case('evaluate: BERT from the network', f'{EVALUATE} --what=bertscore', "bert_model='roberta-large' could not … network or"),
+    case('evaluate: no BERT', f'{EVALUATE} --what=bertscore --bert_model=nowhere', "bert_model='nowhere' could not be used"),
+    case('evaluate: task from the network', f'{EVALUATE} --tasks=arc_easy', 'tasks=arc_easy … wants the network once'),
+]
+EXPORTS = [
+    case('export: misspelt key', f'{EXPORT} --formt=gpt2', "unknown key 'formt' … did you mean 'format'?"),
+    case('export: nowhere', 'export.py --out_dir=out', 'to is empty: name the folder to write, as in --to=hf-model'),
+    case('export: format', f'{EXPORT} --format=onnx', "format='onnx': choose one of auto, gpt2, llama, qwen3, safetensors"),
+    case('export: what is there', f'{EXPORT} --to=data', 'data exists: choose another name, or remove it'),
+    case('export: into a file', f'{EXPORT} --to=tiny.json/new', "Not a directory: 'tiny.json/new.tmp'"),
+    case('export: no run', f'{EXPORT} --out_dir=nowhere', 'there is no nowhere/best.pt'),
+    case('export: not equal', f'{EXPORT} --format=llama', 'out is no LLaMA … norm=rmsnorm … --format=safetensors takes any'),
+    case('export: equal to none', EXPORT, 'out is no GPT-2 … would have mid_norm=False: --format=safetensors',
+         says_in_config(mid_norm=True), weights_with(**{f'h.0.{f}_mid_norm.weight': torch.ones(8) for f in ('attn', 'ffn')})),
+    case('import: no folder', IMPORT, "'theirs' is neither one of gpt2 … nor the folder of a model"),
+    case('import: malicious weights', IMPORT, "could not load 'theirs'", *pretrained(saved({'a': Malicious()}))),
+    case('import: no data', f'{IMPORT} --dataset=c4', 'data/c4 is not prepared: run  python data/c4/prepare.py'),
+    case('import: a run is there', f'{IMPORT} --out_dir=out', 'out exists: choose another name, or remove it'),
+    case('import: other data', IMPORT, 'dataset=tiny has 13 tokens and theirs 7: choose', gpt2(7)),
+    case('import: optimizer', f'{IMPORT} --optimizer=adm', "optimizer='adm': choose among adamw", gpt2(13)),
+    case('import: weight_decay', f'{IMPORT} --weight_decay=-1', 'weight_decay=-1.0: wants at least 0', gpt2(13)),
+]
 
 
 def grid(text):
@@ -560,7 +637,7 @@ TEXTS = [
     case('pycode: unwritable', 'data/pycode/prepare.py', "Is a directory: 'data/pycode/meta.json'",
          folder('data/pycode/meta.json'), *(holds(f'lib/{i}.py', 'x = 1') for i in range(12))),
 ]
-CASES = [*KEYS, *FILES, *DATA, *cases_of_checkpoints(), *SWEEPS, *PLOTS, *TEXTS]
+CASES = [*KEYS, *FILES, *DATA, *cases_of_checkpoints(), *EVALUATIONS, *EXPORTS, *SWEEPS, *PLOTS, *TEXTS]
 ALONE = ('misspelt key', 'sample: checkpoint: malicious pickle', 'bench: optimizers', 'plot: no run', 'sweep: misspelt axis',
          'text: vocabulary from the network')
 
@@ -604,7 +681,7 @@ def guarded(monkeypatch):
 def test_the_table():
     assert len(CASES) == len({case.name for case in CASES}) and {*ALONE} <= {case.name for case in CASES}
     scripts = {case.command.split()[0] for case in CASES}
-    assert scripts == {'train.py', 'sample.py', 'measure.py', 'sweep.py', 'bench.py', 'plot.py',
+    assert scripts == {'train.py', 'sample.py', 'measure.py', 'evaluate.py', 'export.py', 'sweep.py', 'bench.py', 'plot.py',
                        *(f'data/{name}/prepare.py' for name in PREPARED)}
 
 
@@ -635,6 +712,8 @@ DEBUG = [case(name, command, says) for name, command, says in (
     ('train', f'{TRAIN} --n_head=3', 'ValueError: n_embd=8'),
     ('sample', f'{SAMPLE} --checkpoint=last.pt', 'ValueError: there is no out/last.pt'),
     ('measure', f'{UNTRAINED} --what=x', "ValueError: what='x'"),
+    ('evaluate', f'{EVALUATE} --what=x', "ValueError: what='x'"),
+    ('export', f'{EXPORT} --format=x', "ValueError: format='x'"),
     ('bench', f'{BENCH} --optimizer=x', "ValueError: optimizer='x'"),
     ('sweep', f'{SWEEP} --select=x', "ValueError: select='x'"),
     ('plot', 'plot.py nowhere', 'there is no nowhere/log.jsonl'),

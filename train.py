@@ -96,8 +96,8 @@ pretrained, brought = None, {}
 path = {name: os.path.join(out_dir, name)
         for name in ('config.json', 'run.json', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')}
 if init_from not in ('scratch', 'resume', 'auto', *OPENAI_MODELS) and not os.path.isdir(init_from):
-    raise ValueError(f'init_from={init_from!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or a folder '
-                     f"in Hugging Face's GPT-2 format")
+    raise ValueError(f'init_from={init_from!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or the '
+                     f'folder of a model that export.py or Hugging Face has saved')
 if init_from == 'auto':
     init_from = config['init_from'] = 'resume' if os.path.exists(path['ckpt.pt']) else 'scratch'
     taken = init_from == 'scratch' and os.path.exists(path['best.pt'])          # a run that was killed early may start again

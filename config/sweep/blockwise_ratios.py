@@ -1,6 +1,6 @@
-# Blockwise LR, table 3: which blocks gain from a larger rate, and how much larger it should be
+# Blockwise LR, table 3: which blocks gain from a larger rate, and how much larger it should be (none and all: blockwise.py)
 #     python sweep.py config/sweep/blockwise_ratios.py
-arguments = 'config/base/laptop.py config/optim/adamw.py config/arch/pre.py'
+arguments = 'config/base/laptop.py config/optim/adamw.py config/arch/pre.py --warmup_iters=10'
 out_dir = 'out-sweep/blockwise_ratios'
 
 
@@ -8,6 +8,6 @@ def _set(emb, qk, ffn, vo):
     return f'--r_emb={emb} --r_qk={qk} --r_ffn={ffn} --r_vo={vo}'
 
 
-grids = [dict(ratios={'none': '', 'Emb': _set(10, 1, 1, 1), 'Emb, FFN': _set(10, 1, 6, 1), 'all': _set(10, 8, 6, 4),
-                      '8/6/4/3': _set(8, 6, 4, 3), '6/4/3/2': _set(6, 4, 3, 2), 'all halved': _set(0.5, 0.5, 0.5, 0.5)},
-              learning_rate=[5e-4, 1e-3, 2e-3, 4e-3])]
+grids = [dict(ratios={'Norm × 2': _set(0.5, 0.5, 0.5, 0.5), 'Emb': _set(10, 1, 1, 1)}, learning_rate=[1e-3, 2e-3, 4e-3]),
+         dict(ratios={'Emb, FFN': _set(10, 1, 6, 1), '6/4/3/2': _set(6, 4, 3, 2)}, learning_rate=[5e-4, 1e-3, 2e-3]),
+         dict(ratios={'8/6/4/3': _set(8, 6, 4, 3)}, learning_rate=[2.5e-4, 5e-4, 1e-3])]

@@ -8,5 +8,10 @@ grids = [dict(model={'GPT-2': 'config/arch/pre.py',
                      'StableInit': 'config/arch/pre.py --init=stable',
                      'StableNorm': f'config/arch/pre.py {_norm}',
                      'StableAtten': 'config/arch/pre.py --attention=stable',
-                     'all three': 'config/arch/stable.py'},
-              learning_rate=[1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2])]
+                     'all three': 'config/arch/stable.py',
+                     'L2': 'config/arch/pre.py --attention=l2',
+                     'L2, tied': 'config/arch/pre.py --attention=l2_tied',
+                     'GPT-2, InputNorm': 'config/arch/pre.py --input_norm=True',
+                     'StableInit, InputNorm': 'config/arch/pre.py --init=stable --input_norm=True',
+                     'all three, InputNorm': 'config/arch/stable.py --input_norm=True'},
+              learning_rate=[5e-4, 1e-3, 2e-3, 4e-3, 8e-3])]

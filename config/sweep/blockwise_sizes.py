@@ -1,0 +1,8 @@
+# Blockwise LR at two other sizes, 0.2M and 1.8M parameters in four layers of width 64 and 192 (width 128: blockwise.py)
+#     python sweep.py config/sweep/blockwise_sizes.py
+arguments = 'config/base/laptop.py config/optim/adamw.py config/arch/pre.py'
+out_dir = 'out-sweep/blockwise_sizes'
+_widths = {64: '--n_embd=64 --n_head=1', 192: '--n_embd=192 --n_head=3'}
+grids = [dict(width=_widths, lr=['none'], warmup_iters=[10], learning_rate=[1e-3, 2e-3, 4e-3]),
+         dict(width=_widths, lr=['none'], warmup_iters=[100], learning_rate=[2e-3, 4e-3, 8e-3]),
+         dict(width=_widths, lr=['blockwise'], blockwise=['ramp'], warmup_iters=[10], learning_rate=[2.5e-4, 5e-4, 1e-3])]
