@@ -1,44 +1,53 @@
 """
-Time per iteration and tokens/s of training, without data or evaluation:
+What an iteration of training costs on this machine, without data or evaluation, in time and in memory:
 
-    python bench.py config/train_quick.py --compile=False
-    python bench.py config/train_ldnt_sgd.py config/arch/pre.py --batch_size=12
+    python bench.py config/train_quick.py
+    python bench.py config/train_ldnt_sgd.py --archs=pre,s1,s5 --dtypes=float32,bfloat16 --compiles=True,False      # side by side
     python bench.py config/train_ldnt_sgd.py --optimizers=adamw,sgdw,lion,adam_mini     # their steps alone, and their state
+    python bench.py config/train_ldnt_xl_sgd.py --memory=True                           # of each GPU, computed and not run
 
 It takes every key of train.py; one iteration here is one micro-batch and one optimizer step.
 """
+import itertools
 import os
+import resource
 import statistics
 import time
 from dataclasses import fields
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
 
-from configurator import at_least, configure
-from device import autocast, choose_kernels, pick_device, pick_dtype
+from configurator import at_least, configure, settle
+from device import autocast, choose_kernels, pick_device, pick_dtype, vendors_peak
 from model import GPT, GPTConfig
 from optim import OPTIMIZERS, param_groups
 
 # ----------------------------------------------------------------------------- keys, beside those of train.py
-bench_iters = 20                    # iterations timed
+bench_iters = 20                    # iterations timed, of each variant in turn
 bench_warmup = 5                    # iterations before them, not timed
-optimizers = ''                     # some optimizers with commas between them: their steps, side by side, instead of an iteration
+archs = ''                          # some files of config/arch, with commas between them, instead of the config's own
+dtypes = ''                         # some values of dtype
+compiles = ''                       # some values of compile
+optimizers = ''                     # some optimizers: their steps, side by side, instead of an iteration
+profile = ''                        # a file for the trace of three iterations, for chrome://tracing or ui.perfetto.dev
+memory = False                      # say what a rank needs, and run nothing
 # -----------------------------------------------------------------------------
-config = configure(globals(), GPTConfig, os.path.join(os.path.dirname(os.path.abspath(__file__)), 'train.py'))
+HERE = os.path.dirname(os.path.abspath(__file__))
+config = configure(globals(), GPTConfig, os.path.join(HERE, 'train.py'))
 at_least(config, bench_iters=1, bench_warmup=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0)
 names = optimizers.split(',') if optimizers else [config['optimizer']]
 for name in names:
     if name not in OPTIMIZERS:
         raise ValueError(f'{"optimizers" if optimizers else "optimizer"}={name!r}: choose among {", ".join(OPTIMIZERS)}')
-model_config = GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
 device = pick_device(config['device'])
-dtype = pick_dtype(config['dtype'], device)
-choose_kernels(device, model_config.block_size)
 
 
-def build(name):
+def build(config, name):
+    """The model of a config, and the optimizer of this name for it."""
     torch.manual_seed(config['seed'])
-    model = GPT(model_config).to(device)
+    model = GPT(GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})).to(device)
     return model, OPTIMIZERS[name](param_groups(model, config['weight_decay']), config)
 
 
@@ -51,40 +60,86 @@ def timed(call):
     return time.perf_counter() - began
 
 
-def bench_optimizers():
-    """The median step of each, taken in turns, with the same gradients. Bytes are of the state, per parameter."""
-    steps, state = {}, {}
-    for name in names:
-        model, optimizer = build(name)
-        for p in model.parameters():
-            p.grad = 1e-3 * torch.randn_like(p)
-        first = timed(optimizer.step)
-        tensors = [value for p in optimizer.state.values() for value in p.values() if torch.is_tensor(value)]
-        state[name] = sum(t.numel() * t.element_size() for t in tensors) / model.num_params()
-        steps[name] = optimizer.step
-        print(f'{name}: first step {first:.1f} s')
-    times = {name: [] for name in names}
-    for i in range(config['bench_warmup'] + config['bench_iters']):
-        for name in names:
-            t = timed(steps[name])
+def in_turns(calls, repeats):
+    """{name: times} of calls that each wait their turn, so that what else the machine does hits all of them alike."""
+    times = {name: [] for name in calls}
+    for i in range(config['bench_warmup'] + repeats):
+        for name, call in calls.items():
+            t = timed(call)
             if i >= config['bench_warmup']:
                 times[name].append(t)
+    return times
+
+
+def spread(times):
+    return f'{1000 * min(times):.2f} … {1000 * max(times):.2f}'
+
+
+def bytes_of(tensors):
+    """Of their storages, each counted once."""
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+# ----------------------------------------------------------------------------- the optimizers' steps
+
+def bench_optimizers():
+    """The median step of each, with the same gradients. Bytes are of the state, per parameter."""
+    choose_kernels(device, config['block_size'])
+    calls, state = {}, {}
+    for name in names:
+        model, optimizer = build(config, name)
+        for p in model.parameters():
+            p.grad = 1e-3 * torch.randn_like(p)
+        print(f'{name}: first step {timed(optimizer.step):.1f} s')
+        state[name] = bytes_of(state_of(optimizer)) / model.num_params()
+        calls[name] = optimizer.step
+    times = in_turns(calls, config['bench_iters'])
     base = statistics.median(times[names[0]])
     print(f'{model.num_params():,} parameters on {device}, compile={config["compile"]}\n'
           f'{"optimizer":12}{"ms a step":>11}{"of " + names[0]:>14}{"min … max":>18}{"bytes a parameter":>20}')
     for name in names:
         median = statistics.median(times[name])
-        spread = f'{1000 * min(times[name]):.2f} … {1000 * max(times[name]):.2f}'
-        print(f'{name:12}{1000 * median:11.2f}{median / base:14.2f}{spread:>18}{state[name]:20.3f}')
+        print(f'{name:12}{1000 * median:11.2f}{median / base:14.2f}{spread(times[name]):>18}{state[name]:20.3f}')
 
 
-def bench_iterations():
-    raw_model, optimizer = build(names[0])
+def state_of(optimizer):
+    return [value for of_one in optimizer.state.values() for value in of_one.values() if torch.is_tensor(value)]
+
+
+# ----------------------------------------------------------------------------- whole iterations
+
+def matmul_peak(dtype):
+    """FLOP/s of the fastest of some square products."""
+    best = 0
+    for size in (1024, 2048) if device.type == 'cpu' else (4096, 8192, 16384):
+        a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+        times = [timed(lambda: a @ b) for _ in range(12)][2:]
+        best = max(best, 2 * size ** 3 / statistics.median(times))
+    return best
+
+
+def variants():
+    """{label: config} of every combination of archs, dtypes and compiles; the label says what differs."""
+    axes = [('arch', archs), ('dtype', dtypes), ('compile', compiles)]
+    found = {}
+    for values in itertools.product(*(text.split(',') for _, text in axes)):
+        arguments = [os.path.join(HERE, 'config', 'arch', f'{value}.py') if axis == 'arch' else f'--{axis}={value}'
+                     for (axis, _), value in zip(axes, values) if value]
+        label = ' '.join(f'{axis}={value}' for (axis, _), value in zip(axes, values) if value)
+        found[label or config['optimizer']] = settle(arguments, config)
+    return found
+
+
+def iteration(config):
+    """The iteration of a variant as a function, its tokens, its FLOPs and its parameters."""
+    dtype = pick_dtype(config['dtype'], device)
+    choose_kernels(device, config['block_size'])
+    raw_model, optimizer = build(config, config['optimizer'])
     model = torch.compile(raw_model) if config['compile'] else raw_model
-    tokens = torch.randint(model_config.vocab_size, (config['batch_size'], model_config.block_size + 1), device=device)
+    tokens = torch.randint(config['vocab_size'], (config['batch_size'], config['block_size'] + 1), device=device)
     x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    def iteration():
+    def call():
         with autocast(device, dtype):
             loss = model(x, y)[1]
         loss.backward()
@@ -92,15 +147,85 @@ def bench_iterations():
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    print(f'{raw_model.num_params():,} parameters on {device}, {str(dtype)[6:]}, {names[0]}, compile={config["compile"]}; '
-          f'first iteration {timed(iteration):.1f} s')
-    for _ in range(config['bench_warmup']):
-        iteration()
-    times = [timed(iteration) for _ in range(config['bench_iters'])]
-    median = statistics.median(times)
-    speed = x.numel() / median
-    print(f'{1000 * median:.1f} ms an iteration (median of {len(times)}; {1000 * min(times):.1f} to {1000 * max(times):.1f}), '
-          f'{speed:,.0f} tokens/s, {speed * raw_model.flops_per_token() / 1e12:.2f} TFLOP/s')
+    return call, x.numel(), x.numel() * raw_model.flops_per_token(), raw_model.num_params()
 
 
-bench_optimizers() if optimizers else bench_iterations()
+def peak_memory():
+    """Bytes: of the GPU's tensors, or of this process."""
+    if device.type == 'cuda':
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def bench_iterations():
+    if profile:
+        open(profile, 'w').close()                      # the profiler itself goes on where it cannot write
+    peaks = {str(dtype)[6:]: matmul_peak(dtype) for dtype in (torch.bfloat16, torch.float32)}
+    vendor = vendors_peak(device)
+    print(f'{device}: ' + ', '.join(f'{peak / 1e12:.2f} TFLOP/s in {dtype}' for dtype, peak in peaks.items()) +
+          ' by square products' + (f', {vendor / 1e12:.0f} in bfloat16 by its vendor' if vendor else ''))
+    calls, tokens, flops = {}, {}, {}
+    for label, of_variant in variants().items():
+        calls[label], tokens[label], flops[label], count = iteration(of_variant)
+        print(f'{label}: {count:,} parameters, {of_variant["optimizer"]}, {str(pick_dtype(of_variant["dtype"], device))[6:]}, '
+              f'compile={of_variant["compile"]}; first iteration {timed(calls[label]):.1f} s')
+    if profile:
+        trace(next(iter(calls.values())))
+    times = in_turns(calls, config['bench_iters'])
+    width = max(map(len, calls)) + 2
+    base = statistics.median(next(iter(times.values())))
+    print(f'{"":{width}}{"ms":>9}{"min … max":>20}{"of the first":>14}{"tokens/s":>11}{"TFLOP/s":>9}{"of products":>13}' +
+          (f'{"MFU":>7}' if vendor else ''))
+    for label in calls:
+        median = statistics.median(times[label])
+        speed = flops[label] / median
+        print(f'{label:{width}}{1000 * median:9.1f}{spread(times[label]):>20}{median / base:14.3f}{tokens[label] / median:11,.0f}'
+              f'{speed / 1e12:9.2f}{speed / peaks["bfloat16"]:13.1%}' + (f'{speed / vendor:7.1%}' if vendor else ''))
+    print(f'peak memory {peak_memory() / 2 ** 30:.2f} GiB' + (' of all variants' if len(calls) > 1 else ''))
+
+
+def trace(call):
+    call()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if device.type == 'cuda':
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as found:
+        for _ in range(3):
+            timed(call)
+    found.export_chrome_trace(profile)
+    print(found.key_averages().table(sort_by=f'self_{device.type}_time_total', row_limit=15, max_name_column_width=60))
+    print(f'wrote {profile}')
+
+
+# ----------------------------------------------------------------------------- memory
+
+def tell_memory():
+    """What a rank holds, under DDP, for one micro-batch, by an iteration on tensors that have shapes and no data. Eager: a
+    compiled model keeps fewer activations."""
+    dtype = pick_dtype(config['dtype'], device)
+    cpu = torch.device('cpu')
+    with FakeTensorMode():
+        model = GPT(GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)}))
+        optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, config['weight_decay']), {**config, 'compile': False})
+        weights, kept = [*model.parameters()], []
+        x = torch.zeros(config['batch_size'], config['block_size'], dtype=torch.long)
+        with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t), autocast(cpu, dtype):
+            loss = model(x, x)[1]
+        activations = bytes_of(kept + weights) - bytes_of(weights)
+        loss.backward()
+        optimizer.step()
+        parts = {'parameters': bytes_of(weights), 'gradients': bytes_of([p.grad for p in weights]),
+                 f'state of {config["optimizer"]}': bytes_of(state_of(optimizer)), 'activations': activations,
+                 "the logits' gradient": 4 * x.numel() * config['vocab_size']}
+    print(f'{model.num_params():,} parameters, micro-batches of {config["batch_size"]} × {config["block_size"]} tokens, '
+          f'{str(dtype)[6:]}, eager')
+    for name, size in {**parts, 'in all': sum(parts.values())}.items():
+        print(f'{name:24}{size / 2 ** 30:9.3f} GiB')
+
+
+if memory:
+    tell_memory()
+elif optimizers:
+    bench_optimizers()
+else:
+    bench_iterations()

@@ -41,3 +41,16 @@ def choose_kernels(device, block_size):
 def autocast(device, dtype):
     """The context of a forward pass in dtype; the weights stay as they are."""
     return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
+
+
+PEAKS = {       # dense bf16, TFLOP/s, from the vendors' data sheets; a name that holds another comes before it
+    'B200': 2250, 'GH200': 989, 'H200': 989, 'H100 PCIe': 756, 'H100 NVL': 835, 'H100': 989, 'H800': 989, 'H20': 148,
+    'A100': 312, 'A800': 312, 'A40': 150, 'A30': 165, 'A10G': 70, 'A10': 125, 'L40S': 362, 'L40': 181, 'L4': 121,
+    'RTX 4090': 165, 'RTX 3090': 71, 'MI300X': 1307, 'MI250': 362,
+}
+
+
+def vendors_peak(device):
+    """FLOP/s that the vendor promises of this GPU for dense products in bf16, or None for a device that is not known."""
+    name = torch.cuda.get_device_name(device) if device.type == 'cuda' else ''
+    return next((1e12 * peak for key, peak in PEAKS.items() if key in name), None)

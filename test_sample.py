@@ -177,9 +177,36 @@ def test_plot_names_what_is_no_run(run):
     assert 'nowhere' in call(run, 'plot.py', 'nowhere', fails=True)
 
 
-def test_bench_reports_time_and_tokens(run):
-    out = call(run, 'bench.py', *TINY, '--bench_iters=3', '--bench_warmup=1', '--optimizer=sgdw')
-    assert 'ms an iteration' in out and 'tokens/s' in out and 'sgdw' in out
+def test_bench_has_a_row_for_each_variant(run):
+    """Of which the time, the speed and the share of the first agree with one another"""
+    out = call(run, 'bench.py', *TINY, '--bench_iters=3', '--bench_warmup=1', '--optimizer=sgdw', '--archs=pre,s5',
+               '--dtypes=float32,bfloat16', '--profile=trace.json')
+    lines = out.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.split()[:1] == ['ms'])
+    rows = [line.split() for line in lines[head + 1:head + 5]]
+    assert [row[:2] for row in rows] == [[f'arch={a}', f'dtype={d}'] for a in ('pre', 's5') for d in ('float32', 'bfloat16')]
+    for row in rows:
+        ms, least, _, most, share, speed = (float(word.replace(',', '')) if word != '…' else 0 for word in row[2:8])
+        assert least <= ms + 0.1 and ms <= most + 0.1 and speed == pytest.approx(4 * 16 / ms * 1000, rel=0.1)
+        assert share == pytest.approx(ms / float(rows[0][2]), rel=0.1)
+    assert json.loads((run / 'trace.json').read_text())['traceEvents']
+
+
+def gib(out):
+    return {line[:24].strip(): float(line[24:].split()[0]) for line in out.splitlines()[1:]}
+
+
+@pytest.mark.parametrize('optimizer, state', [('adamw', 8), ('sgdw', 4), ('lion', 4), ('adam_mini', 4)])
+def test_bench_computes_memory(run, optimizer, state):
+    """4 bytes a parameter and a gradient; activations grow with the batch; nothing is allocated: this model has 7 GiB of each"""
+    keys = ['--memory=True', '--n_layer=40', '--n_embd=2048', '--n_head=16', '--vocab_size=256', '--block_size=64',
+            '--device=cpu', f'--optimizer={optimizer}', '--dtype=float32']
+    small, large = (gib(call(run, 'bench.py', *keys, f'--batch_size={n}')) for n in (1, 3))
+    count = 40 * (12 * 2048 ** 2 + 2 * 2048) + (256 + 64 + 1) * 2048
+    assert small['parameters'] == small['gradients'] == pytest.approx(4 * count / 2 ** 30, abs=1e-3)
+    assert small[f'state of {optimizer}'] == pytest.approx(state * count / 2 ** 30, rel=0.01)
+    assert large['activations'] == pytest.approx(3 * small['activations'], rel=0.02)
+    assert small['in all'] == pytest.approx(sum(small.values()) - small['in all'], abs=0.01)
 
 
 def test_a_token_outside_of_the_vocabulary_is_named(run):

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from dataset import SPLITS, write_tokens
 
 os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # the last error says it all, in one line
+os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
 os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')        # the processes here are parallel already
 
 

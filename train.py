@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from configurator import at_least, configure
 from dataset import Tokens
-from device import autocast, choose_kernels, pick_device, pick_dtype
+from device import autocast, choose_kernels, pick_device, pick_dtype, vendors_peak
 from model import BLOCK_TYPES, GPT, OPENAI_MODELS, GPTConfig, load_checkpoint, load_weights
 from optim import OPTIMIZERS, SCHEDULES, lr_at, param_groups
 
@@ -177,7 +177,7 @@ if checkpoint:
 raw_model = model                                       # its parameters have the names of the module tree
 if compile:
     model = torch.compile(model)
-train_model = DistributedDataParallel(model) if ddp else model
+train_model = DistributedDataParallel(model, gradient_as_bucket_view=True) if ddp else model     # no second copy of them
 
 
 # ----------------------------------------------------------------------------- what the loop needs
@@ -353,6 +353,7 @@ if master and not eval_only:
 # ----------------------------------------------------------------------------- the loop
 never = 2 ** 62
 first_bad = torch.full((), never, device=device)        # the first iteration that was not finite, kept on the device
+peak = world_size * (vendors_peak(device) or 0)         # FLOP/s; MFU is the share of it that the model's own FLOPs take
 began = time.perf_counter()
 lap, lap_iters = began, 0                               # since the last line of the log
 blocks = {}                                             # block type → its parameters
@@ -437,9 +438,11 @@ for it in range(start, max_iters + 1):
             now = time.perf_counter()
             speed = lap_iters * tokens_per_iter / (now - lap)
             pace = (now - began) / (it - start) if it > start else now - lap
-            log(iter=it, loss=loss_sum.item(), lr=lr, grad_norm=grad_norm.item(), tokens_per_s=round(speed))
+            mfu = {'mfu': round(speed * raw_model.flops_per_token() / peak, 4)} if peak else {}
+            log(iter=it, loss=loss_sum.item(), lr=lr, grad_norm=grad_norm.item(), tokens_per_s=round(speed), **mfu)
             left = clock(pace * (max_iters - it - 1))
-            print(f'iter {it}: loss {loss_sum.item():.4f}, lr {lr:.2e}, {speed:,.0f} tokens/s, {left} left')
+            shown = f', MFU {mfu["mfu"]:.1%}' if mfu else ''
+            print(f'iter {it}: loss {loss_sum.item():.4f}, lr {lr:.2e}, {speed:,.0f} tokens/s{shown}, {left} left')
             lap, lap_iters = time.perf_counter(), 0
 
     stop = stop_signal                                  # a copy: the next signal may come while the ranks agree
