@@ -1,8 +1,10 @@
 """Optimizers over groups by block type, and the schedules of their learning rates."""
 import functools
 import math
+from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from model import BLOCK_TYPES, block_type
 
@@ -53,6 +55,38 @@ def adam_mini_step(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2
         weights.addcmul_(mean, lr / bias1 / ((moments / bias2).sqrt() + eps), value=-1)
 
 
+def adam_mini_sharded_step(w, g, m, v, shards, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
+    """The same where this rank has some rows of each parameter, and with m their moments; v is whole on every rank."""
+    decay(w, lr, weight_decay)
+    torch._foreach_lerp_(m, g, 1 - beta1)
+    squares = torch.zeros(sum(s.rows for s in shards), device=g[0].device)         # sums of each row of all parameters
+    for gradient, s, rows in zip(g, shards, squares.split([s.rows for s in shards])):
+        rows[s.start:s.start + len(gradient)] = gradient.square().flatten(1).sum(1) if gradient.dim() > 1 else gradient.square()
+    dist.all_reduce(squares, group=shards[0].group)
+    for weights, mean, moments, s, rows in zip(w, m, v, shards, squares.split([s.rows for s in shards])):
+        moments.lerp_(rows.view(len(moments), -1).sum(1, keepdim=True) * len(moments) / s.numel, 1 - beta2)
+        of_rows = ((moments / bias2).sqrt() + eps).expand(-1, s.rows // len(moments)).flatten()[s.start:s.start + len(weights)]
+        weights.addcdiv_(mean, of_rows.view(-1, *[1] * (weights.dim() - 1)), value=-lr / bias1)
+
+
+class Shard(NamedTuple):
+    """Where the rows lie that this rank has of a parameter of fully_shard's, in equal chunks but for the last."""
+    start: int
+    rows: int               # of the whole parameter
+    numel: int
+    group: dist.ProcessGroup
+
+
+def shard_of(p):
+    mesh = p.device_mesh
+    return Shard(min(len(p), mesh.get_local_rank() * -(-len(p) // mesh.size())), len(p), p.numel(), mesh.get_group())
+
+
+def local(t):
+    """This rank's part of a tensor, in the same memory: of what fully_shard has spread over the ranks, or all of it."""
+    return t.to_local() if hasattr(t, 'to_local') else t
+
+
 def decay(w, lr, weight_decay):
     if weight_decay:
         torch._foreach_mul_(w, 1 - lr * weight_decay)
@@ -100,6 +134,7 @@ class ListOptimizer(torch.optim.Optimizer):
             params = [p for p in group['params'] if p.grad is not None]
             if params:                                  # a number that is a tensor changes without compiling again
                 work += self.work(group, params, torch.tensor if compile else float)
+        work = [[[local(x) for x in a] if isinstance(a, list) else a for a in arguments] for arguments in work]
         (compiled_run() if compile else run)(work)
         return loss
 
@@ -171,9 +206,11 @@ class AdamMini(ListOptimizer):
             self.state[p]['step'] = self.state[p].get('step', 0) + 1
         for t in {self.state[p]['step'] for p in params}:       # one, but where a parameter was without gradients
             ps = [p for p in params if self.state[p]['step'] == t]
-            moments = self.buffers(ps, 'exp_avg_sq', lambda p: p.new_zeros(num_blocks(names[p], p, group['head_dim']), 1))
-            yield (adam_mini_step, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'), moments, scalar(group['lr']),
-                   group['weight_decay'], *group['betas'], group['eps'], *(scalar(1 - beta ** t) for beta in group['betas']))
+            moments = self.buffers(ps, 'exp_avg_sq', lambda p: local(p).new_zeros(num_blocks(names[p], p, group['head_dim']), 1))
+            sharded = hasattr(ps[0], 'to_local')
+            yield (adam_mini_sharded_step if sharded else adam_mini_step, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'),
+                   moments, *([[shard_of(p) for p in ps]] if sharded else []), scalar(group['lr']), group['weight_decay'],
+                   *group['betas'], group['eps'], *(scalar(1 - beta ** t) for beta in group['betas']))
 
 
 def num_blocks(name, p, head_dim):

@@ -1,0 +1,56 @@
+"""
+--parallel=fsdp: parameters, gradients and the optimizer's state spread over the ranks by PyTorch's fully_shard, and checkpoints
+that are whole all the same, so that any number of ranks, with or without it, continues them.
+"""
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from optim import shard_of
+
+
+def shard_model(model, device, dtype, reshard):
+    """Leaves on each rank its rows of every parameter, in fp32; a block's are gathered, in dtype, while it computes, and with
+    reshard dropped until its backward pass gathers them again. What is outside of the blocks stays fp32, and with it the
+    residual stream."""
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in model.h:
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+
+
+def whole(state, keep):
+    """A nest of dicts, lists and tensors in which each sharded tensor is whole, on the CPU: where `keep`, elsewhere it is None.
+    Every rank calls it; one tensor at a time is whole on all."""
+    if isinstance(state, dict):
+        return {key: whole(value, keep) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return [whole(value, keep) for value in state]
+    if isinstance(state, DTensor):
+        full = state.full_tensor()
+        return full.cpu() if keep else None
+    return state
+
+
+def own_part(full, p):
+    """This rank's rows of a whole tensor, sharded as the parameter p is."""
+    start = shard_of(p).start
+    rows = full[start:start + len(p.to_local())].to(p.device)
+    return DTensor.from_local(rows, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
+
+
+@torch.no_grad()
+def load_weights(model, weights):
+    """Those of a checkpoint into a sharded model; it reads no more than this rank's rows of a file that is mapped."""
+    for name, p in model.state_dict().items():
+        p.copy_(own_part(weights[name], p))
+
+
+def own_optimizer_state(state, optimizer):
+    """An optimizer's state_dict from a checkpoint, with this rank's rows of what has its parameter's shape."""
+    params = [p for group in optimizer.param_groups for p in group['params']]
+    return {**state, 'state': {i: {key: own_part(value, params[i]) if torch.is_tensor(value) and value.shape == params[i].shape
+                                   else value for key, value in of_one.items()} for i, of_one in state['state'].items()}}
