@@ -89,7 +89,13 @@ def at_least_fp32(x):
 
 
 # ----------------------------------------------------------------------------- norms
-# Each takes (..., dim), normalizes the last dimension in the precision of its gain γ (fp32 under autocast), and keeps it.
+# Each takes (..., dim), and normalizes the last dimension in the finer precision of x and its gain γ (fp32 under autocast).
+
+def finer(x, weight):
+    """Both in the finer of their precisions."""
+    dtype = torch.promote_types(x.dtype, weight.dtype)
+    return x.to(dtype), weight.to(dtype)
+
 
 class LayerNorm(nn.Module):
     """γ ⊙ (x − mean) / √(var + ε) [+ β], the bias β only with config.bias (Ba et al. 2016)."""
@@ -101,7 +107,9 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim)) if config.bias else None
 
     def forward(self, x):
-        return F.layer_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.bias, self.eps)
+        x, weight = finer(x, self.weight)
+        bias = self.bias if self.bias is None else self.bias.to(x.dtype)
+        return F.layer_norm(x, weight.shape, weight, bias, self.eps)
 
 
 class RMSNorm(nn.Module):
@@ -113,7 +121,8 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x):
-        return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.weight, self.eps)
+        x, weight = finer(x, self.weight)
+        return F.rms_norm(x, weight.shape, weight, self.eps)
 
 
 class StableNorm(nn.Module):
@@ -126,7 +135,8 @@ class StableNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x):
-        return F.rms_norm(x.to(self.weight.dtype), self.weight.shape, self.scale * self.weight, self.eps)
+        x, weight = finer(x, self.weight)
+        return F.rms_norm(x, weight.shape, self.scale * weight, self.eps)
 
 
 NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm, 'stablenorm': StableNorm}
@@ -165,8 +175,9 @@ class Rotary(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        frequency = config.rope_theta ** -(torch.arange(0, config.head_dim, 2).double() / config.head_dim)
-        angle = torch.outer(torch.arange(config.block_size).double(), frequency)
+        pair = torch.arange(0, config.head_dim, 2, device='cpu')        # the tables are there in a model of device meta too
+        frequency = config.rope_theta ** -(pair.double() / config.head_dim)
+        angle = torch.outer(torch.arange(config.block_size, device='cpu').double(), frequency)
         self.register_buffer('cos', angle.cos().float()[:, None], persistent=False)     # (block_size, 1, E/2)
         self.register_buffer('sin', angle.sin().float()[:, None], persistent=False)
 
@@ -545,12 +556,13 @@ def draw(logits, temperature, top_k, top_p):
     return ids.gather(1, torch.multinomial(probs, 1))
 
 
-def load_checkpoint(path, device='cpu'):
-    """What train.py saved: {'model': state_dict, 'optimizer', 'scaler', 'config', 'iter', 'best_val_loss'}."""
+def load_checkpoint(path, device='cpu', mmap=False):
+    """What train.py saved: {'model': state_dict, 'optimizer', 'scaler', 'config', 'iter', 'best_val_loss'}. With mmap its tensors
+    are read from the file as they are used."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            state = torch.load(path, map_location=device, weights_only=True)
+            state = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
         types = dict(model=dict, optimizer=dict, scaler=dict, config=dict, iter=int, best_val_loss=float)
         if isinstance(state, dict) and all(isinstance(state[key], kind) for key, kind in types.items()):
             if {'dataset', 'init_from', 'optimizer'} <= state['config'].keys():

@@ -4,6 +4,7 @@ that are whole all the same, so that any number of ranks, with or without it, co
 """
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -38,15 +39,20 @@ def whole(state, keep):
 def own_part(full, p):
     """This rank's rows of a whole tensor, sharded as the parameter p is."""
     start = shard_of(p).start
-    rows = full[start:start + len(p.to_local())].to(p.device)
+    rows = full[start:start + len(p.to_local())].to(p.device_mesh.device_type, copy=True)
     return DTensor.from_local(rows, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
 
 
-@torch.no_grad()
-def load_weights(model, weights):
-    """Those of a checkpoint into a sharded model; it reads no more than this rank's rows of a file that is mapped."""
-    for name, p in model.state_dict().items():
-        p.copy_(own_part(weights[name], p))
+def load_sharded(model, state, path):
+    """The weights of a checkpoint that was read from `path` into a sharded model, whose own may be of device meta; of a mapped
+    file it reads this rank's rows alone. ValueError where they are another model's."""
+    wanted, found = dict(model.named_parameters()), state['model']
+    tied = {name: value for name, value in model.state_dict().items() if name not in wanted}
+    if found.keys() != wanted.keys() | tied.keys() or any(found[name].shape != p.shape for name, p in wanted.items()):
+        raise ValueError(f'{path} is damaged, or not a checkpoint of train.py: its weights do not fit its config')
+    own = {name: nn.Parameter(own_part(found[name], p)) for name, p in wanted.items()}
+    own |= {name: own['wte.weight'] for name in tied}
+    model.load_state_dict(own, assign=True)
 
 
 def own_optimizer_state(state, optimizer):

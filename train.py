@@ -28,7 +28,7 @@ from configurator import at_least, configure
 from dataset import Tokens
 from device import autocast, choose_kernels, pick_device, pick_dtype, vendors_peak
 from model import BLOCK_TYPES, GPT, OPENAI_MODELS, GPTConfig, load_checkpoint, load_weights
-from optim import OPTIMIZERS, SCHEDULES, lr_at, param_groups
+from optim import OPTIMIZERS, SCHEDULES, local, lr_at, param_groups
 
 # ----------------------------------------------------------------------------- keys, beside those of GPTConfig
 out_dir = 'out'                     # the run's folder: config.json, run.json, log.jsonl, ckpt.pt, best.pt
@@ -72,13 +72,15 @@ measure_batches = 4                 # batches that a measurement reads, the same
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16: bfloat16 wherever the hardware computes it
 compile = True                      # torch.compile; on a CPU it needs a C++ compiler
+parallel = 'ddp'                    # of torchrun's ranks: ddp | fsdp: which spreads the parameters and all that follows over them
+reshard = True                      # fsdp: gather a block's parameters anew for its backward pass, instead of keeping them
 backend = 'auto'                    # auto | nccl | gloo: of torch.distributed; auto takes nccl on GPUs, gloo elsewhere
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig)
 print = functools.partial(print, flush=True)             # a log file shows progress too
 
 for key, choices in {'optimizer': OPTIMIZERS, 'schedule': SCHEDULES, 'blockwise': ('ramp', 'jump'),
-                     'backend': ('auto', 'nccl', 'gloo')}.items():
+                     'parallel': ('ddp', 'fsdp'), 'backend': ('auto', 'nccl', 'gloo')}.items():
     if config[key] not in choices:
         raise ValueError(f'{key}={config[key]!r}: choose one of {", ".join(choices)}')
 at_least(config, eval_interval=1, eval_iters=1, log_interval=1, gradient_accumulation_steps=1, batch_size=1, max_iters=0,
@@ -117,12 +119,17 @@ if model_config.tie_weights and r_head != 1:
 
 # ----------------------------------------------------------------------------- ranks, device, data
 rank, local_rank, world_size = (int(os.environ.get(k, d)) for k, d in (('RANK', 0), ('LOCAL_RANK', 0), ('WORLD_SIZE', 1)))
-ddp, master = 'RANK' in os.environ, rank == 0
+distributed, master = 'RANK' in os.environ, rank == 0
+fsdp = distributed and parallel == 'fsdp'
 if gradient_accumulation_steps % world_size:
     raise ValueError(f'gradient_accumulation_steps={gradient_accumulation_steps} is not divisible by the {world_size} ranks: '
                      f'make it a multiple of {world_size}')
 device = pick_device(device, local_rank)
 dtype = pick_dtype(dtype, device)
+if fsdp:
+    if dtype == torch.float16:
+        raise ValueError(f'dtype={config["dtype"]}: parallel=fsdp has no scaler of the loss, choose bfloat16 or float32')
+    from parallel import load_sharded, own_optimizer_state, shard_model, whole
 data = {split: Tokens(dataset, split, block_size=model_config.block_size, vocab_size=model_config.vocab_size)
         for split in ('train', 'val')}
 for tokens in data.values():
@@ -134,7 +141,7 @@ checkpoint = None
 if init_from == 'resume':
     if not os.path.exists(path['ckpt.pt']):
         raise ValueError(f'there is no {path["ckpt.pt"]} to resume from: check out_dir, or start with --init_from=scratch')
-    checkpoint = load_checkpoint(path['ckpt.pt'])
+    checkpoint = load_checkpoint(path['ckpt.pt'], mmap=fsdp)
     fixed = ['optimizer', *(f.name for f in fields(GPTConfig) if f.name != 'dropout')]
     differ = [f'{key} ({checkpoint["config"].get(key)} there, {config[key]} here)' for key in fixed
               if checkpoint['config'].get(key) != config[key]]
@@ -143,7 +150,7 @@ if init_from == 'resume':
     if checkpoint['iter'] > max_iters:
         raise ValueError(f'max_iters={max_iters}: {path["ckpt.pt"]} is at iteration {checkpoint["iter"]} already')
 
-if ddp:
+if distributed:
     if device.type == 'cuda':
         torch.cuda.set_device(device)
     store, *_ = next(dist.rendezvous('env://'))         # torchrun keeps it for a restart, with addresses that are outdated
@@ -159,15 +166,23 @@ if ddp:
 # ----------------------------------------------------------------------------- model and optimizer
 choose_kernels(device, model_config.block_size)
 torch.manual_seed(seed)
-model = (pretrained or GPT(model_config)).to(device)
+with torch.device('meta' if fsdp and checkpoint else 'cpu'):
+    model = pretrained or GPT(model_config)
+if fsdp:
+    for block in model.h if compile else ():
+        block.compile()
+    shard_model(model, device, dtype, reshard)
+if checkpoint:
+    (load_sharded if fsdp else load_weights)(model, checkpoint, path['ckpt.pt'])
+model.to(device)
 ratios = {kind: config[f'r_{kind}'] for kind in BLOCK_TYPES if f'r_{kind}' in config}       # the norms keep the base rate
 optimizer = OPTIMIZERS[optimizer](param_groups(model, weight_decay, ratios), config)
 scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
 start, best_val_loss, first_loss = 0, float('inf'), None
 if checkpoint:
-    load_weights(model, checkpoint, path['ckpt.pt'])
     settings = [{key: value for key, value in group.items() if key != 'params'} for group in optimizer.param_groups]
-    optimizer.load_state_dict(checkpoint['optimizer'])
+    state = checkpoint['optimizer']
+    optimizer.load_state_dict(own_optimizer_state(state, optimizer) if fsdp else state)
     for group, ours in zip(optimizer.param_groups, settings):
         group.update(ours)                              # this run's weight decay, betas and ratios, should they have changed
     scaler.load_state_dict(checkpoint['scaler'])
@@ -175,8 +190,9 @@ if checkpoint:
     config['init_from'] = checkpoint['config']['init_from']     # config.json repeats the run from its start
     checkpoint = None
 raw_model = model                                       # its parameters have the names of the module tree
-if compile:
+if compile and not fsdp:
     model = torch.compile(model)
+ddp = distributed and not fsdp
 train_model = DistributedDataParallel(model, gradient_as_bucket_view=True) if ddp else model     # no second copy of them
 
 
@@ -195,11 +211,11 @@ def estimate_loss():
     for split, tokens in data.items():
         batches = tokens.spread(eval_iters, batch_size)
         total = torch.zeros((), device=device)
-        for starts in batches[rank::world_size]:
-            x, y = to_device(*tokens.read(starts))
+        for i in range(rank, -(-len(batches) // world_size) * world_size, world_size):     # under fsdp they compute together
+            x, y = to_device(*tokens.read(batches[i % len(batches)]))
             with autocast(device, dtype):
-                total += model(x, y)[1]
-        if ddp:
+                total += model(x, y)[1] * (i < len(batches))
+        if distributed:
             dist.all_reduce(total)
         losses[split] = total.item() / len(batches)
     model.train()
@@ -220,13 +236,29 @@ def diverged(at, what):
 @torch.no_grad()
 def block_norms(tensor_of):
     """(block types,): the norm of tensor_of(p) over the parameters p of each, on the device."""
-    return torch.stack([torch.nn.utils.get_total_norm([tensor_of(p) for p in params]) for params in blocks.values()])
+    norms = [torch.nn.utils.get_total_norm([local(tensor_of(p)) for p in params]) for params in blocks.values()]
+    if not fsdp:
+        return torch.stack(norms)
+    squares = torch.stack(norms).square()
+    dist.all_reduce(squares)
+    return squares.sqrt()
+
+
+def whole_model():
+    """The model, or under fsdp a copy with all of its weights, on rank 0; every rank calls it."""
+    if not fsdp:
+        return raw_model
+    weights = whole(raw_model.state_dict(), keep=master)
+    if master:
+        copy = GPT(model_config).to(device)
+        copy.load_state_dict(weights)
+        return copy
 
 
 def stop_if_diverged(*losses):
     """Exits with 3 where a loss or gradient was not finite, and so before a checkpoint could take it in."""
     bad = first_bad.clone()
-    if ddp:
+    if distributed:
         dist.all_reduce(bad, dist.ReduceOp.MIN)
     bad = int(bad.item())
     overflows = scaler.is_enabled() and scaler.get_scale() < 1      # the scaler has halved its scale in vain
@@ -250,8 +282,15 @@ def write_whole(name, write):
 
 
 def save(it, best=False):
+    """Writes ckpt.pt, and with best a second name for it. Every rank calls it, because under fsdp each holds a part."""
+    if not (master or fsdp):
+        return
     state = dict(model=raw_model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), config=config,
                  iter=it, best_val_loss=best_val_loss, first_loss=first_loss)
+    if fsdp:
+        state = whole(state, keep=master)
+        if not master:
+            return
     write_whole(path['ckpt.pt'], lambda f: torch.save(state, f))
     if best:
         try:
@@ -300,7 +339,7 @@ def leave(code):
     last tensor during that would abort the process."""
     if wandb_log and master and not eval_only:
         wandb.finish(exit_code=code)
-    if ddp:
+    if distributed:
         dist.destroy_process_group()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -377,7 +416,7 @@ for it in range(start, max_iters + 1):
         again = it == start and losses['val'] == best_val_loss  # a kill may have come before best.pt was there
         improved = it > 0 and (again or losses['val'] < best_val_loss)
         best_val_loss = losses['val'] if improved else best_val_loss
-        if master and high_since is None and (improved or always_save_checkpoint and it > start):
+        if high_since is None and (improved or always_save_checkpoint and it > start):
             save(it, best=improved)
         lap += time.perf_counter() - t
     if it == max_iters:
@@ -390,11 +429,12 @@ for it in range(start, max_iters + 1):
     measure_now = measure_interval and it % measure_interval == 0
     if measure_now:
         stop_if_diverged()
+        probe = whole_model()
     measuring = measure_now and master
     if measuring:
         t = time.perf_counter()
-        measured = measure(raw_model, measure_data, IN_TRAINING, seed)
-        before = {name: p.detach().clone() for name, p in raw_model.named_parameters()}
+        measured = measure(probe, measure_data, IN_TRAINING, seed)
+        before = {name: p.detach().clone() for name, p in probe.named_parameters()}
         lap += time.perf_counter() - t
 
     loss_sum = torch.zeros((), device=device)
@@ -415,9 +455,11 @@ for it in range(start, max_iters + 1):
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
+    if measure_now:
+        probe = whole_model()
     if measuring:
-        write_row(measure_file, dict(iter=it, **measured, updates=update_sizes(before, raw_model)))
-        del measured, before
+        write_row(measure_file, dict(iter=it, **measured, updates=update_sizes(before, probe)))
+        del measured, before, probe
     watched = loss_sum if scaler.is_enabled() else loss_sum + grad_norm     # the scaler lives with gradients that overflow
     first_bad = torch.where(torch.isfinite(watched), first_bad, first_bad.clamp(max=it))
     lap_iters += 1
@@ -427,7 +469,7 @@ for it in range(start, max_iters + 1):
     if it % log_interval == 0:
         stop_if_diverged()
         last_finite, last_norms = it, torch.stack((block_norms(lambda p: p), grad_norms), dim=1)
-        if ddp:
+        if distributed:
             dist.all_reduce(loss_sum)
         first_loss = first_loss or loss_sum.item()
         high = diverge_factor and loss_sum.item() > diverge_factor * first_loss
@@ -446,17 +488,17 @@ for it in range(start, max_iters + 1):
             lap, lap_iters = time.perf_counter(), 0
 
     stop = stop_signal                                  # a copy: the next signal may come while the ranks agree
-    if ddp:
+    if distributed:
         stop = torch.tensor(stop)
         dist.all_reduce(stop, dist.ReduceOp.MAX, group=control)
         stop = int(stop)
     if stop:
         stop_if_diverged()
+        save(it + 1)
         if master:
-            save(it + 1)
-            start_with = 'torchrun …' if ddp else 'python'
+            start_with = 'torchrun …' if distributed else 'python'
             print(f'stopped after iteration {it}; to go on: {start_with} train.py {path["config.json"]} --init_from=resume')
-        if ddp:
+        if distributed:
             dist.barrier(group=control)                 # torchrun ends all ranks once one has exited
         break
 
