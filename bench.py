@@ -4,7 +4,8 @@ What an iteration of training costs on this machine, without data or evaluation,
     python bench.py config/train_quick.py
     python bench.py config/train_ldnt_sgd.py --archs=pre,s1,s5 --dtypes=float32,bfloat16 --compiles=True,False      # side by side
     python bench.py config/train_ldnt_sgd.py --optimizers=adamw,sgdw,lion,adam_mini     # their steps alone, and their state
-    python bench.py config/train_ldnt_xl_sgd.py --memory=True                           # of each GPU, computed and not run
+    python bench.py config/train_ldnt_xl_sgd.py --memory=True --parallel=fsdp --gpus=8  # of each GPU, computed and not run
+    python bench.py config/train_ldnt_xl_sgd.py --scale=1,8,16,32                       # speed and traffic of so many, computed
 
 It takes every key of train.py; one iteration here is one micro-batch and one optimizer step.
 """
@@ -32,15 +33,28 @@ dtypes = ''                         # some values of dtype
 compiles = ''                       # some values of compile
 optimizers = ''                     # some optimizers: their steps, side by side, instead of an iteration
 profile = ''                        # a file for the trace of three iterations, for chrome://tracing or ui.perfetto.dev
-memory = False                      # say what a rank needs, and run nothing
+memory = False                      # say what a GPU needs, and run nothing
+gpus = 1                            # for memory: over which parallel=fsdp spreads it
+scale = ''                          # some numbers of GPUs: say how fast they would be, and run nothing
+gpu_peak = 989.0                    # for scale: dense bf16 TFLOP/s of a GPU, an H100's or H200's
+gpu_mfu = 0.4                       # for scale: the share of it that computing reaches
+link = 450.0                        # for scale: GB/s that a GPU sends to others of its node
+network = 50.0                      # for scale: GB/s that a GPU sends to other nodes
+node = 8                            # for scale: GPUs in a node
 # -----------------------------------------------------------------------------
 HERE = os.path.dirname(os.path.abspath(__file__))
 config = configure(globals(), GPTConfig, os.path.join(HERE, 'train.py'))
-at_least(config, bench_iters=1, bench_warmup=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0)
+at_least(config, bench_iters=1, bench_warmup=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0, gpus=1, node=1)
+for key in ('gpu_peak', 'gpu_mfu', 'link', 'network'):
+    if not config[key] > 0:
+        raise ValueError(f'{key}={config[key]}: wants a positive number')
 names = optimizers.split(',') if optimizers else [config['optimizer']]
 for name in names:
     if name not in OPTIMIZERS:
         raise ValueError(f'{"optimizers" if optimizers else "optimizer"}={name!r}: choose among {", ".join(OPTIMIZERS)}')
+numbers = [int(text) if text.isdecimal() else 0 for text in scale.split(',')] if scale else []
+if 0 in numbers:
+    raise ValueError(f'scale={scale}: wants numbers of GPUs with commas between them, as in --scale=1,8,32')
 device = pick_device(config['device'])
 
 
@@ -200,8 +214,8 @@ def trace(call):
 # ----------------------------------------------------------------------------- memory
 
 def tell_memory():
-    """What a rank holds, under DDP, for one micro-batch, by an iteration on tensors that have shapes and no data. Eager: a
-    compiled model keeps fewer activations."""
+    """What a GPU holds for one micro-batch, by an iteration on tensors that have shapes and no data. Eager: a compiled model
+    keeps fewer activations. Under fsdp its part of everything, and two whole blocks: one computes, one is on its way."""
     dtype = pick_dtype(config['dtype'], device)
     cpu = torch.device('cpu')
     with FakeTensorMode():
@@ -214,17 +228,47 @@ def tell_memory():
         activations = bytes_of(kept + weights) - bytes_of(weights)
         loss.backward()
         optimizer.step()
-        parts = {'parameters': bytes_of(weights), 'gradients': bytes_of([p.grad for p in weights]),
-                 f'state of {config["optimizer"]}': bytes_of(state_of(optimizer)), 'activations': activations,
+        ranks = config['gpus'] if config['parallel'] == 'fsdp' else 1
+        block = sum(p.numel() for p in model.h[0].parameters()) * (dtype.itemsize + 4)      # and its gradient
+        parts = {'parameters': bytes_of(weights) / ranks, 'gradients': bytes_of([p.grad for p in weights]) / ranks,
+                 f'state of {config["optimizer"]}': bytes_of(state_of(optimizer)) / ranks,
+                 'gathered blocks': 2 * block if ranks > 1 else 0, 'activations': activations,
                  "the logits' gradient": 4 * x.numel() * config['vocab_size']}
     print(f'{model.num_params():,} parameters, micro-batches of {config["batch_size"]} × {config["block_size"]} tokens, '
-          f'{str(dtype)[6:]}, eager')
+          f'{str(dtype)[6:]}, eager, {config["parallel"]} on {config["gpus"]} GPUs')
     for name, size in {**parts, 'in all': sum(parts.values())}.items():
         print(f'{name:24}{size / 2 ** 30:9.3f} GiB')
 
 
+def tell_scale():
+    """Tokens/s and traffic of the same iteration on more and more GPUs, should communication hide behind computing as far as it
+    can. In a ring a GPU sends (n − 1)/n of what is gathered or reduced, over the slowest of its links. DDP all-reduces fp32
+    gradients once an iteration, which sends them twice; FSDP gathers the blocks in bf16, before the forward and before the
+    backward pass, and reduces fp32 gradients, for each micro-batch."""
+    with torch.device('meta'):
+        model = GPT(GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)}))
+    count, micro_batches = model.num_params(), config['gradient_accumulation_steps']
+    tokens = micro_batches * config['batch_size'] * config['block_size']
+    flops = tokens * model.flops_per_token()
+    print(f'{count:,} parameters, {tokens:,} tokens an iteration in {micro_batches} micro-batches; {gpu_peak:g} TFLOP/s at an '
+          f'MFU of {gpu_mfu:.0%}, {link:g} GB/s within nodes of {node}, {network:g} between them')
+    print(f'{"GPUs":>6}{"computing, s":>14}' + ''.join(f'{f"{way}: GB sent":>16}{"s":>8}{"tokens/s":>12}{"of linear":>11}'
+                                                    for way in ('DDP', 'FSDP')))
+    for n in numbers:
+        computing = flops / (n * gpu_peak * 1e12 * gpu_mfu)
+        row = f'{n:6}{computing:14.3f}'
+        for sent in (8 * count, 8 * count * micro_batches / n):
+            sent *= (n - 1) / n
+            seconds = sent / 1e9 / (link if n <= node else network)
+            took = max(computing, seconds)
+            row += f'{sent / 1e9:16.1f}{seconds:8.3f}{tokens / took:12,.0f}{computing / took:11.0%}'
+        print(row)
+
+
 if memory:
     tell_memory()
+elif scale:
+    tell_scale()
 elif optimizers:
     bench_optimizers()
 else:

@@ -9,6 +9,7 @@ What a finished checkpoint is worth, on a whole validation split, as a continued
 Several runs make one table, and it is said which differences are beyond the noise. Each run's folder keeps its scores, a row
 per call, in evaluate.jsonl.
 """
+import contextlib
 import hashlib
 import math
 import os
@@ -102,38 +103,61 @@ class Subject(NamedTuple):
     tokenizer: tuple                # for load_tokenizer
     dataset: str
     folder: str                     # of the run; '' for a model that is none
-    key: str                        # the same weights have the same
+    key: str                        # a hash of the weights
     iter: int
 
 
-def check(name):
-    if not any(os.path.exists(os.path.join(name, file)) for file in (checkpoint, 'model.safetensors')):
-        if name not in OPENAI_MODELS:
-            raise ValueError(f'there is no {os.path.join(name, checkpoint)}: train first, check out_dir and checkpoint, or name '
-                             f'one of {", ".join(OPENAI_MODELS)}, or a folder of export.py or Hugging Face')
+def names_of(text):
+    """Folders with commas between them; a sweep's have some in their names too."""
+    names = []
+    for piece in text.split(','):
+        if names and not os.path.isdir(names[-1]) and names[-1] not in OPENAI_MODELS:
+            names[-1] += ',' + piece
+        else:
+            names.append(piece)
+    return list(dict.fromkeys(name.rstrip('/') for name in names))
 
 
 def load(name):
+    """A run of train.py, or what GPT.from_pretrained takes, on the CPU; ValueError where there is none, or no data for it."""
     path = os.path.join(name, checkpoint)
     if os.path.exists(path):
-        model, state = GPT.from_checkpoint(path, device)
+        model, state = GPT.from_checkpoint(path)
         trained_on = state['config']['dataset']
         meta, chosen = read_meta(trained_on), read_meta(dataset or trained_on)
         if any(meta[key] != chosen[key] for key in ('vocab_size', 'tokenizer', 'chars')):
             raise ValueError(f'dataset={dataset} has other tokens ({chosen["tokenizer"]}, {chosen["vocab_size"]}) than '
                              f'{trained_on} ({meta["tokenizer"]}, {meta["vocab_size"]}), which {name} has learned')
-        with open(path, 'rb') as f:
-            key = hashlib.sha256(f.read()).hexdigest()[:12]
-        return Subject(name, model.eval(), (meta['tokenizer'], meta['chars']), dataset or trained_on, name, key, state['iter'])
+        tokenizer = (meta['tokenizer'], meta['chars'])
+        return Subject(name, model.eval(), tokenizer, dataset or trained_on, name, key_of(model, tokenizer), state['iter'])
+    if name not in OPENAI_MODELS and not is_model(name):
+        raise ValueError(f'there is no {path}: train first, check out_dir and checkpoint, or name one of '
+                         f'{", ".join(OPENAI_MODELS)}, or a folder of export.py or Hugging Face')
     if what and not dataset:
         raise ValueError(f'{name} is no run of train.py: choose the data by --dataset=…')
-    model = GPT.from_pretrained(name).to(device)
-    return Subject(name, model.eval(), ('gpt2' if name in OPENAI_MODELS else name,), dataset, '', name, 0)
+    model, tokenizer = GPT.from_pretrained(name), ('gpt2' if name in OPENAI_MODELS else name,)
+    return Subject(name, model.eval(), tokenizer, dataset, '', key_of(model, tokenizer), 0)
+
+
+def is_model(name):
+    """Whether this is a folder of a model's; a run's config.json has no model_type."""
+    try:
+        with open(os.path.join(name, 'config.json'), encoding='utf-8') as f:
+            return 'model_type' in f.read()
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def key_of(model, tokenizer):
+    key = hashlib.sha256(repr((model.config, tokenizer)).encode())
+    for value in model.state_dict().values():
+        key.update(value.contiguous().view(torch.uint8).numpy())
+    return key.hexdigest()[:12]
 
 
 def tokens_of(subject):
     """Its split, in windows as long as the model and the split allow."""
-    longest = min(subject.model.config.block_size, read_meta(subject.dataset)['tokens'][split] - 1)
+    longest = max(1, min(subject.model.config.block_size, read_meta(subject.dataset)['tokens'][split] - 1))
     tokens = Tokens(subject.dataset, split, longest, subject.model.config.vocab_size)
     if not subject.folder:                              # its tokenizer has a name of its own
         meta = read_meta(subject.dataset)
@@ -177,7 +201,7 @@ def loss_scores(subject):
     segments = min(max(2, len(losses) // SEGMENT), len(losses))
     loss = score_of([part.mean() for part in np.array_split(losses.astype(float), segments)], lower=True)
     loss = loss._replace(mean=losses.mean(dtype=float))
-    perplexity = math.exp(loss.mean) if loss.mean < 700 else math.inf
+    perplexity = math.inf if loss.mean > 700 else math.exp(loss.mean)
     scores = {'loss': loss, 'perplexity': Score(perplexity, perplexity * loss.error, None, lower=True)}
     try:
         tokenizer = load_tokenizer(*subject.tokenizer)
@@ -213,17 +237,24 @@ def predicted(subject):
 def text_scores(subject):
     reference, *candidates = zip(*predicted(subject))
     scores = {}
+    if rank:
+        return scores
     for way, texts in zip(('teacher-forced', 'continued'), candidates):
         if 'rouge' in what:
-            with optional('rouge-score'):
-                from rouge_score.rouge_scorer import RougeScorer
             kinds = {'rouge1': 'ROUGE-1', 'rouge2': 'ROUGE-2', 'rougeL': 'ROUGE-L'}
-            found = [RougeScorer(list(kinds)).score(*pair) for pair in zip(reference, texts)]
+            scorer = rouge_scorer(list(kinds))
+            found = [scorer.score(*pair) for pair in zip(reference, texts)]
             scores |= {f'{label} {way}': score_of([100 * one[kind].fmeasure for one in found]) for kind, label in kinds.items()}
         if 'bertscore' in what:
             found = bert_scores(texts, reference)
             scores |= {f'BERT-{letter} {way}': score_of(100 * values.numpy()) for letter, values in zip('PRF', found)}
     return scores
+
+
+def rouge_scorer(kinds):
+    with optional('rouge-score'):
+        from rouge_score.rouge_scorer import RougeScorer
+    return RougeScorer(kinds)
 
 
 def bert_scores(texts, reference):
@@ -238,8 +269,13 @@ def bert_scores(texts, reference):
         layers = model2layers.get(os.path.basename(bert_model)) or AutoConfig.from_pretrained(bert_model).num_hidden_layers
         return score(texts, reference, model_type=bert_model, num_layers=layers, device=str(device), batch_size=batch_size)
     except Exception as error:                          # of many libraries, each with its own
-        raise ValueError(f'bert_model={bert_model!r} could not be used, it wants the network or a folder: '
-                         f'{str(error).splitlines()[0]}') from error
+        raise ValueError(f'bert_model={bert_model!r} could not be used: {told(error)}; it is a folder, or a name for which '
+                         f'the network is needed once') from error
+
+
+def told(error):
+    """What an error of a library says, in one line."""
+    return f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
 
 
 class optional:
@@ -260,92 +296,121 @@ class optional:
 
 # ----------------------------------------------------------------------------- lm-evaluation-harness
 
-def task_scores(subject):
+def load_tasks():
+    """A task manager of lm-evaluation-harness that has loaded the tasks; ValueError for one that there is not."""
     with optional('lm-eval'):
-        import lm_eval
-        from lm_eval.api.model import TemplateLM
-        from lm_eval.tasks import TaskManager
-        from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+        import lm_eval.tasks
 
         import evaluate  # noqa: F401, Hugging Face's, which lm_eval will import
-    tokenizer, model = load_tokenizer(*subject.tokenizer), subject.model
+    os.environ['DISABLE_MULTIPROC'] = '1'               # it would start a process a core, for standard errors
+    manager = lm_eval.tasks.TaskManager(include_path=task_path or None)
+    for name in tasks.split(','):
+        if name not in manager.all_tasks:
+            raise ValueError(f'tasks={name!r}: lm-evaluation-harness has no such task'
+                             f'{f", nor has {task_path}" if task_path else ""}; lm-eval ls tasks  lists its own')
+    try:
+        loaded = manager.load(tasks.split(','))
+    except Exception as error:                          # of many libraries, each with its own
+        hint = ', which needs the network once' if isinstance(error, OSError) else ''
+        raise ValueError(f'tasks={tasks} could not be loaded{hint}: {told(error)}') from error
+    manager.load = lambda names: loaded
+    return manager
+
+
+def harness(model, tokenizer):
+    """A GPT as lm-evaluation-harness asks for it."""
+    from lm_eval.api.model import TemplateLM
+    from lm_eval.models.utils import normalize_gen_kwargs
     size = model.config.block_size
 
-    class Harness(TemplateLM):
-        """A GPT as lm-evaluation-harness asks for it."""
+    def pieces(context, target):
+        """(ids, how many of the last are wanted): the target in parts, each behind as much as fits of what comes before it"""
+        for begin in range(0, len(target), size):
+            part = target[begin:begin + size]
+            yield ((context + target[:begin])[-(size + 1 - len(part)):] or [0]) + part, len(part)
 
-        eot_token_id = tokenizer.end if tokenizer.end is not None else tokenizer.encode('\n')[0]
+    def score(batch):
+        """(log p, whether it is the likeliest) of the wanted tokens of each piece; padding behind them is not seen."""
+        ids = torch.zeros(len(batch), max(len(row) for row, _ in batch), dtype=torch.long)
+        for line, (row, _) in zip(ids, batch):
+            line[:len(row)] = torch.tensor(row)
+        found = []
+        for line, (row, count) in zip(logits_of(model, ids[:, :-1].to(device)), batch):
+            wanted, line = torch.tensor(row[-count:], device=device), line[len(row) - 1 - count:len(row) - 1]
+            log_p = -F.cross_entropy(line, wanted, reduction='sum').item()
+            found.append((log_p, bool((line.argmax(-1) == wanted).all())))
+        return found
+
+    def write(batch):
+        """The continuations of prompts that are equally long and ask for the same"""
+        prompts, (asked, *_) = zip(*batch)
+        rows, open_rows = [[] for _ in batch], set(range(len(batch)))
+        texts = [''] * len(batch)
+        with autocast(device, dtype):
+            temperature = asked.get('temperature', 1.0) if asked.get('do_sample') else 0.0
+            for new in model.stream(torch.tensor(prompts, device=device), asked['max_gen_toks'], temperature,
+                                    asked.get('top_k') or None, asked.get('top_p')):
+                for i in list(open_rows):
+                    if new[i].item() == tokenizer.end:
+                        open_rows.discard(i)
+                        continue
+                    rows[i].append(new[i].item())
+                    texts[i] = tokenizer.decode(rows[i])
+                    if any(stop in texts[i] for stop in asked['until'] if stop):
+                        open_rows.discard(i)
+                if not open_rows:
+                    break
+        return [min((text.split(stop)[0] for stop in asked['until'] if stop), key=len, default=text) for text in texts]
+
+    class Harness(TemplateLM):
+
+        @property
+        def eot_token_id(self):
+            return tokenizer.end if tokenizer.end is not None else (tokenizer.encode('\n') or [0])[0]
 
         def tok_encode(self, string, **kwargs):
             return tokenizer.encode(string)
 
         def _loglikelihood_tokens(self, requests, **kwargs):
-            order = sorted(range(len(requests)), key=lambda i: -len(requests[i][1]) - len(requests[i][2]))
-
-            def of(batch):
-                """(log p of the continuation, whether it is the likeliest) of each request; padding behind it is not seen."""
-                rows = [(requests[i][1] + requests[i][2])[-size - 1:] for i in batch]
-                ids = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-                for line, row in zip(ids, rows):
-                    line[:len(row)] = torch.tensor(row)
-                logits = logits_of(model, ids[:, :-1].to(device))
-                found = []
-                for line, row, i in zip(logits, rows, batch):
-                    count = len(requests[i][2])
-                    if count > size:
-                        raise ValueError(f'a continuation of {count} tokens is longer than block_size={size}')
-                    wanted = torch.tensor(row[len(row) - count:], device=device)
-                    line = line[len(row) - 1 - count:len(row) - 1]
-                    log_p = -F.cross_entropy(line, wanted, reduction='sum')
-                    found.append((log_p.item(), bool((line.argmax(-1) == wanted).all())))
-                return found
-
-            found = dict(zip(order, sum(over_ranks(of, chunks(order), 'requests'), [])))
-            return [found[i] for i in range(len(requests))]
+            parts = [(i, *piece) for i, (_, context, target) in enumerate(requests)
+                     for piece in pieces(context or [self.prefix_token_id], target)]
+            parts.sort(key=lambda part: -len(part[1]))          # little padding, and what is too large for memory comes first
+            batches = chunks([part[1:] for part in parts])
+            found = [[0.0, True] for _ in requests]
+            for (i, *_), (log_p, likeliest) in zip(parts, sum(over_ranks(score, batches, 'requests'), [])):
+                found[i] = [found[i][0] + log_p, found[i][1] and likeliest]
+            return [tuple(one) for one in found]
 
         def loglikelihood_rolling(self, requests, **kwargs):
-            windows = [(i, None, *make_disjoint_window(window)) for i, request in enumerate(requests)
-                       for window in get_rolling_token_windows(self.tok_encode(request.args[0]), self.prefix_token_id, size, 1)]
-            totals = [0.0] * len(requests)
-            for (i, *_), (log_p, _) in zip(windows, self._loglikelihood_tokens([window[1:] for window in windows])):
-                totals[i] += log_p
-            return totals
+            whole = [(None, [], self.tok_encode(request.args[0])) for request in requests]
+            return [log_p for log_p, _ in self._loglikelihood_tokens(whole)]
 
         def generate_until(self, requests, **kwargs):
-            def of(request):
-                context, asked = request.args
-                until = asked.get('until') or []
-                until = [until] if isinstance(until, str) else until
-                count = asked.get('max_gen_toks', 256)
-                prompt = (tokenizer.encode(context) or [self.prefix_token_id])[-max(1, size - count):]
-                temperature = asked.get('temperature', 0.0) if asked.get('do_sample') else 0.0
-                ids, text = [], ''
-                with autocast(device, dtype):
-                    for new in model.stream(torch.tensor([prompt], device=device), count, temperature):
-                        ids.append(new.item())
-                        text = tokenizer.decode(ids)
-                        if ids[-1] == tokenizer.end or any(stop in text for stop in until if stop):
-                            break
-                return min((text.split(stop)[0] for stop in until if stop), key=len, default=text)
+            wanted = []
+            for i, request in enumerate(requests):
+                asked = normalize_gen_kwargs(request.args[1])
+                keep = max(size - asked['max_gen_toks'], size // 2, 1)          # of a prompt that does not fit, its end
+                wanted.append((i, (self.tok_encode(request.args[0]) or [self.prefix_token_id])[-keep:], asked))
+            alike = {}
+            for i, prompt, asked in wanted:
+                alike.setdefault((len(prompt), repr(asked)), []).append((i, prompt, asked))
+            batches = [batch for group in alike.values() for batch in chunks(group)]
+            texts = sum(over_ranks(write, [[part[1:] for part in batch] for batch in batches], 'generation'), [])
+            found = {i: text for (i, *_), text in zip(sum(batches, []), texts)}
+            return [found[i] for i in range(len(requests))]
 
-            return over_ranks(of, requests, 'generation')
+    return Harness()
 
-    manager = TaskManager(include_path=task_path or None)
-    names = tasks.split(',')
-    for name in names:
-        if name not in manager.all_tasks:
-            raise ValueError(f'tasks={name!r}: lm-evaluation-harness has no such task'
-                             f'{f", nor has {task_path}" if task_path else ""}; lm-eval ls tasks  lists its own')
-    try:
-        loaded = manager.load(names)
-    except Exception as error:                          # of many libraries, each with its own
-        raise ValueError(f'tasks={tasks}: their data could not be loaded, which wants the network once: '
-                         f'{str(error).splitlines()[0]}') from error
-    manager.load = lambda names: loaded
+
+def task_scores(subject, manager):
+    import lm_eval
+    tokenizer = load_tokenizer(*subject.tokenizer)
     cache = f'{subject.folder}/lm_eval-{subject.key}-{str(dtype)[6:]}' if subject.folder and world_size == 1 else None
-    found = lm_eval.simple_evaluate(Harness(), tasks=names, task_manager=manager, limit=limit or None, use_cache=cache,
-                                    num_fewshot=None if num_fewshot < 0 else num_fewshot, bootstrap_iters=1000,
-                                    random_seed=seed, numpy_random_seed=seed, torch_random_seed=seed, fewshot_random_seed=seed)
+    with contextlib.redirect_stdout(sys.stderr):        # which keeps the table's own
+        found = lm_eval.simple_evaluate(
+            harness(subject.model, tokenizer), tasks=tasks.split(','), task_manager=manager, limit=limit or None, use_cache=cache,
+            num_fewshot=None if num_fewshot < 0 else num_fewshot, bootstrap_iters=1000, random_seed=seed,
+            numpy_random_seed=seed, torch_random_seed=seed, fewshot_random_seed=seed)
     scores = {}
     if rank:                                            # the results are with the first
         return scores
@@ -354,10 +419,13 @@ def task_scores(subject):
             metric, _, by = key.partition(',')
             if by and not metric.endswith('_stderr') and isinstance(mean, float):
                 error = metrics.get(f'{metric}_stderr,{by}')
-                units = [one.get(metric) for one in sorted(found['samples'].get(task, []), key=lambda one: one['doc_id'])]
-                paired = np.array(units, dtype=float) if units and all(isinstance(u, (int, float)) for u in units) else None
-                scores[f'{task} {metric}'] = Score(mean, error if isinstance(error, float) else math.nan, paired,
-                                                   not found['higher_is_better'].get(task, {}).get(metric, True))
+                samples = [one for one in found['samples'].get(task, []) if one.get('filter', by) == by]
+                units = [one.get(metric) for one in sorted(samples, key=lambda one: one['doc_id'])]
+                paired = units and all(isinstance(u, (int, float)) for u in units) and np.isclose(np.mean(units), mean)
+                label = f'{task} {metric}' if by == 'none' else f'{task} {metric} ({by})'
+                scores[label] = Score(mean, error if isinstance(error, float) else math.nan,
+                                      np.array(units, dtype=float) if paired else None,
+                                      not found['higher_is_better'].get(task, {}).get(metric, True))
     return scores
 
 
@@ -366,10 +434,8 @@ def task_scores(subject):
 def show(table):
     """{name: {label: Score}} as Markdown, and which differences are beyond the noise."""
     labels = list(dict.fromkeys(label for scores in table.values() for label in scores))
-    best = {}
-    for label in labels:
-        having = [name for name in table if label in table[name]]
-        best[label] = min(having, key=lambda name: table[name][label].mean * (1 if table[name][label].lower else -1))
+    best = {label: min((name for name in table if label in table[name]), key=lambda name: rank_of(table[name][label]))
+            for label in labels}
 
     def cell(name, label):
         if label not in table[name]:
@@ -385,62 +451,67 @@ def show(table):
     if len(table) > 1:
         print()
     for label in labels:
-        first = table[best[label]][label]
         for name in table:
-            units = table[name].get(label, first).units
-            if name != best[label] and units is not None and first.units is not None and len(units) == len(first.units):
-                gap = score_of(units - first.units)
-                if not gap.error > 0:
-                    continue
-                p = stats.ttest_rel(units, first.units).pvalue
-                print(f'{label}: {name} is {abs(gap.mean):.4f} ± {gap.error:.4f} behind {best[label]}, '
-                      f'{"beyond" if p < 0.05 else "within"} the noise ({f"p = {p:.3f}" if p >= 0.001 else "p < 0.001"}, paired)')
+            if name != best[label] and label in table[name] and label not in ('perplexity', 'bits per byte'):    # those of loss
+                found = difference(table[name][label], table[best[label]][label])
+                if found:
+                    gap, error, p, how = found
+                    shown = f'p = {p:.3f}' if p >= 0.001 else 'p < 0.001'
+                    print(f'{label}: {name} is {gap:.4f} ± {error:.4f} behind {best[label]}, '
+                          f'{"beyond" if p < 0.05 else "within"} the noise ({shown}, {how})')
 
 
-def names_of(text):
-    """Folders with commas between them; a sweep's have some in their names too."""
-    names = []
-    for piece in text.split(','):
-        if names and not os.path.isdir(names[-1]) and names[-1] not in OPENAI_MODELS:
-            names[-1] += ',' + piece
-        else:
-            names.append(piece)
-    return names
+def rank_of(score):
+    """Sorts the better score first, and what is no number last."""
+    return math.isnan(score.mean), score.mean if score.lower else -score.mean
+
+
+def difference(score, best):
+    """(how far a score is behind, its standard error, p, 'paired' or not) by a t-test on the units that both have, or by a
+    z-test on the means; None where neither can tell."""
+    gap = abs(score.mean - best.mean)
+    if score.units is not None and best.units is not None and len(score.units) == len(best.units):
+        each = score_of(score.units - best.units)
+        if each.error > 0:
+            return gap, each.error, stats.ttest_rel(score.units, best.units).pvalue, 'paired'
+        return None
+    error = math.hypot(score.error, best.error)
+    return (gap, error, 2 * stats.norm.sf(gap / error), 'not paired') if error > 0 and math.isfinite(gap) else None
 
 
 def main():
-    table, names = {}, names_of(out_dir)
-    for name in names:
-        check(name)
-    for name in names:
-        subject = load(name)
-        others = {other.dataset for other, _ in table.values()} - {subject.dataset}
-        if what and others:
-            raise ValueError(f'{name} was trained on dataset={subject.dataset}, and others on {", ".join(others)}: choose one '
-                             f'by --dataset=…')
-        scores = {}
+    subjects = [load(name) for name in names_of(out_dir)]
+    data = sorted({subject.dataset for subject in subjects})
+    if what and len(data) > 1:
+        raise ValueError(f'out_dir={out_dir}: these runs were trained on {", ".join(data)}, choose one by --dataset=…')
+    if 'rouge' in what:
+        rouge_scorer([])
+    manager = load_tasks() if tasks else None
+    if world_size > 1:                                  # until here they fail alike, and one speaks for all
+        dist.init_process_group('gloo')
+    asked = {key: config[key] for key in ('checkpoint', 'split', 'stride', 'samples', 'bert_model', 'task_path', 'num_fewshot',
+                                          'limit', 'seed')}
+    table = {}
+    for subject in subjects:
+        subject.model.to(device)
+        table[subject.name] = scores = {}
         with torch.no_grad():
             if 'loss' in what:
                 scores |= loss_scores(subject)
             if {'rouge', 'bertscore'} & set(what):
                 scores |= text_scores(subject)
             if tasks:
-                scores |= task_scores(subject)
-        table[name] = subject._replace(model=None), scores
-    if rank:
-        return
-    show({name: scores for name, (_, scores) in table.items()})
-    asked = {key: config[key] for key in ('checkpoint', 'split', 'stride', 'samples', 'bert_model', 'num_fewshot', 'limit')}
-    for subject, scores in table.values():
-        if subject.folder:
+                scores |= task_scores(subject, manager)
+        subject.model.cpu()
+        if rank == 0 and subject.folder:
             row = dict(iter=subject.iter, weights=subject.key, dataset=subject.dataset, dtype=str(dtype)[6:], **asked,
                        scores={label: dict(mean=score.mean, error=score.error) for label, score in scores.items()})
             with open(os.path.join(subject.folder, 'evaluate.jsonl'), 'a', encoding='utf-8') as f:
                 write_row(f, row)
+    if rank == 0:
+        show(table)
 
 
-if world_size > 1:
-    dist.init_process_group('gloo')
 main()
 if world_size > 1:
     dist.destroy_process_group()

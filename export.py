@@ -5,6 +5,7 @@ A run's checkpoint to the format of Hugging Face, and back:
     python export.py --out_dir=out-quick --to=weights-quick --format=safetensors    # any, for from_pretrained and init_from here
     python export.py --from_hf=hf-llama --out_dir=out-back --dataset=textfiles      # a run, to sample, measure, evaluate, resume
 """
+import base64
 import json
 import os
 import shutil
@@ -83,7 +84,7 @@ def their_config(config, family):
         activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[config.ffn]
         return dict(vocab_size=config.vocab_size, n_positions=config.block_size, n_embd=config.n_embd, n_layer=config.n_layer,
                     n_head=config.n_head, n_inner=config.d_ff or None, activation_function=activation,
-                    layer_norm_epsilon=config.norm_eps, tie_word_embeddings=config.tie_weights,
+                    layer_norm_epsilon=config.norm_eps, tie_word_embeddings=config.tie_weights, bias=config.bias,
                     resid_pdrop=config.dropout, embd_pdrop=config.dropout, attn_pdrop=config.dropout)
     return dict(vocab_size=config.vocab_size, max_position_embeddings=config.block_size, hidden_size=config.n_embd,
                 intermediate_size=config.d_ff or 4 * config.n_embd, num_hidden_layers=config.n_layer,
@@ -106,7 +107,8 @@ def our_config(theirs, family, name):
         only('scale_attn_by_inverse_layer_idx', False)
         only('scale_attn_weights', True)
         return GPTConfig(block_size=theirs.n_positions, vocab_size=theirs.vocab_size, n_layer=theirs.n_layer,
-                         n_head=theirs.n_head, n_embd=theirs.n_embd, d_ff=theirs.n_inner or 0, bias=True,
+                         n_head=theirs.n_head, n_embd=theirs.n_embd, d_ff=theirs.n_inner or 0,
+                         bias=getattr(theirs, 'bias', True),        # which are 0 where write_model says so
                          ffn=ACTIVATIONS[only('activation_function', *ACTIVATIONS)],
                          norm_eps=theirs.layer_norm_epsilon, tie_weights=theirs.tie_word_embeddings)
     only('attention_bias', False)
@@ -142,10 +144,10 @@ def their_weights(weights, family, n_layer):
     return found
 
 
-def our_weights(weights, family, n_layer):
+def our_weights(weights, family, n_layer, bias):
     found = {}
     for theirs, ours, transposed in tensors(family, n_layer):
-        if theirs in weights:
+        if theirs in weights and (bias or not theirs.endswith('.bias')):
             value = weights[theirs].t() if transposed else weights[theirs]
             found |= zip(ours, value.chunk(len(ours)))
     return found
@@ -176,12 +178,12 @@ def read_folder(name):
         theirs, found = getattr(hugging_face(), FAMILIES[family].model).from_pretrained(
             name, output_loading_info=True, dtype=torch.float32)
     except Exception as error:                          # of many libraries, each with its own
-        raise ValueError(f'could not load {name!r}: {str(error).splitlines()[0]}') from error
+        raise ValueError(f'could not load {name!r}: {" ".join(str(error).split())[:300]}') from error
     config = our_config(theirs.config, family, name)
     wrong = sorted(found['missing_keys']) + sorted(key for key in found['unexpected_keys'] if key.endswith('.weight'))
     if wrong:
         raise ValueError(f'{name}: its weights are not those of a {FAMILIES[family].label} of its config.json, see {wrong[0]}')
-    return config, our_weights(theirs.state_dict(), family, config.n_layer)
+    return config, our_weights(theirs.state_dict(), family, config.n_layer, config.bias)
 
 
 def hugging_face():
@@ -196,6 +198,7 @@ def read_safetensors(name, found):
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     path = os.path.join(name, 'model.safetensors')
+    found.pop('eos_token_id', None)                     # text.py reads it
     unknown = found.keys() - {f.name for f in fields(GPTConfig)}
     if unknown:
         raise ValueError(f'{name}: config.json knows {min(unknown)!r}, which is no field of GPTConfig')
@@ -218,7 +221,7 @@ def read_safetensors(name, found):
 @contextmanager
 def new_folder(path):
     """A folder to write into that becomes `path` once all is written."""
-    if os.path.exists(path):
+    if os.path.lexists(path):
         raise ValueError(f'{path} exists: choose another name, or remove it')
     part = path.rstrip('/') + '.tmp'
     shutil.rmtree(part, ignore_errors=True)
@@ -241,7 +244,7 @@ def write_model(model, folder, family, end=None):
         save_file({name: value.contiguous() for name, value in weights.items()}, os.path.join(folder, 'model.safetensors'),
                   metadata={'format': 'pt'})
         with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
-            json.dump(dict(model_type='nanonorm', **asdict(config)), f, indent=1)
+            json.dump(dict(model_type='nanonorm', eos_token_id=end, **asdict(config)), f, indent=1)
         return
     theirs_class = getattr(hugging_face(), FAMILIES[family].model)
     theirs_config = theirs_class.config_class(**their_config(config, family), bos_token_id=end, eos_token_id=end)
@@ -279,9 +282,13 @@ def write_tokenizer(folder, name, chars):
         if name not in tiktoken.list_encoding_names():
             hugging_face().AutoTokenizer.from_pretrained(name).save_pretrained(folder)
             return
-        from transformers.integrations.tiktoken import convert_tiktoken_to_fast
-        convert_tiktoken_to_fast(name, folder)
-        shutil.rmtree(os.path.join(folder, 'tiktoken'))
+        from transformers.convert_slow_tokenizer import TikTokenConverter
+        theirs = tiktoken.get_encoding(name)
+        ranks = os.path.join(folder, 'ranks')
+        with open(ranks, 'wb') as f:
+            f.writelines(b'%s %d\n' % (base64.b64encode(piece), rank) for piece, rank in theirs._mergeable_ranks.items())
+        TikTokenConverter(ranks, theirs._pat_str, extra_special_tokens=theirs._special_tokens).converted().save(path)
+        os.remove(ranks)
     hugging_face().PreTrainedTokenizerFast(tokenizer_file=path).save_pretrained(folder)
 
 
@@ -301,6 +308,9 @@ def write_run(folder):
         raise ValueError(f'optimizer={config["optimizer"]!r}: choose among {", ".join(OPTIMIZERS)}')
     meta = read_meta(config['dataset'])
     model = GPT.from_pretrained(from_hf)
+    for f in fields(GPTConfig):
+        if config[f.name] not in (f.default, getattr(model.config, f.name)):
+            raise ValueError(f'{f.name}={config[f.name]}: {from_hf} has {getattr(model.config, f.name)}, which it keeps')
     if meta['vocab_size'] > model.config.vocab_size:
         raise ValueError(f'dataset={config["dataset"]} has {meta["vocab_size"]} tokens and {from_hf} {model.config.vocab_size}: '
                          f'choose the data set whose tokens it knows')
@@ -341,8 +351,8 @@ def write_export(folder):
 
 if __name__ == '__main__':
     config = configure(globals(), GPTConfig, TRAIN)
-    if not (from_hf or to):
-        raise ValueError('to is empty: name the folder to write, as in --to=hf-model')
+    if bool(from_hf) == bool(to):
+        raise ValueError('name either to, the folder to write, or from_hf, the folder to make a run of, as in --to=hf-model')
     with new_folder(out_dir if from_hf else to) as part:
         done = write_run(part) if from_hf else write_export(part)
     print(done)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from dataset import write_tokens
 from model import GPT
@@ -20,7 +21,7 @@ from test_text import hugging_face_folder
 ROOT = Path(__file__).resolve().parent
 LINES = [f'{who} {does} the {what}, and naïvely\n' for who in ('ann', 'bob', 'cy') for does in ('sees', 'hits', 'eats')
          for what in ('ball', 'cat')]
-TEXT = ''.join(LINES[i] for i in np.random.default_rng(0).integers(len(LINES), size=300))
+TEXT = ''.join(LINES[i] for i in np.random.default_rng(0).integers(len(LINES), size=400))
 KEYS = dict(vocab_size=256, n_layer=1, n_head=2, n_embd=32, batch_size=8, gradient_accumulation_steps=1, warmup_iters=0,
             eval_iters=2, learning_rate=1e-2, compile=False, dtype='float32', device='cpu', max_iters=40, block_size=16)
 
@@ -46,7 +47,7 @@ def folder(tmp_path_factory):
     """data/tiny, and three runs on it: long has windows of 24 tokens, raw has not trained"""
     folder = tmp_path_factory.mktemp('evaluate')
     (folder / 'data' / 'tiny').mkdir(parents=True)
-    write_tokens(folder / 'data' / 'tiny', {'train': [TEXT[1500:].encode()], 'val': [TEXT[:1500].encode()]}, 256, 'bytes')
+    write_tokens(folder / 'data' / 'tiny', {'train': [TEXT[4500:].encode()], 'val': [TEXT[:4500].encode()]}, 256, 'bytes')
     (folder / 'tiny.json').write_text(json.dumps(dict(KEYS, dataset='tiny')))
     before = os.getcwd()
     os.chdir(folder)
@@ -85,12 +86,15 @@ def test_loss(folder, name, stride):
     model = model_of(folder, name)
     losses = plain_losses(model, val(folder), stride or model.config.block_size)
     means, errors = last_scores(folder / name)
-    halves = np.array_split(losses, 2)                  # a split this short makes no more than two segments
-    error = abs(halves[0].mean() - halves[1].mean()) / 2
-    assert means['loss'] == pytest.approx(losses.mean(), abs=1e-6) and errors['loss'] == pytest.approx(error, abs=1e-6)
-    assert means['perplexity'] == pytest.approx(math.exp(losses.mean()), abs=1e-5)
+    segments = [part.mean() for part in np.array_split(losses, len(losses) // 1024)]
+    error = np.std(segments, ddof=1) / math.sqrt(len(segments))
+    assert len(segments) == 4 and means['loss'] == pytest.approx(losses.mean(), abs=1e-6)
+    assert errors['loss'] == pytest.approx(error, abs=1e-6)
+    assert means['perplexity'] == pytest.approx(math.exp(losses.mean()), abs=1e-4)
+    assert errors['perplexity'] == pytest.approx(math.exp(losses.mean()) * error, abs=1e-5)
     text = val(folder)[1:].astype(np.uint8).tobytes()
     assert means['bits per byte'] == pytest.approx(losses.sum() / math.log(2) / len(text), abs=1e-6)
+    assert errors['bits per byte'] == pytest.approx(error / math.log(2), abs=1e-6)
 
 
 def test_two_ranks(folder):
@@ -139,8 +143,24 @@ def test_several_runs_are_one_table(folder):
     rows = {line.split(' | ')[0][2:]: line for line in out[2:5]}
     assert set(rows) == {'short', 'raw', 'long'}
     assert [name for name in rows if '**' in rows[name]] == [best] and f'**{means[best]:.4f} ± ' in rows[best]
+    losses = {name: plain_losses(model_of(folder, name), val(folder), model_of(folder, name).config.block_size)
+              for name in ('raw', best)}
+    gap = np.array([part.mean() for part in np.array_split(losses['raw'] - losses[best], 4)])
+    p = stats.ttest_1samp(gap, 0).pvalue
     raw, = [line for line in out if line.startswith('loss: raw is ')]
-    assert re.fullmatch(rf'loss: raw is {means["raw"] - means[best]:.4f} ± [0-9.]+ behind {best}, .*paired\)', raw)
+    p = f'p = {p:.3f}' if p >= 0.001 else 'p < 0.001'
+    error = np.std(gap, ddof=1) / 2
+    assert raw == f'loss: raw is {means["raw"] - means[best]:.4f} ± {error:.4f} behind {best}, beyond the noise ({p}, paired)'
+
+
+def test_what_is_no_number_is_never_best(folder):
+    state = torch.load(folder / 'raw' / 'best.pt', weights_only=True)
+    state['model']['final_norm.weight'][:] = math.nan
+    (folder / 'broken').mkdir()
+    torch.save(state, folder / 'broken' / 'best.pt')
+    out = evaluate(folder, '--out_dir=broken,raw', '--batch_size=64')
+    assert '| broken | nan | nan | nan |' in out and '| raw | **' in out and 'noise' not in out
+    assert json.loads((folder / 'broken' / 'evaluate.jsonl').read_text())['scores']['loss']['mean'] is None
 
 
 # ----------------------------------------------------------------------------- text
@@ -222,8 +242,9 @@ def task_path(folder):
     """Three tasks on the same six documents: a choice, the likelihood of a text longer than a window, a generation"""
     place = folder / 'tasks'
     place.mkdir()
-    rows = [dict(question=line[:9], choices=[line[9:14], ' the naïvely', 'xyz'], answer=i % 3,
-                 text=''.join(LINES[i:i + 1 + i % 2]))
+    model = model_of(folder, 'long')
+    rows = [dict(question=line[:9 + i], answers=continued(model, line[:9 + i])[:5 + i], answer=i % 3,
+                 choices=[line[9:14], ' the naïvely', 'xyz'], text=''.join(LINES[i:i + 1 + i % 2]))
             for i, line in enumerate(LINES[:6])]
     (place / 'rows.jsonl').write_text('\n'.join(map(json.dumps, rows)))
     common = dict(dataset_path='json', dataset_kwargs=dict(data_files=str(place / 'rows.jsonl')), test_split='train')
@@ -236,8 +257,11 @@ def task_path(folder):
                     doc_to_target='{{answer}}', metric_list=[metric('acc', True)]),
         rolling=dict(output_type='loglikelihood_rolling', doc_to_text='', doc_to_target='{{text}}', metric_list=[
             dict(metric='bits_per_byte', aggregation='bits_per_byte', higher_is_better=False)]),
-        told=dict(output_type='generate_until', doc_to_text='{{question}}', doc_to_target='{{choices[0]}}',
-                  generation_kwargs=dict(until=['y'], max_gen_toks=12), metric_list=[metric('exact_match', True)]))
+        told=dict(output_type='generate_until', doc_to_text='{{question}}', doc_to_target='{{answers}}',
+                  generation_kwargs=dict(until=['the', 'y'], max_gen_toks=30), metric_list=[metric('exact_match', True)],
+                  filter_list=[dict(name='whole', filter=[dict(function='take_first')]),
+                               dict(name='word', filter=[dict(function='regex', regex_pattern='([a-z]+)'),
+                                                         dict(function='take_first')])]))
     for name, task in tasks.items():
         (place / f'{name}.yaml').write_text(json.dumps(dict(task=name, **common, **task)))      # YAML takes JSON
     return place, rows
@@ -245,10 +269,19 @@ def task_path(folder):
 
 @torch.no_grad()
 def log_p(model, context, target):
-    """Of target tokens behind a context, all within one window"""
+    """Of target tokens behind as much of a context as one window holds beside them"""
+    context = context[-(model.config.block_size + 1 - len(target)):]
     ids = torch.tensor([context + target])
     logits = model(ids[:, :-1])[0][0, len(context) - 1:].log_softmax(-1)
     return sum(line[token].item() for line, token in zip(logits, target))
+
+
+def continued(model, question):
+    """The likeliest text behind a question, up to the first of two stops or the end of the document; 30 tokens at most, and so
+    more than the window of 24 holds beside them, of which the question keeps half"""
+    ids = torch.tensor([list(question.encode())])[:, -12:]
+    text = bytes(model.generate(ids, 30, temperature=0)[0, ids.size(1):].tolist()).split(b'\0')[0].decode('utf-8', 'replace')
+    return min(text.split('the')[0], text.split('y')[0], key=len)
 
 
 def test_harness(folder, task_path, monkeypatch):
@@ -271,15 +304,14 @@ def test_harness(folder, task_path, monkeypatch):
         length += len(ids) - 1
         for begin in range(1, len(ids), size):          # the last window is filled up with what is before it
             target = ids[begin:begin + size]
-            total += log_p(model, ids[:begin][-(size + 1 - len(target)):], target)
+            total += log_p(model, ids[:begin], target)
     assert means['rolling bits_per_byte'] == pytest.approx(-total / length / math.log(2), abs=1e-5)
 
-    hits = 0
-    for row in rows:
-        ids = torch.tensor([list(row['question'].encode())])
-        text = bytes(model.generate(ids, 12, temperature=0)[0, 9:].tolist()).decode('utf-8', 'replace')
-        hits += text.split('y')[0] == row['choices'][0]
-    assert means['told exact_match'] == pytest.approx(hits / 6)
+    texts = [continued(model, row['question']) for row in rows]
+    words = [(re.findall('[a-z]+', text) or ['[invalid]'])[0] for text in texts]
+    for by, found in (('whole', texts), ('word', words)):
+        hits = [text == row['answers'] for text, row in zip(found, rows)]
+        assert means[f'told exact_match ({by})'] == pytest.approx(np.mean(hits))
 
     monkeypatch.setattr(GPT, 'forward', None)           # what is known already is not computed again
     monkeypatch.setattr(GPT, 'stream', None)

@@ -55,6 +55,29 @@ def test_hugging_face_and_back(family, config, tmp_path):
     close(theirs(ids(ours)).logits, ours(ids(ours))[0])
     back = GPT.from_pretrained(str(tmp_path)).eval()
     close(back(ids(ours))[0], ours(ids(ours))[0])
+    assert back.config.bias == ours.config.bias and back.num_params() == ours.num_params()
+
+
+@torch.no_grad()
+def test_theirs_in_bf16_and_in_several_files(tmp_path):
+    theirs = hf.LlamaForCausalLM(hf.LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                                                num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16))
+    theirs.bfloat16().save_pretrained(tmp_path, max_shard_size='10KB')
+    assert len(list(tmp_path.glob('*.safetensors'))) > 1
+    ours = GPT.from_pretrained(str(tmp_path)).eval()
+    torch.testing.assert_close(ours(ids(ours))[0], theirs.float()(ids(ours)).logits, rtol=0, atol=1e-5)
+    assert all(p.dtype == torch.float32 for p in ours.parameters())
+
+
+@pytest.mark.parametrize('changes', [dict(attention_bias=True), dict(mlp_bias=True), dict(hidden_act='gelu'), dict(head_dim=16),
+                                     dict(rope_parameters=dict(rope_type='linear', factor=2.0, rope_theta=1e4))])
+def test_what_has_no_equal_here_is_named(changes, tmp_path):
+    hf.LlamaForCausalLM(hf.LlamaConfig(**dict(dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
+                                                   num_attention_heads=4, max_position_embeddings=16), **changes))
+                        ).save_pretrained(tmp_path)
+    key = 'rope_type' if 'rope_parameters' in changes else next(iter(changes))
+    with pytest.raises(ValueError, match=f'{key}=.* has no equal here'):
+        GPT.from_pretrained(str(tmp_path))
 
 
 @pytest.mark.parametrize('config', COVERING, ids=str)
@@ -119,9 +142,34 @@ def test_tokenizers(name, tmp_path):
     back = load_tokenizer(str(tmp_path / 'new'))
     assert back.encode(text) == ours.encode(text) and back.vocab_size == ours.vocab_size
     assert back.decode(ours.encode(text)) == ours.decode(ours.encode(text)) == text
+    if name not in ('bytes', 'char'):
+        assert back.end == ours.end
     if name in ('bytes', 'char'):
         theirs = hf.AutoTokenizer.from_pretrained(tmp_path / 'new')
         assert theirs.encode(text) == ours.encode(text) and theirs.decode(theirs.encode(text)) == text
+
+
+def test_tiktoken(tmp_path, monkeypatch):
+    """An encoding that tiktoken has at hand, here one of our own"""
+    tiktoken = pytest.importorskip('tiktoken')
+    ranks = {bytes([b]): b for b in range(256)} | {b'ab': 256, b' abc': 257, b'\xc3\xaf': 258}
+    encoding = tiktoken.Encoding('toy', pat_str=r'\s?\p{L}+|\s|.', mergeable_ranks=ranks, special_tokens={'<|endoftext|>': 259})
+    monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: encoding)
+    monkeypatch.setattr(tiktoken, 'list_encoding_names', lambda: ['toy'])
+    write_tokenizer(tmp_path, 'toy', '')
+    ours, theirs = load_tokenizer('toy'), hf.AutoTokenizer.from_pretrained(tmp_path)
+    text = 'abc abc naïve\n\tabab  \u65e5'
+    assert theirs.encode(text) == ours.encode(text) and theirs.decode(theirs.encode(text)) == text
+    assert sorted(os.listdir(tmp_path)) == ['tokenizer.json', 'tokenizer_config.json'] and len(theirs) == ours.vocab_size
+
+
+@pytest.mark.parametrize('family', ['bytes', 'llama'])
+def test_the_end_of_a_document_is_kept(family, tmp_path):
+    """By the model beside the tokenizer, where the tokenizer has no name for it"""
+    model = random_model(**SMALL | LLAMA)
+    write_model(model, tmp_path, 'llama' if family == 'llama' else 'safetensors', end=0)
+    write_tokenizer(tmp_path, 'bytes', '')
+    assert load_tokenizer(str(tmp_path)).end == load_tokenizer('bytes').end == 0
 
 
 def test_every_byte(tmp_path):

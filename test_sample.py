@@ -209,6 +209,18 @@ def test_bench_computes_memory(run, optimizer, state):
     assert small['in all'] == pytest.approx(sum(small.values()) - small['in all'], abs=0.01)
 
 
+def test_bench_computes_scale(run):
+    """Of 8 GPUs in two nodes of 4: DDP sends each fp32 gradient twice, but for its own eighth"""
+    out = call(run, 'bench.py', *TINY, '--scale=1,8', '--gradient_accumulation_steps=16', '--gpu_peak=1e-6', '--gpu_mfu=0.5',
+               '--network=1e-3', '--node=4')
+    count = int(out.split()[0].replace(',', ''))
+    one, eight = ([float(word.replace(',', '').rstrip('%')) for word in line.split()] for line in out.splitlines()[2:])
+    assert one[0] == 1 and eight[0] == 8 and eight[1] == pytest.approx(one[1] / 8, rel=0.01)
+    assert one[2] == one[6] == 0 and one[5] == one[9] == 100
+    assert eight[3] == pytest.approx(8 * count * 7 / 8 / 1e6, abs=1e-3)
+    assert eight[4] == pytest.approx(16 * 4 * 16 / max(eight[1], eight[3]), rel=0.01)
+
+
 def test_a_token_outside_of_the_vocabulary_is_named(run):
     """Data whose meta.json lies about it would otherwise be a crash deep in the embedding."""
     folder = run / 'data' / 'foreign'

@@ -87,11 +87,15 @@ def hugging_face_tokenizer(name):
                          f'{str(error).splitlines()[0]}') from error
     if not theirs.encode('a', add_special_tokens=False):
         raise ValueError(f'tokenizer={name!r} knows no letter: its folder holds a model and no tokenizer, save one there')
+    end = theirs.eos_token_id
+    if end is None and os.path.isfile(os.path.join(name, 'config.json')):      # the model beside it may know
+        with open(os.path.join(name, 'config.json'), encoding='utf-8') as f:
+            end = json.load(f).get('eos_token_id')
     theirs.model_max_length = 10 ** 30          # documents may be as long as they are
     theirs.split_special_tokens = True          # '</s>' in a text is text
     return Tokenizer(lambda text: theirs.encode(text, add_special_tokens=False),
                      lambda ids: theirs.decode([i for i in ids if i < len(theirs)], clean_up_tokenization_spaces=False),
-                     len(theirs), theirs.eos_token_id)
+                     len(theirs), end)
 
 
 # ----------------------------------------------------------------------------- documents
