@@ -2,6 +2,7 @@
 configurator.py on a small script and on train.py, and everything in config/: a key that is misspelt, of the wrong type
 or left out of a fragment would otherwise train another model than the one that was asked for.
 """
+import inspect
 import json
 import os
 import re
@@ -313,7 +314,7 @@ def test_help_of_train_py(tmp_path):
     code, out, err = run(ROOT / 'train.py', '--help')
     assert (code, err) == (0, '') and out.startswith('Trains a GPT')
     train = (ROOT / 'train.py').read_text(encoding='utf-8').split('\nconfig = configure(')[0]
-    model = (ROOT / 'model.py').read_text(encoding='utf-8').split('class GPTConfig')[1].split('def ')[0]
+    model = ''.join(inspect.getsource(Config).split('def ')[0] for Config in GPTConfig.__mro__[:-1])
     shown = {key: (value, comment) for key, value, comment in re.findall(r'^  --(\w+)=(\S*) *(.*)$', out, re.MULTILINE)}
     wanted = stated(train) | stated(model)
     assert {f.name for f in fields(GPTConfig)} <= wanted.keys() and 'learning_rate' in wanted
