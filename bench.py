@@ -1,5 +1,5 @@
 """
-Time per iteration and tokens/s of training, without data or evaluation:
+Time per iteration and tokens/s, or images/s, of training, without data or evaluation:
 
     python bench.py config/train_quick.py --compile=False
     python bench.py config/train_ldnt_sgd.py config/arch/pre.py --batch_size=12
@@ -10,13 +10,12 @@ It takes every key of train.py; one iteration here is one micro-batch and one op
 import os
 import statistics
 import time
-from dataclasses import fields
 
 import torch
 
 from configurator import at_least, configure
 from device import autocast, choose_kernels, pick_device, pick_dtype
-from model import GPT, GPTConfig
+from model import MODELS, GPTConfig, ViTConfig, config_of
 from optim import OPTIMIZERS, param_groups
 
 # ----------------------------------------------------------------------------- keys, beside those of train.py
@@ -24,13 +23,13 @@ bench_iters = 20                    # iterations timed
 bench_warmup = 5                    # iterations before them, not timed
 optimizers = ''                     # some optimizers with commas between them: their steps, side by side, instead of an iteration
 # -----------------------------------------------------------------------------
-config = configure(globals(), GPTConfig, os.path.join(os.path.dirname(os.path.abspath(__file__)), 'train.py'))
+config = configure(globals(), GPTConfig, ViTConfig, os.path.join(os.path.dirname(os.path.abspath(__file__)), 'train.py'))
 at_least(config, bench_iters=1, bench_warmup=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0)
 names = optimizers.split(',') if optimizers else [config['optimizer']]
 for name in names:
     if name not in OPTIMIZERS:
         raise ValueError(f'{"optimizers" if optimizers else "optimizer"}={name!r}: choose among {", ".join(OPTIMIZERS)}')
-model_config = GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
+model_config, vision = config_of(config), config['model'] == 'vit'
 device = pick_device(config['device'])
 dtype = pick_dtype(config['dtype'], device)
 choose_kernels(device, model_config.block_size)
@@ -38,7 +37,7 @@ choose_kernels(device, model_config.block_size)
 
 def build(name):
     torch.manual_seed(config['seed'])
-    model = GPT(model_config).to(device)
+    model = MODELS[config['model']][0](model_config).to(device)
     return model, OPTIMIZERS[name](param_groups(model, config['weight_decay']), config)
 
 
@@ -81,8 +80,14 @@ def bench_optimizers():
 def bench_iterations():
     raw_model, optimizer = build(names[0])
     model = torch.compile(raw_model) if config['compile'] else raw_model
-    tokens = torch.randint(model_config.vocab_size, (config['batch_size'], model_config.block_size + 1), device=device)
-    x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    if vision:
+        x = 255 * torch.rand(config['batch_size'], model_config.channels, *2 * [model_config.image_size], device=device)
+        y = torch.randint(model_config.classes, (config['batch_size'],), device=device)
+        unit, flops = 'images', raw_model.flops_per_image()
+    else:
+        tokens = torch.randint(model_config.vocab_size, (config['batch_size'], model_config.block_size + 1), device=device)
+        x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        unit, flops = 'tokens', raw_model.flops_per_token()
 
     def iteration():
         with autocast(device, dtype):
@@ -98,9 +103,9 @@ def bench_iterations():
         iteration()
     times = [timed(iteration) for _ in range(config['bench_iters'])]
     median = statistics.median(times)
-    speed = x.numel() / median
+    speed = y.numel() / median
     print(f'{1000 * median:.1f} ms an iteration (median of {len(times)}; {1000 * min(times):.1f} to {1000 * max(times):.1f}), '
-          f'{speed:,.0f} tokens/s, {speed * raw_model.flops_per_token() / 1e12:.2f} TFLOP/s')
+          f'{speed:,.0f} {unit}/s, {speed * flops / 1e12:.2f} TFLOP/s')
 
 
 bench_optimizers() if optimizers else bench_iterations()

@@ -742,8 +742,10 @@ MODELS = {'gpt': (GPT, GPTConfig), 'vit': (ViT, ViTConfig)}
 
 def config_of(keys):
     """GPTConfig or ViTConfig, by the keys of a run: those of train.py, or a checkpoint's, which once had GPTs alone."""
+    if keys.get('model', 'gpt') not in MODELS:
+        raise ValueError(f'model={keys["model"]!r}: choose one of {", ".join(MODELS)}')
     Config = MODELS[keys.get('model', 'gpt')][1]
-    return Config(**{f.name: keys[f.name] for f in fields(Config)})
+    return Config(**{f.name: keys[f.name] for f in fields(Config) if f.name in keys})
 
 
 def draw(logits, temperature, top_k, top_p):

@@ -10,7 +10,7 @@ import torch
 from configurator import at_least, configure
 from dataset import read_meta
 from device import autocast, pick_device, pick_dtype
-from model import GPT, OPENAI_MODELS, GPTConfig, load_checkpoint, load_weights
+from model import GPT, OPENAI_MODELS, GPTConfig, config_of, load_checkpoint, load_weights
 from text import load_tokenizer
 
 # ----------------------------------------------------------------------------- keys
@@ -40,7 +40,10 @@ if init_from == 'resume':
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to sample from: train first, or check out_dir and checkpoint')
     state = load_checkpoint(path, device)
-    model = GPT(GPTConfig(**{key: value for key, value in state['config'].items() if key in GPTConfig.__dataclass_fields__}))
+    model_config = config_of(state['config'])
+    if not isinstance(model_config, GPTConfig):
+        raise ValueError(f'{path} is of a model of images, which draws no text')
+    model = GPT(model_config)
     load_weights(model, state, path)
     meta = read_meta(state['config']['dataset'])
     tokenizer = load_tokenizer(meta['tokenizer'], meta['chars'])

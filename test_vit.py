@@ -1,5 +1,6 @@
 """
-ViT against the float64 reference of test_model.py, against Hugging Face, and against weights under timm's names.
+ViT against the float64 reference of test_model.py, against Hugging Face, and against weights under timm's names; and measure.py
+on one.
 """
 import json
 import math
@@ -9,6 +10,7 @@ from dataclasses import fields
 import pytest
 import torch
 
+import measure as m
 import test_model
 from model import DropPath, ViT, ViTConfig, block_type
 from test_model import close, randomize, reference_blocks
@@ -304,3 +306,66 @@ def test_bf16_autocast_keeps_norms_and_loss_in_fp32():
     assert logits.dtype == torch.bfloat16 and loss.dtype == torch.float32
     assert loss.item() == pytest.approx(expected.item(), rel=0.02)
     assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+# ----------------------------------------------------------------------------- measure.py
+
+def batches(model, count=2):
+    x = images(model.config, 3 * count)
+    return [(x[i:i + 3], torch.tensor([4, 0, 2])) for i in range(0, 3 * count, 3)]
+
+
+def test_gradients_and_sharpness_are_per_image():
+    """The gradient of the mean loss over images; N is the number of images, and each draws one label"""
+    model, drawn = build().eval(), []
+    data = batches(model)
+    loss = sum(model(x, y)[1] for x, y in data) / 2
+    found = m.mean_gradient(model, data)
+    for (name, p), g in zip(model.named_parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+        close(found[name], g, 1e-12)
+
+    def labels(logits):
+        drawn.append(m.sampled_labels(rng)(logits))
+        return drawn[-1]
+
+    rng = torch.Generator().manual_seed(0)
+    g = m.mean_gradient(model, data, labels)
+    h = m.diagonal_estimate(model, data, torch.Generator().manual_seed(0))
+    assert [y.shape for y in drawn] == [(3,), (3,)]
+    close(h['patch.weight'], 6 * g['patch.weight'].square(), 1e-12)
+    assert set(m.sharpness(model, data, rng)) == {'emb', 'head', 'qk', 'vo', 'ffn', 'norm'}
+
+
+def test_attention_without_a_mask():
+    model = build(n_layer=1).eval()
+    (x, _), = data = batches(model, 1)
+    block = model.h[0]
+    states = model.patch(x) + model.wpe.weight
+    q, k = block.attn.queries_keys(block.attn_pre_norm(states), 0)
+    logits = torch.einsum('bqhe,bkhe->bhqk', q, k) / 2
+    found = m.attention(model, data, None)
+    close(torch.tensor(found['max_logit'][0]), logits.amax((0, 2, 3)).float(), 1e-5)
+    p = logits.softmax(-1)
+    close(torch.tensor(found['entropy'][0]), -(p * p.log()).sum(-1).mean((0, 2)).float(), 1e-5)
+
+
+@pytest.mark.parametrize('config', [dict(), dict(pool='mean', mid_norm=True, input_norm=True, qk_norm=True, norm='rmsnorm')])
+def test_hidden_states_and_drift(config):
+    model = build(**config).eval()
+    data, rng = batches(model), torch.Generator().manual_seed(0)
+    x, before = torch.cat([x for x, _ in data]), model.wpe.weight.clone()
+    found = m.hidden(model, data, rng)
+    last = model.hidden(x).flatten(1)
+    close(torch.tensor([found[-1]['ma'], found[-1]['var']]), torch.stack((last.abs().mean(), last.var(1).mean())).float(), 1e-5)
+    assert all(row['ma'] <= row['ma_bound'] for row in found if 'ma_bound' in row) and ('ma_bound' in found[0]) == bool(config)
+    assert m.drift(model, data, rng)[0]['distance'] == 1
+    close(model.wpe.weight, before, 0)
+
+
+@pytest.mark.long
+def test_preflight():
+    """An InputNorm silences patches, class token and positions"""
+    for input_norm in (False, True):
+        model = build(input_norm=input_norm).eval()
+        found = m.preflight(model, batches(model), torch.Generator().manual_seed(0))['invariance']['embeddings']
+        assert abs(found['last hidden state']) < 1e-3 if input_norm else found['last hidden state'] > 0.2
