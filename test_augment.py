@@ -10,6 +10,8 @@ from PIL import Image, ImageEnhance, ImageOps
 
 import augment as a
 
+pytest.importorskip('kornia')
+
 NONE = dict(crop_scale=1.0, flip=0.0, randaugment=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
 ALL = dict(crop_scale=0.3, flip=0.5, randaugment=9.0, mixup=0.8, cutmix=1.0, label_smoothing=0.1)
 

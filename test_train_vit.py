@@ -16,6 +16,8 @@ from model import ViT, ViTConfig, config_of
 from test_train import INTERRUPTED, ROOT, checkpoint, evaluations, flags, rows, steps, train
 from test_vit import hugging_face
 
+pytest.importorskip('kornia')
+
 TINY = dict(model='vit', dataset='tiny', image_size=6, patch_size=3, channels=3, classes=4, n_layer=2, n_head=2, n_embd=16,
             batch_size=8, drop_path=0.2, dropout=0.1, crop_scale=0.6, flip=0.5, randaugment=5.0, mixup=0.8, cutmix=1.0,
             label_smoothing=0.1, max_iters=12, gradient_accumulation_steps=2, eval_interval=6, eval_iters=100, warmup_iters=2,
@@ -101,6 +103,9 @@ def test_it_learns_and_is_measured(place):
     done = subprocess.run([sys.executable, str(ROOT / 'measure.py'), '--out_dir=learned', '--batches=2'], cwd=place,
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    for what in ('loss', 'predictions'):
+        subprocess.run([sys.executable, str(ROOT / 'plot.py'), 'learned', f'--what={what}'], cwd=place, check=True)
+        assert (place / 'learned' / f'{what}.png').stat().st_size > 10000
     found = json.loads((place / 'learned' / 'measure.json').read_text())
     assert found['images'] == 16 and {'gradients', 'hidden', 'attention', 'sensitivity', 'drift', 'updates'} <= found.keys()
 
