@@ -1,4 +1,5 @@
 # make quickstart    trains a small DNT by momentum SGDW on real text, samples from it and draws its loss
+# make quickstart-vision    the same with a small V-DNT on images of digits, and draws what it takes them for
 # make test          runs the linter and the tests, and leaves out those that take minutes
 # make test-long     runs those
 # Both set up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
@@ -7,12 +8,17 @@ PYTHON ?= python3
 ARGS ?=
 BIN = .venv/bin
 
-.PHONY: quickstart test test-long
+.PHONY: quickstart quickstart-vision test test-long
 
 quickstart: .venv/installed data/pycode/meta.json
 	$(BIN)/python train.py config/train_quick.py --overwrite=True $(ARGS)
 	$(BIN)/python sample.py --out_dir=out-quick --num_samples=1
 	$(BIN)/python plot.py out-quick
+
+quickstart-vision: .venv/installed data/digits/meta.json
+	$(BIN)/python train.py config/train_quick_vision.py --overwrite=True $(ARGS)
+	$(BIN)/python plot.py out-quick-vision
+	$(BIN)/python plot.py out-quick-vision --what=predictions
 
 test: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -21,8 +27,8 @@ test: .venv/installed-dev
 test-long: .venv/installed-dev
 	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto -m long
 
-data/pycode/meta.json: data/pycode/prepare.py .venv/installed
-	$(BIN)/python data/pycode/prepare.py
+data/%/meta.json: data/%/prepare.py .venv/installed
+	$(BIN)/python $<
 
 .venv/installed: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "error: Python 3.10 or later is needed, this is %s: make PYTHON=python3.x" % sys.version.split()[0])'

@@ -14,7 +14,6 @@ import os
 import resource
 import statistics
 import time
-from dataclasses import fields
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -22,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from configurator import at_least, configure, settle
 from device import autocast, choose_kernels, pick_device, pick_dtype, vendors_peak
-from model import GPT, GPTConfig
+from model import MODELS, GPTConfig, ViTConfig, config_of
 from optim import OPTIMIZERS, param_groups
 
 # ----------------------------------------------------------------------------- keys, beside those of train.py
@@ -43,7 +42,7 @@ network = 50.0                      # for scale: GB/s that a GPU sends to other 
 node = 8                            # for scale: GPUs in a node
 # -----------------------------------------------------------------------------
 HERE = os.path.dirname(os.path.abspath(__file__))
-config = configure(globals(), GPTConfig, os.path.join(HERE, 'train.py'))
+config = configure(globals(), GPTConfig, ViTConfig, os.path.join(HERE, 'train.py'))
 at_least(config, bench_iters=1, bench_warmup=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0, gpus=1, node=1)
 for key in ('gpu_peak', 'gpu_mfu', 'link', 'network'):
     if not config[key] > 0:
@@ -58,10 +57,34 @@ if 0 in numbers:
 device = pick_device(config['device'])
 
 
+config_of(config)                       # or it raises
+unit = 'images' if config['model'] == 'vit' else 'tokens'
+
+
+def make(config):
+    """The untrained model of a config."""
+    return MODELS[config['model']][0](config_of(config))
+
+
+def batch(model, device):
+    """Inputs and targets of a micro-batch, of zeros on device meta."""
+    c, count = model.config, config['batch_size']
+    if unit == 'images':
+        return (255 * torch.rand(count, c.channels, c.image_size, c.image_size, device=device),
+                torch.randint(c.classes, (count,), device=device))
+    tokens = torch.randint(c.vocab_size, (count, c.block_size + 1), device=device)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def flops_of(model, count):
+    """Of an iteration on so many tokens, or images."""
+    return count * (model.flops_per_image() if unit == 'images' else model.flops_per_token())
+
+
 def build(config, name):
     """The model of a config, and the optimizer of this name for it."""
     torch.manual_seed(config['seed'])
-    model = GPT(GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})).to(device)
+    model = make(config).to(device)
     return model, OPTIMIZERS[name](param_groups(model, config['weight_decay']), config)
 
 
@@ -98,7 +121,7 @@ def bytes_of(tensors):
 
 def bench_optimizers():
     """The median step of each, with the same gradients. Bytes are of the state, per parameter."""
-    choose_kernels(device, config['block_size'])
+    choose_kernels(device, config_of(config).block_size)
     calls, state = {}, {}
     for name in names:
         model, optimizer = build(config, name)
@@ -147,11 +170,10 @@ def variants():
 def iteration(config):
     """The iteration of a variant as a function, its tokens, its FLOPs and its parameters."""
     dtype = pick_dtype(config['dtype'], device)
-    choose_kernels(device, config['block_size'])
+    choose_kernels(device, config_of(config).block_size)
     raw_model, optimizer = build(config, config['optimizer'])
     model = torch.compile(raw_model) if config['compile'] else raw_model
-    tokens = torch.randint(config['vocab_size'], (config['batch_size'], config['block_size'] + 1), device=device)
-    x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    x, y = batch(raw_model, device)
 
     def call():
         with autocast(device, dtype):
@@ -161,7 +183,7 @@ def iteration(config):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return call, x.numel(), x.numel() * raw_model.flops_per_token(), raw_model.num_params()
+    return call, y.numel(), flops_of(raw_model, y.numel()), raw_model.num_params()
 
 
 def peak_memory():
@@ -188,7 +210,7 @@ def bench_iterations():
     times = in_turns(calls, config['bench_iters'])
     width = max(map(len, calls)) + 2
     base = statistics.median(next(iter(times.values())))
-    print(f'{"":{width}}{"ms":>9}{"min … max":>20}{"of the first":>14}{"tokens/s":>11}{"TFLOP/s":>9}{"of products":>13}' +
+    print(f'{"":{width}}{"ms":>9}{"min … max":>20}{"of the first":>14}{unit + "/s":>11}{"TFLOP/s":>9}{"of products":>13}' +
           (f'{"MFU":>7}' if vendor else ''))
     for label in calls:
         median = statistics.median(times[label])
@@ -219,12 +241,12 @@ def tell_memory():
     dtype = pick_dtype(config['dtype'], device)
     cpu = torch.device('cpu')
     with FakeTensorMode():
-        model = GPT(GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)}))
+        model = make(config)
         optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, config['weight_decay']), {**config, 'compile': False})
         weights, kept = [*model.parameters()], []
-        x = torch.zeros(config['batch_size'], config['block_size'], dtype=torch.long)
+        x, y = batch(model, cpu)
         with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t), autocast(cpu, dtype):
-            loss = model(x, x)[1]
+            logits, loss = model(x, y)
         activations = bytes_of(kept + weights) - bytes_of(weights)
         loss.backward()
         optimizer.step()
@@ -233,26 +255,26 @@ def tell_memory():
         parts = {'parameters': bytes_of(weights) / ranks, 'gradients': bytes_of([p.grad for p in weights]) / ranks,
                  f'state of {config["optimizer"]}': bytes_of(state_of(optimizer)) / ranks,
                  'gathered blocks': 2 * block if ranks > 1 else 0, 'activations': activations,
-                 "the logits' gradient": 4 * x.numel() * config['vocab_size']}
-    print(f'{model.num_params():,} parameters, micro-batches of {config["batch_size"]} × {config["block_size"]} tokens, '
-          f'{str(dtype)[6:]}, eager, {config["parallel"]} on {config["gpus"]} GPUs')
+                 "the logits' gradient": 4 * logits.numel()}
+    print(f'{model.num_params():,} parameters, micro-batches of {y.numel():,} {unit}, {str(dtype)[6:]}, eager, '
+          f'{config["parallel"]} on {config["gpus"]} GPUs')
     for name, size in {**parts, 'in all': sum(parts.values())}.items():
         print(f'{name:24}{size / 2 ** 30:9.3f} GiB')
 
 
 def tell_scale():
-    """Tokens/s and traffic of the same iteration on more and more GPUs, should communication hide behind computing as far as it
-    can. In a ring a GPU sends (n − 1)/n of what is gathered or reduced, over the slowest of its links. DDP all-reduces fp32
-    gradients once an iteration, which sends them twice; FSDP gathers the blocks in bf16, before the forward and before the
-    backward pass, and reduces fp32 gradients, for each micro-batch."""
+    """Tokens or images a second, and traffic, of the same iteration on more and more GPUs, should communication hide behind
+    computing as far as it can. In a ring a GPU sends (n − 1)/n of what is gathered or reduced, over the slowest of its links.
+    DDP all-reduces fp32 gradients once an iteration, which sends them twice; FSDP gathers the blocks in bf16, before the forward
+    and before the backward pass, and reduces fp32 gradients, for each micro-batch."""
     with torch.device('meta'):
-        model = GPT(GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)}))
+        model = make(config)
     count, micro_batches = model.num_params(), config['gradient_accumulation_steps']
-    tokens = micro_batches * config['batch_size'] * config['block_size']
-    flops = tokens * model.flops_per_token()
-    print(f'{count:,} parameters, {tokens:,} tokens an iteration in {micro_batches} micro-batches; {gpu_peak:g} TFLOP/s at an '
+    tokens = micro_batches * config['batch_size'] * (1 if unit == 'images' else config['block_size'])
+    flops = flops_of(model, tokens)
+    print(f'{count:,} parameters, {tokens:,} {unit} an iteration in {micro_batches} micro-batches; {gpu_peak:g} TFLOP/s at an '
           f'MFU of {gpu_mfu:.0%}, {link:g} GB/s within nodes of {node}, {network:g} between them')
-    print(f'{"GPUs":>6}{"computing, s":>14}' + ''.join(f'{f"{way}: GB sent":>16}{"s":>8}{"tokens/s":>12}{"of linear":>11}'
+    print(f'{"GPUs":>6}{"computing, s":>14}' + ''.join(f'{f"{way}: GB sent":>16}{"s":>8}{unit + "/s":>12}{"of linear":>11}'
                                                     for way in ('DDP', 'FSDP')))
     for n in numbers:
         computing = flops / (n * gpu_peak * 1e12 * gpu_mfu)

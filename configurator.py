@@ -44,7 +44,8 @@ def keys_of(*sources):
     defaults, helps = {}, {}
     for source in sources:
         keys = script_keys(source) if isinstance(source, str) else {f.name: f.default for f in fields(source)}
-        text = open(source, encoding='utf-8').read() if isinstance(source, str) else inspect.getsource(source)
+        text = (open(source, encoding='utf-8').read() if isinstance(source, str) else
+                ''.join(inspect.getsource(c) for c in source.__mro__[:-1]))
         for key, default in keys.items():
             defaults.setdefault(key, default)
             helps.setdefault(key, comment_of(key, text))

@@ -1,11 +1,14 @@
 """
 A data set is a folder data/<name> with train.bin and val.bin, the tokens as plain uint16 or uint32, and meta.json.
-Here are its reader, with the order of the batches, and its writer.
+Of images these are uint8, (images, channels, size, size), and the numbers of their classes stand in train_labels.bin and
+val_labels.bin, uint16. Here are the readers, with the order of the batches, and the writers.
 """
 import functools
 import glob
 import json
+import math
 import os
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -15,9 +18,8 @@ SPLITS = ('train', 'val')
 
 # ----------------------------------------------------------------------------- reading
 
-def read_meta(name):
-    """data/<name>/meta.json: vocab_size, tokenizer (with its chars, if that is 'char'), dtype, tokens of each split.
-    Errors say how to make it."""
+def load_meta(name):
+    """data/<name>/meta.json as it is, or None where it is damaged. Errors say how to make it."""
     folder = os.path.join('data', name)
     prepare = os.path.join(folder, 'prepare.py')
     path = os.path.join(folder, 'meta.json')
@@ -30,17 +32,70 @@ def read_meta(name):
                          f'dataset={name!r}: there is no folder data here; call this from the root of the repository')
     try:
         with open(path, encoding='utf-8') as f:
-            meta = json.load(f)
+            return json.load(f)
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_meta(name):
+    """data/<name>/meta.json: vocab_size, tokenizer (with its chars, if that is 'char'), dtype, tokens of each split."""
+    meta = load_meta(name)
+    if isinstance(meta, dict) and 'images' in meta:
+        raise ValueError(f'dataset={name!r} holds images, which are for --model=vit')
+    try:
         meta = dict(vocab_size=int(meta['vocab_size']), tokenizer=str(meta['tokenizer']), chars=str(meta.get('chars', '')),
                     dtype=np.dtype(meta['dtype']), tokens={split: int(meta['tokens'][split]) for split in SPLITS})
         if meta['dtype'] in (np.uint16, np.uint32) and meta['vocab_size'] > 0:
             return meta
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         pass
-    raise ValueError(f'{path} is damaged: prepare {folder} again')
+    raise ValueError(f'{os.path.join("data", name, "meta.json")} is damaged: prepare {os.path.join("data", name)} again')
 
 
-class Tokens:
+def read_image_meta(name):
+    """data/<name>/meta.json: image_size, channels, classes, their names where they have some, the mean and std of each channel
+    of images of 0 to 1, and the images of each split."""
+    meta = load_meta(name)
+    if isinstance(meta, dict) and 'tokens' in meta:
+        raise ValueError(f'dataset={name!r} holds tokens, which are for --model=gpt')
+    try:
+        meta = dict(image_size=int(meta['image_size']), channels=int(meta['channels']), classes=int(meta['classes']),
+                    names=[str(name) for name in meta['names']], mean=[float(x) for x in meta['mean']],
+                    std=[float(x) for x in meta['std']], images={split: int(meta['images'][split]) for split in SPLITS})
+        if len(meta['mean']) == len(meta['std']) == meta['channels'] > 0 < min(meta['image_size'], meta['classes'], *meta['std']):
+            return meta
+    except (KeyError, TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f'{os.path.join("data", name, "meta.json")} is damaged: prepare {os.path.join("data", name)} again')
+
+
+def check_size(path, wanted):
+    found = os.path.getsize(path) if os.path.exists(path) else 0
+    if found != wanted or not found:
+        raise ValueError(f'{path} has {found} bytes where meta.json tells of {wanted}: prepare {os.path.dirname(path)} again')
+
+
+class Split:
+    """What Tokens and Images share: the order of `windows` windows that start every `block_size` of `length` places."""
+
+    def order(self, first, count, seed):
+        """Where windows number `first`, first + 1, … start, of an endless shuffled sequence that is a function of the seed alone.
+        Each epoch of the sequence holds every window once, cut from a start of its own and in an order of its own."""
+        starts = []
+        for i in range(first, first + count):
+            shift, order = epoch(self.length, self.block_size, i // self.windows, seed)
+            starts.append(shift + self.block_size * int(order[i % self.windows]))
+        return starts
+
+    def spread(self, batches, batch_size):
+        """At most `batches` lists of batch_size starts, evenly spread over the split: always the same ones."""
+        batch_size = min(batch_size, self.windows)
+        batches = min(batches, self.windows // batch_size)
+        starts = np.arange(batches * batch_size) * self.windows // (batches * batch_size) * self.block_size
+        return starts.reshape(batches, batch_size)
+
+
+class Tokens(Split):
     """One split of a data set as windows of block_size tokens and the tokens that follow each."""
 
     def __init__(self, name, split, block_size, vocab_size):
@@ -50,15 +105,13 @@ class Tokens:
         if meta['vocab_size'] > vocab_size:
             raise ValueError(f'vocab_size={vocab_size} is less than the {meta["vocab_size"]} of dataset={name}: '
                              f'set --vocab_size={meta["vocab_size"]} or more')
-        found = os.path.getsize(self.path) if os.path.exists(self.path) else 0
-        wanted = meta['tokens'][split] * meta['dtype'].itemsize
-        if found != wanted or not found:
-            raise ValueError(f'{self.path} has {found} bytes where meta.json tells of {wanted}: prepare data/{name} again')
+        check_size(self.path, meta['tokens'][split] * meta['dtype'].itemsize)
         if meta['tokens'][split] <= block_size:
             raise ValueError(f'block_size={block_size} is too long for the {meta["tokens"][split]} tokens of {self.path}: '
                              f'at most {meta["tokens"][split] - 1}')
         self.tokens = np.memmap(self.path, dtype=meta['dtype'], mode='r')
-        self.windows = (len(self.tokens) - 1) // block_size     # that do not overlap
+        self.length = len(self.tokens)
+        self.windows = (self.length - 1) // block_size          # that do not overlap
 
     def read(self, starts):
         """Windows that start at these tokens → inputs and targets, int64 (len(starts), block_size) each."""
@@ -70,20 +123,58 @@ class Tokens:
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
     def shuffled(self, first, count, seed):
-        """Windows number `first`, first + 1, … of an endless shuffled sequence that is a function of the seed alone.
-        Each epoch of the sequence holds every window once, cut from a start of its own and in an order of its own."""
-        starts = []
-        for i in range(first, first + count):
-            shift, order = epoch(len(self.tokens), self.block_size, i // self.windows, seed)
-            starts.append(shift + self.block_size * int(order[i % self.windows]))
-        return self.read(starts)
+        """Windows number `first`, first + 1, … of the sequence that is `order`."""
+        return self.read(self.order(first, count, seed))
+
+
+class Images(Split):
+    """One split of a data set of images, each with the number of its class. Larger ones than image_size are cut to their middle,
+    but for training, where the augmentation cuts them."""
+    block_size = 1
+
+    def __init__(self, name, split, image_size, channels, classes):
+        meta = read_image_meta(name)
+        count, stored = meta['images'][split], meta['image_size']
+        if channels != meta['channels']:
+            raise ValueError(f'channels={channels}: the images of dataset={name} have {meta["channels"]}, '
+                             f'set --channels={meta["channels"]}')
+        if image_size > stored:
+            raise ValueError(f'image_size={image_size} is more than the {stored} of dataset={name}: '
+                             f'set --image_size={stored} or less')
+        if classes < meta['classes']:
+            raise ValueError(f'classes={classes} is less than the {meta["classes"]} of dataset={name}: '
+                             f'set --classes={meta["classes"]} or more')
+        self.path, self.mean, self.std = os.path.join('data', name, f'{split}.bin'), meta['mean'], meta['std']
+        labels = self.path.replace('.bin', '_labels.bin')
+        check_size(self.path, count * channels * stored ** 2)
+        check_size(labels, count * 2)
+        self.images = np.memmap(self.path, np.uint8, 'r', shape=(count, channels, stored, stored))
+        self.labels = np.fromfile(labels, np.uint16).astype(np.int64)
+        if self.labels.max() >= meta['classes']:
+            raise ValueError(f'{labels} holds class {self.labels.max()}, and the classes of dataset={name} are 0 to '
+                             f'{meta["classes"] - 1}: prepare data/{name} again')
+        self.windows, self.length = count, count + 1
+        at = (stored - image_size) // 2
+        self.middle = slice(at, at + image_size)
+
+    def read(self, numbers):
+        """Images of these numbers → uint8 (len(numbers), channels, image_size, image_size) and int64 classes (len(numbers),)."""
+        images, labels = self.read_whole(numbers)
+        return images[:, :, self.middle, self.middle].contiguous(), labels
+
+    def read_whole(self, numbers):
+        images = np.stack([self.images[i] for i in numbers])
+        return torch.from_numpy(images), torch.from_numpy(self.labels[np.asarray(numbers)])
+
+    def shuffled(self, first, count, seed):
+        """Whole images number `first`, first + 1, … of the sequence that is `order`."""
+        return self.read_whole(self.order(first, count, seed))
 
     def spread(self, batches, batch_size):
-        """At most `batches` lists of batch_size starts, evenly spread over the split: always the same ones."""
-        batch_size = min(batch_size, self.windows)
-        batches = min(batches, self.windows // batch_size)
-        starts = np.arange(batches * batch_size) * self.windows // (batches * batch_size) * self.block_size
-        return starts.reshape(batches, batch_size)
+        """As for tokens; but all images, some batches smaller by one, where the batches would reach them all."""
+        if batches * batch_size < self.windows:
+            return super().spread(batches, batch_size)
+        return np.array_split(np.arange(self.windows), math.ceil(self.windows / batch_size))
 
 
 @functools.lru_cache(maxsize=4)
@@ -95,18 +186,36 @@ def epoch(tokens, block_size, number, seed):
 
 # ----------------------------------------------------------------------------- writing
 
+@contextmanager
+def replacing(folder, names):
+    """Yields {name: path} to write files at, of which meta.json is the last. What was there before stays until all is written;
+    then meta.json goes first and comes last. What is cut short leaves nothing."""
+    path, new = {name: os.path.join(folder, name) for name in names}, not os.path.isdir(folder)
+    os.makedirs(folder, exist_ok=True)
+    try:
+        yield {name: file + '.tmp' for name, file in path.items()}
+        if os.path.exists(path['meta.json']):
+            os.remove(path['meta.json'])
+        for name in path.values():
+            os.replace(name + '.tmp', name)
+    finally:
+        for name in path.values():
+            if os.path.exists(name + '.tmp'):
+                os.remove(name + '.tmp')
+        if new and not os.listdir(folder):
+            os.rmdir(folder)
+
+
 def write_tokens(folder, splits, vocab_size, tokenizer, **more):
     """Writes train.bin, val.bin and meta.json, which takes `more` too. `splits` maps each name to an iterable of integer
     arrays or bytes. What was there before stays until all is written; then meta.json goes first and comes last.
     """
     dtype = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
-    path = {name: os.path.join(folder, name) for name in [f'{split}.bin' for split in SPLITS] + ['meta.json']}
-    tokens, new = {}, not os.path.isdir(folder)
-    os.makedirs(folder, exist_ok=True)
-    try:
+    tokens = {}
+    with replacing(folder, [*(f'{split}.bin' for split in SPLITS), 'meta.json']) as path:
         for split in SPLITS:
             tokens[split] = 0
-            with open(path[f'{split}.bin'] + '.tmp', 'wb') as f:
+            with open(path[f'{split}.bin'], 'wb') as f:
                 for ids in splits[split]:
                     ids = np.frombuffer(ids, np.uint8) if isinstance(ids, bytes) else np.asarray(ids)
                     if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
@@ -118,16 +227,50 @@ def write_tokens(folder, splits, vocab_size, tokenizer, **more):
             if not tokens[split]:
                 raise ValueError(f'{folder}: there is nothing to write into {split}.bin')
         meta = dict(vocab_size=vocab_size, tokenizer=tokenizer, **more, dtype=np.dtype(dtype).name, tokens=tokens)
-        with open(path['meta.json'] + '.tmp', 'w', encoding='utf-8') as f:
+        with open(path['meta.json'], 'w', encoding='utf-8') as f:
             json.dump(meta, f, indent=1)
-        if os.path.exists(path['meta.json']):
-            os.remove(path['meta.json'])
-        for name in path.values():
-            os.replace(name + '.tmp', name)
-    finally:
-        for name in path.values():
-            if os.path.exists(name + '.tmp'):
-                os.remove(name + '.tmp')
-        if new and not os.listdir(folder):
-            os.rmdir(folder)
     print(f'{folder}: {tokens["train"]:,} training and {tokens["val"]:,} validation tokens')
+
+
+IMAGE_FILES = [*(f'{split}{kind}.bin' for split in SPLITS for kind in ('', '_labels')), 'meta.json']
+
+
+def write_images(folder, splits, classes, names=()):
+    """Writes images, labels and meta.json as `replacing` does. `splits` maps each name to an iterable of uint8 images
+    (N, channels, S, S), all of one size, with the numbers of their classes (N,); `names` may name the classes."""
+    labels, shapes = {split: [] for split in SPLITS}, set()
+    with replacing(folder, IMAGE_FILES) as path:
+        for split in SPLITS:
+            with open(path[f'{split}.bin'], 'wb') as f:
+                for images, numbers in splits[split]:
+                    images = np.asarray(images)
+                    shapes.add(images.shape[1:])
+                    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[2] != images.shape[3] or len(shapes) > 1:
+                        raise ValueError(f'{folder}: wants square uint8 images of one size and number of channels, these are '
+                                         f'{images.dtype} and {" or ".join(map(str, sorted(shapes)))}')
+                    images.tofile(f)
+                    labels[split] += list(numbers)
+                f.flush()
+                os.fsync(f.fileno())
+            if not labels[split]:
+                raise ValueError(f'{folder}: there is nothing to write into {split}.bin')
+        finish_images(folder, path, labels, *shapes.pop()[:2], classes, names)
+
+
+def finish_images(folder, path, labels, channels, size, classes, names):
+    """Writes the labels, {split: numbers}, and meta.json beside images that are there; `path` is from `replacing`."""
+    for split in SPLITS:
+        if not 0 <= min(labels[split]) <= max(labels[split]) < classes:
+            raise ValueError(f'{folder}: classes from {min(labels[split])} to {max(labels[split])} are not within '
+                             f'classes={classes}')
+        np.asarray(labels[split], np.uint16).tofile(path[f'{split}_labels.bin'])
+    count = len(labels['train'])
+    images = np.memmap(path['train.bin'], np.uint8, 'r', shape=(count, channels, size, size))
+    some = np.unique(np.linspace(0, count - 1, 10000).astype(int))          # of a million images these tell their mean
+    sums = sum(np.stack([x.sum((1, 2)), (x * x).sum((1, 2))]) for x in (images[i] / 255 for i in some)) / len(some) / size ** 2
+    std = np.sqrt(np.maximum(sums[1] - sums[0] ** 2, 1e-12))
+    meta = dict(image_size=size, channels=channels, classes=classes, names=list(names), mean=sums[0].tolist(), std=std.tolist(),
+                images={split: len(labels[split]) for split in SPLITS})
+    with open(path['meta.json'], 'w', encoding='utf-8') as f:
+        json.dump(meta, f, indent=1)
+    print(f'{folder}: {count:,} training and {len(labels["val"]):,} validation images of {channels} × {size} × {size}')

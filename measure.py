@@ -5,8 +5,9 @@ Measures what the papers measure, on a run or on an untrained model:
     python measure.py --out_dir=out-quick --what=sharpness,gradients
     python measure.py config/train_quick.py config/arch/peri.py --init_only=True        # before training: is it sane?
 
-Each measurement is a function of the model in eval mode, of batches [(inputs, targets), …], (B, T) token ids each, and of
-a random generator of its own. It returns numbers ready for JSON, and leaves model and random state as they were.
+Each measurement is a function of the model in eval mode, of batches [(inputs, targets), …], (B, T) token ids each or images
+and their classes (B,), and of a random generator of its own. It returns numbers ready for JSON, and leaves model and random
+state as they were. A sequence is an image's too, and a loss is then the mean over images.
 """
 import copy
 import json
@@ -14,7 +15,6 @@ import math
 import os
 import re
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
 
 import torch
 from torch.nn import functional as F
@@ -22,9 +22,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from configurator import at_least, configure
-from dataset import Tokens
+from dataset import Images, Tokens
 from device import pick_device
-from model import BLOCK_TYPES, GPT, GPTConfig, at_least_fp32, block_type
+from model import BLOCK_TYPES, GPT, GPTConfig, ViT, ViTConfig, at_least_fp32, block_type, config_of, load_run
 from optim import OPTIMIZERS, param_groups
 
 KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')      # the matrices of a block; w3 is SwiGLU's
@@ -51,11 +51,11 @@ def outputs(*modules):
 
 @contextmanager
 def attention_inputs():
-    """Collects (q, k, scale) of every scaled dot product within, as the kernel gets them: (B, H, T, E), (B, K, T, E)."""
+    """Collects (q, k, scale, causal) of every scaled dot product within, as the kernel gets them: (B, H, T, E), (B, K, T, E)."""
     seen, kernel = [], F.scaled_dot_product_attention
 
     def keep(q, k, v, **more):
-        seen.append((q.detach(), k.detach(), more['scale']))
+        seen.append((q.detach(), k.detach(), more['scale'], more['is_causal']))
         return kernel(q, k, v, **more)
 
     F.scaled_dot_product_attention = keep
@@ -96,7 +96,7 @@ def mean_gradient(model, batches, labels=None):
     for x, y in batches:
         logits = at_least_fp32(model(x)[0])
         y = y if labels is None else labels(logits.detach())
-        loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=-1)
+        loss = F.cross_entropy(logits.flatten(0, -2), y.flatten(), ignore_index=-1)
         for t, g in zip(total, torch.autograd.grad(loss / len(batches), params)):
             t += g
     return dict(zip(names, total))
@@ -165,15 +165,15 @@ def gradients(model, batches, rng):
 def sampled_labels(rng):
     """logits → labels drawn from their softmax; any, where the logits are no numbers and nothing can be measured."""
     def draw(logits):
-        return torch.multinomial(logits.softmax(-1).nan_to_num(1.0).flatten(0, 1), 1, generator=rng).view(logits.shape[:2])
+        return torch.multinomial(logits.softmax(-1).nan_to_num(1.0).flatten(0, -2), 1, generator=rng).view(logits.shape[:-1])
     return draw
 
 
 def diagonal_estimate(model, batches, rng):
-    """{name: h}, h = N g ⊙ g: an unbiased estimate of the diagonal Gauss–Newton matrix of the mean loss over these N tokens,
-    g being its gradient with labels drawn from the model's own softmax (sharpness disparity, eq. 3; a sample is a token)."""
-    tokens = sum(x.numel() for x, _ in batches)
-    return {name: tokens * g.square() for name, g in mean_gradient(model, batches, sampled_labels(rng)).items()}
+    """{name: h}, h = N g ⊙ g: an unbiased estimate of the diagonal Gauss–Newton matrix of the mean loss over these N tokens or
+    images, g being its gradient with labels drawn from the model's own softmax (sharpness disparity, eq. 3, for samples)."""
+    targets = sum(y.numel() for _, y in batches)
+    return {name: targets * g.square() for name, g in mean_gradient(model, batches, sampled_labels(rng)).items()}
 
 
 def summary(h):
@@ -208,7 +208,7 @@ def places(model):
 
 @torch.no_grad()
 def stream(model, x):
-    """The residual stream at each of `places`, (B, T, D) each, of token ids (B, T)."""
+    """The residual stream at each of `places`, (B, T, D) each, of the inputs x."""
     with outputs(model.dropout, *(norm for b in model.h for norm in (b.attn_post_norm, b.ffn_post_norm))) as seen:
         model.hidden(x)
     return [tensor for tensor, in seen]
@@ -226,7 +226,7 @@ def hidden(model, batches, rng):
     ma, var, norm, square = (sums / sum(len(x) for x, _ in batches)).T.tolist()
     result = [dict(at=at, ma=m, var=v) for at, m, v in zip(places(model), ma, var)]
     if model.config.mid_norm and not model.config.post_norm:
-        n = batches[0][0].size(1) * model.config.n_embd
+        n = states.size(-1)
         for k, row in enumerate(result):
             reach = k * model.config.residual_scale * largest_output(model)
             row.update(ma_bound=norm[0] / math.sqrt(n) + reach,         # the means of the bounds, as of what they bound
@@ -282,9 +282,9 @@ def attention(model, batches, rng):
         with attention_inputs() as seen:
             model.hidden(x)
         tops, entropies = [], []
-        for q, k, scale in seen:
+        for q, k, scale, causal in seen:
             k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
-            future = torch.ones(q.size(2), k.size(2), dtype=torch.bool, device=q.device).triu(1)
+            future = torch.full((q.size(2), k.size(2)), causal, device=q.device).triu(1)
             logits = (scale * at_least_fp32(q) @ at_least_fp32(k).mT).masked_fill(future, -math.inf)         # (B, H, T, T)
             tops.append(logits.amax((0, 2, 3)))
             entropies.append(torch.special.entr(logits.softmax(-1)).sum(-1).mean((0, 2)))
@@ -325,6 +325,11 @@ def sensitivity(model, batches, rng):
     return rows
 
 
+def embedding(model):
+    """The module that makes tokens of the inputs."""
+    return model.patch if isinstance(model, ViT) else model.wte
+
+
 PERTURBATION = 1e-3     # of the token embedding, relative to its length
 
 
@@ -333,12 +338,12 @@ def drift(model, batches, rng):
     over the first distance, and over the length of the state itself (LN stability, appendix B)."""
     x = batches[0][0]
     states = stream(model, x)
-    nudge = torch.randn(*x.shape, model.config.n_embd, generator=rng, device=x.device, dtype=states[0].dtype)
+    nudge = torch.randn(states[0].shape, generator=rng, device=x.device, dtype=states[0].dtype)
 
     def nudged(module, args, out):
         return out + PERTURBATION * out.norm() / nudge.norm() * nudge
 
-    hook = model.wte.register_forward_hook(nudged)
+    hook = embedding(model).register_forward_hook(nudged)
     try:
         others = stream(model, x)
     finally:
@@ -358,7 +363,7 @@ CAUSES = {'embeddings': (), 'input of block 0': (), 'W_q W_k': ('wq', 'wk'), 'W_
 def amplified(model, cause, factor):
     """A context with one of CAUSES, in all layers, so many times what it was."""
     if cause == 'embeddings':
-        return output_scaled([model.wte, model.wpe], factor)
+        return output_scaled([embedding(model), model.wpe], factor)
     if cause == 'input of block 0':
         return output_scaled([model.dropout], factor)
     return scaled([p for name, p in model.named_parameters() if matrix_kind(name) in CAUSES[cause]], factor)
@@ -369,7 +374,7 @@ def effects(model, batch, seed):
     x, block = batch[0], model.h[0]
     with torch.no_grad(), attention_inputs() as seen, outputs(block.attn_mid_norm, block.ffn_mid_norm) as branches:
         states = stream(model, x)
-    q, k, scale = seen[0]
+    q, k, scale, _ = seen[0]
     rng = torch.Generator(x.device).manual_seed(seed)
     start = torch.randn(states[0][:1].shape, generator=rng, device=x.device, dtype=q.dtype)
     result = {'attention logits': (scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT).std(),
@@ -521,7 +526,7 @@ out_dir = 'out'                     # a run's folder; the results go there, or w
 checkpoint = 'ckpt.pt'              # ckpt.pt | best.pt: of the run
 init_only = False                   # measure the untrained model of the config instead
 what = ''                           # some, with commas between them; empty: all but preflight, or with init_only that alone
-batches = 8                         # of the run's batch_size windows, evenly spread over its training data
+batches = 8                         # of the run's batch_size windows or images, evenly spread over its training data
 # -----------------------------------------------------------------------------
 
 
@@ -541,7 +546,7 @@ def one_update(model, state, data):
 
 
 def main():
-    config = configure(globals(), GPTConfig, os.path.join(os.path.dirname(os.path.abspath(__file__)), 'train.py'))
+    config = configure(globals(), GPTConfig, ViTConfig, os.path.join(os.path.dirname(os.path.abspath(__file__)), 'train.py'))
     at_least(config, batches=1, batch_size=1)
     default = ['preflight'] if init_only else [name for name in MEASUREMENTS if name != 'preflight']
     names = what.split(',') if what else default
@@ -551,16 +556,21 @@ def main():
     device = pick_device(config['device'])
     if init_only:
         folder, state = out_dir + '-init', None
-        torch.manual_seed(config['seed'])
-        model = GPT(GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})).to(device)
     else:
         path = os.path.join(out_dir, checkpoint)
         if not os.path.exists(path):
             raise ValueError(f'there is no {path} to measure: train first, check out_dir, or set --init_only=True')
-        model, state = GPT.from_checkpoint(path, device)
+        model, state = load_run(path, device)
         folder, config = out_dir, {**config, **state['config']}
-    tokens = Tokens(config['dataset'], 'train', model.config.block_size, model.config.vocab_size)
-    data = [tuple(t.to(device) for t in tokens.read(starts)) for starts in tokens.spread(batches, config['batch_size'])]
+    c = config_of(config)
+    if isinstance(c, ViTConfig):
+        windows, unit = Images(config['dataset'], 'train', c.image_size, c.channels, c.classes), 'images'
+    else:
+        windows, unit = Tokens(config['dataset'], 'train', c.block_size, c.vocab_size), 'tokens'
+    if init_only:
+        torch.manual_seed(config['seed'])
+        model = (GPT(c) if unit == 'tokens' else ViT(c, windows.mean, windows.std)).to(device)
+    data = [tuple(t.to(device) for t in windows.read(starts)) for starts in windows.spread(batches, config['batch_size'])]
     results = measure(model, data, names, config['seed'])
     if state and 'parameters' in names:
         results['updates'] = one_update(model.eval(), state, data)
@@ -571,7 +581,7 @@ def main():
             json.dump(config, f, indent=1)              # by which plot.py names it
     path = os.path.join(folder, 'measure.json')
     with open(path + '.tmp', 'w', encoding='utf-8') as f:
-        write_row(f, dict(iter=state['iter'] if state else 0, tokens=sum(x.numel() for x, _ in data), **results))
+        write_row(f, dict(iter=state['iter'] if state else 0, **{unit: sum(y.numel() for _, y in data)}, **results))
     os.replace(path + '.tmp', path)
     print(f'\nwrote {path}')
     from plot import draw

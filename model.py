@@ -1,10 +1,11 @@
 """
-A GPT in which every choice that decides whether a Transformer trains is one field of `GPTConfig`: where the norms
-stand, which norm, how the residual step is scaled, the attention, the FFN, the positions and the initialization.
+A GPT, and a ViT of the same blocks, in which every choice that decides whether a Transformer trains is one field of `Config`:
+where the norms stand, which norm, how the residual step is scaled, the attention, the FFN, the positions and the initialization.
 
 Every field is resolved when a module is built; every `forward` then reads as the paper's equation.
 Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E = D / H.
 """
+import json
 import math
 import os
 import re
@@ -17,9 +18,8 @@ from torch.nn import functional as F
 
 
 @dataclass
-class GPTConfig:
-    block_size: int = 1024          # longest sequence, in tokens
-    vocab_size: int = 50304         # GPT-2's 50257, padded up to a multiple of 64
+class Config:
+    """What a GPT and a ViT share. Each adds `causal`, whether a token sees only its past, and block_size."""
     n_layer: int = 12               # blocks
     n_head: int = 12                # query heads; n_embd / n_head is the head dimension
     n_kv_head: int = 0              # key/value heads of grouped-query attention; 0: n_head
@@ -27,7 +27,6 @@ class GPTConfig:
     d_ff: int = 0                   # hidden width of the FFN; 0: 4 * n_embd
     dropout: float = 0.0            # on embeddings, attention weights and branch outputs
     bias: bool = False              # biases in linear layers and LayerNorms
-    tie_weights: bool = True        # the output head is the token embedding
     norm: str = 'layernorm'         # layernorm | rmsnorm | stablenorm
     norm_alpha: float = 0.5         # StableNorm's α; 0.5 is RMSNorm
     norm_eps: float = 1e-5          # inside the mean of squares; a paper's ε on ‖x‖² is this times the width
@@ -44,22 +43,23 @@ class GPTConfig:
     ffn: str = 'gelu'               # gelu | gelu_tanh | relu | swiglu
     pos: str = 'learned'            # learned | rope
     rope_theta: float = 10000.0     # RoPE's base wavelength
-    init: str = 'gpt2'              # gpt2 | normal | xavier | stable
+    init: str = 'gpt2'              # gpt2 | normal | xavier | xavier_trunc | stable
     init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings
 
     def __post_init__(self):
         for f in fields(self):
             if type(getattr(self, f.name)) not in ((int, float) if f.type is float else (f.type,)):
                 raise ValueError(f'{f.name}={getattr(self, f.name)!r}: wants {f.type.__name__}')
-        for name, choices in {'norm': NORMS, 'attention': ATTENTIONS, 'ffn': FFNS, 'pos': POSITIONS, 'init': INITS}.items():
-            if getattr(self, name) not in choices:
+        for name, choices in dict(norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS, pool=POOLS).items():
+            if getattr(self, name, None) not in (None, *choices):
                 raise ValueError(f'{name}={getattr(self, name)!r}: choose one of {", ".join(choices)}')
         for f in fields(self):
             low = 0 if f.name in ('n_kv_head', 'd_ff') else 1
             if f.type is int and getattr(self, f.name) < low:
                 raise ValueError(f'{f.name}={getattr(self, f.name)}: wants an integer of at least {low}')
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f'dropout={self.dropout}: wants a probability, 0 <= dropout < 1')
+        for name in ('dropout', 'drop_path'):
+            if not 0 <= getattr(self, name, 0) < 1:
+                raise ValueError(f'{name}={getattr(self, name)}: wants a probability, 0 <= {name} < 1')
         if not 0 <= self.norm_alpha <= 1:
             raise ValueError(f'norm_alpha={self.norm_alpha}: wants 0 <= norm_alpha <= 1')
         for name in ('norm_eps', 'init_gain'):
@@ -81,6 +81,38 @@ class GPTConfig:
     @property
     def head_dim(self):
         return self.n_embd // self.n_head
+
+
+@dataclass
+class GPTConfig(Config):
+    block_size: int = 1024          # longest sequence, in tokens
+    vocab_size: int = 50304         # GPT-2's 50257, padded up to a multiple of 64
+    tie_weights: bool = True        # the output head is the token embedding
+
+    causal, qkv_bias = True, True
+
+
+@dataclass
+class ViTConfig(Config):
+    image_size: int = 224           # height and width of an image, in pixels
+    patch_size: int = 16            # of a patch, which is a token
+    channels: int = 3               # of an image: 1 is grey, 3 are RGB
+    classes: int = 1000             # outputs of the head
+    pool: str = 'cls'               # cls | mean: the head sees a class token, or the mean of the patches
+    qkv_bias: bool = True           # with bias: in W_q, W_k and W_v too
+    drop_path: float = 0.0          # stochastic depth: the last block's branches are dropped so often, the first one's never
+
+    causal = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.image_size % self.patch_size:
+            raise ValueError(f'image_size={self.image_size} is not divisible by patch_size={self.patch_size}: change one of them')
+
+    @property
+    def block_size(self):
+        """Tokens of an image"""
+        return (self.image_size // self.patch_size) ** 2 + (self.pool == 'cls')
 
 
 def at_least_fp32(x):
@@ -193,6 +225,42 @@ POSITIONS = {
 }
 
 
+# ----------------------------------------------------------------------------- patches
+# pool='cls' puts a learned token ahead of the patches, which is all that the head sees of the last block; 'mean' has none.
+
+class ClassToken(nn.Module):
+
+    def __init__(self, config):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(config.n_embd))
+
+    def forward(self, x):
+        return torch.cat((self.weight.to(x.dtype).expand(len(x), 1, -1), x), dim=1)
+
+
+POOLS = {       # what stands ahead of the patches, and (B, T, D) → (B, D)
+    'cls': (ClassToken, lambda x: x[:, 0]),
+    'mean': (lambda config: nn.Identity(), lambda x: x.mean(1)),
+}
+
+
+class PatchEmbedding(nn.Linear):
+    """Images (B, channels, S, S) of 0 to 255 → (B, T, D): W of each patch, row by row, once normalized by the data's mean and
+    standard deviation, which are those of images of 0 to 1 and belong to the weights."""
+
+    def __init__(self, config, mean, std):
+        super().__init__(config.channels * config.patch_size ** 2, config.n_embd, bias=config.bias)
+        self.size = config.patch_size
+        self.cls = POOLS[config.pool][0](config)
+        for name, value in (('mean', mean), ('std', std)):
+            self.register_buffer(name, torch.as_tensor(value, dtype=torch.float32).expand(config.channels).view(-1, 1, 1).clone())
+
+    def forward(self, images):
+        x = ((images / 255 - self.mean) / self.std).to(self.weight.dtype)
+        x = x.unflatten(3, (-1, self.size)).unflatten(2, (-1, self.size))       # (B, channels, rows, P, columns, P)
+        return self.cls(super().forward(x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)))
+
+
 # ----------------------------------------------------------------------------- attention
 
 class KVCache:
@@ -221,21 +289,22 @@ class NoCache:
 
 
 class DotAttention(nn.Module):
-    """Causal softmax(qᵀk / √E) v per head, with grouped keys and values, QKNorm and RoPE where the config says so."""
+    """softmax(qᵀk / √E) v per head, with a causal mask, grouped keys and values, QKNorm and RoPE where the config says so."""
 
     def __init__(self, config):
         super().__init__()
         d, self.head_dim = config.n_embd, config.head_dim
         d_kv = (config.n_kv_head or config.n_head) * self.head_dim
-        self.wq = nn.Linear(d, d, bias=config.bias)
-        self.wk = nn.Linear(d, d_kv, bias=config.bias)
-        self.wv = nn.Linear(d, d_kv, bias=config.bias)
+        qkv_bias = config.bias and config.qkv_bias
+        self.wq = nn.Linear(d, d, bias=qkv_bias)
+        self.wk = nn.Linear(d, d_kv, bias=qkv_bias)
+        self.wv = nn.Linear(d, d_kv, bias=qkv_bias)
         self.wo = nn.Linear(d, d, bias=config.bias)
         self.q_norm = make_qk_norm(config.qk_norm, config)
         self.k_norm = make_qk_norm(config.qk_norm, config)
         self.rotary = POSITIONS[config.pos][1](config)
         self.scale = self.head_dim ** -0.5
-        self.grouped = d_kv != d
+        self.grouped, self.causal = d_kv != d, config.causal
         self.dropout = config.dropout
         self.out_dropout = nn.Dropout(config.dropout)
 
@@ -251,8 +320,8 @@ class DotAttention(nn.Module):
 
     def attend(self, q, k, v):
         """(B, H, T, E), (B, K, S, E), (B, K, S, E) → (B, H, T, E); T = S, or T = 1 with all S tokens in its past."""
-        return F.scaled_dot_product_attention(q, k, v, is_causal=q.size(2) > 1, scale=self.scale, enable_gqa=self.grouped,
-                                              dropout_p=self.dropout if self.training else 0.0)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal and q.size(2) > 1, scale=self.scale,
+                                              enable_gqa=self.grouped, dropout_p=self.dropout if self.training else 0.0)
 
     def forward(self, x, cache=NoCache):
         q, k = self.queries_keys(x, cache.length)
@@ -357,12 +426,23 @@ FFNS = {
 }
 
 
-# ----------------------------------------------------------------------------- the model
+# ----------------------------------------------------------------------------- the blocks
+
+class DropPath(nn.Module):
+    """Stochastic depth (Huang et al. 2016): in training a sample's branch is 0 with probability p, else 1/(1 − p) of itself."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x):
+        return x * F.dropout(x.new_ones(len(x), 1, 1), self.p, self.training)
+
 
 class Block(nn.Module):
     """x ← Post(x + Δt Mid(f(Pre(x)))), for f attention and then FFN; any of the norms may be absent."""
 
-    def __init__(self, config):
+    def __init__(self, config, drop_path=0.0):
         super().__init__()
         self.attn_pre_norm = make_norm(config.attn_pre_norm, config)
         self.attn = ATTENTIONS[config.attention](config)
@@ -372,12 +452,13 @@ class Block(nn.Module):
         self.ffn = FFNS[config.ffn](config)
         self.ffn_mid_norm = make_norm(config.mid_norm, config)
         self.ffn_post_norm = make_norm(config.post_norm, config)
+        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
         self.dt = config.residual_scale
 
     def forward(self, x, cache=NoCache):
-        f = self.attn_mid_norm(self.attn(self.attn_pre_norm(x), cache))
+        f = self.drop_path(self.attn_mid_norm(self.attn(self.attn_pre_norm(x), cache)))
         x = self.attn_post_norm(torch.add(x, f, alpha=self.dt))         # x + Δt f in one pass
-        f = self.ffn_mid_norm(self.ffn(self.ffn_pre_norm(x)))
+        f = self.drop_path(self.ffn_mid_norm(self.ffn(self.ffn_pre_norm(x))))
         return self.ffn_post_norm(torch.add(x, f, alpha=self.dt))
 
 
@@ -385,12 +466,13 @@ INITS = {       # the std of an (n_out, n_in) matrix
     'gpt2': lambda n_out, n_in: 0.02,
     'normal': lambda n_out, n_in: 0.02,
     'xavier': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
+    'xavier_trunc': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
     'stable': lambda n_out, n_in: 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
 }
 
 BLOCK_TYPES = {
-    'emb': r'(wte|wpe)\.weight',
-    'head': r'lm_head\.weight',
+    'emb': r'(wte|wpe|patch\.cls)\.weight|patch\.(weight|bias)',
+    'head': r'lm_head\.weight|head\.(weight|bias)',
     'qk': r'h\.\d+\.attn\.w[qk]\.(weight|bias)',
     'vo': r'h\.\d+\.attn\.w[vo]\.(weight|bias)',
     'ffn': r'h\.\d+\.ffn\.w[123]\.(weight|bias)',
@@ -399,14 +481,47 @@ BLOCK_TYPES = {
 
 
 def block_type(name):
-    """The kind of block that a parameter belongs to, by its name in GPT.named_parameters(): a key of BLOCK_TYPES."""
+    """The kind of block that a parameter belongs to, by its name in named_parameters(): a key of BLOCK_TYPES."""
     for kind, pattern in BLOCK_TYPES.items():
         if re.fullmatch(pattern, name):
             return kind
     raise ValueError(f'{name!r} belongs to no block type: teach BLOCK_TYPES in model.py its name')
 
 
+@torch.no_grad()
+def init_weights(model):
+    """
+    norm gains            1
+    biases                0
+    wte (a tied head), wpe, class token  N(0, 0.02²)
+    every other matrix    N(0, (init_gain · s)²), s on its own shape from INITS; an untied head and the patch embedding too
+    init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
+    init='xavier_trunc'   the same N without what is beyond two of its deviations, and with init_gain · s left
+    """
+    config = model.config
+    residual = (2 * config.n_layer) ** -0.5 if config.init == 'gpt2' else 1.0
+    for name, p in model.named_parameters():
+        if name.endswith('bias'):
+            nn.init.zeros_(p)
+        elif block_type(name) == 'norm':
+            nn.init.ones_(p)
+        elif re.fullmatch(r'(wte|wpe|patch\.cls)\.weight', name):
+            nn.init.normal_(p, std=0.02)
+        else:
+            std = config.init_gain * INITS[config.init](*p.shape)
+            std = std * residual if re.search(r'(wo|w2)\.weight', name) else std
+            truncated_normal_(p, std) if config.init == 'xavier_trunc' else nn.init.normal_(p, std=std)
+
+
+def truncated_normal_(p, std):
+    s = std / 0.8796256610342398                        # which is left of a deviation of 1 between −2 and 2
+    nn.init.trunc_normal_(p, std=s, a=-2 * s, b=2 * s)
+
+
+# ----------------------------------------------------------------------------- the models
+
 OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
+ACTIVATIONS = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}     # Hugging Face's
 
 
 class GPT(nn.Module):
@@ -423,30 +538,7 @@ class GPT(nn.Module):
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight
-        self.init_weights()
-
-    @torch.no_grad()
-    def init_weights(self):
-        """
-        norm gains            1
-        biases                0
-        wte (a tied head), wpe  N(0, 0.02²)
-        every other matrix    N(0, (init_gain · s)²), s on its own shape from INITS; an untied head is one of them
-        init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
-        """
-        config = self.config
-        residual = (2 * config.n_layer) ** -0.5 if config.init == 'gpt2' else 1.0
-        for name, p in self.named_parameters():
-            kind = block_type(name)
-            if name.endswith('bias'):
-                nn.init.zeros_(p)
-            elif kind == 'norm':
-                nn.init.ones_(p)
-            elif kind == 'emb':
-                nn.init.normal_(p, std=0.02)
-            else:
-                std = config.init_gain * INITS[config.init](*p.shape)
-                nn.init.normal_(p, std=std * residual if re.search(r'(wo|w2)\.weight', name) else std)
+        init_weights(self)
 
     def hidden(self, idx, caches=None):
         """(B, T) token ids → (B, T, D) after the final norm. With caches, one a layer, idx continues their tokens."""
@@ -531,15 +623,118 @@ class GPT(nn.Module):
 
     @classmethod
     def from_checkpoint(cls, path, device='cpu'):
-        """The model of a checkpoint of train.py's, on the device, and all that load_checkpoint found there. ValueError where
-        there is none, or a damaged one."""
-        if not os.path.exists(path):
-            raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
-        state = load_checkpoint(path, device)
-        config = {f.name: state['config'][f.name] for f in fields(GPTConfig) if f.name in state['config']}
-        model = cls(GPTConfig(**config)).to(device)
-        load_weights(model, state, path)
+        """As load_run does it; ValueError for a model of images."""
+        model, state = load_run(path, device)
+        if not isinstance(model, cls):
+            raise ValueError(f'{path} is of a model of images, which reads and draws no text')
         return model, state
+
+
+class ViT(nn.Module):
+    """The same blocks on the patches of an image, and without a mask (Dosovitskiy et al. 2021)."""
+
+    def __init__(self, config, mean=0.5, std=0.5):
+        super().__init__()
+        self.config = config
+        self.patch = PatchEmbedding(config, mean, std)
+        self.wpe = POSITIONS[config.pos][0](config)
+        self.input_norm = make_norm(config.input_norm, config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.h = nn.ModuleList(Block(config, config.drop_path * i / max(1, config.n_layer - 1)) for i in range(config.n_layer))
+        self.pool = POOLS[config.pool][1]
+        self.final_norm = make_norm(config.final_norm, config)
+        self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
+        init_weights(self)
+
+    def hidden(self, images):
+        """Images (B, channels, S, S) of 0 to 255 → (B, T, D) behind the last block."""
+        x = self.patch(images)
+        x = self.dropout(self.input_norm(x + self.wpe(torch.arange(x.size(1), device=x.device))))
+        for block in self.h:
+            x = block(x)
+        return x
+
+    def forward(self, images, targets=None):
+        """Images (B, channels, S, S) of 0 to 255, targets classes (B,) or their probabilities (B, classes)
+        → logits (B, classes), and the mean cross-entropy in nats per image, or None without targets."""
+        logits = self.head(self.final_norm(self.pool(self.hidden(images))))
+        return logits, None if targets is None else F.cross_entropy(at_least_fp32(logits), targets)
+
+    def num_params(self):
+        return sum(p.numel() for p in self.parameters())
+
+    def flops_per_image(self):
+        """FLOPs of one image's forward and backward pass: 6N + 12 n_layer D T a token, as for a GPT; the head sees but one."""
+        c, head = self.config, sum(p.numel() for p in self.head.parameters())
+        a_token = self.num_params() - head - sum(p.numel() for p in self.wpe.parameters())
+        return c.block_size * (6 * a_token + 12 * c.n_layer * c.n_embd * c.block_size) + 6 * head
+
+    @classmethod
+    def from_pretrained(cls, path, classes=0, n_head=0, dropout=0.0, drop_path=0.0):
+        """Weights of a ViT in a folder of Hugging Face's or timm's, or in a file with timm's state_dict (.pth, .safetensors).
+
+        Another number of classes than theirs gets a new head. A file does not tell the heads: they are timm's for its width, or
+        n_head. Nor does it tell mean and std, which are then 0.5. ValueError for what cannot be loaded, or has no equal here.
+        """
+        about, file = {}, path
+        try:
+            if os.path.isdir(path):
+                for name in ('preprocessor_config.json', 'config.json'):
+                    if name == 'config.json' or os.path.exists(os.path.join(path, name)):
+                        with open(os.path.join(path, name), encoding='utf-8') as f:
+                            about.update(json.load(f))
+                file = os.path.join(path, 'model.safetensors')
+                file = file if os.path.exists(file) else os.path.join(path, 'pytorch_model.bin')
+            from safetensors.torch import load_file
+            theirs = load_file(file) if file.endswith('.safetensors') else torch.load(file, map_location='cpu', weights_only=True)
+            theirs, state = theirs.get('state_dict', theirs.get('model', theirs)), {}
+            for key, value in theirs.items():
+                for name, ours in VIT_NAMES.items():
+                    key = re.sub(rf'(?<!\w)({name})(?!\w)', ours, key, count=1)
+                keys = [key.replace('wqkv', f'w{letter}') for letter in 'qkv'] if 'wqkv' in key else [key]
+                state.update(zip(keys, value.float().chunk(len(keys))))
+        except Exception as error:                      # of many libraries, each with its own
+            raise ValueError(f'could not load {path!r} as a ViT: {str(error).splitlines()[0]}') from error
+        about.update({**about.get('model_args', {}), **about.get('pretrained_cfg', {})})        # which timm has
+        pool = 'mean' if any(key.startswith('fc_norm') for key in theirs) else 'cls'
+        try:
+            (n_embd, channels, patch_size, _), (_, tokens, _) = state['patch.weight'].shape, state['wpe.weight'].shape
+            model = cls(ViTConfig(
+                image_size=patch_size * math.isqrt(tokens - (pool == 'cls')), patch_size=patch_size, channels=channels,
+                classes=classes or len(state['head.weight']), pool=pool, n_embd=n_embd, d_ff=len(state['h.0.ffn.w1.weight']),
+                n_layer=sum(key.endswith('wq.weight') for key in state), bias=True, qkv_bias='h.0.attn.wq.bias' in state,
+                n_head=about.get('num_heads') or about.get('num_attention_heads') or TIMM_HEADS.get(n_embd) or n_head,
+                ffn=ACTIVATIONS[about.get('hidden_act', 'gelu')], norm_eps=about.get('layer_norm_eps', 1e-6),
+                dropout=dropout, drop_path=drop_path),
+                *(about.get(f'image_{name}', about.get(name, 0.5)) for name in ('mean', 'std')))
+            own = model.state_dict()
+            new_head = ['head.weight', 'head.bias'] if len(state['head.weight']) != model.config.classes else []
+            state.update({key: own[key] for key in ['patch.mean', 'patch.std', *new_head]})
+            model.load_state_dict({key: value.reshape(own[key].shape) for key, value in state.items()})
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise ValueError(f'{path!r} is no ViT that has an equal here, see {" ".join(str(error).split())}') from error
+        return model
+
+
+TIMM_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}        # of its models, by their width
+VIT_NAMES = {       # Hugging Face's and timm's names, of whole parts, in the order in which they are replaced | ours
+    r'(vit\.embeddings\.)?cls_token': 'patch.cls.weight', r'vit\.embeddings\.position_embeddings|pos_embed': 'wpe.weight',
+    r'vit\.embeddings\.patch_embeddings\.projection|patch_embed\.proj': 'patch', r'vit\.encoder\.layer|blocks': 'h',
+    r'attention\.attention\.query': 'attn.wq', r'attention\.attention\.key': 'attn.wk', r'attention\.attention\.value': 'attn.wv',
+    r'attn\.qkv': 'attn.wqkv', r'attention\.output\.dense|attn\.proj': 'attn.wo', r'layernorm_before|norm1': 'attn_pre_norm',
+    r'layernorm_after|norm2': 'ffn_pre_norm', r'intermediate\.dense|mlp\.fc1': 'ffn.w1', r'output\.dense|mlp\.fc2': 'ffn.w2',
+    r'vit\.layernorm|norm|fc_norm': 'final_norm', r'classifier': 'head',
+}
+
+MODELS = {'gpt': (GPT, GPTConfig), 'vit': (ViT, ViTConfig)}
+
+
+def config_of(keys):
+    """GPTConfig or ViTConfig, by the keys of a run: those of train.py, or a checkpoint's, which once had GPTs alone."""
+    if keys.get('model', 'gpt') not in MODELS:
+        raise ValueError(f'model={keys["model"]!r}: choose one of {", ".join(MODELS)}')
+    Config = MODELS[keys.get('model', 'gpt')][1]
+    return Config(**{f.name: keys[f.name] for f in fields(Config) if f.name in keys})
 
 
 def draw(logits, temperature, top_k, top_p):
@@ -572,6 +767,18 @@ def load_checkpoint(path, device='cpu', mmap=False):
     except Exception:                                   # unpickling garbage fails in many ways
         pass
     raise ValueError(f'{path} is damaged, or not a checkpoint of train.py')
+
+
+def load_run(path, device='cpu'):
+    """The model of a checkpoint of train.py's, on the device, and all that load_checkpoint found there. ValueError where there is
+    none, or a damaged one."""
+    if not os.path.exists(path):
+        raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
+    state = load_checkpoint(path, device)
+    Model, _ = MODELS[state['config'].get('model', 'gpt')]
+    model = Model(config_of(state['config'])).to(device)
+    load_weights(model, state, path)
+    return model, state
 
 
 def load_weights(model, state, path):

@@ -46,13 +46,11 @@ def own_part(full, p):
 def load_sharded(model, state, path):
     """The weights of a checkpoint that was read from `path` into a sharded model, whose own may be of device meta; of a mapped
     file it reads this rank's rows alone. ValueError where they are another model's."""
-    wanted, found = dict(model.named_parameters()), state['model']
-    tied = {name: value for name, value in model.state_dict().items() if name not in wanted}
-    if found.keys() != wanted.keys() | tied.keys() or any(found[name].shape != p.shape for name, p in wanted.items()):
+    wanted, found = model.state_dict(keep_vars=True), state['model']
+    if found.keys() != wanted.keys() or any(found[name].shape != value.shape for name, value in wanted.items()):
         raise ValueError(f'{path} is damaged, or not a checkpoint of train.py: its weights do not fit its config')
-    own = {name: nn.Parameter(own_part(found[name], p)) for name, p in wanted.items()}
-    own |= {name: own['wte.weight'] for name in tied}
-    model.load_state_dict(own, assign=True)
+    own = {id(p): nn.Parameter(own_part(found[name], p)) for name, p in wanted.items() if isinstance(p, DTensor)}
+    model.load_state_dict({name: own.get(id(value), found[name]) for name, value in wanted.items()}, assign=True)
 
 
 def own_optimizer_state(state, optimizer):

@@ -93,8 +93,10 @@ def panels(rows, columns, width=4.0, height=3.0, **more):
 
 
 def plot_loss(folders):
-    """Training loss (thin) and validation loss (dots) of runs, and the learning rate below."""
-    figure, ((top,), (bottom,)) = panels(2, 1, 8, 3, sharex=True, height_ratios=(4, 1))
+    """Training loss (thin) and validation loss (dots) of runs, validation accuracy of those on images, and the learning rate."""
+    vision = any('val_top1' in row for folder in folders for row in read_rows(folder, 'log.jsonl'))
+    figure, axes = panels(2 + vision, 1, 8, 3, sharex=True, height_ratios=(4, 2, 1) if vision else (4, 1))
+    top, bottom = axes[0, 0], axes[-1, 0]
     for i, folder in enumerate(folders):
         color, rows = COLORS[i % len(COLORS)], read_rows(folder, 'log.jsonl')
         train = [(row['iter'], row['loss'], row['lr']) for row in rows if 'loss' in row]
@@ -106,10 +108,48 @@ def plot_loss(folders):
         if val:
             best = min(v for _, v in val)
             top.plot(*zip(*val), color=color, marker='o', markersize=4, label=f'{label(folder)}: validation, {best:.3f} at best')
-    top.set_ylabel('loss (nats per token)')
+        right = [(row['iter'], 100 * row['val_top1']) for row in rows if 'val_top1' in row]
+        if right:
+            axes[1, 0].plot(*zip(*right), color=color, marker='o', markersize=4, label=f'{right[-1][1]:.1f}% at the end')
+            axes[1, 0].set_ylabel('validation top-1 (%)')
+            axes[1, 0].legend()
+    top.set_ylabel(f'loss (nats per {"image" if vision else "token"})')
     top.legend()
     bottom.set_ylabel('learning rate')
     bottom.set_xlabel('iteration')
+    return figure
+
+
+def plot_predictions(folders):
+    """Validation images with the classes that best.pt gives them: above the ones that it is most wrong about, in red what is
+    wrong; below some that are evenly spread."""
+    import torch
+
+    from dataset import Images, read_image_meta
+    from model import ViT, ViTConfig, config_of, load_checkpoint, load_weights
+    figure, axes = panels(4 * len(folders), 12, 0.9, 1.1)
+    for folder, rows in zip(folders, axes.reshape(len(folders), 48)):
+        path = os.path.join(folder, 'best.pt')
+        if not os.path.exists(path):
+            raise ValueError(f'there is no {path}: {folder!r} is not the folder of a run that has been evaluated')
+        state = load_checkpoint(path)
+        c = config_of(state['config'])
+        if not isinstance(c, ViTConfig):
+            raise ValueError(f'{path} is of a model of text: predictions are of images')
+        names = read_image_meta(state['config']['dataset'])['names']
+        data, model = Images(state['config']['dataset'], 'val', c.image_size, c.channels, c.classes), ViT(c)
+        load_weights(model, state, path)
+        some = [data.read(numbers) for numbers in data.spread(16, 64)]
+        with torch.no_grad():
+            logits = torch.cat([model.eval()(x)[0] for x, _ in some])
+        x, y = (torch.cat(parts) for parts in zip(*some))
+        loss, guess = torch.nn.functional.cross_entropy(logits, y, reduction='none'), logits.argmax(1)
+        order = [*loss.argsort(descending=True)[:24].tolist(), *torch.linspace(0, len(y) - 1, 24).long().tolist()]
+        for ax, i in zip(rows, order):
+            ax.imshow(x[i].permute(1, 2, 0), cmap='gray')
+            name, true = (names[k] if k < len(names) else str(k) for k in (guess[i].item(), y[i].item()))
+            ax.set_title(name if name == true else f'{name}, not {true}', fontsize=7, color='k' if name == true else 'r')
+            ax.axis('off')
     return figure
 
 
@@ -353,7 +393,8 @@ if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')         # in one line
     parser.add_argument('folders', nargs='+', help='out_dir of each run, or sweep')
-    parser.add_argument('--what', default='loss', choices=PICTURES, help='what to draw; all but loss and sweep need measure.py')
+    parser.add_argument('--what', default='loss', choices=PICTURES,
+                        help='what to draw; all but loss, predictions and sweep need measure.py')
     parser.add_argument('--out', help='the picture; default: WHAT.png in the first folder')
     parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     args = parser.parse_args()

@@ -28,7 +28,7 @@ import torch
 from scipy.stats import ttest_ind
 
 from configurator import at_least, configure, keys_of, known, settle
-from model import GPTConfig
+from model import GPTConfig, ViTConfig, config_of
 
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out-sweep'               # the folder of the runs' folders, sweep.json, table.txt, .md, .csv and sweep.png
@@ -90,7 +90,7 @@ def options(axis, values, defaults):
 def plan(grids, first, more={}):
     """The runs of all grids, which take the axes `more` too: a list of dicts with the name of the folder, the run's place on
     the axes as `labels`, its arguments, which start with `first`, and the config that they amount to."""
-    defaults, _ = keys_of(TRAIN, GPTConfig)
+    defaults, _ = keys_of(TRAIN, GPTConfig, ViTConfig)
     points = []
     for grid in grids:
         if not isinstance(grid, dict):
@@ -112,7 +112,7 @@ def plan(grids, first, more={}):
         labels = {axis: labels[axis] for axis in varies if axis in labels}
         name = re.sub(r'[^\w.,=+-]', '_', ','.join(f'{axis}={label}' for axis, label in labels.items()))
         config = settle(args, defaults)
-        GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
+        config_of(config)                               # or it raises
         if config['init_from'] in ('resume', 'auto'):
             raise ValueError(f'init_from={config["init_from"]}: a sweep starts its runs, and resumes those that were stopped')
         run = dict(name=name, labels=labels, arguments=args, config=config)
@@ -135,7 +135,7 @@ def read_json(path):
 def check_folder(run, folder):
     """ValueError where the folder holds a run with another config."""
     there = read_json(os.path.join(folder, 'config.json'))
-    brought = set() if run['config']['init_from'] == 'scratch' else {f.name for f in fields(GPTConfig)}     # by other weights
+    brought = set() if run['config']['init_from'] == 'scratch' else {f.name for f in fields(config_of(run['config']))}
     for key in there.keys() - {'out_dir', 'debug', 'overwrite'} - brought:
         if there[key] != run['config'].get(key):
             raise ValueError(f'{folder} holds a run with {key}={there[key]}, and not {run["config"].get(key)}: '

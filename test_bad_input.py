@@ -69,7 +69,7 @@ def run_here(script, *arguments, **env):
         for name in list(logging.root.manager.loggerDict):
             for handler in logging.getLogger(name).handlers:
                 if type(handler) is logging.StreamHandler:
-                    handler.setStream(err)              # it took the stderr of the moment at which its library was imported
+                    handler.stream = err                    # it took the stderr of the moment at which its library was imported
         os.environ.update(env)
         sys.argv = [str(script), *arguments]
         try:

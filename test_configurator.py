@@ -2,6 +2,7 @@
 configurator.py on a small script and on train.py, and everything in config/: a key that is misspelt, of the wrong type
 or left out of a fragment would otherwise train another model than the one that was asked for.
 """
+import inspect
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from configurator import at_least, configure
-from model import GPT, GPTConfig
+from model import MODELS, GPTConfig, ViTConfig, config_of
 
 ROOT = Path(__file__).resolve().parent
 SIZES = {'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'd_ff', 'dropout'}
@@ -309,13 +310,14 @@ def stated(text):
 
 
 def test_help_of_train_py(tmp_path):
-    """Every key of train.py and of GPTConfig with its default and the comment that stands behind it"""
+    """Every key of train.py, GPTConfig and ViTConfig with its default and the comment that stands behind it"""
     code, out, err = run(ROOT / 'train.py', '--help')
     assert (code, err) == (0, '') and out.startswith('Trains a GPT')
     train = (ROOT / 'train.py').read_text(encoding='utf-8').split('\nconfig = configure(')[0]
-    model = (ROOT / 'model.py').read_text(encoding='utf-8').split('class GPTConfig')[1].split('def ')[0]
+    model = ''.join(inspect.getsource(Config).split('def ')[0] for Config in (ViTConfig, *GPTConfig.__mro__[:-1]))
     shown = {key: (value, comment) for key, value, comment in re.findall(r'^  --(\w+)=(\S*) *(.*)$', out, re.MULTILINE)}
     wanted = stated(train) | stated(model)
+    del wanted['causal']                                # no field
     assert {f.name for f in fields(GPTConfig)} <= wanted.keys() and 'learning_rate' in wanted
     assert shown.keys() == wanted.keys() | {'debug'}
     for key, (value, comment) in wanted.items():
@@ -329,7 +331,7 @@ def test_help_of_train_py(tmp_path):
 def trains(keys, monkeypatch):
     """trains(*arguments): all the keys of train.py when it is given them, as the repository's own folder."""
     monkeypatch.chdir(ROOT)
-    return lambda *arguments: keys(*arguments, path='train.py', more=[GPTConfig])
+    return lambda *arguments: keys(*arguments, path='train.py', more=[GPTConfig, ViTConfig])
 
 
 def gpt_config(values):
@@ -398,7 +400,9 @@ COUNTS = {'ldnt': 124.4, 'ldnt_large': 774, 'ldnt_xl': 1438, 'gpt2': 124.4, 'gpt
           'ln_124m': 124.4, 'ln_774m': 774, 'ln_1.5b': 1557, 'sharpness_gpt2': 124.4, 'sharpness_gpt2_minipile': 124.0,
           'llama_0.13b': 133.9, 'llama_0.25b': 237.2, 'llama_0.5b': 522.0, 'llama_0.75b': 743.3, 'llama_1.1b': 1174.9,
           'llama_2b': 1682, 'llama_c4_66m': 66.4, 'llama_c4_0.2b': 124.8, 'llama_c4_0.4b': 396.8, 'llama_c4_1b': 1003.8,
-          'quick': 0.838}
+          'quick': 0.838, 'vit_l': 304.3, 'vit_h': 632.0, 'vit_g': 1012.6, 'vit_200': 1419.1, 'vdnt_l': 304.1, 'vdnt_h': 631.6,
+          'stablevit_l': 304.1, 'stablevit_h': 631.6, 'stablevit_g': 1012.0, 'stablevit_200': 1417.4, 'vit_small': 21.38,
+          'stablevit_small': 21.33, 'quick_vision': 0.200}
 VARIANTS = '_adamw _sgd _minipile _adam_mini _lion _wsd'.split()        # of a model that another config has
 
 
@@ -413,7 +417,8 @@ def model_of(name):
 def test_experiment(trains, name):
     """Every experiment parses, makes a model of the papers' size, and says in its header how to run it"""
     with torch.device('meta'):
-        model = GPT(gpt_config(trains(f'config/{name}')))
+        values = trains(f'config/{name}')
+        model = MODELS[values['model']][0](config_of(values))
     assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(COUNTS[model_of(name)], rel=1e-3)
     header = (ROOT / 'config' / name).read_text(encoding='utf-8').split('\n')[:3]
     assert header[0].startswith('# ') and f'train.py config/{name}' in header[1]
@@ -436,6 +441,15 @@ RECIPES = {
     'llama_c4_66m': (1e-3, 5e-5, 0.1, 1000, 10071, 512 * 256, 'c4'),
     'llama_c4_1b': (3e-4, 1.5e-5, 0.1, 1000, 153198, 512 * 256, 'c4'),
 }
+# the same of images, and stochastic depth; an epoch of ImageNet is 1251 iterations
+VISION = {
+    'vit_l_adamw': (1e-3, 1e-8, 0.1, 60 * 1251, 150 * 1251, 1024, 'imagenet', 0.1),
+    'vdnt_h_adamw': (1e-3, 1e-8, 0.1, 60 * 1251, 150 * 1251, 1024, 'imagenet', 0.5),
+    'vdnt_l_sgd': (0.5, 1e-8, 2e-4, 60 * 1251, 150 * 1251, 1024, 'imagenet', 0.1),
+    'vit_h_sgd': (0.1, 1e-8, 1e-3, 60 * 1251, 150 * 1251, 1024, 'imagenet', 0.5),
+    'stablevit_200': (1e-3, 1e-8, 0.1, 0, 150 * 1251, 1024, 'imagenet', 0.5),
+    'stablevit_small': (1e-3, 1e-8, 1e-4, 0, 200 * 98, 512, 'cifar100', 0.0),
+}
 
 
 @pytest.mark.parametrize('name', RECIPES)
@@ -444,6 +458,19 @@ def test_recipe(trains, name):
     tokens = values['batch_size'] * values['gradient_accumulation_steps'] * values['block_size']
     found = [values[key] for key in ('learning_rate', 'min_lr', 'weight_decay', 'warmup_iters', 'max_iters')]
     assert (*found, tokens, values['dataset']) == pytest.approx(RECIPES[name])
+
+
+@pytest.mark.parametrize('name', VISION)
+def test_vision_recipe(trains, name):
+    values = trains(f'config/train_{name}.py')
+    images = values['batch_size'] * values['gradient_accumulation_steps']
+    found = [values[key] for key in ('learning_rate', 'min_lr', 'weight_decay', 'warmup_iters', 'max_iters')]
+    *wanted, data, drop_path = VISION[name]
+    assert [*found, images] == pytest.approx(wanted, rel=5e-3) and (values['dataset'], values['drop_path']) == (data, drop_path)
+    augmentation = [values[key] for key in ('randaugment', 'mixup', 'cutmix', 'label_smoothing', 'grad_clip', 'beta2')]
+    if values['dataset'] == 'imagenet':
+        assert augmentation == [9, 0.8, 1.0, 0.1, 0, 0.99 if values['optimizer'] == 'adamw' else 0.95]
+        assert values['init'] == ('stable' if 'stable' in name else 'xavier_trunc')
 
 
 @pytest.mark.parametrize('fragment, wanted', [

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from configurator import keys_of
-from model import ATTENTIONS, FFNS, INITS, NORMS, POSITIONS, GPTConfig
+from model import ATTENTIONS, FFNS, INITS, NORMS, POSITIONS, GPTConfig, ViTConfig
 from optim import OPTIMIZERS, SCHEDULES
 from test_bad_input import ROOT, TINY, lay_out, put_back, run_here, tree
 
 RUN = dict(dataset='tiny', device='cpu', compile=False, max_iters=4)
-DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig)
+DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig, ViTConfig)
 number = itertools.count()
 
 

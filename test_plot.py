@@ -83,10 +83,10 @@ def shares(histogram):
 # ----------------------------------------------------------------------------- each picture
 
 def test_there_is_a_picture_of_every_measurement():
-    assert set(plot.PICTURES) == {'loss', 'sweep', *MEASUREMENTS}
+    assert set(plot.PICTURES) == {'loss', 'predictions', 'sweep', *MEASUREMENTS}
 
 
-@pytest.mark.parametrize('what', [what for what in plot.PICTURES if what != 'sweep'])
+@pytest.mark.parametrize('what', [what for what in plot.PICTURES if what not in ('predictions', 'sweep')])
 def test_drawing(place, what, tmp_path, capsys):
     """One run, and both: a PNG, which names each run, and whose axes say what they are"""
     for runs in 1, 2:

@@ -22,10 +22,10 @@ import pytest
 import sweep
 from configurator import keys_of, settle
 from dataset import write_tokens
-from model import GPTConfig
+from model import GPTConfig, ViTConfig
 from test_train import ROOT, TINY, rows
 
-DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig)
+DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig, ViTConfig)
 TABLES = {'sweep.json', 'sweep.png', 'table.csv', 'table.md', 'table.txt'}
 KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 200, 'eval_interval': 50, 'lr_decay_iters': 200,
         'gradient_accumulation_steps': 1, 'warmup_iters': 0, 'min_lr': 0.0}

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from dataset import write_tokens
-from model import GPT, GPTConfig, block_type
+from model import GPT, GPTConfig, ViTConfig, block_type
 from test_measure import assert_alike
 
 ROOT = Path(__file__).resolve().parent
@@ -152,7 +152,7 @@ def test_files(whole, place):
     config = json.loads((whole / 'config.json').read_text())
     text = (ROOT / 'train.py').read_text(encoding='utf-8').split('\nconfig = configure(')[0]
     own = {line.split(' = ')[0] for line in text.splitlines() if line.split(' = ')[0].isidentifier()}
-    assert config.keys() == own | {f.name for f in fields(GPTConfig)} | {'debug'}
+    assert config.keys() == own | {f.name for Config in (GPTConfig, ViTConfig) for f in fields(Config)} | {'debug'}
     assert TINY.items() <= config.items() and config['out_dir'] == 'whole' and config['init_from'] == 'scratch'
     info = json.loads((whole / 'run.json').read_text())
     assert info['torch'] == torch.__version__ and info['ranks'] == 1 and info['tokens_per_iter'] == 4 * 4 * 16

@@ -1,5 +1,5 @@
 """
-Trains a GPT, on one process or many:
+Trains a GPT, or with --model=vit a ViT, on one process or many:
 
     python train.py config/train_quick.py config/arch/s1.py --learning_rate=0.1
     torchrun --nproc_per_node=8 train.py config/train_ldnt_sgd.py
@@ -24,18 +24,20 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from augment import Augment
 from configurator import at_least, configure
-from dataset import Tokens
+from dataset import SPLITS, Images, Tokens
 from device import autocast, choose_kernels, pick_device, pick_dtype, vendors_peak
-from model import BLOCK_TYPES, GPT, OPENAI_MODELS, GPTConfig, load_checkpoint, load_weights
+from model import BLOCK_TYPES, GPT, OPENAI_MODELS, GPTConfig, ViT, ViTConfig, config_of, load_checkpoint, load_weights
 from optim import OPTIMIZERS, SCHEDULES, local, lr_at, param_groups
 
-# ----------------------------------------------------------------------------- keys, beside those of GPTConfig
+# ----------------------------------------------------------------------------- keys, beside those of GPTConfig and ViTConfig
 out_dir = 'out'                     # the run's folder: config.json, run.json, log.jsonl, ckpt.pt, best.pt
 eval_interval = 2000                # iterations between evaluations, each followed by a checkpoint
 eval_iters = 200                    # batches of each split that an evaluation reads, the same ones every time
 log_interval = 1                    # iterations between lines of the log
 eval_only = False                   # evaluate once and stop
+model = 'gpt'                       # gpt | vit: of tokens or of images, each with its own keys below
 init_from = 'scratch'               # scratch | resume | auto: either | gpt2, gpt2-medium, gpt2-large, gpt2-xl, a folder
 overwrite = False                   # start in a folder that holds a run, which is then lost
 always_save_checkpoint = True       # write ckpt.pt after every evaluation, not only where the validation loss improved
@@ -44,7 +46,7 @@ wandb_project = 'nanonorm'          # its project
 wandb_run_name = ''                 # empty: the name of out_dir
 dataset = 'openwebtext'             # a folder of data/
 gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
-batch_size = 12                     # windows per micro-batch
+batch_size = 12                     # windows, or images, per micro-batch
 optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini
 learning_rate = 6e-4                # peak
 max_iters = 600000                  # optimizer steps in all
@@ -65,7 +67,13 @@ r_qk = 1.0                          # of W_q and W_k
 r_ffn = 1.0                         # of the FFN
 r_vo = 1.0                          # of W_v and W_o
 blockwise = 'ramp'                  # ramp: warm-up goes on to the type's own peak | jump: r times the base after warm-up
-seed = 1337                         # weights and dropout
+crop_scale = 1.0                    # images: random crops of at least this share, resized; 1: their middle
+flip = 0.0                          # images: how often they are mirrored
+randaugment = 0.0                   # images: RandAugment's magnitude, up to 10; 0: none
+mixup = 0.0                         # images: α of mixup; 0: none
+cutmix = 0.0                        # images: α of cutmix, which takes turns with mixup; 0: none
+label_smoothing = 0.0               # images: the share of a target that all classes share
+seed = 1337                         # weights, dropout and augmentation
 data_seed = 1337                    # order of the training data
 measure_interval = 0                # iterations between the measurements of measure.py that go to measure.jsonl; 0: none
 measure_batches = 4                 # batches that a measurement reads, the same ones every time
@@ -76,7 +84,7 @@ parallel = 'ddp'                    # of torchrun's ranks: ddp | fsdp: which spr
 reshard = True                      # fsdp: gather a block's parameters anew for its backward pass, instead of keeping them
 backend = 'auto'                    # auto | nccl | gloo: of torch.distributed; auto takes nccl on GPUs, gloo elsewhere
 # -----------------------------------------------------------------------------
-config = configure(globals(), GPTConfig)
+config = configure(globals(), GPTConfig, ViTConfig)
 print = functools.partial(print, flush=True)             # a log file shows progress too
 
 for key, choices in {'optimizer': OPTIMIZERS, 'schedule': SCHEDULES, 'blockwise': ('ramp', 'jump'),
@@ -85,7 +93,11 @@ for key, choices in {'optimizer': OPTIMIZERS, 'schedule': SCHEDULES, 'blockwise'
         raise ValueError(f'{key}={config[key]!r}: choose one of {", ".join(choices)}')
 at_least(config, eval_interval=1, eval_iters=1, log_interval=1, gradient_accumulation_steps=1, batch_size=1, max_iters=0,
          warmup_iters=0, lr_decay_iters=0, learning_rate=0, min_lr=0, weight_decay=0, grad_clip=0, diverge_factor=0,
-         measure_interval=0, measure_batches=1, r_emb=0, r_head=0, r_qk=0, r_ffn=0, r_vo=0, seed=0, data_seed=0)
+         measure_interval=0, measure_batches=1, r_emb=0, r_head=0, r_qk=0, r_ffn=0, r_vo=0, mixup=0, cutmix=0,
+         seed=0, data_seed=0)
+for key, low, high in (('crop_scale', 0.01, 1), ('flip', 0, 1), ('randaugment', 0, 10), ('label_smoothing', 0, 1)):
+    if not low <= config[key] <= high:
+        raise ValueError(f'{key}={config[key]}: wants {low} <= {key} <= {high}')
 for key in ('beta1', 'beta2', 'momentum'):
     if not 0 <= config[key] < 1:
         raise ValueError(f'{key}={config[key]}: wants 0 <= {key} < 1')
@@ -93,13 +105,14 @@ if not 0 <= decay_frac <= 1:
     raise ValueError(f'decay_frac={decay_frac}: wants a share of the iterations, 0 <= decay_frac <= 1')
 if min_lr > learning_rate and schedule != 'constant':
     raise ValueError(f'min_lr={min_lr} is above learning_rate={learning_rate}: lower it too, or choose schedule=constant')
-model_config = GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)})
+model_config, vision = config_of(config), model == 'vit'
 pretrained, brought = None, {}
 path = {name: os.path.join(out_dir, name)
         for name in ('config.json', 'run.json', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')}
-if init_from not in ('scratch', 'resume', 'auto', *OPENAI_MODELS) and not os.path.isdir(init_from):
-    raise ValueError(f'init_from={init_from!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or the '
-                     f'folder of a model that export.py or Hugging Face has saved')
+others = "ViT of Hugging Face's or timm's, or a file of timm's" if vision else 'folder of a model of export.py or Hugging Face'
+known = ('scratch', 'resume', 'auto', *(() if vision else OPENAI_MODELS))
+if init_from not in known and not (os.path.exists if vision else os.path.isdir)(init_from):
+    raise ValueError(f'init_from={init_from!r}: choose one of {", ".join(known)}, or a {others}')
 if init_from == 'auto':
     init_from = config['init_from'] = 'resume' if os.path.exists(path['ckpt.pt']) else 'scratch'
     taken = init_from == 'scratch' and os.path.exists(path['best.pt'])          # a run that was killed early may start again
@@ -110,11 +123,13 @@ if taken and not overwrite and not eval_only:
                      f'--overwrite=True')
 config['overwrite'] = False                             # config.json would carry it on
 if init_from not in ('scratch', 'resume'):
-    pretrained = GPT.from_pretrained(init_from, model_config.block_size, model_config.dropout)
+    c = model_config
+    pretrained = (ViT.from_pretrained(init_from, c.classes, c.n_head, c.dropout, c.drop_path) if vision else
+                  GPT.from_pretrained(init_from, c.block_size, c.dropout))
     model_config = pretrained.config
     brought = dict(asdict(model_config).items() - config.items())       # where it differs from the keys, it wins
     config.update(brought)
-if model_config.tie_weights and r_head != 1:
+if not vision and model_config.tie_weights and r_head != 1:
     raise ValueError(f'r_head={r_head}: with tie_weights=True the head is the embedding, set r_emb instead')
 
 # ----------------------------------------------------------------------------- ranks, device, data
@@ -130,21 +145,34 @@ if fsdp:
     if dtype == torch.float16:
         raise ValueError(f'dtype={config["dtype"]}: parallel=fsdp has no scaler of the loss, choose bfloat16 or float32')
     from parallel import load_sharded, own_optimizer_state, shard_model, whole
-data = {split: Tokens(dataset, split, block_size=model_config.block_size, vocab_size=model_config.vocab_size)
-        for split in ('train', 'val')}
-for tokens in data.values():
-    tokens.read(tokens.spread(1, batch_size)[0])        # tokens of another vocabulary show now
+if vision:
+    data = {split: Images(dataset, split, image_size=model_config.image_size, channels=model_config.channels,
+                          classes=model_config.classes) for split in SPLITS}
+    augment = Augment(config, model_config.image_size, model_config.classes)
+    unit, window, metrics = 'images', 1, ('loss', 'top1', 'top5')
+
+    def new_model():
+        return ViT(model_config, data['train'].mean, data['train'].std)
+else:
+    data = {split: Tokens(dataset, split, block_size=model_config.block_size, vocab_size=model_config.vocab_size)
+            for split in SPLITS}
+    unit, window, metrics = 'tokens', model_config.block_size, ('loss',)
+
+    def new_model():
+        return GPT(model_config)
+for windows in data.values():
+    windows.read(windows.spread(1, batch_size)[0])      # tokens of another vocabulary show now
 micro_batches = range(rank * gradient_accumulation_steps // world_size, (rank + 1) * gradient_accumulation_steps // world_size)
-tokens_per_iter = gradient_accumulation_steps * batch_size * model_config.block_size
+per_iter = gradient_accumulation_steps * batch_size * window
 
 checkpoint = None
 if init_from == 'resume':
     if not os.path.exists(path['ckpt.pt']):
         raise ValueError(f'there is no {path["ckpt.pt"]} to resume from: check out_dir, or start with --init_from=scratch')
     checkpoint = load_checkpoint(path['ckpt.pt'], mmap=fsdp)
-    fixed = ['optimizer', *(f.name for f in fields(GPTConfig) if f.name != 'dropout')]
-    differ = [f'{key} ({checkpoint["config"].get(key)} there, {config[key]} here)' for key in fixed
-              if checkpoint['config'].get(key) != config[key]]
+    fixed = ['model', 'optimizer', *(f.name for f in fields(model_config) if f.name not in ('dropout', 'drop_path'))]
+    there = {'model': 'gpt', **checkpoint['config']}    # which had no such key once
+    differ = [f'{key} ({there.get(key)} there, {config[key]} here)' for key in fixed if there.get(key) != config[key]]
     if differ:
         raise ValueError(f'{path["ckpt.pt"]} cannot be resumed with another architecture or optimizer: {", ".join(differ)}')
     if checkpoint['iter'] > max_iters:
@@ -167,7 +195,7 @@ if distributed:
 choose_kernels(device, model_config.block_size)
 torch.manual_seed(seed)
 with torch.device('meta' if fsdp and checkpoint else 'cpu'):
-    model = pretrained or GPT(model_config)
+    model = pretrained or new_model()
 if fsdp:
     for block in model.h if compile else ():
         block.compile()
@@ -203,23 +231,39 @@ def to_device(x, y):
     return x.pin_memory().to(device, non_blocking=True), y.pin_memory().to(device, non_blocking=True)
 
 
+def score_tokens(x, y):
+    """(1,): the loss of a batch, and its weight in the mean, in which all batches are alike"""
+    return model(x, y)[1][None], 1
+
+
+def score_images(x, y):
+    """(3,): loss, top-1 and top-5 accuracy of a batch, and its weight in the mean, its images"""
+    logits, loss = model(x, y)
+    right = logits.topk(min(5, logits.size(1))).indices == y[:, None]
+    return torch.stack((loss, right[:, 0].float().mean(), right.any(1).float().mean())), len(y)
+
+
 @torch.no_grad()
-def estimate_loss():
-    """The mean loss of each split over its evaluation windows, which the ranks share."""
+def evaluate():
+    """{'train_loss': …, 'val_loss': …}: the mean of each metric over a split's evaluation windows, which the ranks share."""
     model.eval()
-    losses = {}
-    for split, tokens in data.items():
-        batches = tokens.spread(eval_iters, batch_size)
-        total = torch.zeros((), device=device)
+    means = {}
+    for split, windows in data.items():
+        batches = windows.spread(eval_iters, batch_size)
+        total = torch.zeros(len(metrics) + 1, device=device)
         for i in range(rank, -(-len(batches) // world_size) * world_size, world_size):     # under fsdp they compute together
-            x, y = to_device(*tokens.read(batches[i % len(batches)]))
+            x, y = to_device(*windows.read(batches[i % len(batches)]))
             with autocast(device, dtype):
-                total += model(x, y)[1] * (i < len(batches))
+                scores, weight = (score_images if vision else score_tokens)(x, y)
+            weight *= i < len(batches)
+            total[:-1] += weight * scores
+            total[-1] += weight
         if distributed:
             dist.all_reduce(total)
-        losses[split] = total.item() / len(batches)
+        *sums, weights = total.tolist()
+        means.update({f'{split}_{name}': value / weights for name, value in zip(metrics, sums)})
     model.train()
-    return losses
+    return means
 
 
 def diverged(at, what):
@@ -250,7 +294,7 @@ def whole_model():
         return raw_model
     weights = whole(raw_model.state_dict(), keep=master)
     if master:
-        copy = GPT(model_config).to(device)
+        copy = new_model().to(device)
         copy.load_state_dict(weights)
         return copy
 
@@ -374,14 +418,15 @@ if master and not eval_only:
                machine=torch.cuda.get_device_name(device) if device.type == 'cuda' else f'{os.cpu_count()} CPU cores',
                platform=platform.platform(), python=platform.python_version(), torch=torch.__version__, numpy=np.__version__,
                commit=git('rev-parse', 'HEAD'), changed=git('status', '--porcelain', '--untracked-files=no').splitlines(),
-               parameters=raw_model.num_params(), tokens_per_iter=tokens_per_iter)
+               parameters=raw_model.num_params(), **{f'{unit}_per_iter': per_iter})
     write_whole(path['run.json'], lambda f: f.write(json.dumps(run, indent=1).encode()))
     if wandb_log:
         import wandb
         wandb.init(project=wandb_project, name=wandb_run_name or os.path.basename(os.path.normpath(out_dir)),
                    config={**config, **run}, dir=out_dir)
     print(f'{raw_model.num_params():,} parameters on {world_size} × {run["machine"]}, {str(dtype)[6:]}; '
-          f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch; in {out_dir}')
+          f'{per_iter:,} {unit} an iteration, {data["train"].windows:,} {"images" if vision else "windows"} an epoch; '
+          f'in {out_dir}')
     if brought:
         print(f'{init_from} brings its own {", ".join(f"{key}={value}" for key, value in sorted(brought.items()))}')
     print(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"decay":>8}')
@@ -393,6 +438,7 @@ if master and not eval_only:
 never = 2 ** 62
 first_bad = torch.full((), never, device=device)        # the first iteration that was not finite, kept on the device
 peak = world_size * (vendors_peak(device) or 0)         # FLOP/s; MFU is the share of it that the model's own FLOPs take
+flops = raw_model.flops_per_image() if vision else raw_model.flops_per_token()
 began = time.perf_counter()
 lap, lap_iters = began, 0                               # since the last line of the log
 blocks = {}                                             # block type → its parameters
@@ -405,17 +451,18 @@ for it in range(start, max_iters + 1):
     if it % eval_interval == 0 or it == max_iters or eval_only:
         stop_if_diverged()
         t = time.perf_counter()
-        losses = estimate_loss()
+        means = evaluate()
+        val_loss = means['val_loss']
         if master:
-            print(f'iter {it}: train loss {losses["train"]:.4f}, val loss {losses["val"]:.4f}')
-        stop_if_diverged(*losses.values())
+            print(f'iter {it}:', ', '.join(f'{name.replace("_", " ")} {value:.4f}' for name, value in means.items()))
+        stop_if_diverged(*means.values())
         if eval_only:
             break
         if master:
-            log(iter=it, train_loss=losses['train'], val_loss=losses['val'])
-        again = it == start and losses['val'] == best_val_loss  # a kill may have come before best.pt was there
-        improved = it > 0 and (again or losses['val'] < best_val_loss)
-        best_val_loss = losses['val'] if improved else best_val_loss
+            log(iter=it, **means)
+        again = it == start and val_loss == best_val_loss       # a kill may have come before best.pt was there
+        improved = it > 0 and (again or val_loss < best_val_loss)
+        best_val_loss = val_loss if improved else best_val_loss
         if high_since is None and (improved or always_save_checkpoint and it > start):
             save(it, best=improved)
         lap += time.perf_counter() - t
@@ -442,6 +489,7 @@ for it in range(start, max_iters + 1):
         number = it * gradient_accumulation_steps + j
         x, y = to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
         torch.manual_seed(hash((seed, number)))         # dropout too is a function of the seed and the micro-batch alone
+        x, y = augment(x, y) if vision else (x, y)
         if ddp:
             train_model.require_backward_grad_sync = j == micro_batches[-1]
         with autocast(device, dtype):
@@ -478,13 +526,13 @@ for it in range(start, max_iters + 1):
             diverged(it, f'the loss has been above {diverge_factor} times its first value, {first_loss:.4f}, for 100 iterations')
         if master:
             now = time.perf_counter()
-            speed = lap_iters * tokens_per_iter / (now - lap)
+            speed = lap_iters * per_iter / (now - lap)
             pace = (now - began) / (it - start) if it > start else now - lap
-            mfu = {'mfu': round(speed * raw_model.flops_per_token() / peak, 4)} if peak else {}
-            log(iter=it, loss=loss_sum.item(), lr=lr, grad_norm=grad_norm.item(), tokens_per_s=round(speed), **mfu)
+            mfu = {'mfu': round(speed * flops / peak, 4)} if peak else {}
+            log(iter=it, loss=loss_sum.item(), lr=lr, grad_norm=grad_norm.item(), **{f'{unit}_per_s': round(speed)}, **mfu)
             left = clock(pace * (max_iters - it - 1))
             shown = f', MFU {mfu["mfu"]:.1%}' if mfu else ''
-            print(f'iter {it}: loss {loss_sum.item():.4f}, lr {lr:.2e}, {speed:,.0f} tokens/s{shown}, {left} left')
+            print(f'iter {it}: loss {loss_sum.item():.4f}, lr {lr:.2e}, {speed:,.0f} {unit}/s{shown}, {left} left')
             lap, lap_iters = time.perf_counter(), 0
 
     stop = stop_signal                                  # a copy: the next signal may come while the ranks agree

@@ -1,0 +1,19 @@
+# What ViT-small and StableViT-small on CIFAR-100 share (Stable-Transformer, appendix O): 200 epochs of 512 images an iteration,
+# rate and decay. Patches of 4 × 4, crops, flips and no warm-up are ours.
+model = 'vit'
+dataset = 'cifar100'
+image_size, patch_size, channels, classes = 32, 4, 3, 100
+n_layer, n_head, n_embd = 12, 6, 384
+pool = 'cls'
+batch_size = 512
+gradient_accumulation_steps = 1
+include('config/base/vit_adamw.py')
+weight_decay = 1e-4
+max_iters = 200 * 50000 // 512
+warmup_iters = 0
+grad_clip = 0.0
+crop_scale = 0.5
+flip = 0.5
+eval_interval = 5 * 50000 // 512
+eval_iters = 20                         # all 10,000 images
+log_interval = 10

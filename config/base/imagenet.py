@@ -1,0 +1,20 @@
+# What the papers' runs on ImageNet share (DNT, table 4; Stable-Transformer, table 3): 150 epochs of 1024 images an iteration
+model = 'vit'
+dataset = 'imagenet'
+image_size, patch_size, channels, classes = 224, 16, 3, 1000
+pool = 'cls'
+qkv_bias = True
+batch_size = 128
+gradient_accumulation_steps = 8         # 1024 images an iteration, for 1, 2, 4 or 8 GPUs
+max_iters = 150 * 1281167 // 1024
+warmup_iters = 0
+grad_clip = 0.0
+crop_scale = 0.08
+flip = 0.5
+randaugment = 9.0
+mixup = 0.8
+cutmix = 1.0
+label_smoothing = 0.1
+eval_interval = 5 * 1281167 // 1024
+eval_iters = 400                        # all 50,000 images
+log_interval = 10

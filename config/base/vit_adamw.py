@@ -1,0 +1,6 @@
+# AdamW as the vision runs of both papers have it
+include('config/optim/adamw.py')
+beta1, beta2 = 0.9, 0.99
+learning_rate = 1e-3
+min_lr = 1e-8
+weight_decay = 0.1

@@ -1,0 +1,14 @@
+# V-DNT-H (632M) on ImageNet by momentum SGDW (DNT, tables 1, 3 and 4)
+#     torchrun --nproc_per_node=8 train.py config/train_vdnt_h_sgd.py
+# The paper's accuracy: 81.2.
+out_dir = 'out-vdnt-h-sgd'
+include('config/base/imagenet.py')
+include('config/arch/s5.py')
+init = 'xavier_trunc'
+include('config/optim/sgdw.py')
+learning_rate = 0.1
+min_lr = 1e-8
+weight_decay = 1e-3
+n_layer, n_head, n_embd, patch_size = 32, 16, 1280, 14
+drop_path = 0.5
+warmup_iters = 60 * 1281167 // 1024     # 60 epochs

@@ -1,0 +1,51 @@
+"""
+CIFAR-100-C, CIFAR-100's test images corrupted (Hendrycks and Dietterich 2019), to evaluate what was trained on data/cifar100.
+Download CIFAR-100-C.tar from https://zenodo.org/records/3555552, unpack it, and
+
+    python data/cifar100c/prepare.py --files=CIFAR-100-C
+    python train.py out-vit-small/config.json --init_from=resume --eval_only=True --dataset=cifar100c --eval_iters=100000
+
+Validation is all corruptions in all five strengths, training, which nothing trains on, is the test images as they were: the
+two accuracies are those of CIFAR-100 and of CIFAR-100-C.
+"""
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurator import configure  # noqa: E402
+from dataset import Images, read_image_meta, write_images  # noqa: E402
+
+files = ''                          # the unpacked folder: labels.npy, and a .npy of 50,000 images for each corruption
+corruptions = ('gaussian_noise,shot_noise,impulse_noise,defocus_blur,glass_blur,motion_blur,zoom_blur,snow,frost,fog,'
+               'brightness,contrast,elastic_transform,pixelate,jpeg_compression')       # with commas between them
+
+
+def load(name):
+    path = os.path.join(files, f'{name}.npy')
+    try:
+        return np.load(path, mmap_mode='r', allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f'{path} is no array of CIFAR-100-C: {error}') from error
+
+
+def corrupted():
+    labels = load('labels')
+    for name in corruptions.split(','):
+        images = load(name)
+        if len(images) != len(labels) or images.shape[1:] != (32, 32, 3):
+            raise ValueError(f'{name}.npy has images of shape {images.shape}, and there are {len(labels)} labels')
+        for first in range(0, len(images), 10000):
+            yield images[first:first + 10000].transpose(0, 3, 1, 2), labels[first:first + 10000]
+
+
+if __name__ == '__main__':
+    configure(globals())
+    if not files:
+        raise ValueError('files is empty: name the unpacked folder, as in --files=CIFAR-100-C')
+    meta = read_image_meta('cifar100')
+    clean = Images('cifar100', 'val', meta['image_size'], meta['channels'], meta['classes'])
+    write_images(Path(__file__).parent, {'train': [(clean.images, clean.labels)], 'val': corrupted()}, meta['classes'],
+                 meta['names'])

@@ -1,0 +1,30 @@
+"""
+scikit-learn's 1797 handwritten digits of 8 × 8 grey pixels: real images that need no download.
+
+    python data/digits/prepare.py
+
+Every fifth image of each digit is for validation.
+"""
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurator import configure  # noqa: E402
+from dataset import write_images  # noqa: E402
+
+
+def prepare(images, labels, folder):
+    images = np.round(images[:, None] * (255 / 16)).astype(np.uint8)        # their grey runs from 0 to 16
+    val = np.zeros(len(images), bool)
+    for digit in range(10):
+        val[np.flatnonzero(labels == digit)[4::5]] = True
+    write_images(folder, {'train': [(images[~val], labels[~val])], 'val': [(images[val], labels[val])]}, classes=10)
+
+
+if __name__ == '__main__':
+    configure(globals())
+    from sklearn.datasets import load_digits
+    digits = load_digits()
+    prepare(digits.images, digits.target, Path(__file__).parent)

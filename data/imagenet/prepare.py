@@ -1,0 +1,29 @@
+"""
+ImageNet-1k, 1.28 million training and 50,000 validation images, resized once to 3 × 256 × 256: 250 GB.
+
+    python data/imagenet/prepare.py --source=/data/imagenet         # a folder with train/ and val/, a folder a class in each
+    python data/imagenet/prepare.py                                 # from the Hugging Face Hub, once you have accepted its terms
+
+Any other folder of images will do: --folder=data/flowers. Stopped, the same command goes on.
+"""
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurator import at_least, configure  # noqa: E402
+from images import FolderImages, HubImages, write_resized  # noqa: E402
+
+source = 'ILSVRC/imagenet-1k'       # a data set on the Hub with columns image and label, or a folder with train/ and val/
+size = 256                          # height and width; training cuts image_size from it
+folder = ''                         # where the images go; empty: data/imagenet
+processes = 0                       # that resize; 0: one a core
+
+if __name__ == '__main__':
+    at_least(configure(globals()), size=1, processes=0)
+    if os.path.isdir(os.path.join(source, 'train')):
+        train = FolderImages(os.path.join(source, 'train'))
+        val = FolderImages(os.path.join(source, 'val'), train.names)
+    else:
+        train, val = HubImages(source, 'train'), HubImages(source, 'validation')
+    write_resized(Path(folder) if folder else Path(__file__).parent, {'train': train, 'val': val}, size, processes)
