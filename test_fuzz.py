@@ -101,7 +101,7 @@ def check_valid(config):
     shutil.rmtree(half)
 
 
-@few(max_examples=12)
+@few(max_examples=4)
 @given(config=valid())
 def test_valid_configurations(config):
     check_valid(config)

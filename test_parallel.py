@@ -68,6 +68,7 @@ def test_adam_mini(place, alone):  # noqa: F811
     on(place, alone, 'adam_mini', 2)
 
 
+@pytest.mark.long
 def test_sharded_ranks_go_on_from_one(place, alone):  # noqa: F811
     from_to(place, alone('adam_mini'), 1, 2)
 
@@ -110,6 +111,7 @@ def test_measurements_and_without_reshard(place, alone):  # noqa: F811
         assert a['hidden'][-1] == pytest.approx(b['hidden'][-1], rel=1e-3) if isinstance(a['hidden'], list) else a['hidden']
 
 
+@pytest.mark.long
 def test_bf16(place, alone):  # noqa: F811
     """A block's weights are rounded, those outside of blocks, the residual stream and what is stored are not"""
     whole = alone('adamw', dtype='bfloat16', norm='rmsnorm')

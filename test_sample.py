@@ -196,15 +196,18 @@ def gib(out):
     return {line[:24].strip(): float(line[24:].split()[0]) for line in out.splitlines()[1:]}
 
 
-@pytest.mark.parametrize('optimizer, state', [('adamw', 8), ('sgdw', 4), ('lion', 4), ('adam_mini', 4)])
-def test_bench_computes_memory(run, optimizer, state):
-    """4 bytes a parameter and a gradient; activations grow with the batch; nothing is allocated: this model has 7 GiB of each"""
+def test_bench_computes_memory(run):
+    """4 bytes a parameter and a gradient, and the optimizer's state; activations grow with the batch, and shards divide the rest;
+    nothing is allocated: this model has 7 GiB of each"""
     keys = ['--memory=True', '--n_layer=40', '--n_embd=2048', '--n_head=16', '--vocab_size=256', '--block_size=64',
-            '--device=cpu', f'--optimizer={optimizer}', '--dtype=float32']
-    small, large = (gib(call(run, 'bench.py', *keys, f'--batch_size={n}')) for n in (1, 3))
+            '--device=cpu', '--dtype=float32']
+    small = gib(call(run, 'bench.py', *keys, '--optimizer=adam_mini', '--batch_size=1'))
+    large = gib(call(run, 'bench.py', *keys, '--optimizer=adamw', '--batch_size=3', '--parallel=fsdp', '--gpus=4'))
     count = 40 * (12 * 2048 ** 2 + 2 * 2048) + (256 + 64 + 1) * 2048
     assert small['parameters'] == small['gradients'] == pytest.approx(4 * count / 2 ** 30, abs=1e-3)
-    assert small[f'state of {optimizer}'] == pytest.approx(state * count / 2 ** 30, rel=0.01)
+    assert small['state of adam_mini'] == pytest.approx(4 * count / 2 ** 30, rel=0.01) and small['gathered blocks'] == 0
+    assert large['state of adamw'] == pytest.approx(8 / 4 * count / 2 ** 30, rel=0.01)
+    assert large['parameters'] == pytest.approx(small['parameters'] / 4, abs=1e-3) and large['gathered blocks'] > 0
     assert large['activations'] == pytest.approx(3 * small['activations'], rel=0.02)
     assert small['in all'] == pytest.approx(sum(small.values()) - small['in all'], abs=0.01)
 

@@ -253,6 +253,7 @@ def test_sigterm_saves_and_resumes(place):
     assert json.loads((run / 'config.json').read_text())['init_from'] == 'scratch', 'config.json repeats the whole run'
 
 
+@pytest.mark.long
 def test_ranks_stop_together(place):
     """A signal to one rank stops all after the same step, with a checkpoint; a rank that went on would wait forever"""
     out, _ = train(place, *flags(**TINY, out_dir='ranks-stopped'), ranks=2, through=(INTERRUPTED, 9), code=1)  # torchrun's
@@ -272,6 +273,7 @@ def test_resuming_on_other_ranks(whole, place, ranks):
         assert ours == pytest.approx(theirs, rel=1e-5), ours['iter']
 
 
+@pytest.mark.long
 def test_the_best_is_kept_when_a_run_resumes_where_an_evaluation_is_due(place):
     """The evaluation at iteration 10 comes after the resumption, and is the last to improve: lr is 0 from there"""
     keys = flags(**{**TINY, 'max_iters': 11, 'eval_interval': 10, 'lr_decay_iters': 10, 'min_lr': 0.0})
@@ -296,7 +298,7 @@ HUNDREDTHS = {
 }
 
 
-@pytest.mark.parametrize('optimizer, blockwise', [('lion', 'ramp'), ('adam_mini', 'jump')])
+@pytest.mark.parametrize('optimizer, blockwise', [pytest.param('lion', 'ramp', marks=pytest.mark.long), ('adam_mini', 'jump')])
 def test_blockwise_rates_and_their_resumption(place, optimizer, blockwise):
     """The last rates of each type, in the checkpoint, are those of the closed form, of a resumed run as well, which is
     one that was never stopped, bit for bit"""
@@ -367,6 +369,7 @@ def test_divergence_keeps_the_last_good_checkpoint(whole, place):
     assert all(torch.equal(after['model'][name], before['model'][name]) for name in before['model'])
 
 
+@pytest.mark.long
 def test_a_loss_that_stays_high(place):
     """diverge_factor: 100 iterations in which the loss was above that share of the first, and the norms of the weights then"""
     keys = {**TINY, 'learning_rate': 0.0, 'min_lr': 0.0, 'max_iters': 150, 'eval_interval': 50, 'log_interval': 10}
@@ -530,6 +533,7 @@ def test_kills_at_random(whole, place):
     assert rows(place / 'random') == rows(whole)
 
 
+@pytest.mark.long
 def test_a_rank_is_lost(place):
     """The others say so in one line; under torchrun's restarts the run goes on by itself from the last checkpoint"""
     keys = flags(**TINY, init_from='auto')
@@ -540,6 +544,7 @@ def test_a_rank_is_lost(place):
     assert rows(place / 'restarted') == rows(place / 'unlost')
 
 
+@pytest.mark.long
 def test_a_full_disk(whole, place):
     """What cannot be written leaves what was there, no half file, and one line; here files may not pass 20 kB"""
     shutil.copytree(whole, place / 'full')
@@ -560,6 +565,7 @@ def test_a_machine_without_git(place):
     assert json.loads((place / 'gitless' / 'run.json').read_text())['commit'] == ''
 
 
+@pytest.mark.long
 def test_wandb_offline(place):
     """Every row goes to Weights & Biases too, and the run's numbers are what they are without it"""
     pytest.importorskip('wandb')
@@ -608,6 +614,7 @@ def test_dnt_trains_where_the_standard_transformer_does_not(place):
 
 # ----------------------------------------------------------------------------- pretrained weights
 
+@pytest.mark.long
 def test_pretrained(place):
     """Its evaluations at the start are Hugging Face's own, over the same windows; config.json holds the architecture that
     the weights brought, repeats the run, and resumes it"""
@@ -651,6 +658,7 @@ def measured(run):
     return [json.loads(line) for line in (run / 'measure.jsonl').read_text(encoding='utf-8').splitlines()]
 
 
+@pytest.mark.long
 def test_measuring_changes_nothing(place):
     """Not a bit of a run with dropout, here one that is stopped and resumed; measure.jsonl then has its rows once; and those of
     two ranks are the same, but for where a power iteration starts and a count of a bin"""
