@@ -7,7 +7,9 @@ A run's checkpoint to the format of Hugging Face, and back:
 """
 import base64
 import json
+import math
 import os
+import re
 import shutil
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -17,7 +19,7 @@ import torch
 
 from configurator import at_least, configure, keys_of
 from dataset import read_meta
-from model import GPT, OPENAI_MODELS, GPTConfig
+from model import GPT, OPENAI_MODELS, GPTConfig, ViTConfig
 from optim import OPTIMIZERS, param_groups
 from text import load_tokenizer
 
@@ -214,6 +216,58 @@ def read_safetensors(name, found):
     except (SafetensorError, RuntimeError, KeyError) as error:
         raise ValueError(f'{path} is damaged, or does not fit its config.json') from error
     return config, weights
+
+
+TIMM_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}        # of its models, by their width
+VIT_NAMES = {       # Hugging Face's and timm's names, of whole parts, in the order in which they are replaced | ours
+    r'(vit\.embeddings\.)?cls_token': 'patch.cls.weight', r'vit\.embeddings\.position_embeddings|pos_embed': 'wpe.weight',
+    r'vit\.embeddings\.patch_embeddings\.projection|patch_embed\.proj': 'patch', r'vit\.encoder\.layer|blocks': 'h',
+    r'attention\.attention\.query': 'attn.wq', r'attention\.attention\.key': 'attn.wk', r'attention\.attention\.value': 'attn.wv',
+    r'attn\.qkv': 'attn.wqkv', r'attention\.output\.dense|attn\.proj': 'attn.wo', r'layernorm_before|norm1': 'attn_pre_norm',
+    r'layernorm_after|norm2': 'ffn_pre_norm', r'intermediate\.dense|mlp\.fc1': 'ffn.w1', r'output\.dense|mlp\.fc2': 'ffn.w2',
+    r'vit\.layernorm|norm|fc_norm': 'final_norm', r'classifier': 'head',
+}
+
+
+def read_vit(path, n_head=0):
+    """A ViT in a folder of Hugging Face's or timm's, or a file with timm's state_dict → ViTConfig, the mean and the standard
+    deviation of its images, weights by our names. A file does not tell the heads: they are timm's for its width, or n_head; nor
+    mean and std, which are then 0.5. ValueError for what cannot be loaded, or has no equal here."""
+    about, file = {}, path
+    try:
+        if os.path.isdir(path):
+            for name in ('preprocessor_config.json', 'config.json'):
+                if name == 'config.json' or os.path.exists(os.path.join(path, name)):
+                    with open(os.path.join(path, name), encoding='utf-8') as f:
+                        about.update(json.load(f))
+            file = os.path.join(path, 'model.safetensors')
+            file = file if os.path.exists(file) else os.path.join(path, 'pytorch_model.bin')
+        from safetensors.torch import load_file
+        theirs = load_file(file) if file.endswith('.safetensors') else torch.load(file, map_location='cpu', weights_only=True)
+        theirs, weights = theirs.get('state_dict', theirs.get('model', theirs)), {}
+        for key, value in theirs.items():
+            for name, ours in VIT_NAMES.items():
+                key = re.sub(rf'(?<!\w)({name})(?!\w)', ours, key, count=1)
+            keys = [key.replace('wqkv', f'w{letter}') for letter in 'qkv'] if 'wqkv' in key else [key]
+            weights.update(zip(keys, value.float().chunk(len(keys))))
+    except Exception as error:                          # of many libraries, each with its own
+        raise ValueError(f'could not load {path!r} as a ViT: {" ".join(str(error).split())[:300]}') from error
+    about.update({**about.get('model_args', {}), **about.get('pretrained_cfg', {})})        # which timm has
+    pool = 'mean' if any(key.startswith('fc_norm') for key in theirs) else 'cls'
+    try:
+        (n_embd, channels, patch_size, _), (_, tokens, _) = weights['patch.weight'].shape, weights['wpe.weight'].shape
+        config = ViTConfig(
+            image_size=patch_size * math.isqrt(tokens - (pool == 'cls')), patch_size=patch_size, channels=channels,
+            classes=len(weights['head.weight']), pool=pool, n_embd=n_embd, d_ff=len(weights['h.0.ffn.w1.weight']),
+            n_layer=sum(key.endswith('wq.weight') for key in weights), bias=True, qkv_bias='h.0.attn.wq.bias' in weights,
+            n_head=about.get('num_heads') or about.get('num_attention_heads') or TIMM_HEADS.get(n_embd) or n_head,
+            ffn=ACTIVATIONS[about.get('hidden_act', 'gelu')], norm_eps=about.get('layer_norm_eps', 1e-6))
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f'{path!r} is no ViT that has an equal here, see {" ".join(str(error).split())}') from error
+    weights |= {'patch.weight': weights['patch.weight'].flatten(1), 'wpe.weight': weights['wpe.weight'][0]}
+    if 'patch.cls.weight' in weights:
+        weights['patch.cls.weight'] = weights['patch.cls.weight'].flatten()
+    return config, *(about.get(f'image_{name}', about.get(name, 0.5)) for name in ('mean', 'std')), weights
 
 
 # ----------------------------------------------------------------------------- writing

@@ -5,7 +5,6 @@ where the norms stand, which norm, how the residual step is scaled, the attentio
 Every field is resolved when a module is built; every `forward` then reads as the paper's equation.
 Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E = D / H.
 """
-import json
 import math
 import os
 import re
@@ -520,7 +519,6 @@ def truncated_normal_(p, std):
 # ----------------------------------------------------------------------------- the models
 
 OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
-ACTIVATIONS = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}     # Hugging Face's
 
 
 class GPT(nn.Module):
@@ -675,55 +673,22 @@ class ViT(nn.Module):
         Another number of classes than theirs gets a new head. A file does not tell the heads: they are timm's for its width, or
         n_head. Nor does it tell mean and std, which are then 0.5. ValueError for what cannot be loaded, or has no equal here.
         """
-        about, file = {}, path
+        from export import read_vit
+        config, mean, std, weights = read_vit(path, n_head)
+        config.dropout, config.drop_path = dropout, drop_path
+        if classes not in (0, config.classes):
+            config.classes = classes
+            weights = {name: value for name, value in weights.items() if not name.startswith('head.')}
+        model = cls(config, mean, std)
         try:
-            if os.path.isdir(path):
-                for name in ('preprocessor_config.json', 'config.json'):
-                    if name == 'config.json' or os.path.exists(os.path.join(path, name)):
-                        with open(os.path.join(path, name), encoding='utf-8') as f:
-                            about.update(json.load(f))
-                file = os.path.join(path, 'model.safetensors')
-                file = file if os.path.exists(file) else os.path.join(path, 'pytorch_model.bin')
-            from safetensors.torch import load_file
-            theirs = load_file(file) if file.endswith('.safetensors') else torch.load(file, map_location='cpu', weights_only=True)
-            theirs, state = theirs.get('state_dict', theirs.get('model', theirs)), {}
-            for key, value in theirs.items():
-                for name, ours in VIT_NAMES.items():
-                    key = re.sub(rf'(?<!\w)({name})(?!\w)', ours, key, count=1)
-                keys = [key.replace('wqkv', f'w{letter}') for letter in 'qkv'] if 'wqkv' in key else [key]
-                state.update(zip(keys, value.float().chunk(len(keys))))
-        except Exception as error:                      # of many libraries, each with its own
-            raise ValueError(f'could not load {path!r} as a ViT: {str(error).splitlines()[0]}') from error
-        about.update({**about.get('model_args', {}), **about.get('pretrained_cfg', {})})        # which timm has
-        pool = 'mean' if any(key.startswith('fc_norm') for key in theirs) else 'cls'
-        try:
-            (n_embd, channels, patch_size, _), (_, tokens, _) = state['patch.weight'].shape, state['wpe.weight'].shape
-            model = cls(ViTConfig(
-                image_size=patch_size * math.isqrt(tokens - (pool == 'cls')), patch_size=patch_size, channels=channels,
-                classes=classes or len(state['head.weight']), pool=pool, n_embd=n_embd, d_ff=len(state['h.0.ffn.w1.weight']),
-                n_layer=sum(key.endswith('wq.weight') for key in state), bias=True, qkv_bias='h.0.attn.wq.bias' in state,
-                n_head=about.get('num_heads') or about.get('num_attention_heads') or TIMM_HEADS.get(n_embd) or n_head,
-                ffn=ACTIVATIONS[about.get('hidden_act', 'gelu')], norm_eps=about.get('layer_norm_eps', 1e-6),
-                dropout=dropout, drop_path=drop_path),
-                *(about.get(f'image_{name}', about.get(name, 0.5)) for name in ('mean', 'std')))
-            own = model.state_dict()
-            new_head = ['head.weight', 'head.bias'] if len(state['head.weight']) != model.config.classes else []
-            state.update({key: own[key] for key in ['patch.mean', 'patch.std', *new_head]})
-            model.load_state_dict({key: value.reshape(own[key].shape) for key, value in state.items()})
-        except (KeyError, ValueError, TypeError, RuntimeError) as error:
-            raise ValueError(f'{path!r} is no ViT that has an equal here, see {" ".join(str(error).split())}') from error
+            missing, unexpected = model.load_state_dict(weights, strict=False)
+        except RuntimeError as error:                   # of another shape
+            raise ValueError(f'{path!r} is no ViT that has an equal here: {" ".join(str(error).split())}') from error
+        wrong = unexpected + [name for name in missing if not name.startswith(('head.', 'patch.mean', 'patch.std'))]
+        if wrong:
+            raise ValueError(f'{path!r} is no ViT that has an equal here, see {wrong[0]!r}')
         return model
 
-
-TIMM_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}        # of its models, by their width
-VIT_NAMES = {       # Hugging Face's and timm's names, of whole parts, in the order in which they are replaced | ours
-    r'(vit\.embeddings\.)?cls_token': 'patch.cls.weight', r'vit\.embeddings\.position_embeddings|pos_embed': 'wpe.weight',
-    r'vit\.embeddings\.patch_embeddings\.projection|patch_embed\.proj': 'patch', r'vit\.encoder\.layer|blocks': 'h',
-    r'attention\.attention\.query': 'attn.wq', r'attention\.attention\.key': 'attn.wk', r'attention\.attention\.value': 'attn.wv',
-    r'attn\.qkv': 'attn.wqkv', r'attention\.output\.dense|attn\.proj': 'attn.wo', r'layernorm_before|norm1': 'attn_pre_norm',
-    r'layernorm_after|norm2': 'ffn_pre_norm', r'intermediate\.dense|mlp\.fc1': 'ffn.w1', r'output\.dense|mlp\.fc2': 'ffn.w2',
-    r'vit\.layernorm|norm|fc_norm': 'final_norm', r'classifier': 'head',
-}
 
 MODELS = {'gpt': (GPT, GPTConfig), 'vit': (ViT, ViTConfig)}
 
