@@ -656,8 +656,11 @@ ALONE = ('misspelt key', 'sample: checkpoint: malicious pickle', 'bench: optimiz
          'text: vocabulary from the network')
 
 
+LONG = ('evaluate: task from the network',)
+
+
 def params(cases):
-    return [pytest.param(case, id=case.name) for case in cases]
+    return [pytest.param(case, id=case.name, marks=[pytest.mark.long] * (case.name in LONG)) for case in cases]
 
 
 def refused(run, case):

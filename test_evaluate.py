@@ -97,6 +97,7 @@ def test_loss(folder, name, stride):
     assert errors['bits per byte'] == pytest.approx(error / math.log(2), abs=1e-6)
 
 
+@pytest.mark.long
 def test_two_ranks(folder):
     evaluate(folder, '--out_dir=short', '--what=loss,rouge', '--samples=5', '--batch_size=3')
     alone = last_scores(folder / 'short')

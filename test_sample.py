@@ -129,6 +129,7 @@ def test_the_seed_decides_what_is_drawn(run):
     assert call(run, 'sample.py', *args, '--seed=1') != first
 
 
+@pytest.mark.long
 def test_greedy_samples_are_alike(run):
     for narrow in ('--temperature=0', '--top_k=1', '--top_p=1e-6'):
         samples = call(run, 'sample.py', '--out_dir=out-tiny', '--num_samples=2', '--max_new_tokens=30', narrow)

@@ -462,6 +462,7 @@ class Documents(list):
 
 
 if __name__ == '__main__':
+    signal.signal(signal.SIGINT, signal.default_int_handler)        # which a process in the background may ignore
     text.write_text('data/mine', {'train': Documents(), 'val': ['text']}, 'bytes', 2)
 '''
 

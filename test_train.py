@@ -298,7 +298,8 @@ HUNDREDTHS = {
 }
 
 
-@pytest.mark.parametrize('optimizer, blockwise', [pytest.param('lion', 'ramp', marks=pytest.mark.long), ('adam_mini', 'jump')])
+@pytest.mark.long
+@pytest.mark.parametrize('optimizer, blockwise', [('lion', 'ramp'), ('adam_mini', 'jump')])
 def test_blockwise_rates_and_their_resumption(place, optimizer, blockwise):
     """The last rates of each type, in the checkpoint, are those of the closed form, of a resumed run as well, which is
     one that was never stopped, bit for bit"""
@@ -490,6 +491,7 @@ def test_a_run_is_overwritten_only_when_asked(whole, place, monkeypatch):
     assert json.loads((run / 'config.json').read_text())['overwrite'] is False
 
 
+@pytest.mark.long
 def test_auto_resumes_what_is_there(whole, place):
     """init_from=auto: the same command starts the run, goes on after a stop, and does nothing to one that is done"""
     keys = flags(**TINY, out_dir='auto', init_from='auto')
@@ -645,6 +647,7 @@ def test_pretrained(place):
     assert {**checkpoint(place / 'tuned-half')['config'], 'out_dir': 'tuned'} == config
 
 
+@pytest.mark.long
 def test_pretrained_that_cannot_be_reached(place):
     """One line, and no folder of a run"""
     out, err = train(place, *flags(**{**TINY, 'init_from': 'gpt2'}, out_dir='wrong'), code=1, HF_HUB_OFFLINE='1', HF_HOME='empty')
@@ -691,6 +694,7 @@ def test_measuring_changes_nothing(place):
     assert measured(run)[-1]['sharpness']['ffn']['log10_mean'] != measured(run)[0]['sharpness']['ffn']['log10_mean']
 
 
+@pytest.mark.long
 def test_divergence_while_measuring(place):
     """The weights are no numbers before the log, which comes every ten iterations, notices it"""
     keys = {**TINY, 'optimizer': 'sgdw', 'learning_rate': 1e6, 'grad_clip': 0.0, 'warmup_iters': 0, 'eval_interval': 50,
