@@ -4,6 +4,7 @@
 # The paper also trains for 60 and for 300 epochs: --max_iters=75068, --max_iters=375341
 out_dir = 'out-stablevit-200'
 include('config/base/imagenet.py')
+batch_size, gradient_accumulation_steps, eval_iters = 16, 64, 3200       # as 80 GB hold it
 include('config/arch/stable.py')
 norm_alpha = 0.25                       # its value for vision
 include('config/base/vit_adamw.py')

@@ -3,6 +3,7 @@
 # The paper's accuracy: 81.2.
 out_dir = 'out-vdnt-h-sgd'
 include('config/base/imagenet.py')
+batch_size, gradient_accumulation_steps, eval_iters = 64, 16, 800       # as 80 GB hold it
 include('config/arch/s5.py')
 init = 'xavier_trunc'
 include('config/optim/sgdw.py')

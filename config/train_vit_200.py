@@ -3,6 +3,7 @@
 # In the paper it crashes so, and its loss spikes with 60 epochs of warm-up: --warmup_iters=75068
 out_dir = 'out-vit-200'
 include('config/base/imagenet.py')
+batch_size, gradient_accumulation_steps, eval_iters = 16, 64, 3200       # as 80 GB hold it
 include('config/arch/pre.py')
 bias = True                             # as in timm
 norm_eps = 1e-6

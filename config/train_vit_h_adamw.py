@@ -3,6 +3,7 @@
 # The paper's accuracy: 80.8.
 out_dir = 'out-vit-h-adamw'
 include('config/base/imagenet.py')
+batch_size, gradient_accumulation_steps, eval_iters = 64, 16, 800       # as 80 GB hold it
 include('config/arch/pre.py')
 bias = True                             # as in timm
 norm_eps = 1e-6
