@@ -1,6 +1,6 @@
 # A small V-DNT on scikit-learn's digits of 8 × 8 pixels, by momentum SGDW: what `make quickstart-vision` runs
 #     python train.py config/train_quick_vision.py
-# Two CPU cores: half a minute; validation accuracy 98.6%, which is 350 of 355 images
+# Two CPU cores: half a minute; validation accuracy 98.9%, which is 351 of 355 images
 out_dir = 'out-quick-vision'
 model = 'vit'
 dataset = 'digits'
