@@ -54,10 +54,8 @@ for name in names:
 numbers = [int(text) if text.isdecimal() else 0 for text in scale.split(',')] if scale else []
 if 0 in numbers:
     raise ValueError(f'scale={scale}: wants numbers of GPUs with commas between them, as in --scale=1,8,32')
-device = pick_device(config['device'])
-
-
 config_of(config)                       # or it raises
+device = pick_device(config['device'])
 unit = 'images' if config['model'] == 'vit' else 'tokens'
 
 
@@ -67,7 +65,7 @@ def make(config):
 
 
 def batch(model, device):
-    """Inputs and targets of a micro-batch, of zeros on device meta."""
+    """Inputs and targets of a micro-batch, at random."""
     c, count = model.config, config['batch_size']
     if unit == 'images':
         return (255 * torch.rand(count, c.channels, c.image_size, c.image_size, device=device),
@@ -187,7 +185,7 @@ def iteration(config):
 
 
 def peak_memory():
-    """Bytes: of the GPU's tensors, or of this process."""
+    """Bytes: of the GPU's tensors since the last reset, or of this process."""
     if device.type == 'cuda':
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -200,6 +198,9 @@ def bench_iterations():
     vendor = vendors_peak(device)
     print(f'{device}: ' + ', '.join(f'{peak / 1e12:.2f} TFLOP/s in {dtype}' for dtype, peak in peaks.items()) +
           ' by square products' + (f', {vendor / 1e12:.0f} in bfloat16 by its vendor' if vendor else ''))
+    before = 0 if device.type == 'cuda' else peak_memory()
+    if device.type == 'cuda':
+        torch.cuda.reset_peak_memory_stats()            # of what the products took
     calls, tokens, flops = {}, {}, {}
     for label, of_variant in variants().items():
         calls[label], tokens[label], flops[label], count = iteration(of_variant)
@@ -217,7 +218,7 @@ def bench_iterations():
         speed = flops[label] / median
         print(f'{label:{width}}{1000 * median:9.1f}{spread(times[label]):>20}{median / base:14.3f}{tokens[label] / median:11,.0f}'
               f'{speed / 1e12:9.2f}{speed / peaks["bfloat16"]:13.1%}' + (f'{speed / vendor:7.1%}' if vendor else ''))
-    print(f'peak memory {peak_memory() / 2 ** 30:.2f} GiB' + (' of all variants' if len(calls) > 1 else ''))
+    print(f'peak memory {(peak_memory() - before) / 2 ** 30:.2f} GiB' + (' of all variants' if len(calls) > 1 else ''))
 
 
 def trace(call):

@@ -158,6 +158,9 @@ else:
             for split in SPLITS}
     unit, window, metrics = 'tokens', model_config.block_size, ('loss',)
 
+    def augment(x, y):
+        return x, y
+
     def new_model():
         return GPT(model_config)
 for windows in data.values():
@@ -243,6 +246,9 @@ def score_images(x, y):
     return torch.stack((loss, right[:, 0].float().mean(), right.any(1).float().mean())), len(y)
 
 
+score = score_images if vision else score_tokens
+
+
 @torch.no_grad()
 def evaluate():
     """{'train_loss': …, 'val_loss': …}: the mean of each metric over a split's evaluation windows, which the ranks share."""
@@ -254,7 +260,7 @@ def evaluate():
         for i in range(rank, -(-len(batches) // world_size) * world_size, world_size):     # under fsdp they compute together
             x, y = to_device(*windows.read(batches[i % len(batches)]))
             with autocast(device, dtype):
-                scores, weight = (score_images if vision else score_tokens)(x, y)
+                scores, weight = score(x, y)
             weight *= i < len(batches)
             total[:-1] += weight * scores
             total[-1] += weight
@@ -489,7 +495,7 @@ for it in range(start, max_iters + 1):
         number = it * gradient_accumulation_steps + j
         x, y = to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
         torch.manual_seed(hash((seed, number)))         # dropout too is a function of the seed and the micro-batch alone
-        x, y = augment(x, y) if vision else (x, y)
+        x, y = augment(x, y)
         if ddp:
             train_model.require_backward_grad_sync = j == micro_batches[-1]
         with autocast(device, dtype):
