@@ -83,6 +83,7 @@ def build(config, name):
     """The model of a config, and the optimizer of this name for it."""
     torch.manual_seed(config['seed'])
     model = make(config).to(device)
+    choose_kernels(device, model)
     return model, OPTIMIZERS[name](param_groups(model, config['weight_decay']), config)
 
 
@@ -119,7 +120,6 @@ def bytes_of(tensors):
 
 def bench_optimizers():
     """The median step of each, with the same gradients. Bytes are of the state, per parameter."""
-    choose_kernels(device, config_of(config).block_size)
     calls, state = {}, {}
     for name in names:
         model, optimizer = build(config, name)
@@ -168,7 +168,6 @@ def variants():
 def iteration(config):
     """The iteration of a variant as a function, its tokens, its FLOPs and its parameters."""
     dtype = pick_dtype(config['dtype'], device)
-    choose_kernels(device, config_of(config).block_size)
     raw_model, optimizer = build(config, config['optimizer'])
     model = torch.compile(raw_model) if config['compile'] else raw_model
     x, y = batch(raw_model, device)

@@ -1,7 +1,11 @@
-"""What device='auto' and dtype='auto' mean on the machine at hand."""
+"""What device='auto' and dtype='auto' mean on the machine at hand, and which kernels are fast there."""
+import ctypes
+import sys
 from contextlib import nullcontext
 
 import torch
+
+from model import L2Attention
 
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
 
@@ -31,11 +35,19 @@ def pick_dtype(name, device):
     return torch.bfloat16 if capabilities.get('amx_bf16') or capabilities.get('avx512_bf16') else torch.float32
 
 
-def choose_kernels(device, block_size):
-    """For training: TF32 where a product is in fp32; on a CPU plain products for the attention of up to 128 tokens."""
+def choose_kernels(device, model):
+    """What trains fastest: TF32 where a product is in fp32, and on a CPU plain products for the attention over up to 512 tokens,
+    because its fused kernel is slow backward, and freed memory that stays with the process."""
     torch.set_float32_matmul_precision('high')
-    if device.type == 'cpu' and block_size <= 128:
-        torch.backends.cuda.enable_flash_sdp(False)     # also the CPU's, whose backward only pays for longer sequences
+    if device.type != 'cpu':
+        return
+    for block in model.h:
+        if not isinstance(block.attn, L2Attention):     # whose logits would lose their precision to bf16
+            block.attn.fused = model.config.block_size > 512
+    if sys.platform == 'linux':
+        mallopt = getattr(ctypes.CDLL(None), 'mallopt', lambda *_: None)        # musl has none
+        mallopt(-3, 2 ** 25)            # M_MMAP_THRESHOLD: activations of up to 32 MB are not pages of their own, which
+        mallopt(-1, 2 ** 31 - 1)        # M_TRIM_THRESHOLD: the system would take back and fill with zeros, each iteration
 
 
 def autocast(device, dtype):

@@ -289,6 +289,7 @@ class NoCache:
 
 class DotAttention(nn.Module):
     """softmax(qᵀk / √E) v per head, with a causal mask, grouped keys and values, QKNorm and RoPE where the config says so."""
+    fused = True            # by PyTorch's own kernel; device.py has plain products where they train faster
 
     def __init__(self, config):
         super().__init__()
@@ -319,8 +320,17 @@ class DotAttention(nn.Module):
 
     def attend(self, q, k, v):
         """(B, H, T, E), (B, K, S, E), (B, K, S, E) → (B, H, T, E); T = S, or T = 1 with all S tokens in its past."""
-        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal and q.size(2) > 1, scale=self.scale,
-                                              enable_gqa=self.grouped, dropout_p=self.dropout if self.training else 0.0)
+        causal = self.causal and q.size(2) > 1
+        if self.fused:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=self.scale, enable_gqa=self.grouped,
+                                                  dropout_p=self.dropout if self.training else 0.0)
+        if self.grouped:
+            k, v = (x.repeat_interleave(q.size(1) // k.size(1), dim=1) for x in (k, v))
+        q, k = q.to(v.dtype), k.to(v.dtype)             # a rotation and a norm may have left them in fp32
+        mask = q.new_full((q.size(2), k.size(2)), float('-inf')).triu(1) if causal else q.new_zeros(())
+        logits = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=self.scale)
+        weights = F.dropout(logits.softmax(-1), self.dropout, self.training)
+        return (weights @ v.flatten(0, 1)).unflatten(0, q.shape[:2])
 
     def forward(self, x, cache=NoCache):
         q, k = self.queries_keys(x, cache.length)

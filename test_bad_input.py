@@ -43,7 +43,7 @@ def put_back():
     """Has the process be afterwards as it was, whatever a script does to it."""
     argv, path, hook, cwd, environ = sys.argv, sys.path[:], sys.excepthook, os.getcwd(), os.environ.copy()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    drawn, precision, flash = torch.get_rng_state(), torch.get_float32_matmul_precision(), torch.backends.cuda.flash_sdp_enabled()
+    drawn, precision = torch.get_rng_state(), torch.get_float32_matmul_precision()
     try:
         yield
     finally:
@@ -55,7 +55,6 @@ def put_back():
             signal.signal(number, handler)
         torch.set_rng_state(drawn)
         torch.set_float32_matmul_precision(precision)
-        torch.backends.cuda.enable_flash_sdp(flash)
 
 
 def run_here(script, *arguments, **env):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from device import choose_kernels
 from model import GPT, GPTConfig, RMSNorm, StableNorm, block_type
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
@@ -53,7 +54,7 @@ def covering(pairs, rng):
 
 
 COVERING = covering(PAIRS, random.Random(0))
-CONFIGS = COVERING + [random_config(random.Random(seed), {}) for seed in range(300)]
+CONFIGS = COVERING + [random_config(random.Random(seed), {}) for seed in range(200)]
 
 
 @torch.no_grad()
@@ -63,6 +64,13 @@ def build(**config):
     model = GPT(GPTConfig(**SIZES | dict(n_layer=2) | config)).double()
     for p in model.parameters():
         p.add_(0.3 * torch.randn_like(p))
+    return model
+
+
+def with_kernel(model, fused):
+    """The model, its attention by PyTorch's kernel or by plain products."""
+    for block in model.h:
+        block.attn.fused = fused
     return model
 
 
@@ -163,10 +171,11 @@ def test_every_field_and_every_pair_of_values_is_tried():
         assert any(pair.items() <= config.items() for config in COVERING), pair
 
 
+@pytest.mark.parametrize('fused', [True, False])
 @pytest.mark.parametrize('config', CONFIGS)
-def test_logits_loss_and_gradients_equal_the_reference(config):
+def test_logits_loss_and_gradients_equal_the_reference(config, fused):
     # In float64 even a misplaced ε shows; what is left is the fp32 of RoPE's tables.
-    model, idx, targets = build(**config), tokens(2, 7), tokens(2, 9)[:, 2:].clone()
+    model, idx, targets = with_kernel(build(**config), fused), tokens(2, 7), tokens(2, 9)[:, 2:].clone()
     targets[1, 3:] = -1                                                 # not a target
     w = {name: p.detach().clone().requires_grad_() for name, p in model.state_dict().items()}
     expected = reference(model.config, w, idx)
@@ -403,6 +412,14 @@ def test_l2_attention_keeps_its_precision_when_compiled():
     y = torch.compile(attn.attend)(q, k, v)
     distance = (q.double()[..., :, None, :] - k.double()[..., None, :, :]).square().sum(-1)
     assert (y - causal_softmax(-distance / math.sqrt(16)) @ v.double()).abs().max() < 2 ** -8 * v.abs().max()
+
+
+@pytest.mark.parametrize('attention', CHOICES['attention'])
+@pytest.mark.parametrize('block_size', [512, 513])
+def test_plain_products_are_for_short_sequences_and_not_for_l2(attention, block_size):
+    model = build(attention=attention, block_size=block_size)
+    choose_kernels(torch.device('cpu'), model)
+    assert model.h[1].attn.fused == (block_size == 513 or attention.startswith('l2'))
 
 
 # ----------------------------------------------------------------------------- the papers' propositions
@@ -668,10 +685,11 @@ def test_generation_draws_from_the_distribution_it_names(how):
 
 # ----------------------------------------------------------------------------- dropout, autocast
 
-@pytest.mark.parametrize('ffn', ['gelu', 'swiglu'])
+@pytest.mark.parametrize('ffn, fused', [('gelu', True), ('swiglu', False)])
 @torch.no_grad()
-def test_dropout_acts_in_training_only(ffn):
+def test_dropout_acts_in_training_only(ffn, fused):
     model, without, idx, states = build(ffn=ffn, dropout=0.5), build(ffn=ffn, dropout=0.0), tokens(2, 8), []
+    with_kernel(model, fused)
     close(model.eval()(idx)[0], without(idx)[0], 1e-12)
     b, x = model.h[0], model.wte(idx)
     b.register_forward_pre_hook(lambda module, args: states.append(args[0]))
@@ -683,12 +701,13 @@ def test_dropout_acts_in_training_only(ffn):
     assert not torch.allclose(y[kept], 2 * quiet[kept])                 # the attention map is dropped from as well
 
 
+@pytest.mark.parametrize('fused', [True, False])
 @pytest.mark.parametrize('config', [
     dict(), DNT, LLAMA | dict(n_kv_head=2), dict(mid_norm=True, post_norm=True, attention='l2', bias=True),
     dict(norm='stablenorm', attention='stable', norm_alpha=0.475, pos='rope', mid_norm=True),
     dict(attention='l2_tied', qk_norm=True, pos='rope')])
-def test_bf16_autocast_keeps_norms_and_loss_in_fp32(config):
-    model, idx, targets, dtypes = build(**config).float(), tokens(16, 8), tokens(16, 9)[:, 1:], {}
+def test_bf16_autocast_keeps_norms_and_loss_in_fp32(config, fused):
+    model, idx, targets, dtypes = with_kernel(build(**config).float(), fused), tokens(16, 8), tokens(16, 9)[:, 1:], {}
     expected = model(idx, targets)[1]
     for name, module in model.named_modules():
         if name.endswith('_norm') and list(module.parameters()):

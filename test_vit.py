@@ -13,7 +13,7 @@ import torch
 import measure as m
 import test_model
 from model import DropPath, ViT, ViTConfig, block_type
-from test_model import close, randomize, reference_blocks
+from test_model import close, randomize, reference_blocks, with_kernel
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
@@ -66,9 +66,10 @@ def test_every_field_is_tried():
     assert all(any(config[axis] == value for config in CONFIGS) for axis, values in AXES.items() for value in values)
 
 
+@pytest.mark.parametrize('fused', [True, False])
 @pytest.mark.parametrize('config', CONFIGS)
-def test_logits_loss_and_gradients_equal_the_reference(config):
-    model = build(**config)
+def test_logits_loss_and_gradients_equal_the_reference(config, fused):
+    model = with_kernel(build(**config), fused)
     x, targets = images(model.config), torch.tensor([4, 0, 2])
     assert model.patch(x).size(1) == model.config.block_size
     w = {name: p.detach().clone().requires_grad_() for name, p in model.state_dict().items()}

@@ -195,10 +195,10 @@ if distributed:
         raise ValueError(f'the ranks see checkpoints of iterations {starts}: out_dir={out_dir} must lie on a disk that all see')
 
 # ----------------------------------------------------------------------------- model and optimizer
-choose_kernels(device, model_config.block_size)
 torch.manual_seed(seed)
 with torch.device('meta' if fsdp and checkpoint else 'cpu'):
     model = pretrained or new_model()
+choose_kernels(device, model)
 if fsdp:
     for block in model.h if compile else ():
         block.compile()
