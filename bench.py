@@ -1,9 +1,11 @@
 """
-What an iteration of training costs on this machine, without data or evaluation, in time and in memory:
+What an iteration of training costs on this machine, without data or evaluation, in time and in memory, and what data and samples do:
 
     python bench.py config/train_quick.py
     python bench.py config/train_ldnt_sgd.py --archs=pre,s1,s5 --dtypes=float32,bfloat16 --compiles=True,False      # side by side
     python bench.py config/train_ldnt_sgd.py --optimizers=adamw,sgdw,lion,adam_mini     # their steps alone, and their state
+    python bench.py config/train_quick.py --loader=10000            # batches of the data, beside an iteration
+    python bench.py config/train_quick.py --block_size=512 --sampling=500       # tokens, with and without the cache
     python bench.py config/train_ldnt_xl_sgd.py --memory=True --parallel=fsdp --gpus=8  # of each GPU, computed and not run
     python bench.py config/train_ldnt_xl_sgd.py --scale=1,8,16,32                       # speed and traffic of so many, computed
 
@@ -20,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
 from configurator import at_least, configure, settle
+from dataset import Images, Tokens
 from device import autocast, choose_kernels, pick_device, pick_dtype, vendors_peak
 from model import MODELS, GPTConfig, ViTConfig, config_of
 from optim import OPTIMIZERS, param_groups
@@ -32,6 +35,8 @@ dtypes = ''                         # some values of dtype
 compiles = ''                       # some values of compile
 optimizers = ''                     # some optimizers: their steps, side by side, instead of an iteration
 profile = ''                        # a file for the trace of three iterations, for chrome://tracing or ui.perfetto.dev
+loader = 0                          # read so many batches of the data, and time them
+sampling = 0                        # draw so many tokens, with the cache and without it
 memory = False                      # say what a GPU needs, and run nothing
 gpus = 1                            # for memory: over which parallel=fsdp spreads it
 scale = ''                          # some numbers of GPUs: say how fast they would be, and run nothing
@@ -43,7 +48,7 @@ node = 8                            # for scale: GPUs in a node
 # -----------------------------------------------------------------------------
 HERE = os.path.dirname(os.path.abspath(__file__))
 config = configure(globals(), GPTConfig, ViTConfig, os.path.join(HERE, 'train.py'))
-at_least(config, bench_iters=1, bench_warmup=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0, gpus=1, node=1)
+at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0, gpus=1, node=1)
 for key in ('gpu_peak', 'gpu_mfu', 'link', 'network'):
     if not config[key] > 0:
         raise ValueError(f'{key}={config[key]}: wants a positive number')
@@ -55,6 +60,8 @@ numbers = [int(text) if text.isdecimal() else 0 for text in scale.split(',')] if
 if 0 in numbers:
     raise ValueError(f'scale={scale}: wants numbers of GPUs with commas between them, as in --scale=1,8,32')
 config_of(config)                       # or it raises
+if sampling and config['model'] == 'vit':
+    raise ValueError('sampling: a model=vit draws no text, choose model=gpt')
 device = pick_device(config['device'])
 unit = 'images' if config['model'] == 'vit' else 'tokens'
 
@@ -233,6 +240,65 @@ def trace(call):
     print(f'wrote {profile}')
 
 
+# ----------------------------------------------------------------------------- data and samples
+
+def bench_loader():
+    """The median batch, of as many tokens or images as an iteration's, and what this process has come to hold since the first ones."""
+    call, count, _, _ = iteration(config)
+    step = statistics.median(in_turns({'': call}, config['bench_iters'])[''])
+    c = config_of(config)
+    if unit == 'images':
+        data = Images(config['dataset'], 'train', c.image_size, c.channels, c.classes)
+    else:
+        data = Tokens(config['dataset'], 'train', c.block_size, c.vocab_size)
+    times, size = [], config['batch_size']
+    for i in range(config['loader']):
+        began = time.perf_counter()
+        data.shuffled(i * size, size, config['data_seed'])
+        times.append(time.perf_counter() - began)
+        held = held if i > 100 else own_memory()        # before that, the first pages of everything
+    median = statistics.median(times)
+    print(f'{data.path}, {os.path.getsize(data.path) / 2 ** 30:.2f} GiB: {1000 * median:.3f} ms a batch of {count:,} {unit} '
+          f'({spread(times)}), {median / step:.2%} of an iteration of {1000 * step:.1f} ms; '
+          f'memory {(own_memory() - held) / 2 ** 20:+.1f} MiB over {len(times):,} batches')
+
+
+def own_memory():
+    """Bytes that this process holds, without the files that it maps; elsewhere than on Linux the most it ever held."""
+    if not os.path.exists('/proc/self/status'):
+        return peak_memory()
+    with open('/proc/self/status', encoding='ascii') as f:
+        return 1024 * next(int(line.split()[1]) for line in f if line.startswith('RssAnon'))
+
+
+@torch.no_grad()
+def bench_sampling():
+    """Greedy tokens that continue one token, of 1 sample and of 8: with keys and values kept, and by a pass over all so far."""
+    model, dtype = make(config).to(device).eval(), pick_dtype(config['dtype'], device)
+    new = config['sampling']
+
+    def anew(idx):
+        for _ in range(new):
+            x = model.hidden(idx[:, -model.config.block_size:])[:, -1:]
+            idx = torch.cat((idx, model.lm_head(x).argmax(-1)), dim=1)
+        return idx
+
+    ways = {'with the cache': lambda idx: model.generate(idx, new, temperature=0), 'without': anew}
+    print(f'{model.num_params():,} parameters on {device}, {str(dtype)[6:]}, {new} tokens at block_size {model.config.block_size}')
+    for samples in (1, 8):
+        idx = torch.arange(samples, device=device)[:, None]
+        drawn, took = {}, {}
+        for way, draw in ways.items():
+            def call(way=way, draw=draw):
+                with autocast(device, dtype):
+                    drawn[way] = draw(idx)
+            took[way] = statistics.median(timed(call) for _ in range(3))
+        same = (drawn['with the cache'] == drawn['without']).double().mean().item()
+        speeds = ', '.join(f'{way} {samples * new / t:,.0f} tokens/s' for way, t in took.items())
+        print(f'{samples} sample{"s" * (samples > 1)}: {speeds}, {took["without"] / took["with the cache"]:.1f} times as fast; '
+              f'{same:.1%} of the tokens are the same')
+
+
 # ----------------------------------------------------------------------------- memory
 
 def tell_memory():
@@ -287,7 +353,11 @@ def tell_scale():
         print(row)
 
 
-if memory:
+if sampling:
+    bench_sampling()
+elif loader:
+    bench_loader()
+elif memory:
     tell_memory()
 elif scale:
     tell_scale()

@@ -369,12 +369,12 @@ def plot_sweep(folders):
             ax.minorticks_off()
             ax.set_xlabel('learning rate')
             if labels:
-                beside = dict(loc='upper left', bbox_to_anchor=(1.01, 1)) if len(rows) > 8 else {}
+                beside = dict(loc='upper left', bbox_to_anchor=(1.01, 1)) if len(rows) > 6 else {}
                 ax.legend(fontsize=7, **beside)
         else:
             ax.set_xticks(range(len(rows)), rows, rotation=30, ha='right')
         ax.set_title(os.path.basename(os.path.normpath(folder)), fontsize=10)
-    axes[0, 0].set_ylabel('validation loss (nats per token)')
+    axes[0, 0].set_ylabel('validation loss (nats)')
     return figure
 
 

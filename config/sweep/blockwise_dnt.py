@@ -1,7 +1,6 @@
-# Blockwise LR with AdamW on DNT, against baselines with a short and with a long warm-up
+# Blockwise LR with AdamW on DNT, jumping, against a baseline with the same short warm-up (ramping, and with a long one: recipe.py)
 #     python sweep.py config/sweep/blockwise_dnt.py
-arguments = 'config/base/laptop.py config/optim/adamw.py config/arch/s5.py'
+arguments = 'config/base/laptop.py config/optim/adamw.py config/arch/s5.py --warmup_iters=10'
 out_dir = 'out-sweep/blockwise_dnt'
-grids = [dict(lr=['none'], warmup_iters=[10], learning_rate=[1e-3, 2e-3, 4e-3]),
-         dict(lr=['none'], warmup_iters=[100], learning_rate=[2e-3, 4e-3, 8e-3]),
-         dict(lr=['blockwise'], blockwise=['ramp', 'jump'], warmup_iters=[10], learning_rate=[2.5e-4, 5e-4, 1e-3])]
+grids = [dict(lr=['none'], learning_rate=[1e-3, 2e-3, 4e-3]),
+         dict(lr=['blockwise'], blockwise=['jump'], learning_rate=[2.5e-4, 5e-4, 1e-3])]

@@ -5,4 +5,4 @@ out_dir = 'out-sweep/vit'
 _archs = {'ViT': 'config/arch/pre.py --bias=True --norm_eps=1e-6 --init=xavier_trunc',
           'V-DNT': 'config/arch/s5.py --init=xavier_trunc'}
 grids = [dict(arch=_archs, optim=['sgdw'], learning_rate=[0.01, 0.03, 0.1, 0.3]),
-         dict(arch=_archs, optim=['adamw'], learning_rate=[5e-4, 1e-3, 2e-3, 4e-3])]
+         dict(arch=_archs, optim=['adamw'], learning_rate=[5e-4, 1e-3, 2e-3, 4e-3, 8e-3])]
