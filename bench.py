@@ -91,6 +91,7 @@ def build(config, name):
     torch.manual_seed(config['seed'])
     model = make(config).to(device)
     choose_kernels(device, model)
+    model.recompute = config['recompute']
     return model, OPTIMIZERS[name](param_groups(model, config['weight_decay']), config)
 
 
@@ -308,11 +309,17 @@ def tell_memory():
     cpu = torch.device('cpu')
     with FakeTensorMode():
         model = make(config)
+        model.recompute = config['recompute']
         optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, config['weight_decay']), {**config, 'compile': False})
-        weights, kept = [*model.parameters()], []
+        weights, kept, inputs = [*model.parameters()], [], []
+        for block in model.h:
+            block.register_forward_pre_hook(lambda block, given: inputs.append(given[0]))
         x, y = batch(model, cpu)
         with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t), autocast(cpu, dtype):
             logits, loss = model(x, y)
+            if model.recompute:                         # kept now is what lies outside of the blocks; one at a time is computed again
+                model.h[0](inputs[0])
+                kept += inputs
         activations = bytes_of(kept + weights) - bytes_of(weights)
         loss.backward()
         optimizer.step()

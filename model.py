@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 
 @dataclass
@@ -533,6 +534,7 @@ OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 
 
 class GPT(nn.Module):
+    recompute = False       # of a block only its input is kept for the backward pass, the rest computed again (Chen et al. 2016)
 
     def __init__(self, config):
         super().__init__()
@@ -557,7 +559,7 @@ class GPT(nn.Module):
         x = self.wte(idx) + self.wpe(torch.arange(start, end, device=idx.device))
         x = self.dropout(self.input_norm(x))
         for block, cache in zip(self.h, caches):
-            x = block(x, cache)
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x, cache)
         return self.final_norm(x)
 
     def forward(self, idx, targets=None):
@@ -640,6 +642,7 @@ class GPT(nn.Module):
 
 class ViT(nn.Module):
     """The same blocks on the patches of an image, and without a mask (Dosovitskiy et al. 2021)."""
+    recompute = False       # as in GPT
 
     def __init__(self, config, mean=0.5, std=0.5):
         super().__init__()
@@ -659,7 +662,7 @@ class ViT(nn.Module):
         x = self.patch(images)
         x = self.dropout(self.input_norm(x + self.wpe(torch.arange(x.size(1), device=x.device))))
         for block in self.h:
-            x = block(x)
+            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
         return x
 
     def forward(self, images, targets=None):

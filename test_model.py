@@ -701,6 +701,44 @@ def test_dropout_acts_in_training_only(ffn, fused):
     assert not torch.allclose(y[kept], 2 * quiet[kept])                 # the attention map is dropped from as well
 
 
+@pytest.mark.parametrize('config', [dict(dropout=0.5), DNT, LLAMA | dict(n_kv_head=2), dict(attention='l2', residual_scale=0.3)])
+def test_recomputed_blocks_keep_less_and_have_the_same_gradients(config):
+    found = []
+    for recompute in (False, True):
+        model, kept = build(**config), []
+        model.recompute = recompute
+        torch.manual_seed(0)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, kept=kept: kept.append(t) or t, lambda t: t):
+            loss = model(tokens(2, 8), tokens(2, 9)[:, 1:])[1]
+        loss.backward()
+        found.append((len(kept), loss, *(p.grad for p in model.parameters())))
+    (all_kept, *plain), (few_kept, *again) = found
+    assert few_kept < all_kept / 3
+    close(again, plain, 1e-12)
+
+
+@pytest.mark.parametrize('config, fused, recompute', [
+    (dict(dropout=0.1), True, False), (DNT, False, False), (LLAMA | dict(n_kv_head=2), False, True),
+    (dict(attention='stable', norm='stablenorm', post_norm=True), True, True), (dict(attention='l2'), True, False)])
+def test_compiles_without_a_break_and_not_again(config, fused, recompute):
+    # The back end is none, since what may break is the capture of the graph.
+    model = with_kernel(GPT(GPTConfig(**SIZES | dict(n_layer=2) | config)), fused)
+    model.recompute = recompute
+    compiled = torch.compile(model, fullgraph=True, backend='eager')
+    torch._dynamo.reset()
+
+    def train_and_evaluate(batch):
+        with torch.autocast('cpu', torch.bfloat16):
+            compiled.train()(batch[:, :-1], batch[:, 1:])[1].backward()
+            with torch.no_grad():
+                compiled.eval()(batch[:, :-1], batch[:, 1:])
+
+    train_and_evaluate(tokens(2, 9))
+    with torch.compiler.set_stance('fail_on_recompile'):
+        for _ in range(3):
+            train_and_evaluate(tokens(2, 9).flip(0))
+
+
 @pytest.mark.parametrize('fused', [True, False])
 @pytest.mark.parametrize('config', [
     dict(), DNT, LLAMA | dict(n_kv_head=2), dict(mid_norm=True, post_norm=True, attention='l2', bias=True),

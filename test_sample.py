@@ -210,6 +210,9 @@ def test_bench_computes_memory(run):
     assert large['state of adamw'] == pytest.approx(8 / 4 * count / 2 ** 30, rel=0.01)
     assert large['parameters'] == pytest.approx(small['parameters'] / 4, abs=1e-3) and large['gathered blocks'] > 0
     assert large['activations'] == pytest.approx(3 * small['activations'], rel=0.02)
+    deep, deeper = (gib(call(run, 'bench.py', *keys, '--recompute=True', '--batch_size=16', f'--n_layer={n}')) for n in (10, 20))
+    assert deeper['activations'] - deep['activations'] == pytest.approx(10 * 16 * 64 * 2048 * 4 / 2 ** 30, abs=2e-3)    # inputs
+    assert deep['activations'] < 10 / 40 * 16 / 3 * large['activations'] / 3
     assert small['in all'] == pytest.approx(sum(small.values()) - small['in all'], abs=0.01)
 
 

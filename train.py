@@ -80,6 +80,7 @@ measure_batches = 4                 # batches that a measurement reads, the same
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16: bfloat16 wherever the hardware computes it
 compile = True                      # torch.compile; on a CPU it needs a C++ compiler
+recompute = False                   # keep of each block its input alone, and compute the rest again for the backward pass
 parallel = 'ddp'                    # of torchrun's ranks: ddp | fsdp: which spreads the parameters and all that follows over them
 reshard = True                      # fsdp: gather a block's parameters anew for its backward pass, instead of keeping them
 backend = 'auto'                    # auto | nccl | gloo: of torch.distributed; auto takes nccl on GPUs, gloo elsewhere
@@ -199,6 +200,7 @@ torch.manual_seed(seed)
 with torch.device('meta' if fsdp and checkpoint else 'cpu'):
     model = pretrained or new_model()
 choose_kernels(device, model)
+model.recompute = recompute
 if fsdp:
     for block in model.h if compile else ():
         block.compile()
