@@ -1,5 +1,5 @@
 """
-What an iteration of training costs on this machine, without data or evaluation, in time and in memory, and what data and samples do:
+What an iteration of training costs on this machine, without data or evaluation, in time and in memory; what data and samples do:
 
     python bench.py config/train_quick.py
     python bench.py config/train_ldnt_sgd.py --archs=pre,s1,s5 --dtypes=float32,bfloat16 --compiles=True,False      # side by side
@@ -48,7 +48,8 @@ node = 8                            # for scale: GPUs in a node
 # -----------------------------------------------------------------------------
 HERE = os.path.dirname(os.path.abspath(__file__))
 config = configure(globals(), GPTConfig, ViTConfig, os.path.join(HERE, 'train.py'))
-at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0, gpus=1, node=1)
+at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0,
+         batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0, gpus=1, node=1)
 for key in ('gpu_peak', 'gpu_mfu', 'link', 'network'):
     if not config[key] > 0:
         raise ValueError(f'{key}={config[key]}: wants a positive number')
@@ -244,7 +245,7 @@ def trace(call):
 # ----------------------------------------------------------------------------- data and samples
 
 def bench_loader():
-    """The median batch, of as many tokens or images as an iteration's, and what this process has come to hold since the first ones."""
+    """The median batch, of as many tokens or images as an iteration's, and what this process has come to hold since the 100th."""
     call, count, _, _ = iteration(config)
     step = statistics.median(in_turns({'': call}, config['bench_iters'])[''])
     c = config_of(config)
@@ -253,11 +254,10 @@ def bench_loader():
     else:
         data = Tokens(config['dataset'], 'train', c.block_size, c.vocab_size)
     times, size = [], config['batch_size']
-    for i in range(config['loader']):
-        began = time.perf_counter()
-        data.shuffled(i * size, size, config['data_seed'])
-        times.append(time.perf_counter() - began)
-        held = held if i > 100 else own_memory()        # before that, the first pages of everything
+    for i in range(100 + config['loader']):
+        if i == 100:
+            times, held = [], own_memory()
+        times.append(timed(lambda i=i: data.shuffled(i * size, size, config['data_seed'])))
     median = statistics.median(times)
     print(f'{data.path}, {os.path.getsize(data.path) / 2 ** 30:.2f} GiB: {1000 * median:.3f} ms a batch of {count:,} {unit} '
           f'({spread(times)}), {median / step:.2%} of an iteration of {1000 * step:.1f} ms; '
@@ -274,18 +274,18 @@ def own_memory():
 
 @torch.no_grad()
 def bench_sampling():
-    """Greedy tokens that continue one token, of 1 sample and of 8: with keys and values kept, and by a pass over all so far."""
+    """Greedy tokens that continue one token, for 1 sample and for 8: with keys and values kept, and by a pass over all so far."""
     model, dtype = make(config).to(device).eval(), pick_dtype(config['dtype'], device)
-    new = config['sampling']
+    new, size = config['sampling'], model.config.block_size
 
     def anew(idx):
         for _ in range(new):
-            x = model.hidden(idx[:, -model.config.block_size:])[:, -1:]
+            x = model.hidden(idx[:, -size:])[:, -1:]
             idx = torch.cat((idx, model.lm_head(x).argmax(-1)), dim=1)
         return idx
 
     ways = {'with the cache': lambda idx: model.generate(idx, new, temperature=0), 'without': anew}
-    print(f'{model.num_params():,} parameters on {device}, {str(dtype)[6:]}, {new} tokens at block_size {model.config.block_size}')
+    print(f'{model.num_params():,} parameters on {device}, {str(dtype)[6:]}, {new} tokens at block_size {size}')
     for samples in (1, 8):
         idx = torch.arange(samples, device=device)[:, None]
         drawn, took = {}, {}
@@ -294,10 +294,10 @@ def bench_sampling():
                 with autocast(device, dtype):
                     drawn[way] = draw(idx)
             took[way] = statistics.median(timed(call) for _ in range(3))
-        same = (drawn['with the cache'] == drawn['without']).double().mean().item()
+        same = (drawn['with the cache'] == drawn['without']).double().mean()
         speeds = ', '.join(f'{way} {samples * new / t:,.0f} tokens/s' for way, t in took.items())
-        print(f'{samples} sample{"s" * (samples > 1)}: {speeds}, {took["without"] / took["with the cache"]:.1f} times as fast; '
-              f'{same:.1%} of the tokens are the same')
+        faster = took['without'] / took['with the cache']
+        print(f'{samples} at once: {speeds}, {faster:.1f} times as fast, {same:.1%} of the tokens are the same')
 
 
 # ----------------------------------------------------------------------------- memory
@@ -317,7 +317,7 @@ def tell_memory():
         x, y = batch(model, cpu)
         with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t), autocast(cpu, dtype):
             logits, loss = model(x, y)
-            if model.recompute:                         # kept now is what lies outside of the blocks; one at a time is computed again
+            if model.recompute:                         # kept is what lies outside of the blocks; one at a time is made anew
                 model.h[0](inputs[0])
                 kept += inputs
         activations = bytes_of(kept + weights) - bytes_of(weights)

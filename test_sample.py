@@ -197,6 +197,12 @@ def gib(out):
     return {line[:24].strip(): float(line[24:].split()[0]) for line in out.splitlines()[1:]}
 
 
+def test_bench_times_the_data_and_the_samples(run):
+    out = call(run, 'bench.py', *TINY, '--loader=30', '--bench_iters=2', '--bench_warmup=0')
+    assert 'ms a batch of 64 tokens' in out and '% of an iteration' in out and 'MiB over 30 batches' in out
+    assert call(run, 'bench.py', *TINY, '--sampling=20').count('times as fast, 100.0% of the tokens are the same') == 2
+
+
 def test_bench_computes_memory(run):
     """4 bytes a parameter and a gradient, and the optimizer's state; activations grow with the batch, and shards divide the rest;
     nothing is allocated: this model has 7 GiB of each"""

@@ -1,4 +1,4 @@
-# train_best.py against train_quick.py's momentum SGDW and against GPT-2, at their size: 0.8M parameters, 1500 iterations of 2048 bytes
+# train_best.py against train_quick.py's momentum SGDW and GPT-2, at their size: 0.8M parameters, 1500 iterations of 2048 bytes
 #     python sweep.py config/sweep/best.py
 arguments = 'config/train_best.py --always_save_checkpoint=False'
 out_dir = 'out-sweep/best'

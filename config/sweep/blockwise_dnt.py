@@ -1,4 +1,4 @@
-# Blockwise LR with AdamW on DNT, jumping, against a baseline with the same short warm-up (ramping, and with a long one: recipe.py)
+# Blockwise LR with AdamW on DNT, jumping, against a baseline with the same short warm-up (ramp, and a long warm-up: recipe.py)
 #     python sweep.py config/sweep/blockwise_dnt.py
 arguments = 'config/base/laptop.py config/optim/adamw.py config/arch/s5.py --warmup_iters=10'
 out_dir = 'out-sweep/blockwise_dnt'
