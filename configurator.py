@@ -159,10 +159,11 @@ def report(kind, error, trace, debug):
     if debug or not (lost or full or issubclass(kind, (ValueError, OSError))):
         sys.__excepthook__(kind, error, trace)
     elif full:
-        print('error: out of memory: make the model, the batch or what is drawn smaller', file=sys.stderr)
-    elif lost:
-        print(f'error: rank {os.environ["RANK"]} has lost another rank; --init_from=auto goes on from the last checkpoint',
+        print('error: out of memory: make the model, the batch or what is drawn smaller; train.py --recompute=True keeps less',
               file=sys.stderr)
+    elif lost:
+        print(f'error: rank {os.environ["RANK"]} has lost another rank; train.py goes on from its last checkpoint with '
+              '--init_from=auto', file=sys.stderr)
     elif os.environ.get('LOCAL_RANK', '0') == '0' or ranks_have_met():
         # until the ranks have met they all fail alike, and one speaks for all
         print('error:', ' '.join(str(error).splitlines()), file=sys.stderr)
