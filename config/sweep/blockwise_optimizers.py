@@ -12,7 +12,8 @@ grids = [dict(optim=_adam_mini, blockwise=_no, warmup_iters=[10], learning_rate=
          dict(optim=_adam_mini, blockwise={'4/1/4/4': 'config/lr/blockwise_adam_mini.py'}, warmup_iters=[10],
               learning_rate=[5e-4, 1e-3, 2e-3]),
          dict(optim=_lion, blockwise=_no, warmup_iters=[10], learning_rate=[1.25e-4, 2.5e-4, 5e-4]),
-         dict(optim=_lion, blockwise=_no, warmup_iters=[100], learning_rate=[2.5e-4, 5e-4, 1e-3]),
-         dict(optim=_lion, blockwise=_ratios, warmup_iters=[10], learning_rate=[6e-5, 1.2e-4, 2.5e-4]),
-         dict(optim=_wsd, blockwise=_no, warmup_iters=[10, 100], learning_rate=[1e-3, 2e-3, 4e-3]),
+         dict(optim=_lion, blockwise=_no, warmup_iters=[100], learning_rate=[1.25e-4, 2.5e-4, 5e-4, 1e-3]),
+         dict(optim=_lion, blockwise=_ratios, warmup_iters=[10], learning_rate=[3e-5, 6e-5, 1.25e-4, 2.5e-4]),
+         dict(optim=_wsd, blockwise=_no, warmup_iters=[10], learning_rate=[1e-3, 2e-3, 4e-3]),
+         dict(optim=_wsd, blockwise=_no, warmup_iters=[100], learning_rate=[1e-3, 2e-3, 4e-3, 8e-3]),
          dict(optim=_wsd, blockwise=_ratios, warmup_iters=[10], learning_rate=[2.5e-4, 5e-4, 1e-3])]
