@@ -23,7 +23,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from configurator import at_least, configure, settle
 from dataset import Images, Tokens
-from device import autocast, choose_kernels, pick_device, pick_dtype, vendors_peak
+from device import autocast, choose_kernels, keep_freed_memory, pick_device, pick_dtype, vendors_peak
 from model import MODELS, GPTConfig, ViTConfig, config_of
 from optim import OPTIMIZERS, param_groups
 
@@ -61,9 +61,14 @@ numbers = [int(text) if text.isdecimal() else 0 for text in scale.split(',')] if
 if 0 in numbers:
     raise ValueError(f'scale={scale}: wants numbers of GPUs with commas between them, as in --scale=1,8,32')
 config_of(config)                       # or it raises
+modes = [key for key in ('optimizers', 'loader', 'sampling', 'memory', 'scale') if config[key]]
+if len(modes) > 1:
+    raise ValueError(f'{" and ".join(modes)} are different things to do: choose one')
 if sampling and config['model'] == 'vit':
     raise ValueError('sampling: a model=vit draws no text, choose model=gpt')
 device = pick_device(config['device'])
+if device.type == 'cpu':
+    keep_freed_memory()
 unit = 'images' if config['model'] == 'vit' else 'tokens'
 
 
@@ -182,7 +187,7 @@ def iteration(config):
     x, y = batch(raw_model, device)
 
     def call():
-        with autocast(device, dtype):
+        with autocast(device, dtype, cache=not config['recompute']):
             loss = model(x, y)[1]
         loss.backward()
         torch.nn.utils.clip_grad_norm_(raw_model.parameters(), config['grad_clip'] or float('inf'))
@@ -245,14 +250,15 @@ def trace(call):
 # ----------------------------------------------------------------------------- data and samples
 
 def bench_loader():
-    """The median batch, of as many tokens or images as an iteration's, and what this process has come to hold since the 100th."""
-    call, count, _, _ = iteration(config)
-    step = statistics.median(in_turns({'': call}, config['bench_iters'])[''])
+    """The median batch, of as many tokens or images as an iteration's and not augmented, and what this process has come to hold
+    since the 100th."""
     c = config_of(config)
     if unit == 'images':
         data = Images(config['dataset'], 'train', c.image_size, c.channels, c.classes)
     else:
         data = Tokens(config['dataset'], 'train', c.block_size, c.vocab_size)
+    call, count, _, _ = iteration(config)
+    step = statistics.median(in_turns({'': call}, config['bench_iters'])[''])
     times, size = [], config['batch_size']
     for i in range(100 + config['loader']):
         if i == 100:
@@ -274,7 +280,9 @@ def own_memory():
 
 @torch.no_grad()
 def bench_sampling():
-    """Greedy tokens that continue one token, for 1 sample and for 8: with keys and values kept, and by a pass over all so far."""
+    """Greedy tokens that continue one token, for 1 sample and for 8: with keys and values kept, and by a pass over all so far.
+    Eager, as sample.py draws."""
+    torch.manual_seed(config['seed'])
     model, dtype = make(config).to(device).eval(), pick_dtype(config['dtype'], device)
     new, size = config['sampling'], model.config.block_size
 
@@ -287,12 +295,13 @@ def bench_sampling():
     ways = {'with the cache': lambda idx: model.generate(idx, new, temperature=0), 'without': anew}
     print(f'{model.num_params():,} parameters on {device}, {str(dtype)[6:]}, {new} tokens at block_size {size}')
     for samples in (1, 8):
-        idx = torch.arange(samples, device=device)[:, None]
+        idx = torch.randint(model.config.vocab_size, (samples, 1), device=device)
         drawn, took = {}, {}
         for way, draw in ways.items():
             def call(way=way, draw=draw):
                 with autocast(device, dtype):
                     drawn[way] = draw(idx)
+            model.generate(idx, 5)                      # so that neither way comes first
             took[way] = timed(call)
         same = (drawn['with the cache'] == drawn['without']).double().mean()
         speeds = ', '.join(f'{way} {samples * new / t:,.0f} tokens/s' for way, t in took.items())
@@ -312,14 +321,12 @@ def tell_memory():
         model.recompute = config['recompute']
         optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, config['weight_decay']), {**config, 'compile': False})
         weights, kept, inputs = [*model.parameters()], [], []
-        for block in model.h:
-            block.register_forward_pre_hook(lambda block, given: inputs.append(given[0]))
+        model.h[0].register_forward_pre_hook(lambda block, given: inputs.append(given[0]))
         x, y = batch(model, cpu)
-        with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t), autocast(cpu, dtype):
+        with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t), autocast(cpu, dtype, cache=not model.recompute):
             logits, loss = model(x, y)
-            if model.recompute:                         # kept is what lies outside of the blocks; one at a time is made anew
+            if model.recompute:                         # kept are the inputs of blocks alone; one block at a time is made anew
                 model.h[0](inputs[0])
-                kept += inputs
         activations = bytes_of(kept + weights) - bytes_of(weights)
         loss.backward()
         optimizer.step()

@@ -1,11 +1,11 @@
-"""What device='auto' and dtype='auto' mean on the machine at hand, and which kernels are fast there."""
+"""What device='auto' and dtype='auto' mean on the machine at hand, and what trains fast there."""
 import ctypes
 import sys
 from contextlib import nullcontext
 
 import torch
 
-from model import L2Attention
+from model import L2Attention, plain_attention
 
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
 
@@ -36,23 +36,27 @@ def pick_dtype(name, device):
 
 
 def choose_kernels(device, model):
-    """What trains fastest: TF32 where a product is in fp32, and on a CPU plain products for the attention over up to 512 tokens,
-    because its fused kernel is slow backward, and freed memory that stays with the process."""
+    """For training: TF32 where a product is in fp32; on a CPU plain products for the attention over up to 512 tokens, because
+    PyTorch's kernel is slow backward there. L2 attention keeps the kernel: its logits must not be rounded to bf16."""
     torch.set_float32_matmul_precision('high')
-    if device.type != 'cpu':
-        return
-    for block in model.h:
-        if not isinstance(block.attn, L2Attention):     # whose logits would lose their precision to bf16
-            block.attn.fused = model.config.block_size > 512
+    if device.type == 'cpu' and model.config.block_size <= 512:
+        for block in model.h:
+            if not isinstance(block.attn, L2Attention):
+                block.attn.kernel = plain_attention
+
+
+def keep_freed_memory():
+    """For training on a CPU, a setting of the whole process: the activations of an iteration take the places of the last one's.
+    By default the system takes large ones back and fills each page of the next with zeros."""
     if sys.platform == 'linux':
         mallopt = getattr(ctypes.CDLL(None), 'mallopt', lambda *_: None)        # musl has none
-        mallopt(-3, 2 ** 25)            # M_MMAP_THRESHOLD: activations of up to 32 MB are not pages of their own, which
-        mallopt(-1, 2 ** 31 - 1)        # M_TRIM_THRESHOLD: the system would take back and fill with zeros, each iteration
+        mallopt(-3, 2 ** 25)            # M_MMAP_THRESHOLD, 32 MB, the most that it takes
+        mallopt(-1, 2 ** 31 - 1)        # M_TRIM_THRESHOLD
 
 
-def autocast(device, dtype):
-    """The context of a forward pass in dtype; the weights stay as they are."""
-    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)
+def autocast(device, dtype, cache=True):
+    """The context of forward passes in dtype; the weights stay as they are. With cache their casts are kept until it ends."""
+    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype, cache_enabled=cache)
 
 
 PEAKS = {       # dense bf16, TFLOP/s, from the vendors' data sheets; a name that holds another comes before it

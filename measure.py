@@ -10,6 +10,7 @@ and their classes (B,), and of a random generator of its own. It returns numbers
 state as they were. A sequence is an image's too, and a loss is then the mean over images.
 """
 import copy
+import functools
 import json
 import math
 import os
@@ -50,19 +51,21 @@ def outputs(*modules):
 
 
 @contextmanager
-def attention_inputs():
-    """Collects (q, k, scale, causal) of every scaled dot product within, as the kernel gets them: (B, H, T, E), (B, K, T, E)."""
-    seen, kernel = [], F.scaled_dot_product_attention
+def attention_inputs(*blocks):
+    """Collects (q, k, scale, causal) of the attention in these blocks, as the kernel gets them: (B, H, T, E), (B, K, T, E)."""
+    seen, kernels = [], [block.attn.kernel for block in blocks]
 
-    def keep(q, k, v, **more):
+    def keep(kernel, q, k, v, **more):
         seen.append((q.detach(), k.detach(), more['scale'], more['is_causal']))
         return kernel(q, k, v, **more)
 
-    F.scaled_dot_product_attention = keep
     try:
+        for block, kernel in zip(blocks, kernels):
+            block.attn.kernel = functools.partial(keep, kernel)
         yield seen
     finally:
-        F.scaled_dot_product_attention = kernel
+        for block, kernel in zip(blocks, kernels):
+            block.attn.kernel = kernel
 
 
 @contextmanager
@@ -279,7 +282,7 @@ def attention(model, batches, rng):
     L2 attention's logits are without the −‖q‖² that its softmax does not see."""
     largest, entropy = None, None
     for x, _ in batches:
-        with attention_inputs() as seen:
+        with attention_inputs(*model.h) as seen:
             model.hidden(x)
         tops, entropies = [], []
         for q, k, scale, causal in seen:
@@ -372,7 +375,7 @@ def amplified(model, cause, factor):
 def effects(model, batch, seed):
     """{quantity: size}: what the invariance matrix watches; of block 0 where a quantity belongs to a block."""
     x, block = batch[0], model.h[0]
-    with torch.no_grad(), attention_inputs() as seen, outputs(block.attn_mid_norm, block.ffn_mid_norm) as branches:
+    with torch.no_grad(), attention_inputs(block) as seen, outputs(block.attn_mid_norm, block.ffn_mid_norm) as branches:
         states = stream(model, x)
     q, k, scale, _ = seen[0]
     rng = torch.Generator(x.device).manual_seed(seed)

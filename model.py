@@ -288,9 +288,19 @@ class NoCache:
         return k, v
 
 
+def plain_attention(q, k, v, is_causal, scale, enable_gqa, dropout_p):
+    """F.scaled_dot_product_attention by two products and a softmax, for short sequences. Its logits are of v's dtype: in bf16
+    they have three digits, where the kernel has them in fp32."""
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.size(1) // k.size(1), dim=1) for x in (k, v))
+    q, k = q.to(v.dtype), k.to(v.dtype)                 # a rotation and a norm may have left them in fp32
+    mask = q.new_full((q.size(2), k.size(2)), -math.inf).triu(1) if is_causal else q.new_zeros(())
+    logits = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=scale)
+    return (F.dropout(logits.softmax(-1), dropout_p) @ v.flatten(0, 1)).unflatten(0, q.shape[:2])
+
+
 class DotAttention(nn.Module):
     """softmax(qᵀk / √E) v per head, with a causal mask, grouped keys and values, QKNorm and RoPE where the config says so."""
-    fused = True            # by PyTorch's own kernel; device.py has plain products where they train faster
 
     def __init__(self, config):
         super().__init__()
@@ -307,6 +317,7 @@ class DotAttention(nn.Module):
         self.scale = self.head_dim ** -0.5
         self.grouped, self.causal = d_kv != d, config.causal
         self.dropout = config.dropout
+        self.kernel = F.scaled_dot_product_attention        # or plain_attention, where device.py finds it to train faster
         self.out_dropout = nn.Dropout(config.dropout)
 
     def heads(self, x):
@@ -321,17 +332,8 @@ class DotAttention(nn.Module):
 
     def attend(self, q, k, v):
         """(B, H, T, E), (B, K, S, E), (B, K, S, E) → (B, H, T, E); T = S, or T = 1 with all S tokens in its past."""
-        causal = self.causal and q.size(2) > 1
-        if self.fused:
-            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=self.scale, enable_gqa=self.grouped,
-                                                  dropout_p=self.dropout if self.training else 0.0)
-        if self.grouped:
-            k, v = (x.repeat_interleave(q.size(1) // k.size(1), dim=1) for x in (k, v))
-        q, k = q.to(v.dtype), k.to(v.dtype)             # a rotation and a norm may have left them in fp32
-        mask = q.new_full((q.size(2), k.size(2)), float('-inf')).triu(1) if causal else q.new_zeros(())
-        logits = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=self.scale)
-        weights = F.dropout(logits.softmax(-1), self.dropout, self.training)
-        return (weights @ v.flatten(0, 1)).unflatten(0, q.shape[:2])
+        return self.kernel(q, k, v, is_causal=self.causal and q.size(2) > 1, scale=self.scale, enable_gqa=self.grouped,
+                           dropout_p=self.dropout if self.training else 0.0)
 
     def forward(self, x, cache=NoCache):
         q, k = self.queries_keys(x, cache.length)
@@ -533,8 +535,15 @@ def truncated_normal_(p, std):
 OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 
 
+def through(block, recompute, x, cache=NoCache):
+    """block(x, cache). With recompute a backward pass finds x alone and computes the rest again (Chen et al. 2016)."""
+    if recompute and torch.is_grad_enabled():
+        return checkpoint(block, x, use_reentrant=False)
+    return block(x, cache)
+
+
 class GPT(nn.Module):
-    recompute = False       # of a block only its input is kept for the backward pass, the rest computed again (Chen et al. 2016)
+    recompute = False       # train.py's key, by which `through` saves memory
 
     def __init__(self, config):
         super().__init__()
@@ -559,7 +568,7 @@ class GPT(nn.Module):
         x = self.wte(idx) + self.wpe(torch.arange(start, end, device=idx.device))
         x = self.dropout(self.input_norm(x))
         for block, cache in zip(self.h, caches):
-            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x, cache)
+            x = through(block, self.recompute, x, cache)
         return self.final_norm(x)
 
     def forward(self, idx, targets=None):
@@ -642,7 +651,7 @@ class GPT(nn.Module):
 
 class ViT(nn.Module):
     """The same blocks on the patches of an image, and without a mask (Dosovitskiy et al. 2021)."""
-    recompute = False       # as in GPT
+    recompute = False       # as a GPT's
 
     def __init__(self, config, mean=0.5, std=0.5):
         super().__init__()
@@ -662,7 +671,7 @@ class ViT(nn.Module):
         x = self.patch(images)
         x = self.dropout(self.input_norm(x + self.wpe(torch.arange(x.size(1), device=x.device))))
         for block in self.h:
-            x = checkpoint(block, x, use_reentrant=False) if self.recompute else block(x)
+            x = through(block, self.recompute, x)
         return x
 
     def forward(self, images, targets=None):

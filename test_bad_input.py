@@ -363,6 +363,7 @@ KEYS = [
     case('bench: profile in no folder', f'{BENCH} --profile=nowhere/a.json', 'nowhere/a.json'),
     case('bench: bench_iters', f'{BENCH} --bench_iters=0', 'bench_iters=0: wants at least 1'),
     case('bench: momentum', f'{BENCH} --optimizer=sgdw --momentum=2', 'momentum=2.0: wants 0 <= momentum < 1'),
+    case('bench: two things', f'{BENCH} --loader=5 --memory=True', 'loader and memory are different things to do'),
     case('bench: a ViT has no text', f'{BENCH} --model=vit --sampling=5', 'sampling: a model=vit draws no text'),
     case('bench: weight_decay', f'{BENCH} --weight_decay=-1', 'weight_decay=-1.0: wants at least 0'),
 ]

@@ -56,7 +56,7 @@ def valid(draw):
         'learning_rate': rate, 'min_lr': draw(floats(0, 1)) * rate / 2, 'warmup_iters': draw(st.integers(0, 5)),
         'lr_decay_iters': draw(st.integers(1, 6)), 'decay_frac': draw(floats(0, 1)), 'weight_decay': draw(floats(0, 1)),
         'grad_clip': draw(st.sampled_from((0.0, 0.1, 1.0))), 'beta1': draw(floats(0, 0.99)), 'beta2': draw(floats(0, 0.999)),
-        'momentum': draw(floats(0, 0.99)), 'batch_size': draw(st.integers(1, 3)),
+        'momentum': draw(floats(0, 0.99)), 'recompute': draw(st.booleans()), 'batch_size': draw(st.integers(1, 3)),
         'gradient_accumulation_steps': draw(st.integers(1, 3)), 'eval_interval': draw(st.integers(1, 5)),
         'eval_iters': draw(st.integers(1, 3)), 'log_interval': draw(st.integers(1, 3)),
         'seed': draw(st.integers(0, 2 ** 63)), 'data_seed': draw(st.integers(0, 2 ** 63))}

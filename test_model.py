@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from device import choose_kernels
-from model import GPT, GPTConfig, RMSNorm, StableNorm, block_type
+from model import GPT, GPTConfig, RMSNorm, StableNorm, block_type, plain_attention
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
@@ -70,7 +70,7 @@ def build(**config):
 def with_kernel(model, fused):
     """The model, its attention by PyTorch's kernel or by plain products."""
     for block in model.h:
-        block.attn.fused = fused
+        block.attn.kernel = F.scaled_dot_product_attention if fused else plain_attention
     return model
 
 
@@ -417,9 +417,11 @@ def test_l2_attention_keeps_its_precision_when_compiled():
 @pytest.mark.parametrize('attention', CHOICES['attention'])
 @pytest.mark.parametrize('block_size', [512, 513])
 def test_plain_products_are_for_short_sequences_and_not_for_l2(attention, block_size):
-    model = build(attention=attention, block_size=block_size)
+    model, precision = build(attention=attention, block_size=block_size), torch.get_float32_matmul_precision()
     choose_kernels(torch.device('cpu'), model)
-    assert model.h[1].attn.fused == (block_size == 513 or attention.startswith('l2'))
+    torch.set_float32_matmul_precision(precision)
+    plain = block_size == 512 and not attention.startswith('l2')
+    assert model.h[1].attn.kernel is (plain_attention if plain else F.scaled_dot_product_attention)
 
 
 # ----------------------------------------------------------------------------- the papers' propositions
@@ -715,6 +717,13 @@ def test_recomputed_blocks_keep_less_and_have_the_same_gradients(config):
     (all_kept, *plain), (few_kept, *again) = found
     assert few_kept < all_kept / 3
     close(again, plain, 1e-12)
+
+
+def test_a_model_that_recomputes_generates_with_its_cache():
+    model = build()
+    expected = model.generate(tokens(2, 3), 5, temperature=0)
+    model.recompute = True
+    assert torch.equal(model.generate(tokens(2, 3), 5, temperature=0), expected)
 
 
 @pytest.mark.parametrize('config, fused, recompute', [

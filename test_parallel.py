@@ -99,6 +99,14 @@ def test_compiled(optimizer, place, alone):  # noqa: F811
 
 
 @pytest.mark.long
+@pytest.mark.parametrize('more', [FSDP, [*FSDP, '--compile=True'], []], ids=['fsdp', 'fsdp compiled', 'ddp'])
+def test_recomputed(more, place, alone):  # noqa: F811
+    whole, out_dir = alone('adamw'), f'recomputed-{len(more)}'
+    train(place, f'{whole}/config.json', f'--out_dir={out_dir}', *more, '--recompute=True', ranks=2)
+    assert_alike(place / out_dir, whole)
+
+
+@pytest.mark.long
 def test_measurements_and_without_reshard(place, alone):  # noqa: F811
     """Rank 0 measures a whole copy; that changes nothing"""
     whole = alone('adamw', measure_interval=5, measure_batches=2)

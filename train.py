@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from augment import Augment
 from configurator import at_least, configure
 from dataset import SPLITS, Images, Tokens
-from device import autocast, choose_kernels, pick_device, pick_dtype, vendors_peak
+from device import autocast, choose_kernels, keep_freed_memory, pick_device, pick_dtype, vendors_peak
 from model import BLOCK_TYPES, GPT, OPENAI_MODELS, GPTConfig, ViT, ViTConfig, config_of, load_checkpoint, load_weights
 from optim import OPTIMIZERS, SCHEDULES, local, lr_at, param_groups
 
@@ -200,6 +200,8 @@ torch.manual_seed(seed)
 with torch.device('meta' if fsdp and checkpoint else 'cpu'):
     model = pretrained or new_model()
 choose_kernels(device, model)
+if device.type == 'cpu':
+    keep_freed_memory()
 model.recompute = recompute
 if fsdp:
     for block in model.h if compile else ():
@@ -500,7 +502,7 @@ for it in range(start, max_iters + 1):
         x, y = augment(x, y)
         if ddp:
             train_model.require_backward_grad_sync = j == micro_batches[-1]
-        with autocast(device, dtype):
+        with autocast(device, dtype, cache=not recompute):      # which casts a block's weights twice anyway
             loss = train_model(x, y)[1]
         scaler.scale(loss / len(micro_batches)).backward()
         loss_sum += loss.detach() / gradient_accumulation_steps
