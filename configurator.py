@@ -159,7 +159,7 @@ def report(kind, error, trace, debug):
     if debug or not (lost or full or issubclass(kind, (ValueError, OSError))):
         sys.__excepthook__(kind, error, trace)
     elif full:
-        print('error: out of memory: a smaller model or batch, fewer samples, or train.py --recompute=True take less', file=sys.stderr)
+        print('error: out of memory: a smaller model or batch, fewer samples, or --recompute=True take less', file=sys.stderr)
     elif lost:
         print(f'error: rank {os.environ["RANK"]} has lost another rank; train.py goes on from its last checkpoint with '
               '--init_from=auto', file=sys.stderr)
