@@ -3,5 +3,5 @@
 arguments = 'config/train_best.py --always_save_checkpoint=False'
 out_dir = 'out-sweep/best'
 grids = [dict(recipe={'DNT, mSGDW': 'config/train_quick.py'}, learning_rate=[0.3]),
-         dict(recipe={'DNT, AdamW': ''}, learning_rate=[2e-3, 4e-3]),
+         dict(recipe={'DNT, AdamW': ''}, learning_rate=[4e-3]),
          dict(recipe={'GPT-2, AdamW': 'config/arch/pre.py'}, learning_rate=[2e-3])]

@@ -3,4 +3,4 @@
 arguments = 'config/base/laptop.py config/optim/adamw.py --warmup_iters=0 --n_layer=24 --n_embd=64 --n_head=1'
 out_dir = 'out-sweep/depth'
 grids = [dict(model={'GPT-2': 'config/arch/pre.py --input_norm=True', 'all three': 'config/arch/stable.py --input_norm=True'},
-              learning_rate=[2e-3, 4e-3, 8e-3])]
+              learning_rate=[1e-3, 2e-3, 4e-3])]
