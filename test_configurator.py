@@ -402,7 +402,7 @@ COUNTS = {'ldnt': 124.4, 'ldnt_large': 774, 'ldnt_xl': 1438, 'gpt2': 124.4, 'gpt
           'llama_2b': 1682, 'llama_c4_66m': 66.4, 'llama_c4_0.2b': 124.8, 'llama_c4_0.4b': 396.8, 'llama_c4_1b': 1003.8,
           'quick': 0.838, 'vit_l': 304.3, 'vit_h': 632.0, 'vit_g': 1012.6, 'vit_200': 1419.1, 'vdnt_l': 304.1, 'vdnt_h': 631.6,
           'stablevit_l': 304.1, 'stablevit_h': 631.6, 'stablevit_g': 1012.0, 'stablevit_200': 1417.4, 'vit_small': 21.38,
-          'stablevit_small': 21.33, 'quick_vision': 0.200}
+          'stablevit_small': 21.33, 'quick_vision': 0.200, 'best': 0.838}
 VARIANTS = '_adamw _sgd _minipile _adam_mini _lion _wsd'.split()        # of a model that another config has
 
 

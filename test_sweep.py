@@ -205,7 +205,7 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
     text, file = path.read_text(encoding='utf-8'), settle([str(path)], keys_of(sweep.__file__)[0])
     arguments = file['arguments'].split()
     base = settle(arguments[:1], DEFAULTS)
-    assert arguments[0] in ('config/base/laptop.py', 'config/base/laptop_vision.py')
+    assert arguments[0] in ('config/base/laptop.py', 'config/base/laptop_vision.py', 'config/train_quick.py')
     assert file['out_dir'] == f'out-sweep/{path.stem}'
     assert f'#     python sweep.py config/sweep/{path.name}' in text
     runs = planned(*file['grids'], first=arguments, seeds=file['seeds'])
