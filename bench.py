@@ -1,13 +1,11 @@
 """
-What an iteration of training costs on this machine, without data or evaluation, in time and in memory; what data and samples do:
+Times an iteration of training on this machine, without data and evaluation; and optimizers' steps, the loader, sampling:
 
     python bench.py config/train_quick.py
     python bench.py config/train_ldnt_sgd.py --archs=pre,s1,s5 --dtypes=float32,bfloat16 --compiles=True,False      # side by side
     python bench.py config/train_ldnt_sgd.py --optimizers=adamw,sgdw,lion,adam_mini     # their steps alone, and their state
     python bench.py config/train_quick.py --loader=10000            # batches of the data, beside an iteration
     python bench.py config/train_quick.py --block_size=512 --sampling=500       # tokens, with and without the cache
-    python bench.py config/train_ldnt_xl_sgd.py --memory=True --parallel=fsdp --gpus=8  # of each GPU, computed and not run
-    python bench.py config/train_ldnt_xl_sgd.py --scale=1,8,16,32                       # speed and traffic of so many, computed
 
 It takes every key of train.py; one iteration here is one micro-batch and one optimizer step.
 """
@@ -18,14 +16,13 @@ import statistics
 import time
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd.graph import saved_tensors_hooks
 
-from configurator import at_least, configure, settle
-from dataset import Images, Tokens
-from device import autocast, choose_kernels, keep_freed_memory, pick_device, pick_dtype, vendors_peak
-from model import MODELS, GPTConfig, ViTConfig, config_of
-from optim import OPTIMIZERS, param_groups
+from configurator import ROOT, TRAIN, at_least, configure, settle
+from engine.device import autocast, pick_device, pick_dtype, tune_for_training, vendors_peak
+from engine.task import task_of
+from model import GPTConfig
+from optim import OPTIMIZERS, param_groups, state_bytes
+from vit import ViTConfig
 
 # ----------------------------------------------------------------------------- keys, beside those of train.py
 bench_iters = 20                    # iterations timed, of each variant in turn
@@ -37,66 +34,27 @@ optimizers = ''                     # some optimizers: their steps, side by side
 profile = ''                        # a file for the trace of three iterations, for chrome://tracing or ui.perfetto.dev
 loader = 0                          # read so many batches of the data, and time them
 sampling = 0                        # draw so many tokens, with the cache and without it
-memory = False                      # say what a GPU needs, and run nothing
-gpus = 1                            # for memory: over which parallel=fsdp spreads it
-scale = ''                          # some numbers of GPUs: say how fast they would be, and run nothing
-gpu_peak = 989.0                    # for scale: dense bf16 TFLOP/s of a GPU, an H100's or H200's
-gpu_mfu = 0.4                       # for scale: the share of it that computing reaches
-link = 450.0                        # for scale: GB/s that a GPU sends to others of its node
-network = 50.0                      # for scale: GB/s that a GPU sends to other nodes
-node = 8                            # for scale: GPUs in a node
 # -----------------------------------------------------------------------------
-HERE = os.path.dirname(os.path.abspath(__file__))
-config = configure(globals(), GPTConfig, ViTConfig, os.path.join(HERE, 'train.py'))
-at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0,
-         batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0, gpus=1, node=1)
-for key in ('gpu_peak', 'gpu_mfu', 'link', 'network'):
-    if not config[key] > 0:
-        raise ValueError(f'{key}={config[key]}: wants a positive number')
+config = configure(globals(), GPTConfig, ViTConfig, TRAIN)
+at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0)
 names = optimizers.split(',') if optimizers else [config['optimizer']]
 for name in names:
     if name not in OPTIMIZERS:
         raise ValueError(f'{"optimizers" if optimizers else "optimizer"}={name!r}: choose among {", ".join(OPTIMIZERS)}')
-numbers = [int(text) if text.isdecimal() else 0 for text in scale.split(',')] if scale else []
-if 0 in numbers:
-    raise ValueError(f'scale={scale}: wants numbers of GPUs with commas between them, as in --scale=1,8,32')
-config_of(config)                       # or it raises
-modes = [key for key in ('optimizers', 'loader', 'sampling', 'memory', 'scale') if config[key]]
+task = task_of(config)
+modes = [key for key in ('optimizers', 'loader', 'sampling') if config[key]]
 if len(modes) > 1:
     raise ValueError(f'{" and ".join(modes)} are different things to do: choose one')
 if sampling and config['model'] == 'vit':
     raise ValueError('sampling: a model=vit draws no text, choose model=gpt')
 device = pick_device(config['device'])
-if device.type == 'cpu':
-    keep_freed_memory()
-unit = 'images' if config['model'] == 'vit' else 'tokens'
-
-
-def make(config):
-    """The untrained model of a config."""
-    return MODELS[config['model']][0](config_of(config))
-
-
-def batch(model, device):
-    """Inputs and targets of a micro-batch, at random."""
-    c, count = model.config, config['batch_size']
-    if unit == 'images':
-        return (255 * torch.rand(count, c.channels, c.image_size, c.image_size, device=device),
-                torch.randint(c.classes, (count,), device=device))
-    tokens = torch.randint(c.vocab_size, (count, c.block_size + 1), device=device)
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-
-
-def flops_of(model, count):
-    """Of an iteration on so many tokens, or images."""
-    return count * (model.flops_per_image() if unit == 'images' else model.flops_per_token())
 
 
 def build(config, name):
     """The model of a config, and the optimizer of this name for it."""
     torch.manual_seed(config['seed'])
-    model = make(config).to(device)
-    choose_kernels(device, model)
+    model = task_of(config).new_model().to(device)
+    tune_for_training(device, model)
     model.recompute = config['recompute']
     return model, OPTIMIZERS[name](param_groups(model, config['weight_decay']), config)
 
@@ -125,11 +83,6 @@ def spread(times):
     return f'{1000 * min(times):.2f} … {1000 * max(times):.2f}'
 
 
-def bytes_of(tensors):
-    """Of their storages, each counted once."""
-    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
-
-
 # ----------------------------------------------------------------------------- the optimizers' steps
 
 def bench_optimizers():
@@ -140,7 +93,7 @@ def bench_optimizers():
         for p in model.parameters():
             p.grad = 1e-3 * torch.randn_like(p)
         print(f'{name}: first step {timed(optimizer.step):.1f} s')
-        state[name] = bytes_of(state_of(optimizer)) / model.num_params()
+        state[name] = state_bytes(optimizer) / model.num_params()
         calls[name] = optimizer.step
     times = in_turns(calls, config['bench_iters'])
     base = statistics.median(times[names[0]])
@@ -149,10 +102,6 @@ def bench_optimizers():
     for name in names:
         median = statistics.median(times[name])
         print(f'{name:12}{1000 * median:11.2f}{median / base:14.2f}{spread(times[name]):>18}{state[name]:20.3f}')
-
-
-def state_of(optimizer):
-    return [value for of_one in optimizer.state.values() for value in of_one.values() if torch.is_tensor(value)]
 
 
 # ----------------------------------------------------------------------------- whole iterations
@@ -172,7 +121,7 @@ def variants():
     axes = [('arch', archs), ('dtype', dtypes), ('compile', compiles)]
     found = {}
     for values in itertools.product(*(text.split(',') for _, text in axes)):
-        arguments = [os.path.join(HERE, 'config', 'arch', f'{value}.py') if axis == 'arch' else f'--{axis}={value}'
+        arguments = [os.path.join(ROOT, 'config', 'arch', f'{value}.py') if axis == 'arch' else f'--{axis}={value}'
                      for (axis, _), value in zip(axes, values) if value]
         label = ' '.join(f'{axis}={value}' for (axis, _), value in zip(axes, values) if value)
         found[label or config['optimizer']] = settle(arguments, config)
@@ -184,7 +133,7 @@ def iteration(config):
     dtype = pick_dtype(config['dtype'], device)
     raw_model, optimizer = build(config, config['optimizer'])
     model = torch.compile(raw_model) if config['compile'] else raw_model
-    x, y = batch(raw_model, device)
+    x, y = task_of(config).random_batch(config['batch_size'], device)
 
     def call():
         with autocast(device, dtype, cache=not config['recompute']):
@@ -194,7 +143,7 @@ def iteration(config):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return call, y.numel(), flops_of(raw_model, y.numel()), raw_model.num_params()
+    return call, y.numel(), y.numel() * task.flops(raw_model), raw_model.num_params()
 
 
 def peak_memory():
@@ -207,7 +156,9 @@ def peak_memory():
 def bench_iterations():
     if profile:
         open(profile, 'w').close()                      # the profiler itself goes on where it cannot write
-    peaks = {str(dtype)[6:]: matmul_peak(dtype) for dtype in (torch.bfloat16, torch.float32)}
+    found = variants()
+    peaks = {str(dtype)[6:]: matmul_peak(dtype) for dtype in {pick_dtype(c['dtype'], device) for c in found.values()}}
+    fastest = max(peaks.values())
     vendor = vendors_peak(device)
     print(f'{device}: ' + ', '.join(f'{peak / 1e12:.2f} TFLOP/s in {dtype}' for dtype, peak in peaks.items()) +
           ' by square products' + (f', {vendor / 1e12:.0f} in bfloat16 by its vendor' if vendor else ''))
@@ -215,7 +166,7 @@ def bench_iterations():
     if device.type == 'cuda':
         torch.cuda.reset_peak_memory_stats()            # of what the products took
     calls, tokens, flops = {}, {}, {}
-    for label, of_variant in variants().items():
+    for label, of_variant in found.items():
         calls[label], tokens[label], flops[label], count = iteration(of_variant)
         print(f'{label}: {count:,} parameters, {of_variant["optimizer"]}, {str(pick_dtype(of_variant["dtype"], device))[6:]}, '
               f'compile={of_variant["compile"]}; first iteration {timed(calls[label]):.1f} s')
@@ -224,13 +175,13 @@ def bench_iterations():
     times = in_turns(calls, config['bench_iters'])
     width = max(map(len, calls)) + 2
     base = statistics.median(next(iter(times.values())))
-    print(f'{"":{width}}{"ms":>9}{"min … max":>20}{"of the first":>14}{unit + "/s":>11}{"TFLOP/s":>9}{"of products":>13}' +
+    print(f'{"":{width}}{"ms":>9}{"min … max":>20}{"of the first":>14}{task.unit + "/s":>11}{"TFLOP/s":>9}{"of products":>13}' +
           (f'{"MFU":>7}' if vendor else ''))
     for label in calls:
         median = statistics.median(times[label])
         speed = flops[label] / median
         print(f'{label:{width}}{1000 * median:9.1f}{spread(times[label]):>20}{median / base:14.3f}{tokens[label] / median:11,.0f}'
-              f'{speed / 1e12:9.2f}{speed / peaks["bfloat16"]:13.1%}' + (f'{speed / vendor:7.1%}' if vendor else ''))
+              f'{speed / 1e12:9.2f}{speed / fastest:13.1%}' + (f'{speed / vendor:7.1%}' if vendor else ''))
     print(f'peak memory {(peak_memory() - before) / 2 ** 30:.2f} GiB' + (' of all variants' if len(calls) > 1 else ''))
 
 
@@ -252,11 +203,7 @@ def trace(call):
 def bench_loader():
     """The median batch, of as many tokens or images as an iteration's and not augmented, and what this process has come to hold
     since the 100th."""
-    c = config_of(config)
-    if unit == 'images':
-        data = Images(config['dataset'], 'train', c.image_size, c.channels, c.classes)
-    else:
-        data = Tokens(config['dataset'], 'train', c.block_size, c.vocab_size)
+    data = task.split('train')
     call, count, _, _ = iteration(config)
     step = statistics.median(in_turns({'': call}, config['bench_iters'])[''])
     times, size = [], config['batch_size']
@@ -265,7 +212,7 @@ def bench_loader():
             times, held = [], own_memory()
         times.append(timed(lambda i=i: data.shuffled(i * size, size, config['data_seed'])))
     median = statistics.median(times)
-    print(f'{data.path}, {os.path.getsize(data.path) / 2 ** 30:.2f} GiB: {1000 * median:.3f} ms a batch of {count:,} {unit} '
+    print(f'{data.path}, {os.path.getsize(data.path) / 2 ** 30:.2f} GiB: {1000 * median:.3f} ms a batch of {count:,} {task.unit} '
           f'({spread(times)}), {median / step:.2%} of an iteration of {1000 * step:.1f} ms; '
           f'memory {(own_memory() - held) / 2 ** 20:+.1f} MiB over {len(times):,} batches')
 
@@ -283,7 +230,8 @@ def bench_sampling():
     """Greedy tokens that continue one token, for 1 sample and for 8: with keys and values kept, and by a pass over all so far.
     Eager, as sample.py draws."""
     torch.manual_seed(config['seed'])
-    model, dtype = make(config).to(device).eval(), pick_dtype(config['dtype'], device)
+    model, dtype = task.new_model().to(device), pick_dtype(config['dtype'], device)
+    tune_for_training(device, model.eval())
     new, size = config['sampling'], model.config.block_size
 
     def anew(idx):
@@ -309,72 +257,10 @@ def bench_sampling():
         print(f'{samples} at once: {speeds}, {faster:.1f} times as fast, {same:.1%} of the tokens are the same')
 
 
-# ----------------------------------------------------------------------------- memory
-
-def tell_memory():
-    """What a GPU holds for one micro-batch, by an iteration on tensors that have shapes and no data. Eager: a compiled model
-    keeps fewer activations. Under fsdp its part of everything, and two whole blocks: one computes, one is on its way."""
-    dtype = pick_dtype(config['dtype'], device)
-    cpu = torch.device('cpu')
-    with FakeTensorMode():
-        model = make(config)
-        model.recompute = config['recompute']
-        optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, config['weight_decay']), {**config, 'compile': False})
-        weights, kept, inputs = [*model.parameters()], [], []
-        model.h[0].register_forward_pre_hook(lambda block, given: inputs.append(given[0]))
-        x, y = batch(model, cpu)
-        with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t), autocast(cpu, dtype, cache=not model.recompute):
-            logits, loss = model(x, y)
-            if model.recompute:                         # kept are the inputs of blocks alone; one block at a time is made anew
-                model.h[0](inputs[0])
-        activations = bytes_of(kept + weights) - bytes_of(weights)
-        loss.backward()
-        optimizer.step()
-        ranks = config['gpus'] if config['parallel'] == 'fsdp' else 1
-        block = sum(p.numel() for p in model.h[0].parameters()) * (dtype.itemsize + 4)      # and its gradient
-        parts = {'parameters': bytes_of(weights) / ranks, 'gradients': bytes_of([p.grad for p in weights]) / ranks,
-                 f'state of {config["optimizer"]}': bytes_of(state_of(optimizer)) / ranks,
-                 'gathered blocks': 2 * block if ranks > 1 else 0, 'activations': activations,
-                 "the logits' gradient": 4 * logits.numel()}
-    print(f'{model.num_params():,} parameters, micro-batches of {y.numel():,} {unit}, {str(dtype)[6:]}, eager, '
-          f'{config["parallel"]} on {config["gpus"]} GPUs')
-    for name, size in {**parts, 'in all': sum(parts.values())}.items():
-        print(f'{name:24}{size / 2 ** 30:9.3f} GiB')
-
-
-def tell_scale():
-    """Tokens or images a second, and traffic, of the same iteration on more and more GPUs, should communication hide behind
-    computing as far as it can. In a ring a GPU sends (n − 1)/n of what is gathered or reduced, over the slowest of its links.
-    DDP all-reduces fp32 gradients once an iteration, which sends them twice; FSDP gathers the blocks in bf16, before the forward
-    and before the backward pass, and reduces fp32 gradients, for each micro-batch."""
-    with torch.device('meta'):
-        model = make(config)
-    count, micro_batches = model.num_params(), config['gradient_accumulation_steps']
-    tokens = micro_batches * config['batch_size'] * (1 if unit == 'images' else config['block_size'])
-    flops = flops_of(model, tokens)
-    print(f'{count:,} parameters, {tokens:,} {unit} an iteration in {micro_batches} micro-batches; {gpu_peak:g} TFLOP/s at an '
-          f'MFU of {gpu_mfu:.0%}, {link:g} GB/s within nodes of {node}, {network:g} between them')
-    print(f'{"GPUs":>6}{"computing, s":>14}' + ''.join(f'{f"{way}: GB sent":>16}{"s":>8}{unit + "/s":>12}{"of linear":>11}'
-                                                    for way in ('DDP', 'FSDP')))
-    for n in numbers:
-        computing = flops / (n * gpu_peak * 1e12 * gpu_mfu)
-        row = f'{n:6}{computing:14.3f}'
-        for sent in (8 * count, 8 * count * micro_batches / n):
-            sent *= (n - 1) / n
-            seconds = sent / 1e9 / (link if n <= node else network)
-            took = max(computing, seconds)
-            row += f'{sent / 1e9:16.1f}{seconds:8.3f}{tokens / took:12,.0f}{computing / took:11.0%}'
-        print(row)
-
-
 if sampling:
     bench_sampling()
 elif loader:
     bench_loader()
-elif memory:
-    tell_memory()
-elif scale:
-    tell_scale()
 elif optimizers:
     bench_optimizers()
 else:

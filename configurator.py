@@ -15,7 +15,8 @@ import sys
 from dataclasses import fields
 from types import ModuleType
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.abspath(__file__))
+TRAIN = os.path.join(ROOT, 'train.py')        # whose keys other scripts take too
 
 
 def configure(namespace, *more):
@@ -106,7 +107,7 @@ def read_config(path, values):
         if not isinstance(found, dict):
             raise ValueError(f'{path}: wants a JSON object of keys and values')
         return found
-    scope = {**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(HERE, base))}
+    scope = {**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(ROOT, base))}
 
     def run(file):
         with open(file, encoding='utf-8') as f:

@@ -1,14 +1,12 @@
 """
-A GPT, and a ViT of the same blocks, in which every choice that decides whether a Transformer trains is one field of `Config`:
-where the norms stand, which norm, how the residual step is scaled, the attention, the FFN, the positions and the initialization.
+A GPT in which every choice that decides whether a Transformer trains is one field of `GPTConfig`: where the norms stand,
+which norm, how the residual step is scaled, the attention, the FFN, the positions and the initialization.
 
-Every field is resolved when a module is built; every `forward` then reads as the paper's equation.
+Every field is resolved when a module is built, so that every `forward` reads as the paper's equation.
 Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E = D / H.
 """
 import math
-import os
 import re
-import warnings
 from dataclasses import dataclass, fields
 
 import torch
@@ -19,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass
 class Config:
-    """What a GPT and a ViT share. Each adds `causal`, whether a token sees only its past, and block_size."""
+    """What a GPT and the ViT of vit.py share. Each adds `causal`, whether a token sees only its past, and block_size."""
     n_layer: int = 12               # blocks
     n_head: int = 12                # query heads; n_embd / n_head is the head dimension
     n_kv_head: int = 0              # key/value heads of grouped-query attention; 0: n_head
@@ -48,39 +46,35 @@ class Config:
 
     def __post_init__(self):
         for f in fields(self):
-            if type(getattr(self, f.name)) not in ((int, float) if f.type is float else (f.type,)):
-                raise ValueError(f'{f.name}={getattr(self, f.name)!r}: wants {f.type.__name__}')
-        for name, choices in dict(norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS, pool=POOLS).items():
-            if getattr(self, name, None) not in (None, *choices):
-                raise ValueError(f'{name}={getattr(self, name)!r}: choose one of {", ".join(choices)}')
-        for f in fields(self):
-            low = 0 if f.name in ('n_kv_head', 'd_ff') else 1
-            if f.type is int and getattr(self, f.name) < low:
-                raise ValueError(f'{f.name}={getattr(self, f.name)}: wants an integer of at least {low}')
-        for name in ('dropout', 'drop_path'):
-            if not 0 <= getattr(self, name, 0) < 1:
-                raise ValueError(f'{name}={getattr(self, name)}: wants a probability, 0 <= {name} < 1')
-        if not 0 <= self.norm_alpha <= 1:
-            raise ValueError(f'norm_alpha={self.norm_alpha}: wants 0 <= norm_alpha <= 1')
-        for name in ('norm_eps', 'init_gain'):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f'{name}={getattr(self, name)}: wants a number that is not negative')
-        if not self.rope_theta > 0:
-            raise ValueError(f'rope_theta={self.rope_theta}: wants a positive number')
-        if self.n_embd % self.n_head:
-            raise ValueError(f'n_embd={self.n_embd} is not divisible by n_head={self.n_head}: change one of them')
-        if self.n_kv_head and self.n_head % self.n_kv_head:
-            raise ValueError(f'n_head={self.n_head} is not divisible by n_kv_head={self.n_kv_head}: change one of them')
-        if self.attention == 'l2_tied' and self.n_kv_head not in (0, self.n_head):
-            raise ValueError(f'n_kv_head={self.n_kv_head}: attention=l2_tied shares queries and keys, so it wants '
-                             f'n_kv_head=0 or {self.n_head} (n_head)')
-        if self.pos == 'rope' and self.head_dim % 2:
-            raise ValueError(f'pos=rope rotates pairs, but the head dimension n_embd/n_head={self.head_dim} is odd: '
-                             f'change n_embd or n_head, or choose pos=learned')
+            value = getattr(self, f.name)
+            if type(value) not in ((int, float) if f.type is float else (f.type,)):
+                raise ValueError(f'{f.name}={value!r}: wants {f.type.__name__}')
+        check(vars(self), CHOICES, RULES)
 
     @property
     def head_dim(self):
         return self.n_embd // self.n_head
+
+
+RULES = (       # what the numbers of a config must fulfil, beside the CHOICES of its strings
+    'n_layer >= 1', 'n_head >= 1', 'n_kv_head >= 0', 'n_embd >= 1', 'd_ff >= 0', 'block_size >= 1', 'vocab_size >= 1',
+    '0 <= dropout < 1', '0 <= norm_alpha <= 1', 'norm_eps >= 0', 'rope_theta > 0', 'init_gain >= 0',
+    'n_embd % n_head == 0', 'n_kv_head == 0 or n_head % n_kv_head == 0',
+    "attention != 'l2_tied' or n_kv_head in (0, n_head)",               # it shares queries and keys
+    "pos != 'rope' or n_embd // n_head % 2 == 0",                       # it rotates pairs
+)
+
+
+def check(values, choices, rules):
+    """ValueError for a value that is none of its choices, {key: names}, or for values that break a rule, such as 'n_head >= 1'.
+    Keys that `values` does not have are not checked."""
+    for key, names in choices.items():
+        if key in values and values[key] not in names:
+            raise ValueError(f'{key}={values[key]!r}: choose one of {", ".join(names)}')
+    for rule in rules:
+        named = dict.fromkeys(name for name in re.findall(r"(?<!')\b[a-z]\w*", rule) if name not in ('in', 'or', 'and'))
+        if named.keys() <= values.keys() and not eval(rule, {}, values):
+            raise ValueError(f'{", ".join(f"{name}={values[name]!r}" for name in named)}: wants {rule}')
 
 
 @dataclass
@@ -90,29 +84,6 @@ class GPTConfig(Config):
     tie_weights: bool = True        # the output head is the token embedding
 
     causal, qkv_bias = True, True
-
-
-@dataclass
-class ViTConfig(Config):
-    image_size: int = 224           # height and width of an image, in pixels
-    patch_size: int = 16            # of a patch, which is a token
-    channels: int = 3               # of an image: 1 is grey, 3 are RGB
-    classes: int = 1000             # outputs of the head
-    pool: str = 'cls'               # cls | mean: the head sees a class token, or the mean of the patches
-    qkv_bias: bool = True           # with bias: in W_q, W_k and W_v too
-    drop_path: float = 0.0          # stochastic depth: the last block's branches are dropped so often, the first one's never
-
-    causal = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.image_size % self.patch_size:
-            raise ValueError(f'image_size={self.image_size} is not divisible by patch_size={self.patch_size}: change one of them')
-
-    @property
-    def block_size(self):
-        """Tokens of an image"""
-        return (self.image_size // self.patch_size) ** 2 + (self.pool == 'cls')
 
 
 def at_least_fp32(x):
@@ -225,42 +196,6 @@ POSITIONS = {
 }
 
 
-# ----------------------------------------------------------------------------- patches
-# pool='cls' puts a learned token ahead of the patches, which is all that the head sees of the last block; 'mean' has none.
-
-class ClassToken(nn.Module):
-
-    def __init__(self, config):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(config.n_embd))
-
-    def forward(self, x):
-        return torch.cat((self.weight.to(x.dtype).expand(len(x), 1, -1), x), dim=1)
-
-
-POOLS = {       # what stands ahead of the patches, and (B, T, D) → (B, D)
-    'cls': (ClassToken, lambda x: x[:, 0]),
-    'mean': (lambda config: nn.Identity(), lambda x: x.mean(1)),
-}
-
-
-class PatchEmbedding(nn.Linear):
-    """Images (B, channels, S, S) of 0 to 255 → (B, T, D): W of each patch, row by row, once normalized by the data's mean and
-    standard deviation, which are those of images of 0 to 1 and belong to the weights."""
-
-    def __init__(self, config, mean, std):
-        super().__init__(config.channels * config.patch_size ** 2, config.n_embd, bias=config.bias)
-        self.size = config.patch_size
-        self.cls = POOLS[config.pool][0](config)
-        for name, value in (('mean', mean), ('std', std)):
-            self.register_buffer(name, torch.as_tensor(value, dtype=torch.float32).expand(config.channels).view(-1, 1, 1).clone())
-
-    def forward(self, images):
-        x = ((images / 255 - self.mean) / self.std).to(self.weight.dtype)
-        x = x.unflatten(3, (-1, self.size)).unflatten(2, (-1, self.size))       # (B, channels, rows, P, columns, P)
-        return self.cls(super().forward(x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)))
-
-
 # ----------------------------------------------------------------------------- attention
 
 class KVCache:
@@ -301,6 +236,7 @@ def plain_attention(q, k, v, is_causal, scale, enable_gqa, dropout_p):
 
 class DotAttention(nn.Module):
     """softmax(qᵀk / √E) v per head, with a causal mask, grouped keys and values, QKNorm and RoPE where the config says so."""
+    cpu_kernel = staticmethod(plain_attention)              # trains faster on a CPU than PyTorch's, for short sequences
 
     def __init__(self, config):
         super().__init__()
@@ -317,7 +253,7 @@ class DotAttention(nn.Module):
         self.scale = self.head_dim ** -0.5
         self.grouped, self.causal = d_kv != d, config.causal
         self.dropout = config.dropout
-        self.kernel = F.scaled_dot_product_attention        # or plain_attention, where device.py finds it to train faster
+        self.kernel = F.scaled_dot_product_attention        # engine/device.py may put cpu_kernel here
         self.out_dropout = nn.Dropout(config.dropout)
 
     def heads(self, x):
@@ -365,6 +301,7 @@ class L2Attention(DotAttention):
     ‖q‖² is the same for every key and drops out of the softmax, which leaves 2(qᵀk − ‖k‖²/2)/√E: the dot product of
     (q, 1, 1, 1) with (k, s₁, s₂, s₃). The three parts sum to −‖k‖²/2 in fp32, and each is exact in bf16.
     """
+    cpu_kernel = staticmethod(F.scaled_dot_product_attention)       # plain_attention would round the logits to bf16
 
     def __init__(self, config):
         super().__init__(config)
@@ -438,23 +375,13 @@ FFNS = {
 }
 
 
-# ----------------------------------------------------------------------------- the blocks
-
-class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016): in training a sample's branch is 0 with probability p, else 1/(1 − p) of itself."""
-
-    def __init__(self, p):
-        super().__init__()
-        self.p = p
-
-    def forward(self, x):
-        return x * F.dropout(x.new_ones(len(x), 1, 1), self.p, self.training)
-
+# ----------------------------------------------------------------------------- the block
 
 class Block(nn.Module):
-    """x ← Post(x + Δt Mid(f(Pre(x)))), for f attention and then FFN; any of the norms may be absent."""
+    """x ← Post(x + Δt Mid(f(Pre(x)))), for f attention and then FFN; any of the norms may be absent. `drop_path`, a module,
+    acts on the branches: vit.py's stochastic depth."""
 
-    def __init__(self, config, drop_path=0.0):
+    def __init__(self, config, drop_path=None):
         super().__init__()
         self.attn_pre_norm = make_norm(config.attn_pre_norm, config)
         self.attn = ATTENTIONS[config.attention](config)
@@ -464,7 +391,7 @@ class Block(nn.Module):
         self.ffn = FFNS[config.ffn](config)
         self.ffn_mid_norm = make_norm(config.mid_norm, config)
         self.ffn_post_norm = make_norm(config.post_norm, config)
-        self.drop_path = DropPath(drop_path) if drop_path else nn.Identity()
+        self.drop_path = drop_path or nn.Identity()
         self.dt = config.residual_scale
 
     def forward(self, x, cache=NoCache):
@@ -482,7 +409,9 @@ INITS = {       # the std of an (n_out, n_in) matrix
     'stable': lambda n_out, n_in: 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
 }
 
-BLOCK_TYPES = {
+CHOICES = dict(norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS)
+
+BLOCK_TYPES = {     # patch and head are of vit.py
     'emb': r'(wte|wpe|patch\.cls)\.weight|patch\.(weight|bias)',
     'head': r'lm_head\.weight|head\.(weight|bias)',
     'qk': r'h\.\d+\.attn\.w[qk]\.(weight|bias)',
@@ -530,10 +459,7 @@ def truncated_normal_(p, std):
     p.uniform_(-edge, edge).erfinv_().mul_(2 ** 0.5 * std / 0.8796256610342398)     # the deviation that the cut leaves of 1
 
 
-# ----------------------------------------------------------------------------- the models
-
-OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
-
+# ----------------------------------------------------------------------------- the model
 
 def through(block, recompute, x, cache=NoCache):
     """block(x, cache). With recompute a backward pass finds x alone and computes the rest again (Chen et al. 2016)."""
@@ -621,108 +547,6 @@ class GPT(nn.Module):
         lookups = sum(p.numel() for p in self.wpe.parameters()) + (0 if config.tie_weights else self.wte.weight.numel())
         return 6 * (self.num_params() - lookups) + 12 * config.n_layer * config.n_embd * config.block_size
 
-    @classmethod
-    def from_pretrained(cls, name, block_size=None, dropout=0.0):
-        """OpenAI's weights, 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', or a folder that export.py, or Hugging Face's
-        GPT-2, LLaMA or Qwen3 has saved.
-
-        A block_size below theirs leaves out the later positions, but where StableAtten's τ depends on it. ValueError for
-        what is no such name or folder, cannot be loaded, or has no equal here.
-        """
-        from export import read_folder
-        config, weights = read_folder(name)
-        if config.attention != 'stable':
-            config.block_size = min(block_size or config.block_size, config.block_size)
-        config.dropout = dropout
-        if config.pos == 'learned':
-            weights['wpe.weight'] = weights['wpe.weight'][:config.block_size]
-        model = cls(config)
-        model.load_state_dict(weights)
-        return model
-
-    @classmethod
-    def from_checkpoint(cls, path, device='cpu'):
-        """As load_run does it; ValueError for a model of images."""
-        model, state = load_run(path, device)
-        if not isinstance(model, cls):
-            raise ValueError(f'{path} is of a model of images, which reads and draws no text')
-        return model, state
-
-
-class ViT(nn.Module):
-    """The same blocks on the patches of an image, and without a mask (Dosovitskiy et al. 2021)."""
-    recompute = False       # as a GPT's
-
-    def __init__(self, config, mean=0.5, std=0.5):
-        super().__init__()
-        self.config = config
-        self.patch = PatchEmbedding(config, mean, std)
-        self.wpe = POSITIONS[config.pos][0](config)
-        self.input_norm = make_norm(config.input_norm, config)
-        self.dropout = nn.Dropout(config.dropout)
-        self.h = nn.ModuleList(Block(config, config.drop_path * i / max(1, config.n_layer - 1)) for i in range(config.n_layer))
-        self.pool = POOLS[config.pool][1]
-        self.final_norm = make_norm(config.final_norm, config)
-        self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
-        init_weights(self)
-
-    def hidden(self, images):
-        """Images (B, channels, S, S) of 0 to 255 → (B, T, D) behind the last block."""
-        x = self.patch(images)
-        x = self.dropout(self.input_norm(x + self.wpe(torch.arange(x.size(1), device=x.device))))
-        for block in self.h:
-            x = through(block, self.recompute, x)
-        return x
-
-    def forward(self, images, targets=None):
-        """Images (B, channels, S, S) of 0 to 255, targets classes (B,) or their probabilities (B, classes)
-        → logits (B, classes), and the mean cross-entropy in nats per image, or None without targets."""
-        logits = self.head(self.final_norm(self.pool(self.hidden(images))))
-        return logits, None if targets is None else F.cross_entropy(at_least_fp32(logits), targets)
-
-    def num_params(self):
-        return sum(p.numel() for p in self.parameters())
-
-    def flops_per_image(self):
-        """FLOPs of one image's forward and backward pass: 6N + 12 n_layer D T a token, as for a GPT; the head sees but one."""
-        c, head = self.config, sum(p.numel() for p in self.head.parameters())
-        a_token = self.num_params() - head - sum(p.numel() for p in self.wpe.parameters())
-        return c.block_size * (6 * a_token + 12 * c.n_layer * c.n_embd * c.block_size) + 6 * head
-
-    @classmethod
-    def from_pretrained(cls, path, classes=0, n_head=0, dropout=0.0, drop_path=0.0):
-        """Weights of a ViT in a folder of Hugging Face's or timm's, or in a file with timm's state_dict (.pth, .safetensors).
-
-        Another number of classes than theirs gets a new head. A file does not tell the heads: they are timm's for its width, or
-        n_head. Nor does it tell mean and std, which are then 0.5. ValueError for what cannot be loaded, or has no equal here.
-        """
-        from export import read_vit
-        config, mean, std, weights = read_vit(path, n_head)
-        config.dropout, config.drop_path = dropout, drop_path
-        if classes not in (0, config.classes):
-            config.classes = classes
-            weights = {name: value for name, value in weights.items() if not name.startswith('head.')}
-        model = cls(config, mean, std)
-        try:
-            missing, unexpected = model.load_state_dict(weights, strict=False)
-        except RuntimeError as error:                   # of another shape
-            raise ValueError(f'{path!r} is no ViT that has an equal here: {" ".join(str(error).split())}') from error
-        wrong = unexpected + [name for name in missing if not name.startswith(('head.', 'patch.mean', 'patch.std'))]
-        if wrong:
-            raise ValueError(f'{path!r} is no ViT that has an equal here, see {wrong[0]!r}')
-        return model
-
-
-MODELS = {'gpt': (GPT, GPTConfig), 'vit': (ViT, ViTConfig)}
-
-
-def config_of(keys):
-    """GPTConfig or ViTConfig, by the keys of a run: those of train.py, or a checkpoint's, which once had GPTs alone."""
-    if keys.get('model', 'gpt') not in MODELS:
-        raise ValueError(f'model={keys["model"]!r}: choose one of {", ".join(MODELS)}')
-    Config = MODELS[keys.get('model', 'gpt')][1]
-    return Config(**{f.name: keys[f.name] for f in fields(Config) if f.name in keys})
-
 
 def draw(logits, temperature, top_k, top_p):
     """One token id a row from logits (B, vocab_size) → (B, 1)."""
@@ -736,41 +560,3 @@ def draw(logits, temperature, top_k, top_p):
     if top_p is not None:
         probs = probs.masked_fill(probs.cumsum(-1) - probs >= top_p, 0.0)       # the first always stays
     return ids.gather(1, torch.multinomial(probs, 1))
-
-
-def load_checkpoint(path, device='cpu', mmap=False):
-    """What train.py saved: {'model': state_dict, 'optimizer', 'scaler', 'config', 'iter', 'best_val_loss'}. With mmap its tensors
-    are read from the file as they are used."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')
-            state = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
-        types = dict(model=dict, optimizer=dict, scaler=dict, config=dict, iter=int, best_val_loss=float)
-        if isinstance(state, dict) and all(isinstance(state[key], kind) for key, kind in types.items()):
-            if {'dataset', 'init_from', 'optimizer'} <= state['config'].keys():
-                return state
-    except (IsADirectoryError, PermissionError):
-        raise
-    except Exception:                                   # unpickling garbage fails in many ways
-        pass
-    raise ValueError(f'{path} is damaged, or not a checkpoint of train.py')
-
-
-def load_run(path, device='cpu'):
-    """The model of a checkpoint of train.py's, on the device, and all that load_checkpoint found there. ValueError where there is
-    none, or a damaged one."""
-    if not os.path.exists(path):
-        raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
-    state = load_checkpoint(path, device)
-    Model, _ = MODELS[state['config'].get('model', 'gpt')]
-    model = Model(config_of(state['config'])).to(device)
-    load_weights(model, state, path)
-    return model, state
-
-
-def load_weights(model, state, path):
-    """Those of a checkpoint that was read from `path`; ValueError where they are another model's."""
-    try:
-        model.load_state_dict(state['model'])
-    except RuntimeError as error:
-        raise ValueError(f'{path} is damaged, or not a checkpoint of train.py: its weights do not fit its config') from error

@@ -225,6 +225,16 @@ def num_blocks(name, p, head_dim):
     return p.size(0) // head_dim if kind == 'qk' else p.size(0)
 
 
+def storage_bytes(tensors):
+    """Bytes of their storages, each counted once."""
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def state_bytes(optimizer):
+    """Bytes of an optimizer's state"""
+    return storage_bytes([value for of_one in optimizer.state.values() for value in of_one.values() if torch.is_tensor(value)])
+
+
 OPTIMIZERS = {      # from groups and the keys of train.py
     'adamw': lambda groups, c: torch.optim.AdamW(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), fused=True),
     'sgdw': lambda groups, c: SGDW(groups, lr=c['learning_rate'], momentum=c['momentum'], compile=c['compile']),

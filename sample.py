@@ -8,10 +8,11 @@ import os
 import torch
 
 from configurator import at_least, configure
-from dataset import read_meta
-from device import autocast, pick_device, pick_dtype
-from model import GPT, OPENAI_MODELS
-from text import load_tokenizer
+from data.text import load_tokenizer
+from data.tokens import read_meta
+from engine.checkpoint import load_text_run
+from engine.device import Machine
+from engine.pretrained import OPENAI_MODELS, load_gpt
 
 # ----------------------------------------------------------------------------- keys
 init_from = 'resume'                # resume: a run | gpt2, gpt2-medium, gpt2-large, gpt2-xl, a folder of Hugging Face's
@@ -32,17 +33,16 @@ config = configure(globals())
 at_least(config, num_samples=1, max_new_tokens=1, top_k=0, seed=0)
 if 0 < temperature < 1e-6:
     raise ValueError(f'temperature={temperature}: wants at least 1e-6, or 0 for the likeliest token')
-device = pick_device(device)
-dtype = pick_dtype(dtype, device)
+machine = Machine(device, dtype)
 
 if init_from == 'resume':
-    model, state = GPT.from_checkpoint(os.path.join(out_dir, checkpoint), device)
+    model, state = load_text_run(os.path.join(out_dir, checkpoint), machine.device)
     meta = read_meta(state['config']['dataset'])
     tokenizer = load_tokenizer(meta['tokenizer'], meta['chars'])
 else:
-    model = GPT.from_pretrained(init_from)
+    model = load_gpt(init_from)
     tokenizer = load_tokenizer('gpt2' if init_from in OPENAI_MODELS else init_from)
-model.to(device).eval()
+model.to(machine.device).eval()
 torch.manual_seed(seed)                                 # here, so that the draws do not depend on how a model is made
 
 if start.startswith('FILE:'):
@@ -56,7 +56,7 @@ if not prompt:
     raise ValueError('start is empty: give at least one character to continue')
 if max(prompt) >= model.config.vocab_size:
     raise ValueError(f'start holds token {max(prompt)}, but vocab_size={model.config.vocab_size}: was the data prepared again?')
-ids = torch.tensor(prompt, device=device).repeat(num_samples, 1)
+ids = torch.tensor(prompt, device=machine.device).repeat(num_samples, 1)
 given = len(tokenizer.decode(prompt))                   # which need not be `start`, to the letter
 
 
@@ -65,7 +65,7 @@ def text_of(ids):
 
 
 shown = 0
-with autocast(device, dtype):
+with machine.autocast():
     for new in model.stream(ids, max_new_tokens, temperature, top_k or None, top_p):
         ids = torch.cat((ids, new), dim=1)
         text = text_of(ids[0])

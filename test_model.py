@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from device import choose_kernels
+from engine.device import tune_for_training
 from model import GPT, GPTConfig, RMSNorm, StableNorm, block_type, plain_attention
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
@@ -239,7 +239,7 @@ def test_equals_hugging_face_gpt2(activation, tied, tmp_path):
         vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4, n_inner=48, layer_norm_epsilon=1e-3,
         activation_function=activation, tie_word_embeddings=tied)))
     theirs.save_pretrained(tmp_path)
-    ours = GPT.from_pretrained(str(tmp_path)).eval()
+    ours = load_gpt(str(tmp_path)).eval()
     close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
 
 
@@ -258,7 +258,7 @@ def openai(tmp_path_factory):
 def test_pretrained_positions_are_left_out_at_the_end(asked, block_size, openai):
     """The first ones stay: what fits gets the same logits, and what does not is an error"""
     theirs, folder = openai
-    ours, idx = GPT.from_pretrained(folder, asked).eval(), tokens(3, block_size)
+    ours, idx = load_gpt(folder, asked).eval(), tokens(3, block_size)
     assert ours.config.block_size == block_size and len(ours.wpe.weight) == block_size
     close(ours(idx)[0], theirs(idx).logits, 1e-4)
     with pytest.raises(ValueError, match=f'block_size={block_size}'):
@@ -269,8 +269,8 @@ def test_pretrained_positions_are_left_out_at_the_end(asked, block_size, openai)
 def test_pretrained_with_dropout(openai):
     """As much as is asked for, in every place, and in training only; theirs is never taken over"""
     theirs, folder = openai
-    assert GPT.from_pretrained(folder).config.dropout == 0.0
-    ours = GPT.from_pretrained(folder, dropout=0.4)
+    assert load_gpt(folder).config.dropout == 0.0
+    ours = load_gpt(folder, dropout=0.4)
     assert {m.p for m in ours.modules() if isinstance(m, torch.nn.Dropout)} == {block.attn.dropout for block in ours.h} == {0.4}
     assert not torch.allclose(ours.train()(tokens(3, 16))[0], ours(tokens(3, 16))[0])
     close(ours.eval()(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
@@ -282,7 +282,7 @@ def test_pretrained_head(tied, tmp_path):
     hf = pytest.importorskip('transformers')
     hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=1, n_head=4, tie_word_embeddings=tied)
                        ).save_pretrained(tmp_path)
-    ours = GPT.from_pretrained(str(tmp_path))
+    ours = load_gpt(str(tmp_path))
     assert ours.config.tie_weights == (ours.lm_head.weight is ours.wte.weight) == tied
     assert ours.config.bias and all(p.requires_grad and p.dtype == torch.float32 for p in ours.parameters())
 
@@ -292,7 +292,7 @@ def test_a_pretrained_name_that_is_none_names_the_choices(name, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'empty').mkdir()
     with pytest.raises(ValueError, match=f"'{name}' is neither one of gpt2, gpt2-medium, gpt2-large, gpt2-xl, nor the folder"):
-        GPT.from_pretrained(name)
+        load_gpt(name)
 
 
 @pytest.mark.parametrize('layers', [1, 3])
@@ -303,7 +303,7 @@ def test_weights_of_another_depth(layers, openai, tmp_path):
                        ).save_pretrained(tmp_path)
     shutil.copy(f'{openai[1]}/config.json', tmp_path)
     with pytest.raises(ValueError, match='weights are not those of a GPT-2 of its config.json, see transformer.h') as error:
-        GPT.from_pretrained(str(tmp_path))
+        load_gpt(str(tmp_path))
     assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
 
 
@@ -315,13 +315,13 @@ def test_pretrained_that_cannot_be_reached_is_one_line(monkeypatch):
 
     monkeypatch.setattr(hf.GPT2LMHeadModel, 'from_pretrained', offline)
     with pytest.raises(ValueError, match="^could not load 'gpt2-xl': We could not connect and tell it in many lines$"):
-        GPT.from_pretrained('gpt2-xl')
+        load_gpt('gpt2-xl')
 
 
 def test_pretrained_without_weights(openai, tmp_path):
     shutil.copy(f'{openai[1]}/config.json', tmp_path)
     with pytest.raises(ValueError, match='could not load .*no file named') as error:
-        GPT.from_pretrained(str(tmp_path))
+        load_gpt(str(tmp_path))
     assert '\n' not in str(error.value)
 
 
@@ -330,7 +330,7 @@ def test_an_unknown_activation_of_hugging_face_is_an_error(tmp_path):
     hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=4, activation_function='silu')
                        ).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match='silu.*gelu_new'):
-        GPT.from_pretrained(str(tmp_path))
+        load_gpt(str(tmp_path))
 
 
 @pytest.mark.parametrize('family, qk_norm', [('Llama', False), ('Qwen3', True)])
@@ -418,7 +418,7 @@ def test_l2_attention_keeps_its_precision_when_compiled():
 @pytest.mark.parametrize('block_size', [512, 513])
 def test_plain_products_are_for_short_sequences_and_not_for_l2(attention, block_size):
     model, precision = build(attention=attention, block_size=block_size), torch.get_float32_matmul_precision()
-    choose_kernels(torch.device('cpu'), model)
+    tune_for_training(torch.device('cpu'), model)
     torch.set_float32_matmul_precision(precision)
     plain = block_size == 512 and not attention.startswith('l2')
     assert model.h[1].attn.kernel is (plain_attention if plain else F.scaled_dot_product_attention)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import at_least, configure  # noqa: E402
-from text import from_hub, load_tokenizer, write_text  # noqa: E402
+from data.text import from_hub, load_tokenizer, write_text  # noqa: E402
 
 tokenizer = 'google-t5/t5-base'     # bytes | char | a name of tiktoken's | a name or folder of Hugging Face's
 files = 160                         # training files, of some 150 million tokens each: enough for the largest config

@@ -11,8 +11,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
-from dataset import write_images  # noqa: E402
-from images import from_hub  # noqa: E402
+from data.images import (
+    from_hub,  # noqa: E402
+    write_images,  # noqa: E402
+)
 
 source = 'uoft-cs/cifar100'         # a data set on the Hugging Face Hub, or a folder with its files
 

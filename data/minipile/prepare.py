@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import at_least, configure  # noqa: E402
-from text import from_hub, load_tokenizer, write_text  # noqa: E402
+from data.text import from_hub, load_tokenizer, write_text  # noqa: E402
 
 tokenizer = 'gpt2'                  # bytes | char | a name of tiktoken's | a name or folder of Hugging Face's
 limit = 0                           # so many documents of each split, for a trial; 0: all

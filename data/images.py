@@ -1,0 +1,297 @@
+"""
+A data set of images is a folder data/<name> with train.bin and val.bin, uint8 of shape (images, channels, size, size), the
+numbers of their classes as uint16 in train_labels.bin and val_labels.bin, and meta.json. This file reads one as batches, writes
+one, and resizes images of any size for it: once, by many processes, and going on where it was stopped.
+"""
+import glob
+import json
+import math
+import os
+import signal
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+import numpy as np
+import torch
+from PIL import Image
+from tqdm import tqdm
+
+from data.text import in_order, leave_with_parent
+from data.tokens import SPLITS, Split, check_size, load_meta, replacing
+
+os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # the last error says it all, in one line
+
+ENDINGS = ('.jpg', '.jpeg', '.png', '.bmp', '.gif', '.webp', '.ppm', '.tif', '.tiff')
+
+
+# ----------------------------------------------------------------------------- reading
+
+def read_image_meta(name):
+    """data/<name>/meta.json: image_size, channels, classes, their names where they have some, the mean and std of each channel
+    of images of 0 to 1, and the images of each split."""
+    meta = load_meta(name)
+    if isinstance(meta, dict) and 'tokens' in meta:
+        raise ValueError(f'dataset={name!r} holds tokens, which are for --model=gpt')
+    try:
+        meta = dict(image_size=int(meta['image_size']), channels=int(meta['channels']), classes=int(meta['classes']),
+                    names=[str(name) for name in meta['names']], mean=[float(x) for x in meta['mean']],
+                    std=[float(x) for x in meta['std']], images={split: int(meta['images'][split]) for split in SPLITS})
+        if len(meta['mean']) == len(meta['std']) == meta['channels'] > 0 < min(meta['image_size'], meta['classes'], *meta['std']):
+            return meta
+    except (KeyError, TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f'{os.path.join("data", name, "meta.json")} is damaged: prepare {os.path.join("data", name)} again')
+
+
+class Images(Split):
+    """One split of a data set of images, each with the number of its class. Larger ones than image_size are cut to their middle,
+    but for training, where the augmentation cuts them."""
+    block_size = 1
+
+    def __init__(self, name, split, image_size, channels, classes):
+        meta = read_image_meta(name)
+        count, stored = meta['images'][split], meta['image_size']
+        if channels != meta['channels']:
+            raise ValueError(f'channels={channels}: the images of dataset={name} have {meta["channels"]}, '
+                             f'set --channels={meta["channels"]}')
+        if image_size > stored:
+            raise ValueError(f'image_size={image_size} is more than the {stored} of dataset={name}: '
+                             f'set --image_size={stored} or less')
+        if classes < meta['classes']:
+            raise ValueError(f'classes={classes} is less than the {meta["classes"]} of dataset={name}: '
+                             f'set --classes={meta["classes"]} or more')
+        self.path, self.mean, self.std = os.path.join('data', name, f'{split}.bin'), meta['mean'], meta['std']
+        labels = self.path.replace('.bin', '_labels.bin')
+        check_size(self.path, count * channels * stored ** 2)
+        check_size(labels, count * 2)
+        self.images = np.memmap(self.path, np.uint8, 'r', shape=(count, channels, stored, stored))
+        self.labels = np.fromfile(labels, np.uint16).astype(np.int64)
+        if self.labels.max() >= meta['classes']:
+            raise ValueError(f'{labels} holds class {self.labels.max()}, and the classes of dataset={name} are 0 to '
+                             f'{meta["classes"] - 1}: prepare data/{name} again')
+        self.windows, self.length = count, count + 1
+        at = (stored - image_size) // 2
+        self.middle = slice(at, at + image_size)
+
+    def read(self, numbers):
+        """Images of these numbers → uint8 (len(numbers), channels, image_size, image_size) and int64 classes (len(numbers),)."""
+        images, labels = self.read_whole(numbers)
+        return images[:, :, self.middle, self.middle].contiguous(), labels
+
+    def read_whole(self, numbers):
+        images = np.stack([self.images[i] for i in numbers])
+        return torch.from_numpy(images), torch.from_numpy(self.labels[np.asarray(numbers)])
+
+    def shuffled(self, first, count, seed):
+        """Whole images number `first`, first + 1, … of the sequence that is `order`."""
+        return self.read_whole(self.order(first, count, seed))
+
+    def spread(self, batches, batch_size):
+        """As for tokens; but all images, some batches smaller by one, where the batches would reach them all."""
+        if batches * batch_size < self.windows:
+            return super().spread(batches, batch_size)
+        return np.array_split(np.arange(self.windows), math.ceil(self.windows / batch_size))
+
+
+# ----------------------------------------------------------------------------- writing
+
+IMAGE_FILES = [*(f'{split}{kind}.bin' for split in SPLITS for kind in ('', '_labels')), 'meta.json']
+
+
+def write_images(folder, splits, classes, names=()):
+    """Writes images, labels and meta.json as `replacing` does. `splits` maps each name to an iterable of uint8 images
+    (N, channels, S, S), all of one size, with the numbers of their classes (N,); `names` may name the classes."""
+    labels, shapes = {split: [] for split in SPLITS}, set()
+    with replacing(folder, IMAGE_FILES) as path:
+        for split in SPLITS:
+            with open(path[f'{split}.bin'], 'wb') as f:
+                for images, numbers in splits[split]:
+                    images = np.asarray(images)
+                    shapes.add(images.shape[1:])
+                    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[2] != images.shape[3] or len(shapes) > 1:
+                        raise ValueError(f'{folder}: wants square uint8 images of one size and number of channels, these are '
+                                         f'{images.dtype} and {" or ".join(map(str, sorted(shapes)))}')
+                    images.tofile(f)
+                    labels[split] += list(numbers)
+                f.flush()
+                os.fsync(f.fileno())
+            if not labels[split]:
+                raise ValueError(f'{folder}: there is nothing to write into {split}.bin')
+        finish_images(folder, path, labels, *shapes.pop()[:2], classes, names)
+
+
+def finish_images(folder, path, labels, channels, size, classes, names):
+    """Writes the labels, {split: numbers}, and meta.json beside images that are there; `path` is from `replacing`."""
+    for split in SPLITS:
+        if not 0 <= min(labels[split]) <= max(labels[split]) < classes:
+            raise ValueError(f'{folder}: classes from {min(labels[split])} to {max(labels[split])} are not within '
+                             f'classes={classes}')
+        np.asarray(labels[split], np.uint16).tofile(path[f'{split}_labels.bin'])
+    count = len(labels['train'])
+    images = np.memmap(path['train.bin'], np.uint8, 'r', shape=(count, channels, size, size))
+    some = np.unique(np.linspace(0, count - 1, 10000).astype(int))          # of a million images these tell their mean
+    sums = sum(np.stack([x.sum((1, 2)), (x * x).sum((1, 2))]) for x in (images[i] / 255 for i in some)) / len(some) / size ** 2
+    std = np.sqrt(np.maximum(sums[1] - sums[0] ** 2, 1e-12))
+    meta = dict(image_size=size, channels=channels, classes=classes, names=list(names), mean=sums[0].tolist(), std=std.tolist(),
+                images={split: len(labels[split]) for split in SPLITS})
+    with open(path['meta.json'], 'w', encoding='utf-8') as f:
+        json.dump(meta, f, indent=1)
+    print(f'{folder}: {count:,} training and {len(labels["val"]):,} validation images of {channels} × {size} × {size}')
+
+
+# ----------------------------------------------------------------------------- sources: len(s), s[i] → (image, class), s.names
+
+class FolderImages:
+    """The images below folder/<name of the class>/, whose classes are `names`, or all that are there in alphabetical order."""
+
+    def __init__(self, folder, names=None):
+        there = sorted(os.path.basename(path.rstrip(os.sep)) for path in glob.glob(os.path.join(glob.escape(folder), '*', '')))
+        self.names = names or there
+        if not there:
+            raise ValueError(f'{folder} has no folder for each class, named as the class')
+        if set(there) - set(self.names):
+            raise ValueError(f'{folder} has a class {min(set(there) - set(self.names))!r} that is none of the {len(self.names)}')
+        self.images = []
+        for number, name in enumerate(self.names):
+            for at, _, files in sorted(os.walk(os.path.join(folder, name))):
+                self.images += [(os.path.join(at, file), number) for file in sorted(files) if file.lower().endswith(ENDINGS)]
+        if not self.images:
+            raise ValueError(f'{folder} holds no image: wants {", ".join(ENDINGS)} in a folder for each class')
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, i):
+        path, number = self.images[i]
+        return Image.open(path), number
+
+    def where(self, i):
+        return self.images[i][0]
+
+
+class HubImages:
+    """A split of a data set on the Hugging Face Hub, or in a folder with its files, with the columns image and label."""
+
+    def __init__(self, name, split):
+        self.rows, self.where = from_hub(name, split), f'{name}, {split}, row {{}}'.format
+        missing = {'image', 'label'} - set(self.rows.features)
+        if missing:
+            raise ValueError(f'{name} has columns {", ".join(self.rows.features)}: wants image and label')
+        self.names = self.rows.features['label'].names
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        row = self.rows[i]
+        return row['image'], row['label']
+
+
+def from_hub(name, split):
+    """A split of a data set on the Hugging Face Hub, or in a folder with its files."""
+    from datasets import load_dataset
+    print(f'loading {name}, {split}', flush=True)
+    try:
+        return load_dataset(name, split=split)
+    except ConnectionError as error:
+        raise OSError(f'could not reach {name} on the Hugging Face Hub: this needs the network') from error
+    except (OSError, ValueError) as error:
+        raise OSError(f'could not load {name}, {split}: {" ".join(str(error).split())}') from error
+
+
+# ----------------------------------------------------------------------------- resizing
+
+CHUNK = 256             # images that a process resizes before it reports
+
+
+def resized(image, size):
+    """The middle square of a picture, size × size → uint8 (3, size, size)"""
+    image = image.convert('RGB')
+    side = min(image.size)
+    left, top = ((length - side) / 2 for length in image.size)
+    image = image.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
+    return np.asarray(image).transpose(2, 0, 1)
+
+
+def start_worker(source, path, size):
+    global worker
+    worker = source, path, size
+    signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C is for the parent, which ends its workers
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+
+
+def resize_chunk(first):
+    """Resizes images number first, first + 1, … into their places → {first, labels, and which could not be read}."""
+    source, path, size = worker
+    images = np.memmap(path, np.uint8, 'r+', shape=(len(source), 3, size, size))
+    labels, unreadable = [], []
+    for i in range(first, min(first + CHUNK, len(source))):
+        label = 0
+        try:
+            image, label = source[i]
+            images[i] = resized(image, size)
+        except Exception:                               # damaged files fail in many ways
+            unreadable.append(i)
+        labels.append(label)
+    images.flush()
+    return dict(first=first, labels=labels, unreadable=unreadable)
+
+
+def resize_all(source, path, size, processes, name):
+    """Resizes all images into the array at `path`, beside which it notes what is done → labels, and which could not be read."""
+    notes, head = path + '.notes', dict(count=len(source), size=size, source=source.where(0), last=source.where(len(source) - 1))
+    done, total = [], len(source) * 3 * size ** 2
+    if os.path.exists(notes) and os.path.exists(path) and os.path.getsize(path) == total:
+        with open(notes, encoding='utf-8') as f:
+            rows = [json.loads(line) for line in f if line.endswith('}\n')]
+        done = rows[1:] if rows[:1] == [head] else []
+    if not done:
+        with open(path, 'wb') as f:
+            f.truncate(total)
+    with open(notes, 'w', encoding='utf-8') as f:
+        f.writelines(json.dumps(row) + '\n' for row in [head, *done])
+        f.flush()
+        todo = sorted(set(range(0, len(source), CHUNK)) - {row['first'] for row in done})
+        with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(source, path, size)) as pool:
+            try:
+                for row in tqdm(in_order(pool, resize_chunk, todo, 4 * processes), f'{name}, {CHUNK} each', total=len(todo)):
+                    f.write(json.dumps(row) + '\n')
+                    f.flush()
+                    done.append(row)
+            except BrokenProcessPool as error:
+                raise OSError('a process died that was resizing, for lack of memory perhaps: try fewer --processes') from error
+            finally:
+                pool.shutdown(cancel_futures=True)
+    done.sort(key=lambda row: row['first'])
+    return [label for row in done for label in row['labels']], [i for row in done for i in row['unreadable']]
+
+
+def write_resized(folder, sources, size, processes=0):
+    """Writes the images of {'train': source, 'val': source}, resized, as write_images does. Stopped before, it goes on."""
+    processes = min(processes or os.cpu_count(), 4 * os.cpu_count())
+    os.makedirs(folder, exist_ok=True)
+    parts = {split: os.path.join(folder, f'{split}.part') for split in SPLITS}
+    labels = {}
+    for split, source in sources.items():
+        labels[split], unreadable = resize_all(source, parts[split], size, processes, split)
+        if unreadable:
+            print(f'{folder}: {len(unreadable)} of the {len(source)} images for {split} cannot be read and are left out, '
+                  f'{source.where(unreadable[0])} the first')
+        if len(unreadable) == len(source):
+            raise ValueError(f'{folder}: none of the images for {split} can be read')
+        count = len(source) - len(unreadable)           # the last ones take the places of those that are left out
+        images = np.memmap(parts[split], np.uint8, 'r+', shape=(len(source), 3, size, size))
+        holes, last = [i for i in unreadable if i < count], sorted(set(range(count, len(source))) - set(unreadable))
+        for hole, i in zip(holes, last):
+            images[hole], labels[split][hole] = images[i], labels[split][i]
+        images.flush()
+        del labels[split][count:]
+    with replacing(folder, IMAGE_FILES) as path:
+        names = sources['train'].names
+        finish_images(folder, {**path, 'train.bin': parts['train']}, labels, 3, size, len(names), names)
+        for split in SPLITS:
+            os.truncate(parts[split], len(labels[split]) * 3 * size ** 2)
+            os.replace(parts[split], path[f'{split}.bin'])
+    for part in parts.values():
+        os.remove(part + '.notes')

@@ -1,0 +1,296 @@
+"""
+Text to tokens and back: the tokenizers, and how every data/<name>/prepare.py turns its documents into train.bin and val.bin.
+"""
+import glob
+import json
+import math
+import os
+import signal
+import threading
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import chain, islice
+from multiprocessing import parent_process
+from typing import Callable, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from data.tokens import SPLITS, write_tokens
+
+os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # the last error says it all, in one line
+os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
+os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')        # the processes here are parallel already
+
+
+# ----------------------------------------------------------------------------- tokenizers
+
+class Tokenizer(NamedTuple):
+    encode: Callable            # str → list of ids
+    decode: Callable            # list of ids → str; ids that stand for nothing, such as a vocabulary's padding, give ''
+    vocab_size: int
+    end: int | None             # the id that closes a document
+
+
+def load_tokenizer(name, chars=''):
+    """bytes | char, whose table is `chars` | a name of tiktoken's | a name or a folder of Hugging Face's → Tokenizer"""
+    if name == 'bytes':
+        return Tokenizer(lambda text: list(text.encode('utf-8', 'replace')),
+                         lambda ids: bytes(i for i in ids if i < 256).decode('utf-8', 'replace'), vocab_size=256, end=0)
+    if name == 'char':
+        return char_tokenizer(chars)
+    import tiktoken
+    return tiktoken_tokenizer(name) if name in tiktoken.list_encoding_names() else hugging_face_tokenizer(name)
+
+
+def char_tokenizer(chars):
+    table = {c: i for i, c in enumerate(chars)}
+
+    def encode(text):
+        unknown = set(text) - set(chars)
+        if unknown:
+            raise ValueError(f'{min(unknown)!r} is none of the {len(chars)} characters that this data set has: {chars!r}')
+        return [table[c] for c in text]
+
+    return Tokenizer(encode, lambda ids: ''.join(chars[i] for i in ids if i < len(chars)), len(chars), end=None)
+
+
+def tiktoken_tokenizer(name):
+    import tiktoken
+    try:
+        encoding = tiktoken.get_encoding(name)
+    except OSError as error:
+        raise OSError(f'tokenizer={name!r}: tiktoken could not fetch its vocabulary ({type(error).__name__}); '
+                      f'it needs the network once and keeps it under TIKTOKEN_CACHE_DIR') from error
+
+    def known(look_up, otherwise):
+        try:
+            return look_up()
+        except KeyError:
+            return otherwise
+
+    def decode(ids):
+        return b''.join(known(lambda: encoding.decode_single_token_bytes(i), b'') for i in ids).decode('utf-8', 'replace')
+
+    return Tokenizer(encoding.encode_ordinary, decode, encoding.n_vocab, known(lambda: encoding.eot_token, None))
+
+
+def hugging_face_tokenizer(name):
+    import tiktoken
+    from transformers import AutoTokenizer
+    try:
+        theirs = AutoTokenizer.from_pretrained(name)
+    except Exception as error:                          # a damaged folder fails in many ways
+        known = ', '.join(['bytes', 'char', *tiktoken.list_encoding_names()])
+        raise ValueError(f"tokenizer={name!r} is none of {known}, and could not be loaded as one of Hugging Face's: "
+                         f'{str(error).splitlines()[0]}') from error
+    if not theirs.encode('a', add_special_tokens=False):
+        raise ValueError(f'tokenizer={name!r} knows no letter: its folder holds a model and no tokenizer, save one there')
+    end = theirs.eos_token_id
+    if end is None and os.path.isfile(os.path.join(name, 'config.json')):      # the model beside it may know
+        with open(os.path.join(name, 'config.json'), encoding='utf-8') as f:
+            end = json.load(f).get('eos_token_id')
+    theirs.model_max_length = 10 ** 30          # documents may be as long as they are
+    theirs.split_special_tokens = True          # '</s>' in a text is text
+    return Tokenizer(lambda text: theirs.encode(text, add_special_tokens=False),
+                     lambda ids: theirs.decode([i for i in ids if i < len(theirs)], clean_up_tokenization_spaces=False),
+                     len(theirs), end)
+
+
+# ----------------------------------------------------------------------------- documents
+
+def from_hub(name, split, limit=0, processes=0, **where):
+    """The texts of a data set on the Hugging Face Hub. With a limit its first documents, and no more than they are fetched."""
+    from datasets import Dataset, load_dataset
+    print(f'loading {name}, {split}', flush=True)
+    try:
+        if limit:
+            rows = Dataset.from_list(list(load_dataset(name, split=split, streaming=True, **where).take(limit)))
+        else:
+            rows = load_dataset(name, split=split, num_proc=processes or os.cpu_count(), **where)
+    except ConnectionError as error:
+        raise OSError(f'could not reach {name} on the Hugging Face Hub: this needs the network') from error
+    except OSError as error:
+        raise OSError(f'could not load {name}: {" ".join(str(error).split())}') from error
+    return rows['text']
+
+
+class TextFiles:
+    """The documents of files: each .txt is one; .jsonl and .parquet have one a row, in `column`. With a limit the first ones."""
+
+    def __init__(self, patterns, column='text', limit=0):
+        self.column, self.limit, paths = column, limit, []
+        for pattern in patterns:
+            found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
+            if not found:
+                raise ValueError(f'{pattern!r} matches no file: name some .txt, .jsonl or .parquet')
+            paths += found
+        self.paths = list(dict.fromkeys(paths))         # each once
+        for path in self.paths:
+            if os.path.splitext(path)[1] not in READERS:
+                raise ValueError(f'{path!r} is none of {", ".join(READERS)}')
+
+    def __iter__(self):
+        return islice(self.texts(), self.limit or None)
+
+    def texts(self):
+        for path in self.paths:
+            for place, text in READERS[os.path.splitext(path)[1]](path, self.column):
+                if not isinstance(text, str):
+                    raise ValueError(f'{path}, {place}: wants a text in {self.column!r}')
+                yield text
+
+
+# Readers yield (place, text) of each document; what is no text there is for TextFiles to refuse.
+
+def read_txt(path, column):
+    try:
+        with open(path, encoding='utf-8', newline='') as f:
+            yield 'as a whole', f.read()
+    except UnicodeDecodeError as error:
+        raise ValueError(f'{path} is not UTF-8: {error}') from None
+
+
+def read_jsonl(path, column):
+    with open(path, 'rb') as f:
+        for number, line in enumerate(f, 1):
+            if line.strip():
+                try:
+                    text = json.loads(line)[column]
+                except (ValueError, TypeError, KeyError, RecursionError):
+                    text = None
+                yield f'line {number}', text
+
+
+def read_parquet(path, column):
+    from pyarrow import ArrowException, parquet
+    try:
+        number = 0
+        for batch in parquet.ParquetFile(path).iter_batches(columns=[column]):
+            for text in batch.column(0).to_pylist():
+                number += 1
+                yield f'row {number}', text
+    except (ArrowException, IndexError, OSError):
+        raise ValueError(f'{path}: wants a parquet file, undamaged, with a column {column!r}') from None
+
+
+READERS = {'.txt': read_txt, '.jsonl': read_jsonl, '.parquet': read_parquet}
+
+
+class Part:
+    """The documents with these numbers, or all others."""
+
+    def __init__(self, documents, numbers, count, others=False):
+        self.documents, self.numbers, self.count, self.others = documents, numbers, count, others
+
+    def __len__(self):
+        return self.count - len(self.numbers) if self.others else len(self.numbers)
+
+    def __iter__(self):
+        return (text for i, text in enumerate(self.documents) if (i in self.numbers) != self.others)
+
+
+def split(documents):
+    """nanoGPT's splits: 0.05% of the documents validate, the ones that its seed draws for OpenWebText; of a single document,
+    as for Shakespeare, the last tenth does. ValueError where there is none."""
+    count = len(documents) if hasattr(documents, '__len__') else sum(1 for _ in documents)
+    if count == 0:
+        raise ValueError('there is no document in these files')
+    if count == 1:
+        text, = documents
+        if len(text) < 2:
+            raise ValueError('there is no text in the only document of these files')
+        cut = int(0.9 * len(text))
+        return {'train': [text[:cut]], 'val': [text[cut:]]}
+    drawn = set(np.random.default_rng(2357).permutation(count)[:math.ceil(0.0005 * count)].tolist())
+    return {'train': Part(documents, drawn, count, others=True), 'val': Part(documents, drawn, count)}
+
+
+# ----------------------------------------------------------------------------- documents to tokens
+
+PIECE = 2 ** 18         # characters; a longer document is cut behind a line, so that many processes can share it
+
+
+def pieces(documents):
+    """(text, whether a document ends with it)"""
+    for text in documents:
+        begin = 0
+        while len(text) - begin > PIECE:
+            end = text.rfind('\n', begin, begin + PIECE) + 1 or begin + PIECE
+            yield text[begin:end], False
+            begin = end
+        yield text[begin:], True
+
+
+def batches(pieces):
+    """Lists of pieces, of PIECE characters or little more."""
+    batch, size = [], 0
+    for text, last in pieces:
+        batch.append((text, last))
+        size += len(text)
+        if size >= PIECE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def start_worker(*tokenizer):
+    global worker
+    worker = load_tokenizer(*tokenizer)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C is for the parent, which ends its workers
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+
+
+def leave_with_parent():
+    parent_process().join()                             # also one that was killed
+    os._exit(1)
+
+
+def encode(batch):
+    """The tokens of a batch, and how many documents end in it."""
+    ids = []
+    for text, last in batch:
+        ids += worker.encode(text)
+        if last and worker.end is not None:
+            ids.append(worker.end)
+    return np.array(ids, dtype=np.uint32), sum(last for _, last in batch)
+
+
+def in_order(pool, f, items, ahead):
+    """f of each item, computed by the pool, which is at most so many items ahead."""
+    waiting = deque()
+    for item in items:
+        waiting.append(pool.submit(f, item))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def write_text(folder, splits, tokenizer, processes=0):
+    """Writes train.bin, val.bin and meta.json into the folder. `splits`, {'train': texts, 'val': texts}, can be iterated over
+    more than once; `tokenizer` is a name for load_tokenizer; each document ends with its `end`. processes=0: one a core."""
+    chars = set()
+    if tokenizer == 'char':
+        for text in chain.from_iterable(splits.values()):
+            chars.update(text)
+    chars = ''.join(sorted(chars))
+    vocab_size = load_tokenizer(tokenizer, chars).vocab_size        # here too, where an error is one line
+    processes = min(processes or os.cpu_count(), 4 * os.cpu_count())
+    with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(tokenizer, chars)) as pool:
+
+        def tokens(name):
+            with tqdm(total=len(splits[name]), desc=name, unit=' documents') as bar:
+                for ids, documents in in_order(pool, encode, batches(pieces(splits[name])), 4 * processes):
+                    bar.update(documents)
+                    yield ids
+
+        try:
+            more = {'chars': chars} if chars else {}
+            write_tokens(folder, {name: tokens(name) for name in SPLITS}, vocab_size, tokenizer, **more)
+        except BrokenProcessPool as error:
+            raise OSError('a process died that was tokenizing, for lack of memory perhaps: try fewer --processes') from error
+        finally:
+            pool.shutdown(cancel_futures=True)

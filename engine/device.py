@@ -1,0 +1,173 @@
+"""The machine at hand: which device and dtype a script uses, which ranks it talks to, and what trains fast there."""
+import ctypes
+import os
+import signal
+import sys
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+
+from model import DotAttention
+
+DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
+
+
+def pick_device(name, index=0):
+    """auto | cpu | cuda | cuda:1 | mps … → torch.device; a plain GPU gets this index. ValueError where there is none."""
+    if name == 'auto':
+        name = 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
+    try:
+        device = torch.device(name, index) if name == 'cuda' else torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f'device={name!r} is not at hand ({reason}): choose auto, cpu, cuda or mps') from None
+    return device
+
+
+def pick_dtype(name, device):
+    """auto | float32 | bfloat16 | float16 → torch.dtype; auto takes bfloat16 where the hardware computes in it."""
+    if name != 'auto':
+        if name not in DTYPES:
+            raise ValueError(f'dtype={name!r}: choose one of auto, {", ".join(DTYPES)}')
+        return DTYPES[name]
+    if device.type == 'cuda':
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    capabilities = torch.cpu.get_capabilities() if device.type == 'cpu' and hasattr(torch.cpu, 'get_capabilities') else {}
+    return torch.bfloat16 if capabilities.get('amx_bf16') or capabilities.get('avx512_bf16') else torch.float32
+
+
+def tune_for_training(device, model):
+    """TF32 where a product is in fp32. On a CPU each attention's own kernel for sequences of up to 512 tokens, because PyTorch's
+    is slow in the backward pass there, and memory that the process keeps."""
+    torch.set_float32_matmul_precision('high')
+    if device.type == 'cpu':
+        keep_freed_memory()
+    if device.type == 'cpu' and model.config.block_size <= 512:
+        for module in model.modules():
+            if isinstance(module, DotAttention):
+                module.kernel = module.cpu_kernel
+
+
+def keep_freed_memory():
+    """A setting of the whole process: an iteration's activations reuse the memory of the last one's. By
+    default the system takes large blocks back, and fills each page with zeros when it hands them out again."""
+    if sys.platform == 'linux':
+        mallopt = getattr(ctypes.CDLL(None), 'mallopt', lambda *_: None)        # musl has none
+        mallopt(-3, 2 ** 25)            # M_MMAP_THRESHOLD, 32 MB, the largest that it takes
+        mallopt(-1, 2 ** 31 - 1)        # M_TRIM_THRESHOLD
+
+
+def autocast(device, dtype, cache=True):
+    """A context in which forward passes compute in dtype; the weights stay as they are. With cache it keeps their casts."""
+    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype, cache_enabled=cache)
+
+
+class Machine:
+    """This process: its rank among those that torchrun has started, if it has, its device and its dtype.
+
+    `distributed`: whether torchrun has started it. `master`: whether it is the rank that writes and speaks for all.
+    """
+
+    def __init__(self, device='auto', dtype='auto'):
+        self.rank, local_rank, self.world_size = (int(os.environ.get(key, default))
+                                                  for key, default in (('RANK', 0), ('LOCAL_RANK', 0), ('WORLD_SIZE', 1)))
+        self.distributed, self.master = 'RANK' in os.environ, self.rank == 0
+        self.device = pick_device(device, local_rank)
+        self.dtype = pick_dtype(dtype, self.device)
+
+    def meet(self, backend='auto'):
+        """Connects the ranks."""
+        if not self.distributed:
+            return
+        if self.device.type == 'cuda':
+            torch.cuda.set_device(self.device)
+        store, *_ = next(dist.rendezvous('env://'))     # torchrun keeps it for a restart, with addresses that are outdated
+        store = dist.PrefixStore(os.environ.get('TORCHELASTIC_RESTART_COUNT', '0'), store)
+        backend = {'auto': 'nccl' if self.device.type == 'cuda' else 'gloo'}.get(backend, backend)
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size)
+        self.control = dist.new_group(backend='gloo')   # for what must not wait for the GPU
+
+    def share(self, key, count):
+        """Which of `count` pieces of work, as the key says, are this rank's. ValueError where they cannot be shared equally."""
+        if count % self.world_size:
+            raise ValueError(f'{key}={count} is not divisible by the {self.world_size} ranks: make it a multiple of '
+                             f'{self.world_size}')
+        return range(self.rank * count // self.world_size, (self.rank + 1) * count // self.world_size)
+
+    def autocast(self, cache=True):
+        return autocast(self.device, self.dtype, cache)
+
+    def to_device(self, *tensors):
+        if self.device.type != 'cuda':
+            return [t.to(self.device) for t in tensors]
+        return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
+
+    def reduce(self, t, op=dist.ReduceOp.SUM):
+        """The sum over the ranks, or what `op` says, of a tensor on the device, in place."""
+        if self.distributed:
+            dist.all_reduce(t, op)
+        return t
+
+    def largest(self, number):
+        """The largest of the ranks' integers. It does not wait for the GPU."""
+        if not self.distributed:
+            return number
+        number = torch.tensor(number)
+        dist.all_reduce(number, dist.ReduceOp.MAX, group=self.control)
+        return int(number)
+
+    def gather(self, value):
+        """The ranks' values, as a list."""
+        if not self.distributed:
+            return [value]
+        values = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def wait(self):
+        """Until every rank has come here."""
+        if self.distributed:
+            dist.barrier(group=self.control)
+
+    def leave(self, code):
+        """Ends the process. A rank among others ends at once, without the interpreter's own end: a thread of gloo that frees its
+        last tensor at that time would abort the process."""
+        if self.distributed:
+            dist.destroy_process_group()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        sys.exit(code)
+
+    def name(self):
+        return torch.cuda.get_device_name(self.device) if self.device.type == 'cuda' else f'{os.cpu_count()} CPU cores'
+
+
+class StopRequest:
+    """Ctrl-C or SIGTERM: `number` is the signal's, 0 until it comes. A second Ctrl-C ends the process at once; schedulers and
+    torchrun may send SIGTERM more than once."""
+
+    def __init__(self):
+        self.number = 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.came)
+
+    def came(self, number, frame):
+        self.number = number
+        if number == signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
+
+
+PEAKS = {       # dense bf16, TFLOP/s, from the vendors' data sheets; a name that holds another comes before it
+    'B200': 2250, 'GH200': 989, 'H200': 989, 'H100 PCIe': 756, 'H100 NVL': 835, 'H100': 989, 'H800': 989, 'H20': 148,
+    'A100': 312, 'A800': 312, 'A40': 150, 'A30': 165, 'A10G': 70, 'A10': 125, 'L40S': 362, 'L40': 181, 'L4': 121,
+    'RTX 4090': 165, 'RTX 3090': 71, 'MI300X': 1307, 'MI250': 362,
+}
+
+
+def vendors_peak(device):
+    """FLOP/s that the vendor promises of this GPU for dense products in bf16, or None for a device that is not known."""
+    name = torch.cuda.get_device_name(device) if device.type == 'cuda' else ''
+    return next((1e12 * peak for key, peak in PEAKS.items() if key in name), None)

@@ -1,0 +1,70 @@
+"""Stops a run whose loss or gradient is not finite, or whose loss stays high, before a checkpoint could take that in."""
+import math
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+from optim import local
+
+NEVER = 2 ** 62
+PATIENCE = 100                          # iterations for which the loss may be above the limit
+
+
+class Watch:
+    """`rate`: iteration → learning rate, for the message. `blocks`: {block type: parameters}."""
+
+    def __init__(self, config, machine, run, log, rate, scaler, blocks):
+        self.factor, self.eval_only = config['diverge_factor'], config['eval_only']
+        self.machine, self.run, self.log, self.rate, self.scaler, self.blocks = machine, run, log, rate, scaler, blocks
+        self.first_bad = torch.full((), NEVER, device=machine.device)       # the first iteration that was not finite
+        self.first_loss = None                          # the first one logged
+        self.high_since = None                          # the first of the logged losses that are above the limit now
+        self.last_finite, self.last_norms = -1, {}      # the last logged iteration that was finite, and the norms then
+
+    def see(self, it, loss, grad_norm):
+        """Notes on the device whether an iteration was finite; it waits for nothing."""
+        seen = loss if self.scaler.is_enabled() else loss + grad_norm       # the scaler lives with gradients that overflow
+        self.first_bad = torch.where(torch.isfinite(seen), self.first_bad, self.first_bad.clamp(max=it))
+
+    def check(self, it, *losses):
+        """Exits with 3 where a loss or gradient was not finite. Every rank calls it."""
+        bad = int(self.machine.reduce(self.first_bad.clone(), dist.ReduceOp.MIN).item())
+        overflows = self.scaler.is_enabled() and self.scaler.get_scale() < 1        # the scaler has halved its scale in vain
+        if bad < NEVER or overflows or not all(math.isfinite(loss) for loss in losses):
+            at = bad if bad < NEVER else max(0, it - 1)         # the step before has done it
+            self.stop(at, 'the loss or its gradient was not finite')
+
+    def logged(self, it, loss, weight_norms, gradient_norms):
+        """Takes the loss and the norms of each block type, (block types,), of a logged iteration. Exits with 3 where the loss
+        has been high for too long."""
+        self.last_finite, self.last_norms = it, (weight_norms, gradient_norms)
+        self.first_loss = self.first_loss or loss
+        high = self.factor and loss > self.factor * self.first_loss
+        self.high_since = (it if self.high_since is None else self.high_since) if high else None
+        if high and it - self.high_since >= PATIENCE:
+            self.stop(it, f'the loss has been above {self.factor} times its first value, {self.first_loss:.4f}, '
+                          f'for {PATIENCE} iterations')
+
+    def stop(self, it, reason):
+        """Tells the terminal and the log, and exits with 3."""
+        if self.machine.master:
+            norms = {}
+            if self.last_norms:
+                weights, gradients = (norm.tolist() for norm in self.last_norms)
+                norms = {kind: dict(weights=w, gradient=g) for kind, w, g in zip(self.blocks, weights, gradients)}
+            self.log.row(iter=it, diverged=reason, lr=self.rate(it), last_finite_iter=self.last_finite, norms=norms)
+            kept = self.run.path['ckpt.pt']
+            kept = f'{kept} holds the last good state' if os.path.exists(kept) else 'none was saved yet'
+            print(f'diverged: {reason} at iteration {it}, learning rate {self.rate(it):.3e}; {kept}', file=sys.stderr)
+        self.log.close(3)
+        self.machine.leave(3)
+
+
+@torch.no_grad()
+def block_norms(blocks, tensor_of, machine):
+    """(block types,): the norm of tensor_of(p) over the parameters p of each type, {block type: parameters}, on the device."""
+    norms = torch.stack([torch.nn.utils.get_total_norm([local(tensor_of(p)) for p in params]) for params in blocks.values()])
+    sharded = any(hasattr(p, 'to_local') for params in blocks.values() for p in params)
+    return machine.reduce(norms.square()).sqrt() if sharded else norms

@@ -1,0 +1,76 @@
+"""
+--parallel=fsdp: parameters, gradients and the optimizer's state spread over the ranks by PyTorch's fully_shard, and checkpoints
+that are whole all the same, so that any number of ranks, with or without it, continues them.
+"""
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from optim import shard_of
+
+
+def check_dtype(dtype):
+    if dtype == torch.float16:
+        raise ValueError('dtype=float16: parallel=fsdp has no scaler of the loss, choose bfloat16 or float32')
+
+
+def shard_model(model, device, dtype, reshard, compile):
+    """Leaves on each rank its rows of every parameter, in fp32. A block's are gathered, in dtype, while it computes; with reshard
+    they are dropped then, and its backward pass gathers them again. What is outside of the blocks, and with it the residual
+    stream, stays fp32. With compile each block is compiled."""
+    for block in model.h if compile else ():
+        block.compile()
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in model.h:
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+
+
+def whole(state, keep):
+    """A nest of dicts, lists and tensors in which each sharded tensor is whole, on the CPU: where `keep`, elsewhere it is None.
+    Every rank calls it; one tensor at a time is whole on all."""
+    if isinstance(state, dict):
+        return {key: whole(value, keep) for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        return [whole(value, keep) for value in state]
+    if isinstance(state, DTensor):
+        full = state.full_tensor()
+        return full.cpu() if keep else None
+    return state
+
+
+def own_part(full, p):
+    """This rank's rows of a whole tensor, sharded as the parameter p is."""
+    start = shard_of(p).start
+    rows = full[start:start + len(p.to_local())].to(p.device_mesh.device_type, copy=True)
+    return DTensor.from_local(rows, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
+
+
+def load_sharded(model, state, path):
+    """The weights of a checkpoint that was read from `path` into a sharded model, whose own may be of device meta; of a mapped
+    file it reads this rank's rows alone. ValueError where they are another model's."""
+    wanted, found = model.state_dict(keep_vars=True), state['model']
+    if found.keys() != wanted.keys() or any(found[name].shape != value.shape for name, value in wanted.items()):
+        raise ValueError(f'{path} is damaged, or not a checkpoint of train.py: its weights do not fit its config')
+    own = {id(p): nn.Parameter(own_part(found[name], p)) for name, p in wanted.items() if isinstance(p, DTensor)}
+    model.load_state_dict({name: own.get(id(value), found[name]) for name, value in wanted.items()}, assign=True)
+
+
+def own_optimizer_state(state, optimizer):
+    """An optimizer's state_dict from a checkpoint, with this rank's rows of what has its parameter's shape."""
+    params = [p for group in optimizer.param_groups for p in group['params']]
+    return {**state, 'state': {i: {key: own_part(value, params[i]) if torch.is_tensor(value) and value.shape == params[i].shape
+                                   else value for key, value in of_one.items()} for i, of_one in state['state'].items()}}
+
+
+def whole_copy(model, empty, master):
+    """On rank 0 the weights of a sharded model in `empty()`, a new model; elsewhere None. Every rank calls it."""
+    weights = whole(model.state_dict(), keep=master)
+    if master:
+        copy = empty()
+        copy.load_state_dict(weights)
+        return copy

@@ -1,0 +1,286 @@
+"""
+Reads the weights of others: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA and Qwen3, ViTs of Hugging Face and timm, and
+what lab/export.py has written.
+"""
+import json
+import math
+import os
+import re
+from dataclasses import fields
+from typing import NamedTuple
+
+import torch
+
+from model import GPT, GPTConfig
+from vit import ViT, ViTConfig
+
+OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
+
+# ----------------------------------------------------------------------------- architectures that are equal
+
+
+class Family(NamedTuple):
+    label: str
+    model: str              # its class in transformers
+    wants: dict             # the fields of GPTConfig of which it knows only these values
+    modules: dict           # its modules → ours, or several of ours that it keeps as one; {i} numbers the blocks
+
+
+PRE_NORM = dict(input_norm=[False], attn_pre_norm=[True], ffn_pre_norm=[True], mid_norm=[False], post_norm=[False],
+                final_norm=[True], residual_scale=[1.0], attention=['dot'])
+ACTIVATIONS = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}
+LLAMA = {
+    'model.embed_tokens': ['wte'],
+    'model.layers.{i}.input_layernorm': ['h.{i}.attn_pre_norm'],
+    'model.layers.{i}.self_attn.q_proj': ['h.{i}.attn.wq'],
+    'model.layers.{i}.self_attn.k_proj': ['h.{i}.attn.wk'],
+    'model.layers.{i}.self_attn.v_proj': ['h.{i}.attn.wv'],
+    'model.layers.{i}.self_attn.o_proj': ['h.{i}.attn.wo'],
+    'model.layers.{i}.post_attention_layernorm': ['h.{i}.ffn_pre_norm'],
+    'model.layers.{i}.mlp.gate_proj': ['h.{i}.ffn.w1'],
+    'model.layers.{i}.mlp.up_proj': ['h.{i}.ffn.w3'],
+    'model.layers.{i}.mlp.down_proj': ['h.{i}.ffn.w2'],
+    'model.norm': ['final_norm'],
+    'lm_head': ['lm_head'],
+}
+FAMILIES = {
+    'gpt2': Family('GPT-2', 'GPT2LMHeadModel', PRE_NORM | dict(
+        norm=['layernorm'], qk_norm=[False], pos=['learned'], ffn=['gelu', 'gelu_tanh', 'relu']), {
+        'transformer.wte': ['wte'],
+        'transformer.wpe': ['wpe'],
+        'transformer.h.{i}.ln_1': ['h.{i}.attn_pre_norm'],
+        'transformer.h.{i}.attn.c_attn': ['h.{i}.attn.wq', 'h.{i}.attn.wk', 'h.{i}.attn.wv'],
+        'transformer.h.{i}.attn.c_proj': ['h.{i}.attn.wo'],
+        'transformer.h.{i}.ln_2': ['h.{i}.ffn_pre_norm'],
+        'transformer.h.{i}.mlp.c_fc': ['h.{i}.ffn.w1'],
+        'transformer.h.{i}.mlp.c_proj': ['h.{i}.ffn.w2'],
+        'transformer.ln_f': ['final_norm'],
+        'lm_head': ['lm_head']}),
+    'llama': Family('LLaMA', 'LlamaForCausalLM', PRE_NORM | dict(
+        norm=['rmsnorm'], qk_norm=[False], pos=['rope'], ffn=['swiglu'], bias=[False]), LLAMA),
+    'qwen3': Family('Qwen3', 'Qwen3ForCausalLM', PRE_NORM | dict(
+        norm=['rmsnorm'], qk_norm=[True], pos=['rope'], ffn=['swiglu'], bias=[False]), LLAMA | {
+        'model.layers.{i}.self_attn.q_norm': ['h.{i}.attn.q_norm'],
+        'model.layers.{i}.self_attn.k_norm': ['h.{i}.attn.k_norm']}),
+}
+
+
+def our_config(theirs, family, name):
+    """Their config → GPTConfig; ValueError for what has no equal here."""
+
+    def only(key, *choices):
+        value = getattr(theirs, key, choices[0])
+        if value not in choices:
+            raise ValueError(f'{name}: {key}={value!r} has no equal here, but {", ".join(map(str, choices))}')
+        return value
+
+    if family == 'gpt2':
+        only('add_cross_attention', False)
+        only('scale_attn_by_inverse_layer_idx', False)
+        only('scale_attn_weights', True)
+        return GPTConfig(block_size=theirs.n_positions, vocab_size=theirs.vocab_size, n_layer=theirs.n_layer,
+                         n_head=theirs.n_head, n_embd=theirs.n_embd, d_ff=theirs.n_inner or 0,
+                         bias=getattr(theirs, 'bias', True),        # which are 0 where write_model says so
+                         ffn=ACTIVATIONS[only('activation_function', *ACTIVATIONS)],
+                         norm_eps=theirs.layer_norm_epsilon, tie_weights=theirs.tie_word_embeddings)
+    only('attention_bias', False)
+    only('mlp_bias', False)
+    only('use_sliding_window', False)
+    only('hidden_act', 'silu')
+    only('head_dim', theirs.hidden_size // theirs.num_attention_heads)
+    rope = theirs.rope_parameters
+    if rope['rope_type'] != 'default':
+        raise ValueError(f'{name}: rope_type={rope["rope_type"]!r} has no equal here, but default')
+    return GPTConfig(block_size=theirs.max_position_embeddings, vocab_size=theirs.vocab_size, n_layer=theirs.num_hidden_layers,
+                     n_head=theirs.num_attention_heads, n_kv_head=theirs.num_key_value_heads, n_embd=theirs.hidden_size,
+                     d_ff=theirs.intermediate_size, tie_weights=theirs.tie_word_embeddings, norm='rmsnorm',
+                     norm_eps=theirs.rms_norm_eps, qk_norm=family == 'qwen3', ffn='swiglu', pos='rope',
+                     rope_theta=rope['rope_theta'], init='normal')
+
+
+def tensors(family, n_layer):
+    """(their name, our names, whether they store the transpose) of each tensor that such a model may have"""
+    for theirs, ours in FAMILIES[family].modules.items():
+        for i in range(n_layer if '{i}' in theirs else 1):
+            for kind in ('weight', 'bias'):
+                yield (f'{theirs}.{kind}'.format(i=i), [f'{name}.{kind}'.format(i=i) for name in ours],
+                       '.c_' in theirs and kind == 'weight')        # GPT-2's matrices are (n_in, n_out)
+
+
+def our_weights(weights, family, n_layer, bias):
+    found = {}
+    for theirs, ours, transposed in tensors(family, n_layer):
+        if theirs in weights and (bias or not theirs.endswith('.bias')):
+            value = weights[theirs].t() if transposed else weights[theirs]
+            found |= zip(ours, value.chunk(len(ours)))
+    return found
+
+
+# ----------------------------------------------------------------------------- reading
+
+def read_folder(name):
+    """A model that Hugging Face's GPT-2, LLaMA or Qwen3 has saved, that write_model has, or one of OpenAI's on the Hub →
+    GPTConfig, weights by our names. ValueError for anything else."""
+    family = 'gpt2'
+    if name not in OPENAI_MODELS:
+        path = os.path.join(name, 'config.json')
+        if not os.path.isfile(path):
+            raise ValueError(f'{name!r} is neither one of {", ".join(OPENAI_MODELS)}, nor the folder of a model that '
+                             f'export.py or Hugging Face has saved')
+        try:
+            with open(path, encoding='utf-8') as f:
+                found = json.load(f)
+            family = found.pop('model_type')
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            family = None
+        if family not in ('nanonorm', *FAMILIES):
+            raise ValueError(f'{path}: model_type={family!r} is none of nanonorm, {", ".join(FAMILIES)}')
+    if family == 'nanonorm':
+        return read_safetensors(name, found)
+    try:
+        theirs, found = getattr(hugging_face(), FAMILIES[family].model).from_pretrained(
+            name, output_loading_info=True, dtype=torch.float32)
+    except Exception as error:                          # of many libraries, each with its own
+        raise ValueError(f'could not load {name!r}: {" ".join(str(error).split())[:300]}') from error
+    config = our_config(theirs.config, family, name)
+    wrong = sorted(found['missing_keys']) + sorted(key for key in found['unexpected_keys'] if key.endswith('.weight'))
+    if wrong:
+        raise ValueError(f'{name}: its weights are not those of a {FAMILIES[family].label} of its config.json, see {wrong[0]}')
+    return config, our_weights(theirs.state_dict(), family, config.n_layer, config.bias)
+
+
+def hugging_face():
+    """The module transformers, which then says nothing but errors, the last of which says it all."""
+    os.environ.setdefault('HF_HUB_VERBOSITY', 'error')
+    import transformers
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def read_safetensors(name, found):
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+    path = os.path.join(name, 'model.safetensors')
+    found.pop('eos_token_id', None)                     # text.py reads it
+    unknown = found.keys() - {f.name for f in fields(GPTConfig)}
+    if unknown:
+        raise ValueError(f'{name}: config.json knows {min(unknown)!r}, which is no field of GPTConfig')
+    try:
+        config, weights = GPTConfig(**found), load_file(path)
+        if config.tie_weights:
+            weights['lm_head.weight'] = weights['wte.weight']
+        with torch.device('meta'):
+            model = GPT(config)
+        model.load_state_dict(weights, assign=True)
+    except FileNotFoundError:
+        raise ValueError(f'there is no {path}') from None
+    except (SafetensorError, RuntimeError, KeyError) as error:
+        raise ValueError(f'{path} is damaged, or does not fit its config.json') from error
+    return config, weights
+
+
+TIMM_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}        # of its models, by their width
+VIT_NAMES = {       # Hugging Face's and timm's names, of whole parts, in the order in which they are replaced | ours
+    r'(vit\.embeddings\.)?cls_token': 'patch.cls.weight', r'vit\.embeddings\.position_embeddings|pos_embed': 'wpe.weight',
+    r'vit\.embeddings\.patch_embeddings\.projection|patch_embed\.proj': 'patch', r'vit\.encoder\.layer|blocks': 'h',
+    r'attention\.attention\.query': 'attn.wq', r'attention\.attention\.key': 'attn.wk', r'attention\.attention\.value': 'attn.wv',
+    r'attn\.qkv': 'attn.wqkv', r'attention\.output\.dense|attn\.proj': 'attn.wo', r'layernorm_before|norm1': 'attn_pre_norm',
+    r'layernorm_after|norm2': 'ffn_pre_norm', r'intermediate\.dense|mlp\.fc1': 'ffn.w1', r'output\.dense|mlp\.fc2': 'ffn.w2',
+    r'vit\.layernorm|norm|fc_norm': 'final_norm', r'classifier': 'head',
+}
+
+
+def read_vit(path, n_head=0):
+    """A ViT in a folder of Hugging Face's or timm's, or a file with timm's state_dict → ViTConfig, the mean and the standard
+    deviation of its images, weights by our names. A file does not tell the heads: they are timm's for its width, or n_head; nor
+    mean and std, which are then 0.5. ValueError for what cannot be loaded, or has no equal here."""
+    about, file = {}, path
+    try:
+        if os.path.isdir(path):
+            for name in ('preprocessor_config.json', 'config.json'):
+                if name == 'config.json' or os.path.exists(os.path.join(path, name)):
+                    with open(os.path.join(path, name), encoding='utf-8') as f:
+                        about.update(json.load(f))
+            file = os.path.join(path, 'model.safetensors')
+            file = file if os.path.exists(file) else os.path.join(path, 'pytorch_model.bin')
+        from safetensors.torch import load_file
+        theirs = load_file(file) if file.endswith('.safetensors') else torch.load(file, map_location='cpu', weights_only=True)
+        theirs, weights = theirs.get('state_dict', theirs.get('model', theirs)), {}
+        for key, value in theirs.items():
+            for name, ours in VIT_NAMES.items():
+                key = re.sub(rf'(?<!\w)({name})(?!\w)', ours, key, count=1)
+            keys = [key.replace('wqkv', f'w{letter}') for letter in 'qkv'] if 'wqkv' in key else [key]
+            weights.update(zip(keys, value.float().chunk(len(keys))))
+    except Exception as error:                          # of many libraries, each with its own
+        raise ValueError(f'could not load {path!r} as a ViT: {" ".join(str(error).split())[:300]}') from error
+    about.update({**about.get('model_args', {}), **about.get('pretrained_cfg', {})})        # which timm has
+    pool = 'mean' if any(key.startswith('fc_norm') for key in theirs) else 'cls'
+    try:
+        (n_embd, channels, patch_size, _), (_, tokens, _) = weights['patch.weight'].shape, weights['wpe.weight'].shape
+        config = ViTConfig(
+            image_size=patch_size * math.isqrt(tokens - (pool == 'cls')), patch_size=patch_size, channels=channels,
+            classes=len(weights['head.weight']), pool=pool, n_embd=n_embd, d_ff=len(weights['h.0.ffn.w1.weight']),
+            n_layer=sum(key.endswith('wq.weight') for key in weights), bias=True, qkv_bias='h.0.attn.wq.bias' in weights,
+            n_head=about.get('num_heads') or about.get('num_attention_heads') or TIMM_HEADS.get(n_embd) or n_head,
+            ffn=ACTIVATIONS[about.get('hidden_act', 'gelu')], norm_eps=about.get('layer_norm_eps', 1e-6))
+    except (KeyError, ValueError, TypeError) as error:
+        raise ValueError(f'{path!r} is no ViT that has an equal here, see {" ".join(str(error).split())}') from error
+    weights |= {'patch.weight': weights['patch.weight'].flatten(1), 'wpe.weight': weights['wpe.weight'][0]}
+    if 'patch.cls.weight' in weights:
+        weights['patch.cls.weight'] = weights['patch.cls.weight'].flatten()
+    return config, *(about.get(f'image_{name}', about.get(name, 0.5)) for name in ('mean', 'std')), weights
+
+
+# ----------------------------------------------------------------------------- models
+
+def load_gpt(name, block_size=None, dropout=0.0):
+    """A GPT from OpenAI's weights, 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', or from a folder that lab/export.py or Hugging
+    Face has saved.
+
+    A block_size below theirs leaves out the later positions, but where StableAtten's τ depends on it. ValueError for another
+    name, for what cannot be loaded, and for what has no equal here.
+    """
+    config, weights = read_folder(name)
+    if config.attention != 'stable':
+        config.block_size = min(block_size or config.block_size, config.block_size)
+    config.dropout = dropout
+    if config.pos == 'learned':
+        weights['wpe.weight'] = weights['wpe.weight'][:config.block_size]
+    model = GPT(config)
+    model.load_state_dict(weights)
+    return model
+
+
+def load_vit(path, classes=0, n_head=0, dropout=0.0, drop_path=0.0):
+    """A ViT from a folder of Hugging Face's or timm's, or from a file with timm's state_dict (.pth, .safetensors).
+
+    Another number of classes than theirs gets a new head. A file does not tell the heads: they are timm's for its width, or
+    n_head. Nor does it tell mean and std, which are then 0.5. ValueError for what cannot be loaded, or has no equal here.
+    """
+    config, mean, std, weights = read_vit(path, n_head)
+    config.dropout, config.drop_path = dropout, drop_path
+    if classes not in (0, config.classes):
+        config.classes = classes
+        weights = {name: value for name, value in weights.items() if not name.startswith('head.')}
+    model = ViT(config, mean, std)
+    try:
+        missing, unexpected = model.load_state_dict(weights, strict=False)
+    except RuntimeError as error:                       # of another shape
+        raise ValueError(f'{path!r} is no ViT that has an equal here: {" ".join(str(error).split())}') from error
+    wrong = unexpected + [name for name in missing if not name.startswith(('head.', 'patch.mean', 'patch.std'))]
+    if wrong:
+        raise ValueError(f'{path!r} is no ViT that has an equal here, see {wrong[0]!r}')
+    return model
+
+
+def load_others(name, config):
+    """The model that --init_from=name means, beside scratch and resume, for a run with this GPTConfig or ViTConfig."""
+    if isinstance(config, ViTConfig):
+        if not os.path.exists(name):
+            raise ValueError(f"init_from={name!r}: choose one of scratch, resume, auto, or a ViT of Hugging Face's or timm's, "
+                             f"or a file of timm's")
+        return load_vit(name, config.classes, config.n_head, config.dropout, config.drop_path)
+    if name not in OPENAI_MODELS and not os.path.isdir(name):
+        raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or a folder of a '
+                         f'model that lab/export.py or Hugging Face has saved')
+    return load_gpt(name, config.block_size, config.dropout)

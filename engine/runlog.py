@@ -1,0 +1,201 @@
+"""
+What a run leaves behind: the files of its folder, its lines on the terminal, and Weights & Biases.
+
+    config.json     all keys; it is itself a config
+    run.json        versions, machine, git commit, command
+    code.patch      what the code differs in from that commit
+    log.jsonl       a row per logged iteration and per evaluation
+    measure.jsonl   a row per measurement of --measure_interval
+    ckpt.pt         the latest checkpoint
+    best.pt         the checkpoint of the lowest validation loss
+"""
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from engine.checkpoint import write_whole
+from engine.device import vendors_peak
+
+FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Run:
+    """The folder of a run, and how the run starts there.
+
+    `path`: {file's name: its path}. `init_from`: 'scratch', 'resume', or whose weights to start from; 'auto' is decided here.
+    `start`: the iteration to start with, once `resume_at` has set it. ValueError for a folder that holds another run.
+    """
+
+    def __init__(self, config):
+        self.folder, self.init_from, self.start = config['out_dir'], config['init_from'], 0
+        self.path = {name: os.path.join(self.folder, name) for name in FILES}
+        there = [name for name, file in self.path.items() if os.path.exists(file)]
+        if self.init_from == 'auto':
+            self.init_from = 'resume' if 'ckpt.pt' in there else 'scratch'
+            taken = self.init_from == 'scratch' and 'best.pt' in there          # a run that was killed early may start again
+        else:
+            taken = self.init_from != 'resume' and there
+        if taken and not config['overwrite'] and not config['eval_only']:
+            raise ValueError(f'out_dir={self.folder} holds a run: choose another folder, continue the run by '
+                             f'--init_from=resume, or lose it by --overwrite=True')
+
+    def remove_old_files(self):
+        """Removes what an overwritten run left, but for the files that are about to be written anew."""
+        for name in ('ckpt.pt', 'best.pt', 'measure.jsonl', 'measure.json', 'code.patch'):
+            if os.path.exists(self.path[name]):
+                os.remove(self.path[name])
+
+    def continue_rows(self, name):
+        """A file of JSON rows, open to append; rows of iterations that will come again are dropped."""
+        rows = []
+        if self.start and os.path.exists(self.path[name]):
+            with open(self.path[name], encoding='utf-8') as f:
+                rows = [line for line in f if line.endswith('}\n') and json.loads(line)['iter'] < self.start]
+        write_whole(self.path[name], lambda f: f.writelines(line.encode() for line in rows))
+        return open(self.path[name], 'a', encoding='utf-8')
+
+    def write_json(self, name, value):
+        write_whole(self.path[name], lambda f: f.write(json.dumps(value, indent=1).encode()))
+
+
+class Log:
+    """Writes a run's files, but for checkpoints and measurements, and tells the terminal how it goes. Ranks other than the
+    first, and evaluations without training, write no file."""
+
+    def __init__(self, run, config, machine, **about):
+        self.run, self.config, self.machine = run, config, machine
+        self.writes = machine.master and not config['eval_only']
+        self.wandb = None
+        if not self.writes:
+            return
+        os.makedirs(run.folder, exist_ok=True)
+        if run.start == 0:
+            run.remove_old_files()
+        self.file = run.continue_rows('log.jsonl')
+        run.write_json('config.json', config)
+        commit, changed, patch = code_state()
+        self.about = dict(command=' '.join([sys.executable, *sys.argv]), ranks=machine.world_size, device=str(machine.device),
+                          dtype=str(machine.dtype), machine=machine.name(), platform=platform.platform(),
+                          python=platform.python_version(), torch=torch.__version__, numpy=np.__version__,
+                          commit=commit, changed=changed, **about)
+        run.write_json('run.json', self.about)
+        if commit:
+            write_whole(run.path['code.patch'], lambda f: f.write(patch))
+        if config['wandb_log']:
+            import wandb
+            wandb.init(project=config['wandb_project'], dir=run.folder, config={**config, **self.about},
+                       name=config['wandb_run_name'] or os.path.basename(os.path.normpath(run.folder)))
+            self.wandb = wandb
+
+    def say(self, *words):
+        if self.machine.master:
+            print(*words, flush=True)
+
+    def introduce(self, optimizer, task, data, per_iter, brought):
+        """Tells what is trained, and the optimizer's groups of parameters."""
+        if not self.writes:
+            return
+        self.say(f'{self.about["parameters"]:,} parameters on {self.machine.world_size} × {self.about["machine"]}, '
+                 f'{str(self.machine.dtype)[6:]}; {per_iter:,} {task.unit} an iteration, '
+                 f'{data["train"].windows:,} {task.windows} an epoch; in {self.run.folder}')
+        if brought:
+            keys = ', '.join(f'{key}={value}' for key, value in sorted(brought.items()))
+            self.say(f'{self.run.init_from} brings its own {keys}')
+        self.say(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"decay":>8}')
+        for group in optimizer.param_groups:
+            self.say(f'{group["block_type"]:12}{len(group["params"]):8}{sum(p.numel() for p in group["params"]):15,}'
+                     f'{group["lr_ratio"]:10g}{group["weight_decay"]:8g}')
+
+    def row(self, **row):
+        """Writes a row of log.jsonl, and the same to Weights & Biases."""
+        if self.writes:
+            self.file.write(json.dumps(row) + '\n')
+            self.file.flush()
+            if self.wandb:
+                self.wandb.log(row, step=row['iter'])
+
+    def evaluation(self, it, means):
+        self.say(f'iter {it}:', ', '.join(f'{name.replace("_", " ")} {value:.4f}' for name, value in means.items()))
+        self.row(iter=it, **means)
+
+    def step(self, it, quantities, speed):
+        """Logs an iteration: {name: number}, which go to log.jsonl, and how fast it went."""
+        if not self.machine.master:
+            return
+        per_s, mfu, left = speed.since_last_line(it)
+        unit = speed.unit
+        self.row(iter=it, **quantities, **{f'{unit}_per_s': round(per_s)}, **({'mfu': round(mfu, 4)} if mfu else {}))
+        self.say(f'iter {it}: loss {quantities["loss"]:.4f}, lr {quantities["lr"]:.2e}, {per_s:,.0f} {unit}/s'
+                 + (f', MFU {mfu:.1%}' if mfu else '') + f', {left} left')
+
+    def stopped(self, it):
+        """Tells how to go on with a run that a signal has stopped, once every rank is here: torchrun ends all when one exits."""
+        start_with = 'torchrun …' if self.machine.distributed else 'python'
+        self.say(f'stopped after iteration {it}; to go on: '
+                 f'{start_with} train.py {self.run.path["config.json"]} --init_from=resume')
+        self.machine.wait()
+
+    def close(self, code):
+        if self.wandb:
+            self.wandb.finish(exit_code=code)
+
+
+class Speed:
+    """How fast training goes, without what happens within `paused`. MFU is the share of the GPUs' peak that the model's own
+    FLOPs take."""
+
+    def __init__(self, unit, per_iter, flops, machine, max_iters):
+        self.unit, self.per_iter, self.flops, self.max_iters = unit, per_iter, flops, max_iters
+        self.peak = machine.world_size * (vendors_peak(machine.device) or 0)
+        self.began = self.lap = time.perf_counter()
+        self.first, self.lap_iters = None, 0
+
+    @contextmanager
+    def paused(self):
+        t = time.perf_counter()
+        yield
+        self.lap += time.perf_counter() - t
+
+    def iteration(self, it):
+        self.lap_iters += 1
+        if self.first is None:                          # which compiles, and tells nothing of the rest
+            self.first, self.began = it, time.perf_counter()
+
+    def since_last_line(self, it):
+        """Tokens or images a second, MFU or 0, and the time left as text."""
+        now = time.perf_counter()
+        per_s = self.lap_iters * self.per_iter / (now - self.lap)
+        pace = (now - self.began) / (it - self.first) if it > self.first else now - self.lap
+        self.lap, self.lap_iters = now, 0
+        return per_s, per_s * self.flops / self.peak if self.peak else 0, clock(pace * (self.max_iters - it - 1))
+
+
+def clock(seconds):
+    minutes, seconds = divmod(int(seconds), 60)
+    return f'{minutes // 60}h{minutes % 60:02d}m' if minutes >= 60 else f'{minutes}m{seconds:02d}s'
+
+
+def code_state():
+    """The repository's git commit, the tracked files that differ from it, and how, as a patch for `git apply`, which holds
+    untracked .py files too. Empty where git or the repository is missing."""
+    commit = git('rev-parse', 'HEAD').decode().strip()
+    changed = git('status', '--porcelain', '--untracked-files=no').decode(errors='replace').splitlines()
+    patch = git('diff', 'HEAD', '--binary')
+    for file in git('ls-files', '--others', '--exclude-standard', '-z', '--', '*.py').split(b'\0')[:-1]:
+        patch += git('diff', '--no-index', '--binary', '--', os.devnull, file.decode())
+    return commit, changed, patch
+
+
+def git(*arguments):
+    try:
+        return subprocess.run(['git', *arguments], capture_output=True, cwd=REPOSITORY, stdin=subprocess.DEVNULL).stdout
+    except OSError:
+        return b''                                      # a machine without git

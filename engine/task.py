@@ -1,0 +1,113 @@
+"""
+What a run is about, text or images: its model's config, its data, its model, and how a batch is prepared and scored. A script
+asks task_of(keys) once, and then does not care which of the two it is.
+"""
+import torch
+
+from data.augment import Augment
+from data.images import Images
+from data.tokens import SPLITS, Tokens
+from model import GPT, GPTConfig
+from vit import ViT, ViTConfig
+
+
+class TextTask:
+    """A GPT that predicts the next token. `keys` are those of train.py, or a checkpoint's."""
+    Config, Model, unit, windows, metrics = GPTConfig, GPT, 'tokens', 'windows', ('loss',)
+
+    def __init__(self, keys):
+        self.keys, self.config = keys, config_from(GPTConfig, keys)
+
+    def split(self, name):
+        """The windows of a split, 'train' or 'val'."""
+        return Tokens(self.keys['dataset'], name, self.config.block_size, self.config.vocab_size)
+
+    def splits(self):
+        """{'train': …, 'val': …}; ValueError where the data was made by another tokenizer."""
+        data = {name: self.split(name) for name in SPLITS}
+        for windows in data.values():
+            windows.read(windows.spread(1, self.keys.get('batch_size', 1))[0])
+        return data
+
+    def new_model(self, data=None):
+        """An untrained model. A model of images takes the mean and the standard deviation of this data into its weights."""
+        return GPT(self.config)
+
+    def augmentation(self):
+        """A function (inputs, targets) → (inputs, targets), for training batches on their device."""
+        return lambda x, y: (x, y)
+
+    def per_window(self):
+        """Tokens in a window"""
+        return self.config.block_size
+
+    def flops(self, model):
+        """FLOPs of one token's forward and backward pass"""
+        return model.flops_per_token()
+
+    @staticmethod
+    def score(model, x, y):
+        """The metrics of a batch, (1,), and the batch's weight in their mean, which is the same for all batches."""
+        return model(x, y)[1][None], 1
+
+    def random_batch(self, count, device):
+        """Inputs and targets of `count` windows that mean nothing, to time a model with."""
+        tokens = torch.randint(self.config.vocab_size, (count, self.config.block_size + 1), device=device)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+class ImageTask(TextTask):
+    """A ViT that classifies images."""
+    Config, Model, unit, windows, metrics = ViTConfig, ViT, 'images', 'images', ('loss', 'top1', 'top5')
+
+    def __init__(self, keys):
+        self.keys, self.config = keys, config_from(ViTConfig, keys)
+
+    def split(self, name):
+        c = self.config
+        return Images(self.keys['dataset'], name, c.image_size, c.channels, c.classes)
+
+    def new_model(self, data=None):
+        return ViT(self.config, data.mean, data.std) if data else ViT(self.config)
+
+    def augmentation(self):
+        return Augment(self.keys, self.config.image_size, self.config.classes)
+
+    def per_window(self):
+        return 1
+
+    def flops(self, model):
+        """FLOPs of one image's forward and backward pass"""
+        return model.flops_per_image()
+
+    @staticmethod
+    def score(model, x, y):
+        """Loss, top-1 and top-5 accuracy of a batch, (3,), and its weight in the mean: its images."""
+        logits, loss = model(x, y)
+        right = logits.topk(min(5, logits.size(1))).indices == y[:, None]
+        return torch.stack((loss, right[:, 0].float().mean(), right.any(1).float().mean())), len(y)
+
+    def random_batch(self, count, device):
+        c = self.config
+        return (255 * torch.rand(count, c.channels, c.image_size, c.image_size, device=device),
+                torch.randint(c.classes, (count,), device=device))
+
+
+TASKS = {'gpt': TextTask, 'vit': ImageTask}
+
+
+def config_from(Config, keys):
+    return Config(**{name: keys[name] for name in Config.__dataclass_fields__ if name in keys})
+
+
+def task_of(keys):
+    """The task of keys with `model`, which is 'gpt' in checkpoints of before it was a key; ValueError for another."""
+    name = keys.get('model', 'gpt')
+    if name not in TASKS:
+        raise ValueError(f'model={name!r}: choose one of {", ".join(TASKS)}')
+    return TASKS[name](keys)
+
+
+def config_of(keys):
+    """The GPTConfig or ViTConfig of a run's keys"""
+    return task_of(keys).config

@@ -1,0 +1,120 @@
+"""
+Computes, and runs nothing: the memory that a GPU needs for a config, or the speed of many GPUs:
+
+    python -m lab.estimate config/train_ldnt_xl_sgd.py                              # memory of one micro-batch
+    python -m lab.estimate config/train_ldnt_xl_sgd.py --parallel=fsdp --gpus=8     # the same where 8 GPUs share a model
+    python -m lab.estimate config/train_ldnt_xl_sgd.py --scale=1,8,16,32            # tokens a second, and traffic
+"""
+import sys
+
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m lab.estimate')
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+
+from configurator import TRAIN, at_least, configure
+from engine.device import autocast, pick_dtype
+from engine.keys import check_keys
+from engine.task import task_of
+from model import GPTConfig, check
+from optim import OPTIMIZERS, param_groups, state_bytes, storage_bytes
+from vit import ViTConfig
+
+# ----------------------------------------------------------------------------- keys, beside those of train.py
+gpus = 1                            # GPUs over which parallel=fsdp spreads the model
+scale = ''                          # some numbers of GPUs, with commas between them: how fast they would be
+gpu_peak = 989.0                    # scale: dense bf16 TFLOP/s of a GPU; an H100 or H200 has this
+gpu_mfu = 0.4                       # scale: the share of it that computing reaches
+link = 450.0                        # scale: GB/s that a GPU sends to others in its node
+network = 50.0                      # scale: GB/s that a GPU sends to other nodes
+node = 8                            # scale: GPUs in a node
+# -----------------------------------------------------------------------------
+
+
+def gpu_dtype(config):
+    """What auto means on a GPU that has bfloat16, whatever the machine at hand"""
+    return pick_dtype('bfloat16' if config['dtype'] == 'auto' else config['dtype'], torch.device('cpu'))
+
+
+def memory(config, task):
+    """{part: bytes} of a GPU's memory for one micro-batch, from an iteration on tensors that have shapes and no data. Eager: a
+    compiled model keeps fewer activations. With parallel=fsdp a GPU has its share of everything, and two whole blocks: one
+    computes while the next is gathered."""
+    cpu = torch.device('cpu')
+    dtype = gpu_dtype(config)
+    with FakeTensorMode():
+        model = task.new_model()
+        model.recompute = config['recompute']
+        optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, config['weight_decay']), {**config, 'compile': False})
+        weights, kept, inputs = [*model.parameters()], [], []
+        model.h[0].register_forward_pre_hook(lambda block, given: inputs.append(given[0]))
+        x, y = task.random_batch(config['batch_size'], cpu)
+        with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t), autocast(cpu, dtype, cache=not model.recompute):
+            logits, loss = model(x, y)
+            if model.recompute:                         # it keeps the inputs of blocks alone, and makes one block at a time anew
+                model.h[0](inputs[0])
+        activations = storage_bytes(kept + weights) - storage_bytes(weights)
+        loss.backward()
+        optimizer.step()
+        ranks = config['gpus'] if config['parallel'] == 'fsdp' else 1
+        block = sum(p.numel() for p in model.h[0].parameters()) * (dtype.itemsize + 4)      # and its gradient
+        return {'parameters': storage_bytes(weights) / ranks, 'gradients': storage_bytes([p.grad for p in weights]) / ranks,
+                f'state of {config["optimizer"]}': state_bytes(optimizer) / ranks,
+                'gathered blocks': 2 * block if ranks > 1 else 0, 'activations': activations,
+                "the logits' gradient": 4 * logits.numel()}
+
+
+def speed(config, task, model, gpus):
+    """Of one iteration on so many GPUs, where communication hides behind computing as far as it can: seconds of computing, and
+    for DDP and FSDP the bytes that a GPU sends and the seconds that takes.
+
+    In a ring a GPU sends (n − 1)/n of what is gathered or reduced, over the slowest of its links. DDP all-reduces fp32 gradients
+    once an iteration, which sends them twice. FSDP gathers the blocks in bf16 before the forward and before the backward pass,
+    and reduces fp32 gradients, for each micro-batch.
+    """
+    count, micro_batches = model.num_params(), config['gradient_accumulation_steps']
+    flops = micro_batches * config['batch_size'] * task.per_window() * task.flops(model)
+    computing = flops / (gpus * config['gpu_peak'] * 1e12 * config['gpu_mfu'])
+    rate = 1e9 * (config['link'] if gpus <= config['node'] else config['network'])
+    sent = [size * (gpus - 1) / gpus for size in (8 * count, 8 * count * micro_batches / gpus)]
+    return computing, [(size, size / rate) for size in sent]
+
+
+def main():
+    config = configure(globals(), GPTConfig, ViTConfig, TRAIN)
+    check_keys(config)
+    at_least(config, gpus=1, node=1)
+    check(config, {}, ('gpu_peak > 0', 'gpu_mfu > 0', 'link > 0', 'network > 0'))
+    task = task_of(config)
+    numbers = [int(text) if text.isdecimal() else 0 for text in scale.split(',')] if scale else []
+    if 0 in numbers:
+        raise ValueError(f'scale={scale}: wants numbers of GPUs with commas between them, as in --scale=1,8,32')
+    with torch.device('meta'):
+        model = task.new_model()
+    windows = config['batch_size'] * task.per_window()
+    if not numbers:
+        print(f'{model.num_params():,} parameters, micro-batches of {windows:,} {task.unit}, {str(gpu_dtype(config))[6:]}, '
+              f'eager, {config["parallel"]} on {gpus} GPUs')
+        parts = memory(config, task)
+        for name, size in {**parts, 'in all': sum(parts.values())}.items():
+            print(f'{name:24}{size / 2 ** 30:9.3f} GiB')
+        return
+    per_iter = windows * config['gradient_accumulation_steps']
+    print(f'{model.num_params():,} parameters, {per_iter:,} {task.unit} an iteration in {config["gradient_accumulation_steps"]} '
+          f'micro-batches; {gpu_peak:g} TFLOP/s at an MFU of {gpu_mfu:.0%}, {link:g} GB/s within nodes of {node}, '
+          f'{network:g} between them')
+    heads = ''.join(f'{f"{way}: GB sent":>16}{"s":>8}{task.unit + "/s":>12}{"of linear":>11}' for way in ('DDP', 'FSDP'))
+    print(f'{"GPUs":>6}{"computing, s":>14}{heads}')
+    for n in numbers:
+        computing, ways = speed(config, task, model, n)
+        row = f'{n:6}{computing:14.3f}'
+        for sent, seconds in ways:
+            took = max(computing, seconds)
+            row += f'{sent / 1e9:16.1f}{seconds:8.3f}{per_iter / took:12,.0f}{computing / took:11.0%}'
+        print(row)
+
+
+if __name__ == '__main__':
+    main()

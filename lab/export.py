@@ -1,0 +1,201 @@
+"""
+A run's checkpoint to the format of Hugging Face, and back:
+
+    python -m lab.export --out_dir=out-llama --to=hf-llama                              # GPT-2, LLaMA or Qwen3, if it equals one
+    python -m lab.export --out_dir=out-quick --to=weights-quick --format=safetensors    # any model, for --init_from here
+    python -m lab.export --from_hf=hf-llama --out_dir=out-back --dataset=textfiles      # a run, to sample, measure, resume
+"""
+import sys
+
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m lab.export')
+
+import base64
+import json
+import os
+import shutil
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+
+import torch
+
+from configurator import TRAIN, at_least, configure, keys_of
+from data.text import load_tokenizer
+from data.tokens import read_meta
+from engine.checkpoint import load_text_run
+from engine.pretrained import ACTIVATIONS, FAMILIES, hugging_face, load_gpt, tensors
+from model import GPTConfig
+from optim import OPTIMIZERS, param_groups
+
+# ----------------------------------------------------------------------------- architectures that are equal
+
+def obstacles(config, family):
+    """What keeps the architecture from being one of this family's, as 'field=value' of what it would want."""
+    wants = FAMILIES[family].wants | (dict(n_kv_head=[0, config.n_head]) if family == 'gpt2' else {})
+    return [f'{field}={values[0]}' for field, values in wants.items() if getattr(config, field) not in values]
+
+
+def their_config(config, family):
+    """GPTConfig → the keywords of their config"""
+    if family == 'gpt2':
+        activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[config.ffn]
+        return dict(vocab_size=config.vocab_size, n_positions=config.block_size, n_embd=config.n_embd, n_layer=config.n_layer,
+                    n_head=config.n_head, n_inner=config.d_ff or None, activation_function=activation,
+                    layer_norm_epsilon=config.norm_eps, tie_word_embeddings=config.tie_weights, bias=config.bias,
+                    resid_pdrop=config.dropout, embd_pdrop=config.dropout, attn_pdrop=config.dropout)
+    return dict(vocab_size=config.vocab_size, max_position_embeddings=config.block_size, hidden_size=config.n_embd,
+                intermediate_size=config.d_ff or 4 * config.n_embd, num_hidden_layers=config.n_layer,
+                num_attention_heads=config.n_head, num_key_value_heads=config.n_kv_head or config.n_head,
+                head_dim=config.head_dim, rms_norm_eps=config.norm_eps, tie_word_embeddings=config.tie_weights,
+                rope_parameters=dict(rope_type='default', rope_theta=config.rope_theta), attention_dropout=config.dropout)
+
+
+def their_weights(weights, family, n_layer):
+    found = {}
+    for theirs, ours, transposed in tensors(family, n_layer):
+        if ours[0] in weights:
+            value = torch.cat([weights[name] for name in ours])
+            found[theirs] = value.t().contiguous() if transposed else value
+    return found
+
+
+# ----------------------------------------------------------------------------- writing
+
+@contextmanager
+def new_folder(path):
+    """A folder to write into that becomes `path` once all is written."""
+    if os.path.lexists(path):
+        raise ValueError(f'{path} exists: choose another name, or remove it')
+    part = path.rstrip('/') + '.tmp'
+    shutil.rmtree(part, ignore_errors=True)
+    os.makedirs(part)
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def write_model(model, folder, family, end=None):
+    """The GPT into a folder that exists, as Hugging Face's gpt2, llama or qwen3, or as ours: 'safetensors'. `end` is the
+    token that closes a document."""
+    config, weights = model.config, {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    if family == 'safetensors':
+        from safetensors.torch import save_file
+        if config.tie_weights:
+            del weights['lm_head.weight']               # the format takes no tensor twice
+        save_file({name: value.contiguous() for name, value in weights.items()}, os.path.join(folder, 'model.safetensors'),
+                  metadata={'format': 'pt'})
+        with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
+            json.dump(dict(model_type='nanonorm', eos_token_id=end, **asdict(config)), f, indent=1)
+        return
+    theirs_class = getattr(hugging_face(), FAMILIES[family].model)
+    theirs_config = theirs_class.config_class(**their_config(config, family), bos_token_id=end, eos_token_id=end)
+    weights = their_weights(weights, family, config.n_layer)
+    with torch.device('meta'):
+        theirs = theirs_class(theirs_config)
+    for name, value in theirs.state_dict().items():
+        if name.endswith('.bias'):                      # GPT-2 has them always
+            weights.setdefault(name, torch.zeros(value.shape))
+    theirs.load_state_dict(weights, assign=True)
+    theirs.tie_weights()
+    theirs.save_pretrained(folder)
+
+
+def write_tokenizer(folder, name, chars):
+    """The tokenizer of a data set as one that AutoTokenizer reads: the same ids for the same text."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    path = os.path.join(folder, 'tokenizer.json')
+    load_tokenizer(name, chars)                         # one line, if it is not at hand
+    if name == 'bytes':
+        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]       # the rest is moved beyond 255, in order
+        others = [b for b in range(256) if b not in printable]
+        letter = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+        theirs = Tokenizer(models.BPE({letter[b]: b for b in range(256)}, []))
+        theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        theirs.decoder = decoders.ByteLevel()
+        theirs.save(path)
+    elif name == 'char':
+        theirs = Tokenizer(models.WordLevel({c: i for i, c in enumerate(chars)}, unk_token=chars[0]))
+        theirs.pre_tokenizer = pre_tokenizers.Split(Regex(r'[\s\S]'), 'isolated')
+        theirs.decoder = decoders.Fuse()
+        theirs.save(path)
+    else:
+        import tiktoken
+        if name not in tiktoken.list_encoding_names():
+            hugging_face().AutoTokenizer.from_pretrained(name).save_pretrained(folder)
+            return
+        from transformers.convert_slow_tokenizer import TikTokenConverter
+        theirs = tiktoken.get_encoding(name)
+        ranks = os.path.join(folder, 'ranks')
+        with open(ranks, 'wb') as f:
+            f.writelines(b'%s %d\n' % (base64.b64encode(piece), rank) for piece, rank in theirs._mergeable_ranks.items())
+        TikTokenConverter(ranks, theirs._pat_str, extra_special_tokens=theirs._special_tokens).converted().save(path)
+        os.remove(ranks)
+    hugging_face().PreTrainedTokenizerFast(tokenizer_file=path).save_pretrained(folder)
+
+
+# ----------------------------------------------------------------------------- keys, beside those of train.py
+out_dir = 'out'                     # the run's folder: read from, or made of from_hf
+checkpoint = 'best.pt'              # best.pt | ckpt.pt: of the lowest validation loss, or the latest
+to = ''                             # the folder to write
+format = 'auto'                     # auto | gpt2 | llama | qwen3 | safetensors: auto takes Hugging Face's equal, if there is one
+from_hf = ''                        # the folder of a model to make a run of instead; it wants the dataset whose tokens it knows
+# -----------------------------------------------------------------------------
+
+
+def write_run(folder):
+    """A run without training of what from_hf holds."""
+    at_least(config, weight_decay=0)
+    if config['optimizer'] not in OPTIMIZERS:
+        raise ValueError(f'optimizer={config["optimizer"]!r}: choose among {", ".join(OPTIMIZERS)}')
+    meta = read_meta(config['dataset'])
+    model = load_gpt(from_hf)
+    for f in fields(GPTConfig):
+        if config[f.name] not in (f.default, getattr(model.config, f.name)):
+            raise ValueError(f'{f.name}={config[f.name]}: {from_hf} has {getattr(model.config, f.name)}, which it keeps')
+    if meta['vocab_size'] > model.config.vocab_size:
+        raise ValueError(f'dataset={config["dataset"]} has {meta["vocab_size"]} tokens and {from_hf} {model.config.vocab_size}: '
+                         f'choose the data set whose tokens it knows')
+    keys = {key: config[key] for key in keys_of(TRAIN, GPTConfig)[0]} | asdict(model.config) | dict(init_from=from_hf)
+    optimizer = OPTIMIZERS[keys['optimizer']](param_groups(model, keys['weight_decay']), keys)
+    state = dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler={}, config=keys, iter=0,
+                 best_val_loss=float('inf'), first_loss=None)
+    with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
+        json.dump(keys, f, indent=1)
+    torch.save(state, os.path.join(folder, 'ckpt.pt'))
+    os.link(os.path.join(folder, 'ckpt.pt'), os.path.join(folder, 'best.pt'))
+    return f'wrote {out_dir}: python train.py {out_dir}/config.json --init_from=resume  trains on'
+
+
+def write_export(folder):
+    """What a run's checkpoint holds, for others."""
+    choices = ('auto', *FAMILIES, 'safetensors')
+    if format not in choices:
+        raise ValueError(f'format={format!r}: choose one of {", ".join(choices)}')
+    model, state = load_text_run(os.path.join(out_dir, checkpoint))
+    in_the_way = {family: obstacles(model.config, family) for family in FAMILIES}
+    equal = [family for family in FAMILIES if not in_the_way[family]]
+    family = format if format != 'auto' else equal[0] if equal else None
+    if family is None or in_the_way.get(family):
+        near = min(FAMILIES, key=lambda name: len(in_the_way[name])) if family is None else family
+        raise ValueError(f'{out_dir} is no {FAMILIES[near].label} of Hugging Face\'s, which would have '
+                         f'{", ".join(in_the_way[near])}: --format=safetensors takes any model')
+    try:
+        meta = read_meta(state['config']['dataset'])
+        end, missing = load_tokenizer(meta['tokenizer'], meta['chars']).end, None
+    except (ValueError, OSError) as error:
+        end, missing = None, error
+    write_model(model, folder, family, end)
+    if not missing:
+        write_tokenizer(folder, meta['tokenizer'], meta['chars'])
+    return f'wrote {to}, {model.num_params():,} parameters as {family}' + (f', without a tokenizer: {missing}' if missing else '')
+
+
+if __name__ == '__main__':
+    config = configure(globals(), GPTConfig, TRAIN)
+    if bool(from_hf) == bool(to):
+        raise ValueError('name either to, the folder to write, or from_hf, the folder to make a run of, as in --to=hf-model')
+    with new_folder(out_dir if from_hf else to) as part:
+        done = write_run(part) if from_hf else write_export(part)
+    print(done)

@@ -1,0 +1,624 @@
+"""
+Measures what the papers measure, on a run or on an untrained model:
+
+    python -m lab.measure --out_dir=out-quick                               # all, into out-quick/measure.json and pictures
+    python -m lab.measure --out_dir=out-quick --what=sharpness,gradients
+    python -m lab.measure config/train_quick.py config/arch/peri.py --init_only=True        # before training: is it sane?
+
+Each measurement is a function of the model in eval mode, of batches [(inputs, targets), …], (B, T) token ids each or images
+and their classes (B,), and of a random generator of its own. It returns numbers ready for JSON, and leaves model and random
+state as they were. A sequence is an image's too, and a loss is then the mean over images.
+"""
+import sys
+
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m lab.measure')
+
+import copy
+import functools
+import json
+import math
+import os
+import re
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from configurator import TRAIN, at_least, configure
+from engine.checkpoint import load_run
+from engine.device import pick_device
+from engine.task import task_of
+from model import BLOCK_TYPES, GPTConfig, at_least_fp32, block_type
+from optim import OPTIMIZERS, param_groups
+from vit import ViT, ViTConfig
+
+KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')      # the matrices of a block; w3 is SwiGLU's
+
+
+def matrix_kind(name):
+    """'h.3.attn.wq.weight' → 'wq'; None for what is no matrix of a block."""
+    found = re.fullmatch(r'h\.\d+\.(?:attn|ffn)\.(w\w)\.weight', name)
+    return found[1] if found else None
+
+
+# ----------------------------------------------------------------------------- means to measure
+
+@contextmanager
+def outputs(*modules):
+    """Collects the output of each of these modules in every forward pass within: yields a list a module."""
+    seen = [[] for _ in modules]
+    with ExitStack() as stack:
+        for module, outs in zip(modules, seen):
+            hook = module.register_forward_hook(lambda module, args, out, outs=outs: outs.append(out.detach()))
+            stack.callback(hook.remove)
+        yield seen
+
+
+@contextmanager
+def attention_inputs(*blocks):
+    """Collects (q, k, scale, causal) of the attention in these blocks, as the kernel gets them: (B, H, T, E), (B, K, T, E)."""
+    seen, kernels = [], [block.attn.kernel for block in blocks]
+
+    def keep(kernel, q, k, v, **more):
+        seen.append((q.detach(), k.detach(), more['scale'], more['is_causal']))
+        return kernel(q, k, v, **more)
+
+    try:
+        for block, kernel in zip(blocks, kernels):
+            block.attn.kernel = functools.partial(keep, kernel)
+        yield seen
+    finally:
+        for block, kernel in zip(blocks, kernels):
+            block.attn.kernel = kernel
+
+
+@contextmanager
+def scaled(tensors, factor):
+    """These parameters times the factor."""
+    kept = [p.detach().clone() for p in tensors]
+    try:
+        with torch.no_grad():
+            for p in tensors:
+                p.mul_(factor)
+        yield
+    finally:
+        with torch.no_grad():
+            for p, was in zip(tensors, kept):
+                p.copy_(was)
+
+
+@contextmanager
+def output_scaled(modules, factor):
+    """The outputs of these modules times the factor."""
+    with ExitStack() as stack:
+        for module in modules:
+            stack.callback(module.register_forward_hook(lambda module, args, out: factor * out).remove)
+        yield
+
+
+def mean_gradient(model, batches, labels=None):
+    """{name: gradient} of the mean loss over the batches; labels(logits) → targets replaces theirs."""
+    names, params = zip(*model.named_parameters())
+    total = [torch.zeros_like(p) for p in params]
+    for x, y in batches:
+        logits = at_least_fp32(model(x)[0])
+        y = y if labels is None else labels(logits.detach())
+        loss = F.cross_entropy(logits.flatten(0, -2), y.flatten(), ignore_index=-1)
+        for t, g in zip(total, torch.autograd.grad(loss / len(batches), params)):
+            t += g
+    return dict(zip(names, total))
+
+
+def top_singular_value(multiply, transpose, v, steps=200, tolerance=1e-4):
+    """The largest singular value of the linear map by power iteration from v, and the right singular vector it reached."""
+    sigma = 0.0
+    for _ in range(steps):
+        u = multiply(v / v.norm())
+        was, sigma = sigma, u.norm().item()
+        if sigma == 0.0 or abs(sigma - was) <= tolerance * sigma:
+            break
+        v = transpose(u)
+    return sigma, v
+
+
+def jacobian_norm(f, x, start, steps=50):
+    """The spectral norm of ∂f(x)/∂x, over all entries of x, by JVP and VJP; the power iteration goes from `start`, like x."""
+    with sdpa_kernel(SDPBackend.MATH):                  # the kernel that knows forward-mode derivatives
+        _, pull = torch.func.vjp(f, x)
+        push = lambda v: torch.func.jvp(f, (x,), (v,))[1]       # noqa: E731
+        return top_singular_value(push, lambda u: pull(u)[0], start, steps)[0]
+
+
+LOG_BINS = dict(bins=400, min=-30.0, max=10.0)          # of log10: the same in all histograms, so that runs compare
+
+
+def log_histogram(x):
+    """The log10 of |x| in LOG_BINS, without empty ones at the ends: where the first begins, a bin's width, and the counts.
+    Zeros are left out."""
+    counts = torch.histc(x.abs().log10(), **LOG_BINS).long().tolist()
+    width = (LOG_BINS['max'] - LOG_BINS['min']) / LOG_BINS['bins']
+    held = [i for i, n in enumerate(counts) if n] or [0]
+    return dict(start=LOG_BINS['min'] + held[0] * width, width=width, counts=counts[held[0]:held[-1] + 1])
+
+
+# ----------------------------------------------------------------------------- gradients
+
+def distribution(x):
+    """What the tails of x are like: quantiles of |x|, kurtosis (3 for a Gaussian), Hill's tail index over the largest 1% (the
+    smaller, the heavier), and p99.9 / p50."""
+    magnitude = x.abs().flatten().float().sort().values
+    n = len(magnitude)
+    quantile = {q: magnitude[min(n - 1, math.ceil(q * n) - 1)].item() for q in (0.5, 0.9, 0.99, 0.999)}
+    centred = x.flatten().double() - x.double().mean()
+    top = magnitude[-max(2, n // 100):].double()
+    excess = (top[1:] / top[0]).log().mean().item() if top[0] > 0 else math.nan
+    return dict(p50=quantile[0.5], p90=quantile[0.9], p99=quantile[0.99], p999=quantile[0.999], max=magnitude[-1].item(),
+                kurtosis=(centred.pow(4).mean() / centred.square().mean().square()).item(),
+                hill=1 / excess if excess else math.inf, tail=quantile[0.999] / quantile[0.5] if quantile[0.5] else math.inf)
+
+
+def gradients(model, batches, rng):
+    """DNT's figure 1: the distribution of |gradient| of each kind of matrix, over all layers and per layer."""
+    by_kind = {}
+    for name, g in mean_gradient(model, batches).items():
+        if matrix_kind(name):
+            by_kind.setdefault(matrix_kind(name), []).append(g.flatten())
+    return {kind: dict(distribution(torch.cat(grads)), histogram=log_histogram(torch.cat(grads)),
+                       layers=[distribution(g) for g in grads]) for kind, grads in by_kind.items()}
+
+
+# ----------------------------------------------------------------------------- sharpness
+
+def sampled_labels(rng):
+    """logits → labels drawn from their softmax; any, where the logits are no numbers and nothing can be measured."""
+    def draw(logits):
+        return torch.multinomial(logits.softmax(-1).nan_to_num(1.0).flatten(0, -2), 1, generator=rng).view(logits.shape[:-1])
+    return draw
+
+
+def diagonal_estimate(model, batches, rng):
+    """{name: h}, h = N g ⊙ g: an unbiased estimate of the diagonal Gauss–Newton matrix of the mean loss over these N tokens or
+    images, g being its gradient with labels drawn from the model's own softmax (sharpness disparity, eq. 3, for samples)."""
+    targets = sum(y.numel() for _, y in batches)
+    return {name: targets * g.square() for name, g in mean_gradient(model, batches, sampled_labels(rng)).items()}
+
+
+def summary(h):
+    """log10 of the mean, and the mean of log10 over what is not zero, as embeddings of tokens that do not occur are."""
+    positive = h[h > 0]
+    return dict(log10_mean=h.mean().log10().item() if len(positive) else -math.inf,
+                mean_log10=positive.log10().mean().item() if len(positive) else -math.inf, zeros=1 - len(positive) / h.numel())
+
+
+def sharpness(model, batches, rng):
+    """Blockwise sharpness (sharpness disparity, eq. 4): of each block type, over all its parameters and per layer."""
+    h = diagonal_estimate(model, batches, rng)
+    result = {}
+    for kind in BLOCK_TYPES:
+        of_type = {name: value for name, value in h.items() if block_type(name) == kind}
+        if not of_type:
+            continue
+        values = torch.cat([value.flatten() for value in of_type.values()])
+        layers = [[value.flatten() for name, value in of_type.items() if name.startswith(f'h.{i}.')]
+                  for i in range(len(model.h))]
+        result[kind] = dict(summary(values), histogram=log_histogram(values),
+                            layers=[summary(torch.cat(parts)) for parts in layers if parts])
+    return result
+
+
+# ----------------------------------------------------------------------------- hidden states
+
+def places(model):
+    """Names of the points of the residual stream that `stream` collects."""
+    return ['input', *(f'{i}.{branch}' for i in range(len(model.h)) for branch in ('attn', 'ffn'))]
+
+
+@torch.no_grad()
+def stream(model, x):
+    """The residual stream at each of `places`, (B, T, D) each, of the inputs x."""
+    with outputs(model.dropout, *(norm for b in model.h for norm in (b.attn_post_norm, b.ffn_post_norm))) as seen:
+        model.hidden(x)
+    return [tensor for tensor, in seen]
+
+
+def hidden(model, batches, rng):
+    """MA and Var of the hidden states at each of `places`: the mean |x| and the variance over all entries of one sequence,
+    averaged over sequences (LN stability, figure 1). Where MidNorms bound them, the bounds (T4) are beside."""
+    sums = None
+    for x, _ in batches:
+        states = torch.stack(stream(model, x)).flatten(2)           # (places, B, T·D)
+        norm = states.norm(dim=-1)
+        rows = torch.stack((states.abs().mean(-1), states.var(-1), norm, norm.square()), -1)        # (places, B, 4)
+        sums = rows.sum(1) if sums is None else sums + rows.sum(1)
+    ma, var, norm, square = (sums / sum(len(x) for x, _ in batches)).T.tolist()
+    result = [dict(at=at, ma=m, var=v) for at, m, v in zip(places(model), ma, var)]
+    if model.config.mid_norm and not model.config.post_norm:
+        n = states.size(-1)
+        for k, row in enumerate(result):
+            reach = k * model.config.residual_scale * largest_output(model)
+            row.update(ma_bound=norm[0] / math.sqrt(n) + reach,         # the means of the bounds, as of what they bound
+                       var_bound=(square[0] + 2 * norm[0] * math.sqrt(n) * reach + n * reach ** 2) / (n - 1))
+    return result
+
+
+def largest_output(model):
+    """γ_max + β_max over the MidNorms, which bound the root mean square of what they put out."""
+    norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
+    gamma = max(norm.weight.abs().max().item() * getattr(norm, 'scale', 1.0) for norm in norms)
+    return gamma + max(norm.bias.abs().max().item() if getattr(norm, 'bias', None) is not None else 0.0 for norm in norms)
+
+
+# ----------------------------------------------------------------------------- parameters
+
+WARM = WeakTensorKeyDictionary()      # matrix → the singular vector that its last power iteration reached
+
+
+def parameters(model, batches, rng):
+    """Frobenius and spectral norm of each matrix of the blocks, layer by layer; mean and largest |gain| of each norm."""
+    result = {kind: [] for kind in KINDS}
+    result['gains'] = {}
+    for name, parameter in model.named_parameters():
+        p = parameter.detach()
+        if matrix_kind(name):
+            v = WARM[parameter] if parameter in WARM else torch.randn(p.size(1), generator=rng, device=p.device, dtype=p.dtype)
+            spectral, WARM[parameter] = top_singular_value(lambda v: p @ v, lambda u: p.T @ u, v)
+            result[matrix_kind(name)].append(dict(frobenius=p.norm().item(), spectral=spectral))
+        elif block_type(name) == 'norm' and name.endswith('weight'):
+            result['gains'][name.removesuffix('.weight')] = dict(mean=p.abs().mean().item(), max=p.abs().max().item())
+    return {key: value for key, value in result.items() if value or key == 'gains'}
+
+
+def update_sizes(before, model):
+    """‖w − before‖ / ‖before‖ per block type; before = {name: tensor}, from ahead of an optimizer's step."""
+    moved, size = {}, {}
+    for name, p in model.named_parameters():
+        kind = block_type(name)
+        moved[kind] = moved.get(kind, 0.0) + (p.detach() - before[name]).square().sum().item()
+        size[kind] = size.get(kind, 0.0) + before[name].square().sum().item()
+    return {kind: math.sqrt(moved[kind] / size[kind]) for kind in moved if size[kind]}
+
+
+# ----------------------------------------------------------------------------- attention
+
+@torch.no_grad()
+def attention(model, batches, rng):
+    """Of each head of each layer the largest logit, and the mean entropy of its rows in nats (log of the row's length at most).
+    L2 attention's logits are without the −‖q‖² that its softmax does not see."""
+    largest, entropy = None, None
+    for x, _ in batches:
+        with attention_inputs(*model.h) as seen:
+            model.hidden(x)
+        tops, entropies = [], []
+        for q, k, scale, causal in seen:
+            k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
+            future = torch.full((q.size(2), k.size(2)), causal, device=q.device).triu(1)
+            logits = (scale * at_least_fp32(q) @ at_least_fp32(k).mT).masked_fill(future, -math.inf)         # (B, H, T, T)
+            tops.append(logits.amax((0, 2, 3)))
+            entropies.append(torch.special.entr(logits.softmax(-1)).sum(-1).mean((0, 2)))
+        tops, entropies = torch.stack(tops), torch.stack(entropies)             # (layers, H)
+        largest = tops if largest is None else torch.maximum(largest, tops)
+        entropy = entropies if entropy is None else entropy + entropies
+    return dict(max_logit=largest.tolist(), entropy=(entropy / len(batches)).tolist())
+
+
+# ----------------------------------------------------------------------------- sensitivity
+
+def attn_branch(block):
+    return lambda x: block.attn_mid_norm(block.attn(block.attn_pre_norm(x)))
+
+
+def ffn_branch(block):
+    return lambda x: block.ffn_mid_norm(block.ffn(block.ffn_pre_norm(x)))
+
+
+SCALING = 10.0          # of W_o and W_2, to see how the branch's sensitivity answers
+
+
+def sensitivity(model, batches, rng):
+    """Spectral norm of ∂block(X)/∂X and of each branch's, at one sequence, layer by layer; and the factor by which the branch's
+    changes where W_o or W_2 grows SCALING times (LN stability: that factor with Pre-LN, P7; 1 with Peri-LN, P8)."""
+    states = stream(model, batches[0][0][:1])
+    start = torch.randn(states[0].shape, generator=rng, device=rng.device, dtype=states[0].dtype)
+    rows = []
+    for i, block in enumerate(model.h):
+        at_attn, at_ffn = states[2 * i], states[2 * i + 1]
+        row = dict(block=jacobian_norm(block, at_attn, start))
+        for name, branch, x, w in (('attn', attn_branch(block), at_attn, block.attn.wo),
+                                   ('ffn', ffn_branch(block), at_ffn, block.ffn.w2)):
+            row[name] = jacobian_norm(branch, x, start)
+            with scaled([w.weight], SCALING):
+                row[f'{name}_answer'] = jacobian_norm(branch, x, start) / row[name] if row[name] else math.nan
+        rows.append(row)
+    return rows
+
+
+def embedding(model):
+    """The module that makes tokens of the inputs."""
+    return model.patch if isinstance(model, ViT) else model.wte
+
+
+PERTURBATION = 1e-3     # of the token embedding, relative to its length
+
+
+def drift(model, batches, rng):
+    """How far two inputs drift apart that differ by a small perturbation of the embedding: at each of `places`, the distance
+    over the first distance, and over the length of the state itself (LN stability, appendix B)."""
+    x = batches[0][0]
+    states = stream(model, x)
+    nudge = torch.randn(states[0].shape, generator=rng, device=x.device, dtype=states[0].dtype)
+
+    def nudged(module, args, out):
+        return out + PERTURBATION * out.norm() / nudge.norm() * nudge
+
+    hook = embedding(model).register_forward_hook(nudged)
+    try:
+        others = stream(model, x)
+    finally:
+        hook.remove()
+    distances = [(a - b).norm().item() for a, b in zip(states, others)]
+    return [dict(at=at, distance=d / distances[0], relative=d / s.norm().item())
+            for at, d, s in zip(places(model), distances, states)]
+
+
+# ----------------------------------------------------------------------------- before training
+
+FACTORS = (1.0, 3.0, 10.0, 30.0, 100.0)
+CAUSES = {'embeddings': (), 'input of block 0': (), 'W_q W_k': ('wq', 'wk'), 'W_v W_o': ('wv', 'wo'), 'W_1': ('w1',),
+          'W_2': ('w2',)}
+
+
+def amplified(model, cause, factor):
+    """A context with one of CAUSES, in all layers, so many times what it was."""
+    if cause == 'embeddings':
+        return output_scaled([embedding(model), model.wpe], factor)
+    if cause == 'input of block 0':
+        return output_scaled([model.dropout], factor)
+    return scaled([p for name, p in model.named_parameters() if matrix_kind(name) in CAUSES[cause]], factor)
+
+
+def effects(model, batch, seed):
+    """{quantity: size}: what the invariance matrix watches; of block 0 where a quantity belongs to a block."""
+    x, block = batch[0], model.h[0]
+    with torch.no_grad(), attention_inputs(block) as seen, outputs(block.attn_mid_norm, block.ffn_mid_norm) as branches:
+        states = stream(model, x)
+    q, k, scale, _ = seen[0]
+    rng = torch.Generator(x.device).manual_seed(seed)
+    start = torch.randn(states[0][:1].shape, generator=rng, device=x.device, dtype=q.dtype)
+    result = {'attention logits': (scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT).std(),
+              'attention branch': branches[0][0].norm(), 'FFN branch': branches[1][0].norm(),
+              'attention Jacobian': jacobian_norm(attn_branch(block), states[0][:1], start, steps=10),
+              'FFN Jacobian': jacobian_norm(ffn_branch(block), states[1][:1], start, steps=10),
+              'last hidden state': states[-1].norm()}
+    gradient = mean_gradient(model, [batch])
+    for kind in KINDS:
+        grads = [g for name, g in gradient.items() if matrix_kind(name) == kind]
+        if grads:
+            result[f'gradient of {kind}'] = torch.stack([g.norm() for g in grads]).norm()
+    return {name: float(value) for name, value in result.items()}
+
+
+def slope(xs, sizes):
+    """Of the least-squares line through (x, log size), and the root mean square of what it misses; NaN where a size is 0."""
+    if min(sizes) <= 0:
+        return math.nan, math.nan
+    xs, ys = torch.tensor(xs, dtype=torch.float64), torch.tensor(sizes, dtype=torch.float64).log()
+    centred = xs - xs.mean()
+    b = (centred @ (ys - ys.mean()) / (centred @ centred)).item()
+    return b, (ys - ys.mean() - b * centred).square().mean().sqrt().item()
+
+
+def growth(sizes):
+    """How a positive quantity grows from the first layer on: its power of the layer, its factor a layer, and which it is."""
+    layers = range(1, len(sizes) + 1)
+    power, miss_of_power = slope([math.log(layer) for layer in layers], sizes)
+    rate, miss_of_rate = slope(list(layers), sizes)
+    shape = ('unknown' if math.isnan(power) else 'shrinking' if power < -0.15 else
+             'exponential' if len(sizes) > 2 and rate > 0.05 and miss_of_rate < miss_of_power / 2 else
+             'flat' if power < 0.15 else '√depth' if power < 0.75 else 'linear' if power < 1.3 else 'faster than linear')
+    return dict(power=power, factor_per_layer=math.exp(rate), shape=shape)
+
+
+def preflight(model, batches, rng):
+    """What LN stability's appendix B asks before training, measured in float64 on one batch.
+
+    `invariance`: the exponent with which each of `effects` answers where one of CAUSES grows by FACTORS: 0 is immune, 1 is
+    proportional, more is explosive. `growth`: of MA and Var with depth, as the weights are and with all of the blocks' ×10.
+    """
+    model = copy.deepcopy(model).double()
+    batch, seed = batches[0], int(torch.randint(2 ** 31, (), generator=rng, device=rng.device))
+    unscaled = effects(model, batch, seed)
+    invariance = {}
+    for cause in CAUSES:
+        sizes = [unscaled]
+        for factor in FACTORS[1:]:
+            with amplified(model, cause, factor):
+                sizes.append(effects(model, batch, seed))
+        invariance[cause] = {name: slope([math.log(c) for c in FACTORS], [s[name] for s in sizes])[0] for name in unscaled}
+    grown = {}
+    for name, factor in (('as is', 1.0), ('blocks × 10', 10.0)):
+        with scaled([p for n, p in model.named_parameters() if matrix_kind(n)], factor):
+            rows = [row for row in hidden(model, [batch], rng) if row['at'].endswith('ffn')]
+        grown[name] = {quantity: growth([row[quantity] for row in rows]) for quantity in ('ma', 'var')}
+    return dict(invariance=invariance, growth=grown, drift=drift(model, [batch], rng)[-1])
+
+
+MEASUREMENTS = {f.__name__: f for f in (gradients, sharpness, hidden, parameters, attention, sensitivity, drift, preflight)}
+
+
+def measure(model, batches, what, seed):
+    """{name: result} of these MEASUREMENTS. The model's mode and its parameters' gradients stay as they are."""
+    training = model.training
+    model.eval()
+    try:
+        return {name: MEASUREMENTS[name](model, batches, torch.Generator(batches[0][0].device).manual_seed(seed))
+                for name in what}
+    finally:
+        model.train(training)
+
+
+IN_TRAINING = ('gradients', 'sharpness', 'hidden', 'parameters', 'attention')
+
+
+class Probe:
+    """What train.py measures every measure_interval iterations, and writes to measure.jsonl: IN_TRAINING ahead of a step, on the
+    same batches each time, and how far the step moved the weights. Other ranks than the first pass None for the model."""
+
+    def __init__(self, run, config, machine, windows):
+        self.seed = config['seed']
+        if machine.master and not config['eval_only']:
+            self.file = run.continue_rows('measure.jsonl')
+            self.batches = [machine.to_device(*windows.read(starts))
+                            for starts in windows.spread(config['measure_batches'], config['batch_size'])]
+
+    def before_step(self, model):
+        if model:
+            self.measured = measure(model, self.batches, IN_TRAINING, self.seed)
+            self.before = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def after_step(self, it, model):
+        if model:
+            write_row(self.file, dict(iter=it, **self.measured, updates=update_sizes(self.before, model)))
+            del self.measured, self.before
+
+
+def write_row(f, value):
+    """Writes a line of JSON, in which what is not finite is null."""
+    f.write(json.dumps(finite(value)) + '\n')
+    f.flush()
+
+
+def finite(value):
+    if isinstance(value, dict):
+        return {key: finite(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ----------------------------------------------------------------------------- tables
+
+def table(title, head, rows):
+    """Prints rows under their heads: the first column to the left, numbers to four digits."""
+    cells = [[v if isinstance(v, str) else '–' if v is None else f'{v:.4g}' for v in row] for row in rows]
+    widths = [max(len(row[i]) for row in [head, *cells]) for i in range(len(head))]
+    print(f'\n{title}')
+    for row in [head, *cells]:
+        print('  ' + '  '.join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))))
+
+
+def show(results):
+    """Prints a table or two for each measurement."""
+    if 'gradients' in results:
+        keys = ('p50', 'p99', 'p999', 'max', 'tail', 'kurtosis', 'hill')
+        table('|gradient| of each kind of matrix; tail is p99.9 / p50, hill the tail index of the largest 1%', ['', *keys],
+              [[kind, *(stats[key] for key in keys)] for kind, stats in results['gradients'].items()])
+    if 'sharpness' in results:
+        keys = ('log10_mean', 'mean_log10', 'zeros')
+        table('sharpness of each block type', ['', *keys],
+              [[kind, *(stats[key] for key in keys)] for kind, stats in results['sharpness'].items()])
+    if 'hidden' in results:
+        keys = [key for key in ('ma', 'ma_bound', 'var', 'var_bound') if key in results['hidden'][0]]
+        table('hidden states', ['behind', *keys], [[row['at'], *(row[key] for key in keys)] for row in results['hidden']])
+    if 'parameters' in results:
+        kinds = [kind for kind in KINDS if kind in results['parameters']]
+        table('spectral norm (Frobenius norm) of the matrices', ['layer', *kinds],
+              [[str(i), *(f'{m["spectral"]:.3g} ({m["frobenius"]:.3g})' for m in layer)]
+               for i, layer in enumerate(zip(*(results['parameters'][kind] for kind in kinds)))])
+        table('gains of the norms', ['', 'mean', 'max'],
+              [[name, g['mean'], g['max']] for name, g in results['parameters']['gains'].items()])
+    if 'updates' in results:
+        table('one step of the optimizer, relative to the parameters', ['', *results['updates']],
+              [['', *results['updates'].values()]])
+    if 'attention' in results:
+        for key, title in (('max_logit', 'largest attention logit'), ('entropy', 'mean entropy of attention, nats')):
+            heads = results['attention'][key]
+            table(title, ['layer', *(f'head {h}' for h in range(len(heads[0])))],
+                  [[str(i), *layer] for i, layer in enumerate(heads)])
+    if 'sensitivity' in results:
+        table(f'spectral norm of the Jacobians; answer: of the branch\'s where W_o or W_2 is {SCALING:g} times as large',
+              ['layer', 'block', 'attn', 'answer', 'ffn', 'answer'],
+              [[str(i), *(row[key] for key in ('block', 'attn', 'attn_answer', 'ffn', 'ffn_answer'))]
+               for i, row in enumerate(results['sensitivity'])])
+    if 'drift' in results:
+        table('drift after a nudge of the embedding', ['behind', 'distance', 'relative'],
+              [[row['at'], row['distance'], row['relative']] for row in results['drift']])
+    if 'preflight' in results:
+        invariance = results['preflight']['invariance']
+        table('invariance: exponent with which a row answers to a column (0 immune, 1 proportional, more explosive)',
+              ['', *invariance], [[effect, *(f'{invariance[cause][effect]:.2f}' for cause in invariance)]
+                                  for effect in next(iter(invariance.values()))])
+        table('growth with depth', ['', 'of', 'power of the layer', 'factor a layer', ''],
+              [[name, quantity.upper(), g['power'], g['factor_per_layer'], g['shape']]
+               for name, both in results['preflight']['growth'].items() for quantity, g in both.items()])
+
+
+# ----------------------------------------------------------------------------- keys, beside those of train.py
+out_dir = 'out'                     # a run's folder; the results go there, or with init_only into its name and -init
+checkpoint = 'ckpt.pt'              # ckpt.pt | best.pt: of the run
+init_only = False                   # measure the untrained model of the config instead
+what = ''                           # some, with commas between them; empty: all but preflight, or with init_only that alone
+batches = 8                         # of the run's batch_size windows or images, evenly spread over its training data
+# -----------------------------------------------------------------------------
+
+
+def one_update(model, state, data):
+    """update_sizes of one step from a checkpoint, with its optimizer's state, on the mean gradient of the data."""
+    config = state['config']
+    optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, config['weight_decay']), {**config, 'compile': False})
+    optimizer.load_state_dict(state['optimizer'])
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    gradient = mean_gradient(model, data)
+    for name, p in model.named_parameters():
+        p.grad = gradient[name]
+    if config['grad_clip']:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config['grad_clip'])
+    optimizer.step()
+    return update_sizes(before, model)
+
+
+def main():
+    config = configure(globals(), GPTConfig, ViTConfig, TRAIN)
+    at_least(config, batches=1, batch_size=1)
+    default = ['preflight'] if init_only else [name for name in MEASUREMENTS if name != 'preflight']
+    names = what.split(',') if what else default
+    for name in names:
+        if name not in MEASUREMENTS:
+            raise ValueError(f'what={name!r}: choose among {", ".join(MEASUREMENTS)}')
+    device = pick_device(config['device'])
+    if init_only:
+        folder, state = out_dir + '-init', None
+    else:
+        path = os.path.join(out_dir, checkpoint)
+        if not os.path.exists(path):
+            raise ValueError(f'there is no {path} to measure: train first, check out_dir, or set --init_only=True')
+        model, state = load_run(path, device)
+        folder, config = out_dir, {**config, **state['config']}
+    task = task_of(config)
+    windows = task.split('train')
+    if init_only:
+        torch.manual_seed(config['seed'])
+        model = task.new_model(windows).to(device)
+    data = [tuple(t.to(device) for t in windows.read(starts)) for starts in windows.spread(batches, config['batch_size'])]
+    results = measure(model, data, names, config['seed'])
+    if state and 'parameters' in names:
+        results['updates'] = one_update(model.eval(), state, data)
+    show(results)
+    os.makedirs(folder, exist_ok=True)
+    if init_only:
+        with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
+            json.dump(config, f, indent=1)              # by which lab/plot.py names it
+    path = os.path.join(folder, 'measure.json')
+    with open(path + '.tmp', 'w', encoding='utf-8') as f:
+        write_row(f, dict(iter=state['iter'] if state else 0, **{task.unit: sum(y.numel() for _, y in data)}, **results))
+    os.replace(path + '.tmp', path)
+    print(f'\nwrote {path}')
+    from lab.plot import draw
+    for name in names:
+        draw(name, [folder], os.path.join(folder, f'{name}.png'))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,149 @@
+"""
+augment.py against plain lines for one pixel or one image, and against what its operations mean.
+"""
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+
+from data import augment as a
+
+pytest.importorskip('kornia')
+
+NONE = dict(crop_scale=1.0, flip=0.0, randaugment=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
+ALL = dict(crop_scale=0.3, flip=0.5, randaugment=9.0, mixup=0.8, cutmix=1.0, label_smoothing=0.1)
+
+
+def images(count=8, size=12, channels=3):
+    return torch.randint(256, (count, channels, size, size), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+
+
+def labels(count=8):
+    return torch.arange(count) % 5
+
+
+def augmented(x, seed=0, size=12, **keys):
+    torch.manual_seed(seed)
+    return a.Augment(NONE | keys, size, 5)(x, labels(len(x)))
+
+
+def test_none_leaves_images_and_labels():
+    x, y = augmented(images(size=14))
+    torch.testing.assert_close(x, images(size=14)[:, :, 1:13, 1:13].float())
+    assert torch.equal(y.argmax(1), labels()) and torch.equal(y.sum(1), torch.ones(8)) and y.max() == 1
+
+
+def test_the_seed_decides():
+    """… all of it, and every call draws anew"""
+    (x, y), (again, targets), (other, _) = (augmented(images(), seed, **ALL) for seed in (1, 1, 2))
+    assert torch.equal(x, again) and torch.equal(y, targets) and not torch.equal(x, other)
+    assert x.shape == (8, 3, 12, 12) and 0 <= x.min() and x.max() <= 255 and x.isfinite().all()
+    torch.testing.assert_close(y.sum(1), torch.ones(8))
+
+
+def test_label_smoothing_is_cross_entropys():
+    x, y = augmented(images(), label_smoothing=0.2)
+    logits = torch.randn(8, 5)
+    torch.testing.assert_close(torch.nn.functional.cross_entropy(logits, y),
+                               torch.nn.functional.cross_entropy(logits, labels(), label_smoothing=0.2))
+
+
+def test_flip():
+    x, whole = augmented(images(200), flip=0.25)[0], images(200).float()
+    same, mirrored = ((x - other).abs().amax((1, 2, 3)) < 1e-3 for other in (whole, whole.flip(3)))
+    assert (same ^ mirrored).all() and 22 <= mirrored.sum() <= 78           # four standard errors
+
+
+def test_crops_are_parts_of_the_image():
+    """Of a ramp they are ramps too, whose slopes tell their width and height: at least the share, and of ratios 3/4 to 4/3"""
+    ramp = torch.arange(64.0).expand(400, 1, 64, 64) * 3
+    for x, other in ((ramp, ramp.mT), (ramp.mT, ramp)):
+        torch.manual_seed(0)
+        crops = a.Augment(NONE | dict(crop_scale=0.2), 32, 5)(x, labels(400))[0]
+        across, along = ((crops[:, 0, :, 20] - crops[:, 0, :, 10]) / 30, (crops[:, 0, 20] - crops[:, 0, 10]) / 30)
+        slopes, flat = (across.mean(1), along) if x is ramp else (along.mean(1), across)
+        widths = slopes * 32
+        assert flat.abs().max() < 0.01
+        assert 64 * math.sqrt(0.2 * 3 / 4) - 2 < widths.min() < 35 and 50 < widths.max() <= 64.5 and widths.std() > 5
+
+
+def test_mixup_and_cutmix():
+    x, whole = images(), images().float()
+    for seed in range(6):
+        mixed, y = augmented(x, seed, mixup=0.8)
+        share = y[0, 0].item()
+        torch.testing.assert_close(mixed, share * whole + (1 - share) * whole.flip(0), rtol=1e-4, atol=1e-3)
+        torch.testing.assert_close(y, share * torch.eye(5)[labels()] + (1 - share) * torch.eye(5)[labels()].flip(0))
+        mixed, y = augmented(x, seed, cutmix=1.0)
+        of_other = ((mixed - whole.flip(0)).abs() < 1e-3).all(1) & ((mixed - whole).abs() > 1e-3).any(1)
+        share = y[0, 0].item()
+        torch.testing.assert_close((~of_other).float().mean((1, 2)), torch.full((8,), share), atol=0.02, rtol=0)
+        rows, columns = of_other.any(2), of_other.any(1)
+        assert torch.equal(of_other, (rows[:, :, None] & columns[:, None]) & of_other)
+        kept = ((mixed - whole).abs() < 1e-3).all(1)
+        assert (kept | of_other).all()                                      # every pixel is of one or of the other
+    either = [augmented(x, seed, mixup=0.8, cutmix=1.0)[0] for seed in range(40)]
+    boxes = [torch.minimum((mixed - whole).abs(), (mixed - whole.flip(0)).abs()).max().item() < 1e-3 for mixed in either]
+    assert 8 <= sum(boxes) <= 32
+
+
+# ----------------------------------------------------------------------------- RandAugment
+
+def pil(operation, x):
+    pictures = [operation(Image.fromarray(image.permute(1, 2, 0).numpy())) for image in x]
+    return torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures])).permute(0, 3, 1, 2).float()
+
+
+PIL = {     # what timm does at magnitude 9, and the sign +; grey levels that they may differ by, through PIL's roundings
+    'autocontrast': (ImageOps.autocontrast, 1.01), 'equalize': (ImageOps.equalize, 6), 'invert': (ImageOps.invert, 0.01),
+    'posterize': (lambda image: ImageOps.posterize(image, 1), 0.01),
+    'solarize': (lambda image: ImageOps.solarize(image, 26), 0.01),
+    'solarize_add': (lambda image: image.point([min(255, i + 99) if i < 128 else i for i in range(256)] * 3), 0.01),
+    'color': (lambda image: ImageEnhance.Color(image).enhance(1.81), 1.5),
+    'contrast': (lambda image: ImageEnhance.Contrast(image).enhance(1.81), 1.5),
+    'brightness': (lambda image: ImageEnhance.Brightness(image).enhance(1.81), 1.01),
+    'sharpness': (lambda image: ImageEnhance.Sharpness(image).enhance(1.81), 1.5)}
+
+
+@pytest.mark.parametrize('name', PIL)
+def test_colours_are_those_of_pil(name):
+    x, v = images(size=32), torch.full((8, 1, 1, 1), 0.9)
+    x[:, :, 0, 0], x[:, :, 0, 1] = 0, 255
+    operation, tolerance = PIL[name]
+    found = 255 * a.OPERATIONS[name](x / 255, v, v).clamp(0, 1)
+    assert (found - pil(operation, x))[:, :, 1:-1, 1:-1].abs().max() <= tolerance
+
+
+@pytest.mark.parametrize('name, where', [
+    ('rotate', lambda r, c: (math.cos(math.radians(27)) * r - math.sin(math.radians(27)) * c,
+                             math.sin(math.radians(27)) * r + math.cos(math.radians(27)) * c)),
+    ('shear_x', lambda r, c: (r, c + 0.27 * (r + 16))), ('shear_y', lambda r, c: (r + 0.27 * (c + 16), c)),
+    ('translate_x', lambda r, c: (r, c + 0.405 * 33)), ('translate_y', lambda r, c: (r + 0.405 * 33, c))])
+def test_where_a_spot_goes(name, where):
+    """A bright spot beside the middle lands where the matrix says, for one of the signs, shears being from the corner as PIL's;
+    what comes in is grey"""
+    x = torch.full((2, 1, 33, 33), 0.25)
+    x[:, :, 13:16, 17:20] = 1.0                         # around 2 rows above the middle and 2 columns to its right
+    s = torch.tensor([0.9, -0.9]).view(2, 1, 1, 1)
+    y = a.OPERATIONS[name](x, s.abs(), s)
+    found = []
+    for image in y[:, 0]:
+        spot = (image - 0.5).clamp(min=0)
+        grid = torch.arange(33.0) - 16
+        found.append(((spot.sum(1) @ grid / spot.sum()).item(), (spot.sum(0) @ grid / spot.sum()).item()))
+    near = [min(math.dist(where(-2, 2), spot) for spot in found), max(math.dist(where(-2, 2), spot) for spot in found)]
+    assert near[0] < 0.25 < near[1] and (y - 0.5).abs().min() < 1e-5
+
+
+def test_each_image_draws_its_own():
+    """Two operations of 15, each with probability ½: about a quarter of the images stay as they were"""
+    x = images(400, 6) / 255
+    x[:, :, 0, 0], x[:, :, 0, 1] = 0.1, 0.9             # for autocontrast to change
+    kept = x.clone()
+    torch.manual_seed(0)
+    same = ((kept - a.rand_augment(x, 9.0)).abs() < 1e-6).flatten(1).all(1)
+    assert 60 <= same.sum() <= 140 and torch.equal(x, kept)
+    grey = a.rand_augment(images(50, 8, 1) / 255, 9.0)
+    assert grey.shape == (50, 1, 8, 8) and grey.isfinite().all()

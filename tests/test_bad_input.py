@@ -1,0 +1,752 @@
+"""
+Bad input to every script: misspelt, out of range, contradictory, missing, truncated, foreign or malicious. Each ends the
+script with one line that names the value and the remedy, and leaves the folder as it was.
+"""
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import pickle
+import runpy
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import warnings
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from data.tokens import write_tokens
+
+torch.set_num_threads(1)            # tensors this small gain nothing from more
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_embd=8, batch_size=2, max_iters=2, eval_iters=1,
+            gradient_accumulation_steps=1, eval_interval=2, warmup_iters=0, learning_rate=1e-2, min_lr=1e-3, lr_decay_iters=2,
+            device='cpu', dtype='float32', compile=False)
+OPTIONAL = ('lm_eval', 'rouge_score.rouge_scorer', 'bert_score')         # modules that a case may take away
+PREPARED = ('c4', 'minipile', 'openwebtext', 'pycode', 'shakespeare_char', 'textfiles')
+
+
+# ----------------------------------------------------------------------------- running
+
+@contextlib.contextmanager
+def put_back():
+    """Has the process be afterwards as it was, whatever a script does to it."""
+    argv, path, hook, cwd, environ = sys.argv, sys.path[:], sys.excepthook, os.getcwd(), os.environ.copy()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    drawn, precision = torch.get_rng_state(), torch.get_float32_matmul_precision()
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:], sys.excepthook = argv, path, hook
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(environ)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        torch.set_rng_state(drawn)
+        torch.set_float32_matmul_precision(precision)
+
+
+def run_here(script, *arguments, **env):
+    """A script as `python script …` would run it, but in this process → (exit code, stdout, stderr)."""
+    out, err = io.StringIO(), io.StringIO()
+    with put_back(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+        warnings.resetwarnings()
+        for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):        # as Python does
+            warnings.simplefilter('ignore', kind)
+        warnings.showwarning = lambda *what: sys.stderr.write(warnings.formatwarning(*what[:4]))
+        for name in list(logging.root.manager.loggerDict):
+            for handler in logging.getLogger(name).handlers:
+                if type(handler) is logging.StreamHandler:
+                    handler.stream = err                    # it took the stderr of the moment at which its library was imported
+        os.environ.update(env)
+        sys.argv = [str(script), *arguments]
+        try:
+            runpy.run_path(str(script), run_name='__main__')
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+            if isinstance(code, str):
+                print(code, file=sys.stderr)
+                code = 1
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            code = 1
+    return code, out.getvalue(), err.getvalue()
+
+
+def run_alone(script, *arguments, **env):
+    """The same in a process of its own."""
+    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONIOENCODING': 'utf-8', 'OMP_NUM_THREADS': '1', **env}
+    done = subprocess.run([sys.executable, str(script), *arguments], env=env, capture_output=True, text=True, encoding='utf-8',
+                          timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+def script_and_arguments(command):
+    """'train.py --x=1' → the script, of the repository or a prepare.py copied into the current folder, and ['--x=1']"""
+    script, *arguments = shlex.split(command)
+    return script if script.startswith('data/') else ROOT / script, arguments
+
+
+def tree(folder):
+    """{path: hash of the content, or 'folder'} of everything in it."""
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else 'folder'
+            for path in Path(folder).rglob('*')}
+
+
+def lay_out(folder):
+    """Has a folder hold tiny.json, data/tiny, a walk over 13 tokens, and the other data/*/prepare.py."""
+    for name in PREPARED:
+        (folder / 'data' / name).mkdir(parents=True)
+        shutil.copy(ROOT / 'data' / name / 'prepare.py', folder / 'data' / name)
+    (folder / 'data' / 'tiny').mkdir()
+    (folder / 'data' / 'tiny' / 'prepare.py').touch()
+    walk = np.cumsum(np.random.default_rng(0).integers(0, 3, 600)) % 13
+    write_tokens(folder / 'data' / 'tiny', {'train': [walk[:500]], 'val': [walk[500:]]}, 13, 'bytes')
+    (folder / 'tiny.json').write_text(json.dumps(TINY))
+
+
+@pytest.fixture(scope='module')
+def original(tmp_path_factory):
+    """Such a folder, with out, a run of two iterations."""
+    folder = tmp_path_factory.mktemp('bad')
+    lay_out(folder)
+    with put_back():
+        os.chdir(folder)
+        code, _, err = run_here(ROOT / 'train.py', 'tiny.json', '--out_dir=out')
+    assert code == 0, err
+    shutil.copy(folder / 'out' / 'ckpt.pt', folder / 'best.pt')         # of its own, and no second name of the same file
+    os.replace(folder / 'best.pt', folder / 'out' / 'best.pt')
+    return folder
+
+
+@pytest.fixture
+def here(original, tmp_path, monkeypatch):
+    """A copy of it, as the current folder; without network, and without what was fetched from it before."""
+    folder = tmp_path / 'here'
+    shutil.copytree(original, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
+    for key in ('http_proxy', 'https_proxy', 'HTTP_PROXY', 'HTTPS_PROXY'):
+        monkeypatch.setenv(key, 'http://127.0.0.1:9')
+    for key, value in dict(HF_HUB_OFFLINE='1', HF_HOME='empty', TIKTOKEN_CACHE_DIR='empty').items():
+        monkeypatch.setenv(key, str(tmp_path / value) if value == 'empty' else value)
+    for key in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'):
+        monkeypatch.delenv(key, raising=False)
+    there = {name: sys.modules.get(name) for name in OPTIONAL}
+    yield folder
+    for name, module in there.items():
+        if name in sys.modules and sys.modules[name] is None:
+            del sys.modules[name]
+            sys.modules.update({name: module} if module else {})
+
+
+# ----------------------------------------------------------------------------- what is wrong in the folder: steps that make it so
+
+def holds(path, content):
+    def step():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return step
+
+
+def gone(path):
+    return lambda: os.remove(path)
+
+
+def folder(path):
+    return lambda: os.makedirs(path)
+
+
+def tokens(name, value, dtype=np.uint16, count=500):
+    """data/tiny/<name>.bin has this token everywhere"""
+    return lambda: np.full(count, value, dtype).tofile(f'data/tiny/{name}.bin')
+
+
+def meta(folder='data/tiny', **changes):
+    """data/tiny/meta.json with other values"""
+    def step():
+        path = Path(folder) / 'meta.json'
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    return step
+
+
+def for_both(make):
+    """make(path) for each of the run's checkpoints"""
+    return lambda: [make(f'out/{name}')() for name in ('ckpt.pt', 'best.pt')]
+
+
+def content(data):
+    return for_both(lambda path: holds(path, data))
+
+
+def cut(share):
+    """Checkpoints of which only this share was copied"""
+    return for_both(lambda path: lambda: os.truncate(path, int(share * os.path.getsize(path))))
+
+
+def state(change):
+    """Checkpoints in whose state a function has changed something"""
+    def make(path):
+        def step():
+            there = torch.load(path, weights_only=True)
+            change(there)
+            torch.save(there, path)
+        return step
+    return for_both(make)
+
+
+def lacks(*keys, of=None):
+    return state(lambda there: [(there[of] if of else there).pop(key) for key in keys])
+
+
+def says_in_config(**changes):
+    return state(lambda there: there['config'].update(changes))
+
+
+def weights_with(**changes):
+    return state(lambda there: there['model'].update(changes))
+
+
+class Malicious:
+    """Creates a file where it is unpickled."""
+
+    def __reduce__(self):
+        return open, ('malicious', 'w')
+
+
+def saved(value):
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def pretrained(weights):
+    """A folder gpt2 in Hugging Face's format, but for the weights"""
+    config = dict(model_type='gpt2', architectures=['GPT2LMHeadModel'], vocab_size=13, n_positions=8, n_embd=8, n_layer=1,
+                  n_head=2, bos_token_id=0, eos_token_id=0)
+    return [holds('theirs/config.json', json.dumps(config)), holds('theirs/pytorch_model.bin', weights)]
+
+
+def gpt2(vocab_size):
+    """theirs, a small GPT-2 of so many tokens"""
+    def step():
+        from transformers import GPT2Config, GPT2LMHeadModel
+        GPT2LMHeadModel(GPT2Config(vocab_size=vocab_size, n_positions=8, n_embd=8, n_layer=1, n_head=2)).save_pretrained('theirs')
+    return step
+
+
+def not_installed(name):
+    return lambda: sys.modules.update({name: None})
+
+
+# ----------------------------------------------------------------------------- the table
+
+class Case(NamedTuple):
+    name: str
+    command: str
+    says: str                       # parts of the line, in this order, with ' … ' between them
+    steps: list[Callable]           # make the folder what it has to be
+    env: dict
+
+
+def case(name, command, says, *steps, **env):
+    return Case(name, command, says, steps, env)
+
+
+TRAIN = 'train.py tiny.json --out_dir=new'
+RESUME = 'train.py tiny.json --out_dir=out --init_from=resume --max_iters=4'
+SAMPLE = 'sample.py --out_dir=out --device=cpu --dtype=float32 --max_new_tokens=2'
+MEASURE = 'measure.py tiny.json --out_dir=out --what=parameters --batches=1'
+UNTRAINED = 'measure.py tiny.json --out_dir=new --init_only=True --what=parameters --batches=1'
+EVALUATE = 'evaluate.py --out_dir=out --device=cpu --dtype=float32'
+EXPORT = 'export.py --out_dir=out --to=new'
+IMPORT = 'export.py --from_hf=theirs --out_dir=new --dataset=tiny'
+SWEEP = 'sweep.py tiny.json --out_dir=swept --seeds=1 --jobs=1'
+BENCH = 'bench.py tiny.json --bench_iters=1 --bench_warmup=0'
+TEXT = 'data/textfiles/prepare.py --processes=1 --tokenizer=bytes'
+SHAKESPEARE = 'data/shakespeare_char/prepare.py'
+A_TEXT = holds('a.txt', 'some text\n' * 20)
+LOG = '{"iter": 0, "loss": 1.0, "lr": 0.1}\n'
+ALIKE = [                           # what the scripts that take train.py's keys refuse alike: key=value, what the line says
+    ('n_head=3', 'n_embd=8 is not divisible by n_head=3 … change one of them'),
+    ('n_kv_head=3', 'n_head=2 is not divisible by n_kv_head=3 … change one of them'),
+    ('n_layer=0', 'n_layer=0: wants an integer of at least 1'),
+    ('norm=batchnorm', "norm='batchnorm': choose one of layernorm, rmsnorm"),
+    ('device=fpga', "device='fpga' is not at hand … choose auto, cpu, cuda"),
+    ('batch_size=0', 'batch_size=0: wants at least 1'),
+    ('vocab_size=1.5', 'vocab_size=1.5: wants an integer'),
+    ('n_embed=8', "unknown key 'n_embed' in the command line: did you mean 'n_embd'?"),
+]
+KEYS = [
+    *(case(f'{script}: {argument}', f'{command} --{argument}', says) for argument, says in ALIKE
+      for script, command in (('train', TRAIN), ('bench', BENCH), ('measure', UNTRAINED))),
+    case('misspelt key', f'{TRAIN} --learning_rat=0.1', "unknown key 'learning_rat' … did you mean 'learning_rate'?"),
+    case('key of no script', f'{TRAIN} --zzzz=1', "unknown key 'zzzz' … --help lists the keys"),
+    case('key without value', f'{TRAIN} --max_iters', '--max_iters: give it a value … --help'),
+    case('one dash', f'{TRAIN} -x', "'-x' is neither a config file (.py, .json) nor --key=value"),
+    case('integer with a point', f'{TRAIN} --max_iters=1.5', 'max_iters=1.5: wants an integer'),
+    case('too many digits', f'{TRAIN} --max_iters={"9" * 5000}', 'max_iters=999 … wants an integer'),
+    case('no boolean', f'{TRAIN} --compile=1', 'compile=1: wants true or false'),
+    case('nan', f'{TRAIN} --learning_rate=nan', 'learning_rate=nan: wants a finite number'),
+    case('inf', f'{TRAIN} --weight_decay=inf', 'weight_decay=inf: wants a finite number'),
+    case('beyond a float', f'{TRAIN} --grad_clip=1e999', 'grad_clip=1e999: wants a finite number'),
+    *(case(f'negative {key}', f'{TRAIN} --{key}=-1', f'{key}=-1 … wants at least {low}') for key, low in dict(
+        learning_rate=0, max_iters=0, weight_decay=0, grad_clip=0, diverge_factor=0, measure_interval=0, r_head=0, seed=0,
+        eval_iters=1, log_interval=1, gradient_accumulation_steps=1).items()),
+    case('beta1=1', f'{TRAIN} --beta1=1', 'beta1=1.0: wants 0 <= beta1 < 1'),
+    case('dropout=1', f'{TRAIN} --dropout=1', 'dropout=1.0 … 0 <= dropout < 1'),
+    case('decay_frac=2', f'{TRAIN} --decay_frac=2', 'decay_frac=2.0 … 0 <= decay_frac <= 1'),
+    case('rope_theta=0', f'{TRAIN} --rope_theta=0', 'rope_theta=0.0: wants a positive number'),
+    *(case(f'{key}=wrong', f'{TRAIN} --{key}=wrong', f"{key}='wrong' … choose … {choice}") for key, choice in dict(
+        optimizer='adam_mini', schedule='wsd', blockwise='ramp', backend='gloo', attention='l2_tied', ffn='swiglu', pos='rope',
+        init='xavier', dtype='bfloat16', init_from='gpt2-xl', dataset='minipile').items()),
+    case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' is not at hand … choose auto, cpu"),
+    case('device without numbers', f'{TRAIN} --device=meta', "device='meta' … choose auto, cpu"),
+    case('device of a library', f'{TRAIN} --device=hpu', "device='hpu' is not at hand … choose auto, cpu"),
+    *(case(f'{script}: huge seed', f'{command} --seed={2 ** 64}', f'seed={2 ** 64} … wants')
+      for script, command in (('train', TRAIN), ('sample', SAMPLE), ('measure', UNTRAINED), ('bench', BENCH))),
+    *(case(f'{script}: huge vocab_size', f'{command} --vocab_size={10 ** 15}', 'memory')
+      for script, command in (('train', TRAIN), ('measure', UNTRAINED), ('bench', BENCH))),
+    case('huge norm_alpha', f'{TRAIN} --norm=stablenorm --norm_alpha=1e6', 'norm_alpha=1000000.0 … wants'),
+    case('huge residual_scale', f'{TRAIN} --residual_scale=1e300', 'residual_scale=1e300: wants'),
+    case('huge learning_rate', f'{TRAIN} --optimizer=sgdw --learning_rate=1e300', 'learning_rate=1e300: wants'),
+    case('min_lr', f'{TRAIN} --min_lr=1', 'min_lr=1.0 is above learning_rate=0.01: lower it too, or choose schedule=constant'),
+    case('tied head', f'{TRAIN} --r_head=2', 'r_head=2.0: with tie_weights=True … set r_emb instead'),
+    case('l2_tied', f'{TRAIN} --attention=l2_tied --n_kv_head=1', 'n_kv_head=1: attention=l2_tied … n_kv_head=0 or 2'),
+    case('odd heads', f'{TRAIN} --pos=rope --n_head=8', 'n_embd/n_head=1 is odd … change n_embd or n_head, or choose'),
+    case('ranks', TRAIN, 'gradient_accumulation_steps=1 is not divisible by the 4 ranks: make it a multiple of 4', RANK='0',
+         WORLD_SIZE='4'),
+    case('resume beyond the end', f'{RESUME} --max_iters=1', 'max_iters=1: out/ckpt.pt is at iteration 2 already'),
+    case('resume another width', f'{RESUME} --n_embd=16', 'out/ckpt.pt cannot be resumed … n_embd (8 there, 16 here)'),
+    case('resume another optimizer', f'{RESUME} --optimizer=lion', 'out/ckpt.pt cannot … optimizer (adamw there, lion here)'),
+    case('a run is there', f'{TRAIN} --out_dir=out', 'out_dir=out holds a run … --init_from=resume … --overwrite=True'),
+    case('sample: misspelt key', f'{SAMPLE} --temperture=1', "unknown key 'temperture' … did you mean 'temperature'?"),
+    case('sample: config of train.py', f'{SAMPLE} tiny.json', "unknown key 'dataset' in tiny.json"),
+    case('sample: temperature', f'{SAMPLE} --temperature=-1', 'temperature=-1.0: wants a number that is not negative; 0 takes'),
+    case('sample: next to no temperature', f'{SAMPLE} --temperature=1e-320', 'temperature=1e-320 … wants'),
+    case('sample: top_k', f'{SAMPLE} --top_k=-1', 'top_k=-1: wants at least 0'),
+    case('sample: top_p', f'{SAMPLE} --top_p=0', 'top_p=0.0: wants 0 < top_p <= 1'),
+    case('sample: num_samples', f'{SAMPLE} --num_samples=0', 'num_samples=0: wants at least 1'),
+    case('sample: huge num_samples', f'{SAMPLE} --num_samples={10 ** 15}', 'memory'),
+    case('sample: dtype', f'{SAMPLE} --dtype=int8', "dtype='int8': choose one of auto, float32"),
+    case('sample: no prompt', f'{SAMPLE} --start=', 'start is empty: give at least one character'),
+    case('sample: prompt in no file', f'{SAMPLE} --start=FILE:nowhere.txt', "No such file or directory: 'nowhere.txt'"),
+    case('sample: prompt in a folder', f'{SAMPLE} --start=FILE:data', "Is a directory: 'data'"),
+    case('sample: prompt not UTF-8', f'{SAMPLE} --start=FILE:a.txt', 'a.txt … UTF-8', holds('a.txt', b'\xff\xfe')),
+    case('sample: unknown character', f'{SAMPLE} --start=xyz', "'x' is none of the 3 characters … 'abc'",
+         meta(tokenizer='char', chars='abc')),
+    case('sample: prompt outside of the vocabulary', f'{SAMPLE} --start=hello', 'vocab_size=13'),
+    case('sample: checkpoint', f'{SAMPLE} --checkpoint=last.pt', 'there is no out/last.pt … check out_dir and checkpoint'),
+    case('measure: what', f'{UNTRAINED} --what=gradient', "what='gradient': choose among gradients, sharpness"),
+    case('measure: batches', f'{UNTRAINED} --batches=0', 'batches=0: wants at least 1'),
+    case('measure: no boolean', f'{UNTRAINED} --init_only=yes', 'init_only=yes: wants true or false'),
+    case('bench: optimizers', f'{BENCH} --optimizers=adamw,adm', "optimizers='adm': choose among adamw, sgdw"),
+    case('bench: optimizer', f'{BENCH} --optimizer=adm', "optimizer='adm': choose among adamw, sgdw"),
+    case('bench: scale', f'{BENCH} --scale=1,x', 'scale=1,x: wants numbers of GPUs with commas between them'),
+    case('bench: link', f'{BENCH} --scale=8 --link=0', 'link=0.0: wants a positive number'),
+    case('fp16 and shards', f'{TRAIN} --parallel=fsdp --dtype=float16', 'dtype=float16: parallel=fsdp has no scaler', RANK='0'),
+    case('bench: archs', f'{BENCH} --archs=pre,s99', 'there is no config file … config/arch/s99.py'),
+    case('bench: dtypes', f'{BENCH} --dtypes=float32,int8', "dtype='int8': choose one of auto, float32"),
+    case('bench: compiles', f'{BENCH} --compiles=maybe', 'compile=maybe: wants true or false'),
+    case('bench: profile in no folder', f'{BENCH} --profile=nowhere/a.json', 'nowhere/a.json'),
+    case('bench: bench_iters', f'{BENCH} --bench_iters=0', 'bench_iters=0: wants at least 1'),
+    case('bench: momentum', f'{BENCH} --optimizer=sgdw --momentum=2', 'momentum=2.0: wants 0 <= momentum < 1'),
+    case('bench: two things', f'{BENCH} --loader=5 --memory=True', 'loader and memory are different things to do'),
+    case('bench: a ViT has no text', f'{BENCH} --model=vit --sampling=5', 'sampling: a model=vit draws no text'),
+    case('bench: weight_decay', f'{BENCH} --weight_decay=-1', 'weight_decay=-1.0: wants at least 0'),
+]
+FILES = [
+    case('no config file', f'{TRAIN} config/nowhere.py', 'there is no config file config/nowhere.py'),
+    case('config of another kind', f'{TRAIN} config.yaml', "'config.yaml' is neither a config file (.py, .json)"),
+    case('folder as config', f'{TRAIN} folder.py', 'there is no config file folder.py', folder('folder.py')),
+    case('broken Python', f'{TRAIN} a.py', 'a.py: SyntaxError … line 1', holds('a.py', 'learning_rate = (')),
+    case('Python that raises', f'{TRAIN} a.py', 'a.py: ZeroDivisionError', holds('a.py', 'learning_rate = 1 / 0')),
+    case('Python that exits', f'{TRAIN} a.py', 'a.py: SystemExit', holds('a.py', 'import sys; sys.exit()')),
+    case('endless recursion', f'{TRAIN} a.py', 'a.py: RecursionError', holds('a.py', 'def f(): f()\nf()')),
+    case('binary Python', f'{TRAIN} a.py', "a.py: UnicodeDecodeError: 'utf-8'", holds('a.py', bytes(range(256)))),
+    case('includes nothing', f'{TRAIN} a.py', 'a.py: FileNotFoundError … nowhere.py', holds('a.py', 'include("nowhere.py")')),
+    case('Python with a list', f'{TRAIN} a.py', 'learning_rate=[1] in a.py: wants', holds('a.py', 'learning_rate = [1]')),
+    case('Python beyond a float', f'{TRAIN} a.py', 'learning_rate … a.py … wants', holds('a.py', 'learning_rate = 10 ** 400')),
+    case('broken JSON', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', '{"max_iters": ')),
+    case('empty JSON', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', '')),
+    case('binary JSON', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', bytes(range(256)))),
+    case('JSON null', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', 'null')),
+    *(case(f'JSON {text}', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', text))
+      for text in ('[]', '""', '[["max_iters", 3]]')),
+    case('deep JSON', f'{TRAIN} a.json', 'a.json: wants a JSON object', holds('a.json', '[' * 10 ** 5)),
+    case('JSON with a fraction', f'{TRAIN} a.json', 'max_iters=2.5 in a.json: wants an integer',
+         holds('a.json', '{"max_iters": 2.5}')),
+    case('JSON with NaN', f'{TRAIN} a.json', 'min_lr=nan in a.json: wants a finite number', holds('a.json', '{"min_lr": NaN}')),
+    case('out_dir is a file', f'{TRAIN} --out_dir=tiny.json', "File exists: 'tiny.json'"),
+    case('out_dir in a file', f'{TRAIN} --out_dir=tiny.json/new', "Not a directory: 'tiny.json/new'"),
+    case('measure: out_dir is a file', UNTRAINED, "File exists: 'new-init'", holds('new-init', '')),
+    case('no folder to start from', f'{TRAIN} --init_from=data', "'data' is neither one of gpt2 … nor the folder of a model"),
+    case('sample: no folder to start from', f'{SAMPLE} --init_from=nowhere', "'nowhere' is neither one of gpt2 … nor the folder"),
+    case('broken pretrained', f'{TRAIN} --init_from=theirs', 'theirs/config.json: model_type=None is none of nanonorm, gpt2',
+         holds('theirs/config.json', '{')),
+    case('pretrained of another kind', f'{TRAIN} --init_from=theirs', "theirs/config.json: model_type='bert' is none of",
+         holds('theirs/config.json', '{"model_type": "bert"}')),
+    case('pretrained without weights', f'{TRAIN} --init_from=theirs', 'there is no theirs/model.safetensors',
+         holds('theirs/config.json', '{"model_type": "nanonorm"}')),
+    case('pretrained with a field of a later version', f'{TRAIN} --init_from=theirs', "theirs: config.json knows 'new'",
+         holds('theirs/config.json', '{"model_type": "nanonorm", "new": 1}')),
+    case('broken safetensors', f'{TRAIN} --init_from=theirs', 'theirs/model.safetensors is damaged, or does not fit its config',
+         holds('theirs/config.json', '{"model_type": "nanonorm"}'), holds('theirs/model.safetensors', '{')),
+    case('malicious pretrained', f'{TRAIN} --init_from=theirs', "could not load 'theirs'",
+         *pretrained(saved({'a': Malicious()}))),
+    case('sample: malicious pretrained', f'{SAMPLE} --init_from=theirs', "could not load 'theirs'",
+         *pretrained(pickle.dumps(Malicious(), 2))),
+]
+DAMAGED = 'data/tiny/meta.json is damaged: prepare data/tiny again'
+DATA = [
+    case('data not prepared', f'{TRAIN} --dataset=minipile', 'data/minipile is not prepared: run  python data/minipile/prep'),
+    case('measure: data not prepared', f'{UNTRAINED} --dataset=c4', 'data/c4 is not prepared: run  python data/c4/prepare.py'),
+    case('sample: data gone', SAMPLE, 'data/tiny is not prepared: run', gone('data/tiny/meta.json')),
+    case('no data here', TRAIN, "dataset='tiny': there is no folder data here; call this from the root",
+         lambda: os.rename('data', 'elsewhere')),
+    case('truncated train.bin', TRAIN, 'train.bin has 998 bytes where meta.json tells of 1000: prepare data/tiny again',
+         lambda: os.truncate('data/tiny/train.bin', 998)),
+    case('measure: truncated train.bin', UNTRAINED, 'train.bin has 998 bytes … prepare data/tiny again',
+         lambda: os.truncate('data/tiny/train.bin', 998)),
+    case('empty val.bin', TRAIN, 'val.bin has 0 bytes where meta.json tells of 200: prepare data/tiny again',
+         holds('data/tiny/val.bin', '')),
+    case('no val.bin', TRAIN, 'val.bin has 0 bytes … prepare data/tiny again', gone('data/tiny/val.bin')),
+    case('no validation', TRAIN, 'val.bin … prepare data/tiny again', holds('data/tiny/val.bin', ''),
+         meta(tokens=dict(train=500, val=0))),
+    *(case(f'meta.json: {name}', TRAIN, DAMAGED, holds('data/tiny/meta.json', text)) for name, text in {
+        'broken': '{', 'empty': '', 'a list': '[]', 'a string': '"x"', 'binary': b'\xff\0', 'an empty object': '{}'}.items()),
+    case('sample: broken meta.json', SAMPLE, DAMAGED, holds('data/tiny/meta.json', '{')),
+    case('measure: broken meta.json', MEASURE, DAMAGED, holds('data/tiny/meta.json', '{')),
+    case('meta.json: deep', TRAIN, DAMAGED, holds('data/tiny/meta.json', '[' * 10 ** 5)),
+    case('meta.json: vocab_size of infinity', TRAIN, DAMAGED, meta(vocab_size=float('inf'))),
+    case('meta.json: vocab_size below 1', TRAIN, DAMAGED, meta(vocab_size=-1)),
+    case('meta.json: half of tokens', TRAIN, DAMAGED, meta(tokens=dict(train=500))),
+    case('meta.json: no dtype', TRAIN, DAMAGED, meta(dtype='uint17')),
+    case('wider dtype', TRAIN, 'train.bin has 1000 bytes where meta.json tells of 2000: prepare', meta(dtype='uint32')),
+    case('fractional dtype', TRAIN, DAMAGED, meta(dtype='float16')),
+    case('signed dtype', TRAIN, DAMAGED, meta(dtype='int16'), tokens('train', -5, np.int16)),
+    case('vocabulary', f'{TRAIN} --vocab_size=12', 'vocab_size=12 is less than the 13 of dataset=tiny: set --vocab_size=13'),
+    case('measure: vocabulary', f'{UNTRAINED} --vocab_size=12', 'vocab_size=12 is less … set --vocab_size=13'),
+    case('block_size', f'{TRAIN} --block_size=500', 'block_size=500 is too long for the 500 tokens … at most 499'),
+    case('huge block_size', f'{TRAIN} --block_size={10 ** 15}', 'block_size=1000 … at most 499'),
+    *(case(f'tokens of {split}.bin outside of the vocabulary', TRAIN, f'{split}.bin holds token 60 … vocab_size=13 … Prepare',
+           tokens(split, 60, count=count))
+      for split, count in (('train', 500), ('val', 100))),
+    case('measure: tokens outside of the vocabulary', UNTRAINED, 'train.bin holds token 60 … Prepare', tokens('train', 60)),
+]
+NOT_ONE = 'is damaged, or not a checkpoint of train.py'
+READERS = {'train': (RESUME, 'out/ckpt.pt'), 'sample': (SAMPLE, 'out/best.pt'), 'measure': (MEASURE, 'out/ckpt.pt'),
+           'evaluate': (EVALUATE, 'out/best.pt'), 'export': (EXPORT, 'out/best.pt')}
+
+
+def cases_of_checkpoints():
+    """Every script that reads one, or some of them."""
+    table = [                       # what is wrong, how it is made so, what is said, why it fails for now, who reads it
+        ('missing', for_both(gone), 'there is no PATH', READERS),
+        ('empty', content(b''), NOT_ONE, READERS),
+        ('first bytes', cut(0.02), NOT_ONE, READERS),
+        ('truncated', cut(0.5), NOT_ONE, READERS),
+        ('zeros', content(b'\0' * 999), NOT_ONE, READERS),
+        ('garbage', content(bytes(range(256)) * 4), NOT_ONE, READERS),
+        ('text', content('this is text\n'), NOT_ONE, READERS),
+        ('JSON', content('{"model": 1}'), NOT_ONE, READERS),
+        ('pickle of an array', content(pickle.dumps(np.zeros(3), 2)), NOT_ONE, READERS),
+        ('newer pickle', content(pickle.dumps({'model': 1}, 4)), NOT_ONE, READERS),
+        ('other dict', content(saved({'weights': 1})), NOT_ONE, READERS),
+        ('tensor', content(saved(torch.zeros(3))), NOT_ONE, READERS),
+        ('malicious pickle', content(pickle.dumps(Malicious(), 2)), NOT_ONE, READERS),
+        ('malicious file of torch', content(saved({'model': Malicious(), 'config': {}, 'iter': 0})), NOT_ONE, READERS),
+        ('other types', content(saved({'model': 5, 'config': 3, 'iter': 'x'})), NOT_ONE, READERS),
+        ('folder', for_both(lambda path: lambda: [gone(path)(), folder(path)()]), 'Is a directory', READERS),
+        ('no embedding', lacks('wte.weight', of='model'), NOT_ONE, READERS),
+        ('other width', weights_with(**{'wte.weight': torch.zeros(13, 4)}), NOT_ONE, READERS),
+        ('of a later version', weights_with(new=torch.zeros(3)), NOT_ONE, READERS),
+        ('other depth', says_in_config(n_layer=2), 'n_layer (2 there, 1 here)', ['train']),
+        ('other depth', says_in_config(n_layer=2), NOT_ONE, ['sample', 'measure', 'evaluate', 'export']),
+        ('unknown norm', says_in_config(norm='new'), 'norm', READERS),
+        ('lacks a field', lacks('norm', of='config'), 'norm (None there, layernorm here)', ['train']),
+        ('lacks optimizer', lacks('optimizer'), NOT_ONE, ['train', 'measure']),
+        ('lacks scaler', lacks('scaler'), NOT_ONE, ['train']),
+        ('lacks init_from', lacks('init_from', of='config'), NOT_ONE, ['train']),
+        ('lacks dataset', lacks('dataset', of='config'), NOT_ONE, ['sample']),
+        ('data gone', says_in_config(dataset='lost'), "dataset='lost': choose one of", ['sample', 'measure', 'evaluate']),
+    ]
+    for name, step, says, readers in table:
+        for reader in readers:
+            command, path = READERS[reader]
+            says_here = f'{path} … {NOT_ONE}' if says == NOT_ONE else says.replace('PATH', path)
+            yield case(f'{reader}: checkpoint: {name}', command, says_here, step)
+
+
+EVALUATIONS = [
+    case('evaluate: misspelt key', f'{EVALUATE} --strid=4', "unknown key 'strid' … did you mean 'stride'?"),
+    case('evaluate: what', f'{EVALUATE} --what=loss,rogue', "what='rogue': choose among loss, rouge, bertscore"),
+    case('evaluate: split', f'{EVALUATE} --split=test', "split='test': choose one of train, val"),
+    case('evaluate: stride', f'{EVALUATE} --stride=9', 'stride=9 is longer than the windows of 8 tokens'),
+    case('evaluate: samples', f'{EVALUATE} --samples=1', 'samples=1: wants at least 2'),
+    case('evaluate: batch_size', f'{EVALUATE} --batch_size=0', 'batch_size=0: wants at least 1'),
+    case('evaluate: dtype', f'{EVALUATE} --dtype=int8', "dtype='int8': choose one of auto, float32"),
+    case('evaluate: no run', 'evaluate.py --out_dir=out,nowhere', 'there is no nowhere/best.pt … gpt2-xl, or a folder'),
+    case('evaluate: no data', f'{EVALUATE} --dataset=minipile', 'data/minipile is not prepared: run  python data/minipile/prep'),
+    case('evaluate: other tokens', f'{EVALUATE} --dataset=other', 'dataset=other has other tokens (char, 13) than tiny',
+         lambda: shutil.copytree('data/tiny', 'data/other'), meta(tokenizer='char', folder='data/other')),
+    case('evaluate: tokens outside of the vocabulary', EVALUATE, 'val.bin holds token 60 … Prepare',
+         tokens('val', 60, count=100)),
+    case('evaluate: no data chosen', 'evaluate.py --out_dir=gpt2', 'gpt2 is no run of train.py … --dataset'),
+    case('evaluate: unknown task', f'{EVALUATE} --tasks=arc_hard', "tasks='arc_hard': lm-evaluation-harness has no such task"),
+    case('evaluate: no harness', f'{EVALUATE} --tasks=arc_easy', 'lm-eval is not installed … -r requirements-eval.txt',
+         not_installed('lm_eval')),
+    case('evaluate: no rouge', f'{EVALUATE} --what=rouge', 'rouge-score is not installed … pip install -r requirements-eval.txt',
+         not_installed('rouge_score.rouge_scorer')),
+    case('evaluate: no bertscore', f'{EVALUATE} --what=bertscore', 'bert-score is not installed … pip install -r',
+         not_installed('bert_score')),
+    case('evaluate: BERT from the network', f'{EVALUATE} --what=bertscore', "bert_model='roberta-large' could not be used"),
+    case('evaluate: runs of several data sets', 'evaluate.py --out_dir=out,other', 'trained on other, tiny, choose one by',
+         lambda: shutil.copytree('data/tiny', 'data/other'), lambda: shutil.copytree('out', 'other'),
+         lambda: torch.save({**(there := torch.load('out/best.pt', weights_only=True)),
+                             'config': {**there['config'], 'dataset': 'other'}}, 'other/best.pt')),
+    case('evaluate: a model with other tokens', 'evaluate.py --out_dir=theirs --dataset=tiny', 'dataset=tiny has other tokens',
+         gpt2(13), lambda: __import__('export').write_tokenizer('theirs', 'char', '\x00\x01\x02abcdefghij')),
+    case('evaluate: no BERT', f'{EVALUATE} --what=bertscore --bert_model=nowhere', "bert_model='nowhere' could not be used"),
+    case('evaluate: task from the network', f'{EVALUATE} --tasks=arc_easy', 'tasks=arc_easy … needs the network once'),
+]
+EXPORTS = [
+    case('export: misspelt key', f'{EXPORT} --formt=gpt2', "unknown key 'formt' … did you mean 'format'?"),
+    case('export: nowhere', 'export.py --out_dir=out', 'name either to, the folder to write, or from_hf'),
+    case('export: format', f'{EXPORT} --format=onnx', "format='onnx': choose one of auto, gpt2, llama, qwen3, safetensors"),
+    case('export: what is there', f'{EXPORT} --to=data', 'data exists: choose another name, or remove it'),
+    case('export: into a file', f'{EXPORT} --to=tiny.json/new', "Not a directory: 'tiny.json/new.tmp'"),
+    case('export: no run', f'{EXPORT} --out_dir=nowhere', 'there is no nowhere/best.pt'),
+    case('export: not equal', f'{EXPORT} --format=llama', 'out is no LLaMA … norm=rmsnorm … --format=safetensors takes any'),
+    case('export: equal to none', EXPORT, 'out is no GPT-2 … would have mid_norm=False: --format=safetensors',
+         says_in_config(mid_norm=True), weights_with(**{f'h.0.{f}_mid_norm.weight': torch.ones(8) for f in ('attn', 'ffn')})),
+    case('import: no folder', IMPORT, "'theirs' is neither one of gpt2 … nor the folder of a model"),
+    case('import: malicious weights', IMPORT, "could not load 'theirs'", *pretrained(saved({'a': Malicious()}))),
+    case('import: no data', f'{IMPORT} --dataset=c4', 'data/c4 is not prepared: run  python data/c4/prepare.py'),
+    case('import: a run is there', f'{IMPORT} --out_dir=out', 'out exists: choose another name, or remove it'),
+    case('import: other data', IMPORT, 'dataset=tiny has 13 tokens and theirs 7: choose', gpt2(7)),
+    case('import: another depth', f'{IMPORT} --n_layer=7', 'n_layer=7: theirs has 1, which it keeps', gpt2(13)),
+    case('import: optimizer', f'{IMPORT} --optimizer=adm', "optimizer='adm': choose among adamw", gpt2(13)),
+    case('import: weight_decay', f'{IMPORT} --weight_decay=-1', 'weight_decay=-1.0: wants at least 0', gpt2(13)),
+]
+
+
+def grid(text):
+    return holds('grid.py', text)
+
+
+SWEPT = '{"runs": [{"name": "x", "labels": {"seed": "1"}}], "diverged_loss": 0.0}'
+SWEEPS = [
+    case('sweep: misspelt axis', f'{SWEEP} --learning_rat=1', "unknown key 'learning_rat' in the grid: did you mean 'learning_r"),
+    case('sweep: unknown fragment', f'{SWEEP} --arch=s99', 'there is no config file … config/arch/s99.py'),
+    case('sweep: value of an axis', f'{SWEEP} --learning_rate=0.1,fast', 'learning_rate=fast: wants a finite number'),
+    case('sweep: contradiction', f'{SWEEP} --n_head=2,3', 'n_embd=8 is not divisible by n_head=3: change one of them'),
+    case('sweep: seeds', f'{SWEEP} --seeds=0', 'seeds=0: wants at least 1'),
+    case('sweep: jobs', f'{SWEEP} --jobs=-1', 'jobs=-1: wants at least 0'),
+    case('sweep: select', f'{SWEEP} --select=worst', "select='worst': choose all or best"),
+    case('sweep: against', f'{SWEEP} --arch=s1,s5 --against=arch=s2', "against='arch=s2' … wants one of"),
+    case('sweep: diverged_loss', f'{SWEEP} --diverged_loss=-1', 'diverged_loss=-1.0: wants at least 0'),
+    case('sweep: no config', f'{SWEEP} nowhere.py', 'there is no config file nowhere.py'),
+    case('sweep: broken grid', f'{SWEEP} grid.py', 'grid.py: SyntaxError', grid('grids = [')),
+    case('sweep: no list of grids', f'{SWEEP} grid.py', 'grids=3 in grid.py: wants a list', grid('grids = 3')),
+    case('sweep: grid of no axes', f'{SWEEP} grid.py', 'grids … wants', grid('grids = [3]')),
+    case('sweep: axis that is a number', f'{SWEEP} grid.py', '5 … wants', grid('grids = [{5: [1]}]')),
+    case('sweep: label of a number', f'{SWEEP} grid.py', 'arch … wants', grid('grids = [dict(arch={"a": 3})]')),
+    case('sweep: open quote', f'{SWEEP} grid.py', "arch … '", grid('grids = [dict(arch={"a": "\'"})]')),
+    case('sweep: labels that meet', f'{SWEEP} grid.py', 'two runs … arch=a_b,seed=1 … give the axes other labels',
+         grid('grids = [dict(arch={"a b": "", "a/b": "--learning_rate=0.5"})]')),
+    case('sweep: binary config', f'{SWEEP} a.py', "a.py: UnicodeDecodeError: 'utf-8'", holds('a.py', b'\xff\xfe')),
+    case('sweep: out_dir is a file', f'{SWEEP} --out_dir=tiny.json', "'tiny.json"),
+    case('sweep: another run is there', SWEEP, 'swept/seed=1 holds a run with n_layer=7, and not 1 … choose another --out_dir',
+         holds('swept/seed=1/config.json', '{"n_layer": 7}')),
+    case('sweep: broken config.json', SWEEP, 'swept/seed=1/config.json', holds('swept/seed=1/config.json', '{')),
+    case('sweep: broken result.json', SWEEP, 'swept/seed=1/result.json', holds('swept/seed=1/result.json', '{')),
+    case('sweep: no sweep', 'sweep.py --report=out', "there is no out/sweep.json: 'out' is not the folder of a sweep"),
+    case('sweep: broken sweep.json', 'sweep.py --report=r', 'r/sweep.json', holds('r/sweep.json', '{')),
+    case('sweep: sweep.json of something else', 'sweep.py --report=r', 'r/sweep.json', holds('r/sweep.json', '[3]')),
+    case('sweep: no log of a run that is done', 'sweep.py --report=r', 'r/x', holds('r/sweep.json', SWEPT),
+         holds('r/x/result.json', '{"status": "done", "seconds": 1}')),
+    case('sweep: against in a report', 'sweep.py --report=r --against=arch=s1', "against='arch=s1' names 0 rows",
+         holds('r/sweep.json', SWEPT)),
+]
+PLOTS = [
+    case('plot: nothing', 'plot.py', 'the following arguments are required: folders; --help'),
+    case('plot: no run', 'plot.py nowhere', "there is no nowhere/log.jsonl: 'nowhere' is not the folder of a run"),
+    case('plot: a file', 'plot.py tiny.json', "'tiny.json' is not the folder of a run"),
+    case('plot: unknown picture', 'plot.py out --what=sharp', "invalid choice: 'sharp' … 'sharpness' … --help"),
+    case('plot: unknown flag', 'plot.py out --title=x', 'unrecognized arguments: --title=x; --help'),
+    case('plot: not measured', 'plot.py out --what=hidden', 'there is no out/measure.json: make it with  python measure.py'),
+    case('plot: not measured, others were', 'plot.py out --what=hidden', 'out/measure.json holds no hidden: make it with',
+         holds('out/measure.json', '{}')),
+    case('plot: not swept', 'plot.py out --what=sweep', 'there is no out/table.csv: make it with  python sweep.py --report=out'),
+    case('plot: picture in no folder', 'plot.py out --out=nowhere/loss.png', 'nowhere/loss.png'),
+    case('plot: picture of no kind', 'plot.py out --out=loss.docx', 'docx … png'),
+    case('plot: broken log', 'plot.py a', 'a/log.jsonl', holds('a/log.jsonl', f'{LOG}broken}}\n')),
+    case('plot: binary log', 'plot.py a', 'a/log.jsonl', holds('a/log.jsonl', b'\xff\xfe}\n')),
+    case('plot: broken config.json', 'plot.py a', 'a/config.json', holds('a/log.jsonl', LOG), holds('a/config.json', '{')),
+    case('plot: broken measure.json', 'plot.py a --what=hidden', 'a/measure.json', holds('a/measure.json', '{')),
+    case('plot: empty table', 'plot.py a --what=sweep', 'a/table.csv', holds('a/table.csv', '')),
+]
+TEXTS = [
+    case('text: no files', TEXT, "files is empty: name some, as in --files='books/*.txt,more.jsonl'"),
+    case('text: missing', f'{TEXT} --files=nowhere/*.txt', "'nowhere/*.txt' matches no file: name some .txt, .jsonl or .parquet"),
+    case('text: missing, new folder', f'{TEXT} --files=b.txt --folder=data/new', "'b.txt' matches no file"),
+    case('text: suffix', f'{TEXT} --files=tiny.json', "'tiny.json' is none of .txt, .jsonl, .parquet"),
+    case('text: not UTF-8', f'{TEXT} --files=a.txt', 'a.txt is not UTF-8', holds('a.txt', b'caf\xe9')),
+    case('text: folder', f'{TEXT} --files=a.txt', "Is a directory: 'a.txt'", folder('a.txt')),
+    case('text: empty', f'{TEXT} --files=a.txt', 'there is no text', holds('a.txt', '')),
+    case('text: empty, by characters', f'{TEXT} --files=a.txt --tokenizer=char', 'there is no text',
+         holds('a.txt', '')),
+    case('text: no row', f'{TEXT} --files=a.jsonl', 'there is no document in these files', holds('a.jsonl', '\n')),
+    case('text: broken row', f'{TEXT} --files=a.jsonl', "a.jsonl, line 2: wants a text in 'text'",
+         holds('a.jsonl', '{"text": "a"}\n{"text":\n')),
+    case('text: broken row, new folder', f'{TEXT} --files=a.jsonl --folder=data/new', "a.jsonl, line 1: wants a text in 'text'",
+         holds('a.jsonl', '{')),
+    case('text: deep row', f'{TEXT} --files=a.jsonl', "a.jsonl, line 1: wants a text in 'text'", holds('a.jsonl', '[' * 10 ** 5)),
+    case('text: no such column', f'{TEXT} --files=a.jsonl --column=body', "a.jsonl, line 1: wants a text in 'body'",
+         holds('a.jsonl', '{"text": "a"}\n')),
+    case('text: no parquet', f'{TEXT} --files=a.parquet', 'a.parquet: wants a parquet file', holds('a.parquet', 'PAR1')),
+    case('text: folder is a file', f'{TEXT} --files=a.txt --folder=tiny.json', "File exists: 'tiny.json'", A_TEXT),
+    case('text: folder in a file', f'{TEXT} --files=a.txt --folder=tiny.json/new', "Not a directory: 'tiny.json/new'", A_TEXT),
+    case('text: limit', f'{TEXT} --files=a.txt --limit=-1', 'limit=-1: wants at least 0', A_TEXT),
+    case('text: processes', f'{TEXT} --files=a.txt --processes=many', 'processes=many: wants an integer', A_TEXT),
+    case('text: misspelt key', f'{TEXT} --tokeniser=gpt2', "unknown key 'tokeniser' … did you mean 'tokenizer'?"),
+    case('text: unknown tokenizer', f'{TEXT} --files=a.txt --tokenizer=nobody/nothing',
+         "tokenizer='nobody/nothing' is none of bytes, char, gpt2", A_TEXT),
+    case('text: broken tokenizer', f'{TEXT} --files=a.txt --tokenizer=theirs', "tokenizer='theirs' is none of", A_TEXT,
+         holds('theirs/tokenizer.json', '{')),
+    case('text: empty tokenizer', f'{TEXT} --files=a.txt --tokenizer=theirs', "tokenizer='theirs'", A_TEXT,
+         holds('theirs/tokenizer.json', '{}'), holds('theirs/tokenizer_config.json', '{}')),
+    case('text: malicious tokenizer', f'{TEXT} --files=a.txt --tokenizer=theirs', "tokenizer='theirs' … custom code", A_TEXT,
+         holds('theirs/tokenizer_config.json', '{"auto_map": {"AutoTokenizer": ["code.T", null]}}'),
+         holds('theirs/code.py', 'open("malicious", "w")\nclass T: pass')),
+    case('text: vocabulary from the network', f'{TEXT} --files=a.txt --tokenizer=gpt2',
+         "tokenizer='gpt2' … needs the network once", A_TEXT),
+    case('sample: vocabulary from the network', SAMPLE, "tokenizer='gpt2' … needs the network once", meta(tokenizer='gpt2')),
+    case('sample: unknown tokenizer', SAMPLE, "tokenizer='nobody/nothing' is none of bytes", meta(tokenizer='nobody/nothing')),
+    *(case(f'{name}: {argument}', f'data/{name}/prepare.py --{argument}', says) for name in ('c4', 'minipile', 'openwebtext')
+      for argument, says in (('limit=-1', 'limit=-1: wants at least 0'), ('processes=x', 'processes=x: wants an integer'),
+                             ('tokeniser=x', "did you mean 'tokenizer'?"),
+                             ('tokenizer=nobody/nothing', "tokenizer='nobody/nothing' is none of bytes"))),
+    case('minipile: vocabulary from the network', 'data/minipile/prepare.py', "tokenizer='gpt2' … needs the network once"),
+    case('c4: files', 'data/c4/prepare.py --files=1025', 'files=1025: C4 has 1024 of them, choose from 1 to that'),
+    case('shakespeare: no network', f'{SHAKESPEARE} --url=http://127.0.0.1:9/x', 'could not reach http://127.0.0.1:9/x … data/'),
+    case('shakespeare: nothing there', f'{SHAKESPEARE} --url=file:///nowhere', 'could not reach file:///nowhere … file as'),
+    case('shakespeare: no port', f'{SHAKESPEARE} --url=http://127.0.0.1:x/', 'could not reach http://127.0.0.1:x/', no_proxy='*'),
+    case('shakespeare: not UTF-8', SHAKESPEARE, 'input.txt is not UTF-8', holds('data/shakespeare_char/input.txt', b'caf\xe9')),
+    case('shakespeare: misspelt key', f'{SHAKESPEARE} --ulr=x', "unknown key 'ulr' … did you mean 'url'?"),
+    case('pycode: no library', 'data/pycode/prepare.py', 'lib holds 0 Python sources … run this with an interpreter'),
+    case('pycode: no key', 'data/pycode/prepare.py --limit=3', "unknown key 'limit'"),
+    case('pycode: unwritable', 'data/pycode/prepare.py', "Is a directory: 'data/pycode/meta.json'",
+         folder('data/pycode/meta.json'), *(holds(f'lib/{i}.py', 'x = 1') for i in range(12))),
+]
+CASES = [*KEYS, *FILES, *DATA, *cases_of_checkpoints(), *EVALUATIONS, *EXPORTS, *SWEEPS, *PLOTS, *TEXTS]
+ALONE = ('misspelt key', 'sample: checkpoint: malicious pickle', 'bench: optimizers', 'plot: no run', 'sweep: misspelt axis',
+         'text: vocabulary from the network')
+
+
+LONG = ('evaluate: task from the network',)
+
+
+def params(cases):
+    return [pytest.param(case, id=case.name, marks=[pytest.mark.long] * (case.name in LONG)) for case in cases]
+
+
+def refused(run, case):
+    """The case, through run(script, *arguments, **env) → its one line, once that is all there is and nothing has changed."""
+    before = tree('.')
+    script, arguments = script_and_arguments(case.command)
+    code, out, err = run(script, *arguments, **case.env)
+    assert 'Traceback' not in err, err.splitlines()[-1]
+    assert code in (1, 2), (code, out, err)
+    assert err.startswith('error: ') and err.endswith('\n') and err.count('\n') == 1, err
+    assert tree('.') == before
+    at = 0
+    for part in case.says.split(' … '):
+        assert part in err[at:], (part, err)
+        at = err.index(part, at) + len(part)
+    return err
+
+
+# ----------------------------------------------------------------------------- the tests
+
+@pytest.fixture
+def guarded(monkeypatch):
+    """Bad input must not start a run of a sweep, and the standard library is a small one."""
+    class Started:
+        def __init__(self, *args, **kwargs):
+            raise AssertionError('a run was started')
+
+    def library(name, path=sysconfig.get_path, **more):
+        return 'lib' if name == 'stdlib' else path(name, **more)
+
+    return lambda command: monkeypatch.setattr(*{'sweep.py': (subprocess, 'Popen', Started)}.get(
+        command.split()[0], (sysconfig, 'get_path', library)))
+
+
+def test_the_table():
+    assert len(CASES) == len({case.name for case in CASES}) and {*ALONE} <= {case.name for case in CASES}
+    scripts = {case.command.split()[0] for case in CASES}
+    assert scripts == {'train.py', 'sample.py', 'measure.py', 'evaluate.py', 'export.py', 'sweep.py', 'bench.py', 'plot.py',
+                       *(f'data/{name}/prepare.py' for name in PREPARED)}
+
+
+@pytest.mark.parametrize('case', params(CASES))
+def test_bad_input_is_one_line_and_changes_nothing(case, here, guarded, capfd):
+    """The exit code is 1 or 2, the line on stderr names the value and the remedy, and the folder is as it was"""
+    for step in case.steps:
+        step()
+    guarded(case.command)
+    refused(run_here, case)
+    assert capfd.readouterr().err == '', 'nor does C++ say more'
+
+
+@pytest.mark.parametrize('case', params(case for case in CASES if case.name in ALONE))
+def test_a_process_of_its_own_says_the_same(case, here):
+    for step in case.steps:
+        step()
+    assert refused(run_alone, case) == refused(run_here, case)
+
+
+def test_the_malicious_pickle_is_one(here):
+    """Without weights_only it would run"""
+    pickle.loads(pickle.dumps(Malicious())).close()
+    assert os.path.exists('malicious')
+
+
+DEBUG = [case(name, command, says) for name, command, says in (
+    ('train', f'{TRAIN} --n_head=3', 'ValueError: n_embd=8'),
+    ('sample', f'{SAMPLE} --checkpoint=last.pt', 'ValueError: there is no out/last.pt'),
+    ('measure', f'{UNTRAINED} --what=x', "ValueError: what='x'"),
+    ('evaluate', f'{EVALUATE} --what=x', "ValueError: what='x'"),
+    ('export', f'{EXPORT} --format=x', "ValueError: format='x'"),
+    ('bench', f'{BENCH} --optimizer=x', "ValueError: optimizer='x'"),
+    ('sweep', f'{SWEEP} --select=x', "ValueError: select='x'"),
+    ('plot', 'plot.py nowhere', 'there is no nowhere/log.jsonl'),
+    ('c4', 'data/c4/prepare.py --files=0', 'ValueError: files=0'),
+    ('minipile', 'data/minipile/prepare.py --limit=-1', 'ValueError: limit=-1'),
+    ('openwebtext', 'data/openwebtext/prepare.py --limit=-1', 'ValueError: limit=-1'),
+    ('shakespeare_char', f'{SHAKESPEARE} --url=file:///nowhere', 'OSError: could not reach'),
+    ('textfiles', TEXT, 'ValueError: files is empty'),
+    ('pycode', 'data/pycode/prepare.py', 'lib holds 0 Python sources'),
+)]
+
+
+@pytest.mark.parametrize('case', params(DEBUG))
+def test_debug_shows_the_traceback(case, here, guarded):
+    guarded(case.command)
+    script, arguments = script_and_arguments(case.command)
+    code, _, err = run_here(script, *arguments, '--debug=True')
+    assert code == 1 and err.startswith('Traceback') and case.says in err.splitlines()[-1]

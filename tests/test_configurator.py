@@ -1,0 +1,515 @@
+"""
+configurator.py on a small script and on train.py, and everything in config/: a key that is misspelt, of the wrong type
+or left out of a fragment would otherwise train another model than the one that was asked for.
+"""
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from configurator import at_least, configure, read_config
+from engine.task import config_of
+from model import GPT, GPTConfig
+from vit import ViT, ViTConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+SIZES = {'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'd_ff', 'dropout'}
+FRAGMENTS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
+EXPERIMENTS = {path.stem.removeprefix('train_'): path.relative_to(ROOT).as_posix()
+               for path in sorted((ROOT / 'config').rglob('train_*.py'))}           # {name: path}
+
+SCRIPT = '''"""
+A script for the tests
+"""
+import os
+from configurator import configure
+
+learning_rate = 1e-3        # how fast
+max_iters = 10              # how long, in steps
+name = 'run'
+compile = False             # faster
+min_lr = -1.0
+config = configure(globals())
+after = 5                   # not a key
+if name == 'raise':
+    raise RuntimeError('a bug')
+if name == 'missing':
+    open('nowhere')
+print(config)
+'''
+DEFAULTS = dict(learning_rate=1e-3, max_iters=10, name='run', compile=False, min_lr=-1.0, debug=False)
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A folder with the script above, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'script.py').write_text(SCRIPT, encoding='utf-8')
+    return tmp_path
+
+
+@pytest.fixture
+def keys(script, monkeypatch):
+    """keys(*arguments): what configure() makes of them, having checked that the namespace holds the same."""
+    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
+
+    def call(*arguments, path='script.py', more=()):
+        monkeypatch.setattr(sys, 'argv', [str(path), *map(str, arguments)])
+        namespace = {'__file__': str(path), '__doc__': 'about it'}
+        values = configure(namespace, *more)
+        assert values.items() <= namespace.items()
+        return values
+
+    return call
+
+
+def run(script, *arguments, **env):
+    """The script as a process of its own → (exit code, stdout, stderr)."""
+    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONIOENCODING': 'utf-8', 'OMP_NUM_THREADS': '1', **env}
+    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, encoding='utf-8',
+                          env=env, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def write(name, text):
+    Path(name).write_text(text, encoding='utf-8')
+    return name
+
+
+# ----------------------------------------------------------------------------- order and values
+
+def test_defaults_are_the_constants_above_the_call(keys):
+    assert keys() == DEFAULTS
+
+
+@pytest.mark.parametrize('order, wanted', [
+    (['a.py', 'b.py'], (2.0, 20, 'a')),
+    (['b.py', 'a.py'], (1.0, 20, 'a')),
+    (['a.py', '--learning_rate=3', 'b.py'], (2.0, 20, 'a')),
+    (['--learning_rate=3', '--learning_rate=4', '--name=x'], (4.0, 10, 'x')),
+    (['a.py', 'c.json', '--max_iters=40'], (5.0, 40, 'a')),
+    (['c.json', 'b.py'], (2.0, 20, 'run')),
+])
+def test_later_wins(keys, order, wanted):
+    """Files and flags in any mix, each overriding what came before it and nothing else"""
+    write('a.py', 'learning_rate = 1.0\nname = "a"\n')
+    write('b.py', 'learning_rate = 2.0\nmax_iters = 20\n')
+    write('c.json', '{"learning_rate": 5.0, "max_iters": 30}')
+    values = keys(*order)
+    assert (values['learning_rate'], values['max_iters'], values['name']) == wanted
+    assert values['compile'] is False and values['min_lr'] == -1.0
+
+
+@pytest.mark.parametrize('text, value', [('true', True), ('True', True), ('TRUE', True), ('false', False),
+                                         ('False', False)])
+def test_booleans(keys, text, value):
+    write('flip.py', f'compile = {not value}')
+    assert keys('flip.py', f'--compile={text}')['compile'] is value
+
+
+@pytest.mark.parametrize('arguments', [['--learning_rate=3'], ['int.py'], ['int.json']])
+def test_an_integer_is_a_number(keys, arguments):
+    """--weight_decay=0 must work, and stay a float for whatever computes with it"""
+    write('int.py', 'learning_rate = 3')
+    write('int.json', '{"learning_rate": 3}')
+    value = keys(*arguments)['learning_rate']
+    assert value == 3.0 and type(value) is float
+
+
+@pytest.mark.parametrize('argument, key, value', [
+    ('--max_iters=-3', 'max_iters', -3), ('--learning_rate=6e-4', 'learning_rate', 6e-4),
+    ('--min_lr=-.5', 'min_lr', -0.5),
+    ('--name=', 'name', ''), ('--name=a=b', 'name', 'a=b'), ('--name=3', 'name', '3'), ('--name=true', 'name', 'true'),
+    ('--name=--x y', 'name', '--x y'),
+])
+def test_values_of_the_command_line(keys, argument, key, value):
+    """A string stays as it was typed, whatever it looks like"""
+    got = keys(argument)[key]
+    assert got == value and type(got) is type(value)
+
+
+def test_a_config_file_is_ordinary_python(keys):
+    """Imports, loops, functions, private names and the keys so far are all at hand, and none of them becomes a key"""
+    write('ordinary.py', '''
+import math, os
+from math import sqrt
+_widths = [1, 2, 4]
+def double(x):
+    """Twice x"""
+    return 2 * x
+for _i in range(3):
+    max_iters = double(max_iters)
+learning_rate = sqrt(4.0) * learning_rate * max(_widths)
+name = f"{name}-{os.path.basename(__file__)}"
+''')
+    assert keys('--name=first', '--learning_rate=0.5', 'ordinary.py') == {
+        **DEFAULTS, 'max_iters': 80, 'learning_rate': 4.0, 'name': 'first-ordinary.py'}
+
+
+def test_exec_of_a_base(keys):
+    """An experiment that differs from another in one line says so in one line"""
+    write('base.py', 'learning_rate = 1.0\nname = "base"\n')
+    write('derived.py', 'exec(open("base.py").read())\nname = "derived"\n')
+    values = keys('derived.py')
+    assert (values['learning_rate'], values['name']) == (1.0, 'derived')
+
+
+def test_include_of_a_base(keys):
+    """include() names files of the repository, wherever the current folder is; what it brings, the rest may override"""
+    write('derived.py', 'mid_norm = False\ninclude("config/arch/s5.py")\nffn_pre_norm = True\n')
+    values = keys('derived.py', more=[GPTConfig])
+    assert values['norm'] == 'rmsnorm' and values['mid_norm'] and values['ffn_pre_norm']
+    assert 'include' not in values
+    write('lost.py', 'include("config/arch/s55.py")')
+    with pytest.raises(ValueError, match='lost.py: FileNotFoundError.*s55.py'):
+        keys('lost.py', more=[GPTConfig])
+
+
+def test_what_configure_returns_is_a_config_itself(keys):
+    """A run's config.json, given back, must repeat it: also strings with quotes, and keys at their defaults"""
+    first = keys('--name="a\'b" é', '--learning_rate=1e-30', '--compile=true')
+    write('config.json', json.dumps(first))
+    write('other.py', 'learning_rate = 7.0\nmax_iters = 7\nmin_lr = 7.0\n')
+    assert keys('other.py', 'config.json') == first
+
+
+def test_keys_of_another_script_and_of_a_dataclass(keys, capsys):
+    """A tool such as bench.py takes train.py's configs; the script's own default wins over the other's"""
+    write('tool.py', 'max_iters = 3            # its own\nruns = 2\nconfig = configure(globals(), ...)\n')
+    values = keys('--n_layer=3', '--name=x', path='tool.py', more=('script.py', GPTConfig))
+    assert values == {**DEFAULTS, **asdict(GPTConfig()), 'max_iters': 3, 'runs': 2, 'name': 'x', 'n_layer': 3}
+    with pytest.raises(SystemExit):
+        keys('--help', path='tool.py', more=('script.py', GPTConfig))
+    shown = capsys.readouterr().out
+    assert re.search(r'--max_iters=3 +its own\n', shown) and re.search(r'--learning_rate=0.001 +how fast\n', shown)
+
+
+# ----------------------------------------------------------------------------- errors
+
+@pytest.mark.parametrize('wrong, near', [('learning_rat', 'learning_rate'), ('max_iter', 'max_iters'), ('nam', 'name')])
+@pytest.mark.parametrize('kind', ['flag', 'py', 'json'])
+def test_unknown_key(keys, wrong, near, kind):
+    """A misspelt key must not become a new global in silence, in a file either"""
+    argument = {'flag': f'--{wrong}=1', 'py': 'wrong.py', 'json': 'wrong.json'}[kind]
+    write('wrong.py', f'{wrong} = 1')
+    write('wrong.json', json.dumps({wrong: 1}))
+    with pytest.raises(ValueError) as error:
+        keys(argument)
+    where = 'command line' if kind == 'flag' else argument
+    assert repr(wrong) in str(error.value) and repr(near) in str(error.value) and where in str(error.value)
+
+
+@pytest.mark.parametrize('arguments', [['--zzzzzz=1'], ['--=1'], ['--after=1'], ['--os=1']])
+def test_unknown_key_that_is_near_to_none(keys, arguments):
+    """What stands below the call, or is imported, is no key"""
+    with pytest.raises(ValueError, match='unknown key'):
+        keys(*arguments)
+
+
+WRONG = {'compile': ('true or false', ['maybe', '1', '0', ''], [1, 0, 'true', None, 0.0]),
+         'max_iters': ('an integer', ['1.5', '1e3', 'x', 'true', ''], [1.5, 3.0, True, '3', None, [1]]),
+         'learning_rate': ('a finite number', ['x', 'nan', 'true', ''], ['0.1', True, None, [0.1]]),
+         'name': ('a string', [], [3, 0.5, True, None, ['a']])}
+
+
+@pytest.mark.parametrize('key, text', [(key, text) for key, (_, texts, _) in WRONG.items() for text in texts])
+def test_wrong_type_on_the_command_line(keys, key, text):
+    with pytest.raises(ValueError, match=f'^{key}={re.escape(text)}.*wants {WRONG[key][0]}'):
+        keys(f'--{key}={text}')
+
+
+@pytest.mark.parametrize('key, value', [(key, value) for key, (_, _, values) in WRONG.items() for value in values])
+@pytest.mark.parametrize('kind', ['py', 'json'])
+def test_wrong_type_in_a_file(keys, key, value, kind):
+    write('wrong.py', f'{key} = {value!r}')
+    write('wrong.json', json.dumps({key: value}))
+    with pytest.raises(ValueError, match=f'^{key}={re.escape(repr(value))} in wrong.{kind}.*wants {WRONG[key][0]}'):
+        keys(f'wrong.{kind}')
+
+
+@pytest.mark.parametrize('argument, says', [
+    ('--compile', '--compile: give it a value'),
+    ('nowhere.py', 'nowhere.py'),
+    ('nowhere.json', 'nowhere.json'),
+    ('stray', "'stray' is neither a config file"),
+    ('-n=3', "'-n=3' is neither a config file"),
+    ('syntax.py', 'syntax.py: SyntaxError'),
+    ('division.py', 'division.py: ZeroDivisionError: division by zero'),
+    ('undefined.py', "undefined.py: NameError: name 'lerning_rate' is not defined"),
+    ('list.json', 'list.json: wants a JSON object'),
+    ('broken.json', 'broken.json'),
+    ('public.py', "unknown key 'i' in public.py"),
+])
+def test_arguments_that_cannot_be_read(keys, argument, says):
+    """The message names the file or the flag, and what is wrong with it"""
+    write('syntax.py', 'learning_rate = = 3')
+    write('division.py', 'learning_rate = 1 / 0')
+    write('undefined.py', 'learning_rate = 2 * lerning_rate')
+    write('list.json', '[1, 2]')
+    write('broken.json', '{"learning_rate": ')
+    write('public.py', 'for i in range(3): pass')
+    with pytest.raises((ValueError, OSError)) as error:
+        keys(argument)
+    assert says in str(error.value)
+
+
+def test_at_least():
+    """The low itself is allowed, of floats too; the first key that is below it is named"""
+    config = dict(max_iters=1, min_lr=-0.5, name='x')
+    at_least(config)
+    at_least(config, max_iters=1, min_lr=-0.5)
+    at_least(config, max_iters=0, min_lr=-1)
+    with pytest.raises(ValueError, match='^max_iters=1: wants at least 2$'):
+        at_least(config, min_lr=-1, max_iters=2)
+    with pytest.raises(ValueError, match='^min_lr=-0.5: wants at least 0$'):
+        at_least(config, max_iters=1, min_lr=0)
+
+
+# ----------------------------------------------------------------------------- the end of a script
+
+def test_script_runs(script):
+    code, out, err = run('script.py', '--max_iters=3')
+    assert (code, err) == (0, '') and "'max_iters': 3" in out
+
+
+@pytest.mark.parametrize('arguments', [['--max_iter=3'], ['--compile'], ['nowhere.py'], ['--name=missing'],
+                                       ['--max_iters=x'], ['raises.py']])
+def test_an_error_of_input_is_one_line(script, arguments):
+    write('raises.py', 'learning_rate = 1 / 0')
+    code, out, err = run('script.py', *arguments)
+    assert code == 1 and out == ''
+    assert err.startswith('error: ') and err.count('\n') == 1 and 'Traceback' not in err
+
+
+@pytest.mark.parametrize('arguments', [['--debug=True', '--max_iter=3'], ['--debug=True', '--name=missing'],
+                                       ['--max_iters=3', '--debug=True', 'nowhere.py'], ['--name=raise']])
+def test_the_traceback_is_there_when_it_is_wanted(script, arguments):
+    """--debug=True asks for it; an error that is no error of input shows it always"""
+    code, _, err = run('script.py', *arguments)
+    assert code == 1 and err.startswith('Traceback')
+
+
+@pytest.mark.parametrize('rank, lines', [('0', 1), ('1', 0)])
+def test_one_rank_speaks_for_all(script, rank, lines):
+    """Eight ranks must not say the same thing eight times"""
+    code, out, err = run('script.py', '--max_iter=3', RANK=rank, LOCAL_RANK=rank)
+    assert code == 1 and out == '' and err.count('\n') == lines
+
+
+# ----------------------------------------------------------------------------- train.py
+
+def stated(text):
+    """{key: (value, comment)} of the lines `key = value  # comment` and `key: type = value  # comment`."""
+    lines = re.findall(r'^ *(\w+)(?:: \w+)? = (\S.*?) *(?:# (.*))?$', text, re.MULTILINE)
+    return {key: (value.strip("'"), comment) for key, value, comment in lines}
+
+
+def test_help_of_train_py(tmp_path):
+    """Every key of train.py, GPTConfig and ViTConfig with its default and the comment that stands behind it"""
+    code, out, err = run(ROOT / 'train.py', '--help')
+    assert (code, err) == (0, '') and out.startswith('Trains a GPT')
+    train = (ROOT / 'train.py').read_text(encoding='utf-8').split('\nconfig = configure(')[0]
+    model = ''.join(inspect.getsource(Config).split('def ')[0] for Config in (ViTConfig, *GPTConfig.__mro__[:-1]))
+    shown = {key: (value, comment) for key, value, comment in re.findall(r'^  --(\w+)=(\S*) *(.*)$', out, re.MULTILINE)}
+    wanted = stated(train) | stated(model)
+    del wanted['causal']                                # no field
+    assert {f.name for f in fields(GPTConfig)} <= wanted.keys() and 'learning_rate' in wanted
+    assert shown.keys() == wanted.keys() | {'debug'}
+    for key, (value, comment) in wanted.items():
+        assert shown[key][1] == comment
+        assert shown[key][0] == value or float(shown[key][0]) == float(value)
+
+
+# ----------------------------------------------------------------------------- config/
+
+@pytest.fixture
+def trains(keys, monkeypatch):
+    """trains(*arguments): all the keys of train.py when it is given them, as the repository's own folder."""
+    monkeypatch.chdir(ROOT)
+    return lambda *arguments: keys(*arguments, path='train.py', more=[GPTConfig, ViTConfig])
+
+
+def gpt_config(values):
+    return GPTConfig(**{f.name: values[f.name] for f in fields(GPTConfig)})
+
+
+TABLE = '''
+        norm       input pre_attn pre_ffn mid post qk final  Δt  attention ffn    pos     tied init    eps   alpha
+pre     layernorm    -      y        y     -   -   -    y    1.0 dot       gelu   learned y    gpt2    1e-5  0.5
+post    layernorm    -      -        -     -   y   -    -    1.0 dot       gelu   learned y    gpt2    1e-5  0.5
+peri    layernorm    -      y        y     y   -   -    y    1.0 dot       gelu   learned y    gpt2    1e-5  0.5
+off     layernorm    -      -        -     -   -   -    -    1.0 dot       gelu   learned y    gpt2    1e-5  0.5
+s1      rmsnorm      -      y        y     -   -   -    y    1.0 dot       gelu   learned y    xavier  1e-8  0.5
+s2      rmsnorm      -      y        y     -   -   y    y    1.0 dot       gelu   learned y    xavier  1e-8  0.5
+s3      rmsnorm      y      y        y     -   -   y    y    1.0 dot       gelu   learned y    xavier  1e-8  0.5
+s4      rmsnorm      y      y        y     y   -   y    y    1.0 dot       gelu   learned y    xavier  1e-8  0.5
+s5      rmsnorm      y      y        -     y   -   y    y    1.0 dot       gelu   learned y    xavier  1e-8  0.5
+stable  stablenorm   -      y        y     -   -   -    y    1.0 stable    gelu   learned y    stable  1e-8  0.475
+llama   rmsnorm      -      y        y     -   -   -    y    1.0 dot       swiglu rope    -    normal  1e-5  0.5
+'''
+NAMES = ('norm input_norm attn_pre_norm ffn_pre_norm mid_norm post_norm qk_norm final_norm residual_scale '
+         'attention ffn pos tie_weights init norm_eps norm_alpha').split()
+CELLS = {'y': True, '-': False}
+ARCHS = {row.split()[0]: dict(zip(NAMES, [CELLS.get(cell, cell) for cell in row.split()[1:]]))
+         for row in TABLE.strip().splitlines()[1:]}
+ELSEWHERE = dict(bias=False, attn_tau=1.618, rope_theta=10000.0, init_gain=1.0)     # the same in all of them
+
+
+def test_the_table_is_of_the_fragments_that_are_there():
+    assert set(FRAGMENTS) == set(ARCHS)
+
+
+@pytest.mark.parametrize('name', FRAGMENTS)
+def test_architecture(name):
+    """Each fragment, with what it includes, sets every field but sizes, to what the papers say"""
+    found = read_config(str(ROOT / 'config' / 'arch' / f'{name}.py'), {})
+    assert found.keys() == {f.name for f in fields(GPTConfig)} - SIZES
+    for key, wanted in {**ARCHS[name], **ELSEWHERE}.items():
+        assert type(found[key]) is type(getattr(GPTConfig(), key))
+        assert found[key] == (float(wanted) if isinstance(found[key], float) else wanted), key
+
+
+def other(value):
+    """Another value of the same type."""
+    return not value if type(value) is bool else value + 7 if type(value) in (int, float) else f'not {value}'
+
+
+@pytest.mark.parametrize('name', FRAGMENTS)
+def test_an_architecture_leaves_no_field_as_it_was(name):
+    """Whatever each field was set to before, a fragment gives the same architecture, and keeps the sizes"""
+    path, default = str(ROOT / 'config' / 'arch' / f'{name}.py'), asdict(GPTConfig())
+    before = {key: other(value) for key, value in default.items()}
+    alone, found = read_config(path, default), read_config(path, before)
+    assert found == {**alone, **{key: before[key] for key in SIZES}}
+
+
+@pytest.mark.parametrize('name', FRAGMENTS)
+def test_an_architecture_on_top_of_any_other_is_the_same(trains, name):
+    path = 'config/arch/{}.py'.format
+    sizes = ['--n_layer=2', '--n_embd=64', '--n_head=2', '--block_size=16']
+    alone = gpt_config(trains(path(name), *sizes))
+    assert (alone.n_layer, alone.n_embd) == (2, 64)
+    for below in FRAGMENTS:
+        assert gpt_config(trains(path(below), path(name), *sizes)) == alone
+    assert gpt_config(trains(*map(path, FRAGMENTS), path(name), *sizes)) == alone
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'config' / 'optim').glob('*.py')), ids=lambda path: path.stem)
+def test_optimizer_fragment(trains, path):
+    """A fragment names its optimizer and its rates, whatever it is stacked on, and leaves the architecture and the sizes alone"""
+    values, plain = trains(path), trains()
+    assert trains('--optimizer=adamw', '--learning_rate=7', '--min_lr=7', '--weight_decay=7', path) == values
+    assert values['optimizer'] == path.stem and values['min_lr'] <= values['learning_rate']
+    assert gpt_config(values) == gpt_config(plain) and values['max_iters'] == plain['max_iters']
+
+
+# Millions of parameters: the papers' shapes, computed by hand. LLaMA 2B and C4's 0.2B say 2025 and 200, which theirs do not give.
+COUNTS = {'ldnt': 124.4, 'ldnt_large': 774, 'ldnt_xl': 1438, 'gpt2': 124.4, 'gpt2_large': 774, 'gpt2_xl': 1438,
+          'stablegpt_s': 124.4, 'stablegpt_m': 354.6, 'stablegpt_l': 774, 'stable_init': 124.4, 'stable_norm': 124.4,
+          'ln_124m': 124.4, 'ln_774m': 774, 'ln_1.5b': 1557, 'sharpness_gpt2': 124.4, 'sharpness_gpt2_minipile': 124.0,
+          'llama_0.13b': 133.9, 'llama_0.25b': 237.2, 'llama_0.5b': 522.0, 'llama_0.75b': 743.3, 'llama_1.1b': 1174.9,
+          'llama_2b': 1682, 'llama_c4_66m': 66.4, 'llama_c4_0.2b': 124.8, 'llama_c4_0.4b': 396.8, 'llama_c4_1b': 1003.8,
+          'quick': 0.838, 'vit_l': 304.3, 'vit_h': 632.0, 'vit_g': 1012.6, 'vit_200': 1419.1, 'vdnt_l': 304.1, 'vdnt_h': 631.6,
+          'stablevit_l': 304.1, 'stablevit_h': 631.6, 'stablevit_g': 1012.0, 'stablevit_200': 1417.4, 'vit_small': 21.38,
+          'stablevit_small': 21.33, 'quick_vision': 0.200, 'best': 0.838}
+VARIANTS = '_adamw _sgd _minipile _adam_mini _lion _wsd'.split()        # of a model that another config has
+
+
+def model_of(name):
+    """llama_0.25b_lion → llama_0.25b, unless COUNTS has it with its ending"""
+    ending = [ending for ending in VARIANTS if name.endswith(ending) and name not in COUNTS]
+    return name.removesuffix(ending[0]) if ending else name
+
+
+def test_no_two_experiments_have_the_same_name():
+    assert len(EXPERIMENTS) == len(list((ROOT / 'config').rglob('train_*.py')))
+
+
+@pytest.mark.parametrize('name', EXPERIMENTS)
+def test_experiment(trains, name):
+    """Every experiment parses, makes a model of the papers' size, and says in its header how to run it"""
+    config = config_of(trains(EXPERIMENTS[name]))
+    with torch.device('meta'):
+        model = (ViT if isinstance(config, ViTConfig) else GPT)(config)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(COUNTS[model_of(name)], rel=1e-3)
+    header = (ROOT / EXPERIMENTS[name]).read_text(encoding='utf-8').split('\n')[:3]
+    assert header[0].startswith('# ') and header[1].endswith(f' train.py {EXPERIMENTS[name]}')
+
+
+@pytest.mark.parametrize('path', sorted([*(ROOT / 'config').rglob('*.py'), *(ROOT / 'config').rglob('*.sh')]),
+                         ids=lambda path: path.stem)
+def test_a_config_names_files_that_are_there(path):
+    """In its header's commands, in what it includes and in the arguments of a sweep"""
+    for named in re.findall(r'\b(?:config|data)/[\w./]+\.\w+', path.read_text(encoding='utf-8')):
+        assert (ROOT / named).is_file(), named
+
+
+# name: peak and last rate, weight decay, warm-up, iterations, windows · block_size, data: as the papers' tables have them
+RECIPES = {
+    'ldnt_sgd': (1.0, 6e-5, 1e-4, 0, 200000, 480 * 1024, 'openwebtext'),
+    'ldnt_large_sgd': (1.0, 6e-5, 1e-4, 0, 200000, 512 * 1024, 'openwebtext'),
+    'gpt2_large_adamw': (2.5e-4, 6e-5, 0.1, 2000, 200000, 512 * 1024, 'openwebtext'),
+    'gpt2_xl_sgd': (1.0, 6e-5, 1e-4, 0, 200000, 512 * 1024, 'openwebtext'),
+    'gpt2_xl_adamw': (1.5e-4, 6e-5, 0.1, 2000, 200000, 512 * 1024, 'openwebtext'),
+    'ldnt_xl_adamw': (6e-4, 6e-5, 0.1, 2000, 200000, 512 * 1024, 'openwebtext'),
+    'stablegpt_m': (3e-4, 3e-5, 0.1, 2000, 600000, 480 * 1024, 'openwebtext'),
+    'stablegpt_l': (2.5e-4, 2.5e-5, 0.1, 2000, 100000, 480 * 1024, 'openwebtext'),
+    'sharpness_gpt2': (6e-4, 3e-5, 0.1, 1000, 50000, 480 * 1024, 'openwebtext'),
+    'llama_0.25b_minipile': (7.5e-4, 3.75e-5, 0.1, 600, 30000, 300 * 512, 'minipile'),
+    'llama_0.25b_lion': (1.6e-4, 8e-6, 0.5, 1000, 50000, 480 * 1024, 'openwebtext'),
+    'llama_0.25b_wsd': (8e-4, 0.0, 0.1, 1000, 50000, 480 * 1024, 'openwebtext'),
+    'llama_c4_66m': (1e-3, 5e-5, 0.1, 1000, 10071, 512 * 256, 'c4'),
+    'llama_c4_1b': (3e-4, 1.5e-5, 0.1, 1000, 153198, 512 * 256, 'c4'),
+}
+# the same of images, and stochastic depth; an epoch of ImageNet is 1251 iterations
+VISION = {
+    'vit_l_adamw': (1e-3, 1e-8, 0.1, 60 * 1251, 150 * 1251, 1024, 'imagenet', 0.1),
+    'vdnt_h_adamw': (1e-3, 1e-8, 0.1, 60 * 1251, 150 * 1251, 1024, 'imagenet', 0.5),
+    'vdnt_l_sgd': (0.5, 1e-8, 2e-4, 60 * 1251, 150 * 1251, 1024, 'imagenet', 0.1),
+    'vit_h_sgd': (0.1, 1e-8, 1e-3, 60 * 1251, 150 * 1251, 1024, 'imagenet', 0.5),
+    'stablevit_200': (1e-3, 1e-8, 0.1, 0, 150 * 1251, 1024, 'imagenet', 0.5),
+    'stablevit_small': (1e-3, 1e-8, 1e-4, 0, 200 * 98, 512, 'cifar100', 0.0),
+}
+
+
+@pytest.mark.parametrize('name', RECIPES)
+def test_recipe(trains, name):
+    values = trains(EXPERIMENTS[name])
+    tokens = values['batch_size'] * values['gradient_accumulation_steps'] * values['block_size']
+    found = [values[key] for key in ('learning_rate', 'min_lr', 'weight_decay', 'warmup_iters', 'max_iters')]
+    assert (*found, tokens, values['dataset']) == pytest.approx(RECIPES[name])
+
+
+@pytest.mark.parametrize('name', VISION)
+def test_vision_recipe(trains, name):
+    values = trains(EXPERIMENTS[name])
+    images = values['batch_size'] * values['gradient_accumulation_steps']
+    found = [values[key] for key in ('learning_rate', 'min_lr', 'weight_decay', 'warmup_iters', 'max_iters')]
+    *wanted, data, drop_path = VISION[name]
+    assert [*found, images] == pytest.approx(wanted, rel=5e-3) and (values['dataset'], values['drop_path']) == (data, drop_path)
+    augmentation = [values[key] for key in ('randaugment', 'mixup', 'cutmix', 'label_smoothing', 'grad_clip', 'beta2')]
+    if values['dataset'] == 'imagenet':
+        assert augmentation == [9, 0.8, 1.0, 0.1, 0, 0.99 if values['optimizer'] == 'adamw' else 0.95]
+        assert values['init'] == ('stable' if 'stable' in name else 'xavier_trunc')
+
+
+@pytest.mark.parametrize('fragment, wanted', [
+    ('blockwise', dict(r_emb=10, r_qk=8, r_ffn=6, r_vo=4, r_head=1)), ('wsd', dict(schedule='wsd', min_lr=0, decay_frac=1 / 3)),
+    ('blockwise_adam_mini', dict(r_emb=4, r_qk=1, r_ffn=4, r_vo=4, r_head=1))])
+def test_learning_rate_fragment(trains, fragment, wanted):
+    """It changes what its paper says, and nothing else"""
+    llama = EXPERIMENTS['llama_0.25b']
+    plain, values = trains(llama), trains(llama, f'config/lr/{fragment}.py')
+    assert values == {**plain, **wanted} and wanted.items() <= values.items()
+
+
+def test_every_experiment_has_a_folder_of_its_own(trains):
+    folders = [trains(path)['out_dir'] for path in EXPERIMENTS.values()]
+    assert folders and len(set(folders)) == len(folders)

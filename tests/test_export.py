@@ -1,0 +1,236 @@
+"""export.py: round trips to Hugging Face's formats and safetensors, as functions and as a user calls it."""
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from test_bad_input import run_here
+from test_text import hugging_face_folder
+
+from data.text import load_tokenizer
+from data.tokens import write_tokens
+from engine.pretrained import FAMILIES, load_gpt
+from lab.export import obstacles, write_model, write_tokenizer
+from model import GPT, GPTConfig
+from test_model import COVERING, SIZES
+
+hf = pytest.importorskip('transformers')
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = dict(block_size=16, vocab_size=50, n_layer=2, n_head=4, n_embd=32, d_ff=48, norm_eps=1e-3)
+LLAMA = dict(norm='rmsnorm', pos='rope', ffn='swiglu', rope_theta=50.0)
+EQUAL = [
+    ('gpt2', {}), ('gpt2', dict(bias=True, tie_weights=False, ffn='gelu_tanh')), ('gpt2', dict(ffn='relu', d_ff=0, n_kv_head=4)),
+    ('llama', LLAMA), ('llama', LLAMA | dict(tie_weights=False, n_kv_head=2)), ('llama', LLAMA | dict(d_ff=0, n_kv_head=1)),
+    ('qwen3', LLAMA | dict(qk_norm=True)), ('qwen3', LLAMA | dict(qk_norm=True, tie_weights=False, n_kv_head=2)),
+]
+
+
+@torch.no_grad()
+def random_model(**config):
+    """With weights far from their start, gains and biases too, so that none of them can be lost unseen"""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(**config))
+    for p in model.parameters():
+        p.add_(0.2 * torch.randn_like(p))
+    return model.eval()
+
+
+def ids(model):
+    return torch.randint(model.config.vocab_size, (3, model.config.block_size), generator=torch.Generator().manual_seed(0))
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+    assert a.std() > 0.5
+
+
+@pytest.mark.parametrize('family, config', EQUAL)
+@torch.no_grad()
+def test_hugging_face_and_back(family, config, tmp_path):
+    ours = random_model(**SMALL | config)
+    write_model(ours, tmp_path, family, end=7)
+    theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert type(theirs).__name__ == FAMILIES[family].model and theirs.config.eos_token_id == 7
+    close(theirs(ids(ours)).logits, ours(ids(ours))[0])
+    back = load_gpt(str(tmp_path)).eval()
+    close(back(ids(ours))[0], ours(ids(ours))[0])
+    assert back.config.bias == ours.config.bias and back.num_params() == ours.num_params()
+
+
+@torch.no_grad()
+def test_theirs_in_bf16_and_in_several_files(tmp_path):
+    theirs = hf.LlamaForCausalLM(hf.LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                                                num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16))
+    theirs.bfloat16().save_pretrained(tmp_path, max_shard_size='10KB')
+    assert len(list(tmp_path.glob('*.safetensors'))) > 1
+    ours = load_gpt(str(tmp_path)).eval()
+    torch.testing.assert_close(ours(ids(ours))[0], theirs.float()(ids(ours)).logits, rtol=0, atol=1e-5)
+    assert all(p.dtype == torch.float32 for p in ours.parameters())
+
+
+@pytest.mark.parametrize('changes', [dict(attention_bias=True), dict(mlp_bias=True), dict(hidden_act='gelu'), dict(head_dim=16),
+                                     dict(rope_parameters=dict(rope_type='linear', factor=2.0, rope_theta=1e4))])
+def test_what_has_no_equal_here_is_named(changes, tmp_path):
+    hf.LlamaForCausalLM(hf.LlamaConfig(**dict(dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
+                                                   num_attention_heads=4, max_position_embeddings=16), **changes))
+                        ).save_pretrained(tmp_path)
+    key = 'rope_type' if 'rope_parameters' in changes else next(iter(changes))
+    with pytest.raises(ValueError, match=f'{key}=.* has no equal here'):
+        load_gpt(str(tmp_path))
+
+
+@pytest.mark.parametrize('config', COVERING, ids=str)
+@torch.no_grad()
+def test_any_model_as_safetensors(config, tmp_path):
+    """Its config and its weights, to the last bit, with a tied head in the file once"""
+    ours = random_model(**SIZES | config)
+    write_model(ours, tmp_path, 'safetensors')
+    back = load_gpt(str(tmp_path))
+    assert back.config == ours.config and back.state_dict().keys() == ours.state_dict().keys()
+    assert all(torch.equal(value, ours.state_dict()[name]) for name, value in back.state_dict().items())
+    assert (back.lm_head.weight is back.wte.weight) == config['tie_weights']
+    assert os.path.getsize(tmp_path / 'model.safetensors') - 4 * ours.num_params() in range(0, 10000)
+
+
+@pytest.mark.parametrize('config', COVERING, ids=str)
+def test_what_has_no_obstacle_is_equal(config, tmp_path):
+    """A family refuses what it cannot express, and names it; without that it takes the model"""
+    ours = random_model(**SIZES | config)
+    for family in FAMILIES:
+        found = obstacles(ours.config, family)
+        wanted = dict(item.split('=') for item in found)
+        assert all(str(getattr(ours.config, field)) != value for field, value in wanted.items())
+        changes = {field: type(getattr(ours.config, field))(value) if not isinstance(getattr(ours.config, field), bool)
+                   else value == 'True' for field, value in wanted.items()}
+        assert not obstacles(GPTConfig(**{**ours.config.__dict__, **changes}), family)
+
+
+@pytest.mark.parametrize('block_size, left', [(9, 9), (40, 16), (None, 16)])
+@pytest.mark.parametrize('config', [{}, LLAMA])
+@torch.no_grad()
+def test_fewer_positions(block_size, left, config, tmp_path):
+    ours = random_model(**SMALL | config)
+    write_model(ours, tmp_path, 'safetensors')
+    back = load_gpt(str(tmp_path), block_size).eval()
+    assert back.config.block_size == left
+    close(back(ids(ours)[:, :left])[0], ours(ids(ours)[:, :left])[0])
+
+
+@torch.no_grad()
+def test_stable_attention_keeps_its_positions(tmp_path):
+    """Its τ is of block_size"""
+    ours = random_model(**SMALL, attention='stable')
+    write_model(ours, tmp_path, 'safetensors')
+    back = load_gpt(str(tmp_path), 9).eval()
+    assert back.config.block_size == 16
+    close(back(ids(ours))[0], ours(ids(ours))[0])
+
+
+# ----------------------------------------------------------------------------- tokenizers
+
+@pytest.mark.parametrize('name', ['bytes', 'char', 'folder'])
+def test_tokenizers(name, tmp_path):
+    """The same ids for the same text, and the text again; what looks special in a text is text"""
+    text = 'def f(x):\r\n\treturn x  # naïve <s> </s> [UNK] \u0100\u2028ab abc'
+    chars = ''.join(sorted(set(text)))
+    if name == 'folder':
+        name = hugging_face_folder(tmp_path / 'theirs', '</s>')
+    ours = load_tokenizer(name, chars)
+    (tmp_path / 'new').mkdir()
+    write_tokenizer(tmp_path / 'new', name, chars)
+    back = load_tokenizer(str(tmp_path / 'new'))
+    assert back.encode(text) == ours.encode(text) and back.vocab_size == ours.vocab_size
+    assert back.decode(ours.encode(text)) == ours.decode(ours.encode(text)) == text
+    if name not in ('bytes', 'char'):
+        assert back.end == ours.end
+    if name in ('bytes', 'char'):
+        theirs = hf.AutoTokenizer.from_pretrained(tmp_path / 'new')
+        assert theirs.encode(text) == ours.encode(text) and theirs.decode(theirs.encode(text)) == text
+
+
+def test_tiktoken(tmp_path, monkeypatch):
+    """An encoding that tiktoken has at hand, here one of our own"""
+    tiktoken = pytest.importorskip('tiktoken')
+    ranks = {bytes([b]): b for b in range(256)} | {b'ab': 256, b' abc': 257, b'\xc3\xaf': 258}
+    encoding = tiktoken.Encoding('toy', pat_str=r'\s?\p{L}+|\s|.', mergeable_ranks=ranks, special_tokens={'<|endoftext|>': 259})
+    monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: encoding)
+    monkeypatch.setattr(tiktoken, 'list_encoding_names', lambda: ['toy'])
+    write_tokenizer(tmp_path, 'toy', '')
+    ours, theirs = load_tokenizer('toy'), hf.AutoTokenizer.from_pretrained(tmp_path)
+    text = 'abc abc naïve\n\tabab  \u65e5'
+    assert theirs.encode(text) == ours.encode(text) and theirs.decode(theirs.encode(text)) == text
+    assert sorted(os.listdir(tmp_path)) == ['tokenizer.json', 'tokenizer_config.json'] and len(theirs) == ours.vocab_size
+
+
+@pytest.mark.parametrize('family', ['bytes', 'llama'])
+def test_the_end_of_a_document_is_kept(family, tmp_path):
+    """By the model beside the tokenizer, where the tokenizer has no name for it"""
+    model = random_model(**SMALL | LLAMA)
+    write_model(model, tmp_path, 'llama' if family == 'llama' else 'safetensors', end=0)
+    write_tokenizer(tmp_path, 'bytes', '')
+    assert load_tokenizer(str(tmp_path)).end == load_tokenizer('bytes').end == 0
+
+
+def test_every_byte(tmp_path):
+    write_tokenizer(tmp_path, 'bytes', '')
+    text = ''.join(chr(i) for i in range(0x20000) if not 0xd800 <= i < 0xe000)
+    assert load_tokenizer(str(tmp_path)).encode(text) == list(text.encode())
+
+
+# ----------------------------------------------------------------------------- as a user calls it
+
+KEYS = dict(dataset='tiny', vocab_size=256, block_size=32, n_layer=1, n_head=2, n_embd=32, batch_size=8, max_iters=30,
+            gradient_accumulation_steps=1, warmup_iters=0, eval_iters=2, learning_rate=1e-2, min_lr=0, compile=False,
+            dtype='float32', device='cpu')
+
+
+def script(name, *args, fails=False):
+    code, out, err = run_here(ROOT / name, *args)
+    assert (code != 0) == fails, err
+    return err if fails else out
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with data/tiny and a LLaMA that has learned it a little, out"""
+    monkeypatch.chdir(tmp_path)
+    os.makedirs('data/tiny')
+    text = 'the quick brown fox jumps over the lazy dog; naïve café\n' * 50
+    write_tokens('data/tiny', {split: [text.encode()] for split in ('train', 'val')}, 256, 'bytes')
+    Path('tiny.json').write_text(json.dumps(KEYS))
+    script('train.py', 'tiny.json', str(ROOT / 'config/arch/llama.py'), '--out_dir=out')
+    return tmp_path
+
+
+def test_there_and_back(here):
+    """Hugging Face's generation, and the run that is made of it again, continue a text as the run does; it trains on"""
+    asked = ['--start=the qu', '--num_samples=1', '--max_new_tokens=20', '--temperature=0', '--device=cpu', '--dtype=float32']
+    text = script('sample.py', '--out_dir=out', *asked)
+    assert 'as llama' in script('export.py', '--out_dir=out', '--to=hf')
+    tokenizer, model = hf.AutoTokenizer.from_pretrained('hf'), hf.AutoModelForCausalLM.from_pretrained('hf')
+    drawn = model.generate(**tokenizer('the qu', return_tensors='pt'), max_new_tokens=20, do_sample=False, eos_token_id=None)
+    assert tokenizer.decode(drawn[0]) + '\n' == text
+    assert script('sample.py', '--init_from=hf', *asked) == text
+    script('export.py', '--from_hf=hf', '--out_dir=back', '--dataset=tiny')
+    assert script('sample.py', '--out_dir=back', *asked) == text
+    weights = [torch.load(f'{name}/best.pt', weights_only=True)['model'] for name in ('out', 'back')]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    shutil.rmtree('hf')                                 # no more than the run is needed
+    script('train.py', 'back/config.json', '--init_from=resume', '--max_iters=3', '--eval_interval=3', '--eval_iters=2',
+           '--batch_size=8', '--gradient_accumulation_steps=1', '--device=cpu', '--dtype=float32', '--compile=False')
+    rows = [json.loads(line) for line in Path('back/log.jsonl').read_text().splitlines()]
+    last = [json.loads(line) for line in Path('out/log.jsonl').read_text().splitlines()][-1]
+    assert rows[0]['iter'] == 0 and rows[-1]['iter'] == 3
+    assert next(row['loss'] for row in rows if 'loss' in row) < 1.2 * last['val_loss']
+
+
+def test_safetensors_by_hand(here):
+    """Any architecture; its weights lie there by the names of the module tree"""
+    from safetensors.torch import load_file
+    script('export.py', '--out_dir=out', '--to=new/weights', '--format=safetensors')
+    weights = torch.load('out/best.pt', weights_only=True)['model']
+    found = load_file('new/weights/model.safetensors')
+    assert found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in found)
+    script('sample.py', '--init_from=new/weights', '--num_samples=1', '--max_new_tokens=2', '--device=cpu')

@@ -1,0 +1,291 @@
+"""
+The reader of images in dataset.py, its writer, images.py and data/*/prepare.py of images: what is written comes back, each image
+is seen once an epoch, and what cannot be read is left out and counted.
+"""
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from data import images as im
+from data.images import Images, read_image_meta, write_images
+from data.tokens import Tokens, write_tokens
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'data').mkdir()
+
+
+def pictures(count, size=6, channels=3, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (count, channels, size, size), np.uint8)
+
+
+def make(train=20, classes=5):
+    images = pictures(train)
+    write_images('data/tiny', {'train': [(images, np.arange(train) % classes)], 'val': [(pictures(7), np.arange(7) % classes)]},
+                 classes)
+    return images
+
+
+def read(split='train', image_size=6, channels=3, classes=5):
+    return Images('tiny', split, image_size, channels, classes)
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+# ----------------------------------------------------------------------------- reading and writing
+
+def test_written_images_come_back():
+    """In chunks of any length; with mean and deviation of each channel, on the scale of 0 to 1"""
+    images, labels = pictures(10), np.arange(10) % 3
+    train = iter([(images[:7], labels[:7]), (images[7:], labels[7:])])
+    write_images('data/tiny', {'train': train, 'val': [(images[:2], [2, 2])]}, 3, ['cat', 'dog', 'owl'])
+    meta = read_image_meta('tiny')
+    assert meta == json.loads(Path('data/tiny/meta.json').read_text())
+    assert meta['names'] == ['cat', 'dog', 'owl'] and meta['images'] == {'train': 10, 'val': 2}
+    assert meta['mean'] == pytest.approx((images / 255).mean((0, 2, 3)))
+    assert meta['std'] == pytest.approx((images / 255).std((0, 2, 3)))
+    x, y = read(classes=3).read([9, 0, 7])
+    assert x.dtype == torch.uint8 and y.dtype == torch.int64 and y.tolist() == [0, 0, 1]
+    assert torch.equal(x, torch.from_numpy(images[[9, 0, 7]]))
+
+
+def test_the_middle_of_larger_images():
+    images = make()
+    x, _ = read(image_size=4).read([3])
+    assert torch.equal(x, torch.from_numpy(images[[3], :, 1:5, 1:5]))
+    assert read(image_size=4).shuffled(0, 2, 1)[0].shape == (2, 3, 6, 6)        # whole, for the augmentation to cut
+
+
+def test_order():
+    """Each image once an epoch, in another order each time, that only the seed and the number decide"""
+    make(train=20)
+    data = read()
+    key = {data.images[i].tobytes(): i for i in range(20)}
+    order = [key[x.numpy().tobytes()] for x in data.shuffled(0, 60, seed=3)[0]]
+    assert all(sorted(order[i:i + 20]) == list(range(20)) for i in (0, 20, 40)) and order[:20] != order[20:40]
+    assert [key[x.numpy().tobytes()] for first in (0, 15, 30, 45) for x in data.shuffled(first, 15, seed=3)[0]] == order
+    assert [key[x.numpy().tobytes()] for x in data.shuffled(0, 20, seed=4)[0]] != order[:20]
+    _, labels = data.shuffled(7, 9, seed=3)
+    assert labels.tolist() == [i % 5 for i in order[7:16]]
+
+
+@pytest.mark.parametrize('batches, batch_size, sizes', [(2, 4, [4, 4]), (100, 8, [7, 7, 6]), (1, 100, [20]), (5, 4, [4] * 5),
+                                                        (100, 3, [3] * 6 + [2])])
+def test_evaluation_images_are_fixed_and_reach_all_if_they_can(batches, batch_size, sizes):
+    make(train=20)
+    spread = read().spread(batches, batch_size)
+    assert [len(numbers) for numbers in spread] == sizes
+    numbers = np.concatenate(list(spread))
+    assert len(set(numbers)) == len(numbers) and (len(numbers) == 20 or sorted(numbers) == list(numbers))
+
+
+@pytest.mark.parametrize('asked, words', [
+    (dict(channels=1), 'channels=1 3 --channels=3'), (dict(image_size=8), 'image_size=8 6 --image_size=6'),
+    (dict(classes=4), 'classes=4 5 --classes=5')])
+def test_a_model_that_does_not_fit(asked, words):
+    make()
+    with pytest.raises(ValueError) as error:
+        read(**asked)
+    assert all(word in str(error.value) for word in words.split()) and 'tiny' in str(error.value)
+
+
+@pytest.mark.parametrize('images, labels, words', [
+    (pictures(4), [0, 1, 5, 2], 'classes from 0 to 5 classes=5'), (pictures(4), [0, -1, 1, 2], 'classes from -1'),
+    (pictures(4)[:, :, :5], [0] * 4, 'square (3, 5, 6)'), (pictures(4) / 255, [0] * 4, 'uint8 float64'),
+    (pictures(4, channels=1), [0] * 4, '(1, 6, 6) or (3, 6, 6)'), (pictures(4)[:0], [], 'nothing to write into val.bin')])
+def test_images_that_are_none_are_not_written(images, labels, words):
+    make()
+    before = content('data/tiny')
+    with pytest.raises(ValueError) as error:
+        write_images('data/tiny', {'train': [(pictures(4), [0] * 4)], 'val': [(images, labels)]}, 5)
+    assert all(word in str(error.value) for word in words.split()) and content('data/tiny') == before
+
+
+def test_what_is_cut_short_leaves_what_was_there():
+    make()
+    before = content('data/tiny')
+
+    def breaks():
+        yield pictures(3), [0, 1, 2]
+        raise KeyboardInterrupt
+
+    for splits in dict(train=breaks(), val=[(pictures(3), [0] * 3)]), dict(train=[(pictures(3), [0] * 3)], val=breaks()):
+        with pytest.raises(KeyboardInterrupt):
+            write_images('data/tiny', splits, 5)
+        assert content('data/tiny') == before
+
+
+@pytest.mark.parametrize('at', range(5))
+def test_half_replaced_never_looks_whole(at, monkeypatch):
+    make()
+    replace, done = os.replace, []
+
+    def killed(*paths):
+        if len(done) == at:
+            raise KeyboardInterrupt
+        replace(*paths)
+        done.append(paths)
+
+    monkeypatch.setattr(os, 'replace', killed)
+    with pytest.raises(KeyboardInterrupt):
+        make(train=9)
+    with pytest.raises(ValueError, match="dataset='tiny'"):
+        read()
+
+
+@pytest.mark.parametrize('spoil, words', [
+    (lambda f: (f / 'train.bin').write_bytes(b'12'), 'train.bin has 2 bytes'),
+    (lambda f: (f / 'train_labels.bin').unlink(), 'train_labels.bin has 0 bytes'),
+    (lambda f: np.full(20, 9, np.uint16).tofile(f / 'train_labels.bin'), 'train_labels.bin holds class 9 0 to 4'),
+    (lambda f: (f / 'meta.json').write_text('{"images": {"train": 20}}'), 'meta.json is damaged'),
+    (lambda f: (f / 'meta.json').write_text('[1'), 'meta.json is damaged'),
+    (lambda f: (f / 'meta.json').write_text((f / 'meta.json').read_text().replace('"std": [', '"std": [0,')), 'damaged')])
+def test_damage(spoil, words):
+    make()
+    spoil(Path('data/tiny'))
+    with pytest.raises(ValueError) as error:
+        read()
+    assert all(word in str(error.value) for word in words.split()) and 'prepare data/tiny again' in str(error.value)
+
+
+def test_tokens_and_images_are_told_apart():
+    make()
+    with pytest.raises(ValueError, match="'tiny' holds images, which are for --model=vit"):
+        Tokens('tiny', 'train', 4, 50)
+    write_tokens('data/tiny', {'train': [[1, 2]], 'val': [[1, 2]]}, 5, 'bytes')
+    with pytest.raises(ValueError, match="'tiny' holds tokens, which are for --model=gpt"):
+        read()
+
+
+# ----------------------------------------------------------------------------- folders of images
+
+def folder_of_images(root, per_class=(4, 3), sizes=((20, 10), (9, 12))):
+    """Two classes of single-colour pictures in `train` and `val`, of which the second is grey."""
+    for split in ('train', 'val'):
+        for number, (name, count) in enumerate(zip(('ant', 'bee'), per_class)):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                color = (10 * i, 100, 200) if name == 'ant' else 50 * i
+                Image.new('RGB' if name == 'ant' else 'L', sizes[number], color).save(folder / f'{i}.png')
+
+
+def test_a_folder_of_images():
+    """Squares of their middles in colour, the classes by their folders; unreadable ones are skipped, counted and told of"""
+    folder_of_images(Path('raw'))
+    Path('raw/train/ant/0.png').write_bytes(b'no picture')
+    Path('raw/train/bee/2.png').write_bytes(Path('raw/train/bee/1.png').read_bytes()[:40])
+    Path('raw/train/bee/readme.txt').write_text('no picture either')
+    out = subprocess.run([sys.executable, str(ROOT / 'data' / 'imagenet' / 'prepare.py'), '--source=raw', '--folder=data/new',
+                          '--size=8', '--processes=2'], check=True, capture_output=True, text=True).stdout
+    assert 'data/new: 2 of the 7 images for train cannot be read and are left out, raw/train/ant/0.png the first' in out
+    assert sorted(os.listdir('data/new')) == ['meta.json', 'train.bin', 'train_labels.bin', 'val.bin', 'val_labels.bin']
+    train, val = (Images('new', split, 8, 3, 2) for split in ('train', 'val'))
+    assert read_image_meta('new')['names'] == ['ant', 'bee'] and (train.windows, val.windows) == (5, 7)
+    found = sorted((int(label), *image[:, 4, 4].tolist()) for image, label in zip(train.images, train.labels))
+    assert found == [(0, 10, 100, 200), (0, 20, 100, 200), (0, 30, 100, 200), (1, 0, 0, 0), (1, 50, 50, 50)]
+    assert (train.images == train.images[:, :, :1, :1]).all()
+
+
+@pytest.mark.parametrize('spoil, words', [
+    (lambda: os.rename('raw/val/bee', 'raw/val/fly'), "'fly' none of the 2"),
+    (lambda: [os.remove(path) for path in Path('raw/val').glob('*/*')], 'raw/val holds no image .png'),
+    (lambda: [path.write_bytes(b'') for path in Path('raw/val').glob('*/*')], 'none of the images for val can be read'),
+    (lambda: os.rename('raw/val', 'raw/other'), 'raw/val no folder for each class')])
+def test_folders_that_are_none(spoil, words):
+    folder_of_images(Path('raw'))
+    spoil()
+    with pytest.raises(ValueError) as error:
+        train = im.FolderImages('raw/train')
+        im.write_resized('data/new', dict(train=train, val=im.FolderImages('raw/val', train.names)), 8, 1)
+    assert all(word in str(error.value) for word in words.split()) and not Path('data/new/meta.json').exists()
+
+
+def test_what_is_resized_is_not_resized_again(monkeypatch, capsys):
+    """Stopped in the middle, and even between the last image and its place, the same command ends with the same files"""
+    folder_of_images(Path('raw'), per_class=(5, 4))
+    Path('raw/train/ant/1.png').write_bytes(b'no picture')
+    monkeypatch.setattr(im, 'CHUNK', 2)
+    sources = {split: im.FolderImages(f'raw/{split}') for split in ('train', 'val')}
+    im.write_resized('data/whole', sources, 8, 1)
+    calls, finish, in_order = [], im.finish_images, im.in_order
+
+    def stops(pool, f, items, ahead):
+        for number, row in enumerate(in_order(pool, f, items, ahead)):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield row
+
+    monkeypatch.setattr(im, 'in_order', stops)
+    for _ in range(2):                                  # five chunks, two at a time
+        with pytest.raises(KeyboardInterrupt):
+            im.write_resized('data/new', sources, 8, 1)
+    assert not Path('data/new/meta.json').exists()
+    monkeypatch.setattr(im, 'in_order', lambda pool, f, items, ahead: (calls.append(i) or row for i, row in
+                                                                      zip(items, in_order(pool, f, items, ahead))))
+    monkeypatch.setattr(im, 'finish_images', lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        im.write_resized('data/new', sources, 8, 1)
+    assert calls == [8, 0, 2, 4, 6, 8]                  # what was left of training, and all of validation
+    monkeypatch.setattr(im, 'finish_images', finish)
+    im.write_resized('data/new', sources, 8, 1)
+    assert len(calls) == 6 and content('data/new') == content('data/whole')
+
+
+# ----------------------------------------------------------------------------- the data sets
+
+def test_digits():
+    pytest.importorskip('sklearn')
+    from sklearn.datasets import load_digits
+    script = runpy.run_path(ROOT / 'data' / 'digits' / 'prepare.py')
+    digits = load_digits()
+    script['prepare'](digits.images, digits.target, 'data/tiny')
+    train, val = read('train', 8, 1, 10), read('val', 8, 1, 10)
+    assert train.windows + val.windows == 1797 and (np.bincount(val.labels) == np.bincount(digits.target) // 5).all()
+    first = np.flatnonzero(digits.target == val.labels[0])[4]
+    assert np.abs(val.images[0, 0] - digits.images[first] * 255 / 16).max() <= 0.5 and train.images.max() == 255
+
+
+@pytest.mark.long
+def test_cifar100_from_a_folder_and_its_corruptions(monkeypatch):
+    """Both prepare.py, on a few made-up images in the form in which they are published"""
+    datasets = pytest.importorskip('datasets')
+    names = [f'c{i}' for i in range(100)]
+    features = datasets.Features({'img': datasets.Image(), 'fine_label': datasets.ClassLabel(names=names)})
+    images = pictures(6, size=32).transpose(0, 2, 3, 1)
+    for split, count in (('train', 6), ('test', 4)):
+        rows = dict(img=[Image.fromarray(image) for image in images[:count]], fine_label=[99 - i for i in range(count)])
+        Path('hub').mkdir(exist_ok=True)
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(f'hub/{split}-00000.parquet')
+    Path('CIFAR-100-C').mkdir()
+    labels = np.array([99, 98, 97, 96] * 5)
+    for name, image in (('fog', images[0]), ('snow', images[1])):
+        np.save(f'CIFAR-100-C/{name}.npy', np.stack([image] * 20))
+    np.save('CIFAR-100-C/labels.npy', labels)
+    for name, arguments in (('cifar100', ['--source=hub']), ('cifar100c', ['--files=CIFAR-100-C', '--corruptions=fog,snow'])):
+        Path(f'data/{name}').mkdir()
+        script = Path(f'data/{name}/prepare.py')
+        script.write_text((ROOT / script).read_text(encoding='utf-8'), encoding='utf-8')
+        done = subprocess.run([sys.executable, str(script), *arguments], env={**os.environ, 'PYTHONPATH': str(ROOT)},
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    train, val = (Images('cifar100', split, 32, 3, 100) for split in ('train', 'val'))
+    assert train.labels.tolist() == [99, 98, 97, 96, 95, 94] and val.windows == 4
+    assert (train.images == images.transpose(0, 3, 1, 2)).all() and read_image_meta('cifar100')['names'][7] == 'c7'
+    clean, corrupted = (Images('cifar100c', split, 32, 3, 100) for split in ('train', 'val'))
+    assert (clean.images == val.images).all() and corrupted.windows == 40 and (corrupted.labels == [*labels, *labels]).all()
+    assert (corrupted.images[20:] == images[1].transpose(2, 0, 1)).all()

@@ -1,0 +1,801 @@
+"""
+measure.py against computations of another kind: the explicit Gauss–Newton matrix, full Jacobians, numpy, a forward pass by
+hand, and what the papers' propositions say exactly. Weights are random, so that none can be left out unseen.
+"""
+import copy
+import io
+import json
+import math
+import os
+import random
+import re
+import runpy
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data.tokens import Tokens, write_tokens
+from lab import measure as m
+from model import GPT, GPTConfig, block_type
+from test_model import with_kernel
+
+torch.set_num_threads(1)            # tensors this small gain nothing from more
+
+ROOT = Path(__file__).resolve().parents[1]
+ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
+VARIANTS = [*((arch, {}) for arch in ARCHS), ('llama', dict(n_kv_head=1)), ('pre', dict(attention='l2_tied', qk_norm=True)),
+            ('s2', dict(attention='l2', pos='rope', residual_scale=0.3)), ('peri', dict(bias=True, residual_scale=0.3)),
+            ('s5', dict(norm='stablenorm', norm_alpha=0.25, post_norm=True))]
+MATRICES = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')
+
+
+@torch.no_grad()
+def build(arch, more={}, dtype=torch.float64, noise=0.3, **sizes):
+    """A small model of this fragment of config/arch in which every weight, gain and bias is far from where it starts."""
+    fragment = runpy.run_path(ROOT / 'config' / 'arch' / f'{arch}.py')
+    config = {f.name: fragment[f.name] for f in fields(GPTConfig) if f.name in fragment}
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(**config | dict(block_size=6, vocab_size=11, n_layer=2, n_head=2, n_embd=8) | more | sizes)).to(dtype)
+    for p in model.parameters():
+        p.add_(noise * torch.randn_like(p))
+    return model.eval()
+
+
+def data(batches=2, size=3, length=5, seed=1):
+    """Batches of tokens 0 … 6, so that four of the eleven never occur."""
+    rng = torch.Generator().manual_seed(seed)
+    return [tuple(torch.randint(7, (size, length), generator=rng) for _ in 'xy') for _ in range(batches)]
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def matrices(model, kind):
+    """Those of one kind, layer by layer."""
+    return [p for name, p in model.named_parameters() if name.endswith(f'.{kind}.weight')]
+
+
+def close(a, b, tol=1e-9):
+    a, b = (torch.as_tensor(x, dtype=torch.float64) for x in (a, b))
+    torch.testing.assert_close(a, b, rtol=tol, atol=tol)
+
+
+@torch.no_grad()
+def states_by_hand(model, x, nudge=0.0):
+    """The residual stream as it enters the blocks and behind each branch, by the block's equation."""
+    states = [model.input_norm(model.wte(x) + nudge + model.wpe(torch.arange(x.size(1))))]
+    for b in model.h:
+        for name, f in ('attn', b.attn), ('ffn', b.ffn):
+            pre, mid, post = (getattr(b, f'{name}_{place}_norm') for place in ('pre', 'mid', 'post'))
+            states.append(post(states[-1] + model.config.residual_scale * mid(f(pre(states[-1])))))
+    return states
+
+
+# ----------------------------------------------------------------------------- gradients
+
+@pytest.mark.parametrize('arch, more', VARIANTS)
+def test_gradients_of_each_kind_of_matrix(arch, more):
+    """Those of the mean loss over all batches, by .backward(); their statistics over all layers and layer by layer"""
+    model, batches = build(arch, more), data()
+    (sum(model(x, y)[1] for x, y in batches) / len(batches)).backward()
+    found = m.mean_gradient(model, batches)
+    assert found.keys() == dict(model.named_parameters()).keys()
+    for name, p in model.named_parameters():
+        close(found[name], p.grad)
+    result = m.gradients(model, batches, generator())
+    assert set(result) == {kind for kind in MATRICES if matrices(model, kind)}
+    for kind, stats in result.items():
+        layers = [p.grad.flatten() for p in matrices(model, kind)]
+        for stats, g in zip([stats, *stats['layers']], [torch.cat(layers), *layers], strict=True):
+            expected = statistics(g.numpy())
+            assert {key: stats[key] for key in expected} == pytest.approx(expected, rel=1e-4)
+        assert result[kind]['histogram'] == numpy_histogram(torch.cat(layers).numpy())
+
+
+def statistics(x):
+    magnitude = np.sort(np.abs(x))
+    p50, p90, p99, p999 = (np.quantile(magnitude, q, method='inverted_cdf') for q in (0.5, 0.9, 0.99, 0.999))
+    k = max(2, len(x) // 100)
+    return dict(p50=p50, p90=p90, p99=p99, p999=p999, max=magnitude[-1], tail=p999 / p50,
+                kurtosis=np.mean((x - x.mean()) ** 4) / np.var(x) ** 2,
+                hill=(k - 1) / sum(math.log(x / magnitude[-k]) for x in magnitude[-k + 1:]))
+
+
+def numpy_histogram(x):
+    """Of log10 |x|, ten bins to a decade from 10^-30 to 10^10, without those at the ends that are empty."""
+    counts, edges = np.histogram(np.log10(np.abs(x[x != 0])), bins=400, range=(-30, 10))
+    held = np.flatnonzero(counts)
+    return dict(start=pytest.approx(edges[held[0]]), width=pytest.approx(0.1), counts=counts[held[0]:held[-1] + 1].tolist())
+
+
+@pytest.mark.parametrize('size', [2, 7, 150, 1000, 5000])
+def test_distribution_equals_numpy(size):
+    x = torch.from_numpy(np.random.default_rng(0).standard_t(3, size) + 0.5)
+    expected = statistics(x.numpy())
+    assert m.distribution(x) == pytest.approx(expected, rel=1e-5)
+    assert m.distribution(1e-3 * x.reshape(-1, 1)) == pytest.approx(
+        {key: value * (1 if key in ('kurtosis', 'hill', 'tail') else 1e-3) for key, value in expected.items()}, rel=1e-5)
+
+
+@pytest.mark.parametrize('alpha', [1.0, 2.5])
+def test_hill_recovers_the_index_of_pareto_samples(alpha):
+    """Of either sign; a Gaussian's tail is lighter than either, and its kurtosis is 3"""
+    u = torch.rand(200_000, generator=generator(), dtype=torch.float64)
+    sign = torch.randn(200_000, generator=generator())
+    assert m.distribution(sign.sign() * u ** (-1 / alpha))['hill'] == pytest.approx(alpha, rel=0.1)
+    gauss = m.distribution(sign)
+    assert gauss['hill'] > 4 and gauss['kurtosis'] == pytest.approx(3, rel=0.03)
+
+
+@pytest.mark.parametrize('x', [[0.0], [0.0] * 300, [2.0], [2.0] * 300, [0.0] * 299 + [1.0]])
+def test_a_distribution_without_a_tail_is_written_as_null(x):
+    found = m.finite(m.distribution(torch.tensor(x)))
+    assert found['max'] == max(x) and found['p50'] == x[0]
+    assert found['hill'] is None and (found['kurtosis'] is None) == (len(set(x)) == 1)
+    assert sum(m.log_histogram(torch.tensor(x))['counts']) == np.count_nonzero(x)
+
+
+# ----------------------------------------------------------------------------- sharpness
+
+def gauss_newton(model, batches):
+    """Its exact diagonal: the mean over tokens of Σ_c p_c g_c², g_c being the gradient of −log p_c."""
+    names, params = zip(*model.named_parameters())
+    total, tokens = [torch.zeros_like(p) for p in params], 0
+    for x, _ in batches:
+        for token in model(x)[0].log_softmax(-1).flatten(0, 1):
+            tokens += 1
+            for log_p in token:
+                for t, g in zip(total, torch.autograd.grad(-log_p, params, retain_graph=True)):
+                    t += log_p.detach().exp() * g.square()
+    return {name: t / tokens for name, t in zip(names, total)}
+
+
+@pytest.mark.parametrize('arch, more', [('pre', dict(bias=True)), ('s5', {}), ('llama', dict(n_kv_head=1, d_ff=12)),
+                                        ('pre', dict(attention='l2_tied'))])
+def test_sharpness_estimates_the_diagonal_of_gauss_newton(arch, more):
+    """For every parameter the mean over draws is within four standard errors of the exact value, but for one in a hundred, whose
+    draws are skewed, within six; and so is the sum; and that alike where one batch is cut into micro-batches"""
+    model, (batch,) = build(arch, more, n_layer=1), data(1, size=4, length=4)
+    exact = torch.cat([h.flatten() for h in gauss_newton(model, [batch]).values()])
+    noise = 1e-20 * exact.max()                             # all that a bias of W_k can have: softmax does not see it
+    halves = list(zip(*(part.chunk(2) for part in batch)))
+    rng = generator()
+    for batches in [batch], halves:
+        draws = torch.stack([torch.cat([h.flatten() for h in m.diagonal_estimate(model, batches, rng).values()])
+                             for _ in range(300)])
+        error, standard = draws.mean(0) - exact, draws.std(0) / math.sqrt(len(draws))
+        assert (error[exact <= noise] <= noise).all()
+        z = (error / standard)[exact > noise].abs()
+        assert z.max() < 6 and (z > 4).double().mean() <= 0.01
+        assert abs(error.sum()) < 4 * draws.sum(1).std() / math.sqrt(len(draws))
+
+
+@pytest.mark.parametrize('arch, more', VARIANTS)
+def test_sharpness_of_each_block_type(arch, more):
+    """Every parameter in its type, none twice; means, zeros and histogram by numpy, in all and layer by layer"""
+    model, batches = build(arch, more), data()
+    h = {name: value.numpy() for name, value in m.diagonal_estimate(model, batches, generator()).items()}
+    result = m.sharpness(model, batches, generator())
+    assert set(result) == {block_type(name) for name in h}
+    counted = 0
+    for kind, found in result.items():
+        of_kind = {name: value for name, value in h.items() if block_type(name) == kind}
+        inside = [[value for name, value in of_kind.items() if name.startswith(f'h.{i}.')] for i in range(2)]
+        groups = [of_kind.values(), *(layer for layer in inside if layer)]
+        for found, values in zip([found, *found['layers']], groups, strict=True):
+            x = np.concatenate([value.ravel() for value in values])
+            assert found['log10_mean'] == pytest.approx(np.log10(x.mean()))
+            assert found['mean_log10'] == pytest.approx(np.log10(x[x > 0]).mean())
+            assert found['zeros'] == pytest.approx(np.mean(x == 0))
+            if 'histogram' in found:
+                assert found['histogram'] == numpy_histogram(x)
+                counted += x.size
+    assert counted == model.num_params()
+    if not model.config.tie_weights:
+        assert result['emb']['zeros'] == pytest.approx(4 / 11)          # tokens that do not occur
+    assert m.sharpness(model, batches, generator(1)) != result
+
+
+def test_sharpness_without_any_gradient():
+    """A mean of nothing is written as null"""
+    found = m.finite(m.summary(torch.zeros(9)))
+    assert found == dict(log10_mean=None, mean_log10=None, zeros=1.0)
+
+
+# ----------------------------------------------------------------------------- hidden states
+
+@pytest.mark.parametrize('arch, more', VARIANTS)
+def test_hidden_states_equal_a_forward_pass_by_hand(arch, more):
+    model, batches = build(arch, more), data()
+    states = [torch.cat(parts).flatten(1).numpy() for parts in zip(*(states_by_hand(model, x) for x, _ in batches))]
+    rows = m.hidden(model, batches, generator())
+    assert [row['at'] for row in rows] == ['input', '0.attn', '0.ffn', '1.attn', '1.ffn']
+    close([row['ma'] for row in rows], [np.abs(s).mean(1).mean() for s in states])
+    close([row['var'] for row in rows], [s.var(1, ddof=1).mean() for s in states])
+    bounded = model.config.mid_norm and not model.config.post_norm
+    assert all(row.keys() == {'at', 'ma', 'var'} | ({'ma_bound', 'var_bound'} if bounded else set()) for row in rows)
+
+
+@pytest.mark.parametrize('norm', ['layernorm', 'rmsnorm', 'stablenorm'])
+def test_hidden_states_stay_below_the_bounds_of_mid_norms(norm):
+    """T4, for any weights and gains of either sign, biases, widths and steps"""
+    rng = random.Random(0)
+    for seed in range(30):
+        model = build('peri', dict(norm=norm, norm_alpha=rng.choice([0.5, 0.25]), bias=rng.random() < 0.5,
+                                   residual_scale=rng.choice([1.0, 0.1, 3.0]), input_norm=rng.random() < 0.5), noise=1.0)
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(torch.randn(()).exp()).add_(rng.choice([0.0, -1.0]))
+        for row in m.hidden(model, data(1, size=1, seed=seed), generator()):
+            assert row['ma'] <= row['ma_bound'] * (1 + 1e-12) and row['var'] <= row['var_bound'] * (1 + 1e-12)
+
+
+def test_bounds_hold_for_the_mean_over_sequences():
+    """Where one sequence is ten times as long as the other, too"""
+    model = aligned('layernorm')
+    model.wte.weight.data[1] *= 10
+    x = torch.tensor([[0] * 5, [1] * 5])
+    for row in m.hidden(model, [(x, x)], generator()):
+        assert row['var'] <= row['var_bound'] * (1 + 1e-9)
+
+
+@torch.no_grad()
+def aligned(norm, gain=-0.7, beta=0.0, dt=0.3):
+    """A model all of whose branches put out one direction, that of its embeddings: (+, −, +, …)."""
+    model = build('peri', dict(norm=norm, norm_alpha=0.25, norm_eps=0.0, bias=True, residual_scale=dt))
+    direction = torch.tensor([1.0, -1.0] * 4, dtype=torch.float64)
+    for name, p in model.named_parameters():
+        if name.endswith(('wo.weight', 'w2.weight', 'wpe.weight')):
+            p.zero_()
+        elif name.endswith(('wte.weight', 'wo.bias', 'w2.bias')):
+            p.copy_(direction.expand_as(p))
+        elif name.endswith('mid_norm.weight'):
+            p.fill_(gain)
+        elif name.endswith('mid_norm.bias'):
+            p.copy_(beta * direction)
+        if gain < 0 and name.endswith(('wo.bias', 'w2.bias')):
+            p.neg_()
+    return model
+
+
+@pytest.mark.parametrize('norm, scale, beta', [('layernorm', 1, 0.2), ('rmsnorm', 1, 0.0), ('stablenorm', 8 ** -0.25, 0.0)])
+def test_the_bounds_are_reached_where_all_branches_agree(norm, scale, beta):
+    """Each of four branches adds its Δt (γ + β) to a stream of magnitude 1"""
+    rows = m.hidden(aligned(norm, beta=beta), data(), generator())
+    reached = [1 + k * 0.3 * (0.7 * scale + beta) for k in range(5)]
+    for key in 'ma', 'ma_bound':
+        close([row[key] for row in rows], reached)
+    for key in 'var', 'var_bound':
+        close([row[key] for row in rows], [x ** 2 * 40 / 39 for x in reached])
+
+
+# ----------------------------------------------------------------------------- parameters
+
+@pytest.mark.parametrize('arch, more', VARIANTS)
+def test_norms_of_parameters(arch, more):
+    """Frobenius and spectral norm against torch.linalg; power iteration ends below, here by a twelfth at most"""
+    model = build(arch, more, dtype=torch.float32)
+    for name, p in model.named_parameters():
+        if name.endswith('norm.weight'):
+            p.data[0] = -3.0                            # a gain's sign does not matter
+    result = m.parameters(model, data(), generator())
+    assert set(result) == {'gains'} | {kind for kind in MATRICES if matrices(model, kind)}
+    for kind in set(result) - {'gains'}:
+        for found, p in zip(result[kind], matrices(model, kind), strict=True):
+            assert found.keys() == {'frobenius', 'spectral'}
+            assert found['frobenius'] == pytest.approx(torch.linalg.matrix_norm(p, 'fro').item(), rel=1e-5)
+            assert 0.92 < found['spectral'] / torch.linalg.matrix_norm(p, 2).item() < 1.00001
+    gains = {name: p.detach().abs() for name, p in model.named_parameters() if name.endswith('norm.weight')}
+    assert result['gains'].keys() == {name[:-len('.weight')] for name in gains}
+    for name, p in gains.items():
+        assert result['gains'][name[:-len('.weight')]] == pytest.approx(dict(mean=p.mean().item(), max=p.max().item()))
+
+
+def test_power_iteration_goes_on_where_it_ended():
+    """From call to call, without another random start, up to the exact value; and for each model by itself"""
+    model, other, rng = build('pre', dtype=torch.float32), build('s5', dtype=torch.float32), generator()
+    exact = [torch.linalg.matrix_norm(p, 2).item() for p in matrices(model, 'w1')]
+    errors = []
+    for _ in range(60):
+        errors.append([s - found['spectral'] for s, found in zip(exact, m.parameters(model, None, rng)['w1'])])
+        m.parameters(other, None, generator(1))
+        before = rng.get_state()
+    assert all(b < a + 1e-6 for row, after in zip(errors, errors[1:]) for a, b in zip(row, after))
+    assert max(errors[0]) > 1e-4 > 1e-5 > max(errors[-1])
+    m.parameters(model, None, rng)
+    assert torch.equal(rng.get_state(), before)
+
+
+@pytest.mark.parametrize('name', ['parameters', 'sensitivity'])
+def test_models_in_float64(name):
+    """As in float32, but for where the power iterations start"""
+    model = build('off')
+    double, single = (m.MEASUREMENTS[name](net, data(), generator()) for net in (model, copy.deepcopy(model).float()))
+    assert_alike(double, single, rel=0.12)
+
+
+def test_sizes_of_updates():
+    """Relative to the parameters of the type, over all its matrices and vectors"""
+    model = build('pre', dict(bias=True, tie_weights=False))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.01 * torch.randn_like(p))
+    found = m.update_sizes(before, model)
+    assert set(found) == {'emb', 'head', 'qk', 'vo', 'ffn', 'norm'}
+    for kind, size in found.items():
+        names = [name for name in before if block_type(name) == kind]
+        then, now = (np.concatenate([p[name].detach().numpy().ravel() for name in names])
+                     for p in (before, dict(model.named_parameters())))
+        assert size == pytest.approx(np.linalg.norm(now - then) / np.linalg.norm(then))
+
+
+# ----------------------------------------------------------------------------- attention
+
+def logits_by_hand(model, i, x):
+    """{(b, h, t): logits over s ≤ t} of layer i, from the equations of its attention."""
+    c, attn, E = model.config, model.h[i].attn, model.config.n_embd // model.config.n_head
+    x = model.h[i].attn_pre_norm(x)
+
+    def project(linear, norm, h):
+        y = norm(linear(x)[..., h * E:(h + 1) * E])
+        if c.pos == 'rope':
+            angle = torch.arange(x.size(1))[:, None] * c.rope_theta ** (-2 * torch.arange(E // 2, dtype=torch.float64) / E)
+            z = torch.complex(y[..., :E // 2], y[..., E // 2:]) * torch.polar(torch.ones_like(angle), angle)
+            y = torch.cat((z.real, z.imag), -1)
+        return y
+
+    result = {}
+    for h in range(c.n_head):
+        tied = c.attention == 'l2_tied'
+        group = c.n_head // (c.n_kv_head or c.n_head)
+        q = project(attn.wq, attn.q_norm, h)
+        k = q if tied else project(attn.wk, attn.k_norm, h // group)
+        for b in range(len(x)):
+            for t in range(x.size(1)):
+                dots = [q[b, t] @ k[b, s] for s in range(t + 1)]
+                if c.attention == 'stable':                 # the norms' E^α cancels
+                    dots = [dot * c.attn_tau * math.log2(c.block_size) / E ** (2 * c.norm_alpha) for dot in dots]
+                elif c.attention == 'dot':
+                    dots = [dot / math.sqrt(E) for dot in dots]
+                else:                                       # ‖q‖² is left out, which is the same for every key
+                    dots = [(2 * dot - k[b, s].square().sum()) / math.sqrt(E) for s, dot in enumerate(dots)]
+                result[b, h, t] = torch.stack(dots)
+    return result
+
+
+@pytest.mark.parametrize('fused', [True, False])
+@pytest.mark.parametrize('arch, more', VARIANTS)
+@torch.no_grad()
+def test_attention_by_hand(arch, more, fused):
+    """The largest logit that a query has among its own past, and the mean entropy of its probabilities, head by head"""
+    model, batches = with_kernel(build(arch, more, n_head=4, n_kv_head=2 if 'n_kv_head' in more else 0), fused), data()
+    result = m.attention(model, batches, generator())
+    for i in range(2):
+        rows = [logits_by_hand(model, i, states_by_hand(model, x)[2 * i]) for x, _ in batches]
+        for h in range(4):
+            of_head = [logits for row in rows for (_, head, _), logits in row.items() if head == h]
+            assert result['max_logit'][i][h] == pytest.approx(max(logits.max().item() for logits in of_head), abs=1e-5)
+            entropies = [-(p * p.log()).sum().item() for p in (logits.softmax(0) for logits in of_head)]
+            assert result['entropy'][i][h] == pytest.approx(np.mean(entropies), abs=1e-5)
+
+
+def test_entropy_of_collapsed_and_of_uniform_attention():
+    """0 where one key takes all, the mean log of the rows' lengths where all keys are alike"""
+    model = build('pre')
+    with torch.no_grad():
+        model.h[0].attn.wq.weight.mul_(1e8)
+        model.h[1].attn.wq.weight.zero_()
+    first, second = m.attention(model, data(), generator())['entropy']
+    assert first == pytest.approx([0, 0], abs=1e-3) and second == pytest.approx([np.log(range(1, 6)).mean()] * 2)
+
+
+# ----------------------------------------------------------------------------- sensitivity and drift
+
+def largest_singular_value(f, x):
+    return torch.linalg.matrix_norm(torch.autograd.functional.jacobian(f, x).reshape(x.numel(), -1), 2).item()
+
+
+@pytest.mark.parametrize('arch, more', VARIANTS)
+def test_sensitivity_is_the_norm_of_the_full_jacobian(arch, more):
+    """Power iteration stays below, and by a few percent at most. The branch's answer to ten times W_o or W_2 is 10, and 1
+    under a MidNorm (P7, P8), as long as there are no biases."""
+    model, batches = build(arch, more, dtype=torch.float32), data()
+    rows, c = m.sensitivity(model, batches, generator()), model.config
+    for row, b, i in zip(rows, model.h, range(2), strict=True):
+        x, between = states_by_hand(model, batches[0][0][:1])[2 * i:2 * i + 2]
+        def attn(x): return b.attn_mid_norm(b.attn(b.attn_pre_norm(x)))
+        def ffn(x): return b.ffn_mid_norm(b.ffn(b.ffn_pre_norm(x)))
+        def block(x):
+            x = b.attn_post_norm(x + c.residual_scale * attn(x))
+            return b.ffn_post_norm(x + c.residual_scale * ffn(x))
+        for name, f, at in ('block', block, x), ('attn', attn, x), ('ffn', ffn, between):
+            assert 0.95 < row[name] / largest_singular_value(f, at) < 1.0001, name
+        for name in ('attn', 'ffn') if not c.bias else ():
+            assert row[f'{name}_answer'] == pytest.approx(1 if c.mid_norm else 10, rel=1e-4)
+
+
+def test_sensitivity_of_a_branch_that_starts_at_zero():
+    """There is none, and no answer"""
+    model = build('pre', dtype=torch.float32)
+    model.h[0].attn.wo.weight.data.zero_()
+    row = m.sensitivity(model, data(), generator())[0]
+    assert row['attn'] == 0 and math.isnan(row['attn_answer']) and row['ffn_answer'] == pytest.approx(10)
+
+
+@pytest.mark.parametrize('arch, more', VARIANTS)
+def test_drift_by_two_forward_passes(arch, more):
+    """From a nudge of the token embeddings that is a thousandth of their length"""
+    model, batches = build(arch, more), data()
+    rows, x = m.drift(model, batches, generator()), batches[0][0]
+    nudge = torch.randn(3, 5, 8, generator=generator(), dtype=torch.float64)
+    nudge *= 1e-3 * model.wte(x).detach().norm() / nudge.norm()
+    states = states_by_hand(model, x)
+    distances = [(a - b).norm() for a, b in zip(states, states_by_hand(model, x, nudge))]
+    assert [row['at'] for row in rows] == ['input', '0.attn', '0.ffn', '1.attn', '1.ffn']
+    close([row['distance'] for row in rows], [d / distances[0] for d in distances], 1e-6)
+    close([row['relative'] for row in rows], [d / s.norm() for d, s in zip(distances, states)], 1e-6)
+
+
+# ----------------------------------------------------------------------------- before training
+
+CAUSES = ('embeddings', 'input of block 0', 'W_q W_k', 'W_v W_o', 'W_1', 'W_2')
+EFFECTS = ('attention logits', 'attention branch', 'FFN branch', 'attention Jacobian', 'FFN Jacobian', 'last hidden state',
+           *(f'gradient of {kind}' for kind in ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')))
+IMMUNE = dict.fromkeys(EFFECTS, 0)
+
+
+def only(effects, exponent=-1):
+    """What is immune to a cause, but for the gradients of the matrices that grow: these shrink in proportion."""
+    return IMMUNE | {f'gradient of {kind}': exponent for kind in effects.split()}
+
+
+# what theory says exactly, with ReLU and an ε that is nothing
+EXPONENTS = {
+    ('pre', ''): {'W_q W_k': {'attention logits': 2},
+                  'W_v W_o': {'attention logits': 0, 'attention branch': 2, 'attention Jacobian': 2},
+                  'W_1': {'attention branch': 0, 'FFN branch': 1, 'FFN Jacobian': 1},
+                  'W_2': {'attention branch': 0, 'FFN branch': 1, 'FFN Jacobian': 1},
+                  'input of block 0': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1},
+                  'embeddings': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
+    ('off', ''): {'W_q W_k': {'attention logits': 2}, 'W_v W_o': {'attention branch': 2, 'attention Jacobian': 2},
+                  'W_1': {'FFN branch': 1, 'FFN Jacobian': 1}, 'W_2': {'FFN branch': 1, 'FFN Jacobian': 1},
+                  'input of block 0': {'attention logits': 2}, 'embeddings': {'attention logits': 2}},
+    ('post', ''): {cause: {'last hidden state': 0} for cause in CAUSES},
+    ('peri', ''): {'W_q W_k': {'attention logits': 2}, 'W_v W_o': only('wv wo'), 'W_1': only('w1'), 'W_2': only('w2'),
+                   'input of block 0': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
+    ('s5', ''): {'embeddings': IMMUNE, 'W_q W_k': only('wq wk'), 'W_v W_o': only('wv wo'), 'W_1': only('w1'), 'W_2': only('w2'),
+                 'input of block 0': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
+    ('stable', ''): {'W_q W_k': only('wq wk'), 'W_v W_o': {'attention branch': 2, 'attention Jacobian': 2}},
+    ('pre', 'l2_tied'): {'W_q W_k': {'attention logits': 2}, 'input of block 0': {'attention logits': 0}},
+}
+
+
+@pytest.mark.parametrize('arch, attention', EXPONENTS)
+def test_exponents_that_theory_gives(arch, attention, monkeypatch):
+    monkeypatch.setattr(m, 'FACTORS', (1.0, 30.0))          # two points make a line
+    model = build(arch, dict(ffn='relu', norm_eps=1e-14) | (dict(attention=attention) if attention else {}), noise=0.1)
+    found = m.preflight(model, data(1, size=2, length=4), generator())['invariance']
+    assert tuple(found) == CAUSES
+    for cause, effects in EXPONENTS[arch, attention].items():
+        effects = {key: value for key, value in effects.items() if key in found[cause]}
+        assert {key: found[cause][key] for key in effects} == pytest.approx(effects, abs=1e-3), cause
+        assert tuple(found[cause]) == tuple(key for key in EFFECTS if attention != 'l2_tied' or key != 'gradient of wk')
+
+
+def test_preflight_fits_growth_and_leaves_float32_behind():
+    """Over five factors; exponents are those of float64; growth is of what `hidden` finds behind each FFN, as the model is and
+    with ten times the matrices of its blocks, and drift is that behind the last block"""
+    model, (batch,) = build('pre', n_layer=3, dtype=torch.float32), data(1, size=2)
+    result, double = m.preflight(model, [batch], generator()), copy.deepcopy(model).double()
+    assert m.FACTORS == (1, 3, 10, 30, 100) and next(model.parameters()).dtype == torch.float32
+    sizes = []
+    for before, factor in zip((1, *m.FACTORS), m.FACTORS):
+        for p in matrices(double, 'w2'):
+            p.data *= factor / before
+        sizes.append(np.log(m.effects(double, batch, 0)['gradient of wv']))
+    assert result['invariance']['W_2']['gradient of wv'] == pytest.approx(np.polyfit(np.log(m.FACTORS), sizes, 1)[0], abs=1e-9)
+    double = copy.deepcopy(model).double()
+    for name in 'as is', 'blocks × 10':
+        rows = [row for row in m.hidden(double, [batch], generator()) if 'ffn' in row['at']]
+        for key in 'ma', 'var':
+            assert result['growth'][name][key] == pytest.approx(m.growth([row[key] for row in rows]))
+        for p in [p for kind in MATRICES for p in matrices(double, kind)]:
+            p.data *= 10
+    assert result['drift']['at'] == '2.ffn' and result['drift']['distance'] > 0
+
+
+@pytest.mark.parametrize('arch, more', [('llama', dict(n_kv_head=1)), ('s5', {}), ('peri', {})])
+def test_effects_of_a_model(arch, more):
+    """What the exponents are fitted to, each by another computation, of block 0 and over all layers"""
+    model, batch = build(arch, more), data(1, size=2)[0]
+    found, b = m.effects(model, batch, 0), model.h[0]
+    states = states_by_hand(model, batch[0])
+    with torch.no_grad():
+        attn, ffn = (states[k + 1] - states[k] for k in range(2))
+        assert found['attention branch'] == pytest.approx(attn.norm().item())
+        assert found['FFN branch'] == pytest.approx(ffn.norm().item())
+        assert found['last hidden state'] == pytest.approx(states[-1].norm().item())
+        q, k = (y.transpose(1, 2) for y in b.attn.queries_keys(b.attn_pre_norm(states[0]), 0))
+        logits = [q[:, h] @ k[:, h * k.size(1) // 2].mT / 2 for h in range(2)]
+        assert found['attention logits'] == pytest.approx(torch.stack(logits).std().item())
+    for name, f, x in (('attention', lambda x: b.attn_mid_norm(b.attn(b.attn_pre_norm(x))), states[0]),
+                       ('FFN', lambda x: b.ffn_mid_norm(b.ffn(b.ffn_pre_norm(x))), states[1])):
+        assert 0.9 < found[f'{name} Jacobian'] / largest_singular_value(f, x[:1]) < 1.0001
+    model(*batch)[1].backward()
+    for kind in [kind for kind in MATRICES if matrices(model, kind)]:
+        grads = torch.cat([p.grad.flatten() for p in matrices(model, kind)])
+        assert found[f'gradient of {kind}'] == pytest.approx(grads.norm().item())
+
+
+@pytest.mark.parametrize('layers', [4, 12])
+@pytest.mark.parametrize('shape, power, size', [
+    ('flat', 0, lambda n: 3.0), ('√depth', 0.5, lambda n: 0.1 * math.sqrt(n)), ('linear', 1, lambda n: 7 * n),
+    ('faster than linear', 2, lambda n: n ** 2), ('exponential', None, lambda n: 0.01 * 3.0 ** n)])
+def test_growth(shape, power, size, layers):
+    found = m.growth([size(n) for n in range(1, layers + 1)])
+    assert found['shape'] == shape
+    if power is None:
+        assert found['factor_per_layer'] == pytest.approx(3)
+    else:
+        assert found['power'] == pytest.approx(power)
+
+
+@pytest.mark.parametrize('sizes', [[2.0], [1.0, 0.0, 2.0], [1.0, math.nan, 2.0], [1.0, math.inf]])
+def test_growth_that_cannot_be_told(sizes):
+    """Over one layer, or of what is nothing or no number"""
+    found = m.growth(sizes)
+    assert found['shape'] == 'unknown' and math.isnan(found['power']) and math.isnan(found['factor_per_layer'])
+
+
+def test_preflight_of_branches_that_start_at_zero():
+    """What is 0 has no exponent, the rest has the one that it would have"""
+    model = build('pre', dict(ffn='relu', norm_eps=1e-14), n_layer=1)
+    model.h[0].attn.wo.weight.data.zero_()
+    found = m.preflight(model, data(1), generator())['invariance']
+    assert math.isnan(found['W_v W_o']['attention branch']) and math.isnan(found['W_2']['gradient of wq'])
+    assert found['W_q W_k']['attention logits'] == pytest.approx(2) and found['W_2']['FFN branch'] == pytest.approx(1)
+
+
+def test_slope():
+    """That of numpy, and the root mean square of what the line through the logarithms misses; unknown where a size is 0"""
+    x, y = [1.0, 2.0, 4.0, 8.0], [3.0, 1.0, 5.0, 4.0]
+    line, residual = np.polyfit(x, y, 1, full=True)[:2]
+    assert m.slope(x, np.exp(y).tolist()) == pytest.approx((line[0], math.sqrt(residual[0] / 4)))
+    assert m.slope([1, 2, 3], np.exp([5, 7, 9]).tolist()) == pytest.approx((2, 0), abs=1e-12)
+    assert all(map(math.isnan, m.slope([1, 2, 3], [1.0, 0.0, 2.0])))
+
+
+# ----------------------------------------------------------------------------- what a measurement leaves behind
+
+def traces(model):
+    """All that a measurement could change, as values that can be compared."""
+    grads = {f'{name}.grad': p.grad for name, p in model.named_parameters() if p.grad is not None}
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers()) | grads
+    return ({name: p.detach().clone() for name, p in tensors.items()}, [p.grad for p in model.parameters()],
+            [(module.training, list(module._forward_hooks.values()), list(module._forward_pre_hooks.values()),
+              list(module._backward_hooks.values())) for module in model.modules()],
+            torch.get_rng_state(), [block.attn.kernel for block in model.h], torch.is_grad_enabled())
+
+
+def assert_same(before, after):
+    assert before[0].keys() == after[0].keys() and all(torch.equal(p, after[0][name]) for name, p in before[0].items())
+    assert all(a is b for a, b in zip(before[1], after[1], strict=True))
+    assert before[2] == after[2] and torch.equal(before[3], after[3])
+    assert before[4:] == after[4:]
+
+
+@pytest.mark.parametrize('training', [True, False])
+@pytest.mark.parametrize('name', m.MEASUREMENTS)
+def test_a_measurement_leaves_no_trace(name, training, monkeypatch):
+    """Not in weights, gradients, mode, hooks, random state, nor in torch; and it is a function of its seed, without dropout,
+    also after one that failed midway"""
+    monkeypatch.setattr(m, 'FACTORS', (1.0, 30.0))
+    model, batches = build('llama', dict(dropout=0.5), dtype=torch.float32), data(2, size=2, length=3)
+    model.train(training)
+    next(model.parameters()).grad = torch.ones_like(next(model.parameters()))
+    before = traces(model)
+    first = m.measure(model, batches, [name], 5)
+    assert_same(before, traces(model))
+    json.dumps(first, allow_nan=False)
+
+    calls, fails_at = [], math.inf
+
+    def fail(module, args, out):
+        calls.append(module)
+        if len(calls) == fails_at:
+            raise KeyboardInterrupt
+
+    for module in [model.h[-1].ffn.w2, model.h[-1].attn.wo]:
+        module.register_forward_hook(fail)
+    before = traces(model)
+    again = m.measure(model, batches, [name], 5)
+    assert again == first or name == 'parameters'           # whose power iteration goes on
+    total = len(calls)
+    for fails_at in {1, total // 2, total} if total else ():
+        calls.clear()
+        with pytest.raises(KeyboardInterrupt):
+            m.measure(model, batches, [name], 5)
+        assert_same(before, traces(model))
+
+
+def test_measure_takes_several_at_once():
+    """Under their names, in their order; those of training are a part of all"""
+    found = m.measure(build('pre'), data(), ['hidden', 'gradients'], 0)
+    assert list(found) == ['hidden', 'gradients'] and found['hidden'] == m.hidden(build('pre'), data(), None)
+    assert set(m.IN_TRAINING) == {'gradients', 'sharpness', 'hidden', 'parameters', 'attention'}
+    assert set(m.MEASUREMENTS) == {*m.IN_TRAINING, 'sensitivity', 'drift', 'preflight'}
+
+
+def test_what_is_not_finite_is_written_as_null():
+    value = dict(a=[1.5, math.nan, (math.inf, -math.inf)], b=dict(c=math.nan, d='nan', e=None, f=True, g=7), h=0.0)
+    expected = dict(a=[1.5, None, [None, None]], b=dict(c=None, d='nan', e=None, f=True, g=7), h=0.0)
+    written = io.StringIO()
+    m.write_row(written, value)
+    assert written.getvalue().count('\n') == 1 and written.getvalue().endswith('}\n')
+    assert strict_json(written.getvalue()) == expected
+
+
+def strict_json(text):
+    def refuse(constant):
+        raise AssertionError(f'{constant} is no JSON')
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_table(capsys):
+    m.table('a title', ['', 'x', 'longer'], [['first', 1.23456, None], ['2', 1e-9, 'word']])
+    assert capsys.readouterr().out.splitlines() == ['', 'a title', '             x  longer', '  first  1.235       –',
+                                                    '  2      1e-09    word']
+
+
+# ----------------------------------------------------------------------------- the command
+
+TINY = dict(dataset='tiny', vocab_size=11, block_size=6, n_layer=2, n_head=2, n_embd=8, batch_size=3, max_iters=3, eval_iters=2,
+            gradient_accumulation_steps=1, warmup_iters=0, min_lr=0.05, learning_rate=0.1, weight_decay=0.5, grad_clip=0.3,
+            device='cpu', dtype='float32', compile=False, optimizer='sgdw')
+
+
+def flags(**keys):
+    return [f'--{key}={value}' for key, value in keys.items()]
+
+
+def call(cwd, script, *args):
+    done = subprocess.run([sys.executable, ROOT / script, *args], cwd=cwd, capture_output=True, encoding='utf-8',
+                          env={**os.environ, 'PYTHONIOENCODING': 'utf-8', 'OMP_NUM_THREADS': '1'})
+    assert done.returncode == 0 and done.stderr == '', done.stderr
+    return done.stdout
+
+
+def measure_here(place, monkeypatch, *args):
+    """measure.py in this process, where imports are free."""
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, 'argv', ['measure.py', '--device=cpu', *args])
+    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
+    with torch.random.fork_rng():
+        runpy.run_path(str(ROOT / 'measure.py'), run_name='__main__')
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+    """A folder with data/tiny and a run of 3 iterations on it, out-tiny."""
+    folder = tmp_path_factory.mktemp('measure')
+    os.makedirs(folder / 'data' / 'tiny')
+    write_tokens(folder / 'data' / 'tiny', {split: [np.random.default_rng(0).integers(0, 11, 600)] for split in ('train', 'val')},
+                 11, 'bytes')
+    call(folder, 'train.py', str(ROOT / 'config' / 'arch' / 'peri.py'), *flags(**TINY, out_dir='out-tiny'))
+    return folder
+
+
+def updates_by_hand(state, gradient):
+    """‖Δw‖ / ‖w‖ of each block type: momentum SGDW in float64, with decay of matrices and the gradient clipped."""
+    total = math.sqrt(sum(g.square().sum().item() for g in gradient.values()))
+    moved, size = {}, {}
+    for group in state['optimizer']['param_groups']:
+        for number, name in zip(group['params'], group['param_names']):
+            w, g = state['model'][name].double(), gradient[name].double() * min(1, 0.3 / total)
+            step = 0.9 * state['optimizer']['state'][number]['momentum_buffer'].double() + g
+            new = w * (1 - group['lr'] * (0.5 if w.dim() == 2 else 0)) - group['lr'] * step
+            moved[block_type(name)] = moved.get(block_type(name), 0) + (new - w).square().sum().item()
+            size[block_type(name)] = size.get(block_type(name), 0) + w.square().sum().item()
+    return {kind: math.sqrt(moved[kind] / size[kind]) for kind in moved}
+
+
+def test_measuring_a_run(place, monkeypatch):
+    """Tables, measure.json with what the functions find over the same windows and with the next update, and pictures"""
+    out = call(place, 'measure.py', '--out_dir=out-tiny', '--batches=4', '--device=cpu')
+    run, names = place / 'out-tiny', [name for name in m.MEASUREMENTS if name != 'preflight']
+    found = strict_json((run / 'measure.json').read_text())
+    assert list(found) == ['iter', 'tokens', *names, 'updates'] and found['iter'] == 3 and found['tokens'] == 4 * 3 * 6
+    for name in names:
+        assert (run / f'{name}.png').read_bytes().startswith(b'\x89PNG')
+    state = torch.load(run / 'ckpt.pt', weights_only=True)
+    model = GPT(GPTConfig(**{f.name: state['config'][f.name] for f in fields(GPTConfig)}))
+    model.load_state_dict(state['model'])
+    monkeypatch.chdir(place)
+    tokens = Tokens('tiny', 'train', 6, 11)
+    batches = [tokens.read(starts) for starts in tokens.spread(4, 3)]
+    expected = m.finite(m.measure(model, batches, names, state['config']['seed']))
+    for name in names:
+        assert_alike(found[name], expected[name])
+    assert found['updates'] == pytest.approx(updates_by_hand(state, m.mean_gradient(model, batches)), rel=1e-4)
+
+    lines = [line.split() for line in out.splitlines()]
+    assert ['input', *(f'{found["hidden"][0][key]:.4g}' for key in ('ma', 'ma_bound', 'var', 'var_bound'))] in lines
+    assert ['qk', *(f'{found["sharpness"]["qk"][key]:.4g}' for key in ('log10_mean', 'mean_log10', 'zeros'))] in lines
+    assert ['1', *(f'{x:.4g}' for x in found['attention']['entropy'][1])] in lines
+    assert ['1.ffn', *(f'{found["drift"][-1][key]:.4g}' for key in ('distance', 'relative'))] in lines
+    assert [f'{x:.4g}' for x in found['updates'].values()] in lines
+    row = found['sensitivity'][1]
+    assert ['1', *(f'{row[key]:.4g}' for key in ('block', 'attn', 'attn_answer', 'ffn', 'ffn_answer'))] in lines
+    stats = found['gradients']['wo']
+    assert ['wo', *(f'{stats[key]:.4g}' for key in ('p50', 'p99', 'p999', 'max', 'tail', 'kurtosis', 'hill'))] in lines
+    layer = [found['parameters'][kind][0] for kind in MATRICES[:-1]]
+    assert ['0', *(part for x in layer for part in (f'{x["spectral"]:.3g}', f'({x["frobenius"]:.3g})'))] in lines
+    assert f'wrote {os.path.join("out-tiny", "measure.json")}' in out
+
+
+def assert_alike(a, b, rel=1e-3, abs=1e-6):
+    """JSON of the same keys, strings and nulls, and of numbers that are close."""
+    if isinstance(a, (dict, list)):
+        assert type(a) is type(b) and len(a) == len(b) and (isinstance(a, list) or list(a) == list(b))
+        for key in a if isinstance(a, dict) else range(len(a)):
+            assert_alike(a[key], b[key], rel, abs)
+    else:
+        assert a == (b if isinstance(b, str) or b is None else pytest.approx(b, rel=rel, abs=abs))
+
+
+def test_measuring_some(place, monkeypatch, capsys):
+    """Of the best checkpoint: only these tables, entries and pictures"""
+    os.makedirs(place / 'out-some')
+    os.link(place / 'out-tiny' / 'ckpt.pt', place / 'out-some' / 'best.pt')
+    measure_here(place, monkeypatch, '--out_dir=out-some', '--checkpoint=best.pt', '--what=drift,hidden', '--batches=1')
+    found = strict_json((place / 'out-some' / 'measure.json').read_text())
+    assert list(found) == ['iter', 'tokens', 'drift', 'hidden'] and found['tokens'] == 18
+    assert sorted(path.name for path in (place / 'out-some').iterdir()) == ['best.pt', 'drift.png', 'hidden.png', 'measure.json']
+    out = capsys.readouterr().out
+    assert 'drift after' in out and 'hidden states' in out and 'sharpness' not in out
+
+
+def test_measuring_before_training(place, monkeypatch, capsys):
+    """--init_only: the model that train.py would start with, in a folder of its own, with the config by which plot.py names it"""
+    arch = ROOT / 'config' / 'arch' / 's5.py'
+    measure_here(place, monkeypatch, str(arch), *flags(**TINY, out_dir='out-new', init_only=True))
+    assert not (place / 'out-new').exists()
+    run = place / 'out-new-init'
+    found = strict_json((run / 'measure.json').read_text())
+    assert list(found) == ['iter', 'tokens', 'preflight'] and found['iter'] == 0 and found['tokens'] == 8 * 3 * 6
+    assert (run / 'preflight.png').read_bytes().startswith(b'\x89PNG')
+    assert json.loads((run / 'config.json').read_text()).items() >= dict(input_norm=True, optimizer='sgdw', n_embd=8).items()
+    monkeypatch.chdir(place)
+    torch.manual_seed(1337)
+    keys = {**runpy.run_path(arch), **TINY}
+    config = {f.name: keys[f.name] for f in fields(GPTConfig) if f.name in keys}
+    tokens = Tokens('tiny', 'train', 6, 11)
+    batches = [tokens.read(starts) for starts in tokens.spread(8, 3)]
+    expected = m.measure(GPT(GPTConfig(**config)), batches, ['preflight'], 1337)
+    assert_alike(found['preflight'], expected['preflight'])
+    shown = capsys.readouterr().out.replace('-0.00', '0.00')
+    exponents = [expected['preflight']['invariance'][cause]['gradient of wo'] for cause in CAUSES]
+    assert re.search(r'gradient of wo +' + ' +'.join(f'{x:.2f}' for x in exponents).replace('-0.00', '0.00') + '\n', shown)
+    power, factor, shape = expected['preflight']['growth']['blocks × 10']['var'].values()
+    assert re.search(rf'blocks × 10 +VAR +{power:.4g} +{factor:.4g} +{shape}\n', shown)
+
+
+@pytest.mark.parametrize('args, says', [
+    (['--out_dir=nowhere'], r'there is no nowhere/ckpt.pt to measure'),
+    (['--out_dir=out-tiny', '--checkpoint=worst.pt'], 'there is no out-tiny/worst.pt'),
+    (['--out_dir=out-tiny', '--what=sharpness,hiden'], "what='hiden': choose among gradients, sharpness, hidden, parameters"),
+    (['--out_dir=out-tiny', '--batches=0'], 'batches=0: wants at least 1'),
+    (['--out_dir=out-tiny', '--batchs=1'], "unknown key 'batchs'"),
+    (['--out_dir=out-tiny', '--device=abacus'], "device='abacus'")])
+def test_an_error_is_one_line_that_names_it(place, monkeypatch, args, says):
+    with pytest.raises(ValueError, match='^' + says.replace('.', r'\.')) as error:
+        measure_here(place, monkeypatch, *args)
+    assert '\n' not in str(error.value) and not (place / 'nowhere').exists()

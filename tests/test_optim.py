@@ -1,0 +1,491 @@
+"""
+optim.py: the optimizers against their definitions in plain float64 lines, the partition of a model's parameters, and
+the schedules against values worked out by hand.
+"""
+import copy
+import math
+import re
+import runpy
+import shutil
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from model import GPT, GPTConfig
+from optim import OPTIMIZERS, SCHEDULES, SGDW, AdamMini, Lion, lr_at, param_groups
+
+torch.set_num_threads(1)            # tensors this small gain nothing from more
+
+ROOT = Path(__file__).resolve().parents[1]
+ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
+BETA1, BETA2, MOMENTUM = 0.8, 0.95, 0.7             # no defaults, so that they must be passed on
+KEYS = dict(learning_rate=0.1, beta1=BETA1, beta2=BETA2, momentum=MOMENTUM, compile=False, n_embd=8, n_head=2)
+
+
+def small_gpt(arch, dtype=torch.float32, **more):
+    """A GPT of this fragment of config/arch, small, with weights that are a function of nothing but the fragment."""
+    names = {f.name for f in fields(GPTConfig)}
+    fragment = runpy.run_path(ROOT / 'config' / 'arch' / f'{arch}.py')
+    choices = {key: value for key, value in fragment.items() if key in names}
+    torch.manual_seed(0)
+    config = GPTConfig(**{**choices, **dict(block_size=8, vocab_size=11, n_layer=2, n_head=2, n_embd=8), **more})
+    return GPT(config).to(dtype)
+
+
+def make(name, model, weight_decay=0.1, ratios={}, **keys):
+    """The optimizer as train.py makes it."""
+    return OPTIMIZERS[name](param_groups(model, weight_decay, ratios), {**KEYS, **vars(model.config), **keys})
+
+
+def backward(model, step):
+    """Gradients of the model's loss on a batch of its own for each step."""
+    idx = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(step)) % model.config.vocab_size
+    model.zero_grad()
+    loss = model(idx[:, :-1], idx[:, 1:])[1]
+    loss.backward()
+    return loss
+
+
+def rate(step):
+    return 0.3 / (1 + step) + 0.05
+
+
+def set_rate(optimizer, step):
+    for group in optimizer.param_groups:
+        group['lr'] = rate(step) * group['lr_ratio']
+
+
+def equal(model, other):
+    return all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+# ----------------------------------------------------------------------------- the optimizers as their papers state them
+# (w, g, s, lr, decay, name, head_dim) → w after one step, s being what the optimizer remembers of this parameter
+
+def sgdw(w, g, s, lr, decay, name, head_dim):
+    s['m'] = MOMENTUM * s['m'] + g if s else g
+    return (1 - lr * decay) * w - lr * s['m']
+
+
+def lion(w, g, s, lr, decay, name, head_dim):
+    m = s.get('m', 0)
+    s['m'] = BETA2 * m + (1 - BETA2) * g
+    return (1 - lr * decay) * w - lr * torch.sign(BETA1 * m + (1 - BETA1) * g)
+
+
+def adamw(w, g, s, lr, decay, name, head_dim, square=lambda g, name, head_dim: g * g):
+    t = s['t'] = s.get('t', 0) + 1
+    s['m'] = BETA1 * s.get('m', 0) + (1 - BETA1) * g
+    s['v'] = BETA2 * s.get('v', 0) + (1 - BETA2) * square(g, name, head_dim)
+    m, v = s['m'] / (1 - BETA1 ** t), s['v'] / (1 - BETA2 ** t)
+    return (1 - lr * decay) * w - lr * m / (torch.sqrt(v) + 1e-8)
+
+
+def adam_mini(w, g, s, lr, decay, name, head_dim):
+    return adamw(w, g, s, lr, decay, name, head_dim, mean_square)
+
+
+def mean_square(g, name, head_dim):
+    """g², each element replaced by the mean over its block."""
+    g2, module = g * g, name.split('.')[-2]
+    if name.endswith('.bias'):
+        return g2
+    if module.endswith('_norm') or module == 'wpe':
+        return torch.full_like(g2, g2.mean())
+    rows = head_dim if module in ('wq', 'wk') else 1
+    for first in range(0, len(g2), rows):
+        g2[first:first + rows] = g2[first:first + rows].mean()
+    return g2
+
+
+DEFINITIONS = {'adamw': adamw, 'sgdw': sgdw, 'lion': lion, 'adam_mini': adam_mini}
+
+
+@pytest.mark.parametrize('arch, more', [('pre', dict(bias=True)), ('pre', dict(bias=True, tie_weights=False)), ('s5', {}),
+                                        ('stable', dict(n_kv_head=1)), ('llama', dict(n_kv_head=2))],
+                         ids=['pre-bias', 'pre-untied', 's5', 'stable-gqa', 'llama-gqa'])
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_optimizer_is_its_definition(name, arch, more):
+    """20 steps of changing lr in float64, decayed or not; a parameter without a gradient stays as it is, memory and all"""
+    model = small_gpt(arch, torch.float64, **{**dict(n_embd=24, n_head=4, d_ff=10), **more})
+    optimizer = make(name, model)
+    theirs = {key: p.detach().clone() for key, p in model.named_parameters()}
+    memory = {key: {} for key in theirs}
+    assert {p.dim() for p in theirs.values()} == {1, 2}
+    for step in range(20):
+        backward(model, step)
+        set_rate(optimizer, step)
+        if step in (0, 7):                              # so that parameters count their steps differently
+            model.h[0].ffn.w1.weight.grad = model.final_norm.weight.grad = None
+        for key, p in model.named_parameters():
+            if p.grad is not None:
+                decay = 0.1 if p.dim() == 2 else 0.0
+                theirs[key] = DEFINITIONS[name](theirs[key], p.grad, memory[key], rate(step), decay, key, 6)
+        optimizer.step()
+        for key, p in model.named_parameters():
+            torch.testing.assert_close(p.detach(), theirs[key], rtol=1e-11, atol=1e-12, msg=lambda text: f'{key}: {text}')
+
+
+def test_adam_mini_of_width_one_is_adamw():
+    """A block of one weight has that weight's own second moment, whatever the matrix: head, row or element"""
+    models = [small_gpt('pre', torch.float64, n_embd=1, n_head=1, d_ff=1, block_size=1, bias=True, tie_weights=False)
+              for _ in range(2)]
+    optimizers = [make(name, model) for name, model in zip(('adam_mini', 'adamw'), models)]
+    for step in range(20):
+        for model, optimizer in zip(models, optimizers):
+            torch.manual_seed(step)
+            for p in model.parameters():
+                p.grad = torch.randn_like(p)
+            set_rate(optimizer, step)
+            optimizer.step()
+        for ours, theirs in zip(*(model.parameters() for model in models)):
+            torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
+
+
+def test_sgdw_is_not_the_coupled_decay_of_sgd():
+    """torch's SGD puts the decay into the momentum: the same on the first step from m = 0, and another after it"""
+    models = [small_gpt('s5', torch.float64) for _ in range(2)]
+    ours = SGDW(param_groups(models[0], 0.5), lr=0.1, momentum=0.9)
+    torchs = torch.optim.SGD(param_groups(models[1], 0.5), lr=0.1, momentum=0.9)
+    gaps = []
+    for step in range(3):
+        for model, optimizer in zip(models, (ours, torchs)):
+            backward(model, step)
+            optimizer.step()
+        gaps.append((models[0].h[0].attn.wq.weight - models[1].h[0].attn.wq.weight).abs().max().item())
+    assert gaps[0] < 1e-14 and gaps[1] > 1e-3 and gaps[2] > gaps[1]
+
+
+# ----------------------------------------------------------------------------- what holds for each of them
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_decays_before_it_steps(name):
+    """With the decay after the step, one step from w = 1 with g = 1 would give (1 − 0.5)(1 − 0.5) = 0.25"""
+    w = torch.nn.Parameter(torch.ones(1, 1))
+    w.grad = torch.ones(1, 1)
+    group = dict(params=[('h.0.ffn.w1.weight', w)], weight_decay=1.0)
+    OPTIMIZERS[name]([group], {**KEYS, 'learning_rate': 0.5}).step()
+    assert w.item() == pytest.approx(0.0, abs=1e-7)
+
+
+@pytest.mark.parametrize('frozen', [('w1',), ('w1', 'w2')], ids=['one', 'group'])
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_leaves_alone_what_has_no_gradient(name, frozen):
+    """It neither decays nor moves on by its momentum, as in torch's optimizers, and neither does a whole group of such"""
+    model = small_gpt('s5')
+    optimizer = make(name, model)
+    still = {p for key, p in model.named_parameters() if key.split('.')[-2] in frozen}
+    for step in range(2):
+        before = {p: p.detach().clone() for p in model.parameters()}
+        backward(model, step)
+        for p in still if step else ():
+            p.grad = None
+        optimizer.step()
+        assert {p for p in before if torch.equal(p, before[p])} == (still if step else set())
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_returns_the_closures_loss(name):
+    """A step by a closure, which wants gradients, is a step after a backward pass"""
+    models = [small_gpt('s5') for _ in range(2)]
+    by_closure, plain = (make(name, model) for model in models)
+    loss = by_closure.step(lambda: backward(models[0], 0))
+    assert loss == backward(models[1], 0)
+    assert plain.step() is None
+    assert equal(*models)
+
+
+@pytest.mark.parametrize('name, low, high', [('adamw', 8, 8.01), ('sgdw', 4, 4), ('lion', 4, 4), ('adam_mini', 4, 4.1)])
+def test_bytes_of_state_per_parameter(name, low, high):
+    """The memory that they save beside AdamW is the reason to train with them"""
+    model = small_gpt('llama', n_embd=128, n_head=4, n_kv_head=2, vocab_size=300, block_size=32)
+    optimizer = make(name, model)
+    for step in range(2):
+        backward(model, step)
+        optimizer.step()
+    assert set(optimizer.state) == set(model.parameters())
+    tensors = [x for state in optimizer.state.values() for x in state.values() if torch.is_tensor(x)]
+    assert low <= sum(x.numel() * x.element_size() for x in tensors) / model.num_params() <= high
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_state_dict_continues_exactly(name, tmp_path):
+    """Four steps, a checkpoint through a file, and four more are eight steps, to the last bit"""
+    def train(model, optimizer, steps):
+        for step in steps:
+            backward(model, step)
+            set_rate(optimizer, step)
+            if step == 0:
+                model.wpe.weight.grad = None            # it counts its steps by itself
+            optimizer.step()
+
+    straight, first, second = (small_gpt('s5', bias=True) for _ in range(3))
+    train(straight, make(name, straight, ratios={'ffn': 0.5}), range(8))
+    optimizer = make(name, first, ratios={'ffn': 0.5})
+    train(first, optimizer, range(4))
+    torch.save((first.state_dict(), optimizer.state_dict()), tmp_path / 'state.pt')
+    optimizer = make(name, second, ratios={'ffn': 0.5})
+    for target, state in zip((second, optimizer), torch.load(tmp_path / 'state.pt', weights_only=True)):
+        target.load_state_dict(state)
+    train(second, optimizer, range(4, 8))
+    assert equal(straight, second)
+
+
+@pytest.mark.parametrize('optimizer, wrong', [
+    *((optimizer, wrong) for optimizer in (SGDW, Lion, AdamMini)
+      for wrong in (dict(lr=-0.1), dict(lr=math.nan), dict(weight_decay=-1.0))),
+    (SGDW, dict(momentum=1.0)), (SGDW, dict(momentum=-0.1)),
+    *((optimizer, dict(betas=betas)) for optimizer in (Lion, AdamMini) for betas in ((0.9, 1.0), (-0.1, 0.9))),
+    (AdamMini, dict(eps=-1e-8)), (AdamMini, dict(head_dim=3)),
+])
+def test_refuses(optimizer, wrong):
+    (key, value), = wrong.items()
+    sizes = dict(head_dim=4) if optimizer is AdamMini else {}
+    with pytest.raises(ValueError, match=re.escape(f'{key}={value}')):
+        optimizer(param_groups(small_gpt('pre'), 0.1), **{'lr': 0.1, **sizes, **wrong})
+
+
+@pytest.mark.parametrize('params, says', [
+    (lambda w: [w], 'param_groups'),
+    (lambda w: [('adapter.weight', w)], 'adapter.weight'),
+])
+def test_adam_mini_wants_names_that_it_knows(params, says):
+    """A wrong guess at the blocks of a parameter would train, only worse"""
+    with pytest.raises(ValueError, match=says):
+        AdamMini(params(torch.nn.Parameter(torch.ones(4, 4))), lr=0.1, head_dim=2)
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+@pytest.mark.parametrize('arch', ARCHS)
+def test_a_step_under_bf16_autocast(name, arch):
+    """It moves every parameter, and none beyond what is finite"""
+    model = small_gpt(arch)
+    before = [p.detach().clone() for p in model.parameters()]
+    with torch.autocast('cpu', torch.bfloat16):
+        backward(model, 0)
+    make(name, model, weight_decay=0.0, learning_rate=1e3).step()       # LN Off has gradients of 1e-11 at W_q
+    for (key, p), old in zip(model.named_parameters(), before):
+        assert torch.isfinite(p).all() and not torch.equal(p, old), key
+
+
+@pytest.mark.skipif(not (shutil.which('g++') or shutil.which('c++')), reason='torch.compile needs a C++ compiler')
+@pytest.mark.filterwarnings('ignore::DeprecationWarning:torch')
+@pytest.mark.parametrize('name', ['sgdw', 'lion', 'adam_mini'])
+def test_compiled_step(name):
+    """The same as the plain one, on the same gradients, and compiled once: not again for another lr or step count"""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    models = [small_gpt('pre', n_layer=1, bias=True) for _ in range(2)]
+    plain, compiled = (make(name, model, compile=choice) for model, choice in zip(models, (False, True)))
+    for step in range(5):
+        backward(models[0], step)
+        for ours, theirs in zip(*(model.parameters() for model in models)):
+            theirs.grad = ours.grad.clone()
+        for optimizer in (plain, compiled):
+            set_rate(optimizer, step)
+        plain.step()
+        with torch.compiler.set_stance('fail_on_recompile' if step else 'default'):
+            compiled.step()
+        for ours, theirs in zip(*(model.parameters() for model in models)):
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    assert torch._dynamo.utils.counters['stats']['unique_graphs'] == 1
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_a_copy_goes_on_by_itself(name):
+    """A deep copy of model and optimizer, as an experiment that branches makes it, steps as the original does"""
+    model = small_gpt('s5')
+    optimizer = make(name, model)
+    backward(model, 0)
+    optimizer.step()
+    copies = copy.deepcopy((model, optimizer))
+    for a_model, an_optimizer in ((model, optimizer), copies):
+        backward(a_model, 1)
+        an_optimizer.step()
+    assert equal(model, copies[0])
+
+
+# ----------------------------------------------------------------------------- groups
+
+def kind_of(name):
+    """The block type of a parameter, by the papers: a second opinion on model.block_type."""
+    parts = name.split('.')
+    if any(part.endswith('_norm') for part in parts):
+        return 'norm'
+    return {'wte': 'emb', 'wpe': 'emb', 'lm_head': 'head', 'wq': 'qk', 'wk': 'qk', 'wv': 'vo', 'wo': 'vo',
+            'w1': 'ffn', 'w2': 'ffn', 'w3': 'ffn'}[parts[-2]]
+
+
+@pytest.mark.parametrize('bias', [False, True])
+@pytest.mark.parametrize('arch', ARCHS)
+def test_groups_hold_every_parameter_once(arch, bias):
+    """A parameter that is in no group is never trained; one that is in two is trained twice"""
+    model = small_gpt(arch, bias=bias)
+    named = dict(model.named_parameters())
+    optimizer = torch.optim.AdamW(param_groups(model, weight_decay=0.3), lr=0.1)
+    groups = optimizer.param_groups
+    held = [(name, p, group) for group in groups for name, p in zip(group['param_names'], group['params'])]
+    assert sorted(name for name, _, _ in held) == sorted(named)
+    assert len({(group['block_type'], group['weight_decay']) for group in groups}) == len(groups)
+    for name, p, group in held:
+        assert p is named[name]
+        assert group['block_type'] == kind_of(name)
+        assert group['weight_decay'] == (0.3 if p.dim() == 2 else 0.0)
+        assert group['lr_ratio'] == 1.0
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_ratios_set_the_rate_of_each_block_type(name):
+    """Blockwise LR: with lr × lr_ratio, a type of ratio 0 stays, and the others move that much further in the first step"""
+    ratios = {'emb': 10.0, 'qk': 0.0, 'ffn': 6.0, 'vo': 4.0}
+    moved = []
+    for given in ({}, ratios):
+        model = small_gpt('llama', torch.float64)
+        before = {key: p.detach().clone() for key, p in model.named_parameters()}
+        optimizer = make(name, model, weight_decay=0.0, ratios=given)
+        for group in optimizer.param_groups:
+            assert group['lr_ratio'] == given.get(group['block_type'], 1.0)
+        set_rate(optimizer, 0)
+        backward(model, 0)
+        optimizer.step()
+        moved.append({key: p.detach() - before[key] for key, p in model.named_parameters()})
+    for key in before:
+        torch.testing.assert_close(moved[1][key], ratios.get(kind_of(key), 1.0) * moved[0][key], rtol=1e-9, atol=1e-14)
+        assert moved[0][key].any(), key
+
+
+def test_a_parameter_of_no_block_type_is_an_error():
+    """A new module must be given a block type: silence would leave it out of Blockwise LR and of every measurement"""
+    model = small_gpt('pre')
+    model.h[0].adapter = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r'h\.0\.adapter\.weight'):
+        param_groups(model, 0.1)
+
+
+def test_a_ratio_of_no_block_type_is_an_error():
+    with pytest.raises(ValueError, match="'attn' is no block type: choose among emb, head, qk"):
+        param_groups(small_gpt('pre'), 0.1, {'attn': 2.0})
+
+
+# ----------------------------------------------------------------------------- schedules
+
+HALF, EIGHTH = math.cos(math.pi / 4), math.cos(math.pi / 8)
+
+
+@pytest.mark.parametrize('schedule, wanted', [
+    # rates for learning_rate 1, min_lr 0.2, of iterations 4, 5, 6, 8, 12 and beyond, where decay runs from 4 to 12
+    ('cosine', [1.0, 0.6 + 0.4 * EIGHTH, 0.6 + 0.4 * HALF, 0.6, 0.2, 0.2]),
+    ('linear', [1.0, 0.9, 0.8, 0.6, 0.2, 0.2]),
+    ('constant', [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
+])
+@pytest.mark.parametrize('warmup', [4, 0])
+def test_schedule_by_hand(schedule, wanted, warmup):
+    """The same decay with warm-up before it and, moved to the left, without"""
+    args = dict(schedule=schedule, learning_rate=1.0, min_lr=0.2, warmup_iters=warmup, lr_decay_iters=8 + warmup, decay_frac=0.5)
+    assert [lr_at(it + warmup, **args) for it in (0, 1, 2, 4, 8, 1000)] == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize('warmup, lr_decay_iters, decay_frac, min_lr, wanted', [
+    (4, 30, 1 / 3, 0.0, {3: 0.8, 4: 1, 12: 1, 20: 1, 21: 0.9, 25: 0.5, 29: 0.1, 30: 0, 1000: 0}),       # the paper's
+    (0, 30, 1 / 3, 0.0, {0: 1, 12: 1, 20: 1, 21: 0.9, 25: 0.5, 29: 0.1, 30: 0, 1000: 0}),
+    (4, 40, 0.2, 0.2, {3: 0.8, 4: 1, 32: 1, 33: 0.9, 36: 0.6, 40: 0.2, 1000: 0.2}),
+    (4, 12, 1.0, 0.2, {3: 0.8, 4: 1, 5: 0.9, 8: 0.6, 12: 0.2, 1000: 0.2}),                              # linear
+    (4, 12, 0.75, 0.2, {3: 0.8, 4: 1, 5: 0.9, 8: 0.6, 12: 0.2, 1000: 0.2}),       # it would fall from iteration 3
+    (4, 12, 0.0, 0.2, {3: 0.8, 4: 1, 11: 1, 13: 0.2}),
+])
+def test_wsd_by_hand(warmup, lr_decay_iters, decay_frac, min_lr, wanted):
+    """Stable up to the last decay_frac of all iterations, warm-up included, and then a line down to min_lr"""
+    rates = {it: lr_at(it, 'wsd', 1.0, min_lr, warmup, lr_decay_iters, decay_frac) for it in wanted}
+    assert rates == pytest.approx(wanted, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize('schedule', SCHEDULES)
+def test_warm_up(schedule):
+    """Equal steps from nothing: the first iteration already learns, the peak comes right after the last"""
+    args = dict(schedule=schedule, learning_rate=1.0, min_lr=0.5, warmup_iters=4, lr_decay_iters=20, decay_frac=0.5)
+    assert [lr_at(it, **args) for it in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0], rel=1e-12)
+
+
+@pytest.mark.parametrize('warmup', [0, 1, 7])
+@pytest.mark.parametrize('schedule', SCHEDULES)
+def test_schedule_rises_and_then_falls(schedule, warmup):
+    """Between its ends and never beyond them"""
+    args = dict(schedule=schedule, learning_rate=0.3, min_lr=0.01, warmup_iters=warmup, lr_decay_iters=50, decay_frac=0.3)
+    rates = [lr_at(it, **args) for it in range(80)]
+    assert all(a < b for a, b in zip(rates[:warmup], rates[1:warmup + 1]))
+    assert all(a >= b for a, b in zip(rates[warmup:], rates[warmup + 1:]))
+    assert rates[warmup] == max(rates) == pytest.approx(0.3)
+    assert min(rates[warmup:]) >= 0.01 - 1e-15
+
+
+@pytest.mark.parametrize('schedule', SCHEDULES)
+@pytest.mark.parametrize('warmup, decay', [(10, 10), (10, 4), (0, 0)])
+def test_schedule_without_room_for_a_decay(schedule, warmup, decay):
+    """A run of nothing but warm-up, as a quick test is one, divides by nothing and stays finite"""
+    args = dict(schedule=schedule, learning_rate=1.0, min_lr=0.1, warmup_iters=warmup, lr_decay_iters=decay, decay_frac=0.2)
+    assert all(0.0 < lr_at(it, **args) <= 1.0 for it in range(20))
+
+
+# ----------------------------------------------------------------------------- Blockwise LR
+
+RUN = dict(learning_rate=0.3, min_lr=0.01, lr_decay_iters=100, decay_frac=0.25)
+RATIOS = [10.0, 2.5, 1.0, 0.5, 0.03, 0.0]           # times 0.3: the last two peak below min_lr
+
+
+def ramp(it, ratio, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac):
+    """Up along the base's line, from the point where it meets the type's peak down to the lower of min_lr and that peak."""
+    slope, peak = learning_rate / (warmup_iters + 1), ratio * learning_rate
+    if slope * (it + 1) < peak:
+        return slope * (it + 1)
+    start = max(0, peak / slope - 1)
+    if schedule == 'wsd':
+        start = max(start, lr_decay_iters - decay_frac * lr_decay_iters)
+    if schedule == 'constant' or it < start:
+        return peak
+    left = max(0, (lr_decay_iters - it) / (lr_decay_iters - start))
+    end = min(min_lr, peak)
+    return end + (peak - end) * (math.sin(left * math.pi / 2) ** 2 if schedule == 'cosine' else left)
+
+
+@pytest.mark.parametrize('ratio', RATIOS)
+@pytest.mark.parametrize('warmup', [0, 7])
+@pytest.mark.parametrize('schedule', SCHEDULES)
+def test_ramp_is_its_closed_form(schedule, warmup, ratio):
+    """And it ends where the base ends, unless its own peak is lower still"""
+    rates = [lr_at(it, schedule, warmup_iters=warmup, ratio=ratio, **RUN) for it in range(130)]
+    wanted = [ramp(it, ratio, schedule, warmup_iters=warmup, **RUN) for it in range(130)]
+    assert rates == pytest.approx(wanted, rel=1e-10, abs=1e-15)
+    if schedule != 'constant':
+        assert rates[100:] == pytest.approx([min(0.01, ratio * 0.3)] * 30)
+
+
+def test_ramp_by_hand():
+    """A warm-up of four iterations to 1 is one of nine to 2, and one and a half to a half"""
+    args = dict(schedule='linear', learning_rate=1.0, min_lr=0.2, warmup_iters=4, lr_decay_iters=19, decay_frac=0.2)
+    twice = {0: 0.2, 3: 0.8, 4: 1.0, 5: 1.2, 8: 1.8, 9: 2.0, 10: 1.82, 14: 1.1, 19: 0.2, 25: 0.2}
+    half = {0: 0.2, 1: 0.4, 2: 0.5 - 0.3 * 0.5 / 17.5, 12: 0.5 - 0.3 * 10.5 / 17.5, 19: 0.2, 25: 0.2}
+    for ratio, wanted in ((2.0, twice), (0.5, half)):
+        assert {it: lr_at(it, ratio=ratio, blockwise='ramp', **args) for it in wanted} == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize('ratio', RATIOS)
+@pytest.mark.parametrize('warmup', [0, 7])
+@pytest.mark.parametrize('schedule', SCHEDULES)
+def test_jump_is_a_multiple_of_the_base_after_warm_up(schedule, warmup, ratio):
+    """The base to the last bit during warm-up, ratio times it from the first iteration after on, min_lr included"""
+    for it in range(130):
+        base = lr_at(it, schedule, warmup_iters=warmup, **RUN)
+        assert lr_at(it, schedule, warmup_iters=warmup, ratio=ratio, blockwise='jump', **RUN) \
+            == (base if it < warmup else ratio * base)
+
+
+@pytest.mark.parametrize('blockwise', ['ramp', 'jump'])
+@pytest.mark.parametrize('warmup', [0, 1, 7, 2000])
+@pytest.mark.parametrize('schedule', SCHEDULES)
+def test_a_ratio_of_one_is_the_base(schedule, warmup, blockwise):
+    """To the last bit, whatever the way there, so that the norms and a run without Blockwise LR are what they were"""
+    args = dict(schedule=schedule, warmup_iters=warmup, **{**RUN, 'learning_rate': 6e-4, 'min_lr': 3e-5, 'lr_decay_iters': 3000})
+    for it in range(3100):
+        assert lr_at(it, ratio=1.0, blockwise=blockwise, **args) == lr_at(it, **args)

@@ -1,0 +1,469 @@
+"""
+sweep.py: the runs that it plans, makes, stops and goes on with, and its table against plain computations.
+"""
+import contextlib
+import csv
+import itertools
+import json
+import math
+import os
+import re
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_train import ROOT, TINY, rows
+
+from configurator import keys_of, settle
+from data.tokens import write_tokens
+from lab import sweep
+from model import GPTConfig
+from vit import ViTConfig
+
+DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig, ViTConfig)
+TABLES = {'sweep.json', 'sweep.png', 'table.csv', 'table.md', 'table.txt'}
+KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 200, 'eval_interval': 50, 'lr_decay_iters': 200,
+        'gradient_accumulation_steps': 1, 'warmup_iters': 0, 'min_lr': 0.0}
+# two runs that end, two that diverge, two without data
+GRID = '''
+arguments, out_dir, seeds, jobs = 'base.json', 'swept', 2, 2
+grids = [dict(arch=['off'], learning_rate=[0.01, 1e30]), dict(arch=['off'], dataset=['late'], learning_rate=[0.01])]
+'''
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+    """A folder to run in, with data/tiny, a walk over 13 tokens, and data/late, which is not prepared yet."""
+    folder = tmp_path_factory.mktemp('sweep')
+    for name in 'tiny', 'late':
+        (folder / 'data' / name).mkdir(parents=True)
+        (folder / 'data' / name / 'prepare.py').touch()
+    walk = np.cumsum(np.random.default_rng(0).integers(0, 3, 2500)) % 13
+    write_tokens(folder / 'data' / 'tiny', {'train': [walk[:2000]], 'val': [walk[2000:]]}, 13, 'bytes')
+    (folder / 'base.json').write_text(json.dumps(KEYS))
+    (folder / 'grid.py').write_text(GRID)
+    return folder
+
+
+def launch(cwd, *arguments, **more):
+    """sweep.py as the leader of a group of processes."""
+    env = {**os.environ, 'PYTHONIOENCODING': 'utf-8', 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}
+    return subprocess.Popen([sys.executable, ROOT / 'sweep.py', *arguments], cwd=cwd, env=env, text=True, encoding='utf-8',
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, **more)
+
+
+def ended(process, code=0):
+    """What it printed, having left no process of its group behind."""
+    out, _ = process.communicate(timeout=300)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+    assert process.returncode == code and 'Traceback' not in out, out
+    return out
+
+
+@pytest.fixture(scope='module')
+def swept(place):
+    assert ended(launch(place, 'grid.py')).startswith('6 runs in swept, 6 to do, 2 at once\n')
+    return place / 'swept'
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """call(*arguments): sweep.py in this process → what it prints; with `error`, the one line that it ends with."""
+    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
+    monkeypatch.setattr(signal, 'signal', lambda *_: None)
+
+    def call(*arguments, error=False):
+        monkeypatch.setattr(sys, 'argv', ['sweep.py', *arguments])
+        with pytest.raises(ValueError) if error else contextlib.nullcontext() as caught:
+            runpy.run_path(str(ROOT / 'sweep.py'), run_name='__main__')
+        if not error:
+            return capsys.readouterr().out
+        sys.excepthook(caught.type, caught.value, caught.tb)
+        said = capsys.readouterr().err
+        assert said.startswith('error: ') and said.count('\n') == 1
+        return said
+
+    return call
+
+
+@pytest.fixture
+def faked(monkeypatch, tmp_path):
+    """Runs that are over after some looks at them, in the current folder: as they start, their name, arguments, GPU and threads,
+    and how many then run on that GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time, 'sleep', lambda _: None)
+    started, running, looks = [], [], itertools.cycle((3, 1, 2))
+
+    class Process:
+        returncode = 0
+
+        def __init__(self, command, env, **_):
+            at, = [i for i, arg in enumerate(command) if arg.startswith('--out_dir=')]
+            folder, self.left, self.gpu = Path(command[at].partition('=')[2]), next(looks), env.get('CUDA_VISIBLE_DEVICES')
+            (folder / 'log.jsonl').write_text('{"iter": 0, "val_loss": 1.0}\n')
+            running.append(self)
+            started.append(dict(name=folder.name, arguments=command[2:at], gpu=self.gpu, threads=env['OMP_NUM_THREADS'],
+                                shared=sum(other.left > 0 and other.gpu == self.gpu for other in running)))
+
+        def poll(self):
+            self.left -= 1
+            return None if self.left > 0 else 0
+
+    monkeypatch.setattr(subprocess, 'Popen', Process)
+    return started
+
+
+def planned(*grids, first=(), seeds=1):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep, 'seeds', seeds)
+        return {run['name']: run for run in sweep.plan(list(grids), list(first))}
+
+
+def state(folder):
+    """When each file below a folder was written, and what it holds, but for the table and its picture."""
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob('*')
+            if path.is_file() and path.name not in TABLES}
+
+
+# ----------------------------------------------------------------------------- the plan
+
+def test_a_plan_is_the_product_of_axes_and_seeds():
+    """Each run is named by what varies, and its config is what its labels say, on top of what all get first"""
+    runs = planned(dict(optim=['sgdw', 'none'], n_layer=[1, 2], n_head=[4]), first=['--n_embd=8', '--n_layer=7'], seeds=2)
+    assert list(runs) == [f'optim={optim},n_layer={n},seed={seed}'
+                          for optim in ('sgdw', 'none') for n in (1, 2) for seed in (1, 2)]
+    for name, run in runs.items():
+        config, labels = run['config'], run['labels']
+        assert labels == dict(pair.split('=') for pair in name.split(',')) and config == settle(run['arguments'], DEFAULTS)
+        assert config['optimizer'] == ('adamw' if labels['optim'] == 'none' else 'sgdw')
+        assert [config[key] for key in ('n_layer', 'n_head', 'n_embd')] == [int(labels['n_layer']), 4, 8]
+        assert config['seed'] == config['data_seed'] == int(labels['seed'])
+
+
+@pytest.mark.parametrize('axis, value', [('arch', 's5'), ('optim', 'lion'), ('lr', 'wsd')])
+def test_a_folder_of_config_is_an_axis(axis, value, tmp_path, monkeypatch):
+    """From wherever it is called; 'none' takes none of its files"""
+    monkeypatch.chdir(tmp_path)
+    runs = planned({axis: [value, 'none']})
+    wanted = {value: settle([str(ROOT / 'config' / axis / f'{value}.py')], DEFAULTS), 'none': DEFAULTS}
+    assert wanted[value] != DEFAULTS
+    for label, config in wanted.items():
+        assert runs[f'{axis}={label},seed=1']['config'] == {**config, 'seed': 1, 'data_seed': 1}
+
+
+def test_an_axis_of_labels():
+    """Its labels go into names, safe for a file system, and its arguments are split as a shell does"""
+    runs = planned({'model': {'GPT-2, ½/3': '', 'two words': "--n_layer=3 --wandb_run_name='a b'"}})
+    assert list(runs) == ['model=GPT-2,_½_3,seed=1', 'model=two_words,seed=1']
+    assert [run['config']['n_layer'] for run in runs.values()] == [12, 3]
+    assert runs['model=two_words,seed=1']['config']['wandb_run_name'] == 'a b'
+    assert [run['labels']['model'] for run in runs.values()] == ['GPT-2, ½/3', 'two words']
+
+
+def test_a_label_that_is_a_number(faked, call):
+    Path('grid.py').write_text("seeds = 1\ngrids = [dict(heads={4: '--n_head=4', 2: '--n_head=2'})]\n")
+    call('grid.py')
+    assert [line['heads'] for line in table(Path('out-sweep'))] == ['4', '2']
+
+
+def test_several_grids():
+    """What lacks an axis is named without it, what two grids share is one run, and of one name can be one run alone"""
+    runs = planned(dict(arch=['pre'], n_layer=[1]), dict(arch=['pre'], n_layer=[1, 2], dropout=[0.5]), *[dict(n_layer=[2])] * 2)
+    assert {name: run['config']['dropout'] for name, run in runs.items()} == {
+        'arch=pre,n_layer=1,seed=1': 0, 'arch=pre,n_layer=1,seed=1,dropout=0.5': 0.5,
+        'arch=pre,n_layer=2,seed=1,dropout=0.5': 0.5, 'n_layer=2,seed=1': 0}
+    with pytest.raises(ValueError, match='two runs of the grid are named model=a_b,seed=1, and differ'):
+        planned(dict(model={'a b': '--n_layer=1', 'a/b': '--n_layer=2'}))
+
+
+def test_a_label_is_true_whatever_the_order_of_the_axes():
+    """A fragment behind a learning rate sets its own, which is not what the axis says"""
+    runs = planned(dict(learning_rate=[0.1, 0.3], optim=['sgdw']))
+    assert [run['config']['learning_rate'] for run in runs.values()] == [0.1, 0.3]
+
+
+@pytest.mark.parametrize('grids, says', [
+    ([dict(arch=['pre'], learning_rate=[0.1]), dict(arch=['s5'])], 'learning_rate is an axis of some grids and not of others'),
+    ([dict(seed=[7])], 'seed is no axis'), ([dict(eval_only=[True])], 'eval_only is no axis'),
+    ([dict(max_iters=0)], 'max_iters=0 in grids: wants a list'), ([dict(n_head=[])], 'wants a list'), ([['x']], 'wants a dict')])
+def test_a_grid_that_is_none(grids, says):
+    with pytest.raises(ValueError, match=says):
+        planned(*grids)
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'config' / 'sweep').glob('*.py')), ids=lambda path: path.stem)
+def test_a_sweep_of_the_repository(path, monkeypatch):
+    """It plans runs that differ, on the base, with the learning rates that it states, into a folder of its own, and the row
+    that its head compares with is one"""
+    monkeypatch.chdir(ROOT)
+    text, file = path.read_text(encoding='utf-8'), settle([str(path)], keys_of(sweep.__file__)[0])
+    arguments = file['arguments'].split()
+    base = settle(arguments[:1], DEFAULTS)
+    assert arguments[0] in ('config/base/laptop.py', 'config/base/laptop_vision.py', 'config/train_quick.py')
+    assert file['out_dir'] == f'out-sweep/{path.stem}'
+    assert f'#     python sweep.py config/sweep/{path.name}' in text
+    runs = planned(*file['grids'], first=arguments, seeds=file['seeds'])
+    assert len(runs) >= 2 * file['seeds'] and len({name.lower() for name in runs}) == len(runs)
+    assert len({json.dumps(run['config']) for run in runs.values()}) == len(runs)
+    for run in runs.values():
+        for key in 'dataset', 'block_size', 'vocab_size', 'max_iters', 'batch_size', 'gradient_accumulation_steps', 'eval_iters':
+            assert run['config'][key] == base[key]
+        assert float(run['labels'].get('learning_rate', run['config']['learning_rate'])) == run['config']['learning_rate']
+    points = {str(point.row): point for point in (sweep.Point([{**run, 'status': 'missing'}]) for run in runs.values())}
+    for against in re.findall(r'--against=(\S+)', text):
+        sweep.find_row(points.values(), against)
+
+
+# ----------------------------------------------------------------------------- the command line
+
+def test_whose_arguments_are_whose(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path('grid.py').write_text('seeds = 2\ngrids = []\n')
+    Path('base.py').write_text('n_layer = 2  # no grids = []\n')
+    ours = ['grid.py', '--seeds=3', '--out_dir=x', '--against=arch=s1', '--diverged_loss=3', '--debug=True', '--help', '-h']
+    theirs = ['base.py', '--arch=s1,s5', '--n_layer=2', 'nowhere.py', '--seed=1']
+    mixed = [arg for pair in itertools.zip_longest(theirs, ours) for arg in pair if arg]
+    assert sweep.split_arguments(mixed) == (ours, theirs)
+
+
+def test_the_command_line_wins_over_a_file(faked, call):
+    """An axis replaces the file's of that name in every grid, others are added; train.py's files come behind `arguments`"""
+    Path('grid.py').write_text("arguments = '--n_layer=3 --dropout=0.1'\nseeds = 2\nout_dir = 'there'\n"
+                               "grids = [dict(n_head=[1, 2], n_embd=[8]), dict(n_head=[4], n_embd=[32])]\n")
+    Path('base.py').write_text('n_layer = 2\n')
+    out = call('grid.py', '--n_head=2,4', '--batch_size=5', 'base.py', '--seeds=1')
+    assert [run['name'] for run in faked] == [f'n_head={n},n_embd={m},seed=1' for m in (8, 32) for n in (2, 4)]
+    assert out.startswith('4 runs in there, 4 to do') and TABLES < {path.name for path in Path('there').iterdir()}
+    assert faked[0]['arguments'] == ['--n_layer=3', '--dropout=0.1', 'base.py', '--n_head=2', '--n_embd=8', '--batch_size=5',
+                                     '--seed=1', '--data_seed=1', '--overwrite=True']
+
+
+@pytest.mark.parametrize('arguments, says', [
+    (['--lerning_rate=1,2'], "unknown key 'lerning_rate' in the grid: did you mean 'learning_rate'?"),
+    (['--arch=s1,s9'], 'arch/s9.py'),
+    (['--n_layer=2,two'], 'n_layer=two: wants an integer'),
+    (['--n_embd=12', '--n_head=2,5'], 'n_embd=12 is not divisible by n_head=5'),
+    (['nowhere.py'], 'there is no config file nowhere.py'),
+    (['--seeds=0'], 'seeds=0: wants at least 1'),
+    (['--jobs=-1'], 'jobs=-1: wants at least 0'),
+    (['--select=worst'], "select='worst': choose all or best"),
+    (['--report', 'nowhere'], "there is no nowhere/sweep.json: 'nowhere' is not the folder of a sweep")])
+def test_an_error_comes_before_anything_runs(faked, call, arguments, says):
+    """And is one line"""
+    assert says in call(*arguments, error=True)
+    assert not faked and not list(Path().iterdir())
+
+
+# ----------------------------------------------------------------------------- running
+
+@pytest.mark.parametrize('visible, jobs, wanted', [
+    ('3,5', 0, ['3', '5']), ('3,5', 4, ['3', '5', '3', '5']), ('3,5,7', 1, ['3']), ('', 0, ['0', '1', '2']),
+    (None, 3, [None] * 3), (None, 0, [None] * 10), (None, 50, [None] * 10)])
+def test_runs_share_the_machine(faked, call, monkeypatch, visible, jobs, wanted):
+    """Each GPU has one run at a time, or its part of as many as are wanted, and each run has its share of the cores"""
+    monkeypatch.setattr('torch.cuda.is_available', lambda: visible is not None)
+    monkeypatch.setattr('torch.cuda.device_count', lambda: 3)
+    monkeypatch.setattr(os, 'sched_getaffinity', lambda _: set(range(24)), raising=False)
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible or '')
+    call('--n_layer=1,2', '--seeds=5', f'--jobs={jobs}')
+    assert len(faked) == 10 and {run['threads'] for run in faked} == {str(24 // len(wanted))}
+    assert [run['gpu'] or None for run in faked[:len(wanted)]] == wanted
+    assert max(run['shared'] for run in faked) == len(wanted) / len(set(wanted))
+
+
+def test_a_sweep(swept):
+    """Of runs that end, diverge and fail: what each leaves, and the table"""
+    ends = {'0.01,seed={}': ('done', ''), '1e+30,seed={}': ('diverged', 'diverged: the loss'),
+            '0.01,seed={},dataset=late': ('failed', 'error: data/late is not prepared')}
+    results = {f'learning_rate={name.format(seed)}': end for name, end in ends.items() for seed in (1, 2)}
+    assert {path.name for path in swept.iterdir()} == TABLES | set(results)
+    for name, (status, says) in results.items():
+        result = json.loads((swept / name / 'result.json').read_text())
+        assert result['status'] == status and result['last'].startswith(says) and 0 < result['seconds'] < 300
+        assert (result['last'] or 'val loss') in (swept / name / 'output.txt').read_text()
+    one, two = (rows(swept / f'learning_rate=0.01,seed={seed}')[-1]['val_loss'] for seed in (1, 2))
+    assert max(one, two) < 1.5 and one != two and (swept / 'sweep.png').read_bytes().startswith(b'\x89PNG')
+    assert table(swept) == [
+        {'dataset': '', 'lr 0.01': f'{(one + two) / 2:.3f} ± {abs(one - two) / 2:.3f} *', 'lr 1e+30': 'diverged 2/2'},
+        {'dataset': 'late', 'lr 0.01': 'failed 2/2', 'lr 1e+30': ''}]
+
+
+@pytest.mark.long
+def test_a_sweep_goes_on(place, swept, tmp_path, call, monkeypatch):
+    """What failed and what is gone is done, with the same outcome, and nothing else, and then nothing at all"""
+    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(place / 'data' / 'tiny', tmp_path / 'data' / 'late', dirs_exist_ok=True)
+    mine, gone = tmp_path / 'swept', tmp_path / 'swept' / 'learning_rate=0.01,seed=2'
+    shutil.rmtree(gone)
+    before = state(mine)
+    assert ended(launch(tmp_path, 'grid.py')).startswith('6 runs in swept, 3 to do, 2 at once\n')
+    after, lines = state(mine), table(mine)
+    assert rows(gone) == rows(swept / gone.name) and lines[0]['lr 0.01'] == lines[1]['lr 0.01'] + ' *'
+    assert {path.parent for path in after if before.get(path) != after[path]} == {
+        gone, *(mine / f'learning_rate=0.01,seed={seed},dataset=late' for seed in (1, 2))}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, 'Popen', None)      # from here on nothing may start
+    assert call('grid.py').startswith('6 runs in swept, 0 to do')
+    says = call('grid.py', '--weight_decay=0.5', error=True)
+    assert 'swept/learning_rate=0.01,seed=1 holds a run with weight_decay=0.1, and not 0.5' in says
+    assert state(mine) == after
+
+
+@pytest.mark.parametrize('arguments', [['--report', 'swept'], ['--report=swept']])
+def test_report_makes_the_table_and_nothing_else(place, swept, call, monkeypatch, arguments):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(subprocess, 'Popen', None)
+    before, tables = state(swept), {name: (swept / name).read_bytes() for name in TABLES - {'sweep.png'}}
+    for name in TABLES - {'sweep.json'}:
+        (swept / name).unlink()
+    assert tables['table.txt'].decode() in call(*arguments)
+    assert state(swept) == before and {name: (swept / name).read_bytes() for name in tables} == tables
+    assert (swept / 'sweep.png').exists()
+
+
+@pytest.mark.parametrize('number', [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
+def test_a_stopped_sweep_goes_on(place, swept, number):
+    """Ctrl-C, which all processes get, and SIGTERM to sweep.py alone, where SIGINT is ignored: runs save and end, and then go on
+    as if nothing had happened"""
+    command = ['base.json', '--arch=off', '--learning_rate=0.01', '--seeds=2', '--jobs=2', f'--out_dir={number.name}']
+    runs = [place / number.name / f'seed={seed}' for seed in (1, 2)]
+    ignored = (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if number == signal.SIGTERM else None
+    process, logs = launch(place, *command, preexec_fn=ignored), [run / 'log.jsonl' for run in runs]
+    while process.poll() is None and not all(log.exists() and log.read_text().count('\n') > 10 for log in logs):
+        time.sleep(0.01)
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    assert 'stopped with 0 of 2 runs done; the same command goes on' in ended(process, 130)
+    for run in runs:
+        assert 'stopped after iteration' in (run / 'output.txt').read_text(), 'it could save'
+        assert not (run / 'result.json').exists() and len(rows(run)) < 200
+    assert f'2 runs in {number.name}, 2 to do' in ended(launch(place, *command))
+    for run in runs:
+        assert 'iter 0:' not in (run / 'output.txt').read_text()
+        assert rows(run) == rows(swept / f'learning_rate=0.01,{run.name}')
+
+
+# ----------------------------------------------------------------------------- the table
+
+@pytest.fixture
+def report(tmp_path, monkeypatch, call):
+    """report(points, *arguments): the table of a sweep made here, of (labels, how each seed's run ended), which is its losses
+    at the evaluations, the last of them or another status than done."""
+    monkeypatch.chdir(tmp_path)
+
+    def report(points, *arguments, error=False, stored=0.0):
+        runs = []
+        for labels, (seed, how) in ((labels, seed) for labels, seeds in points for seed in enumerate(seeds, 1)):
+            runs.append(dict(name=f'run{len(runs)}', labels={**labels, 'seed': str(seed)}, arguments=[]))
+            folder, status = Path('made', runs[-1]['name']), how if isinstance(how, str) else 'done'
+            folder.mkdir(parents=True, exist_ok=True)
+            losses = how if isinstance(how, list) else [3.0, 2.0, 0.1 if isinstance(how, str) else how]
+            (folder / 'log.jsonl').write_text(''.join(f'{{"iter": {it}, "val_loss": {loss}}}\n{{"iter": {it}, "loss": 9}}\n'
+                                                      for it, loss in zip((0, 8, 40), losses)) + '{"iter": 41, "val_lo')
+            if status != 'missing':
+                (folder / 'result.json').write_text(json.dumps(dict(status=status, seconds=720.0)))
+        Path('made', 'sweep.json').write_text(json.dumps(dict(diverged_loss=stored, runs=runs)))
+        out = call('--report=made', *arguments, error=error)
+        assert error or f'{0.2 * sum(Path("made", run["name"], "result.json").exists() for run in runs):.2f} hours' in out
+        return out if error else table(Path('made'))
+
+    return report
+
+
+def table(folder):
+    """The lines of table.md by column, having checked that table.txt says the same."""
+    head, rule, *lines = [[cell.strip() for cell in line.strip('|').split(' | ')]
+                          for line in (folder / 'table.md').read_text(encoding='utf-8').splitlines()]
+    assert all(len(line) == len(head) for line in (rule, *lines)) and set(''.join(rule)) == {'-'}
+    text = (folder / 'table.txt').read_text(encoding='utf-8')
+    assert [line.split() for line in text.splitlines()] == [' '.join(line).split() for line in (head, *lines)]
+    return [dict(zip(head, line)) for line in lines]
+
+
+def standard_error(x):
+    return np.std(x, ddof=1) / math.sqrt(len(x)) if len(x) > 1 else math.nan
+
+
+def welch(a, b):
+    """Welch's t, and its p by the trapezium rule over Student's density."""
+    va, vb = standard_error(a) ** 2, standard_error(b) ** 2
+    t, df = (np.mean(a) - np.mean(b)) / math.sqrt(va + vb), (va + vb) ** 2 / (va ** 2 / (len(a) - 1) + vb ** 2 / (len(b) - 1))
+    x = np.linspace(-abs(t), abs(t), 100_001)
+    y = (1 + x ** 2 / df) ** (-(df + 1) / 2) * math.gamma((df + 1) / 2) / math.sqrt(df * math.pi) / math.gamma(df / 2)
+    return f'{t:.1f}', f'{1 - np.sum((y[1:] + y[:-1]) / 2) * (x[1] - x[0]):.2g}'
+
+
+def test_means_errors_and_tests(report):
+    """Of the runs that are done, against plain computations; in table.csv too"""
+    a, b, c = [2.0, 1.75, 2.5], [1.5, 1.25, 1.375], [2.25, 2.75]
+    points = [(dict(arch='s1', optim='sgdw'), a), (dict(arch='s1', optim='a, b'), [*c, 'diverged', 'failed', 'missing']),
+              (dict(arch='s5'), b), (dict(arch='s5', optim='x'), ['diverged'] * 2), (dict(arch='s5', optim='y'), [1.125])]
+    lines = report(points, '--against=arch=s1,optim=sgdw')
+    assert [(line['arch'], line['optim']) for line in lines] == [(p['arch'], p.get('optim', '')) for p, _ in points]
+    assert [line['validation loss'] for line in lines] == [
+        f'2.083 ± {standard_error(a):.3f}', f'2.500 ± {standard_error(c):.3f}, diverged 1/5, failed 1/5, missing 1/5',
+        f'1.375 ± {standard_error(b):.3f}', 'diverged 2/2', '1.125']
+    assert [tuple(line.values())[3:6] for line in lines] == [
+        ('', '', ''), ('+0.417', *welch(c, a)), ('-0.708', *welch(b, a)), ('', '', ''), ('-0.958', 'nan', 'nan')]
+    with open('made/table.csv', encoding='utf-8', newline='') as f:
+        for found, (labels, ended) in zip(csv.DictReader(f), points, strict=True):
+            done = [loss for loss in ended if isinstance(loss, float)]
+            assert found['arch'] == labels['arch'] and found['optim'] == labels.get('optim', '')
+            assert [int(found[status]) for status in ('done', 'diverged', 'failed', 'missing')] == [
+                len(done), *(ended.count(status) for status in ('diverged', 'failed', 'missing'))]
+            assert float(found['val_loss']) == pytest.approx(np.mean(done) if done else math.inf)
+            assert float(found['standard_error']) == pytest.approx(standard_error(done), nan_ok=True)
+
+
+@pytest.mark.parametrize('losses, says', [
+    ([[3.0, 2.25, 1.25], [3.0, 1.75, 0.75]], '16 (40%)'),       # 3, 2, 1 on average
+    ([[3.0, 1.0, 2.0], [3.0, 1.0, 1.0], 'diverged'], '5 (12%)'),    # where it gets there first
+    ([[3.0, 2.5, 1.75]], '40 (100%)'),
+    ([[3.0, 2.5, 1.7501]], 'not reached')])
+def test_iterations_to_the_others_loss(report, losses, says):
+    """Between the evaluations at 0, 8 and 40 on a straight line; the other ends at 1.75"""
+    lines = report([(dict(arch='a'), losses), (dict(arch='b'), [[3.0, 1.0, 2.0], [3.0, 1.5, 1.5]])], '--against=arch=b')
+    assert [line['iterations to its loss'] for line in lines] == [says, '']
+
+
+@pytest.mark.parametrize('rates, best', [
+    ({'0.3': [2.0, 2.5], '1e-1': [1.0, 4.0], '10.0': [2.0, 2.25]}, '10.0'),            # the lowest mean
+    ({'0.3': [2.0, 2.5], '1e-1': [1.0, 'diverged'], '10.0': [1.0, 'failed']}, '0.3'),    # where all end
+    ({'0.3': [2.0, 'failed'], '1e-1': [1.0, 'diverged'], '10.0': [0.5, 'missing']}, '10.0')])
+def test_the_best_learning_rate(report, rates, best):
+    """Fewest runs that did not end, then lowest mean; learning rates stand in their order as numbers"""
+    points = [*((dict(arch='a', learning_rate=rate), ended) for rate, ended in rates.items()),
+              (dict(arch='b', learning_rate='0.3'), [2.0, 1.0])]
+    top, other = report(points)
+    assert list(top) == ['arch', 'lr 1e-1', 'lr 0.3', 'lr 10.0'] and list(other.values()) == ['b', '', '1.500 ± 0.500', '']
+    assert [rate for rate in rates if top[f'lr {rate}'].endswith(' *')] == [best]
+    lines = report(points, '--select=best', '--against=arch=b')
+    assert [line['learning_rate'] for line in lines] == [best, '0.3']
+    assert lines[0]['validation loss'] == top[f'lr {best}'].removesuffix(' *')
+    assert float(lines[0]['difference']) == np.mean([x for x in rates[best] if isinstance(x, float)]) - 1.5
+
+
+def test_diverged_loss(report):
+    """A run that ends above it counts as diverged; the folder keeps it for the next report"""
+    points = [(dict(arch='a'), [2.0, 3.0, 3.25])]
+    assert report(points)[0]['validation loss'].startswith('2.750 ± ')
+    for arguments, stored in (['--diverged_loss=3'], 0.0), ([], 3.0), (['--diverged_loss=3'], 2.5):
+        assert report(points, *arguments, stored=stored)[0]['validation loss'] == '2.500 ± 0.500, diverged 1/3'
+        assert json.loads(Path('made', 'sweep.json').read_text())['diverged_loss'] == 3.0
+
+
+@pytest.mark.parametrize('against, found', [('arch=s2', 0), ('arch=s1', 2), ('s1', 0), ('arch=s1,optim=sgd', 0)])
+def test_against_wants_one_row(report, against, found):
+    says = report([(dict(arch='s1', optim=optim), [1.0]) for optim in ('sgdw', 'adamw')], f'--against={against}', error=True)
+    assert f"against='{against}' names {found} rows" in says and 'one of: arch=s1,optim=sgdw; arch=s1,optim=adamw' in says
+
+
+def test_against_a_label_with_a_comma(report):
+    lines = report([(dict(ratios=label), [1.0]) for label in ('Emb', 'Emb, FFN')], '--against=ratios=Emb, FFN')
+    assert [line['difference'] for line in lines] == ['+0.000', '']

@@ -1,0 +1,632 @@
+"""
+text.py and the data/*/prepare.py that go through it: the tokens of a data set are those of its documents, all of them, each
+once and in their order, whatever the tokenizer and however many processes; and what cannot be read says so in one line.
+"""
+import importlib
+import io
+import json
+import multiprocessing
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+import tiktoken
+from pyarrow import parquet
+
+from configurator import script_keys
+from data import text
+from data.text import TextFiles, load_tokenizer, pieces, split, write_text
+from data.tokens import read_meta
+
+ROOT = Path(__file__).resolve().parents[1]
+END = '<|endoftext|>'
+STRANGE = 'abcab é ∇L ⊙ 日本\r\n\0 \U0001f600  x , y . \n\n'
+
+# a plugin of tiktoken's: byte-level BPEs with two merges and an end of text, one of them with a large vocabulary
+PLUGIN = '''
+def encoding(name, end):
+    ranks = {bytes([i]): i for i in range(256)} | {b'ab': 256, b'abc': 257}
+    return dict(name=name, pat_str=r'\\w+|\\W+', mergeable_ranks=ranks, special_tokens={'<|endoftext|>': end})
+
+
+ENCODING_CONSTRUCTORS = {'tiny': lambda: encoding('tiny', 258), 'wide': lambda: encoding('wide', 70000)}
+'''
+
+
+def hugging_face_folder(folder, end=None, normalizer=None):
+    """A byte-level BPE with two merges, as Hugging Face's tokenizers are saved. It adds its end, if it has one; it removes
+    the space before a comma, unless it is told not to."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+    vocabulary = [*sorted(pre_tokenizers.ByteLevel.alphabet()), 'ab', 'abc']
+    bpe = Tokenizer(models.BPE({piece: i for i, piece in enumerate(vocabulary)}, [('a', 'b'), ('ab', 'c')]))
+    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    if normalizer:
+        bpe.normalizer = getattr(normalizers, normalizer)()
+    if end:
+        bpe.add_special_tokens([end])
+        bpe.post_processor = processors.TemplateProcessing(single=f'$A {end}', special_tokens=[(end, bpe.token_to_id(end))])
+    cleans = dict(clean_up_tokenization_spaces=True, clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output=True)
+    PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=end, model_max_length=16, **cleans).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope='module')
+def home(tmp_path_factory):
+    """A folder with the plugin, to be put on PYTHONPATH, and with two tokenizers of Hugging Face's."""
+    folder = tmp_path_factory.mktemp('home')
+    (folder / 'tiktoken_ext').mkdir()
+    (folder / 'tiktoken_ext' / 'of_the_tests.py').write_text(PLUGIN, encoding='utf-8')
+    hugging_face_folder(folder / 'ending', END)
+    hugging_face_folder(folder / 'endless')
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def current_folder(home, tmp_path, monkeypatch):
+    """A folder of its own for each test, in which tiktoken knows the plugin and the two tokenizers are at hand."""
+    monkeypatch.chdir(tmp_path)
+    for name in ('ending', 'endless'):
+        shutil.copytree(home / name, name)
+    monkeypatch.setattr(sys, 'path', [*sys.path, str(home)])
+    importlib.invalidate_caches()
+    tiktoken.registry._available_plugin_modules.cache_clear()
+    monkeypatch.setattr(tiktoken.registry, 'ENCODING_CONSTRUCTORS', None)       # looks for plugins anew
+    yield
+    tiktoken.registry._available_plugin_modules.cache_clear()
+
+
+def write(path, content):
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def write_jsonl(path, texts, column='text'):
+    return write(path, ''.join(json.dumps({'id': i, column: t}) + '\n' for i, t in enumerate(texts)))
+
+
+def write_parquet(path, texts, column='text'):
+    parquet.write_table(pyarrow.table({'id': range(len(texts)), column: texts}), path, row_group_size=3)
+    return path
+
+
+def call(script, *arguments, code=0, start_new_session=False, **env):
+    """Runs a script of the repository, or a copy, in the current folder to the exit code that is expected → (stdout, stderr)."""
+    env = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(ROOT), sys.path[-1]]), 'OMP_NUM_THREADS': '1', **env}
+    done = subprocess.run([sys.executable, str(script), *arguments], env=env, capture_output=True, text=True, encoding='utf-8',
+                          start_new_session=start_new_session, timeout=300)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+# ----------------------------------------------------------------------------- tokenizers
+
+NAMES = {'bytes': (256, 0), 'char': (len(set(STRANGE)), None), 'tiny': (259, 258), 'wide': (70001, 70000), 'ending': (259, 258),
+         'endless': (258, None)}           # name: vocab_size, end
+
+
+def tokenizer_of(name, chars=''.join(sorted(set(STRANGE)))):
+    return load_tokenizer(name, chars if name == 'char' else '')
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_text_goes_round(name):
+    """To the letter, spaces before a comma and all, and nothing is added to it or to the empty text"""
+    tokenizer = tokenizer_of(name)
+    assert (tokenizer.vocab_size, tokenizer.end) == NAMES[name]
+    ids = tokenizer.encode(STRANGE)
+    assert tokenizer.decode(ids) == STRANGE and tokenizer.end not in ids[-1:] and max(ids) < tokenizer.vocab_size
+    assert tokenizer.encode('') == [] and tokenizer.decode([]) == ''
+    assert all(type(i) is int for i in ids)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_padding_decodes_to_nothing(name):
+    """A model's vocabulary may be larger than the tokenizer's, and a fresh model draws all of it"""
+    tokenizer = tokenizer_of(name)
+    a, b = tokenizer.encode('ab'), tokenizer.encode('日')
+    top = tokenizer.vocab_size
+    assert tokenizer.decode([top, *a, top + 1, *b[:1], 100000, *b[1:], top + 60]) == 'ab日'
+    if name == 'wide':
+        assert tokenizer.decode([258, *a, 69999]) == 'ab'           # so has the tokenizer's own, below its last
+
+
+@pytest.mark.parametrize('name', ['bytes', 'tiny', 'ending', 'endless'])
+def test_half_a_character_is_a_replacement_character(name):
+    tokenizer = tokenizer_of(name)
+    ids = tokenizer.encode('x日')
+    assert tokenizer.decode(ids[:2]) == tokenizer.decode(ids[:3]) == 'x\N{REPLACEMENT CHARACTER}'
+
+
+def test_bytes_are_utf8():
+    assert load_tokenizer('bytes').encode(STRANGE) == list(STRANGE.encode('utf-8'))
+
+
+def test_char_is_its_table():
+    """The ids are the places in the table, whatever its order"""
+    tokenizer = load_tokenizer('char', 'zé a')
+    assert tokenizer.encode('a éz') == [3, 2, 1, 0] and tokenizer.decode([0, 4, 1]) == 'zé' and tokenizer.vocab_size == 4
+
+
+def test_char_names_what_it_does_not_know():
+    with pytest.raises(ValueError, match="'!' is none of the 3 characters that this data set has: 'abc'") as error:
+        load_tokenizer('char', 'abc').encode('a?c!')
+    assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('name', ['tiny', 'ending', 'endless'])
+def test_merges_are_used(name):
+    assert len(tokenizer_of(name).encode('abcab')) == 2
+
+
+def test_a_document_may_be_longer_than_a_models_positions(caplog):
+    """Without a warning of each, as the tokenizer's own model does not come into it"""
+    logging = pytest.importorskip('transformers').utils.logging
+    logging.enable_propagation()
+    assert len(tokenizer_of('ending').encode('x' * 17)) == 17
+    logging.disable_propagation()
+    assert caplog.text == ''
+
+
+@pytest.mark.parametrize('name', ['tiny', 'ending'])
+def test_text_cannot_end_a_document(name):
+    """The end of a document, spelt out in somebody's text as HTML's </s> is, is letters and signs"""
+    tokenizer = tokenizer_of(name)
+    end = tokenizer.decode([tokenizer.end])
+    ids = tokenizer.encode(end)
+    assert end and tokenizer.end not in ids and tokenizer.decode(ids) == end
+
+
+def test_offline_tiktoken_is_one_line(monkeypatch):
+    def offline(name):
+        raise ConnectionError('a long story\nof many lines')
+
+    monkeypatch.setattr(tiktoken, 'get_encoding', offline)
+    with pytest.raises(OSError, match="tokenizer='gpt2': .*needs the network once.*TIKTOKEN_CACHE_DIR") as error:
+        load_tokenizer('gpt2')
+    assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('name', ['gtp2', 'folder'])
+def test_unknown_tokenizer_names_the_choices(name, monkeypatch):
+    """Among them those of tiktoken's plugins; what is none of them is looked for on the Hub, or where it says"""
+    monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
+    os.mkdir('folder')
+    with pytest.raises(ValueError, match=f"tokenizer='{name}' .*bytes, char.*gpt2.*tiny.*Hugging Face's") as error:
+        load_tokenizer(name)
+    assert '\n' not in str(error.value)
+
+
+# ----------------------------------------------------------------------------- files
+
+def test_documents_of_files():
+    """A .txt is one, a row of the others is one; in the order of the patterns, and of the names that match one"""
+    write('in/b.txt', 'first\r\nline\n')
+    write('in/deep/er/a.txt', 'é\N{LINE SEPARATOR}')
+    write_jsonl('in/rows.jsonl', ['one', '', 'th\nree'])
+    write_parquet('in/rows.parquet', [f'row {i}' for i in range(8)])
+    rows = [f'row {i}' for i in range(8)]
+    files = TextFiles(['in/*.parquet', 'in/**/*.txt', 'in/rows.jsonl'])
+    assert list(files) == [*rows, 'first\r\nline\n', 'é\N{LINE SEPARATOR}', 'one', '', 'th\nree']
+    assert list(files) == list(files), 'they are read more than once'
+    assert list(TextFiles(['in/rows.*'])) == ['one', '', 'th\nree', *rows]
+
+
+@pytest.mark.parametrize('kind', [write_jsonl, write_parquet])
+def test_column(kind):
+    kind('rows.jsonl' if kind is write_jsonl else 'rows.parquet', ['a', 'b'], column='body')
+    assert list(TextFiles(['rows.*'], column='body')) == ['a', 'b']
+
+
+@pytest.mark.parametrize('limit, wanted', [(0, 'abcdef'), (1, 'a'), (3, 'abc'), (4, 'abcd'), (6, 'abcdef'), (9, 'abcdef')])
+def test_limit(limit, wanted):
+    """The first documents, over all files"""
+    write_jsonl('1.jsonl', 'abc')
+    write('2.txt', 'd')
+    write_parquet('3.parquet', ['e', 'f'])
+    assert list(TextFiles(['*.jsonl', '*.txt', '*.parquet'], limit=limit)) == list(wanted)
+
+
+def test_no_more_is_read_than_the_limit():
+    write('1.jsonl', b'{"text": "a"}\n{"text": "b"}\nbroken\n')
+    write('2.txt', b'\xff')
+    assert list(TextFiles(['1.jsonl', '2.txt'], limit=2)) == ['a', 'b']
+
+
+def test_damaged_parquet():
+    write_parquet('good.parquet', ['some text'] * 100)
+    content = Path('good.parquet').read_bytes()
+    for name, damaged in {'cut': content[:-20], 'empty': b'', 'text': b'{"text": "a"}'}.items():
+        with pytest.raises(ValueError, match=f'{name}.parquet: wants a parquet file'):
+            list(TextFiles([write(f'{name}.parquet', damaged)]))
+
+
+def test_names_and_blank_lines(tmp_path):
+    """A name may have brackets, a file that two patterns match counts once, and blank lines are none"""
+    write('a[1].txt', 'a')
+    write('b.jsonl', b'{"text": "b"}\n\n{"text": "c"}\n  \n')
+    assert list(TextFiles(['a[1].txt', '*.txt', 'b.jsonl', '*.jsonl'])) == ['a', 'b', 'c']
+
+
+@pytest.mark.parametrize('value', [None, 3])
+def test_rows_without_a_text(value):
+    write_parquet('null.parquet', [None, None] if value is None else [1, 2])
+    with pytest.raises(ValueError, match="null.parquet, row 1: wants a text in 'text'"):
+        list(TextFiles(['null.parquet']))
+
+
+def test_no_text_at_all(folder):
+    """An empty file must not pass for a data set"""
+    with pytest.raises(ValueError, match='nothing to write into train.bin'):
+        write_text(folder, {'train': [''], 'val': ['']}, 'char', 1)
+    assert list(Path(folder).iterdir()) == []
+
+
+class Kills(list):
+    """Documents that come while a system that is short of memory kills the processes."""
+
+    def __iter__(self):
+        yield 'a' * 2 ** 18
+        for child in multiprocessing.active_children():
+            child.kill()
+        yield from ['b' * 2 ** 18] * 100
+
+
+def test_a_process_that_dies_ends_all(folder):
+    """With an error, where it might wait forever"""
+    with pytest.raises(OSError, match='a process died'):
+        write_text(folder, {'train': Kills(['a'] * 101), 'val': ['a']}, 'bytes', 2)
+    assert list(Path(folder).iterdir()) == []
+
+
+@pytest.mark.parametrize('pattern, says', [
+    ('nothing/*.txt', "'nothing/*.txt' matches no file"),
+    ('in.csv', "'in.csv' is none of .txt, .jsonl, .parquet"),
+    ('in', "'in' is none of .txt, .jsonl, .parquet"),
+    ('broken.jsonl', "broken.jsonl, line 3: wants a text in 'text'"),
+    ('lacks.jsonl', "lacks.jsonl, line 2: wants a text in 'text'"),
+    ('number.jsonl', "number.jsonl, line 1: wants a text in 'text'"),
+    ('list.jsonl', "list.jsonl, line 1: wants a text in 'text'"),
+    ('latin.jsonl', "latin.jsonl, line 1: wants a text in 'text'"),
+    ('latin.txt', 'latin.txt is not UTF-8'),
+    ('body.parquet', "body.parquet: wants a parquet file, undamaged, with a column 'text'"),
+])
+def test_what_cannot_be_read(pattern, says):
+    """Names the file, the line, and what is wanted there"""
+    write('in.csv', 'a,b')
+    write('in/ok.txt', 'a')
+    write('broken.jsonl', '{"text": "a"}\n{"text": "b"}\n{"text": "c"\n')
+    write('lacks.jsonl', '{"text": "a"}\n{"body": "b"}\n')
+    write('number.jsonl', '{"text": 3}\n')
+    write('list.jsonl', '["text"]\n')
+    write('latin.jsonl', '{"text": "é"}\n'.encode('latin-1'))
+    write('latin.txt', 'é'.encode('latin-1'))
+    write_parquet('body.parquet', ['a'], column='body')
+    with pytest.raises(ValueError) as error:
+        list(TextFiles(['in/ok.txt', pattern]))
+    assert says in str(error.value) and '\n' not in str(error.value)
+
+
+# ----------------------------------------------------------------------------- splits
+
+@pytest.mark.parametrize('count', [2, 3, 1999, 2000, 2001, 5000])
+def test_split_is_nanogpts(count):
+    """The validation documents are those that `datasets` draws for nanoGPT; the order is that of the source"""
+    datasets = pytest.importorskip('datasets')
+    texts = [f'document {i:05}' for i in range(count)]
+    ours = split(texts)
+    theirs = datasets.Dataset.from_dict({'text': texts}).train_test_split(test_size=0.0005, seed=2357, shuffle=True)
+    assert list(ours['val']) == sorted(theirs['test']['text'])
+    assert list(ours['train']) == sorted(theirs['train']['text'])
+    assert [len(ours[name]) for name in ('train', 'val')] == [len(theirs[name]) for name in ('train', 'test')]
+
+
+def test_split_loses_nothing_and_doubles_nothing():
+    """Also where documents are alike, and as often as it is iterated over"""
+    texts = ['same', 'other'] * 2500
+    parts = split(TextFiles([write_jsonl('rows.jsonl', texts)]))
+    for _ in range(2):
+        train, val = list(parts['train']), list(parts['val'])
+        assert sorted(train + val) == sorted(texts) and (len(train), len(val)) == (4997, 3)
+
+
+@pytest.mark.parametrize('length', [*range(2, 21), 1115394])        # the last: Tiny Shakespeare's
+def test_split_of_one_document(length):
+    """Its last tenth, as nanoGPT's shakespeare_char cuts it; no character is lost"""
+    whole = ''.join(map(chr, 97 + np.arange(length) % 26))
+    parts = split([whole])
+    n = int(length * 0.9)
+    assert list(parts['train']) == [whole[:n]] and list(parts['val']) == [whole[n:]]
+
+
+def test_split_of_nothing():
+    with pytest.raises(ValueError, match='there is no document'):
+        split([])
+    with pytest.raises(ValueError, match='there is no text'):
+        split([''])
+
+
+# ----------------------------------------------------------------------------- documents to tokens
+
+def found(folder):
+    """The tokens of each split, as meta.json says they are stored, and its tokenizer, as sample.py makes it."""
+    meta = read_meta(Path(folder).name)
+    ids = {name: np.fromfile(Path(folder) / f'{name}.bin', meta['dtype']).tolist() for name in ('train', 'val')}
+    assert {name: len(ids[name]) for name in ids} == meta['tokens']
+    tokenizer = load_tokenizer(meta['tokenizer'], meta['chars'])
+    assert tokenizer.vocab_size == meta['vocab_size']
+    return ids, tokenizer
+
+
+def documents(ids, tokenizer):
+    """The texts that tokens hold, each closed by the tokenizer's end."""
+    assert ids[-1] == tokenizer.end
+    ends = np.flatnonzero(np.array(ids) == tokenizer.end)
+    return [tokenizer.decode(part[:-1].tolist()) for part in np.split(ids, ends[:-1] + 1)]
+
+
+def texts(count):
+    """Documents of many lengths, the first so long that those behind it are done before it."""
+    rng = np.random.default_rng(0)
+    words = STRANGE.replace('\0', '').split(' ')
+    return [' '.join(rng.choice(words, 30000 if i == 0 else rng.integers(0, 20))) for i in range(count)]
+
+
+@pytest.fixture
+def folder():
+    os.makedirs('data/mine')
+    return 'data/mine'
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_tokens_are_those_of_a_plain_loop(name, folder):
+    """With one process and with two, which take chunks of the documents in turn"""
+    splits = {'train': texts(60), 'val': ['only here: ~', *texts(9)]}
+    for processes in (1, 2):
+        write_text(folder, splits, name, processes)
+        ids, tokenizer = found(folder)
+        assert tokenizer.end == NAMES[name][1]
+        for part in splits:
+            end = [] if tokenizer.end is None else [tokenizer.end]
+            assert ids[part] == [i for text in splits[part] for i in tokenizer.encode(text) + end]
+    meta = json.loads(Path(folder, 'meta.json').read_text())
+    assert meta['dtype'] == ('uint32' if name == 'wide' else 'uint16')
+    assert meta.get('chars') == (''.join(sorted(set(''.join(sum(splits.values(), []))))) if name == 'char' else None)
+    assert sorted(os.listdir(folder)) == ['meta.json', 'train.bin', 'val.bin']
+
+
+def test_pieces_end_with_lines(monkeypatch):
+    """At most so many characters each; behind a line, where there is one to cut behind; the last one says that it is it"""
+    monkeypatch.setattr(text, 'PIECE', 8)
+    found = pieces(['', 'a' * 8, 'ab\ncd\nefgh', '0123456789', 'ab\n' * 3, '\n' + 'c' * 9])
+    assert list(islice(found, 20)) == [
+        ('', True), ('a' * 8, True), ('ab\ncd\n', False), ('efgh', True), ('01234567', False), ('89', True),
+        ('ab\nab\n', False), ('ab\n', True), ('\n', False), ('c' * 8, False), ('c', True)]
+
+
+@pytest.mark.parametrize('processes', [0, 1])
+@pytest.mark.parametrize('name', ['bytes', 'tiny', 'ending'])
+def test_long_documents_are_cut_and_lose_nothing(name, processes, folder, monkeypatch):
+    """The pieces of a document follow each other, without an end between them. Zero processes are one a core"""
+    monkeypatch.setattr(text, 'PIECE', 16)
+    splits = {'train': texts(3)[1:] + ['a' * n for n in range(50)] + ['line\n' * n for n in range(20)],
+              'val': ['é' * 16, '\n' * 33]}
+    write_text(folder, splits, name, processes)
+    ids, tokenizer = found(folder)
+    for part in splits:
+        assert documents(ids[part], tokenizer) == splits[part]
+
+
+class Breaks(list):
+    """Documents that cannot be read to their end."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+        raise ValueError('line 7: unreadable')
+
+
+@pytest.mark.parametrize('part', ['train', 'val'])
+@pytest.mark.parametrize('how, says', [(Breaks(['a'] * 40), 'unreadable'), (['a'] * 40 + [b'bytes'], 'encode')])
+def test_a_failure_leaves_what_was_there(part, how, says, folder):
+    """While the documents are read, here, or while they are encoded, in another process"""
+    splits = {'train': ['before'], 'val': ['the failure']}
+    write_text(folder, splits, 'bytes', 1)
+    before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    with pytest.raises((ValueError, AttributeError), match=says):
+        write_text(folder, {**splits, part: how}, 'bytes', 2)
+    assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
+
+
+# Ctrl-C, which a terminal sends to all processes, when the documents are half read
+INTERRUPTED = '''
+import os
+import signal
+from data import text
+
+
+class Documents(list):
+    def __iter__(self):
+        for i in range(10 ** 6):
+            if i == 30000:      # more than a pipe holds: the workers are at work
+                os.killpg(0, signal.SIGINT)
+            yield 'text'
+
+
+if __name__ == '__main__':
+    signal.signal(signal.SIGINT, signal.default_int_handler)        # which a process in the background may ignore
+    text.write_text('data/mine', {'train': Documents(), 'val': ['text']}, 'bytes', 2)
+'''
+
+
+def test_ctrl_c_leaves_what_was_there(folder):
+    """And it is one process that speaks of it"""
+    write_text(folder, {'train': ['before'], 'val': ['Ctrl-C']}, 'bytes', 1)
+    before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    _, err = call(write('interrupted.py', INTERRUPTED), code=-signal.SIGINT, start_new_session=True)
+    assert err.count('Traceback') == err.count('KeyboardInterrupt') == 1
+    assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
+
+
+# ----------------------------------------------------------------------------- data/*/prepare.py, as users run them
+
+def copied(name):
+    """data/<name>/prepare.py in the current folder, so that nothing is written into the repository's."""
+    write(f'data/{name}/prepare.py', (ROOT / 'data' / name / 'prepare.py').read_bytes())
+    return f'data/{name}/prepare.py'
+
+
+def call_here(script, monkeypatch, *arguments):
+    """Runs it in this process, where libraries can be replaced and imports are free; and in one process."""
+    monkeypatch.setattr(sys, 'argv', [str(script), '--processes=1', *arguments])
+    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
+    monkeypatch.setattr(sys, 'stderr', io.StringIO())
+    runpy.run_path(str(script), run_name='__main__')
+
+
+def test_own_text_from_files_to_a_sample():
+    """prepare.py, train.py and sample.py, each in a process of its own: the whole way"""
+    pages = [f'page {i} of abcab, naïve\n' * 20 for i in range(3)]
+    for i, page in enumerate(pages):
+        write(f'books/{i}.txt', page)
+    write_jsonl('more.jsonl', ['a row', 'another'])
+    out, _ = call(ROOT / 'data/textfiles/prepare.py', '--files=books/*.txt,more.jsonl', '--tokenizer=tiny', '--folder=data/mine')
+    assert 'data/mine: ' in out and 'validation tokens' in out
+    ids, tokenizer = found('data/mine')
+    train, val = (documents(ids[part], tokenizer) for part in ('train', 'val'))
+    assert len(val) == 1 and sorted(train + val) == sorted([*pages, 'a row', 'another'])
+    call(ROOT / 'train.py', '--dataset=mine', '--vocab_size=320', '--block_size=4', '--n_layer=1', '--n_head=2', '--n_embd=16',
+         '--batch_size=2', '--gradient_accumulation_steps=1', '--max_iters=2', '--eval_iters=2', '--device=cpu',
+         '--compile=False')
+    out, err = call(ROOT / 'sample.py', '--start=abcab naïve', '--num_samples=2', '--max_new_tokens=9', '--device=cpu')
+    samples = out.split('---------------\n')
+    assert len(samples) == 2 and all(sample.startswith('abcab naïve') for sample in samples) and err == ''
+
+
+def test_shakespeare_char():
+    """From the input.txt that lies beside it: nanoGPT's tokens, 65 characters in their order"""
+    play = ('First Citizen:\nBefore we proceed, hear me speak.\n' * 50) + 'Exeunt\n'
+    write('data/shakespeare_char/input.txt', play)
+    call(copied('shakespeare_char'))
+    ids, tokenizer = found('data/shakespeare_char')
+    stoi = {c: i for i, c in enumerate(sorted(set(play)))}
+    n = int(len(play) * 0.9)
+    assert ids == {'train': [stoi[c] for c in play[:n]], 'val': [stoi[c] for c in play[n:]]}
+    assert tokenizer.vocab_size == len(stoi) and tokenizer.decode(ids['train'] + ids['val']) == play
+    assert Path('data/shakespeare_char/input.txt').read_text() == play
+
+
+@pytest.mark.parametrize('name, arguments, says', [
+    ('openwebtext', ['--tokenizer=bytes', '--limit=3'], 'Skylion007/openwebtext'),
+    ('minipile', ['--tokenizer=bytes'], 'JeanKaddour/minipile'),
+    ('c4', ['--tokenizer=bytes'], 'allenai/c4'),
+    ('shakespeare_char', ['--url=http://127.0.0.1:9/input.txt'], 'http://127.0.0.1:9/input.txt'),
+])
+def test_without_network(name, arguments, says):
+    """One line that says what could not be reached, and no file"""
+    out, err = call(copied(name), *arguments, code=1, HF_HUB_OFFLINE='1', HF_HOME='empty', no_proxy='*')
+    assert err.startswith(f'error: could not reach {says}') and 'network' in err and err.count('\n') == 1
+    assert out.startswith('loading ') == (name != 'shakespeare_char') and out.count('\n') <= 1
+    assert os.listdir(f'data/{name}') == ['prepare.py']
+
+
+class Hub:
+    """In the place of datasets.load_dataset: {split: texts}, what was asked for, and how many rows were read."""
+
+    def __init__(self, **splits):
+        self.splits, self.asked, self.rows = splits, [], 0
+
+    def count(self, row):
+        self.rows += 1
+        return row
+
+    def __call__(self, name, split, streaming=False, num_proc=None, **where):
+        from datasets import Dataset
+        self.asked.append((name, split, where))
+        texts = self.splits[split]
+        rows = Dataset.from_dict({'url': [str(i) for i in range(len(texts))], 'text': texts})
+        return rows.to_iterable_dataset().map(self.count) if streaming else rows
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    datasets = pytest.importorskip('datasets')
+    hub = Hub(train=texts(2500), validation=texts(7), val=texts(5))
+    monkeypatch.setattr(datasets, 'load_dataset', hub)
+    return hub
+
+
+def test_openwebtext(hub, monkeypatch):
+    """As many documents as the limit says are fetched; they are split as nanoGPT does, and each ends"""
+    call_here(copied('openwebtext'), monkeypatch, '--tokenizer=tiny', '--limit=2001')
+    assert hub.asked == [('Skylion007/openwebtext', 'train', {})]
+    assert 2001 <= hub.rows <= 2002             # `datasets` looks one ahead
+    ids, tokenizer = found('data/openwebtext')
+    wanted = split(hub.splits['train'][:2001])
+    assert {part: documents(ids[part], tokenizer) for part in ids} == {part: list(wanted[part]) for part in wanted}
+
+
+def test_openwebtext_that_is_not_whole(hub, monkeypatch):
+    """Branches that were converted by others may lack files; without a limit the count must be that of OpenWebText"""
+    with pytest.raises(ValueError, match='2,500 documents, OpenWebText has 8,013,769'):
+        call_here(copied('openwebtext'), monkeypatch, '--tokenizer=tiny')
+    assert os.listdir('data/openwebtext') == ['prepare.py']
+
+
+@pytest.mark.parametrize('limit', [0, 3])
+def test_minipile(limit, hub, monkeypatch):
+    """Its own validation split, and the limit for each; without one nothing is streamed"""
+    call_here(copied('minipile'), monkeypatch, '--tokenizer=tiny', f'--limit={limit}')
+    assert hub.asked == [('JeanKaddour/minipile', 'train', {}), ('JeanKaddour/minipile', 'validation', {})]
+    assert 2 * limit <= hub.rows <= 2 * (limit + 1) * bool(limit)
+    ids, tokenizer = found('data/minipile')
+    assert documents(ids['train'], tokenizer) == hub.splits['train'][:limit or None]
+    assert documents(ids['val'], tokenizer) == hub.splits['validation'][:limit or None]
+
+
+def test_c4(hub, monkeypatch):
+    """The first of its files, and its own validation split"""
+    call_here(copied('c4'), monkeypatch, '--tokenizer=ending', '--limit=4', '--files=2')
+    theirs = {'train': ['en/c4-train.00000-of-01024.json.gz', 'en/c4-train.00001-of-01024.json.gz'],
+              'val': ['en/c4-validation.00000-of-00008.json.gz']}
+    assert hub.asked == [('allenai/c4', part, dict(data_files=theirs)) for part in ('train', 'val')] and hub.rows <= 10
+    ids, tokenizer = found('data/c4')
+    assert {part: documents(ids[part], tokenizer) for part in ids} == {part: hub.splits[part][:4] for part in ids}
+
+
+@pytest.mark.parametrize('name, argument, says', [
+    ('c4', '--files=1025', 'files=1025: C4 has 1024 of them'), ('c4', '--files=0', 'files=0: C4 has 1024 of them'),
+    ('c4', '--limit=-1', 'limit=-1: wants at least 0'), ('minipile', '--processes=-1', 'processes=-1: wants at least 0'),
+    ('openwebtext', '--tokenizer=folder', "tokenizer='folder'"), ('textfiles', '--files=', 'files is empty'),
+    ('textfiles', '--files=a.txt', "'a.txt' matches no file"), ('textfiles', '--limit=-1', 'limit=-1: wants at least 0'),
+])
+def test_wrong_keys_are_known_before_anything_is_fetched(name, argument, says, hub, monkeypatch):
+    os.mkdir('folder')
+    with pytest.raises(ValueError, match=says):
+        call_here(copied(name), monkeypatch, *(['--tokenizer=bytes', argument]))
+    assert not hub.asked and os.listdir(f'data/{name}') == ['prepare.py']
+
+
+def test_textfiles_in_their_own_folder(monkeypatch):
+    """Where they go unless told otherwise, and the keys that choose among the documents"""
+    write_parquet('news.parquet', ['a', 'b', 'c', 'd'], column='body')
+    call_here(copied('textfiles'), monkeypatch, '--files=news.parquet', '--column=body', '--limit=3', '--tokenizer=bytes')
+    ids, tokenizer = found('data/textfiles')
+    wanted = split(['a', 'b', 'c'])
+    assert {part: documents(ids[part], tokenizer) for part in ids} == {part: list(wanted[part]) for part in wanted}
+
+
+@pytest.mark.parametrize('name, tokenizer', [('openwebtext', 'gpt2'), ('minipile', 'gpt2'), ('textfiles', 'gpt2'),
+                                             ('c4', 'google-t5/t5-base')])
+def test_default_tokenizer(name, tokenizer):
+    """The vocabularies that the configs of these data sets count on"""
+    keys = script_keys(str(ROOT / 'data' / name / 'prepare.py'))
+    assert keys['tokenizer'] == tokenizer and keys['limit'] == 0 and keys.get('files') == {'c4': 160, 'textfiles': ''}.get(name)

@@ -1,0 +1,326 @@
+"""
+dataset.py and data/pycode/prepare.py: what is written comes back, what is damaged says so, and the order of the windows is
+what lets runs of any number of ranks see the same batches.
+"""
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data.tokens import Tokens, read_meta, write_tokens
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def current_folder(tmp_path, monkeypatch):
+    """data/ is looked for in the current folder; here one with the prepare.py of a data set, tiny, and of another."""
+    monkeypatch.chdir(tmp_path)
+    for name in ('other', 'tiny'):
+        (tmp_path / 'data' / name).mkdir(parents=True)
+        (tmp_path / 'data' / name / 'prepare.py').touch()
+
+
+def make(train, val=range(20), vocab_size=1000, name='tiny'):
+    write_tokens(f'data/{name}', {'train': [list(train)], 'val': [list(val)]}, vocab_size, 'bytes')
+
+
+def tokens(block_size=4, split='train', vocab_size=1000):
+    return Tokens('tiny', split, block_size=block_size, vocab_size=vocab_size)
+
+
+def starts_of(inputs):
+    """Where windows begin, in a split whose tokens count up from 0."""
+    return inputs[:, 0].tolist()
+
+
+# ----------------------------------------------------------------------------- writing and reading
+
+@pytest.mark.parametrize('vocab_size, dtype', [(256, 'uint16'), (65536, 'uint16'), (65537, 'uint32'),
+                                               (100277, 'uint32')])
+def test_written_tokens_come_back(vocab_size, dtype):
+    """From chunks of any kind and length, up to the largest id of the vocabulary"""
+    top = vocab_size - 1
+    write_tokens('data/tiny', {'train': [[1, 2], np.array([top, 0]), b'\x00\xff', [], (3,)], 'val': iter([[top, 5]])},
+                 vocab_size, 'gpt2')
+    meta = json.loads(Path('data/tiny/meta.json').read_text())
+    assert meta == dict(vocab_size=vocab_size, tokenizer='gpt2', dtype=dtype, tokens={'train': 7, 'val': 2})
+    assert read_meta('tiny') == {**meta, 'chars': ''}
+    assert np.fromfile('data/tiny/train.bin', dtype).tolist() == [1, 2, top, 0, 0, 255, 3]
+    assert np.fromfile('data/tiny/val.bin', dtype).tolist() == [top, 5]
+    inputs, targets = tokens(block_size=6, vocab_size=vocab_size).read([0])
+    assert inputs.tolist() == [[1, 2, top, 0, 0, 255]] and targets.tolist() == [[2, top, 0, 0, 255, 3]]
+    assert inputs.dtype == targets.dtype == torch.int64
+
+
+def test_meta_takes_more():
+    """A table of characters, quotes, control characters and all, comes back as it was"""
+    chars = '\n"\\é\u2028\U0001f600\0'
+    write_tokens('data/tiny', {'train': [[1, 2]], 'val': [[0]]}, len(chars), 'char', chars=chars)
+    assert read_meta('tiny') == dict(vocab_size=7, tokenizer='char', chars=chars, dtype='uint16', tokens={'train': 2, 'val': 1})
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+@pytest.mark.parametrize('split', ['train', 'val'])
+@pytest.mark.parametrize('prepared_before', [False, True])
+def test_what_is_cut_short_leaves_what_was_there(split, prepared_before):
+    """A prepare.py that fails, or is stopped, in the middle of a split: nothing half, and nothing less than before"""
+    def breaks():
+        yield [1, 2, 3]
+        raise KeyboardInterrupt
+
+    if prepared_before:
+        make(range(20))
+    before = content('data/tiny')
+    with pytest.raises(KeyboardInterrupt):
+        write_tokens('data/tiny', {'train': [[1, 2, 3]], 'val': [[1, 2, 3]], split: breaks()}, 1000, 'bytes')
+    assert content('data/tiny') == before
+    if not prepared_before:
+        with pytest.raises(ValueError, match='is not prepared'):
+            tokens()
+
+
+@pytest.mark.parametrize('ids', [[1, 1000], [70000, 1], [-1, 2]])
+def test_ids_outside_of_the_vocabulary_are_not_written(ids):
+    """They would wrap around in uint16, to ids that nobody would wonder at"""
+    make(range(20))
+    before = content('data/tiny')
+    with pytest.raises(ValueError, match=f'ids from {min(ids)} to {max(ids)} are not within vocab_size=1000'):
+        make([1, 2], val=ids)
+    assert content('data/tiny') == before
+
+
+@pytest.mark.parametrize('at', range(4))
+def test_half_replaced_never_looks_whole(at, monkeypatch):
+    """A kill while the old files give way to the new ones leaves no older meta.json beside newer tokens, nor the reverse"""
+    make(range(20))
+    replace, done = os.replace, []
+
+    def killed(*paths):
+        if len(done) == at:
+            raise KeyboardInterrupt
+        replace(*paths)
+        done.append(paths)
+
+    monkeypatch.setattr(os, 'replace', killed)
+    if at < 3:
+        with pytest.raises(KeyboardInterrupt):
+            make(range(100, 120))
+        with pytest.raises(ValueError, match='is not prepared'):
+            tokens()
+    else:
+        make(range(100, 120))
+        assert tokens(block_size=19).read([0])[0].tolist() == [list(range(100, 119))]
+
+
+def test_prepared_again_is_new():
+    make(range(20))
+    make(range(100, 110))
+    assert tokens(block_size=9).read([0])[0].tolist() == [list(range(100, 109))]
+
+
+# ----------------------------------------------------------------------------- errors
+
+def test_missing_data_names_the_command():
+    with pytest.raises(ValueError, match='python data/tiny/prepare.py'):
+        tokens()
+
+
+def test_unknown_data_set_names_the_choices():
+    with pytest.raises(ValueError, match="dataset='tyni': choose one of other, tiny"):
+        read_meta('tyni')
+
+
+def test_data_set_of_ones_own_needs_no_prepare():
+    make(range(20))
+    Path('data/tiny/prepare.py').unlink()
+    assert tokens().windows == 4
+
+
+@pytest.mark.parametrize('text', ['', '{', '[]', 'null', '{"vocab_size": 256}',
+                                  '{"vocab_size": 256, "tokenizer": "bytes"}'])
+def test_damaged_meta(text):
+    make(range(20))
+    Path('data/tiny/meta.json').write_text(text)
+    with pytest.raises(ValueError, match='data/tiny/meta.json is damaged: prepare data/tiny again'):
+        tokens()
+
+
+@pytest.mark.parametrize('split', ['train', 'val'])
+@pytest.mark.parametrize('damage', ['cut', 'longer', 'gone'])
+def test_damaged_tokens(split, damage):
+    """A file that was cut short (or belongs to another meta.json) is an error and not a shorter data set"""
+    make(range(20))
+    path = Path(f'data/tiny/{split}.bin')
+    content = path.read_bytes()
+    path.unlink() if damage == 'gone' else path.write_bytes(content[:-2] if damage == 'cut' else content + b'\0\0')
+    with pytest.raises(ValueError, match=f'data/tiny/{split}.bin has .*: prepare data/tiny again'):
+        tokens(split=split)
+
+
+def test_vocabulary_that_is_too_small():
+    make(range(20), vocab_size=300)
+    with pytest.raises(ValueError, match='vocab_size=256 is less than the 300 .*--vocab_size=300'):
+        tokens(vocab_size=256)
+    assert tokens(vocab_size=300).windows == tokens(vocab_size=320).windows
+
+
+def test_token_outside_of_the_vocabulary():
+    """An embedding would answer with an index error deep inside, on a GPU with a dead process"""
+    make([*range(10), 300, *range(10)], vocab_size=1000)
+    meta = json.loads(Path('data/tiny/meta.json').read_text())
+    Path('data/tiny/meta.json').write_text(json.dumps({**meta, 'vocab_size': 256}))
+    data = tokens(vocab_size=300)
+    data.read([0, 5, 11])
+    with pytest.raises(ValueError, match='train.bin holds token 300, .*vocab_size=300'):
+        data.read([0, 6])
+    assert tokens(vocab_size=301).read([6])[1].max() == 300
+
+
+def test_block_size_and_the_length_of_the_data():
+    """len − 1 tokens are the longest window that still has a target for each"""
+    make(range(20))
+    data = tokens(block_size=19)
+    assert data.windows == 1 and data.shuffled(0, 1, 0)[1][0, -1] == 19
+    for block_size in (20, 21):
+        with pytest.raises(ValueError, match=f'block_size={block_size} is too long .*at most 19'):
+            tokens(block_size=block_size)
+
+
+# ----------------------------------------------------------------------------- shuffled windows
+
+@pytest.mark.parametrize('length, block_size', [(400, 4), (401, 4), (402, 4), (403, 4), (50, 7), (65, 64), (128, 64)])
+def test_an_epoch_holds_every_window_once(length, block_size):
+    """As many windows as fit, side by side from a start of their own, in every epoch"""
+    make(range(length))
+    data = tokens(block_size)
+    assert data.windows == (length - 1) // block_size
+    for epoch in range(5):
+        inputs, targets = data.shuffled(epoch * data.windows, data.windows, seed=1)
+        starts = sorted(starts_of(inputs))
+        assert starts == list(range(starts[0], starts[0] + data.windows * block_size, block_size))
+        assert 0 <= starts[0] and starts[-1] + block_size < length
+        assert inputs.tolist() == [list(range(s, s + block_size)) for s in starts_of(inputs)]
+        assert torch.equal(targets, inputs + 1)
+
+
+def test_each_epoch_has_an_order_and_a_start_of_its_own():
+    """Else a model of many epochs would see the same cuts of the text, in the same company, again and again"""
+    make(range(403))
+    data = tokens()
+    epochs = [starts_of(data.shuffled(i * data.windows, data.windows, seed=1)[0]) for i in range(20)]
+    assert all(epoch != sorted(epoch) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 20
+    assert {min(epoch) for epoch in epochs} == {0, 1, 2}
+    assert len({tuple(np.argsort(epoch)) for epoch in epochs}) == 20
+
+
+def test_windows_are_a_function_of_seed_and_number():
+    """Read at once, one by one, from the back or across an epoch's end: what makes ranks and resumed runs agree"""
+    make(range(90))
+    data = tokens()
+    count = 3 * data.windows + 5
+    whole = starts_of(data.shuffled(0, count, seed=7)[0])
+    again = tokens()
+    assert [starts_of(again.shuffled(i, 1, seed=7)[0])[0] for i in reversed(range(count))] == whole[::-1]
+    for chunk in (2, 3, data.windows, data.windows + 1):
+        pieces = [starts_of(again.shuffled(i, min(chunk, count - i), seed=7)[0]) for i in range(0, count, chunk)]
+        assert sum(pieces, []) == whole
+    assert starts_of(data.shuffled(0, count, seed=8)[0]) != whole
+
+
+def test_seeds_do_not_shift_into_each_other():
+    """Epoch 1 of seed 0 must not be epoch 0 of seed 1, or seeds would be one experiment seen from several places"""
+    make(range(400))
+    data = tokens()
+    epochs = {(seed, i): tuple(starts_of(data.shuffled(i * data.windows, data.windows, seed)[0]))
+              for seed in range(4) for i in range(4)}
+    assert len(set(epochs.values())) == 16
+
+
+def test_the_order_is_the_same_in_another_process():
+    """Ranks are processes: nothing of Python's own randomness may enter"""
+    make(range(90))
+    code = "from data.tokens import Tokens; print(Tokens('tiny', 'train', 4, 1000).shuffled(3, 50, 5)[0][:, 0].tolist())"
+    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONHASHSEED': '1', 'OMP_NUM_THREADS': '1'}
+    out = subprocess.run([sys.executable, '-c', code], env=env, capture_output=True, text=True, check=True).stdout
+    assert json.loads(out) == starts_of(tokens().shuffled(3, 50, 5)[0])
+
+
+# ----------------------------------------------------------------------------- evaluation windows
+
+@pytest.mark.parametrize('length, block_size, batches, batch_size, rows, columns', [
+    (401, 4, 5, 3, 5, 3),               # fewer than there are: 100
+    (401, 4, 20, 5, 20, 5),             # all of them
+    (401, 4, 1000, 7, 14, 7),           # more than there are: whole batches of them
+    (401, 4, 3, 500, 1, 100),           # a batch larger than the split
+    (30, 29, 200, 12, 1, 1),            # one window in all
+])
+def test_evaluation_windows(length, block_size, batches, batch_size, rows, columns):
+    """Always the same, without overlap, spread over the whole split and not beyond it, at most as many as asked"""
+    make(range(10, 60), val=range(length))
+    data = tokens(block_size, 'val')
+    starts = data.spread(batches, batch_size)
+    assert starts.shape == (rows, columns)
+    assert np.array_equal(starts, tokens(block_size, 'val').spread(batches, batch_size))
+    flat = starts.flatten().tolist()
+    assert len(set(flat)) == len(flat) and min(np.diff(sorted(flat)), default=block_size) >= block_size
+    assert min(flat) == 0 and max(flat) + block_size < length
+    assert length - max(flat) <= length / len(flat) + 2 * block_size
+    for batch in starts:
+        inputs, targets = data.read(batch)
+        assert starts_of(inputs) == batch.tolist() and torch.equal(targets, inputs + 1)
+
+
+# ----------------------------------------------------------------------------- data/pycode
+
+def prepare(sources, folder):
+    runpy.run_path(ROOT / 'data' / 'pycode' / 'prepare.py')['prepare'](sources, folder)
+
+
+def test_pycode(tmp_path):
+    """Every tenth file validates, each ends in a zero byte, and tests are left out as not every interpreter has them"""
+    sources, names = tmp_path / 'lib', [f'm{i:02d}.py' for i in range(18)] + ['package/a.py', 'package/deep/b.py']
+    out = ['test/t.py', 'tests/t.py', 'package/tests/t.py', 'idlelib/idle_test/t.py', 'site-packages/x/y.py',
+           'notes.txt']
+    for name in names + out:
+        (sources / name).parent.mkdir(parents=True, exist_ok=True)
+        (sources / name).write_bytes(f'# {name} é\n'.encode())
+    prepare(sources, 'data/tiny')
+    content = {split: np.fromfile(f'data/tiny/{split}.bin', np.uint16) for split in ('train', 'val')}
+    found = {split: bytes(ids.astype(np.uint8)).decode().split('\0') for split, ids in content.items()}
+    assert found['val'] == ['# m09.py é\n', '# package/deep/b.py é\n', '']
+    assert found['train'] == [f'# {name} é\n' for name in names if name not in ('m09.py', 'package/deep/b.py')] + ['']
+    assert read_meta('tiny') == dict(vocab_size=256, tokenizer='bytes', chars='', dtype='uint16',
+                                     tokens={split: len(ids) for split, ids in content.items()})
+
+
+@pytest.mark.parametrize('inside', ['', 'test', 'site-packages'])
+def test_pycode_takes_sources_from_below_any_folder(tmp_path, inside):
+    """Only folders below the sources' own are left out: an interpreter may itself live under …/test/…"""
+    sources = tmp_path / inside / 'lib'
+    sources.mkdir(parents=True)
+    for i in range(10):
+        (sources / f'm{i}.py').write_text('x')
+    prepare(sources, 'data/tiny')
+    assert read_meta('tiny')['tokens'] == {'train': 18, 'val': 2}
+
+
+def test_pycode_of_an_interpreter_without_sources(tmp_path):
+    """Some distributions ship compiled files only; the data set that is there must survive the error"""
+    make(range(20))
+    (tmp_path / 'lib').mkdir()
+    for i in range(9):
+        (tmp_path / 'lib' / f'm{i}.py').write_text('x')
+    with pytest.raises(ValueError, match='9 Python sources'):
+        prepare(tmp_path / 'lib', 'data/tiny')
+    assert tokens().windows == 4

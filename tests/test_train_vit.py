@@ -1,0 +1,155 @@
+"""
+train.py, measure.py and bench.py on images, as their users run them.
+"""
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+from test_train import INTERRUPTED, ROOT, checkpoint, evaluations, flags, rows, steps, train
+from test_vit import hugging_face
+
+from data.images import Images, write_images
+from engine.task import config_of
+from vit import ViT, ViTConfig
+
+pytest.importorskip('kornia')
+
+TINY = dict(model='vit', dataset='tiny', image_size=6, patch_size=3, channels=3, classes=4, n_layer=2, n_head=2, n_embd=16,
+            batch_size=8, drop_path=0.2, dropout=0.1, crop_scale=0.6, flip=0.5, randaugment=5.0, mixup=0.8, cutmix=1.0,
+            label_smoothing=0.1, max_iters=12, gradient_accumulation_steps=2, eval_interval=6, eval_iters=100, warmup_iters=2,
+            learning_rate=1e-2, min_lr=1e-3, device='cpu', dtype='float32', compile=False)
+PLAIN = dict(drop_path=0.0, dropout=0.0, crop_scale=1.0, flip=0.0, randaugment=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+    """A folder to run in, with data/tiny: noise, in whose four classes another colour is bright, or none."""
+    folder = tmp_path_factory.mktemp('vit')
+    rng, splits = np.random.default_rng(0), {}
+    for split, count in (('train', 200), ('val', 30)):
+        images, labels = rng.integers(0, 150, (count, 3, 6, 6), np.uint8), rng.integers(0, 4, count)
+        for image, label in zip(images, labels):
+            image[label:label + 1] += 100
+        splits[split] = [(images, labels)]
+    write_images(folder / 'data' / 'tiny', splits, 4)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def whole(place):
+    out, _ = train(place, *flags(**TINY, out_dir='whole'))
+    assert 'val top1' in out and 'images/s' in out and '200 images an epoch' in out
+    return place / 'whole'
+
+
+def test_files(whole):
+    assert all(row.keys() == {'iter', 'loss', 'lr', 'grad_norm', 'images_per_s'} for row in steps(whole))
+    assert all(row.keys() == {'iter', *(f'{split}_{metric}' for split in ('train', 'val') for metric in ('loss', 'top1', 'top5'))}
+               for row in evaluations(whole))
+    assert json.loads((whole / 'run.json').read_text())['images_per_iter'] == 16
+    config = json.loads((whole / 'config.json').read_text())
+    assert TINY.items() <= config.items() and {f.name for f in fields(ViTConfig)} <= config.keys()
+
+
+def test_the_checkpoint_has_the_accuracy_that_the_log_reports(whole, monkeypatch):
+    """Of every validation image once, top-5 of four classes being all of them"""
+    monkeypatch.chdir(whole.parent)
+    state, data = checkpoint(whole), Images('tiny', 'val', 6, 3, 4)
+    model = ViT(config_of(state['config']))
+    model.load_state_dict(state['model'])
+    assert model.patch.mean.flatten().tolist() == pytest.approx(data.mean)      # belongs to the weights
+    x, y = data.read(range(30))
+    logits, loss = model.eval()(x, y)
+    last = evaluations(whole)[-1]
+    assert last['val_loss'] == pytest.approx(loss.item(), abs=1e-5) and last['val_top5'] == 1
+    assert last['val_top1'] == pytest.approx((logits.argmax(1) == y).float().mean().item(), abs=1e-6)
+
+
+def without_speed(run):
+    return [{key: value for key, value in row.items() if key != 'images_per_s'} for row in rows(run)]
+
+
+def test_resumed_equals_whole(whole, place):
+    """Stopped by a signal in the middle, with every augmentation, dropout and stochastic depth"""
+    train(place, *flags(**TINY, out_dir='resumed'), code=143, through=(INTERRUPTED, 7))
+    train(place, 'resumed/config.json', '--init_from=resume')
+    assert without_speed(place / 'resumed') == without_speed(whole)
+
+
+@pytest.mark.long
+def test_two_ranks_equal_one(place):
+    """With nothing random in the model, whose draws are each micro-batch's own"""
+    keys = TINY | dict(drop_path=0.0, dropout=0.0)
+    train(place, *flags(**keys, out_dir='one'))
+    train(place, *flags(**keys, out_dir='two'), ranks=2)
+    for a, b in zip(without_speed(place / 'one'), without_speed(place / 'two'), strict=True):
+        assert a == pytest.approx(b, rel=1e-4)
+
+
+@pytest.mark.long
+def test_it_learns_and_is_measured(place):
+    """… by momentum SGDW in bf16, once through all of measure.py's measurements, in training and after"""
+    train(place, ROOT / 'config' / 'arch' / 's5.py',
+          *flags(**TINY | PLAIN | dict(out_dir='learned', max_iters=40, eval_interval=20, optimizer='sgdw', learning_rate=0.1,
+                                       dtype='bfloat16', measure_interval=20, measure_batches=2)))
+    first, *_, last = evaluations(place / 'learned')
+    assert first['val_top1'] < 0.6 and last['val_top1'] > 0.9
+    measured = [json.loads(line) for line in (place / 'learned' / 'measure.jsonl').read_text().splitlines()]
+    assert [row['iter'] for row in measured] == [0, 20] and {'emb', 'head', 'qk'} <= measured[0]['sharpness'].keys()
+    done = subprocess.run([sys.executable, str(ROOT / 'measure.py'), '--out_dir=learned', '--batches=2'], cwd=place,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for what in ('loss', 'predictions'):
+        subprocess.run([sys.executable, str(ROOT / 'plot.py'), 'learned', f'--what={what}'], cwd=place, check=True)
+        assert (place / 'learned' / f'{what}.png').stat().st_size > 10000
+    found = json.loads((place / 'learned' / 'measure.json').read_text())
+    assert found['images'] == 16 and {'gradients', 'hidden', 'attention', 'sensitivity', 'drift', 'updates'} <= found.keys()
+
+
+@pytest.mark.long
+def test_a_pretrained_vit_brings_its_shape_and_normalization(place):
+    """Hugging Face's weights, with a new head for the classes of the data"""
+    hugging_face(place / 'theirs', image_size=6, patch_size=3)
+    out, _ = train(place, *flags(**TINY | PLAIN | dict(out_dir='tuned', init_from='theirs', max_iters=1, norm_eps=0.5)))
+    assert 'theirs brings its own' in out and 'n_embd=32' in out and 'norm_eps=0.001' in out
+    state = checkpoint(place / 'tuned')
+    assert state['config']['n_embd'] == 32 and state['model']['head.weight'].shape == (4, 32)
+    assert (state['model']['patch.mean'] == 0.5).all()
+
+
+@pytest.mark.parametrize('keys, words', [
+    (dict(image_size=7), 'image_size=7 patch_size=3'), (dict(image_size=9), 'image_size=9 6 --image_size=6'),
+    (dict(channels=1), 'channels=1 3'), (dict(classes=3), 'classes=3 4'), (dict(model='vti'), "model='vti' gpt, vit"),
+    (dict(model='gpt'), "'tiny' images --model=vit"), (dict(crop_scale=0.0), 'crop_scale=0.0 0.01'), (dict(flip=2.0), 'flip=2.0'),
+    (dict(randaugment=11.0), 'randaugment=11.0 10'), (dict(mixup=-1.0), 'mixup=-1.0 0'),
+    (dict(label_smoothing=1.5), 'label_smoothing=1.5 1'),
+    (dict(init_from='gpt2'), "init_from='gpt2' scratch ViT timm"), (dict(pool='max'), "pool='max' cls, mean")])
+@pytest.mark.long
+def test_bad_input_is_one_line(keys, words, place):
+    out, err = train(place, *flags(**TINY | keys, out_dir='bad'), code=1)
+    assert err.startswith('error: ') and err.count('\n') == 1 and all(word in err for word in words.split())
+    assert not (place / 'bad').exists()
+
+
+@pytest.mark.long
+def test_compiled(place):
+    """Two batch sizes in evaluation, and soft targets in training"""
+    if not shutil.which('g++'):
+        pytest.skip('no C++ compiler')
+    train(place, *flags(**TINY | dict(out_dir='eager')))
+    train(place, *flags(**TINY | dict(out_dir='compiled', compile=True)))
+    for a, b in zip(without_speed(place / 'eager'), without_speed(place / 'compiled'), strict=True):
+        assert a.keys() == b.keys() and a['iter'] == b['iter']
+    assert torch.isfinite(torch.tensor([row['loss'] for row in steps(place / 'compiled')])).all()
+
+
+@pytest.mark.long
+def test_bench():
+    done = subprocess.run([sys.executable, str(ROOT / 'bench.py'), *flags(**TINY),
+                           '--bench_iters=2', '--bench_warmup=1'], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and 'images/s' in done.stdout, done.stderr

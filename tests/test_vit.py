@@ -1,0 +1,374 @@
+"""
+ViT against the float64 reference of test_model.py, against Hugging Face, and against weights under timm's names; and measure.py
+on one.
+"""
+import json
+import math
+import random
+from dataclasses import fields
+
+import pytest
+import torch
+
+import test_model
+from lab import measure as m
+from model import block_type
+from test_model import close, randomize, reference_blocks, with_kernel
+from vit import DropPath, ViT, ViTConfig
+
+torch.set_num_threads(1)            # tensors this small gain nothing from more
+
+SIZES = dict(n_head=4, n_embd=16, dropout=0.0, drop_path=0.0, classes=5)
+AXES = {name: values for name, values in test_model.AXES.items() if name != 'tie_weights'} | dict(
+    pool=('cls', 'mean'), qkv_bias=(False, True), channels=(1, 3), image_size=(6, 12), patch_size=(2, 3))
+
+def random_config(seed):
+    rng = random.Random(seed)
+    while not test_model.valid(config := {axis: rng.choice(values) for axis, values in AXES.items()}):
+        pass
+    return config
+
+
+CONFIGS = [random_config(seed) for seed in range(50)]
+
+
+@torch.no_grad()
+def build(mean=0.4, std=0.3, **config):
+    """A small float64 model in which every weight, gain and bias is far from where it starts."""
+    torch.manual_seed(0)
+    model = ViT(ViTConfig(**SIZES | dict(n_layer=2, image_size=6, patch_size=3) | config), mean, std).double()
+    for p in model.parameters():
+        p.add_(0.3 * torch.randn_like(p))
+    return model
+
+
+def images(config, count=3):
+    rng = torch.Generator().manual_seed(1)
+    return torch.randint(256, (count, config.channels, config.image_size, config.image_size), generator=rng, dtype=torch.uint8)
+
+
+def reference(c, w, x):
+    """Logits of images (B, channels, S, S), patch by patch, under config c and weights w."""
+    P, rows = c.patch_size, c.image_size // c.patch_size
+    x = (x.double() / 255 - 0.4) / 0.3
+    tokens = [w['patch.cls.weight'].expand(len(x), -1)] if c.pool == 'cls' else []
+    for i in range(rows):
+        for j in range(rows):
+            patch = x[:, :, i * P:(i + 1) * P, j * P:(j + 1) * P].reshape(len(x), -1)
+            tokens.append(patch @ w['patch.weight'].T + (w['patch.bias'] if c.bias else 0))
+    x = torch.stack(tokens, 1) + (w['wpe.weight'] if c.pos == 'learned' else 0)
+    pool = (lambda x: x[:, 0]) if c.pool == 'cls' else (lambda x: x.mean(1))
+    x = reference_blocks(c, w, x, lambda logits: logits.softmax(-1), pool)
+    return x @ w['head.weight'].T + (w['head.bias'] if c.bias else 0)
+
+
+def test_every_field_is_tried():
+    assert set(SIZES) | set(AXES) == {f.name for f in fields(ViTConfig)}
+    assert all(any(config[axis] == value for config in CONFIGS) for axis, values in AXES.items() for value in values)
+
+
+@pytest.mark.parametrize('fused', [True, False])
+@pytest.mark.parametrize('config', CONFIGS)
+def test_logits_loss_and_gradients_equal_the_reference(config, fused):
+    model = with_kernel(build(**config), fused)
+    model.recompute = not fused
+    x, targets = images(model.config), torch.tensor([4, 0, 2])
+    assert model.patch(x).size(1) == model.config.block_size
+    w = {name: p.detach().clone().requires_grad_() for name, p in model.state_dict().items()}
+    expected = reference(model.config, w, x)
+    expected_loss = -sum(expected.log_softmax(-1)[range(3), targets]) / 3
+    logits, loss = model(x, targets)
+    close(logits, expected, 1e-5)                                       # RoPE's tables are fp32
+    close(loss, expected_loss, 1e-5)
+    soft = torch.nn.functional.one_hot(targets, 5).double() * 0.7 + torch.tensor([0.3, 0, 0, 0, 0])
+    close(model(x, soft)[1], -(soft * expected.log_softmax(-1)).sum() / 3, 1e-5)
+    loss.backward()
+    expected_loss.backward()
+    for name, p in model.named_parameters():                            # each beside its own largest entry
+        size = w[name].grad.abs().max() + 1e-6
+        close(p.grad / size, w[name].grad / size, 1e-5)
+
+
+def test_no_mask():
+    """The last patch has its say in all that the first one becomes"""
+    model = build(pool='mean')
+    x, changed = images(model.config), images(model.config)
+    changed[:, :, -1, -1] = 255 - changed[:, :, -1, -1]
+    assert ((model.hidden(x) - model.hidden(changed)).abs().amax(-1) > 1e-6).all()
+    with torch.no_grad():
+        model.wpe.weight.zero_()
+    order = [0, 3, 1, 2]                                                # without positions the order of patches is nothing
+    shuffled = x.unflatten(3, (2, 3)).unflatten(2, (2, 3)).transpose(3, 4).flatten(2, 3)[:, :, order]
+    shuffled = shuffled.unflatten(2, (2, 2)).transpose(3, 4).flatten(4, 5).flatten(2, 3)
+    assert not torch.equal(shuffled, x)
+    close(model(shuffled)[0], model(x)[0], 1e-12)
+
+
+# ----------------------------------------------------------------------------- stochastic depth
+
+def test_stochastic_depth_is_linear_in_depth_and_per_sample():
+    model = build(n_layer=5, drop_path=0.4)
+    rates = [block.drop_path.p if isinstance(block.drop_path, DropPath) else 0.0 for block in model.h]
+    assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
+    kept = model.h[4].drop_path(torch.ones(10000, 2, 3))
+    assert sorted(set(kept[:, 0, 0].tolist())) == pytest.approx([0.0, 1 / 0.6]) and (kept == kept[:, :1, :1]).all()
+    assert abs((kept[:, 0, 0] == 0).double().mean() - 0.4) < 0.025      # five standard errors
+
+
+def test_a_dropped_block_is_the_identity_and_evaluation_drops_nothing():
+    model, whole = build(n_layer=2, drop_path=0.5), build(n_layer=2)
+    x = images(model.config, 64)
+    close(model.eval()(x)[0], whole(x)[0], 1e-12)
+    block, states = model.train().h[1], torch.randn(64, 5, 16).double()
+    unchanged = (block(states) == states).flatten(1).all(1)             # both branches dropped: a quarter of the samples
+    assert 4 <= unchanged.sum() <= 30
+
+
+# ----------------------------------------------------------------------------- other people's weights
+
+HF = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=12, patch_size=4,
+          num_labels=5, layer_norm_eps=1e-3)
+
+
+def hugging_face(folder, **more):
+    hf = pytest.importorskip('transformers')
+    theirs = randomize(hf.ViTForImageClassification(hf.ViTConfig(**HF | more)))
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+def test_equals_hugging_face_by_construction(tmp_path):
+    """The same weights in a model of a config that is written by hand"""
+    theirs = hugging_face(tmp_path)
+    ours = ViT(ViTConfig(n_layer=2, n_head=4, n_embd=32, d_ff=48, bias=True, norm_eps=1e-3, image_size=12, patch_size=4,
+                         classes=5))
+    loaded = load_vit(str(tmp_path))
+    assert loaded.config == ours.config
+    ours.load_state_dict(loaded.state_dict())
+    x = torch.rand(3, 3, 12, 12) * 255
+    close(ours.eval()(x)[0], theirs(x / 127.5 - 1).logits, 1e-4)
+
+
+@pytest.mark.parametrize('more', [dict(hidden_act='gelu_new'), dict(qkv_bias=False), dict(num_channels=1), dict(patch_size=3)])
+@torch.no_grad()
+def test_equals_hugging_face(more, tmp_path):
+    theirs = hugging_face(tmp_path, **more)
+    mean, std = [0.2, 0.3, 0.4][:theirs.config.num_channels], [0.5, 0.6, 0.7][:theirs.config.num_channels]
+    (tmp_path / 'preprocessor_config.json').write_text(json.dumps(dict(image_mean=mean, image_std=std)))
+    ours = load_vit(str(tmp_path)).eval()
+    x = torch.rand(3, len(mean), 12, 12) * 255
+    normalized = (x / 255 - torch.tensor(mean).view(-1, 1, 1)) / torch.tensor(std).view(-1, 1, 1)
+    close(ours(x)[0], theirs(normalized).logits, 1e-4)
+
+
+def as_timm(theirs, pool='token'):
+    """Hugging Face's weights under timm's names, with q, k and v in one."""
+    names = {'vit.embeddings.cls_token': 'cls_token', 'vit.embeddings.position_embeddings': 'pos_embed',
+             'vit.embeddings.patch_embeddings.projection': 'patch_embed.proj', 'vit.encoder.layer': 'blocks',
+             'attention.output.dense': 'attn.proj', 'layernorm_before': 'norm1', 'layernorm_after': 'norm2',
+             'intermediate.dense': 'mlp.fc1', 'output.dense': 'mlp.fc2', 'vit.layernorm': 'norm', 'classifier': 'head'}
+    state = {}
+    for key, value in theirs.items():
+        for a, b in names.items():
+            key = key.replace(a, b)
+        if '.query.' in key:
+            parts = [theirs[next(k for k in theirs if k.replace('vit.encoder.layer', 'blocks') == key.replace('query', part))]
+                     for part in ('query', 'key', 'value')]
+            state[key.replace('attention.attention.query', 'attn.qkv')] = torch.cat(parts)
+        elif '.key.' not in key and '.value.' not in key:
+            state[key] = value
+    return state
+
+
+@pytest.mark.parametrize('form', ['folder', 'pth', 'safetensors', 'checkpoint'])
+@torch.no_grad()
+def test_equals_timm(form, tmp_path):
+    """timm's names as timm 1.0 writes them; the logits are those of the same weights in Hugging Face's model"""
+    safetensors = pytest.importorskip('safetensors.torch')
+    theirs = hugging_face(tmp_path / 'theirs', layer_norm_eps=1e-6)
+    state = as_timm(safetensors.load_file(tmp_path / 'theirs' / 'model.safetensors'))
+    assert sorted(key for key in state if '.' not in key or '.0.' in key)[:4] == [
+        'blocks.0.attn.proj.bias', 'blocks.0.attn.proj.weight', 'blocks.0.attn.qkv.bias', 'blocks.0.attn.qkv.weight']
+    path, mean, std = tmp_path / f'model.{form}', 0.5, 0.5
+    if form == 'folder':
+        path, mean, std = tmp_path / 'timm', 0.3, 0.2
+        path.mkdir()
+        torch.save(state, path / 'pytorch_model.bin')
+        (path / 'config.json').write_text(json.dumps(dict(
+            architecture='vit_tiny_patch16_224', num_classes=5, model_args=dict(num_heads=4),
+            pretrained_cfg=dict(mean=[0.3] * 3, std=[0.2] * 3))))
+    elif form == 'safetensors':
+        safetensors.save_file(state, path)
+    else:
+        torch.save(dict(state_dict=state, epoch=3) if form == 'checkpoint' else state, path)
+    ours = load_vit(str(path), n_head=4).eval()
+    x = torch.rand(3, 3, 12, 12) * 255
+    close(ours(x)[0], theirs((x / 255 - mean) / std).logits, 1e-4)
+
+
+@torch.no_grad()
+def test_timm_that_pools_by_the_mean(tmp_path):
+    """Its norm then stands behind the mean, as ours does, and there is no class token; with one it has no equal"""
+    model = build(pool='mean', bias=True, n_layer=1, channels=3).float()
+    names = {'patch': 'patch_embed.proj', 'wpe.weight': 'pos_embed', 'h.': 'blocks.', 'attn_pre_norm': 'norm1',
+             'ffn_pre_norm': 'norm2', 'attn.wo': 'attn.proj', 'ffn.w1': 'mlp.fc1', 'ffn.w2': 'mlp.fc2', 'final_norm': 'fc_norm'}
+    state = {}
+    for key, value in model.state_dict().items():
+        for a, b in names.items():
+            key = key.replace(a, b)
+        state[key] = value
+    for kind in ('weight', 'bias'):
+        state[f'blocks.0.attn.qkv.{kind}'] = torch.cat([state.pop(f'blocks.0.attn.{w}.{kind}') for w in ('wq', 'wk', 'wv')])
+    state['patch_embed.proj.weight'] = state['patch_embed.proj.weight'].view(16, 3, 3, 3)
+    state['pos_embed'] = state['pos_embed'][None]
+    del state['patch_embed.proj.mean'], state['patch_embed.proj.std']
+    torch.save(state, tmp_path / 'timm.pth')
+    ours = load_vit(str(tmp_path / 'timm.pth'), n_head=4)
+    assert ours.config.pool == 'mean' and ours.config.norm_eps == 1e-6
+    for name, p in ours.named_parameters():
+        assert torch.equal(p, model.get_parameter(name)), name
+    torch.save({**state, 'cls_token': torch.zeros(1, 1, 16)}, tmp_path / 'timm.pth')
+    with pytest.raises(ValueError, match="no ViT that has an equal here, see 'patch.cls.weight'"):
+        load_vit(str(tmp_path / 'timm.pth'), n_head=4)
+
+
+def test_another_number_of_classes_gets_a_new_head(tmp_path):
+    hugging_face(tmp_path)
+    theirs, ours = load_vit(str(tmp_path)), load_vit(str(tmp_path), classes=9, dropout=0.1, drop_path=0.2)
+    assert ours.config.classes == 9 and ours.head.weight.std() < 0.05
+    assert (ours.config.dropout, ours.config.drop_path) == (0.1, 0.2)
+    for name, p in theirs.named_parameters():
+        assert name.startswith('head') or torch.equal(p, ours.get_parameter(name))
+
+
+@pytest.mark.parametrize('spoil, words', [
+    (lambda folder: (folder / 'config.json').unlink(), 'could not load config.json'),
+    (lambda folder: (folder / 'model.safetensors').unlink(), 'could not load pytorch_model.bin'),
+    (lambda folder: (folder / 'model.safetensors').write_bytes(b'nonsense'), 'could not load'),
+    (lambda folder: (folder / 'config.json').write_text('{"num_attention_heads": 4, "hidden_act": "tanh"}'), 'tanh'),
+    (lambda folder: (folder / 'config.json').write_text('{"num_attention_heads": 5}'), 'n_head=5'),
+    (lambda folder: (folder / 'config.json').write_text('{}'), 'n_head')])
+def test_weights_that_are_none(spoil, words, tmp_path):
+    hugging_face(tmp_path)
+    spoil(tmp_path)
+    with pytest.raises(ValueError) as error:
+        load_vit(str(tmp_path))
+    assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
+    assert all(word in str(error.value) for word in words.split())
+
+
+# ----------------------------------------------------------------------------- names, errors, counts
+
+def test_block_types():
+    kinds = {name: block_type(name) for name, _ in build(bias=True).named_parameters()}
+    of = {wanted: {name for name, kind in kinds.items() if kind == wanted} for wanted in ('emb', 'head')}
+    assert of == dict(emb={'patch.weight', 'patch.bias', 'patch.cls.weight', 'wpe.weight'}, head={'head.weight', 'head.bias'})
+    assert set(kinds.values()) == {'emb', 'head', 'qk', 'vo', 'ffn', 'norm'}
+
+
+def test_init():
+    """The patch embedding is a matrix like any other, positions and class token start as in a GPT"""
+    torch.manual_seed(0)
+    model = ViT(ViTConfig(n_layer=1, n_head=4, n_embd=256, image_size=96, patch_size=8, classes=300, bias=True, init='xavier'))
+    stds = {'patch.weight': math.sqrt(2 / (256 + 192)), 'wpe.weight': 0.02, 'patch.cls.weight': 0.02,
+            'head.weight': math.sqrt(2 / (256 + 300))}
+    for name, std in stds.items():
+        p = model.get_parameter(name)
+        assert p.std().item() == pytest.approx(std, rel=5 / math.sqrt(2 * p.numel())), name
+    assert not model.patch.bias.any() and not model.head.bias.any()
+
+
+@pytest.mark.parametrize('wrong, words', [
+    (dict(image_size=30), 'image_size=30 patch_size=4'), (dict(patch_size=0), 'patch_size=0 1'), (dict(channels=0), 'channels=0'),
+    (dict(classes=0), 'classes=0'), (dict(pool='max'), 'pool= max cls mean'), (dict(drop_path=1.0), 'drop_path=1.0 1'),
+    (dict(qkv_bias='no'), 'qkv_bias bool'), (dict(n_head=5), 'n_head=5'), (dict(norm='none'), 'norm rmsnorm')])
+def test_an_impossible_config_is_an_error_that_names_field_and_value(wrong, words):
+    with pytest.raises(ValueError) as error:
+        ViTConfig(**dict(image_size=32, patch_size=4, n_embd=48, n_head=4) | wrong)
+    assert all(word in str(error.value) for word in words.split())
+
+
+def test_flops_by_hand():
+    with torch.device('meta'):
+        model = ViT(ViTConfig(bias=True))
+    d, tokens = 768, 197
+    block = 12 * d * d + 13 * d                                         # with 9 biases and 2 LayerNorms, of two vectors each
+    a_token = 12 * block + 3 * 256 * d + d + d + 2 * d                  # patch embedding, its bias, class token, last norm
+    head = 1000 * d + 1000
+    assert model.num_params() == a_token + tokens * d + head == 86_567_656                      # timm's vit_base_patch16_224
+    assert model.flops_per_image() == tokens * (6 * a_token + 12 * 12 * d * tokens) + 6 * head
+
+
+def test_bf16_autocast_keeps_norms_and_loss_in_fp32():
+    model = build().float()
+    x, targets = images(model.config), torch.tensor([1, 2, 3])
+    expected = model(x, targets)[1]
+    with torch.autocast('cpu', torch.bfloat16):
+        logits, loss = model(x, targets)
+    loss.backward()
+    assert logits.dtype == torch.bfloat16 and loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(expected.item(), rel=0.02)
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+# ----------------------------------------------------------------------------- measure.py
+
+def batches(model, count=2):
+    x = images(model.config, 3 * count)
+    return [(x[i:i + 3], torch.tensor([4, 0, 2])) for i in range(0, 3 * count, 3)]
+
+
+def test_gradients_and_sharpness_are_per_image():
+    """The gradient of the mean loss over images; N is the number of images, and each draws one label"""
+    model, drawn = build().eval(), []
+    data = batches(model)
+    loss = sum(model(x, y)[1] for x, y in data) / 2
+    found = m.mean_gradient(model, data)
+    for (name, p), g in zip(model.named_parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+        close(found[name], g, 1e-12)
+
+    def labels(logits):
+        drawn.append(m.sampled_labels(rng)(logits))
+        return drawn[-1]
+
+    rng = torch.Generator().manual_seed(0)
+    g = m.mean_gradient(model, data, labels)
+    h = m.diagonal_estimate(model, data, torch.Generator().manual_seed(0))
+    assert [y.shape for y in drawn] == [(3,), (3,)]
+    close(h['patch.weight'], 6 * g['patch.weight'].square(), 1e-12)
+    assert set(m.sharpness(model, data, rng)) == {'emb', 'head', 'qk', 'vo', 'ffn', 'norm'}
+
+
+def test_attention_without_a_mask():
+    model = build(n_layer=1).eval()
+    (x, _), = data = batches(model, 1)
+    block = model.h[0]
+    states = model.patch(x) + model.wpe.weight
+    q, k = block.attn.queries_keys(block.attn_pre_norm(states), 0)
+    logits = torch.einsum('bqhe,bkhe->bhqk', q, k) / 2
+    found = m.attention(model, data, None)
+    close(torch.tensor(found['max_logit'][0]), logits.amax((0, 2, 3)).float(), 1e-5)
+    p = logits.softmax(-1)
+    close(torch.tensor(found['entropy'][0]), -(p * p.log()).sum(-1).mean((0, 2)).float(), 1e-5)
+
+
+@pytest.mark.parametrize('config', [dict(), dict(pool='mean', mid_norm=True, input_norm=True, qk_norm=True, norm='rmsnorm')])
+def test_hidden_states_and_drift(config):
+    model = build(**config).eval()
+    data, rng = batches(model), torch.Generator().manual_seed(0)
+    x, before = torch.cat([x for x, _ in data]), model.wpe.weight.clone()
+    found = m.hidden(model, data, rng)
+    last = model.hidden(x).flatten(1)
+    close(torch.tensor([found[-1]['ma'], found[-1]['var']]), torch.stack((last.abs().mean(), last.var(1).mean())).float(), 1e-5)
+    assert all(row['ma'] <= row['ma_bound'] for row in found if 'ma_bound' in row) and ('ma_bound' in found[0]) == bool(config)
+    assert m.drift(model, data, rng)[0]['distance'] == 1
+    close(model.wpe.weight, before, 0)
+
+
+@pytest.mark.long
+def test_preflight():
+    """An InputNorm silences patches, class token and positions"""
+    for input_norm in (False, True):
+        model = build(input_norm=input_norm).eval()
+        found = m.preflight(model, batches(model), torch.Generator().manual_seed(0))['invariance']['embeddings']
+        assert abs(found['last hidden state']) < 1e-3 if input_norm else found['last hidden state'] > 0.2

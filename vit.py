@@ -1,0 +1,126 @@
+"""
+A ViT of model.py's blocks on the patches of an image, without a mask.
+Shapes in comments: B batch, S the height and width of an image, P of a patch, T tokens, D = n_embd.
+"""
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from model import POSITIONS, Block, Config, at_least_fp32, check, init_weights, make_norm, through
+
+
+@dataclass
+class ViTConfig(Config):
+    image_size: int = 224           # height and width of an image, in pixels
+    patch_size: int = 16            # of a patch, which is a token
+    channels: int = 3               # of an image: 1 is grey, 3 are RGB
+    classes: int = 1000             # outputs of the head
+    pool: str = 'cls'               # cls | mean: the head sees a class token, or the mean of the patches
+    qkv_bias: bool = True           # with bias: in W_q, W_k and W_v too
+    drop_path: float = 0.0          # stochastic depth: the last block's branches are dropped so often, the first one's never
+
+    causal = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        check(vars(self), dict(pool=POOLS), ('image_size >= 1', 'patch_size >= 1', 'channels >= 1', 'classes >= 1',
+                                             'image_size % patch_size == 0', '0 <= drop_path < 1'))
+
+    @property
+    def block_size(self):
+        """Tokens of an image"""
+        return (self.image_size // self.patch_size) ** 2 + (self.pool == 'cls')
+
+
+
+# ----------------------------------------------------------------------------- patches
+# pool='cls' puts a learned token ahead of the patches, which is all that the head sees of the last block; 'mean' has none.
+
+class ClassToken(nn.Module):
+
+    def __init__(self, config):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(config.n_embd))
+
+    def forward(self, x):
+        return torch.cat((self.weight.to(x.dtype).expand(len(x), 1, -1), x), dim=1)
+
+
+POOLS = {       # what stands ahead of the patches, and (B, T, D) → (B, D)
+    'cls': (ClassToken, lambda x: x[:, 0]),
+    'mean': (lambda config: nn.Identity(), lambda x: x.mean(1)),
+}
+
+
+class PatchEmbedding(nn.Linear):
+    """Images (B, channels, S, S) of 0 to 255 → (B, T, D): W of each patch, row by row, once normalized by the data's mean and
+    standard deviation, which are those of images of 0 to 1 and belong to the weights."""
+
+    def __init__(self, config, mean, std):
+        super().__init__(config.channels * config.patch_size ** 2, config.n_embd, bias=config.bias)
+        self.size = config.patch_size
+        self.cls = POOLS[config.pool][0](config)
+        for name, value in (('mean', mean), ('std', std)):
+            self.register_buffer(name, torch.as_tensor(value, dtype=torch.float32).expand(config.channels).view(-1, 1, 1).clone())
+
+    def forward(self, images):
+        x = ((images / 255 - self.mean) / self.std).to(self.weight.dtype)
+        x = x.unflatten(3, (-1, self.size)).unflatten(2, (-1, self.size))       # (B, channels, rows, P, columns, P)
+        return self.cls(super().forward(x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)))
+
+
+# ----------------------------------------------------------------------------- the model
+
+class DropPath(nn.Module):
+    """Stochastic depth (Huang et al. 2016): in training a sample's branch is 0 with probability p, else 1/(1 − p) of itself."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x):
+        return x * F.dropout(x.new_ones(len(x), 1, 1), self.p, self.training)
+
+
+class ViT(nn.Module):
+    """The same blocks on the patches of an image, and without a mask (Dosovitskiy et al. 2021)."""
+    recompute = False       # as a GPT's
+
+    def __init__(self, config, mean=0.5, std=0.5):
+        super().__init__()
+        self.config = config
+        self.patch = PatchEmbedding(config, mean, std)
+        self.wpe = POSITIONS[config.pos][0](config)
+        self.input_norm = make_norm(config.input_norm, config)
+        self.dropout = nn.Dropout(config.dropout)
+        rates = [config.drop_path * i / max(1, config.n_layer - 1) for i in range(config.n_layer)]
+        self.h = nn.ModuleList(Block(config, DropPath(p) if p else None) for p in rates)
+        self.pool = POOLS[config.pool][1]
+        self.final_norm = make_norm(config.final_norm, config)
+        self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
+        init_weights(self)
+
+    def hidden(self, images):
+        """Images (B, channels, S, S) of 0 to 255 → (B, T, D) behind the last block."""
+        x = self.patch(images)
+        x = self.dropout(self.input_norm(x + self.wpe(torch.arange(x.size(1), device=x.device))))
+        for block in self.h:
+            x = through(block, self.recompute, x)
+        return x
+
+    def forward(self, images, targets=None):
+        """Images (B, channels, S, S) of 0 to 255, targets classes (B,) or their probabilities (B, classes)
+        → logits (B, classes), and the mean cross-entropy in nats per image, or None without targets."""
+        logits = self.head(self.final_norm(self.pool(self.hidden(images))))
+        return logits, None if targets is None else F.cross_entropy(at_least_fp32(logits), targets)
+
+    def num_params(self):
+        return sum(p.numel() for p in self.parameters())
+
+    def flops_per_image(self):
+        """FLOPs of one image's forward and backward pass: 6N + 12 n_layer D T a token, as for a GPT; the head sees but one."""
+        c, head = self.config, sum(p.numel() for p in self.head.parameters())
+        a_token = self.num_params() - head - sum(p.numel() for p in self.wpe.parameters())
+        return c.block_size * (6 * a_token + 12 * c.n_layer * c.n_embd * c.block_size) + 6 * head
