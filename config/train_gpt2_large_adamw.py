@@ -1,8 +1,8 @@
 # GPT-2 Large (774M) on OpenWebText by AdamW, DNT's baseline (DNT, tables 1 and 5)
 #     torchrun --nproc_per_node=8 train.py config/train_gpt2_large_adamw.py
-# The paper's hardware: 16 A800. Its validation loss: 2.492.
+# The paper used 16 A800 and reports a validation loss of 2.492.
+# It does not say which norm its baseline has. Here it is nanoGPT's LayerNorm.
 include('config/train_ldnt_large_adamw.py')
-include('config/arch/pre.py')
-init = 'xavier'
+include('config/base/gpt2_xavier.py')
 out_dir = 'out-gpt2-large-adamw'
 learning_rate = 2.5e-4

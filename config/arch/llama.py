@@ -1,21 +1,7 @@
-# LLaMA: RMSNorm, RoPE, SwiGLU, untied head; grouped-query attention is a size, n_kv_head
-bias = False
+# LLaMA: RMSNorm, RoPE, SwiGLU and an untied head (sharpness disparity, appendix A); n_kv_head counts as a size
+include('config/arch/pre.py')
 tie_weights = False
 norm = 'rmsnorm'
-norm_alpha = 0.5
-norm_eps = 1e-5
-input_norm = False
-attn_pre_norm = True
-ffn_pre_norm = True
-mid_norm = False
-post_norm = False
-qk_norm = False
-final_norm = True
-residual_scale = 1.0
-attention = 'dot'
-attn_tau = 1.618
 ffn = 'swiglu'
 pos = 'rope'
-rope_theta = 10000.0
 init = 'normal'
-init_gain = 1.0

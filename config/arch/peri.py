@@ -1,21 +1,3 @@
-# Peri-LN, a norm on both sides of each sub-block: x + LN(f(LN(x)))
-bias = False
-tie_weights = True
-norm = 'layernorm'
-norm_alpha = 0.5
-norm_eps = 1e-5
-input_norm = False
-attn_pre_norm = True
-ffn_pre_norm = True
+# Peri-LN, a norm before and after each branch: x + LN(f(LN(x))) (LN stability, equation 8)
+include('config/arch/pre.py')
 mid_norm = True
-post_norm = False
-qk_norm = False
-final_norm = True
-residual_scale = 1.0
-attention = 'dot'
-attn_tau = 1.618
-ffn = 'gelu'
-pos = 'learned'
-rope_theta = 10000.0
-init = 'gpt2'
-init_gain = 1.0

@@ -1,21 +1,6 @@
-# Post-LN, the Transformer of 2017: LN(x + f(x))
-bias = False
-tie_weights = True
-norm = 'layernorm'
-norm_alpha = 0.5
-norm_eps = 1e-5
-input_norm = False
+# Post-LN, the Transformer of 2017: LN(x + f(x)), and no norm before the head (LN stability, section 2)
+include('config/arch/pre.py')
 attn_pre_norm = False
 ffn_pre_norm = False
-mid_norm = False
 post_norm = True
-qk_norm = False
 final_norm = False
-residual_scale = 1.0
-attention = 'dot'
-attn_tau = 1.618
-ffn = 'gelu'
-pos = 'learned'
-rope_theta = 10000.0
-init = 'gpt2'
-init_gain = 1.0

@@ -1,4 +1,5 @@
-# Pre-LN, nanoGPT's GPT-2: x + f(LN(x))
+# Pre-LN, the GPT-2 of nanoGPT: x + f(LN(x)) (the baseline of all four papers)
+# This file sets every field of the architecture but the sizes. The other files here show in what they differ.
 bias = False
 tie_weights = True
 norm = 'layernorm'

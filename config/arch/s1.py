@@ -1,21 +1,5 @@
-# DNT's setting 1, the standard Transformer with RMSNorm: PreNorm
-bias = False
-tie_weights = True
+# DNT's setting S1, the standard Transformer: Pre-LN with RMSNorm and Xavier initialization (DNT, figure 6)
+include('config/arch/pre.py')
 norm = 'rmsnorm'
-norm_alpha = 0.5
 norm_eps = 1e-8
-input_norm = False
-attn_pre_norm = True
-ffn_pre_norm = True
-mid_norm = False
-post_norm = False
-qk_norm = False
-final_norm = True
-residual_scale = 1.0
-attention = 'dot'
-attn_tau = 1.618
-ffn = 'gelu'
-pos = 'learned'
-rope_theta = 10000.0
 init = 'xavier'
-init_gain = 1.0

@@ -1,21 +1,3 @@
-# DNT's setting 2: PreNorm, QKNorm
-bias = False
-tie_weights = True
-norm = 'rmsnorm'
-norm_alpha = 0.5
-norm_eps = 1e-8
-input_norm = False
-attn_pre_norm = True
-ffn_pre_norm = True
-mid_norm = False
-post_norm = False
+# DNT's setting S2: S1 with a norm on queries and keys (DNT, figure 6)
+include('config/arch/s1.py')
 qk_norm = True
-final_norm = True
-residual_scale = 1.0
-attention = 'dot'
-attn_tau = 1.618
-ffn = 'gelu'
-pos = 'learned'
-rope_theta = 10000.0
-init = 'xavier'
-init_gain = 1.0

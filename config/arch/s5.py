@@ -1,21 +1,3 @@
-# DNT's setting 5, the DNT: InputNorm, PreNorm before attention only, MidNorm, QKNorm
-bias = False
-tie_weights = True
-norm = 'rmsnorm'
-norm_alpha = 0.5
-norm_eps = 1e-8
-input_norm = True
-attn_pre_norm = True
+# DNT's setting S5, which is DNT itself: S4 without the norm before the FFN (DNT, figure 6)
+include('config/arch/s4.py')
 ffn_pre_norm = False
-mid_norm = True
-post_norm = False
-qk_norm = True
-final_norm = True
-residual_scale = 1.0
-attention = 'dot'
-attn_tau = 1.618
-ffn = 'gelu'
-pos = 'learned'
-rope_theta = 10000.0
-init = 'xavier'
-init_gain = 1.0

@@ -1,21 +1,7 @@
-# Stable-Transformer: StableNorm, StableAtten, StableInit
-bias = False
-tie_weights = True
+# Stable-Transformer: Pre-LN with StableNorm, StableAtten and StableInit (Stable-Transformer)
+include('config/arch/pre.py')
 norm = 'stablenorm'
 norm_alpha = 0.475
 norm_eps = 1e-8
-input_norm = False
-attn_pre_norm = True
-ffn_pre_norm = True
-mid_norm = False
-post_norm = False
-qk_norm = False
-final_norm = True
-residual_scale = 1.0
 attention = 'stable'
-attn_tau = 1.618
-ffn = 'gelu'
-pos = 'learned'
-rope_theta = 10000.0
 init = 'stable'
-init_gain = 1.0

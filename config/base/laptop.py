@@ -1,4 +1,5 @@
-# What the runs behind RESULTS.md share: a model of 0.8M parameters on Python sources, byte by byte, 400 iterations of 1024 tokens
+# What the runs behind results/README.md share: the model of 0.8M parameters and the data of train_quick.py, for 400 iterations
+# of 1024 bytes
 include('config/train_quick.py')
 block_size = 64
 max_iters = 400

@@ -1,4 +1,4 @@
-# AdamW as the vision runs of both papers have it
+# AdamW as the vision runs of DNT and of Stable-Transformer use it
 include('config/optim/adamw.py')
 beta1, beta2 = 0.9, 0.99
 learning_rate = 1e-3

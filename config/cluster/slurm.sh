@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # L-DNT-XL by momentum SGDW on 32 GPUs, 4 nodes of 8:
 #     sbatch config/cluster/slurm.sh [config files and --key=value of train.py]
-# Ended by its time limit, or by a node that fails, the job is queued again and goes on from its checkpoint.
+# When its time limit or a failing node ends the job, it is queued again and goes on from its checkpoint. The log is
+# out-slurm/nanonorm-JOB.txt. torchrun is the one at TORCHRUN, in the PATH or in .venv/bin.
 #SBATCH --job-name=nanonorm
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
@@ -10,11 +11,13 @@
 #SBATCH --time=24:00:00
 #SBATCH --signal=TERM@180
 #SBATCH --requeue
-#SBATCH --open-mode=append
-#SBATCH --output=%x-%j.out
+#SBATCH --output=/dev/null
 set -euo pipefail
 cd "$SLURM_SUBMIT_DIR"
-HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-srun --kill-on-bad-exit=1 bash -c 'exec torchrun --nnodes="$SLURM_NNODES" --nproc_per_node=8 --node_rank="$SLURM_NODEID" \
+mkdir -p out-slurm
+exec >>"out-slurm/$SLURM_JOB_NAME-$SLURM_JOB_ID.txt" 2>&1
+export TORCHRUN=${TORCHRUN:-$(command -v torchrun || echo .venv/bin/torchrun)}
+HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
+srun --kill-on-bad-exit=1 bash -c 'exec "$TORCHRUN" --nnodes="$SLURM_NNODES" --nproc_per_node=8 --node_rank="$SLURM_NODEID" \
     --master_addr="$0" --master_port=29500 train.py "$@"' "$HEAD" config/train_ldnt_xl_sgd.py --init_from=auto "$@" ||
     scontrol requeue "$SLURM_JOB_ID"

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Two nodes on one machine: network namespaces that are joined by a virtual cable and share nothing else but the disk. Trains on
-# both by torchrun, kills one node in the middle, starts both again, and the run goes on from its checkpoint.
+# A run on two nodes, tried on one machine. The nodes are network namespaces, which a virtual cable joins and which share only the
+# disk. The script trains on both by torchrun, kills one of them in the middle, and starts both again. The run must then go on
+# from its checkpoint.
 #     sudo config/cluster/two_nodes.sh [config files and --key=value of train.py]
-# Needs Linux, root and iproute2, and torchrun in the PATH or at TORCHRUN.
+# It needs Linux, root, iproute2, the data of data/pycode/prepare.py, and torchrun: at TORCHRUN, in the PATH or in .venv/bin.
+# The run and the logs of the nodes are in OUT.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-TORCHRUN=${TORCHRUN:-torchrun}
+TORCHRUN=${TORCHRUN:-$(command -v torchrun || echo .venv/bin/torchrun)}
 OUT=${OUT:-out-two-nodes}
 RANKS=${RANKS:-1}                                       # of each node
 KEYS=(config/train_quick.py --max_iters=60 --eval_interval=20 --eval_iters=5 --warmup_iters=5 --gradient_accumulation_steps=4 --compile=False "$@")
@@ -27,30 +29,31 @@ for node in 0 1; do
     ip -n nanonorm$node link set cable$node up
 done
 
-start() {                                               # node, on which train.py starts or goes on
+start() {                                               # node: train.py starts there, or goes on
     ip netns exec nanonorm"$1" env GLOO_SOCKET_IFNAME=cable"$1" "$TORCHRUN" --nnodes=2 --nproc_per_node="$RANKS" --node_rank="$1" \
-        --master_addr=10.77.0.1 --master_port=29500 train.py "${KEYS[@]}" --out_dir="$OUT" --init_from=auto >"$OUT.node$1" 2>&1 &
+        --master_addr=10.77.0.1 --master_port=29500 train.py "${KEYS[@]}" --out_dir="$OUT" --init_from=auto >"$OUT/node$1.txt" 2>&1 &
 }
 
-rm -rf "$OUT" "$OUT".node?
+rm -rf "$OUT"
+mkdir -p "$OUT"
 start 0
 first=$!
 start 1
 until grep -q '"val_loss"' "$OUT/log.jsonl" 2>/dev/null && [ -e "$OUT/ckpt.pt" ]; do
-    kill -0 $first 2>/dev/null || { cat "$OUT".node?; exit 1; }
+    kill -0 $first 2>/dev/null || { cat "$OUT"/node?.txt; exit 1; }
     sleep 0.2
 done
 sleep 1
-echo "node 1 dies, with a checkpoint of iteration 20 or later there"
+echo "node 1 is killed, after a checkpoint at iteration 20 or later"
 SECONDS=0
 ip netns pids nanonorm1 | xargs kill -KILL
-wait $first && { echo "node 0 has ended well, too early to be killed"; exit 1; }
-echo "node 0 has ended $SECONDS s later and says:"
-grep -h 'error: rank' "$OUT.node0" || { cat "$OUT.node0"; exit 1; }
+wait $first && { echo "node 0 has already ended without an error, before node 1 was killed"; exit 1; }
+echo "node 0 ends $SECONDS s later and says:"
+grep -h 'error: rank' "$OUT/node0.txt" || { cat "$OUT/node0.txt"; exit 1; }
 
-echo "both start again"
+echo "both nodes start again"
 start 0
 first=$!
 start 1
-wait $first || { cat "$OUT.node0"; exit 1; }
-grep -h -e 'an iteration' -e 'val loss' "$OUT.node0"
+wait $first || { cat "$OUT/node0.txt"; exit 1; }
+grep -h -e 'an iteration' -e 'val loss' "$OUT/node0.txt"

@@ -1,3 +1,3 @@
-# Blockwise LR for AdamW and Lion (sharpness disparity, equation 5); the norms keep the base rate.
-# By default each type's warm-up goes on to its own peak, as in the authors' code; --blockwise=jump is what their text says.
+# Blockwise LR for AdamW and Lion (sharpness disparity, equation 5). The norms keep the base rate.
+# By default each type's warm-up goes on until its own peak, as in the authors' code. Their text says --blockwise=jump.
 r_emb, r_qk, r_ffn, r_vo = 10.0, 8.0, 6.0, 4.0

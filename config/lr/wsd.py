@@ -1,4 +1,5 @@
-# Warm-up, stable, decay: the last third of the iterations falls linearly to 0 (sharpness disparity, section 6.3 and appendix A.3)
+# Warm-up, stable, decay: over the last third of the iterations the rate falls linearly to 0
+# (sharpness disparity, section 6.3 and appendix A.3)
 schedule = 'wsd'
 decay_frac = 1 / 3
 min_lr = 0.0

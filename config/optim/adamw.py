@@ -1,4 +1,4 @@
-# AdamW as DNT's paper uses it (table 5); the warm-up is the experiment's, 2000 there
+# AdamW as DNT uses it for language (DNT, table 5). The warm-up belongs to the experiment; DNT has 2000 iterations.
 optimizer = 'adamw'
 learning_rate = 6e-4
 min_lr = 6e-5

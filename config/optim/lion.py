@@ -1,4 +1,4 @@
-# Lion as sharpness disparity uses it: a fifth of AdamW's rate, five times its decay; the betas are its code's
+# Lion as sharpness disparity uses it: a fifth of AdamW's learning rate, five times its weight decay, and the betas of its code
 optimizer = 'lion'
 learning_rate = 1.2e-4
 min_lr = 6e-6

@@ -1,4 +1,4 @@
-# momentum SGDW as DNT's paper uses it (table 5); the warm-up is the experiment's, none there
+# Momentum SGDW as DNT uses it for language (DNT, table 5). The warm-up belongs to the experiment; DNT has none.
 optimizer = 'sgdw'
 learning_rate = 1.0
 min_lr = 6e-5

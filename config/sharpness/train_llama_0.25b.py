@@ -1,8 +1,11 @@
 # LLaMA 0.25B on OpenWebText by AdamW (sharpness disparity, table 3 and figure 4)
-#     torchrun --nproc_per_node=4 train.py config/train_llama_0.25b.py
-# With Blockwise LR, add:  config/lr/blockwise.py --out_dir=out-llama-0.25b-blockwise
-# The paper's hardware: 4 A800 or H800. Its loss after 50K iterations (table 2): 2.834, Blockwise LR 2.784;
-# with --r_emb=10 alone 2.818, with --r_emb=10 --r_ffn=6 2.791. Left out: the norms' rate doubled, 2.837.
+#     torchrun --nproc_per_node=4 train.py config/sharpness/train_llama_0.25b.py
+# The paper used 4 A800 or H800. Its losses after 50K iterations (table 2), and what to add for each run besides an --out_dir:
+#     AdamW                                           2.834
+#     AdamW, larger rate for the embeddings           2.818    --r_emb=10
+#     AdamW, larger rates for embeddings and FFN      2.791    --r_emb=10 --r_ffn=6
+#     AdamW, Blockwise LR                             2.784    config/lr/blockwise.py
+# The table also has a run with twice the rate for the norms, 2.837, which is left out here.
 include('config/base/sharpness_openwebtext.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-0.25b'

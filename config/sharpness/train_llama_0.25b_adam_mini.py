@@ -1,7 +1,7 @@
 # LLaMA 0.25B on OpenWebText by Adam-mini (sharpness disparity, figure 6)
-#     torchrun --nproc_per_node=4 train.py config/train_llama_0.25b_adam_mini.py
+#     torchrun --nproc_per_node=4 train.py config/sharpness/train_llama_0.25b_adam_mini.py
 # With Blockwise LR, add:  config/lr/blockwise_adam_mini.py --out_dir=out-llama-0.25b-adam-mini-blockwise
-# The paper's hardware: 4 A800 or H800. It gives its losses as curves only; which model they are of is not stated.
-include('config/train_llama_0.25b.py')
+# The paper used 4 A800 or H800. It shows its losses as curves, without numbers, and does not say which model they are of.
+include('config/sharpness/train_llama_0.25b.py')
 out_dir = 'out-llama-0.25b-adam-mini'
 optimizer = 'adam_mini'

@@ -1,8 +1,8 @@
 # LLaMA 2B on OpenWebText by AdamW (sharpness disparity, table 3 and figure 4)
-#     torchrun --nproc_per_node=4 train.py config/train_llama_2b.py
+#     torchrun --nproc_per_node=4 train.py config/sharpness/train_llama_2b.py
 # With Blockwise LR, add:  config/lr/blockwise.py --out_dir=out-llama-2b-blockwise
-# The paper's hardware: 4 A800 or H800. It gives its losses as curves only.
-# The shape that it states has 1682M parameters; near its 2025M comes --n_layer=27, 2018M.
+# The paper used 4 A800 or H800. It shows its losses as curves, without numbers.
+# The paper's shape, as here, has 1682M parameters and not its 2025M. --n_layer=27 comes near to them with 2018M.
 include('config/base/sharpness_openwebtext.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-2b'

@@ -1,7 +1,7 @@
 # LLaMA 66M on C4 by AdamW (sharpness disparity, table 4 and figure 5)
-#     torchrun --nproc_per_node=4 train.py config/train_llama_c4_66m.py
+#     torchrun --nproc_per_node=4 train.py config/sharpness/train_llama_c4_66m.py
 # With Blockwise LR, add:  config/lr/blockwise.py --out_dir=out-llama-c4-66m-blockwise
-# The paper's hardware: 4 A800 or H800. It gives its losses as curves only.
+# The paper used 4 A800 or H800. It shows its losses as curves, without numbers.
 include('config/base/sharpness_c4.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-c4-66m'

@@ -1,7 +1,7 @@
 # GPT-2 (124M) on OpenWebText by AdamW (sharpness disparity, table 3 and figure 4)
-#     torchrun --nproc_per_node=4 train.py config/train_sharpness_gpt2.py
+#     torchrun --nproc_per_node=4 train.py config/sharpness/train_sharpness_gpt2.py
 # With Blockwise LR, add:  config/lr/blockwise.py --out_dir=out-sharpness-gpt2-blockwise
-# The paper's hardware: 4 A800 or H800. It gives its losses as curves only.
+# The paper used 4 A800 or H800. It shows its losses as curves, without numbers.
 include('config/base/sharpness_openwebtext.py')
 include('config/arch/pre.py')
 out_dir = 'out-sharpness-gpt2'

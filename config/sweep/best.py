@@ -1,5 +1,5 @@
-# train_best.py against train_quick.py's momentum SGDW and GPT-2, at their size: 0.8M parameters, 1500 iterations of 2048 bytes
-#     python sweep.py config/sweep/best.py
+# DNT by the recipes of train_best.py and train_quick.py, and GPT-2 by train_best.py's, at train_quick.py's size and length
+#     python -m lab.sweep config/sweep/best.py
 arguments = 'config/train_quick.py --always_save_checkpoint=False'
 out_dir = 'out-sweep/best'
 grids = [dict(recipe={'DNT, mSGDW (train_quick)': '',

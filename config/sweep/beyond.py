@@ -1,5 +1,5 @@
-# Every optimizer on every architecture: Lion and Adam-mini on DNT, which its authors leave open
-#     python sweep.py config/sweep/beyond.py
+# Every optimizer on every architecture, among them Lion and Adam-mini on DNT, which DNT's paper does not try
+#     python -m lab.sweep config/sweep/beyond.py
 arguments = 'config/base/laptop.py'
 out_dir = 'out-sweep/beyond'
 _archs = ['pre', 'peri', 's5', 'stable']

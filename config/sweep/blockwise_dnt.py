@@ -1,5 +1,5 @@
-# Blockwise LR with AdamW on DNT, jumping, against a baseline with the same short warm-up (ramp, and a long warm-up: recipe.py)
-#     python sweep.py config/sweep/blockwise_dnt.py
+# Blockwise LR with AdamW on DNT, by jump, against a baseline with the same short warm-up; recipe.py has ramp and a long warm-up
+#     python -m lab.sweep config/sweep/blockwise_dnt.py
 arguments = 'config/base/laptop.py config/optim/adamw.py config/arch/s5.py --warmup_iters=10'
 out_dir = 'out-sweep/blockwise_dnt'
 grids = [dict(lr=['none'], learning_rate=[1e-3, 2e-3, 4e-3]),

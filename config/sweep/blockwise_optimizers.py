@@ -1,5 +1,5 @@
-# Blockwise LR with Adam-mini, Lion, and the schedule WSD, against baselines with a short and with a long warm-up
-#     python sweep.py config/sweep/blockwise_optimizers.py
+# Blockwise LR with Adam-mini, with Lion and with the schedule WSD, against baselines with a short and with a long warm-up
+#     python -m lab.sweep config/sweep/blockwise_optimizers.py
 arguments = 'config/base/laptop.py config/arch/pre.py'
 out_dir = 'out-sweep/blockwise_optimizers'
 _adam_mini = {'Adam-mini': 'config/optim/adam_mini.py'}

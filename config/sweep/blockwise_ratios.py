@@ -1,5 +1,5 @@
-# Blockwise LR, table 2: which blocks gain from a larger rate, and how much larger it should be (none and all: blockwise.py)
-#     python sweep.py config/sweep/blockwise_ratios.py
+# Blockwise LR, table 2: which blocks gain from a larger rate, and how large should it be? blockwise.py has all and none of them
+#     python -m lab.sweep config/sweep/blockwise_ratios.py
 arguments = 'config/base/laptop.py config/optim/adamw.py config/arch/pre.py --warmup_iters=10'
 out_dir = 'out-sweep/blockwise_ratios'
 

@@ -1,5 +1,5 @@
-# Blockwise LR at two other sizes, 0.2M and 1.8M parameters in four layers of width 64 and 192 (width 128: blockwise.py)
-#     python sweep.py config/sweep/blockwise_sizes.py
+# Blockwise LR at two other sizes: 0.2M and 1.8M parameters, in four layers of width 64 and 192. blockwise.py has width 128
+#     python -m lab.sweep config/sweep/blockwise_sizes.py
 arguments = 'config/base/laptop.py config/optim/adamw.py config/arch/pre.py'
 out_dir = 'out-sweep/blockwise_sizes'
 _64 = {64: '--n_embd=64 --n_head=1'}

@@ -1,5 +1,5 @@
-# Stable-Transformer in depth: 24 thin layers, without warm-up, with the InputNorm that stable.py finds it to need
-#     python sweep.py config/sweep/depth.py
+# Stable-Transformer and GPT-2 with 24 thin layers, without warm-up. Both have an InputNorm, which stable.py shows to matter
+#     python -m lab.sweep config/sweep/depth.py
 arguments = 'config/base/laptop.py config/optim/adamw.py --warmup_iters=0 --n_layer=24 --n_embd=64 --n_head=1'
 out_dir = 'out-sweep/depth'
 grids = [dict(model={'GPT-2': 'config/arch/pre.py --input_norm=True', 'all three': 'config/arch/stable.py --input_norm=True'},

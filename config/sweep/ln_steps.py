@@ -1,5 +1,5 @@
 # LN stability, table 2: Pre-LN and Peri-LN with smaller residual steps; and Peri-LN with an InputNorm
-#     python sweep.py config/sweep/ln_steps.py
+#     python -m lab.sweep config/sweep/ln_steps.py
 arguments = 'config/base/laptop.py config/optim/adamw.py'
 out_dir = 'out-sweep/ln_steps'
 _rates = [1e-3, 2e-3, 4e-3, 8e-3]

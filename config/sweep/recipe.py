@@ -1,5 +1,5 @@
-# Do the methods add up: DNT, by AdamW with a long warm-up, and what the other papers would add to it
-#     python sweep.py config/sweep/recipe.py --against=change=DNT
+# Do the methods add up? DNT by AdamW with a long warm-up, and methods of the other papers on top of it
+#     python -m lab.sweep config/sweep/recipe.py --against=change=DNT
 arguments = 'config/base/laptop.py config/optim/adamw.py config/arch/s5.py --warmup_iters=100'
 out_dir = 'out-sweep/recipe'
 _blockwise = 'config/lr/blockwise.py --warmup_iters=10'

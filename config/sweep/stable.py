@@ -1,5 +1,5 @@
-# Stable-Transformer without warm-up: what StableInit, StableNorm and StableAtten do alone and together, against the learning rate
-#     python sweep.py config/sweep/stable.py
+# Stable-Transformer without warm-up: StableInit, StableNorm and StableAtten, each alone and all together, at five learning rates
+#     python -m lab.sweep config/sweep/stable.py
 arguments = 'config/base/laptop.py config/optim/adamw.py --warmup_iters=0'
 out_dir = 'out-sweep/stable'
 _norm = '--norm=stablenorm --norm_alpha=0.475 --norm_eps=1e-8'

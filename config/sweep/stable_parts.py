@@ -1,5 +1,5 @@
-# Stable-Transformer's figures 2 to 4 without warm-up: α of StableNorm, τ of StableAtten, the number of heads (others: stable.py)
-#     python sweep.py config/sweep/stable_parts.py
+# Stable-Transformer without warm-up: StableNorm's α (figure 3), the number of heads (figure 4) and StableAtten's τ (figure 7)
+#     python -m lab.sweep config/sweep/stable_parts.py
 arguments = 'config/base/laptop.py config/optim/adamw.py --warmup_iters=0'
 out_dir = 'out-sweep/stable_parts'
 _stable = 'config/arch/stable.py --input_norm=True'

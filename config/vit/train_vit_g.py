@@ -1,13 +1,6 @@
 # ViT-g (1012M) on ImageNet by AdamW, without warm-up (Stable-Transformer, appendices J and L)
-#     torchrun --nproc_per_node=8 train.py config/train_vit_g.py
-# In the paper it crashes so, and its loss spikes with 60 epochs of warm-up: --warmup_iters=75068
+#     torchrun --nproc_per_node=8 train.py config/vit/train_vit_g.py
+# In the paper this run crashes. With 60 epochs of warm-up, --warmup_iters=75068, its loss spikes.
+include('config/vit/train_stablevit_g.py')
+include('config/base/vit.py')
 out_dir = 'out-vit-g'
-include('config/base/imagenet.py')
-batch_size, gradient_accumulation_steps, eval_iters = 32, 32, 1600       # as 80 GB hold it
-include('config/arch/pre.py')
-bias = True                             # as in timm
-norm_eps = 1e-6
-init = 'xavier_trunc'
-include('config/base/vit_adamw.py')
-n_layer, n_head, n_embd, d_ff, patch_size = 40, 16, 1408, 6144, 14
-drop_path = 0.5
