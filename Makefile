@@ -1,8 +1,8 @@
-# make quickstart    trains a small DNT by momentum SGDW on real text, samples from it and draws its loss
-# make quickstart-vision    the same with a small V-DNT on images of digits, and draws what it takes them for
-# make test          runs the linter and the tests, and leaves out those that take minutes
-# make test-long     runs those
-# Both set up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
+# make quickstart           trains a small DNT by momentum SGDW on real text, samples from it and draws its loss
+# make quickstart-vision    does the same with a small V-DNT on images of digits, and draws its predictions
+# make test                 runs the linter and the tests, without those that take minutes
+# make test-long            runs the tests that take minutes
+# Each sets up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
 
 PYTHON ?= python3
 ARGS ?=
@@ -13,12 +13,19 @@ BIN = .venv/bin
 quickstart: .venv/installed data/pycode/meta.json
 	$(BIN)/python train.py config/train_quick.py --overwrite=True $(ARGS)
 	$(BIN)/python sample.py --out_dir=out-quick --num_samples=1
-	$(BIN)/python plot.py out-quick
+	$(BIN)/python -m lab.plot out-quick
+	@echo 'Next, for example:'
+	@echo "    $(BIN)/python sample.py --out_dir=out-quick --start='def main(' --temperature=0.7"
+	@echo '    $(BIN)/python train.py config/train_quick.py config/arch/s1.py --out_dir=out-s1'
+	@echo '    $(BIN)/python -m lab.plot out-quick out-s1'
 
 quickstart-vision: .venv/installed data/digits/meta.json
 	$(BIN)/python train.py config/train_quick_vision.py --overwrite=True $(ARGS)
-	$(BIN)/python plot.py out-quick-vision
-	$(BIN)/python plot.py out-quick-vision --what=predictions
+	$(BIN)/python -m lab.plot out-quick-vision
+	$(BIN)/python -m lab.plot out-quick-vision --what=predictions
+	@echo 'Next, for example:'
+	@echo '    $(BIN)/python train.py config/train_quick_vision.py config/arch/s1.py --out_dir=out-vision-s1'
+	@echo '    $(BIN)/python -m lab.plot out-quick-vision out-vision-s1'
 
 test: .venv/installed-dev
 	$(BIN)/ruff check .

@@ -19,7 +19,7 @@ class ViTConfig(Config):
     classes: int = 1000             # outputs of the head
     pool: str = 'cls'               # cls | mean: the head sees a class token, or the mean of the patches
     qkv_bias: bool = True           # with bias: in W_q, W_k and W_v too
-    drop_path: float = 0.0          # stochastic depth: the last block's branches are dropped so often, the first one's never
+    drop_path: float = 0.0          # stochastic depth: how often the last block's branches are dropped; it rises from 0
 
     causal = False
 
