@@ -1,9 +1,11 @@
 """
-Pictures of runs, from their log.jsonl and from what lab/measure.py found:
+Draws pictures of runs. Each is written as PNG and, beside it, as SVG:
 
-    python -m lab.plot out-quick                                    # writes out-quick/loss.png
-    python -m lab.plot out-a out-b out-c --out=abc.png              # several runs in one picture
-    python -m lab.plot out-a out-b --what=gradients                 # or sharpness, hidden, …: see --help
+    python -m lab.plot out-quick                                    # the loss: out-quick/loss.png and loss.svg
+    python -m lab.plot out-a out-b out-c --out=abc.png              # up to eight runs in one picture
+    python -m lab.plot out-a out-b --what=gradients                 # another picture of the list below
+    python -m lab.plot out-a out-b --what=grad_norm                 # any number of log.jsonl over the iterations
+    python -m lab.plot out-a out-b --what=updates.qk                # any number of measure.jsonl
 """
 import sys
 
@@ -12,27 +14,42 @@ if __name__ == '__main__' and not __package__:
 
 import argparse
 import csv
+import difflib
+import functools
 import glob
 import json
 import math
 import os
+import re
+import textwrap
 
 import matplotlib
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
+from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullFormatter  # noqa: E402
+from matplotlib.transforms import ScaledTranslation  # noqa: E402
 
 from configurator import ROOT, read_config, report  # noqa: E402
 
 # Okabe and Ito's palette, which colour-blind readers tell apart
 COLORS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#F0E442']
-TYPES = dict(zip(('emb', 'head', 'qk', 'vo', 'ffn', 'norm'), COLORS))
+MARKERS = 'os^DvPX*'
+MOST = len(COLORS)                      # curves in one axes
+TYPES = dict(zip(('emb', 'head', 'qk', 'vo', 'ffn', 'norm', 'pos'), COLORS))
+
+HALF, FULL = 3.5, 7.2                   # inches: the width of a column and of a page, so that a paper need not shrink a picture
+plt.rcParams.update({'font.size': 9, 'axes.titlesize': 9, 'axes.labelsize': 9, 'xtick.labelsize': 8, 'ytick.labelsize': 8,
+                     'legend.fontsize': 8, 'legend.title_fontsize': 8, 'legend.frameon': False, 'lines.linewidth': 1.2,
+                     'lines.markersize': 3.5, 'svg.hashsalt': 'nanonorm'})
+CHARACTER, LINE = 0.068, 0.16           # inches: the size of a letter of a legend, on average, and the height of a line
 
 
 # ----------------------------------------------------------------------------- what runs have written
 
 def read_rows(folder, name):
-    """The rows of a run's log.jsonl or measure.jsonl; a last line that a kill cut short is left out."""
+    """The rows of a run's log.jsonl or measure.jsonl. An incomplete last line, as a kill leaves it, is skipped."""
     path = os.path.join(folder, name)
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}: {folder!r} is not the folder of a run')
@@ -41,6 +58,10 @@ def read_rows(folder, name):
             return [json.loads(line) for line in f if line.endswith('}\n')]
     except ValueError as error:
         raise ValueError(f'{path} is damaged: {error}') from error
+
+
+def read_rows_if_any(folder, name):
+    return read_rows(folder, name) if os.path.exists(os.path.join(folder, name)) else []
 
 
 def read_measured(folder, what):
@@ -59,13 +80,20 @@ def read_measured(folder, what):
 
 
 def number(value):
-    """What measure.py wrote, where null is what was not finite."""
+    """What measure.py wrote, where null stands for a number that was not finite."""
     return math.nan if value is None else value
 
 
-def label(folder):
-    """'out-a (pre, residual_scale=0.1, sgdw)': the folder, the nearest fragment of config/arch and how the run differs from
-    it, if in no more than two keys, and the optimizer."""
+@functools.cache
+def fragments():
+    """{name: keys} of config/arch."""
+    paths = sorted(glob.glob(os.path.join(ROOT, 'config', 'arch', '*.py')))
+    return {os.path.basename(path).removesuffix('.py'): read_config(path, {}) for path in paths}
+
+
+def label(folder, optimizer=True):
+    """'out-a (pre, residual_scale=0.1, sgdw)': the folder, the nearest fragment of config/arch, the keys in which the run
+    differs from it, and the optimizer if asked. A run that differs in more than two keys is named without a fragment."""
     name = os.path.basename(os.path.normpath(folder))
     try:
         with open(os.path.join(folder, 'config.json'), encoding='utf-8') as f:
@@ -74,64 +102,212 @@ def label(folder):
         return name
     except ValueError as error:
         raise ValueError(f'{f.name} is damaged: {error}') from error
-    candidates = []
-    for path in sorted(glob.glob(os.path.join(ROOT, 'config', 'arch', '*.py'))):
-        fragment = read_config(path, {})
-        differs = [f'{key}={config.get(key)}' for key, value in fragment.items() if config.get(key) != value]
-        candidates.append([os.path.basename(path).removesuffix('.py'), *differs])
+    candidates = [[arch, *(f'{key}={config.get(key)}' for key, value in keys.items() if config.get(key) != value)]
+                  for arch, keys in fragments().items()]
     nearest = min(candidates, key=len)
-    return f'{name} ({", ".join([*(nearest if len(nearest) <= 3 else []), config["optimizer"]])})'
+    about = [*(nearest if len(nearest) <= 3 else []), *[config['optimizer']] * optimizer]
+    return f'{name} ({", ".join(about)})' if about else name
+
+
+def labels(folders, optimizer=True):
+    """The label of each run, with its path where two folders have the same name."""
+    if len(folders) > MOST:
+        raise ValueError(f'{len(folders)} runs are too many for one picture: name at most {MOST}, and draw the others with '
+                         f'another --out')
+    names = [label(folder, optimizer) for folder in folders]
+    if len(set(names)) < len(names):
+        names = [os.path.join(os.path.dirname(os.path.normpath(folder)), name) for folder, name in zip(folders, names)]
+    return names
+
+
+# ----------------------------------------------------------------------------- means to draw
+
+def panels(count, columns=3, height=2.0, **more):
+    """A figure with so many axes, row by row → figure, list of axes. One column has the width of half a page, more have that of
+    a page; height is a row's, in inches."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(HALF if columns == 1 else FULL, height * rows), layout='constrained',
+                                squeeze=False, **more)
+    for ax in axes.flat[count:]:
+        figure.delaxes(ax)
+    for ax in axes.flat[count - columns:count]:
+        ax.xaxis.set_tick_params(labelbottom=True)      # sharex has hidden them above a place that stays empty
+    for ax in axes.flat:
+        ax.grid(alpha=0.3, linewidth=0.6)
+        ax.spines[['top', 'right']].set_visible(False)
+    return figure, list(axes.flat[:count])
+
+
+def name_axes(axes, x=None, y=None):
+    """Writes x below the lowest axes of each column and y beside the first of each row."""
+    columns = axes[0].get_gridspec().ncols
+    for i, ax in enumerate(axes):
+        if x and i >= len(axes) - columns:
+            ax.set_xlabel(x)
+        if y and i % columns == 0:
+            ax.set_ylabel(y)
+
+
+def run_style(i):
+    return dict(color=COLORS[i % MOST], marker=MARKERS[i % MOST])
+
+
+def wrap(text, inches):
+    """The text in lines that fit into this width. A label breaks first where its bracket opens."""
+    most = max(8, int(inches / CHARACTER))
+    lines = text.split('\n') if len(text) <= most else text.replace(' (', '\n(', 1).split('\n')
+    return '\n'.join(textwrap.fill(line, most, break_on_hyphens=False) for line in lines)
+
+
+def columns_for(count):
+    return 2 if count == 4 else min(count, 3)
+
+
+def legend_columns(texts, width):
+    return max(1, min(len(texts), int(width / (CHARACTER * max(map(len, texts)) + 0.5))))
+
+
+def legend(figure, title):
+    """One legend for the curves of all axes, below them. The figure grows by its height."""
+    width, height = figure.get_size_inches()
+    entries = {}
+    for ax in figure.axes:
+        for handle, text in zip(*ax.get_legend_handles_labels()):
+            entries.setdefault(text, handle)
+    if entries:
+        columns = legend_columns(entries, width)
+        texts = [wrap(text, width - 0.6) for text in entries]
+        figure.legend(entries.values(), texts, title=title, loc='outside lower center', ncols=columns, alignment='left')
+        lines = math.ceil(len(texts) / columns) * max(text.count('\n') + 1 for text in texts) + title.count('\n') + 1
+        figure.set_figheight(height + LINE * (lines + 1))
+
+
+def legend_below(ax, title, handles=None, texts=None):
+    """A legend of these axes alone, below what is written under them. The caller makes room for it."""
+    if texts is None:
+        handles, texts = ax.get_legend_handles_labels()
+    if texts:
+        figure = ax.figure
+        written = ax.get_window_extent().y0 - ax.get_tightbbox().y0         # ticks and label, in pixels
+        below = ScaledTranslation(0, -written / figure.dpi - 0.05, figure.dpi_scale_trans)
+        width = ax.get_position().width * figure.get_figwidth()
+        ax.legend(handles, texts, title=title, loc='upper center', bbox_to_anchor=(0.5, 0), bbox_transform=ax.transAxes + below,
+                  borderaxespad=0, ncols=legend_columns(texts, width), alignment='left')
+
+
+class LogTicks(LogLocator):
+    """Ticks of a log axis, at least two of them: decades where it has three, else also 2 and 5 in each, else every digit, else
+    evenly spaced numbers."""
+
+    def __call__(self):
+        return self.tick_values(*self.axis.get_view_interval())
+
+    def tick_values(self, low, high):
+        for digits in (1,), (1, 2, 5), range(1, 10):
+            self.set_params(subs=digits, numticks=7)
+            ticks = [tick for tick in super().tick_values(low, high) if low <= tick <= high]
+            if len(ticks) >= 3:
+                return ticks
+        return [tick for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
+
+
+class LogLabels(Formatter):
+    """Plain numbers where all are handy, else powers of ten."""
+
+    def __call__(self, x, position=None):
+        return self.format_ticks([x])[0]
+
+    def format_ticks(self, values):
+        if all(1e-3 <= x < 1e4 for x in values):
+            return [f'{x:.6g}' for x in values]
+        parts = [f'{x:.5e}'.split('e') for x in values]
+        return [f'$10^{{{int(power)}}}$' if float(digits) == 1 else rf'${float(digits):g}\times10^{{{int(power)}}}$'
+                for digits, power in parts]
+
+
+def log_scale(ax, which='y'):
+    getattr(ax, f'set_{which}scale')('log')
+    axis = getattr(ax, f'{which}axis')
+    axis.set_major_locator(LogTicks())
+    axis.set_major_formatter(LogLabels())
+    axis.set_minor_formatter(NullFormatter())
+
+
+def whole_ticks(ax):
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+POINTS = 500            # of a curve at most
+
+
+def draw_over_time(ax, points, **style):
+    """A curve through [(iteration, value)]. Where there are more than POINTS, each is the mean over several."""
+    if points:
+        places, values = np.array(points, dtype=float).T
+        parts = min(POINTS, len(points))
+        means = [[part.mean() for part in np.array_split(x, parts)] for x in (places, values)]
+        ax.plot(*means, **style)
 
 
 # ----------------------------------------------------------------------------- pictures: each takes folders, returns a figure
 
-def panels(rows, columns, width=4.0, height=3.0, **more):
-    figure, axes = plt.subplots(rows, columns, figsize=(width * columns, height * rows), layout='constrained',
-                                squeeze=False, **more)
-    for ax in axes.flat:
-        ax.grid(alpha=0.3)
-        ax.spines[['top', 'right']].set_visible(False)
-    return figure, axes
+def of_images(folders):
+    return any('val_top1' in row for folder in folders for row in read_rows(folder, 'log.jsonl'))
 
 
 def plot_loss(folders):
-    """Training loss (thin) and validation loss (dots) of runs, validation accuracy of those on images, and the learning rate."""
-    vision = any('val_top1' in row for folder in folders for row in read_rows(folder, 'log.jsonl'))
-    figure, axes = panels(2 + vision, 1, 8, 3, sharex=True, height_ratios=(4, 2, 1) if vision else (4, 1))
-    top, bottom = axes[0, 0], axes[-1, 0]
-    for i, folder in enumerate(folders):
-        color, rows = COLORS[i % len(COLORS)], read_rows(folder, 'log.jsonl')
-        train = [(row['iter'], row['loss'], row['lr']) for row in rows if 'loss' in row]
-        val = [(row['iter'], row['val_loss']) for row in rows if 'val_loss' in row]
-        if train:
-            iters, losses, lrs = zip(*train)
-            top.plot(iters, losses, color=color, linewidth=0.8, alpha=0.5, label=f'{label(folder)}: training')
-            bottom.plot(iters, lrs, color=color)
-        if val:
-            best = min(v for _, v in val)
-            top.plot(*zip(*val), color=color, marker='o', markersize=4, label=f'{label(folder)}: validation, {best:.3f} at best')
-        right = [(row['iter'], 100 * row['val_top1']) for row in rows if 'val_top1' in row]
-        if right:
-            axes[1, 0].plot(*zip(*right), color=color, marker='o', markersize=4, label=f'{right[-1][1]:.1f}% at the end')
-            axes[1, 0].set_ylabel('validation top-1 (%)')
-            axes[1, 0].legend()
-    top.set_ylabel(f'loss (nats per {"image" if vision else "token"})')
-    top.legend()
-    bottom.set_ylabel('learning rate')
-    bottom.set_xlabel('iteration')
+    """Training and validation loss, and the learning rate; for images also the validation accuracy.
+
+    Up to four runs have both losses in one panel. More have a panel for each."""
+    vision = of_images(folders)
+    apart = 2 * len(folders) > MOST
+    names = ['loss', *['val_loss'] * apart, *['top1'] * vision, 'lr']
+    figure, axes = panels(len(names), 1, sharex=True, height_ratios=[1 if name == 'lr' else 2.2 for name in names])
+    figure.set_figheight(1.7 * len(names) + 0.3)
+    at, peaks = dict(zip(names, axes)), []
+    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
+        rows = read_rows(folder, 'log.jsonl')
+        val, right, train, lrs = ([(row['iter'], number(row[key])) for row in rows if key in row and 'diverged' not in row]
+                                  for key in ('val_loss', 'val_top1', 'loss', 'lr'))
+        text += f': {min(v for _, v in val):.3f}' if val else ''
+        text += f', {right[-1][1]:.1%}' if right else ''
+        peaks += [max(rate for _, rate in lrs)] if lrs else []
+        draw_over_time(at['loss'], train, color=COLORS[i], linewidth=0.8, alpha=1.0 if apart else 0.6,
+                       label='' if val else text)
+        draw_over_time(at['val_loss' if apart else 'loss'], val, **run_style(i), label=text)
+        draw_over_time(at['lr'], lrs, color=COLORS[i])
+        if vision:
+            draw_over_time(at['top1'], [(it, 100 * share) for it, share in right], **run_style(i))
+    unit = f'nats per {"image" if vision else "token"}'
+    at['loss'].set_ylabel(f'training loss\n({unit})' if apart else f'loss ({unit})')
+    if apart:
+        at['val_loss'].set_ylabel(f'validation loss\n({unit})')
+    if vision:
+        at['top1'].set_ylabel('validation\ntop-1 (%)')
+    if peaks and max(peaks) > 10 * min(peaks) > 0:
+        log_scale(at['lr'])
+        at['lr'].set_ylim(bottom=min(peaks) / 30)
+    at['lr'].set_ylabel('learning\nrate')
+    at['lr'].set_xlabel('iteration')
+    figure.align_ylabels(axes)
+    legend(figure, 'run: lowest validation loss' + (', last top-1' if vision else '')
+           + ('' if apart else '\n(thin line: training, with marks: validation)'))
     return figure
 
 
 def plot_predictions(folders):
-    """Validation images with the classes that best.pt gives them: above the ones that it is most wrong about, in red what is
-    wrong; below some that are evenly spread."""
+    """Validation images with the classes that best.pt gives them: those of the highest loss, and an even sample."""
     import torch
 
     from data.images import Images, read_image_meta
     from engine.checkpoint import load_run
     from vit import ViTConfig
-    figure, axes = panels(4 * len(folders), 12, 0.9, 1.1)
-    for folder, rows in zip(folders, axes.reshape(len(folders), 48)):
+    names_of_runs = labels(folders)
+    figure = plt.figure(figsize=(FULL, 6.6 * len(folders)))
+    grid = dict(left=0.01, right=0.99, bottom=0.01, top=0.86, hspace=0.45)
+    parts = figure.subfigures(2 * len(folders), 1, squeeze=False).flat
+    for folder, run in zip(folders, names_of_runs):
         path = os.path.join(folder, 'best.pt')
         if not os.path.exists(path):
             raise ValueError(f'there is no {path}: {folder!r} is not the folder of a run that has been evaluated')
@@ -146,17 +322,21 @@ def plot_predictions(folders):
             logits = torch.cat([model.eval()(x)[0] for x, _ in some])
         x, y = (torch.cat(parts) for parts in zip(*some))
         loss, guess = torch.nn.functional.cross_entropy(logits, y, reduction='none'), logits.argmax(1)
-        order = [*loss.argsort(descending=True)[:24].tolist(), *torch.linspace(0, len(y) - 1, 24).long().tolist()]
-        for ax, i in zip(rows, order):
-            ax.imshow(x[i].permute(1, 2, 0), cmap='gray')
-            name, true = (names[k] if k < len(names) else str(k) for k in (guess[i].item(), y[i].item()))
-            ax.set_title(name if name == true else f'{name}, not {true}', fontsize=7, color='k' if name == true else 'r')
-            ax.axis('off')
+        for title, order in (('the highest losses', loss.argsort(descending=True)[:24]),
+                             ('an even sample', torch.linspace(0, len(y) - 1, 24).long())):
+            part = next(parts)
+            part.suptitle(f'{run}: {title}', fontsize=9)
+            for ax, i in zip(part.subplots(3, 8, gridspec_kw=grid).flat, order.tolist()):
+                ax.imshow(x[i].permute(1, 2, 0), cmap='gray')
+                name, true = (names[k] if k < len(names) else str(k) for k in (guess[i].item(), y[i].item()))
+                ax.set_title(name if name == true else wrap(f'{name}, not {true}', 0.9), fontsize=8, pad=3,
+                             color='black' if name == true else COLORS[1])
+                ax.axis('off')
     return figure
 
 
 def shares(ax, histogram, **style):
-    """A histogram of log10 as a line, in shares of what it holds, without the bins at its ends that are next to empty."""
+    """A histogram of log10 as a line, in shares of what it holds. Bins at its ends with at most 1e-4 of all are left out."""
     counts, total = histogram['counts'], sum(histogram['counts'])
     held = [i for i, n in enumerate(counts) if n > 1e-4 * total]
     if held:
@@ -165,47 +345,73 @@ def shares(ax, histogram, **style):
         ax.plot(middles, [counts[i] / total for i in inside], **style)
 
 
+def per_bin(measured):
+    return f'per {measured["histogram"]["width"]:.2g} decade'
+
+
+MATRICES = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')
+
+
+def short(x):
+    return f'{x:.3g}' if abs(x) < 1000 or math.isnan(x) else f'{x:,.0f}'
+
+
 def plot_gradients(folders):
-    """The distribution of |gradient| of each kind of matrix, runs over one another (DNT, figure 1)."""
-    figure, axes = panels(2, 3, sharex=True, sharey=True)
-    for i, folder in enumerate(folders):
-        measured = read_measured(folder, 'gradients')
-        for ax, kind in zip(axes.flat, ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')):
-            ax.set_title(f'$W_{kind[1]}$')
+    """The distribution of |gradient| in each kind of matrix (DNT, figure 1).
+
+    The legend of a panel gives, for each run, the 99.9% quantile over the median, and the kurtosis."""
+    found = [(text, read_measured(folder, 'gradients')) for text, folder in zip(labels(folders), folders)]
+    figure, axes = panels(6, sharex=True, sharey=True, height=2.1 + LINE * len(folders))
+    for ax, kind in zip(axes, MATRICES):
+        ax.set_title(f'$W_{kind[1]}$')
+        for i, (text, measured) in enumerate(found):
             if kind in measured:                        # W_k is W_q in tied L2 attention
-                tail, kurtosis = number(measured[kind]['tail']), number(measured[kind]['kurtosis'])
-                shares(ax, measured[kind]['histogram'], color=COLORS[i % len(COLORS)],
-                       label=f'{label(folder)}\np99.9/p50 {tail:.3g}, kurtosis {kurtosis:.3g}')
-                ax.legend(fontsize=6)
-    for ax in axes[-1]:
-        ax.set_xlabel('log₁₀ |gradient|')
-    for ax in axes[:, 0]:
-        ax.set_ylabel('share of the entries, per bin')
+                shares(ax, measured[kind]['histogram'], color=COLORS[i], label=text)
+    name_axes(axes, 'log₁₀ |gradient|', 'share of the entries\n' + per_bin(found[0][1]['wq']))
+    for ax, kind in zip(axes, MATRICES):
+        tails = [', '.join(short(number(m[kind][key])) for key in ('tail', 'kurtosis')) for _, m in found if kind in m]
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        legend_below(ax, 'run: p99.9/p50, kurtosis', ax.get_lines(), tails)
+    legend(figure, 'run')
     return figure
 
 
 def plot_sharpness(folders):
-    """The distribution of sharpness in each block type, its mean as a dot; and the mean over training, where it was measured."""
-    over_time = [read_rows(folder, 'measure.jsonl') if os.path.exists(os.path.join(folder, 'measure.jsonl')) else []
-                 for folder in folders]
-    figure, axes = panels(1 + any(over_time), len(folders), 5, 3.5, sharex='row', sharey='row')
-    for i, folder in enumerate(folders):
+    """The distribution of sharpness in each block type, and its mean during training where that was measured.
+
+    A dot marks the log10 of the mean."""
+    names = labels(folders)
+    over_time = [read_rows_if_any(folder, 'measure.jsonl') for folder in folders]
+    columns, kinds_of_rows = columns_for(len(folders)), 1 + any(over_time)
+    places = [i // columns * kinds_of_rows * columns + i % columns for i in range(len(folders))]
+    figure, axes = panels(places[-1] - places[-1] % columns + kinds_of_rows * columns, columns, 2.4)
+    tops, bottoms = [axes[at] for at in places], [axes[at + columns] for at in places] if any(over_time) else []
+    for ax in set(axes) - {*tops, *bottoms}:
+        figure.delaxes(ax)
+    for row in tops, bottoms:
+        for ax in row[1:]:
+            ax.sharex(row[0])
+            ax.sharey(row[0])
+    for i, (folder, top) in enumerate(zip(folders, tops)):
         measured = read_measured(folder, 'sharpness')
-        for kind in [kind for kind in TYPES if kind in measured]:
-            shares(axes[0, i], measured[kind]['histogram'], color=TYPES[kind],
-                   label=f'{kind}: {number(measured[kind]["log10_mean"]):.2f}')
-            axes[0, i].plot(number(measured[kind]['log10_mean']), 0, 'o', color=TYPES[kind], clip_on=False)
-            rows = [(row['iter'], number(row['sharpness'][kind]['log10_mean'])) for row in over_time[i] if 'sharpness' in row]
-            if rows:
-                axes[1, i].plot(*zip(*rows), color=TYPES[kind], marker='o', markersize=3, label=kind)
-        axes[0, i].set_title(label(folder))
-        axes[0, i].set_xlabel('log₁₀ of the sharpness; dot: of its mean')
-        axes[0, i].legend(fontsize=7)
-        if any(over_time):
-            axes[1, i].set_xlabel('iteration')
-    axes[0, 0].set_ylabel('share of the parameters, per bin')
-    if any(over_time):
-        axes[1, 0].set_ylabel('log₁₀ of the mean sharpness')
+        for kind in measured:
+            color = TYPES.get(kind, COLORS[-1])
+            shares(top, measured[kind]['histogram'], color=color, label=kind)
+            top.plot(number(measured[kind]['log10_mean']), 0, 'o', markersize=5, color=color, clip_on=False, zorder=3)
+            if bottoms:
+                rows = [(row['iter'], number(row['sharpness'][kind]['log10_mean']))
+                        for row in over_time[i] if kind in row.get('sharpness', {})]
+                draw_over_time(bottoms[i], rows, color=color, marker='o')
+        top.set_title(wrap(names[i], figure.get_figwidth() / columns - 0.2))
+        top.set_xlabel('log₁₀ of the sharpness')
+        if bottoms:
+            bottoms[i].set_xlabel('iteration')
+            if not over_time[i]:
+                bottoms[i].text(0.5, 0.5, 'not measured\nwhile training', ha='center', transform=bottoms[i].transAxes)
+    tops[0].set_ylabel('share of the parameters\n' + per_bin(next(iter(measured.values()))))
+    if bottoms:
+        bottoms[0].set_ylabel('log₁₀ of the\nmean sharpness')
+    legend(figure, 'block type; a dot is the log₁₀ of its mean')
     return figure
 
 
@@ -215,189 +421,409 @@ def along_depth(ax, rows, key, **style):
 
 
 def plot_hidden(folders):
-    """MA and Var of the hidden states along the depth; dashed, their bounds under MidNorm (LN stability, figure 1 and T4)."""
-    figure, axes = panels(1, 2, 5, 3.5)
-    for i, folder in enumerate(folders):
-        rows = read_measured(folder, 'hidden')
-        for ax, key in zip(axes[0], ('ma', 'var')):
-            along_depth(ax, rows, key, color=COLORS[i % len(COLORS)], marker='o', markersize=3, label=label(folder))
-            if f'{key}_bound' in rows[0]:
-                along_depth(ax, rows, f'{key}_bound', color=COLORS[i % len(COLORS)], linestyle='--', linewidth=0.8)
-    for ax, name in zip(axes[0], ('mean |x|', 'variance')):
-        ax.set_yscale('log')
+    """Mean size and variance of the hidden states along the depth (LN stability, figure 1).
+
+    Dashed lines are the bounds under MidNorm (T4). They are left out where a panel would have more than eight curves."""
+    found = [read_measured(folder, 'hidden') for folder in folders]
+    bounded = [rows for rows in found if 'ma_bound' in rows[0]]
+    bounds = bounded and len(found) + len(bounded) <= MOST
+    figure, axes = panels(2, height=2.4)
+    for i, (rows, text) in enumerate(zip(found, labels(folders))):
+        for ax, key in zip(axes, ('ma', 'var')):
+            along_depth(ax, rows, key, **run_style(i), label=text)
+            if bounds and f'{key}_bound' in rows[0]:
+                along_depth(ax, rows, f'{key}_bound', color=COLORS[i], linestyle='--', linewidth=0.8)
+    for ax, name in zip(axes, ('mean |x|', 'variance')):
+        log_scale(ax)
         ax.set_ylabel(f'{name} of the hidden state')
         ax.set_xlabel('blocks passed')
-        ax.legend(fontsize=7)
-    return figure
-
-
-def along_layers(folders, what, keys, ylabel):
-    """One panel a key, of rows that measure.py gives for each layer."""
-    figure, axes = panels(1, len(keys), 4, 3.3)
-    for i, folder in enumerate(folders):
-        rows = read_measured(folder, what)
-        for ax, (key, title) in zip(axes[0], keys.items()):
-            ax.plot(range(1, len(rows) + 1), [row[key] for row in rows], color=COLORS[i % len(COLORS)], marker='o', markersize=3,
-                    label=label(folder))
-            ax.set_title(title)
-    for ax in axes[0]:
-        ax.set_yscale('log')
-        ax.set_xlabel('block')
-        ax.xaxis.get_major_locator().set_params(integer=True)
-        ax.legend(fontsize=7)
-    axes[0, 0].set_ylabel(ylabel)
+        whole_ticks(ax)
+    legend(figure, 'run; dashed: its bound under MidNorm' if bounds else 'run')
     return figure
 
 
 def plot_sensitivity(folders):
     """The spectral norms of the Jacobians of blocks and branches (LN stability, P7 and P8)."""
-    return along_layers(folders, 'sensitivity', {'block': 'block', 'attn': 'attention branch', 'ffn': 'FFN branch'},
-                        'spectral norm of the Jacobian')
+    figure, axes = panels(3, height=2.2)
+    keys = {'block': 'block', 'attn': 'attention branch', 'ffn': 'FFN branch'}
+    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
+        rows = read_measured(folder, 'sensitivity')
+        for ax, (key, title) in zip(axes, keys.items()):
+            ax.plot(range(len(rows)), [row[key] for row in rows], **run_style(i), label=text)
+            ax.set_title(title)
+    for ax in axes:
+        log_scale(ax)
+        whole_ticks(ax)
+    name_axes(axes, 'layer', 'spectral norm\nof the Jacobian')
+    legend(figure, 'run')
+    return figure
 
 
 def plot_parameters(folders):
     """The spectral norm of each matrix along the depth."""
-    figure, axes = panels(2, 3, sharex=True)
-    for i, folder in enumerate(folders):
+    figure, axes = panels(6, height=1.8, sharex=True)
+    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
         measured = read_measured(folder, 'parameters')
-        for ax, kind in zip(axes.flat, ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')):
+        for ax, kind in zip(axes, MATRICES):
             norms = [matrix['spectral'] for matrix in measured.get(kind, [])]
-            ax.plot(range(1, len(norms) + 1), norms, color=COLORS[i % len(COLORS)], marker='o', markersize=3,
-                    label=label(folder))
+            ax.plot(range(len(norms)), norms, **run_style(i), label=text)
             ax.set_title(f'$W_{kind[1]}$')
-    axes[0, 0].legend(fontsize=7)
-    for ax in axes[-1]:
-        ax.set_xlabel('block')
-        ax.xaxis.get_major_locator().set_params(integer=True)
-    for ax in axes[:, 0]:
-        ax.set_ylabel('spectral norm')
+    for ax in axes:
+        whole_ticks(ax)
+    name_axes(axes, 'layer', 'spectral norm')
+    legend(figure, 'run')
     return figure
 
 
 def plot_attention(folders):
-    """The largest logit of each layer's heads, and the mean entropy of their rows; bars reach from the lowest to the highest."""
-    figure, axes = panels(1, 2, 5, 3.5)
-    for i, folder in enumerate(folders):
+    """The largest attention logit and the mean entropy of the attention weights, in each block.
+
+    A point is the mean over the heads of a block. Its bar reaches from the lowest head to the highest."""
+    figure, axes = panels(2, height=2.4)
+    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
         measured = read_measured(folder, 'attention')
-        for ax, key in zip(axes[0], ('max_logit', 'entropy')):
+        aside = 0.06 * (i - (len(folders) - 1) / 2)
+        for ax, key in zip(axes, ('max_logit', 'entropy')):
             heads = measured[key]
             means = [sum(layer) / len(layer) for layer in heads]
             reach = [[m - min(layer) for m, layer in zip(means, heads)], [max(layer) - m for m, layer in zip(means, heads)]]
-            ax.errorbar([n + 1 + 0.06 * i for n in range(len(heads))], means, reach, color=COLORS[i % len(COLORS)], marker='o',
-                        markersize=4, capsize=2, label=label(folder))
-    for ax, name in zip(axes[0], ('largest attention logit', 'mean entropy of attention (nats)')):
+            ax.errorbar([n + aside for n in range(len(heads))], means, reach, **run_style(i), elinewidth=0.8, label=text)
+    for ax, name in zip(axes, ('largest attention logit', 'entropy of attention (nats)')):
         ax.set_ylabel(name)
-        ax.set_xlabel('block')
-        ax.xaxis.get_major_locator().set_params(integer=True)
-        ax.legend(fontsize=7)
+        ax.set_xlabel('layer')
+        whole_ticks(ax)
+    legend(figure, 'run; a bar reaches from the lowest head to the highest')
     return figure
 
 
 def plot_drift(folders):
-    """How far two inputs drift apart along the depth that differ by a nudge of the embedding."""
-    figure, axes = panels(1, 2, 5, 3.5)
-    for i, folder in enumerate(folders):
+    """The distance between two inputs that start out almost equal, along the depth."""
+    figure, axes = panels(2, height=2.4)
+    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
         rows = read_measured(folder, 'drift')
-        for ax, key in zip(axes[0], ('distance', 'relative')):
-            along_depth(ax, rows, key, color=COLORS[i % len(COLORS)], marker='o', markersize=3, label=label(folder))
-    for ax, name in zip(axes[0], ('distance, first = 1', 'distance / length of the state')):
-        ax.set_yscale('log')
+        for ax, key in zip(axes, ('distance', 'relative')):
+            along_depth(ax, rows, key, **run_style(i), label=text)
+    for ax, name in zip(axes, ('distance / first distance', 'distance / size of the state')):
+        log_scale(ax)
         ax.set_ylabel(name)
         ax.set_xlabel('blocks passed')
-        ax.legend(fontsize=7)
+        whole_ticks(ax)
+    legend(figure, 'run')
     return figure
+
+
+def symbols(text):
+    """'gradient of wq', 'W_q W_k' → with $W_q$."""
+    return re.sub(r'\b(?:W_|w)([qkvo123])\b', r'$W_\1$', text)
 
 
 def plot_preflight(folders):
-    """The invariance matrix: the exponent with which a row answers to a column. White is immune."""
-    found = [read_measured(folder, 'preflight')['invariance'] for folder in folders]
-    effects = list(dict.fromkeys(effect for invariance in found for row in invariance.values() for effect in row))
+    """How each quantity (a row) answers where one thing (a column) grows, before training.
+
+    A cell is an exponent: 0 is immune, 1 is proportional, more is explosive. Below a panel stands how the mean |x| and the
+    variance of the hidden state grow along the depth, and the power of the depth."""
+    found = [read_measured(folder, 'preflight') for folder in folders]
+    effects = list(dict.fromkeys(effect for measured in found for row in measured['invariance'].values() for effect in row))
     columns = min(4, len(folders))
-    rows = math.ceil(len(folders) / columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(4 * columns + 1.5, 5 * rows), layout='constrained', squeeze=False,
-                                sharey=True)
-    for ax in axes.flat[len(folders):]:
-        ax.set_visible(False)
-    for ax, folder in zip(axes.flat, folders):
-        measured = read_measured(folder, 'preflight')
+    figure, axes = panels(len(folders), columns, 3.1, sharey=True)
+    figure.set_size_inches(1.4 + 1.6 * columns, figure.get_figheight() + 1.4)
+    for i, (ax, measured, name) in enumerate(zip(axes, found, labels(folders, optimizer=False))):
         causes = list(measured['invariance'])
         values = [[number(measured['invariance'][cause].get(effect)) for cause in causes] for effect in effects]
         image = ax.imshow(values, cmap='PuOr', vmin=-2, vmax=2, aspect='auto')
+        ax.grid(False)
         for y, row in enumerate(values):
             for x, value in enumerate(row):
-                text = '' if math.isnan(value) else f'{value:.1f}'.replace('-0.0', '0.0')
+                text = '' if math.isnan(value) else f'{value:.1f}'.replace('-0.0', '0.0').removesuffix('.0')
                 ax.text(x, y, text, ha='center', va='center', fontsize=8, color='white' if abs(value) > 1.4 else 'black')
-        ax.set_xticks(range(len(causes)), causes, rotation=40, ha='right')
-        ax.set_yticks(range(len(effects)), effects)
-        ax.set_title(label(folder), fontsize=10)
+        ax.set_xticks(range(len(causes)), map(symbols, causes) if i >= len(axes) - columns else [''] * len(causes), rotation=90)
+        ax.set_yticks(range(len(effects)), map(symbols, effects))
+        ax.set_title(wrap(name, 1.8), fontsize=8)
         grown = measured['growth']['as is']
-        ax.set_xlabel('\n'.join(f'{key.upper()} along the depth: {g["shape"]}, power {number(g["power"]):.2f}'
-                                for key, g in grown.items()))
-    figure.colorbar(image, ax=axes.ravel().tolist(), label='exponent', shrink=0.5)
+        ax.set_xlabel('\n'.join(wrap(f'{name}: {g["shape"]}, {number(g["power"]):.2f}'.replace('-0.00', '0.00'), 1.8)
+                                for name, g in (('mean |x|', grown['ma']), ('variance', grown['var']))), fontsize=8)
+    title = wrap('exponent of the answer; below a panel: growth along the depth, with its power', 1.6 * columns)
+    figure.colorbar(image, ax=axes, location='bottom', shrink=0.4, aspect=30).set_label(title, fontsize=8)
     return figure
 
 
-def plot_sweep(folders):
-    """The loss against the learning rate, a line for each row of the sweep's table; where learning rates do not vary, a dot.
-    Bars are standard errors over seeds, a cross at the top is a point at which every run diverged."""
-    figure, axes = panels(1, len(folders), 6.5, 4.2)
-    for ax, folder in zip(axes[0], folders):
-        path = os.path.join(folder, 'table.csv')
-        if not os.path.exists(path):
-            raise ValueError(f'there is no {path}: make it with  python sweep.py --report={folder}')
-        with open(path, encoding='utf-8', newline='') as f:
-            points = list(csv.DictReader(f))
-        if not points:
-            raise ValueError(f'{path} is empty: make it with  python sweep.py --report={folder}')
-        labels = [axis for axis in points[0] if axis not in ('learning_rate', 'val_loss', 'standard_error', 'done', 'diverged',
-                                                             'failed', 'missing')]
-        rows = {}
+NOT_AXES = ('learning_rate', 'val_loss', 'standard_error', 'done', 'diverged', 'failed', 'missing')
+
+
+def read_points(folder):
+    """The points of a sweep's table.csv, as dicts."""
+    path = os.path.join(folder, 'table.csv')
+    if not os.path.exists(path):
+        raise ValueError(f'there is no {path}: make it with  python -m lab.sweep --report={folder}')
+    with open(path, encoding='utf-8', newline='') as f:
+        points = list(csv.DictReader(f))
+    if not points:
+        raise ValueError(f'{path} is empty: make it with  python -m lab.sweep --report={folder}')
+    return points
+
+
+def rows_of(points, axes):
+    """{name: points}: the rows of a sweep's table, each with its points from the lowest learning rate to the highest."""
+    rows = {}
+    for point in sorted(points, key=rate_of):
+        rows.setdefault(tuple(point[axis] for axis in axes), []).append(point)
+    order = dict.fromkeys(tuple(point[axis] for axis in axes) for point in points)
+    short = [', '.join(filter(None, labels)) for labels in order]
+    if len(set(short)) < len(short):
+        short = [', '.join(label or '–' for label in labels) for labels in order]
+    return {name: rows[labels] for name, labels in zip(short, order)}
+
+
+def rate_of(point):
+    return float(point.get('learning_rate', 0))
+
+
+def loss_of(point):
+    """(mean, standard error) over the runs that ended, NaN where there are none."""
+    return [float(point[key]) if int(point['done']) else math.nan for key in ('val_loss', 'standard_error')]
+
+
+def is_lost(point):
+    """Did every run diverge?"""
+    return int(point['diverged']) and not int(point['done'])
+
+
+def split_rows(points, axes):
+    """[(title, {name: points})] and the axes that the names are of: the rows of a sweep's table, at most MOST in each part.
+
+    Where there are more, the parts are the values of one axis: the one with the fewest values, and then with the fewest learning
+    rates in each part. Where no axis is enough, the rows are split in their order into parts of about one size."""
+    rows = rows_of(points, axes)
+    if len(rows) <= MOST:
+        return [('', rows)], axes
+    ways = []
+    for axis in axes:
+        others, parts = [a for a in axes if a != axis], {}
         for point in points:
-            rows.setdefault(', '.join(point[axis] for axis in labels if point[axis]), []).append(point)
-        for i, (name, row) in enumerate(rows.items()):
-            row.sort(key=lambda point: float(point.get('learning_rate', 0)))
-            trained = [point for point in row if int(point['done'])]
-            xs = [float(point['learning_rate']) if 'learning_rate' in point else i for point in trained]
-            style = dict(color=COLORS[i % len(COLORS)], linestyle=('-', '--', ':')[i // len(COLORS) % 3], label=name)
-            ys, bars = ([float(point[key]) for point in trained] for key in ('val_loss', 'standard_error'))
-            ax.errorbar(xs, ys, bars, marker='o', markersize=4, capsize=2, **style)
-            lost = [float(point['learning_rate']) if 'learning_rate' in point else i for point in row
-                    if int(point['diverged']) and not int(point['done'])]
-            ax.plot(lost, [0.98] * len(lost), 'x', color=style['color'], transform=ax.get_xaxis_transform())
-        if 'learning_rate' in points[0]:
-            ax.set_xscale('log')
-            rates = sorted({float(point['learning_rate']) for point in points})
-            ax.set_xticks(rates, [f'{rate:g}' for rate in rates], rotation=30)
-            ax.minorticks_off()
-            ax.set_xlabel('learning rate')
-            if labels:
-                beside = dict(loc='upper left', bbox_to_anchor=(1.01, 1)) if len(rows) > 6 else {}
-                ax.legend(fontsize=7, **beside)
+            parts.setdefault(point[axis], []).append(point)
+        split = [(f'{axis}: {value or "none"}', rows_of(part, others)) for value, part in parts.items()]
+        if 1 < max(len(part) for _, part in split) <= MOST >= len(split):
+            ways.append((len(split), sum(len(set(map(rate_of, part))) for part in parts.values()), split, others))
+    if ways:
+        return min(ways, key=lambda way: way[:2])[2:]
+    names = list(rows)
+    size = math.ceil(len(names) / math.ceil(len(names) / MOST))
+    return [('', {name: rows[name] for name in names[i:i + size]}) for i in range(0, len(names), size)], axes
+
+
+def draw_rates(ax, rows, style_of, width):
+    """A curve of the loss over the learning rate for each row, into axes of this width."""
+    crosses = []                                        # the learning rates of all so far, so that none hides another
+    for name, row in rows.items():
+        losses, errors = zip(*map(loss_of, row))
+        ax.errorbar(list(map(rate_of, row)), losses, errors, **style_of[name], elinewidth=0.8, label=name)
+        lost = [rate_of(point) for point in row if is_lost(point)]
+        ax.plot(lost, [0.98 - 0.04 * crosses.count(rate) for rate in lost], 'x', color=style_of[name]['color'], markersize=5,
+                transform=ax.get_xaxis_transform())
+        crosses += lost
+    rates = sorted({rate_of(point) for row in rows.values() for point in row})
+    texts, crowded = [f'{rate:g}' for rate in rates], False
+    if len(rates) > 1 and rates[0] > 0:
+        log_scale(ax, 'x')
+        closest = min(math.log(b / a) for a, b in zip(rates, rates[1:])) / math.log(rates[-1] / rates[0])
+        crowded = closest * width < CHARACTER * (max(map(len, texts)) + 1)
+    ax.set_xticks(rates, texts, **dict(rotation=45, ha='right', rotation_mode='anchor') if crowded else {})
+    ax.minorticks_off()
+    ax.set_xlabel('learning rate')
+
+
+CROSS = '\n(×: every run diverged)'
+
+
+def draw_dots(ax, rows, axes):
+    """A line of text and a point for each row."""
+    points = [point for row in rows.values() for point in row]          # one of each
+    losses, errors = zip(*map(loss_of, points))
+    lost = [i for i, point in enumerate(points) if is_lost(point)]
+    ax.errorbar(losses, range(len(rows)), xerr=errors, color=COLORS[0], fmt='o', elinewidth=0.8)
+    ax.plot([0.98] * len(lost), lost, 'x', color=COLORS[0], markersize=5, transform=ax.get_yaxis_transform())
+    ax.set_yticks(range(len(rows)), [wrap(name, 2) for name in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_ylabel(', '.join(axes))
+    at = f' at the learning rate {rate_of(points[0]):g}' if 'learning_rate' in points[0] else ''
+    ax.set_xlabel(f'validation loss (nats){at}' + CROSS * bool(lost))
+
+
+def plot_sweep(folders):
+    """The validation loss against the learning rate, a curve for each row of the sweep's table.
+
+    Bars are standard errors over seeds. A cross marks a point at which every run diverged. More than eight rows are split into
+    panels. A sweep of one learning rate has a line of text and a point for each row."""
+    parts = []                                          # of all folders: (title, rows, axes, whether over learning rates)
+    for folder in folders:
+        points = read_points(folder)
+        axes = [axis for axis in points[0] if axis not in NOT_AXES]
+        over_rates = len(set(map(rate_of, points))) > 1
+        split, axes = split_rows(points, axes) if over_rates else ([('', rows_of(points, axes))], axes)
+        name = os.path.basename(os.path.normpath(folder)) if len(folders) > 1 else ''
+        parts += [('; '.join(filter(None, (name, title))), rows, axes, over_rates) for title, rows in split]
+    names = list(dict.fromkeys(name for _, rows, *_ in parts for name in rows))
+    together = len(folders) == 1 and len(names) <= MOST         # one legend for all panels, else one for each
+    columns = columns_for(len(parts))
+    height = max(2.4 + LINE * (not together) * (len(rows) + 1) if over_rates else 0.7 + 0.2 * len(rows)
+                 for _, rows, _, over_rates in parts)
+    figure, panes = panels(len(parts), columns, height, sharey=len(folders) == 1)
+    for ax, (title, rows, axes, over_rates) in zip(panes, parts):
+        ax.set_title(title)
+        if over_rates:
+            draw_rates(ax, rows, {name: run_style(i) for i, name in enumerate(names if together else rows)},
+                       figure.get_figwidth() / columns - 0.6)
         else:
-            ax.set_xticks(range(len(rows)), rows, rotation=30, ha='right')
-        ax.set_title(os.path.basename(os.path.normpath(folder)), fontsize=10)
-    axes[0, 0].set_ylabel('validation loss (nats)')
+            draw_dots(ax, rows, axes)
+        if over_rates and ax.get_subplotspec().is_first_col():
+            ax.set_ylabel('validation loss (nats)')
+        title = ', '.join(axes) + CROSS * any(is_lost(point) for _, rows, *_ in parts for row in rows.values() for point in row)
+        if not together:
+            legend_below(ax, title)
+    if together:
+        legend(figure, title)
     return figure
 
 
 PICTURES = {name.removeprefix('plot_'): f for name, f in globals().copy().items() if name.startswith('plot_')}
 
 
+# ----------------------------------------------------------------------------- any quantity of a run's rows
+
+def quantities(value, key=''):
+    """{key: {curve: number}} of what is numeric in a row of log.jsonl or measure.jsonl.
+
+    A key is a path of names with dots between them. A number is one curve, named ''. A list is a curve for each of its items,
+    which are the layers, named 0, 1, …, or by their entry 'at'. A list within a list, as of heads, is its mean."""
+    if value is None or isinstance(value, (int, float)) and not isinstance(value, bool):
+        return {key: {'': number(value)}}
+    found = {}
+    if isinstance(value, dict):
+        for name, part in value.items():
+            if name not in ('iter', 'histogram'):
+                found.update(quantities(part, f'{key}.{name}' if key else name))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            name = str(item.get('at', i)) if isinstance(item, dict) else str(i)
+            for path, curves in quantities(item, key).items():
+                found.setdefault(path, {})[name] = sum(curves.values()) / len(curves)
+    return found
+
+
+def read_quantities(folder):
+    """{key: {curve: [(iteration, number)]}} of all rows of a run's log.jsonl and measure.jsonl."""
+    found = {}
+    for name in ('log.jsonl', 'measure.jsonl'):
+        for row in read_rows_if_any(folder, name):
+            for key, curves in quantities(row).items() if 'diverged' not in row else ():
+                for curve, value in curves.items():
+                    found.setdefault(key, {}).setdefault(curve, []).append((row['iter'], value))
+    return found
+
+
+def braced(words):
+    return words[0] if len(words) == 1 else '{' + ','.join(words) + '}'
+
+
+def brief(keys):
+    """The keys in short, as a shell's braces would give them: ['loss', 'updates.{emb,qk}']."""
+    below = {}                                          # {first name of a key: what may follow}
+    for key in keys:
+        name, _, rest = key.partition('.')
+        below.setdefault(name, []).append(rest)
+    ends = {}                                           # {what follows, in short: names}
+    for name, rests in below.items():
+        rests = brief([rest for rest in rests if rest])
+        ends.setdefault('.' + braced(rests) if rests else '', []).append(name)
+    return [text for end, names in ends.items() for text in ([braced(names) + end] if end else names)]
+
+
+NAMES = dict(loss='loss', train_loss='training loss', val_loss='validation loss', lr='learning rate',
+             grad_norm='norm of the gradient', tokens_per_s='tokens per second', images_per_s='images per second',
+             mfu='share of the peak FLOP/s', train_top1='training top-1 (share)', val_top1='validation top-1 (share)')
+
+
+def over_iterations(key, folders):
+    """Any key of log.jsonl or measure.jsonl over the iterations.
+
+    A number is a curve for each run. A list, such as attention.max_logit, has a panel for each run, with a curve for each
+    layer: the mean over its heads. Of more than eight layers, eight are drawn, from the first to the last. The axis is
+    logarithmic where the values are positive and their middle 90% span a factor of more than 100."""
+    names, found = labels(folders), []
+    for folder in folders:
+        there = read_quantities(folder)
+        if key not in there:
+            near = difflib.get_close_matches(key, [*PICTURES, *there], 1)
+            near = f'did you mean {near[0]!r}? ' if near else ''
+            raise ValueError(f'what={key!r} is no picture, and {folder} does not have this key: {near}'
+                             f'pictures are {", ".join(PICTURES)}; keys are '
+                             + (', '.join(brief(there)) or f'none: there is no {os.path.join(folder, "log.jsonl")}'))
+        found.append(there[key])
+    curves = list(dict.fromkeys(curve for run in found for curve in run))
+    several = curves != ['']
+    shown = [curves[i] for i in sorted({round(k * (len(curves) - 1) / (MOST - 1)) for k in range(MOST)})]
+    figure, axes = panels(len(found) if several else 1, columns_for(len(found)), 2.4, sharex=several, sharey=several)
+    for i, (run, name) in enumerate(zip(found, names)):
+        ax = axes[i] if several else axes[0]
+        for k, curve in enumerate(shown):
+            points = run.get(curve, [])
+            style = run_style(k if several else i)
+            if len(points) > 50:
+                del style['marker']
+            draw_over_time(ax, points, **style, label=curve if several else name)
+        if several:
+            ax.set_title(wrap(name, figure.get_figwidth() / columns_for(len(found)) - 0.2))
+    values = sorted(value for run in found for curve in shown for _, value in run.get(curve, []) if math.isfinite(value))
+    unit = f' (nats per {"image" if of_images(folders) else "token"})' if key in ('train_loss', 'val_loss') else ''
+    if values and values[0] > 0 and values[-1 - len(values) // 20] > 100 * values[len(values) // 20]:
+        for ax in axes:
+            log_scale(ax)
+    name_axes(axes, 'iteration', NAMES.get(key, key) + unit)
+    layers = 'layer' if all(curve.isdigit() for curve in curves) else 'place'
+    legend(figure, 'run' if not several else layers if shown == curves else f'{layers}, {len(shown)} of {len(curves)}')
+    return figure
+
+
+# ----------------------------------------------------------------------------- the command
+
+def picture(what, folders):
+    """The figure of this name in PICTURES, or of this key."""
+    return PICTURES[what](folders) if what in PICTURES else over_iterations(what, folders)
+
+
 def draw(what, folders, out):
-    """Writes the picture of PICTURES of these runs' folders to `out`."""
+    """Writes the picture of these folders to `out`, with 200 dots an inch, and as SVG beside it."""
+    stem, kind = os.path.splitext(out)
+    paths = [stem + (kind if kind not in ('', '.svg') else '.png'), f'{stem}.svg']
     try:
-        PICTURES[what](folders).savefig(out, dpi=120)
+        figure = picture(what, folders)
+        figure.draw_without_rendering()
+        figure.set_layout_engine('none')                # it is laid out now, once for both
+        for path in paths:
+            figure.savefig(path, dpi=200, metadata={'Date': None} if path.endswith('.svg') else None)
     finally:
         plt.close('all')
-    print(f'wrote {out}')
+    print(f'wrote {paths[0]} and {paths[1]}')
+
+
+def first_line(f):
+    return f.__doc__.partition('\n')[0]
+
+
+def rest(f):
+    return textwrap.dedent(f.__doc__.partition('\n')[2]).strip()
 
 
 if __name__ == '__main__':
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    about = '\n'.join(f'  {name:14}{first_line(f)}' for name, f in {**PICTURES, 'KEY': over_iterations}.items())
+    parser = argparse.ArgumentParser(
+        prog='python -m lab.plot', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f'pictures:\n{about}\n\n{rest(over_iterations)}\nAn unknown KEY is answered with the keys that there are.')
     parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')         # in one line
     parser.add_argument('folders', nargs='+', help='out_dir of each run, or sweep')
-    parser.add_argument('--what', default='loss', choices=PICTURES,
-                        help='what to draw; all but loss, predictions and sweep need measure.py')
+    parser.add_argument('--what', default='loss', metavar='PICTURE|KEY',
+                        help='what to draw, of the list below; default: loss. All but loss, predictions, sweep and KEY need '
+                             'python -m lab.measure')
     parser.add_argument('--out', help='the picture; default: WHAT.png in the first folder')
     parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     args = parser.parse_args()
