@@ -72,8 +72,8 @@ def check(values, choices, rules):
         if key in values and values[key] not in names:
             raise ValueError(f'{key}={values[key]!r}: choose one of {", ".join(names)}')
     for rule in rules:
-        named = dict.fromkeys(name for name in re.findall(r"(?<!')\b[a-z]\w*", rule) if name not in ('in', 'or', 'and'))
-        if named.keys() <= values.keys() and not eval(rule, {}, values):
+        named = compile(rule, rule, 'eval').co_names
+        if values.keys() >= {*named} and not eval(rule, {}, values):
             raise ValueError(f'{", ".join(f"{name}={values[name]!r}" for name in named)}: wants {rule}')
 
 
