@@ -434,6 +434,7 @@ def init_weights(model):
     """
     norm gains            1
     biases                0
+    other vectors         as their module has made them
     wte (a tied head), wpe, class token  N(0, 0.02²)
     every other matrix    N(0, (init_gain · s)²), s on its own shape from INITS; an untied head and the patch embedding too
     init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
@@ -444,11 +445,11 @@ def init_weights(model):
     for name, p in model.named_parameters():
         if name.endswith('bias'):
             nn.init.zeros_(p)
-        elif block_type(name) == 'norm':
+        elif name.endswith('norm.weight'):
             nn.init.ones_(p)
         elif re.fullmatch(r'(wte|wpe|patch\.cls)\.weight', name):
             nn.init.normal_(p, std=0.02)
-        else:
+        elif p.dim() == 2:
             std = config.init_gain * INITS[config.init](*p.shape)
             std = std * residual if re.search(r'(wo|w2)\.weight', name) else std
             truncated_normal_(p, std) if config.init == 'xavier_trunc' else nn.init.normal_(p, std=std)

@@ -84,16 +84,17 @@ check_keys(config)
 # ----------------------------------------------------------------------------- what is trained, where, on which data
 run = Run(config)                                       # its folder, and whether it starts there or goes on
 task = task_of(config)                                  # text or images
-pretrained, brought = None, {}
+pretrained, brought = None, {}                          # others' weights, and the keys in which their shape differs from ours
 if run.init_from not in ('scratch', 'resume'):
     pretrained = load_others(run.init_from, task.config)
     task.config = pretrained.config
-    brought = dict(asdict(task.config).items() - config.items())        # where its shape differs from the keys, it wins
-    config.update(brought)
+    brought = {key: value for key, value in asdict(task.config).items() if config[key] != value}
+    config.update(brought)                              # their shape wins
 ratios = learning_rate_ratios(config)                   # of each block type, for Blockwise LR
 machine = Machine(device, dtype)
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, of an iteration
-fsdp, ddp = (machine.distributed and parallel == way for way in ('fsdp', 'ddp'))
+ddp = machine.distributed and parallel == 'ddp'
+fsdp = machine.distributed and parallel == 'fsdp'
 if fsdp:
     from engine.fsdp import check_dtype, load_sharded, shard_model, whole_copy
     check_dtype(machine.dtype)
@@ -103,22 +104,24 @@ checkpoint = None
 if run.init_from == 'resume':
     checkpoint = find_checkpoint(run.path['ckpt.pt'], config, task.config, mmap=fsdp)
     run.start = checkpoint['iter']
-config.update(init_from=checkpoint['config']['init_from'] if checkpoint else run.init_from, overwrite=False)    # for config.json
-machine.meet(backend)
+config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from       # config.json repeats the whole run
+config['overwrite'] = False
+machine.connect(backend)
 starts = machine.gather(run.start)
 if len(set(starts)) > 1:
     raise ValueError(f'the ranks see checkpoints of iterations {starts}: out_dir={out_dir} must lie on a disk that all see')
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
-with torch.device('meta' if fsdp and checkpoint else 'cpu'):
-    raw_model = pretrained or task.new_model(data['train'])     # its parameters have the names of the module tree
+with torch.device('meta' if fsdp and checkpoint else 'cpu'):    # on 'meta' it has no weights until the checkpoint's come
+    raw_model = pretrained or task.new_model(data['train'])     # a ViT takes the data's mean and deviation into its weights
 raw_model.recompute = recompute
 tune_for_training(machine.device, raw_model)
 if fsdp:
     shard_model(raw_model, machine.device, machine.dtype, reshard, compile)
 if checkpoint:
-    (load_sharded if fsdp else load_weights)(raw_model, checkpoint, run.path['ckpt.pt'])
+    load = load_sharded if fsdp else load_weights
+    load(raw_model, checkpoint, run.path['ckpt.pt'])
 raw_model.to(machine.device)
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, weight_decay, ratios), config)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
@@ -139,14 +142,13 @@ def evaluate():
     for split, windows in data.items():
         batches = windows.spread(eval_iters, batch_size)
         total = torch.zeros(len(task.metrics) + 1, device=machine.device)
-        for i in range(machine.rank, -(-len(batches) // machine.world_size) * machine.world_size, machine.world_size):
-            x, y = machine.to_device(*windows.read(batches[i % len(batches)]))      # under fsdp all ranks compute together
+        for starts, counts in machine.turns(batches):
+            x, y = machine.to_device(*windows.read(starts))
             with machine.autocast():
                 scores, weight = task.score(compiled_model, x, y)
-            weight *= i < len(batches)
-            total[:-1] += weight * scores
-            total[-1] += weight
-        *sums, weights = machine.reduce(total).tolist()
+            total[:-1] += counts * weight * scores
+            total[-1] += counts * weight
+        *sums, weights = machine.sum(total).tolist()
         means.update({f'{split}_{name}': value / weights for name, value in zip(task.metrics, sums)})
     raw_model.train()
     return means
@@ -159,14 +161,14 @@ def model_to_measure():
     return raw_model if machine.master else None
 
 
-# ----------------------------------------------------------------------------- what follows the loop
-blocks = {}                                             # block type → its parameters
+# ----------------------------------------------------------------------------- what the loop reports to
+params_of = {}                                          # {block type: its parameters}
 for group in opt.param_groups:
-    blocks.setdefault(group['block_type'], []).extend(group['params'])
+    params_of.setdefault(group['block_type'], []).extend(group['params'])
 stop_request = StopRequest()
 per_iter = gradient_accumulation_steps * batch_size * task.per_window()
 log = Log(run, config, machine, parameters=raw_model.num_params(), **{f'{task.unit}_per_iter': per_iter})
-watch = Watch(config, machine, run, log, rate, scaler, blocks)
+watch = Watch(config, machine, run, log, rate, scaler, params_of)
 checkpoints = Checkpoints(run, config, machine, raw_model, opt, scaler, watch, sharded=fsdp)
 if checkpoint:
     checkpoints.resume(checkpoint)
@@ -174,7 +176,7 @@ if checkpoint:
 if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
-log.introduce(opt, task, data, per_iter, brought)
+log.introduce(opt, task, data, per_iter, brought, rate)
 speed = Speed(task.unit, per_iter, task.flops(raw_model), machine, max_iters)
 
 # ----------------------------------------------------------------------------- the loop
@@ -183,7 +185,7 @@ for it in range(run.start, max_iters + 1):
 
     # evaluate, and save a checkpoint
     if it % eval_interval == 0 or it == max_iters or eval_only:
-        watch.check(it)
+        watch.check(it)                                 # ends the process if the run has diverged
         with speed.paused():
             means = evaluate()
             watch.check(it, *means.values())
@@ -212,14 +214,14 @@ for it in range(run.start, max_iters + 1):
         x, y = augment(x, y)
         if ddp:
             train_model.require_backward_grad_sync = j == micro_batches[-1]
-        with machine.autocast(cache=not recompute):     # which casts a block's weights twice anyway
+        with machine.autocast(cache=not recompute):
             loss = train_model(x, y)[1]
         scaler.scale(loss / len(micro_batches)).backward()
         loss_sum += loss.detach() / gradient_accumulation_steps
 
     # clip the gradient, and step
     scaler.unscale_(opt)
-    grad_norms = block_norms(blocks, lambda p: p.grad, machine)
+    grad_norms = block_norms(params_of, lambda p: p.grad, machine)      # of each block type
     grad_norm = torch.linalg.vector_norm(grad_norms)
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
     scaler.step(opt)
@@ -233,8 +235,8 @@ for it in range(run.start, max_iters + 1):
     speed.iteration(it)
     if it % log_interval == 0:
         watch.check(it)
-        mean_loss = machine.reduce(loss_sum).item()
-        watch.logged(it, mean_loss, block_norms(blocks, lambda p: p, machine), grad_norms)
+        mean_loss = machine.sum(loss_sum).item()
+        watch.logged(it, mean_loss, block_norms(params_of, lambda p: p, machine), grad_norms)
         log.step(it, dict(loss=mean_loss, lr=rate(it), grad_norm=grad_norm.item()), speed)
     stop = machine.largest(stop_request.number)
     if stop:

@@ -1,5 +1,6 @@
 """The machine at hand: which device and dtype a script uses, which ranks it talks to, and what trains fast there."""
 import ctypes
+import math
 import os
 import signal
 import sys
@@ -77,7 +78,7 @@ class Machine:
         self.device = pick_device(device, local_rank)
         self.dtype = pick_dtype(dtype, self.device)
 
-    def meet(self, backend='auto'):
+    def connect(self, backend='auto'):
         """Connects the ranks."""
         if not self.distributed:
             return
@@ -104,8 +105,15 @@ class Machine:
             return [t.to(self.device) for t in tensors]
         return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
 
-    def reduce(self, t, op=dist.ReduceOp.SUM):
-        """The sum over the ranks, or what `op` says, of a tensor on the device, in place."""
+    def turns(self, items):
+        """This rank's share of the items, each with True. All ranks take equally many turns, because under fsdp they compute
+        together; a turn too many comes with an item of others and False."""
+        for i in range(self.rank, math.ceil(len(items) / self.world_size) * self.world_size, self.world_size):
+            yield items[i % len(items)], i < len(items)
+
+    def sum(self, t, op=dist.ReduceOp.SUM):
+        """The sum over the ranks, or what `op` says, of a tensor on the device, in place. What every rank has whole, such as a
+        gradient under DDP, needs none."""
         if self.distributed:
             dist.all_reduce(t, op)
         return t

@@ -13,11 +13,14 @@ PATIENCE = 100                          # iterations for which the loss may be a
 
 
 class Watch:
-    """`rate`: iteration → learning rate, for the message. `blocks`: {block type: parameters}."""
+    """`rate`: iteration → learning rate, for the message. `params_of`: {block type: its parameters}.
 
-    def __init__(self, config, machine, run, log, rate, scaler, blocks):
+    After each step `see` notes whether it was finite. `check` ends the process if one was not: call it before anything is saved.
+    """
+
+    def __init__(self, config, machine, run, log, rate, scaler, params_of):
         self.factor, self.eval_only = config['diverge_factor'], config['eval_only']
-        self.machine, self.run, self.log, self.rate, self.scaler, self.blocks = machine, run, log, rate, scaler, blocks
+        self.machine, self.run, self.log, self.rate, self.scaler, self.params_of = machine, run, log, rate, scaler, params_of
         self.first_bad = torch.full((), NEVER, device=machine.device)       # the first iteration that was not finite
         self.first_loss = None                          # the first one logged
         self.high_since = None                          # the first of the logged losses that are above the limit now
@@ -30,7 +33,7 @@ class Watch:
 
     def check(self, it, *losses):
         """Exits with 3 where a loss or gradient was not finite. Every rank calls it."""
-        bad = int(self.machine.reduce(self.first_bad.clone(), dist.ReduceOp.MIN).item())
+        bad = int(self.machine.sum(self.first_bad.clone(), dist.ReduceOp.MIN).item())
         overflows = self.scaler.is_enabled() and self.scaler.get_scale() < 1        # the scaler has halved its scale in vain
         if bad < NEVER or overflows or not all(math.isfinite(loss) for loss in losses):
             at = bad if bad < NEVER else max(0, it - 1)         # the step before has done it
@@ -53,7 +56,7 @@ class Watch:
             norms = {}
             if self.last_norms:
                 weights, gradients = (norm.tolist() for norm in self.last_norms)
-                norms = {kind: dict(weights=w, gradient=g) for kind, w, g in zip(self.blocks, weights, gradients)}
+                norms = {kind: dict(weights=w, gradient=g) for kind, w, g in zip(self.params_of, weights, gradients)}
             self.log.row(iter=it, diverged=reason, lr=self.rate(it), last_finite_iter=self.last_finite, norms=norms)
             kept = self.run.path['ckpt.pt']
             kept = f'{kept} holds the last good state' if os.path.exists(kept) else 'none was saved yet'
@@ -63,8 +66,8 @@ class Watch:
 
 
 @torch.no_grad()
-def block_norms(blocks, tensor_of, machine):
-    """(block types,): the norm of tensor_of(p) over the parameters p of each type, {block type: parameters}, on the device."""
-    norms = torch.stack([torch.nn.utils.get_total_norm([local(tensor_of(p)) for p in params]) for params in blocks.values()])
-    sharded = any(hasattr(p, 'to_local') for params in blocks.values() for p in params)
-    return machine.reduce(norms.square()).sqrt() if sharded else norms
+def block_norms(params_of, tensor_of, machine):
+    """(block types,): the norm of tensor_of(p) over the parameters p of each type, on the device."""
+    norms = torch.stack([torch.nn.utils.get_total_norm([local(tensor_of(p)) for p in params]) for params in params_of.values()])
+    sharded = any(hasattr(p, 'to_local') for params in params_of.values() for p in params)
+    return machine.sum(norms.square()).sqrt() if sharded else norms

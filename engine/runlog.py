@@ -10,6 +10,7 @@ What a run leaves behind: the files of its folder, its lines on the terminal, an
     best.pt         the checkpoint of the lowest validation loss
 """
 import json
+import math
 import os
 import platform
 import subprocess
@@ -31,7 +32,7 @@ class Run:
     """The folder of a run, and how the run starts there.
 
     `path`: {file's name: its path}. `init_from`: 'scratch', 'resume', or whose weights to start from; 'auto' is decided here.
-    `start`: the iteration to start with, once `resume_at` has set it. ValueError for a folder that holds another run.
+    `start`: the iteration to start with, which train.py sets when it resumes. ValueError for a folder that holds another run.
     """
 
     def __init__(self, config):
@@ -99,8 +100,8 @@ class Log:
         if self.machine.master:
             print(*words, flush=True)
 
-    def introduce(self, optimizer, task, data, per_iter, brought):
-        """Tells what is trained, and the optimizer's groups of parameters."""
+    def introduce(self, optimizer, task, data, per_iter, brought, rate):
+        """Tells what is trained, and the optimizer's groups of parameters, with the highest learning rate that each will have."""
         if not self.writes:
             return
         self.say(f'{self.about["parameters"]:,} parameters on {self.machine.world_size} × {self.about["machine"]}, '
@@ -109,16 +110,17 @@ class Log:
         if brought:
             keys = ', '.join(f'{key}={value}' for key, value in sorted(brought.items()))
             self.say(f'{self.run.init_from} brings its own {keys}')
-        self.say(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"decay":>8}')
+        self.say(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"peak LR":>10}{"decay":>8}')
+        last = self.config['max_iters']
         for group in optimizer.param_groups:
+            peak = max(rate(it, group['lr_ratio']) for it in range(0, last + 1, max(1, last // 1000)))
             self.say(f'{group["block_type"]:12}{len(group["params"]):8}{sum(p.numel() for p in group["params"]):15,}'
-                     f'{group["lr_ratio"]:10g}{group["weight_decay"]:8g}')
+                     f'{group["lr_ratio"]:10g}{peak:10.2e}{group["weight_decay"]:8g}')
 
     def row(self, **row):
         """Writes a row of log.jsonl, and the same to Weights & Biases."""
         if self.writes:
-            self.file.write(json.dumps(row) + '\n')
-            self.file.flush()
+            write_row(self.file, row)
             if self.wandb:
                 self.wandb.log(row, step=row['iter'])
 
@@ -176,6 +178,20 @@ class Speed:
         pace = (now - self.began) / (it - self.first) if it > self.first else now - self.lap
         self.lap, self.lap_iters = now, 0
         return per_s, per_s * self.flops / self.peak if self.peak else 0, clock(pace * (self.max_iters - it - 1))
+
+
+def write_row(f, value):
+    """Writes a line of JSON, in which null stands for a number that is not finite."""
+    f.write(json.dumps(finite(value)) + '\n')
+    f.flush()
+
+
+def finite(value):
+    if isinstance(value, dict):
+        return {key: finite(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def clock(seconds):

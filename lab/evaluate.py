@@ -32,7 +32,7 @@ from data.tokens import SPLITS, Tokens, read_meta
 from engine.checkpoint import load_text_run
 from engine.device import Machine
 from engine.pretrained import OPENAI_MODELS, load_gpt
-from lab.measure import write_row
+from engine.runlog import write_row
 from model import GPT, at_least_fp32
 
 # ----------------------------------------------------------------------------- keys
@@ -488,7 +488,7 @@ def main():
     if 'rouge' in what:
         rouge_scorer([])
     manager = load_tasks() if tasks else None
-    machine.meet('gloo')                                # until here they fail alike, and one speaks for all
+    machine.connect('gloo')                                # until here they fail alike, and one speaks for all
     asked = {key: config[key] for key in ('checkpoint', 'split', 'stride', 'samples', 'bert_model', 'task_path', 'num_fewshot',
                                           'limit', 'seed')}
     table = {}

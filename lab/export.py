@@ -91,6 +91,10 @@ def write_model(model, folder, family, end=None):
         return
     theirs_class = getattr(hugging_face(), FAMILIES[family].model)
     theirs_config = theirs_class.config_class(**their_config(config, family), bos_token_id=end, eos_token_id=end)
+    known = {name for _, ours, _ in tensors(family, config.n_layer) for name in ours}
+    if not weights.keys() <= known:
+        raise ValueError(f'{FAMILIES[family].label} has no equal of {min(weights.keys() - known)!r}: '
+                         f'--format=safetensors takes any model')
     weights = their_weights(weights, family, config.n_layer)
     with torch.device('meta'):
         theirs = theirs_class(theirs_config)

@@ -30,6 +30,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from configurator import TRAIN, at_least, configure
 from engine.checkpoint import load_run
 from engine.device import pick_device
+from engine.runlog import write_row
 from engine.task import task_of
 from model import BLOCK_TYPES, GPTConfig, at_least_fp32, block_type
 from optim import OPTIMIZERS, param_groups
@@ -482,20 +483,6 @@ class Probe:
         if model:
             write_row(self.file, dict(iter=it, **self.measured, updates=update_sizes(self.before, model)))
             del self.measured, self.before
-
-
-def write_row(f, value):
-    """Writes a line of JSON, in which what is not finite is null."""
-    f.write(json.dumps(finite(value)) + '\n')
-    f.flush()
-
-
-def finite(value):
-    if isinstance(value, dict):
-        return {key: finite(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # ----------------------------------------------------------------------------- tables
