@@ -2,101 +2,36 @@
 Bad input to every script: misspelt, out of range, contradictory, missing, truncated, foreign or malicious. Each ends the
 script with one line that names the value and the remedy, and leaves the folder as it was.
 """
-import contextlib
 import hashlib
 import io
 import json
-import logging
 import os
 import pickle
-import runpy
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
-import warnings
 from pathlib import Path
 from typing import Callable, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from helpers import ROOT, call, run_alone, run_here, run_python, write_walk
 
-from data.tokens import write_tokens
-
-torch.set_num_threads(1)            # tensors this small gain nothing from more
-
-ROOT = Path(__file__).resolve().parents[1]
 TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_embd=8, batch_size=2, max_iters=2, eval_iters=1,
             gradient_accumulation_steps=1, eval_interval=2, warmup_iters=0, learning_rate=1e-2, min_lr=1e-3, lr_decay_iters=2,
             device='cpu', dtype='float32', compile=False)
 OPTIONAL = ('lm_eval', 'rouge_score.rouge_scorer', 'bert_score')         # modules that a case may take away
+COMMANDS = sorted(f'lab.{path.stem}' for path in (ROOT / 'lab').glob('*.py') if path.stem != '__init__')
 PREPARED = ('c4', 'minipile', 'openwebtext', 'pycode', 'shakespeare_char', 'textfiles')
-
-
-# ----------------------------------------------------------------------------- running
-
-@contextlib.contextmanager
-def put_back():
-    """Has the process be afterwards as it was, whatever a script does to it."""
-    argv, path, hook, cwd, environ = sys.argv, sys.path[:], sys.excepthook, os.getcwd(), os.environ.copy()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    drawn, precision = torch.get_rng_state(), torch.get_float32_matmul_precision()
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:], sys.excepthook = argv, path, hook
-        os.chdir(cwd)
-        os.environ.clear()
-        os.environ.update(environ)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        torch.set_rng_state(drawn)
-        torch.set_float32_matmul_precision(precision)
-
-
-def run_here(script, *arguments, **env):
-    """A script as `python script …` would run it, but in this process → (exit code, stdout, stderr)."""
-    out, err = io.StringIO(), io.StringIO()
-    with put_back(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
-        warnings.resetwarnings()
-        for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):        # as Python does
-            warnings.simplefilter('ignore', kind)
-        warnings.showwarning = lambda *what: sys.stderr.write(warnings.formatwarning(*what[:4]))
-        for name in list(logging.root.manager.loggerDict):
-            for handler in logging.getLogger(name).handlers:
-                if type(handler) is logging.StreamHandler:
-                    handler.stream = err                    # it took the stderr of the moment at which its library was imported
-        os.environ.update(env)
-        sys.argv = [str(script), *arguments]
-        try:
-            runpy.run_path(str(script), run_name='__main__')
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-            if isinstance(code, str):
-                print(code, file=sys.stderr)
-                code = 1
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            code = 1
-    return code, out.getvalue(), err.getvalue()
-
-
-def run_alone(script, *arguments, **env):
-    """The same in a process of its own."""
-    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONIOENCODING': 'utf-8', 'OMP_NUM_THREADS': '1', **env}
-    done = subprocess.run([sys.executable, str(script), *arguments], env=env, capture_output=True, text=True, encoding='utf-8',
-                          timeout=300)
-    return done.returncode, done.stdout, done.stderr
 
 
 def script_and_arguments(command):
     """'train.py --x=1' → the script, of the repository or a prepare.py copied into the current folder, and ['--x=1']"""
     script, *arguments = shlex.split(command)
-    return script if script.startswith('data/') else ROOT / script, arguments
+    return script, arguments
 
 
 def tree(folder):
@@ -110,10 +45,7 @@ def lay_out(folder):
     for name in PREPARED:
         (folder / 'data' / name).mkdir(parents=True)
         shutil.copy(ROOT / 'data' / name / 'prepare.py', folder / 'data' / name)
-    (folder / 'data' / 'tiny').mkdir()
-    (folder / 'data' / 'tiny' / 'prepare.py').touch()
-    walk = np.cumsum(np.random.default_rng(0).integers(0, 3, 600)) % 13
-    write_tokens(folder / 'data' / 'tiny', {'train': [walk[:500]], 'val': [walk[500:]]}, 13, 'bytes')
+    write_walk(folder, train=500, val=100)
     (folder / 'tiny.json').write_text(json.dumps(TINY))
 
 
@@ -122,10 +54,7 @@ def original(tmp_path_factory):
     """Such a folder, with out, a run of two iterations."""
     folder = tmp_path_factory.mktemp('bad')
     lay_out(folder)
-    with put_back():
-        os.chdir(folder)
-        code, _, err = run_here(ROOT / 'train.py', 'tiny.json', '--out_dir=out')
-    assert code == 0, err
+    call('train.py', 'tiny.json', '--out_dir=out', cwd=folder)
     shutil.copy(folder / 'out' / 'ckpt.pt', folder / 'best.pt')         # of its own, and no second name of the same file
     os.replace(folder / 'best.pt', folder / 'out' / 'best.pt')
     return folder
@@ -268,24 +197,25 @@ def case(name, command, says, *steps, **env):
 TRAIN = 'train.py tiny.json --out_dir=new'
 RESUME = 'train.py tiny.json --out_dir=out --init_from=resume --max_iters=4'
 SAMPLE = 'sample.py --out_dir=out --device=cpu --dtype=float32 --max_new_tokens=2'
-MEASURE = 'measure.py tiny.json --out_dir=out --what=parameters --batches=1'
-UNTRAINED = 'measure.py tiny.json --out_dir=new --init_only=True --what=parameters --batches=1'
-EVALUATE = 'evaluate.py --out_dir=out --device=cpu --dtype=float32'
-EXPORT = 'export.py --out_dir=out --to=new'
-IMPORT = 'export.py --from_hf=theirs --out_dir=new --dataset=tiny'
-SWEEP = 'sweep.py tiny.json --out_dir=swept --seeds=1 --jobs=1'
+MEASURE = 'lab.measure tiny.json --out_dir=out --what=parameters --batches=1'
+UNTRAINED = 'lab.measure tiny.json --out_dir=new --init_only=True --what=parameters --batches=1'
+EVALUATE = 'lab.evaluate --out_dir=out --device=cpu --dtype=float32'
+EXPORT = 'lab.export --out_dir=out --to=new'
+IMPORT = 'lab.export --from_hf=theirs --out_dir=new --dataset=tiny'
+SWEEP = 'lab.sweep tiny.json --out_dir=swept --seeds=1 --jobs=1'
 BENCH = 'bench.py tiny.json --bench_iters=1 --bench_warmup=0'
+ESTIMATE = 'lab.estimate tiny.json'
 TEXT = 'data/textfiles/prepare.py --processes=1 --tokenizer=bytes'
 SHAKESPEARE = 'data/shakespeare_char/prepare.py'
 A_TEXT = holds('a.txt', 'some text\n' * 20)
 LOG = '{"iter": 0, "loss": 1.0, "lr": 0.1}\n'
 ALIKE = [                           # what the scripts that take train.py's keys refuse alike: key=value, what the line says
-    ('n_head=3', 'n_embd=8 is not divisible by n_head=3 … change one of them'),
-    ('n_kv_head=3', 'n_head=2 is not divisible by n_kv_head=3 … change one of them'),
-    ('n_layer=0', 'n_layer=0: wants an integer of at least 1'),
+    ('n_head=3', 'n_embd=8, n_head=3: wants n_embd % n_head == 0'),
+    ('n_kv_head=3', 'n_kv_head=3, n_head=2: wants n_kv_head == 0 or n_head % n_kv_head == 0'),
+    ('n_layer=0', 'n_layer=0: wants n_layer >= 1'),
     ('norm=batchnorm', "norm='batchnorm': choose one of layernorm, rmsnorm"),
     ('device=fpga', "device='fpga' is not at hand … choose auto, cpu, cuda"),
-    ('batch_size=0', 'batch_size=0: wants at least 1'),
+    ('batch_size=0', 'batch_size=0: wants … 1'),
     ('vocab_size=1.5', 'vocab_size=1.5: wants an integer'),
     ('n_embed=8', "unknown key 'n_embed' in the command line: did you mean 'n_embd'?"),
 ]
@@ -302,13 +232,13 @@ KEYS = [
     case('nan', f'{TRAIN} --learning_rate=nan', 'learning_rate=nan: wants a finite number'),
     case('inf', f'{TRAIN} --weight_decay=inf', 'weight_decay=inf: wants a finite number'),
     case('beyond a float', f'{TRAIN} --grad_clip=1e999', 'grad_clip=1e999: wants a finite number'),
-    *(case(f'negative {key}', f'{TRAIN} --{key}=-1', f'{key}=-1 … wants at least {low}') for key, low in dict(
+    *(case(f'negative {key}', f'{TRAIN} --{key}=-1', f'{key}=-1 … : wants {key} >= {low}') for key, low in dict(
         learning_rate=0, max_iters=0, weight_decay=0, grad_clip=0, diverge_factor=0, measure_interval=0, r_head=0, seed=0,
-        eval_iters=1, log_interval=1, gradient_accumulation_steps=1).items()),
+        data_seed=0, r_qk=0, eval_iters=1, eval_interval=1, log_interval=1, gradient_accumulation_steps=1).items()),
     case('beta1=1', f'{TRAIN} --beta1=1', 'beta1=1.0: wants 0 <= beta1 < 1'),
-    case('dropout=1', f'{TRAIN} --dropout=1', 'dropout=1.0 … 0 <= dropout < 1'),
-    case('decay_frac=2', f'{TRAIN} --decay_frac=2', 'decay_frac=2.0 … 0 <= decay_frac <= 1'),
-    case('rope_theta=0', f'{TRAIN} --rope_theta=0', 'rope_theta=0.0: wants a positive number'),
+    case('dropout=1', f'{TRAIN} --dropout=1', 'dropout=1.0: wants 0 <= dropout < 1'),
+    case('decay_frac=2', f'{TRAIN} --decay_frac=2', 'decay_frac=2.0: wants 0 <= decay_frac <= 1'),
+    case('rope_theta=0', f'{TRAIN} --rope_theta=0', 'rope_theta=0.0: wants rope_theta > 0'),
     *(case(f'{key}=wrong', f'{TRAIN} --{key}=wrong', f"{key}='wrong' … choose … {choice}") for key, choice in dict(
         optimizer='adam_mini', schedule='wsd', blockwise='ramp', backend='gloo', attention='l2_tied', ffn='swiglu', pos='rope',
         init='xavier', dtype='bfloat16', init_from='gpt2-xl', dataset='minipile').items()),
@@ -322,10 +252,12 @@ KEYS = [
     case('huge norm_alpha', f'{TRAIN} --norm=stablenorm --norm_alpha=1e6', 'norm_alpha=1000000.0 … wants'),
     case('huge residual_scale', f'{TRAIN} --residual_scale=1e300', 'residual_scale=1e300: wants'),
     case('huge learning_rate', f'{TRAIN} --optimizer=sgdw --learning_rate=1e300', 'learning_rate=1e300: wants'),
-    case('min_lr', f'{TRAIN} --min_lr=1', 'min_lr=1.0 is above learning_rate=0.01: lower it too, or choose schedule=constant'),
+    case('min_lr', f'{TRAIN} --min_lr=1',
+         "min_lr=1.0, learning_rate=0.01, schedule='cosine': wants min_lr <= learning_rate or schedule == 'constant'"),
     case('tied head', f'{TRAIN} --r_head=2', 'r_head=2.0: with tie_weights=True … set r_emb instead'),
-    case('l2_tied', f'{TRAIN} --attention=l2_tied --n_kv_head=1', 'n_kv_head=1: attention=l2_tied … n_kv_head=0 or 2'),
-    case('odd heads', f'{TRAIN} --pos=rope --n_head=8', 'n_embd/n_head=1 is odd … change n_embd or n_head, or choose'),
+    case('l2_tied', f'{TRAIN} --attention=l2_tied --n_kv_head=1',
+         "attention='l2_tied', n_kv_head=1, n_head=2: wants attention != 'l2_tied' or n_kv_head in (0, n_head)"),
+    case('odd heads', f'{TRAIN} --pos=rope --n_head=8', "pos='rope', n_embd=8, n_head=8: wants pos != 'rope' or"),
     case('ranks', TRAIN, 'gradient_accumulation_steps=1 is not divisible by the 4 ranks: make it a multiple of 4', RANK='0',
          WORLD_SIZE='4'),
     case('resume beyond the end', f'{RESUME} --max_iters=1', 'max_iters=1: out/ckpt.pt is at iteration 2 already'),
@@ -354,8 +286,10 @@ KEYS = [
     case('measure: no boolean', f'{UNTRAINED} --init_only=yes', 'init_only=yes: wants true or false'),
     case('bench: optimizers', f'{BENCH} --optimizers=adamw,adm', "optimizers='adm': choose among adamw, sgdw"),
     case('bench: optimizer', f'{BENCH} --optimizer=adm', "optimizer='adm': choose among adamw, sgdw"),
-    case('bench: scale', f'{BENCH} --scale=1,x', 'scale=1,x: wants numbers of GPUs with commas between them'),
-    case('bench: link', f'{BENCH} --scale=8 --link=0', 'link=0.0: wants a positive number'),
+    case('estimate: scale', f'{ESTIMATE} --scale=1,x', 'scale=1,x: wants numbers of GPUs with commas between them'),
+    case('estimate: link', f'{ESTIMATE} --scale=8 --link=0', 'link=0.0: wants link > 0'),
+    case('estimate: gpus', f'{ESTIMATE} --gpus=0', 'gpus=0: wants at least 1'),
+    case('estimate: misspelt key', f'{ESTIMATE} --gpu=8', "unknown key 'gpu' … did you mean 'gpus'?"),
     case('fp16 and shards', f'{TRAIN} --parallel=fsdp --dtype=float16', 'dtype=float16: parallel=fsdp has no scaler', RANK='0'),
     case('bench: archs', f'{BENCH} --archs=pre,s99', 'there is no config file … config/arch/s99.py'),
     case('bench: dtypes', f'{BENCH} --dtypes=float32,int8', "dtype='int8': choose one of auto, float32"),
@@ -363,7 +297,7 @@ KEYS = [
     case('bench: profile in no folder', f'{BENCH} --profile=nowhere/a.json', 'nowhere/a.json'),
     case('bench: bench_iters', f'{BENCH} --bench_iters=0', 'bench_iters=0: wants at least 1'),
     case('bench: momentum', f'{BENCH} --optimizer=sgdw --momentum=2', 'momentum=2.0: wants 0 <= momentum < 1'),
-    case('bench: two things', f'{BENCH} --loader=5 --memory=True', 'loader and memory are different things to do'),
+    case('bench: two things', f'{BENCH} --loader=5 --sampling=5', 'loader and sampling are different things to do'),
     case('bench: a ViT has no text', f'{BENCH} --model=vit --sampling=5', 'sampling: a model=vit draws no text'),
     case('bench: weight_decay', f'{BENCH} --weight_decay=-1', 'weight_decay=-1.0: wants at least 0'),
 ]
@@ -498,13 +432,13 @@ EVALUATIONS = [
     case('evaluate: samples', f'{EVALUATE} --samples=1', 'samples=1: wants at least 2'),
     case('evaluate: batch_size', f'{EVALUATE} --batch_size=0', 'batch_size=0: wants at least 1'),
     case('evaluate: dtype', f'{EVALUATE} --dtype=int8', "dtype='int8': choose one of auto, float32"),
-    case('evaluate: no run', 'evaluate.py --out_dir=out,nowhere', 'there is no nowhere/best.pt … gpt2-xl, or a folder'),
+    case('evaluate: no run', 'lab.evaluate --out_dir=out,nowhere', 'there is no nowhere/best.pt … gpt2-xl, or a folder'),
     case('evaluate: no data', f'{EVALUATE} --dataset=minipile', 'data/minipile is not prepared: run  python data/minipile/prep'),
     case('evaluate: other tokens', f'{EVALUATE} --dataset=other', 'dataset=other has other tokens (char, 13) than tiny',
          lambda: shutil.copytree('data/tiny', 'data/other'), meta(tokenizer='char', folder='data/other')),
     case('evaluate: tokens outside of the vocabulary', EVALUATE, 'val.bin holds token 60 … Prepare',
          tokens('val', 60, count=100)),
-    case('evaluate: no data chosen', 'evaluate.py --out_dir=gpt2', 'gpt2 is no run of train.py … --dataset'),
+    case('evaluate: no data chosen', 'lab.evaluate --out_dir=gpt2', 'gpt2 is no run of train.py … --dataset'),
     case('evaluate: unknown task', f'{EVALUATE} --tasks=arc_hard', "tasks='arc_hard': lm-evaluation-harness has no such task"),
     case('evaluate: no harness', f'{EVALUATE} --tasks=arc_easy', 'lm-eval is not installed … -r requirements-eval.txt',
          not_installed('lm_eval')),
@@ -513,18 +447,18 @@ EVALUATIONS = [
     case('evaluate: no bertscore', f'{EVALUATE} --what=bertscore', 'bert-score is not installed … pip install -r',
          not_installed('bert_score')),
     case('evaluate: BERT from the network', f'{EVALUATE} --what=bertscore', "bert_model='roberta-large' could not be used"),
-    case('evaluate: runs of several data sets', 'evaluate.py --out_dir=out,other', 'trained on other, tiny, choose one by',
+    case('evaluate: runs of several data sets', 'lab.evaluate --out_dir=out,other', 'trained on other, tiny, choose one by',
          lambda: shutil.copytree('data/tiny', 'data/other'), lambda: shutil.copytree('out', 'other'),
          lambda: torch.save({**(there := torch.load('out/best.pt', weights_only=True)),
                              'config': {**there['config'], 'dataset': 'other'}}, 'other/best.pt')),
-    case('evaluate: a model with other tokens', 'evaluate.py --out_dir=theirs --dataset=tiny', 'dataset=tiny has other tokens',
-         gpt2(13), lambda: __import__('export').write_tokenizer('theirs', 'char', '\x00\x01\x02abcdefghij')),
+    case('evaluate: a model with other tokens', 'lab.evaluate --out_dir=theirs --dataset=tiny', 'dataset=tiny has other tokens',
+         gpt2(13), lambda: __import__('lab.export').export.write_tokenizer('theirs', 'char', '\x00\x01\x02abcdefghij')),
     case('evaluate: no BERT', f'{EVALUATE} --what=bertscore --bert_model=nowhere', "bert_model='nowhere' could not be used"),
     case('evaluate: task from the network', f'{EVALUATE} --tasks=arc_easy', 'tasks=arc_easy … needs the network once'),
 ]
 EXPORTS = [
     case('export: misspelt key', f'{EXPORT} --formt=gpt2', "unknown key 'formt' … did you mean 'format'?"),
-    case('export: nowhere', 'export.py --out_dir=out', 'name either to, the folder to write, or from_hf'),
+    case('export: nowhere', 'lab.export --out_dir=out', 'name either to, the folder to write, or from_hf'),
     case('export: format', f'{EXPORT} --format=onnx', "format='onnx': choose one of auto, gpt2, llama, qwen3, safetensors"),
     case('export: what is there', f'{EXPORT} --to=data', 'data exists: choose another name, or remove it'),
     case('export: into a file', f'{EXPORT} --to=tiny.json/new', "Not a directory: 'tiny.json/new.tmp'"),
@@ -539,7 +473,7 @@ EXPORTS = [
     case('import: other data', IMPORT, 'dataset=tiny has 13 tokens and theirs 7: choose', gpt2(7)),
     case('import: another depth', f'{IMPORT} --n_layer=7', 'n_layer=7: theirs has 1, which it keeps', gpt2(13)),
     case('import: optimizer', f'{IMPORT} --optimizer=adm', "optimizer='adm': choose among adamw", gpt2(13)),
-    case('import: weight_decay', f'{IMPORT} --weight_decay=-1', 'weight_decay=-1.0: wants at least 0', gpt2(13)),
+    case('import: weight_decay', f'{IMPORT} --weight_decay=-1', 'weight_decay=-1.0: wants … 0', gpt2(13)),
 ]
 
 
@@ -552,7 +486,7 @@ SWEEPS = [
     case('sweep: misspelt axis', f'{SWEEP} --learning_rat=1', "unknown key 'learning_rat' in the grid: did you mean 'learning_r"),
     case('sweep: unknown fragment', f'{SWEEP} --arch=s99', 'there is no config file … config/arch/s99.py'),
     case('sweep: value of an axis', f'{SWEEP} --learning_rate=0.1,fast', 'learning_rate=fast: wants a finite number'),
-    case('sweep: contradiction', f'{SWEEP} --n_head=2,3', 'n_embd=8 is not divisible by n_head=3: change one of them'),
+    case('sweep: contradiction', f'{SWEEP} --n_head=2,3', 'n_embd=8, n_head=3: wants n_embd % n_head == 0'),
     case('sweep: seeds', f'{SWEEP} --seeds=0', 'seeds=0: wants at least 1'),
     case('sweep: jobs', f'{SWEEP} --jobs=-1', 'jobs=-1: wants at least 0'),
     case('sweep: select', f'{SWEEP} --select=worst', "select='worst': choose all or best"),
@@ -573,31 +507,32 @@ SWEEPS = [
          holds('swept/seed=1/config.json', '{"n_layer": 7}')),
     case('sweep: broken config.json', SWEEP, 'swept/seed=1/config.json', holds('swept/seed=1/config.json', '{')),
     case('sweep: broken result.json', SWEEP, 'swept/seed=1/result.json', holds('swept/seed=1/result.json', '{')),
-    case('sweep: no sweep', 'sweep.py --report=out', "there is no out/sweep.json: 'out' is not the folder of a sweep"),
-    case('sweep: broken sweep.json', 'sweep.py --report=r', 'r/sweep.json', holds('r/sweep.json', '{')),
-    case('sweep: sweep.json of something else', 'sweep.py --report=r', 'r/sweep.json', holds('r/sweep.json', '[3]')),
-    case('sweep: no log of a run that is done', 'sweep.py --report=r', 'r/x', holds('r/sweep.json', SWEPT),
+    case('sweep: no sweep', 'lab.sweep --report=out', "there is no out/sweep.json: 'out' is not the folder of a sweep"),
+    case('sweep: broken sweep.json', 'lab.sweep --report=r', 'r/sweep.json', holds('r/sweep.json', '{')),
+    case('sweep: sweep.json of something else', 'lab.sweep --report=r', 'r/sweep.json', holds('r/sweep.json', '[3]')),
+    case('sweep: no log of a run that is done', 'lab.sweep --report=r', 'r/x', holds('r/sweep.json', SWEPT),
          holds('r/x/result.json', '{"status": "done", "seconds": 1}')),
-    case('sweep: against in a report', 'sweep.py --report=r --against=arch=s1', "against='arch=s1' names 0 rows",
+    case('sweep: against in a report', 'lab.sweep --report=r --against=arch=s1', "against='arch=s1' names 0 rows",
          holds('r/sweep.json', SWEPT)),
 ]
 PLOTS = [
-    case('plot: nothing', 'plot.py', 'the following arguments are required: folders; --help'),
-    case('plot: no run', 'plot.py nowhere', "there is no nowhere/log.jsonl: 'nowhere' is not the folder of a run"),
-    case('plot: a file', 'plot.py tiny.json', "'tiny.json' is not the folder of a run"),
-    case('plot: unknown picture', 'plot.py out --what=sharp', "invalid choice: 'sharp' … 'sharpness' … --help"),
-    case('plot: unknown flag', 'plot.py out --title=x', 'unrecognized arguments: --title=x; --help'),
-    case('plot: not measured', 'plot.py out --what=hidden', 'there is no out/measure.json: make it with  python measure.py'),
-    case('plot: not measured, others were', 'plot.py out --what=hidden', 'out/measure.json holds no hidden: make it with',
+    case('plot: nothing', 'lab.plot', 'the following arguments are required: folders; --help'),
+    case('plot: no run', 'lab.plot nowhere', "there is no nowhere/log.jsonl: 'nowhere' is not the folder of a run"),
+    case('plot: a file', 'lab.plot tiny.json', "'tiny.json' is not the folder of a run"),
+    case('plot: unknown picture', 'lab.plot out --what=sharp', "what='sharp' … 'sharpness'"),
+    case('plot: unknown flag', 'lab.plot out --title=x', 'unrecognized arguments: --title=x; --help'),
+    case('plot: not measured', 'lab.plot out --what=hidden', 'there is no out/measure.json: make it with  python -m lab.measure'),
+    case('plot: not measured, others were', 'lab.plot out --what=hidden', 'out/measure.json holds no hidden: make it with',
          holds('out/measure.json', '{}')),
-    case('plot: not swept', 'plot.py out --what=sweep', 'there is no out/table.csv: make it with  python sweep.py --report=out'),
-    case('plot: picture in no folder', 'plot.py out --out=nowhere/loss.png', 'nowhere/loss.png'),
-    case('plot: picture of no kind', 'plot.py out --out=loss.docx', 'docx … png'),
-    case('plot: broken log', 'plot.py a', 'a/log.jsonl', holds('a/log.jsonl', f'{LOG}broken}}\n')),
-    case('plot: binary log', 'plot.py a', 'a/log.jsonl', holds('a/log.jsonl', b'\xff\xfe}\n')),
-    case('plot: broken config.json', 'plot.py a', 'a/config.json', holds('a/log.jsonl', LOG), holds('a/config.json', '{')),
-    case('plot: broken measure.json', 'plot.py a --what=hidden', 'a/measure.json', holds('a/measure.json', '{')),
-    case('plot: empty table', 'plot.py a --what=sweep', 'a/table.csv', holds('a/table.csv', '')),
+    case('plot: not swept', 'lab.plot out --what=sweep',
+         'there is no out/table.csv: make it with  python -m lab.sweep --report=out'),
+    case('plot: picture in no folder', 'lab.plot out --out=nowhere/loss.png', 'nowhere/loss.png'),
+    case('plot: picture of no kind', 'lab.plot out --out=loss.docx', 'docx … png'),
+    case('plot: broken log', 'lab.plot a', 'a/log.jsonl', holds('a/log.jsonl', f'{LOG}broken}}\n')),
+    case('plot: binary log', 'lab.plot a', 'a/log.jsonl', holds('a/log.jsonl', b'\xff\xfe}\n')),
+    case('plot: broken config.json', 'lab.plot a', 'a/config.json', holds('a/log.jsonl', LOG), holds('a/config.json', '{')),
+    case('plot: broken measure.json', 'lab.plot a --what=hidden', 'a/measure.json', holds('a/measure.json', '{')),
+    case('plot: empty table', 'lab.plot a --what=sweep', 'a/table.csv', holds('a/table.csv', '')),
 ]
 TEXTS = [
     case('text: no files', TEXT, "files is empty: name some, as in --files='books/*.txt,more.jsonl'"),
@@ -656,8 +591,7 @@ CASES = [*KEYS, *FILES, *DATA, *cases_of_checkpoints(), *EVALUATIONS, *EXPORTS, 
 ALONE = ('misspelt key', 'sample: checkpoint: malicious pickle', 'bench: optimizers', 'plot: no run', 'sweep: misspelt axis',
          'text: vocabulary from the network')
 
-
-LONG = ('evaluate: task from the network',)
+LONG = ('evaluate: task from the network', 'evaluate: unknown task', 'bench: momentum', 'bench: huge vocab_size')
 
 
 def params(cases):
@@ -692,15 +626,14 @@ def guarded(monkeypatch):
     def library(name, path=sysconfig.get_path, **more):
         return 'lib' if name == 'stdlib' else path(name, **more)
 
-    return lambda command: monkeypatch.setattr(*{'sweep.py': (subprocess, 'Popen', Started)}.get(
+    return lambda command: monkeypatch.setattr(*{'lab.sweep': (subprocess, 'Popen', Started)}.get(
         command.split()[0], (sysconfig, 'get_path', library)))
 
 
 def test_the_table():
     assert len(CASES) == len({case.name for case in CASES}) and {*ALONE} <= {case.name for case in CASES}
     scripts = {case.command.split()[0] for case in CASES}
-    assert scripts == {'train.py', 'sample.py', 'measure.py', 'evaluate.py', 'export.py', 'sweep.py', 'bench.py', 'plot.py',
-                       *(f'data/{name}/prepare.py' for name in PREPARED)}
+    assert scripts == {'train.py', 'sample.py', 'bench.py', *COMMANDS, *(f'data/{name}/prepare.py' for name in PREPARED)}
 
 
 @pytest.mark.parametrize('case', params(CASES))
@@ -720,6 +653,13 @@ def test_a_process_of_its_own_says_the_same(case, here):
     assert refused(run_alone, case) == refused(run_here, case)
 
 
+@pytest.mark.parametrize('command', COMMANDS)
+def test_a_command_of_lab_that_is_started_as_a_file_says_what_to_type(command):
+    """Where its imports would fail"""
+    says = f'error: from the root of the repository, type  python -m {command}\n'
+    assert run_python(ROOT / f'{command.replace(".", "/")}.py', '--help', PYTHONPATH='') == (1, '', says)
+
+
 def test_the_malicious_pickle_is_one(here):
     """Without weights_only it would run"""
     pickle.loads(pickle.dumps(Malicious())).close()
@@ -727,14 +667,14 @@ def test_the_malicious_pickle_is_one(here):
 
 
 DEBUG = [case(name, command, says) for name, command, says in (
-    ('train', f'{TRAIN} --n_head=3', 'ValueError: n_embd=8'),
+    ('train', f'{TRAIN} --n_head=3', 'ValueError: n_embd=8, n_head=3'),
     ('sample', f'{SAMPLE} --checkpoint=last.pt', 'ValueError: there is no out/last.pt'),
     ('measure', f'{UNTRAINED} --what=x', "ValueError: what='x'"),
     ('evaluate', f'{EVALUATE} --what=x', "ValueError: what='x'"),
     ('export', f'{EXPORT} --format=x', "ValueError: format='x'"),
     ('bench', f'{BENCH} --optimizer=x', "ValueError: optimizer='x'"),
     ('sweep', f'{SWEEP} --select=x', "ValueError: select='x'"),
-    ('plot', 'plot.py nowhere', 'there is no nowhere/log.jsonl'),
+    ('plot', 'lab.plot nowhere', 'there is no nowhere/log.jsonl'),
     ('c4', 'data/c4/prepare.py --files=0', 'ValueError: files=0'),
     ('minipile', 'data/minipile/prepare.py --limit=-1', 'ValueError: limit=-1'),
     ('openwebtext', 'data/openwebtext/prepare.py --limit=-1', 'ValueError: limit=-1'),

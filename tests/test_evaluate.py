@@ -1,24 +1,20 @@
-"""evaluate.py as a user calls it, against plain computations of the same scores."""
+"""lab/evaluate.py as a user calls it, against plain computations of the same scores."""
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers import call, run_ranks
 from scipy import stats
-from test_bad_input import run_here
 from test_text import hugging_face_folder
 
 from data.tokens import write_tokens
+from engine.checkpoint import load_text_run
 from model import GPT
 
-ROOT = Path(__file__).resolve().parents[1]
 LINES = [f'{who} {does} the {what}, and naïvely\n' for who in ('ann', 'bob', 'cy') for does in ('sees', 'hits', 'eats')
          for what in ('ball', 'cat')]
 TEXT = ''.join(LINES[i] for i in np.random.default_rng(0).integers(len(LINES), size=400))
@@ -26,15 +22,8 @@ KEYS = dict(vocab_size=256, n_layer=1, n_head=2, n_embd=32, batch_size=8, gradie
             eval_iters=2, learning_rate=1e-2, compile=False, dtype='float32', device='cpu', max_iters=40, block_size=16)
 
 
-def evaluate(folder, *args, fails=False):
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        code, out, err = run_here(ROOT / 'evaluate.py', '--device=cpu', '--dtype=float32', *args)
-    finally:
-        os.chdir(before)
-    assert (code != 0) == fails, err
-    return err if fails else out
+def evaluate(folder, *args, **more):
+    return call('lab.evaluate', '--device=cpu', '--dtype=float32', *args, cwd=folder, **more)
 
 
 def last_scores(run):
@@ -49,17 +38,13 @@ def folder(tmp_path_factory):
     (folder / 'data' / 'tiny').mkdir(parents=True)
     write_tokens(folder / 'data' / 'tiny', {'train': [TEXT[4500:].encode()], 'val': [TEXT[:4500].encode()]}, 256, 'bytes')
     (folder / 'tiny.json').write_text(json.dumps(dict(KEYS, dataset='tiny')))
-    before = os.getcwd()
-    os.chdir(folder)
     for name, more in dict(short=[], long=['--block_size=24'], raw=['--max_iters=1', '--learning_rate=1e-4']).items():
-        code, _, err = run_here(ROOT / 'train.py', 'tiny.json', f'--out_dir={name}', '--min_lr=0', *more)
-        assert code == 0, err
-    os.chdir(before)
+        call('train.py', 'tiny.json', f'--out_dir={name}', '--min_lr=0', *more, cwd=folder)
     return folder
 
 
 def model_of(folder, name):
-    return GPT.from_checkpoint(folder / name / 'best.pt')[0].double().eval()
+    return load_text_run(folder / name / 'best.pt')[0].double().eval()
 
 
 def val(folder):
@@ -68,18 +53,19 @@ def val(folder):
 
 @torch.no_grad()
 def plain_losses(model, tokens, stride):
-    """−log p of each token but the first, one forward pass each"""
+    """−log p of each token but the first, a forward pass for each window"""
     size, last = model.config.block_size, len(tokens) - 1
-    losses = []
+    losses, windows = [], {}
     for t in range(1, len(tokens)):
         window = max(0, math.ceil((t - size) / stride))
-        start = min(window * stride, last - size)
-        logits = model(torch.from_numpy(tokens[None, start:t]))[0][0, -1]
-        losses.append(-logits.log_softmax(-1)[tokens[t]].item())
+        windows.setdefault(min(window * stride, last - size), []).append(t)
+    for start, ts in windows.items():
+        logits = model(torch.from_numpy(tokens[None, start:ts[-1]]))[0][0].log_softmax(-1)
+        losses += [-logits[t - start - 1, tokens[t]].item() for t in ts]
     return np.array(losses)
 
 
-@pytest.mark.parametrize('name, stride', [('short', 0), ('short', 5), ('long', 1)])
+@pytest.mark.parametrize('name, stride', [('short', 0), ('short', 5), ('long', 7)])
 def test_loss(folder, name, stride):
     """Every token but the first counts once, seen from behind as much as its window holds"""
     evaluate(folder, f'--out_dir={name}', f'--stride={stride}', '--batch_size=5')
@@ -101,11 +87,10 @@ def test_loss(folder, name, stride):
 def test_two_ranks(folder):
     evaluate(folder, '--out_dir=short', '--what=loss,rouge', '--samples=5', '--batch_size=3')
     alone = last_scores(folder / 'short')
-    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2', ROOT / 'evaluate.py',
-               '--out_dir=short', '--what=loss,rouge', '--samples=5', '--batch_size=3', '--device=cpu', '--dtype=float32']
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, 'OMP_NUM_THREADS': '1'})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count('| short |') == 1          # one rank speaks
+    code, out, err = run_ranks(2, 'lab.evaluate', '--out_dir=short', '--what=loss,rouge', '--samples=5', '--batch_size=3',
+                               '--device=cpu', '--dtype=float32', cwd=folder)
+    assert code == 0, err
+    assert out.count('| short |') == 1          # one rank speaks
     for ours, theirs in zip(last_scores(folder / 'short'), alone):
         assert ours == pytest.approx(theirs, abs=1e-6)
 
@@ -241,7 +226,7 @@ def test_bertscore(folder, bert):
 @pytest.fixture(scope='module')
 def task_path(folder):
     """Three tasks on the same six documents: a choice, the likelihood of a text longer than a window, a generation"""
-    place = folder / 'tasks'
+    place = folder / 'own-tasks'
     place.mkdir()
     model = model_of(folder, 'long')
     rows = [dict(question=line[:9 + i], answers=continued(model, line[:9 + i])[:5 + i], answer=i % 3,
@@ -285,9 +270,20 @@ def continued(model, question):
     return min(text.split('the')[0], text.split('y')[0], key=len)
 
 
-def test_harness(folder, task_path, monkeypatch):
-    pytest.importorskip('lm_eval')
+@pytest.fixture
+def few_tasks(monkeypatch):
+    """lm-evaluation-harness with its ARC tasks alone: it takes long to read its thousands"""
+    pytest.importorskip('lm_eval.tasks')
+    from lm_eval.tasks._index import TaskIndex
+    build = TaskIndex.build
+    monkeypatch.setattr(TaskIndex, 'build', staticmethod(
+        lambda paths: build(path / 'arc' if path.name == 'tasks' else path for path in paths)))
+
+
+def test_harness(folder, task_path, few_tasks, monkeypatch):
     place, rows = task_path
+    says = evaluate(folder, '--out_dir=long', '--tasks=arc_hard', code=1)
+    assert "tasks='arc_hard': lm-evaluation-harness has no such task" in says
     args = ('--out_dir=long', f'--task_path={place}', '--batch_size=4')
     evaluate(folder, *args, '--tasks=choice,rolling,told')
     means, errors = last_scores(folder / 'long')

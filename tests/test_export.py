@@ -1,4 +1,4 @@
-"""export.py: round trips to Hugging Face's formats and safetensors, as functions and as a user calls it."""
+"""lab/export.py: round trips to Hugging Face's formats and safetensors, as functions and as a user calls it."""
 import json
 import os
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_bad_input import run_here
+from helpers import ROOT, call
 from test_text import hugging_face_folder
 
 from data.text import load_tokenizer
@@ -17,7 +17,6 @@ from model import GPT, GPTConfig
 from test_model import COVERING, SIZES
 
 hf = pytest.importorskip('transformers')
-ROOT = Path(__file__).resolve().parents[1]
 SMALL = dict(block_size=16, vocab_size=50, n_layer=2, n_head=4, n_embd=32, d_ff=48, norm_eps=1e-3)
 LLAMA = dict(norm='rmsnorm', pos='rope', ffn='swiglu', rope_theta=50.0)
 EQUAL = [
@@ -186,12 +185,6 @@ KEYS = dict(dataset='tiny', vocab_size=256, block_size=32, n_layer=1, n_head=2, 
             dtype='float32', device='cpu')
 
 
-def script(name, *args, fails=False):
-    code, out, err = run_here(ROOT / name, *args)
-    assert (code != 0) == fails, err
-    return err if fails else out
-
-
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A folder with data/tiny and a LLaMA that has learned it a little, out"""
@@ -200,25 +193,25 @@ def here(tmp_path, monkeypatch):
     text = 'the quick brown fox jumps over the lazy dog; naïve café\n' * 50
     write_tokens('data/tiny', {split: [text.encode()] for split in ('train', 'val')}, 256, 'bytes')
     Path('tiny.json').write_text(json.dumps(KEYS))
-    script('train.py', 'tiny.json', str(ROOT / 'config/arch/llama.py'), '--out_dir=out')
+    call('train.py', 'tiny.json', ROOT / 'config/arch/llama.py', '--out_dir=out')
     return tmp_path
 
 
 def test_there_and_back(here):
     """Hugging Face's generation, and the run that is made of it again, continue a text as the run does; it trains on"""
     asked = ['--start=the qu', '--num_samples=1', '--max_new_tokens=20', '--temperature=0', '--device=cpu', '--dtype=float32']
-    text = script('sample.py', '--out_dir=out', *asked)
-    assert 'as llama' in script('export.py', '--out_dir=out', '--to=hf')
+    text = call('sample.py', '--out_dir=out', *asked)
+    assert 'as llama' in call('lab.export', '--out_dir=out', '--to=hf')
     tokenizer, model = hf.AutoTokenizer.from_pretrained('hf'), hf.AutoModelForCausalLM.from_pretrained('hf')
     drawn = model.generate(**tokenizer('the qu', return_tensors='pt'), max_new_tokens=20, do_sample=False, eos_token_id=None)
     assert tokenizer.decode(drawn[0]) + '\n' == text
-    assert script('sample.py', '--init_from=hf', *asked) == text
-    script('export.py', '--from_hf=hf', '--out_dir=back', '--dataset=tiny')
-    assert script('sample.py', '--out_dir=back', *asked) == text
+    assert call('sample.py', '--init_from=hf', *asked) == text
+    call('lab.export', '--from_hf=hf', '--out_dir=back', '--dataset=tiny')
+    assert call('sample.py', '--out_dir=back', *asked) == text
     weights = [torch.load(f'{name}/best.pt', weights_only=True)['model'] for name in ('out', 'back')]
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
     shutil.rmtree('hf')                                 # no more than the run is needed
-    script('train.py', 'back/config.json', '--init_from=resume', '--max_iters=3', '--eval_interval=3', '--eval_iters=2',
+    call('train.py', 'back/config.json', '--init_from=resume', '--max_iters=3', '--eval_interval=3', '--eval_iters=2',
            '--batch_size=8', '--gradient_accumulation_steps=1', '--device=cpu', '--dtype=float32', '--compile=False')
     rows = [json.loads(line) for line in Path('back/log.jsonl').read_text().splitlines()]
     last = [json.loads(line) for line in Path('out/log.jsonl').read_text().splitlines()][-1]
@@ -229,8 +222,8 @@ def test_there_and_back(here):
 def test_safetensors_by_hand(here):
     """Any architecture; its weights lie there by the names of the module tree"""
     from safetensors.torch import load_file
-    script('export.py', '--out_dir=out', '--to=new/weights', '--format=safetensors')
+    call('lab.export', '--out_dir=out', '--to=new/weights', '--format=safetensors')
     weights = torch.load('out/best.pt', weights_only=True)['model']
     found = load_file('new/weights/model.safetensors')
     assert found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in found)
-    script('sample.py', '--init_from=new/weights', '--num_samples=1', '--max_new_tokens=2', '--device=cpu')
+    call('sample.py', '--init_from=new/weights', '--num_samples=1', '--max_new_tokens=2', '--device=cpu')

@@ -5,8 +5,8 @@ import json
 
 import pytest
 import torch
+from helpers import TINY, checkpoint, flags, rows, train
 from test_measure import assert_alike as close
-from test_train import TINY, checkpoint, flags, place, rows, train  # noqa: F401, a fixture
 
 from optim import OPTIMIZERS
 
@@ -25,7 +25,7 @@ def assert_alike(run, other, first=0):
 
 
 @pytest.fixture(scope='module')
-def alone(place):  # noqa: F811
+def alone(place):
     """The run of an optimizer on one process, made once"""
     made = {}
 
@@ -38,7 +38,7 @@ def alone(place):  # noqa: F811
     return run
 
 
-def on(place, alone, optimizer, ranks, **more):  # noqa: F811
+def on(place, alone, optimizer, ranks, **more):
     """A run like alone's, whose losses and whose checkpoint, of the whole model, are the same"""
     whole = alone(optimizer, **more)
     run = place / f'{whole.name}-{ranks}'
@@ -56,7 +56,7 @@ def on(place, alone, optimizer, ranks, **more):  # noqa: F811
                 torch.testing.assert_close(state[i][key], value, rtol=1e-3, atol=1e-6)
 
 
-def from_to(place, whole, first, second):  # noqa: F811
+def from_to(place, whole, first, second):
     """Ten iterations on so many ranks, and the rest on so many others, give the same losses"""
     half = f'{whole.name}-from-{first}-to-{second}'
     train(place, f'{whole}/config.json', f'--out_dir={half}', '--max_iters=10', *FSDP, ranks=first)
@@ -64,13 +64,13 @@ def from_to(place, whole, first, second):  # noqa: F811
     assert_alike(place / half, whole)
 
 
-def test_adam_mini(place, alone):  # noqa: F811
+def test_adam_mini(place, alone):
     """Its moments are of heads and rows that the shards cut"""
     on(place, alone, 'adam_mini', 2)
 
 
 @pytest.mark.long
-def test_sharded_ranks_go_on_from_one(place, alone):  # noqa: F811
+def test_sharded_ranks_go_on_from_one(place, alone):
     from_to(place, alone('adam_mini'), 1, 2)
 
 
@@ -78,7 +78,7 @@ def test_sharded_ranks_go_on_from_one(place, alone):  # noqa: F811
 @pytest.mark.parametrize('ranks', [2, 4])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 @pytest.mark.parametrize('more', [{}, LLAMA], ids=['gpt2', 'llama'])
-def test_every_optimizer(optimizer, ranks, more, place, alone):  # noqa: F811
+def test_every_optimizer(optimizer, ranks, more, place, alone):
     on(place, alone, optimizer, ranks, **more)
 
 
@@ -86,13 +86,13 @@ def test_every_optimizer(optimizer, ranks, more, place, alone):  # noqa: F811
 @pytest.mark.parametrize('first, second', [(4, 1), (1, 4), (2, 4), (4, 2)])
 @pytest.mark.parametrize('optimizer', ['sgdw', 'adam_mini'])
 @pytest.mark.parametrize('more', [{}, LLAMA], ids=['gpt2', 'llama'])
-def test_other_numbers_of_ranks_go_on(optimizer, first, second, more, place, alone):  # noqa: F811
+def test_other_numbers_of_ranks_go_on(optimizer, first, second, more, place, alone):
     from_to(place, alone(optimizer, **more), first, second)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize('optimizer', ['sgdw', 'lion', 'adam_mini'])
-def test_compiled(optimizer, place, alone):  # noqa: F811
+def test_compiled(optimizer, place, alone):
     whole = alone(optimizer)
     train(place, f'{whole}/config.json', f'--out_dir=compiled-{optimizer}', *FSDP, '--compile=True', ranks=2)
     assert_alike(place / f'compiled-{optimizer}', whole)
@@ -100,14 +100,14 @@ def test_compiled(optimizer, place, alone):  # noqa: F811
 
 @pytest.mark.long
 @pytest.mark.parametrize('more', [FSDP, [*FSDP, '--compile=True'], []], ids=['fsdp', 'fsdp compiled', 'ddp'])
-def test_recomputed(more, place, alone):  # noqa: F811
+def test_recomputed(more, place, alone):
     whole, out_dir = alone('adamw'), f'recomputed-{len(more)}'
     train(place, f'{whole}/config.json', f'--out_dir={out_dir}', *more, '--recompute=True', ranks=2)
     assert_alike(place / out_dir, whole)
 
 
 @pytest.mark.long
-def test_measurements_and_without_reshard(place, alone):  # noqa: F811
+def test_measurements_and_without_reshard(place, alone):
     """Rank 0 measures a whole copy; that changes nothing"""
     whole = alone('adamw', measure_interval=5, measure_batches=2)
     train(place, f'{whole}/config.json', '--out_dir=measured', *FSDP, '--reshard=False', ranks=2)
@@ -122,7 +122,7 @@ def test_measurements_and_without_reshard(place, alone):  # noqa: F811
 
 
 @pytest.mark.long
-def test_bf16(place, alone):  # noqa: F811
+def test_bf16(place, alone):
     """A block's weights are rounded, those outside of blocks, the residual stream and what is stored are not"""
     whole = alone('adamw', dtype='bfloat16', norm='rmsnorm')
     train(place, f'{whole}/config.json', '--out_dir=bf16', *FSDP, ranks=2)

@@ -8,9 +8,10 @@ import shutil
 from dataclasses import fields
 
 import pytest
+from helpers import ROOT, call, put_back, rows, run_here
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_bad_input import ROOT, TINY, lay_out, put_back, run_here, tree
+from test_bad_input import TINY, lay_out, tree
 
 from configurator import keys_of
 from model import ATTENTIONS, FFNS, INITS, NORMS, POSITIONS, GPTConfig
@@ -73,30 +74,18 @@ def place(tmp_path_factory):
         yield
 
 
-def ends_well(script, *arguments):
-    code, out, err = run_here(ROOT / script, *arguments)
-    assert (code, err) == (0, ''), err
-    return out
-
-
-def rows(run):
-    """What a run logged, without what the clock says."""
-    with open(f'{run}/log.jsonl', encoding='utf-8') as f:
-        return [{key: value for key, value in json.loads(line).items() if key != 'tokens_per_s'} for line in f]
-
-
 def check_valid(config):
     """2 + 2 iterations are 4, in every row of the log, and the checkpoint samples."""
     whole, half = f'whole-{next(number)}', f'half-{next(number)}'
     with open('fuzz.json', 'w', encoding='utf-8') as f:
         json.dump(config, f)
-    ends_well('train.py', 'fuzz.json', f'--out_dir={whole}')
-    ends_well('train.py', 'fuzz.json', f'--out_dir={half}', '--max_iters=2')
+    call('train.py', 'fuzz.json', f'--out_dir={whole}')
+    call('train.py', 'fuzz.json', f'--out_dir={half}', '--max_iters=2')
     assert {row['iter'] for row in rows(half)} <= {0, 1, 2}
-    ends_well('train.py', f'{half}/config.json', '--init_from=resume', '--max_iters=4')
+    call('train.py', f'{half}/config.json', '--init_from=resume', '--max_iters=4')
     assert rows(half) == rows(whole)
     assert [row['iter'] for row in rows(whole) if 'loss' in row] == list(range(0, 4, config['log_interval']))
-    ends_well('sample.py', f'--out_dir={half}', '--checkpoint=ckpt.pt', '--num_samples=2', '--max_new_tokens=5', '--device=cpu',
+    call('sample.py', f'--out_dir={half}', '--checkpoint=ckpt.pt', '--num_samples=2', '--max_new_tokens=5', '--device=cpu',
               f'--dtype={config["dtype"]}')
     shutil.rmtree(whole)
     shutil.rmtree(half)
@@ -162,10 +151,16 @@ def check_invalid(config, key, arguments):
     with open('fuzz.json', 'w', encoding='utf-8') as f:
         json.dump(config, f)
     before = tree('.')
-    code, out, err = run_here(ROOT / 'train.py', 'fuzz.json', '--out_dir=refused', *arguments)
+    code, out, err = run_here('train.py', 'fuzz.json', '--out_dir=refused', *arguments)
     assert code == 1 and out == '', (code, out, err)
     assert err.startswith('error: ') and err.count('\n') == 1 and 'Traceback' not in err, err
     assert key in err and tree('.') == before, err
+
+
+@pytest.mark.parametrize('key', contradictions(DEFAULTS))
+def test_every_contradiction(key):
+    config = {**RUN, **TINY, 'n_kv_head': 0}
+    check_invalid(config, key, contradictions(config)[key])
 
 
 @few(max_examples=12)

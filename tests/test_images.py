@@ -1,24 +1,21 @@
 """
-The reader of images in dataset.py, its writer, images.py and data/*/prepare.py of images: what is written comes back, each image
-is seen once an epoch, and what cannot be read is left out and counted.
+data/images.py and the data/*/prepare.py of images: what is written comes back, each image is seen once an epoch, and what cannot
+be read is left out and counted.
 """
 import json
 import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers import ROOT, call
 from PIL import Image
 
 from data import images as im
 from data.images import Images, read_image_meta, write_images
 from data.tokens import Tokens, write_tokens
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -190,8 +187,7 @@ def test_a_folder_of_images():
     Path('raw/train/ant/0.png').write_bytes(b'no picture')
     Path('raw/train/bee/2.png').write_bytes(Path('raw/train/bee/1.png').read_bytes()[:40])
     Path('raw/train/bee/readme.txt').write_text('no picture either')
-    out = subprocess.run([sys.executable, str(ROOT / 'data' / 'imagenet' / 'prepare.py'), '--source=raw', '--folder=data/new',
-                          '--size=8', '--processes=2'], check=True, capture_output=True, text=True).stdout
+    out = call('data/imagenet/prepare.py', '--source=raw', '--folder=data/new', '--size=8', '--processes=2')
     assert 'data/new: 2 of the 7 images for train cannot be read and are left out, raw/train/ant/0.png the first' in out
     assert sorted(os.listdir('data/new')) == ['meta.json', 'train.bin', 'train_labels.bin', 'val.bin', 'val_labels.bin']
     train, val = (Images('new', split, 8, 3, 2) for split in ('train', 'val'))
@@ -280,9 +276,7 @@ def test_cifar100_from_a_folder_and_its_corruptions(monkeypatch):
         Path(f'data/{name}').mkdir()
         script = Path(f'data/{name}/prepare.py')
         script.write_text((ROOT / script).read_text(encoding='utf-8'), encoding='utf-8')
-        done = subprocess.run([sys.executable, str(script), *arguments], env={**os.environ, 'PYTHONPATH': str(ROOT)},
-                              capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        call(script, *arguments)
     train, val = (Images('cifar100', split, 32, 3, 100) for split in ('train', 'val'))
     assert train.labels.tolist() == [99, 98, 97, 96, 95, 94] and val.windows == 4
     assert (train.images == images.transpose(0, 3, 1, 2)).all() and read_image_meta('cifar100')['names'][7] == 'c7'

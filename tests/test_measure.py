@@ -1,32 +1,27 @@
 """
-measure.py against computations of another kind: the explicit Gauss–Newton matrix, full Jacobians, numpy, a forward pass by
+lab/measure.py against computations of another kind: the explicit Gauss–Newton matrix, full Jacobians, numpy, a forward pass by
 hand, and what the papers' propositions say exactly. Weights are random, so that none can be left out unseen.
 """
 import copy
-import io
 import json
 import math
 import os
 import random
 import re
-import runpy
-import subprocess
-import sys
 from dataclasses import fields
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers import ROOT, call, flags, strict_json
 
+from configurator import read_config
 from data.tokens import Tokens, write_tokens
+from engine.runlog import finite
 from lab import measure as m
 from model import GPT, GPTConfig, block_type
 from test_model import with_kernel
 
-torch.set_num_threads(1)            # tensors this small gain nothing from more
-
-ROOT = Path(__file__).resolve().parents[1]
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 VARIANTS = [*((arch, {}) for arch in ARCHS), ('llama', dict(n_kv_head=1)), ('pre', dict(attention='l2_tied', qk_norm=True)),
             ('s2', dict(attention='l2', pos='rope', residual_scale=0.3)), ('peri', dict(bias=True, residual_scale=0.3)),
@@ -37,7 +32,7 @@ MATRICES = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')
 @torch.no_grad()
 def build(arch, more={}, dtype=torch.float64, noise=0.3, **sizes):
     """A small model of this fragment of config/arch in which every weight, gain and bias is far from where it starts."""
-    fragment = runpy.run_path(ROOT / 'config' / 'arch' / f'{arch}.py')
+    fragment = read_config(str(ROOT / 'config' / 'arch' / f'{arch}.py'), {})
     config = {f.name: fragment[f.name] for f in fields(GPTConfig) if f.name in fragment}
     torch.manual_seed(0)
     model = GPT(GPTConfig(**config | dict(block_size=6, vocab_size=11, n_layer=2, n_head=2, n_embd=8) | more | sizes)).to(dtype)
@@ -135,7 +130,7 @@ def test_hill_recovers_the_index_of_pareto_samples(alpha):
 
 @pytest.mark.parametrize('x', [[0.0], [0.0] * 300, [2.0], [2.0] * 300, [0.0] * 299 + [1.0]])
 def test_a_distribution_without_a_tail_is_written_as_null(x):
-    found = m.finite(m.distribution(torch.tensor(x)))
+    found = finite(m.distribution(torch.tensor(x)))
     assert found['max'] == max(x) and found['p50'] == x[0]
     assert found['hill'] is None and (found['kurtosis'] is None) == (len(set(x)) == 1)
     assert sum(m.log_histogram(torch.tensor(x))['counts']) == np.count_nonzero(x)
@@ -156,24 +151,21 @@ def gauss_newton(model, batches):
     return {name: t / tokens for name, t in zip(names, total)}
 
 
-@pytest.mark.parametrize('arch, more', [('pre', dict(bias=True)), ('s5', {}), ('llama', dict(n_kv_head=1, d_ff=12)),
-                                        ('pre', dict(attention='l2_tied'))])
+@pytest.mark.parametrize('arch, more', [('pre', dict(bias=True)), ('llama', dict(n_kv_head=1, d_ff=12)), *(
+    pytest.param(*variant, marks=pytest.mark.long) for variant in [('s5', {}), ('pre', dict(attention='l2_tied'))])])
 def test_sharpness_estimates_the_diagonal_of_gauss_newton(arch, more):
     """For every parameter the mean over draws is within four standard errors of the exact value, but for one in a hundred, whose
-    draws are skewed, within six; and so is the sum; and that alike where one batch is cut into micro-batches"""
+    draws are skewed, within six; and so is the sum; and that alike where one batch is cut into micro-batches, here LLaMA's"""
     model, (batch,) = build(arch, more, n_layer=1), data(1, size=4, length=4)
     exact = torch.cat([h.flatten() for h in gauss_newton(model, [batch]).values()])
     noise = 1e-20 * exact.max()                             # all that a bias of W_k can have: softmax does not see it
-    halves = list(zip(*(part.chunk(2) for part in batch)))
-    rng = generator()
-    for batches in [batch], halves:
-        draws = torch.stack([torch.cat([h.flatten() for h in m.diagonal_estimate(model, batches, rng).values()])
-                             for _ in range(300)])
-        error, standard = draws.mean(0) - exact, draws.std(0) / math.sqrt(len(draws))
-        assert (error[exact <= noise] <= noise).all()
-        z = (error / standard)[exact > noise].abs()
-        assert z.max() < 6 and (z > 4).double().mean() <= 0.01
-        assert abs(error.sum()) < 4 * draws.sum(1).std() / math.sqrt(len(draws))
+    batches, rng = list(zip(*(part.chunk(2) for part in batch))) if arch == 'llama' else [batch], generator()
+    draws = torch.stack([torch.cat([h.flatten() for h in m.diagonal_estimate(model, batches, rng).values()]) for _ in range(300)])
+    error, standard = draws.mean(0) - exact, draws.std(0) / math.sqrt(len(draws))
+    assert (error[exact <= noise] <= noise).all()
+    z = (error / standard)[exact > noise].abs()
+    assert z.max() < 6 and (z > 4).double().mean() <= 0.01
+    assert abs(error.sum()) < 4 * draws.sum(1).std() / math.sqrt(len(draws))
 
 
 @pytest.mark.parametrize('arch, more', VARIANTS)
@@ -204,7 +196,7 @@ def test_sharpness_of_each_block_type(arch, more):
 
 def test_sharpness_without_any_gradient():
     """A mean of nothing is written as null"""
-    found = m.finite(m.summary(torch.zeros(9)))
+    found = finite(m.summary(torch.zeros(9)))
     assert found == dict(log10_mean=None, mean_log10=None, zeros=1.0)
 
 
@@ -403,7 +395,8 @@ def largest_singular_value(f, x):
     return torch.linalg.matrix_norm(torch.autograd.functional.jacobian(f, x).reshape(x.numel(), -1), 2).item()
 
 
-@pytest.mark.parametrize('arch, more', VARIANTS)
+@pytest.mark.parametrize('arch, more', [*(pytest.param(*variant, marks=pytest.mark.long) for variant in VARIANTS[:len(ARCHS)]),
+                                        *VARIANTS[len(ARCHS):]])
 def test_sensitivity_is_the_norm_of_the_full_jacobian(arch, more):
     """Power iteration stays below, and by a few percent at most. The branch's answer to ten times W_o or W_2 is 10, and 1
     under a MidNorm (P7, P8), as long as there are no biases."""
@@ -592,8 +585,7 @@ def assert_same(before, after):
     assert before[4:] == after[4:]
 
 
-@pytest.mark.parametrize('training', [True, False])
-@pytest.mark.parametrize('name', m.MEASUREMENTS)
+@pytest.mark.parametrize('name, training', [*((name, True) for name in m.MEASUREMENTS), ('hidden', False)])
 def test_a_measurement_leaves_no_trace(name, training, monkeypatch):
     """Not in weights, gradients, mode, hooks, random state, nor in torch; and it is a function of its seed, without dropout,
     also after one that failed midway"""
@@ -634,21 +626,6 @@ def test_measure_takes_several_at_once():
     assert set(m.MEASUREMENTS) == {*m.IN_TRAINING, 'sensitivity', 'drift', 'preflight'}
 
 
-def test_what_is_not_finite_is_written_as_null():
-    value = dict(a=[1.5, math.nan, (math.inf, -math.inf)], b=dict(c=math.nan, d='nan', e=None, f=True, g=7), h=0.0)
-    expected = dict(a=[1.5, None, [None, None]], b=dict(c=None, d='nan', e=None, f=True, g=7), h=0.0)
-    written = io.StringIO()
-    m.write_row(written, value)
-    assert written.getvalue().count('\n') == 1 and written.getvalue().endswith('}\n')
-    assert strict_json(written.getvalue()) == expected
-
-
-def strict_json(text):
-    def refuse(constant):
-        raise AssertionError(f'{constant} is no JSON')
-    return json.loads(text, parse_constant=refuse)
-
-
 def test_table(capsys):
     m.table('a title', ['', 'x', 'longer'], [['first', 1.23456, None], ['2', 1e-9, 'word']])
     assert capsys.readouterr().out.splitlines() == ['', 'a title', '             x  longer', '  first  1.235       –',
@@ -662,26 +639,6 @@ TINY = dict(dataset='tiny', vocab_size=11, block_size=6, n_layer=2, n_head=2, n_
             device='cpu', dtype='float32', compile=False, optimizer='sgdw')
 
 
-def flags(**keys):
-    return [f'--{key}={value}' for key, value in keys.items()]
-
-
-def call(cwd, script, *args):
-    done = subprocess.run([sys.executable, ROOT / script, *args], cwd=cwd, capture_output=True, encoding='utf-8',
-                          env={**os.environ, 'PYTHONIOENCODING': 'utf-8', 'OMP_NUM_THREADS': '1'})
-    assert done.returncode == 0 and done.stderr == '', done.stderr
-    return done.stdout
-
-
-def measure_here(place, monkeypatch, *args):
-    """measure.py in this process, where imports are free."""
-    monkeypatch.chdir(place)
-    monkeypatch.setattr(sys, 'argv', ['measure.py', '--device=cpu', *args])
-    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
-    with torch.random.fork_rng():
-        runpy.run_path(str(ROOT / 'measure.py'), run_name='__main__')
-
-
 @pytest.fixture(scope='module')
 def place(tmp_path_factory):
     """A folder with data/tiny and a run of 3 iterations on it, out-tiny."""
@@ -689,7 +646,7 @@ def place(tmp_path_factory):
     os.makedirs(folder / 'data' / 'tiny')
     write_tokens(folder / 'data' / 'tiny', {split: [np.random.default_rng(0).integers(0, 11, 600)] for split in ('train', 'val')},
                  11, 'bytes')
-    call(folder, 'train.py', str(ROOT / 'config' / 'arch' / 'peri.py'), *flags(**TINY, out_dir='out-tiny'))
+    call('train.py', ROOT / 'config' / 'arch' / 'peri.py', *flags(**TINY, out_dir='out-tiny'), cwd=folder)
     return folder
 
 
@@ -709,19 +666,20 @@ def updates_by_hand(state, gradient):
 
 def test_measuring_a_run(place, monkeypatch):
     """Tables, measure.json with what the functions find over the same windows and with the next update, and pictures"""
-    out = call(place, 'measure.py', '--out_dir=out-tiny', '--batches=4', '--device=cpu')
+    drawn = []
+    monkeypatch.setattr('lab.plot.draw', lambda *picture: drawn.append(picture))
+    out = call('lab.measure', '--out_dir=out-tiny', '--batches=4', '--device=cpu', cwd=place)
     run, names = place / 'out-tiny', [name for name in m.MEASUREMENTS if name != 'preflight']
     found = strict_json((run / 'measure.json').read_text())
     assert list(found) == ['iter', 'tokens', *names, 'updates'] and found['iter'] == 3 and found['tokens'] == 4 * 3 * 6
-    for name in names:
-        assert (run / f'{name}.png').read_bytes().startswith(b'\x89PNG')
+    assert drawn == [(name, ['out-tiny'], os.path.join('out-tiny', f'{name}.png')) for name in names]
     state = torch.load(run / 'ckpt.pt', weights_only=True)
     model = GPT(GPTConfig(**{f.name: state['config'][f.name] for f in fields(GPTConfig)}))
     model.load_state_dict(state['model'])
     monkeypatch.chdir(place)
     tokens = Tokens('tiny', 'train', 6, 11)
     batches = [tokens.read(starts) for starts in tokens.spread(4, 3)]
-    expected = m.finite(m.measure(model, batches, names, state['config']['seed']))
+    expected = finite(m.measure(model, batches, names, state['config']['seed']))
     for name in names:
         assert_alike(found[name], expected[name])
     assert found['updates'] == pytest.approx(updates_by_hand(state, m.mean_gradient(model, batches)), rel=1e-4)
@@ -751,22 +709,23 @@ def assert_alike(a, b, rel=1e-3, abs=1e-6):
         assert a == (b if isinstance(b, str) or b is None else pytest.approx(b, rel=rel, abs=abs))
 
 
-def test_measuring_some(place, monkeypatch, capsys):
+def test_measuring_some(place):
     """Of the best checkpoint: only these tables, entries and pictures"""
     os.makedirs(place / 'out-some')
     os.link(place / 'out-tiny' / 'ckpt.pt', place / 'out-some' / 'best.pt')
-    measure_here(place, monkeypatch, '--out_dir=out-some', '--checkpoint=best.pt', '--what=drift,hidden', '--batches=1')
+    out = call('lab.measure', '--out_dir=out-some', '--checkpoint=best.pt', '--what=drift,hidden', '--batches=1', '--device=cpu',
+               cwd=place)
     found = strict_json((place / 'out-some' / 'measure.json').read_text())
     assert list(found) == ['iter', 'tokens', 'drift', 'hidden'] and found['tokens'] == 18
-    assert sorted(path.name for path in (place / 'out-some').iterdir()) == ['best.pt', 'drift.png', 'hidden.png', 'measure.json']
-    out = capsys.readouterr().out
+    there = {path.name for path in (place / 'out-some').iterdir() if path.suffix != '.svg'}
+    assert there == {'best.pt', 'drift.png', 'hidden.png', 'measure.json'}
     assert 'drift after' in out and 'hidden states' in out and 'sharpness' not in out
 
 
-def test_measuring_before_training(place, monkeypatch, capsys):
+def test_measuring_before_training(place, monkeypatch):
     """--init_only: the model that train.py would start with, in a folder of its own, with the config by which plot.py names it"""
     arch = ROOT / 'config' / 'arch' / 's5.py'
-    measure_here(place, monkeypatch, str(arch), *flags(**TINY, out_dir='out-new', init_only=True))
+    shown = call('lab.measure', arch, *flags(**TINY, out_dir='out-new', init_only=True), cwd=place)
     assert not (place / 'out-new').exists()
     run = place / 'out-new-init'
     found = strict_json((run / 'measure.json').read_text())
@@ -775,27 +734,14 @@ def test_measuring_before_training(place, monkeypatch, capsys):
     assert json.loads((run / 'config.json').read_text()).items() >= dict(input_norm=True, optimizer='sgdw', n_embd=8).items()
     monkeypatch.chdir(place)
     torch.manual_seed(1337)
-    keys = {**runpy.run_path(arch), **TINY}
+    keys = {**read_config(str(arch), {}), **TINY}
     config = {f.name: keys[f.name] for f in fields(GPTConfig) if f.name in keys}
     tokens = Tokens('tiny', 'train', 6, 11)
     batches = [tokens.read(starts) for starts in tokens.spread(8, 3)]
     expected = m.measure(GPT(GPTConfig(**config)), batches, ['preflight'], 1337)
     assert_alike(found['preflight'], expected['preflight'])
-    shown = capsys.readouterr().out.replace('-0.00', '0.00')
+    shown = shown.replace('-0.00', '0.00')
     exponents = [expected['preflight']['invariance'][cause]['gradient of wo'] for cause in CAUSES]
     assert re.search(r'gradient of wo +' + ' +'.join(f'{x:.2f}' for x in exponents).replace('-0.00', '0.00') + '\n', shown)
     power, factor, shape = expected['preflight']['growth']['blocks × 10']['var'].values()
     assert re.search(rf'blocks × 10 +VAR +{power:.4g} +{factor:.4g} +{shape}\n', shown)
-
-
-@pytest.mark.parametrize('args, says', [
-    (['--out_dir=nowhere'], r'there is no nowhere/ckpt.pt to measure'),
-    (['--out_dir=out-tiny', '--checkpoint=worst.pt'], 'there is no out-tiny/worst.pt'),
-    (['--out_dir=out-tiny', '--what=sharpness,hiden'], "what='hiden': choose among gradients, sharpness, hidden, parameters"),
-    (['--out_dir=out-tiny', '--batches=0'], 'batches=0: wants at least 1'),
-    (['--out_dir=out-tiny', '--batchs=1'], "unknown key 'batchs'"),
-    (['--out_dir=out-tiny', '--device=abacus'], "device='abacus'")])
-def test_an_error_is_one_line_that_names_it(place, monkeypatch, args, says):
-    with pytest.raises(ValueError, match='^' + says.replace('.', r'\.')) as error:
-        measure_here(place, monkeypatch, *args)
-    assert '\n' not in str(error.value) and not (place / 'nowhere').exists()

@@ -3,22 +3,20 @@ optim.py: the optimizers against their definitions in plain float64 lines, the p
 the schedules against values worked out by hand.
 """
 import copy
+import functools
 import math
 import re
-import runpy
 import shutil
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 import torch
+from helpers import ROOT
 
+from configurator import read_config
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, SCHEDULES, SGDW, AdamMini, Lion, lr_at, param_groups
+from optim import OPTIMIZERS, SCHEDULES, SGDW, AdamMini, Lion, compiled_run, lr_at, param_groups
 
-torch.set_num_threads(1)            # tensors this small gain nothing from more
-
-ROOT = Path(__file__).resolve().parents[1]
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 BETA1, BETA2, MOMENTUM = 0.8, 0.95, 0.7             # no defaults, so that they must be passed on
 KEYS = dict(learning_rate=0.1, beta1=BETA1, beta2=BETA2, momentum=MOMENTUM, compile=False, n_embd=8, n_head=2)
@@ -27,7 +25,7 @@ KEYS = dict(learning_rate=0.1, beta1=BETA1, beta2=BETA2, momentum=MOMENTUM, comp
 def small_gpt(arch, dtype=torch.float32, **more):
     """A GPT of this fragment of config/arch, small, with weights that are a function of nothing but the fragment."""
     names = {f.name for f in fields(GPTConfig)}
-    fragment = runpy.run_path(ROOT / 'config' / 'arch' / f'{arch}.py')
+    fragment = read_config(str(ROOT / 'config' / 'arch' / f'{arch}.py'), {})
     choices = {key: value for key, value in fragment.items() if key in names}
     torch.manual_seed(0)
     config = GPTConfig(**{**choices, **dict(block_size=8, vocab_size=11, n_layer=2, n_head=2, n_embd=8), **more})
@@ -270,11 +268,16 @@ def test_a_step_under_bf16_autocast(name, arch):
         assert torch.isfinite(p).all() and not torch.equal(p, old), key
 
 
-@pytest.mark.skipif(not (shutil.which('g++') or shutil.which('c++')), reason='torch.compile needs a C++ compiler')
 @pytest.mark.filterwarnings('ignore::DeprecationWarning:torch')
+@pytest.mark.parametrize('backend', ['aot_eager', pytest.param('inductor', marks=pytest.mark.long)])
 @pytest.mark.parametrize('name', ['sgdw', 'lion', 'adam_mini'])
-def test_compiled_step(name):
-    """The same as the plain one, on the same gradients, and compiled once: not again for another lr or step count"""
+def test_compiled_step(name, backend, monkeypatch):
+    """The same as the plain one, on the same gradients, and compiled once: not again for another lr or step count. The first
+    back end captures the step and has PyTorch compute it"""
+    if backend == 'inductor' and not (shutil.which('g++') or shutil.which('c++')):
+        pytest.skip('it needs a C++ compiler')
+    monkeypatch.setattr(torch, 'compile', functools.partial(torch.compile, backend=backend))
+    compiled_run.cache_clear()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     models = [small_gpt('pre', n_layer=1, bias=True) for _ in range(2)]
@@ -291,6 +294,7 @@ def test_compiled_step(name):
         for ours, theirs in zip(*(model.parameters() for model in models)):
             torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     assert torch._dynamo.utils.counters['stats']['unique_graphs'] == 1
+    compiled_run.cache_clear()
 
 
 @pytest.mark.parametrize('name', OPTIMIZERS)

@@ -1,34 +1,31 @@
 """
-sweep.py: the runs that it plans, makes, stops and goes on with, and its table against plain computations.
+lab/sweep.py: the runs that it plans, makes, stops and goes on with, and its table against plain computations.
 """
-import contextlib
 import csv
 import itertools
 import json
 import math
 import os
 import re
-import runpy
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_train import ROOT, TINY, rows
+from helpers import ROOT, TINY, Alone, forks_its_runs, rows, run_here, write_walk
 
 from configurator import keys_of, settle
-from data.tokens import write_tokens
 from lab import sweep
 from model import GPTConfig
 from vit import ViTConfig
 
 DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig, ViTConfig)
-TABLES = {'sweep.json', 'sweep.png', 'table.csv', 'table.md', 'table.txt'}
-KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 200, 'eval_interval': 50, 'lr_decay_iters': 200,
+PICTURES = {'sweep.png', 'sweep.svg'}
+TABLES = {'sweep.json', 'table.csv', 'table.md', 'table.txt'} | PICTURES
+KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 100, 'eval_interval': 50, 'lr_decay_iters': 100,
         'gradient_accumulation_steps': 1, 'warmup_iters': 0, 'min_lr': 0.0}
 # two runs that end, two that diverge, two without data
 GRID = '''
@@ -41,30 +38,26 @@ grids = [dict(arch=['off'], learning_rate=[0.01, 1e30]), dict(arch=['off'], data
 def place(tmp_path_factory):
     """A folder to run in, with data/tiny, a walk over 13 tokens, and data/late, which is not prepared yet."""
     folder = tmp_path_factory.mktemp('sweep')
-    for name in 'tiny', 'late':
-        (folder / 'data' / name).mkdir(parents=True)
-        (folder / 'data' / name / 'prepare.py').touch()
-    walk = np.cumsum(np.random.default_rng(0).integers(0, 3, 2500)) % 13
-    write_tokens(folder / 'data' / 'tiny', {'train': [walk[:2000]], 'val': [walk[2000:]]}, 13, 'bytes')
+    write_walk(folder)
+    (folder / 'data' / 'late').mkdir()
+    (folder / 'data' / 'late' / 'prepare.py').touch()
     (folder / 'base.json').write_text(json.dumps(KEYS))
     (folder / 'grid.py').write_text(GRID)
     return folder
 
 
-def launch(cwd, *arguments, **more):
-    """sweep.py as the leader of a group of processes."""
-    env = {**os.environ, 'PYTHONIOENCODING': 'utf-8', 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''}
-    return subprocess.Popen([sys.executable, ROOT / 'sweep.py', *arguments], cwd=cwd, env=env, text=True, encoding='utf-8',
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, **more)
+def launch(cwd, *arguments, hold=None, deaf=False, forks=True):
+    """A sweep as the leader of a group of processes"""
+    return Alone('lab.sweep', *arguments, cwd=cwd, through=(forks_its_runs, hold, deaf) if forks else (), CUDA_VISIBLE_DEVICES='')
 
 
-def ended(process, code=0):
-    """What it printed, having left no process of its group behind."""
-    out, _ = process.communicate(timeout=300)
+def ended(sweep, code=0):
+    """What it printed, once it has left no process of its group behind"""
+    found, out, err = sweep.end()
     with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
-    assert process.returncode == code and 'Traceback' not in out, out
-    return out
+        os.killpg(sweep.pid, 0)
+    assert found == code and 'Traceback' not in out + err, out + err
+    return out + err
 
 
 @pytest.fixture(scope='module')
@@ -73,24 +66,12 @@ def swept(place):
     return place / 'swept'
 
 
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """call(*arguments): sweep.py in this process → what it prints; with `error`, the one line that it ends with."""
-    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
-    monkeypatch.setattr(signal, 'signal', lambda *_: None)
-
-    def call(*arguments, error=False):
-        monkeypatch.setattr(sys, 'argv', ['sweep.py', *arguments])
-        with pytest.raises(ValueError) if error else contextlib.nullcontext() as caught:
-            runpy.run_path(str(ROOT / 'sweep.py'), run_name='__main__')
-        if not error:
-            return capsys.readouterr().out
-        sys.excepthook(caught.type, caught.value, caught.tb)
-        said = capsys.readouterr().err
-        assert said.startswith('error: ') and said.count('\n') == 1
-        return said
-
-    return call
+def call(*arguments, error=False):
+    """A sweep in this process → what it prints; with `error`, the one line that it ends with"""
+    code, out, err = run_here('lab.sweep', *arguments)
+    assert code == error, err
+    assert not error or err.startswith('error: ') and err.count('\n') == 1
+    return err if error else out
 
 
 @pytest.fixture
@@ -167,7 +148,7 @@ def test_an_axis_of_labels():
     assert [run['labels']['model'] for run in runs.values()] == ['GPT-2, ½/3', 'two words']
 
 
-def test_a_label_that_is_a_number(faked, call):
+def test_a_label_that_is_a_number(faked):
     Path('grid.py').write_text("seeds = 1\ngrids = [dict(heads={4: '--n_head=4', 2: '--n_head=2'})]\n")
     call('grid.py')
     assert [line['heads'] for line in table(Path('out-sweep'))] == ['4', '2']
@@ -208,7 +189,7 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
     base = settle(arguments[:1], DEFAULTS)
     assert arguments[0] in ('config/base/laptop.py', 'config/base/laptop_vision.py', 'config/train_quick.py')
     assert file['out_dir'] == f'out-sweep/{path.stem}'
-    assert f'#     python sweep.py config/sweep/{path.name}' in text
+    assert f'#     python -m lab.sweep config/sweep/{path.name}' in text
     runs = planned(*file['grids'], first=arguments, seeds=file['seeds'])
     assert len(runs) >= 2 * file['seeds'] and len({name.lower() for name in runs}) == len(runs)
     assert len({json.dumps(run['config']) for run in runs.values()}) == len(runs)
@@ -233,7 +214,7 @@ def test_whose_arguments_are_whose(tmp_path, monkeypatch):
     assert sweep.split_arguments(mixed) == (ours, theirs)
 
 
-def test_the_command_line_wins_over_a_file(faked, call):
+def test_the_command_line_wins_over_a_file(faked):
     """An axis replaces the file's of that name in every grid, others are added; train.py's files come behind `arguments`"""
     Path('grid.py').write_text("arguments = '--n_layer=3 --dropout=0.1'\nseeds = 2\nout_dir = 'there'\n"
                                "grids = [dict(n_head=[1, 2], n_embd=[8]), dict(n_head=[4], n_embd=[32])]\n")
@@ -249,13 +230,13 @@ def test_the_command_line_wins_over_a_file(faked, call):
     (['--lerning_rate=1,2'], "unknown key 'lerning_rate' in the grid: did you mean 'learning_rate'?"),
     (['--arch=s1,s9'], 'arch/s9.py'),
     (['--n_layer=2,two'], 'n_layer=two: wants an integer'),
-    (['--n_embd=12', '--n_head=2,5'], 'n_embd=12 is not divisible by n_head=5'),
+    (['--n_embd=12', '--n_head=2,5'], 'n_embd=12, n_head=5: wants n_embd % n_head == 0'),
     (['nowhere.py'], 'there is no config file nowhere.py'),
     (['--seeds=0'], 'seeds=0: wants at least 1'),
     (['--jobs=-1'], 'jobs=-1: wants at least 0'),
     (['--select=worst'], "select='worst': choose all or best"),
     (['--report', 'nowhere'], "there is no nowhere/sweep.json: 'nowhere' is not the folder of a sweep")])
-def test_an_error_comes_before_anything_runs(faked, call, arguments, says):
+def test_an_error_comes_before_anything_runs(faked, arguments, says):
     """And is one line"""
     assert says in call(*arguments, error=True)
     assert not faked and not list(Path().iterdir())
@@ -266,7 +247,7 @@ def test_an_error_comes_before_anything_runs(faked, call, arguments, says):
 @pytest.mark.parametrize('visible, jobs, wanted', [
     ('3,5', 0, ['3', '5']), ('3,5', 4, ['3', '5', '3', '5']), ('3,5,7', 1, ['3']), ('', 0, ['0', '1', '2']),
     (None, 3, [None] * 3), (None, 0, [None] * 10), (None, 50, [None] * 10)])
-def test_runs_share_the_machine(faked, call, monkeypatch, visible, jobs, wanted):
+def test_runs_share_the_machine(faked, monkeypatch, visible, jobs, wanted):
     """Each GPU has one run at a time, or its part of as many as are wanted, and each run has its share of the cores"""
     monkeypatch.setattr('torch.cuda.is_available', lambda: visible is not None)
     monkeypatch.setattr('torch.cuda.device_count', lambda: 3)
@@ -296,14 +277,14 @@ def test_a_sweep(swept):
 
 
 @pytest.mark.long
-def test_a_sweep_goes_on(place, swept, tmp_path, call, monkeypatch):
+def test_a_sweep_goes_on(place, swept, tmp_path, monkeypatch):
     """What failed and what is gone is done, with the same outcome, and nothing else, and then nothing at all"""
     shutil.copytree(place, tmp_path, dirs_exist_ok=True)
     shutil.copytree(place / 'data' / 'tiny', tmp_path / 'data' / 'late', dirs_exist_ok=True)
     mine, gone = tmp_path / 'swept', tmp_path / 'swept' / 'learning_rate=0.01,seed=2'
     shutil.rmtree(gone)
     before = state(mine)
-    assert ended(launch(tmp_path, 'grid.py')).startswith('6 runs in swept, 3 to do, 2 at once\n')
+    assert ended(launch(tmp_path, 'grid.py', forks=False)).startswith('6 runs in swept, 3 to do, 2 at once\n')
     after, lines = state(mine), table(mine)
     assert rows(gone) == rows(swept / gone.name) and lines[0]['lr 0.01'] == lines[1]['lr 0.01'] + ' *'
     assert {path.parent for path in after if before.get(path) != after[path]} == {
@@ -317,10 +298,10 @@ def test_a_sweep_goes_on(place, swept, tmp_path, call, monkeypatch):
 
 
 @pytest.mark.parametrize('arguments', [['--report', 'swept'], ['--report=swept']])
-def test_report_makes_the_table_and_nothing_else(place, swept, call, monkeypatch, arguments):
+def test_report_makes_the_table_and_nothing_else(place, swept, monkeypatch, arguments):
     monkeypatch.chdir(place)
     monkeypatch.setattr(subprocess, 'Popen', None)
-    before, tables = state(swept), {name: (swept / name).read_bytes() for name in TABLES - {'sweep.png'}}
+    before, tables = state(swept), {name: (swept / name).read_bytes() for name in TABLES - PICTURES}
     for name in TABLES - {'sweep.json'}:
         (swept / name).unlink()
     assert tables['table.txt'].decode() in call(*arguments)
@@ -330,19 +311,18 @@ def test_report_makes_the_table_and_nothing_else(place, swept, call, monkeypatch
 
 @pytest.mark.parametrize('number', [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_stopped_sweep_goes_on(place, swept, number):
-    """Ctrl-C, which all processes get, and SIGTERM to sweep.py alone, where SIGINT is ignored: runs save and end, and then go on
+    """Ctrl-C, which all processes get, and SIGTERM to the sweep alone, where SIGINT is ignored: runs save and end, and then go on
     as if nothing had happened"""
     command = ['base.json', '--arch=off', '--learning_rate=0.01', '--seeds=2', '--jobs=2', f'--out_dir={number.name}']
     runs = [place / number.name / f'seed={seed}' for seed in (1, 2)]
-    ignored = (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if number == signal.SIGTERM else None
-    process, logs = launch(place, *command, preexec_fn=ignored), [run / 'log.jsonl' for run in runs]
-    while process.poll() is None and not all(log.exists() and log.read_text().count('\n') > 10 for log in logs):
+    process, logs = launch(place, *command, hold=20, deaf=number == signal.SIGTERM), [run / 'log.jsonl' for run in runs]
+    while process.process.exitcode is None and not all(log.exists() and log.read_text().count('\n') > 10 for log in logs):
         time.sleep(0.01)
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     assert 'stopped with 0 of 2 runs done; the same command goes on' in ended(process, 130)
     for run in runs:
         assert 'stopped after iteration' in (run / 'output.txt').read_text(), 'it could save'
-        assert not (run / 'result.json').exists() and len(rows(run)) < 200
+        assert not (run / 'result.json').exists() and rows(run)[-1]['iter'] <= 20
     assert f'2 runs in {number.name}, 2 to do' in ended(launch(place, *command))
     for run in runs:
         assert 'iter 0:' not in (run / 'output.txt').read_text()
@@ -352,7 +332,7 @@ def test_a_stopped_sweep_goes_on(place, swept, number):
 # ----------------------------------------------------------------------------- the table
 
 @pytest.fixture
-def report(tmp_path, monkeypatch, call):
+def report(tmp_path, monkeypatch):
     """report(points, *arguments): the table of a sweep made here, of (labels, how each seed's run ended), which is its losses
     at the evaluations, the last of them or another status than done."""
     monkeypatch.chdir(tmp_path)

@@ -1,16 +1,13 @@
 """
-text.py and the data/*/prepare.py that go through it: the tokens of a data set are those of its documents, all of them, each
+data/text.py and the data/*/prepare.py that go through it: the tokens of a data set are those of its documents, all of them, each
 once and in their order, whatever the tokenizer and however many processes; and what cannot be read says so in one line.
 """
 import importlib
-import io
 import json
 import multiprocessing
 import os
-import runpy
 import shutil
 import signal
-import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
@@ -19,6 +16,7 @@ import numpy as np
 import pyarrow
 import pytest
 import tiktoken
+from helpers import ROOT, call, run_alone, run_python
 from pyarrow import parquet
 
 from configurator import script_keys
@@ -26,7 +24,6 @@ from data import text
 from data.text import TextFiles, load_tokenizer, pieces, split, write_text
 from data.tokens import read_meta
 
-ROOT = Path(__file__).resolve().parents[1]
 END = '<|endoftext|>'
 STRANGE = 'abcab é ∇L ⊙ 日本\r\n\0 \U0001f600  x , y . \n\n'
 
@@ -97,15 +94,6 @@ def write_jsonl(path, texts, column='text'):
 def write_parquet(path, texts, column='text'):
     parquet.write_table(pyarrow.table({'id': range(len(texts)), column: texts}), path, row_group_size=3)
     return path
-
-
-def call(script, *arguments, code=0, start_new_session=False, **env):
-    """Runs a script of the repository, or a copy, in the current folder to the exit code that is expected → (stdout, stderr)."""
-    env = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(ROOT), sys.path[-1]]), 'OMP_NUM_THREADS': '1', **env}
-    done = subprocess.run([sys.executable, str(script), *arguments], env=env, capture_output=True, text=True, encoding='utf-8',
-                          start_new_session=start_new_session, timeout=300)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout, done.stderr
 
 
 # ----------------------------------------------------------------------------- tokenizers
@@ -461,9 +449,7 @@ class Documents(list):
             yield 'text'
 
 
-if __name__ == '__main__':
-    signal.signal(signal.SIGINT, signal.default_int_handler)        # which a process in the background may ignore
-    text.write_text('data/mine', {'train': Documents(), 'val': ['text']}, 'bytes', 2)
+text.write_text('data/mine', {'train': Documents(), 'val': ['text']}, 'bytes', 2)
 '''
 
 
@@ -471,7 +457,8 @@ def test_ctrl_c_leaves_what_was_there(folder):
     """And it is one process that speaks of it"""
     write_text(folder, {'train': ['before'], 'val': ['Ctrl-C']}, 'bytes', 1)
     before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    _, err = call(write('interrupted.py', INTERRUPTED), code=-signal.SIGINT, start_new_session=True)
+    code, _, err = run_alone(write('interrupted.py', INTERRUPTED))
+    assert code == -signal.SIGINT
     assert err.count('Traceback') == err.count('KeyboardInterrupt') == 1
     assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
 
@@ -484,31 +471,29 @@ def copied(name):
     return f'data/{name}/prepare.py'
 
 
-def call_here(script, monkeypatch, *arguments):
-    """Runs it in this process, where libraries can be replaced and imports are free; and in one process."""
-    monkeypatch.setattr(sys, 'argv', [str(script), '--processes=1', *arguments])
-    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
-    monkeypatch.setattr(sys, 'stderr', io.StringIO())
-    runpy.run_path(str(script), run_name='__main__')
+def prepare(name, *arguments, **more):
+    """A copy of data/<name>/prepare.py in this process, and in one process"""
+    return call(copied(name), '--processes=1', *arguments, **more)
 
 
 def test_own_text_from_files_to_a_sample():
-    """prepare.py, train.py and sample.py, each in a process of its own: the whole way"""
+    """prepare.py, train.py and sample.py: the whole way. The first is in an interpreter of its own, with a process per core"""
     pages = [f'page {i} of abcab, naïve\n' * 20 for i in range(3)]
     for i, page in enumerate(pages):
         write(f'books/{i}.txt', page)
     write_jsonl('more.jsonl', ['a row', 'another'])
-    out, _ = call(ROOT / 'data/textfiles/prepare.py', '--files=books/*.txt,more.jsonl', '--tokenizer=tiny', '--folder=data/mine')
-    assert 'data/mine: ' in out and 'validation tokens' in out
+    code, out, err = run_python(ROOT / 'data/textfiles/prepare.py', '--files=books/*.txt,more.jsonl', '--tokenizer=tiny',
+                                '--folder=data/mine', PYTHONPATH=os.pathsep.join([str(ROOT), sys.path[-1]]))
+    assert code == 0 and 'data/mine: ' in out and 'validation tokens' in out, err
     ids, tokenizer = found('data/mine')
     train, val = (documents(ids[part], tokenizer) for part in ('train', 'val'))
     assert len(val) == 1 and sorted(train + val) == sorted([*pages, 'a row', 'another'])
-    call(ROOT / 'train.py', '--dataset=mine', '--vocab_size=320', '--block_size=4', '--n_layer=1', '--n_head=2', '--n_embd=16',
+    call('train.py', '--dataset=mine', '--vocab_size=320', '--block_size=4', '--n_layer=1', '--n_head=2', '--n_embd=16',
          '--batch_size=2', '--gradient_accumulation_steps=1', '--max_iters=2', '--eval_iters=2', '--device=cpu',
          '--compile=False')
-    out, err = call(ROOT / 'sample.py', '--start=abcab naïve', '--num_samples=2', '--max_new_tokens=9', '--device=cpu')
+    out = call('sample.py', '--start=abcab naïve', '--num_samples=2', '--max_new_tokens=9', '--device=cpu')
     samples = out.split('---------------\n')
-    assert len(samples) == 2 and all(sample.startswith('abcab naïve') for sample in samples) and err == ''
+    assert len(samples) == 2 and all(sample.startswith('abcab naïve') for sample in samples)
 
 
 def test_shakespeare_char():
@@ -532,8 +517,8 @@ def test_shakespeare_char():
 ])
 def test_without_network(name, arguments, says):
     """One line that says what could not be reached, and no file"""
-    out, err = call(copied(name), *arguments, code=1, HF_HUB_OFFLINE='1', HF_HOME='empty', no_proxy='*')
-    assert err.startswith(f'error: could not reach {says}') and 'network' in err and err.count('\n') == 1
+    code, out, err = run_alone(copied(name), *arguments, HF_HUB_OFFLINE='1', HF_HOME='empty', no_proxy='*')
+    assert code == 1 and err.startswith(f'error: could not reach {says}') and 'network' in err and err.count('\n') == 1
     assert out.startswith('loading ') == (name != 'shakespeare_char') and out.count('\n') <= 1
     assert os.listdir(f'data/{name}') == ['prepare.py']
 
@@ -564,9 +549,9 @@ def hub(monkeypatch):
     return hub
 
 
-def test_openwebtext(hub, monkeypatch):
+def test_openwebtext(hub):
     """As many documents as the limit says are fetched; they are split as nanoGPT does, and each ends"""
-    call_here(copied('openwebtext'), monkeypatch, '--tokenizer=tiny', '--limit=2001')
+    prepare('openwebtext', '--tokenizer=tiny', '--limit=2001')
     assert hub.asked == [('Skylion007/openwebtext', 'train', {})]
     assert 2001 <= hub.rows <= 2002             # `datasets` looks one ahead
     ids, tokenizer = found('data/openwebtext')
@@ -574,17 +559,16 @@ def test_openwebtext(hub, monkeypatch):
     assert {part: documents(ids[part], tokenizer) for part in ids} == {part: list(wanted[part]) for part in wanted}
 
 
-def test_openwebtext_that_is_not_whole(hub, monkeypatch):
+def test_openwebtext_that_is_not_whole(hub):
     """Branches that were converted by others may lack files; without a limit the count must be that of OpenWebText"""
-    with pytest.raises(ValueError, match='2,500 documents, OpenWebText has 8,013,769'):
-        call_here(copied('openwebtext'), monkeypatch, '--tokenizer=tiny')
+    assert '2,500 documents, OpenWebText has 8,013,769' in prepare('openwebtext', '--tokenizer=tiny', code=1)
     assert os.listdir('data/openwebtext') == ['prepare.py']
 
 
 @pytest.mark.parametrize('limit', [0, 3])
-def test_minipile(limit, hub, monkeypatch):
+def test_minipile(limit, hub):
     """Its own validation split, and the limit for each; without one nothing is streamed"""
-    call_here(copied('minipile'), monkeypatch, '--tokenizer=tiny', f'--limit={limit}')
+    prepare('minipile', '--tokenizer=tiny', f'--limit={limit}')
     assert hub.asked == [('JeanKaddour/minipile', 'train', {}), ('JeanKaddour/minipile', 'validation', {})]
     assert 2 * limit <= hub.rows <= 2 * (limit + 1) * bool(limit)
     ids, tokenizer = found('data/minipile')
@@ -592,9 +576,9 @@ def test_minipile(limit, hub, monkeypatch):
     assert documents(ids['val'], tokenizer) == hub.splits['validation'][:limit or None]
 
 
-def test_c4(hub, monkeypatch):
+def test_c4(hub):
     """The first of its files, and its own validation split"""
-    call_here(copied('c4'), monkeypatch, '--tokenizer=ending', '--limit=4', '--files=2')
+    prepare('c4', '--tokenizer=ending', '--limit=4', '--files=2')
     theirs = {'train': ['en/c4-train.00000-of-01024.json.gz', 'en/c4-train.00001-of-01024.json.gz'],
               'val': ['en/c4-validation.00000-of-00008.json.gz']}
     assert hub.asked == [('allenai/c4', part, dict(data_files=theirs)) for part in ('train', 'val')] and hub.rows <= 10
@@ -608,17 +592,16 @@ def test_c4(hub, monkeypatch):
     ('openwebtext', '--tokenizer=folder', "tokenizer='folder'"), ('textfiles', '--files=', 'files is empty'),
     ('textfiles', '--files=a.txt', "'a.txt' matches no file"), ('textfiles', '--limit=-1', 'limit=-1: wants at least 0'),
 ])
-def test_wrong_keys_are_known_before_anything_is_fetched(name, argument, says, hub, monkeypatch):
+def test_wrong_keys_are_known_before_anything_is_fetched(name, argument, says, hub):
     os.mkdir('folder')
-    with pytest.raises(ValueError, match=says):
-        call_here(copied(name), monkeypatch, *(['--tokenizer=bytes', argument]))
+    assert says in prepare(name, '--tokenizer=bytes', argument, code=1)
     assert not hub.asked and os.listdir(f'data/{name}') == ['prepare.py']
 
 
-def test_textfiles_in_their_own_folder(monkeypatch):
+def test_textfiles_in_their_own_folder():
     """Where they go unless told otherwise, and the keys that choose among the documents"""
     write_parquet('news.parquet', ['a', 'b', 'c', 'd'], column='body')
-    call_here(copied('textfiles'), monkeypatch, '--files=news.parquet', '--column=body', '--limit=3', '--tokenizer=bytes')
+    prepare('textfiles', '--files=news.parquet', '--column=body', '--limit=3', '--tokenizer=bytes')
     ids, tokenizer = found('data/textfiles')
     wanted = split(['a', 'b', 'c'])
     assert {part: documents(ids[part], tokenizer) for part in ids} == {part: list(wanted[part]) for part in wanted}

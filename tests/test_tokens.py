@@ -1,21 +1,18 @@
 """
-dataset.py and data/pycode/prepare.py: what is written comes back, what is damaged says so, and the order of the windows is
+data/tokens.py and data/pycode/prepare.py: what is written comes back, what is damaged says so, and the order of the windows is
 what lets runs of any number of ranks see the same batches.
 """
 import json
 import os
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers import ROOT, run_python
 
 from data.tokens import Tokens, read_meta, write_tokens
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -247,12 +244,12 @@ def test_seeds_do_not_shift_into_each_other():
     assert len(set(epochs.values())) == 16
 
 
+@pytest.mark.long       # the short suite has test_golden.py, whose losses come of other processes
 def test_the_order_is_the_same_in_another_process():
     """Ranks are processes: nothing of Python's own randomness may enter"""
     make(range(90))
     code = "from data.tokens import Tokens; print(Tokens('tiny', 'train', 4, 1000).shuffled(3, 50, 5)[0][:, 0].tolist())"
-    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONHASHSEED': '1', 'OMP_NUM_THREADS': '1'}
-    out = subprocess.run([sys.executable, '-c', code], env=env, capture_output=True, text=True, check=True).stdout
+    _, out, _ = run_python('-c', code, PYTHONHASHSEED='1')
     assert json.loads(out) == starts_of(tokens().shuffled(3, 50, 5)[0])
 
 

@@ -1,140 +1,44 @@
 """
 train.py as its users run it: whole runs of a tiny model, on one process and on two, stopped, resumed, diverged.
 """
-import contextlib
-import io
+import functools
 import json
 import math
-import os
+import resource
 import runpy
 import shutil
 import signal
-import subprocess
-import sys
 import sysconfig
 import time
 from dataclasses import fields
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers import (
+    ROOT,
+    TINY,
+    Alone,
+    checkpoint,
+    evaluations,
+    flags,
+    interrupted,
+    killed,
+    lost,
+    rows,
+    run_alone,
+    run_here,
+    run_python,
+    steps,
+    torchrun,
+    train,
+)
 from test_measure import assert_alike
 
-from data.tokens import write_tokens
 from model import GPT, GPTConfig, block_type
 from vit import ViTConfig
 
-ROOT = Path(__file__).resolve().parents[1]
 FILES = ('best.pt', 'ckpt.pt', 'config.json', 'log.jsonl', 'run.json')
-TINY = dict(dataset='tiny', vocab_size=13, block_size=16, n_layer=2, n_head=2, n_embd=16, batch_size=4, max_iters=20,
-            gradient_accumulation_steps=4, eval_interval=5, eval_iters=3, warmup_iters=2, learning_rate=1e-2,
-            min_lr=1e-3, lr_decay_iters=20, device='cpu', dtype='float32', compile=False)
-
-# train.py, but with signals to itself in the middle of iteration sys.argv[1]: two, as clusters do, and of many ranks to one
-INTERRUPTED = '''
-import os, runpy, signal, sys
-import optim
-at, script, lr_at = int(sys.argv[1]), sys.argv[2], optim.lr_at
-def lr_at_and_signal(it, *args, **kwargs):
-    if it == at and os.environ.get('RANK', '1') == '1':
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
-    return lr_at(it, *args, **kwargs)
-optim.lr_at = lr_at_and_signal
-sys.argv = sys.argv[2:]
-runpy.run_path(script, run_name='__main__')
-'''
-
-# train.py, but killed at the moment number sys.argv[1] of those in which it writes files; a checkpoint is half written in one
-KILLED = '''
-import io, os, runpy, signal, sys
-import torch
-left, script, save = int(sys.argv[1]), sys.argv[2], torch.save
-def moment():
-    global left
-    left -= 1
-    if left < 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-def deadly(call):
-    return lambda *args: (moment(), call(*args))[1]
-def save_in_halves(state, f):
-    whole = io.BytesIO()
-    save(state, whole)
-    f.write(whole.getvalue()[:whole.tell() // 2])
-    f.flush()
-    moment()
-    f.write(whole.getvalue()[whole.tell() // 2:])
-os.fsync, os.replace, os.link, torch.save = deadly(os.fsync), deadly(os.replace), deadly(os.link), save_in_halves
-sys.argv = sys.argv[2:]
-runpy.run_path(script, run_name='__main__')
-'''
-# train.py on ranks of which one is killed in iteration 8 of the first attempt
-LOST = '''
-import os, runpy, signal, sys
-import optim
-script, lr_at = sys.argv[1], optim.lr_at
-def lr_at_and_kill(it, *args, **kwargs):
-    if it == 8 and os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':
-        os.kill(os.getpid(), signal.SIGKILL)
-    return lr_at(it, *args, **kwargs)
-optim.lr_at = lr_at_and_kill
-sys.argv = sys.argv[1:]
-runpy.run_path(script, run_name='__main__')
-'''
-
-
-def flags(**keys):
-    return [f'--{key}={value}' for key, value in keys.items()]
-
-
-def command(cwd, *arguments, ranks=1, restarts=0, through=()):
-    start = [sys.executable]
-    if ranks > 1:
-        start += ['-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={ranks}', f'--max_restarts={restarts}']
-    if through:
-        script, *more = through
-        (cwd / 'through.py').write_text(script, encoding='utf-8')
-        start += ['through.py', *map(str, more)]
-    return [*start, str(ROOT / 'train.py'), *map(str, arguments)]
-
-
-def train(cwd, *arguments, code=0, ranks=1, restarts=0, through=(), **env):
-    """Runs train.py, or through=(a script above, its arguments), to the exit code that is expected → (stdout, stderr)."""
-    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONIOENCODING': 'utf-8', 'OMP_NUM_THREADS': '1', **env}
-    done = subprocess.run(command(cwd, *arguments, ranks=ranks, restarts=restarts, through=through), cwd=cwd, env=env,
-                          capture_output=True, text=True, encoding='utf-8', timeout=300)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout, done.stderr
-
-
-def rows(run):
-    """What a run logged, without what the clock says."""
-    lines = (run / 'log.jsonl').read_text(encoding='utf-8').splitlines()
-    return [{key: value for key, value in json.loads(line).items() if key != 'tokens_per_s'} for line in lines]
-
-
-def steps(run):
-    return [row for row in rows(run) if 'loss' in row]
-
-
-def evaluations(run):
-    return [row for row in rows(run) if 'val_loss' in row]
-
-
-def checkpoint(run, name='ckpt.pt'):
-    return torch.load(run / name, weights_only=True)
-
-
-@pytest.fixture(scope='module')
-def place(tmp_path_factory):
-    """A folder to run in, with data/tiny: a walk over 13 tokens, which a small model learns to follow quickly."""
-    folder = tmp_path_factory.mktemp('train')
-    (folder / 'data' / 'tiny').mkdir(parents=True)
-    (folder / 'data' / 'tiny' / 'prepare.py').touch()
-    walk = np.cumsum(np.random.default_rng(0).integers(0, 3, 2500)) % 13
-    write_tokens(folder / 'data' / 'tiny', {'train': [walk[:2000]], 'val': [walk[2000:]]}, 13, 'bytes')
-    return folder
 
 
 @pytest.fixture(scope='module')
@@ -145,11 +49,16 @@ def whole(place):
     return place / 'whole'
 
 
+def files(run):
+    """Names of what a run has written; code.patch is there where the repository is one of git's."""
+    return sorted(path.name for path in run.iterdir() if path.name != 'code.patch')
+
+
 # ----------------------------------------------------------------------------- a run and what it leaves
 
 def test_files(whole, place):
     """config.json holds all keys and nothing else, so that it is a config; the log has a row per step and evaluation"""
-    assert sorted(path.name for path in whole.iterdir()) == list(FILES)
+    assert files(whole) == list(FILES)
     config = json.loads((whole / 'config.json').read_text())
     text = (ROOT / 'train.py').read_text(encoding='utf-8').split('\nconfig = configure(')[0]
     own = {line.split(' = ')[0] for line in text.splitlines() if line.split(' = ')[0].isidentifier()}
@@ -210,9 +119,10 @@ def test_config_json_repeats_the_run(whole, place):
     assert configs[0] == {**configs[1], 'out_dir': 'whole'}
 
 
-def test_two_ranks_see_what_one_sees(whole, place):
+@pytest.mark.parametrize('start', [train, pytest.param(torchrun, marks=pytest.mark.long)])
+def test_two_ranks_see_what_one_sees(start, whole, place):
     """The same losses, gradients and evaluations up to the order of fp32 sums, and a checkpoint for one process"""
-    train(place, 'whole/config.json', '--out_dir=ranks', '--max_iters=10', ranks=2)
+    start(place, 'whole/config.json', '--out_dir=ranks', '--max_iters=10', '--overwrite=True', ranks=2)
     alone = [row for row in rows(whole) if row['iter'] < 10 or 'val_loss' in row and row['iter'] == 10]
     together = rows(place / 'ranks')
     assert [row.keys() for row in together] == [row.keys() for row in alone]
@@ -236,12 +146,23 @@ def test_resumed_run_is_one_that_was_never_stopped(whole, place):
     assert {**ours['config'], 'out_dir': 'whole'} == theirs['config']
 
 
+def test_a_run_in_fp16_resumes_with_its_scaler(place):
+    """Bit for bit, with Lion's momentum; the scaler counts the steps since its last overflow"""
+    keys = flags(**{**TINY, 'dtype': 'float16', 'optimizer': 'lion', 'learning_rate': 3e-3, 'max_iters': 10})
+    train(place, *keys, '--out_dir=fp16')
+    train(place, *keys, '--out_dir=fp16-half', '--max_iters=5')
+    train(place, *keys, '--out_dir=fp16-half', '--init_from=resume')
+    assert rows(place / 'fp16-half') == rows(place / 'fp16')
+    ours, theirs = checkpoint(place / 'fp16-half'), checkpoint(place / 'fp16')
+    assert ours['scaler'] == theirs['scaler'] and theirs['scaler']['_growth_tracker'] == 10
+
+
 def test_sigterm_saves_and_resumes(place):
     """A cluster's SIGTERM: the step is finished, the state saved, and what follows is as if nothing had happened,
     here with mSGDW and dropout. It comes in iteration 9, so that an evaluation is due where the run goes on."""
     keys = flags(**{**TINY, 'optimizer': 'sgdw', 'learning_rate': 0.1, 'dropout': 0.2})
     train(place, *keys, '--out_dir=calm')
-    out, _ = train(place, *keys, '--out_dir=killed', through=(INTERRUPTED, 9), code=128 + signal.SIGTERM)
+    out, _ = train(place, *keys, '--out_dir=killed', through=(interrupted, 9), code=128 + signal.SIGTERM)
     run, calm = place / 'killed', place / 'calm'
     assert out.splitlines()[-1].endswith('python train.py killed/config.json --init_from=resume')
     assert checkpoint(run)['iter'] == 10 and [row['iter'] for row in steps(run)] == list(range(10))
@@ -257,7 +178,7 @@ def test_sigterm_saves_and_resumes(place):
 @pytest.mark.long
 def test_ranks_stop_together(place):
     """A signal to one rank stops all after the same step, with a checkpoint; a rank that went on would wait forever"""
-    out, _ = train(place, *flags(**TINY, out_dir='ranks-stopped'), ranks=2, through=(INTERRUPTED, 9), code=1)  # torchrun's
+    out, _ = train(place, *flags(**TINY, out_dir='ranks-stopped'), ranks=2, through=(interrupted, 9), code=128 + signal.SIGTERM)
     assert 'stopped after iteration 9' in out
     assert checkpoint(place / 'ranks-stopped')['iter'] == 10
 
@@ -278,7 +199,7 @@ def test_resuming_on_other_ranks(whole, place, ranks):
 def test_the_best_is_kept_when_a_run_resumes_where_an_evaluation_is_due(place):
     """The evaluation at iteration 10 comes after the resumption, and is the last to improve: lr is 0 from there"""
     keys = flags(**{**TINY, 'max_iters': 11, 'eval_interval': 10, 'lr_decay_iters': 10, 'min_lr': 0.0})
-    train(place, *keys, '--out_dir=stopped', through=(INTERRUPTED, 9), code=128 + signal.SIGTERM)
+    train(place, *keys, '--out_dir=stopped', through=(interrupted, 9), code=128 + signal.SIGTERM)
     train(place, 'stopped/config.json', '--init_from=resume')
     run = place / 'stopped'
     best = min(evaluations(run), key=lambda row: row['val_loss'])
@@ -309,7 +230,7 @@ def test_blockwise_rates_and_their_resumption(place, optimizer, blockwise):
     counted = []
     for kind, tensors, ratio in (('emb', 2, 10), ('qk', 4, 8), ('vo', 4, 4), ('ffn', 4, 6), ('norm', 5, 1)):
         row, = [line.split() for line in out.splitlines() if line.startswith(kind + ' ')]
-        assert row[1] == str(tensors) and row[3:] == [str(ratio), '0' if kind == 'norm' else '0.5']
+        assert row[1] == str(tensors) and row[3] == str(ratio) and row[-1] == ('0' if kind == 'norm' else '0.5')
         counted.append(int(row[2].replace(',', '')))
     half, whole = place / f'{optimizer}-half', place / f'{optimizer}-whole'
     assert sum(counted) == json.loads((whole / 'run.json').read_text())['parameters'] and 'LR ratio' in out
@@ -391,82 +312,25 @@ def test_a_loss_that_stays_high(place):
 
 # ----------------------------------------------------------------------------- errors, each before anything is written
 
-def error_of(place, monkeypatch, *arguments, **env):
-    """The error that train.py ends with; in this process, which is where imports are free."""
-    monkeypatch.chdir(place)
-    monkeypatch.setattr(sys, 'argv', ['train.py', *map(str, arguments)])
-    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
-    for key, value in env.items():
-        monkeypatch.setenv(key, value)
-    with contextlib.redirect_stdout(io.StringIO()), pytest.raises((ValueError, OSError)) as error:
-        runpy.run_path(str(ROOT / 'train.py'), run_name='__main__')
-    assert '\n' not in str(error.value)
-    return str(error.value)
+def error_of(place, *arguments, **env):
+    """The one line that train.py ends with"""
+    code, out, err = run_here('train.py', *arguments, cwd=place, **env)
+    assert code == 1 and out == '' and err.startswith('error: ') and err.count('\n') == 1, out + err
+    return err
 
 
-@pytest.mark.parametrize('wrong, says', [
-    (dict(init_from='resum'), "init_from='resum': choose one of scratch, resume, auto, gpt2"),
-    (dict(optimizer='adam'), "optimizer='adam': choose one of adamw, sgdw, lion, adam_mini"),
-    (dict(schedule='cos'), "schedule='cos': choose one of cosine, wsd, linear, constant"),
-    (dict(blockwise='jumps'), "blockwise='jumps': choose one of ramp, jump"),
-    (dict(backend='mpi'), "backend='mpi': choose one of auto, nccl, gloo"),
-    (dict(norm='batchnorm'), "norm='batchnorm': choose one of layernorm"),
-    (dict(dtype='float64'), "dtype='float64': choose one of auto, float32"),
-    (dict(device='abacus'), "device='abacus'"),
-    (dict(batch_size=0), 'batch_size=0: wants at least 1'),
-    (dict(eval_interval=0), 'eval_interval=0: wants at least 1'),
-    (dict(log_interval=-1), 'log_interval=-1: wants at least 1'),
-    (dict(gradient_accumulation_steps=0), 'gradient_accumulation_steps=0: wants at least 1'),
-    (dict(learning_rate=-1.0), 'learning_rate=-1.0: wants at least 0'),
-    (dict(r_head=2.0), 'r_head=2.0: with tie_weights=True the head is the embedding'),
-    (dict(r_qk=-1.0), 'r_qk=-1.0: wants at least 0'),
-    (dict(decay_frac=1.5), 'decay_frac=1.5: wants a share'),
-    (dict(min_lr=0.02), 'min_lr=0.02 is above learning_rate=0.01'),
-    (dict(seed=-1), 'seed=-1: wants at least 0'),
-    (dict(dropout=1.5), 'dropout=1.5'),
-    (dict(momentum=1.0, optimizer='sgdw'), 'momentum=1.0'),
-    (dict(n_head=3), 'n_embd=16 is not divisible by n_head=3'),
-    (dict(block_size=2000), 'block_size=2000 is too long'),
-    (dict(vocab_size=12), 'vocab_size=12 is less than the 13'),
-    (dict(dataset='tyni'), "dataset='tyni': choose one of tiny"),
-    (dict(init_from='resume'), 'there is no wrong/ckpt.pt to resume from'),
-])
-def test_error(place, monkeypatch, wrong, says):
-    """In one line, and before the run's folder is made"""
-    assert says in error_of(place, monkeypatch, *flags(**{**TINY, **wrong}, out_dir='wrong'))
-    assert not (place / 'wrong').exists()
-
-
-def test_data_that_is_not_prepared(place, monkeypatch):
-    (place / 'data' / 'bare').mkdir()
-    (place / 'data' / 'bare' / 'prepare.py').touch()
-    says = error_of(place, monkeypatch, *flags(**{**TINY, 'dataset': 'bare'}, out_dir='wrong'))
-    assert 'python data/bare/prepare.py' in says and not (place / 'wrong').exists()
-
-
-def test_micro_batches_that_do_not_divide(place, monkeypatch):
-    """Ranks with unequal shares would not compute the gradient of the batch"""
-    says = error_of(place, monkeypatch, *flags(**TINY, out_dir='wrong'), RANK='0', LOCAL_RANK='0', WORLD_SIZE='3')
-    assert 'gradient_accumulation_steps=4 is not divisible by the 3 ranks' in says
-
-
-def test_resuming_another_architecture_lists_what_differs(whole, place, monkeypatch):
+def test_resuming_another_architecture_lists_what_differs(whole, place):
     before = {name: (whole / name).read_bytes() for name in FILES}
-    says = error_of(place, monkeypatch, 'whole/config.json', '--init_from=resume', '--n_layer=3', '--norm=rmsnorm')
+    says = error_of(place, 'whole/config.json', '--init_from=resume', '--n_layer=3', '--norm=rmsnorm')
     assert 'n_layer (2 there, 3 here)' in says and 'norm (layernorm there, rmsnorm here)' in says
     assert 'n_embd' not in says
     assert before == {name: (whole / name).read_bytes() for name in FILES}, 'a refusal leaves the run as it was'
 
 
-def test_resuming_what_is_past_its_end(whole, place, monkeypatch):
-    says = error_of(place, monkeypatch, 'whole/config.json', '--init_from=resume', '--max_iters=19')
-    assert 'max_iters=19' in says and 'iteration 20' in says
-
-
 def test_an_error_of_a_run_is_one_line(place):
-    """In a process of its own: one line, exit code 1, no traceback"""
-    out, err = train(place, *flags(**TINY, out_dir='wrong'), '--dataset=tyni', code=1)
-    assert out == '' and err.startswith('error: ') and err.count('\n') == 1
+    """In an interpreter of its own: one line, exit code 1, no traceback"""
+    code, out, err = run_python(ROOT / 'train.py', *flags(**TINY, out_dir='wrong'), '--dataset=tyni', cwd=place)
+    assert code == 1 and out == '' and err.startswith('error: ') and err.count('\n') == 1
 
 
 # ----------------------------------------------------------------------------- other ways to run
@@ -480,15 +344,15 @@ def test_eval_only(whole, place):
     assert (run / 'ckpt.pt').read_bytes() == (whole / 'ckpt.pt').read_bytes()
 
 
-def test_a_run_is_overwritten_only_when_asked(whole, place, monkeypatch):
+def test_a_run_is_overwritten_only_when_asked(whole, place):
     run = place / 'taken'
     shutil.copytree(whole, run)
     before = {path.name: path.read_bytes() for path in run.iterdir()}
-    assert 'out_dir=taken holds a run' in error_of(place, monkeypatch, 'taken/config.json', '--out_dir=taken')
+    assert 'out_dir=taken holds a run' in error_of(place, 'taken/config.json', '--out_dir=taken')
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
     (run / 'measure.jsonl').write_text('{"iter": 0}\n')
     train(place, 'taken/config.json', *flags(out_dir='taken', max_iters=3, overwrite=True, always_save_checkpoint=False))
-    assert sorted(path.name for path in run.iterdir()) == list(FILES) and rows(run)[-1]['iter'] == 3
+    assert files(run) == list(FILES) and rows(run)[-1]['iter'] == 3
     assert json.loads((run / 'config.json').read_text())['overwrite'] is False
 
 
@@ -496,7 +360,7 @@ def test_a_run_is_overwritten_only_when_asked(whole, place, monkeypatch):
 def test_auto_resumes_what_is_there(whole, place):
     """init_from=auto: the same command starts the run, goes on after a stop, and does nothing to one that is done"""
     keys = flags(**TINY, out_dir='auto', init_from='auto')
-    train(place, *keys, code=128 + signal.SIGTERM, through=(INTERRUPTED, 8))
+    train(place, *keys, code=128 + signal.SIGTERM, through=(interrupted, 8))
     assert steps(place / 'auto')[-1]['iter'] == 8
     for _ in range(2):
         train(place, *keys)
@@ -509,7 +373,7 @@ def test_a_kill_at_any_moment(whole, place, moment):
     """SIGKILL as a file is being written: what is there can be loaded, and the same command ends as if nothing had been"""
     run = place / f'killed-{moment}'
     keys = flags(**TINY, out_dir=run.name, init_from='auto')
-    train(place, *keys, code=-signal.SIGKILL if moment < 26 else 0, through=(KILLED, moment))
+    train(place, *keys, code=-signal.SIGKILL if moment < 26 else 0, through=(killed, moment))
     for name in ('ckpt.pt', 'best.pt'):
         if (run / name).exists():
             assert checkpoint(run, name)['iter'] % 5 == 0
@@ -523,26 +387,33 @@ def test_a_kill_at_any_moment(whole, place, moment):
 def test_kills_at_random(whole, place):
     """The same command again and again, killed somewhere between its start and its end"""
     random, keys = np.random.default_rng(0), flags(**TINY, out_dir='random', init_from='auto')
-    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
     for _ in range(20):
-        process = subprocess.Popen(command(place, *keys), cwd=place, env=env, stdout=subprocess.PIPE, text=True)
-        if random.random() < 0.8:                       # so many lines of its output, so long after it starts to train
-            for _ in range(random.integers(7, 20)):
-                process.stdout.readline()
+        run, lines = Alone('train.py', *keys, cwd=place), random.integers(0, 20)
+        while run.process.exitcode is None and run.out().count('\n') < lines:
+            time.sleep(0.001)
         time.sleep(random.uniform(0, 0.05))
-        process.kill()
-        process.communicate()
+        run.process.kill()
+        run.end()
     train(place, *keys)
     assert rows(place / 'random') == rows(whole)
+
+
+LOST = f"""
+import sys
+sys.path.append({str(ROOT / 'tests')!r})
+from helpers import execute, lost
+lost(8)
+sys.exit(execute(sys.argv[1], sys.argv[2:]))
+"""
 
 
 @pytest.mark.long
 def test_a_rank_is_lost(place):
     """The others say so in one line; under torchrun's restarts the run goes on by itself from the last checkpoint"""
     keys = flags(**TINY, init_from='auto')
-    _, err = train(place, *keys, '--out_dir=lost', code=1, ranks=2, through=(LOST,))
+    _, err = train(place, *keys, '--out_dir=lost', code=-signal.SIGKILL, ranks=2, through=(lost, 8))
     assert 'error: rank 0 has lost another rank; train.py goes on' in err and checkpoint(place / 'lost')['iter'] == 5
-    train(place, *keys, '--out_dir=restarted', ranks=2, restarts=1, through=(LOST,))
+    torchrun(place, *keys, '--out_dir=restarted', ranks=2, restarts=1, through=LOST)
     train(place, *keys, '--out_dir=unlost', ranks=2)
     assert rows(place / 'restarted') == rows(place / 'unlost')
 
@@ -551,12 +422,11 @@ def test_a_rank_is_lost(place):
 def test_a_full_disk(whole, place):
     """What cannot be written leaves what was there, no half file, and one line; here files may not pass 20 kB"""
     shutil.copytree(whole, place / 'full')
-    limited = 'import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); sys.argv = sys.argv[1:]; '
     arguments = ['full/config.json', *flags(out_dir='full', init_from='resume', max_iters=30)]
-    done = subprocess.run([sys.executable, '-c', limited + 'runpy.run_path(sys.argv[0], run_name="__main__")', ROOT / 'train.py',
-                           *arguments], cwd=place, env={**os.environ, 'PYTHONPATH': str(ROOT)}, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.startswith('error: full/ckpt.pt could not be written'), done.stderr
-    assert done.stderr.count('\n') == 1 and sorted(path.name for path in (place / 'full').iterdir()) == list(FILES)
+    limit = (resource.setrlimit, resource.RLIMIT_FSIZE, (20000, 20000))
+    code, _, err = run_alone('train.py', *arguments, cwd=place, through=limit)
+    assert code == 1 and err.startswith('error: full/ckpt.pt could not be written'), err
+    assert err.count('\n') == 1 and files(place / 'full') == list(FILES)
     assert (place / 'full' / 'ckpt.pt').read_bytes() == (whole / 'ckpt.pt').read_bytes()
     train(place, *arguments)                            # the disk has room again
     assert evaluations(place / 'full')[-1]['iter'] == 30
@@ -581,9 +451,13 @@ def test_wandb_offline(place):
     assert len(rows(run)) == 5
 
 
-@pytest.mark.skipif(not (shutil.which('g++') or shutil.which('c++')), reason='torch.compile needs a C++ compiler')
-def test_compiled(whole, place):
-    """The same losses, and a checkpoint under the module tree's own names, which a run without compile resumes"""
+@pytest.mark.parametrize('backend', ['aot_eager', pytest.param('inductor', marks=pytest.mark.long)])
+def test_compiled(place, backend, monkeypatch):
+    """The same losses, and a checkpoint under the module tree's own names, which a run without compile resumes. The first back
+    end captures the graphs and has PyTorch compute them: it is inductor that takes long"""
+    if backend == 'inductor' and not (shutil.which('g++') or shutil.which('c++')):
+        pytest.skip('it needs a C++ compiler')
+    monkeypatch.setattr(torch, 'compile', functools.partial(torch.compile, backend=backend))
     keys = {**TINY, 'n_layer': 1, 'max_iters': 2}
     train(place, *flags(**{**keys, 'compile': True}, out_dir='compiled'))
     names = checkpoint(place / 'compiled')['model'].keys()

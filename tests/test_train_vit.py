@@ -1,17 +1,15 @@
 """
-train.py, measure.py and bench.py on images, as their users run them.
+train.py, lab/measure.py and bench.py on images, as their users run them.
 """
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import fields
 
 import numpy as np
 import pytest
 import torch
-from test_train import INTERRUPTED, ROOT, checkpoint, evaluations, flags, rows, steps, train
-from test_vit import hugging_face
+from helpers import ROOT, call, checkpoint, evaluations, flags, interrupted, rows, steps, train
+from test_pretrained import save_vit
 
 from data.images import Images, write_images
 from engine.task import config_of
@@ -48,7 +46,8 @@ def whole(place):
 
 
 def test_files(whole):
-    assert all(row.keys() == {'iter', 'loss', 'lr', 'grad_norm', 'images_per_s'} for row in steps(whole))
+    assert '"images_per_s": ' in (whole / 'log.jsonl').read_text()
+    assert all(row.keys() == {'iter', 'loss', 'lr', 'grad_norm'} for row in steps(whole))
     assert all(row.keys() == {'iter', *(f'{split}_{metric}' for split in ('train', 'val') for metric in ('loss', 'top1', 'top5'))}
                for row in evaluations(whole))
     assert json.loads((whole / 'run.json').read_text())['images_per_iter'] == 16
@@ -70,15 +69,11 @@ def test_the_checkpoint_has_the_accuracy_that_the_log_reports(whole, monkeypatch
     assert last['val_top1'] == pytest.approx((logits.argmax(1) == y).float().mean().item(), abs=1e-6)
 
 
-def without_speed(run):
-    return [{key: value for key, value in row.items() if key != 'images_per_s'} for row in rows(run)]
-
-
 def test_resumed_equals_whole(whole, place):
     """Stopped by a signal in the middle, with every augmentation, dropout and stochastic depth"""
-    train(place, *flags(**TINY, out_dir='resumed'), code=143, through=(INTERRUPTED, 7))
+    train(place, *flags(**TINY, out_dir='resumed'), code=143, through=(interrupted, 7))
     train(place, 'resumed/config.json', '--init_from=resume')
-    assert without_speed(place / 'resumed') == without_speed(whole)
+    assert rows(place / 'resumed') == rows(whole)
 
 
 @pytest.mark.long
@@ -87,7 +82,7 @@ def test_two_ranks_equal_one(place):
     keys = TINY | dict(drop_path=0.0, dropout=0.0)
     train(place, *flags(**keys, out_dir='one'))
     train(place, *flags(**keys, out_dir='two'), ranks=2)
-    for a, b in zip(without_speed(place / 'one'), without_speed(place / 'two'), strict=True):
+    for a, b in zip(rows(place / 'one'), rows(place / 'two'), strict=True):
         assert a == pytest.approx(b, rel=1e-4)
 
 
@@ -101,11 +96,9 @@ def test_it_learns_and_is_measured(place):
     assert first['val_top1'] < 0.6 and last['val_top1'] > 0.9
     measured = [json.loads(line) for line in (place / 'learned' / 'measure.jsonl').read_text().splitlines()]
     assert [row['iter'] for row in measured] == [0, 20] and {'emb', 'head', 'qk'} <= measured[0]['sharpness'].keys()
-    done = subprocess.run([sys.executable, str(ROOT / 'measure.py'), '--out_dir=learned', '--batches=2'], cwd=place,
-                          capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    call('lab.measure', '--out_dir=learned', '--batches=2', cwd=place)
     for what in ('loss', 'predictions'):
-        subprocess.run([sys.executable, str(ROOT / 'plot.py'), 'learned', f'--what={what}'], cwd=place, check=True)
+        call('lab.plot', 'learned', f'--what={what}', cwd=place)
         assert (place / 'learned' / f'{what}.png').stat().st_size > 10000
     found = json.loads((place / 'learned' / 'measure.json').read_text())
     assert found['images'] == 16 and {'gradients', 'hidden', 'attention', 'sensitivity', 'drift', 'updates'} <= found.keys()
@@ -114,7 +107,7 @@ def test_it_learns_and_is_measured(place):
 @pytest.mark.long
 def test_a_pretrained_vit_brings_its_shape_and_normalization(place):
     """Hugging Face's weights, with a new head for the classes of the data"""
-    hugging_face(place / 'theirs', image_size=6, patch_size=3)
+    save_vit(place / 'theirs', image_size=6, patch_size=3)
     out, _ = train(place, *flags(**TINY | PLAIN | dict(out_dir='tuned', init_from='theirs', max_iters=1, norm_eps=0.5)))
     assert 'theirs brings its own' in out and 'n_embd=32' in out and 'norm_eps=0.001' in out
     state = checkpoint(place / 'tuned')
@@ -143,13 +136,11 @@ def test_compiled(place):
         pytest.skip('no C++ compiler')
     train(place, *flags(**TINY | dict(out_dir='eager')))
     train(place, *flags(**TINY | dict(out_dir='compiled', compile=True)))
-    for a, b in zip(without_speed(place / 'eager'), without_speed(place / 'compiled'), strict=True):
+    for a, b in zip(rows(place / 'eager'), rows(place / 'compiled'), strict=True):
         assert a.keys() == b.keys() and a['iter'] == b['iter']
     assert torch.isfinite(torch.tensor([row['loss'] for row in steps(place / 'compiled')])).all()
 
 
 @pytest.mark.long
 def test_bench():
-    done = subprocess.run([sys.executable, str(ROOT / 'bench.py'), *flags(**TINY),
-                           '--bench_iters=2', '--bench_warmup=1'], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0 and 'images/s' in done.stdout, done.stderr
+    assert 'images/s' in call('bench.py', *flags(**TINY), '--bench_iters=2', '--bench_warmup=1')

@@ -1,0 +1,396 @@
+"""
+What the tests share: ways to run a script, small data to run it on, and what a run leaves behind.
+
+    run_here        in this process: nothing is imported again, so that a run takes a fraction of a second
+    run_alone       in a process of its own, forked from one that has imported PyTorch: exit codes, signals, kills
+    run_ranks       in several such processes, as torchrun starts them
+    run_python      in a new interpreter, as a user starts it: imports take seconds
+
+Each returns (exit code, stdout, stderr). A script is 'train.py', a path, or a module such as 'lab.measure' of `python -m`.
+"""
+import contextlib
+import io
+import json
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from data.tokens import write_tokens
+
+ROOT = Path(__file__).resolve().parents[1]
+HANG = 600                  # seconds after which a process counts as hung: only a guard, no test depends on the machine's speed
+PRELOADED = ('helpers', 'optim', 'vit', 'engine.checkpoint', 'engine.divergence', 'engine.fsdp', 'engine.keys',
+             'engine.pretrained', 'engine.runlog', 'lab.measure', 'lab.sweep', 'data.text', 'torch.nn.parallel')
+
+
+# ----------------------------------------------------------------------------- running a script
+
+def flags(**keys):
+    return [f'--{key}={value}' for key, value in keys.items()]
+
+
+def execute(script, arguments):
+    """Runs a script or a module as the main program → its exit code. What is printed goes to sys.stdout and sys.stderr."""
+    sys.argv = [str(script), *map(str, arguments)]
+    try:
+        if str(script).startswith('lab.'):
+            runpy.run_module(script, run_name='__main__')
+        else:
+            runpy.run_path(str(script if os.path.exists(script) else ROOT / script), run_name='__main__')
+        return 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+            return 1
+        return end.code or 0
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        return 1
+
+
+@contextlib.contextmanager
+def put_back():
+    """Leaves the process as it was, whatever a script does to it."""
+    argv, path, hook, cwd, environ = sys.argv, sys.path[:], sys.excepthook, os.getcwd(), os.environ.copy()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    drawn, precision = torch.get_rng_state(), torch.get_float32_matmul_precision()
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:], sys.excepthook = argv, path, hook
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(environ)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        torch.set_rng_state(drawn)
+        torch.set_float32_matmul_precision(precision)
+
+
+def run_here(script, *arguments, cwd='.', **env):
+    out, err = io.StringIO(), io.StringIO()
+    with put_back(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+        warnings.resetwarnings()
+        for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):        # as Python does
+            warnings.simplefilter('ignore', kind)
+        warnings.filterwarnings('ignore', '.*found in sys.modules', RuntimeWarning)         # a test has imported it
+        warnings.showwarning = lambda *what: sys.stderr.write(warnings.formatwarning(*what[:4]))
+        for name in list(logging.root.manager.loggerDict):
+            for handler in logging.getLogger(name).handlers:
+                if type(handler) is logging.StreamHandler:
+                    handler.stream = err                # it took the stderr of the moment at which its library was imported
+        os.environ.update(env)
+        os.chdir(cwd)
+        code = execute(script, arguments)
+    return code, out.getvalue(), err.getvalue()
+
+
+def run_python(*arguments, cwd='.', **env):
+    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONIOENCODING': 'utf-8', **env}
+    done = subprocess.run([sys.executable, *map(str, arguments)], cwd=cwd, env=env, capture_output=True, text=True,
+                          encoding='utf-8', timeout=HANG)
+    return done.returncode, done.stdout, done.stderr
+
+
+def call(script, *arguments, code=0, **more):
+    """run_here to the exit code that is expected → stdout, or stderr where it must fail."""
+    found, out, err = run_here(script, *arguments, **more)
+    assert found == code, out + err
+    return err if code else out
+
+
+# ----------------------------------------------------------------------------- processes of their own
+
+@contextlib.contextmanager
+def fork_server():
+    """multiprocessing, to fork from a process that has imported PRELOADED. Later calls find that process again."""
+    before = os.environ.get('PYTHONPATH')
+    os.environ['PYTHONPATH'] = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])        # of the process that imports
+    try:
+        context = multiprocessing.get_context('forkserver')
+        context.set_forkserver_preload(list(PRELOADED))
+        yield context
+    finally:
+        os.environ.pop('PYTHONPATH')
+        os.environ.update({'PYTHONPATH': before} if before else {})
+
+
+def become(script, arguments, cwd, env, through, outputs):
+    """The life of a forked process. `through`, (function, its arguments), is called before the script."""
+    os.setsid()
+    for number, path in enumerate(outputs, 1):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdout, sys.stderr = (open(number, 'w', encoding='utf-8', closefd=False) for number in (1, 2))
+    signal.signal(signal.SIGINT, signal.default_int_handler)        # which a process in the background may ignore
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    warnings.filterwarnings('ignore', '.*found in sys.modules', RuntimeWarning)
+    try:
+        if through:
+            function, *more = through
+            function(*more)
+        code = execute(script, arguments)
+    except KeyboardInterrupt:                           # as the interpreter ends after Ctrl-C
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Alone:
+    """A script that runs in a process of its own, the leader of a session: `pid`, `out()`, `err()`, and `end()`."""
+
+    def __init__(self, script, *arguments, cwd='.', through=(), **env):
+        self.folder = tempfile.TemporaryDirectory()
+        self.paths = [os.path.join(self.folder.name, name) for name in ('out', 'err')]
+        env = {**os.environ, **env}
+        with fork_server() as context:
+            self.process = context.Process(target=become, args=(script, arguments, os.path.abspath(cwd), env, through,
+                                                                self.paths))
+            self.process.start()
+        self.pid = self.process.pid
+
+    def out(self):
+        return Path(self.paths[0]).read_text(encoding='utf-8') if os.path.exists(self.paths[0]) else ''
+
+    def err(self):
+        return Path(self.paths[1]).read_text(encoding='utf-8') if os.path.exists(self.paths[1]) else ''
+
+    def end(self):
+        self.process.join(HANG)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+            raise TimeoutError(f'it hangs: {self.out()}{self.err()}')
+        return self.process.exitcode, self.out(), self.err()
+
+
+def run_alone(script, *arguments, **more):
+    return Alone(script, *arguments, **more).end()
+
+
+def run_ranks(count, script, *arguments, **more):
+    """Where one rank fails, the others are killed; → the exit code of the first that failed, and what all of them said."""
+    store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)      # as torchrun's agent has one
+    env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(store.port), WORLD_SIZE=str(count), TORCHELASTIC_RESTART_COUNT='0',
+               TORCHELASTIC_USE_AGENT_STORE='True')
+    ranks = [Alone(script, *arguments, **more, **env, RANK=str(i), LOCAL_RANK=str(i)) for i in range(count)]
+    left, code, deadline = {rank.process.sentinel: rank.process for rank in ranks}, 0, time.monotonic() + HANG
+    while left:
+        for sentinel in multiprocessing.connection.wait(list(left), max(0, deadline - time.monotonic())) or list(left):
+            process = left.pop(sentinel)
+            if not multiprocessing.connection.wait([sentinel], 0):
+                process.kill()
+            process.join()
+            code = code or process.exitcode
+        for process in left.values() if code else ():
+            process.kill()
+    return code, ''.join(rank.out() for rank in ranks), ''.join(rank.err() for rank in ranks)
+
+
+# ----------------------------------------------------------------------------- what happens to a process, as `through`
+
+def in_each_iteration(does):
+    """Calls does(iteration) in each iteration of train.py, behind its step."""
+    from engine.divergence import Watch
+    see = Watch.see
+
+    def see_and_more(self, it, *args):
+        does(it)
+        see(self, it, *args)
+
+    Watch.see = see_and_more
+
+
+def waits_in(at):
+    def does(it):
+        while it == at and not signal.getsignal(signal.SIGTERM).__self__.number:        # of train.py's StopRequest
+            time.sleep(0.005)
+
+    return does
+
+
+def interrupted(at):
+    """Two SIGTERM to itself in the middle of an iteration, as clusters send them; of several ranks to one."""
+    def does(it):
+        if it == at and os.environ.get('RANK', '1') == '1':
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    in_each_iteration(does)
+
+
+def lost(at):
+    """Rank 1 is killed in an iteration of the first attempt."""
+    def does(it):
+        if it == at and os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    in_each_iteration(does)
+
+
+def killed(moment):
+    """SIGKILL at the moment of this number, of those in which a run writes files; a checkpoint is half written in one."""
+    left, save = [moment], torch.save
+
+    def now():
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def deadly(function):
+        return lambda *args: (now(), function(*args))[1]
+
+    def save_in_halves(state, f):
+        whole = io.BytesIO()
+        save(state, whole)
+        f.write(whole.getvalue()[:whole.tell() // 2])
+        f.flush()
+        now()
+        f.write(whole.getvalue()[whole.tell() // 2:])
+
+    os.fsync, os.replace, os.link, torch.save = deadly(os.fsync), deadly(os.replace), deadly(os.link), save_in_halves
+
+
+POPEN = subprocess.Popen
+
+
+class Forked:
+    """In the place of subprocess.Popen in lab/sweep.py: train.py in a fork of the process, which need not import PyTorch.
+    Where `hold` is an iteration, it waits in that one until a signal comes."""
+    hold = None
+
+    def __init__(self, command, env, stdout, stderr, stdin):
+        self.returncode = None
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if not self.pid:
+            code = 1
+            try:
+                for number in (1, 2):
+                    os.dup2(stdout.fileno(), number)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                subprocess.Popen = POPEN
+                os.environ.clear()
+                os.environ.update(env)
+                if self.hold is not None:
+                    in_each_iteration(waits_in(self.hold))
+                code = execute(command[1], command[2:])
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+
+    def poll(self, how=os.WNOHANG):
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, how)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout=None):
+        deadline = time.monotonic() + (HANG if timeout is None else timeout)
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired('train.py', timeout)
+            time.sleep(0.01)
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+def forks_its_runs(hold=None, deaf=False):
+    """A sweep whose runs are forks of it; `deaf` to Ctrl-C, as a command in the background may be."""
+    subprocess.Popen, Forked.hold = Forked, hold
+    if deaf:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+# ----------------------------------------------------------------------------- train.py
+
+TINY = dict(dataset='tiny', vocab_size=13, block_size=16, n_layer=2, n_head=2, n_embd=16, batch_size=4, max_iters=20,
+            gradient_accumulation_steps=4, eval_interval=5, eval_iters=3, warmup_iters=2, learning_rate=1e-2,
+            min_lr=1e-3, lr_decay_iters=20, device='cpu', dtype='float32', compile=False)
+
+
+def train(cwd, *arguments, code=0, ranks=1, through=(), **env):
+    """Runs train.py to the exit code that is expected → (stdout, stderr): in this process, unless something happens to it."""
+    if ranks > 1:
+        found, out, err = run_ranks(ranks, 'train.py', *arguments, cwd=cwd, through=through, **env)
+    elif through:
+        found, out, err = run_alone('train.py', *arguments, cwd=cwd, through=through, **env)
+    else:
+        found, out, err = run_here('train.py', *arguments, cwd=cwd, **env)
+    assert found == code, out + err
+    return out, err
+
+
+def torchrun(cwd, *arguments, ranks, code=0, restarts=0, through='', **env):
+    """The same on ranks that torchrun starts, in new interpreters; `through` is the source of a script that runs train.py."""
+    script = [ROOT / 'train.py']
+    if through:
+        (cwd / 'through.py').write_text(through, encoding='utf-8')
+        script = ['through.py', *script]
+    found, out, err = run_python('-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={ranks}',
+                                 f'--max_restarts={restarts}', *script, *arguments, cwd=cwd, **env)
+    assert found == code, out + err
+    return out, err
+
+
+def write_walk(folder, name='tiny', train=2000, val=500):
+    """data/<name> in the folder: a walk over 13 tokens, which a small model learns to follow quickly."""
+    at = Path(folder) / 'data' / name
+    at.mkdir(parents=True)
+    (at / 'prepare.py').touch()
+    walk = np.cumsum(np.random.default_rng(0).integers(0, 3, train + val)) % 13
+    write_tokens(at, {'train': [walk[:train]], 'val': [walk[train:]]}, 13, 'bytes')
+
+
+def rows(run):
+    """What a run logged, without what the clock says."""
+    lines = (Path(run) / 'log.jsonl').read_text(encoding='utf-8').splitlines()
+    return [{key: value for key, value in json.loads(line).items() if not key.endswith('_per_s')} for line in lines]
+
+
+def steps(run):
+    return [row for row in rows(run) if 'loss' in row]
+
+
+def evaluations(run):
+    return [row for row in rows(run) if 'val_loss' in row]
+
+
+def checkpoint(run, name='ckpt.pt'):
+    return torch.load(Path(run) / name, weights_only=True)
+
+
+def strict_json(text):
+    """The value of JSON in which NaN and Infinity are an error, as most readers have it."""
+    def refuse(constant):
+        raise AssertionError(f'{constant} is no JSON')
+    return json.loads(text, parse_constant=refuse)

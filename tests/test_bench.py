@@ -1,0 +1,41 @@
+"""bench.py as a user calls it."""
+import json
+
+import pytest
+import torch
+from helpers import call, flags
+
+from data.tokens import write_tokens
+
+TINY = flags(dataset='tiny', vocab_size=256, block_size=16, n_layer=1, n_head=2, n_embd=16, batch_size=4,
+             gradient_accumulation_steps=1, warmup_iters=0, compile=False, dtype='float32', device='cpu')
+
+
+@pytest.fixture
+def small_products(monkeypatch):
+    """The square products that bench.py compares with, but of their first rows: a CPU without bf16 would take minutes"""
+    product = torch.Tensor.__matmul__
+    monkeypatch.setattr(torch.Tensor, '__matmul__', lambda a, b: product(a[:8], b) if len(a) >= 1024 else product(a, b))
+
+
+def test_a_row_for_each_variant(tmp_path, small_products):
+    """Of which the time, the speed and the share of the first agree with one another"""
+    out = call('bench.py', *TINY, '--bench_iters=3', '--bench_warmup=1', '--optimizer=sgdw', '--archs=pre,s5',
+               '--dtypes=float32,bfloat16', '--profile=trace.json', cwd=tmp_path)
+    lines = out.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.split()[:1] == ['ms'])
+    rows = [line.split() for line in lines[head + 1:head + 5]]
+    assert [row[:2] for row in rows] == [[f'arch={a}', f'dtype={d}'] for a in ('pre', 's5') for d in ('float32', 'bfloat16')]
+    for row in rows:
+        ms, least, _, most, share, speed = (float(word.replace(',', '')) if word != '…' else 0 for word in row[2:8])
+        assert least <= ms + 0.1 and ms <= most + 0.1 and speed == pytest.approx(4 * 16 / ms * 1000, rel=0.1)
+        assert share == pytest.approx(ms / float(rows[0][2]), rel=0.1)
+    assert json.loads((tmp_path / 'trace.json').read_text())['traceEvents']
+
+
+def test_the_data_and_the_samples(tmp_path):
+    (tmp_path / 'data').mkdir()
+    write_tokens(tmp_path / 'data' / 'tiny', {split: [range(200)] for split in ('train', 'val')}, 256, 'bytes')
+    out = call('bench.py', *TINY, '--loader=30', '--bench_iters=2', '--bench_warmup=0', cwd=tmp_path)
+    assert 'ms a batch of 64 tokens' in out and '% of an iteration' in out and 'MiB over 30 batches' in out
+    assert call('bench.py', *TINY, '--sampling=20', cwd=tmp_path).count('times as fast, 100.0% of the tokens are the same') == 2

@@ -1,0 +1,38 @@
+"""lab/estimate.py against sums by hand."""
+import pytest
+from helpers import call, flags
+
+
+def gib(out):
+    return {line[:24].strip(): float(line[24:].split()[0]) for line in out.splitlines()[1:]}
+
+
+def test_memory():
+    """4 bytes a parameter and a gradient, and the optimizer's state; activations grow with the batch, and shards divide the rest;
+    nothing is allocated: this model has 0.8 GiB of each"""
+    keys = ['--n_layer=4', '--n_embd=2048', '--n_head=16', '--vocab_size=256', '--block_size=64',
+            '--device=cpu', '--dtype=float32']
+    small = gib(call('lab.estimate', *keys, '--optimizer=adam_mini', '--batch_size=1'))
+    large = gib(call('lab.estimate', *keys, '--optimizer=adamw', '--batch_size=3', '--parallel=fsdp', '--gpus=4'))
+    count = 4 * (12 * 2048 ** 2 + 2 * 2048) + (256 + 64 + 1) * 2048
+    assert small['parameters'] == small['gradients'] == pytest.approx(4 * count / 2 ** 30, abs=1e-3)
+    assert small['state of adam_mini'] == pytest.approx(4 * count / 2 ** 30, rel=0.01) and small['gathered blocks'] == 0
+    assert large['state of adamw'] == pytest.approx(8 / 4 * count / 2 ** 30, rel=0.01)
+    assert large['parameters'] == pytest.approx(small['parameters'] / 4, abs=1e-3) and large['gathered blocks'] > 0
+    assert large['activations'] == pytest.approx(3 * small['activations'], rel=0.02)
+    deep, deeper = (gib(call('lab.estimate', *keys, '--recompute=True', '--batch_size=16', f'--n_layer={n}')) for n in (6, 7))
+    assert deeper['activations'] - deep['activations'] == pytest.approx(16 * 64 * 2048 * 4 / 2 ** 30, abs=2e-3)    # inputs
+    assert deep['activations'] < 6 / 4 * 16 / 3 * large['activations'] / 3
+    assert small['in all'] == pytest.approx(sum(small.values()) - small['in all'], abs=0.01)
+
+
+def test_scale():
+    """Of 8 GPUs in two nodes of 4: DDP sends each fp32 gradient twice, but for its own eighth"""
+    out = call('lab.estimate', *flags(n_layer=1, n_head=2, n_embd=16, block_size=16, vocab_size=256, batch_size=4, scale='1,8',
+                                      node=4, gradient_accumulation_steps=16, gpu_peak=1e-6, gpu_mfu=0.5, network=1e-3))
+    count = int(out.split()[0].replace(',', ''))
+    one, eight = ([float(word.replace(',', '').rstrip('%')) for word in line.split()] for line in out.splitlines()[2:])
+    assert one[0] == 1 and eight[0] == 8 and eight[1] == pytest.approx(one[1] / 8, rel=0.01)
+    assert one[2] == one[6] == 0 and one[5] == one[9] == 100
+    assert eight[3] == pytest.approx(8 * count * 7 / 8 / 1e6, abs=1e-3)
+    assert eight[4] == pytest.approx(16 * 4 * 16 / max(eight[1], eight[3]), rel=0.01)

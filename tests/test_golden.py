@@ -1,0 +1,81 @@
+"""
+Runs and checkpoints of an earlier version, in golden/: the same keys give the same losses, and an old checkpoint resumes, samples
+and evaluates as it did. Bit for bit with the PyTorch, the CPU and the threads that they were made with, elsewhere closely.
+A change that is meant to change them makes them anew, and says so.
+"""
+import hashlib
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from helpers import ROOT, call, rows
+
+from configurator import TRAIN, keys_of
+from model import GPTConfig
+from vit import ViTConfig
+
+GOLDEN = ROOT / 'tests' / 'golden'
+MADE = json.loads((GOLDEN / 'losses.json').read_text(encoding='utf-8'))
+CHECKPOINTS = sorted(path.name for path in GOLDEN.glob('ckpt-*'))
+KEYS, _ = keys_of(TRAIN, GPTConfig, ViTConfig)
+
+
+def later(config):
+    """Flags for keys that came after these runs, where train.py has them: what was so before."""
+    values = dict(emb_std=0.02, fused_qkv_init=False, r_pos=config['r_emb'])
+    return [f'--{key}={value}' for key, value in values.items() if key in KEYS and key not in config]
+
+
+def arithmetic():
+    """A hash of some sums: CPUs of the same capability may order them differently."""
+    x = torch.arange(256 * 384, dtype=torch.float32).sin().view(256, 384)
+    y = torch.cat([(x @ x.T).flatten(), (x.T @ x).softmax(-1).flatten(), torch.nn.functional.gelu(x).sum(0), x.square().mean(1)])
+    return hashlib.sha256(y.numpy().tobytes()).hexdigest()[:16]
+
+
+HERE = dict(torch=torch.__version__, capability=torch.backends.cpu.get_cpu_capability(), threads=torch.get_num_threads(),
+            arithmetic=arithmetic())
+
+
+def same(found, expected):
+    return found == (expected if HERE.items() <= MADE.items() else pytest.approx(expected, rel=1e-3))
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+    """A copy of the folder, in which best.pt is ckpt.pt"""
+    folder = tmp_path_factory.mktemp('golden') / 'golden'
+    shutil.copytree(GOLDEN, folder)
+    for name in CHECKPOINTS:
+        os.link(folder / name / 'ckpt.pt', folder / name / 'best.pt')
+    return folder
+
+
+@pytest.mark.parametrize('name', MADE['runs'])
+def test_a_run(name, place):
+    """20 iterations with their losses, norms of gradients and evaluations"""
+    run = MADE['runs'][name]
+    (place / 'config.json').write_text(json.dumps(run['config']))
+    call('train.py', 'config.json', *later(run['config']), f'--out_dir={name}', cwd=place)
+    for key, wanted in (('loss', 'losses'), ('grad_norm', 'grad_norms'), ('val_loss', 'val_losses')):
+        assert same([row[key] for row in rows(place / name) if key in row], run[wanted]), key
+
+
+@pytest.mark.parametrize('name', CHECKPOINTS)
+def test_a_checkpoint(name, place):
+    """It resumes with the losses, the sample and the scores that it had"""
+    then, args = json.loads((place / name / 'then.json').read_text(encoding='utf-8')), ['--device=cpu', '--dtype=float32']
+    if 'sample' in then:
+        assert call('sample.py', f'--out_dir={name}', '--temperature=0', '--max_new_tokens=30', '--num_samples=1', '--start=def ',
+                    *args, cwd=place) == then['sample']
+        call('lab.evaluate', f'--out_dir={name}', *args, cwd=place)
+        scores = json.loads((place / name / 'evaluate.jsonl').read_text(encoding='utf-8'))['scores']
+        for label, wanted in then['scores'].items():
+            assert same([scores[label]['mean'], scores[label]['error']], [wanted['mean'], wanted['error']]), label
+    config = json.loads((place / name / 'config.json').read_text(encoding='utf-8'))
+    call('train.py', f'{name}/config.json', *later(config), '--init_from=resume', '--max_iters=10', cwd=place)
+    losses = [row['loss'] for row in rows(place / name) if 'loss' in row]
+    assert len(losses) == 10 and same(losses[5:], then['losses'])
+    assert same([row['val_loss'] for row in rows(place / name) if 'val_loss' in row][-1], then['val_loss'])

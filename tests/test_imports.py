@@ -1,0 +1,60 @@
+"""The direction of imports: no file imports one above it, inside of its functions neither."""
+import ast
+
+import pytest
+from helpers import ROOT
+
+# each room or file of the root → what it may import beside itself
+MAY_IMPORT = {
+    'model': set(), 'configurator': set(),
+    'vit': {'model', 'configurator'}, 'optim': {'model', 'configurator'},
+    'data': {'configurator'},
+    'engine': {'model', 'vit', 'optim', 'data', 'configurator'},
+    'lab': {'model', 'vit', 'optim', 'data', 'engine', 'configurator'},
+    'train': {'model', 'vit', 'optim', 'data', 'engine', 'configurator'},       # and lab, but see below
+    'sample': {'model', 'vit', 'optim', 'data', 'engine', 'configurator'},
+    'bench': {'model', 'vit', 'optim', 'data', 'engine', 'configurator'},
+}
+FILES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding='utf-8'))
+         for name in MAY_IMPORT for path in [*ROOT.glob(f'{name}.py'), *(ROOT / name).rglob('*.py')]}
+
+
+def imports(tree):
+    """('engine.device', its node) of each import in a part of a file; `from engine import device` is one too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, 'an import names its package'
+            yield node.module, node
+            yield from ((f'{node.module}.{alias.name}', node) for alias in node.names)
+
+
+def room(name):
+    return name.split('/')[0].split('.')[0]
+
+
+def test_every_file_is_looked_at():
+    scripts = {path.name for path in ROOT.glob('*.py')} - {'test_model.py'}
+    assert {room(name) for name in FILES} == set(MAY_IMPORT) and scripts == {name for name in FILES if '/' not in name}
+
+
+@pytest.mark.parametrize('file', FILES)
+def test_no_file_imports_one_above_it(file):
+    """train.py imports lab only where measure_interval asks for it"""
+    asked = [node for node in ast.walk(FILES[file]) if file == 'train.py' and isinstance(node, ast.If)
+             and isinstance(node.test, ast.Name) and node.test.id == 'measure_interval']
+    allowed = {found for node in asked for name, found in imports(node) if room(name) == 'lab'}
+    for name, node in imports(FILES[file]):
+        ours = room(name) in MAY_IMPORT and node not in allowed
+        assert not ours or room(name) in MAY_IMPORT[room(file)] | {room(file)}, f'{file}, line {node.lineno}: {name}'
+
+
+def test_there_is_no_circle():
+    """Between any two files, whichever room they are in"""
+    modules = {file.removesuffix('.py').replace('/', '.').removesuffix('.__init__'): tree for file, tree in FILES.items()}
+    below = {module: {name for name, _ in imports(tree) if name in modules} for module, tree in modules.items()}
+    while free := [module for module, others in below.items() if not others & below.keys()]:
+        for module in free:
+            del below[module]
+    assert not below, f'these import each other: {", ".join(below)}'
