@@ -17,11 +17,12 @@ LLAMA = dict(norm='rmsnorm', pos='rope', ffn='swiglu', tie_weights=False, qk_nor
 FSDP = ['--parallel=fsdp']
 
 
-def assert_alike(run, other, first=0):
-    ours, theirs = ([row for row in rows(one) if row['iter'] >= first] for one in (run, other))
+def assert_alike(run, other):
+    """Closely, but for Lion, whose sign makes a step of what a sum over ranks rounds"""
+    ours, theirs = rows(run), rows(other)
     assert len(ours) == len(theirs) > 5
     for a, b in zip(ours, theirs):
-        assert a == pytest.approx(b, abs=1e-5)
+        assert a == pytest.approx(b, abs=1e-4 if 'lion' in run.name else 1e-5)
 
 
 @pytest.fixture(scope='module')
@@ -46,14 +47,15 @@ def on(place, alone, optimizer, ranks, **more):
     assert_alike(run, whole)
     ours, theirs = checkpoint(run), checkpoint(whole)
     assert ours['model'].keys() == theirs['model'].keys()
+    few = 0.01 if optimizer == 'lion' else 0            # of whose elements a sign may differ
     for key, value in theirs['model'].items():
-        torch.testing.assert_close(ours['model'][key], value, rtol=0, atol=1e-5)
+        assert ((ours['model'][key] - value).abs() > 1e-5).double().mean() <= few, key
     state, wanted = (one['optimizer']['state'] for one in (ours, theirs))
     for i in wanted:
         assert state[i].keys() == wanted[i].keys()
         for key, value in wanted[i].items():
             if torch.is_tensor(value):
-                torch.testing.assert_close(state[i][key], value, rtol=1e-3, atol=1e-6)
+                assert ((state[i][key] - value).abs() > 1e-6 + 1e-3 * value.abs()).double().mean() <= few, key
 
 
 def from_to(place, whole, first, second):
