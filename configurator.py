@@ -19,6 +19,9 @@ ROOT = os.path.dirname(os.path.abspath(__file__))
 TRAIN = os.path.join(ROOT, 'train.py')        # whose keys other scripts take too
 
 
+SPLIT_OFF = {'r_pos': 'r_emb'}          # a key → the one that meant it too, in a config.json that does not have it yet
+
+
 def configure(namespace, *more):
     """Sets the keys in `namespace`, a script's globals(), by sys.argv, and returns all of them as {key: value}.
 
@@ -106,6 +109,9 @@ def read_config(path, values):
             raise ValueError(f'{path}: wants a JSON object of keys and values ({error})') from error
         if not isinstance(found, dict):
             raise ValueError(f'{path}: wants a JSON object of keys and values')
+        for key, other in SPLIT_OFF.items():
+            if other in found:
+                found.setdefault(key, found[other])
         return found
     scope = {**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(ROOT, base))}
 

@@ -43,6 +43,8 @@ class Config:
     rope_theta: float = 10000.0     # RoPE's base wavelength
     init: str = 'gpt2'              # gpt2 | normal | xavier | xavier_trunc | stable
     init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings
+    emb_std: float = 0.02           # std of embeddings; 0: a tied one starts as a head does, by `init`, the others with 0.02
+    fused_qkv_init: bool = False    # W_q, W_k, W_v start as parts of one matrix, as in code that has one projection for them
 
     def __post_init__(self):
         for f in fields(self):
@@ -58,7 +60,7 @@ class Config:
 
 RULES = (       # what the numbers of a config must fulfil, beside the CHOICES of its strings
     'n_layer >= 1', 'n_head >= 1', 'n_kv_head >= 0', 'n_embd >= 1', 'd_ff >= 0', 'block_size >= 1', 'vocab_size >= 1',
-    '0 <= dropout < 1', '0 <= norm_alpha <= 1', 'norm_eps >= 0', 'rope_theta > 0', 'init_gain >= 0',
+    '0 <= dropout < 1', '0 <= norm_alpha <= 1', 'norm_eps >= 0', 'rope_theta > 0', 'init_gain >= 0', 'emb_std >= 0',
     'n_embd % n_head == 0', 'n_kv_head == 0 or n_head % n_kv_head == 0',
     "attention != 'l2_tied' or n_kv_head in (0, n_head)",               # it shares queries and keys
     "pos != 'rope' or n_embd // n_head % 2 == 0",                       # it rotates pairs
@@ -412,7 +414,8 @@ INITS = {       # the std of an (n_out, n_in) matrix
 CHOICES = dict(norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS)
 
 BLOCK_TYPES = {     # patch and head are of vit.py
-    'emb': r'(wte|wpe|patch\.cls)\.weight|patch\.(weight|bias)',
+    'emb': r'(wte|patch\.cls)\.weight|patch\.(weight|bias)',
+    'pos': r'wpe\.weight',
     'head': r'lm_head\.weight|head\.(weight|bias)',
     'qk': r'h\.\d+\.attn\.w[qk]\.(weight|bias)',
     'vo': r'h\.\d+\.attn\.w[vo]\.(weight|bias)',
@@ -435,22 +438,26 @@ def init_weights(model):
     norm gains            1
     biases                0
     other vectors         as their module has made them
-    wte (a tied head), wpe, class token  N(0, 0.02²)
+    wte (a tied head), wpe, class token  N(0, emb_std²). With emb_std=0 a tied wte is a matrix like others, and the rest has 0.02
     every other matrix    N(0, (init_gain · s)²), s on its own shape from INITS; an untied head and the patch embedding too
+    fused_qkv_init        s of W_q, W_k and W_v is that of one matrix with the rows of all three
     init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
     init='xavier_trunc'   the same N without what is beyond two of its deviations, and with init_gain · s left
     """
     config = model.config
     residual = (2 * config.n_layer) ** -0.5 if config.init == 'gpt2' else 1.0
+    as_head = config.emb_std == 0 and getattr(config, 'tie_weights', False)
+    fused_rows = sum(len(p) for name, p in model.named_parameters() if re.match(r'h\.0\.attn\.w[qkv]\.weight', name))
     for name, p in model.named_parameters():
         if name.endswith('bias'):
             nn.init.zeros_(p)
         elif name.endswith('norm.weight'):
             nn.init.ones_(p)
-        elif re.fullmatch(r'(wte|wpe|patch\.cls)\.weight', name):
-            nn.init.normal_(p, std=0.02)
+        elif re.fullmatch(r'(wte|wpe|patch\.cls)\.weight', name) and not (name == 'wte.weight' and as_head):
+            nn.init.normal_(p, std=config.emb_std or 0.02)
         elif p.dim() == 2:
-            std = config.init_gain * INITS[config.init](*p.shape)
+            n_out = fused_rows if config.fused_qkv_init and re.search(r'attn\.w[qkv]\.', name) else p.size(0)
+            std = config.init_gain * INITS[config.init](n_out, p.size(1))
             std = std * residual if re.search(r'(wo|w2)\.weight', name) else std
             truncated_normal_(p, std) if config.init == 'xavier_trunc' else nn.init.normal_(p, std=std)
 

@@ -9,23 +9,43 @@ import torch.distributed as dist
 from model import BLOCK_TYPES, block_type
 
 
-def param_groups(model, weight_decay, ratios={}):
-    """One group per (block type, decayed or not) of a GPT's parameters, for any torch optimizer.
+def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=False):
+    """One group per (block type, decayed or not) of a model's parameters, for any torch optimizer.
 
-    Matrices decay, vectors (norm gains, biases) do not. `ratios`, {block type: factor}, is Blockwise LR (sharpness
-    disparity): each group carries its `lr_ratio`, 1 by default, its `block_type`, and (name, parameter) pairs in `params`,
-    of which torch makes `param_names`. ValueError for a parameter or a ratio that belongs to no block type.
+    Matrices decay; vectors, which are norm gains and biases, do not, but with decay_norms the norms' do. `ratios` and
+    `decay_ratios`, {block type: factor}, multiply the learning rate (Blockwise LR, sharpness disparity) and the weight decay of
+    a type. Each group carries its `lr_ratio`, 1 by default, its `block_type`, and (name, parameter) pairs in `params`, of which
+    torch makes `param_names`. ValueError for a parameter or a ratio that belongs to no block type.
     """
-    for kind in ratios:
+    for kind in (*ratios, *decay_ratios):
         if kind not in BLOCK_TYPES:
             raise ValueError(f'ratios: {kind!r} is no block type: choose among {", ".join(BLOCK_TYPES)}')
     groups = {}
     for name, p in model.named_parameters():
-        kind, decayed = block_type(name), p.dim() >= 2
+        kind = block_type(name)
+        decayed = p.dim() >= 2 or decay_norms and kind == 'norm'
+        decay = weight_decay * decay_ratios.get(kind, 1.0) if decayed else 0.0
         group = groups.setdefault((kind, decayed), dict(params=[], block_type=kind, lr_ratio=ratios.get(kind, 1.0),
-                                                        weight_decay=weight_decay if decayed else 0.0))
+                                                        weight_decay=decay))
         group['params'].append((name, p))
     return list(groups.values())
+
+
+def load_state(optimizer, state):
+    """Takes over the state of a state_dict, parameter by parameter, by their names: the groups may have been others. Of what the
+    groups say it takes the learning rate alone. ValueError where the names are not the same."""
+    ours, theirs = optimizer.state_dict()['param_groups'], state['param_groups']
+    place = {name: (i, group) for group in theirs for name, i in zip(group['param_names'], group['params'])}
+    names = [name for group in ours for name in group['param_names']]
+    if sorted(names) != sorted(place):
+        raise ValueError(f'its state is of other parameters: see {min(set(names) ^ set(place))!r}')
+    found = {}
+    for group in ours:
+        for name, i in zip(group['param_names'], group['params']):
+            if place[name][0] in state['state']:
+                found[i] = state['state'][place[name][0]]
+        group['lr'] = place[group['param_names'][0]][1]['lr']
+    optimizer.load_state_dict(dict(state=found, param_groups=ours))
 
 
 # ----------------------------------------------------------------------------- optimizers
@@ -218,7 +238,7 @@ def num_blocks(name, p, head_dim):
     kind = block_type(name)
     if name.endswith('.bias'):
         return p.numel()
-    if kind == 'norm' or name == 'wpe.weight':
+    if kind in ('norm', 'pos'):
         return 1
     if kind == 'qk' and p.size(0) % head_dim:
         raise ValueError(f'head_dim={head_dim} does not divide the {p.size(0)} rows of {name}')
@@ -259,7 +279,8 @@ def lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, dec
 
     'ramp' lets its warm-up go on, at the base's slope, up to ratio · learning_rate; all types then decay to one min_lr
     (the code of sharpness disparity). 'jump' multiplies the base's rate by ratio once the warm-up is over, and so its min_lr
-    too (their text).
+    too (their text). 'merge', for schedule='wsd', is 'ramp' until each type's rate falls to the base's, in a straight line, over
+    as many iterations as the decay then takes (their code for WSD, where both take a third of the run).
     """
     if blockwise == 'jump':
         lr = lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac)
@@ -270,6 +291,9 @@ def lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, dec
         return learning_rate * (it + 1) / (warmup_iters + 1)
     # 2) the schedule, 'wsd' being stable until its last decay_frac, 3) and min_lr from lr_decay_iters on
     begin = max(warmup, (1 - decay_frac) * lr_decay_iters) if schedule == 'wsd' else warmup
+    if blockwise == 'merge':
+        start = max(warmup, (1 - 2 * decay_frac) * lr_decay_iters)
+        peak += min(1.0, max(0.0, it - start) / max(1, begin - start)) * (learning_rate - peak)
     progress = min(1.0, max(0.0, it - begin) / max(1, lr_decay_iters - begin))
     floor = min(min_lr, peak)
     return floor + SCHEDULES[schedule](progress) * (peak - floor)

@@ -23,7 +23,8 @@ CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm'), attention=('dot', 's
                init=('gpt2', 'normal', 'xavier', 'xavier_trunc', 'stable'))
 AXES = CHOICES | {f.name: (False, True) for f in fields(GPTConfig) if f.type is bool} | dict(
     n_layer=(1, 2), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
-    norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0))
+    norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0),
+    emb_std=(0.02, 0.0))
 
 
 def valid(choice):
@@ -427,7 +428,7 @@ def test_init_is_the_table_of_stds(init, tied, gain):
         sampling = 5 / math.sqrt(2 * p.numel())                         # five standard errors
         assert p.std().item() == pytest.approx(std, rel=sampling), name
         assert abs(p.mean().item()) < 5 * std / math.sqrt(p.numel()), name
-        if init == 'xavier_trunc' and block_type(name) != 'emb':
+        if init == 'xavier_trunc' and block_type(name) not in ('emb', 'pos'):
             assert 2.2 * std < p.abs().max() <= 2 * std / 0.8796        # a deviation that cutting at two of it leaves 0.8796 of
 
 
@@ -445,7 +446,7 @@ def test_init_bounds_the_largest_singular_value(init, gain, bound, shape):
 # ----------------------------------------------------------------------------- names, errors, counts
 
 def test_block_type_knows_every_parameter_and_nothing_else():
-    table = dict(wte='emb', wpe='emb', lm_head='head', wq='qk', wk='qk', wv='vo', wo='vo', w1='ffn', w2='ffn', w3='ffn')
+    table = dict(wte='emb', wpe='pos', lm_head='head', wq='qk', wk='qk', wv='vo', wo='vo', w1='ffn', w2='ffn', w3='ffn')
     table |= dict.fromkeys('input_norm final_norm q_norm k_norm attn_pre_norm attn_mid_norm attn_post_norm '
                            'ffn_pre_norm ffn_mid_norm ffn_post_norm'.split(), 'norm')
     seen = set()
@@ -658,3 +659,79 @@ def test_bf16_autocast_keeps_norms_and_loss_in_fp32(config, fused):
     assert loss.item() == pytest.approx(expected.item(), rel=0.01)
     assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
     assert model.bfloat16()(idx, targets)[1].dtype == torch.float32     # without autocast, too
+
+
+# ----------------------------------------------------------------------------- initialization as in the authors' code
+
+class AuthorsGPT(torch.nn.Module):
+    """How nanoGPT's code and Stable-Transformer's Code 1 are built: one projection for q, k and v, the head tied before the
+    weights are drawn, and one rule for every nn.Linear, the head's last."""
+
+    def __init__(self, draw, vocab_size, d, n_layer):
+        super().__init__()
+        self.wte, self.wpe = torch.nn.Embedding(vocab_size, d), torch.nn.Embedding(64, d)
+        self.h = torch.nn.ModuleList(torch.nn.ModuleDict(dict(
+            c_attn=torch.nn.Linear(d, 3 * d, bias=False), c_proj=torch.nn.Linear(d, d, bias=False),
+            c_fc=torch.nn.Linear(d, 4 * d, bias=False), c_proj2=torch.nn.Linear(4 * d, d, bias=False))) for _ in range(n_layer))
+        self.lm_head = torch.nn.Linear(d, vocab_size, bias=False)
+        self.wte.weight = self.lm_head.weight
+
+        def init(module):
+            if isinstance(module, torch.nn.Linear):
+                draw(module.weight)
+            elif isinstance(module, torch.nn.Embedding):
+                torch.nn.init.normal_(module.weight, std=0.02)
+
+        self.apply(init)
+
+    def deviations(self):
+        q, k, v = self.h[0]['c_attn'].weight.chunk(3)
+        names = dict(wte=self.wte.weight, wpe=self.wpe.weight, wq=q, wk=k, wv=v, wo=self.h[0]['c_proj'].weight,
+                     w1=self.h[0]['c_fc'].weight, w2=self.h[0]['c_proj2'].weight)
+        return {name: w.std().item() for name, w in names.items()}
+
+
+def stable_init_(w):
+    torch.nn.init.normal_(w, std=1 / (w.size(0) ** 0.5 + w.size(1) ** 0.5))
+
+
+@pytest.mark.parametrize('init, draw', [('xavier', torch.nn.init.xavier_normal_), ('stable', stable_init_),
+                                        ('gpt2', lambda w: torch.nn.init.normal_(w, std=0.02))])
+def test_init_as_in_the_authors_code(init, draw):
+    """With emb_std=0 and fused_qkv_init every matrix has the deviation that such code gives it, but GPT-2's residual outputs."""
+    d, vocab_size, n_layer = 192, 768, 2
+    torch.manual_seed(0)
+    theirs = AuthorsGPT(draw, vocab_size, d, n_layer).deviations()
+    model = GPT(GPTConfig(n_layer=n_layer, n_head=4, n_embd=d, vocab_size=vocab_size, block_size=64, init=init, emb_std=0.0,
+                          fused_qkv_init=True))
+    block = model.h[0]
+    ours = dict(wte=model.wte, wpe=model.wpe, wq=block.attn.wq, wk=block.attn.wk, wv=block.attn.wv, wo=block.attn.wo,
+                w1=block.ffn.w1, w2=block.ffn.w2)
+    for name, module in ours.items():
+        shrunk = (2 * n_layer) ** -0.5 if init == 'gpt2' and name in ('wo', 'w2') else 1.0
+        assert module.weight.std().item() == pytest.approx(theirs[name] * shrunk, rel=0.03), name
+
+
+def test_embedding_std():
+    """emb_std is wte's and wpe's; 0 makes a tied wte a matrix of `init`, by init_gain too, and leaves an untied one at 0.02."""
+    sizes = dict(n_layer=1, n_head=4, n_embd=128, vocab_size=512, block_size=256, init='xavier', init_gain=2.0)
+    as_head = 2 * (2 / (512 + 128)) ** 0.5
+    for tied, emb_std, wte, wpe in ((True, 0.1, 0.1, 0.1), (True, 0.0, as_head, 0.02), (False, 0.0, 0.02, 0.02),
+                                    (False, 0.3, 0.3, 0.3)):
+        torch.manual_seed(0)
+        model = GPT(GPTConfig(**sizes, tie_weights=tied, emb_std=emb_std))
+        assert model.wte.weight.std().item() == pytest.approx(wte, rel=0.03)
+        assert model.wpe.weight.std().item() == pytest.approx(wpe, rel=0.03)
+        assert model.lm_head.weight.std().item() == pytest.approx(wte if tied else as_head, rel=0.03)
+
+
+@pytest.mark.parametrize('more, rows', [({}, 3 * 128), (dict(n_kv_head=2), 128 + 2 * 64), (dict(attention='l2_tied'), 2 * 128)])
+def test_fused_qkv_init(more, rows):
+    """W_q, W_k, W_v start by the shape of one matrix with all of their rows; the others by their own."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(n_layer=2, n_head=4, n_embd=128, vocab_size=64, block_size=16, init='xavier', fused_qkv_init=True,
+                          **more))
+    for block in model.h:
+        for name, w in block.attn.named_parameters():
+            wanted = (2 / ((rows if name[:2] in ('wq', 'wk', 'wv') else 128) + 128)) ** 0.5
+            assert w.std().item() == pytest.approx(wanted, rel=0.04), name

@@ -16,7 +16,7 @@ from configurator import configure
 from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, tune_for_training
 from engine.divergence import Watch, block_norms
-from engine.keys import check_keys, learning_rate_ratios
+from engine.keys import check_keys, group_settings
 from engine.pretrained import load_others
 from engine.runlog import Log, Run, Speed
 from engine.task import task_of
@@ -43,7 +43,15 @@ batch_size = 12                     # windows of block_size tokens, or images, p
 optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini
 learning_rate = 6e-4                # peak
 max_iters = 600000                  # optimizer steps of the whole run
-weight_decay = 1e-1                 # decoupled; on matrices only
+weight_decay = 1e-1                 # decoupled; on matrices only, but for decay_norms
+decay_norms = False                 # weight decay on the gains and biases of norms too
+wd_emb = 1.0                        # the embeddings' weight decay, as a multiple of weight_decay
+wd_pos = 1.0                        # the same for learned positions
+wd_head = 1.0                       # the same for an untied head
+wd_qk = 1.0                         # the same for W_q and W_k
+wd_ffn = 1.0                        # the same for the FFN
+wd_vo = 1.0                         # the same for W_v and W_o
+wd_norm = 1.0                       # the same for norms, with decay_norms
 beta1 = 0.9                         # adamw, lion, adam_mini
 beta2 = 0.95                        # adamw, lion, adam_mini; config/optim/lion.py has the usual values for Lion
 momentum = 0.9                      # sgdw
@@ -55,12 +63,16 @@ lr_decay_iters = 0                  # the iteration at which the rate reaches mi
 min_lr = 6e-5                       # the rate at the end of the schedule
 decay_frac = 0.2                    # wsd: the share of the iterations, at the end, in which the rate falls
 r_emb = 1.0                         # Blockwise LR: the embeddings' learning rate, as a multiple of learning_rate
+r_pos = 1.0                         # the same for learned positions
 r_head = 1.0                        # the same for an untied head
 r_qk = 1.0                          # the same for W_q and W_k
 r_ffn = 1.0                         # the same for the FFN
 r_vo = 1.0                          # the same for W_v and W_o
-blockwise = 'ramp'                  # ramp: each type's warm-up goes on to its own peak | jump: r × the base rate after warm-up
+r_norm = 1.0                        # the same for norms
+blockwise = 'ramp'                  # ramp | jump | merge: how a type's rate leaves the base rate, see lr_at in optim.py
 crop_scale = 1.0                    # images: random crops of at least this share of the image, resized; 1: the middle square
+interpolation = 'bicubic'           # bicubic | bilinear | random: how crops are resized; random: one of the two for each image
+aug_repeats = 1                     # images: each comes so many times in a row, augmented anew (repeated augmentation)
 flip = 0.0                          # images: probability of a mirror image
 randaugment = 0.0                   # images: magnitude of RandAugment, up to 10; 0: none
 mixup = 0.0                         # images: α of mixup; 0: none
@@ -90,7 +102,7 @@ if run.init_from not in ('scratch', 'resume'):
     task.config = pretrained.config
     brought = {key: value for key, value in asdict(task.config).items() if config[key] != value}
     config.update(brought)                              # their shape wins
-ratios = learning_rate_ratios(config)                   # of each block type, for Blockwise LR
+settings = group_settings(config)                       # learning rate and weight decay of each block type
 machine = Machine(device, dtype)
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, of an iteration
 ddp = machine.distributed and parallel == 'ddp'
@@ -123,7 +135,7 @@ if checkpoint:
     load = load_sharded if fsdp else load_weights
     load(raw_model, checkpoint, run.path['ckpt.pt'])
 raw_model.to(machine.device)
-opt = OPTIMIZERS[optimizer](param_groups(raw_model, weight_decay, ratios), config)
+opt = OPTIMIZERS[optimizer](param_groups(raw_model, **settings), config)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 compiled_model = torch.compile(raw_model) if compile and not fsdp else raw_model
 train_model = DistributedDataParallel(compiled_model, gradient_as_bucket_view=True) if ddp else compiled_model
@@ -209,9 +221,9 @@ for it in range(run.start, max_iters + 1):
     loss_sum = torch.zeros((), device=machine.device)
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j
-        x, y = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
+        batch = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
         torch.manual_seed(hash((seed, number)))         # dropout too is a function of the seed and the micro-batch alone
-        x, y = augment(x, y)
+        x, y = augment(*batch)
         if ddp:
             train_model.require_backward_grad_sync = j == micro_batches[-1]
         with machine.autocast(cache=not recompute):

@@ -5,18 +5,17 @@ label smoothing. All is drawn from torch's generator of the CPU, so that a seed 
 import torch
 from torch.nn import functional as F
 
+CUBIC = {'bicubic': 1.0, 'bilinear': 0.0, 'random': 0.5}        # how many of the crops are resized by which kernel
+
 
 class Augment:
-    """Takes images (B, channels, S, S) of 0 to 255 and classes (B,) → float images (B, channels, size, size) of 0 to 255 and
-    probabilities of the classes (B, classes). `keys` are those of train.py."""
+    """Takes images (B, channels, S, S) of 0 to 255, classes (B,), and the aspects (B,) of images that are whole and squeezed to
+    squares, as data/images.py stores them → float images (B, channels, size, size) of 0 to 255 and probabilities of the classes
+    (B, classes). `keys` are those of train.py."""
 
     def __init__(self, keys, size, classes):
-        self.classes, self.smoothing = classes, keys['label_smoothing']
-        self.steps = [lambda x: middle(x, size)]
-        if keys['crop_scale'] < 1:
-            from kornia.augmentation import RandomResizedCrop  # here, for it is slow to import
-            crop = RandomResizedCrop((size, size), (keys['crop_scale'], 1.0), resample='bicubic', cropping_mode='resample')
-            self.steps = [crop, lambda x: x.clamp(0, 1)]
+        self.size, self.classes, self.smoothing = size, classes, keys['label_smoothing']
+        self.crop_scale, self.interpolation, self.steps = keys['crop_scale'], keys['interpolation'], []
         if keys['flip']:
             self.steps.append(lambda x: torch.where(chosen(x, keys['flip']), x.flip(3), x))
         if keys['randaugment']:
@@ -24,8 +23,8 @@ class Augment:
         self.mixes = [(mix, keys[name]) for name, mix in (('mixup', mixup), ('cutmix', cutmix)) if keys[name]]
 
     @torch.no_grad()
-    def __call__(self, images, labels):
-        x = images / 255
+    def __call__(self, images, labels, aspects=None):
+        x = self.cut(images / 255, aspects)
         for step in self.steps:
             x = step(x)
         y = F.one_hot(labels, self.classes) * (1 - self.smoothing) + self.smoothing / self.classes
@@ -35,10 +34,12 @@ class Augment:
             y = share * y + (1 - share) * y.flip(0)
         return 255 * x, y
 
-
-def middle(x, size):
-    at = (x.size(2) - size) // 2
-    return x[:, :, at:at + size, at:at + size]
+    def cut(self, x, aspects):
+        if self.crop_scale < 1:
+            aspects = x.new_ones(len(x)) if aspects is None else aspects
+            cubic = torch.rand(len(x)) < CUBIC[self.interpolation]
+            return resample(x, random_boxes(aspects, self.crop_scale), self.size, cubic).clamp(0, 1)
+        return middle(x, self.size, aspects).clamp(0, 1)
 
 
 def per_image(values, x):
@@ -48,6 +49,55 @@ def per_image(values, x):
 
 def chosen(x, probability):
     return per_image(torch.rand(len(x)) < probability, x)
+
+
+# ----------------------------------------------------------------------------- crops
+# A box is the start and the length of its rows, and of its columns, as shares of the image's: (B, 2) each. So it is the same
+# box of an image and of that image squeezed. An image's aspect is its width / height.
+
+def middle(x, size, aspects=None):
+    """The middle square, size × size, of images whose shorter side is as long as S; `aspects` tells of squeezed ones."""
+    stored = x.size(2)
+    if aspects is None:
+        at = (stored - size) // 2
+        return x[:, :, at:at + size, at:at + size]
+    lengths = [size / stored * share.clamp(max=1) for share in (aspects, 1 / aspects)]              # of rows, of columns
+    boxes = [torch.stack(((1 - length) / 2, length), 1) for length in lengths]
+    return resample(x, boxes, size, torch.ones(len(x), dtype=torch.bool))
+
+
+def random_boxes(aspects, scale, tries=10):
+    """Boxes of `scale` to 1 of the image's area, at random places, whose own width / height is from 3/4 to 4/3: the first of
+    `tries` that fits into the image, or else the largest such box in its middle, as torchvision and timm choose them."""
+    u, places = (torch.rand(len(aspects), *shape).to(aspects, non_blocking=True) for shape in ((tries, 2), (2,)))
+    area, ratio = scale + (1 - scale) * u[..., 0], (4 / 3) ** (2 * u[..., 1] - 1)
+    stretch = ratio / aspects[:, None]
+    sides = torch.stack(((area / stretch).sqrt(), (area * stretch).sqrt()), -1)                     # (B, tries, 2)
+    fits = (sides <= 1).all(-1)
+    stretch = aspects.clamp(3 / 4, 4 / 3) / aspects
+    largest = torch.stack((1 / stretch, stretch), -1).clamp(max=1)
+    first = sides.take_along_dim(fits.int().argmax(1)[:, None, None], 1)[:, 0]
+    lengths = torch.where(fits.any(1, keepdim=True), first, largest)
+    starts = torch.where(fits.any(1, keepdim=True), places, 0.5) * (1 - lengths)
+    return [torch.stack((starts[:, i], lengths[:, i]), 1) for i in range(2)]
+
+
+def resample(x, boxes, size, cubic):
+    """The boxes of the images, size × size, as PIL resizes them: bicubic where `cubic` (B,) says so, else bilinear."""
+    rows, columns = (weights(*box.to(x).T, x.size(2), size, cubic.to(x.device, non_blocking=True)) for box in boxes)
+    return rows[:, None] @ x @ columns[:, None].mT
+
+
+def weights(start, length, stored, size, cubic):
+    """(B, size, stored): how much of each stored pixel goes into each new one. The kernel is as wide as the larger of the two, so
+    that nothing is skipped where the image shrinks."""
+    step = length * stored / size
+    at = start[:, None] * stored + (torch.arange(size, device=start.device) + 0.5) * step[:, None]
+    distance = torch.arange(stored, device=start.device) + 0.5 - at[..., None]
+    d = (distance / step.clamp(min=1).view(-1, 1, 1)).abs()
+    bicubic = torch.where(d < 1, (1.5 * d - 2.5) * d * d + 1, ((2.5 - 0.5 * d) * d - 4) * d + 2) * (d < 2)      # Keys 1981
+    w = torch.where(cubic.view(-1, 1, 1), bicubic, (1 - d).clamp(min=0))
+    return w / w.sum(-1, keepdim=True)
 
 
 # ----------------------------------------------------------------------------- mixtures with the batch in reverse

@@ -1,7 +1,9 @@
 """
 A data set of images is a folder data/<name> with train.bin and val.bin, uint8 of shape (images, channels, size, size), the
-numbers of their classes as uint16 in train_labels.bin and val_labels.bin, and meta.json. This file reads one as batches, writes
-one, and resizes images of any size for it: once, by many processes, and going on where it was stopped.
+numbers of their classes as uint16 in train_labels.bin and val_labels.bin, and meta.json. Where that says `whole`, the training
+images are whole ones that were squeezed to squares, and train_aspects.bin has the width / height of each as float32. This file
+reads a data set as batches, writes one, and resizes images of any size for it: once, by many processes, and going on where it
+was stopped.
 """
 import glob
 import json
@@ -17,6 +19,7 @@ import torch
 from PIL import Image
 from tqdm import tqdm
 
+from data.augment import middle
 from data.text import in_order, leave_with_parent
 from data.tokens import SPLITS, Split, check_size, load_meta, replacing
 
@@ -29,14 +32,15 @@ ENDINGS = ('.jpg', '.jpeg', '.png', '.bmp', '.gif', '.webp', '.ppm', '.tif', '.t
 
 def read_image_meta(name):
     """data/<name>/meta.json: image_size, channels, classes, their names where they have some, the mean and std of each channel
-    of images of 0 to 1, and the images of each split."""
+    of images of 0 to 1, the images of each split, and whether those for training are `whole`."""
     meta = load_meta(name)
     if isinstance(meta, dict) and 'tokens' in meta:
         raise ValueError(f'dataset={name!r} holds tokens, which are for --model=gpt')
     try:
         meta = dict(image_size=int(meta['image_size']), channels=int(meta['channels']), classes=int(meta['classes']),
                     names=[str(name) for name in meta['names']], mean=[float(x) for x in meta['mean']],
-                    std=[float(x) for x in meta['std']], images={split: int(meta['images'][split]) for split in SPLITS})
+                    std=[float(x) for x in meta['std']], images={split: int(meta['images'][split]) for split in SPLITS},
+                    whole=bool(meta.get('whole', False)))
         if len(meta['mean']) == len(meta['std']) == meta['channels'] > 0 < min(meta['image_size'], meta['classes'], *meta['std']):
             return meta
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -46,10 +50,10 @@ def read_image_meta(name):
 
 class Images(Split):
     """One split of a data set of images, each with the number of its class. Larger ones than image_size are cut to their middle,
-    but for training, where the augmentation cuts them."""
+    but for training, where the augmentation cuts them, and where each comes `repeats` times in a row."""
     block_size = 1
 
-    def __init__(self, name, split, image_size, channels, classes):
+    def __init__(self, name, split, image_size, channels, classes, repeats=1):
         meta = read_image_meta(name)
         count, stored = meta['images'][split], meta['image_size']
         if channels != meta['channels']:
@@ -70,22 +74,34 @@ class Images(Split):
         if self.labels.max() >= meta['classes']:
             raise ValueError(f'{labels} holds class {self.labels.max()}, and the classes of dataset={name} are 0 to '
                              f'{meta["classes"] - 1}: prepare data/{name} again')
-        self.windows, self.length = count, count + 1
-        at = (stored - image_size) // 2
-        self.middle = slice(at, at + image_size)
+        self.aspects = None
+        if meta['whole'] and split == 'train':
+            aspects = self.path.replace('.bin', '_aspects.bin')
+            check_size(aspects, count * 4)
+            self.aspects = torch.from_numpy(np.fromfile(aspects, np.float32))
+        self.windows, self.length, self.image_size, self.repeats = count, count + 1, image_size, repeats
 
     def read(self, numbers):
         """Images of these numbers → uint8 (len(numbers), channels, image_size, image_size) and int64 classes (len(numbers),)."""
-        images, labels = self.read_whole(numbers)
-        return images[:, :, self.middle, self.middle].contiguous(), labels
+        images, labels, *aspects = self.read_stored(numbers)
+        if aspects:
+            images = middle(images.float(), self.image_size, *aspects).round().clamp(0, 255).byte()
+        return middle(images, self.image_size).contiguous(), labels
 
-    def read_whole(self, numbers):
+    def read_stored(self, numbers):
+        """Images as they are stored, uint8 (len(numbers), channels, S, S), their classes, and of whole images the aspects, which
+        are float32 (len(numbers),)."""
         images = np.stack([self.images[i] for i in numbers])
-        return torch.from_numpy(images), torch.from_numpy(self.labels[np.asarray(numbers)])
+        chosen = (self.labels, self.aspects) if self.aspects is not None else (self.labels,)
+        return torch.from_numpy(images), *(torch.as_tensor(values)[np.asarray(numbers)] for values in chosen)
 
     def shuffled(self, first, count, seed):
-        """Whole images number `first`, first + 1, … of the sequence that is `order`."""
-        return self.read_whole(self.order(first, count, seed))
+        """What Augment takes of images number `first`, first + 1, … of the sequence that is `order` with each image `repeats`
+        times in a row. So as many images as the data set has are a part of its order (repeated augmentation, Hoffer et al.
+        2020)."""
+        begin, end = first // self.repeats, -(-(first + count) // self.repeats)
+        numbers = np.repeat(self.order(begin, end - begin, seed), self.repeats)
+        return self.read_stored(numbers[first - begin * self.repeats:][:count])
 
     def spread(self, batches, batch_size):
         """As for tokens; but all images, some batches smaller by one, where the batches would reach them all."""
@@ -121,20 +137,23 @@ def write_images(folder, splits, classes, names=()):
         finish_images(folder, path, labels, *shapes.pop()[:2], classes, names)
 
 
-def finish_images(folder, path, labels, channels, size, classes, names):
-    """Writes the labels, {split: numbers}, and meta.json beside images that are there; `path` is from `replacing`."""
+def finish_images(folder, path, labels, channels, size, classes, names, aspects=()):
+    """Writes the labels, {split: numbers}, what aspects there are, and meta.json beside images that are there; `path` is from
+    `replacing`."""
     for split in SPLITS:
         if not 0 <= min(labels[split]) <= max(labels[split]) < classes:
             raise ValueError(f'{folder}: classes from {min(labels[split])} to {max(labels[split])} are not within '
                              f'classes={classes}')
         np.asarray(labels[split], np.uint16).tofile(path[f'{split}_labels.bin'])
     count = len(labels['train'])
+    if aspects:
+        np.asarray(aspects, np.float32).tofile(path['train_aspects.bin'])
     images = np.memmap(path['train.bin'], np.uint8, 'r', shape=(count, channels, size, size))
     some = np.unique(np.linspace(0, count - 1, 10000).astype(int))          # of a million images these tell their mean
     sums = sum(np.stack([x.sum((1, 2)), (x * x).sum((1, 2))]) for x in (images[i] / 255 for i in some)) / len(some) / size ** 2
     std = np.sqrt(np.maximum(sums[1] - sums[0] ** 2, 1e-12))
     meta = dict(image_size=size, channels=channels, classes=classes, names=list(names), mean=sums[0].tolist(), std=std.tolist(),
-                images={split: len(labels[split]) for split in SPLITS})
+                images={split: len(labels[split]) for split in SPLITS}, whole=bool(aspects))
     with open(path['meta.json'], 'w', encoding='utf-8') as f:
         json.dump(meta, f, indent=1)
     print(f'{folder}: {count:,} training and {len(labels["val"]):,} validation images of {channels} × {size} × {size}')
@@ -205,42 +224,46 @@ def from_hub(name, split):
 CHUNK = 256             # images that a process resizes before it reports
 
 
-def resized(image, size):
-    """The middle square of a picture, size × size → uint8 (3, size, size)"""
+def resized(image, size, whole):
+    """A picture's middle square or, if `whole`, all of it, resized to size × size → uint8 (3, size, size), width / height"""
     image = image.convert('RGB')
-    side = min(image.size)
-    left, top = ((length - side) / 2 for length in image.size)
-    image = image.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
-    return np.asarray(image).transpose(2, 0, 1)
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    box = (0, 0, width, height) if whole else (left, top, left + side, top + side)
+    return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC, box=box)).transpose(2, 0, 1), width / height
 
 
-def start_worker(source, path, size):
+def start_worker(source, path, size, whole):
     global worker
-    worker = source, path, size
+    worker = source, path, size, whole
     signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C is for the parent, which ends its workers
     threading.Thread(target=leave_with_parent, daemon=True).start()
 
 
 def resize_chunk(first):
-    """Resizes images number first, first + 1, … into their places → {first, labels, and which could not be read}."""
-    source, path, size = worker
+    """Resizes images number first, first + 1, … into their places → {first, labels, aspects, and which could not be read}."""
+    source, path, size, whole = worker
     images = np.memmap(path, np.uint8, 'r+', shape=(len(source), 3, size, size))
-    labels, unreadable = [], []
+    labels, aspects, unreadable = [], [], []
     for i in range(first, min(first + CHUNK, len(source))):
-        label = 0
+        label, aspect = 0, 1.0
         try:
             image, label = source[i]
-            images[i] = resized(image, size)
+            images[i], aspect = resized(image, size, whole)
         except Exception:                               # damaged files fail in many ways
             unreadable.append(i)
         labels.append(label)
+        aspects.append(aspect)
     images.flush()
-    return dict(first=first, labels=labels, unreadable=unreadable)
+    return dict(first=first, labels=labels, aspects=aspects, unreadable=unreadable)
 
 
 def resize_all(source, path, size, processes, name):
-    """Resizes all images into the array at `path`, beside which it notes what is done → labels, and which could not be read."""
-    notes, head = path + '.notes', dict(count=len(source), size=size, source=source.where(0), last=source.where(len(source) - 1))
+    """Resizes all images into the array at `path`, beside which it notes what is done → labels, aspects, and which could not be
+    read. Those for training stay whole."""
+    notes, whole = path + '.notes', name == 'train'
+    head = dict(count=len(source), size=size, whole=whole, source=source.where(0), last=source.where(len(source) - 1))
     done, total = [], len(source) * 3 * size ** 2
     if os.path.exists(notes) and os.path.exists(path) and os.path.getsize(path) == total:
         with open(notes, encoding='utf-8') as f:
@@ -253,7 +276,7 @@ def resize_all(source, path, size, processes, name):
         f.writelines(json.dumps(row) + '\n' for row in [head, *done])
         f.flush()
         todo = sorted(set(range(0, len(source), CHUNK)) - {row['first'] for row in done})
-        with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(source, path, size)) as pool:
+        with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(source, path, size, whole)) as pool:
             try:
                 for row in tqdm(in_order(pool, resize_chunk, todo, 4 * processes), f'{name}, {CHUNK} each', total=len(todo)):
                     f.write(json.dumps(row) + '\n')
@@ -264,17 +287,18 @@ def resize_all(source, path, size, processes, name):
             finally:
                 pool.shutdown(cancel_futures=True)
     done.sort(key=lambda row: row['first'])
-    return [label for row in done for label in row['labels']], [i for row in done for i in row['unreadable']]
+    return [[value for row in done for value in row[key]] for key in ('labels', 'aspects', 'unreadable')]
 
 
 def write_resized(folder, sources, size, processes=0):
-    """Writes the images of {'train': source, 'val': source}, resized, as write_images does. Stopped before, it goes on."""
+    """Writes the images of {'train': source, 'val': source}, resized: those for training whole, and of those for validation the
+    middle square. Stopped before, it goes on."""
     processes = min(processes or os.cpu_count(), 4 * os.cpu_count())
     os.makedirs(folder, exist_ok=True)
     parts = {split: os.path.join(folder, f'{split}.part') for split in SPLITS}
-    labels = {}
+    labels, aspects = {}, {}
     for split, source in sources.items():
-        labels[split], unreadable = resize_all(source, parts[split], size, processes, split)
+        labels[split], aspects[split], unreadable = resize_all(source, parts[split], size, processes, split)
         if unreadable:
             print(f'{folder}: {len(unreadable)} of the {len(source)} images for {split} cannot be read and are left out, '
                   f'{source.where(unreadable[0])} the first')
@@ -283,13 +307,14 @@ def write_resized(folder, sources, size, processes=0):
         count = len(source) - len(unreadable)           # the last ones take the places of those that are left out
         images = np.memmap(parts[split], np.uint8, 'r+', shape=(len(source), 3, size, size))
         holes, last = [i for i in unreadable if i < count], sorted(set(range(count, len(source))) - set(unreadable))
-        for hole, i in zip(holes, last):
-            images[hole], labels[split][hole] = images[i], labels[split][i]
+        for of_each in (images, labels[split], aspects[split]):
+            for hole, i in zip(holes, last):
+                of_each[hole] = of_each[i]
         images.flush()
-        del labels[split][count:]
-    with replacing(folder, IMAGE_FILES) as path:
+        del labels[split][count:], aspects[split][count:]
+    with replacing(folder, ['train_aspects.bin', *IMAGE_FILES]) as path:
         names = sources['train'].names
-        finish_images(folder, {**path, 'train.bin': parts['train']}, labels, 3, size, len(names), names)
+        finish_images(folder, {**path, 'train.bin': parts['train']}, labels, 3, size, len(names), names, aspects['train'])
         for split in SPLITS:
             os.truncate(parts[split], len(labels[split]) * 3 * size ** 2)
             os.replace(parts[split], path[f'{split}.bin'])

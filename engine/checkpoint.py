@@ -7,6 +7,7 @@ from dataclasses import fields
 import torch
 
 from engine.task import task_of
+from optim import load_state
 
 
 def write_whole(path, write):
@@ -83,7 +84,8 @@ def find_checkpoint(path, config, model_config, mmap=False):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
     state = load_checkpoint(path, mmap=mmap)
     fixed = ['model', 'optimizer', *(f.name for f in fields(model_config) if f.name not in ('dropout', 'drop_path'))]
-    there = {'model': 'gpt', **state['config']}         # checkpoints of before that key are of GPTs
+    defaults = {f.name: f.default for f in fields(model_config)}        # of keys that there were not yet
+    there = {'model': 'gpt', **defaults, **state['config']}
     differ = [f'{key} ({there.get(key)} there, {config[key]} here)' for key in fixed if there.get(key) != config[key]]
     if differ:
         raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {", ".join(differ)}')
@@ -103,14 +105,11 @@ class Checkpoints:
 
     def resume(self, checkpoint):
         """Takes all but the weights from a checkpoint. The groups keep this run's weight decay, betas and ratios."""
-        settings = [{key: value for key, value in group.items() if key != 'params'} for group in self.optimizer.param_groups]
         state = checkpoint['optimizer']
         if self.sharded:
             from engine.fsdp import own_optimizer_state
             state = own_optimizer_state(state, self.optimizer)
-        self.optimizer.load_state_dict(state)
-        for group, ours in zip(self.optimizer.param_groups, settings):
-            group.update(ours)
+        load_state(self.optimizer, state)
         self.scaler.load_state_dict(checkpoint['scaler'])
         self.best_val_loss, self.watch.first_loss = checkpoint['best_val_loss'], checkpoint.get('first_loss')
 

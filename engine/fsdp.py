@@ -62,9 +62,14 @@ def load_sharded(model, state, path):
 
 def own_optimizer_state(state, optimizer):
     """An optimizer's state_dict from a checkpoint, with this rank's rows of what has its parameter's shape."""
-    params = [p for group in optimizer.param_groups for p in group['params']]
-    return {**state, 'state': {i: {key: own_part(value, params[i]) if torch.is_tensor(value) and value.shape == params[i].shape
-                                   else value for key, value in of_one.items()} for i, of_one in state['state'].items()}}
+    params = {name: p for group in optimizer.param_groups for name, p in zip(group['param_names'], group['params'])}
+    names = {i: name for group in state['param_groups'] for i, name in zip(group['params'], group['param_names'])}
+
+    def own(value, p):
+        return own_part(value, p) if torch.is_tensor(value) and value.shape == p.shape else value
+
+    return {**state, 'state': {i: {key: own(value, params[names[i]]) for key, value in of_one.items()}
+                               for i, of_one in state['state'].items()}}
 
 
 def whole_copy(model, empty, master):

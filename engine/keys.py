@@ -1,16 +1,18 @@
 """Which values the keys of train.py may have."""
+from data.augment import CUBIC
 from model import BLOCK_TYPES, check
 from optim import OPTIMIZERS, SCHEDULES
 
-CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'jump'), parallel=('ddp', 'fsdp'),
-               backend=('auto', 'nccl', 'gloo'))
+CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'jump', 'merge'), parallel=('ddp', 'fsdp'),
+               backend=('auto', 'nccl', 'gloo'), interpolation=CUBIC)
 RULES = (
     'eval_interval >= 1', 'eval_iters >= 1', 'log_interval >= 1', 'max_iters >= 0', 'measure_interval >= 0',
     'measure_batches >= 1', 'gradient_accumulation_steps >= 1', 'batch_size >= 1', 'seed >= 0', 'data_seed >= 0',
     'learning_rate >= 0', 'min_lr >= 0', "min_lr <= learning_rate or schedule == 'constant'", 'warmup_iters >= 0',
-    'lr_decay_iters >= 0', '0 <= decay_frac <= 1', *(f'r_{kind} >= 0' for kind in BLOCK_TYPES),
+    'lr_decay_iters >= 0', '0 <= decay_frac <= 1', "blockwise != 'merge' or schedule == 'wsd'",
+    *(f'{way}_{kind} >= 0' for way in ('r', 'wd') for kind in BLOCK_TYPES),
     'weight_decay >= 0', '0 <= beta1 < 1', '0 <= beta2 < 1', '0 <= momentum < 1', 'grad_clip >= 0', 'diverge_factor >= 0',
-    '0.01 <= crop_scale <= 1', '0 <= flip <= 1', '0 <= randaugment <= 10', 'mixup >= 0', 'cutmix >= 0',
+    '0.01 <= crop_scale <= 1', 'aug_repeats >= 1', '0 <= flip <= 1', '0 <= randaugment <= 10', 'mixup >= 0', 'cutmix >= 0',
     '0 <= label_smoothing <= 1',
 )
 
@@ -20,8 +22,12 @@ def check_keys(config):
     check(config, CHOICES, RULES)
 
 
-def learning_rate_ratios(config):
-    """Blockwise LR: {block type: its r_ key}, for the types that have one. ValueError for a tied head's."""
-    if config['model'] == 'gpt' and config['tie_weights'] and config['r_head'] != 1:
-        raise ValueError(f'r_head={config["r_head"]}: with tie_weights=True the head is the embedding, set r_emb instead')
-    return {kind: config[f'r_{kind}'] for kind in BLOCK_TYPES if f'r_{kind}' in config}
+def group_settings(config):
+    """What param_groups takes of the keys: weight decay, and the ratios r_ of Blockwise LR and wd_ of weight decay per block
+    type. ValueError for those of a tied head."""
+    for key in ('r_head', 'wd_head'):
+        if config['model'] == 'gpt' and config['tie_weights'] and config[key] != 1:
+            raise ValueError(f'{key}={config[key]}: with tie_weights=True the head is the embedding, set {key[:-4]}emb instead')
+    ratios, decay_ratios = ({kind: config[f'{way}_{kind}'] for kind in BLOCK_TYPES if f'{way}_{kind}' in config}
+                            for way in ('r', 'wd'))
+    return dict(weight_decay=config['weight_decay'], ratios=ratios, decay_ratios=decay_ratios, decay_norms=config['decay_norms'])

@@ -34,7 +34,7 @@ class TextTask:
         return GPT(self.config)
 
     def augmentation(self):
-        """A function (inputs, targets) → (inputs, targets), for training batches on their device."""
+        """A function of what `shuffled` of the training data gives, on its device → inputs, targets."""
         return lambda x, y: (x, y)
 
     def per_window(self):
@@ -65,7 +65,7 @@ class ImageTask(TextTask):
 
     def split(self, name):
         c = self.config
-        return Images(self.keys['dataset'], name, c.image_size, c.channels, c.classes)
+        return Images(self.keys['dataset'], name, c.image_size, c.channels, c.classes, self.keys.get('aug_repeats', 1))
 
     def new_model(self, data=None):
         return ViT(self.config, data.mean, data.std) if data else ViT(self.config)

@@ -4,7 +4,9 @@ Computes, and runs nothing: the memory that a GPU needs for a config, or the spe
     python -m lab.estimate config/train_ldnt_xl_sgd.py                              # memory of one micro-batch
     python -m lab.estimate config/train_ldnt_xl_sgd.py --parallel=fsdp --gpus=8     # the same where 8 GPUs share a model
     python -m lab.estimate config/train_ldnt_xl_sgd.py --scale=1,8,16,32            # tokens a second, and traffic
+    python -m lab.estimate --dnt=True                                               # AdamW against mSGDW, and DNT's table 2
 """
+import os
 import sys
 
 if __name__ == '__main__' and not __package__:
@@ -14,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
-from configurator import TRAIN, at_least, configure
+from configurator import ROOT, TRAIN, at_least, configure, settle
 from engine.device import autocast, pick_dtype
 from engine.keys import check_keys
 from engine.task import task_of
@@ -30,6 +32,7 @@ gpu_mfu = 0.4                       # scale: the share of it that computing reac
 link = 450.0                        # scale: GB/s that a GPU sends to others in its node
 network = 50.0                      # scale: GB/s that a GPU sends to other nodes
 node = 8                            # scale: GPUs in a node
+dnt = False                         # the memory of AdamW and momentum SGDW for the language models of DNT, beside the paper's
 # -----------------------------------------------------------------------------
 
 
@@ -82,11 +85,36 @@ def speed(config, task, model, gpus):
     return computing, [(size, size / rate) for size in sent]
 
 
+DNT_SAYS = {        # table 2, in GB: the optimizer's state, which the authors computed, and the whole run, which they observed
+    'train_ldnt_xl_adamw': (11.5, 67), 'train_ldnt_xl_sgd': (5.7, 61),
+}
+
+
+def tell_dnt(config):
+    """Prints memory in GB (10⁹ bytes, as the paper has it) for each size of L-DNT and both of its optimizers."""
+    heads = ('config', 'parameters', 'state', 'paper', 'whole', 'paper')
+    print(f'{heads[0]:28}{heads[1]:>12}' + ''.join(f'{head:>10}' for head in heads[2:]))
+    for size in ('', '_large', '_xl'):
+        for optimizer in ('adamw', 'sgd'):
+            name = f'train_ldnt{size}_{optimizer}'
+            of_one = settle([os.path.join(ROOT, 'config', f'{name}.py')], config)
+            parts = memory(of_one, task_of(of_one))
+            with torch.device('meta'):
+                count = task_of(of_one).new_model().num_params()
+            state, whole = parts[f'state of {of_one["optimizer"]}'] / 1e9, sum(parts.values()) / 1e9
+            said = DNT_SAYS.get(name, ('–', '–'))
+            print(f'{name:28}{count / 1e6:11.0f}M{state:10.2f}{said[0]:>10}{whole:10.1f}{said[1]:>10}')
+    print('state: of the optimizer; whole: eager, with the micro-batches of the config, which the paper does not state')
+
+
 def main():
     config = configure(globals(), GPTConfig, ViTConfig, TRAIN)
     check_keys(config)
     at_least(config, gpus=1, node=1)
     check(config, {}, ('gpu_peak > 0', 'gpu_mfu > 0', 'link > 0', 'network > 0'))
+    if dnt:
+        tell_dnt(config)
+        return
     task = task_of(config)
     numbers = [int(text) if text.isdecimal() else 0 for text in scale.split(',')] if scale else []
     if 0 in numbers:

@@ -23,6 +23,7 @@ import re
 from contextlib import ExitStack, contextmanager
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -30,10 +31,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from configurator import TRAIN, at_least, configure
 from engine.checkpoint import load_run
 from engine.device import pick_device
+from engine.keys import group_settings
 from engine.runlog import write_row
 from engine.task import task_of
 from model import BLOCK_TYPES, GPTConfig, at_least_fp32, block_type
-from optim import OPTIMIZERS, param_groups
+from optim import OPTIMIZERS, load_state, param_groups
 from vit import ViT, ViTConfig
 
 KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')      # the matrices of a block; w3 is SwiGLU's
@@ -210,6 +212,45 @@ def sharpness(model, batches, rng):
     return result
 
 
+def layer_of(name):
+    """The layer of a parameter as sharpness disparity counts them (figure 9): the blocks from 1 on, embeddings and an InputNorm
+    are layer 0, and None what stands behind the blocks."""
+    block = re.match(r'h\.(\d+)\.', name)
+    return int(block[1]) + 1 if block else None if block_type(name) == 'head' or name.startswith('final_norm') else 0
+
+
+def smallest_row(w):
+    """The length of an embedding's shortest row, each without its mean: ‖w̃‖ in sharpness disparity's theorem 4.3."""
+    return (w - w.mean(1, keepdim=True)).norm(dim=1).min().item()
+
+
+FACTORED = ('wq', 'wk', 'wv', 'wo', 'attn_pre_norm', 'w1', 'w2', 'ffn_pre_norm')
+
+
+def factors(model, h):
+    """n S ‖θ‖² of the weights of each layer, {one of FACTORED: [per block]}, and of the token embedding, whose ‖θ‖ is its
+    smallest_row. Sharpness disparity bounds it from above by one Ψ² for W_1, W_2 and the norm before them (theorem 4.1), by one
+    Φ² for W_q and W_k and one Ψ² for W_v and W_o (theorem 4.2), and by a Ψ² for the embedding (theorem 4.3)."""
+    result = {}
+    for name, p in model.named_parameters():
+        part = re.fullmatch(r'h\.\d+\.(?:attn\.|ffn\.)?(\w+)\.weight', name)
+        size = smallest_row(p.detach()) ** 2 if name == 'wte.weight' else p.detach().square().sum().item()
+        if name == 'wte.weight':
+            result['emb'] = [h[name].sum().item() * size]
+        elif part and part[1] in FACTORED:
+            result.setdefault(part[1], []).append(h[name].sum().item() * size)
+    return result
+
+
+def layers(model, batches, rng):
+    """Sharpness of each layer, over all its parameters (sharpness disparity, figure 9a), and `factors` (theorems 4.1 to 4.3)."""
+    h = diagonal_estimate(model, batches, rng)
+    by_layer = {}
+    for name, value in h.items():
+        by_layer.setdefault(layer_of(name), []).append(value.flatten())
+    return dict(sharpness=[summary(torch.cat(by_layer[i])) for i in range(len(model.h) + 1)], factors=factors(model, h))
+
+
 # ----------------------------------------------------------------------------- hidden states
 
 def places(model):
@@ -227,29 +268,40 @@ def stream(model, x):
 
 def hidden(model, batches, rng):
     """MA and Var of the hidden states at each of `places`: the mean |x| and the variance over all entries of one sequence,
-    averaged over sequences (LN stability, figure 1). Where MidNorms bound them, the bounds (T4) are beside."""
-    sums = None
+    averaged over sequences (LN stability, figure 1); and the variance over the sequences of one entry, the mean and the largest
+    of all entries. Where MidNorms bound them, the bounds are beside (T4, and T5 for one entry)."""
+    sums, entries = None, [0, 0]
     for x, _ in batches:
         states = torch.stack(stream(model, x)).flatten(2)           # (places, B, T·D)
         norm = states.norm(dim=-1)
         rows = torch.stack((states.abs().mean(-1), states.var(-1), norm, norm.square()), -1)        # (places, B, 4)
         sums = rows.sum(1) if sums is None else sums + rows.sum(1)
-    ma, var, norm, square = (sums / sum(len(x) for x, _ in batches)).T.tolist()
-    result = [dict(at=at, ma=m, var=v) for at, m, v in zip(places(model), ma, var)]
+        entries = [so_far + power.sum(1, dtype=torch.float64) for so_far, power in zip(entries, (states, states.square()))]
+    count = sum(len(x) for x, _ in batches)
+    ma, var, norm, square = (sums / count).T.tolist()
+    entry = entries[1] / count - (entries[0] / count).square()      # (places, T·D)
+    result = [dict(at=at, ma=m, var=v, entry_var=e.mean().item(), entry_var_max=e.max().item())
+              for at, m, v, e in zip(places(model), ma, var, entry)]
     if model.config.mid_norm and not model.config.post_norm:
         n = states.size(-1)
         for k, row in enumerate(result):
             reach = k * model.config.residual_scale * largest_output(model)
-            row.update(ma_bound=norm[0] / math.sqrt(n) + reach,         # the means of the bounds, as of what they bound
-                       var_bound=(square[0] + 2 * norm[0] * math.sqrt(n) * reach + n * reach ** 2) / (n - 1))
+            whole = square[0] + 2 * norm[0] * math.sqrt(n) * reach + n * reach ** 2         # the mean of (‖X‖ + √n reach)²
+            row.update(ma_bound=norm[0] / math.sqrt(n) + reach, var_bound=whole / (n - 1), entry_var_bound=whole)
     return result
+
+
+def largest_gain(model):
+    """γ_max over the MidNorms"""
+    norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
+    return max(norm.weight.abs().max().item() * getattr(norm, 'scale', 1.0) for norm in norms)
 
 
 def largest_output(model):
     """γ_max + β_max over the MidNorms, which bound the root mean square of what they put out."""
     norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
-    gamma = max(norm.weight.abs().max().item() * getattr(norm, 'scale', 1.0) for norm in norms)
-    return gamma + max(norm.bias.abs().max().item() if getattr(norm, 'bias', None) is not None else 0.0 for norm in norms)
+    biases = [norm.bias for norm in norms if getattr(norm, 'bias', None) is not None]
+    return largest_gain(model) + max((bias.abs().max().item() for bias in biases), default=0.0)
 
 
 # ----------------------------------------------------------------------------- parameters
@@ -258,17 +310,24 @@ WARM = WeakTensorKeyDictionary()      # matrix → the singular vector that its 
 
 
 def parameters(model, batches, rng):
-    """Frobenius and spectral norm of each matrix of the blocks, layer by layer; mean and largest |gain| of each norm."""
+    """Frobenius and spectral norm of each matrix of the blocks, layer by layer; mean, largest |gain| and Frobenius norm of each
+    norm's gain; the token embedding's Frobenius norm and smallest_row; and of each block type the Frobenius norm of all its
+    parameters (sharpness disparity, figure 8)."""
     result = {kind: [] for kind in KINDS}
-    result['gains'] = {}
+    result['gains'], squares = {}, {}
     for name, parameter in model.named_parameters():
         p = parameter.detach()
+        squares[block_type(name)] = squares.get(block_type(name), 0.0) + p.square().sum().item()
+        if name == 'wte.weight':
+            result['embedding'] = dict(frobenius=p.norm().item(), smallest_row=smallest_row(p))
         if matrix_kind(name):
             v = WARM[parameter] if parameter in WARM else torch.randn(p.size(1), generator=rng, device=p.device, dtype=p.dtype)
             spectral, WARM[parameter] = top_singular_value(lambda v: p @ v, lambda u: p.T @ u, v)
             result[matrix_kind(name)].append(dict(frobenius=p.norm().item(), spectral=spectral))
         elif block_type(name) == 'norm' and name.endswith('weight'):
-            result['gains'][name.removesuffix('.weight')] = dict(mean=p.abs().mean().item(), max=p.abs().max().item())
+            result['gains'][name.removesuffix('.weight')] = dict(mean=p.abs().mean().item(), max=p.abs().max().item(),
+                                                                   frobenius=p.norm().item())
+    result['types'] = {kind: math.sqrt(square) for kind, square in squares.items()}
     return {key: value for key, value in result.items() if value or key == 'gains'}
 
 
@@ -319,14 +378,16 @@ SCALING = 10.0          # of W_o and W_2, to see how the branch's sensitivity an
 
 
 def sensitivity(model, batches, rng):
-    """Spectral norm of ∂block(X)/∂X and of each branch's, at one sequence, layer by layer; and the factor by which the branch's
-    changes where W_o or W_2 grows SCALING times (LN stability: that factor with Pre-LN, P7; 1 with Peri-LN, P8)."""
+    """Spectral norm of ∂block(X)/∂X and of each branch's, at one sequence, layer by layer; the factor by which the branch's
+    changes where W_o or W_2 grows SCALING times (LN stability: that factor with Pre-LN, P7; 1 with Peri-LN, P8); and the norm of
+    the Jacobian of this block and all that follow, J_{i:D} (eq. 16, 18)."""
     states = stream(model, batches[0][0][:1])
     start = torch.randn(states[0].shape, generator=rng, device=rng.device, dtype=states[0].dtype)
     rows = []
     for i, block in enumerate(model.h):
         at_attn, at_ffn = states[2 * i], states[2 * i + 1]
-        row = dict(block=jacobian_norm(block, at_attn, start))
+        row = dict(block=jacobian_norm(block, at_attn, start),
+                   to_end=jacobian_norm(torch.nn.Sequential(*model.h[i:]), at_attn, start))
         for name, branch, x, w in (('attn', attn_branch(block), at_attn, block.attn.wo),
                                    ('ffn', ffn_branch(block), at_ffn, block.ffn.w2)):
             row[name] = jacobian_norm(branch, x, start)
@@ -362,6 +423,83 @@ def drift(model, batches, rng):
     distances = [(a - b).norm().item() for a, b in zip(states, others)]
     return [dict(at=at, distance=d / distances[0], relative=d / s.norm().item())
             for at, d, s in zip(places(model), distances, states)]
+
+
+# ----------------------------------------------------------------------------- what the papers predict
+
+@torch.no_grad()
+def attention_growth(model, batches, rng):
+    """LN stability's bound for Pre-LN (T3, eq. 82), which is of attention alone with one head and RMSNorm: X ← X + Δt attn(X),
+    block after block without FFNs, on one sequence X (n tokens × d). Per block MA(X), and its bound
+
+        ‖X_0‖_F / √(nd) · Π (1 + Δt √n √d ‖γ‖_∞ max_j 1/‖x_j‖ ‖W_o W_v‖)        (√d for our RMSNorm, theirs is x / ‖x‖)
+
+    Empty for other models.
+    """
+    c = model.config
+    if c.norm != 'rmsnorm' or c.n_head != 1 or not c.attn_pre_norm or c.mid_norm or c.post_norm or c.bias:
+        return []
+    x = stream(model, batches[0][0][:1])[0]
+    bound, rows = x.norm().item() / math.sqrt(x[0].numel()), []
+    for block in model.h:
+        w = block.attn.wo.weight @ block.attn.wv.weight
+        step = math.sqrt(x[0].numel()) * block.attn_pre_norm.weight.abs().max() * (1 / x.norm(dim=-1)).max()
+        bound *= 1 + abs(c.residual_scale) * (step * torch.linalg.matrix_norm(w, 2)).item()
+        x = x + c.residual_scale * attn_branch(block)(x)
+        rows.append(dict(ma=x.abs().mean().item(), ma_bound=bound))
+    return rows
+
+
+TRANSPORTED = 64        # sequences, at most
+
+
+@torch.no_grad()
+def transport(model, batches, rng):
+    """How far apart two sets of sequences are at each of `places`, as distributions: W_1 and W_2 (optimal transport, over the
+    entries' 1-norm and 2-norm) between one half of all sequences and the other (LN stability, T6).
+
+    Where MidNorms bound the branches, the bounds with Δt (eq. 17) are beside. The paper leaves its constant Ĉ(p) open. For p = 2
+    it is 1. For p = 1 the equivalence of norms gives √(nd), which then multiplies both terms.
+    """
+    sequences = torch.cat([x for x, _ in batches])[:TRANSPORTED]
+    half, c = len(sequences) // 2, model.config
+    states = [torch.cat(parts) for parts in zip(*([s.flatten(1).cpu() for s in stream(model, x[None])] for x in sequences))]
+    rows = []
+    for k, (at, s) in enumerate(zip(places(model), states)):
+        row, s = dict(at=at), s.double()                # (sequences, T·D)
+        for p in (1, 2):
+            cost = torch.cdist(s[:half], s[half:2 * half], p=p) ** p
+            row[f'w{p}'] = cost[linear_sum_assignment(cost)].mean().item() ** (1 / p)
+        rows.append(row)
+        if c.mid_norm and not c.post_norm:
+            n = s.size(-1)
+            reach = 2 * k * abs(c.residual_scale) * math.sqrt(n) * largest_gain(model)
+            row.update(w1_bound=math.sqrt(n) * (rows[0]['w1'] + reach), w2_bound=math.sqrt(2) * (rows[0]['w2'] + reach))
+    return rows
+
+
+@torch.no_grad()
+def output_spectrum(model, batches, rng):
+    """The largest singular value of W / ‖W x‖ for each matrix (m × n) of the blocks, as a mean over tokens x; and what DNT
+    predicts of random weights from their shape and the root mean square σ_x of x's entries: (√m + √n) / (√(mn) σ_x) (eq. 16).
+    {kind: [per layer]}"""
+    linear = {name: module for name, module in model.named_modules() if matrix_kind(f'{name}.weight')}
+    result = {}
+    with ExitStack() as stack:
+        inputs = {name: [] for name in linear}
+        for name, module in linear.items():
+            hook = module.register_forward_pre_hook(lambda module, args, name=name: inputs[name].append(args[0].detach()))
+            stack.callback(hook.remove)
+        model.hidden(batches[0][0])
+    for name, module in linear.items():
+        w, x = module.weight.double(), inputs[name][0].double().flatten(0, -2)
+        m, n = w.shape
+        rms = x.square().mean(1).sqrt()
+        measured = torch.linalg.matrix_norm(w, 2) / (x @ w.T).norm(dim=1)
+        predicted = (math.sqrt(m) + math.sqrt(n)) / (math.sqrt(m * n) * rms)
+        result.setdefault(matrix_kind(f'{name}.weight'), []).append(dict(measured=measured.mean().item(),
+                                                                         predicted=predicted.mean().item()))
+    return result
 
 
 # ----------------------------------------------------------------------------- before training
@@ -446,7 +584,8 @@ def preflight(model, batches, rng):
     return dict(invariance=invariance, growth=grown, drift=drift(model, [batch], rng)[-1])
 
 
-MEASUREMENTS = {f.__name__: f for f in (gradients, sharpness, hidden, parameters, attention, sensitivity, drift, preflight)}
+MEASUREMENTS = {f.__name__: f for f in (gradients, sharpness, hidden, parameters, attention, sensitivity, drift,
+                                        layers, attention_growth, transport, output_spectrum, preflight)}
 
 
 def measure(model, batches, what, seed):
@@ -507,15 +646,36 @@ def show(results):
         table('sharpness of each block type', ['', *keys],
               [[kind, *(stats[key] for key in keys)] for kind, stats in results['sharpness'].items()])
     if 'hidden' in results:
-        keys = [key for key in ('ma', 'ma_bound', 'var', 'var_bound') if key in results['hidden'][0]]
+        keys = list(results['hidden'][0])[1:]
         table('hidden states', ['behind', *keys], [[row['at'], *(row[key] for key in keys)] for row in results['hidden']])
+    if 'layers' in results:
+        keys = ('log10_mean', 'mean_log10', 'zeros')
+        table('sharpness of each layer; 0 is the embeddings', ['layer', *keys],
+              [[str(i), *(row[key] for key in keys)] for i, row in enumerate(results['layers']['sharpness'])])
+        found = results['layers']['factors']
+        blocks = range(max(map(len, found.values())))
+        table('n S ‖θ‖², which theorems 4.1 to 4.3 bound from above', ['', *(f'block {i}' for i in blocks)],
+              [[name, *values, *[None] * (len(blocks) - len(values))] for name, values in found.items()])
+    if 'attention_growth' in results and results['attention_growth']:
+        table('hidden states by attention alone, and their bound (T3)', ['block', 'ma', 'ma_bound'],
+              [[str(i), row['ma'], row['ma_bound']] for i, row in enumerate(results['attention_growth'])])
+    if 'transport' in results:
+        keys = list(results['transport'][0])[1:]
+        table('distance between two halves of the sequences, as distributions (T6)', ['behind', *keys],
+              [[row['at'], *(row[key] for key in keys)] for row in results['transport']])
+    if 'output_spectrum' in results:
+        table('σ_1 of W / ‖W x‖, and what DNT predicts of random weights', ['', 'block', 'measured', 'predicted'],
+              [[kind, str(i), row['measured'], row['predicted']] for kind, rows in results['output_spectrum'].items()
+               for i, row in enumerate(rows)])
     if 'parameters' in results:
         kinds = [kind for kind in KINDS if kind in results['parameters']]
         table('spectral norm (Frobenius norm) of the matrices', ['layer', *kinds],
               [[str(i), *(f'{m["spectral"]:.3g} ({m["frobenius"]:.3g})' for m in layer)]
                for i, layer in enumerate(zip(*(results['parameters'][kind] for kind in kinds)))])
-        table('gains of the norms', ['', 'mean', 'max'],
-              [[name, g['mean'], g['max']] for name, g in results['parameters']['gains'].items()])
+        table('gains of the norms', ['', 'mean', 'max', 'Frobenius norm'],
+              [[name, g['mean'], g['max'], g['frobenius']] for name, g in results['parameters']['gains'].items()])
+        types = results['parameters']['types']
+        table('Frobenius norm of all parameters of a block type', ['', *types], [['', *types.values()]])
     if 'updates' in results:
         table('one step of the optimizer, relative to the parameters', ['', *results['updates']],
               [['', *results['updates'].values()]])
@@ -526,8 +686,8 @@ def show(results):
                   [[str(i), *layer] for i, layer in enumerate(heads)])
     if 'sensitivity' in results:
         table(f'spectral norm of the Jacobians; answer: of the branch\'s where W_o or W_2 is {SCALING:g} times as large',
-              ['layer', 'block', 'attn', 'answer', 'ffn', 'answer'],
-              [[str(i), *(row[key] for key in ('block', 'attn', 'attn_answer', 'ffn', 'ffn_answer'))]
+              ['layer', 'block', 'to the end', 'attn', 'answer', 'ffn', 'answer'],
+              [[str(i), *(row[key] for key in ('block', 'to_end', 'attn', 'attn_answer', 'ffn', 'ffn_answer'))]
                for i, row in enumerate(results['sensitivity'])])
     if 'drift' in results:
         table('drift after a nudge of the embedding', ['behind', 'distance', 'relative'],
@@ -551,11 +711,10 @@ batches = 8                         # of the run's batch_size windows or images,
 # -----------------------------------------------------------------------------
 
 
-def one_update(model, state, data):
+def one_update(model, state, config, data):
     """update_sizes of one step from a checkpoint, with its optimizer's state, on the mean gradient of the data."""
-    config = state['config']
-    optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, config['weight_decay']), {**config, 'compile': False})
-    optimizer.load_state_dict(state['optimizer'])
+    optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, **group_settings(config)), {**config, 'compile': False})
+    load_state(optimizer, state['optimizer'])
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     gradient = mean_gradient(model, data)
     for name, p in model.named_parameters():
@@ -591,7 +750,7 @@ def main():
     data = [tuple(t.to(device) for t in windows.read(starts)) for starts in windows.spread(batches, config['batch_size'])]
     results = measure(model, data, names, config['seed'])
     if state and 'parameters' in names:
-        results['updates'] = one_update(model.eval(), state, data)
+        results['updates'] = one_update(model.eval(), state, config, data)
     show(results)
     os.makedirs(folder, exist_ok=True)
     if init_only:
@@ -604,7 +763,8 @@ def main():
     print(f'\nwrote {path}')
     from lab.plot import draw
     for name in names:
-        draw(name, [folder], os.path.join(folder, f'{name}.png'))
+        if results[name]:                               # attention_growth is of some models alone
+            draw(name, [folder], os.path.join(folder, f'{name}.png'))
 
 
 if __name__ == '__main__':

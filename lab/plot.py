@@ -85,10 +85,10 @@ def number(value):
 
 
 @functools.cache
-def fragments():
-    """{name: keys} of config/arch."""
+def fragments(model):
+    """{name: keys} of config/arch, for a run with this key `model`."""
     paths = sorted(glob.glob(os.path.join(ROOT, 'config', 'arch', '*.py')))
-    return {os.path.basename(path).removesuffix('.py'): read_config(path, {}) for path in paths}
+    return {os.path.basename(path).removesuffix('.py'): read_config(path, {'model': model}) for path in paths}
 
 
 def label(folder, optimizer=True):
@@ -97,13 +97,13 @@ def label(folder, optimizer=True):
     name = os.path.basename(os.path.normpath(folder))
     try:
         with open(os.path.join(folder, 'config.json'), encoding='utf-8') as f:
-            config = json.load(f)
+            config = {'model': 'gpt', **json.load(f)}
     except OSError:
         return name
     except ValueError as error:
         raise ValueError(f'{f.name} is damaged: {error}') from error
     candidates = [[arch, *(f'{key}={config.get(key)}' for key, value in keys.items() if config.get(key) != value)]
-                  for arch, keys in fragments().items()]
+                  for arch, keys in fragments(config['model']).items()]
     nearest = min(candidates, key=len)
     about = [*(nearest if len(nearest) <= 3 else []), *[config['optimizer']] * optimizer]
     return f'{name} ({", ".join(about)})' if about else name
@@ -421,21 +421,22 @@ def along_depth(ax, rows, key, **style):
 
 
 def plot_hidden(folders):
-    """Mean size and variance of the hidden states along the depth (LN stability, figure 1).
+    """Mean size and variance of the hidden states along the depth (LN stability, figure 1), and over sequences (T5).
 
-    Dashed lines are the bounds under MidNorm (T4). They are left out where a panel would have more than eight curves."""
+    Dashed lines are the bounds under MidNorm (T4, T5). They are left out where a panel would have more than eight curves."""
     found = [read_measured(folder, 'hidden') for folder in folders]
     bounded = [rows for rows in found if 'ma_bound' in rows[0]]
     bounds = bounded and len(found) + len(bounded) <= MOST
-    figure, axes = panels(2, height=2.4)
+    figure, axes = panels(3, height=2.2)
     for i, (rows, text) in enumerate(zip(found, labels(folders))):
-        for ax, key in zip(axes, ('ma', 'var')):
+        for ax, key in zip(axes, ('ma', 'var', 'entry_var') if 'entry_var' in rows[0] else ('ma', 'var')):
             along_depth(ax, rows, key, **run_style(i), label=text)
             if bounds and f'{key}_bound' in rows[0]:
                 along_depth(ax, rows, f'{key}_bound', color=COLORS[i], linestyle='--', linewidth=0.8)
-    for ax, name in zip(axes, ('mean |x|', 'variance')):
+    names = ('mean |x|\nof the hidden state', 'variance\nof the hidden state', 'variance of an entry\nover sequences')
+    for ax, name in zip(axes, names):
         log_scale(ax)
-        ax.set_ylabel(f'{name} of the hidden state')
+        ax.set_ylabel(name)
         ax.set_xlabel('blocks passed')
         whole_ticks(ax)
     legend(figure, 'run; dashed: its bound under MidNorm' if bounds else 'run')
@@ -443,9 +444,9 @@ def plot_hidden(folders):
 
 
 def plot_sensitivity(folders):
-    """The spectral norms of the Jacobians of blocks and branches (LN stability, P7 and P8)."""
-    figure, axes = panels(3, height=2.2)
-    keys = {'block': 'block', 'attn': 'attention branch', 'ffn': 'FFN branch'}
+    """The spectral norms of the Jacobians of blocks and branches, and from each block to the end (LN stability, P7, P8)."""
+    figure, axes = panels(4, columns=2, height=2.0)
+    keys = {'block': 'block', 'attn': 'attention branch', 'ffn': 'FFN branch', 'to_end': 'from here to the last block'}
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
         rows = read_measured(folder, 'sensitivity')
         for ax, (key, title) in zip(axes, keys.items()):
@@ -509,6 +510,91 @@ def plot_drift(folders):
         ax.set_xlabel('blocks passed')
         whole_ticks(ax)
     legend(figure, 'run')
+    return figure
+
+
+def plot_layers(folders):
+    """Sharpness per layer (sharpness disparity, figure 9a), and n·S·‖θ‖² per weight (its theorems 4.1 to 4.3).
+
+    A row of panels is a run. Layer 0 is the embeddings. The weights in one panel share a factor in their theorem."""
+    groups = {'theorem 4.1': ('ffn_pre_norm', 'w1', 'w2'), 'theorem 4.2': ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo')}
+    colors = dict(zip((*groups['theorem 4.1'], *groups['theorem 4.2']), COLORS))
+    figure, axes = panels(3 * len(folders), height=2.2)
+    for row, folder, text in zip(range(0, len(axes), 3), folders, labels(folders)):
+        measured = read_measured(folder, 'layers')
+        logs = [number(layer['log10_mean']) for layer in measured['sharpness']]
+        axes[row].plot(range(len(logs)), logs, color='0.3', marker='o')
+        axes[row].set_ylabel(f'{wrap(text, 2)}\nlog10 of the mean sharpness')
+        for ax, (title, names) in zip(axes[row + 1:], groups.items()):
+            for name in names:
+                values = measured['factors'].get(name, [])
+                shown = name.replace('_', ' ') if name.endswith('norm') else symbols(name)
+                ax.plot(range(len(values)), values, color=colors[name], marker='.', label=shown)
+            ax.set_title(f'n·S·‖θ‖², {title}')
+            log_scale(ax)
+        axes[row].set_xlabel('layer (0: embeddings)')
+        for ax in axes[row + 1:row + 3]:
+            ax.set_xlabel('block')
+    for ax in axes:
+        whole_ticks(ax)
+    legend(figure, 'weight')
+    return figure
+
+
+def plot_attention_growth(folders):
+    """Mean size of the hidden states by attention alone, and its bound for Pre-LN (LN stability, T3, eq. 82)."""
+    figure, axes = panels(1, columns=1, height=2.6)
+    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
+        rows = read_measured(folder, 'attention_growth')
+        if not rows:
+            raise ValueError(f'{folder} has no bound to draw: it holds for one head, RMSNorm, PreNorm and no other norm')
+        blocks = range(1, len(rows) + 1)
+        axes[0].plot(blocks, [row['ma'] for row in rows], **run_style(i), label=text)
+        axes[0].plot(blocks, [row['ma_bound'] for row in rows], color=COLORS[i], linestyle='--', linewidth=0.8)
+    log_scale(axes[0])
+    axes[0].set_ylabel('mean |x| of the hidden state')
+    axes[0].set_xlabel('blocks passed')
+    whole_ticks(axes[0])
+    legend(figure, 'run; dashed: its bound')
+    return figure
+
+
+def plot_transport(folders):
+    """Distance between two halves of the sequences, as distributions, along the depth (LN stability, T6)."""
+    found = [read_measured(folder, 'transport') for folder in folders]
+    bounded = [rows for rows in found if 'w2_bound' in rows[0]]
+    bounds = bounded and len(found) + len(bounded) <= MOST
+    figure, axes = panels(2, height=2.4)
+    for i, (rows, text) in enumerate(zip(found, labels(folders))):
+        for ax, key in zip(axes, ('w2', 'w1')):
+            along_depth(ax, rows, key, **run_style(i), label=text)
+            if bounds and f'{key}_bound' in rows[0]:
+                along_depth(ax, rows, f'{key}_bound', color=COLORS[i], linestyle='--', linewidth=0.8)
+    for ax, name in zip(axes, ('$W_2$', '$W_1$')):
+        log_scale(ax)
+        ax.set_ylabel(f'{name} between the halves')
+        ax.set_xlabel('blocks passed')
+        whole_ticks(ax)
+    legend(figure, 'run; dashed: its bound under MidNorm' if bounds else 'run')
+    return figure
+
+
+def plot_output_spectrum(folders):
+    """The largest singular value of W / ‖W x‖, and what DNT predicts of random weights (eq. 16)."""
+    figure, axes = panels(6, height=1.8, sharex=True)
+    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
+        measured = read_measured(folder, 'output_spectrum')
+        for ax, kind in zip(axes, MATRICES):
+            rows = measured.get(kind, [])
+            ax.plot(range(len(rows)), [row['measured'] for row in rows], **run_style(i), label=text)
+            if len(folders) <= MOST // 2:
+                ax.plot(range(len(rows)), [row['predicted'] for row in rows], color=COLORS[i], linestyle='--', linewidth=0.8)
+            ax.set_title(f'$W_{kind[1]}$')
+    for ax in axes:
+        log_scale(ax)
+        whole_ticks(ax)
+    name_axes(axes, 'layer', 'σ₁ of W / ‖W x‖')
+    legend(figure, 'run; dashed: predicted' if len(folders) <= MOST // 2 else 'run')
     return figure
 
 

@@ -12,8 +12,8 @@ from data import augment as a
 
 pytest.importorskip('kornia')
 
-NONE = dict(crop_scale=1.0, flip=0.0, randaugment=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
-ALL = dict(crop_scale=0.3, flip=0.5, randaugment=9.0, mixup=0.8, cutmix=1.0, label_smoothing=0.1)
+NONE = dict(crop_scale=1.0, interpolation='bicubic', flip=0.0, randaugment=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
+ALL = dict(crop_scale=0.3, interpolation='random', flip=0.5, randaugment=9.0, mixup=0.8, cutmix=1.0, label_smoothing=0.1)
 
 
 def images(count=8, size=12, channels=3):
@@ -67,6 +67,91 @@ def test_crops_are_parts_of_the_image():
         widths = slopes * 32
         assert flat.abs().max() < 0.01
         assert 64 * math.sqrt(0.2 * 3 / 4) - 2 < widths.min() < 35 and 50 < widths.max() <= 64.5 and widths.std() > 5
+
+
+def smooth_picture(width, height):
+    """Waves of some tens of pixels, in grey from 0 to 1, float32."""
+    x, y = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
+    return (0.5 + 0.25 * np.sin(x / 11 + 1) * np.cos(y / 9) + 0.2 * np.sin((x + 2 * y) / 23)).astype('f')
+
+
+def pil_crop(picture, box, size, kernel):
+    return np.asarray(Image.fromarray(picture).resize((size, size), kernel, box=box))
+
+
+@pytest.mark.parametrize('stored, size', [(40, 24), (24, 40), (32, 32), (100, 16)])
+def test_crops_are_resized_as_pil_does(stored, size):
+    """From anywhere, larger and smaller, by both kernels, in float64"""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.rand(6, 2, stored, stored, generator=rng, dtype=torch.float64)
+    lengths = [0.2 + 0.8 * torch.rand(6, generator=rng, dtype=torch.float64) for _ in range(2)]
+    boxes = [torch.stack((torch.rand(6, generator=rng) * (1 - length), length), 1) for length in lengths]
+    cubic = torch.tensor([True, False] * 3)
+    y = a.resample(x, boxes, size, cubic)
+    for i in range(6):
+        (top, height), (left, width) = (stored * box[i] for box in boxes)
+        box = [min(stored, value.item()) for value in (left, top, left + width, top + height)]
+        kernel = Image.Resampling.BICUBIC if cubic[i] else Image.Resampling.BILINEAR
+        for channel, found in zip(x[i], y[i]):
+            np.testing.assert_allclose(found, pil_crop(channel.numpy().astype('f'), box, size, kernel), atol=1e-5)
+
+
+@pytest.mark.parametrize('width, height', [(300, 200), (200, 300), (240, 240), (500, 150)])
+def test_a_crop_of_a_squeezed_image_is_one_of_the_image(width, height):
+    """… cut and resized once from its own pixels, as torchvision does; so is the middle square"""
+    picture = smooth_picture(width, height)
+    squeezed = np.array(Image.fromarray(picture).resize((128, 128), Image.Resampling.BICUBIC))
+    x = torch.from_numpy(squeezed).double().expand(8, 1, 128, 128)
+    aspects = torch.full((8,), width / height, dtype=torch.float64)
+    torch.manual_seed(1)
+    boxes = a.random_boxes(aspects, 0.3)
+    cubic = torch.tensor([True, False] * 4)
+    side = min(width, height) * 96 / 128
+    square = [torch.tensor([[0.5 - side / n / 2, side / n]] * 8) for n in (height, width)]
+    for boxes, found in (boxes, a.resample(x, boxes, 96, cubic)), (square, a.middle(x, 96, aspects)):
+        for i in range(8):
+            (top, rows), (left, columns) = ((n * box[i]).tolist() for n, box in zip((height, width), boxes))
+            assert 3 / 4 - 1e-5 <= columns / rows <= 4 / 3 + 1e-5 and rows * columns >= 0.1 * width * height
+            kernel = Image.Resampling.BICUBIC if cubic[i] or boxes is square else Image.Resampling.BILINEAR
+            box = (left, top, min(width, left + columns), min(height, top + rows))
+            assert np.abs(found[i, 0].numpy() - pil_crop(picture, box, 96, kernel))[2:-2, 2:-2].max() < 0.01
+
+
+def torchvisions_box(width, height, scale, rng):
+    """RandomResizedCrop.get_params in plain lines → top, height, left, width as shares"""
+    for _ in range(10):
+        area, ratio = width * height * rng.uniform(scale, 1), math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if w <= width and h <= height:
+            return rng.integers(0, height - h + 1) / height, h / height, rng.integers(0, width - w + 1) / width, w / width
+    ratio = min(max(width / height, 3 / 4), 4 / 3)
+    w, h = min(width, height * ratio), min(height, width / ratio)
+    return (1 - h / height) / 2, h / height, (1 - w / width) / 2, w / width
+
+
+@pytest.mark.parametrize('width, height', [(2000, 2000), (2000, 1500), (1500, 2000), (4000, 1000), (1000, 8000)])
+def test_boxes_are_drawn_as_torchvision_does(width, height):
+    """Their starts, lengths, areas and ratios have the same means and quantiles, for images of any shape"""
+    rng, count = np.random.default_rng(0), 5000
+    wanted = np.array([torchvisions_box(width, height, 0.08, rng) for _ in range(count)])
+    torch.manual_seed(0)
+    found = torch.cat(a.random_boxes(torch.full((count,), width / height), 0.08), 1).numpy()
+    assert (found >= 0).all() and (found[:, [0, 2]] + found[:, [1, 3]] <= 1 + 1e-6).all()
+    area, ratio = found[:, 1] * found[:, 3], found[:, 3] / found[:, 1] * width / height
+    assert 3 / 4 - 1e-5 <= ratio.min() and ratio.max() <= 4 / 3 + 1e-5 and area.max() <= 1 + 1e-6
+    for of in (lambda x: x, lambda x: x[:, 1:2] * x[:, 3:], lambda x: x[:, 3:] / x[:, 1:2]):
+        spread = of(wanted).std(0) / math.sqrt(count)
+        assert (np.abs(of(wanted).mean(0) - of(found).mean(0)) < 6 * spread + 1e-3).all()
+        steps = [0.1, 0.5, 0.9]
+        assert (np.abs(np.quantile(of(wanted), steps, 0) - np.quantile(of(found), steps, 0)) < 0.06 * of(wanted).max()).all()
+
+
+def test_random_interpolation_is_one_of_the_two():
+    """… for each image, each about as often"""
+    x = images(200, 16)
+    kinds = {kind: augmented(x, 5, crop_scale=0.3, interpolation=kind)[0] for kind in ('bicubic', 'bilinear', 'random')}
+    same = {kind: (kinds['random'] - kinds[kind]).abs().amax((1, 2, 3)) < 1e-4 for kind in ('bicubic', 'bilinear')}
+    assert (same['bicubic'] ^ same['bilinear']).all() and 70 <= same['bicubic'].sum() <= 130
 
 
 def test_mixup_and_cutmix():

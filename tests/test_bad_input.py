@@ -410,7 +410,6 @@ def cases_of_checkpoints():
         ('other depth', says_in_config(n_layer=2), 'n_layer (2 there, 1 here)', ['train']),
         ('other depth', says_in_config(n_layer=2), NOT_ONE, ['sample', 'measure', 'evaluate', 'export']),
         ('unknown norm', says_in_config(norm='new'), 'norm', READERS),
-        ('lacks a field', lacks('norm', of='config'), 'norm (None there, layernorm here)', ['train']),
         ('lacks optimizer', lacks('optimizer'), NOT_ONE, ['train', 'measure']),
         ('lacks scaler', lacks('scaler'), NOT_ONE, ['train']),
         ('lacks init_from', lacks('init_from', of='config'), NOT_ONE, ['train']),

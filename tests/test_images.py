@@ -67,6 +67,17 @@ def test_the_middle_of_larger_images():
     assert read(image_size=4).shuffled(0, 2, 1)[0].shape == (2, 3, 6, 6)        # whole, for the augmentation to cut
 
 
+def test_order_with_repeats():
+    """Each image of the same order three times in a row, wherever a batch begins"""
+    make(train=20)
+    data, plain = Images('tiny', 'train', 6, 3, 5, 3), read()
+    x, y = data.shuffled(0, 120, seed=3)
+    wanted, labels = plain.shuffled(0, 40, seed=3)
+    assert torch.equal(x, wanted.repeat_interleave(3, 0)) and torch.equal(y, labels.repeat_interleave(3))
+    for first, count in (0, 1), (1, 1), (2, 2), (4, 9), (59, 3), (0, 120):
+        assert torch.equal(data.shuffled(first, count, seed=3)[0], x[first:first + count])
+
+
 def test_order():
     """Each image once an epoch, in another order each time, that only the seed and the number decide"""
     make(train=20)
@@ -189,12 +200,54 @@ def test_a_folder_of_images():
     Path('raw/train/bee/readme.txt').write_text('no picture either')
     out = call('data/imagenet/prepare.py', '--source=raw', '--folder=data/new', '--size=8', '--processes=2')
     assert 'data/new: 2 of the 7 images for train cannot be read and are left out, raw/train/ant/0.png the first' in out
-    assert sorted(os.listdir('data/new')) == ['meta.json', 'train.bin', 'train_labels.bin', 'val.bin', 'val_labels.bin']
+    assert sorted(os.listdir('data/new')) == ['meta.json', 'train.bin', 'train_aspects.bin', 'train_labels.bin', 'val.bin',
+                                              'val_labels.bin']
     train, val = (Images('new', split, 8, 3, 2) for split in ('train', 'val'))
     assert read_image_meta('new')['names'] == ['ant', 'bee'] and (train.windows, val.windows) == (5, 7)
     found = sorted((int(label), *image[:, 4, 4].tolist()) for image, label in zip(train.images, train.labels))
     assert found == [(0, 10, 100, 200), (0, 20, 100, 200), (0, 30, 100, 200), (1, 0, 0, 0), (1, 50, 50, 50)]
     assert (train.images == train.images[:, :, :1, :1]).all()
+    assert train.aspects.tolist() == [2.0 if label == 0 else 0.75 for label in train.labels] and val.aspects is None
+
+
+def gradients(width, height):
+    """A picture whose red rises from left to right and whose green rises from top to bottom, from 20 to 235."""
+    red, green = (20 + 215 * (np.arange(n) + 0.5) / n for n in (width, height))
+    levels = np.broadcast_arrays(red, green[:, None], 0)
+    return Image.fromarray(np.stack(levels, -1).round().astype(np.uint8))
+
+
+@pytest.mark.parametrize('width, height', [(90, 60), (60, 90), (70, 70), (200, 40)])
+def test_training_images_are_whole_and_validation_ones_middle_squares(width, height):
+    """What is read, to measure and to evaluate, is the middle of the shorter side's square of both, with the image's own shape"""
+    for split in 'train', 'val':
+        Path('raw', split, 'one').mkdir(parents=True)
+        gradients(width, height).save(Path('raw', split, 'one', '0.png'))
+    im.write_resized('data/new', {split: im.FolderImages(f'raw/{split}') for split in ('train', 'val')}, 32, 1)
+    assert read_image_meta('new')['whole']
+    train, val = (Images('new', split, 24, 3, 1) for split in ('train', 'val'))
+    whole, _, aspects = train.shuffled(0, 2, seed=0)
+    wanted = np.asarray(gradients(width, height).resize((32, 32), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    assert whole.shape == (2, 3, 32, 32) and (whole[0].numpy() == wanted).all()
+    assert aspects.dtype == torch.float32 and aspects.tolist() == pytest.approx([width / height] * 2)
+    assert len(val.shuffled(0, 1, seed=0)) == 2
+    (x, _), (y, _), side = train.read([0]), val.read([0]), min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    square = gradients(width, height).crop((left, top, left + side, top + side))
+    middle = square.resize((32, 32), Image.Resampling.BICUBIC).crop((4, 4, 28, 28))
+    assert x.dtype == y.dtype == torch.uint8 and (y[0].numpy() == np.asarray(middle).transpose(2, 0, 1)).all()
+    assert (x.int() - y.int()).abs().max() <= 3
+
+
+def test_a_folder_of_before_there_were_whole_images():
+    images = make()
+    meta = json.loads(Path('data/tiny/meta.json').read_text())
+    assert meta.pop('whole') is False
+    Path('data/tiny/meta.json').write_text(json.dumps(meta))
+    assert not read_image_meta('tiny')['whole'] and torch.equal(read().read([3])[0], torch.from_numpy(images[[3]]))
+    Path('data/tiny/meta.json').write_text(json.dumps({**meta, 'whole': True}))
+    with pytest.raises(ValueError, match='train_aspects.bin has 0 bytes where meta.json tells of 80: prepare data/tiny again'):
+        read()
 
 
 @pytest.mark.parametrize('spoil, words', [

@@ -18,7 +18,7 @@ from matplotlib.text import Text
 from configurator import read_config
 from lab import plot
 from lab.measure import MEASUREMENTS, measure, write_row
-from model import GPT, GPTConfig
+from model import BLOCK_TYPES, GPT, GPTConfig
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')
@@ -27,7 +27,7 @@ KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')
 @torch.no_grad()
 def build(arch, more={}, noise=0.3):
     """A small model of this fragment of config/arch, with random weights."""
-    keys = read_config(str(ROOT / 'config' / 'arch' / f'{arch}.py'), {})
+    keys = read_config(str(ROOT / 'config' / 'arch' / f'{arch}.py'), {'model': 'gpt'})
     config = {f.name: keys[f.name] for f in fields(GPTConfig) if f.name in keys}
     torch.manual_seed(0)
     model = GPT(GPTConfig(**config | dict(block_size=6, vocab_size=11, n_layer=2, n_head=2, n_embd=8) | more))
@@ -44,10 +44,13 @@ def data(batches=2):
 def write_run(folder, arch, optimizer, more={}, measured={}):
     """A run's config.json and measure.json → what the latter holds."""
     folder.mkdir()
-    model = build(arch, more)
+    model, results = build(arch, more), measured
+    if not measured:
+        results = measure(model, data(), MEASUREMENTS, 0)
+        results.update(measure(build('s1', dict(n_head=1)), data(), ['attention_growth'], 0))      # it is of such models alone
     (folder / 'config.json').write_text(json.dumps({**asdict(model.config), 'optimizer': optimizer}))
     with open(folder / 'measure.json', 'w', encoding='utf-8') as f:
-        write_row(f, dict(iter=7, tokens=30, **(measured or measure(model, data(), MEASUREMENTS, 0))))
+        write_row(f, dict(iter=7, tokens=30, **results))
     return json.loads((folder / 'measure.json').read_text())
 
 
@@ -185,7 +188,8 @@ def test_a_picture_can_be_read(pictures, what, runs):
     if runs == 2:
         check_can_be_read(figure)
     axes = [ax for ax in figure.axes if ax.get_visible() and ax.get_label() != '<colorbar>']
-    written = ' '.join([ax.get_title() for ax in axes] + [text for legend in legends(figure) for text in entries(legend)])
+    written = ' '.join([*(text for ax in axes for text in (ax.get_title(), ax.get_ylabel())),
+                        *(text for legend in legends(figure) for text in entries(legend))])
     written = written.replace('\n', ' ')
     names = WITHOUT if what == 'preflight' else LABELS
     assert all(name in written for name in names[:runs]) and ('out-b' in written) == (runs == 2)
@@ -296,7 +300,7 @@ def test_sharpness(place, figure):
     assert len(figure.axes) == {1: 1, 2: 4}[runs]
     for ax, label, measured in zip(figure.axes, LABELS, place[1]):
         found = measured['sharpness']
-        kinds = [kind for kind in ('emb', 'head', 'qk', 'vo', 'ffn', 'norm') if kind in found]
+        kinds = [kind for kind in BLOCK_TYPES if kind in found]
         assert ax.get_title() == label
         assert lines(ax) == [shares(found[kind]['histogram']) for kind in kinds]
         assert lines(ax, 'None') == [([found[kind]['log10_mean']], [0]) for kind in kinds]
@@ -317,8 +321,8 @@ def test_sharpness(place, figure):
 
 @of('hidden')
 def test_hidden(place, figure):
-    """MA and Var behind each branch, on log scales, and dashed the bounds, where there are any"""
-    for ax, key in zip(figure.axes, ('ma', 'var'), strict=True):
+    """MA, Var and an entry's variance behind each branch, on log scales, and dashed the bounds, where there are any"""
+    for ax, key in zip(figure.axes, ('ma', 'var', 'entry_var'), strict=True):
         drawn = [([0, 0.5, 1, 1.5, 2], [row[key] for row in measured['hidden']]) for measured in place[1]]
         assert lines(ax) == drawn[:len(lines(ax))] and entries(figure.legends[0]) == LABELS[:len(lines(ax))]
         assert lines(ax, '--') == [([0, 0.5, 1, 1.5, 2], [row[f'{key}_bound'] for row in place[1][0]['hidden']])]
@@ -335,10 +339,51 @@ def test_drift(place, figure):
 
 @of('sensitivity')
 def test_sensitivity(place, figure):
-    for ax, key in zip(figure.axes, ('block', 'attn', 'ffn'), strict=True):
+    for ax, key in zip(figure.axes, ('block', 'attn', 'ffn', 'to_end'), strict=True):
         drawn = [([0, 1], [row[key] for row in measured['sensitivity']]) for measured in place[1]]
         assert lines(ax) == drawn[:len(lines(ax))] and ax.get_yscale() == 'log'
     assert entries(figure.legends[0]) == LABELS[:len(lines(ax))] and title(figure.legends[0]) == 'run'
+
+
+@of('layers')
+def test_layers(place, figure):
+    """Three panels a run: sharpness per layer, and the weights of two theorems, one curve each"""
+    for first, measured in zip(range(0, len(figure.axes), 3), place[1]):
+        of_layers, of_ffn, of_attention = figure.axes[first:first + 3]
+        found = measured['layers']
+        assert lines(of_layers) == [([0, 1, 2], [layer['log10_mean'] for layer in found['sharpness']])]
+        for ax, names in (of_ffn, ('ffn_pre_norm', 'w1', 'w2')), (of_attention, ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo')):
+            assert lines(ax) == [([0, 1], found['factors'][name]) for name in names] and ax.get_yscale() == 'log'
+
+
+@of('transport')
+def test_transport(place, figure):
+    """Both distances, and dashed their bounds under MidNorm, which the first run has"""
+    for ax, key in zip(figure.axes, ('w2', 'w1'), strict=True):
+        drawn = [([0, 0.5, 1, 1.5, 2], [row[key] for row in measured['transport']]) for measured in place[1]]
+        assert lines(ax) == drawn[:len(entries(figure.legends[0]))]
+        assert lines(ax, '--') == [([0, 0.5, 1, 1.5, 2], [row[f'{key}_bound'] for row in place[1][0]['transport']])]
+
+
+@of('output_spectrum')
+def test_output_spectrum(place, figure):
+    for ax, kind in zip(figure.axes, KINDS, strict=True):
+        for style, key in ('-', 'measured'), ('--', 'predicted'):
+            drawn = [([0, 1], [row[key] for row in measured['output_spectrum'][kind]]) for measured in place[1]]
+            assert lines(ax, style) == drawn[:len(entries(figure.legends[0]))]
+
+
+@of('attention_growth')
+def test_attention_growth(place, figure):
+    for style, key in ('-', 'ma'), ('--', 'ma_bound'):
+        drawn = [([1, 2], [row[key] for row in measured['attention_growth']]) for measured in place[1]]
+        assert lines(figure.axes[0], style) == drawn[:len(entries(figure.legends[0]))]
+
+
+def test_attention_growth_of_another_model(place, tmp_path):
+    write_run(tmp_path / 'run', 's1', 'adamw', measured=dict(attention_growth=[]))
+    with pytest.raises(ValueError, match='has no bound to draw: it holds for one head, RMSNorm'):
+        picture_of('attention_growth', tmp_path / 'run')
 
 
 @of('parameters')

@@ -179,6 +179,9 @@ def test_a_grid_that_is_none(grids, says):
         planned(*grids)
 
 
+DATA = ('dataset', 'block_size', 'vocab_size', 'max_iters', 'batch_size', 'gradient_accumulation_steps', 'eval_iters')
+
+
 @pytest.mark.parametrize('path', sorted((ROOT / 'config' / 'sweep').glob('*.py')), ids=lambda path: path.stem)
 def test_a_sweep_of_the_repository(path, monkeypatch):
     """It plans runs that differ, on the base, with the learning rates that it states, into a folder of its own, and the row
@@ -187,15 +190,15 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
     text, file = path.read_text(encoding='utf-8'), settle([str(path)], keys_of(sweep.__file__)[0])
     arguments = file['arguments'].split()
     base = settle(arguments[:1], DEFAULTS)
-    assert arguments[0] in ('config/base/laptop.py', 'config/base/laptop_vision.py', 'config/train_quick.py')
     assert file['out_dir'] == f'out-sweep/{path.stem}'
     assert f'#     python -m lab.sweep config/sweep/{path.name}' in text
     runs = planned(*file['grids'], first=arguments, seeds=file['seeds'])
     assert len(runs) >= 2 * file['seeds'] and len({name.lower() for name in runs}) == len(runs)
     assert len({json.dumps(run['config']) for run in runs.values()}) == len(runs)
+    of_model = {None: tuple(base[key] for key in DATA)}         # sweeps over sizes train each as long as the paper does
     for run in runs.values():
-        for key in 'dataset', 'block_size', 'vocab_size', 'max_iters', 'batch_size', 'gradient_accumulation_steps', 'eval_iters':
-            assert run['config'][key] == base[key]
+        data_of = tuple(run['config'][key] for key in DATA)
+        assert of_model.setdefault(run['labels'].get('model'), data_of) == data_of
         assert float(run['labels'].get('learning_rate', run['config']['learning_rate'])) == run['config']['learning_rate']
     points = {str(point.row): point for point in (sweep.Point([{**run, 'status': 'missing'}]) for run in runs.values())}
     for against in re.findall(r'--against=(\S+)', text):

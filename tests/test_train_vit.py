@@ -18,15 +18,18 @@ from vit import ViT, ViTConfig
 pytest.importorskip('kornia')
 
 TINY = dict(model='vit', dataset='tiny', image_size=6, patch_size=3, channels=3, classes=4, n_layer=2, n_head=2, n_embd=16,
-            batch_size=8, drop_path=0.2, dropout=0.1, crop_scale=0.6, flip=0.5, randaugment=5.0, mixup=0.8, cutmix=1.0,
-            label_smoothing=0.1, max_iters=12, gradient_accumulation_steps=2, eval_interval=6, eval_iters=100, warmup_iters=2,
-            learning_rate=1e-2, min_lr=1e-3, device='cpu', dtype='float32', compile=False)
-PLAIN = dict(drop_path=0.0, dropout=0.0, crop_scale=1.0, flip=0.0, randaugment=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0)
+            batch_size=8, drop_path=0.2, dropout=0.1, crop_scale=0.6, interpolation='random', aug_repeats=3, flip=0.5,
+            randaugment=5.0, mixup=0.8, cutmix=1.0, label_smoothing=0.1, max_iters=12, gradient_accumulation_steps=2,
+            eval_interval=6, eval_iters=100, warmup_iters=2, learning_rate=1e-2, min_lr=1e-3, device='cpu', dtype='float32',
+            compile=False)
+PLAIN = dict(drop_path=0.0, dropout=0.0, crop_scale=1.0, aug_repeats=1, flip=0.0, randaugment=0.0, mixup=0.0, cutmix=0.0,
+             label_smoothing=0.0)
 
 
 @pytest.fixture(scope='module')
 def place(tmp_path_factory):
-    """A folder to run in, with data/tiny: noise, in whose four classes another colour is bright, or none."""
+    """A folder to run in, with data/tiny: noise, in whose four classes another colour is bright, or none. The training images
+    are whole ones of all shapes."""
     folder = tmp_path_factory.mktemp('vit')
     rng, splits = np.random.default_rng(0), {}
     for split, count in (('train', 200), ('val', 30)):
@@ -35,6 +38,9 @@ def place(tmp_path_factory):
             image[label:label + 1] += 100
         splits[split] = [(images, labels)]
     write_images(folder / 'data' / 'tiny', splits, 4)
+    meta = folder / 'data' / 'tiny' / 'meta.json'
+    meta.write_text(json.dumps({**json.loads(meta.read_text()), 'whole': True}))
+    rng.uniform(0.5, 2, 200).astype(np.float32).tofile(folder / 'data' / 'tiny' / 'train_aspects.bin')
     return folder
 
 
@@ -119,6 +125,7 @@ def test_a_pretrained_vit_brings_its_shape_and_normalization(place):
     (dict(image_size=7), 'image_size=7 patch_size=3'), (dict(image_size=9), 'image_size=9 6 --image_size=6'),
     (dict(channels=1), 'channels=1 3'), (dict(classes=3), 'classes=3 4'), (dict(model='vti'), "model='vti' gpt, vit"),
     (dict(model='gpt'), "'tiny' images --model=vit"), (dict(crop_scale=0.0), 'crop_scale=0.0 0.01'), (dict(flip=2.0), 'flip=2.0'),
+    (dict(aug_repeats=0), 'aug_repeats=0 1'), (dict(interpolation='area'), "interpolation='area' bicubic, bilinear, random"),
     (dict(randaugment=11.0), 'randaugment=11.0 10'), (dict(mixup=-1.0), 'mixup=-1.0 0'),
     (dict(label_smoothing=1.5), 'label_smoothing=1.5 1'),
     (dict(init_from='gpt2'), "init_from='gpt2' scratch ViT timm"), (dict(pool='max'), "pool='max' cls, mean")])

@@ -126,9 +126,10 @@ def test_a_dropped_block_is_the_identity_and_evaluation_drops_nothing():
 
 def test_block_types():
     kinds = {name: block_type(name) for name, _ in build(bias=True).named_parameters()}
-    of = {wanted: {name for name, kind in kinds.items() if kind == wanted} for wanted in ('emb', 'head')}
-    assert of == dict(emb={'patch.weight', 'patch.bias', 'patch.cls.weight', 'wpe.weight'}, head={'head.weight', 'head.bias'})
-    assert set(kinds.values()) == {'emb', 'head', 'qk', 'vo', 'ffn', 'norm'}
+    of = {wanted: {name for name, kind in kinds.items() if kind == wanted} for wanted in ('emb', 'pos', 'head')}
+    assert of == dict(emb={'patch.weight', 'patch.bias', 'patch.cls.weight'}, pos={'wpe.weight'},
+                      head={'head.weight', 'head.bias'})
+    assert set(kinds.values()) == {'emb', 'pos', 'head', 'qk', 'vo', 'ffn', 'norm'}
 
 
 def test_init():
@@ -201,7 +202,7 @@ def test_gradients_and_sharpness_are_per_image():
     h = m.diagonal_estimate(model, data, torch.Generator().manual_seed(0))
     assert [y.shape for y in drawn] == [(3,), (3,)]
     close(h['patch.weight'], 6 * g['patch.weight'].square(), 1e-12)
-    assert set(m.sharpness(model, data, rng)) == {'emb', 'head', 'qk', 'vo', 'ffn', 'norm'}
+    assert set(m.sharpness(model, data, rng)) == {block_type(name) for name, _ in model.named_parameters()}
 
 
 def test_attention_without_a_mask():

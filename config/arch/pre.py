@@ -1,10 +1,11 @@
-# Pre-LN, the GPT-2 of nanoGPT: x + f(LN(x)) (the baseline of all four papers)
+# Pre-LN, the GPT-2 of nanoGPT: x + f(LN(x)) (the baseline of all four papers); with model='vit' the ViT of timm
 # This file sets every field of the architecture but the sizes. The other files here show in what they differ.
-bias = False
+# A ViT differs from a GPT in what timm has and nanoGPT has not. No other key than `model` decides what a file here sets.
+bias = model == 'vit'
 tie_weights = True
 norm = 'layernorm'
 norm_alpha = 0.5
-norm_eps = 1e-5
+norm_eps = 1e-6 if model == 'vit' else 1e-5
 input_norm = False
 attn_pre_norm = True
 ffn_pre_norm = True
@@ -18,5 +19,7 @@ attn_tau = 1.618
 ffn = 'gelu'
 pos = 'learned'
 rope_theta = 10000.0
-init = 'gpt2'
+init = 'xavier_trunc' if model == 'vit' else 'gpt2'     # ViT: the truncated Xavier initialization of DNT, table 4
 init_gain = 1.0
+emb_std = 0.02
+fused_qkv_init = model == 'vit'         # timm has W_q, W_k and W_v in one matrix; under gpt2 this makes no difference

@@ -1,5 +1,9 @@
-# DNT's setting S1, the standard Transformer: Pre-LN with RMSNorm and Xavier initialization (DNT, figure 6)
+# DNT's setting S1, the standard Transformer: Pre-LN with RMSNorm and Xavier initialization (DNT, figure 6, tables 4 and 5)
 include('config/arch/pre.py')
 norm = 'rmsnorm'
 norm_eps = 1e-8
-init = 'xavier'
+init = 'xavier_trunc' if model == 'vit' else 'xavier'
+# DNT's code is not public. This is how nanoGPT's code starts with Xavier weights: it ties the embedding to the head before it
+# draws them, so that the embedding starts as a head, and W_q, W_k, W_v are one matrix. The latter holds for timm's ViT too.
+emb_std = 0.0
+fused_qkv_init = True

@@ -1,7 +1,13 @@
-# Stable-Transformer: Pre-LN with StableNorm, StableAtten and StableInit (Stable-Transformer)
+# Stable-Transformer: Pre-LN with StableNorm, StableAtten and StableInit (Stable-Transformer, equations 1 to 3)
+# α is 0.25 for vision (appendix J). For language the paper gives none; 0.475 is its example (section 1, appendix M).
+# Equation 3 norms queries and keys over the head dimension, as here. The paper's Code 1 norms dimension 2 of
+# (batch, head, token, head dimension), which are the tokens; that looks like a slip.
 include('config/arch/pre.py')
 norm = 'stablenorm'
-norm_alpha = 0.475
+norm_alpha = 0.25 if model == 'vit' else 0.475
 norm_eps = 1e-8
 attention = 'stable'
 init = 'stable'
+# Code 1 draws every linear map by StableInit, the tied head last, and W_q, W_k, W_v as one matrix.
+emb_std = 0.0
+fused_qkv_init = True

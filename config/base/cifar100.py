@@ -12,6 +12,7 @@ weight_decay = 1e-4
 max_iters = 200 * 50000 // 512
 warmup_iters = 0
 grad_clip = 0.0
+wd_pos = 0.0                            # as in timm
 crop_scale = 0.5
 flip = 0.5
 eval_interval = 5 * 50000 // 512

@@ -1,4 +1,7 @@
 # What the papers' runs on ImageNet share (DNT, table 4; Stable-Transformer, table 3): 150 epochs of 1024 images an iteration
+# Both papers say that they augment as Adan's does (Xie et al. 2024). Its code for ViT-Base has the crops, flips, interpolation
+# and repeats that the tables leave out; random erasing, which it has too, the tables set to 0.
+# Both build on timm, which exempts position embeddings, class token and biases from weight decay, and whose ViT has biases.
 model = 'vit'
 dataset = 'imagenet'
 image_size, patch_size, channels, classes = 224, 16, 3, 1000
@@ -9,7 +12,10 @@ gradient_accumulation_steps = 8         # 1024 images an iteration, for 1, 2, 4 
 max_iters = 150 * 1281167 // 1024
 warmup_iters = 0
 grad_clip = 0.0
+wd_pos = 0.0
 crop_scale = 0.08
+interpolation = 'random'
+aug_repeats = 3
 flip = 0.5
 randaugment = 9.0
 mixup = 0.8

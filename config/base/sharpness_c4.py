@@ -1,5 +1,7 @@
 # What sharpness disparity's runs on C4 share. Each trains on 20 tokens a parameter, 512 · 256 of them an iteration.
 # The learning rate falls to a twentieth, as the paper says; in the authors' code for C4 it falls to a tenth.
+# That code also cuts each document to 257 tokens, pads shorter ones, and leaves the padding out of the loss. Here a window may go
+# on into the next document, and all of its tokens count.
 include('config/optim/adamw.py')
 dataset = 'c4'
 vocab_size = 32100                      # T5's
@@ -7,5 +9,6 @@ block_size = 256
 batch_size = 64
 gradient_accumulation_steps = 8         # 512 windows an iteration, for 1, 2, 4 or 8 GPUs
 warmup_iters = 1000
+decay_norms = True                      # as in the authors' code
 eval_interval = 1000
 log_interval = 10

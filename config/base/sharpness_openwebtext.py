@@ -4,3 +4,4 @@ include('config/optim/adamw.py')
 vocab_size = 50304
 max_iters = 50000
 warmup_iters = 1000
+decay_norms = True                      # as in the authors' code

@@ -5,7 +5,17 @@
 #     AdamW, larger rate for the embeddings           2.818    --r_emb=10
 #     AdamW, larger rates for embeddings and FFN      2.791    --r_emb=10 --r_ffn=6
 #     AdamW, Blockwise LR                             2.784    config/lr/blockwise.py
-# The table also has a run with twice the rate for the norms, 2.837, which is left out here.
+#     AdamW, twice the rate for the norms             2.837    --r_norm=2
+# Of the first run, figures 2 (left), 3 (b) and 9 show the sharpness, and figure 8 the norms of the parameters. To measure them
+# during training and at its end, on about the paper's 1024 windows:
+#     torchrun --nproc_per_node=4 train.py config/sharpness/train_llama_0.25b.py --measure_interval=500 --measure_batches=102
+#     python -m lab.measure --out_dir=out-llama-0.25b --what=sharpness,layers --batches=102
+#     python -m lab.plot out-llama-0.25b --what=sharpness
+#     python -m lab.plot out-llama-0.25b --what=sharpness.qk.layers.log10_mean
+#     python -m lab.plot out-llama-0.25b --what=parameters.w1.frobenius
+# The first picture has figures 2 and 3. lab.measure has drawn figure 9 (a) in layers.png; the second picture is figure 9 (b) for
+# QK, and ffn, vo and norm are the same. The third is a curve a layer of figure 8. Its other norms have names such as
+# parameters.wq.frobenius, parameters.embedding.frobenius and parameters.gains.h.0.ffn_pre_norm.frobenius.
 include('config/base/sharpness_openwebtext.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-0.25b'

@@ -1,4 +1,4 @@
-# LLaMA 1.1B, of TinyLlama's shape, on OpenWebText by AdamW (sharpness disparity, table 3 and figure 4)
+# LLaMA 1.1B, of TinyLlama's shape and ε, on OpenWebText by AdamW (sharpness disparity, table 3 and figure 4)
 #     torchrun --nproc_per_node=4 train.py config/sharpness/train_llama_1.1b.py
 # With Blockwise LR, add:  config/lr/blockwise.py --out_dir=out-llama-1.1b-blockwise
 # The paper used 4 A800 or H800. It shows its losses as curves, without numbers. Its zero-shot accuracies after 50K iterations
@@ -8,5 +8,6 @@
 include('config/sharpness/train_llama_2b.py')
 out_dir = 'out-llama-1.1b'
 n_kv_head, d_ff = 4, 5632
+norm_eps = 1e-5
 learning_rate = 4e-4
 min_lr = learning_rate / 20

@@ -1,9 +1,10 @@
 # V-DNT-L (304M) on ImageNet by momentum SGDW (DNT, tables 1, 3 and 4)
 #     torchrun --nproc_per_node=8 train.py config/vit/train_vdnt_l_sgd.py
 # The paper reports an accuracy of 81.5%.
+# The paper does not say whether V-DNT has biases. timm's ViT has them, and so has this one. To leave them out: --bias=False
 out_dir = 'out-vdnt-l-sgd'
 include('config/base/imagenet.py')
-include('config/base/vdnt.py')
+include('config/arch/s5.py')
 include('config/optim/sgdw.py')
 learning_rate = 0.5
 min_lr = 1e-8

@@ -2,5 +2,5 @@
 #     torchrun --nproc_per_node=8 train.py config/vit/train_vit_200.py
 # In the paper this run crashes. With 60 epochs of warm-up, --warmup_iters=75068, its loss spikes.
 include('config/vit/train_stablevit_200.py')
-include('config/base/vit.py')
+include('config/arch/pre.py')
 out_dir = 'out-vit-200'

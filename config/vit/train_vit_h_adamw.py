@@ -2,5 +2,5 @@
 #     torchrun --nproc_per_node=8 train.py config/vit/train_vit_h_adamw.py
 # The paper reports an accuracy of 80.8%.
 include('config/vit/train_vdnt_h_adamw.py')
-include('config/base/vit.py')
+include('config/arch/pre.py')
 out_dir = 'out-vit-h-adamw'

@@ -2,5 +2,5 @@
 #     torchrun --nproc_per_node=8 train.py config/vit/train_vit_h_sgd.py
 # The paper reports an accuracy of 73.5%.
 include('config/vit/train_vdnt_h_sgd.py')
-include('config/base/vit.py')
+include('config/arch/pre.py')
 out_dir = 'out-vit-h-sgd'

@@ -2,5 +2,5 @@
 #     torchrun --nproc_per_node=8 train.py config/vit/train_vit_l_sgd.py
 # The paper reports an accuracy of 78.2%.
 include('config/vit/train_vdnt_l_sgd.py')
-include('config/base/vit.py')
+include('config/arch/pre.py')
 out_dir = 'out-vit-l-sgd'

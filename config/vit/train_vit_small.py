@@ -2,5 +2,5 @@
 #     python train.py config/vit/train_vit_small.py
 # The paper reports an accuracy of 67.3%, and 51.5% on CIFAR-100-C. data/cifar100c/prepare.py has the command for the latter.
 out_dir = 'out-vit-small'
-include('config/base/vit.py')
 include('config/base/cifar100.py')
+include('config/arch/pre.py')

@@ -1,0 +1,132 @@
+"""Groups of parameters: whose weight decays, at which rate, and how a checkpoint's state finds them again."""
+import copy
+import json
+
+import pytest
+import torch
+
+from configurator import TRAIN, keys_of, read_config
+from engine.keys import check_keys, group_settings
+from model import GPT, GPTConfig, block_type
+from optim import OPTIMIZERS, load_state, lr_at, param_groups
+from vit import ViT, ViTConfig
+
+DEFAULTS = keys_of(TRAIN, GPTConfig, ViTConfig)[0]
+GPT_SIZES = dict(block_size=8, vocab_size=11, n_layer=2, n_head=2, n_embd=8)
+
+
+def model_of(**more):
+    torch.manual_seed(0)
+    return GPT(GPTConfig(**GPT_SIZES, **more))
+
+
+def settings(**keys):
+    return group_settings({**DEFAULTS, **GPT_SIZES, **keys})
+
+
+def decays(model, **keys):
+    """{parameter: its weight decay}"""
+    return {name: group['weight_decay'] for group in param_groups(model, **settings(weight_decay=0.1, **keys))
+            for name, _ in group['params']}
+
+
+@pytest.mark.parametrize('decay_norms', [False, True])
+def test_what_decays(decay_norms):
+    """Matrices, and with decay_norms the gains and biases of norms, but no other bias"""
+    for name, decay in decays(model_of(bias=True, qk_norm=True), decay_norms=decay_norms).items():
+        kind, matrix = block_type(name), name.endswith('weight') and block_type(name) != 'norm'
+        assert decay == (0.1 if matrix or decay_norms and kind == 'norm' else 0.0), name
+
+
+def test_weight_decay_per_block_type():
+    found = decays(model_of(tie_weights=False), tie_weights=False, wd_qk=2.0, wd_pos=0.0, wd_emb=0.5, wd_norm=3.0, wd_head=4.0)
+    for name, decay in found.items():
+        wanted = {'qk': 0.2, 'pos': 0.0, 'emb': 0.05, 'norm': 0.0, 'head': 0.4}.get(block_type(name), 0.1)
+        assert decay == pytest.approx(wanted), name
+    norms = decays(model_of(), decay_norms=True, wd_norm=3.0)
+    assert norms['h.0.attn_pre_norm.weight'] == pytest.approx(0.3)
+
+
+def test_positions_of_an_image_may_be_without_decay():
+    """As timm has it; a class token is a vector, and does not decay anyway."""
+    model = ViT(ViTConfig(n_layer=1, n_head=2, n_embd=8, image_size=8, patch_size=4, classes=3))
+    found = {name: group['weight_decay'] for group in param_groups(model, 0.1, decay_ratios={'pos': 0.0})
+             for name, _ in group['params']}
+    assert found['wpe.weight'] == found['patch.cls.weight'] == 0.0 and found['patch.weight'] == 0.1
+
+
+def test_each_block_type_has_a_ratio():
+    """Positions and norms have their own; wte's is not theirs."""
+    model = model_of()
+    groups = param_groups(model, **settings(r_emb=10.0, r_pos=3.0, r_norm=2.0))
+    ratios = {name: group['lr_ratio'] for group in groups for name, _ in group['params']}
+    assert ratios['wte.weight'] == 10.0 and ratios['wpe.weight'] == 3.0
+    assert ratios['final_norm.weight'] == ratios['h.1.ffn_pre_norm.weight'] == 2.0 and ratios['h.0.attn.wq.weight'] == 1.0
+
+
+@pytest.mark.parametrize('key', ['r_head', 'wd_head'])
+def test_a_tied_head_has_no_ratio_of_its_own(key):
+    with pytest.raises(ValueError, match=f'{key}=2.0: with tie_weights=True .* set {key[:-4]}emb instead'):
+        settings(**{key: 2.0})
+
+
+def test_a_config_from_before_positions_were_a_type(tmp_path):
+    """Its r_emb meant them too; a newer one keeps its own."""
+    for keys, wanted in (({'r_emb': 10.0}, 10.0), ({'r_emb': 10.0, 'r_pos': 1.0}, 1.0), ({}, None)):
+        (tmp_path / 'old.json').write_text(json.dumps(keys))
+        assert read_config(str(tmp_path / 'old.json'), DEFAULTS).get('r_pos') == wanted
+
+
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_state_is_found_by_name(name):
+    """Also where groups have split since, as positions have from embeddings: the next step is the same to the last bit."""
+    model, keys = model_of(), {**DEFAULTS, **GPT_SIZES, 'learning_rate': 0.01, 'compile': False}
+    older = param_groups(model, 0.1)
+    merged = next(group for group in older if group['block_type'] == 'emb')
+    merged['params'] += next(group for group in older if group['block_type'] == 'pos')['params']
+    older = [group for group in older if group['block_type'] != 'pos'][::-1]        # and in another order
+    theirs = OPTIMIZERS[name](older, keys)
+    gradients = {n: torch.randn_like(p) for n, p in model.named_parameters()}
+
+    def step(model, optimizer):
+        for n, p in model.named_parameters():
+            p.grad = gradients[n].clone()
+        optimizer.step()
+
+    step(model, theirs)
+    other = copy.deepcopy(model)
+    ours = OPTIMIZERS[name](param_groups(other, 0.1), keys)
+    load_state(ours, copy.deepcopy(theirs.state_dict()))
+    step(model, theirs)
+    step(other, ours)
+    for (n, a), b in zip(model.named_parameters(), other.parameters()):
+        assert torch.equal(a, b), n
+
+
+def test_state_of_other_parameters_is_refused():
+    keys = {**DEFAULTS, **GPT_SIZES}
+    ours, theirs = (OPTIMIZERS['adamw'](param_groups(model_of(qk_norm=more), 0.1), keys) for more in (False, True))
+    with pytest.raises(ValueError, match="state is of other parameters: see 'h.0.attn.k_norm.weight'"):
+        load_state(ours, theirs.state_dict())
+
+
+def test_merge():
+    """The authors' code for WSD: warm-up to r·L at L's slope, r·L until a third of the run, in a line to L at two thirds, and in
+    a line to L/10 at the end."""
+    L, r, T, warmup = 0.6, 4.0, 300, 9
+
+    def rate(it, ratio=r):
+        return lr_at(it, 'wsd', L, L / 10, warmup, T, 1 / 3, ratio, 'merge')
+
+    slope = L / (warmup + 1)
+    assert rate(0) == pytest.approx(slope) and rate(20) == pytest.approx(21 * slope)
+    assert rate(60) == rate(99) == pytest.approx(r * L)
+    assert rate(100) == pytest.approx(r * L) and rate(150) == pytest.approx((r * L + L) / 2) and rate(200) == pytest.approx(L)
+    assert rate(250) == pytest.approx((L + L / 10) / 2) and rate(300) == pytest.approx(L / 10)
+    for it in range(T):
+        assert rate(it, 1.0) == pytest.approx(lr_at(it, 'wsd', L, L / 10, warmup, T, 1 / 3))
+
+
+def test_merge_wants_wsd():
+    with pytest.raises(ValueError, match="blockwise='merge', schedule='cosine': wants"):
+        check_keys({**DEFAULTS, 'blockwise': 'merge'})

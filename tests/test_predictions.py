@@ -1,0 +1,199 @@
+"""The measurements that stand beside a paper's bound or prediction, against plain computations in float64."""
+import itertools
+import math
+
+import pytest
+import torch
+
+from lab import measure as m
+from model import GPT, GPTConfig
+
+SIZES = dict(block_size=6, vocab_size=11, n_layer=3, n_head=1, n_embd=8)
+ARCHS = {
+    's1': dict(norm='rmsnorm', init='xavier', norm_eps=1e-8),
+    's5': dict(norm='rmsnorm', init='xavier', norm_eps=1e-8, input_norm=True, ffn_pre_norm=False, mid_norm=True, qk_norm=True),
+    'pre': {},
+    'peri': dict(mid_norm=True, residual_scale=0.3, bias=True),
+    'stable': dict(norm='stablenorm', norm_alpha=0.4, mid_norm=True),
+}
+
+
+def build(arch, **more):
+    """A model in float64 with random gains and biases"""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(**{**SIZES, **ARCHS[arch], **more})).double().eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dim() == 1:
+                p.add_(0.3 * torch.randn_like(p))
+    return model
+
+
+@pytest.fixture
+def data():
+    torch.manual_seed(1)
+    rows = torch.randint(11, (6, 7))
+    return [(rows[i:i + 2, :-1], rows[i:i + 2, 1:]) for i in (0, 2, 4)]
+
+
+def rng():
+    return torch.Generator().manual_seed(0)
+
+
+def states(model, x):
+    """The residual stream of one sequence behind each sub-block, in plain lines"""
+    with torch.no_grad():
+        x = model.input_norm(model.wte(x) + model.wpe(torch.arange(x.size(-1))))[None]
+        found, dt = [x], model.config.residual_scale
+        for block in model.h:
+            x = x + dt * block.attn_mid_norm(block.attn(block.attn_pre_norm(x)))
+            found.append(x)
+            x = x + dt * block.ffn_mid_norm(block.ffn(block.ffn_pre_norm(x)))
+            found.append(x)
+    return torch.stack(found)[:, 0]                     # (places, T, D)
+
+
+def all_states(model, data):
+    return torch.stack([states(model, x) for batch, _ in data for x in batch], 1)      # (places, sequences, T, D)
+
+
+@pytest.mark.parametrize('arch', ['pre', 'peri', 's5'])
+def test_variance_of_one_entry_over_sequences(arch, data):
+    model = build(arch)
+    rows, found = m.hidden(model, data, rng()), all_states(model, data)
+    c, gains = model.config, []
+    for block in model.h:
+        for norm in (block.attn_mid_norm, block.ffn_mid_norm) if c.mid_norm else ():
+            bias = getattr(norm, 'bias', None)
+            gains.append((norm.weight.abs().max().item(), 0.0 if bias is None else bias.abs().max().item()))
+    for k, (row, s) in enumerate(zip(rows, found)):
+        entry = s.var(0, unbiased=False)
+        assert row['entry_var'] == pytest.approx(entry.mean().item())
+        assert row['entry_var_max'] == pytest.approx(entry.max().item())
+        if c.mid_norm:
+            reach = k * c.residual_scale * math.sqrt(6 * 8) * (max(g for g, _ in gains) + max(b for _, b in gains))
+            bound = torch.stack([(x.norm() + reach) ** 2 for x in found[0]]).mean().item()
+            assert row['entry_var_bound'] == pytest.approx(bound) and entry.max() <= bound
+        else:
+            assert 'entry_var_bound' not in row
+
+
+@pytest.mark.parametrize('arch', ['pre', 'peri', 's5', 'stable'])
+def test_transport(arch, data):
+    """Against the cheapest of all ways to match one half with the other; and the bounds hold."""
+    model = build(arch)
+    rows, found = m.transport(model, data, rng()), all_states(model, data)
+    c = model.config
+    gain = max((norm.weight.abs().max().item() * getattr(norm, 'scale', 1.0) for block in model.h
+                for norm in (block.attn_mid_norm, block.ffn_mid_norm) if c.mid_norm), default=None)
+    first = {}
+    for k, (row, s) in enumerate(zip(rows, found)):
+        for p in (1, 2):
+            costs = [sum(((s[i] - s[3 + j]).abs() ** p).sum().item() for i, j in enumerate(order)) / 3
+                     for order in itertools.permutations(range(3))]
+            assert row[f'w{p}'] == pytest.approx(min(costs) ** (1 / p))
+            first.setdefault(p, row[f'w{p}'])
+        if gain:
+            reach = 4 * (k / 2) * c.residual_scale * math.sqrt(6 * 8) * gain         # 4 Δt D √(nd) γ_max, D blocks of two each
+            assert row['w2_bound'] == pytest.approx(math.sqrt(2) * (first[2] + reach))
+            assert row['w1_bound'] == pytest.approx(math.sqrt(6 * 8) * (first[1] + reach))
+            assert row['w1'] <= row['w1_bound'] and row['w2'] <= row['w2_bound']
+        else:
+            assert 'w2_bound' not in row
+
+
+@pytest.mark.parametrize('dt', [1.0, 0.2])
+def test_attention_growth(dt, data):
+    """T3's product, with W = W_o W_v; and it bounds what attention alone does."""
+    model = build('s1', residual_scale=dt)
+    rows = m.attention_growth(model, data, rng())
+    with torch.no_grad():
+        x = states(model, data[0][0][0])[0]
+        bound = x.norm().item() / math.sqrt(6 * 8)
+        for block, row in zip(model.h, rows):
+            w = torch.linalg.svdvals(block.attn.wo.weight @ block.attn.wv.weight)[0].item()
+            shortest = min(token.norm().item() for token in x)
+            bound *= 1 + dt * math.sqrt(6) * math.sqrt(8) * block.attn_pre_norm.weight.abs().max().item() / shortest * w
+            x = x + dt * block.attn(block.attn_pre_norm(x[None]))[0]
+            assert row['ma'] == pytest.approx(x.abs().mean().item()) and row['ma_bound'] == pytest.approx(bound)
+            assert row['ma'] <= row['ma_bound']
+
+
+@pytest.mark.parametrize('arch, more', [('pre', {}), ('s5', {}), ('s1', dict(n_head=2)), ('s1', dict(post_norm=True))])
+def test_attention_growth_is_of_one_head_with_rmsnorm_alone(arch, more, data):
+    assert m.attention_growth(build(arch, **more), data, rng()) == []
+
+
+def test_output_spectrum(data):
+    model = build('s5')
+    found = m.output_spectrum(model, data, rng())
+    assert set(found) == {'wq', 'wk', 'wv', 'wo', 'w1', 'w2'} and all(len(rows) == 3 for rows in found.values())
+    with torch.no_grad():
+        x = torch.cat([states(model, row)[3] for row in data[0][0]])        # (tokens, D) ahead of block 1's FFN
+        w = model.h[1].ffn.w1.weight
+        top = torch.linalg.svdvals(w)[0]
+        measured = sum(top / (w @ token).norm() for token in x) / len(x)
+        shape = (math.sqrt(32) + math.sqrt(8)) / math.sqrt(32 * 8)
+        predicted = sum(shape / (token ** 2).mean().sqrt() for token in x) / len(x)
+    assert found['w1'][1]['measured'] == pytest.approx(measured.item())
+    assert found['w1'][1]['predicted'] == pytest.approx(predicted.item())
+
+
+def test_output_spectrum_of_a_large_random_matrix():
+    """DNT's eq. 16 holds for what it is about: independent entries and many of them."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(block_size=4, vocab_size=11, n_layer=1, n_head=4, n_embd=256, norm='rmsnorm',
+                          init='xavier', emb_std=1.0))
+    rows = torch.randint(11, (2, 5))
+    found = m.output_spectrum(model.double().eval(), [(rows[:, :-1], rows[:, 1:])], rng())
+    for kind in ('wq', 'wk', 'wv', 'w1'):
+        assert found[kind][0]['measured'] == pytest.approx(found[kind][0]['predicted'], rel=0.06)
+
+
+def test_jacobian_to_the_end():
+    """J_{i:D} of each block, against the product of the blocks' full Jacobians"""
+    model, x = build('pre', n_layer=2, n_embd=4), torch.tensor([[1, 7, 4]])
+    rows, found = m.sensitivity(model, [(x, x)], rng()), states(model, x[0])
+    product = torch.eye(3 * 4, dtype=torch.float64)
+    for i in reversed(range(2)):
+        def flat(v, block=model.h[i]):
+            return block(v.view(1, 3, 4)).flatten()
+        product = product @ torch.autograd.functional.jacobian(flat, found[2 * i].flatten())
+        assert rows[i]['to_end'] == pytest.approx(torch.linalg.svdvals(product)[0].item(), rel=0.02)      # as far as it iterates
+
+
+def test_factors_and_layers(data):
+    """n S ‖θ‖² of each weight is the sum of h over it times its squared norm, an embedding's that of its shortest row without
+    its mean; layer 0 is the embeddings."""
+    model = build('s5', tie_weights=False)
+    h = m.diagonal_estimate(model, data, rng())
+    found = m.layers(model, data, rng())
+    factors = found['factors']
+    assert set(factors) == {'emb', 'wq', 'wk', 'wv', 'wo', 'attn_pre_norm', 'w1', 'w2'}         # S5 has no norm before its FFN
+    for i, block in enumerate(model.h):
+        for name, w in (('attn.wq', block.attn.wq.weight), ('attn.wo', block.attn.wo.weight), ('ffn.w2', block.ffn.w2.weight),
+                        ('attn_pre_norm', block.attn_pre_norm.weight)):
+            wanted = h[f'h.{i}.{name}.weight'].sum() * (w ** 2).sum()
+            assert factors[name.split('.')[-1]][i] == pytest.approx(wanted.item())
+    w = model.wte.weight
+    shortest = min(((row - row.mean()) ** 2).sum().item() for row in w)
+    assert factors['emb'] == [pytest.approx(h['wte.weight'].sum().item() * shortest)]
+    own = {0: ('wte', 'wpe', 'input_norm'), 1: ('h.0.',), 2: ('h.1.',), 3: ('h.2.',)}
+    for layer, prefixes in own.items():
+        values = torch.cat([value.flatten() for name, value in h.items() if name.startswith(prefixes)])
+        assert found['sharpness'][layer]['log10_mean'] == pytest.approx(values.mean().log10().item())
+        positive = values[values > 0]
+        assert found['sharpness'][layer]['mean_log10'] == pytest.approx(positive.log10().mean().item())
+
+
+def test_norms_of_parameters(data):
+    model = build('s5')
+    found = m.parameters(model, data, rng())
+    w = model.wte.weight.detach()
+    assert found['embedding']['frobenius'] == pytest.approx((w ** 2).sum().sqrt().item())
+    assert found['embedding']['smallest_row'] == pytest.approx(min((row - row.mean()).norm().item() for row in w))
+    gain = model.h[1].attn_mid_norm.weight
+    assert found['gains']['h.1.attn_mid_norm']['frobenius'] == pytest.approx((gain ** 2).sum().sqrt().item())
+    ffn = sum((p ** 2).sum().item() for name, p in model.named_parameters() if '.ffn.w' in name)
+    assert found['types']['ffn'] == pytest.approx(math.sqrt(ffn))
+    assert set(found['types']) == {'emb', 'pos', 'qk', 'vo', 'ffn', 'norm'}

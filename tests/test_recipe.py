@@ -1,0 +1,275 @@
+"""
+Every experiment of a paper in config/ against what the paper says, key by key. The tables here are typed from the papers and,
+where these are silent, from their authors' public code. They take nothing from config/, so a config with a wrong value fails.
+"""
+import re
+from dataclasses import fields
+
+import pytest
+from test_configurator import ARCHS, ELSEWHERE, EXPERIMENTS, OF_A_VIT, ROOT
+
+from configurator import keys_of, settle
+from engine.keys import check_keys
+from engine.task import config_of
+from lab import sweep
+from model import Config, GPTConfig
+from vit import ViTConfig
+
+OURS = {'quick', 'best', 'quick_vision'}        # of no paper
+PAPERS = sorted(EXPERIMENTS.keys() - OURS)
+
+# keys that decide how a run is handled, and not what it trains
+HANDLING = set('''
+out_dir eval_interval eval_iters log_interval eval_only overwrite always_save_checkpoint wandb_log wandb_project wandb_run_name
+seed data_seed diverge_factor measure_interval measure_batches device dtype compile recompute parallel reshard backend debug
+batch_size gradient_accumulation_steps'''.split())
+IMAGES = set('crop_scale interpolation aug_repeats flip randaugment mixup cutmix label_smoothing'.split())
+OF_GPT, OF_VIT = ({f.name for f in fields(C)} - {f.name for f in fields(Config)} for C in (GPTConfig, ViTConfig))
+
+# what no paper changes, but for what stands below
+USUAL = dict(init_from='scratch', lr_decay_iters=0, schedule='cosine', blockwise='ramp', decay_norms=False, dropout=0,
+             momentum=0.9, d_ff=0, n_kv_head=0,         # 0: d_ff is 4 n_embd, n_kv_head is n_head
+             **{f'{way}_{kind}': 1 for way in ('r', 'wd') for kind in ('emb', 'pos', 'head', 'qk', 'ffn', 'vo', 'norm')})
+
+# Of all language models of a paper. Betas are of AdamW, and momentum SGDW has 0.9.
+LANGUAGE = dict(
+    dnt=dict(beta1=0.9, beta2=0.95, grad_clip=1),               # table 5
+    stable=dict(beta1=0.9, beta2=0.95, grad_clip=1),            # table 3 (a); decay on matrices alone, section 2
+    ln=dict(beta1=0.9, beta2=0.95, grad_clip=1),                # nanoGPT's, which section 6 says it takes, tuned for Pre-LN
+    sharpness=dict(beta1=0.9, beta2=0.95, grad_clip=1, decay_norms=True))       # appendix A.1; norms: the authors' code
+
+# DNT: tables 3 and 5. The paper writes 200K, 6e-5 for all, warm-up 2000 for AdamW and 0 for momentum SGDW.
+# Stable-Transformer: tables 2 and 3 (a); L for 100K iterations, appendix K; figures 2 and 3 without warm-up.
+# LN stability: section 6 has data and iterations, table 2 the sizes; the rest is nanoGPT's, and the peaks are DNT's baselines'.
+# Sharpness disparity: tables 3 and 4; appendix A.1: the last rate is a twentieth of the peak; A.3: Lion's rate a fifth, WSD to 0.
+# C4's iterations are 20 tokens a parameter of table 4's sizes, 66M, 200M, 400M and 1004M, by 512 · 256. The shape of the 0.2B is
+# that of the authors' code; table 4 has 16 heads and 8 blocks, which make no 200M.
+GPTS = '''
+config                  paper     arch      depth heads width optimizer peak   last    decay warmup  iters windows data
+ldnt_sgd                dnt       s5           12    12   768 sgdw      1.0    6e-5    1e-4       0 200000     480 openwebtext
+ldnt_adamw              dnt       s5           12    12   768 adamw     6e-4   6e-5    0.1     2000 200000     480 openwebtext
+ldnt_large_sgd          dnt       s5           36    20  1280 sgdw      1.0    6e-5    1e-4       0 200000     512 openwebtext
+ldnt_large_adamw        dnt       s5           36    20  1280 adamw     6e-4   6e-5    0.1     2000 200000     512 openwebtext
+ldnt_xl_sgd             dnt       s5           48    24  1536 sgdw      1.0    6e-5    1e-4       0 200000     512 openwebtext
+ldnt_xl_adamw           dnt       s5           48    24  1536 adamw     6e-4   6e-5    0.1     2000 200000     512 openwebtext
+gpt2_sgd                dnt       xavier       12    12   768 sgdw      1.0    6e-5    1e-4       0 200000     480 openwebtext
+gpt2_adamw              dnt       xavier       12    12   768 adamw     6e-4   6e-5    0.1     2000 200000     480 openwebtext
+gpt2_large_sgd          dnt       xavier       36    20  1280 sgdw      1.0    6e-5    1e-4       0 200000     512 openwebtext
+gpt2_large_adamw        dnt       xavier       36    20  1280 adamw     2.5e-4 6e-5    0.1     2000 200000     512 openwebtext
+gpt2_xl_sgd             dnt       xavier       48    24  1536 sgdw      1.0    6e-5    1e-4       0 200000     512 openwebtext
+gpt2_xl_adamw           dnt       xavier       48    24  1536 adamw     1.5e-4 6e-5    0.1     2000 200000     512 openwebtext
+stablegpt_s             stable    stable       12    12   768 adamw     6e-4   6e-5    0.1     2000 600000     480 openwebtext
+stablegpt_m             stable    stable       24    16  1024 adamw     3e-4   3e-5    0.1     2000 600000     480 openwebtext
+stablegpt_l             stable    stable       36    20  1280 adamw     2.5e-4 2.5e-5  0.1     2000 100000     480 openwebtext
+stable_init             stable    xavier       12    12   768 adamw     6e-4   6e-5    0.1        0 600000     480 openwebtext
+stable_norm             stable    norm         12    12   768 adamw     6e-4   6e-5    0.1        0 600000     480 openwebtext
+ln_124m                 ln        pre          12    12   768 adamw     6e-4   6e-5    0.1     2000 100000     480 openwebtext
+ln_774m                 ln        pre          36    20  1280 adamw     2.5e-4 2.5e-5  0.1     2000  60000     480 openwebtext
+ln_1.5b                 ln        pre          48    25  1600 adamw     1.5e-4 1.5e-5  0.1     2000  60000     480 openwebtext
+sharpness_gpt2          sharpness pre          12    12   768 adamw     6e-4   3e-5    0.1     1000  50000     480 openwebtext
+llama_0.25b             sharpness llama         8    16  1024 adamw     8e-4   4e-5    0.1     1000  50000     480 openwebtext
+llama_0.25b_adam_mini   sharpness llama         8    16  1024 adam_mini 8e-4   4e-5    0.1     1000  50000     480 openwebtext
+llama_0.25b_lion        sharpness llama         8    16  1024 lion      1.6e-4 8e-6    0.5     1000  50000     480 openwebtext
+llama_0.25b_wsd         sharpness llama         8    16  1024 adamw     8e-4   0       0.1     1000  50000     480 openwebtext
+llama_0.5b              sharpness llama        15    20  1280 adamw     8e-4   4e-5    0.1     1000  50000     480 openwebtext
+llama_0.75b             sharpness llama        13    26  1664 adamw     6e-4   3e-5    0.1     1000  50000     480 openwebtext
+llama_1.1b              sharpness llama        22    32  2048 adamw     4e-4   2e-5    0.1     1000  50000     480 openwebtext
+llama_2b                sharpness llama        22    32  2048 adamw     2e-4   1e-5    0.1     1000  50000     480 openwebtext
+sharpness_gpt2_minipile sharpness pre          12    12   768 adamw     6e-4   3e-5    0.1      600  30000     300 minipile
+llama_0.13b_minipile    sharpness llama         6    12   768 adamw     1.2e-3 6e-5    0.1      600  30000     300 minipile
+llama_0.25b_minipile    sharpness llama         8    16  1024 adamw     7.5e-4 3.75e-5 0.1      600  30000     300 minipile
+llama_0.5b_minipile     sharpness llama        15    20  1280 adamw     4.5e-4 2.25e-5 0.1      600  30000     300 minipile
+llama_c4_66m            sharpness llama         8     8   512 adamw     1e-3   5e-5    0.1     1000  10071     512 c4
+llama_c4_0.2b           sharpness llama        16    12   768 adamw     1e-3   5e-5    0.1     1000  30518     512 c4
+llama_c4_0.4b           sharpness llama        12    16  1280 adamw     6e-4   3e-5    0.1     1000  61035     512 c4
+llama_c4_1b             sharpness llama        22    25  1600 adamw     3e-4   1.5e-5  0.1     1000 153198     512 c4
+'''
+TEXT = dict(openwebtext=dict(vocab_size=50304, block_size=1024),        # nanoGPT's; DNT, table 5; Stable-Transformer, table 3 (a)
+            minipile=dict(vocab_size=50304, block_size=512), c4=dict(vocab_size=32100, block_size=256))     # sharpness, A.1
+DEPARTURES = {      # of one config from what is said of its paper
+    'llama_1.1b': dict(d_ff=5632, n_kv_head=4, norm_eps=1e-5),          # table 3; TinyLlama's heads and ε in the authors' code
+    'llama_0.25b_adam_mini': dict(decay_norms=False),                   # the authors' adam_mini.py
+    'llama_0.25b_lion': dict(beta1=0.95, beta2=0.98),                   # the authors' code
+    'llama_0.25b_wsd': dict(schedule='wsd', decay_frac=1 / 3)}          # appendix A.3: stable up to 66.7% of the steps
+
+# DNT: tables 3 and 4; the patches are those of ViT-L/16 and ViT-H/14. Stable-Transformer: tables 1 and 3 (b); table 1 has the
+# patches in its names, but for the 200; ViT-g and ViT-200 are the baselines of appendices J and L. Both: 150 epochs, 1024 images.
+# CIFAR-100: appendix O; the shape of a ViT-small of timm's, patches of 4 and the augmentation are ours.
+VITS = '''
+config          arch   depth heads width  mlp patch optimizer peak last decay warmup epochs images data     drop_path
+vdnt_l_sgd      s5        24    16  1024    0    16 sgdw      0.5  1e-8 2e-4      60    150   1024 imagenet 0.1
+vdnt_l_adamw    s5        24    16  1024    0    16 adamw     1e-3 1e-8 0.1       60    150   1024 imagenet 0.1
+vdnt_h_sgd      s5        32    16  1280    0    14 sgdw      0.1  1e-8 1e-3      60    150   1024 imagenet 0.5
+vdnt_h_adamw    s5        32    16  1280    0    14 adamw     1e-3 1e-8 0.1       60    150   1024 imagenet 0.5
+vit_l_sgd       pre       24    16  1024    0    16 sgdw      0.5  1e-8 2e-4      60    150   1024 imagenet 0.1
+vit_l_adamw     pre       24    16  1024    0    16 adamw     1e-3 1e-8 0.1       60    150   1024 imagenet 0.1
+vit_h_sgd       pre       32    16  1280    0    14 sgdw      0.1  1e-8 1e-3      60    150   1024 imagenet 0.5
+vit_h_adamw     pre       32    16  1280    0    14 adamw     1e-3 1e-8 0.1       60    150   1024 imagenet 0.5
+stablevit_l     stable    24    16  1024    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+stablevit_h     stable    32    16  1280    0    14 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+stablevit_g     stable    40    16  1408 6144    14 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+stablevit_200   stable   200    12   768    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+vit_g           pre       40    16  1408 6144    14 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+vit_200         pre      200    12   768    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+stablevit_small stable    12     6   384    0     4 adamw     1e-3 1e-8 1e-4       0    200    512 cifar100 0
+vit_small       pre       12     6   384    0     4 adamw     1e-3 1e-8 1e-4       0    200    512 cifar100 0
+'''
+VISION = dict(beta1=0.9, beta2=0.99, grad_clip=0, wd_pos=0, pool='cls', channels=3, qkv_bias=True)     # wd_pos, biases: timm's
+DATA = dict(        # DNT, table 4; Stable-Transformer, table 3 (b); crops, flips, interpolation, repeats: Adan's for ViT-Base
+    imagenet=dict(image_size=224, classes=1000, randaugment=9, mixup=0.8, cutmix=1, label_smoothing=0.1,
+                  crop_scale=0.08, flip=0.5, interpolation='random', aug_repeats=3),
+    cifar100=dict(image_size=32, classes=100, randaugment=0, mixup=0, cutmix=0, label_smoothing=0,
+                  crop_scale=0.5, flip=0.5, interpolation='bicubic', aug_repeats=1))
+IMAGES_OF = dict(imagenet=1281167, cifar100=50000)
+
+
+def rows(table):
+    """{config: {column: cell}}"""
+    head, *lines = [line.split() for line in table.strip().splitlines()]
+    return {line[0]: dict(zip(head, line, strict=True)) for line in lines}
+
+
+def number(cell):
+    return int(cell) if re.fullmatch(r'\d+', cell) else float(cell)
+
+
+def architecture(name, model):
+    """The fields of an architecture, which is one of test_configurator's table or near one of them."""
+    more = dict(xavier=('pre', dict(init='xavier', emb_std=0, fused_qkv_init=True)),            # DNT's table 5, figure 2
+                norm=('pre', dict(norm='stablenorm', norm_alpha=0.25, norm_eps=1e-8)))          # figure 3
+    name, changes = more.get(name, (name, {}))
+    found = {**ARCHS[name], **ELSEWHERE, **(OF_A_VIT[name] if model == 'vit' else {}), **changes}
+    return {key: float(value) if key in ('residual_scale', 'emb_std', 'norm_eps', 'norm_alpha') else value
+            for key, value in found.items()}
+
+
+def shared(row):
+    """What a row of either table says in the same way."""
+    named = dict(depth='n_layer', heads='n_head', width='n_embd', peak='learning_rate', last='min_lr', decay='weight_decay')
+    return dict(dataset=row['data'], optimizer=row['optimizer'], **{key: number(row[column]) for column, key in named.items()})
+
+
+def of_gpt(row):
+    return {**USUAL, 'model': 'gpt', **LANGUAGE[row['paper']], **architecture(row['arch'], 'gpt'), **shared(row),
+            **TEXT[row['data']], 'warmup_iters': int(row['warmup']), 'max_iters': int(row['iters']),
+            'an iteration': int(row['windows']), **DEPARTURES.get(row['config'], {})}
+
+
+def of_vit(row):
+    data = row['data']
+    iterations = {key: int(row[column]) * IMAGES_OF[data] // int(row['images'])
+                  for column, key in (('warmup', 'warmup_iters'), ('epochs', 'max_iters'))}
+    arch = architecture(row['arch'], 'vit')
+    del arch['tie_weights']
+    return {**USUAL, 'model': 'vit', **VISION, **DATA[data], **arch, **shared(row), **iterations, 'd_ff': int(row['mlp']),
+            'patch_size': int(row['patch']), 'an iteration': int(row['images']), 'drop_path': number(row['drop_path'])}
+
+
+DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig, ViTConfig)
+WANTED = {name: of(row) for table, of in ((GPTS, of_gpt), (VITS, of_vit)) for name, row in rows(table).items()}
+
+
+def trained(*arguments):
+    """All keys of train.py when it is given these, of which files are named from the repository's root."""
+    return settle([arg if arg.startswith('--') else str(ROOT / arg) for arg in arguments], DEFAULTS)
+
+
+def deciding(values):
+    """The keys that decide what a run trains, without those that its optimizer, its schedule or its data have no use for."""
+    idle = HANDLING | (OF_VIT | IMAGES if values['model'] == 'gpt' else OF_GPT)
+    idle |= {'beta1', 'beta2'} if values['optimizer'] == 'sgdw' else {'momentum'}
+    idle |= {'decay_frac'} if values['schedule'] != 'wsd' else set()
+    per_iteration = values['batch_size'] * values['gradient_accumulation_steps']
+    return {**{key: value for key, value in values.items() if key not in idle}, 'an iteration': per_iteration}
+
+
+def differences(values, wanted):
+    """{key: (found, wanted)} where they are not the same."""
+    found = deciding(values)
+    missing = found.keys() - wanted.keys()
+    assert not missing, f'the tables say nothing of {sorted(missing)}'
+    return {key: (value, wanted[key]) for key, value in found.items()
+            if value != (wanted[key] if isinstance(wanted[key], str) else pytest.approx(wanted[key], rel=1e-6, abs=0))}
+
+
+def test_the_tables_are_of_the_papers_configs():
+    assert PAPERS == sorted(WANTED) and OURS < EXPERIMENTS.keys()
+
+
+@pytest.mark.parametrize('name', PAPERS)
+def test_recipe(name):
+    """Every key that decides what is trained"""
+    wrong = differences(trained(EXPERIMENTS[name]), WANTED[name])
+    assert not wrong, f'{EXPERIMENTS[name]}: {wrong}'
+
+
+# ----------------------------------------------------------------------------- what is stacked on them
+
+@pytest.mark.parametrize('fragment, wanted', [
+    ('blockwise', dict(r_emb=10, r_qk=8, r_ffn=6, r_vo=4)),                             # equation 5
+    ('blockwise_adam_mini', dict(r_emb=4, r_qk=1, r_ffn=4, r_vo=4)),                    # appendix A.3
+    ('wsd', dict(schedule='wsd', min_lr=0, decay_frac=1 / 3)),                          # appendix A.3
+    ('wsd_merge', dict(schedule='wsd', min_lr=8e-5, decay_frac=1 / 3, blockwise='merge'))])             # the authors' code
+def test_learning_rate_fragment(fragment, wanted):
+    """It changes what its paper, or its code, says, and nothing else: not the rates of norms, positions and heads"""
+    llama = EXPERIMENTS['llama_0.25b']
+    plain, values = trained(llama), trained(llama, f'config/lr/{fragment}.py')
+    assert values == pytest.approx({**plain, **wanted})
+
+
+@pytest.mark.parametrize('setting, norms', [
+    ('s1', dict(input_norm=False, ffn_pre_norm=True, mid_norm=False, qk_norm=False)),
+    ('s2', dict(input_norm=False, ffn_pre_norm=True, mid_norm=False)), ('s3', dict(ffn_pre_norm=True, mid_norm=False)),
+    ('s4', dict(ffn_pre_norm=True)), ('s5', {})])
+@pytest.mark.parametrize('name', ['ldnt_sgd', 'vdnt_h_sgd'])
+def test_dnts_settings_differ_in_norms_alone(name, setting, norms):
+    """DNT, section 4.4 and figure 6: all of them are trained with the same recipe, on text and on images"""
+    plain, values = trained(EXPERIMENTS[name]), trained(EXPERIMENTS[name], f'config/arch/{setting}.py')
+    assert values == {**plain, **norms}
+
+
+@pytest.mark.parametrize('name', PAPERS)
+def test_what_a_header_says_to_add(name):
+    """It is made of config files and keys of train.py, which go together"""
+    text = (ROOT / EXPERIMENTS[name]).read_text(encoding='utf-8')
+    header = [line for line in text.splitlines() if line.startswith('#') and 'python -m lab' not in line]
+    for line in header:
+        more = re.findall(r'(?<!\S)(config/(?:arch|lr|optim)/\w+\.py|--(?!nproc|out_dir|r_\w+=1,)\w+=[\w.+-]*\w)', line)
+        values = trained(EXPERIMENTS[name], *more)
+        check_keys(values)
+        config_of(values)
+
+
+# ----------------------------------------------------------------------------- the grids of sharpness disparity, appendix A
+
+LEARNING_RATES = dict(openwebtext=[2e-4, 4e-4, 6e-4, 8e-4, 1e-3], minipile=[3e-4, 4.5e-4, 6e-4, 7.5e-4, 9e-4, 1.2e-3, 1.5e-3],
+                      c4=[1e-4, 2e-4, 3e-4, 6e-4, 1e-3, 1.5e-3])
+
+
+def planned(name, monkeypatch):
+    """The configs of a sweep's runs."""
+    monkeypatch.chdir(ROOT)
+    file = settle([f'config/sweep/sharpness_{name}.py'], keys_of(sweep.__file__)[0])
+    monkeypatch.setattr(sweep, 'seeds', file['seeds'])
+    assert file['out_dir'] == f'out-sweep/sharpness_{name}' and file['seeds'] == 1
+    return [run['config'] for run in sweep.plan(file['grids'], file['arguments'].split())]
+
+
+@pytest.mark.parametrize('data', LEARNING_RATES)
+def test_a_grid_of_learning_rates(monkeypatch, data):
+    """Each of AdamW's runs on these data at each rate, falling to a twentieth of it, and the tuned one is among them"""
+    runs = planned(data, monkeypatch)
+    models = [wanted for name, wanted in WANTED.items() if wanted['dataset'] == data and wanted['optimizer'] == 'adamw'
+              and wanted['schedule'] == 'cosine' and wanted['decay_norms']]
+    assert len(runs) == len(models) * len(LEARNING_RATES[data])
+    for i, run in enumerate(runs):
+        rate, wanted = LEARNING_RATES[data][i % len(LEARNING_RATES[data])], models[i // len(LEARNING_RATES[data])]
+        assert not differences(run, {**wanted, 'learning_rate': rate, 'min_lr': rate / 20})
+        assert wanted['learning_rate'] in LEARNING_RATES[data]
+
+
+def test_lions_grid(monkeypatch):
+    """Appendix A.3: a third, a fifth and a tenth of AdamW's rate, each with a weight decay of its own"""
+    for run, rate, decay in zip(planned('lion', monkeypatch), (8e-4 / 3, 8e-4 / 5, 8e-5), (0.3, 0.5, 1.0), strict=True):
+        wanted = dict(learning_rate=rate, min_lr=rate / 20, weight_decay=decay)
+        assert not differences(run, {**WANTED['llama_0.25b_lion'], **wanted})
