@@ -18,11 +18,10 @@ FSDP = ['--parallel=fsdp']
 
 
 def assert_alike(run, other):
-    """Closely, but for Lion, whose sign makes a step of what a sum over ranks rounds"""
     ours, theirs = rows(run), rows(other)
     assert len(ours) == len(theirs) > 5
     for a, b in zip(ours, theirs):
-        assert a == pytest.approx(b, abs=1e-4 if 'lion' in run.name else 1e-5)
+        assert a == pytest.approx(b, abs=1e-5)
 
 
 @pytest.fixture(scope='module')
@@ -33,7 +32,8 @@ def alone(place):
     def run(optimizer, **more):
         key = '-'.join([optimizer, *more])
         if key not in made:
-            train(place, *flags(**{**ODD, **more}, optimizer=optimizer, out_dir=f'alone-{key}'))
+            rate = {'learning_rate': 1e-3, 'min_lr': 1e-4} if optimizer == 'lion' else {}      # small steps, as Lion wants
+            train(place, *flags(**{**ODD, **rate, **more}, optimizer=optimizer, out_dir=f'alone-{key}'))
             made[key] = place / f'alone-{key}'
         return made[key]
     return run
@@ -47,7 +47,7 @@ def on(place, alone, optimizer, ranks, **more):
     assert_alike(run, whole)
     ours, theirs = checkpoint(run), checkpoint(whole)
     assert ours['model'].keys() == theirs['model'].keys()
-    few = 0.01 if optimizer == 'lion' else 0            # of whose elements a sign may differ
+    few = 0.01 if optimizer == 'lion' else 0            # a sum over ranks rounds differently, and a sign near 0 turns
     for key, value in theirs['model'].items():
         assert ((ours['model'][key] - value).abs() > 1e-5).double().mean() <= few, key
     state, wanted = (one['optimizer']['state'] for one in (ours, theirs))
