@@ -9,6 +9,7 @@ What the tests share: ways to run a script, small data to run it on, and what a 
 Each returns (exit code, stdout, stderr). A script is 'train.py', a path, or a module such as 'lab.measure' of `python -m`.
 """
 import contextlib
+import gc
 import io
 import json
 import logging
@@ -137,6 +138,7 @@ def become(script, arguments, cwd, env, through, outputs):
         os.close(file)
     sys.stdout, sys.stderr = (open(number, 'w', encoding='utf-8', closefd=False) for number in (1, 2))
     signal.signal(signal.SIGINT, signal.default_int_handler)        # which a process in the background may ignore
+    gc.callbacks.clear()                                # hypothesis has one, in which an interrupt would be lost
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
