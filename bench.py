@@ -1,13 +1,13 @@
 """
-Times an iteration of training on this machine, without data and evaluation; and optimizers' steps, the loader, sampling:
+Times an iteration of training on this machine, without data and evaluation; or optimizer steps, the data loader or sampling:
 
     python bench.py config/train_quick.py
     python bench.py config/train_ldnt_sgd.py --archs=pre,s1,s5 --dtypes=float32,bfloat16 --compiles=True,False      # side by side
-    python bench.py config/train_ldnt_sgd.py --optimizers=adamw,sgdw,lion,adam_mini     # their steps alone, and their state
-    python bench.py config/train_quick.py --loader=10000            # batches of the data, beside an iteration
-    python bench.py config/train_quick.py --block_size=512 --sampling=500       # tokens, with and without the cache
+    python bench.py config/train_ldnt_sgd.py --optimizers=adamw,sgdw,lion,adam_mini     # steps only, and their state
+    python bench.py config/train_quick.py --loader=10000            # reading batches, compared with an iteration
+    python bench.py config/train_quick.py --block_size=512 --sampling=500       # tokens per second, with and without the cache
 
-It takes every key of train.py; one iteration here is one micro-batch and one optimizer step.
+It takes every key of train.py. One iteration here is one micro-batch and one optimizer step.
 """
 import itertools
 import os
@@ -24,16 +24,16 @@ from model import GPTConfig
 from optim import OPTIMIZERS, param_groups, state_bytes
 from vit import ViTConfig
 
-# ----------------------------------------------------------------------------- keys, beside those of train.py
-bench_iters = 20                    # iterations timed, of each variant in turn
+# ----------------------------------------------------------------------------- keys, besides those of train.py
+bench_iters = 20                    # timed iterations of each variant; the variants take turns
 bench_warmup = 5                    # iterations before them, not timed
-archs = ''                          # some files of config/arch, with commas between them, instead of the config's own
-dtypes = ''                         # some values of dtype
-compiles = ''                       # some values of compile
-optimizers = ''                     # some optimizers: their steps, side by side, instead of an iteration
+archs = ''                          # files of config/arch, separated by commas; empty: the config's own architecture
+dtypes = ''                         # values of dtype, separated by commas; empty: the config's own
+compiles = ''                       # values of compile, separated by commas; empty: the config's own
+optimizers = ''                     # optimizers, separated by commas: compare their steps instead of iterations
 profile = ''                        # a file for the trace of three iterations, for chrome://tracing or ui.perfetto.dev
-loader = 0                          # read so many batches of the data, and time them
-sampling = 0                        # draw so many tokens, with the cache and without it
+loader = 0                          # time the reading of this many batches of the data
+sampling = 0                        # time the drawing of this many tokens, with the cache and without it
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig, ViTConfig, TRAIN)
 at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0)
@@ -44,9 +44,9 @@ for name in names:
 task = task_of(config)
 modes = [key for key in ('optimizers', 'loader', 'sampling') if config[key]]
 if len(modes) > 1:
-    raise ValueError(f'{" and ".join(modes)} are different things to do: choose one')
+    raise ValueError(f'{" and ".join(modes)} cannot be combined: choose one')
 if sampling and config['model'] == 'vit':
-    raise ValueError('sampling: a model=vit draws no text, choose model=gpt')
+    raise ValueError('sampling: model=vit draws no text, choose model=gpt')
 device = pick_device(config['device'])
 
 
@@ -60,7 +60,7 @@ def build(config, name):
 
 
 def timed(call):
-    """Seconds of a call, the device's work included."""
+    """Seconds that a call takes, including the device's work."""
     began = time.perf_counter()
     call()
     if device.type != 'cpu':
@@ -69,7 +69,7 @@ def timed(call):
 
 
 def in_turns(calls, repeats):
-    """{name: times} of calls that each wait their turn, so that what else the machine does hits all of them alike."""
+    """{name: times} of the calls, which take turns, so that other work on the machine slows all of them alike."""
     times = {name: [] for name in calls}
     for i in range(config['bench_warmup'] + repeats):
         for name, call in calls.items():
@@ -86,7 +86,7 @@ def spread(times):
 # ----------------------------------------------------------------------------- the optimizers' steps
 
 def bench_optimizers():
-    """The median step of each, with the same gradients. Bytes are of the state, per parameter."""
+    """The median step of each optimizer, on the same gradients, and the bytes of its state per parameter."""
     calls, state = {}, {}
     for name in names:
         model, optimizer = build(config, name)
@@ -107,7 +107,7 @@ def bench_optimizers():
 # ----------------------------------------------------------------------------- whole iterations
 
 def matmul_peak(dtype):
-    """FLOP/s of the fastest of some square products."""
+    """The highest FLOP/s among square matrix products of some sizes."""
     best = 0
     for size in (1024, 2048) if device.type == 'cpu' else (4096, 8192, 16384):
         a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
@@ -129,7 +129,7 @@ def variants():
 
 
 def iteration(config):
-    """The iteration of a variant as a function, its tokens, its FLOPs and its parameters."""
+    """One iteration of a variant as a function, its tokens or images, its FLOPs, and the model's number of parameters."""
     dtype = pick_dtype(config['dtype'], device)
     raw_model, optimizer = build(config, config['optimizer'])
     model = torch.compile(raw_model) if config['compile'] else raw_model
@@ -147,7 +147,7 @@ def iteration(config):
 
 
 def peak_memory():
-    """Bytes: of the GPU's tensors since the last reset, or of this process."""
+    """Peak bytes: of the GPU's tensors since the last reset, or without a GPU of this process."""
     if device.type == 'cuda':
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -155,7 +155,7 @@ def peak_memory():
 
 def bench_iterations():
     if profile:
-        open(profile, 'w').close()                      # the profiler itself goes on where it cannot write
+        open(profile, 'w').close()                      # raises if it cannot be written; the profiler would not
     found = variants()
     peaks = {str(dtype)[6:]: matmul_peak(dtype) for dtype in {pick_dtype(c['dtype'], device) for c in found.values()}}
     fastest = max(peaks.values())
@@ -164,7 +164,7 @@ def bench_iterations():
           ' by square products' + (f', {vendor / 1e12:.0f} in bfloat16 by its vendor' if vendor else ''))
     before = 0 if device.type == 'cuda' else peak_memory()
     if device.type == 'cuda':
-        torch.cuda.reset_peak_memory_stats()            # of what the products took
+        torch.cuda.reset_peak_memory_stats()            # forget the products' memory
     calls, tokens, flops = {}, {}, {}
     for label, of_variant in found.items():
         calls[label], tokens[label], flops[label], count = iteration(of_variant)
@@ -201,8 +201,8 @@ def trace(call):
 # ----------------------------------------------------------------------------- data and samples
 
 def bench_loader():
-    """The median batch, of as many tokens or images as an iteration's and not augmented, and what this process has come to hold
-    since the 100th."""
+    """The median time of reading a batch, of an iteration's size and not augmented, and by how much the memory of this process
+    has grown since the 100th batch."""
     data = task.split('train')
     call, count, _, _ = iteration(config)
     step = statistics.median(in_turns({'': call}, config['bench_iters'])[''])
@@ -218,7 +218,7 @@ def bench_loader():
 
 
 def own_memory():
-    """Bytes that this process holds, without the files that it maps; elsewhere than on Linux the most it ever held."""
+    """Bytes of memory of this process, without mapped files. Outside of Linux: its peak."""
     if not os.path.exists('/proc/self/status'):
         return peak_memory()
     with open('/proc/self/status', encoding='ascii') as f:
@@ -227,8 +227,8 @@ def own_memory():
 
 @torch.no_grad()
 def bench_sampling():
-    """Greedy tokens that continue one token, for 1 sample and for 8: with keys and values kept, and by a pass over all so far.
-    Eager, as sample.py draws."""
+    """Greedy continuation of one token, for 1 sample and for 8: with the cache of keys and values, and without it, by a pass over
+    all tokens so far. Not compiled, as in sample.py."""
     torch.manual_seed(config['seed'])
     model, dtype = task.new_model().to(device), pick_dtype(config['dtype'], device)
     tune_for_training(device, model.eval())
@@ -249,7 +249,7 @@ def bench_sampling():
             def call(way=way, draw=draw):
                 with autocast(device, dtype):
                     drawn[way] = draw(idx)
-            model.generate(idx, 5)                      # so that neither way comes first
+            model.generate(idx, 5)                      # a warm-up before each way
             took[way] = timed(call)
         same = (drawn['with the cache'] == drawn['without']).double().mean()
         speeds = ', '.join(f'{way} {samples * new / t:,.0f} tokens/s' for way, t in took.items())

@@ -1,9 +1,9 @@
 """
-Config files and --key=value over a script's globals, in order, later wins:
+Config files and --key=value set a script's globals. They apply in order, and the later one wins:
 
     python train.py config/train_quick.py config/arch/s1.py --learning_rate=0.1
 
-A script states its keys as constants at its top, the comment behind each being its help, and then calls configure().
+A script defines its keys as constants at its top, each with its help text as a comment, and then calls configure().
 """
 import ast
 import difflib
@@ -16,18 +16,18 @@ from dataclasses import fields
 from types import ModuleType
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
-TRAIN = os.path.join(ROOT, 'train.py')        # whose keys other scripts take too
+TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys too
 
 
-SPLIT_OFF = {'r_pos': 'r_emb'}          # a key → the one that meant it too, in a config.json that does not have it yet
+SPLIT_OFF = {'r_pos': 'r_emb'}          # newer key → the older key whose value it takes in a config.json that lacks the newer one
 
 
 def configure(namespace, *more):
-    """Sets the keys in `namespace`, a script's globals(), by sys.argv, and returns all of them as {key: value}.
+    """Sets the keys in `namespace`, a script's globals(), from sys.argv, and returns all keys as {key: value}.
 
-    Keys are the script's constants above its call of configure(), the fields of each dataclass in `more`, and the
-    constants of each script whose path is in `more`. From here on an error of input (ValueError, OSError) ends the
-    script with one line and exit code 1; --debug=True shows its traceback.
+    Keys are the script's constants above its call of configure(), the fields of each dataclass in `more`, and the constants of
+    each script whose path is in `more`. From here on, bad input (ValueError, OSError) ends the script with one line and exit code
+    1; --debug=True shows its traceback.
     """
     namespace['debug'] = '--debug=true' in (arg.lower() for arg in sys.argv)
     sys.excepthook = lambda kind, error, trace: report(kind, error, trace, namespace['debug'])
@@ -72,14 +72,14 @@ def settle(arguments, defaults):
 
 
 def at_least(config, **lows):
-    """ValueError for a key whose value is below the one given here."""
+    """ValueError for a key whose value is below its minimum in `lows`."""
     for key, low in lows.items():
         if config[key] < low:
             raise ValueError(f'{key}={config[key]}: wants at least {low}')
 
 
 def script_keys(path):
-    """{name: value} of the constants that a script assigns at its top, above config = configure(...), but for CAPITALS."""
+    """{name: value} of the constants that a script assigns above config = configure(...), without names in CAPITALS."""
     keys = {}
     for node in ast.parse(open(path, encoding='utf-8').read()).body:
         if isinstance(node, ast.Assign) and not node.targets[0].id.isupper():
@@ -95,8 +95,8 @@ def comment_of(key, text):
 
 
 def read_config(path, values):
-    """What a config file assigns: a JSON object, or a Python file. That sees the values so far, and may include('config/…')
-    another one, named from the repository's root."""
+    """{key: value} from a config file: a JSON object or Python code. The code sees the values so far, and include('config/…')
+    runs another file, with a path from the repository's root."""
     if not path.endswith(('.py', '.json')):
         raise ValueError(f'{path!r} is neither a config file (.py, .json) nor --key=value')
     if not os.path.isfile(path):
@@ -131,12 +131,12 @@ def known(key, defaults, where):
     if key not in defaults:
         near = difflib.get_close_matches(key, defaults, 1, 0.5)
         hint = f'did you mean {near[0]!r}?' if near else '--help lists the keys'
-        private = '' if not where.endswith('.py') else '; a name of the file\'s own starts with _'
+        private = '' if not where.endswith('.py') else '; a name that is not a key must start with _'
         raise ValueError(f'unknown key {key!r} in {where}: {hint}{private}')
     return key
 
 
-LARGEST = {bool: 1, int: 2 ** 63 - 1, float: 3.4e38}        # as float32 holds
+LARGEST = {bool: 1, int: 2 ** 63 - 1, float: 3.4e38}        # the largest float32
 WANTS = {bool: 'true or false', int: 'an integer', float: 'a finite number', str: 'a string', list: 'a list'}
 
 
@@ -152,7 +152,7 @@ def parsed(key, text, default):
 
 
 def typed(key, value, default, where):
-    """The value, if it has the type of the key's default; an int is welcome where a float is wanted."""
+    """The value, if it has the type of the key's default. An int is accepted for a float."""
     if type(value) is int and abs(value) < 2 ** 63 and isinstance(default, float):
         value = float(value)
     if type(value) is not type(default) or isinstance(value, (int, float)) and not abs(value) <= LARGEST[type(value)]:
@@ -166,12 +166,12 @@ def report(kind, error, trace, debug):
     if debug or not (lost or full or issubclass(kind, (ValueError, OSError))):
         sys.__excepthook__(kind, error, trace)
     elif full:
-        print('error: out of memory: a smaller model or batch, fewer samples, or --recompute=True take less', file=sys.stderr)
+        print('error: out of memory: use a smaller model or batch, fewer samples, or --recompute=True', file=sys.stderr)
     elif lost:
         print(f'error: rank {os.environ["RANK"]} has lost another rank; train.py goes on from its last checkpoint with '
               '--init_from=auto', file=sys.stderr)
     elif os.environ.get('LOCAL_RANK', '0') == '0' or ranks_have_met():
-        # until the ranks have met they all fail alike, and one speaks for all
+        # before the ranks connect, all fail with the same error, and one prints it
         print('error:', ' '.join(str(error).splitlines()), file=sys.stderr)
 
 

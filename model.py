@@ -43,8 +43,8 @@ class Config:
     rope_theta: float = 10000.0     # RoPE's base wavelength
     init: str = 'gpt2'              # gpt2 | normal | xavier | xavier_trunc | stable
     init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings
-    emb_std: float = 0.02           # std of embeddings; 0: a tied one starts as a head does, by `init`, the others with 0.02
-    fused_qkv_init: bool = False    # W_q, W_k, W_v start as parts of one matrix, as in code that has one projection for them
+    emb_std: float = 0.02           # std of embeddings; 0: a tied token embedding starts by `init` like a head, others with 0.02
+    fused_qkv_init: bool = False    # W_q, W_k, W_v start as parts of one matrix, as in code with one projection for all three
 
     def __post_init__(self):
         for f in fields(self):
@@ -58,7 +58,7 @@ class Config:
         return self.n_embd // self.n_head
 
 
-RULES = (       # what the numbers of a config must fulfil, beside the CHOICES of its strings
+RULES = (       # conditions on the numbers of a config; CHOICES has the values of its strings
     'n_layer >= 1', 'n_head >= 1', 'n_kv_head >= 0', 'n_embd >= 1', 'd_ff >= 0', 'block_size >= 1', 'vocab_size >= 1',
     '0 <= dropout < 1', '0 <= norm_alpha <= 1', 'norm_eps >= 0', 'rope_theta > 0', 'init_gain >= 0', 'emb_std >= 0',
     'n_embd % n_head == 0', 'n_kv_head == 0 or n_head % n_kv_head == 0',
@@ -68,8 +68,8 @@ RULES = (       # what the numbers of a config must fulfil, beside the CHOICES o
 
 
 def check(values, choices, rules):
-    """ValueError for a value that is none of its choices, {key: names}, or for values that break a rule, such as 'n_head >= 1'.
-    Keys that `values` does not have are not checked."""
+    """ValueError if a value is not among its choices, {key: names}, or if values break a rule such as 'n_head >= 1'. Keys that
+    `values` does not have are not checked."""
     for key, names in choices.items():
         if key in values and values[key] not in names:
             raise ValueError(f'{key}={values[key]!r}: choose one of {", ".join(names)}')
@@ -89,15 +89,15 @@ class GPTConfig(Config):
 
 
 def at_least_fp32(x):
-    """x in its own precision, or in fp32 where that is finer."""
+    """x in fp32, or in its own precision if that is higher."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 # ----------------------------------------------------------------------------- norms
-# Each takes (..., dim), and normalizes the last dimension in the finer precision of x and its gain γ (fp32 under autocast).
+# Each takes (..., dim) and normalizes the last dimension, in the higher precision of x and the gain γ (fp32 under autocast).
 
 def finer(x, weight):
-    """Both in the finer of their precisions."""
+    """Both in the higher of their two precisions."""
     dtype = torch.promote_types(x.dtype, weight.dtype)
     return x.to(dtype), weight.to(dtype)
 
@@ -148,28 +148,28 @@ NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm, 'stablenorm': StableNorm}
 
 
 def make_norm(on, config):
-    """The norm of config.norm over n_embd, or nothing."""
+    """The norm that config.norm names, over n_embd; nothing if not `on`."""
     return NORMS[config.norm](config.n_embd, config) if on else nn.Identity()
 
 
 def make_qk_norm(on, config):
-    """RMSNorm over the head dimension, StableNorm where that is the model's norm, or nothing."""
+    """RMSNorm over the head dimension, or StableNorm if that is the model's norm; nothing if not `on`."""
     norm = StableNorm if config.norm == 'stablenorm' else RMSNorm
     return norm(config.head_dim, config) if on else nn.Identity()
 
 
 # ----------------------------------------------------------------------------- positions
-# pos='learned' adds wpe to the embedding and leaves queries and keys alone; pos='rope' does the reverse.
+# pos='learned' adds wpe to the embedding; pos='rope' has no wpe and rotates queries and keys.
 
 class NoPosition(nn.Module):
-    """What stands at wpe where positions enter elsewhere."""
+    """Replaces wpe if positions enter elsewhere."""
 
     def forward(self, pos):
         return 0
 
 
 class NoRotation(nn.Module):
-    """What stands at attn.rotary where positions enter elsewhere."""
+    """Replaces attn.rotary if positions enter elsewhere."""
 
     def forward(self, x, start):
         return x
@@ -180,7 +180,7 @@ class Rotary(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        pair = torch.arange(0, config.head_dim, 2, device='cpu')        # the tables are there in a model of device meta too
+        pair = torch.arange(0, config.head_dim, 2, device='cpu')        # a model on device 'meta' has its tables too
         frequency = config.rope_theta ** -(pair.double() / config.head_dim)
         angle = torch.outer(torch.arange(config.block_size, device='cpu').double(), frequency)
         self.register_buffer('cos', angle.cos().float()[:, None], persistent=False)     # (block_size, 1, E/2)
@@ -207,7 +207,7 @@ class KVCache:
         self.size, self.length = size, 0
 
     def append(self, k, v):
-        """Takes those of new tokens, (B, K, T, E), returns those of all tokens."""
+        """Stores the keys and values of new tokens, (B, K, T, E), and returns those of all tokens."""
         if self.length == 0:
             self.k, self.v = (x.new_empty(*x.shape[:2], self.size, x.size(3)) for x in (k, v))
         end = self.length + k.size(2)
@@ -217,7 +217,7 @@ class KVCache:
 
 
 class NoCache:
-    """What stands in for a KVCache in training, where there is no past."""
+    """Replaces a KVCache in training, where there is no past."""
     length = 0
 
     @staticmethod
@@ -226,8 +226,8 @@ class NoCache:
 
 
 def plain_attention(q, k, v, is_causal, scale, enable_gqa, dropout_p):
-    """F.scaled_dot_product_attention by two products and a softmax, for short sequences. Its logits are of v's dtype: in bf16
-    they have three digits, where the kernel has them in fp32."""
+    """F.scaled_dot_product_attention as two matrix products and a softmax, for short sequences. Its logits have v's dtype: in
+    bf16 they keep three digits, while PyTorch's kernel has them in fp32."""
     if enable_gqa:
         k, v = (x.repeat_interleave(q.size(1) // k.size(1), dim=1) for x in (k, v))
     q, k = q.to(v.dtype), k.to(v.dtype)                 # a rotation and a norm may have left them in fp32
@@ -237,8 +237,8 @@ def plain_attention(q, k, v, is_causal, scale, enable_gqa, dropout_p):
 
 
 class DotAttention(nn.Module):
-    """softmax(qᵀk / √E) v per head, with a causal mask, grouped keys and values, QKNorm and RoPE where the config says so."""
-    cpu_kernel = staticmethod(plain_attention)              # trains faster on a CPU than PyTorch's, for short sequences
+    """softmax(qᵀk / √E) v per head; the config decides on the causal mask, grouped keys and values, QKNorm and RoPE."""
+    cpu_kernel = staticmethod(plain_attention)              # faster than PyTorch's in training on a CPU, for short sequences
 
     def __init__(self, config):
         super().__init__()
@@ -293,22 +293,22 @@ class StableAttention(DotAttention):
 
 
 def bf16_bits(x):
-    """x cut to the bits that bf16 has, as a constant. By a mask: torch.compile drops a cast to bf16 and back."""
+    """x cut to the bits that bf16 has, without gradient. It uses a mask, because torch.compile drops a cast to bf16 and back."""
     return (x.detach().float().view(torch.int32) & -65536).view(torch.float32).to(x.dtype)
 
 
 class L2Attention(DotAttention):
     """softmax(−‖q − k‖² / √E) v (Kim et al. 2021).
 
-    ‖q‖² is the same for every key and drops out of the softmax, which leaves 2(qᵀk − ‖k‖²/2)/√E: the dot product of
-    (q, 1, 1, 1) with (k, s₁, s₂, s₃). The three parts sum to −‖k‖²/2 in fp32, and each is exact in bf16.
+    ‖q‖² is the same for every key and cancels in the softmax, which leaves 2(qᵀk − ‖k‖²/2)/√E. The bracket is the dot product
+    of (q, 1, 1, 1) and (k, s₁, s₂, s₃). s₁, s₂ and s₃ sum to −‖k‖²/2 in fp32, and each of them is exact in bf16.
     """
     cpu_kernel = staticmethod(F.scaled_dot_product_attention)       # plain_attention would round the logits to bf16
 
     def __init__(self, config):
         super().__init__(config)
         self.scale = 2 * self.head_dim ** -0.5
-        self.padding = -(self.head_dim + 3) % 8         # fused kernels want head dimensions in eights
+        self.padding = -(self.head_dim + 3) % 8         # fused kernels need a multiple of 8
 
     def attend(self, q, k, v):
         q, k = q.to(v.dtype), k.to(v.dtype)             # ‖k‖² must be that of the keys as the kernel sees them
@@ -323,7 +323,7 @@ class L2Attention(DotAttention):
 
 
 class L2TiedAttention(L2Attention):
-    """L2 attention with W_q = W_k, the condition for it to be Lipschitz (Kim et al. 2021): k = q, after its norm too."""
+    """L2 attention with W_q = W_k, the condition for it to be Lipschitz (Kim et al. 2021). So k = q, also after the norm."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -380,8 +380,8 @@ FFNS = {
 # ----------------------------------------------------------------------------- the block
 
 class Block(nn.Module):
-    """x ← Post(x + Δt Mid(f(Pre(x)))), for f attention and then FFN; any of the norms may be absent. `drop_path`, a module,
-    acts on the branches: vit.py's stochastic depth."""
+    """x ← Post(x + Δt Mid(f(Pre(x)))), first with f = attention, then with f = FFN. Any of the norms may be absent. `drop_path`
+    is a module that acts on the branches: the stochastic depth of vit.py."""
 
     def __init__(self, config, drop_path=None):
         super().__init__()
@@ -413,7 +413,7 @@ INITS = {       # the std of an (n_out, n_in) matrix
 
 CHOICES = dict(norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS)
 
-BLOCK_TYPES = {     # patch and head are of vit.py
+BLOCK_TYPES = {     # patch and head are parts of vit.py's model
     'emb': r'(wte|patch\.cls)\.weight|patch\.(weight|bias)',
     'pos': r'wpe\.weight',
     'head': r'lm_head\.weight|head\.(weight|bias)',
@@ -425,11 +425,11 @@ BLOCK_TYPES = {     # patch and head are of vit.py
 
 
 def block_type(name):
-    """The kind of block that a parameter belongs to, by its name in named_parameters(): a key of BLOCK_TYPES."""
+    """The block type of a parameter, a key of BLOCK_TYPES, from its name in named_parameters()."""
     for kind, pattern in BLOCK_TYPES.items():
         if re.fullmatch(pattern, name):
             return kind
-    raise ValueError(f'{name!r} belongs to no block type: teach BLOCK_TYPES in model.py its name')
+    raise ValueError(f'{name!r} belongs to no block type: add its name to BLOCK_TYPES in model.py')
 
 
 @torch.no_grad()
@@ -437,12 +437,12 @@ def init_weights(model):
     """
     norm gains            1
     biases                0
-    other vectors         as their module has made them
-    wte (a tied head), wpe, class token  N(0, emb_std²). With emb_std=0 a tied wte is a matrix like others, and the rest has 0.02
-    every other matrix    N(0, (init_gain · s)²), s on its own shape from INITS; an untied head and the patch embedding too
+    other vectors         as their module initializes them
+    wte (a tied head), wpe, class token  N(0, emb_std²). If emb_std=0, a tied wte starts as other matrices, the rest with 0.02
+    every other matrix    N(0, (init_gain · s)²), s from INITS by its shape; also an untied head and the patch embedding
     fused_qkv_init        s of W_q, W_k and W_v is that of one matrix with the rows of all three
     init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
-    init='xavier_trunc'   the same N without what is beyond two of its deviations, and with init_gain · s left
+    init='xavier_trunc'   a normal distribution cut at two standard deviations, then scaled to the std init_gain · s
     """
     config = model.config
     residual = (2 * config.n_layer) ** -0.5 if config.init == 'gpt2' else 1.0
@@ -464,20 +464,20 @@ def init_weights(model):
 
 def truncated_normal_(p, std):
     edge = math.erf(2 ** 0.5)                           # P(|z| < 2)
-    p.uniform_(-edge, edge).erfinv_().mul_(2 ** 0.5 * std / 0.8796256610342398)     # the deviation that the cut leaves of 1
+    p.uniform_(-edge, edge).erfinv_().mul_(2 ** 0.5 * std / 0.8796256610342398)     # 0.8796: std of N(0, 1) after the cut
 
 
 # ----------------------------------------------------------------------------- the model
 
 def through(block, recompute, x, cache=NoCache):
-    """block(x, cache). With recompute a backward pass finds x alone and computes the rest again (Chen et al. 2016)."""
+    """block(x, cache). With recompute, only x is kept, and the backward pass computes the rest again (Chen et al. 2016)."""
     if recompute and torch.is_grad_enabled():
         return checkpoint(block, x, use_reentrant=False)
     return block(x, cache)
 
 
 class GPT(nn.Module):
-    recompute = False       # train.py's key, by which `through` saves memory
+    recompute = False       # train.py's key, with which `through` saves memory
 
     def __init__(self, config):
         super().__init__()
@@ -494,7 +494,7 @@ class GPT(nn.Module):
         init_weights(self)
 
     def hidden(self, idx, caches=None):
-        """(B, T) token ids → (B, T, D) after the final norm. With caches, one a layer, idx continues their tokens."""
+        """(B, T) token ids → (B, T, D) after the final norm. With caches, one per layer, idx continues their tokens."""
         caches = caches or [NoCache] * len(self.h)
         start, end = caches[0].length, caches[0].length + idx.size(1)
         if end > self.config.block_size:
@@ -515,11 +515,11 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def stream(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None):
-        """Yields one (B, 1) tensor of token ids after another, drawn to continue idx (B, T).
+        """Yields the token ids that continue idx (B, T), one (B, 1) tensor after another.
 
-        temperature 0 takes the likeliest token; top_k keeps the k likeliest, top_p the fewest whose probabilities reach p.
-        Past block_size the window slides: its positions, and with them every key, change at each token, so that the
-        cache is of no use and the last block_size tokens are computed anew.
+        temperature=0 takes the likeliest token; top_k keeps the k likeliest, top_p the fewest whose probabilities sum to p or
+        more. Beyond block_size the window slides, so that all positions, and with them all keys, change at each token. The cache
+        is then useless, and the last block_size tokens are computed again.
         """
         if not temperature >= 0:
             raise ValueError(f'temperature={temperature}: wants a number that is not negative; 0 takes the likeliest token')
@@ -543,13 +543,13 @@ class GPT(nn.Module):
         return torch.cat((idx, *self.stream(idx, max_new_tokens, temperature, top_k, top_p)), dim=1)
 
     def num_params(self):
-        """Parameters, a tied head counted once."""
+        """Number of parameters; a tied head counts once."""
         return sum(p.numel() for p in self.parameters())
 
     def flops_per_token(self):
         """FLOPs of one token's forward and backward pass: 6N + 12 n_layer D T (PaLM, appendix B; nanoGPT).
 
-        N counts what a token is multiplied with: all parameters but wpe, and but wte where the head is untied.
+        N counts the parameters that a token is multiplied with: all except wpe, and except wte if the head is untied.
         """
         config = self.config
         lookups = sum(p.numel() for p in self.wpe.parameters()) + (0 if config.tie_weights else self.wte.weight.numel())
@@ -557,7 +557,7 @@ class GPT(nn.Module):
 
 
 def draw(logits, temperature, top_k, top_p):
-    """One token id a row from logits (B, vocab_size) → (B, 1)."""
+    """Draws one token id per row from logits (B, vocab_size) → (B, 1)."""
     logits = at_least_fp32(logits)
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)

@@ -12,10 +12,10 @@ from model import BLOCK_TYPES, block_type
 def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=False):
     """One group per (block type, decayed or not) of a model's parameters, for any torch optimizer.
 
-    Matrices decay; vectors, which are norm gains and biases, do not, but with decay_norms the norms' do. `ratios` and
-    `decay_ratios`, {block type: factor}, multiply the learning rate (Blockwise LR, sharpness disparity) and the weight decay of
-    a type. Each group carries its `lr_ratio`, 1 by default, its `block_type`, and (name, parameter) pairs in `params`, of which
-    torch makes `param_names`. ValueError for a parameter or a ratio that belongs to no block type.
+    Matrices decay. Vectors (norm gains, biases, the class token) do not, except those of norms if decay_norms is set. `ratios`
+    and `decay_ratios` map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight
+    decay. Each group holds `lr_ratio` (1 by default), `block_type` and, in `params`, (name, parameter) pairs, from which torch
+    makes `param_names`. ValueError for a parameter or a ratio that belongs to no block type.
     """
     for kind in (*ratios, *decay_ratios):
         if kind not in BLOCK_TYPES:
@@ -32,13 +32,13 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
 
 
 def load_state(optimizer, state):
-    """Takes over the state of a state_dict, parameter by parameter, by their names: the groups may have been others. Of what the
-    groups say it takes the learning rate alone. ValueError where the names are not the same."""
+    """Restores the state of a state_dict, matching parameters by name, because the groups may differ. Of each group, only the
+    learning rate is restored. ValueError if the names of the parameters differ."""
     ours, theirs = optimizer.state_dict()['param_groups'], state['param_groups']
     place = {name: (i, group) for group in theirs for name, i in zip(group['param_names'], group['params'])}
     names = [name for group in ours for name in group['param_names']]
     if sorted(names) != sorted(place):
-        raise ValueError(f'its state is of other parameters: see {min(set(names) ^ set(place))!r}')
+        raise ValueError(f'the optimizer state is for other parameters, see {min(set(names) ^ set(place))!r}: use the same model')
     found = {}
     for group in ours:
         for name, i in zip(group['param_names'], group['params']):
@@ -49,7 +49,7 @@ def load_state(optimizer, state):
 
 
 # ----------------------------------------------------------------------------- optimizers
-# What a step does to a group: lists of parameters w, their gradients g and state; lr is the group's rate.
+# One step of each optimizer on a group: lists of parameters w, gradients g and state tensors; lr is the group's learning rate.
 
 def sgdw_step(w, g, m, lr, weight_decay, momentum):
     decay(w, lr, weight_decay)
@@ -67,7 +67,7 @@ def lion_step(w, g, m, lr, weight_decay, beta1, beta2):
 
 
 def adam_mini_step(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-    w, g, m = ([x.view(len(moments), -1) for x, moments in zip(xs, v)] for xs in (w, g, m))        # a block a row
+    w, g, m = ([x.view(len(moments), -1) for x, moments in zip(xs, v)] for xs in (w, g, m))        # one block per row
     decay(w, lr, weight_decay)
     torch._foreach_lerp_(m, g, 1 - beta1)
     for weights, gradient, mean, moments in zip(w, g, m, v):
@@ -76,10 +76,10 @@ def adam_mini_step(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2
 
 
 def adam_mini_sharded_step(w, g, m, v, shards, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-    """The same where this rank has some rows of each parameter, and with m their moments; v is whole on every rank."""
+    """adam_mini_step if this rank holds only some rows of each parameter, its gradient and m. Each rank holds all of v."""
     decay(w, lr, weight_decay)
     torch._foreach_lerp_(m, g, 1 - beta1)
-    squares = torch.zeros(sum(s.rows for s in shards), device=g[0].device)         # sums of each row of all parameters
+    squares = torch.zeros(sum(s.rows for s in shards), device=g[0].device)         # the sum of each row, for all parameters
     for gradient, s, rows in zip(g, shards, squares.split([s.rows for s in shards])):
         rows[s.start:s.start + len(gradient)] = gradient.square().flatten(1).sum(1) if gradient.dim() > 1 else gradient.square()
     dist.all_reduce(squares, group=shards[0].group)
@@ -90,7 +90,7 @@ def adam_mini_sharded_step(w, g, m, v, shards, lr, weight_decay, beta1, beta2, e
 
 
 class Shard(NamedTuple):
-    """Where the rows lie that this rank has of a parameter of fully_shard's, in equal chunks but for the last."""
+    """Which rows of a sharded parameter this rank holds. fully_shard makes equal chunks; the last may be shorter or empty."""
     start: int
     rows: int               # of the whole parameter
     numel: int
@@ -103,7 +103,7 @@ def shard_of(p):
 
 
 def local(t):
-    """This rank's part of a tensor, in the same memory: of what fully_shard has spread over the ranks, or all of it."""
+    """This rank's part of a tensor that fully_shard has spread over the ranks, or else the whole tensor; in the same memory."""
     return t.to_local() if hasattr(t, 'to_local') else t
 
 
@@ -115,7 +115,7 @@ def decay(w, lr, weight_decay):
 def subtract(w, lr, update):
     if isinstance(lr, float):
         torch._foreach_add_(w, update, alpha=-lr)
-    else:                                               # alpha would be a constant of the compiled step
+    else:                                               # as alpha, lr would be a constant of the compiled step
         torch._foreach_sub_(w, torch._foreach_mul(update, lr))
 
 
@@ -130,9 +130,9 @@ def compiled_run():
 
 
 class ListOptimizer(torch.optim.Optimizer):
-    """What SGDW, Lion and AdamMini share. Each has work(group, params, scalar), which yields a step for a group and what it
-    takes. compile=True has torch.compile fuse all of them, so that a step reads each tensor once; the first one then
-    compiles, for a minute or two where a model has 48 layers."""
+    """What SGDW, Lion and AdamMini share. Each defines work(group, params, scalar), which yields the steps for a group with their
+    arguments. With compile=True, torch.compile fuses all steps, so that each tensor is read once. The first step then compiles,
+    which takes a minute or two for a model of 48 layers."""
 
     def __init__(self, params, compile, **defaults):
         for key, value in defaults.items():
@@ -152,14 +152,14 @@ class ListOptimizer(torch.optim.Optimizer):
         work = []
         for group in self.param_groups:
             params = [p for p in group['params'] if p.grad is not None]
-            if params:                                  # a number that is a tensor changes without compiling again
+            if params:                                  # a tensor can change without compiling again
                 work += self.work(group, params, torch.tensor if compile else float)
         work = [[[local(x) for x in a] if isinstance(a, list) else a for a in arguments] for arguments in work]
         (compiled_run() if compile else run)(work)
         return loss
 
     def buffers(self, params, key, make=torch.zeros_like):
-        """The state `key` of each parameter, made where there is none yet."""
+        """The state `key` of each parameter, created if it does not exist yet."""
         for p in params:
             if key not in self.state[p]:
                 self.state[p][key] = make(p)
@@ -171,8 +171,8 @@ class SGDW(ListOptimizer):
 
         w ← (1 − lr·λ) w,   m ← μ m + g,   w ← w − lr·m        (m starts at 0)
 
-    The decay is not part of g, as it is in torch.optim.SGD, and so never enters the momentum.
-    State: m, 4 bytes a parameter in fp32.
+    Unlike in torch.optim.SGD, the decay is not added to g, so it never enters the momentum.
+    State: m, 4 bytes per parameter in fp32.
     """
 
     def __init__(self, params, lr, momentum=0.9, weight_decay=0.0, compile=False):
@@ -188,7 +188,7 @@ class Lion(ListOptimizer):
 
         w ← (1 − lr·λ) w − lr·sign(β₁ m + (1 − β₁) g),   m ← β₂ m + (1 − β₂) g        (m starts at 0)
 
-    State: m, 4 bytes a parameter in fp32.
+    State: m, 4 bytes per parameter in fp32.
     """
 
     def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0, compile=False):
@@ -205,9 +205,9 @@ class AdamMini(ListOptimizer):
         w ← (1 − lr·λ) w,   m ← β₁ m + (1 − β₁) g,   v_b ← β₂ v_b + (1 − β₂) mean_b(g²),
         w ← w − lr·m̂ / (√v̂_b + ε)        (m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ), step t from 1)
 
-    Blocks are the heads of W_q and W_k, head_dim rows each, the rows of every other matrix, and a norm's gain and wpe as a
-    whole; each element of a bias is one. `params` are param_groups(model, …), whose names tell which is which.
-    State: m and the v_b, little more than 4 bytes a parameter in fp32. ValueError for unnamed parameters.
+    A block is a head (head_dim rows) of W_q and W_k, a row of any other matrix, the whole of wpe or of a norm's gain, or one
+    element of a bias. `params` must be param_groups(model, …), because the blocks depend on the parameters' names.
+    State: m and all v_b, slightly more than 4 bytes per parameter in fp32. ValueError for unnamed parameters.
     """
 
     def __init__(self, params, lr, head_dim, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, compile=False):
@@ -216,15 +216,15 @@ class AdamMini(ListOptimizer):
         super().__init__(params, compile, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, head_dim=head_dim)
         for group in self.param_groups:
             if 'param_names' not in group:
-                raise ValueError('AdamMini knows the blocks by their names: give it param_groups(model, weight_decay)')
+                raise ValueError('AdamMini needs the names of the parameters: pass it param_groups(model, weight_decay)')
             for name, p in zip(group['param_names'], group['params']):
-                num_blocks(name, p, head_dim)           # or it raises
+                num_blocks(name, p, head_dim)           # raises if head_dim does not fit
 
     def work(self, group, params, scalar):
         names = dict(zip(group['params'], group['param_names']))
         for p in params:
             self.state[p]['step'] = self.state[p].get('step', 0) + 1
-        for t in {self.state[p]['step'] for p in params}:       # one, but where a parameter was without gradients
+        for t in {self.state[p]['step'] for p in params}:       # one value, unless a parameter had no gradient in a step
             ps = [p for p in params if self.state[p]['step'] == t]
             moments = self.buffers(ps, 'exp_avg_sq', lambda p: local(p).new_zeros(num_blocks(names[p], p, group['head_dim']), 1))
             sharded = hasattr(ps[0], 'to_local')
@@ -234,7 +234,7 @@ class AdamMini(ListOptimizer):
 
 
 def num_blocks(name, p, head_dim):
-    """How many second moments AdamMini keeps for the parameter p of this name."""
+    """How many second moments AdamMini keeps for the parameter p with this name."""
     kind = block_type(name)
     if name.endswith('.bias'):
         return p.numel()
@@ -246,7 +246,7 @@ def num_blocks(name, p, head_dim):
 
 
 def storage_bytes(tensors):
-    """Bytes of their storages, each counted once."""
+    """Bytes of the tensors' storages. A storage that several tensors share counts once."""
     return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
 
@@ -255,7 +255,7 @@ def state_bytes(optimizer):
     return storage_bytes([value for of_one in optimizer.state.values() for value in of_one.values() if torch.is_tensor(value)])
 
 
-OPTIMIZERS = {      # from groups and the keys of train.py
+OPTIMIZERS = {      # from param_groups and the keys of train.py
     'adamw': lambda groups, c: torch.optim.AdamW(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), fused=True),
     'sgdw': lambda groups, c: SGDW(groups, lr=c['learning_rate'], momentum=c['momentum'], compile=c['compile']),
     'lion': lambda groups, c: Lion(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), compile=c['compile']),
@@ -266,7 +266,7 @@ OPTIMIZERS = {      # from groups and the keys of train.py
 
 # ----------------------------------------------------------------------------- schedules
 
-SCHEDULES = {       # share of the way from min_lr up to the peak: p runs from 0 where the decay starts to 1
+SCHEDULES = {       # a value of 0 is min_lr, of 1 the peak; p goes from 0 at the start of the decay to 1 at its end
     'cosine': lambda p: 0.5 + 0.5 * math.cos(math.pi * p),
     'wsd': lambda p: 1 - p,
     'linear': lambda p: 1 - p,
@@ -275,12 +275,12 @@ SCHEDULES = {       # share of the way from min_lr up to the peak: p runs from 0
 
 
 def lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac, ratio=1.0, blockwise='ramp'):
-    """The learning rate of iteration `it`, the first being 0, of a block type whose Blockwise LR is `ratio` times the base.
+    """The learning rate of iteration `it` (the first is 0) for a block type whose Blockwise LR is `ratio` times the base.
 
-    'ramp' lets its warm-up go on, at the base's slope, up to ratio · learning_rate; all types then decay to one min_lr
-    (the code of sharpness disparity). 'jump' multiplies the base's rate by ratio once the warm-up is over, and so its min_lr
-    too (their text). 'merge', for schedule='wsd', is 'ramp' until each type's rate falls to the base's, in a straight line, over
-    as many iterations as the decay then takes (their code for WSD, where both take a third of the run).
+    'ramp': the warm-up goes on at the base's slope up to ratio · learning_rate; all types then decay to the same min_lr (the code
+    of sharpness disparity). 'jump': after the warm-up, ratio multiplies the base's rate, and so min_lr too (the paper's text).
+    'merge', for schedule='wsd': as 'ramp', but before the decay, over as many iterations as the decay has, each type's rate goes
+    in a straight line to the base's rate (the paper's code for WSD, where both parts take a third of the run).
     """
     if blockwise == 'jump':
         lr = lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac)
@@ -289,7 +289,7 @@ def lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, dec
     # 1) linear warm-up
     if it < warmup:
         return learning_rate * (it + 1) / (warmup_iters + 1)
-    # 2) the schedule, 'wsd' being stable until its last decay_frac, 3) and min_lr from lr_decay_iters on
+    # 2) the schedule ('wsd' is constant until its last decay_frac), 3) min_lr from lr_decay_iters on
     begin = max(warmup, (1 - decay_frac) * lr_decay_iters) if schedule == 'wsd' else warmup
     if blockwise == 'merge':
         start = max(warmup, (1 - 2 * decay_frac) * lr_decay_iters)

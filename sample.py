@@ -1,5 +1,5 @@
 """
-Continues a text with a trained model, as it is drawn:
+Continues a text with a trained model, and prints it as it is drawn:
 
     python sample.py --out_dir=out-quick --start='def main(' --num_samples=3
 """
@@ -15,11 +15,11 @@ from engine.device import Machine
 from engine.pretrained import OPENAI_MODELS, load_gpt
 
 # ----------------------------------------------------------------------------- keys
-init_from = 'resume'                # resume: a run | gpt2, gpt2-medium, gpt2-large, gpt2-xl, a folder of Hugging Face's
+init_from = 'resume'                # resume: the run in out_dir | gpt2, gpt2-medium, gpt2-large, gpt2-xl | the folder of a model
 out_dir = 'out'                     # the run's folder
-checkpoint = 'best.pt'              # best.pt | ckpt.pt: of the lowest validation loss, or the latest
+checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
 start = '\n'                        # the text to continue, or FILE:path
-num_samples = 3                     # drawn together; the first is shown as it grows
+num_samples = 3                     # samples, drawn together; the first is shown as it grows
 max_new_tokens = 500                # of each sample
 temperature = 0.8                   # 0: always the likeliest token
 top_k = 200                         # draw from the k likeliest tokens; 0: from all
@@ -43,7 +43,7 @@ else:
     model = load_gpt(init_from)
     tokenizer = load_tokenizer('gpt2' if init_from in OPENAI_MODELS else init_from)
 model.to(machine.device).eval()
-torch.manual_seed(seed)                                 # here, so that the draws do not depend on how a model is made
+torch.manual_seed(seed)                                 # here, so that the draws do not depend on how the model was made
 
 if start.startswith('FILE:'):
     try:
@@ -57,7 +57,7 @@ if not prompt:
 if max(prompt) >= model.config.vocab_size:
     raise ValueError(f'start holds token {max(prompt)}, but vocab_size={model.config.vocab_size}: was the data prepared again?')
 ids = torch.tensor(prompt, device=machine.device).repeat(num_samples, 1)
-given = len(tokenizer.decode(prompt))                   # which need not be `start`, to the letter
+given = len(tokenizer.decode(prompt))                   # decoding may not give `start` back exactly
 
 
 def text_of(ids):
@@ -69,7 +69,7 @@ with machine.autocast():
     for new in model.stream(ids, max_new_tokens, temperature, top_k or None, top_p):
         ids = torch.cat((ids, new), dim=1)
         text = text_of(ids[0])
-        if not text.endswith('\N{REPLACEMENT CHARACTER}'):      # half of a character, whose other tokens are to come
+        if not text.endswith('\N{REPLACEMENT CHARACTER}'):      # an incomplete character, whose other tokens follow
             print(text[shown:], end='', flush=True)
             shown = len(text)
 print(text[shown:])

@@ -5,7 +5,7 @@ Trains a GPT, or with --model=vit a ViT, on one process or many:
     torchrun --nproc_per_node=8 train.py config/train_ldnt_sgd.py
     torchrun --nnodes=2 --node_rank=0 --nproc_per_node=8 --master_addr=HOST train.py config/train_ldnt_sgd.py
 
-Config files and --key=value set the keys below, in order, later wins.
+Config files and --key=value set the keys below. They apply in order, and the later one wins.
 """
 from dataclasses import asdict
 
@@ -24,26 +24,26 @@ from model import GPTConfig
 from optim import OPTIMIZERS, lr_at, param_groups
 from vit import ViTConfig
 
-# ----------------------------------------------------------------------------- keys, beside those of GPTConfig and ViTConfig
+# ----------------------------------------------------------------------------- keys, besides those of GPTConfig and ViTConfig
 out_dir = 'out'                     # the run's folder: config.json, run.json, log.jsonl, ckpt.pt, best.pt
 eval_interval = 2000                # iterations between evaluations, each followed by a checkpoint
 eval_iters = 200                    # batches of each split in an evaluation, the same ones every time
 log_interval = 1                    # iterations between lines of the log
 eval_only = False                   # evaluate once and stop
 model = 'gpt'                       # gpt | vit: a GPT on text or a ViT on images, each with its own keys below
-init_from = 'scratch'               # scratch | resume | auto: either | whose weights: gpt2, gpt2-medium, …, gpt2-xl, or a folder
-overwrite = False                   # start anew in a folder that holds a run; that run is lost
+init_from = 'scratch'               # scratch | resume | auto: either | a model: gpt2, gpt2-medium, …, gpt2-xl, or its folder
+overwrite = False                   # start again in a folder that holds a run; that run is lost
 always_save_checkpoint = True       # write ckpt.pt after every evaluation, not only after the best one so far
 wandb_log = False                   # log to Weights & Biases too
-wandb_project = 'nanonorm'          # its project
-wandb_run_name = ''                 # its name there; empty: the name of out_dir
+wandb_project = 'nanonorm'          # project on Weights & Biases
+wandb_run_name = ''                 # the run's name there; empty: the name of out_dir
 dataset = 'openwebtext'             # a folder of data/
 gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
 batch_size = 12                     # windows of block_size tokens, or images, per micro-batch
 optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini
 learning_rate = 6e-4                # peak
 max_iters = 600000                  # optimizer steps of the whole run
-weight_decay = 1e-1                 # decoupled; on matrices only, but for decay_norms
+weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
 decay_norms = False                 # weight decay on the gains and biases of norms too
 wd_emb = 1.0                        # the embeddings' weight decay, as a multiple of weight_decay
 wd_pos = 1.0                        # the same for learned positions
@@ -56,12 +56,12 @@ beta1 = 0.9                         # adamw, lion, adam_mini
 beta2 = 0.95                        # adamw, lion, adam_mini; config/optim/lion.py has the usual values for Lion
 momentum = 0.9                      # sgdw
 grad_clip = 1.0                     # largest norm of the whole gradient; 0: no clipping
-diverge_factor = 0.0                # stop when the loss has been above this times its first value for 100 iterations; 0: never
+diverge_factor = 0.0                # stop if the loss stays above this times its first value for 100 iterations; 0: never
 schedule = 'cosine'                 # cosine | wsd | linear | constant
 warmup_iters = 2000                 # iterations of linear warm-up
 lr_decay_iters = 0                  # the iteration at which the rate reaches min_lr; 0: max_iters
 min_lr = 6e-5                       # the rate at the end of the schedule
-decay_frac = 0.2                    # wsd: the share of the iterations, at the end, in which the rate falls
+decay_frac = 0.2                    # wsd: the share of the iterations, at the end, over which the rate falls
 r_emb = 1.0                         # Blockwise LR: the embeddings' learning rate, as a multiple of learning_rate
 r_pos = 1.0                         # the same for learned positions
 r_head = 1.0                        # the same for an untied head
@@ -69,21 +69,21 @@ r_qk = 1.0                          # the same for W_q and W_k
 r_ffn = 1.0                         # the same for the FFN
 r_vo = 1.0                          # the same for W_v and W_o
 r_norm = 1.0                        # the same for norms
-blockwise = 'ramp'                  # ramp | jump | merge: how a type's rate leaves the base rate, see lr_at in optim.py
-crop_scale = 1.0                    # images: random crops of at least this share of the image, resized; 1: the middle square
+blockwise = 'ramp'                  # ramp | jump | merge: how a block type's rate leaves the base rate, see lr_at in optim.py
+crop_scale = 1.0                    # images: random crops of at least this share of the area, resized; 1: the middle square
 interpolation = 'bicubic'           # bicubic | bilinear | random: how crops are resized; random: one of the two for each image
-aug_repeats = 1                     # images: each comes so many times in a row, augmented anew (repeated augmentation)
+aug_repeats = 1                     # images: how many times in a row each comes, augmented anew each time (repeated augmentation)
 flip = 0.0                          # images: probability of a mirror image
 randaugment = 0.0                   # images: magnitude of RandAugment, up to 10; 0: none
 mixup = 0.0                         # images: α of mixup; 0: none
-cutmix = 0.0                        # images: α of cutmix; with mixup too, each batch takes one of them; 0: none
+cutmix = 0.0                        # images: α of cutmix; if mixup is on too, each batch uses one of the two; 0: none
 label_smoothing = 0.0               # images: the share of a target that is spread over all classes
 seed = 1337                         # of weights, dropout and augmentation
 data_seed = 1337                    # of the order of the training data
 measure_interval = 0                # iterations between the measurements of lab/measure.py, written to measure.jsonl; 0: none
 measure_batches = 4                 # batches in a measurement, the same ones every time
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
-dtype = 'auto'                      # auto | float32 | bfloat16 | float16; auto: bfloat16 where the hardware computes in it
+dtype = 'auto'                      # auto | float32 | bfloat16 | float16; auto: bfloat16 if the hardware computes in it
 compile = True                      # torch.compile; on a CPU it needs a C++ compiler
 recompute = False                   # save memory: keep only each block's input, and compute the rest again in the backward pass
 parallel = 'ddp'                    # with torchrun: ddp: each rank holds all parameters and their state | fsdp: a share of them
@@ -94,17 +94,17 @@ config = configure(globals(), GPTConfig, ViTConfig)
 check_keys(config)
 
 # ----------------------------------------------------------------------------- what is trained, where, on which data
-run = Run(config)                                       # its folder, and whether it starts there or goes on
+run = Run(config)                                       # its folder, and whether it starts or resumes there
 task = task_of(config)                                  # text or images
-pretrained, brought = None, {}                          # others' weights, and the keys in which their shape differs from ours
+pretrained, brought = None, {}                          # a pretrained model, and the keys that it overrides
 if run.init_from not in ('scratch', 'resume'):
     pretrained = load_others(run.init_from, task.config)
     task.config = pretrained.config
     brought = {key: value for key, value in asdict(task.config).items() if config[key] != value}
-    config.update(brought)                              # their shape wins
+    config.update(brought)                              # the pretrained model decides the architecture
 settings = group_settings(config)                       # learning rate and weight decay of each block type
 machine = Machine(device, dtype)
-micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, of an iteration
+micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
 ddp = machine.distributed and parallel == 'ddp'
 fsdp = machine.distributed and parallel == 'fsdp'
 if fsdp:
@@ -116,17 +116,17 @@ checkpoint = None
 if run.init_from == 'resume':
     checkpoint = find_checkpoint(run.path['ckpt.pt'], config, task.config, mmap=fsdp)
     run.start = checkpoint['iter']
-config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from       # config.json repeats the whole run
+config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from  # config.json repeats the whole run
 config['overwrite'] = False
 machine.connect(backend)
 starts = machine.gather(run.start)
 if len(set(starts)) > 1:
-    raise ValueError(f'the ranks see checkpoints of iterations {starts}: out_dir={out_dir} must lie on a disk that all see')
+    raise ValueError(f'the ranks see checkpoints of iterations {starts}: put out_dir={out_dir} on a disk that all of them share')
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
-with torch.device('meta' if fsdp and checkpoint else 'cpu'):    # on 'meta' it has no weights until the checkpoint's come
-    raw_model = pretrained or task.new_model(data['train'])     # a ViT takes the data's mean and deviation into its weights
+with torch.device('meta' if fsdp and checkpoint else 'cpu'):    # on 'meta' it has no weights until the checkpoint is loaded
+    raw_model = pretrained or task.new_model(data['train'])     # a ViT stores the data's mean and standard deviation
 raw_model.recompute = recompute
 tune_for_training(machine.device, raw_model)
 if fsdp:
@@ -148,7 +148,7 @@ def rate(it, ratio=1.0):
 
 @torch.no_grad()
 def evaluate():
-    """{'train_loss': …, 'val_loss': …}: the mean of each metric over a split's evaluation windows, which the ranks share."""
+    """{'train_loss': …, 'val_loss': …}: the mean of each metric over a split's evaluation windows. The ranks share the work."""
     raw_model.eval()
     means = {}
     for split, windows in data.items():
@@ -167,7 +167,7 @@ def evaluate():
 
 
 def model_to_measure():
-    """The model with all of its weights, on rank 0; elsewhere None. Every rank calls it."""
+    """The model with all of its weights on rank 0, None on others. Every rank must call it."""
     if fsdp:
         return whole_copy(raw_model, lambda: task.new_model(data['train']).to(machine.device), machine.master)
     return raw_model if machine.master else None
@@ -192,7 +192,7 @@ log.introduce(opt, task, data, per_iter, brought, rate)
 speed = Speed(task.unit, per_iter, task.flops(raw_model), machine, max_iters)
 
 # ----------------------------------------------------------------------------- the loop
-stop = 0                                                # the number of the signal that ended it
+stop = 0                                                # the number of the signal that ended the loop
 for it in range(run.start, max_iters + 1):
 
     # evaluate, and save a checkpoint
@@ -222,7 +222,7 @@ for it in range(run.start, max_iters + 1):
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j
         batch = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
-        torch.manual_seed(hash((seed, number)))         # dropout too is a function of the seed and the micro-batch alone
+        torch.manual_seed(hash((seed, number)))         # dropout too depends only on the seed and the micro-batch
         x, y = augment(*batch)
         if ddp:
             train_model.require_backward_grad_sync = j == micro_batches[-1]
@@ -233,7 +233,7 @@ for it in range(run.start, max_iters + 1):
 
     # clip the gradient, and step
     scaler.unscale_(opt)
-    grad_norms = block_norms(params_of, lambda p: p.grad, machine)      # of each block type
+    grad_norms = block_norms(params_of, lambda p: p.grad, machine)      # per block type
     grad_norm = torch.linalg.vector_norm(grad_norms)
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
     scaler.step(opt)
@@ -242,7 +242,7 @@ for it in range(run.start, max_iters + 1):
     if measure_now:
         probe.after_step(it, model_to_measure())
 
-    # log, and end where the run has diverged or is asked to stop
+    # log, and end if the run has diverged or was asked to stop
     watch.see(it, loss_sum, grad_norm)
     speed.iteration(it)
     if it % log_interval == 0:

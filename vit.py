@@ -1,6 +1,6 @@
 """
-A ViT of model.py's blocks on the patches of an image, without a mask.
-Shapes in comments: B batch, S the height and width of an image, P of a patch, T tokens, D = n_embd.
+A ViT: model.py's blocks on the patches of an image, without an attention mask.
+Shapes in comments: B batch, S height and width of an image, P height and width of a patch, T tokens, D = n_embd.
 """
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ from model import POSITIONS, Block, Config, at_least_fp32, check, init_weights, 
 @dataclass
 class ViTConfig(Config):
     image_size: int = 224           # height and width of an image, in pixels
-    patch_size: int = 16            # of a patch, which is a token
-    channels: int = 3               # of an image: 1 is grey, 3 are RGB
+    patch_size: int = 16            # height and width of a patch, in pixels; each patch is a token
+    channels: int = 3               # channels of an image: 1 for grey, 3 for RGB
     classes: int = 1000             # outputs of the head
     pool: str = 'cls'               # cls | mean: the head sees a class token, or the mean of the patches
-    qkv_bias: bool = True           # with bias: in W_q, W_k and W_v too
-    drop_path: float = 0.0          # stochastic depth: how often the last block's branches are dropped; it rises from 0
+    qkv_bias: bool = True           # with bias=True: whether W_q, W_k and W_v have biases too
+    drop_path: float = 0.0          # stochastic depth: probability that a branch of the last block is dropped; it rises from 0
 
     causal = False
 
@@ -30,13 +30,13 @@ class ViTConfig(Config):
 
     @property
     def block_size(self):
-        """Tokens of an image"""
+        """Tokens per image"""
         return (self.image_size // self.patch_size) ** 2 + (self.pool == 'cls')
 
 
 
 # ----------------------------------------------------------------------------- patches
-# pool='cls' puts a learned token ahead of the patches, which is all that the head sees of the last block; 'mean' has none.
+# pool='cls' puts a learned token before the patches, and the head sees only this token; pool='mean' averages the patches.
 
 class ClassToken(nn.Module):
 
@@ -48,15 +48,15 @@ class ClassToken(nn.Module):
         return torch.cat((self.weight.to(x.dtype).expand(len(x), 1, -1), x), dim=1)
 
 
-POOLS = {       # what stands ahead of the patches, and (B, T, D) → (B, D)
+POOLS = {       # the module that prepends the token, and (B, T, D) → (B, D)
     'cls': (ClassToken, lambda x: x[:, 0]),
     'mean': (lambda config: nn.Identity(), lambda x: x.mean(1)),
 }
 
 
 class PatchEmbedding(nn.Linear):
-    """Images (B, channels, S, S) of 0 to 255 → (B, T, D): W of each patch, row by row, once normalized by the data's mean and
-    standard deviation, which are those of images of 0 to 1 and belong to the weights."""
+    """Images (B, channels, S, S) of 0 to 255 → (B, T, D): normalizes the pixels and multiplies each patch by W, row by row of
+    patches. The mean and standard deviation are the data's, for values from 0 to 1, and are saved with the weights."""
 
     def __init__(self, config, mean, std):
         super().__init__(config.channels * config.patch_size ** 2, config.n_embd, bias=config.bias)
@@ -74,7 +74,7 @@ class PatchEmbedding(nn.Linear):
 # ----------------------------------------------------------------------------- the model
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016): in training a sample's branch is 0 with probability p, else 1/(1 − p) of itself."""
+    """Stochastic depth (Huang et al. 2016): in training, a sample's branch is 0 with probability p, else scaled by 1/(1 − p)."""
 
     def __init__(self, p):
         super().__init__()
@@ -85,8 +85,8 @@ class DropPath(nn.Module):
 
 
 class ViT(nn.Module):
-    """The same blocks on the patches of an image, and without a mask (Dosovitskiy et al. 2021)."""
-    recompute = False       # as a GPT's
+    """model.py's blocks on the patches of an image, without an attention mask (Dosovitskiy et al. 2021)."""
+    recompute = False       # as in GPT
 
     def __init__(self, config, mean=0.5, std=0.5):
         super().__init__()
@@ -103,7 +103,7 @@ class ViT(nn.Module):
         init_weights(self)
 
     def hidden(self, images):
-        """Images (B, channels, S, S) of 0 to 255 → (B, T, D) behind the last block."""
+        """Images (B, channels, S, S) of 0 to 255 → (B, T, D) after the last block."""
         x = self.patch(images)
         x = self.dropout(self.input_norm(x + self.wpe(torch.arange(x.size(1), device=x.device))))
         for block in self.h:
@@ -120,7 +120,7 @@ class ViT(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def flops_per_image(self):
-        """FLOPs of one image's forward and backward pass: 6N + 12 n_layer D T a token, as for a GPT; the head sees but one."""
+        """FLOPs of one image's forward and backward pass: 6N + 12 n_layer D T per token, but the head sees only one token."""
         c, head = self.config, sum(p.numel() for p in self.head.parameters())
         a_token = self.num_params() - head - sum(p.numel() for p in self.wpe.parameters())
         return c.block_size * (6 * a_token + 12 * c.n_layer * c.n_embd * c.block_size) + 6 * head

@@ -1,17 +1,17 @@
 """
-What training does to images, on batches and on their device, as timm does it for ViTs: crop, flip, RandAugment, mixup, cutmix and
-label smoothing. All is drawn from torch's generator of the CPU, so that a seed gives the same images on any device.
+The augmentation of training images, as in timm for ViTs: crop, flip, RandAugment, mixup, cutmix and label smoothing, on batches
+and on their device. All random numbers come from torch's CPU generator, so that a seed gives the same images on any device.
 """
 import torch
 from torch.nn import functional as F
 
-CUBIC = {'bicubic': 1.0, 'bilinear': 0.0, 'random': 0.5}        # how many of the crops are resized by which kernel
+CUBIC = {'bicubic': 1.0, 'bilinear': 0.0, 'random': 0.5}        # share of the crops resized bicubically; the others bilinearly
 
 
 class Augment:
-    """Takes images (B, channels, S, S) of 0 to 255, classes (B,), and the aspects (B,) of images that are whole and squeezed to
-    squares, as data/images.py stores them → float images (B, channels, size, size) of 0 to 255 and probabilities of the classes
-    (B, classes). `keys` are those of train.py."""
+    """Takes images (B, channels, S, S) of 0 to 255, classes (B,) and, if the images are whole and squeezed to squares
+    (data/images.py), their aspects (B,) → float images (B, channels, size, size) of 0 to 255, and class probabilities (B,
+    classes). `keys` are those of train.py."""
 
     def __init__(self, keys, size, classes):
         self.size, self.classes, self.smoothing = size, classes, keys['label_smoothing']
@@ -28,7 +28,7 @@ class Augment:
         for step in self.steps:
             x = step(x)
         y = F.one_hot(labels, self.classes) * (1 - self.smoothing) + self.smoothing / self.classes
-        if self.mixes:                                  # of both, one for each batch
+        if self.mixes:                                  # if there are two, one per batch
             mix, alpha = self.mixes[int(torch.randint(len(self.mixes), ()))]
             x, share = mix(x, torch.distributions.Beta(alpha, alpha).sample().item())
             y = share * y + (1 - share) * y.flip(0)
@@ -52,11 +52,11 @@ def chosen(x, probability):
 
 
 # ----------------------------------------------------------------------------- crops
-# A box is the start and the length of its rows, and of its columns, as shares of the image's: (B, 2) each. So it is the same
-# box of an image and of that image squeezed. An image's aspect is its width / height.
+# A box is the start and length of its rows, and of its columns, as shares of the image's height and width: (B, 2) each. So an
+# image and its squeezed copy have the same box. An image's aspect is its width / height.
 
 def middle(x, size, aspects=None):
-    """The middle square, size × size, of images whose shorter side is as long as S; `aspects` tells of squeezed ones."""
+    """The middle square, size × size, of images whose shorter side is S pixels; `aspects` are given for squeezed images."""
     stored = x.size(2)
     if aspects is None:
         at = (stored - size) // 2
@@ -67,8 +67,8 @@ def middle(x, size, aspects=None):
 
 
 def random_boxes(aspects, scale, tries=10):
-    """Boxes of `scale` to 1 of the image's area, at random places, whose own width / height is from 3/4 to 4/3: the first of
-    `tries` that fits into the image, or else the largest such box in its middle, as torchvision and timm choose them."""
+    """Boxes at random places, with an area of `scale` to 1 of the image's and a width / height from 3/4 to 4/3. Each is the first
+    of `tries` that fits into the image, or else the largest such box in the middle, as in torchvision and timm."""
     u, places = (torch.rand(len(aspects), *shape).to(aspects, non_blocking=True) for shape in ((tries, 2), (2,)))
     area, ratio = scale + (1 - scale) * u[..., 0], (4 / 3) ** (2 * u[..., 1] - 1)
     stretch = ratio / aspects[:, None]
@@ -83,14 +83,14 @@ def random_boxes(aspects, scale, tries=10):
 
 
 def resample(x, boxes, size, cubic):
-    """The boxes of the images, size × size, as PIL resizes them: bicubic where `cubic` (B,) says so, else bilinear."""
+    """Cuts out the boxes and resizes them to size × size, as PIL does: bicubic where `cubic` (B,) is true, else bilinear."""
     rows, columns = (weights(*box.to(x).T, x.size(2), size, cubic.to(x.device, non_blocking=True)) for box in boxes)
     return rows[:, None] @ x @ columns[:, None].mT
 
 
 def weights(start, length, stored, size, cubic):
-    """(B, size, stored): how much of each stored pixel goes into each new one. The kernel is as wide as the larger of the two, so
-    that nothing is skipped where the image shrinks."""
+    """(B, size, stored): how much of each stored pixel goes into each new one. The kernel is as wide as the larger of the two
+    pixels, so that no pixel is skipped if the image shrinks."""
     step = length * stored / size
     at = start[:, None] * stored + (torch.arange(size, device=start.device) + 0.5) * step[:, None]
     distance = torch.arange(stored, device=start.device) + 0.5 - at[..., None]
@@ -101,7 +101,7 @@ def weights(start, length, stored, size, cubic):
 
 
 # ----------------------------------------------------------------------------- mixtures with the batch in reverse
-# each takes images and the share that they keep → the mixed ones, and the share that they have kept
+# Each takes images and the share of them to keep, and returns the mixed images and the share that was kept.
 
 def mixup(x, share):
     """Zhang et al. 2018"""
@@ -109,7 +109,7 @@ def mixup(x, share):
 
 
 def cutmix(x, share):
-    """A box of the other image, of its shape and 1 − share of its area, less where it reaches over the edge (Yun et al. 2019)."""
+    """Pastes a box of the other image: the image's shape, 1 − share of its area, cut off at the edge (Yun et al. 2019)."""
     size = x.size(2)
     side = int(size * (1 - share) ** 0.5)
     top, left = (torch.randint(size, (2,)) - side // 2).tolist()
@@ -120,18 +120,18 @@ def cutmix(x, share):
 
 
 # ----------------------------------------------------------------------------- RandAugment (Cubuk et al. 2020)
-# Operations take images of 0 to 1 and v, from 0 to 1, how strong, (B, 1, 1, 1) each; s is v with a random sign.
+# Operations take images of 0 to 1, a strength v of 0 to 1, and s, which is v with a random sign; v and s are (B, 1, 1, 1).
 
 def rand_augment(x, magnitude, operations=2, probability=0.5, deviation=0.5):
-    """timm's rand-m9-mstd0.5-inc1 for magnitude 9: each image takes two operations, each with this probability and with a
-    strength of its own around magnitude / 10."""
+    """timm's rand-m9-mstd0.5-inc1 if the magnitude is 9: each image gets two random operations. Each operation is applied with
+    this probability, and with a random strength around magnitude / 10."""
     x = x.clone()
     for _ in range(operations):
         which = torch.where(torch.rand(len(x)) < probability, torch.randint(len(OPERATIONS), (len(x),)), -1)
         strength = (magnitude + deviation * torch.randn(len(x))).clamp(0, 10) / 10
         signs = 2 * torch.randint(2, (len(x),)) - 1
         for number, operation in enumerate(OPERATIONS.values()):
-            of = (which == number).nonzero()[:, 0]      # on the CPU, which then need not wait for the device
+            of = (which == number).nonzero()[:, 0]      # on the CPU, so that it need not wait for the device
             if len(of):
                 v, s = (per_image(values[of], x) for values in (strength, strength * signs))
                 of = of.to(x.device, non_blocking=True)
@@ -155,7 +155,7 @@ def sharpness(x, v, s):
 
 
 def posterize(x, v, s):
-    step = 2.0 ** (4 + (4 * v).floor())                 # 4 bits stay of 8, and fewer where it is stronger
+    step = 2.0 ** (4 + (4 * v).floor())                 # keeps 4 of 8 bits, and fewer if v is larger
     return (255 * x / step + 1e-3).floor() * step / 255
 
 
@@ -181,7 +181,7 @@ def blend(x, other, s):
 
 
 def warp(name, x, values):
-    """kornia's rotate, shear or translate; what comes from outside is grey."""
+    """kornia's rotate, shear or translate; pixels from outside of the image are grey."""
     import kornia.geometry.transform as transform
     return getattr(transform, name)(x - 0.5, values) + 0.5
 

@@ -1,9 +1,9 @@
 """
-A data set of images is a folder data/<name> with train.bin and val.bin, uint8 of shape (images, channels, size, size), the
-numbers of their classes as uint16 in train_labels.bin and val_labels.bin, and meta.json. Where that says `whole`, the training
-images are whole ones that were squeezed to squares, and train_aspects.bin has the width / height of each as float32. This file
-reads a data set as batches, writes one, and resizes images of any size for it: once, by many processes, and going on where it
-was stopped.
+A data set of images is a folder data/<name> with train.bin and val.bin, uint8 of shape (images, channels, size, size), with
+class numbers as uint16 in train_labels.bin and val_labels.bin, and with meta.json. If meta.json says `whole`, each training image
+is a whole image squeezed to a square, and train_aspects.bin has the width / height of each as float32. This file reads a data set
+as batches, writes one, and resizes images of any size for it. Resizing runs once, in many processes, and continues after an
+interruption.
 """
 import glob
 import json
@@ -23,7 +23,7 @@ from data.augment import middle
 from data.text import in_order, leave_with_parent
 from data.tokens import SPLITS, Split, check_size, load_meta, replacing
 
-os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # the last error says it all, in one line
+os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # only errors: the last one is reported in one line
 
 ENDINGS = ('.jpg', '.jpeg', '.png', '.bmp', '.gif', '.webp', '.ppm', '.tif', '.tiff')
 
@@ -31,8 +31,8 @@ ENDINGS = ('.jpg', '.jpeg', '.png', '.bmp', '.gif', '.webp', '.ppm', '.tif', '.t
 # ----------------------------------------------------------------------------- reading
 
 def read_image_meta(name):
-    """data/<name>/meta.json: image_size, channels, classes, their names where they have some, the mean and std of each channel
-    of images of 0 to 1, the images of each split, and whether those for training are `whole`."""
+    """data/<name>/meta.json: image_size, channels, classes, class names (if any), mean and std of each channel for values from 0
+    to 1, the number of images of each split, and whether the training images are `whole`."""
     meta = load_meta(name)
     if isinstance(meta, dict) and 'tokens' in meta:
         raise ValueError(f'dataset={name!r} holds tokens, which are for --model=gpt')
@@ -49,8 +49,8 @@ def read_image_meta(name):
 
 
 class Images(Split):
-    """One split of a data set of images, each with the number of its class. Larger ones than image_size are cut to their middle,
-    but for training, where the augmentation cuts them, and where each comes `repeats` times in a row."""
+    """One split of a data set of images, each with its class number. `read` cuts images larger than image_size to the middle
+    square. `shuffled`, for training, leaves the cutting to the augmentation, and gives each image `repeats` times in a row."""
     block_size = 1
 
     def __init__(self, name, split, image_size, channels, classes, repeats=1):
@@ -89,22 +89,22 @@ class Images(Split):
         return middle(images, self.image_size).contiguous(), labels
 
     def read_stored(self, numbers):
-        """Images as they are stored, uint8 (len(numbers), channels, S, S), their classes, and of whole images the aspects, which
-        are float32 (len(numbers),)."""
+        """Images as they are stored, uint8 (len(numbers), channels, S, S), their classes and, for whole images, their aspects,
+        float32 (len(numbers),)."""
         images = np.stack([self.images[i] for i in numbers])
         chosen = (self.labels, self.aspects) if self.aspects is not None else (self.labels,)
         return torch.from_numpy(images), *(torch.as_tensor(values)[np.asarray(numbers)] for values in chosen)
 
     def shuffled(self, first, count, seed):
-        """What Augment takes of images number `first`, first + 1, … of the sequence that is `order` with each image `repeats`
-        times in a row. So as many images as the data set has are a part of its order (repeated augmentation, Hoffer et al.
+        """The arguments of Augment for images number `first`, first + 1, … of a sequence: `order`, with each image `repeats`
+        times in a row. So an epoch's number of images covers only 1/repeats of the order (repeated augmentation, Hoffer et al.
         2020)."""
         begin, end = first // self.repeats, -(-(first + count) // self.repeats)
         numbers = np.repeat(self.order(begin, end - begin, seed), self.repeats)
         return self.read_stored(numbers[first - begin * self.repeats:][:count])
 
     def spread(self, batches, batch_size):
-        """As for tokens; but all images, some batches smaller by one, where the batches would reach them all."""
+        """As for tokens. But if the batches can hold all images, all are used, and the sizes of batches differ by at most one."""
         if batches * batch_size < self.windows:
             return super().spread(batches, batch_size)
         return np.array_split(np.arange(self.windows), math.ceil(self.windows / batch_size))
@@ -116,8 +116,8 @@ IMAGE_FILES = [*(f'{split}{kind}.bin' for split in SPLITS for kind in ('', '_lab
 
 
 def write_images(folder, splits, classes, names=()):
-    """Writes images, labels and meta.json as `replacing` does. `splits` maps each name to an iterable of uint8 images
-    (N, channels, S, S), all of one size, with the numbers of their classes (N,); `names` may name the classes."""
+    """Writes images, labels and meta.json, as `replacing` does. `splits` maps each split to an iterable of pairs: uint8 images
+    (N, channels, S, S), all of one size, and their class numbers (N,). `names` may name the classes."""
     labels, shapes = {split: [] for split in SPLITS}, set()
     with replacing(folder, IMAGE_FILES) as path:
         for split in SPLITS:
@@ -138,7 +138,7 @@ def write_images(folder, splits, classes, names=()):
 
 
 def finish_images(folder, path, labels, channels, size, classes, names, aspects=()):
-    """Writes the labels, {split: numbers}, what aspects there are, and meta.json beside images that are there; `path` is from
+    """Writes the labels, {split: class numbers}, the aspects, if any, and meta.json, once the images are written. `path` is from
     `replacing`."""
     for split in SPLITS:
         if not 0 <= min(labels[split]) <= max(labels[split]) < classes:
@@ -149,7 +149,7 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
     if aspects:
         np.asarray(aspects, np.float32).tofile(path['train_aspects.bin'])
     images = np.memmap(path['train.bin'], np.uint8, 'r', shape=(count, channels, size, size))
-    some = np.unique(np.linspace(0, count - 1, 10000).astype(int))          # of a million images these tell their mean
+    some = np.unique(np.linspace(0, count - 1, 10000).astype(int))          # a sample is enough for the mean
     sums = sum(np.stack([x.sum((1, 2)), (x * x).sum((1, 2))]) for x in (images[i] / 255 for i in some)) / len(some) / size ** 2
     std = np.sqrt(np.maximum(sums[1] - sums[0] ** 2, 1e-12))
     meta = dict(image_size=size, channels=channels, classes=classes, names=list(names), mean=sums[0].tolist(), std=std.tolist(),
@@ -162,21 +162,22 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
 # ----------------------------------------------------------------------------- sources: len(s), s[i] → (image, class), s.names
 
 class FolderImages:
-    """The images below folder/<name of the class>/, whose classes are `names`, or all that are there in alphabetical order."""
+    """The images below folder/<class name>/. The classes are `names`, or by default all folders in alphabetical order."""
 
     def __init__(self, folder, names=None):
         there = sorted(os.path.basename(path.rstrip(os.sep)) for path in glob.glob(os.path.join(glob.escape(folder), '*', '')))
         self.names = names or there
         if not there:
-            raise ValueError(f'{folder} has no folder for each class, named as the class')
+            raise ValueError(f'{folder} has no folders: wants a folder per class, with the name of the class')
         if set(there) - set(self.names):
-            raise ValueError(f'{folder} has a class {min(set(there) - set(self.names))!r} that is none of the {len(self.names)}')
+            raise ValueError(f'{folder} has a class {min(set(there) - set(self.names))!r}, which is none of the '
+                             f'{len(self.names)} training classes: rename or remove its folder')
         self.images = []
         for number, name in enumerate(self.names):
             for at, _, files in sorted(os.walk(os.path.join(folder, name))):
                 self.images += [(os.path.join(at, file), number) for file in sorted(files) if file.lower().endswith(ENDINGS)]
         if not self.images:
-            raise ValueError(f'{folder} holds no image: wants {", ".join(ENDINGS)} in a folder for each class')
+            raise ValueError(f'{folder} holds no image: wants {", ".join(ENDINGS)} in a folder per class')
 
     def __len__(self):
         return len(self.images)
@@ -242,7 +243,7 @@ def start_worker(source, path, size, whole):
 
 
 def resize_chunk(first):
-    """Resizes images number first, first + 1, … into their places → {first, labels, aspects, and which could not be read}."""
+    """Resizes the images number first, first + 1, … into their places → {first, labels, aspects, unreadable: their numbers}."""
     source, path, size, whole = worker
     images = np.memmap(path, np.uint8, 'r+', shape=(len(source), 3, size, size))
     labels, aspects, unreadable = [], [], []
@@ -260,8 +261,8 @@ def resize_chunk(first):
 
 
 def resize_all(source, path, size, processes, name):
-    """Resizes all images into the array at `path`, beside which it notes what is done → labels, aspects, and which could not be
-    read. Those for training stay whole."""
+    """Resizes all images into the array at `path`, and notes finished chunks in a file beside it → labels, aspects and the
+    numbers of unreadable images. Training images stay whole."""
     notes, whole = path + '.notes', name == 'train'
     head = dict(count=len(source), size=size, whole=whole, source=source.where(0), last=source.where(len(source) - 1))
     done, total = [], len(source) * 3 * size ** 2
@@ -283,7 +284,7 @@ def resize_all(source, path, size, processes, name):
                     f.flush()
                     done.append(row)
             except BrokenProcessPool as error:
-                raise OSError('a process died that was resizing, for lack of memory perhaps: try fewer --processes') from error
+                raise OSError('a process that resizes images died, perhaps out of memory: try fewer --processes') from error
             finally:
                 pool.shutdown(cancel_futures=True)
     done.sort(key=lambda row: row['first'])
@@ -291,8 +292,8 @@ def resize_all(source, path, size, processes, name):
 
 
 def write_resized(folder, sources, size, processes=0):
-    """Writes the images of {'train': source, 'val': source}, resized: those for training whole, and of those for validation the
-    middle square. Stopped before, it goes on."""
+    """Writes the resized images of {'train': source, 'val': source}: whole images for training, middle squares for validation.
+    After an interruption, it continues."""
     processes = min(processes or os.cpu_count(), 4 * os.cpu_count())
     os.makedirs(folder, exist_ok=True)
     parts = {split: os.path.join(folder, f'{split}.part') for split in SPLITS}
@@ -301,10 +302,10 @@ def write_resized(folder, sources, size, processes=0):
         labels[split], aspects[split], unreadable = resize_all(source, parts[split], size, processes, split)
         if unreadable:
             print(f'{folder}: {len(unreadable)} of the {len(source)} images for {split} cannot be read and are left out, '
-                  f'{source.where(unreadable[0])} the first')
+                  f'the first is {source.where(unreadable[0])}')
         if len(unreadable) == len(source):
             raise ValueError(f'{folder}: none of the images for {split} can be read')
-        count = len(source) - len(unreadable)           # the last ones take the places of those that are left out
+        count = len(source) - len(unreadable)           # the last ones replace those that are left out
         images = np.memmap(parts[split], np.uint8, 'r+', shape=(len(source), 3, size, size))
         holes, last = [i for i in unreadable if i < count], sorted(set(range(count, len(source))) - set(unreadable))
         for of_each in (images, labels[split], aspects[split]):

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from data.tokens import SPLITS, write_tokens
 
-os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # the last error says it all, in one line
+os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # only errors: the last one is reported in one line
 os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
 os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')        # the processes here are parallel already
 
@@ -28,13 +28,13 @@ os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')        # the processes 
 
 class Tokenizer(NamedTuple):
     encode: Callable            # str → list of ids
-    decode: Callable            # list of ids → str; ids that stand for nothing, such as a vocabulary's padding, give ''
+    decode: Callable            # list of ids → str; ids without a text, such as a vocabulary's padding, give ''
     vocab_size: int
-    end: int | None             # the id that closes a document
+    end: int | None             # the id that ends a document
 
 
 def load_tokenizer(name, chars=''):
-    """bytes | char, whose table is `chars` | a name of tiktoken's | a name or a folder of Hugging Face's → Tokenizer"""
+    """'bytes' | 'char', with the table `chars` | a tiktoken name | a Hugging Face name or folder → Tokenizer"""
     if name == 'bytes':
         return Tokenizer(lambda text: list(text.encode('utf-8', 'replace')),
                          lambda ids: bytes(i for i in ids if i < 256).decode('utf-8', 'replace'), vocab_size=256, end=0)
@@ -86,12 +86,12 @@ def hugging_face_tokenizer(name):
         raise ValueError(f"tokenizer={name!r} is none of {known}, and could not be loaded as one of Hugging Face's: "
                          f'{str(error).splitlines()[0]}') from error
     if not theirs.encode('a', add_special_tokens=False):
-        raise ValueError(f'tokenizer={name!r} knows no letter: its folder holds a model and no tokenizer, save one there')
+        raise ValueError(f'tokenizer={name!r} knows no letters: its folder holds a model but no tokenizer, save one there')
     end = theirs.eos_token_id
-    if end is None and os.path.isfile(os.path.join(name, 'config.json')):      # the model beside it may know
+    if end is None and os.path.isfile(os.path.join(name, 'config.json')):      # the model's config may have it
         with open(os.path.join(name, 'config.json'), encoding='utf-8') as f:
             end = json.load(f).get('eos_token_id')
-    theirs.model_max_length = 10 ** 30          # documents may be as long as they are
+    theirs.model_max_length = 10 ** 30          # no limit on the length of documents
     theirs.split_special_tokens = True          # '</s>' in a text is text
     return Tokenizer(lambda text: theirs.encode(text, add_special_tokens=False),
                      lambda ids: theirs.decode([i for i in ids if i < len(theirs)], clean_up_tokenization_spaces=False),
@@ -101,7 +101,7 @@ def hugging_face_tokenizer(name):
 # ----------------------------------------------------------------------------- documents
 
 def from_hub(name, split, limit=0, processes=0, **where):
-    """The texts of a data set on the Hugging Face Hub. With a limit its first documents, and no more than they are fetched."""
+    """The texts of a data set on the Hugging Face Hub. With a limit, only that many documents are fetched."""
     from datasets import Dataset, load_dataset
     print(f'loading {name}, {split}', flush=True)
     try:
@@ -117,7 +117,8 @@ def from_hub(name, split, limit=0, processes=0, **where):
 
 
 class TextFiles:
-    """The documents of files: each .txt is one; .jsonl and .parquet have one a row, in `column`. With a limit the first ones."""
+    """The documents of files: each .txt is one; .jsonl and .parquet have one per row, in `column`. `limit` keeps the first
+    ones."""
 
     def __init__(self, patterns, column='text', limit=0):
         self.column, self.limit, paths = column, limit, []
@@ -142,7 +143,7 @@ class TextFiles:
                 yield text
 
 
-# Readers yield (place, text) of each document; what is no text there is for TextFiles to refuse.
+# Readers yield (place, text) for each document. TextFiles raises an error if a text is not a string.
 
 def read_txt(path, column):
     try:
@@ -172,14 +173,14 @@ def read_parquet(path, column):
                 number += 1
                 yield f'row {number}', text
     except (ArrowException, IndexError, OSError):
-        raise ValueError(f'{path}: wants a parquet file, undamaged, with a column {column!r}') from None
+        raise ValueError(f'{path}: wants an undamaged parquet file with a column {column!r}') from None
 
 
 READERS = {'.txt': read_txt, '.jsonl': read_jsonl, '.parquet': read_parquet}
 
 
 class Part:
-    """The documents with these numbers, or all others."""
+    """The documents with these numbers, or with `others` all except these."""
 
     def __init__(self, documents, numbers, count, others=False):
         self.documents, self.numbers, self.count, self.others = documents, numbers, count, others
@@ -192,8 +193,8 @@ class Part:
 
 
 def split(documents):
-    """nanoGPT's splits: 0.05% of the documents validate, the ones that its seed draws for OpenWebText; of a single document,
-    as for Shakespeare, the last tenth does. ValueError where there is none."""
+    """nanoGPT's splits: 0.05% of the documents are for validation, drawn with its seed for OpenWebText. If there is only one
+    document, as for Shakespeare, its last tenth is for validation. ValueError if there is none."""
     count = len(documents) if hasattr(documents, '__len__') else sum(1 for _ in documents)
     if count == 0:
         raise ValueError('there is no document in these files')
@@ -209,11 +210,11 @@ def split(documents):
 
 # ----------------------------------------------------------------------------- documents to tokens
 
-PIECE = 2 ** 18         # characters; a longer document is cut behind a line, so that many processes can share it
+PIECE = 2 ** 18         # characters; a longer document is cut after a line, so that many processes can share it
 
 
 def pieces(documents):
-    """(text, whether a document ends with it)"""
+    """Cuts documents into (text, whether it ends a document)."""
     for text in documents:
         begin = 0
         while len(text) - begin > PIECE:
@@ -224,7 +225,7 @@ def pieces(documents):
 
 
 def batches(pieces):
-    """Lists of pieces, of PIECE characters or little more."""
+    """Lists of pieces, with PIECE to 2 · PIECE characters in total; the last may have fewer."""
     batch, size = [], 0
     for text, last in pieces:
         batch.append((text, last))
@@ -244,7 +245,7 @@ def start_worker(*tokenizer):
 
 
 def leave_with_parent():
-    parent_process().join()                             # also one that was killed
+    parent_process().join()                             # returns even if the parent was killed
     os._exit(1)
 
 
@@ -259,7 +260,7 @@ def encode(batch):
 
 
 def in_order(pool, f, items, ahead):
-    """f of each item, computed by the pool, which is at most so many items ahead."""
+    """Yields f(item) for each item, in order. The pool computes at most `ahead` items in advance."""
     waiting = deque()
     for item in items:
         waiting.append(pool.submit(f, item))
@@ -270,14 +271,14 @@ def in_order(pool, f, items, ahead):
 
 
 def write_text(folder, splits, tokenizer, processes=0):
-    """Writes train.bin, val.bin and meta.json into the folder. `splits`, {'train': texts, 'val': texts}, can be iterated over
-    more than once; `tokenizer` is a name for load_tokenizer; each document ends with its `end`. processes=0: one a core."""
+    """Writes train.bin, val.bin and meta.json into the folder. `splits` is {'train': texts, 'val': texts}, to be iterated over
+    more than once. `tokenizer` is a name for load_tokenizer; its `end` follows each document. processes=0: one per core."""
     chars = set()
     if tokenizer == 'char':
         for text in chain.from_iterable(splits.values()):
             chars.update(text)
     chars = ''.join(sorted(chars))
-    vocab_size = load_tokenizer(tokenizer, chars).vocab_size        # here too, where an error is one line
+    vocab_size = load_tokenizer(tokenizer, chars).vocab_size        # here too, so that an error is one line
     processes = min(processes or os.cpu_count(), 4 * os.cpu_count())
     with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(tokenizer, chars)) as pool:
 
@@ -291,6 +292,6 @@ def write_text(folder, splits, tokenizer, processes=0):
             more = {'chars': chars} if chars else {}
             write_tokens(folder, {name: tokens(name) for name in SPLITS}, vocab_size, tokenizer, **more)
         except BrokenProcessPool as error:
-            raise OSError('a process died that was tokenizing, for lack of memory perhaps: try fewer --processes') from error
+            raise OSError('a process that tokenizes died, perhaps out of memory: try fewer --processes') from error
         finally:
             pool.shutdown(cancel_futures=True)

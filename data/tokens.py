@@ -1,6 +1,6 @@
 """
-A data set of text is a folder data/<name> with train.bin and val.bin, the tokens as plain uint16 or uint32, and meta.json.
-This file reads one as batches, in an order that depends on the seed alone, and writes one.
+A data set of text is a folder data/<name> with train.bin and val.bin, which hold tokens as plain uint16 or uint32, and
+meta.json. This file reads a data set as batches, in an order that depends only on the seed, and writes one.
 """
 import functools
 import glob
@@ -17,7 +17,7 @@ SPLITS = ('train', 'val')
 # ----------------------------------------------------------------------------- reading
 
 def load_meta(name):
-    """data/<name>/meta.json as it is, or None where it is damaged. Errors say how to make it."""
+    """The content of data/<name>/meta.json, or None if it is damaged. If it is missing, the error says how to make it."""
     folder = os.path.join('data', name)
     prepare = os.path.join(folder, 'prepare.py')
     path = os.path.join(folder, 'meta.json')
@@ -27,7 +27,7 @@ def load_meta(name):
         files = glob.glob('data/*/prepare.py') + glob.glob('data/*/meta.json')
         choices = sorted({os.path.basename(os.path.dirname(file)) for file in files})
         raise ValueError(f'dataset={name!r}: choose one of {", ".join(choices)}' if choices else
-                         f'dataset={name!r}: there is no folder data here; call this from the root of the repository')
+                         f'dataset={name!r}: there is no folder data here: run this from the root of the repository')
     try:
         with open(path, encoding='utf-8') as f:
             return json.load(f)
@@ -53,15 +53,15 @@ def read_meta(name):
 def check_size(path, wanted):
     found = os.path.getsize(path) if os.path.exists(path) else 0
     if found != wanted or not found:
-        raise ValueError(f'{path} has {found} bytes where meta.json tells of {wanted}: prepare {os.path.dirname(path)} again')
+        raise ValueError(f'{path} has {found} bytes, but meta.json wants {wanted}: prepare {os.path.dirname(path)} again')
 
 
 class Split:
-    """What Tokens and Images share: the order of `windows` windows that start every `block_size` of `length` places."""
+    """What Tokens and Images share: the order of `windows` windows, which start every `block_size` places in `length` places."""
 
     def order(self, first, count, seed):
-        """Where windows number `first`, first + 1, … start, of an endless shuffled sequence that is a function of the seed alone.
-        Each epoch of the sequence holds every window once, cut from a start of its own and in an order of its own."""
+        """Where windows number `first`, first + 1, … start, in an endless shuffled sequence that depends only on the seed. Each
+        epoch of the sequence holds every window once, in its own order; all its windows are shifted by the same random offset."""
         starts = []
         for i in range(first, first + count):
             shift, order = epoch(self.length, self.block_size, i // self.windows, seed)
@@ -77,7 +77,7 @@ class Split:
 
 
 class Tokens(Split):
-    """One split of a data set as windows of block_size tokens and the tokens that follow each."""
+    """One split of a data set: windows of block_size tokens, and for each token the next one as its target."""
 
     def __init__(self, name, split, block_size, vocab_size):
         meta = read_meta(name)
@@ -104,14 +104,14 @@ class Tokens(Split):
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
     def shuffled(self, first, count, seed):
-        """Windows number `first`, first + 1, … of the sequence that is `order`."""
+        """Windows number `first`, first + 1, … of the sequence of `order`, as `read` gives them."""
         return self.read(self.order(first, count, seed))
 
 
 @functools.lru_cache(maxsize=4)
 def epoch(tokens, block_size, number, seed):
     rng = np.random.default_rng([seed, number])
-    shift = rng.integers((tokens - 1) % block_size + 1)         # as far as no window is lost at the end
+    shift = rng.integers((tokens - 1) % block_size + 1)         # not so far that a window is lost at the end
     return int(shift), rng.permutation((tokens - 1) // block_size)
 
 
@@ -119,8 +119,8 @@ def epoch(tokens, block_size, number, seed):
 
 @contextmanager
 def replacing(folder, names):
-    """Yields {name: path} to write files at, of which meta.json is the last. What was there before stays until all is written;
-    then meta.json goes first and comes last. What is cut short leaves nothing."""
+    """Yields {name: path} of temporary files to write; meta.json must be the last name. The old files stay until all are written.
+    Then the old meta.json is removed first, and the new one comes last. An error or interrupt leaves no partial files."""
     path, new = {name: os.path.join(folder, name) for name in names}, not os.path.isdir(folder)
     os.makedirs(folder, exist_ok=True)
     try:
@@ -138,9 +138,8 @@ def replacing(folder, names):
 
 
 def write_tokens(folder, splits, vocab_size, tokenizer, **more):
-    """Writes train.bin, val.bin and meta.json, which takes `more` too. `splits` maps each name to an iterable of integer
-    arrays or bytes. What was there before stays until all is written; then meta.json goes first and comes last.
-    """
+    """Writes train.bin, val.bin and meta.json, as `replacing` does. meta.json takes `more` too. `splits` maps each split to an
+    iterable of integer arrays or bytes."""
     dtype = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
     tokens = {}
     with replacing(folder, [*(f'{split}.bin' for split in SPLITS), 'meta.json']) as path:

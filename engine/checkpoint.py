@@ -1,4 +1,4 @@
-"""Checkpoints of train.py: written whole or not at all, and read with care."""
+"""Checkpoints of train.py. They are never written partially, and they are checked when they are read."""
 import os
 import shutil
 import warnings
@@ -11,8 +11,8 @@ from optim import load_state
 
 
 def write_whole(path, write):
-    """Calls write(file) on a file beside `path`, which then takes its place. OSError where the disk is full; what was there
-    is kept."""
+    """Calls write(file) on a temporary file, which then replaces `path`. On failure, such as a full disk, it raises OSError and
+    keeps the old file."""
     try:
         with open(path + '.tmp', 'wb') as f:
             write(f)
@@ -26,7 +26,8 @@ def write_whole(path, write):
 
 
 def link_or_copy(path, other):
-    """Gives the file a second name, by a copy where the disk has no links. A later write_whole(path, …) leaves it as it is."""
+    """Gives the file a second name, or copies it if the disk has no links. Later calls of write_whole(path, …) do not change
+    it."""
     try:
         os.link(path, other + '.tmp')
     except OSError:
@@ -35,8 +36,8 @@ def link_or_copy(path, other):
 
 
 def load_checkpoint(path, device='cpu', mmap=False):
-    """What train.py saved: {'model': state_dict, 'optimizer', 'scaler', 'config', 'iter', 'best_val_loss'}. With mmap the
-    tensors are read from the file as they are used."""
+    """What train.py saved: {'model': state_dict, 'optimizer', 'scaler', 'config', 'iter', 'best_val_loss'}. With mmap, tensors
+    are read from the file only when they are used."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -53,7 +54,7 @@ def load_checkpoint(path, device='cpu', mmap=False):
 
 
 def load_weights(model, state, path):
-    """Copies the weights of a checkpoint, read from `path`, into the model; ValueError where they belong to another one."""
+    """Copies the weights of a checkpoint, read from `path`, into the model. ValueError if they belong to another model."""
     try:
         model.load_state_dict(state['model'])
     except RuntimeError as error:
@@ -61,7 +62,7 @@ def load_weights(model, state, path):
 
 
 def load_run(path, device='cpu'):
-    """The model of a checkpoint, on the device, and all else that the file holds. ValueError for a missing or damaged file."""
+    """The model of a checkpoint, on the device, and the whole checkpoint. ValueError for a missing or damaged file."""
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
     state = load_checkpoint(path, device)
@@ -71,20 +72,20 @@ def load_run(path, device='cpu'):
 
 
 def load_text_run(path, device='cpu'):
-    """As load_run; ValueError for a model of images."""
+    """As load_run, but ValueError for a model of images."""
     model, state = load_run(path, device)
     if state['config'].get('model', 'gpt') != 'gpt':
-        raise ValueError(f'{path} holds a model of images, which reads and writes no text')
+        raise ValueError(f'{path} holds a model of images, but this needs a model of text')
     return model, state
 
 
 def find_checkpoint(path, config, model_config, mmap=False):
-    """The checkpoint that a run with these keys resumes from. ValueError where there is none, or one that it cannot continue."""
+    """The checkpoint that a run with these keys resumes from. ValueError if there is none, or if it does not fit these keys."""
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
     state = load_checkpoint(path, mmap=mmap)
     fixed = ['model', 'optimizer', *(f.name for f in fields(model_config) if f.name not in ('dropout', 'drop_path'))]
-    defaults = {f.name: f.default for f in fields(model_config)}        # of keys that there were not yet
+    defaults = {f.name: f.default for f in fields(model_config)}        # of keys that are newer than the checkpoint
     there = {'model': 'gpt', **defaults, **state['config']}
     differ = [f'{key} ({there.get(key)} there, {config[key]} here)' for key in fixed if there.get(key) != config[key]]
     if differ:
@@ -95,8 +96,8 @@ def find_checkpoint(path, config, model_config, mmap=False):
 
 
 class Checkpoints:
-    """Saves a run, and resumes it. `sharded`: whether fully_shard has spread the model over the ranks; a checkpoint is whole all
-    the same. `watch` tells the first loss, and while the loss is too high nothing is saved."""
+    """Saves and resumes a run. `sharded`: whether fully_shard has spread the model over the ranks; the files hold whole tensors
+    in any case. `watch` knows the first loss; nothing is saved while it finds the loss too high."""
 
     def __init__(self, run, config, machine, model, optimizer, scaler, watch, sharded):
         self.run, self.config, self.machine, self.sharded = run, config, machine, sharded
@@ -104,7 +105,7 @@ class Checkpoints:
         self.best_val_loss = float('inf')
 
     def resume(self, checkpoint):
-        """Takes all but the weights from a checkpoint. The groups keep this run's weight decay, betas and ratios."""
+        """Restores all except the weights from a checkpoint. The groups keep this run's weight decay, betas and ratios."""
         state = checkpoint['optimizer']
         if self.sharded:
             from engine.fsdp import own_optimizer_state
@@ -114,9 +115,9 @@ class Checkpoints:
         self.best_val_loss, self.watch.first_loss = checkpoint['best_val_loss'], checkpoint.get('first_loss')
 
     def evaluated(self, it, val_loss):
-        """Saves after an evaluation: ckpt.pt always, or with always_save_checkpoint=False where the loss is the lowest so far;
-        best.pt there alone. Every rank calls it."""
-        again = it == self.run.start and val_loss == self.best_val_loss         # a kill may have come before best.pt was there
+        """Saves after an evaluation: best.pt if the loss is the lowest so far, and ckpt.pt then too, or always with
+        always_save_checkpoint=True. Every rank must call it."""
+        again = it == self.run.start and val_loss == self.best_val_loss         # best.pt may be missing after a kill
         improved = it > 0 and (again or val_loss < self.best_val_loss)
         if improved:
             self.best_val_loss = val_loss
@@ -124,7 +125,8 @@ class Checkpoints:
             self.save(it, improved)
 
     def save(self, it, best=False):
-        """Writes ckpt.pt, and with `best` makes best.pt the same. Every rank calls it: a sharded model is on all of them."""
+        """Writes ckpt.pt, and with `best` makes best.pt the same. Every rank must call it: each holds a part of a sharded
+        model."""
         if not (self.machine.master or self.sharded):
             return
         state = dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict(),

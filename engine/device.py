@@ -1,4 +1,4 @@
-"""The machine at hand: which device and dtype a script uses, which ranks it talks to, and what trains fast there."""
+"""The machine: a script's device and dtype, its communication with other ranks, and settings for fast training."""
 import ctypes
 import math
 import os
@@ -15,7 +15,7 @@ DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch
 
 
 def pick_device(name, index=0):
-    """auto | cpu | cuda | cuda:1 | mps … → torch.device; a plain GPU gets this index. ValueError where there is none."""
+    """auto | cpu | cuda | cuda:1 | mps … → torch.device; a plain 'cuda' gets this index. ValueError if it is not available."""
     if name == 'auto':
         name = 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
     try:
@@ -23,12 +23,12 @@ def pick_device(name, index=0):
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f'device={name!r} is not at hand ({reason}): choose auto, cpu, cuda or mps') from None
+        raise ValueError(f'device={name!r} is not available ({reason}): choose auto, cpu, cuda or mps') from None
     return device
 
 
 def pick_dtype(name, device):
-    """auto | float32 | bfloat16 | float16 → torch.dtype; auto takes bfloat16 where the hardware computes in it."""
+    """auto | float32 | bfloat16 | float16 → torch.dtype; auto takes bfloat16 if the hardware computes in it."""
     if name != 'auto':
         if name not in DTYPES:
             raise ValueError(f'dtype={name!r}: choose one of auto, {", ".join(DTYPES)}')
@@ -40,8 +40,8 @@ def pick_dtype(name, device):
 
 
 def tune_for_training(device, model):
-    """TF32 where a product is in fp32. On a CPU each attention's own kernel for sequences of up to 512 tokens, because PyTorch's
-    is slow in the backward pass there, and memory that the process keeps."""
+    """Uses TF32 for fp32 products. On a CPU, the process keeps freed memory, and for sequences of up to 512 tokens each attention
+    uses its cpu_kernel, because PyTorch's kernel is slow in the backward pass there."""
     torch.set_float32_matmul_precision('high')
     if device.type == 'cpu':
         keep_freed_memory()
@@ -52,23 +52,23 @@ def tune_for_training(device, model):
 
 
 def keep_freed_memory():
-    """A setting of the whole process: an iteration's activations reuse the memory of the last one's. By
-    default the system takes large blocks back, and fills each page with zeros when it hands them out again."""
+    """Lets an iteration's activations reuse the memory of the last iteration. By default, large freed blocks go back to the
+    system, which fills each page with zeros when it is used again. This is a setting of the whole process."""
     if sys.platform == 'linux':
         mallopt = getattr(ctypes.CDLL(None), 'mallopt', lambda *_: None)        # musl has none
-        mallopt(-3, 2 ** 25)            # M_MMAP_THRESHOLD, 32 MB, the largest that it takes
+        mallopt(-3, 2 ** 25)            # M_MMAP_THRESHOLD, 32 MB, the largest allowed
         mallopt(-1, 2 ** 31 - 1)        # M_TRIM_THRESHOLD
 
 
 def autocast(device, dtype, cache=True):
-    """A context in which forward passes compute in dtype; the weights stay as they are. With cache it keeps their casts."""
+    """A context in which forward passes compute in dtype; the weights stay as they are. `cache` keeps their casts."""
     return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype, cache_enabled=cache)
 
 
 class Machine:
-    """This process: its rank among those that torchrun has started, if it has, its device and its dtype.
+    """This process: its rank among the processes of torchrun (if torchrun has started it), its device and its dtype.
 
-    `distributed`: whether torchrun has started it. `master`: whether it is the rank that writes and speaks for all.
+    `distributed`: whether torchrun has started it. `master`: whether it is the rank that writes files and prints.
     """
 
     def __init__(self, device='auto', dtype='auto'):
@@ -84,14 +84,14 @@ class Machine:
             return
         if self.device.type == 'cuda':
             torch.cuda.set_device(self.device)
-        store, *_ = next(dist.rendezvous('env://'))     # torchrun keeps it for a restart, with addresses that are outdated
+        store, *_ = next(dist.rendezvous('env://'))     # after a restart, torchrun's store holds outdated addresses
         store = dist.PrefixStore(os.environ.get('TORCHELASTIC_RESTART_COUNT', '0'), store)
         backend = {'auto': 'nccl' if self.device.type == 'cuda' else 'gloo'}.get(backend, backend)
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size)
         self.control = dist.new_group(backend='gloo')   # for what must not wait for the GPU
 
     def share(self, key, count):
-        """Which of `count` pieces of work, as the key says, are this rank's. ValueError where they cannot be shared equally."""
+        """This rank's part of `count` pieces of work. ValueError, which names `key`, if the ranks cannot share them equally."""
         if count % self.world_size:
             raise ValueError(f'{key}={count} is not divisible by the {self.world_size} ranks: make it a multiple of '
                              f'{self.world_size}')
@@ -106,14 +106,14 @@ class Machine:
         return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
 
     def turns(self, items):
-        """This rank's share of the items, each with True. All ranks take equally many turns, because under fsdp they compute
-        together; a turn too many comes with an item of others and False."""
+        """Yields this rank's share of the items, each with True. All ranks take equally many turns, because under fsdp they
+        compute together. An extra turn repeats some item, with False."""
         for i in range(self.rank, math.ceil(len(items) / self.world_size) * self.world_size, self.world_size):
             yield items[i % len(items)], i < len(items)
 
     def sum(self, t, op=dist.ReduceOp.SUM):
-        """The sum over the ranks, or what `op` says, of a tensor on the device, in place. What every rank has whole, such as a
-        gradient under DDP, needs none."""
+        """Sums a tensor on the device over the ranks, or reduces it by `op`, in place. A tensor that is the same on every rank,
+        such as a gradient under DDP, needs no sum."""
         if self.distributed:
             dist.all_reduce(t, op)
         return t
@@ -135,13 +135,13 @@ class Machine:
         return values
 
     def wait(self):
-        """Until every rank has come here."""
+        """Waits until every rank has called it."""
         if self.distributed:
             dist.barrier(group=self.control)
 
     def leave(self, code):
-        """Ends the process. A rank among others ends at once, without the interpreter's own end: a thread of gloo that frees its
-        last tensor at that time would abort the process."""
+        """Ends the process. With several ranks it skips the interpreter's shutdown, because a gloo thread that frees its last
+        tensor during shutdown would abort the process."""
         if self.distributed:
             dist.destroy_process_group()
             sys.stdout.flush()
@@ -154,8 +154,8 @@ class Machine:
 
 
 class StopRequest:
-    """Ctrl-C or SIGTERM: `number` is the signal's, 0 until it comes. A second Ctrl-C ends the process at once; schedulers and
-    torchrun may send SIGTERM more than once."""
+    """Catches Ctrl-C and SIGTERM: `number` is the signal's number, 0 before it comes. A second Ctrl-C ends the process at once. A
+    second SIGTERM does not, because schedulers and torchrun may send it more than once."""
 
     def __init__(self):
         self.number = 0
@@ -168,7 +168,7 @@ class StopRequest:
             signal.signal(number, signal.SIG_DFL)
 
 
-PEAKS = {       # dense bf16, TFLOP/s, from the vendors' data sheets; a name that holds another comes before it
+PEAKS = {       # dense bf16, TFLOP/s, from the vendors' data sheets; a name that contains another comes first
     'B200': 2250, 'GH200': 989, 'H200': 989, 'H100 PCIe': 756, 'H100 NVL': 835, 'H100': 989, 'H800': 989, 'H20': 148,
     'A100': 312, 'A800': 312, 'A40': 150, 'A30': 165, 'A10G': 70, 'A10': 125, 'L40S': 362, 'L40': 181, 'L4': 121,
     'RTX 4090': 165, 'RTX 3090': 71, 'MI300X': 1307, 'MI250': 362,
@@ -176,6 +176,6 @@ PEAKS = {       # dense bf16, TFLOP/s, from the vendors' data sheets; a name tha
 
 
 def vendors_peak(device):
-    """FLOP/s that the vendor promises of this GPU for dense products in bf16, or None for a device that is not known."""
+    """The vendor's FLOP/s of this GPU for dense products in bf16, or None for an unknown device."""
     name = torch.cuda.get_device_name(device) if device.type == 'cuda' else ''
     return next((1e12 * peak for key, peak in PEAKS.items() if key in name), None)

@@ -1,4 +1,4 @@
-"""Stops a run whose loss or gradient is not finite, or whose loss stays high, before a checkpoint could take that in."""
+"""Stops a run whose loss or gradient is not finite, or whose loss stays high, before a checkpoint is saved."""
 import math
 import os
 import sys
@@ -15,33 +15,33 @@ PATIENCE = 100                          # iterations for which the loss may be a
 class Watch:
     """`rate`: iteration → learning rate, for the message. `params_of`: {block type: its parameters}.
 
-    After each step `see` notes whether it was finite. `check` ends the process if one was not: call it before anything is saved.
+    After each step, `see` notes whether it was finite. `check` ends the process if one was not; call it before saving anything.
     """
 
     def __init__(self, config, machine, run, log, rate, scaler, params_of):
         self.factor, self.eval_only = config['diverge_factor'], config['eval_only']
         self.machine, self.run, self.log, self.rate, self.scaler, self.params_of = machine, run, log, rate, scaler, params_of
         self.first_bad = torch.full((), NEVER, device=machine.device)       # the first iteration that was not finite
-        self.first_loss = None                          # the first one logged
-        self.high_since = None                          # the first of the logged losses that are above the limit now
+        self.first_loss = None                          # the first logged loss
+        self.high_since = None                          # the logged iteration since which the loss has been above the limit
         self.last_finite, self.last_norms = -1, {}      # the last logged iteration that was finite, and the norms then
 
     def see(self, it, loss, grad_norm):
-        """Notes on the device whether an iteration was finite; it waits for nothing."""
-        seen = loss if self.scaler.is_enabled() else loss + grad_norm       # the scaler lives with gradients that overflow
+        """Notes on the device whether an iteration was finite. It does not wait for the device."""
+        seen = loss if self.scaler.is_enabled() else loss + grad_norm       # the scaler handles gradients that overflow
         self.first_bad = torch.where(torch.isfinite(seen), self.first_bad, self.first_bad.clamp(max=it))
 
     def check(self, it, *losses):
-        """Exits with 3 where a loss or gradient was not finite. Every rank calls it."""
+        """Exits with code 3 if a loss or gradient was not finite. Every rank must call it."""
         bad = int(self.machine.sum(self.first_bad.clone(), dist.ReduceOp.MIN).item())
         overflows = self.scaler.is_enabled() and self.scaler.get_scale() < 1        # the scaler has halved its scale in vain
         if bad < NEVER or overflows or not all(math.isfinite(loss) for loss in losses):
-            at = bad if bad < NEVER else max(0, it - 1)         # the step before has done it
+            at = bad if bad < NEVER else max(0, it - 1)         # the step before is the cause
             self.stop(at, 'the loss or its gradient was not finite')
 
     def logged(self, it, loss, weight_norms, gradient_norms):
-        """Takes the loss and the norms of each block type, (block types,), of a logged iteration. Exits with 3 where the loss
-        has been high for too long."""
+        """Takes the loss and the norms per block type, (block types,), of a logged iteration. Exits with code 3 if the loss has
+        been high for too long."""
         self.last_finite, self.last_norms = it, (weight_norms, gradient_norms)
         self.first_loss = self.first_loss or loss
         high = self.factor and loss > self.factor * self.first_loss
@@ -51,7 +51,7 @@ class Watch:
                           f'for {PATIENCE} iterations')
 
     def stop(self, it, reason):
-        """Tells the terminal and the log, and exits with 3."""
+        """Reports to the terminal and the log, and exits with code 3."""
         if self.machine.master:
             norms = {}
             if self.last_norms:
@@ -59,7 +59,7 @@ class Watch:
                 norms = {kind: dict(weights=w, gradient=g) for kind, w, g in zip(self.params_of, weights, gradients)}
             self.log.row(iter=it, diverged=reason, lr=self.rate(it), last_finite_iter=self.last_finite, norms=norms)
             kept = self.run.path['ckpt.pt']
-            kept = f'{kept} holds the last good state' if os.path.exists(kept) else 'none was saved yet'
+            kept = f'{kept} holds the last good state' if os.path.exists(kept) else 'no checkpoint was saved yet'
             print(f'diverged: {reason} at iteration {it}, learning rate {self.rate(it):.3e}; {kept}', file=sys.stderr)
         self.log.close(3)
         self.machine.leave(3)

@@ -1,6 +1,6 @@
 """
---parallel=fsdp: parameters, gradients and the optimizer's state spread over the ranks by PyTorch's fully_shard, and checkpoints
-that are whole all the same, so that any number of ranks, with or without it, continues them.
+--parallel=fsdp: PyTorch's fully_shard spreads parameters, gradients and the optimizer's state over the ranks. Checkpoints hold
+whole tensors, so that a run can continue on any number of ranks, with or without fsdp.
 """
 import torch
 import torch.distributed as dist
@@ -14,13 +14,13 @@ from optim import shard_of
 
 def check_dtype(dtype):
     if dtype == torch.float16:
-        raise ValueError('dtype=float16: parallel=fsdp has no scaler of the loss, choose bfloat16 or float32')
+        raise ValueError('dtype=float16: parallel=fsdp has no loss scaling, choose bfloat16 or float32')
 
 
 def shard_model(model, device, dtype, reshard, compile):
-    """Leaves on each rank its rows of every parameter, in fp32. A block's are gathered, in dtype, while it computes; with reshard
-    they are dropped then, and its backward pass gathers them again. What is outside of the blocks, and with it the residual
-    stream, stays fp32. With compile each block is compiled."""
+    """Leaves each rank its rows of every parameter, in fp32. A block gathers its parameters, in dtype, to compute. With reshard
+    it drops them after the forward pass and gathers them again for the backward pass. All outside of the blocks, and the residual
+    stream, stays fp32. With compile, each block is compiled."""
     for block in model.h if compile else ():
         block.compile()
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -31,8 +31,8 @@ def shard_model(model, device, dtype, reshard, compile):
 
 
 def whole(state, keep):
-    """A nest of dicts, lists and tensors in which each sharded tensor is whole, on the CPU: where `keep`, elsewhere it is None.
-    Every rank calls it; one tensor at a time is whole on all."""
+    """Copies nested dicts, lists and tensors, with each sharded tensor whole and on the CPU if `keep`, else None. Every rank must
+    call it. Only one tensor at a time is whole on all ranks."""
     if isinstance(state, dict):
         return {key: whole(value, keep) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
@@ -51,8 +51,8 @@ def own_part(full, p):
 
 
 def load_sharded(model, state, path):
-    """The weights of a checkpoint that was read from `path` into a sharded model, whose own may be of device meta; of a mapped
-    file it reads this rank's rows alone. ValueError where they are another model's."""
+    """Loads the weights of a checkpoint, read from `path`, into a sharded model, which may be on device 'meta'. From a mapped
+    file it reads only this rank's rows. ValueError if the weights belong to another model."""
     wanted, found = model.state_dict(keep_vars=True), state['model']
     if found.keys() != wanted.keys() or any(found[name].shape != value.shape for name, value in wanted.items()):
         raise ValueError(f'{path} is damaged, or not a checkpoint of train.py: its weights do not fit its config')
@@ -61,7 +61,7 @@ def load_sharded(model, state, path):
 
 
 def own_optimizer_state(state, optimizer):
-    """An optimizer's state_dict from a checkpoint, with this rank's rows of what has its parameter's shape."""
+    """An optimizer's state_dict from a checkpoint. Tensors of their parameter's shape are cut to this rank's rows."""
     params = {name: p for group in optimizer.param_groups for name, p in zip(group['param_names'], group['params'])}
     names = {i: name for group in state['param_groups'] for i, name in zip(group['params'], group['param_names'])}
 
@@ -73,7 +73,7 @@ def own_optimizer_state(state, optimizer):
 
 
 def whole_copy(model, empty, master):
-    """On rank 0 the weights of a sharded model in `empty()`, a new model; elsewhere None. Every rank calls it."""
+    """On rank 0, a new model from `empty()` with the weights of a sharded model; elsewhere None. Every rank must call it."""
     weights = whole(model.state_dict(), keep=master)
     if master:
         copy = empty()

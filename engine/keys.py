@@ -18,13 +18,13 @@ RULES = (
 
 
 def check_keys(config):
-    """ValueError for a value that train.py cannot work with; `config` may hold some of its keys alone."""
+    """ValueError for a value that train.py cannot work with. `config` may hold only some of its keys."""
     check(config, CHOICES, RULES)
 
 
 def group_settings(config):
-    """What param_groups takes of the keys: weight decay, and the ratios r_ of Blockwise LR and wd_ of weight decay per block
-    type. ValueError for those of a tied head."""
+    """The arguments of param_groups from the keys: the weight decay, and per block type the ratios of Blockwise LR (r_…) and of
+    the weight decay (wd_…). ValueError for a ratio of a tied head."""
     for key in ('r_head', 'wd_head'):
         if config['model'] == 'gpt' and config['tie_weights'] and config[key] != 1:
             raise ValueError(f'{key}={config[key]}: with tie_weights=True the head is the embedding, set {key[:-4]}emb instead')

@@ -1,6 +1,6 @@
 """
-Reads the weights of others: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA and Qwen3, ViTs of Hugging Face and timm, and
-what lab/export.py has written.
+Reads pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA and Qwen3, ViTs of Hugging Face and timm, and
+folders that lab/export.py has written.
 """
 import json
 import math
@@ -22,8 +22,8 @@ OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 class Family(NamedTuple):
     label: str
     model: str              # its class in transformers
-    wants: dict             # the fields of GPTConfig of which it knows only these values
-    modules: dict           # its modules → ours, or several of ours that it keeps as one; {i} numbers the blocks
+    wants: dict             # fields of GPTConfig → the only values that it supports
+    modules: dict           # its modules → our modules, several if it stores them as one; {i} is the block's number
 
 
 PRE_NORM = dict(input_norm=[False], attn_pre_norm=[True], ffn_pre_norm=[True], mid_norm=[False], post_norm=[False],
@@ -71,7 +71,7 @@ def our_config(theirs, family, name):
     def only(key, *choices):
         value = getattr(theirs, key, choices[0])
         if value not in choices:
-            raise ValueError(f'{name}: {key}={value!r} has no equal here, but {", ".join(map(str, choices))}')
+            raise ValueError(f'{name}: {key}={value!r} has no equal here; supported: {", ".join(map(str, choices))}')
         return value
 
     if family == 'gpt2':
@@ -80,7 +80,7 @@ def our_config(theirs, family, name):
         only('scale_attn_weights', True)
         return GPTConfig(block_size=theirs.n_positions, vocab_size=theirs.vocab_size, n_layer=theirs.n_layer,
                          n_head=theirs.n_head, n_embd=theirs.n_embd, d_ff=theirs.n_inner or 0,
-                         bias=getattr(theirs, 'bias', True),        # which are 0 where write_model says so
+                         bias=getattr(theirs, 'bias', True),        # False: write_model has filled them with 0
                          ffn=ACTIVATIONS[only('activation_function', *ACTIVATIONS)],
                          norm_eps=theirs.layer_norm_epsilon, tie_weights=theirs.tie_word_embeddings)
     only('attention_bias', False)
@@ -90,7 +90,7 @@ def our_config(theirs, family, name):
     only('head_dim', theirs.hidden_size // theirs.num_attention_heads)
     rope = theirs.rope_parameters
     if rope['rope_type'] != 'default':
-        raise ValueError(f'{name}: rope_type={rope["rope_type"]!r} has no equal here, but default')
+        raise ValueError(f'{name}: rope_type={rope["rope_type"]!r} has no equal here; supported: default')
     return GPTConfig(block_size=theirs.max_position_embeddings, vocab_size=theirs.vocab_size, n_layer=theirs.num_hidden_layers,
                      n_head=theirs.num_attention_heads, n_kv_head=theirs.num_key_value_heads, n_embd=theirs.hidden_size,
                      d_ff=theirs.intermediate_size, tie_weights=theirs.tie_word_embeddings, norm='rmsnorm',
@@ -99,7 +99,7 @@ def our_config(theirs, family, name):
 
 
 def tensors(family, n_layer):
-    """(their name, our names, whether they store the transpose) of each tensor that such a model may have"""
+    """Yields (their name, our names, whether they store the transpose) for each tensor that a model of the family may have"""
     for theirs, ours in FAMILIES[family].modules.items():
         for i in range(n_layer if '{i}' in theirs else 1):
             for kind in ('weight', 'bias'):
@@ -119,7 +119,7 @@ def our_weights(weights, family, n_layer, bias):
 # ----------------------------------------------------------------------------- reading
 
 def read_folder(name):
-    """A model that Hugging Face's GPT-2, LLaMA or Qwen3 has saved, that write_model has, or one of OpenAI's on the Hub →
+    """Reads a folder that Hugging Face's GPT-2, LLaMA or Qwen3 or write_model has saved, or a model of OpenAI from the Hub →
     GPTConfig, weights by our names. ValueError for anything else."""
     family = 'gpt2'
     if name not in OPENAI_MODELS:
@@ -140,17 +140,17 @@ def read_folder(name):
     try:
         theirs, found = getattr(hugging_face(), FAMILIES[family].model).from_pretrained(
             name, output_loading_info=True, dtype=torch.float32)
-    except Exception as error:                          # of many libraries, each with its own
+    except Exception as error:                          # the libraries raise errors of many types
         raise ValueError(f'could not load {name!r}: {" ".join(str(error).split())[:300]}') from error
     config = our_config(theirs.config, family, name)
     wrong = sorted(found['missing_keys']) + sorted(key for key in found['unexpected_keys'] if key.endswith('.weight'))
     if wrong:
-        raise ValueError(f'{name}: its weights are not those of a {FAMILIES[family].label} of its config.json, see {wrong[0]}')
+        raise ValueError(f'{name}: its weights do not fit the {FAMILIES[family].label} of its config.json, see {wrong[0]}')
     return config, our_weights(theirs.state_dict(), family, config.n_layer, config.bias)
 
 
 def hugging_face():
-    """The module transformers, which then says nothing but errors, the last of which says it all."""
+    """Imports transformers, which then prints no progress bars."""
     os.environ.setdefault('HF_HUB_VERBOSITY', 'error')
     import transformers
     transformers.utils.logging.disable_progress_bar()
@@ -161,10 +161,10 @@ def read_safetensors(name, found):
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     path = os.path.join(name, 'model.safetensors')
-    found.pop('eos_token_id', None)                     # text.py reads it
+    found.pop('eos_token_id', None)                     # data/text.py reads it
     unknown = found.keys() - {f.name for f in fields(GPTConfig)}
     if unknown:
-        raise ValueError(f'{name}: config.json knows {min(unknown)!r}, which is no field of GPTConfig')
+        raise ValueError(f'{name}: config.json has {min(unknown)!r}, which is no field of GPTConfig')
     try:
         config, weights = GPTConfig(**found), load_file(path)
         if config.tie_weights:
@@ -179,8 +179,8 @@ def read_safetensors(name, found):
     return config, weights
 
 
-TIMM_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}        # of its models, by their width
-VIT_NAMES = {       # Hugging Face's and timm's names, of whole parts, in the order in which they are replaced | ours
+TIMM_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}        # width → number of heads of timm's models
+VIT_NAMES = {       # Hugging Face's and timm's names (whole parts of a name) → ours, replaced in this order
     r'(vit\.embeddings\.)?cls_token': 'patch.cls.weight', r'vit\.embeddings\.position_embeddings|pos_embed': 'wpe.weight',
     r'vit\.embeddings\.patch_embeddings\.projection|patch_embed\.proj': 'patch', r'vit\.encoder\.layer|blocks': 'h',
     r'attention\.attention\.query': 'attn.wq', r'attention\.attention\.key': 'attn.wk', r'attention\.attention\.value': 'attn.wv',
@@ -191,9 +191,9 @@ VIT_NAMES = {       # Hugging Face's and timm's names, of whole parts, in the or
 
 
 def read_vit(path, n_head=0):
-    """A ViT in a folder of Hugging Face's or timm's, or a file with timm's state_dict → ViTConfig, the mean and the standard
-    deviation of its images, weights by our names. A file does not tell the heads: they are timm's for its width, or n_head; nor
-    mean and std, which are then 0.5. ValueError for what cannot be loaded, or has no equal here."""
+    """A ViT from a folder of Hugging Face or timm, or from a file with timm's state_dict → ViTConfig, mean and standard deviation
+    of its images, weights by our names. A file lacks the number of heads, which is then timm's for its width, or else n_head, and
+    mean and std, which are then 0.5. ValueError for a model that cannot be loaded or has no equal here."""
     about, file = {}, path
     try:
         if os.path.isdir(path):
@@ -211,9 +211,9 @@ def read_vit(path, n_head=0):
                 key = re.sub(rf'(?<!\w)({name})(?!\w)', ours, key, count=1)
             keys = [key.replace('wqkv', f'w{letter}') for letter in 'qkv'] if 'wqkv' in key else [key]
             weights.update(zip(keys, value.float().chunk(len(keys))))
-    except Exception as error:                          # of many libraries, each with its own
+    except Exception as error:                          # the libraries raise errors of many types
         raise ValueError(f'could not load {path!r} as a ViT: {" ".join(str(error).split())[:300]}') from error
-    about.update({**about.get('model_args', {}), **about.get('pretrained_cfg', {})})        # which timm has
+    about.update({**about.get('model_args', {}), **about.get('pretrained_cfg', {})})        # timm nests its settings
     pool = 'mean' if any(key.startswith('fc_norm') for key in theirs) else 'cls'
     try:
         (n_embd, channels, patch_size, _), (_, tokens, _) = weights['patch.weight'].shape, weights['wpe.weight'].shape
@@ -237,8 +237,8 @@ def load_gpt(name, block_size=None, dropout=0.0):
     """A GPT from OpenAI's weights, 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', or from a folder that lab/export.py or Hugging
     Face has saved.
 
-    A block_size below theirs leaves out the later positions, but where StableAtten's τ depends on it. ValueError for another
-    name, for what cannot be loaded, and for what has no equal here.
+    A smaller block_size than theirs drops the later positions, except with StableAtten, whose τ depends on it. ValueError for
+    another name, and for a model that cannot be loaded or has no equal here.
     """
     config, weights = read_folder(name)
     if config.attention != 'stable':
@@ -252,10 +252,10 @@ def load_gpt(name, block_size=None, dropout=0.0):
 
 
 def load_vit(path, classes=0, n_head=0, dropout=0.0, drop_path=0.0):
-    """A ViT from a folder of Hugging Face's or timm's, or from a file with timm's state_dict (.pth, .safetensors).
+    """A ViT from a folder of Hugging Face or timm, or from a file with timm's state_dict (.pth, .safetensors).
 
-    Another number of classes than theirs gets a new head. A file does not tell the heads: they are timm's for its width, or
-    n_head. Nor does it tell mean and std, which are then 0.5. ValueError for what cannot be loaded, or has no equal here.
+    If `classes` differs from theirs, the head is new. A file lacks the number of heads, which is then timm's for its width, or
+    else n_head, and mean and std, which are then 0.5. ValueError for a model that cannot be loaded or has no equal here.
     """
     config, mean, std, weights = read_vit(path, n_head)
     config.dropout, config.drop_path = dropout, drop_path
@@ -265,7 +265,7 @@ def load_vit(path, classes=0, n_head=0, dropout=0.0, drop_path=0.0):
     model = ViT(config, mean, std)
     try:
         missing, unexpected = model.load_state_dict(weights, strict=False)
-    except RuntimeError as error:                       # of another shape
+    except RuntimeError as error:                       # a tensor has another shape
         raise ValueError(f'{path!r} is no ViT that has an equal here: {" ".join(str(error).split())}') from error
     wrong = unexpected + [name for name in missing if not name.startswith(('head.', 'patch.mean', 'patch.std'))]
     if wrong:
@@ -274,13 +274,13 @@ def load_vit(path, classes=0, n_head=0, dropout=0.0, drop_path=0.0):
 
 
 def load_others(name, config):
-    """The model that --init_from=name means, beside scratch and resume, for a run with this GPTConfig or ViTConfig."""
+    """The model that --init_from=name loads, if it is not scratch or resume, for a run with this GPTConfig or ViTConfig."""
     if isinstance(config, ViTConfig):
         if not os.path.exists(name):
-            raise ValueError(f"init_from={name!r}: choose one of scratch, resume, auto, or a ViT of Hugging Face's or timm's, "
-                             f"or a file of timm's")
+            raise ValueError(f"init_from={name!r}: choose one of scratch, resume, auto, a folder with a ViT of Hugging Face or "
+                             f"timm, or a file with one of timm")
         return load_vit(name, config.classes, config.n_head, config.dropout, config.drop_path)
     if name not in OPENAI_MODELS and not os.path.isdir(name):
-        raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or a folder of a '
-                         f'model that lab/export.py or Hugging Face has saved')
+        raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or the folder of '
+                         f'a model that lab/export.py or Hugging Face has saved')
     return load_gpt(name, config.block_size, config.dropout)

@@ -3,7 +3,7 @@ What a run leaves behind: the files of its folder, its lines on the terminal, an
 
     config.json     all keys; it is itself a config
     run.json        versions, machine, git commit, command
-    code.patch      what the code differs in from that commit
+    code.patch      the code's differences from that commit
     log.jsonl       a row per logged iteration and per evaluation
     measure.jsonl   a row per measurement of --measure_interval
     ckpt.pt         the latest checkpoint
@@ -31,7 +31,7 @@ REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 class Run:
     """The folder of a run, and how the run starts there.
 
-    `path`: {file's name: its path}. `init_from`: 'scratch', 'resume', or whose weights to start from; 'auto' is decided here.
+    `path`: {file's name: its path}. `init_from`: 'scratch', 'resume', or the weights to start from; 'auto' is resolved here.
     `start`: the iteration to start with, which train.py sets when it resumes. ValueError for a folder that holds another run.
     """
 
@@ -46,16 +46,16 @@ class Run:
             taken = self.init_from != 'resume' and there
         if taken and not config['overwrite'] and not config['eval_only']:
             raise ValueError(f'out_dir={self.folder} holds a run: choose another folder, continue the run by '
-                             f'--init_from=resume, or lose it by --overwrite=True')
+                             f'--init_from=resume, or replace it by --overwrite=True')
 
     def remove_old_files(self):
-        """Removes what an overwritten run left, but for the files that are about to be written anew."""
+        """Removes the files of an overwritten run, except those that the new run writes at its start."""
         for name in ('ckpt.pt', 'best.pt', 'measure.jsonl', 'measure.json', 'code.patch'):
             if os.path.exists(self.path[name]):
                 os.remove(self.path[name])
 
     def continue_rows(self, name):
-        """A file of JSON rows, open to append; rows of iterations that will come again are dropped."""
+        """Opens a file of JSON rows for appending, without the rows of iterations that will be run again."""
         rows = []
         if self.start and os.path.exists(self.path[name]):
             with open(self.path[name], encoding='utf-8') as f:
@@ -68,8 +68,8 @@ class Run:
 
 
 class Log:
-    """Writes a run's files, but for checkpoints and measurements, and tells the terminal how it goes. Ranks other than the
-    first, and evaluations without training, write no file."""
+    """Writes a run's files, except checkpoints and measurements, and reports on the terminal. Ranks other than the first, and
+    evaluations without training, write no file."""
 
     def __init__(self, run, config, machine, **about):
         self.run, self.config, self.machine = run, config, machine
@@ -101,7 +101,7 @@ class Log:
             print(*words, flush=True)
 
     def introduce(self, optimizer, task, data, per_iter, brought, rate):
-        """Tells what is trained, and the optimizer's groups of parameters, with the highest learning rate that each will have."""
+        """Prints what is trained, and the optimizer's groups of parameters with the highest learning rate of each."""
         if not self.writes:
             return
         self.say(f'{self.about["parameters"]:,} parameters on {self.machine.world_size} × {self.about["machine"]}, '
@@ -129,7 +129,7 @@ class Log:
         self.row(iter=it, **means)
 
     def step(self, it, quantities, speed):
-        """Logs an iteration: {name: number}, which go to log.jsonl, and how fast it went."""
+        """Logs an iteration: `quantities`, {name: number}, and the speed."""
         if not self.machine.master:
             return
         per_s, mfu, left = speed.since_last_line(it)
@@ -139,7 +139,7 @@ class Log:
                  + (f', MFU {mfu:.1%}' if mfu else '') + f', {left} left')
 
     def stopped(self, it):
-        """Tells how to go on with a run that a signal has stopped, once every rank is here: torchrun ends all when one exits."""
+        """Prints how to continue a run that a signal has stopped, and waits for all ranks: torchrun ends all when one exits."""
         start_with = 'torchrun …' if self.machine.distributed else 'python'
         self.say(f'stopped after iteration {it}; to go on: '
                  f'{start_with} train.py {self.run.path["config.json"]} --init_from=resume')
@@ -151,8 +151,8 @@ class Log:
 
 
 class Speed:
-    """How fast training goes, without what happens within `paused`. MFU is the share of the GPUs' peak that the model's own
-    FLOPs take."""
+    """The speed of training, without the time spent in `paused`. MFU is the share of the GPUs' peak FLOP/s that the model's own
+    FLOPs use."""
 
     def __init__(self, unit, per_iter, flops, machine, max_iters):
         self.unit, self.per_iter, self.flops, self.max_iters = unit, per_iter, flops, max_iters
@@ -168,11 +168,11 @@ class Speed:
 
     def iteration(self, it):
         self.lap_iters += 1
-        if self.first is None:                          # which compiles, and tells nothing of the rest
+        if self.first is None:                          # the first iteration compiles, and is not typical
             self.first, self.began = it, time.perf_counter()
 
     def since_last_line(self, it):
-        """Tokens or images a second, MFU or 0, and the time left as text."""
+        """Tokens or images per second, MFU (0 if unknown), and the time left as text."""
         now = time.perf_counter()
         per_s = self.lap_iters * self.per_iter / (now - self.lap)
         pace = (now - self.began) / (it - self.first) if it > self.first else now - self.lap
@@ -200,8 +200,8 @@ def clock(seconds):
 
 
 def code_state():
-    """The repository's git commit, the tracked files that differ from it, and how, as a patch for `git apply`, which holds
-    untracked .py files too. Empty where git or the repository is missing."""
+    """The repository's git commit, the tracked files that differ from it, and a patch of the differences for `git apply`, with
+    untracked .py files too. All are empty if git or the repository is missing."""
     commit = git('rev-parse', 'HEAD').decode().strip()
     changed = git('status', '--porcelain', '--untracked-files=no').decode(errors='replace').splitlines()
     patch = git('diff', 'HEAD', '--binary')

@@ -1,6 +1,6 @@
 """
-What a run is about, text or images: its model's config, its data, its model, and how a batch is prepared and scored. A script
-asks task_of(keys) once, and then does not care which of the two it is.
+The task of a run, text or images: its model's config, its data, its model, and how a batch is prepared and scored. A script
+calls task_of(keys) once, and then treats both tasks alike.
 """
 import torch
 
@@ -23,18 +23,18 @@ class TextTask:
         return Tokens(self.keys['dataset'], name, self.config.block_size, self.config.vocab_size)
 
     def splits(self):
-        """{'train': …, 'val': …}; ValueError where the data was made by another tokenizer."""
+        """{'train': …, 'val': …}; ValueError if the data was made by another tokenizer."""
         data = {name: self.split(name) for name in SPLITS}
         for windows in data.values():
             windows.read(windows.spread(1, self.keys.get('batch_size', 1))[0])
         return data
 
     def new_model(self, data=None):
-        """An untrained model. A model of images takes the mean and the standard deviation of this data into its weights."""
+        """An untrained model. A model of images stores the mean and standard deviation of `data`."""
         return GPT(self.config)
 
     def augmentation(self):
-        """A function of what `shuffled` of the training data gives, on its device → inputs, targets."""
+        """A function of a training batch from `shuffled`, on its device → inputs, targets."""
         return lambda x, y: (x, y)
 
     def per_window(self):
@@ -51,7 +51,7 @@ class TextTask:
         return model(x, y)[1][None], 1
 
     def random_batch(self, count, device):
-        """Inputs and targets of `count` windows that mean nothing, to time a model with."""
+        """Random inputs and targets of `count` windows, to time a model."""
         tokens = torch.randint(self.config.vocab_size, (count, self.config.block_size + 1), device=device)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
@@ -82,7 +82,7 @@ class ImageTask(TextTask):
 
     @staticmethod
     def score(model, x, y):
-        """Loss, top-1 and top-5 accuracy of a batch, (3,), and its weight in the mean: its images."""
+        """Loss, top-1 and top-5 accuracy of a batch, (3,), and its weight in the mean, the number of its images."""
         logits, loss = model(x, y)
         right = logits.topk(min(5, logits.size(1))).indices == y[:, None]
         return torch.stack((loss, right[:, 0].float().mean(), right.any(1).float().mean())), len(y)
@@ -101,7 +101,7 @@ def config_from(Config, keys):
 
 
 def task_of(keys):
-    """The task of keys with `model`, which is 'gpt' in checkpoints of before it was a key; ValueError for another."""
+    """The task of the key `model`. Checkpoints without this key are of 'gpt'. ValueError for an unknown name."""
     name = keys.get('model', 'gpt')
     if name not in TASKS:
         raise ValueError(f'model={name!r}: choose one of {", ".join(TASKS)}')

@@ -1,10 +1,10 @@
 """
-Computes, and runs nothing: the memory that a GPU needs for a config, or the speed of many GPUs:
+Estimates, without running anything, the memory that a GPU needs for a config, or the speed of many GPUs:
 
     python -m lab.estimate config/train_ldnt_xl_sgd.py                              # memory of one micro-batch
-    python -m lab.estimate config/train_ldnt_xl_sgd.py --parallel=fsdp --gpus=8     # the same where 8 GPUs share a model
-    python -m lab.estimate config/train_ldnt_xl_sgd.py --scale=1,8,16,32            # tokens a second, and traffic
-    python -m lab.estimate --dnt=True                                               # AdamW against mSGDW, and DNT's table 2
+    python -m lab.estimate config/train_ldnt_xl_sgd.py --parallel=fsdp --gpus=8     # the same if 8 GPUs share a model
+    python -m lab.estimate config/train_ldnt_xl_sgd.py --scale=1,8,16,32            # tokens per second, and traffic
+    python -m lab.estimate --dnt=True                                               # AdamW and mSGDW, compared with DNT's table 2
 """
 import os
 import sys
@@ -24,27 +24,27 @@ from model import GPTConfig, check
 from optim import OPTIMIZERS, param_groups, state_bytes, storage_bytes
 from vit import ViTConfig
 
-# ----------------------------------------------------------------------------- keys, beside those of train.py
+# ----------------------------------------------------------------------------- keys, besides those of train.py
 gpus = 1                            # GPUs over which parallel=fsdp spreads the model
-scale = ''                          # some numbers of GPUs, with commas between them: how fast they would be
+scale = ''                          # numbers of GPUs, separated by commas, whose speed is estimated
 gpu_peak = 989.0                    # scale: dense bf16 TFLOP/s of a GPU; an H100 or H200 has this
-gpu_mfu = 0.4                       # scale: the share of it that computing reaches
+gpu_mfu = 0.4                       # scale: the share of gpu_peak that computing reaches
 link = 450.0                        # scale: GB/s that a GPU sends to others in its node
 network = 50.0                      # scale: GB/s that a GPU sends to other nodes
 node = 8                            # scale: GPUs in a node
-dnt = False                         # the memory of AdamW and momentum SGDW for the language models of DNT, beside the paper's
+dnt = False                         # the memory of AdamW and momentum SGDW for DNT's language models, compared with the paper
 # -----------------------------------------------------------------------------
 
 
 def gpu_dtype(config):
-    """What auto means on a GPU that has bfloat16, whatever the machine at hand"""
+    """The dtype on a GPU that has bfloat16: there, auto means bfloat16, whatever this machine has"""
     return pick_dtype('bfloat16' if config['dtype'] == 'auto' else config['dtype'], torch.device('cpu'))
 
 
 def memory(config, task):
-    """{part: bytes} of a GPU's memory for one micro-batch, from an iteration on tensors that have shapes and no data. Eager: a
-    compiled model keeps fewer activations. With parallel=fsdp a GPU has its share of everything, and two whole blocks: one
-    computes while the next is gathered."""
+    """{part: bytes} of a GPU's memory for one micro-batch, from an iteration on tensors that have shapes but no data. Eager: a
+    compiled model keeps fewer activations. With parallel=fsdp, a GPU has its share of the parameters, gradients and state, and
+    two whole blocks, because one computes while the next is gathered."""
     cpu = torch.device('cpu')
     dtype = gpu_dtype(config)
     with FakeTensorMode():
@@ -56,13 +56,13 @@ def memory(config, task):
         x, y = task.random_batch(config['batch_size'], cpu)
         with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t), autocast(cpu, dtype, cache=not model.recompute):
             logits, loss = model(x, y)
-            if model.recompute:                         # it keeps the inputs of blocks alone, and makes one block at a time anew
+            if model.recompute:                         # only blocks' inputs are kept; one block at a time runs again
                 model.h[0](inputs[0])
         activations = storage_bytes(kept + weights) - storage_bytes(weights)
         loss.backward()
         optimizer.step()
         ranks = config['gpus'] if config['parallel'] == 'fsdp' else 1
-        block = sum(p.numel() for p in model.h[0].parameters()) * (dtype.itemsize + 4)      # and its gradient
+        block = sum(p.numel() for p in model.h[0].parameters()) * (dtype.itemsize + 4)      # with its gradient in fp32
         return {'parameters': storage_bytes(weights) / ranks, 'gradients': storage_bytes([p.grad for p in weights]) / ranks,
                 f'state of {config["optimizer"]}': state_bytes(optimizer) / ranks,
                 'gathered blocks': 2 * block if ranks > 1 else 0, 'activations': activations,
@@ -70,12 +70,12 @@ def memory(config, task):
 
 
 def speed(config, task, model, gpus):
-    """Of one iteration on so many GPUs, where communication hides behind computing as far as it can: seconds of computing, and
-    for DDP and FSDP the bytes that a GPU sends and the seconds that takes.
+    """One iteration on this many GPUs: seconds of computing, and for DDP and FSDP the bytes that a GPU sends and the seconds that
+    this takes. Communication overlaps with computing as far as possible.
 
-    In a ring a GPU sends (n − 1)/n of what is gathered or reduced, over the slowest of its links. DDP all-reduces fp32 gradients
-    once an iteration, which sends them twice. FSDP gathers the blocks in bf16 before the forward and before the backward pass,
-    and reduces fp32 gradients, for each micro-batch.
+    In a ring, a GPU sends (n − 1)/n of what is gathered or reduced, over the slowest of its links. DDP all-reduces fp32 gradients
+    once per iteration, which sends them twice. For each micro-batch, FSDP gathers the blocks in bf16 before the forward pass and
+    before the backward pass, and reduces fp32 gradients.
     """
     count, micro_batches = model.num_params(), config['gradient_accumulation_steps']
     flops = micro_batches * config['batch_size'] * task.per_window() * task.flops(model)

@@ -1,13 +1,13 @@
 """
-What a finished checkpoint is worth, on a whole validation split, as a continued text, and in lm-evaluation-harness:
+Evaluates checkpoints: the loss on a whole validation split, the text that they continue, and lm-evaluation-harness:
 
     python -m lab.evaluate --out_dir=out-quick                              # loss, perplexity, bits per byte
     torchrun --nproc_per_node=8 -m lab.evaluate --out_dir=out-ldnt-sgd,out-gpt2,gpt2 --dataset=openwebtext --stride=512
     python -m lab.evaluate --out_dir=out-ldnt-sgd --what=rouge,bertscore
     python -m lab.evaluate --out_dir=out-ldnt-sgd --tasks=arc_easy,hellaswag
 
-Several runs make one table, and it is said which differences are beyond the noise. Each run's folder keeps its scores, a row
-per call, in evaluate.jsonl.
+Several runs make one table, with a test of which differences are beyond the noise. Each call appends a row of scores to
+evaluate.jsonl in the run's folder.
 """
 import sys
 
@@ -37,19 +37,19 @@ from model import GPT, at_least_fp32
 
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out'                     # a run's folder, gpt2 … gpt2-xl, a folder of export.py or Hugging Face; several with commas
-checkpoint = 'best.pt'              # best.pt | ckpt.pt: of the lowest validation loss, or the latest
-what = ''                           # some of loss, rouge, bertscore, with commas; empty: loss, or with tasks those alone
+checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
+what = ''                           # some of loss, rouge, bertscore, separated by commas; empty: loss, or only tasks if given
 dataset = ''                        # a folder of data/; empty: the run's own
 split = 'val'                       # val | train
 stride = 0                          # tokens from one window to the next; 0: block_size, so that windows do not overlap
 batch_size = 8                      # windows, samples or requests at once
-samples = 64                        # rouge, bertscore: windows, evenly spread, of each of which the second half is predicted
-bert_model = 'roberta-large'        # bertscore: a name or a folder of Hugging Face's
-tasks = ''                          # of lm-evaluation-harness, with commas: arc_easy, hellaswag, …
+samples = 64                        # rouge, bertscore: evenly spread windows; the second half of each is predicted
+bert_model = 'roberta-large'        # bertscore: a Hugging Face name or folder
+tasks = ''                          # tasks of lm-evaluation-harness, separated by commas: arc_easy, hellaswag, …
 task_path = ''                      # a folder of task files (.yaml) of your own
 num_fewshot = -1                    # examples in a task's prompt; -1: as many as the task says
 limit = 0                           # documents of each task; 0: all
-seed = 1337                         # of what a task draws
+seed = 1337                         # seed of the random choices of a task
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16
 # -----------------------------------------------------------------------------
@@ -70,8 +70,8 @@ machine = Machine(device, dtype)
 class Score(NamedTuple):
     mean: float
     error: float                    # standard error of the mean
-    units: np.ndarray | None        # what is paired with another run's; None: nothing, or told by another score
-    lower: bool = False             # is better
+    units: np.ndarray | None        # the values to pair with another run's; None: none, or another score has them
+    lower: bool = False             # whether lower is better
 
 
 def score_of(units, lower=False):
@@ -80,7 +80,7 @@ def score_of(units, lower=False):
 
 
 def over_ranks(f, items, title):
-    """[f(item) for item in items], of which each rank computes its share."""
+    """[f(item) for item in items]; each rank computes its share."""
     mine = items[machine.rank::machine.world_size]
     mine = [f(item) for item in tqdm(mine, desc=title, disable=None if machine.master else True)]
     parts = machine.gather(mine)
@@ -101,15 +101,15 @@ def logits_of(model, ids):
 class Subject(NamedTuple):
     name: str
     model: GPT
-    tokenizer: tuple                # for load_tokenizer
+    tokenizer: tuple                # arguments of load_tokenizer
     dataset: str
-    folder: str                     # of the run; '' for a model that is none
+    folder: str                     # the run's; '' for a model that is not a run
     key: str                        # a hash of the weights
     iter: int
 
 
 def names_of(text):
-    """Folders with commas between them; a sweep's have some in their names too."""
+    """Splits at commas, but joins pieces until they name a folder or a model, because a sweep's folders contain commas."""
     names = []
     for piece in text.split(','):
         if names and not os.path.isdir(names[-1]) and names[-1] not in OPENAI_MODELS:
@@ -120,7 +120,7 @@ def names_of(text):
 
 
 def load(name):
-    """A run of train.py, or what load_gpt takes, on the CPU; ValueError where there is none, or no data for it."""
+    """Loads a run of train.py, or a model by load_gpt, on the CPU. ValueError if there is none, or no data for it."""
     path = os.path.join(name, checkpoint)
     if os.path.exists(path):
         model, state = load_text_run(path)
@@ -141,7 +141,7 @@ def load(name):
 
 
 def is_model(name):
-    """Whether this is a folder of a model's; a run's config.json has no model_type."""
+    """Whether this is the folder of a model and not of a run: the config.json of a run has no model_type."""
     try:
         with open(os.path.join(name, 'config.json'), encoding='utf-8') as f:
             return 'model_type' in f.read()
@@ -157,10 +157,10 @@ def key_of(model, tokenizer):
 
 
 def tokens_of(subject):
-    """Its split, in windows as long as the model and the split allow."""
+    """The subject's split, in windows as long as the model and the split allow."""
     longest = max(1, min(subject.model.config.block_size, read_meta(subject.dataset)['tokens'][split] - 1))
     tokens = Tokens(subject.dataset, split, longest, subject.model.config.vocab_size)
-    if not subject.folder:                              # its tokenizer has a name of its own
+    if not subject.folder:                              # its tokenizer may have another name for the same tokens
         meta = read_meta(subject.dataset)
         theirs, ours = load_tokenizer(*subject.tokenizer), load_tokenizer(meta['tokenizer'], meta['chars'])
         text = ours.decode(tokens.tokens[:1000].tolist())
@@ -172,12 +172,12 @@ def tokens_of(subject):
 # ----------------------------------------------------------------------------- loss
 
 def token_losses(model, tokens):
-    """−log p, in nats, of every token but the first, each once, behind as many others as its window has before it."""
+    """−log p, in nats, of every token except the first, each counted once, given the tokens before it in its window."""
     size, last = tokens.block_size, len(tokens.tokens) - 1
     if stride > size:
         raise ValueError(f'stride={stride} is longer than the windows of {size} tokens: some tokens would be left out')
     ends = [*range(size, last, stride or size), last]
-    fresh = np.diff(ends, prepend=0)                    # targets at the end of each window that the one before has not had
+    fresh = np.diff(ends, prepend=0)                    # how many last targets of each window the window before lacks
 
     def losses(batch):
         x, y = tokens.read([ends[i] - size for i in batch])
@@ -189,7 +189,7 @@ def token_losses(model, tokens):
 
 
 def bytes_of(tokens, tokenizer):
-    """In UTF-8, of the text that the tokens stand for; the end of a document counts as one."""
+    """Bytes, in UTF-8, of the text of the tokens; the end of a document counts as one."""
     ends = np.flatnonzero(tokens == tokenizer.end) if tokenizer.end is not None else np.array([], dtype=int)
     documents = np.split(tokens, ends + 1)
     return len(ends) + sum(len(tokenizer.decode([i for i in part.tolist() if i != tokenizer.end]).encode('utf-8', 'replace'))
@@ -217,8 +217,8 @@ def loss_scores(subject):
 # ----------------------------------------------------------------------------- text
 
 def predicted(subject):
-    """(reference, told, free) texts of the second half of each sample: told at every token what came before it truly, and
-    continued freely from the first half, both by the likeliest token."""
+    """(reference, told, free) texts of the second half of each sample. `told` predicts each token from the true tokens before it
+    (teacher-forced). `free` continues the first half. Both take the likeliest token."""
     tokens = tokens_of(subject)
     tokenizer = load_tokenizer(*subject.tokenizer)
     starts = tokens.spread(samples, 1)[:, 0]
@@ -259,7 +259,7 @@ def rouge_scorer(kinds):
 
 
 def bert_scores(texts, reference):
-    """Precision, recall and F1 of BERTScore, a tensor each; of the layer that its authors chose, or the last."""
+    """Precision, recall and F1 of BERTScore, a tensor each, at the layer that its authors chose, or else at the last."""
     with optional('bert-score'):
         from bert_score import score
         from bert_score.utils import model2layers
@@ -269,24 +269,24 @@ def bert_scores(texts, reference):
     try:
         layers = model2layers.get(os.path.basename(bert_model)) or AutoConfig.from_pretrained(bert_model).num_hidden_layers
         return score(texts, reference, model_type=bert_model, num_layers=layers, device=str(device), batch_size=batch_size)
-    except Exception as error:                          # of many libraries, each with its own
-        raise ValueError(f'bert_model={bert_model!r} could not be used: {told(error)}; it is a folder, or a name for which '
-                         f'the network is needed once') from error
+    except Exception as error:                          # the libraries raise errors of many types
+        raise ValueError(f'bert_model={bert_model!r} could not be used: {told(error)}; wants a folder, or a name, '
+                         f'which needs the network once') from error
 
 
 def told(error):
-    """What an error of a library says, in one line."""
+    """The message of a library's error, in one line."""
     return f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
 
 
 class optional:
-    """Around an import that requirements-eval.txt installs."""
+    """A context for importing a package of requirements-eval.txt."""
 
     def __init__(self, package):
         self.package = package
 
     def __enter__(self):
-        here = os.path.dirname(os.path.abspath(__file__))       # among what they import is an `evaluate` that is not this file
+        here = os.path.dirname(os.path.abspath(__file__))       # they import a package `evaluate`, which is not this file
         self.path, sys.path = sys.path, [path for path in sys.path if os.path.abspath(path) != here]
 
     def __exit__(self, kind, error, trace):
@@ -298,11 +298,11 @@ class optional:
 # ----------------------------------------------------------------------------- lm-evaluation-harness
 
 def load_tasks():
-    """A task manager of lm-evaluation-harness that has loaded the tasks; ValueError for one that there is not."""
+    """A task manager of lm-evaluation-harness that has loaded the tasks; ValueError for an unknown task."""
     with optional('lm-eval'):
         import evaluate  # noqa: F401, Hugging Face's, which lm_eval will import
         import lm_eval.tasks
-    os.environ['DISABLE_MULTIPROC'] = '1'               # it would start a process a core, for standard errors
+    os.environ['DISABLE_MULTIPROC'] = '1'               # otherwise it starts a process per core, for standard errors
     manager = lm_eval.tasks.TaskManager(include_path=task_path or None)
     for name in tasks.split(','):
         if name not in manager.all_tasks:
@@ -310,7 +310,7 @@ def load_tasks():
                              f'{f", nor has {task_path}" if task_path else ""}; lm-eval ls tasks  lists its own')
     try:
         loaded = manager.load(tasks.split(','))
-    except Exception as error:                          # of many libraries, each with its own
+    except Exception as error:                          # the libraries raise errors of many types
         hint = ', which needs the network once' if isinstance(error, OSError) else ''
         raise ValueError(f'tasks={tasks} could not be loaded{hint}: {told(error)}') from error
     manager.load = lambda names: loaded
@@ -318,19 +318,19 @@ def load_tasks():
 
 
 def harness(model, tokenizer):
-    """A GPT as lm-evaluation-harness asks for it."""
+    """Wraps a GPT for lm-evaluation-harness."""
     from lm_eval.api.model import TemplateLM
     from lm_eval.models.utils import normalize_gen_kwargs
     size = model.config.block_size
 
     def pieces(context, target):
-        """(ids, how many of the last are wanted): the target in parts, each behind as much as fits of what comes before it"""
+        """Yields (ids, length of the part) for parts of the target: each part follows as many of the tokens before it as fit."""
         for begin in range(0, len(target), size):
             part = target[begin:begin + size]
             yield ((context + target[:begin])[-(size + 1 - len(part)):] or [0]) + part, len(part)
 
     def score(batch):
-        """(log p, whether it is the likeliest) of the wanted tokens of each piece; padding behind them is not seen."""
+        """(log p, whether they are the likeliest) of the last tokens of each piece. The padding after them has no effect."""
         ids = torch.zeros(len(batch), max(len(row) for row, _ in batch), dtype=torch.long)
         for line, (row, _) in zip(ids, batch):
             line[:len(row)] = torch.tensor(row)
@@ -342,7 +342,7 @@ def harness(model, tokenizer):
         return found
 
     def write(batch):
-        """The continuations of prompts that are equally long and ask for the same"""
+        """Continues prompts that have the same length and the same settings."""
         prompts, (asked, *_) = zip(*batch)
         rows, open_rows = [[] for _ in batch], set(range(len(batch)))
         texts = [''] * len(batch)
@@ -374,7 +374,7 @@ def harness(model, tokenizer):
         def _loglikelihood_tokens(self, requests, **kwargs):
             parts = [(i, *piece) for i, (_, context, target) in enumerate(requests)
                      for piece in pieces(context or [self.prefix_token_id], target)]
-            parts.sort(key=lambda part: -len(part[1]))          # little padding, and what is too large for memory comes first
+            parts.sort(key=lambda part: -len(part[1]))          # little padding, and too large batches fail first
             batches = chunks([part[1:] for part in parts])
             found = [[0.0, True] for _ in requests]
             for (i, *_), (log_p, likeliest) in zip(parts, sum(over_ranks(score, batches, 'requests'), [])):
@@ -389,7 +389,7 @@ def harness(model, tokenizer):
             wanted = []
             for i, request in enumerate(requests):
                 asked = normalize_gen_kwargs(request.args[1])
-                keep = max(size - asked['max_gen_toks'], size // 2, 1)          # of a prompt that does not fit, its end
+                keep = max(size - asked['max_gen_toks'], size // 2, 1)          # a prompt that does not fit loses its beginning
                 wanted.append((i, (self.tok_encode(request.args[0]) or [self.prefix_token_id])[-keep:], asked))
             alike = {}
             for i, prompt, asked in wanted:
@@ -407,13 +407,13 @@ def task_scores(subject, manager):
     tokenizer = load_tokenizer(*subject.tokenizer)
     alone = subject.folder and machine.world_size == 1
     cache = f'{subject.folder}/lm_eval-{subject.key}-{str(machine.dtype)[6:]}' if alone else None
-    with contextlib.redirect_stdout(sys.stderr):        # which keeps the table's own
+    with contextlib.redirect_stdout(sys.stderr):        # so that stdout has only the table
         found = lm_eval.simple_evaluate(
             harness(subject.model, tokenizer), tasks=tasks.split(','), task_manager=manager, limit=limit or None, use_cache=cache,
             num_fewshot=None if num_fewshot < 0 else num_fewshot, bootstrap_iters=1000, random_seed=seed,
             numpy_random_seed=seed, torch_random_seed=seed, fewshot_random_seed=seed)
     scores = {}
-    if not machine.master:                              # the results are with the first
+    if not machine.master:                              # only the first rank has the results
         return scores
     for task, metrics in found['results'].items():
         for key, mean in metrics.items():
@@ -433,7 +433,7 @@ def task_scores(subject, manager):
 # ----------------------------------------------------------------------------- the table
 
 def show(table):
-    """{name: {label: Score}} as Markdown, and which differences are beyond the noise."""
+    """Prints {name: {label: Score}} as Markdown, and which differences are beyond the noise."""
     labels = list(dict.fromkeys(label for scores in table.values() for label in scores))
     best = {label: min((name for name in table if label in table[name]), key=lambda name: rank_of(table[name][label]))
             for label in labels}
@@ -453,7 +453,7 @@ def show(table):
         print()
     for label in labels:
         for name in table:
-            if name != best[label] and label in table[name] and label not in ('perplexity', 'bits per byte'):    # those of loss
+            if name != best[label] and label in table[name] and label not in ('perplexity', 'bits per byte'):    # see loss
                 found = difference(table[name][label], table[best[label]][label])
                 if found:
                     gap, error, p, how = found
@@ -463,13 +463,13 @@ def show(table):
 
 
 def rank_of(score):
-    """Sorts the better score first, and what is no number last."""
+    """A key for sorting: the better score first, NaN last."""
     return math.isnan(score.mean), score.mean if score.lower else -score.mean
 
 
 def difference(score, best):
-    """(how far a score is behind, its standard error, p, 'paired' or not) by a t-test on the units that both have, or by a
-    z-test on the means; None where neither can tell."""
+    """(how far a score is behind, its standard error, p, 'paired' or 'not paired'): by a t-test on paired units if both have
+    them, or else by a z-test on the means. None if neither is possible."""
     gap = abs(score.mean - best.mean)
     if score.units is not None and best.units is not None and len(score.units) == len(best.units):
         each = score_of(score.units - best.units)
@@ -488,7 +488,7 @@ def main():
     if 'rouge' in what:
         rouge_scorer([])
     manager = load_tasks() if tasks else None
-    machine.connect('gloo')                                # until here they fail alike, and one speaks for all
+    machine.connect('gloo')                                # before this, all ranks fail with the same error
     asked = {key: config[key] for key in ('checkpoint', 'split', 'stride', 'samples', 'bert_model', 'task_path', 'num_fewshot',
                                           'limit', 'seed')}
     table = {}

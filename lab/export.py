@@ -1,9 +1,9 @@
 """
-A run's checkpoint to the format of Hugging Face, and back:
+Converts a run's checkpoint to the format of Hugging Face, and back:
 
     python -m lab.export --out_dir=out-llama --to=hf-llama                              # GPT-2, LLaMA or Qwen3, if it equals one
     python -m lab.export --out_dir=out-quick --to=weights-quick --format=safetensors    # any model, for --init_from here
-    python -m lab.export --from_hf=hf-llama --out_dir=out-back --dataset=textfiles      # a run, to sample, measure, resume
+    python -m lab.export --from_hf=hf-llama --out_dir=out-back --dataset=textfiles      # a run, to sample from, measure or resume
 """
 import sys
 
@@ -30,7 +30,7 @@ from optim import OPTIMIZERS, param_groups
 # ----------------------------------------------------------------------------- architectures that are equal
 
 def obstacles(config, family):
-    """What keeps the architecture from being one of this family's, as 'field=value' of what it would want."""
+    """Why the architecture is not one of this family: 'field=value' for each field that would need another value."""
     wants = FAMILIES[family].wants | (dict(n_kv_head=[0, config.n_head]) if family == 'gpt2' else {})
     return [f'{field}={values[0]}' for field, values in wants.items() if getattr(config, field) not in values]
 
@@ -63,7 +63,7 @@ def their_weights(weights, family, n_layer):
 
 @contextmanager
 def new_folder(path):
-    """A folder to write into that becomes `path` once all is written."""
+    """A context with a temporary folder to write into, which becomes `path` at its end."""
     if os.path.lexists(path):
         raise ValueError(f'{path} exists: choose another name, or remove it')
     part = path.rstrip('/') + '.tmp'
@@ -77,13 +77,13 @@ def new_folder(path):
 
 
 def write_model(model, folder, family, end=None):
-    """The GPT into a folder that exists, as Hugging Face's gpt2, llama or qwen3, or as ours: 'safetensors'. `end` is the
-    token that closes a document."""
+    """Writes the GPT into an existing folder, as Hugging Face's 'gpt2', 'llama' or 'qwen3', or in our own format, 'safetensors'.
+    `end` is the token that ends a document."""
     config, weights = model.config, {name: value.detach().cpu() for name, value in model.state_dict().items()}
     if family == 'safetensors':
         from safetensors.torch import save_file
         if config.tie_weights:
-            del weights['lm_head.weight']               # the format takes no tensor twice
+            del weights['lm_head.weight']               # the format does not allow a tensor twice
         save_file({name: value.contiguous() for name, value in weights.items()}, os.path.join(folder, 'model.safetensors'),
                   metadata={'format': 'pt'})
         with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
@@ -99,7 +99,7 @@ def write_model(model, folder, family, end=None):
     with torch.device('meta'):
         theirs = theirs_class(theirs_config)
     for name, value in theirs.state_dict().items():
-        if name.endswith('.bias'):                      # GPT-2 has them always
+        if name.endswith('.bias'):                      # GPT-2 always has biases
             weights.setdefault(name, torch.zeros(value.shape))
     theirs.load_state_dict(weights, assign=True)
     theirs.tie_weights()
@@ -107,12 +107,12 @@ def write_model(model, folder, family, end=None):
 
 
 def write_tokenizer(folder, name, chars):
-    """The tokenizer of a data set as one that AutoTokenizer reads: the same ids for the same text."""
+    """Writes the tokenizer of a data set as one that AutoTokenizer reads, with the same ids for the same text."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     path = os.path.join(folder, 'tokenizer.json')
-    load_tokenizer(name, chars)                         # one line, if it is not at hand
+    load_tokenizer(name, chars)                         # raises one line if it is not available
     if name == 'bytes':
-        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]       # the rest is moved beyond 255, in order
+        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]       # the rest moves beyond 255, in order
         others = [b for b in range(256) if b not in printable]
         letter = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
         theirs = Tokenizer(models.BPE({letter[b]: b for b in range(256)}, []))
@@ -139,17 +139,17 @@ def write_tokenizer(folder, name, chars):
     hugging_face().PreTrainedTokenizerFast(tokenizer_file=path).save_pretrained(folder)
 
 
-# ----------------------------------------------------------------------------- keys, beside those of train.py
-out_dir = 'out'                     # the run's folder: read from, or made of from_hf
-checkpoint = 'best.pt'              # best.pt | ckpt.pt: of the lowest validation loss, or the latest
+# ----------------------------------------------------------------------------- keys, besides those of train.py
+out_dir = 'out'                     # the run's folder: the one to read, or with from_hf the one to write
+checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
 to = ''                             # the folder to write
-format = 'auto'                     # auto | gpt2 | llama | qwen3 | safetensors: auto takes Hugging Face's equal, if there is one
-from_hf = ''                        # the folder of a model to make a run of instead; it wants the dataset whose tokens it knows
+format = 'auto'                     # auto | gpt2 | llama | qwen3 | safetensors; auto: Hugging Face's architecture that equals it
+from_hf = ''                        # the folder of a model to make a run from; `dataset` must have its tokens
 # -----------------------------------------------------------------------------
 
 
 def write_run(folder):
-    """A run without training of what from_hf holds."""
+    """Makes a run, without training, from the model in from_hf."""
     at_least(config, weight_decay=0)
     if config['optimizer'] not in OPTIMIZERS:
         raise ValueError(f'optimizer={config["optimizer"]!r}: choose among {", ".join(OPTIMIZERS)}')
@@ -157,7 +157,7 @@ def write_run(folder):
     model = load_gpt(from_hf)
     for f in fields(GPTConfig):
         if config[f.name] not in (f.default, getattr(model.config, f.name)):
-            raise ValueError(f'{f.name}={config[f.name]}: {from_hf} has {getattr(model.config, f.name)}, which it keeps')
+            raise ValueError(f'{f.name}={config[f.name]}: {from_hf} has {getattr(model.config, f.name)}, leave this key out')
     if meta['vocab_size'] > model.config.vocab_size:
         raise ValueError(f'dataset={config["dataset"]} has {meta["vocab_size"]} tokens and {from_hf} {model.config.vocab_size}: '
                          f'choose the data set whose tokens it knows')
@@ -173,7 +173,7 @@ def write_run(folder):
 
 
 def write_export(folder):
-    """What a run's checkpoint holds, for others."""
+    """Exports a run's checkpoint."""
     choices = ('auto', *FAMILIES, 'safetensors')
     if format not in choices:
         raise ValueError(f'format={format!r}: choose one of {", ".join(choices)}')
@@ -199,7 +199,7 @@ def write_export(folder):
 if __name__ == '__main__':
     config = configure(globals(), GPTConfig, TRAIN)
     if bool(from_hf) == bool(to):
-        raise ValueError('name either to, the folder to write, or from_hf, the folder to make a run of, as in --to=hf-model')
+        raise ValueError('set either --to, the folder to write, or --from_hf, the folder of a model, as in --to=hf-model')
     with new_folder(out_dir if from_hf else to) as part:
         done = write_run(part) if from_hf else write_export(part)
     print(done)

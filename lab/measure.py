@@ -3,11 +3,11 @@ Measures what the papers measure, on a run or on an untrained model:
 
     python -m lab.measure --out_dir=out-quick                               # all, into out-quick/measure.json and pictures
     python -m lab.measure --out_dir=out-quick --what=sharpness,gradients
-    python -m lab.measure config/train_quick.py config/arch/peri.py --init_only=True        # before training: is it sane?
+    python -m lab.measure config/train_quick.py config/arch/peri.py --init_only=True        # a check before training
 
-Each measurement is a function of the model in eval mode, of batches [(inputs, targets), …], (B, T) token ids each or images
-and their classes (B,), and of a random generator of its own. It returns numbers ready for JSON, and leaves model and random
-state as they were. A sequence is an image's too, and a loss is then the mean over images.
+Each measurement is a function of the model in eval mode, of batches [(inputs, targets), …], and of its own random generator.
+Inputs and targets are token ids (B, T), or images and their classes (B,). It returns numbers for JSON, and does not change the
+model or the random state. For images, a sequence is the tokens of an image, and the loss is the mean over images.
 """
 import sys
 
@@ -42,16 +42,16 @@ KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')      # the matrices of a bloc
 
 
 def matrix_kind(name):
-    """'h.3.attn.wq.weight' → 'wq'; None for what is no matrix of a block."""
+    """'h.3.attn.wq.weight' → 'wq'; None if it is not a matrix of a block."""
     found = re.fullmatch(r'h\.\d+\.(?:attn|ffn)\.(w\w)\.weight', name)
     return found[1] if found else None
 
 
-# ----------------------------------------------------------------------------- means to measure
+# ----------------------------------------------------------------------------- tools for measuring
 
 @contextmanager
 def outputs(*modules):
-    """Collects the output of each of these modules in every forward pass within: yields a list a module."""
+    """Yields one list per module, which collects the module's outputs of all forward passes inside the context."""
     seen = [[] for _ in modules]
     with ExitStack() as stack:
         for module, outs in zip(modules, seen):
@@ -80,7 +80,7 @@ def attention_inputs(*blocks):
 
 @contextmanager
 def scaled(tensors, factor):
-    """These parameters times the factor."""
+    """A context in which these parameters are multiplied by the factor."""
     kept = [p.detach().clone() for p in tensors]
     try:
         with torch.no_grad():
@@ -95,7 +95,7 @@ def scaled(tensors, factor):
 
 @contextmanager
 def output_scaled(modules, factor):
-    """The outputs of these modules times the factor."""
+    """A context in which the outputs of these modules are multiplied by the factor."""
     with ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_hook(lambda module, args, out: factor * out).remove)
@@ -103,7 +103,7 @@ def output_scaled(modules, factor):
 
 
 def mean_gradient(model, batches, labels=None):
-    """{name: gradient} of the mean loss over the batches; labels(logits) → targets replaces theirs."""
+    """{name: gradient} of the mean loss over the batches; labels(logits), if given, replaces their targets."""
     names, params = zip(*model.named_parameters())
     total = [torch.zeros_like(p) for p in params]
     for x, y in batches:
@@ -116,7 +116,7 @@ def mean_gradient(model, batches, labels=None):
 
 
 def top_singular_value(multiply, transpose, v, steps=200, tolerance=1e-4):
-    """The largest singular value of the linear map by power iteration from v, and the right singular vector it reached."""
+    """The largest singular value of a linear map, by power iteration from v, and the right singular vector that it reached."""
     sigma = 0.0
     for _ in range(steps):
         u = multiply(v / v.norm())
@@ -128,19 +128,19 @@ def top_singular_value(multiply, transpose, v, steps=200, tolerance=1e-4):
 
 
 def jacobian_norm(f, x, start, steps=50):
-    """The spectral norm of ∂f(x)/∂x, over all entries of x, by JVP and VJP; the power iteration goes from `start`, like x."""
-    with sdpa_kernel(SDPBackend.MATH):                  # the kernel that knows forward-mode derivatives
+    """The spectral norm of ∂f(x)/∂x, over all entries of x, by JVP and VJP; power iteration from `start`, which has x's shape."""
+    with sdpa_kernel(SDPBackend.MATH):                  # the kernel that has forward-mode derivatives
         _, pull = torch.func.vjp(f, x)
         push = lambda v: torch.func.jvp(f, (x,), (v,))[1]       # noqa: E731
         return top_singular_value(push, lambda u: pull(u)[0], start, steps)[0]
 
 
-LOG_BINS = dict(bins=400, min=-30.0, max=10.0)          # of log10: the same in all histograms, so that runs compare
+LOG_BINS = dict(bins=400, min=-30.0, max=10.0)          # of log10: the same in all histograms, so that runs can be compared
 
 
 def log_histogram(x):
-    """The log10 of |x| in LOG_BINS, without empty ones at the ends: where the first begins, a bin's width, and the counts.
-    Zeros are left out."""
+    """The histogram of log10 |x| in LOG_BINS, without empty bins at its ends: the start of the first bin, the width of a bin, and
+    the counts. Zeros are left out."""
     counts = torch.histc(x.abs().log10(), **LOG_BINS).long().tolist()
     width = (LOG_BINS['max'] - LOG_BINS['min']) / LOG_BINS['bins']
     held = [i for i, n in enumerate(counts) if n] or [0]
@@ -150,8 +150,8 @@ def log_histogram(x):
 # ----------------------------------------------------------------------------- gradients
 
 def distribution(x):
-    """What the tails of x are like: quantiles of |x|, kurtosis (3 for a Gaussian), Hill's tail index over the largest 1% (the
-    smaller, the heavier), and p99.9 / p50."""
+    """The tails of x: quantiles of |x|, kurtosis (3 for a Gaussian), Hill's tail index over the largest 1% (smaller means
+    heavier), and p99.9 / p50."""
     magnitude = x.abs().flatten().float().sort().values
     n = len(magnitude)
     quantile = {q: magnitude[min(n - 1, math.ceil(q * n) - 1)].item() for q in (0.5, 0.9, 0.99, 0.999)}
@@ -176,7 +176,7 @@ def gradients(model, batches, rng):
 # ----------------------------------------------------------------------------- sharpness
 
 def sampled_labels(rng):
-    """logits → labels drawn from their softmax; any, where the logits are no numbers and nothing can be measured."""
+    """A function: logits → labels drawn from their softmax. NaN logits give arbitrary labels, because nothing can be measured."""
     def draw(logits):
         return torch.multinomial(logits.softmax(-1).nan_to_num(1.0).flatten(0, -2), 1, generator=rng).view(logits.shape[:-1])
     return draw
@@ -184,13 +184,13 @@ def sampled_labels(rng):
 
 def diagonal_estimate(model, batches, rng):
     """{name: h}, h = N g ⊙ g: an unbiased estimate of the diagonal Gauss–Newton matrix of the mean loss over these N tokens or
-    images, g being its gradient with labels drawn from the model's own softmax (sharpness disparity, eq. 3, for samples)."""
+    images. g is the gradient with labels drawn from the model's own softmax (sharpness disparity, eq. 3, for samples)."""
     targets = sum(y.numel() for _, y in batches)
     return {name: targets * g.square() for name, g in mean_gradient(model, batches, sampled_labels(rng)).items()}
 
 
 def summary(h):
-    """log10 of the mean, and the mean of log10 over what is not zero, as embeddings of tokens that do not occur are."""
+    """log10 of the mean, the mean of log10 over nonzero entries, and the share of zeros, such as embeddings of absent tokens."""
     positive = h[h > 0]
     return dict(log10_mean=h.mean().log10().item() if len(positive) else -math.inf,
                 mean_log10=positive.log10().mean().item() if len(positive) else -math.inf, zeros=1 - len(positive) / h.numel())
@@ -213,14 +213,14 @@ def sharpness(model, batches, rng):
 
 
 def layer_of(name):
-    """The layer of a parameter as sharpness disparity counts them (figure 9): the blocks from 1 on, embeddings and an InputNorm
-    are layer 0, and None what stands behind the blocks."""
+    """The layer of a parameter as sharpness disparity counts them (figure 9): 0 for embeddings and InputNorm, from 1 on for
+    blocks, None for what comes after the blocks."""
     block = re.match(r'h\.(\d+)\.', name)
     return int(block[1]) + 1 if block else None if block_type(name) == 'head' or name.startswith('final_norm') else 0
 
 
 def smallest_row(w):
-    """The length of an embedding's shortest row, each without its mean: ‖w̃‖ in sharpness disparity's theorem 4.3."""
+    """The norm of an embedding's shortest row, after each row's mean is subtracted: ‖w̃‖ in sharpness disparity's theorem 4.3."""
     return (w - w.mean(1, keepdim=True)).norm(dim=1).min().item()
 
 
@@ -228,9 +228,9 @@ FACTORED = ('wq', 'wk', 'wv', 'wo', 'attn_pre_norm', 'w1', 'w2', 'ffn_pre_norm')
 
 
 def factors(model, h):
-    """n S ‖θ‖² of the weights of each layer, {one of FACTORED: [per block]}, and of the token embedding, whose ‖θ‖ is its
-    smallest_row. Sharpness disparity bounds it from above by one Ψ² for W_1, W_2 and the norm before them (theorem 4.1), by one
-    Φ² for W_q and W_k and one Ψ² for W_v and W_o (theorem 4.2), and by a Ψ² for the embedding (theorem 4.3)."""
+    """n S ‖θ‖² of each weight in FACTORED, {name: [per block]}, and of the token embedding, whose ‖θ‖ is its smallest_row.
+    Sharpness disparity bounds them from above: by one Ψ² for W_1, W_2 and the norm before them (theorem 4.1), by one Φ² for W_q
+    and W_k and one Ψ² for W_v and W_o (theorem 4.2), and by a Ψ² for the embedding (theorem 4.3)."""
     result = {}
     for name, p in model.named_parameters():
         part = re.fullmatch(r'h\.\d+\.(?:attn\.|ffn\.)?(\w+)\.weight', name)
@@ -260,16 +260,16 @@ def places(model):
 
 @torch.no_grad()
 def stream(model, x):
-    """The residual stream at each of `places`, (B, T, D) each, of the inputs x."""
+    """The residual stream at each of `places`, (B, T, D) each, for the inputs x."""
     with outputs(model.dropout, *(norm for b in model.h for norm in (b.attn_post_norm, b.ffn_post_norm))) as seen:
         model.hidden(x)
     return [tensor for tensor, in seen]
 
 
 def hidden(model, batches, rng):
-    """MA and Var of the hidden states at each of `places`: the mean |x| and the variance over all entries of one sequence,
-    averaged over sequences (LN stability, figure 1); and the variance over the sequences of one entry, the mean and the largest
-    of all entries. Where MidNorms bound them, the bounds are beside (T4, and T5 for one entry)."""
+    """MA and Var of the hidden states at each of `places`: the mean |x| and the variance over all entries of a sequence, averaged
+    over sequences (LN stability, figure 1). Also the variance of an entry over the sequences: its mean and maximum over entries.
+    If MidNorms bound them, the bounds are added (T4, and T5 for one entry)."""
     sums, entries = None, [0, 0]
     for x, _ in batches:
         states = torch.stack(stream(model, x)).flatten(2)           # (places, B, T·D)
@@ -298,7 +298,7 @@ def largest_gain(model):
 
 
 def largest_output(model):
-    """γ_max + β_max over the MidNorms, which bound the root mean square of what they put out."""
+    """γ_max + β_max over the MidNorms. It bounds the root mean square of their outputs."""
     norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
     biases = [norm.bias for norm in norms if getattr(norm, 'bias', None) is not None]
     return largest_gain(model) + max((bias.abs().max().item() for bias in biases), default=0.0)
@@ -310,9 +310,9 @@ WARM = WeakTensorKeyDictionary()      # matrix → the singular vector that its 
 
 
 def parameters(model, batches, rng):
-    """Frobenius and spectral norm of each matrix of the blocks, layer by layer; mean, largest |gain| and Frobenius norm of each
-    norm's gain; the token embedding's Frobenius norm and smallest_row; and of each block type the Frobenius norm of all its
-    parameters (sharpness disparity, figure 8)."""
+    """Frobenius and spectral norm of each matrix of the blocks, per layer; mean and largest |gain| and Frobenius norm of each
+    norm's gain; the token embedding's Frobenius norm and smallest_row; and the Frobenius norm of all parameters of each block
+    type (sharpness disparity, figure 8)."""
     result = {kind: [] for kind in KINDS}
     result['gains'], squares = {}, {}
     for name, parameter in model.named_parameters():
@@ -332,7 +332,7 @@ def parameters(model, batches, rng):
 
 
 def update_sizes(before, model):
-    """‖w − before‖ / ‖before‖ per block type; before = {name: tensor}, from ahead of an optimizer's step."""
+    """‖w − before‖ / ‖before‖ per block type; before = {name: tensor} is from before an optimizer's step."""
     moved, size = {}, {}
     for name, p in model.named_parameters():
         kind = block_type(name)
@@ -345,8 +345,8 @@ def update_sizes(before, model):
 
 @torch.no_grad()
 def attention(model, batches, rng):
-    """Of each head of each layer the largest logit, and the mean entropy of its rows in nats (log of the row's length at most).
-    L2 attention's logits are without the −‖q‖² that its softmax does not see."""
+    """For each head of each layer, the largest logit, and the mean entropy of its rows in nats (at most the log of the row's
+    length). L2 attention's logits are without −‖q‖², which cancels in the softmax."""
     largest, entropy = None, None
     for x, _ in batches:
         with attention_inputs(*model.h) as seen:
@@ -374,13 +374,13 @@ def ffn_branch(block):
     return lambda x: block.ffn_mid_norm(block.ffn(block.ffn_pre_norm(x)))
 
 
-SCALING = 10.0          # of W_o and W_2, to see how the branch's sensitivity answers
+SCALING = 10.0          # the factor on W_o and W_2, to see how the sensitivity of a branch changes
 
 
 def sensitivity(model, batches, rng):
-    """Spectral norm of ∂block(X)/∂X and of each branch's, at one sequence, layer by layer; the factor by which the branch's
-    changes where W_o or W_2 grows SCALING times (LN stability: that factor with Pre-LN, P7; 1 with Peri-LN, P8); and the norm of
-    the Jacobian of this block and all that follow, J_{i:D} (eq. 16, 18)."""
+    """Per layer, at one sequence: the spectral norm of ∂block(X)/∂X and of each branch's Jacobian; the factor by which a branch's
+    norm changes if W_o or W_2 is multiplied by SCALING (LN stability: SCALING with Pre-LN, P7; 1 with Peri-LN, P8); and the norm
+    of the Jacobian of this block and all that follow, J_{i:D} (eq. 16, 18)."""
     states = stream(model, batches[0][0][:1])
     start = torch.randn(states[0].shape, generator=rng, device=rng.device, dtype=states[0].dtype)
     rows = []
@@ -398,16 +398,16 @@ def sensitivity(model, batches, rng):
 
 
 def embedding(model):
-    """The module that makes tokens of the inputs."""
+    """The module that turns the inputs into token vectors."""
     return model.patch if isinstance(model, ViT) else model.wte
 
 
-PERTURBATION = 1e-3     # of the token embedding, relative to its length
+PERTURBATION = 1e-3     # of the token embedding, relative to its norm
 
 
 def drift(model, batches, rng):
-    """How far two inputs drift apart that differ by a small perturbation of the embedding: at each of `places`, the distance
-    over the first distance, and over the length of the state itself (LN stability, appendix B)."""
+    """How far two inputs drift apart whose embeddings differ by a small perturbation. At each of `places`: their distance
+    relative to the first distance, and relative to the norm of the state (LN stability, appendix B)."""
     x = batches[0][0]
     states = stream(model, x)
     nudge = torch.randn(states[0].shape, generator=rng, device=x.device, dtype=states[0].dtype)
@@ -429,12 +429,12 @@ def drift(model, batches, rng):
 
 @torch.no_grad()
 def attention_growth(model, batches, rng):
-    """LN stability's bound for Pre-LN (T3, eq. 82), which is of attention alone with one head and RMSNorm: X ← X + Δt attn(X),
-    block after block without FFNs, on one sequence X (n tokens × d). Per block MA(X), and its bound
+    """LN stability's bound for Pre-LN (T3, eq. 82), for attention without FFNs, one head and RMSNorm: X ← X + Δt attn(X), block
+    after block, on one sequence X (n tokens × d). Per block: MA(X), and its bound
 
-        ‖X_0‖_F / √(nd) · Π (1 + Δt √n √d ‖γ‖_∞ max_j 1/‖x_j‖ ‖W_o W_v‖)        (√d for our RMSNorm, theirs is x / ‖x‖)
+        ‖X_0‖_F / √(nd) · Π (1 + Δt √n √d ‖γ‖_∞ max_j 1/‖x_j‖ ‖W_o W_v‖)        (√d is for our RMSNorm; theirs is x / ‖x‖)
 
-    Empty for other models.
+    For other models, the result is empty.
     """
     c = model.config
     if c.norm != 'rmsnorm' or c.n_head != 1 or not c.attn_pre_norm or c.mid_norm or c.post_norm or c.bias:
@@ -455,11 +455,11 @@ TRANSPORTED = 64        # sequences, at most
 
 @torch.no_grad()
 def transport(model, batches, rng):
-    """How far apart two sets of sequences are at each of `places`, as distributions: W_1 and W_2 (optimal transport, over the
-    entries' 1-norm and 2-norm) between one half of all sequences and the other (LN stability, T6).
+    """How far apart two halves of the sequences are as distributions, at each of `places`: W_1 and W_2, the optimal transport
+    distances with the 1-norm and 2-norm of the entries (LN stability, T6).
 
-    Where MidNorms bound the branches, the bounds with Δt (eq. 17) are beside. The paper leaves its constant Ĉ(p) open. For p = 2
-    it is 1. For p = 1 the equivalence of norms gives √(nd), which then multiplies both terms.
+    If MidNorms bound the branches, the bounds with Δt (eq. 17) are added. The paper leaves its constant Ĉ(p) open. For p = 2 it
+    is 1. For p = 1 the equivalence of norms gives √(nd), which then multiplies both terms.
     """
     sequences = torch.cat([x for x, _ in batches])[:TRANSPORTED]
     half, c = len(sequences) // 2, model.config
@@ -510,7 +510,7 @@ CAUSES = {'embeddings': (), 'input of block 0': (), 'W_q W_k': ('wq', 'wk'), 'W_
 
 
 def amplified(model, cause, factor):
-    """A context with one of CAUSES, in all layers, so many times what it was."""
+    """A context in which one of CAUSES is multiplied by the factor, in all layers."""
     if cause == 'embeddings':
         return output_scaled([embedding(model), model.wpe], factor)
     if cause == 'input of block 0':
@@ -519,7 +519,7 @@ def amplified(model, cause, factor):
 
 
 def effects(model, batch, seed):
-    """{quantity: size}: what the invariance matrix watches; of block 0 where a quantity belongs to a block."""
+    """{quantity: size} for the invariance matrix. Logits, branches and their Jacobians are those of block 0."""
     x, block = batch[0], model.h[0]
     with torch.no_grad(), attention_inputs(block) as seen, outputs(block.attn_mid_norm, block.ffn_mid_norm) as branches:
         states = stream(model, x)
@@ -540,7 +540,7 @@ def effects(model, batch, seed):
 
 
 def slope(xs, sizes):
-    """Of the least-squares line through (x, log size), and the root mean square of what it misses; NaN where a size is 0."""
+    """The slope of the least-squares line through (x, log size), and the root mean square of the residual; NaN if a size is 0."""
     if min(sizes) <= 0:
         return math.nan, math.nan
     xs, ys = torch.tensor(xs, dtype=torch.float64), torch.tensor(sizes, dtype=torch.float64).log()
@@ -550,7 +550,7 @@ def slope(xs, sizes):
 
 
 def growth(sizes):
-    """How a positive quantity grows from the first layer on: its power of the layer, its factor a layer, and which it is."""
+    """How a positive quantity grows with the layer: as a power of the layer, by a factor per layer, and which shape fits."""
     layers = range(1, len(sizes) + 1)
     power, miss_of_power = slope([math.log(layer) for layer in layers], sizes)
     rate, miss_of_rate = slope(list(layers), sizes)
@@ -561,10 +561,10 @@ def growth(sizes):
 
 
 def preflight(model, batches, rng):
-    """What LN stability's appendix B asks before training, measured in float64 on one batch.
+    """The checks of LN stability's appendix B before training, in float64 on one batch.
 
-    `invariance`: the exponent with which each of `effects` answers where one of CAUSES grows by FACTORS: 0 is immune, 1 is
-    proportional, more is explosive. `growth`: of MA and Var with depth, as the weights are and with all of the blocks' ×10.
+    `invariance`: the exponent with which each of `effects` responds if one of CAUSES grows by FACTORS: 0 is immune, 1 is
+    proportional, more is explosive. `growth`: how MA and Var grow with depth, with the weights as they are or the blocks' × 10.
     """
     model = copy.deepcopy(model).double()
     batch, seed = batches[0], int(torch.randint(2 ** 31, (), generator=rng, device=rng.device))
@@ -603,8 +603,8 @@ IN_TRAINING = ('gradients', 'sharpness', 'hidden', 'parameters', 'attention')
 
 
 class Probe:
-    """What train.py measures every measure_interval iterations, and writes to measure.jsonl: IN_TRAINING ahead of a step, on the
-    same batches each time, and how far the step moved the weights. Other ranks than the first pass None for the model."""
+    """What train.py measures every measure_interval iterations and writes to measure.jsonl: IN_TRAINING before a step, on the
+    same batches each time, and how far the step moved the weights. Ranks other than the first pass None as the model."""
 
     def __init__(self, run, config, machine, windows):
         self.seed = config['seed']
@@ -627,7 +627,7 @@ class Probe:
 # ----------------------------------------------------------------------------- tables
 
 def table(title, head, rows):
-    """Prints rows under their heads: the first column to the left, numbers to four digits."""
+    """Prints rows under their heads: the first column aligned left, numbers with four digits."""
     cells = [[v if isinstance(v, str) else '–' if v is None else f'{v:.4g}' for v in row] for row in rows]
     widths = [max(len(row[i]) for row in [head, *cells]) for i in range(len(head))]
     print(f'\n{title}')
@@ -636,7 +636,7 @@ def table(title, head, rows):
 
 
 def show(results):
-    """Prints a table or two for each measurement."""
+    """Prints one or more tables for each measurement."""
     if 'gradients' in results:
         keys = ('p50', 'p99', 'p999', 'max', 'tail', 'kurtosis', 'hill')
         table('|gradient| of each kind of matrix; tail is p99.9 / p50, hill the tail index of the largest 1%', ['', *keys],
@@ -702,17 +702,17 @@ def show(results):
                for name, both in results['preflight']['growth'].items() for quantity, g in both.items()])
 
 
-# ----------------------------------------------------------------------------- keys, beside those of train.py
-out_dir = 'out'                     # a run's folder; the results go there, or with init_only into its name and -init
-checkpoint = 'ckpt.pt'              # ckpt.pt | best.pt: of the run
+# ----------------------------------------------------------------------------- keys, besides those of train.py
+out_dir = 'out'                     # a run's folder, which also gets the results; with init_only they go into <out_dir>-init
+checkpoint = 'ckpt.pt'              # ckpt.pt: the latest | best.pt: the lowest validation loss
 init_only = False                   # measure the untrained model of the config instead
-what = ''                           # some, with commas between them; empty: all but preflight, or with init_only that alone
-batches = 8                         # of the run's batch_size windows or images, evenly spread over its training data
+what = ''                           # measurements, separated by commas; empty: all except preflight, or preflight with init_only
+batches = 8                         # batches of batch_size windows or images, evenly spread over the run's training data
 # -----------------------------------------------------------------------------
 
 
 def one_update(model, state, config, data):
-    """update_sizes of one step from a checkpoint, with its optimizer's state, on the mean gradient of the data."""
+    """update_sizes of one step from a checkpoint, with its optimizer's state, on the mean gradient over the data."""
     optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, **group_settings(config)), {**config, 'compile': False})
     load_state(optimizer, state['optimizer'])
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -755,7 +755,7 @@ def main():
     os.makedirs(folder, exist_ok=True)
     if init_only:
         with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
-            json.dump(config, f, indent=1)              # by which lab/plot.py names it
+            json.dump(config, f, indent=1)              # lab/plot.py names the model by it
     path = os.path.join(folder, 'measure.json')
     with open(path + '.tmp', 'w', encoding='utf-8') as f:
         write_row(f, dict(iter=state['iter'] if state else 0, **{task.unit: sum(y.numel() for _, y in data)}, **results))
@@ -763,7 +763,7 @@ def main():
     print(f'\nwrote {path}')
     from lab.plot import draw
     for name in names:
-        if results[name]:                               # attention_growth is of some models alone
+        if results[name]:                               # attention_growth is empty for most models
             draw(name, [folder], os.path.join(folder, f'{name}.png'))
 
 

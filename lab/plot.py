@@ -39,14 +39,14 @@ MARKERS = 'os^DvPX*'
 MOST = len(COLORS)                      # curves in one axes
 TYPES = dict(zip(('emb', 'head', 'qk', 'vo', 'ffn', 'norm', 'pos'), COLORS))
 
-HALF, FULL = 3.5, 7.2                   # inches: the width of a column and of a page, so that a paper need not shrink a picture
+HALF, FULL = 3.5, 7.2                   # inches: the width of a column and of a page, so that papers need not resize a picture
 plt.rcParams.update({'font.size': 9, 'axes.titlesize': 9, 'axes.labelsize': 9, 'xtick.labelsize': 8, 'ytick.labelsize': 8,
                      'legend.fontsize': 8, 'legend.title_fontsize': 8, 'legend.frameon': False, 'lines.linewidth': 1.2,
                      'lines.markersize': 3.5, 'svg.hashsalt': 'nanonorm'})
-CHARACTER, LINE = 0.068, 0.16           # inches: the size of a letter of a legend, on average, and the height of a line
+CHARACTER, LINE = 0.068, 0.16           # inches: the average width of a letter in a legend, and the height of a line
 
 
-# ----------------------------------------------------------------------------- what runs have written
+# ----------------------------------------------------------------------------- reading the files of runs
 
 def read_rows(folder, name):
     """The rows of a run's log.jsonl or measure.jsonl. An incomplete last line, as a kill leaves it, is skipped."""
@@ -65,7 +65,7 @@ def read_rows_if_any(folder, name):
 
 
 def read_measured(folder, what):
-    """What measure.json holds of this measurement."""
+    """The result of this measurement in measure.json."""
     path = os.path.join(folder, 'measure.json')
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}: make it with  python -m lab.measure --out_dir={folder}')
@@ -80,7 +80,7 @@ def read_measured(folder, what):
 
 
 def number(value):
-    """What measure.py wrote, where null stands for a number that was not finite."""
+    """A number that measure.py wrote; null stands for one that was not finite."""
     return math.nan if value is None else value
 
 
@@ -92,8 +92,8 @@ def fragments(model):
 
 
 def label(folder, optimizer=True):
-    """'out-a (pre, residual_scale=0.1, sgdw)': the folder, the nearest fragment of config/arch, the keys in which the run
-    differs from it, and the optimizer if asked. A run that differs in more than two keys is named without a fragment."""
+    """'out-a (pre, residual_scale=0.1, sgdw)': the folder, the nearest fragment of config/arch, the keys in which the run differs
+    from it, and the optimizer if asked. A run that differs in more than two keys is named without a fragment."""
     name = os.path.basename(os.path.normpath(folder))
     try:
         with open(os.path.join(folder, 'config.json'), encoding='utf-8') as f:
@@ -120,11 +120,11 @@ def labels(folders, optimizer=True):
     return names
 
 
-# ----------------------------------------------------------------------------- means to draw
+# ----------------------------------------------------------------------------- tools for drawing
 
 def panels(count, columns=3, height=2.0, **more):
-    """A figure with so many axes, row by row → figure, list of axes. One column has the width of half a page, more have that of
-    a page; height is a row's, in inches."""
+    """A figure with this many axes, row by row → figure, list of axes. One column has half the width of a page, more have the
+    full width; `height` is that of a row, in inches."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure, axes = plt.subplots(rows, columns, figsize=(HALF if columns == 1 else FULL, height * rows), layout='constrained',
@@ -132,7 +132,7 @@ def panels(count, columns=3, height=2.0, **more):
     for ax in axes.flat[count:]:
         figure.delaxes(ax)
     for ax in axes.flat[count - columns:count]:
-        ax.xaxis.set_tick_params(labelbottom=True)      # sharex has hidden them above a place that stays empty
+        ax.xaxis.set_tick_params(labelbottom=True)      # sharex hides them above an empty place
     for ax in axes.flat:
         ax.grid(alpha=0.3, linewidth=0.6)
         ax.spines[['top', 'right']].set_visible(False)
@@ -184,7 +184,7 @@ def legend(figure, title):
 
 
 def legend_below(ax, title, handles=None, texts=None):
-    """A legend of these axes alone, below what is written under them. The caller makes room for it."""
+    """A legend of these axes only, below their ticks and label. The caller makes room for it."""
     if texts is None:
         handles, texts = ax.get_legend_handles_labels()
     if texts:
@@ -197,8 +197,8 @@ def legend_below(ax, title, handles=None, texts=None):
 
 
 class LogTicks(LogLocator):
-    """Ticks of a log axis, at least two of them: decades where it has three, else also 2 and 5 in each, else every digit, else
-    evenly spaced numbers."""
+    """Ticks of a log axis, at least two: decades if there are three of them, else also 2 and 5 in each decade, else all digits,
+    else evenly spaced numbers."""
 
     def __call__(self):
         return self.tick_values(*self.axis.get_view_interval())
@@ -213,7 +213,7 @@ class LogTicks(LogLocator):
 
 
 class LogLabels(Formatter):
-    """Plain numbers where all are handy, else powers of ten."""
+    """Plain numbers if all are of moderate size, else powers of ten."""
 
     def __call__(self, x, position=None):
         return self.format_ticks([x])[0]
@@ -314,7 +314,7 @@ def plot_predictions(folders):
         model, state = load_run(path)
         c = model.config
         if not isinstance(c, ViTConfig):
-            raise ValueError(f'{path} is of a model of text: predictions are of images')
+            raise ValueError(f'{path} holds a model of text: --what=predictions needs a model of images')
         names = read_image_meta(state['config']['dataset'])['names']
         data = Images(state['config']['dataset'], 'val', c.image_size, c.channels, c.classes)
         some = [data.read(numbers) for numbers in data.spread(16, 64)]
@@ -377,7 +377,7 @@ def plot_gradients(folders):
 
 
 def plot_sharpness(folders):
-    """The distribution of sharpness in each block type, and its mean during training where that was measured.
+    """The distribution of sharpness in each block type, and its mean during training if that was measured.
 
     A dot marks the log10 of the mean."""
     names = labels(folders)
@@ -416,14 +416,14 @@ def plot_sharpness(folders):
 
 
 def along_depth(ax, rows, key, **style):
-    """A line over the blocks passed, with a point behind each attention, at a half, and behind each FFN."""
+    """A line over the blocks passed, with a point after each attention, at a half, and after each FFN."""
     ax.plot([i / 2 for i in range(len(rows))], [row[key] for row in rows], **style)
 
 
 def plot_hidden(folders):
     """Mean size and variance of the hidden states along the depth (LN stability, figure 1), and over sequences (T5).
 
-    Dashed lines are the bounds under MidNorm (T4, T5). They are left out where a panel would have more than eight curves."""
+    Dashed lines are the bounds under MidNorm (T4, T5). They are left out if a panel would have more than eight curves."""
     found = [read_measured(folder, 'hidden') for folder in folders]
     bounded = [rows for rows in found if 'ma_bound' in rows[0]]
     bounds = bounded and len(found) + len(bounded) <= MOST
@@ -542,7 +542,7 @@ def plot_layers(folders):
 
 
 def plot_attention_growth(folders):
-    """Mean size of the hidden states by attention alone, and its bound for Pre-LN (LN stability, T3, eq. 82)."""
+    """Mean size of the hidden states with attention only, and its bound for Pre-LN (LN stability, T3, eq. 82)."""
     figure, axes = panels(1, columns=1, height=2.6)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
         rows = read_measured(folder, 'attention_growth')
@@ -604,9 +604,9 @@ def symbols(text):
 
 
 def plot_preflight(folders):
-    """How each quantity (a row) answers where one thing (a column) grows, before training.
+    """How each quantity (a row) responds if one thing (a column) grows, before training.
 
-    A cell is an exponent: 0 is immune, 1 is proportional, more is explosive. Below a panel stands how the mean |x| and the
+    A cell is an exponent: 0 is immune, 1 is proportional, more is explosive. Below a panel is how the mean |x| and the
     variance of the hidden state grow along the depth, and the power of the depth."""
     found = [read_measured(folder, 'preflight') for folder in folders]
     effects = list(dict.fromkeys(effect for measured in found for row in measured['invariance'].values() for effect in row))
@@ -665,7 +665,7 @@ def rate_of(point):
 
 
 def loss_of(point):
-    """(mean, standard error) over the runs that ended, NaN where there are none."""
+    """(mean, standard error) over the runs that ended, NaN if there are none."""
     return [float(point[key]) if int(point['done']) else math.nan for key in ('val_loss', 'standard_error')]
 
 
@@ -675,10 +675,10 @@ def is_lost(point):
 
 
 def split_rows(points, axes):
-    """[(title, {name: points})] and the axes that the names are of: the rows of a sweep's table, at most MOST in each part.
+    """[(title, {name: points})], and the axes in the names: the rows of a sweep's table, at most MOST in each part.
 
-    Where there are more, the parts are the values of one axis: the one with the fewest values, and then with the fewest learning
-    rates in each part. Where no axis is enough, the rows are split in their order into parts of about one size."""
+    If there are more, each part has one value of an axis: the axis with the fewest values, and then with the fewest learning
+    rates in each part. If no axis makes the parts small enough, the rows are split in order into parts of similar size."""
     rows = rows_of(points, axes)
     if len(rows) <= MOST:
         return [('', rows)], axes
@@ -699,7 +699,7 @@ def split_rows(points, axes):
 
 def draw_rates(ax, rows, style_of, width):
     """A curve of the loss over the learning rate for each row, into axes of this width."""
-    crosses = []                                        # the learning rates of all so far, so that none hides another
+    crosses = []                                        # the learning rates of all crosses so far, so that none hides another
     for name, row in rows.items():
         losses, errors = zip(*map(loss_of, row))
         ax.errorbar(list(map(rate_of, row)), losses, errors, **style_of[name], elinewidth=0.8, label=name)
@@ -722,7 +722,7 @@ CROSS = '\n(×: every run diverged)'
 
 
 def draw_dots(ax, rows, axes):
-    """A line of text and a point for each row."""
+    """A line with text and a point for each row."""
     points = [point for row in rows.values() for point in row]          # one of each
     losses, errors = zip(*map(loss_of, points))
     lost = [i for i, point in enumerate(points) if is_lost(point)]
@@ -834,7 +834,7 @@ def over_iterations(key, folders):
 
     A number is a curve for each run. A list, such as attention.max_logit, has a panel for each run, with a curve for each
     layer: the mean over its heads. Of more than eight layers, eight are drawn, from the first to the last. The axis is
-    logarithmic where the values are positive and their middle 90% span a factor of more than 100."""
+    logarithmic if the values are positive and their middle 90% span a factor of more than 100."""
     names, found = labels(folders), []
     for folder in folders:
         there = read_quantities(folder)
@@ -884,7 +884,7 @@ def draw(what, folders, out):
     try:
         figure = picture(what, folders)
         figure.draw_without_rendering()
-        figure.set_layout_engine('none')                # it is laid out now, once for both
+        figure.set_layout_engine('none')                # the layout is done, once for both files
         for path in paths:
             figure.savefig(path, dpi=200, metadata={'Date': None} if path.endswith('.svg') else None)
     finally:
@@ -908,7 +908,7 @@ if __name__ == '__main__':
     parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')         # in one line
     parser.add_argument('folders', nargs='+', help='out_dir of each run, or sweep')
     parser.add_argument('--what', default='loss', metavar='PICTURE|KEY',
-                        help='what to draw, of the list below; default: loss. All but loss, predictions, sweep and KEY need '
+                        help='a picture of the list below; default: loss. All except loss, predictions, sweep and KEY need '
                              'python -m lab.measure')
     parser.add_argument('--out', help='the picture; default: WHAT.png in the first folder')
     parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')

@@ -4,11 +4,12 @@ Trains a grid of runs, each with several seeds, and makes their table:
     python -m lab.sweep config/train_quick.py --arch=s1,s5 --optim=sgdw --learning_rate=0.1,0.3,1.0 --seeds=3
     python -m lab.sweep config/sweep/dnt.py                     # the same from a file, as results/ has them
     python -m lab.sweep config/sweep/dnt.py --against=arch=s1,optim=adamw
-    python -m lab.sweep --report=out-sweep                      # the table again, of what is there
+    python -m lab.sweep --report=out-sweep                      # the table again, without training
 
-A key of train.py with several values is an axis of the grid; arch, optim and lr, the folders of config/, take the names of
-their files, or none. Every run is one of train.py's in a folder of its own. What is done is not done again: stopped, the
-same command goes on. A learning rate is chosen for each row of the table, where fewest runs diverged and their loss is lowest.
+A key of train.py with several values is an axis of the grid. So are arch, optim and lr, folders of config/, with the names of
+their files or `none` as values. Every run is a run of train.py in its own folder. Finished runs are not trained again: after an
+interruption, the same command continues. The best learning rate of a row is the one with the fewest failed or diverged runs and,
+among these, the lowest loss.
 """
 import sys
 
@@ -38,15 +39,15 @@ from model import GPTConfig
 from vit import ViTConfig
 
 # ----------------------------------------------------------------------------- keys
-out_dir = 'out-sweep'               # the folder of the runs' folders, sweep.json, table.txt, .md, .csv and sweep.png
+out_dir = 'out-sweep'               # the folder of all runs, and of sweep.json, table.txt, .md, .csv and sweep.png
 arguments = ''                      # what every run of train.py gets first: config files and --key=value
-grids = []                          # for a file: dicts from an axis to a list of its values, or to {label: arguments}
+grids = []                          # for a config file: dicts from an axis to a list of its values, or to {label: arguments}
 seeds = 3                           # runs of each point, with seed and data_seed 1, 2, …
 jobs = 0                            # runs at once, which share the cores; 0: one per GPU, or per core without GPUs
 select = 'all'                      # all | best: the table shows every learning rate, or each row's best
-against = ''                        # a row, as axis=value,…: how far the others differ, and when they reach its loss
-diverged_loss = 0.0                 # a run that ends above this loss counts as diverged too; 0: only where train.py stopped
-report = ''                         # the folder of a sweep, to make its table and run nothing
+against = ''                        # a row, as axis=value,…: how far the others differ from it, and when they reach its loss
+diverged_loss = 0.0                 # a run that ends above this loss counts as diverged too; 0: only if train.py stopped it
+report = ''                         # the folder of a sweep: make its table and run nothing
 # -----------------------------------------------------------------------------
 
 LR = 'learning_rate'
@@ -69,7 +70,7 @@ def split_arguments(arguments):
 # ----------------------------------------------------------------------------- the grid
 
 def words(key, text):
-    """The value of a key that is arguments in one string → a list of them."""
+    """Splits the value of a key that holds arguments in one string → a list of them."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -87,14 +88,14 @@ def options(axis, values, defaults):
     if os.path.isdir(folder):
         return {value: [] if value == 'none' else [os.path.relpath(os.path.join(folder, f'{value}.py'))] for value in values}
     if axis in ('seed', 'data_seed', 'eval_only', 'overwrite'):
-        raise ValueError(f'{axis} is no axis: seeds={seeds} gives seed and data_seed 1 to {seeds}, and all runs are trained')
+        raise ValueError(f'{axis} cannot be an axis: seeds={seeds} gives seed and data_seed 1 to {seeds}, and all runs train')
     known(axis, defaults, 'the grid')
     return {str(value): [f'--{axis}={value}'] for value in values}
 
 
 def plan(grids, first, more={}):
-    """The runs of all grids, which take the axes `more` too: a list of dicts with the name of the folder, the run's place on
-    the axes as `labels`, its arguments, which start with `first`, and the config that they amount to."""
+    """The runs of all grids, each with the axes `more` too: a list of dicts with the folder's name as `name`, the run's place on
+    the axes as `labels`, its `arguments`, which start with `first`, and the `config` that results from them."""
     defaults, _ = keys_of(TRAIN, GPTConfig, ViTConfig)
     points = []
     for grid in grids:
@@ -103,7 +104,7 @@ def plan(grids, first, more={}):
         grid = {**grid, **more}
         axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
         axes['seed'] = {str(seed): [f'--seed={seed}', f'--data_seed={seed}'] for seed in range(1, seeds + 1)}
-        # files first: a key's value is what its label says, wherever it stands
+        # files first, so that no file overrides a key of the grid
         in_order = sorted(axes, key=lambda axis: axis in defaults and isinstance(grid.get(axis, []), list))
         for labels in itertools.product(*axes.values()):
             labels = dict(zip(axes, labels))
@@ -117,10 +118,10 @@ def plan(grids, first, more={}):
         labels = {axis: labels[axis] for axis in varies if axis in labels}
         name = re.sub(r'[^\w.,=+-]', '_', ','.join(f'{axis}={label}' for axis, label in labels.items()))
         config = settle(args, defaults)
-        check_keys(config)                              # or it raises
+        check_keys(config)                              # raises ValueError for a bad value
         config_of(config)
         if config['init_from'] in ('resume', 'auto'):
-            raise ValueError(f'init_from={config["init_from"]}: a sweep starts its runs, and resumes those that were stopped')
+            raise ValueError(f'init_from={config["init_from"]}: a sweep starts and resumes its runs itself, leave this key out')
         run = dict(name=name, labels=labels, arguments=args, config=config)
         if runs.setdefault(name, run)['config'] != config:
             raise ValueError(f'two runs of the grid are named {name}, and differ: give the axes other labels')
@@ -128,32 +129,32 @@ def plan(grids, first, more={}):
 
 
 def read_json(path):
-    """What the file holds, or nothing where there is none."""
+    """The content of the file, or {} if there is none."""
     if not os.path.exists(path):
         return {}
     try:
         with open(path, encoding='utf-8') as f:
             return dict(json.load(f))
     except (ValueError, TypeError):
-        raise ValueError(f'{path} is damaged: remove it, and its run is made again') from None
+        raise ValueError(f'{path} is damaged: remove it, and its run will be trained again') from None
 
 
 def check_folder(run, folder):
-    """ValueError where the folder holds a run with another config."""
+    """ValueError if the folder holds a run with another config."""
     there = read_json(os.path.join(folder, 'config.json'))
     brought = set() if run['config']['init_from'] == 'scratch' else {f.name for f in fields(config_of(run['config']))}
     for key in there.keys() - {'out_dir', 'debug', 'overwrite'} - brought:
         if there[key] != run['config'].get(key):
-            raise ValueError(f'{folder} holds a run with {key}={there[key]}, and not {run["config"].get(key)}: '
+            raise ValueError(f'{folder} holds a run with {key}={there[key]} instead of {run["config"].get(key)}: '
                              f'choose another --out_dir, or remove it')
 
 
 # ----------------------------------------------------------------------------- running
 
 def start(run, folder, slot, cores, gpus):
-    """train.py as a process, which goes on from a checkpoint if it was stopped."""
+    """Starts train.py as a process. A run that was stopped continues from its checkpoint."""
     os.makedirs(folder, exist_ok=True)
-    arguments = [*run['arguments'], '--overwrite=True']         # of what was killed before it could save
+    arguments = [*run['arguments'], '--overwrite=True']         # replaces a run that was killed before it saved
     if os.path.exists(os.path.join(folder, 'ckpt.pt')):
         arguments = [os.path.join(folder, 'config.json'), '--init_from=resume']
     env = {**os.environ, 'OMP_NUM_THREADS': str(cores)}
@@ -165,7 +166,7 @@ def start(run, folder, slot, cores, gpus):
 
 
 def finish(folder, code, seconds):
-    """Records how a run ended, in its folder's result.json → its last line, if that was not the end of training."""
+    """Writes how a run ended into result.json in its folder, with its last line if training did not end, and returns this."""
     with open(os.path.join(folder, 'output.txt'), encoding='utf-8', errors='replace') as f:
         last = ([''] + [line.strip() for line in f if line.strip()])[-1]
     status = {0: 'done', 3: 'diverged'}.get(code, 'failed')
@@ -198,7 +199,7 @@ def stop_all(processes):
 
 
 def run_all(runs):
-    """Trains what is missing, some at once. A failed run is tried again the next time, a diverged one is not."""
+    """Trains the missing runs, several at once. A failed run is tried again by the next call, a diverged one is not."""
     folders = {run['name']: os.path.join(out_dir, run['name']) for run in runs}
     waiting = [run for run in runs
                if read_json(os.path.join(folders[run['name']], 'result.json')).get('status') not in ('done', 'diverged')]
@@ -248,7 +249,7 @@ def curve(folder):
 
 
 class Point:
-    """The runs that differ in nothing but their seeds."""
+    """The runs that differ only in their seeds."""
 
     def __init__(self, runs):
         self.labels = {axis: label for axis, label in runs[0]['labels'].items() if axis != 'seed'}
@@ -269,7 +270,7 @@ class Point:
         return self.ended['diverged'] + self.ended['failed'], self.mean
 
     def reaches(self, loss):
-        """The iteration at which the mean validation loss has fallen to this, between evaluations on a straight line."""
+        """The iteration at which the mean validation loss has fallen to this, by linear interpolation between evaluations."""
         for (it0, loss0), (it1, loss1) in zip(self.curve, self.curve[1:]):
             if loss0 > loss >= loss1:
                 return it0 + (loss0 - loss) / (loss0 - loss1) * (it1 - it0)
@@ -277,7 +278,7 @@ class Point:
 
 
 def compare(point, base):
-    """How a point differs from another: of the mean loss, Welch's t and its two-sided p, the iterations to the other's loss."""
+    """How a point differs from another: the mean loss, Welch's t, its two-sided p, and the iterations to the other's loss."""
     if point is base or not point.losses or not base.losses:
         return [''] * 4
     t, p = math.nan, math.nan
@@ -289,7 +290,7 @@ def compare(point, base):
 
 
 def find_row(best, wanted):
-    """The one point among these whose labels are those of 'axis=value,…'."""
+    """The one point among these with the labels of 'axis=value,…'."""
     found = []
     for point in best:
         rest = wanted
@@ -304,7 +305,7 @@ def find_row(best, wanted):
 
 
 def make_table(points):
-    """The table's lines as lists of strings, the first its head; a * stands at the best learning rate of a row."""
+    """The table's lines as lists of strings; the first is its head. A * marks the best learning rate of a row."""
     rows = {}
     for point in points:
         rows.setdefault(tuple(point.row.items()), []).append(point)
@@ -336,13 +337,13 @@ def write_plan(runs, diverged_loss):
 
 
 def points_of(runs, diverged_loss):
-    """Reads how the runs stand → the points of the grid."""
+    """Reads the state of the runs → the points of the grid."""
     for run in runs:
         folder = os.path.join(out_dir, run['name'])
         result = read_json(os.path.join(folder, 'result.json'))
         run.update(status=result.get('status', 'missing'), seconds=result.get('seconds', 0), curve=curve(folder))
         if run['status'] == 'done' and not run['curve']:
-            raise ValueError(f'{folder} has lost its log.jsonl: remove it, and its run is made again')
+            raise ValueError(f'{folder} has lost its log.jsonl: remove the folder, and its run will be trained again')
         if run['status'] == 'done' and run['curve'][-1][1] > (diverged_loss or math.inf):
             run['status'] = 'diverged'
     groups = {}
@@ -352,7 +353,7 @@ def points_of(runs, diverged_loss):
 
 
 def write_report(runs, diverged_loss):
-    """Prints the table of the runs as they stand, and writes it beside them."""
+    """Prints the table of the runs so far, and writes it beside them."""
     points = points_of(runs, diverged_loss)
     table = make_table(points)
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
@@ -400,7 +401,7 @@ def main():
         runs = plan(grids or [{}], [*words('arguments', arguments), *files], axes)
         for run in runs:
             check_folder(run, os.path.join(out_dir, run['name']))
-        make_table(points_of(runs, diverged_loss))      # what cannot be read, or is no row to compare with, shows now
+        make_table(points_of(runs, diverged_loss))      # raises now if a file is damaged or `against` is no row
         write_plan(runs, diverged_loss)
         run_all(runs)
         write_report(runs, diverged_loss)

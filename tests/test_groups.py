@@ -106,7 +106,7 @@ def test_state_is_found_by_name(name):
 def test_state_of_other_parameters_is_refused():
     keys = {**DEFAULTS, **GPT_SIZES}
     ours, theirs = (OPTIMIZERS['adamw'](param_groups(model_of(qk_norm=more), 0.1), keys) for more in (False, True))
-    with pytest.raises(ValueError, match="state is of other parameters: see 'h.0.attn.k_norm.weight'"):
+    with pytest.raises(ValueError, match="optimizer state is for other parameters, see 'h.0.attn.k_norm.weight'"):
         load_state(ours, theirs.state_dict())
 
 

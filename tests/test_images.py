@@ -199,7 +199,7 @@ def test_a_folder_of_images():
     Path('raw/train/bee/2.png').write_bytes(Path('raw/train/bee/1.png').read_bytes()[:40])
     Path('raw/train/bee/readme.txt').write_text('no picture either')
     out = call('data/imagenet/prepare.py', '--source=raw', '--folder=data/new', '--size=8', '--processes=2')
-    assert 'data/new: 2 of the 7 images for train cannot be read and are left out, raw/train/ant/0.png the first' in out
+    assert 'data/new: 2 of the 7 images for train cannot be read and are left out, the first is raw/train/ant/0.png' in out
     assert sorted(os.listdir('data/new')) == ['meta.json', 'train.bin', 'train_aspects.bin', 'train_labels.bin', 'val.bin',
                                               'val_labels.bin']
     train, val = (Images('new', split, 8, 3, 2) for split in ('train', 'val'))
@@ -246,7 +246,7 @@ def test_a_folder_of_before_there_were_whole_images():
     Path('data/tiny/meta.json').write_text(json.dumps(meta))
     assert not read_image_meta('tiny')['whole'] and torch.equal(read().read([3])[0], torch.from_numpy(images[[3]]))
     Path('data/tiny/meta.json').write_text(json.dumps({**meta, 'whole': True}))
-    with pytest.raises(ValueError, match='train_aspects.bin has 0 bytes where meta.json tells of 80: prepare data/tiny again'):
+    with pytest.raises(ValueError, match='train_aspects.bin has 0 bytes, but meta.json wants 80: prepare data/tiny again'):
         read()
 
 
@@ -254,7 +254,7 @@ def test_a_folder_of_before_there_were_whole_images():
     (lambda: os.rename('raw/val/bee', 'raw/val/fly'), "'fly' none of the 2"),
     (lambda: [os.remove(path) for path in Path('raw/val').glob('*/*')], 'raw/val holds no image .png'),
     (lambda: [path.write_bytes(b'') for path in Path('raw/val').glob('*/*')], 'none of the images for val can be read'),
-    (lambda: os.rename('raw/val', 'raw/other'), 'raw/val no folder for each class')])
+    (lambda: os.rename('raw/val', 'raw/other'), 'raw/val no folders folder per class')])
 def test_folders_that_are_none(spoil, words):
     folder_of_images(Path('raw'))
     spoil()

@@ -84,7 +84,7 @@ def test_weights_of_another_depth(layers, openai, tmp_path):
     hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=layers, n_head=4)
                        ).save_pretrained(tmp_path)
     shutil.copy(f'{openai[1]}/config.json', tmp_path)
-    with pytest.raises(ValueError, match='weights are not those of a GPT-2 of its config.json, see transformer.h') as error:
+    with pytest.raises(ValueError, match='weights do not fit the GPT-2 of its config.json, see transformer.h') as error:
         load_gpt(str(tmp_path))
     assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
 

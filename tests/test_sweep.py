@@ -172,7 +172,7 @@ def test_a_label_is_true_whatever_the_order_of_the_axes():
 
 @pytest.mark.parametrize('grids, says', [
     ([dict(arch=['pre'], learning_rate=[0.1]), dict(arch=['s5'])], 'learning_rate is an axis of some grids and not of others'),
-    ([dict(seed=[7])], 'seed is no axis'), ([dict(eval_only=[True])], 'eval_only is no axis'),
+    ([dict(seed=[7])], 'seed cannot be an axis'), ([dict(eval_only=[True])], 'eval_only cannot be an axis'),
     ([dict(max_iters=0)], 'max_iters=0 in grids: wants a list'), ([dict(n_head=[])], 'wants a list'), ([['x']], 'wants a dict')])
 def test_a_grid_that_is_none(grids, says):
     with pytest.raises(ValueError, match=says):

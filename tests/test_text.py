@@ -234,7 +234,7 @@ def test_damaged_parquet():
     write_parquet('good.parquet', ['some text'] * 100)
     content = Path('good.parquet').read_bytes()
     for name, damaged in {'cut': content[:-20], 'empty': b'', 'text': b'{"text": "a"}'}.items():
-        with pytest.raises(ValueError, match=f'{name}.parquet: wants a parquet file'):
+        with pytest.raises(ValueError, match=f'{name}.parquet: wants an undamaged parquet file'):
             list(TextFiles([write(f'{name}.parquet', damaged)]))
 
 
@@ -271,7 +271,7 @@ class Kills(list):
 
 def test_a_process_that_dies_ends_all(folder):
     """With an error, where it might wait forever"""
-    with pytest.raises(OSError, match='a process died'):
+    with pytest.raises(OSError, match='a process that tokenizes died'):
         write_text(folder, {'train': Kills(['a'] * 101), 'val': ['a']}, 'bytes', 2)
     assert list(Path(folder).iterdir()) == []
 
@@ -286,7 +286,7 @@ def test_a_process_that_dies_ends_all(folder):
     ('list.jsonl', "list.jsonl, line 1: wants a text in 'text'"),
     ('latin.jsonl', "latin.jsonl, line 1: wants a text in 'text'"),
     ('latin.txt', 'latin.txt is not UTF-8'),
-    ('body.parquet', "body.parquet: wants a parquet file, undamaged, with a column 'text'"),
+    ('body.parquet', "body.parquet: wants an undamaged parquet file with a column 'text'"),
 ])
 def test_what_cannot_be_read(pattern, says):
     """Names the file, the line, and what is wanted there"""
@@ -561,7 +561,7 @@ def test_openwebtext(hub):
 
 def test_openwebtext_that_is_not_whole(hub):
     """Branches that were converted by others may lack files; without a limit the count must be that of OpenWebText"""
-    assert '2,500 documents, OpenWebText has 8,013,769' in prepare('openwebtext', '--tokenizer=tiny', code=1)
+    assert '2,500 documents, but OpenWebText has 8,013,769' in prepare('openwebtext', '--tokenizer=tiny', code=1)
     assert os.listdir('data/openwebtext') == ['prepare.py']
 
 
@@ -587,7 +587,7 @@ def test_c4(hub):
 
 
 @pytest.mark.parametrize('name, argument, says', [
-    ('c4', '--files=1025', 'files=1025: C4 has 1024 of them'), ('c4', '--files=0', 'files=0: C4 has 1024 of them'),
+    ('c4', '--files=1025', 'files=1025: C4 has 1024 files'), ('c4', '--files=0', 'files=0: C4 has 1024 files'),
     ('c4', '--limit=-1', 'limit=-1: wants at least 0'), ('minipile', '--processes=-1', 'processes=-1: wants at least 0'),
     ('openwebtext', '--tokenizer=folder', "tokenizer='folder'"), ('textfiles', '--files=', 'files is empty'),
     ('textfiles', '--files=a.txt', "'a.txt' matches no file"), ('textfiles', '--limit=-1', 'limit=-1: wants at least 0'),

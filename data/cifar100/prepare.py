@@ -2,7 +2,7 @@
 CIFAR-100: 50,000 training and 10,000 validation images of 3 × 32 × 32, in 100 classes.
 
     python data/cifar100/prepare.py                         # needs the network
-    python data/cifar100/prepare.py --source=FOLDER         # of a copy of that repository, with its .parquet files
+    python data/cifar100/prepare.py --source=FOLDER         # a copy of its Hugging Face repository, with the .parquet files
 """
 import sys
 from pathlib import Path

@@ -1,12 +1,12 @@
 """
-CIFAR-100-C, CIFAR-100's test images corrupted (Hendrycks and Dietterich 2019), to evaluate what was trained on data/cifar100.
+CIFAR-100-C: CIFAR-100's test images, corrupted (Hendrycks and Dietterich 2019), to evaluate models trained on data/cifar100.
 Download CIFAR-100-C.tar from https://zenodo.org/records/3555552, unpack it, and
 
     python data/cifar100c/prepare.py --files=CIFAR-100-C
     python train.py out-vit-small/config.json --init_from=resume --eval_only=True --dataset=cifar100c --eval_iters=100000
 
-Validation is all corruptions in all five strengths, training, which nothing trains on, is the test images as they were: the
-two accuracies are those of CIFAR-100 and of CIFAR-100-C.
+The validation split holds all corruptions in all five strengths. The training split, with which no model should be trained,
+holds the original test images. So the two accuracies are those of CIFAR-100 (train) and of CIFAR-100-C (val).
 """
 import os
 import sys
@@ -20,7 +20,7 @@ from data.images import Images, read_image_meta, write_images  # noqa: E402
 
 files = ''                          # the unpacked folder: labels.npy, and a .npy of 50,000 images for each corruption
 corruptions = ('gaussian_noise,shot_noise,impulse_noise,defocus_blur,glass_blur,motion_blur,zoom_blur,snow,frost,fog,'
-               'brightness,contrast,elastic_transform,pixelate,jpeg_compression')       # with commas between them
+               'brightness,contrast,elastic_transform,pixelate,jpeg_compression')       # separated by commas
 
 
 def load(name):
@@ -36,7 +36,7 @@ def corrupted():
     for name in corruptions.split(','):
         images = load(name)
         if len(images) != len(labels) or images.shape[1:] != (32, 32, 3):
-            raise ValueError(f'{name}.npy has images of shape {images.shape}, and there are {len(labels)} labels')
+            raise ValueError(f'{name}.npy has images of shape {images.shape}: wants ({len(labels)}, 32, 32, 3)')
         for first in range(0, len(images), 10000):
             yield images[first:first + 10000].transpose(0, 3, 1, 2), labels[first:first + 10000]
 

@@ -11,14 +11,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import at_least, configure  # noqa: E402
 from data.text import from_hub, load_tokenizer, split, write_text  # noqa: E402
 
-tokenizer = 'gpt2'                  # bytes | char | a name of tiktoken's | a name or folder of Hugging Face's
-limit = 0                           # so many documents, for a trial; 0: all
-processes = 0                       # that tokenize; 0: one a core
+tokenizer = 'gpt2'                  # bytes | char | a tiktoken name | a Hugging Face name or folder
+limit = 0                           # only this many documents, for a trial; 0: all
+processes = 0                       # processes that tokenize; 0: one per core
 
 if __name__ == '__main__':
     at_least(configure(globals()), limit=0, processes=0)
-    load_tokenizer(tokenizer)           # should it be at fault, then before the documents are fetched
+    load_tokenizer(tokenizer)           # raises for a wrong tokenizer before the documents are fetched
     documents = from_hub('Skylion007/openwebtext', 'train', limit, processes)
     if not limit and len(documents) < 8_000_000:
-        raise ValueError(f'the source holds {len(documents):,} documents, OpenWebText has 8,013,769: the copy is not whole')
+        raise ValueError(f'the source holds {len(documents):,} documents, but OpenWebText has 8,013,769: the copy is incomplete')
     write_text(Path(__file__).parent, split(documents), tokenizer, processes)

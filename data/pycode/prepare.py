@@ -1,5 +1,5 @@
 """
-The Python sources of the standard library of the interpreter at hand, as bytes: real text that needs no download.
+The Python sources of this interpreter's standard library, as bytes: real text that needs no download.
 
     python data/pycode/prepare.py
 

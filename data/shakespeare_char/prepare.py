@@ -1,5 +1,5 @@
 """
-Karpathy's Tiny Shakespeare, one token a character: nine tenths train, the last one validates, as in nanoGPT.
+Karpathy's Tiny Shakespeare, one token per character: nine tenths for training, the last tenth for validation, as in nanoGPT.
 
     python data/shakespeare_char/prepare.py             # fetches input.txt into this folder, if it is not there
 """

@@ -1,5 +1,5 @@
 """
-Your own text. Each .txt file is a document, as is each row of a .jsonl or .parquet file; nanoGPT's rules split them.
+Your own text. Each .txt file is a document, and so is each row of a .jsonl or .parquet file. They are split as in nanoGPT.
 
     python data/textfiles/prepare.py --files='books/*.txt,more/**/*.jsonl' --tokenizer=gpt2
     python data/textfiles/prepare.py --files=news.parquet --column=body --tokenizer=char --folder=data/news
@@ -12,12 +12,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import at_least, configure  # noqa: E402
 from data.text import TextFiles, split, write_text  # noqa: E402
 
-files = ''                          # paths or patterns, with commas between them
-tokenizer = 'gpt2'                  # bytes | char | a name of tiktoken's | a name or folder of Hugging Face's
-column = 'text'                     # where a row has its text
+files = ''                          # paths or patterns, separated by commas
+tokenizer = 'gpt2'                  # bytes | char | a tiktoken name | a Hugging Face name or folder
+column = 'text'                     # the field or column of a row that holds its text
 folder = ''                         # where the tokens go; empty: data/textfiles
-limit = 0                           # so many documents, for a trial; 0: all
-processes = 0                       # that tokenize; 0: one a core
+limit = 0                           # only this many documents, for a trial; 0: all
+processes = 0                       # processes that tokenize; 0: one per core
 
 if __name__ == '__main__':
     at_least(configure(globals()), limit=0, processes=0)
