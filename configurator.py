@@ -20,6 +20,7 @@ TRAIN = os.path.join(ROOT, 'train.py')        # whose keys other scripts take to
 
 
 SPLIT_OFF = {'r_pos': 'r_emb'}          # a key → the one that meant it too, in a config.json that does not have it yet
+EARLY = ('--model=',)                   # config files may depend on this key, so its flag counts from the start
 
 
 def configure(namespace, *more):
@@ -59,7 +60,7 @@ def keys_of(*sources):
 def settle(arguments, defaults):
     """{key: value} after config files and --key=value have set some of the defaults, in order."""
     values = dict(defaults)
-    for arg in arguments:
+    for arg in [*(arg for arg in arguments if arg.startswith(EARLY)), *arguments]:
         if arg.startswith('--'):
             key, equals, text = arg[2:].partition('=')
             if not equals:
