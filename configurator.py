@@ -19,7 +19,9 @@ ROOT = os.path.dirname(os.path.abspath(__file__))
 TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys too
 
 
-SPLIT_OFF = {'r_pos': 'r_emb'}          # newer key → the older key whose value it takes in a config.json that lacks the newer one
+# newer key → the older key whose value it takes in a config.json or a checkpoint that lacks the newer one
+SPLIT_OFF = {'r_pos': 'r_emb'}
+EARLY = ('--model=',)                   # config files may depend on this key, so its flag counts from the start
 
 
 def configure(namespace, *more):
@@ -59,7 +61,7 @@ def keys_of(*sources):
 def settle(arguments, defaults):
     """{key: value} after config files and --key=value have set some of the defaults, in order."""
     values = dict(defaults)
-    for arg in arguments:
+    for arg in [*(arg for arg in arguments if arg.startswith(EARLY)), *arguments]:
         if arg.startswith('--'):
             key, equals, text = arg[2:].partition('=')
             if not equals:

@@ -42,7 +42,7 @@ class Config:
     pos: str = 'learned'            # learned | rope
     rope_theta: float = 10000.0     # RoPE's base wavelength
     init: str = 'gpt2'              # gpt2 | normal | xavier | xavier_trunc | stable
-    init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings
+    init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings; with emb_std=0 that of a tied one too
     emb_std: float = 0.02           # std of embeddings; 0: a tied token embedding starts by `init` like a head, others with 0.02
     fused_qkv_init: bool = False    # W_q, W_k, W_v start as parts of one matrix, as in code with one projection for all three
 

@@ -102,7 +102,6 @@ if run.init_from not in ('scratch', 'resume'):
     task.config = pretrained.config
     brought = {key: value for key, value in asdict(task.config).items() if config[key] != value}
     config.update(brought)                              # the pretrained model decides the architecture
-settings = group_settings(config)                       # learning rate and weight decay of each block type
 machine = Machine(device, dtype)
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
 ddp = machine.distributed and parallel == 'ddp'
@@ -116,6 +115,7 @@ checkpoint = None
 if run.init_from == 'resume':
     checkpoint = find_checkpoint(run.path['ckpt.pt'], config, task.config, mmap=fsdp)
     run.start = checkpoint['iter']
+settings = group_settings(config)                       # learning rate and weight decay of each block type
 config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from  # config.json repeats the whole run
 config['overwrite'] = False
 machine.connect(backend)

@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import torch
 
+from configurator import SPLIT_OFF
 from engine.task import task_of
 from optim import load_state
 
@@ -79,12 +80,16 @@ def load_text_run(path, device='cpu'):
     return model, state
 
 
+FREE = ('dropout', 'drop_path', 'init', 'init_gain', 'emb_std', 'fused_qkv_init')        # what a resumed run may change
+
+
 def find_checkpoint(path, config, model_config, mmap=False):
-    """The checkpoint that a run with these keys resumes from. ValueError if there is none, or if it does not fit these keys."""
+    """The checkpoint that a run with these keys resumes from. ValueError if there is none, or if it does not fit these keys.
+    Sets keys that are newer than the checkpoint and have taken over a part of an older key."""
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
     state = load_checkpoint(path, mmap=mmap)
-    fixed = ['model', 'optimizer', *(f.name for f in fields(model_config) if f.name not in ('dropout', 'drop_path'))]
+    fixed = ['model', 'optimizer', *(f.name for f in fields(model_config) if f.name not in FREE)]
     defaults = {f.name: f.default for f in fields(model_config)}        # of keys that are newer than the checkpoint
     there = {'model': 'gpt', **defaults, **state['config']}
     differ = [f'{key} ({there.get(key)} there, {config[key]} here)' for key in fixed if there.get(key) != config[key]]
@@ -92,6 +97,9 @@ def find_checkpoint(path, config, model_config, mmap=False):
         raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {", ".join(differ)}')
     if state['iter'] > config['max_iters']:
         raise ValueError(f'max_iters={config["max_iters"]}: {path} is at iteration {state["iter"]} already')
+    for key, other in SPLIT_OFF.items():
+        if key not in state['config']:
+            config[key] = config[other]
     return state
 
 

@@ -11,7 +11,8 @@ RULES = (
     'learning_rate >= 0', 'min_lr >= 0', "min_lr <= learning_rate or schedule == 'constant'", 'warmup_iters >= 0',
     'lr_decay_iters >= 0', '0 <= decay_frac <= 1', "blockwise != 'merge' or schedule == 'wsd'",
     *(f'{way}_{kind} >= 0' for way in ('r', 'wd') for kind in BLOCK_TYPES),
-    'weight_decay >= 0', '0 <= beta1 < 1', '0 <= beta2 < 1', '0 <= momentum < 1', 'grad_clip >= 0', 'diverge_factor >= 0',
+    'wd_norm == 1 or decay_norms', 'weight_decay >= 0', '0 <= beta1 < 1', '0 <= beta2 < 1', '0 <= momentum < 1',
+    'grad_clip >= 0', 'diverge_factor >= 0',
     '0.01 <= crop_scale <= 1', 'aug_repeats >= 1', '0 <= flip <= 1', '0 <= randaugment <= 10', 'mixup >= 0', 'cutmix >= 0',
     '0 <= label_smoothing <= 1',
 )

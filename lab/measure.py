@@ -229,8 +229,9 @@ FACTORED = ('wq', 'wk', 'wv', 'wo', 'attn_pre_norm', 'w1', 'w2', 'ffn_pre_norm')
 
 def factors(model, h):
     """n S ‖θ‖² of each weight in FACTORED, {name: [per block]}, and of the token embedding, whose ‖θ‖ is its smallest_row.
-    Sharpness disparity bounds them from above: by one Ψ² for W_1, W_2 and the norm before them (theorem 4.1), by one Φ² for W_q
-    and W_k and one Ψ² for W_v and W_o (theorem 4.2), and by a Ψ² for the embedding (theorem 4.3)."""
+    Sharpness disparity bounds them from above: by one Ψ² for W_1, W_2 and the norm before them (theorem 4.1); by one Φ² for W_q
+    and W_k, one Ψ² for W_v and W_o, and Φ² + Ψ² for the norm before them (theorem 4.2); by a Ψ² for the embedding (theorem 4.3).
+    The theorems do not have SwiGLU's W_3. The sharpness of a tied embedding includes its part as the head."""
     result = {}
     for name, p in model.named_parameters():
         part = re.fullmatch(r'h\.\d+\.(?:attn\.|ffn\.)?(\w+)\.weight', name)
@@ -268,26 +269,27 @@ def stream(model, x):
 
 def hidden(model, batches, rng):
     """MA and Var of the hidden states at each of `places`: the mean |x| and the variance over all entries of a sequence, averaged
-    over sequences (LN stability, figure 1). Also the variance of an entry over the sequences: its mean and maximum over entries.
-    If MidNorms bound them, the bounds are added (T4, and T5 for one entry)."""
-    sums, entries = None, [0, 0]
+    over sequences (LN stability, figure 1). With more than one sequence also the variance of an entry over the sequences: its
+    mean and maximum over entries. If MidNorms bound them, the bounds are added (T4, and T5 for one entry)."""
+    sums, count = [0] * len(places(model)), sum(len(x) for x, _ in batches)
     for x, _ in batches:
-        states = torch.stack(stream(model, x)).flatten(2)           # (places, B, T·D)
-        norm = states.norm(dim=-1)
-        rows = torch.stack((states.abs().mean(-1), states.var(-1), norm, norm.square()), -1)        # (places, B, 4)
-        sums = rows.sum(1) if sums is None else sums + rows.sum(1)
-        entries = [so_far + power.sum(1, dtype=torch.float64) for so_far, power in zip(entries, (states, states.square()))]
-    count = sum(len(x) for x, _ in batches)
-    ma, var, norm, square = (sums / count).T.tolist()
-    entry = entries[1] / count - (entries[0] / count).square()      # (places, T·D)
-    result = [dict(at=at, ma=m, var=v, entry_var=e.mean().item(), entry_var_max=e.max().item())
-              for at, m, v, e in zip(places(model), ma, var, entry)]
+        for k, state in enumerate(stream(model, x)):
+            s = state.flatten(1).double()               # (B, T·D); in float32 a square would lose a small variance
+            norm = s.norm(dim=1)
+            of_sequences = torch.stack((s.abs().mean(1), s.var(1), norm, norm.square())).sum(1)
+            sums[k] = sums[k] + torch.cat((of_sequences, s.sum(0), s.square().sum(0)))
+    n, result = s.size(1), []
+    for at, total in zip(places(model), sums):
+        (ma, var, *_), mean, square = (total / count).split((4, n, n))
+        entry = square - mean.square()
+        over_sequences = dict(entry_var=entry.mean().item(), entry_var_max=entry.max().item()) if count > 1 else {}
+        result.append(dict(at=at, ma=ma.item(), var=var.item(), **over_sequences))
+    norm, square = (sums[0] / count)[2:4].tolist()
     if model.config.mid_norm and not model.config.post_norm:
-        n = states.size(-1)
         for k, row in enumerate(result):
             reach = k * model.config.residual_scale * largest_output(model)
-            whole = square[0] + 2 * norm[0] * math.sqrt(n) * reach + n * reach ** 2         # the mean of (‖X‖ + √n reach)²
-            row.update(ma_bound=norm[0] / math.sqrt(n) + reach, var_bound=whole / (n - 1), entry_var_bound=whole)
+            whole = square + 2 * norm * math.sqrt(n) * reach + n * reach ** 2               # the mean of (‖X‖ + √n reach)²
+            row.update(ma_bound=norm / math.sqrt(n) + reach, var_bound=whole / (n - 1), entry_var_bound=whole)
     return result
 
 
@@ -451,6 +453,7 @@ def attention_growth(model, batches, rng):
 
 
 TRANSPORTED = 64        # sequences, at most
+HELD = 2 ** 28          # numbers, at most, that `transport` holds of their hidden states
 
 
 @torch.no_grad()
@@ -461,8 +464,12 @@ def transport(model, batches, rng):
     If MidNorms bound the branches, the bounds with Δt (eq. 17) are added. The paper leaves its constant Ĉ(p) open. For p = 2 it
     is 1. For p = 1 the equivalence of norms gives √(nd), which then multiplies both terms.
     """
-    sequences = torch.cat([x for x, _ in batches])[:TRANSPORTED]
-    half, c = len(sequences) // 2, model.config
+    c, sequences = model.config, torch.cat([x for x, _ in batches])
+    most = HELD // (len(places(model)) * c.block_size * c.n_embd)
+    sequences = sequences[:max(4, min(TRANSPORTED, most))]
+    half = len(sequences) // 2
+    if half == 0:
+        return []
     states = [torch.cat(parts) for parts in zip(*([s.flatten(1).cpu() for s in stream(model, x[None])] for x in sequences))]
     rows = []
     for k, (at, s) in enumerate(zip(places(model), states)):
@@ -599,6 +606,8 @@ def measure(model, batches, what, seed):
         model.train(training)
 
 
+NEEDS = dict(attention_growth='it is for --n_head=1, --norm=rmsnorm, PreNorm, no MidNorm, no PostNorm and no biases',
+             transport='it needs two sequences at least')
 IN_TRAINING = ('gradients', 'sharpness', 'hidden', 'parameters', 'attention')
 
 
@@ -659,7 +668,7 @@ def show(results):
     if 'attention_growth' in results and results['attention_growth']:
         table('hidden states by attention alone, and their bound (T3)', ['block', 'ma', 'ma_bound'],
               [[str(i), row['ma'], row['ma_bound']] for i, row in enumerate(results['attention_growth'])])
-    if 'transport' in results:
+    if 'transport' in results and results['transport']:
         keys = list(results['transport'][0])[1:]
         table('distance between two halves of the sequences, as distributions (T6)', ['behind', *keys],
               [[row['at'], *(row[key] for key in keys)] for row in results['transport']])
@@ -763,7 +772,9 @@ def main():
     print(f'\nwrote {path}')
     from lab.plot import draw
     for name in names:
-        if results[name]:                               # attention_growth is empty for most models
+        if not results[name]:
+            print(f'{name} has no result: {NEEDS[name]}')
+        else:
             draw(name, [folder], os.path.join(folder, f'{name}.png'))
 
 

@@ -97,13 +97,17 @@ def label(folder, optimizer=True):
     name = os.path.basename(os.path.normpath(folder))
     try:
         with open(os.path.join(folder, 'config.json'), encoding='utf-8') as f:
-            config = {'model': 'gpt', **json.load(f)}
+            config = json.load(f)
     except OSError:
         return name
     except ValueError as error:
         raise ValueError(f'{f.name} is damaged: {error}') from error
+    known = fragments(config.setdefault('model', 'gpt'))
+    if any(key not in config for key in known['pre']):  # an older run has not all of today's keys
+        from engine.task import config_of  # here, for PyTorch is slow to import
+        config = {**vars(config_of(config)), **config}
     candidates = [[arch, *(f'{key}={config.get(key)}' for key, value in keys.items() if config.get(key) != value)]
-                  for arch, keys in fragments(config['model']).items()]
+                  for arch, keys in known.items()]
     nearest = min(candidates, key=len)
     about = [*(nearest if len(nearest) <= 3 else []), *[config['optimizer']] * optimizer]
     return f'{name} ({", ".join(about)})' if about else name
@@ -516,7 +520,8 @@ def plot_drift(folders):
 def plot_layers(folders):
     """Sharpness per layer (sharpness disparity, figure 9a), and n·S·‖θ‖² per weight (its theorems 4.1 to 4.3).
 
-    A row of panels is a run. Layer 0 is the embeddings. The weights in one panel share a factor in their theorem."""
+    A row of panels is a run. Layer 0 is the embeddings. In theorem 4.1 the three weights have one factor in common. In 4.2 W_q
+    and W_k have one, W_v and W_o another, and the norm has the sum of both. Dotted: the token embedding, with its own (4.3)."""
     groups = {'theorem 4.1': ('ffn_pre_norm', 'w1', 'w2'), 'theorem 4.2': ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo')}
     colors = dict(zip((*groups['theorem 4.1'], *groups['theorem 4.2']), COLORS))
     figure, axes = panels(3 * len(folders), height=2.2)
@@ -530,6 +535,8 @@ def plot_layers(folders):
                 values = measured['factors'].get(name, [])
                 shown = name.replace('_', ' ') if name.endswith('norm') else symbols(name)
                 ax.plot(range(len(values)), values, color=colors[name], marker='.', label=shown)
+            for value in measured['factors'].get('emb', []):
+                ax.axhline(value, color='0.3', linestyle=':', label='$W_E$')
             ax.set_title(f'n·S·‖θ‖², {title}')
             log_scale(ax)
         axes[row].set_xlabel('layer (0: embeddings)')

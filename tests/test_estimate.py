@@ -26,6 +26,16 @@ def test_memory():
     assert small['in all'] == pytest.approx(sum(small.values()) - small['in all'], abs=0.01)
 
 
+@pytest.mark.long
+def test_memory_beside_that_of_dnt():
+    """The optimizer's state is what the paper computed, in GB"""
+    states = {line.split()[0]: line.split()[2:4] for line in call('lab.estimate', '--dnt=True').splitlines() if 'train_' in line}
+    assert len(states) == 6
+    for name in 'train_ldnt_xl_adamw', 'train_ldnt_xl_sgd':
+        ours, paper = map(float, states[name])
+        assert ours == pytest.approx(paper, abs=0.1)
+
+
 def test_scale():
     """Of 8 GPUs in two nodes of 4: DDP sends each fp32 gradient twice, but for its own eighth"""
     out = call('lab.estimate', *flags(n_layer=1, n_head=2, n_embd=16, block_size=16, vocab_size=256, batch_size=4, scale='1,8',

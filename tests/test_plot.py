@@ -345,6 +345,15 @@ def test_sensitivity(place, figure):
     assert entries(figure.legends[0]) == LABELS[:len(lines(ax))] and title(figure.legends[0]) == 'run'
 
 
+def test_the_label_of_an_older_run(tmp_path):
+    """Keys that it does not have are at their defaults"""
+    config = {**asdict(build('s5').config), 'optimizer': 'adamw'}
+    for key in 'emb_std', 'fused_qkv_init':
+        del config[key]
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    assert plot.label(str(tmp_path)) == f'{tmp_path.name} (s5, emb_std=0.02, fused_qkv_init=False, adamw)'
+
+
 @of('layers')
 def test_layers(place, figure):
     """Three panels a run: sharpness per layer, and the weights of two theorems, one curve each"""
@@ -354,6 +363,7 @@ def test_layers(place, figure):
         assert lines(of_layers) == [([0, 1, 2], [layer['log10_mean'] for layer in found['sharpness']])]
         for ax, names in (of_ffn, ('ffn_pre_norm', 'w1', 'w2')), (of_attention, ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo')):
             assert lines(ax) == [([0, 1], found['factors'][name]) for name in names] and ax.get_yscale() == 'log'
+            assert [y for _, y in lines(ax, ':')] == [found['factors']['emb'] * 2]
 
 
 @of('transport')

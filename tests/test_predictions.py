@@ -78,6 +78,21 @@ def test_variance_of_one_entry_over_sequences(arch, data):
             assert 'entry_var_bound' not in row
 
 
+def test_a_small_variance_of_large_entries(data):
+    """In float32, where positions of 1000 are common to all sequences"""
+    model = build('pre')
+    with torch.no_grad():
+        model.wpe.weight.add_(1000.0)
+    exact, rows = m.hidden(model, data, rng()), m.hidden(model.float(), data, rng())
+    for key in 'entry_var', 'entry_var_max':
+        assert rows[0][key] == pytest.approx(exact[0][key], rel=0.01)
+
+
+def test_one_sequence_has_no_variance_over_sequences(data):
+    model, one = build('peri'), [(data[0][0][:1], data[0][1][:1])]
+    assert all('entry_var' not in row for row in m.hidden(model, one, rng())) and m.transport(model, one, rng()) == []
+
+
 @pytest.mark.parametrize('arch', ['pre', 'peri', 's5', 'stable'])
 def test_transport(arch, data):
     """Against the cheapest of all ways to match one half with the other; and the bounds hold."""

@@ -1,6 +1,6 @@
 # Pre-LN, the GPT-2 of nanoGPT: x + f(LN(x)) (the baseline of all four papers); with model='vit' the ViT of timm
 # This file sets every field of the architecture but the sizes. The other files here show in what they differ.
-# A ViT differs from a GPT in what timm has and nanoGPT has not. No other key than `model` decides what a file here sets.
+# With --model=vit it follows timm's ViT where that differs from nanoGPT's GPT. The other files here depend on `model` too.
 bias = model == 'vit'
 tie_weights = True
 norm = 'layernorm'

@@ -13,9 +13,9 @@
 #     python -m lab.plot out-llama-0.25b --what=sharpness
 #     python -m lab.plot out-llama-0.25b --what=sharpness.qk.layers.log10_mean
 #     python -m lab.plot out-llama-0.25b --what=parameters.w1.frobenius
-# The first picture has figures 2 and 3. lab.measure has drawn figure 9 (a) in layers.png; the second picture is figure 9 (b) for
-# QK, and ffn, vo and norm are the same. The third is a curve a layer of figure 8. Its other norms have names such as
-# parameters.wq.frobenius, parameters.embedding.frobenius and parameters.gains.h.0.ffn_pre_norm.frobenius.
+# The first picture shows figures 2 and 3. lab.measure draws figure 9 (a) in layers.png. The second picture has the sharpness
+# that figure 9 (b) shows at one time, over iterations, for QK. The third has the norms of figure 8 for W_1, with a curve per
+# layer where the paper has the mean over layers. Other norms: parameters.wq.frobenius, parameters.embedding.frobenius, …
 include('config/base/sharpness_openwebtext.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-0.25b'

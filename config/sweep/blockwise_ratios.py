@@ -8,7 +8,7 @@ def _set(emb, qk, ffn, vo):
     return f'--r_emb={emb} --r_qk={qk} --r_ffn={ffn} --r_vo={vo}'
 
 
-_half = _set(0.5, 0.5, 0.5, 0.5) + ' --r_pos=0.5'
-grids = [dict(ratios={'Norm × 2': _half, 'Emb': _set(10, 1, 1, 1)}, learning_rate=[1e-3, 2e-3, 4e-3]),
-         dict(ratios={'Emb, FFN': _set(10, 1, 6, 1), '6/4/3/2': _set(6, 4, 3, 2)}, learning_rate=[5e-4, 1e-3, 2e-3]),
+grids = [dict(ratios={'Emb': _set(10, 1, 1, 1)}, learning_rate=[1e-3, 2e-3, 4e-3]),
+         dict(ratios={'Norm × 2': '--r_norm=2', 'Emb, FFN': _set(10, 1, 6, 1), '6/4/3/2': _set(6, 4, 3, 2)},
+              learning_rate=[5e-4, 1e-3, 2e-3]),
          dict(ratios={'8/6/4/3': _set(8, 6, 4, 3)}, learning_rate=[2.5e-4, 5e-4, 1e-3])]
