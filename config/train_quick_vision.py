@@ -1,6 +1,6 @@
 # A small V-DNT on scikit-learn's digits of 8 × 8 pixels, by momentum SGDW; `make quickstart-vision` runs it
 #     python train.py config/train_quick_vision.py
-# It takes half a minute on two CPU cores. Validation accuracy: 97.7%, which is 347 of 355 images.
+# It takes about a minute on two CPU cores. Validation accuracy: 97.7%, which is 347 of 355 images.
 out_dir = 'out-quick-vision'
 model = 'vit'
 dataset = 'digits'
