@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+import sys
 import threading
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
@@ -292,6 +293,8 @@ def write_text(folder, splits, tokenizer, processes=0):
             more = {'chars': chars} if chars else {}
             write_tokens(folder, {name: tokens(name) for name in SPLITS}, vocab_size, tokenizer, **more)
         except BrokenProcessPool as error:
+            if sys.version_info < (3, 11, 5):           # whose pool waits forever for the thread that feeds the dead process
+                pool._call_queue._reader.close()
             raise OSError('a process that tokenizes died, perhaps out of memory: try fewer --processes') from error
         finally:
             pool.shutdown(cancel_futures=True)
