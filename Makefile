@@ -2,13 +2,14 @@
 # make quickstart-vision    does the same with a small V-DNT on images of digits, and draws its predictions
 # make test                 runs the linter and the tests, without those that take minutes
 # make test-long            runs the tests that take minutes
+# make gpu                  measures this machine's GPU, in at most ten minutes, into results/gpu/
 # Each sets up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
 
 PYTHON ?= python3
 ARGS ?=
 BIN = .venv/bin
 
-.PHONY: quickstart quickstart-vision test test-long
+.PHONY: quickstart quickstart-vision test test-long gpu
 
 quickstart: .venv/installed data/pycode/meta.json
 	$(BIN)/python train.py config/train_quick.py --overwrite=True $(ARGS)
@@ -33,6 +34,9 @@ test: .venv/installed-dev
 
 test-long: .venv/installed-dev
 	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto -m long
+
+gpu: .venv/installed data/pycode/meta.json
+	$(BIN)/python -m lab.gpu $(ARGS)
 
 data/%/meta.json: data/%/prepare.py .venv/installed
 	$(BIN)/python $<

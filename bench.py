@@ -11,6 +11,7 @@ It takes every key of train.py. One iteration here is one micro-batch and one op
 """
 import itertools
 import os
+import re
 import resource
 import statistics
 import time
@@ -54,7 +55,7 @@ def build(config, name):
     """The model of a config, and the optimizer of this name for it."""
     torch.manual_seed(config['seed'])
     model = task_of(config).new_model().to(device)
-    tune_for_training(device, model)
+    tune_for_training(device, model, config['attention_backend'])
     model.recompute = config['recompute']
     return model, OPTIMIZERS[name](param_groups(model, config['weight_decay']), config)
 
@@ -194,8 +195,25 @@ def trace(call):
         for _ in range(3):
             timed(call)
     found.export_chrome_trace(profile)
+    shares(found)
     print(found.key_averages().table(sort_by=f'self_{device.type}_time_total', row_limit=15, max_name_column_width=60))
     print(f'wrote {profile}')
+
+
+KERNELS = {     # which kernels, or on a CPU which operations, count as what; the first that fits
+    'attention': 'flash|fmha|attention|sdp', 'products': 'gemm|nvjet|cutlass|xmma|mm$|mm_|matmul',
+    'compiled code (norms, activations, loss, optimizer)': 'triton|cpp_fused', 'other': '',
+}
+
+
+def shares(found):
+    """Prints how the device's own time is divided."""
+    times = dict.fromkeys(KERNELS, 0.0)
+    for event in found.key_averages():
+        kind = next(kind for kind, pattern in KERNELS.items() if re.search(pattern, event.key, re.IGNORECASE))
+        times[kind] += event.self_cpu_time_total if device.type == 'cpu' else event.self_device_time_total
+    for kind, t in times.items():
+        print(f'share of {kind}: {t / sum(times.values()):.1%}')
 
 
 # ----------------------------------------------------------------------------- data and samples
@@ -231,13 +249,13 @@ def bench_sampling():
     all tokens so far. Not compiled, as in sample.py."""
     torch.manual_seed(config['seed'])
     model, dtype = task.new_model().to(device), pick_dtype(config['dtype'], device)
-    tune_for_training(device, model.eval())
+    tune_for_training(device, model.eval(), config['attention_backend'])
     new, size = config['sampling'], model.config.block_size
 
     def anew(idx):
         for _ in range(new):
             x = model.hidden(idx[:, -size:])[:, -1:]
-            idx = torch.cat((idx, model.lm_head(x).argmax(-1)), dim=1)
+            idx = torch.cat((idx, model.output(x)[0].argmax(-1)), dim=1)
         return idx
 
     ways = {'with the cache': lambda idx: model.generate(idx, new, temperature=0), 'without': anew}

@@ -165,8 +165,12 @@ def typed(key, value, default, where):
 def report(kind, error, trace, debug):
     lost = ranks_have_met() and issubclass(kind, RuntimeError) and 'peer' in str(error)
     full = issubclass(kind, MemoryError) or issubclass(kind, RuntimeError) and re.search('(out of|allocate) memory', str(error))
-    if debug or not (lost or full or issubclass(kind, (ValueError, OSError))):
+    variants = kind.__name__ == 'FailOnRecompileLimitHit'
+    if debug or not (lost or full or variants or issubclass(kind, (ValueError, OSError))):
         sys.__excepthook__(kind, error, trace)
+    elif variants:
+        print('error: torch.compile gave up after too many variants of the same code: TORCH_LOGS=recompiles shows how they '
+              'differ, --compile=False does not compile', file=sys.stderr)
     elif full:
         print('error: out of memory: use a smaller model or batch, fewer samples, or --recompute=True', file=sys.stderr)
     elif lost:

@@ -433,8 +433,9 @@ def block_type(name):
 
 
 @torch.no_grad()
-def init_weights(model):
-    """
+def init_weights(model, weights=None):
+    """Fills the model's parameters, or `weights`, pairs of their names and of tensors like them. On device meta it does nothing.
+
     norm gains            1
     biases                0
     other vectors         as their module initializes them
@@ -448,7 +449,9 @@ def init_weights(model):
     residual = (2 * config.n_layer) ** -0.5 if config.init == 'gpt2' else 1.0
     as_head = config.emb_std == 0 and getattr(config, 'tie_weights', False)
     fused_rows = sum(len(p) for name, p in model.named_parameters() if re.match(r'h\.0\.attn\.w[qkv]\.weight', name))
-    for name, p in model.named_parameters():
+    if weights is None and next(model.parameters()).is_meta:
+        return
+    for name, p in weights or model.named_parameters():
         if name.endswith('bias'):
             nn.init.zeros_(p)
         elif name.endswith('norm.weight'):
@@ -494,7 +497,7 @@ class GPT(nn.Module):
         init_weights(self)
 
     def hidden(self, idx, caches=None):
-        """(B, T) token ids → (B, T, D) after the final norm. With caches, one per layer, idx continues their tokens."""
+        """(B, T) token ids → (B, T, D) after the last block. With caches, one per layer, idx continues their tokens."""
         caches = caches or [NoCache] * len(self.h)
         start, end = caches[0].length, caches[0].length + idx.size(1)
         if end > self.config.block_size:
@@ -503,15 +506,24 @@ class GPT(nn.Module):
         x = self.dropout(self.input_norm(x))
         for block, cache in zip(self.h, caches):
             x = through(block, self.recompute, x, cache)
-        return self.final_norm(x)
+        return x
 
     def forward(self, idx, targets=None):
         """Token ids (B, T), targets (B, T) with −1 where there is none
-        → logits (B, T, vocab_size), and the mean cross-entropy in nats per token, or None without targets."""
-        logits = self.lm_head(self.hidden(idx))
+        → logits (B, T, vocab_size), and the mean cross-entropy in nats per token, or None without targets.
+
+        In training mode with targets the logits are None. A compiled backward pass would keep room for their gradient, of
+        B · T · vocab_size numbers, though nobody reads them.
+        """
+        return self.output(self.hidden(idx), targets)
+
+    def output(self, x, targets=None):
+        """What forward returns, of (B, T, D) after the last block."""
+        logits = self.lm_head(self.final_norm(x))
         if targets is None:
             return logits, None
-        return logits, F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), ignore_index=-1)
+        loss = F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), ignore_index=-1)
+        return None if self.training else logits, loss
 
     @torch.no_grad()
     def stream(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None):
@@ -534,7 +546,7 @@ class GPT(nn.Module):
         new = idx = idx[:, -size:]
         for _ in range(max_new_tokens):
             x = self.hidden(new, caches) if idx.size(1) <= size else self.hidden(idx[:, -size:])
-            new = draw(self.lm_head(x[:, -1]), temperature, top_k, top_p)
+            new = draw(self.output(x[:, -1])[0], temperature, top_k, top_p)
             idx = torch.cat((idx, new), dim=1)
             yield new
 

@@ -98,8 +98,8 @@ class Shard(NamedTuple):
 
 
 def shard_of(p):
-    mesh = p.device_mesh
-    return Shard(min(len(p), mesh.get_local_rank() * -(-len(p) // mesh.size())), len(p), p.numel(), mesh.get_group())
+    mesh, dim = p.device_mesh, p.device_mesh.ndim - 1   # with two dimensions the first one counts whole copies of the model
+    return Shard(min(len(p), mesh.get_local_rank(dim) * -(-len(p) // mesh.size(dim))), len(p), p.numel(), mesh.get_group(dim))
 
 
 def local(t):
@@ -154,7 +154,11 @@ class ListOptimizer(torch.optim.Optimizer):
             params = [p for p in group['params'] if p.grad is not None]
             if params:                                  # a tensor can change without compiling again
                 work += self.work(group, params, torch.tensor if compile else float)
-        work = [[[local(x) for x in a] if isinstance(a, list) else a for a in arguments] for arguments in work]
+        # Under DDP gradients are views of its buckets after the first iteration. Detached, they look the same to torch.compile,
+        # which would otherwise compile the step a second time.
+        plain = (lambda t: local(t).detach()) if compile else local
+        work = [[[plain(x) if torch.is_tensor(x) else x for x in a] if isinstance(a, list) else a for a in arguments]
+                for arguments in work]
         (compiled_run() if compile else run)(work)
         return loss
 

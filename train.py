@@ -7,14 +7,16 @@ Trains a GPT, or with --model=vit a ViT, on one process or many:
 
 Config files and --key=value set the keys below. They apply in order, and the later one wins.
 """
+from contextlib import nullcontext
 from dataclasses import asdict
 
 import torch
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from configurator import configure
 from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
-from engine.device import Machine, StopRequest, tune_for_training
+from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training
 from engine.divergence import Watch, block_norms
 from engine.keys import check_keys, group_settings
 from engine.pretrained import load_others
@@ -84,10 +86,15 @@ measure_interval = 0                # iterations between the measurements of lab
 measure_batches = 4                 # batches in a measurement, the same ones every time
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16; auto: bfloat16 if the hardware computes in it
+attention_backend = 'auto'          # auto | flash | cudnn | efficient | math: the kernel for attention; run.json tells which
 compile = True                      # torch.compile; on a CPU it needs a C++ compiler
 recompute = False                   # save memory: keep only each block's input, and compute the rest again in the backward pass
 parallel = 'ddp'                    # with torchrun: ddp: each rank holds all parameters and their state | fsdp: a share of them
+ddp_overlap = False                 # ddp, compiled: more and smaller graphs, so that gradients are sent during the backward pass
+ddp_bf16 = False                    # ddp: send gradients in bfloat16, half as many bytes
 reshard = True                      # fsdp: gather a block's parameters again for its backward pass, instead of keeping them
+reduce_each = True                  # fsdp: reduce gradients after each micro-batch; False: once, for 4 bytes a parameter
+shard_ranks = 0                     # fsdp: how many ranks share one copy of the model, such as a node's GPUs; 0: all
 backend = 'auto'                    # auto | nccl | gloo, for torch.distributed; auto: nccl on GPUs, gloo elsewhere
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig, ViTConfig)
@@ -107,13 +114,15 @@ micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulati
 ddp = machine.distributed and parallel == 'ddp'
 fsdp = machine.distributed and parallel == 'fsdp'
 if fsdp:
-    from engine.fsdp import check_dtype, load_sharded, shard_model, whole_copy
+    from engine.fsdp import check_dtype, init_sharded, load_sharded, shard_model, whole_copy, without_memory
     check_dtype(machine.dtype)
+if ddp_bf16 and machine.device.type != 'cuda':
+    raise ValueError(f'ddp_bf16=True: NCCL sends bfloat16, and the device is {machine.device.type}; leave it out')
 data = task.splits()
 augment = task.augmentation()
 checkpoint = None
 if run.init_from == 'resume':
-    checkpoint = find_checkpoint(run.path['ckpt.pt'], config, task.config, mmap=fsdp)
+    checkpoint = find_checkpoint(run.path['ckpt.pt'], config, task.config, mmap=machine.distributed)
     run.start = checkpoint['iter']
 settings = group_settings(config)                       # learning rate and weight decay of each block type
 config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from  # config.json repeats the whole run
@@ -125,20 +134,29 @@ if len(set(starts)) > 1:
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
-with torch.device('meta' if fsdp and checkpoint else 'cpu'):    # on 'meta' it has no weights until the checkpoint is loaded
+with without_memory() if fsdp else nullcontext():
     raw_model = pretrained or task.new_model(data['train'])     # a ViT stores the data's mean and standard deviation
 raw_model.recompute = recompute
-tune_for_training(machine.device, raw_model)
+tune_for_training(machine.device, raw_model, attention_backend)
+attention_in_use = attention_backend_of(raw_model, machine.device, machine.dtype)
 if fsdp:
-    shard_model(raw_model, machine.device, machine.dtype, reshard, compile)
+    shard_model(raw_model, machine.device, machine.dtype, reshard, compile, shard_ranks)
 if checkpoint:
     load = load_sharded if fsdp else load_weights
     load(raw_model, checkpoint, run.path['ckpt.pt'])
+elif fsdp and not pretrained:
+    init_sharded(raw_model)
 raw_model.to(machine.device)
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **settings), config)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 compiled_model = torch.compile(raw_model) if compile and not fsdp else raw_model
-train_model = DistributedDataParallel(compiled_model, gradient_as_bucket_view=True) if ddp else compiled_model
+train_model = compiled_model
+if ddp:
+    torch._dynamo.config.optimize_ddp = ddp_overlap
+    train_model = DistributedDataParallel(compiled_model, gradient_as_bucket_view=True)
+    train_model.broadcast_buffers = False               # they are the same on all ranks
+    if ddp_bf16:
+        train_model.register_comm_hook(None, bf16_compress_hook)
 
 
 def rate(it, ratio=1.0):
@@ -179,7 +197,8 @@ for group in opt.param_groups:
     params_of.setdefault(group['block_type'], []).extend(group['params'])
 stop_request = StopRequest()
 per_iter = gradient_accumulation_steps * batch_size * task.per_window()
-log = Log(run, config, machine, parameters=raw_model.num_params(), **{f'{task.unit}_per_iter': per_iter})
+log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_in_use,
+          **{f'{task.unit}_per_iter': per_iter})
 watch = Watch(config, machine, run, log, rate, scaler, params_of)
 checkpoints = Checkpoints(run, config, machine, raw_model, opt, scaler, watch, sharded=fsdp)
 if checkpoint:
@@ -224,8 +243,12 @@ for it in range(run.start, max_iters + 1):
         batch = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
         torch.manual_seed(hash((seed, number)))         # dropout too depends only on the seed and the micro-batch
         x, y = augment(*batch)
+        last = j == micro_batches[-1]
         if ddp:
-            train_model.require_backward_grad_sync = j == micro_batches[-1]
+            train_model.require_backward_grad_sync = last
+        elif fsdp:
+            raw_model.set_requires_gradient_sync(last or reduce_each)
+            raw_model.set_requires_all_reduce(last)     # between copies of the model (shard_ranks)
         with machine.autocast(cache=not recompute):
             loss = train_model(x, y)[1]
         scaler.scale(loss / len(micro_batches)).backward()
@@ -233,7 +256,7 @@ for it in range(run.start, max_iters + 1):
 
     # clip the gradient, and step
     scaler.unscale_(opt)
-    grad_norms = block_norms(params_of, lambda p: p.grad, machine)      # per block type
+    grad_norms = block_norms(params_of, lambda p: p.grad)       # per block type
     grad_norm = torch.linalg.vector_norm(grad_norms)
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
     scaler.step(opt)
@@ -248,7 +271,7 @@ for it in range(run.start, max_iters + 1):
     if it % log_interval == 0:
         watch.check(it)
         mean_loss = machine.sum(loss_sum).item()
-        watch.logged(it, mean_loss, block_norms(params_of, lambda p: p, machine), grad_norms)
+        watch.logged(it, mean_loss, block_norms(params_of, lambda p: p), grad_norms)
         log.step(it, dict(loss=mean_loss, lr=rate(it), grad_norm=grad_norm.item()), speed)
     stop = machine.largest(stop_request.number)
     if stop:

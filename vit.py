@@ -63,7 +63,8 @@ class PatchEmbedding(nn.Linear):
         self.size = config.patch_size
         self.cls = POOLS[config.pool][0](config)
         for name, value in (('mean', mean), ('std', std)):
-            self.register_buffer(name, torch.as_tensor(value, dtype=torch.float32).expand(config.channels).view(-1, 1, 1).clone())
+            value = torch.as_tensor(value, dtype=torch.float32, device='cpu')          # in a model of device meta too
+            self.register_buffer(name, value.expand(config.channels).view(-1, 1, 1).clone())
 
     def forward(self, images):
         x = ((images / 255 - self.mean) / self.std).to(self.weight.dtype)
@@ -78,10 +79,14 @@ class DropPath(nn.Module):
 
     def __init__(self, p):
         super().__init__()
-        self.p = p
+        # a tensor, so that torch.compile makes one graph for the blocks of all rates; there in a model of device meta too
+        self.register_buffer('keep', torch.tensor(1 - p, device='cpu'), persistent=False)
 
     def forward(self, x):
-        return x * F.dropout(x.new_ones(len(x), 1, 1), self.p, self.training)
+        if not self.training:
+            return x
+        kept = torch.rand(len(x), 1, 1, device=x.device) < self.keep
+        return x * (kept / self.keep).to(x.dtype)
 
 
 class ViT(nn.Module):
@@ -112,9 +117,16 @@ class ViT(nn.Module):
 
     def forward(self, images, targets=None):
         """Images (B, channels, S, S) of 0 to 255, targets classes (B,) or their probabilities (B, classes)
-        → logits (B, classes), and the mean cross-entropy in nats per image, or None without targets."""
-        logits = self.head(self.final_norm(self.pool(self.hidden(images))))
-        return logits, None if targets is None else F.cross_entropy(at_least_fp32(logits), targets)
+        → logits (B, classes), and the mean cross-entropy in nats per image, or None without targets. In training mode with
+        targets the logits are None, as a GPT's."""
+        return self.output(self.hidden(images), targets)
+
+    def output(self, x, targets=None):
+        """What forward returns, of (B, T, D) after the last block."""
+        logits = self.head(self.final_norm(self.pool(x)))
+        if targets is None:
+            return logits, None
+        return None if self.training else logits, F.cross_entropy(at_least_fp32(logits), targets)
 
     def num_params(self):
         return sum(p.numel() for p in self.parameters())

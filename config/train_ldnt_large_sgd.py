@@ -4,5 +4,6 @@
 include('config/train_ldnt_sgd.py')
 out_dir = 'out-ldnt-large-sgd'
 n_layer, n_head, n_embd = 36, 20, 1280
-batch_size = 8
-gradient_accumulation_steps = 64        # 512 windows an iteration, for 1, 2, 4 … 64 GPUs
+batch_size = 16
+gradient_accumulation_steps = 32        # 512 windows an iteration, for 1, 2, 4 … 32 GPUs
+eval_iters = 100

@@ -5,5 +5,6 @@
 include('config/train_ldnt_sgd.py')
 out_dir = 'out-ldnt-xl-sgd'
 n_layer, n_head, n_embd = 48, 24, 1536
-batch_size = 4
-gradient_accumulation_steps = 128       # 512 windows an iteration, for 1, 2, 4 … 128 GPUs
+batch_size = 8
+gradient_accumulation_steps = 64        # 512 windows an iteration, for 1, 2, 4 … 64 GPUs
+eval_iters = 100

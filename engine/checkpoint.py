@@ -133,10 +133,13 @@ class Checkpoints:
             self.save(it, improved)
 
     def save(self, it, best=False):
-        """Writes ckpt.pt, and with `best` makes best.pt the same. Every rank must call it: each holds a part of a sharded
-        model."""
-        if not (self.machine.master or self.sharded):
-            return
+        """Writes ckpt.pt, and with `best` makes best.pt the same. Every rank must call it, and waits until it is done: each
+        holds a part of a sharded model."""
+        if self.machine.master or self.sharded:
+            self.write(it, best)
+        self.machine.wait()
+
+    def write(self, it, best):
         state = dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict(),
                      config=self.config, iter=it, best_val_loss=self.best_val_loss, first_loss=self.watch.first_loss)
         if self.sharded:

@@ -5,11 +5,13 @@ import os
 import signal
 import sys
 from contextlib import nullcontext
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.nn.attention import SDPBackend
 
-from model import DotAttention
+from model import DotAttention, plain_attention
 
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
 
@@ -39,16 +41,51 @@ def pick_dtype(name, device):
     return torch.bfloat16 if capabilities.get('amx_bf16') or capabilities.get('avx512_bf16') else torch.float32
 
 
-def tune_for_training(device, model):
-    """Uses TF32 for fp32 products. On a CPU, the process keeps freed memory, and for sequences of up to 512 tokens each attention
-    uses its cpu_kernel, because PyTorch's kernel is slow in the backward pass there."""
+def tune_for_training(device, model, attention_backend='auto'):
+    """Uses TF32 for fp32 products, and of PyTorch's kernels for attention only the one that is asked for. On a CPU, the process
+    keeps freed memory, and with auto, for sequences of up to 512 tokens, each attention uses its cpu_kernel, because PyTorch's
+    is slow in the backward pass there."""
     torch.set_float32_matmul_precision('high')
+    torch._dynamo.config.fail_on_recompile_limit_hit = True     # by default it goes on without compiling, in silence
+    for name, (_, enable) in ATTENTION_BACKENDS.items():
+        enable(attention_backend in ('auto', name))
     if device.type == 'cpu':
         keep_freed_memory()
-    if device.type == 'cpu' and model.config.block_size <= 512:
+    if device.type == 'cpu' and attention_backend == 'auto' and model.config.block_size <= 512:
         for module in model.modules():
             if isinstance(module, DotAttention):
                 module.kernel = module.cpu_kernel
+
+
+def attention_backend_of(model, device, dtype):
+    """The kernel that computes the model's attention on this device, by PyTorch's own choice: one of ATTENTION_BACKENDS, or
+    'plain' for model.plain_attention. ValueError if none of those allowed can."""
+    config, kernel, chosen = model.config, model.h[0].attn.kernel, []
+    if kernel is plain_attention:
+        return 'plain'
+
+    def choose(q, k, v, is_causal, scale, enable_gqa, dropout_p):
+        q, k, v = (t.to(dtype) for t in (q, k, v))      # as autocast does
+        chosen.append(torch._fused_sdp_choice(q, k, v, None, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
+        return v.repeat_interleave(q.size(1) // v.size(1), dim=1)
+
+    with torch.random.fork_rng(devices=[]), autocast(device, dtype):
+        attn = type(model.h[0].attn)(config).to(device)         # of its own: fully_shard may have cut the model's weights
+        attn.kernel = choose
+        try:
+            attn(torch.zeros(2, config.block_size, config.n_embd, device=device))
+        except RuntimeError as error:
+            raise ValueError(f'attention_backend: it has no kernel for heads of {config.head_dim} in {str(dtype)[6:]} on '
+                             f'{device}, choose auto') from error
+    return next((name for name, (backend, _) in ATTENTION_BACKENDS.items() if backend.value == chosen[0]), 'other')
+
+
+ATTENTION_BACKENDS = {      # PyTorch's kernels for attention, and how each is allowed or not; on a CPU there are flash and math
+    'flash': (SDPBackend.FLASH_ATTENTION, torch.backends.cuda.enable_flash_sdp),
+    'cudnn': (SDPBackend.CUDNN_ATTENTION, torch.backends.cuda.enable_cudnn_sdp),
+    'efficient': (SDPBackend.EFFICIENT_ATTENTION, torch.backends.cuda.enable_mem_efficient_sdp),
+    'math': (SDPBackend.MATH, torch.backends.cuda.enable_math_sdp),
+}
 
 
 def keep_freed_memory():
@@ -76,19 +113,21 @@ class Machine:
                                                   for key, default in (('RANK', 0), ('LOCAL_RANK', 0), ('WORLD_SIZE', 1)))
         self.distributed, self.master = 'RANK' in os.environ, self.rank == 0
         self.device = pick_device(device, local_rank)
+        if self.device.type == 'cuda':
+            torch.cuda.set_device(self.device)          # compiled kernels run on the current one
         self.dtype = pick_dtype(dtype, self.device)
 
     def connect(self, backend='auto'):
         """Connects the ranks."""
         if not self.distributed:
             return
-        if self.device.type == 'cuda':
-            torch.cuda.set_device(self.device)
         store, *_ = next(dist.rendezvous('env://'))     # after a restart, torchrun's store holds outdated addresses
         store = dist.PrefixStore(os.environ.get('TORCHELASTIC_RESTART_COUNT', '0'), store)
         backend = {'auto': 'nccl' if self.device.type == 'cuda' else 'gloo'}.get(backend, backend)
-        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size)
-        self.control = dist.new_group(backend='gloo')   # for what must not wait for the GPU
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size,
+                                device_id=self.device if backend == 'nccl' else None)
+        # for what must not wait for the GPU, and for waiting as long as rank 0 takes to measure or save
+        self.control = dist.new_group(backend='gloo', timeout=timedelta(days=1))
 
     def share(self, key, count):
         """This rank's part of `count` pieces of work. ValueError, which names `key`, if the ranks cannot share them equally."""

@@ -6,7 +6,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from optim import local
+from optim import local, shard_of
 
 NEVER = 2 ** 62
 PATIENCE = 100                          # iterations for which the loss may be above the limit
@@ -66,8 +66,12 @@ class Watch:
 
 
 @torch.no_grad()
-def block_norms(params_of, tensor_of, machine):
+def block_norms(params_of, tensor_of):
     """(block types,): the norm of tensor_of(p) over the parameters p of each type, on the device."""
     norms = torch.stack([torch.nn.utils.get_total_norm([local(tensor_of(p)) for p in params]) for params in params_of.values()])
-    sharded = any(hasattr(p, 'to_local') for params in params_of.values() for p in params)
-    return machine.sum(norms.square()).sqrt() if sharded else norms
+    p = next(iter(params_of.values()))[0]
+    if not hasattr(p, 'to_local'):
+        return norms
+    squares = norms.square()
+    dist.all_reduce(squares, group=shard_of(p).group)
+    return squares.sqrt()

@@ -2,13 +2,17 @@
 --parallel=fsdp: PyTorch's fully_shard spreads parameters, gradients and the optimizer's state over the ranks. Checkpoints hold
 whole tensors, so that a run can continue on any number of ranks, with or without fsdp.
 """
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from model import init_weights
 from optim import shard_of
 
 
@@ -17,17 +21,63 @@ def check_dtype(dtype):
         raise ValueError('dtype=float16: parallel=fsdp has no loss scaling, choose bfloat16 or float32')
 
 
-def shard_model(model, device, dtype, reshard, compile):
+def shard_model(model, device, dtype, reshard, compile, shard_ranks):
     """Leaves each rank its rows of every parameter, in fp32. A block gathers its parameters, in dtype, to compute. With reshard
     it drops them after the forward pass and gathers them again for the backward pass. All outside of the blocks, and the residual
-    stream, stays fp32. With compile, each block is compiled."""
-    for block in model.h if compile else ():
-        block.compile()
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    stream, stays fp32. With compile, each block is compiled, and what follows the last one.
+
+    shard_ranks: how many ranks share a copy of the model, 0 for all. With fewer, such as the GPUs of a node, there are several
+    copies, whose gradients are averaged (HSDP).
+    """
+    if compile:
+        for block in model.h:
+            block.compile()
+        model.output = torch.compile(model.output)
+    ranks = dist.get_world_size()
+    shards = shard_ranks or ranks
+    if ranks % shards:
+        raise ValueError(f'shard_ranks={shard_ranks} does not divide the {ranks} ranks')
+    shape, names = ((ranks,), ('shard',)) if shards == ranks else ((ranks // shards, shards), ('copy', 'shard'))
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in model.h:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)          # its backward pass follows at once
+
+
+class DrawOnCPU(TorchDispatchMode):
+    """What is drawn for a tensor of device meta is drawn on the CPU too, and dropped. torch's generator then ends up where the
+    same constructors leave it on the CPU."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function in (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default) and args[0].is_meta:
+            function(torch.empty(args[0].shape, device='cpu'), *args[1:], **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def without_memory():
+    """Models built here have shapes and no weights, and init_sharded gives them those that they have otherwise."""
+    with torch.device('meta'), DrawOnCPU():
+        yield
+
+
+def init_sharded(model):
+    """Draws the weights of a sharded model that was built without_memory. Each rank draws one whole tensor at a time, as a single
+    process does, and keeps its rows. ValueError for a parameter that init_weights leaves as its module has made it."""
+    own = {}
+
+    def tensors():
+        for name, p in model.named_parameters():
+            full = torch.full(p.shape, torch.nan, device='cpu')
+            yield name, full
+            if full.isnan().any():
+                raise ValueError(f'parallel=fsdp: init_weights in model.py has no rule for {name}, add one')
+            own[id(p)] = nn.Parameter(own_part(full, p))
+
+    init_weights(model, tensors())
+    state = model.state_dict(keep_vars=True)
+    model.load_state_dict({name: own.get(id(value), value) for name, value in state.items()}, assign=True)
 
 
 def whole(state, keep):

@@ -1,18 +1,20 @@
 """Which values the keys of train.py may have."""
 from data.augment import CUBIC
+from engine.device import ATTENTION_BACKENDS
 from model import BLOCK_TYPES, check
 from optim import OPTIMIZERS, SCHEDULES
 
 CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'jump', 'merge'), parallel=('ddp', 'fsdp'),
-               backend=('auto', 'nccl', 'gloo'), interpolation=CUBIC)
+               backend=('auto', 'nccl', 'gloo'), interpolation=CUBIC, attention_backend=('auto', *ATTENTION_BACKENDS))
 RULES = (
     'eval_interval >= 1', 'eval_iters >= 1', 'log_interval >= 1', 'max_iters >= 0', 'measure_interval >= 0',
     'measure_batches >= 1', 'gradient_accumulation_steps >= 1', 'batch_size >= 1', 'seed >= 0', 'data_seed >= 0',
+    "model == 'vit' or batch_size * block_size * vocab_size < 2 ** 31",        # larger logits take slow kernels, or wrong ones
     'learning_rate >= 0', 'min_lr >= 0', "min_lr <= learning_rate or schedule == 'constant'", 'warmup_iters >= 0',
     'lr_decay_iters >= 0', '0 <= decay_frac <= 1', "blockwise != 'merge' or schedule == 'wsd'",
     *(f'{way}_{kind} >= 0' for way in ('r', 'wd') for kind in BLOCK_TYPES),
     'wd_norm == 1 or decay_norms', 'weight_decay >= 0', '0 <= beta1 < 1', '0 <= beta2 < 1', '0 <= momentum < 1',
-    'grad_clip >= 0', 'diverge_factor >= 0',
+    'grad_clip >= 0', 'diverge_factor >= 0', 'shard_ranks >= 0', 'not (ddp_overlap and compile and recompute)',
     '0.01 <= crop_scale <= 1', 'aug_repeats >= 1', '0 <= flip <= 1', '0 <= randaugment <= 10', 'mixup >= 0', 'cutmix >= 0',
     '0 <= label_smoothing <= 1',
 )

@@ -41,48 +41,74 @@ def gpu_dtype(config):
     return pick_dtype('bfloat16' if config['dtype'] == 'auto' else config['dtype'], torch.device('cpu'))
 
 
+def forward(model, config, task):
+    """The loss of one micro-batch, and the bytes that its backward pass needs."""
+    cpu, weights, kept, inputs = torch.device('cpu'), [*model.parameters()], [], []
+    compiled = config['compile'] and not config['recompute']
+    run = torch.compile(model, backend='aot_eager_decomp_partition') if compiled else model
+    hook = model.h[0].register_forward_pre_hook(lambda block, given: inputs.append(given[0])) if config['recompute'] else None
+    x, y = task.random_batch(config['batch_size'], cpu)
+    keep = saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
+    with keep, autocast(cpu, gpu_dtype(config), cache=not config['recompute']):
+        loss = run(x, y)[1]
+        if hook:                                        # only blocks' inputs are kept; one block at a time runs again
+            hook.remove()
+            model.h[0](inputs[0])
+    return loss, storage_bytes(kept + weights) - storage_bytes(weights)
+
+
+def compiled_activations(config):
+    """Of a model as deep as the config says, from two shallow ones: all blocks but the first keep the same."""
+    sizes = []
+    for n_layer in (2, 3):
+        shallow = {**config, 'n_layer': n_layer}
+        torch._dynamo.reset()
+        sizes.append(forward(task_of(shallow).new_model(), shallow, task_of(shallow))[1])
+    return sizes[0] + (config['n_layer'] - 2) * (sizes[1] - sizes[0])
+
+
 def memory(config, task):
-    """{part: bytes} of a GPU's memory for one micro-batch, from an iteration on tensors that have shapes but no data. Eager: a
-    compiled model keeps fewer activations. With parallel=fsdp, a GPU has its share of the parameters, gradients and state, and
-    two whole blocks, because one computes while the next is gathered."""
-    cpu = torch.device('cpu')
+    """{part: bytes} of a GPU's memory for one micro-batch, from an iteration on tensors that have shapes but no data. With
+    parallel=fsdp, a GPU has its share of the parameters, gradients and state, and two whole blocks, because one computes while
+    the next is gathered."""
     dtype = gpu_dtype(config)
     with FakeTensorMode():
         model = task.new_model()
         model.recompute = config['recompute']
         optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, config['weight_decay']), {**config, 'compile': False})
-        weights, kept, inputs = [*model.parameters()], [], []
-        model.h[0].register_forward_pre_hook(lambda block, given: inputs.append(given[0]))
-        x, y = task.random_batch(config['batch_size'], cpu)
-        with saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t), autocast(cpu, dtype, cache=not model.recompute):
-            logits, loss = model(x, y)
-            if model.recompute:                         # only blocks' inputs are kept; one block at a time runs again
-                model.h[0](inputs[0])
-        activations = storage_bytes(kept + weights) - storage_bytes(weights)
+        weights = [*model.parameters()]
+        loss, activations = forward(model, {**config, 'compile': False}, task)
         loss.backward()
         optimizer.step()
+        if config['compile'] and not config['recompute']:
+            activations = compiled_activations(config)
+        classes = config['vocab_size' if config['model'] == 'gpt' else 'classes']
+        predictions = config['batch_size'] * (config['block_size'] if config['model'] == 'gpt' else 1)
         ranks = config['gpus'] if config['parallel'] == 'fsdp' else 1
         block = sum(p.numel() for p in model.h[0].parameters()) * (dtype.itemsize + 4)      # with its gradient in fp32
         return {'parameters': storage_bytes(weights) / ranks, 'gradients': storage_bytes([p.grad for p in weights]) / ranks,
                 f'state of {config["optimizer"]}': state_bytes(optimizer) / ranks,
                 'gathered blocks': 2 * block if ranks > 1 else 0, 'activations': activations,
-                "the logits' gradient": 4 * logits.numel()}
+                "the logits' gradient": 4 * predictions * classes}
 
 
 def speed(config, task, model, gpus):
-    """One iteration on this many GPUs: seconds of computing, and for DDP and FSDP the bytes that a GPU sends and the seconds that
-    this takes. Communication overlaps with computing as far as possible.
+    """One iteration on this many GPUs: seconds of computing, and for DDP and FSDP the bytes that a GPU sends, the seconds that it
+    takes to send them, and the seconds of the iteration.
 
     In a ring, a GPU sends (n − 1)/n of what is gathered or reduced, over the slowest of its links. DDP all-reduces fp32 gradients
-    once per iteration, which sends them twice. For each micro-batch, FSDP gathers the blocks in bf16 before the forward pass and
-    before the backward pass, and reduces fp32 gradients.
+    once per iteration, which sends them twice. With ddp_overlap this goes on during the backward pass of the last micro-batch,
+    two thirds of its time; without, it follows. For each micro-batch, FSDP gathers the blocks in bf16 before the forward pass and
+    before the backward pass, and reduces fp32 gradients; all of that overlaps with computing.
     """
     count, micro_batches = model.num_params(), config['gradient_accumulation_steps']
     flops = micro_batches * config['batch_size'] * task.per_window() * task.flops(model)
     computing = flops / (gpus * config['gpu_peak'] * 1e12 * config['gpu_mfu'])
     rate = 1e9 * (config['link'] if gpus <= config['node'] else config['network'])
-    sent = [size * (gpus - 1) / gpus for size in (8 * count, 8 * count * micro_batches / gpus)]
-    return computing, [(size, size / rate) for size in sent]
+    sent = [size * (gpus - 1) / gpus for size in ((4 if config['ddp_bf16'] else 8) * count, 8 * count * micro_batches / gpus)]
+    ddp, fsdp = (size / rate for size in sent)
+    hidden = 2 / 3 * computing * gpus / micro_batches if config['ddp_overlap'] else 0
+    return computing, [(sent[0], ddp, computing + max(0, ddp - hidden)), (sent[1], fsdp, max(computing, fsdp))]
 
 
 DNT_SAYS = {        # table 2, in GB: the optimizer's state, which the authors computed, and the whole run, which they observed
@@ -104,7 +130,7 @@ def tell_dnt(config):
             state, whole = parts[f'state of {of_one["optimizer"]}'] / 1e9, sum(parts.values()) / 1e9
             said = DNT_SAYS.get(name, ('–', '–'))
             print(f'{name:28}{count / 1e6:11.0f}M{state:10.2f}{said[0]:>10}{whole:10.1f}{said[1]:>10}')
-    print('state: of the optimizer; whole: eager, with the micro-batches of the config, which the paper does not state')
+    print('state: of the optimizer; whole: with the micro-batches of the config; the paper does not state its own')
 
 
 def main():
@@ -124,7 +150,7 @@ def main():
     windows = config['batch_size'] * task.per_window()
     if not numbers:
         print(f'{model.num_params():,} parameters, micro-batches of {windows:,} {task.unit}, {str(gpu_dtype(config))[6:]}, '
-              f'eager, {config["parallel"]} on {gpus} GPUs')
+              f'{"compiled" if config["compile"] else "eager"}, {config["parallel"]} on {gpus} GPUs')
         parts = memory(config, task)
         for name, size in {**parts, 'in all': sum(parts.values())}.items():
             print(f'{name:24}{size / 2 ** 30:9.3f} GiB')
@@ -138,8 +164,7 @@ def main():
     for n in numbers:
         computing, ways = speed(config, task, model, n)
         row = f'{n:6}{computing:14.3f}'
-        for sent, seconds in ways:
-            took = max(computing, seconds)
+        for sent, seconds, took in ways:
             row += f'{sent / 1e9:16.1f}{seconds:8.3f}{per_iter / took:12,.0f}{computing / took:11.0%}'
         print(row)
 

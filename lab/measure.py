@@ -616,7 +616,7 @@ class Probe:
     same batches each time, and how far the step moved the weights. Ranks other than the first pass None as the model."""
 
     def __init__(self, run, config, machine, windows):
-        self.seed = config['seed']
+        self.seed, self.machine = config['seed'], machine
         if machine.master and not config['eval_only']:
             self.file = run.continue_rows('measure.jsonl')
             self.batches = [machine.to_device(*windows.read(starts))
@@ -626,6 +626,7 @@ class Probe:
         if model:
             self.measured = measure(model, self.batches, IN_TRAINING, self.seed)
             self.before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.machine.wait()                             # longer than the time-out of the ranks' next sum, perhaps
 
     def after_step(self, it, model):
         if model:

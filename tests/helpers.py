@@ -223,6 +223,37 @@ def in_each_iteration(does):
     Watch.see = see_and_more
 
 
+def counting(path):
+    """Compiles with a back end that runs graphs as they are. Rank 0 writes a row for each graph: its pass, the iteration, its
+    number of nodes, and how many numbers its largest tangent has."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+    iteration, compiled = [0], torch.compile
+    in_each_iteration(lambda it: iteration.__setitem__(0, it + 1))
+
+    def noting(kind):
+        def compile_graph(graph, inputs):
+            tangents = [node for node in graph.graph.nodes if node.op == 'placeholder' and 'tangent' in node.name]
+            sizes = [node.meta['val'].numel() for node in tangents]
+            row = dict(kind=kind, iter=iteration[0], nodes=len(graph.graph.nodes), tangent=max(sizes, default=0))
+            if os.environ.get('RANK', '0') == '0':
+                with open(path, 'a', encoding='utf-8') as f:
+                    f.write(json.dumps(row) + '\n')
+            return make_boxed_func(graph.forward)
+        return compile_graph
+
+    back_end = aot_autograd(fw_compiler=noting('forward'), bw_compiler=noting('backward'), inference_compiler=noting('inference'))
+    torch.compile = lambda model=None, **more: compiled(model, **{**more, 'backend': back_end})
+    compile_module = torch.nn.Module.compile
+    torch.nn.Module.compile = lambda self, **more: compile_module(self, **{**more, 'backend': back_end})
+
+
+def few_variants():
+    """torch.compile may compile a piece of code once."""
+    torch._dynamo.config.recompile_limit = 1
+    counting(os.devnull)
+
+
 def waits_in(at):
     def does(it):
         while it == at and not signal.getsignal(signal.SIGTERM).__self__.number:        # of train.py's StopRequest

@@ -242,13 +242,15 @@ KEYS = [
     *(case(f'{key}=wrong', f'{TRAIN} --{key}=wrong', f"{key}='wrong' … choose … {choice}") for key, choice in dict(
         optimizer='adam_mini', schedule='wsd', blockwise='ramp', backend='gloo', attention='l2_tied', ffn='swiglu', pos='rope',
         init='xavier', dtype='bfloat16', init_from='gpt2-xl', dataset='minipile').items()),
+    case('no such step', 'lab.gpu --only=nothing --device=cpu', "only='nothing': choose attention, or a part of"),
     case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' is not available … choose auto, cpu"),
     case('device without numbers', f'{TRAIN} --device=meta', "device='meta' … choose auto, cpu"),
     case('device of a library', f'{TRAIN} --device=hpu', "device='hpu' is not available … choose auto, cpu"),
     *(case(f'{script}: huge seed', f'{command} --seed={2 ** 64}', f'seed={2 ** 64} … wants')
       for script, command in (('train', TRAIN), ('sample', SAMPLE), ('measure', UNTRAINED), ('bench', BENCH))),
-    *(case(f'{script}: huge vocab_size', f'{command} --vocab_size={10 ** 15}', 'memory')
-      for script, command in (('train', TRAIN), ('measure', UNTRAINED), ('bench', BENCH))),
+    *(case(f'{script}: huge vocab_size', f'{command} --vocab_size={10 ** 15}', says)
+      for script, command, says in (('train', TRAIN, f'vocab_size={10 ** 15}: wants'), ('measure', UNTRAINED, 'memory'),
+                                    ('bench', BENCH, 'memory'))),
     case('huge norm_alpha', f'{TRAIN} --norm=stablenorm --norm_alpha=1e6', 'norm_alpha=1000000.0 … wants'),
     case('huge residual_scale', f'{TRAIN} --residual_scale=1e300', 'residual_scale=1e300: wants'),
     case('huge learning_rate', f'{TRAIN} --optimizer=sgdw --learning_rate=1e300', 'learning_rate=1e300: wants'),
@@ -290,6 +292,9 @@ KEYS = [
     case('estimate: link', f'{ESTIMATE} --scale=8 --link=0', 'link=0.0: wants link > 0'),
     case('estimate: gpus', f'{ESTIMATE} --gpus=0', 'gpus=0: wants at least 1'),
     case('estimate: misspelt key', f'{ESTIMATE} --gpu=8', "unknown key 'gpu' … did you mean 'gpus'?"),
+    case('bf16 gradients without NCCL', f'{TRAIN} --ddp_bf16=True --device=cpu', 'ddp_bf16=True: NCCL sends bfloat16'),
+    case('logits of 2³¹ numbers', f'{TRAIN} --batch_size=1024 --block_size=4096 --vocab_size=512',
+         'wants model == \'vit\' or batch_size * block_size * vocab_size < 2 ** 31'),
     case('fp16 and shards', f'{TRAIN} --parallel=fsdp --dtype=float16', 'dtype=float16: parallel=fsdp has no loss', RANK='0'),
     case('bench: archs', f'{BENCH} --archs=pre,s99', 'there is no config file … config/arch/s99.py'),
     case('bench: dtypes', f'{BENCH} --dtypes=float32,int8', "dtype='int8': choose one of auto, float32"),
@@ -374,7 +379,7 @@ DATA = [
     case('vocabulary', f'{TRAIN} --vocab_size=12', 'vocab_size=12 is less than the 13 of dataset=tiny: set --vocab_size=13'),
     case('measure: vocabulary', f'{UNTRAINED} --vocab_size=12', 'vocab_size=12 is less … set --vocab_size=13'),
     case('block_size', f'{TRAIN} --block_size=500', 'block_size=500 is too long for the 500 tokens … at most 499'),
-    case('huge block_size', f'{TRAIN} --block_size={10 ** 15}', 'block_size=1000 … at most 499'),
+    case('huge block_size', f'{TRAIN} --block_size={10 ** 6}', 'block_size=1000000 … at most 499'),
     *(case(f'tokens of {split}.bin outside of the vocabulary', TRAIN, f'{split}.bin holds token 60 … vocab_size=13 … Prepare',
            tokens(split, 60, count=count))
       for split, count in (('train', 500), ('val', 100))),

@@ -3,16 +3,43 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from engine.device import tune_for_training
+from engine.device import ATTENTION_BACKENDS, attention_backend_of, tune_for_training
 from model import plain_attention
 from test_model import CHOICES, build
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    """The settings of a process are left as they were"""
+    precision = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(precision)
+    for _, enable in ATTENTION_BACKENDS.values():
+        enable(True)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize('attention', CHOICES['attention'])
+def test_the_kernel_that_is_recorded_is_the_one_that_runs(attention, dtype):
+    model, device = build(attention=attention, block_size=513, n_head=2, n_kv_head=0).float(), torch.device('cpu')
+    names = {'flash': 'aten::_scaled_dot_product_flash_attention_for_cpu', 'math': 'aten::_scaled_dot_product_attention_math'}
+    for asked, expected in ('auto', 'flash'), ('flash', 'flash'), ('math', 'math'):
+        tune_for_training(device, model, asked)
+        state = torch.get_rng_state()
+        assert attention_backend_of(model, device, dtype) == expected
+        assert torch.equal(torch.get_rng_state(), state)
+        with torch.profiler.profile() as found, torch.autocast('cpu', torch.bfloat16, enabled=dtype != torch.float32):
+            model(torch.zeros(1, 513, dtype=torch.int64))
+        assert {event.name for event in found.events()} & set(names.values()) == {names[expected]}
+    tune_for_training(device, model, 'cudnn')
+    with pytest.raises(ValueError, match='attention_backend: it has no kernel for heads of'):
+        attention_backend_of(model, device, dtype)
 
 
 @pytest.mark.parametrize('attention', CHOICES['attention'])
 @pytest.mark.parametrize('block_size', [512, 513])
 def test_plain_products_are_for_short_sequences_and_not_for_l2(attention, block_size):
-    model, precision = build(attention=attention, block_size=block_size), torch.get_float32_matmul_precision()
+    model = build(attention=attention, block_size=block_size)
     tune_for_training(torch.device('cpu'), model)
-    torch.set_float32_matmul_precision(precision)
     plain = block_size == 512 and not attention.startswith('l2')
     assert model.h[1].attn.kernel is (plain_attention if plain else F.scaled_dot_product_attention)

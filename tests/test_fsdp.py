@@ -39,11 +39,11 @@ def alone(place):
     return run
 
 
-def on(place, alone, optimizer, ranks, **more):
+def on(place, alone, optimizer, ranks, flags=(), **more):
     """A run like alone's, whose losses and whose checkpoint, of the whole model, are the same"""
     whole = alone(optimizer, **more)
-    run = place / f'{whole.name}-{ranks}'
-    train(place, f'{whole}/config.json', f'--out_dir={run.name}', *FSDP, ranks=ranks)
+    run = place / f'{whole.name}-{ranks}-{len(flags)}'
+    train(place, f'{whole}/config.json', f'--out_dir={run.name}', *FSDP, *flags, ranks=ranks)
     assert_alike(run, whole)
     ours, theirs = checkpoint(run), checkpoint(whole)
     assert ours['model'].keys() == theirs['model'].keys()
@@ -82,6 +82,13 @@ def test_sharded_ranks_go_on_from_one(place, alone):
 @pytest.mark.parametrize('more', [{}, LLAMA], ids=['gpt2', 'llama'])
 def test_every_optimizer(optimizer, ranks, more, place, alone):
     on(place, alone, optimizer, ranks, **more)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('optimizer', ['adamw', 'adam_mini'])
+def test_two_copies_and_gradients_that_are_summed_once(optimizer, place, alone):
+    """Of two ranks each; and a checkpoint of theirs is whole"""
+    on(place, alone, optimizer, 4, flags=['--shard_ranks=2', '--reduce_each=False'])
 
 
 @pytest.mark.long

@@ -9,5 +9,8 @@
 include('config/ln/train_ln_774m.py')
 out_dir = 'out-ln-1.5b'
 n_layer, n_head, n_embd = 48, 25, 1600
+batch_size = 6
+gradient_accumulation_steps = 80        # for 1, 2, 4, 8 or 16 GPUs
+eval_iters = 167
 learning_rate = 1.5e-4
 min_lr = learning_rate / 10

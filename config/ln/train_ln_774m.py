@@ -9,8 +9,8 @@
 include('config/ln/train_ln_124m.py')
 out_dir = 'out-ln-774m'
 n_layer, n_head, n_embd = 36, 20, 1280
-batch_size = 5
-gradient_accumulation_steps = 96
+batch_size = 15
+gradient_accumulation_steps = 32        # for 1, 2, 4 … 32 GPUs
 learning_rate = 2.5e-4
 min_lr = learning_rate / 10
 max_iters = 60000

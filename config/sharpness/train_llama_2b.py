@@ -7,7 +7,8 @@ include('config/base/sharpness_openwebtext.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-2b'
 n_layer, n_head, n_embd = 22, 32, 2048
-batch_size = 5
-gradient_accumulation_steps = 96
+batch_size = 10
+gradient_accumulation_steps = 48        # for 1, 2, 4, 8, 12, 16, 24 or 48 GPUs
+eval_iters = 100
 learning_rate = 2e-4
 min_lr = learning_rate / 20
