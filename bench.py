@@ -107,14 +107,14 @@ def bench_optimizers():
 
 # ----------------------------------------------------------------------------- whole iterations
 
-def matmul_peak(dtype):
-    """The highest FLOP/s among square matrix products of some sizes."""
-    best = 0
-    for size in (1024, 2048) if device.type == 'cpu' else (4096, 8192, 16384):
+def products(dtype):
+    """A square matrix product as a function, of the size that is fastest per FLOP, and its FLOPs."""
+    fastest = {}
+    for size in (1024,) if device.type == 'cpu' else (4096, 8192, 16384):
         a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-        times = [timed(lambda: a @ b) for _ in range(12)][2:]
-        best = max(best, 2 * size ** 3 / statistics.median(times))
-    return best
+        times = [timed(lambda: a @ b) for _ in range(7)][2:]
+        fastest[2 * size ** 3 / statistics.median(times)] = (lambda a=a, b=b: a @ b), 2 * size ** 3
+    return fastest[max(fastest)]
 
 
 def variants():
@@ -154,18 +154,20 @@ def peak_memory():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def share(x):
+    """A share of what products reach; above 1 something disturbed them, and it means nothing."""
+    return f'{x:.1%}' if x <= 1 else '–'
+
+
 def bench_iterations():
     if profile:
         open(profile, 'w').close()                      # raises if it cannot be written; the profiler would not
     found = variants()
-    peaks = {str(dtype)[6:]: matmul_peak(dtype) for dtype in {pick_dtype(c['dtype'], device) for c in found.values()}}
-    fastest = max(peaks.values())
-    vendor = vendors_peak(device)
-    print(f'{device}: ' + ', '.join(f'{peak / 1e12:.2f} TFLOP/s in {dtype}' for dtype, peak in peaks.items()) +
-          ' by square products' + (f', {vendor / 1e12:.0f} in bfloat16 by its vendor' if vendor else ''))
-    before = 0 if device.type == 'cuda' else peak_memory()
+    torch._dynamo.config.recompile_limit = 8 * len(found)       # the variants share their code
+    of_products = {str(dtype)[6:]: products(dtype) for dtype in {pick_dtype(c['dtype'], device) for c in found.values()}}
+    before = torch.cuda.memory_allocated() if device.type == 'cuda' else peak_memory()
     if device.type == 'cuda':
-        torch.cuda.reset_peak_memory_stats()            # forget the products' memory
+        torch.cuda.reset_peak_memory_stats()
     calls, tokens, flops = {}, {}, {}
     for label, of_variant in found.items():
         calls[label], tokens[label], flops[label], count = iteration(of_variant)
@@ -173,7 +175,11 @@ def bench_iterations():
               f'compile={of_variant["compile"]}; first iteration {timed(calls[label]):.1f} s')
     if profile:
         trace(next(iter(calls.values())))
-    times = in_turns(calls, config['bench_iters'])
+    times = in_turns({**calls, **{('products', dtype): call for dtype, (call, _) in of_products.items()}}, config['bench_iters'])
+    peaks = {dtype: flops / min(times['products', dtype]) for dtype, (_, flops) in of_products.items()}
+    fastest, vendor = max(peaks.values()), vendors_peak(device)
+    print(f'{device}: ' + ', '.join(f'{peak / 1e12:.2f} TFLOP/s in {dtype}' for dtype, peak in peaks.items()) +
+          ' by square products' + (f', {vendor / 1e12:.0f} in bfloat16 by its vendor' if vendor else ''))
     width = max(map(len, calls)) + 2
     base = statistics.median(next(iter(times.values())))
     print(f'{"":{width}}{"ms":>9}{"min … max":>20}{"of the first":>14}{task.unit + "/s":>11}{"TFLOP/s":>9}{"of products":>13}' +
@@ -182,7 +188,7 @@ def bench_iterations():
         median = statistics.median(times[label])
         speed = flops[label] / median
         print(f'{label:{width}}{1000 * median:9.1f}{spread(times[label]):>20}{median / base:14.3f}{tokens[label] / median:11,.0f}'
-              f'{speed / 1e12:9.2f}{speed / fastest:13.1%}' + (f'{speed / vendor:7.1%}' if vendor else ''))
+              f'{speed / 1e12:9.2f}{share(speed / fastest):>13}' + (f'{speed / vendor:7.1%}' if vendor else ''))
     print(f'peak memory {(peak_memory() - before) / 2 ** 30:.2f} GiB' + (' of all variants' if len(calls) > 1 else ''))
 
 

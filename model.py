@@ -192,6 +192,13 @@ class Rotary(nn.Module):
         return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
 
 
+def share_rotary(blocks):
+    """The same blocks, with one table of RoPE for all."""
+    for block in blocks:
+        block.attn.rotary = blocks[0].attn.rotary
+    return blocks
+
+
 POSITIONS = {
     'learned': (lambda config: nn.Embedding(config.block_size, config.n_embd), lambda config: NoRotation()),
     'rope': (lambda config: NoPosition(), Rotary),
@@ -489,7 +496,7 @@ class GPT(nn.Module):
         self.wpe = POSITIONS[config.pos][0](config)
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
-        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.h = share_rotary(nn.ModuleList(Block(config) for _ in range(config.n_layer)))
         self.final_norm = make_norm(config.final_norm, config)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_weights:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from model import POSITIONS, Block, Config, at_least_fp32, check, init_weights, make_norm, through
+from model import POSITIONS, Block, Config, at_least_fp32, check, init_weights, make_norm, share_rotary, through
 
 
 @dataclass
@@ -101,7 +101,7 @@ class ViT(nn.Module):
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
         rates = [config.drop_path * i / max(1, config.n_layer - 1) for i in range(config.n_layer)]
-        self.h = nn.ModuleList(Block(config, DropPath(p) if p else None) for p in rates)
+        self.h = share_rotary(nn.ModuleList(Block(config, DropPath(p) if p else None) for p in rates))
         self.pool = POOLS[config.pool][1]
         self.final_norm = make_norm(config.final_norm, config)
         self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
