@@ -62,10 +62,11 @@ class Split:
     def order(self, first, count, seed):
         """Where windows number `first`, first + 1, … start, in an endless shuffled sequence that depends only on the seed. Each
         epoch of the sequence holds every window once, in its own order; all its windows are shifted by the same random offset."""
+        numbers, places = np.divmod(np.arange(first, first + count), self.windows)
         starts = []
-        for i in range(first, first + count):
-            shift, order = epoch(self.length, self.block_size, i // self.windows, seed)
-            starts.append(shift + self.block_size * int(order[i % self.windows]))
+        for number in np.unique(numbers).tolist():
+            shift, order = epoch(self.length, self.block_size, number, seed)
+            starts += (shift + self.block_size * order[places[numbers == number]]).tolist()
         return starts
 
     def spread(self, batches, batch_size):
@@ -108,11 +109,41 @@ class Tokens(Split):
         return self.read(self.order(first, count, seed))
 
 
+LARGE = 2 ** 24         # windows; a permutation of so many numbers takes 128 MiB on every rank, and seconds
+
+
+class Permutation:
+    """A random permutation of range(n) that computes the entries asked for, and takes no memory: a Feistel network over a power
+    of four that holds n, repeated until the number is below n (Black and Rogaway 2002)."""
+
+    def __init__(self, n, rng):
+        self.n, self.bits = n, np.uint64(((n - 1).bit_length() + 1) // 2)
+        self.keys = rng.integers(2 ** 63, size=6, dtype=np.uint64)
+
+    def __getitem__(self, places):
+        entries = np.array(places, dtype=np.uint64)
+        left_over = np.full(entries.shape, True)
+        while left_over.any():
+            entries[left_over] = self.rounds(entries[left_over])
+            left_over = entries >= self.n
+        return entries.astype(np.int64)
+
+    def rounds(self, x):
+        mask = (np.uint64(1) << self.bits) - np.uint64(1)
+        left, right = x >> self.bits, x & mask
+        for key in self.keys:
+            mixed = (right ^ key) * np.uint64(0x9E3779B97F4A7C15)       # as splitmix64 mixes (Steele et al. 2014)
+            mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+            left, right = right, left ^ (mixed >> np.uint64(32) & mask)
+        return left << self.bits | right
+
+
 @functools.lru_cache(maxsize=4)
 def epoch(tokens, block_size, number, seed):
     rng = np.random.default_rng([seed, number])
     shift = rng.integers((tokens - 1) % block_size + 1)         # not so far that a window is lost at the end
-    return int(shift), rng.permutation((tokens - 1) // block_size)
+    windows = (tokens - 1) // block_size
+    return int(shift), rng.permutation(windows) if windows < LARGE else Permutation(windows, rng)
 
 
 # ----------------------------------------------------------------------------- writing

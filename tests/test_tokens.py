@@ -12,7 +12,8 @@ import pytest
 import torch
 from helpers import ROOT, run_python
 
-from data.tokens import Tokens, read_meta, write_tokens
+from data import tokens as data_tokens
+from data.tokens import Permutation, Tokens, read_meta, write_tokens
 
 
 @pytest.fixture(autouse=True)
@@ -321,3 +322,32 @@ def test_pycode_of_an_interpreter_without_sources(tmp_path):
     with pytest.raises(ValueError, match='9 Python sources'):
         prepare(tmp_path / 'lib', 'data/tiny')
     assert tokens().windows == 4
+
+
+# ----------------------------------------------------------------------------- the order of very many windows
+
+@pytest.mark.parametrize('n', [*range(1, 20), 64, 65, 1000, 4097])
+def test_a_computed_permutation_has_each_number_once(n):
+    assert sorted(Permutation(n, np.random.default_rng(n))[range(n)]) == list(range(n))
+
+
+def test_computed_permutations_are_random():
+    """Each place of six has each number equally often, within five standard errors; and neighbours have nothing in common"""
+    found = np.array([Permutation(6, np.random.default_rng(seed))[range(6)] for seed in range(3000)])
+    shares = np.stack([(found == number).mean(0) for number in range(6)])
+    assert abs(shares - 1 / 6).max() < 5 * (5 / 36 / 3000) ** 0.5
+    entries = Permutation(10 ** 8, np.random.default_rng(0))[range(5000)]
+    assert len(set(entries)) == 5000 and abs(np.corrcoef(entries[:-1], entries[1:])[0, 1]) < 5 / 5000 ** 0.5
+    assert abs(entries.mean() / 10 ** 8 - 0.5) < 5 / (12 * 5000) ** 0.5
+
+
+def test_the_order_of_many_windows(monkeypatch):
+    """Each once an epoch, in another order in the next"""
+    make(range(331))
+    monkeypatch.setattr(data_tokens, 'LARGE', 10)
+    monkeypatch.setattr(data_tokens, 'epoch', data_tokens.epoch.__wrapped__)
+    tokens = Tokens('tiny', 'train', 8, 1000)
+    first, second = tokens.order(0, tokens.windows, 1), tokens.order(tokens.windows, tokens.windows, 1)
+    for starts in first, second:
+        assert len(set(starts)) == tokens.windows and {start % 8 for start in starts} == {starts[0] % 8}
+    assert first != second
