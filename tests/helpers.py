@@ -204,7 +204,11 @@ def run_ranks(count, script, *arguments, **more):
                 process.kill()
             process.join()
             code = code or process.exitcode
-        for process in left.values() if code else ():
+        if code > 0:                                    # unless a rank was killed, of which this is the consequence
+            code = min([code, *(process.exitcode for process in left.values() if process.exitcode)])
+        if code < 0:                                    # the others notice that a rank was killed, and say so
+            deadline = min(deadline, time.monotonic() + 20)
+        for process in left.values() if code > 0 else ():
             process.kill()
     return code, ''.join(rank.out() for rank in ranks), ''.join(rank.err() for rank in ranks)
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from helpers import ROOT, call, run_python
 
+import configurator
 from configurator import at_least, configure, read_config
 from engine.task import config_of
 from model import GPT, GPTConfig
@@ -453,3 +454,10 @@ def test_a_config_names_files_that_are_there(path):
 def test_every_experiment_has_a_folder_of_its_own(trains):
     folders = [trains(path)['out_dir'] for path in EXPERIMENTS.values()]
     assert folders and len(set(folders)) == len(folders)
+
+
+@pytest.mark.parametrize('arguments', [['--model=vit', 'config/arch/s1.py'], ['config/arch/s1.py', '--model=vit']])
+def test_the_model_counts_before_the_files_that_depend_on_it(arguments, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    values = configurator.settle(arguments, configurator.keys_of(configurator.TRAIN, GPTConfig, ViTConfig)[0])
+    assert values['init'] == 'xavier_trunc' and values['bias'] is True

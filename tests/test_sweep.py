@@ -296,7 +296,7 @@ def test_a_sweep_goes_on(place, swept, tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, 'Popen', None)      # from here on nothing may start
     assert call('grid.py').startswith('6 runs in swept, 0 to do')
     says = call('grid.py', '--weight_decay=0.5', error=True)
-    assert 'swept/learning_rate=0.01,seed=1 holds a run with weight_decay=0.1, and not 0.5' in says
+    assert 'swept/learning_rate=0.01,seed=1 holds a run with weight_decay=0.1 instead of 0.5' in says
     assert state(mine) == after
 
 

@@ -228,7 +228,7 @@ def test_blockwise_rates_and_their_resumption(place, optimizer, blockwise):
     keys = {**TINY, **RATIOS, 'optimizer': optimizer, 'blockwise': blockwise, 'weight_decay': 0.5}
     out, _ = train(place, *flags(**keys, out_dir=f'{optimizer}-whole'))
     counted = []
-    for kind, tensors, ratio in (('emb', 2, 10), ('qk', 4, 8), ('vo', 4, 4), ('ffn', 4, 6), ('norm', 5, 1)):
+    for kind, tensors, ratio in (('emb', 1, 10), ('pos', 1, 1), ('qk', 4, 8), ('vo', 4, 4), ('ffn', 4, 6), ('norm', 5, 1)):
         row, = [line.split() for line in out.splitlines() if line.startswith(kind + ' ')]
         assert row[1] == str(tensors) and row[3] == str(ratio) and row[-1] == ('0' if kind == 'norm' else '0.5')
         counted.append(int(row[2].replace(',', '')))
@@ -240,8 +240,10 @@ def test_blockwise_rates_and_their_resumption(place, optimizer, blockwise):
     ours, theirs = checkpoint(half), checkpoint(whole)
     rates[19] = ours['optimizer']['param_groups']
     for it, groups in rates.items():
-        assert {group['block_type']: group['lr'] * 100 for group in groups} == pytest.approx(HUNDREDTHS[blockwise][it])
-        assert {group['block_type']: group['lr_ratio'] for group in groups} == dict(emb=10, qk=8, ffn=6, vo=4, norm=1)
+        wanted = HUNDREDTHS[blockwise][it]
+        wanted = {**wanted, 'pos': wanted['norm']}
+        assert {group['block_type']: group['lr'] * 100 for group in groups} == pytest.approx(wanted)
+        assert {group['block_type']: group['lr_ratio'] for group in groups} == dict(emb=10, pos=1, qk=8, ffn=6, vo=4, norm=1)
     assert rows(half) == rows(whole)
     assert [row['lr'] * 100 for row in steps(half)][9::10] == pytest.approx([BASE[9], BASE[19]])     # the log has the base's
     assert all(torch.equal(ours['model'][name], theirs['model'][name]) for name in theirs['model'])
