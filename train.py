@@ -94,6 +94,7 @@ ddp_overlap = False                 # ddp, compiled: more and smaller graphs, so
 ddp_bf16 = False                    # ddp: send gradients in bfloat16, half as many bytes
 reshard = True                      # fsdp: gather a block's parameters again for its backward pass, instead of keeping them
 reduce_each = True                  # fsdp: reduce gradients after each micro-batch; False: once, for 4 bytes a parameter
+save_shards = False                 # fsdp: each rank writes its own part of a checkpoint, in the background, into a folder
 shard_ranks = 0                     # fsdp: how many ranks share one copy of the model, such as a node's GPUs; 0: all
 backend = 'auto'                    # auto | nccl | gloo, for torch.distributed; auto: nccl on GPUs, gloo elsewhere
 # -----------------------------------------------------------------------------
@@ -122,7 +123,7 @@ data = task.splits()
 augment = task.augmentation()
 checkpoint = None
 if run.init_from == 'resume':
-    checkpoint = find_checkpoint(run.path['ckpt.pt'], config, task.config, mmap=machine.distributed)
+    checkpoint = find_checkpoint(run.path['ckpt.pt'], config, task.config, mmap=machine.distributed, whole=not fsdp)
     run.start = checkpoint['iter']
 settings = group_settings(config)                       # learning rate and weight decay of each block type
 config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from  # config.json repeats the whole run

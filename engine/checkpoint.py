@@ -36,22 +36,28 @@ def link_or_copy(path, other):
     os.replace(other + '.tmp', other)
 
 
-def load_checkpoint(path, device='cpu', mmap=False):
+def load_checkpoint(path, device='cpu', mmap=False, whole=True):
     """What train.py saved: {'model': state_dict, 'optimizer', 'scaler', 'config', 'iter', 'best_val_loss'}. With mmap, tensors
-    are read from the file only when they are used."""
+    are read from the file only when they are used. Of a checkpoint in shards (save_shards), tensors are read if it shall be
+    `whole`, and else are on device 'meta'."""
+    good = False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             state = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
         types = dict(model=dict, optimizer=dict, scaler=dict, config=dict, iter=int, best_val_loss=float)
         if isinstance(state, dict) and all(isinstance(state[key], kind) for key, kind in types.items()):
-            if {'dataset', 'init_from', 'optimizer'} <= state['config'].keys():
-                return state
+            good = {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()
     except (IsADirectoryError, PermissionError):
         raise
     except Exception:                                   # unpickling garbage fails in many ways
         pass
-    raise ValueError(f'{path} is damaged, or not a checkpoint of train.py')
+    if not good:
+        raise ValueError(f'{path} is damaged, or not a checkpoint of train.py')
+    if 'shards' in state and whole:
+        from engine.shards import whole_state
+        return whole_state(path, state, device)
+    return state
 
 
 def load_weights(model, state, path):
@@ -83,12 +89,12 @@ def load_text_run(path, device='cpu'):
 FREE = ('dropout', 'drop_path', 'init', 'init_gain', 'emb_std', 'fused_qkv_init')        # what a resumed run may change
 
 
-def find_checkpoint(path, config, model_config, mmap=False):
+def find_checkpoint(path, config, model_config, mmap=False, whole=True):
     """The checkpoint that a run with these keys resumes from. ValueError if there is none, or if it does not fit these keys.
     Sets keys that are newer than the checkpoint and have taken over a part of an older key."""
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
-    state = load_checkpoint(path, mmap=mmap)
+    state = load_checkpoint(path, mmap=mmap, whole=whole)
     fixed = ['model', 'optimizer', *(f.name for f in fields(model_config) if f.name not in FREE)]
     defaults = {f.name: f.default for f in fields(model_config)}        # of keys that are newer than the checkpoint
     there = {'model': 'gpt', **defaults, **state['config']}
@@ -105,19 +111,23 @@ def find_checkpoint(path, config, model_config, mmap=False):
 
 class Checkpoints:
     """Saves and resumes a run. `sharded`: whether fully_shard has spread the model over the ranks; the files hold whole tensors
-    in any case. `watch` knows the first loss; nothing is saved while it finds the loss too high."""
+    all the same, except with save_shards. `watch` knows the first loss; nothing is saved while it finds the loss too high."""
 
     def __init__(self, run, config, machine, model, optimizer, scaler, watch, sharded):
         self.run, self.config, self.machine, self.sharded = run, config, machine, sharded
         self.model, self.optimizer, self.scaler, self.watch = model, optimizer, scaler, watch
-        self.best_val_loss = float('inf')
+        self.best_val_loss, self.shards = float('inf'), None
+        if sharded and config['save_shards']:
+            from engine.shards import ShardWriter
+            self.shards = ShardWriter(run.folder, machine)
+            machine.before_leaving = self.shards.wait
 
     def resume(self, checkpoint):
         """Restores all except the weights from a checkpoint. The groups keep this run's weight decay, betas and ratios."""
         state = checkpoint['optimizer']
         if self.sharded:
             from engine.fsdp import own_optimizer_state
-            state = own_optimizer_state(state, self.optimizer)
+            state = own_optimizer_state(checkpoint, self.run.path['ckpt.pt'], self.optimizer)
         load_state(self.optimizer, state)
         self.scaler.load_state_dict(checkpoint['scaler'])
         self.best_val_loss, self.watch.first_loss = checkpoint['best_val_loss'], checkpoint.get('first_loss')
@@ -134,19 +144,26 @@ class Checkpoints:
 
     def save(self, it, best=False):
         """Writes ckpt.pt, and with `best` makes best.pt the same. Every rank must call it, and waits until it is done: each
-        holds a part of a sharded model."""
+        holds a part of a sharded model. With save_shards it only waits until the state is copied."""
         if self.machine.master or self.sharded:
-            self.write(it, best)
+            state = dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict(),
+                         config=self.config, iter=it, best_val_loss=self.best_val_loss, first_loss=self.watch.first_loss)
+            if self.shards:
+                return self.shards.start(it, state, lambda state: self.write(state, best))
+            if self.sharded:
+                from engine.fsdp import whole
+                state = whole(state, keep=self.machine.master)
+            if self.machine.master:
+                self.write(state, best)
         self.machine.wait()
 
-    def write(self, it, best):
-        state = dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict(),
-                     config=self.config, iter=it, best_val_loss=self.best_val_loss, first_loss=self.watch.first_loss)
-        if self.sharded:
-            from engine.fsdp import whole
-            state = whole(state, keep=self.machine.master)
-            if not self.machine.master:
-                return
+    def write(self, state, best):
+        """Puts ckpt.pt, and with `best` best.pt, in place of the ones before."""
         write_whole(self.run.path['ckpt.pt'], lambda f: torch.save(state, f))
         if best:
             link_or_copy(self.run.path['ckpt.pt'], self.run.path['best.pt'])
+        if self.shards:
+            from engine.shards import remove_unused
+            path = self.run.path['best.pt']
+            others = [load_checkpoint(path, whole=False)] if os.path.exists(path) else []
+            remove_unused(self.run.folder, state, *others)

@@ -116,6 +116,7 @@ class Machine:
         if self.device.type == 'cuda':
             torch.cuda.set_device(self.device)          # compiled kernels run on the current one
         self.dtype = pick_dtype(dtype, self.device)
+        self.before_leaving = lambda: None
 
     def connect(self, backend='auto'):
         """Connects the ranks."""
@@ -179,8 +180,9 @@ class Machine:
             dist.barrier(group=self.control)
 
     def leave(self, code):
-        """Ends the process. With several ranks it skips the interpreter's shutdown, because a gloo thread that frees its last
-        tensor during shutdown would abort the process."""
+        """Ends the process, after what before_leaving waits for. With several ranks it skips the interpreter's shutdown, because
+        a gloo thread that frees its last tensor during shutdown would abort the process."""
+        self.before_leaving()
         if self.distributed:
             dist.destroy_process_group()
             sys.stdout.flush()

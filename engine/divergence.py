@@ -52,6 +52,7 @@ class Watch:
 
     def stop(self, it, reason):
         """Reports to the terminal and the log, and exits with code 3."""
+        self.machine.before_leaving()                   # a checkpoint may still be on its way to the disk
         if self.machine.master:
             norms = {}
             if self.last_norms:

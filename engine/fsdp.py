@@ -12,6 +12,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.shards import map_tensors, read_shards
 from model import init_weights
 from optim import shard_of
 
@@ -83,20 +84,20 @@ def init_sharded(model):
 def whole(state, keep):
     """Copies nested dicts, lists and tensors, with each sharded tensor whole and on the CPU if `keep`, else None. Every rank must
     call it. Only one tensor at a time is whole on all ranks."""
-    if isinstance(state, dict):
-        return {key: whole(value, keep) for key, value in state.items()}
-    if isinstance(state, (list, tuple)):
-        return [whole(value, keep) for value in state]
-    if isinstance(state, DTensor):
-        full = state.full_tensor()
+    def gather(name, t):
+        if not isinstance(t, DTensor):
+            return t
+        full = t.full_tensor()
         return full.cpu() if keep else None
-    return state
+
+    return map_tensors(state, gather)
 
 
 def own_part(full, p):
-    """This rank's rows of a whole tensor, sharded as the parameter p is."""
-    start = shard_of(p).start
-    rows = full[start:start + len(p.to_local())].to(p.device_mesh.device_type, copy=True)
+    """This rank's rows of a whole tensor, sharded as the parameter p is. Of a tensor on device 'meta' they have no values yet."""
+    start, device = shard_of(p).start, p.device_mesh.device_type
+    rows = full[start:start + len(p.to_local())]
+    rows = torch.empty_like(rows, device=device) if full.is_meta else rows.to(device, copy=True)
     return DTensor.from_local(rows, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
 
 
@@ -107,19 +108,26 @@ def load_sharded(model, state, path):
     if found.keys() != wanted.keys() or any(found[name].shape != value.shape for name, value in wanted.items()):
         raise ValueError(f'{path} is damaged, or not a checkpoint of train.py: its weights do not fit its config')
     own = {id(p): nn.Parameter(own_part(found[name], p)) for name, p in wanted.items() if isinstance(p, DTensor)}
+    if 'shards' in state:
+        read_shards(path, state['shards'], {f'model.{name}': own[id(p)] for name, p in wanted.items() if id(p) in own})
     model.load_state_dict({name: own.get(id(value), found[name]) for name, value in wanted.items()}, assign=True)
 
 
-def own_optimizer_state(state, optimizer):
-    """An optimizer's state_dict from a checkpoint. Tensors of their parameter's shape are cut to this rank's rows."""
+def own_optimizer_state(checkpoint, path, optimizer):
+    """The optimizer's state_dict from a checkpoint, read from `path`. Tensors of their parameter's shape are cut to this rank's
+    rows."""
+    state = checkpoint['optimizer']
     params = {name: p for group in optimizer.param_groups for name, p in zip(group['param_names'], group['params'])}
     names = {i: name for group in state['param_groups'] for i, name in zip(group['params'], group['param_names'])}
 
     def own(value, p):
         return own_part(value, p) if torch.is_tensor(value) and value.shape == p.shape else value
 
-    return {**state, 'state': {i: {key: own(value, params[names[i]]) for key, value in of_one.items()}
-                               for i, of_one in state['state'].items()}}
+    found = {i: {key: own(value, params[names[i]]) for key, value in of_one.items()} for i, of_one in state['state'].items()}
+    if 'shards' in checkpoint:
+        read_shards(path, checkpoint['shards'], {f'optimizer.state.{i}.{key}': value for i, of_one in found.items()
+                                                 for key, value in of_one.items() if isinstance(value, DTensor)})
+    return {**state, 'state': found}
 
 
 def whole_copy(model, empty, master):

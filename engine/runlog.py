@@ -8,6 +8,7 @@ What a run leaves behind: the files of its folder, its lines on the terminal, an
     measure.jsonl   a row per measurement of --measure_interval
     ckpt.pt         the latest checkpoint
     best.pt         the checkpoint of the lowest validation loss
+    shards-…        the tensors of these two, with --save_shards
 """
 import json
 import math

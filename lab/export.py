@@ -3,6 +3,7 @@ Converts a run's checkpoint to the format of Hugging Face, and back:
 
     python -m lab.export --out_dir=out-llama --to=hf-llama                              # GPT-2, LLaMA or Qwen3, if it equals one
     python -m lab.export --out_dir=out-quick --to=weights-quick --format=safetensors    # any model, for --init_from here
+    python -m lab.export --out_dir=out-xl --to=out-whole --format=checkpoint            # of a run with save_shards, one file
     python -m lab.export --from_hf=hf-llama --out_dir=out-back --dataset=textfiles      # a run, to sample from, measure or resume
 """
 import sys
@@ -22,7 +23,7 @@ import torch
 from configurator import TRAIN, at_least, configure, keys_of
 from data.text import load_tokenizer
 from data.tokens import read_meta
-from engine.checkpoint import load_text_run
+from engine.checkpoint import load_checkpoint, load_text_run
 from engine.pretrained import ACTIVATIONS, FAMILIES, hugging_face, load_gpt, tensors
 from model import GPTConfig
 from optim import OPTIMIZERS, param_groups
@@ -143,9 +144,17 @@ def write_tokenizer(folder, name, chars):
 out_dir = 'out'                     # the run's folder: the one to read, or with from_hf the one to write
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
 to = ''                             # the folder to write
-format = 'auto'                     # auto | gpt2 | llama | qwen3 | safetensors; auto: Hugging Face's architecture that equals it
+format = 'auto'                     # auto | gpt2 | llama | qwen3 | safetensors | checkpoint; auto: the one that it equals
 from_hf = ''                        # the folder of a model to make a run from; `dataset` must have its tokens
 # -----------------------------------------------------------------------------
+
+
+def write_checkpoint(folder, state):
+    """Makes the folder a run that has come as far as this checkpoint."""
+    with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
+        json.dump(state['config'], f, indent=1)
+    torch.save(state, os.path.join(folder, 'ckpt.pt'))
+    os.link(os.path.join(folder, 'ckpt.pt'), os.path.join(folder, 'best.pt'))
 
 
 def write_run(folder):
@@ -163,20 +172,19 @@ def write_run(folder):
                          f'choose the data set whose tokens it knows')
     keys = {key: config[key] for key in keys_of(TRAIN, GPTConfig)[0]} | asdict(model.config) | dict(init_from=from_hf)
     optimizer = OPTIMIZERS[keys['optimizer']](param_groups(model, keys['weight_decay']), keys)
-    state = dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler={}, config=keys, iter=0,
-                 best_val_loss=float('inf'), first_loss=None)
-    with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
-        json.dump(keys, f, indent=1)
-    torch.save(state, os.path.join(folder, 'ckpt.pt'))
-    os.link(os.path.join(folder, 'ckpt.pt'), os.path.join(folder, 'best.pt'))
+    write_checkpoint(folder, dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler={}, config=keys, iter=0,
+                                  best_val_loss=float('inf'), first_loss=None))
     return f'wrote {out_dir}: python train.py {out_dir}/config.json --init_from=resume  trains on'
 
 
 def write_export(folder):
     """Exports a run's checkpoint."""
-    choices = ('auto', *FAMILIES, 'safetensors')
+    choices = ('auto', *FAMILIES, 'safetensors', 'checkpoint')
     if format not in choices:
         raise ValueError(f'format={format!r}: choose one of {", ".join(choices)}')
+    if format == 'checkpoint':
+        write_checkpoint(folder, load_checkpoint(os.path.join(out_dir, checkpoint)))
+        return f'wrote {to}: python train.py {to}/config.json --out_dir={to} --init_from=resume  trains on'
     model, state = load_text_run(os.path.join(out_dir, checkpoint))
     in_the_way = {family: obstacles(model.config, family) for family in FAMILIES}
     equal = [family for family in FAMILIES if not in_the_way[family]]

@@ -252,6 +252,15 @@ def counting(path):
     torch.nn.Module.compile = lambda self, **more: compile_module(self, **{**more, 'backend': back_end})
 
 
+def foreach_on_cpu():
+    """PyTorch's functions choose foreach kernels on a CPU as they do on a GPU, and must have chosen some."""
+    from torch.utils import _foreach_utils
+    used, total = [], torch._foreach_norm
+    _foreach_utils._get_foreach_kernels_supported_devices = lambda: ['cuda', 'cpu']
+    torch._foreach_norm = lambda *args, **more: (used.append(args), total(*args, **more))[1]
+    in_each_iteration(lambda it: used.clear() if used else sys.exit('no foreach kernel was used'))
+
+
 def few_variants():
     """torch.compile may compile a piece of code once."""
     torch._dynamo.config.recompile_limit = 1
@@ -306,6 +315,19 @@ def killed(moment):
         f.write(whole.getvalue()[whole.tell() // 2:])
 
     os.fsync, os.replace, os.link, torch.save = deadly(os.fsync), deadly(os.replace), deadly(os.link), save_in_halves
+
+
+def disk_full_after(files):
+    """What rank 1 writes after so many files does not reach the disk."""
+    left, sync = [files if os.environ['RANK'] == '1' else 10 ** 9], os.fsync
+
+    def fsync(file):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, 'No space left on device')
+        sync(file)
+
+    os.fsync = fsync
 
 
 POPEN = subprocess.Popen

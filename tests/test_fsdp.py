@@ -2,12 +2,15 @@
 train.py --parallel=fsdp on gloo ranks: the numbers of one process, and checkpoints that any number of ranks continues.
 """
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
-from helpers import TINY, checkpoint, flags, rows, train
+from helpers import TINY, call, checkpoint, disk_full_after, flags, foreach_on_cpu, killed, rows, run_ranks, train
 from test_measure import assert_alike as close
 
+from engine.checkpoint import load_checkpoint
 from optim import OPTIMIZERS
 
 # Odd sizes: 13 tokens, 11 positions and the rows of 3 heads are shared unevenly
@@ -58,17 +61,95 @@ def on(place, alone, optimizer, ranks, flags=(), **more):
                 assert ((state[i][key] - value).abs() > 1e-6 + 1e-3 * value.abs()).double().mean() <= few, key
 
 
-def from_to(place, whole, first, second):
+def from_to(place, whole, first, second, *flags):
     """Ten iterations on so many ranks, and the rest on so many others, give the same losses"""
-    half = f'{whole.name}-from-{first}-to-{second}'
-    train(place, f'{whole}/config.json', f'--out_dir={half}', '--max_iters=10', *FSDP, ranks=first)
-    train(place, f'{half}/config.json', '--init_from=resume', '--max_iters=20', *FSDP, ranks=second)
+    half = f'{whole.name}-from-{first}-to-{second}-{len(flags)}'
+    train(place, f'{whole}/config.json', f'--out_dir={half}', '--max_iters=10', *FSDP, *flags, ranks=first)
+    train(place, f'{half}/config.json', '--init_from=resume', '--max_iters=20', *FSDP, *flags, ranks=second)
     assert_alike(place / half, whole)
+    return place / half
 
 
 def test_adam_mini(place, alone):
     """Its moments are of heads and rows that the shards cut"""
     on(place, alone, 'adam_mini', 2)
+
+
+def test_shards(place, alone):
+    """Each rank writes its own. Ranks go on from them, one process too, and export makes one file of them"""
+    whole, shards = alone('adamw'), ['--save_shards=True']
+    run = from_to(place, whole, 2, 2, *shards)
+    raw, ours, theirs = checkpoint(run), load_checkpoint(run / 'ckpt.pt'), checkpoint(whole)
+    assert raw['model']['wte.weight'].is_meta and len(raw['shards']['files']) == 2
+    assert {raw['shards']['folder'], checkpoint(run, 'best.pt')['shards']['folder']} == {f.name for f in run.glob('shards-*')}
+    assert ours.keys() == theirs.keys() and ours['model'].keys() == theirs['model'].keys()
+    for name, value in theirs['model'].items():
+        assert torch.allclose(ours['model'][name], value, atol=1e-5), name
+    for i, state in theirs['optimizer']['state'].items():
+        for key, value in state.items():
+            assert torch.allclose(torch.as_tensor(ours['optimizer']['state'][i][key]), torch.as_tensor(value), atol=1e-5), key
+
+    call('lab.export', f'--out_dir={run}', f'--to={place / "one-file"}', '--format=checkpoint', '--checkpoint=ckpt.pt')
+    again = checkpoint(place / 'one-file')
+    assert all(torch.equal(value, ours['model'][name]) for name, value in again['model'].items())
+    train(place, 'one-file/config.json', '--out_dir=one-file', '--init_from=resume', '--max_iters=21', '--parallel=ddp')
+    train(place, f'{run}/config.json', f'--out_dir={run}', '--init_from=resume', '--max_iters=21', '--eval_interval=21',
+          '--parallel=ddp')
+    assert rows(run)[-1]['val_loss'] == pytest.approx(rows(place / 'one-file')[-1]['val_loss'], abs=1e-6)
+
+
+@pytest.fixture
+def sharded(place, alone, tmp_path):
+    """A run of two ranks with one folder of shards"""
+    if not (place / 'sharded').exists():
+        train(place, f'{alone("adamw")}/config.json', '--out_dir=sharded', '--max_iters=2', *FSDP, '--save_shards=True', ranks=2)
+    return Path(shutil.copytree(place / 'sharded', tmp_path / 'run'))
+
+
+@pytest.mark.parametrize('damage', ['lost', 'short', 'garbage', 'folder'])
+def test_damaged_shards(damage, sharded):
+    """One line, rather than weights that were never read"""
+    folder, = sharded.glob('shards-*')
+    first, second = sorted(folder.iterdir())
+    if damage == 'lost':
+        first.unlink()
+    elif damage == 'short':
+        second.write_bytes(second.read_bytes()[:-8])
+    elif damage == 'garbage':
+        first.write_bytes(bytes(first.stat().st_size))
+    else:
+        shutil.rmtree(folder)
+    line = call('sample.py', f'--out_dir={sharded}', code=1)
+    assert line.count('\n') == 1 and str(folder) in line
+
+
+@pytest.mark.long
+def test_shards_that_cannot_be_written(place, alone):
+    """A full disk: the run ends with one line, and keeps the checkpoint before"""
+    arguments = [f'{alone("adamw")}/config.json', '--out_dir=full', *FSDP, '--save_shards=True']
+    err = train(place, *arguments, ranks=2, code=1, through=(disk_full_after, 1))[1]
+    assert 'could not be written, the checkpoint before it was kept' in err
+    assert load_checkpoint(place / 'full' / 'ckpt.pt')['iter'] == 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('moment', range(0, 24, 3))
+def test_a_kill_while_shards_are_written(moment, place, alone):
+    """Every rank dies; what they saved before is whole"""
+    whole, name = alone('adamw'), f'killed-{moment}'
+    arguments = [f'{whole}/config.json', f'--out_dir={name}', '--eval_interval=2', *FSDP, '--save_shards=True']
+    run_ranks(2, 'train.py', *arguments, cwd=place, through=(killed, moment))
+    train(place, *arguments, '--init_from=auto', ranks=2)
+    losses = [row['loss'] for row in rows(place / name) if 'loss' in row]
+    assert losses == pytest.approx([row['loss'] for row in rows(whole) if 'loss' in row], abs=1e-5)
+    assert len(list((place / name).glob('shards-*'))) <= 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('first, second, more', [(4, 2, []), (2, 4, []), (4, 4, ['--shard_ranks=2'])])
+@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+def test_other_numbers_of_ranks_read_shards(optimizer, first, second, more, place, alone):
+    from_to(place, alone(optimizer), first, second, '--save_shards=True', *more)
 
 
 @pytest.mark.long
@@ -105,6 +186,15 @@ def test_compiled(optimizer, place, alone):
     whole = alone(optimizer)
     train(place, f'{whole}/config.json', f'--out_dir=compiled-{optimizer}', *FSDP, '--compile=True', ranks=2)
     assert_alike(place / f'compiled-{optimizer}', whole)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+def test_foreach(optimizer, place, alone):
+    """The kernels over many tensors that PyTorch's functions choose on a GPU, on shards"""
+    whole, out_dir = alone(optimizer), f'foreach-{optimizer}'
+    train(place, f'{whole}/config.json', f'--out_dir={out_dir}', *FSDP, ranks=2, through=(foreach_on_cpu,))
+    assert_alike(place / out_dir, whole)
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ PAPERS = sorted(EXPERIMENTS.keys() - OURS)
 HANDLING = set('''
 out_dir eval_interval eval_iters log_interval eval_only overwrite always_save_checkpoint wandb_log wandb_project wandb_run_name
 seed data_seed diverge_factor measure_interval measure_batches device dtype attention_backend compile recompute parallel reshard
-reduce_each shard_ranks ddp_overlap ddp_bf16 backend debug
+reduce_each shard_ranks save_shards ddp_overlap ddp_bf16 backend debug
 batch_size gradient_accumulation_steps'''.split())
 IMAGES = set('crop_scale interpolation aug_repeats flip randaugment mixup cutmix label_smoothing'.split())
 OF_GPT, OF_VIT = ({f.name for f in fields(C)} - {f.name for f in fields(Config)} for C in (GPTConfig, ViTConfig))
