@@ -45,11 +45,16 @@ def configure(namespace, *more):
     return values
 
 
+def defaults_of(source):
+    """{key: default} of a script (its path) or a dataclass"""
+    return script_keys(source) if isinstance(source, str) else {f.name: f.default for f in fields(source)}
+
+
 def keys_of(*sources):
     """The keys of scripts (their paths) and dataclasses → {key: default}, {key: help}."""
     defaults, helps = {}, {}
     for source in sources:
-        keys = script_keys(source) if isinstance(source, str) else {f.name: f.default for f in fields(source)}
+        keys = defaults_of(source)
         text = (open(source, encoding='utf-8').read() if isinstance(source, str) else
                 ''.join(inspect.getsource(c) for c in source.__mro__[:-1]))
         for key, default in keys.items():

@@ -33,19 +33,39 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
 
 def load_state(optimizer, state):
     """Restores the state of a state_dict, matching parameters by name, because the groups may differ. Of each group, only the
-    learning rate is restored. ValueError if the names of the parameters differ."""
+    learning rate is restored. ValueError if the names of the parameters differ, or the state is not of such parameters."""
     ours, theirs = optimizer.state_dict()['param_groups'], state['param_groups']
     place = {name: (i, group) for group in theirs for name, i in zip(group['param_names'], group['params'])}
     names = [name for group in ours for name in group['param_names']]
     if sorted(names) != sorted(place):
         raise ValueError(f'the optimizer state is for other parameters, see {min(set(names) ^ set(place))!r}: use the same model')
-    found = {}
+    if not state['state'].keys() <= {i for i, _ in place.values()}:
+        raise ValueError('the optimizer state is of parameters without a name')
+    found, params = {}, [p for group in optimizer.param_groups for p in group['params']]
+    keys = {key for of_one in state['state'].values() for key in of_one}
     for group in ours:
         for name, i in zip(group['param_names'], group['params']):
             if place[name][0] in state['state']:
                 found[i] = state['state'][place[name][0]]
+                check_state(optimizer, name, params[i], found[i], keys)
         group['lr'] = place[group['param_names'][0]][1]['lr']
     optimizer.load_state_dict(dict(state=found, param_groups=ours))
+
+
+def check_state(optimizer, name, p, state, keys):
+    """ValueError if a parameter's state lacks one of the keys that others have, or has a tensor of a wrong shape, which kernels
+    do not check. Of other optimizers than those of OPTIMIZERS here, the shapes are unknown, unless they have a state_shape."""
+    missing = keys - state.keys()
+    if missing:
+        raise ValueError(f'the optimizer state of {name} has no {min(missing)}')
+    usual = (lambda name, p, key: p.shape) if isinstance(optimizer, torch.optim.AdamW) else None
+    shape_of = getattr(optimizer, 'state_shape', usual)
+    for key, value in state.items() if shape_of else []:
+        shape = torch.Size() if key == 'step' else shape_of(name, p, key)
+        good = key == 'step' and value >= 0 if not torch.is_tensor(value) else (
+            value.shape == shape and value.dtype == p.dtype and value.layout == torch.strided and (key != 'step' or value >= 0))
+        if not good:
+            raise ValueError(f'the optimizer state {key} of {name} is no tensor of {tuple(shape)} in {p.dtype}')
 
 
 # ----------------------------------------------------------------------------- optimizers
@@ -162,6 +182,10 @@ class ListOptimizer(torch.optim.Optimizer):
         (compiled_run() if compile else run)(work)
         return loss
 
+    def state_shape(self, name, p, key):
+        """The shape of the tensor `key` in the state of the parameter p with this name"""
+        return p.shape
+
     def buffers(self, params, key, make=torch.zeros_like):
         """The state `key` of each parameter, created if it does not exist yet."""
         for p in params:
@@ -223,6 +247,9 @@ class AdamMini(ListOptimizer):
                 raise ValueError('AdamMini needs the names of the parameters: pass it param_groups(model, weight_decay)')
             for name, p in zip(group['param_names'], group['params']):
                 num_blocks(name, p, head_dim)           # raises if head_dim does not fit
+
+    def state_shape(self, name, p, key):
+        return (num_blocks(name, p, self.defaults['head_dim']), 1) if key == 'exp_avg_sq' else p.shape
 
     def work(self, group, params, scalar):
         names = dict(zip(group['params'], group['param_names']))

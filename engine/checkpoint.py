@@ -1,4 +1,5 @@
 """Checkpoints of train.py. They are never written partially, and they are checked when they are read."""
+import math
 import os
 import shutil
 import warnings
@@ -6,9 +7,12 @@ from dataclasses import fields
 
 import torch
 
-from configurator import SPLIT_OFF
+from configurator import SPLIT_OFF, TRAIN, defaults_of, typed
+from engine.files import fits, map_leaves
 from engine.task import task_of
+from model import GPTConfig
 from optim import load_state
+from vit import ViTConfig
 
 
 def write_whole(path, write):
@@ -36,36 +40,74 @@ def link_or_copy(path, other):
     os.replace(other + '.tmp', other)
 
 
+NUMBER = (int, float)
+CHECKPOINT = dict(model={str: torch.Tensor}, config={str: (bool, *NUMBER, str, list)}, iter=int, best_val_loss=float,
+                  scaler={str: NUMBER}, optimizer=dict(state={int: {str: (torch.Tensor, *NUMBER)}},
+                                                       param_groups=[dict(params=[int], param_names=[str], lr=NUMBER)]))
+
+
 def load_checkpoint(path, device='cpu', mmap=False, whole=True):
     """What train.py saved: {'model': state_dict, 'optimizer', 'scaler', 'config', 'iter', 'best_val_loss'}. With mmap, tensors
-    are read from the file only when they are used. Of a checkpoint in shards (save_shards), tensors are read if it shall be
-    `whole`, and else are on device 'meta'."""
-    good = False
+    are mapped from the file. Of a checkpoint in shards (save_shards), tensors are read if it shall be `whole`, and else are on
+    device 'meta'. ValueError for anything else than such a checkpoint, or numbers in it that are not finite."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             state = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
-        types = dict(model=dict, optimizer=dict, scaler=dict, config=dict, iter=int, best_val_loss=float)
-        if isinstance(state, dict) and all(isinstance(state[key], kind) for key, kind in types.items()):
-            good = {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()
+        ours = (fits(state, CHECKPOINT) and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()
+                and state['iter'] >= 0 and not math.isnan(state['best_val_loss'])
+                and isinstance(state.get('first_loss'), (float, type(None)))
+                and all(len(group['params']) == len(group['param_names']) for group in state['optimizer']['param_groups']))
     except (IsADirectoryError, PermissionError):
         raise
     except Exception:                                   # unpickling garbage fails in many ways
-        pass
-    if not good:
-        raise ValueError(f'{path} is damaged, or not a checkpoint of train.py')
+        ours = False
+    if not ours:
+        raise damaged(path)
     if 'shards' in state and whole:
         from engine.shards import whole_state
-        return whole_state(path, state, device)
+        state = whole_state(path, state, device)
+    for source in (TRAIN, GPTConfig, ViTConfig):
+        for key, default in defaults_of(source).items():
+            if key in state['config']:
+                typed(key, state['config'][key], default, path)
+    numbers = dict(model=state['model'], optimizer=state['optimizer'], first_loss=state.get('first_loss'), scaler=state['scaler'])
+
+
+    def check(name, value):
+        if not (sound(value, meta=not whole) if torch.is_tensor(value) else not isinstance(value, float) or math.isfinite(value)):
+            raise damaged(path, f'{name} is not finite')
+
+    map_leaves(numbers, check)
     return state
+
+
+def sound(t, meta):
+    """Whether a tensor from a file is dense, as large in memory as its shape says, and finite; or, with meta, has no memory."""
+    if t.layout != torch.strided or t.is_meta:
+        return t.is_meta and meta
+    return t.untyped_storage().nbytes() >= t.nbytes and bool(t.isfinite().all())
+
+
+def damaged(path, fault=''):
+    """A ValueError that names a checkpoint, its fault if known, and the run's other checkpoint."""
+    best = os.path.join(os.path.dirname(path), 'best.pt')
+    other = f'; there is {best} too' if os.path.basename(path) == 'ckpt.pt' and os.path.exists(best) else ''
+    return ValueError(f'{path} is damaged, or not a checkpoint of train.py{": " if fault else ""}{fault}{other}')
+
+
+def check_weights(wanted, found, path):
+    """ValueError if two state_dicts, the second read from `path`, differ in names, shapes or types."""
+    for name in {**wanted, **found}:
+        if not (name in wanted and name in found and found[name].shape == wanted[name].shape
+                and found[name].dtype == wanted[name].dtype):
+            raise damaged(path, f'its weights do not fit its config, see {name}')
 
 
 def load_weights(model, state, path):
     """Copies the weights of a checkpoint, read from `path`, into the model. ValueError if they belong to another model."""
-    try:
-        model.load_state_dict(state['model'])
-    except RuntimeError as error:
-        raise ValueError(f'{path} is damaged, or not a checkpoint of train.py: its weights do not fit its config') from error
+    check_weights(model.state_dict(), state['model'], path)
+    model.load_state_dict(state['model'])
 
 
 def load_run(path, device='cpu'):
@@ -73,7 +115,15 @@ def load_run(path, device='cpu'):
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
     state = load_checkpoint(path, device)
-    model = task_of(state['config']).new_model().to(device)
+    task = task_of(state['config'])
+    if task.config.n_layer > len(state['model']):       # a model of very many layers would take very long to build
+        raise damaged(path, 'its weights do not fit its config')
+    try:
+        with torch.device('meta'):
+            check_weights(task.new_model().state_dict(), state['model'], path)
+    except RuntimeError as error:                       # sizes beyond all numbers
+        raise damaged(path, 'its weights do not fit its config') from error
+    model = task.new_model().to(device)
     load_weights(model, state, path)
     return model, state
 
@@ -128,8 +178,12 @@ class Checkpoints:
         if self.sharded:
             from engine.fsdp import own_optimizer_state
             state = own_optimizer_state(checkpoint, self.run.path['ckpt.pt'], self.optimizer)
-        load_state(self.optimizer, state)
-        self.scaler.load_state_dict(checkpoint['scaler'])
+        try:
+            load_state(self.optimizer, state)
+        except ValueError as error:
+            raise damaged(self.run.path['ckpt.pt'], str(error)) from error
+        if checkpoint['scaler']:                        # it has no state unless dtype=float16
+            self.scaler.load_state_dict(checkpoint['scaler'])
         self.best_val_loss, self.watch.first_loss = checkpoint['best_val_loss'], checkpoint.get('first_loss')
 
     def evaluated(self, it, val_loss):

@@ -12,7 +12,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.shards import map_tensors, read_shards
+from engine.checkpoint import check_weights
+from engine.files import map_leaves
+from engine.shards import read_shards
 from model import init_weights
 from optim import shard_of
 
@@ -90,7 +92,7 @@ def whole(state, keep):
         full = t.full_tensor()
         return full.cpu() if keep else None
 
-    return map_tensors(state, gather)
+    return map_leaves(state, gather)
 
 
 def own_part(full, p):
@@ -105,8 +107,7 @@ def load_sharded(model, state, path):
     """Loads the weights of a checkpoint, read from `path`, into a sharded model, which may be on device 'meta'. From a mapped
     file it reads only this rank's rows. ValueError if the weights belong to another model."""
     wanted, found = model.state_dict(keep_vars=True), state['model']
-    if found.keys() != wanted.keys() or any(found[name].shape != value.shape for name, value in wanted.items()):
-        raise ValueError(f'{path} is damaged, or not a checkpoint of train.py: its weights do not fit its config')
+    check_weights(wanted, found, path)
     own = {id(p): nn.Parameter(own_part(found[name], p)) for name, p in wanted.items() if isinstance(p, DTensor)}
     if 'shards' in state:
         read_shards(path, state['shards'], {f'model.{name}': own[id(p)] for name, p in wanted.items() if id(p) in own})

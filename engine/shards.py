@@ -17,17 +17,9 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceSt
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
+from engine.files import map_leaves
+
 FILE_BYTES = 2 ** 30                # a rank writes about this much at a time, because each file is built in memory first
-
-
-def map_tensors(state, change, name=''):
-    """Copies nested dicts and lists, with each tensor replaced by change(its name, the tensor). A name is made of the keys on the
-    way, such as 'model.wte.weight' or 'optimizer.state.0.exp_avg'."""
-    if isinstance(state, dict):
-        return {key: map_tensors(value, change, f'{name}.{key}' if name else str(key)) for key, value in state.items()}
-    if isinstance(state, (list, tuple)):
-        return [map_tensors(value, change, f'{name}.{i}') for i, value in enumerate(state)]
-    return change(name, state) if torch.is_tensor(state) else state
 
 
 def sizes(folder):
@@ -57,13 +49,13 @@ class ShardWriter:
 
         def take(name, t):
             if not isinstance(t, DTensor):
-                return t.clone()
+                return t.clone() if torch.is_tensor(t) else t
             rows = t.to_local().data_ptr()
             tensors[name] = t.clone() if rows in seen else t        # a file cannot hold a tied weight twice
             seen.add(rows)
             return torch.empty(t.shape, dtype=t.dtype, device='meta')
 
-        rest = map_tensors(state, take)
+        rest = map_leaves(state, take)
         ends = accumulate(t.numel() * t.element_size() // self.machine.world_size for t in tensors.values())
         numbers = {name: 1 + end // FILE_BYTES for name, end in zip(tensors, ends)}
         writer = HuggingFaceStorageWriter(folder, fqn_to_index_mapping=numbers, save_distributed=True)
@@ -115,8 +107,8 @@ def whole_state(path, state, device):
     found = {}
 
     def empty(name, t):
-        return found.setdefault(name, torch.empty_like(t, device=device)) if t.is_meta else t
+        return found.setdefault(name, torch.empty_like(t, device=device)) if torch.is_tensor(t) and t.is_meta else t
 
-    state = map_tensors(state, empty)
+    state = map_leaves(state, empty)
     read_shards(path, state.pop('shards'), found)
     return state

@@ -1,9 +1,21 @@
-"""engine/checkpoint.py: files that are whole or not there. test_train.py has the rest, and test_bad_input.py what is damaged."""
+"""engine/checkpoint.py: files that are whole or not there, and what is refused. test_train.py has the rest."""
+import copy
+import functools
+import math
+import operator
 import os
+import random
 
 import pytest
+import torch
+from helpers import TINY
 
-from engine.checkpoint import link_or_copy, write_whole
+from configurator import TRAIN, keys_of
+from engine.checkpoint import link_or_copy, load_checkpoint, load_run, write_whole
+from engine.task import task_of
+from model import GPTConfig
+from optim import OPTIMIZERS, load_state, param_groups
+from vit import ViTConfig
 
 
 @pytest.mark.parametrize('error', [OSError('no space left'), RuntimeError('PytorchStreamWriter failed writing file\nand more')])
@@ -37,3 +49,73 @@ def test_a_second_name_stays_as_it_is(links, tmp_path, monkeypatch):
     assert (tmp_path / 'best.pt').read_bytes() == b'first' and (tmp_path / 'ckpt.pt').read_bytes() == b'second'
     link_or_copy(ckpt, best)
     assert (tmp_path / 'best.pt').read_bytes() == b'second' and sorted(os.listdir(tmp_path)) == ['best.pt', 'ckpt.pt']
+
+
+# ----------------------------------------------------------------------------- whatever is in the file
+
+def places(value, path=()):
+    """The paths of everything in nested dicts and lists"""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from places(one, (*path, key))
+    if path:
+        yield path
+
+
+def damages(value):
+    """What may stand in a value's place: other types, shapes and numbers; and LOST"""
+    yield from (LOST, None, 'text', -5, 10 ** 15, math.nan, [value], {'a': value}, {}, torch.tensor(1.0), torch.tensor(math.nan))
+    if torch.is_tensor(value):
+        yield from (torch.full(value.shape, math.inf), torch.zeros(3, 5), torch.zeros(1).expand(10 ** 9), value.flatten()[None],
+                    value.double(), value.int(), value.to_sparse(), torch.zeros(value.shape, dtype=torch.complex64))
+
+
+LOST = object()
+
+
+@pytest.mark.parametrize('draws', [40, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+def test_any_damage_is_one_line_or_harmless(optimizer, draws, tmp_path):
+    """A checkpoint with one thing changed, at places drawn at random: refused in one line, or used without an error"""
+    keys = keys_of(TRAIN, GPTConfig, ViTConfig)[0] | dict(TINY, optimizer=optimizer, compile=False, dataset='tiny')
+    model = task_of(keys).new_model()
+    step = OPTIMIZERS[optimizer](param_groups(model, 0.1), keys)
+    x = torch.randint(TINY['vocab_size'], (2, TINY['block_size']))
+    model(x, x)[1].backward()
+    step.step()
+    state = dict(model=model.state_dict(), optimizer=step.state_dict(), scaler={}, config=keys, iter=1, best_val_loss=2.0,
+                 first_loss=3.0)
+    path, draw, refused = str(tmp_path / 'ckpt.pt'), random.Random(0), 0
+    cases = [(where, damage) for where in places(state) for damage in damages(functools.reduce(operator.getitem, where, state))]
+    for where, damage in draw.sample(cases, draws):
+        damaged = copy.deepcopy(state)
+        *parents, last = where
+        holder = functools.reduce(operator.getitem, parents, damaged)
+        if damage is LOST:
+            del holder[last]
+        else:
+            holder[last] = damage
+        torch.save(damaged, path)
+        try:
+            fresh, found = load_run(path)
+            ours = OPTIMIZERS[optimizer](param_groups(fresh, 0.1), keys)
+            load_state(ours, found['optimizer'])
+            fresh(x, x)[1].backward()
+            ours.step()
+        except (ValueError, RuntimeError) as error:
+            refused += 1
+            too_large = "can't allocate memory" in str(error)       # RoPE's tables; configurator.report says it in a line
+            assert too_large or isinstance(error, ValueError) and '\n' not in str(error), (where, damage)
+    assert refused > draws / 2
+
+
+def test_a_checkpoint_with_code_in_it(tmp_path):
+    """Is refused, and its code does not run; nor does the error advise to load it all the same"""
+    class Code:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / 'it ran'),)
+
+    torch.save(dict(model={}, code=Code()), tmp_path / 'ckpt.pt')
+    with pytest.raises(ValueError, match='ckpt.pt is damaged, or not a checkpoint of train.py') as told:
+        load_checkpoint(str(tmp_path / 'ckpt.pt'))
+    assert 'weights_only' not in str(told.value) and not (tmp_path / 'it ran').exists()
