@@ -1,9 +1,11 @@
 """Reading files that may have been damaged or changed."""
+import json
+import os
 
 
 def fits(value, shape):
-    """Whether nested dicts and lists are as `shape` says: a type, or several; {name: shape} for at least these keys; {type:
-    shape} for any keys of the type; [shape] for a list of any length. A bool is no number."""
+    """Whether nested dicts and lists are as `shape` says: a type, where a bool is no number; {name: shape} for at least these
+    keys; {type: shape} for any keys of the type; [shape] for a list of any length; or a tuple of shapes, for one of them."""
     if isinstance(shape, dict):
         if not isinstance(value, dict):
             return False
@@ -12,8 +14,9 @@ def fits(value, shape):
                    for key, of_key in shape.items())
     if isinstance(shape, list):
         return isinstance(value, list) and all(fits(one, shape[0]) for one in value)
-    shape = shape if isinstance(shape, tuple) else (shape,)
-    return isinstance(value, shape) and (bool in shape or not isinstance(value, bool))
+    if isinstance(shape, tuple):
+        return any(fits(value, one) for one in shape)
+    return isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
 
 
 def map_leaves(state, change, name=''):
@@ -24,3 +27,26 @@ def map_leaves(state, change, name=''):
     if isinstance(state, (list, tuple)):
         return [map_leaves(value, change, f'{name}.{i}') for i, value in enumerate(state)]
     return change(name, state)
+
+
+def read_rows(path, shape):
+    """The rows of a file with one JSON object of this shape a line, or none if there is no file. What follows the last complete
+    line, as a kill leaves it, is skipped. ValueError for a damaged file."""
+    if not os.path.exists(path):
+        return []
+    try:
+        with open(path, encoding='utf-8') as f:
+            rows = [json.loads(line) for line in f if line.endswith('}\n')]
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'{path} is damaged, remove it or mend it: {error}') from error
+    for number, row in enumerate(rows, 1):
+        if not fits(row, shape):
+            raise ValueError(f'{path} is damaged, remove it or mend it: row {number} wants {", ".join(shape)}')
+    return rows
+
+
+def told(error):
+    """The message of a library's error in one line, without PyTorch's advice to run whatever code is in a file."""
+    if 'weights_only' in str(error):
+        return 'it holds more than weights, which could run code; use the safetensors file of this model'
+    return f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from engine.files import told
 from model import GPT, GPTConfig
 from vit import ViT, ViTConfig
 
@@ -141,7 +142,7 @@ def read_folder(name):
         theirs, found = getattr(hugging_face(), FAMILIES[family].model).from_pretrained(
             name, output_loading_info=True, dtype=torch.float32)
     except Exception as error:                          # the libraries raise errors of many types
-        raise ValueError(f'could not load {name!r}: {" ".join(str(error).split())[:300]}') from error
+        raise ValueError(f'could not load {name!r}: {told(error)}') from error
     config = our_config(theirs.config, family, name)
     wrong = sorted(found['missing_keys']) + sorted(key for key in found['unexpected_keys'] if key.endswith('.weight'))
     if wrong:
@@ -212,7 +213,7 @@ def read_vit(path, n_head=0):
             keys = [key.replace('wqkv', f'w{letter}') for letter in 'qkv'] if 'wqkv' in key else [key]
             weights.update(zip(keys, value.float().chunk(len(keys))))
     except Exception as error:                          # the libraries raise errors of many types
-        raise ValueError(f'could not load {path!r} as a ViT: {" ".join(str(error).split())[:300]}') from error
+        raise ValueError(f'could not load {path!r} as a ViT: {told(error)}') from error
     about.update({**about.get('model_args', {}), **about.get('pretrained_cfg', {})})        # timm nests its settings
     pool = 'mean' if any(key.startswith('fc_norm') for key in theirs) else 'cls'
     try:

@@ -16,6 +16,7 @@ if __name__ == '__main__' and not __package__:
 
 import contextlib
 import hashlib
+import json
 import math
 import os
 from typing import NamedTuple
@@ -31,8 +32,9 @@ from data.text import load_tokenizer
 from data.tokens import SPLITS, Tokens, read_meta
 from engine.checkpoint import load_text_run
 from engine.device import Machine
+from engine.files import fits, read_rows, told
 from engine.pretrained import OPENAI_MODELS, load_gpt
-from engine.runlog import write_row
+from engine.runlog import finite, write_row
 from model import GPT, at_least_fp32
 
 # ----------------------------------------------------------------------------- keys
@@ -274,11 +276,6 @@ def bert_scores(texts, reference):
                          f'which needs the network once') from error
 
 
-def told(error):
-    """The message of a library's error, in one line."""
-    return f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
-
-
 class optional:
     """A context for importing a package of requirements-eval.txt."""
 
@@ -317,8 +314,32 @@ def load_tasks():
     return manager
 
 
-def harness(model, tokenizer):
-    """Wraps a GPT for lm-evaluation-harness."""
+ANSWER = (float, str, [(float, bool)])      # log p of a text; a continuation; log p of a target, and whether it is the likeliest
+
+
+def kept(path, answer):
+    """answer(requests) of lm-evaluation-harness, of which those in the file at `path` are not computed again. The file has a row
+    of JSON for each: the hash of its method and arguments, and the answer. Texts that are drawn at random are not kept."""
+    known = {row['request']: row['answer'] for row in read_rows(path, dict(request=str, answer=ANSWER))}
+
+    def answer_new(requests, **more):
+        drawn = [isinstance(request.args[-1], dict) and request.args[-1].get('do_sample', False) for request in requests]
+        texts = [json.dumps([answer.__name__, *request.args], sort_keys=True) for request in requests]
+        keys = [None if random else hashlib.sha256(text.encode()).hexdigest() for text, random in zip(texts, drawn)]
+        new = [i for i, key in enumerate(keys) if key not in known]
+        found = dict(zip(new, answer([requests[i] for i in new], **more))) if new else {}
+        with open(path, 'a', encoding='utf-8') as f:
+            for i in new:
+                if keys[i] and fits(finite(found[i]), ANSWER):
+                    write_row(f, dict(request=keys[i], answer=found[i]))
+                    known[keys[i]] = found[i]
+        return [found[i] if i in found else known[key] for i, key in enumerate(keys)]
+
+    return answer_new
+
+
+def harness(model, tokenizer, answers):
+    """Wraps a GPT for lm-evaluation-harness. `answers`: a file for its answers, or None."""
     from lm_eval.api.model import TemplateLM
     from lm_eval.models.utils import normalize_gen_kwargs
     size = model.config.block_size
@@ -399,17 +420,20 @@ def harness(model, tokenizer):
             found = {i: text for (i, *_), text in zip(sum(batches, []), texts)}
             return [found[i] for i in range(len(requests))]
 
-    return Harness()
+    wrapped = Harness()
+    for name in ('loglikelihood', 'loglikelihood_rolling', 'generate_until') if answers else ():
+        setattr(wrapped, name, kept(answers, getattr(wrapped, name)))
+    return wrapped
 
 
 def task_scores(subject, manager):
     import lm_eval
     tokenizer = load_tokenizer(*subject.tokenizer)
     alone = subject.folder and machine.world_size == 1
-    cache = f'{subject.folder}/lm_eval-{subject.key}-{str(machine.dtype)[6:]}' if alone else None
+    answers = os.path.join(subject.folder, f'lm_eval-{subject.key}-{str(machine.dtype)[6:]}.jsonl') if alone else None
     with contextlib.redirect_stdout(sys.stderr):        # so that stdout has only the table
         found = lm_eval.simple_evaluate(
-            harness(subject.model, tokenizer), tasks=tasks.split(','), task_manager=manager, limit=limit or None, use_cache=cache,
+            harness(subject.model, tokenizer, answers), tasks=tasks.split(','), task_manager=manager, limit=limit or None,
             num_fewshot=None if num_fewshot < 0 else num_fewshot, bootstrap_iters=1000, random_seed=seed,
             numpy_random_seed=seed, torch_random_seed=seed, fewshot_random_seed=seed)
     scores = {}

@@ -343,7 +343,7 @@ FILES = [
          holds('theirs/config.json', '{"model_type": "nanonorm", "new": 1}')),
     case('broken safetensors', f'{TRAIN} --init_from=theirs', 'theirs/model.safetensors is damaged, or does not fit its config',
          holds('theirs/config.json', '{"model_type": "nanonorm"}'), holds('theirs/model.safetensors', '{')),
-    case('malicious pretrained', f'{TRAIN} --init_from=theirs', "could not load 'theirs'",
+    case('malicious pretrained', f'{TRAIN} --init_from=theirs', "could not load 'theirs': it holds more than weights",
          *pretrained(saved({'a': Malicious()}))),
     case('sample: malicious pretrained', f'{SAMPLE} --init_from=theirs', "could not load 'theirs'",
          *pretrained(pickle.dumps(Malicious(), 2))),

@@ -310,7 +310,11 @@ def test_harness(folder, task_path, few_tasks, monkeypatch):
         hits = [text == row['answers'] for text, row in zip(found, rows)]
         assert means[f'told exact_match ({by})'] == pytest.approx(np.mean(hits))
 
+    answers, = (folder / 'long').glob('lm_eval-*')      # a file of JSON, which cannot run code
+    assert all(json.loads(line).keys() == {'request', 'answer'} for line in answers.read_text().splitlines())
     monkeypatch.setattr(GPT, 'forward', None)           # what is known already is not computed again
     monkeypatch.setattr(GPT, 'stream', None)
     evaluate(folder, *args, '--tasks=choice,rolling,told')
     assert last_scores(folder / 'long')[0] == means
+    answers.write_text('{"request": "a", "answer": [1.5, "true"]}\n')
+    assert f'{answers.name} is damaged' in evaluate(folder, *args, '--tasks=choice', code=1)

@@ -94,7 +94,7 @@ def test_pretrained_that_cannot_be_reached_is_one_line(monkeypatch):
         raise OSError('We could not connect\nand tell it in many lines')
 
     monkeypatch.setattr(hf.GPT2LMHeadModel, 'from_pretrained', offline)
-    with pytest.raises(ValueError, match="^could not load 'gpt2-xl': We could not connect and tell it in many lines$"):
+    with pytest.raises(ValueError, match="^could not load 'gpt2-xl': OSError: We could not connect and tell it in many lines$"):
         load_gpt('gpt2-xl')
 
 
