@@ -58,14 +58,15 @@ def check_state(optimizer, name, p, state, keys):
     missing = keys - state.keys()
     if missing:
         raise ValueError(f'the optimizer state of {name} has no {min(missing)}')
-    usual = (lambda name, p, key: p.shape) if isinstance(optimizer, torch.optim.AdamW) else None
-    shape_of = getattr(optimizer, 'state_shape', usual)
-    for key, value in state.items() if shape_of else []:
-        shape = torch.Size() if key == 'step' else shape_of(name, p, key)
-        good = key == 'step' and value >= 0 if not torch.is_tensor(value) else (
-            value.shape == shape and value.dtype == p.dtype and value.layout == torch.strided and (key != 'step' or value >= 0))
+    adamw = isinstance(optimizer, torch.optim.AdamW)
+    for key, value in state.items() if adamw or hasattr(optimizer, 'state_shape') else []:
+        if key == 'step':
+            good = (torch.is_tensor(value) and value.dim() == 0 if adamw else isinstance(value, int)) and value >= 0
+        else:
+            shape = p.shape if adamw else optimizer.state_shape(name, p, key)
+            good = torch.is_tensor(value) and (value.shape, value.dtype) == (shape, p.dtype)
         if not good:
-            raise ValueError(f'the optimizer state {key} of {name} is no tensor of {tuple(shape)} in {p.dtype}')
+            raise ValueError(f'the optimizer state {key} of {name} does not fit it')
 
 
 # ----------------------------------------------------------------------------- optimizers

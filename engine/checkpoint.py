@@ -42,8 +42,9 @@ def link_or_copy(path, other):
 
 NUMBER = (int, float)
 CHECKPOINT = dict(model={str: torch.Tensor}, config={str: (bool, *NUMBER, str, list)}, iter=int, best_val_loss=float,
-                  scaler={str: NUMBER}, optimizer=dict(state={int: {str: (torch.Tensor, *NUMBER)}},
-                                                       param_groups=[dict(params=[int], param_names=[str], lr=NUMBER)]))
+                  scaler={str: NUMBER}, optimizer=dict(state={int: {str: object}}, param_groups=[
+                      dict(params=[int], param_names=[str], lr=(*NUMBER, torch.Tensor))]))
+OPTIONAL = dict(first_loss=(float, type(None)), shards=dict(folder=str, files={str: int}))
 
 
 def load_checkpoint(path, device='cpu', mmap=False, whole=True):
@@ -54,9 +55,9 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             state = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
-        ours = (fits(state, CHECKPOINT) and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()
+        ours = (fits(state, CHECKPOINT | {key: shape for key, shape in OPTIONAL.items() if key in state})
+                and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()
                 and state['iter'] >= 0 and not math.isnan(state['best_val_loss'])
-                and isinstance(state.get('first_loss'), (float, type(None)))
                 and all(len(group['params']) == len(group['param_names']) for group in state['optimizer']['param_groups']))
     except (IsADirectoryError, PermissionError):
         raise
@@ -71,14 +72,12 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
         for key, default in defaults_of(source).items():
             if key in state['config']:
                 typed(key, state['config'][key], default, path)
-    numbers = dict(model=state['model'], optimizer=state['optimizer'], first_loss=state.get('first_loss'), scaler=state['scaler'])
-
 
     def check(name, value):
         if not (sound(value, meta=not whole) if torch.is_tensor(value) else not isinstance(value, float) or math.isfinite(value)):
             raise damaged(path, f'{name} is not finite')
 
-    map_leaves(numbers, check)
+    map_leaves({key: state.get(key) for key in ('model', 'optimizer', 'scaler', 'first_loss')}, check)
     return state
 
 
