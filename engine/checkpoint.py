@@ -83,9 +83,10 @@ def load_text_run(path, device='cpu'):
 FREE = ('dropout', 'drop_path', 'init', 'init_gain', 'emb_std', 'fused_qkv_init')        # what a resumed run may change
 
 
-def find_checkpoint(path, config, model_config, mmap=False):
-    """The checkpoint that a run with these keys resumes from. ValueError if there is none, or if it does not fit these keys.
-    Sets keys that are newer than the checkpoint and have taken over a part of an older key."""
+def find_checkpoint(path, config, model_config, data='', mmap=False):
+    """The checkpoint that a run with these keys resumes from. ValueError if there is none, or if it does not fit these keys or
+    the fingerprint `data` of their data set; an evaluation may use other data. Sets keys that are newer than the checkpoint and
+    have taken over a part of an older key."""
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
     state = load_checkpoint(path, mmap=mmap)
@@ -95,6 +96,10 @@ def find_checkpoint(path, config, model_config, mmap=False):
     differ = [f'{key} ({there.get(key)} there, {config[key]} here)' for key in fixed if there.get(key) != config[key]]
     if differ:
         raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {", ".join(differ)}')
+    name, known = config['dataset'], data and state.get('data')         # older data and checkpoints have no fingerprint
+    if known and known != data and state['config']['dataset'] == name and not config['eval_only']:
+        raise ValueError(f'data/{name} holds other data than when {path} was saved: prepare it as it was; or to go on with the '
+                         f'new data, rename its folder, and name it by --dataset=…')
     if state['iter'] > config['max_iters']:
         raise ValueError(f'max_iters={config["max_iters"]}: {path} is at iteration {state["iter"]} already')
     for key, other in SPLIT_OFF.items():
@@ -141,7 +146,8 @@ class Checkpoints:
 
     def write(self, it, best):
         state = dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict(),
-                     config=self.config, iter=it, best_val_loss=self.best_val_loss, first_loss=self.watch.first_loss)
+                     config=self.config, iter=it, best_val_loss=self.best_val_loss, first_loss=self.watch.first_loss,
+                     data=self.run.data)
         if self.sharded:
             from engine.fsdp import whole
             state = whole(state, keep=self.machine.master)
