@@ -96,7 +96,7 @@ class Images(Split):
     def read_stored(self, numbers):
         """Images as they are stored, uint8 (len(numbers), channels, S, S), their classes and, for whole images, their aspects,
         float32 (len(numbers),)."""
-        images = np.stack([self.images[i] for i in numbers])
+        images = self.images.read(numbers)[:, 0]
         chosen = (self.labels, self.aspects) if self.aspects is not None else (self.labels,)
         return torch.from_numpy(images), *(torch.as_tensor(values)[np.asarray(numbers)] for values in chosen)
 

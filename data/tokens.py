@@ -104,16 +104,22 @@ class Stored:
 
     def __getitem__(self, which):
         if not isinstance(which, slice):
-            return self[which:which + 1][0]
+            return self.read([range(self.count)[which]])[0, 0]         # an IndexError behind the end
         first, end, _ = which.indices(self.count)
-        content, done = bytearray(max(0, end - first) * self.item), 0
-        while done < len(content):
-            part = os.pread(self.file.fileno(), min(len(content) - done, 2 ** 30), first * self.item + done)
-            if not part:
-                raise ValueError(f'{self.path} has become shorter while it was read: prepare {os.path.dirname(self.path)} again')
-            content[done:done + len(part)] = part
-            done += len(part)
-        return np.frombuffer(content, self.dtype).reshape(-1, *self.shape)
+        return self.read([first], max(0, end - first))[0]
+
+    def read(self, firsts, length=1):
+        """`length` items from each of `firsts` on → (len(firsts), length, *shape)"""
+        rows = np.empty((len(firsts), length, *self.shape), self.dtype)
+        for row, first in zip(rows.view(np.uint8).reshape(len(firsts), length * self.item), firsts):
+            done = 0
+            while done < len(row):
+                count = os.preadv(self.file.fileno(), [row[done:]], first * self.item + done)
+                if not count:
+                    raise ValueError(f'{self.path} has become shorter while it was read: prepare {os.path.dirname(self.path)} '
+                                     f'again')
+                done += count
+        return rows
 
 
 class Split:
@@ -157,7 +163,7 @@ class Tokens(Split):
 
     def read(self, starts):
         """Windows that start at these tokens → inputs and targets, int64 (len(starts), block_size) each."""
-        rows = np.stack([self.tokens[s:s + self.block_size + 1] for s in starts]).astype(np.int64)
+        rows = self.tokens.read(starts, self.block_size + 1).astype(np.int64)
         if rows.max() >= self.vocab_size:
             raise ValueError(f'{self.path} holds token {rows.max()}, which is outside of vocab_size={self.vocab_size}: '
                              f'was it made by another tokenizer? Prepare the data again')

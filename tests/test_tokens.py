@@ -254,8 +254,9 @@ def test_parts_of_a_stored_array():
     whole.tofile('array')
     stored = Stored('array', 'uint16', 5, (2, 3))
     assert len(stored) == 5
-    for part in (slice(None), slice(1, 3), slice(-2, None), slice(3, 3), slice(2, 99), 0, 4, np.int64(2)):
+    for part in (slice(None), slice(1, 3), slice(-2, None), slice(3, 3), slice(2, 99), 0, 4, -1, np.int64(2)):
         assert stored[part].dtype == np.uint16 and np.array_equal(stored[part], whole[part])
+    assert np.array_equal(stored.read([2, 0], 3), [whole[2:], whole[:3]]) and len([*stored]) == 5
 
 
 # ----------------------------------------------------------------------------- two processes, and signals
