@@ -150,10 +150,10 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
         if not 0 <= min(labels[split]) <= max(labels[split]) < classes:
             raise ValueError(f'{folder}: classes from {min(labels[split])} to {max(labels[split])} are not within '
                              f'classes={classes}')
-        numbers = np.asarray(labels[split], np.uint16)
-        numbers.tofile(path[f'{split}_labels.bin'])
-        content.update(numbers)
-        images = Stored(path[f'{split}.bin'], np.uint8, len(numbers), (channels, size, size))
+        array = np.asarray(labels[split], np.uint16)
+        array.tofile(path[f'{split}_labels.bin'])
+        content.update(array)
+        images = Stored(path[f'{split}.bin'], np.uint8, len(array), (channels, size, size))
         some = np.unique(np.linspace(0, len(images) - 1, 10000).astype(int))        # enough for the mean and the fingerprint
         sums[split] = 0
         for image in (images[i] for i in some):

@@ -10,7 +10,7 @@ import math
 import os
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
@@ -232,7 +232,8 @@ def preparing(folder):
     try:
         yield
     finally:
-        os.remove(lock.name)
+        with suppress(FileNotFoundError):               # on a disk without locks another process may have been here
+            os.remove(lock.name)
         lock.close()
         if new and not os.listdir(folder):
             os.rmdir(folder)

@@ -109,7 +109,8 @@ def task_of(keys):
     if name not in TASKS:
         raise ValueError(f'model={name!r}: choose one of {", ".join(TASKS)}')
     if keys.get('vocab_size') == 0:
-        of_data = name == 'gpt' and keys['init_from'] in ('scratch', 'resume', 'auto') and is_prepared(keys['dataset'])
+        trains_anew = keys.get('init_from') in ('scratch', 'resume', 'auto')
+        of_data = name == 'gpt' and trains_anew and is_prepared(keys['dataset'])
         keys['vocab_size'] = read_meta(keys['dataset'])['vocab_size'] if of_data else GPTConfig.vocab_size
         check_keys(keys)
     return TASKS[name](keys)

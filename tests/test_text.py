@@ -616,6 +616,17 @@ def test_shakespeare_char():
     assert Path('data/shakespeare_char/input.txt').read_text() == play
 
 
+def test_an_interrupted_download_leaves_nothing(monkeypatch):
+    def interrupted(url, path):
+        write(path, 'half a pl')
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr('urllib.request.urlretrieve', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(copied('shakespeare_char'))
+    assert os.listdir('data/shakespeare_char') == ['prepare.py']
+
+
 @pytest.mark.parametrize('name, arguments, says', [
     ('openwebtext', ['--tokenizer=bytes', '--limit=3'], 'Skylion007/openwebtext'),
     ('minipile', ['--tokenizer=bytes'], 'JeanKaddour/minipile'),
@@ -712,6 +723,9 @@ def test_textfiles_in_their_own_folder():
     ids, tokenizer = found('data/textfiles')
     wanted = split(['a', 'b', 'c'])
     assert {part: documents(ids[part], tokenizer) for part in ids} == {part: list(wanted[part]) for part in wanted}
+    prepare('textfiles', '--files=news.parquet', '--column=body', '--val_fraction=0.5', '--tokenizer=bytes')
+    ids, tokenizer = found('data/textfiles')
+    assert [len(documents(ids[part], tokenizer)) for part in ('train', 'val')] == [2, 2]
 
 
 @pytest.mark.parametrize('name, tokenizer', [('openwebtext', 'gpt2'), ('minipile', 'gpt2'), ('textfiles', 'gpt2'),

@@ -1,5 +1,6 @@
 """
-Your own text. Each .txt file is a document, and so is each row of a .jsonl or .parquet file. They are split as in nanoGPT.
+Your own text. Each .txt file is a document, and so is each row of a .jsonl or .parquet file. They are split as in nanoGPT, or by
+--val_fraction.
 
     python data/textfiles/prepare.py --files='books/*.txt,more/**/*.jsonl' --tokenizer=gpt2
     python data/textfiles/prepare.py --files=news.parquet --column=body --tokenizer=char --folder=data/news
