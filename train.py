@@ -40,6 +40,7 @@ wandb_log = False                   # log to Weights & Biases too
 wandb_project = 'nanonorm'          # project on Weights & Biases
 wandb_run_name = ''                 # the run's name there; empty: the name of out_dir
 dataset = 'openwebtext'             # a folder of data/
+vocab_size = 0                      # text: tokens that the model knows, at least those of the data; 0: these
 gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
 batch_size = 12                     # windows of block_size tokens, or images, per micro-batch
 optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini
@@ -120,10 +121,11 @@ if fsdp:
 if ddp_bf16 and machine.device.type != 'cuda':
     raise ValueError(f'ddp_bf16=True: NCCL sends bfloat16, and the device is {machine.device.type}; leave it out')
 data = task.splits()
+run.data = data['train'].fingerprint                    # checkpoints hold it, and only the same data resumes
 augment = task.augmentation()
 checkpoint = None
 if run.init_from == 'resume':
-    checkpoint = find_checkpoint(run.path['ckpt.pt'], config, task.config, mmap=machine.distributed, whole=not fsdp)
+    checkpoint = find_checkpoint(run.path['ckpt.pt'], config, task.config, run.data, machine.distributed, whole=not fsdp)
     run.start = checkpoint['iter']
 settings = group_settings(config)                       # learning rate and weight decay of each block type
 config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from  # config.json repeats the whole run

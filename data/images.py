@@ -6,22 +6,21 @@ as batches, writes one, and resizes images of any size for it. Resizing runs onc
 interruption.
 """
 import glob
+import hashlib
 import json
 import math
 import os
-import signal
-import threading
+import shutil
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import torch
 from PIL import Image
-from tqdm import tqdm
 
 from data.augment import middle
-from data.text import in_order, leave_with_parent
-from data.tokens import SPLITS, Split, check_size, load_meta, replacing
+from data.text import Progress, follow_parent, in_order
+from data.tokens import SPLITS, Split, Stored, a_count, a_text, check_size, counts, load_meta, preparing, replacing
 
 os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # only errors: the last one is reported in one line
 
@@ -30,22 +29,27 @@ ENDINGS = ('.jpg', '.jpeg', '.png', '.bmp', '.gif', '.webp', '.ppm', '.tif', '.t
 
 # ----------------------------------------------------------------------------- reading
 
+def texts(value):
+    return isinstance(value, list) and all(a_text(x) for x in value)
+
+
+def numbers(value):
+    return isinstance(value, list) and all(type(x) in (int, float) and 0 <= x <= 1 for x in value)
+
+
+IMAGES = dict(image_size=a_count, channels=a_count, classes=a_count, names=texts, mean=numbers, std=numbers, images=counts,
+              whole=lambda value: isinstance(value, bool), fingerprint=a_text)
+
+
 def read_image_meta(name):
-    """data/<name>/meta.json: image_size, channels, classes, class names (if any), mean and std of each channel for values from 0
-    to 1, the number of images of each split, and whether the training images are `whole`."""
-    meta = load_meta(name)
-    if isinstance(meta, dict) and 'tokens' in meta:
-        raise ValueError(f'dataset={name!r} holds tokens, which are for --model=gpt')
-    try:
-        meta = dict(image_size=int(meta['image_size']), channels=int(meta['channels']), classes=int(meta['classes']),
-                    names=[str(name) for name in meta['names']], mean=[float(x) for x in meta['mean']],
-                    std=[float(x) for x in meta['std']], images={split: int(meta['images'][split]) for split in SPLITS},
-                    whole=bool(meta.get('whole', False)))
-        if len(meta['mean']) == len(meta['std']) == meta['channels'] > 0 < min(meta['image_size'], meta['classes'], *meta['std']):
-            return meta
-    except (KeyError, TypeError, ValueError, OverflowError):
-        pass
-    raise ValueError(f'{os.path.join("data", name, "meta.json")} is damaged: prepare {os.path.join("data", name)} again')
+    """data/<name>/meta.json of images: image_size, channels, classes, class names (if any), mean and std of each channel for
+    values from 0 to 1, the number of images of each split, whether the training images are `whole`, and the fingerprint of all of
+    it ('' in data of older versions)."""
+    def fits(meta):
+        return (len(meta['mean']) == len(meta['std']) == meta['channels'] and min(meta['std']) > 0
+                and len(meta['names']) in (0, meta['classes']))
+
+    return load_meta(name, 'images', IMAGES, fits, whole=False, fingerprint='')
 
 
 class Images(Split):
@@ -66,10 +70,11 @@ class Images(Split):
             raise ValueError(f'classes={classes} is less than the {meta["classes"]} of dataset={name}: '
                              f'set --classes={meta["classes"]} or more')
         self.path, self.mean, self.std = os.path.join('data', name, f'{split}.bin'), meta['mean'], meta['std']
+        self.fingerprint = meta['fingerprint']
         labels = self.path.replace('.bin', '_labels.bin')
         check_size(self.path, count * channels * stored ** 2)
         check_size(labels, count * 2)
-        self.images = np.memmap(self.path, np.uint8, 'r', shape=(count, channels, stored, stored))
+        self.images = Stored(self.path, np.uint8, count, (channels, stored, stored))
         self.labels = np.fromfile(labels, np.uint16).astype(np.int64)
         if self.labels.max() >= meta['classes']:
             raise ValueError(f'{labels} holds class {self.labels.max()}, and the classes of dataset={name} are 0 to '
@@ -91,7 +96,7 @@ class Images(Split):
     def read_stored(self, numbers):
         """Images as they are stored, uint8 (len(numbers), channels, S, S), their classes and, for whole images, their aspects,
         float32 (len(numbers),)."""
-        images = np.stack([self.images[i] for i in numbers])
+        images = self.images.read(numbers)[:, 0]
         chosen = (self.labels, self.aspects) if self.aspects is not None else (self.labels,)
         return torch.from_numpy(images), *(torch.as_tensor(values)[np.asarray(numbers)] for values in chosen)
 
@@ -119,7 +124,7 @@ def write_images(folder, splits, classes, names=()):
     """Writes images, labels and meta.json, as `replacing` does. `splits` maps each split to an iterable of pairs: uint8 images
     (N, channels, S, S), all of one size, and their class numbers (N,). `names` may name the classes."""
     labels, shapes = {split: [] for split in SPLITS}, set()
-    with replacing(folder, IMAGE_FILES) as path:
+    with preparing(folder), replacing(folder, IMAGE_FILES) as path:
         for split in SPLITS:
             with open(path[f'{split}.bin'], 'wb') as f:
                 for images, numbers in splits[split]:
@@ -140,26 +145,41 @@ def write_images(folder, splits, classes, names=()):
 def finish_images(folder, path, labels, channels, size, classes, names, aspects=()):
     """Writes the labels, {split: class numbers}, the aspects, if any, and meta.json, once the images are written. `path` is from
     `replacing`."""
+    content, sums = hashlib.blake2b(json.dumps([size, channels, classes, list(names)]).encode(), digest_size=16), {}
     for split in SPLITS:
         if not 0 <= min(labels[split]) <= max(labels[split]) < classes:
             raise ValueError(f'{folder}: classes from {min(labels[split])} to {max(labels[split])} are not within '
                              f'classes={classes}')
-        np.asarray(labels[split], np.uint16).tofile(path[f'{split}_labels.bin'])
-    count = len(labels['train'])
+        array = np.asarray(labels[split], np.uint16)
+        array.tofile(path[f'{split}_labels.bin'])
+        content.update(array)
+        images = Stored(path[f'{split}.bin'], np.uint8, len(array), (channels, size, size))
+        some = np.unique(np.linspace(0, len(images) - 1, 10000).astype(int))        # enough for the mean and the fingerprint
+        sums[split] = 0
+        for image in (images[i] for i in some):
+            content.update(image.tobytes())
+            x = image / 255
+            sums[split] += np.stack([x.sum((1, 2)), (x * x).sum((1, 2))])
+        sums[split] = sums[split] / len(some) / size ** 2
     if aspects:
-        np.asarray(aspects, np.float32).tofile(path['train_aspects.bin'])
-    images = np.memmap(path['train.bin'], np.uint8, 'r', shape=(count, channels, size, size))
-    some = np.unique(np.linspace(0, count - 1, 10000).astype(int))          # a sample is enough for the mean
-    sums = sum(np.stack([x.sum((1, 2)), (x * x).sum((1, 2))]) for x in (images[i] / 255 for i in some)) / len(some) / size ** 2
-    std = np.sqrt(np.maximum(sums[1] - sums[0] ** 2, 1e-12))
-    meta = dict(image_size=size, channels=channels, classes=classes, names=list(names), mean=sums[0].tolist(), std=std.tolist(),
-                images={split: len(labels[split]) for split in SPLITS}, whole=bool(aspects))
+        aspects = np.asarray(aspects, np.float32)
+        aspects.tofile(path['train_aspects.bin'])
+        content.update(aspects)
+    mean, squares = sums['train']
+    meta = dict(image_size=size, channels=channels, classes=classes, names=list(names), mean=mean.tolist(),
+                std=np.sqrt(np.maximum(squares - mean ** 2, 1e-12)).tolist(),
+                images={split: len(labels[split]) for split in SPLITS}, whole=len(aspects) > 0, fingerprint=content.hexdigest())
     with open(path['meta.json'], 'w', encoding='utf-8') as f:
         json.dump(meta, f, indent=1)
-    print(f'{folder}: {count:,} training and {len(labels["val"]):,} validation images of {channels} × {size} × {size}')
+    print(f'{folder}: {len(labels["train"]):,} training and {len(labels["val"]):,} validation images of '
+          f'{channels} × {size} × {size}')
 
 
 # ----------------------------------------------------------------------------- sources: len(s), s[i] → (image, class), s.names
+
+def stop(error):
+    raise error
+
 
 class FolderImages:
     """The images below folder/<class name>/. The classes are `names`, or by default all folders in alphabetical order."""
@@ -174,16 +194,22 @@ class FolderImages:
                              f'{len(self.names)} training classes: rename or remove its folder')
         self.images = []
         for number, name in enumerate(self.names):
-            for at, _, files in sorted(os.walk(os.path.join(folder, name))):
+            for at, _, files in sorted(os.walk(os.path.join(folder, name), onerror=stop)):
                 self.images += [(os.path.join(at, file), number) for file in sorted(files) if file.lower().endswith(ENDINGS)]
         if not self.images:
             raise ValueError(f'{folder} holds no image: wants {", ".join(ENDINGS)} in a folder per class')
+        empty = {*range(len(self.names))} - {number for _, number in self.images}
+        if empty and not names:
+            raise ValueError(f'{os.path.join(folder, self.names[min(empty)])} holds no image: each class wants some; if it is no '
+                             f'class, remove the folder')
 
     def __len__(self):
         return len(self.images)
 
     def __getitem__(self, i):
         path, number = self.images[i]
+        if not os.path.isfile(path):                    # a FIFO would be waited for without end
+            raise ValueError(f'{path} is no file')
         return Image.open(path), number
 
     def where(self, i):
@@ -223,6 +249,7 @@ def from_hub(name, split):
 # ----------------------------------------------------------------------------- resizing
 
 CHUNK = 256             # images that a process resizes before it reports
+LARGEST = 4096          # height and width of a stored image; resizing to it takes some 0.2 GB in each process
 
 
 def resized(image, size, whole):
@@ -235,29 +262,52 @@ def resized(image, size, whole):
     return np.asarray(image.resize((size, size), Image.Resampling.BICUBIC, box=box)).transpose(2, 0, 1), width / height
 
 
-def start_worker(source, path, size, whole):
+def start_worker(*of_all):
     global worker
-    worker = source, path, size, whole
-    signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C is for the parent, which ends its workers
-    threading.Thread(target=leave_with_parent, daemon=True).start()
+    worker = of_all
+    follow_parent()
 
 
 def resize_chunk(first):
     """Resizes the images number first, first + 1, … into their places → {first, labels, aspects, unreadable: their numbers}."""
     source, path, size, whole = worker
-    images = np.memmap(path, np.uint8, 'r+', shape=(len(source), 3, size, size))
     labels, aspects, unreadable = [], [], []
-    for i in range(first, min(first + CHUNK, len(source))):
-        label, aspect = 0, 1.0
-        try:
-            image, label = source[i]
-            images[i], aspect = resized(image, size, whole)
-        except Exception:                               # damaged files fail in many ways
-            unreadable.append(i)
-        labels.append(label)
-        aspects.append(aspect)
-    images.flush()
+    with open(path, 'r+b') as f:
+        for i in range(first, min(first + CHUNK, len(source))):
+            label, aspect = 0, 1.0
+            try:
+                image, label = source[i]
+                pixels, aspect = resized(image, size, whole)
+            except Exception:                           # damaged files fail in many ways
+                unreadable.append(i)
+            else:
+                f.seek(i * pixels.size)
+                f.write(pixels.tobytes())
+            labels.append(label)
+            aspects.append(aspect)
+        f.flush()
+        os.fsync(f.fileno())
     return dict(first=first, labels=labels, aspects=aspects, unreadable=unreadable)
+
+
+def finished(notes, head, count):
+    """The rows of the chunks that an earlier call has finished, by its notes, except those with unreadable images."""
+    rows = []
+    with open(notes, encoding='utf-8', errors='replace') as f:
+        for line in f:
+            try:
+                rows.append(json.loads(line))
+            except (ValueError, RecursionError):
+                break                                   # written by halves
+    if rows[:1] != [head]:
+        return []
+
+    def fits(row):
+        return (isinstance(row, dict) and row.get('first') in range(0, count, CHUNK) and row.get('unreadable') == []
+                and all(isinstance(row.get(key), list) and len(row[key]) == min(CHUNK, count - row['first'])
+                        and {*map(type, row[key])} == {kind} for key, kind in (('labels', int), ('aspects', float))))
+
+    return [*{row['first']: row for row in rows[1:] if fits(row)}.values()]
 
 
 def resize_all(source, path, size, processes, name):
@@ -266,10 +316,8 @@ def resize_all(source, path, size, processes, name):
     notes, whole = path + '.notes', name == 'train'
     head = dict(count=len(source), size=size, whole=whole, source=source.where(0), last=source.where(len(source) - 1))
     done, total = [], len(source) * 3 * size ** 2
-    if os.path.exists(notes) and os.path.exists(path) and os.path.getsize(path) == total:
-        with open(notes, encoding='utf-8') as f:
-            rows = [json.loads(line) for line in f if line.endswith('}\n')]
-        done = rows[1:] if rows[:1] == [head] else []
+    if os.path.isfile(notes) and os.path.isfile(path) and os.path.getsize(path) == total:
+        done = finished(notes, head, len(source))
     if not done:
         with open(path, 'wb') as f:
             f.truncate(total)
@@ -277,12 +325,14 @@ def resize_all(source, path, size, processes, name):
         f.writelines(json.dumps(row) + '\n' for row in [head, *done])
         f.flush()
         todo = sorted(set(range(0, len(source), CHUNK)) - {row['first'] for row in done})
-        with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(source, path, size, whole)) as pool:
+        with (ProcessPoolExecutor(processes, initializer=start_worker, initargs=(source, path, size, whole)) as pool,
+              Progress(name, len(source), 'images', sum(len(row['labels']) for row in done)) as progress):
             try:
-                for row in tqdm(in_order(pool, resize_chunk, todo, 4 * processes), f'{name}, {CHUNK} each', total=len(todo)):
+                for row in in_order(pool, resize_chunk, todo, 4 * processes):
                     f.write(json.dumps(row) + '\n')
                     f.flush()
                     done.append(row)
+                    progress.add(len(row['labels']))
             except BrokenProcessPool as error:
                 raise OSError('a process that resizes images died, perhaps out of memory: try fewer --processes') from error
             finally:
@@ -291,33 +341,52 @@ def resize_all(source, path, size, processes, name):
     return [[value for row in done for value in row[key]] for key in ('labels', 'aspects', 'unreadable')]
 
 
+def check_room(folder, sources, size):
+    """ValueError if the images are too large to be resized, or if the disk has no room for them."""
+    if size > LARGEST:
+        raise ValueError(f'size={size}: wants at most {LARGEST}')
+    paths = [os.path.join(folder, f'{split}.part') for split in sources]
+    there = sum(512 * os.stat(path).st_blocks for path in paths if os.path.exists(path))
+    count, free = sum(map(len, sources.values())), shutil.disk_usage(folder).free + there
+    if count * 3 * size ** 2 > free:
+        raise ValueError(f'size={size}: {count:,} images take {count * 3 * size ** 2 / 1e9:,.1f} GB, and the disk of {folder} '
+                         f'has {free / 1e9:,.1f} GB free: choose a smaller size, or another folder')
+
+
 def write_resized(folder, sources, size, processes=0):
     """Writes the resized images of {'train': source, 'val': source}: whole images for training, middle squares for validation.
     After an interruption, it continues."""
-    processes = min(processes or os.cpu_count(), 4 * os.cpu_count())
-    os.makedirs(folder, exist_ok=True)
-    parts = {split: os.path.join(folder, f'{split}.part') for split in SPLITS}
-    labels, aspects = {}, {}
-    for split, source in sources.items():
-        labels[split], aspects[split], unreadable = resize_all(source, parts[split], size, processes, split)
-        if unreadable:
-            print(f'{folder}: {len(unreadable)} of the {len(source)} images for {split} cannot be read and are left out, '
-                  f'the first is {source.where(unreadable[0])}')
-        if len(unreadable) == len(source):
-            raise ValueError(f'{folder}: none of the images for {split} can be read')
-        count = len(source) - len(unreadable)           # the last ones replace those that are left out
-        images = np.memmap(parts[split], np.uint8, 'r+', shape=(len(source), 3, size, size))
-        holes, last = [i for i in unreadable if i < count], sorted(set(range(count, len(source))) - set(unreadable))
-        for of_each in (images, labels[split], aspects[split]):
-            for hole, i in zip(holes, last):
-                of_each[hole] = of_each[i]
-        images.flush()
-        del labels[split][count:], aspects[split][count:]
-    with replacing(folder, ['train_aspects.bin', *IMAGE_FILES]) as path:
-        names = sources['train'].names
-        finish_images(folder, {**path, 'train.bin': parts['train']}, labels, 3, size, len(names), names, aspects['train'])
-        for split in SPLITS:
-            os.truncate(parts[split], len(labels[split]) * 3 * size ** 2)
-            os.replace(parts[split], path[f'{split}.bin'])
-    for part in parts.values():
-        os.remove(part + '.notes')
+    with preparing(folder):
+        check_room(folder, sources, size)
+        parts = {split: os.path.join(folder, f'{split}.part') for split in SPLITS}
+        labels, aspects = {}, {}
+        for split, source in sources.items():
+            labels[split], aspects[split] = resize_split(folder, split, source, parts[split], size, processes)
+        with replacing(folder, ['train_aspects.bin', *IMAGE_FILES]) as path:
+            names, stored = sources['train'].names, {f'{split}.bin': part for split, part in parts.items()}
+            finish_images(folder, {**path, **stored}, labels, 3, size, len(names), names, aspects['train'])
+            for split in SPLITS:
+                os.truncate(parts[split], len(labels[split]) * 3 * size ** 2)
+                os.replace(parts[split], path[f'{split}.bin'])
+        for part in parts.values():
+            os.remove(part + '.notes')
+
+
+def resize_split(folder, split, source, part, size, processes):
+    """resize_all, with the last images in the places of those that cannot be read → labels, aspects"""
+    labels, aspects, unreadable = resize_all(source, part, size, min(processes or os.cpu_count(), 4 * os.cpu_count()), split)
+    if unreadable:
+        print(f'{folder}: {len(unreadable)} of the {len(source)} images for {split} cannot be read and are left out, '
+              f'the first is {source.where(unreadable[0])}')
+    if len(unreadable) == len(source):
+        raise ValueError(f'{folder}: none of the images for {split} can be read')
+    count = len(source) - len(unreadable)
+    holes, last = [i for i in unreadable if i < count], sorted(set(range(count, len(source))) - set(unreadable))
+    with open(part, 'r+b') as f:
+        for hole, i in zip(holes, last):
+            labels[hole], aspects[hole] = labels[i], aspects[i]
+            f.seek(i * 3 * size ** 2)
+            image = f.read(3 * size ** 2)
+            f.seek(hole * 3 * size ** 2)
+            f.write(image)
+    return labels[:count], aspects[:count]

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -118,8 +119,8 @@ def from_hub(name, split, limit=0, processes=0, **where):
 
 
 class TextFiles:
-    """The documents of files: each .txt is one; .jsonl and .parquet have one per row, in `column`. `limit` keeps the first
-    ones."""
+    """The documents of files: each .txt is one; .jsonl and .parquet have one per row, in `column`. A file with several names, by
+    its path or by links, counts once. `limit` keeps the first documents."""
 
     def __init__(self, patterns, column='text', limit=0):
         self.column, self.limit, paths = column, limit, []
@@ -128,10 +129,15 @@ class TextFiles:
             if not found:
                 raise ValueError(f'{pattern!r} matches no file: name some .txt, .jsonl or .parquet')
             paths += found
-        self.paths = list(dict.fromkeys(paths))         # each once
-        for path in self.paths:
+        files = {}                                      # {what tells a file from others: its first path}
+        for path in paths:
             if os.path.splitext(path)[1] not in READERS:
                 raise ValueError(f'{path!r} is none of {", ".join(READERS)}')
+            if not os.path.isfile(path):
+                raise ValueError(f'{path!r} is no file but a folder, a broken link or a device: leave it out')
+            about = os.stat(path)
+            files.setdefault((about.st_dev, about.st_ino), path)
+        self.paths = list(files.values())
 
     def __iter__(self):
         return islice(self.texts(), self.limit or None)
@@ -141,7 +147,7 @@ class TextFiles:
             for place, text in READERS[os.path.splitext(path)[1]](path, self.column):
                 if not isinstance(text, str):
                     raise ValueError(f'{path}, {place}: wants a text in {self.column!r}')
-                yield text
+                yield text.removeprefix('\ufeff')       # the byte order mark that some editors write
 
 
 # Readers yield (place, text) for each document. TextFiles raises an error if a text is not a string.
@@ -193,9 +199,12 @@ class Part:
         return (text for i, text in enumerate(self.documents) if (i in self.numbers) != self.others)
 
 
-def split(documents):
+def split(documents, val_fraction=0.0):
     """nanoGPT's splits: 0.05% of the documents are for validation, drawn with its seed for OpenWebText. If there is only one
-    document, as for Shakespeare, its last tenth is for validation. ValueError if there is none."""
+    document, as for Shakespeare, its last tenth is for validation. `val_fraction` is another share of the documents, or of the
+    only document's characters; 0: these. Each split gets at least one. ValueError if there are none."""
+    if not 0 <= val_fraction < 1:
+        raise ValueError(f'val_fraction={val_fraction}: wants a share between 0 and 1, or 0 for the shares of nanoGPT')
     count = len(documents) if hasattr(documents, '__len__') else sum(1 for _ in documents)
     if count == 0:
         raise ValueError('there is no document in these files')
@@ -203,9 +212,11 @@ def split(documents):
         text, = documents
         if len(text) < 2:
             raise ValueError('there is no text in the only document of these files')
-        cut = int(0.9 * len(text))
+        cut = int((1 - val_fraction) * len(text)) if val_fraction else int(0.9 * len(text))
+        cut = min(max(cut, 1), len(text) - 1)
         return {'train': [text[:cut]], 'val': [text[cut:]]}
-    drawn = set(np.random.default_rng(2357).permutation(count)[:math.ceil(0.0005 * count)].tolist())
+    some = min(math.ceil((val_fraction or 0.0005) * count), count - 1)
+    drawn = set(np.random.default_rng(2357).permutation(count)[:some].tolist())
     return {'train': Part(documents, drawn, count, others=True), 'val': Part(documents, drawn, count)}
 
 
@@ -238,10 +249,40 @@ def batches(pieces):
         yield batch
 
 
+class Progress:
+    """How many of `total` are done: a bar on a terminal, and a line now and then elsewhere, such as in a log file."""
+    every = 30              # seconds between lines
+
+    def __init__(self, name, total, unit, done=0):
+        self.bar = tqdm(desc=name, total=total, unit=f' {unit}', initial=done, disable=not sys.stderr.isatty())
+        self.name, self.total, self.unit, self.done, self.told = name, total, unit, done, time.monotonic()
+
+    def add(self, count):
+        self.done += count
+        self.bar.update(count)
+        if self.bar.disable and time.monotonic() >= self.told + self.every:
+            self.told = time.monotonic()
+            print(f'{self.name}: {self.done:,} of {self.total:,} {self.unit}', flush=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.bar.close()
+
+
 def start_worker(*tokenizer):
     global worker
     worker = load_tokenizer(*tokenizer)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)        # Ctrl-C is for the parent, which ends its workers
+    follow_parent()
+
+
+def follow_parent():
+    """Ctrl-C is for the parent, which ends its workers. They do not share its handlers of other signals, and end if it dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     threading.Thread(target=leave_with_parent, daemon=True).start()
 
 
@@ -284,9 +325,9 @@ def write_text(folder, splits, tokenizer, processes=0):
     with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(tokenizer, chars)) as pool:
 
         def tokens(name):
-            with tqdm(total=len(splits[name]), desc=name, unit=' documents') as bar:
+            with Progress(name, len(splits[name]), 'documents') as progress:
                 for ids, documents in in_order(pool, encode, batches(pieces(splits[name])), 4 * processes):
-                    bar.update(documents)
+                    progress.add(documents)
                     yield ids
 
         try:

@@ -4,56 +4,122 @@ meta.json. This file reads a data set as batches, in an order that depends only 
 """
 import functools
 import glob
+import hashlib
 import json
+import math
 import os
-from contextlib import contextmanager
+import signal
+import sys
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
 
+from engine.lock import lock_folder
+
 SPLITS = ('train', 'val')
+KINDS = {'tokens': 'gpt', 'images': 'vit'}      # what data sets hold, a key of meta.json → the model that is trained on it
 
 
 # ----------------------------------------------------------------------------- reading
 
-def load_meta(name):
-    """The content of data/<name>/meta.json, or None if it is damaged. If it is missing, the error says how to make it."""
+def a_count(value):
+    return type(value) is int and 0 < value < 2 ** 63
+
+
+def a_text(value):
+    return isinstance(value, str)
+
+
+def counts(value):
+    return isinstance(value, dict) and all(a_count(value.get(split)) for split in SPLITS)
+
+
+TOKENS = dict(vocab_size=a_count, tokenizer=a_text, chars=a_text, dtype=('uint16', 'uint32').__contains__, tokens=counts,
+              fingerprint=a_text)
+
+
+def is_prepared(name):
+    return os.path.exists(os.path.join('data', name, 'meta.json'))
+
+
+def load_meta(name, kind, wants, fits, **defaults):
+    """data/<name>/meta.json, of a data set of this kind, as {key: value}: the keys of `wants`, {key: whether a value is right},
+    whose values together pass fits(meta). Keys with a default may be missing. ValueError if the file is missing, with how to
+    make it, if it is damaged, or if it is of another kind."""
     folder = os.path.join('data', name)
     prepare = os.path.join(folder, 'prepare.py')
     path = os.path.join(folder, 'meta.json')
-    if not os.path.exists(path):
+    if not is_prepared(name):
         if os.path.exists(prepare):
             raise ValueError(f'{folder} is not prepared: run  python {prepare}')
         files = glob.glob('data/*/prepare.py') + glob.glob('data/*/meta.json')
         choices = sorted({os.path.basename(os.path.dirname(file)) for file in files})
         raise ValueError(f'dataset={name!r}: choose one of {", ".join(choices)}' if choices else
                          f'dataset={name!r}: there is no folder data here: run this from the root of the repository')
-    try:
-        with open(path, encoding='utf-8') as f:
-            return json.load(f)
-    except (ValueError, RecursionError):
-        return None
+    meta = None
+    if os.path.isfile(path):
+        try:
+            with open(path, encoding='utf-8') as f:
+                meta = json.load(f)
+        except (ValueError, RecursionError):
+            pass
+    if isinstance(meta, dict):
+        for other, model in KINDS.items():
+            if other in meta and kind not in meta:
+                raise ValueError(f'dataset={name!r} holds {other}, which are for --model={model}')
+        meta = {**defaults, **meta}
+        if all(key in meta and right(meta[key]) for key, right in wants.items()) and fits(meta):
+            return {key: meta[key] for key in wants}
+    raise ValueError(f'{path} is damaged: prepare {folder} again')
 
 
 def read_meta(name):
-    """data/<name>/meta.json: vocab_size, tokenizer (with its chars, if that is 'char'), dtype, tokens of each split."""
-    meta = load_meta(name)
-    if isinstance(meta, dict) and 'images' in meta:
-        raise ValueError(f'dataset={name!r} holds images, which are for --model=vit')
-    try:
-        meta = dict(vocab_size=int(meta['vocab_size']), tokenizer=str(meta['tokenizer']), chars=str(meta.get('chars', '')),
-                    dtype=np.dtype(meta['dtype']), tokens={split: int(meta['tokens'][split]) for split in SPLITS})
-        if meta['dtype'] in (np.uint16, np.uint32) and meta['vocab_size'] > 0:
-            return meta
-    except (KeyError, TypeError, ValueError, OverflowError):
-        pass
-    raise ValueError(f'{os.path.join("data", name, "meta.json")} is damaged: prepare {os.path.join("data", name)} again')
+    """data/<name>/meta.json of tokens: vocab_size, tokenizer (with its chars, if that is 'char'), dtype, tokens of each split,
+    and the fingerprint of all of it ('' in data of older versions)."""
+    def fits(meta):
+        return meta['tokenizer'] != 'char' or len({*meta['chars']}) == len(meta['chars']) == meta['vocab_size']
+
+    meta = load_meta(name, 'tokens', TOKENS, fits, chars='', fingerprint='')
+    return {**meta, 'dtype': np.dtype(meta['dtype'])}
 
 
 def check_size(path, wanted):
     found = os.path.getsize(path) if os.path.exists(path) else 0
     if found != wanted or not found:
         raise ValueError(f'{path} has {found} bytes, but meta.json wants {wanted}: prepare {os.path.dirname(path)} again')
+
+
+class Stored:
+    """The array of `count` items of this shape in a file. [i] and [i:j] read items when they are asked for. ValueError if the
+    file has become shorter, where np.memmap, which is no faster, would end the process by SIGBUS."""
+
+    def __init__(self, path, dtype, count, shape=()):
+        self.path, self.dtype, self.count, self.shape = path, np.dtype(dtype), count, shape
+        self.item = self.dtype.itemsize * math.prod(shape)      # bytes
+        self.file = open(path, 'rb', buffering=0)
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, which):
+        if not isinstance(which, slice):
+            return self.read([range(self.count)[which]])[0, 0]         # an IndexError behind the end
+        first, end, _ = which.indices(self.count)
+        return self.read([first], max(0, end - first))[0]
+
+    def read(self, firsts, length=1):
+        """`length` items from each of `firsts` on → (len(firsts), length, *shape)"""
+        rows = np.empty((len(firsts), length, *self.shape), self.dtype)
+        for row, first in zip(rows.view(np.uint8).reshape(len(firsts), length * self.item), firsts):
+            done = 0
+            while done < len(row):
+                count = os.preadv(self.file.fileno(), [row[done:]], first * self.item + done)
+                if not count:
+                    raise ValueError(f'{self.path} has become shorter while it was read: prepare {os.path.dirname(self.path)} '
+                                     f'again')
+                done += count
+        return rows
 
 
 class Split:
@@ -82,7 +148,7 @@ class Tokens(Split):
 
     def __init__(self, name, split, block_size, vocab_size):
         meta = read_meta(name)
-        self.path = os.path.join('data', name, f'{split}.bin')
+        self.path, self.fingerprint = os.path.join('data', name, f'{split}.bin'), meta['fingerprint']
         self.block_size, self.vocab_size = block_size, vocab_size
         if meta['vocab_size'] > vocab_size:
             raise ValueError(f'vocab_size={vocab_size} is less than the {meta["vocab_size"]} of dataset={name}: '
@@ -91,13 +157,13 @@ class Tokens(Split):
         if meta['tokens'][split] <= block_size:
             raise ValueError(f'block_size={block_size} is too long for the {meta["tokens"][split]} tokens of {self.path}: '
                              f'at most {meta["tokens"][split] - 1}')
-        self.tokens = np.memmap(self.path, dtype=meta['dtype'], mode='r')
+        self.tokens = Stored(self.path, meta['dtype'], meta['tokens'][split])
         self.length = len(self.tokens)
         self.windows = (self.length - 1) // block_size          # that do not overlap
 
     def read(self, starts):
         """Windows that start at these tokens → inputs and targets, int64 (len(starts), block_size) each."""
-        rows = np.stack([self.tokens[s:s + self.block_size + 1] for s in starts]).astype(np.int64)
+        rows = self.tokens.read(starts, self.block_size + 1).astype(np.int64)
         if rows.max() >= self.vocab_size:
             raise ValueError(f'{self.path} holds token {rows.max()}, which is outside of vocab_size={self.vocab_size}: '
                              f'was it made by another tokenizer? Prepare the data again')
@@ -148,32 +214,57 @@ def epoch(tokens, block_size, number, seed):
 
 # ----------------------------------------------------------------------------- writing
 
+def end_by_exit(number, frame):
+    signal.signal(number, signal.SIG_IGN)               # schedulers may send it more than once
+    sys.exit(128 + number)
+
+
+@contextmanager
+def preparing(folder):
+    """Makes the folder, and lets no other process prepare data there meanwhile (ValueError). SIGTERM and SIGHUP end the process
+    as Ctrl-C does, so that what was begun is removed. Only main threads can catch them."""
+    new = not os.path.isdir(folder)
+    os.makedirs(folder, exist_ok=True)
+    lock = lock_folder(folder, 'preparing data')
+    caught = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in caught:
+        signal.signal(number, end_by_exit)
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):               # on a disk without locks another process may have been here
+            os.remove(lock.name)
+        lock.close()
+        if new and not os.listdir(folder):
+            os.rmdir(folder)
+        for number in caught:
+            signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def replacing(folder, names):
-    """Yields {name: path} of temporary files to write; meta.json must be the last name. The old files stay until all are written.
-    Then the old meta.json is removed first, and the new one comes last. An error or interrupt leaves no partial files."""
-    path, new = {name: os.path.join(folder, name) for name in names}, not os.path.isdir(folder)
-    os.makedirs(folder, exist_ok=True)
+    """Yields {name: path} of temporary files to write. The old files stay until all are written. Then the old file of the last
+    name, which is meta.json for a data set, is removed first, and the new one comes last. An error or interrupt leaves no partial
+    files."""
+    path = {name: os.path.join(folder, name) for name in names}
     try:
         yield {name: file + '.tmp' for name, file in path.items()}
-        if os.path.exists(path['meta.json']):
-            os.remove(path['meta.json'])
+        if os.path.exists(path[names[-1]]):
+            os.remove(path[names[-1]])
         for name in path.values():
             os.replace(name + '.tmp', name)
     finally:
         for name in path.values():
             if os.path.exists(name + '.tmp'):
                 os.remove(name + '.tmp')
-        if new and not os.listdir(folder):
-            os.rmdir(folder)
 
 
 def write_tokens(folder, splits, vocab_size, tokenizer, **more):
     """Writes train.bin, val.bin and meta.json, as `replacing` does. meta.json takes `more` too. `splits` maps each split to an
-    iterable of integer arrays or bytes."""
+    iterable of integer arrays or bytes. ValueError for a split of fewer than two tokens, an input and its target."""
     dtype = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
-    tokens = {}
-    with replacing(folder, [*(f'{split}.bin' for split in SPLITS), 'meta.json']) as path:
+    tokens, content = {}, hashlib.blake2b(digest_size=16)
+    with preparing(folder), replacing(folder, [*(f'{split}.bin' for split in SPLITS), 'meta.json']) as path:
         for split in SPLITS:
             tokens[split] = 0
             with open(path[f'{split}.bin'], 'wb') as f:
@@ -181,13 +272,17 @@ def write_tokens(folder, splits, vocab_size, tokenizer, **more):
                     ids = np.frombuffer(ids, np.uint8) if isinstance(ids, bytes) else np.asarray(ids)
                     if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
                         raise ValueError(f'{folder}: ids from {ids.min()} to {ids.max()} are not within vocab_size={vocab_size}')
-                    ids.astype(dtype).tofile(f)
+                    ids = ids.astype(dtype)
+                    ids.tofile(f)
+                    content.update(ids)
                     tokens[split] += len(ids)
                 f.flush()
                 os.fsync(f.fileno())
-            if not tokens[split]:
-                raise ValueError(f'{folder}: there is nothing to write into {split}.bin')
+            if tokens[split] < 2:
+                raise ValueError(f'{folder}: {tokens[split]} tokens are too few for {split}.bin, which needs an input and its '
+                                 f'target: give more text' + (', or a larger part of it to validation' if split == 'val' else ''))
         meta = dict(vocab_size=vocab_size, tokenizer=tokenizer, **more, dtype=np.dtype(dtype).name, tokens=tokens)
+        content.update(json.dumps(meta).encode())
         with open(path['meta.json'], 'w', encoding='utf-8') as f:
-            json.dump(meta, f, indent=1)
-    print(f'{folder}: {tokens["train"]:,} training and {tokens["val"]:,} validation tokens')
+            json.dump({**meta, 'fingerprint': content.hexdigest()}, f, indent=1)
+    print(f'{folder}: {tokens["train"]:,} training and {tokens["val"]:,} validation tokens, of a vocabulary of {vocab_size:,}')

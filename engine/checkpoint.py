@@ -44,7 +44,7 @@ NUMBER = (int, float)
 CHECKPOINT = dict(model={str: torch.Tensor}, config={str: (bool, *NUMBER, str, list)}, iter=int, best_val_loss=float,
                   scaler={str: NUMBER}, optimizer=dict(state={int: {str: object}}, param_groups=[
                       dict(params=[int], param_names=[str], lr=(*NUMBER, torch.Tensor))]))
-OPTIONAL = dict(first_loss=(float, type(None)), shards=dict(folder=str, files={str: int}))
+OPTIONAL = dict(first_loss=(float, type(None)), data=str, shards=dict(folder=str, files={str: int}))
 
 
 def load_checkpoint(path, device='cpu', mmap=False, whole=True):
@@ -138,9 +138,10 @@ def load_text_run(path, device='cpu'):
 FREE = ('dropout', 'drop_path', 'init', 'init_gain', 'emb_std', 'fused_qkv_init')        # what a resumed run may change
 
 
-def find_checkpoint(path, config, model_config, mmap=False, whole=True):
-    """The checkpoint that a run with these keys resumes from. ValueError if there is none, or if it does not fit these keys.
-    Sets keys that are newer than the checkpoint and have taken over a part of an older key."""
+def find_checkpoint(path, config, model_config, data='', mmap=False, whole=True):
+    """The checkpoint that a run with these keys resumes from. ValueError if there is none, or if it does not fit these keys or
+    the fingerprint `data` of their data set; an evaluation may use other data. Sets keys that are newer than the checkpoint and
+    have taken over a part of an older key."""
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
     state = load_checkpoint(path, mmap=mmap, whole=whole)
@@ -150,6 +151,10 @@ def find_checkpoint(path, config, model_config, mmap=False, whole=True):
     differ = [f'{key} ({there.get(key)} there, {config[key]} here)' for key in fixed if there.get(key) != config[key]]
     if differ:
         raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {", ".join(differ)}')
+    name, known = config['dataset'], data and state.get('data')         # older data and checkpoints have no fingerprint
+    if known and known != data and state['config']['dataset'] == name and not config['eval_only']:
+        raise ValueError(f'data/{name} holds other data than when {path} was saved: prepare it as it was; or to go on with the '
+                         f'new data, rename its folder, and name it by --dataset=…')
     if state['iter'] > config['max_iters']:
         raise ValueError(f'max_iters={config["max_iters"]}: {path} is at iteration {state["iter"]} already')
     for key, other in SPLIT_OFF.items():
@@ -200,7 +205,8 @@ class Checkpoints:
         holds a part of a sharded model. With save_shards it only waits until the state is copied."""
         if self.machine.master or self.sharded:
             state = dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict(),
-                         config=self.config, iter=it, best_val_loss=self.best_val_loss, first_loss=self.watch.first_loss)
+                         config=self.config, iter=it, best_val_loss=self.best_val_loss, first_loss=self.watch.first_loss,
+                         data=self.run.data)
             if self.shards:
                 return self.shards.start(it, state, lambda state: self.write(state, best))
             if self.sharded:

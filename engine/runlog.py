@@ -33,11 +33,12 @@ class Run:
     """The folder of a run, and how the run starts there.
 
     `path`: {file's name: its path}. `init_from`: 'scratch', 'resume', or the weights to start from; 'auto' is resolved here.
-    `start`: the iteration to start with, which train.py sets when it resumes. ValueError for a folder that holds another run.
+    `start`: the iteration to start with, which train.py sets when it resumes. `data`: the fingerprint of its data, which train.py
+    sets. ValueError for a folder that holds another run.
     """
 
     def __init__(self, config):
-        self.folder, self.init_from, self.start = config['out_dir'], config['init_from'], 0
+        self.folder, self.init_from, self.start, self.data = config['out_dir'], config['init_from'], 0, ''
         self.path = {name: os.path.join(self.folder, name) for name in FILES}
         there = [name for name, file in self.path.items() if os.path.exists(file)]
         if self.init_from == 'auto':

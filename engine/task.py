@@ -6,7 +6,8 @@ import torch
 
 from data.augment import Augment
 from data.images import Images
-from data.tokens import SPLITS, Tokens
+from data.tokens import SPLITS, Tokens, is_prepared, read_meta
+from engine.keys import check_keys
 from model import GPT, GPTConfig
 from vit import ViT, ViTConfig
 
@@ -101,10 +102,17 @@ def config_from(Config, keys):
 
 
 def task_of(keys):
-    """The task of the key `model`. Checkpoints without this key are of 'gpt'. ValueError for an unknown name."""
+    """The task of the key `model`. Checkpoints without this key are of 'gpt'. ValueError for an unknown name. A vocab_size of 0
+    becomes that of the data, in `keys` too, or that of GPTConfig where none is asked for: before the data is prepared, for a
+    pretrained model, which brings its own, and for images."""
     name = keys.get('model', 'gpt')
     if name not in TASKS:
         raise ValueError(f'model={name!r}: choose one of {", ".join(TASKS)}')
+    if keys.get('vocab_size') == 0:
+        trains_anew = keys.get('init_from') in ('scratch', 'resume', 'auto')
+        of_data = name == 'gpt' and trains_anew and is_prepared(keys['dataset'])
+        keys['vocab_size'] = read_meta(keys['dataset'])['vocab_size'] if of_data else GPTConfig.vocab_size
+        check_keys(keys)
     return TASKS[name](keys)
 
 

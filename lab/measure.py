@@ -736,7 +736,7 @@ def one_update(model, state, config, data):
 
 
 def main():
-    config = configure(globals(), GPTConfig, ViTConfig, TRAIN)
+    config = configure(globals(), TRAIN, GPTConfig, ViTConfig)
     at_least(config, batches=1, batch_size=1)
     default = ['preflight'] if init_only else [name for name in MEASUREMENTS if name != 'preflight']
     names = what.split(',') if what else default

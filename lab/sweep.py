@@ -119,7 +119,7 @@ def plan(grids, first, more={}):
         name = re.sub(r'[^\w.,=+-]', '_', ','.join(f'{axis}={label}' for axis, label in labels.items()))
         config = settle(args, defaults)
         check_keys(config)                              # raises ValueError for a bad value
-        config_of(config)
+        config_of({**config})
         if config['init_from'] in ('resume', 'auto'):
             raise ValueError(f'init_from={config["init_from"]}: a sweep starts and resumes its runs itself, leave this key out')
         run = dict(name=name, labels=labels, arguments=args, config=config)
@@ -141,11 +141,12 @@ def read_json(path):
 
 def check_folder(run, folder):
     """ValueError if the folder holds a run with another config."""
-    there = read_json(os.path.join(folder, 'config.json'))
-    brought = set() if run['config']['init_from'] == 'scratch' else {f.name for f in fields(config_of(run['config']))}
+    there, here = read_json(os.path.join(folder, 'config.json')), {**run['config']}
+    model_config = config_of(here)                      # which knows the vocab_size of the data
+    brought = set() if here['init_from'] == 'scratch' else {f.name for f in fields(model_config)}
     for key in there.keys() - {'out_dir', 'debug', 'overwrite'} - brought:
-        if there[key] != run['config'].get(key):
-            raise ValueError(f'{folder} holds a run with {key}={there[key]} instead of {run["config"].get(key)}: '
+        if there[key] != here.get(key):
+            raise ValueError(f'{folder} holds a run with {key}={there[key]} instead of {here.get(key)}: '
                              f'choose another --out_dir, or remove it')
 
 

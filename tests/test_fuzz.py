@@ -109,14 +109,15 @@ def test_many_valid_configurations(config):
 OF_TYPE = {bool: ['1', 'yes', ''], int: ['1.5', '1e3', 'x', ''], float: ['nan', 'inf', '-inf', 'x', '']}
 BROKEN = {key: [*OF_TYPE.get(type(default), [])] for key, default in DEFAULTS.items() if key != 'debug'}
 for keys, values in {
-        'block_size vocab_size n_layer n_head n_embd eval_interval eval_iters log_interval gradient_accumulation_steps '
+        'block_size n_layer n_head n_embd eval_interval eval_iters log_interval gradient_accumulation_steps '
         'batch_size measure_batches': ['0', '-1', f'-{10 ** 30}'],
         'n_kv_head d_ff max_iters warmup_iters lr_decay_iters measure_interval seed data_seed': ['-1', f'-{10 ** 30}'],
         'dropout norm_eps init_gain rope_theta learning_rate min_lr weight_decay grad_clip diverge_factor decay_frac beta1 beta2 '
         'momentum r_emb r_head r_qk r_ffn r_vo': ['-1', '-1e-30', '-1e300'],
         'norm attention ffn pos init optimizer schedule blockwise dtype device backend dataset init_from':
         ['wrong', 'None', 'ADAMW', '\N{GREEK SMALL LETTER ALPHA}'],
-        'dropout beta1 beta2 momentum': ['1', '7'], 'decay_frac': ['1.5'], 'rope_theta': ['0'], 'vocab_size': ['12'],
+        'dropout beta1 beta2 momentum': ['1', '7'], 'decay_frac': ['1.5'], 'rope_theta': ['0'],
+        'vocab_size': ['12', '-1', f'-{10 ** 30}'],
         'block_size': ['100', str(10 ** 30)]}.items():
     for key in keys.split():
         BROKEN[key] += values

@@ -6,6 +6,7 @@ import json
 import os
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -206,7 +207,7 @@ def test_a_folder_of_images():
     assert read_image_meta('new')['names'] == ['ant', 'bee'] and (train.windows, val.windows) == (5, 7)
     found = sorted((int(label), *image[:, 4, 4].tolist()) for image, label in zip(train.images, train.labels))
     assert found == [(0, 10, 100, 200), (0, 20, 100, 200), (0, 30, 100, 200), (1, 0, 0, 0), (1, 50, 50, 50)]
-    assert (train.images == train.images[:, :, :1, :1]).all()
+    assert (train.images[:] == train.images[:][:, :, :1, :1]).all()
     assert train.aspects.tolist() == [2.0 if label == 0 else 0.75 for label in train.labels] and val.aspects is None
 
 
@@ -250,6 +251,57 @@ def test_a_folder_of_before_there_were_whole_images():
         read()
 
 
+WRONG = (None, -1, 1.5, float('nan'), float('inf'), 2 ** 63, 'no', {}, [None], [[1]], [float('nan')] * 3, [-0.1] * 3, [2.0] * 3,
+         {'train': {'a': [0]}})
+
+
+@pytest.mark.parametrize('key', ['image_size', 'channels', 'classes', 'names', 'mean', 'std', 'images', 'whole', 'fingerprint'])
+def test_a_wrong_value_in_meta(key):
+    """Of any type, nested too, and where it is missing: it is found when it is read, not somewhere in the training"""
+    make()
+    meta = json.loads(Path('data/tiny/meta.json').read_text())
+    for value in WRONG:
+        if key != 'fingerprint' or not isinstance(value, str):
+            Path('data/tiny/meta.json').write_text(json.dumps({**meta, key: value}))
+            with pytest.raises(ValueError, match='data/tiny/meta.json is damaged: prepare data/tiny again'):
+                print(read_image_meta('tiny'))
+    del meta[key]
+    Path('data/tiny/meta.json').write_text(json.dumps(meta))
+    if key in ('whole', 'fingerprint'):                 # keys that older versions did not write
+        assert not read_image_meta('tiny')[key]
+    else:
+        with pytest.raises(ValueError, match='is damaged'):
+            read_image_meta('tiny')
+
+
+def test_the_fingerprint_is_that_of_the_content():
+    """Prepared again, the same images have the same one; other pixels or classes have another"""
+    def fingerprint(change=lambda images, labels: None):
+        images, labels = pictures(20), np.arange(20) % 5
+        change(images, labels)
+        write_images('data/tiny', {'train': [(images, labels)], 'val': [(images[:7], labels[:7])]}, 5)
+        return read().fingerprint
+
+    def pixel(images, labels):
+        images[19, 0, 0, 0] ^= 1
+
+    def label(images, labels):
+        labels[19] = 0
+
+    first = fingerprint()
+    assert first and fingerprint() == first and len({first, fingerprint(pixel), fingerprint(label)}) == 3
+
+
+def test_images_that_are_cut_while_they_are_read():
+    """An error, where a process that has mapped the file would die"""
+    make(train=200)
+    data = read()
+    os.truncate('data/tiny/train.bin', 4096)
+    assert data.read([3])[0].shape == (1, 3, 6, 6)
+    with pytest.raises(ValueError, match='data/tiny/train.bin has become shorter while it was read: prepare data/tiny again'):
+        data.shuffled(0, 200, seed=0)
+
+
 @pytest.mark.parametrize('spoil, words', [
     (lambda: os.rename('raw/val/bee', 'raw/val/fly'), "'fly' none of the 2"),
     (lambda: [os.remove(path) for path in Path('raw/val').glob('*/*')], 'raw/val holds no image .png'),
@@ -262,6 +314,99 @@ def test_folders_that_are_none(spoil, words):
         train = im.FolderImages('raw/train')
         im.write_resized('data/new', dict(train=train, val=im.FolderImages('raw/val', train.names)), 8, 1)
     assert all(word in str(error.value) for word in words.split()) and not Path('data/new/meta.json').exists()
+
+
+def folders(**more):
+    train = im.FolderImages('raw/train')
+    sources = dict(train=train, val=im.FolderImages('raw/val', train.names))
+    im.write_resized('data/new', sources, **{**dict(size=8, processes=1), **more})
+
+
+def test_a_class_without_images():
+    """In training it is an error; there may be none to validate it with"""
+    folder_of_images(Path('raw'))
+    for split in ('val', 'train'):
+        for path in Path('raw', split, 'bee').iterdir():
+            path.unlink()
+        if split == 'val':
+            folders()
+            assert read_image_meta('new')['classes'] == 2
+    with pytest.raises(ValueError, match='raw/train/bee holds no image.*remove the folder'):
+        folders()
+
+
+def test_a_folder_that_may_not_be_read(monkeypatch):
+    """Its images must not be left out in silence"""
+    folder_of_images(Path('raw'))
+    scandir = os.scandir
+
+    def denied(path):
+        if str(path).endswith('bee'):
+            raise PermissionError(13, 'Permission denied', str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, 'scandir', denied)
+    with pytest.raises(PermissionError, match='raw/train/bee'):
+        im.FolderImages('raw/train', ['ant', 'bee'])
+
+
+def test_a_fifo_among_the_images(capsys):
+    """It is left out, where a reader would wait without end"""
+    folder_of_images(Path('raw'))
+    os.mkfifo('raw/train/ant/0a.png')
+    folders()
+    out = capsys.readouterr().out
+    assert '1 of the 8 images for train cannot be read and are left out, the first is raw/train/ant/0a.png' in out
+    assert read_image_meta('new')['images'] == {'train': 7, 'val': 7}
+
+
+@pytest.mark.parametrize('size, free, words', [
+    (100000, None, 'size=100000: wants at most 4096'), (4096, 700e6, 'size=4096: 14 images take 0.7 GB, data/new 0.7 GB free')])
+def test_too_large_a_size(size, free, words, monkeypatch):
+    """Is known before the disk or the memory is full"""
+    folder_of_images(Path('raw'))
+    if free:
+        monkeypatch.setattr(im.shutil, 'disk_usage', lambda folder: SimpleNamespace(free=free))
+    with pytest.raises(ValueError) as error:
+        folders(size=size)
+    assert all(word in str(error.value) for word in words.split()) and not Path('data/new').exists()
+
+
+def test_unreadable_images_are_tried_again():
+    """They may have been on a disk that was away"""
+    folder_of_images(Path('raw'))
+    kept = {path: path.read_bytes() for path in Path('raw/val').glob('*/*')}
+    for path in kept:
+        path.write_bytes(b'')
+    with pytest.raises(ValueError, match='none of the images for val can be read'):
+        folders()
+    for path, data in kept.items():
+        path.write_bytes(data)
+    folders()
+    assert read_image_meta('new')['images'] == {'train': 7, 'val': 7}
+
+
+@pytest.mark.parametrize('row', ['', '{', '[]', 'null', '\xff', '[' * 10 ** 5, '{"first": 2}',
+                                 '{"first": 2, "labels": 3, "aspects": [], "unreadable": []}',
+                                 '{"first": 2, "labels": [0], "aspects": [1.0], "unreadable": []}',
+                                 '{"first": 2, "labels": [0, null], "aspects": [1.0, 1.0], "unreadable": []}',
+                                 '{"first": NaN, "labels": [0, 0], "aspects": [1.0, 1.0], "unreadable": []}'])
+def test_damaged_notes(row, monkeypatch):
+    """What an interrupted call has noted counts only where it is whole, and for the same images"""
+    monkeypatch.setattr(im, 'CHUNK', 2)
+    head = dict(count=5)
+    first, last = (dict(first=i, labels=[0] * n, aspects=[1.0] * n, unreadable=[]) for i, n in ((0, 2), (4, 1)))
+    for rows, wanted in ([head, first, row], [first]), ([row, first], []), ([head, first, first, last], [first, last]):
+        lines = [line if isinstance(line, str) else json.dumps(line) for line in rows]
+        Path('notes').write_text('\n'.join(lines), encoding='latin-1')
+        assert im.finished('notes', head, 5) == wanted
+
+
+def test_a_full_disk_is_no_unreadable_image(monkeypatch):
+    folder_of_images(Path('raw'))
+    monkeypatch.setattr(im, 'worker', (im.FolderImages('raw/train'), '/dev/full', 8, True), raising=False)
+    with pytest.raises(OSError, match='No space left'):
+        im.resize_chunk(0)
 
 
 def test_what_is_resized_is_not_resized_again(monkeypatch, capsys):
@@ -289,10 +434,10 @@ def test_what_is_resized_is_not_resized_again(monkeypatch, capsys):
     monkeypatch.setattr(im, 'finish_images', lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         im.write_resized('data/new', sources, 8, 1)
-    assert calls == [8, 0, 2, 4, 6, 8]                  # what was left of training, and all of validation
+    assert calls == [0, 6, 8, 0, 2, 4, 6, 8]            # the unreadable and what was left of training, and all of validation
     monkeypatch.setattr(im, 'finish_images', finish)
     im.write_resized('data/new', sources, 8, 1)
-    assert len(calls) == 6 and content('data/new') == content('data/whole')
+    assert calls[8:] == [0] and content('data/new') == content('data/whole')
 
 
 # ----------------------------------------------------------------------------- the data sets
@@ -306,7 +451,7 @@ def test_digits():
     train, val = read('train', 8, 1, 10), read('val', 8, 1, 10)
     assert train.windows + val.windows == 1797 and (np.bincount(val.labels) == np.bincount(digits.target) // 5).all()
     first = np.flatnonzero(digits.target == val.labels[0])[4]
-    assert np.abs(val.images[0, 0] - digits.images[first] * 255 / 16).max() <= 0.5 and train.images.max() == 255
+    assert np.abs(val.images[0][0] - digits.images[first] * 255 / 16).max() <= 0.5 and train.images[:].max() == 255
 
 
 @pytest.mark.long
@@ -332,7 +477,7 @@ def test_cifar100_from_a_folder_and_its_corruptions(monkeypatch):
         call(script, *arguments)
     train, val = (Images('cifar100', split, 32, 3, 100) for split in ('train', 'val'))
     assert train.labels.tolist() == [99, 98, 97, 96, 95, 94] and val.windows == 4
-    assert (train.images == images.transpose(0, 3, 1, 2)).all() and read_image_meta('cifar100')['names'][7] == 'c7'
+    assert (train.images[:] == images.transpose(0, 3, 1, 2)).all() and read_image_meta('cifar100')['names'][7] == 'c7'
     clean, corrupted = (Images('cifar100c', split, 32, 3, 100) for split in ('train', 'val'))
-    assert (clean.images == val.images).all() and corrupted.windows == 40 and (corrupted.labels == [*labels, *labels]).all()
+    assert (clean.images[:] == val.images[:]).all() and corrupted.windows == 40 and (corrupted.labels == [*labels, *labels]).all()
     assert (corrupted.images[20:] == images[1].transpose(2, 0, 1)).all()

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import sys
 from itertools import islice
 from pathlib import Path
@@ -245,6 +246,39 @@ def test_names_and_blank_lines(tmp_path):
     assert list(TextFiles(['a[1].txt', '*.txt', 'b.jsonl', '*.jsonl'])) == ['a', 'b', 'c']
 
 
+def test_a_file_with_several_names_is_one_document():
+    """By its path or by links of either kind, in any folder, under whichever pattern"""
+    write('in/a.txt', 'a')
+    write('in/b.txt', 'a')                              # another file with the same text
+    os.symlink('a.txt', 'in/symbolic.txt')
+    os.link('in/a.txt', 'in/hard.txt')
+    os.symlink('in', 'folder')
+    patterns = ['in/*.txt', './in/a.txt', os.path.abspath('in/a.txt'), 'folder/*.txt', 'folder/../in/a.txt']
+    assert list(TextFiles(patterns)) == ['a', 'a']
+    assert list(TextFiles(patterns[::-1])) == ['a', 'a']
+
+
+def test_a_byte_order_mark_is_dropped():
+    """Only at the start of a text"""
+    write('1.txt', b'\xef\xbb\xbfa\xef\xbb\xbf')
+    write('2.jsonl', b'\xef\xbb\xbf{"text": "b"}\n{"text": "\\ufeffc"}\n')
+    write_parquet('3.parquet', ['\ufeffd'])
+    assert list(TextFiles(['1.txt', '2.jsonl', '3.parquet'])) == ['a\ufeff', 'b', 'c', 'd']
+
+
+def test_what_is_no_file():
+    """A FIFO would be waited for without end"""
+    write('a.txt', 'a')
+    os.mkfifo('fifo.txt')
+    os.mkdir('folder.txt')
+    os.symlink('nowhere', 'broken.txt')
+    with socket.socket(socket.AF_UNIX) as of_unix:
+        of_unix.bind('socket.txt')
+        for name in ('fifo', 'folder', 'broken', 'socket', '*'):
+            with pytest.raises(ValueError, match='.txt. is no file .*: leave it out'):
+                TextFiles(['a.txt', f'{name}.txt'])
+
+
 @pytest.mark.parametrize('value', [None, 3])
 def test_rows_without_a_text(value):
     write_parquet('null.parquet', [None, None] if value is None else [1, 2])
@@ -254,7 +288,7 @@ def test_rows_without_a_text(value):
 
 def test_no_text_at_all(folder):
     """An empty file must not pass for a data set"""
-    with pytest.raises(ValueError, match='nothing to write into train.bin'):
+    with pytest.raises(ValueError, match='0 tokens are too few for train.bin'):
         write_text(folder, {'train': [''], 'val': ['']}, 'char', 1)
     assert list(Path(folder).iterdir()) == []
 
@@ -334,6 +368,28 @@ def test_split_of_one_document(length):
     parts = split([whole])
     n = int(length * 0.9)
     assert list(parts['train']) == [whole[:n]] and list(parts['val']) == [whole[n:]]
+
+
+@pytest.mark.parametrize('count, fraction, wanted', [(1000, 0.1, 100), (1000, 0.0001, 1), (10, 0.25, 3),
+                                                     (3, 0.99, 2), (2, 0.5, 1)])
+def test_split_by_a_fraction(count, fraction, wanted):
+    """Of the documents, at least one for each split, which lose nothing"""
+    texts = [f'document {i:05}' for i in range(count)]
+    parts = split(texts, fraction)
+    train, val = list(parts['train']), list(parts['val'])
+    assert len(val) == wanted and sorted(train + val) == texts and train
+
+
+@pytest.mark.parametrize('length, fraction, wanted', [(100, 0.25, 25), (100, 0.001, 1), (2, 0.9, 1), (3, 0.99, 2)])
+def test_split_of_one_document_by_a_fraction(length, fraction, wanted):
+    parts = split(['x' * length], fraction)
+    assert [len(parts[name][0]) for name in ('train', 'val')] == [length - wanted, wanted]
+
+
+@pytest.mark.parametrize('fraction', [-0.1, 1.0, 2.0, float('nan')])
+def test_a_fraction_that_is_none(fraction):
+    with pytest.raises(ValueError, match='val_fraction=.*: wants a share between 0 and 1'):
+        split(['a', 'b'], fraction)
 
 
 def test_split_of_nothing():
@@ -463,6 +519,57 @@ def test_ctrl_c_leaves_what_was_there(folder):
     assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
 
 
+@pytest.mark.parametrize('terminal', [False, True])
+def test_progress_in_a_log_file(terminal, folder, monkeypatch, capsys):
+    """A line now and then; on a terminal a bar"""
+    monkeypatch.setattr(text.Progress, 'every', 0)
+    monkeypatch.setattr(sys.stderr, 'isatty', lambda: terminal)
+    monkeypatch.setattr(text, 'PIECE', 8)
+    write_text(folder, {'train': ['a' * 8] * 4, 'val': ['text', '12345678']}, 'bytes', 1)
+    out, err = capsys.readouterr()
+    lines = [f'train: {n} of 4 documents' for n in range(1, 5)] + ['val: 2 of 2 documents']
+    assert out.splitlines()[:-1] == ([] if terminal else lines) and ('4/4' in err) == terminal
+
+
+def test_progress_says_nothing_all_the_time(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(text.time, 'monotonic', lambda: now[0])
+    with text.Progress('train', 1000, 'documents') as progress:
+        for now[0] in range(1, 101):
+            progress.add(10)
+    assert capsys.readouterr().out == ''.join(f'train: {10 * n:,} of 1,000 documents\n' for n in (30, 60, 90))
+
+
+# a signal to the script alone, and to its workers too as schedulers send it, when the documents are half read
+STOPPED = '''
+import os
+import signal
+from configurator import configure
+configure(globals())
+from data import text
+
+
+class Documents(list):
+    def __iter__(self):
+        for i in range(10 ** 6):
+            if i == 30000:
+                {kill}(signal.SIGTERM)
+            yield 'text'
+
+
+text.write_text('data/mine', dict(train=Documents(), val=['text']), 'bytes', 2)
+'''
+
+
+@pytest.mark.parametrize('kill', ['signal.raise_signal', '(lambda number: os.killpg(0, number))'])
+def test_sigterm_leaves_what_was_there(kill, folder):
+    write_text(folder, {'train': ['before'], 'val': ['SIGTERM']}, 'bytes', 1)
+    before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    code, _, err = run_alone(write('stopped.py', STOPPED.format(kill=kill)))
+    assert code in (128 + signal.SIGTERM, 1) and 'Traceback' not in err
+    assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
+
+
 # ----------------------------------------------------------------------------- data/*/prepare.py, as users run them
 
 def copied(name):
@@ -507,6 +614,17 @@ def test_shakespeare_char():
     assert ids == {'train': [stoi[c] for c in play[:n]], 'val': [stoi[c] for c in play[n:]]}
     assert tokenizer.vocab_size == len(stoi) and tokenizer.decode(ids['train'] + ids['val']) == play
     assert Path('data/shakespeare_char/input.txt').read_text() == play
+
+
+def test_an_interrupted_download_leaves_nothing(monkeypatch):
+    def interrupted(url, path):
+        write(path, 'half a pl')
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr('urllib.request.urlretrieve', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(copied('shakespeare_char'))
+    assert os.listdir('data/shakespeare_char') == ['prepare.py']
 
 
 @pytest.mark.parametrize('name, arguments, says', [
@@ -605,6 +723,9 @@ def test_textfiles_in_their_own_folder():
     ids, tokenizer = found('data/textfiles')
     wanted = split(['a', 'b', 'c'])
     assert {part: documents(ids[part], tokenizer) for part in ids} == {part: list(wanted[part]) for part in wanted}
+    prepare('textfiles', '--files=news.parquet', '--column=body', '--val_fraction=0.5', '--tokenizer=bytes')
+    ids, tokenizer = found('data/textfiles')
+    assert [len(documents(ids[part], tokenizer)) for part in ('train', 'val')] == [2, 2]
 
 
 @pytest.mark.parametrize('name, tokenizer', [('openwebtext', 'gpt2'), ('minipile', 'gpt2'), ('textfiles', 'gpt2'),

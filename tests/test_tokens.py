@@ -2,18 +2,21 @@
 data/tokens.py and data/pycode/prepare.py: what is written comes back, what is damaged says so, and the order of the windows is
 what lets runs of any number of ranks see the same batches.
 """
+import errno
 import json
 import os
 import runpy
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, run_python
+from helpers import ROOT, Alone, run_alone, run_python
 
 from data import tokens as data_tokens
-from data.tokens import Permutation, Tokens, read_meta, write_tokens
+from data.tokens import Permutation, Stored, Tokens, read_meta, write_tokens
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +51,8 @@ def test_written_tokens_come_back(vocab_size, dtype):
     write_tokens('data/tiny', {'train': [[1, 2], np.array([top, 0]), b'\x00\xff', [], (3,)], 'val': iter([[top, 5]])},
                  vocab_size, 'gpt2')
     meta = json.loads(Path('data/tiny/meta.json').read_text())
+    assert read_meta('tiny') == {**meta, 'chars': ''} and meta.pop('fingerprint')
     assert meta == dict(vocab_size=vocab_size, tokenizer='gpt2', dtype=dtype, tokens={'train': 7, 'val': 2})
-    assert read_meta('tiny') == {**meta, 'chars': ''}
     assert np.fromfile('data/tiny/train.bin', dtype).tolist() == [1, 2, top, 0, 0, 255, 3]
     assert np.fromfile('data/tiny/val.bin', dtype).tolist() == [top, 5]
     inputs, targets = tokens(block_size=6, vocab_size=vocab_size).read([0])
@@ -60,8 +63,10 @@ def test_written_tokens_come_back(vocab_size, dtype):
 def test_meta_takes_more():
     """A table of characters, quotes, control characters and all, comes back as it was"""
     chars = '\n"\\é\u2028\U0001f600\0'
-    write_tokens('data/tiny', {'train': [[1, 2]], 'val': [[0]]}, len(chars), 'char', chars=chars)
-    assert read_meta('tiny') == dict(vocab_size=7, tokenizer='char', chars=chars, dtype='uint16', tokens={'train': 2, 'val': 1})
+    write_tokens('data/tiny', {'train': [[1, 2]], 'val': [[0, 1]]}, len(chars), 'char', chars=chars)
+    meta = read_meta('tiny')
+    assert meta.pop('fingerprint')
+    assert meta == dict(vocab_size=7, tokenizer='char', chars=chars, dtype='uint16', tokens={'train': 2, 'val': 2})
 
 
 def content(folder):
@@ -144,13 +149,194 @@ def test_data_set_of_ones_own_needs_no_prepare():
     assert tokens().windows == 4
 
 
-@pytest.mark.parametrize('text', ['', '{', '[]', 'null', '{"vocab_size": 256}',
+@pytest.mark.parametrize('text', ['', '{', '[]', 'null', '3', '"meta"', '[' * 10 ** 5, '{"vocab_size": 256}', '\xff',
                                   '{"vocab_size": 256, "tokenizer": "bytes"}'])
 def test_damaged_meta(text):
     make(range(20))
-    Path('data/tiny/meta.json').write_text(text)
+    Path('data/tiny/meta.json').write_text(text, encoding='latin-1')
     with pytest.raises(ValueError, match='data/tiny/meta.json is damaged: prepare data/tiny again'):
         tokens()
+
+
+WRONG = (None, True, -1, 0, 1.5, float('nan'), float('inf'), 2 ** 63, '', 'no', [], {}, [1], [[1]], {'a': 1},
+         {'train': {'a': [0]}})
+
+
+@pytest.mark.parametrize('key', ['vocab_size', 'tokenizer', 'chars', 'dtype', 'tokens', 'fingerprint'])
+def test_a_wrong_value_in_meta(key):
+    """Of any type, nested too, and where it is missing: it is found when it is read, not somewhere in the training"""
+    make(range(20))
+    meta = json.loads(Path('data/tiny/meta.json').read_text())
+    for value in WRONG:
+        if not (isinstance(value, str) and key in ('tokenizer', 'chars', 'fingerprint')):
+            Path('data/tiny/meta.json').write_text(json.dumps({**meta, key: value}))
+            with pytest.raises(ValueError, match='data/tiny/meta.json is damaged: prepare data/tiny again'):
+                print(read_meta('tiny'))
+    if key not in ('chars', 'fingerprint'):
+        Path('data/tiny/meta.json').write_text(json.dumps({name: value for name, value in meta.items() if name != key}))
+        with pytest.raises(ValueError, match='is damaged'):
+            read_meta('tiny')
+
+
+@pytest.mark.parametrize('chars', ['', 'ab', 'aab', 'abcd'])
+def test_a_table_that_is_none(chars):
+    """A character for each id, or sample.py would print something else in silence"""
+    write_tokens('data/tiny', {split: [[0, 1, 2]] for split in ('train', 'val')}, 3, 'char', chars='abc')
+    meta = read_meta('tiny')
+    Path('data/tiny/meta.json').write_text(json.dumps({**meta, 'dtype': 'uint16', 'chars': chars}))
+    with pytest.raises(ValueError, match='is damaged'):
+        read_meta('tiny')
+
+
+def test_meta_that_is_no_file():
+    """A folder, or a FIFO, which a reader would wait for without end"""
+    make(range(20))
+    os.remove('data/tiny/meta.json')
+    os.mkfifo('data/tiny/meta.json')
+    with pytest.raises(ValueError, match='is damaged'):
+        read_meta('tiny')
+
+
+@pytest.mark.parametrize('count', [0, 1])
+@pytest.mark.parametrize('split', ['train', 'val'])
+def test_a_split_needs_an_input_and_a_target(split, count):
+    make(range(30))
+    before = content('data/tiny')
+    with pytest.raises(ValueError, match=f'{count} tokens are too few for {split}.bin'):
+        write_tokens('data/tiny', {'train': [[1, 2]], 'val': [[1, 2]], split: [[1] * count]}, 1000, 'bytes')
+    assert content('data/tiny') == before
+
+
+def test_the_fingerprint_is_that_of_the_content():
+    """The same data prepared again has the same one, however it comes in pieces; any other token or tokenizer gives another"""
+    def fingerprint(train, val=range(20), vocab_size=1000):
+        write_tokens('data/tiny', {'train': train, 'val': [list(val)]}, vocab_size, 'bytes')
+        return read_meta('tiny')['fingerprint']
+
+    first = fingerprint([[1, 2, 3], [4]])
+    assert fingerprint([[1], [2, 3, 4]]) == first
+    assert len({first, fingerprint([[1, 2, 3, 5]]), fingerprint([[1, 2, 3]], [4, *range(20)]),
+                fingerprint([[1, 2, 3, 4]], vocab_size=1001)}) == 4
+
+
+def test_data_of_older_versions_has_no_fingerprint():
+    make(range(20))
+    meta = json.loads(Path('data/tiny/meta.json').read_text())
+    del meta['fingerprint']
+    Path('data/tiny/meta.json').write_text(json.dumps(meta))
+    assert tokens().fingerprint == '' and tokens().windows == 4
+
+
+TRUNCATED = '''
+import os
+from data.tokens import Tokens
+
+data = Tokens('tiny', 'train', 4, 1000)
+print(data.shuffled(0, 2, 0)[0].shape, flush=True)
+os.truncate('data/tiny/train.bin', 4096)
+print(data.read([2000])[0].tolist(), flush=True)
+data.read([20000])
+'''
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_one_line(tmp_path):
+    """And no bus error, which ends a process that has mapped the file"""
+    make(np.arange(30000) % 1000)
+    (tmp_path / 'truncated.py').write_text('from configurator import configure\nconfigure(globals())\n' + TRUNCATED)
+    code, out, err = run_alone('truncated.py')
+    assert code == 1 and out == 'torch.Size([2, 4])\n[[0, 1, 2, 3]]\n', out + err
+    assert err == 'error: data/tiny/train.bin has become shorter while it was read: prepare data/tiny again\n'
+
+
+def test_parts_of_a_stored_array():
+    """As those of the whole array in memory"""
+    whole = np.arange(5 * 2 * 3, dtype=np.uint16).reshape(5, 2, 3)
+    whole.tofile('array')
+    stored = Stored('array', 'uint16', 5, (2, 3))
+    assert len(stored) == 5
+    for part in (slice(None), slice(1, 3), slice(-2, None), slice(3, 3), slice(2, 99), 0, 4, -1, np.int64(2)):
+        assert stored[part].dtype == np.uint16 and np.array_equal(stored[part], whole[part])
+    assert np.array_equal(stored.read([2, 0], 3), [whole[2:], whole[:3]]) and len([*stored]) == 5
+
+
+# ----------------------------------------------------------------------------- two processes, and signals
+
+LOCKED = '''
+import os
+import signal
+import time
+from data.tokens import write_tokens
+
+
+def slow():
+    yield [1, 2, 3]
+    open('begun', 'w').close()
+    while not os.path.exists('go'):
+        time.sleep(0.005)
+
+
+write_tokens('data/tiny', {'train': slow(), 'val': [[1, 2]]}, 10, 'bytes')
+'''
+
+
+@pytest.fixture
+def at_work(tmp_path):
+    """A process in the middle of preparing data/tiny, until there is a file `go`."""
+    make(range(20))
+    (tmp_path / 'locked.py').write_text(LOCKED)
+    process = Alone('locked.py')
+    while not os.path.exists('begun'):
+        assert process.process.is_alive(), process.err()
+        time.sleep(0.005)
+    yield process
+    if process.process.is_alive():
+        process.process.kill()
+    process.process.join()
+
+
+def test_two_at_once(at_work):
+    """The second says in one line who prepares the folder, and spoils nothing; after it, and after its death, others may"""
+    before = content('data/tiny')
+    who = f'process {at_work.pid} on {os.uname().nodename} is preparing data'
+    with pytest.raises(ValueError, match=f'data/tiny is in use: {who}') as error:
+        make(range(30))
+    assert '\n' not in str(error.value) and content('data/tiny') == before
+    open('go', 'w').close()
+    assert at_work.end()[0] == 0 and read_meta('tiny')['tokens'] == {'train': 3, 'val': 2}
+    make(range(30))
+    assert sorted(os.listdir('data/tiny')) == ['meta.json', 'prepare.py', 'train.bin', 'val.bin']
+
+
+def test_a_dead_process_locks_nothing(at_work):
+    at_work.process.kill()
+    at_work.process.join()
+    assert '.lock' in os.listdir('data/tiny')
+    make(range(30))
+    assert read_meta('tiny')['tokens'] == {'train': 30, 'val': 20}
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_what_was_there(number, at_work):
+    before = content('data/tiny')
+    assert 'train.bin.tmp' in before
+    os.kill(at_work.pid, number)
+    code, _, err = at_work.end()
+    assert code == (-number if number == signal.SIGINT else 128 + number), err
+    assert content('data/tiny') == {name: data for name, data in before.items() if not name.endswith(('.tmp', '.lock'))}
+
+
+def test_a_disk_without_locks(monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, 'No locks available')
+
+    monkeypatch.setattr('fcntl.flock', refuse)
+    make(range(20))
+    assert tokens().windows == 4
+
+
+def test_the_size_of_the_vocabulary_is_printed(capsys):
+    make(range(20), vocab_size=1234)
+    assert capsys.readouterr().out == 'data/tiny: 20 training and 20 validation tokens, of a vocabulary of 1,234\n'
 
 
 @pytest.mark.parametrize('split', ['train', 'val'])
@@ -298,8 +484,9 @@ def test_pycode(tmp_path):
     found = {split: bytes(ids.astype(np.uint8)).decode().split('\0') for split, ids in content.items()}
     assert found['val'] == ['# m09.py é\n', '# package/deep/b.py é\n', '']
     assert found['train'] == [f'# {name} é\n' for name in names if name not in ('m09.py', 'package/deep/b.py')] + ['']
-    assert read_meta('tiny') == dict(vocab_size=256, tokenizer='bytes', chars='', dtype='uint16',
-                                     tokens={split: len(ids) for split, ids in content.items()})
+    meta = read_meta('tiny')
+    assert meta.pop('fingerprint') and meta == dict(vocab_size=256, tokenizer='bytes', chars='', dtype='uint16',
+                                                    tokens={split: len(ids) for split, ids in content.items()})
 
 
 @pytest.mark.parametrize('inside', ['', 'test', 'site-packages'])

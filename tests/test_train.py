@@ -4,6 +4,7 @@ train.py as its users run it: whole runs of a tiny model, on one process and on 
 import functools
 import json
 import math
+import os
 import resource
 import runpy
 import shutil
@@ -22,6 +23,7 @@ from helpers import (
     checkpoint,
     evaluations,
     flags,
+    in_each_iteration,
     interrupted,
     killed,
     lost,
@@ -32,9 +34,11 @@ from helpers import (
     steps,
     torchrun,
     train,
+    write_walk,
 )
 from test_measure import assert_alike
 
+from data.tokens import write_tokens
 from model import GPT, GPTConfig, block_type
 from vit import ViTConfig
 
@@ -356,6 +360,82 @@ def test_a_run_is_overwritten_only_when_asked(whole, place):
     train(place, 'taken/config.json', *flags(out_dir='taken', max_iters=3, overwrite=True, always_save_checkpoint=False))
     assert files(run) == list(FILES) and rows(run)[-1]['iter'] == 3
     assert json.loads((run / 'config.json').read_text())['overwrite'] is False
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A place with its own data/tiny, and its run of two iterations."""
+    write_walk(tmp_path)
+    train(tmp_path, *flags(**TINY | SHORT, out_dir='run'))
+    return tmp_path
+
+
+SHORT = dict(max_iters=2, lr_decay_iters=2, eval_interval=2, eval_iters=1)
+GOES_ON = ['run/config.json', '--init_from=resume', '--max_iters=4']
+
+
+def test_data_that_was_prepared_again(own):
+    """The same data resumes. Other data is refused in one line, except for an evaluation or where it has another name"""
+    write_tokens(own / 'data' / 'other', {'train': [np.arange(3000) % 13], 'val': [np.arange(500) % 13]}, 13, 'bytes')
+    before = (own / 'run' / 'ckpt.pt').read_bytes()
+    shutil.move(own / 'data' / 'tiny', own / 'data' / 'kept')
+    shutil.copytree(own / 'data' / 'other', own / 'data' / 'tiny')
+    _, err = train(own, *GOES_ON, code=1)
+    assert err.startswith('error: data/tiny holds other data than when run/ckpt.pt was saved: ') and err.count('\n') == 1
+    assert '--dataset=' in err and (own / 'run' / 'ckpt.pt').read_bytes() == before
+    train(own, *GOES_ON, '--eval_only=True')
+    shutil.rmtree(own / 'data' / 'tiny')
+    write_walk(own)
+    train(own, *GOES_ON)
+    train(own, 'run/config.json', '--init_from=resume', '--max_iters=6', '--dataset=other')
+    shutil.rmtree(own / 'data' / 'other')
+    write_walk(own, 'other', train=1990)
+    assert 'data/other holds other data' in train(own, 'run/config.json', '--init_from=resume', '--max_iters=8', code=1)[1]
+
+
+@pytest.mark.parametrize('older', ['checkpoint', 'data'])
+def test_older_versions_kept_no_fingerprint(own, older):
+    state, meta = checkpoint(own / 'run'), json.loads((own / 'data' / 'tiny' / 'meta.json').read_text())
+    fingerprint = state.pop('data')
+    assert fingerprint == meta.pop('fingerprint') != ''
+    if older == 'checkpoint':
+        torch.save(state, own / 'run' / 'ckpt.pt')
+    else:
+        (own / 'data' / 'tiny' / 'meta.json').write_text(json.dumps(meta))
+    train(own, *GOES_ON)
+    assert checkpoint(own / 'run')['data'] == (fingerprint if older == 'checkpoint' else '')
+
+
+def test_data_that_is_cut_under_a_run(own):
+    """Is one line, where a process that has mapped the file dies by a bus error; the last checkpoint goes on with whole data"""
+    out, err = train(own, *GOES_ON, '--max_iters=10', '--eval_interval=3', through=(cuts, 5), code=1)
+    assert err == 'error: data/tiny/train.bin has become shorter while it was read: prepare data/tiny again\n'
+    assert checkpoint(own / 'run')['iter'] == 3
+    shutil.rmtree(own / 'data' / 'tiny')
+    write_walk(own)
+    train(own, 'run/config.json', '--init_from=resume', '--max_iters=4')
+
+
+def cuts(at):
+    in_each_iteration(lambda it: os.truncate('data/tiny/train.bin', 0) if it == at else None)
+
+
+def test_the_vocabulary_is_that_of_the_data(own):
+    """Unless it is given, in a config file or on the command line; config.json holds what came of it"""
+    def vocab_size(*more, code=0):
+        keys = flags(**{key: value for key, value in (TINY | SHORT).items() if key != 'vocab_size'}, overwrite=True)
+        err = train(own, *keys, '--out_dir=out', *more, code=code)[1]
+        there = json.loads((own / 'out' / 'config.json').read_text())['vocab_size']
+        assert checkpoint(own / 'out')['model']['wte.weight'].shape[0] == there
+        return err if code else there
+
+    (own / 'sixteen.py').write_text('vocab_size = 16')
+    assert vocab_size() == 13 and vocab_size('sixteen.py') == 16 and vocab_size('sixteen.py', '--vocab_size=20') == 20
+    assert vocab_size('sixteen.py', '--vocab_size=0') == 13
+    assert 'vocab_size=12 is less than the 13 of dataset=tiny: set --vocab_size=13' in vocab_size('--vocab_size=12', code=1)
+    assert 'vocab_size >= 1' in vocab_size('--vocab_size=-1', code=1)
+    train(own, 'out/config.json', '--init_from=resume', '--max_iters=4')
+    assert 'batch_size * block_size * vocab_size < 2 ** 31' in vocab_size('--batch_size=1000000', '--block_size=1000', code=1)
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 # OpenWebText in windows of 1024 tokens, 480 of them an iteration, as GPT-2 (124M) trains on it in the configs of all four papers
 dataset = 'openwebtext'
+vocab_size = 50304                      # GPT-2's 50257, padded up to a multiple of 64, which a GPU computes faster
 block_size = 1024
 batch_size = 30                         # a GPU of 80 GB holds these windows, of a compiled model of 124M to 0.75B
 gradient_accumulation_steps = 16        # 480 windows an iteration, for 1, 2, 4, 8 or 16 GPUs

@@ -1,7 +1,6 @@
 # What sharpness disparity's runs on OpenWebText share. They have 50K iterations; for those of 100K, add --max_iters=100000
 include('config/base/openwebtext.py')
 include('config/optim/adamw.py')
-vocab_size = 50304
 max_iters = 50000
 warmup_iters = 1000
 decay_norms = True                      # as in the authors' code

@@ -47,5 +47,5 @@ if __name__ == '__main__':
         raise ValueError('files is empty: name the unpacked folder, as in --files=CIFAR-100-C')
     meta = read_image_meta('cifar100')
     clean = Images('cifar100', 'val', meta['image_size'], meta['channels'], meta['classes'])
-    write_images(Path(__file__).parent, {'train': [(clean.images, clean.labels)], 'val': corrupted()}, meta['classes'],
+    write_images(Path(__file__).parent, {'train': [(clean.images[:], clean.labels)], 'val': corrupted()}, meta['classes'],
                  meta['names'])

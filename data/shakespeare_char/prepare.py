@@ -11,6 +11,7 @@ from urllib.request import urlretrieve
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
 from data.text import TextFiles, split, write_text  # noqa: E402
+from data.tokens import preparing, replacing  # noqa: E402
 
 url = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'     # where it is fetched from
 
@@ -18,10 +19,10 @@ if __name__ == '__main__':
     configure(globals())
     path = Path(__file__).parent / 'input.txt'
     if not path.exists():
-        try:
-            urlretrieve(url, path.with_suffix('.tmp'))
-        except (OSError, HTTPException) as error:
-            raise OSError(f'could not reach {url} ({type(error).__name__}): '
-                          f'this needs the network, or the file as {path}') from error
-        path.with_suffix('.tmp').rename(path)
+        with preparing(path.parent), replacing(path.parent, [path.name]) as new:
+            try:
+                urlretrieve(url, new[path.name])
+            except (OSError, HTTPException) as error:
+                raise OSError(f'could not reach {url} ({type(error).__name__}): '
+                              f'this needs the network, or the file as {path}') from error
     write_text(path.parent, split(TextFiles([str(path)])), 'char')

@@ -1,9 +1,10 @@
 """
-Your own text. Each .txt file is a document, and so is each row of a .jsonl or .parquet file. They are split as in nanoGPT.
+Your own text. Each .txt file is a document, and so is each row of a .jsonl or .parquet file. They are split as in nanoGPT, or by
+--val_fraction.
 
     python data/textfiles/prepare.py --files='books/*.txt,more/**/*.jsonl' --tokenizer=gpt2
     python data/textfiles/prepare.py --files=news.parquet --column=body --tokenizer=char --folder=data/news
-    python train.py config/train_quick.py --dataset=news --vocab_size=…
+    python train.py config/train_quick.py --dataset=news --vocab_size=0         # 0: the vocabulary of the data
 """
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ tokenizer = 'gpt2'                  # bytes | char | a tiktoken name | a Hugging
 column = 'text'                     # the field or column of a row that holds its text
 folder = ''                         # where the tokens go; empty: data/textfiles
 limit = 0                           # only this many documents, for a trial; 0: all
+val_fraction = 0.0                  # share of the documents (or of the only one) for validation; 0: nanoGPT's, 0.0005 (or 0.1)
 processes = 0                       # processes that tokenize; 0: one per core
 
 if __name__ == '__main__':
@@ -24,4 +26,5 @@ if __name__ == '__main__':
     if not files:
         raise ValueError("files is empty: name some, as in --files='books/*.txt,more.jsonl'")
     folder = Path(folder) if folder else Path(__file__).parent
-    write_text(folder, split(TextFiles([name for name in files.split(',') if name], column, limit)), tokenizer, processes)
+    documents = TextFiles([name for name in files.split(',') if name], column, limit)
+    write_text(folder, split(documents, val_fraction), tokenizer, processes)
