@@ -45,16 +45,24 @@ def configure(namespace, *more):
     return values
 
 
+def flags():
+    """The keys that the command line sets by --key=value"""
+    return {arg[2:].partition('=')[0] for arg in sys.argv[1:] if arg.startswith('--')}
+
+
 def keys_of(*sources):
-    """The keys of scripts (their paths) and dataclasses → {key: default}, {key: help}."""
+    """The keys of scripts (their paths) and dataclasses → {key: default}, {key: help}. A script's key with TYPE in its name
+    stands for one key of each block type of the dataclasses."""
     defaults, helps = {}, {}
+    types = {kind: None for source in sources for kind in getattr(source, 'block_types', ())}
     for source in sources:
         keys = script_keys(source) if isinstance(source, str) else {f.name: f.default for f in fields(source)}
         text = (open(source, encoding='utf-8').read() if isinstance(source, str) else
                 ''.join(inspect.getsource(c) for c in source.__mro__[:-1]))
         for key, default in keys.items():
-            defaults.setdefault(key, default)
-            helps.setdefault(key, comment_of(key, text))
+            for kind in types if 'TYPE' in key else ['']:           # r_TYPE stands for r_emb, r_pos, …
+                defaults.setdefault(key.replace('TYPE', kind), default)
+                helps.setdefault(key.replace('TYPE', kind), comment_of(key, text).replace('TYPE', kind))
     return {**defaults, 'debug': False}, {**helps, 'debug': 'show the traceback of an error'}
 
 
