@@ -45,21 +45,29 @@ def configure(namespace, *more):
     return values
 
 
-def defaults_of(source):
-    """{key: default} of a script (its path) or a dataclass"""
-    return script_keys(source) if isinstance(source, str) else {f.name: f.default for f in fields(source)}
+def flags():
+    """The keys that the command line sets by --key=value"""
+    return {arg[2:].partition('=')[0] for arg in sys.argv[1:] if arg.startswith('--')}
+
+
+def defaults_of(*sources):
+    """{key: default} of scripts (their paths) and dataclasses. A script's key with TYPE in its name stands for one key of each
+    block type of the dataclasses."""
+    defaults, types = {}, {kind: None for source in sources for kind in getattr(source, 'block_types', ())}
+    for source in sources:
+        keys = script_keys(source) if isinstance(source, str) else {f.name: f.default for f in fields(source)}
+        for key, default in keys.items():
+            for kind in types if 'TYPE' in key else ['']:           # r_TYPE stands for r_emb, r_pos, …
+                defaults.setdefault(key.replace('TYPE', kind), default)
+    return defaults
 
 
 def keys_of(*sources):
-    """The keys of scripts (their paths) and dataclasses → {key: default}, {key: help}."""
-    defaults, helps = {}, {}
-    for source in sources:
-        keys = defaults_of(source)
-        text = (open(source, encoding='utf-8').read() if isinstance(source, str) else
-                ''.join(inspect.getsource(c) for c in source.__mro__[:-1]))
-        for key, default in keys.items():
-            defaults.setdefault(key, default)
-            helps.setdefault(key, comment_of(key, text))
+    """The keys of scripts and dataclasses → {key: default}, {key: help}."""
+    texts = [open(source, encoding='utf-8').read() if isinstance(source, str) else
+             ''.join(inspect.getsource(c) for c in source.__mro__[:-1]) for source in sources]
+    defaults = defaults_of(*sources)
+    helps = {key: next(filter(None, (comment_of(key, text) for text in texts)), '') for key in defaults}
     return {**defaults, 'debug': False}, {**helps, 'debug': 'show the traceback of an error'}
 
 
@@ -97,8 +105,9 @@ def script_keys(path):
 
 
 def comment_of(key, text):
-    found = re.search(rf'^ *{key}(?:: *\w+)? *=[^#\n]*# *(.*)$', text, re.MULTILINE)
-    return found[1] if found else ''
+    way, _, kind = key.partition('_')
+    found = re.search(rf'^ *(?:{key}|{way}_TYPE)(?:: *\w+)? *=[^#\n]*# *(.*)$', text, re.MULTILINE)
+    return found[1].replace('TYPE', kind) if found else ''
 
 
 def read_config(path, values):

@@ -93,6 +93,34 @@ def at_least_fp32(x):
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+# ----------------------------------------------------------------------------- what init_weights fills
+# Other parameters, of nn.Linear too, keep the value that their module's constructor gives them.
+
+class Linear(nn.Linear):
+    """nn.Linear, of which init_weights fills what the module that it is built in leaves unfilled."""
+
+    def reset_parameters(self):
+        super().reset_parameters()
+        unfill(self)
+
+
+class Embedding(nn.Embedding):
+    """nn.Embedding, of which init_weights fills what the module that it is built in leaves unfilled."""
+
+    def reset_parameters(self):
+        super().reset_parameters()
+        unfill(self)
+
+
+def unfill(module):
+    """Makes the module's own parameters NaN, which marks them for init_weights."""
+    for name, p in module.named_parameters(recurse=False):
+        setattr(module, name, nn.Parameter(torch.full_like(p, math.nan, device=unfill.device)))
+
+
+unfill.device = None        # that of the parameter; engine/fsdp.py sets 'meta', where tensors have no memory
+
+
 # ----------------------------------------------------------------------------- norms
 # Each takes (..., dim) and normalizes the last dimension, in the higher precision of x and the gain γ (fp32 under autocast).
 
@@ -200,7 +228,7 @@ def share_rotary(blocks):
 
 
 POSITIONS = {
-    'learned': (lambda config: nn.Embedding(config.block_size, config.n_embd), lambda config: NoRotation()),
+    'learned': (lambda config: Embedding(config.block_size, config.n_embd), lambda config: NoRotation()),
     'rope': (lambda config: NoPosition(), Rotary),
 }
 
@@ -252,10 +280,10 @@ class DotAttention(nn.Module):
         d, self.head_dim = config.n_embd, config.head_dim
         d_kv = (config.n_kv_head or config.n_head) * self.head_dim
         qkv_bias = config.bias and config.qkv_bias
-        self.wq = nn.Linear(d, d, bias=qkv_bias)
-        self.wk = nn.Linear(d, d_kv, bias=qkv_bias)
-        self.wv = nn.Linear(d, d_kv, bias=qkv_bias)
-        self.wo = nn.Linear(d, d, bias=config.bias)
+        self.wq = Linear(d, d, bias=qkv_bias)
+        self.wk = Linear(d, d_kv, bias=qkv_bias)
+        self.wv = Linear(d, d_kv, bias=qkv_bias)
+        self.wo = Linear(d, d, bias=config.bias)
         self.q_norm = make_qk_norm(config.qk_norm, config)
         self.k_norm = make_qk_norm(config.qk_norm, config)
         self.rotary = POSITIONS[config.pos][1](config)
@@ -352,9 +380,9 @@ class FFN(nn.Module):
     def __init__(self, config, activation):
         super().__init__()
         d_ff = config.d_ff or 4 * config.n_embd
-        self.w1 = nn.Linear(config.n_embd, d_ff, bias=config.bias)
+        self.w1 = Linear(config.n_embd, d_ff, bias=config.bias)
         self.activation = activation
-        self.w2 = nn.Linear(d_ff, config.n_embd, bias=config.bias)
+        self.w2 = Linear(d_ff, config.n_embd, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
@@ -367,9 +395,9 @@ class SwiGLU(nn.Module):
     def __init__(self, config):
         super().__init__()
         d_ff = config.d_ff or 4 * config.n_embd
-        self.w1 = nn.Linear(config.n_embd, d_ff, bias=config.bias)
-        self.w3 = nn.Linear(config.n_embd, d_ff, bias=config.bias)
-        self.w2 = nn.Linear(d_ff, config.n_embd, bias=config.bias)
+        self.w1 = Linear(config.n_embd, d_ff, bias=config.bias)
+        self.w3 = Linear(config.n_embd, d_ff, bias=config.bias)
+        self.w2 = Linear(d_ff, config.n_embd, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
@@ -431,6 +459,9 @@ BLOCK_TYPES = {     # patch and head are parts of vit.py's model
 }
 
 
+Config.block_types = BLOCK_TYPES        # configurator.py makes the keys r_<type> and wd_<type> of them
+
+
 def block_type(name):
     """The block type of a parameter, a key of BLOCK_TYPES, from its name in named_parameters()."""
     for kind, pattern in BLOCK_TYPES.items():
@@ -441,13 +472,14 @@ def block_type(name):
 
 @torch.no_grad()
 def init_weights(model, weights=None):
-    """Fills the model's parameters, or `weights`, pairs of their names and of tensors like them. On device meta it does nothing.
+    """Fills the parameters of the model, or of `weights`, pairs of their names and of tensors like them, that are NaN: those of
+    Linear, Embedding and a class token. All others keep the value that their module has given them, as do those on device meta.
+    ValueError for a parameter without a rule here.
 
-    norm gains            1
     biases                0
-    other vectors         as their module initializes them
-    wte (a tied head), wpe, class token  N(0, emb_std²). If emb_std=0, a tied wte starts as other matrices, the rest with 0.02
-    every other matrix    N(0, (init_gain · s)²), s from INITS by its shape; also an untied head and the patch embedding
+    Embedding (wte, also as a tied head, and wpe), class token   N(0, emb_std²). If emb_std=0, a tied wte starts as the weight of
+                          a Linear, the rest with 0.02
+    weights of Linear     N(0, (init_gain · s)²), s from INITS by its shape; also an untied head and the patch embedding
     fused_qkv_init        s of W_q, W_k and W_v is that of one matrix with the rows of all three
     init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
     init='xavier_trunc'   a normal distribution cut at two standard deviations, then scaled to the std init_gain · s
@@ -456,16 +488,19 @@ def init_weights(model, weights=None):
     residual = (2 * config.n_layer) ** -0.5 if config.init == 'gpt2' else 1.0
     as_head = config.emb_std == 0 and getattr(config, 'tie_weights', False)
     fused_rows = sum(len(p) for name, p in model.named_parameters() if re.match(r'h\.0\.attn\.w[qkv]\.weight', name))
-    if weights is None and next(model.parameters()).is_meta:
-        return
     for name, p in weights or model.named_parameters():
+        if p.is_meta or type(p) not in (nn.Parameter, torch.Tensor) or not p.isnan().any():        # a fake tensor has no data
+            continue
+        module = model.get_submodule(name.rpartition('.')[0])
+        if not p.isnan().all():
+            raise ValueError(f'{name} is NaN in part: its module must fill all of it, or nothing')
         if name.endswith('bias'):
             nn.init.zeros_(p)
-        elif name.endswith('norm.weight'):
-            nn.init.ones_(p)
-        elif re.fullmatch(r'(wte|wpe|patch\.cls)\.weight', name) and not (name == 'wte.weight' and as_head):
+        elif (isinstance(module, Embedding) or name == 'patch.cls.weight') and not (name == 'wte.weight' and as_head):
             nn.init.normal_(p, std=config.emb_std or 0.02)
-        elif p.dim() == 2:
+        elif p.dim() != 2:
+            raise ValueError(f'{name} is NaN: init_weights in model.py has no rule for it, add one or fill it in its module')
+        else:
             n_out = fused_rows if config.fused_qkv_init and re.search(r'attn\.w[qkv]\.', name) else p.size(0)
             std = config.init_gain * INITS[config.init](n_out, p.size(1))
             std = std * residual if re.search(r'(wo|w2)\.weight', name) else std
@@ -492,13 +527,13 @@ class GPT(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wte = Embedding(config.vocab_size, config.n_embd)
         self.wpe = POSITIONS[config.pos][0](config)
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
         self.h = share_rotary(nn.ModuleList(Block(config) for _ in range(config.n_layer)))
         self.final_norm = make_norm(config.final_norm, config)
-        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.lm_head = Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight
         init_weights(self)

@@ -15,7 +15,8 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
     Matrices decay. Vectors (norm gains, biases, the class token) do not, except those of norms if decay_norms is set. `ratios`
     and `decay_ratios` map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight
     decay. Each group holds `lr_ratio` (1 by default), `block_type` and, in `params`, (name, parameter) pairs, from which torch
-    makes `param_names`. ValueError for a parameter or a ratio that belongs to no block type.
+    makes `param_names`. ValueError for a parameter or a ratio that belongs to no block type, and for a decay ratio of a type
+    whose parameters do not decay.
     """
     for kind in (*ratios, *decay_ratios):
         if kind not in BLOCK_TYPES:
@@ -28,6 +29,10 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
         group = groups.setdefault((kind, decayed), dict(params=[], block_type=kind, lr_ratio=ratios.get(kind, 1.0),
                                                         weight_decay=decay))
         group['params'].append((name, p))
+    for kind, ratio in decay_ratios.items():
+        if ratio != 1 and (kind, False) in groups and (kind, True) not in groups:
+            raise ValueError(f'wd_{kind}={ratio}: the parameters of type {kind} are vectors, which do not decay, see '
+                             'param_groups in optim.py')
     return list(groups.values())
 
 
@@ -195,6 +200,11 @@ class ListOptimizer(torch.optim.Optimizer):
         return [self.state[p][key] for p in params]
 
 
+class AdamW(torch.optim.AdamW):
+    """torch's AdamW."""
+    on_shards = True
+
+
 class SGDW(ListOptimizer):
     """SGD with momentum and decoupled weight decay (Loshchilov and Hutter 2019; DNT), decay first:
 
@@ -203,6 +213,7 @@ class SGDW(ListOptimizer):
     Unlike in torch.optim.SGD, the decay is not added to g, so it never enters the momentum.
     State: m, 4 bytes per parameter in fp32.
     """
+    on_shards = True
 
     def __init__(self, params, lr, momentum=0.9, weight_decay=0.0, compile=False):
         super().__init__(params, compile, lr=lr, momentum=momentum, weight_decay=weight_decay)
@@ -219,6 +230,7 @@ class Lion(ListOptimizer):
 
     State: m, 4 bytes per parameter in fp32.
     """
+    on_shards = True
 
     def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0, compile=False):
         super().__init__(params, compile, lr=lr, betas=betas, weight_decay=weight_decay)
@@ -238,6 +250,7 @@ class AdamMini(ListOptimizer):
     element of a bias. `params` must be param_groups(model, …), because the blocks depend on the parameters' names.
     State: m and all v_b, slightly more than 4 bytes per parameter in fp32. ValueError for unnamed parameters.
     """
+    on_shards = True
 
     def __init__(self, params, lr, head_dim, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, compile=False):
         if head_dim < 1:
@@ -287,8 +300,18 @@ def state_bytes(optimizer):
     return storage_bytes([value for of_one in optimizer.state.values() for value in of_one.values() if torch.is_tensor(value)])
 
 
-OPTIMIZERS = {      # from param_groups and the keys of train.py
-    'adamw': lambda groups, c: torch.optim.AdamW(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), fused=True),
+def check_on_shards(optimizer):
+    """ValueError for an optimizer that does not say that it handles shards, for --parallel=fsdp."""
+    if not getattr(optimizer, 'on_shards', False):
+        name = type(optimizer).__name__
+        raise ValueError(f'parallel=fsdp: {name} may need whole matrices, and each rank has only some rows of them; use '
+                         f'parallel=ddp, or set on_shards = True in the class {name} to promise that its step is right on rows')
+
+
+# From param_groups and the keys of train.py. A class with on_shards = True promises that a step on a rank's rows of each
+# parameter does to them what a step on the whole parameter does. Without it, --parallel=fsdp refuses the optimizer.
+OPTIMIZERS = {
+    'adamw': lambda groups, c: AdamW(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), fused=True),
     'sgdw': lambda groups, c: SGDW(groups, lr=c['learning_rate'], momentum=c['momentum'], compile=c['compile']),
     'lion': lambda groups, c: Lion(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), compile=c['compile']),
     'adam_mini': lambda groups, c: AdamMini(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']),

@@ -14,7 +14,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from configurator import configure
+from configurator import configure, flags
 from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training
 from engine.divergence import Watch, block_norms
@@ -23,7 +23,7 @@ from engine.pretrained import load_others
 from engine.runlog import Log, Run, Speed
 from engine.task import task_of
 from model import GPTConfig
-from optim import OPTIMIZERS, lr_at, param_groups
+from optim import OPTIMIZERS, check_on_shards, lr_at, param_groups
 from vit import ViTConfig
 
 # ----------------------------------------------------------------------------- keys, besides those of GPTConfig and ViTConfig
@@ -48,13 +48,7 @@ learning_rate = 6e-4                # peak
 max_iters = 600000                  # optimizer steps of the whole run
 weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
 decay_norms = False                 # weight decay on the gains and biases of norms too
-wd_emb = 1.0                        # the embeddings' weight decay, as a multiple of weight_decay
-wd_pos = 1.0                        # the same for learned positions
-wd_head = 1.0                       # the same for an untied head
-wd_qk = 1.0                         # the same for W_q and W_k
-wd_ffn = 1.0                        # the same for the FFN
-wd_vo = 1.0                         # the same for W_v and W_o
-wd_norm = 1.0                       # the same for norms, with decay_norms
+wd_TYPE = 1.0                       # the weight decay of TYPE, a block type of model.py, as a multiple of weight_decay
 beta1 = 0.9                         # adamw, lion, adam_mini
 beta2 = 0.95                        # adamw, lion, adam_mini; config/optim/lion.py has the usual values for Lion
 momentum = 0.9                      # sgdw
@@ -65,13 +59,7 @@ warmup_iters = 2000                 # iterations of linear warm-up
 lr_decay_iters = 0                  # the iteration at which the rate reaches min_lr; 0: max_iters
 min_lr = 6e-5                       # the rate at the end of the schedule
 decay_frac = 0.2                    # wsd: the share of the iterations, at the end, over which the rate falls
-r_emb = 1.0                         # Blockwise LR: the embeddings' learning rate, as a multiple of learning_rate
-r_pos = 1.0                         # the same for learned positions
-r_head = 1.0                        # the same for an untied head
-r_qk = 1.0                          # the same for W_q and W_k
-r_ffn = 1.0                         # the same for the FFN
-r_vo = 1.0                          # the same for W_v and W_o
-r_norm = 1.0                        # the same for norms
+r_TYPE = 1.0                        # Blockwise LR: the learning rate of TYPE, a block type, as a multiple of learning_rate
 blockwise = 'ramp'                  # ramp | jump | merge: how a block type's rate leaves the base rate, see lr_at in optim.py
 crop_scale = 1.0                    # images: random crops of at least this share of the area, resized; 1: the middle square
 interpolation = 'bicubic'           # bicubic | bilinear | random: how crops are resized; random: one of the two for each image
@@ -110,6 +98,9 @@ if run.init_from not in ('scratch', 'resume'):
     pretrained = load_others(run.init_from, task.config)
     task.config = pretrained.config
     brought = {key: value for key, value in asdict(task.config).items() if config[key] != value}
+    differ = [f'{key} ({value} there, {config[key]} here)' for key, value in brought.items() if key in flags()]
+    if differ:
+        raise ValueError(f'{run.init_from} has another architecture than the command line: {", ".join(differ)}; leave these out')
     config.update(brought)                              # the pretrained model decides the architecture
 machine = Machine(device, dtype)
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
@@ -151,6 +142,8 @@ elif fsdp and not pretrained:
     init_sharded(raw_model)
 raw_model.to(machine.device)
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **settings), config)
+if fsdp:
+    check_on_shards(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 compiled_model = torch.compile(raw_model) if compile and not fsdp else raw_model
 train_model = compiled_model
@@ -210,7 +203,7 @@ if checkpoint:
 if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
-log.introduce(opt, task, data, per_iter, brought, rate)
+log.introduce(opt, task, data, per_iter, brought, getattr(pretrained, 'started', []), rate)
 speed = Speed(task.unit, per_iter, task.flops(raw_model), machine, max_iters)
 
 # ----------------------------------------------------------------------------- the loop

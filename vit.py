@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from model import POSITIONS, Block, Config, at_least_fp32, check, init_weights, make_norm, share_rotary, through
+from model import POSITIONS, Block, Config, Linear, at_least_fp32, check, init_weights, make_norm, share_rotary, through, unfill
 
 
 @dataclass
@@ -42,7 +42,8 @@ class ClassToken(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(config.n_embd))
+        self.weight = nn.Parameter(torch.empty(config.n_embd))
+        unfill(self)
 
     def forward(self, x):
         return torch.cat((self.weight.to(x.dtype).expand(len(x), 1, -1), x), dim=1)
@@ -54,7 +55,7 @@ POOLS = {       # the module that prepends the token, and (B, T, D) → (B, D)
 }
 
 
-class PatchEmbedding(nn.Linear):
+class PatchEmbedding(Linear):
     """Images (B, channels, S, S) of 0 to 255 → (B, T, D): normalizes the pixels and multiplies each patch by W, row by row of
     patches. The mean and standard deviation are the data's, for values from 0 to 1, and are saved with the weights."""
 
@@ -104,7 +105,7 @@ class ViT(nn.Module):
         self.h = share_rotary(nn.ModuleList(Block(config, DropPath(p) if p else None) for p in rates))
         self.pool = POOLS[config.pool][1]
         self.final_norm = make_norm(config.final_norm, config)
-        self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
+        self.head = Linear(config.n_embd, config.classes, bias=config.bias)
         init_weights(self)
 
     def hidden(self, images):

@@ -68,10 +68,9 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
     if 'shards' in state and whole:
         from engine.shards import whole_state
         state = whole_state(path, state, device)
-    for source in (TRAIN, GPTConfig, ViTConfig):
-        for key, default in defaults_of(source).items():
-            if key in state['config']:
-                typed(key, state['config'][key], default, path)
+    for key, default in defaults_of(TRAIN, GPTConfig, ViTConfig).items():
+        if key in state['config']:
+            typed(key, state['config'][key], default, path)
 
     def check(name, value):
         if not (sound(value, meta=not whole) if torch.is_tensor(value) else not isinstance(value, float) or math.isfinite(value)):

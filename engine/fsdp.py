@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine.checkpoint import check_weights
 from engine.files import map_leaves
 from engine.shards import read_shards
-from model import init_weights
+from model import init_weights, unfill
 from optim import shard_of
 
 
@@ -48,35 +48,39 @@ def shard_model(model, device, dtype, reshard, compile, shard_ranks):
     fully_shard(model, mesh=mesh, reshard_after_forward=False)          # its backward pass follows at once
 
 
-class DrawOnCPU(TorchDispatchMode):
-    """What is drawn for a tensor of device meta is drawn on the CPU too, and dropped. torch's generator then ends up where the
-    same constructors leave it on the CPU."""
+class RefuseLostValues(TorchDispatchMode):
+    """ValueError for a value that is written to a tensor of device meta, which cannot hold it."""
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function in (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default) and args[0].is_meta:
-            function(torch.empty(args[0].shape, device='cpu'), *args[1:], **(kwargs or {}))
+        if function._schema.is_mutable and torch.is_tensor(args[0]) and args[0].is_meta:
+            raise ValueError(f'parallel=fsdp: a constructor fills a Linear or Embedding of shape {tuple(args[0].shape)}, which '
+                             'has no memory yet: fill it in init_weights of model.py, or use nn.Linear or nn.Embedding')
         return function(*args, **(kwargs or {}))
 
 
 @contextmanager
 def without_memory():
-    """Models built here have shapes and no weights, and init_sharded gives them those that they have otherwise."""
-    with torch.device('meta'), DrawOnCPU():
-        yield
+    """What init_weights fills has no memory in the models that are built here: init_sharded fills it. All other parameters, and
+    torch's generator, are as elsewhere."""
+    unfill.device = 'meta'
+    try:
+        with RefuseLostValues():
+            yield
+    finally:
+        unfill.device = None
 
 
 def init_sharded(model):
     """Draws the weights of a sharded model that was built without_memory. Each rank draws one whole tensor at a time, as a single
-    process does, and keeps its rows. ValueError for a parameter that init_weights leaves as its module has made it."""
+    process does, and keeps its rows."""
     own = {}
 
     def tensors():
         for name, p in model.named_parameters():
-            full = torch.full(p.shape, torch.nan, device='cpu')
-            yield name, full
-            if full.isnan().any():
-                raise ValueError(f'parallel=fsdp: init_weights in model.py has no rule for {name}, add one')
-            own[id(p)] = nn.Parameter(own_part(full, p))
+            if p.to_local().is_meta:
+                full = torch.full(p.shape, torch.nan, device='cpu')
+                yield name, full
+                own[id(p)] = nn.Parameter(own_part(full, p))
 
     init_weights(model, tensors())
     state = model.state_dict(keep_vars=True)

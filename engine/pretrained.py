@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 import torch
@@ -27,6 +27,13 @@ class Family(NamedTuple):
     modules: dict           # its modules → our modules, several if it stores them as one; {i} is the block's number
 
 
+# Fields that every family has an equal of, and those without influence on trained weights. Of fields that are neither here nor in
+# a Family's `wants`, such as one that you have added, the formats know nothing: the exporter wants their defaults, and
+# train.py --init_from keeps its own values.
+COMMON = {'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'd_ff', 'dropout', 'bias', 'tie_weights',
+          'norm_eps', 'norm_alpha', 'attn_tau', 'rope_theta', 'init', 'init_gain', 'emb_std', 'fused_qkv_init'}
+OF_A_VIT = COMMON | {'norm', 'qk_norm', 'pos', 'ffn', 'image_size', 'patch_size', 'channels', 'classes', 'pool', 'qkv_bias',
+                     'drop_path'}
 PRE_NORM = dict(input_norm=[False], attn_pre_norm=[True], ffn_pre_norm=[True], mid_norm=[False], post_norm=[False],
                 final_norm=[True], residual_scale=[1.0], attention=['dot'])
 ACTIVATIONS = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}
@@ -108,12 +115,21 @@ def tensors(family, n_layer):
                        '.c_' in theirs and kind == 'weight')        # GPT-2's matrices are (n_in, n_out)
 
 
+def unknown_fields(Config, known):
+    """{name: default} of the fields of a GPTConfig or ViTConfig that are not known"""
+    return {f.name: f.default for f in fields(Config) if f.name not in known}
+
+
 def our_weights(weights, family, n_layer, bias):
-    found = {}
+    """Their weights by our names. Without `bias`, theirs must be 0. ValueError for a weight that has no place here."""
+    found, unread = {}, set(weights)
     for theirs, ours, transposed in tensors(family, n_layer):
-        if theirs in weights and (bias or not theirs.endswith('.bias')):
+        if theirs in weights and (bias or not theirs.endswith('.bias') or weights[theirs].any()):
             value = weights[theirs].t() if transposed else weights[theirs]
             found |= zip(ours, value.chunk(len(ours)))
+        unread.discard(theirs)
+    if unread:
+        raise ValueError(f'{min(unread)!r} has no place in a {FAMILIES[family].label} here')
     return found
 
 
@@ -121,7 +137,7 @@ def our_weights(weights, family, n_layer, bias):
 
 def read_folder(name):
     """Reads a folder that Hugging Face's GPT-2, LLaMA or Qwen3 or write_model has saved, or a model of OpenAI from the Hub →
-    GPTConfig, weights by our names. ValueError for anything else."""
+    GPTConfig, weights by our names, {name: default} of the fields that it knows nothing of. ValueError for anything else."""
     family = 'gpt2'
     if name not in OPENAI_MODELS:
         path = os.path.join(name, 'config.json')
@@ -144,10 +160,12 @@ def read_folder(name):
     except Exception as error:                          # the libraries raise errors of many types
         raise ValueError(f'could not load {name!r}: {told(error)}') from error
     config = our_config(theirs.config, family, name)
-    wrong = sorted(found['missing_keys']) + sorted(key for key in found['unexpected_keys'] if key.endswith('.weight'))
+    constants = r'.*\.attn\.(masked_)?bias|.*\.inv_freq'         # which older files hold
+    wrong = [*sorted(found['missing_keys']), *sorted(key for key in found['unexpected_keys'] if not re.fullmatch(constants, key))]
     if wrong:
         raise ValueError(f'{name}: its weights do not fit the {FAMILIES[family].label} of its config.json, see {wrong[0]}')
-    return config, our_weights(theirs.state_dict(), family, config.n_layer, config.bias)
+    return (config, our_weights(theirs.state_dict(), family, config.n_layer, config.bias),
+            unknown_fields(GPTConfig, COMMON | FAMILIES[family].wants.keys()))
 
 
 def hugging_face():
@@ -176,8 +194,9 @@ def read_safetensors(name, found):
     except FileNotFoundError:
         raise ValueError(f'there is no {path}') from None
     except (SafetensorError, RuntimeError, KeyError) as error:
-        raise ValueError(f'{path} is damaged, or does not fit its config.json') from error
-    return config, weights
+        raise ValueError(f'{path} is damaged, or does not fit its config.json: '
+                         f'{" ".join(str(error).split())[:300]}') from error
+    return config, weights, unknown_fields(GPTConfig, found)
 
 
 TIMM_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}        # width → number of heads of timm's models
@@ -234,44 +253,61 @@ def read_vit(path, n_head=0):
 
 # ----------------------------------------------------------------------------- models
 
-def load_gpt(name, block_size=None, dropout=0.0):
+def load_gpt(name, block_size=None, dropout=0.0, asked={}):
     """A GPT from OpenAI's weights, 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', or from a folder that lab/export.py or Hugging
     Face has saved.
 
-    A smaller block_size than theirs drops the later positions, except with StableAtten, whose τ depends on it. ValueError for
-    another name, and for a model that cannot be loaded or has no equal here.
+    A smaller block_size than theirs drops the later positions, except with StableAtten, whose τ depends on it. `asked`: values
+    for fields of the config that the model's format knows nothing of. ValueError for another name, and for a model that cannot
+    be loaded or has no equal here.
     """
-    config, weights = read_folder(name)
+    config, weights, unknown = read_folder(name)
     if config.attention != 'stable':
         config.block_size = min(block_size or config.block_size, config.block_size)
     config.dropout = dropout
     if config.pos == 'learned':
         weights['wpe.weight'] = weights['wpe.weight'][:config.block_size]
-    model = GPT(config)
-    model.load_state_dict(weights)
+    return with_weights(name, GPT, config, weights, {key: asked.get(key, default) for key, default in unknown.items()})
+
+
+def with_weights(name, Model, config, weights, more, *arguments, new=()):
+    """The Model of this config with these weights, and with the fields in `more`. Parameters that it has because of `more`, or
+    that are `new`, start as in an untrained model, and its `started` has their names. ValueError if others are missing, or if
+    weights are left over."""
+    with torch.device('meta'):
+        wanted = Model(config, *arguments).state_dict()
+    model = Model(replace(config, **more), *arguments)
+    model.started = [key for key, _ in model.named_parameters() if key not in weights]
+    left = [key for key in weights if key not in model.state_dict()]
+    missing = [key for key in wanted if key not in weights and not key.startswith(new)]
+    if left:
+        raise ValueError(f'{name!r} is no {Model.__name__} that has an equal here, see {left[0]!r}')
+    if missing:
+        raise ValueError(f'{name!r} has no {missing[0]!r}: a parameter that you add to the code must depend on a new field of '
+                         'the config, by whose default it is absent')
+    try:
+        model.load_state_dict(weights, strict=False)
+    except RuntimeError as error:                       # a tensor has another shape
+        raise ValueError(f'{name!r} is no {Model.__name__} that has an equal here: '
+                         f'{" ".join(str(error).split())[:300]}') from error
     return model
 
 
-def load_vit(path, classes=0, n_head=0, dropout=0.0, drop_path=0.0):
+def load_vit(path, classes=0, n_head=0, dropout=0.0, drop_path=0.0, asked={}):
     """A ViT from a folder of Hugging Face or timm, or from a file with timm's state_dict (.pth, .safetensors).
 
-    If `classes` differs from theirs, the head is new. A file lacks the number of heads, which is then timm's for its width, or
-    else n_head, and mean and std, which are then 0.5. ValueError for a model that cannot be loaded or has no equal here.
+    If `classes` differs from theirs, the head is new. `asked` is as in load_gpt. A file lacks the number of heads, which is then
+    timm's for its width, or else n_head, and mean and std, which are then 0.5. ValueError for a model that cannot be loaded or
+    has no equal here.
     """
     config, mean, std, weights = read_vit(path, n_head)
     config.dropout, config.drop_path = dropout, drop_path
     if classes not in (0, config.classes):
         config.classes = classes
         weights = {name: value for name, value in weights.items() if not name.startswith('head.')}
-    model = ViT(config, mean, std)
-    try:
-        missing, unexpected = model.load_state_dict(weights, strict=False)
-    except RuntimeError as error:                       # a tensor has another shape
-        raise ValueError(f'{path!r} is no ViT that has an equal here: {" ".join(str(error).split())}') from error
-    wrong = unexpected + [name for name in missing if not name.startswith(('head.', 'patch.mean', 'patch.std'))]
-    if wrong:
-        raise ValueError(f'{path!r} is no ViT that has an equal here, see {wrong[0]!r}')
-    return model
+    unknown = unknown_fields(ViTConfig, OF_A_VIT | PRE_NORM.keys())
+    return with_weights(path, ViT, config, weights, {key: asked.get(key, default) for key, default in unknown.items()},
+                        mean, std, new=('head.', 'patch.mean', 'patch.std'))
 
 
 def load_others(name, config):
@@ -280,8 +316,8 @@ def load_others(name, config):
         if not os.path.exists(name):
             raise ValueError(f"init_from={name!r}: choose one of scratch, resume, auto, a folder with a ViT of Hugging Face or "
                              f"timm, or a file with one of timm")
-        return load_vit(name, config.classes, config.n_head, config.dropout, config.drop_path)
+        return load_vit(name, config.classes, config.n_head, config.dropout, config.drop_path, vars(config))
     if name not in OPENAI_MODELS and not os.path.isdir(name):
         raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or the folder of '
                          f'a model that lab/export.py or Hugging Face has saved')
-    return load_gpt(name, config.block_size, config.dropout)
+    return load_gpt(name, config.block_size, config.dropout, vars(config))

@@ -102,8 +102,9 @@ class Log:
         if self.machine.master:
             print(*words, flush=True)
 
-    def introduce(self, optimizer, task, data, per_iter, brought, rate):
-        """Prints what is trained, and the optimizer's groups of parameters with the highest learning rate of each."""
+    def introduce(self, optimizer, task, data, per_iter, brought, started, rate):
+        """Prints what is trained, the keys that a pretrained model has brought and the parameters that it lacks, and the
+        optimizer's groups of parameters with the highest learning rate of each."""
         if not self.writes:
             return
         self.say(f'{self.about["parameters"]:,} parameters on {self.machine.world_size} × {self.about["machine"]}, '
@@ -112,6 +113,9 @@ class Log:
         if brought:
             keys = ', '.join(f'{key}={value}' for key, value in sorted(brought.items()))
             self.say(f'{self.run.init_from} brings its own {keys}')
+        if started:
+            more = f' and {len(started) - 3} more' if len(started) > 3 else ''
+            self.say(f'{self.run.init_from} has no {", ".join(started[:3])}{more}: these start as in an untrained model')
         self.say(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"peak LR":>10}{"decay":>8}')
         last = self.config['max_iters']
         for group in optimizer.param_groups:

@@ -24,7 +24,7 @@ from configurator import TRAIN, at_least, configure, keys_of
 from data.text import load_tokenizer
 from data.tokens import read_meta
 from engine.checkpoint import load_checkpoint, load_text_run
-from engine.pretrained import ACTIVATIONS, FAMILIES, hugging_face, load_gpt, tensors
+from engine.pretrained import ACTIVATIONS, COMMON, FAMILIES, hugging_face, load_gpt, tensors, unknown_fields
 from model import GPTConfig
 from optim import OPTIMIZERS, param_groups
 
@@ -33,6 +33,7 @@ from optim import OPTIMIZERS, param_groups
 def obstacles(config, family):
     """Why the architecture is not one of this family: 'field=value' for each field that would need another value."""
     wants = FAMILIES[family].wants | (dict(n_kv_head=[0, config.n_head]) if family == 'gpt2' else {})
+    wants |= {field: [default] for field, default in unknown_fields(GPTConfig, COMMON | wants.keys()).items()}
     return [f'{field}={values[0]}' for field, values in wants.items() if getattr(config, field) not in values]
 
 
@@ -105,6 +106,19 @@ def write_model(model, folder, family, end=None):
     theirs.load_state_dict(weights, assign=True)
     theirs.tie_weights()
     theirs.save_pretrained(folder)
+    off = largest_difference(model, theirs_class.from_pretrained(folder))
+    if not off < 1e-3:
+        raise ValueError(f'{FAMILIES[family].label} computes other logits with these weights, off by {off:.3g} of the largest: '
+                         f'model.py computes something else than it; --format=safetensors takes any model')
+
+
+@torch.no_grad()
+def largest_difference(model, theirs):
+    """Between their logits and ours on a few tokens, relative to our largest logit"""
+    training, idx = model.training, torch.arange(min(16, model.config.block_size))[None] % model.config.vocab_size
+    ours = model.eval()(idx)[0]
+    model.train(training)
+    return ((theirs.eval()(idx).logits - ours).abs().max() / ours.abs().max()).item()
 
 
 def write_tokenizer(folder, name, chars):
@@ -163,7 +177,7 @@ def write_run(folder):
     if config['optimizer'] not in OPTIMIZERS:
         raise ValueError(f'optimizer={config["optimizer"]!r}: choose among {", ".join(OPTIMIZERS)}')
     meta = read_meta(config['dataset'])
-    model = load_gpt(from_hf)
+    model = load_gpt(from_hf, asked=config)
     for f in fields(GPTConfig):
         if config[f.name] not in (f.default, getattr(model.config, f.name)):
             raise ValueError(f'{f.name}={config[f.name]}: {from_hf} has {getattr(model.config, f.name)}, leave this key out')

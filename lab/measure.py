@@ -34,7 +34,7 @@ from engine.device import pick_device
 from engine.keys import group_settings
 from engine.runlog import write_row
 from engine.task import task_of
-from model import BLOCK_TYPES, GPTConfig, at_least_fp32, block_type
+from model import BLOCK_TYPES, GPTConfig, LayerNorm, RMSNorm, StableNorm, at_least_fp32, block_type
 from optim import OPTIMIZERS, load_state, param_groups
 from vit import ViT, ViTConfig
 
@@ -285,12 +285,29 @@ def hidden(model, batches, rng):
         over_sequences = dict(entry_var=entry.mean().item(), entry_var_max=entry.max().item()) if count > 1 else {}
         result.append(dict(at=at, ma=ma.item(), var=var.item(), **over_sequences))
     norm, square = (sums[0] / count)[2:4].tolist()
-    if model.config.mid_norm and not model.config.post_norm:
+    if bounded_by_mid_norms(model, batches[0][0][:1]):
         for k, row in enumerate(result):
             reach = k * model.config.residual_scale * largest_output(model)
             whole = square + 2 * norm * math.sqrt(n) * reach + n * reach ** 2               # the mean of (‖X‖ + √n reach)²
             row.update(ma_bound=norm / math.sqrt(n) + reach, var_bound=whole / (n - 1), entry_var_bound=whole)
     return result
+
+
+BOUNDED = (LayerNorm, RMSNorm, StableNorm)      # norms whose output's root mean square is at most γ_max + β_max
+
+
+@torch.no_grad()
+def bounded_by_mid_norms(model, x):
+    """Whether each branch adds Δt times the output of a MidNorm whose gain bounds it, and nothing follows, as T4 to T6 assume.
+    False for norms that are not BOUNDED, and for blocks that were edited to add something else."""
+    norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
+    if not all(type(norm) in BOUNDED for norm in norms):
+        return False
+    with outputs(*norms) as seen:
+        states = stream(model, x)
+    steps = [model.config.residual_scale * out for out, in seen]
+    return all(torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
+               for before, step, after in zip(states, steps, states[1:]))
 
 
 def largest_gain(model):
@@ -315,8 +332,7 @@ def parameters(model, batches, rng):
     """Frobenius and spectral norm of each matrix of the blocks, per layer; mean and largest |gain| and Frobenius norm of each
     norm's gain; the token embedding's Frobenius norm and smallest_row; and the Frobenius norm of all parameters of each block
     type (sharpness disparity, figure 8)."""
-    result = {kind: [] for kind in KINDS}
-    result['gains'], squares = {}, {}
+    result, squares = {**{kind: [] for kind in KINDS}, 'gains': {}}, {}
     for name, parameter in model.named_parameters():
         p = parameter.detach()
         squares[block_type(name)] = squares.get(block_type(name), 0.0) + p.square().sum().item()
@@ -325,7 +341,7 @@ def parameters(model, batches, rng):
         if matrix_kind(name):
             v = WARM[parameter] if parameter in WARM else torch.randn(p.size(1), generator=rng, device=p.device, dtype=p.dtype)
             spectral, WARM[parameter] = top_singular_value(lambda v: p @ v, lambda u: p.T @ u, v)
-            result[matrix_kind(name)].append(dict(frobenius=p.norm().item(), spectral=spectral))
+            result.setdefault(matrix_kind(name), []).append(dict(frobenius=p.norm().item(), spectral=spectral))
         elif block_type(name) == 'norm' and name.endswith('weight'):
             result['gains'][name.removesuffix('.weight')] = dict(mean=p.abs().mean().item(), max=p.abs().max().item(),
                                                                    frobenius=p.norm().item())
@@ -368,12 +384,20 @@ def attention(model, batches, rng):
 
 # ----------------------------------------------------------------------------- sensitivity
 
-def attn_branch(block):
-    return lambda x: block.attn_mid_norm(block.attn(block.attn_pre_norm(x)))
+def branch(block, name):
+    """The branch 'attn' or 'ffn' of a block as a function of x, (B, T, D) → (B, T, D): what the block adds to x, divided by Δt.
+    The block's own forward computes it, so that an edited block is measured as it is."""
+    before, after = (None, block.attn_post_norm) if name == 'attn' else (block.attn_post_norm, block.ffn_post_norm)
 
-
-def ffn_branch(block):
-    return lambda x: block.ffn_mid_norm(block.ffn(block.ffn_pre_norm(x)))
+    def f(x):
+        sums = []
+        with ExitStack() as stack:
+            if before:
+                stack.callback(before.register_forward_hook(lambda module, args, out: x).remove)
+            stack.callback(after.register_forward_pre_hook(lambda module, args: sums.append(args[0])).remove)
+            block(x.detach() if before else x)
+        return (sums[0] - x) / (block.dt or 1.0)
+    return f
 
 
 SCALING = 10.0          # the factor on W_o and W_2, to see how the sensitivity of a branch changes
@@ -390,11 +414,10 @@ def sensitivity(model, batches, rng):
         at_attn, at_ffn = states[2 * i], states[2 * i + 1]
         row = dict(block=jacobian_norm(block, at_attn, start),
                    to_end=jacobian_norm(torch.nn.Sequential(*model.h[i:]), at_attn, start))
-        for name, branch, x, w in (('attn', attn_branch(block), at_attn, block.attn.wo),
-                                   ('ffn', ffn_branch(block), at_ffn, block.ffn.w2)):
-            row[name] = jacobian_norm(branch, x, start)
+        for name, x, w in (('attn', at_attn, block.attn.wo), ('ffn', at_ffn, block.ffn.w2)):
+            row[name] = jacobian_norm(branch(block, name), x, start)
             with scaled([w.weight], SCALING):
-                row[f'{name}_answer'] = jacobian_norm(branch, x, start) / row[name] if row[name] else math.nan
+                row[f'{name}_answer'] = jacobian_norm(branch(block, name), x, start) / row[name] if row[name] else math.nan
         rows.append(row)
     return rows
 
@@ -436,7 +459,7 @@ def attention_growth(model, batches, rng):
 
         ‖X_0‖_F / √(nd) · Π (1 + Δt √n √d ‖γ‖_∞ max_j 1/‖x_j‖ ‖W_o W_v‖)        (√d is for our RMSNorm; theirs is x / ‖x‖)
 
-    For other models, the result is empty.
+    For other models, and for a block that was edited to add something else than Δt attn(norm(X)), the result is empty.
     """
     c = model.config
     if c.norm != 'rmsnorm' or c.n_head != 1 or not c.attn_pre_norm or c.mid_norm or c.post_norm or c.bias:
@@ -444,10 +467,13 @@ def attention_growth(model, batches, rng):
     x = stream(model, batches[0][0][:1])[0]
     bound, rows = x.norm().item() / math.sqrt(x[0].numel()), []
     for block in model.h:
+        f = branch(block, 'attn')(x)
+        if not torch.allclose(f, block.attn(block.attn_pre_norm(x)), rtol=1e-3, atol=1e-3 * f.abs().max().item()):
+            return []
         w = block.attn.wo.weight @ block.attn.wv.weight
         step = math.sqrt(x[0].numel()) * block.attn_pre_norm.weight.abs().max() * (1 / x.norm(dim=-1)).max()
         bound *= 1 + abs(c.residual_scale) * (step * torch.linalg.matrix_norm(w, 2)).item()
-        x = x + c.residual_scale * attn_branch(block)(x)
+        x = x + c.residual_scale * f
         rows.append(dict(ma=x.abs().mean().item(), ma_bound=bound))
     return rows
 
@@ -470,6 +496,7 @@ def transport(model, batches, rng):
     half = len(sequences) // 2
     if half == 0:
         return []
+    bounded = bounded_by_mid_norms(model, sequences[:1])
     states = [torch.cat(parts) for parts in zip(*([s.flatten(1).cpu() for s in stream(model, x[None])] for x in sequences))]
     rows = []
     for k, (at, s) in enumerate(zip(places(model), states)):
@@ -478,7 +505,7 @@ def transport(model, batches, rng):
             cost = torch.cdist(s[:half], s[half:2 * half], p=p) ** p
             row[f'w{p}'] = cost[linear_sum_assignment(cost)].mean().item() ** (1 / p)
         rows.append(row)
-        if c.mid_norm and not c.post_norm:
+        if bounded:
             n = s.size(-1)
             reach = 2 * k * abs(c.residual_scale) * math.sqrt(n) * largest_gain(model)
             row.update(w1_bound=math.sqrt(n) * (rows[0]['w1'] + reach), w2_bound=math.sqrt(2) * (rows[0]['w2'] + reach))
@@ -528,15 +555,16 @@ def amplified(model, cause, factor):
 def effects(model, batch, seed):
     """{quantity: size} for the invariance matrix. Logits, branches and their Jacobians are those of block 0."""
     x, block = batch[0], model.h[0]
-    with torch.no_grad(), attention_inputs(block) as seen, outputs(block.attn_mid_norm, block.ffn_mid_norm) as branches:
+    with torch.no_grad(), attention_inputs(block) as seen:
         states = stream(model, x)
+        branches = [branch(block, 'attn')(states[0]), branch(block, 'ffn')(states[1])]
     q, k, scale, _ = seen[0]
     rng = torch.Generator(x.device).manual_seed(seed)
     start = torch.randn(states[0][:1].shape, generator=rng, device=x.device, dtype=q.dtype)
     result = {'attention logits': (scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT).std(),
-              'attention branch': branches[0][0].norm(), 'FFN branch': branches[1][0].norm(),
-              'attention Jacobian': jacobian_norm(attn_branch(block), states[0][:1], start, steps=10),
-              'FFN Jacobian': jacobian_norm(ffn_branch(block), states[1][:1], start, steps=10),
+              'attention branch': branches[0].norm(), 'FFN branch': branches[1].norm(),
+              'attention Jacobian': jacobian_norm(branch(block, 'attn'), states[0][:1], start, steps=10),
+              'FFN Jacobian': jacobian_norm(branch(block, 'ffn'), states[1][:1], start, steps=10),
               'last hidden state': states[-1].norm()}
     gradient = mean_gradient(model, [batch])
     for kind in KINDS:
@@ -678,7 +706,7 @@ def show(results):
               [[kind, str(i), row['measured'], row['predicted']] for kind, rows in results['output_spectrum'].items()
                for i, row in enumerate(rows)])
     if 'parameters' in results:
-        kinds = [kind for kind in KINDS if kind in results['parameters']]
+        kinds = [kind for kind, of_layers in results['parameters'].items() if isinstance(of_layers, list)]
         table('spectral norm (Frobenius norm) of the matrices', ['layer', *kinds],
               [[str(i), *(f'{m["spectral"]:.3g} ({m["frobenius"]:.3g})' for m in layer)]
                for i, layer in enumerate(zip(*(results['parameters'][kind] for kind in kinds)))])

@@ -380,11 +380,20 @@ def plot_gradients(folders):
     return figure
 
 
+def type_style(kind, kinds):
+    """The colour and line style of a block type, one of `kinds`. Types that TYPES does not have take the colours that it leaves,
+    and after these dashed lines."""
+    of_all = [*TYPES, *(other for other in kinds if other not in TYPES)]
+    i = of_all.index(kind)
+    return COLORS[i % MOST], ('-', '--', ':', '-.')[i // MOST % 4]
+
+
 def plot_sharpness(folders):
     """The distribution of sharpness in each block type, and its mean during training if that was measured.
 
     A dot marks the log10 of the mean."""
     names = labels(folders)
+    kinds = dict.fromkeys(kind for folder in folders for kind in read_measured(folder, 'sharpness'))
     over_time = [read_rows_if_any(folder, 'measure.jsonl') for folder in folders]
     columns, kinds_of_rows = columns_for(len(folders)), 1 + any(over_time)
     places = [i // columns * kinds_of_rows * columns + i % columns for i in range(len(folders))]
@@ -399,13 +408,13 @@ def plot_sharpness(folders):
     for i, (folder, top) in enumerate(zip(folders, tops)):
         measured = read_measured(folder, 'sharpness')
         for kind in measured:
-            color = TYPES.get(kind, COLORS[-1])
-            shares(top, measured[kind]['histogram'], color=color, label=kind)
+            color, line = type_style(kind, kinds)
+            shares(top, measured[kind]['histogram'], color=color, linestyle=line, label=kind)
             top.plot(number(measured[kind]['log10_mean']), 0, 'o', markersize=5, color=color, clip_on=False, zorder=3)
             if bottoms:
                 rows = [(row['iter'], number(row['sharpness'][kind]['log10_mean']))
                         for row in over_time[i] if kind in row.get('sharpness', {})]
-                draw_over_time(bottoms[i], rows, color=color, marker='o')
+                draw_over_time(bottoms[i], rows, color=color, linestyle=line, marker='o')
         top.set_title(wrap(names[i], figure.get_figwidth() / columns - 0.2))
         top.set_xlabel('log₁₀ of the sharpness')
         if bottoms:

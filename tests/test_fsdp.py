@@ -11,13 +11,12 @@ from helpers import TINY, call, checkpoint, disk_full_after, flags, foreach_on_c
 from test_measure import assert_alike as close
 
 from engine.checkpoint import load_checkpoint
-from optim import OPTIMIZERS
 
 # Odd sizes: 13 tokens, 11 positions and the rows of 3 heads are shared unevenly
 ODD = {**TINY, 'n_embd': 24, 'n_head': 3, 'block_size': 11, 'eval_iters': 5, 'max_iters': 20, 'eval_interval': 10,
        'gradient_accumulation_steps': 4, 'weight_decay': 0.1}
 LLAMA = dict(norm='rmsnorm', pos='rope', ffn='swiglu', tie_weights=False, qk_norm=True, n_kv_head=1)
-FSDP = ['--parallel=fsdp']
+FSDP, ON_SHARDS = ['--parallel=fsdp'], ['adamw', 'sgdw', 'lion', 'adam_mini']
 
 
 def assert_alike(run, other):
@@ -147,7 +146,7 @@ def test_a_kill_while_shards_are_written(moment, place, alone):
 
 @pytest.mark.long
 @pytest.mark.parametrize('first, second, more', [(4, 2, []), (2, 4, []), (4, 4, ['--shard_ranks=2'])])
-@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+@pytest.mark.parametrize('optimizer', ON_SHARDS)
 def test_other_numbers_of_ranks_read_shards(optimizer, first, second, more, place, alone):
     from_to(place, alone(optimizer), first, second, '--save_shards=True', *more)
 
@@ -159,7 +158,7 @@ def test_sharded_ranks_go_on_from_one(place, alone):
 
 @pytest.mark.long
 @pytest.mark.parametrize('ranks', [2, 4])
-@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+@pytest.mark.parametrize('optimizer', ON_SHARDS)
 @pytest.mark.parametrize('more', [{}, LLAMA], ids=['gpt2', 'llama'])
 def test_every_optimizer(optimizer, ranks, more, place, alone):
     on(place, alone, optimizer, ranks, **more)
@@ -189,7 +188,7 @@ def test_compiled(optimizer, place, alone):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+@pytest.mark.parametrize('optimizer', ON_SHARDS)
 def test_foreach(optimizer, place, alone):
     """The kernels over many tensors that PyTorch's functions choose on a GPU, on shards"""
     whole, out_dir = alone(optimizer), f'foreach-{optimizer}'

@@ -39,7 +39,7 @@ def test_what_decays(decay_norms):
 
 
 def test_weight_decay_per_block_type():
-    found = decays(model_of(tie_weights=False), tie_weights=False, wd_qk=2.0, wd_pos=0.0, wd_emb=0.5, wd_norm=3.0, wd_head=4.0)
+    found = decays(model_of(tie_weights=False), tie_weights=False, wd_qk=2.0, wd_pos=0.0, wd_emb=0.5, wd_head=4.0)
     for name, decay in found.items():
         wanted = {'qk': 0.2, 'pos': 0.0, 'emb': 0.05, 'norm': 0.0, 'head': 0.4}.get(block_type(name), 0.1)
         assert decay == pytest.approx(wanted), name

@@ -13,13 +13,14 @@ import pytest
 import torch
 from helpers import ROOT
 
-from configurator import read_config
+from configurator import TRAIN, keys_of, read_config
 from model import GPT, GPTConfig
 from optim import OPTIMIZERS, SCHEDULES, SGDW, AdamMini, Lion, compiled_run, lr_at, param_groups
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 BETA1, BETA2, MOMENTUM = 0.8, 0.95, 0.7             # no defaults, so that they must be passed on
-KEYS = dict(learning_rate=0.1, beta1=BETA1, beta2=BETA2, momentum=MOMENTUM, compile=False, n_embd=8, n_head=2)
+KEYS = {**keys_of(TRAIN, GPTConfig)[0], **dict(learning_rate=0.1, beta1=BETA1, beta2=BETA2, momentum=MOMENTUM, compile=False,
+                                               n_embd=8, n_head=2)}
 
 
 def small_gpt(arch, dtype=torch.float32, **more):
@@ -98,13 +99,14 @@ def mean_square(g, name, head_dim):
     return g2
 
 
+# Those of the repository; what must hold for an optimizer that you add too is tested over OPTIMIZERS
 DEFINITIONS = {'adamw': adamw, 'sgdw': sgdw, 'lion': lion, 'adam_mini': adam_mini}
 
 
 @pytest.mark.parametrize('arch, more', [('pre', dict(bias=True)), ('pre', dict(bias=True, tie_weights=False)), ('s5', {}),
                                         ('stable', dict(n_kv_head=1)), ('llama', dict(n_kv_head=2))],
                          ids=['pre-bias', 'pre-untied', 's5', 'stable-gqa', 'llama-gqa'])
-@pytest.mark.parametrize('name', OPTIMIZERS)
+@pytest.mark.parametrize('name', DEFINITIONS)
 def test_optimizer_is_its_definition(name, arch, more):
     """20 steps of changing lr in float64, decayed or not; a parameter without a gradient stays as it is, memory and all"""
     model = small_gpt(arch, torch.float64, **{**dict(n_embd=24, n_head=4, d_ff=10), **more})
@@ -158,7 +160,7 @@ def test_sgdw_is_not_the_coupled_decay_of_sgd():
 
 # ----------------------------------------------------------------------------- what holds for each of them
 
-@pytest.mark.parametrize('name', OPTIMIZERS)
+@pytest.mark.parametrize('name', DEFINITIONS)
 def test_decays_before_it_steps(name):
     """With the decay after the step, one step from w = 1 with g = 1 would give (1 − 0.5)(1 − 0.5) = 0.25"""
     w = torch.nn.Parameter(torch.ones(1, 1))
@@ -169,7 +171,7 @@ def test_decays_before_it_steps(name):
 
 
 @pytest.mark.parametrize('frozen', [('w1',), ('w1', 'w2')], ids=['one', 'group'])
-@pytest.mark.parametrize('name', OPTIMIZERS)
+@pytest.mark.parametrize('name', DEFINITIONS)
 def test_leaves_alone_what_has_no_gradient(name, frozen):
     """It neither decays nor moves on by its momentum, as in torch's optimizers, and neither does a whole group of such"""
     model = small_gpt('s5')
@@ -184,7 +186,7 @@ def test_leaves_alone_what_has_no_gradient(name, frozen):
         assert {p for p in before if torch.equal(p, before[p])} == (still if step else set())
 
 
-@pytest.mark.parametrize('name', OPTIMIZERS)
+@pytest.mark.parametrize('name', DEFINITIONS)
 def test_returns_the_closures_loss(name):
     """A step by a closure, which wants gradients, is a step after a backward pass"""
     models = [small_gpt('s5') for _ in range(2)]
@@ -255,7 +257,7 @@ def test_adam_mini_wants_names_that_it_knows(params, says):
         AdamMini(params(torch.nn.Parameter(torch.ones(4, 4))), lr=0.1, head_dim=2)
 
 
-@pytest.mark.parametrize('name', OPTIMIZERS)
+@pytest.mark.parametrize('name', DEFINITIONS)
 @pytest.mark.parametrize('arch', ARCHS)
 def test_a_step_under_bf16_autocast(name, arch):
     """It moves every parameter, and none beyond what is finite"""

@@ -1,0 +1,352 @@
+"""
+Code that was edited: a gate in the block with a field and a block type of its own, and a new optimizer. Each script works with
+them, or says in one line what it does not know.
+"""
+import functools
+import json
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from helpers import TINY, call, checkpoint, flags, rows, train
+from torch import nn
+
+import engine.pretrained
+import engine.task
+import lab.export
+import model
+import optim
+from engine.fsdp import without_memory
+from engine.pretrained import load_gpt
+from lab import measure, plot
+from lab.export import obstacles, write_model
+from model import GPT, Block, GPTConfig, Linear, NoCache, init_weights
+from optim import OPTIMIZERS, check_on_shards, param_groups
+
+SMALL = dict(block_size=8, vocab_size=13, n_layer=2, n_head=2, n_embd=8)
+
+
+# ----------------------------------------------------------------------------- the edits
+
+@dataclass
+class GatedConfig(GPTConfig):
+    gate: bool = False              # a gain for each channel of a branch
+
+
+class Gate(nn.Module):
+
+    def __init__(self, config):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((config.n_embd,), 0.1))
+
+    def forward(self, x):
+        return self.weight.to(x.dtype) * x
+
+
+class GatedBlock(Block):
+    always = False                  # the gate depends on no field
+
+    def __init__(self, config, drop_path=None):
+        super().__init__(config, drop_path)
+        gated = self.always or getattr(config, 'gate', False)
+        self.attn_gate, self.ffn_gate = (Gate(config) if gated else nn.Identity() for _ in range(2))
+
+    def forward(self, x, cache=NoCache):
+        f = self.attn_gate(self.drop_path(self.attn_mid_norm(self.attn(self.attn_pre_norm(x), cache))))
+        x = self.attn_post_norm(torch.add(x, f, alpha=self.dt))
+        f = self.ffn_gate(self.drop_path(self.ffn_mid_norm(self.ffn(self.ffn_pre_norm(x)))))
+        return self.ffn_post_norm(torch.add(x, f, alpha=self.dt))
+
+
+class Signum(torch.optim.Optimizer):
+    """The sign of a momentum"""
+
+    def __init__(self, params, lr, momentum):
+        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=0.0))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group['params']:
+                m = self.state[p].setdefault('m', torch.zeros_like(p)).mul_(group['momentum']).add_(p.grad)
+                p.mul_(1 - group['lr'] * group['weight_decay']).sub_(group['lr'] * m.sign())
+
+
+def edit(put=setattr, put_in=dict.__setitem__):
+    """Makes the code what it is after these edits."""
+    for module in (model, engine.task, engine.pretrained, lab.export):
+        put(module, 'GPTConfig', GatedConfig)
+    put(engine.task.TextTask, 'Config', GatedConfig)
+    put(model, 'Block', GatedBlock)
+    put_in(model.BLOCK_TYPES, 'gate', r'h\.\d+\.(attn|ffn)_gate\.weight')
+    put_in(optim.OPTIMIZERS, 'signum', lambda groups, c: Signum(groups, c['learning_rate'], c['momentum']))
+
+
+@pytest.fixture
+def edited(monkeypatch):
+    edit(monkeypatch.setattr, monkeypatch.setitem)
+
+
+def gated(**more):
+    torch.manual_seed(0)
+    return GPT(GatedConfig(**{**SMALL, 'gate': True, **more}))
+
+
+# ----------------------------------------------------------------------------- how parameters start
+
+class Started(nn.Module):
+    """Parameters that its constructor has filled, but for `matrix`"""
+
+    def __init__(self, config):
+        super().__init__()
+        d = config.n_embd
+        self.norm = model.RMSNorm(d, config)
+        nn.init.zeros_(self.norm.weight)                # a gain that is 1 + weight
+        self.zero, self.data, self.plain, self.matrix = Linear(d, d), Linear(d, d), nn.Linear(d, d), Linear(d, d)
+        nn.init.zeros_(self.zero.weight)
+        nn.init.constant_(self.zero.bias, -2.0)
+        self.data.weight.data.copy_(torch.eye(d))
+        self.scales = nn.Parameter(torch.full((d, d), 0.1))
+        self.given = {name: p.detach().clone() for name, p in self.named_parameters()}
+
+
+def test_a_parameter_keeps_what_its_module_gives_it(monkeypatch):
+    """A vector, a matrix, a norm's gain, a bias; of Linear too, which starts by `init` only where its module leaves it alone"""
+    monkeypatch.setattr(Block, '__init__', lambda self, config, drop_path=None, old=Block.__init__: (
+        old(self, config, drop_path), setattr(self, 'started', Started(config)))[0])
+    block = GPT(GPTConfig(**SMALL, init='stable', init_gain=1e-6, n_kv_head=1)).h[1]
+    for name, p in block.started.named_parameters():
+        if name in ('matrix.weight', 'data.bias', 'matrix.bias'):
+            assert (p == 0).all() if name.endswith('bias') else 0 < p.abs().max() < 1e-5, name
+        else:
+            assert torch.equal(p, block.started.given[name]), name
+    assert (block.attn_pre_norm.weight == 1).all() and 0 < block.attn.wq.weight.abs().max() < 1e-5
+
+
+def test_a_gate_is_no_norm_however_it_is_named(edited, monkeypatch):
+    monkeypatch.setitem(model.BLOCK_TYPES, 'norm', model.BLOCK_TYPES.pop('gate'))
+    network = gated()
+    assert all((p == 0.1).all() for name, p in network.named_parameters() if 'gate' in name)
+
+
+@pytest.mark.parametrize('fill, says', [
+    (lambda p: p.data[0].zero_(), 'h.0.ffn.w1.weight is NaN in part: its module must fill all of it, or nothing'),
+    (lambda p: setattr(p, 'data', torch.full((2, 2, 2), math.nan)), 'h.0.ffn.w1.weight is NaN: init_weights .* has no rule'),
+])
+def test_a_parameter_that_stays_nan(fill, says):
+    network = GPT(GPTConfig(**SMALL))
+    p = network.h[0].ffn.w1.weight
+    p.data.fill_(math.nan)
+    fill(p)
+    with pytest.raises(ValueError, match=says):
+        init_weights(network)
+
+
+def test_without_memory_and_filled_later(edited):
+    """Only what init_weights fills has no memory, and it then gets the weights that it has otherwise"""
+    here = gated(norm='rmsnorm')
+    torch.manual_seed(0)
+    with without_memory():
+        network = GPT(here.config)
+    later = {name: torch.full(p.shape, math.nan) for name, p in network.named_parameters() if p.is_meta}
+    assert later.keys() == {name for name, p in here.named_parameters() if p.dim() == 2}
+    init_weights(network, later.items())
+    for name, p in here.named_parameters():
+        assert torch.equal(later.get(name, network.get_parameter(name)), p), name
+
+
+@pytest.mark.parametrize('fill', [nn.init.zeros_, lambda p: p.data.fill_(1), lambda p: p.data[0].copy_(p.data[1])])
+def test_without_memory_a_constructor_must_not_fill_a_matrix(fill):
+    with pytest.raises(ValueError, match=r'parallel=fsdp: a constructor fills .* of shape .*2,?\), .* init_weights of'):
+        with without_memory():
+            fill(Linear(2, 3).weight)
+
+
+# ----------------------------------------------------------------------------- a new block type
+
+def test_a_new_block_type(place, edited):
+    """It trains with ratio 1, or its own, is resumed, measured and drawn"""
+    for name, more in (('typed', []), ('ratio', ['--r_gate=3'])):
+        out, _ = train(place, *flags(**TINY, gate=True, measure_interval=10, out_dir=name), *more)
+        line, = [line.split() for line in out.splitlines() if line.startswith('gate ')]
+        assert line[1:4] == ['4', '64', '3' if more else '1']
+    assert rows(place / 'typed') != rows(place / 'ratio')
+    assert '--r_gate=1.0 ' in call('train.py', '--help') and '--wd_gate=1.0 ' in call('train.py', '--help')
+    train(place, *flags(**TINY, gate=True, measure_interval=10, out_dir='resumed'), '--max_iters=10')
+    train(place, 'resumed/config.json', '--init_from=resume', '--max_iters=20')
+    assert rows(place / 'resumed') == rows(place / 'typed')
+    call('lab.measure', '--out_dir=typed', '--what=sharpness,parameters', '--batches=1', cwd=place)
+    found = json.loads((place / 'typed' / 'measure.json').read_text())
+    assert found['sharpness']['gate'] and found['parameters']['types']['gate'] and found['updates']['gate']
+    assert json.loads((place / 'typed' / 'measure.jsonl').read_text().splitlines()[1])['updates']['gate'] > 0
+    call('lab.plot', 'typed', '--what=sharpness', cwd=place)
+    call('lab.plot', 'typed', '--what=updates.gate', cwd=place)
+
+
+def test_vectors_have_no_ratio_of_decay(edited):
+    assert {group['block_type'] for group in param_groups(gated(), 0.1)} >= {'gate'}
+    with pytest.raises(ValueError, match='wd_gate=2.0: the parameters of type gate are vectors, which do not decay'):
+        param_groups(gated(), 0.1, decay_ratios={'gate': 2.0})
+
+
+def test_styles_of_new_types_differ():
+    kinds = [*plot.TYPES, 'gate', 'router', 'memory']
+    assert len({plot.type_style(kind, kinds) for kind in kinds}) == len(kinds)
+    assert plot.type_style('qk', kinds) == (plot.TYPES['qk'], '-')
+
+
+# ----------------------------------------------------------------------------- other formats
+
+@pytest.mark.parametrize('family', ['gpt2', 'llama', 'qwen3'])
+def test_a_new_field_is_an_obstacle(edited, family):
+    """Also one that adds no parameter"""
+    assert 'gate=False' in obstacles(GatedConfig(gate=True), family)
+    assert 'gate=False' not in obstacles(GatedConfig(), family)
+
+
+def test_a_parameter_without_a_place_is_not_exported(edited, tmp_path):
+    with pytest.raises(ValueError, match="GPT-2 has no equal of 'h.0.attn_gate.weight': --format=safetensors"):
+        write_model(gated(), tmp_path, 'gpt2')
+
+
+@pytest.mark.parametrize('config', [{}, dict(norm='rmsnorm', pos='rope', ffn='swiglu')])
+def test_another_computation_is_not_exported(monkeypatch, tmp_path, config):
+    """Where neither a field nor a parameter tells"""
+    pytest.importorskip('transformers')
+    family = 'llama' if config else 'gpt2'
+    torch.manual_seed(0)
+    network = GPT(GPTConfig(**SMALL, **config, init_gain=20.0))
+    (tmp_path / 'same').mkdir()
+    write_model(network, tmp_path / 'same', family)
+    for block in network.h:
+        block.dt = 0.5
+    with pytest.raises(ValueError, match='computes other logits with these weights, off by 0'):
+        write_model(network, tmp_path, family)
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A folder of a model without gates, as it was before the edit"""
+    torch.manual_seed(1)
+    before = GPT(GPTConfig(**SMALL))
+    write_model(before, tmp_path, 'safetensors')
+    return str(tmp_path), before
+
+
+def test_a_new_field_is_the_command_lines(weights, edited):
+    """The format knows nothing of it"""
+    folder, before = weights
+    network = load_gpt(folder, asked={'gate': True, 'n_layer': 7})
+    assert network.config.gate and network.config.n_layer == 2
+    assert sorted(network.started) == [f'h.{i}.{name}_gate.weight' for i in (0, 1) for name in ('attn', 'ffn')]
+    for name, p in network.named_parameters():
+        assert torch.equal(p, before.state_dict()[name]) if name not in network.started else (p == 0.1).all()
+    assert not load_gpt(folder).config.gate and load_gpt(folder).started == []
+
+
+def test_weights_that_lack_a_parameter_of_the_code(weights, edited, monkeypatch):
+    pytest.importorskip('transformers')
+    monkeypatch.setattr(GatedBlock, 'always', True)
+    with pytest.raises(ValueError, match='does not fit its config.json.*h.0.attn_gate.weight'):
+        load_gpt(weights[0])
+
+
+def test_a_weight_that_nobody_reads(tmp_path):
+    hf = pytest.importorskip('transformers')
+    from safetensors.torch import load_file, save_file
+    hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=13, n_positions=8, n_embd=8, n_layer=1, n_head=2)).save_pretrained(tmp_path)
+    load_gpt(str(tmp_path))
+    file = tmp_path / 'model.safetensors'
+    save_file({**load_file(file), 'transformer.h.0.gate': torch.ones(8)}, file, metadata={'format': 'pt'})
+    with pytest.raises(ValueError, match='see transformer.h.0.gate'):
+        load_gpt(str(tmp_path))
+
+
+def test_the_command_line_contradicts_a_pretrained_model(place, weights, edited):
+    keys = {**TINY, **SMALL, 'max_iters': 1, 'init_from': weights[0], 'gate': True}
+    (place / 'tuned.json').write_text(json.dumps({**keys, 'n_layer': 5}))           # which gives way
+    err = train(place, 'tuned.json', '--out_dir=tuned', '--n_layer=3', '--n_head=2', '--norm=rmsnorm', code=1)[1]
+    assert 'another architecture than the command line: n_layer (2 there, 3 here), norm (layernorm there, rmsnorm here)' in err
+    assert not (place / 'tuned').exists()
+    out, _ = train(place, 'tuned.json', '--out_dir=tuned', '--n_head=2')
+    assert 'brings its own n_layer=2\n' in out
+    assert 'has no h.0.attn_gate.weight, h.0.ffn_gate.weight, h.1.attn_gate.weight and 1 more: these start as in' in out
+    assert checkpoint(place / 'tuned')['config']['gate']
+
+
+# ----------------------------------------------------------------------------- measuring
+
+@functools.cache
+def batches():
+    return [(torch.arange(16).view(2, 8) % 13, torch.arange(16).view(2, 8) % 13)]
+
+
+def measured(network, *what):
+    return measure.measure(network, batches(), what, 0)
+
+
+def test_the_branches_are_the_blocks_own(edited):
+    """Gates of 0 leave nothing of a branch, and its Jacobian scales with them"""
+    network = gated(dropout=0.0, init_gain=10.0)
+    small = measured(network, 'sensitivity')['sensitivity']
+    with measure.scaled([p for name, p in network.named_parameters() if 'gate' in name], 20):
+        large = measured(network, 'sensitivity')['sensitivity']
+    with measure.scaled([p for name, p in network.named_parameters() if 'gate' in name], 0):
+        none = measured(network, 'sensitivity')
+    assert large[0]['attn'] == pytest.approx(20 * small[0]['attn'], rel=1e-2)
+    for before, after in zip(small, none['sensitivity']):
+        assert before['attn'] > 0 and before['ffn'] > 0 and after['attn'] == after['ffn'] == 0
+
+
+class MeanAbsNorm(model.RMSNorm):
+    """γ ⊙ x / mean |x|, which no gain bounds as T4 wants it"""
+
+    def forward(self, x):
+        return self.weight * x / (x.abs().mean(-1, keepdim=True) + self.eps)
+
+
+@pytest.mark.parametrize('gate, norm, post, bounded', [(1.0, 'rmsnorm', False, True), (1.0, 'layernorm', False, True),
+                                                       (3.0, 'rmsnorm', False, False), (1.0, 'meanabs', False, False),
+                                                       (1.0, 'rmsnorm', True, False)])
+def test_bounds_are_given_only_where_they_hold(edited, monkeypatch, gate, norm, post, bounded):
+    monkeypatch.setitem(model.NORMS, 'meanabs', MeanAbsNorm)
+    network = gated(mid_norm=True, norm=norm, post_norm=post)
+    for name, p in network.named_parameters():
+        if 'gate' in name:
+            p.data.fill_(gate)
+    found = measured(network, 'hidden', 'transport')
+    assert all(('ma_bound' in row) == bounded for row in found['hidden'])
+    assert all(('w1_bound' in row) == bounded for row in found['transport'])
+
+
+@pytest.mark.parametrize('gate', [1.0, 3.0])
+def test_t3_is_of_attention_alone(edited, gate):
+    network = gated(norm='rmsnorm', n_head=1)
+    for name, p in network.named_parameters():
+        if 'gate' in name:
+            p.data.fill_(gate)
+    assert bool(measured(network, 'attention_growth')['attention_growth']) == (gate == 1.0)
+
+
+# ----------------------------------------------------------------------------- shards
+
+def test_an_optimizer_says_that_it_handles_shards():
+    keys = {**TINY, 'beta1': 0.9, 'beta2': 0.95, 'momentum': 0.9}
+    for name in ('adamw', 'sgdw', 'lion', 'adam_mini'):
+        check_on_shards(OPTIMIZERS[name](param_groups(GPT(GPTConfig(**SMALL)), 0.1), keys))
+    with pytest.raises(ValueError, match='parallel=fsdp: Signum may need whole matrices.*on_shards = True in the class Signum'):
+        check_on_shards(Signum(param_groups(GPT(GPTConfig(**SMALL)), 0.1), 0.1, 0.9))
+
+
+@pytest.mark.long
+def test_on_two_ranks(place):
+    """A gated model is the same sharded, from its first loss on; the new optimizer is refused"""
+    for name, ranks in (('one', 1), ('two', 2)):
+        train(place, *flags(**TINY, gate=True, out_dir=name), '--parallel=fsdp', ranks=ranks, through=(edit,))
+    for a, b in zip(rows(place / 'one'), rows(place / 'two'), strict=True):
+        assert a == pytest.approx(b, abs=1e-5)
+    signum = flags(**TINY, optimizer='signum', out_dir='signum')
+    _, err = train(place, *signum, '--parallel=fsdp', ranks=2, through=(edit,), code=1)
+    assert 'error: parallel=fsdp: Signum may need whole matrices' in err and not (place / 'signum').exists()
+    train(place, *signum, ranks=2, through=(edit,))
