@@ -57,14 +57,15 @@ data/%/meta.json: data/%/prepare.py .venv/installed
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
-# PyTorch's wheel with CUDA: `===` leaves out 2.13.0+cpu and the like, which pip may have at hand
-$(CUDA_VENV)/installed: requirements-dev.txt requirements.txt
+# `===` leaves out 2.13.0+cpu and the like, which pip may have at hand
+$(CUDA_VENV)/installed: requirements.txt requirements-dev.txt
 	@$(PYTHON) -m venv $(CUDA_VENV)
 	@echo 'installing PyTorch with CUDA into $(CUDA_VENV), once: 5 GB'
-	@$(CUDA_VENV)/bin/python -m pip install -q --disable-pip-version-check -c requirements-dev.txt numpy pytest pytest-xdist \
-		$$(sed -n 's/^torch==/torch===/p' requirements.txt)
+	@sed -En 's/^torch==/torch===/p; /^(numpy|pytest|pytest-xdist)==/p' $^ | \
+		$(CUDA_VENV)/bin/python -m pip install -q --disable-pip-version-check -r /dev/stdin
 	@touch $@
 
 # in place of the CUDA runtime and driver, where there is no GPU
 $(CUDA_VENV)/libcuda.so.1: tests/cuda_code/no_gpu.c $(CUDA_VENV)/installed
-	@$(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 -I$$(echo $(CUDA_VENV)/lib/python3*/site-packages/triton/backends/nvidia/include) $< -o $@
+	@$(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 -I$$(echo $(CUDA_VENV)/lib/python3*/site-packages/triton/backends/nvidia/include) \
+		$< -o $@

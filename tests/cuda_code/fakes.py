@@ -58,9 +58,9 @@ def dtypes(values):
 
 
 # ----------------------------------------------------------------------------- with torch.compile
-# What Inductor's scheduler runs: `ours` are the kernels that it writes in Triton, the others products and attention.
 
-Kernel = namedtuple('Kernel', 'name ours bytes inputs')         # bytes: read and written; inputs: dtypes, of kernels not ours
+# name: 'triton' if Inductor has written it; bytes: read and written, at least; inputs: dtypes, of what Inductor has not written
+Kernel = namedtuple('Kernel', 'name bytes inputs')
 
 torch._inductor.config.force_disable_caches = True              # it would not write again what a cache has
 torch._inductor.config.compile_threads = 1                      # no processes that wait for kernels to compile
@@ -103,7 +103,7 @@ def is_part(node):
 
 
 def kernel(node):
-    moved = node.get_read_write_buffers_sizes()
-    if isinstance(node, ExternKernelSchedulerNode):
-        return Kernel(node.node.python_kernel_name, False, moved, {t.get_dtype() for t in node.node.inputs})
-    return Kernel(' '.join({o.name: 0 for part in node.get_nodes() for o in part.node.get_origins()}), True, moved, set())
+    size = node.get_read_write_buffers_sizes()
+    if not isinstance(node, ExternKernelSchedulerNode):
+        return Kernel('triton', size, set())
+    return Kernel(node.node.python_kernel_name, size, {t.get_dtype() for t in node.node.inputs})

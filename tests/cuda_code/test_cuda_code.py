@@ -114,14 +114,14 @@ def test_attention_backend(kind, backend):
 def test_attention_backend_compiled(kind, backend):
     model = build(**ATTENTIONS[kind], attention_backend=backend, n_layer=1, vocab_size=512)
     for found in kernels(model, windows(2), windows(2)):
-        assert kernel_in(k.name for k in found if not k.ours) == (FUSED if backend == 'auto' else backend)
+        assert kernel_in(k.name for k in found) == (FUSED if backend == 'auto' else backend)
 
 
 # ----------------------------------------------------------------------------- what a layer moves
-# {arch: kernels and GB of a layer, kernels and GB of all else}, forward and backward, without the products and attention. They
-# were measured by this test, with PyTorch 2.13: `python -m pytest -s` prints them. The GB are Inductor's count of what each of
-# its kernels reads and writes at least. A layer is half of the difference between four layers and two. If a change moves less,
-# write its figures here.
+# {arch: (kernels and GB of a layer, kernels and GB of all else)}, forward and backward, outside of products and attention. They
+# are what this test found with PyTorch 2.13; `-s` prints them. GB are what each kernel reads and writes at least, as Inductor
+# counts it. A layer is half of the difference between four layers and two. 1% is less than what the smallest activation adds
+# if it is written and read once more. TORCH_LOGS=output_code shows the code. After a change that moves less, lower the figures.
 BUDGET = {
     'pre': (22, 1.00, 14, 5.37),
     's5': (28, 1.08, 16, 5.50),
@@ -132,17 +132,15 @@ BUDGET = {
 @pytest.mark.skipif(SM != 90, reason='the budget is of an H100')
 @pytest.mark.parametrize('arch', BUDGET)
 def test_budget(arch):
-    """10 windows of 1024 tokens at width 768. A kernel that is not fused reads and writes its tensors once more: 0.03 to 0.13 GB.
-    Logits with a gradient would be 2 GB in `all else`."""
+    """10 windows of 1024 tokens at width 768. The gradient of logits that nobody reads would be another GB in `all else`."""
     count, moved = {}, {}
     for layers in (2, 4):
         forward, backward = kernels(build(arch, n_layer=layers), windows(10), windows(10))
-        ours = [k for k in forward + backward if k.ours]
-        products = [k for k in forward + backward if not k.ours and 'attention' not in k.name]
+        products = [k for k in forward + backward if k.name == 'extern_kernels.mm']
         assert len(products) == 3 * (6 * layers + 1) and all(k.inputs == BF16 for k in products)
-        count[layers], moved[layers] = len(ours), sum(k.bytes for k in ours) / 1e9
-    per_layer = [(of[4] - of[2]) / 2 for of in (count, moved)]
-    rest = [of[2] - 2 * layer for of, layer in zip((count, moved), per_layer)]
-    found = (*per_layer, *rest)
-    print(f'\n{arch}:', *(f'{number:.2f}' for number in found))
-    assert all(number <= 1.01 * budget for number, budget in zip(found, BUDGET[arch]))
+        others = [k for k in forward + backward if k not in products and 'attention' not in k.name]
+        count[layers], moved[layers] = len(others), sum(k.bytes for k in others) / 1e9
+    layer = [(of[4] - of[2]) / 2 for of in (count, moved)]
+    rest = [of[2] - 2 * one for of, one in zip((count, moved), layer)]
+    print(f'\n{arch}:', *(f'{number:.3f}' for number in layer + rest))
+    assert all(number <= 1.01 * budget for number, budget in zip(layer + rest, BUDGET[arch]))
