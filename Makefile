@@ -2,14 +2,16 @@
 # make quickstart-vision    does the same with a small V-DNT on images of digits, and draws its predictions
 # make test                 runs the linter and the tests, without those that take minutes
 # make test-long            runs the tests that take minutes
+# make test-cuda-code       checks what becomes of the models on NVIDIA's GPUs, without one; on Linux, 5 GB for a venv of its own
 # make gpu                  measures this machine's GPU, in at most ten minutes, into results/gpu/
 # Each sets up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
 
 PYTHON ?= python3
 ARGS ?=
 BIN = .venv/bin
+CUDA_VENV ?= .venv-cuda
 
-.PHONY: quickstart quickstart-vision test test-long gpu
+.PHONY: quickstart quickstart-vision test test-long test-cuda-code gpu
 
 quickstart: .venv/installed data/pycode/meta.json
 	$(BIN)/python train.py config/train_quick.py --overwrite=True $(ARGS)
@@ -35,6 +37,9 @@ test: .venv/installed-dev
 test-long: .venv/installed-dev
 	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto -m long
 
+test-cuda-code: $(CUDA_VENV)/libcuda.so.1
+	for sm in 90 80; do SM=$$sm LD_PRELOAD=$(abspath $<) $(CUDA_VENV)/bin/python -m pytest -q -n auto tests/cuda_code || exit 1; done
+
 gpu: .venv/installed data/pycode/meta.json
 	$(BIN)/python -m lab.gpu $(ARGS)
 
@@ -51,3 +56,16 @@ data/%/meta.json: data/%/prepare.py .venv/installed
 .venv/installed-dev: requirements-dev.txt .venv/installed
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
+
+# `===` leaves out 2.13.0+cpu and the like, which pip may have at hand
+$(CUDA_VENV)/installed: requirements.txt requirements-dev.txt
+	@$(PYTHON) -m venv $(CUDA_VENV)
+	@echo 'installing PyTorch with CUDA into $(CUDA_VENV), once: 5 GB'
+	@sed -En 's/^torch==/torch===/p; /^(numpy|pytest|pytest-xdist)==/p' $^ | \
+		$(CUDA_VENV)/bin/python -m pip install -q --disable-pip-version-check -r /dev/stdin
+	@touch $@
+
+# in place of the CUDA runtime and driver, where there is no GPU
+$(CUDA_VENV)/libcuda.so.1: tests/cuda_code/no_gpu.c $(CUDA_VENV)/installed
+	@$(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 -I$$(echo $(CUDA_VENV)/lib/python3*/site-packages/triton/backends/nvidia/include) \
+		$< -o $@
