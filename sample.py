@@ -4,15 +4,17 @@ Continues a text with a trained model, and prints it as it is drawn:
     python sample.py --out_dir=out-quick --start='def main(' --num_samples=3
 """
 import os
+import sys
 
 import torch
 
-from configurator import at_least, configure
+from configurator import at_least, configure, refuse
 from data.text import load_tokenizer
 from data.tokens import read_meta
 from engine.checkpoint import load_text_run
 from engine.device import Machine
 from engine.pretrained import OPENAI_MODELS, load_gpt
+from engine.runlog import progress
 
 # ----------------------------------------------------------------------------- keys
 init_from = 'resume'                # resume: the run in out_dir | gpt2, gpt2-medium, gpt2-large, gpt2-xl | the folder of a model
@@ -33,6 +35,8 @@ config = configure(globals())
 at_least(config, num_samples=1, max_new_tokens=1, top_k=0, seed=0)
 if 0 < temperature < 1e-6:
     raise ValueError(f'temperature={temperature}: wants at least 1e-6, or 0 for the likeliest token')
+if init_from != 'resume':
+    refuse(('out_dir', 'checkpoint'), f'init_from={init_from} reads no run')
 machine = Machine(device, dtype)
 
 if init_from == 'resume':
@@ -66,7 +70,8 @@ def text_of(ids):
 
 shown = 0
 with machine.autocast():
-    for new in model.stream(ids, max_new_tokens, temperature, top_k or None, top_p):
+    drawn = model.stream(ids, max_new_tokens, temperature, top_k or None, top_p)
+    for new in progress(drawn, 'tokens', max_new_tokens, shown=num_samples > 1 and not sys.stdout.isatty()):
         ids = torch.cat((ids, new), dim=1)
         text = text_of(ids[0])
         if not text.endswith('\N{REPLACEMENT CHARACTER}'):      # an incomplete character, whose other tokens follow

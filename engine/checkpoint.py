@@ -94,7 +94,8 @@ def find_checkpoint(path, config, model_config, mmap=False):
     there = {'model': 'gpt', **defaults, **state['config']}
     differ = [f'{key} ({there.get(key)} there, {config[key]} here)' for key in fixed if there.get(key) != config[key]]
     if differ:
-        raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {", ".join(differ)}')
+        raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {", ".join(differ)}; choose another '
+                         f'out_dir, or start again by --init_from=scratch --overwrite=True')
     if state['iter'] > config['max_iters']:
         raise ValueError(f'max_iters={config["max_iters"]}: {path} is at iteration {state["iter"]} already')
     for key, other in SPLIT_OFF.items():
@@ -150,3 +151,4 @@ class Checkpoints:
         write_whole(self.run.path['ckpt.pt'], lambda f: torch.save(state, f))
         if best:
             link_or_copy(self.run.path['ckpt.pt'], self.run.path['best.pt'])
+        self.run.drop_old()
