@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from configurator import at_least, configure, refuse
+from configurator import at_least, configure
 from data.text import load_tokenizer
 from data.tokens import read_meta
 from engine.checkpoint import load_text_run
@@ -35,8 +35,6 @@ config = configure(globals())
 at_least(config, num_samples=1, max_new_tokens=1, top_k=0, seed=0)
 if 0 < temperature < 1e-6:
     raise ValueError(f'temperature={temperature}: wants at least 1e-6, or 0 for the likeliest token')
-if init_from != 'resume':
-    refuse(('out_dir', 'checkpoint'), f'init_from={init_from} reads no run')
 machine = Machine(device, dtype)
 
 if init_from == 'resume':

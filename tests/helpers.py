@@ -76,7 +76,8 @@ def put_back():
     finally:
         fcntl.flock = flock
         for file in locked:                             # as the end of a process does
-            file.close()
+            if str(getattr(file, 'name', '')).endswith('.lock'):
+                file.close()
         sys.argv, sys.path[:], sys.excepthook = argv, path, hook
         os.chdir(cwd)
         os.environ.clear()

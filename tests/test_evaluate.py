@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from helpers import call, run_ranks
+from helpers import call, run_here, run_ranks
 from scipy import stats
 from test_text import hugging_face_folder
 
@@ -137,6 +137,17 @@ def test_several_runs_are_one_table(folder):
     p = f'p = {p:.3f}' if p >= 0.001 else 'p < 0.001'
     error = np.std(gap, ddof=1) / 2
     assert raw == f'loss: raw is {means["raw"] - means[best]:.4f} ± {error:.4f} behind {best}, beyond the noise ({p}, paired)'
+
+
+def test_the_table_is_printed_where_it_cannot_be_written(folder):
+    """One line says so, and the exit code"""
+    (folder / 'raw' / 'evaluate.jsonl').unlink(missing_ok=True)
+    (folder / 'raw' / 'evaluate.jsonl').mkdir()
+    code, out, err = run_here('lab.evaluate', '--device=cpu', '--dtype=float32', '--out_dir=raw,short', cwd=folder)
+    (folder / 'raw' / 'evaluate.jsonl').rmdir()
+    assert code == 1 and '| raw |' in out and '| short |' in out
+    assert re.fullmatch("error: the scores above could not be written: .*Is a directory: 'raw/evaluate.jsonl'\n", err)
+    assert last_scores(folder / 'short')[0]['loss'] > 0, 'the others are written'
 
 
 def test_what_is_no_number_is_never_best(folder):
