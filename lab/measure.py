@@ -781,6 +781,7 @@ def main():
         refuse(keys_of(TRAIN)[0].keys() - USED, 'an untrained model is measured without this key')
         refuse(['checkpoint'], 'init_only=True measures no checkpoint')
         folder, state = out_dir + '-init', None
+        read_earlier(os.path.join(folder, 'config.json'))       # raises now if it is damaged, and so does the next
     else:
         path = os.path.join(out_dir, checkpoint)
         if not os.path.exists(path):
@@ -788,10 +789,7 @@ def main():
         model, state = load_run(path, device)
         refuse_other_keys(config, state['config'], out_dir)
         folder, config = out_dir, {**config, **state['config']}
-    path = os.path.join(folder, 'measure.json')
-    earlier = read_earlier(path)
-    if init_only and read_earlier(os.path.join(folder, 'config.json')) != own(config):
-        earlier = {}                                    # of another model
+    read_earlier(os.path.join(folder, 'measure.json'))
     task = task_of(config)
     windows = task.split('train')
     if init_only:
@@ -803,6 +801,9 @@ def main():
         results['updates'] = one_update(model.eval(), state, config, data)
     show(results)
     os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, 'measure.json')
+    of_another_model = init_only and read_earlier(os.path.join(folder, 'config.json')) != own(config)
+    earlier = {} if of_another_model else read_earlier(path)
     if init_only:
         with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
             json.dump(own(config), f, indent=1)         # lab/plot.py names the model by it

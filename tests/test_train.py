@@ -8,6 +8,7 @@ import resource
 import runpy
 import shutil
 import signal
+import subprocess
 import sysconfig
 import time
 from dataclasses import fields
@@ -381,7 +382,7 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != '.lock'}
 
 
-@pytest.mark.parametrize('moment', [pytest.param(n, marks=[] if n in (7, 14, 17, 27) else pytest.mark.long) for n in range(45)])
+@pytest.mark.parametrize('moment', [pytest.param(n, marks=[] if n in (7, 15, 27) else pytest.mark.long) for n in range(45)])
 def test_a_kill_while_a_run_is_overwritten(whole, place, moment):
     """SIGKILL at each write and removal: the old run is whole, here or in old-run, until the new one has saved; and the same
     command then ends as if nothing had happened"""
@@ -505,6 +506,14 @@ def test_a_run_that_another_process_has_changed(whole, place, monkeypatch):
     monkeypatch.setattr(runlog, 'lock_folder', late)
     before = contents(run)
     assert 'another process has just trained in changed' in error_of(place, *keys) and contents(run) == before
+
+
+@pytest.mark.skipif(not shutil.which('make'), reason='it needs make')
+@pytest.mark.parametrize('target', ['quickstart', 'quickstart-vision'])
+def test_a_quickstart_that_was_stopped_goes_on(target):
+    commands = subprocess.run(['make', '-n', target], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    training, = [line for line in commands if ' train.py config/train_quick' in line and 'echo' not in line]
+    assert '--init_from=auto' in training and 'overwrite' not in training
 
 
 @pytest.mark.long
