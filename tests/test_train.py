@@ -466,13 +466,15 @@ def test_one_process_trains_in_a_folder(whole, place, monkeypatch):
         assert first.process.exitcode is None, first.err()
         time.sleep(0.01)
     monkeypatch.setattr(runlog, 'LOCK_PATIENCE', 0.0)
-    for more in [], ['--overwrite=True', '--init_from=scratch']:
-        code, _, err = run_here('train.py', *keys, *more, cwd=place)
+    try:
+        refused = [run_here('train.py', *keys, *more, cwd=place) for more in ([], ['--overwrite=True', '--init_from=scratch'])]
+        assert run_here('train.py', *keys, '--eval_only=True', cwd=place)[0] == 0, 'an evaluation needs no lock'
+    finally:
+        first.process.kill()
+        first.end()
+    for code, _, err in refused:
         assert code == 1 and err.startswith(f'error: locked is in use: process {first.pid} on ') and err.count('\n') == 1, err
         assert 'is training there; wait for it, or end it' in err
-    assert run_here('train.py', *keys, '--eval_only=True', cwd=place)[0] == 0, 'an evaluation needs no lock'
-    first.process.kill()
-    first.end()
     train(place, *keys)
     assert rows(place / 'locked') == rows(whole)
 
@@ -488,9 +490,11 @@ def test_ranks_are_told_once_that_a_folder_is_in_use(place):
     first = Alone('train.py', *keys, cwd=place, through=(waits_until_told, 3))
     while not (place / 'locked-ranks' / 'log.jsonl').exists():
         time.sleep(0.01)
-    _, err = train(place, *keys, ranks=2, code=1)
+    try:
+        _, err = train(place, *keys, ranks=2, code=1)
+    finally:
+        first.process.kill()
     assert 'error: locked-ranks is in use: process ' in err and err.count('\n') == 1
-    first.process.kill()
 
 
 def test_a_run_that_another_process_has_changed(whole, place, monkeypatch):
