@@ -5,6 +5,7 @@
 # make test-cuda-code       checks what becomes of the models on NVIDIA's GPUs, without one; on Linux, 5 GB for a venv of its own
 # make gpu                  measures this machine's GPU, in at most ten minutes, into results/gpu/
 # Each sets up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
+# A quickstart that was stopped goes on when it is called again. ARGS="--init_from=scratch --overwrite=True" starts it again.
 
 PYTHON ?= python3
 ARGS ?=
@@ -14,7 +15,7 @@ CUDA_VENV ?= .venv-cuda
 .PHONY: quickstart quickstart-vision test test-long test-cuda-code gpu
 
 quickstart: .venv/installed data/pycode/meta.json
-	$(BIN)/python train.py config/train_quick.py --overwrite=True $(ARGS)
+	$(BIN)/python train.py config/train_quick.py --init_from=auto $(ARGS)
 	$(BIN)/python sample.py --out_dir=out-quick --num_samples=1
 	$(BIN)/python -m lab.plot out-quick
 	@echo 'Next, for example:'
@@ -23,7 +24,7 @@ quickstart: .venv/installed data/pycode/meta.json
 	@echo '    $(BIN)/python -m lab.plot out-quick out-s1'
 
 quickstart-vision: .venv/installed data/digits/meta.json
-	$(BIN)/python train.py config/train_quick_vision.py --overwrite=True $(ARGS)
+	$(BIN)/python train.py config/train_quick_vision.py --init_from=auto $(ARGS)
 	$(BIN)/python -m lab.plot out-quick-vision
 	$(BIN)/python -m lab.plot out-quick-vision --what=predictions
 	@echo 'Next, for example:'

@@ -7,7 +7,7 @@ Times an iteration of training on this machine, without data and evaluation; or 
     python bench.py config/train_quick.py --loader=10000            # reading batches, compared with an iteration
     python bench.py config/train_quick.py --block_size=512 --sampling=500       # tokens per second, with and without the cache
 
-It takes every key of train.py. One iteration here is one micro-batch and one optimizer step.
+It takes every config of train.py. One iteration here is one micro-batch and one optimizer step.
 """
 import itertools
 import os
@@ -18,7 +18,7 @@ import time
 
 import torch
 
-from configurator import ROOT, TRAIN, at_least, configure, settle
+from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
 from engine.device import autocast, pick_device, pick_dtype, tune_for_training, vendors_peak
 from engine.task import task_of
 from model import GPTConfig
@@ -37,6 +37,10 @@ loader = 0                          # time the reading of this many batches of t
 sampling = 0                        # time the drawing of this many tokens, with the cache and without it
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig, ViTConfig, TRAIN)
+USED = {'model', 'optimizer', 'learning_rate', 'weight_decay', 'beta1', 'beta2', 'momentum', 'grad_clip', 'batch_size', 'seed',
+        'device', 'dtype', 'attention_backend', 'compile', 'recompute', 'debug'}       # of train.py's keys
+USED |= {'dataset', 'data_seed', 'aug_repeats'} if loader else set()
+refuse(only_of_train(GPTConfig, ViTConfig) - USED, 'it changes nothing here')
 at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0)
 names = optimizers.split(',') if optimizers else [config['optimizer']]
 for name in names:

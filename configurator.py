@@ -71,6 +71,11 @@ def keys_of(*sources):
     return {**defaults, 'debug': False}, {**helps, 'debug': 'show the traceback of an error'}
 
 
+def only_of_train(*configs):
+    """The keys of train.py that are no fields of these dataclasses"""
+    return defaults_of(TRAIN, *configs).keys() - defaults_of(*configs).keys()
+
+
 def settle(arguments, defaults):
     """{key: value} after config files and --key=value have set some of the defaults, in order."""
     values = dict(defaults)
@@ -91,6 +96,13 @@ def at_least(config, **lows):
     for key, low in lows.items():
         if config[key] < low:
             raise ValueError(f'{key}={config[key]}: wants at least {low}')
+
+
+def refuse(keys, why):
+    """ValueError for a --key=value of the command line whose key is one of these, because the script would ignore it."""
+    for arg in sys.argv[1:]:
+        if arg.startswith('--') and arg[2:].partition('=')[0] in keys:
+            raise ValueError(f'{arg[2:]}: {why}, leave it out')
 
 
 def script_keys(path):
@@ -190,7 +202,7 @@ def report(kind, error, trace, debug):
     elif lost:
         print(f'error: rank {os.environ["RANK"]} has lost another rank; train.py goes on from its last checkpoint with '
               '--init_from=auto', file=sys.stderr)
-    elif os.environ.get('LOCAL_RANK', '0') == '0' or ranks_have_met():
+    elif not ('RANK' in os.environ and os.environ.get('LOCAL_RANK', '').strip('0').isdecimal()) or ranks_have_met():
         # before the ranks connect, all fail with the same error, and one prints it
         print('error:', ' '.join(str(error).splitlines()), file=sys.stderr)
 

@@ -4,6 +4,7 @@ Continues a text with a trained model, and prints it as it is drawn:
     python sample.py --out_dir=out-quick --start='def main(' --num_samples=3
 """
 import os
+import sys
 
 import torch
 
@@ -13,6 +14,7 @@ from data.tokens import read_meta
 from engine.checkpoint import load_text_run
 from engine.device import Machine
 from engine.pretrained import OPENAI_MODELS, load_gpt
+from engine.runlog import progress
 
 # ----------------------------------------------------------------------------- keys
 init_from = 'resume'                # resume: the run in out_dir | gpt2, gpt2-medium, gpt2-large, gpt2-xl | the folder of a model
@@ -66,7 +68,8 @@ def text_of(ids):
 
 shown = 0
 with machine.autocast():
-    for new in model.stream(ids, max_new_tokens, temperature, top_k or None, top_p):
+    drawn = model.stream(ids, max_new_tokens, temperature, top_k or None, top_p)
+    for new in progress(drawn, 'tokens', max_new_tokens, shown=num_samples > 1 and not sys.stdout.isatty()):
         ids = torch.cat((ids, new), dim=1)
         text = text_of(ids[0])
         if not text.endswith('\N{REPLACEMENT CHARACTER}'):      # an incomplete character, whose other tokens follow

@@ -20,7 +20,7 @@ from engine.device import Machine, StopRequest, attention_backend_of, tune_for_t
 from engine.divergence import Watch, block_norms
 from engine.keys import check_keys, group_settings
 from engine.pretrained import load_others
-from engine.runlog import Log, Run, Speed
+from engine.runlog import Log, Run, Speed, progress
 from engine.task import task_of
 from model import GPTConfig
 from optim import OPTIMIZERS, check_on_shards, lr_at, param_groups
@@ -34,7 +34,7 @@ log_interval = 1                    # iterations between lines of the log
 eval_only = False                   # evaluate once and stop
 model = 'gpt'                       # gpt | vit: a GPT on text or a ViT on images, each with its own keys below
 init_from = 'scratch'               # scratch | resume | auto: either | a model: gpt2, gpt2-medium, …, gpt2-xl, or its folder
-overwrite = False                   # start again in a folder that holds a run; that run is lost
+overwrite = False                   # start again in a folder that holds a run; that run is lost once the new one has saved
 always_save_checkpoint = True       # write ckpt.pt after every evaluation, not only after the best one so far
 wandb_log = False                   # log to Weights & Biases too
 wandb_project = 'nanonorm'          # project on Weights & Biases
@@ -168,7 +168,8 @@ def evaluate():
     for split, windows in data.items():
         batches = windows.spread(eval_iters, batch_size)
         total = torch.zeros(len(task.metrics) + 1, device=machine.device)
-        for starts, counts in machine.turns(batches):
+        turns = list(machine.turns(batches))
+        for starts, counts in progress(turns, f'evaluation on {split}', shown=machine.master):
             x, y = machine.to_device(*windows.read(starts))
             with machine.autocast():
                 scores, weight = task.score(compiled_model, x, y)
@@ -272,8 +273,10 @@ for it in range(run.start, max_iters + 1):
     stop = machine.largest(stop_request.number)
     if stop:
         watch.check(it)
-        checkpoints.save(it + 1)
-        log.stopped(it)
+        good = watch.high_since is None
+        if good:
+            checkpoints.save(it + 1)
+        log.stopped(it, saved=good)
         break
 
 log.close(128 + stop if stop else 0)

@@ -8,7 +8,7 @@ from dataclasses import fields
 import torch
 
 from configurator import SPLIT_OFF, TRAIN, defaults_of, typed
-from engine.files import fits, map_leaves
+from engine.files import check_weights, damaged, fits, map_leaves
 from engine.task import task_of
 from model import GPTConfig
 from optim import load_state
@@ -87,21 +87,6 @@ def sound(t, meta):
     return t.untyped_storage().nbytes() >= t.nbytes and bool(t.isfinite().all())
 
 
-def damaged(path, fault=''):
-    """A ValueError that names a checkpoint, its fault if known, and the run's other checkpoint."""
-    best = os.path.join(os.path.dirname(path), 'best.pt')
-    other = f'; there is {best} too' if os.path.basename(path) == 'ckpt.pt' and os.path.exists(best) else ''
-    return ValueError(f'{path} is damaged, or not a checkpoint of train.py{": " if fault else ""}{fault}{other}')
-
-
-def check_weights(wanted, found, path):
-    """ValueError if two state_dicts, the second read from `path`, differ in names, shapes or types."""
-    for name in {**wanted, **found}:
-        if not (name in wanted and name in found and found[name].shape == wanted[name].shape
-                and found[name].dtype == wanted[name].dtype):
-            raise damaged(path, f'its weights do not fit its config, see {name}')
-
-
 def load_weights(model, state, path):
     """Copies the weights of a checkpoint, read from `path`, into the model. ValueError if they belong to another model."""
     check_weights(model.state_dict(), state['model'], path)
@@ -149,7 +134,8 @@ def find_checkpoint(path, config, model_config, data='', mmap=False, whole=True)
     there = {'model': 'gpt', **defaults, **state['config']}
     differ = [f'{key} ({there.get(key)} there, {config[key]} here)' for key in fixed if there.get(key) != config[key]]
     if differ:
-        raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {", ".join(differ)}')
+        raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {", ".join(differ)}; choose another '
+                         f'out_dir, or start again by --init_from=scratch --overwrite=True')
     name, known = config['dataset'], data and state.get('data')         # older data and checkpoints have no fingerprint
     if known and known != data and state['config']['dataset'] == name and not config['eval_only']:
         raise ValueError(f'data/{name} holds other data than when {path} was saved: prepare it as it was; or to go on with the '
@@ -225,3 +211,4 @@ class Checkpoints:
             path = self.run.path['best.pt']
             others = [load_checkpoint(path, whole=False)] if os.path.exists(path) else []
             remove_unused(self.run.folder, state, *others)
+        self.run.drop_old()

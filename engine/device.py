@@ -102,6 +102,18 @@ def autocast(device, dtype, cache=True):
     return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype, cache_enabled=cache)
 
 
+def ranks_of(environ):
+    """RANK, LOCAL_RANK and WORLD_SIZE, (0, 0, 1) without them. ValueError if they are not as torchrun sets them."""
+    given = {key: environ.get(key) for key in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')}
+    if all(text is None for text in given.values()):
+        return 0, 0, 1
+    rank, local_rank, world_size = (int(text) if (text or '').isdecimal() else -1 for text in given.values())
+    if not 0 <= local_rank <= rank < world_size:
+        raise ValueError(', '.join(f'{key} is not set' if text is None else f'{key}={text}' for key, text in given.items())
+                         + ': wants all three, as torchrun sets them, or none; unset them for one process')
+    return rank, local_rank, world_size
+
+
 class Machine:
     """This process: its rank among the processes of torchrun (if torchrun has started it), its device and its dtype.
 
@@ -109,8 +121,7 @@ class Machine:
     """
 
     def __init__(self, device='auto', dtype='auto'):
-        self.rank, local_rank, self.world_size = (int(os.environ.get(key, default))
-                                                  for key, default in (('RANK', 0), ('LOCAL_RANK', 0), ('WORLD_SIZE', 1)))
+        self.rank, local_rank, self.world_size = ranks_of(os.environ)
         self.distributed, self.master = 'RANK' in os.environ, self.rank == 0
         self.device = pick_device(device, local_rank)
         if self.device.type == 'cuda':

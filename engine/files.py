@@ -50,3 +50,18 @@ def told(error):
     if 'weights_only' in str(error):
         return 'it holds more than weights, which could run code; use the safetensors file of this model'
     return f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
+
+
+def damaged(path, fault=''):
+    """A ValueError that names a checkpoint, its fault if known, and the run's other checkpoint."""
+    best = os.path.join(os.path.dirname(path), 'best.pt')
+    other = f'; there is {best} too' if os.path.basename(path) == 'ckpt.pt' and os.path.exists(best) else ''
+    return ValueError(f'{path} is damaged, or not a checkpoint of train.py{": " if fault else ""}{fault}{other}')
+
+
+def check_weights(wanted, found, path):
+    """ValueError if two state_dicts, the second read from `path`, differ in names, shapes or types."""
+    for name in {**wanted, **found}:
+        if not (name in wanted and name in found and found[name].shape == wanted[name].shape
+                and found[name].dtype == wanted[name].dtype):
+            raise damaged(path, f'its weights do not fit its config, see {name}')

@@ -12,8 +12,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.checkpoint import check_weights
-from engine.files import map_leaves
+from engine.files import check_weights, map_leaves
 from engine.shards import read_shards
 from model import init_weights, unfill
 from optim import shard_of

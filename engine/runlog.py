@@ -9,24 +9,41 @@ What a run leaves behind: the files of its folder, its lines on the terminal, an
     ckpt.pt         the latest checkpoint
     best.pt         the checkpoint of the lowest validation loss
     shards-…        the tensors of these two, with --save_shards
+    old-run/        these files of the run that this one replaces, until this one has saved a checkpoint
 """
 import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import torch
 
-from engine.checkpoint import write_whole
+from engine.checkpoint import link_or_copy, write_whole
 from engine.device import vendors_peak
+from engine.lock import lock_folder
 
 FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
+LOCK_PATIENCE = 5.0         # seconds to wait for a lock: processes that a killed run has started may outlive it for so long
+EVERY = 10.0                # seconds between two lines of `progress`, at least
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def parts(folder):
+    """The names of a run's files, and of its folders of shards, that exist."""
+    return [name for name in os.listdir(folder) if name in FILES or name.startswith('shards-')]
+
+
+def remove(path):
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        os.remove(path)
 
 
 class Run:
@@ -34,27 +51,75 @@ class Run:
 
     `path`: {file's name: its path}. `init_from`: 'scratch', 'resume', or the weights to start from; 'auto' is resolved here.
     `start`: the iteration to start with, which train.py sets when it resumes. `data`: the fingerprint of its data, which train.py
-    sets. ValueError for a folder that holds another run.
+    sets. ValueError for a folder that holds another run. Nothing is written before `lock`.
     """
 
     def __init__(self, config):
         self.folder, self.init_from, self.start, self.data = config['out_dir'], config['init_from'], 0, ''
         self.path = {name: os.path.join(self.folder, name) for name in FILES}
-        there = [name for name, file in self.path.items() if os.path.exists(file)]
-        if self.init_from == 'auto':
+        self.old = os.path.join(self.folder, 'old-run')
+        self.seen, there, asked = self.state(), self.there(), self.init_from
+        if asked == 'auto':                             # a run that was killed before it saved starts again
             self.init_from = 'resume' if 'ckpt.pt' in there else 'scratch'
-            taken = self.init_from == 'scratch' and 'best.pt' in there          # a run that was killed early may start again
-        else:
-            taken = self.init_from != 'resume' and there
-        if taken and not config['overwrite'] and not config['eval_only']:
+        if self.init_from == 'resume' or not there or config['overwrite'] or config['eval_only']:
+            return
+        if asked != 'auto':
             raise ValueError(f'out_dir={self.folder} holds a run: choose another folder, continue the run by '
                              f'--init_from=resume, or replace it by --overwrite=True')
+        if 'best.pt' in there or last_iter(self.path['log.jsonl']) > config['eval_interval']:
+            raise ValueError(f'out_dir={self.folder} holds a run that has lost its ckpt.pt: put it back, or a copy of best.pt in '
+                             f'its place, or choose another folder, or start again by --overwrite=True')
 
-    def remove_old_files(self):
-        """Removes the files of an overwritten run, except those that the new run writes at its start."""
-        for name in ('ckpt.pt', 'best.pt', 'measure.jsonl', 'measure.json', 'code.patch'):
-            if os.path.exists(self.path[name]):
-                os.remove(self.path[name])
+    def there(self):
+        """The names of those FILES that exist."""
+        return [name for name, file in self.path.items() if os.path.exists(file)]
+
+    def state(self):
+        """What changes if another process trains here."""
+        files = [self.path[name] for name in ('ckpt.pt', 'best.pt', 'log.jsonl')]
+        return [(os.stat(file).st_ino, os.stat(file).st_mtime_ns) for file in files if os.path.exists(file)]
+
+    def lock(self):
+        """Makes the folder, and locks it until this process ends. ValueError if another process trains there, or has trained
+        there since this one looked."""
+        os.makedirs(self.folder, exist_ok=True)
+        deadline = time.monotonic() + LOCK_PATIENCE
+        while True:
+            try:
+                self.locked = lock_folder(self.folder, 'training')
+                break
+            except ValueError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+        if self.state() != self.seen:
+            raise ValueError(f'another process has just trained in {self.folder}: type the command again')
+
+    def set_aside(self):
+        """Moves the files of a run that this one replaces to `old`. At any moment one of the two places has all of them. Of two
+        runs, it keeps the one that has saved a checkpoint."""
+        there = sorted(parts(self.folder), key=lambda name: name != 'ckpt.pt')
+        if 'ckpt.pt' in there or there and not os.path.exists(self.old):
+            self.drop_old()
+            os.makedirs(self.old + '.tmp')
+            for name in there:
+                here, kept = os.path.join(self.folder, name), os.path.join(self.old + '.tmp', name)
+                if os.path.isdir(here):
+                    shutil.copytree(here, kept, copy_function=link_or_copy)
+                else:
+                    link_or_copy(here, kept)
+            os.replace(self.old + '.tmp', self.old)
+        for name in there:                              # ckpt.pt first: without it, what is left here is no run
+            remove(os.path.join(self.folder, name))
+
+    def drop_old(self):
+        """Removes what `set_aside` has kept."""
+        shutil.rmtree(self.old + '.tmp', ignore_errors=True)
+        if os.path.isdir(self.old):
+            for name in parts(self.old):
+                remove(os.path.join(self.old, name))
+            with suppress(OSError):                     # it holds somebody else's files too
+                os.rmdir(self.old)
 
     def continue_rows(self, name):
         """Opens a file of JSON rows for appending, without the rows of iterations that will be run again."""
@@ -76,27 +141,37 @@ class Log:
     def __init__(self, run, config, machine, **about):
         self.run, self.config, self.machine = run, config, machine
         self.writes = machine.master and not config['eval_only']
-        self.wandb = None
-        if not self.writes:
-            return
-        os.makedirs(run.folder, exist_ok=True)
-        if run.start == 0:
-            run.remove_old_files()
-        self.file = run.continue_rows('log.jsonl')
-        run.write_json('config.json', config)
+        self.wandb, error = None, None
+        if self.writes:
+            try:
+                self.begin(about)
+            except (ValueError, OSError) as found:
+                error = found
+        if any(machine.gather(error is not None)):      # all ranks end, and the first says why
+            if error:
+                raise error
+            machine.leave(1)
+
+    def begin(self, about):
+        """Locks the run's folder, and writes the files of a start. What another run has left there is set aside before."""
+        run, config, machine = self.run, self.config, self.machine
+        run.lock()
         commit, changed, patch = code_state()
         self.about = dict(command=' '.join([sys.executable, *sys.argv]), ranks=machine.world_size, device=str(machine.device),
                           dtype=str(machine.dtype), machine=machine.name(), platform=platform.platform(),
                           python=platform.python_version(), torch=torch.__version__, numpy=np.__version__,
                           commit=commit, changed=changed, **about)
+        if config['wandb_log']:                         # before a file is touched, because it may fail
+            self.wandb = start_wandb(run, config, self.about)
+        if run.init_from != 'resume':
+            run.set_aside()
+            if os.path.exists(run.old):
+                self.say(f'the run that was in {run.folder} is kept in {run.old} until this one has saved a checkpoint')
+        self.file = run.continue_rows('log.jsonl')
+        run.write_json('config.json', config)
         run.write_json('run.json', self.about)
         if commit:
             write_whole(run.path['code.patch'], lambda f: f.write(patch))
-        if config['wandb_log']:
-            import wandb
-            wandb.init(project=config['wandb_project'], dir=run.folder, config={**config, **self.about},
-                       name=config['wandb_run_name'] or os.path.basename(os.path.normpath(run.folder)))
-            self.wandb = wandb
 
     def say(self, *words):
         if self.machine.master:
@@ -107,6 +182,8 @@ class Log:
         optimizer's groups of parameters with the highest learning rate of each."""
         if not self.writes:
             return
+        if self.run.init_from == 'resume':
+            self.say(f'resumes {self.run.path["ckpt.pt"]} at iteration {self.run.start}')
         self.say(f'{self.about["parameters"]:,} parameters on {self.machine.world_size} × {self.about["machine"]}, '
                  f'{str(self.machine.dtype)[6:]}; {per_iter:,} {task.unit} an iteration, '
                  f'{data["train"].windows:,} {task.windows} an epoch; in {self.run.folder}')
@@ -144,11 +221,13 @@ class Log:
         self.say(f'iter {it}: loss {quantities["loss"]:.4f}, lr {quantities["lr"]:.2e}, {per_s:,.0f} {unit}/s'
                  + (f', MFU {mfu:.1%}' if mfu else '') + f', {left} left')
 
-    def stopped(self, it):
-        """Prints how to continue a run that a signal has stopped, and waits for all ranks: torchrun ends all when one exits."""
+    def stopped(self, it, saved):
+        """Prints how to continue a run that a signal has stopped, and waits for all ranks: torchrun ends all when one exits.
+        `saved`: whether this iteration is in ckpt.pt; it is not while the loss is too high."""
         start_with = 'torchrun …' if self.machine.distributed else 'python'
-        self.say(f'stopped after iteration {it}; to go on: '
-                 f'{start_with} train.py {self.run.path["config.json"]} --init_from=resume')
+        here, way = ('', 'resume') if saved else (', not saved because the loss is too high', 'auto')
+        self.say(f'stopped after iteration {it}{here}; to go on{"" if saved else " from the last checkpoint, if there is one"}: '
+                 f'{start_with} train.py {self.run.path["config.json"]} --init_from={way}')
         self.machine.wait()
 
     def close(self, code):
@@ -184,6 +263,44 @@ class Speed:
         pace = (now - self.began) / (it - self.first) if it > self.first else now - self.lap
         self.lap, self.lap_iters = now, 0
         return per_s, per_s * self.flops / self.peak if self.peak else 0, clock(pace * (self.max_iters - it - 1))
+
+
+def start_wandb(run, config, about):
+    """The module wandb, with a run started there. ValueError if it cannot be."""
+    try:
+        import wandb
+        wandb.init(project=config['wandb_project'], dir=run.folder, config={**config, **about},
+                   name=config['wandb_run_name'] or os.path.basename(os.path.normpath(run.folder)))
+        return wandb
+    except Exception as error:                          # of many types
+        raise ValueError(f'wandb_log=True: {type(error).__name__}: {" ".join(str(error).split())[:300]}; '
+                         f'try  pip install wandb,  wandb login  or WANDB_MODE=offline, or leave wandb_log out') from error
+
+
+def progress(items, what, total=None, shown=True):
+    """Yields the items, and prints to stderr how many of `total`, by default len(items), are done: a line now and then, which
+    suits a log file too."""
+    total = len(items) if total is None else total
+    began = said = time.monotonic()
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if shown and done and now - said >= EVERY:
+            said = now
+            print(f'{what}: {done} of {total}, {clock((now - began) / done * (total - done))} left', file=sys.stderr, flush=True)
+        yield item
+
+
+def last_iter(path):
+    """The iteration of the last whole row of a log.jsonl, -1 if there is none."""
+    if not os.path.exists(path):
+        return -1
+    with open(path, 'rb') as f:
+        f.seek(max(0, os.path.getsize(path) - 2 ** 16))
+        for line in reversed(f.read().splitlines(keepends=True)):
+            with suppress(ValueError, TypeError, KeyError):
+                if line.endswith(b'}\n'):
+                    return int(json.loads(line)['iter'])
+    return -1
 
 
 def write_row(f, value):

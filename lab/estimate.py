@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
-from configurator import ROOT, TRAIN, at_least, configure, settle
+from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
 from engine.device import autocast, pick_dtype
 from engine.keys import check_keys
 from engine.task import task_of
@@ -34,6 +34,8 @@ network = 50.0                      # scale: GB/s that a GPU sends to other node
 node = 8                            # scale: GPUs in a node
 dnt = False                         # the memory of AdamW and momentum SGDW for DNT's language models, compared with the paper
 # -----------------------------------------------------------------------------
+USED = {'model', 'optimizer', 'beta1', 'beta2', 'momentum', 'weight_decay', 'batch_size', 'gradient_accumulation_steps', 'dtype',
+        'compile', 'recompute', 'parallel', 'ddp_overlap', 'ddp_bf16', 'debug'}         # of train.py's keys
 
 
 def gpu_dtype(config):
@@ -135,6 +137,7 @@ def tell_dnt(config):
 
 def main():
     config = configure(globals(), GPTConfig, ViTConfig, TRAIN)
+    refuse(only_of_train(GPTConfig, ViTConfig) - USED, 'it changes nothing here')
     check_keys(config)
     at_least(config, gpus=1, node=1)
     check(config, {}, ('gpu_peak > 0', 'gpu_mfu > 0', 'link > 0', 'network > 0'))

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from scipy import stats
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from configurator import at_least, configure
 from data.text import load_tokenizer
@@ -34,7 +33,7 @@ from engine.checkpoint import load_text_run
 from engine.device import Machine
 from engine.files import fits, read_rows, told
 from engine.pretrained import OPENAI_MODELS, load_gpt
-from engine.runlog import finite, write_row
+from engine.runlog import finite, progress, write_row
 from model import GPT, at_least_fp32
 
 # ----------------------------------------------------------------------------- keys
@@ -84,7 +83,7 @@ def score_of(units, lower=False):
 def over_ranks(f, items, title):
     """[f(item) for item in items]; each rank computes its share."""
     mine = items[machine.rank::machine.world_size]
-    mine = [f(item) for item in tqdm(mine, desc=title, disable=None if machine.master else True)]
+    mine = [f(item) for item in progress(mine, title, shown=machine.master)]
     parts = machine.gather(mine)
     return [parts[i % len(parts)][i // len(parts)] for i in range(len(items))]
 
@@ -515,7 +514,7 @@ def main():
     machine.connect('gloo')                                # before this, all ranks fail with the same error
     asked = {key: config[key] for key in ('checkpoint', 'split', 'stride', 'samples', 'bert_model', 'task_path', 'num_fewshot',
                                           'limit', 'seed')}
-    table = {}
+    table, unwritten = {}, []
     for subject in subjects:
         subject.model.to(machine.device)
         table[subject.name] = scores = {}
@@ -530,11 +529,16 @@ def main():
         if machine.master and subject.folder:
             row = dict(iter=subject.iter, weights=subject.key, dataset=subject.dataset, dtype=str(machine.dtype)[6:], **asked,
                        scores={label: dict(mean=score.mean, error=score.error) for label, score in scores.items()})
-            with open(os.path.join(subject.folder, 'evaluate.jsonl'), 'a', encoding='utf-8') as f:
-                write_row(f, row)
+            try:
+                with open(os.path.join(subject.folder, 'evaluate.jsonl'), 'a', encoding='utf-8') as f:
+                    write_row(f, row)
+            except OSError as error:                    # the table is printed all the same
+                unwritten.append(str(error))
     if machine.master:
         show(table)
+    if unwritten:
+        print(f'error: the scores above could not be written: {"; ".join(unwritten)}', file=sys.stderr)
+    return 1 if unwritten else 0
 
 
-main()
-machine.leave(0)
+machine.leave(main())

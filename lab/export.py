@@ -20,7 +20,7 @@ from dataclasses import asdict, fields
 
 import torch
 
-from configurator import TRAIN, at_least, configure, keys_of
+from configurator import TRAIN, at_least, configure, keys_of, refuse
 from data.text import load_tokenizer
 from data.tokens import read_meta
 from engine.checkpoint import load_checkpoint, load_text_run
@@ -222,6 +222,10 @@ if __name__ == '__main__':
     config = configure(globals(), GPTConfig, TRAIN)
     if bool(from_hf) == bool(to):
         raise ValueError('set either --to, the folder to write, or --from_hf, the folder of a model, as in --to=hf-model')
+    if from_hf:
+        refuse(('checkpoint', 'format'), 'from_hf needs no such key')
+    else:
+        refuse(keys_of(TRAIN, GPTConfig)[0].keys() - {'out_dir', 'debug'}, f'{out_dir} brings its own keys')
     with new_folder(out_dir if from_hf else to) as part:
         done = write_run(part) if from_hf else write_export(part)
     print(done)

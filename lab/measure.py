@@ -26,13 +26,12 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from configurator import TRAIN, at_least, configure
-from engine.checkpoint import load_run
+from configurator import TRAIN, at_least, configure, defaults_of, flags, only_of_train, refuse
+from engine.checkpoint import load_run, write_whole
 from engine.device import pick_device
 from engine.keys import group_settings
-from engine.runlog import write_row
+from engine.runlog import finite, progress, write_row
 from engine.task import task_of
 from model import BLOCK_TYPES, GPTConfig, LayerNorm, RMSNorm, StableNorm, at_least_fp32, block_type
 from optim import OPTIMIZERS, load_state, param_groups
@@ -106,7 +105,7 @@ def mean_gradient(model, batches, labels=None):
     """{name: gradient} of the mean loss over the batches; labels(logits), if given, replaces their targets."""
     names, params = zip(*model.named_parameters())
     total = [torch.zeros_like(p) for p in params]
-    for x, y in batches:
+    for x, y in progress(batches, 'gradient, batches'):
         logits = at_least_fp32(model(x)[0])
         y = y if labels is None else labels(logits.detach())
         loss = F.cross_entropy(logits.flatten(0, -2), y.flatten(), ignore_index=-1)
@@ -116,7 +115,7 @@ def mean_gradient(model, batches, labels=None):
 
 
 def top_singular_value(multiply, transpose, v, steps=200, tolerance=1e-4):
-    """The largest singular value of a linear map, by power iteration from v, and the right singular vector that it reached."""
+    """The largest singular value of a linear map, by power iteration from v."""
     sigma = 0.0
     for _ in range(steps):
         u = multiply(v / v.norm())
@@ -124,7 +123,7 @@ def top_singular_value(multiply, transpose, v, steps=200, tolerance=1e-4):
         if sigma == 0.0 or abs(sigma - was) <= tolerance * sigma:
             break
         v = transpose(u)
-    return sigma, v
+    return sigma
 
 
 def jacobian_norm(f, x, start, steps=50):
@@ -132,7 +131,7 @@ def jacobian_norm(f, x, start, steps=50):
     with sdpa_kernel(SDPBackend.MATH):                  # the kernel that has forward-mode derivatives
         _, pull = torch.func.vjp(f, x)
         push = lambda v: torch.func.jvp(f, (x,), (v,))[1]       # noqa: E731
-        return top_singular_value(push, lambda u: pull(u)[0], start, steps)[0]
+        return top_singular_value(push, lambda u: pull(u)[0], start, steps)
 
 
 LOG_BINS = dict(bins=400, min=-30.0, max=10.0)          # of log10: the same in all histograms, so that runs can be compared
@@ -325,9 +324,6 @@ def largest_output(model):
 
 # ----------------------------------------------------------------------------- parameters
 
-WARM = WeakTensorKeyDictionary()      # matrix → the singular vector that its last power iteration reached
-
-
 def parameters(model, batches, rng):
     """Frobenius and spectral norm of each matrix of the blocks, per layer; mean and largest |gain| and Frobenius norm of each
     norm's gain; the token embedding's Frobenius norm and smallest_row; and the Frobenius norm of all parameters of each block
@@ -339,8 +335,8 @@ def parameters(model, batches, rng):
         if name == 'wte.weight':
             result['embedding'] = dict(frobenius=p.norm().item(), smallest_row=smallest_row(p))
         if matrix_kind(name):
-            v = WARM[parameter] if parameter in WARM else torch.randn(p.size(1), generator=rng, device=p.device, dtype=p.dtype)
-            spectral, WARM[parameter] = top_singular_value(lambda v: p @ v, lambda u: p.T @ u, v)
+            start = torch.randn(p.size(1), generator=rng, device=p.device, dtype=p.dtype)
+            spectral = top_singular_value(lambda v: p @ v, lambda u: p.T @ u, start, tolerance=1e-6)
             result.setdefault(matrix_kind(name), []).append(dict(frobenius=p.norm().item(), spectral=spectral))
         elif block_type(name) == 'norm' and name.endswith('weight'):
             result['gains'][name.removesuffix('.weight')] = dict(mean=p.abs().mean().item(), max=p.abs().max().item(),
@@ -410,7 +406,7 @@ def sensitivity(model, batches, rng):
     states = stream(model, batches[0][0][:1])
     start = torch.randn(states[0].shape, generator=rng, device=rng.device, dtype=states[0].dtype)
     rows = []
-    for i, block in enumerate(model.h):
+    for i, block in enumerate(progress(model.h, 'sensitivity, layers')):
         at_attn, at_ffn = states[2 * i], states[2 * i + 1]
         row = dict(block=jacobian_norm(block, at_attn, start),
                    to_end=jacobian_norm(torch.nn.Sequential(*model.h[i:]), at_attn, start))
@@ -605,7 +601,7 @@ def preflight(model, batches, rng):
     batch, seed = batches[0], int(torch.randint(2 ** 31, (), generator=rng, device=rng.device))
     unscaled = effects(model, batch, seed)
     invariance = {}
-    for cause in CAUSES:
+    for cause in progress(CAUSES, 'preflight, columns'):
         sizes = [unscaled]
         for factor in FACTORS[1:]:
             with amplified(model, cause, factor):
@@ -629,7 +625,7 @@ def measure(model, batches, what, seed):
     model.eval()
     try:
         return {name: MEASUREMENTS[name](model, batches, torch.Generator(batches[0][0].device).manual_seed(seed))
-                for name in what}
+                for name in progress(what, 'measurements')}
     finally:
         model.train(training)
 
@@ -747,6 +743,7 @@ init_only = False                   # measure the untrained model of the config 
 what = ''                           # measurements, separated by commas; empty: all except preflight, or preflight with init_only
 batches = 8                         # batches of batch_size windows or images, evenly spread over the run's training data
 # -----------------------------------------------------------------------------
+USED = {'out_dir', 'model', 'dataset', 'batch_size', 'seed', 'device', 'aug_repeats', 'debug'}   # of train.py's, with init_only
 
 
 def one_update(model, state, config, data):
@@ -763,9 +760,44 @@ def one_update(model, state, config, data):
     return update_sizes(before, model)
 
 
+def refuse_other_keys(config, run, folder):
+    """ValueError for a key of the command that differs from the run's, because a run is measured with its own."""
+    defaults = defaults_of(TRAIN, GPTConfig, ViTConfig)
+    for key in [key for key in defaults if key in run and key not in ('out_dir', 'device', 'debug', 'init_from', 'overwrite')]:
+        if config[key] != run[key] and (config[key] != defaults[key] or key in flags()):
+            raise ValueError(f'{key}={config[key]}: {folder} has {run[key]}, and a run is measured with its own keys; leave it '
+                             f'out, or measure an untrained model by --init_only=True')
+
+
+def own(config):
+    """The keys of an untrained model, without those that say what is measured"""
+    return {key: value for key, value in config.items() if key not in ('what', 'batches', 'debug')}
+
+
+def read_earlier(path):
+    """The content of a file that this script has written, {} if there is none. ValueError if it is damaged."""
+    if not os.path.exists(path):
+        return {}
+    try:
+        with open(path, encoding='utf-8') as f:
+            return dict(json.load(f))
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError(f'{path} is damaged: remove it, and measure again') from None
+
+
+def merged(earlier, new):
+    """The content of a measure.json: the results of `new`, and those of the measure.json before it, `earlier`, that `new` lacks.
+    Its key 'earlier' says where a result comes from if not from this iteration and these batches: {name: {'iter': …, …}}."""
+    about = {key: earlier[key] for key in ('iter', 'tokens', 'images') if key in earlier}
+    kept = {key: value for key, value in earlier.items() if key not in {*new, *about, 'earlier'}}
+    of = {name: earlier.get('earlier', {}).get(name, about) for name in kept}
+    others = {name: of[name] for name in kept if not of[name].items() <= new.items()}
+    return {**new, **kept, **(dict(earlier=others) if others else {})}
+
+
 def main():
     config = configure(globals(), TRAIN, GPTConfig, ViTConfig)
-    at_least(config, batches=1, batch_size=1)
+    at_least(config, batches=1, batch_size=1, seed=0)
     default = ['preflight'] if init_only else [name for name in MEASUREMENTS if name != 'preflight']
     names = what.split(',') if what else default
     for name in names:
@@ -773,13 +805,18 @@ def main():
             raise ValueError(f'what={name!r}: choose among {", ".join(MEASUREMENTS)}')
     device = pick_device(config['device'])
     if init_only:
+        refuse(only_of_train(GPTConfig, ViTConfig) - USED, 'an untrained model is measured without this key')
+        refuse(['checkpoint'], 'init_only=True measures no checkpoint')
         folder, state = out_dir + '-init', None
+        read_earlier(os.path.join(folder, 'config.json'))       # raises now if it is damaged, and so does the next
     else:
         path = os.path.join(out_dir, checkpoint)
         if not os.path.exists(path):
             raise ValueError(f'there is no {path} to measure: train first, check out_dir, or set --init_only=True')
         model, state = load_run(path, device)
+        refuse_other_keys(config, state['config'], out_dir)
         folder, config = out_dir, {**config, **state['config']}
+    read_earlier(os.path.join(folder, 'measure.json'))
     task = task_of(config)
     windows = task.split('train')
     if init_only:
@@ -791,14 +828,18 @@ def main():
         results['updates'] = one_update(model.eval(), state, config, data)
     show(results)
     os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, 'measure.json')
+    of_another_model = init_only and read_earlier(os.path.join(folder, 'config.json')) != own(config)
+    earlier = {} if of_another_model else read_earlier(path)
     if init_only:
         with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
-            json.dump(config, f, indent=1)              # lab/plot.py names the model by it
-    path = os.path.join(folder, 'measure.json')
-    with open(path + '.tmp', 'w', encoding='utf-8') as f:
-        write_row(f, dict(iter=state['iter'] if state else 0, **{task.unit: sum(y.numel() for _, y in data)}, **results))
-    os.replace(path + '.tmp', path)
+            json.dump(own(config), f, indent=1)         # lab/plot.py names the model by it
+    new = dict(iter=state['iter'] if state else 0, **{task.unit: sum(y.numel() for _, y in data)}, **results)
+    content = finite(merged(earlier, new))
+    write_whole(path, lambda f: f.write(json.dumps(content).encode() + b'\n'))
     print(f'\nwrote {path}')
+    if 'earlier' in content:
+        print(f'it keeps results of another iteration or of other batches: {", ".join(content["earlier"])}')
     from lab.plot import draw
     for name in names:
         if not results[name]:

@@ -32,9 +32,11 @@ from dataclasses import fields
 import torch
 from scipy.stats import ttest_ind
 
-from configurator import ROOT, TRAIN, at_least, configure, keys_of, known, settle
-from engine.keys import check_keys
-from engine.task import config_of
+from configurator import ROOT, TRAIN, at_least, configure, keys_of, known, refuse, settle
+from engine.keys import check_keys, group_settings
+from engine.lock import lock_folder
+from engine.runlog import last_iter
+from engine.task import config_of, task_of
 from model import GPTConfig
 from vit import ViTConfig
 
@@ -51,6 +53,7 @@ report = ''                         # the folder of a sweep: make its table and 
 # -----------------------------------------------------------------------------
 
 LR = 'learning_rate'
+EVERY = 30.0                        # seconds between two lines about the current runs, at least
 
 
 def split_arguments(arguments):
@@ -150,6 +153,20 @@ def check_folder(run, folder):
                              f'choose another --out_dir, or remove it')
 
 
+def check_data(config):
+    """Raises the error with which train.py would refuse the data of a run. Pretrained weights decide the sizes themselves."""
+    group_settings(config)
+    if config['init_from'] == 'scratch':
+        task = task_of(config)
+        task.splits()
+        task.augmentation()
+
+
+def is_over(folder):
+    """Whether a run has ended, so that the same command does not train it again"""
+    return read_json(os.path.join(folder, 'result.json')).get('status') in ('done', 'diverged')
+
+
 # ----------------------------------------------------------------------------- running
 
 def start(run, folder, slot, cores, gpus):
@@ -179,6 +196,10 @@ def finish(folder, code, seconds):
     return result
 
 
+def where_is(run, folder):
+    return f'{run["name"]} at iteration {max(0, last_iter(os.path.join(folder, "log.jsonl")))} of {run["config"]["max_iters"]}'
+
+
 def interrupt(number, frame):
     raise KeyboardInterrupt
 
@@ -202,8 +223,7 @@ def stop_all(processes):
 def run_all(runs):
     """Trains the missing runs, several at once. A failed run is tried again by the next call, a diverged one is not."""
     folders = {run['name']: os.path.join(out_dir, run['name']) for run in runs}
-    waiting = [run for run in runs
-               if read_json(os.path.join(folders[run['name']], 'result.json')).get('status') not in ('done', 'diverged')]
+    waiting = [run for run in runs if not is_over(folders[run['name']])]
     gpus = os.environ.get('CUDA_VISIBLE_DEVICES') or ','.join(str(i) for i in range(torch.cuda.device_count()))
     gpus = gpus.split(',') if torch.cuda.is_available() else []
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
@@ -212,7 +232,7 @@ def run_all(runs):
     print(f'{len(runs)} runs in {out_dir}, {len(waiting)} to do, {at_once} at once', flush=True)
 
     signal.signal(signal.SIGTERM, interrupt)
-    running, slots, took, todo = {}, list(range(at_once)), [], len(waiting)
+    running, slots, took, todo, said = {}, list(range(at_once)), [], len(waiting), time.monotonic()
     try:
         while waiting or running:
             while waiting and slots:
@@ -220,6 +240,9 @@ def run_all(runs):
                 process = start(run, folders[run['name']], slot, max(1, cores // at_once), gpus)
                 running[process] = run, slot, time.monotonic()
             time.sleep(0.1)
+            if time.monotonic() - said >= EVERY:
+                said = time.monotonic()
+                print('running:', '; '.join(where_is(run, folders[run['name']]) for run, *_ in running.values()), flush=True)
             for process in [process for process in running if process.poll() is not None]:
                 run, slot, began = running.pop(process)
                 slots.append(slot)
@@ -390,6 +413,9 @@ def main():
     if select not in ('all', 'best'):
         raise ValueError(f'select={select!r}: choose all or best')
     if report:
+        refuse(('out_dir', 'arguments', 'seeds', 'jobs'), 'report only makes the table again')
+        if theirs:
+            raise ValueError(f'{theirs[0]}: report only makes the table again, leave it out')
         out_dir = report
         stored = read_json(os.path.join(out_dir, 'sweep.json'))
         if not stored:
@@ -401,11 +427,19 @@ def main():
         files = [arg for arg in theirs if not arg.startswith('--')]
         runs = plan(grids or [{}], [*words('arguments', arguments), *files], axes)
         for run in runs:
-            check_folder(run, os.path.join(out_dir, run['name']))
+            folder = os.path.join(out_dir, run['name'])
+            check_folder(run, folder)
+            if not is_over(folder):
+                check_data(run['config'])
         make_table(points_of(runs, diverged_loss))      # raises now if a file is damaged or `against` is no row
+        os.makedirs(out_dir, exist_ok=True)
+        locked = lock_folder(out_dir, 'sweeping')       # noqa: F841, held until the end
         write_plan(runs, diverged_loss)
         run_all(runs)
         write_report(runs, diverged_loss)
+        if all(run['status'] == 'failed' for run in runs):
+            last = read_json(os.path.join(out_dir, runs[0]['name'], 'result.json'))['last']
+            raise ValueError(f'all {len(runs)} runs failed, the first with: {last}')
 
 
 if __name__ == '__main__':

@@ -9,6 +9,7 @@ What the tests share: ways to run a script, small data to run it on, and what a 
 Each returns (exit code, stdout, stderr). A script is 'train.py', a path, or a module such as 'lab.measure' of `python -m`.
 """
 import contextlib
+import fcntl
 import gc
 import io
 import json
@@ -68,9 +69,15 @@ def put_back():
     argv, path, hook, cwd, environ = sys.argv, sys.path[:], sys.excepthook, os.getcwd(), os.environ.copy()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     drawn, precision = torch.get_rng_state(), torch.get_float32_matmul_precision()
+    locked, flock = [], fcntl.flock
+    fcntl.flock = lambda file, how: (flock(file, how), locked.append(file))
     try:
         yield
     finally:
+        fcntl.flock = flock
+        for file in locked:                             # as the end of a process does
+            if str(getattr(file, 'name', '')).endswith('.lock'):
+                file.close()
         sys.argv, sys.path[:], sys.excepthook = argv, path, hook
         os.chdir(cwd)
         os.environ.clear()
@@ -314,7 +321,9 @@ def killed(moment):
         now()
         f.write(whole.getvalue()[whole.tell() // 2:])
 
-    os.fsync, os.replace, os.link, torch.save = deadly(os.fsync), deadly(os.replace), deadly(os.link), save_in_halves
+    for name in ('fsync', 'replace', 'link', 'remove'):
+        setattr(os, name, deadly(getattr(os, name)))
+    torch.save = save_in_halves
 
 
 def disk_full_after(files):

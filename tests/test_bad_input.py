@@ -197,7 +197,7 @@ def case(name, command, says, *steps, **env):
 TRAIN = 'train.py tiny.json --out_dir=new'
 RESUME = 'train.py tiny.json --out_dir=out --init_from=resume --max_iters=4'
 SAMPLE = 'sample.py --out_dir=out --device=cpu --dtype=float32 --max_new_tokens=2'
-MEASURE = 'lab.measure tiny.json --out_dir=out --what=parameters --batches=1'
+MEASURE = 'lab.measure --out_dir=out --what=parameters --batches=1 --device=cpu'
 UNTRAINED = 'lab.measure tiny.json --out_dir=new --init_only=True --what=parameters --batches=1'
 EVALUATE = 'lab.evaluate --out_dir=out --device=cpu --dtype=float32'
 EXPORT = 'lab.export --out_dir=out --to=new'
@@ -261,7 +261,13 @@ KEYS = [
          "attention='l2_tied', n_kv_head=1, n_head=2: wants attention != 'l2_tied' or n_kv_head in (0, n_head)"),
     case('odd heads', f'{TRAIN} --pos=rope --n_head=8', "pos='rope', n_embd=8, n_head=8: wants pos != 'rope' or"),
     case('ranks', TRAIN, 'gradient_accumulation_steps=1 is not divisible by the 4 ranks: make it a multiple of 4', RANK='0',
-         WORLD_SIZE='4'),
+         LOCAL_RANK='0', WORLD_SIZE='4'),
+    case('a world without ranks', TRAIN, 'RANK is not set, LOCAL_RANK is not set, WORLD_SIZE=2: wants all', WORLD_SIZE='2'),
+    case('a local rank alone', SAMPLE, 'RANK is not set, LOCAL_RANK=1, WORLD_SIZE is not set: wants all three', LOCAL_RANK='1'),
+    case('a rank beyond the world', EVALUATE, 'RANK=2, LOCAL_RANK=0, WORLD_SIZE=2: wants', RANK='2', LOCAL_RANK='0',
+         WORLD_SIZE='2'),
+    case('a rank that is no number', TRAIN, 'RANK=x, LOCAL_RANK=0, WORLD_SIZE=2: wants', RANK='x', LOCAL_RANK='0',
+         WORLD_SIZE='2'),
     case('resume beyond the end', f'{RESUME} --max_iters=1', 'max_iters=1: out/ckpt.pt is at iteration 2 already'),
     case('resume another width', f'{RESUME} --n_embd=16', 'out/ckpt.pt cannot be resumed … n_embd (8 there, 16 here)'),
     case('resume another optimizer', f'{RESUME} --optimizer=lion', 'out/ckpt.pt cannot … optimizer (adamw there, lion here)'),
@@ -286,6 +292,16 @@ KEYS = [
     case('measure: what', f'{UNTRAINED} --what=gradient', "what='gradient': choose among gradients, sharpness"),
     case('measure: batches', f'{UNTRAINED} --batches=0', 'batches=0: wants at least 1'),
     case('measure: no boolean', f'{UNTRAINED} --init_only=yes', 'init_only=yes: wants true or false'),
+    case('measure: data of another run', f'{MEASURE} --dataset=nowhere', 'dataset=nowhere: out has tiny … leave it out, or'),
+    case('measure: another seed', f'{MEASURE} --seed=1', 'seed=1: out has 1337 … leave it out, or … --init_only=True'),
+    case('measure: another architecture', f'{MEASURE} arch.json', 'norm=rmsnorm: out has layernorm … leave it out',
+         holds('arch.json', '{"norm": "rmsnorm"}')),
+    case('measure: a seed below 0', f'{UNTRAINED} --seed=-5', 'seed=-5: wants at least 0'),
+    case('measure: a key of training', f'{UNTRAINED} --max_iters=3', 'max_iters=3: an untrained model … leave it out'),
+    case('measure: no checkpoint', f'{UNTRAINED} --checkpoint=best.pt', 'checkpoint=best.pt: init_only=True … leave it out'),
+    case('bench: ignored key', f'{BENCH} --parallel=x', 'parallel=x: it changes nothing here, leave it out'),
+    case('bench: data that nobody reads', f'{BENCH} --dataset=tiny', 'dataset=tiny: it changes nothing here, leave it out'),
+    case('estimate: ignored key', f'{ESTIMATE} --max_iters=3', 'max_iters=3: it changes nothing here, leave it out'),
     case('bench: optimizers', f'{BENCH} --optimizers=adamw,adm', "optimizers='adm': choose among adamw, sgdw"),
     case('bench: optimizer', f'{BENCH} --optimizer=adm', "optimizer='adm': choose among adamw, sgdw"),
     case('estimate: scale', f'{ESTIMATE} --scale=1,x', 'scale=1,x: wants numbers of GPUs with commas between them'),
@@ -295,7 +311,8 @@ KEYS = [
     case('bf16 gradients without NCCL', f'{TRAIN} --ddp_bf16=True --device=cpu', 'ddp_bf16=True: NCCL sends bfloat16'),
     case('logits of 2³¹ numbers', f'{TRAIN} --batch_size=1024 --block_size=4096 --vocab_size=512',
          'wants model == \'vit\' or batch_size * block_size * vocab_size < 2 ** 31'),
-    case('fp16 and shards', f'{TRAIN} --parallel=fsdp --dtype=float16', 'dtype=float16: parallel=fsdp has no loss', RANK='0'),
+    case('fp16 and shards', f'{TRAIN} --parallel=fsdp --dtype=float16', 'dtype=float16: parallel=fsdp has no loss', RANK='0',
+         LOCAL_RANK='0', WORLD_SIZE='1'),
     case('bench: archs', f'{BENCH} --archs=pre,s99', 'there is no config file … config/arch/s99.py'),
     case('bench: dtypes', f'{BENCH} --dtypes=float32,int8', "dtype='int8': choose one of auto, float32"),
     case('bench: compiles', f'{BENCH} --compiles=maybe', 'compile=maybe: wants true or false'),
@@ -461,6 +478,8 @@ EVALUATIONS = [
     case('evaluate: task from the network', f'{EVALUATE} --tasks=arc_easy', 'tasks=arc_easy … needs the network once'),
 ]
 EXPORTS = [
+    case('export: ignored key', f'{EXPORT} --dataset=nowhere', 'dataset=nowhere: out brings its own keys, leave it out'),
+    case('import: ignored key', f'{IMPORT} --format=gpt2', 'format=gpt2: from_hf needs no such key, leave it out'),
     case('export: misspelt key', f'{EXPORT} --formt=gpt2', "unknown key 'formt' … did you mean 'format'?"),
     case('export: nowhere', 'lab.export --out_dir=out', 'set either --to, the folder to write, or --from_hf'),
     case('export: format', f'{EXPORT} --format=onnx', "format='onnx': choose one of auto, gpt2, llama, qwen3, safetensors"),
@@ -491,6 +510,14 @@ SWEEPS = [
     case('sweep: unknown fragment', f'{SWEEP} --arch=s99', 'there is no config file … config/arch/s99.py'),
     case('sweep: value of an axis', f'{SWEEP} --learning_rate=0.1,fast', 'learning_rate=fast: wants a finite number'),
     case('sweep: contradiction', f'{SWEEP} --n_head=2,3', 'n_embd=8, n_head=3: wants n_embd % n_head == 0'),
+    case('sweep: no data', f'{SWEEP} --dataset=tiny,c4', 'data/c4 is not prepared: run  python data/c4/prepare.py'),
+    case('sweep: dtype', f'{SWEEP} --dtype=float32,int8', "dtype='int8': choose one of auto, float32"),
+    case('sweep: optimizer', f'{SWEEP} --optimizer=adamw,adm', "optimizer='adm': choose one of adamw, sgdw"),
+    case('sweep: too long for the data', f'{SWEEP} --block_size=8,101', 'block_size=101 is too long for the 100 tokens'),
+    case('sweep: vocabulary', f'{SWEEP} --vocab_size=12', 'vocab_size=12 is less than the 13 of dataset=tiny'),
+    case('sweep: ratio of a tied head', f'{SWEEP} --r_head=1,2', 'r_head=2.0: with tie_weights=True'),
+    case('sweep: a report that trains', 'lab.sweep tiny.json --report=swept', 'tiny.json: report only makes the table again'),
+    case('sweep: a report of more seeds', 'lab.sweep --report=swept --seeds=4', 'seeds=4: report only makes the table again'),
     case('sweep: seeds', f'{SWEEP} --seeds=0', 'seeds=0: wants at least 1'),
     case('sweep: jobs', f'{SWEEP} --jobs=-1', 'jobs=-1: wants at least 0'),
     case('sweep: select', f'{SWEEP} --select=worst', "select='worst': choose all or best"),

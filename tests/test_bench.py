@@ -7,8 +7,8 @@ from helpers import call, flags
 
 from data.tokens import write_tokens
 
-TINY = flags(dataset='tiny', vocab_size=256, block_size=16, n_layer=1, n_head=2, n_embd=16, batch_size=4,
-             gradient_accumulation_steps=1, warmup_iters=0, compile=False, dtype='float32', device='cpu')
+TINY = flags(vocab_size=256, block_size=16, n_layer=1, n_head=2, n_embd=16, batch_size=4, compile=False, dtype='float32',
+             device='cpu')
 
 
 @pytest.fixture
@@ -36,6 +36,6 @@ def test_a_row_for_each_variant(tmp_path, small_products):
 def test_the_data_and_the_samples(tmp_path):
     (tmp_path / 'data').mkdir()
     write_tokens(tmp_path / 'data' / 'tiny', {split: [range(200)] for split in ('train', 'val')}, 256, 'bytes')
-    out = call('bench.py', *TINY, '--loader=30', '--bench_iters=2', '--bench_warmup=0', cwd=tmp_path)
+    out = call('bench.py', *TINY, '--dataset=tiny', '--loader=30', '--bench_iters=2', '--bench_warmup=0', cwd=tmp_path)
     assert 'ms a batch of 64 tokens' in out and '% of an iteration' in out and 'MiB over 30 batches' in out
     assert call('bench.py', *TINY, '--sampling=20', cwd=tmp_path).count('times as fast, 100.0% of the tokens are the same') == 2

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from engine.device import ATTENTION_BACKENDS, attention_backend_of, tune_for_training
+from engine.device import ATTENTION_BACKENDS, attention_backend_of, ranks_of, tune_for_training
 from model import plain_attention
 from test_model import CHOICES, build
 
@@ -16,6 +16,18 @@ def as_before():
     torch.set_float32_matmul_precision(precision)
     for _, enable in ATTENTION_BACKENDS.values():
         enable(True)
+
+
+def test_ranks_are_given_together():
+    """Each without the others would train on a part of the data, or wait for ranks that do not come"""
+    names, right = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'), ('5', '1', '8')
+    assert ranks_of({}) == (0, 0, 1) and ranks_of(dict(zip(names, right))) == (5, 1, 8)
+    wrong = [right[:i] + (text,) + right[i + 1:] for i in range(3) for text in (None, '', '-1', 'x', '9' if i < 2 else '5')]
+    for values in wrong + [(None, None, '2'), (None, '0', None), ('0', None, None)]:
+        given = {name: text for name, text in zip(names, values) if text is not None}
+        with pytest.raises(ValueError, match='wants all three, as torchrun sets them, or none') as told:
+            ranks_of(given)
+        assert all((f'{name}={given[name]}' if name in given else f'{name} is not set') in str(told.value) for name in names)
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])

@@ -11,7 +11,7 @@ def test_memory():
     """4 bytes a parameter and a gradient, and the optimizer's state; activations grow with the batch, and shards divide the rest;
     nothing is allocated: this model has 0.8 GiB of each"""
     keys = ['--n_layer=4', '--n_embd=2048', '--n_head=16', '--vocab_size=256', '--block_size=64',
-            '--device=cpu', '--dtype=float32', '--compile=False']
+            '--dtype=float32', '--compile=False']
     small = gib(call('lab.estimate', *keys, '--optimizer=adam_mini', '--batch_size=1'))
     large = gib(call('lab.estimate', *keys, '--optimizer=adamw', '--batch_size=3', '--parallel=fsdp', '--gpus=4'))
     count = 4 * (12 * 2048 ** 2 + 2 * 2048) + (256 + 64 + 1) * 2048

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from helpers import call, run_ranks
+from helpers import call, run_here, run_ranks
 from scipy import stats
 from test_text import hugging_face_folder
 
@@ -139,9 +139,20 @@ def test_several_runs_are_one_table(folder):
     assert raw == f'loss: raw is {means["raw"] - means[best]:.4f} ± {error:.4f} behind {best}, beyond the noise ({p}, paired)'
 
 
+def test_the_table_is_printed_where_it_cannot_be_written(folder):
+    """One line says so, and the exit code"""
+    (folder / 'raw' / 'evaluate.jsonl').unlink(missing_ok=True)
+    (folder / 'raw' / 'evaluate.jsonl').mkdir()
+    code, out, err = run_here('lab.evaluate', '--device=cpu', '--dtype=float32', '--out_dir=raw,short', cwd=folder)
+    (folder / 'raw' / 'evaluate.jsonl').rmdir()
+    assert code == 1 and '| raw |' in out and '| short |' in out
+    assert re.fullmatch("error: the scores above could not be written: .*Is a directory: 'raw/evaluate.jsonl'\n", err)
+    assert last_scores(folder / 'short')[0]['loss'] > 0, 'the others are written'
+
+
 def test_what_is_no_number_is_never_best(folder):
     state = torch.load(folder / 'raw' / 'best.pt', weights_only=True)
-    state['model']['final_norm.weight'][:] = math.nan
+    state['model']['final_norm.weight'][:] = 1e38       # logits overflow
     (folder / 'broken').mkdir()
     torch.save(state, folder / 'broken' / 'best.pt')
     out = evaluate(folder, '--out_dir=broken,raw', '--batch_size=64')

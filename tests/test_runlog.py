@@ -9,7 +9,7 @@ import pytest
 from helpers import strict_json
 
 from engine import runlog
-from engine.runlog import Run, write_row
+from engine.runlog import Run, last_iter, progress, write_row
 
 CONFIG = dict(out_dir='run', init_from='scratch', overwrite=False, eval_only=False)
 
@@ -35,6 +35,25 @@ def test_rows_that_will_come_again_are_dropped(tmp_path, monkeypatch):
         with run.continue_rows('log.jsonl') as f:
             write_row(f, dict(iter=start))
         assert (tmp_path / 'run' / 'log.jsonl').read_text() == ''.join(lines[:kept]) + f'{{"iter": {start}}}\n'
+
+
+@pytest.mark.parametrize('text, last', [
+    ('', -1), ('{"iter": 3, "loss": 1}\n', 3), ('{"iter": 3}\n{"iter": 4', 3), ('no json\n', -1),
+    ('{"iter": 1}\n' * 10 ** 5 + '{"iter": 7}\n[]\n', 7)])
+def test_the_last_iteration_of_a_log(tmp_path, text, last):
+    assert last_iter(tmp_path / 'nowhere') == -1
+    (tmp_path / 'log.jsonl').write_text(text)
+    assert last_iter(tmp_path / 'log.jsonl') == last
+
+
+def test_progress(monkeypatch, capsys):
+    """A line at most every ten seconds, with what is done and what is left by the pace so far"""
+    clock = iter([100, 100, 104, 112, 113, 125])
+    monkeypatch.setattr('time.monotonic', lambda: next(clock))
+    assert list(progress('abcde', 'letters')) == list('abcde')
+    assert capsys.readouterr() == ('', 'letters: 2 of 5, 0m18s left\nletters: 4 of 5, 0m06s left\n')
+    monkeypatch.undo()
+    assert list(progress(iter(range(9)), 'numbers', 9)) == list(range(9)) and capsys.readouterr() == ('', '')
 
 
 @pytest.mark.skipif(not shutil.which('git'), reason='it needs git')

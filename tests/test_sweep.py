@@ -18,6 +18,7 @@ import pytest
 from helpers import ROOT, TINY, Alone, forks_its_runs, rows, run_here, write_walk
 
 from configurator import keys_of, settle
+from engine.lock import lock_folder
 from lab import sweep
 from model import GPTConfig
 from vit import ViTConfig
@@ -27,7 +28,7 @@ PICTURES = {'sweep.png', 'sweep.svg'}
 TABLES = {'sweep.json', 'table.csv', 'table.md', 'table.txt'} | PICTURES
 KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 100, 'eval_interval': 50, 'lr_decay_iters': 100,
         'gradient_accumulation_steps': 1, 'warmup_iters': 0, 'min_lr': 0.0}
-# two runs that end, two that diverge, two without data
+# two runs that end, two that diverge, two whose data is damaged
 GRID = '''
 arguments, out_dir, seeds, jobs = 'base.json', 'swept', 2, 2
 grids = [dict(arch=['off'], learning_rate=[0.01, 1e30]), dict(arch=['off'], dataset=['late'], learning_rate=[0.01])]
@@ -36,11 +37,13 @@ grids = [dict(arch=['off'], learning_rate=[0.01, 1e30]), dict(arch=['off'], data
 
 @pytest.fixture(scope='module')
 def place(tmp_path_factory):
-    """A folder to run in, with data/tiny, a walk over 13 tokens, and data/late, which is not prepared yet."""
+    """A folder to run in, with data/tiny, a walk over 13 tokens, and data/late, in which one of the training tokens is none."""
     folder = tmp_path_factory.mktemp('sweep')
     write_walk(folder)
-    (folder / 'data' / 'late').mkdir()
-    (folder / 'data' / 'late' / 'prepare.py').touch()
+    write_walk(folder, 'late')
+    tokens = np.fromfile(folder / 'data' / 'late' / 'train.bin', np.uint16)
+    tokens[165] = 60                                    # in a window that is read after the start
+    tokens.tofile(folder / 'data' / 'late' / 'train.bin')
     (folder / 'base.json').write_text(json.dumps(KEYS))
     (folder / 'grid.py').write_text(GRID)
     return folder
@@ -80,6 +83,7 @@ def faked(monkeypatch, tmp_path):
     and how many then run on that GPU."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, 'sleep', lambda _: None)
+    monkeypatch.setattr('engine.task.TextTask.splits', lambda task: {})       # there is no data
     started, running, looks = [], [], itertools.cycle((3, 1, 2))
 
     class Process:
@@ -110,7 +114,7 @@ def planned(*grids, first=(), seeds=1):
 def state(folder):
     """When each file below a folder was written, and what it holds, but for the table and its picture."""
     return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob('*')
-            if path.is_file() and path.name not in TABLES}
+            if path.is_file() and path.name not in TABLES | {'.lock'}}
 
 
 # ----------------------------------------------------------------------------- the plan
@@ -247,6 +251,30 @@ def test_an_error_comes_before_anything_runs(faked, arguments, says):
 
 # ----------------------------------------------------------------------------- running
 
+def test_a_sweep_whose_runs_all_failed(faked, monkeypatch):
+    """It fails too, with the first run's last line, once the table is written"""
+    monkeypatch.setattr(subprocess.Popen, 'returncode', 1)
+    assert 'all 2 runs failed, the first with: ' in call('--n_layer=1,2', '--seeds=1', error=True)
+    assert [line['validation loss'] for line in table(Path('out-sweep'))] == ['failed 1/1'] * 2
+
+
+def test_a_sweep_says_where_its_runs_are(faked, monkeypatch):
+    """Now and then, also in a file"""
+    clock = itertools.count(0, 16)
+    monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
+    out = call('--n_layer=1,2', '--seeds=1', '--jobs=2', '--max_iters=70')
+    assert 'running: n_layer=1,seed=1 at iteration 0 of 70; n_layer=2,seed=1 at iteration 0 of 70\n' in out
+
+
+def test_one_sweep_runs_in_a_folder(faked):
+    """Another would start the same runs"""
+    Path('taken').mkdir()
+    with lock_folder('taken', 'sweeping'):
+        assert 'taken is in use: process ' in call('--n_layer=1,2', '--out_dir=taken', error=True)
+    assert not faked and not Path('taken', 'sweep.json').exists()
+    call('--n_layer=1,2', '--out_dir=taken')
+
+
 @pytest.mark.parametrize('visible, jobs, wanted', [
     ('3,5', 0, ['3', '5']), ('3,5', 4, ['3', '5', '3', '5']), ('3,5,7', 1, ['3']), ('', 0, ['0', '1', '2']),
     (None, 3, [None] * 3), (None, 0, [None] * 10), (None, 50, [None] * 10)])
@@ -265,9 +293,9 @@ def test_runs_share_the_machine(faked, monkeypatch, visible, jobs, wanted):
 def test_a_sweep(swept):
     """Of runs that end, diverge and fail: what each leaves, and the table"""
     ends = {'0.01,seed={}': ('done', ''), '1e+30,seed={}': ('diverged', 'diverged: the loss'),
-            '0.01,seed={},dataset=late': ('failed', 'error: data/late is not prepared')}
+            '0.01,seed={},dataset=late': ('failed', 'error: data/late/train.bin holds token 60')}
     results = {f'learning_rate={name.format(seed)}': end for name, end in ends.items() for seed in (1, 2)}
-    assert {path.name for path in swept.iterdir()} == TABLES | set(results)
+    assert {path.name for path in swept.iterdir()} == TABLES | set(results) | {'.lock'}
     for name, (status, says) in results.items():
         result = json.loads((swept / name / 'result.json').read_text())
         assert result['status'] == status and result['last'].startswith(says) and 0 < result['seconds'] < 300

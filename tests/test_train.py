@@ -9,6 +9,7 @@ import resource
 import runpy
 import shutil
 import signal
+import subprocess
 import sysconfig
 import time
 from dataclasses import fields
@@ -20,6 +21,7 @@ from helpers import (
     ROOT,
     TINY,
     Alone,
+    call,
     checkpoint,
     evaluations,
     flags,
@@ -34,11 +36,13 @@ from helpers import (
     steps,
     torchrun,
     train,
+    waits_in,
     write_walk,
 )
 from test_measure import assert_alike
 
 from data.tokens import write_tokens
+from engine import runlog
 from model import BLOCK_TYPES, GPT, GPTConfig, block_type
 from vit import ViTConfig
 
@@ -54,8 +58,8 @@ def whole(place):
 
 
 def files(run):
-    """Names of what a run has written; code.patch is there where the repository is one of git's."""
-    return sorted(path.name for path in run.iterdir() if path.name != 'code.patch')
+    """Names of what a run has written, but for its lock; code.patch is there where the repository is one of git's."""
+    return sorted(path.name for path in run.iterdir() if path.name not in ('code.patch', '.lock'))
 
 
 # ----------------------------------------------------------------------------- a run and what it leaves
@@ -317,6 +321,20 @@ def test_a_loss_that_stays_high(place):
     train(place, *flags(**{**keys, 'learning_rate': 0.03, 'max_iters': 120}, out_dir='falls', diverge_factor=0.9))
 
 
+def test_a_signal_saves_nothing_while_the_loss_is_too_high(whole, place):
+    """What it would save is no good state, and the count of high iterations would begin anew"""
+    run = place / 'high-stopped'
+    shutil.copytree(whole, run)
+    before = (run / 'ckpt.pt').read_bytes()
+    keys = flags(out_dir=run.name, init_from='resume', max_iters=40, eval_interval=100, diverge_factor=0.01)
+    out, _ = train(place, 'whole/config.json', *keys, through=(interrupted, 24), code=128 + signal.SIGTERM)
+    last = out.splitlines()[-1]
+    assert 'stopped after iteration 24, not saved because the loss is too high' in last and last.endswith('--init_from=auto')
+    assert (run / 'ckpt.pt').read_bytes() == before
+    out, _ = train(place, 'whole/config.json', *keys, '--max_iters=21')
+    assert 'resumes high-stopped/ckpt.pt at iteration 20\n' in out
+
+
 # ----------------------------------------------------------------------------- errors, each before anything is written
 
 def error_of(place, *arguments, **env):
@@ -437,6 +455,149 @@ def test_the_vocabulary_is_that_of_the_data(own):
     assert 'vocab_size >= 1' in vocab_size('--vocab_size=-1', code=1)
     train(own, 'out/config.json', '--init_from=resume', '--max_iters=4')
     assert 'batch_size * block_size * vocab_size < 2 ** 31' in vocab_size('--batch_size=1000000', '--block_size=1000', code=1)
+
+
+def contents(folder):
+    """{name: bytes} of the files of a run"""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != '.lock'}
+
+
+@pytest.mark.parametrize('moment', [pytest.param(n, marks=[] if n in (7, 15, 27) else pytest.mark.long) for n in range(45)])
+def test_a_kill_while_a_run_is_overwritten(whole, place, moment):
+    """SIGKILL at each write and removal: the old run is whole, here or in old-run, until the new one has saved; and the same
+    command then ends as if nothing had happened"""
+    run = place / f'over-{moment}'
+    shutil.copytree(whole, run)
+    (run / 'notes.txt').write_text("the user's")
+    before = {name: data for name, data in contents(whole).items()}
+    keys = flags(**{**TINY, 'max_iters': 10, 'seed': 1}, out_dir=run.name, overwrite=True)
+    code, out, err = run_alone('train.py', *keys, cwd=place, through=(killed, moment))
+    assert code in (-signal.SIGKILL, 0), out + err
+    here, aside = contents(run), contents(run / 'old-run') if (run / 'old-run').exists() else {}
+    saved = 'ckpt.pt' in here and checkpoint(run)['config']['seed'] == 1
+    assert saved or before.items() <= here.items() or aside == before
+    assert code or saved and not (run / 'old-run').exists()
+    if not code:
+        return
+    out, _ = train(place, *keys)
+    assert (run / 'notes.txt').read_text() == "the user's" and not list(run.glob('old-run*')) and not list(run.glob('*.tmp'))
+    assert f'kept in {run.name}/old-run until' in out
+    assert [row['iter'] for row in steps(run)] == list(range(10)) and checkpoint(run)['config']['seed'] == 1
+
+
+def test_an_overwritten_run_is_kept_while_the_new_one_has_saved_nothing(whole, place, monkeypatch):
+    """W&B refuses, which comes before any file is touched; the new run diverges; a third one starts; the old one can go on"""
+    pytest.importorskip('wandb')
+    run = place / 'kept'
+    shutil.copytree(whole, run)
+    before = contents(run)
+    with monkeypatch.context() as patch:
+        patch.setattr('wandb.init', lambda **_: exec('raise RuntimeError("no API key\\nconfigured")'))
+        says = error_of(place, *flags(**TINY, out_dir='kept', overwrite=True, wandb_log=True))
+    assert 'wandb_log=True: RuntimeError: no API key configured; try' in says and contents(run) == before
+    mad = flags(**{**TINY, 'optimizer': 'sgdw', 'learning_rate': 1e30, 'grad_clip': 0.0}, out_dir='kept', overwrite=True)
+    for _ in range(2):
+        out, _ = train(place, *mad, code=3)
+        assert 'kept in kept/old-run until' in out and contents(run / 'old-run') == before and not (run / 'ckpt.pt').exists()
+    train(place, 'kept/old-run/config.json', '--out_dir=kept/old-run', '--init_from=resume', '--max_iters=22')
+    assert steps(run / 'old-run')[:20] == steps(whole)
+    train(place, *flags(**{**TINY, 'max_iters': 1}, out_dir='kept', eval_only=True, overwrite=True))
+    assert (run / 'old-run').exists(), 'an evaluation replaces nothing'
+
+
+def test_an_imported_run_is_kept_until_a_later_save(whole, place):
+    """The checkpoint at iteration 0, which export.py makes, is all that there is of the import"""
+    run = place / 'imported'
+    call('lab.export', '--out_dir=whole', '--to=weights', '--format=safetensors', cwd=place)
+    keys = {key: value for key, value in TINY.items() if key not in GPTConfig.__dataclass_fields__}
+    call('lab.export', '--from_hf=weights', *flags(**keys, out_dir='imported'), cwd=place)
+    before = {name: (run / name).read_bytes() for name in ('ckpt.pt', 'best.pt')}
+    train(place, 'imported/config.json', '--init_from=resume', code=-signal.SIGKILL, through=(killed, 8))
+    assert before == {name: (run / name).read_bytes() for name in before}
+    out, _ = train(place, 'imported/config.json', '--init_from=auto')
+    assert 'resumes imported/ckpt.pt at iteration 0\n' in out
+    assert evaluations(run)[0]['val_loss'] == pytest.approx(model_loss(place, whole), abs=1e-6) and steps(run)[-1]['iter'] == 19
+
+
+def model_loss(place, run):
+    """The validation loss of the best checkpoint"""
+    best = checkpoint(run, 'best.pt')['iter']
+    return next(row['val_loss'] for row in evaluations(run) if row['iter'] == best)
+
+
+@pytest.mark.parametrize('lost', [['ckpt.pt', 'best.pt'], ['ckpt.pt']])
+def test_auto_does_not_start_again_where_checkpoints_are_lost(whole, place, lost):
+    """A run beyond its first evaluation had one. What to do is one line, and the log is as it was"""
+    run = place / f'lost-{len(lost)}'
+    shutil.copytree(whole, run)
+    for name in lost:
+        (run / name).unlink()
+    before = contents(run)
+    says = error_of(place, *flags(**TINY, out_dir=run.name, init_from='auto'))
+    assert f'out_dir={run.name} holds a run that has lost its ckpt.pt: put it back' in says and '--overwrite=True' in says
+    assert contents(run) == before
+
+
+def test_one_process_trains_in_a_folder(whole, place, monkeypatch):
+    """Another is told which process does, and neither loses a row. The lock ends with the process, also when it is killed"""
+    keys = flags(**TINY, out_dir='locked', init_from='auto')
+    first = Alone('train.py', *keys, cwd=place, through=(waits_until_told, 3))
+    while not (log := place / 'locked' / 'log.jsonl').exists() or log.read_text().count('\n') < 4:
+        assert first.process.exitcode is None, first.err()
+        time.sleep(0.01)
+    monkeypatch.setattr(runlog, 'LOCK_PATIENCE', 0.0)
+    try:
+        refused = [run_here('train.py', *keys, *more, cwd=place) for more in ([], ['--overwrite=True', '--init_from=scratch'])]
+        assert run_here('train.py', *keys, '--eval_only=True', cwd=place)[0] == 0, 'an evaluation needs no lock'
+    finally:
+        first.process.kill()
+        first.end()
+    for code, _, err in refused:
+        assert code == 1 and err.startswith(f'error: locked is in use: process {first.pid} on ') and err.count('\n') == 1, err
+        assert 'is training there; wait for it, or end it' in err
+    train(place, *keys)
+    assert rows(place / 'locked') == rows(whole)
+
+
+def waits_until_told(at):
+    in_each_iteration(waits_in(at))
+
+
+@pytest.mark.long
+def test_ranks_are_told_once_that_a_folder_is_in_use(place):
+    """One line, and all ranks end"""
+    keys = flags(**TINY, out_dir='locked-ranks', init_from='auto')
+    first = Alone('train.py', *keys, cwd=place, through=(waits_until_told, 3))
+    while not (place / 'locked-ranks' / 'log.jsonl').exists():
+        time.sleep(0.01)
+    try:
+        _, err = train(place, *keys, ranks=2, code=1)
+    finally:
+        first.process.kill()
+    assert 'error: locked-ranks is in use: process ' in err and err.count('\n') == 1
+
+
+def test_a_run_that_another_process_has_changed(whole, place, monkeypatch):
+    """Between the moment at which it was read and the lock: to go on from what was read would lose the other's iterations"""
+    run = place / 'changed'
+    shutil.copytree(whole, run)
+    keys, lock = flags(**TINY, out_dir='changed', init_from='resume'), runlog.lock_folder
+
+    def late(folder, doing):
+        (run / 'ckpt.pt').touch()
+        return lock(folder, doing)
+
+    monkeypatch.setattr(runlog, 'lock_folder', late)
+    before = contents(run)
+    assert 'another process has just trained in changed' in error_of(place, *keys) and contents(run) == before
+
+
+@pytest.mark.skipif(not shutil.which('make'), reason='it needs make')
+@pytest.mark.parametrize('target', ['quickstart', 'quickstart-vision'])
+def test_a_quickstart_that_was_stopped_goes_on(target):
+    commands = subprocess.run(['make', '-n', target], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    training, = [line for line in commands if ' train.py config/train_quick' in line and 'echo' not in line]
+    assert '--init_from=auto' in training and 'overwrite' not in training
 
 
 @pytest.mark.long
@@ -655,6 +816,16 @@ def test_measuring_changes_nothing(place):
             assert stats['p50'] == pytest.approx(b['gradients'][kind]['p50'], rel=0.02)
     assert measured(run)[0]['updates']['qk'] > 0
     assert measured(run)[-1]['sharpness']['ffn']['log10_mean'] != measured(run)[0]['sharpness']['ffn']['log10_mean']
+
+
+def test_a_resumed_run_measures_the_same(place):
+    """To the last bit: nothing of a measurement depends on the one before it"""
+    keys = flags(**{**TINY, 'max_iters': 4, 'measure_interval': 2, 'measure_batches': 2})
+    train(place, *keys, '--out_dir=measured-whole')
+    train(place, *keys, '--out_dir=measured-half', '--max_iters=2')
+    train(place, *keys, '--out_dir=measured-half', '--init_from=resume')
+    assert len(measured(place / 'measured-half')) == 2
+    assert (place / 'measured-half' / 'measure.jsonl').read_bytes() == (place / 'measured-whole' / 'measure.jsonl').read_bytes()
 
 
 @pytest.mark.long

@@ -150,5 +150,6 @@ def test_compiled(place):
 
 
 @pytest.mark.long
-def test_bench():
-    assert 'images/s' in call('bench.py', *flags(**TINY), '--bench_iters=2', '--bench_warmup=1')
+def test_bench(tmp_path):
+    (tmp_path / 'tiny.json').write_text(json.dumps(TINY))
+    assert 'images/s' in call('bench.py', tmp_path / 'tiny.json', '--bench_iters=2', '--bench_warmup=1')
