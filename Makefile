@@ -2,7 +2,7 @@
 # make quickstart-vision    does the same with a small V-DNT on images of digits, and draws its predictions
 # make test                 runs the linter and the tests, without those that take minutes
 # make test-long            runs the tests that take minutes
-# make test-cuda-code       checks what becomes of the models on NVIDIA's GPUs, without one; on Linux, 5 GB for a venv of its own
+# make test-cuda-code       checks what becomes of the models on NVIDIA's GPUs, without one; on Linux, 5 GB for .venv-cuda
 # make gpu                  measures this machine's GPU, in at most ten minutes, into results/gpu/
 # Each sets up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
 # A quickstart that was stopped goes on when it is called again. ARGS="--init_from=scratch --overwrite=True" starts it again.
@@ -39,7 +39,8 @@ test-long: .venv/installed-dev
 	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto -m long
 
 test-cuda-code: $(CUDA_VENV)/libcuda.so.1
-	for sm in 90 80; do SM=$$sm LD_PRELOAD=$(abspath $<) $(CUDA_VENV)/bin/python -m pytest -q -n auto tests/cuda_code || exit 1; done
+	for sm in 90 80; do \
+		SM=$$sm LD_PRELOAD=$(abspath $<) $(CUDA_VENV)/bin/python -m pytest -q -n auto tests/cuda_code || exit 1; done
 
 gpu: .venv/installed data/pycode/meta.json
 	$(BIN)/python -m lab.gpu $(ARGS)
@@ -68,5 +69,5 @@ $(CUDA_VENV)/installed: requirements.txt requirements-dev.txt
 
 # in place of the CUDA runtime and driver, where there is no GPU
 $(CUDA_VENV)/libcuda.so.1: tests/cuda_code/no_gpu.c $(CUDA_VENV)/installed
-	@$(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 -I$$(echo $(CUDA_VENV)/lib/python3*/site-packages/triton/backends/nvidia/include) \
-		$< -o $@
+	@$(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 $< -o $@ \
+		-I$$(echo $(CUDA_VENV)/lib/python3*/site-packages/triton/backends/nvidia/include)

@@ -1,6 +1,6 @@
 """
-What PyTorch does on a GPU up to the first kernel, where there is no GPU. `make test-cuda-code` preloads no_gpu.c in place of the
-CUDA runtime. So PyTorch finds a GPU, makes tensors on it, and chooses and writes kernels for it. But none can run.
+What PyTorch does on a GPU before it runs a kernel, where there is no GPU. `make test-cuda-code` preloads no_gpu.c in place of
+the CUDA runtime. So PyTorch finds a GPU, makes tensors on it, and chooses and writes kernels for it. But none can run.
 """
 import os
 from collections import namedtuple
@@ -34,8 +34,8 @@ class Operations(TorchDispatchMode):
         self.list, self.fakes = [], FakeTensorMode()
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if operation is torch.ops.aten._fused_sdp_choice.default:       # PyTorch's choice of a kernel for attention. It runs
-            return operation(*args, **(kwargs or {}))                   # none, and would not take a fake tensor for one on a GPU
+        if operation is torch.ops.aten._fused_sdp_choice.default:       # it chooses a kernel for attention without running one,
+            return operation(*args, **(kwargs or {}))                   # and does not see that a fake tensor is on a GPU
         real = {}                                                       # {id of a fake tensor: the tensor it stands for}
 
         def fake(t):
@@ -62,11 +62,11 @@ def dtypes(values):
 # name: 'triton' if Inductor has written it; bytes: read and written, at least; inputs: dtypes, of what Inductor has not written
 Kernel = namedtuple('Kernel', 'name bytes inputs')
 
-torch._inductor.config.force_disable_caches = True              # it would not write again what a cache has
-torch._inductor.config.compile_threads = 1                      # no processes that wait for kernels to compile
-torch._inductor.config.joint_graph_constant_folding = False     # it computes constants on the GPU
-torch._functorch.config.force_non_lazy_backward_lowering = True # the backward pass too is written before the forward pass runs
-triton.runtime.driver.set_active(SimpleNamespace(get_current_target=lambda: GPUTarget('cuda', SM, 32)))     # or it asks a driver
+torch._inductor.config.force_disable_caches = True                  # code from a cache would not be written again
+torch._inductor.config.compile_threads = 1                          # no processes that wait for kernels to compile
+torch._inductor.config.joint_graph_constant_folding = False         # folding computes constants on the GPU
+torch._functorch.config.force_non_lazy_backward_lowering = True     # the backward pass is written before the forward pass runs
+triton.runtime.driver.set_active(SimpleNamespace(get_current_target=lambda: GPUTarget('cuda', SM, 32)))     # not from a driver
 
 
 class Written(Exception):
@@ -74,7 +74,7 @@ class Written(Exception):
 
 
 def kernels(model, *inputs):
-    """The kernels of model(*inputs) in bf16 when it is compiled for training, those of the forward and of the backward pass."""
+    """What model(*inputs) is compiled to for training in bf16: the kernels of the forward and of the backward pass."""
     passes = []
 
     def write(graph):
@@ -86,7 +86,7 @@ def kernels(model, *inputs):
     def call(inputs):
         raise Written
 
-    load, GraphLowering.compile_to_module = GraphLowering.compile_to_module, write      # it would load the kernels on the GPU
+    load, GraphLowering.compile_to_module = GraphLowering.compile_to_module, write      # that one loads the code
     torch._dynamo.reset()
     try:
         with torch.autocast('cuda', torch.bfloat16):

@@ -28,7 +28,10 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
 }
 
 /* memory, and constants that are copied to it */
-cudaError_t cudaMalloc(void **memory, size_t size) { return (*memory = malloc(size)) ? cudaSuccess : cudaErrorMemoryAllocation; }
+cudaError_t cudaMalloc(void **memory, size_t size) {
+    *memory = malloc(size);
+    return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+}
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMemcpyKind kind, cudaStream_t stream) {
     memcpy(to, from, size);
     return cudaSuccess;

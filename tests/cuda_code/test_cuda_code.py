@@ -129,7 +129,7 @@ BUDGET = {
 }
 
 
-@pytest.mark.skipif(SM != 90, reason='the budget is of an H100')
+@pytest.mark.skipif(SM != 90, reason='an A100 has the same')
 @pytest.mark.parametrize('arch', BUDGET)
 def test_budget(arch):
     """10 windows of 1024 tokens at width 768. The gradient of logits that nobody reads would be another GB in `all else`."""
