@@ -317,6 +317,11 @@ def test_l2_attention_keeps_its_precision_when_compiled():
     assert (y - causal_softmax(-distance / math.sqrt(16)) @ v.double()).abs().max() < 2 ** -8 * v.abs().max()
 
 
+def test_layers_share_the_tables_of_rope():
+    buffers = dict(GPT(GPTConfig(**SIZES | dict(n_layer=3, pos='rope'))).named_buffers())
+    assert sorted(name.split('.')[-1] for name in buffers) == ['cos', 'sin']
+
+
 # ----------------------------------------------------------------------------- the papers' propositions
 
 def block(**config):
@@ -740,8 +745,3 @@ def test_fused_qkv_init(more, rows):
         for name, w in block.attn.named_parameters():
             wanted = (2 / ((rows if name[:2] in ('wq', 'wk', 'wv') else 128) + 128)) ** 0.5
             assert w.std().item() == pytest.approx(wanted, rel=0.04), name
-
-
-def test_layers_share_the_tables_of_rope():
-    buffers = dict(GPT(GPTConfig(**SIZES | dict(n_layer=3, pos='rope'))).named_buffers())
-    assert sorted(name.split('.')[-1] for name in buffers) == ['cos', 'sin']

@@ -41,6 +41,14 @@ def pick_dtype(name, device):
     return torch.bfloat16 if capabilities.get('amx_bf16') or capabilities.get('avx512_bf16') else torch.float32
 
 
+ATTENTION_BACKENDS = {      # PyTorch's kernels for attention, and how each is allowed or not; on a CPU there are flash and math
+    'flash': (SDPBackend.FLASH_ATTENTION, torch.backends.cuda.enable_flash_sdp),
+    'cudnn': (SDPBackend.CUDNN_ATTENTION, torch.backends.cuda.enable_cudnn_sdp),
+    'efficient': (SDPBackend.EFFICIENT_ATTENTION, torch.backends.cuda.enable_mem_efficient_sdp),
+    'math': (SDPBackend.MATH, torch.backends.cuda.enable_math_sdp),
+}
+
+
 def tune_for_training(device, model, attention_backend='auto'):
     """Uses TF32 for fp32 products, and of PyTorch's kernels for attention only the one that is asked for. On a CPU, the process
     keeps freed memory, and with auto, for sequences of up to 512 tokens, each attention uses its cpu_kernel, because PyTorch's
@@ -58,8 +66,8 @@ def tune_for_training(device, model, attention_backend='auto'):
 
 
 def attention_backend_of(model, device, dtype):
-    """The kernel that computes the model's attention on this device, by PyTorch's own choice: one of ATTENTION_BACKENDS, or
-    'plain' for model.plain_attention. ValueError if none of those allowed can."""
+    """The kernel that computes the model's attention on this device: PyTorch's choice among those that tune_for_training has
+    allowed, one of ATTENTION_BACKENDS, or 'plain' for model.plain_attention. ValueError if it has none for this model."""
     config, kernel, chosen = model.config, model.h[0].attn.kernel, []
     if kernel is plain_attention:
         return 'plain'
@@ -75,17 +83,10 @@ def attention_backend_of(model, device, dtype):
         try:
             attn(torch.zeros(2, config.block_size, config.n_embd, device=device))
         except RuntimeError as error:
-            raise ValueError(f'attention_backend: it has no kernel for heads of {config.head_dim} in {str(dtype)[6:]} on '
-                             f'{device}, choose auto') from error
+            heads = f'n_head={config.n_head}, n_kv_head={config.n_kv_head}, heads of {config.head_dim}'
+            raise ValueError(f'attention_backend: it has no kernel for {heads} and dropout={config.dropout:g} in {str(dtype)[6:]}'
+                             f' on {device}, choose auto') from error
     return next((name for name, (backend, _) in ATTENTION_BACKENDS.items() if backend.value == chosen[0]), 'other')
-
-
-ATTENTION_BACKENDS = {      # PyTorch's kernels for attention, and how each is allowed or not; on a CPU there are flash and math
-    'flash': (SDPBackend.FLASH_ATTENTION, torch.backends.cuda.enable_flash_sdp),
-    'cudnn': (SDPBackend.CUDNN_ATTENTION, torch.backends.cuda.enable_cudnn_sdp),
-    'efficient': (SDPBackend.EFFICIENT_ATTENTION, torch.backends.cuda.enable_mem_efficient_sdp),
-    'math': (SDPBackend.MATH, torch.backends.cuda.enable_math_sdp),
-}
 
 
 def keep_freed_memory():

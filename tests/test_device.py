@@ -44,7 +44,7 @@ def test_the_kernel_that_is_recorded_is_the_one_that_runs(attention, dtype):
             model(torch.zeros(1, 513, dtype=torch.int64))
         assert {event.name for event in found.events()} & set(names.values()) == {names[expected]}
     tune_for_training(device, model, 'cudnn')
-    with pytest.raises(ValueError, match='attention_backend: it has no kernel for heads of'):
+    with pytest.raises(ValueError, match='attention_backend: it has no kernel for n_head='):
         attention_backend_of(model, device, dtype)
 
 

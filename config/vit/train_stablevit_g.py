@@ -5,4 +5,4 @@
 include('config/vit/train_stablevit_l.py')
 out_dir = 'out-stablevit-g'
 n_layer, n_head, n_embd, d_ff, patch_size = 40, 16, 1408, 6144, 14
-batch_size, gradient_accumulation_steps, eval_iters = 32, 32, 1600      # which fits into 80 GB
+batch_size, gradient_accumulation_steps, eval_iters = 64, 16, 800       # which fits into 80 GB
