@@ -223,7 +223,10 @@ def read_vit(path, n_head=0):
         if os.path.isdir(path):
             check_files(path)
             for name in ('preprocessor_config.json', 'config.json'):
-                about.update(read_json(os.path.join(path, name), NESTED, COPY) or {})
+                there = read_json(os.path.join(path, name), NESTED, COPY)
+                if there is None and name == 'config.json':
+                    raise ValueError(f'there is no {os.path.join(path, name)}')
+                about.update(there or {})
             file = os.path.join(path, 'model.safetensors')
             file = file if os.path.exists(file) else os.path.join(path, 'pytorch_model.bin')
         from safetensors.torch import load_file

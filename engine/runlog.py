@@ -60,6 +60,9 @@ class Run:
         self.path = {name: os.path.join(self.folder, name) for name in FILES}
         self.old = os.path.join(self.folder, 'old-run')
         self.seen, there, asked = self.state(), self.there(), self.init_from
+        if config['wandb_log'] and not config['eval_only']:
+            with wandb_errors():
+                import wandb  # noqa: F401, so that it fails before anything is touched
         if asked == 'auto':                             # a run that was killed before it saved starts again
             self.init_from = 'resume' if 'ckpt.pt' in there else 'scratch'
         if self.init_from == 'resume' or not there or config['overwrite'] or config['eval_only']:
@@ -268,16 +271,23 @@ class Speed:
         return per_s, per_s * self.flops / self.peak if self.peak else 0, clock(pace * (self.max_iters - it - 1))
 
 
-def start_wandb(run, config, about):
-    """The module wandb, with a run started there. ValueError if it cannot be."""
+@contextmanager
+def wandb_errors():
+    """A context in which any error becomes a ValueError about wandb_log."""
     try:
-        import wandb
-        wandb.init(project=config['wandb_project'], dir=run.folder, config={**config, **about},
-                   name=config['wandb_run_name'] or os.path.basename(os.path.normpath(run.folder)))
-        return wandb
+        yield
     except Exception as error:                          # of many types
         raise ValueError(f'wandb_log=True: {type(error).__name__}: {" ".join(str(error).split())[:300]}; '
                          f'try  pip install wandb,  wandb login  or WANDB_MODE=offline, or leave wandb_log out') from error
+
+
+def start_wandb(run, config, about):
+    """The module wandb, with a run started there. ValueError if it cannot be."""
+    with wandb_errors():
+        import wandb
+        wandb.init(project=config['wandb_project'], dir=run.folder, config={**config, **about},
+                   name=config['wandb_run_name'] or os.path.basename(os.path.normpath(run.folder)))
+    return wandb
 
 
 def progress(items, what, total=None, shown=True):

@@ -32,6 +32,7 @@ from engine.checkpoint import load_run, write_whole
 from engine.device import pick_device
 from engine.files import read_json
 from engine.keys import group_settings
+from engine.memory import check_memory
 from engine.runlog import finite, progress, write_row
 from engine.task import task_of
 from model import BLOCK_TYPES, GPTConfig, LayerNorm, RMSNorm, StableNorm, at_least_fp32, block_type
@@ -817,6 +818,10 @@ def main():
     read_earlier(folder, 'measure.json', MEASURED)      # raises now if it is damaged
     task = task_of(config)
     windows = task.split('train')
+    at_once = min(config['batch_size'], windows.windows)
+    held = min(batches * config['batch_size'], windows.windows) * (16 * task.per_window() if task.unit == 'tokens' else
+                                                                   task.config.channels * task.config.image_size ** 2)
+    check_memory(task, device, at_once, training=False, batches=held)
     if init_only:
         torch.manual_seed(config['seed'])
         model = task.new_model(windows).to(device)

@@ -424,8 +424,8 @@ def plot_hidden(folders):
     """Mean size and variance of the hidden states along the depth (LN stability, figure 1), and over sequences (T5).
 
     Dashed lines are the bounds under MidNorm (T4, T5). They are left out if a panel would have more than eight curves."""
-    bound = {'ma_bound?': NUMBER, 'var_bound?': NUMBER, 'entry_var_bound?': NUMBER}
-    found = [read_measured(folder, 'hidden', [{'ma': NUMBER, 'var': NUMBER, 'entry_var?': NUMBER, **bound}, 1]) for folder in folders]
+    shape = dict(ma=NUMBER, var=NUMBER) | {f'{key}?': NUMBER for key in ('entry_var', 'ma_bound', 'var_bound', 'entry_var_bound')}
+    found = [read_measured(folder, 'hidden', [shape, 1]) for folder in folders]
     bounded = [rows for rows in found if 'ma_bound' in rows[0]]
     bounds = bounded and len(found) + len(bounded) <= MOST
     figure, axes = panels(3, height=2.2)
