@@ -20,6 +20,7 @@ import torch
 
 from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
 from engine.device import autocast, pick_device, pick_dtype, tune_for_training, vendors_peak
+from engine.memory import check_memory
 from engine.task import task_of
 from model import GPTConfig
 from optim import OPTIMIZERS, param_groups, state_bytes
@@ -53,12 +54,15 @@ if len(modes) > 1:
 if sampling and config['model'] == 'vit':
     raise ValueError('sampling: model=vit draws no text, choose model=gpt')
 device = pick_device(config['device'])
+TIMES = 32 * (config['bench_iters'] + config['bench_warmup'] + config['loader'])        # bytes of what is timed
 
 
 def build(config, name):
     """The model of a config, and the optimizer of this name for it."""
+    of_one = task_of(config)
+    check_memory(of_one, device, 0 if optimizers else config['batch_size'], recompute=config['recompute'], times=TIMES)
     torch.manual_seed(config['seed'])
-    model = task_of(config).new_model().to(device)
+    model = of_one.new_model().to(device)
     tune_for_training(device, model, config['attention_backend'])
     model.recompute = config['recompute']
     return model, OPTIMIZERS[name](param_groups(model, config['weight_decay']), config)
@@ -257,6 +261,7 @@ def own_memory():
 def bench_sampling():
     """Greedy continuation of one token, for 1 sample and for 8: with the cache of keys and values, and without it, by a pass over
     all tokens so far. Not compiled, as in sample.py."""
+    check_memory(task, device, training=False, samples=8 * 8 * config['sampling'])
     torch.manual_seed(config['seed'])
     model, dtype = task.new_model().to(device), pick_dtype(config['dtype'], device)
     tune_for_training(device, model.eval(), config['attention_backend'])

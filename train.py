@@ -19,6 +19,7 @@ from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training
 from engine.divergence import Watch, block_norms
 from engine.keys import check_keys, group_settings
+from engine.memory import check_memory
 from engine.pretrained import load_others
 from engine.runlog import Log, Run, Speed, progress
 from engine.task import task_of
@@ -111,6 +112,7 @@ if fsdp:
     check_dtype(machine.dtype)
 if ddp_bf16 and machine.device.type != 'cuda':
     raise ValueError(f'ddp_bf16=True: NCCL sends bfloat16, and the device is {machine.device.type}; leave it out')
+check_memory(task, machine.device, batch_size, recompute=recompute, ranks=machine.world_size if fsdp else 1)
 data = task.splits()
 run.data = data['train'].fingerprint                    # checkpoints hold it, and only the same data resumes
 augment = task.augmentation()

@@ -20,6 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.tokens import SPLITS, write_tokens
+from engine.files import check_files, read_json
 
 os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # only errors: the last one is reported in one line
 os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
@@ -78,9 +79,15 @@ def tiktoken_tokenizer(name):
     return Tokenizer(encoding.encode_ordinary, decode, encoding.n_vocab, known(lambda: encoding.eot_token, None))
 
 
+TOKEN = range(2 ** 32).__contains__
+COPY = 'copy the model again from where it came from'
+
+
 def hugging_face_tokenizer(name):
     import tiktoken
     from transformers import AutoTokenizer
+    if os.path.isdir(name):
+        check_files(name)
     try:
         theirs = AutoTokenizer.from_pretrained(name)
     except Exception as error:                          # a damaged folder fails in many ways
@@ -90,9 +97,10 @@ def hugging_face_tokenizer(name):
     if not theirs.encode('a', add_special_tokens=False):
         raise ValueError(f'tokenizer={name!r} knows no letters: its folder holds a model but no tokenizer, save one there')
     end = theirs.eos_token_id
-    if end is None and os.path.isfile(os.path.join(name, 'config.json')):      # the model's config may have it
-        with open(os.path.join(name, 'config.json'), encoding='utf-8') as f:
-            end = json.load(f).get('eos_token_id')
+    if end is None and os.path.isdir(name):             # the model's config may have it, and chat models have several
+        config = read_json(os.path.join(name, 'config.json'), {'eos_token_id?': (TOKEN, [TOKEN, 1], type(None))}, COPY) or {}
+        end = config.get('eos_token_id')
+        end = end[0] if isinstance(end, list) else end
     theirs.model_max_length = 10 ** 30          # no limit on the length of documents
     theirs.split_special_tokens = True          # '</s>' in a text is text
     return Tokenizer(lambda text: theirs.encode(text, add_special_tokens=False),

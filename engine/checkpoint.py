@@ -8,7 +8,7 @@ from dataclasses import fields
 import torch
 
 from configurator import SPLIT_OFF, TRAIN, defaults_of, typed
-from engine.files import check_weights, damaged, fits, map_leaves
+from engine.files import NUMBER, check_regular, check_weights, damaged, fits, map_leaves
 from engine.task import task_of
 from model import GPTConfig
 from optim import load_state
@@ -40,26 +40,25 @@ def link_or_copy(path, other):
     os.replace(other + '.tmp', other)
 
 
-NUMBER = (int, float)
 CHECKPOINT = dict(model={str: torch.Tensor}, config={str: (bool, *NUMBER, str, list)}, iter=int, best_val_loss=float,
                   scaler={str: NUMBER}, optimizer=dict(state={int: {str: object}}, param_groups=[
-                      dict(params=[int], param_names=[str], lr=(*NUMBER, torch.Tensor))]))
-OPTIONAL = dict(first_loss=(float, type(None)), data=str, shards=dict(folder=str, files={str: int}))
+                      dict(params=[int], param_names=[str], lr=(*NUMBER, torch.Tensor))]),
+                  **{'first_loss?': (float, type(None)), 'data?': str, 'shards?': dict(folder=str, files={str: int})})
 
 
 def load_checkpoint(path, device='cpu', mmap=False, whole=True):
     """What train.py saved: {'model': state_dict, 'optimizer', 'scaler', 'config', 'iter', 'best_val_loss'}. With mmap, tensors
     are mapped from the file. Of a checkpoint in shards (save_shards), tensors are read if it shall be `whole`, and else are on
     device 'meta'. ValueError for anything else than such a checkpoint, or numbers in it that are not finite."""
+    check_regular(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             state = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
-        ours = (fits(state, CHECKPOINT | {key: shape for key, shape in OPTIONAL.items() if key in state})
-                and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()
+        ours = (fits(state, CHECKPOINT) and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()
                 and state['iter'] >= 0 and not math.isnan(state['best_val_loss'])
                 and all(len(group['params']) == len(group['param_names']) for group in state['optimizer']['param_groups']))
-    except (IsADirectoryError, PermissionError):
+    except PermissionError:
         raise
     except Exception:                                   # unpickling garbage fails in many ways
         ours = False

@@ -2,7 +2,6 @@
 Reads pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA and Qwen3, ViTs of Hugging Face and timm, and
 folders that lab/export.py has written.
 """
-import json
 import math
 import os
 import re
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from engine.files import told
+from engine.files import check_files, fits, read_json, told
 from model import GPT, GPTConfig
 from vit import ViT, ViTConfig
 
@@ -135,6 +134,11 @@ def our_weights(weights, family, n_layer, bias):
 
 # ----------------------------------------------------------------------------- reading
 
+COPY = 'copy it again from where it came from'
+NESTED = {'model_args?': dict, 'pretrained_cfg?': dict}         # timm's settings
+LAYERS = ('n_layer', 'num_hidden_layers')
+
+
 def read_folder(name):
     """Reads a folder that Hugging Face's GPT-2, LLaMA or Qwen3 or write_model has saved, or a model of OpenAI from the Hub →
     GPTConfig, weights by our names, {name: default} of the fields that it knows nothing of. ValueError for anything else."""
@@ -144,22 +148,22 @@ def read_folder(name):
         if not os.path.isfile(path):
             raise ValueError(f'{name!r} is neither one of {", ".join(OPENAI_MODELS)}, nor the folder of a model that '
                              f'export.py or Hugging Face has saved')
-        try:
-            with open(path, encoding='utf-8') as f:
-                found = json.load(f)
-            family = found.pop('model_type')
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            family = None
+        check_files(name)
+        found = read_json(path, dict, COPY)
+        family = found.pop('model_type', None)
         if family not in ('nanonorm', *FAMILIES):
             raise ValueError(f'{path}: model_type={family!r} is none of nanonorm, {", ".join(FAMILIES)}')
+        most = sum(entry.stat().st_size for entry in os.scandir(name)) // 100           # more would take very long to build
+        if not fits(found, {f'{key}?': range(most).__contains__ for key in LAYERS}):
+            raise ValueError(f'{path}: its number of layers does not fit the weights beside it, {COPY}')
     if family == 'nanonorm':
         return read_safetensors(name, found)
     try:
         theirs, found = getattr(hugging_face(), FAMILIES[family].model).from_pretrained(
             name, output_loading_info=True, dtype=torch.float32)
+        config = our_config(theirs.config, family, name)
     except Exception as error:                          # the libraries raise errors of many types
         raise ValueError(f'could not load {name!r}: {told(error)}') from error
-    config = our_config(theirs.config, family, name)
     constants = r'.*\.attn\.(masked_)?bias|.*\.inv_freq'         # which older files hold
     wrong = [*sorted(found['missing_keys']), *sorted(key for key in found['unexpected_keys'] if not re.fullmatch(constants, key))]
     if wrong:
@@ -217,10 +221,12 @@ def read_vit(path, n_head=0):
     about, file = {}, path
     try:
         if os.path.isdir(path):
+            check_files(path)
             for name in ('preprocessor_config.json', 'config.json'):
-                if name == 'config.json' or os.path.exists(os.path.join(path, name)):
-                    with open(os.path.join(path, name), encoding='utf-8') as f:
-                        about.update(json.load(f))
+                there = read_json(os.path.join(path, name), NESTED, COPY)
+                if there is None and name == 'config.json':
+                    raise ValueError(f'there is no {os.path.join(path, name)}')
+                about.update(there or {})
             file = os.path.join(path, 'model.safetensors')
             file = file if os.path.exists(file) else os.path.join(path, 'pytorch_model.bin')
         from safetensors.torch import load_file
@@ -233,7 +239,7 @@ def read_vit(path, n_head=0):
             weights.update(zip(keys, value.float().chunk(len(keys))))
     except Exception as error:                          # the libraries raise errors of many types
         raise ValueError(f'could not load {path!r} as a ViT: {told(error)}') from error
-    about.update({**about.get('model_args', {}), **about.get('pretrained_cfg', {})})        # timm nests its settings
+    about.update({**about.get('model_args', {}), **about.get('pretrained_cfg', {})})
     pool = 'mean' if any(key.startswith('fc_norm') for key in theirs) else 'cls'
     try:
         (n_embd, channels, patch_size, _), (_, tokens, _) = weights['patch.weight'].shape, weights['wpe.weight'].shape
@@ -243,12 +249,14 @@ def read_vit(path, n_head=0):
             n_layer=sum(key.endswith('wq.weight') for key in weights), bias=True, qkv_bias='h.0.attn.wq.bias' in weights,
             n_head=about.get('num_heads') or about.get('num_attention_heads') or TIMM_HEADS.get(n_embd) or n_head,
             ffn=ACTIVATIONS[about.get('hidden_act', 'gelu')], norm_eps=about.get('layer_norm_eps', 1e-6))
-    except (KeyError, ValueError, TypeError) as error:
+        mean, std = (torch.tensor(about.get(f'image_{name}', about.get(name, 0.5)), dtype=torch.float32).expand(channels).tolist()
+                     for name in ('mean', 'std'))
+    except (KeyError, ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f'{path!r} is no ViT that has an equal here, see {" ".join(str(error).split())}') from error
     weights |= {'patch.weight': weights['patch.weight'].flatten(1), 'wpe.weight': weights['wpe.weight'][0]}
     if 'patch.cls.weight' in weights:
         weights['patch.cls.weight'] = weights['patch.cls.weight'].flatten()
-    return config, *(about.get(f'image_{name}', about.get(name, 0.5)) for name in ('mean', 'std')), weights
+    return config, mean, std, weights
 
 
 # ----------------------------------------------------------------------------- models

@@ -26,6 +26,7 @@ import torch
 
 from engine.checkpoint import link_or_copy, write_whole
 from engine.device import vendors_peak
+from engine.files import last_row, read_rows
 from engine.lock import lock_folder
 
 FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
@@ -59,6 +60,9 @@ class Run:
         self.path = {name: os.path.join(self.folder, name) for name in FILES}
         self.old = os.path.join(self.folder, 'old-run')
         self.seen, there, asked = self.state(), self.there(), self.init_from
+        if config['wandb_log'] and not config['eval_only']:
+            with wandb_errors():
+                import wandb  # noqa: F401, so that it fails before anything is touched
         if asked == 'auto':                             # a run that was killed before it saved starts again
             self.init_from = 'resume' if 'ckpt.pt' in there else 'scratch'
         if self.init_from == 'resume' or not there or config['overwrite'] or config['eval_only']:
@@ -121,13 +125,14 @@ class Run:
             with suppress(OSError):                     # it holds somebody else's files too
                 os.rmdir(self.old)
 
+    def rows(self, name):
+        """The rows of log.jsonl or measure.jsonl that a resumed run finds. ValueError if the file is damaged."""
+        return read_rows(self.path[name], dict(iter=int)) if self.start else []
+
     def continue_rows(self, name):
         """Opens a file of JSON rows for appending, without the rows of iterations that will be run again."""
-        rows = []
-        if self.start and os.path.exists(self.path[name]):
-            with open(self.path[name], encoding='utf-8') as f:
-                rows = [line for line in f if line.endswith('}\n') and json.loads(line)['iter'] < self.start]
-        write_whole(self.path[name], lambda f: f.writelines(line.encode() for line in rows))
+        rows = [row for row in self.rows(name) if row['iter'] < self.start]
+        write_whole(self.path[name], lambda f: f.writelines(as_line(row).encode() for row in rows))
         return open(self.path[name], 'a', encoding='utf-8')
 
     def write_json(self, name, value):
@@ -163,6 +168,7 @@ class Log:
                           commit=commit, changed=changed, **about)
         if config['wandb_log']:                         # before a file is touched, because it may fail
             self.wandb = start_wandb(run, config, self.about)
+        run.rows('measure.jsonl')                       # raises now if it is damaged
         if run.init_from != 'resume':
             run.set_aside()
             if os.path.exists(run.old):
@@ -265,16 +271,23 @@ class Speed:
         return per_s, per_s * self.flops / self.peak if self.peak else 0, clock(pace * (self.max_iters - it - 1))
 
 
-def start_wandb(run, config, about):
-    """The module wandb, with a run started there. ValueError if it cannot be."""
+@contextmanager
+def wandb_errors():
+    """A context in which any error becomes a ValueError about wandb_log."""
     try:
-        import wandb
-        wandb.init(project=config['wandb_project'], dir=run.folder, config={**config, **about},
-                   name=config['wandb_run_name'] or os.path.basename(os.path.normpath(run.folder)))
-        return wandb
+        yield
     except Exception as error:                          # of many types
         raise ValueError(f'wandb_log=True: {type(error).__name__}: {" ".join(str(error).split())[:300]}; '
                          f'try  pip install wandb,  wandb login  or WANDB_MODE=offline, or leave wandb_log out') from error
+
+
+def start_wandb(run, config, about):
+    """The module wandb, with a run started there. ValueError if it cannot be."""
+    with wandb_errors():
+        import wandb
+        wandb.init(project=config['wandb_project'], dir=run.folder, config={**config, **about},
+                   name=config['wandb_run_name'] or os.path.basename(os.path.normpath(run.folder)))
+    return wandb
 
 
 def progress(items, what, total=None, shown=True):
@@ -292,21 +305,18 @@ def progress(items, what, total=None, shown=True):
 
 def last_iter(path):
     """The iteration of the last whole row of a log.jsonl, -1 if there is none."""
-    if not os.path.exists(path):
-        return -1
-    with open(path, 'rb') as f:
-        f.seek(max(0, os.path.getsize(path) - 2 ** 16))
-        for line in reversed(f.read().splitlines(keepends=True)):
-            with suppress(ValueError, TypeError, KeyError):
-                if line.endswith(b'}\n'):
-                    return int(json.loads(line)['iter'])
-    return -1
+    row = last_row(path, dict(iter=int))
+    return row['iter'] if row else -1
 
 
 def write_row(f, value):
     """Writes a line of JSON, in which null stands for a number that is not finite."""
-    f.write(json.dumps(finite(value)) + '\n')
+    f.write(as_line(value))
     f.flush()
+
+
+def as_line(value):
+    return json.dumps(finite(value)) + '\n'
 
 
 def finite(value):

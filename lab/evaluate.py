@@ -31,7 +31,7 @@ from data.text import load_tokenizer
 from data.tokens import SPLITS, Tokens, read_meta
 from engine.checkpoint import load_text_run
 from engine.device import Machine
-from engine.files import fits, read_rows, told
+from engine.files import check_regular, fits, read_json, read_rows, told
 from engine.pretrained import OPENAI_MODELS, load_gpt
 from engine.runlog import finite, progress, write_row
 from model import GPT, at_least_fp32
@@ -143,11 +143,7 @@ def load(name):
 
 def is_model(name):
     """Whether this is the folder of a model and not of a run: the config.json of a run has no model_type."""
-    try:
-        with open(os.path.join(name, 'config.json'), encoding='utf-8') as f:
-            return 'model_type' in f.read()
-    except (OSError, UnicodeDecodeError):
-        return False
+    return 'model_type' in (read_json(os.path.join(name, 'config.json'), dict, 'copy it again from where it came from') or {})
 
 
 def key_of(model, tokenizer):
@@ -529,8 +525,10 @@ def main():
         if machine.master and subject.folder:
             row = dict(iter=subject.iter, weights=subject.key, dataset=subject.dataset, dtype=str(machine.dtype)[6:], **asked,
                        scores={label: dict(mean=score.mean, error=score.error) for label, score in scores.items()})
+            path = os.path.join(subject.folder, 'evaluate.jsonl')
             try:
-                with open(os.path.join(subject.folder, 'evaluate.jsonl'), 'a', encoding='utf-8') as f:
+                check_regular(path)
+                with open(path, 'a', encoding='utf-8') as f:
                     write_row(f, row)
             except OSError as error:                    # the table is printed all the same
                 unwritten.append(str(error))

@@ -29,6 +29,7 @@ from torch.nn.attention import sdpa_kernel
 from configurator import ROOT, configure
 from engine.checkpoint import write_whole
 from engine.device import ATTENTION_BACKENDS, pick_device
+from engine.files import NUMBER, read_rows
 from engine.runlog import code_state
 from model import GPTConfig, L2Attention, check
 
@@ -48,8 +49,7 @@ def python(*arguments, timeout):
 
 
 def losses(folder):
-    with open(os.path.join(folder, 'log.jsonl'), encoding='utf-8') as f:
-        return [row['loss'] for row in map(json.loads, f) if 'loss' in row]
+    return [row['loss'] for row in read_rows(os.path.join(folder, 'log.jsonl'), {'loss?': NUMBER}) if 'loss' in row]
 
 
 def largest_difference(a, b):

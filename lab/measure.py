@@ -30,7 +30,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from configurator import TRAIN, at_least, configure, defaults_of, flags, only_of_train, refuse
 from engine.checkpoint import load_run, write_whole
 from engine.device import pick_device
+from engine.files import read_json
 from engine.keys import group_settings
+from engine.memory import check_memory
 from engine.runlog import finite, progress, write_row
 from engine.task import task_of
 from model import BLOCK_TYPES, GPTConfig, LayerNorm, RMSNorm, StableNorm, at_least_fp32, block_type
@@ -774,15 +776,12 @@ def own(config):
     return {key: value for key, value in config.items() if key not in ('what', 'batches', 'debug')}
 
 
-def read_earlier(path):
+MEASURED = {'iter?': int, 'tokens?': int, 'images?': int, 'earlier?': {str: dict}, str: object}         # of a measure.json
+
+
+def read_earlier(folder, name, shape=dict):
     """The content of a file that this script has written, {} if there is none. ValueError if it is damaged."""
-    if not os.path.exists(path):
-        return {}
-    try:
-        with open(path, encoding='utf-8') as f:
-            return dict(json.load(f))
-    except (ValueError, TypeError, RecursionError):
-        raise ValueError(f'{path} is damaged: remove it, and measure again') from None
+    return read_json(os.path.join(folder, name), shape, 'remove it and measure again') or {}
 
 
 def merged(earlier, new):
@@ -808,17 +807,21 @@ def main():
         refuse(only_of_train(GPTConfig, ViTConfig) - USED, 'an untrained model is measured without this key')
         refuse(['checkpoint'], 'init_only=True measures no checkpoint')
         folder, state = out_dir + '-init', None
-        read_earlier(os.path.join(folder, 'config.json'))       # raises now if it is damaged, and so does the next
+        of_another_model = read_earlier(folder, 'config.json') != own(config)
     else:
         path = os.path.join(out_dir, checkpoint)
         if not os.path.exists(path):
             raise ValueError(f'there is no {path} to measure: train first, check out_dir, or set --init_only=True')
         model, state = load_run(path, device)
         refuse_other_keys(config, state['config'], out_dir)
-        folder, config = out_dir, {**config, **state['config']}
-    read_earlier(os.path.join(folder, 'measure.json'))
+        folder, config, of_another_model = out_dir, {**config, **state['config']}, False
+    read_earlier(folder, 'measure.json', MEASURED)      # raises now if it is damaged
     task = task_of(config)
     windows = task.split('train')
+    at_once = min(config['batch_size'], windows.windows)
+    held = min(batches * config['batch_size'], windows.windows) * (16 * task.per_window() if task.unit == 'tokens' else
+                                                                   task.config.channels * task.config.image_size ** 2)
+    check_memory(task, device, at_once, training=False, batches=held)
     if init_only:
         torch.manual_seed(config['seed'])
         model = task.new_model(windows).to(device)
@@ -829,11 +832,9 @@ def main():
     show(results)
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, 'measure.json')
-    of_another_model = init_only and read_earlier(os.path.join(folder, 'config.json')) != own(config)
-    earlier = {} if of_another_model else read_earlier(path)
-    if init_only:
-        with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
-            json.dump(own(config), f, indent=1)         # lab/plot.py names the model by it
+    earlier = {} if of_another_model else read_earlier(folder, 'measure.json', MEASURED)
+    if init_only:                                       # lab/plot.py names the model by it
+        write_whole(os.path.join(folder, 'config.json'), lambda f: f.write(json.dumps(own(config), indent=1).encode()))
     new = dict(iter=state['iter'] if state else 0, **{task.unit: sum(y.numel() for _, y in data)}, **results)
     content = finite(merged(earlier, new))
     write_whole(path, lambda f: f.write(json.dumps(content).encode() + b'\n'))

@@ -13,11 +13,9 @@ if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.plot')
 
 import argparse
-import csv
 import difflib
 import functools
 import glob
-import json
 import math
 import os
 import re
@@ -32,6 +30,7 @@ from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullFormatter 
 from matplotlib.transforms import ScaledTranslation  # noqa: E402
 
 from configurator import ROOT, read_config, report  # noqa: E402
+from engine.files import NUMBER, fits, read_json, read_rows, read_table  # noqa: E402
 
 # Okabe and Ito's palette, which colour-blind readers tell apart
 COLORS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#F0E442']
@@ -48,40 +47,30 @@ CHARACTER, LINE = 0.068, 0.16           # inches: the average width of a letter 
 
 # ----------------------------------------------------------------------------- reading the files of runs
 
-def read_rows(folder, name):
-    """The rows of a run's log.jsonl or measure.jsonl. An incomplete last line, as a kill leaves it, is skipped."""
-    path = os.path.join(folder, name)
+# What a picture reads has a shape as engine.files.fits takes it, so that a damaged file is an error in one line. NaN stands for
+# numbers that are not finite. The shape of a measurement is next to its picture.
+ROW = {'iter': int, 'loss?': NUMBER, 'val_loss?': NUMBER, 'val_top1?': NUMBER, 'lr?': NUMBER}         # of log.jsonl
+CONFIG = {'model?': ('gpt', 'vit').__contains__, 'optimizer': str, str: (bool, *NUMBER, str, list)}
+HISTOGRAM = dict(start=NUMBER, width=NUMBER, counts=[lambda n: type(n) is int and n >= 0])
+
+
+def read_log(folder):
+    """The rows of a run's log.jsonl."""
+    path = os.path.join(folder, 'log.jsonl')
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}: {folder!r} is not the folder of a run')
-    try:
-        with open(path, encoding='utf-8') as f:
-            return [json.loads(line) for line in f if line.endswith('}\n')]
-    except ValueError as error:
-        raise ValueError(f'{path} is damaged: {error}') from error
+    return read_rows(path, ROW)
 
 
-def read_rows_if_any(folder, name):
-    return read_rows(folder, name) if os.path.exists(os.path.join(folder, name)) else []
-
-
-def read_measured(folder, what):
-    """The result of this measurement in measure.json."""
+def read_measured(folder, what, shape):
+    """The result of this measurement in measure.json. ValueError if it is not there, empty, or not of this shape."""
     path = os.path.join(folder, 'measure.json')
-    if not os.path.exists(path):
+    measured = read_json(path, {f'{what}?': shape}, 'remove it and measure again', math.nan)
+    if measured is None:
         raise ValueError(f'there is no {path}: make it with  python -m lab.measure --out_dir={folder}')
-    try:
-        with open(path, encoding='utf-8') as f:
-            measured = json.load(f)
-    except ValueError as error:
-        raise ValueError(f'{path} is damaged: {error}') from error
-    if what not in measured:
+    if measured.get(what, {}) == {}:
         raise ValueError(f'{path} holds no {what}: make it with  python -m lab.measure --out_dir={folder} --what={what}')
     return measured[what]
-
-
-def number(value):
-    """A number that measure.py wrote; null stands for one that was not finite."""
-    return math.nan if value is None else value
 
 
 @functools.cache
@@ -95,17 +84,13 @@ def label(folder, optimizer=True):
     """'out-a (pre, residual_scale=0.1, sgdw)': the folder, the nearest fragment of config/arch, the keys in which the run differs
     from it, and the optimizer if asked. A run that differs in more than two keys is named without a fragment."""
     name = os.path.basename(os.path.normpath(folder))
-    try:
-        with open(os.path.join(folder, 'config.json'), encoding='utf-8') as f:
-            config = json.load(f)
-    except OSError:
+    config = read_json(os.path.join(folder, 'config.json'), CONFIG, 'remove it, and the run will be named by its folder')
+    if config is None:
         return name
-    except ValueError as error:
-        raise ValueError(f'{f.name} is damaged: {error}') from error
     known = fragments(config.setdefault('model', 'gpt'))
     if any(key not in config for key in known['pre']):  # an older run has not all of today's keys
         from engine.task import config_of  # here, for PyTorch is slow to import
-        config = {**vars(config_of(config)), **config}
+        config = {**vars(config_of({'model': config['model']})), **config}
     candidates = [[arch, *(f'{key}={config.get(key)}' for key, value in keys.items() if config.get(key) != value)]
                   for arch, keys in known.items()]
     nearest = min(candidates, key=len)
@@ -257,7 +242,7 @@ def draw_over_time(ax, points, **style):
 # ----------------------------------------------------------------------------- pictures: each takes folders, returns a figure
 
 def of_images(folders):
-    return any('val_top1' in row for folder in folders for row in read_rows(folder, 'log.jsonl'))
+    return any('val_top1' in row for folder in folders for row in read_log(folder))
 
 
 def plot_loss(folders):
@@ -271,8 +256,8 @@ def plot_loss(folders):
     figure.set_figheight(1.7 * len(names) + 0.3)
     at, peaks = dict(zip(names, axes)), []
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        rows = read_rows(folder, 'log.jsonl')
-        val, right, train, lrs = ([(row['iter'], number(row[key])) for row in rows if key in row and 'diverged' not in row]
+        rows = read_log(folder)
+        val, right, train, lrs = ([(row['iter'], row[key]) for row in rows if key in row and 'diverged' not in row]
                                   for key in ('val_loss', 'val_top1', 'loss', 'lr'))
         text += f': {min(v for _, v in val):.3f}' if val else ''
         text += f', {right[-1][1]:.1%}' if right else ''
@@ -364,16 +349,17 @@ def plot_gradients(folders):
     """The distribution of |gradient| in each kind of matrix (DNT, figure 1).
 
     The legend of a panel gives, for each run, the 99.9% quantile over the median, and the kurtosis."""
-    found = [(text, read_measured(folder, 'gradients')) for text, folder in zip(labels(folders), folders)]
+    shape = {str: dict(histogram=HISTOGRAM, tail=NUMBER, kurtosis=NUMBER)}
+    found = [(text, read_measured(folder, 'gradients', shape)) for text, folder in zip(labels(folders), folders)]
     figure, axes = panels(6, sharex=True, sharey=True, height=2.1 + LINE * len(folders))
     for ax, kind in zip(axes, MATRICES):
         ax.set_title(f'$W_{kind[1]}$')
         for i, (text, measured) in enumerate(found):
             if kind in measured:                        # W_k is W_q in tied L2 attention
                 shares(ax, measured[kind]['histogram'], color=COLORS[i], label=text)
-    name_axes(axes, 'log₁₀ |gradient|', 'share of the entries\n' + per_bin(found[0][1]['wq']))
+    name_axes(axes, 'log₁₀ |gradient|', 'share of the entries\n' + per_bin(next(iter(found[0][1].values()))))
     for ax, kind in zip(axes, MATRICES):
-        tails = [', '.join(short(number(m[kind][key])) for key in ('tail', 'kurtosis')) for _, m in found if kind in m]
+        tails = [', '.join(short(m[kind][key]) for key in ('tail', 'kurtosis')) for _, m in found if kind in m]
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         legend_below(ax, 'run: p99.9/p50, kurtosis', ax.get_lines(), tails)
     legend(figure, 'run')
@@ -393,8 +379,10 @@ def plot_sharpness(folders):
 
     A dot marks the log10 of the mean."""
     names = labels(folders)
-    kinds = dict.fromkeys(kind for folder in folders for kind in read_measured(folder, 'sharpness'))
-    over_time = [read_rows_if_any(folder, 'measure.jsonl') for folder in folders]
+    found = [read_measured(folder, 'sharpness', {str: dict(histogram=HISTOGRAM, log10_mean=NUMBER)}) for folder in folders]
+    kinds = dict.fromkeys(kind for measured in found for kind in measured)
+    over_time = [read_rows(os.path.join(folder, 'measure.jsonl'), {'iter': int, 'sharpness?': {str: dict(log10_mean=NUMBER)}})
+                 for folder in folders]
     columns, kinds_of_rows = columns_for(len(folders)), 1 + any(over_time)
     places = [i // columns * kinds_of_rows * columns + i % columns for i in range(len(folders))]
     figure, axes = panels(places[-1] - places[-1] % columns + kinds_of_rows * columns, columns, 2.4)
@@ -405,14 +393,13 @@ def plot_sharpness(folders):
         for ax in row[1:]:
             ax.sharex(row[0])
             ax.sharey(row[0])
-    for i, (folder, top) in enumerate(zip(folders, tops)):
-        measured = read_measured(folder, 'sharpness')
+    for i, (measured, top) in enumerate(zip(found, tops)):
         for kind in measured:
             color, line = type_style(kind, kinds)
             shares(top, measured[kind]['histogram'], color=color, linestyle=line, label=kind)
-            top.plot(number(measured[kind]['log10_mean']), 0, 'o', markersize=5, color=color, clip_on=False, zorder=3)
+            top.plot(measured[kind]['log10_mean'], 0, 'o', markersize=5, color=color, clip_on=False, zorder=3)
             if bottoms:
-                rows = [(row['iter'], number(row['sharpness'][kind]['log10_mean']))
+                rows = [(row['iter'], row['sharpness'][kind]['log10_mean'])
                         for row in over_time[i] if kind in row.get('sharpness', {})]
                 draw_over_time(bottoms[i], rows, color=color, linestyle=line, marker='o')
         top.set_title(wrap(names[i], figure.get_figwidth() / columns - 0.2))
@@ -430,14 +417,15 @@ def plot_sharpness(folders):
 
 def along_depth(ax, rows, key, **style):
     """A line over the blocks passed, with a point after each attention, at a half, and after each FFN."""
-    ax.plot([i / 2 for i in range(len(rows))], [row[key] for row in rows], **style)
+    ax.plot([i / 2 for i in range(len(rows))], [row.get(key, math.nan) for row in rows], **style)
 
 
 def plot_hidden(folders):
     """Mean size and variance of the hidden states along the depth (LN stability, figure 1), and over sequences (T5).
 
     Dashed lines are the bounds under MidNorm (T4, T5). They are left out if a panel would have more than eight curves."""
-    found = [read_measured(folder, 'hidden') for folder in folders]
+    shape = dict(ma=NUMBER, var=NUMBER) | {f'{key}?': NUMBER for key in ('entry_var', 'ma_bound', 'var_bound', 'entry_var_bound')}
+    found = [read_measured(folder, 'hidden', [shape, 1]) for folder in folders]
     bounded = [rows for rows in found if 'ma_bound' in rows[0]]
     bounds = bounded and len(found) + len(bounded) <= MOST
     figure, axes = panels(3, height=2.2)
@@ -461,7 +449,7 @@ def plot_sensitivity(folders):
     figure, axes = panels(4, columns=2, height=2.0)
     keys = {'block': 'block', 'attn': 'attention branch', 'ffn': 'FFN branch', 'to_end': 'from here to the last block'}
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        rows = read_measured(folder, 'sensitivity')
+        rows = read_measured(folder, 'sensitivity', [dict.fromkeys(keys, NUMBER)])
         for ax, (key, title) in zip(axes, keys.items()):
             ax.plot(range(len(rows)), [row[key] for row in rows], **run_style(i), label=text)
             ax.set_title(title)
@@ -477,7 +465,7 @@ def plot_parameters(folders):
     """The spectral norm of each matrix along the depth."""
     figure, axes = panels(6, height=1.8, sharex=True)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        measured = read_measured(folder, 'parameters')
+        measured = read_measured(folder, 'parameters', {f'{kind}?': [dict(spectral=NUMBER)] for kind in MATRICES})
         for ax, kind in zip(axes, MATRICES):
             norms = [matrix['spectral'] for matrix in measured.get(kind, [])]
             ax.plot(range(len(norms)), norms, **run_style(i), label=text)
@@ -495,7 +483,7 @@ def plot_attention(folders):
     A point is the mean over the heads of a block. Its bar reaches from the lowest head to the highest."""
     figure, axes = panels(2, height=2.4)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        measured = read_measured(folder, 'attention')
+        measured = read_measured(folder, 'attention', dict(max_logit=[[NUMBER, 1]], entropy=[[NUMBER, 1]]))
         aside = 0.06 * (i - (len(folders) - 1) / 2)
         for ax, key in zip(axes, ('max_logit', 'entropy')):
             heads = measured[key]
@@ -514,7 +502,7 @@ def plot_drift(folders):
     """The distance between two inputs that start out almost equal, along the depth."""
     figure, axes = panels(2, height=2.4)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        rows = read_measured(folder, 'drift')
+        rows = read_measured(folder, 'drift', [dict(distance=NUMBER, relative=NUMBER)])
         for ax, key in zip(axes, ('distance', 'relative')):
             along_depth(ax, rows, key, **run_style(i), label=text)
     for ax, name in zip(axes, ('distance / first distance', 'distance / size of the state')):
@@ -535,8 +523,8 @@ def plot_layers(folders):
     colors = dict(zip((*groups['theorem 4.1'], *groups['theorem 4.2']), COLORS))
     figure, axes = panels(3 * len(folders), height=2.2)
     for row, folder, text in zip(range(0, len(axes), 3), folders, labels(folders)):
-        measured = read_measured(folder, 'layers')
-        logs = [number(layer['log10_mean']) for layer in measured['sharpness']]
+        measured = read_measured(folder, 'layers', dict(sharpness=[dict(log10_mean=NUMBER)], factors={str: [NUMBER]}))
+        logs = [layer['log10_mean'] for layer in measured['sharpness']]
         axes[row].plot(range(len(logs)), logs, color='0.3', marker='o')
         axes[row].set_ylabel(f'{wrap(text, 2)}\nlog10 of the mean sharpness')
         for ax, (title, names) in zip(axes[row + 1:], groups.items()):
@@ -561,7 +549,7 @@ def plot_attention_growth(folders):
     """Mean size of the hidden states with attention only, and its bound for Pre-LN (LN stability, T3, eq. 82)."""
     figure, axes = panels(1, columns=1, height=2.6)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        rows = read_measured(folder, 'attention_growth')
+        rows = read_measured(folder, 'attention_growth', [dict(ma=NUMBER, ma_bound=NUMBER)])
         if not rows:
             raise ValueError(f'{folder} has no bound to draw: it holds for one head, RMSNorm, PreNorm and no other norm')
         blocks = range(1, len(rows) + 1)
@@ -577,7 +565,8 @@ def plot_attention_growth(folders):
 
 def plot_transport(folders):
     """Distance between two halves of the sequences, as distributions, along the depth (LN stability, T6)."""
-    found = [read_measured(folder, 'transport') for folder in folders]
+    shape = {'w1': NUMBER, 'w2': NUMBER, 'w1_bound?': NUMBER, 'w2_bound?': NUMBER}
+    found = [read_measured(folder, 'transport', [shape, 1]) for folder in folders]
     bounded = [rows for rows in found if 'w2_bound' in rows[0]]
     bounds = bounded and len(found) + len(bounded) <= MOST
     figure, axes = panels(2, height=2.4)
@@ -597,9 +586,10 @@ def plot_transport(folders):
 
 def plot_output_spectrum(folders):
     """The largest singular value of W / ‖W x‖, and what DNT predicts of random weights (eq. 16)."""
+    shape = {f'{kind}?': [dict(measured=NUMBER, predicted=NUMBER)] for kind in MATRICES}
     figure, axes = panels(6, height=1.8, sharex=True)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        measured = read_measured(folder, 'output_spectrum')
+        measured = read_measured(folder, 'output_spectrum', shape)
         for ax, kind in zip(axes, MATRICES):
             rows = measured.get(kind, [])
             ax.plot(range(len(rows)), [row['measured'] for row in rows], **run_style(i), label=text)
@@ -624,14 +614,17 @@ def plot_preflight(folders):
 
     A cell is an exponent: 0 is immune, 1 is proportional, more is explosive. Below a panel is how the mean |x| and the
     variance of the hidden state grow along the depth, and the power of the depth."""
-    found = [read_measured(folder, 'preflight') for folder in folders]
+    grown = dict(shape=str, power=NUMBER)
+    shape = dict(invariance=lambda table: fits(table, {str: {str: NUMBER}}) and any(table.values()),
+                 growth={'as is': dict(ma=grown, var=grown)})
+    found = [read_measured(folder, 'preflight', shape) for folder in folders]
     effects = list(dict.fromkeys(effect for measured in found for row in measured['invariance'].values() for effect in row))
     columns = min(4, len(folders))
     figure, axes = panels(len(folders), columns, 3.1, sharey=True)
     figure.set_size_inches(1.4 + 1.6 * columns, figure.get_figheight() + 1.4)
     for i, (ax, measured, name) in enumerate(zip(axes, found, labels(folders, optimizer=False))):
         causes = list(measured['invariance'])
-        values = [[number(measured['invariance'][cause].get(effect)) for cause in causes] for effect in effects]
+        values = [[measured['invariance'][cause].get(effect, math.nan) for cause in causes] for effect in effects]
         image = ax.imshow(values, cmap='PuOr', vmin=-2, vmax=2, aspect='auto')
         ax.grid(False)
         for y, row in enumerate(values):
@@ -642,25 +635,30 @@ def plot_preflight(folders):
         ax.set_yticks(range(len(effects)), map(symbols, effects))
         ax.set_title(wrap(name, 1.8), fontsize=8)
         grown = measured['growth']['as is']
-        ax.set_xlabel('\n'.join(wrap(f'{name}: {g["shape"]}, {number(g["power"]):.2f}'.replace('-0.00', '0.00'), 1.8)
+        ax.set_xlabel('\n'.join(wrap(f'{name}: {g["shape"]}, {g["power"]:.2f}'.replace('-0.00', '0.00'), 1.8)
                                 for name, g in (('mean |x|', grown['ma']), ('variance', grown['var']))), fontsize=8)
     title = wrap('exponent of the answer; below a panel: growth along the depth, with its power', 1.6 * columns)
     figure.colorbar(image, ax=axes, location='bottom', shrink=0.4, aspect=30).set_label(title, fontsize=8)
     return figure
 
 
-NOT_AXES = ('learning_rate', 'val_loss', 'standard_error', 'done', 'diverged', 'failed', 'missing')
+def not_negative(text):
+    x = float(text)
+    if x < 0:
+        raise ValueError(f'{text} is negative')
+    return x
+
+
+COLUMNS = {'learning_rate?': not_negative, 'val_loss': float, 'standard_error': not_negative, 'done': int, 'diverged': int,
+           'failed?': int, 'missing?': int}             # of a sweep's table.csv; all others are axes
 
 
 def read_points(folder):
     """The points of a sweep's table.csv, as dicts."""
-    path = os.path.join(folder, 'table.csv')
-    if not os.path.exists(path):
-        raise ValueError(f'there is no {path}: make it with  python -m lab.sweep --report={folder}')
-    with open(path, encoding='utf-8', newline='') as f:
-        points = list(csv.DictReader(f))
-    if not points:
-        raise ValueError(f'{path} is empty: make it with  python -m lab.sweep --report={folder}')
+    path, make = os.path.join(folder, 'table.csv'), f'make it with  python -m lab.sweep --report={folder}'
+    points = read_table(path, COLUMNS, make)
+    if points is None:
+        raise ValueError(f'there is no {path}: {make}')
     return points
 
 
@@ -677,17 +675,17 @@ def rows_of(points, axes):
 
 
 def rate_of(point):
-    return float(point.get('learning_rate', 0))
+    return point.get('learning_rate', 0.0)
 
 
 def loss_of(point):
     """(mean, standard error) over the runs that ended, NaN if there are none."""
-    return [float(point[key]) if int(point['done']) else math.nan for key in ('val_loss', 'standard_error')]
+    return [point[key] if point['done'] else math.nan for key in ('val_loss', 'standard_error')]
 
 
 def is_lost(point):
     """Did every run diverge?"""
-    return int(point['diverged']) and not int(point['done'])
+    return point['diverged'] and not point['done']
 
 
 def split_rows(points, axes):
@@ -759,7 +757,7 @@ def plot_sweep(folders):
     parts = []                                          # of all folders: (title, rows, axes, whether over learning rates)
     for folder in folders:
         points = read_points(folder)
-        axes = [axis for axis in points[0] if axis not in NOT_AXES]
+        axes = [axis for axis in points[0] if axis not in COLUMNS and f'{axis}?' not in COLUMNS]
         over_rates = len(set(map(rate_of, points))) > 1
         split, axes = split_rows(points, axes) if over_rates else ([('', rows_of(points, axes))], axes)
         name = os.path.basename(os.path.normpath(folder)) if len(folders) > 1 else ''
@@ -797,8 +795,8 @@ def quantities(value, key=''):
 
     A key is a path of names with dots between them. A number is one curve, named ''. A list is a curve for each of its items,
     which are the layers, named 0, 1, …, or by their entry 'at'. A list within a list, as of heads, is its mean."""
-    if value is None or isinstance(value, (int, float)) and not isinstance(value, bool):
-        return {key: {'': number(value)}}
+    if fits(value, NUMBER):
+        return {key: {'': value}}
     found = {}
     if isinstance(value, dict):
         for name, part in value.items():
@@ -816,7 +814,7 @@ def read_quantities(folder):
     """{key: {curve: [(iteration, number)]}} of all rows of a run's log.jsonl and measure.jsonl."""
     found = {}
     for name in ('log.jsonl', 'measure.jsonl'):
-        for row in read_rows_if_any(folder, name):
+        for row in read_rows(os.path.join(folder, name), dict(iter=int)):
             for key, curves in quantities(row).items() if 'diverged' not in row else ():
                 for curve, value in curves.items():
                     found.setdefault(key, {}).setdefault(curve, []).append((row['iter'], value))

@@ -17,6 +17,7 @@ if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.sweep')
 
 import csv
+import io
 import itertools
 import json
 import math
@@ -27,12 +28,15 @@ import signal
 import statistics
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import fields
 
 import torch
 from scipy.stats import ttest_ind
 
 from configurator import ROOT, TRAIN, at_least, configure, keys_of, known, refuse, settle
+from engine.checkpoint import write_whole
+from engine.files import NUMBER, check_regular, fits, read_json, read_rows
 from engine.keys import check_keys, group_settings
 from engine.lock import lock_folder
 from engine.runlog import last_iter
@@ -131,20 +135,36 @@ def plan(grids, first, more={}):
     return list(runs.values())
 
 
-def read_json(path):
-    """The content of the file, or {} if there is none."""
-    if not os.path.exists(path):
-        return {}
-    try:
-        with open(path, encoding='utf-8') as f:
-            return dict(json.load(f))
-    except (ValueError, TypeError):
-        raise ValueError(f'{path} is damaged: remove it, and its run will be trained again') from None
+def is_number(text):
+    with suppress(ValueError):
+        return math.isfinite(float(text))
+    return False
+
+
+LABELS = {str: str, f'{LR}?': is_number}                # the values of a run on the axes
+PLAN = dict(runs=[dict(name=str, labels=LABELS), 1], diverged_loss=NUMBER)
+RESULT = {'status': ('done', 'diverged', 'failed').__contains__, 'seconds': NUMBER, 'last?': str}
+
+
+def read_plan(path):
+    """The sweep.json of --report. ValueError if there is none, or if it is damaged."""
+    def shape(plan):
+        return fits(plan, PLAN) and len({LR in run['labels'] for run in plan['runs']}) == 1
+
+    plan = read_json(path, shape, 'start the sweep again by its own command, which keeps the runs that are done')
+    if plan is None:
+        raise ValueError(f'there is no {path}: {report!r} is not the folder of a sweep')
+    return plan
+
+
+def read_result(folder):
+    """How a run has ended, {} if it has not."""
+    return read_json(os.path.join(folder, 'result.json'), RESULT, 'remove it, and its run will be trained again') or {}
 
 
 def check_folder(run, folder):
     """ValueError if the folder holds a run with another config."""
-    there, here = read_json(os.path.join(folder, 'config.json')), {**run['config']}
+    there, here = read_json(os.path.join(folder, 'config.json'), dict, f'remove {folder}') or {}, {**run['config']}
     model_config = config_of(here)                      # which knows the vocab_size of the data
     brought = set() if here['init_from'] == 'scratch' else {f.name for f in fields(model_config)}
     for key in there.keys() - {'out_dir', 'debug', 'overwrite'} - brought:
@@ -164,7 +184,7 @@ def check_data(config):
 
 def is_over(folder):
     """Whether a run has ended, so that the same command does not train it again"""
-    return read_json(os.path.join(folder, 'result.json')).get('status') in ('done', 'diverged')
+    return read_result(folder).get('status') in ('done', 'diverged')
 
 
 # ----------------------------------------------------------------------------- running
@@ -178,6 +198,7 @@ def start(run, folder, slot, cores, gpus):
     env = {**os.environ, 'OMP_NUM_THREADS': str(cores)}
     if gpus:
         env['CUDA_VISIBLE_DEVICES'] = gpus[slot]
+    check_regular(os.path.join(folder, 'output.txt'))
     with open(os.path.join(folder, 'output.txt'), 'w') as output:
         return subprocess.Popen([sys.executable, TRAIN, *arguments, f'--out_dir={folder}'], env=env, stdout=output,
                                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
@@ -189,10 +210,7 @@ def finish(folder, code, seconds):
         last = ([''] + [line.strip() for line in f if line.strip()])[-1]
     status = {0: 'done', 3: 'diverged'}.get(code, 'failed')
     result = dict(status=status, seconds=round(seconds, 1), last='' if code == 0 else last)
-    path = os.path.join(folder, 'result.json')
-    with open(path + '.tmp', 'w', encoding='utf-8') as f:
-        json.dump(result, f)
-    os.replace(path + '.tmp', path)
+    write_text(os.path.join(folder, 'result.json'), json.dumps(result))
     return result
 
 
@@ -264,11 +282,7 @@ def run_all(runs):
 
 def curve(folder):
     """[(iteration, validation loss)] of a run so far."""
-    path = os.path.join(folder, 'log.jsonl')
-    if not os.path.exists(path):
-        return []
-    with open(path, encoding='utf-8') as f:
-        rows = [json.loads(line) for line in f if line.endswith('}\n')]
+    rows = read_rows(os.path.join(folder, 'log.jsonl'), {'iter': int, 'val_loss?': NUMBER})
     return [(row['iter'], row['val_loss']) for row in rows if 'val_loss' in row]
 
 
@@ -352,19 +366,22 @@ def make_table(points):
     return [head, *lines]
 
 
+def write_text(path, text):
+    write_whole(path, lambda f: f.write(text.encode()))
+
+
 def write_plan(runs, diverged_loss):
     """sweep.json, from which --report works"""
     os.makedirs(out_dir, exist_ok=True)
     rows = [{key: value for key, value in run.items() if key != 'config'} for run in runs]
-    with open(os.path.join(out_dir, 'sweep.json'), 'w', encoding='utf-8') as f:
-        json.dump(dict(diverged_loss=diverged_loss, runs=rows), f)
+    write_text(os.path.join(out_dir, 'sweep.json'), json.dumps(dict(diverged_loss=diverged_loss, runs=rows)))
 
 
 def points_of(runs, diverged_loss):
     """Reads the state of the runs → the points of the grid."""
     for run in runs:
         folder = os.path.join(out_dir, run['name'])
-        result = read_json(os.path.join(folder, 'result.json'))
+        result = read_result(folder)
         run.update(status=result.get('status', 'missing'), seconds=result.get('seconds', 0), curve=curve(folder))
         if run['status'] == 'done' and not run['curve']:
             raise ValueError(f'{folder} has lost its log.jsonl: remove the folder, and its run will be trained again')
@@ -390,14 +407,14 @@ def write_report(runs, diverged_loss):
     print(text + '\n')
     write_plan(runs, diverged_loss)
     for name, content in (('table.txt', text), ('table.md', markdown)):
-        with open(os.path.join(out_dir, name), 'w', encoding='utf-8') as f:
-            f.write(content + '\n')
-    with open(os.path.join(out_dir, 'table.csv'), 'w', encoding='utf-8', newline='') as f:
-        axes = list(dict.fromkeys(axis for point in points for axis in point.labels))
-        rows = csv.writer(f)
-        rows.writerow([*axes, 'val_loss', 'standard_error', 'done', 'diverged', 'failed', 'missing'])
-        rows.writerows([*(point.labels.get(axis, '') for axis in axes), point.mean, point.error, len(point.losses),
-                        *point.ended.values()] for point in points)
+        write_text(os.path.join(out_dir, name), content + '\n')
+    axes = list(dict.fromkeys(axis for point in points for axis in point.labels))
+    text = io.StringIO(newline='')
+    rows = csv.writer(text)
+    rows.writerow([*axes, 'val_loss', 'standard_error', 'done', 'diverged', 'failed', 'missing'])
+    rows.writerows([*(point.labels.get(axis, '') for axis in axes), point.mean, point.error, len(point.losses),
+                    *point.ended.values()] for point in points)
+    write_text(os.path.join(out_dir, 'table.csv'), text.getvalue())
     if any(point.losses for point in points):
         from lab.plot import draw
         draw('sweep', [out_dir], os.path.join(out_dir, 'sweep.png'))
@@ -417,9 +434,7 @@ def main():
         if theirs:
             raise ValueError(f'{theirs[0]}: report only makes the table again, leave it out')
         out_dir = report
-        stored = read_json(os.path.join(out_dir, 'sweep.json'))
-        if not stored:
-            raise ValueError(f'there is no {os.path.join(out_dir, "sweep.json")}: {report!r} is not the folder of a sweep')
+        stored = read_plan(os.path.join(out_dir, 'sweep.json'))
         write_report(stored['runs'], diverged_loss or stored['diverged_loss'])
     else:
         split = [arg.removeprefix('--').partition('=')[::2] for arg in theirs if arg.startswith('--')]
@@ -438,7 +453,7 @@ def main():
         run_all(runs)
         write_report(runs, diverged_loss)
         if all(run['status'] == 'failed' for run in runs):
-            last = read_json(os.path.join(out_dir, runs[0]['name'], 'result.json'))['last']
+            last = read_result(os.path.join(out_dir, runs[0]['name']))['last']
             raise ValueError(f'all {len(runs)} runs failed, the first with: {last}')
 
 

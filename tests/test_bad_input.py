@@ -425,7 +425,7 @@ def cases_of_checkpoints():
         ('malicious pickle', content(pickle.dumps(Malicious(), 2)), NOT_ONE, READERS),
         ('malicious file of torch', content(saved({'model': Malicious(), 'config': {}, 'iter': 0})), NOT_ONE, READERS),
         ('other types', content(saved({'model': 5, 'config': 3, 'iter': 'x'})), NOT_ONE, READERS),
-        ('folder', for_both(lambda path: lambda: [gone(path)(), folder(path)()]), 'Is a directory', READERS),
+        ('folder', for_both(lambda path: lambda: [gone(path)(), folder(path)()]), 'PATH is no file but a folder', READERS),
         ('no embedding', lacks('wte.weight', of='model'), NOT_ONE, READERS),
         ('other width', weights_with(**{'wte.weight': torch.zeros(13, 4)}), NOT_ONE, READERS),
         ('of a later version', weights_with(new=torch.zeros(3)), NOT_ONE, READERS),

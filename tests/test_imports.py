@@ -8,7 +8,7 @@ from helpers import ROOT
 MAY_IMPORT = {
     'model': set(), 'configurator': set(),
     'vit': {'model', 'configurator'}, 'optim': {'model', 'configurator'},
-    'data': {'configurator', 'engine.lock'},            # which stands alone, and locks the folders of runs too
+    'data': {'configurator', 'engine.lock', 'engine.files'},    # which stand alone, and serve the folders of runs too
     'engine': {'model', 'vit', 'optim', 'data', 'configurator'},
     'lab': {'model', 'vit', 'optim', 'data', 'engine', 'configurator'},
     'train': {'model', 'vit', 'optim', 'data', 'engine', 'configurator'},       # and lab, but see below

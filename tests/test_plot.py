@@ -585,7 +585,7 @@ ROWS = [dict(iter=it, loss=1.0, lr=0.1, mine=it ** 2, gap=None, note='text', fla
 def test_quantities():
     """Numbers, lists of layers, lists of heads, and rows of places; no text, truth or histogram"""
     heads, places = [[1.0, 3.0], [5.0, 5.0]], [dict(at='input', ma=1.0), dict(at='0.attn', ma=2.0)]
-    row = dict(iter=1, a=1, b=None, s='x', t=True, heads=heads, places=places, layers=[dict(p=1), dict(p=2)],
+    row = dict(iter=1, a=1, b=math.nan, s='x', t=True, heads=heads, places=places, layers=[dict(p=1), dict(p=2)],
                histogram=dict(counts=[1, 2]))
     found = plot.quantities(row)
     assert math.isnan(found.pop('b')[''])

@@ -229,7 +229,7 @@ def test_another_number_of_classes_gets_a_new_head(tmp_path):
 
 
 @pytest.mark.parametrize('spoil, words', [
-    (lambda folder: (folder / 'config.json').unlink(), 'could not load config.json'),
+    (lambda folder: (folder / 'config.json').unlink(), 'could not load there is no config.json'),
     (lambda folder: (folder / 'model.safetensors').unlink(), 'could not load pytorch_model.bin'),
     (lambda folder: (folder / 'model.safetensors').write_bytes(b'nonsense'), 'could not load'),
     (lambda folder: (folder / 'config.json').write_text('{"num_attention_heads": 4, "hidden_act": "tanh"}'), 'tanh'),

@@ -1,0 +1,256 @@
+"""
+Damaged files that the scripts read, other than checkpoints and data: each of a run's, a sweep's and a pretrained model's, drawn by
+type-aware mutation. A script ends with one line and exit code 1, or with a result and exit code 0. And sizes that no machine has.
+"""
+import copy
+import csv
+import io
+import json
+import os
+import pickle
+import random
+import shutil
+import sys
+
+import pytest
+import torch
+from helpers import call, run_here
+from test_bad_input import TINY, Malicious, gpt2, lay_out
+
+from engine import memory
+from engine.files import fits, read_json, read_rows, read_table
+from engine.task import task_of
+
+TRAIN = 'train.py tiny.json --out_dir=out --max_iters=4'
+PLOT = 'lab.plot out'
+MEASURE = '--batches=1 --device=cpu --what=drift'
+SWEEP = 'lab.sweep --report=swept'
+READERS = {                         # each file, and who reads it
+    'out/config.json': [PLOT, f'{TRAIN} out/config.json --init_from=resume'],
+    'out/log.jsonl': [PLOT, f'{PLOT} --what=lr', f'{TRAIN} --init_from=resume'],
+    'out/measure.jsonl': [f'{PLOT} --what=sharpness', f'{PLOT} --what=updates.qk', f'{TRAIN} --init_from=resume'],
+    'out/measure.json': [f'{PLOT} --what={what}' for what in (
+        'gradients', 'sharpness', 'hidden', 'parameters', 'attention', 'sensitivity', 'drift', 'layers', 'attention_growth',
+        'transport', 'output_spectrum', 'preflight')] + [f'lab.measure --out_dir=out {MEASURE}'],
+    'out/evaluate.jsonl': ['lab.evaluate --out_dir=out --device=cpu --dtype=float32'],
+    'init-init/config.json': [f'lab.measure tiny.json --init_only=True --out_dir=init {MEASURE}'],
+    'swept/sweep.json': [SWEEP],
+    'swept/seed=1/result.json': [SWEEP, 'lab.sweep tiny.json --out_dir=swept --seeds=2'],
+    'swept/seed=1/log.jsonl': [SWEEP],
+    'swept/seed=1/config.json': ['lab.sweep tiny.json --out_dir=swept --seeds=2'],
+    'swept/table.csv': ['lab.plot swept --what=sweep'],
+    'ours/config.json': ['sample.py --init_from=ours --device=cpu --max_new_tokens=2 --start=a',
+                         'train.py tiny.json --init_from=ours --out_dir=new'],
+}
+OTHERS = {                          # who reads other files
+    'data/tiny/meta.json': 'sample.py --out_dir=out --device=cpu', 'data/tiny/train.bin': f'{TRAIN} --init_from=resume',
+    'data/tiny/val.bin': 'lab.evaluate --out_dir=out --device=cpu', 'tiny.json': TRAIN, 'out/ckpt.pt': f'{TRAIN} --init_from=resume',
+    'out/best.pt': 'sample.py --out_dir=out --device=cpu', 'ours/model.safetensors': READERS['ours/config.json'][0],
+    'ours/tokenizer.json': READERS['ours/config.json'][0], 'ours/tokenizer_config.json': READERS['ours/config.json'][0],
+}
+VALUES = (None, True, 0, -1, 3, 10 ** 12, 10 ** 400, 0.5, -2.5, 1e300, float('nan'), float('inf'), '', 'x', '$x$', [], [1, 'a'],
+          [[]], {}, {'a': {'b': [None]}})
+
+
+@pytest.fixture(scope='module')
+def original(tmp_path_factory):
+    """A run with measurements and an evaluation, a sweep of two runs, and an exported model."""
+    folder = tmp_path_factory.mktemp('damaged')
+    lay_out(folder)
+    call('train.py', 'tiny.json', '--out_dir=out', '--measure_interval=1', '--measure_batches=1', cwd=folder)
+    call('lab.measure', '--out_dir=out', '--batches=1', '--device=cpu', cwd=folder)
+    found = json.loads((folder / 'out' / 'measure.json').read_text())
+    found['preflight'] = dict(invariance={'W_1': {'FFN branch': 1.0, 'gradient of w1': None}}, growth={'as is': {
+        quantity: dict(power=0.1, factor_per_layer=1.0, shape='flat') for quantity in ('ma', 'var')}}, drift={})
+    found['attention_growth'] = [dict(ma=1.0, ma_bound=2.0)]
+    (folder / 'out' / 'measure.json').write_text(json.dumps(found))
+    call('lab.evaluate', '--out_dir=out', '--device=cpu', '--dtype=float32', cwd=folder)
+    call('lab.measure', 'tiny.json', '--init_only=True', '--out_dir=init', *MEASURE.split(), cwd=folder)
+    call('lab.export', '--out_dir=out', '--to=ours', '--format=safetensors', cwd=folder)
+    runs = []
+    for seed in '12':
+        run = folder / 'swept' / f'seed={seed}'
+        run.mkdir(parents=True)
+        shutil.copy(folder / 'out' / 'log.jsonl', run)
+        (run / 'config.json').write_text(json.dumps({**json.loads((folder / 'out' / 'config.json').read_text()),
+                                                     'seed': int(seed), 'data_seed': int(seed), 'measure_interval': 0,
+                                                     'measure_batches': 2}))
+        (run / 'result.json').write_text(json.dumps(dict(status='done', seconds=1.0, last='')))
+        runs.append(dict(name=run.name, labels=dict(learning_rate='0.1', seed=seed), arguments=[]))
+    (folder / 'swept' / 'sweep.json').write_text(json.dumps(dict(diverged_loss=0.0, runs=runs)))
+    call('lab.sweep', '--report=swept', cwd=folder)
+    return folder
+
+
+# ----------------------------------------------------------------------------- damages
+
+def places(value):
+    """(holder, key) of everything in nested dicts and lists; of a long list only its first three"""
+    for key in list(value) if isinstance(value, dict) else range(min(3, len(value))):
+        yield value, key
+        if isinstance(value[key], (dict, list)):
+            yield from places(value[key])
+
+
+def mutated(value, draw):
+    """A copy in which one place has gone, or holds something else."""
+    value = copy.deepcopy(value)
+    holder, key = draw.choice(list(places({'': value})))
+    if draw.random() < 0.3:
+        del holder[key]
+    else:
+        holder[key] = draw.choice([*VALUES, [holder[key]], {'x': holder[key]}, str(holder[key])])
+    return value
+
+
+def damage(path, draw):
+    """Damages a file in one way."""
+    content = path.read_bytes()
+    way = draw.choice(['truncate', 'bytes', 'text', 'deep', 'folder', 'FIFO', 'pickle', *['mutate'] * 9])
+    if way in ('folder', 'FIFO'):
+        path.unlink()
+        path.mkdir() if way == 'folder' else os.mkfifo(path)
+        return way
+    if way == 'mutate' and path.suffix == '.csv':
+        rows = list(csv.reader(io.StringIO(content.decode())))
+        rows = mutated(rows, draw)
+        rows = [row if isinstance(row, list) else [row] for row in rows] if isinstance(rows, list) else [[rows]]
+        written = io.StringIO()
+        csv.writer(written).writerows(rows)
+        content = written.getvalue().encode()
+    elif way == 'mutate' and path.suffix == '.jsonl':
+        lines = content.decode().splitlines()
+        at = draw.randrange(len(lines))
+        changed = mutated([json.loads(lines[at])], draw)
+        lines[at:at + 1] = [json.dumps(row) for row in changed] if isinstance(changed, list) else [json.dumps(changed)]
+        content = '\n'.join([*lines, '']).encode()
+    elif way == 'mutate':
+        content = json.dumps(mutated(json.loads(content), draw)).encode()
+    else:
+        content = {'truncate': content[:draw.randrange(len(content))], 'bytes': b'\xff\xfe\0' * 40 + b'}\n',
+                   'text': b'some text}\n', 'deep': b'[' * 10 ** 5 + b'}\n', 'pickle': pickle.dumps(Malicious(), 2)}[way]
+    path.write_bytes(content)
+    return way
+
+
+def check(original, tmp_path, monkeypatch, draw, readers):
+    """One case: a damaged file, and a script that reads it"""
+    name = draw.choice(list(readers))
+    command = draw.choice(readers[name])
+    here = tmp_path / 'here'
+    shutil.copytree(original, here)
+    monkeypatch.chdir(here)
+    try:
+        way = damage(here / name, draw)
+        script, *arguments = command.split()
+        code, out, err = run_here(script, *arguments)
+        lines = [line for line in err.splitlines() if line.startswith('error: ')]
+        about = f'{command}\n{name}: {way}: {(here / name).read_bytes()[:400] if (here / name).is_file() else ""}\n{out}{err}'
+        assert 'Traceback' not in err and code in (0, 1) and len(lines) == code, about
+        assert not code or err.splitlines()[-1] == lines[0], about
+        assert not (here / 'malicious').exists()
+        return code
+    finally:
+        monkeypatch.undo()
+        shutil.rmtree(here)
+
+
+def test_damaged_files(original, tmp_path, monkeypatch):
+    draw = random.Random(1)
+    assert sum(check(original, tmp_path, monkeypatch, draw, READERS) for _ in range(40)) > 10
+
+
+@pytest.mark.long
+def test_many_damaged_files(original, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.chdir(original)
+        gpt2(13)()
+    readers = READERS | {'theirs/config.json': ['train.py tiny.json --init_from=theirs --out_dir=new']}
+    draw = random.Random(2)
+    assert sum(check(original, tmp_path, monkeypatch, draw, readers) for _ in range(600)) > 200
+
+
+def test_no_file_runs_code(original, tmp_path, monkeypatch):
+    """A pickle with code in the place of each file that a script reads"""
+    here = tmp_path / 'here'
+    shutil.copytree(original, here)
+    monkeypatch.chdir(here)
+    for name, command in {**{name: commands[0] for name, commands in READERS.items()}, **OTHERS}.items():
+        content = (here / name).read_bytes()
+        (here / name).write_bytes(pickle.dumps(Malicious(), 2))
+        script, *arguments = command.split()
+        _, out, err = run_here(script, *arguments)
+        assert 'Traceback' not in err and not (here / 'malicious').exists(), (name, out, err)
+        (here / name).write_bytes(content)
+
+
+# ----------------------------------------------------------------------------- the readers
+
+def test_shapes():
+    """Keys that may be missing, lists of at least one, functions, and what is no number"""
+    shape = {'a': [int, 1], 'b?': (int, float), str: object}
+    assert fits({'a': [1], 'c': 'x'}, shape) and fits({'a': [1], 'b': 2.5}, shape)
+    for other in {}, {'a': []}, {'a': [True]}, {'a': [1], 'b': 'x'}, {'a': [1], 3: 4}, []:
+        assert not fits(other, shape)
+    assert fits('b', 'abc'.__contains__) and not fits('d', 'abc'.__contains__)
+
+
+def test_numbers_that_are_not_finite(tmp_path):
+    """null, NaN, and those beyond all numbers are NaN in rows"""
+    path = tmp_path / 'a.jsonl'
+    path.write_text('{"x": null}\n{"x": NaN}\n{"x": 1e999}\n{"x": 1' + '0' * 400 + '}\n{"x": 2')
+    rows = read_rows(str(path), dict(x=(int, float)))
+    assert len(rows) == 4 and all(row['x'] != row['x'] for row in rows)
+
+
+def test_readers_name_the_file_and_the_remedy(tmp_path):
+    path = str(tmp_path / 'a')
+    for read in (lambda: read_json(path, dict(x=int), 'mend it'), lambda: read_table(path, dict(x=int), 'mend it')):
+        assert read() is None
+        for content in '', 'x\n"', '[1]', '{"x": "y"}', 'x\ny\n':
+            with open(path, 'w', encoding='utf-8') as f:
+                f.write(content)
+            with pytest.raises(ValueError, match='a is damaged, mend it: '):
+                read()
+        os.remove(path)
+
+
+# ----------------------------------------------------------------------------- sizes
+
+HUGE = [
+    f'train.py tiny.json --out_dir=new --n_layer={10 ** 9}', f'train.py tiny.json --out_dir=new --n_embd={10 ** 12}',
+    f'train.py tiny.json --out_dir=new --batch_size={2 ** 24} --n_layer=50', f'bench.py tiny.json --batch_size={10 ** 11}',
+    f'sample.py --out_dir=out --device=cpu --max_new_tokens={10 ** 15}', f'bench.py tiny.json --n_layer={10 ** 9}',
+    f'sample.py --out_dir=out --device=cpu --num_samples={10 ** 12}', f'bench.py tiny.json --sampling={10 ** 15}',
+    f'bench.py tiny.json --loader={10 ** 15}', f'bench.py tiny.json --pos=rope --block_size={10 ** 12}',
+    f'lab.estimate tiny.json --n_layer={10 ** 9}', f'lab.measure tiny.json --init_only=True --out_dir=new --n_layer={10 ** 9}']
+
+
+@pytest.mark.parametrize('command', HUGE)
+def test_sizes_beyond_the_machine(original, command):
+    """One line with what is needed and what there is, before a model is built"""
+    script, *arguments = command.split()
+    err = call(script, *arguments, cwd=original, code=1)
+    assert err.startswith('error: this needs at least ') and ' and cpu has ' in err and err.count('\n') == 1
+    assert not (original / 'new').exists()
+
+
+@pytest.mark.parametrize('more', [{}, dict(pos='rope'), dict(ffn='swiglu', tie_weights=False, qk_norm=True), dict(model='vit')])
+def test_parameters_are_counted_without_building_all_blocks(more):
+    task = task_of({**TINY, 'n_layer': 5, 'image_size': 8, 'patch_size': 4, 'classes': 3, **more})
+    assert memory.count_parameters(task) == task.new_model().num_params()
+
+
+def test_a_model_that_fits_is_not_refused(monkeypatch):
+    task = task_of(TINY)
+    memory.check_memory(task, torch.device('cpu'), 2)
+    monkeypatch.setattr(memory, 'memory_of', lambda device: 1000)
+    with pytest.raises(ValueError, match='this needs at least'):
+        memory.check_memory(task, torch.device('cpu'), 2)
+
+
+def test_wandb_that_cannot_be_imported(original, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'wandb', None)
+    err = call('train.py', 'tiny.json', '--out_dir=new', '--wandb_log=True', cwd=original, code=1)
+    assert err.startswith('error: wandb_log=True: ') and 'pip install wandb' in err and err.count('\n') == 1
+    assert not (original / 'new').exists()
