@@ -16,10 +16,11 @@ import resource
 import statistics
 import time
 
+from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
+
 import torch
 
-from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
-from engine.device import autocast, pick_device, pick_dtype, tune_for_training, vendors_peak
+from engine.device import autocast, lacks_to_compile, pick_device, pick_dtype, tune_for_training, vendors_peak
 from engine.task import task_of
 from model import GPTConfig
 from optim import OPTIMIZERS, param_groups, state_bytes
@@ -56,7 +57,10 @@ device = pick_device(config['device'])
 
 
 def build(config, name):
-    """The model of a config, and the optimizer of this name for it."""
+    """The model of a config, and the optimizer of this name for it. ValueError if it shall be compiled and cannot be."""
+    lacking = lacks_to_compile(device) if config['compile'] and not sampling else ''
+    if lacking:
+        raise ValueError(f'compile=True: {lacking}, or set --compile=False')
     torch.manual_seed(config['seed'])
     model = task_of(config).new_model().to(device)
     tune_for_training(device, model, config['attention_backend'])

@@ -13,11 +13,12 @@ import subprocess
 import time
 from pathlib import Path
 
+from configurator import keys_of, settle
+
 import numpy as np
 import pytest
 from helpers import ROOT, TINY, Alone, forks_its_runs, rows, run_here, write_walk
 
-from configurator import keys_of, settle
 from engine.lock import lock_folder
 from lab import sweep
 from model import GPTConfig
