@@ -31,7 +31,7 @@ EARLY = ('--model=',)                   # config files may depend on this key, s
 
 PARENT = os.getppid()                   # before it can have died unnoticed
 if not {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY', 'KMP_BLOCKTIME', 'KMP_LIBRARY'} & os.environ.keys():
-    os.environ['GOMP_SPINCOUNT'] = '30000'      # how long threads spin when they wait for each other, see docs/speed.md
+    os.environ['GOMP_SPINCOUNT'] = '10000'      # how long threads spin when they wait for each other, see docs/speed.md
 sys.excepthook = lambda kind, *error: (report if kind is KeyboardInterrupt else sys.__excepthook__)(kind, *error)
 
 
@@ -63,11 +63,9 @@ def begin(keys):
     while (null := os.open(os.devnull, os.O_RDWR)) <= 2:        # the number of a closed stdout, which a log would get
         pass
     os.close(null)
-    for name in ('stdout', 'stderr'):
-        if getattr(sys, name) is None:                          # it is closed
-            setattr(sys, name, open(os.devnull, 'w', encoding='utf-8'))
-        elif isinstance(getattr(sys, name), io.TextIOWrapper):
-            getattr(sys, name).reconfigure(errors='replace', line_buffering=True)
+    sys.stdout, sys.stderr = (stream or open(os.devnull, 'w', encoding='utf-8') for stream in (sys.stdout, sys.stderr))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors='replace', line_buffering=True)
     parent = int(os.environ.pop('SWEEP_PID', 0)) or 'TORCHELASTIC_RUN_ID' in os.environ and PARENT
     if parent and sys.platform == 'linux':
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)              # PR_SET_PDEATHSIG
