@@ -16,10 +16,11 @@ import resource
 import statistics
 import time
 
+from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
+
 import torch
 
-from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
-from engine.device import autocast, pick_device, pick_dtype, tune_for_training, vendors_peak
+from engine.device import autocast, lacks_to_compile, pick_device, pick_dtype, tune_for_training, vendors_peak
 from engine.memory import check_memory
 from engine.task import task_of
 from model import GPTConfig
@@ -58,7 +59,10 @@ TIMES = 32 * (config['bench_iters'] + config['bench_warmup'] + config['loader'])
 
 
 def build(config, name):
-    """The model of a config, and the optimizer of this name for it."""
+    """The model of a config, and the optimizer of this name for it. ValueError if it shall be compiled and cannot be."""
+    lacking = lacks_to_compile(device) if config['compile'] and not sampling else ''
+    if lacking:
+        raise ValueError(f'compile=True: {lacking}, or set --compile=False')
     of_one = task_of(config)
     check_memory(of_one, device, 0 if optimizers else config['batch_size'], recompute=config['recompute'], times=TIMES)
     torch.manual_seed(config['seed'])

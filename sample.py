@@ -5,10 +5,12 @@ Continues a text with a trained model, and prints it as it is drawn:
 """
 import os
 import sys
+from contextlib import closing
+
+from configurator import at_least, configure
 
 import torch
 
-from configurator import at_least, configure
 from data.text import load_tokenizer
 from data.tokens import read_meta
 from engine.checkpoint import load_text_run
@@ -74,8 +76,7 @@ def text_of(ids):
 
 
 shown = 0
-with machine.autocast():
-    drawn = model.stream(ids, max_new_tokens, temperature, top_k or None, top_p)
+with machine.autocast(), closing(model.stream(ids, max_new_tokens, temperature, top_k or None, top_p)) as drawn:
     for new in progress(drawn, 'tokens', max_new_tokens, shown=num_samples > 1 and not sys.stdout.isatty()):
         ids = torch.cat((ids, new), dim=1)
         text = text_of(ids[0])

@@ -10,13 +10,14 @@ Config files and --key=value set the keys below. They apply in order, and the la
 from contextlib import nullcontext
 from dataclasses import asdict
 
+from configurator import configure, flags
+
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from configurator import configure, flags
 from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
-from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training
+from engine.device import Machine, StopRequest, attention_backend_of, lacks_to_compile, tune_for_training
 from engine.divergence import Watch, block_norms
 from engine.keys import check_keys, group_settings
 from engine.memory import check_memory
@@ -77,7 +78,7 @@ measure_batches = 4                 # batches in a measurement, the same ones ev
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16; auto: bfloat16 if the hardware computes in it
 attention_backend = 'auto'          # auto | flash | cudnn | efficient | math: the kernel for attention; run.json tells which
-compile = True                      # torch.compile; on a CPU it needs a C++ compiler
+compile = True                      # torch.compile, if there is the compiler that it needs: of C++ on a CPU, of C on a GPU
 recompute = False                   # save memory: keep only each block's input, and compute the rest again in the backward pass
 parallel = 'ddp'                    # with torchrun: ddp: each rank holds all parameters and their state | fsdp: a share of them
 ddp_overlap = False                 # ddp, compiled: more and smaller graphs, so that gradients are sent during the backward pass
@@ -134,20 +135,22 @@ with without_memory() if fsdp else nullcontext():
     raw_model = pretrained or task.new_model(data['train'])     # a ViT stores the data's mean and standard deviation
 raw_model.recompute = recompute
 tune_for_training(machine.device, raw_model, attention_backend)
+lacking = lacks_to_compile(machine.device) if compile else ''
+compiled = compile and not lacking
 attention_in_use = attention_backend_of(raw_model, machine.device, machine.dtype)
 if fsdp:
-    shard_model(raw_model, machine.device, machine.dtype, reshard, compile, shard_ranks)
+    shard_model(raw_model, machine.device, machine.dtype, reshard, compiled, shard_ranks)
 if checkpoint:
     load = load_sharded if fsdp else load_weights
     load(raw_model, checkpoint, run.path['ckpt.pt'])
 elif fsdp and not pretrained:
     init_sharded(raw_model)
 raw_model.to(machine.device)
-opt = OPTIMIZERS[optimizer](param_groups(raw_model, **settings), config)
+opt = OPTIMIZERS[optimizer](param_groups(raw_model, **settings), {**config, 'compile': compiled})
 if fsdp:
     check_on_shards(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
-compiled_model = torch.compile(raw_model) if compile and not fsdp else raw_model
+compiled_model = torch.compile(raw_model) if compiled and not fsdp else raw_model
 train_model = compiled_model
 if ddp:
     torch._dynamo.config.optimize_ddp = ddp_overlap
@@ -196,7 +199,7 @@ for group in opt.param_groups:
     params_of.setdefault(group['block_type'], []).extend(group['params'])
 stop_request = StopRequest()
 per_iter = gradient_accumulation_steps * batch_size * task.per_window()
-log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_in_use,
+log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_in_use, compiled=compiled,
           **{f'{task.unit}_per_iter': per_iter})
 watch = Watch(config, machine, run, log, rate, scaler, params_of)
 checkpoints = Checkpoints(run, config, machine, raw_model, opt, scaler, watch, sharded=fsdp)
@@ -207,6 +210,8 @@ if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
 log.introduce(opt, task, data, per_iter, brought, getattr(pretrained, 'started', []), rate)
+if lacking:
+    log.say(f'this run is not compiled, and slower: {lacking}')
 speed = Speed(task.unit, per_iter, task.flops(raw_model), machine, max_iters)
 
 # ----------------------------------------------------------------------------- the loop

@@ -281,8 +281,8 @@ class Progress:
 
 def start_worker(*tokenizer):
     global worker
-    worker = load_tokenizer(*tokenizer)
     follow_parent()
+    worker = load_tokenizer(*tokenizer)
 
 
 def follow_parent():

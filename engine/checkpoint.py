@@ -5,9 +5,10 @@ import shutil
 import warnings
 from dataclasses import fields
 
+from configurator import SPLIT_OFF, TRAIN, defaults_of, typed
+
 import torch
 
-from configurator import SPLIT_OFF, TRAIN, defaults_of, typed
 from engine.files import NUMBER, check_regular, check_weights, damaged, fits, map_leaves
 from engine.task import task_of
 from model import GPTConfig

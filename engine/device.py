@@ -3,8 +3,10 @@ import ctypes
 import math
 import os
 import signal
+import subprocess
 import sys
-from contextlib import nullcontext
+import sysconfig
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 
 import torch
@@ -87,6 +89,30 @@ def attention_backend_of(model, device, dtype):
             raise ValueError(f'attention_backend: it has no kernel for {heads} and dropout={config.dropout:g} in {str(dtype)[6:]}'
                              f' on {device}, choose auto') from error
     return next((name for name, (backend, _) in ATTENTION_BACKENDS.items() if backend.value == chosen[0]), 'other')
+
+
+def lacks_to_compile(device):
+    """What torch.compile needs on this device and cannot find, '' if nothing: a C++ compiler on a CPU; a C compiler, for Triton,
+    on a GPU; and Python's header files."""
+    if device.type == 'cpu':
+        if sys.platform == 'linux' and os.environ.get('TORCH_INDUCTOR_INSTALL_GXX'):
+            return ''                                   # it installs one itself
+        kind, key, names = 'C++', 'CXX', ['clang++' if sys.platform == 'darwin' else 'g++']
+    elif device.type == 'cuda':
+        kind, key, names = 'C', 'CC', ['gcc', 'clang']
+    else:
+        return ''
+    names = [os.environ[key]] if key in os.environ else names
+    if not any(runs(name) for name in names):
+        return f'there is no {kind} compiler ({" or ".join(names)}): install one, or name it by {key}'
+    headers = sysconfig.get_path('include')
+    return '' if os.path.exists(os.path.join(headers, 'Python.h')) else f'there is no {headers}/Python.h: install python3-dev'
+
+
+def runs(command):
+    with suppress(OSError):
+        return subprocess.run([command, '--version'], capture_output=True, stdin=subprocess.DEVNULL).returncode == 0
+    return False
 
 
 def keep_freed_memory():
@@ -207,13 +233,15 @@ class Machine:
 
 
 class StopRequest:
-    """Catches Ctrl-C and SIGTERM: `number` is the signal's number, 0 before it comes. A second Ctrl-C ends the process at once. A
-    second SIGTERM does not, because schedulers and torchrun may send it more than once."""
+    """Catches Ctrl-C, SIGTERM and, unless nohup ignores it, SIGHUP, which the end of a terminal sends: `number` is the signal's
+    number, 0 before it comes. A second Ctrl-C ends the process at once. A second SIGTERM does not, because schedulers and
+    torchrun may send it more than once."""
 
     def __init__(self):
         self.number = 0
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self.came)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self.came)
 
     def came(self, number, frame):
         self.number = number

@@ -3,6 +3,8 @@ import math
 import os
 import sys
 
+from configurator import say
+
 import torch
 import torch.distributed as dist
 
@@ -61,7 +63,7 @@ class Watch:
             self.log.row(iter=it, diverged=reason, lr=self.rate(it), last_finite_iter=self.last_finite, norms=norms)
             kept = self.run.path['ckpt.pt']
             kept = f'{kept} holds the last good state' if os.path.exists(kept) else 'no checkpoint was saved yet'
-            print(f'diverged: {reason} at iteration {it}, learning rate {self.rate(it):.3e}; {kept}', file=sys.stderr)
+            say(f'diverged: {reason} at iteration {it}, learning rate {self.rate(it):.3e}; {kept}', to=sys.stderr)
         self.log.close(3)
         self.machine.leave(3)
 

@@ -21,6 +21,8 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 
+from configurator import say
+
 import numpy as np
 import torch
 
@@ -130,10 +132,10 @@ class Run:
         return read_rows(self.path[name], dict(iter=int)) if self.start else []
 
     def continue_rows(self, name):
-        """Opens a file of JSON rows for appending, without the rows of iterations that will be run again."""
+        """Opens a file of JSON rows for appending (RowFile), without the rows of iterations that will be run again."""
         rows = [row for row in self.rows(name) if row['iter'] < self.start]
         write_whole(self.path[name], lambda f: f.writelines(as_line(row).encode() for row in rows))
-        return open(self.path[name], 'a', encoding='utf-8')
+        return RowFile(self.path[name])
 
     def write_json(self, name, value):
         write_whole(self.path[name], lambda f: f.write(json.dumps(value, indent=1).encode()))
@@ -181,7 +183,7 @@ class Log:
 
     def say(self, *words):
         if self.machine.master:
-            print(*words, flush=True)
+            say(*words)
 
     def introduce(self, optimizer, task, data, per_iter, brought, started, rate):
         """Prints what is trained, the keys that a pretrained model has brought and the parameters that it lacks, and the
@@ -210,8 +212,16 @@ class Log:
         """Writes a row of log.jsonl, and the same to Weights & Biases."""
         if self.writes:
             write_row(self.file, row)
+            self.to_wandb(lambda wandb: wandb.log(row, step=row['iter']))
+
+    def to_wandb(self, call):
+        """Calls call(wandb) if the run logs there. After an error, such as a full disk, the run goes on without."""
+        try:
             if self.wandb:
-                self.wandb.log(row, step=row['iter'])
+                call(self.wandb)
+        except Exception as error:                      # of many types
+            self.wandb = None
+            say(f'wandb: {type(error).__name__}: {" ".join(str(error).split())[:300]}; the run goes on without', to=sys.stderr)
 
     def evaluation(self, it, means):
         self.say(f'iter {it}:', ', '.join(f'{name.replace("_", " ")} {value:.4f}' for name, value in means.items()))
@@ -237,8 +247,9 @@ class Log:
         self.machine.wait()
 
     def close(self, code):
-        if self.wandb:
-            self.wandb.finish(exit_code=code)
+        self.to_wandb(lambda wandb: wandb.finish(exit_code=code))
+        if self.writes and self.file.waiting:
+            raise OSError(f'{self.file.path} lacks its last rows: the disk is full')
 
 
 class Speed:
@@ -299,7 +310,7 @@ def progress(items, what, total=None, shown=True):
         now = time.monotonic()
         if shown and done and now - said >= EVERY:
             said = now
-            print(f'{what}: {done} of {total}, {clock((now - began) / done * (total - done))} left', file=sys.stderr, flush=True)
+            say(f'{what}: {done} of {total}, {clock((now - began) / done * (total - done))} left', to=sys.stderr)
         yield item
 
 
@@ -307,6 +318,32 @@ def last_iter(path):
     """The iteration of the last whole row of a log.jsonl, -1 if there is none."""
     row = last_row(path, dict(iter=int))
     return row['iter'] if row else -1
+
+
+class RowFile:
+    """A file to which rows are appended. Rows that the disk does not take, because it is full, wait here for the next ones."""
+
+    def __init__(self, path):
+        self.path, self.file, self.waiting, self.told = path, open(path, 'ab', buffering=0), b'', False
+
+    def write(self, text):
+        self.waiting += text.encode()
+
+    def flush(self):
+        try:
+            while self.waiting:
+                self.waiting = self.waiting[self.file.write(self.waiting):]     # it may take a part of a row
+            self.told = False
+        except OSError as error:
+            if not self.told:
+                say(f'{self.path} could not be written ({error.strerror}): its rows wait until there is room', to=sys.stderr)
+            self.told = True
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
 
 
 def write_row(f, value):

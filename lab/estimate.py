@@ -12,11 +12,12 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.estimate')
 
+from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
-from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
 from engine.device import autocast, pick_dtype
 from engine.keys import check_keys
 from engine.memory import check_sizes, modules

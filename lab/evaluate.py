@@ -21,12 +21,13 @@ import math
 import os
 from typing import NamedTuple
 
+from configurator import at_least, configure
+
 import numpy as np
 import torch
 from scipy import stats
 from torch.nn import functional as F
 
-from configurator import at_least, configure
 from data.text import load_tokenizer
 from data.tokens import SPLITS, Tokens, read_meta
 from engine.checkpoint import load_text_run

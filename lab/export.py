@@ -18,9 +18,10 @@ import shutil
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 
+from configurator import TRAIN, at_least, configure, keys_of, refuse
+
 import torch
 
-from configurator import TRAIN, at_least, configure, keys_of, refuse
 from data.text import load_tokenizer
 from data.tokens import read_meta
 from engine.checkpoint import load_checkpoint, load_text_run

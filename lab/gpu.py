@@ -22,11 +22,12 @@ import subprocess
 import tempfile
 import time
 
+from configurator import ROOT, configure
+
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import sdpa_kernel
 
-from configurator import ROOT, configure
 from engine.checkpoint import write_whole
 from engine.device import ATTENTION_BACKENDS, pick_device
 from engine.files import NUMBER, read_rows

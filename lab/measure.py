@@ -22,12 +22,13 @@ import os
 import re
 from contextlib import ExitStack, contextmanager
 
+from configurator import TRAIN, at_least, configure, defaults_of, flags, only_of_train, refuse
+
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from configurator import TRAIN, at_least, configure, defaults_of, flags, only_of_train, refuse
 from engine.checkpoint import load_run, write_whole
 from engine.device import pick_device
 from engine.files import read_json

@@ -21,6 +21,8 @@ import os
 import re
 import textwrap
 
+from configurator import ROOT, begin, read_config
+
 import matplotlib
 
 matplotlib.use('Agg')
@@ -29,9 +31,7 @@ import numpy as np  # noqa: E402
 from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullFormatter  # noqa: E402
 from matplotlib.transforms import ScaledTranslation  # noqa: E402
 
-from configurator import ROOT, read_config, report  # noqa: E402
 from engine.files import NUMBER, fits, read_json, read_rows, read_table  # noqa: E402
-
 # Okabe and Ito's palette, which colour-blind readers tell apart
 COLORS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#F0E442']
 MARKERS = 'os^DvPX*'
@@ -927,5 +927,5 @@ if __name__ == '__main__':
     parser.add_argument('--out', help='the picture; default: WHAT.png in the first folder')
     parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     args = parser.parse_args()
-    sys.excepthook = lambda kind, error, trace: report(kind, error, trace, args.debug)
+    begin(vars(args))
     draw(args.what, args.folders, args.out or os.path.join(args.folders[0], f'{args.what}.png'))

@@ -31,10 +31,11 @@ import time
 from contextlib import suppress
 from dataclasses import fields
 
+from configurator import ROOT, TRAIN, at_least, configure, keys_of, known, refuse, say, settle
+
 import torch
 from scipy.stats import ttest_ind
 
-from configurator import ROOT, TRAIN, at_least, configure, keys_of, known, refuse, settle
 from engine.checkpoint import write_whole
 from engine.files import NUMBER, check_regular, fits, read_json, read_rows
 from engine.keys import check_keys, group_settings
@@ -195,7 +196,7 @@ def start(run, folder, slot, cores, gpus):
     arguments = [*run['arguments'], '--overwrite=True']         # replaces a run that was killed before it saved
     if os.path.exists(os.path.join(folder, 'ckpt.pt')):
         arguments = [os.path.join(folder, 'config.json'), '--init_from=resume']
-    env = {**os.environ, 'OMP_NUM_THREADS': str(cores)}
+    env = {**os.environ, 'OMP_NUM_THREADS': str(cores), 'SWEEP_PID': str(os.getpid())}      # with which the run ends
     if gpus:
         env['CUDA_VISIBLE_DEVICES'] = gpus[slot]
     check_regular(os.path.join(folder, 'output.txt'))
@@ -247,9 +248,11 @@ def run_all(runs):
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     at_once = min(jobs or len(gpus) or cores, max(1, len(waiting)))
     gpus = [gpus[slot % len(gpus)] for slot in range(at_once)] if gpus else []
-    print(f'{len(runs)} runs in {out_dir}, {len(waiting)} to do, {at_once} at once', flush=True)
+    say(f'{len(runs)} runs in {out_dir}, {len(waiting)} to do, {at_once} at once')
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, interrupt)
     running, slots, took, todo, said = {}, list(range(at_once)), [], len(waiting), time.monotonic()
     try:
         while waiting or running:
@@ -260,7 +263,7 @@ def run_all(runs):
             time.sleep(0.1)
             if time.monotonic() - said >= EVERY:
                 said = time.monotonic()
-                print('running:', '; '.join(where_is(run, folders[run['name']]) for run, *_ in running.values()), flush=True)
+                say('running:', '; '.join(where_is(run, folders[run['name']]) for run, *_ in running.values()))
             for process in [process for process in running if process.poll() is not None]:
                 run, slot, began = running.pop(process)
                 slots.append(slot)
@@ -270,9 +273,9 @@ def run_all(runs):
                 done = result['status'] == 'done'
                 how = f'val loss {curve(folder)[-1][1]:.4f}' if done else result['last'] or result['status']
                 left = statistics.mean(took) * (todo - len(took)) / at_once / 60
-                print(f'[{len(took)}/{todo}] {run["name"]}: {how}; {took[-1]:.0f} s, {left:.0f} min left', flush=True)
+                say(f'[{len(took)}/{todo}] {run["name"]}: {how}; {took[-1]:.0f} s, {left:.0f} min left')
     except KeyboardInterrupt:
-        print(f'stopped with {len(took)} of {todo} runs done; the same command goes on', file=sys.stderr)
+        say(f'stopped with {len(took)} of {todo} runs done; the same command goes on', to=sys.stderr)
         sys.exit(130)
     finally:
         stop_all(running)

@@ -67,7 +67,7 @@ def execute(script, arguments):
 def put_back():
     """Leaves the process as it was, whatever a script does to it."""
     argv, path, hook, cwd, environ = sys.argv, sys.path[:], sys.excepthook, os.getcwd(), os.environ.copy()
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     drawn, precision = torch.get_rng_state(), torch.get_float32_matmul_precision()
     locked, flock = [], fcntl.flock
     fcntl.flock = lambda file, how: (flock(file, how), locked.append(file))
@@ -239,6 +239,8 @@ def counting(path):
     number of nodes, and how many numbers its largest tangent has."""
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
+
+    from engine import device
     iteration, compiled = [0], torch.compile
     in_each_iteration(lambda it: iteration.__setitem__(0, it + 1))
 
@@ -253,6 +255,7 @@ def counting(path):
             return make_boxed_func(graph.forward)
         return compile_graph
 
+    device.lacks_to_compile = lambda device: ''
     back_end = aot_autograd(fw_compiler=noting('forward'), bw_compiler=noting('backward'), inference_compiler=noting('inference'))
     torch.compile = lambda model=None, **more: compiled(model, **{**more, 'backend': back_end})
     compile_module = torch.nn.Module.compile

@@ -6,11 +6,12 @@ import operator
 import os
 import random
 
+from configurator import TRAIN, keys_of
+
 import pytest
 import torch
 from helpers import TINY
 
-from configurator import TRAIN, keys_of
 from engine.checkpoint import link_or_copy, load_checkpoint, load_run, write_whole
 from engine.task import task_of
 from model import GPTConfig

@@ -9,12 +9,13 @@ import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
+import configurator
+from configurator import at_least, configure, read_config
+
 import pytest
 import torch
 from helpers import ROOT, call, run_python
 
-import configurator
-from configurator import at_least, configure, read_config
 from engine.task import config_of
 from model import BLOCK_TYPES, GPT, GPTConfig
 from vit import ViT, ViTConfig

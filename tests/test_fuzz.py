@@ -7,13 +7,14 @@ import os
 import shutil
 from dataclasses import fields
 
+from configurator import keys_of
+
 import pytest
 from helpers import ROOT, call, put_back, rows, run_here
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_bad_input import TINY, lay_out, tree
 
-from configurator import keys_of
 from model import ATTENTIONS, FFNS, INITS, NORMS, POSITIONS, GPTConfig
 from optim import OPTIMIZERS, SCHEDULES
 from vit import ViTConfig

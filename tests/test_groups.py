@@ -2,10 +2,11 @@
 import copy
 import json
 
+from configurator import TRAIN, keys_of, read_config
+
 import pytest
 import torch
 
-from configurator import TRAIN, keys_of, read_config
 from engine.keys import check_keys, group_settings
 from model import GPT, GPTConfig, block_type
 from optim import OPTIMIZERS, load_state, lr_at, param_groups

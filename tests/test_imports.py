@@ -1,5 +1,6 @@
 """The direction of imports: no file imports one above it, inside of its functions neither."""
 import ast
+import sys
 
 import pytest
 from helpers import ROOT
@@ -49,6 +50,14 @@ def test_no_file_imports_one_above_it(file):
         ours = room(name) in MAY_IMPORT and node not in allowed
         below = MAY_IMPORT[room(file)] | {room(file)}
         assert not ours or any(f'{name}.'.startswith(f'{other}.') for other in below), f'{file}, line {node.lineno}: {name}'
+
+
+@pytest.mark.parametrize('file', [file for file, tree in FILES.items() if file != 'configurator.py' and {'configure', 'begin'} & {
+    node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}])
+def test_a_script_imports_configurator_before_pytorch(file):
+    """It says how PyTorch's threads wait, and answers Ctrl-C while PyTorch is imported"""
+    names = [room(name) for node in FILES[file].body for name, _ in imports(node)]
+    assert set(names[:names.index('configurator')]) <= {*sys.stdlib_module_names, 'numpy'}
 
 
 def test_there_is_no_circle():

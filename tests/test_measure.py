@@ -10,12 +10,13 @@ import random
 import re
 from dataclasses import fields
 
+from configurator import read_config
+
 import numpy as np
 import pytest
 import torch
 from helpers import ROOT, call, flags, strict_json
 
-from configurator import read_config
 from data.tokens import Tokens, write_tokens
 from engine.runlog import finite
 from lab import measure as m

@@ -9,11 +9,12 @@ import re
 import shutil
 from dataclasses import fields
 
+from configurator import TRAIN, keys_of, read_config
+
 import pytest
 import torch
 from helpers import ROOT
 
-from configurator import TRAIN, keys_of, read_config
 from model import GPT, GPTConfig
 from optim import OPTIMIZERS, SCHEDULES, SGDW, AdamMini, Lion, compiled_run, lr_at, param_groups
 

@@ -9,13 +9,14 @@ import re
 from dataclasses import asdict, fields
 from pathlib import Path
 
+from configurator import read_config
+
 import numpy as np
 import pytest
 import torch
 from helpers import ROOT, call
 from matplotlib.text import Text
 
-from configurator import read_config
 from lab import plot
 from lab.measure import MEASUREMENTS, measure, write_row
 from model import BLOCK_TYPES, GPT, GPTConfig

@@ -5,10 +5,11 @@ where these are silent, from their authors' public code. They take nothing from 
 import re
 from dataclasses import fields
 
+from configurator import keys_of, settle
+
 import pytest
 from test_configurator import ARCHS, ELSEWHERE, EXPERIMENTS, OF_A_VIT, ROOT
 
-from configurator import keys_of, settle
 from engine.keys import check_keys
 from engine.task import config_of
 from lab import sweep

@@ -13,6 +13,8 @@ import sys
 from itertools import islice
 from pathlib import Path
 
+from configurator import script_keys
+
 import numpy as np
 import pyarrow
 import pytest
@@ -20,7 +22,6 @@ import tiktoken
 from helpers import ROOT, call, run_alone, run_python
 from pyarrow import parquet
 
-from configurator import script_keys
 from data import text
 from data.text import TextFiles, load_tokenizer, pieces, split, write_text
 from data.tokens import read_meta
@@ -494,6 +495,8 @@ def test_a_failure_leaves_what_was_there(part, how, says, folder):
 INTERRUPTED = '''
 import os
 import signal
+from configurator import configure
+configure(globals())
 from data import text
 
 
@@ -515,7 +518,7 @@ def test_ctrl_c_leaves_what_was_there(folder):
     before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
     code, _, err = run_alone(write('interrupted.py', INTERRUPTED))
     assert code == -signal.SIGINT
-    assert err.count('Traceback') == err.count('KeyboardInterrupt') == 1
+    assert err == 'interrupted\n'
     assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import at_least, configure  # noqa: E402
+
 from data.text import from_hub, load_tokenizer, write_text  # noqa: E402
 
 tokenizer = 'google-t5/t5-base'     # bytes | char | a tiktoken name | a Hugging Face name or folder

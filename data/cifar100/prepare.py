@@ -11,6 +11,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
+
 from data.images import (
     from_hub,  # noqa: E402
     write_images,  # noqa: E402

@@ -16,6 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
+
 from data.images import Images, read_image_meta, write_images  # noqa: E402
 
 files = ''                          # the unpacked folder: labels.npy, and a .npy of 50,000 images for each corruption

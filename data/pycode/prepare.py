@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
+
 from data.tokens import write_tokens  # noqa: E402
 
 LEFT_OUT = {'test', 'tests', 'idle_test', 'site-packages', 'dist-packages'}

@@ -10,6 +10,7 @@ from urllib.request import urlretrieve
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
+
 from data.text import TextFiles, split, write_text  # noqa: E402
 from data.tokens import preparing, replacing  # noqa: E402
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import at_least, configure  # noqa: E402
+
 from data.text import TextFiles, split, write_text  # noqa: E402
 
 files = ''                          # paths or patterns, separated by commas

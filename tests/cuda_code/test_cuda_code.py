@@ -3,12 +3,13 @@ What the models become on an H100 (SM=90) and an A100 (SM=80) in bf16: dtypes, k
 """
 from dataclasses import fields
 
+from configurator import read_config
+
 import pytest
 import torch
 from fakes import SM, Operations, kernels
 from helpers import ROOT
 
-from configurator import read_config
 from engine.device import attention_backend_of, tune_for_training
 from model import GPT, NORMS, Block, GPTConfig
 

@@ -1,0 +1,203 @@
+"""The terminal, the disk, the compiler and the parent process: training outlives what is missing or breaks, and says so."""
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import ROOT, TINY, checkpoint, flags, rows, run_alone, run_python, steps, train
+
+from engine.device import StopRequest, lacks_to_compile
+from engine.runlog import Log, RowFile, write_row
+
+KEYS = {**TINY, 'max_iters': 6, 'log_interval': 1}
+CPU = torch.device('cpu')
+
+
+# ----------------------------------------------------------------------------- the terminal
+
+def stdout_to(kind):
+    """Gives the process another stdout: a device, a pipe that nobody reads, none, or one that knows no more than ASCII."""
+    if kind == 'none':
+        os.close(1)
+        sys.stdout = None
+    elif kind == 'ascii':
+        sys.stdout.reconfigure(encoding='ascii', errors='strict')
+    else:
+        read, file = os.pipe() if kind == 'pipe' else (os.open(os.devnull, os.O_RDONLY), os.open(kind, os.O_WRONLY))
+        os.close(read)
+        os.dup2(file, 1)
+        sys.stdout = open(1, 'w', encoding='utf-8', closefd=False)
+
+
+@pytest.mark.parametrize('kind', ['pipe', 'none', 'ascii', '/dev/full'])
+def test_training_needs_no_stdout(place, kind):
+    """Its log is complete, and one line tells that nothing more is printed"""
+    if kind.startswith('/') and not os.path.exists(kind):
+        pytest.skip(f'there is no {kind}')
+    name = f'stdout-{Path(kind).name}'
+    out, err = train(place, *flags(**KEYS, out_dir=name), through=(stdout_to, kind))
+    assert len(steps(place / name)) == 6 and checkpoint(place / name)['iter'] == 6
+    assert ('1 ? ' in out) == (kind == 'ascii') and (not out) == (kind != 'ascii')
+    assert err.count('\n') == (kind in ('pipe', '/dev/full')) == err.count('stdout takes no more lines')
+
+
+@pytest.mark.parametrize('kind, code, says', [('pipe', -signal.SIGPIPE, ''), ('/dev/full', 1, 'error: [Errno 28] No space')])
+def test_other_scripts_end_as_unix_tools_do(tmp_path, kind, code, says):
+    (tmp_path / 'script.py').write_text('from configurator import configure\nconfigure(globals())\nprint("α")\n')
+    found, out, err = run_alone(tmp_path / 'script.py', through=(stdout_to, kind))
+    assert (found, out) == (code, '') and err.startswith(says) and err.count('\n') == bool(says)
+
+
+# ----------------------------------------------------------------------------- signals, and the end of the parent
+
+def test_the_end_of_a_terminal_is_a_request_to_stop():
+    """But not under nohup, which ignores SIGHUP"""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        asked = StopRequest()
+        signal.raise_signal(signal.SIGHUP)
+        assert asked.number == signal.SIGHUP
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        asked = StopRequest()
+        signal.raise_signal(signal.SIGHUP)
+        assert asked.number == 0
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize('start', ['import configurator', 'import configurator; configurator.begin(dict(debug=False))'])
+def test_ctrl_c_is_one_line(start):
+    """While a script imports PyTorch, and later"""
+    catches = 'import signal; signal.signal(signal.SIGINT, signal.default_int_handler)'
+    code, out, err = run_python('-c', f'{catches}; {start}; signal.raise_signal(signal.SIGINT)')
+    assert (code, out, err) == (-signal.SIGINT, '', 'interrupted\n')
+
+
+CHILD = 'import configurator as c; c.begin(dict(debug=False)); print("ready"); import time; time.sleep(600)'
+PARENT = f'''
+import os, subprocess, sys
+os.environ.update({{key: value or str(os.getpid()) for key, value in [sys.argv[1].split('=')]}})
+subprocess.Popen([sys.executable, '-c', {CHILD!r}]).wait()
+'''
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='prctl is of Linux')
+@pytest.mark.parametrize('how', ['SWEEP_PID=', 'TORCHELASTIC_RUN_ID=none'])
+def test_a_killed_parent_leaves_no_process(how):
+    """The pipe ends when the last process that holds it does"""
+    parent = subprocess.Popen([sys.executable, '-c', PARENT, how], cwd=ROOT, stdout=subprocess.PIPE)
+    assert parent.stdout.readline() == b'ready\n'
+    parent.kill()
+    assert parent.communicate(timeout=60)[0] == b''
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='prctl is of Linux')
+def test_a_parent_that_died_before():
+    assert run_python('-c', CHILD, SWEEP_PID='1', cwd=ROOT)[0] == -signal.SIGTERM
+
+
+# ----------------------------------------------------------------------------- a full disk
+
+class Full:
+    """A file on a disk that takes so many bytes"""
+
+    def __init__(self, room):
+        self.room, self.content = room, b''
+
+    def write(self, data):
+        if not self.room:
+            raise OSError(errno.ENOSPC, 'No space left on device')
+        taken = data[:self.room]
+        self.room -= len(taken)
+        self.content += taken
+        return len(taken)
+
+
+def test_rows_wait_for_room(tmp_path, capsys):
+    """And are complete when there is some again"""
+    file = RowFile(str(tmp_path / 'log.jsonl'))
+    file.file = Full(20)
+    for it in range(3):
+        write_row(file, dict(iter=it))
+    assert file.file.content == b'{"iter": 0}\n{"iter":' and file.waiting == b' 1}\n{"iter": 2}\n'
+    said = capsys.readouterr().err
+    assert said.count('\n') == 1 and 'log.jsonl could not be written (No space left on device)' in said
+    file.file.room = 1000
+    write_row(file, dict(iter=3))
+    assert file.file.content == b''.join(b'{"iter": %d}\n' % it for it in range(4)) and not file.waiting
+
+
+def test_a_run_goes_on_without_wandb(tmp_path, capsys):
+    class Breaks:
+        def log(self, row, step):
+            raise OSError(errno.ENOSPC, 'No space left on device')
+
+    log = Log.__new__(Log)
+    log.writes, log.wandb, log.file = True, Breaks(), RowFile(str(tmp_path / 'log.jsonl'))
+    log.row(iter=0)
+    log.row(iter=1)
+    log.close(0)
+    assert [row['iter'] for row in rows(tmp_path)] == [0, 1]
+    assert capsys.readouterr().err == 'wandb: OSError: [Errno 28] No space left on device; the run goes on without\n'
+    log.file.file = Full(0)
+    log.row(iter=2)
+    with pytest.raises(OSError, match='log.jsonl lacks its last rows: the disk is full'):
+        log.close(0)
+
+
+# ----------------------------------------------------------------------------- the compiler, dtypes and threads
+
+def test_without_a_compiler(place):
+    """A run is not compiled, and says so in one line and in run.json; its losses are those of compile=False"""
+    out, err = train(place, *flags(**{**KEYS, 'compile': True, 'optimizer': 'sgdw'}, out_dir='eager'), CXX='no-such-compiler')
+    assert not err and out.count('this run is not compiled, and slower: there is no C++ compiler (no-such-compiler)') == 1
+    told, config = (json.loads((place / 'eager' / f'{name}.json').read_text()) for name in ('run', 'config'))
+    assert told['compiled'] is False and config['compile'] is True
+    out, _ = train(place, *flags(**KEYS, optimizer='sgdw', out_dir='plain'), CXX='no-such-compiler')
+    assert 'not compiled' not in out and rows(place / 'plain') == rows(place / 'eager')
+
+
+def test_what_a_compiler_is(tmp_path, monkeypatch):
+    """What runs: CXX where it is set, and else g++ or clang++; and Python's headers must be there"""
+    (tmp_path / 'Python.h').touch()
+    monkeypatch.setattr('sysconfig.get_path', lambda name: str(tmp_path))
+    monkeypatch.delenv('TORCH_INDUCTOR_INSTALL_GXX', raising=False)
+    for name, code in ('works', 0), ('breaks', 1):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexit {code}\n')
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / 'gcc').symlink_to('works')
+    monkeypatch.setenv('PATH', f'{tmp_path}:/bin')
+    monkeypatch.delenv('CC', raising=False)
+    for name, right in ('works', True), ('breaks', False), ('nowhere', False), (str(tmp_path), False):
+        monkeypatch.setenv('CXX', name)
+        assert (lacks_to_compile(CPU) == '') == right
+    assert lacks_to_compile(torch.device('cuda')) == lacks_to_compile(torch.device('mps')) == ''
+    monkeypatch.setenv('CC', 'nowhere')
+    assert lacks_to_compile(torch.device('cuda')).startswith('there is no C compiler (nowhere)')
+    monkeypatch.setenv('CXX', 'works')
+    (tmp_path / 'Python.h').unlink()
+    assert lacks_to_compile(CPU) == f'there is no {tmp_path}/Python.h: install python3-dev'
+
+
+def test_a_run_goes_on_in_another_dtype(place):
+    """From float32 to float16, whose scaler starts anew, and back"""
+    for dtype, until in ('float32', 2), ('float16', 4), ('float32', 6):
+        keys = {**KEYS, 'dtype': dtype, 'max_iters': until, 'init_from': 'auto', 'eval_interval': 2}
+        train(place, *flags(**keys, out_dir='dtypes'))
+        assert bool(checkpoint(place / 'dtypes')['scaler']) == (dtype == 'float16')
+    assert len(steps(place / 'dtypes')) == 6
+
+
+@pytest.mark.parametrize('own, wanted', [({}, 'yes'), (dict(OMP_WAIT_POLICY='active'), 'no'), (dict(GOMP_SPINCOUNT='7'), '7')])
+def test_how_threads_wait_is_set_unless_the_user_has(own, wanted, monkeypatch):
+    for name in ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'):
+        monkeypatch.delenv(name, raising=False)
+    code, out, err = run_python('-c', 'import configurator, os; print(os.environ.get("GOMP_SPINCOUNT", "no"))', **own)
+    assert (code, err) == (0, '') and (out.strip() == wanted or wanted == 'yes' and int(out) > 0)
