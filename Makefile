@@ -2,6 +2,8 @@
 # make quickstart-vision    does the same with a small V-DNT on images of digits, and draws its predictions
 # make test                 runs the linter and the tests, without those that take minutes
 # make test-long            runs the tests that take minutes
+# make test-oldest          runs the main tests with the oldest PyTorch and Python supported; 8 GB for .venv-oldest
+# make attack               kills hundreds of runs and damages thousands of files; an hour. ARGS="--kills=30 --cases=200 --seed=1"
 # make test-cuda-code       checks what becomes of the models on NVIDIA's GPUs, without one; on Linux, 5 GB for .venv-cuda
 # make gpu                  measures this machine's GPU, in at most ten minutes, into results/gpu/
 # Each sets up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
@@ -11,8 +13,11 @@ PYTHON ?= python3
 ARGS ?=
 BIN = .venv/bin
 CUDA_VENV ?= .venv-cuda
+OLDEST_PYTHON ?= python3.10
+OLDEST_TORCH = 2.10.0
+OLDEST_VENV ?= .venv-oldest
 
-.PHONY: quickstart quickstart-vision test test-long test-cuda-code gpu
+.PHONY: quickstart quickstart-vision test test-long test-oldest attack test-cuda-code gpu
 
 quickstart: .venv/installed data/pycode/meta.json
 	$(BIN)/python train.py config/train_quick.py --init_from=auto $(ARGS)
@@ -37,6 +42,13 @@ test: .venv/installed-dev
 
 test-long: .venv/installed-dev
 	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto -m long
+
+test-oldest: $(OLDEST_VENV)/installed
+	CUDA_VISIBLE_DEVICES= $(OLDEST_VENV)/bin/python -m pytest -q -n auto test_model.py tests/test_checkpoint.py \
+		tests/test_configurator.py tests/test_optim.py tests/test_train.py tests/test_fsdp.py tests/test_golden.py
+
+attack: .venv/installed-dev
+	PYTHONPATH=. OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= $(BIN)/python tests/attack.py $(ARGS)
 
 test-cuda-code: $(CUDA_VENV)/libcuda.so.1
 	for sm in 90 80; do \
@@ -65,6 +77,13 @@ $(CUDA_VENV)/installed: requirements.txt requirements-dev.txt
 	@echo 'installing PyTorch with CUDA into $(CUDA_VENV), once: 5 GB'
 	@sed -En 's/^torch==/torch===/p; /^(numpy|pytest|pytest-xdist)==/p' $^ | \
 		$(CUDA_VENV)/bin/python -m pip install -q --disable-pip-version-check -r /dev/stdin
+	@touch $@
+
+# requirements.txt has the newest versions that are known to work. Other packages are as there.
+$(OLDEST_VENV)/installed: requirements.txt requirements-dev.txt
+	@$(OLDEST_PYTHON) -m venv $(OLDEST_VENV)
+	@echo 'installing PyTorch $(OLDEST_TORCH) into $(OLDEST_VENV), once: 8 GB'
+	@sed -E '/^-r/d; s/^torch==.*/torch==$(OLDEST_TORCH)/' $^ | $(OLDEST_VENV)/bin/python -m pip install -q --disable-pip-version-check -r /dev/stdin
 	@touch $@
 
 # in place of the CUDA runtime and driver, where there is no GPU

@@ -72,7 +72,8 @@ class Run:
         if asked != 'auto':
             raise ValueError(f'out_dir={self.folder} holds a run: choose another folder, continue the run by '
                              f'--init_from=resume, or replace it by --overwrite=True')
-        if 'best.pt' in there or last_iter(self.path['log.jsonl']) > config['eval_interval']:
+        saves = config['eval_interval'] * (1 + config['save_shards'])       # shards of the first save may be on their way for one
+        if 'best.pt' in there or last_iter(self.path['log.jsonl']) > saves:
             raise ValueError(f'out_dir={self.folder} holds a run that has lost its ckpt.pt: put it back, or a copy of best.pt in '
                              f'its place, or choose another folder, or start again by --overwrite=True')
 

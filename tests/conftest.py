@@ -1,6 +1,4 @@
 """Settings that hold for all tests. test_model.py, which stands alone, has what it needs of them itself."""
-import functools
-import inspect
 import os
 
 os.environ['OMP_NUM_THREADS'] = '1'     # before PyTorch is imported, and for processes: tests share the machine's cores
@@ -10,7 +8,6 @@ import torch  # noqa: E402
 from helpers import write_walk  # noqa: E402
 
 torch.set_num_threads(1)                                # tensors this small gain nothing from more
-inspect.getsource = functools.cache(inspect.getsource)  # which takes half of a script's start, and of hundreds here
 
 
 @pytest.fixture(scope='module')

@@ -9,13 +9,18 @@ What the tests share: ways to run a script, small data to run it on, and what a 
 Each returns (exit code, stdout, stderr). A script is 'train.py', a path, or a module such as 'lab.measure' of `python -m`.
 """
 import contextlib
+import copy
 import fcntl
+import functools
 import gc
+import inspect
 import io
 import json
 import logging
+import math
 import multiprocessing
 import multiprocessing.connection
+import operator
 import os
 import runpy
 import signal
@@ -30,12 +35,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from configurator import TRAIN, keys_of
 from data.tokens import write_tokens
+from model import GPTConfig
+from vit import ViTConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 HANG = 600                  # seconds after which a process counts as hung: only a guard, no test depends on the machine's speed
 PRELOADED = ('helpers', 'optim', 'vit', 'engine.checkpoint', 'engine.divergence', 'engine.fsdp', 'engine.keys',
              'engine.pretrained', 'engine.runlog', 'lab.measure', 'lab.sweep', 'data.text', 'torch.nn.parallel')
+inspect.getsource = functools.cache(inspect.getsource)  # which takes half of a script's start, and of hundreds here
+keys_of(TRAIN, GPTConfig, ViTConfig)                    # now, so that forked processes know the sources
 
 
 # ----------------------------------------------------------------------------- running a script
@@ -330,8 +340,8 @@ def killed(moment):
 
 
 def disk_full_after(files):
-    """What rank 1 writes after so many files does not reach the disk."""
-    left, sync = [files if os.environ['RANK'] == '1' else 10 ** 9], os.fsync
+    """What rank 1, or a process without ranks, writes after so many files does not reach the disk."""
+    left, sync = [files if os.environ.get('RANK', '1') == '1' else 10 ** 9], os.fsync
 
     def fsync(file):
         left[0] -= 1
@@ -400,6 +410,42 @@ def forks_its_runs(hold=None, deaf=False):
     subprocess.Popen, Forked.hold = Forked, hold
     if deaf:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+# ----------------------------------------------------------------------------- whatever may be in a file
+
+LOST = object()
+
+
+def places(value, path=()):
+    """The paths of everything in nested dicts and lists"""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from places(one, (*path, key))
+    if path:
+        yield path
+
+
+def damages(value):
+    """What may stand in a value's place: other types, shapes and numbers; and LOST"""
+    yield from (LOST, None, 'text', -5, 10 ** 15, math.nan, [value], {'a': value}, {}, torch.tensor(1.0), torch.tensor(math.nan))
+    if torch.is_tensor(value):
+        yield from (torch.full(value.shape, math.inf), torch.zeros(3, 5), torch.zeros(1).expand(10 ** 9), value.flatten()[None],
+                    value.double(), value.int(), torch.zeros(value.shape, dtype=torch.complex64))
+        if not value.is_meta:
+            yield value.to_sparse()
+
+
+def mutated(value, where, damage):
+    """A copy of nested dicts and lists in which one of `damages` stands at one of `places`"""
+    value = copy.deepcopy(value)
+    *parents, last = where
+    holder = functools.reduce(operator.getitem, parents, value)
+    if damage is LOST:
+        del holder[last]
+    else:
+        holder[last] = damage
+    return value
 
 
 # ----------------------------------------------------------------------------- train.py

@@ -1,7 +1,5 @@
 """engine/checkpoint.py: files that are whole or not there, and what is refused. test_train.py has the rest."""
-import copy
 import functools
-import math
 import operator
 import os
 import random
@@ -10,7 +8,7 @@ from configurator import TRAIN, keys_of
 
 import pytest
 import torch
-from helpers import TINY
+from helpers import TINY, damages, mutated, places
 
 from engine.checkpoint import link_or_copy, load_checkpoint, load_run, write_whole
 from engine.task import task_of
@@ -54,26 +52,6 @@ def test_a_second_name_stays_as_it_is(links, tmp_path, monkeypatch):
 
 # ----------------------------------------------------------------------------- whatever is in the file
 
-def places(value, path=()):
-    """The paths of everything in nested dicts and lists"""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
-        yield from places(one, (*path, key))
-    if path:
-        yield path
-
-
-def damages(value):
-    """What may stand in a value's place: other types, shapes and numbers; and LOST"""
-    yield from (LOST, None, 'text', -5, 10 ** 15, math.nan, [value], {'a': value}, {}, torch.tensor(1.0), torch.tensor(math.nan))
-    if torch.is_tensor(value):
-        yield from (torch.full(value.shape, math.inf), torch.zeros(3, 5), torch.zeros(1).expand(10 ** 9), value.flatten()[None],
-                    value.double(), value.int(), value.to_sparse(), torch.zeros(value.shape, dtype=torch.complex64))
-
-
-LOST = object()
-
-
 @pytest.mark.parametrize('draws', [40, pytest.param(1000, marks=pytest.mark.long)])
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 def test_any_damage_is_one_line_or_harmless(optimizer, draws, tmp_path):
@@ -89,14 +67,7 @@ def test_any_damage_is_one_line_or_harmless(optimizer, draws, tmp_path):
     path, draw, refused = str(tmp_path / 'ckpt.pt'), random.Random(0), 0
     cases = [(where, damage) for where in places(state) for damage in damages(functools.reduce(operator.getitem, where, state))]
     for where, damage in draw.sample(cases, draws):
-        damaged = copy.deepcopy(state)
-        *parents, last = where
-        holder = functools.reduce(operator.getitem, parents, damaged)
-        if damage is LOST:
-            del holder[last]
-        else:
-            holder[last] = damage
-        torch.save(damaged, path)
+        torch.save(mutated(state, where, damage), path)
         try:
             fresh, found = load_run(path)
             ours = OPTIMIZERS[optimizer](param_groups(fresh, 0.1), keys)

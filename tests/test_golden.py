@@ -1,6 +1,7 @@
 """
 Runs and checkpoints of an earlier version, in golden/: the same keys give the same losses, and an old checkpoint resumes, samples
-and evaluates as it did. Bit for bit with the PyTorch, the CPU and the threads that they were made with, elsewhere closely.
+and evaluates as it did. Bit for bit with the PyTorch, the CPU and the threads that losses.json names, elsewhere to 1e-3.
+docs/CHANGELOG.md says which state of the repository each is from.
 A change that is meant to change them makes them anew, and says so.
 """
 import hashlib

@@ -525,6 +525,21 @@ def model_loss(place, run):
     return next(row['val_loss'] for row in evaluations(run) if row['iter'] == best)
 
 
+def test_auto_starts_again_where_the_first_shards_were_not_complete(place):
+    """They are written while training goes on, until the next save"""
+    run, keys = place / 'no-shards', flags(**TINY, out_dir='no-shards', init_from='auto', save_shards=True)
+    run.mkdir()
+    for last, starts in ((10, True), (11, False)):
+        (run / 'log.jsonl').write_text(f'{{"iter": {last}, "val_loss": 2.5}}\n')
+        if starts:
+            train(place, *keys, '--max_iters=1')
+            assert rows(run)[-1]['iter'] == 1
+            (run / 'ckpt.pt').unlink()
+            (run / 'best.pt').unlink()
+        else:
+            assert 'holds a run that has lost its ckpt.pt' in error_of(place, *keys)
+
+
 @pytest.mark.parametrize('lost', [['ckpt.pt', 'best.pt'], ['ckpt.pt']])
 def test_auto_does_not_start_again_where_checkpoints_are_lost(whole, place, lost):
     """A run beyond its first evaluation had one. What to do is one line, and the log is as it was"""
