@@ -31,11 +31,12 @@ import time
 import warnings
 from pathlib import Path
 
+from configurator import TRAIN, keys_of
+
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from configurator import TRAIN, keys_of
 from data.tokens import write_tokens
 from model import GPTConfig
 from vit import ViTConfig
