@@ -302,7 +302,7 @@ def state_bytes(optimizer):
 
 def check_on_shards(optimizer):
     """ValueError for an optimizer that does not say that it handles shards, for --parallel=fsdp."""
-    if not getattr(optimizer, 'on_shards', False):
+    if not vars(type(optimizer)).get('on_shards', False):       # a promise is not inherited
         name = type(optimizer).__name__
         raise ValueError(f'parallel=fsdp: {name} may need whole matrices, and each rank has only some rows of them; use '
                          f'parallel=ddp, or set on_shards = True in the class {name} to promise that its step is right on rows')

@@ -10,7 +10,7 @@ Config files and --key=value set the keys below. They apply in order, and the la
 from contextlib import nullcontext
 from dataclasses import asdict
 
-from configurator import configure, flags
+from configurator import configure, flags, refuse
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
@@ -91,6 +91,8 @@ backend = 'auto'                    # auto | nccl | gloo, for torch.distributed;
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig, ViTConfig)
 check_keys(config)
+if parallel != 'fsdp':
+    refuse(('reshard', 'reduce_each', 'save_shards', 'shard_ranks'), 'it needs --parallel=fsdp')
 
 # ----------------------------------------------------------------------------- what is trained, where, on which data
 run = Run(config)                                       # its folder, and whether it starts or resumes there
@@ -104,6 +106,7 @@ if run.init_from not in ('scratch', 'resume'):
     if differ:
         raise ValueError(f'{run.init_from} has another architecture than the command line: {", ".join(differ)}; leave these out')
     config.update(brought)                              # the pretrained model decides the architecture
+    check_keys(config)
 machine = Machine(device, dtype)
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
 ddp = machine.distributed and parallel == 'ddp'

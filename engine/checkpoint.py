@@ -73,7 +73,11 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
             typed(key, state['config'][key], default, path)
 
     def check(name, value):
-        if not (sound(value, meta=not whole) if torch.is_tensor(value) else not isinstance(value, float) or math.isfinite(value)):
+        if torch.is_tensor(value):
+            good = sound(value, meta='shards' in state)
+        else:
+            good = not isinstance(value, float) or math.isfinite(value)
+        if not good:
             raise damaged(path, f'{name} is not finite')
 
     map_leaves({key: state.get(key) for key in ('model', 'optimizer', 'scaler', 'first_loss')}, check)
@@ -186,8 +190,8 @@ class Checkpoints:
             self.save(it, improved)
 
     def save(self, it, best=False):
-        """Writes ckpt.pt, and with `best` makes best.pt the same. Every rank must call it, and waits until it is done: each
-        holds a part of a sharded model. With save_shards it only waits until the state is copied."""
+        """Writes ckpt.pt, and with `best` makes best.pt the same. Every rank must call it, because each holds a part of a sharded
+        model, and waits until it is done. With save_shards it waits until the last save is done and the state is copied."""
         if self.machine.master or self.sharded:
             state = dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict(),
                          config=self.config, iter=it, best_val_loss=self.best_val_loss, first_loss=self.watch.first_loss,
@@ -206,6 +210,7 @@ class Checkpoints:
         write_whole(self.run.path['ckpt.pt'], lambda f: torch.save(state, f))
         if best:
             link_or_copy(self.run.path['ckpt.pt'], self.run.path['best.pt'])
+        self.run.note_saved()
         if self.shards:
             from engine.shards import remove_unused
             path = self.run.path['best.pt']

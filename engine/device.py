@@ -1,4 +1,5 @@
 """The machine: a script's device and dtype, its communication with other ranks, and settings for fast training."""
+import copy
 import ctypes
 import math
 import os
@@ -69,26 +70,32 @@ def tune_for_training(device, model, attention_backend='auto'):
 
 def attention_backend_of(model, device, dtype):
     """The kernel that computes the model's attention on this device: PyTorch's choice among those that tune_for_training has
-    allowed, one of ATTENTION_BACKENDS, or 'plain' for model.plain_attention. ValueError if it has none for this model."""
-    config, kernel, chosen = model.config, model.h[0].attn.kernel, []
-    if kernel is plain_attention:
+    allowed, one of ATTENTION_BACKENDS; 'plain' for model.plain_attention; 'own' for an edited attention that does not call its
+    `kernel`, or not so that PyTorch can be asked. ValueError if PyTorch has none for this model."""
+    config, attn, chosen = model.config, getattr(model.h[0], 'attn', None), []
+    if getattr(attn, 'kernel', None) is plain_attention:
         return 'plain'
 
-    def choose(q, k, v, is_causal, scale, enable_gqa, dropout_p):
+    def choose(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
         q, k, v = (t.to(dtype) for t in (q, k, v))      # as autocast does
-        chosen.append(torch._fused_sdp_choice(q, k, v, None, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
+        chosen.append(torch._fused_sdp_choice(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
         return v.repeat_interleave(q.size(1) // v.size(1), dim=1)
 
     with torch.random.fork_rng(devices=[]), autocast(device, dtype):
-        attn = type(model.h[0].attn)(config).to(device)         # of its own: fully_shard may have cut the model's weights
-        attn.kernel = choose
         try:
+            attn = copy.deepcopy(attn).to_empty(device=device)
+            attn.kernel = choose
             attn(torch.zeros(2, config.block_size, config.n_embd, device=device))
         except RuntimeError as error:
+            if 'kernel' not in str(error):
+                return 'own'
             heads = f'n_head={config.n_head}, n_kv_head={config.n_kv_head}, heads of {config.head_dim}'
             raise ValueError(f'attention_backend: it has no kernel for {heads} and dropout={config.dropout:g} in {str(dtype)[6:]}'
                              f' on {device}, choose auto') from error
-    return next((name for name, (backend, _) in ATTENTION_BACKENDS.items() if backend.value == chosen[0]), 'other')
+        except Exception:                               # code that was edited may raise any
+            return 'own'
+    names = {backend.value: name for name, (backend, _) in ATTENTION_BACKENDS.items()}
+    return names.get(chosen[0], 'other') if chosen else 'own'
 
 
 def lacks_to_compile(device):

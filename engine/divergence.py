@@ -71,8 +71,9 @@ class Watch:
 @torch.no_grad()
 def block_norms(params_of, tensor_of):
     """(block types,): the norm of tensor_of(p) over the parameters p of each type, on the device."""
-    norms = torch.stack([torch.nn.utils.get_total_norm([local(tensor_of(p)) for p in params]) for params in params_of.values()])
+    found = [[local(t) for t in map(tensor_of, params) if t is not None] for params in params_of.values()]      # if not frozen
     p = next(iter(params_of.values()))[0]
+    norms = torch.stack([torch.nn.utils.get_total_norm(tensors).to(p.device) for tensors in found])
     if not hasattr(p, 'to_local'):
         return norms
     squares = norms.square()

@@ -1,6 +1,6 @@
 """
 --parallel=fsdp: PyTorch's fully_shard spreads parameters, gradients and the optimizer's state over the ranks. Checkpoints hold
-whole tensors, so that a run can continue on any number of ranks, with or without fsdp.
+whole tensors or, with save_shards, shards. A run continues from both on any number of ranks, with or without fsdp.
 """
 from contextlib import contextmanager
 

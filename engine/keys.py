@@ -10,7 +10,7 @@ CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'jum
 RULES = (
     'eval_interval >= 1', 'eval_iters >= 1', 'log_interval >= 1', 'max_iters >= 0', 'measure_interval >= 0',
     'measure_batches >= 1', 'gradient_accumulation_steps >= 1', 'batch_size >= 1', 'seed >= 0', 'data_seed >= 0',
-    "model == 'vit' or batch_size * block_size * vocab_size < 2 ** 31",        # larger logits take slow kernels, or wrong ones
+    "model == 'vit' or batch_size * block_size * vocab_size < 2 ** 31  # larger logits take slow kernels, or wrong ones",
     'learning_rate >= 0', 'min_lr >= 0', "min_lr <= learning_rate or schedule == 'constant'", 'warmup_iters >= 0',
     'lr_decay_iters >= 0', '0 <= decay_frac <= 1', "blockwise != 'merge' or schedule == 'wsd'",
     *(f'{way}_{kind} >= 0' for way in ('r', 'wd') for kind in BLOCK_TYPES),

@@ -28,7 +28,7 @@ import torch
 
 from engine.checkpoint import link_or_copy, write_whole
 from engine.device import vendors_peak
-from engine.files import last_row, read_rows
+from engine.files import last_row, read_json, read_rows
 from engine.lock import lock_folder
 
 FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
@@ -72,10 +72,16 @@ class Run:
         if asked != 'auto':
             raise ValueError(f'out_dir={self.folder} holds a run: choose another folder, continue the run by '
                              f'--init_from=resume, or replace it by --overwrite=True')
-        saves = config['eval_interval'] * (1 + config['save_shards'])       # shards of the first save may be on their way for one
-        if 'best.pt' in there or last_iter(self.path['log.jsonl']) > saves:
+        about = read_json(self.path['run.json'], dict, 'remove it')         # written before the first checkpoint
+        if 'best.pt' in there or about and about.get('saved', True):        # older versions did not note it
             raise ValueError(f'out_dir={self.folder} holds a run that has lost its ckpt.pt: put it back, or a copy of best.pt in '
                              f'its place, or choose another folder, or start again by --overwrite=True')
+
+    def note_saved(self):
+        """Notes in run.json that the run has a checkpoint."""
+        if not self.about['saved']:
+            self.about['saved'] = True
+            self.write_json('run.json', self.about)
 
     def there(self):
         """The names of those FILES that exist."""
@@ -168,7 +174,8 @@ class Log:
         self.about = dict(command=' '.join([sys.executable, *sys.argv]), ranks=machine.world_size, device=str(machine.device),
                           dtype=str(machine.dtype), machine=machine.name(), platform=platform.platform(),
                           python=platform.python_version(), torch=torch.__version__, numpy=np.__version__,
-                          commit=commit, changed=changed, **about)
+                          commit=commit, changed=changed, saved=run.init_from == 'resume', **about)
+        run.about = self.about
         if config['wandb_log']:                         # before a file is touched, because it may fail
             self.wandb = start_wandb(run, config, self.about)
         run.rows('measure.jsonl')                       # raises now if it is damaged

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
 from engine.files import map_leaves
+from optim import local
 
 FILE_BYTES = 2 ** 30                # a rank writes about this much at a time, because each file is built in memory first
 
@@ -63,6 +64,10 @@ class ShardWriter:
 
         def finish():
             saved.result()
+            seen = [None] * self.machine.world_size
+            dist.all_gather_object(seen, sizes(folder), group=self.group)
+            if any(one != seen[0] for one in seen):
+                raise OSError(f'{folder} is not the same on all ranks: put out_dir on a disk that all of them share')
             if self.machine.master:
                 commit({**rest, 'shards': dict(folder=os.path.basename(folder), files=sizes(folder))})
 
@@ -77,7 +82,7 @@ class ShardWriter:
             written.result()
         except CheckpointException as error:
             reason = str(next(iter(error.failures.values()))[0]).splitlines()[0]
-            raise OSError(f'{folder} could not be written, the checkpoint before it was kept: {reason}') from error
+            raise OSError(f'{folder} could not be written, an older checkpoint was kept if there is one: {reason}') from error
 
 
 def remove_unused(run_folder, *in_use):
@@ -100,6 +105,9 @@ def read_shards(path, shards, tensors):
             load(tensors, storage_reader=HuggingFaceStorageReader(folder), no_dist=True)
     except (Exception, CheckpointException) as error:
         raise ValueError(f'{folder} is damaged, or not of {path}') from error
+    for name, t in tensors.items():
+        if not local(t).isfinite().all():
+            raise ValueError(f'{folder} is damaged: {name} is not finite')
 
 
 def whole_state(path, state, device):

@@ -112,7 +112,8 @@ def task_of(keys):
         trains_anew = keys.get('init_from') in ('scratch', 'resume', 'auto')
         of_data = name == 'gpt' and trains_anew and is_prepared(keys['dataset'])
         keys['vocab_size'] = read_meta(keys['dataset'])['vocab_size'] if of_data else GPTConfig.vocab_size
-        check_keys(keys)
+        if of_data:
+            check_keys(keys)
     return TASKS[name](keys)
 
 

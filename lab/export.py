@@ -24,7 +24,7 @@ import torch
 
 from data.text import load_tokenizer
 from data.tokens import read_meta
-from engine.checkpoint import load_checkpoint, load_text_run
+from engine.checkpoint import link_or_copy, load_run, load_text_run, write_whole
 from engine.pretrained import ACTIVATIONS, COMMON, FAMILIES, hugging_face, load_gpt, tensors, unknown_fields
 from model import GPTConfig
 from optim import OPTIMIZERS, param_groups
@@ -166,10 +166,10 @@ from_hf = ''                        # the folder of a model to make a run from; 
 
 def write_checkpoint(folder, state):
     """Makes the folder a run that has come as far as this checkpoint."""
-    with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
-        json.dump(state['config'], f, indent=1)
-    torch.save(state, os.path.join(folder, 'ckpt.pt'))
-    os.link(os.path.join(folder, 'ckpt.pt'), os.path.join(folder, 'best.pt'))
+    ckpt, best = (os.path.join(folder, name) for name in ('ckpt.pt', 'best.pt'))
+    write_whole(os.path.join(folder, 'config.json'), lambda f: f.write(json.dumps(state['config'], indent=1).encode()))
+    write_whole(ckpt, lambda f: torch.save(state, f))
+    link_or_copy(ckpt, best)
 
 
 def write_run(folder):
@@ -198,8 +198,10 @@ def write_export(folder):
     if format not in choices:
         raise ValueError(f'format={format!r}: choose one of {", ".join(choices)}')
     if format == 'checkpoint':
-        write_checkpoint(folder, load_checkpoint(os.path.join(out_dir, checkpoint)))
-        return f'wrote {to}: python train.py {to}/config.json --out_dir={to} --init_from=resume  trains on'
+        _, state = load_run(os.path.join(out_dir, checkpoint))
+        write_checkpoint(folder, state)
+        return (f'wrote {to}, iteration {state["iter"]} of {checkpoint}: python train.py {to}/config.json --out_dir={to} '
+                f'--init_from=resume  trains on')
     model, state = load_text_run(os.path.join(out_dir, checkpoint))
     in_the_way = {family: obstacles(model.config, family) for family in FAMILIES}
     equal = [family for family in FAMILIES if not in_the_way[family]]

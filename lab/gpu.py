@@ -18,9 +18,11 @@ import math
 import os
 import platform
 import re
+import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 
 from configurator import ROOT, configure
 
@@ -38,15 +40,21 @@ SMALL = '--n_layer=2 --n_head=2 --n_embd=32 --block_size=64 --vocab_size=256 --b
 QUICK = 'config/train_quick.py --max_iters=20 --eval_interval=10 --eval_iters=2 --warmup_iters=5 --log_interval=1'.split()
 
 
-def python(*arguments, timeout):
-    """What a script of the repository prints. RuntimeError with its last line if it fails or takes longer than `timeout`."""
+def python(*arguments, until):
+    """What a script of the repository prints. RuntimeError with its last line if it fails, or does not end `until` then (of
+    time.monotonic)."""
+    process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               start_new_session=True)
     try:
-        done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+        out, err = process.communicate(timeout=max(1.0, until - time.monotonic()))
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f'took longer than the {timeout:.0f} s that were left') from None
-    if done.returncode:
-        raise RuntimeError((done.stderr.strip().splitlines() or [f'exit code {done.returncode}'])[-1])
-    return done.stdout.strip()
+        raise RuntimeError('took longer than the time that was left') from None
+    finally:
+        with suppress(ProcessLookupError):              # its ranks too
+            os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        raise RuntimeError((err.strip().splitlines() or [f'exit code {process.returncode}'])[-1])
+    return out.strip()
 
 
 def losses(folder):
@@ -58,43 +66,43 @@ def largest_difference(a, b):
 
 
 # ----------------------------------------------------------------------------- steps
-# Each takes (scratch, sizes, device, timeout): a folder to write in, more arguments for bench.py, the device's name, and the
-# seconds that are left. It returns the text for the page.
+# Each takes (scratch, sizes, device, until): a folder to write in, more arguments for bench.py, the device's name, and the
+# time.monotonic() at which it must have ended. It returns the text for the page.
 
 def bench(*arguments):
-    return lambda scratch, sizes, device, timeout: python(
-        'bench.py', *arguments, *sizes, f'--device={device}', timeout=timeout)
+    return lambda scratch, sizes, device, until: python(
+        'bench.py', *arguments, *sizes, f'--device={device}', until=until)
 
 
-def kernels(scratch, sizes, device, timeout):
-    return python('-m', 'lab.gpu', '--only=attention', f'--device={device}', f'--tiny={bool(sizes)}', timeout=timeout)
+def kernels(scratch, sizes, device, until):
+    return python('-m', 'lab.gpu', '--only=attention', f'--device={device}', f'--tiny={bool(sizes)}', until=until)
 
 
-def shares(scratch, sizes, device, timeout):
-    out = bench('config/train_ldnt_sgd.py', '--bench_iters=3', f'--profile={scratch}/trace.json')(scratch, sizes, device, timeout)
+def shares(scratch, sizes, device, until):
+    out = bench('config/train_ldnt_sgd.py', '--bench_iters=3', f'--profile={scratch}/trace.json')(scratch, sizes, device, until)
     return '\n'.join(line for line in out.splitlines() if line.startswith('share'))
 
 
-def training(scratch, sizes, device, timeout):
+def training(scratch, sizes, device, until):
     """Twenty iterations, and the same with a stop and a resumption; then with fully_shard on one rank"""
     whole, half, fsdp = (os.path.join(scratch, name) for name in ('whole', 'half', 'fsdp'))
     more = [*QUICK, f'--device={device}']
-    python('train.py', *more, f'--out_dir={whole}', timeout=timeout)
-    python('train.py', *more, f'--out_dir={half}', '--max_iters=10', '--lr_decay_iters=20', timeout=timeout)
-    python('train.py', *more, f'--out_dir={half}', '--init_from=resume', timeout=timeout)
+    python('train.py', *more, f'--out_dir={whole}', until=until)
+    python('train.py', *more, f'--out_dir={half}', '--max_iters=10', '--lr_decay_iters=20', until=until)
+    python('train.py', *more, f'--out_dir={half}', '--init_from=resume', until=until)
     python('-m', 'torch.distributed.run', '--standalone', 'train.py', *more, f'--out_dir={fsdp}', '--parallel=fsdp',
-           timeout=timeout)
+           until=until)
     return (f'loss {losses(whole)[0]:.4f} to {losses(whole)[-1]:.4f} in 20 iterations\n'
             f'largest difference after a resumption {largest_difference(losses(whole), losses(half)):.2e}\n'
             f'largest difference under fsdp on one rank {largest_difference(losses(whole), losses(fsdp)):.2e}')
 
 
-def parity(scratch, sizes, device, timeout):
+def parity(scratch, sizes, device, until):
     """The same iterations in float32 on the CPU and on the device, which may take TF32"""
     runs = [os.path.join(scratch, f'parity-{name}') for name in ('cpu', device)]
     for run, name in zip(runs, ('cpu', device)):
         python('train.py', *QUICK, f'--device={name}', '--dtype=float32', '--compile=False', f'--out_dir={run}',
-               '--overwrite=True', timeout=timeout)
+               '--overwrite=True', until=until)
     return f'largest difference of 20 losses {largest_difference(*map(losses, runs)):.2e}'
 
 
@@ -191,7 +199,7 @@ def main():
             try:
                 if began >= deadline:
                     raise RuntimeError(f'the {minutes:g} minutes were over')
-                row = dict(step=title, ok=True, said=step(scratch, sizes, str(at), deadline - began))
+                row = dict(step=title, ok=True, said=step(scratch, sizes, str(at), deadline))
             except (RuntimeError, OSError, ValueError) as error:
                 row = dict(step=title, ok=False, said=str(error))
             row['seconds'] = round(time.monotonic() - began, 1)

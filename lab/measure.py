@@ -298,15 +298,22 @@ def hidden(model, batches, rng):
 BOUNDED = (LayerNorm, RMSNorm, StableNorm)      # norms whose output's root mean square is at most γ_max + β_max
 
 
+def bounds(gain, out):
+    """Whether the root mean square of a norm's outputs is at most its gain"""
+    return bool(out.square().mean(-1).sqrt().max() <= gain * (1 + 1e-4))
+
+
 @torch.no_grad()
 def bounded_by_mid_norms(model, x):
     """Whether each branch adds Δt times the output of a MidNorm whose gain bounds it, and nothing follows, as T4 to T6 assume.
-    False for norms that are not BOUNDED, and for blocks that were edited to add something else."""
+    False for norms that are not BOUNDED, also by an edit, and for blocks that were edited to add something else."""
     norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
     if not all(type(norm) in BOUNDED for norm in norms):
         return False
     with outputs(*norms) as seen:
         states = stream(model, x)
+    if not all(bounds(largest_output(model), out) for out, in seen):
+        return False
     steps = [model.config.residual_scale * out for out, in seen]
     return all(torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
                for before, step, after in zip(states, steps, states[1:]))
@@ -466,8 +473,9 @@ def attention_growth(model, batches, rng):
     x = stream(model, batches[0][0][:1])[0]
     bound, rows = x.norm().item() / math.sqrt(x[0].numel()), []
     for block in model.h:
-        f = branch(block, 'attn')(x)
-        if not torch.allclose(f, block.attn(block.attn_pre_norm(x)), rtol=1e-3, atol=1e-3 * f.abs().max().item()):
+        f, normed = branch(block, 'attn')(x), block.attn_pre_norm(x)
+        if not (bounds(block.attn_pre_norm.weight.abs().max(), normed)
+                and torch.allclose(f, block.attn(normed), rtol=1e-3, atol=1e-3 * f.abs().max().item())):
             return []
         w = block.attn.wo.weight @ block.attn.wv.weight
         step = math.sqrt(x[0].numel()) * block.attn_pre_norm.weight.abs().max() * (1 / x.norm(dim=-1)).max()

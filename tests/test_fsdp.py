@@ -2,6 +2,7 @@
 train.py --parallel=fsdp on gloo ranks: the numbers of one process, and checkpoints that any number of ranks continues.
 """
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -105,6 +106,21 @@ def sharded(place, alone, tmp_path):
     return Path(shutil.copytree(place / 'sharded', tmp_path / 'run'))
 
 
+def test_shards_of_numbers_that_are_not_finite(sharded):
+    """Are noticed by the ranks that read them too"""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+    path = sorted(next(sharded.glob('shards-*')).iterdir())[0]
+    with safe_open(path, 'pt') as f:
+        tensors, about = {name: f.get_tensor(name) for name in f.keys()}, f.metadata()
+    tensors['model.h.0.attn.wq.weight'][0, 0] = math.nan
+    save_file(tensors, path, about)
+    for arguments, ranks in (['--parallel=ddp'], 1), (FSDP, 2):
+        err = train(sharded.parent, f'{sharded}/config.json', f'--out_dir={sharded}', '--init_from=resume', '--max_iters=3',
+                    *arguments, ranks=ranks, code=1)[1]
+        assert 'is not finite' in err and 'wq.weight' in err
+
+
 @pytest.mark.parametrize('damage', ['lost', 'short', 'garbage', 'folder'])
 def test_damaged_shards(damage, sharded):
     """One line, rather than weights that were never read"""
@@ -127,7 +143,7 @@ def test_shards_that_cannot_be_written(place, alone):
     """A full disk: the run ends with one line, and keeps the checkpoint before"""
     arguments = [f'{alone("adamw")}/config.json', '--out_dir=full', *FSDP, '--save_shards=True']
     err = train(place, *arguments, ranks=2, code=1, through=(disk_full_after, 1))[1]
-    assert 'could not be written, the checkpoint before it was kept' in err
+    assert 'could not be written, an older checkpoint was kept' in err
     assert load_checkpoint(place / 'full' / 'ckpt.pt')['iter'] == 10
 
 
