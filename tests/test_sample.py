@@ -68,7 +68,7 @@ def test_the_prompt_stays_as_it_was_typed(run, tmp_path, monkeypatch):
     pytest.importorskip('transformers')
     folder = hugging_face_folder(tmp_path, normalizer='NFKC')
     run_of_another(run, 'changed', 258, folder)
-    monkeypatch.setattr(GPT, 'stream', lambda self, ids, *how: iter([torch.tensor([[256]])] * 2))
+    monkeypatch.setattr(GPT, 'stream', lambda self, ids, *how: (new for new in [torch.tensor([[256]])] * 2))
     assert sample(run, '--out_dir=out-changed', '--start=ﬁne \u2460', '--num_samples=1') == 'ﬁne \u2460abab\n'
 
 
