@@ -4,6 +4,7 @@
 ckpt.pt then names a folder of safetensors files, written by torch.distributed.checkpoint, and holds all except the sharded
 tensors. Tensors on device 'meta', which have a shape but no numbers, stand in their place. Any number of ranks can read it.
 """
+import logging
 import os
 import shutil
 import warnings
@@ -99,12 +100,15 @@ def read_shards(path, shards, tensors):
     folder = os.path.join(os.path.dirname(path), os.path.basename(shards['folder']))
     if not os.path.isdir(folder) or sizes(folder) != shards['files']:
         raise ValueError(f'{path} needs the folder {folder} as it was written, but files are missing there, or have another size')
+    logging.disable(logging.WARNING)                    # load logs the traceback of what it then raises
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings('ignore', '.*assuming the intent is to load in a single process')
             load(tensors, storage_reader=HuggingFaceStorageReader(folder), no_dist=True)
     except (Exception, CheckpointException) as error:
         raise ValueError(f'{folder} is damaged, or not of {path}') from error
+    finally:
+        logging.disable(logging.NOTSET)
     for name, t in tensors.items():
         if not local(t).isfinite().all():
             raise ValueError(f'{folder} is damaged: {name} is not finite')

@@ -223,7 +223,7 @@ COMMANDS = [
     'lab.measure --out_dir=out --what=gradients,drift --batches=1', 'lab.measure --out_dir=shards --what=parameters --batches=1',
     'lab.measure out/config.json --init_only=True --what=hidden --batches=1',
     'lab.plot out', 'lab.plot out shards --what=grad_norm', 'lab.plot out --what=gradients', 'lab.plot out --what=updates.qk',
-    'lab.plot swept', 'lab.plot swept --what=sweep',
+    'lab.plot swept --what=sweep',
     'lab.evaluate --out_dir=out --stride=4', 'lab.evaluate --out_dir=out,shards', 'lab.evaluate --out_dir=weights --dataset=tiny',
     'lab.export --out_dir=out --to=new --format=safetensors', 'lab.export --out_dir=shards --to=new --format=checkpoint',
     'lab.estimate out/config.json', 'lab.sweep --report=swept', 'lab.sweep grid.py',
@@ -317,7 +317,7 @@ def damage(draw, file):
         content = file.read_bytes()
         size = int.from_bytes(content[:8], 'little')
         value, done = changed_value(draw, json.loads(content[8:8 + size]))
-        header = json.dumps(value if value is not LOST else None).encode()
+        header = json.dumps(value if value is not LOST else None).encode().ljust(size)        # of the same size, if it can be
         file.write_bytes(len(header).to_bytes(8, 'little') + header + content[8 + size:])
     else:
         done = bytes_damaged(draw, file)

@@ -17,6 +17,7 @@ import engine.task
 import lab.export
 import model
 import optim
+from engine.device import attention_backend_of
 from engine.fsdp import without_memory
 from engine.pretrained import load_gpt
 from lab import measure, plot
@@ -320,6 +321,14 @@ def test_bounds_are_given_only_where_they_hold(edited, monkeypatch, gate, norm, 
     assert all(('w1_bound' in row) == bounded for row in found['transport'])
 
 
+def test_bounds_of_a_norm_that_was_edited(monkeypatch):
+    """In place, as for a gain of 1 + weight"""
+    forward = model.RMSNorm.forward
+    monkeypatch.setattr(model.RMSNorm, 'forward', lambda self, x: 2 * forward(self, x))
+    found = measured(GPT(GPTConfig(**SMALL | dict(norm='rmsnorm', mid_norm=True))), 'hidden', 'transport')
+    assert 'ma_bound' not in found['hidden'][-1] and 'w1_bound' not in found['transport'][-1]
+
+
 @pytest.mark.parametrize('gate', [1.0, 3.0])
 def test_t3_is_of_attention_alone(edited, gate):
     network = gated(norm='rmsnorm', n_head=1)
@@ -337,6 +346,47 @@ def test_an_optimizer_says_that_it_handles_shards():
         check_on_shards(OPTIMIZERS[name](param_groups(GPT(GPTConfig(**SMALL)), 0.1), keys))
     with pytest.raises(ValueError, match='parallel=fsdp: Signum may need whole matrices.*on_shards = True in the class Signum'):
         check_on_shards(Signum(param_groups(GPT(GPTConfig(**SMALL)), 0.1), 0.1, 0.9))
+
+
+    class OfWholeMatrices(optim.SGDW):
+        """Inherits a promise that it does not keep"""
+
+    with pytest.raises(ValueError, match='OfWholeMatrices may need whole matrices'):
+        check_on_shards(OfWholeMatrices(param_groups(GPT(GPTConfig(**SMALL)), 0.1), 0.1))
+
+
+# ----------------------------------------------------------------------------- attention
+
+class OneMask(model.DotAttention):
+    """Calls its kernel with a mask of its own, and takes another argument in its constructor"""
+
+    def __init__(self, config, slope=0.5):
+        super().__init__(config)
+        self.slope = slope
+
+    def attend(self, q, k, v):
+        t = torch.arange(q.size(2))
+        mask = (-self.slope * (t[:, None] - t)).masked_fill(t[:, None] < t, -torch.inf)
+        return self.kernel(q, k, v, attn_mask=mask)
+
+
+class ByHand(nn.Module):
+    """Has no kernel"""
+
+    def __init__(self, config):
+        super().__init__()
+        self.wq, self.wk, self.wv, self.wo = (Linear(config.n_embd, config.n_embd) for _ in range(4))
+
+    def forward(self, x, cache=None):
+        return self.wo(self.wv(x).cumsum(1))
+
+
+@pytest.mark.parametrize('attention, names', [(OneMask, ('flash', 'math', 'efficient')), (ByHand, ('own',))])
+def test_an_attention_of_ones_own(attention, names, monkeypatch):
+    """Is no error in what only notes the kernel's name"""
+    monkeypatch.setitem(model.ATTENTIONS, 'mine', attention)
+    ours = GPT(GPTConfig(**SMALL | dict(attention='mine')))
+    assert attention_backend_of(ours, torch.device('cpu'), torch.float32) in names
 
 
 @pytest.mark.long

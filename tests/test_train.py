@@ -525,19 +525,23 @@ def model_loss(place, run):
     return next(row['val_loss'] for row in evaluations(run) if row['iter'] == best)
 
 
-def test_auto_starts_again_where_the_first_shards_were_not_complete(place):
-    """They are written while training goes on, until the next save"""
-    run, keys = place / 'no-shards', flags(**TINY, out_dir='no-shards', init_from='auto', save_shards=True)
-    run.mkdir()
-    for last, starts in ((10, True), (11, False)):
-        (run / 'log.jsonl').write_text(f'{{"iter": {last}, "val_loss": 2.5}}\n')
-        if starts:
-            train(place, *keys, '--max_iters=1')
-            assert rows(run)[-1]['iter'] == 1
-            (run / 'ckpt.pt').unlink()
-            (run / 'best.pt').unlink()
-        else:
+def test_auto_starts_again_a_run_that_never_saved(place):
+    """However long its log is: the first shards may be on their way, or the loss too high to save. run.json tells"""
+    run, keys = place / 'never-saved', flags(**TINY, out_dir='never-saved', init_from='auto')
+    train(place, *keys, '--max_iters=1', '--eval_interval=100', '--always_save_checkpoint=False')
+    for name in ('ckpt.pt', 'best.pt'):
+        (run / name).unlink(missing_ok=True)
+    about = json.loads((run / 'run.json').read_text())
+    for saved in (False, True):
+        (run / 'run.json').write_text(json.dumps(about | dict(saved=saved)))
+        (run / 'log.jsonl').write_text('{"iter": 5000, "loss": 2.5}\n')
+        if saved:
             assert 'holds a run that has lost its ckpt.pt' in error_of(place, *keys)
+        else:
+            train(place, *keys, '--max_iters=1')
+            assert rows(run)[-1]['iter'] == 1 and json.loads((run / 'run.json').read_text())['saved']
+            for name in ('ckpt.pt', 'best.pt'):
+                (run / name).unlink()
 
 
 @pytest.mark.parametrize('lost', [['ckpt.pt', 'best.pt'], ['ckpt.pt']])
