@@ -221,9 +221,10 @@ class Rotary(nn.Module):
 
 
 def share_rotary(blocks):
-    """The same blocks, with one table of RoPE for all."""
+    """The same blocks, with one table of RoPE for all attentions that have one."""
     for block in blocks:
-        block.attn.rotary = blocks[0].attn.rotary
+        if hasattr(block.attn, 'rotary'):
+            block.attn.rotary = blocks[0].attn.rotary
     return blocks
 
 

@@ -390,19 +390,27 @@ def attention(model, batches, rng):
 
 # ----------------------------------------------------------------------------- sensitivity
 
+class Found(Exception):
+    """Ends a forward pass of which the rest is not needed."""
+
+
 def branch(block, name):
     """The branch 'attn' or 'ffn' of a block as a function of x, (B, T, D) → (B, T, D): what the block adds to x, divided by Δt.
     The block's own forward computes it, so that an edited block is measured as it is."""
     before, after = (None, block.attn_post_norm) if name == 'attn' else (block.attn_post_norm, block.ffn_post_norm)
 
+    def found(module, args):
+        raise Found(args[0])
+
     def f(x):
-        sums = []
         with ExitStack() as stack:
             if before:
                 stack.callback(before.register_forward_hook(lambda module, args, out: x).remove)
-            stack.callback(after.register_forward_pre_hook(lambda module, args: sums.append(args[0])).remove)
-            block(x.detach() if before else x)
-        return (sums[0] - x) / (block.dt or 1.0)
+            stack.callback(after.register_forward_pre_hook(found).remove)
+            try:
+                block(x.detach() if before else x)
+            except Found as sums:
+                return (sums.args[0] - x) / (block.dt or 1.0)
     return f
 
 

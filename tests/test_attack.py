@@ -11,6 +11,7 @@ def few(monkeypatch):
     monkeypatch.setattr(helpers, 'HANG', 60)
 
 
+@pytest.mark.long
 def test_a_few_attacks(capsys):
     assert attack.main(['--kills=1', '--disks=1', '--cases=6']) == 0, capsys.readouterr().out
     assert '1 disks, 6 cases: 0 failed' in capsys.readouterr().out

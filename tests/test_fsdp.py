@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import TINY, call, checkpoint, disk_full_after, flags, foreach_on_cpu, killed, rows, run_alone, run_ranks, train
+from safetensors import safe_open
+from safetensors.torch import save_file
 from test_measure import assert_alike as close
 
 from engine.checkpoint import load_checkpoint
@@ -106,18 +108,17 @@ def sharded(place, alone, tmp_path):
     return Path(shutil.copytree(place / 'sharded', tmp_path / 'run'))
 
 
-def test_shards_of_numbers_that_are_not_finite(sharded):
+@pytest.mark.long
+def test_shards_of_numbers_that_are_not_finite(sharded, place):
     """Are noticed by the ranks that read them too"""
-    from safetensors import safe_open
-    from safetensors.torch import save_file
     path = sorted(next(sharded.glob('shards-*')).iterdir())[0]
     with safe_open(path, 'pt') as f:
         tensors, about = {name: f.get_tensor(name) for name in f.keys()}, f.metadata()
     tensors['model.h.0.attn.wq.weight'][0, 0] = math.nan
     save_file(tensors, path, about)
     for arguments, ranks in (['--parallel=ddp'], 1), (FSDP, 2):
-        err = train(sharded.parent, f'{sharded}/config.json', f'--out_dir={sharded}', '--init_from=resume', '--max_iters=3',
-                    *arguments, ranks=ranks, code=1)[1]
+        err = train(place, f'{sharded}/config.json', f'--out_dir={sharded}', '--init_from=resume', '--max_iters=3', *arguments,
+                    ranks=ranks, code=1)[1]
         assert 'is not finite' in err and 'wq.weight' in err
 
 

@@ -11,7 +11,7 @@ from helpers import strict_json
 from engine import runlog
 from engine.runlog import Run, last_iter, progress, write_row
 
-CONFIG = dict(out_dir='run', init_from='scratch', overwrite=False, eval_only=False)
+CONFIG = dict(out_dir='run', init_from='scratch', overwrite=False, eval_only=False, wandb_log=False)
 
 
 def test_what_is_not_finite_is_written_as_null():
