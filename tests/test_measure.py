@@ -729,6 +729,7 @@ def test_measuring_some(place):
     assert mixed['tokens'] == 18 and mixed['earlier'] == dict(drift=dict(iter=3, tokens=36))
 
 
+@pytest.mark.long
 def test_measuring_before_training(place, monkeypatch):
     """--init_only: the model that train.py would start with, in a folder of its own, with the config by which plot.py names it"""
     arch = ROOT / 'config' / 'arch' / 's5.py'

@@ -342,7 +342,8 @@ def test_report_makes_the_table_and_nothing_else(place, swept, monkeypatch, argu
     assert (swept / 'sweep.png').exists()
 
 
-@pytest.mark.parametrize('number', [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
+@pytest.mark.long
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_sweep_goes_on(place, swept, number):
     """Ctrl-C, which all processes get, and SIGTERM to the sweep alone, where SIGINT is ignored: runs save and end, and then go on
     as if nothing had happened"""
