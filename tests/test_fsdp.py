@@ -72,14 +72,16 @@ def from_to(place, whole, first, second, *flags):
     return place / half
 
 
+@pytest.mark.long
 def test_adam_mini(place, alone):
     """Its moments are of heads and rows that the shards cut"""
     on(place, alone, 'adam_mini', 2)
 
 
 def test_shards(place, alone):
-    """Each rank writes its own. Ranks go on from them, one process too, and export makes one file of them"""
-    whole, shards = alone('adamw'), ['--save_shards=True']
+    """Each rank writes its own. Ranks go on from them, one process too, and export makes one file of them. The moments of
+    AdamMini are of heads and rows that the shards cut"""
+    whole, shards = alone('adam_mini'), ['--save_shards=True']
     run = from_to(place, whole, 2, 2, *shards)
     raw, ours, theirs = checkpoint(run), load_checkpoint(run / 'ckpt.pt'), checkpoint(whole)
     assert raw['model']['wte.weight'].is_meta and len(raw['shards']['files']) == 2

@@ -581,7 +581,9 @@ def assert_same(before, after):
     assert before[4:] == after[4:]
 
 
-@pytest.mark.parametrize('name, training', [*((name, True) for name in m.MEASUREMENTS), ('hidden', False)])
+@pytest.mark.parametrize('name, training', [*(
+    pytest.param(name, True, marks=[pytest.mark.long] if name in ('sensitivity', 'preflight') else [])
+    for name in m.MEASUREMENTS), ('hidden', False)])
 def test_a_measurement_leaves_no_trace(name, training, monkeypatch):
     """Not in weights, gradients, mode, hooks, random state, nor in torch; and it is a function of its seed, without dropout,
     also after one that failed midway"""
