@@ -3,6 +3,7 @@ import math
 import os
 import shutil
 import warnings
+from contextlib import suppress
 from dataclasses import fields
 
 from configurator import SPLIT_OFF, TRAIN, defaults_of, typed
@@ -34,6 +35,8 @@ def write_whole(path, write):
 def link_or_copy(path, other):
     """Gives the file a second name, or copies it if the disk has no links. Later calls of write_whole(path, …) do not change
     it."""
+    with suppress(FileNotFoundError):
+        os.remove(other + '.tmp')       # a kill may have left it: a name of an older file, which a resumed run has mapped
     try:
         os.link(path, other + '.tmp')
     except OSError:

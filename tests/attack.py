@@ -91,7 +91,7 @@ class Runs:
 
     def saved(self, name):
         """The iteration of the latest checkpoint of a run, here or set aside, -1 if there is none. All that there are load."""
-        folders = [self.place / name, self.place / name / 'old-run']
+        folders = [self.place / name / 'old-run', self.place / name]
         found = [load_checkpoint(str(folder / file))['iter'] for folder in folders for file in ('best.pt', 'ckpt.pt')
                  if (folder / file).exists()]
         return found[-1] if found else -1

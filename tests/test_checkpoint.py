@@ -32,6 +32,18 @@ def test_what_cannot_be_written_leaves_what_was_there(error, tmp_path):
     assert (tmp_path / 'ckpt.pt').read_bytes() == b'before'
 
 
+def test_a_second_name_that_a_kill_left(tmp_path):
+    """Is not written into: a resumed run reads the file behind it, and would end by SIGBUS"""
+    ckpt, best = (str(tmp_path / name) for name in ('ckpt.pt', 'best.pt'))
+    write_whole(ckpt, lambda f: f.write(b'first'))
+    os.link(ckpt, best + '.tmp')
+    with open(ckpt, 'rb') as mapped:
+        write_whole(ckpt, lambda f: f.write(b'second'))
+        link_or_copy(ckpt, best)
+        assert mapped.read() == b'first'
+    assert (tmp_path / 'best.pt').read_bytes() == b'second' and sorted(os.listdir(tmp_path)) == ['best.pt', 'ckpt.pt']
+
+
 @pytest.mark.parametrize('links', [True, False])
 def test_a_second_name_stays_as_it_is(links, tmp_path, monkeypatch):
     """best.pt, while ckpt.pt is written again; on a disk without links, too"""
