@@ -18,6 +18,7 @@ import re
 import select
 import signal
 import sys
+import time
 from dataclasses import fields
 from types import ModuleType
 
@@ -268,6 +269,8 @@ def report(kind, error, trace, debug=False):
     elif not ('RANK' in os.environ and os.environ.get('LOCAL_RANK', '').strip('0').isdecimal()) or ranks_have_met():
         # before the ranks connect, all fail with the same error, and one prints it
         print('error:', ' '.join(str(error).splitlines()), file=sys.stderr)
+    else:
+        time.sleep(1)           # torchrun ends all ranks when one has ended, and the one that prints may be slower
 
 
 def ranks_have_met():
