@@ -114,7 +114,7 @@ def load_run(path, device='cpu'):
     except RuntimeError as error:                       # sizes beyond all numbers
         raise damaged(path, 'its weights do not fit its config') from error
     model = task.new_model().to(device)
-    load_weights(model, state, path)
+    model.load_state_dict(state['model'])
     return model, state
 
 
