@@ -90,18 +90,19 @@ def hugging_face_tokenizer(name):
         check_files(name)
     try:
         theirs = AutoTokenizer.from_pretrained(name)
+        theirs.model_max_length = 10 ** 30      # no limit on the length of documents
+        letter = theirs.encode('a', add_special_tokens=False)
     except Exception as error:                          # a damaged folder fails in many ways
         known = ', '.join(['bytes', 'char', *tiktoken.list_encoding_names()])
         raise ValueError(f"tokenizer={name!r} is none of {known}, and could not be loaded as one of Hugging Face's: "
                          f'{str(error).splitlines()[0]}') from error
-    if not theirs.encode('a', add_special_tokens=False):
+    if not letter:
         raise ValueError(f'tokenizer={name!r} knows no letters: its folder holds a model but no tokenizer, save one there')
     end = theirs.eos_token_id
     if end is None and os.path.isdir(name):             # the model's config may have it, and chat models have several
         config = read_json(os.path.join(name, 'config.json'), {'eos_token_id?': (TOKEN, [TOKEN, 1], type(None))}, COPY) or {}
         end = config.get('eos_token_id')
         end = end[0] if isinstance(end, list) else end
-    theirs.model_max_length = 10 ** 30          # no limit on the length of documents
     theirs.split_special_tokens = True          # '</s>' in a text is text
     return Tokenizer(lambda text: theirs.encode(text, add_special_tokens=False),
                      lambda ids: theirs.decode([i for i in ids if i < len(theirs)], clean_up_tokenization_spaces=False),

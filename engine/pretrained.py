@@ -95,9 +95,11 @@ def our_config(theirs, family, name):
     only('use_sliding_window', False)
     only('hidden_act', 'silu')
     only('head_dim', theirs.hidden_size // theirs.num_attention_heads)
+    only('layer_types', None, ['full_attention'] * theirs.num_hidden_layers)
     rope = theirs.rope_parameters
-    if rope['rope_type'] != 'default':
-        raise ValueError(f'{name}: rope_type={rope["rope_type"]!r} has no equal here; supported: default')
+    for key, supported in (('rope_type', 'default'), ('partial_rotary_factor', 1.0)):
+        if rope.get(key, supported) != supported:
+            raise ValueError(f'{name}: {key}={rope[key]!r} has no equal here; supported: {supported}')
     return GPTConfig(block_size=theirs.max_position_embeddings, vocab_size=theirs.vocab_size, n_layer=theirs.num_hidden_layers,
                      n_head=theirs.num_attention_heads, n_kv_head=theirs.num_key_value_heads, n_embd=theirs.hidden_size,
                      d_ff=theirs.intermediate_size, tie_weights=theirs.tie_word_embeddings, norm='rmsnorm',
@@ -120,10 +122,10 @@ def unknown_fields(Config, known):
 
 
 def our_weights(weights, family, n_layer, bias):
-    """Their weights by our names. Without `bias`, theirs must be 0. ValueError for a weight that has no place here."""
+    """Their weights by our names, without biases if `bias` is False. ValueError for a weight that has no place here."""
     found, unread = {}, set(weights)
     for theirs, ours, transposed in tensors(family, n_layer):
-        if theirs in weights and (bias or not theirs.endswith('.bias') or weights[theirs].any()):
+        if theirs in weights and (bias or not theirs.endswith('.bias')):
             value = weights[theirs].t() if transposed else weights[theirs]
             found |= zip(ours, value.chunk(len(ours)))
         unread.discard(theirs)
@@ -168,7 +170,10 @@ def read_folder(name):
     wrong = [*sorted(found['missing_keys']), *sorted(key for key in found['unexpected_keys'] if not re.fullmatch(constants, key))]
     if wrong:
         raise ValueError(f'{name}: its weights do not fit the {FAMILIES[family].label} of its config.json, see {wrong[0]}')
-    return (config, our_weights(theirs.state_dict(), family, config.n_layer, config.bias),
+    weights = theirs.state_dict()
+    if family == 'gpt2':                                # a config may say that there are none, and the weights have some
+        config.bias |= any(weights[name].any().item() for name in weights if name.endswith('.bias'))
+    return (config, our_weights(weights, family, config.n_layer, config.bias),
             unknown_fields(GPTConfig, COMMON | FAMILIES[family].wants.keys()))
 
 
@@ -180,16 +185,21 @@ def hugging_face():
     return transformers
 
 
+OF_TRANSFORMERS = {'architectures', 'auto_map', 'bos_token_id', 'dtype', 'eos_token_id', 'left_padding', 'pad_token_id',
+                   'transformers_version', 'use_cache'}          # in the config.json of a 'nanonorm', beside our fields
+
+
 def read_safetensors(name, found):
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     path = os.path.join(name, 'model.safetensors')
-    found.pop('eos_token_id', None)                     # data/text.py reads it
+    found = {key: value for key, value in found.items() if key not in OF_TRANSFORMERS}
     unknown = found.keys() - {f.name for f in fields(GPTConfig)}
     if unknown:
         raise ValueError(f'{name}: config.json has {min(unknown)!r}, which is no field of GPTConfig')
     try:
-        config, weights = GPTConfig(**found), load_file(path)
+        config = GPTConfig(**found)
+        weights = {key.removeprefix('net.'): value for key, value in load_file(path).items()}     # save_pretrained names them so
         if config.tie_weights:
             weights['lm_head.weight'] = weights['wte.weight']
         with torch.device('meta'):

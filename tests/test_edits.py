@@ -14,14 +14,14 @@ from torch import nn
 
 import engine.pretrained
 import engine.task
-import lab.export
+import lab.hub
 import model
 import optim
 from engine.device import attention_backend_of
 from engine.fsdp import without_memory
 from engine.pretrained import load_gpt
 from lab import measure, plot
-from lab.export import obstacles, write_model
+from lab.hub import obstacles, write_model, write_weights
 from model import GPT, Block, GPTConfig, Linear, NoCache, init_weights
 from optim import OPTIMIZERS, check_on_shards, param_groups
 
@@ -76,7 +76,7 @@ class Signum(torch.optim.Optimizer):
 
 def edit(put=setattr, put_in=dict.__setitem__):
     """Makes the code what it is after these edits."""
-    for module in (model, engine.task, engine.pretrained, lab.export):
+    for module in (model, engine.task, engine.pretrained, lab.hub):
         put(module, 'GPTConfig', GatedConfig)
     put(engine.task.TextTask, 'Config', GatedConfig)
     put(model, 'Block', GatedBlock)
@@ -231,7 +231,7 @@ def weights(tmp_path):
     """A folder of a model without gates, as it was before the edit"""
     torch.manual_seed(1)
     before = GPT(GPTConfig(**SMALL))
-    write_model(before, tmp_path, 'safetensors')
+    write_weights(before, tmp_path)
     return str(tmp_path), before
 
 

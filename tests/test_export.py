@@ -1,4 +1,5 @@
 """lab/export.py: round trips to Hugging Face's formats and safetensors, as functions and as a user calls it."""
+import copy
 import json
 import os
 import shutil
@@ -9,12 +10,14 @@ import torch
 from helpers import ROOT, call
 from test_text import hugging_face_folder
 
+import lab.hub
 from data.text import load_tokenizer
 from data.tokens import write_tokens
 from engine.pretrained import FAMILIES, load_gpt
-from lab.export import obstacles, write_model, write_tokenizer
+from lab.hub import obstacles, write_model, write_own, write_tokenizer, write_weights
 from model import GPT, GPTConfig
 from test_model import COVERING, SIZES
+from vit import ViT, ViTConfig
 
 hf = pytest.importorskip('transformers')
 SMALL = dict(block_size=16, vocab_size=50, n_layer=2, n_head=4, n_embd=32, d_ff=48, norm_eps=1e-3)
@@ -85,7 +88,7 @@ def test_what_has_no_equal_here_is_named(changes, tmp_path):
 def test_any_model_as_safetensors(config, tmp_path):
     """Its config and its weights, to the last bit, with a tied head in the file once"""
     ours = random_model(**SIZES | config)
-    write_model(ours, tmp_path, 'safetensors')
+    write_weights(ours, tmp_path)
     back = load_gpt(str(tmp_path))
     assert back.config == ours.config and back.state_dict().keys() == ours.state_dict().keys()
     assert all(torch.equal(value, ours.state_dict()[name]) for name, value in back.state_dict().items())
@@ -111,7 +114,7 @@ def test_what_has_no_obstacle_is_equal(config, tmp_path):
 @torch.no_grad()
 def test_fewer_positions(block_size, left, config, tmp_path):
     ours = random_model(**SMALL | config)
-    write_model(ours, tmp_path, 'safetensors')
+    write_weights(ours, tmp_path)
     back = load_gpt(str(tmp_path), block_size).eval()
     assert back.config.block_size == left
     close(back(ids(ours)[:, :left])[0], ours(ids(ours)[:, :left])[0])
@@ -121,10 +124,163 @@ def test_fewer_positions(block_size, left, config, tmp_path):
 def test_stable_attention_keeps_its_positions(tmp_path):
     """Its τ is of block_size"""
     ours = random_model(**SMALL, attention='stable')
-    write_model(ours, tmp_path, 'safetensors')
+    write_weights(ours, tmp_path)
     back = load_gpt(str(tmp_path), 9).eval()
     assert back.config.block_size == 16
     close(back(ids(ours))[0], ours(ids(ours))[0])
+
+
+# ----------------------------------------------------------------------------- models whose code comes along
+
+S5 = dict(norm='rmsnorm', input_norm=True, ffn_pre_norm=False, mid_norm=True, qk_norm=True, bias=True)
+STABLE = dict(norm='stablenorm', attention='stable', norm_alpha=0.475)
+OWN = [S5, STABLE, LLAMA | dict(n_kv_head=2, tie_weights=False), dict(attention='l2', pos='rope'),
+       dict(attention='l2_tied', post_norm=True)]
+
+
+def exported(model, folder, **more):
+    """The model as transformers loads it"""
+    folder.mkdir(exist_ok=True)
+    assert write_own(model, str(folder), **more) == ''
+    auto = hf.AutoModelForCausalLM if isinstance(model, GPT) else hf.AutoModelForImageClassification
+    theirs, about = auto.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
+    assert not any(about.values()) and type(theirs).__module__.startswith('transformers_modules')
+    return theirs
+
+
+def alone_and_padded(theirs, rows, side):
+    """The logits of each row alone, and of all in a batch that is padded on this side"""
+    length = max(map(len, rows))
+    ids, mask = torch.zeros(2, len(rows), length, dtype=torch.long)
+    for row, line, seen in zip(rows, ids, mask):
+        part = slice(length - len(row), length) if side == 'left' else slice(len(row))
+        line[part], seen[part] = row, 1
+    batch = theirs(ids, attention_mask=mask).logits
+    return [theirs(row[None]).logits[0] for row in rows], [line[seen.bool()] for line, seen in zip(batch, mask)], ids, mask
+
+
+@pytest.mark.parametrize('config', OWN, ids=str)
+@torch.no_grad()
+def test_any_gpt_in_transformers(config, tmp_path):
+    """Logits to the last bit, the likeliest text, with the cache and in a padded batch too; saved again, and read back here"""
+    ours = random_model(**SMALL | config | dict(block_size=32))
+    theirs, idx = exported(ours, tmp_path / 'hf'), ids(ours)[:, :20]
+    assert torch.equal(theirs(idx).logits, ours(idx)[0])
+    asked = dict(max_new_tokens=12, do_sample=False, pad_token_id=0)
+    for beams in (1, 2):
+        together = theirs.generate(idx, attention_mask=torch.ones_like(idx), num_beams=beams, **asked)
+        rows = [idx[0, :7], idx[1], idx[2, :13]]
+        for side in ('left', 'right'):
+            alone, batch, padded, mask = alone_and_padded(theirs, rows, side)
+            for one, other in zip(alone, batch):
+                close(one, other)
+            if side == 'left':
+                found = theirs.generate(padded, attention_mask=mask, num_beams=beams, **asked)[:, 20:]
+        assert beams > 1 or torch.equal(together, ours.generate(idx, 12, temperature=0))
+        for row, new in zip(rows, found):
+            assert torch.equal(new, theirs.generate(row[None], attention_mask=torch.ones(1, len(row)), num_beams=beams,
+                                                    **asked)[0, len(row):])
+    first = theirs(idx[:, :9])                          # several tokens after others
+    close(theirs(idx[:, 9:], past_key_values=first.past_key_values).logits, ours(idx)[0][:, 9:])
+    theirs.save_pretrained(tmp_path / 'again')
+    for loaded in (load_gpt(str(tmp_path / 'again')), load_gpt(str(tmp_path / 'hf'))):
+        assert loaded.config == ours.config and torch.equal(loaded.eval()(idx)[0], ours(idx)[0])
+    assert torch.equal(hf.AutoModelForCausalLM.from_pretrained(tmp_path / 'again', trust_remote_code=True)(idx).logits,
+                       ours(idx)[0])
+
+
+@pytest.mark.parametrize('config', [S5, STABLE, dict(attention='l2', pos='rope')], ids=str)
+def test_a_model_of_transformers_trains(config, tmp_path):
+    """Its loss is that of our forward, also per label, and a copy of it has the same gradient, in a padded batch too"""
+    ours = random_model(**SMALL | config)
+    theirs, idx = exported(ours, tmp_path), ids(ours)
+    loss = theirs.train()(idx, labels=idx).loss
+    assert abs(loss - ours(idx[:, :-1], idx[:, 1:].contiguous())[1]) < 1e-5
+    mask = torch.ones_like(idx)
+    mask[0, :5] = 0
+    grads = []
+    for model in (theirs, copy.deepcopy(theirs)):
+        model(idx, attention_mask=mask, labels=idx.masked_fill(mask == 0, -100)).loss.backward()
+        grads.append(model.get_input_embeddings().weight.grad)
+    assert torch.equal(*grads) and grads[0].any()
+    assert theirs.net.h[0].attn.kernel.__self__ is theirs and model.net.h[0].attn.kernel.__self__ is model
+
+
+@pytest.mark.parametrize('config', [S5, LLAMA, dict(attention='l2', pos='rope')], ids=str)
+@torch.no_grad()
+def test_a_model_of_transformers_in_bf16(config, tmp_path):
+    ours = random_model(**SMALL | config)
+    exported(ours, tmp_path)
+    half = hf.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True, dtype=torch.bfloat16)
+    got, want = half(ids(ours)).logits, ours(ids(ours))[0]
+    assert got.dtype == torch.bfloat16 and (got - want).abs().max() < 0.2 * want.abs().max()
+    assert half.generate(ids(ours)[:, :5], max_new_tokens=3, do_sample=False, pad_token_id=0).shape == (3, 8)
+
+
+@pytest.mark.parametrize('config', [dict(), dict(pool='mean', pos='rope', mid_norm=True, drop_path=0.2)], ids=str)
+@torch.no_grad()
+def test_any_vit_in_transformers(config, tmp_path):
+    torch.manual_seed(0)
+    ours = ViT(ViTConfig(n_layer=2, n_head=4, n_embd=32, image_size=12, patch_size=4, classes=5, bias=True, **config),
+               mean=[0.2, 0.3, 0.4], std=[0.5, 0.6, 0.7]).eval()
+    for p in ours.parameters():
+        p.add_(0.2 * torch.randn_like(p))
+    theirs, x = exported(ours, tmp_path, id2label={i: f'class {i}' for i in range(5)}), 255 * torch.rand(3, 3, 12, 12)
+    assert torch.equal(theirs(x).logits, ours(x)[0]) and theirs.config.id2label[4] == 'class 4'
+    assert abs(theirs(x, labels=torch.tensor([0, 1, 4])).loss - ours(x, torch.tensor([0, 1, 4]))[1]) < 1e-6
+
+
+def test_what_a_model_of_transformers_refuses(tmp_path):
+    """Arguments that it would ignore, files that lack a weight, and padding that an edited model would not honour"""
+    ours = random_model(**SMALL | S5)
+    theirs, idx = exported(ours, tmp_path), ids(ours)
+    for more in (dict(output_hidden_states=True), dict(inputs_embeds=torch.zeros(1))):
+        with pytest.raises(ValueError, match=f'{next(iter(more))}: this model has no such argument'):
+            theirs(idx, **more)
+    with pytest.raises(ValueError, match='longer than block_size=16'):
+        theirs(torch.cat((idx, idx), dim=1))
+    with pytest.raises(ValueError, match='all tokens so far'):
+        theirs(idx, attention_mask=torch.zeros(3, 4))
+    theirs.config.left_padding = False
+    mask = torch.ones_like(idx)
+    mask[0, 0] = 0
+    with pytest.raises(ValueError, match='padded on the left'):
+        theirs(idx, attention_mask=mask)
+    from safetensors.torch import load_file, save_file
+    weights = load_file(tmp_path / 'model.safetensors')
+    del weights['h.1.ffn.w1.bias']
+    save_file(weights, tmp_path / 'model.safetensors', metadata={'format': 'pt'})
+    with pytest.raises(ValueError, match="the weights have no 'h.1.ffn.w1.bias'"):
+        hf.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+
+
+def test_edited_code_comes_along(tmp_path, monkeypatch):
+    """With the files that it imports; an import that cannot is named. Positions that padding would change are noticed."""
+    (tmp_path / 'lab').mkdir()
+    for name in ('model.py', 'vit.py', 'lab/modeling_nanonorm.py'):
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.setattr(lab.hub, 'ROOT', str(tmp_path))
+    text = (ROOT / 'model.py').read_text()
+    (tmp_path / 'model.py').write_text('from tables import distances\n' + text.replace(
+        'self.kernel(q, k, v,', 'self.kernel(q, k + 0.01 * distances(k), v,'))
+    (tmp_path / 'tables.py').write_text('import torch\n\n\ndef distances(k):\n    return torch.arange(k.size(2))[:, None] ** 2\n')
+    files = lab.hub.code_files('modeling_nanonorm.py')
+    assert files.keys() == {'modeling_nanonorm.py', 'model.py', 'vit.py', 'tables.py'}
+    assert files['model.py'].startswith('from .tables import') and 'from .model import' in files['vit.py']
+    (tmp_path / 'hf').mkdir()
+    monkeypatch.setattr(lab.hub, 'largest_difference', lambda *models: 0.0)         # from this process's model, not edited
+    assert 'padded on the left' in write_own(random_model(**SMALL), str(tmp_path / 'hf'))
+    theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path / 'hf', trust_remote_code=True)
+    assert theirs.config.left_padding is False
+    (tmp_path / 'vit.py').write_text('import tables\n' + (ROOT / 'vit.py').read_text())
+    with pytest.raises(ValueError, match='vit.py, line 1: tables cannot come along: write  from NAME import'):
+        lab.hub.code_files('modeling_nanonorm.py')
+
+
+def test_another_forward_is_not_exported(tmp_path, monkeypatch):
+    monkeypatch.setattr(GPT, 'forward', lambda self, idx: (2 * self.output(self.hidden(idx))[0], None))
+    with pytest.raises(ValueError, match='computes other logits, off by 0.5'):
+        write_own(random_model(**SMALL | S5), str(tmp_path))
 
 
 # ----------------------------------------------------------------------------- tokenizers
@@ -142,11 +298,16 @@ def test_tokenizers(name, tmp_path):
     back = load_tokenizer(str(tmp_path / 'new'))
     assert back.encode(text) == ours.encode(text) and back.vocab_size == ours.vocab_size
     assert back.decode(ours.encode(text)) == ours.decode(ours.encode(text)) == text
-    if name not in ('bytes', 'char'):
-        assert back.end == ours.end
+    theirs = hf.AutoTokenizer.from_pretrained(tmp_path / 'new')
     if name in ('bytes', 'char'):
-        theirs = hf.AutoTokenizer.from_pretrained(tmp_path / 'new')
         assert theirs.encode(text) == ours.encode(text) and theirs.decode(theirs.encode(text)) == text
+    if name == 'char':
+        assert theirs.eos_token_id == theirs.bos_token_id == theirs.pad_token_id == chars.index('\n')
+    else:
+        assert back.end == ours.end
+    if name == 'bytes':
+        assert theirs.eos_token_id == theirs.bos_token_id == theirs.pad_token_id == 0
+        assert theirs(['ab', 'a\0'], padding=True)['input_ids'] == [[97, 98], [97, 0]] and len(theirs) == 256
 
 
 def test_tiktoken(tmp_path, monkeypatch):
@@ -167,7 +328,10 @@ def test_tiktoken(tmp_path, monkeypatch):
 def test_the_end_of_a_document_is_kept(family, tmp_path):
     """By the model beside the tokenizer, where the tokenizer has no name for it"""
     model = random_model(**SMALL | LLAMA)
-    write_model(model, tmp_path, 'llama' if family == 'llama' else 'safetensors', end=0)
+    if family == 'llama':
+        write_model(model, tmp_path, 'llama', end=0)
+    else:
+        write_weights(model, tmp_path, eos_token_id=0)
     write_tokenizer(tmp_path, 'bytes', '')
     assert load_tokenizer(str(tmp_path)).end == load_tokenizer('bytes').end == 0
 

@@ -28,6 +28,31 @@ def test_equals_hugging_face_gpt2(activation, tied, tmp_path):
     close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
 
 
+@torch.no_grad()
+def test_biases_that_the_config_denies(tmp_path):
+    """They count: GPT-2 of Hugging Face has them whatever its config says"""
+    theirs = randomize(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4,
+                                                        bias=False)))
+    theirs.save_pretrained(tmp_path)
+    assert '"bias": false' in (tmp_path / 'config.json').read_text()
+    ours = load_gpt(str(tmp_path)).eval()
+    close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
+
+
+@pytest.mark.parametrize('more', [
+    dict(rope_parameters=dict(rope_type='default', rope_theta=1e4, partial_rotary_factor=0.5)),
+    dict(layer_types=['full_attention', 'sliding_attention'], sliding_window=4)])
+def test_what_a_folder_states_is_honoured_or_refused(more, tmp_path):
+    hf.Qwen3ForCausalLM(hf.Qwen3Config(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                                       num_attention_heads=4, num_key_value_heads=4, head_dim=8)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / 'config.json').read_text())
+    (tmp_path / 'config.json').write_text(json.dumps(config))
+    load_gpt(str(tmp_path))
+    (tmp_path / 'config.json').write_text(json.dumps(config | more))
+    with pytest.raises(ValueError, match='has no equal here'):
+        load_gpt(str(tmp_path))
+
+
 @pytest.fixture(scope='module')
 def openai(tmp_path_factory):
     """A small GPT-2 of Hugging Face's, and the folder that it is saved in."""

@@ -1,0 +1,220 @@
+"""
+Models as folders that transformers loads: as its GPT-2, LLaMA or Qwen3 if they are equal, or else as models whose code lies in
+the folder; their tokenizers, and what prepares their images.
+"""
+import ast
+import base64
+import json
+import os
+import re
+import tempfile
+from dataclasses import asdict
+from typing import NamedTuple
+
+from configurator import ROOT
+
+import torch
+
+from data.text import load_tokenizer
+from engine.pretrained import ACTIVATIONS, COMMON, FAMILIES, hugging_face, tensors, unknown_fields
+from model import GPT, GPTConfig
+from vit import ViT
+
+# ----------------------------------------------------------------------------- architectures that are equal
+
+def obstacles(config, family):
+    """Why the architecture is not one of this family: 'field=value' for each field that would need another value."""
+    wants = FAMILIES[family].wants | (dict(n_kv_head=[0, config.n_head]) if family == 'gpt2' else {})
+    wants |= {field: [default] for field, default in unknown_fields(GPTConfig, COMMON | wants.keys()).items()}
+    return [f'{field}={values[0]}' for field, values in wants.items() if getattr(config, field) not in values]
+
+
+def their_config(config, family):
+    """GPTConfig → the keywords of their config"""
+    if family == 'gpt2':
+        activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[config.ffn]
+        return dict(vocab_size=config.vocab_size, n_positions=config.block_size, n_embd=config.n_embd, n_layer=config.n_layer,
+                    n_head=config.n_head, n_inner=config.d_ff or None, activation_function=activation,
+                    layer_norm_epsilon=config.norm_eps, tie_word_embeddings=config.tie_weights, bias=config.bias,
+                    resid_pdrop=config.dropout, embd_pdrop=config.dropout, attn_pdrop=config.dropout)
+    return dict(vocab_size=config.vocab_size, max_position_embeddings=config.block_size, hidden_size=config.n_embd,
+                intermediate_size=config.d_ff or 4 * config.n_embd, num_hidden_layers=config.n_layer,
+                num_attention_heads=config.n_head, num_key_value_heads=config.n_kv_head or config.n_head,
+                head_dim=config.head_dim, rms_norm_eps=config.norm_eps, tie_word_embeddings=config.tie_weights,
+                rope_parameters=dict(rope_type='default', rope_theta=config.rope_theta), attention_dropout=config.dropout)
+
+
+def their_weights(weights, family, n_layer):
+    found = {}
+    for theirs, ours, transposed in tensors(family, n_layer):
+        if ours[0] in weights:
+            value = torch.cat([weights[name] for name in ours])
+            found[theirs] = value.t().contiguous() if transposed else value
+    return found
+
+
+# ----------------------------------------------------------------------------- writing
+
+def write_model(model, folder, family, end=None):
+    """Writes the GPT into an existing folder, as Hugging Face's 'gpt2', 'llama' or 'qwen3'. `end` is the token that ends a
+    document."""
+    config, weights = model.config, {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    theirs_class = getattr(hugging_face(), FAMILIES[family].model)
+    theirs_config = theirs_class.config_class(**their_config(config, family), bos_token_id=end, eos_token_id=end)
+    known = {name for _, ours, _ in tensors(family, config.n_layer) for name in ours}
+    if not weights.keys() <= known:
+        raise ValueError(f'{FAMILIES[family].label} has no equal of {min(weights.keys() - known)!r}: '
+                         f'--format=nanonorm takes any model')
+    weights = their_weights(weights, family, config.n_layer)
+    with torch.device('meta'):
+        theirs = theirs_class(theirs_config)
+    for name, value in theirs.state_dict().items():
+        if name.endswith('.bias'):                      # GPT-2 always has biases
+            weights.setdefault(name, torch.zeros(value.shape))
+    theirs.load_state_dict(weights, assign=True)
+    theirs.tie_weights()
+    theirs.save_pretrained(folder)
+    off = largest_difference(model, theirs_class.from_pretrained(folder))
+    if not off < 1e-3:
+        raise ValueError(f'{FAMILIES[family].label} computes other logits with these weights, off by {off:.3g} of the largest: '
+                         f'model.py computes something else than it; --format=nanonorm takes any model')
+
+
+def write_weights(model, folder, **more):
+    """Writes the GPT or ViT into an existing folder: its weights by our names, and its config with the keys in `more`."""
+    from safetensors.torch import save_file
+    weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    if getattr(model.config, 'tie_weights', False):
+        del weights['lm_head.weight']                   # the format does not allow a tensor twice
+    save_file(weights, os.path.join(folder, 'model.safetensors'), metadata={'format': 'pt'})
+    with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
+        json.dump(dict(model_type=OWN[type(model)].model_type, **more, **asdict(model.config)), f, indent=1)
+
+
+class Own(NamedTuple):
+    model_type: str         # in config.json
+    config: str             # the classes in modeling_nanonorm.py
+    model: str
+    auto: str               # what finds the latter in transformers
+
+
+OWN = {GPT: Own('nanonorm', 'NanoNormConfig', 'NanoNormForCausalLM', 'AutoModelForCausalLM'),
+       ViT: Own('nanonorm_vit', 'NanoNormViTConfig', 'NanoNormForImageClassification', 'AutoModelForImageClassification')}
+
+
+def write_own(model, folder, **more):
+    """Writes the GPT or ViT into an existing folder as a model of transformers whose code lies beside it. Returns what the user
+    should know of it, or ''."""
+    own = OWN[type(model)]
+    for name, text in code_files('modeling_nanonorm.py').items():
+        with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
+            f.write(text)
+    found_by = {'AutoConfig': own.config, own.auto: own.model}
+    more |= dict(architectures=[own.model], dtype='float32',
+                 auto_map={auto: f'modeling_nanonorm.{found}' for auto, found in found_by.items()})
+    write_weights(model, folder, **more)
+    with tempfile.TemporaryDirectory() as cache:        # of code, which would otherwise stay in the user's
+        os.environ.setdefault('HF_MODULES_CACHE', cache)
+        theirs = getattr(hugging_face(), own.auto).from_pretrained(folder, trust_remote_code=True)
+    off = largest_difference(model, theirs)
+    if not off < 1e-5:
+        raise ValueError(f'in transformers this model computes other logits, off by {off:.3g} of the largest: '
+                         f'lab/modeling_nanonorm.py must call what {type(model).__name__}.forward calls')
+    if isinstance(model, GPT) and not padding_holds(theirs):
+        write_weights(model, folder, **more, left_padding=False)
+        return 'It refuses text that is padded on the left, because it gives such text other logits.'
+    return ''
+
+
+def code_files(name):
+    """{file name: its text} of lab/NAME and all files of ours that it imports. In the text they import each other from the
+    folder that they are in. ValueError for an import that would not work there."""
+    texts, left = {}, [os.path.join(ROOT, 'lab', name)]
+    while left:
+        path = left.pop()
+        with open(path, encoding='utf-8') as f:
+            text = f.read()
+        for node in ast.walk(ast.parse(text)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else \
+                [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for module in names:
+                file, package = os.path.join(ROOT, f'{module}.py'), os.path.join(ROOT, module.split('.')[0])
+                if isinstance(node, ast.Import) and os.path.exists(file) or os.path.isdir(package):
+                    raise ValueError(f'{path}, line {node.lineno}: {module} cannot come along: write  from NAME import …  of a '
+                                     f'file NAME.py in {ROOT}')
+                if os.path.exists(file):
+                    text = re.sub(rf'^(\s*from ){module}(?= import)', rf'\1.{module}', text, flags=re.MULTILINE)
+                    left += [file] if f'{module}.py' not in texts else []
+        texts[os.path.basename(path)] = text
+    return texts
+
+
+@torch.no_grad()
+def largest_difference(model, theirs):
+    """Between their logits and ours for a few inputs, relative to our largest logit"""
+    c, training = model.config, model.training
+    if isinstance(model, ViT):
+        x = 255 * torch.rand(2, c.channels, c.image_size, c.image_size, generator=torch.Generator().manual_seed(0))
+    else:
+        x = torch.arange(min(16, c.block_size))[None] % c.vocab_size
+    ours = model.eval()(x)[0]
+    model.train(training)
+    return ((theirs.eval()(x).logits - ours).abs().max() / ours.abs().max()).item()
+
+
+@torch.no_grad()
+def padding_holds(theirs):
+    """Whether text in a batch that is padded on the left has the logits that it has alone"""
+    text = torch.arange(1, max(2, min(16, theirs.config.block_size)))[None] % theirs.config.vocab_size
+    mask = torch.ones(2, text.size(1) + 1, dtype=torch.long)
+    mask[1, 0] = 0
+    if mask.size(1) > theirs.config.block_size:
+        return True
+    alone, batch = theirs(text).logits[0], theirs(torch.cat((text[:, :1], text), dim=1).repeat(2, 1), attention_mask=mask).logits
+    return bool((batch[1, 1:] - alone).abs().max() < 1e-3 * alone.abs().max())
+
+
+# ----------------------------------------------------------------------------- what comes before the model
+
+def write_tokenizer(folder, name, chars):
+    """Writes the tokenizer of a data set as one that AutoTokenizer reads, with the same ids for the same text. The token that
+    ends a document begins and pads texts too."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    path = os.path.join(folder, 'tokenizer.json')
+    ours = load_tokenizer(name, chars)                  # raises one line if it is not available
+    end = ours.end
+    if name == 'bytes':
+        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]       # the rest moves beyond 255, in order
+        others = [b for b in range(256) if b not in printable]
+        letter = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+        theirs = Tokenizer(models.BPE({letter[b]: b for b in range(256)}, []))
+        theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        theirs.decoder = decoders.ByteLevel()
+    elif name == 'char':
+        theirs = Tokenizer(models.WordLevel({c: i for i, c in enumerate(chars)}, unk_token=chars[0]))
+        theirs.pre_tokenizer = pre_tokenizers.Split(Regex(r'[\s\S]'), 'isolated')
+        theirs.decoder = decoders.Fuse()
+        end = ours.encode('\n')[0] if '\n' in chars else 0      # as lab/evaluate.py has it for lm-evaluation-harness
+    else:
+        import tiktoken
+        if name not in tiktoken.list_encoding_names():
+            hugging_face().AutoTokenizer.from_pretrained(name).save_pretrained(folder)
+            return
+        from transformers.convert_slow_tokenizer import TikTokenConverter
+        encoding = tiktoken.get_encoding(name)
+        with open(path, 'wb') as f:
+            f.writelines(b'%s %d\n' % (base64.b64encode(piece), rank) for piece, rank in encoding._mergeable_ranks.items())
+        theirs = TikTokenConverter(path, encoding._pat_str, extra_special_tokens=encoding._special_tokens).converted()
+    theirs.save(path)
+    special = {} if end is None else dict.fromkeys(('bos_token', 'eos_token', 'pad_token'), theirs.id_to_token(end))
+    hugging_face().PreTrainedTokenizerFast(tokenizer_file=path, split_special_tokens=True, **special).save_pretrained(folder)
+
+
+def write_processor(folder, config):
+    """Writes what transformers makes of an image before a ViT sees it: the middle square, in pixels from 0 to 255."""
+    size = config.image_size
+    about = dict(image_processor_type='CLIPImageProcessor', do_resize=True, size=dict(shortest_edge=size), resample=3,
+                 do_center_crop=True, crop_size=dict(height=size, width=size), do_rescale=False, do_normalize=False,
+                 do_convert_rgb=config.channels == 3)
+    with open(os.path.join(folder, 'preprocessor_config.json'), 'w', encoding='utf-8') as f:
+        json.dump(about, f, indent=1)

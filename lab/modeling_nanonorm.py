@@ -1,0 +1,195 @@
+"""
+model.py's GPT and vit.py's ViT as models of transformers. lab/export.py copies this file, and those that it imports, into the
+folder of an exported model, where AutoModelForCausalLM and AutoModelForImageClassification find it (trust_remote_code=True).
+"""
+from dataclasses import fields
+
+import torch
+from torch.nn import functional as F
+from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast, ImageClassifierOutput
+from transformers.utils import can_return_tuple
+
+from model import GPT, DotAttention, Embedding, GPTConfig, Rotary
+from vit import ViT, ViTConfig
+
+
+class NanoNormConfig(PreTrainedConfig):
+    """The fields of a GPTConfig, also by the names that transformers has for some of them. Left padding is refused with
+    left_padding=False, for a model that gives a padded text other logits."""
+    model_type, left_padding = 'nanonorm', True
+    attribute_map = dict(hidden_size='n_embd', num_hidden_layers='n_layer', num_attention_heads='n_head',
+                         max_position_embeddings='block_size', tie_word_embeddings='tie_weights')
+
+
+class NanoNormViTConfig(PreTrainedConfig):
+    """The fields of a ViTConfig, also by the names that transformers has for some of them."""
+    model_type = 'nanonorm_vit'
+    attribute_map = dict(hidden_size='n_embd', num_hidden_layers='n_layer', num_attention_heads='n_head', num_channels='channels')
+
+
+def ours(Config, theirs):
+    """A GPTConfig or ViTConfig of transformers' config"""
+    return Config(**{f.name: getattr(theirs, f.name) for f in fields(Config)})
+
+
+class NanoNorm(PreTrainedModel):
+    """What the two models below share: `self.net`, the GPT or ViT."""
+    base_model_prefix = 'net'
+    _supports_sdpa = True
+    _no_split_modules = ['Block']
+
+    def begin(self, net):
+        """Takes the net, of which from_pretrained replaces the parameters and the buffers that no file holds."""
+        self.net, self.loads = net, any(p.is_meta for p in net.parameters())
+        self.tables = {}                # module → its buffers that no file holds, such as RoPE's cosines
+        for module in net.modules():
+            found = {name: value for name, value in module.named_buffers(recurse=False)
+                     if name in module._non_persistent_buffers_set}
+            if any(value.is_meta for value in found.values()):
+                raise ValueError(f'{type(module).__name__} makes {min(found)!r} on device meta, and it would be lost: give it '
+                                 "device='cpu', as Rotary in model.py does")
+            if found:
+                self.tables[module] = {name: value.clone() for name, value in found.items()}
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        """transformers calls it for modules with something that the files have not filled."""
+        for name, value in self.tables.get(module, {}).items():
+            getattr(module, name).copy_(value)
+        lacking = [p for p in module.parameters(recurse=False) if not getattr(p, '_is_hf_initialized', False)]
+        if self.loads and lacking:
+            name = next(name for name, p in self.named_parameters() if p is lacking[0])
+            raise ValueError(f'the weights have no {name.removeprefix("net.")!r}, or of another shape')
+
+
+def refuse(asked, *known):
+    """ValueError for an argument that would change the result of other models of transformers, and that these would ignore."""
+    harmless = {'return_dict', 'cache_position', 'logits_to_keep', *known}
+    for name, value in asked.items():
+        if name not in harmless and value is not None and value is not False:
+            raise ValueError(f'{name}: this model has no such argument, leave it out')
+
+
+# ----------------------------------------------------------------------------- text
+
+class LayerCache:
+    """One layer of transformers' cache, as model.py's KVCache"""
+
+    def __init__(self, cache, layer):
+        self.cache, self.layer, self.length = cache, layer, cache.get_seq_length(layer)
+
+    def append(self, k, v):
+        return self.cache.update(k.to(v.dtype), v, self.layer)          # a rotation has left k in float32
+
+
+class NanoNormForCausalLM(NanoNorm, GenerationMixin):
+    """A GPT. A batch may be padded on the left or the right, with an attention_mask."""
+    config_class = NanoNormConfig
+    _tied_weights_keys = {'net.lm_head.weight': 'net.wte.weight'}
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.positions = self.mask = None               # (B, T) and (B, 1, T, S), where they are not those of model.py
+        net = GPT(ours(GPTConfig, config))
+        for module in net.modules():
+            if isinstance(module, DotAttention):
+                module.kernel = self.kernel
+            if isinstance(module, Rotary):
+                module.register_forward_hook(self.rotated)
+        if isinstance(net.wpe, Embedding):
+            net.wpe.register_forward_pre_hook(self.placed)
+        self.begin(net)
+
+    def kernel(self, q, k, v, is_causal, **more):
+        """PyTorch's attention, with the mask if there is one. A rotation has left q and k in float32."""
+        return F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, attn_mask=self.mask,
+                                              is_causal=is_causal and self.mask is None, **more)
+
+    def placed(self, wpe, given):
+        """The argument of the position embedding"""
+        return given if self.positions is None else (self.positions,)
+
+    def rotated(self, rotary, given, result):
+        """RoPE at positions of each row's own"""
+        if self.positions is None:
+            return result
+        cos, sin = rotary.cos[self.positions], rotary.sin[self.positions]       # (B, T, 1, E/2)
+        x1, x2 = given[0].chunk(2, dim=-1)
+        return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
+
+    def place(self, start, tokens, attention_mask, position_ids):
+        """Sets positions and mask, if these tokens (B, T), which follow `start` others, need them."""
+        self.positions = self.mask = None
+        numbers = torch.arange(start + tokens.size(1), device=tokens.device)
+        usual = numbers[start:]
+        seen, padded = numbers <= usual[:, None], attention_mask is not None and not attention_mask.all()      # (T, S)
+        if padded:
+            if attention_mask.shape != (len(tokens), len(numbers)):
+                raise ValueError(f'attention_mask of shape {tuple(attention_mask.shape)}: wants {len(tokens), len(numbers)}, '
+                                 'all tokens so far')
+            if not self.config.left_padding and not attention_mask[:, 0].all():
+                raise ValueError('this model gives a text that is padded on the left other logits: pad it on the right, or use '
+                                 'single texts')
+            self.positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, start:]
+            seen = seen & attention_mask.bool()[:, None] | (numbers == usual[:, None])      # padding at least sees itself
+        if position_ids is not None:
+            self.positions = None if torch.equal(position_ids, usual.expand_as(position_ids)) else position_ids.expand_as(tokens)
+        if padded or start and len(usual) > 1:
+            self.mask = seen.expand(len(tokens), -1, -1)[:, None]
+
+    @can_return_tuple
+    def forward(self, input_ids, attention_mask=None, position_ids=None, past_key_values=None, labels=None, use_cache=None,
+                logits_to_keep=0, **asked):
+        """Token ids (B, T), after those of past_key_values; attention_mask (B, all tokens), 0 for padding; labels (B, T), −100
+        where there is none → logits (B, T, vocab_size), or of the last logits_to_keep tokens, and the mean loss per label."""
+        refuse(asked, 'num_items_in_batch')
+        use_cache = use_cache if use_cache is not None else not self.training
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        caches = [LayerCache(past_key_values, i) for i in range(len(self.net.h))] if past_key_values is not None else None
+        self.place(caches[0].length if caches else 0, input_ids, attention_mask, position_ids)
+        try:
+            x = self.net.hidden(input_ids, caches)
+        finally:
+            self.positions = self.mask = None
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.net.output(x[:, kept])[0]
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size,
+                                      num_items_in_batch=asked.get('num_items_in_batch'))
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values if use_cache else None)
+
+    def get_input_embeddings(self):
+        return self.net.wte
+
+    def set_input_embeddings(self, value):
+        self.net.wte = value
+
+    def get_output_embeddings(self):
+        return self.net.lm_head
+
+    def set_output_embeddings(self, value):
+        self.net.lm_head = value
+
+
+# ----------------------------------------------------------------------------- images
+
+class NanoNormForImageClassification(NanoNorm):
+    """A ViT, which takes pixels from 0 to 255 and normalizes them itself."""
+    config_class = NanoNormViTConfig
+    main_input_name = 'pixel_values'
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.begin(ViT(ours(ViTConfig, config)))
+
+    @can_return_tuple
+    def forward(self, pixel_values, labels=None, **asked):
+        """Images (B, channels, S, S) of 0 to 255, labels (B,) → logits (B, classes), and the mean loss per image."""
+        refuse(asked, 'num_items_in_batch')
+        logits = self.net(pixel_values)[0]
+        loss = None if labels is None else F.cross_entropy(logits.float(), labels)
+        return ImageClassifierOutput(loss=loss, logits=logits)
