@@ -20,7 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 from data.tokens import SPLITS, write_tokens
-from engine.files import check_files, read_json
+from engine.files import check_files, read_json, told
 
 os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # only errors: the last one is reported in one line
 os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
@@ -89,13 +89,13 @@ def hugging_face_tokenizer(name):
     if os.path.isdir(name):
         check_files(name)
     try:
-        theirs = AutoTokenizer.from_pretrained(name)
+        theirs = AutoTokenizer.from_pretrained(name, trust_remote_code=False)      # a tokenizer needs no code of the folder
         theirs.model_max_length = 10 ** 30      # no limit on the length of documents
         letter = theirs.encode('a', add_special_tokens=False)
     except Exception as error:                          # a damaged folder fails in many ways
         known = ', '.join(['bytes', 'char', *tiktoken.list_encoding_names()])
         raise ValueError(f"tokenizer={name!r} is none of {known}, and could not be loaded as one of Hugging Face's: "
-                         f'{str(error).splitlines()[0]}') from error
+                         f'{told(error)}') from error
     if not letter:
         raise ValueError(f'tokenizer={name!r} knows no letters: its folder holds a model but no tokenizer, save one there')
     end = theirs.eos_token_id

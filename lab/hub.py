@@ -198,7 +198,7 @@ def write_tokenizer(folder, name, chars):
     else:
         import tiktoken
         if name not in tiktoken.list_encoding_names():
-            hugging_face().AutoTokenizer.from_pretrained(name).save_pretrained(folder)
+            hugging_face().AutoTokenizer.from_pretrained(name, trust_remote_code=False).save_pretrained(folder)
             return
         from transformers.convert_slow_tokenizer import TikTokenConverter
         encoding = tiktoken.get_encoding(name)
