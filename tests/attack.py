@@ -31,6 +31,7 @@ import time
 from pathlib import Path
 
 import helpers
+import numpy as np
 import torch
 from helpers import (
     LOST,
@@ -49,6 +50,7 @@ from helpers import (
     write_walk,
 )
 
+from data.images import write_images
 from engine.checkpoint import load_checkpoint
 from engine.runlog import progress
 from optim import OPTIMIZERS
@@ -227,8 +229,15 @@ COMMANDS = [
     'lab.evaluate --out_dir=out --stride=4', 'lab.evaluate --out_dir=out,shards', 'lab.evaluate --out_dir=weights --dataset=tiny',
     'lab.export --out_dir=out --to=new --format=safetensors', 'lab.export --out_dir=shards --to=new --format=checkpoint',
     'lab.estimate out/config.json', 'lab.sweep --report=swept', 'lab.sweep grid.py',
+    'sample.py --init_from=gpt2-like --max_new_tokens=5', 'lab.evaluate --out_dir=gpt2-like --dataset=tiny',
+    'train.py out/config.json --init_from=gpt2-like --out_dir=new --max_iters=1',
+    'lab.export --from_hf=gpt2-like --out_dir=new --dataset=tiny',
+    'train.py vit/config.json --init_from=resume --max_iters=6', 'train.py vit/config.json --out_dir=new --max_iters=1',
+    'train.py vit/config.json --init_from=vit-weights --out_dir=new --max_iters=1',
+    'lab.measure --out_dir=vit --what=hidden --batches=1', 'lab.plot vit --what=grad_norm', 'lab.export --out_dir=vit --to=new',
 ]
-PICTURES = ('.png', '.svg', '.txt', '.md', '.patch', '.lock')           # what no script reads again
+UNREAD = ('.png', '.svg', '.txt', '.md', '.patch', '.lock', 'prepare.py', 'model.py', 'vit.py', 'modeling_nanonorm.py',
+          'preprocessor_config.json', 'generation_config.json')                 # what no script reads again
 GRID = "arguments, out_dir, seeds, jobs = 'keys.json', 'swept', 2, 1\ngrids = [dict(learning_rate=[0.01, 1e30])]\n"
 
 
@@ -243,7 +252,17 @@ def lay_out(place):
     assert code == 0, out + err
     call('lab.measure', '--out_dir=out', '--what=gradients,parameters', '--batches=1', cwd=place)
     call('lab.evaluate', '--out_dir=out', cwd=place)
-    call('lab.export', '--out_dir=out', '--to=weights', '--format=safetensors', cwd=place)
+    call('lab.export', '--out_dir=out', '--to=weights', cwd=place)
+    call('train.py', 'keys.json', '--out_dir=pre', '--max_iters=1', cwd=place)
+    call('lab.export', '--out_dir=pre', '--to=gpt2-like', '--format=gpt2', cwd=place)
+    shutil.rmtree(place / 'pre')
+    draw = np.random.default_rng(0)
+    images = {split: [(draw.integers(0, 255, (count, 3, 4, 4), np.uint8), np.arange(count) % 3)] for split, count in
+              (('train', 24), ('val', 6))}
+    write_images(place / 'data' / 'vit', images, 3)
+    pixels = dict(model='vit', dataset='vit', image_size=4, patch_size=2, classes=3, out_dir='vit')
+    call('train.py', 'keys.json', *flags(**pixels), cwd=place)
+    call('lab.export', '--out_dir=vit', '--to=vit-weights', cwd=place)
     run('lab.sweep', 'grid.py', cwd=place, through=(forks_its_runs,))
     for file in place.rglob('best.pt'):                 # of its own, and no second name of the same file
         shutil.copy(file, f'{file}.copy')
@@ -251,10 +270,11 @@ def lay_out(place):
 
 
 def pairs(place):
-    """(a file, a command that may read it), all of them; data may be read by all"""
+    """(a file, a command that may read it), all of them"""
     files = sorted(str(file.relative_to(place)) for file in place.rglob('*') if file.is_file())
-    return [(file, command) for file in files if not file.endswith(PICTURES) for command in COMMANDS
-            if file.split('/')[0] in (*command.replace('=', ' ').replace('/', ' ').replace(',', ' ').split(), 'data')
+    return [(file, command) for file in files if not file.endswith(UNREAD) for command in COMMANDS
+            if file.split('/')[0] in command.replace('=', ' ').replace('/', ' ').replace(',', ' ').split()
+            or file.startswith('data/vit' if 'vit' in command else 'data/tiny')
             or 'grid' in command and file.startswith(('swept', 'keys'))]
 
 
