@@ -9,14 +9,14 @@ Times an iteration of training on this machine, without data and evaluation; or 
 
 It takes every config of train.py. One iteration here is one micro-batch and one optimizer step.
 """
+from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
+
 import itertools
 import os
 import re
 import resource
 import statistics
 import time
-
-from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
 
 import torch
 

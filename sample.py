@@ -3,11 +3,11 @@ Continues a text with a trained model, and prints it as it is drawn:
 
     python sample.py --out_dir=out-quick --start='def main(' --num_samples=3
 """
+from configurator import at_least, configure
+
 import os
 import sys
 from contextlib import closing
-
-from configurator import at_least, configure
 
 import torch
 

@@ -7,10 +7,10 @@ Trains a GPT, or with --model=vit a ViT, on one process or many:
 
 Config files and --key=value set the keys below. They apply in order, and the later one wins.
 """
+from configurator import configure, flags, refuse
+
 from contextlib import nullcontext
 from dataclasses import asdict
-
-from configurator import configure, flags, refuse
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook

@@ -1,12 +1,12 @@
 """Checkpoints of train.py. They are never written partially, and they are checked when they are read."""
+from configurator import SPLIT_OFF, TRAIN, defaults_of, typed
+
 import math
 import os
 import shutil
 import warnings
 from contextlib import suppress
 from dataclasses import fields
-
-from configurator import SPLIT_OFF, TRAIN, defaults_of, typed
 
 import torch
 

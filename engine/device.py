@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.attention import SDPBackend
 
+from engine.files import told
+from engine.process import NotConnected
 from model import DotAttention, plain_attention
 
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
@@ -164,16 +166,19 @@ class Machine:
         self.before_leaving = lambda: None
 
     def connect(self, backend='auto'):
-        """Connects the ranks."""
+        """Connects the ranks. NotConnected if that fails."""
         if not self.distributed:
             return
-        store, *_ = next(dist.rendezvous('env://'))     # after a restart, torchrun's store holds outdated addresses
-        store = dist.PrefixStore(os.environ.get('TORCHELASTIC_RESTART_COUNT', '0'), store)
         backend = {'auto': 'nccl' if self.device.type == 'cuda' else 'gloo'}.get(backend, backend)
-        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size,
-                                device_id=self.device if backend == 'nccl' else None)
-        # for what must not wait for the GPU, and for waiting as long as rank 0 takes to measure or save
-        self.control = dist.new_group(backend='gloo', timeout=timedelta(days=1))
+        try:
+            store, *_ = next(dist.rendezvous('env://'))     # after a restart, torchrun's store holds outdated addresses
+            store = dist.PrefixStore(os.environ.get('TORCHELASTIC_RESTART_COUNT', '0'), store)
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size,
+                                    device_id=self.device if backend == 'nccl' else None)
+            # for what must not wait for the GPU, and for waiting as long as rank 0 takes to measure or save
+            self.control = dist.new_group(backend='gloo', timeout=timedelta(days=1))
+        except RuntimeError as error:                   # dist.DistError is one too
+            raise NotConnected(f'rank {self.rank} could not connect to the others, has one died? {told(error)}') from error
 
     def share(self, key, count):
         """This rank's part of `count` pieces of work. ValueError, which names `key`, if the ranks cannot share them equally."""

@@ -3,11 +3,10 @@ import math
 import os
 import sys
 
-from configurator import say
-
 import torch
 import torch.distributed as dist
 
+from engine.process import say
 from optim import local, shard_of
 
 NEVER = 2 ** 62

@@ -21,8 +21,6 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 
-from configurator import say
-
 import numpy as np
 import torch
 
@@ -30,6 +28,7 @@ from engine.checkpoint import link_or_copy, write_whole
 from engine.device import vendors_peak
 from engine.files import last_row, read_json, read_rows
 from engine.lock import lock_folder
+from engine.process import say
 
 FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
 LOCK_PATIENCE = 5.0         # seconds to wait for a lock: processes that a killed run has started may outlive it for so long

@@ -14,14 +14,14 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.evaluate')
 
+from configurator import at_least, configure
+
 import contextlib
 import hashlib
 import json
 import math
 import os
 from typing import NamedTuple
-
-from configurator import at_least, configure
 
 import numpy as np
 import torch

@@ -11,14 +11,14 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.export')
 
+from configurator import TRAIN, at_least, configure, keys_of, refuse
+
 import json
 import math
 import os
 import shutil
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-
-from configurator import TRAIN, at_least, configure, keys_of, refuse
 
 import torch
 

@@ -13,6 +13,8 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.gpu')
 
+from configurator import ROOT, configure
+
 import json
 import math
 import os
@@ -23,8 +25,6 @@ import subprocess
 import tempfile
 import time
 from contextlib import suppress
-
-from configurator import ROOT, configure
 
 import torch
 from torch.nn import functional as F

@@ -2,6 +2,8 @@
 Models as folders that transformers loads: as its GPT-2, LLaMA or Qwen3 if they are equal, or else as models whose code lies in
 the folder; their tokenizers, and what prepares their images.
 """
+from configurator import ROOT
+
 import ast
 import base64
 import json
@@ -10,8 +12,6 @@ import re
 import tempfile
 from dataclasses import asdict
 from typing import NamedTuple
-
-from configurator import ROOT
 
 import torch
 

@@ -14,6 +14,8 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.measure')
 
+from configurator import TRAIN, at_least, configure, defaults_of, flags, only_of_train, refuse
+
 import copy
 import functools
 import json
@@ -21,8 +23,6 @@ import math
 import os
 import re
 from contextlib import ExitStack, contextmanager
-
-from configurator import TRAIN, at_least, configure, defaults_of, flags, only_of_train, refuse
 
 import torch
 from scipy.optimize import linear_sum_assignment

@@ -12,6 +12,8 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.plot')
 
+from configurator import ROOT, read_config
+
 import argparse
 import difflib
 import functools
@@ -20,8 +22,6 @@ import math
 import os
 import re
 import textwrap
-
-from configurator import ROOT, begin, read_config
 
 import matplotlib
 
@@ -32,6 +32,7 @@ from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullFormatter 
 from matplotlib.transforms import ScaledTranslation  # noqa: E402
 
 from engine.files import NUMBER, fits, read_json, read_rows, read_table  # noqa: E402
+from engine.process import begin  # noqa: E402
 
 # Okabe and Ito's palette, which colour-blind readers tell apart
 COLORS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#F0E442']

@@ -16,6 +16,8 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.sweep')
 
+from configurator import ROOT, TRAIN, at_least, configure, keys_of, known, refuse, settle
+
 import csv
 import io
 import itertools
@@ -31,8 +33,6 @@ import time
 from contextlib import suppress
 from dataclasses import fields
 
-from configurator import ROOT, TRAIN, at_least, configure, keys_of, known, refuse, say, settle
-
 import torch
 from scipy.stats import ttest_ind
 
@@ -40,6 +40,7 @@ from engine.checkpoint import write_whole
 from engine.files import NUMBER, check_regular, fits, read_json, read_rows
 from engine.keys import check_keys, group_settings
 from engine.lock import lock_folder
+from engine.process import say
 from engine.runlog import last_iter
 from engine.task import config_of, task_of
 from model import GPTConfig

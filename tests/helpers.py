@@ -8,6 +8,8 @@ What the tests share: ways to run a script, small data to run it on, and what a 
 
 Each returns (exit code, stdout, stderr). A script is 'train.py', a path, or a module such as 'lab.measure' of `python -m`.
 """
+from configurator import TRAIN, keys_of
+
 import contextlib
 import copy
 import fcntl
@@ -30,8 +32,6 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-
-from configurator import TRAIN, keys_of
 
 import numpy as np
 import torch

@@ -1,10 +1,10 @@
 """engine/checkpoint.py: files that are whole or not there, and what is refused. test_train.py has the rest."""
+from configurator import TRAIN, keys_of
+
 import functools
 import operator
 import os
 import random
-
-from configurator import TRAIN, keys_of
 
 import pytest
 import torch
@@ -88,7 +88,7 @@ def test_any_damage_is_one_line_or_harmless(optimizer, draws, tmp_path):
             ours.step()
         except (ValueError, RuntimeError) as error:
             refused += 1
-            too_large = "can't allocate memory" in str(error)       # RoPE's tables; configurator.report says it in a line
+            too_large = "can't allocate memory" in str(error)       # RoPE's tables; engine/process.py says it in a line
             assert too_large or isinstance(error, ValueError) and '\n' not in str(error), (where, damage)
     assert refused > draws / 2
 

@@ -2,15 +2,15 @@
 configurator.py on a small script and on train.py, and everything in config/: a key that is misspelt, of the wrong type
 or left out of a fragment would otherwise train another model than the one that was asked for.
 """
+import configurator
+from configurator import at_least, configure, read_config
+
 import inspect
 import json
 import re
 import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-
-import configurator
-from configurator import at_least, configure, read_config
 
 import pytest
 import torch

@@ -3,7 +3,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from engine.device import ATTENTION_BACKENDS, attention_backend_of, ranks_of, tune_for_training
+from engine.device import ATTENTION_BACKENDS, Machine, attention_backend_of, ranks_of, tune_for_training
+from engine.process import report
 from model import plain_attention
 from test_model import CHOICES, build
 
@@ -28,6 +29,22 @@ def test_ranks_are_given_together():
         with pytest.raises(ValueError, match='wants all three, as torchrun sets them, or none') as told:
             ranks_of(given)
         assert all((f'{name}={given[name]}' if name in given else f'{name} is not set') in str(told.value) for name in names)
+
+
+def test_ranks_that_cannot_connect(monkeypatch, capsys):
+    """Gloo and the store raise a RuntimeError when a rank dies meanwhile; each that is left says so in one line"""
+    for name, value in (('RANK', '1'), ('LOCAL_RANK', '1'), ('WORLD_SIZE', '2')):
+        monkeypatch.setenv(name, value)
+
+    def refused(url):
+        raise RuntimeError('[gloo/pair.cc:1] Connection refused\nin two lines')
+
+    monkeypatch.setattr(torch.distributed, 'rendezvous', refused)
+    with pytest.raises(OSError) as error:
+        Machine('cpu', 'float32').connect()
+    report(type(error.value), error.value, None)
+    assert capsys.readouterr().err == ('error: rank 1 could not connect to the others, has one died? RuntimeError: '
+                                       '[gloo/pair.cc:1] Connection refused in two lines\n')
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])

@@ -46,11 +46,17 @@ def test_training_needs_no_stdout(place, kind):
     assert err.count('\n') == (kind in ('pipe', '/dev/full')) == err.count('stdout takes no more lines')
 
 
-@pytest.mark.parametrize('kind, code, says', [('pipe', -signal.SIGPIPE, ''), ('/dev/full', 1, 'error: [Errno 28] No space')])
+@pytest.mark.parametrize('kind, code, says', [('pipe', -signal.SIGPIPE, ''), ('/dev/full', 1, 'error: stdout: [Errno 28] No')])
 def test_other_scripts_end_as_unix_tools_do(tmp_path, kind, code, says):
     (tmp_path / 'script.py').write_text('from configurator import configure\nconfigure(globals())\nprint("α")\n')
     found, out, err = run_alone(tmp_path / 'script.py', through=(stdout_to, kind))
     assert (found, out) == (code, '') and err.startswith(says) and err.count('\n') == bool(says)
+
+
+def test_a_process_begins_with_what_python_has_loaded():
+    """Ctrl-C finds it complete"""
+    code = 'import sys; before = {*sys.modules}; import engine.process; print({*sys.modules} - before)'
+    assert run_python('-c', code)[1] in ("{'engine', 'engine.process'}\n", "{'engine.process', 'engine'}\n")
 
 
 # ----------------------------------------------------------------------------- signals, and the end of the parent
@@ -72,15 +78,28 @@ def test_the_end_of_a_terminal_is_a_request_to_stop():
             signal.signal(number, handler)
 
 
-@pytest.mark.parametrize('start', ['import configurator', 'import configurator; configurator.begin(dict(debug=False))'])
+INTERRUPTS = '''
+import importlib.abc, signal, sys
+
+class Interrupts(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == 'difflib':
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+'''
+
+
+@pytest.mark.parametrize('start', ['import configurator', 'import engine.process; engine.process.begin(dict(debug=False))',
+                                   f'exec({INTERRUPTS!r}); import configurator'])
 def test_ctrl_c_is_one_line(start):
-    """While a script imports PyTorch, and later"""
+    """While a script imports PyTorch, later, and before: while configurator.py imports what it needs"""
     catches = 'import signal; signal.signal(signal.SIGINT, signal.default_int_handler)'
     code, out, err = run_python('-c', f'{catches}; {start}; signal.raise_signal(signal.SIGINT)')
     assert (code, out, err) == (-signal.SIGINT, '', 'interrupted\n')
 
 
-CHILD = 'import configurator as c; c.begin(dict(debug=False)); print("ready"); import time; time.sleep(600)'
+CHILD = 'import engine.process as p; p.begin(dict(debug=False)); print("ready"); import time; time.sleep(600)'
 PARENT = f'''
 import os, subprocess, sys
 os.environ.update({{key: value or str(os.getpid()) for key, value in [sys.argv[1].split('=')]}})

@@ -1,13 +1,13 @@
 """
 Random configurations: every valid one builds, trains, resumes bit for bit and samples; every other is refused in one line.
 """
+from configurator import keys_of
+
 import itertools
 import json
 import os
 import shutil
 from dataclasses import fields
-
-from configurator import keys_of
 
 import pytest
 from helpers import ROOT, call, put_back, rows, run_here

@@ -1,8 +1,8 @@
 """Groups of parameters: whose weight decays, at which rate, and how a checkpoint's state finds them again."""
+from configurator import TRAIN, keys_of, read_config
+
 import copy
 import json
-
-from configurator import TRAIN, keys_of, read_config
 
 import pytest
 import torch

@@ -2,6 +2,8 @@
 lab/measure.py against computations of another kind: the explicit Gauss–Newton matrix, full Jacobians, numpy, a forward pass by
 hand, and what the papers' propositions say exactly. Weights are random, so that none can be left out unseen.
 """
+from configurator import read_config
+
 import copy
 import json
 import math
@@ -9,8 +11,6 @@ import os
 import random
 import re
 from dataclasses import fields
-
-from configurator import read_config
 
 import numpy as np
 import pytest

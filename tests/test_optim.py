@@ -2,14 +2,14 @@
 optim.py: the optimizers against their definitions in plain float64 lines, the partition of a model's parameters, and
 the schedules against values worked out by hand.
 """
+from configurator import TRAIN, keys_of, read_config
+
 import copy
 import functools
 import math
 import re
 import shutil
 from dataclasses import fields
-
-from configurator import TRAIN, keys_of, read_config
 
 import pytest
 import torch

@@ -2,14 +2,14 @@
 lab/plot.py: what its pictures show of a measure.json, a measure.jsonl and a log.jsonl made here, that they can be read on a
 page, and how they name runs.
 """
+from configurator import read_config
+
 import itertools
 import json
 import math
 import re
 from dataclasses import asdict, fields
 from pathlib import Path
-
-from configurator import read_config
 
 import numpy as np
 import pytest

@@ -2,10 +2,10 @@
 Every experiment of a paper in config/ against what the paper says, key by key. The tables here are typed from the papers and,
 where these are silent, from their authors' public code. They take nothing from config/, so a config with a wrong value fails.
 """
+from configurator import keys_of, settle
+
 import re
 from dataclasses import fields
-
-from configurator import keys_of, settle
 
 import pytest
 from test_configurator import ARCHS, ELSEWHERE, EXPERIMENTS, OF_A_VIT, ROOT

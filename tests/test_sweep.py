@@ -1,6 +1,8 @@
 """
 lab/sweep.py: the runs that it plans, makes, stops and goes on with, and its table against plain computations.
 """
+from configurator import keys_of, settle
+
 import csv
 import itertools
 import json
@@ -13,8 +15,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-
-from configurator import keys_of, settle
 
 import numpy as np
 import pytest

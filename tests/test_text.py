@@ -2,6 +2,8 @@
 data/text.py and the data/*/prepare.py that go through it: the tokens of a data set are those of its documents, all of them, each
 once and in their order, whatever the tokenizer and however many processes; and what cannot be read says so in one line.
 """
+from configurator import script_keys
+
 import importlib
 import json
 import multiprocessing
@@ -12,8 +14,6 @@ import socket
 import sys
 from itertools import islice
 from pathlib import Path
-
-from configurator import script_keys
 
 import numpy as np
 import pyarrow

@@ -7,10 +7,10 @@ CIFAR-100: 50,000 training and 10,000 validation images of 3 × 32 × 32, in 100
 import sys
 from pathlib import Path
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
+
+import numpy as np  # noqa: E402
 
 from data.images import (
     from_hub,  # noqa: E402

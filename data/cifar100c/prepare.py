@@ -12,10 +12,10 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
+
+import numpy as np  # noqa: E402
 
 from data.images import Images, read_image_meta, write_images  # noqa: E402
 

@@ -8,10 +8,10 @@ Every fifth image of each digit is for validation.
 import sys
 from pathlib import Path
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
+
+import numpy as np  # noqa: E402
 
 from data.images import write_images  # noqa: E402
 

@@ -6,11 +6,12 @@ The Python sources of this interpreter's standard library, as bytes: real text t
 Every tenth file is for validation. A zero byte ends each file. Tests are left out: some distributions do not ship them.
 """
 import sys
-import sysconfig
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
+
+import sysconfig  # noqa: E402
 
 from data.tokens import write_tokens  # noqa: E402
 

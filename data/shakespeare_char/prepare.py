@@ -4,12 +4,13 @@ Karpathy's Tiny Shakespeare, one token per character: nine tenths for training, 
     python data/shakespeare_char/prepare.py             # fetches input.txt into this folder, if it is not there
 """
 import sys
-from http.client import HTTPException
 from pathlib import Path
-from urllib.request import urlretrieve
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
+
+from http.client import HTTPException  # noqa: E402
+from urllib.request import urlretrieve  # noqa: E402
 
 from data.text import TextFiles, split, write_text  # noqa: E402
 from data.tokens import preparing, replacing  # noqa: E402

@@ -1,9 +1,9 @@
 """
 What the models become on an H100 (SM=90) and an A100 (SM=80) in bf16: dtypes, kernels for attention, and what a layer moves.
 """
-from dataclasses import fields
-
 from configurator import read_config
+
+from dataclasses import fields
 
 import pytest
 import torch
