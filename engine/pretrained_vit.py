@@ -158,7 +158,7 @@ def unpacked(state):
                  f'took {holders[0]}, the moving average of the weights, because there are no others']
     weights = {}
     for key, value in (state[holders[0]] if holders else state).items():
-        name = re.sub(r'^((module|_orig_mod|vit)\.)+|(?<=\.)_orig_mod\.', '', str(key))
+        name = re.sub(r'^((module|_orig_mod|vit|net)\.)+|(?<=\.)_orig_mod\.', '', str(key))
         if not torch.is_tensor(value) or name in weights:
             raise ValueError(f'{key!r} is no tensor' if name not in weights else f'{name!r} is there twice')
         weights[name] = value
@@ -173,7 +173,7 @@ class Source(NamedTuple):
     unknown: dict           # {name: default} of the fields that it knows nothing of
     images: dict            # image_mean and image_std, as far as it states them
     notes: list             # lines that tell what was left out or changed
-    guesses: list           # 'name=value' of what it does not state
+    guesses: list           # what it does not state, such as 'ffn=gelu'
 
 
 def read_vit(path, given):
@@ -204,7 +204,7 @@ def read_vit(path, given):
         return read_others(about, images, weights, notes, given)
     except KeyError as error:
         raise ValueError(f'{path!r} is no ViT that has an equal here, it has no {error}') from error
-    except (ValueError, TypeError, AttributeError, RuntimeError) as error:
+    except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         raise ValueError(f'{path!r} is no ViT that has an equal here: {" ".join(str(error).split())[:300]}') from error
 
 
@@ -253,6 +253,8 @@ def renamed(theirs):
 
 def read_others(about, images, theirs, notes, given):
     """The Source in weights of Hugging Face or timm, and in what the two JSON files beside them, if any, state"""
+    if 'patch.mean' in theirs:
+        raise ValueError('it is a file of lab/export.py: name its folder, whose config.json belongs to it')
     weights, guesses = renamed(theirs), []
     left_out = sorted(key for key in weights if key.startswith('pooler.'))
     for key in left_out:
@@ -310,7 +312,7 @@ def read_others(about, images, theirs, notes, given):
     if pool == 'cls' and not cls or pool != 'cls' and seen['final_norm'] and not behind:
         raise no_equal('pooling by the class token without one' if pool == 'cls' else 'a norm before the mean of the patches')
     if not about:
-        guesses.append(f'image_size={seen["image_size"]} (a square)')
+        guesses.append(f'square images of {seen["image_size"]} pixels')
 
     # our shapes
     if cls:
@@ -345,10 +347,9 @@ def resized(positions, old, new):
 
 def per_channel(key, value, channels):
     """A number or a list of them from JSON or a key → a list of one for each channel. ValueError for anything else."""
-    values = [value] * channels if fits(value, NUMBER) else value
-    if not fits(values, [NUMBER]) or len(values) != channels or key == 'image_std' and min(values) <= 0:
-        raise ValueError(f'{key}={value}: wants {channels} numbers, one for each channel'
-                         f'{", above 0" if key == "image_std" else ""}')
+    values, std = [value] * channels if fits(value, NUMBER) else value, key.endswith('std')
+    if not fits(values, [NUMBER]) or len(values) != channels or std and min(values) <= 0:
+        raise ValueError(f'{key}={value}: wants {channels} numbers, one for each channel{", above 0" if std else ""}')
     return [float(x) for x in values]
 
 
@@ -383,6 +384,8 @@ def load_vit(path, keys={}, given=None):
             check_sizes({'position embeddings': 4 * new ** 2 * config.n_embd}, torch.device('cpu'))
             weights['wpe.weight'] = resized(weights['wpe.weight'], old, new)
             notes[-1] += ', for which its position embedding is interpolated'
+        if config.attention == 'stable':
+            notes[-1] += '; τ of StableAtten changes with their number'
     config = replace(config, classes=classes, image_size=size, **trained)
 
     normalization = []
@@ -390,7 +393,7 @@ def load_vit(path, keys={}, given=None):
         asked = keys.get(key) and per_channel(key, keys[key], config.channels)
         if key not in images and not asked:
             guesses.append(f'{key}=0.5')
-        value = per_channel(key, images.get(key, asked or 0.5), config.channels)
+        value = per_channel(f'{path}: {key}', images[key], config.channels) if key in images else asked or [0.5] * config.channels
         if asked and not torch.allclose(torch.tensor(asked), torch.tensor(value), rtol=1e-5, atol=1e-6):
             raise ValueError(f'{key}={keys[key]}: {path} has {value}, leave it out')
         normalization.append(value)

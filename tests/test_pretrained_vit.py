@@ -164,6 +164,8 @@ def test_images_that_are_no_squares(tmp_path):
     (lambda folder: (folder / 'config.json').unlink(), 'could not load there is no config.json'),
     (lambda folder: (folder / 'model.safetensors').unlink(), 'could not load pytorch_model.bin'),
     (lambda folder: (folder / 'model.safetensors').write_bytes(b'nonsense'), 'could not load'),
+    (lambda folder: (folder / 'preprocessor_config.json').write_text('{"image_std": [0, 1, 1]}'), 'image_std=[0, above'),
+    (lambda folder: (folder / 'config.json').write_text('{"pretrained_cfg": {"input_size": [3]}}'), 'no ViT'),
     (lambda folder: (folder / 'config.json').write_text('{}'), 'number of heads 32 --n_head')])
 def test_weights_that_are_no_vit(spoil, words, tmp_path):
     save_vit(tmp_path)
@@ -231,7 +233,7 @@ def test_equals_timm(form, of_timm, tmp_path):
     ours = load_vit(str(path), dict(n_head=4))
     same_logits(ours, theirs, mean=mean, std=std)
     assert ours.notes == ([] if form == 'folder' else [
-        'guessed: ffn=gelu, norm_eps=1e-06, pool=cls, image_size=12 (a square), image_mean=0.5, image_std=0.5'])
+        'guessed: ffn=gelu, norm_eps=1e-06, pool=cls, square images of 12 pixels, image_mean=0.5, image_std=0.5'])
 
 
 TIMM_MODELS = [
@@ -382,7 +384,7 @@ def test_mean_and_std_of_the_command_line(of_timm, tmp_path):
     keys = dict(n_head=4, image_mean=[0.2, 0.3, 0.4], image_std=[0.5, 0.6, 0.7])
     ours = load_vit(str(tmp_path / 'timm.pth'), keys)
     same_logits(ours, theirs, mean=keys['image_mean'], std=keys['image_std'])
-    assert 'image_' not in ours.notes[0].replace('image_size', '')
+    assert 'image_' not in ours.notes[0]
     for wrong in (dict(image_mean=[0.5]), dict(image_std=[0.5, 0.5, 0]), dict(image_mean=['a', 'b', 'c'])):
         with pytest.raises(ValueError, match='wants 3 numbers, one for each channel'):
             load_vit(str(tmp_path / 'timm.pth'), {**keys, **wrong})
@@ -537,6 +539,23 @@ def test_a_run_with_rope(place, monkeypatch):
     assert ours(torch.zeros(1, 3, 12, 12))[0].shape == (1, 4)
 
 
+@torch.no_grad()
+def test_a_run_with_stable_attention(tmp_path, place):
+    """Its τ follows the number of tokens, which is told"""
+    config = ViTConfig(image_size=6, patch_size=3, n_layer=1, n_head=2, n_embd=16, attention='stable', classes=4)
+    state = {**torch.load(place / 'run' / 'best.pt'), 'model': ViT(config).state_dict()}
+    torch.save({**state, 'config': {**state['config'], **vars(config)}}, tmp_path / 'ckpt.pt')
+    ours = load_vit(str(tmp_path / 'ckpt.pt'), dict(image_size=12))
+    assert ours.notes[0].endswith('; τ of StableAtten changes with their number')
+    assert ours.h[0].attn.scale == ViT(ours.config).h[0].attn.scale > ViT(config).h[0].attn.scale
+
+
+@pytest.mark.long
+def test_a_run_in_shards(place):
+    train(place, *flags(**RUN | dict(gradient_accumulation_steps=2), out_dir='shards', parallel='fsdp', save_shards=True), ranks=2)
+    same_weights(load_vit(str(place / 'shards')), load_run(str(place / 'shards' / 'best.pt'))[1])
+
+
 def test_a_run_of_every_state_of_the_repository(tmp_path):
     shutil.copy(ROOT / 'tests' / 'golden' / 'ckpt-vit' / 'ckpt.pt', tmp_path)
     same_weights(load_vit(str(tmp_path / 'ckpt.pt')), load_run(str(tmp_path / 'ckpt.pt'))[1])
@@ -549,7 +568,7 @@ def test_a_run_of_text_is_refused():
         load_vit(str(ROOT / 'tests' / 'golden' / 'ckpt-adamw' / 'ckpt.pt'))
 
 
-@pytest.mark.parametrize('prefix', ['', 'vit.'])
+@pytest.mark.parametrize('prefix', ['', 'vit.', 'net.'])
 @pytest.mark.parametrize('head', [True, False])
 def test_an_export(prefix, head, place, tmp_path):
     """As lab/export.py writes it, and with what transformers adds to a config.json"""
@@ -563,6 +582,7 @@ def test_an_export(prefix, head, place, tmp_path):
     ours = load_vit(str(tmp_path), dict(classes=4))
     same_weights(ours, state, () if head else ['head.'])
     assert ours.notes == [] and bool(ours.started) != head
+    assert 'lab/export.py: name its folder' in error_of(tmp_path / 'model.safetensors')
     write(json.dumps(dict(model_type='nanonorm_vit', gate=True, **fields)))
     assert "'gate', which is no field of ViTConfig" in error_of(tmp_path)
     write(json.dumps(dict(model_type='nanonorm_vit', **{**fields, 'n_layer': 10 ** 6})))
@@ -588,7 +608,7 @@ def test_a_file_is_fine_tuned(place):
     keys = ('file.json',)
     assert 'set --n_head' in train(place, *keys, '--out_dir=none', code=1)[1] and not (place / 'none').exists()
     out, _ = train(place, *keys, '--n_head=8', '--pool=cls', '--image_mean=[0.1,0.2,0.3]', '--out_dir=file')
-    assert 'timm.pth: guessed: ffn=gelu, norm_eps=1e-06, image_size=6 (a square), image_std=0.5\n' in out
+    assert 'timm.pth: guessed: ffn=gelu, norm_eps=1e-06, square images of 6 pixels, image_std=0.5\n' in out
     state = checkpoint(place / 'file')
     assert state['config']['n_head'] == 8 and state['model']['patch.mean'].flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
     train(place, 'file/config.json', '--init_from=resume', '--max_iters=3')
