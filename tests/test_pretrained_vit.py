@@ -552,7 +552,8 @@ def test_a_run_with_stable_attention(tmp_path, place):
 
 @pytest.mark.long
 def test_a_run_in_shards(place):
-    train(place, *flags(**RUN | dict(gradient_accumulation_steps=2), out_dir='shards', parallel='fsdp', save_shards=True), ranks=2)
+    keys = RUN | dict(gradient_accumulation_steps=2, out_dir='shards', parallel='fsdp', save_shards=True)
+    train(place, *flags(**keys), ranks=2)
     same_weights(load_vit(str(place / 'shards')), load_run(str(place / 'shards' / 'best.pt'))[1])
 
 
