@@ -179,8 +179,11 @@ class Source(NamedTuple):
 def read_vit(path, given):
     """The Source in a folder or file. `given`: {field: value} for what it does not state. ValueError for a model that cannot be
     loaded or has no equal here."""
-    if os.path.isdir(path) and any(os.path.exists(os.path.join(path, name)) for name in ('best.pt', 'ckpt.pt')):
-        return read_run(os.path.join(path, 'best.pt'))
+    best, ckpt = (os.path.join(path, name) for name in ('best.pt', 'ckpt.pt'))
+    if os.path.exists(best):
+        return read_run(best)
+    if os.path.exists(ckpt):
+        raise ValueError(f'{path} is a run without best.pt: name {ckpt} to start from it')
     about, images = {}, {}
     try:
         if os.path.isdir(path):
@@ -190,10 +193,7 @@ def read_vit(path, given):
             if about is None:
                 raise ValueError(f'there is no {os.path.join(path, "config.json")}')
         state = read_weights(path)
-        if isinstance(state, dict) and RUN <= state.keys():
-            weights = None
-        else:
-            weights, notes = unpacked(state)
+        weights, notes = (None, []) if RUN <= state.keys() else unpacked(state)
     except Exception as error:                          # the libraries raise errors of many types
         raise ValueError(f'could not load {path!r} as a ViT: {told(error)}') from error
     if weights is None:

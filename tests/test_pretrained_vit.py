@@ -300,6 +300,11 @@ def test_weights_of_timm_that_have_no_equal(change, words, of_timm, tmp_path):
     assert all(word in message for word in words.split()), message
 
 
+def test_images_of_timm_that_are_no_squares(of_timm, tmp_path):
+    write_timm(tmp_path / 'timm', of_timm()[1], model_args=dict(num_heads=4), pretrained_cfg=dict(input_size=[3, 4, 36]))
+    assert 'img_size=[4, 36] has no equal here; supported: squares' in error_of(tmp_path / 'timm')
+
+
 def test_norms_behind_the_branches_are_refused(of_timm, tmp_path):
     """Their names are those of norms before the branches"""
     write_timm(tmp_path / 'timm', of_timm()[1], architecture='vit_base_patch16_rpn_224', model_args=dict(num_heads=4))
@@ -560,8 +565,7 @@ def test_a_run_in_shards(place):
 def test_a_run_of_every_state_of_the_repository(tmp_path):
     shutil.copy(ROOT / 'tests' / 'golden' / 'ckpt-vit' / 'ckpt.pt', tmp_path)
     same_weights(load_vit(str(tmp_path / 'ckpt.pt')), load_run(str(tmp_path / 'ckpt.pt'))[1])
-    with pytest.raises(ValueError, match='there is no .*best.pt: train first'):
-        load_vit(str(tmp_path))
+    assert f'without best.pt: name {tmp_path}/ckpt.pt' in error_of(tmp_path)
 
 
 def test_a_run_of_text_is_refused():
