@@ -22,6 +22,7 @@ from engine.divergence import Watch, block_norms
 from engine.keys import check_keys, group_settings
 from engine.memory import check_memory
 from engine.pretrained import load_others
+from engine.pretrained_vit import load_vit
 from engine.runlog import Log, Run, Speed, progress
 from engine.task import task_of
 from model import GPTConfig
@@ -36,6 +37,8 @@ log_interval = 1                    # iterations between lines of the log
 eval_only = False                   # evaluate once and stop
 model = 'gpt'                       # gpt | vit: a GPT on text or a ViT on images, each with its own keys below
 init_from = 'scratch'               # scratch | resume | auto: either | a model: gpt2, gpt2-medium, …, gpt2-xl, or its folder
+image_mean = []                     # per channel, 0 to 1: what a ViT of init_from subtracts, where its weights do not state it
+image_std = []                      # and by what it divides then; both empty: what the weights state, or else a guess of 0.5
 overwrite = False                   # start again in a folder that holds a run; that run is lost once the new one has saved
 always_save_checkpoint = True       # write ckpt.pt after every evaluation, not only after the best one so far
 wandb_log = False                   # log to Weights & Biases too
@@ -99,7 +102,7 @@ run = Run(config)                                       # its folder, and whethe
 task = task_of(config)                                  # text or images
 pretrained, brought = None, {}                          # a pretrained model, and the keys that it overrides
 if run.init_from not in ('scratch', 'resume'):
-    pretrained = load_others(run.init_from, task.config)
+    pretrained = load_vit(run.init_from, config, flags()) if model == 'vit' else load_others(run.init_from, task.config)
     task.config = pretrained.config
     brought = {key: value for key, value in asdict(task.config).items() if config[key] != value}
     differ = [f'{key} ({value} there, {config[key]} here)' for key, value in brought.items() if key in flags()]
@@ -107,6 +110,8 @@ if run.init_from not in ('scratch', 'resume'):
         raise ValueError(f'{run.init_from} has another architecture than the command line: {", ".join(differ)}; leave these out')
     config.update(brought)                              # the pretrained model decides the architecture
     check_keys(config)
+if pretrained is None or model != 'vit':
+    refuse(('image_mean', 'image_std'), 'only a ViT that init_from loads takes it')
 machine = Machine(device, dtype)
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
 ddp = machine.distributed and parallel == 'ddp'
@@ -213,6 +218,8 @@ if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
 log.introduce(opt, task, data, per_iter, brought, getattr(pretrained, 'started', []), rate)
+for line in getattr(pretrained, 'notes', []):           # what was left out, changed or guessed
+    log.say(f'{run.init_from}: {line}')
 if lacking:
     log.say(f'this run is not compiled, and slower: {lacking}')
 speed = Speed(task.unit, per_iter, task.flops(raw_model), machine, max_iters)

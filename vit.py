@@ -17,7 +17,7 @@ class ViTConfig(Config):
     patch_size: int = 16            # height and width of a patch, in pixels; each patch is a token
     channels: int = 3               # channels of an image: 1 for grey, 3 for RGB
     classes: int = 1000             # outputs of the head
-    pool: str = 'cls'               # cls | mean: the head sees a class token, or the mean of the patches
+    pool: str = 'cls'               # cls | mean | patches: a class token, or the mean of the patches without it, or with it
     qkv_bias: bool = True           # with bias=True: whether W_q, W_k and W_v have biases too
     drop_path: float = 0.0          # stochastic depth: probability that a branch of the last block is dropped; it rises from 0
 
@@ -31,12 +31,13 @@ class ViTConfig(Config):
     @property
     def block_size(self):
         """Tokens per image"""
-        return (self.image_size // self.patch_size) ** 2 + (self.pool == 'cls')
+        return (self.image_size // self.patch_size) ** 2 + (self.pool != 'mean')
 
 
 
 # ----------------------------------------------------------------------------- patches
-# pool='cls' puts a learned token before the patches, and the head sees only this token; pool='mean' averages the patches.
+# pool='cls' puts a learned token before the patches, and the head sees only this token; pool='mean' averages the patches;
+# pool='patches' averages them too, but beside such a token, which they attend to (He et al. 2022, fine-tuning of MAE).
 
 class ClassToken(nn.Module):
 
@@ -52,6 +53,7 @@ class ClassToken(nn.Module):
 POOLS = {       # the module that prepends the token, and (B, T, D) → (B, D)
     'cls': (ClassToken, lambda x: x[:, 0]),
     'mean': (lambda config: nn.Identity(), lambda x: x.mean(1)),
+    'patches': (ClassToken, lambda x: x[:, 1:].mean(1)),
 }
 
 

@@ -1,8 +1,7 @@
 """
-Reads pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA and Qwen3, ViTs of Hugging Face and timm, and
-folders that lab/export.py has written.
+Reads pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA and Qwen3, and folders that lab/export.py has
+written. engine/pretrained_vit.py reads those of ViTs.
 """
-import math
 import os
 import re
 from dataclasses import fields, replace
@@ -12,7 +11,6 @@ import torch
 
 from engine.files import check_files, fits, read_json, told
 from model import GPT, GPTConfig
-from vit import ViT, ViTConfig
 
 OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 
@@ -31,8 +29,6 @@ class Family(NamedTuple):
 # train.py --init_from keeps its own values.
 COMMON = {'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'd_ff', 'dropout', 'bias', 'tie_weights',
           'norm_eps', 'norm_alpha', 'attn_tau', 'rope_theta', 'init', 'init_gain', 'emb_std', 'fused_qkv_init'}
-OF_A_VIT = COMMON | {'norm', 'qk_norm', 'pos', 'ffn', 'image_size', 'patch_size', 'channels', 'classes', 'pool', 'qkv_bias',
-                     'drop_path'}
 PRE_NORM = dict(input_norm=[False], attn_pre_norm=[True], ffn_pre_norm=[True], mid_norm=[False], post_norm=[False],
                 final_norm=[True], residual_scale=[1.0], attention=['dot'])
 ACTIVATIONS = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}
@@ -137,7 +133,6 @@ def our_weights(weights, family, n_layer, bias):
 # ----------------------------------------------------------------------------- reading
 
 COPY = 'copy it again from where it came from'
-NESTED = {'model_args?': dict, 'pretrained_cfg?': dict}         # timm's settings
 LAYERS = ('n_layer', 'num_hidden_layers')
 
 
@@ -213,62 +208,6 @@ def read_safetensors(name, found):
     return config, weights, unknown_fields(GPTConfig, found)
 
 
-TIMM_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16}        # width → number of heads of timm's models
-VIT_NAMES = {       # Hugging Face's and timm's names (whole parts of a name) → ours, replaced in this order
-    r'(vit\.embeddings\.)?cls_token': 'patch.cls.weight', r'vit\.embeddings\.position_embeddings|pos_embed': 'wpe.weight',
-    r'vit\.embeddings\.patch_embeddings\.projection|patch_embed\.proj': 'patch', r'vit\.encoder\.layer|blocks': 'h',
-    r'attention\.attention\.query': 'attn.wq', r'attention\.attention\.key': 'attn.wk', r'attention\.attention\.value': 'attn.wv',
-    r'attn\.qkv': 'attn.wqkv', r'attention\.output\.dense|attn\.proj': 'attn.wo', r'layernorm_before|norm1': 'attn_pre_norm',
-    r'layernorm_after|norm2': 'ffn_pre_norm', r'intermediate\.dense|mlp\.fc1': 'ffn.w1', r'output\.dense|mlp\.fc2': 'ffn.w2',
-    r'vit\.layernorm|norm|fc_norm': 'final_norm', r'classifier': 'head',
-}
-
-
-def read_vit(path, n_head=0):
-    """A ViT from a folder of Hugging Face or timm, or from a file with timm's state_dict → ViTConfig, mean and standard deviation
-    of its images, weights by our names. A file lacks the number of heads, which is then timm's for its width, or else n_head, and
-    mean and std, which are then 0.5. ValueError for a model that cannot be loaded or has no equal here."""
-    about, file = {}, path
-    try:
-        if os.path.isdir(path):
-            check_files(path)
-            for name in ('preprocessor_config.json', 'config.json'):
-                there = read_json(os.path.join(path, name), NESTED, COPY)
-                if there is None and name == 'config.json':
-                    raise ValueError(f'there is no {os.path.join(path, name)}')
-                about.update(there or {})
-            file = os.path.join(path, 'model.safetensors')
-            file = file if os.path.exists(file) else os.path.join(path, 'pytorch_model.bin')
-        from safetensors.torch import load_file
-        theirs = load_file(file) if file.endswith('.safetensors') else torch.load(file, map_location='cpu', weights_only=True)
-        theirs, weights = theirs.get('state_dict', theirs.get('model', theirs)), {}
-        for key, value in theirs.items():
-            for name, ours in VIT_NAMES.items():
-                key = re.sub(rf'(?<!\w)({name})(?!\w)', ours, key, count=1)
-            keys = [key.replace('wqkv', f'w{letter}') for letter in 'qkv'] if 'wqkv' in key else [key]
-            weights.update(zip(keys, value.float().chunk(len(keys))))
-    except Exception as error:                          # the libraries raise errors of many types
-        raise ValueError(f'could not load {path!r} as a ViT: {told(error)}') from error
-    about.update({**about.get('model_args', {}), **about.get('pretrained_cfg', {})})
-    pool = 'mean' if any(key.startswith('fc_norm') for key in theirs) else 'cls'
-    try:
-        (n_embd, channels, patch_size, _), (_, tokens, _) = weights['patch.weight'].shape, weights['wpe.weight'].shape
-        config = ViTConfig(
-            image_size=patch_size * math.isqrt(tokens - (pool == 'cls')), patch_size=patch_size, channels=channels,
-            classes=len(weights['head.weight']), pool=pool, n_embd=n_embd, d_ff=len(weights['h.0.ffn.w1.weight']),
-            n_layer=sum(key.endswith('wq.weight') for key in weights), bias=True, qkv_bias='h.0.attn.wq.bias' in weights,
-            n_head=about.get('num_heads') or about.get('num_attention_heads') or TIMM_HEADS.get(n_embd) or n_head,
-            ffn=ACTIVATIONS[about.get('hidden_act', 'gelu')], norm_eps=about.get('layer_norm_eps', 1e-6))
-        mean, std = (torch.tensor(about.get(f'image_{name}', about.get(name, 0.5)), dtype=torch.float32).expand(channels).tolist()
-                     for name in ('mean', 'std'))
-    except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise ValueError(f'{path!r} is no ViT that has an equal here, see {" ".join(str(error).split())}') from error
-    weights |= {'patch.weight': weights['patch.weight'].flatten(1), 'wpe.weight': weights['wpe.weight'][0]}
-    if 'patch.cls.weight' in weights:
-        weights['patch.cls.weight'] = weights['patch.cls.weight'].flatten()
-    return config, mean, std, weights
-
-
 # ----------------------------------------------------------------------------- models
 
 def load_gpt(name, block_size=None, dropout=0.0, asked={}):
@@ -311,30 +250,8 @@ def with_weights(name, Model, config, weights, more, *arguments, new=()):
     return model
 
 
-def load_vit(path, classes=0, n_head=0, dropout=0.0, drop_path=0.0, asked={}):
-    """A ViT from a folder of Hugging Face or timm, or from a file with timm's state_dict (.pth, .safetensors).
-
-    If `classes` differs from theirs, the head is new. `asked` is as in load_gpt. A file lacks the number of heads, which is then
-    timm's for its width, or else n_head, and mean and std, which are then 0.5. ValueError for a model that cannot be loaded or
-    has no equal here.
-    """
-    config, mean, std, weights = read_vit(path, n_head)
-    config.dropout, config.drop_path = dropout, drop_path
-    if classes not in (0, config.classes):
-        config.classes = classes
-        weights = {name: value for name, value in weights.items() if not name.startswith('head.')}
-    unknown = unknown_fields(ViTConfig, OF_A_VIT | PRE_NORM.keys())
-    return with_weights(path, ViT, config, weights, {key: asked.get(key, default) for key, default in unknown.items()},
-                        mean, std, new=('head.', 'patch.mean', 'patch.std'))
-
-
 def load_others(name, config):
-    """The model that --init_from=name loads, if it is not scratch or resume, for a run with this GPTConfig or ViTConfig."""
-    if isinstance(config, ViTConfig):
-        if not os.path.exists(name):
-            raise ValueError(f"init_from={name!r}: choose one of scratch, resume, auto, a folder with a ViT of Hugging Face or "
-                             f"timm, or a file with one of timm")
-        return load_vit(name, config.classes, config.n_head, config.dropout, config.drop_path, vars(config))
+    """The model that --init_from=name loads, if it is not scratch or resume, for a run with this GPTConfig."""
     if name not in OPENAI_MODELS and not os.path.isdir(name):
         raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or the folder of '
                          f'a model that lab/export.py or Hugging Face has saved')

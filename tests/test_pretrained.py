@@ -1,17 +1,14 @@
 """
-engine/pretrained.py: weights of Hugging Face, OpenAI and timm give the logits that they give there, and what has no equal here
-is an error that says so. The way back is in test_export.py.
+engine/pretrained.py: weights of Hugging Face and OpenAI give the logits that they give there, and what has no equal here is an
+error that says so. The way back is in test_export.py.
 """
-import json
 import shutil
 
 import pytest
 import torch
-from test_vit import build
 
-from engine.pretrained import load_gpt, load_vit
+from engine.pretrained import load_gpt
 from test_model import close, randomize, tokens
-from vit import ViT, ViTConfig
 
 hf = pytest.importorskip('transformers')
 
@@ -135,135 +132,3 @@ def test_an_unknown_activation_of_hugging_face_is_an_error(tmp_path):
                        ).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match='silu.*gelu_new'):
         load_gpt(str(tmp_path))
-
-
-# ----------------------------------------------------------------------------- ViTs
-
-VIT = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=12, patch_size=4,
-          num_labels=5, layer_norm_eps=1e-3)
-
-
-def save_vit(folder, **more):
-    theirs = randomize(hf.ViTForImageClassification(hf.ViTConfig(**VIT | more)))
-    theirs.save_pretrained(folder)
-    return theirs
-
-
-def test_vit_equals_hugging_face_by_construction(tmp_path):
-    """The same weights in a model of a config that is written by hand"""
-    theirs = save_vit(tmp_path)
-    ours = ViT(ViTConfig(n_layer=2, n_head=4, n_embd=32, d_ff=48, bias=True, norm_eps=1e-3, image_size=12, patch_size=4,
-                         classes=5))
-    loaded = load_vit(str(tmp_path))
-    assert loaded.config == ours.config
-    ours.load_state_dict(loaded.state_dict())
-    x = torch.rand(3, 3, 12, 12) * 255
-    close(ours.eval()(x)[0], theirs(x / 127.5 - 1).logits, 1e-4)
-
-
-@pytest.mark.parametrize('more', [dict(hidden_act='gelu_new'), dict(qkv_bias=False), dict(num_channels=1), dict(patch_size=3)])
-@torch.no_grad()
-def test_vit_equals_hugging_face(more, tmp_path):
-    theirs = save_vit(tmp_path, **more)
-    mean, std = [0.2, 0.3, 0.4][:theirs.config.num_channels], [0.5, 0.6, 0.7][:theirs.config.num_channels]
-    (tmp_path / 'preprocessor_config.json').write_text(json.dumps(dict(image_mean=mean, image_std=std)))
-    ours = load_vit(str(tmp_path)).eval()
-    x = torch.rand(3, len(mean), 12, 12) * 255
-    normalized = (x / 255 - torch.tensor(mean).view(-1, 1, 1)) / torch.tensor(std).view(-1, 1, 1)
-    close(ours(x)[0], theirs(normalized).logits, 1e-4)
-
-
-def as_timm(theirs, pool='token'):
-    """Hugging Face's weights under timm's names, with q, k and v in one."""
-    names = {'vit.embeddings.cls_token': 'cls_token', 'vit.embeddings.position_embeddings': 'pos_embed',
-             'vit.embeddings.patch_embeddings.projection': 'patch_embed.proj', 'vit.encoder.layer': 'blocks',
-             'attention.output.dense': 'attn.proj', 'layernorm_before': 'norm1', 'layernorm_after': 'norm2',
-             'intermediate.dense': 'mlp.fc1', 'output.dense': 'mlp.fc2', 'vit.layernorm': 'norm', 'classifier': 'head'}
-    state = {}
-    for key, value in theirs.items():
-        for a, b in names.items():
-            key = key.replace(a, b)
-        if '.query.' in key:
-            parts = [theirs[next(k for k in theirs if k.replace('vit.encoder.layer', 'blocks') == key.replace('query', part))]
-                     for part in ('query', 'key', 'value')]
-            state[key.replace('attention.attention.query', 'attn.qkv')] = torch.cat(parts)
-        elif '.key.' not in key and '.value.' not in key:
-            state[key] = value
-    return state
-
-
-@pytest.mark.parametrize('form', ['folder', 'pth', 'safetensors', 'checkpoint'])
-@torch.no_grad()
-def test_equals_timm(form, tmp_path):
-    """timm's names as timm 1.0 writes them; the logits are those of the same weights in Hugging Face's model"""
-    safetensors = pytest.importorskip('safetensors.torch')
-    theirs = save_vit(tmp_path / 'theirs', layer_norm_eps=1e-6)
-    state = as_timm(safetensors.load_file(tmp_path / 'theirs' / 'model.safetensors'))
-    assert sorted(key for key in state if '.' not in key or '.0.' in key)[:4] == [
-        'blocks.0.attn.proj.bias', 'blocks.0.attn.proj.weight', 'blocks.0.attn.qkv.bias', 'blocks.0.attn.qkv.weight']
-    path, mean, std = tmp_path / f'model.{form}', 0.5, 0.5
-    if form == 'folder':
-        path, mean, std = tmp_path / 'timm', 0.3, 0.2
-        path.mkdir()
-        torch.save(state, path / 'pytorch_model.bin')
-        (path / 'config.json').write_text(json.dumps(dict(
-            architecture='vit_tiny_patch16_224', num_classes=5, model_args=dict(num_heads=4),
-            pretrained_cfg=dict(mean=[0.3] * 3, std=[0.2] * 3))))
-    elif form == 'safetensors':
-        safetensors.save_file(state, path)
-    else:
-        torch.save(dict(state_dict=state, epoch=3) if form == 'checkpoint' else state, path)
-    ours = load_vit(str(path), n_head=4).eval()
-    x = torch.rand(3, 3, 12, 12) * 255
-    close(ours(x)[0], theirs((x / 255 - mean) / std).logits, 1e-4)
-
-
-@torch.no_grad()
-def test_timm_that_pools_by_the_mean(tmp_path):
-    """Its norm then stands behind the mean, as ours does, and there is no class token; with one it has no equal"""
-    model = build(pool='mean', bias=True, n_layer=1, channels=3).float()
-    names = {'patch': 'patch_embed.proj', 'wpe.weight': 'pos_embed', 'h.': 'blocks.', 'attn_pre_norm': 'norm1',
-             'ffn_pre_norm': 'norm2', 'attn.wo': 'attn.proj', 'ffn.w1': 'mlp.fc1', 'ffn.w2': 'mlp.fc2', 'final_norm': 'fc_norm'}
-    state = {}
-    for key, value in model.state_dict().items():
-        for a, b in names.items():
-            key = key.replace(a, b)
-        state[key] = value
-    for kind in ('weight', 'bias'):
-        state[f'blocks.0.attn.qkv.{kind}'] = torch.cat([state.pop(f'blocks.0.attn.{w}.{kind}') for w in ('wq', 'wk', 'wv')])
-    state['patch_embed.proj.weight'] = state['patch_embed.proj.weight'].view(16, 3, 3, 3)
-    state['pos_embed'] = state['pos_embed'][None]
-    del state['patch_embed.proj.mean'], state['patch_embed.proj.std']
-    torch.save(state, tmp_path / 'timm.pth')
-    ours = load_vit(str(tmp_path / 'timm.pth'), n_head=4)
-    assert ours.config.pool == 'mean' and ours.config.norm_eps == 1e-6
-    for name, p in ours.named_parameters():
-        assert torch.equal(p, model.get_parameter(name)), name
-    torch.save({**state, 'cls_token': torch.zeros(1, 1, 16)}, tmp_path / 'timm.pth')
-    with pytest.raises(ValueError, match="no ViT that has an equal here, see 'patch.cls.weight'"):
-        load_vit(str(tmp_path / 'timm.pth'), n_head=4)
-
-
-def test_another_number_of_classes_gets_a_new_head(tmp_path):
-    save_vit(tmp_path)
-    theirs, ours = load_vit(str(tmp_path)), load_vit(str(tmp_path), classes=9, dropout=0.1, drop_path=0.2)
-    assert ours.config.classes == 9 and ours.head.weight.std() < 0.05
-    assert (ours.config.dropout, ours.config.drop_path) == (0.1, 0.2)
-    for name, p in theirs.named_parameters():
-        assert name.startswith('head') or torch.equal(p, ours.get_parameter(name))
-
-
-@pytest.mark.parametrize('spoil, words', [
-    (lambda folder: (folder / 'config.json').unlink(), 'could not load there is no config.json'),
-    (lambda folder: (folder / 'model.safetensors').unlink(), 'could not load pytorch_model.bin'),
-    (lambda folder: (folder / 'model.safetensors').write_bytes(b'nonsense'), 'could not load'),
-    (lambda folder: (folder / 'config.json').write_text('{"num_attention_heads": 4, "hidden_act": "tanh"}'), 'tanh'),
-    (lambda folder: (folder / 'config.json').write_text('{"num_attention_heads": 5}'), 'n_head=5'),
-    (lambda folder: (folder / 'config.json').write_text('{}'), 'n_head')])
-def test_weights_that_are_no_vit(spoil, words, tmp_path):
-    save_vit(tmp_path)
-    spoil(tmp_path)
-    with pytest.raises(ValueError) as error:
-        load_vit(str(tmp_path))
-    assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
-    assert all(word in str(error.value) for word in words.split())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import ROOT, call, checkpoint, evaluations, flags, interrupted, rows, steps, train
-from test_pretrained import save_vit
+from test_pretrained_vit import save_vit
 
 from data.images import Images, write_images
 from engine.task import config_of

@@ -19,7 +19,7 @@ torch.set_num_threads(1)            # tensors this small gain nothing from more
 
 SIZES = dict(n_head=4, n_embd=16, dropout=0.0, drop_path=0.0, classes=5)
 AXES = {name: values for name, values in test_model.AXES.items() if name != 'tie_weights'} | dict(
-    pool=('cls', 'mean'), qkv_bias=(False, True), channels=(1, 3), image_size=(6, 12), patch_size=(2, 3))
+    pool=('cls', 'mean', 'patches'), qkv_bias=(False, True), channels=(1, 3), image_size=(6, 12), patch_size=(2, 3))
 
 def random_config(seed):
     rng = random.Random(seed)
@@ -50,13 +50,13 @@ def reference(c, w, x):
     """Logits of images (B, channels, S, S), patch by patch, under config c and weights w."""
     P, rows = c.patch_size, c.image_size // c.patch_size
     x = (x.double() / 255 - 0.4) / 0.3
-    tokens = [w['patch.cls.weight'].expand(len(x), -1)] if c.pool == 'cls' else []
+    tokens = [w['patch.cls.weight'].expand(len(x), -1)] if c.pool != 'mean' else []
     for i in range(rows):
         for j in range(rows):
             patch = x[:, :, i * P:(i + 1) * P, j * P:(j + 1) * P].reshape(len(x), -1)
             tokens.append(patch @ w['patch.weight'].T + (w['patch.bias'] if c.bias else 0))
     x = torch.stack(tokens, 1) + (w['wpe.weight'] if c.pos == 'learned' else 0)
-    pool = (lambda x: x[:, 0]) if c.pool == 'cls' else (lambda x: x.mean(1))
+    pool = (lambda x: x[:, 0]) if c.pool == 'cls' else (lambda x: x[:, -rows * rows:].mean(1))
     x = reference_blocks(c, w, x, lambda logits: logits.softmax(-1), pool)
     return x @ w['head.weight'].T + (w['head.bias'] if c.bias else 0)
 

@@ -1,0 +1,626 @@
+"""
+engine/pretrained_vit.py: weights of Hugging Face's and timm's ViTs give the logits that they give there, and so do our own runs
+and exports. What a source states is honoured or refused, and what is guessed, changed or left out is told.
+"""
+import argparse
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from helpers import ROOT, call, checkpoint, flags, train
+from PIL import Image
+from test_vit import build, images
+
+from data.images import write_images
+from engine.checkpoint import load_run
+from engine.pretrained_vit import load_vit, resized
+from test_model import close, randomize
+from vit import ViT, ViTConfig
+
+hf = pytest.importorskip('transformers')
+safetensors = pytest.importorskip('safetensors.torch')
+
+VIT = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=12, patch_size=4,
+          num_labels=5, layer_norm_eps=1e-3)
+
+
+def save_vit(folder, **more):
+    theirs = randomize(hf.ViTForImageClassification(hf.ViTConfig(**VIT | more)))
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+def same_logits(ours, theirs, size=12, mean=0.5, std=0.5, channels=3):
+    """Of random images, to 1e-5 of the largest"""
+    x = torch.rand(3, channels, size, size) * 255
+    mean, std = (torch.tensor(value).view(-1, 1, 1) for value in (mean, std))
+    with torch.no_grad():
+        found, wanted = ours.eval()(x)[0], theirs((x / 255 - mean) / std)
+    wanted = getattr(wanted, 'logits', wanted)
+    assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+def error_of(path, *more, **keys):
+    with pytest.raises(ValueError) as error:
+        load_vit(str(path), keys, *more)
+    assert str(path) in str(error.value) and '\n' not in str(error.value) and 'weights_only' not in str(error.value)
+    return str(error.value)
+
+
+# ----------------------------------------------------------------------------- Hugging Face
+
+def test_vit_equals_hugging_face_by_construction(tmp_path):
+    """The same weights in a model of a config that is written by hand"""
+    theirs = save_vit(tmp_path)
+    ours = ViT(ViTConfig(n_layer=2, n_head=4, n_embd=32, d_ff=48, bias=True, norm_eps=1e-3, image_size=12, patch_size=4,
+                         classes=5))
+    loaded = load_vit(str(tmp_path))
+    assert loaded.config == ours.config
+    ours.load_state_dict(loaded.state_dict())
+    same_logits(ours, theirs)
+
+
+@pytest.mark.parametrize('more', [
+    dict(hidden_act='gelu_new'), dict(hidden_act='relu', num_attention_heads=8), dict(qkv_bias=False), dict(num_channels=1),
+    dict(patch_size=3), dict(image_size=[12, 12], layer_norm_eps=1e-12)])
+def test_vit_equals_hugging_face(more, tmp_path):
+    theirs = save_vit(tmp_path, **more)
+    mean, std = [0.2, 0.3, 0.4][:theirs.config.num_channels], [0.5, 0.6, 0.7][:theirs.config.num_channels]
+    (tmp_path / 'preprocessor_config.json').write_text(json.dumps(dict(image_mean=mean, image_std=std)))
+    ours = load_vit(str(tmp_path))
+    same_logits(ours, theirs, mean=mean, std=std, channels=len(mean))
+    assert ours.notes == [] and ours.started == []
+
+
+def test_images_that_are_not_normalized(tmp_path):
+    theirs = save_vit(tmp_path)
+    (tmp_path / 'preprocessor_config.json').write_text('{"do_normalize": false, "image_mean": [0.5, 0.5, 0.5]}')
+    same_logits(load_vit(str(tmp_path)), theirs, mean=0.0, std=1.0)
+    (tmp_path / 'preprocessor_config.json').write_text('{"rescale_factor": 1.0}')
+    assert 'not rescaled by 1/255' in error_of(tmp_path)
+
+
+def test_what_an_older_config_leaves_out_has_its_formats_default(tmp_path):
+    """layer_norm_eps is 1e-12 there, not timm's 1e-6"""
+    theirs = save_vit(tmp_path, layer_norm_eps=1e-12, num_attention_heads=4)
+    about = json.loads((tmp_path / 'config.json').read_text())
+    del about['layer_norm_eps'], about['hidden_act']
+    (tmp_path / 'config.json').write_text(json.dumps(about))
+    ours = load_vit(str(tmp_path))
+    assert ours.config.norm_eps == 1e-12 and ours.notes == ['guessed: image_mean=0.5, image_std=0.5']
+    same_logits(ours, theirs)
+
+
+@pytest.mark.parametrize('pooler', [True, False])
+def test_a_model_without_a_head(pooler, tmp_path):
+    """The head is new, and a pooler is told"""
+    theirs = randomize(hf.ViTModel(hf.ViTConfig(**VIT), add_pooling_layer=pooler))
+    theirs.save_pretrained(tmp_path)
+    ours = load_vit(str(tmp_path), dict(classes=7)).eval()
+    assert ours.started == ['head.weight', 'head.bias'] and ours.config.classes == 7
+    assert (ours.notes[0] == 'left out pooler.dense.bias, pooler.dense.weight, which a classifier does not use') == pooler
+    x = torch.rand(3, 3, 12, 12) * 255
+    with torch.no_grad():
+        close(ours.final_norm(ours.hidden(x)), theirs(x / 127.5 - 1).last_hidden_state, 1e-4)
+
+
+@pytest.mark.parametrize('form', ['safetensors', 'bin'])
+def test_weights_in_several_files(form, tmp_path):
+    theirs = randomize(hf.ViTForImageClassification(hf.ViTConfig(**VIT)))
+    theirs.save_pretrained(tmp_path, max_shard_size='20KB')
+    files = sorted(tmp_path.glob('model-*.safetensors'))
+    if form == 'bin':
+        index = json.loads((tmp_path / 'model.safetensors.index.json').read_text())
+        index['weight_map'] = {key: name.replace('safetensors', 'bin') for key, name in index['weight_map'].items()}
+        for file in files:
+            torch.save(safetensors.load_file(file), file.with_suffix('.bin'))
+            file.unlink()
+        (tmp_path / 'model.safetensors.index.json').unlink()
+        (tmp_path / 'pytorch_model.bin.index.json').write_text(json.dumps(index))
+    assert len(files) > 1
+    same_logits(load_vit(str(tmp_path)), theirs)
+
+
+def test_several_files_that_lack_a_weight(tmp_path):
+    randomize(hf.ViTForImageClassification(hf.ViTConfig(**VIT))).save_pretrained(tmp_path, max_shard_size='20KB')
+    last = max(tmp_path.glob('model-*.safetensors'))
+    weights = safetensors.load_file(last)
+    gone = weights.popitem()[0]
+    safetensors.save_file(weights, last)
+    assert f"names '{gone}', which its files lack" in error_of(tmp_path)
+    last.unlink()
+    assert last.name in error_of(tmp_path)
+
+
+@pytest.mark.parametrize('change, words', [
+    (dict(hidden_act='tanh'), "hidden_act='tanh' gelu_new"), (dict(num_attention_heads=5), 'n_head=5'),
+    (dict(image_size=[16, 4]), 'image_size=[16, 4] squares'), (dict(image_size=16), 'image_size=16 12'),
+    (dict(patch_size=3), 'patch_size=3 4'), (dict(hidden_size=64), 'n_embd=64 32'), (dict(num_hidden_layers=3), 'n_layer=3 2'),
+    (dict(intermediate_size=64), 'd_ff=64 48'), (dict(qkv_bias=False), 'qkv_bias=False True'),
+    (dict(num_channels=1), 'channels=1 3'), (dict(model_type='vit_mae'), "model_type='vit_mae' vit, nanonorm_vit"),
+    (dict(layer_norm_eps='small'), "norm_eps='small'")])
+def test_a_config_that_cannot_be_honoured(change, words, tmp_path):
+    save_vit(tmp_path)
+    file = tmp_path / 'config.json'
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    message = error_of(tmp_path)
+    assert all(word in message for word in words.split()), message
+
+
+def test_images_that_are_no_squares(tmp_path):
+    """16 × 4 pixels are four patches, as 8 × 8 are"""
+    save_vit(tmp_path, image_size=[16, 4])
+    assert 'image_size=[16, 4] has no equal here; supported: squares' in error_of(tmp_path)
+    save_vit(tmp_path, image_size=[12, 8])
+    about = json.loads((tmp_path / 'config.json').read_text())
+    del about['image_size']
+    (tmp_path / 'config.json').write_text(json.dumps(about))
+    assert 'a position embedding of 7 rows, which are no square of patches' in error_of(tmp_path)
+
+
+@pytest.mark.parametrize('spoil, words', [
+    (lambda folder: (folder / 'config.json').unlink(), 'could not load there is no config.json'),
+    (lambda folder: (folder / 'model.safetensors').unlink(), 'could not load pytorch_model.bin'),
+    (lambda folder: (folder / 'model.safetensors').write_bytes(b'nonsense'), 'could not load'),
+    (lambda folder: (folder / 'preprocessor_config.json').write_text('{"image_std": [0, 1, 1]}'), 'image_std=[0, above'),
+    (lambda folder: (folder / 'config.json').write_text('{"pretrained_cfg": {"input_size": [3]}}'), 'no ViT'),
+    (lambda folder: (folder / 'config.json').write_text('{}'), 'number of heads 32 --n_head')])
+def test_weights_that_are_no_vit(spoil, words, tmp_path):
+    save_vit(tmp_path)
+    spoil(tmp_path)
+    message = error_of(tmp_path)
+    assert all(word in message for word in words.split())
+
+
+def test_deit_with_a_distillation_token(tmp_path):
+    hf.DeiTForImageClassificationWithTeacher(hf.DeiTConfig(**VIT)).save_pretrained(tmp_path)
+    assert 'the distillation token of DeiT' in error_of(tmp_path)
+
+
+# ----------------------------------------------------------------------------- timm
+
+def as_timm(theirs):
+    """Hugging Face's weights under timm's names, with q, k and v in one."""
+    names = {'vit.embeddings.cls_token': 'cls_token', 'vit.embeddings.position_embeddings': 'pos_embed',
+             'vit.embeddings.patch_embeddings.projection': 'patch_embed.proj', 'vit.encoder.layer': 'blocks',
+             'attention.output.dense': 'attn.proj', 'layernorm_before': 'norm1', 'layernorm_after': 'norm2',
+             'intermediate.dense': 'mlp.fc1', 'output.dense': 'mlp.fc2', 'vit.layernorm': 'norm', 'classifier': 'head'}
+    state = {}
+    for key, value in theirs.items():
+        for a, b in names.items():
+            key = key.replace(a, b)
+        if '.query.' in key:
+            parts = [theirs[next(k for k in theirs if k.replace('vit.encoder.layer', 'blocks') == key.replace('query', part))]
+                     for part in ('query', 'key', 'value')]
+            state[key.replace('attention.attention.query', 'attn.qkv')] = torch.cat(parts)
+        elif '.key.' not in key and '.value.' not in key:
+            state[key] = value
+    return state
+
+
+@pytest.fixture
+def of_timm(tmp_path):
+    """A function: saves a model of Hugging Face's under timm's names → it, and its weights by those names."""
+    def save(**more):
+        theirs = save_vit(tmp_path / 'theirs', **dict(layer_norm_eps=1e-6) | more)
+        return theirs, as_timm(safetensors.load_file(tmp_path / 'theirs' / 'model.safetensors'))
+    return save
+
+
+def write_timm(folder, state, **more):
+    folder.mkdir(exist_ok=True)
+    torch.save(state, folder / 'pytorch_model.bin')
+    (folder / 'config.json').write_text(json.dumps(dict(architecture='vit_of_mine') | more))
+
+
+@pytest.mark.parametrize('form', ['folder', 'pth', 'safetensors', 'checkpoint'])
+def test_equals_timm(form, of_timm, tmp_path):
+    """timm's names as timm 1.0 writes them; the logits are those of the same weights in Hugging Face's model"""
+    theirs, state = of_timm()
+    assert sorted(key for key in state if '.' not in key or '.0.' in key)[:4] == [
+        'blocks.0.attn.proj.bias', 'blocks.0.attn.proj.weight', 'blocks.0.attn.qkv.bias', 'blocks.0.attn.qkv.weight']
+    path, mean, std = tmp_path / f'model.{form}', 0.5, 0.5
+    if form == 'folder':
+        path, mean, std = tmp_path / 'timm', 0.3, 0.2
+        write_timm(path, state, architecture='vit_tiny_patch16_224', num_classes=5, global_pool='token',
+                   model_args=dict(num_heads=4, drop_path_rate=0.1), pretrained_cfg=dict(mean=[0.3] * 3, std=[0.2] * 3))
+    elif form == 'safetensors':
+        safetensors.save_file(state, path)
+    else:
+        torch.save(dict(state_dict=state, epoch=3) if form == 'checkpoint' else state, path)
+    ours = load_vit(str(path), dict(n_head=4))
+    same_logits(ours, theirs, mean=mean, std=std)
+    assert ours.notes == ([] if form == 'folder' else [
+        'guessed: ffn=gelu, norm_eps=1e-06, pool=cls, square images of 12 pixels, image_mean=0.5, image_std=0.5'])
+
+
+TIMM_MODELS = [
+    ('vit_tiny_patch16_224', {}), ('vit_small_patch32_224', dict(act_layer='relu')), ('deit_tiny_patch16_224', {}),
+    ('vit_base_patch16_224', dict(global_pool='avg')), ('vit_base_patch16_224', dict(global_pool='avg', class_token=False)),
+    ('vit_tiny_patch16_224', dict(num_classes=0)), ('deit3_small_patch16_224', {}), ('vit_tiny_patch16_224', dict(fc_norm=True)),
+    ('vit_small_patch16_224', dict(act_layer='gelu_tanh', qkv_bias=False)), ('vit_tiny_patch16_224', dict(final_norm=False))]
+
+
+@pytest.mark.parametrize('form', ['folder', 'file'])
+@pytest.mark.parametrize('name, more', TIMM_MODELS)
+def test_equals_timm_itself(name, more, form, tmp_path):
+    """It needs pip install timm"""
+    timm = pytest.importorskip('timm')
+    sizes = dict(embed_dim=32, depth=2, num_heads=4, img_size=64, num_classes=5) | more
+    theirs, path = randomize(timm.create_model(name, pretrained=False, **sizes)), tmp_path / 'weights.pth'
+    keys = dict(n_head=4, ffn={'gelu_tanh': 'gelu_tanh', 'relu': 'relu'}.get(more.get('act_layer'), 'gelu'))
+    keys |= dict(pool='cls') if 'fc_norm' in more or 'final_norm' in more else {}
+    if form == 'folder':
+        path, keys = tmp_path, {}
+        timm.models.save_for_hf(theirs, tmp_path, model_args=sizes, safe_serialization=True)
+    else:
+        torch.save(theirs.state_dict(), path)
+    cfg = theirs.pretrained_cfg
+    keys |= dict(image_mean=list(cfg['mean']), image_std=list(cfg['std']))
+    ours = load_vit(str(path), keys)
+    if not sizes['num_classes']:
+        ours.head = torch.nn.Identity()
+    assert not ours.started or not sizes['num_classes'] and all(key.startswith('head.') for key in ours.started)
+    same_logits(ours, theirs, 64, cfg['mean'], cfg['std'])
+
+
+@pytest.mark.parametrize('more, words', [
+    (dict(reg_tokens=1), 'reg_tokens=1 0'), (dict(qk_norm=True), 'qk_norm=True False'), (dict(pre_norm=True), 'pre_norm=True'),
+    (dict(norm_layer='rmsnorm'), "norm_layer='rmsnorm' layernorm"), (dict(act_layer='quick_gelu'), "act_layer='quick_gelu' relu"),
+    (dict(pool_include_prefix=True), 'pool_include_prefix=True'), (dict(img_size=[16, 4]), 'img_size=[16, 4] squares'),
+    (dict(mlp_ratio=4.0), 'd_ff=128 48'), (dict(num_classes=3), 'classes=3 5'), (dict(init_values=0.1), 'LayerScale=True False'),
+    (dict(class_token=False), 'class token=False True'), (dict(no_embed_class=True), 'no_embed_class=True False'),
+    (dict(fc_norm=True), 'fc_norm=True False'), (dict(global_pool='max'), "global_pool='max' token, avg"),
+    (dict(global_pool='avg'), 'a norm before the mean'), (dict(final_norm=False), 'final_norm=False True'),
+    (dict(attn_layer='diff'), "attn_layer='diff'"), (dict(in_chans=1), 'channels=1 3')])
+def test_timms_settings_that_have_no_equal(more, words, of_timm, tmp_path):
+    _, state = of_timm()
+    write_timm(tmp_path / 'timm', state, model_args=dict(num_heads=4, **more))
+    message = error_of(tmp_path / 'timm')
+    assert all(word in message for word in words.split()), message
+
+
+@pytest.mark.parametrize('change, words', [
+    (lambda state: state.update(dist_token=torch.zeros(1, 1, 32)), "distillation token 'dist_token'"),
+    (lambda state: state.update({'head_dist.weight': torch.zeros(5, 32)}), "distillation token 'head_dist.weight'"),
+    (lambda state: state.update(reg_token=torch.zeros(1, 4, 32)), "'reg_token'"),
+    (lambda state: state.update({'fc_norm.weight': torch.zeros(32)}), "'fc_norm.weight'"),
+    (lambda state: state.update({'module.cls_token': torch.zeros(1, 1, 32)}), "'cls_token' twice"),
+    (lambda state: state.update(epoch=3), "'epoch' is no tensor"),
+    (lambda state: state.pop('pos_embed'), "no 'wpe.weight'"), (lambda state: state.pop('norm.bias'), "no 'final_norm.bias'"),
+    (lambda state: state.pop('head.bias'), "no 'head.bias'"), (lambda state: state.pop('cls_token'), 'no square of patches'),
+    (lambda state: state.update({'patch_embed.proj.weight': torch.zeros(32, 3, 4, 2)}), '4 × 2 squares')])
+def test_weights_of_timm_that_have_no_equal(change, words, of_timm, tmp_path):
+    _, state = of_timm()
+    change(state)
+    torch.save(state, tmp_path / 'timm.pth')
+    message = error_of(tmp_path / 'timm.pth', n_head=4)
+    assert all(word in message for word in words.split()), message
+
+
+def test_images_of_timm_that_are_no_squares(of_timm, tmp_path):
+    write_timm(tmp_path / 'timm', of_timm()[1], model_args=dict(num_heads=4), pretrained_cfg=dict(input_size=[3, 4, 36]))
+    assert 'img_size=[4, 36] has no equal here; supported: squares' in error_of(tmp_path / 'timm')
+
+
+def test_norms_behind_the_branches_are_refused(of_timm, tmp_path):
+    """Their names are those of norms before the branches"""
+    write_timm(tmp_path / 'timm', of_timm()[1], architecture='vit_base_patch16_rpn_224', model_args=dict(num_heads=4))
+    assert "architecture='vit_base_patch16_rpn_224' has no equal here" in error_of(tmp_path / 'timm')
+
+
+def timm_state(model):
+    """A model of ours under timm's names, with its last norm as fc_norm"""
+    names = {'patch.cls.weight': 'cls_token', 'patch.': 'patch_embed.proj.', 'wpe.weight': 'pos_embed', 'h.': 'blocks.',
+             'attn_pre_norm': 'norm1', 'ffn_pre_norm': 'norm2', 'attn.wo': 'attn.proj', 'ffn.w1': 'mlp.fc1', 'ffn.w2': 'mlp.fc2',
+             'final_norm': 'fc_norm'}
+    state, c = {}, model.config
+    for key, value in model.named_parameters():
+        for a, b in names.items():
+            key = b + key[len(a):] if key.startswith(a) else key.replace(f'.{a}', f'.{b}')
+        state[key] = value.detach()
+    for i in range(c.n_layer):
+        for kind in ('weight', 'bias'):
+            at = f'blocks.{i}.attn'
+            state[f'{at}.qkv.{kind}'] = torch.cat([state.pop(f'{at}.{w}.{kind}') for w in ('wq', 'wk', 'wv')])
+    state['patch_embed.proj.weight'] = state['patch_embed.proj.weight'].view(c.n_embd, c.channels, c.patch_size, c.patch_size)
+    state['pos_embed'] = state['pos_embed'][None]
+    if 'cls_token' in state:
+        state['cls_token'] = state['cls_token'][None, None]
+    return state
+
+
+@pytest.mark.parametrize('pool', ['mean', 'patches'])
+def test_timm_that_pools_by_the_mean(pool, tmp_path):
+    """Its norm then stands behind the mean, as ours does, with a class token or without one"""
+    model = build(pool=pool, bias=True, n_layer=1, channels=3, norm_eps=1e-6, d_ff=64).float()
+    torch.save(timm_state(model), tmp_path / 'timm.pth')
+    ours = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4))
+    assert ours.config == model.config
+    for name, p in ours.named_parameters():
+        assert torch.equal(p, model.get_parameter(name)), name
+
+
+@torch.no_grad()
+def test_layer_scale_and_a_class_token_without_position(tmp_path):
+    """As in DeiT III: both are told or computed exactly"""
+    model = build(bias=True, channels=3, norm_eps=1e-6, mean=0.5, std=0.5).float()
+    model.wpe.weight[0] = 0
+    state = timm_state(model)
+    for i in range(2):
+        for name, matrix in (('ls1', 'attn.proj'), ('ls2', 'mlp.fc2')):
+            gamma = state[f'blocks.{i}.{name}.gamma'] = torch.rand(16) + 0.5
+            state[f'blocks.{i}.{matrix}.weight'] = state[f'blocks.{i}.{matrix}.weight'] / gamma[:, None]
+            state[f'blocks.{i}.{matrix}.bias'] = state[f'blocks.{i}.{matrix}.bias'] / gamma
+    state['pos_embed'] = state['pos_embed'][:, 1:]
+    torch.save(state, tmp_path / 'timm.pth')
+    ours = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4, pool='cls')).eval()
+    assert any('LayerScale into wo and w2' in line for line in ours.notes)
+    x = images(model.config)
+    close(ours(x)[0], model(x)[0], 1e-4)
+
+
+# ----------------------------------------------------------------------------- what a source does not state
+
+def test_the_command_line_wins_over_a_guess(of_timm, tmp_path):
+    """And the config files' n_head does not"""
+    theirs, state = of_timm(hidden_size=192, num_attention_heads=6)
+    torch.save(state, tmp_path / 'timm.pth')
+    ours = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=6), {'n_head'})
+    same_logits(ours, theirs)
+    assert 'n_head' not in ours.notes[0]
+    guessed = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=6), ())
+    assert guessed.config.n_head == 3 and "guessed: n_head=3 (timm's for a width of 192), ffn=gelu" in guessed.notes[0]
+
+
+def test_a_size_in_the_name_decides_the_heads(of_timm, tmp_path):
+    """vit_tiny has three, however wide it was made"""
+    _, state = of_timm(hidden_size=384, num_attention_heads=3)
+    write_timm(tmp_path / 'timm', state, architecture='vit_tiny_patch16_224', pretrained_cfg=dict(mean=[0.5] * 3, std=[0.5] * 3))
+    ours = load_vit(str(tmp_path / 'timm'), dict(n_head=6))
+    assert ours.config.n_head == 3 and ours.notes == ['guessed: pool=cls']
+
+
+def test_mean_and_std_of_the_command_line(of_timm, tmp_path):
+    theirs, state = of_timm()
+    torch.save(state, tmp_path / 'timm.pth')
+    keys = dict(n_head=4, image_mean=[0.2, 0.3, 0.4], image_std=[0.5, 0.6, 0.7])
+    ours = load_vit(str(tmp_path / 'timm.pth'), keys)
+    same_logits(ours, theirs, mean=keys['image_mean'], std=keys['image_std'])
+    assert 'image_' not in ours.notes[0]
+    for wrong in (dict(image_mean=[0.5]), dict(image_std=[0.5, 0.5, 0]), dict(image_mean=['a', 'b', 'c'])):
+        with pytest.raises(ValueError, match='wants 3 numbers, one for each channel'):
+            load_vit(str(tmp_path / 'timm.pth'), {**keys, **wrong})
+    write_timm(tmp_path / 'timm', state, model_args=dict(num_heads=4), pretrained_cfg=dict(mean=[0.2, 0.3, 0.4]))
+    assert load_vit(str(tmp_path / 'timm'), keys).patch.std.flatten().tolist() == pytest.approx([0.5, 0.6, 0.7])
+    keys['image_mean'] = [0.2, 0.3, 0.5]
+    assert 'image_mean=[0.2, 0.3, 0.5]: ' in error_of(tmp_path / 'timm', **keys)
+
+
+def test_another_number_of_classes_gets_a_new_head(tmp_path):
+    save_vit(tmp_path)
+    theirs = load_vit(str(tmp_path))
+    ours = load_vit(str(tmp_path), dict(classes=9, dropout=0.1, drop_path=0.2, init='xavier'))
+    assert ours.config.classes == 9 and ours.head.weight.std() < 0.3 and ours.config.init == 'xavier'
+    assert (ours.config.dropout, ours.config.drop_path) == (0.1, 0.2)
+    assert 'left out its head, which has 5 classes' in ours.notes and ours.started == ['head.weight', 'head.bias']
+    for name, p in theirs.named_parameters():
+        assert name.startswith('head') or torch.equal(p, ours.get_parameter(name))
+
+
+# ----------------------------------------------------------------------------- files of training scripts
+
+@pytest.mark.parametrize('prefix', ['module.', '_orig_mod.', 'module._orig_mod.', '_orig_mod.module.'])
+def test_prefixes_of_wrappers(prefix, of_timm, tmp_path):
+    theirs, state = of_timm()
+    torch.save({'model': {prefix + key: value for key, value in state.items()}}, tmp_path / 'timm.pth')
+    same_logits(load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4)), theirs)
+
+
+def test_blocks_that_were_compiled_alone(of_timm, tmp_path):
+    theirs, state = of_timm()
+    torch.save({key.replace('blocks.1.', 'blocks.1._orig_mod.'): value for key, value in state.items()}, tmp_path / 'timm.pth')
+    same_logits(load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4)), theirs)
+
+
+@pytest.mark.parametrize('plain, average', [('state_dict', 'state_dict_ema'), ('model', 'model_ema')])
+def test_moving_averages(plain, average, of_timm, tmp_path):
+    """The plain weights, if there are any; which ones is told"""
+    theirs, state = of_timm()
+    other = {key: value + 1 for key, value in state.items()}
+    torch.save({average: other, plain: state, 'epoch': 3}, tmp_path / 'timm.pth')
+    ours = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4))
+    same_logits(ours, theirs)
+    assert ours.notes[0] == f'took {plain} and left out {average}, the moving average of the weights'
+    torch.save({average: state}, tmp_path / 'timm.pth')
+    ours = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4))
+    same_logits(ours, theirs)
+    assert ours.notes[0].startswith(f'took {average}')
+
+
+class Nasty:
+    def __reduce__(self):
+        return print, ('code ran',)
+
+
+@pytest.mark.parametrize('args, good', [(argparse.Namespace(lr=1e-3, model='deit', sizes=[1, 2]), True),
+                                        (argparse.Namespace(nasty=Nasty()), False), (Nasty(), False)])
+def test_arguments_beside_the_weights(args, good, of_timm, tmp_path, capsys):
+    """As DeiT's .pth has them; what could run code is refused, and does not run"""
+    theirs, state = of_timm()
+    torch.save(dict(model=state, args=args), tmp_path / 'timm.pth')
+    if good:
+        same_logits(load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4)), theirs)
+    else:
+        assert 'holds more than weights, which could run code' in error_of(tmp_path / 'timm.pth', n_head=4)
+    assert 'code ran' not in capsys.readouterr().out
+
+
+# ----------------------------------------------------------------------------- other resolutions
+
+@pytest.mark.parametrize('old, new', [(3, 5), (6, 2), (4, 7), (4, 4)])
+def test_interpolation_is_that_of_images(old, new):
+    """Of Pillow, bicubic with antialias, on each dimension of the width. Tokens before the grid stay."""
+    positions = torch.randn(1 + old ** 2, 3)
+    found = resized(positions, old, new)
+    assert torch.equal(found[0], positions[0])
+    close(resized(positions[1:], old, new), found[1:], 1e-6)
+    for i in range(3):
+        image = Image.fromarray(positions[1:, i].reshape(old, old).numpy())
+        wanted = torch.from_numpy(np.array(image.resize((new, new), Image.Resampling.BICUBIC)))
+        close(found[1:, i].reshape(new, new), wanted, 1e-5)
+
+
+@pytest.mark.parametrize('old, new', [(3, 5), (6, 2)])
+def test_interpolation_is_timms(old, new):
+    """It needs pip install timm"""
+    layers = pytest.importorskip('timm.layers')
+    positions = torch.randn(1 + old ** 2, 8)
+    close(resized(positions, old, new), layers.resample_abs_pos_embed(positions[None], [new, new])[0], 0)
+
+
+def test_another_image_size(tmp_path):
+    """Only the positions change"""
+    save_vit(tmp_path)
+    ours, larger = load_vit(str(tmp_path)), load_vit(str(tmp_path), dict(image_size=20))
+    assert larger.config.image_size == 20
+    assert larger.notes[0] == ('image_size=20 instead of 12: 5 × 5 patches instead of 3 × 3, for which its position embedding is '
+                               'interpolated')
+    close(larger.wpe.weight, resized(ours.wpe.weight.detach(), 3, 5), 0)
+    for name, p in ours.named_parameters():
+        assert name == 'wpe.weight' or torch.equal(p, larger.get_parameter(name)), name
+    assert load_vit(str(tmp_path), dict(image_size=18), ()).config.image_size == 12       # a config file's gives way
+    assert 'image_size=18: wants a multiple of 4' in error_of(tmp_path, image_size=18)
+    assert 'position embeddings' in str(pytest.raises(ValueError, load_vit, str(tmp_path), dict(image_size=4 * 10 ** 7)).value)
+
+
+# ----------------------------------------------------------------------------- our own
+
+RUN = dict(model='vit', dataset='tiny', image_size=6, patch_size=3, channels=3, classes=4, n_layer=2, n_head=2, n_embd=16,
+           bias=True, batch_size=8, max_iters=2, gradient_accumulation_steps=1, eval_interval=2, eval_iters=2, warmup_iters=0,
+           learning_rate=1e-3, min_lr=0.0, device='cpu', dtype='float32', compile=False)
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+    """A folder with data/tiny, images of 12 × 12, and three runs on it: with learned positions, with RoPE, and of text."""
+    folder, rng = tmp_path_factory.mktemp('own'), np.random.default_rng(0)
+    write_images(folder / 'data' / 'tiny', {split: [(rng.integers(0, 255, (16, 3, 12, 12), np.uint8), rng.integers(0, 4, 16))]
+                                            for split in ('train', 'val')}, 4)
+    train(folder, *flags(**RUN, out_dir='run'))
+    train(folder, *flags(**RUN | dict(pos='rope', n_layer=1, pool='mean', norm='rmsnorm'), out_dir='rope'))
+    return folder
+
+
+def same_weights(ours, state, but=()):
+    for name, value in ours.state_dict().items():
+        assert name.startswith(tuple(but)) or torch.equal(value, state['model'][name]), name
+
+
+@pytest.mark.parametrize('file', ['', 'best.pt', 'ckpt.pt'])
+def test_a_run(file, place, monkeypatch):
+    monkeypatch.chdir(place)
+    ours, (_, state) = load_vit(f'run/{file}'.rstrip('/')), load_run('run/best.pt')
+    same_weights(ours, state)
+    assert ours.started == [] and ours.notes == []
+    more = load_vit('run', dict(classes=7, dropout=0.1))
+    same_weights(more, state, ['head.'])
+    assert more.config.classes == 7 and more.config.dropout == 0.1 and more.started == ['head.weight', 'head.bias']
+    larger = load_vit('run', dict(image_size=12))
+    same_weights(larger, state, ['wpe.'])
+    assert len(larger.wpe.weight) == 17
+    message = error_of('run', image_mean=[0.1, 0.2, 0.3])
+    assert 'image_mean=[0.1, 0.2, 0.3]' in message and 'leave it out' in message
+
+
+def test_a_run_with_rope(place, monkeypatch):
+    """It has no positions to interpolate, and sees more patches"""
+    monkeypatch.chdir(place)
+    ours, (_, state) = load_vit('rope', dict(image_size=12)), load_run('rope/best.pt')
+    same_weights(ours, state)
+    assert ours.config.block_size == 16 and ours.notes == ['image_size=12 instead of 6: 4 × 4 patches instead of 2 × 2']
+    assert ours(torch.zeros(1, 3, 12, 12))[0].shape == (1, 4)
+
+
+@torch.no_grad()
+def test_a_run_with_stable_attention(tmp_path, place):
+    """Its τ follows the number of tokens, which is told"""
+    config = ViTConfig(image_size=6, patch_size=3, n_layer=1, n_head=2, n_embd=16, attention='stable', classes=4)
+    state = {**torch.load(place / 'run' / 'best.pt'), 'model': ViT(config).state_dict()}
+    torch.save({**state, 'config': {**state['config'], **vars(config)}}, tmp_path / 'ckpt.pt')
+    ours = load_vit(str(tmp_path / 'ckpt.pt'), dict(image_size=12))
+    assert ours.notes[0].endswith('; τ of StableAtten changes with their number')
+    assert ours.h[0].attn.scale == ViT(ours.config).h[0].attn.scale > ViT(config).h[0].attn.scale
+
+
+@pytest.mark.long
+def test_a_run_in_shards(place):
+    keys = RUN | dict(gradient_accumulation_steps=2, out_dir='shards', parallel='fsdp', save_shards=True)
+    train(place, *flags(**keys), ranks=2)
+    same_weights(load_vit(str(place / 'shards')), load_run(str(place / 'shards' / 'best.pt'))[1])
+
+
+def test_a_run_of_every_state_of_the_repository(tmp_path):
+    shutil.copy(ROOT / 'tests' / 'golden' / 'ckpt-vit' / 'ckpt.pt', tmp_path)
+    same_weights(load_vit(str(tmp_path / 'ckpt.pt')), load_run(str(tmp_path / 'ckpt.pt'))[1])
+    assert f'without best.pt: name {tmp_path}/ckpt.pt' in error_of(tmp_path)
+
+
+def test_a_run_of_text_is_refused():
+    with pytest.raises(ValueError, match='ckpt.pt holds a model of text, and this run has one of images'):
+        load_vit(str(ROOT / 'tests' / 'golden' / 'ckpt-adamw' / 'ckpt.pt'))
+
+
+@pytest.mark.parametrize('prefix', ['', 'vit.', 'net.'])
+@pytest.mark.parametrize('head', [True, False])
+def test_an_export(prefix, head, place, tmp_path):
+    """As lab/export.py writes it, and with what transformers adds to a config.json"""
+    _, state = load_run(str(place / 'rope' / 'best.pt'))
+    weights = {prefix + key: value for key, value in state['model'].items() if head or not key.startswith('head.')}
+    safetensors.save_file(weights, tmp_path / 'model.safetensors')
+    fields = {name: state['config'][name] for name in ViTConfig.__dataclass_fields__}
+    (tmp_path / 'preprocessor_config.json').write_text('{"do_normalize": false}')             # not of these weights
+    write = (tmp_path / 'config.json').write_text
+    write(json.dumps(dict(model_type='nanonorm_vit', architectures=['X'], auto_map={}, dtype='float32', **fields)))
+    ours = load_vit(str(tmp_path), dict(classes=4))
+    same_weights(ours, state, () if head else ['head.'])
+    assert ours.notes == [] and bool(ours.started) != head
+    assert 'lab/export.py: name its folder' in error_of(tmp_path / 'model.safetensors')
+    write(json.dumps(dict(model_type='nanonorm_vit', gate=True, **fields)))
+    assert "'gate', which is no field of ViTConfig" in error_of(tmp_path)
+    write(json.dumps(dict(model_type='nanonorm_vit', **{**fields, 'n_layer': 10 ** 6})))
+    assert 'number of layers does not fit' in error_of(tmp_path)
+
+
+# ----------------------------------------------------------------------------- train.py
+
+def test_a_run_is_fine_tuned(place):
+    out, _ = train(place, *flags(**RUN | dict(image_size=12, classes=5), out_dir='tuned', init_from='run'))
+    for line in ('run: image_size=12 instead of 6: 4 × 4 patches instead of 2 × 2, for which its position embedding is interp',
+                 'run: left out its head, which has 4 classes', 'run has no head.weight, head.bias: these start'):
+        assert line in out
+    state = checkpoint(place / 'tuned')
+    assert state['model']['wpe.weight'].shape == (17, 16) and state['model']['head.weight'].shape == (5, 16)
+    train(place, 'tuned/config.json', '--init_from=resume', '--max_iters=3')
+
+
+def test_a_file_is_fine_tuned(place):
+    """What is guessed is told; what the command line sets is no guess; what the weights state is not the command line's"""
+    torch.save(timm_state(build(bias=True, channels=3, n_layer=1)), place / 'timm.pth')
+    (place / 'file.json').write_text(json.dumps({**RUN, 'init_from': 'timm.pth'}))
+    keys = ('file.json',)
+    assert 'set --n_head' in train(place, *keys, '--out_dir=none', code=1)[1] and not (place / 'none').exists()
+    out, _ = train(place, *keys, '--n_head=8', '--pool=cls', '--image_mean=[0.1,0.2,0.3]', '--out_dir=file')
+    assert 'timm.pth: guessed: ffn=gelu, norm_eps=1e-06, square images of 6 pixels, image_std=0.5\n' in out
+    state = checkpoint(place / 'file')
+    assert state['config']['n_head'] == 8 and state['model']['patch.mean'].flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
+    train(place, 'file/config.json', '--init_from=resume', '--max_iters=3')
+    err = train(place, *flags(**RUN | dict(n_head=4), out_dir='none', init_from='run'), code=1)[1]
+    assert 'run has another architecture than the command line: n_head (2 there, 4 here)' in err
+    err = train(place, *flags(**RUN, out_dir='none', init_from='run', image_std='[0.1,0.1,0.1]'), code=1)[1]
+    assert err.startswith('error: image_std=[0.1, 0.1, 0.1]: run has [') and 'leave it out' in err
+    err = train(place, *flags(**RUN, out_dir='none', image_mean='[0.1,0.1,0.1]'), code=1)[1]
+    assert err == 'error: image_mean=[0.1,0.1,0.1]: only a ViT that init_from loads takes it, leave it out\n'
+    assert 'no.pth' in call('train.py', *flags(**RUN, out_dir='none', init_from='no.pth'), code=1, cwd=place)
