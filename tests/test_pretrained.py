@@ -2,6 +2,7 @@
 engine/pretrained.py: weights of Hugging Face and OpenAI give the logits that they give there, and what has no equal here is an
 error that says so. The way back is in test_export.py.
 """
+import json
 import shutil
 
 import pytest
