@@ -1,9 +1,9 @@
 """
 A data set of images is a folder data/<name> with train.bin and val.bin, uint8 of shape (images, channels, size, size), with
 class numbers as uint16 in train_labels.bin and val_labels.bin, and with meta.json. If meta.json says `whole`, each training image
-is a whole image squeezed to a square, and train_aspects.bin has the width / height of each as float32. This file reads a data set
-as batches, writes one, and resizes images of any size for it. Resizing runs once, in many processes, and continues after an
-interruption.
+is a whole image squeezed to a square, and train_aspects.bin has the width / height of each as float32. unreadable.txt, if there
+is one, names the images that are left out. This file reads a data set as batches, writes one, and resizes images of any size for
+it. Resizing runs once, in many processes, and continues after an interruption.
 """
 import glob
 import hashlib
@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 from data.augment import middle
 from data.text import Progress, follow_parent, in_order
@@ -118,13 +118,14 @@ class Images(Split):
 # ----------------------------------------------------------------------------- writing
 
 IMAGE_FILES = [*(f'{split}{kind}.bin' for split in SPLITS for kind in ('', '_labels')), 'meta.json']
+MORE_FILES = ('train_aspects.bin', 'unreadable.txt')            # which only write_resized writes
 
 
 def write_images(folder, splits, classes, names=()):
     """Writes images, labels and meta.json, as `replacing` does. `splits` maps each split to an iterable of pairs: uint8 images
     (N, channels, S, S), all of one size, and their class numbers (N,). `names` may name the classes."""
     labels, shapes = {split: [] for split in SPLITS}, set()
-    with preparing(folder), replacing(folder, IMAGE_FILES) as path:
+    with preparing(folder), replacing(folder, IMAGE_FILES, MORE_FILES) as path:
         for split in SPLITS:
             with open(path[f'{split}.bin'], 'wb') as f:
                 for images, numbers in splits[split]:
@@ -249,12 +250,25 @@ def from_hub(name, split):
 # ----------------------------------------------------------------------------- resizing
 
 CHUNK = 256             # images that a process resizes before it reports
+NAMED = 10              # unreadable images that the terminal names
+TURNS = {2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+         5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_90}
 LARGEST = 4096          # height and width of a stored image; resizing to it takes some 0.2 GB in each process
+
+
+def upright(image):
+    """A picture as its EXIF orientation says; if its EXIF data is damaged, as it is stored."""
+    image.load()                                        # turns a TIFF, and raises an error for damaged pixels
+    try:
+        turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+    except Exception:                                   # of many types
+        turn = None
+    return image if turn is None else image.transpose(turn)
 
 
 def resized(image, size, whole):
     """A picture's middle square or, if `whole`, all of it, resized to size × size → uint8 (3, size, size), width / height"""
-    image = image.convert('RGB')
+    image = upright(image).convert('RGB')
     width, height = image.size
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
@@ -314,7 +328,8 @@ def resize_all(source, path, size, processes, name):
     """Resizes all images into the array at `path`, and notes finished chunks in a file beside it → labels, aspects and the
     numbers of unreadable images. Training images stay whole."""
     notes, whole = path + '.notes', name == 'train'
-    head = dict(count=len(source), size=size, whole=whole, source=source.where(0), last=source.where(len(source) - 1))
+    head = dict(count=len(source), size=size, whole=whole, upright=True, source=source.where(0),
+                last=source.where(len(source) - 1))
     done, total = [], len(source) * 3 * size ** 2
     if os.path.isfile(notes) and os.path.isfile(path) and os.path.getsize(path) == total:
         done = finished(notes, head, len(source))
@@ -359,10 +374,15 @@ def write_resized(folder, sources, size, processes=0):
     with preparing(folder):
         check_room(folder, sources, size)
         parts = {split: os.path.join(folder, f'{split}.part') for split in SPLITS}
-        labels, aspects = {}, {}
+        labels, aspects, unreadable = {}, {}, []
         for split, source in sources.items():
-            labels[split], aspects[split] = resize_split(folder, split, source, parts[split], size, processes)
-        with replacing(folder, ['train_aspects.bin', *IMAGE_FILES]) as path:
+            labels[split], aspects[split], left_out = resize_split(folder, split, source, parts[split], size, processes)
+            unreadable += left_out
+        more = ['train_aspects.bin', *(['unreadable.txt'] if unreadable else [])]
+        with replacing(folder, [*more, *IMAGE_FILES], MORE_FILES) as path:
+            if unreadable:
+                with open(path['unreadable.txt'], 'w', encoding='utf-8', errors='surrogateescape') as f:
+                    f.writelines(f'{name}\n' for name in unreadable)
             names, stored = sources['train'].names, {f'{split}.bin': part for split, part in parts.items()}
             finish_images(folder, {**path, **stored}, labels, 3, size, len(names), names, aspects['train'])
             for split in SPLITS:
@@ -370,14 +390,18 @@ def write_resized(folder, sources, size, processes=0):
                 os.replace(parts[split], path[f'{split}.bin'])
         for part in parts.values():
             os.remove(part + '.notes')
+        if unreadable:
+            print(f'{os.path.join(folder, "unreadable.txt")} names all images that are left out')
 
 
 def resize_split(folder, split, source, part, size, processes):
-    """resize_all, with the last images in the places of those that cannot be read → labels, aspects"""
+    """resize_all, with the last images in the places of those that cannot be read → labels, aspects, and what is left out"""
     labels, aspects, unreadable = resize_all(source, part, size, min(processes or os.cpu_count(), 4 * os.cpu_count()), split)
+    names = [source.where(i) for i in unreadable]
     if unreadable:
-        print(f'{folder}: {len(unreadable)} of the {len(source)} images for {split} cannot be read and are left out, '
-              f'the first is {source.where(unreadable[0])}')
+        more = [f'and {len(names) - NAMED} more'] if len(names) > NAMED else []
+        print(f'{folder}: {len(unreadable)} of the {len(source)} images for {split} cannot be read and are left out:',
+              *names[:NAMED], *more, sep='\n    ')
     if len(unreadable) == len(source):
         raise ValueError(f'{folder}: none of the images for {split} can be read')
     count = len(source) - len(unreadable)
@@ -389,4 +413,4 @@ def resize_split(folder, split, source, part, size, processes):
             image = f.read(3 * size ** 2)
             f.seek(hole * 3 * size ** 2)
             f.write(image)
-    return labels[:count], aspects[:count]
+    return labels[:count], aspects[:count], names
