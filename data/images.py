@@ -37,19 +37,27 @@ def numbers(value):
     return isinstance(value, list) and all(type(x) in (int, float) and 0 <= x <= 1 for x in value)
 
 
+def axes(value):
+    return (isinstance(value, dict) and len(value) in (0, 2)
+            and all(texts(names) and 0 < len({*names}) == len(names) for names in value.values()))
+
+
 IMAGES = dict(image_size=a_count, channels=a_count, classes=a_count, names=texts, mean=numbers, std=numbers, images=counts,
-              whole=lambda value: isinstance(value, bool), fingerprint=a_text)
+              whole=lambda value: isinstance(value, bool), groups=axes, fingerprint=a_text)
 
 
 def read_image_meta(name):
     """data/<name>/meta.json of images: image_size, channels, classes, class names (if any), mean and std of each channel for
-    values from 0 to 1, the number of images of each split, whether the training images are `whole`, and the fingerprint of all of
-    it ('' in data of older versions)."""
+    values from 0 to 1, the number of images of each split, whether the training images are `whole`, the `groups` of the
+    validation images ({} for none), and the fingerprint of all of it ('' in data of older versions). Groups are versions of the
+    same images, in the same order: groups={'corruption': [C names], 'severity': [S names]} are C · S groups, of which the first S
+    belong to the first corruption."""
     def fits(meta):
         return (len(meta['mean']) == len(meta['std']) == meta['channels'] and min(meta['std']) > 0
-                and len(meta['names']) in (0, meta['classes']))
+                and len(meta['names']) in (0, meta['classes'])
+                and meta['images']['val'] % math.prod(map(len, meta['groups'].values())) == 0)
 
-    return load_meta(name, 'images', IMAGES, fits, whole=False, fingerprint='')
+    return load_meta(name, 'images', IMAGES, fits, whole=False, groups={}, fingerprint='')
 
 
 class Images(Split):
@@ -70,7 +78,7 @@ class Images(Split):
             raise ValueError(f'classes={classes} is less than the {meta["classes"]} of dataset={name}: '
                              f'set --classes={meta["classes"]} or more')
         self.path, self.mean, self.std = os.path.join('data', name, f'{split}.bin'), meta['mean'], meta['std']
-        self.fingerprint = meta['fingerprint']
+        self.fingerprint, self.groups = meta['fingerprint'], meta['groups'] if split == 'val' else {}
         labels = self.path.replace('.bin', '_labels.bin')
         check_size(self.path, count * channels * stored ** 2)
         check_size(labels, count * 2)
@@ -121,9 +129,10 @@ IMAGE_FILES = [*(f'{split}{kind}.bin' for split in SPLITS for kind in ('', '_lab
 MORE_FILES = ('train_aspects.bin', 'unreadable.txt')            # which only write_resized writes
 
 
-def write_images(folder, splits, classes, names=()):
+def write_images(folder, splits, classes, names=(), groups=None):
     """Writes images, labels and meta.json, as `replacing` does. `splits` maps each split to an iterable of pairs: uint8 images
-    (N, channels, S, S), all of one size, and their class numbers (N,). `names` may name the classes."""
+    (N, channels, S, S), all of one size, and their class numbers (N,). `names` may name the classes. `groups` may say how the
+    validation images are grouped, see read_image_meta."""
     labels, shapes = {split: [] for split in SPLITS}, set()
     with preparing(folder), replacing(folder, IMAGE_FILES, MORE_FILES) as path:
         for split in SPLITS:
@@ -140,12 +149,15 @@ def write_images(folder, splits, classes, names=()):
                 os.fsync(f.fileno())
             if not labels[split]:
                 raise ValueError(f'{folder}: there is nothing to write into {split}.bin')
-        finish_images(folder, path, labels, *shapes.pop()[:2], classes, names)
+        finish_images(folder, path, labels, *shapes.pop()[:2], classes, names, groups=groups)
 
 
-def finish_images(folder, path, labels, channels, size, classes, names, aspects=()):
+def finish_images(folder, path, labels, channels, size, classes, names, aspects=(), groups=None):
     """Writes the labels, {split: class numbers}, the aspects, if any, and meta.json, once the images are written. `path` is from
     `replacing`."""
+    if groups and (not axes(groups) or len(labels['val']) % math.prod(map(len, groups.values()))):
+        raise ValueError(f'{folder}: {len(labels["val"])} validation images are not {groups}: wants two lists of names, all '
+                         f'different, and groups of one size')
     content, sums = hashlib.blake2b(json.dumps([size, channels, classes, list(names)]).encode(), digest_size=16), {}
     for split in SPLITS:
         if not 0 <= min(labels[split]) <= max(labels[split]) < classes:
@@ -169,7 +181,8 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
     mean, squares = sums['train']
     meta = dict(image_size=size, channels=channels, classes=classes, names=list(names), mean=mean.tolist(),
                 std=np.sqrt(np.maximum(squares - mean ** 2, 1e-12)).tolist(),
-                images={split: len(labels[split]) for split in SPLITS}, whole=len(aspects) > 0, fingerprint=content.hexdigest())
+                images={split: len(labels[split]) for split in SPLITS}, whole=len(aspects) > 0, groups=groups or {},
+                fingerprint=content.hexdigest())
     with open(path['meta.json'], 'w', encoding='utf-8') as f:
         json.dump(meta, f, indent=1)
     print(f'{folder}: {len(labels["train"]):,} training and {len(labels["val"]):,} validation images of '

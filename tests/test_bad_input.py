@@ -24,7 +24,7 @@ TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_
             gradient_accumulation_steps=1, eval_interval=2, warmup_iters=0, learning_rate=1e-2, min_lr=1e-3, lr_decay_iters=2,
             device='cpu', dtype='float32', compile=False)
 OPTIONAL = ('lm_eval', 'rouge_score.rouge_scorer', 'bert_score')         # modules that a case may take away
-COMMANDS = sorted(f'lab.{path.stem}' for path in (ROOT / 'lab').glob('*.py') if path.stem != '__init__')
+COMMANDS = sorted(f'lab.{path.stem}' for path in (ROOT / 'lab').glob('*.py') if 'configure(' in path.read_text(encoding='utf-8'))
 PREPARED = ('c4', 'minipile', 'openwebtext', 'pycode', 'shakespeare_char', 'textfiles')
 
 

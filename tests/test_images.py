@@ -309,27 +309,45 @@ def test_a_folder_of_before_there_were_whole_images():
         read()
 
 
+WRONG_GROUPS = [dict(a=['x']), dict(a=['x'], b=[]), dict(a=['x', 'x'], b=['y']), dict(a=['x'], b=[1]), dict(a='x', b='y'),
+                dict(a=['x', 'y'], b=['z'])]        # of seven images
 WRONG = (None, -1, 1.5, float('nan'), float('inf'), 2 ** 63, 'no', {}, [None], [[1]], [float('nan')] * 3, [-0.1] * 3, [2.0] * 3,
          {'train': {'a': [0]}})
 
 
-@pytest.mark.parametrize('key', ['image_size', 'channels', 'classes', 'names', 'mean', 'std', 'images', 'whole', 'fingerprint'])
+@pytest.mark.parametrize('key', ['image_size', 'channels', 'classes', 'names', 'mean', 'std', 'images', 'whole', 'groups',
+                                 'fingerprint'])
 def test_a_wrong_value_in_meta(key):
     """Of any type, nested too, and where it is missing: it is found when it is read, not somewhere in the training"""
     make()
     meta = json.loads(Path('data/tiny/meta.json').read_text())
-    for value in WRONG:
-        if key != 'fingerprint' or not isinstance(value, str):
+    for value in [*WRONG, *(WRONG_GROUPS if key == 'groups' else [])]:
+        if not (key == 'fingerprint' and isinstance(value, str) or key == 'groups' and value == {}):
             Path('data/tiny/meta.json').write_text(json.dumps({**meta, key: value}))
             with pytest.raises(ValueError, match='data/tiny/meta.json is damaged: prepare data/tiny again'):
                 print(read_image_meta('tiny'))
     del meta[key]
     Path('data/tiny/meta.json').write_text(json.dumps(meta))
-    if key in ('whole', 'fingerprint'):                 # keys that older versions did not write
+    if key in ('whole', 'groups', 'fingerprint'):                 # keys that older versions did not write
         assert not read_image_meta('tiny')[key]
     else:
         with pytest.raises(ValueError, match='is damaged'):
             read_image_meta('tiny')
+
+
+def test_groups():
+    """Say how the validation images are grouped, and not the training images; what does not fit them is not written"""
+    images, groups = pictures(6), dict(corruption=['fog', 'snow'], severity=['1', '2', '3'])
+    splits = {split: [(images, np.arange(6) % 5)] for split in ('train', 'val')}
+    write_images('data/tiny', splits, 5, groups=groups)
+    assert read('val').groups == groups and read().groups == {} and read_image_meta('tiny')['groups'] == groups
+    before = content('data/tiny')
+    for wrong in *WRONG_GROUPS[:4], dict(a=['x', 'y'], b=['1', '2']):
+        with pytest.raises(ValueError, match='6 validation images are not .*: wants two lists of names'):
+            write_images('data/tiny', splits, 5, groups=wrong)
+        assert content('data/tiny') == before
+    make()
+    assert read('val').groups == {}
 
 
 def test_the_fingerprint_is_that_of_the_content():
@@ -540,3 +558,9 @@ def test_cifar100_from_a_folder_and_its_corruptions(monkeypatch):
     clean, corrupted = (Images('cifar100c', split, 32, 3, 100) for split in ('train', 'val'))
     assert (clean.images[:] == val.images[:]).all() and corrupted.windows == 40 and (corrupted.labels == [*labels, *labels]).all()
     assert (corrupted.images[20:] == images[1].transpose(2, 0, 1)).all()
+    assert corrupted.groups == dict(corruption=['fog', 'snow'], severity=['1', '2', '3', '4', '5']) and clean.groups == {}
+    np.save('CIFAR-100-C/labels.npy', labels[::-1])
+    says = call('data/cifar100c/prepare.py', '--files=CIFAR-100-C', '--corruptions=fog', code=1)
+    assert 'labels.npy: wants the labels of the same images 5 times' in says
+    says = call('data/cifar100c/prepare.py', '--files=C', '--corruptions=fog,fog', code=1)
+    assert 'corruptions=fog,fog: name each once' in says
