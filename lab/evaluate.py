@@ -150,8 +150,8 @@ def check_images(name, trained_on, chosen):
     if what != ['loss'] or tasks or stride:
         raise ValueError(f'{name} is a model of images, for which there is --what=loss alone, without stride and tasks')
     names = [read_image_meta(data)['names'] for data in (trained_on, chosen) if is_prepared(data)]
-    if all(names) and names[0] != names[-1]:
-        raise ValueError(f'dataset={chosen} has other classes ({", ".join(names[-1][:3])}, …) than {trained_on} '
+    if len(names) == 2 and all(names) and names[0] != names[1]:
+        raise ValueError(f'dataset={chosen} has other classes ({", ".join(names[1][:3])}, …) than {trained_on} '
                          f'({", ".join(names[0][:3])}, …), which {name} has learned')
     return ()
 

@@ -251,10 +251,9 @@ def harness(model, tokenizer, answers, machine, batch_size):
                 prompt = (self.tok_encode(request.args[0]) or [self.prefix_token_id])[-room_for_prompt(size, asked):]
                 alike.setdefault((len(prompt), repr(asked)), []).append((i, prompt, asked))
             batches = [batch for group in alike.values() for batch in chunks(group, batch_size)]
-            for batch in batches:
-                _, prompt, asked = batch[0]
-                check_memory(task, device, training=False,
-                             **of_samples(config, len(batch), len(prompt), asked['max_gen_toks'], machine.dtype))
+            sizes = [(len(batch), len(batch[0][1]), batch[0][2]['max_gen_toks']) for batch in batches]
+            for largest in sorted(sizes, key=lambda size: -size[0] * (size[1] + size[2]))[:1]:
+                check_memory(task, device, training=False, **of_samples(config, *largest, machine.dtype))
             texts = sum(over_ranks(machine, write, [[part[1:] for part in batch] for batch in batches], 'generation'), [])
             found = {i: text for (i, *_), text in zip(sum(batches, []), texts)}
             return [found[i] for i in range(len(requests))]
@@ -308,7 +307,7 @@ def write_samples(folder, samples):
 def write_json(path, value):
     """Writes JSON, of a list a line for each item, with null for numbers that are not finite. A file is replaced as a whole."""
     def plain(x):                                       # numpy's numbers, and functions in a task's config
-        return x.item() if hasattr(x, 'item') else str(x)
+        return x.tolist() if hasattr(x, 'tolist') else str(x)
 
     lines = value if isinstance(value, list) else [value]
     write_whole(path, lambda f: f.writelines(

@@ -3,7 +3,7 @@ import json
 import math
 import re
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +11,12 @@ import torch
 from helpers import call, run_here
 from test_evaluate import KEYS, LINES, TEXT, evaluate, last_scores, model_of
 
+from data.text import Tokenizer
 from data.tokens import write_tokens
 from engine import memory
+from engine.device import Machine
 from engine.files import read_rows
-from model import GPT
+from model import GPT, GPTConfig
 
 
 @pytest.fixture(scope='module')
@@ -339,3 +341,19 @@ def test_too_large_a_batch_of_requests(folder, task_path, few_tasks, monkeypatch
         says = evaluate(folder, '--out_dir=long', f'--task_path={place}', f'--tasks={task}', '--batch_size=100000000000',
                         '--gen_kwargs=max_gen_toks=22', code=1)
         assert says.splitlines()[-1].startswith('error: this needs at least') and what in says
+
+
+@pytest.mark.parametrize('written, until, left', [
+    ('one</s>two', [], 'one'), ('one\x02 two\x01three', [], 'one two'), ('abcd', ['cd', 'bc'], 'a'),
+    ('abcd', ['x', 'abcde'], 'abcd'), ('ab', ['', None, 'b'], 'a'), ('</s>', [], '')])
+def test_where_a_text_ends(written, until, left):
+    """Before a stop, the end token (1), or its text in other tokens; a special token (2) has no text"""
+    pytest.importorskip('lm_eval.tasks')
+    from lab.harness import harness
+    texts = {1: '</s>', 2: '<pad>'}
+    tokenizer = Tokenizer(lambda text: [*map(ord, text)], lambda ids: ''.join(texts.get(i, chr(i)) for i in ids), 128, 1,
+                          frozenset(texts))
+    model = SimpleNamespace(config=GPTConfig(block_size=16, vocab_size=128, n_layer=1, n_head=2, n_embd=8),
+                            stream=lambda *asked: (torch.tensor([[ord(c)]]) for c in written))
+    request = SimpleNamespace(args=('prompt', dict(until=until, max_gen_toks=len(written))))
+    assert harness(model, tokenizer, None, Machine('cpu', 'float32'), 8).generate_until([request]) == [left]
