@@ -190,7 +190,7 @@ def token_losses(subject, tokens):
         raise ValueError(f'stride={stride} is longer than the windows of {size} tokens: some tokens would be left out')
     ends = [*range(size, last, stride or size), last]
     fresh = np.diff(ends, prepend=0)                    # how many last targets of each window the window before lacks
-    check_logits(subject, min(batch_size, len(ends)), size * model.config.vocab_size)
+    check_batch(subject, min(batch_size, len(ends)), size * model.config.vocab_size)
 
     def losses(batch):
         x, y = tokens.read([ends[i] - size for i in batch])
@@ -201,11 +201,11 @@ def token_losses(subject, tokens):
     return np.concatenate(over_ranks(machine, losses, chunks(range(len(ends)), batch_size), 'loss'))
 
 
-def check_logits(subject, rows, numbers):
-    """ValueError if the machine has no memory for batches of `rows` windows or images with so many logits each: these in fp32,
-    and once more in their cross-entropy."""
+def check_batch(subject, rows, numbers):
+    """ValueError if the machine has no memory for batches of `rows` windows or images, with so many numbers each in fp32, twice:
+    logits and their cross-entropy, or what a block reads and what it writes."""
     check_memory(subject.task, machine.device, rows, training=False, **{
-        f'logits of {rows:,} {subject.task.windows}': 8 * rows * numbers})
+        f'results of {rows:,} {subject.task.windows}': 8 * rows * numbers})
 
 
 def bytes_of(tokens, tokenizer):
@@ -243,7 +243,7 @@ def predicted(subject):
     tokenizer = load_tokenizer(*subject.tokenizer)
     starts = tokens.spread(samples, 1)[:, 0]
     half, rows = tokens.block_size // 2, min(batch_size, len(starts))
-    check_logits(subject, rows, tokens.block_size * subject.model.config.vocab_size)
+    check_batch(subject, rows, tokens.block_size * subject.model.config.vocab_size)
     check_memory(subject.task, machine.device, training=False,
                  **of_samples(subject.model.config, rows, half + 1, tokens.block_size - half, machine.dtype))
 
@@ -304,7 +304,7 @@ def image_scores(subject):
     the score of its top-1 accuracy}}. Groups are versions of the same images, so the standard error of a mean over groups is that
     over images, each with its mean over the groups."""
     data, task, config = subject.task.split(split), subject.task, subject.model.config
-    check_logits(subject, min(batch_size, data.windows), config.block_size * config.n_embd)
+    check_batch(subject, min(batch_size, data.windows), max(config.classes, config.block_size * config.n_embd))
 
     def each(batch):
         x, y = (t.to(machine.device) for t in data.read(batch))
@@ -370,7 +370,7 @@ def check_output():
     check_regular(output)
     ours = None
     with suppress(ValueError):
-        ours = read_json(output, dict(written_by=WRITTEN_BY.__eq__), '')
+        ours = read_json(output, dict(written_by=lambda name: name == WRITTEN_BY), '')
     if os.path.exists(output) and not ours:
         raise ValueError(f'output={output} is there, and holds something else than results of {WRITTEN_BY}: choose another name, '
                          f'or remove it')

@@ -248,7 +248,7 @@ def test_patterns_groups_and_files(folder, group_path, few_tasks):
     evaluate(folder, '--out_dir=long,copy', *args[1:], '--tasks=choice', '--output=all.json', '--log_samples=True')
     found = json.loads((folder / 'all.json').read_text())['models']
     assert found['long']['results'] == found['copy']['results'] and (folder / 'all-samples/copy/samples-choice.jsonl').exists()
-    for other in '{"written_by": "me"}', 'text', '[1]':
+    for other in '{"written_by": "me"}', '{"written_by": 1}', 'text', '[1]':
         (folder / 'mine.json').write_text(other)
         says = evaluate(folder, *args, '--tasks=choice', '--output=mine.json', code=1)
         assert 'output=mine.json is there' in says and (folder / 'mine.json').read_text() == other
