@@ -103,7 +103,7 @@ def merged(asked, names, parts):
 
 SETTINGS = {        # of generation, by gen_kwargs: whether a value is right, and what it wants
     'do_sample': (lambda x: fits(x, bool), 'true or false'),
-    'temperature': (lambda x: fits(x, NUMBER) and x >= 0, 'a number of at least 0'),
+    'temperature': (lambda x: fits(x, NUMBER) and (x == 0 or x >= 1e-6), 'a number of at least 1e-6, or 0'),
     'top_k': (lambda x: fits(x, int) and x >= 0, 'an integer of at least 0'),
     'top_p': (lambda x: fits(x, NUMBER) and 0 < x <= 1, 'a number above 0, and at most 1'),
     'max_gen_toks': (lambda x: fits(x, int) and x >= 1, 'an integer of at least 1'),
