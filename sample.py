@@ -15,7 +15,7 @@ from data.text import load_tokenizer
 from data.tokens import read_meta
 from engine.checkpoint import load_text_run
 from engine.device import Machine
-from engine.memory import check_memory
+from engine.memory import check_memory, of_samples
 from engine.pretrained import OPENAI_MODELS, load_gpt
 from engine.runlog import progress
 from engine.task import task_of
@@ -62,11 +62,8 @@ if not prompt:
     raise ValueError('start is empty: give at least one character to continue')
 if max(prompt) >= model.config.vocab_size:
     raise ValueError(f'start holds token {max(prompt)}, but vocab_size={model.config.vocab_size}: was the data prepared again?')
-c = model.config
-cached = 2 * c.n_layer * (c.n_kv_head or c.n_head) * c.head_dim * min(c.block_size, len(prompt) + max_new_tokens)       # numbers
-check_memory(task_of(vars(c)), machine.device, training=False,
-             **{f'{num_samples:,} samples of {max_new_tokens:,} tokens': num_samples * (
-                 8 * (len(prompt) + max_new_tokens) + machine.dtype.itemsize * cached + 4 * c.vocab_size)})
+check_memory(task_of(vars(model.config)), machine.device, training=False,
+             **of_samples(model.config, num_samples, len(prompt), max_new_tokens, machine.dtype))
 ids = torch.tensor(prompt, device=machine.device).repeat(num_samples, 1)
 given = len(tokenizer.decode(prompt))                   # decoding may not give `start` back exactly
 

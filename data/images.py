@@ -1,9 +1,9 @@
 """
 A data set of images is a folder data/<name> with train.bin and val.bin, uint8 of shape (images, channels, size, size), with
 class numbers as uint16 in train_labels.bin and val_labels.bin, and with meta.json. If meta.json says `whole`, each training image
-is a whole image squeezed to a square, and train_aspects.bin has the width / height of each as float32. This file reads a data set
-as batches, writes one, and resizes images of any size for it. Resizing runs once, in many processes, and continues after an
-interruption.
+is a whole image squeezed to a square, and train_aspects.bin has the width / height of each as float32. unreadable.txt, if there
+is one, names the images that are left out. This file reads a data set as batches, writes one, and resizes images of any size for
+it. Resizing runs once, in many processes, and continues after an interruption.
 """
 import glob
 import hashlib
@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 from data.augment import middle
 from data.text import Progress, follow_parent, in_order
@@ -37,19 +37,27 @@ def numbers(value):
     return isinstance(value, list) and all(type(x) in (int, float) and 0 <= x <= 1 for x in value)
 
 
+def axes(value):
+    return (isinstance(value, dict) and len(value) in (0, 2)
+            and all(texts(names) and 0 < len({*names}) == len(names) for names in value.values()))
+
+
 IMAGES = dict(image_size=a_count, channels=a_count, classes=a_count, names=texts, mean=numbers, std=numbers, images=counts,
-              whole=lambda value: isinstance(value, bool), fingerprint=a_text)
+              whole=lambda value: isinstance(value, bool), groups=axes, fingerprint=a_text)
 
 
 def read_image_meta(name):
     """data/<name>/meta.json of images: image_size, channels, classes, class names (if any), mean and std of each channel for
-    values from 0 to 1, the number of images of each split, whether the training images are `whole`, and the fingerprint of all of
-    it ('' in data of older versions)."""
+    values from 0 to 1, the number of images of each split, whether the training images are `whole`, the `groups` of the
+    validation images ({} for none), and the fingerprint of all of it ('' in data of older versions). Groups are versions of the
+    same images, in the same order: groups={'corruption': [C names], 'severity': [S names]} are C · S groups, of which the first S
+    belong to the first corruption."""
     def fits(meta):
         return (len(meta['mean']) == len(meta['std']) == meta['channels'] and min(meta['std']) > 0
-                and len(meta['names']) in (0, meta['classes']))
+                and len(meta['names']) in (0, meta['classes'])
+                and meta['images']['val'] % math.prod(map(len, meta['groups'].values())) == 0)
 
-    return load_meta(name, 'images', IMAGES, fits, whole=False, fingerprint='')
+    return load_meta(name, 'images', IMAGES, fits, whole=False, groups={}, fingerprint='')
 
 
 class Images(Split):
@@ -70,7 +78,7 @@ class Images(Split):
             raise ValueError(f'classes={classes} is less than the {meta["classes"]} of dataset={name}: '
                              f'set --classes={meta["classes"]} or more')
         self.path, self.mean, self.std = os.path.join('data', name, f'{split}.bin'), meta['mean'], meta['std']
-        self.fingerprint = meta['fingerprint']
+        self.fingerprint, self.groups = meta['fingerprint'], meta['groups'] if split == 'val' else {}
         labels = self.path.replace('.bin', '_labels.bin')
         check_size(self.path, count * channels * stored ** 2)
         check_size(labels, count * 2)
@@ -118,13 +126,15 @@ class Images(Split):
 # ----------------------------------------------------------------------------- writing
 
 IMAGE_FILES = [*(f'{split}{kind}.bin' for split in SPLITS for kind in ('', '_labels')), 'meta.json']
+MORE_FILES = ('train_aspects.bin', 'unreadable.txt')            # which only write_resized writes
 
 
-def write_images(folder, splits, classes, names=()):
+def write_images(folder, splits, classes, names=(), groups=None):
     """Writes images, labels and meta.json, as `replacing` does. `splits` maps each split to an iterable of pairs: uint8 images
-    (N, channels, S, S), all of one size, and their class numbers (N,). `names` may name the classes."""
+    (N, channels, S, S), all of one size, and their class numbers (N,). `names` may name the classes. `groups` may say how the
+    validation images are grouped, see read_image_meta."""
     labels, shapes = {split: [] for split in SPLITS}, set()
-    with preparing(folder), replacing(folder, IMAGE_FILES) as path:
+    with preparing(folder), replacing(folder, IMAGE_FILES, MORE_FILES) as path:
         for split in SPLITS:
             with open(path[f'{split}.bin'], 'wb') as f:
                 for images, numbers in splits[split]:
@@ -139,12 +149,15 @@ def write_images(folder, splits, classes, names=()):
                 os.fsync(f.fileno())
             if not labels[split]:
                 raise ValueError(f'{folder}: there is nothing to write into {split}.bin')
-        finish_images(folder, path, labels, *shapes.pop()[:2], classes, names)
+        finish_images(folder, path, labels, *shapes.pop()[:2], classes, names, groups=groups)
 
 
-def finish_images(folder, path, labels, channels, size, classes, names, aspects=()):
+def finish_images(folder, path, labels, channels, size, classes, names, aspects=(), groups=None):
     """Writes the labels, {split: class numbers}, the aspects, if any, and meta.json, once the images are written. `path` is from
     `replacing`."""
+    if groups and (not axes(groups) or len(labels['val']) % math.prod(map(len, groups.values()))):
+        raise ValueError(f'{folder}: {len(labels["val"])} validation images are not {groups}: wants two lists of names, all '
+                         f'different, and groups of one size')
     content, sums = hashlib.blake2b(json.dumps([size, channels, classes, list(names)]).encode(), digest_size=16), {}
     for split in SPLITS:
         if not 0 <= min(labels[split]) <= max(labels[split]) < classes:
@@ -168,7 +181,8 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
     mean, squares = sums['train']
     meta = dict(image_size=size, channels=channels, classes=classes, names=list(names), mean=mean.tolist(),
                 std=np.sqrt(np.maximum(squares - mean ** 2, 1e-12)).tolist(),
-                images={split: len(labels[split]) for split in SPLITS}, whole=len(aspects) > 0, fingerprint=content.hexdigest())
+                images={split: len(labels[split]) for split in SPLITS}, whole=len(aspects) > 0, groups=groups or {},
+                fingerprint=content.hexdigest())
     with open(path['meta.json'], 'w', encoding='utf-8') as f:
         json.dump(meta, f, indent=1)
     print(f'{folder}: {len(labels["train"]):,} training and {len(labels["val"]):,} validation images of '
@@ -249,12 +263,25 @@ def from_hub(name, split):
 # ----------------------------------------------------------------------------- resizing
 
 CHUNK = 256             # images that a process resizes before it reports
+NAMED = 10              # unreadable images that the terminal names
+TURNS = {2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+         5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_90}
 LARGEST = 4096          # height and width of a stored image; resizing to it takes some 0.2 GB in each process
+
+
+def upright(image):
+    """A picture as its EXIF orientation says; if its EXIF data is damaged, as it is stored."""
+    image.load()                                        # turns a TIFF, and raises an error for damaged pixels
+    try:
+        turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+    except Exception:                                   # of many types
+        turn = None
+    return image if turn is None else image.transpose(turn)
 
 
 def resized(image, size, whole):
     """A picture's middle square or, if `whole`, all of it, resized to size × size → uint8 (3, size, size), width / height"""
-    image = image.convert('RGB')
+    image = upright(image).convert('RGB')
     width, height = image.size
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
@@ -314,7 +341,8 @@ def resize_all(source, path, size, processes, name):
     """Resizes all images into the array at `path`, and notes finished chunks in a file beside it → labels, aspects and the
     numbers of unreadable images. Training images stay whole."""
     notes, whole = path + '.notes', name == 'train'
-    head = dict(count=len(source), size=size, whole=whole, source=source.where(0), last=source.where(len(source) - 1))
+    head = dict(count=len(source), size=size, whole=whole, upright=True, source=source.where(0),
+                last=source.where(len(source) - 1))
     done, total = [], len(source) * 3 * size ** 2
     if os.path.isfile(notes) and os.path.isfile(path) and os.path.getsize(path) == total:
         done = finished(notes, head, len(source))
@@ -359,10 +387,15 @@ def write_resized(folder, sources, size, processes=0):
     with preparing(folder):
         check_room(folder, sources, size)
         parts = {split: os.path.join(folder, f'{split}.part') for split in SPLITS}
-        labels, aspects = {}, {}
+        labels, aspects, unreadable = {}, {}, []
         for split, source in sources.items():
-            labels[split], aspects[split] = resize_split(folder, split, source, parts[split], size, processes)
-        with replacing(folder, ['train_aspects.bin', *IMAGE_FILES]) as path:
+            labels[split], aspects[split], left_out = resize_split(folder, split, source, parts[split], size, processes)
+            unreadable += left_out
+        more = ['train_aspects.bin', *(['unreadable.txt'] if unreadable else [])]
+        with replacing(folder, [*more, *IMAGE_FILES], MORE_FILES) as path:
+            if unreadable:
+                with open(path['unreadable.txt'], 'w', encoding='utf-8', errors='surrogateescape') as f:
+                    f.writelines(f'{name}\n' for name in unreadable)
             names, stored = sources['train'].names, {f'{split}.bin': part for split, part in parts.items()}
             finish_images(folder, {**path, **stored}, labels, 3, size, len(names), names, aspects['train'])
             for split in SPLITS:
@@ -370,14 +403,18 @@ def write_resized(folder, sources, size, processes=0):
                 os.replace(parts[split], path[f'{split}.bin'])
         for part in parts.values():
             os.remove(part + '.notes')
+        if unreadable:
+            print(f'{os.path.join(folder, "unreadable.txt")} names all images that are left out')
 
 
 def resize_split(folder, split, source, part, size, processes):
-    """resize_all, with the last images in the places of those that cannot be read → labels, aspects"""
+    """resize_all, with the last images in the places of those that cannot be read → labels, aspects, and what is left out"""
     labels, aspects, unreadable = resize_all(source, part, size, min(processes or os.cpu_count(), 4 * os.cpu_count()), split)
+    names = [source.where(i) for i in unreadable]
     if unreadable:
-        print(f'{folder}: {len(unreadable)} of the {len(source)} images for {split} cannot be read and are left out, '
-              f'the first is {source.where(unreadable[0])}')
+        more = [f'and {len(names) - NAMED} more'] if len(names) > NAMED else []
+        print(f'{folder}: {len(unreadable)} of the {len(source)} images for {split} cannot be read and are left out:',
+              *names[:NAMED], *more, sep='\n    ')
     if len(unreadable) == len(source):
         raise ValueError(f'{folder}: none of the images for {split} can be read')
     count = len(source) - len(unreadable)
@@ -389,4 +426,4 @@ def resize_split(folder, split, source, part, size, processes):
             image = f.read(3 * size ** 2)
             f.seek(hole * 3 * size ** 2)
             f.write(image)
-    return labels[:count], aspects[:count]
+    return labels[:count], aspects[:count], names

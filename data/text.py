@@ -34,27 +34,29 @@ class Tokenizer(NamedTuple):
     decode: Callable            # list of ids → str; ids without a text, such as a vocabulary's padding, give ''
     vocab_size: int
     end: int | None             # the id that ends a document
+    special: frozenset = frozenset()        # ids that are no text, of Hugging Face's tokenizers
 
 
-def load_tokenizer(name, chars=''):
-    """'bytes' | 'char', with the table `chars` | a tiktoken name | a Hugging Face name or folder → Tokenizer"""
+def load_tokenizer(name, chars='', replace=False):
+    """'bytes' | 'char', with the table `chars` | a tiktoken name | a Hugging Face name or folder → Tokenizer. A character that is
+    not in the table is a ValueError, or with `replace` becomes the first one."""
     if name == 'bytes':
         return Tokenizer(lambda text: list(text.encode('utf-8', 'replace')),
                          lambda ids: bytes(i for i in ids if i < 256).decode('utf-8', 'replace'), vocab_size=256, end=0)
     if name == 'char':
-        return char_tokenizer(chars)
+        return char_tokenizer(chars, replace)
     import tiktoken
     return tiktoken_tokenizer(name) if name in tiktoken.list_encoding_names() else hugging_face_tokenizer(name)
 
 
-def char_tokenizer(chars):
+def char_tokenizer(chars, replace=False):
     table = {c: i for i, c in enumerate(chars)}
 
     def encode(text):
-        unknown = set(text) - set(chars)
+        unknown = set() if replace else set(text) - set(chars)
         if unknown:
             raise ValueError(f'{min(unknown)!r} is none of the {len(chars)} characters that this data set has: {chars!r}')
-        return [table[c] for c in text]
+        return [table.get(c, 0) for c in text]
 
     return Tokenizer(encode, lambda ids: ''.join(chars[i] for i in ids if i < len(chars)), len(chars), end=None)
 
@@ -106,7 +108,7 @@ def hugging_face_tokenizer(name):
     theirs.split_special_tokens = True          # '</s>' in a text is text
     return Tokenizer(lambda text: theirs.encode(text, add_special_tokens=False),
                      lambda ids: theirs.decode([i for i in ids if i < len(theirs)], clean_up_tokenization_spaces=False),
-                     len(theirs), end)
+                     len(theirs), end, frozenset(theirs.all_special_ids))
 
 
 # ----------------------------------------------------------------------------- documents

@@ -242,15 +242,18 @@ def preparing(folder):
 
 
 @contextmanager
-def replacing(folder, names):
+def replacing(folder, names, others=()):
     """Yields {name: path} of temporary files to write. The old files stay until all are written. Then the old file of the last
-    name, which is meta.json for a data set, is removed first, and the new one comes last. An error or interrupt leaves no partial
-    files."""
+    name, which is meta.json for a data set, is removed first, and the new one comes last. Between, the old files of `others` that
+    are not written anew are removed. An error or interrupt leaves no partial files."""
     path = {name: os.path.join(folder, name) for name in names}
     try:
         yield {name: file + '.tmp' for name, file in path.items()}
         if os.path.exists(path[names[-1]]):
             os.remove(path[names[-1]])
+        for name in {*others} - {*names}:
+            with suppress(FileNotFoundError):
+                os.remove(os.path.join(folder, name))
         for name in path.values():
             os.replace(name + '.tmp', name)
     finally:

@@ -51,6 +51,14 @@ def check_memory(task, device, batch=0, training=True, recompute=False, ranks=1,
         'tables of RoPE': 4 * c.block_size * c.head_dim if c.pos == 'rope' else 0, **more}, device)
 
 
+def of_samples(config, count, given, new, dtype):
+    """{what: bytes} that `count` continuations of `given` tokens by `new` ones need: tokens, keys and values in a cache, and the
+    logits of one token."""
+    c, length = config, given + new
+    cached = 2 * c.n_layer * (c.n_kv_head or c.n_head) * c.head_dim * min(c.block_size, length)         # numbers
+    return {f'{count:,} samples of {new:,} tokens': count * (8 * length + dtype.itemsize * cached + 4 * c.vocab_size)}
+
+
 def modules(config):
     """{what: bytes} that the objects of a model take besides their tensors, on device meta too."""
     return {f'{config.n_layer:,} blocks': config.n_layer * MODULES}

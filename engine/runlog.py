@@ -26,7 +26,7 @@ import torch
 
 from engine.checkpoint import link_or_copy, write_whole
 from engine.device import vendors_peak
-from engine.files import last_row, read_json, read_rows
+from engine.files import check_regular, last_row, read_json, read_rows
 from engine.lock import lock_folder
 from engine.process import say
 
@@ -328,10 +328,24 @@ def last_iter(path):
 
 
 class RowFile:
-    """A file to which rows are appended. Rows that the disk does not take, because it is full, wait here for the next ones."""
+    """A file to which rows are appended. A part of a row at its end, which a kill has left, is cut off. Rows that the disk does
+    not take, because it is full, wait here for the next ones."""
 
     def __init__(self, path):
-        self.path, self.file, self.waiting, self.told = path, open(path, 'ab', buffering=0), b'', False
+        check_regular(path)
+        self.path, self.file, self.waiting, self.told = path, open(path, 'ab+', buffering=0), b'', False
+        tail, end = b'', self.file.seek(0, os.SEEK_END)
+        while b'\n' not in tail and len(tail) < end:
+            size = min(2 ** 16, end - len(tail))
+            tail = os.pread(self.file.fileno(), size, end - len(tail) - size) + tail
+        tail = tail.rpartition(b'\n')[2]
+        row = None
+        with suppress(ValueError, RecursionError):
+            row = json.loads(tail)
+        if isinstance(row, dict):
+            self.waiting = b'\n'                        # some editor has left a whole row without the end of its line
+        elif tail:
+            self.file.truncate(end - len(tail))
 
     def write(self, text):
         self.waiting += text.encode()

@@ -85,8 +85,13 @@ class ImageTask(TextTask):
     def score(model, x, y):
         """Loss, top-1 and top-5 accuracy of a batch, (3,), and its weight in the mean, the number of its images."""
         logits, loss = model(x, y)
-        right = logits.topk(min(5, logits.size(1))).indices == y[:, None]
-        return torch.stack((loss, right[:, 0].float().mean(), right.any(1).float().mean())), len(y)
+        return torch.stack((loss, *ImageTask.right(logits, y).mean(1))), len(y)
+
+    @staticmethod
+    def right(logits, y):
+        """Whether the class of each image is the likeliest, and one of the five likeliest: 1.0 or 0.0, (2, N)"""
+        found = logits.topk(min(5, logits.size(1))).indices == y[:, None]
+        return torch.stack((found[:, 0], found.any(1))).float()
 
     def random_batch(self, count, device):
         c = self.config

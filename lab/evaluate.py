@@ -1,10 +1,12 @@
 """
-Evaluates checkpoints: the loss on a whole validation split, the text that they continue, and lm-evaluation-harness:
+Evaluates checkpoints: the loss on a whole validation split, the text that they continue, lm-evaluation-harness, and of models of
+images the accuracy:
 
     python -m lab.evaluate --out_dir=out-quick                              # loss, perplexity, bits per byte
     torchrun --nproc_per_node=8 -m lab.evaluate --out_dir=out-ldnt-sgd,out-gpt2,gpt2 --dataset=openwebtext --stride=512
     python -m lab.evaluate --out_dir=out-ldnt-sgd --what=rouge,bertscore
-    python -m lab.evaluate --out_dir=out-ldnt-sgd --tasks=arc_easy,hellaswag
+    python -m lab.evaluate --out_dir=out-ldnt-sgd --tasks='arc_*,hellaswag' --output=results.json
+    python -m lab.evaluate --out_dir=out-vit-small --dataset=cifar100c      # loss, top-1, top-5, for each corruption and severity
 
 Several runs make one table, with a test of which differences are beyond the noise. Each call appends a row of scores to
 evaluate.jsonl in the run's folder.
@@ -14,28 +16,31 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.evaluate')
 
-from configurator import at_least, configure
+from configurator import at_least, configure, refuse
 
-import contextlib
 import hashlib
-import json
 import math
 import os
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy import stats
+from torch import nn
 from torch.nn import functional as F
 
+from data.images import read_image_meta
 from data.text import load_tokenizer
-from data.tokens import SPLITS, Tokens, read_meta
-from engine.checkpoint import load_text_run
+from data.tokens import SPLITS, Tokens, is_prepared, read_meta
+from engine.checkpoint import load_run
 from engine.device import Machine
-from engine.files import check_regular, fits, read_json, read_rows, told
+from engine.files import check_regular, read_json, told
+from engine.memory import check_memory, of_samples
 from engine.pretrained import OPENAI_MODELS, load_gpt
-from engine.runlog import finite, progress, write_row
-from model import GPT, at_least_fp32
+from engine.runlog import RowFile, write_row
+from engine.task import TextTask, task_of
+from lab.harness import chunks, load_tasks, logits_of, optional, over_ranks, read_settings, run_tasks, write_json, write_samples
 
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out'                     # a run's folder, gpt2 … gpt2-xl, a folder of export.py or Hugging Face; several with commas
@@ -47,10 +52,13 @@ stride = 0                          # tokens from one window to the next; 0: blo
 batch_size = 8                      # windows, samples or requests at once
 samples = 64                        # rouge, bertscore: evenly spread windows; the second half of each is predicted
 bert_model = 'roberta-large'        # bertscore: a Hugging Face name or folder
-tasks = ''                          # tasks of lm-evaluation-harness, separated by commas: arc_easy, hellaswag, …
+tasks = ''                          # tasks, groups, tags or patterns of lm-evaluation-harness, with commas: mmlu,'arc_*'
 task_path = ''                      # a folder of task files (.yaml) of your own
 num_fewshot = -1                    # examples in a task's prompt; -1: as many as the task says
 limit = 0                           # documents of each task; 0: all
+gen_kwargs = ''                     # for tasks that generate, over their own settings: temperature=0,max_gen_toks=32
+log_samples = False                 # write each task's samples: beside `output`, or without it into the run's folder
+output = ''                         # a file for all results, as JSON
 seed = 1337                         # seed of the random choices of a task
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16
@@ -66,6 +74,8 @@ for name in what:
         raise ValueError(f'what={name!r}: choose among {", ".join(SCORES)}')
 if split not in SPLITS:
     raise ValueError(f'split={split!r}: choose one of {", ".join(SPLITS)}')
+if not tasks:
+    refuse(('gen_kwargs', 'log_samples'), 'it is for tasks')
 machine = Machine(device, dtype)
 
 
@@ -81,29 +91,13 @@ def score_of(units, lower=False):
     return Score(units.mean(), units.std(ddof=1) / math.sqrt(len(units)) if len(units) > 1 else math.nan, units, lower)
 
 
-def over_ranks(f, items, title):
-    """[f(item) for item in items]; each rank computes its share."""
-    mine = items[machine.rank::machine.world_size]
-    mine = [f(item) for item in progress(mine, title, shown=machine.master)]
-    parts = machine.gather(mine)
-    return [parts[i % len(parts)][i // len(parts)] for i in range(len(items))]
-
-
-def chunks(items):
-    return [items[i:i + batch_size] for i in range(0, len(items), batch_size)]
-
-
-def logits_of(model, ids):
-    with machine.autocast():
-        return at_least_fp32(model(ids)[0])
-
-
 # ----------------------------------------------------------------------------- what is evaluated
 
 class Subject(NamedTuple):
     name: str
-    model: GPT
-    tokenizer: tuple                # arguments of load_tokenizer
+    task: TextTask                  # or an ImageTask, on the chosen data
+    model: nn.Module
+    tokenizer: tuple                # arguments of load_tokenizer; () for images
     dataset: str
     folder: str                     # the run's; '' for a model that is not a run
     key: str                        # a hash of the weights
@@ -125,21 +119,41 @@ def load(name):
     """Loads a run of train.py, or a model by load_gpt, on the CPU. ValueError if there is none, or no data for it."""
     path = os.path.join(name, checkpoint)
     if os.path.exists(path):
-        model, state = load_text_run(path)
+        model, state = load_run(path)
         trained_on = state['config']['dataset']
-        meta, chosen = read_meta(trained_on), read_meta(dataset or trained_on)
-        if any(meta[key] != chosen[key] for key in ('vocab_size', 'tokenizer', 'chars')):
-            raise ValueError(f'dataset={dataset} has other tokens ({chosen["tokenizer"]}, {chosen["vocab_size"]}) than '
-                             f'{trained_on} ({meta["tokenizer"]}, {meta["vocab_size"]}), which {name} has learned')
-        tokenizer = (meta['tokenizer'], meta['chars'])
-        return Subject(name, model.eval(), tokenizer, dataset or trained_on, name, key_of(model, tokenizer), state['iter'])
+        chosen = dataset or trained_on
+        task = task_of({**state['config'], 'dataset': chosen})
+        tokenizer = check_images(name, trained_on, chosen) if task.unit == 'images' else tokenizer_of(name, trained_on, chosen)
+        return Subject(name, task, model.eval(), tokenizer, chosen, name, key_of(model, tokenizer), state['iter'])
     if name not in OPENAI_MODELS and not is_model(name):
         raise ValueError(f'there is no {path}: train first, check out_dir and checkpoint, or name one of '
                          f'{", ".join(OPENAI_MODELS)}, or a folder of export.py or Hugging Face')
     if what and not dataset:
         raise ValueError(f'{name} is no run of train.py: choose the data by --dataset=…')
     model, tokenizer = load_gpt(name), ('gpt2' if name in OPENAI_MODELS else name,)
-    return Subject(name, model.eval(), tokenizer, dataset, '', key_of(model, tokenizer), 0)
+    task = task_of({**vars(model.config), 'dataset': dataset})
+    return Subject(name, task, model.eval(), tokenizer, dataset, '', key_of(model, tokenizer), 0)
+
+
+def tokenizer_of(name, trained_on, chosen):
+    """The tokenizer of a run's data. ValueError if the chosen data has another."""
+    meta, other = read_meta(trained_on), read_meta(chosen)
+    if any(meta[key] != other[key] for key in ('vocab_size', 'tokenizer', 'chars')):
+        raise ValueError(f'dataset={chosen} has other tokens ({other["tokenizer"]}, {other["vocab_size"]}) than '
+                         f'{trained_on} ({meta["tokenizer"]}, {meta["vocab_size"]}), which {name} has learned')
+    return meta['tokenizer'], meta['chars']
+
+
+def check_images(name, trained_on, chosen):
+    """() as the tokenizer. ValueError if the chosen images have other classes than those of the run's data, as far as these are
+    known, or if more is asked for than a model of images can do."""
+    if what != ['loss'] or tasks or stride:
+        raise ValueError(f'{name} is a model of images, for which there is --what=loss alone, without stride and tasks')
+    names = [read_image_meta(data)['names'] for data in (trained_on, chosen) if is_prepared(data)]
+    if len(names) == 2 and all(names) and names[0] != names[1]:
+        raise ValueError(f'dataset={chosen} has other classes ({", ".join(names[1][:3])}, …) than {trained_on} '
+                         f'({", ".join(names[0][:3])}, …), which {name} has learned')
+    return ()
 
 
 def is_model(name):
@@ -169,21 +183,29 @@ def tokens_of(subject):
 
 # ----------------------------------------------------------------------------- loss
 
-def token_losses(model, tokens):
+def token_losses(subject, tokens):
     """−log p, in nats, of every token except the first, each counted once, given the tokens before it in its window."""
-    size, last = tokens.block_size, len(tokens.tokens) - 1
+    size, last, model = tokens.block_size, len(tokens.tokens) - 1, subject.model
     if stride > size:
         raise ValueError(f'stride={stride} is longer than the windows of {size} tokens: some tokens would be left out')
     ends = [*range(size, last, stride or size), last]
     fresh = np.diff(ends, prepend=0)                    # how many last targets of each window the window before lacks
+    check_batch(subject, min(batch_size, len(ends)), size * model.config.vocab_size)
 
     def losses(batch):
         x, y = tokens.read([ends[i] - size for i in batch])
         x, y = x.to(machine.device), y.to(machine.device)
-        rows = F.cross_entropy(logits_of(model, x).flatten(0, 1), y.flatten(), reduction='none').view(y.shape).cpu().numpy()
-        return np.concatenate([row[size - fresh[i]:] for row, i in zip(rows, batch)])
+        rows = F.cross_entropy(logits_of(machine, model, x).flatten(0, 1), y.flatten(), reduction='none').view(y.shape)
+        return np.concatenate([row[size - fresh[i]:] for row, i in zip(rows.cpu().numpy(), batch)])
 
-    return np.concatenate(over_ranks(losses, chunks(range(len(ends))), 'loss'))
+    return np.concatenate(over_ranks(machine, losses, chunks(range(len(ends)), batch_size), 'loss'))
+
+
+def check_batch(subject, rows, numbers):
+    """ValueError if the machine has no memory for batches of `rows` windows or images, with so many numbers each in fp32, twice:
+    logits and their cross-entropy, or what a block reads and what it writes."""
+    check_memory(subject.task, machine.device, rows, training=False, **{
+        f'results of {rows:,} {subject.task.windows}': 8 * rows * numbers})
 
 
 def bytes_of(tokens, tokenizer):
@@ -196,7 +218,7 @@ def bytes_of(tokens, tokenizer):
 
 def loss_scores(subject):
     tokens = tokens_of(subject)
-    losses = token_losses(subject.model, tokens)
+    losses = token_losses(subject, tokens)
     segments = min(max(2, len(losses) // SEGMENT), len(losses))
     loss = score_of([part.mean() for part in np.array_split(losses.astype(float), segments)], lower=True)
     loss = loss._replace(mean=losses.mean(dtype=float))
@@ -220,17 +242,20 @@ def predicted(subject):
     tokens = tokens_of(subject)
     tokenizer = load_tokenizer(*subject.tokenizer)
     starts = tokens.spread(samples, 1)[:, 0]
-    half = tokens.block_size // 2
+    half, rows = tokens.block_size // 2, min(batch_size, len(starts))
+    check_batch(subject, rows, tokens.block_size * subject.model.config.vocab_size)
+    check_memory(subject.task, machine.device, training=False,
+                 **of_samples(subject.model.config, rows, half + 1, tokens.block_size - half, machine.dtype))
 
     def texts(batch):
         x, y = tokens.read(batch)
         x = x.to(machine.device)
-        told = logits_of(subject.model, x)[:, half:].argmax(-1)
+        told = logits_of(machine, subject.model, x)[:, half:].argmax(-1)
         with machine.autocast():
             free = subject.model.generate(x[:, :half + 1], tokens.block_size - half, temperature=0)[:, half + 1:]
         return [tuple(tokenizer.decode(row.tolist()) for row in rows) for rows in zip(y[:, half:], told, free)]
 
-    return sum(over_ranks(texts, chunks(starts), 'text'), [])
+    return sum(over_ranks(machine, texts, chunks(starts, batch_size), 'text'), [])
 
 
 def text_scores(subject):
@@ -272,170 +297,55 @@ def bert_scores(texts, reference):
                          f'which needs the network once') from error
 
 
-class optional:
-    """A context for importing a package of requirements-eval.txt."""
+# ----------------------------------------------------------------------------- images
 
-    def __init__(self, package):
-        self.package = package
+def image_scores(subject):
+    """The scores of a split of images, and if it has groups, {one of the first kind or 'mean': {one of the second kind or 'mean':
+    the score of its top-1 accuracy}}. Groups are versions of the same images, so the standard error of a mean over groups is that
+    over images, each with its mean over the groups."""
+    data, task, config = subject.task.split(split), subject.task, subject.model.config
+    check_batch(subject, min(batch_size, data.windows), max(config.classes, config.block_size * config.n_embd))
 
-    def __enter__(self):
-        here = os.path.dirname(os.path.abspath(__file__))       # they import a package `evaluate`, which is not this file
-        self.path, sys.path = sys.path, [path for path in sys.path if os.path.abspath(path) != here]
+    def each(batch):
+        x, y = (t.to(machine.device) for t in data.read(batch))
+        logits = logits_of(machine, subject.model, x)
+        return torch.stack((F.cross_entropy(logits, y, reduction='none'), *task.right(logits, y))).cpu().numpy()
 
-    def __exit__(self, kind, error, trace):
-        sys.path = self.path
-        if kind and issubclass(kind, ImportError):
-            raise ValueError(f'{self.package} is not installed ({error}): pip install -r requirements-eval.txt') from error
+    found = np.concatenate(over_ranks(machine, each, chunks(range(data.windows), batch_size), 'images'), axis=1).astype(float)
+    found = found.reshape(len(found), *(map(len, data.groups.values()) if data.groups else (1, 1)), -1)
+    scores = {name: score_of(units.mean((0, 1)), lower=name == 'loss') for name, units in zip(task.metrics, found)}
+    if not data.groups:
+        return scores, {}
+    top1 = found[task.metrics.index('top1')]
+    rows, columns = ({**{name: slice(i, i + 1) for i, name in enumerate(names)}, 'mean': slice(None)}
+                     for names in data.groups.values())
+    return scores, {row: {column: score_of(top1[rows[row], columns[column]].mean((0, 1))) for column in columns} for row in rows}
+
+
+def show_groups(name, kinds, groups):
+    """Prints the accuracies of groups as Markdown, with the mean error of each row."""
+    print(f'\n{name}, top-1 accuracy by {" and ".join(kinds)}, and the mean error:\n')
+    columns = list(next(iter(groups.values())))
+    print(f'| {kinds[0]} |', ' | '.join([*columns, 'error']), '|')
+    print('| --- |', ' --- |' * (len(columns) + 1), sep='')
+    for row, of_row in groups.items():
+        cells = [f'{of_row[column].mean:.4f}' for column in columns[:-1]]
+        mean = of_row['mean']
+        print(f'| {row} |', ' | '.join([*cells, f'{mean.mean:.4f} ± {mean.error:.4f}', f'{1 - mean.mean:.4f}']), '|')
 
 
 # ----------------------------------------------------------------------------- lm-evaluation-harness
 
-def load_tasks():
-    """A task manager of lm-evaluation-harness that has loaded the tasks; ValueError for an unknown task."""
-    with optional('lm-eval'):
-        import evaluate  # noqa: F401, Hugging Face's, which lm_eval will import
-        import lm_eval.tasks
-    os.environ['DISABLE_MULTIPROC'] = '1'               # otherwise it starts a process per core, for standard errors
-    manager = lm_eval.tasks.TaskManager(include_path=task_path or None)
-    for name in tasks.split(','):
-        if name not in manager.all_tasks:
-            raise ValueError(f'tasks={name!r}: lm-evaluation-harness has no such task'
-                             f'{f", nor has {task_path}" if task_path else ""}; lm-eval ls tasks  lists its own')
-    try:
-        loaded = manager.load(tasks.split(','))
-    except Exception as error:                          # the libraries raise errors of many types
-        hint = ', which needs the network once' if isinstance(error, OSError) else ''
-        raise ValueError(f'tasks={tasks} could not be loaded{hint}: {told(error)}') from error
-    manager.load = lambda names: loaded
-    return manager
-
-
-ANSWER = (float, str, [(float, bool)])      # log p of a text; a continuation; log p of a target, and whether it is the likeliest
-
-
-def kept(path, answer):
-    """answer(requests) of lm-evaluation-harness, of which those in the file at `path` are not computed again. The file has a row
-    of JSON for each: the hash of its method and arguments, and the answer. Texts that are drawn at random are not kept."""
-    known = {row['request']: row['answer'] for row in read_rows(path, dict(request=str, answer=ANSWER))}
-
-    def answer_new(requests, **more):
-        drawn = [isinstance(request.args[-1], dict) and request.args[-1].get('do_sample', False) for request in requests]
-        texts = [json.dumps([answer.__name__, *request.args], sort_keys=True) for request in requests]
-        keys = [None if random else hashlib.sha256(text.encode()).hexdigest() for text, random in zip(texts, drawn)]
-        new = [i for i, key in enumerate(keys) if key not in known]
-        found = dict(zip(new, answer([requests[i] for i in new], **more))) if new else {}
-        with open(path, 'a', encoding='utf-8') as f:
-            for i in new:
-                if keys[i] and fits(finite(found[i]), ANSWER):
-                    write_row(f, dict(request=keys[i], answer=found[i]))
-                    known[keys[i]] = found[i]
-        return [found[i] if i in found else known[key] for i, key in enumerate(keys)]
-
-    return answer_new
-
-
-def harness(model, tokenizer, answers):
-    """Wraps a GPT for lm-evaluation-harness. `answers`: a file for its answers, or None."""
-    from lm_eval.api.model import TemplateLM
-    from lm_eval.models.utils import normalize_gen_kwargs
-    size = model.config.block_size
-
-    def pieces(context, target):
-        """Yields (ids, length of the part) for parts of the target: each part follows as many of the tokens before it as fit."""
-        for begin in range(0, len(target), size):
-            part = target[begin:begin + size]
-            yield ((context + target[:begin])[-(size + 1 - len(part)):] or [0]) + part, len(part)
-
-    def score(batch):
-        """(log p, whether they are the likeliest) of the last tokens of each piece. The padding after them has no effect."""
-        ids = torch.zeros(len(batch), max(len(row) for row, _ in batch), dtype=torch.long)
-        for line, (row, _) in zip(ids, batch):
-            line[:len(row)] = torch.tensor(row)
-        found = []
-        for line, (row, count) in zip(logits_of(model, ids[:, :-1].to(device)), batch):
-            wanted, line = torch.tensor(row[-count:], device=device), line[len(row) - 1 - count:len(row) - 1]
-            log_p = -F.cross_entropy(line, wanted, reduction='sum').item()
-            found.append((log_p, bool((line.argmax(-1) == wanted).all())))
-        return found
-
-    def write(batch):
-        """Continues prompts that have the same length and the same settings."""
-        prompts, (asked, *_) = zip(*batch)
-        rows, open_rows = [[] for _ in batch], set(range(len(batch)))
-        texts = [''] * len(batch)
-        with machine.autocast():
-            temperature = asked.get('temperature', 1.0) if asked.get('do_sample') else 0.0
-            for new in model.stream(torch.tensor(prompts, device=device), asked['max_gen_toks'], temperature,
-                                    asked.get('top_k') or None, asked.get('top_p')):
-                for i in list(open_rows):
-                    if new[i].item() == tokenizer.end:
-                        open_rows.discard(i)
-                        continue
-                    rows[i].append(new[i].item())
-                    texts[i] = tokenizer.decode(rows[i])
-                    if any(stop in texts[i] for stop in asked['until'] if stop):
-                        open_rows.discard(i)
-                if not open_rows:
-                    break
-        return [min((text.split(stop)[0] for stop in asked['until'] if stop), key=len, default=text) for text in texts]
-
-    class Harness(TemplateLM):
-
-        @property
-        def eot_token_id(self):
-            return tokenizer.end if tokenizer.end is not None else (tokenizer.encode('\n') or [0])[0]
-
-        def tok_encode(self, string, **kwargs):
-            return tokenizer.encode(string)
-
-        def _loglikelihood_tokens(self, requests, **kwargs):
-            parts = [(i, *piece) for i, (_, context, target) in enumerate(requests)
-                     for piece in pieces(context or [self.prefix_token_id], target)]
-            parts.sort(key=lambda part: -len(part[1]))          # little padding, and too large batches fail first
-            batches = chunks([part[1:] for part in parts])
-            found = [[0.0, True] for _ in requests]
-            for (i, *_), (log_p, likeliest) in zip(parts, sum(over_ranks(score, batches, 'requests'), [])):
-                found[i] = [found[i][0] + log_p, found[i][1] and likeliest]
-            return [tuple(one) for one in found]
-
-        def loglikelihood_rolling(self, requests, **kwargs):
-            whole = [(None, [], self.tok_encode(request.args[0])) for request in requests]
-            return [log_p for log_p, _ in self._loglikelihood_tokens(whole)]
-
-        def generate_until(self, requests, **kwargs):
-            wanted = []
-            for i, request in enumerate(requests):
-                asked = normalize_gen_kwargs(request.args[1])
-                keep = max(size - asked['max_gen_toks'], size // 2, 1)          # a prompt that does not fit loses its beginning
-                wanted.append((i, (self.tok_encode(request.args[0]) or [self.prefix_token_id])[-keep:], asked))
-            alike = {}
-            for i, prompt, asked in wanted:
-                alike.setdefault((len(prompt), repr(asked)), []).append((i, prompt, asked))
-            batches = [batch for group in alike.values() for batch in chunks(group)]
-            texts = sum(over_ranks(write, [[part[1:] for part in batch] for batch in batches], 'generation'), [])
-            found = {i: text for (i, *_), text in zip(sum(batches, []), texts)}
-            return [found[i] for i in range(len(requests))]
-
-    wrapped = Harness()
-    for name in ('loglikelihood', 'loglikelihood_rolling', 'generate_until') if answers else ():
-        setattr(wrapped, name, kept(answers, getattr(wrapped, name)))
-    return wrapped
-
-
-def task_scores(subject, manager):
-    import lm_eval
-    tokenizer = load_tokenizer(*subject.tokenizer)
+def task_scores(subject, names, manager, settings):
+    """The scores of tasks and of groups of them, and lm-evaluation-harness's dict of results, both empty on other ranks than the
+    first."""
     alone = subject.folder and machine.world_size == 1
     answers = os.path.join(subject.folder, f'lm_eval-{subject.key}-{str(machine.dtype)[6:]}.jsonl') if alone else None
-    with contextlib.redirect_stdout(sys.stderr):        # so that stdout has only the table
-        found = lm_eval.simple_evaluate(
-            harness(subject.model, tokenizer, answers), tasks=tasks.split(','), task_manager=manager, limit=limit or None,
-            num_fewshot=None if num_fewshot < 0 else num_fewshot, bootstrap_iters=1000, random_seed=seed,
-            numpy_random_seed=seed, torch_random_seed=seed, fewshot_random_seed=seed)
+    found = run_tasks(subject.model, subject.tokenizer, answers, machine, batch_size, names, manager, limit=limit or None,
+                      num_fewshot=None if num_fewshot < 0 else num_fewshot, gen_kwargs=dict(settings), random_seed=seed,
+                      numpy_random_seed=seed, torch_random_seed=seed, fewshot_random_seed=seed) or {}
     scores = {}
-    if not machine.master:                              # only the first rank has the results
-        return scores
-    for task, metrics in found['results'].items():
+    for task, metrics in found.get('results', {}).items():
         for key, mean in metrics.items():
             metric, _, by = key.partition(',')
             if by and not metric.endswith('_stderr') and isinstance(mean, float):
@@ -446,8 +356,30 @@ def task_scores(subject, manager):
                 label = f'{task} {metric}' if by == 'none' else f'{task} {metric} ({by})'
                 scores[label] = Score(mean, error if isinstance(error, float) else math.nan,
                                       np.array(units, dtype=float) if paired else None,
-                                      not found['higher_is_better'].get(task, {}).get(metric, True))
-    return scores
+                                      found['higher_is_better'].get(task, {}).get(metric) is False)
+    return scores, found
+
+
+WRITTEN_BY = 'lab.evaluate'
+
+
+def check_output():
+    """ValueError if `output` cannot be written, or is there and was not written by this script."""
+    if not os.path.isdir(os.path.dirname(output) or '.'):
+        raise ValueError(f'output={output}: there is no folder {os.path.dirname(output)}')
+    check_regular(output)
+    ours = None
+    with suppress(ValueError):
+        ours = read_json(output, dict(written_by=lambda name: name == WRITTEN_BY), '')
+    if os.path.exists(output) and not ours:
+        raise ValueError(f'output={output} is there, and holds something else than results of {WRITTEN_BY}: choose another name, '
+                         f'or remove it')
+
+
+def samples_folder(subject, count):
+    """Where the samples of one of `count` subjects go."""
+    folder = f'{os.path.splitext(output)[0]}-samples' if output else subject.folder
+    return os.path.join(folder, subject.name.strip('/').replace('/', '__')) if output and count > 1 else folder
 
 
 # ----------------------------------------------------------------------------- the table
@@ -501,43 +433,80 @@ def difference(score, best):
 
 
 def main():
+    if output:
+        check_output()
     subjects = [load(name) for name in names_of(out_dir)]
     data = sorted({subject.dataset for subject in subjects})
     if what and len(data) > 1:
         raise ValueError(f'out_dir={out_dir}: these runs were trained on {", ".join(data)}, choose one by --dataset=…')
+    for subject in subjects:
+        if log_samples and not samples_folder(subject, len(subjects)):
+            raise ValueError(f'log_samples: {subject.name} is no run with a folder for them, name a file by --output=…')
     if 'rouge' in what:
         rouge_scorer([])
-    manager = load_tasks() if tasks else None
+    names, manager = load_tasks(tasks, task_path) if tasks else ([], None)
+    settings = read_settings(gen_kwargs) if tasks else {}
     machine.connect('gloo')                                # before this, all ranks fail with the same error
     asked = {key: config[key] for key in ('checkpoint', 'split', 'stride', 'samples', 'bert_model', 'task_path', 'num_fewshot',
-                                          'limit', 'seed')}
-    table, unwritten = {}, []
+                                          'limit', 'gen_kwargs', 'seed')}
+    table, grids, results, unwritten = {}, {}, {}, []
+
+    def write(f, *args):
+        try:
+            f(*args)
+        except OSError as error:                        # the table is printed all the same
+            unwritten.append(str(error))
+
     for subject in subjects:
         subject.model.to(machine.device)
         table[subject.name] = scores = {}
+        found = {}
         with torch.no_grad():
-            if 'loss' in what:
+            if subject.task.unit == 'images':
+                of_images, grids[subject.name] = image_scores(subject)
+                scores |= of_images
+            elif 'loss' in what:
                 scores |= loss_scores(subject)
             if {'rouge', 'bertscore'} & set(what):
                 scores |= text_scores(subject)
             if tasks:
-                scores |= task_scores(subject, manager)
+                of_tasks, found = task_scores(subject, names, manager, settings)
+                scores |= of_tasks
         subject.model.cpu()
-        if machine.master and subject.folder:
+        if machine.master:
             row = dict(iter=subject.iter, weights=subject.key, dataset=subject.dataset, dtype=str(machine.dtype)[6:], **asked,
-                       scores={label: dict(mean=score.mean, error=score.error) for label, score in scores.items()})
-            path = os.path.join(subject.folder, 'evaluate.jsonl')
-            try:
-                check_regular(path)
-                with open(path, 'a', encoding='utf-8') as f:
-                    write_row(f, row)
-            except OSError as error:                    # the table is printed all the same
-                unwritten.append(str(error))
+                       scores={label: numbers(score) for label, score in scores.items()})
+            if grids.get(subject.name):
+                row['groups'] = {one: {other: numbers(score) for other, score in of_one.items()}
+                                 for one, of_one in grids[subject.name].items()}
+            if subject.folder:
+                write(append, os.path.join(subject.folder, 'evaluate.jsonl'), row)
+            of_each_task = found.pop('samples', {})
+            if log_samples:
+                write(write_samples, samples_folder(subject, len(subjects)), of_each_task)
+            results[subject.name] = {**row, **found}
     if machine.master:
         show(table)
+        for subject in subjects:
+            if grids.get(subject.name):
+                show_groups(subject.name, list(read_image_meta(subject.dataset)['groups']), grids[subject.name])
+        if output:
+            whole = dict(models=results) if len(results) > 1 else results[subjects[0].name]
+            write(write_json, output, dict(written_by=WRITTEN_BY, **whole))
     if unwritten:
         print(f'error: the scores above could not be written: {"; ".join(unwritten)}', file=sys.stderr)
     return 1 if unwritten else 0
+
+
+def numbers(score):
+    return dict(mean=score.mean, error=score.error)
+
+
+def append(path, row):
+    with RowFile(path) as f:
+        write_row(f, row)
+        if f.waiting:
+            raise OSError(f'{path} lacks the last row: the disk is full')
 
 
 machine.leave(main())

@@ -24,7 +24,7 @@ TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_
             gradient_accumulation_steps=1, eval_interval=2, warmup_iters=0, learning_rate=1e-2, min_lr=1e-3, lr_decay_iters=2,
             device='cpu', dtype='float32', compile=False)
 OPTIONAL = ('lm_eval', 'rouge_score.rouge_scorer', 'bert_score')         # modules that a case may take away
-COMMANDS = sorted(f'lab.{path.stem}' for path in (ROOT / 'lab').glob('*.py') if path.stem != '__init__')
+COMMANDS = sorted(f'lab.{path.stem}' for path in (ROOT / 'lab').glob('*.py') if 'configure(' in path.read_text(encoding='utf-8'))
 PREPARED = ('c4', 'minipile', 'openwebtext', 'pycode', 'shakespeare_char', 'textfiles')
 
 
@@ -460,6 +460,9 @@ EVALUATIONS = [
     case('evaluate: tokens outside of the vocabulary', EVALUATE, 'val.bin holds token 60 … Prepare',
          tokens('val', 60, count=100)),
     case('evaluate: no data chosen', 'lab.evaluate --out_dir=gpt2', 'gpt2 is no run of train.py … --dataset'),
+    case('evaluate: settings without tasks', f'{EVALUATE} --gen_kwargs=top_k=1', 'gen_kwargs=top_k=1: it is for tasks, leave it'),
+    case('evaluate: output into no folder', f'{EVALUATE} --output=none/all.json', 'there is no folder none'),
+    case('evaluate: output over another file', f'{EVALUATE} --output=tiny.json', 'output=tiny.json is there, and holds'),
     case('evaluate: unknown task', f'{EVALUATE} --tasks=arc_hard', "tasks='arc_hard': lm-evaluation-harness has no such task"),
     case('evaluate: no harness', f'{EVALUATE} --tasks=arc_easy', 'lm-eval is not installed … -r requirements-eval.txt',
          not_installed('lm_eval')),

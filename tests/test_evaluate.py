@@ -11,9 +11,11 @@ from helpers import call, run_here, run_ranks
 from scipy import stats
 from test_text import hugging_face_folder
 
+from data.images import write_images
 from data.tokens import write_tokens
-from engine.checkpoint import load_text_run
-from model import GPT
+from engine import memory
+from engine.checkpoint import load_run, load_text_run
+from engine.files import read_rows
 
 LINES = [f'{who} {does} the {what}, and naïvely\n' for who in ('ann', 'bob', 'cy') for does in ('sees', 'hits', 'eats')
          for what in ('ball', 'cat')]
@@ -232,100 +234,107 @@ def test_bertscore(folder, bert):
             assert means[f'BERT-{letter} {way}'] == pytest.approx(100 * values.mean().item(), abs=1e-3)
 
 
-# ----------------------------------------------------------------------------- lm-evaluation-harness
+# ----------------------------------------------------------------------------- images
+
+IMAGES = dict(model='vit', dataset='shapes', image_size=6, patch_size=3, channels=3, classes=4, n_layer=1, n_head=2, n_embd=16,
+              batch_size=8, max_iters=30, gradient_accumulation_steps=1, eval_iters=2, warmup_iters=0, learning_rate=1e-2,
+              min_lr=1e-3, device='cpu', dtype='float32', compile=False, crop_scale=1.0, flip=0.0, randaugment=0.0, mixup=0.0,
+              cutmix=0.0, aug_repeats=2)
+
 
 @pytest.fixture(scope='module')
-def task_path(folder):
-    """Three tasks on the same six documents: a choice, the likelihood of a text longer than a window, a generation"""
-    place = folder / 'own-tasks'
-    place.mkdir()
-    model = model_of(folder, 'long')
-    rows = [dict(question=line[:9 + i], answers=continued(model, line[:9 + i])[:5 + i], answer=i % 3,
-                 choices=[line[9:14], ' the naïvely', 'xyz'], text=''.join(LINES[i:i + 1 + i % 2]))
-            for i, line in enumerate(LINES[:6])]
-    (place / 'rows.jsonl').write_text('\n'.join(map(json.dumps, rows)))
-    common = dict(dataset_path='json', dataset_kwargs=dict(data_files=str(place / 'rows.jsonl')), test_split='train')
+def images(tmp_path_factory):
+    """data/shapes, whose images are larger than the model's, data/shapes_c with two corruptions of three severities of 10 images,
+    and a run on the first"""
+    pytest.importorskip('kornia')
+    folder, rng = tmp_path_factory.mktemp('images'), np.random.default_rng(0)
 
-    def metric(name, higher):
-        return dict(metric=name, aggregation='mean', higher_is_better=higher)
+    def some(count, noise):
+        images, labels = rng.integers(0, 150, (count, 3, 8, 8), np.uint8), np.arange(count) % 4
+        for image, label in zip(images, labels):
+            image[label:label + 1] += np.uint8(noise)
+        return images, labels
 
-    tasks = dict(
-        choice=dict(output_type='multiple_choice', doc_to_text='{{question}}', doc_to_choice='{{choices}}', target_delimiter='',
-                    doc_to_target='{{answer}}', metric_list=[metric('acc', True)]),
-        rolling=dict(output_type='loglikelihood_rolling', doc_to_text='', doc_to_target='{{text}}', metric_list=[
-            dict(metric='bits_per_byte', aggregation='bits_per_byte', higher_is_better=False)]),
-        told=dict(output_type='generate_until', doc_to_text='{{question}}', doc_to_target='{{answers}}',
-                  generation_kwargs=dict(until=['the', 'y'], max_gen_toks=30), metric_list=[metric('exact_match', True)],
-                  filter_list=[dict(name='whole', filter=[dict(function='take_first')]),
-                               dict(name='word', filter=[dict(function='regex', regex_pattern='([a-z]+)'),
-                                                         dict(function='take_first')])]))
-    for name, task in tasks.items():
-        (place / f'{name}.yaml').write_text(json.dumps(dict(task=name, **common, **task)))      # YAML takes JSON
-    return place, rows
+    write_images(folder / 'data' / 'shapes', {'train': [some(60, 80)], 'val': [some(12, 80)]}, 4, list('abcd'))
+    write_images(folder / 'data' / 'shapes_c', {'train': [some(10, 80)], 'val': [some(10, noise) for noise in range(60, 0, -10)]},
+                 4, list('abcd'), dict(corruption=['fog', 'snow'], severity=['1', '2', '3']))
+    (folder / 'vit.json').write_text(json.dumps(IMAGES))
+    call('train.py', 'vit.json', '--out_dir=vit', cwd=folder)
+    return folder
 
 
 @torch.no_grad()
-def log_p(model, context, target):
-    """Of target tokens behind as much of a context as one window holds beside them"""
-    context = context[-(model.config.block_size + 1 - len(target)):]
-    ids = torch.tensor([context + target])
-    logits = model(ids[:, :-1])[0][0, len(context) - 1:].log_softmax(-1)
-    return sum(line[token].item() for line, token in zip(logits, target))
+def plain_accuracies(folder, data, count):
+    """Loss, and whether right, of each validation image, from the stored bytes"""
+    model = load_run(folder / 'vit' / 'best.pt')[0].eval()
+    x = torch.from_numpy(np.fromfile(folder / 'data' / data / 'val.bin', np.uint8).reshape(count, 3, 8, 8)[..., 1:7, 1:7].copy())
+    logits = model(x)[0].log_softmax(-1).numpy()
+    labels = np.fromfile(folder / 'data' / data / 'val_labels.bin', np.uint16).astype(int)
+    return -logits[range(count), labels], logits.argmax(1) == labels
 
 
-def continued(model, question):
-    """The likeliest text behind a question, up to the first of two stops or the end of the document; 30 tokens at most, and so
-    more than the window of 24 holds beside them, of which the question keeps half"""
-    ids = torch.tensor([list(question.encode())])[:, -12:]
-    text = bytes(model.generate(ids, 30, temperature=0)[0, ids.size(1):].tolist()).split(b'\0')[0].decode('utf-8', 'replace')
-    return min(text.split('the')[0], text.split('y')[0], key=len)
+def test_images(images):
+    """Each image of the split once, as many at once as one likes"""
+    out = evaluate(images, '--out_dir=vit', '--batch_size=5')
+    losses, right = plain_accuracies(images, 'shapes', 12)
+    means, errors = last_scores(images / 'vit')
+    assert list(means) == ['loss', 'top1', 'top5'] and means['top5'] == 1 and 'corruption' not in out
+    for name, found in ('loss', losses), ('top1', right):
+        assert means[name] == pytest.approx(found.mean(), abs=1e-5)
+        assert errors[name] == pytest.approx(np.std(found, ddof=1) / math.sqrt(12), abs=1e-5)
 
 
-@pytest.fixture
-def few_tasks(monkeypatch):
-    """lm-evaluation-harness with its ARC tasks alone: it takes long to read its thousands"""
-    pytest.importorskip('lm_eval.tasks')
-    from lm_eval.tasks._index import TaskIndex
-    build = TaskIndex.build
-    monkeypatch.setattr(TaskIndex, 'build', staticmethod(
-        lambda paths: build(path / 'arc' if path.name == 'tasks' else path for path in paths)))
+def test_each_corruption_and_severity(images):
+    """And the means over them, whose errors are over images, as each corruption shows the same ones"""
+    out = evaluate(images, '--out_dir=vit', '--dataset=shapes_c', '--batch_size=7')
+    right = plain_accuracies(images, 'shapes_c', 60)[1].reshape(2, 3, 10).astype(float)
+    assert 0.2 < right.mean() < 1 and len(set(right.mean(2).flatten())) > 2
+    row = json.loads((images / 'vit' / 'evaluate.jsonl').read_text().splitlines()[-1])
+    names = ['fog', 'snow', 'mean'], ['1', '2', '3', 'mean']
+    assert [list(row['groups']), list(row['groups']['snow'])] == [*names] and row['dataset'] == 'shapes_c'
+    for r, corruption in enumerate(names[0]):
+        for s, severity in enumerate(names[1]):
+            some = right[[r] if r < 2 else [0, 1]][:, [s] if s < 3 else [0, 1, 2]].mean((0, 1))
+            score, error = row['groups'][corruption][severity], some.std(ddof=1) / math.sqrt(10)
+            assert score['mean'] == pytest.approx(some.mean()) and score['error'] == pytest.approx(error)
+    assert row['scores']['top1'] == row['groups']['mean']['mean']
+    table = out[out.index('| corruption |'):].splitlines()
+    assert table[0] == '| corruption | 1 | 2 | 3 | mean | error |' and len(table) == 5
+    assert table[2].startswith(f'| fog | {right[0, 0].mean():.4f} | ') and table[4].endswith(f'| {1 - right.mean():.4f} |')
+    evaluate(images, '--out_dir=vit', '--dataset=shapes_c', '--split=train')
+    assert 'groups' not in json.loads((images / 'vit' / 'evaluate.jsonl').read_text().splitlines()[-1])
 
 
-def test_harness(folder, task_path, few_tasks, monkeypatch):
-    place, rows = task_path
-    says = evaluate(folder, '--out_dir=long', '--tasks=arc_hard', code=1)
-    assert "tasks='arc_hard': lm-evaluation-harness has no such task" in says
-    args = ('--out_dir=long', f'--task_path={place}', '--batch_size=4')
-    evaluate(folder, *args, '--tasks=choice,rolling,told')
-    means, errors = last_scores(folder / 'long')
-    model, size = model_of(folder, 'long'), 24
+@pytest.mark.parametrize('flag, words', [
+    ('--what=rouge', 'vit is a model of images, for which there is --what=loss alone'), ('--stride=2', 'is a model of images'),
+    ('--dataset=others', 'dataset=others has other classes (e, f, g, …) than shapes (a, b, c, …), which vit has learned'),
+    ('--dataset=many', 'classes=4 is less than the 5 of dataset=many')])
+def test_what_is_not_for_images(images, flag, words):
+    if not (images / 'data' / 'many').exists():
+        for name, classes, names in ('others', 4, 'efgh'), ('many', 5, ''):
+            splits = {split: [(np.zeros((5, 3, 8, 8), np.uint8), np.arange(5) % classes)] for split in ('train', 'val')}
+            write_images(images / 'data' / name, splits, classes, list(names))
+    assert words in evaluate(images, '--out_dir=vit', flag, code=1)
 
-    picked = [max(range(3), key=lambda i: log_p(model, list(row['question'].encode()), list(row['choices'][i].encode())))
-              for row in rows]
-    right = [pick == row['answer'] for pick, row in zip(picked, rows)]
-    assert means['choice acc'] == pytest.approx(np.mean(right)) and 0 < np.mean(right) < 1
-    assert errors['choice acc'] == pytest.approx(np.std(right, ddof=1) / math.sqrt(6))
 
-    total = length = 0
-    for row in rows:
-        ids = [0, *row['text'].encode()]                # a document begins behind the end of another
-        length += len(ids) - 1
-        for begin in range(1, len(ids), size):          # the last window is filled up with what is before it
-            target = ids[begin:begin + size]
-            total += log_p(model, ids[:begin], target)
-    assert means['rolling bits_per_byte'] == pytest.approx(-total / length / math.log(2), abs=1e-5)
+def test_too_large_a_batch(folder, images, monkeypatch):
+    """Is refused in one line before the memory is asked for; what is not there takes none"""
+    evaluate(folder, '--out_dir=short', '--batch_size=100000000000')
+    monkeypatch.setattr(memory, 'memory_of', lambda device: 400_000)
+    for place, *args in (folder, '--out_dir=short'), (folder, '--out_dir=short', '--what=rouge'), (images, '--out_dir=vit'):
+        if place is images:
+            monkeypatch.setattr(memory, 'memory_of', lambda device: 70_000)
+        says = evaluate(place, *args, '--batch_size=100000000000', code=1)
+        assert says.startswith('error: this needs at least 0.0 GiB of memory') and says.count('\n') == 1
 
-    texts = [continued(model, row['question']) for row in rows]
-    words = [(re.findall('[a-z]+', text) or ['[invalid]'])[0] for text in texts]
-    for by, found in (('whole', texts), ('word', words)):
-        hits = [text == row['answers'] for text, row in zip(found, rows)]
-        assert means[f'told exact_match ({by})'] == pytest.approx(np.mean(hits))
 
-    answers, = (folder / 'long').glob('lm_eval-*')      # a file of JSON, which cannot run code
-    assert all(json.loads(line).keys() == {'request', 'answer'} for line in answers.read_text().splitlines())
-    monkeypatch.setattr(GPT, 'forward', None)           # what is known already is not computed again
-    monkeypatch.setattr(GPT, 'stream', None)
-    evaluate(folder, *args, '--tasks=choice,rolling,told')
-    assert last_scores(folder / 'long')[0] == means
-    answers.write_text('{"request": "a", "answer": [1.5, "true"]}\n')
-    assert f'{answers.name} is damaged' in evaluate(folder, *args, '--tasks=choice', code=1)
+def test_a_row_that_a_kill_has_cut(folder):
+    """Nothing is glued to what is left of it, and the rows before it stay"""
+    path = folder / 'raw' / 'evaluate.jsonl'
+    path.unlink(missing_ok=True)
+    for cut, count in (0, 1), (40, 2), (1, 2):          # of the end; one is the end of a line, which some editors leave out
+        evaluate(folder, '--out_dir=raw')
+        assert len(read_rows(str(path), dict(scores=dict))) == path.read_bytes().count(b'\n') == count
+        path.write_bytes(path.read_bytes()[:path.stat().st_size - cut])
+    evaluate(folder, '--out_dir=raw')
+    assert len(read_rows(str(path), dict(scores=dict))) == 3

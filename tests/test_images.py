@@ -194,15 +194,17 @@ def folder_of_images(root, per_class=(4, 3), sizes=((20, 10), (9, 12))):
 
 
 def test_a_folder_of_images():
-    """Squares of their middles in colour, the classes by their folders; unreadable ones are skipped, counted and told of"""
+    """Squares of their middles in colour, the classes by their folders; unreadable ones are left out, counted and named"""
     folder_of_images(Path('raw'))
     Path('raw/train/ant/0.png').write_bytes(b'no picture')
     Path('raw/train/bee/2.png').write_bytes(Path('raw/train/bee/1.png').read_bytes()[:40])
     Path('raw/train/bee/readme.txt').write_text('no picture either')
     out = call('data/imagenet/prepare.py', '--source=raw', '--folder=data/new', '--size=8', '--processes=2')
-    assert 'data/new: 2 of the 7 images for train cannot be read and are left out, the first is raw/train/ant/0.png' in out
-    assert sorted(os.listdir('data/new')) == ['meta.json', 'train.bin', 'train_aspects.bin', 'train_labels.bin', 'val.bin',
-                                              'val_labels.bin']
+    assert ('data/new: 2 of the 7 images for train cannot be read and are left out:\n    raw/train/ant/0.png\n    '
+            'raw/train/bee/2.png\n') in out and 'data/new/unreadable.txt names all' in out
+    assert Path('data/new/unreadable.txt').read_text() == 'raw/train/ant/0.png\nraw/train/bee/2.png\n'
+    assert sorted(os.listdir('data/new')) == ['meta.json', 'train.bin', 'train_aspects.bin', 'train_labels.bin',
+                                              'unreadable.txt', 'val.bin', 'val_labels.bin']
     train, val = (Images('new', split, 8, 3, 2) for split in ('train', 'val'))
     assert read_image_meta('new')['names'] == ['ant', 'bee'] and (train.windows, val.windows) == (5, 7)
     found = sorted((int(label), *image[:, 4, 4].tolist()) for image, label in zip(train.images, train.labels))
@@ -240,6 +242,62 @@ def test_training_images_are_whole_and_validation_ones_middle_squares(width, hei
     assert (x.int() - y.int()).abs().max() <= 3
 
 
+def test_all_unreadable_images_are_named(capsys):
+    """Ten of each split on the terminal, all in a file, in their order and whatever their names are made of. The next preparation
+    writes it anew, or removes it."""
+    folder_of_images(Path('raw'), per_class=(14, 3))
+    bad = [*sorted(Path('raw/train/ant').iterdir())[:12], Path(os.fsdecode(b'raw/train/bee/\xff.png')), Path('raw/val/bee/1.png')]
+    for path in bad:
+        path.write_bytes(b'no picture')
+    folders()
+    out = capsys.readouterr().out
+    assert [str(path) in out for path in bad] == [True] * 10 + [False] * 3 + [True] and '\n    and 3 more\n' in out
+    named = Path('data/new/unreadable.txt')
+    assert named.read_bytes().splitlines() == [*map(os.fsencode, bad)]
+    for path in bad:
+        path.unlink()
+    folders()
+    assert not named.exists() and 'unreadable' not in capsys.readouterr().out
+    named.write_text('of another preparation\n')
+    write_images('data/new', {split: [(pictures(4), [0] * 4)] for split in ('train', 'val')}, 1)
+    assert not named.exists() and read_image_meta('new')['classes'] == 1
+
+
+@pytest.mark.parametrize('ending', ['.png', '.tif', '.jpg'])
+@pytest.mark.parametrize('orientation', range(10))
+def test_the_orientation_of_a_photograph(orientation, ending):
+    """A camera that is held upright stores its picture lying on its side, and says so (EXIF 2.3, 4.6.4 A)"""
+    stored = gradients(48, 32)
+    seen = np.asarray(stored)                           # which side of what is seen the first row and the first column are
+    if orientation in (5, 6, 7, 8):
+        seen = seen.transpose(1, 0, 2)                  # the first row is a side
+    if orientation in (2, 3, 6, 7):
+        seen = seen[:, ::-1]                            # the first column is on the right, or the first row is
+    if orientation in (3, 4, 7, 8):
+        seen = seen[::-1]                               # the first row is at the bottom, or the first column is
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = Path(f'photo{ending}')
+    stored.save(path, exif=exif, **dict(quality=100, subsampling=0) if ending == '.jpg' else {})
+    wanted, shape = im.resized(Image.fromarray(seen), 16, True)
+    found, aspect = im.resized(Image.open(path), 16, True)
+    assert aspect == shape == (2 / 3 if orientation in (5, 6, 7, 8) else 1.5)
+    assert np.abs(found.astype(int) - wanted).max() <= (4 if ending == '.jpg' else 0)
+
+
+@pytest.mark.filterwarnings('ignore:Corrupt EXIF data')
+def test_damaged_exif_data():
+    """The picture is not left out for it; but for damaged pixels it is"""
+    gradients(9, 6).save('photo.png')
+    wanted = im.resized(Image.open('photo.png'), 4, True)[0]
+    for data in b'no EXIF data', b'Exif\0\0MM\0*\0\0\xff\xff', b'Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\xff':
+        gradients(9, 6).save('photo.png', exif=data)
+        assert (im.resized(Image.open('photo.png'), 4, True)[0] == wanted).all()
+    Path('photo.png').write_bytes(Path('photo.png').read_bytes()[:-40])
+    with pytest.raises(OSError):
+        im.resized(Image.open('photo.png'), 4, True)
+
+
 def test_a_folder_of_before_there_were_whole_images():
     images = make()
     meta = json.loads(Path('data/tiny/meta.json').read_text())
@@ -251,27 +309,45 @@ def test_a_folder_of_before_there_were_whole_images():
         read()
 
 
+WRONG_GROUPS = [dict(a=['x']), dict(a=['x'], b=[]), dict(a=['x', 'x'], b=['y']), dict(a=['x'], b=[1]), dict(a='x', b='y'),
+                dict(a=['x', 'y'], b=['z'])]        # of seven images
 WRONG = (None, -1, 1.5, float('nan'), float('inf'), 2 ** 63, 'no', {}, [None], [[1]], [float('nan')] * 3, [-0.1] * 3, [2.0] * 3,
          {'train': {'a': [0]}})
 
 
-@pytest.mark.parametrize('key', ['image_size', 'channels', 'classes', 'names', 'mean', 'std', 'images', 'whole', 'fingerprint'])
+@pytest.mark.parametrize('key', ['image_size', 'channels', 'classes', 'names', 'mean', 'std', 'images', 'whole', 'groups',
+                                 'fingerprint'])
 def test_a_wrong_value_in_meta(key):
     """Of any type, nested too, and where it is missing: it is found when it is read, not somewhere in the training"""
     make()
     meta = json.loads(Path('data/tiny/meta.json').read_text())
-    for value in WRONG:
-        if key != 'fingerprint' or not isinstance(value, str):
+    for value in [*WRONG, *(WRONG_GROUPS if key == 'groups' else [])]:
+        if not (key == 'fingerprint' and isinstance(value, str) or key == 'groups' and value == {}):
             Path('data/tiny/meta.json').write_text(json.dumps({**meta, key: value}))
             with pytest.raises(ValueError, match='data/tiny/meta.json is damaged: prepare data/tiny again'):
                 print(read_image_meta('tiny'))
     del meta[key]
     Path('data/tiny/meta.json').write_text(json.dumps(meta))
-    if key in ('whole', 'fingerprint'):                 # keys that older versions did not write
+    if key in ('whole', 'groups', 'fingerprint'):                 # keys that older versions did not write
         assert not read_image_meta('tiny')[key]
     else:
         with pytest.raises(ValueError, match='is damaged'):
             read_image_meta('tiny')
+
+
+def test_groups():
+    """Say how the validation images are grouped, and not the training images; what does not fit them is not written"""
+    images, groups = pictures(6), dict(corruption=['fog', 'snow'], severity=['1', '2', '3'])
+    splits = {split: [(images, np.arange(6) % 5)] for split in ('train', 'val')}
+    write_images('data/tiny', splits, 5, groups=groups)
+    assert read('val').groups == groups and read().groups == {} and read_image_meta('tiny')['groups'] == groups
+    before = content('data/tiny')
+    for wrong in *WRONG_GROUPS[:4], dict(a=['x', 'y'], b=['1', '2']):
+        with pytest.raises(ValueError, match='6 validation images are not .*: wants two lists of names'):
+            write_images('data/tiny', splits, 5, groups=wrong)
+        assert content('data/tiny') == before
+    make()
+    assert read('val').groups == {}
 
 
 def test_the_fingerprint_is_that_of_the_content():
@@ -356,7 +432,7 @@ def test_a_fifo_among_the_images(capsys):
     os.mkfifo('raw/train/ant/0a.png')
     folders()
     out = capsys.readouterr().out
-    assert '1 of the 8 images for train cannot be read and are left out, the first is raw/train/ant/0a.png' in out
+    assert '1 of the 8 images for train cannot be read and are left out:\n    raw/train/ant/0a.png\n' in out
     assert read_image_meta('new')['images'] == {'train': 7, 'val': 7}
 
 
@@ -438,6 +514,7 @@ def test_what_is_resized_is_not_resized_again(monkeypatch, capsys):
     monkeypatch.setattr(im, 'finish_images', finish)
     im.write_resized('data/new', sources, 8, 1)
     assert calls[8:] == [0] and content('data/new') == content('data/whole')
+    assert Path('data/new/unreadable.txt').read_text() == 'raw/train/ant/1.png\n'
 
 
 # ----------------------------------------------------------------------------- the data sets
@@ -481,3 +558,9 @@ def test_cifar100_from_a_folder_and_its_corruptions(monkeypatch):
     clean, corrupted = (Images('cifar100c', split, 32, 3, 100) for split in ('train', 'val'))
     assert (clean.images[:] == val.images[:]).all() and corrupted.windows == 40 and (corrupted.labels == [*labels, *labels]).all()
     assert (corrupted.images[20:] == images[1].transpose(2, 0, 1)).all()
+    assert corrupted.groups == dict(corruption=['fog', 'snow'], severity=['1', '2', '3', '4', '5']) and clean.groups == {}
+    np.save('CIFAR-100-C/labels.npy', np.sort(labels))
+    says = call('data/cifar100c/prepare.py', '--files=CIFAR-100-C', '--corruptions=fog', code=1)
+    assert 'labels.npy: wants the labels of the same images 5 times' in says
+    says = call('data/cifar100c/prepare.py', '--files=C', '--corruptions=fog,fog', code=1)
+    assert 'corruptions=fog,fog: name each once' in says

@@ -3,10 +3,11 @@ CIFAR-100-C: CIFAR-100's test images, corrupted (Hendrycks and Dietterich 2019),
 Download CIFAR-100-C.tar from https://zenodo.org/records/3555552, unpack it, and
 
     python data/cifar100c/prepare.py --files=CIFAR-100-C
-    python train.py out-vit-small/config.json --init_from=resume --eval_only=True --dataset=cifar100c --eval_iters=100000
+    python -m lab.evaluate --out_dir=out-vit-small --dataset=cifar100c --batch_size=256                     # CIFAR-100-C
+    python -m lab.evaluate --out_dir=out-vit-small --dataset=cifar100c --batch_size=256 --split=train       # the original images
 
-The validation split holds all corruptions in all five strengths. The training split, with which no model should be trained,
-holds the original test images. So the two accuracies are those of CIFAR-100 (train) and of CIFAR-100-C (val).
+The validation split holds all corruptions in all five severities. The training split, with which no model should be trained,
+holds the original test images.
 """
 import os
 import sys
@@ -22,6 +23,7 @@ from data.images import Images, read_image_meta, write_images  # noqa: E402
 files = ''                          # the unpacked folder: labels.npy, and a .npy of 50,000 images for each corruption
 corruptions = ('gaussian_noise,shot_noise,impulse_noise,defocus_blur,glass_blur,motion_blur,zoom_blur,snow,frost,fog,'
                'brightness,contrast,elastic_transform,pixelate,jpeg_compression')       # separated by commas
+SEVERITIES = ['1', '2', '3', '4', '5']
 
 
 def load(name):
@@ -34,6 +36,8 @@ def load(name):
 
 def corrupted():
     labels = load('labels')
+    if len(labels) % len(SEVERITIES) or (labels.reshape(len(SEVERITIES), -1) != labels[:len(labels) // len(SEVERITIES)]).any():
+        raise ValueError(f'labels.npy: wants the labels of the same images {len(SEVERITIES)} times, once for each severity')
     for name in corruptions.split(','):
         images = load(name)
         if len(images) != len(labels) or images.shape[1:] != (32, 32, 3):
@@ -46,7 +50,9 @@ if __name__ == '__main__':
     configure(globals())
     if not files:
         raise ValueError('files is empty: name the unpacked folder, as in --files=CIFAR-100-C')
+    if len({*corruptions.split(',')}) < len(corruptions.split(',')):
+        raise ValueError(f'corruptions={corruptions}: name each once')
     meta = read_image_meta('cifar100')
     clean = Images('cifar100', 'val', meta['image_size'], meta['channels'], meta['classes'])
     write_images(Path(__file__).parent, {'train': [(clean.images[:], clean.labels)], 'val': corrupted()}, meta['classes'],
-                 meta['names'])
+                 meta['names'], dict(corruption=corruptions.split(','), severity=SEVERITIES))
