@@ -83,10 +83,11 @@ class ImageTask(TextTask):
 
     @staticmethod
     def score(model, x, y):
-        """Loss, top-1 and top-5 accuracy of a batch, (3,), and its weight in the mean, the number of its images."""
+        """Loss, top-1 and top-5 accuracy of a batch, (3,), and its weight in the mean, the number of its images. Images whose
+        class is −1 do not count."""
         logits, loss = model(x, y)
-        right = logits.topk(min(5, logits.size(1))).indices == y[:, None]
-        return torch.stack((loss, right[:, 0].float().mean(), right.any(1).float().mean())), len(y)
+        right, count = logits.topk(min(5, logits.size(1))).indices == y[:, None], (y >= 0).sum()
+        return torch.stack((loss, right[:, 0].sum() / count, right.any(1).sum() / count)), count
 
     def random_batch(self, count, device):
         c = self.config
