@@ -29,7 +29,8 @@ def place(tmp_path_factory):
 def graphs(place, name, *more, ranks=1, **keys):
     """A row of each graph of a run of four iterations with two evaluations after the first"""
     path = place / f'{name}.jsonl'
-    train(place, *flags(**{**KEYS, **keys}, out_dir=name), *more, ranks=ranks, through=(counting, str(path)))
+    out, _ = train(place, *flags(**{**KEYS, **keys}, out_dir=name), *more, ranks=ranks, through=(counting, str(path)))
+    assert out.count('compiling: the first evaluation and the first iteration take longer\n') == 1
     return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
 
 

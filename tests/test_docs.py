@@ -42,7 +42,7 @@ ONLY_PARSED = {
     r'torchrun --nnodes=2 ': 'two machines',
     r'python -m pytest ': 'a test runs no tests',
     r'python data/(shakespeare_char|openwebtext|minipile|c4|cifar100)/prepare\.py$': 'the network',
-    r'.*[=,]gpt2(-\w+)?( |$)(?<!tokenizer=gpt2)(?<!tokenizer=gpt2 )': 'the network, for the weights of GPT-2',
+    r'.*(init_from=|,)gpt2': 'the network, for the weights of GPT-2',
     r'python -m lab\.evaluate .*--what=rouge,bertscore': 'the network, for the model of BERTScore',
     r'python -m lab\.evaluate .*--tasks=': 'the network, for the tasks',
 }
@@ -72,7 +72,7 @@ IN_PLACE = {'/data/imagenet': 'flowers', 'FOLDER': 'their-vit'}         # what t
 def blocks(text):
     """The indented blocks of a page, outside of ``` fences"""
     text, found = re.sub(r'^```.*?^```', '', text, flags=re.MULTILINE | re.DOTALL), []
-    for indented, lines in itertools.groupby(text.splitlines(), lambda line: line.startswith('    ') or None if line else True):
+    for indented, lines in itertools.groupby(text.splitlines(), lambda line: not line or line.startswith('    ')):
         block = textwrap.dedent('\n'.join(lines)).strip('\n')
         if indented and block:
             found.append(block + '\n')
