@@ -316,8 +316,8 @@ def run(place, words):
     args = made_smaller(script, args)
     if by_torchrun:
         found = run_ranks(2, script, *args, cwd=place)
-    elif (place / 'edited').exists():
-        found = run_python(*(('-m', script) if script.startswith('lab.') else (script,)), *args, cwd=place, PYTHONPATH=str(place))
+    elif any(arg in EDITS for arg in args):             # a new interpreter imports the edited files
+        found = run_python(script, *args, cwd=place, PYTHONPATH=str(place))
     elif script == 'lab.sweep':
         found = run_alone(script, *args, cwd=place, through=(forks_its_runs,))
     else:
@@ -368,7 +368,6 @@ def test_a_page_runs(page, repository, tmp_path):
     for flag, edit in EDITS.items():
         if any(flag in words for words in COMMANDS[page]):
             edit(place, page)
-            (place / 'edited').touch()
     for words in COMMANDS[page]:
         if not any(re.match(pattern, ' '.join(words)) for pattern in ONLY_PARSED):
             run(place, words)
