@@ -23,7 +23,7 @@ from engine.keys import check_keys, group_settings
 from engine.memory import check_memory
 from engine.pretrained import load_others
 from engine.pretrained_vit import load_vit
-from engine.runlog import Log, Run, Speed, progress
+from engine.runlog import Log, Run, Speed, progress, working_time
 from engine.task import task_of
 from model import GPTConfig
 from optim import OPTIMIZERS, check_on_shards, lr_at, param_groups
@@ -183,7 +183,8 @@ def evaluate():
         total = torch.zeros(len(task.metrics) + 1, device=machine.device)
         turns = list(machine.turns(batches))
         for starts, counts in progress(turns, f'evaluation on {split}', shown=machine.master):
-            x, y = machine.to_device(*windows.read(starts))
+            batch = windows.read_padded(starts, batch_size) if compiled else windows.read(starts)       # a graph for each size
+            x, y = machine.to_device(*batch)
             with machine.autocast():
                 scores, weight = task.score(compiled_model, x, y)
             total[:-1] += counts * weight * scores
@@ -222,6 +223,9 @@ for line in getattr(pretrained, 'notes', []):           # what was left out, cha
     log.say(f'{run.init_from}: {line}')
 if lacking:
     log.say(f'this run is not compiled, and slower: {lacking}')
+if compiled:
+    log.say('compiling: the first evaluation and the first iteration take longer')
+    working_time.skip_compiling()
 speed = Speed(task.unit, per_iter, task.flops(raw_model), machine, max_iters)
 
 # ----------------------------------------------------------------------------- the loop

@@ -119,9 +119,9 @@ class ViT(nn.Module):
         return x
 
     def forward(self, images, targets=None):
-        """Images (B, channels, S, S) of 0 to 255, targets classes (B,) or their probabilities (B, classes)
-        → logits (B, classes), and the mean cross-entropy in nats per image, or None without targets. In training mode with
-        targets the logits are None, as a GPT's."""
+        """Images (B, channels, S, S) of 0 to 255, targets classes (B,) with −1 where there is none, or their probabilities
+        (B, classes) → logits (B, classes), and the mean cross-entropy in nats per image, or None without targets. In training
+        mode with targets the logits are None, as a GPT's."""
         return self.output(self.hidden(images), targets)
 
     def output(self, x, targets=None):
@@ -129,7 +129,8 @@ class ViT(nn.Module):
         logits = self.head(self.final_norm(self.pool(x)))
         if targets is None:
             return logits, None
-        return None if self.training else logits, F.cross_entropy(at_least_fp32(logits), targets)
+        loss = F.cross_entropy(at_least_fp32(logits), targets, ignore_index=-1)
+        return None if self.training else logits, loss
 
     def num_params(self):
         return sum(p.numel() for p in self.parameters())

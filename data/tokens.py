@@ -142,6 +142,12 @@ class Split:
         starts = np.arange(batches * batch_size) * self.windows // (batches * batch_size) * self.block_size
         return starts.reshape(batches, batch_size)
 
+    def read_padded(self, starts, size):
+        """As `read`, but `size` windows: after those asked for, they come again with −1 as their targets, and do not count."""
+        x, y = self.read(np.resize(starts, size))
+        y[len(starts):] = -1
+        return x, y
+
 
 class Tokens(Split):
     """One split of a data set: windows of block_size tokens, and for each token the next one as its target."""

@@ -259,30 +259,54 @@ class Log:
             raise OSError(f'{self.file.path} lacks its last rows: the disk is full')
 
 
+class WorkingTime:
+    """A clock, in seconds. After `skip_compiling` it stands still while torch.compile compiles."""
+
+    def __init__(self):
+        self.compiling, self.since = 0.0, None          # seconds in all; when the one that is not done has begun
+
+    def __call__(self):
+        return (time.monotonic() if self.since is None else self.since) - self.compiling
+
+    def skip_compiling(self):
+        torch._dynamo.on_compile_start(self.begin)
+        torch._dynamo.on_compile_end(self.end)
+
+    def begin(self, _):
+        self.since = time.monotonic()
+
+    def end(self, _):
+        if self.since is not None:
+            self.compiling, self.since = self.compiling + time.monotonic() - self.since, None
+
+
+working_time = WorkingTime()
+
+
 class Speed:
-    """The speed of training, without the time spent in `paused`. MFU is the share of the GPUs' peak FLOP/s that the model's own
-    FLOPs use."""
+    """The speed of training, without the time spent in `paused` or compiling. MFU is the share of the GPUs' peak FLOP/s that the
+    model's own FLOPs use."""
 
     def __init__(self, unit, per_iter, flops, machine, max_iters):
         self.unit, self.per_iter, self.flops, self.max_iters = unit, per_iter, flops, max_iters
         self.peak = machine.world_size * (vendors_peak(machine.device) or 0)
-        self.began = self.lap = time.perf_counter()
+        self.began = self.lap = working_time()
         self.first, self.lap_iters = None, 0
 
     @contextmanager
     def paused(self):
-        t = time.perf_counter()
+        t = working_time()
         yield
-        self.lap += time.perf_counter() - t
+        self.lap += working_time() - t
 
     def iteration(self, it):
         self.lap_iters += 1
-        if self.first is None:                          # the first iteration compiles, and is not typical
-            self.first, self.began = it, time.perf_counter()
+        if self.first is None:                          # the first iteration is not typical
+            self.first, self.began = it, working_time()
 
     def since_last_line(self, it):
         """Tokens or images per second, MFU (0 if unknown), and the time left as text."""
-        now = time.perf_counter()
+        now = working_time()
         per_s = self.lap_iters * self.per_iter / (now - self.lap)
         pace = (now - self.began) / (it - self.first) if it > self.first else now - self.lap
         self.lap, self.lap_iters = now, 0
@@ -312,9 +336,9 @@ def progress(items, what, total=None, shown=True):
     """Yields the items, and prints to stderr how many of `total`, by default len(items), are done: a line now and then, which
     suits a log file too."""
     total = len(items) if total is None else total
-    began = said = time.monotonic()
+    began = said = working_time()
     for done, item in enumerate(items):
-        now = time.monotonic()
+        now = working_time()
         if shown and done and now - said >= EVERY:
             said = now
             say(f'{what}: {done} of {total}, {clock((now - began) / done * (total - done))} left', to=sys.stderr)

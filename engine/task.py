@@ -83,9 +83,11 @@ class ImageTask(TextTask):
 
     @staticmethod
     def score(model, x, y):
-        """Loss, top-1 and top-5 accuracy of a batch, (3,), and its weight in the mean, the number of its images."""
+        """Loss, top-1 and top-5 accuracy of a batch, (3,), and its weight in the mean, the number of its images. Images whose
+        class is −1 do not count."""
         logits, loss = model(x, y)
-        return torch.stack((loss, *ImageTask.right(logits, y).mean(1))), len(y)
+        count = (y >= 0).sum()
+        return torch.stack((loss, *ImageTask.right(logits, y).sum(1) / count)), count
 
     @staticmethod
     def right(logits, y):

@@ -3,24 +3,34 @@ What torch.compile is given: how many graphs, when, and what they keep. The back
 """
 import json
 
+import numpy as np
 import pytest
-from helpers import TINY, counting, few_variants, flags, steps, train, write_walk
+from helpers import TINY, counting, evaluations, few_variants, flags, steps, train, write_walk
+
+from data.images import write_images
 
 KEYS = {**TINY, 'n_embd': 8, 'max_iters': 4, 'eval_interval': 2, 'compile': True, 'optimizer': 'sgdw'}
 LOGITS = KEYS['batch_size'] * KEYS['block_size'] * KEYS['vocab_size']
+VIT = {**KEYS, 'model': 'vit', 'dataset': 'pictures', 'image_size': 4, 'patch_size': 2, 'channels': 1, 'classes': 7,
+       'drop_path': 0.2, 'mixup': 0.8, 'cutmix': 1.0, 'batch_size': 8, 'vocab_size': 0}       # 0: it is not of images
 
 
 @pytest.fixture(scope='module')
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp('compiled')
     write_walk(folder)
+    rng = np.random.default_rng(0)
+    write_images(folder / 'data' / 'pictures', {
+        split: [(rng.integers(0, 256, (count, 1, 4, 4), np.uint8), rng.integers(0, 7, count))]
+        for split, count in (('train', 64), ('val', 22))}, 7)
     return folder
 
 
 def graphs(place, name, *more, ranks=1, **keys):
     """A row of each graph of a run of four iterations with two evaluations after the first"""
     path = place / f'{name}.jsonl'
-    train(place, *flags(**{**KEYS, **keys}, out_dir=name), *more, ranks=ranks, through=(counting, str(path)))
+    out, _ = train(place, *flags(**{**KEYS, **keys}, out_dir=name), *more, ranks=ranks, through=(counting, str(path)))
+    assert out.count('compiling: the first evaluation and the first iteration take longer\n') == 1
     return [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
 
 
@@ -37,6 +47,41 @@ def test_a_model_is_one_graph(place):
     assert_compiled_once(found, 1)
     assert [row['kind'] for row in found].count('inference') == 2
     assert all(row['tangent'] < LOGITS for row in found)
+
+
+def assert_evaluated_as_eager(place, name, **keys):
+    train(place, *flags(**{**keys, 'compile': False, 'out_dir': f'{name}-eager'}))
+    for a, b in zip(evaluations(place / name), evaluations(place / f'{name}-eager'), strict=True):
+        assert a == pytest.approx(b, rel=1e-5)
+
+
+def test_a_vit_is_one_graph(place):
+    """Its evaluation another one, though 22 images are batches of 8, 7 and 7, of which each image counts once, and though the
+    training mixes classes"""
+    found = graphs(place, 'vit', **VIT)
+    assert_compiled_once(found, 1)
+    assert [row['kind'] for row in found].count('inference') == 2
+    assert_evaluated_as_eager(place, 'vit', **VIT)
+
+
+@pytest.mark.long
+def test_less_validation_data_than_a_batch(place):
+    write_walk(place, 'short', val=40)                  # two windows
+    found = graphs(place, 'few', dataset='short')
+    assert_compiled_once(found, 1)
+    assert [row['kind'] for row in found].count('inference') == 2
+    assert_evaluated_as_eager(place, 'few', **{**KEYS, 'dataset': 'short'})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('parallel, forward', [('ddp', 1), ('fsdp', 2)])
+def test_a_vit_on_two_ranks(place, parallel, forward):
+    """One of them takes two of the three batches. There is no stochastic depth, under which the first block differs"""
+    keys = {**VIT, 'drop_path': 0.0}
+    found = graphs(place, f'vit-{parallel}', f'--parallel={parallel}', ranks=2, **keys)
+    assert_compiled_once(found, forward)
+    assert [row['kind'] for row in found].count('inference') == 1 + forward
+    assert_evaluated_as_eager(place, f'vit-{parallel}', **keys)
 
 
 @pytest.mark.long

@@ -6,10 +6,12 @@ import shutil
 import subprocess
 
 import pytest
+import torch
 from helpers import strict_json
 
 from engine import runlog
-from engine.runlog import Run, last_iter, progress, write_row
+from engine.device import Machine
+from engine.runlog import Run, Speed, last_iter, progress, working_time, write_row
 
 CONFIG = dict(out_dir='run', init_from='scratch', overwrite=False, eval_only=False, wandb_log=False)
 
@@ -54,6 +56,45 @@ def test_progress(monkeypatch, capsys):
     assert capsys.readouterr() == ('', 'letters: 2 of 5, 0m18s left\nletters: 4 of 5, 0m06s left\n')
     monkeypatch.undo()
     assert list(progress(iter(range(9)), 'numbers', 9)) == list(range(9)) and capsys.readouterr() == ('', '')
+
+
+@pytest.mark.parametrize('start', [0, 7])
+def test_the_time_left_does_not_count_compiling(start, monkeypatch, capsys):
+    """Evaluations at 0, 10, … take 2 s, iterations 1 s; the first of each takes 100 s more, in which it compiles. So does
+    iteration 12, which compiles once more. A run that a signal has stopped at 7 evaluates after it has trained."""
+    now = [1000.0]
+
+    def pass_by(seconds):
+        now[0] += seconds
+
+    def back_end(graph, inputs):
+        pass_by(100)
+        return graph.forward
+
+    monkeypatch.setattr('time.monotonic', lambda: now[0])
+    monkeypatch.setattr('time.perf_counter', lambda: now[0])
+    torch._dynamo.reset()
+    working_time.skip_compiling()
+    compiled = torch.compile(lambda x: x + 1, backend=back_end, dynamic=False)
+    speed, lines = Speed('tokens', 600, 0, Machine('cpu'), 30), {}
+    for it in range(start, 30):
+        if it % 10 == 0:
+            with speed.paused():
+                for _ in progress('ab', 'evaluation'):
+                    compiled(torch.zeros(2, 1))
+                    pass_by(1)
+        compiled(torch.zeros(3 if it < 12 else 4, 1))
+        pass_by(1)
+        speed.iteration(it)
+        lines[it] = speed.since_last_line(it)
+    torch._dynamo.reset()
+    assert now[0] == 1000 + 300 + (30 - start) + 2 * (3 if start == 0 else 2)
+    assert {per_s for per_s, *_ in lines.values()} == {600}
+    for it, (_, _, left) in lines.items():              # the pace so far, with evaluations behind the first iteration
+        evaluations = 2 * len([i for i in (10, 20) if start < i <= it])
+        pace = 1 + evaluations / (it - start) if it > start else 1
+        assert left == runlog.clock(pace * (30 - it - 1)), it
+    assert capsys.readouterr().err == ''                # nor that the first batch of an evaluation took long
 
 
 @pytest.mark.skipif(not shutil.which('git'), reason='it needs git')

@@ -1,0 +1,373 @@
+"""
+The command lines of README.md and docs/. Each one names scripts, files and keys that exist, with values of the right types. The
+long test runs them in the order of their page, in a copy of the repository, with small models and small data of the same names.
+"""
+from configurator import TRAIN, keys_of, settle
+
+import ast
+import functools
+import itertools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import textwrap
+
+import numpy as np
+import pytest
+from helpers import ROOT, forks_its_runs, run_alone, run_here, run_python, run_ranks
+from torch.distributed.run import get_args_parser
+
+from data.images import write_images
+from data.tokens import write_tokens
+from engine.keys import check_keys
+from engine.task import config_of
+from lab import sweep
+from model import GPTConfig
+from vit import ViTConfig
+
+PAGES = ['README.md', *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / 'docs').glob('*.md'))]
+STARTERS = ('python', 'torchrun', 'make', 'pip', 'git', 'cd', 'source', 'sbatch', 'sudo')        # all kinds of commands
+NO_CODE = ['x = Post(x + Δt · Mid(f(Pre(x))))\n']        # blocks that are neither commands nor Python
+
+# commands that the long test does not run, and why: a pattern of the whole command
+ONLY_PARSED = {
+    r'make (quickstart|test|quickstart-vision)$': 'it installs packages; its own commands run before a page and in other tests',
+    r'make gpu$': 'a GPU',
+    r'make test-cuda-code$': 'it installs packages',
+    r'pip install ': 'the network',
+    r'(git|cd|source) ': 'nothing of ours',
+    r'(sbatch|sudo) ': 'a cluster; or rights that a test does not have',
+    r'torchrun --nnodes=2 ': 'two machines',
+    r'python -m pytest ': 'a test runs no tests',
+    r'python data/(shakespeare_char|openwebtext|minipile|c4|cifar100)/prepare\.py$': 'the network',
+    r'.*(init_from=|,)gpt2': 'the network, for the weights of GPT-2',
+    r'python -m lab\.evaluate .*--what=rouge,bertscore': 'the network, for the model of BERTScore',
+    r'python -m lab\.evaluate .*--tasks=': 'the network, for the tasks',
+}
+
+# The long test puts these values in place of larger ones, and of those that a command does not give.
+SHAPE = dict(n_layer=2, n_head=2, n_embd=16, block_size=32)
+STEPS = dict(batch_size=4, gradient_accumulation_steps=2, max_iters=4, eval_interval=2, eval_iters=1, warmup_iters=0,
+             log_interval=1, compile=False, dtype='float32', device='cpu')
+SMALLER = {
+    'train.py': {**SHAPE, **STEPS},
+    'bench.py': {**SHAPE, 'batch_size': 2, 'bench_iters': 1, 'bench_warmup': 0, 'compile': False},
+    'sample.py': dict(max_new_tokens=20, num_samples=1),
+    'lab.sweep': {**SHAPE, **STEPS, 'learning_rate': 0.1, 'seeds': 1, 'jobs': 2},
+    'lab.measure': dict(batches=1),
+    'lab.sweep --report': {},
+    'lab.measure --init_only': {**SHAPE, 'batch_size': 2, 'batches': 1},
+    'lab.estimate': SHAPE,
+    'data/textfiles/prepare.py': dict(tokenizer='bytes', processes=1),          # for GPT-2's, which needs the network
+    'data/imagenet/prepare.py': dict(processes=1),
+}
+WHERE_GIVEN = dict(measure_interval=2, loader=5, sampling=5, compiles=False)    # only where a command gives a larger one
+IN_PLACE = {'/data/imagenet': 'flowers', 'FOLDER': 'their-vit'}         # what the reader has → what the long test has
+
+
+# ----------------------------------------------------------------------------- collecting
+
+def blocks(text):
+    """The indented blocks of a page, outside of ``` fences"""
+    text, found = re.sub(r'^```.*?^```', '', text, flags=re.MULTILINE | re.DOTALL), []
+    for indented, lines in itertools.groupby(text.splitlines(), lambda line: not line or line.startswith('    ')):
+        block = textwrap.dedent('\n'.join(lines)).strip('\n')
+        if indented and block:
+            found.append(block + '\n')
+    return found
+
+
+def is_python(block):
+    """Whether it is Python, or an entry of a dict, and more than names and operators, as which `ls -l` could be read"""
+    for source in (block, '{' + block + '}'):
+        try:
+            tree = ast.parse(source)
+        except SyntaxError:
+            continue
+        words = (ast.Name, ast.BinOp, ast.UnaryOp, ast.Compare, ast.Constant, ast.Attribute, ast.Set)
+        return not all(isinstance(node, ast.Expr) and isinstance(node.value, words) for node in tree.body)
+    return False
+
+
+def commands_of(text):
+    """The commands of a page as lists of words, as a shell reads them: with its variables, loops, comments and quotes. It finds
+    none but the STARTERS, which print their words. AssertionError for any other command."""
+    stubs = [f"{name}() {{ printf '%s\\037' {name} \"$@\"; echo; }}" for name in STARTERS]
+    script = [block for block in blocks(text) if not is_python(block) and block not in NO_CODE]
+    done = subprocess.run([shutil.which('bash'), '-c', '\n'.join(['PATH=/nowhere', 'set -u', *stubs, *script, 'make end'])],
+                          capture_output=True, text=True, encoding='utf-8', cwd='/', env={})
+    *found, end = [line.split('\37') for line in done.stdout.splitlines()]
+    assert not done.stderr and end == ['make', 'end', ''] and all(len(words) > 1 for words in found), done.stderr or found
+    return [words[:-1] for words in found]
+
+
+def in_sentences(text):
+    """The commands between `backticks` in which nothing is left out, as lists of words"""
+    return [shlex.split(command) for command in re.findall(r'`((?:python|torchrun|make|pip) [^`…]+)`', text)]
+
+
+TEXTS = {page: (ROOT / page).read_text(encoding='utf-8') for page in PAGES}
+COMMANDS = {page: commands_of(text) for page, text in TEXTS.items()}
+ALL = [pytest.param(words, id=f'{page.split("/")[-1]}-{i}')
+       for page, text in TEXTS.items() for i, words in enumerate([*COMMANDS[page], *in_sentences(text)])]
+
+
+def test_what_counts_as_a_command():
+    page = '''
+Text
+
+    M='a.py --x=1'
+    VAR=… python train.py $M --y='a b' \\
+        --z=2          # a comment
+    for x in 1 2; do
+        torchrun $x; done
+
+1. A list
+
+       make test
+       def f():
+
+```
+    ls
+```
+'''
+    assert commands_of(page.replace('       def f():\n', '')) == [
+        ['python', 'train.py', 'a.py', '--x=1', '--y=a b', '--z=2'], ['torchrun', '1'], ['torchrun', '2'], ['make', 'test']]
+    assert not commands_of("\n    f = 1\n\ntext\n\n    'a': lambda: 2,\n")
+    for unknown in ('ls', 'ls -l', 'rm -r out', './run.sh', 'python $UNSET', 'exit', "echo 'a'", 'make test | sort'):
+        with pytest.raises(AssertionError):
+            commands_of(f'\n    make test\n    {unknown}\n')
+
+
+def test_what_is_only_parsed_is_there():
+    for pattern in ONLY_PARSED:
+        assert any(re.match(pattern, ' '.join(words)) for page in PAGES for words in COMMANDS[page]), pattern
+
+
+# ----------------------------------------------------------------------------- parsing
+
+def script_of(words):
+    """(script or module, its arguments, whether torchrun starts it)"""
+    name, *rest = words
+    if name == 'torchrun':
+        args = get_args_parser().parse_args(rest)
+        return args.training_script, args.training_script_args, True
+    return (rest[1], rest[2:], False) if rest[0] == '-m' else (rest[0], rest[1:], False)
+
+
+def path_of(script):
+    return ROOT / (script if script.endswith('.py') else script.replace('.', '/') + '.py')
+
+
+@functools.cache
+def defaults_of(script):
+    """The keys of a script, with those that its call of configure() names"""
+    path = path_of(script)
+    calls = [node for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
+             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'configure']
+    more = dict(TRAIN=TRAIN, GPTConfig=GPTConfig, ViTConfig=ViTConfig)
+    return keys_of(str(path), *(more[arg.id] for arg in calls[0].args[1:]))[0]
+
+
+def without_edits(args):
+    return [arg for arg in args if arg not in EDITS]
+
+
+@functools.cache
+def config_of_run(folder):
+    """The config.json of a run that some page trains"""
+    for words in itertools.chain(*COMMANDS.values()):
+        if words[0] in ('python', 'torchrun') and script_of(words)[0] == 'train.py':
+            args = without_edits(script_of(words)[1])
+            if not any(arg.startswith('out-') for arg in args):
+                config = settle(args, defaults_of('train.py'))
+                if config['out_dir'] == folder:
+                    return config
+    raise AssertionError(f'no page trains {folder}')
+
+
+def parse(script, args):
+    if script == 'pytest' or args == ['--help']:
+        assert all(path_of(name).exists() for name in (script, *args) if name.endswith('.py') or name.startswith('lab.'))
+    elif script == 'lab.plot':
+        keys = {arg.partition('=')[0] for arg in args if arg.startswith('-')}
+        assert keys <= {'--what', '--out'} and len(keys) < len(args)
+    elif script == 'lab.sweep':
+        ours, theirs = sweep.split_arguments(args)
+        keys = settle(ours, defaults_of(script))
+        if keys['report']:
+            assert not theirs and keys['select'] in ('all', 'best')
+        else:
+            axes = {arg[2:].partition('=')[0]: arg.partition('=')[2].split(',') for arg in theirs if arg.startswith('--')}
+            files = [arg for arg in theirs if not arg.startswith('--')]
+            sweep.plan(keys['grids'] or [{}], [*keys['arguments'].split(), *files], axes)
+    else:
+        config = settle(without_edits(args), defaults_of(script))
+        if script in ('train.py', 'lab.estimate'):
+            check_keys(config)
+            config_of(config)
+
+
+@pytest.mark.parametrize('words', ALL)
+def test_it_parses(words, tmp_path, monkeypatch):
+    name, *rest = words
+    if name in ('python', 'torchrun'):
+        script, args, _ = script_of(words)
+        (tmp_path / 'config').symlink_to(ROOT / 'config')
+        for arg in args:
+            if arg.startswith('out-') and arg.endswith('/config.json'):
+                path = tmp_path / arg
+                monkeypatch.chdir(ROOT)
+                path.parent.mkdir(parents=True)
+                path.write_text(json.dumps(config_of_run(arg.split('/')[0])))
+        monkeypatch.chdir(tmp_path)
+        parse(script, args)
+    elif name == 'make':
+        assert all(re.search(rf'^{target}:', (ROOT / 'Makefile').read_text(), re.MULTILINE) for target in rest)
+    elif name == 'pip':
+        assert rest[:2] == ['install', '-r'] and (ROOT / rest[2]).exists()
+    elif name in ('sbatch', 'sudo'):
+        assert (ROOT / rest[0]).exists()
+
+
+@pytest.mark.parametrize('command, fault', [
+    ('python train.py config/nowhere.py', 'config/nowhere.py'), ('python train.py --learning_rat=1', 'learning_rate'),
+    ('python train.py --learning_rate=x', 'number'), ('python train.py --learning_rate=1e-5', 'min_lr'),
+    ('python -m lab.sweep config/train_quick.py --arch=s9', 's9'), ('python sample.py --top=2', 'top'),
+    ('torchrun --nproc_per_node=8 train.py --schedule=step', 'cosine'), ('python -m lab.evaluate --strid=3', 'stride')])
+def test_a_wrong_command_does_not_parse(command, fault, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(ValueError, match=fault):
+        parse(*script_of(command.split())[:2])
+
+
+# ----------------------------------------------------------------------------- running
+
+def block_with(page, text):
+    """The block of a page that holds this text"""
+    return next(block for block in blocks(TEXTS[page]) if text in block)
+
+
+def put_before(path, line, block):
+    """Puts a block, as far as needed indented, above the line of a file that starts with `line`."""
+    text = path.read_text(encoding='utf-8')
+    at = re.search(rf'^ *{re.escape(line)}', text, re.MULTILINE)
+    indent = re.match(' *', at[0])[0]
+    path.write_text(f'{text[:at.start()]}{textwrap.indent(block, indent)}{text[at.start():]}', encoding='utf-8')
+
+
+def replace(path, old, new):
+    text = path.read_text(encoding='utf-8')
+    assert text.count(old) == 1, old
+    path.write_text(text.replace(old, new), encoding='utf-8')
+
+
+def edit_norm(place, page):
+    put_before(place / 'model.py', 'NORMS = {', block_with(page, 'class MeanAbsNorm').partition('NORMS =')[0] + '\n\n')
+    replace(place / 'model.py', "'stablenorm': StableNorm}", "'stablenorm': StableNorm, 'meanabs': MeanAbsNorm}")
+
+
+def edit_optimizer(place, page):
+    put_before(place / 'optim.py', "'adamw': ", block_with(page, "'nadam': "))
+
+
+def edit_gate(place, page):
+    of_model = place / 'model.py'
+    put_before(of_model, 'fused_qkv_init: bool', block_with(page, 'gate: bool'))
+    put_before(of_model, 'class Block(', block_with(page, 'class Gate(') + '\n\n')
+    put_before(of_model, 'self.drop_path = drop_path', block_with(page, 'self.attn_gate = '))
+    for line in block_with(page, 'f = self.drop_path(self.attn_gate').replace('...\n', '').splitlines():
+        replace(of_model, re.sub(r'self\.(attn|ffn)_gate\((.*)\)\)$', r'\2)', line), line)
+    put_before(of_model, "'norm': r'", block_with(page, "'gate': r"))
+
+
+def edit_logged(place, page):
+    line = block_with(page, 'log.step(')
+    replace(place / 'train.py', line.replace(', emb_std=raw_model.wte.weight.std().item()', '').strip(), line.strip())
+
+
+# arguments of commands that need the edit which their page shows
+EDITS = {'--norm=meanabs': edit_norm, '--optimizer=nadam': edit_optimizer, '--gate=True': edit_gate,
+         '--out_dir=out-emb-std': edit_logged}
+
+
+def made_smaller(script, args):
+    """The arguments with smaller values, and in a folder of the test."""
+    for what, ours in IN_PLACE.items():
+        args = [re.sub(f'={what}$', f'={ours}', arg) for arg in args]
+    given = {arg[2:].partition('=')[0]: arg.partition('=')[2] for arg in args if arg.startswith('--')}
+    small = next((SMALLER[f'{script} --{key}'] for key in given if f'{script} --{key}' in SMALLER), SMALLER.get(script, {}))
+    if given.get('init_from') in IN_PLACE.values() or given.get('model') == 'vit':
+        small = {key: value for key, value in small.items() if key not in SHAPE}        # the weights decide
+    small = {**small, **{key: value for key, value in WHERE_GIVEN.items() if key in given}}
+
+    def kept(key, value):
+        return (key in given and isinstance(value, (int, float)) and not isinstance(value, bool)
+                and re.fullmatch(r'[\d.e-]+', given[key]) and float(given[key]) <= value)
+
+    return [*args, *(f'--{key}={value}' for key, value in small.items() if not kept(key, value))]
+
+
+def run(place, words):
+    """Runs a command of a page in the folder, made smaller, to its end."""
+    script, args, by_torchrun = script_of(words)
+    args = made_smaller(script, args)
+    if by_torchrun:
+        found = run_ranks(2, script, *args, cwd=place)
+    elif any(arg in EDITS for arg in args):             # a new interpreter imports the edited files
+        found = run_python(script, *args, cwd=place, PYTHONPATH=str(place))
+    elif script == 'lab.sweep':
+        found = run_alone(script, *args, cwd=place, through=(forks_its_runs,))
+    else:
+        found = run_here(script, *args, cwd=place)
+    assert found[0] == 0, f'{" ".join(words)}\n{script} {" ".join(args)}\n{found[1]}{found[2]}'
+
+
+@pytest.fixture(scope='module')
+def repository(tmp_path_factory):
+    """A copy of the repository with small data of the names that the pages use, and the runs that they start from"""
+    place = tmp_path_factory.mktemp('docs')
+    files = subprocess.run(['git', 'ls-files', '-co', '--exclude-standard', '-z'], cwd=ROOT, capture_output=True, text=True)
+    for name in files.stdout.split('\0')[:-1]:
+        if not name.startswith(('tests/', 'results/')) and (ROOT / name).exists():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, place / name)
+    rng = np.random.default_rng(0)
+    for name in ('pycode', 'openwebtext'):
+        write_tokens(place / 'data' / name, {split: [rng.integers(9, 99, 3000)] for split in ('train', 'val')}, 256, 'bytes')
+    for name, size, classes in ('cifar100', 32, 100), ('imagenet', 256, 1000):
+        write_images(place / 'data' / name, {split: [(rng.integers(0, 256, (8, 3, size, size), np.uint8), np.arange(8))]
+                                             for split in ('train', 'val')}, classes)
+    (place / 'books').mkdir()
+    (place / 'books' / 'one.txt').write_text('to be or not to be\n' * 200)
+    (place / 'more.jsonl').write_text(json.dumps(dict(text='that is the question\n' * 200)) + '\n')
+    (place / 'CIFAR-100-C').mkdir()
+    names = settle([], defaults_of('data/cifar100c/prepare.py'))['corruptions'].split(',')
+    for name, shape in {**dict.fromkeys(names, (8, 32, 32, 3)), 'labels': (8,)}.items():
+        np.save(place / 'CIFAR-100-C' / f'{name}.npy', rng.integers(0, 100, shape, np.uint8))
+    image = pytest.importorskip('PIL.Image')
+    for split, i in itertools.product(('train', 'val'), range(7)):
+        at = place / 'flowers' / split / f'class-{i}'
+        at.mkdir(parents=True)
+        image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(at / 'one.png')
+    from test_pretrained import save_vit
+    save_vit(place / 'their-vit', image_size=32, patch_size=8)
+    run(place, ['python', 'train.py', 'config/train_quick.py'])                 # make quickstart
+    run(place, ['python', 'train.py', 'config/train_quick.py', 'config/arch/llama.py', '--out_dir=out-llama'])
+    run(place, ['python', 'train.py', 'config/train_quick.py', 'config/arch/s1.py', '--out_dir=out-s1/old-run'])
+    return place
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('page', PAGES)
+def test_a_page_runs(page, repository, tmp_path):
+    place = tmp_path / 'copy'
+    shutil.copytree(repository, place)
+    for flag, edit in EDITS.items():
+        if any(flag in words for words in COMMANDS[page]):
+            edit(place, page)
+    for words in COMMANDS[page]:
+        if not any(re.match(pattern, ' '.join(words)) for pattern in ONLY_PARSED):
+            run(place, words)
