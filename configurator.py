@@ -67,10 +67,14 @@ def defaults_of(*sources):
 
 def keys_of(*sources):
     """The keys of scripts and dataclasses → {key: default}, {key: help}."""
-    texts = [open(source, encoding='utf-8').read() if isinstance(source, str) else
-             ''.join(inspect.getsource(c) for c in source.__mro__[:-1]) for source in sources]
-    defaults = defaults_of(*sources)
-    helps = {key: next(filter(None, (comment_of(key, text) for text in texts)), '') for key in defaults}
+    defaults, comments = defaults_of(*sources), {}
+    for source in reversed(sources):
+        comments |= comments_of(open(source, encoding='utf-8').read() if isinstance(source, str) else
+                                ''.join(inspect.getsource(c) for c in source.__mro__[:-1]))
+    helps = {}
+    for key in defaults:
+        way, _, kind = key.partition('_')
+        helps[key] = comments.get(key) or comments.get(f'{way}_TYPE', '').replace('TYPE', kind)
     return {**defaults, 'debug': False}, {**helps, 'debug': 'show the traceback of an error'}
 
 
@@ -119,10 +123,9 @@ def script_keys(path):
     return keys
 
 
-def comment_of(key, text):
-    way, _, kind = key.partition('_')
-    found = re.search(rf'^ *(?:{key}|{way}_TYPE)(?:: *\w+)? *=[^#\n]*# *(.*)$', text, re.MULTILINE)
-    return found[1].replace('TYPE', kind) if found else ''
+def comments_of(text):
+    """{name: comment} of each name's first assignment that has one"""
+    return dict(reversed(re.findall(r'^ *(\w+)(?:: *\w+)? *=[^#\n]*# *(.*)$', text, re.MULTILINE)))
 
 
 def read_config(path, values):

@@ -59,7 +59,8 @@ class Config:
 
 
 RULES = (       # conditions on the numbers of a config; CHOICES has the values of its strings
-    'n_layer >= 1', 'n_head >= 1', 'n_kv_head >= 0', 'n_embd >= 1', 'd_ff >= 0', 'block_size >= 1', 'vocab_size >= 1',
+    'n_layer >= 1', 'n_layer <= 5000',                                  # more take minutes to build before anything is printed
+    'n_head >= 1', 'n_kv_head >= 0', 'n_embd >= 1', 'd_ff >= 0', 'block_size >= 1', 'vocab_size >= 1',
     '0 <= dropout < 1', '0 <= norm_alpha <= 1', 'norm_eps >= 0', 'rope_theta > 0', 'init_gain >= 0', 'emb_std >= 0',
     'n_embd % n_head == 0', 'n_kv_head == 0 or n_head % n_kv_head == 0',
     "attention != 'l2_tied' or n_kv_head in (0, n_head)",               # it shares queries and keys

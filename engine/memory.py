@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import torch
 
-MODULES = 50_000            # bytes that the objects of a block take besides their tensors
 LIMITS = ('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory/memory.limit_in_bytes')      # of a container
 
 
@@ -47,7 +46,7 @@ def check_memory(task, device, batch=0, training=True, recompute=False, ranks=1,
     weights = (12 if training else 4) * count_parameters(task)
     kept = tokens * c.n_layer * of_block if training else 0
     check_sizes({
-        **modules(c), 'weights': weights / ranks, f'batches of {batch:,} {task.windows}': inputs + kept,
+        'weights': weights / ranks, f'batches of {batch:,} {task.windows}': inputs + kept,
         'tables of RoPE': 4 * c.block_size * c.head_dim if c.pos == 'rope' else 0, **more}, device)
 
 
@@ -57,11 +56,6 @@ def of_samples(config, count, given, new, dtype):
     c, length = config, given + new
     cached = 2 * c.n_layer * (c.n_kv_head or c.n_head) * c.head_dim * min(c.block_size, length)         # numbers
     return {f'{count:,} samples of {new:,} tokens': count * (8 * length + dtype.itemsize * cached + 4 * c.vocab_size)}
-
-
-def modules(config):
-    """{what: bytes} that the objects of a model take besides their tensors, on device meta too."""
-    return {f'{config.n_layer:,} blocks': config.n_layer * MODULES}
 
 
 def check_sizes(parts, device):

@@ -20,7 +20,6 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from engine.device import autocast, pick_dtype
 from engine.keys import check_keys
-from engine.memory import check_sizes, modules
 from engine.task import task_of
 from model import GPTConfig, check
 from optim import OPTIMIZERS, param_groups, state_bytes, storage_bytes
@@ -150,7 +149,6 @@ def main():
     numbers = [int(text) if text.isdecimal() else 0 for text in scale.split(',')] if scale else []
     if 0 in numbers:
         raise ValueError(f'scale={scale}: wants numbers of GPUs with commas between them, as in --scale=1,8,32')
-    check_sizes(modules(task.config), torch.device('cpu'))
     with torch.device('meta'):
         model = task.new_model()
     windows = config['batch_size'] * task.per_window()

@@ -130,11 +130,15 @@ def top_singular_value(multiply, transpose, v, steps=200, tolerance=1e-4):
 
 
 def jacobian_norm(f, x, start, steps=50):
-    """The spectral norm of ∂f(x)/∂x, over all entries of x, by JVP and VJP; power iteration from `start`, which has x's shape."""
-    with sdpa_kernel(SDPBackend.MATH):                  # the kernel that has forward-mode derivatives
-        _, pull = torch.func.vjp(f, x)
-        push = lambda v: torch.func.jvp(f, (x,), (v,))[1]       # noqa: E731
-        return top_singular_value(push, lambda u: pull(u)[0], start, steps)
+    """The spectral norm of J = ∂f(x)/∂x, over all entries of x; power iteration from `start`, which has x's shape. Jᵀu is a
+    backward pass; it is linear in u, so that the backward pass through it is Jv. Both are recorded once."""
+    with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():         # the kernel that has second derivatives
+        x = x.detach().requires_grad_()
+        y = f(x)
+        u = torch.zeros_like(y, requires_grad=True)
+        back, = torch.autograd.grad(y, x, u, create_graph=True)
+        return top_singular_value(lambda v: torch.autograd.grad(back, u, v, retain_graph=True)[0],
+                                  lambda u: torch.autograd.grad(y, x, u, retain_graph=True)[0], start, steps)
 
 
 LOG_BINS = dict(bins=400, min=-30.0, max=10.0)          # of log10: the same in all histograms, so that runs can be compared

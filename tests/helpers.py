@@ -8,7 +8,8 @@ What the tests share: ways to run a script, small data to run it on, and what a 
 
 Each returns (exit code, stdout, stderr). A script is 'train.py', a path, or a module such as 'lab.measure' of `python -m`.
 """
-from configurator import TRAIN, keys_of
+import configurator
+from configurator import TRAIN
 
 import contextlib
 import copy
@@ -30,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import warnings
 from pathlib import Path
 
@@ -45,14 +47,37 @@ ROOT = Path(__file__).resolve().parents[1]
 HANG = 600                  # seconds after which a process counts as hung: only a guard, no test depends on the machine's speed
 PRELOADED = ('helpers', 'optim', 'vit', 'engine.checkpoint', 'engine.divergence', 'engine.fsdp', 'engine.keys',
              'engine.pretrained', 'engine.runlog', 'lab.measure', 'lab.sweep', 'data.text', 'torch.nn.parallel')
-inspect.getsource = functools.cache(inspect.getsource)  # which takes half of a script's start, and of hundreds here
-keys_of(TRAIN, GPTConfig, ViTConfig)                    # now, so that forked processes know the sources
+
+
+def once(function):
+    """function(path), computed once for each state of the file"""
+    known = functools.cache(lambda path, changed: function(path))
+    return lambda path: known(str(path), os.stat(path).st_mtime_ns)
+
+
+# what takes most of a script's start, of which there are thousands here
+inspect.getsource = functools.cache(inspect.getsource)
+configurator.script_keys = once(configurator.script_keys)
+configurator.comments_of = functools.cache(configurator.comments_of)
+code_of = once(lambda path: compile(Path(path).read_bytes(), path, 'exec'))
+configurator.keys_of(TRAIN, GPTConfig, ViTConfig)       # now, so that forked processes know them
+code_of(TRAIN)
 
 
 # ----------------------------------------------------------------------------- running a script
 
 def flags(**keys):
     return [f'--{key}={value}' for key, value in keys.items()]
+
+
+def run_path(path):
+    """runpy.run_path as the main program, which compiles a file once"""
+    main, sys.argv[0], there = types.ModuleType('__main__'), path, sys.modules['__main__']
+    main.__file__, sys.modules['__main__'] = path, main
+    try:
+        exec(code_of(path), vars(main))
+    finally:
+        sys.modules['__main__'] = there
 
 
 def execute(script, arguments):
@@ -62,7 +87,7 @@ def execute(script, arguments):
         if str(script).startswith('lab.'):
             runpy.run_module(script, run_name='__main__')
         else:
-            runpy.run_path(str(script if os.path.exists(script) else ROOT / script), run_name='__main__')
+            run_path(str(script if os.path.exists(script) else ROOT / script))
         return 0
     except SystemExit as end:
         if isinstance(end.code, str):

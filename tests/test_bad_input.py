@@ -213,6 +213,7 @@ ALIKE = [                           # what the scripts that take train.py's keys
     ('n_head=3', 'n_embd=8, n_head=3: wants n_embd % n_head == 0'),
     ('n_kv_head=3', 'n_kv_head=3, n_head=2: wants n_kv_head == 0 or n_head % n_kv_head == 0'),
     ('n_layer=0', 'n_layer=0: wants n_layer >= 1'),
+    ('n_layer=100000', 'n_layer=100000: wants n_layer <= 5000'),
     ('norm=batchnorm', "norm='batchnorm': choose one of layernorm, rmsnorm"),
     ('device=fpga', "device='fpga' is not available … choose auto, cpu, cuda"),
     ('batch_size=0', 'batch_size=0: wants … 1'),

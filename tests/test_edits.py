@@ -168,14 +168,15 @@ def test_without_memory_a_constructor_must_not_fill_a_matrix(fill):
 
 def test_a_new_block_type(place, edited):
     """It trains with ratio 1, or its own, is resumed, measured and drawn"""
+    keys = flags(**{**TINY, 'max_iters': 10}, gate=True, measure_interval=5)
     for name, more in (('typed', []), ('ratio', ['--r_gate=3'])):
-        out, _ = train(place, *flags(**TINY, gate=True, measure_interval=10, out_dir=name), *more)
+        out, _ = train(place, *keys, f'--out_dir={name}', *more)
         line, = [line.split() for line in out.splitlines() if line.startswith('gate ')]
         assert line[1:4] == ['4', '64', '3' if more else '1']
     assert rows(place / 'typed') != rows(place / 'ratio')
     assert '--r_gate=1.0 ' in call('train.py', '--help') and '--wd_gate=1.0 ' in call('train.py', '--help')
-    train(place, *flags(**TINY, gate=True, measure_interval=10, out_dir='resumed'), '--max_iters=10')
-    train(place, 'resumed/config.json', '--init_from=resume', '--max_iters=20')
+    train(place, *keys, '--out_dir=resumed', '--max_iters=5')
+    train(place, 'resumed/config.json', '--init_from=resume', '--max_iters=10')
     assert rows(place / 'resumed') == rows(place / 'typed')
     call('lab.measure', '--out_dir=typed', '--what=sharpness,parameters', '--batches=1', cwd=place)
     found = json.loads((place / 'typed' / 'measure.json').read_text())

@@ -43,7 +43,10 @@ def place(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize('name', MADE['runs'])
+FAST = ('adamw-llama', 'sgdw-s5', 'lion-stable', 'adam_mini-s5', 'vit')        # each optimizer, each architecture
+
+
+@pytest.mark.parametrize('name', [pytest.param(name, marks=[] if name in FAST else pytest.mark.long) for name in MADE['runs']])
 def test_a_run(name, place):
     """20 iterations with their losses, norms of gradients and evaluations"""
     run = MADE['runs'][name]

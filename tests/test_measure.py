@@ -707,7 +707,7 @@ def assert_alike(a, b, rel=1e-3, abs=1e-6):
         assert a == (b if isinstance(b, str) or b is None else pytest.approx(b, rel=rel, abs=abs))
 
 
-def test_measuring_some(place):
+def test_measuring_some(place, monkeypatch):
     """Of the best checkpoint: only these tables, entries and pictures"""
     os.makedirs(place / 'out-some')
     os.link(place / 'out-tiny' / 'ckpt.pt', place / 'out-some' / 'best.pt')
@@ -719,6 +719,7 @@ def test_measuring_some(place):
     assert there == {'best.pt', 'drift.png', 'hidden.png', 'measure.json'}
     assert 'drift after' in out and 'hidden states' in out and 'sharpness' not in out
 
+    monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
     call('lab.measure', *keys, '--what=attention', '--batches=1', cwd=place)
     added = strict_json((place / 'out-some' / 'measure.json').read_text())
     assert added == {**found, 'attention': added['attention']}, 'what was measured before is kept'

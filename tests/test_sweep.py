@@ -85,6 +85,7 @@ def faked(monkeypatch, tmp_path):
     and how many then run on that GPU."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, 'sleep', lambda _: None)
+    monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
     monkeypatch.setattr('engine.task.TextTask.splits', lambda task: {})       # there is no data
     started, running, looks = [], [], itertools.cycle((3, 1, 2))
 
@@ -230,7 +231,7 @@ def test_the_command_line_wins_over_a_file(faked):
     Path('base.py').write_text('n_layer = 2\n')
     out = call('grid.py', '--n_head=2,4', '--batch_size=5', 'base.py', '--seeds=1')
     assert [run['name'] for run in faked] == [f'n_head={n},n_embd={m},seed=1' for m in (8, 32) for n in (2, 4)]
-    assert out.startswith('4 runs in there, 4 to do') and TABLES < {path.name for path in Path('there').iterdir()}
+    assert out.startswith('4 runs in there, 4 to do') and TABLES - PICTURES < {path.name for path in Path('there').iterdir()}
     assert faked[0]['arguments'] == ['--n_layer=3', '--dropout=0.1', 'base.py', '--n_head=2', '--n_embd=8', '--batch_size=5',
                                      '--seed=1', '--data_seed=1', '--overwrite=True']
 
@@ -384,6 +385,7 @@ def report(tmp_path, monkeypatch):
     """report(points, *arguments): the table of a sweep made here, of (labels, how each seed's run ended), which is its losses
     at the evaluations, the last of them or another status than done."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
 
     def report(points, *arguments, error=False, stored=0.0):
         runs = []
