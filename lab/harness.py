@@ -2,8 +2,6 @@
 lm-evaluation-harness for lab/evaluate.py: its tasks, a GPT as it wants a model, and the answers that are kept. Prompts, texts and
 likelihoods are those of its own class for models of Hugging Face, HFLM, wherever that works.
 """
-from configurator import say
-
 import contextlib
 import hashlib
 import json
@@ -17,6 +15,7 @@ from data.text import load_tokenizer
 from engine.checkpoint import write_whole
 from engine.files import NUMBER, fits, read_rows, told
 from engine.memory import check_memory, of_samples
+from engine.process import say
 from engine.runlog import RowFile, finite, progress, write_row
 from engine.task import task_of
 from model import at_least_fp32

@@ -24,7 +24,8 @@ TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_
             gradient_accumulation_steps=1, eval_interval=2, warmup_iters=0, learning_rate=1e-2, min_lr=1e-3, lr_decay_iters=2,
             device='cpu', dtype='float32', compile=False)
 OPTIONAL = ('lm_eval', 'rouge_score.rouge_scorer', 'bert_score')         # modules that a case may take away
-COMMANDS = sorted(f'lab.{path.stem}' for path in (ROOT / 'lab').glob('*.py') if 'configure(' in path.read_text(encoding='utf-8'))
+COMMANDS = sorted(f'lab.{path.stem}' for path in (ROOT / 'lab').glob('*.py')
+                  if "== '__main__'" in path.read_text(encoding='utf-8'))
 PREPARED = ('c4', 'minipile', 'openwebtext', 'pycode', 'shakespeare_char', 'textfiles')
 
 
@@ -486,12 +487,12 @@ EXPORTS = [
     case('import: ignored key', f'{IMPORT} --format=gpt2', 'format=gpt2: from_hf needs no such key, leave it out'),
     case('export: misspelt key', f'{EXPORT} --formt=gpt2', "unknown key 'formt' … did you mean 'format'?"),
     case('export: nowhere', 'lab.export --out_dir=out', 'set either --to, the folder to write, or --from_hf'),
-    case('export: format', f'{EXPORT} --format=onnx', "format='onnx': choose one of auto, gpt2, llama, qwen3, safetensors"),
+    case('export: format', f'{EXPORT} --format=onnx', "format='onnx': choose one of auto, gpt2, llama, qwen3, nanonorm"),
     case('export: what is there', f'{EXPORT} --to=data', 'data exists: choose another name, or remove it'),
     case('export: into a file', f'{EXPORT} --to=tiny.json/new', "Not a directory: 'tiny.json/new.tmp'"),
     case('export: no run', f'{EXPORT} --out_dir=nowhere', 'there is no nowhere/best.pt'),
-    case('export: not equal', f'{EXPORT} --format=llama', 'out is no LLaMA … norm=rmsnorm … --format=safetensors takes any'),
-    case('export: equal to none', EXPORT, 'out is no GPT-2 … would have mid_norm=False: --format=safetensors',
+    case('export: not equal', f'{EXPORT} --format=llama', 'out is no LLaMA … norm=rmsnorm … --format=nanonorm takes any'),
+    case('export: not a GPT-2', f'{EXPORT} --format=gpt2', 'out is no GPT-2 … would have mid_norm=False: --format=nanonorm',
          says_in_config(mid_norm=True), weights_with(**{f'h.0.{f}_mid_norm.weight': torch.ones(8) for f in ('attn', 'ffn')})),
     case('import: no folder', IMPORT, "'theirs' is neither one of gpt2 … nor the folder of a model"),
     case('import: malicious weights', IMPORT, "could not load 'theirs'", *pretrained(saved({'a': Malicious()}))),

@@ -320,10 +320,10 @@ def test_what_is_not_for_images(images, flag, words):
 def test_too_large_a_batch(folder, images, monkeypatch):
     """Is refused in one line before the memory is asked for; what is not there takes none"""
     evaluate(folder, '--out_dir=short', '--batch_size=100000000000')
-    monkeypatch.setattr(memory, 'memory_of', lambda device: 400_000)
+    monkeypatch.setattr(memory, 'memory_of', lambda device: 130_000)
     for place, *args in (folder, '--out_dir=short'), (folder, '--out_dir=short', '--what=rouge'), (images, '--out_dir=vit'):
         if place is images:
-            monkeypatch.setattr(memory, 'memory_of', lambda device: 70_000)
+            monkeypatch.setattr(memory, 'memory_of', lambda device: 20_000)
         says = evaluate(place, *args, '--batch_size=100000000000', code=1)
         assert says.startswith('error: this needs at least 0.0 GiB of memory') and says.count('\n') == 1
 

@@ -336,7 +336,7 @@ def test_an_answer_that_a_kill_has_cut(folder, task_path, few_tasks):
 def test_too_large_a_batch_of_requests(folder, task_path, few_tasks, monkeypatch):
     """Is refused before the memory is asked for; alone, the model fits"""
     place, _ = task_path
-    monkeypatch.setattr(memory, 'memory_of', lambda device: 160_000)
+    monkeypatch.setattr(memory, 'memory_of', lambda device: 100_000)
     for task, what in ('rolling', 'logits of 15 requests of 25 tokens'), ('told', 'for weights'):
         says = evaluate(folder, '--out_dir=long', f'--task_path={place}', f'--tasks={task}', '--batch_size=100000000000',
                         '--gen_kwargs=max_gen_toks=22', code=1)
