@@ -1,18 +1,24 @@
 """lab/export.py: round trips to Hugging Face's formats and safetensors, as functions and as a user calls it."""
+import ast
 import copy
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers import ROOT, call
 from test_text import hugging_face_folder
 
 import lab.hub
+from data.images import write_images
 from data.text import load_tokenizer
 from data.tokens import write_tokens
+from engine.checkpoint import load_run
 from engine.pretrained import FAMILIES, load_gpt
 from lab.hub import obstacles, write_model, write_own, write_tokenizer, write_weights
 from model import GPT, GPTConfig
@@ -381,6 +387,43 @@ def test_there_and_back(here):
     last = [json.loads(line) for line in Path('out/log.jsonl').read_text().splitlines()][-1]
     assert rows[0]['iter'] == 0 and rows[-1]['iter'] == 3
     assert next(row['loss'] for row in rows if 'loss' in row) < 1.2 * last['val_loss']
+
+
+ELSEWHERE = """
+import sys, torch
+from transformers import AutoModelForCausalLM, AutoModelForImageClassification, AutoTokenizer
+text, vit = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(text, trust_remote_code=True)
+model = AutoModelForCausalLM.from_pretrained(text, trust_remote_code=True)
+drawn = model.generate(**tokenizer('the qu', return_tensors='pt'), max_new_tokens=20, do_sample=False, eos_token_id=None)
+images = AutoModelForImageClassification.from_pretrained(vit, trust_remote_code=True)
+logits = images(255 * torch.linspace(0, 1, 2 * 3 * 4 * 4).view(2, 3, 4, 4)).logits
+print(repr((tokenizer.decode(drawn[0]), images.config.id2label, logits.tolist())))
+"""
+
+
+@pytest.mark.long
+def test_elsewhere(here):
+    """A process that does not find this repository continues a text as sample.py does, and classifies as the run does"""
+    call('train.py', 'tiny.json', ROOT / 'config/arch/s5.py', '--out_dir=s5')
+    images = np.arange(2 * 3 * 16, dtype=np.uint8).reshape(2, 3, 4, 4)
+    write_images('data/pixels', {split: [(images, [0, 1])] for split in ('train', 'val')}, 2, ['cat', 'dog'])
+    call('train.py', 'tiny.json', ROOT / 'config/arch/s5.py', '--model=vit', '--dataset=pixels', '--image_size=4',
+         '--patch_size=2', '--classes=2', '--batch_size=2', '--out_dir=vit')
+    for run in ('s5', 'vit'):
+        assert 'as nanonorm' in call('lab.export', f'--out_dir={run}', f'--to=hf-{run}')
+    os.mkdir('elsewhere')
+    done = subprocess.run([sys.executable, '-I', '-c', ELSEWHERE, str(here / 'hf-s5'), str(here / 'hf-vit')], cwd='elsewhere',
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    text, names, logits = ast.literal_eval(done.stdout)
+    assert text + '\n' == call('sample.py', '--out_dir=s5', '--start=the qu', '--num_samples=1', '--max_new_tokens=20',
+                               '--temperature=0', '--device=cpu', '--dtype=float32')
+    model = load_run('vit/best.pt')[0].eval()
+    assert names == {0: 'cat', 1: 'dog'}
+    assert logits == model(255 * torch.linspace(0, 1, 96).view(2, 3, 4, 4))[0].tolist()
+    card = Path('hf-s5/README.md').read_text()
+    assert 'AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)' in card and '| mid_norm | True |' in card
 
 
 def test_safetensors_by_hand(here):

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers import call, run_here
+from helpers import ROOT, call, run_here
 from test_evaluate import KEYS, LINES, TEXT, evaluate, last_scores, model_of
 
 from data.text import Tokenizer
@@ -174,21 +174,19 @@ def long_task_path(folder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('family', ['gpt2', 'llama'])
-def test_answers_are_those_of_hflm(family, folder, long_task_path, few_tasks, hflm):
+@pytest.mark.parametrize('arch', ['pre', 'llama', 's5', 'stable'])
+def test_answers_are_those_of_hflm(arch, folder, long_task_path, few_tasks, hflm):
     """For the run and for its export, whatever is cut: likelihoods, whether they are the likeliest, and greedy texts"""
     import lm_eval
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    run, theirs = f'run-{family}', f'hf-{family}'
-    arch = ['--norm=rmsnorm', '--pos=rope', '--ffn=swiglu', '--tie_weights=False'] if family == 'llama' else []
-    call('train.py', 'tiny.json', f'--out_dir={run}', *arch, cwd=folder)
+    run, theirs, own = f'run-{arch}', f'hf-{arch}', arch in ('s5', 'stable')
+    call('train.py', 'tiny.json', ROOT / 'config' / 'arch' / f'{arch}.py', f'--out_dir={run}', cwd=folder)
     call('lab.export', f'--out_dir={run}', f'--to={theirs}', cwd=folder)
+    assert (folder / theirs / 'modeling_nanonorm.py').exists() == own
     names, settings = ['long_choice', 'long_text', 'long_told'], 'max_gen_toks=9,temperature=0'
-    tokenizer = AutoTokenizer.from_pretrained(folder / theirs)
-    if tokenizer.eos_token_id is None:
-        tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(0)
-    assert tokenizer.eos_token_id == 0
-    wrapped = hflm(AutoModelForCausalLM.from_pretrained(folder / theirs), tokenizer=tokenizer, batch_size=3, device='cpu')
+    tokenizer = AutoTokenizer.from_pretrained(folder / theirs, trust_remote_code=own)
+    model = AutoModelForCausalLM.from_pretrained(folder / theirs, trust_remote_code=own)
+    wrapped = hflm(model, tokenizer=tokenizer, batch_size=3, device='cpu')
     manager = lm_eval.tasks.TaskManager(include_path=str(long_task_path), include_defaults=False)
     wanted = lm_eval.simple_evaluate(wrapped, tasks=names, task_manager=manager, gen_kwargs=settings, bootstrap_iters=0)
     wanted = wanted['samples']
