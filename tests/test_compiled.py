@@ -40,7 +40,7 @@ def test_a_model_is_one_graph(place):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer', ['sgdw', 'lion', 'adam_mini'])
+@pytest.mark.parametrize('optimizer', ['sgdw', 'lion', 'adam_mini', 'muon'])
 def test_ddp_compiles_nothing_again(place, optimizer):
     """Its gradients move after the first iteration, from buckets of one megabyte to others"""
     found = graphs(place, f'ddp-{optimizer}', ranks=2, n_embd=256, n_layer=3, optimizer=optimizer)

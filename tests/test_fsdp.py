@@ -19,7 +19,7 @@ from engine.checkpoint import load_checkpoint
 ODD = {**TINY, 'n_embd': 24, 'n_head': 3, 'block_size': 11, 'eval_iters': 5, 'max_iters': 20, 'eval_interval': 10,
        'gradient_accumulation_steps': 4, 'weight_decay': 0.1}
 LLAMA = dict(norm='rmsnorm', pos='rope', ffn='swiglu', tie_weights=False, qk_norm=True, n_kv_head=1)
-FSDP, ON_SHARDS = ['--parallel=fsdp'], ['adamw', 'sgdw', 'lion', 'adam_mini']
+FSDP, ON_SHARDS = ['--parallel=fsdp'], ['adamw', 'sgdw', 'lion', 'adam_mini', 'muon']
 
 
 def assert_alike(run, other):
@@ -184,7 +184,7 @@ def test_every_optimizer(optimizer, ranks, more, place, alone):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer', ['adamw', 'adam_mini'])
+@pytest.mark.parametrize('optimizer', ['adamw', 'adam_mini', 'muon'])
 def test_two_copies_and_gradients_that_are_summed_once(optimizer, place, alone):
     """Of two ranks each; and a checkpoint of theirs is whole"""
     on(place, alone, optimizer, 4, flags=['--shard_ranks=2', '--reduce_each=False'])
@@ -192,14 +192,14 @@ def test_two_copies_and_gradients_that_are_summed_once(optimizer, place, alone):
 
 @pytest.mark.long
 @pytest.mark.parametrize('first, second', [(4, 1), (1, 4), (2, 4), (4, 2)])
-@pytest.mark.parametrize('optimizer', ['sgdw', 'adam_mini'])
+@pytest.mark.parametrize('optimizer', ['sgdw', 'adam_mini', 'muon'])
 @pytest.mark.parametrize('more', [{}, LLAMA], ids=['gpt2', 'llama'])
 def test_other_numbers_of_ranks_go_on(optimizer, first, second, more, place, alone):
     from_to(place, alone(optimizer, **more), first, second)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer', ['sgdw', 'lion', 'adam_mini'])
+@pytest.mark.parametrize('optimizer', ['sgdw', 'lion', 'adam_mini', 'muon'])
 def test_compiled(optimizer, place, alone):
     whole = alone(optimizer)
     train(place, f'{whole}/config.json', f'--out_dir=compiled-{optimizer}', *FSDP, '--compile=True', ranks=2)
