@@ -136,9 +136,9 @@ def muon_step(w, g, m, orthogonalize, lr, weight_decay, momentum, scale, dtype):
 
 
 def newton_schulz(x):
-    """(…, n, m) → about U Vᵀ of each matrix U S Vᵀ, in x's precision, by five steps of x ← a x + b (x xᵀ) x + c (x xᵀ)² x from
+    """(N, n, m) → about U Vᵀ of each matrix U S Vᵀ, in x's precision, by five steps of x ← a x + b (x xᵀ) x + c (x xᵀ)² x from
     x / ‖x‖. Jordan's coefficients raise small singular values fast, and do not converge to 1: those of at least 0.01 ‖x‖ end
-    between 0.68 and 1.14. Rows of zeros stay so."""
+    between 0.68 and 1.14."""
     a, b, c = 3.4445, -4.7750, 2.0315
     if x.size(-2) > x.size(-1):
         return newton_schulz(x.mT).mT
@@ -160,17 +160,17 @@ def newton_schulz_shared(x, group):
     return found[:len(x)]
 
 
-def newton_schulz_sharded(x, group, rows):
-    """newton_schulz of a stack of which each rank of the group holds some rows, (N, own, m) → (N, own, m). Each rank gets its
-    share of the matrices whole, and sends their rows back. `rows`: what a rank holds at most."""
+def newton_schulz_sharded(x, group, n):
+    """newton_schulz of a stack (N, n, m) of which each rank of the group holds some rows, (N, own, m) → (N, own, m). Each rank
+    gets its share of the matrices whole, and sends their rows back."""
     ranks = dist.get_world_size(group)
-    share = -(-len(x) // ranks)
+    share, rows = -(-len(x) // ranks), -(-n // ranks)
     sent = F.pad(x, (0, 0, 0, rows - x.size(1), 0, ranks * share - len(x)))         # (ranks · share, rows, m)
     found = torch.empty_like(sent)
     dist.all_to_all_single(found, sent, group=group)
-    found = newton_schulz(found.unflatten(0, (ranks, share)).transpose(0, 1).flatten(1, 2))         # (share, ranks · rows, m)
-    found = found.unflatten(1, (ranks, rows)).transpose(0, 1).flatten(0, 1).contiguous()
-    dist.all_to_all_single(sent, found, group=group)
+    found = newton_schulz(found.unflatten(0, (ranks, share)).transpose(0, 1).flatten(1, 2)[:, :n])  # (share, n, m)
+    found = F.pad(found, (0, 0, 0, ranks * rows - n)).unflatten(1, (ranks, rows)).transpose(0, 1).flatten(0, 1)
+    dist.all_to_all_single(sent, found.contiguous(), group=group)
     return sent[:len(x), :x.size(1)]
 
 
@@ -419,8 +419,7 @@ class Muon(ListOptimizer):
 def orthogonalizer(p):
     """The function that orthogonalizes a stack of matrices such as p on the ranks that there are, and its other arguments"""
     if hasattr(p, 'to_local'):
-        group = shard_of(p).group
-        return newton_schulz_sharded, group, -(-len(p) // dist.get_world_size(group))
+        return newton_schulz_sharded, shard_of(p).group, len(p)
     if dist.is_initialized() and dist.get_world_size() > 1:
         return newton_schulz_shared, dist.group.WORLD
     return newton_schulz,

@@ -78,6 +78,17 @@ def test_adam_mini(place, alone):
     on(place, alone, 'adam_mini', 2)
 
 
+def test_muon(place, alone):
+    """Its matrices are whole on one of the ranks each, of rows that these share unevenly, and one process goes on"""
+    from_to(place, alone('muon', n_embd=21), 2, 1)
+
+
+@pytest.mark.long
+def test_muon_on_ranks_without_rows(place, alone):
+    """Of the five of W_k and W_v the last of four ranks has none"""
+    on(place, alone, 'muon', 4, n_embd=15, n_kv_head=1)
+
+
 def test_shards(place, alone):
     """Each rank writes its own. Ranks go on from them, one process too, and export makes one file of them. The moments of
     AdamMini are of heads and rows that the shards cut"""
