@@ -56,26 +56,24 @@ def test_the_band_of_singular_values(dtype, slack):
 
 @pytest.mark.parametrize('scale', MUON_SCALES)
 def test_beside_torchs_muon(scale):
-    """Which has the same settings and bf16; a run in bf16 has it here too"""
-    ours, theirs = (small_gpt('llama', n_embd=32, n_head=4, n_kv_head=2) for _ in range(2))
-    keys = dict(dtype=torch.bfloat16, momentum=0.95, muon_scale=scale, learning_rate=0.02)
-    optimizer = make('muon', ours, **keys)
-    matrices = {name: p for name, p in theirs.named_parameters() if re.fullmatch(r'h\.\d\.(attn|ffn)\.w.\.weight', name)}
-    torchs = torch.optim.Muon(matrices.values(), lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn=scale)
-    start = {name: p.detach().clone() for name, p in matrices.items()}
-    mine = dict(ours.named_parameters())
-    exact = small_gpt('llama', n_embd=32, n_head=4, n_kv_head=2)
-    for step in range(4):
-        for name, p in exact.named_parameters():
-            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(step + len(name)))
-            mine[name].grad = p.grad.clone()
-            if name in matrices:
-                matrices[name].grad = p.grad.clone()
-        optimizer.step()
-        torchs.step()
-    for name, p in matrices.items():
-        moved = (p - start[name]).norm()
-        assert 0 < (mine[name] - p).norm() < 0.02 * moved, name         # 0: torch rounds the norm to bf16, too
+    """Which rounds to bf16, as here if the run computes in it, and has the same settings; four steps"""
+    def moved(make_optimizer):
+        model = small_gpt('llama', n_embd=32, n_head=4, n_kv_head=2)
+        of_blocks = {name: p for name, p in model.named_parameters() if re.fullmatch(r'h\.\d\.(attn|ffn)\.w.\.weight', name)}
+        optimizer, start = make_optimizer(model, of_blocks.values()), {name: p.detach().clone() for name, p in of_blocks.items()}
+        for step in range(4):
+            for i, p in enumerate(model.parameters()):
+                p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(100 * step + i))
+            optimizer.step()
+        return {name: p.detach() - start[name] for name, p in of_blocks.items()}
+
+    keys = dict(momentum=0.95, muon_scale=scale, learning_rate=0.02)
+    bf16, fp32 = (moved(lambda model, _: make('muon', model, dtype=dtype, **keys)) for dtype in (torch.bfloat16, torch.float32))
+    torchs = moved(lambda _, of_blocks: torch.optim.Muon(of_blocks, lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn=scale))
+    assert len(torchs) == 14
+    for name, wanted in torchs.items():
+        assert (bf16[name] - wanted).norm() < 0.02 * wanted.norm() and (fp32[name] - wanted).norm() < 0.02 * wanted.norm(), name
+        assert (bf16[name] - fp32[name]).norm() > 0.005 * wanted.norm(), name
 
 
 @pytest.mark.parametrize('shape', SHAPES)
