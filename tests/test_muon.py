@@ -91,7 +91,7 @@ def test_scales(shape):
 
 
 def test_each_matrix_by_itself():
-    """A larger gradient of one matrix, or of all, changes no update of a matrix; others would move with W_q in one stack"""
+    """Is divided by its own norm: a larger gradient of W_q, or smaller ones of all parameters, change no update of a matrix"""
     moved = []
     for factors in ({}, {'h.0.attn.wq.weight': 1e3}, {'': 1e-2}):
         model = small_gpt('s5', torch.float64)
