@@ -3,7 +3,7 @@ Times an iteration of training on this machine, without data and evaluation; or 
 
     python bench.py config/train_quick.py
     python bench.py config/train_ldnt_sgd.py --archs=pre,s1,s5 --dtypes=float32,bfloat16 --compiles=True,False      # side by side
-    python bench.py config/train_ldnt_sgd.py --optimizers=adamw,sgdw,lion,adam_mini     # steps only, and their state
+    python bench.py config/train_ldnt_sgd.py --optimizers=adamw,sgdw,lion,adam_mini,muon        # steps only, and their state
     python bench.py config/train_quick.py --loader=10000            # reading batches, compared with an iteration
     python bench.py config/train_quick.py --block_size=512 --sampling=500       # tokens per second, with and without the cache
 
@@ -39,8 +39,8 @@ loader = 0                          # time the reading of this many batches of t
 sampling = 0                        # time the drawing of this many tokens, with the cache and without it
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig, ViTConfig, TRAIN)
-USED = {'model', 'optimizer', 'learning_rate', 'weight_decay', 'beta1', 'beta2', 'momentum', 'grad_clip', 'batch_size', 'seed',
-        'device', 'dtype', 'attention_backend', 'compile', 'recompute', 'debug'}       # of train.py's keys
+USED = {'model', 'optimizer', 'learning_rate', 'weight_decay', 'beta1', 'beta2', 'momentum', 'muon_scale', 'grad_clip',
+        'batch_size', 'seed', 'device', 'dtype', 'attention_backend', 'compile', 'recompute', 'debug'}      # of train.py's keys
 USED |= {'dataset', 'data_seed', 'aug_repeats'} if loader else set()
 refuse(only_of_train(GPTConfig, ViTConfig) - USED, 'it changes nothing here')
 at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0)
@@ -69,7 +69,8 @@ def build(config, name):
     model = of_one.new_model().to(device)
     tune_for_training(device, model, config['attention_backend'])
     model.recompute = config['recompute']
-    return model, OPTIMIZERS[name](param_groups(model, config['weight_decay']), config)
+    return model, OPTIMIZERS[name](param_groups(model, config['weight_decay']),
+                                   {**config, 'dtype': pick_dtype(config['dtype'], device)})
 
 
 def timed(call):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.nn import functional as F
 
 from model import BLOCK_TYPES, block_type
 
@@ -60,11 +61,11 @@ def load_state(optimizer, state):
 def check_state(optimizer, name, p, state, keys):
     """ValueError if a parameter's state lacks one of the keys that others have, or has a tensor of a wrong shape, which kernels
     do not check. Of other optimizers than those of OPTIMIZERS here, the shapes are unknown, unless they have a state_shape."""
-    missing = keys - state.keys()
+    adamw, known = isinstance(optimizer, torch.optim.AdamW), hasattr(optimizer, 'state_shape')
+    missing = {key for key in keys - state.keys() if not known or optimizer.state_shape(name, p, key) is not None}
     if missing:
         raise ValueError(f'the optimizer state of {name} has no {min(missing)}')
-    adamw = isinstance(optimizer, torch.optim.AdamW)
-    for key, value in state.items() if adamw or hasattr(optimizer, 'state_shape') else []:
+    for key, value in state.items() if adamw or known else []:
         if key == 'step':
             good = (torch.is_tensor(value) and value.dim() == 0 if adamw else isinstance(value, int)) and value >= 0
         else:
@@ -115,6 +116,64 @@ def adam_mini_sharded_step(w, g, m, v, shards, lr, weight_decay, beta1, beta2, e
         weights.addcdiv_(mean, of_rows.view(-1, *[1] * (weights.dim() - 1)), value=-lr / bias1)
 
 
+def adamw_step(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
+    decay(w, lr, weight_decay)
+    torch._foreach_lerp_(m, g, 1 - beta1)
+    torch._foreach_mul_(v, beta2)
+    torch._foreach_addcmul_(v, g, g, 1 - beta2)
+    for weights, mean, square in zip(w, m, v):
+        weights.addcmul_(mean, lr / bias1 / ((square / bias2).sqrt() + eps), value=-1)
+
+
+def muon_step(w, g, m, orthogonalize, lr, weight_decay, momentum, scale, dtype):
+    """Of matrices of one shape, or of this rank's rows of such."""
+    decay(w, lr, weight_decay)
+    torch._foreach_mul_(m, momentum)
+    torch._foreach_add_(m, g)
+    directions = torch.stack(torch._foreach_add(g, m, alpha=momentum)).to(dtype)
+    function, *arguments = orthogonalize
+    subtract(w, lr, (scale * function(directions, *arguments).to(w[0].dtype)).unbind())
+
+
+def newton_schulz(x):
+    """(N, n, m) → about U Vᵀ of each matrix U S Vᵀ, in x's precision, by five steps of x ← a x + b (x xᵀ) x + c (x xᵀ)² x from
+    x / ‖x‖. Jordan's coefficients raise small singular values fast, and do not converge to 1: those of at least 0.01 ‖x‖ end
+    between 0.68 and 1.14."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    if x.size(-2) > x.size(-1):
+        return newton_schulz(x.mT).mT
+    norm = torch.linalg.matrix_norm(x.to(torch.promote_types(x.dtype, torch.float32)), keepdim=True)
+    x = (x / (norm + 1e-7)).to(x.dtype)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def newton_schulz_shared(x, group):
+    """newton_schulz of a stack (N, n, m) that every rank of the group holds. Each does its share of the matrices for all."""
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    share = -(-len(x) // ranks)
+    every = F.pad(x, (0, 0, 0, 0, 0, ranks * share - len(x)))
+    found = torch.empty_like(every)
+    dist.all_gather_into_tensor(found, newton_schulz(every[rank * share:(rank + 1) * share]).contiguous(), group=group)
+    return found[:len(x)]
+
+
+def newton_schulz_sharded(x, group, n):
+    """newton_schulz of a stack (N, n, m) of which each rank of the group holds some rows, (N, own, m) → (N, own, m). Each rank
+    gets its share of the matrices whole, and sends their rows back."""
+    ranks = dist.get_world_size(group)
+    share, rows = -(-len(x) // ranks), -(-n // ranks)
+    sent = F.pad(x, (0, 0, 0, rows - x.size(1), 0, ranks * share - len(x)))         # (ranks · share, rows, m)
+    found = torch.empty_like(sent)
+    dist.all_to_all_single(found, sent, group=group)
+    found = newton_schulz(found.unflatten(0, (ranks, share)).transpose(0, 1).flatten(1, 2)[:, :n])  # (share, n, m)
+    found = F.pad(found, (0, 0, 0, ranks * rows - n)).unflatten(1, (ranks, rows)).transpose(0, 1).flatten(0, 1)
+    dist.all_to_all_single(sent, found.contiguous(), group=group)
+    return sent[:len(x), :x.size(1)]
+
+
 class Shard(NamedTuple):
     """Which rows of a sharded parameter this rank holds. fully_shard makes equal chunks; the last may be shorter or empty."""
     start: int
@@ -156,9 +215,9 @@ def compiled_run():
 
 
 class ListOptimizer(torch.optim.Optimizer):
-    """What SGDW, Lion and AdamMini share. Each defines work(group, params, scalar), which yields the steps for a group with their
-    arguments. With compile=True, torch.compile fuses all steps, so that each tensor is read once. The first step then compiles,
-    which takes a minute or two for a model of 48 layers."""
+    """What SGDW, Lion, AdamMini and Muon share. Each defines work(group, params, scalar), which yields the steps for a group with
+    their arguments. With compile=True, torch.compile fuses all steps, so that each tensor is read once. The first step then
+    compiles, which takes a minute or two for a model of 48 layers."""
 
     def __init__(self, params, compile, **defaults):
         for key, value in defaults.items():
@@ -189,8 +248,23 @@ class ListOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_shape(self, name, p, key):
-        """The shape of the tensor `key` in the state of the parameter p with this name"""
+        """The shape of the tensor `key` in the state of the parameter p with this name, None if it has no such state"""
         return p.shape
+
+    def names(self, group):
+        """{parameter: its name}. ValueError for unnamed parameters."""
+        if 'param_names' not in group:
+            kind = type(self).__name__
+            raise ValueError(f'{kind} needs the names of the parameters: pass it param_groups(model, weight_decay)')
+        return dict(zip(group['params'], group['param_names']))
+
+    def by_count(self, params):
+        """Counts this step in the state of each parameter, and yields (count, parameters). That is one pair, unless a parameter
+        had no gradient in a step."""
+        for p in params:
+            self.state[p]['step'] = self.state[p].get('step', 0) + 1
+        for t in {self.state[p]['step'] for p in params}:
+            yield t, [p for p in params if self.state[p]['step'] == t]
 
     def buffers(self, params, key, make=torch.zeros_like):
         """The state `key` of each parameter, created if it does not exist yet."""
@@ -257,20 +331,15 @@ class AdamMini(ListOptimizer):
             raise ValueError(f'head_dim={head_dim}: wants at least 1')
         super().__init__(params, compile, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, head_dim=head_dim)
         for group in self.param_groups:
-            if 'param_names' not in group:
-                raise ValueError('AdamMini needs the names of the parameters: pass it param_groups(model, weight_decay)')
-            for name, p in zip(group['param_names'], group['params']):
+            for p, name in self.names(group).items():
                 num_blocks(name, p, head_dim)           # raises if head_dim does not fit
 
     def state_shape(self, name, p, key):
         return (num_blocks(name, p, self.defaults['head_dim']), 1) if key == 'exp_avg_sq' else p.shape
 
     def work(self, group, params, scalar):
-        names = dict(zip(group['params'], group['param_names']))
-        for p in params:
-            self.state[p]['step'] = self.state[p].get('step', 0) + 1
-        for t in {self.state[p]['step'] for p in params}:       # one value, unless a parameter had no gradient in a step
-            ps = [p for p in params if self.state[p]['step'] == t]
+        names = self.names(group)
+        for t, ps in self.by_count(params):
             moments = self.buffers(ps, 'exp_avg_sq', lambda p: local(p).new_zeros(num_blocks(names[p], p, group['head_dim']), 1))
             sharded = hasattr(ps[0], 'to_local')
             yield (adam_mini_sharded_step if sharded else adam_mini_step, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'),
@@ -288,6 +357,72 @@ def num_blocks(name, p, head_dim):
     if kind == 'qk' and p.size(0) % head_dim:
         raise ValueError(f'head_dim={head_dim} does not divide the {p.size(0)} rows of {name}')
     return p.size(0) // head_dim if kind == 'qk' else p.size(0)
+
+
+MUON_SCALES = {     # what multiplies an orthogonalized (n_out, n_in)
+    'match_rms_adamw': lambda n_out, n_in: 0.2 * math.sqrt(max(n_out, n_in)),
+    'original': lambda n_out, n_in: math.sqrt(max(1, n_out / n_in)),
+}
+
+
+def is_muons(name, p):
+    """Whether Muon orthogonalizes the update of the parameter p with this name"""
+    return name.startswith('h.') and p.dim() == 2
+
+
+class Muon(ListOptimizer):
+    """Orthogonalized momentum for the matrices of the blocks (Jordan 2024, kellerjordan.github.io/posts/muon), with decoupled
+    weight decay (Liu et al. 2025, "Muon is Scalable for LLM Training", arXiv:2502.16982):
+
+        w ← (1 − lr·λ) w,   m ← μ m + g,   w ← w − lr·s·NS(g + μ m)        (m starts at 0)
+
+    NS is newton_schulz. By the names of torch.optim.Muon, the scale s of a matrix (n_out, n_in) is
+
+        'match_rms_adamw'   0.2 √max(n_out, n_in)       (Liu et al.): an update as large as AdamW's, so that AdamW's lr and λ fit
+        'original'          √max(1, n_out / n_in)       (Jordan)
+
+    Every 2-D parameter of a block is Muon's: its name begins with `h.`, whatever its block type. W_q, W_k and W_v are three
+    matrices. All others have AdamW's step with `betas` and `eps`: embeddings, patches, positions, the head, gains, biases and
+    whatever else is not 2-D. `params` must be param_groups(model, …), for the names.
+
+    NS computes in bfloat16, as both publications do, or with bf16=False in the parameters' precision. The ranks share the
+    matrices: under DDP they exchange what they orthogonalized, and under fully_shard a rank gets its share of the matrices whole.
+    State: m, 4 bytes per parameter in fp32, and 8 per parameter of AdamW's. ValueError for unnamed parameters.
+    """
+    on_shards = True
+
+    def __init__(self, params, lr, momentum=0.95, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, scale='match_rms_adamw',
+                 bf16=True, compile=False):
+        if scale not in MUON_SCALES:
+            raise ValueError(f'scale={scale!r}: choose one of {", ".join(MUON_SCALES)}')
+        super().__init__(params, compile, lr=lr, momentum=momentum, betas=betas, eps=eps, weight_decay=weight_decay)
+        self.defaults.update(scale=scale, bf16=bf16)
+        for group in self.param_groups:
+            self.names(group)
+
+    def state_shape(self, name, p, key):
+        return p.shape if is_muons(name, p) == (key == 'momentum_buffer') else None
+
+    def work(self, group, params, scalar):
+        names, rates = self.names(group), (scalar(group['lr']), group['weight_decay'])
+        matrices = [p for p in params if is_muons(names[p], p)]
+        for shape in dict.fromkeys(p.shape for p in matrices):
+            ps = [p for p in matrices if p.shape == shape]
+            yield (muon_step, ps, [p.grad for p in ps], self.buffers(ps, 'momentum_buffer'), orthogonalizer(ps[0]), *rates,
+                   group['momentum'], MUON_SCALES[self.defaults['scale']](*shape),
+                   torch.bfloat16 if self.defaults['bf16'] else ps[0].dtype)
+        for t, ps in self.by_count([p for p in params if not is_muons(names[p], p)]):
+            yield (adamw_step, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'), self.buffers(ps, 'exp_avg_sq'), *rates,
+                   *group['betas'], group['eps'], *(scalar(1 - beta ** t) for beta in group['betas']))
+
+
+def orthogonalizer(p):
+    """The function that orthogonalizes a stack of matrices such as p on the ranks that there are, and its other arguments"""
+    if hasattr(p, 'to_local'):
+        return newton_schulz_sharded, shard_of(p).group, len(p)
+    if dist.is_initialized() and dist.get_world_size() > 1:
+        return newton_schulz_shared, dist.group.WORLD
+    return newton_schulz,
 
 
 def storage_bytes(tensors):
@@ -308,14 +443,17 @@ def check_on_shards(optimizer):
                          f'parallel=ddp, or set on_shards = True in the class {name} to promise that its step is right on rows')
 
 
-# From param_groups and the keys of train.py. A class with on_shards = True promises that a step on a rank's rows of each
-# parameter does to them what a step on the whole parameter does. Without it, --parallel=fsdp refuses the optimizer.
+# From param_groups and the keys of train.py, of which dtype is the torch.dtype in use. A class with on_shards = True promises
+# that a step on a rank's rows of each parameter does to them what a step on the whole parameter does. Without it,
+# --parallel=fsdp refuses the optimizer.
 OPTIMIZERS = {
     'adamw': lambda groups, c: AdamW(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), fused=True),
     'sgdw': lambda groups, c: SGDW(groups, lr=c['learning_rate'], momentum=c['momentum'], compile=c['compile']),
     'lion': lambda groups, c: Lion(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), compile=c['compile']),
     'adam_mini': lambda groups, c: AdamMini(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']),
                                             head_dim=c['n_embd'] // c['n_head'], compile=c['compile']),
+    'muon': lambda groups, c: Muon(groups, lr=c['learning_rate'], momentum=c['momentum'], betas=(c['beta1'], c['beta2']),
+                                   scale=c['muon_scale'], bf16=c['dtype'] == torch.bfloat16, compile=c['compile']),
 }
 
 

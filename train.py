@@ -48,15 +48,16 @@ dataset = 'openwebtext'             # a folder of data/
 vocab_size = 0                      # text: tokens that the model knows, at least those of the data; 0: these
 gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
 batch_size = 12                     # windows of block_size tokens, or images, per micro-batch
-optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini
+optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini | muon
 learning_rate = 6e-4                # peak
 max_iters = 600000                  # optimizer steps of the whole run
 weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
 decay_norms = False                 # weight decay on the gains and biases of norms too
 wd_TYPE = 1.0                       # the weight decay of TYPE, a block type of model.py, as a multiple of weight_decay
-beta1 = 0.9                         # adamw, lion, adam_mini
-beta2 = 0.95                        # adamw, lion, adam_mini; config/optim/lion.py has the usual values for Lion
-momentum = 0.9                      # sgdw
+beta1 = 0.9                         # adamw, lion, adam_mini; muon: of its AdamW, for all but the matrices of blocks
+beta2 = 0.95                        # the same; config/optim/lion.py has the usual values for Lion
+momentum = 0.9                      # sgdw, muon; config/optim/muon.py has the usual value for Muon
+muon_scale = 'match_rms_adamw'      # match_rms_adamw: AdamW's learning rates fit | original: Jordan's do; see Muon in optim.py
 grad_clip = 1.0                     # largest norm of the whole gradient; 0: no clipping
 diverge_factor = 0.0                # stop if the loss stays above this times its first value for 100 iterations; 0: never
 schedule = 'cosine'                 # cosine | wsd | linear | constant
@@ -154,7 +155,7 @@ if checkpoint:
 elif fsdp and not pretrained:
     init_sharded(raw_model)
 raw_model.to(machine.device)
-opt = OPTIMIZERS[optimizer](param_groups(raw_model, **settings), {**config, 'compile': compiled})
+opt = OPTIMIZERS[optimizer](param_groups(raw_model, **settings), {**config, 'compile': compiled, 'dtype': machine.dtype})
 if fsdp:
     check_on_shards(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)

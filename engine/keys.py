@@ -2,11 +2,11 @@
 from data.augment import CUBIC
 from engine.device import ATTENTION_BACKENDS, DTYPES
 from model import BLOCK_TYPES, check
-from optim import OPTIMIZERS, SCHEDULES
+from optim import MUON_SCALES, OPTIMIZERS, SCHEDULES
 
 CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'jump', 'merge'), parallel=('ddp', 'fsdp'),
                backend=('auto', 'nccl', 'gloo'), interpolation=CUBIC, attention_backend=('auto', *ATTENTION_BACKENDS),
-               dtype=('auto', *DTYPES))
+               dtype=('auto', *DTYPES), muon_scale=MUON_SCALES)
 RULES = (
     'eval_interval >= 1', 'eval_iters >= 1', 'log_interval >= 1', 'max_iters >= 0', 'measure_interval >= 0',
     'measure_batches >= 1', 'gradient_accumulation_steps >= 1', 'batch_size >= 1', 'seed >= 0', 'data_seed >= 0',

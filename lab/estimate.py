@@ -35,8 +35,8 @@ network = 50.0                      # scale: GB/s that a GPU sends to other node
 node = 8                            # scale: GPUs in a node
 dnt = False                         # the memory of AdamW and momentum SGDW for DNT's language models, compared with the paper
 # -----------------------------------------------------------------------------
-USED = {'model', 'optimizer', 'beta1', 'beta2', 'momentum', 'weight_decay', 'batch_size', 'gradient_accumulation_steps', 'dtype',
-        'compile', 'recompute', 'parallel', 'ddp_overlap', 'ddp_bf16', 'debug'}         # of train.py's keys
+USED = {'model', 'optimizer', 'beta1', 'beta2', 'momentum', 'muon_scale', 'weight_decay', 'batch_size', 'dtype', 'compile',
+        'gradient_accumulation_steps', 'recompute', 'parallel', 'ddp_overlap', 'ddp_bf16', 'debug'}     # of train.py's keys
 
 
 def gpu_dtype(config):

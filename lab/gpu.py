@@ -113,7 +113,7 @@ STEPS = {
     'where the time goes': shares,
     'S1 to S5': bench('config/train_ldnt_sgd.py', '--archs=s1,s2,s3,s4,s5', '--bench_iters=10'),
     'micro-batches of 10': bench('config/train_ldnt_sgd.py', '--batch_size=10'),
-    'optimizer steps': bench('config/train_ldnt_sgd.py', '--optimizers=adamw,sgdw,lion,adam_mini'),
+    'optimizer steps': bench('config/train_ldnt_sgd.py', '--optimizers=adamw,sgdw,lion,adam_mini,muon'),
     'training, resumption, fsdp': training,
     'float32 beside the CPU': parity,
     'sampling': bench('config/train_gpt2_adamw.py', '--sampling=100'),

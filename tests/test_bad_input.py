@@ -243,7 +243,7 @@ KEYS = [
     case('rope_theta=0', f'{TRAIN} --rope_theta=0', 'rope_theta=0.0: wants rope_theta > 0'),
     *(case(f'{key}=wrong', f'{TRAIN} --{key}=wrong', f"{key}='wrong' … choose … {choice}") for key, choice in dict(
         optimizer='adam_mini', schedule='wsd', blockwise='ramp', backend='gloo', attention='l2_tied', ffn='swiglu', pos='rope',
-        init='xavier', dtype='bfloat16', init_from='gpt2-xl', dataset='minipile').items()),
+        init='xavier', dtype='bfloat16', init_from='gpt2-xl', dataset='minipile', muon_scale='original').items()),
     case('no such step', 'lab.gpu --only=nothing --device=cpu', "only='nothing': choose attention, or a part of"),
     case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' is not available … choose auto, cpu"),
     case('device without numbers', f'{TRAIN} --device=meta', "device='meta' … choose auto, cpu"),

@@ -85,7 +85,7 @@ def test_a_vit_on_two_ranks(place, parallel, forward):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer', ['sgdw', 'lion', 'adam_mini'])
+@pytest.mark.parametrize('optimizer', ['sgdw', 'lion', 'adam_mini', 'muon'])
 def test_ddp_compiles_nothing_again(place, optimizer):
     """Its gradients move after the first iteration, from buckets of one megabyte to others"""
     found = graphs(place, f'ddp-{optimizer}', ranks=2, n_embd=256, n_layer=3, optimizer=optimizer)

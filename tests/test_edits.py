@@ -342,8 +342,8 @@ def test_t3_is_of_attention_alone(edited, gate):
 # ----------------------------------------------------------------------------- shards
 
 def test_an_optimizer_says_that_it_handles_shards():
-    keys = {**TINY, 'beta1': 0.9, 'beta2': 0.95, 'momentum': 0.9}
-    for name in ('adamw', 'sgdw', 'lion', 'adam_mini'):
+    keys = {**TINY, 'beta1': 0.9, 'beta2': 0.95, 'momentum': 0.9, 'muon_scale': 'original'}
+    for name in ('adamw', 'sgdw', 'lion', 'adam_mini', 'muon'):
         check_on_shards(OPTIMIZERS[name](param_groups(GPT(GPTConfig(**SMALL)), 0.1), keys))
     with pytest.raises(ValueError, match='parallel=fsdp: Signum may need whole matrices.*on_shards = True in the class Signum'):
         check_on_shards(Signum(param_groups(GPT(GPTConfig(**SMALL)), 0.1), 0.1, 0.9))

@@ -19,7 +19,7 @@ from engine.checkpoint import load_checkpoint
 ODD = {**TINY, 'n_embd': 24, 'n_head': 3, 'block_size': 11, 'eval_iters': 5, 'max_iters': 20, 'eval_interval': 10,
        'gradient_accumulation_steps': 4, 'weight_decay': 0.1}
 LLAMA = dict(norm='rmsnorm', pos='rope', ffn='swiglu', tie_weights=False, qk_norm=True, n_kv_head=1)
-FSDP, ON_SHARDS = ['--parallel=fsdp'], ['adamw', 'sgdw', 'lion', 'adam_mini']
+FSDP, ON_SHARDS = ['--parallel=fsdp'], ['adamw', 'sgdw', 'lion', 'adam_mini', 'muon']
 
 
 def assert_alike(run, other):
@@ -76,6 +76,17 @@ def from_to(place, whole, first, second, *flags):
 def test_adam_mini(place, alone):
     """Its moments are of heads and rows that the shards cut"""
     on(place, alone, 'adam_mini', 2)
+
+
+def test_muon(place, alone):
+    """Its matrices are whole on one of the ranks each, of rows that these share unevenly, and one process goes on"""
+    from_to(place, alone('muon', n_embd=21), 2, 1)
+
+
+@pytest.mark.long
+def test_muon_on_ranks_without_rows(place, alone):
+    """Of the five of W_k and W_v the last of four ranks has none"""
+    on(place, alone, 'muon', 4, n_embd=15, n_kv_head=1)
 
 
 def test_shards(place, alone):
@@ -184,7 +195,7 @@ def test_every_optimizer(optimizer, ranks, more, place, alone):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer', ['adamw', 'adam_mini'])
+@pytest.mark.parametrize('optimizer', ['adamw', 'adam_mini', 'muon'])
 def test_two_copies_and_gradients_that_are_summed_once(optimizer, place, alone):
     """Of two ranks each; and a checkpoint of theirs is whole"""
     on(place, alone, optimizer, 4, flags=['--shard_ranks=2', '--reduce_each=False'])
@@ -192,14 +203,14 @@ def test_two_copies_and_gradients_that_are_summed_once(optimizer, place, alone):
 
 @pytest.mark.long
 @pytest.mark.parametrize('first, second', [(4, 1), (1, 4), (2, 4), (4, 2)])
-@pytest.mark.parametrize('optimizer', ['sgdw', 'adam_mini'])
+@pytest.mark.parametrize('optimizer', ['sgdw', 'adam_mini', 'muon'])
 @pytest.mark.parametrize('more', [{}, LLAMA], ids=['gpt2', 'llama'])
 def test_other_numbers_of_ranks_go_on(optimizer, first, second, more, place, alone):
     from_to(place, alone(optimizer, **more), first, second)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer', ['sgdw', 'lion', 'adam_mini'])
+@pytest.mark.parametrize('optimizer', ['sgdw', 'lion', 'adam_mini', 'muon'])
 def test_compiled(optimizer, place, alone):
     whole = alone(optimizer)
     train(place, f'{whole}/config.json', f'--out_dir=compiled-{optimizer}', *FSDP, '--compile=True', ranks=2)

@@ -16,7 +16,7 @@ import torch
 from helpers import ROOT
 
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, SCHEDULES, SGDW, AdamMini, Lion, compiled_run, lr_at, param_groups
+from optim import OPTIMIZERS, SCHEDULES, SGDW, AdamMini, Lion, Muon, compiled_run, lr_at, param_groups
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 BETA1, BETA2, MOMENTUM = 0.8, 0.95, 0.7             # no defaults, so that they must be passed on
@@ -87,6 +87,21 @@ def adam_mini(w, g, s, lr, decay, name, head_dim):
     return adamw(w, g, s, lr, decay, name, head_dim, mean_square)
 
 
+def muon(w, g, s, lr, decay, name, head_dim):
+    if not name.startswith('h.') or name.endswith('bias') or 'norm' in name:
+        return adamw(w, g, s, lr, decay, name, head_dim)
+    s['m'] = MOMENTUM * s.get('m', 0) + g
+    return (1 - lr * decay) * w - lr * 0.2 * max(w.shape) ** 0.5 * quintic(g + MOMENTUM * s['m'])
+
+
+def quintic(u):
+    """U p(p(p(p(p(S))))) Vᵀ for the SVD of u / ‖u‖"""
+    left, sigma, right = torch.linalg.svd(u / (u.square().sum().sqrt() + 1e-7), full_matrices=False)
+    for _ in range(5):
+        sigma = 3.4445 * sigma - 4.7750 * sigma ** 3 + 2.0315 * sigma ** 5
+    return left * sigma @ right
+
+
 def mean_square(g, name, head_dim):
     """g², each element replaced by the mean over its block."""
     g2, module = g * g, name.split('.')[-2]
@@ -101,7 +116,7 @@ def mean_square(g, name, head_dim):
 
 
 # Those of the repository; what must hold for an optimizer that you add too is tested over OPTIMIZERS
-DEFINITIONS = {'adamw': adamw, 'sgdw': sgdw, 'lion': lion, 'adam_mini': adam_mini}
+DEFINITIONS = {'adamw': adamw, 'sgdw': sgdw, 'lion': lion, 'adam_mini': adam_mini, 'muon': muon}
 
 
 @pytest.mark.parametrize('arch, more', [('pre', dict(bias=True)), ('pre', dict(bias=True, tie_weights=False)), ('s5', {}),
@@ -163,12 +178,15 @@ def test_sgdw_is_not_the_coupled_decay_of_sgd():
 
 @pytest.mark.parametrize('name', DEFINITIONS)
 def test_decays_before_it_steps(name):
-    """With the decay after the step, one step from w = 1 with g = 1 would give (1 − 0.5)(1 − 0.5) = 0.25"""
-    w = torch.nn.Parameter(torch.ones(1, 1))
-    w.grad = torch.ones(1, 1)
-    group = dict(params=[('h.0.ffn.w1.weight', w)], weight_decay=1.0)
-    OPTIMIZERS[name]([group], {**KEYS, 'learning_rate': 0.5}).step()
-    assert w.item() == pytest.approx(0.0, abs=1e-7)
+    """With the decay after the step, a step that leads from 1 to 1 − s would lead to (1 − s) / 2 and not to 1/2 − s"""
+    found = []
+    for weight_decay in (0.0, 1.0):
+        w = torch.nn.Parameter(torch.ones(1, 1))
+        w.grad = torch.ones(1, 1)
+        group = dict(params=[('h.0.ffn.w1.weight', w)], weight_decay=weight_decay)
+        OPTIMIZERS[name]([group], {**KEYS, 'learning_rate': 0.5}).step()
+        found.append(w.item())
+    assert found[1] == pytest.approx(found[0] - 0.5, abs=1e-7) and found[0] < 0.95
 
 
 @pytest.mark.parametrize('frozen', [('w1',), ('w1', 'w2')], ids=['one', 'group'])
@@ -198,7 +216,8 @@ def test_returns_the_closures_loss(name):
     assert equal(*models)
 
 
-@pytest.mark.parametrize('name, low, high', [('adamw', 8, 8.01), ('sgdw', 4, 4), ('lion', 4, 4), ('adam_mini', 4, 4.1)])
+@pytest.mark.parametrize('name, low, high', [('adamw', 8, 8.01), ('sgdw', 4, 4), ('lion', 4, 4), ('adam_mini', 4, 4.1),
+                                             ('muon', 4.54, 4.55)])
 def test_bytes_of_state_per_parameter(name, low, high):
     """The memory that they save beside AdamW is the reason to train with them"""
     model = small_gpt('llama', n_embd=128, n_head=4, n_kv_head=2, vocab_size=300, block_size=32)
@@ -235,11 +254,11 @@ def test_state_dict_continues_exactly(name, tmp_path):
 
 
 @pytest.mark.parametrize('optimizer, wrong', [
-    *((optimizer, wrong) for optimizer in (SGDW, Lion, AdamMini)
+    *((optimizer, wrong) for optimizer in (SGDW, Lion, AdamMini, Muon)
       for wrong in (dict(lr=-0.1), dict(lr=math.nan), dict(weight_decay=-1.0))),
-    (SGDW, dict(momentum=1.0)), (SGDW, dict(momentum=-0.1)),
-    *((optimizer, dict(betas=betas)) for optimizer in (Lion, AdamMini) for betas in ((0.9, 1.0), (-0.1, 0.9))),
-    (AdamMini, dict(eps=-1e-8)), (AdamMini, dict(head_dim=3)),
+    *((optimizer, dict(momentum=momentum)) for optimizer in (SGDW, Muon) for momentum in (1.0, -0.1)),
+    *((optimizer, dict(betas=betas)) for optimizer in (Lion, AdamMini, Muon) for betas in ((0.9, 1.0), (-0.1, 0.9))),
+    (AdamMini, dict(eps=-1e-8)), (AdamMini, dict(head_dim=3)), (Muon, dict(eps=-1e-8)),
 ])
 def test_refuses(optimizer, wrong):
     (key, value), = wrong.items()
@@ -273,7 +292,7 @@ def test_a_step_under_bf16_autocast(name, arch):
 
 @pytest.mark.filterwarnings('ignore::DeprecationWarning:torch')
 @pytest.mark.parametrize('backend', ['aot_eager', pytest.param('inductor', marks=pytest.mark.long)])
-@pytest.mark.parametrize('name', ['sgdw', 'lion', 'adam_mini'])
+@pytest.mark.parametrize('name', ['sgdw', 'lion', 'adam_mini', 'muon'])
 def test_compiled_step(name, backend, monkeypatch):
     """The same as the plain one, on the same gradients, and compiled once: not again for another lr or step count. The first
     back end captures the step and has PyTorch compute it"""

@@ -16,7 +16,7 @@ from lab import sweep
 from model import Config, GPTConfig
 from vit import ViTConfig
 
-OURS = {'quick', 'best', 'quick_vision'}        # of no paper
+OURS = {'quick', 'best', 'quick_vision', 'ldnt_muon', 'gpt2_muon', 'llama_0.25b_muon'}      # of no paper
 PAPERS = sorted(EXPERIMENTS.keys() - OURS)
 
 # keys that decide how a run is handled, and not what it trains
@@ -227,6 +227,14 @@ def test_dnts_settings_differ_in_norms_alone(name, setting, norms):
     """DNT, section 4.4 and figure 6: all of them are trained with the same recipe, on text and on images"""
     plain, values = trained(EXPERIMENTS[name]), trained(EXPERIMENTS[name], f'config/arch/{setting}.py')
     assert values == {**plain, **norms}
+
+
+@pytest.mark.parametrize('name, adamws', [('ldnt_muon', 'ldnt_adamw'), ('gpt2_muon', 'gpt2_adamw'),
+                                          ('llama_0.25b_muon', 'llama_0.25b')])
+def test_muon_has_adamws_recipe(name, adamws):
+    """Its scale is for that (Liu et al. 2025), and 0.95 is the momentum of both publications"""
+    wanted = {**WANTED[adamws], 'optimizer': 'muon', 'momentum': 0.95, 'muon_scale': 'match_rms_adamw'}
+    assert not differences(trained(EXPERIMENTS[name]), wanted)
 
 
 @pytest.mark.parametrize('name', PAPERS)

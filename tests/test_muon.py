@@ -1,0 +1,219 @@
+"""Muon in optim.py: the orthogonalization, whose parameters are whose, and several ranks. test_optim.py has its definition."""
+import functools
+import re
+
+import pytest
+import torch
+from helpers import TINY, call, checkpoint, flags, rows, train
+from test_optim import backward, make, quintic, small_gpt
+
+import optim
+from model import BLOCK_TYPES
+from optim import MUON_SCALES, Muon, load_state, newton_schulz, param_groups
+from vit import ViT, ViTConfig
+
+SHAPES = [(6, 6), (4, 9), (9, 4), (1, 5), (32, 96), (96, 32)]
+
+
+def drawn(shape, rank=None, dtype=torch.float64):
+    """A stack of three matrices with singular values from 0.05 to 1, or of this rank."""
+    torch.manual_seed(sum(shape))
+    left, right = (torch.linalg.qr(torch.randn(3, n, min(shape), dtype=torch.float64))[0] for n in shape)
+    sigma = torch.linspace(1, 0.05, min(shape), dtype=torch.float64)
+    sigma[rank or len(sigma):] = 0
+    return (left * sigma @ right.mT).to(dtype)
+
+
+# ----------------------------------------------------------------------------- Newton–Schulz
+
+@pytest.mark.parametrize('rank', [None, 1])
+@pytest.mark.parametrize('scale', [1.0, 1e-3, 1e6])
+@pytest.mark.parametrize('shape', SHAPES)
+def test_newton_schulz_is_a_polynomial_of_the_singular_values(shape, scale, rank):
+    """To 1e-5 in fp32, of each matrix in a stack by itself. Where a matrix has none, rounding errors grow as small values do"""
+    x = scale * drawn(shape, rank)
+    wanted = torch.stack([quintic(matrix) for matrix in x])
+    torch.testing.assert_close(newton_schulz(x.float()).double(), wanted, rtol=0, atol=1e-4 if rank else 1e-5)
+
+
+def test_newton_schulz_of_nothing():
+    assert (newton_schulz(torch.zeros(2, 3, 4)) == 0).all()
+
+
+@pytest.mark.parametrize('dtype, slack', [(torch.float64, 0.0), (torch.bfloat16, 0.06)])
+def test_the_band_of_singular_values(dtype, slack):
+    """Those of 0.01 ‖x‖ and more, wherever they are, end between 0.68 and 1.14; in bf16 a few percent beyond"""
+    torch.manual_seed(0)
+    for first in torch.linspace(0.01, 0.99, 50, dtype=torch.float64):
+        sigma = torch.tensor([first, 0.01, 0.02, 0.05, 0.1], dtype=torch.float64)
+        sigma = torch.cat((sigma, (1 - sigma.square().sum()).clamp(min=1e-4).sqrt()[None]))         # so that ‖x‖ is 1
+        left, right = (torch.linalg.qr(torch.randn(n, len(sigma), dtype=torch.float64))[0] for n in (6, 24))
+        found = torch.linalg.svdvals(newton_schulz((left * sigma @ right.T)[None].to(dtype)).double())
+        assert 0.68 - slack <= found.min() and found.max() <= 1.14 + slack, sigma
+
+
+# ----------------------------------------------------------------------------- a step
+
+@pytest.mark.parametrize('scale', MUON_SCALES)
+def test_beside_torchs_muon(scale):
+    """Which rounds to bf16, as here if the run computes in it, and has the same settings; four steps"""
+    def moved(make_optimizer):
+        model = small_gpt('llama', n_embd=32, n_head=4, n_kv_head=2)
+        of_blocks = {name: p for name, p in model.named_parameters() if re.fullmatch(r'h\.\d\.(attn|ffn)\.w.\.weight', name)}
+        optimizer, start = make_optimizer(model, of_blocks.values()), {name: p.detach().clone() for name, p in of_blocks.items()}
+        for step in range(4):
+            for i, p in enumerate(model.parameters()):
+                p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(100 * step + i))
+            optimizer.step()
+        return {name: p.detach() - start[name] for name, p in of_blocks.items()}
+
+    keys = dict(momentum=0.95, muon_scale=scale, learning_rate=0.02)
+    bf16, fp32 = (moved(lambda model, _: make('muon', model, dtype=dtype, **keys)) for dtype in (torch.bfloat16, torch.float32))
+    torchs = moved(lambda _, of_blocks: torch.optim.Muon(of_blocks, lr=0.02, weight_decay=0.1, momentum=0.95, adjust_lr_fn=scale))
+    assert len(torchs) == 14
+    for name, wanted in torchs.items():
+        assert (bf16[name] - wanted).norm() < 0.02 * wanted.norm() and (fp32[name] - wanted).norm() < 0.02 * wanted.norm(), name
+        assert (bf16[name] - fp32[name]).norm() > 0.005 * wanted.norm(), name
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_scales(shape):
+    """An update has a root mean square near AdamW's 0.2, or the spectral norm √(n_out / n_in) if that is above 1"""
+    for scale in MUON_SCALES:
+        w = torch.nn.Parameter(torch.zeros(shape))
+        w.grad = drawn(shape)[0].float()
+        Muon([dict(params=[('h.0.attn.wq.weight', w)])], lr=1.0, scale=scale, bf16=False).step()
+        if scale == 'original':
+            found = torch.linalg.svdvals(w.detach())[0] / max(1, shape[0] / shape[1]) ** 0.5
+        else:
+            found = w.detach().square().mean().sqrt() / 0.2
+        assert 0.68 <= found <= 1.14
+
+
+def test_each_matrix_by_itself():
+    """Is divided by its own norm: a larger gradient of W_q, or smaller ones of all parameters, change no update of a matrix"""
+    moved = []
+    for factors in ({}, {'h.0.attn.wq.weight': 1e3}, {'': 1e-2}):
+        model = small_gpt('s5', torch.float64)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        backward(model, 0)
+        for name, p in model.named_parameters():
+            p.grad *= factors.get(name, factors.get('', 1.0))
+        make('muon', model, weight_decay=0.0).step()
+        moved.append({name: p.detach() - before[name] for name, p in model.named_parameters()})
+    for other in moved[1:]:
+        for name in moved[0]:
+            if '.w' in name:
+                torch.testing.assert_close(other[name], moved[0][name], rtol=0.02, atol=1e-4, msg=name)
+
+
+# ----------------------------------------------------------------------------- whose a parameter is
+
+def orthogonalized(model):
+    """The names of the parameters with a momentum, after a step; all others have AdamW's moments."""
+    optimizer = make('muon', model, n_embd=8)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    names = {p: name for name, p in model.named_parameters()}
+    keys = {names[p]: {*state} for p, state in optimizer.state.items()}
+    assert keys.keys() == set(names.values())
+    assert all(found in ({'momentum_buffer'}, {'step', 'exp_avg', 'exp_avg_sq'}) for found in keys.values())
+    return {name for name, found in keys.items() if 'momentum_buffer' in found}
+
+
+def matrices(*of_a_block):
+    return {f'h.{i}.{name}.weight' for i in range(2) for name in of_a_block}
+
+
+DOT, GELU = ['attn.wq', 'attn.wk', 'attn.wv', 'attn.wo'], ['ffn.w1', 'ffn.w2']
+
+
+@pytest.mark.parametrize('arch, more, wanted', [
+    ('pre', dict(bias=True, tie_weights=False), matrices(*DOT, *GELU)), ('s5', {}, matrices(*DOT, *GELU)),
+    ('llama', dict(n_kv_head=1), matrices(*DOT, *GELU, 'ffn.w3')),
+    ('pre', dict(attention='l2_tied'), matrices('attn.wq', 'attn.wv', 'attn.wo', *GELU))])
+def test_the_matrices_of_a_gpt(arch, more, wanted):
+    """Without wte, wpe, the head, gains and biases"""
+    assert orthogonalized(small_gpt(arch, **more)) == wanted
+
+
+def test_the_matrices_of_a_vit():
+    """Without the patch embedding, the class token and the head"""
+    config = ViTConfig(n_layer=2, n_head=2, n_embd=8, image_size=8, patch_size=4, classes=3, bias=True)
+    assert orthogonalized(ViT(config)) == matrices(*DOT, *GELU)
+
+
+def test_the_matrices_of_a_new_block_type(monkeypatch):
+    """A line in BLOCK_TYPES is all that an edit needs"""
+    monkeypatch.setitem(BLOCK_TYPES, 'adapter', r'(h\.\d+\.)?adapter\.(weight|bias)')
+    model = small_gpt('s5')
+    model.h[1].adapter, model.adapter = torch.nn.Linear(8, 3), torch.nn.Linear(8, 3)
+    assert orthogonalized(model) == matrices(*DOT, *GELU) | {'h.1.adapter.weight'}
+
+
+def test_muon_wants_names():
+    with pytest.raises(ValueError, match='Muon needs the names of the parameters: pass it param_groups'):
+        Muon([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1)
+
+
+def test_muon_refuses_a_scale():
+    with pytest.raises(ValueError, match="scale='spectral': choose one of match_rms_adamw, original"):
+        Muon(param_groups(small_gpt('s5'), 0.1), lr=0.1, scale='spectral')
+
+
+@pytest.mark.parametrize('name, key, value, says', [
+    ('h.0.attn.wq.weight', 'momentum_buffer', None, 'has no momentum_buffer'), ('wte.weight', 'exp_avg', None, 'has no exp_avg'),
+    ('h.0.ffn.w1.weight', 'momentum_buffer', torch.zeros(8, 32), 'momentum_buffer of h.0.ffn.w1.weight does not fit'),
+    ('h.0.ffn.w1.weight', 'exp_avg', torch.zeros(32, 8), 'exp_avg of h.0.ffn.w1.weight does not fit')])
+def test_a_state_that_does_not_fit(name, key, value, says):
+    model = small_gpt('s5')
+    optimizer = make('muon', model)
+    backward(model, 0)
+    optimizer.step()
+    state = optimizer.state_dict()
+    place = {n: i for group in state['param_groups'] for n, i in zip(group['param_names'], group['params'])}
+    load_state(make('muon', model), state)
+    of_one = state['state'][place[name]]
+    of_one.update({key: value}) if value is not None else of_one.pop(key)
+    with pytest.raises(ValueError, match=says):
+        load_state(make('muon', model), state)
+
+
+def test_state_in_an_estimate():
+    """4 bytes for each number in a matrix of a block, and 8 for each of the rest"""
+    out = call('lab.estimate', *flags(n_layer=2, n_embd=512, n_head=4, vocab_size=5000, block_size=64, batch_size=1,
+                                      dtype='float32', compile=False, optimizer='muon'))
+    state, = [float(line[24:].split()[0]) for line in out.splitlines() if line.startswith('state of muon')]
+    of_blocks, rest = 2 * 12 * 512 ** 2, (5000 + 64 + 5) * 512
+    assert state == pytest.approx((4 * of_blocks + 8 * rest) / 2 ** 30, abs=1e-3)
+
+
+# ----------------------------------------------------------------------------- ranks
+
+def count_matrices():
+    """Prints how many matrices this rank orthogonalizes at a time."""
+    function = optim.newton_schulz
+
+    @functools.wraps(function)
+    def counted(x):
+        if x.size(-2) <= x.size(-1):
+            print(f'orthogonalizes {len(x)} of {x.size(-1)}')
+        return function(x)
+
+    optim.newton_schulz = counted
+
+
+def test_two_ranks_and_then_one(place):
+    """Under DDP, two ranks share the matrices and give the numbers of one, as does a run that goes on with another number.
+    test_fsdp.py has the same for FSDP"""
+    keys = flags(**{**TINY, 'n_layer': 3, 'max_iters': 10, 'eval_interval': 5}, optimizer='muon')
+    train(place, *keys, '--out_dir=one')
+    out, _ = train(place, *keys, '--out_dir=two', '--max_iters=5', ranks=2, through=(count_matrices,))
+    assert {*re.findall(r'orthogonalizes (\d+) of \d+', out)} == {'3', '2'}         # of 6 W_q and W_k, and of 3 W_1
+    train(place, 'two/config.json', '--init_from=resume', '--max_iters=10')
+    for ours, theirs in zip(rows(place / 'two'), rows(place / 'one'), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-6)
+    ours, theirs = (checkpoint(place / name)['model'] for name in ('two', 'one'))
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-6, msg=name)
