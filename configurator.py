@@ -25,6 +25,8 @@ TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys to
 
 # newer key → the older key whose value it takes in a config.json or a checkpoint that lacks the newer one
 SPLIT_OFF = {'r_pos': 'r_emb'}
+# a key that stands for several; where it is set, it sets them
+ALIASES = {'mid_norm': ('attn_mid_norm', 'ffn_mid_norm'), 'post_norm': ('attn_post_norm', 'ffn_post_norm')}
 EARLY = ('--model=',)                   # config files may depend on this key, so its flag counts from the start
 
 
@@ -50,7 +52,7 @@ def configure(namespace, *more):
 
 def flags():
     """The keys that the command line sets by --key=value"""
-    return {arg[2:].partition('=')[0] for arg in sys.argv[1:] if arg.startswith('--')}
+    return expanded({arg[2:].partition('=')[0]: '' for arg in sys.argv[1:] if arg.startswith('--')}).keys()
 
 
 def defaults_of(*sources):
@@ -91,7 +93,8 @@ def settle(arguments, defaults):
             key, equals, text = arg[2:].partition('=')
             if not equals:
                 raise ValueError(f'{arg}: give it a value, as in --{key}=…; --help lists the keys')
-            values[key] = parsed(key, text, defaults[known(key, defaults, 'the command line')])
+            for key in ALIASES.get(key, (key,)):
+                values[key] = parsed(key, text, defaults[known(key, defaults, 'the command line')])
         else:
             for key, value in read_config(arg, values).items():
                 values[key] = typed(key, value, defaults[known(key, defaults, arg)], arg)
@@ -146,8 +149,8 @@ def read_config(path, values):
         for key, other in SPLIT_OFF.items():
             if other in found:
                 found.setdefault(key, found[other])
-        return found
-    scope = {**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(ROOT, base))}
+        return expanded(found)
+    scope = Scope({**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(ROOT, base))})
 
     def run(file):
         with open(file, encoding='utf-8') as f:
@@ -158,7 +161,19 @@ def read_config(path, values):
     except (Exception, SystemExit) as error:
         raise ValueError(f'{path}: {type(error).__name__}: {error}') from error
     return {key: value for key, value in scope.items()
-            if key in values or not (key.startswith('_') or isinstance(value, ModuleType) or callable(value))}
+            if key in values or not (key in ALIASES or key.startswith('_') or isinstance(value, ModuleType) or callable(value))}
+
+
+class Scope(dict):
+    """The globals of a config file, in which setting an alias sets its keys too."""
+
+    def __setitem__(self, key, value):
+        self.update(dict.fromkeys((key, *ALIASES.get(key, ())), value))
+
+
+def expanded(values):
+    """{key: value}, with the keys that aliases among them stand for instead of them; of two values the later counts."""
+    return {name: value for key, value in values.items() for name in ALIASES.get(key, (key,))}
 
 
 def known(key, defaults, where):

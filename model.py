@@ -7,12 +7,14 @@ Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E
 """
 import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+from init import INITS, Embedding, Linear, init_weights
 
 
 @dataclass
@@ -25,17 +27,26 @@ class Config:
     d_ff: int = 0                   # hidden width of the FFN; 0: 4 * n_embd
     dropout: float = 0.0            # on embeddings, attention weights and branch outputs
     bias: bool = False              # biases in linear layers and LayerNorms
-    norm: str = 'layernorm'         # layernorm | rmsnorm | stablenorm
+    norm: str = 'layernorm'         # layernorm | rmsnorm | stablenorm | dyt | derf
     norm_alpha: float = 0.5         # StableNorm's α; 0.5 is RMSNorm
     norm_eps: float = 1e-5          # inside the mean of squares; a paper's ε on ‖x‖² is this times the width
     input_norm: bool = False        # on the sum of token and position embeddings
     attn_pre_norm: bool = True      # f(Norm(x)), for attention
     ffn_pre_norm: bool = True       # the same for the FFN
-    mid_norm: bool = False          # x + Norm(f(x))
-    post_norm: bool = False         # Norm(x + f(x))
+    attn_mid_norm: bool = False     # x + Norm(f(x)), for attention; the key mid_norm sets this and the next
+    ffn_mid_norm: bool = False      # the same for the FFN
+    attn_post_norm: bool = False    # Norm(x + f(x)), for attention; the key post_norm sets this and the next
+    ffn_post_norm: bool = False     # the same for the FFN
     qk_norm: bool = False           # on queries and keys, per head, before RoPE
+    v_norm: bool = False            # on values, per head
+    linear_norm: bool = False       # on the output of every linear map of a block (SimpleNorm)
     final_norm: bool = True         # before the output head
+    norm_depth_scale: bool = False  # block l, from 1, multiplies the outputs of its PreNorms by 1/√l (LayerNorm Scaling)
+    mix_ln: float = 0.0             # the first blocks, this share of them, are Post-LN whatever the flags above say (Mix-LN)
     residual_scale: float = 1.0     # Δt in x + Δt f(x)
+    skip_scale: str = 'one'         # one | deepnorm | keel: α in Norm(α x + f(x)), from the depth; deepnorm changes the start too
+    branch_gain: str = 'none'       # none | layerscale | rezero: a learned gain on each branch, per channel or one number
+    embedding_skip: bool = False    # before block l: x ← λ_l x + μ_l x₀, learned numbers from 1 and 0; x₀ is the first block's
     attention: str = 'dot'          # dot | stable | l2 | l2_tied
     attn_tau: float = 1.618         # StableAtten: τ = attn_tau * log2(block_size)
     ffn: str = 'gelu'               # gelu | gelu_tanh | relu | swiglu
@@ -62,6 +73,7 @@ RULES = (       # conditions on the numbers of a config; CHOICES has the values 
     'n_layer >= 1', 'n_layer <= 5000',                                  # more take minutes to build before anything is printed
     'n_head >= 1', 'n_kv_head >= 0', 'n_embd >= 1', 'd_ff >= 0', 'block_size >= 1', 'vocab_size >= 1',
     '0 <= dropout < 1', '0 <= norm_alpha <= 1', 'norm_eps >= 0', 'rope_theta > 0', 'init_gain >= 0', 'emb_std >= 0',
+    '0 <= mix_ln <= 1',
     'n_embd % n_head == 0', 'n_kv_head == 0 or n_head % n_kv_head == 0',
     "attention != 'l2_tied' or n_kv_head in (0, n_head)",               # it shares queries and keys
     "pos != 'rope' or n_embd // n_head % 2 == 0",                       # it rotates pairs
@@ -89,37 +101,18 @@ class GPTConfig(Config):
     causal, qkv_bias = True, True
 
 
+def layer_configs(config):
+    """The config of each block: the model's, with the block's number `layer`, from 1, and Post-LN in the share mix_ln of them."""
+    post_ln = dict(attn_pre_norm=False, ffn_pre_norm=False, attn_post_norm=True, ffn_post_norm=True)
+    for number in range(1, config.n_layer + 1):
+        of_layer = replace(config, **post_ln if number <= config.mix_ln * config.n_layer else {})
+        of_layer.layer = number
+        yield of_layer
+
+
 def at_least_fp32(x):
     """x in fp32, or in its own precision if that is higher."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-# ----------------------------------------------------------------------------- what init_weights fills
-# Other parameters, of nn.Linear too, keep the value that their module's constructor gives them.
-
-class Linear(nn.Linear):
-    """nn.Linear, of which init_weights fills what the module that it is built in leaves unfilled."""
-
-    def reset_parameters(self):
-        super().reset_parameters()
-        unfill(self)
-
-
-class Embedding(nn.Embedding):
-    """nn.Embedding, of which init_weights fills what the module that it is built in leaves unfilled."""
-
-    def reset_parameters(self):
-        super().reset_parameters()
-        unfill(self)
-
-
-def unfill(module):
-    """Makes the module's own parameters NaN, which marks them for init_weights."""
-    for name, p in module.named_parameters(recurse=False):
-        setattr(module, name, nn.Parameter(torch.full_like(p, math.nan, device=unfill.device)))
-
-
-unfill.device = None        # that of the parameter; engine/fsdp.py sets 'meta', where tensors have no memory
 
 
 # ----------------------------------------------------------------------------- norms
@@ -173,7 +166,35 @@ class StableNorm(nn.Module):
         return F.rms_norm(x, weight.shape, self.scale * weight, self.eps)
 
 
-NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm, 'stablenorm': StableNorm}
+class DyT(nn.Module):
+    """γ ⊙ tanh(a x) + β with a learned number a from 0.5, which needs no mean over x (Zhu et al. 2025)."""
+
+    def __init__(self, dim, config):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        self.alpha = nn.Parameter(torch.full((1,), 0.5))
+
+    def squash(self, x):
+        return torch.tanh(self.alpha.to(x.dtype) * x)
+
+    def forward(self, x):
+        x, weight = finer(x, self.weight)
+        return torch.addcmul(self.bias.to(x.dtype), weight, self.squash(x))
+
+
+class Derf(DyT):
+    """γ ⊙ erf(a x + s) + β with learned numbers a from 0.5 and s from 0 (Chen et al. 2025, eq. 10)."""
+
+    def __init__(self, dim, config):
+        super().__init__(dim, config)
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def squash(self, x):
+        return torch.erf(self.alpha.to(x.dtype) * x + self.shift.to(x.dtype))
+
+
+NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm, 'stablenorm': StableNorm, 'dyt': DyT, 'derf': Derf}
 
 
 def make_norm(on, config):
@@ -181,10 +202,27 @@ def make_norm(on, config):
     return NORMS[config.norm](config.n_embd, config) if on else nn.Identity()
 
 
-def make_qk_norm(on, config):
-    """RMSNorm over the head dimension, or StableNorm if that is the model's norm; nothing if not `on`."""
+def make_head_norm(on, config):
+    """RMSNorm over the head dimension, for queries, keys or values, or StableNorm if that is the model's norm; nothing if not
+    `on`."""
     norm = StableNorm if config.norm == 'stablenorm' else RMSNorm
     return norm(config.head_dim, config) if on else nn.Identity()
+
+
+class NormedLinear(Linear):
+    """Norm(W x), over the outputs (SimpleNorm, Chen et al. 2026)"""
+
+    def __init__(self, n_in, n_out, bias, config):
+        super().__init__(n_in, n_out, bias=bias)
+        self.norm = NORMS[config.norm](n_out, config)
+
+    def forward(self, x):
+        return self.norm(super().forward(x))
+
+
+def make_linear(n_in, n_out, bias, config):
+    """A linear map of a block, with a norm behind it if config.linear_norm."""
+    return NormedLinear(n_in, n_out, bias, config) if config.linear_norm else Linear(n_in, n_out, bias=bias)
 
 
 # ----------------------------------------------------------------------------- positions
@@ -282,12 +320,13 @@ class DotAttention(nn.Module):
         d, self.head_dim = config.n_embd, config.head_dim
         d_kv = (config.n_kv_head or config.n_head) * self.head_dim
         qkv_bias = config.bias and config.qkv_bias
-        self.wq = Linear(d, d, bias=qkv_bias)
-        self.wk = Linear(d, d_kv, bias=qkv_bias)
-        self.wv = Linear(d, d_kv, bias=qkv_bias)
-        self.wo = Linear(d, d, bias=config.bias)
-        self.q_norm = make_qk_norm(config.qk_norm, config)
-        self.k_norm = make_qk_norm(config.qk_norm, config)
+        self.wq = make_linear(d, d, qkv_bias, config)
+        self.wk = make_linear(d, d_kv, qkv_bias, config)
+        self.wv = make_linear(d, d_kv, qkv_bias, config)
+        self.wo = make_linear(d, d, config.bias, config)
+        self.q_norm = make_head_norm(config.qk_norm, config)
+        self.k_norm = make_head_norm(config.qk_norm, config)
+        self.v_norm = make_head_norm(config.v_norm, config)
         self.rotary = POSITIONS[config.pos][1](config)
         self.scale = self.head_dim ** -0.5
         self.grouped, self.causal = d_kv != d, config.causal
@@ -312,7 +351,7 @@ class DotAttention(nn.Module):
 
     def forward(self, x, cache=NoCache):
         q, k = self.queries_keys(x, cache.length)
-        v = self.heads(self.wv(x))
+        v = self.v_norm(self.heads(self.wv(x)))
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         y = self.attend(q, *cache.append(k, v))
         return self.out_dropout(self.wo(y.transpose(1, 2).flatten(2)))
@@ -382,9 +421,9 @@ class FFN(nn.Module):
     def __init__(self, config, activation):
         super().__init__()
         d_ff = config.d_ff or 4 * config.n_embd
-        self.w1 = Linear(config.n_embd, d_ff, bias=config.bias)
+        self.w1 = make_linear(config.n_embd, d_ff, config.bias, config)
         self.activation = activation
-        self.w2 = Linear(d_ff, config.n_embd, bias=config.bias)
+        self.w2 = make_linear(d_ff, config.n_embd, config.bias, config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
@@ -397,9 +436,9 @@ class SwiGLU(nn.Module):
     def __init__(self, config):
         super().__init__()
         d_ff = config.d_ff or 4 * config.n_embd
-        self.w1 = Linear(config.n_embd, d_ff, bias=config.bias)
-        self.w3 = Linear(config.n_embd, d_ff, bias=config.bias)
-        self.w2 = Linear(d_ff, config.n_embd, bias=config.bias)
+        self.w1 = make_linear(config.n_embd, d_ff, config.bias, config)
+        self.w3 = make_linear(config.n_embd, d_ff, config.bias, config)
+        self.w2 = make_linear(d_ff, config.n_embd, config.bias, config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
@@ -416,39 +455,97 @@ FFNS = {
 
 # ----------------------------------------------------------------------------- the block
 
+class Scale(nn.Module):
+    """x times a constant, a tensor, so that torch.compile makes one graph for the blocks of all depths"""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.register_buffer('factor', torch.tensor(factor, device='cpu'), persistent=False)       # as in Rotary
+
+    def forward(self, x):
+        return x * self.factor
+
+
+def make_scale(factor):
+    return nn.Identity() if factor == 1 else Scale(factor)
+
+
+class Gain(nn.Module):
+    """x times a learned gain for each of `dim` channels, or one for all"""
+
+    def __init__(self, dim, start):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((dim,), start))
+
+    def forward(self, x):
+        return x * self.weight.to(x.dtype)
+
+
+GAINS = {       # LayerScale starts as in CaiT (Touvron et al. 2021), ReZero at 0 (Bachlechner et al. 2020)
+    'none': lambda config: nn.Identity(),
+    'layerscale': lambda config: Gain(config.n_embd, 0.1 if config.n_layer <= 18 else 1e-5 if config.n_layer <= 24 else 1e-6),
+    'rezero': lambda config: Gain(1, 0.0),
+}
+SKIPS = {       # α of n blocks: DeepNorm (Wang et al. 2022, decoder-only), which starts smaller too; Keel (Chen and Wei 2026)
+    'one': lambda n: 1.0,
+    'deepnorm': lambda n: (2 * n) ** 0.25,
+    'keel': lambda n: 2.0 * n,
+}
+
+
 class Block(nn.Module):
-    """x ← Post(x + Δt Mid(f(Pre(x)))), first with f = attention, then with f = FFN. Any of the norms may be absent. `drop_path`
-    is a module that acts on the branches: the stochastic depth of vit.py."""
+    """x ← Post(α x + Δt · gain · Mid(f(Pre(x)))), first with f = attention, then with f = FFN. Any of the norms may be absent.
+    `drop_path` is a module that acts on the branches: the stochastic depth of vit.py. `config` is one of layer_configs."""
 
     def __init__(self, config, drop_path=None):
         super().__init__()
         self.attn_pre_norm = make_norm(config.attn_pre_norm, config)
         self.attn = ATTENTIONS[config.attention](config)
-        self.attn_mid_norm = make_norm(config.mid_norm, config)
-        self.attn_post_norm = make_norm(config.post_norm, config)
+        self.attn_mid_norm = make_norm(config.attn_mid_norm, config)
+        self.attn_gain = GAINS[config.branch_gain](config)
+        self.attn_post_norm = make_norm(config.attn_post_norm, config)
         self.ffn_pre_norm = make_norm(config.ffn_pre_norm, config)
         self.ffn = FFNS[config.ffn](config)
-        self.ffn_mid_norm = make_norm(config.mid_norm, config)
-        self.ffn_post_norm = make_norm(config.post_norm, config)
+        self.ffn_mid_norm = make_norm(config.ffn_mid_norm, config)
+        self.ffn_gain = GAINS[config.branch_gain](config)
+        self.ffn_post_norm = make_norm(config.ffn_post_norm, config)
+        of_depth = config.layer ** -0.5 if config.norm_depth_scale else 1.0
+        self.attn_pre_scale = make_scale(of_depth if config.attn_pre_norm else 1.0)
+        self.ffn_pre_scale = make_scale(of_depth if config.ffn_pre_norm else 1.0)
+        self.skip = make_scale(SKIPS[config.skip_scale](config.n_layer))
         self.drop_path = drop_path or nn.Identity()
         self.dt = config.residual_scale
 
     def forward(self, x, cache=NoCache):
-        f = self.drop_path(self.attn_mid_norm(self.attn(self.attn_pre_norm(x), cache)))
-        x = self.attn_post_norm(torch.add(x, f, alpha=self.dt))         # x + Δt f in one pass
-        f = self.drop_path(self.ffn_mid_norm(self.ffn(self.ffn_pre_norm(x))))
-        return self.ffn_post_norm(torch.add(x, f, alpha=self.dt))
+        f = self.drop_path(self.attn_gain(self.attn_mid_norm(self.attn(self.attn_pre_scale(self.attn_pre_norm(x)), cache))))
+        x = self.attn_post_norm(torch.add(self.skip(x), f, alpha=self.dt))          # α x + Δt f in one pass
+        f = self.drop_path(self.ffn_gain(self.ffn_mid_norm(self.ffn(self.ffn_pre_scale(self.ffn_pre_norm(x))))))
+        return self.ffn_post_norm(torch.add(self.skip(x), f, alpha=self.dt))
 
 
-INITS = {       # the std of an (n_out, n_in) matrix
-    'gpt2': lambda n_out, n_in: 0.02,
-    'normal': lambda n_out, n_in: 0.02,
-    'xavier': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
-    'xavier_trunc': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
-    'stable': lambda n_out, n_in: 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
-}
+class EmbeddingSkip(nn.Module):
+    """λ x + μ x₀ with learned numbers λ from 1 and μ from 0"""
 
-CHOICES = dict(norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS)
+    def __init__(self):
+        super().__init__()
+        self.stream, self.embedding = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x, x0):
+        return self.stream.to(x.dtype) * x + self.embedding.to(x.dtype) * x0
+
+
+class NoEmbeddingSkip(nn.Module):
+
+    def forward(self, x, x0):
+        return x
+
+
+def make_embedding_skips(config):
+    """What stands before each block."""
+    return nn.ModuleList((EmbeddingSkip if config.embedding_skip else NoEmbeddingSkip)() for _ in range(config.n_layer))
+
+
+CHOICES = dict(norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS, skip_scale=SKIPS, branch_gain=GAINS)
 
 BLOCK_TYPES = {     # patch and head are parts of vit.py's model
     'emb': r'(wte|patch\.cls)\.weight|patch\.(weight|bias)',
@@ -457,10 +554,13 @@ BLOCK_TYPES = {     # patch and head are parts of vit.py's model
     'qk': r'h\.\d+\.attn\.w[qk]\.(weight|bias)',
     'vo': r'h\.\d+\.attn\.w[vo]\.(weight|bias)',
     'ffn': r'h\.\d+\.ffn\.w[123]\.(weight|bias)',
-    'norm': r'(input_norm|final_norm|h\.\d+\.attn\.[qk]_norm|h\.\d+\.(attn|ffn)_(pre|mid|post)_norm)\.(weight|bias)',
+    'norm': r'(input_norm|final_norm|h\.\d+\.attn\.[qkv]_norm|h\.\d+\.(attn|ffn)(_(pre|mid|post)_|\.w\w\.)norm)'
+            r'\.(weight|bias|alpha|shift)',
+    'gain': r'h\.\d+\.(attn|ffn)_gain\.weight|embedding_skips\.\d+\.(stream|embedding)',
 }
 
 
+Config.layer = 1                        # a block's number, see layer_configs
 Config.block_types = BLOCK_TYPES        # configurator.py makes the keys r_<type> and wd_<type> of them
 
 
@@ -470,48 +570,6 @@ def block_type(name):
         if re.fullmatch(pattern, name):
             return kind
     raise ValueError(f'{name!r} belongs to no block type: add its name to BLOCK_TYPES in model.py')
-
-
-@torch.no_grad()
-def init_weights(model, weights=None):
-    """Fills the parameters of the model, or of `weights`, pairs of their names and of tensors like them, that are NaN: those of
-    Linear, Embedding and a class token. All others keep the value that their module has given them, as do those on device meta.
-    ValueError for a parameter without a rule here.
-
-    biases                0
-    Embedding (wte, also as a tied head, and wpe), class token   N(0, emb_std²). If emb_std=0, a tied wte starts as the weight of
-                          a Linear, the rest with 0.02
-    weights of Linear     N(0, (init_gain · s)²), s from INITS by its shape; also an untied head and the patch embedding
-    fused_qkv_init        s of W_q, W_k and W_v is that of one matrix with the rows of all three
-    init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
-    init='xavier_trunc'   a normal distribution cut at two standard deviations, then scaled to the std init_gain · s
-    """
-    config = model.config
-    residual = (2 * config.n_layer) ** -0.5 if config.init == 'gpt2' else 1.0
-    as_head = config.emb_std == 0 and getattr(config, 'tie_weights', False)
-    fused_rows = sum(len(p) for name, p in model.named_parameters() if re.match(r'h\.0\.attn\.w[qkv]\.weight', name))
-    for name, p in weights or model.named_parameters():
-        if p.is_meta or type(p) not in (nn.Parameter, torch.Tensor) or not p.isnan().any():        # a fake tensor has no data
-            continue
-        module = model.get_submodule(name.rpartition('.')[0])
-        if not p.isnan().all():
-            raise ValueError(f'{name} is NaN in part: its module must fill all of it, or nothing')
-        if name.endswith('bias'):
-            nn.init.zeros_(p)
-        elif (isinstance(module, Embedding) or name == 'patch.cls.weight') and not (name == 'wte.weight' and as_head):
-            nn.init.normal_(p, std=config.emb_std or 0.02)
-        elif p.dim() != 2:
-            raise ValueError(f'{name} is NaN: init_weights in model.py has no rule for it, add one or fill it in its module')
-        else:
-            n_out = fused_rows if config.fused_qkv_init and re.search(r'attn\.w[qkv]\.', name) else p.size(0)
-            std = config.init_gain * INITS[config.init](n_out, p.size(1))
-            std = std * residual if re.search(r'(wo|w2)\.weight', name) else std
-            truncated_normal_(p, std) if config.init == 'xavier_trunc' else nn.init.normal_(p, std=std)
-
-
-def truncated_normal_(p, std):
-    edge = math.erf(2 ** 0.5)                           # P(|z| < 2)
-    p.uniform_(-edge, edge).erfinv_().mul_(2 ** 0.5 * std / 0.8796256610342398)     # 0.8796: std of N(0, 1) after the cut
 
 
 # ----------------------------------------------------------------------------- the model
@@ -533,7 +591,8 @@ class GPT(nn.Module):
         self.wpe = POSITIONS[config.pos][0](config)
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
-        self.h = share_rotary(nn.ModuleList(Block(config) for _ in range(config.n_layer)))
+        self.embedding_skips = make_embedding_skips(config)
+        self.h = share_rotary(nn.ModuleList(Block(of_layer) for of_layer in layer_configs(config)))
         self.final_norm = make_norm(config.final_norm, config)
         self.lm_head = Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_weights:
@@ -547,9 +606,9 @@ class GPT(nn.Module):
         if end > self.config.block_size:
             raise ValueError(f'a sequence of {end} tokens is longer than block_size={self.config.block_size}')
         x = self.wte(idx) + self.wpe(torch.arange(start, end, device=idx.device))
-        x = self.dropout(self.input_norm(x))
-        for block, cache in zip(self.h, caches):
-            x = through(block, self.recompute, x, cache)
+        x = x0 = self.dropout(self.input_norm(x))
+        for skip, block, cache in zip(self.embedding_skips, self.h, caches):
+            x = through(block, self.recompute, skip(x, x0), cache)
         return x
 
     def forward(self, idx, targets=None):

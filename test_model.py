@@ -18,15 +18,20 @@ from model import GPT, GPTConfig, RMSNorm, StableNorm, block_type, plain_attenti
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
 SIZES = dict(block_size=8, vocab_size=11, n_head=4, n_embd=16, dropout=0.0)
-CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm'), attention=('dot', 'stable', 'l2', 'l2_tied'),
+CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm', 'dyt', 'derf'), attention=('dot', 'stable', 'l2', 'l2_tied'),
                ffn=('gelu', 'gelu_tanh', 'relu', 'swiglu'), pos=('learned', 'rope'),
-               init=('gpt2', 'normal', 'xavier', 'xavier_trunc', 'stable'))
-SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm mid_norm post_norm qk_norm final_norm fused_qkv_init '
-            'tie_weights').split()
+               init=('gpt2', 'normal', 'xavier', 'xavier_trunc', 'stable'), skip_scale=('one', 'deepnorm', 'keel'),
+               branch_gain=('none', 'layerscale', 'rezero'))
+NORMALIZING = CHOICES['norm'][:3]       # which divide by the length of x; the others are elementwise
+SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_norm attn_post_norm ffn_post_norm qk_norm v_norm '
+            'linear_norm final_norm norm_depth_scale embedding_skip fused_qkv_init tie_weights').split()
 AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
     n_layer=(1, 2), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
     norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0),
-    emb_std=(0.02, 0.0))
+    emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5))
+
+
+MID_NORM, POST_NORM = (dict.fromkeys((f'attn_{place}_norm', f'ffn_{place}_norm'), True) for place in ('mid', 'post'))
 
 
 def valid(choice):
@@ -105,7 +110,7 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
 
     def linear(name, x):
         biased = c.bias and (c.qkv_bias or name[-2:] not in ('wq', 'wk', 'wv'))
-        return x @ w[f'{name}.weight'].T + (w[f'{name}.bias'] if biased else 0)
+        return stream_norm(c.linear_norm, f'{name}.norm', x @ w[f'{name}.weight'].T + (w[f'{name}.bias'] if biased else 0))
 
     def norm(name, x, alpha):
         """γ ⊙ d^α x / √(‖x‖² + ε), the papers' ε being ours times d"""
@@ -115,6 +120,9 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
     def stream_norm(on, name, x):
         if not on:
             return x
+        if c.norm in ('dyt', 'derf'):
+            gain, bias, alpha = (w[f'{name}.{part}'] for part in ('weight', 'bias', 'alpha'))
+            return gain * (torch.tanh(alpha * x) if c.norm == 'dyt' else torch.erf(alpha * x + w[f'{name}.shift'])) + bias
         if c.norm == 'layernorm':
             y = norm(name, x - x.mean(-1, keepdim=True), 0.5)
             return y + w[f'{name}.bias'] if c.bias else y
@@ -136,6 +144,8 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             if c.attention == 'stable' or c.qk_norm:                    # in StableAtten d^2α cancels: α = 0
                 alpha = 0 if c.attention == 'stable' else c.norm_alpha if c.norm == 'stablenorm' else 0.5
                 q, k = norm(f'{name}.q_norm', q, alpha), norm(f'{name}.{k_norm}', k, alpha)
+            if c.v_norm:
+                v = norm(f'{name}.v_norm', v, c.norm_alpha if c.norm == 'stablenorm' else 0.5)
             if c.pos == 'rope':
                 q, k = rotate(q), rotate(k)
             if c.attention == 'dot':
@@ -160,11 +170,19 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             y = a * torch.sigmoid(a) * linear(f'{name}.w3', x)
         return linear(f'{name}.w2', y)
 
-    x = stream_norm(c.input_norm, 'input_norm', x)
+    x = x0 = stream_norm(c.input_norm, 'input_norm', x)
+    alpha = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale]
     for i in range(c.n_layer):
-        for f, name, pre in (attention, f'h.{i}.attn', c.attn_pre_norm), (ffn, f'h.{i}.ffn', c.ffn_pre_norm):
-            y = stream_norm(c.mid_norm, f'{name}_mid_norm', f(name, stream_norm(pre, f'{name}_pre_norm', x)))
-            x = stream_norm(c.post_norm, f'{name}_post_norm', x + c.residual_scale * y)
+        if c.embedding_skip:
+            x = w[f'embedding_skips.{i}.stream'] * x + w[f'embedding_skips.{i}.embedding'] * x0
+        post_ln = i + 1 <= c.mix_ln * c.n_layer
+        for f, branch in (attention, 'attn'), (ffn, 'ffn'):
+            pre, mid, post = (getattr(c, f'{branch}_{place}_norm') for place in ('pre', 'mid', 'post'))
+            pre, post, name = pre and not post_ln, post or post_ln, f'h.{i}.{branch}'
+            y = stream_norm(pre, f'{name}_pre_norm', x) / (math.sqrt(i + 1) if pre and c.norm_depth_scale else 1)
+            y = stream_norm(mid, f'{name}_mid_norm', f(name, y))
+            gain = w[f'{name}_gain.weight'] if c.branch_gain != 'none' else 1
+            x = stream_norm(post, f'{name}_post_norm', alpha * x + c.residual_scale * gain * y)
     return stream_norm(c.final_norm, 'final_norm', pool(x))
 
 
@@ -272,7 +290,7 @@ def attention_layer(**config):
 
 
 @pytest.mark.parametrize('alpha', [0.0, 0.475])
-@pytest.mark.parametrize('norm', CHOICES['norm'])
+@pytest.mark.parametrize('norm', NORMALIZING)
 def test_stable_attention_is_a_softmax_of_tau_cosines(norm, alpha):
     attn = attention_layer(attention='stable', n_head=1, block_size=512, norm=norm, norm_alpha=alpha, norm_eps=0.0)
     attn.q_norm.weight.data.fill_(1.0)
@@ -341,7 +359,7 @@ def jacobian(f, x):
     return torch.autograd.functional.jacobian(f, x).reshape(x.numel(), x.numel())
 
 
-@pytest.mark.parametrize('norm', CHOICES['norm'])
+@pytest.mark.parametrize('norm', NORMALIZING)
 @pytest.mark.parametrize('attention', CHOICES['attention'])
 @pytest.mark.parametrize('name', ['attn', 'ffn'])
 def test_p2_pre_norm_forgets_the_scale_of_each_token(name, attention, norm):
@@ -349,11 +367,11 @@ def test_p2_pre_norm_forgets_the_scale_of_each_token(name, attention, norm):
     close(f(x * (10 * torch.rand(2, 7, 1) + 0.1)), f(x), 1e-7)
 
 
-@pytest.mark.parametrize('norm', CHOICES['norm'])
+@pytest.mark.parametrize('norm', NORMALIZING)
 @pytest.mark.parametrize('mid_norm', [True, False])
 @pytest.mark.parametrize('name, matrix', [('attn', 'wv'), ('attn', 'wo'), ('ffn', 'w1'), ('ffn', 'w2')])
 def test_p3_p7_p8_the_scale_of_the_weights_is_forgotten_with_mid_norm_only(name, matrix, mid_norm, norm):
-    b, x = block(norm=norm, mid_norm=mid_norm, ffn='relu'), torch.randn(1, 3, 16).double()
+    b, x = block(norm=norm, **dict.fromkeys(MID_NORM, mid_norm), ffn='relu'), torch.randn(1, 3, 16).double()
     f, factor = branch(b, name), 1 if mid_norm else 7
     value, slope = f(x), jacobian(f, x)
     b.get_submodule(f'{name}.{matrix}').weight.data *= 7
@@ -361,9 +379,9 @@ def test_p3_p7_p8_the_scale_of_the_weights_is_forgotten_with_mid_norm_only(name,
     close(jacobian(f, x), factor * slope, 1e-6)
 
 
-@pytest.mark.parametrize('norm', CHOICES['norm'])
+@pytest.mark.parametrize('norm', NORMALIZING)
 def test_p4_post_norm_divides_the_jacobian_by_the_length_of_its_input(norm):
-    b = block(norm=norm, norm_alpha=0.3, post_norm=True)
+    b = block(norm=norm, norm_alpha=0.3, **POST_NORM)
     first, second = b.attn_post_norm, b.ffn_post_norm
     for matrix in b.attn.wo, b.ffn.w2:                                  # leaves Norm(Norm(x))
         matrix.weight.data.zero_()
@@ -380,7 +398,7 @@ def test_p4_post_norm_divides_the_jacobian_by_the_length_of_its_input(norm):
         close(length * jacobian(b, x.view(1, 1, 16)), length * expected, 1e-6)
 
 
-@pytest.mark.parametrize('norm', CHOICES['norm'])
+@pytest.mark.parametrize('norm', NORMALIZING)
 @pytest.mark.parametrize('attention', CHOICES['attention'])
 @pytest.mark.parametrize('pos', CHOICES['pos'])
 def test_p5_qk_norm_forgets_the_scale_of_queries_and_keys(attention, norm, pos):
@@ -392,13 +410,13 @@ def test_p5_qk_norm_forgets_the_scale_of_queries_and_keys(attention, norm, pos):
 
 
 @pytest.mark.parametrize('bias', [True, False])
-@pytest.mark.parametrize('norm', CHOICES['norm'])
+@pytest.mark.parametrize('norm', NORMALIZING)
 @pytest.mark.parametrize('pre_norm', [True, False])
 @pytest.mark.parametrize('dt', [1.0, 0.1])
 @pytest.mark.parametrize('mid_norm', [True, False])
 def test_t4_mid_norm_bounds_the_hidden_states_whatever_the_weights(mid_norm, dt, pre_norm, norm, bias):
-    model = build(n_layer=4, mid_norm=mid_norm, attn_pre_norm=pre_norm, ffn_pre_norm=pre_norm, residual_scale=dt,
-                  norm=norm, bias=bias)
+    model = build(n_layer=4, **dict.fromkeys(MID_NORM, mid_norm), attn_pre_norm=pre_norm, ffn_pre_norm=pre_norm,
+                  residual_scale=dt, norm=norm, bias=bias)
     output_norms = [(name, p.abs().max().item()) for name, p in model.named_parameters() if '_mid_norm.' in name]
     gamma = max((size for name, size in output_norms if name.endswith('weight')), default=1.0)     # none in Pre-LN
     beta = max((size for name, size in output_norms if name.endswith('bias')), default=0.0)
@@ -423,7 +441,7 @@ def test_t4_mid_norm_bounds_the_hidden_states_whatever_the_weights(mid_norm, dt,
 def test_init_is_the_table_of_stds(init, tied, gain):
     torch.manual_seed(0)
     model = GPT(GPTConfig(block_size=64, vocab_size=384, n_layer=3, n_head=4, n_kv_head=2, n_embd=128, d_ff=320,
-                          bias=True, qk_norm=True, mid_norm=True, ffn='swiglu',
+                          bias=True, qk_norm=True, **MID_NORM, ffn='swiglu',
                           init=init, init_gain=gain, tie_weights=tied))
     for name, p in model.named_parameters():
         if p.dim() == 1:
@@ -443,6 +461,46 @@ def test_init_is_the_table_of_stds(init, tied, gain):
             assert 2.2 * std < p.abs().max() <= 2 * std / 0.8796        # a deviation that cutting at two of it leaves 0.8796 of
 
 
+@pytest.mark.parametrize('n_layer', [2, 18, 19, 25])
+@torch.no_grad()
+def test_how_gains_and_skips_start(n_layer):
+    """A ReZero model is the identity between embedding and head, an embedding skip is off, CaiT's gains fall with depth"""
+    sizes = SIZES | dict(n_layer=n_layer)
+    rezero, idx = GPT(GPTConfig(**sizes, branch_gain='rezero')), tokens(2, 8)
+    x = rezero.wte(idx) + rezero.wpe.weight
+    close(rezero.hidden(idx), x, 0)
+    skips = GPT(GPTConfig(**sizes, embedding_skip=True))
+    plain = GPT(GPTConfig(**sizes))
+    plain.load_state_dict(skips.state_dict(), strict=False)
+    close(skips(idx)[0], plain(idx)[0], 0)
+    gains = {p.max().item() for block in GPT(GPTConfig(**sizes, branch_gain='layerscale')).h
+             for p in (block.attn_gain.weight, block.ffn_gain.weight)}
+    assert gains == {torch.tensor(0.1 if n_layer <= 18 else 1e-5 if n_layer <= 24 else 1e-6).item()}
+
+
+@pytest.mark.parametrize('ffn', ['gelu', 'swiglu'])
+def test_deepnorm_starts_smaller(ffn):
+    """By (8N)^(−1/4) in W_v, W_o and the FFN, of 2N² = 8 blocks α is 2 (Wang et al. 2022, figure 2, decoder-only)"""
+    models = []
+    for skip_scale in ('one', 'deepnorm'):
+        torch.manual_seed(0)
+        models.append(GPT(GPTConfig(**SIZES, n_layer=8, init='xavier', ffn=ffn, skip_scale=skip_scale)))
+    one, deep = (dict(model.named_parameters()) for model in models)
+    for name, p in deep.items():
+        factor = 64 ** -0.25 if name.split('.')[-2] in ('wv', 'wo', 'w1', 'w2', 'w3') else 1
+        close(p, factor * one[name], 1e-6)
+    close(models[1].h[3].skip(torch.ones(3)), 2 * torch.ones(3), 1e-6)
+
+
+def test_mix_ln_is_post_ln_first():
+    """The floor of its share of the blocks, and the placement that the flags say in the others"""
+    for share, post in (0.0, 0), (0.25, 1), (0.5, 3), (0.99, 5), (1.0, 6):
+        blocks = GPT(GPTConfig(**SIZES, n_layer=6, mix_ln=share, attn_mid_norm=True, ffn_pre_norm=False)).h
+        placed = [tuple(not isinstance(norm, torch.nn.Identity) for norm in (
+            b.attn_pre_norm, b.ffn_pre_norm, b.attn_mid_norm, b.attn_post_norm, b.ffn_post_norm)) for b in blocks]
+        assert placed == [(False, False, True, True, True)] * post + [(True, False, True, False, False)] * (6 - post)
+
+
 @pytest.mark.parametrize('init, gain, bound', [('stable', 1.0, 1.0), ('stable', 0.5, 0.5), ('xavier', 1.0, 2.0)])
 @pytest.mark.parametrize('shape', [dict(), dict(n_kv_head=1), dict(d_ff=64), dict(d_ff=1024)])
 def test_init_bounds_the_largest_singular_value(init, gain, bound, shape):
@@ -458,8 +516,9 @@ def test_init_bounds_the_largest_singular_value(init, gain, bound, shape):
 
 def test_block_type_knows_every_parameter_and_nothing_else():
     table = dict(wte='emb', wpe='pos', lm_head='head', wq='qk', wk='qk', wv='vo', wo='vo', w1='ffn', w2='ffn', w3='ffn')
-    table |= dict.fromkeys('input_norm final_norm q_norm k_norm attn_pre_norm attn_mid_norm attn_post_norm '
-                           'ffn_pre_norm ffn_mid_norm ffn_post_norm'.split(), 'norm')
+    table |= dict.fromkeys('input_norm final_norm q_norm k_norm v_norm attn_pre_norm attn_mid_norm attn_post_norm '
+                           'ffn_pre_norm ffn_mid_norm ffn_post_norm norm'.split(), 'norm')
+    table |= dict.fromkeys(('attn_gain', 'ffn_gain', '0', '1'), 'gain')        # the numbers are those of embedding skips
     seen = set()
     for config in COVERING:
         for name, _ in GPT(GPTConfig(**SIZES | config)).named_parameters():
@@ -511,7 +570,7 @@ def test_a_tied_head_is_the_embedding():
     assert untied.num_params() - tied.num_params() == 11 * 16
 
 
-DNT = dict(norm='rmsnorm', input_norm=True, ffn_pre_norm=False, mid_norm=True, qk_norm=True, init='xavier')
+DNT = dict(norm='rmsnorm', input_norm=True, ffn_pre_norm=False, **MID_NORM, qk_norm=True, init='xavier')
 LLAMA = dict(norm='rmsnorm', ffn='swiglu', pos='rope', tie_weights=False)
 
 
@@ -629,7 +688,7 @@ def test_a_model_that_recomputes_generates_with_its_cache():
 
 @pytest.mark.parametrize('config, fused, recompute', [
     (DNT, False, False), (LLAMA | dict(n_kv_head=2), False, True), *(pytest.param(*case, marks=pytest.mark.long) for case in [
-        (dict(dropout=0.1), True, False), (dict(attention='stable', norm='stablenorm', post_norm=True), True, True),
+        (dict(dropout=0.1), True, False), (dict(attention='stable', norm='stablenorm', **POST_NORM), True, True),
         (dict(attention='l2'), True, False)])])
 def test_compiles_without_a_break_and_not_again(config, fused, recompute):
     # The back end is none, since what may break is the capture of the graph.
@@ -652,8 +711,8 @@ def test_compiles_without_a_break_and_not_again(config, fused, recompute):
 
 @pytest.mark.parametrize('fused', [True, False])
 @pytest.mark.parametrize('config', [
-    dict(), DNT, LLAMA | dict(n_kv_head=2), dict(mid_norm=True, post_norm=True, attention='l2', bias=True),
-    dict(norm='stablenorm', attention='stable', norm_alpha=0.475, pos='rope', mid_norm=True),
+    dict(), DNT, LLAMA | dict(n_kv_head=2), dict(**MID_NORM, **POST_NORM, attention='l2', bias=True),
+    dict(norm='stablenorm', attention='stable', norm_alpha=0.475, pos='rope', **MID_NORM),
     dict(attention='l2_tied', qk_norm=True, pos='rope')])
 def test_bf16_autocast_keeps_norms_and_loss_in_fp32(config, fused):
     model, idx, targets, dtypes = with_kernel(build(**config).float(), fused), tokens(16, 8), tokens(16, 9)[:, 1:], {}

@@ -8,7 +8,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from model import POSITIONS, Block, Config, Linear, at_least_fp32, check, init_weights, make_norm, share_rotary, through, unfill
+from init import Linear, init_weights, unfill
+from model import (
+    POSITIONS,
+    Block,
+    Config,
+    at_least_fp32,
+    check,
+    layer_configs,
+    make_embedding_skips,
+    make_norm,
+    share_rotary,
+    through,
+)
 
 
 @dataclass
@@ -104,7 +116,9 @@ class ViT(nn.Module):
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
         rates = [config.drop_path * i / max(1, config.n_layer - 1) for i in range(config.n_layer)]
-        self.h = share_rotary(nn.ModuleList(Block(config, DropPath(p) if p else None) for p in rates))
+        self.embedding_skips = make_embedding_skips(config)
+        self.h = share_rotary(nn.ModuleList(Block(of_layer, DropPath(p) if p else None)
+                                            for of_layer, p in zip(layer_configs(config), rates)))
         self.pool = POOLS[config.pool][1]
         self.final_norm = make_norm(config.final_norm, config)
         self.head = Linear(config.n_embd, config.classes, bias=config.bias)
@@ -113,9 +127,9 @@ class ViT(nn.Module):
     def hidden(self, images):
         """Images (B, channels, S, S) of 0 to 255 → (B, T, D) after the last block."""
         x = self.patch(images)
-        x = self.dropout(self.input_norm(x + self.wpe(torch.arange(x.size(1), device=x.device))))
-        for block in self.h:
-            x = through(block, self.recompute, x)
+        x = x0 = self.dropout(self.input_norm(x + self.wpe(torch.arange(x.size(1), device=x.device))))
+        for skip, block in zip(self.embedding_skips, self.h):
+            x = through(block, self.recompute, skip(x, x0))
         return x
 
     def forward(self, images, targets=None):

@@ -1,5 +1,5 @@
 """Checkpoints of train.py. They are never written partially, and they are checked when they are read."""
-from configurator import SPLIT_OFF, TRAIN, defaults_of, typed
+from configurator import SPLIT_OFF, TRAIN, defaults_of, expanded, typed
 
 import math
 import os
@@ -71,6 +71,7 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
     if 'shards' in state and whole:
         from engine.shards import whole_state
         state = whole_state(path, state, device)
+    state['config'] = expanded(state['config'])
     for key, default in defaults_of(TRAIN, GPTConfig, ViTConfig).items():
         if key in state['config']:
             typed(key, state['config'][key], default, path)

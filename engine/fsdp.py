@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.files import check_weights, map_leaves
 from engine.shards import read_shards
-from model import init_weights, unfill
+from init import init_weights, unfill
 from optim import shard_of
 
 

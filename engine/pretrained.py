@@ -2,6 +2,8 @@
 Reads pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA and Qwen3, and folders that lab/export.py has
 written. engine/pretrained_vit.py reads those of ViTs.
 """
+from configurator import expanded
+
 import os
 import re
 from dataclasses import fields, replace
@@ -29,7 +31,8 @@ class Family(NamedTuple):
 # train.py --init_from keeps its own values.
 COMMON = {'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'd_ff', 'dropout', 'bias', 'tie_weights',
           'norm_eps', 'norm_alpha', 'attn_tau', 'rope_theta', 'init', 'init_gain', 'emb_std', 'fused_qkv_init'}
-PRE_NORM = dict(input_norm=[False], attn_pre_norm=[True], ffn_pre_norm=[True], mid_norm=[False], post_norm=[False],
+PRE_NORM = dict(input_norm=[False], attn_pre_norm=[True], ffn_pre_norm=[True], attn_mid_norm=[False], ffn_mid_norm=[False],
+                attn_post_norm=[False], ffn_post_norm=[False],
                 final_norm=[True], residual_scale=[1.0], attention=['dot'])
 ACTIVATIONS = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}
 LLAMA = {
@@ -188,7 +191,7 @@ def read_safetensors(name, found):
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     path = os.path.join(name, 'model.safetensors')
-    found = {key: value for key, value in found.items() if key not in OF_TRANSFORMERS}
+    found = expanded({key: value for key, value in found.items() if key not in OF_TRANSFORMERS})
     unknown = found.keys() - {f.name for f in fields(GPTConfig)}
     if unknown:
         raise ValueError(f'{name}: config.json has {min(unknown)!r}, which is no field of GPTConfig')

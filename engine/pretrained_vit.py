@@ -2,6 +2,8 @@
 Reads the weights of ViTs: of runs and exports of this repository, of Hugging Face and of timm. What a source states is taken over
 or refused. What it does not state is the command line's, and what is guessed all the same is told.
 """
+from configurator import expanded
+
 import argparse
 import math
 import os
@@ -218,7 +220,7 @@ def read_run(path):
 
 def read_export(about, weights):
     """The Source in a folder that lab/export.py has written"""
-    found = {key: value for key, value in about.items() if key not in OTHER_KEYS | {'model_type'}}
+    found = expanded({key: value for key, value in about.items() if key not in OTHER_KEYS | {'model_type'}})
     unknown = found.keys() - {*ViTConfig.__dataclass_fields__}
     if unknown:
         raise ValueError(f'config.json has {min(unknown)!r}, which is no field of ViTConfig')

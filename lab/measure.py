@@ -399,7 +399,7 @@ class Found(Exception):
 
 
 def branch(block, name):
-    """The branch 'attn' or 'ffn' of a block as a function of x, (B, T, D) → (B, T, D): what the block adds to x, divided by Δt.
+    """The branch 'attn' or 'ffn' of a block as a function of x, (B, T, D) → (B, T, D): what the block adds to α x, divided by Δt.
     The block's own forward computes it, so that an edited block is measured as it is."""
     before, after = (None, block.attn_post_norm) if name == 'attn' else (block.attn_post_norm, block.ffn_post_norm)
 
@@ -414,7 +414,7 @@ def branch(block, name):
             try:
                 block(x.detach() if before else x)
             except Found as sums:
-                return (sums.args[0] - x) / (block.dt or 1.0)
+                return (sums.args[0] - block.skip(x)) / (block.dt or 1.0)
     return f
 
 
@@ -428,10 +428,16 @@ def sensitivity(model, batches, rng):
     states = stream(model, batches[0][0][:1])
     start = torch.randn(states[0].shape, generator=rng, device=rng.device, dtype=states[0].dtype)
     rows = []
+
+    def from_block(i, x):
+        for skip, block in zip(model.embedding_skips[i:], model.h[i:]):
+            x = block(skip(x, states[0]))
+        return x
+
     for i, block in enumerate(progress(model.h, 'sensitivity, layers')):
-        at_attn, at_ffn = states[2 * i], states[2 * i + 1]
+        at_attn, at_ffn = model.embedding_skips[i](states[2 * i], states[0]).detach(), states[2 * i + 1]
         row = dict(block=jacobian_norm(block, at_attn, start),
-                   to_end=jacobian_norm(torch.nn.Sequential(*model.h[i:]), at_attn, start))
+                   to_end=jacobian_norm(functools.partial(from_block, i), states[2 * i], start))
         for name, x, w in (('attn', at_attn, block.attn.wo), ('ffn', at_ffn, block.ffn.w2)):
             row[name] = jacobian_norm(branch(block, name), x, start)
             with scaled([w.weight], SCALING):
@@ -480,7 +486,8 @@ def attention_growth(model, batches, rng):
     For other models, and for a block that was edited to add something else than Δt attn(norm(X)), the result is empty.
     """
     c = model.config
-    if c.norm != 'rmsnorm' or c.n_head != 1 or not c.attn_pre_norm or c.mid_norm or c.post_norm or c.bias:
+    if (c.norm != 'rmsnorm' or c.n_head != 1 or not c.attn_pre_norm or c.attn_mid_norm or c.attn_post_norm or c.bias
+            or c.skip_scale != 'one' or c.embedding_skip or c.mix_ln):
         return []
     x = stream(model, batches[0][0][:1])[0]
     bound, rows = x.norm().item() / math.sqrt(x[0].numel()), []

@@ -10,7 +10,8 @@ from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTra
 from transformers.modeling_outputs import CausalLMOutputWithPast, ImageClassifierOutput
 from transformers.utils import can_return_tuple
 
-from model import GPT, DotAttention, Embedding, GPTConfig, Rotary
+from init import Embedding
+from model import GPT, DotAttention, GPTConfig, Rotary
 from vit import ViT, ViTConfig
 
 

@@ -16,7 +16,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.sweep')
 
-from configurator import ROOT, TRAIN, at_least, configure, keys_of, known, refuse, settle
+from configurator import ALIASES, ROOT, TRAIN, at_least, configure, keys_of, known, refuse, settle
 
 import csv
 import io
@@ -98,7 +98,7 @@ def options(axis, values, defaults):
         return {value: [] if value == 'none' else [os.path.relpath(os.path.join(folder, f'{value}.py'))] for value in values}
     if axis in ('seed', 'data_seed', 'eval_only', 'overwrite'):
         raise ValueError(f'{axis} cannot be an axis: seeds={seeds} gives seed and data_seed 1 to {seeds}, and all runs train')
-    known(axis, defaults, 'the grid')
+    known(ALIASES.get(axis, (axis,))[0], defaults, 'the grid')
     return {str(value): [f'--{axis}={value}'] for value in values}
 
 
@@ -114,7 +114,7 @@ def plan(grids, first, more={}):
         axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
         axes['seed'] = {str(seed): [f'--seed={seed}', f'--data_seed={seed}'] for seed in range(1, seeds + 1)}
         # files first, so that no file overrides a key of the grid
-        in_order = sorted(axes, key=lambda axis: axis in defaults and isinstance(grid.get(axis, []), list))
+        in_order = sorted(axes, key=lambda axis: axis in {*defaults, *ALIASES} and isinstance(grid.get(axis, []), list))
         for labels in itertools.product(*axes.values()):
             labels = dict(zip(axes, labels))
             points.append((labels, [*first, *itertools.chain(*(axes[axis][labels[axis]] for axis in in_order))]))

@@ -492,7 +492,7 @@ EXPORTS = [
     case('export: into a file', f'{EXPORT} --to=tiny.json/new', "Not a directory: 'tiny.json/new.tmp'"),
     case('export: no run', f'{EXPORT} --out_dir=nowhere', 'there is no nowhere/best.pt'),
     case('export: not equal', f'{EXPORT} --format=llama', 'out is no LLaMA … norm=rmsnorm … --format=nanonorm takes any'),
-    case('export: not a GPT-2', f'{EXPORT} --format=gpt2', 'out is no GPT-2 … would have mid_norm=False: --format=nanonorm',
+    case('export: not a GPT-2', f'{EXPORT} --format=gpt2', 'out is no GPT-2 … would have attn_mid_norm=False, ffn_mid_norm',
          says_in_config(mid_norm=True), weights_with(**{f'h.0.{f}_mid_norm.weight': torch.ones(8) for f in ('attn', 'ffn')})),
     case('import: no folder', IMPORT, "'theirs' is neither one of gpt2 … nor the folder of a model"),
     case('import: malicious weights', IMPORT, "could not load 'theirs'", *pretrained(saved({'a': Malicious()}))),

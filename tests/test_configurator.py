@@ -156,7 +156,7 @@ def test_include_of_a_base(keys):
     """include() names files of the repository, wherever the current folder is; what it brings, the rest may override"""
     write('derived.py', 'mid_norm = False\ninclude("config/arch/s5.py")\nffn_pre_norm = True\n')
     values = keys('derived.py', more=[GPTConfig, str(ROOT / 'train.py')])
-    assert values['norm'] == 'rmsnorm' and values['mid_norm'] and values['ffn_pre_norm']
+    assert values['norm'] == 'rmsnorm' and values['ffn_mid_norm'] and values['ffn_pre_norm'] and 'mid_norm' not in values
     assert 'include' not in values
     write('lost.py', 'include("config/arch/s55.py")')
     with pytest.raises(ValueError, match='lost.py: FileNotFoundError.*s55.py'):
@@ -347,16 +347,34 @@ s4     rmsnorm    y     y        y       y   -    y  y     1.0 dot       gelu   
 s5     rmsnorm    y     y        -       y   -    y  y     1.0 dot       gelu   learned y    xavier 0.0     y     -    1e-8 0.5
 stable stablenorm -     y        y       -   -    -  y     1.0 stable    gelu   learned y    stable 0.0     y     -    1e-8 0.475
 llama  rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
+hybrid rmsnorm    -     -        -       -   -    y  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
+deepnorm layernorm -    -        -       -   y    -  -     1.0 dot       gelu   learned y    xavier 0.02    -     -    1e-5 0.5
+keel   layernorm  -     y        y       -   y    -  -     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
+lns    layernorm  -     y        y       -   -    -  y     1.0 dot       gelu   learned y    normal 0.02    -     -    1e-5 0.5
+simplenorm rmsnorm -    -        -       -   -    -  y     1.0 dot       gelu   learned y    xavier 0.0     y     -    1e-8 0.5
+dyt    dyt        -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
+derf   derf       -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
+layerscale layernorm -  y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
+rezero layernorm  -     -        -       -   -    -  -     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
+mixln  layernorm  -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
+embskip layernorm -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
 '''
 NAMES = ('norm input_norm attn_pre_norm ffn_pre_norm mid_norm post_norm qk_norm final_norm residual_scale '
          'attention ffn pos tie_weights init emb_std fused_qkv_init bias norm_eps norm_alpha').split()
 CELLS = {'y': True, '-': False}
-ARCHS = {row.split()[0]: dict(zip(NAMES, [CELLS.get(cell, cell) for cell in row.split()[1:]]))
+ARCHS = {row.split()[0]: configurator.expanded(dict(zip(NAMES, [CELLS.get(cell, cell) for cell in row.split()[1:]])))
          for row in TABLE.strip().splitlines()[1:]}
-ELSEWHERE = dict(attn_tau=1.618, rope_theta=10000.0, init_gain=1.0)     # the same in all of them
+ELSEWHERE = dict(attn_tau=1.618, rope_theta=10000.0, init_gain=1.0,     # the same in all of them, but for what follows
+                 v_norm=False, linear_norm=False, norm_depth_scale=False, mix_ln=0.0, skip_scale='one', branch_gain='none',
+                 embedding_skip=False)
+ALONE = dict(hybrid=dict(attn_post_norm=True, v_norm=True), deepnorm=dict(skip_scale='deepnorm'), keel=dict(skip_scale='keel'),
+             lns=dict(norm_depth_scale=True), simplenorm=dict(linear_norm=True), layerscale=dict(branch_gain='layerscale'),
+             rezero=dict(branch_gain='rezero'), mixln=dict(mix_ln=0.25), embskip=dict(embedding_skip=True))
 OF_A_VIT = {        # what it has otherwise
-    **dict.fromkeys(('pre', 'post', 'peri', 'off'), dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps='1e-6')),
-    **dict.fromkeys(('s1', 's2', 's3', 's4', 's5'), dict(init='xavier_trunc', bias=True)),
+    **dict.fromkeys(('pre', 'post', 'peri', 'off', 'hybrid', 'keel', 'lns', 'dyt', 'derf', 'layerscale', 'rezero', 'mixln',
+                     'embskip'), dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps='1e-6')),
+    **dict.fromkeys(('s1', 's2', 's3', 's4', 's5', 'simplenorm'), dict(init='xavier_trunc', bias=True)),
+    'deepnorm': dict(fused_qkv_init=True, bias=True, norm_eps='1e-6'),
     'stable': dict(bias=True, norm_alpha='0.25'), 'llama': {}}
 
 
@@ -370,7 +388,7 @@ def test_architecture(name, model):
     """Each fragment, with what it includes, sets every field but sizes, to what the papers say. A field that you add may stay out
     of all of them; one that pre.py sets also belongs into the table above"""
     found = read_config(str(ROOT / 'config' / 'arch' / f'{name}.py'), {'model': model})
-    wanted = {'model': model, **ARCHS[name], **ELSEWHERE, **(OF_A_VIT[name] if model == 'vit' else {})}
+    wanted = {'model': model, **ARCHS[name], **ELSEWHERE, **ALONE.get(name, {}), **(OF_A_VIT[name] if model == 'vit' else {})}
     assert found.keys() == wanted.keys()
     for key, value in found.items():
         assert key == 'model' or type(value) is type(getattr(GPTConfig(), key))
@@ -390,7 +408,7 @@ def test_an_architecture_leaves_no_field_as_it_was(trains, name, model):
     path, default = str(ROOT / 'config' / 'arch' / f'{name}.py'), {**trains(), 'model': model}
     before = {key: value if key == 'model' else other(value) for key, value in default.items()}
     alone, found = read_config(path, default), read_config(path, before)
-    assert found == {**alone, **{key: before[key] for key in before.keys() - {'model', *NAMES, *ELSEWHERE}}}
+    assert found == {**alone, **{key: before[key] for key in before.keys() - {'model', *ARCHS[name], *ELSEWHERE}}}
 
 
 @pytest.mark.parametrize('model', ['gpt', 'vit'])

@@ -29,7 +29,7 @@ from vit import ViTConfig
 
 PAGES = ['README.md', *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / 'docs').glob('*.md'))]
 STARTERS = ('python', 'torchrun', 'make', 'pip', 'git', 'cd', 'source', 'sbatch', 'sudo')        # all kinds of commands
-NO_CODE = ['x = Post(x + Δt · Mid(f(Pre(x))))\n']        # blocks that are neither commands nor Python
+NO_CODE = ['x = Post(α x + Δt · gain · Mid(f(Pre(x))))\n']        # blocks that are neither commands nor Python
 
 # commands that the long test does not run, and why: a pattern of the whole command
 ONLY_PARSED = {

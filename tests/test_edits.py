@@ -55,9 +55,9 @@ class GatedBlock(Block):
 
     def forward(self, x, cache=NoCache):
         f = self.attn_gate(self.drop_path(self.attn_mid_norm(self.attn(self.attn_pre_norm(x), cache))))
-        x = self.attn_post_norm(torch.add(x, f, alpha=self.dt))
+        x = self.attn_post_norm(torch.add(self.skip(x), f, alpha=self.dt))
         f = self.ffn_gate(self.drop_path(self.ffn_mid_norm(self.ffn(self.ffn_pre_norm(x)))))
-        return self.ffn_post_norm(torch.add(x, f, alpha=self.dt))
+        return self.ffn_post_norm(torch.add(self.skip(x), f, alpha=self.dt))
 
 
 class Signum(torch.optim.Optimizer):
@@ -313,7 +313,7 @@ class MeanAbsNorm(model.RMSNorm):
                                                        (1.0, 'rmsnorm', True, False)])
 def test_bounds_are_given_only_where_they_hold(edited, monkeypatch, gate, norm, post, bounded):
     monkeypatch.setitem(model.NORMS, 'meanabs', MeanAbsNorm)
-    network = gated(mid_norm=True, norm=norm, post_norm=post)
+    network = gated(attn_mid_norm=True, ffn_mid_norm=True, norm=norm, attn_post_norm=post, ffn_post_norm=post)
     for name, p in network.named_parameters():
         if 'gate' in name:
             p.data.fill_(gate)
@@ -326,7 +326,7 @@ def test_bounds_of_a_norm_that_was_edited(monkeypatch):
     """In place, as for a gain of 1 + weight"""
     forward = model.RMSNorm.forward
     monkeypatch.setattr(model.RMSNorm, 'forward', lambda self, x: 2 * forward(self, x))
-    found = measured(GPT(GPTConfig(**SMALL | dict(norm='rmsnorm', mid_norm=True))), 'hidden', 'transport')
+    found = measured(GPT(GPTConfig(**SMALL | dict(norm='rmsnorm', attn_mid_norm=True, ffn_mid_norm=True))), 'hidden', 'transport')
     assert 'ma_bound' not in found['hidden'][-1] and 'w1_bound' not in found['transport'][-1]
 
 

@@ -22,7 +22,7 @@ from engine.checkpoint import load_run
 from engine.pretrained import FAMILIES, load_gpt
 from lab.hub import obstacles, write_model, write_own, write_tokenizer, write_weights
 from model import GPT, GPTConfig
-from test_model import COVERING, SIZES
+from test_model import COVERING, MID_NORM, POST_NORM, SIZES
 from vit import ViT, ViTConfig
 
 hf = pytest.importorskip('transformers')
@@ -138,10 +138,10 @@ def test_stable_attention_keeps_its_positions(tmp_path):
 
 # ----------------------------------------------------------------------------- models whose code comes along
 
-S5 = dict(norm='rmsnorm', input_norm=True, ffn_pre_norm=False, mid_norm=True, qk_norm=True, bias=True)
+S5 = dict(norm='rmsnorm', input_norm=True, ffn_pre_norm=False, **MID_NORM, qk_norm=True, bias=True)
 STABLE = dict(norm='stablenorm', attention='stable', norm_alpha=0.475)
 OWN = [S5, STABLE, LLAMA | dict(n_kv_head=2, tie_weights=False), dict(attention='l2', pos='rope'),
-       dict(attention='l2_tied', post_norm=True)]
+       dict(attention='l2_tied', **POST_NORM)]
 
 
 def exported(model, folder, **more):
@@ -223,7 +223,7 @@ def test_a_model_of_transformers_in_bf16(config, tmp_path):
     assert half.generate(ids(ours)[:, :5], max_new_tokens=3, do_sample=False, pad_token_id=0).shape == (3, 8)
 
 
-@pytest.mark.parametrize('config', [dict(), dict(pool='mean', pos='rope', mid_norm=True, drop_path=0.2)], ids=str)
+@pytest.mark.parametrize('config', [dict(), dict(pool='mean', pos='rope', **MID_NORM, drop_path=0.2)], ids=str)
 @torch.no_grad()
 def test_any_vit_in_transformers(config, tmp_path):
     torch.manual_seed(0)
@@ -263,7 +263,7 @@ def test_what_a_model_of_transformers_refuses(tmp_path):
 def test_edited_code_comes_along(tmp_path, monkeypatch):
     """With the files that it imports; an import that cannot is named. Positions that padding would change are noticed."""
     (tmp_path / 'lab').mkdir()
-    for name in ('model.py', 'vit.py', 'lab/modeling_nanonorm.py'):
+    for name in ('model.py', 'init.py', 'vit.py', 'lab/modeling_nanonorm.py'):
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.setattr(lab.hub, 'ROOT', str(tmp_path))
     text = (ROOT / 'model.py').read_text()
@@ -271,7 +271,7 @@ def test_edited_code_comes_along(tmp_path, monkeypatch):
         'self.kernel(q, k, v,', 'self.kernel(q, k + 0.01 * distances(k), v,'))
     (tmp_path / 'tables.py').write_text('import torch\n\n\ndef distances(k):\n    return torch.arange(k.size(2))[:, None] ** 2\n')
     files = lab.hub.code_files('modeling_nanonorm.py')
-    assert files.keys() == {'modeling_nanonorm.py', 'model.py', 'vit.py', 'tables.py'}
+    assert files.keys() == {'modeling_nanonorm.py', 'model.py', 'init.py', 'vit.py', 'tables.py'}
     assert files['model.py'].startswith('from .tables import') and 'from .model import' in files['vit.py']
     (tmp_path / 'hf').mkdir()
     monkeypatch.setattr(lab.hub, 'largest_difference', lambda *models: 0.0)         # from this process's model, not edited

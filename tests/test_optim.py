@@ -282,6 +282,10 @@ def test_adam_mini_wants_names_that_it_knows(params, says):
 def test_a_step_under_bf16_autocast(name, arch):
     """It moves every parameter, and none beyond what is finite"""
     model = small_gpt(arch)
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            if key.endswith('_gain.weight'):            # ReZero's start at 0, and all that they multiply has no gradient then
+                p.fill_(0.5)
     before = [p.detach().clone() for p in model.parameters()]
     with torch.autocast('cpu', torch.bfloat16):
         backward(model, 0)
@@ -338,8 +342,10 @@ def test_a_copy_goes_on_by_itself(name):
 def kind_of(name):
     """The block type of a parameter, by the papers: a second opinion on model.block_type."""
     parts = name.split('.')
-    if any(part.endswith('_norm') for part in parts):
+    if any(part.endswith('norm') for part in parts):
         return 'norm'
+    if parts[0] == 'embedding_skips' or parts[-2].endswith('_gain'):
+        return 'gain'
     return {'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head', 'wq': 'qk', 'wk': 'qk', 'wv': 'vo', 'wo': 'vo',
             'w1': 'ffn', 'w2': 'ffn', 'w3': 'ffn'}[parts[-2]]
 

@@ -7,14 +7,15 @@ import torch
 
 from lab import measure as m
 from model import GPT, GPTConfig
+from test_model import MID_NORM, POST_NORM
 
 SIZES = dict(block_size=6, vocab_size=11, n_layer=3, n_head=1, n_embd=8)
 ARCHS = {
     's1': dict(norm='rmsnorm', init='xavier', norm_eps=1e-8),
-    's5': dict(norm='rmsnorm', init='xavier', norm_eps=1e-8, input_norm=True, ffn_pre_norm=False, mid_norm=True, qk_norm=True),
+    's5': dict(norm='rmsnorm', init='xavier', norm_eps=1e-8, input_norm=True, ffn_pre_norm=False, **MID_NORM, qk_norm=True),
     'pre': {},
-    'peri': dict(mid_norm=True, residual_scale=0.3, bias=True),
-    'stable': dict(norm='stablenorm', norm_alpha=0.4, mid_norm=True),
+    'peri': dict(**MID_NORM, residual_scale=0.3, bias=True),
+    'stable': dict(norm='stablenorm', norm_alpha=0.4, **MID_NORM),
 }
 
 
@@ -63,14 +64,14 @@ def test_variance_of_one_entry_over_sequences(arch, data):
     rows, found = m.hidden(model, data, rng()), all_states(model, data)
     c, gains = model.config, []
     for block in model.h:
-        for norm in (block.attn_mid_norm, block.ffn_mid_norm) if c.mid_norm else ():
+        for norm in (block.attn_mid_norm, block.ffn_mid_norm) if c.attn_mid_norm else ():
             bias = getattr(norm, 'bias', None)
             gains.append((norm.weight.abs().max().item(), 0.0 if bias is None else bias.abs().max().item()))
     for k, (row, s) in enumerate(zip(rows, found)):
         entry = s.var(0, unbiased=False)
         assert row['entry_var'] == pytest.approx(entry.mean().item())
         assert row['entry_var_max'] == pytest.approx(entry.max().item())
-        if c.mid_norm:
+        if c.attn_mid_norm:
             reach = k * c.residual_scale * math.sqrt(6 * 8) * (max(g for g, _ in gains) + max(b for _, b in gains))
             bound = torch.stack([(x.norm() + reach) ** 2 for x in found[0]]).mean().item()
             assert row['entry_var_bound'] == pytest.approx(bound) and entry.max() <= bound
@@ -100,7 +101,7 @@ def test_transport(arch, data):
     rows, found = m.transport(model, data, rng()), all_states(model, data)
     c = model.config
     gain = max((norm.weight.abs().max().item() * getattr(norm, 'scale', 1.0) for block in model.h
-                for norm in (block.attn_mid_norm, block.ffn_mid_norm) if c.mid_norm), default=None)
+                for norm in (block.attn_mid_norm, block.ffn_mid_norm) if c.attn_mid_norm), default=None)
     first = {}
     for k, (row, s) in enumerate(zip(rows, found)):
         for p in (1, 2):
@@ -134,7 +135,7 @@ def test_attention_growth(dt, data):
             assert row['ma'] <= row['ma_bound']
 
 
-@pytest.mark.parametrize('arch, more', [('pre', {}), ('s5', {}), ('s1', dict(n_head=2)), ('s1', dict(post_norm=True))])
+@pytest.mark.parametrize('arch, more', [('pre', {}), ('s5', {}), ('s1', dict(n_head=2)), ('s1', POST_NORM)])
 def test_attention_growth_is_of_one_head_with_rmsnorm_alone(arch, more, data):
     assert m.attention_growth(build(arch, **more), data, rng()) == []
 

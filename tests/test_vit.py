@@ -12,7 +12,7 @@ import torch
 import test_model
 from lab import measure as m
 from model import Config, block_type
-from test_model import close, reference_blocks, with_kernel
+from test_model import MID_NORM, close, reference_blocks, with_kernel
 from vit import DropPath, ViT, ViTConfig
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
@@ -220,7 +220,7 @@ def test_attention_without_a_mask():
     close(torch.tensor(found['entropy'][0]), -(p * p.log()).sum(-1).mean((0, 2)).float(), 1e-5)
 
 
-@pytest.mark.parametrize('config', [dict(), dict(pool='mean', mid_norm=True, input_norm=True, qk_norm=True, norm='rmsnorm')])
+@pytest.mark.parametrize('config', [dict(), dict(pool='mean', **MID_NORM, input_norm=True, qk_norm=True, norm='rmsnorm')])
 def test_hidden_states_and_drift(config):
     model = build(**config).eval()
     data, rng = batches(model), torch.Generator().manual_seed(0)

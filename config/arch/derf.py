@@ -1,0 +1,3 @@
+# Derf: Pre-LN with γ erf(a x + s) + β instead of LayerNorm (Chen et al. 2025)
+include('config/arch/pre.py')
+norm = 'derf'
