@@ -687,7 +687,9 @@ def test_bad_input_is_one_line_and_changes_nothing(case, here, guarded, capfd):
     assert capfd.readouterr().err == '', 'nor does C++ say more'
 
 
-@pytest.mark.parametrize('case', params(case for case in CASES if case.name in ALONE))
+@pytest.mark.parametrize('case', [
+    pytest.param(case, id=case.name, marks=[pytest.mark.long] * (case.name not in ALONE[:2]))
+    for case in CASES if case.name in ALONE])
 def test_a_process_of_its_own_says_the_same(case, here):
     for step in case.steps:
         step()

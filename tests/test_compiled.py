@@ -55,6 +55,7 @@ def assert_evaluated_as_eager(place, name, **keys):
         assert a == pytest.approx(b, rel=1e-5)
 
 
+@pytest.mark.long
 def test_a_vit_is_one_graph(place):
     """Its evaluation another one, though 22 images are batches of 8, 7 and 7, of which each image counts once, and though the
     training mixes classes"""

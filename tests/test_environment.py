@@ -34,7 +34,8 @@ def stdout_to(kind):
         sys.stdout = open(1, 'w', encoding='utf-8', closefd=False)
 
 
-@pytest.mark.parametrize('kind', ['pipe', 'none', 'ascii', '/dev/full'])
+@pytest.mark.parametrize('kind', [
+    'pipe', *(pytest.param(kind, marks=pytest.mark.long) for kind in ('none', 'ascii', '/dev/full'))])
 def test_training_needs_no_stdout(place, kind):
     """Its log is complete, and one line tells that nothing more is printed"""
     if kind.startswith('/') and not os.path.exists(kind):

@@ -718,7 +718,8 @@ def test_wandb_offline(place):
     assert len(rows(run)) == 5
 
 
-@pytest.mark.parametrize('backend', ['aot_eager', pytest.param('inductor', marks=pytest.mark.long)])
+@pytest.mark.long                       # tests/test_compiled.py has a fast one
+@pytest.mark.parametrize('backend', ['aot_eager', 'inductor'])
 def test_compiled(place, backend, monkeypatch):
     """The same losses, and a checkpoint under the module tree's own names, which a run without compile resumes. The first back
     end captures the graphs and has PyTorch compute them: it is inductor that takes long"""
