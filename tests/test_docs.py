@@ -266,7 +266,7 @@ def replace(path, old, new):
 
 def edit_norm(place, page):
     put_before(place / 'model.py', 'NORMS = {', block_with(page, 'class MeanAbsNorm').partition('NORMS =')[0] + '\n\n')
-    replace(place / 'model.py', "'stablenorm': StableNorm}", "'stablenorm': StableNorm, 'meanabs': MeanAbsNorm}")
+    replace(place / 'model.py', "'derf': Derf}", "'derf': Derf, 'meanabs': MeanAbsNorm}")
 
 
 def edit_optimizer(place, page):
@@ -278,8 +278,8 @@ def edit_gate(place, page):
     put_before(of_model, 'fused_qkv_init: bool', block_with(page, 'gate: bool'))
     put_before(of_model, 'class Block(', block_with(page, 'class Gate(') + '\n\n')
     put_before(of_model, 'self.drop_path = drop_path', block_with(page, 'self.attn_gate = '))
-    for line in block_with(page, 'f = self.drop_path(self.attn_gate').replace('...\n', '').splitlines():
-        replace(of_model, re.sub(r'self\.(attn|ffn)_gate\((.*)\)\)$', r'\2)', line), line)
+    for line in block_with(page, 'self.attn_gate(f)').replace('...\n', '').splitlines():
+        replace(of_model, re.sub(r'self\.(attn|ffn)_gate\(f\)', 'f', line.strip()), line.strip())
     put_before(of_model, "'norm': r'", block_with(page, "'gate': r"))
 
 
@@ -345,14 +345,15 @@ def repository(tmp_path_factory):
     (place / 'more.jsonl').write_text(json.dumps(dict(text='that is the question\n' * 200)) + '\n')
     (place / 'CIFAR-100-C').mkdir()
     names = settle([], defaults_of('data/cifar100c/prepare.py'))['corruptions'].split(',')
-    for name, shape in {**dict.fromkeys(names, (8, 32, 32, 3)), 'labels': (8,)}.items():
-        np.save(place / 'CIFAR-100-C' / f'{name}.npy', rng.integers(0, 100, shape, np.uint8))
+    for name in names:
+        np.save(place / 'CIFAR-100-C' / f'{name}.npy', rng.integers(0, 100, (10, 32, 32, 3), np.uint8))
+    np.save(place / 'CIFAR-100-C' / 'labels.npy', np.tile(rng.integers(0, 100, 2, np.uint8), 5))        # five severities
     image = pytest.importorskip('PIL.Image')
     for split, i in itertools.product(('train', 'val'), range(7)):
         at = place / 'flowers' / split / f'class-{i}'
         at.mkdir(parents=True)
         image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(at / 'one.png')
-    from test_pretrained import save_vit
+    from test_pretrained_vit import save_vit
     save_vit(place / 'their-vit', image_size=32, patch_size=8)
     run(place, ['python', 'train.py', 'config/train_quick.py'])                 # make quickstart
     run(place, ['python', 'train.py', 'config/train_quick.py', 'config/arch/llama.py', '--out_dir=out-llama'])
