@@ -169,6 +169,7 @@ def read_folder(name):
     if wrong:
         raise ValueError(f'{name}: its weights do not fit the {FAMILIES[family].label} of its config.json, see {wrong[0]}')
     weights = theirs.state_dict()
+    config.tie_weights &= torch.equal(theirs.lm_head.weight, theirs.get_input_embeddings().weight)      # its config may say it
     if family == 'gpt2':                                # a config may say that there are none, and the weights have some
         config.bias |= any(weights[name].any().item() for name in weights if name.endswith('.bias'))
     return (config, our_weights(weights, family, config.n_layer, config.bias),
@@ -183,7 +184,7 @@ def hugging_face():
     return transformers
 
 
-OF_TRANSFORMERS = {'architectures', 'auto_map', 'bos_token_id', 'dtype', 'eos_token_id', 'left_padding', 'pad_token_id',
+OF_TRANSFORMERS = {'architectures', 'auto_map', 'bos_token_id', 'dtype', 'eos_token_id', 'masks', 'pad_token_id',
                    'transformers_version', 'use_cache'}          # in the config.json of a 'nanonorm', beside our fields
 
 
@@ -198,8 +199,9 @@ def read_safetensors(name, found):
     try:
         config = GPTConfig(**found)
         weights = {key.removeprefix('net.'): value for key, value in load_file(path).items()}     # save_pretrained names them so
-        if config.tie_weights:
-            weights['lm_head.weight'] = weights['wte.weight']
+        head, wte = weights.setdefault('lm_head.weight', weights['wte.weight']), weights['wte.weight']
+        if config.tie_weights and not torch.equal(head, wte):
+            raise ValueError(f'{path} has a head of its own, and config.json says tie_weights=true: set it to false')
         with torch.device('meta'):
             model = GPT(config)
         model.load_state_dict(weights, assign=True)

@@ -107,6 +107,9 @@ def stated_by_timm(about, n_embd):
 
 def stated_normalization(about, images):
     """{'image_mean': …, 'image_std': …} as far as a folder's two JSON files state them, for values from 0 to 1"""
+    for settings, key in ((images, 'rescale_offset'), (images, 'do_flip_channel_order'), (about, 'quantization_config')):
+        if settings.get(key):
+            raise no_equal(f'{key}={settings[key]}')
     if images.get('do_rescale', True) is not True or abs(images.get('rescale_factor', 1 / 255) * 255 - 1) > 1e-6:
         raise no_equal('a preprocessor_config.json whose images are not rescaled by 1/255')
     if images.get('do_normalize', True) is not True:
@@ -245,6 +248,8 @@ def renamed(theirs):
             raise no_equal(f'the distillation token of DeiT ({key!r})')
         for name, ours in NAMES.items():
             key = re.sub(rf'(?<!\w)({name})(?!\w)', ours, key, count=1)
+        if not value.is_floating_point():
+            raise no_equal(f'{key!r} of {value.dtype}')         # quantized
         keys = [key.replace('wqkv', f'w{letter}') for letter in 'qkv'] if 'wqkv' in key else [key]
         twice = weights.keys() & keys
         if twice:

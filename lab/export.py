@@ -115,7 +115,8 @@ def write_export(folder):
         more = dict(bos_token_id=end, eos_token_id=end, pad_token_id=end)
     else:
         write_processor(folder, model.config)
-        more = dict(id2label={i: names[i] if i < len(names) else str(i) for i in range(model.config.classes)})
+        names = [*names, *map(str, range(len(names), model.config.classes))]
+        more = dict(id2label=dict(enumerate(names)), label2id={name: i for i, name in enumerate(names)})
     if family == 'safetensors':
         write_weights(model, folder, **more)
     elif family == 'nanonorm':

@@ -16,9 +16,9 @@ from vit import ViT, ViTConfig
 
 
 class NanoNormConfig(PreTrainedConfig):
-    """The fields of a GPTConfig, also by the names that transformers has for some of them. Left padding is refused with
-    left_padding=False, for a model that gives a padded text other logits."""
-    model_type, left_padding = 'nanonorm', True
+    """The fields of a GPTConfig, also by the names that transformers has for some of them. With masks=False the model refuses
+    what needs a mask of attention: it was edited, and its attention has none."""
+    model_type, masks = 'nanonorm', True
     attribute_map = dict(hidden_size='n_embd', num_hidden_layers='n_layer', num_attention_heads='n_head',
                          max_position_embeddings='block_size', tie_word_embeddings='tie_weights')
 
@@ -59,9 +59,10 @@ class NanoNorm(PreTrainedModel):
         """transformers calls it for modules with something that the files have not filled."""
         for name, value in self.tables.get(module, {}).items():
             getattr(module, name).copy_(value)
-        lacking = [p for p in module.parameters(recurse=False) if not getattr(p, '_is_hf_initialized', False)]
+        stored = {name: value for name, value in module.state_dict(keep_vars=True).items() if '.' not in name}
+        lacking = [value for value in stored.values() if not getattr(value, '_is_hf_initialized', False)]
         if self.loads and lacking:
-            name = next(name for name, p in self.named_parameters() if p is lacking[0])
+            name = next(name for name, value in self.state_dict(keep_vars=True).items() if value is lacking[0])
             raise ValueError(f'the weights have no {name.removeprefix("net.")!r}, or of another shape')
 
 
@@ -82,7 +83,9 @@ class LayerCache:
         self.cache, self.layer, self.length = cache, layer, cache.get_seq_length(layer)
 
     def append(self, k, v):
-        return self.cache.update(k.to(v.dtype), v, self.layer)          # a rotation has left k in float32
+        end = self.length + k.size(2)                   # a static cache has room for more
+        k, v = self.cache.update(k.to(v.dtype), v, self.layer)          # a rotation has left k in float32
+        return k[:, :, :end], v[:, :, :end]
 
 
 class NanoNormForCausalLM(NanoNorm, GenerationMixin):
@@ -125,14 +128,17 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
         self.positions = self.mask = None
         numbers = torch.arange(start + tokens.size(1), device=tokens.device)
         usual = numbers[start:]
+        if attention_mask is not None and attention_mask.dim() != 2:
+            raise ValueError(f'attention_mask of shape {tuple(attention_mask.shape)}: wants (batch, all tokens so far)')
         seen, padded = numbers <= usual[:, None], attention_mask is not None and not attention_mask.all()      # (T, S)
+        needs = start and len(usual) > 1 or padded and (start > 0 or bool((attention_mask.diff(dim=-1) > 0).any()))
+        if needs and not self.config.masks:
+            raise ValueError('this model takes no text that is padded on the left, nor several tokens after others, which would '
+                             'get other logits: its attention does not know a mask; use single texts')
         if padded:
             if attention_mask.shape != (len(tokens), len(numbers)):
                 raise ValueError(f'attention_mask of shape {tuple(attention_mask.shape)}: wants {len(tokens), len(numbers)}, '
                                  'all tokens so far')
-            if not self.config.left_padding and not attention_mask[:, 0].all():
-                raise ValueError('this model gives a text that is padded on the left other logits: pad it on the right, or use '
-                                 'single texts')
             self.positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, start:]
             seen = seen & attention_mask.bool()[:, None] | (numbers == usual[:, None])      # padding at least sees itself
         if position_ids is not None:
@@ -155,6 +161,8 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
             x = self.net.hidden(input_ids, caches)
         finally:
             self.positions = self.mask = None
+        if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
+            raise ValueError('labels need the logits of all tokens: leave logits_to_keep out')
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.net.output(x[:, kept])[0]
         loss = None
@@ -185,12 +193,19 @@ class NanoNormForImageClassification(NanoNorm):
 
     def __init__(self, config):
         super().__init__(config)
+        if config.num_labels != config.classes:
+            raise ValueError(f'num_labels={config.num_labels}: this model has {config.classes} classes; for others, train.py of '
+                             'its repository starts from it with a new head, --init_from=FOLDER --classes=…')
         self.begin(ViT(ours(ViTConfig, config)))
 
     @can_return_tuple
     def forward(self, pixel_values, labels=None, **asked):
         """Images (B, channels, S, S) of 0 to 255, labels (B,) → logits (B, classes), and the mean loss per image."""
         refuse(asked, 'num_items_in_batch')
+        c = self.config
+        if pixel_values.shape[1:] != (c.channels, c.image_size, c.image_size):
+            raise ValueError(f'pixel_values of shape {tuple(pixel_values.shape)}: wants images of {c.channels} channels and '
+                             f'{c.image_size} × {c.image_size} pixels')
         logits = self.net(pixel_values)[0]
         loss = None if labels is None else F.cross_entropy(logits.float(), labels)
         return ImageClassifierOutput(loss=loss, logits=logits)

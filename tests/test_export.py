@@ -186,6 +186,10 @@ def test_any_gpt_in_transformers(config, tmp_path):
         for row, new in zip(rows, found):
             assert torch.equal(new, theirs.generate(row[None], attention_mask=torch.ones(1, len(row)), num_beams=beams,
                                                     **asked)[0, len(row):])
+    static = hf.StaticCache(config=theirs.config, max_cache_len=30)
+    for part in idx.split((6, 1, 1, 4, 8), dim=1):
+        last = theirs(part, past_key_values=static).logits
+    close(last, ours(idx)[0][:, -8:])
     first = theirs(idx[:, :9])                          # several tokens after others
     close(theirs(idx[:, 9:], past_key_values=first.past_key_values).logits, ours(idx)[0][:, 9:])
     theirs.save_pretrained(tmp_path / 'again')
@@ -232,6 +236,11 @@ def test_any_vit_in_transformers(config, tmp_path):
     for p in ours.parameters():
         p.add_(0.2 * torch.randn_like(p))
     theirs, x = exported(ours, tmp_path, id2label={i: f'class {i}' for i in range(5)}), 255 * torch.rand(3, 3, 12, 12)
+    for wrong in (torch.rand(3, 3, 8, 8), torch.rand(3, 1, 12, 12)):
+        with pytest.raises(ValueError, match='wants images of 3 channels and 12 × 12 pixels'):
+            theirs(wrong)
+    with pytest.raises(ValueError, match='num_labels=7: this model has 5 classes'):
+        hf.AutoModelForImageClassification.from_pretrained(tmp_path, trust_remote_code=True, num_labels=7)
     assert torch.equal(theirs(x).logits, ours(x)[0]) and theirs.config.id2label[4] == 'class 4'
     assert abs(theirs(x, labels=torch.tensor([0, 1, 4])).loss - ours(x, torch.tensor([0, 1, 4]))[1]) < 1e-6
 
@@ -247,11 +256,18 @@ def test_what_a_model_of_transformers_refuses(tmp_path):
         theirs(torch.cat((idx, idx), dim=1))
     with pytest.raises(ValueError, match='all tokens so far'):
         theirs(idx, attention_mask=torch.zeros(3, 4))
-    theirs.config.left_padding = False
+    theirs.config.masks = False
     mask = torch.ones_like(idx)
     mask[0, 0] = 0
     with pytest.raises(ValueError, match='padded on the left'):
         theirs(idx, attention_mask=mask)
+    first = theirs(idx[:, :9])
+    with pytest.raises(ValueError, match='several tokens after others'):
+        theirs(idx[:, 9:12], past_key_values=first.past_key_values)
+    with pytest.raises(ValueError, match='wants .batch, all tokens so far'):
+        theirs(idx, attention_mask=torch.ones(3, 1, 16, 16))
+    with pytest.raises(ValueError, match='leave logits_to_keep out'):
+        theirs(idx, labels=idx, logits_to_keep=1)
     from safetensors.torch import load_file, save_file
     weights = load_file(tmp_path / 'model.safetensors')
     del weights['h.1.ffn.w1.bias']
@@ -277,7 +293,7 @@ def test_edited_code_comes_along(tmp_path, monkeypatch):
     monkeypatch.setattr(lab.hub, 'largest_difference', lambda *models: 0.0)         # from this process's model, not edited
     assert 'padded on the left' in write_own(random_model(**SMALL), str(tmp_path / 'hf'))
     theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path / 'hf', trust_remote_code=True)
-    assert theirs.config.left_padding is False
+    assert theirs.config.masks is False
     (tmp_path / 'vit.py').write_text('import tables\n' + (ROOT / 'vit.py').read_text())
     with pytest.raises(ValueError, match='vit.py, line 1: tables cannot come along: write  from NAME import'):
         lab.hub.code_files('modeling_nanonorm.py')

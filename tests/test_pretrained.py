@@ -37,6 +37,19 @@ def test_biases_that_the_config_denies(tmp_path):
     close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
 
 
+@torch.no_grad()
+def test_a_head_that_the_config_says_is_tied(tmp_path):
+    """It counts where its weights are others than the embedding's, as in transformers"""
+    theirs = randomize(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=1, n_head=4,
+                                                        tie_word_embeddings=False)))
+    theirs.save_pretrained(tmp_path)
+    config = tmp_path / 'config.json'
+    config.write_text(config.read_text().replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'))
+    ours = load_gpt(str(tmp_path)).eval()
+    assert not ours.config.tie_weights
+    close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
+
+
 @pytest.mark.parametrize('more', [
     dict(rope_parameters=dict(rope_type='default', rope_theta=1e4, partial_rotary_factor=0.5)),
     dict(layer_types=['full_attention', 'sliding_attention'], sliding_window=4)])
