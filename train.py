@@ -184,7 +184,7 @@ def evaluate():
         total = torch.zeros(len(task.metrics) + 1, device=machine.device)
         turns = list(machine.turns(batches))
         for starts, counts in progress(turns, f'evaluation on {split}', shown=machine.master):
-            batch = windows.read_padded(starts, batch_size) if compiled else windows.read(starts)       # a graph for each size
+            batch = windows.read_padded(starts, batch_size) if compiled else windows.read(starts)   # one size: one graph
             x, y = machine.to_device(*batch)
             with machine.autocast():
                 scores, weight = task.score(compiled_model, x, y)

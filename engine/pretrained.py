@@ -169,7 +169,8 @@ def read_folder(name):
     if wrong:
         raise ValueError(f'{name}: its weights do not fit the {FAMILIES[family].label} of its config.json, see {wrong[0]}')
     weights = theirs.state_dict()
-    config.tie_weights &= torch.equal(theirs.lm_head.weight, theirs.get_input_embeddings().weight)      # its config may say it
+    # a config may call the head tied beside weights in which it is another matrix
+    config.tie_weights &= torch.equal(theirs.lm_head.weight, theirs.get_input_embeddings().weight)
     if family == 'gpt2':                                # a config may say that there are none, and the weights have some
         config.bias |= any(weights[name].any().item() for name in weights if name.endswith('.bias'))
     return (config, our_weights(weights, family, config.n_layer, config.bias),

@@ -197,7 +197,7 @@ def write_tokenizer(folder, name, chars):
         theirs = Tokenizer(models.WordLevel({c: i for i, c in enumerate(chars)}, unk_token=chars[0]))
         theirs.pre_tokenizer = pre_tokenizers.Split(Regex(r'[\s\S]'), 'isolated')
         theirs.decoder = decoders.Fuse()
-        end = ours.encode('\n')[0] if '\n' in chars else 0      # as lab/evaluate.py has it for lm-evaluation-harness
+        end = ours.encode('\n')[0] if '\n' in chars else 0      # as lab/harness.py has it
     else:
         import tiktoken
         if name not in tiktoken.list_encoding_names():

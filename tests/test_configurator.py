@@ -152,6 +152,20 @@ def test_exec_of_a_base(keys):
     assert (values['learning_rate'], values['name']) == (1.0, 'derived')
 
 
+def test_an_alias_sets_its_keys_where_it_stands(keys):
+    """In Python, in JSON and on the command line; of an alias and one of its keys, the later counts"""
+    names, more = ('attn_mid_norm', 'ffn_mid_norm'), [GPTConfig, str(ROOT / 'train.py')]
+    for text, wanted in (('mid_norm = True', (True, True)), ('mid_norm = True\nffn_mid_norm = False', (True, False)),
+                         ('ffn_mid_norm = False\nmid_norm = True', (True, True))):
+        write('alias.py', f'{text}\nassert mid_norm')
+        lines = [line.split(' = ') for line in text.splitlines()]
+        write('alias.json', json.dumps({key: value == 'True' for key, value in lines}))
+        for arguments in (['alias.py'], ['alias.json'], [f'--{key}={value}' for key, value in lines]):
+            values = keys(*arguments, more=more)
+            assert tuple(values[name] for name in names) == wanted and 'mid_norm' not in values, (text, arguments)
+    assert not keys('alias.py', '--mid_norm=False', more=more)['attn_mid_norm']
+
+
 def test_include_of_a_base(keys):
     """include() names files of the repository, wherever the current folder is; what it brings, the rest may override"""
     write('derived.py', 'mid_norm = False\ninclude("config/arch/s5.py")\nffn_pre_norm = True\n')

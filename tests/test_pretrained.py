@@ -15,6 +15,13 @@ hf = pytest.importorskip('transformers')
 
 # ----------------------------------------------------------------------------- GPTs
 
+def same_logits(theirs, folder):
+    """Checks that what load_gpt reads from the folder has their logits → that model"""
+    ours = load_gpt(str(folder)).eval()
+    close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
+    return ours
+
+
 @pytest.mark.parametrize('activation', ['gelu', 'gelu_new', 'relu'])
 @pytest.mark.parametrize('tied', [True, False])
 def test_equals_hugging_face_gpt2(activation, tied, tmp_path):
@@ -22,8 +29,7 @@ def test_equals_hugging_face_gpt2(activation, tied, tmp_path):
         vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4, n_inner=48, layer_norm_epsilon=1e-3,
         activation_function=activation, tie_word_embeddings=tied)))
     theirs.save_pretrained(tmp_path)
-    ours = load_gpt(str(tmp_path)).eval()
-    close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
+    same_logits(theirs, tmp_path)
 
 
 @torch.no_grad()
@@ -33,8 +39,7 @@ def test_biases_that_the_config_denies(tmp_path):
                                                         bias=False)))
     theirs.save_pretrained(tmp_path)
     assert '"bias": false' in (tmp_path / 'config.json').read_text()
-    ours = load_gpt(str(tmp_path)).eval()
-    close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
+    same_logits(theirs, tmp_path)
 
 
 @torch.no_grad()
@@ -45,9 +50,7 @@ def test_a_head_that_the_config_says_is_tied(tmp_path):
     theirs.save_pretrained(tmp_path)
     config = tmp_path / 'config.json'
     config.write_text(config.read_text().replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'))
-    ours = load_gpt(str(tmp_path)).eval()
-    assert not ours.config.tie_weights
-    close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
+    assert not same_logits(theirs, tmp_path).config.tie_weights
 
 
 @pytest.mark.parametrize('more', [
