@@ -112,10 +112,10 @@ def bench_optimizers():
     times = in_turns(calls, config['bench_iters'])
     base = statistics.median(times[names[0]])
     print(f'{model.num_params():,} parameters on {device}, compile={config["compile"]}\n'
-          f'{"optimizer":12}{"ms a step":>11}{"of " + names[0]:>14}{"min … max":>18}{"bytes a parameter":>20}')
+          f'{"optimizer":12}{"ms a step":>11}{"of " + names[0]:>14}{"min … max":>22}{"bytes a parameter":>20}')
     for name in names:
         median = statistics.median(times[name])
-        print(f'{name:12}{1000 * median:11.2f}{median / base:14.2f}{spread(times[name]):>18}{state[name]:20.3f}')
+        print(f'{name:12}{1000 * median:11.2f}{median / base:14.2f}{spread(times[name]):>22}{state[name]:20.3f}')
 
 
 # ----------------------------------------------------------------------------- whole iterations
