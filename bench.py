@@ -69,7 +69,7 @@ def build(config, name):
     model = of_one.new_model().to(device)
     tune_for_training(device, model, config['attention_backend'])
     model.recompute = config['recompute']
-    return model, OPTIMIZERS[name](param_groups(model, config['weight_decay']),
+    return model, OPTIMIZERS[name](param_groups(model, config['weight_decay'], keys={**config, 'optimizer': name}),
                                    {**config, 'dtype': pick_dtype(config['dtype'], device)})
 
 

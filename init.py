@@ -64,10 +64,13 @@ def init_weights(model, weights=None):
     fused_qkv_init        s of W_q, W_k and W_v is that of one matrix with the rows of all three
     init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
     skip_scale='deepnorm' s of W_v, W_o and the FFN is multiplied by (8 n_layer)^(−1/4)
+    mup_base_width        s is that of the matrix in the base model, whose sides along the width are shorter. In the blocks it is
+                          divided by √(n_embd / mup_base_width), the root of the growth of n_in (Yang et al. 2022, table 8)
+    mup_base_depth        replaces n_layer in init='gpt2'
     init='xavier_trunc'   a normal distribution cut at two standard deviations, then scaled to the std init_gain · s
     """
     config = model.config
-    residual = (2 * config.n_layer) ** -0.5 if config.init == 'gpt2' else 1.0
+    residual = (2 * config.n_layer / config.depth_growth) ** -0.5 if config.init == 'gpt2' else 1.0
     branch = SHRINKS.get(config.skip_scale, lambda n: 1.0)(config.n_layer)
     as_head = config.emb_std == 0 and getattr(config, 'tie_weights', False)
     fused_rows = sum(len(p) for name, p in model.named_parameters() if re.match(r'h\.0\.attn\.w[qkv]\.weight', name))
@@ -85,10 +88,17 @@ def init_weights(model, weights=None):
             raise ValueError(f'{name} is NaN: init_weights in init.py has no rule for it, add one or fill it in its module')
         else:
             n_out = fused_rows if config.fused_qkv_init and re.search(r'attn\.w[qkv]\.', name) else p.size(0)
-            std = config.init_gain * INITS[config.init](n_out, p.size(1))
+            grown_out, grown_in = (config.width_growth if grows else 1.0 for grows in growing_sides(name))
+            std = config.init_gain * INITS[config.init](n_out / grown_out, p.size(1) / grown_in)
+            std = std * grown_in ** -0.5 if name.startswith('h.') else std
             std = std * residual if re.search(r'(wo|w2)\.weight', name) else std
             std = std * branch if re.search(r'(wv|wo|w[123])\.weight', name) else std
             truncated_normal_(p, std) if config.init == 'xavier_trunc' else nn.init.normal_(p, std=std)
+
+
+def growing_sides(name):
+    """Whether n_out and n_in of a matrix with this name grow with the width of the model"""
+    return name.startswith(('h.', 'patch.')), not name.startswith('patch.')
 
 
 def truncated_normal_(p, std):

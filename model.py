@@ -56,6 +56,9 @@ class Config:
     init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings; with emb_std=0 that of a tied one too
     emb_std: float = 0.02           # std of embeddings; 0: a tied token embedding starts by `init` like a head, others with 0.02
     fused_qkv_init: bool = False    # W_q, W_k, W_v start as parts of one matrix, as in code with one projection for all three
+    mup_base_width: int = 0         # muP: n_embd of the model whose learning rate and starts carry over to this one; 0: off
+    mup_base_depth: int = 0         # CompleteP: n_layer of that model; Δt is multiplied by mup_base_depth / n_layer; 0: off
+    mup_base_head_dim: int = 64     # n_embd / n_head of that model: under muP, logits are qᵀk √mup_base_head_dim / E
 
     def __post_init__(self):
         for f in fields(self):
@@ -68,12 +71,33 @@ class Config:
     def head_dim(self):
         return self.n_embd // self.n_head
 
+    @property
+    def width_growth(self):
+        """How many times as wide the model is as the base of muP; 1 without muP"""
+        return self.n_embd / self.mup_base_width if self.mup_base_width else 1.0
+
+    @property
+    def depth_growth(self):
+        """How many times as deep the model is as the base of CompleteP; 1 without it"""
+        return self.n_layer / self.mup_base_depth if self.mup_base_depth else 1.0
+
+    @property
+    def branch_scale(self):
+        """Δt, over the growth in depth (CompleteP, Dey et al. 2025, with α = 1)"""
+        return self.residual_scale / self.depth_growth
+
+    @property
+    def logit_scale(self):
+        """1/√E for queries and keys of dimension E; under muP in proportion to 1/E (Yang et al. 2022, definition 4.1)"""
+        return self.mup_base_head_dim ** 0.5 / self.head_dim if self.mup_base_width else self.head_dim ** -0.5
+
 
 RULES = (       # conditions on the numbers of a config; CHOICES has the values of its strings
     'n_layer >= 1', 'n_layer <= 5000',                                  # more take minutes to build before anything is printed
     'n_head >= 1', 'n_kv_head >= 0', 'n_embd >= 1', 'd_ff >= 0', 'block_size >= 1', 'vocab_size >= 1',
     '0 <= dropout < 1', '0 <= norm_alpha <= 1', 'norm_eps >= 0', 'rope_theta > 0', 'init_gain >= 0', 'emb_std >= 0',
-    '0 <= mix_ln <= 1',
+    '0 <= mix_ln <= 1', 'mup_base_width >= 0', 'mup_base_depth >= 0', 'mup_base_head_dim >= 1',
+    "mup_base_depth == 0 or skip_scale == 'one'",                       # two rules for the depth
     'n_embd % n_head == 0', 'n_kv_head == 0 or n_head % n_kv_head == 0',
     "attention != 'l2_tied' or n_kv_head in (0, n_head)",               # it shares queries and keys
     "pos != 'rope' or n_embd // n_head % 2 == 0",                       # it rotates pairs
@@ -312,7 +336,7 @@ def plain_attention(q, k, v, is_causal, scale, enable_gqa, dropout_p):
 
 
 class DotAttention(nn.Module):
-    """softmax(qᵀk / √E) v per head; the config decides on the causal mask, grouped keys and values, QKNorm and RoPE."""
+    """softmax(qᵀk / √E) v per head, or muP's scale; the config decides on the causal mask, grouped heads, QKNorm and RoPE."""
     cpu_kernel = staticmethod(plain_attention)              # faster than PyTorch's in training on a CPU, for short sequences
 
     def __init__(self, config):
@@ -328,7 +352,7 @@ class DotAttention(nn.Module):
         self.k_norm = make_head_norm(config.qk_norm, config)
         self.v_norm = make_head_norm(config.v_norm, config)
         self.rotary = POSITIONS[config.pos][1](config)
-        self.scale = self.head_dim ** -0.5
+        self.scale = config.logit_scale
         self.grouped, self.causal = d_kv != d, config.causal
         self.dropout = config.dropout
         self.kernel = F.scaled_dot_product_attention        # engine/device.py may put cpu_kernel here
@@ -383,7 +407,7 @@ class L2Attention(DotAttention):
 
     def __init__(self, config):
         super().__init__(config)
-        self.scale = 2 * self.head_dim ** -0.5
+        self.scale = 2 * config.logit_scale
         self.padding = -(self.head_dim + 3) % 8         # fused kernels need a multiple of 8
 
     def attend(self, q, k, v):
@@ -514,7 +538,7 @@ class Block(nn.Module):
         self.ffn_pre_scale = make_scale(of_depth if config.ffn_pre_norm else 1.0)
         self.skip = make_scale(SKIPS[config.skip_scale](config.n_layer))
         self.drop_path = drop_path or nn.Identity()
-        self.dt = config.residual_scale
+        self.dt = config.branch_scale
 
     def forward(self, x, cache=NoCache):
         f = self.drop_path(self.attn_gain(self.attn_mid_norm(self.attn(self.attn_pre_scale(self.attn_pre_norm(x)), cache))))
@@ -594,6 +618,7 @@ class GPT(nn.Module):
         self.embedding_skips = make_embedding_skips(config)
         self.h = share_rotary(nn.ModuleList(Block(of_layer) for of_layer in layer_configs(config)))
         self.final_norm = make_norm(config.final_norm, config)
+        self.head_scale = make_scale(1 / config.width_growth)
         self.lm_head = Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight
@@ -622,7 +647,7 @@ class GPT(nn.Module):
 
     def output(self, x, targets=None):
         """What forward returns, of (B, T, D) after the last block."""
-        logits = self.lm_head(self.final_norm(x))
+        logits = self.lm_head(self.head_scale(self.final_norm(x)))
         if targets is None:
             return logits, None
         loss = F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), ignore_index=-1)

@@ -1,6 +1,7 @@
 """Optimizers over groups by block type, and the schedules of their learning rates."""
 import functools
 import math
+import re
 from typing import NamedTuple
 
 import torch
@@ -9,15 +10,19 @@ from torch.nn import functional as F
 
 from model import BLOCK_TYPES, block_type
 
+EPS = 1e-8                  # ε beside the root of Adam's second moments
 
-def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=False):
+
+def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=False, keys=None):
     """One group per (block type, decayed or not) of a model's parameters, for any torch optimizer.
 
     Matrices decay. Vectors (norm gains, biases, the class token) do not, except those of norms if decay_norms is set. `ratios`
     and `decay_ratios` map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight
     decay. Each group holds `lr_ratio` (1 by default), `block_type` and, in `params`, (name, parameter) pairs, from which torch
-    makes `param_names`. ValueError for a parameter or a ratio that belongs to no block type, and for a decay ratio of a type
-    whose parameters do not decay.
+    makes `param_names`. A model of muP is split further, by mup_scales, for which `keys` has the keys of train.py: its groups
+    have an `lr_scale`, which multiplies the whole schedule (1 without muP), and an `eps`; their decay is divided by lr_scale, so
+    that rate times decay stays. ValueError for a parameter or a ratio that belongs to no block type, and for a decay ratio of a
+    type whose parameters do not decay.
     """
     for kind in (*ratios, *decay_ratios):
         if kind not in BLOCK_TYPES:
@@ -27,14 +32,50 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
         kind = block_type(name)
         decayed = p.dim() >= 2 or decay_norms and kind == 'norm'
         decay = weight_decay * decay_ratios.get(kind, 1.0) if decayed else 0.0
-        group = groups.setdefault((kind, decayed), dict(params=[], block_type=kind, lr_ratio=ratios.get(kind, 1.0),
-                                                        weight_decay=decay))
+        scale, eps = mup_scales(name, p, model.config, keys)
+        group = groups.setdefault((kind, decayed, scale, eps), dict(
+            params=[], block_type=kind, lr_ratio=ratios.get(kind, 1.0), lr_scale=scale, weight_decay=decay / scale,
+            **({} if eps == 1 else {'eps': eps * EPS})))
         group['params'].append((name, p))
+    there = {key[:2] for key in groups}
     for kind, ratio in decay_ratios.items():
-        if ratio != 1 and (kind, False) in groups and (kind, True) not in groups:
+        if ratio != 1 and (kind, False) in there and (kind, True) not in there:
             raise ValueError(f'wd_{kind}={ratio}: the parameters of type {kind} are vectors, which do not decay, see '
                              'param_groups in optim.py')
     return list(groups.values())
+
+
+# muP's factors on learning rates: of a block's matrix, if the model is w times as wide and d times as deep as the base; and of
+# other parameters, if they are v times as long as there. Outside of blocks d is 1. c has the keys of train.py.
+MUP_RATES = {       # Yang et al. 2022, table 8; for the depth: Dey et al. 2025, table 1
+    'adamw': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
+    'adam_mini': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
+    'lion': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
+    'sgdw': (lambda w, d, c: d, lambda v, d: v * d),    # a branch and its gradient are both 1/d as large
+    # the spectral norm of an update should be in proportion to √(n_out / n_in) (Yang et al. 2023), as with Jordan's scale
+    'muon': (lambda w, d, c: 1.0 if c['muon_scale'] == 'original' else w ** -0.5, lambda v, d: 1.0),
+}
+
+
+def mup_scales(name, p, config, keys):
+    """muP's factors on the learning rate and on ε of the parameter p with this name, in a model with this config. Both are 1
+    without muP. ε shrinks as the gradient does (Dey et al. 2025, eq. 40). ValueError for an optimizer without rates."""
+    if not config.mup_base_width and not config.mup_base_depth:
+        return 1.0, 1.0
+    if keys is None or keys['optimizer'] not in MUP_RATES:
+        given = 'no optimizer is given to param_groups' if keys is None else f'optimizer={keys["optimizer"]} has no rates for it'
+        raise ValueError(f'mup_base_width={config.mup_base_width}, mup_base_depth={config.mup_base_depth}: {given}; add them '
+                         f'to MUP_RATES in optim.py, which has {", ".join(MUP_RATES)}')
+    of_matrix, of_vector = MUP_RATES[keys['optimizer']]
+    deeper = config.depth_growth if name.startswith('h.') else 1.0
+    if is_block_matrix(name, p):
+        return of_matrix(config.width_growth, deeper, keys), 1 / (config.width_growth * deeper)
+    longer = config.width_growth
+    if p.numel() == 1 or name == 'head.bias':           # of a ViT's classes
+        longer = 1.0
+    elif config.mup_base_width and re.search(r'attn\.[qkv]_norm\.', name):
+        longer = config.head_dim / config.mup_base_head_dim
+    return of_vector(longer, deeper), 1 / (longer * deeper)
 
 
 def load_state(optimizer, state):
@@ -326,7 +367,7 @@ class AdamMini(ListOptimizer):
     """
     on_shards = True
 
-    def __init__(self, params, lr, head_dim, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, compile=False):
+    def __init__(self, params, lr, head_dim, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, compile=False):
         if head_dim < 1:
             raise ValueError(f'head_dim={head_dim}: wants at least 1')
         super().__init__(params, compile, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, head_dim=head_dim)
@@ -365,8 +406,8 @@ MUON_SCALES = {     # what multiplies an orthogonalized (n_out, n_in)
 }
 
 
-def is_muons(name, p):
-    """Whether Muon orthogonalizes the update of the parameter p with this name"""
+def is_block_matrix(name, p):
+    """Whether the parameter p with this name is a matrix of a block, as those that Muon takes"""
     return name.startswith('h.') and p.dim() == 2
 
 
@@ -391,7 +432,7 @@ class Muon(ListOptimizer):
     """
     on_shards = True
 
-    def __init__(self, params, lr, momentum=0.95, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, scale='match_rms_adamw',
+    def __init__(self, params, lr, momentum=0.95, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, scale='match_rms_adamw',
                  bf16=True, compile=False):
         if scale not in MUON_SCALES:
             raise ValueError(f'scale={scale!r}: choose one of {", ".join(MUON_SCALES)}')
@@ -401,17 +442,17 @@ class Muon(ListOptimizer):
             self.names(group)
 
     def state_shape(self, name, p, key):
-        return p.shape if is_muons(name, p) == (key == 'momentum_buffer') else None
+        return p.shape if is_block_matrix(name, p) == (key == 'momentum_buffer') else None
 
     def work(self, group, params, scalar):
         names, rates = self.names(group), (scalar(group['lr']), group['weight_decay'])
-        matrices = [p for p in params if is_muons(names[p], p)]
+        matrices = [p for p in params if is_block_matrix(names[p], p)]
         for shape in dict.fromkeys(p.shape for p in matrices):
             ps = [p for p in matrices if p.shape == shape]
             yield (muon_step, ps, [p.grad for p in ps], self.buffers(ps, 'momentum_buffer'), orthogonalizer(ps[0]), *rates,
                    group['momentum'], MUON_SCALES[self.defaults['scale']](*shape),
                    torch.bfloat16 if self.defaults['bf16'] else ps[0].dtype)
-        for t, ps in self.by_count([p for p in params if not is_muons(names[p], p)]):
+        for t, ps in self.by_count([p for p in params if not is_block_matrix(names[p], p)]):
             yield (adamw_step, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'), self.buffers(ps, 'exp_avg_sq'), *rates,
                    *group['betas'], group['eps'], *(scalar(1 - beta ** t) for beta in group['betas']))
 
@@ -447,7 +488,7 @@ def check_on_shards(optimizer):
 # that a step on a rank's rows of each parameter does to them what a step on the whole parameter does. Without it,
 # --parallel=fsdp refuses the optimizer.
 OPTIMIZERS = {
-    'adamw': lambda groups, c: AdamW(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), fused=True),
+    'adamw': lambda groups, c: AdamW(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), eps=EPS, fused=True),
     'sgdw': lambda groups, c: SGDW(groups, lr=c['learning_rate'], momentum=c['momentum'], compile=c['compile']),
     'lion': lambda groups, c: Lion(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), compile=c['compile']),
     'adam_mini': lambda groups, c: AdamMini(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']),

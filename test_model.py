@@ -28,15 +28,16 @@ SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_no
 AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
     n_layer=(1, 2), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
     norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0),
-    emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5))
+    emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5), mup_base_width=(0, 4, 32), mup_base_depth=(0, 1), mup_base_head_dim=(64, 2))
 
 
 MID_NORM, POST_NORM = (dict.fromkeys((f'attn_{place}_norm', f'ffn_{place}_norm'), True) for place in ('mid', 'post'))
 
 
 def valid(choice):
-    """l2_tied shares queries and keys, so that their heads are as many."""
-    return choice.get('attention') != 'l2_tied' or choice.get('n_kv_head', 0) in (0, SIZES['n_head'])
+    """l2_tied shares queries and keys, so that their heads are as many. One rule for the depth excludes another."""
+    return ((choice.get('attention') != 'l2_tied' or choice.get('n_kv_head', 0) in (0, SIZES['n_head']))
+            and (choice.get('skip_scale', 'one') == 'one' or choice.get('mup_base_depth', 0) == 0))
 
 
 PAIRS = [pair for a, b in itertools.combinations(AXES, 2) for u in AXES[a] for v in AXES[b]
@@ -148,12 +149,13 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
                 v = norm(f'{name}.v_norm', v, c.norm_alpha if c.norm == 'stablenorm' else 0.5)
             if c.pos == 'rope':
                 q, k = rotate(q), rotate(k)
+            divisor = E / math.sqrt(c.mup_base_head_dim) if c.mup_base_width else math.sqrt(E)
             if c.attention == 'dot':
-                logits = q @ k.mT / math.sqrt(E)
+                logits = q @ k.mT / divisor
             elif c.attention == 'stable':
                 logits = c.attn_tau * math.log2(c.block_size) * (q @ k.mT)
             else:
-                logits = -(q[..., :, None, :] - k[..., None, :, :]).square().sum(-1) / math.sqrt(E)
+                logits = -(q[..., :, None, :] - k[..., None, :, :]).square().sum(-1) / divisor
             heads.append(softmax(logits) @ v)
         return linear(f'{name}.wo', torch.cat(heads, -1))
 
@@ -171,6 +173,7 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
         return linear(f'{name}.w2', y)
 
     x = x0 = stream_norm(c.input_norm, 'input_norm', x)
+    dt = c.residual_scale * (c.mup_base_depth or c.n_layer) / c.n_layer
     alpha = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale]
     for i in range(c.n_layer):
         if c.embedding_skip:
@@ -182,8 +185,8 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             y = stream_norm(pre, f'{name}_pre_norm', x) / (math.sqrt(i + 1) if pre and c.norm_depth_scale else 1)
             y = stream_norm(mid, f'{name}_mid_norm', f(name, y))
             gain = w[f'{name}_gain.weight'] if c.branch_gain != 'none' else 1
-            x = stream_norm(post, f'{name}_post_norm', alpha * x + c.residual_scale * gain * y)
-    return stream_norm(c.final_norm, 'final_norm', pool(x))
+            x = stream_norm(post, f'{name}_post_norm', alpha * x + dt * gain * y)
+    return stream_norm(c.final_norm, 'final_norm', pool(x)) * (c.mup_base_width or c.n_embd) / c.n_embd
 
 
 def test_every_field_and_every_pair_of_values_is_tried():

@@ -248,7 +248,7 @@ for it in range(run.start, max_iters + 1):
 
     # set the learning rate of each group
     for group in opt.param_groups:
-        group['lr'] = rate(it, group['lr_ratio'])
+        group['lr'] = group['lr_scale'] * rate(it, group['lr_ratio'])
     measure_now = measure_interval and it % measure_interval == 0
     if measure_now:
         watch.check(it)

@@ -18,6 +18,7 @@ from model import (
     layer_configs,
     make_embedding_skips,
     make_norm,
+    make_scale,
     share_rotary,
     through,
 )
@@ -121,6 +122,7 @@ class ViT(nn.Module):
                                             for of_layer, p in zip(layer_configs(config), rates)))
         self.pool = POOLS[config.pool][1]
         self.final_norm = make_norm(config.final_norm, config)
+        self.head_scale = make_scale(1 / config.width_growth)
         self.head = Linear(config.n_embd, config.classes, bias=config.bias)
         init_weights(self)
 
@@ -140,7 +142,7 @@ class ViT(nn.Module):
 
     def output(self, x, targets=None):
         """What forward returns, of (B, T, D) after the last block."""
-        logits = self.head(self.final_norm(self.pool(x)))
+        logits = self.head(self.head_scale(self.final_norm(self.pool(x))))
         if targets is None:
             return logits, None
         loss = F.cross_entropy(at_least_fp32(logits), targets, ignore_index=-1)

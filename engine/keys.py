@@ -27,11 +27,12 @@ def check_keys(config):
 
 
 def group_settings(config):
-    """The arguments of param_groups from the keys: the weight decay, and per block type the ratios of Blockwise LR (r_…) and of
-    the weight decay (wd_…). ValueError for a ratio of a tied head."""
+    """The arguments of param_groups from the keys: the weight decay, per block type the ratios of Blockwise LR (r_…) and of the
+    weight decay (wd_…), and the keys themselves. ValueError for a ratio of a tied head."""
     for key in ('r_head', 'wd_head'):
         if config['model'] == 'gpt' and config['tie_weights'] and config[key] != 1:
             raise ValueError(f'{key}={config[key]}: with tie_weights=True the head is the embedding, set {key[:-4]}emb instead')
     ratios, decay_ratios = ({kind: config[f'{way}_{kind}'] for kind in BLOCK_TYPES if f'{way}_{kind}' in config}
                             for way in ('r', 'wd'))
-    return dict(weight_decay=config['weight_decay'], ratios=ratios, decay_ratios=decay_ratios, decay_norms=config['decay_norms'])
+    return dict(weight_decay=config['weight_decay'], ratios=ratios, decay_ratios=decay_ratios,
+                decay_norms=config['decay_norms'], keys=config)

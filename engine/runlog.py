@@ -211,7 +211,7 @@ class Log:
         self.say(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"peak LR":>10}{"decay":>8}')
         last = self.config['max_iters']
         for group in optimizer.param_groups:
-            peak = max(rate(it, group['lr_ratio']) for it in range(0, last + 1, max(1, last // 1000)))
+            peak = group['lr_scale'] * max(rate(it, group['lr_ratio']) for it in range(0, last + 1, max(1, last // 1000)))
             self.say(f'{group["block_type"]:12}{len(group["params"]):8}{sum(p.numel() for p in group["params"]):15,}'
                      f'{group["lr_ratio"]:10g}{peak:10.2e}{group["weight_decay"]:8g}')
 

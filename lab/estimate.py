@@ -78,7 +78,8 @@ def memory(config, task):
     with FakeTensorMode():
         model = task.new_model()
         model.recompute = config['recompute']
-        optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, config['weight_decay']), {**config, 'compile': False})
+        groups = param_groups(model, config['weight_decay'], keys=config)
+        optimizer = OPTIMIZERS[config['optimizer']](groups, {**config, 'compile': False})
         weights = [*model.parameters()]
         loss, activations = forward(model, {**config, 'compile': False}, task)
         loss.backward()

@@ -78,7 +78,7 @@ def write_run(folder):
         raise ValueError(f'dataset={config["dataset"]} has {meta["vocab_size"]} tokens and {from_hf} {model.config.vocab_size}: '
                          f'choose the data set whose tokens it knows')
     keys = {key: config[key] for key in keys_of(TRAIN, GPTConfig)[0]} | asdict(model.config) | dict(init_from=from_hf)
-    optimizer = OPTIMIZERS[keys['optimizer']](param_groups(model, keys['weight_decay']), keys)
+    optimizer = OPTIMIZERS[keys['optimizer']](param_groups(model, keys['weight_decay'], keys=keys), keys)
     write_checkpoint(folder, dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler={}, config=keys, iter=0,
                                   best_val_loss=float('inf'), first_loss=None))
     return f'wrote {out_dir}: python train.py {out_dir}/config.json --init_from=resume  trains on'

@@ -293,7 +293,7 @@ def hidden(model, batches, rng):
     norm, square = (sums[0] / count)[2:4].tolist()
     if bounded_by_mid_norms(model, batches[0][0][:1]):
         for k, row in enumerate(result):
-            reach = k * model.config.residual_scale * largest_output(model)
+            reach = k * model.config.branch_scale * largest_output(model)
             whole = square + 2 * norm * math.sqrt(n) * reach + n * reach ** 2               # the mean of (‖X‖ + √n reach)²
             row.update(ma_bound=norm / math.sqrt(n) + reach, var_bound=whole / (n - 1), entry_var_bound=whole)
     return result
@@ -318,7 +318,7 @@ def bounded_by_mid_norms(model, x):
         states = stream(model, x)
     if not all(bounds(largest_output(model), out) for out, in seen):
         return False
-    steps = [model.config.residual_scale * out for out, in seen]
+    steps = [model.config.branch_scale * out for out, in seen]
     return all(torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
                for before, step, after in zip(states, steps, states[1:]))
 
@@ -498,8 +498,8 @@ def attention_growth(model, batches, rng):
             return []
         w = block.attn.wo.weight @ block.attn.wv.weight
         step = math.sqrt(x[0].numel()) * block.attn_pre_norm.weight.abs().max() * (1 / x.norm(dim=-1)).max()
-        bound *= 1 + abs(c.residual_scale) * (step * torch.linalg.matrix_norm(w, 2)).item()
-        x = x + c.residual_scale * f
+        bound *= 1 + abs(c.branch_scale) * (step * torch.linalg.matrix_norm(w, 2)).item()
+        x = x + c.branch_scale * f
         rows.append(dict(ma=x.abs().mean().item(), ma_bound=bound))
     return rows
 
@@ -533,7 +533,7 @@ def transport(model, batches, rng):
         rows.append(row)
         if bounded:
             n = s.size(-1)
-            reach = 2 * k * abs(c.residual_scale) * math.sqrt(n) * largest_gain(model)
+            reach = 2 * k * abs(c.branch_scale) * math.sqrt(n) * largest_gain(model)
             row.update(w1_bound=math.sqrt(n) * (rows[0]['w1'] + reach), w2_bound=math.sqrt(2) * (rows[0]['w2'] + reach))
     return rows
 

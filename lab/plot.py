@@ -644,6 +644,34 @@ def plot_preflight(folders):
     return figure
 
 
+def plot_coordinates(folders):
+    """How far activations move in the first steps, against the width: the coordinate check of muP.
+
+    Solid: after the last step, dashed: after the first. A flat line means that the base width's learning rate fits. It needs
+    python -m lab.coordinates."""
+    shape = dict(steps=int, activations={str: dict(moves={str: [NUMBER, 1]}, exponent=NUMBER)})
+    found = []
+    for folder in folders:
+        path, make = os.path.join(folder, 'coordinates.json'), 'make it with  python -m lab.coordinates'
+        found.append(read_json(path, shape, make, math.nan))
+        if found[-1] is None:
+            raise ValueError(f'there is no {path}: {make}')
+    names = list(dict.fromkeys(name for measured in found for name in measured['activations']))
+    figure, axes = panels(len(names), height=2.0, sharex=True)
+    for ax, name in zip(axes, names):
+        ax.set_title(name.replace('_', ' '))
+        for i, (measured, text) in enumerate(zip(found, labels(folders))):
+            of_one = measured['activations'].get(name, {}).get('moves', {})
+            for step, style in (-1, {'label': text, **run_style(i)}), (0, dict(color=COLORS[i], linestyle='--', linewidth=0.8)):
+                ax.plot([*map(int, of_one)], [sizes[step] for sizes in of_one.values()], **style)
+        ax.set_xscale('log', base=2)
+        ax.xaxis.set_major_formatter('{x:.0f}')
+        log_scale(ax)
+    name_axes(axes, 'width', 'change (RMS)')
+    legend(figure, f'run, after {found[0]["steps"]} steps; dashed: after the first')
+    return figure
+
+
 def not_negative(text):
     x = float(text)
     if x < 0:

@@ -206,6 +206,7 @@ IMPORT = 'lab.export --from_hf=theirs --out_dir=new --dataset=tiny'
 SWEEP = 'lab.sweep tiny.json --out_dir=swept --seeds=1 --jobs=1'
 BENCH = 'bench.py tiny.json --bench_iters=1 --bench_warmup=0'
 ESTIMATE = 'lab.estimate tiny.json'
+COORDINATES = 'lab.coordinates tiny.json --widths=8,16'
 TEXT = 'data/textfiles/prepare.py --processes=1 --tokenizer=bytes'
 SHAKESPEARE = 'data/shakespeare_char/prepare.py'
 A_TEXT = holds('a.txt', 'some text\n' * 20)
@@ -310,6 +311,14 @@ KEYS = [
     case('estimate: link', f'{ESTIMATE} --scale=8 --link=0', 'link=0.0: wants link > 0'),
     case('estimate: gpus', f'{ESTIMATE} --gpus=0', 'gpus=0: wants at least 1'),
     case('estimate: misspelt key', f'{ESTIMATE} --gpu=8', "unknown key 'gpu' … did you mean 'gpus'?"),
+    case('coordinates: ignored key', f'{COORDINATES} --max_iters=3', 'max_iters=3: it changes nothing here, leave it out'),
+    case('coordinates: one width', f'{COORDINATES} --widths=8', 'widths=8: wants two or more values of n_embd'),
+    case('coordinates: no number', f'{COORDINATES} --widths=8,x', 'widths=8,x: wants two or more values of n_embd'),
+    case('coordinates: width', f'{COORDINATES} --widths=8,10', 'widths=8,10: n_embd=10 has no n_head in proportion to 2'),
+    case('coordinates: steps', f'{COORDINATES} --steps=0', 'steps=0: wants at least 1'),
+    case('coordinates: a run', f'{COORDINATES} --out_dir=out', 'out holds a run, choose another --out_dir'),
+    case('muP and DeepNorm', f'{TRAIN} --mup_base_depth=1 --skip_scale=deepnorm',
+         "mup_base_depth=1, skip_scale='deepnorm': wants mup_base_depth == 0 or skip_scale == 'one'"),
     case('bf16 gradients without NCCL', f'{TRAIN} --ddp_bf16=True --device=cpu', 'ddp_bf16=True: NCCL sends bfloat16'),
     case('logits of 2³¹ numbers', f'{TRAIN} --batch_size=1024 --block_size=4096 --vocab_size=512',
          'wants model == \'vit\' or batch_size * block_size * vocab_size < 2 ** 31'),

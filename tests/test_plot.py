@@ -73,6 +73,9 @@ def place(tmp_path_factory):
         write_rows(place / name / 'log.jsonl', rows)
         with open(place / name / 'log.jsonl', 'a') as f:
             f.write('{"iter": 4, "loss"')
+        of_one = dict(moves={str(2 ** i): [0.1 + shift, (1 + shift) * i ** 2] for i in (5, 6, 8)}, exponent=1.0)
+        (place / name / 'coordinates.json').write_text(json.dumps(dict(
+            steps=2, activations=dict(ffn=of_one, attention_logits=of_one))))
     with open(place / 'out-b' / 'measure.jsonl', 'w', encoding='utf-8') as f:
         for it in 0, 5, 10:
             model = build('llama', dict(n_kv_head=1), noise=0.1 + it / 50)
@@ -143,7 +146,7 @@ def shares(histogram):
 # ----------------------------------------------------------------------------- each picture
 
 def test_there_is_a_picture_of_every_measurement():
-    assert set(plot.PICTURES) == {'loss', 'predictions', 'sweep', *MEASUREMENTS}
+    assert set(plot.PICTURES) == {'loss', 'predictions', 'sweep', 'coordinates', *MEASUREMENTS}
 
 
 def curves(ax):
@@ -416,6 +419,21 @@ def test_attention(place, figure):
             ends = np.array([segment[:, 1] for segment in bars.get_segments()])
             assert np.allclose(ends, np.stack([heads.min(1), heads.max(1)], 1))
             assert list(line.get_xdata()) == pytest.approx([0, 1], abs=0.2)
+
+
+@of('coordinates')
+def test_coordinates(place, figure):
+    assert [ax.get_title() for ax in figure.axes] == ['ffn', 'attention logits']
+    for ax in figure.axes:
+        shifts = (0.0, 0.5)[:len(lines(ax))]
+        assert lines(ax) == [([32, 64, 256], [(1 + shift) * i ** 2 for i in (5, 6, 8)]) for shift in shifts]
+        assert lines(ax, '--') == [([32, 64, 256], [0.1 + shift] * 3) for shift in shifts]
+        assert ax.get_xscale() == ax.get_yscale() == 'log'
+
+
+def test_coordinates_that_are_not_there(place):
+    with pytest.raises(ValueError, match='there is no .*coordinates.json: make it with  python -m lab.coordinates'):
+        picture_of('coordinates', place[0])
 
 
 @of('preflight')

@@ -1,0 +1,142 @@
+"""
+The coordinate check of muP: how far the activations move in the first steps of training, at several widths:
+
+    python -m lab.coordinates config/train_quick.py config/arch/pre.py --out_dir=out-standard
+    python -m lab.coordinates config/train_quick.py config/arch/pre.py --mup_base_width=64 --out_dir=out-mup
+    python -m lab.plot out-standard out-mup --what=coordinates --out=coordinates.png
+
+If an activation moves as far at every width, in its root mean square, then the width's learning rate is the base width's (Yang et
+al. 2022, appendix D.1). The head dimension stays as it is, so that wider models have more heads. The result is in the file
+coordinates.json of out_dir.
+"""
+import sys
+
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m lab.coordinates')
+
+from configurator import TRAIN, at_least, configure, defaults_of, only_of_train, refuse
+
+import json
+import math
+import os
+
+import torch
+
+from engine.checkpoint import write_whole
+from engine.device import pick_device
+from engine.keys import check_keys, group_settings
+from engine.runlog import finite, progress
+from engine.task import task_of
+from lab.measure import attention_inputs, outputs
+from model import GPTConfig
+from optim import OPTIMIZERS, param_groups
+from vit import ViTConfig
+
+# ----------------------------------------------------------------------------- keys, besides those of train.py
+out_dir = 'out-coordinates'         # the folder of coordinates.json and its picture
+widths = '64,128,256,512'           # values of n_embd, each a multiple of the head dimension
+steps = 10                          # iterations of training, at a constant learning rate and without warm-up
+seeds = 3                           # models of each width, over which the squares are averaged
+# -----------------------------------------------------------------------------
+USED = {'out_dir', 'model', 'dataset', 'batch_size', 'seed', 'device', 'optimizer', 'learning_rate', 'beta1', 'beta2', 'momentum',
+        'muon_scale', 'weight_decay', 'decay_norms', 'grad_clip', 'aug_repeats', 'debug'}     # of train.py's keys; and r_, wd_
+
+
+def resized(config, width):
+    """The keys of the same model at another width, with the same head dimension and the same ratio of d_ff and n_kv_head."""
+    sizes = {key: config[key] * width for key in ('n_head', 'n_kv_head', 'd_ff')}
+    for key, size in sizes.items():
+        if size % config['n_embd']:
+            raise ValueError(f'widths={widths}: n_embd={width} has no {key} in proportion to {config[key]} at '
+                             f'n_embd={config["n_embd"]}; choose widths that do')
+    return {**config, 'n_embd': width, **{key: size // config['n_embd'] for key, size in sizes.items()}}
+
+
+@torch.no_grad()
+def activations(model, x):
+    """{name: tensor}: the embeddings, of the blocks the logits of attention and the outputs of both branches, and the stream
+    and the logits at the end."""
+    model.eval()
+    attn, ffn = ([getattr(block, name) for block in model.h] for name in ('attn', 'ffn'))
+    with outputs(model.dropout, *attn, *ffn, model.h[-1]) as seen, attention_inputs(*model.h) as heads:
+        logits = model(x)[0]
+    model.train()
+    seen = [outs[-1] for outs in seen]
+    n = len(model.h)
+    scores = [scale * q @ k.repeat_interleave(q.size(1) // k.size(1), 1).mT for q, k, scale, _ in heads]
+    return dict(embeddings=seen[0], attention_logits=torch.stack(scores), attention=torch.cat(seen[1:1 + n]),
+                ffn=torch.cat(seen[1 + n:1 + 2 * n]), stream=seen[-1], logits=logits)
+
+
+def moves(config, data, device, seed):
+    """{activation: [the mean square of its change after step 1, 2, …]} of one model, on a batch that it is not trained on."""
+    task = task_of(config)
+    torch.manual_seed(seed)
+    model = task.new_model(data).to(device)
+    optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, **group_settings(config)),
+                                                {**config, 'compile': False, 'dtype': torch.float32})
+    for group in optimizer.param_groups:
+        group['lr'] = config['learning_rate'] * group['lr_scale'] * group['lr_ratio']
+    size = config['batch_size']
+    x = data.shuffled(steps * size, size, seed)[0].to(device)
+    start, found = activations(model, x), {}
+    for step in range(steps):
+        model(*(t.to(device) for t in data.shuffled(step * size, size, seed)))[1].backward()
+        if config['grad_clip']:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), config['grad_clip'])
+        optimizer.step()
+        optimizer.zero_grad()
+        for name, after in activations(model, x).items():
+            found.setdefault(name, []).append((after - start[name]).square().mean().item())
+    return found
+
+
+def exponent(sizes):
+    """The p of size ≈ c · width^p, of {width: size}, by least squares of the logarithms; NaN if one of them is not positive."""
+    if not all(size > 0 for size in sizes.values()):
+        return math.nan
+    x, y = (torch.tensor([*values], dtype=torch.float64).log() for values in (sizes, sizes.values()))
+    return ((x - x.mean()) @ (y - y.mean()) / (x - x.mean()).square().sum()).item()
+
+
+def coordinates(config, data, of_widths, device):
+    """{activation: {'moves': {width: [root mean square of its change after step 1, 2, …]}, 'exponent': that of the last step}}"""
+    found = {}
+    for width in progress(of_widths, 'widths'):
+        keys = resized(config, width)
+        of_seeds = [moves(keys, data, device, config['seed'] + i) for i in range(seeds)]
+        for name in of_seeds[0]:
+            squares = torch.tensor([of_one[name] for of_one in of_seeds]).mean(0)
+            found.setdefault(name, {})[width] = squares.sqrt().tolist()
+    return {name: dict(moves=sizes, exponent=exponent({width: size[-1] for width, size in sizes.items()}))
+            for name, sizes in found.items()}
+
+
+def main():
+    config = configure(globals(), TRAIN, GPTConfig, ViTConfig)
+    check_keys(config)
+    at_least(config, steps=1, seeds=1, batch_size=1, seed=0)
+    refuse({key for key in only_of_train(GPTConfig, ViTConfig) - USED if key[:2] not in ('r_', 'wd')}, 'it changes nothing here')
+    if os.path.exists(os.path.join(out_dir, 'log.jsonl')):
+        raise ValueError(f'{out_dir} holds a run, choose another --out_dir')
+    of_widths = [int(text) if text.isdecimal() else 0 for text in widths.split(',')]
+    if 0 in of_widths or len(set(of_widths)) < 2:
+        raise ValueError(f'widths={widths}: wants two or more values of n_embd with commas between them, as in --widths=64,128')
+    device = pick_device(config['device'])
+    for width in of_widths:
+        task_of(resized(config, width))                 # raises for a width that the config forbids
+    result = coordinates(config, task_of(config).split('train'), of_widths, device)
+    print(f'root mean square of the change after {steps} steps, and its power of the width')
+    print(f'{"":18}' + ''.join(f'{width:>10}' for width in of_widths) + f'{"power":>8}')
+    for name, of_one in result.items():
+        print(f'{name:18}' + ''.join(f'{of_one["moves"][width][-1]:10.3g}' for width in of_widths) + f'{of_one["exponent"]:8.2f}')
+    os.makedirs(out_dir, exist_ok=True)
+    keys = {key: config[key] for key in defaults_of(TRAIN, GPTConfig, ViTConfig)}
+    for name, content in (('config.json', keys), ('coordinates.json', dict(steps=steps, seeds=seeds, activations=result))):
+        write_whole(os.path.join(out_dir, name), lambda f: f.write(json.dumps(finite(content), indent=1).encode()))
+    from lab.plot import draw
+    draw('coordinates', [out_dir], os.path.join(out_dir, 'coordinates.png'))
+
+
+if __name__ == '__main__':
+    main()
