@@ -1,21 +1,25 @@
 """
 The command lines of README.md and docs/. Each one names scripts, files and keys that exist, with values of the right types. The
 long test runs them in the order of their page, in a copy of the repository, with small models and small data of the same names.
+The edits that a page shows are applied to such copies.
 """
 from configurator import TRAIN, keys_of, settle
 
 import ast
 import functools
+import importlib.util
 import itertools
 import json
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import textwrap
 
 import numpy as np
 import pytest
+import torch
 from helpers import ROOT, forks_its_runs, run_alone, run_here, run_python, run_ranks
 from torch.distributed.run import get_args_parser
 
@@ -264,13 +268,35 @@ def replace(path, old, new):
     path.write_text(text.replace(old, new), encoding='utf-8')
 
 
+def add(path, end, page, words):
+    """Adds words of the page to the one list, call or dict that ends so."""
+    assert words in TEXTS[page], words
+    replace(path, end, f'{end[:-1]}, {words}{end[-1]}')
+
+
 def edit_norm(place, page):
     put_before(place / 'model.py', 'NORMS = {', block_with(page, 'class MeanAbsNorm').partition('NORMS =')[0] + '\n\n')
-    replace(place / 'model.py', "'derf': Derf}", "'derf': Derf, 'meanabs': MeanAbsNorm}")
+    add(place / 'model.py', "'derf': Derf}", page, "'meanabs': MeanAbsNorm")
 
 
 def edit_optimizer(place, page):
     put_before(place / 'optim.py', "'adamw': ", block_with(page, "'nadam': "))
+
+
+def edit_placement(place, page):
+    of_model = place / 'model.py'
+    put_before(of_model, 'fused_qkv_init: bool', block_with(page, 'norm_every: int'))
+    put_before(of_model, "'n_embd % n_head == 0'", block_with(page, "'norm_every >= 0'"))
+    put_before(of_model, 'self.drop_path = drop_path', block_with(page, 'self.block_norm = '))
+    put_before(of_model, 'f = self.drop_path(self.attn_gain(', block_with(page, 'x = self.block_norm(x)'))
+    replace(of_model, 'final_norm|', re.search(r'write `(\S+)` for\s+`final_norm\|`', TEXTS[page])[1])
+
+
+def edit_attention(place, page):
+    of_model = place / 'model.py'
+    put_before(of_model, 'ATTENTIONS = {', block_with(page, 'class CosineAttention').partition('ATTENTIONS =')[0] + '\n\n')
+    add(of_model, "'l2_tied': L2TiedAttention}", page, "'cosine': CosineAttention")
+    put_before(of_model, "'norm': r'", block_with(page, "'tau': r"))
 
 
 def edit_gate(place, page):
@@ -290,7 +316,32 @@ def edit_logged(place, page):
 
 # arguments of commands that need the edit which their page shows
 EDITS = {'--norm=meanabs': edit_norm, '--optimizer=nadam': edit_optimizer, '--gate=True': edit_gate,
-         '--out_dir=out-emb-std': edit_logged}
+         '--norm_every=2': edit_placement, '--attention=cosine': edit_attention, '--out_dir=out-emb-std': edit_logged}
+
+# and of those that read the runs of these commands
+EDITED = {arg for words in itertools.chain(*COMMANDS.values()) if EDITS.keys() & {*words}
+          for arg in words if arg in EDITS or arg.startswith('--out_dir=')}
+
+
+def edits_of(page):
+    return [edit for flag, edit in EDITS.items() if any(flag in words for words in COMMANDS[page])]
+
+
+def edit_reference(place, page):
+    """What the page's options need in test_model.py"""
+    file = place / 'test_model.py'
+    add(file, "'stablenorm', 'dyt', 'derf')", page, "'meanabs'")
+    put_before(file, "if c.norm == 'layernorm':", block_with(page, "if c.norm == 'meanabs'"))
+    add(file, 'mix_ln=(0.0, 0.5))', page, 'norm_every=(0, 1, 2)')
+    put_before(file, 'post_ln =', block_with(page, "f'h.{i}.block_norm'"))
+    add(file, "'stable', 'l2', 'l2_tied')", page, "'cosine'")
+    add(file, "('l2_tied', 0))", page, "('cosine', 2)")
+    cosine = textwrap.indent(block_with(page, "if c.attention == 'cosine'"), 12 * ' ')
+    replace(file, 12 * ' ' + cosine[cosine.index("if c.attention == 'dot'"):], cosine)
+    replace(file, "tie_weights').split()", "tie_weights gate').split()")
+    put_before(file, 'gain = w[', block_with(page, "_gate.weight'] if c.gate"))
+    for words in "block_norm='norm'", "attn='tau'", "attn_gate='gate', ffn_gate='gate'":
+        add(file, re.search(r"w3='ffn'.*\)", file.read_text(encoding='utf-8'))[0], page, words)
 
 
 def made_smaller(script, args):
@@ -316,8 +367,8 @@ def run(place, words):
     args = made_smaller(script, args)
     if by_torchrun:
         found = run_ranks(2, script, *args, cwd=place)
-    elif any(arg in EDITS for arg in args):             # a new interpreter imports the edited files
-        found = run_python(script, *args, cwd=place, PYTHONPATH=str(place))
+    elif any(arg in EDITED for arg in args):            # a new interpreter imports the edited files
+        found = run_python(*['-m'][:script.startswith('lab.')], script, *args, cwd=place, PYTHONPATH=str(place))
     elif script == 'lab.sweep':
         found = run_alone(script, *args, cwd=place, through=(forks_its_runs,))
     else:
@@ -366,9 +417,62 @@ def repository(tmp_path_factory):
 def test_a_page_runs(page, repository, tmp_path):
     place = tmp_path / 'copy'
     shutil.copytree(repository, place)
-    for flag, edit in EDITS.items():
-        if any(flag in words for words in COMMANDS[page]):
-            edit(place, page)
+    for edit in edits_of(page):
+        edit(place, page)
     for words in COMMANDS[page]:
         if not any(re.match(pattern, ' '.join(words)) for pattern in ONLY_PARSED):
             run(place, words)
+    for card in place.glob('hf-*/README.md'):
+        assert 'knows no mask' not in card.read_text(encoding='utf-8'), card
+
+
+# ----------------------------------------------------------------------------- the edits
+
+EDITING = 'docs/editing.md'
+
+
+@pytest.fixture
+def edited(tmp_path):
+    """The files of the root, with all edits of the page"""
+    for path in ROOT.glob('*.py'):
+        shutil.copy(path, tmp_path)
+    for edit in (*edits_of(EDITING), edit_reference):
+        edit(tmp_path, EDITING)
+    return tmp_path
+
+
+def test_the_edits_fit_the_code(edited, monkeypatch):
+    """Each parameter has its block type and a gradient, and a step of generation has the hidden states of a whole pass"""
+    assert set(edits_of(EDITING)) == set(EDITS.values())
+    for path in edited.glob('*.py'):
+        compile(path.read_text(encoding='utf-8'), path, 'exec')
+    spec = importlib.util.spec_from_file_location('edited_model', edited / 'model.py')
+    code = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, code)               # dataclasses look for it there
+    spec.loader.exec_module(code)
+    config = code.GPTConfig(n_layer=2, n_head=2, n_embd=16, n_kv_head=1, block_size=8, vocab_size=11, norm='meanabs',
+                            attention='cosine', norm_every=2, gate=True)
+    model, idx = code.GPT(config), torch.arange(8)[None]
+    model(idx, idx)[1].backward()
+    types = {name: code.block_type(name) for name, p in model.named_parameters() if p.grad.abs().max() > 0}
+    assert len(types) == len([*model.parameters()])
+    assert (types['h.1.block_norm.weight'], types['h.0.attn.tau'], types['h.0.ffn_gate.weight']) == ('norm', 'tau', 'gate')
+    caches = [code.KVCache(8) for _ in model.h]
+    steps = torch.cat([model.hidden(idx[:, i:i + 1], caches) for i in range(8)], dim=1)
+    torch.testing.assert_close(steps, model.hidden(idx))
+    with pytest.raises(ValueError, match='norm_every=-1: wants norm_every >= 0'):
+        code.GPTConfig(norm_every=-1)
+
+
+@pytest.mark.long
+def test_the_reference_learns_the_edits(edited):
+    """test_model.py knows every option of the page after the edits that the page names"""
+    code, out, err = run_python('-m', 'pytest', '-q', '-m', 'not long', 'test_model.py', cwd=edited, PYTHONPATH=str(edited))
+    assert code == 0, out + err
+
+
+def test_names_of_the_page_are_in_the_code():
+    files = [path for folder in ('.', 'engine', 'lab', 'data', 'tests') for path in (ROOT / folder).glob('*.py')]
+    code = ' '.join([path.read_text(encoding='utf-8') for path in files if path.name != 'test_docs.py'] + blocks(TEXTS[EDITING]))
+    names = set(re.findall(r'`([A-Za-z_]\w+)`', TEXTS[EDITING]))
+    assert len(names) > 50 and not [name for name in names if not re.search(rf'\b{name}\b', code)]
