@@ -208,12 +208,12 @@ class Log:
         if started:
             more = f' and {len(started) - 3} more' if len(started) > 3 else ''
             self.say(f'{self.run.init_from} has no {", ".join(started[:3])}{more}: these start as in an untrained model')
-        self.say(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"peak LR":>10}{"decay":>8}')
+        self.say(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"peak LR":>10}{"decay":>9}')
         last = self.config['max_iters']
         for group in optimizer.param_groups:
             peak = group['lr_scale'] * max(rate(it, group['lr_ratio']) for it in range(0, last + 1, max(1, last // 1000)))
             self.say(f'{group["block_type"]:12}{len(group["params"]):8}{sum(p.numel() for p in group["params"]):15,}'
-                     f'{group["lr_ratio"]:10g}{peak:10.2e}{group["weight_decay"]:8g}')
+                     f'{group["lr_ratio"]:10g}{peak:10.2e}{group["weight_decay"]:9.4g}')
 
     def row(self, **row):
         """Writes a row of log.jsonl, and the same to Weights & Biases."""

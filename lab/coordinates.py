@@ -54,8 +54,8 @@ def resized(config, width):
 
 @torch.no_grad()
 def activations(model, x):
-    """{name: tensor}: the embeddings, of the blocks the logits of attention and the outputs of both branches, and the stream
-    and the logits at the end."""
+    """{name: tensor}: the embeddings, of the blocks the logits of attention, where they are known, and the outputs of both
+    branches, and the stream and the logits at the end."""
     model.eval()
     attn, ffn = ([getattr(block, name) for block in model.h] for name in ('attn', 'ffn'))
     with outputs(model.dropout, *attn, *ffn, model.h[-1]) as seen, attention_inputs(*model.h) as heads:
@@ -64,8 +64,9 @@ def activations(model, x):
     seen = [outs[-1] for outs in seen]
     n = len(model.h)
     scores = [scale * q @ k.repeat_interleave(q.size(1) // k.size(1), 1).mT for q, k, scale, _ in heads]
-    return dict(embeddings=seen[0], attention_logits=torch.stack(scores), attention=torch.cat(seen[1:1 + n]),
-                ffn=torch.cat(seen[1 + n:1 + 2 * n]), stream=seen[-1], logits=logits)
+    known = dict(attention_logits=torch.stack(scores)) if scores else {}
+    return dict(embeddings=seen[0], **known, attention=torch.cat(seen[1:1 + n]), ffn=torch.cat(seen[1 + n:1 + 2 * n]),
+                stream=seen[-1], logits=logits)
 
 
 def moves(config, data, device, seed):

@@ -64,11 +64,14 @@ def outputs(*modules):
 
 @contextmanager
 def attention_inputs(*blocks):
-    """Collects (q, k, scale, causal) of the attention in these blocks, as the kernel gets them: (B, H, T, E), (B, K, T, E)."""
+    """Collects (q, k, scale, causal) of the attention in these blocks, as the kernel gets them: (B, H, T, E), (B, K, T, E).
+    There is nothing of an attention that was edited to have no kernel, or to give it a mask of its own."""
+    blocks = [block for block in blocks if hasattr(block.attn, 'kernel')]
     seen, kernels = [], [block.attn.kernel for block in blocks]
 
     def keep(kernel, q, k, v, **more):
-        seen.append((q.detach(), k.detach(), more['scale'], more['is_causal']))
+        if more.get('attn_mask') is None:
+            seen.append((q.detach(), k.detach(), more.get('scale') or q.size(-1) ** -0.5, more.get('is_causal', False)))
         return kernel(q, k, v, **more)
 
     try:
@@ -112,7 +115,7 @@ def mean_gradient(model, batches, labels=None):
         logits = at_least_fp32(model(x)[0])
         y = y if labels is None else labels(logits.detach())
         loss = F.cross_entropy(logits.flatten(0, -2), y.flatten(), ignore_index=-1)
-        for t, g in zip(total, torch.autograd.grad(loss / len(batches), params)):
+        for t, g in zip(total, torch.autograd.grad(loss / len(batches), params, materialize_grads=True)):
             t += g
     return dict(zip(names, total))
 
@@ -374,11 +377,13 @@ def update_sizes(before, model):
 @torch.no_grad()
 def attention(model, batches, rng):
     """For each head of each layer, the largest logit, and the mean entropy of its rows in nats (at most the log of the row's
-    length). L2 attention's logits are without −‖q‖², which cancels in the softmax."""
+    length). L2 attention's logits are without −‖q‖², which cancels in the softmax. Empty if a layer's queries are not known."""
     largest, entropy = None, None
     for x, _ in batches:
         with attention_inputs(*model.h) as seen:
             model.hidden(x)
+        if len(seen) < len(model.h):
+            return {}
         tops, entropies = [], []
         for q, k, scale, causal in seen:
             k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
@@ -584,11 +589,11 @@ def effects(model, batch, seed):
     with torch.no_grad(), attention_inputs(block) as seen:
         states = stream(model, x)
         branches = [branch(block, 'attn')(states[0]), branch(block, 'ffn')(states[1])]
-    q, k, scale, _ = seen[0]
+    logits = {'attention logits': (scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT).std()
+              for q, k, scale, _ in seen[:1]}
     rng = torch.Generator(x.device).manual_seed(seed)
-    start = torch.randn(states[0][:1].shape, generator=rng, device=x.device, dtype=q.dtype)
-    result = {'attention logits': (scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT).std(),
-              'attention branch': branches[0].norm(), 'FFN branch': branches[1].norm(),
+    start = torch.randn(states[0][:1].shape, generator=rng, device=x.device, dtype=states[0].dtype)
+    result = {**logits, 'attention branch': branches[0].norm(), 'FFN branch': branches[1].norm(),
               'attention Jacobian': jacobian_norm(branch(block, 'attn'), states[0][:1], start, steps=10),
               'FFN Jacobian': jacobian_norm(branch(block, 'ffn'), states[1][:1], start, steps=10),
               'last hidden state': states[-1].norm()}
@@ -661,7 +666,8 @@ def measure(model, batches, what, seed):
 
 
 NEEDS = dict(attention_growth='it is for --n_head=1, --norm=rmsnorm, PreNorm, no MidNorm, no PostNorm and no biases',
-             transport='it needs two sequences at least')
+             transport='it needs two sequences at least',
+             attention='it needs attention that calls self.kernel, without a mask of its own')
 IN_TRAINING = ('gradients', 'sharpness', 'hidden', 'parameters', 'attention')
 
 

@@ -2,6 +2,7 @@
 model.py's GPT and vit.py's ViT as models of transformers. lab/export.py copies this file, and those that it imports, into the
 folder of an exported model, where AutoModelForCausalLM and AutoModelForImageClassification find it (trust_remote_code=True).
 """
+import math
 from dataclasses import fields
 
 import torch
@@ -106,10 +107,13 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
             net.wpe.register_forward_pre_hook(self.placed)
         self.begin(net)
 
-    def kernel(self, q, k, v, is_causal, **more):
-        """PyTorch's attention, with the mask if there is one. A rotation has left q and k in float32."""
-        return F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, attn_mask=self.mask,
-                                              is_causal=is_causal and self.mask is None, **more)
+    def kernel(self, q, k, v, attn_mask=None, is_causal=False, **more):
+        """PyTorch's attention, with the mask if there is one, besides an edited model's own. A rotation has left q and k in
+        float32."""
+        if self.mask is not None:
+            hidden, is_causal = False if attn_mask is None or attn_mask.dtype == torch.bool else -math.inf, False
+            attn_mask = self.mask if attn_mask is None else torch.where(self.mask, attn_mask, hidden)
+        return F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, attn_mask=attn_mask, is_causal=is_causal, **more)
 
     def placed(self, wpe, given):
         """The argument of the position embedding"""

@@ -64,6 +64,7 @@ SMALLER = {
     'lab.sweep --report': {},
     'lab.measure --init_only': {**SHAPE, 'batch_size': 2, 'batches': 1},
     'lab.estimate': SHAPE,
+    'lab.coordinates': {**SHAPE, 'batch_size': 2, 'widths': '16,32', 'steps': 1, 'seeds': 1, 'mup_base_width': 16},
     'data/textfiles/prepare.py': dict(tokenizer='bytes', processes=1),          # for GPT-2's, which needs the network
     'data/imagenet/prepare.py': dict(processes=1),
 }
@@ -332,7 +333,7 @@ def edit_reference(place, page):
     file = place / 'test_model.py'
     add(file, "'stablenorm', 'dyt', 'derf')", page, "'meanabs'")
     put_before(file, "if c.norm == 'layernorm':", block_with(page, "if c.norm == 'meanabs'"))
-    add(file, 'mix_ln=(0.0, 0.5))', page, 'norm_every=(0, 1, 2)')
+    add(file, 'mup_base_head_dim=(64, 2))', page, 'norm_every=(0, 1, 2)')
     put_before(file, 'post_ln =', block_with(page, "f'h.{i}.block_norm'"))
     add(file, "'stable', 'l2', 'l2_tied')", page, "'cosine'")
     add(file, "('l2_tied', 0))", page, "('cosine', 2)")

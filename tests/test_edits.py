@@ -390,6 +390,17 @@ def test_an_attention_of_ones_own(attention, names, monkeypatch):
     assert attention_backend_of(ours, torch.device('cpu'), torch.float32) in names
 
 
+@pytest.mark.parametrize('attention', [OneMask, ByHand])
+def test_an_attention_without_known_logits_is_measured_without_them(attention, monkeypatch):
+    """In training and before it"""
+    monkeypatch.setitem(model.ATTENTIONS, 'mine', attention)
+    network = GPT(GPTConfig(**SMALL | dict(attention='mine', block_size=16)))
+    found = measured(network, 'attention', 'preflight')
+    assert found['attention'] == {}
+    rows = found['preflight']['invariance']['W_1']
+    assert 'attention logits' not in rows and rows['FFN branch'] > 0.1 and 'attention Jacobian' in rows
+
+
 @pytest.mark.long
 def test_on_two_ranks(place):
     """A gated model is the same sharded, from its first loss on; the new optimizer is refused"""

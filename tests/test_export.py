@@ -2,10 +2,12 @@
 import ast
 import copy
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,8 @@ from data.tokens import write_tokens
 from engine.checkpoint import load_run
 from engine.pretrained import FAMILIES, load_gpt
 from lab.hub import obstacles, write_model, write_own, write_tokenizer, write_weights
-from model import GPT, GPTConfig
+from lab.modeling_nanonorm import NanoNormConfig, NanoNormForCausalLM
+from model import ATTENTIONS, GPT, DotAttention, GPTConfig
 from test_model import COVERING, MID_NORM, POST_NORM, SIZES
 from vit import ViT, ViTConfig
 
@@ -274,6 +277,30 @@ def test_what_a_model_of_transformers_refuses(tmp_path):
     save_file(weights, tmp_path / 'model.safetensors', metadata={'format': 'pt'})
     with pytest.raises(ValueError, match="the weights have no 'h.1.ffn.w1.bias'"):
         hf.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+
+
+class OneMask(DotAttention):
+    """Prefers near tokens, by a mask of its own"""
+    kinds = {'float': lambda d: (-0.5 * d).masked_fill(d < 0, -math.inf), 'bool': lambda d: (d >= 0) & (d < 5)}
+
+    def attend(self, q, k, v):
+        distance = torch.arange(q.size(2))[:, None] - torch.arange(k.size(2))
+        return self.kernel(q, k, v, attn_mask=self.kinds[self.kind](distance), scale=self.scale)
+
+
+@pytest.mark.parametrize('kind', OneMask.kinds)
+@torch.no_grad()
+def test_an_attention_with_a_mask_of_its_own_in_transformers(kind, monkeypatch):
+    """It stays, besides the mask of padding on the right"""
+    monkeypatch.setitem(ATTENTIONS, 'mine', OneMask)
+    monkeypatch.setattr(OneMask, 'kind', kind, raising=False)
+    ours = random_model(**SMALL | dict(attention='mine'))
+    theirs = NanoNormForCausalLM(NanoNormConfig(**asdict(ours.config)))
+    theirs.net.load_state_dict(ours.state_dict())
+    idx, mask = ids(ours), torch.ones_like(ids(ours))
+    assert torch.allclose(theirs(idx).logits, ours(idx)[0], atol=1e-5)
+    mask[1, 11:] = 0
+    assert torch.allclose(theirs(idx, attention_mask=mask).logits[1, :11], ours(idx[1:2, :11])[0][0], atol=1e-5)
 
 
 def test_edited_code_comes_along(tmp_path, monkeypatch):
