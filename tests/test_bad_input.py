@@ -450,7 +450,8 @@ def cases_of_checkpoints():
 EVALUATIONS = [
     case('evaluate: misspelt key', f'{EVALUATE} --strid=4', "unknown key 'strid' … did you mean 'stride'?"),
     case('evaluate: what', f'{EVALUATE} --what=loss,rogue', "what='rogue': choose among loss, rouge, bertscore"),
-    case('evaluate: split', f'{EVALUATE} --split=test', "split='test': choose one of train, val"),
+    case('evaluate: split', f'{EVALUATE} --split=tset', "split='tset': choose one of train, val, test"),
+    case('evaluate: no test split', f'{EVALUATE} --split=test', 'split=test: dataset=tiny has none, only train and val'),
     case('evaluate: stride', f'{EVALUATE} --stride=9', 'stride=9 is longer than the windows of 8 tokens'),
     case('evaluate: samples', f'{EVALUATE} --samples=1', 'samples=1: wants at least 2'),
     case('evaluate: batch_size', f'{EVALUATE} --batch_size=0', 'batch_size=0: wants at least 1'),

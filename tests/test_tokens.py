@@ -69,11 +69,52 @@ def test_meta_takes_more():
     assert meta == dict(vocab_size=7, tokenizer='char', chars=chars, dtype='uint16', tokens={'train': 2, 'val': 2})
 
 
+def with_test(test=range(50, 60)):
+    write_tokens('data/tiny', {'train': [range(20)], 'val': [range(30, 40)], 'test': [test]}, 1000, 'bytes')
+
+
+def test_a_test_split(capsys):
+    """It is read as the others are, the fingerprint is of it too, and preparing the data without it removes it"""
+    make(range(20), range(30, 40))
+    without = content('data/tiny')
+    with_test()
+    assert read_meta('tiny')['tokens'] == {'train': 20, 'val': 10, 'test': 10}
+    assert capsys.readouterr().out.endswith('20 training, 10 validation and 10 test tokens, of a vocabulary of 1,000\n')
+    assert tokens(split='test').read([5])[1].tolist() == [[56, 57, 58, 59]]
+    first = read_meta('tiny')['fingerprint']
+    with_test(range(51, 61))
+    assert len({first, read_meta('tiny')['fingerprint'], json.loads(without['meta.json'])['fingerprint']}) == 3
+    make(range(20), range(30, 40))
+    assert content('data/tiny') == without
+
+
+@pytest.mark.parametrize('more', [dict(test=0), dict(test=None), dict(test='9'), dict(other=9)])
+def test_a_wrong_test_split(more):
+    with_test()
+    meta = json.loads(Path('data/tiny/meta.json').read_text())
+    Path('data/tiny/meta.json').write_text(json.dumps({**meta, 'tokens': {'train': 20, 'val': 10, **more}}))
+    with pytest.raises(ValueError, match='is damaged'):
+        read_meta('tiny')
+
+
+def test_a_tokenizer_in_the_same_folder():
+    """It is found where the folder is now, and its files come and go with the tokens"""
+    splits = {'train': [range(20)], 'val': [range(20)]}
+    write_tokens('data/tiny', splits, 300, '.', {'tokenizer.json': b'{}'})
+    assert read_meta('tiny')['tokenizer'] == 'data/tiny' and Path('data/tiny/tokenizer.json').read_bytes() == b'{}'
+    before = content('data/tiny')
+    with pytest.raises(ValueError, match='too few'):
+        write_tokens('data/tiny', {**splits, 'val': [[1]]}, 300, '.', {'tokenizer.json': b'[]'})
+    assert content('data/tiny') == before
+    os.rename('data/tiny', 'data/moved')
+    assert read_meta('moved')['tokenizer'] == 'data/moved'
+
+
 def content(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-@pytest.mark.parametrize('split', ['train', 'val'])
+@pytest.mark.parametrize('split', ['train', 'val', 'test'])
 @pytest.mark.parametrize('prepared_before', [False, True])
 def test_what_is_cut_short_leaves_what_was_there(split, prepared_before):
     """A prepare.py that fails, or is stopped, in the middle of a split: nothing half, and nothing less than before"""
