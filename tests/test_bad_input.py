@@ -626,6 +626,9 @@ TEXTS = [
     case('shakespeare: misspelt key', f'{SHAKESPEARE} --ulr=x', "unknown key 'ulr' … did you mean 'url'?"),
     case('pycode: no library', 'data/pycode/prepare.py', 'lib holds 0 Python sources … run this with an interpreter'),
     case('pycode: no key', 'data/pycode/prepare.py --limit=3', "unknown key 'limit'"),
+    case('pycode: small vocabulary', 'data/pycode/prepare.py --bpe=256', 'bpe=256: wants at least 257 … or 0 for bytes'),
+    case('pycode: limit of no packages', 'data/pycode/prepare.py --limit_mb=3', 'limit_mb=3: it needs --packages=True'),
+    case('pycode: processes for bytes', 'data/pycode/prepare.py --processes=3', 'processes=3: it needs --bpe'),
     case('pycode: unwritable', 'data/pycode/prepare.py', "Is a directory: 'data/pycode/meta.json'",
          folder('data/pycode/meta.json'), *(holds(f'lib/{i}.py', 'x = 1') for i in range(12))),
 ]
