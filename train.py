@@ -175,11 +175,12 @@ def rate(it, ratio=1.0):
 
 
 @torch.no_grad()
-def evaluate():
+def evaluate(*splits):
     """{'train_loss': …, 'val_loss': …}: the mean of each metric over a split's evaluation windows. The ranks share the work."""
     raw_model.eval()
     means = {}
-    for split, windows in data.items():
+    for split in splits:
+        windows = data[split]
         batches = windows.spread(eval_iters, batch_size)
         total = torch.zeros(len(task.metrics) + 1, device=machine.device)
         turns = list(machine.turns(batches))
@@ -237,8 +238,10 @@ for it in range(run.start, max_iters + 1):
     if it % eval_interval == 0 or it == max_iters or eval_only:
         watch.check(it)                                 # ends the process if the run has diverged
         with speed.paused():
-            means = evaluate()
+            means = evaluate('train', 'val')
             watch.check(it, *means.values())
+            if 'test' in data and (it == max_iters or eval_only):
+                means |= evaluate('test')               # only at the end, and nothing depends on it
             log.evaluation(it, means)
             if eval_only:
                 break

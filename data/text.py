@@ -14,12 +14,13 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from multiprocessing import parent_process
+from pathlib import Path
 from typing import Callable, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from data.tokens import SPLITS, write_tokens
+from data.tokens import write_tokens
 from engine.files import check_files, read_json, told
 
 os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # only errors: the last one is reported in one line
@@ -109,6 +110,26 @@ def hugging_face_tokenizer(name):
     return Tokenizer(lambda text: theirs.encode(text, add_special_tokens=False),
                      lambda ids: theirs.decode([i for i in ids if i < len(theirs)], clean_up_tokenization_spaces=False),
                      len(theirs), end, frozenset(theirs.all_special_ids))
+
+
+END = '<|endoftext|>'
+
+
+def train_bpe(texts, size, folder):
+    """Trains a byte-level BPE of `size` entries: the end of a document, the 256 bytes, and pairs that are frequent in the texts.
+    Saves it in the folder as a tokenizer of Hugging Face's. The same texts give the same one. ValueError if they have too few
+    pairs."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer, bpe.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bpe.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, min_frequency=2, initial_alphabet=alphabet,
+                                                       special_tokens=[END], show_progress=False))
+    if bpe.get_vocab_size() != size:
+        raise ValueError(f'bpe={size}: this text gives a vocabulary of {bpe.get_vocab_size()}, choose that or fewer')
+    special = dict.fromkeys(('bos_token', 'eos_token', 'pad_token'), END)
+    PreTrainedTokenizerFast(tokenizer_object=bpe, split_special_tokens=True, **special).save_pretrained(folder)
 
 
 # ----------------------------------------------------------------------------- documents
@@ -323,9 +344,10 @@ def in_order(pool, f, items, ahead):
         yield waiting.popleft().result()
 
 
-def write_text(folder, splits, tokenizer, processes=0):
-    """Writes train.bin, val.bin and meta.json into the folder. `splits` is {'train': texts, 'val': texts}, to be iterated over
-    more than once. `tokenizer` is a name for load_tokenizer; its `end` follows each document. processes=0: one per core."""
+def write_text(folder, splits, tokenizer, processes=0, own=False, **more):
+    """Writes train.bin, val.bin and meta.json into the folder. `splits` is {'train': texts, 'val': texts}, perhaps with 'test',
+    to be iterated over more than once. `tokenizer` is a name for load_tokenizer; its `end` follows each document. With `own` it
+    is a folder whose files are copied into the data set's. processes=0: one per core. meta.json takes `more` too."""
     chars = set()
     if tokenizer == 'char':
         for text in chain.from_iterable(splits.values()):
@@ -342,8 +364,9 @@ def write_text(folder, splits, tokenizer, processes=0):
                     yield ids
 
         try:
-            more = {'chars': chars} if chars else {}
-            write_tokens(folder, {name: tokens(name) for name in SPLITS}, vocab_size, tokenizer, **more)
+            more |= {'chars': chars} if chars else {}
+            beside = {path.name: path.read_bytes() for path in Path(tokenizer).iterdir()} if own else {}
+            write_tokens(folder, {name: tokens(name) for name in splits}, vocab_size, '.' if own else tokenizer, beside, **more)
         except BrokenProcessPool as error:
             if sys.version_info < (3, 11, 5):           # whose pool waits forever for the thread that feeds the dead process
                 pool._call_queue._reader.close()

@@ -1,6 +1,6 @@
 """
-A data set of text is a folder data/<name> with train.bin and val.bin, which hold tokens as plain uint16 or uint32, and
-meta.json. This file reads a data set as batches, in an order that depends only on the seed, and writes one.
+A data set of text is a folder data/<name> with train.bin, val.bin and perhaps test.bin, which hold tokens as plain uint16 or
+uint32, and meta.json. This file reads a data set as batches, in an order that depends only on the seed, and writes one.
 """
 import functools
 import glob
@@ -17,7 +17,8 @@ import torch
 
 from engine.lock import lock_folder
 
-SPLITS = ('train', 'val')
+SPLITS = ('train', 'val')               # of every data set
+TEXT_SPLITS = (*SPLITS, 'test')         # text may have a third one, which no choice is made on
 KINDS = {'tokens': 'gpt', 'images': 'vit'}      # what data sets hold, a key of meta.json → the model that is trained on it
 
 
@@ -32,7 +33,7 @@ def a_text(value):
 
 
 def counts(value):
-    return isinstance(value, dict) and all(a_count(value.get(split)) for split in SPLITS)
+    return isinstance(value, dict) and {*SPLITS} <= value.keys() <= {*TEXT_SPLITS} and all(map(a_count, value.values()))
 
 
 TOKENS = dict(vocab_size=a_count, tokenizer=a_text, chars=a_text, dtype=('uint16', 'uint32').__contains__, tokens=counts,
@@ -76,12 +77,14 @@ def load_meta(name, kind, wants, fits, **defaults):
 
 def read_meta(name):
     """data/<name>/meta.json of tokens: vocab_size, tokenizer (with its chars, if that is 'char'), dtype, tokens of each split,
-    and the fingerprint of all of it ('' in data of older versions)."""
+    and the fingerprint of all of it ('' in data of older versions). The tokenizer '.' there is the data set's own folder, here
+    data/<name>."""
     def fits(meta):
         return meta['tokenizer'] != 'char' or len({*meta['chars']}) == len(meta['chars']) == meta['vocab_size']
 
     meta = load_meta(name, 'tokens', TOKENS, fits, chars='', fingerprint='')
-    return {**meta, 'dtype': np.dtype(meta['dtype'])}
+    own = dict(tokenizer=os.path.join('data', name)) if meta['tokenizer'] == '.' else {}
+    return {**meta, **own, 'dtype': np.dtype(meta['dtype'])}
 
 
 def check_size(path, wanted):
@@ -268,13 +271,15 @@ def replacing(folder, names, others=()):
                 os.remove(name + '.tmp')
 
 
-def write_tokens(folder, splits, vocab_size, tokenizer, **more):
-    """Writes train.bin, val.bin and meta.json, as `replacing` does. meta.json takes `more` too. `splits` maps each split to an
-    iterable of integer arrays or bytes. ValueError for a split of fewer than two tokens, an input and its target."""
+def write_tokens(folder, splits, vocab_size, tokenizer, beside=None, **more):
+    """Writes train.bin, val.bin, test.bin if `splits` has it, and meta.json, as `replacing` does. meta.json takes `more` too.
+    `splits` maps each split to an iterable of integer arrays or bytes. `beside` are other files to write there, {name: bytes}.
+    ValueError for a split of fewer than two tokens, an input and its target."""
     dtype = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
     tokens, content = {}, hashlib.blake2b(digest_size=16)
-    with preparing(folder), replacing(folder, [*(f'{split}.bin' for split in SPLITS), 'meta.json']) as path:
-        for split in SPLITS:
+    names, beside = [split for split in TEXT_SPLITS if split in splits], beside or {}
+    with preparing(folder), replacing(folder, [*(f'{split}.bin' for split in names), *beside, 'meta.json'], ['test.bin']) as path:
+        for split in names:
             tokens[split] = 0
             with open(path[f'{split}.bin'], 'wb') as f:
                 for ids in splits[split]:
@@ -290,8 +295,12 @@ def write_tokens(folder, splits, vocab_size, tokenizer, **more):
             if tokens[split] < 2:
                 raise ValueError(f'{folder}: {tokens[split]} tokens are too few for {split}.bin, which needs an input and its '
                                  f'target: give more text' + (', or a larger part of it to validation' if split == 'val' else ''))
+        for name, data in beside.items():
+            with open(path[name], 'wb') as f:
+                f.write(data)
         meta = dict(vocab_size=vocab_size, tokenizer=tokenizer, **more, dtype=np.dtype(dtype).name, tokens=tokens)
         content.update(json.dumps(meta).encode())
         with open(path['meta.json'], 'w', encoding='utf-8') as f:
             json.dump({**meta, 'fingerprint': content.hexdigest()}, f, indent=1)
-    print(f'{folder}: {tokens["train"]:,} training and {tokens["val"]:,} validation tokens, of a vocabulary of {vocab_size:,}')
+    *some, last = [f'{tokens[split]:,} {kind}' for split, kind in zip(names, ('training', 'validation', 'test'))]
+    print(f'{folder}: {", ".join(some)} and {last} tokens, of a vocabulary of {vocab_size:,}')

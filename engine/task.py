@@ -20,12 +20,16 @@ class TextTask:
         self.keys, self.config = keys, config_from(GPTConfig, keys)
 
     def split(self, name):
-        """The windows of a split, 'train' or 'val'."""
+        """The windows of a split, one of split_names()."""
         return Tokens(self.keys['dataset'], name, self.config.block_size, self.config.vocab_size)
 
+    def split_names(self):
+        """'train', 'val', and of some text 'test'"""
+        return (*read_meta(self.keys['dataset'])['tokens'],)
+
     def splits(self):
-        """{'train': …, 'val': …}; ValueError if the data was made by another tokenizer."""
-        data = {name: self.split(name) for name in SPLITS}
+        """{'train': …, 'val': …}, of some text 'test' too; ValueError if the data was made by another tokenizer."""
+        data = {name: self.split(name) for name in self.split_names()}
         for windows in data.values():
             windows.read(windows.spread(1, self.keys.get('batch_size', 1))[0])
         return data
@@ -67,6 +71,9 @@ class ImageTask(TextTask):
     def split(self, name):
         c = self.config
         return Images(self.keys['dataset'], name, c.image_size, c.channels, c.classes, self.keys.get('aug_repeats', 1))
+
+    def split_names(self):
+        return SPLITS
 
     def new_model(self, data=None):
         return ViT(self.config, data.mean, data.std) if data else ViT(self.config)

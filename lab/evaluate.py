@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from data.images import read_image_meta
 from data.text import load_tokenizer
-from data.tokens import SPLITS, Tokens, is_prepared, read_meta
+from data.tokens import TEXT_SPLITS, Tokens, is_prepared, read_meta
 from engine.checkpoint import load_run
 from engine.device import Machine
 from engine.files import check_regular, read_json, told
@@ -47,7 +47,7 @@ out_dir = 'out'                     # a run's folder, gpt2 … gpt2-xl, a folder
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
 what = ''                           # some of loss, rouge, bertscore, separated by commas; empty: loss, or only tasks if given
 dataset = ''                        # a folder of data/; empty: the run's own
-split = 'val'                       # val | train
+split = 'val'                       # val | train | test, which some text has
 stride = 0                          # tokens from one window to the next; 0: block_size, so that windows do not overlap
 batch_size = 8                      # windows, samples or requests at once
 samples = 64                        # rouge, bertscore: evenly spread windows; the second half of each is predicted
@@ -72,8 +72,8 @@ what = what.split(',') if what else [] if tasks else ['loss']
 for name in what:
     if name not in SCORES:
         raise ValueError(f'what={name!r}: choose among {", ".join(SCORES)}')
-if split not in SPLITS:
-    raise ValueError(f'split={split!r}: choose one of {", ".join(SPLITS)}')
+if split not in TEXT_SPLITS:
+    raise ValueError(f'split={split!r}: choose one of {", ".join(TEXT_SPLITS)}')
 if not tasks:
     refuse(('gen_kwargs', 'log_samples'), 'it is for tasks')
 machine = Machine(device, dtype)
@@ -440,6 +440,9 @@ def main():
     if what and len(data) > 1:
         raise ValueError(f'out_dir={out_dir}: these runs were trained on {", ".join(data)}, choose one by --dataset=…')
     for subject in subjects:
+        if what and split not in subject.task.split_names():
+            raise ValueError(f'split={split}: dataset={subject.dataset} has none, only '
+                             f'{" and ".join(subject.task.split_names())}')
         if log_samples and not samples_folder(subject, len(subjects)):
             raise ValueError(f'log_samples: {subject.name} is no run with a folder for them, name a file by --output=…')
     if 'rouge' in what:

@@ -459,7 +459,8 @@ def cases_of_checkpoints():
 EVALUATIONS = [
     case('evaluate: misspelt key', f'{EVALUATE} --strid=4', "unknown key 'strid' … did you mean 'stride'?"),
     case('evaluate: what', f'{EVALUATE} --what=loss,rogue', "what='rogue': choose among loss, rouge, bertscore"),
-    case('evaluate: split', f'{EVALUATE} --split=test', "split='test': choose one of train, val"),
+    case('evaluate: split', f'{EVALUATE} --split=tset', "split='tset': choose one of train, val, test"),
+    case('evaluate: no test split', f'{EVALUATE} --split=test', 'split=test: dataset=tiny has none, only train and val'),
     case('evaluate: stride', f'{EVALUATE} --stride=9', 'stride=9 is longer than the windows of 8 tokens'),
     case('evaluate: samples', f'{EVALUATE} --samples=1', 'samples=1: wants at least 2'),
     case('evaluate: batch_size', f'{EVALUATE} --batch_size=0', 'batch_size=0: wants at least 1'),
@@ -634,6 +635,9 @@ TEXTS = [
     case('shakespeare: misspelt key', f'{SHAKESPEARE} --ulr=x', "unknown key 'ulr' … did you mean 'url'?"),
     case('pycode: no library', 'data/pycode/prepare.py', 'lib holds 0 Python sources … run this with an interpreter'),
     case('pycode: no key', 'data/pycode/prepare.py --limit=3', "unknown key 'limit'"),
+    case('pycode: small vocabulary', 'data/pycode/prepare.py --bpe=256', 'bpe=256: wants at least 257 … or 0 for bytes'),
+    case('pycode: limit of no packages', 'data/pycode/prepare.py --limit_mb=3', 'limit_mb=3: it needs --packages=True'),
+    case('pycode: processes for bytes', 'data/pycode/prepare.py --processes=3', 'processes=3: it needs --bpe'),
     case('pycode: unwritable', 'data/pycode/prepare.py', "Is a directory: 'data/pycode/meta.json'",
          folder('data/pycode/meta.json'), *(holds(f'lib/{i}.py', 'x = 1') for i in range(12))),
 ]

@@ -85,6 +85,15 @@ def test_loss(folder, name, stride):
     assert errors['bits per byte'] == pytest.approx(error / math.log(2), abs=1e-6)
 
 
+def test_the_test_split(folder):
+    write_tokens(folder / 'data' / 'tested', {split: [text.encode()] for split, text in dict(
+        train=TEXT[:900], val=TEXT[900:1800], test=TEXT[1800:2800]).items()}, 256, 'bytes')
+    evaluate(folder, '--out_dir=short', '--dataset=tested', '--split=test')
+    losses = plain_losses(model_of(folder, 'short'), np.frombuffer(TEXT[1800:2800].encode(), np.uint8).astype(np.int64), 16)
+    assert last_scores(folder / 'short')[0]['loss'] == pytest.approx(losses.mean(), abs=1e-6)
+    assert 'split=test: dataset=tiny has none' in evaluate(folder, '--out_dir=short', '--split=test', code=1)
+
+
 @pytest.mark.long
 def test_two_ranks(folder):
     evaluate(folder, '--out_dir=short', '--what=loss,rouge', '--samples=5', '--batch_size=3')
@@ -306,6 +315,7 @@ def test_each_corruption_and_severity(images):
 
 
 @pytest.mark.parametrize('flag, words', [
+    ('--split=test', 'split=test: dataset=shapes has none, only train and val'),
     ('--what=rouge', 'vit is a model of images, for which there is --what=loss alone'), ('--stride=2', 'is a model of images'),
     ('--dataset=others', 'dataset=others has other classes (e, f, g, …) than shapes (a, b, c, …), which vit has learned'),
     ('--dataset=many', 'classes=4 is less than the 5 of dataset=many')])

@@ -6,8 +6,10 @@ from configurator import script_keys
 
 import importlib
 import json
+import math
 import multiprocessing
 import os
+import runpy
 import shutil
 import signal
 import socket
@@ -23,7 +25,7 @@ from helpers import ROOT, call, run_alone, run_python
 from pyarrow import parquet
 
 from data import text
-from data.text import TextFiles, load_tokenizer, pieces, split, write_text
+from data.text import TextFiles, load_tokenizer, pieces, split, train_bpe, write_text
 from data.tokens import read_meta
 
 END = '<|endoftext|>'
@@ -571,6 +573,86 @@ def test_sigterm_leaves_what_was_there(kill, folder):
     code, _, err = run_alone(write('stopped.py', STOPPED.format(kill=kill)))
     assert code in (128 + signal.SIGTERM, 1) and 'Traceback' not in err
     assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
+
+
+# ----------------------------------------------------------------------------- a byte-pair vocabulary of its own
+
+CODE = ['def f(x):\n    return self.value[x]\n' * 20, 'class A:\n\tdef __init__(self): pass\r\n# é ∇L 日本\n' * 20]
+
+
+def test_a_trained_bpe():
+    """As many entries as asked for, the same ones each time, and pairs that are frequent"""
+    for name in ('one', 'two'):
+        train_bpe(iter(CODE), 300, name)
+    assert sorted(os.listdir('one')) == ['tokenizer.json', 'tokenizer_config.json']
+    for name in os.listdir('one'):
+        assert Path('one', name).read_bytes() == Path('two', name).read_bytes()
+    tokenizer = load_tokenizer('one')
+    assert tokenizer.vocab_size == 300 and tokenizer.decode([tokenizer.end]) == END and len(tokenizer.encode('    return')) < 5
+    for one in (STRANGE, END, *CODE, '\r\n\t \n  x', ''):
+        ids = tokenizer.encode(one)
+        assert tokenizer.decode(ids) == one and tokenizer.end not in ids
+    with pytest.raises(ValueError, match='bpe=9999: this text gives a vocabulary of [0-9]+, choose that or fewer'):
+        train_bpe(CODE, 9999, 'three')
+
+
+def pycode(folder, val='', **more):
+    for i in range(20):
+        write(f'lib/m{i:02}.py', CODE[i % 2] + (val if i % 10 == 9 else ''))
+    runpy.run_path(ROOT / 'data' / 'pycode' / 'prepare.py')['prepare']('lib', folder, bpe=290, processes=1, **more)
+
+
+def test_pycode_with_a_bpe(folder):
+    """The same documents as in bytes; the vocabulary is of the training split alone"""
+    pycode(folder)
+    ids, tokenizer = found(folder)
+    assert tokenizer.vocab_size == 290 and [len(documents(ids[part], tokenizer)) for part in ids] == [18, 2]
+    assert documents(ids['val'], tokenizer) == [CODE[1]] * 2 and set(documents(ids['train'], tokenizer)) == {*CODE}
+    assert len(ids['val']) < 2 * len(CODE[1].encode())
+    before = Path(folder, 'tokenizer.json').read_bytes()
+    files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    pycode('data/again')
+    assert files == {path.name: path.read_bytes() for path in Path('data/again').iterdir()}
+    pycode(folder, val='zzzzzzzzyyyyyyyy\n' * 99)
+    assert Path(folder, 'tokenizer.json').read_bytes() == before and files['val.bin'] != Path(folder, 'val.bin').read_bytes()
+
+
+def test_a_bpe_from_training_to_an_export(folder):
+    """train.py, sample.py, lab.evaluate and lab.export find it, in a repository that has moved too"""
+    pycode(folder)
+    call('train.py', '--dataset=mine', '--vocab_size=0', '--block_size=4', '--n_layer=1', '--n_head=2', '--n_embd=16',
+         '--batch_size=2', '--gradient_accumulation_steps=1', '--max_iters=2', '--eval_iters=2', '--device=cpu',
+         '--compile=False')
+    os.mkdir('elsewhere')
+    for name in ('data', 'out'):
+        shutil.move(name, f'elsewhere/{name}')
+    os.chdir('elsewhere')
+    out = call('sample.py', '--start=    return self', '--num_samples=1', '--max_new_tokens=9', '--device=cpu')
+    assert '    return self' in out
+    call('lab.evaluate', '--device=cpu', '--dtype=float32')
+    scores = json.loads(Path('out/evaluate.jsonl').read_text())['scores']
+    ids, tokenizer = found(folder)
+    size = len(''.join(documents(ids['val'], tokenizer)).encode()) + 2 - len(tokenizer.decode(ids['val'][:1]).encode())
+    assert scores['bits per byte']['mean'] == pytest.approx(
+        scores['loss']['mean'] * (len(ids['val']) - 1) / size / math.log(2), rel=1e-6)
+    call('lab.export', '--to=exported')
+    theirs = load_tokenizer('exported')
+    assert theirs.encode(CODE[0]) == tokenizer.encode(CODE[0]) and theirs.end == tokenizer.end
+    assert theirs.decode(ids['val']) == tokenizer.decode(ids['val'])
+
+
+@pytest.mark.long
+def test_the_packages_that_are_installed():
+    """A little of each, with a vocabulary of its own: three splits, and a token is several bytes"""
+    code, out, err = run_python(ROOT / 'data/pycode/prepare.py', '--packages=True', '--limit_mb=0.05', '--bpe=1000',
+                                '--processes=2', '--folder=data/mine')
+    assert code == 0, err
+    meta = json.loads(Path('data/mine/meta.json').read_text())
+    assert {'python', 'torch', 'numpy'} <= meta['sources'].keys() and meta['sources']['torch']['bytes'] <= 50_000
+    assert meta['tokens'].keys() == {'train', 'val', 'test'}
+    for part in ('val', 'test'):
+        assert 0.03 < meta['bytes'][part] / sum(meta['bytes'].values()) < 0.07
+        assert meta['bytes'][part] > 2 * meta['tokens'][part]
 
 
 # ----------------------------------------------------------------------------- data/*/prepare.py, as users run them

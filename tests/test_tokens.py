@@ -69,11 +69,52 @@ def test_meta_takes_more():
     assert meta == dict(vocab_size=7, tokenizer='char', chars=chars, dtype='uint16', tokens={'train': 2, 'val': 2})
 
 
+def with_test(test=range(50, 60)):
+    write_tokens('data/tiny', {'train': [range(20)], 'val': [range(30, 40)], 'test': [test]}, 1000, 'bytes')
+
+
+def test_a_test_split(capsys):
+    """It is read as the others are, the fingerprint is of it too, and preparing the data without it removes it"""
+    make(range(20), range(30, 40))
+    without = content('data/tiny')
+    with_test()
+    assert read_meta('tiny')['tokens'] == {'train': 20, 'val': 10, 'test': 10}
+    assert capsys.readouterr().out.endswith('20 training, 10 validation and 10 test tokens, of a vocabulary of 1,000\n')
+    assert tokens(split='test').read([5])[1].tolist() == [[56, 57, 58, 59]]
+    first = read_meta('tiny')['fingerprint']
+    with_test(range(51, 61))
+    assert len({first, read_meta('tiny')['fingerprint'], json.loads(without['meta.json'])['fingerprint']}) == 3
+    make(range(20), range(30, 40))
+    assert content('data/tiny') == without
+
+
+@pytest.mark.parametrize('more', [dict(test=0), dict(test=None), dict(test='9'), dict(other=9)])
+def test_a_wrong_test_split(more):
+    with_test()
+    meta = json.loads(Path('data/tiny/meta.json').read_text())
+    Path('data/tiny/meta.json').write_text(json.dumps({**meta, 'tokens': {'train': 20, 'val': 10, **more}}))
+    with pytest.raises(ValueError, match='is damaged'):
+        read_meta('tiny')
+
+
+def test_a_tokenizer_in_the_same_folder():
+    """It is found where the folder is now, and its files come and go with the tokens"""
+    splits = {'train': [range(20)], 'val': [range(20)]}
+    write_tokens('data/tiny', splits, 300, '.', {'tokenizer.json': b'{}'})
+    assert read_meta('tiny')['tokenizer'] == 'data/tiny' and Path('data/tiny/tokenizer.json').read_bytes() == b'{}'
+    before = content('data/tiny')
+    with pytest.raises(ValueError, match='too few'):
+        write_tokens('data/tiny', {**splits, 'val': [[1]]}, 300, '.', {'tokenizer.json': b'[]'})
+    assert content('data/tiny') == before
+    os.rename('data/tiny', 'data/moved')
+    assert read_meta('moved')['tokenizer'] == 'data/moved'
+
+
 def content(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-@pytest.mark.parametrize('split', ['train', 'val'])
+@pytest.mark.parametrize('split', ['train', 'val', 'test'])
 @pytest.mark.parametrize('prepared_before', [False, True])
 def test_what_is_cut_short_leaves_what_was_there(split, prepared_before):
     """A prepare.py that fails, or is stopped, in the middle of a split: nothing half, and nothing less than before"""
@@ -467,8 +508,8 @@ def test_evaluation_windows(length, block_size, batches, batch_size, rows, colum
 
 # ----------------------------------------------------------------------------- data/pycode
 
-def prepare(sources, folder):
-    runpy.run_path(ROOT / 'data' / 'pycode' / 'prepare.py')['prepare'](sources, folder)
+def prepare(*args, **more):
+    runpy.run_path(ROOT / 'data' / 'pycode' / 'prepare.py')['prepare'](*args, **more)
 
 
 def test_pycode(tmp_path):
@@ -509,6 +550,106 @@ def test_pycode_of_an_interpreter_without_sources(tmp_path):
     with pytest.raises(ValueError, match='9 Python sources'):
         prepare(tmp_path / 'lib', 'data/tiny')
     assert tokens().windows == 4
+
+
+def source(name, lines=10):
+    """A file that shares no line with another"""
+    return ''.join(f'the line {i} of {name}\n' for i in range(lines))
+
+
+def install(site, name, files, version='1.0', requires=()):
+    """A distribution in the folder `site`, as pip leaves one there; `files` is {path: content}."""
+    files = {path: text if isinstance(text, bytes) else text.encode() for path, text in files.items()}
+    about = [f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n', *(f'Requires-Dist: {one}\n' for one in requires)]
+    at = f'{name}-{version}.dist-info'
+    files |= {f'{at}/METADATA': ''.join(about).encode(), f'{at}/RECORD': ''.join(f'{path},,\n' for path in files).encode()}
+    for path, text in files.items():
+        (Path(site) / path).parent.mkdir(parents=True, exist_ok=True)
+        (Path(site) / path).write_bytes(text)
+
+
+@pytest.fixture
+def lib():
+    Path('lib').mkdir()
+    for i in range(400):
+        Path(f'lib/m{i}.py').write_text(source(f'm{i}'))
+    return 'lib'
+
+
+def texts_of(folder, split):
+    ids = np.fromfile(f'{folder}/{split}.bin', np.uint16).astype(np.uint8)
+    return bytes(ids).decode().split('\0')[:-1]
+
+
+def all_texts(folder):
+    return sum((texts_of(folder, split) for split in ('train', 'val', 'test')), [])
+
+
+def test_packages_that_are_required(lib, capsys):
+    """Those of the requirements and what they require, however their names are spelt; without extras, and what others want"""
+    site, wanted = 'site', ['Torch-Like>=1', 'absent', 'other; python_version < "3"', 'compiled']
+    install(site, 'torch_like', {'torch/a.py': source('torch')},
+            requires=['deep.er (>=2)', 'opt; extra == "all"', 'absent2'])
+    install(site, 'deep_er', {'deep/a.py': source('deep'), '../bin/x.py': source('bin')}, '2.5', requires=['torch-like'])
+    install(site, 'compiled', {'compiled.so': b'\x7fELF'})
+    for name in ('opt', 'other', 'nobody'):
+        install(site, name, {f'{name}.py': source(name)})
+    prepare(lib, 'data/tiny', [site], wanted)
+    texts = all_texts('data/tiny')
+    assert sorted(texts) == sorted([*(source(f'm{i}') for i in range(400)), source('torch'), source('deep')])
+    meta = json.loads(Path('data/tiny/meta.json').read_text())
+    assert list(meta['sources']) == ['python', 'deep-er', 'torch-like'] and meta['sources']['python']['files'] == 400
+    assert meta['sources']['deep-er'] == dict(version='2.5', files=1, bytes=len(source('deep')))
+    assert sum(meta['files'].values()) == 402 and sum(meta['bytes'].values()) == sum(map(len, texts))
+    assert '2 packages, 402 files' in capsys.readouterr().out
+    with pytest.raises(ValueError, match='no package of requirements.txt is installed in site'):
+        prepare(lib, 'data/tiny', [site], ['absent'])
+
+
+def test_files_of_packages_that_are_left_out(lib):
+    kept = {'p/a.py': source('a'), 'p/testing.py': source('testing'), 'p/b.py': '# we generated it ourselves\n' + source('b'),
+            'p/half.py': source('a', 4) + source('half', 6), 'p/long.py': 'x' * 999 + '\n' + source('long')}
+    install('site', 'p', {
+        **kept, 'p/tests/t.py': source('t1'), 'p/test_x.py': source('t2'), 'p/x_test.py': source('t3'),
+        'p/conftest.py': source('t4'), 'p/_vendor/v.py': source('v'), 'p/g.py': '# Generated by protoc\n' + source('g'),
+        'p/data.py': f'x = "{"x" * 1000}"\n' + source('data'), 'p/latin.py': b'\xe9 in Latin 1\n' * 5,
+        'p/zero.py': 'a zero \0\n' * 5, 'p/empty.py': '', 'p/notes.txt': source('txt'), 'p/lib.py': source('m7')})
+    install('site', 'q', {'q/same.py': source('a'), 'q/near.py': source('a', 6) + source('near', 5), 'q/c.py': source('c')})
+    (Path('site') / 'p/unlisted.py').write_text(source('unlisted'))
+    prepare(lib, 'data/tiny', ['site'], ['p', 'q'])
+    theirs = {text for text in all_texts('data/tiny') if text not in {source(f'm{i}') for i in range(400)}}
+    assert theirs == {*kept.values(), source('c')} and all_texts('data/tiny').count(source('m7')) == 1
+
+
+def test_where_a_file_of_a_package_goes_depends_on_its_path(lib):
+    """Nine tenths are for training, and another version of a package moves nothing of what it does not change"""
+    files = {f'p/{i}.py': source(i) for i in range(400)}
+    install('site', 'p', files)
+    prepare(lib, 'data/tiny', ['site'], ['p'])
+    before = {split: texts_of('data/tiny', split) for split in ('train', 'val', 'test')}
+    assert all(20 < len(before[split]) < 60 for split in ('val', 'test')) and len(before['train']) > 680
+    changed = {**files, 'p/0.py': source('new'), 'p/more.py': source('more')}
+    del changed['p/5.py']
+    install('newer', 'p', changed, '2.0')
+    prepare(lib, 'data/tiny', ['newer'], ['p'])
+    for split in before:
+        now = texts_of('data/tiny', split)
+        assert [text for text in before[split] if text not in (source(0), source(5))] == [
+            text for text in now if text not in (source('new'), source('more'))]
+
+
+def test_a_limit_for_each_package(lib):
+    """Files are drawn until they are so large, and of the splits none gets more than its share; the library is whole"""
+    files = {f'p/{i}.py': source(i, 50) for i in range(400)}
+    install('site', 'p', files)
+    install('site', 'q', {'q.py': source('q')})
+    size = sum(map(len, files.values()))
+    prepare(lib, 'data/tiny', ['site'], ['p', 'q'], limit_mb=size / 4e6)
+    meta = json.loads(Path('data/tiny/meta.json').read_text())
+    assert 0.95 * size / 4 < meta['sources']['p']['bytes'] <= size / 4
+    assert meta['sources']['q']['files'] == 1 and meta['sources']['python']['files'] == 400
+    theirs = [sum(text in {*files.values()} for text in texts_of('data/tiny', split)) for split in ('train', 'val', 'test')]
+    assert theirs[0] > 80 and theirs[1] < 12 and theirs[2] < 12
 
 
 # ----------------------------------------------------------------------------- the order of very many windows

@@ -141,6 +141,35 @@ def test_two_ranks_see_what_one_sees(start, whole, place):
     assert checkpoint(place / 'ranks')['model'].keys() == checkpoint(whole)['model'].keys()
 
 
+# ----------------------------------------------------------------------------- a test split
+
+def test_a_test_split_is_evaluated_at_the_end(whole, place):
+    """Only there and by --eval_only, on ranks too; all else, a finished run that resumes and the weights are as without it"""
+    parts = {split: np.fromfile(place / 'data' / 'tiny' / f'{split}.bin', np.uint16) for split in ('train', 'val')}
+    write_tokens(place / 'data' / 'tested', {split: [ids] for split, ids in (*parts.items(), ('test', parts['train'][:300]))},
+                 13, 'bytes')
+    out, _ = train(place, 'whole/config.json', '--out_dir=tested', '--dataset=tested')
+    found, run = rows(place / 'tested'), place / 'tested'
+    assert found[-1].keys() == {'iter', 'train_loss', 'val_loss', 'test_loss'} and found[-1]['iter'] == 20
+    assert [{key: value for key, value in row.items() if key != 'test_loss'} for row in found] == rows(whole)
+    assert sum('test_loss' in row for row in found) == 1 and out.count('test loss') == 1
+    for name in ('ckpt.pt', 'best.pt'):
+        ours, theirs = checkpoint(run, name), checkpoint(whole, name)
+        assert ours['best_val_loss'] == theirs['best_val_loss'] and ours['iter'] == theirs['iter']
+        assert all(torch.equal(ours['model'][key], theirs['model'][key]) for key in theirs['model'])
+    ids = torch.from_numpy(parts['train'][:300].astype(np.int64))
+    starts = [16 * (i * 18 // 12) for i in range(12)]               # 12 of the 18 windows, evenly spread
+    idx, targets = (torch.stack([ids[s + o:s + o + 16] for s in starts]) for o in (0, 1))
+    with torch.no_grad():
+        assert model_of(checkpoint(run))(idx, targets)[1].item() == pytest.approx(found[-1]['test_loss'], abs=1e-5)
+    out, _ = train(place, 'tested/config.json', '--init_from=resume')
+    assert rows(run) == found and f'test loss {found[-1]["test_loss"]:.4f}' in out
+    out, _ = train(place, 'tested/config.json', '--init_from=resume', '--max_iters=40', '--eval_only=True')
+    assert f'test loss {found[-1]["test_loss"]:.4f}' in out and rows(run) == found
+    train(place, 'tested/config.json', '--init_from=resume', '--max_iters=22', ranks=2)
+    assert [row['iter'] for row in rows(run) if 'test_loss' in row] == [22]
+
+
 # ----------------------------------------------------------------------------- resuming
 
 def test_resumed_run_is_one_that_was_never_stopped(whole, place):
