@@ -486,18 +486,19 @@ def test_how_gains_and_skips_start(n_layer):
             close(p, torch.full((dim,), start), 0)
 
 
-@pytest.mark.parametrize('ffn', ['gelu', 'swiglu'])
-def test_deepnorm_starts_smaller(ffn):
-    """By (8N)^(−1/4) in W_v, W_o and the FFN, of 2N² = 8 blocks α is 2 (Wang et al. 2022, figure 2, decoder-only)"""
+@pytest.mark.parametrize('ffn, init', [('gelu', 'gpt2'), ('swiglu', 'xavier')])
+def test_deepnorm_starts_smaller(ffn, init):
+    """By (8N)^(−1/4) in W_v, W_o and the FFN, of 8 blocks α is 2 (Wang et al. 2022, figure 2, decoder-only). Keel does not"""
     models = []
-    for skip_scale in ('one', 'deepnorm'):
+    for skip_scale in ('one', 'keel', 'deepnorm'):
         torch.manual_seed(0)
-        models.append(GPT(GPTConfig(**SIZES, n_layer=8, init='xavier', ffn=ffn, skip_scale=skip_scale)))
-    one, deep = (dict(model.named_parameters()) for model in models)
+        models.append(GPT(GPTConfig(**SIZES, n_layer=8, init=init, init_gain=2.0, ffn=ffn, skip_scale=skip_scale)))
+    one, keel, deep = (dict(model.named_parameters()) for model in models)
+    close(keel, one, 0)
     for name, p in deep.items():
         factor = 64 ** -0.25 if name.split('.')[-2] in ('wv', 'wo', 'w1', 'w2', 'w3') else 1
         close(p, factor * one[name], 1e-6)
-    close(models[1].h[3].skip(torch.ones(3)), 2 * torch.ones(3), 1e-6)
+    close(models[2].h[3].skip(torch.ones(3)), 2 * torch.ones(3), 1e-6)
 
 
 def test_mix_ln_is_post_ln_first():
