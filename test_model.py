@@ -464,6 +464,13 @@ def test_init_is_the_table_of_stds(init, tied, gain):
             assert 2.2 * std < p.abs().max() <= 2 * std / 0.8796        # a deviation that cutting at two of it leaves 0.8796 of
 
 
+@pytest.mark.parametrize('norm, f', [('dyt', torch.tanh), ('derf', torch.erf)])
+def test_how_elementwise_norms_start(norm, f):
+    """As f(x / 2) (Zhu et al. 2025, Chen et al. 2025)"""
+    x = torch.randn(3, 16)
+    close(GPT(GPTConfig(**SIZES, n_layer=1, norm=norm)).final_norm(x), f(x / 2), 1e-6)
+
+
 @pytest.mark.parametrize('n_layer', [2, 18, 19, 25])
 @torch.no_grad()
 def test_how_gains_and_skips_start(n_layer):
@@ -476,23 +483,25 @@ def test_how_gains_and_skips_start(n_layer):
     plain = GPT(GPTConfig(**sizes))
     plain.load_state_dict(skips.state_dict(), strict=False)
     close(skips(idx)[0], plain(idx)[0], 0)
-    gains = {p.max().item() for block in GPT(GPTConfig(**sizes, branch_gain='layerscale')).h
-             for p in (block.attn_gain.weight, block.ffn_gain.weight)}
-    assert gains == {torch.tensor(0.1 if n_layer <= 18 else 1e-5 if n_layer <= 24 else 1e-6).item()}
+    layerscale = GPT(GPTConfig(**sizes, branch_gain='layerscale'))
+    for model, dim, start in (rezero, 1, 0.0), (layerscale, 16, 0.1 if n_layer <= 18 else 1e-5 if n_layer <= 24 else 1e-6):
+        for p in (p for block in model.h for p in (block.attn_gain.weight, block.ffn_gain.weight)):
+            close(p, torch.full((dim,), start), 0)
 
 
-@pytest.mark.parametrize('ffn', ['gelu', 'swiglu'])
-def test_deepnorm_starts_smaller(ffn):
-    """By (8N)^(−1/4) in W_v, W_o and the FFN, of 2N² = 8 blocks α is 2 (Wang et al. 2022, figure 2, decoder-only)"""
+@pytest.mark.parametrize('ffn, init', [('gelu', 'gpt2'), ('swiglu', 'xavier')])
+def test_deepnorm_starts_smaller(ffn, init):
+    """By (8N)^(−1/4) in W_v, W_o and the FFN, of 8 blocks α is 2 (Wang et al. 2022, figure 2, decoder-only). Keel does not"""
     models = []
-    for skip_scale in ('one', 'deepnorm'):
+    for skip_scale in ('one', 'keel', 'deepnorm'):
         torch.manual_seed(0)
-        models.append(GPT(GPTConfig(**SIZES, n_layer=8, init='xavier', ffn=ffn, skip_scale=skip_scale)))
-    one, deep = (dict(model.named_parameters()) for model in models)
+        models.append(GPT(GPTConfig(**SIZES, n_layer=8, init=init, init_gain=2.0, ffn=ffn, skip_scale=skip_scale)))
+    one, keel, deep = (dict(model.named_parameters()) for model in models)
+    close(keel, one, 0)
     for name, p in deep.items():
         factor = 64 ** -0.25 if name.split('.')[-2] in ('wv', 'wo', 'w1', 'w2', 'w3') else 1
         close(p, factor * one[name], 1e-6)
-    close(models[1].h[3].skip(torch.ones(3)), 2 * torch.ones(3), 1e-6)
+    close(models[2].h[3].skip(torch.ones(3)), 2 * torch.ones(3), 1e-6)
 
 
 def test_mix_ln_is_post_ln_first():
@@ -524,7 +533,9 @@ def test_block_type_knows_every_parameter_and_nothing_else():
     table |= dict.fromkeys(('attn_gain', 'ffn_gain', '0', '1'), 'gain')        # the numbers are those of embedding skips
     seen = set()
     for config in COVERING:
-        for name, _ in GPT(GPTConfig(**SIZES | config)).named_parameters():
+        model = GPT(GPTConfig(**SIZES | config))
+        assert model.state_dict().keys() == dict(model.named_parameters(remove_duplicate=False)).keys()      # and no constants
+        for name, _ in model.named_parameters():
             seen.add(module := name.split('.')[-2])
             assert block_type(name) == table[module], name
     assert seen == set(table)
@@ -532,6 +543,16 @@ def test_block_type_knows_every_parameter_and_nothing_else():
                  'h.0.attn.wq.weight.old', 'h.0.norm.weight', 'module.wte.weight', '_orig_mod.wte.weight'):
         with pytest.raises(ValueError, match=re.escape(repr(name))):
             block_type(name)
+
+
+def test_a_model_without_weights_has_its_constants():
+    """On device 'meta', from where a checkpoint's weights make it a model"""
+    config = GPTConfig(**SIZES, n_layer=2, pos='rope', skip_scale='keel', norm_depth_scale=True)
+    with torch.device('meta'):
+        found = dict(GPT(config).named_buffers())
+    wanted = dict(GPT(config).named_buffers())
+    assert len(wanted) == 2 + 2 + 2                     # RoPE's tables, a factor on each skip, and 1/√2
+    close(found, wanted, 0)
 
 
 @pytest.mark.parametrize('field', CHOICES)
@@ -552,7 +573,8 @@ def test_a_wrong_choice_is_answered_with_all_choices(field):
       for f in fields(GPTConfig) if f.type is int],
     *[({name: 0}, f'{name}=0 1') for name in ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd')],
     (dict(dropout=1.0), 'dropout=1.0 1'), (dict(dropout=-0.1), 'dropout=-0.1 0'),
-    (dict(norm_eps=-1.0), 'norm_eps=-1.0'), (dict(init_gain=-1.0), 'init_gain=-1.0'), (dict(rope_theta=0.0), 'rope_theta=0.0'),
+    (dict(norm_eps=-1.0), 'norm_eps=-1.0'), (dict(mix_ln=1.5), 'mix_ln=1.5 1'), (dict(mix_ln=-0.5), 'mix_ln=-0.5 0'),
+    (dict(init_gain=-1.0), 'init_gain=-1.0'), (dict(rope_theta=0.0), 'rope_theta=0.0'),
     (dict(n_layer=2.5), 'n_layer=2.5 int'), (dict(bias='False'), 'bias=\'False\' bool')])
 def test_an_impossible_config_is_an_error_that_names_field_and_value(wrong, words):
     with pytest.raises(ValueError) as error:
@@ -666,6 +688,15 @@ def test_dropout_acts_in_training_only(ffn, fused):
     assert not torch.allclose(y[kept], 2 * quiet[kept])                 # the attention map is dropped from as well
 
 
+def test_embedding_skips_add_the_embedding_with_its_dropout():
+    model, seen = build(embedding_skip=True, dropout=0.5), []
+    for skip in model.embedding_skips:
+        skip.register_forward_pre_hook(lambda module, args: seen.append(args))
+    model(tokens(2, 8))
+    (x, x0), (_, again) = seen
+    assert x is x0 is again
+
+
 @pytest.mark.parametrize('config', [dict(dropout=0.5), DNT, LLAMA | dict(n_kv_head=2), dict(attention='l2', residual_scale=0.3)])
 def test_recomputed_blocks_keep_less_and_have_the_same_gradients(config):
     found = []
@@ -716,12 +747,14 @@ def test_compiles_without_a_break_and_not_again(config, fused, recompute):
 @pytest.mark.parametrize('config', [
     dict(), DNT, LLAMA | dict(n_kv_head=2), dict(**MID_NORM, **POST_NORM, attention='l2', bias=True),
     dict(norm='stablenorm', attention='stable', norm_alpha=0.475, pos='rope', **MID_NORM),
-    dict(attention='l2_tied', qk_norm=True, pos='rope')])
+    dict(attention='l2_tied', qk_norm=True, pos='rope'),
+    *(dict(norm=norm, linear_norm=True, v_norm=True, branch_gain='layerscale', skip_scale='keel', norm_depth_scale=True,
+           embedding_skip=True) for norm in ('dyt', 'derf'))])
 def test_bf16_autocast_keeps_norms_and_loss_in_fp32(config, fused):
     model, idx, targets, dtypes = with_kernel(build(**config).float(), fused), tokens(16, 8), tokens(16, 9)[:, 1:], {}
     expected = model(idx, targets)[1]
     for name, module in model.named_modules():
-        if name.endswith('_norm') and list(module.parameters()):
+        if name.endswith('norm') and list(module.parameters()):
             module.register_forward_hook(lambda module, args, output, name=name: dtypes.update({name: output.dtype}))
     with torch.autocast('cpu', torch.bfloat16):
         loss = model(idx, targets)[1]

@@ -214,8 +214,7 @@ def sharpness(model, batches, rng):
         if not of_type:
             continue
         values = torch.cat([value.flatten() for value in of_type.values()])
-        layers = [[value.flatten() for name, value in of_type.items() if name.startswith(f'h.{i}.')]
-                  for i in range(len(model.h))]
+        layers = [[value.flatten() for name, value in of_type.items() if layer_of(name) == i + 1] for i in range(len(model.h))]
         result[kind] = dict(summary(values), histogram=log_histogram(values),
                             layers=[summary(torch.cat(parts)) for parts in layers if parts])
     return result
@@ -223,8 +222,8 @@ def sharpness(model, batches, rng):
 
 def layer_of(name):
     """The layer of a parameter as sharpness disparity counts them (figure 9): 0 for embeddings and InputNorm, from 1 on for
-    blocks, None for what comes after the blocks."""
-    block = re.match(r'h\.(\d+)\.', name)
+    blocks and what skips to them, None for what comes after the blocks."""
+    block = re.match(r'(?:h|embedding_skips)\.(\d+)\.', name)
     return int(block[1]) + 1 if block else None if block_type(name) == 'head' or name.startswith('final_norm') else 0
 
 
@@ -492,7 +491,7 @@ def attention_growth(model, batches, rng):
     """
     c = model.config
     if (c.norm != 'rmsnorm' or c.n_head != 1 or not c.attn_pre_norm or c.attn_mid_norm or c.attn_post_norm or c.bias
-            or c.skip_scale != 'one' or c.embedding_skip or c.mix_ln):
+            or c.v_norm or c.linear_norm or c.skip_scale != 'one' or c.embedding_skip or c.mix_ln):
         return []
     x = stream(model, batches[0][0][:1])[0]
     bound, rows = x.norm().item() / math.sqrt(x[0].numel()), []
@@ -588,13 +587,14 @@ def effects(model, batch, seed):
     x, block = batch[0], model.h[0]
     with torch.no_grad(), attention_inputs(block) as seen:
         states = stream(model, x)
-        branches = [branch(block, 'attn')(states[0]), branch(block, 'ffn')(states[1])]
+        at_attn = model.embedding_skips[0](states[0], states[0])
+        branches = [branch(block, 'attn')(at_attn), branch(block, 'ffn')(states[1])]
     logits = {'attention logits': (scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT).std()
               for q, k, scale, _ in seen[:1]}
     rng = torch.Generator(x.device).manual_seed(seed)
     start = torch.randn(states[0][:1].shape, generator=rng, device=x.device, dtype=states[0].dtype)
     result = {**logits, 'attention branch': branches[0].norm(), 'FFN branch': branches[1].norm(),
-              'attention Jacobian': jacobian_norm(branch(block, 'attn'), states[0][:1], start, steps=10),
+              'attention Jacobian': jacobian_norm(branch(block, 'attn'), at_attn[:1], start, steps=10),
               'FFN Jacobian': jacobian_norm(branch(block, 'ffn'), states[1][:1], start, steps=10),
               'last hidden state': states[-1].norm()}
     gradient = mean_gradient(model, [batch])
@@ -665,7 +665,7 @@ def measure(model, batches, what, seed):
         model.train(training)
 
 
-NEEDS = dict(attention_growth='it is for --n_head=1, --norm=rmsnorm, PreNorm, no MidNorm, no PostNorm and no biases',
+NEEDS = dict(attention_growth='it is for --n_head=1, --norm=rmsnorm, no biases, and blocks with PreNorm and QKNorm alone',
              transport='it needs two sequences at least',
              attention='it needs attention that calls self.kernel, without a mask of its own')
 IN_TRAINING = ('gradients', 'sharpness', 'hidden', 'parameters', 'attention')

@@ -164,6 +164,7 @@ def test_an_alias_sets_its_keys_where_it_stands(keys):
             values = keys(*arguments, more=more)
             assert tuple(values[name] for name in names) == wanted and 'mid_norm' not in values, (text, arguments)
     assert not keys('alias.py', '--mid_norm=False', more=more)['attn_mid_norm']
+    assert configurator.flags() == set(names)
 
 
 def test_include_of_a_base(keys):

@@ -190,7 +190,8 @@ def test_sharpness_of_each_block_type(arch, more):
     counted = 0
     for kind, found in result.items():
         of_kind = {name: value for name, value in h.items() if block_type(name) == kind}
-        inside = [[value for name, value in of_kind.items() if name.startswith(f'h.{i}.')] for i in range(2)]
+        inside = [[value for name, value in of_kind.items() if name.startswith((f'h.{i}.', f'embedding_skips.{i}.'))]
+                  for i in range(2)]
         groups = [of_kind.values(), *(layer for layer in inside if layer)]
         for found, values in zip([found, *found['layers']], groups, strict=True):
             x = np.concatenate([value.ravel() for value in values])
@@ -475,6 +476,11 @@ EXPONENTS = {
     ('s5', ''): {'embeddings': IMMUNE, 'W_q W_k': only('wq wk'), 'W_v W_o': only('wv wo'), 'W_1': only('w1'), 'W_2': only('w2'),
                  'input of block 0': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
     ('stable', ''): {'W_q W_k': only('wq wk'), 'W_v W_o': {'attention branch': 2, 'attention Jacobian': 2}},
+    ('hybrid', ''): {'W_q W_k': only('wq wk'), 'W_v W_o': {'attention branch': 1, 'attention Jacobian': 1}},
+    ('simplenorm', ''): {'W_q W_k': only('wq wk'), 'W_v W_o': only('wv wo'), 'W_1': only('w1'), 'W_2': only('w2'),
+                         'embeddings': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
+    ('rezero', ''): {'W_q W_k': {'attention logits': 2}, 'W_v W_o': {'attention branch': 2, 'attention Jacobian': 2},
+                     'input of block 0': {'attention logits': 2}},
     ('pre', 'l2_tied'): {'W_q W_k': {'attention logits': 2}, 'input of block 0': {'attention logits': 0}},
 }
 
@@ -513,21 +519,21 @@ def test_preflight_fits_growth_and_leaves_float32_behind():
     assert result['drift']['at'] == '2.ffn' and result['drift']['distance'] > 0
 
 
-@pytest.mark.parametrize('arch, more', [('llama', dict(n_kv_head=1)), ('s5', {}), ('peri', {})])
+@pytest.mark.parametrize('arch, more', [('llama', dict(n_kv_head=1)), ('s5', {}), ('peri', {}), ('embskip', {}), ('keel', {})])
 def test_effects_of_a_model(arch, more):
     """What the exponents are fitted to, each by another computation, of block 0 and over all layers"""
     model, batch = build(arch, more), data(1, size=2)[0]
     found, b = m.effects(model, batch, 0), model.h[0]
-    states, _ = states_by_hand(model, batch[0])
+    states, entered = states_by_hand(model, batch[0])
     with torch.no_grad():
-        attn, ffn = (states[k + 1] - states[k] for k in range(2))
-        assert found['attention branch'] == pytest.approx(attn.norm().item())
-        assert found['FFN branch'] == pytest.approx(ffn.norm().item())
+        assert found['attention branch'] == pytest.approx(b.attn_mid_norm(b.attn(entered[0])).norm().item())
+        assert found['FFN branch'] == pytest.approx(b.ffn_mid_norm(b.ffn(entered[1])).norm().item())
         assert found['last hidden state'] == pytest.approx(states[-1].norm().item())
-        q, k = (y.transpose(1, 2) for y in b.attn.queries_keys(b.attn_pre_norm(states[0]), 0))
+        q, k = (y.transpose(1, 2) for y in b.attn.queries_keys(entered[0], 0))
         logits = [q[:, h] @ k[:, h * k.size(1) // 2].mT / 2 for h in range(2)]
         assert found['attention logits'] == pytest.approx(torch.stack(logits).std().item())
-    for name, f, x in (('attention', lambda x: b.attn_mid_norm(b.attn(b.attn_pre_norm(x))), states[0]),
+    skipped = model.embedding_skips[0](states[0], states[0])
+    for name, f, x in (('attention', lambda x: b.attn_mid_norm(b.attn(b.attn_pre_norm(x))), skipped),
                        ('FFN', lambda x: b.ffn_mid_norm(b.ffn(b.ffn_pre_norm(x))), states[1])):
         assert 0.9 < found[f'{name} Jacobian'] / largest_singular_value(f, x[:1]) < 1.0001
     model(*batch)[1].backward()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers import TINY, call, checkpoint, flags, rows, train
 from test_optim import backward, make, quintic, small_gpt
+from torch.utils.flop_counter import FlopCounterMode
 
 import optim
 from model import BLOCK_TYPES
@@ -34,6 +35,14 @@ def test_newton_schulz_is_a_polynomial_of_the_singular_values(shape, scale, rank
     x = scale * drawn(shape, rank)
     wanted = torch.stack([quintic(matrix) for matrix in x])
     torch.testing.assert_close(newton_schulz(x.float()).double(), wanted, rtol=0, atol=1e-4 if rank else 1e-5)
+
+
+def test_newton_schulz_costs_what_the_shorter_side_asks():
+    """Five times two products of n × n with n × m and one of n × n matrices, n being the shorter side"""
+    for x in drawn((32, 96)), drawn((96, 32)):
+        with FlopCounterMode(display=False) as counter:
+            newton_schulz(x)
+        assert counter.get_total_flops() == 3 * 5 * 2 * (2 * 32 * 32 * 96 + 32 ** 3)
 
 
 def test_newton_schulz_of_nothing():

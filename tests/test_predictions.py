@@ -135,7 +135,8 @@ def test_attention_growth(dt, data):
             assert row['ma'] <= row['ma_bound']
 
 
-@pytest.mark.parametrize('arch, more', [('pre', {}), ('s5', {}), ('s1', dict(n_head=2)), ('s1', POST_NORM)])
+@pytest.mark.parametrize('arch, more', [('pre', {}), ('s5', {}), ('s1', dict(n_head=2)), ('s1', POST_NORM),
+                                        ('s1', dict(v_norm=True)), ('s1', dict(linear_norm=True))])
 def test_attention_growth_is_of_one_head_with_rmsnorm_alone(arch, more, data):
     assert m.attention_growth(build(arch, **more), data, rng()) == []
 
@@ -181,7 +182,7 @@ def test_jacobian_to_the_end():
 def test_factors_and_layers(data):
     """n S ‖θ‖² of each weight is the sum of h over it times its squared norm, an embedding's that of its shortest row without
     its mean; layer 0 is the embeddings."""
-    model = build('s5', tie_weights=False)
+    model = build('s5', tie_weights=False, embedding_skip=True)
     h = m.diagonal_estimate(model, data, rng())
     found = m.layers(model, data, rng())
     factors = found['factors']
@@ -194,7 +195,7 @@ def test_factors_and_layers(data):
     w = model.wte.weight
     shortest = min(((row - row.mean()) ** 2).sum().item() for row in w)
     assert factors['emb'] == [pytest.approx(h['wte.weight'].sum().item() * shortest)]
-    own = {0: ('wte', 'wpe', 'input_norm'), 1: ('h.0.',), 2: ('h.1.',), 3: ('h.2.',)}
+    own = {0: ('wte', 'wpe', 'input_norm'), **{i + 1: (f'h.{i}.', f'embedding_skips.{i}.') for i in range(3)}}
     for layer, prefixes in own.items():
         values = torch.cat([value.flatten() for name, value in h.items() if name.startswith(prefixes)])
         assert found['sharpness'][layer]['log10_mean'] == pytest.approx(values.mean().log10().item())
