@@ -24,6 +24,7 @@ from data.tokens import write_tokens
 from engine.keys import check_keys
 from engine.task import config_of
 from lab import sweep
+from lab.sweep_plan import plan
 from model import GPTConfig
 from vit import ViTConfig
 
@@ -202,7 +203,7 @@ def parse(script, args):
         else:
             axes = {arg[2:].partition('=')[0]: arg.partition('=')[2].split(',') for arg in theirs if arg.startswith('--')}
             files = [arg for arg in theirs if not arg.startswith('--')]
-            sweep.plan(keys['grids'] or [{}], [*keys['arguments'].split(), *files], axes)
+            plan(keys['grids'] or [{}], [*keys['arguments'].split(), *files], axes)
     else:
         config = settle(without_edits(args), defaults_of(script))
         if script in ('train.py', 'lab.estimate'):
