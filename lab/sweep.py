@@ -271,10 +271,12 @@ def write_plan(runs):
 
 def write_tables(runs):
     """The report of the runs so far, beside them"""
-    write_plan(runs)
     text = runs_csv(runs, out_dir, diverged_loss)
+    numbers = from_text(text)
+    tables = make_tables(numbers, select, against, contrast)    # raises for bad input before a file is touched
+    write_plan(runs)
     write_text(os.path.join(out_dir, 'runs.csv'), text)
-    write_report(from_text(text), out_dir, select, against, contrast)
+    write_report(numbers, *tables, out_dir)
 
 
 def main():
@@ -294,8 +296,8 @@ def main():
         if theirs:
             raise ValueError(f'{theirs[0]}: report only makes the table again, leave it out')
         if numbers:
-            folder = out_dir if 'out_dir' in flags() else ''
-            write_report(read_runs(report, diverged_loss), folder, select, against, contrast)
+            found = read_runs(report, diverged_loss)
+            write_report(found, *make_tables(found, select, against, contrast), out_dir if 'out_dir' in flags() else '')
         else:
             stored, out_dir = read_plan(os.path.join(report, 'sweep.json')), report
             diverged_loss = diverged_loss or stored['diverged_loss']

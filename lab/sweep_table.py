@@ -351,9 +351,8 @@ def write_text(path, text):
     write_whole(path, lambda f: f.write(text.encode()))
 
 
-def write_report(runs, folder='', *how):
-    """Prints the tables of the runs, see make_tables, and writes them into the folder, if there is one, with a picture."""
-    caption, tables = make_tables(runs, *how)
+def write_report(runs, caption, tables, folder=''):
+    """Prints what make_tables makes of the runs, and writes it into the folder, if there is one, with a picture."""
     texts, markdowns = zip(*map(as_text, tables))
     print(f'\n{caption}\n\n' + '\n\n'.join(texts) + '\n')
     if folder:

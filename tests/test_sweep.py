@@ -433,6 +433,28 @@ def test_halving_trains_what_an_uninterrupted_run_trains(place, swept):
     assert list(table(halved)[0]) == ['lr 1e-7', 'lr 0.01'] and table(halved)[0]['lr 1e-7'].startswith('stopped at 50: ')
 
 
+@pytest.mark.long
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGKILL])
+def test_halving_goes_on_after_it_was_stopped_within_a_rung(place, swept, number):
+    """By Ctrl-C or a kill at iteration 20, of 50 and 100: in the end it is as if nothing had happened"""
+    command = ['base.json', '--arch=off', '--learning_rate=1e-7,0.01', '--halving=0.5', '--seeds=2', '--jobs=2',
+               f'--out_dir=halved{number}']
+    runs = [place / f'halved{number}' / f'learning_rate={rate},seed=1' for rate in ('1e-7', '0.01')]
+    process, logs = launch(place, *command, hold=20), [run / 'log.jsonl' for run in runs]
+    while process.process.exitcode is None and not all(log.exists() and log.read_text().count('\n') > 20 for log in logs):
+        time.sleep(0.01)
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    process.end()
+    deadline = time.monotonic() + 60
+    while not all((run / 'ckpt.pt').exists() for run in runs) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert all(rows(run)[-1]['iter'] <= 20 and not (run / 'result.json').exists() for run in runs)
+    assert '2 runs in ' in ended(launch(place, *command))
+    assert rows(runs[1]) == rows(swept / runs[1].name) and rows(runs[0])[-1]['iter'] == 50
+    assert table(runs[0].parent)[0]['lr 0.01'] == table(swept)[0]['lr 0.01']
+    assert table(runs[0].parent)[0]['lr 1e-7'].startswith('stopped at 50: ')
+
+
 # ----------------------------------------------------------------------------- the table
 
 @pytest.fixture
