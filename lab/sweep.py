@@ -60,7 +60,7 @@ arguments = ''                      # what every run of train.py gets first: con
 grids = []                          # for a config file: dicts from an axis to a list of its values, or to {label: arguments}
 seeds = 3                           # runs of each point, with seed and data_seed 1, 2, …
 halving = ''                        # stop the worse half of each row's rates at these shares of max_iters, as 0.25,0.5; '': none
-extend = 0                          # how many rates to add at each side of a row's grid while the best is at its edge
+extend = 0                          # add at most so many rates at each side of a row's grid, while its best rate is at the edge
 jobs = 0                            # runs at once, which share the cores; 0: one per GPU, or per core without GPUs
 select = 'all'                      # all | best: the table shows every learning rate, or each row's best and its rate sensitivity
 against = ''                        # a row, as axis=value,…: how far the others differ from it, and when they reach its loss

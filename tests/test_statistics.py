@@ -83,7 +83,7 @@ def test_corrected_p_values_keep_the_share_of_false_discoveries():
     """Of 20 tests, 10 have nothing to find: of all that is found at 0.05, at most a twentieth is false on average; without a
     correction it is more"""
     rng, shares = np.random.default_rng(3), {True: [], False: []}
-    for _ in range(400):
+    for _ in range(200):
         p = ttest_1samp(rng.normal([[0.0]] * 10 + [[1.2]] * 10, 1, (20, 6)), 0, axis=1).pvalue
         for correct, of in shares.items():
             found = np.array(corrected(p) if correct else p) < 0.05
