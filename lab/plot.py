@@ -679,8 +679,9 @@ def not_negative(text):
     return x
 
 
+# of a sweep's table.csv; all others are axes
 COLUMNS = {'learning_rate?': not_negative, 'val_loss': float, 'standard_error': not_negative, 'done': int, 'diverged': int,
-           'failed?': int, 'missing?': int}             # of a sweep's table.csv; all others are axes
+           'failed?': int, 'missing?': int, 'stopped?': int, 'test_loss?': float, 'test_standard_error?': not_negative}
 
 
 def read_points(folder):

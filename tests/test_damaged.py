@@ -39,6 +39,7 @@ READERS = {                         # each file, and who reads it
     'swept/seed=1/log.jsonl': [SWEEP],
     'swept/seed=1/config.json': ['lab.sweep tiny.json --out_dir=swept --seeds=2'],
     'swept/table.csv': ['lab.plot swept --what=sweep'],
+    'swept/runs.csv': ['lab.sweep --report=swept/runs.csv --select=best'],
     'ours/config.json': ['sample.py --init_from=ours --device=cpu --max_new_tokens=2 --start=a',
                          'train.py tiny.json --init_from=ours --out_dir=new'],
 }

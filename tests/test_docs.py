@@ -28,6 +28,7 @@ from data.tokens import write_tokens
 from engine.keys import check_keys
 from engine.task import config_of
 from lab import sweep
+from lab.sweep_plan import plan
 from model import GPTConfig
 from vit import ViTConfig
 
@@ -61,6 +62,7 @@ SMALLER = {
     'bench.py': {**SHAPE, 'batch_size': 2, 'bench_iters': 1, 'bench_warmup': 0, 'compile': False},
     'sample.py': dict(max_new_tokens=20, num_samples=1),
     'lab.sweep': {**SHAPE, **STEPS, 'learning_rate': 0.1, 'seeds': 1, 'jobs': 2},
+    'lab.sweep --halving': {**SHAPE, **STEPS, 'eval_interval': 1, 'learning_rate': '0.1,0.2', 'seeds': 1, 'jobs': 2},
     'lab.measure': dict(batches=1),
     'lab.sweep --report': {},
     'lab.measure --init_only': {**SHAPE, 'batch_size': 2, 'batches': 1},
@@ -208,7 +210,7 @@ def parse(script, args):
         else:
             axes = {arg[2:].partition('=')[0]: arg.partition('=')[2].split(',') for arg in theirs if arg.startswith('--')}
             files = [arg for arg in theirs if not arg.startswith('--')]
-            sweep.plan(keys['grids'] or [{}], [*keys['arguments'].split(), *files], axes)
+            plan(keys['grids'] or [{}], [*keys['arguments'].split(), *files], axes)
     else:
         config = settle(without_edits(args), defaults_of(script))
         if script in ('train.py', 'lab.estimate'):

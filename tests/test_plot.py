@@ -513,8 +513,10 @@ def test_gradients_without_a_tail(place, key, tmp_path):
 def write_table(folder, axes, points):
     """table.csv of [(labels …, mean loss, standard error, done, diverged)]"""
     folder.mkdir(exist_ok=True)
-    head = [*axes, 'val_loss', 'standard_error', 'done', 'diverged', 'failed', 'missing']
-    (folder / 'table.csv').write_text('\n'.join(','.join(map(str, row)) for row in [head, *([*p, 0, 0] for p in points)]) + '\n')
+    head = [*axes, 'val_loss', 'standard_error', 'done', 'diverged', 'failed', 'missing', 'stopped', 'test_loss',
+            'test_standard_error']
+    lines = [head, *([*p, 0, 0, 1, 3.5, 0.25] for p in points)]
+    (folder / 'table.csv').write_text('\n'.join(','.join(map(str, line)) for line in lines) + '\n')
     return str(folder)
 
 

@@ -13,6 +13,7 @@ from test_configurator import ARCHS, ELSEWHERE, EXPERIMENTS, OF_A_VIT, ROOT
 from engine.keys import check_keys
 from engine.task import config_of
 from lab import sweep
+from lab.sweep_plan import plan
 from model import Config, GPTConfig
 from vit import ViTConfig
 
@@ -259,9 +260,8 @@ def planned(name, monkeypatch):
     """The configs of a sweep's runs."""
     monkeypatch.chdir(ROOT)
     file = settle([f'config/sweep/sharpness_{name}.py'], keys_of(sweep.__file__)[0])
-    monkeypatch.setattr(sweep, 'seeds', file['seeds'])
     assert file['out_dir'] == f'out-sweep/sharpness_{name}' and file['seeds'] == 1
-    return [run['config'] for run in sweep.plan(file['grids'], file['arguments'].split())]
+    return [run['config'] for run in plan(file['grids'], file['arguments'].split(), seeds=file['seeds'])]
 
 
 @pytest.mark.parametrize('data', LEARNING_RATES)

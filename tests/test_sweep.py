@@ -18,16 +18,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers import ROOT, TINY, Alone, checkpoint, forks_its_runs, rows, run_here, write_walk
+from scipy.stats import ttest_rel
 
 from engine.lock import lock_folder
-from lab import sweep
+from lab import sweep, sweep_table
+from lab.statistics import smallest_effect
+from lab.sweep_plan import plan
 from model import GPTConfig
 from vit import ViTConfig
 
 DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig, ViTConfig)
 PICTURES = {'sweep.png', 'sweep.svg'}
-TABLES = {'sweep.json', 'table.csv', 'table.md', 'table.txt'} | PICTURES
+TABLES = {'sweep.json', 'runs.csv', 'table.csv', 'table.md', 'table.txt'} | PICTURES
 KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 100, 'eval_interval': 50, 'lr_decay_iters': 100,
         'gradient_accumulation_steps': 1, 'warmup_iters': 0, 'min_lr': 0.0}
 # two runs that end, two that diverge, two whose data is damaged
@@ -109,9 +113,7 @@ def faked(monkeypatch, tmp_path):
 
 
 def planned(*grids, first=(), seeds=1):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep, 'seeds', seeds)
-        return {run['name']: run for run in sweep.plan(list(grids), list(first))}
+    return {run['name']: run for run in plan(list(grids), list(first), seeds=seeds)}
 
 
 def state(folder):
@@ -180,6 +182,7 @@ def test_a_label_is_true_whatever_the_order_of_the_axes():
 @pytest.mark.parametrize('grids, says', [
     ([dict(arch=['pre'], learning_rate=[0.1]), dict(arch=['s5'])], 'learning_rate is an axis of some grids and not of others'),
     ([dict(seed=[7])], 'seed cannot be an axis'), ([dict(eval_only=[True])], 'eval_only cannot be an axis'),
+    ([dict(commit={'a': '', 'b': ''})], 'commit cannot be an axis: runs.csv and table.csv have a column of this name'),
     ([dict(max_iters=0)], 'max_iters=0 in grids: wants a list'), ([dict(n_head=[])], 'wants a list'), ([['x']], 'wants a dict')])
 def test_a_grid_that_is_none(grids, says):
     with pytest.raises(ValueError, match=says):
@@ -207,9 +210,9 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
         data_of = tuple(run['config'][key] for key in DATA)
         assert of_model.setdefault(run['labels'].get('model'), data_of) == data_of
         assert float(run['labels'].get('learning_rate', run['config']['learning_rate'])) == run['config']['learning_rate']
-    points = {str(point.row): point for point in (sweep.Point([{**run, 'status': 'missing'}]) for run in runs.values())}
+    rows = sweep_table.from_text(sweep_table.runs_csv(list(runs.values()), 'nowhere', 0.0))
     for against in re.findall(r'--against=(\S+)', text):
-        sweep.find_row(points.values(), against)
+        sweep_table.find_row(sweep_table.rows_of(sweep_table.points_of(rows)), against)
 
 
 # ----------------------------------------------------------------------------- the command line
@@ -343,6 +346,36 @@ def test_report_makes_the_table_and_nothing_else(place, swept, monkeypatch, argu
     assert (swept / 'sweep.png').exists()
 
 
+def test_the_numbers_of_each_run(swept, tmp_path, monkeypatch):
+    """runs.csv, and the same tables from a copy of it in a place without the runs"""
+    with open(swept / 'runs.csv', encoding='utf-8', newline='') as f:
+        found = {(run['learning_rate'], run['dataset'], run['seed']): run for run in csv.DictReader(f)}
+    assert len(found) == 6
+    for seed in '12':
+        name = f'learning_rate=0.01,seed={seed}'
+        run, about = found['0.01', '', seed], json.loads((swept / name / 'run.json').read_text())
+        evaluations = [row for row in rows(swept / name) if 'val_loss' in row]
+        assert run['val_losses'] == ' '.join(f'{row["iter"]}:{row["val_loss"]:.6g}' for row in evaluations)
+        assert run['val_loss'] == f'{evaluations[-1]["val_loss"]:.6g}' and run['test_loss'] == ''
+        assert (run['status'], run['iterations'], run['precision']) == ('done', '100', 'float32')
+        assert int(run['parameters']) == about['parameters'] and run['torch'] == torch.__version__
+        assert int(run['tokens_per_iteration']) == KEYS['batch_size'] * KEYS['block_size']
+        assert run['machine'] == about['machine'] and run['attention_kernel'] == about['attention_backend']
+        assert run['commit'] == about['commit'] + ('-dirty' if about['changed'] else '')
+        assert float(run['seconds']) == json.loads((swept / name / 'result.json').read_text())['seconds']
+        assert found['1e+30', '', seed]['status'] == 'diverged' and found['0.01', 'late', seed]['status'] == 'failed'
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
+    shutil.copytree(swept, 'swept')
+    shutil.copy(swept / 'runs.csv', 'numbers.csv')
+    options = ['--select=best', '--against=dataset=late']
+    wanted, names = call('--report=swept', *options), set(Path().rglob('*'))
+    assert call('--report=numbers.csv', *options) == wanted and set(Path().rglob('*')) == names
+    assert call('--report=numbers.csv', *options, '--out_dir=drawn') == wanted
+    for name in TABLES - PICTURES - {'sweep.json', 'runs.csv'}:
+        assert Path('drawn', name).read_bytes() == Path('swept', name).read_bytes()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_sweep_goes_on(place, swept, number):
@@ -376,6 +409,48 @@ def test_a_killed_sweep_leaves_no_run(place):
     while 'stopped after iteration' not in (run / 'output.txt').read_text() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert checkpoint(run)['iter'] <= 21
+
+
+def test_halving_trains_what_an_uninterrupted_run_trains(place, swept):
+    """The run that goes on after its rung leaves the files of one that was never stopped: the logged losses, all keys, and the
+    checkpoint, bit for bit; the others stay where they are"""
+    command = ['base.json', '--arch=off', '--lr_decay_iters=0', '--learning_rate=1e-7,0.01', '--halving=0.5', '--seeds=1']
+    assert ended(launch(place, *command, '--out_dir=halved')).count('\n[') == 3
+    name, halved = 'learning_rate=0.01,seed=1', place / 'halved'
+    assert rows(halved / name) == rows(swept / name)
+    ours, theirs = checkpoint(halved / name), checkpoint(swept / name)
+    assert all(torch.equal(ours['model'][key], tensor) for key, tensor in theirs['model'].items())
+    other = {'out_dir': f'swept/{name}', 'lr_decay_iters': 100}         # 0 means the same, the last iteration
+    config = json.loads((halved / name / 'config.json').read_text())
+    assert config['lr_decay_iters'] == 0 and {**config, **other} == json.loads((swept / name / 'config.json').read_text())
+    assert {**ours['config'], **other} == theirs['config']
+    assert 'iter 0:' not in (halved / name / 'output.txt').read_text(), 'it went on'
+    stopped, whole = rows(halved / 'learning_rate=1e-7,seed=1'), rows(swept / name)
+    rates, of_whole = ([row['lr'] for row in of if 'lr' in row] for of in (stopped, whole))
+    assert stopped[-1]['iter'] == len(rates) == 50 and rates == pytest.approx([1e-5 * rate for rate in of_whole[:50]])
+    assert list(table(halved)[0]) == ['lr 1e-7', 'lr 0.01'] and table(halved)[0]['lr 1e-7'].startswith('stopped at 50: ')
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGKILL])
+def test_halving_goes_on_after_it_was_stopped_within_a_rung(place, swept, number):
+    """By Ctrl-C or a kill at iteration 20, of 50 and 100: in the end it is as if nothing had happened"""
+    command = ['base.json', '--arch=off', '--learning_rate=1e-7,0.01', '--halving=0.5', '--seeds=2', '--jobs=2',
+               f'--out_dir=halved{number}']
+    runs = [place / f'halved{number}' / f'learning_rate={rate},seed=1' for rate in ('1e-7', '0.01')]
+    process, logs = launch(place, *command, hold=20), [run / 'log.jsonl' for run in runs]
+    while process.process.exitcode is None and not all(log.exists() and log.read_text().count('\n') > 20 for log in logs):
+        time.sleep(0.01)
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    process.end()
+    deadline = time.monotonic() + 60
+    while not all((run / 'ckpt.pt').exists() for run in runs) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert all(rows(run)[-1]['iter'] <= 20 and not (run / 'result.json').exists() for run in runs)
+    assert '2 runs in ' in ended(launch(place, *command))
+    assert rows(runs[1]) == rows(swept / runs[1].name) and rows(runs[0])[-1]['iter'] == 50
+    assert table(runs[0].parent)[0]['lr 0.01'] == table(swept)[0]['lr 0.01']
+    assert table(runs[0].parent)[0]['lr 1e-7'].startswith('stopped at 50: ')
 
 
 # ----------------------------------------------------------------------------- the table
@@ -420,13 +495,12 @@ def standard_error(x):
     return np.std(x, ddof=1) / math.sqrt(len(x)) if len(x) > 1 else math.nan
 
 
-def welch(a, b):
-    """Welch's t, and its p by the trapezium rule over Student's density."""
-    va, vb = standard_error(a) ** 2, standard_error(b) ** 2
-    t, df = (np.mean(a) - np.mean(b)) / math.sqrt(va + vb), (va + vb) ** 2 / (va ** 2 / (len(a) - 1) + vb ** 2 / (len(b) - 1))
-    x = np.linspace(-abs(t), abs(t), 100_001)
-    y = (1 + x ** 2 / df) ** (-(df + 1) / 2) * math.gamma((df + 1) / 2) / math.sqrt(df * math.pi) / math.gamma(df / 2)
-    return f'{t:.1f}', f'{1 - np.sum((y[1:] + y[:-1]) / 2) * (x[1] - x[0]):.2g}'
+def paired(a, b):
+    """The cells of a difference of losses that seeds pair, without the correction of its p"""
+    n = min(len(a), len(b))
+    test = ttest_rel(a[:n], b[:n])
+    low, high = test.confidence_interval(0.95)
+    return f'{np.mean(a[:n]) - np.mean(b[:n]):+.3f} [{low:+.3f}, {high:+.3f}]', f'{n}', f'{test.pvalue:.2g}', test.pvalue
 
 
 def test_means_errors_and_tests(report):
@@ -439,14 +513,19 @@ def test_means_errors_and_tests(report):
     assert [line['validation loss'] for line in lines] == [
         f'2.083 ± {standard_error(a):.3f}', f'2.500 ± {standard_error(c):.3f}, diverged 1/5, failed 1/5, missing 1/5',
         f'1.375 ± {standard_error(b):.3f}', 'diverged 2/2', '1.125']
+    (*of_c, p), (*of_b, q) = paired(c, a), paired(b, a)
     assert [tuple(line.values())[3:6] for line in lines] == [
-        ('', '', ''), ('+0.417', *welch(c, a)), ('-0.708', *welch(b, a)), ('', '', ''), ('-0.958', 'nan', 'nan')]
+        ('', '', ''), tuple(of_c), tuple(of_b), ('', '', ''), ('-0.875', '1', 'nan')]
+    assert q < p and [line['corrected p'] for line in lines] == ['', f'{p:.2g}', f'{min(2 * q, p):.2g}', '', 'nan']
+    deviations = [np.std(np.subtract(c, a[:2]), ddof=1), np.std(np.subtract(b, a), ddof=1)]
+    assert [line['detectable'] for line in lines] == [
+        '', *(f'{smallest_effect(sd, n):.3f}' for sd, n in zip(deviations, (2, 3))), '', 'nan']
     with open('made/table.csv', encoding='utf-8', newline='') as f:
         for found, (labels, ended) in zip(csv.DictReader(f), points, strict=True):
             done = [loss for loss in ended if isinstance(loss, float)]
             assert found['arch'] == labels['arch'] and found['optim'] == labels.get('optim', '')
-            assert [int(found[status]) for status in ('done', 'diverged', 'failed', 'missing')] == [
-                len(done), *(ended.count(status) for status in ('diverged', 'failed', 'missing'))]
+            assert [int(found[status]) for status in ('done', 'diverged', 'failed', 'missing', 'stopped')] == [
+                len(done), *(ended.count(status) for status in ('diverged', 'failed', 'missing')), 0]
             assert float(found['val_loss']) == pytest.approx(np.mean(done) if done else math.inf)
             assert float(found['standard_error']) == pytest.approx(standard_error(done), nan_ok=True)
 
@@ -474,9 +553,10 @@ def test_the_best_learning_rate(report, rates, best):
     assert list(top) == ['arch', 'lr 1e-1', 'lr 0.3', 'lr 10.0'] and list(other.values()) == ['b', '', '1.500 ± 0.500', '']
     assert [rate for rate in rates if top[f'lr {rate}'].endswith(' *')] == [best]
     lines = report(points, '--select=best', '--against=arch=b')
-    assert [line['learning_rate'] for line in lines] == [best, '0.3']
+    assert [line['learning_rate'] for line in lines] == [best + ' (edge)' * (best == '10.0'), '0.3']
     assert lines[0]['validation loss'] == top[f'lr {best}'].removesuffix(' *')
-    assert float(lines[0]['difference']) == np.mean([x for x in rates[best] if isinstance(x, float)]) - 1.5
+    assert float(lines[0]['difference'].split()[0]) == np.mean([x - y for x, y in zip(rates[best], [2.0, 1.0])
+                                                                if isinstance(x, float)])
 
 
 def test_diverged_loss(report):

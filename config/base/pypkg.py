@@ -1,0 +1,19 @@
+# What the runs behind results/ share: a model of 0.22M parameters that reads the Python sources of installed packages as bytes, for
+# 20 bytes a parameter. Its data:
+#     python data/pycode/prepare.py --packages=True --folder=data/pypkg
+dataset = 'pypkg'
+vocab_size = 256
+n_layer = 4
+n_head = 2
+n_embd = 64
+block_size = 128
+batch_size = 16
+gradient_accumulation_steps = 1
+max_iters = 2200
+warmup_iters = 220
+min_lr = 0.0
+eval_interval = 550
+eval_iters = 100
+log_interval = 10
+always_save_checkpoint = False
+compile = False                         # on a CPU it takes longer than it saves
