@@ -2,6 +2,7 @@
 #     python -m lab.sweep config/sweep/width.py
 arguments = 'config/base/laptop.py config/optim/adamw.py --n_embd=64 --n_head=1'
 out_dir = 'out-sweep/width'
+seeds = 1
 _archs = ['pre', 'peri', 's5', 'simplenorm']
 _rates = [1e-3, 2e-3, 4e-3, 8e-3, 16e-3]
 _mup = '--mup_base_width=64 --mup_base_head_dim=64'
