@@ -1,5 +1,5 @@
-# What the runs behind results/ share: a model of 0.22M parameters that reads the Python sources of installed packages as bytes, 20
-# for each parameter. Its data:
+# What the runs behind results/ share: a model of 0.22M parameters that reads the Python sources of packages as bytes, 20 for each
+# parameter. Its data:
 #     python data/pycode/prepare.py --packages=True --folder=data/pypkg
 dataset = 'pypkg'
 vocab_size = 256
