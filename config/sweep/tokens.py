@@ -4,7 +4,7 @@ arguments = 'config/base/pypkg.py'
 out_dir = 'out-sweep/tokens'
 halving = '0.25,0.5'
 extend = 2
-_settings = {'S1': 'config/arch/s1.py', 'Pre-LN': 'config/arch/pre.py', 'S1 + InputNorm': 'config/arch/s1.py --input_norm=True',
+_settings = {'S1': 'config/arch/s1.py', 'Pre-LN': 'config/arch/pre.py', 'S1+InputNorm': 'config/arch/s1.py --input_norm=True',
              'DNT': 'config/arch/s5.py'}
 _tokens = {f'{iters * 2048 / 1e6:.1f}M': f'--max_iters={iters} --warmup_iters={iters // 10} --eval_interval={iters // 4}'
            for iters in (200, 800, 3200, 8000)}
