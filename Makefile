@@ -5,6 +5,8 @@
 # make test-oldest          runs the main tests with the oldest PyTorch and Python supported; 8 GB for .venv-oldest
 # make attack               kills hundreds of runs and damages thousands of files; an hour. ARGS="--kills=30 --cases=200 --seed=1"
 # make test-cuda-code       checks what becomes of the models on NVIDIA's GPUs, without one; on Linux, 5 GB for .venv-cuda
+# make results              makes the pages and pictures of results/ from the raw numbers in results/csv/, in a minute
+# make results-run          trains the runs behind them again, for days on two cores. SWEEPS="tokens width" chooses sweeps
 # make gpu                  measures this machine's GPU, in at most ten minutes, into results/gpu/
 # Each sets up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
 # A quickstart that was stopped goes on when it is called again. ARGS="--init_from=scratch --overwrite=True" starts it again.
@@ -16,8 +18,9 @@ CUDA_VENV ?= .venv-cuda
 OLDEST_PYTHON ?= python3.10
 OLDEST_TORCH = 2.10.0
 OLDEST_VENV ?= .venv-oldest
+SWEEPS ?= tokens dnt_parts emb_std width placements
 
-.PHONY: quickstart quickstart-vision test test-long test-oldest attack test-cuda-code gpu
+.PHONY: quickstart quickstart-vision test test-long test-oldest attack test-cuda-code results results-run gpu
 
 quickstart: .venv/installed data/pycode/meta.json
 	$(BIN)/python train.py config/train_quick.py --init_from=auto $(ARGS)
@@ -54,8 +57,20 @@ test-cuda-code: $(CUDA_VENV)/libcuda.so.1
 	for sm in 90 80; do \
 		SM=$$sm LD_PRELOAD=$(abspath $<) $(CUDA_VENV)/bin/python -m pytest -q -n auto tests/cuda_code || exit 1; done
 
+results: .venv/installed
+	$(BIN)/python -m lab.results
+
+results-run: .venv/installed data/pycode/meta.json data/pypkg/meta.json
+	mkdir -p results/csv
+	for name in $(SWEEPS); do $(BIN)/python -m lab.sweep config/sweep/$$name.py && \
+		cp out-sweep/$$name/runs.csv results/csv/$$name.csv || exit 1; done
+	$(BIN)/python -m lab.results
+
 gpu: .venv/installed data/pycode/meta.json
 	$(BIN)/python -m lab.gpu $(ARGS)
+
+data/pypkg/meta.json: data/pycode/prepare.py .venv/installed
+	$(BIN)/python $< --packages=True --folder=data/pypkg
 
 data/%/meta.json: data/%/prepare.py .venv/installed
 	$(BIN)/python $<

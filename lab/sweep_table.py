@@ -50,9 +50,9 @@ def read_curve(text):
 
 
 # the columns of runs.csv behind the axes and the seed, and how the cells are read; None: the table does not need them
-CELLS = dict(status=read_status, iterations=None, parameters=None, tokens_per_iteration=None, val_losses=read_curve,
-             val_loss=number_or_nan, test_loss=number_or_nan, commit=None, machine=None, attention_kernel=None, precision=None,
-             torch=None, seconds=number)
+CELLS = dict(status=read_status, iterations=number_or_nan, parameters=number_or_nan, tokens_per_iteration=number_or_nan,
+             val_losses=read_curve, val_loss=number_or_nan, test_loss=number_or_nan, commit=None, machine=None,
+             attention_kernel=None, precision=None, torch=None, seconds=number)
 POINT = ('val_loss', 'standard_error', 'test_loss', 'test_standard_error', *STATUS)       # the columns of table.csv behind them
 COLUMNS = {*CELLS, *POINT}
 RESULT = {'status': ('done', 'diverged', 'failed', 'stopped').__contains__, 'seconds': NUMBER, 'last?': str}
