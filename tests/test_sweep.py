@@ -199,7 +199,7 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     text, file = path.read_text(encoding='utf-8'), settle([str(path)], keys_of(sweep.__file__)[0])
     arguments = file['arguments'].split()
-    base = settle(arguments[:1], DEFAULTS)
+    base = settle(arguments, DEFAULTS)
     assert file['out_dir'] == f'out-sweep/{path.stem}'
     assert f'#     python -m lab.sweep config/sweep/{path.name}' in text
     runs = planned(*file['grids'], first=arguments, seeds=file['seeds'])
