@@ -46,7 +46,7 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
 
 
 # muP's factors on learning rates: of a block's matrix, if the model is w times as wide and d times as deep as the base; and of
-# other parameters, if they are v times as long as there. Outside of blocks d is 1. c has the keys of train.py.
+# other parameters, if they are v times as long as there. Outside of branches d is 1. c has the keys of train.py.
 MUP_RATES = {       # Yang et al. 2022, table 8; for the depth: Dey et al. 2025, table 1
     'adamw': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
     'adam_mini': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
@@ -75,6 +75,10 @@ def mup_scales(name, p, config, keys):
         longer = 1.0
     elif config.mup_base_width and re.search(r'attn\.[qkv]_norm\.', name):
         longer = config.head_dim / config.mup_base_head_dim
+    if re.match(r'h\.\d+\.(attn|ffn)_post_norm\.|embedding_skips\.', name):
+        # They multiply the stream itself, one after another, and not a branch: the gradient of each is as large at every depth,
+        # and of d times as many each must move 1/d as far.
+        return of_vector(longer, 1.0) / config.depth_growth, 1 / longer
     return of_vector(longer, deeper), 1 / (longer * deeper)
 
 

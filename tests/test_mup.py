@@ -18,7 +18,8 @@ from optim import EPS, MUP_RATES, OPTIMIZERS, param_groups
 from vit import ViT, ViTConfig
 
 KEYS = {**keys_of(TRAIN, GPTConfig, ViTConfig)[0], 'compile': False, 'dtype': torch.float32}
-EVERY = dict(norm='dyt', bias=True, qk_norm=True, tie_weights=False, branch_gain='rezero', embedding_skip=True)
+EVERY = dict(norm='dyt', bias=True, qk_norm=True, tie_weights=False, branch_gain='rezero', embedding_skip=True,
+             attn_post_norm=True, ffn_post_norm=True)
 
 
 def groups_of(network, **keys):
@@ -39,17 +40,20 @@ PLACES = {
     'block number': ('h.0.attn_pre_norm.alpha', 'h.5.ffn_gain.weight'),
     'matrix': ('wte.weight', 'wpe.weight', 'lm_head.weight'),
     'vector': ('final_norm.weight', 'final_norm.bias'),
-    'number': ('final_norm.alpha', 'embedding_skips.2.stream'),
+    'number': ('final_norm.alpha',),
+    'vector of the stream': ('h.0.attn_post_norm.weight', 'h.5.ffn_post_norm.bias'),
+    'number of the stream': ('h.5.attn_post_norm.alpha', 'embedding_skips.2.stream', 'embedding_skips.5.embedding'),
 }
+OF_STREAM = {'vector of the stream': 1 / 3, 'number of the stream': 1 / 3}
 TABLE = {
-    'adamw': dict.fromkeys(PLACES, 1) | {'block matrix': 1 / 4},
-    'adam_mini': dict.fromkeys(PLACES, 1) | {'block matrix': 1 / 4},
-    'lion': dict.fromkeys(PLACES, 1) | {'block matrix': 1 / 4},
-    'sgdw': dict(zip(PLACES, (3, 4 * 3, 2 * 3, 3, 4, 4, 1))),
-    'muon': dict.fromkeys(PLACES, 1) | {'block matrix': 1 / 2},
-    'original': dict.fromkeys(PLACES, 1),               # Muon with Jordan's scale
+    'adamw': dict.fromkeys(PLACES, 1) | OF_STREAM | {'block matrix': 1 / 4},
+    'adam_mini': dict.fromkeys(PLACES, 1) | OF_STREAM | {'block matrix': 1 / 4},
+    'lion': dict.fromkeys(PLACES, 1) | OF_STREAM | {'block matrix': 1 / 4},
+    'sgdw': dict(zip(PLACES, (3, 4 * 3, 2 * 3, 3, 4, 4, 1, 4 / 3, 1 / 3))),
+    'muon': dict.fromkeys(PLACES, 1) | OF_STREAM | {'block matrix': 1 / 2},
+    'original': dict.fromkeys(PLACES, 1) | OF_STREAM,   # Muon with Jordan's scale
 }
-OF_EPS = dict(zip(PLACES, (1 / 12, 1 / 12, 1 / 6, 1 / 3, 1 / 4, 1 / 4, 1)))
+OF_EPS = dict(zip(PLACES, (1 / 12, 1 / 12, 1 / 6, 1 / 3, 1 / 4, 1 / 4, 1, 1 / 4, 1)))
 
 
 @pytest.mark.parametrize('optimizer', TABLE)
@@ -178,10 +182,33 @@ def test_activations_move_as_far_at_every_depth(optimizer, monkeypatch):
     assert max(abs(with_mup[name]) for name in ('stream', 'logits')) < 0.25, with_mup
 
 
-def test_the_check_is_its_definition():
+@pytest.mark.parametrize('optimizer', RATES)
+def test_gains_of_post_norms_move_the_logits_as_far_at_every_depth(optimizer):
+    """They multiply the stream one after another, so that eight times as many would move it eight times as far"""
+    keys = {**KEYS, **SIZES, 'optimizer': optimizer, 'learning_rate': RATES[optimizer], 'weight_decay': 0.0}
+    idx, moved = torch.randint(50, (2, 17), generator=torch.Generator().manual_seed(0)), []
+    for n_layer in (2, 16):
+        torch.manual_seed(0)
+        model = GPT(GPTConfig(block_size=16, vocab_size=50, n_head=1, n_embd=16, n_layer=n_layer, mup_base_depth=2,
+                              attn_pre_norm=False, ffn_pre_norm=False, attn_post_norm=True, ffn_post_norm=True)).double()
+        for name, p in model.named_parameters():
+            p.requires_grad_('post_norm' in name)
+        opt = OPTIMIZERS[optimizer](groups_of(model, **keys), keys)
+        for group in opt.param_groups:
+            group['lr'] = keys['learning_rate'] * group['lr_scale']
+        start = model(idx[:, :-1])[0].detach()
+        for _ in range(4):
+            opt.zero_grad()
+            model(idx[:, :-1], idx[:, 1:])[1].backward()
+            opt.step()
+        moved.append((model(idx[:, :-1])[0] - start).std().item() / start.std().item())
+    assert moved[1] == pytest.approx(moved[0], rel=0.3)
+
+
+def test_the_check_is_its_definition(monkeypatch):
     """Two steps of plain gradient descent, by hand"""
     config = {**KEYS, **SIZES, 'optimizer': 'sgdw', 'momentum': 0.0, 'weight_decay': 0.0, 'learning_rate': 0.1}
-    coordinates.steps = 2
+    monkeypatch.setattr(coordinates, 'steps', 2)
     torch.manual_seed(5)
     model = GPT(GPTConfig(**{key: value for key, value in SIZES.items() if key in GPTConfig.__dataclass_fields__}))
     start, (x, _) = copy.deepcopy(model), Windows.shuffled(8, 4, 5)

@@ -8,7 +8,9 @@ import shutil
 import pytest
 import torch
 
-from engine.pretrained import load_gpt
+from engine.pretrained import load_gpt, load_others
+from lab.hub import write_model, write_weights
+from model import GPT, GPTConfig
 from test_model import close, randomize, tokens
 
 hf = pytest.importorskip('transformers')
@@ -149,3 +151,22 @@ def test_an_unknown_activation_of_hugging_face_is_an_error(tmp_path):
                        ).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match='silu.*gelu_new'):
         load_gpt(str(tmp_path))
+
+
+@pytest.mark.parametrize('family', ['gpt2', 'nanonorm'])
+def test_factors_that_the_weights_were_trained_without(family, tmp_path):
+    """They would change the function, and no parameter would be missing. Older folders of ours do not name them."""
+    sizes = dict(vocab_size=50, block_size=16, n_layer=2, n_head=4, n_embd=32, bias=True)
+    keys = dict(norm_depth_scale=True, mix_ln=0.5, mup_base_width=8, mup_base_depth=1)
+    torch.manual_seed(0)
+    before = GPT(GPTConfig(**sizes)).eval()
+    if family == 'gpt2':
+        write_model(before, tmp_path, family)
+    else:
+        write_weights(before, tmp_path)
+        config = json.loads((tmp_path / 'config.json').read_text())
+        older = {key: value for key, value in config.items() if key not in {*keys, 'skip_scale'}}
+        (tmp_path / 'config.json').write_text(json.dumps(older))
+    for asked in (keys, dict(skip_scale='keel')):
+        after = load_others(str(tmp_path), GPTConfig(**sizes, **asked)).eval()
+        assert after.config == before.config and torch.equal(after(tokens(3, 16))[0], before(tokens(3, 16))[0])
