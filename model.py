@@ -58,7 +58,7 @@ class Config:
     fused_qkv_init: bool = False    # W_q, W_k, W_v start as parts of one matrix, as in code with one projection for all three
     mup_base_width: int = 0         # muP: n_embd of the model whose learning rate and starts carry over to this one; 0: off
     mup_base_depth: int = 0         # CompleteP: n_layer of that model; Δt is multiplied by mup_base_depth / n_layer; 0: off
-    mup_base_head_dim: int = 64     # n_embd / n_head of that model: under muP, logits are qᵀk √mup_base_head_dim / E
+    mup_base_head_dim: int = 0      # muP needs it too: n_embd / n_head of that model; logits become qᵀk √mup_base_head_dim / E
 
     def __post_init__(self):
         for f in fields(self):
@@ -96,8 +96,9 @@ RULES = (       # conditions on the numbers of a config; CHOICES has the values 
     'n_layer >= 1', 'n_layer <= 5000',                                  # more take minutes to build before anything is printed
     'n_head >= 1', 'n_kv_head >= 0', 'n_embd >= 1', 'd_ff >= 0', 'block_size >= 1', 'vocab_size >= 1',
     '0 <= dropout < 1', '0 <= norm_alpha <= 1', 'norm_eps >= 0', 'rope_theta > 0', 'init_gain >= 0', 'emb_std >= 0',
-    '0 <= mix_ln <= 1', 'mup_base_width >= 0', 'mup_base_depth >= 0', 'mup_base_head_dim >= 1',
-    "mup_base_depth == 0 or skip_scale == 'one'",                       # two rules for the depth
+    '0 <= mix_ln <= 1', 'mup_base_width >= 0', 'mup_base_depth >= 0', 'mup_base_head_dim >= 0',
+    '(mup_base_width > 0) == (mup_base_head_dim > 0)',                  # heads may be more, or wider; only the user knows which
+    "mup_base_depth == 0 or skip_scale == 'one'", 'mup_base_depth == 0 or not norm_depth_scale',         # two rules for the depth
     'n_embd % n_head == 0', 'n_kv_head == 0 or n_head % n_kv_head == 0',
     "attention != 'l2_tied' or n_kv_head in (0, n_head)",               # it shares queries and keys
     "pos != 'rope' or n_embd // n_head % 2 == 0",                       # it rotates pairs

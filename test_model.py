@@ -28,16 +28,19 @@ SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_no
 AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
     n_layer=(1, 2), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
     norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0),
-    emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5), mup_base_width=(0, 4, 32), mup_base_depth=(0, 1), mup_base_head_dim=(64, 2))
+    emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5), mup_base_width=(0, 4, 32), mup_base_depth=(0, 1), mup_base_head_dim=(0, 64, 2))
 
 
 MID_NORM, POST_NORM = (dict.fromkeys((f'attn_{place}_norm', f'ffn_{place}_norm'), True) for place in ('mid', 'post'))
 
 
 def valid(choice):
-    """l2_tied shares queries and keys, so that their heads are as many. One rule for the depth excludes another."""
+    """l2_tied shares queries and keys, so that their heads are as many. One rule for the depth excludes another. muP has two
+    keys."""
+    of_depth = [choice.get('skip_scale', 'one') != 'one', choice.get('norm_depth_scale', False)]
+    of_mup = {choice[key] > 0 for key in ('mup_base_width', 'mup_base_head_dim') if key in choice}
     return ((choice.get('attention') != 'l2_tied' or choice.get('n_kv_head', 0) in (0, SIZES['n_head']))
-            and (choice.get('skip_scale', 'one') == 'one' or choice.get('mup_base_depth', 0) == 0))
+            and (choice.get('mup_base_depth', 0) == 0 or not any(of_depth)) and len(of_mup) < 2)
 
 
 PAIRS = [pair for a, b in itertools.combinations(AXES, 2) for u in AXES[a] for v in AXES[b]

@@ -321,6 +321,8 @@ KEYS = [
     case('coordinates: a run', f'{COORDINATES} --out_dir=out', 'out holds a run, choose another --out_dir'),
     case('muP and DeepNorm', f'{TRAIN} --mup_base_depth=1 --skip_scale=deepnorm',
          "mup_base_depth=1, skip_scale='deepnorm': wants mup_base_depth == 0 or skip_scale == 'one'"),
+    case('muP without the head dimension', f'{TRAIN} --mup_base_width=4',
+         'mup_base_width=4, mup_base_head_dim=0: wants (mup_base_width > 0) == (mup_base_head_dim > 0)'),
     case('bf16 gradients without NCCL', f'{TRAIN} --ddp_bf16=True --device=cpu', 'ddp_bf16=True: NCCL sends bfloat16'),
     case('logits of 2³¹ numbers', f'{TRAIN} --batch_size=1024 --block_size=4096 --vocab_size=512',
          'wants model == \'vit\' or batch_size * block_size * vocab_size < 2 ** 31'),

@@ -71,7 +71,8 @@ def test_rates_decay_and_epsilon_are_those_of_the_papers_tables(optimizer):
 
 def test_the_head_of_a_vit():
     """Its inputs grow, its classes do not"""
-    model = ViT(ViTConfig(n_layer=1, n_head=2, n_embd=32, image_size=8, patch_size=4, classes=3, bias=True, mup_base_width=8))
+    model = ViT(ViTConfig(n_layer=1, n_head=2, n_embd=32, image_size=8, patch_size=4, classes=3, bias=True,
+                          mup_base_width=8, mup_base_head_dim=16))
     found = factors(model, model='vit', optimizer='sgdw')
     assert {name: found[name][0] for name in ('head.weight', 'head.bias', 'patch.weight', 'patch.bias', 'patch.cls.weight')} == {
         'head.weight': 4, 'head.bias': 1, 'patch.weight': 4, 'patch.bias': 4, 'patch.cls.weight': 4}
@@ -86,7 +87,8 @@ def test_starts_are_those_of_the_base_model(init, tied):
                 fused_qkv_init=True)
     torch.manual_seed(0)
     small = dict(GPT(GPTConfig(**base)).named_parameters())
-    large = GPT(GPTConfig(**base | dict(n_embd=128, n_head=8, n_layer=6, mup_base_width=32, mup_base_depth=2)))
+    large = GPT(GPTConfig(**base | dict(n_embd=128, n_head=8, n_layer=6, mup_base_width=32, mup_base_head_dim=16,
+                                        mup_base_depth=2)))
     for name, p in large.named_parameters():
         if p.dim() == 2:
             like = small[name if name in small else name.replace(name[:4], 'h.1.')]
@@ -100,7 +102,7 @@ def test_starts_are_those_of_the_base_model(init, tied):
 def test_the_patches_and_the_head_of_a_vit_start_as_in_the_base_model():
     base = dict(n_layer=1, n_head=2, image_size=32, patch_size=16, classes=300, init='xavier')
     torch.manual_seed(0)
-    small, large = ViT(ViTConfig(**base, n_embd=64)), ViT(ViTConfig(**base, n_embd=256, mup_base_width=64))
+    small, large = ViT(ViTConfig(**base, n_embd=64)), ViT(ViTConfig(**base, n_embd=256, mup_base_width=64, mup_base_head_dim=32))
     for name in ('patch.weight', 'head.weight'):
         assert large.get_parameter(name).std().item() == pytest.approx(small.get_parameter(name).std().item(), rel=0.02)
 
@@ -126,7 +128,7 @@ def test_the_base_model_trains_as_without_mup(optimizer):
 
 
 def test_an_optimizer_without_rates_is_an_error():
-    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=16, mup_base_width=8))
+    model = GPT(GPTConfig(vocab_size=11, block_size=8, n_layer=1, n_head=2, n_embd=16, mup_base_width=8, mup_base_head_dim=8))
     assert set(MUP_RATES) == set(OPTIMIZERS)
     with pytest.raises(ValueError, match='optimizer=nadam has no rates for it; add them to MUP_RATES in optim.py'):
         groups_of(model, optimizer='nadam')
@@ -145,7 +147,7 @@ class Windows:
         return idx[:, :-1], idx[:, 1:]
 
 
-SIZES = dict(n_layer=2, n_head=1, n_embd=16, block_size=16, vocab_size=50, batch_size=4, grad_clip=0.0, mup_base_head_dim=16)
+SIZES = dict(n_layer=2, n_head=1, n_embd=16, block_size=16, vocab_size=50, batch_size=4, grad_clip=0.0)
 RATES = dict(adamw=3e-3, adam_mini=3e-3, lion=3e-4, sgdw=0.2, muon=1e-2)
 
 
@@ -169,7 +171,7 @@ LONG = [pytest.mark.long]
     *((name, {}) for name in RATES), *(pytest.param(name, SIMPLENORM, marks=LONG) for name in RATES)])
 def test_activations_move_as_far_at_every_width(optimizer, arch, monkeypatch):
     keys = dict(optimizer=optimizer, learning_rate=RATES[optimizer], **arch)
-    with_mup = powers(monkeypatch, (32, 64, 128), mup_base_width=32, **keys)
+    with_mup = powers(monkeypatch, (32, 64, 128), mup_base_width=32, mup_base_head_dim=16, **keys)
     assert max(map(abs, with_mup.values())) < 0.4, with_mup
     if optimizer == 'adamw' and not arch:
         assert max(map(abs, powers(monkeypatch, (32, 64, 128), **keys).values())) > 0.6
