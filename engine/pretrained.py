@@ -30,12 +30,12 @@ class Family(NamedTuple):
 # a Family's `wants`, such as one that you have added, the formats know nothing: the exporter wants their defaults, and
 # train.py --init_from keeps its own values.
 COMMON = {'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'd_ff', 'dropout', 'bias', 'tie_weights',
-          'norm_eps', 'norm_alpha', 'attn_tau', 'rope_theta', 'init', 'init_gain', 'emb_std', 'fused_qkv_init',
-          'mup_base_head_dim'}
+          'norm_eps', 'norm_alpha', 'attn_tau', 'rope_theta', 'init', 'init_gain', 'emb_std', 'fused_qkv_init'}
 PRE_NORM = dict(input_norm=[False], attn_pre_norm=[True], ffn_pre_norm=[True], attn_mid_norm=[False], ffn_mid_norm=[False],
                 attn_post_norm=[False], ffn_post_norm=[False],
                 final_norm=[True], residual_scale=[1.0], attention=['dot'],
-                norm_depth_scale=[False], mix_ln=[0.0], skip_scale=['one'], mup_base_width=[0], mup_base_depth=[0])
+                norm_depth_scale=[False], mix_ln=[0.0], skip_scale=['one'], mup_base_width=[0], mup_base_depth=[0],
+                mup_base_head_dim=[0])
 ACTIVATIONS = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}
 LLAMA = {
     'model.embed_tokens': ['wte'],

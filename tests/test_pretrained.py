@@ -157,7 +157,7 @@ def test_an_unknown_activation_of_hugging_face_is_an_error(tmp_path):
 def test_factors_that_the_weights_were_trained_without(family, tmp_path):
     """They would change the function, and no parameter would be missing. Older folders of ours do not name them."""
     sizes = dict(vocab_size=50, block_size=16, n_layer=2, n_head=4, n_embd=32, bias=True)
-    keys = dict(norm_depth_scale=True, mix_ln=0.5, mup_base_width=8, mup_base_depth=1)
+    keys = dict(mix_ln=0.5, mup_base_width=8, mup_base_head_dim=4, mup_base_depth=1)
     torch.manual_seed(0)
     before = GPT(GPTConfig(**sizes)).eval()
     if family == 'gpt2':
@@ -165,8 +165,8 @@ def test_factors_that_the_weights_were_trained_without(family, tmp_path):
     else:
         write_weights(before, tmp_path)
         config = json.loads((tmp_path / 'config.json').read_text())
-        older = {key: value for key, value in config.items() if key not in {*keys, 'skip_scale'}}
+        older = {key: value for key, value in config.items() if key not in {*keys, 'skip_scale', 'norm_depth_scale'}}
         (tmp_path / 'config.json').write_text(json.dumps(older))
-    for asked in (keys, dict(skip_scale='keel')):
+    for asked in (keys, dict(skip_scale='keel', norm_depth_scale=True)):
         after = load_others(str(tmp_path), GPTConfig(**sizes, **asked)).eval()
         assert after.config == before.config and torch.equal(after(tokens(3, 16))[0], before(tokens(3, 16))[0])
