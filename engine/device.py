@@ -85,11 +85,11 @@ def attention_backend_of(model, device, dtype):
 
     with torch.random.fork_rng(devices=[]), autocast(device, dtype):
         try:
-            attn = copy.deepcopy(attn).to_empty(device=device)
+            attn = copy.deepcopy(attn, {id(t): t for t in attn.buffers()}).to_empty(device=device)     # which replaces buffers
             attn.kernel = choose
             attn(torch.zeros(2, config.block_size, config.n_embd, device=device))
         except RuntimeError as error:
-            if 'kernel' not in str(error):
+            if 'kernel' not in str(error) and 'backend' not in str(error):
                 return 'own'
             heads = f'n_head={config.n_head}, n_kv_head={config.n_kv_head}, heads of {config.head_dim}'
             raise ValueError(f'attention_backend: it has no kernel for {heads} and dropout={config.dropout:g} in {str(dtype)[6:]}'
