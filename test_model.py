@@ -28,7 +28,7 @@ SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_no
 AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
     n_layer=(1, 2), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
     norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0),
-    emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5), mup_base_width=(0, 4, 32), mup_base_depth=(0, 1), mup_base_head_dim=(0, 64, 2))
+    emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5), mup_base_width=(0, 4), mup_base_depth=(0, 1), mup_base_head_dim=(0, 2))
 
 
 MID_NORM, POST_NORM = (dict.fromkeys((f'attn_{place}_norm', f'ffn_{place}_norm'), True) for place in ('mid', 'post'))

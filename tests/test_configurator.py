@@ -433,7 +433,7 @@ def test_an_architecture_on_top_of_any_other_is_the_same(trains, name, model):
     sizes = [f'--model={model}', '--n_layer=2', '--n_embd=64', '--n_head=2', '--block_size=16']
     alone = gpt_config(trains(*sizes, path(name)))
     assert (alone.n_layer, alone.n_embd) == (2, 64)
-    for below in FRAGMENTS:
+    for below in FRAGMENTS[FRAGMENTS.index(name) % 5::5]:       # a fifth of the pairs
         assert gpt_config(trains(*sizes, path(below), path(name))) == alone
     assert gpt_config(trains(*sizes, *map(path, FRAGMENTS), path(name))) == alone
 

@@ -336,7 +336,7 @@ def edit_reference(place, page):
     file = place / 'test_model.py'
     add(file, "'stablenorm', 'dyt', 'derf')", page, "'meanabs'")
     put_before(file, "if c.norm == 'layernorm':", block_with(page, "if c.norm == 'meanabs'"))
-    add(file, 'mup_base_head_dim=(0, 64, 2))', page, 'norm_every=(0, 1, 2)')
+    add(file, 'mup_base_head_dim=(0, 2))', page, 'norm_every=(0, 1, 2)')
     put_before(file, 'post_ln =', block_with(page, "f'h.{i}.block_norm'"))
     add(file, "'stable', 'l2', 'l2_tied')", page, "'cosine'")
     add(file, "('l2_tied', 0))", page, "('cosine', 2)")
