@@ -85,8 +85,8 @@ def test_logits_loss_and_gradients_equal_the_reference(config, fused):
     loss.backward()
     expected_loss.backward()
     for name, p in model.named_parameters():                            # each beside its own largest entry
-        size = w[name].grad.abs().max() + 1e-4                           # a saturated tanh or erf leaves hardly any
-        close(p.grad / size, w[name].grad / size, 1e-5)
+        size = w[name].grad.abs().max() + 1e-6
+        close(p.grad / size, w[name].grad / size, 1e-4)                  # factors are fp32, and sums may nearly cancel
 
 
 def test_no_mask():
