@@ -305,6 +305,8 @@ def main():
     else:
         split = [arg.removeprefix('--').partition('=')[::2] for arg in theirs if arg.startswith('--')]
         axes = {key: text.split(',') for key, text in split}
+        if 'seeds' in flags():
+            axes['seeds'] = seeds                       # before those of the grids in a file
         files = [arg for arg in theirs if not arg.startswith('--')]
         rows = rows_of_plan(plan(grids or [{}], [*words('arguments', arguments), *files], axes, seeds), shares, extend)
         states = {}

@@ -61,15 +61,19 @@ def make_run(labels, arguments, defaults):
 
 
 def plan(grids, first, more={}, seeds=3):
-    """The runs of all grids, each with the axes `more` too: a list of those of make_run, whose arguments start with `first`."""
+    """The runs of all grids, each with the axes `more` too: a list of those of make_run, whose arguments start with `first`.
+    A grid may say how many `seeds` it has itself."""
     defaults, _ = keys_of(TRAIN, GPTConfig, ViTConfig)
     points = []
     for grid in grids:
         if not isinstance(grid, dict):
             raise ValueError(f'{grid!r} in grids: wants a dict from an axis to its values')
         grid = {**grid, **more}
+        number = grid.pop('seeds', seeds)
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f'seeds={number!r} in grids: wants a number of seeds, at least 1')
         axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
-        axes['seed'] = {str(seed): [f'--seed={seed}', f'--data_seed={seed}'] for seed in range(1, seeds + 1)}
+        axes['seed'] = {str(seed): [f'--seed={seed}', f'--data_seed={seed}'] for seed in range(1, number + 1)}
         # files first, so that no file overrides a key of the grid
         in_order = sorted(axes, key=lambda axis: axis in {*defaults, *ALIASES} and isinstance(grid.get(axis, []), list))
         for labels in itertools.product(*axes.values()):

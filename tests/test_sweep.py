@@ -157,6 +157,22 @@ def test_an_axis_of_labels():
     assert [run['labels']['model'] for run in runs.values()] == ['GPT-2, ½/3', 'two words']
 
 
+def test_a_grid_may_have_its_own_number_of_seeds():
+    runs = planned(dict(n_layer=[1], seeds=2), dict(n_layer=[2]), dict(n_layer=[3], seeds=1), seeds=3)
+    assert [sum(run['labels']['n_layer'] == n for run in runs.values()) for n in '123'] == [2, 3, 1]
+    for number in (0, [3], '3'):
+        with pytest.raises(ValueError, match=re.escape(f'seeds={number!r} in grids: wants a number of seeds')):
+            planned(dict(n_layer=[1], seeds=number))
+
+
+def test_the_command_line_has_the_last_word_about_seeds(faked):
+    Path('grid.py').write_text('seeds = 1\ngrids = [dict(n_layer=[1], seeds=3), dict(n_layer=[2])]\n')
+    call('grid.py')
+    assert len(json.loads(Path('out-sweep/sweep.json').read_text())['runs']) == 3 + 1
+    call('grid.py', '--seeds=2')
+    assert len(json.loads(Path('out-sweep/sweep.json').read_text())['runs']) == 2 + 2
+
+
 def test_a_label_that_is_a_number(faked):
     Path('grid.py').write_text("seeds = 1\ngrids = [dict(heads={4: '--n_head=4', 2: '--n_head=2'})]\n")
     call('grid.py')
