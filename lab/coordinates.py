@@ -27,7 +27,7 @@ from engine.device import pick_device
 from engine.keys import check_keys, group_settings
 from engine.runlog import finite, progress
 from engine.task import task_of
-from lab.measure import attention_inputs, outputs
+from lab.measure import attention_inputs, logits_of, outputs
 from model import GPTConfig
 from optim import OPTIMIZERS, param_groups
 from vit import ViTConfig
@@ -63,7 +63,7 @@ def activations(model, x):
     model.train()
     seen = [outs[-1] for outs in seen]
     n = len(model.h)
-    scores = [scale * q @ k.repeat_interleave(q.size(1) // k.size(1), 1).mT for q, k, scale, _ in heads]
+    scores = [logits_of(q, k, scale) for q, k, scale, _ in heads]
     known = dict(attention_logits=torch.stack(scores)) if scores else {}
     return dict(embeddings=seen[0], **known, attention=torch.cat(seen[1:1 + n]), ffn=torch.cat(seen[1 + n:1 + 2 * n]),
                 stream=seen[-1], logits=logits)

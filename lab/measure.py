@@ -83,6 +83,11 @@ def attention_inputs(*blocks):
             block.attn.kernel = kernel
 
 
+def logits_of(q, k, scale):
+    """The attention logits (B, H, T, T) of what attention_inputs collects"""
+    return scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
+
+
 @contextmanager
 def scaled(tensors, factor):
     """A context in which these parameters are multiplied by the factor."""
@@ -385,9 +390,8 @@ def attention(model, batches, rng):
             return {}
         tops, entropies = [], []
         for q, k, scale, causal in seen:
-            k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
             future = torch.full((q.size(2), k.size(2)), causal, device=q.device).triu(1)
-            logits = (scale * at_least_fp32(q) @ at_least_fp32(k).mT).masked_fill(future, -math.inf)         # (B, H, T, T)
+            logits = logits_of(at_least_fp32(q), at_least_fp32(k), scale).masked_fill(future, -math.inf)
             tops.append(logits.amax((0, 2, 3)))
             entropies.append(torch.special.entr(logits.softmax(-1)).sum(-1).mean((0, 2)))
         tops, entropies = torch.stack(tops), torch.stack(entropies)             # (layers, H)
@@ -589,8 +593,7 @@ def effects(model, batch, seed):
         states = stream(model, x)
         at_attn = model.embedding_skips[0](states[0], states[0])
         branches = [branch(block, 'attn')(at_attn), branch(block, 'ffn')(states[1])]
-    logits = {'attention logits': (scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT).std()
-              for q, k, scale, _ in seen[:1]}
+    logits = {'attention logits': logits_of(q, k, scale).std() for q, k, scale, _ in seen[:1]}
     rng = torch.Generator(x.device).manual_seed(seed)
     start = torch.randn(states[0][:1].shape, generator=rng, device=x.device, dtype=states[0].dtype)
     result = {**logits, 'attention branch': branches[0].norm(), 'FFN branch': branches[1].norm(),

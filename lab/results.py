@@ -29,7 +29,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 from engine.checkpoint import write_whole  # noqa: E402
 from lab.plot import COLORS, FULL, log_scale, panels, run_style  # noqa: E402
 from lab.statistics import contrast, corrected  # noqa: E402
-from lab.sweep_table import LR, as_text, points_of, read_contrasts, read_runs, rows_of  # noqa: E402
+from lab.sweep_table import LR, as_text, find_row, points_of, read_contrasts, read_runs, rows_of, split_of  # noqa: E402
 
 # ----------------------------------------------------------------------------- keys
 folder = 'results'                  # the folder of pages/, csv/, claims.py and img/, from the root of the repository
@@ -47,8 +47,7 @@ class Sweep:
     def __init__(self, path):
         self.name, self.runs = os.path.basename(path).removesuffix('.csv'), read_runs(path)
         self.rows = rows_of(points_of(self.runs))
-        ended = [run for run in self.runs if run['status'] == 'done']
-        self.split = 'test' if ended and all(math.isfinite(run['test_loss']) for run in ended) else 'val'
+        self.split = split_of(self.runs)
 
     def estimate(self, text):
         """'ROW - ROW' or 'ROW - ROW - ROW + ROW' → the rows and the Estimate of this contrast"""
@@ -132,8 +131,7 @@ class Page:
     def loss(self, name, row):
         """The mean loss of a row at its best rate, and its standard error"""
         sweep = self.sweep(name)
-        (_, _, (found, _)), = read_contrasts(f'{row} - {row}', sweep.rows)
-        return found.best.text(sweep.split)
+        return find_row(sweep.rows, row, 'loss').best.text(sweep.split)
 
     def table(self, name, *axes):
         """The rows of a sweep at their best rates. With two axes, one column for each value of the second."""

@@ -142,6 +142,12 @@ def from_rows(rows, diverged_loss=0.0, path=''):
     return runs
 
 
+def split_of(runs):
+    """The split whose losses a table shows: 'test' if every run that is done has such a loss, else 'val'"""
+    losses = [run['test_loss'] for run in runs if run['status'] == 'done']
+    return 'test' if losses and all(map(math.isfinite, losses)) else 'val'
+
+
 # ----------------------------------------------------------------------------- points and rows of the table
 
 def rank(runs):
@@ -289,8 +295,7 @@ def read_contrasts(text, rows):
 def make_tables(runs, select='all', against='', contrasts=''):
     """The caption and the tables, each a list of lines, which are lists of strings; the first is the head."""
     rows = rows_of(points_of(runs))
-    split = 'test' if any(run['status'] == 'done' for run in runs) and all(
-        math.isfinite(run['test_loss']) for run in runs if run['status'] == 'done') else 'val'
+    split = split_of(runs)
     axes = list(dict.fromkeys(axis for row in rows for axis in row.labels))
     rates = sorted({run['labels'][LR] for run in runs if LR in run['labels']}, key=float)
     wide, name = rates and select == 'all', dict(val='validation', test='test')[split]

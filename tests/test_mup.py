@@ -10,6 +10,7 @@ import math
 
 import pytest
 import torch
+from helpers import TINY, checkpoint, flags, train
 
 from engine.keys import group_settings
 from lab import coordinates
@@ -164,6 +165,17 @@ def powers(monkeypatch, values, key='n_embd', **keys):
 
 
 SIMPLENORM = dict(attn_pre_norm=False, ffn_pre_norm=False, linear_norm=True, norm='rmsnorm')
+def test_train_multiplies_the_whole_schedule(place):
+    """The checkpoint has the rates of the last step, of a warm-up that has not ended: 4 of 11, times the parameter's factor"""
+    train(place, *flags(**{**TINY, 'max_iters': 4, 'warmup_iters': 10, 'learning_rate': 0.1, 'n_embd': 64, 'n_head': 4,
+                           'mup_base_width': 16, 'mup_base_head_dim': 16}), '--out_dir=out')
+    groups = checkpoint(place / 'out')['optimizer']['param_groups']
+    for group in groups:
+        of_width = 1 / 4 if group['block_type'] in ('qk', 'vo', 'ffn') else 1
+        assert group['lr'] == pytest.approx(0.1 * 4 / 11 * of_width), group['block_type']
+    assert {'emb', 'qk', 'vo', 'ffn', 'norm'} <= {group['block_type'] for group in groups}
+
+
 LONG = [pytest.mark.long]
 
 

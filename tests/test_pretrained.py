@@ -24,12 +24,15 @@ def same_logits(theirs, folder):
     return ours
 
 
+def random_gpt2(**keys):
+    return randomize(hf.GPT2LMHeadModel(hf.GPT2Config(
+        **{**dict(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4), **keys})))
+
+
 @pytest.mark.parametrize('activation', ['gelu', 'gelu_new', 'relu'])
 @pytest.mark.parametrize('tied', [True, False])
 def test_equals_hugging_face_gpt2(activation, tied, tmp_path):
-    theirs = randomize(hf.GPT2LMHeadModel(hf.GPT2Config(
-        vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4, n_inner=48, layer_norm_epsilon=1e-3,
-        activation_function=activation, tie_word_embeddings=tied)))
+    theirs = random_gpt2(n_inner=48, layer_norm_epsilon=1e-3, activation_function=activation, tie_word_embeddings=tied)
     theirs.save_pretrained(tmp_path)
     same_logits(theirs, tmp_path)
 
@@ -37,8 +40,7 @@ def test_equals_hugging_face_gpt2(activation, tied, tmp_path):
 @torch.no_grad()
 def test_biases_that_the_config_denies(tmp_path):
     """They count: GPT-2 of Hugging Face has them whatever its config says"""
-    theirs = randomize(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4,
-                                                        bias=False)))
+    theirs = random_gpt2(bias=False)
     theirs.save_pretrained(tmp_path)
     assert '"bias": false' in (tmp_path / 'config.json').read_text()
     same_logits(theirs, tmp_path)
@@ -47,8 +49,7 @@ def test_biases_that_the_config_denies(tmp_path):
 @torch.no_grad()
 def test_a_head_that_the_config_says_is_tied(tmp_path):
     """It counts where its weights are others than the embedding's, as in transformers"""
-    theirs = randomize(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=1, n_head=4,
-                                                        tie_word_embeddings=False)))
+    theirs = random_gpt2(tie_word_embeddings=False)
     theirs.save_pretrained(tmp_path)
     config = tmp_path / 'config.json'
     config.write_text(config.read_text().replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'))
