@@ -97,7 +97,7 @@ def test_a_check_finds_a_page_that_is_not_what_the_numbers_give(place):
 
 @pytest.mark.parametrize('text, says', [
     ("{{difference('x', 'a - b')}}", 'page.md: there is no csv/x.csv, choose among dnt'),
-    ("{{loss('dnt', 'arch=s9')}}", "contrast='arch=s9' names 0 rows of the table"),
+    ("{{loss('dnt', 'arch=s9')}}", "loss='arch=s9' names 0 rows of the table"),
     ("{{difference('dnt', 'arch=s1')}}", "contrast='arch=s1': wants as many rows with + as with -"),
     ('{{diff(1)}}', "page.md: name 'diff' is not defined; a tag is a call of difference, loss, table"),
     ('{{table(}}', 'page.md: '), ('{{loss()}}', 'page.md: ')])
