@@ -37,6 +37,7 @@ check = False                       # change nothing, and fail if a page differs
 # -----------------------------------------------------------------------------
 VERDICTS = ('supported', 'contradicted', 'underpowered', 'not testable here')
 LEVEL = 0.05                        # of the corrected p
+NAMES = dict(val='validation', test='test')
 
 
 # ----------------------------------------------------------------------------- the numbers
@@ -133,17 +134,21 @@ class Page:
         sweep = self.sweep(name)
         return find_row(sweep.rows, row, 'loss').best.text(sweep.split)
 
-    def table(self, name, *axes):
-        """The rows of a sweep at their best rates. With two axes, one column for each value of the second."""
+    def table(self, name, across='', only='', best_first=False):
+        """The rows of a sweep at their best rates, of which `only` chooses as 'axis=value,…'. With `across`, an axis, one column
+        for each of its values. best_first sorts the lines by the lowest loss in them."""
         sweep = self.sweep(name)
-        if len(axes) == 2:
-            down, across = ([*dict.fromkeys(row.labels[axis] for row in sweep.rows)] for axis in axes)
-            cells = {tuple(row.labels[axis] for axis in axes): f'{row.best.text(sweep.split)} at {rate(row)}'
-                     for row in sweep.rows}
-            return markdown([[axes[0], *across], *([one, *(cells.get((one, other), '') for other in across)] for one in down)])
-        names = list(dict.fromkeys(axis for row in sweep.rows for axis in row.labels))
-        lines = [[*(row.labels.get(axis, '') for axis in names), rate(row), row.best.text(sweep.split)] for row in sweep.rows]
-        return markdown([[*names, LR, f'{dict(val="validation").get(sweep.split, "test")} loss'], *lines])
+        losses, lines, rows = {}, {}, chosen(sweep.rows, only)
+        columns = list(dict.fromkeys(row.labels[across] for row in rows)) if across else [f'{NAMES[sweep.split]} loss']
+        for row in rows:
+            key = tuple((axis, label) for axis, label in row.labels.items() if axis != across)
+            losses[key] = min(row.best.mean(sweep.split)[0], losses.get(key, math.inf))
+            at = f' at {rate(row)}' if LR in row.best.labels else ''
+            lines.setdefault(key, {})[row.labels[across] if across else columns[0]] = row.best.text(sweep.split) + at
+        axes = list(dict.fromkeys(axis for key in lines for axis, _ in key))
+        order = sorted(lines, key=losses.get) if best_first else lines
+        return markdown([[*axes, *columns], *([*(dict(key).get(axis, '') for axis in axes),
+                                               *(lines[key].get(column, '') for column in columns)] for key in order)])
 
     def leaderboard(self, name):
         """The rows of a sweep by their loss, with rate sensitivity, the largest rate that some run survived, and the time"""
@@ -161,31 +166,38 @@ class Page:
         """The claims of one paper, or of all, with the verdicts"""
         return Claims(self, [claim for claim in self.claims if paper in ('', claim['paper'])])
 
-    def curves(self, file, name, x, by, minus=''):
-        """A picture img/FILE.png: the loss at each row's best rate against a numeric axis, a curve for each value of the axis
-        `by`; with minus='axis=a,b', the difference of b and a on that axis, with its 95% interval"""
+    def curves(self, file, name, x, minus='', only=''):
+        """A picture img/FILE.png: the loss at each row's best rate, with its 95% interval, against the axis x, a curve for each
+        combination of the other axes. With minus='axis=a,b', the difference b − a on that axis. `only` chooses rows."""
         sweep, at = self.sweep(name), {}
         axis, _, values = minus.partition('=')
         first, _, second = values.partition(',')
-        for row in sweep.rows:
-            labels = {key: value for key, value in row.labels.items() if key != axis}
-            at.setdefault((labels.pop(by), leading_number(labels.pop(x)), *labels.items()), {})[row.labels.get(axis)] = row
+        rows, hidden = chosen(sweep.rows, only), {x, axis, *(key for key, _ in pairs_of(only))}
+        for row in rows:
+            curve = ', '.join(label for key, label in row.labels.items() if key not in hidden)
+            at.setdefault(curve, {}).setdefault(row.labels[x], {})[row.labels.get(axis)] = row
+        labels = list(dict.fromkeys(row.labels[x] for row in rows))
+        numeric = all(map(leading_number, labels))
+        places = {label: leading_number(label) if numeric else i for i, label in enumerate(labels)}
         figure, (ax,) = panels(1, height=2.6)
         figure.set_size_inches(FULL, 2.8)
-        for i, one in enumerate(dict.fromkeys(key[0] for key in at)):
+        for i, (curve, places_of) in enumerate(at.items()):
             points = []
-            for key, of_axis in sorted(at.items(), key=lambda item: item[0][1]):
-                if key[0] == one and (not minus or {first, second} <= of_axis.keys()):
-                    losses = [of_axis[label].best.losses(sweep.split) for label in ((second, first) if minus else (None,))]
+            for label, of_axis in sorted(places_of.items(), key=lambda item: places[item[0]]):
+                if not minus or {first, second} <= of_axis.keys():
+                    losses = [of_axis[one].best.losses(sweep.split) for one in ((second, first) if minus else (None,))]
                     e = contrast([1, -1][:len(losses)], losses)
-                    points += [(key[1], e.mean, e.high - e.mean if math.isfinite(e.low) else 0)] if e.n else []
+                    points += [(places[label], e.mean, e.high - e.mean if math.isfinite(e.low) else 0)] if e.n else []
             if points:
-                ax.errorbar(*zip(*points), capsize=2, label=one, **run_style(i))
-        ax.set(xlabel=x, ylabel=f'{second} − {first}, nats a token' if minus else 'loss, nats a token')
-        log_scale(ax, 'x')
+                ax.errorbar(*zip(*points), capsize=2, label=curve, **run_style(i))
+        ax.set(xlabel=x, ylabel=f'{second} − {first}, nats a token' if minus else f'{NAMES[sweep.split]} loss, nats a token')
+        if numeric:
+            log_scale(ax, 'x')
+        else:
+            ax.set_xticks(range(len(labels)), labels)
         if minus:
             ax.axhline(0, color='#888', linewidth=0.8)
-        figure.legend(loc='outside right center', title=by)
+        figure.legend(loc='outside right center')
         return self.images.add(file, figure)
 
     def forest(self, file):
@@ -263,11 +275,22 @@ def rate(row):
 
 
 def leading_number(text):
-    """'6.4M' → 6.4, for the place of a label on an axis"""
-    found = re.match(r'-?\d+(\.\d+)?(e-?\d+)?', text)
+    """'6.4M' → 6.4, for the place of a label on an axis; None if there is no number above 0"""
+    found = re.match(r'\d+(\.\d+)?(e-?\d+)?', text)
+    return float(found[0]) or None if found else None
+
+
+def pairs_of(only):
+    """'axis=value,axis=value' → [(axis, value), …]"""
+    return [tuple(pair.split('=', 1)) for pair in only.split(',')] if only else []
+
+
+def chosen(rows, only):
+    """The rows with these labels. ValueError if there are none."""
+    found = [row for row in rows if all(row.labels.get(axis) == value for axis, value in pairs_of(only))]
     if not found:
-        raise ValueError(f'{text!r} does not begin with a number, as labels of the horizontal axis must')
-    return float(found[0])
+        raise ValueError(f'only={only!r} chooses none of the rows: {"; ".join(map(str, rows))}')
+    return found
 
 
 def markdown(lines):

@@ -24,9 +24,12 @@ A row has {{loss('dnt', 'arch=s5,tokens=6M,optim=adamw')}}.
 
 {{table('dnt')}}
 
+{{table('dnt', across='optim', only='tokens=6M', best_first=True)}}
+
 {{leaderboard('dnt')}}
 
-![]({{curves('gap', 'dnt', 'tokens', 'arch', minus='optim=adamw,sgdw')}})
+![]({{curves('gap', 'dnt', 'tokens', minus='optim=adamw,sgdw')}})
+![]({{curves('arch', 'dnt', 'arch', only='tokens=6M')}})
 ![]({{forest('forest')}})
 '''
 GAP = 'arch={0},tokens=6M,optim=sgdw - arch={0},tokens=6M,optim=adamw'
@@ -80,7 +83,12 @@ def test_a_page(place):
     best, *_, worst = ([cell.strip() for cell in line.split('|')[1:-1]] for line in text.splitlines() if 'tokens=' in line)
     assert best[0] == 'arch=s5,tokens=6M,optim=sgdw' and best[2:] == ['0.1 (edge)', '0.250', '0.2', '50']
     assert worst[0] == 'arch=s1,tokens=1.5M,optim=sgdw'
-    for name in ('gap', 'forest'):
+    wide = text[text.index('| arch | tokens | adamw'):].splitlines()
+    cells = [[cell.split(' ± ')[0].strip() for cell in line.split('|')[1:-1]] for line in (wide[0], *wide[2:4])]
+    means = {row: f'{losses.mean():.3f}' for row, losses in LOSSES.items()}
+    assert cells == [['arch', 'tokens', 'adamw', 'sgdw'],
+                     *([arch, '6M', *(means[arch, '6M', optim] for optim in ('adamw', 'sgdw'))] for arch in ('s5', 's1'))]
+    for name in ('gap', 'arch', 'forest'):
         assert (place / 'img' / f'{name}.png').read_bytes().startswith(b'\x89PNG') and f'![](img/{name}.png)' in text
 
 
@@ -99,6 +107,7 @@ def test_a_check_finds_a_page_that_is_not_what_the_numbers_give(place):
     ("{{difference('x', 'a - b')}}", 'page.md: there is no csv/x.csv, choose among dnt'),
     ("{{loss('dnt', 'arch=s9')}}", "loss='arch=s9' names 0 rows of the table"),
     ("{{difference('dnt', 'arch=s1')}}", "contrast='arch=s1': wants as many rows with + as with -"),
+    ("{{table('dnt', only='arch=s9')}}", "only='arch=s9' chooses none of the rows: arch=s1,tokens=1.5M,optim=adamw; "),
     ('{{diff(1)}}', "page.md: name 'diff' is not defined; a tag is a call of difference, loss, table"),
     ('{{table(}}', 'page.md: '), ('{{loss()}}', 'page.md: ')])
 def test_a_wrong_tag_is_one_line(place, text, says):
