@@ -90,6 +90,7 @@ def verdict(claim, test):
 
     A claim has an `effect`, the paper's value of the contrast. It is supported if the contrast differs from 0 in the effect's
     direction, and contradicted if it differs in the other one, or if its interval excludes an effect as large as the paper's.
+    With `sign`, 1 or -1, the paper gives no number, and only the direction counts.
     With `margin` it says that the contrast is no larger than that: it is supported if the interval lies within ±margin, and
     contradicted if it lies outside. In all other cases the test could not tell: underpowered.
     """
@@ -101,11 +102,11 @@ def verdict(claim, test):
     if 'margin' in claim:
         within, outside = -claim['margin'] < e.low and e.high < claim['margin'], min(abs(e.low), abs(e.high)) > claim['margin']
         return VERDICTS[0] if within else VERDICTS[1] if outside and e.low * e.high > 0 else VERDICTS[2]
-    sign = math.copysign(1, claim['effect'])
+    sign = math.copysign(1, claim.get('effect', claim.get('sign')))
     if test.p < LEVEL:
         return VERDICTS[0] if sign * e.mean > 0 else VERDICTS[1]
-    nearest = e.high if sign > 0 else -e.low            # the largest effect in the paper's direction that the interval allows
-    return VERDICTS[1] if nearest < abs(claim['effect']) else VERDICTS[2]
+    largest = e.high if sign > 0 else -e.low            # effect in the paper's direction that the interval allows
+    return VERDICTS[1] if 'effect' in claim and largest < abs(claim['effect']) else VERDICTS[2]
 
 
 # ----------------------------------------------------------------------------- pages
@@ -306,8 +307,9 @@ def read_claims(path):
         exec(compile(f.read(), path, 'exec'), scope)
     for claim in scope['CLAIMS']:
         wanted = {'text', 'short', 'paper', 'said', *(('why',) if 'why' in claim else ('sweep', 'contrast'))}
-        if wanted - claim.keys() or 'why' not in claim and not claim.keys() & {'effect', 'margin'}:
-            raise ValueError(f'{path}: {claim.get("text", claim)!r} wants {", ".join(sorted(wanted))}, and effect or margin')
+        if wanted - claim.keys() or 'why' not in claim and len(claim.keys() & {'effect', 'sign', 'margin'}) != 1:
+            raise ValueError(f'{path}: {claim.get("text", claim)!r} wants {", ".join(sorted(wanted))}, '
+                             f'and one of effect, sign and margin')
     return scope['CLAIMS']
 
 
