@@ -5,6 +5,7 @@ which norm, how the residual step is scaled, the attention, the FFN, the positio
 Every field is resolved when a module is built, so that every `forward` reads as the paper's equation.
 Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E = D / H.
 """
+import functools
 import math
 import re
 from dataclasses import dataclass, fields, replace
@@ -105,6 +106,9 @@ RULES = (       # conditions on the numbers of a config; CHOICES has the values 
 )
 
 
+compiled = functools.cache(lambda rule: compile(rule, rule, 'eval'))
+
+
 def check(values, choices, rules):
     """ValueError if a value is not among its choices, {key: names}, or if values break a rule such as 'n_head >= 1'. Keys that
     `values` does not have are not checked."""
@@ -112,9 +116,9 @@ def check(values, choices, rules):
         if key in values and values[key] not in names:
             raise ValueError(f'{key}={values[key]!r}: choose one of {", ".join(names)}')
     for rule in rules:
-        named = compile(rule, rule, 'eval').co_names
-        if values.keys() >= {*named} and not eval(rule, {}, values):
-            raise ValueError(f'{", ".join(f"{name}={values[name]!r}" for name in named)}: wants {rule}')
+        code = compiled(rule)
+        if values.keys() >= {*code.co_names} and not eval(code, {}, values):
+            raise ValueError(f'{", ".join(f"{name}={values[name]!r}" for name in code.co_names)}: wants {rule}')
 
 
 @dataclass
