@@ -91,8 +91,9 @@ def verdict(claim, test):
     A claim has an `effect`, the paper's value of the contrast. It is supported if the contrast differs from 0 in the effect's
     direction, and contradicted if it differs in the other one, or if its interval excludes an effect as large as the paper's.
     With `sign`, 1 or -1, the paper gives no number, and only the direction counts.
-    With `margin` it says that the contrast is no larger than that: it is supported if the interval lies within ±margin, and
-    contradicted if it lies outside. In all other cases the test could not tell: underpowered.
+    With `margin` it says that the contrast is below that, so that it may have an `effect` too, for the picture: it is supported
+    if the interval lies below the margin, and contradicted if it lies above. In all other cases the test could not tell:
+    underpowered.
     """
     if 'why' in claim:
         return VERDICTS[3]
@@ -100,8 +101,8 @@ def verdict(claim, test):
     if not math.isfinite(e.low):
         return VERDICTS[2]
     if 'margin' in claim:
-        within, outside = -claim['margin'] < e.low and e.high < claim['margin'], min(abs(e.low), abs(e.high)) > claim['margin']
-        return VERDICTS[0] if within else VERDICTS[1] if outside and e.low * e.high > 0 else VERDICTS[2]
+        above = e.low > claim['margin'] and test.p < LEVEL
+        return VERDICTS[0] if e.high < claim['margin'] else VERDICTS[1] if above else VERDICTS[2]
     sign = math.copysign(1, claim.get('effect', claim.get('sign')))
     if test.p < LEVEL:
         return VERDICTS[0] if sign * e.mean > 0 else VERDICTS[1]
@@ -307,9 +308,9 @@ def read_claims(path):
         exec(compile(f.read(), path, 'exec'), scope)
     for claim in scope['CLAIMS']:
         wanted = {'text', 'short', 'paper', 'said', *(('why',) if 'why' in claim else ('sweep', 'contrast'))}
-        if wanted - claim.keys() or 'why' not in claim and len(claim.keys() & {'effect', 'sign', 'margin'}) != 1:
+        if wanted - claim.keys() or 'why' not in claim and not claim.keys() & {'effect', 'sign', 'margin'}:
             raise ValueError(f'{path}: {claim.get("text", claim)!r} wants {", ".join(sorted(wanted))}, '
-                             f'and one of effect, sign and margin')
+                             f'and effect, sign or margin')
     return scope['CLAIMS']
 
 

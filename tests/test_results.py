@@ -118,7 +118,7 @@ def test_a_wrong_tag_is_one_line(place, text, says):
 
 @pytest.mark.parametrize('claim, says', [
     ("dict(text='a')", "'a' wants contrast, paper, said, short, sweep, text"),
-    ("dict(text='a', short='', paper='', said='', sweep='dnt', contrast='')", 'one of effect, sign and margin')])
+    ("dict(text='a', short='', paper='', said='', sweep='dnt', contrast='')", 'effect, sign or margin')])
 def test_a_claim_without_a_field(place, claim, says):
     (place / 'claims.py').write_text(f'CLAIMS = [{claim}]')
     code, _, err = make(place)
@@ -134,7 +134,8 @@ def test_a_claim_without_a_field(place, claim, says):
     (dict(sign=-1), -0.09, -0.01, 0.01, 'supported'), (dict(sign=1), -0.09, -0.01, 0.01, 'contradicted'),
     (dict(sign=1), -0.02, 0.03, 0.3, 'underpowered'), (dict(sign=1), -0.09, -0.001, 0.06, 'underpowered'),
     (dict(margin=0.05), -0.04, 0.03, 0.9, 'supported'), (dict(margin=0.05), -0.04, 0.06, 0.9, 'underpowered'),
-    (dict(margin=0.05), 0.06, 0.09, 0.01, 'contradicted'), (dict(margin=0.05), -0.09, -0.06, 0.01, 'contradicted'),
+    (dict(margin=0.05), 0.06, 0.09, 0.01, 'contradicted'), (dict(margin=0.05), -0.09, -0.06, 0.01, 'supported'),
+    (dict(margin=0.05), 0.06, 0.09, 0.06, 'underpowered'), (dict(margin=0.05, effect=-0.1), -0.09, 0.04, 0.5, 'supported'),
     (dict(margin=0.05), -0.2, 0.2, 0.9, 'underpowered'), (dict(effect=0.04), *3 * [float('nan')], 'underpowered'),
     (dict(why='too large'), 0.0, 1.0, 0.5, 'not testable here')])
 def test_verdicts(claim, low, high, p, wanted):
