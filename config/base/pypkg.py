@@ -11,7 +11,6 @@ batch_size = 16
 gradient_accumulation_steps = 1
 max_iters = 2200
 warmup_iters = 220
-min_lr = 0.0
 eval_interval = 550
 eval_iters = 100
 log_interval = 10

@@ -9,4 +9,4 @@ _settings = {'S1': 'config/arch/s1.py', 'Pre-LN': 'config/arch/pre.py', 'S1+Inpu
 _tokens = {f'{iters * 2048 / 1e6:.1f}M': f'--max_iters={iters} --warmup_iters={iters // 10} --eval_interval={iters // 4}'
            for iters in (200, 800, 3200, 8000)}
 grids = [dict(setting=_settings, tokens=_tokens, optim=['adamw'], learning_rate=[2e-3, 4e-3, 8e-3]),
-         dict(setting=_settings, tokens=_tokens, optim=['sgdw'], learning_rate=[0.1, 0.3, 0.9])]
+         dict(setting=_settings, tokens=_tokens, optim=['sgdw'], learning_rate=[0.2, 0.4, 0.8])]
