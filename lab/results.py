@@ -4,9 +4,9 @@ Makes the pages of results/ from the raw numbers in results/csv/, in less than a
     python -m lab.results                   # all pages and pictures; `make results` does the same
     python -m lab.results --check=True      # changes nothing, and fails if a page is not what the numbers give
 
-results/pages/NAME.md is the source of results/NAME.md. In it, {{…}} calls one of TAGS, which are methods of Page. All tests of
-a page are corrected together. results/claims.py has the papers' claims, and results/csv/SWEEP.csv is the runs.csv of
-config/sweep/SWEEP.py.
+results/pages/NAME.md is the source of results/NAME.md. In it, {{…}} calls one of TAGS, which are methods of Page. The tests of
+all pages are corrected together, each once. results/claims.py has the papers' claims, and results/csv/SWEEP.csv is the runs.csv
+of config/sweep/SWEEP.py.
 """
 import sys
 
@@ -28,49 +28,86 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 from engine.checkpoint import write_whole  # noqa: E402
 from lab.plot import COLORS, FULL, log_scale, panels, run_style  # noqa: E402
-from lab.statistics import contrast, corrected  # noqa: E402
-from lab.sweep_table import LR, as_text, find_row, points_of, read_contrasts, read_runs, rows_of, split_of  # noqa: E402
+from lab.statistics import LEVEL, contrast, corrected  # noqa: E402
+from lab.sweep_table import (  # noqa: E402
+    LR,
+    SPLITS,
+    as_text,
+    find_row,
+    points_of,
+    read_contrasts,
+    read_runs,
+    rows_of,
+    split_of,
+)
 
 # ----------------------------------------------------------------------------- keys
 folder = 'results'                  # the folder of pages/, csv/, claims.py and img/, from the root of the repository
 check = False                       # change nothing, and fail if a page differs from what would be written
 # -----------------------------------------------------------------------------
 VERDICTS = ('supported', 'contradicted', 'underpowered', 'not testable here')
-LEVEL = 0.05                        # of the corrected p
-NAMES = dict(val='validation', test='test')
+MIN_PAIRS = 4
 
 
 # ----------------------------------------------------------------------------- the numbers
 
 class Sweep:
-    """The runs of a runs.csv, as rows, each at its best rate. Losses are those of the test split if all runs have one."""
+    """The runs of a runs.csv, as rows, each at its best rate. Losses are those of the test split, if the runs have them."""
 
     def __init__(self, path):
         self.name, self.runs = os.path.basename(path).removesuffix('.csv'), read_runs(path)
-        self.rows = rows_of(points_of(self.runs))
-        self.split = split_of(self.runs)
+        self.rows, self.split = rows_of(points_of(self.runs)), split_of(self.runs)
+        if self.split == 'val' and any(math.isfinite(run['test_loss']) for run in self.runs):
+            raise ValueError(f'{path}: some runs that are done have a test_loss and others have none')
+        self.axes = list(dict.fromkeys(axis for row in self.rows for axis in row.labels))
 
-    def estimate(self, text):
-        """'ROW - ROW' or 'ROW - ROW - ROW + ROW' → the rows and the Estimate of this contrast"""
-        (_, weights, rows), = read_contrasts(text, self.rows)
-        return rows, contrast(weights, [row.best.losses(self.split) for row in rows])
+    def axis(self, name):
+        if name not in self.axes:
+            raise ValueError(f'csv/{self.name}.csv has no axis {name!r}, choose among {", ".join(self.axes)}')
+        return name
 
-    def tokens_per_parameter(self, rows):
-        ratios = [run['iterations'] * run['tokens_per_iteration'] / run['parameters'] for row in rows for run in row.best.done]
-        return statistics.fmean(ratios) if ratios else math.nan
+    def only(self, labels):
+        """The rows with the labels of 'axis=value,axis=value'"""
+        pairs = pairs_of(labels)
+        found = [row for row in self.rows if all(row.labels.get(self.axis(axis)) == value for axis, value in pairs)]
+        if not found:
+            raise ValueError(f'only={labels!r} chooses none of the rows: {"; ".join(map(str, self.rows))}')
+        return found
 
 
 class Test:
-    """A difference and its place among the tests of a page, whose corrected p is known when all of them are"""
+    """A contrast of rows of a sweep, 'ROW - ROW' or 'ROW - ROW - ROW + ROW'. `p` is corrected once all tests of all pages are
+    known. The seeds by which the rates were chosen do not count if MIN_PAIRS others are left. `lost` of the `runs` at the best
+    rates did not end: then the seeds that are left may be those that went well."""
 
-    def __init__(self, estimate):
-        self.estimate, self.p = estimate, math.nan
+    def __init__(self, sweep, text):
+        (_, weights, self.rows), = read_contrasts(text, sweep.rows)
+        losses = [row.best.losses(sweep.split) for row in self.rows]
+        chosen_by = set().union(*(row.chosen_by for row in self.rows if len(row.points) > 1))
+        left = set.intersection(*map(set, losses)) - chosen_by
+        if len(left) >= MIN_PAIRS:
+            losses = [{seed: loss for seed, loss in one.items() if seed in left} for one in losses]
+        self.estimate, self.p = contrast(weights, losses), math.nan
+        runs = [run for row in self.rows for run in row.best.runs]
+        self.runs, self.lost = len(runs), sum(run['status'] != 'done' for run in runs)
 
-    def __str__(self):
+    def cell(self):
+        """The difference with its interval"""
         e = self.estimate
         if not e.n:
-            return 'no runs yet'
-        return f'{signed(e.mean)} {interval(e)}, corrected p {pvalue(self.p)}'
+            return 'no runs'
+        return f'{signed(e.mean)} {interval(e)}' + ' (edge)' * any(row.at_edge() for row in self.rows)
+
+    def cells(self):
+        """Of a line of the table of claims: the difference, pairs, detectable, corrected p, tokens a parameter"""
+        ratios = [run['iterations'] * run['tokens_per_iteration'] / run['parameters']
+                  for row in self.rows for run in row.best.done]
+        return [self.cell(), str(self.estimate.n), f'{self.estimate.detectable:.3f}', pvalue(self.p),
+                f'{statistics.fmean(ratios):.0f}' if ratios else '–']
+
+    def __str__(self):
+        lost = f', {self.lost} of {self.runs} runs did not end' * bool(self.lost)
+        return f'{self.cell()}, corrected p {pvalue(self.p)}{lost}' if self.estimate.n else self.cell()
 
 
 def signed(x):
@@ -78,58 +115,52 @@ def signed(x):
 
 
 def interval(e):
-    return f'[{signed(e.low)}, {signed(e.high)}]' if math.isfinite(e.low) else '(one seed)'
+    return f'[{signed(e.low)}, {signed(e.high)}]' if math.isfinite(e.low) else '(no interval)'
 
 
 def pvalue(p):
-    return 'not testable' if math.isnan(p) else '< 0.001' if p < 0.001 else f'{p:.3f}'
+    return '–' if math.isnan(p) else '< 0.001' if p < 0.001 else f'{p:.4f}'
 
 
 def verdict(claim, test):
-    """One of VERDICTS for a claim of results/claims.py, from the interval and the corrected p of its contrast.
-
-    A claim has an `effect`, the paper's value of the contrast. It is supported if the contrast differs from 0 in the effect's
-    direction, and contradicted if it differs in the other one, or if its interval excludes an effect as large as the paper's.
-    With `sign`, 1 or -1, the paper gives no number, and only the direction counts.
-    With `margin` it says that the contrast is below that, so that it may have an `effect` too, for the picture: it is supported
-    if the interval lies below the margin, and contradicted if it lies above. In all other cases the test could not tell:
-    underpowered.
-    """
+    """One of VERDICTS for a claim of results/claims.py, from the sign of its contrast and the corrected p. Only the direction of
+    the paper's `effect`, or the `sign` of a claim without a number, counts: sizes at 124M parameters are not those of small
+    models, and nats a token are not nats a byte."""
     if 'why' in claim:
-        return VERDICTS[3]
-    e = test.estimate
-    if not math.isfinite(e.low):
+        return f'{VERDICTS[3]}: {claim["why"]}'
+    if test.lost:
+        return f'{VERDICTS[3]}: {test.lost} of {test.runs} runs did not end'
+    if not test.p < LEVEL:
         return VERDICTS[2]
-    if 'margin' in claim:
-        above = e.low > claim['margin'] and test.p < LEVEL
-        return VERDICTS[0] if e.high < claim['margin'] else VERDICTS[1] if above else VERDICTS[2]
-    sign = math.copysign(1, claim.get('effect', claim.get('sign')))
-    if test.p < LEVEL:
-        return VERDICTS[0] if sign * e.mean > 0 else VERDICTS[1]
-    largest = e.high if sign > 0 else -e.low            # effect in the paper's direction that the interval allows
-    return VERDICTS[1] if 'effect' in claim and largest < abs(claim['effect']) else VERDICTS[2]
+    return VERDICTS[0] if test.estimate.mean * claim.get('effect', claim.get('sign')) > 0 else VERDICTS[1]
 
 
 # ----------------------------------------------------------------------------- pages
 
 class Page:
-    """A page in the making: its tests, and the functions that its {{…}} may call"""
+    """A page in the making: the functions that its {{…}} may call. `tests` are those of all pages, {(sweep, contrast): Test}."""
 
-    def __init__(self, name, sweeps, claims, images):
-        self.name, self.sweeps, self.claims, self.images, self.tests = name, sweeps, claims, images, []
+    def __init__(self, name, source, sweeps, claims, tests, images):
+        self.name, self.sweeps, self.claims, self.tests, self.images = name, sweeps, claims, tests, images
+        self.pieces = re.split(r'\{\{(.*?)\}\}', source, flags=re.DOTALL)
+        scope = {'__builtins__': {}, **{tag: getattr(self, tag) for tag in TAGS}}
+        try:
+            self.pieces[1::2] = [eval(piece.strip(), scope) for piece in self.pieces[1::2]]
+        except (NameError, SyntaxError, TypeError) as error:
+            raise ValueError(f'{name}: {error}; a tag is a call of {", ".join(TAGS)}') from error
+
+    def __str__(self):
+        made = f'<!-- Made by `make results` from pages/{self.name} and csv/. Edit these. -->\n'
+        return made + ''.join(map(str, self.pieces))
 
     def sweep(self, name):
         if name not in self.sweeps:
             raise ValueError(f'{self.name}: there is no csv/{name}.csv, choose among {", ".join(self.sweeps)}')
         return self.sweeps[name]
 
-    def test(self, estimate):
-        self.tests.append(Test(estimate))
-        return self.tests[-1]
-
     def difference(self, name, text):
-        """'−0.123 [−0.150, −0.096], corrected p 0.003' for a contrast of rows of a sweep"""
-        return self.test(self.sweep(name).estimate(text)[1])
+        """'−0.123 [−0.150, −0.096], corrected p 0.0031' for a contrast of rows of a sweep"""
+        return self.tests.setdefault((name, text), Test(self.sweep(name), text))
 
     def loss(self, name, row):
         """The mean loss of a row at its best rate, and its standard error"""
@@ -140,124 +171,108 @@ class Page:
         """The rows of a sweep at their best rates, of which `only` chooses as 'axis=value,…'. With `across`, an axis, one column
         for each of its values. best_first sorts the lines by the lowest loss in them."""
         sweep = self.sweep(name)
-        losses, lines, rows = {}, {}, chosen(sweep.rows, only)
-        columns = list(dict.fromkeys(row.labels[across] for row in rows)) if across else [f'{NAMES[sweep.split]} loss']
+        rows, across = sweep.only(only), across and sweep.axis(across)
+        columns = list(dict.fromkeys(row.labels[across] for row in rows)) if across else [f'{SPLITS[sweep.split]} loss']
+        several = len({len(row.best.done) for row in rows}) > 1
+        losses, lines = {}, {}
         for row in rows:
             key = tuple((axis, label) for axis, label in row.labels.items() if axis != across)
             losses[key] = min(row.best.mean(sweep.split)[0], losses.get(key, math.inf))
-            at = f' at {rate(row)}' if LR in row.best.labels else ''
-            lines.setdefault(key, {})[row.labels[across] if across else columns[0]] = row.best.text(sweep.split) + at
+            cell = row.best.text(sweep.split) + f', {len(row.best.done)} seeds' * several + f' at {row.rate()}' * bool(row.rate())
+            lines.setdefault(key, {})[row.labels[across] if across else columns[0]] = cell
         axes = list(dict.fromkeys(axis for key in lines for axis, _ in key))
         order = sorted(lines, key=losses.get) if best_first else lines
         return markdown([[*axes, *columns], *([*(dict(key).get(axis, '') for axis in axes),
                                                *(lines[key].get(column, '') for column in columns)] for key in order)])
 
     def leaderboard(self, name):
-        """The rows of a sweep by their loss, with rate sensitivity, the largest rate that some run survived, and the time"""
+        """The rows of a sweep by their loss, with rate sensitivity, the largest rate of which no run diverged, and the time"""
         sweep = self.sweep(name)
         lines = []
         for row in sorted(sweep.rows, key=lambda row: row.best.mean(sweep.split)[0]):
-            stable = [float(point.labels[LR]) for point in row.points if point.done]
+            stable = [float(point.labels[LR]) for point in row.points if not point.ended['diverged'] + point.ended['failed']]
             times = [1000 * run['seconds'] / run['iterations'] for run in row.best.done if run['iterations']]
             sensitivity = row.sensitivity()
-            lines.append([str(row), row.best.text(sweep.split), rate(row), f'{sensitivity:.3f}' if sensitivity >= 0 else '',
+            lines.append([str(row), row.best.text(sweep.split), row.rate(), f'{sensitivity:.3f}' if sensitivity >= 0 else '',
                           f'{max(stable):g}' if stable else '', f'{statistics.fmean(times):.0f}' if times else ''])
-        return markdown([['row', 'loss', LR, 'rate sensitivity', 'largest stable rate', 'ms an iteration'], *lines])
+        return markdown([['row', 'loss', LR, 'rate sensitivity', 'largest rate without divergence', 'ms an iteration'], *lines])
 
     def claim_table(self, paper=''):
         """The claims of one paper, or of all, with the verdicts"""
-        return Claims(self, [claim for claim in self.claims if paper in ('', claim['paper'])])
+        claims = [claim for claim in self.claims if paper in ('', claim['paper'])]
+        return Claims([(claim, None if 'why' in claim else self.difference(claim['sweep'], claim['contrast']))
+                       for claim in claims])
 
     def curves(self, file, name, x, minus='', only=''):
         """A picture img/FILE.png: the loss at each row's best rate, with its 95% interval, against the axis x, a curve for each
         combination of the other axes. With minus='axis=a,b', the difference b − a on that axis. `only` chooses rows."""
         sweep, at = self.sweep(name), {}
         axis, _, values = minus.partition('=')
-        first, _, second = values.partition(',')
-        rows, hidden = chosen(sweep.rows, only), {x, axis, *(key for key, _ in pairs_of(only))}
+        ends = values.split(',')[::-1] if minus else [None]
+        rows, hidden = sweep.only(only), {sweep.axis(x), minus and sweep.axis(axis), *(key for key, _ in pairs_of(only))}
         for row in rows:
             curve = ', '.join(label for key, label in row.labels.items() if key not in hidden)
-            at.setdefault(curve, {}).setdefault(row.labels[x], {})[row.labels.get(axis)] = row
-        labels = list(dict.fromkeys(row.labels[x] for row in rows))
+            at.setdefault(curve, {}).setdefault(row.labels[x], {})[row.labels.get(axis)] = row.best.losses(sweep.split)
+        labels = sorted({row.labels[x] for row in rows})
         numeric = all(map(leading_number, labels))
         places = {label: leading_number(label) if numeric else i for i, label in enumerate(labels)}
         figure, (ax,) = panels(1, height=2.6)
         figure.set_size_inches(FULL, 2.8)
-        for i, (curve, places_of) in enumerate(at.items()):
-            points = []
-            for label, of_axis in sorted(places_of.items(), key=lambda item: places[item[0]]):
-                if not minus or {first, second} <= of_axis.keys():
-                    losses = [of_axis[one].best.losses(sweep.split) for one in ((second, first) if minus else (None,))]
-                    e = contrast([1, -1][:len(losses)], losses)
-                    points += [(places[label], e.mean, e.high - e.mean if math.isfinite(e.low) else 0)] if e.n else []
+        for i, (curve, of_label) in enumerate(at.items()):
+            shift, points = 0 if numeric else 0.1 * (i - (len(at) - 1) / 2), []
+            for label in sorted(of_label, key=places.get):
+                if {*ends} <= of_label[label].keys():
+                    e = contrast([1, -1][:len(ends)], [of_label[label][end] for end in ends])
+                    points += [(places[label] + shift, e.mean, e.high - e.mean if math.isfinite(e.low) else 0)] if e.n else []
             if points:
-                ax.errorbar(*zip(*points), capsize=2, label=curve, **run_style(i))
-        ax.set(xlabel=x, ylabel=f'{second} − {first}, nats a token' if minus else f'{NAMES[sweep.split]} loss, nats a token')
+                ax.errorbar(*zip(*points), capsize=2, label=curve, **run_style(i) | ({} if numeric else dict(linestyle='none')))
+        if not ax.containers:
+            raise ValueError(f'{file}: there is nothing to draw, minus={minus!r}')
+        loss = f'{SPLITS[sweep.split]} loss'
+        ax.set(xlabel=x, ylabel=f'{loss}: {ends[0]} − {ends[1]}' if minus else loss)
         if numeric:
             log_scale(ax, 'x')
         else:
             ax.set_xticks(range(len(labels)), labels)
         if minus:
             ax.axhline(0, color='#888', linewidth=0.8)
-        figure.legend(loc='outside right center')
+        if len(at) > 1:
+            figure.legend(loc='outside right center')
         return self.images.add(file, figure)
 
     def forest(self, file):
-        """A picture img/FILE.png: the effects of all claims with intervals, the papers' beside ours"""
-        shown = [claim for claim in self.claims if 'why' not in claim and 'effect' in claim]
-        figure, (ax,) = panels(1, height=0.8 + 0.32 * len(shown))
-        figure.set_size_inches(FULL, 1.0 + 0.32 * len(shown))
+        """A picture img/FILE.png: the effects of all claims, the papers' on the left and ours with intervals on the right. They
+        are in different units, and so have an axis each."""
+        shown = [claim for claim in self.claims if 'effect' in claim and 'why' not in claim]
+        figure, (theirs, ours) = panels(2, height=1)
+        figure.set_size_inches(FULL, 1.0 + 0.3 * len(shown))
         for i, claim in enumerate(shown):
-            e = self.sweep(claim['sweep']).estimate(claim['contrast'])[1]
-            ax.plot(claim['effect'], i, 'D', color=COLORS[1], markersize=4)
+            theirs.plot(claim['effect'], i, 'D', color=COLORS[1], markersize=4)
+            e = self.difference(claim['sweep'], claim['contrast']).estimate
             if e.n:
                 spread = [[e.mean - e.low], [e.high - e.mean]] if math.isfinite(e.low) else None
-                ax.errorbar(e.mean, i, xerr=spread, fmt='o', color=COLORS[0], capsize=2)
-        ax.axvline(0, color='#888', linewidth=0.8)
-        ax.set_yticks(range(len(shown)), [claim['short'] for claim in shown])
-        ax.invert_yaxis()
-        ax.set_xlabel('difference in loss, nats a token')
-        names = ['paper', 'here, with its 95% interval']
-        figure.legend([*ax.lines[:1], *ax.containers[:1]], names, loc='outside lower center', ncols=2)
+                ours.errorbar(e.mean, i, xerr=spread, fmt='o', color=COLORS[0], capsize=2)
+        for ax, title in (theirs, 'in the paper'), (ours, 'here, with 95% intervals'):
+            ax.axvline(0, color='#888', linewidth=0.8)
+            ax.set(title=title, xlabel='difference in loss', ylim=(len(shown) - 0.5, -0.5))
+            ax.set_yticks(range(len(shown)), [claim['short'] for claim in shown] if ax is theirs else [])
         return self.images.add(file, figure)
-
-    def text(self, source):
-        """The page as text, of its source"""
-        pieces = re.split(r'\{\{(.*?)\}\}', source, flags=re.DOTALL)
-        scope = {'__builtins__': {}, **{name: getattr(self, name) for name in TAGS}}
-        try:
-            pieces[1::2] = [eval(piece.strip(), scope) for piece in pieces[1::2]]
-        except (NameError, SyntaxError, TypeError) as error:
-            raise ValueError(f'{self.name}: {error}; a tag is a call of {", ".join(TAGS)}') from error
-        for test, p in zip(self.tests, corrected([test.estimate.p for test in self.tests])):
-            test.p = p
-        made = f'<!-- Made by `make results` from pages/{self.name} and csv/. Edit these. -->\n'
-        return made + ''.join(map(str, pieces))
 
 
 TAGS = ('difference', 'loss', 'table', 'leaderboard', 'claim_table', 'curves', 'forest')
 
 
 class Claims:
-    """The table of some claims, which is written once the page's tests are corrected"""
+    """The table of claims, each with its test or None, which is written once the tests are corrected"""
 
-    def __init__(self, page, claims):
-        self.lines = []
-        for claim in claims:
-            if 'why' in claim:
-                self.lines.append((claim, None, math.nan))
-            else:
-                sweep = page.sweep(claim['sweep'])
-                rows, estimate = sweep.estimate(claim['contrast'])
-                self.lines.append((claim, page.test(estimate), sweep.tokens_per_parameter(rows)))
+    def __init__(self, lines):
+        self.lines = lines
 
     def __str__(self):
-        table = [['claim', 'in the paper', 'here, with its 95% interval', 'corrected p', 'verdict', 'tokens a parameter']]
-        for claim, test, ratio in self.lines:
-            e = test and test.estimate
-            ours = [f'{signed(e.mean)} {interval(e)}', pvalue(test.p)] if e and e.n else ['–', '–']
-            why = f': {claim["why"]}' if 'why' in claim else ''
-            table.append([claim['text'], claim['said'], *ours, verdict(claim, test) + why, f'{ratio:.0f}' if ratio >= 0 else '–'])
+        table = [['claim', 'in the paper', 'here', 'pairs', 'detectable', 'corrected p', 'verdict', 'tokens a parameter']]
+        for claim, test in self.lines:
+            *ours, ratio = test.cells() if test else ['–'] * 5
+            table.append([claim['text'], claim['said'], *ours, verdict(claim, test), ratio])
         return markdown(table)
 
 
@@ -272,27 +287,15 @@ class Images:
         return f'img/{file}.png'
 
 
-def rate(row):
-    return row.best.labels.get(LR, '') + ' (edge)' * row.at_edge()
-
-
 def leading_number(text):
     """'6.4M' → 6.4, for the place of a label on an axis; None if there is no number above 0"""
     found = re.match(r'\d+(\.\d+)?(e-?\d+)?', text)
     return float(found[0]) or None if found else None
 
 
-def pairs_of(only):
+def pairs_of(labels):
     """'axis=value,axis=value' → [(axis, value), …]"""
-    return [tuple(pair.split('=', 1)) for pair in only.split(',')] if only else []
-
-
-def chosen(rows, only):
-    """The rows with these labels. ValueError if there are none."""
-    found = [row for row in rows if all(row.labels.get(axis) == value for axis, value in pairs_of(only))]
-    if not found:
-        raise ValueError(f'only={only!r} chooses none of the rows: {"; ".join(map(str, rows))}')
-    return found
+    return [pair.partition('=')[::2] for pair in labels.split(',')] if labels else []
 
 
 def markdown(lines):
@@ -307,22 +310,26 @@ def read_claims(path):
     with open(path, encoding='utf-8') as f:
         exec(compile(f.read(), path, 'exec'), scope)
     for claim in scope['CLAIMS']:
-        wanted = {'text', 'short', 'paper', 'said', *(('why',) if 'why' in claim else ('sweep', 'contrast'))}
-        if wanted - claim.keys() or 'why' not in claim and not claim.keys() & {'effect', 'sign', 'margin'}:
-            raise ValueError(f'{path}: {claim.get("text", claim)!r} wants {", ".join(sorted(wanted))}, '
-                             f'and effect, sign or margin')
+        wanted = ['paper', 'short', 'text', 'said', *([] if 'why' in claim else ['sweep', 'contrast'])]
+        missing = [key for key in wanted if key not in claim]
+        if 'why' not in claim and not claim.get('effect', claim.get('sign')):
+            missing.append('effect or sign')
+        if missing:
+            raise ValueError(f'{path}: {claim.get("text", claim)!r} lacks {", ".join(missing)}')
     return scope['CLAIMS']
 
 
 def build(place):
     """{path: text} of the pages, and the pictures, of the folder `place`"""
     sweeps = {sweep.name: sweep for sweep in map(Sweep, sorted(glob.glob(os.path.join(place, 'csv', '*.csv'))))}
-    claims, images, pages = read_claims(os.path.join(place, 'claims.py')), Images(), {}
+    claims, tests, images, pages = read_claims(os.path.join(place, 'claims.py')), {}, Images(), {}
     for path in sorted(glob.glob(os.path.join(place, 'pages', '*.md'))):
         with open(path, encoding='utf-8') as f:
             name = os.path.basename(path)
-            pages[os.path.join(place, name)] = Page(name, sweeps, claims, images).text(f.read())
-    return pages, images.figures
+            pages[os.path.join(place, name)] = Page(name, f.read(), sweeps, claims, tests, images)
+    for test, p in zip(tests.values(), corrected([test.estimate.p for test in tests.values()])):
+        test.p = p
+    return {path: str(page) for path, page in pages.items()}, images.figures
 
 
 def main():

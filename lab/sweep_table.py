@@ -16,6 +16,7 @@ from engine.runlog import last_iter
 from lab.statistics import contrast, corrected, paired_difference, rate_sensitivity
 
 LR = 'learning_rate'
+SPLITS = dict(val='validation', test='test')
 STATUS = ('done', 'diverged', 'failed', 'stopped', 'missing')          # stopped: by halving
 
 
@@ -197,13 +198,13 @@ class Point:
 
 class Row:
     """The points that differ only in their learning rates, from the lowest to the highest; `best` is the best of them, by the
-    validation losses of the seeds that all of them have."""
+    validation losses of the seeds that all of them have, `chosen_by`."""
 
     def __init__(self, points):
         self.labels = points[0].row
         self.points = sorted(points, key=lambda point: float(point.labels.get(LR, 0)))
-        seeds = set.intersection(*({run['seed'] for run in point.runs} for point in points))
-        self.ranks = {id(point): rank([run for run in point.runs if run['seed'] in seeds]) for point in points}
+        self.chosen_by = set.intersection(*({run['seed'] for run in point.runs} for point in points))
+        self.ranks = {id(point): rank([run for run in point.runs if run['seed'] in self.chosen_by]) for point in points}
         self.best = min(self.points, key=lambda point: self.ranks[id(point)])
 
     def __str__(self):
@@ -213,6 +214,10 @@ class Row:
         """Whether the best of several rates is the lowest or the highest, so that a better one may lie beyond"""
         tried = [point for point in self.points if any(run['status'] in ('done', 'diverged', 'stopped') for run in point.runs)]
         return len(self.points) > 1 and bool(self.best.done) and self.best in (tried[0], tried[-1])
+
+    def rate(self):
+        """The best rate, as text"""
+        return self.best.labels.get(LR, '') + ' (edge)' * self.at_edge()
 
     def sensitivity(self):
         """Learning rate sensitivity, NaN unless several rates have been trained to the end. A rate's loss is the mean over its
@@ -298,7 +303,7 @@ def make_tables(runs, select='all', against='', contrasts=''):
     split = split_of(runs)
     axes = list(dict.fromkeys(axis for row in rows for axis in row.labels))
     rates = sorted({run['labels'][LR] for run in runs if LR in run['labels']}, key=float)
-    wide, name = rates and select == 'all', dict(val='validation', test='test')[split]
+    wide, name = rates and select == 'all', SPLITS[split]
     base = find_row(rows, against) if against else None
     tuned = not wide and any(len(row.points) > 1 for row in rows)
     head = [*axes, *([f'lr {rate}' for rate in rates] if wide else [*([LR] if rates else []), f'{name} loss']),
@@ -310,7 +315,7 @@ def make_tables(runs, select='all', against='', contrasts=''):
             at = {point.labels[LR]: point.text(split) + ' *' * (point is star) for point in row.points}
             line += [at.get(rate, '') for rate in rates]
         else:
-            line += [*([row.best.labels[LR] + ' (edge)' * row.at_edge()] if rates else []), row.best.text(split)]
+            line += [*([row.rate()] if rates else []), row.best.text(split)]
         if tuned:
             line += [f'{x:.3f}' if (x := row.sensitivity()) == x else '']
     if base:

@@ -5,10 +5,9 @@ import re
 import numpy as np
 import pytest
 from helpers import ROOT, run_here
-from scipy.stats import ttest_rel
+from scipy.stats import false_discovery_control, ttest_rel
 
 from lab import results
-from lab.statistics import Estimate
 from lab.sweep_table import CELLS
 
 SEEDS = 6
@@ -36,7 +35,7 @@ GAP = 'arch={0},tokens=6M,optim=sgdw - arch={0},tokens=6M,optim=adamw'
 CLAIMS = f'''CLAIMS = [
     dict(text='S1 falls behind', short='S1', paper='DNT', said='+0.039', effect=0.039, sweep='dnt',
          contrast='{GAP.format("s1")}'),
-    dict(text='DNT does not', short='DNT', paper='DNT', said='−0.014', margin=0.05, sweep='dnt', contrast='{GAP.format("s5")}'),
+    dict(text='DNT gains', short='DNT', paper='DNT', said='−0.014', sign=-1, sweep='dnt', contrast='{GAP.format("s5")}'),
     dict(text='At 1.4B', short='1.4B', paper='DNT', said='+0.037', why='too large'),
 ]
 '''
@@ -72,14 +71,14 @@ def test_a_page(place):
     assert text.startswith('<!-- Made by `make results` from pages/page.md') and '{{' not in text
     gap = LOSSES['s1', '6M', 'sgdw'] - LOSSES['s1', '6M', 'adamw']
     low, high = ttest_rel(LOSSES['s1', '6M', 'sgdw'], LOSSES['s1', '6M', 'adamw']).confidence_interval(0.95)
-    assert f'S1 is +{gap.mean():.3f} [+{low:.3f}, +{high:.3f}], corrected p < 0.001' in text
+    assert f'S1 is +{gap.mean():.3f} [+{low:.3f}, +{high:.3f}] (edge), corrected p < 0.001' in text
     assert f'A row has {LOSSES["s5", "6M", "adamw"].mean():.3f} ± ' in text
     dnt = ttest_rel(LOSSES['s5', '6M', 'sgdw'], LOSSES['s5', '6M', 'adamw']).pvalue
-    first = ('| S1 falls', '| DNT does', '| At')
+    first = ('| S1 falls', '| DNT gains', '| At')
     claims = [line.strip('| ').split(' | ') for line in text.splitlines() if line.startswith(first)]
     ends = [[cell.strip() for cell in line][-2:] for line in claims]
-    assert ends == [['supported', '20'], ['supported', '20'], ['not testable here: too large', '–']]
-    assert claims[1][3].strip() == f'{dnt:.3f}'         # the largest of three tests is not changed
+    assert ends == [['supported', '20'], ['underpowered', '20'], ['not testable here: too large', '–']]
+    assert claims[1][3].strip() == str(SEEDS) and claims[1][5].strip() == f'{dnt:.4f}'      # the larger of two is not changed
     best, *_, worst = ([cell.strip() for cell in line.split('|')[1:-1]] for line in text.splitlines() if 'tokens=' in line)
     assert best[0] == 'arch=s5,tokens=6M,optim=sgdw' and best[2:] == ['0.1 (edge)', '0.250', '0.2', '50']
     assert worst[0] == 'arch=s1,tokens=1.5M,optim=sgdw'
@@ -108,6 +107,8 @@ def test_a_check_finds_a_page_that_is_not_what_the_numbers_give(place):
     ("{{loss('dnt', 'arch=s9')}}", "loss='arch=s9' names 0 rows of the table"),
     ("{{difference('dnt', 'arch=s1')}}", "contrast='arch=s1': wants as many rows with + as with -"),
     ("{{table('dnt', only='arch=s9')}}", "only='arch=s9' chooses none of the rows: arch=s1,tokens=1.5M,optim=adamw; "),
+    ("{{table('dnt', across='arc')}}", "csv/dnt.csv has no axis 'arc', choose among arch, tokens, optim"),
+    ("{{curves('c', 'dnt', 'arch', minus='optim=adamw,sgd')}}", "c: there is nothing to draw, minus='optim=adamw,sgd'"),
     ('{{diff(1)}}', "page.md: name 'diff' is not defined; a tag is a call of difference, loss, table"),
     ('{{table(}}', 'page.md: '), ('{{loss()}}', 'page.md: ')])
 def test_a_wrong_tag_is_one_line(place, text, says):
@@ -117,31 +118,83 @@ def test_a_wrong_tag_is_one_line(place, text, says):
 
 
 @pytest.mark.parametrize('claim, says', [
-    ("dict(text='a')", "'a' wants contrast, paper, said, short, sweep, text"),
-    ("dict(text='a', short='', paper='', said='', sweep='dnt', contrast='')", 'effect, sign or margin')])
+    ("dict(text='a', sweep='dnt', sign=1)", "'a' lacks paper, short, said, contrast\n"),
+    ("dict(text='a', short='', paper='', said='', sweep='dnt', contrast='', effect=0.0)", "'a' lacks effect or sign\n")])
 def test_a_claim_without_a_field(place, claim, says):
     (place / 'claims.py').write_text(f'CLAIMS = [{claim}]')
     code, _, err = make(place)
     assert code == 1 and says in err and err.count('\n') == 1
 
 
-@pytest.mark.parametrize('claim, low, high, p, wanted', [
-    (dict(effect=0.04), 0.01, 0.09, 0.01, 'supported'), (dict(effect=-0.04), 0.01, 0.09, 0.01, 'contradicted'),
-    (dict(effect=0.04), -0.02, 0.06, 0.3, 'underpowered'),      # an effect as large as the paper's is within
-    (dict(effect=0.04), -0.02, 0.03, 0.3, 'contradicted'),      # and here it is excluded
-    (dict(effect=-0.04), -0.03, 0.02, 0.3, 'contradicted'), (dict(effect=-0.04), -0.05, 0.02, 0.3, 'underpowered'),
-    (dict(effect=0.04), 0.001, 0.05, 0.06, 'underpowered'),     # significant alone, and not among all
-    (dict(sign=-1), -0.09, -0.01, 0.01, 'supported'), (dict(sign=1), -0.09, -0.01, 0.01, 'contradicted'),
-    (dict(sign=1), -0.02, 0.03, 0.3, 'underpowered'), (dict(sign=1), -0.09, -0.001, 0.06, 'underpowered'),
-    (dict(margin=0.05), -0.04, 0.03, 0.9, 'supported'), (dict(margin=0.05), -0.04, 0.06, 0.9, 'underpowered'),
-    (dict(margin=0.05), 0.06, 0.09, 0.01, 'contradicted'), (dict(margin=0.05), -0.09, -0.06, 0.01, 'supported'),
-    (dict(margin=0.05), 0.06, 0.09, 0.06, 'underpowered'), (dict(margin=0.05, effect=-0.1), -0.09, 0.04, 0.5, 'supported'),
-    (dict(margin=0.05), -0.2, 0.2, 0.9, 'underpowered'), (dict(effect=0.04), *3 * [float('nan')], 'underpowered'),
-    (dict(why='too large'), 0.0, 1.0, 0.5, 'not testable here')])
-def test_verdicts(claim, low, high, p, wanted):
-    test = results.Test(Estimate((low + high) / 2, low, high, p, 8, 0.1))
+def sweep_of(tmp_path, statuses):
+    """A Sweep of rows a and b, {(arch, rate, seed): status}; without one, a run is done. b is 0.1 above a."""
+    with open(tmp_path / 'one.csv', 'w', newline='') as f:
+        table = csv.DictWriter(f, ['arch', 'learning_rate', 'seed', *CELLS], restval='')
+        table.writeheader()
+        for (arch, rate, seed), status in statuses.items():
+            loss = 1 + 0.1 * (arch == 'b') + 0.01 * np.sin(99 * seed + (arch == 'b')) + float(rate)
+            ended = dict(val_loss=loss, test_loss=loss) if status == 'done' else {}
+            table.writerow(dict(arch=arch, learning_rate=rate, seed=seed, status=status, seconds=1, iterations=1, parameters=1,
+                                tokens_per_iteration=1, val_losses=f'0:5 1:{loss}', **ended))
+    return results.Sweep(str(tmp_path / 'one.csv'))
+
+
+SEVEN = {(arch, '0.1', seed): 'done' for arch in 'ab' for seed in range(1, 8)}
+
+
+@pytest.mark.parametrize('claim, p, wanted', [
+    (dict(effect=0.04), 0.01, 'supported'), (dict(effect=-0.04), 0.01, 'contradicted'), (dict(effect=9.0), 0.01, 'supported'),
+    (dict(sign=1), 0.01, 'supported'), (dict(sign=-1), 0.01, 'contradicted'), (dict(sign=-1), 0.051, 'underpowered'),
+    (dict(effect=0.04), float('nan'), 'underpowered'), (dict(why='too large'), 0.01, 'not testable here: too large')])
+def test_verdicts(claim, p, wanted, tmp_path):
+    """The direction and the corrected p decide, and not the size"""
+    test = results.Test(sweep_of(tmp_path, SEVEN), 'arch=b - arch=a')
     test.p = p
-    assert results.verdict(claim, test) == wanted
+    assert test.estimate.mean == pytest.approx(0.1, abs=0.02) and results.verdict(claim, test) == wanted
+
+
+def test_runs_that_did_not_end_leave_no_verdict(tmp_path):
+    """What is left of a row may be its luckier seeds"""
+    test = results.Test(sweep_of(tmp_path, SEVEN | {('b', '0.1', 2): 'diverged', ('b', '0.1', 5): 'missing'}), 'arch=b - arch=a')
+    test.p = 0.001
+    assert results.verdict(dict(sign=1), test) == 'not testable here: 2 of 14 runs did not end'
+    assert test.estimate.n == 5 and str(test).endswith(', 2 of 14 runs did not end')
+
+
+@pytest.mark.parametrize('seeds, pairs', [(8, 7), (5, 4), (4, 4), (3, 3)])
+def test_the_seed_that_chose_a_rate_does_not_count(seeds, pairs, tmp_path):
+    """But it does where fewer than 4 others are left"""
+    runs = {(arch, '0.1', seed): 'done' for arch in 'ab' for seed in range(1, seeds + 1)}
+    runs |= {(arch, '0.2', 1): 'stopped' for arch in 'ab'}
+    test = results.Test(sweep_of(tmp_path, runs), 'arch=b - arch=a')
+    assert test.estimate.n == pairs
+    a, b = ([1 + 0.1 * i + 0.01 * np.sin(99 * seed + i) for seed in range(seeds - pairs + 1, seeds + 1)] for i in (0, 1))
+    assert test.estimate.p == pytest.approx(ttest_rel(b, a).pvalue)
+
+
+def test_a_test_loss_that_some_runs_lack(tmp_path):
+    path = tmp_path / 'one.csv'
+    sweep_of(tmp_path, SEVEN)
+    lines = path.read_text().splitlines()
+    at = lines[0].split(',').index('test_loss')
+    cells = lines[3].split(',')
+    path.write_text('\n'.join([*lines[:3], ','.join([*cells[:at], '', *cells[at + 1:]]), *lines[4:], '']))
+    with pytest.raises(ValueError, match='some runs that are done have a test_loss and others have none'):
+        results.Sweep(str(path))
+
+
+def test_tests_of_all_pages_are_corrected_together(place):
+    """The same contrast on two pages counts once, and has the same p on both"""
+    (place / 'pages' / 'more.md').write_text(
+        "{{difference('dnt', 'arch=s5,tokens=6M,optim=sgdw - arch=s5,tokens=6M,optim=adamw')}}\n"
+        "{{difference('dnt', 'arch=s5,tokens=1.5M,optim=sgdw - arch=s5,tokens=1.5M,optim=adamw')}}\n")
+    assert make(place)[0] == 0
+    ps = [ttest_rel(LOSSES[arch, tokens, 'sgdw'], LOSSES[arch, tokens, 'adamw']).pvalue
+          for arch, tokens in (('s5', '6M'), ('s5', '1.5M'), ('s1', '6M'))]
+    wanted = [f'{p:.4f}' for p in false_discovery_control(ps)[:2]]
+    assert re.findall(r'corrected p (\S+)', (place / 'more.md').read_text()) == wanted
+    line, = (line for line in (place / 'page.md').read_text().splitlines() if line.startswith('| DNT gains'))
+    assert line.split(' | ')[5].strip() == wanted[0]
 
 
 def test_the_pages_of_this_repository_are_what_their_numbers_give():
