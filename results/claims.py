@@ -1,22 +1,23 @@
 """
 The claims of the papers that results/ tests.
 
-`text` says what the paper claims, `said` its number, as written there, and `short` labels the picture. `contrast`, of rows of
-csv/SWEEP.csv, is what tests it. lab.results says what `effect`, `sign` and `margin` mean for the verdict. Of a claim that cannot
-be tested here, `why` says the reason.
+`text` says what the paper claims, `said` its numbers, as they are there, and `short` labels the picture. `contrast`, of rows of
+csv/SWEEP.csv, is what tests it. `effect` is the first of the paper's numbers, for the picture and for the direction; a claim
+without a number has its direction as `sign`. Of a claim that cannot be tested here, `why` says the reason.
 """
 _S1, _S1_SGD, _S5, _S5_SGD = (f'setting={setting},embedding=as a head,optim={optim}'
                               for setting in ('S1', 'S5') for optim in ('adamw', 'sgdw'))
 
 CLAIMS = [
-    dict(paper='DNT', short='S1: mSGDW − AdamW', text='With momentum SGDW the standard Transformer (S1) falls behind AdamW',
-         said='+0.039', effect=0.039, sweep='dnt_parts', contrast=f'{_S1_SGD} - {_S1}'),
-    dict(paper='DNT', short='DNT: mSGDW − AdamW', text='With momentum SGDW DNT does not fall behind AdamW (by less than 0.02)',
-         said='−0.014', effect=-0.014, margin=0.02, sweep='dnt_parts', contrast=f'{_S5_SGD} - {_S5}'),
+    dict(paper='DNT', short='S1: mSGDW − AdamW', text='With momentum SGDW the standard Transformer (S1) is worse than with AdamW',
+         said='+0.039 (774M: +0.052, 1.4B: +0.037)', effect=0.039, sweep='dnt_parts', contrast=f'{_S1_SGD} - {_S1}'),
+    dict(paper='DNT', short='DNT: mSGDW − AdamW', text='With momentum SGDW, DNT is better than with AdamW',
+         said='−0.014 (774M: +0.022, 1.4B: +0.012)', effect=-0.014, sweep='dnt_parts', contrast=f'{_S5_SGD} - {_S5}'),
     dict(paper='DNT', short='difference of these two', text='DNT loses less by momentum SGDW than S1 does',
-         said='−0.053', effect=-0.053, sweep='dnt_parts', contrast=f'{_S5_SGD} - {_S5} - {_S1_SGD} + {_S1}'),
+         said='−0.053 (774M: −0.030, 1.4B: −0.025)', effect=-0.053, sweep='dnt_parts',
+         contrast=f'{_S5_SGD} - {_S5} - {_S1_SGD} + {_S1}'),
     dict(paper='DNT', short='AdamW: DNT − S1', text='With AdamW, DNT is better than S1',
-         said='−0.004', effect=-0.004, sweep='dnt_parts', contrast=f'{_S5} - {_S1}'),
+         said='−0.004 (774M: −0.011, 1.4B: −0.039)', effect=-0.004, sweep='dnt_parts', contrast=f'{_S5} - {_S1}'),
     dict(paper='DNT', short='mSGDW: DNT − S1', text='With momentum SGDW, DNT is better than S1',
-         said='−0.057', effect=-0.057, sweep='dnt_parts', contrast=f'{_S5_SGD} - {_S1_SGD}'),
+         said='−0.057 (774M: −0.041, 1.4B: −0.064)', effect=-0.057, sweep='dnt_parts', contrast=f'{_S5_SGD} - {_S1_SGD}'),
 ]

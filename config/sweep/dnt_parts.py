@@ -5,7 +5,7 @@ arguments = 'config/base/pypkg.py'
 out_dir = 'out-sweep/dnt_parts'
 halving = '0.25,0.5'
 extend = 2
-_ends = {'S1': 'config/arch/s1.py', 'S1+InputNorm': 'config/arch/s1.py --input_norm=True', 'S5': 'config/arch/s5.py'}
+_ends = {'S1': 'config/arch/s1.py', 'S5': 'config/arch/s5.py', 'S1+InputNorm': 'config/arch/s1.py --input_norm=True'}
 _between = {f'S{i}': f'config/arch/s{i}.py' for i in (2, 3, 4)}
 _small, _head = {'0.02': '--emb_std=0.02'}, {'as a head': '--emb_std=0'}
 _rates = {'adamw': [2e-3, 4e-3, 8e-3], 'sgdw': [0.2, 0.4, 0.8]}
