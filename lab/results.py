@@ -46,7 +46,7 @@ folder = 'results'                  # the folder of pages/, csv/, claims.py and 
 check = False                       # change nothing, and fail if a page differs from what would be written
 # -----------------------------------------------------------------------------
 VERDICTS = ('supported', 'contradicted', 'underpowered', 'not testable here')
-MIN_PAIRS = 4
+MIN_PAIRS = 4                       # so many must be left for a test to leave out the seeds by which rates were chosen
 
 
 # ----------------------------------------------------------------------------- the numbers
@@ -172,14 +172,14 @@ class Page:
         for each of its values. best_first sorts the lines by the lowest loss in them."""
         sweep = self.sweep(name)
         rows, across = sweep.only(only), across and sweep.axis(across)
-        columns = list(dict.fromkeys(row.labels[across] for row in rows)) if across else [f'{SPLITS[sweep.split]} loss']
+        columns = list(dict.fromkeys(row.labels.get(across, '') for row in rows)) if across else [f'{SPLITS[sweep.split]} loss']
         several = len({len(row.best.done) for row in rows}) > 1
         losses, lines = {}, {}
         for row in rows:
             key = tuple((axis, label) for axis, label in row.labels.items() if axis != across)
             losses[key] = min(row.best.mean(sweep.split)[0], losses.get(key, math.inf))
             cell = row.best.text(sweep.split) + f', {len(row.best.done)} seeds' * several + f' at {row.rate()}' * bool(row.rate())
-            lines.setdefault(key, {})[row.labels[across] if across else columns[0]] = cell
+            lines.setdefault(key, {})[row.labels.get(across, '') if across else columns[0]] = cell
         axes = list(dict.fromkeys(axis for key in lines for axis, _ in key))
         order = sorted(lines, key=losses.get) if best_first else lines
         return markdown([[*axes, *columns], *([*(dict(key).get(axis, '') for axis in axes),
@@ -212,8 +212,8 @@ class Page:
         rows, hidden = sweep.only(only), {sweep.axis(x), minus and sweep.axis(axis), *(key for key, _ in pairs_of(only))}
         for row in rows:
             curve = ', '.join(label for key, label in row.labels.items() if key not in hidden)
-            at.setdefault(curve, {}).setdefault(row.labels[x], {})[row.labels.get(axis)] = row.best.losses(sweep.split)
-        labels = sorted({row.labels[x] for row in rows})
+            at.setdefault(curve, {}).setdefault(row.labels.get(x, ''), {})[row.labels.get(axis)] = row.best.losses(sweep.split)
+        labels = sorted({row.labels.get(x, '') for row in rows})
         numeric = all(map(leading_number, labels))
         places = {label: leading_number(label) if numeric else i for i, label in enumerate(labels)}
         figure, (ax,) = panels(1, height=2.6)
