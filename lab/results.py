@@ -32,7 +32,6 @@ from lab.statistics import LEVEL, contrast, corrected  # noqa: E402
 from lab.sweep_table import (  # noqa: E402
     LR,
     SPLITS,
-    as_text,
     find_row,
     points_of,
     read_contrasts,
@@ -178,7 +177,8 @@ class Page:
         for row in rows:
             key = tuple((axis, label) for axis, label in row.labels.items() if axis != across)
             losses[key] = min(row.best.mean(sweep.split)[0], losses.get(key, math.inf))
-            cell = row.best.text(sweep.split) + f', {len(row.best.done)} seeds' * several + f' at {row.rate()}' * bool(row.rate())
+            seeds = f', {len(row.best.done)} seed{"s" * (len(row.best.done) != 1)}' * several
+            cell = row.best.text(sweep.split) + seeds + f' at {row.rate()}' * bool(row.rate())
             lines.setdefault(key, {})[row.labels.get(across, '') if across else columns[0]] = cell
         axes = list(dict.fromkeys(axis for key in lines for axis, _ in key))
         order = sorted(lines, key=losses.get) if best_first else lines
@@ -299,7 +299,7 @@ def pairs_of(labels):
 
 
 def markdown(lines):
-    return as_text(lines)[1]
+    return '\n'.join('| ' + ' | '.join(line) + ' |' for line in [lines[0], ['---'] * len(lines[0]), *lines[1:]])
 
 
 def read_claims(path):
