@@ -186,16 +186,15 @@ class Page:
                                                *(lines[key].get(column, '') for column in columns)] for key in order)])
 
     def leaderboard(self, name):
-        """The rows of a sweep by their loss, with rate sensitivity, the largest rate of which no run diverged, and the time"""
+        """The rows of a sweep by their loss, with rate sensitivity and the largest rate of which no run diverged"""
         sweep = self.sweep(name)
         lines = []
         for row in sorted(sweep.rows, key=lambda row: row.best.mean(sweep.split)[0]):
-            stable = [float(point.labels[LR]) for point in row.points if not point.ended['diverged'] + point.ended['failed']]
-            times = [1000 * run['seconds'] / run['iterations'] for run in row.best.done if run['iterations']]
+            stable = [point.labels[LR] for point in row.points if not point.ended['diverged'] + point.ended['failed']]
             sensitivity = row.sensitivity()
             lines.append([str(row), row.best.text(sweep.split), row.rate(), f'{sensitivity:.3f}' if sensitivity >= 0 else '',
-                          f'{max(stable):g}' if stable else '', f'{statistics.fmean(times):.0f}' if times else ''])
-        return markdown([['row', 'loss', LR, 'rate sensitivity', 'largest rate without divergence', 'ms an iteration'], *lines])
+                          stable[-1] if stable else ''])
+        return markdown([['row', 'loss', LR, 'rate sensitivity', 'largest rate without divergence'], *lines])
 
     def claim_table(self, paper=''):
         """The claims of one paper, or of all, with the verdicts"""

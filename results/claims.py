@@ -13,7 +13,7 @@ CLAIMS = [
          said='+0.039 (774M: +0.052, 1.4B: +0.037)', effect=0.039, sweep='dnt_parts', contrast=f'{_S1_SGD} - {_S1}'),
     dict(paper='DNT', short='DNT: mSGDW − AdamW', text='With momentum SGDW, DNT is better than with AdamW',
          said='−0.014 (774M: +0.022, 1.4B: +0.012)', effect=-0.014, sweep='dnt_parts', contrast=f'{_S5_SGD} - {_S5}'),
-    dict(paper='DNT', short='difference of these two', text='DNT loses less by momentum SGDW than S1 does',
+    dict(paper='DNT', short='second − first', text='DNT loses less by momentum SGDW than S1 does',
          said='−0.053 (774M: −0.030, 1.4B: −0.025)', effect=-0.053, sweep='dnt_parts',
          contrast=f'{_S5_SGD} - {_S5} - {_S1_SGD} + {_S1}'),
     dict(paper='DNT', short='AdamW: DNT − S1', text='With AdamW, DNT is better than S1',
