@@ -1,5 +1,4 @@
-# The best recipe of results/first/beyond.md: DNT by AdamW with a large learning rate, a warm-up of a quarter of the iterations,
-# and WSD
+# The best recipe of results/first/beyond.md: DNT by AdamW with a large rate, a warm-up of a quarter of the iterations, and WSD
 #     python train.py config/train_best.py
 # Validation loss: 1.24 nats per byte. Momentum SGDW, with the same model and data in train_quick.py, reaches 1.41.
 include('config/train_quick.py')
