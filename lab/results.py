@@ -32,6 +32,7 @@ from lab.statistics import LEVEL, contrast, corrected  # noqa: E402
 from lab.sweep_table import (  # noqa: E402
     LR,
     SPLITS,
+    as_text,
     find_row,
     points_of,
     read_contrasts,
@@ -298,7 +299,7 @@ def pairs_of(labels):
 
 
 def markdown(lines):
-    return '\n'.join('| ' + ' | '.join(line) + ' |' for line in [lines[0], ['---'] * len(lines[0]), *lines[1:]])
+    return as_text(lines)[1]
 
 
 def read_claims(path):

@@ -340,7 +340,7 @@ def as_text(table):
     """A table as plain text and as Markdown"""
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     padded = [[cell.ljust(width) for cell, width in zip(line, widths)] for line in table]
-    ruled = [padded[0], ['-' * width for width in widths], *padded[1:]]
+    ruled = [table[0], ['---'] * len(widths), *table[1:]]
     return ('\n'.join('  '.join(line).rstrip() for line in padded),
             '\n'.join('| ' + ' | '.join(cell.replace('|', r'\|') for cell in line) + ' |' for line in ruled))
 
