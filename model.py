@@ -106,7 +106,7 @@ RULES = (       # conditions on the numbers of a config; CHOICES has the values 
 )
 
 
-compiled = functools.cache(lambda rule: compile(rule, rule, 'eval'))
+code_of = functools.cache(lambda rule: compile(rule, rule, 'eval'))
 
 
 def check(values, choices, rules):
@@ -116,7 +116,7 @@ def check(values, choices, rules):
         if key in values and values[key] not in names:
             raise ValueError(f'{key}={values[key]!r}: choose one of {", ".join(names)}')
     for rule in rules:
-        code = compiled(rule)
+        code = code_of(rule)
         if values.keys() >= {*code.co_names} and not eval(code, {}, values):
             raise ValueError(f'{", ".join(f"{name}={values[name]!r}" for name in code.co_names)}: wants {rule}')
 
