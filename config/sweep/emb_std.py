@@ -1,10 +1,15 @@
-# How much of each placement's advantage is the scale of its embeddings?
+# How much of each placement's advantage is the scale of its embeddings? 0.13M parameters, 20 bytes for each
 #     python -m lab.sweep config/sweep/emb_std.py
-arguments = 'config/base/pypkg.py config/optim/adamw.py'
+arguments = ('config/base/pypkg.py config/optim/adamw.py --n_embd=48 --max_iters=1280 --warmup_iters=128 --eval_interval=320 '
+             '--eval_iters=50')
 out_dir = 'out-sweep/emb_std'
 halving = '0.25,0.5'
 extend = 2
-grids = [dict(setting={'Pre-LN': 'config/arch/pre.py', 'Peri-LN': 'config/arch/peri.py', 'S1': 'config/arch/s1.py',
-                       'DNT': 'config/arch/s5.py', 'Stable': 'config/arch/stable.py',
-                       'Stable+InputNorm': 'config/arch/stable.py --input_norm=True'},
-              emb_std=[0.005, 0.02, 0.08, 0.3, 1.0], learning_rate=[2e-3, 4e-3, 8e-3])]
+_settings = {'Pre-LN': 'config/arch/pre.py', 'Peri-LN': 'config/arch/peri.py', 'S1': 'config/arch/s1.py',
+             'DNT': 'config/arch/s5.py', 'Stable': 'config/arch/stable.py',
+             'Stable+InputNorm': 'config/arch/stable.py --input_norm=True'}
+# A tied embedding is the head too, whose scale is another matter: two settings without tying
+_untied = {f'{setting}, untied': f'{_settings[setting]} --tie_weights=False' for setting in ('Pre-LN', 'DNT')}
+_rates = [2e-3, 4e-3, 8e-3]
+grids = [dict(setting=_settings, emb_std=[0.005, 0.02, 0.08, 0.3, 1.0], learning_rate=_rates),
+         dict(setting=_untied, emb_std=[0.02, 0.3, 1.0], learning_rate=_rates)]

@@ -4,9 +4,13 @@ arguments = 'config/base/pypkg.py'
 out_dir = 'out-sweep/tokens'
 halving = '0.25,0.5'
 extend = 2
-_settings = {'S1': 'config/arch/s1.py', 'Pre-LN': 'config/arch/pre.py', 'S1+InputNorm': 'config/arch/s1.py --input_norm=True',
-             'DNT': 'config/arch/s5.py'}
-_tokens = {f'{iters * 2048 / 1e6:.1f}M': f'--max_iters={iters} --warmup_iters={iters // 10} --eval_interval={iters // 4}'
-           for iters in (200, 800, 3200, 8000)}
-grids = [dict(setting=_settings, tokens=_tokens, optim=['adamw'], learning_rate=[2e-3, 4e-3, 8e-3]),
-         dict(setting=_settings, tokens=_tokens, optim=['sgdw'], learning_rate=[0.2, 0.4, 0.8])]
+_ends = {'S1': 'config/arch/s1.py', 'DNT': 'config/arch/s5.py'}
+_between = {'S1+InputNorm': 'config/arch/s1.py --input_norm=True', 'Pre-LN': 'config/arch/pre.py'}
+_few = {'0.4M': '--max_iters=200 --warmup_iters=20 --eval_interval=50 --eval_iters=50',
+        '1.6M': '--max_iters=800 --warmup_iters=80 --eval_interval=200 --eval_iters=50',
+        '4.5M': ''}                     # as in dnt_parts.py
+_many = {'16M': '--max_iters=8000 --warmup_iters=800 --eval_interval=2000 --compile=True'}
+_optim = {'adamw': [2e-3, 4e-3, 8e-3], 'sgdw': [0.2, 0.4, 0.8]}
+grids = [dict(setting=settings, tokens=tokens, optim=[optim], learning_rate=rates[-2:] if tokens is _many else rates)
+         for settings, tokens in (({**_ends, **_between}, _few), (_ends, _many), (_between, _many))
+         for optim, rates in _optim.items()]
