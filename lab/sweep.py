@@ -22,6 +22,7 @@ if __name__ == '__main__' and not __package__:
 
 from configurator import TRAIN, at_least, configure, flags, keys_of, refuse
 
+import glob
 import json
 import math
 import os
@@ -123,6 +124,15 @@ def check_data(config):
         task = task_of(config)
         task.splits()
         task.augmentation()
+
+
+def say_others(states):
+    """Says which runs in out_dir are not of this plan: after an edit of the grid, they may be those that it meant to keep."""
+    ended = glob.glob(os.path.join(glob.escape(out_dir), '*', 'result.json'))
+    others = sorted({os.path.basename(os.path.dirname(path)) for path in ended} - {*states})
+    if others:
+        say(f'{out_dir} has {len(others)} other runs, such as {others[0]}: they stay, but are no part of this grid. '
+            f'A run is named after the axes that have several values')
 
 
 # ----------------------------------------------------------------------------- running
@@ -321,6 +331,7 @@ def main():
         make_tables(from_text(runs_csv(runs, out_dir, diverged_loss)), select, against, contrast)   # raises now for bad input
         os.makedirs(out_dir, exist_ok=True)
         locked = lock_folder(out_dir, 'sweeping')       # noqa: F841, held until the end
+        say_others(states)
         write_plan(runs)
         runs = run_all(rows, states, more=bool(shares or extend))
         write_tables(runs)

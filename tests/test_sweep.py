@@ -289,6 +289,13 @@ def test_a_sweep_says_where_its_runs_are(faked, monkeypatch):
     assert 'running: n_layer=1,seed=1 at iteration 0 of 70; n_layer=2,seed=1 at iteration 0 of 70\n' in out
 
 
+def test_a_sweep_says_which_runs_its_grid_has_lost(faked):
+    """An axis with one value gives no name any more, so that the same run is trained again under another"""
+    assert 'other runs' not in call('--n_layer=1,2', '--bias=True,False', '--seeds=1')
+    out = call('--n_layer=1,2', '--bias=True', '--seeds=1')
+    assert 'out-sweep has 4 other runs, such as n_layer=1,bias=False,seed=1: they stay' in out and len(faked) == 6
+
+
 def test_one_sweep_runs_in_a_folder(faked):
     """Another would start the same runs"""
     Path('taken').mkdir()
