@@ -3,6 +3,7 @@ import copy
 import ctypes
 import math
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -32,6 +33,16 @@ def pick_device(name, index=0):
         reason = str(error).splitlines()[0]
         raise ValueError(f'device={name!r} is not available ({reason}): choose auto, cpu, cuda or mps') from None
     return device
+
+
+def device_name(device):
+    """The GPU's name, or the CPU's with its cores and its vector instructions, which decide the last bits of a loss."""
+    if device.type == 'cuda':
+        return torch.cuda.get_device_name(device)
+    cpu = platform.processor() or platform.machine()
+    with suppress(OSError, StopIteration), open('/proc/cpuinfo', encoding='utf-8') as f:    # Linux says more there
+        cpu = next(line.partition(':')[2].strip() for line in f if line.startswith('model name'))
+    return f'{cpu} ({os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()})'
 
 
 def pick_dtype(name, device):
@@ -241,7 +252,7 @@ class Machine:
         sys.exit(code)
 
     def name(self):
-        return torch.cuda.get_device_name(self.device) if self.device.type == 'cuda' else f'{os.cpu_count()} CPU cores'
+        return device_name(self.device)
 
 
 class StopRequest:

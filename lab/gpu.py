@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from torch.nn.attention import sdpa_kernel
 
 from engine.checkpoint import write_whole
-from engine.device import ATTENTION_BACKENDS, pick_device
+from engine.device import ATTENTION_BACKENDS, device_name, pick_device
 from engine.files import NUMBER, read_rows
 from engine.runlog import code_state
 from model import GPTConfig, L2Attention, check
@@ -187,10 +187,9 @@ def main():
     steps = {title: step for title, step in STEPS.items() if only in title}
     if not steps:
         raise ValueError(f'only={only!r}: choose attention, or a part of one of: {"; ".join(STEPS)}')
-    gpu = torch.cuda.get_device_name(at) if at.type == 'cuda' else f'{os.cpu_count()} CPU cores'
     deadline, sizes = time.monotonic() + 60 * minutes, SMALL if tiny else []
     commit = code_state()[0][:12]
-    about = dict(machine=gpu, torch=torch.__version__, python=platform.python_version(), platform=platform.platform(),
+    about = dict(machine=device_name(at), torch=torch.__version__, python=platform.python_version(), platform=platform.platform(),
                  commit=commit, command=' '.join(['python -m lab.gpu', *sys.argv[1:]]))
     found = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -207,7 +206,7 @@ def main():
             print(f'{"" if row["ok"] else "FAILED: "}{title} ({row["seconds"]:.0f} s)\n{row["said"]}\n', flush=True)
     failed = [row['step'] for row in found if not row['ok']]
     if not only:
-        page = name or re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')
+        page = name or re.sub(r'[^a-z0-9]+', '-', about['machine'].lower()).strip('-')
         write_page(os.path.join(out_dir, page), about, found)
     if failed:
         raise ValueError(f'{len(failed)} of {len(found)} steps failed: {"; ".join(failed)}')

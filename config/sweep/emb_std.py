@@ -1,7 +1,6 @@
 # How much of each placement's advantage is the scale of its embeddings? 0.13M parameters, 20 bytes for each
 #     python -m lab.sweep config/sweep/emb_std.py
-arguments = ('config/base/pypkg.py config/optim/adamw.py --n_embd=48 --max_iters=1280 --warmup_iters=128 --eval_interval=320 '
-             '--eval_iters=50')
+arguments = 'config/base/pypkg_small.py config/optim/adamw.py'
 out_dir = 'out-sweep/emb_std'
 halving = '0.25,0.5'
 extend = 2
