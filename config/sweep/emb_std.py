@@ -7,8 +7,8 @@ extend = 2
 _settings = {'Pre-LN': 'config/arch/pre.py', 'Peri-LN': 'config/arch/peri.py', 'S1': 'config/arch/s1.py',
              'DNT': 'config/arch/s5.py', 'Stable': 'config/arch/stable.py',
              'Stable+InputNorm': 'config/arch/stable.py --input_norm=True'}
-# A tied embedding is the head too, whose scale is another matter: two settings without tying
-_untied = {f'{setting}, untied': f'{_settings[setting]} --tie_weights=False' for setting in ('Pre-LN', 'DNT')}
+_two = {name: _settings[name] for name in ('Pre-LN', 'DNT')}
 _rates = [2e-3, 4e-3, 8e-3]
-grids = [dict(setting=_settings, emb_std=[0.005, 0.02, 0.08, 0.3, 1.0], learning_rate=_rates),
-         dict(setting=_untied, emb_std=[0.02, 0.3, 1.0], learning_rate=_rates)]
+# A tied embedding is the head too, whose scale is another matter: two settings also without tying
+grids = [dict(setting=_settings, head={'tied': ''}, emb_std=[0.005, 0.02, 0.08, 0.3, 1.0], learning_rate=_rates),
+         dict(setting=_two, head={'untied': '--tie_weights=False'}, emb_std=[0.02, 0.3, 1.0], learning_rate=_rates)]
