@@ -1,5 +1,5 @@
-# Which part of DNT does what, with embeddings that start at a standard deviation of 0.02 and as a head does. The rows whose
-# contrasts decide have 8 seeds, the others 3.
+# Which part of DNT does what, with embeddings that start as a head does, and for three settings at a standard deviation of 0.02.
+# The rows whose contrasts decide have 8 seeds, the others 3.
 #     python -m lab.sweep config/sweep/dnt_parts.py
 arguments = 'config/base/pypkg.py'
 out_dir = 'out-sweep/dnt_parts'
@@ -10,7 +10,10 @@ _input = {'S1+InputNorm': 'config/arch/s1.py --input_norm=True'}
 _between = {f'S{i}': f'config/arch/s{i}.py' for i in (2, 3, 4)}
 _small, _head = {'0.02': '--emb_std=0.02'}, {'as a head': '--emb_std=0'}
 _rates = {'adamw': [2e-3, 4e-3, 8e-3], 'sgdw': [0.2, 0.4, 0.8]}
-grids = [dict(setting=setting, embedding=embedding, optim=[optim], learning_rate=rates, seeds=seeds)
-         for setting, embedding, seeds in ((_ends, _head, 8), (_input, _head, 8), (_between, _head, 3),
-                                           ({**_ends, **_input, **_between}, _small, 3))
-         for optim, rates in _rates.items()]
+# AdamW's weights decay by its rate times its weight decay, which is 20 times as much as mSGDW's: mSGDW once with as much
+_decay = {'sgdw+decay': 'config/optim/sgdw.py --weight_decay=2e-3'}
+grids = [*(dict(setting=setting, embedding=_head, optim=[optim], learning_rate=rates, seeds=seeds)
+           for setting, seeds in ((_ends, 8), (_input, 8), (_between, 3)) for optim, rates in _rates.items()),
+         dict(setting=_ends, embedding=_head, optim=_decay, learning_rate=_rates['sgdw'], seeds=5),
+         *(dict(setting={**_ends, **_input}, embedding=_small, optim=[optim], learning_rate=rates, seeds=3)
+           for optim, rates in _rates.items())]
