@@ -7,6 +7,7 @@ without a number has its direction as `sign`. Of a claim that cannot be tested h
 """
 _S1, _S1_SGD, _S5, _S5_SGD = (f'setting={setting},embedding=as a head,optim={optim}'
                               for setting in ('S1', 'S5') for optim in ('adamw', 'sgdw'))
+_S2_SGD, _S3_SGD = (f'setting={setting},embedding=as a head,optim=sgdw' for setting in ('S2', 'S3'))
 
 CLAIMS = [
     dict(paper='DNT', short='S1: mSGDW − AdamW', text='With momentum SGDW the standard Transformer (S1) is worse than with AdamW',
@@ -20,4 +21,8 @@ CLAIMS = [
          said='−0.004 (774M: −0.011, 1.4B: −0.039)', effect=-0.004, sweep='dnt_parts', contrast=f'{_S5} - {_S1}'),
     dict(paper='DNT', short='mSGDW: DNT − S1', text='With momentum SGDW, DNT is better than S1',
          said='−0.057 (774M: −0.041, 1.4B: −0.064)', effect=-0.057, sweep='dnt_parts', contrast=f'{_S5_SGD} - {_S1_SGD}'),
+    dict(paper='DNT', short='mSGDW: S3 − S2', text='With momentum SGDW, adding an InputNorm to S2, which gives S3, helps',
+         said='figure 6', sign=-1, sweep='dnt_parts', contrast=f'{_S3_SGD} - {_S2_SGD}'),
+    dict(paper='DNT', short='mSGDW: DNT − S3', text='With momentum SGDW, DNT is better than S3', said='figure 6', sign=-1,
+         sweep='dnt_parts', contrast=f'{_S5_SGD} - {_S3_SGD}'),
 ]

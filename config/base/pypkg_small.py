@@ -5,3 +5,4 @@ max_iters = 1280
 warmup_iters = 128
 eval_interval = 320
 eval_iters = 50
+dtype = 'float32'

@@ -1,21 +1,20 @@
-# Blockwise LR as the paper has it: LLaMA with an untied head and 4096 tokens, and the baseline's best rate kept for the norms
+# Blockwise LR as the paper has it: LLaMA with an untied head, and the baseline's best rate kept for the norms
 #     python -m lab.sweep config/sweep/blockwise_llama.py
-# Its data: python data/pycode/prepare.py --packages=True --bpe=4096 --folder=data/pypkg-bpe
-arguments = ('config/base/pypkg_small.py config/optim/adamw.py config/arch/llama.py --dataset=pypkg-bpe --vocab_size=4096 '
-             '--d_ff=128 --decay_norms=True')
+# Its data: python data/pycode/prepare.py --packages=True --bpe=1024 --folder=data/pypkg-bpe1024
+# Warm-up takes 2% of the iterations, as in the paper. A ramp is a longer warm-up, so there are baselines with longer ones.
+arguments = ('config/base/pypkg_small.py config/optim/adamw.py config/arch/llama.py --dataset=pypkg-bpe1024 --vocab_size=1024 '
+             '--init_gain=4.6 --decay_norms=True --min_lr=0 --max_iters=2048 --warmup_iters=40 --eval_interval=512')
 out_dir = 'out-sweep/blockwise_llama'
 seeds = 5
 halving = '0.25,0.5'
 extend = 2
-_blockwise = 'config/lr/blockwise.py'
-_jump, _undecayed = f'{_blockwise} --blockwise=jump', '--decay_norms=False'
-_whole, _half = {'2.6M': ''}, {'1.3M': '--max_iters=640 --warmup_iters=64 --eval_interval=160'}
-_rates, _low = [2e-3, 4e-3, 8e-3], [5e-4, 1e-3, 2e-3]
-grids = [dict(change={'none': ''}, tokens={**_whole, **_half}, learning_rate=_rates),
-         dict(change={'ramp': _blockwise}, tokens={**_whole, **_half}, learning_rate=_low),
-         dict(change={'jump': _jump, 'ramp, gains without decay': f'{_blockwise} {_undecayed}'},
-              tokens=_whole, learning_rate=_low),
-         dict(change={'gains without decay': _undecayed}, tokens=_whole, learning_rate=_rates),
-         dict(change={'ramp, rate kept': _blockwise, 'jump, rate kept': _jump, 'Emb, rate kept': '--r_emb=10',
-                      'Emb and FFN, rate kept': '--r_emb=10 --r_ffn=6', 'Norm, rate kept': '--r_norm=2'},
-              tokens=_whole, learning_rate=[8e-3])]
+_ramp = 'config/lr/blockwise.py'
+_whole, _half = {'4.2M': ''}, {'2.1M': '--max_iters=1024 --warmup_iters=20 --eval_interval=256'}
+_kept = {'ramp kept': _ramp, 'jump kept': f'{_ramp} --blockwise=jump', 'Emb kept': '--r_emb=10',
+         'Emb and FFN kept': '--r_emb=10 --r_ffn=6', 'Norm kept': '--r_norm=2',
+         'undecayed': '--decay_norms=False', 'ramp kept undecayed': f'{_ramp} --decay_norms=False'}
+grids = [dict(change={'none': '', 'warm-up 10%': '--warmup_iters=205', 'warm-up 20%': '--warmup_iters=410'}, tokens=_whole,
+              learning_rate=[4e-3, 8e-3, 16e-3]),
+         dict(change={'ramp': _ramp}, tokens=_whole, learning_rate=[5e-4, 1e-3, 2e-3]),
+         dict(change=_kept, tokens=_whole, learning_rate=[8e-3]),
+         dict(change={'ramp kept': _ramp}, tokens=_half, learning_rate=[8e-3])]

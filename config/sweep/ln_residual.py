@@ -1,10 +1,13 @@
-# LN stability, table 2: Pre-LN and Peri-LN with smaller residual steps, without weight decay, and with an InputNorm
+# LN stability, tables 1 and 2: Pre-LN and Peri-LN with smaller residual steps, without weight decay, and at one large rate
 #     python -m lab.sweep config/sweep/ln_residual.py
-arguments = 'config/base/pypkg_small.py config/optim/adamw.py'
+# At a width of 48, matrices have as large a gain as those of the paper's width of 768 with 4 times the standard deviation.
+arguments = 'config/base/pypkg_small.py config/optim/adamw.py --min_lr=0'
 out_dir = 'out-sweep/ln_residual'
 seeds = 5
 halving = '0.25,0.5'
 extend = 2
-_changes = {'none': '', 'step 0.3': '--residual_scale=0.3', 'step 0.1': '--residual_scale=0.1', 'InputNorm': '--input_norm=True',
-            'no weight decay': '--weight_decay=0'}
-grids = [dict(arch=['pre', 'peri'], change=_changes, learning_rate=[1e-3, 2e-3, 4e-3, 8e-3])]
+_archs = {arch: f'config/arch/{arch}.py --init_gain=4 --emb_std=0.08' for arch in ('pre', 'peri')}
+_changes = {'none': '', 'step 0.1': '--residual_scale=0.1', 'no decay': '--weight_decay=0'}
+_input = {'InputNorm': '--input_norm=True', 'InputNorm step 0.1': '--input_norm=True --residual_scale=0.1'}
+grids = [dict(arch=_archs, change={**_changes, **_input}, rate={'best': ''}, learning_rate=[4e-3, 8e-3, 16e-3]),
+         dict(arch=_archs, change=_changes, rate={'0.064': ''}, learning_rate=[6.4e-2])]
