@@ -10,10 +10,7 @@ _input = {'S1+InputNorm': 'config/arch/s1.py --input_norm=True'}
 _between = {f'S{i}': f'config/arch/s{i}.py' for i in (2, 3, 4)}
 _small, _head = {'0.02': '--emb_std=0.02'}, {'as a head': '--emb_std=0'}
 _rates = {'adamw': [2e-3, 4e-3, 8e-3], 'sgdw': [0.2, 0.4, 0.8]}
-# AdamW's weights decay by its rate times its weight decay, which is 20 times as much as mSGDW's: mSGDW once with as much
-_decay = {'sgdw+decay': 'config/optim/sgdw.py --weight_decay=2e-3'}
 grids = [*(dict(setting=setting, embedding=_head, optim=[optim], learning_rate=rates, seeds=seeds)
            for setting, seeds in ((_ends, 8), (_input, 8), (_between, 3)) for optim, rates in _rates.items()),
-         dict(setting=_ends, embedding=_head, optim=_decay, learning_rate=_rates['sgdw'], seeds=5),
          *(dict(setting={**_ends, **_input}, embedding=_small, optim=[optim], learning_rate=rates, seeds=3)
            for optim, rates in _rates.items())]
