@@ -9,4 +9,5 @@ extend = 2
 _settings = {'S1': 'config/arch/s1.py', 'DNT': 'config/arch/s5.py'}
 _rates = {'sgdw': [0.2, 0.4, 0.8], 'adamw': [4e-3, 8e-3]}
 grids = [dict(setting=_settings, optim=[optim], weight_decay=decays, learning_rate=_rates[optim], seeds=seeds)
-         for optim, decays, seeds in (('sgdw', [0.0001, 0.002], 5), ('adamw', [0.1], 5), ('adamw', [0.5], 1), ('sgdw', [0.01], 1))]
+         for optim, decays, seeds in (('sgdw', [0.0001, 0.002], 5), ('adamw', [0.1], 5),
+                                      ('adamw', [0.5], 1), ('sgdw', [0.01], 1))]
