@@ -91,6 +91,22 @@ def test_a_page(place):
         assert (place / 'img' / f'{name}.png').read_bytes().startswith(b'\x89PNG') and f'![](img/{name}.png)' in text
 
 
+def test_a_rate_that_was_stopped_is_none_that_ended(place):
+    """Nobody knows what it would have done"""
+    path = place / 'csv' / 'dnt.csv'
+    rows = list(csv.DictReader(path.open(newline='')))
+    for row in rows:
+        if row['learning_rate'] == '0.2' and row['optim'] == 'sgdw':
+            row.update(status='stopped', val_loss='', test_loss='')
+    with path.open('w', newline='') as f:
+        table = csv.DictWriter(f, list(rows[0]))
+        table.writeheader()
+        table.writerows(rows)
+    assert make(place)[0] == 0
+    lines = [line.strip('| ').split(' | ') for line in (place / 'page.md').read_text().splitlines() if line.startswith('| arch=')]
+    assert {line[0].rpartition('=')[2]: line[-1] for line in lines} == {'sgdw': '0.1', 'adamw': '0.2'}
+
+
 def test_a_check_finds_a_page_that_is_not_what_the_numbers_give(place):
     assert make(place)[0] == 0
     assert make(place, '--check=True')[:2] == (0, '1 pages agree with the numbers\n')

@@ -1,5 +1,5 @@
-# Is it the weight decay by which momentum SGDW falls behind? The papers' constants belong to runs that are 100 times longer:
-# what decays a weight is the sum of learning rate times weight decay over all iterations
+# Does momentum SGDW fall behind because its weights decay less? What decays a weight is the sum of rate times weight decay
+# over the iterations, and the paper's constants are for about 100 times as many
 #     python -m lab.sweep config/sweep/decay.py
 arguments = 'config/base/pypkg.py'
 out_dir = 'out-sweep/decay'
