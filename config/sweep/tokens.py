@@ -11,7 +11,8 @@ _few = {'0.4M': '--max_iters=200 --warmup_iters=20 --eval_interval=50',
         '1.6M': '--max_iters=800 --warmup_iters=80 --eval_interval=200',
         '4.5M': ''}
 _many = {'16M': '--max_iters=8000 --warmup_iters=800 --eval_interval=2000 --compile=True'}
-_rates = {'adamw': [4e-3, 8e-3, 16e-3], 'sgdw': [0.2, 0.4, 0.8]}
-grids = [dict(setting=settings, tokens=tokens, optim=[optim], learning_rate=rates)
+# With this weight decay, rate times decay is the same for both
+_adamw, _sgdw = {'adamw': 'config/optim/adamw.py'}, {'sgdw': 'config/optim/sgdw.py --weight_decay=2e-3'}
+grids = [dict(setting=settings, tokens=tokens, optim=optim, learning_rate=rates)
          for settings, tokens in (({**_ends, **_between}, _few), (_ends, _many))
-         for optim, rates in _rates.items()]
+         for optim, rates in ((_adamw, [4e-3, 8e-3, 16e-3]), (_sgdw, [0.2, 0.4, 0.8]))]
