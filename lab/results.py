@@ -4,8 +4,8 @@ Makes the pages of results/ from the raw numbers in results/csv/, in less than a
     python -m lab.results                   # all pages and pictures; `make results` does the same
     python -m lab.results --check=True      # changes nothing, and fails if a page is not what the numbers give
 
-results/pages/NAME.md is the source of results/NAME.md. In it, {{…}} calls one of TAGS, which are methods of Page. The tests of
-all pages are corrected together, each once. results/claims.py has the papers' claims, and results/csv/SWEEP.csv is the runs.csv
+results/pages/NAME.md is the source of results/NAME.md, and front.md that of a section of the README.md of the repository. In it,
+{{…}} calls one of TAGS, which are methods of Page. The tests of all pages are corrected together, each once. results/claims.py has the papers' claims, and results/csv/SWEEP.csv is the runs.csv
 of config/sweep/SWEEP.py.
 """
 import sys
@@ -46,6 +46,9 @@ folder = 'results'                  # the folder of pages/, csv/, claims.py and 
 check = False                       # change nothing, and fail if a page differs from what would be written
 # -----------------------------------------------------------------------------
 VERDICTS = ('supported', 'contradicted', 'underpowered', 'not testable here')
+FRONT = 'front.md'
+MADE = '<!-- Made by `make results` from results/pages/{} and results/csv/. Edit these. -->\n'     # begins a page, or a section
+END = '<!-- The section ends here. -->\n'
 MIN_PAIRS = 4                       # so many must be left for a test to leave out the seeds by which rates were chosen
 
 
@@ -150,8 +153,7 @@ class Page:
             raise ValueError(f'{name}: {error}; a tag is a call of {", ".join(TAGS)}') from error
 
     def __str__(self):
-        made = f'<!-- Made by `make results` from pages/{self.name} and csv/. Edit these. -->\n'
-        return made + ''.join(map(str, self.pieces))
+        return MADE.format(self.name) + ''.join(map(str, self.pieces))
 
     def sweep(self, name):
         if name not in self.sweeps:
@@ -329,7 +331,22 @@ def build(place):
             pages[os.path.join(place, name)] = Page(name, f.read(), sweeps, claims, tests, images)
     for test, p in zip(tests.values(), corrected([test.estimate.p for test in tests.values()])):
         test.p = p
-    return {path: str(page) for path, page in pages.items()}, images.figures
+    texts = {path: str(page) for path, page in pages.items()}
+    section = texts.pop(os.path.join(place, FRONT), None)
+    if section:
+        path = os.path.join(os.path.dirname(place), 'README.md')
+        texts[path] = with_section(path, section)
+    return texts, images.figures
+
+
+def with_section(path, section):
+    """The text of a file, with the section from its line MADE to its line END replaced"""
+    with open(path, encoding='utf-8') as f:
+        before, made, rest = f.read().partition(MADE.format(FRONT))
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f'{path} has no place for {FRONT}: it wants the lines {MADE.format(FRONT)}{END}'.rstrip())
+    return before + section + end + after
 
 
 def main():
@@ -341,8 +358,7 @@ def main():
     if check:
         for path, text in pages.items():
             if not os.path.exists(path) or open(path, encoding='utf-8').read() != text:
-                name = os.path.join(folder, os.path.basename(path))
-                raise ValueError(f'{name} is not what csv/ and pages/ give: run  make results')
+                raise ValueError(f'{path} is not what csv/ and pages/ give: run  make results')
         print(f'{len(pages)} pages agree with the numbers')
         return
     for path, text in pages.items():

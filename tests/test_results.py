@@ -68,7 +68,7 @@ def test_a_page(place):
     """Its numbers are those of scipy, and all of its tests are corrected together"""
     assert make(place)[0] == 0
     text = (place / 'page.md').read_text()
-    assert text.startswith('<!-- Made by `make results` from pages/page.md') and '{{' not in text
+    assert text.startswith('<!-- Made by `make results` from results/pages/page.md') and '{{' not in text
     gap = LOSSES['s1', '6M', 'sgdw'] - LOSSES['s1', '6M', 'adamw']
     low, high = ttest_rel(LOSSES['s1', '6M', 'sgdw'], LOSSES['s1', '6M', 'adamw']).confidence_interval(0.95)
     assert f'S1 is +{gap.mean():.3f} [+{low:.3f}, +{high:.3f}] (edge), corrected p < 0.001' in text
@@ -116,6 +116,23 @@ def test_a_check_finds_a_page_that_is_not_what_the_numbers_give(place):
     code, _, err = make(place, '--check=True')
     assert code == 1 and err == f'error: {place}/page.md is not what csv/ and pages/ give: run  make results\n'
     assert path.read_bytes() == before
+
+
+def test_front_md_is_a_section_of_the_readme_beside_the_folder(place):
+    """What stands around it stays; and without its place, nothing is written"""
+    readme = place.parent / 'README.md'
+    (place / 'pages' / 'front.md').write_text("The loss: {{loss('dnt', 'arch=s5,tokens=6M,optim=adamw')}}\n")
+    readme.write_text('# A title\n')
+    code, _, err = make(place)
+    assert code == 1 and err.startswith(f'error: {readme} has no place for front.md: it wants the lines <!-- Made by')
+    assert readme.read_text() == '# A title\n' and not (place / 'page.md').exists()
+    made, end = results.MADE.format('front.md'), results.END
+    readme.write_text(f'# A title\n{made}old{end}## More\n')
+    assert make(place)[0] == 0
+    loss = LOSSES['s5', '6M', 'adamw']
+    section = f'The loss: {loss.mean():.3f} ± {loss.std(ddof=1) / SEEDS ** 0.5:.3f}\n'
+    assert readme.read_text() == f'# A title\n{made}{section}{end}## More\n' and not (place / 'front.md').exists()
+    assert make(place, '--check=True')[0] == 0
 
 
 @pytest.mark.parametrize('text, says', [
