@@ -189,15 +189,17 @@ class Page:
                                                *(lines[key].get(column, '') for column in columns)] for key in order)])
 
     def leaderboard(self, name):
-        """The rows of a sweep by their loss, with rate sensitivity and the largest rate whose runs all went to the end"""
+        """The rows of a sweep by their loss, with rate sensitivity, the largest rate whose runs all went to the end, and the median
+        of the runs' seconds"""
         sweep = self.sweep(name)
         lines = []
         for row in sorted(sweep.rows, key=lambda row: row.best.mean(sweep.split)[0]):
             stable = [point.labels[LR] for point in row.points if point.ended['done'] == len(point.runs)]
+            seconds = [run['seconds'] for point in row.points for run in point.done]
             sensitivity = row.sensitivity()
             lines.append([str(row), row.best.text(sweep.split), row.rate(), f'{sensitivity:.3f}' if sensitivity >= 0 else '',
-                          stable[-1] if stable else ''])
-        return markdown([['row', 'loss', LR, 'rate sensitivity', 'largest rate that ended'], *lines])
+                          stable[-1] if stable else '', f'{statistics.median(seconds):.0f}' if seconds else ''])
+        return markdown([['row', 'loss', LR, 'rate sensitivity', 'largest rate that ended', 'seconds'], *lines])
 
     def claim_table(self, paper=''):
         """The claims of one paper, or of all, with the verdicts"""

@@ -80,7 +80,7 @@ def test_a_page(place):
     assert ends == [['supported', '20'], ['underpowered', '20'], ['not testable here: too large', '–']]
     assert claims[1][3].strip() == str(SEEDS) and claims[1][5].strip() == f'{dnt:.4f}'      # the larger of two is not changed
     best, *_, worst = ([cell.strip() for cell in line.split('|')[1:-1]] for line in text.splitlines() if 'tokens=' in line)
-    assert best[0] == 'arch=s5,tokens=6M,optim=sgdw' and best[2:] == ['0.1 (edge)', '0.250', '0.2']
+    assert best[0] == 'arch=s5,tokens=6M,optim=sgdw' and best[2:] == ['0.1 (edge)', '0.250', '0.2', '5']
     assert worst[0] == 'arch=s1,tokens=1.5M,optim=sgdw'
     wide = text[text.index('| arch | tokens | adamw'):].splitlines()
     cells = [[cell.split(' ± ')[0].strip() for cell in line.split('|')[1:-1]] for line in (wide[0], *wide[2:4])]
@@ -104,7 +104,7 @@ def test_a_rate_that_was_stopped_is_none_that_ended(place):
         table.writerows(rows)
     assert make(place)[0] == 0
     lines = [line.strip('| ').split(' | ') for line in (place / 'page.md').read_text().splitlines() if line.startswith('| arch=')]
-    assert {line[0].rpartition('=')[2]: line[-1] for line in lines} == {'sgdw': '0.1', 'adamw': '0.2'}
+    assert {line[0].rpartition('=')[2]: line[-2] for line in lines} == {'sgdw': '0.1', 'adamw': '0.2'}
 
 
 def test_a_check_finds_a_page_that_is_not_what_the_numbers_give(place):
