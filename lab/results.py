@@ -5,8 +5,8 @@ Makes the pages of results/ from the raw numbers in results/csv/, in less than a
     python -m lab.results --check=True      # changes nothing, and fails if a page is not what the numbers give
 
 results/pages/NAME.md is the source of results/NAME.md, and front.md that of a section of the README.md of the repository. In it,
-{{…}} calls one of TAGS, which are methods of Page. The tests of all pages are corrected together, each once. results/claims.py has the papers' claims, and results/csv/SWEEP.csv is the runs.csv
-of config/sweep/SWEEP.py.
+{{…}} calls one of TAGS, which are methods of Page. The tests of all pages are corrected together, each once. results/claims.py
+has the papers' claims, and results/csv/SWEEP.csv is the runs.csv of config/sweep/SWEEP.py.
 """
 import sys
 
@@ -189,8 +189,8 @@ class Page:
                                                *(lines[key].get(column, '') for column in columns)] for key in order)])
 
     def leaderboard(self, name):
-        """The rows of a sweep by their loss, with rate sensitivity, the largest rate whose runs all went to the end, and the median
-        of the runs' seconds"""
+        """The rows of a sweep by their loss, with rate sensitivity, the largest rate whose runs all went to the end, and the
+        median of the runs' seconds"""
         sweep = self.sweep(name)
         lines = []
         for row in sorted(sweep.rows, key=lambda row: row.best.mean(sweep.split)[0]):
@@ -267,16 +267,18 @@ TAGS = ('difference', 'loss', 'table', 'leaderboard', 'claim_table', 'curves', '
 
 
 class Claims:
-    """The table of claims, each with its test or None, which is written once the tests are corrected"""
+    """The table of claims, of one paper or of several, each with its test or None; it is written once the tests are corrected"""
 
     def __init__(self, lines):
         self.lines = lines
 
     def __str__(self):
-        table = [['claim', 'in the paper', 'here', 'pairs', 'detectable', 'corrected p', 'verdict', 'tokens a parameter']]
+        several = len({claim['paper'] for claim, _ in self.lines}) > 1
+        table = [['paper'] * several + ['claim', 'in the paper', 'here', 'pairs', 'detectable', 'corrected p', 'verdict',
+                                        'tokens a parameter']]
         for claim, test in self.lines:
             *ours, ratio = test.cells() if test else ['–'] * 5
-            table.append([claim['text'], claim['said'], *ours, verdict(claim, test), ratio])
+            table.append([claim['paper']] * several + [claim['text'], claim['said'], *ours, verdict(claim, test), ratio])
         return markdown(table)
 
 
