@@ -12,6 +12,9 @@ _stable = {'Stable': 'config/arch/stable.py', 'Stable+InputNorm': 'config/arch/s
 _ends = {name: _settings[name] for name in ('S1', 'DNT')}
 # A tied embedding is the head too, whose scale is another matter
 _untied, _tied = {'untied': '--tie_weights=False'}, {'tied': ''}
+# Larger embeddings also learn more slowly. These rows have 15 times the rate for them at 15 times 0.02, and the same decay
+_fast = {f'{name} fast': f'{arguments} --r_emb=15 --r_pos=15 --wd_emb=0.0667 --wd_pos=0.0667 --blockwise=jump'
+         for name, arguments in _settings.items()}
 grids = [dict(setting=setting, head=head, emb_std=scales, learning_rate=[4e-3, 8e-3, 16e-3])
          for setting, head, scales in ((_settings, _untied, [0.005, 0.02, 0.08, 0.3, 1.0]), (_input, _untied, [0.02, 1.0]),
-                                       (_stable, _untied, [0.02, 1.0]), (_ends, _tied, [0.02, 0.3]))]
+                                       (_fast, _untied, [0.3]), (_stable, _untied, [0.02, 1.0]), (_ends, _tied, [0.02, 0.3]))]
