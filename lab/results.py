@@ -70,9 +70,9 @@ class Sweep:
         return name
 
     def only(self, labels):
-        """The rows with the labels of 'axis=value,axis=value'"""
+        """The rows with the labels of 'axis=value,axis=value|value'"""
         pairs = pairs_of(labels)
-        found = [row for row in self.rows if all(row.labels.get(self.axis(axis)) == value for axis, value in pairs)]
+        found = [row for row in self.rows if all(row.labels.get(self.axis(axis)) in value.split('|') for axis, value in pairs)]
         if not found:
             raise ValueError(f'only={labels!r} chooses none of the rows: {"; ".join(map(str, self.rows))}')
         return found
@@ -170,8 +170,8 @@ class Page:
         return find_row(sweep.rows, row, 'loss').best.text(sweep.split)
 
     def table(self, name, across='', only='', best_first=False):
-        """The rows of a sweep at their best rates, of which `only` chooses as 'axis=value,…'. With `across`, an axis, one column
-        for each of its values. best_first sorts the lines by the lowest loss in them."""
+        """The rows of a sweep at their best rates. `only` chooses rows, as 'axis=value,axis=value|value'. With `across`, an axis,
+        one column for each of its values. best_first sorts the lines by the lowest loss in them."""
         sweep = self.sweep(name)
         rows, across = sweep.only(only), across and sweep.axis(across)
         columns = list(dict.fromkeys(row.labels.get(across, '') for row in rows)) if across else [f'{SPLITS[sweep.split]} loss']
@@ -213,7 +213,8 @@ class Page:
         sweep, at = self.sweep(name), {}
         axis, _, values = minus.partition('=')
         ends = values.split(',')[::-1] if minus else [None]
-        rows, hidden = sweep.only(only), {sweep.axis(x), minus and sweep.axis(axis), *(key for key, _ in pairs_of(only))}
+        one_valued = {key for key, value in pairs_of(only) if '|' not in value}
+        rows, hidden = sweep.only(only), {sweep.axis(x), minus and sweep.axis(axis), *one_valued}
         for row in rows:
             curve = ', '.join(label for key, label in row.labels.items() if key not in hidden)
             at.setdefault(curve, {}).setdefault(row.labels.get(x, ''), {})[row.labels.get(axis)] = row.best.losses(sweep.split)

@@ -25,6 +25,8 @@ A row has {{loss('dnt', 'arch=s5,tokens=6M,optim=adamw')}}.
 
 {{table('dnt', across='optim', only='tokens=6M', best_first=True)}}
 
+{{table('dnt', only='arch=s1,tokens=1.5M|6M,optim=adamw')}}
+
 {{leaderboard('dnt')}}
 
 ![]({{curves('gap', 'dnt', 'tokens', minus='optim=adamw,sgdw')}})
@@ -87,6 +89,8 @@ def test_a_page(place):
     means = {row: f'{losses.mean():.3f}' for row, losses in LOSSES.items()}
     assert cells == [['arch', 'tokens', 'adamw', 'sgdw'],
                      *([arch, '6M', *(means[arch, '6M', optim] for optim in ('adamw', 'sgdw'))] for arch in ('s5', 's1'))]
+    chosen = text[text.rindex('| arch | tokens | optim '):].split('\n\n')[0].splitlines()[2:]
+    assert [line.replace(' ', '').split('|')[1:4] for line in chosen] == [['s1', '1.5M', 'adamw'], ['s1', '6M', 'adamw']]
     for name in ('gap', 'arch', 'forest'):
         assert (place / 'img' / f'{name}.png').read_bytes().startswith(b'\x89PNG') and f'![](img/{name}.png)' in text
 

@@ -17,4 +17,4 @@ _fast = {f'{name} fast': f'{arguments} --r_emb=15 --r_pos=15 --wd_emb=0.0667 --w
          for name, arguments in _settings.items()}
 grids = [dict(setting=setting, head=head, emb_std=scales, learning_rate=[4e-3, 8e-3, 16e-3])
          for setting, head, scales in ((_settings, _untied, [0.005, 0.02, 0.08, 0.3, 1.0]), (_input, _untied, [0.02, 1.0]),
-                                       (_fast, _untied, [0.3]), (_stable, _untied, [0.02, 1.0]), (_ends, _tied, [0.02, 0.3]))]
+                                       (_fast, _untied, [0.3]), (_ends, _tied, [0.02, 0.3]), (_stable, _untied, [0.02, 1.0]))]
