@@ -60,7 +60,7 @@ test-cuda-code: $(CUDA_VENV)/libcuda.so.1
 results: .venv/installed
 	$(BIN)/python -m lab.results
 
-results-run: .venv/installed data/pycode/meta.json data/pypkg/meta.json
+results-run: .venv/installed data/pycode/meta.json data/pypkg/meta.json data/pypkg-bpe1024/meta.json
 	mkdir -p results/csv
 	for name in $(SWEEPS); do $(BIN)/python -m lab.sweep config/sweep/$$name.py && \
 		cp out-sweep/$$name/runs.csv results/csv/$$name.csv || exit 1; done
@@ -71,6 +71,9 @@ gpu: .venv/installed data/pycode/meta.json
 
 data/pypkg/meta.json: data/pycode/prepare.py .venv/installed
 	$(BIN)/python $< --packages=True --folder=data/pypkg
+
+data/pypkg-bpe%/meta.json: data/pycode/prepare.py .venv/installed
+	$(BIN)/python $< --packages=True --bpe=$* --folder=data/pypkg-bpe$*
 
 data/%/meta.json: data/%/prepare.py .venv/installed
 	$(BIN)/python $<
