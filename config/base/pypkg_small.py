@@ -5,4 +5,3 @@ max_iters = 1280
 warmup_iters = 128
 eval_interval = 320
 eval_iters = 50
-dtype = 'float32'
