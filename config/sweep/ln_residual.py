@@ -2,7 +2,7 @@
 #     python -m lab.sweep config/sweep/ln_residual.py
 # At a width of 48, matrices have as large a gain as those of the paper's width of 768 with 4 times the standard deviation. The
 # embeddings keep the paper's 0.02, and so their size beside the branches. A tied head would then be too small.
-arguments = 'config/base/pypkg_small.py config/optim/adamw.py --min_lr=0'
+arguments = 'config/base/pypkg_small.py config/optim/adamw.py --min_lr=0 --dtype=bfloat16'
 out_dir = 'out-sweep/ln_residual'
 seeds = 5
 halving = '0.25,0.5'
