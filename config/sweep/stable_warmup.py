@@ -20,6 +20,6 @@ _warm, _none = {'10%': ''}, {'none': '--warmup_iters=0'}
 _large = {'10% at 0.032': '', 'none at 0.032': '--warmup_iters=0'}
 _rates = [2e-3, 4e-3, 8e-3]
 grids = [dict(model={**_whole, **_l2}, warmup=_warm, learning_rate=_rates),
-         dict(model={**_whole, **_input, **_init, **_atten, **_norm}, warmup=_none, learning_rate=_rates),
          dict(model=_whole, warmup=_large, learning_rate=[3.2e-2]),
+         dict(model={**_whole, **_input, **_init, **_atten, **_norm}, warmup=_none, learning_rate=_rates),
          dict(model={**_init, **_atten}, warmup={'none at 0.032': '--warmup_iters=0'}, learning_rate=[3.2e-2])]
