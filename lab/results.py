@@ -5,8 +5,9 @@ Makes the pages of results/ from the raw numbers in results/csv/, in less than a
     python -m lab.results --check=True      # changes nothing, and fails if a page is not what the numbers give
 
 results/pages/NAME.md is the source of results/NAME.md, and front.md that of a section of the README.md of the repository. In it,
-{{…}} calls one of TAGS, which are methods of Page. The tests of all pages are corrected together, each once. results/claims.py
-has the papers' claims, and results/csv/SWEEP.csv is the runs.csv of config/sweep/SWEEP.py.
+{{…}} calls one of TAGS, which are methods of Page. results/claims.py has the papers' claims, and results/csv/SWEEP.csv is the
+runs.csv of config/sweep/SWEEP.py. The p-values of a paper's claims are corrected together, and so are those of all other tests of
+a sweep: a test that is added elsewhere changes no verdict.
 """
 import sys
 
@@ -79,9 +80,9 @@ class Sweep:
 
 
 class Test:
-    """A contrast of rows of a sweep, 'ROW - ROW' or 'ROW - ROW - ROW + ROW'. `p` is corrected once all tests of all pages are
-    known. The seeds by which the rates were chosen do not count if MIN_PAIRS others are left. `lost` of the `runs` at the best
-    rates did not end: then the seeds that are left may be those that went well."""
+    """A contrast of rows of a sweep, 'ROW - ROW' or 'ROW - ROW - ROW + ROW'. `p` is corrected once all tests are known. The seeds
+    by which the rates were chosen do not count if MIN_PAIRS others are left. `lost` of the `runs` at the best rates did not end:
+    then the seeds that are left may be those that went well."""
 
     def __init__(self, sweep, text):
         (_, weights, self.rows), = read_contrasts(text, sweep.rows)
@@ -95,11 +96,12 @@ class Test:
         self.runs, self.lost = len(runs), sum(run['status'] != 'done' for run in runs)
 
     def cell(self):
-        """The difference with its interval"""
+        """The difference with its interval, and how many runs did not end"""
         e = self.estimate
         if not e.n:
             return 'no runs'
-        return f'{signed(e.mean)} {interval(e)}' + ' (edge)' * any(row.at_edge() for row in self.rows)
+        lost = f', {self.lost} of {self.runs} runs did not end' * bool(self.lost)
+        return f'{signed(e.mean)} {interval(e)}' + ' (edge)' * any(row.at_edge() for row in self.rows) + lost
 
     def cells(self):
         """Of a line of the table of claims: the difference, pairs, detectable, corrected p, tokens a parameter"""
@@ -109,8 +111,7 @@ class Test:
                 f'{statistics.fmean(ratios):.0f}' if ratios else '–']
 
     def __str__(self):
-        lost = f', {self.lost} of {self.runs} runs did not end' * bool(self.lost)
-        return f'{self.cell()}, corrected p {pvalue(self.p)}{lost}' if self.estimate.n else self.cell()
+        return f'{self.cell()}, corrected p {pvalue(self.p)}' if self.estimate.n else self.cell()
 
 
 def signed(x):
@@ -160,9 +161,10 @@ class Page:
             raise ValueError(f'{self.name}: there is no csv/{name}.csv, choose among {", ".join(self.sweeps)}')
         return self.sweeps[name]
 
-    def difference(self, name, text):
-        """'−0.123 [−0.150, −0.096], corrected p 0.0031' for a contrast of rows of a sweep"""
-        return self.tests.setdefault((name, text), Test(self.sweep(name), text))
+    def difference(self, name, text, p=True):
+        """'−0.123 [−0.150, −0.096], corrected p 0.0031' for a contrast of rows of a sweep, or without its p"""
+        test = self.tests.setdefault((name, text), Test(self.sweep(name), text))
+        return test if p else test.cell()
 
     def loss(self, name, row):
         """The mean loss of a row at its best rate, and its standard error"""
@@ -326,6 +328,17 @@ def read_claims(path):
     return scope['CLAIMS']
 
 
+def correct(tests, claims):
+    """Sets the corrected p of {(sweep, contrast): Test}: of the tests of a paper's claims together, and of a sweep's others."""
+    papers = {(claim['sweep'], claim['contrast']): claim['paper'] for claim in claims if 'why' not in claim}
+    families = {}
+    for key, test in tests.items():
+        families.setdefault(('claims', papers[key]) if key in papers else ('sweep', key[0]), []).append(test)
+    for family in families.values():
+        for test, p in zip(family, corrected([test.estimate.p for test in family])):
+            test.p = p
+
+
 def build(place):
     """{path: text} of the pages, and the pictures, of the folder `place`"""
     sweeps = {sweep.name: sweep for sweep in map(Sweep, sorted(glob.glob(os.path.join(place, 'csv', '*.csv'))))}
@@ -334,8 +347,7 @@ def build(place):
         with open(path, encoding='utf-8') as f:
             name = os.path.basename(path)
             pages[os.path.join(place, name)] = Page(name, f.read(), sweeps, claims, tests, images)
-    for test, p in zip(tests.values(), corrected([test.estimate.p for test in tests.values()])):
-        test.p = p
+    correct(tests, claims)
     texts = {path: str(page) for path, page in pages.items()}
     section = texts.pop(os.path.join(place, FRONT), None)
     if section:
