@@ -41,6 +41,9 @@ _TABLE = [
 _TESTS = [('', '', 'dnt_parts', _dnt),
           (', 16M bytes', ', after 16M bytes', 'tokens', _long)]
 
+_STABLE, _GPT2 = ({warmup: f'model={model},warmup={warmup}' for warmup in ('10%', 'none', '10% at 0.032')}
+                  for model in ('Stable', 'GPT-2'))
+
 CLAIMS = [
     *(dict(paper='DNT', short=short + after, text=text + after_bytes, **said, sweep=sweep, contrast=contrast(row))
       for short, text, said, contrast in _TABLE for after, after_bytes, sweep, row in _TESTS),
@@ -48,4 +51,13 @@ CLAIMS = [
          said='figure 6', sign=-1, sweep='dnt_parts', contrast=f'{_dnt("S3", "sgdw")} - {_dnt("S2", "sgdw")}'),
     dict(paper='DNT', short='mSGDW: DNT − S3', text='With mSGDW, DNT is better than S3', said='figure 6', sign=-1,
          sweep='dnt_parts', contrast=f'{_dnt("S5", "sgdw")} - {_dnt("S3", "sgdw")}'),
+    dict(paper='Stable', short='warm-up: Stable − GPT-2', said='−0.021 (350M: −0.010, 774M: −0.013)', effect=-0.021,
+         text='With a warm-up, Stable-Transformer is better than GPT-2', sweep='stable_warmup',
+         contrast=f'{_STABLE["10%"]} - {_GPT2["10%"]}'),
+    dict(paper='Stable', short='large rate: cost for Stable − GPT-2', said='figure 6', sign=-1, sweep='stable_warmup',
+         text='A learning rate of 0.032 in place of the best one costs Stable-Transformer less than GPT-2',
+         contrast=f'{_STABLE["10% at 0.032"]} - {_STABLE["10%"]} - {_GPT2["10% at 0.032"]} + {_GPT2["10%"]}'),
+    dict(paper='Stable', short='no warm-up: cost for Stable − GPT-2', said='figures 2 to 4', sign=-1, sweep='stable_warmup',
+         text='To leave out the warm-up costs Stable-Transformer less than GPT-2',
+         contrast=f'{_STABLE["none"]} - {_STABLE["10%"]} - {_GPT2["none"]} + {_GPT2["10%"]}'),
 ]
