@@ -15,5 +15,5 @@ eval_interval = 550
 eval_iters = 100
 log_interval = 10
 always_save_checkpoint = False
-dtype = 'float32'                       # on every machine
+dtype = 'float32'                       # on every machine the same
 compile = False                         # on a CPU it takes longer than it saves

@@ -1,7 +1,7 @@
 # All placements with AdamW, Muon and momentum SGDW: the loss, its sensitivity to the rate, and the largest rate that trains
 #     python -m lab.sweep config/sweep/leaderboard.py
 # In all rows the embedding is the head, and starts with a standard deviation of 0.08. Without halving, every rate trains to the
-# end. With a weight decay of 2e-3, momentum SGDW has the same rate times decay as AdamW.
+# end. The weight decay of momentum SGDW gives it about the rate times decay of AdamW.
 arguments = 'config/base/pypkg_small.py --max_iters=640 --warmup_iters=64 --eval_interval=160'
 out_dir = 'out-sweep/leaderboard'
 seeds = 1

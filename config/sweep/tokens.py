@@ -11,7 +11,7 @@ _few = {'0.4M': '--max_iters=200 --warmup_iters=20 --eval_interval=50',
         '1.6M': '--max_iters=800 --warmup_iters=80 --eval_interval=200',
         '4.5M': ''}
 _many = {'16M': '--max_iters=8000 --warmup_iters=800 --eval_interval=2000 --compile=True'}
-# With this weight decay, rate times decay is the same for both
+# mSGDW's rates are about 50 times AdamW's, and with this weight decay rate times decay is about the same
 _adamw, _sgdw = {'adamw': 'config/optim/adamw.py'}, {'sgdw': 'config/optim/sgdw.py --weight_decay=2e-3'}
 grids = [dict(setting=settings, tokens=tokens, optim=optim, learning_rate=rates, seeds=seeds)
          for settings, tokens, seeds in (({**_ends, **_between}, _few, 5), (_ends, _many, 4))
