@@ -3,7 +3,8 @@
 # Its data: python data/pycode/prepare.py --packages=True --bpe=1024 --folder=data/pypkg-bpe1024
 # Warm-up takes 2% of the iterations, as in the paper. A ramp is a longer warm-up, so there are baselines with longer ones.
 arguments = ('config/base/pypkg_small.py config/optim/adamw.py config/arch/llama.py --dataset=pypkg-bpe1024 --vocab_size=1024 '
-             '--init_gain=4.6 --decay_norms=True --min_lr=0 --max_iters=2048 --warmup_iters=40 --eval_interval=512')
+             '--dtype=bfloat16 --init_gain=4.6 --decay_norms=True --min_lr=0 --max_iters=2048 --warmup_iters=40 '
+             '--eval_interval=512')
 out_dir = 'out-sweep/blockwise_llama'
 seeds = 5
 halving = '0.25,0.5'

@@ -2,7 +2,7 @@
 #     python -m lab.sweep config/sweep/leaderboard.py
 # In all rows the embedding is the head, and starts with a standard deviation of 0.08. Without halving, every rate trains to the
 # end. The weight decay of momentum SGDW gives it about the rate times decay of AdamW.
-arguments = 'config/base/pypkg_small.py --max_iters=640 --warmup_iters=64 --eval_interval=160'
+arguments = 'config/base/pypkg_small.py --max_iters=640 --warmup_iters=64 --eval_interval=160 --dtype=bfloat16'
 out_dir = 'out-sweep/leaderboard'
 seeds = 1
 extend = 2
