@@ -8,8 +8,8 @@ seeds = 1
 extend = 2
 _archs = ['pre', 'post', 'peri', 'off', 's1', 's2', 's3', 's4', 's5', 'stable', 'hybrid', 'deepnorm', 'keel', 'mixln', 'lns',
           'simplenorm', 'dyt', 'derf', 'layerscale', 'rezero', 'embskip']
-_optims = {'adamw': ('', [2e-3, 4e-3, 8e-3, 16e-3]), 'muon': ('', [4e-3, 8e-3, 16e-3, 32e-3]),
-           'sgdw': ('--weight_decay=2e-3', [0.1, 0.2, 0.4, 0.8])}
+_optims = {'adamw': ('', [4e-3, 8e-3, 16e-3]), 'muon': ('', [8e-3, 16e-3, 32e-3]),
+           'sgdw': ('--weight_decay=2e-3', [0.2, 0.4, 0.8])}
 grids = [dict(arch={arch: f'config/arch/{arch}.py --emb_std=0.08' for arch in _archs},
               optim={optim: f'config/optim/{optim}.py --min_lr=0 {more}'}, learning_rate=rates)
          for optim, (more, rates) in _optims.items()]
