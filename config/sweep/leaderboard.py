@@ -2,7 +2,7 @@
 #     python -m lab.sweep config/sweep/leaderboard.py
 # In all rows the embedding is the head, and starts with a standard deviation of 0.08. GPT-2's other matrices start with 4 times
 # its 0.02, which at a width of 48 gives them the gain of a width of 768. Without halving, every rate trains to the end.
-arguments = 'config/base/pypkg_small.py --max_iters=640 --warmup_iters=64 --eval_interval=160 --dtype=bfloat16'
+arguments = 'config/base/pypkg_small.py --max_iters=640 --warmup_iters=64 --eval_interval=320 --dtype=bfloat16'
 out_dir = 'out-sweep/leaderboard'
 seeds = 1
 extend = 2
