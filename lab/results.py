@@ -211,7 +211,8 @@ class Page:
 
     def curves(self, file, name, x, minus='', only=''):
         """A picture img/FILE.png: the loss at each row's best rate, with its 95% interval, against the axis x, a curve for each
-        combination of the other axes. With minus='axis=a,b', the difference b − a on that axis. `only` chooses rows."""
+        combination of the other axes. With minus='axis=a,b', the difference b − a on that axis. `only` chooses rows, and the
+        order of the values of x if it names them."""
         sweep, at = self.sweep(name), {}
         axis, _, values = minus.partition('=')
         ends = values.split(',')[::-1] if minus else [None]
@@ -220,7 +221,8 @@ class Page:
         for row in rows:
             curve = ', '.join(label for key, label in row.labels.items() if key not in hidden)
             at.setdefault(curve, {}).setdefault(row.labels.get(x, ''), {})[row.labels.get(axis)] = row.best.losses(sweep.split)
-        labels = sorted({row.labels.get(x, '') for row in rows})
+        present = {row.labels.get(x, '') for row in rows}
+        labels = [label for label in dict(pairs_of(only)).get(x, '').split('|') if label in present] or sorted(present)
         numeric = all(map(leading_number, labels))
         places = {label: leading_number(label) if numeric else i for i, label in enumerate(labels)}
         figure, (ax,) = panels(1, height=2.6)

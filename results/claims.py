@@ -49,6 +49,10 @@ def _cold(model):
     return f'model={model},warmup=none'
 
 
+def _ln(arch, change, rate='best'):
+    return f'arch={arch},change={change},rate={rate}'
+
+
 CLAIMS = [
     *(dict(paper='DNT', short=short + after, text=text + after_bytes, **said, sweep=sweep, contrast=contrast(row))
       for short, text, said, contrast in _TABLE for after, after_bytes, sweep, row in _TESTS),
@@ -73,4 +77,21 @@ CLAIMS = [
     *(dict(paper='Stable', short=f'Stable − Stable with {l2}', said='figure 14', sign=-1, sweep='stable_warmup',
            text=f'Stable-Transformer is better with StableAtten than with {l2} attention',
            contrast=f'{_STABLE["10%"]} - model=Stable {l2},warmup=10%') for l2 in ('L2', 'tied L2')),
+    dict(paper='LN stability', short='Peri-LN: step 0.1 − step 1', said='−0.02 (774M: −0.02, 1.5B: −0.02)', effect=-0.02,
+         text='In Peri-LN, a residual step of 0.1 is better than 1', sweep='ln_residual',
+         contrast=f'{_ln("peri", "step 0.1")} - {_ln("peri", "none")}'),
+    dict(paper='LN stability', short='step 0.1: Peri-LN − Pre-LN', said='−0.03 (774M: −0.02, 1.5B: −0.01)', effect=-0.03,
+         text='With a residual step of 0.1, Peri-LN is better than Pre-LN', sweep='ln_residual',
+         contrast=f'{_ln("peri", "step 0.1")} - {_ln("pre", "step 0.1")}'),
+    dict(paper='LN stability', short='at 0.064, Pre-LN: step 0.1 − step 1', said='table 2: 3.13 − 5.43', sign=-1,
+         text='At a learning rate that is too large, a residual step of 0.1 helps Pre-LN', sweep='ln_residual',
+         contrast=f'{_ln("pre", "step 0.1", "0.064")} - {_ln("pre", "none", "0.064")}'),
+    dict(paper='LN stability', short='at 0.064: Peri-LN − Pre-LN', said='table 2: 3.12 − 5.43', sign=-1, sweep='ln_residual',
+         text='At a learning rate that is too large, Peri-LN is better than Pre-LN',
+         contrast=f'{_ln("peri", "none", "0.064")} - {_ln("pre", "none", "0.064")}'),
+    dict(paper='LN stability', short='at 0.064: no decay costs Pre-LN − Peri-LN', sign=1, sweep='ln_residual',
+         text='At such a rate, to leave out the weight decay costs Pre-LN more than Peri-LN',
+         said='table 1: of 5 runs of Pre-LN 3 diverge without decay, 1 with; of Peri-LN none',
+         contrast=f'{_ln("pre", "no decay", "0.064")} - {_ln("pre", "none", "0.064")} - '
+                  f'{_ln("peri", "no decay", "0.064")} + {_ln("peri", "none", "0.064")}'),
 ]
