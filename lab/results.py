@@ -50,6 +50,7 @@ VERDICTS = ('supported', 'contradicted', 'underpowered', 'not testable here')
 FRONT = 'front.md'
 MADE = '<!-- Made by `make results` from results/pages/{} and results/csv/. Edit these. -->\n'     # begins a page, or a section
 END = '<!-- The section ends here. -->\n'
+NAMES = {'adamw': 'AdamW', 'muon': 'Muon', 'sgdw': 'mSGDW'}      # of labels, as the pages show them
 MIN_PAIRS = 4                       # so many must be left for a test to leave out the seeds by which rates were chosen
 
 
@@ -187,7 +188,7 @@ class Page:
             lines.setdefault(key, {})[row.labels.get(across, '') if across else columns[0]] = cell
         axes = list(dict.fromkeys(axis for key in lines for axis, _ in key))
         order = sorted(lines, key=losses.get) if best_first else lines
-        return markdown([[*axes, *columns], *([*(dict(key).get(axis, '') for axis in axes),
+        return markdown([[*axes, *map(shown, columns)], *([*(shown(dict(key).get(axis, '')) for axis in axes),
                                                *(lines[key].get(column, '') for column in columns)] for key in order)])
 
     def leaderboard(self, name):
@@ -199,9 +200,10 @@ class Page:
             stable = [point.labels[LR] for point in row.points if point.ended['done'] == len(point.runs)]
             seconds = [run['seconds'] for point in row.points for run in point.done]
             sensitivity = row.sensitivity()
-            lines.append([str(row), row.best.text(sweep.split), row.rate(), f'{sensitivity:.3f}' if sensitivity >= 0 else '',
-                          stable[-1] if stable else '', f'{statistics.median(seconds):.0f}' if seconds else ''])
-        return markdown([['row', 'loss', LR, 'rate sensitivity', 'largest rate that ended', 'seconds'], *lines])
+            lines.append([*(shown(row.labels.get(axis, '')) for axis in sweep.axes), row.best.text(sweep.split), row.rate(),
+                          f'{sensitivity:.3f}' if sensitivity >= 0 else '', stable[-1] if stable else '',
+                          f'{statistics.median(seconds):.0f}' if seconds else ''])
+        return markdown([[*sweep.axes, 'loss', LR, 'rate sensitivity', 'largest rate that ended', 'seconds'], *lines])
 
     def claim_table(self, paper=''):
         """The claims of one paper, or of all, with the verdicts"""
@@ -209,17 +211,17 @@ class Page:
         return Claims([(claim, None if 'why' in claim else self.difference(claim['sweep'], claim['contrast']))
                        for claim in claims])
 
-    def curves(self, file, name, x, minus='', only=''):
+    def curves(self, file, name, x, minus='', only='', xlabel=''):
         """A picture img/FILE.png: the loss at each row's best rate, with its 95% interval, against the axis x, a curve for each
         combination of the other axes. With minus='axis=a,b', the difference b − a on that axis. `only` chooses rows, and the
-        order of the values of x if it names them."""
+        order of the values of x if it names them. `xlabel` stands at the axis in place of x."""
         sweep, at = self.sweep(name), {}
         axis, _, values = minus.partition('=')
         ends = values.split(',')[::-1] if minus else [None]
         one_valued = {key for key, value in pairs_of(only) if '|' not in value}
         rows, hidden = sweep.only(only), {sweep.axis(x), minus and sweep.axis(axis), *one_valued}
         for row in rows:
-            curve = ', '.join(label for key, label in row.labels.items() if key not in hidden)
+            curve = ', '.join(shown(label) for key, label in row.labels.items() if key not in hidden)
             at.setdefault(curve, {}).setdefault(row.labels.get(x, ''), {})[row.labels.get(axis)] = row.best.losses(sweep.split)
         present = {row.labels.get(x, '') for row in rows}
         labels = [label for label in dict(pairs_of(only)).get(x, '').split('|') if label in present] or sorted(present)
@@ -238,11 +240,11 @@ class Page:
         if not ax.containers:
             raise ValueError(f'{file}: there is nothing to draw, minus={minus!r}')
         loss = f'{SPLITS[sweep.split]} loss'
-        ax.set(xlabel=x, ylabel=f'{loss}: {ends[0]} − {ends[1]}' if minus else loss)
+        ax.set(xlabel=xlabel or x, ylabel=f'{loss}: {" − ".join(map(shown, ends))}' if minus else loss)
         if numeric:
             log_scale(ax, 'x')
         else:
-            ax.set_xticks(range(len(labels)), labels)
+            ax.set_xticks(range(len(labels)), map(shown, labels))
         if minus:
             ax.axhline(0, color='#888', linewidth=0.8)
         if len(at) > 1:
@@ -302,6 +304,10 @@ def leading_number(text):
     """'6.4M' → 6.4, for the place of a label on an axis; None if there is no number above 0"""
     found = re.match(r'\d+(\.\d+)?(e-?\d+)?', text)
     return float(found[0]) or None if found else None
+
+
+def shown(label):
+    return NAMES.get(label, label)
 
 
 def pairs_of(labels):
