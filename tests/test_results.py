@@ -67,6 +67,12 @@ def make(place, *arguments):
     return run_here('lab.results', f'--folder={place}', *arguments)
 
 
+def leaderboard(text):
+    """The cells of the lines of the leaderboard in a page"""
+    table = text[text.index('| arch | tokens | optim | loss'):].split('\n\n')[0]
+    return [[cell.strip() for cell in line.split('|')[1:-1]] for line in table.splitlines()[2:]]
+
+
 def test_a_page(place):
     """Its numbers are those of scipy"""
     assert make(place)[0] == 0
@@ -83,16 +89,16 @@ def test_a_page(place):
     ends = [[cell.strip() for cell in line][-2:] for line in claims]
     assert ends == [['supported', '20'], ['underpowered', '20'], ['not testable here: too large', '–']]
     assert claims[1][4].strip() == str(SEEDS) and claims[1][6].strip() == f'{dnt:.4f}'      # the larger of two is not changed
-    best, *_, worst = ([cell.strip() for cell in line.split('|')[1:-1]] for line in text.splitlines() if 'tokens=' in line)
-    assert best[0] == 'arch=s5,tokens=6M,optim=sgdw' and best[2:] == ['0.1 (edge)', '0.250', '0.2', '5']
-    assert worst[0] == 'arch=s1,tokens=1.5M,optim=sgdw'
-    wide = text[text.index('| arch | tokens | adamw'):].splitlines()
+    best, *_, worst = leaderboard(text)
+    assert best[:3] == ['s5', '6M', 'mSGDW'] and best[4:] == ['0.1 (edge)', '0.250', '0.2', '5']
+    assert worst[:3] == ['s1', '1.5M', 'mSGDW']
+    wide = text[text.index('| arch | tokens | AdamW'):].splitlines()
     cells = [[cell.split(' ± ')[0].strip() for cell in line.split('|')[1:-1]] for line in (wide[0], *wide[2:4])]
     means = {row: f'{losses.mean():.3f}' for row, losses in LOSSES.items()}
-    assert cells == [['arch', 'tokens', 'adamw', 'sgdw'],
+    assert cells == [['arch', 'tokens', 'AdamW', 'mSGDW'],
                      *([arch, '6M', *(means[arch, '6M', optim] for optim in ('adamw', 'sgdw'))] for arch in ('s5', 's1'))]
-    chosen = text[text.rindex('| arch | tokens | optim '):].split('\n\n')[0].splitlines()[2:]
-    assert [line.replace(' ', '').split('|')[1:4] for line in chosen] == [['s1', '1.5M', 'adamw'], ['s1', '6M', 'adamw']]
+    chosen = text[text.rindex('| arch | tokens | optim | test loss |'):].split('\n\n')[0].splitlines()[2:]
+    assert [line.replace(' ', '').split('|')[1:4] for line in chosen] == [['s1', '1.5M', 'AdamW'], ['s1', '6M', 'AdamW']]
     for name in ('gap', 'arch', 'forest'):
         assert (place / 'img' / f'{name}.png').read_bytes().startswith(b'\x89PNG') and f'![](img/{name}.png)' in text
 
@@ -109,8 +115,7 @@ def test_a_rate_that_was_stopped_is_none_that_ended(place):
         table.writeheader()
         table.writerows(rows)
     assert make(place)[0] == 0
-    lines = [line.strip('| ').split(' | ') for line in (place / 'page.md').read_text().splitlines() if line.startswith('| arch=')]
-    assert {line[0].rpartition('=')[2]: line[-2] for line in lines} == {'sgdw': '0.1', 'adamw': '0.2'}
+    assert {line[2]: line[-2] for line in leaderboard((place / 'page.md').read_text())} == {'mSGDW': '0.1', 'AdamW': '0.2'}
 
 
 def test_a_check_finds_a_page_that_is_not_what_the_numbers_give(place):
