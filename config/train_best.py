@@ -1,9 +1,11 @@
-# The best recipe of results/first/beyond.md: DNT by AdamW with a large rate, a warm-up of a quarter of the iterations, and WSD
+# Muon on S4, DNT's norms with the FFN's PreNorm: the lowest loss of results/placements.md, at train_quick.py's size and length
 #     python train.py config/train_best.py
-# Validation loss: 1.24 nats per byte. Momentum SGDW, with the same model and data in train_quick.py, reaches 1.41.
+# config/sweep/best.py compares it with GPT-2 and with AdamW.
 include('config/train_quick.py')
-include('config/optim/adamw.py')
-include('config/lr/wsd.py')
+include('config/arch/s4.py')
+include('config/optim/muon.py')
 out_dir = 'out-best'
-learning_rate = 4e-3
-warmup_iters = 375
+emb_std = 0.08
+learning_rate = 16e-3
+min_lr = 0.0
+warmup_iters = 150
