@@ -17,5 +17,5 @@ _kept = {'ramp kept': _ramp, 'jump kept': f'{_ramp} --blockwise=jump', 'Emb kept
 grids = [dict(change={'none': '', 'warm-up 10%': '--warmup_iters=205', 'warm-up 20%': '--warmup_iters=410'}, tokens=_all,
               learning_rate=[4e-3, 8e-3, 16e-3]),
          dict(change={'ramp': _ramp}, tokens=_all, learning_rate=[5e-4, 1e-3, 2e-3]),
-         dict(change=_kept, tokens=_all, learning_rate=[8e-3]),
-         dict(change={'ramp kept': _ramp}, tokens=_part, learning_rate=[8e-3])]
+         dict(change=_kept, tokens=_all, learning_rate=[4e-3]),
+         dict(change={'ramp kept': _ramp}, tokens=_part, learning_rate=[4e-3])]
