@@ -12,7 +12,7 @@ extend = 2
 _ramp = 'config/lr/blockwise.py'
 _all, _part = {'4.2M': ''}, {'2.5M': '--max_iters=1228 --warmup_iters=25 --eval_interval=307'}
 _kept = {'ramp kept': _ramp, 'jump kept': f'{_ramp} --blockwise=jump', 'Emb kept': '--r_emb=10',
-         'Emb and FFN kept': '--r_emb=10 --r_ffn=6', 'Norm kept': '--r_norm=2',
+         'Emb and FFN kept': '--r_emb=10 --r_ffn=6',
          'undecayed': '--decay_norms=False', 'ramp kept undecayed': f'{_ramp} --decay_norms=False'}
 grids = [dict(change={'none': '', 'warm-up 10%': '--warmup_iters=205', 'warm-up 20%': '--warmup_iters=410'}, tokens=_all,
               learning_rate=[4e-3, 8e-3, 16e-3]),
