@@ -53,6 +53,10 @@ def _ln(arch, change, rate='best'):
     return f'arch={arch},change={change},rate={rate}'
 
 
+def _llama(change, tokens='4.2M'):
+    return f'change={change},tokens={tokens}'
+
+
 CLAIMS = [
     *(dict(paper='DNT', short=short + after, text=text + after_bytes, **said, sweep=sweep, contrast=contrast(row))
       for short, text, said, contrast in _TABLE for after, after_bytes, sweep, row in _TESTS),
@@ -91,4 +95,14 @@ CLAIMS = [
     dict(paper='LN stability', short='no decay: Pre-LN, Peri-LN', why='no run diverged',
          text='Pre-LN diverges in some runs, and in more of them without weight decay. Peri-LN does not',
          said='table 1: of 5 runs of Pre-LN 3 without decay, 1 with'),
+    *(dict(paper='Sharpness', short=f'LLaMA: {short} − none', said=f'{effect:+.3f}'.replace('-', '−'), effect=effect,
+           text=f'{text}, with the baseline\'s learning rate for the norms, is better than one rate for all',
+           sweep='blockwise_llama', contrast=f'{_llama(f"{change} kept")} - {_llama("none")}')
+      for change, short, effect, text in (('ramp', 'Blockwise LR', -0.050, 'Blockwise LR'),
+                                          ('Emb', 'Emb × 10', -0.016, 'A rate 10 times as large for the embeddings alone'),
+                                          ('Emb and FFN', 'Emb × 10, FFN × 6', -0.043,
+                                           'A rate 10 times as large for the embeddings and 6 times for the FFN'))),
+    dict(paper='Sharpness', short='LLaMA: Blockwise LR, 60% − none, 100%', said='nearly 2× faster', sign=-1,
+         text='Blockwise LR with 60% of the tokens is better than one rate for all with all tokens',
+         sweep='blockwise_llama', contrast=f'{_llama("ramp kept", "2.5M")} - {_llama("none")}'),
 ]
