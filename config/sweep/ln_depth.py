@@ -1,5 +1,8 @@
-# LN stability, figure 1: models of 24 thin layers, whose hidden states are to be measured
+# LN stability, figure 1: the size of the hidden states in trained models of 24 layers
 #     python -m lab.sweep config/sweep/ln_depth.py
-arguments = 'config/base/laptop.py config/optim/adamw.py --learning_rate=4e-3 --n_layer=24 --n_embd=64 --n_head=1'
+# Matrices and embeddings start as in ln_residual.py
+arguments = ('config/base/pypkg_small.py config/optim/adamw.py --n_layer=24 --learning_rate=4e-3 --min_lr=0 --dtype=bfloat16 '
+             '--init_gain=4 --tie_weights=False --emb_std=0.02')
 out_dir = 'out-sweep/ln_depth'
-grids = [dict(arch=['pre', 'peri'], residual_scale=[1.0, 0.1])]
+_changes = {'none': '', 'step 0.1': '--residual_scale=0.1', 'no decay': '--weight_decay=0'}
+grids = [dict(arch=['pre', 'peri'], change=_changes)]
