@@ -16,7 +16,7 @@ _kept = {'ramp kept': _ramp, 'jump kept': f'{_ramp} --blockwise=jump', 'Emb kept
          'undecayed': '--decay_norms=False', 'ramp kept undecayed': f'{_ramp} --decay_norms=False'}
 # Larger rates after a warm-up of 10%, with a rate of their own
 _later = '--blockwise=jump --warmup_iters=205'
-_longer = {'Emb warm-up 10%': f'--r_emb=10 {_later}', 'jump warm-up 10%': f'{_ramp} {_later}'}
+_longer = {'Emb 10%': f'--r_emb=10 {_later}', 'jump 10%': f'{_ramp} {_later}'}
 grids = [dict(change={'none': '', 'warm-up 10%': '--warmup_iters=205', 'warm-up 20%': '--warmup_iters=410'}, tokens=_all,
               learning_rate=[4e-3, 8e-3, 16e-3]),
          dict(change={'ramp': _ramp}, tokens=_all, learning_rate=[5e-4, 1e-3, 2e-3]),
