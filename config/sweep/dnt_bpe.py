@@ -1,8 +1,8 @@
 # DNT and S1 on byte pairs, a vocabulary of 4096: the embeddings are most of the weights, and most of their rows are rare
 #     python -m lab.sweep config/sweep/dnt_bpe.py
 # Its data: python data/pycode/prepare.py --packages=True --bpe=4096 --folder=data/pypkg-bpe4096
-arguments = ('config/base/pypkg_small.py --dataset=pypkg-bpe4096 --vocab_size=4096 --dtype=bfloat16 --max_iters=3060 '
-             '--warmup_iters=306 --eval_interval=765')
+arguments = ('config/base/pypkg_small.py --dataset=pypkg-bpe4096 --vocab_size=4096 --dtype=bfloat16 --compile=True '
+             '--max_iters=3060 --warmup_iters=306 --eval_interval=765')
 out_dir = 'out-sweep/dnt_bpe'
 seeds = 5
 halving = '0.25,0.5'
