@@ -15,13 +15,17 @@ def _long(setting, optim):
     return f'setting={"DNT" if setting == "S5" else setting},tokens=16M,optim={optim}'
 
 
+def _pairs(setting, optim):
+    return f'setting={"DNT" if setting == "S5" else setting},start=as a head,optim={optim}'
+
+
 def _paper(at_124m, *larger):
     """What the paper says at 124M, and at its larger sizes"""
     return dict(effect=at_124m, said=f'{at_124m:+.3f} ({", ".join(larger)})'.replace('-', '−'))
 
 
-# What the paper's table of GPT-2 on OpenWebText says. _TESTS tests each twice: after 20 bytes a parameter with the paper's weight
-# decays, and after 74 with a weight decay of 2e-3 for momentum SGDW
+# What the paper's table of GPT-2 on OpenWebText says. _TESTS tests each three times: after 20 bytes a parameter with the paper's
+# weight decays, after 74 with a weight decay of 2e-3 for momentum SGDW, and so too after 20 byte pairs
 _TABLE = [
     ('S1: mSGDW − AdamW', 'With mSGDW the standard Transformer (S1) is worse than with AdamW',
      _paper(0.039, '774M: +0.052', '1.4B: +0.037'), lambda row: f'{row("S1", "sgdw")} - {row("S1", "adamw")}'),
@@ -39,7 +43,8 @@ _TABLE = [
 ]
 
 _TESTS = [('', '', 'dnt_parts', _dnt),
-          (', 16M bytes', ', after 16M bytes', 'tokens', _long)]
+          (', 16M bytes', ', after 16M bytes', 'tokens', _long),
+          (', byte pairs', ', on byte pairs', 'dnt_bpe', _pairs)]
 
 _STABLE, _GPT2 = ({warmup: f'model={model},warmup={warmup}' for warmup in ('10%', 'none', '10% at 0.032')}
                   for model in ('Stable', 'GPT-2'))
