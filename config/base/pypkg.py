@@ -16,4 +16,4 @@ eval_iters = 100
 log_interval = 10
 always_save_checkpoint = False
 dtype = 'float32'                       # on every machine the same
-compile = False                         # on a CPU it takes longer than it saves
+compile = False                         # on a CPU it pays only in runs of several minutes
