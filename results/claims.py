@@ -31,7 +31,7 @@ _TABLE = [
      _paper(0.039, '774M: +0.052', '1.4B: +0.037'), lambda row: f'{row("S1", "sgdw")} - {row("S1", "adamw")}'),
     ('DNT: mSGDW − AdamW', 'With mSGDW, DNT is better than with AdamW',
      _paper(-0.014, '774M: +0.022', '1.4B: +0.012'), lambda row: f'{row("S5", "sgdw")} - {row("S5", "adamw")}'),
-    ('cost of mSGDW: DNT − S1', 'DNT loses less by mSGDW than S1 does',
+    ('cost of mSGDW: DNT − S1', 'mSGDW raises the loss of DNT less than that of S1',
      _paper(-0.053, '774M: −0.030', '1.4B: −0.025'),
      lambda row: f'{row("S5", "sgdw")} - {row("S5", "adamw")} - {row("S1", "sgdw")} + {row("S1", "adamw")}'),
     ('AdamW: DNT − S1', 'With AdamW, DNT is better than S1',
