@@ -18,7 +18,7 @@ CUDA_VENV ?= .venv-cuda
 OLDEST_PYTHON ?= python3.10
 OLDEST_TORCH = 2.10.0
 OLDEST_VENV ?= .venv-oldest
-SWEEPS ?= dnt_parts dnt_bpe dnt_small decay tokens emb_std stable_warmup ln_residual leaderboard best blockwise_llama width
+SWEEPS ?= dnt_parts dnt_bpe dnt_small decay tokens emb_std stable_warmup ln_residual ln_depth leaderboard best blockwise_llama width
 
 .PHONY: quickstart quickstart-vision test test-long test-oldest attack test-cuda-code results results-run gpu
 
