@@ -6,7 +6,8 @@
 # make attack               kills hundreds of runs and damages thousands of files; an hour. ARGS="--kills=30 --cases=200 --seed=1"
 # make test-cuda-code       checks what becomes of the models on NVIDIA's GPUs, without one; on Linux, 5 GB for .venv-cuda
 # make results              makes the pages and pictures of results/ from the raw numbers in results/csv/, in a minute
-# make results-run          trains the runs behind them again, for days on two cores. SWEEPS="tokens width" chooses sweeps
+# make results-run          trains the runs behind them that are missing, in order, at low priority. SWEEPS="decay ladder" chooses sweeps;
+#                           CSV=../nanonorm/results/csv lets another checkout, of the commit that the rows name, continue them
 # make gpu                  measures this machine's GPU, in at most ten minutes, into results/gpu/
 # Each sets up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
 # A quickstart that was stopped goes on when it is called again. ARGS="--init_from=scratch --overwrite=True" starts it again.
@@ -18,7 +19,8 @@ CUDA_VENV ?= .venv-cuda
 OLDEST_PYTHON ?= python3.10
 OLDEST_TORCH = 2.10.0
 OLDEST_VENV ?= .venv-oldest
-SWEEPS ?= dnt_parts dnt_bpe dnt_small decay tokens emb_std stable_warmup ln_residual ln_depth leaderboard best blockwise_llama width
+SWEEPS ?= decay tolerance ladder
+CSV ?= results/csv
 
 .PHONY: quickstart quickstart-vision test test-long test-oldest attack test-cuda-code results results-run gpu
 
@@ -60,20 +62,12 @@ test-cuda-code: $(CUDA_VENV)/libcuda.so.1
 results: .venv/installed
 	$(BIN)/python -m lab.results
 
-results-run: .venv/installed data/pycode/meta.json data/pypkg/meta.json data/pypkg-bpe1024/meta.json
-	mkdir -p results/csv
-	for name in $(SWEEPS); do $(BIN)/python -m lab.sweep config/sweep/$$name.py && \
-		cp out-sweep/$$name/runs.csv results/csv/$$name.csv || exit 1; done
-	$(BIN)/python -m lab.results
+results-run: .venv/installed data/pysource/meta.json data/pydocs/meta.json
+	mkdir -p $(CSV)
+	for name in $(SWEEPS); do nice -n 19 $(BIN)/python -m lab.sweep config/sweep/$$name.py --csv=$(CSV)/$$name.csv || exit 1; done
 
 gpu: .venv/installed data/pycode/meta.json
 	$(BIN)/python -m lab.gpu $(ARGS)
-
-data/pypkg/meta.json: data/pycode/prepare.py .venv/installed
-	$(BIN)/python $< --packages=True --folder=data/pypkg
-
-data/pypkg-bpe%/meta.json: data/pycode/prepare.py .venv/installed
-	$(BIN)/python $< --packages=True --bpe=$* --folder=data/pypkg-bpe$*
 
 data/%/meta.json: data/%/prepare.py .venv/installed
 	$(BIN)/python $<

@@ -347,7 +347,7 @@ def in_order(pool, f, items, ahead):
 def write_text(folder, splits, tokenizer, processes=0, own=False, **more):
     """Writes train.bin, val.bin and meta.json into the folder. `splits` is {'train': texts, 'val': texts}, perhaps with 'test',
     to be iterated over more than once. `tokenizer` is a name for load_tokenizer; its `end` follows each document. With `own` it
-    is a folder whose files are copied into the data set's. processes=0: one per core. meta.json takes `more` too."""
+    is a folder whose files are copied into the data set's. processes=0: one per core. write_tokens takes `more`."""
     chars = set()
     if tokenizer == 'char':
         for text in chain.from_iterable(splits.values()):

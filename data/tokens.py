@@ -271,10 +271,11 @@ def replacing(folder, names, others=()):
                 os.remove(name + '.tmp')
 
 
-def write_tokens(folder, splits, vocab_size, tokenizer, beside=None, **more):
+def write_tokens(folder, splits, vocab_size, tokenizer, beside=None, fingerprint='', **more):
     """Writes train.bin, val.bin, test.bin if `splits` has it, and meta.json, as `replacing` does. meta.json takes `more` too.
     `splits` maps each split to an iterable of integer arrays or bytes. `beside` are other files to write there, {name: bytes}.
-    ValueError for a split of fewer than two tokens, an input and its target."""
+    ValueError for a split of fewer than two tokens, an input and its target, and for another fingerprint than the one that is
+    given, if any."""
     dtype = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
     tokens, content = {}, hashlib.blake2b(digest_size=16)
     names, beside = [split for split in TEXT_SPLITS if split in splits], beside or {}
@@ -300,6 +301,9 @@ def write_tokens(folder, splits, vocab_size, tokenizer, beside=None, **more):
                 f.write(data)
         meta = dict(vocab_size=vocab_size, tokenizer=tokenizer, **more, dtype=np.dtype(dtype).name, tokens=tokens)
         content.update(json.dumps(meta).encode())
+        if fingerprint not in ('', content.hexdigest()):
+            raise ValueError(f'{folder}: this data has the fingerprint {content.hexdigest()}, where {fingerprint} is expected: '
+                             f'another archive, or another version of this code or of tokenizers, has given other tokens')
         with open(path['meta.json'], 'w', encoding='utf-8') as f:
             json.dump({**meta, 'fingerprint': content.hexdigest()}, f, indent=1)
     *some, last = [f'{tokens[split]:,} {kind}' for split, kind in zip(names, ('training', 'validation', 'test'))]

@@ -11,6 +11,8 @@ What a run leaves behind: the files of its folder, its lines on the terminal, an
     shards-…        the tensors of these two, with --save_shards
     old-run/        these files of the run that this one replaces, until this one has saved a checkpoint
 """
+import ast
+import hashlib
 import json
 import math
 import os
@@ -173,7 +175,8 @@ class Log:
         self.about = dict(command=' '.join([sys.executable, *sys.argv]), ranks=machine.world_size, device=str(machine.device),
                           dtype=str(machine.dtype), machine=machine.name(), platform=platform.platform(),
                           python=platform.python_version(), torch=torch.__version__, numpy=np.__version__,
-                          commit=commit, changed=changed, saved=run.init_from == 'resume', **about)
+                          commit=commit, changed=changed, code=code_hash(os.path.join(REPOSITORY, 'train.py')), data=run.data,
+                          saved=run.init_from == 'resume', **about)
         run.about = self.about
         if config['wandb_log']:                         # before a file is touched, because it may fail
             self.wandb = start_wandb(run, config, self.about)
@@ -423,6 +426,36 @@ def code_state():
     for file in git('ls-files', '--others', '--exclude-standard', '-z', '--', '*.py').split(b'\0')[:-1]:
         patch += git('diff', '--no-index', '--binary', '--', os.devnull, file.decode())
     return commit, changed, patch
+
+
+def code_hash(script):
+    """A hash of the syntax trees of a script and of our files that it imports, directly or through others. Comments, docstrings
+    and the layout do not change it, nor does the version of Python. lab/ does not count: it reads runs."""
+    todo, trees = [os.path.relpath(script, REPOSITORY)], {}
+    while todo:
+        path = todo.pop()
+        if path in trees or path.startswith('lab' + os.sep) or not os.path.isfile(os.path.join(REPOSITORY, path)):
+            continue
+        with open(os.path.join(REPOSITORY, path), encoding='utf-8') as f:
+            tree = ast.parse(f.read())
+        trees[path] = content_of(tree)
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or '', *(f'{node.module}.{name}' for name in names)]
+            todo += [os.path.join(*name.split('.')) + '.py' for name in names if name]
+    return hashlib.blake2b(repr(sorted(trees.items())).encode(), digest_size=6).hexdigest()
+
+
+def content_of(node):
+    """A syntax tree as nested tuples, without docstrings and empty fields"""
+    if isinstance(node, ast.AST):
+        fields = ((name, value) for name, value in ast.iter_fields(node) if value not in (None, []) and name != 'kind')
+        return type(node).__name__, *((name, content_of(value)) for name, value in fields)
+    if isinstance(node, list):
+        return [content_of(child) for child in node
+                if not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant))]
+    return repr(node)
 
 
 def git(*arguments):

@@ -11,14 +11,15 @@ LEVEL, POWER = 0.05, 0.8
 
 
 class Estimate(NamedTuple):
-    """A mean with its 95% confidence interval, the two-sided p of a mean of zero, the number of pairs, and the smallest true mean
-    that this test would have found with 80% power."""
+    """A mean with its 95% confidence interval, the two-sided p of a mean of zero, the number of pairs, the smallest true mean
+    that this test would have found with 80% power, and the mean's standard error."""
     mean: float
     low: float
     high: float
     p: float
     n: int
     detectable: float
+    error: float
 
 
 def contrast(weights, rows):
@@ -34,15 +35,27 @@ def contrast(weights, rows):
     n = len(d)
     mean, sd = statistics.fmean(d) if d else math.nan, statistics.stdev(d) if n > 1 else 0.0
     if sd <= 1e-12 * max((abs(row[seed]) for row in rows for seed in seeds), default=0.0):      # no more than rounding
-        return Estimate(mean, math.nan, math.nan, math.nan, n, math.nan)
+        return Estimate(mean, math.nan, math.nan, math.nan, n, math.nan, math.nan)
     error = sd / math.sqrt(n)
     half = t.ppf(1 - LEVEL / 2, n - 1) * error
-    return Estimate(mean, mean - half, mean + half, float(2 * t.sf(abs(mean) / error, n - 1)), n, smallest_effect(sd, n))
+    return Estimate(mean, mean - half, mean + half, float(2 * t.sf(abs(mean) / error, n - 1)), n, smallest_effect(sd, n),
+                    error)
 
 
 def paired_difference(a, b):
     """The mean difference a − b of two rows, {seed: loss} each, over the seeds that both have. See `contrast`."""
     return contrast([1, -1], [a, b])
+
+
+def within_margin(e, margin):
+    """The p of equality within ±margin, by two one-sided t-tests (Schuirmann 1987): the larger of P(T > (margin − m)/s) and
+    P(T > (margin + m)/s), with the mean m of an Estimate, its standard error s, and n − 1 degrees of freedom. NaN without s."""
+    return float(t.sf((margin - abs(e.mean)) / e.error, e.n - 1)) if e.error > 0 else math.nan
+
+
+def beyond_margin(e, margin):
+    """The two-sided p of a mean that is within ±margin, against one beyond: 2 · P(T > (|m| − margin)/s), at most 1."""
+    return min(1.0, float(2 * t.sf((abs(e.mean) - margin) / e.error, e.n - 1))) if e.error > 0 else math.nan
 
 
 def smallest_effect(sd, n):

@@ -1,24 +1,21 @@
 """
-What a sweep runs: the grid of its runs, and with halving and extension which of them are worth their time.
+What a sweep runs: the grid of its runs, and which of them come next.
 
-Everything here follows from the runs' states alone, so that an interrupted sweep goes on as if it had not been.
+What comes next follows from the runs that have ended alone, so that an interrupted sweep goes on as if it had not been.
 """
 from configurator import ALIASES, ROOT, TRAIN, keys_of, known, settle
 
+import hashlib
 import itertools
-import math
+import json
 import os
-import re
 import shlex
 
 from engine.keys import check_keys
 from engine.task import config_of
-from lab.sweep_table import COLUMNS, LR, rank
+from lab.sweep_table import COLUMNS, LR, name_of, rank
 from model import GPTConfig
 from vit import ViTConfig
-
-NEARLY = 0.01               # halving: a rate whose loss is at most this share above the last one that goes on goes on too
-
 
 # ----------------------------------------------------------------------------- the grid
 
@@ -49,15 +46,16 @@ def options(axis, values, defaults):
 
 
 def make_run(labels, arguments, defaults):
-    """A run: the folder's name as `name`, its place on the axes as `labels`, its `arguments`, and the `config` that results from
-    them. ValueError if train.py would refuse them."""
-    name = re.sub(r'[^\w.,=+-]', '_', ','.join(f'{axis}={label}' for axis, label in labels.items()))
+    """A run: the folder's name as `name`, its place on the axes as `labels`, its `arguments`, the `config` that results from
+    them, and a hash of this as `keys`. ValueError if train.py would refuse them."""
     config = settle(arguments, defaults)
     check_keys(config)                                  # raises ValueError for a bad value
     config_of({**config})
     if config['init_from'] in ('resume', 'auto'):
         raise ValueError(f'init_from={config["init_from"]}: a sweep starts and resumes its runs itself, leave this key out')
-    return dict(name=name, labels=labels, arguments=arguments, config=config)
+    trained = {key: value for key, value in config.items() if key not in ('out_dir', 'overwrite', 'debug')}
+    keys = hashlib.blake2b(json.dumps(trained, sort_keys=True).encode(), digest_size=6).hexdigest()
+    return dict(name=name_of(labels), labels=labels, arguments=arguments, config=config, keys=keys)
 
 
 def plan(grids, first, more={}, seeds=3):
@@ -91,139 +89,76 @@ def plan(grids, first, more={}, seeds=3):
     return list(runs.values())
 
 
-# ----------------------------------------------------------------------------- what is worth its time
+# ----------------------------------------------------------------------------- what comes next
 
-def read_shares(halving):
-    """'0.25,0.5' → [0.25, 0.5]"""
-    try:
-        shares = [float(share) for share in halving.split(',')] if halving else []
-    except ValueError:
-        shares = [math.nan]
-    if not all(low < high for low, high in zip([0, *shares], [*shares, 1])):
-        raise ValueError(f"halving={halving!r}: wants rising shares of max_iters between 0 and 1, as in '0.25,0.5'")
-    return shares
+class PlannedRow:
+    """The runs of a row of the table, which differ in learning rate and seed. `rates`: {label: its runs, by their seeds}, from
+    the lowest rate to the highest: those of the `grid`, and up to `extend` more at each side."""
 
-
-def rungs_of(run, shares):
-    """The iterations at which halving compares: shares of max_iters, moved to the nearest evaluation of the run. ValueError if
-    two are the same, or one is the end."""
-    every, last = run['config']['eval_interval'], run['config']['max_iters']
-    rungs = [max(1, round(share * last / every)) * every for share in shares]
-    if not all(low < high for low, high in zip(rungs, [*rungs[1:], last])):
-        raise ValueError(f'halving={",".join(map(str, shares))}: of {last} iterations with eval_interval={every} these are the '
-                         f'evaluations {", ".join(map(str, rungs))}; choose a smaller eval_interval, or other shares')
-    return rungs
-
-
-class Row:
-    """The runs of a row of the table, which differ in learning rate and seed: `rates`, {label: its runs, by their seeds}, from
-    the lowest to the highest: those of the `grid`, and `extend` more at each side."""
-
-    def __init__(self, runs, shares, extend):
-        self.rungs = rungs_of(runs[0], shares)
+    def __init__(self, runs, extend):
         self.rates = {}
         for run in sorted(runs, key=lambda run: float(run['labels'].get(LR, 0))):
             self.rates.setdefault(run['labels'].get(LR, ''), []).append(run)
         self.grid = list(self.rates)
-        if extend and len(self.grid) > 1:
-            low, high = ([self.further(self.grid[at], self.grid[near], k) for k in range(1, extend + 1)]
-                         for at, near in ((0, 1), (-1, -2)))
-            self.rates = {**dict(reversed(low)), **self.rates, **dict(high)}
+        self.labels = {axis: label for axis, label in runs[0]['labels'].items() if axis not in (LR, 'seed')}
+        if len(self.grid) > 1:
+            low, high = (self.beyond(self.grid[at], self.grid[near], extend) for at, near in ((0, 1), (-1, -2)))
+            self.rates = {**dict(reversed(low.items())), **self.rates, **high}
 
-    def further(self, edge, near, k):
-        """The rate k ratios beyond the edge of the grid, of three digits, and its runs."""
+    def __str__(self):
+        return ','.join(f'{axis}={label}' for axis, label in self.labels.items())
+
+    def runs(self):
+        return [run for runs in self.rates.values() for run in runs]
+
+    def beyond(self, edge, near, extend):
+        """{rate: its runs} for up to `extend` rates beyond the edge of the grid, by the ratio of its last two, of three digits.
+        There are none if the runs of these two differ in more than the rate, and none that train.py would refuse."""
         def at(rate, run):
             return [f'--{LR}={rate}' if arg == f'--{LR}={edge}' else arg for arg in run['arguments']]
 
+        further, defaults = {}, keys_of(TRAIN, GPTConfig, ViTConfig)[0]
         pairs = zip(self.rates[edge], self.rates[near])
         if min(float(edge), float(near)) <= 0 or any(at(near, run) != other['arguments'] for run, other in pairs):
-            raise ValueError(f'extend: the runs with {LR}={near} and {edge} want rates above 0, and no other difference')
-        rate = f'{float(edge) * (float(edge) / float(near)) ** k:.3g}'
-        runs, defaults = [], keys_of(TRAIN, GPTConfig, ViTConfig)[0]
-        for run in self.rates[edge]:
+            return further
+        for k in range(1, extend + 1):
+            rate = f'{float(edge) * (float(edge) / float(near)) ** k:.3g}'
             try:
-                runs.append(make_run({**run['labels'], LR: rate}, at(rate, run), defaults))
-            except ValueError as error:
-                raise ValueError(f'extend would add {LR}={rate} to {run["name"]}: {error}') from error
-        return rate, runs
+                further[rate] = [make_run({**run['labels'], LR: rate}, at(rate, run), defaults) for run in self.rates[edge]]
+            except ValueError:
+                break
+        return further
 
-    def next(self, states):
-        """The runs of the row that have been wanted so far, and what is to do now: [(run, the iteration to which it shall go)],
-        empty at the end. `states`: {name: what read_state says of the run}.
+    def next(self, ended):
+        """The runs that are to do now, of those that have not ended; none at the end. `ended`: {name: a run of read_runs}.
 
-        With halving, the first seeds of all rates of the grid go to the first rung. The better half of them goes on to the next
-        one, with all rates whose loss is above that of the last in this half by at most NEARLY of it. If all that go on diverge
-        before the end, the others go on too. In the end the best rate gets the other seeds. Without halving, all seeds of all
-        rates go to the end. While the best rate is at the edge, the next one beyond competes with it in the same way."""
-        wanted = {}
-
-        def first(rate):
-            return self.rates[rate][:1] if self.rungs else self.rates[rate]
-
-        def to_do(runs, it):
-            wanted.update((run['name'], run) for run in runs)
-            return [(run, it) for run in runs if not reached(run, states[run['name']], it)]
-
-        def last(runs):
-            return runs[0]['config']['max_iters']
+        The first seed trains at all rates of the grid. While its best rate is at the edge, it trains at the next one beyond. Then
+        the best rate gets the other seeds. If the first seed is done at no rate, the row ends."""
+        def to_do(runs):
+            return [run for run in runs if run['name'] not in ended]
 
         def rank_of(rate):
-            return rank([states[run['name']] for run in first(rate)])
+            return rank([ended[self.rates[rate][0]['name']]])
 
-        def compete(rates):
-            alive = rates
-            for rung in self.rungs:
-                if len(alive) == 1:
-                    break
-                todo = [one for rate in alive for one in to_do(first(rate), rung)]
-                if todo:
-                    return todo
-                alive = better_half({rate: loss_at(states[first(rate)[0]['name']], rung) for rate in alive})
-            todo = [one for rate in alive for one in to_do(first(rate), last(first(rate)))]
-            stopped = [rate for rate in rates if rate not in alive]
-            if todo or not stopped or any(not rank_of(rate)[0] for rate in alive):
-                return todo
-            return compete(stopped)
-
-        tried, order = list(self.grid), list(self.rates)
-        todo = compete(tried)
-        while not todo:
+        if len(self.grid) == 1:
+            return to_do(self.runs())
+        order, tried = list(self.rates), list(self.grid)
+        while not (todo := to_do(self.rates[rate][0] for rate in tried)):
             best = min(tried, key=rank_of)
+            if rank_of(best)[0]:
+                return []
             side = {tried[0]: -1, tried[-1]: 1}.get(best, 0)
             beyond = order.index(best) + side
-            if rank_of(best)[0] or not side or not 0 <= beyond < len(order):
-                break
+            if not side or not 0 <= beyond < len(order):
+                return to_do(self.rates[best])
             tried = sorted([*tried, order[beyond]], key=float)
-            todo = compete([best, order[beyond]])
-        if not todo and not rank_of(best)[0]:
-            todo = to_do(self.rates[best], last(self.rates[best]))
-        return list(wanted.values()), todo
+        return todo
 
 
-def rows_of_plan(runs, shares, extend):
-    """The rows of the table of these runs. ValueError if halving or extending could do nothing."""
+def planned_rows(runs, extend):
+    """The rows of the table of these runs."""
     groups = {}
     for run in runs:
         row = tuple((axis, label) for axis, label in run['labels'].items() if axis not in (LR, 'seed'))
         groups.setdefault(row, []).append(run)
-    rows = [Row(group, shares, extend) for group in groups.values()]
-    if (shares or extend) and all(len(row.grid) == 1 for row in rows):
-        raise ValueError(f'halving and extend choose between learning rates: give several values of {LR}, or leave them out')
-    return rows
-
-
-def loss_at(state, it):
-    """The validation loss of a run at an evaluation, infinite if it has not got there."""
-    return dict(state['curve']).get(it, math.inf)
-
-
-def reached(run, state, it):
-    """Whether a run has been at an iteration, or cannot get there."""
-    ended = state['status'] in ('done', 'diverged', 'failed')
-    return ended or it < run['config']['max_iters'] and loss_at(state, it) < math.inf
-
-
-def better_half(losses):
-    """Of {rate: loss}, the rates that go on."""
-    last = sorted(losses.values())[(len(losses) + 1) // 2 - 1]
-    return [rate for rate, loss in losses.items() if loss <= (1 + NEARLY) * last]
+    return [PlannedRow(group, extend) for group in groups.values()]

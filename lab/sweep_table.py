@@ -16,8 +16,10 @@ from engine.runlog import last_iter
 from lab.statistics import contrast, corrected, paired_difference, rate_sensitivity
 
 LR = 'learning_rate'
+CHOOSER = '1'                   # the seed whose validation losses choose a row's learning rate, and which is in no comparison
 SPLITS = dict(val='validation', test='test')
-STATUS = ('done', 'diverged', 'failed', 'stopped', 'missing')          # stopped: by halving
+STATUS = ('done', 'diverged', 'failed')
+RISE_ROWS = 5                   # logged losses whose mean counts in the largest rise
 
 
 # ----------------------------------------------------------------------------- runs and runs.csv
@@ -50,94 +52,111 @@ def read_curve(text):
     return [(int(it), number(loss)) for it, _, loss in (pair.partition(':') for pair in text.split())]
 
 
-# the columns of runs.csv behind the axes and the seed, and how the cells are read; None: the table does not need them
+# the columns of runs.csv behind the axes and the seed, and how the cells are read
 CELLS = dict(status=read_status, iterations=number_or_nan, parameters=number_or_nan, tokens_per_iteration=number_or_nan,
-             val_losses=read_curve, val_loss=number_or_nan, test_loss=number_or_nan, commit=None, machine=None,
-             attention_kernel=None, precision=None, torch=None, seconds=number)
+             val_losses=read_curve, val_loss=number_or_nan, test_loss=number_or_nan, largest_rise=number_or_nan, code=str,
+             data=str, keys=str, commit=str, machine=str, attention_kernel=str, precision=str, torch=str, seconds=number)
 POINT = ('val_loss', 'standard_error', 'test_loss', 'test_standard_error', *STATUS)       # the columns of table.csv behind them
 COLUMNS = {*CELLS, *POINT}
-RESULT = {'status': ('done', 'diverged', 'failed', 'stopped').__contains__, 'seconds': NUMBER, 'last?': str}
 ABOUT = {'parameters?': int, 'tokens_per_iter?': int, 'images_per_iter?': int, 'commit?': str, 'changed?': list, 'machine?': str,
-         'attention_backend?': str, 'dtype?': str, 'torch?': str}          # of run.json
-
-
-def read_result(folder):
-    """How a run has ended, {} if it has not."""
-    return read_json(os.path.join(folder, 'result.json'), RESULT, 'remove it, and its run will be trained again') or {}
-
-
-def read_state(folder, diverged_loss=0.0):
-    """A run so far: its `status`, the `curve` [(iteration, validation loss)], and at its end val_loss and test_loss, else NaN,
-    all as precise as in runs.csv. A run that ends above diverged_loss, unless 0, has diverged."""
-    result = read_result(folder)
-    rows = read_rows(os.path.join(folder, 'log.jsonl'), {'iter': int, 'val_loss?': NUMBER, 'test_loss?': NUMBER})
-    rows = [row for row in rows if math.isfinite(row.get('val_loss', math.nan))]
-    state = dict(status=result.get('status', 'missing'), seconds=result.get('seconds', 0.0), val_loss=math.nan,
-                 test_loss=math.nan, curve=[(row['iter'], float(digits(row['val_loss']))) for row in rows])
-    if state['status'] == 'done':
-        if not rows:
-            raise ValueError(f'{folder} has lost its log.jsonl: remove the folder, and its run will be trained again')
-        state.update(val_loss=state['curve'][-1][1], test_loss=number_or_nan(digits(rows[-1].get('test_loss', math.nan))))
-    return judged(state, diverged_loss)
-
-
-def judged(run, diverged_loss):
-    high = run['status'] == 'done' and run['val_loss'] > (diverged_loss or math.inf)
-    return {**run, 'status': 'diverged'} if high else run
+         'attention_backend?': str, 'dtype?': str, 'torch?': str, 'code?': str, 'data?': str}          # of run.json
+LOGGED = {'iter': int, **{f'{key}?': NUMBER for key in ('loss', 'val_loss', 'test_loss', 'tokens_per_s', 'images_per_s')}}
 
 
 def digits(x):
     return f'{x:.6g}' if math.isfinite(x) else ''
 
 
-def runs_csv(runs, folder, diverged_loss):
-    """runs.csv as text: a row for each of the runs, whose folders are in `folder`."""
-    axes = list(dict.fromkeys(axis for run in runs for axis in run['labels'] if axis != 'seed'))
+def name_of(labels):
+    """The folder of a run, from its place on the axes"""
+    return re.sub(r'[^\w.,=+-]', '_', ','.join(f'{axis}={label}' for axis, label in labels.items() if label))
+
+
+def read_about(folder):
+    return read_json(os.path.join(folder, 'run.json'), ABOUT, 'remove it') or {}
+
+
+def row_of_run(run, folder, status):
+    """The row of runs.csv, as texts, of a run that has ended in this folder. ValueError if it is done and has no loss."""
+    about, rows = read_about(folder), read_rows(os.path.join(folder, 'log.jsonl'), LOGGED)
+    evaluations = [row for row in rows if math.isfinite(row.get('val_loss', math.nan))]
+    if status == 'done' and not evaluations:
+        raise ValueError(f'{folder} has lost its log.jsonl: remove the folder, and its run will be trained again')
+    last = evaluations[-1] if status == 'done' else {}
+    per_iter = about.get('tokens_per_iter', about.get('images_per_iter', ''))
+    return dict(
+        run['labels'], status=status, iterations=str(max(0, last_iter(os.path.join(folder, 'log.jsonl')))),
+        parameters=str(about.get('parameters', '')), tokens_per_iteration=str(per_iter),
+        val_losses=' '.join(f'{row["iter"]}:{row["val_loss"]:.6g}' for row in evaluations),
+        val_loss=digits(last.get('val_loss', math.nan)), test_loss=digits(last.get('test_loss', math.nan)),
+        largest_rise=digits(largest_rise([row['loss'] for row in rows if 'loss' in row])), code=about.get('code', ''),
+        data=about.get('data', ''), keys=run['keys'], commit=about.get('commit', '') + '-dirty' * bool(about.get('changed')),
+        machine=about.get('machine', ''), attention_kernel=about.get('attention_backend', ''),
+        precision=about.get('dtype', '').removeprefix('torch.'), torch=about.get('torch', ''),
+        seconds=digits(training_seconds(rows, per_iter or 0)))
+
+
+def largest_rise(losses):
+    """How far the training loss, a mean over RISE_ROWS logged values, has risen above its lowest value before, at most: the
+    height of a spike. NaN for fewer than two means."""
+    means = [statistics.fmean(losses[i:i + RISE_ROWS]) for i in range(0, len(losses) - RISE_ROWS + 1, RISE_ROWS)]
+    lowest = itertools.accumulate(means, min)
+    return max((mean - low for mean, low in zip(means, lowest)), default=math.nan) if len(means) > 1 else math.nan
+
+
+def training_seconds(rows, per_iter):
+    """The time in iterations, by the logged speeds: a run that was interrupted counts as a whole, without its evaluations."""
+    seconds, before = 0.0, -1
+    for row in rows:
+        per_s = row.get('tokens_per_s', row.get('images_per_s', 0))
+        if per_s > 0:
+            seconds, before = seconds + (row['iter'] - before) * per_iter / per_s, row['iter']
+    return seconds
+
+
+def judged(run, diverged_loss=0.0, diverged_rise=0.0):
+    """The run, which counts as diverged too if it ends above diverged_loss, or if its largest rise is above diverged_rise. 0: any."""
+    high = run['val_loss'] > (diverged_loss or math.inf) or run['largest_rise'] > (diverged_rise or math.inf)
+    return {**run, 'status': 'diverged'} if run['status'] == 'done' and high else run
+
+
+def runs_csv(rows):
+    """runs.csv as text, of rows as row_of_run makes them."""
+    axes = list(dict.fromkeys(key for row in rows for key in row if key not in CELLS and key != 'seed'))
     text = io.StringIO(newline='')
     table = csv.DictWriter(text, [*axes, 'seed', *CELLS], restval='')
     table.writeheader()
-    for run in runs:
-        at = os.path.join(folder, run['name'])
-        state = read_state(at, diverged_loss)
-        about = read_json(os.path.join(at, 'run.json'), ABOUT, 'remove it') or {}
-        table.writerow(dict(
-            run['labels'], status=state['status'], iterations=max(0, last_iter(os.path.join(at, 'log.jsonl'))),
-            parameters=about.get('parameters', ''),
-            tokens_per_iteration=about.get('tokens_per_iter', about.get('images_per_iter', '')),
-            val_losses=' '.join(f'{it}:{loss:.6g}' for it, loss in state['curve']), val_loss=digits(state['val_loss']),
-            test_loss=digits(state['test_loss']), commit=about.get('commit', '') + '-dirty' * bool(about.get('changed')),
-            machine=about.get('machine', ''), attention_kernel=about.get('attention_backend', ''),
-            precision=about.get('dtype', '').removeprefix('torch.'), torch=about.get('torch', ''),
-            seconds=digits(state['seconds'])))
+    table.writerows(rows)
     return text.getvalue()
 
 
-def read_runs(path, diverged_loss=0.0):
-    """The runs of a runs.csv, as dicts of `labels`, the `seed` and what read_state says. ValueError for another file."""
+def read_csv(path):
+    """The rows of a runs.csv as texts, [] if there is none. ValueError for another file."""
     def checked(kind):
         return lambda text: (kind(text), text)[1]
 
-    kinds = {'seed': str, f'{LR}?': checked(number_or_nan), **{name: checked(kind or str) for name, kind in CELLS.items()}}
-    rows = read_table(path, kinds, 'it is no runs.csv of a sweep')
-    if rows is None:
+    kinds = {'seed': str, f'{LR}?': checked(number_or_nan), **{name: checked(kind) for name, kind in CELLS.items()}}
+    return read_table(path, kinds, 'it is no runs.csv of a sweep') or []
+
+
+def read_runs(path, *rule):
+    """The runs of a runs.csv, see runs_of. ValueError if there is none."""
+    rows = read_csv(path)
+    if not rows:
         raise ValueError(f'there is no {path}')
-    return from_rows(rows, diverged_loss, path)
+    return runs_of(rows, *rule, path=path)
 
 
-def from_text(text):
-    """The same of the text that runs_csv makes"""
-    return from_rows(csv.DictReader(io.StringIO(text, newline='')))
-
-
-def from_rows(rows, diverged_loss=0.0, path=''):
+def runs_of(rows, *rule, path=''):
+    """Rows of runs.csv, as dicts of `labels`, the `seed`, the `curve` [(iteration, validation loss)] and the cells. A `rule` is
+    for `judged`. ValueError if the rows cannot be of one sweep."""
     runs = []
     for row in rows:
-        labels = {axis: row[axis] for axis in itertools.takewhile(lambda name: name != 'seed', row)}
-        cells = {name: kind(row[name]) for name, kind in CELLS.items() if kind}
+        labels = {axis: row[axis] for axis in itertools.takewhile(lambda name: name != 'seed', row) if row[axis]}
+        cells = {name: kind(row[name]) for name, kind in CELLS.items()}
         if cells['status'] == 'done' and not (cells['val_losses'] and math.isfinite(cells['val_loss'])):
-            raise ValueError(f'{path}: the run {",".join(list(row.values())[:len(labels) + 1])} is done and has no val_loss')
-        runs.append(judged(dict(labels={axis: label for axis, label in labels.items() if label}, seed=row['seed'],
-                                curve=cells.pop('val_losses'), **cells), diverged_loss))
+            raise ValueError(f'{path}: the run {name_of(labels)},seed={row["seed"]} is done and has no val_loss')
+        runs.append(judged(dict(labels=labels, seed=row['seed'], curve=cells.pop('val_losses'), **cells), *rule))
     if len({LR in run['labels'] for run in runs}) > 1:
         raise ValueError(f'{path}: some runs have a {LR} and others have none')
     return runs
@@ -155,37 +174,35 @@ def rank(runs):
     """Sorts learning rates, of which these are the runs: one at which some run was done comes first, then one with fewer failed
     and diverged runs, then one with the lower mean validation loss."""
     done = [run['val_loss'] for run in runs if run['status'] == 'done']
-    return (not done, sum(run['status'] in ('diverged', 'failed') for run in runs),
-            statistics.fmean(done) if done else math.inf)
+    return (not done, len(runs) - len(done), statistics.fmean(done) if done else math.inf)
 
 
 class Point:
-    """The runs that differ only in their seeds."""
+    """The runs of a row at one learning rate. Where a row has several rates, CHOOSER's run has chosen among them: it counts in
+    no mean, unless it is alone."""
 
-    def __init__(self, runs):
+    def __init__(self, runs, several_rates):
         self.labels, self.runs = runs[0]['labels'], runs
-        self.row = {axis: label for axis, label in self.labels.items() if axis != LR}
-        self.done = [run for run in runs if run['status'] == 'done']
+        self.compared = [run for run in runs if not several_rates or run['seed'] != CHOOSER]
+        self.counted = self.compared or runs
+        self.done = [run for run in self.counted if run['status'] == 'done']
         self.curve = [(at[0][0], statistics.fmean(loss for _, loss in at)) for at in zip(*(run['curve'] for run in self.done))]
         self.ended = {status: sum(run['status'] == status for run in runs) for status in STATUS}
 
     def losses(self, split):
-        """{seed: final loss} on a split, val or test, of the runs that were done"""
-        return {run['seed']: run[f'{split}_loss'] for run in self.done}
+        """{seed: final loss} on a split, val or test, of the runs that may be compared and were done"""
+        return {run['seed']: run[f'{split}_loss'] for run in self.compared if run['status'] == 'done'}
 
     def mean(self, split):
-        """The mean over seeds and its standard error"""
-        losses = [loss for loss in self.losses(split).values() if loss == loss]
+        """The mean over the runs that count, and its standard error"""
+        losses = [run[f'{split}_loss'] for run in self.done if math.isfinite(run[f'{split}_loss'])]
         return (statistics.fmean(losses) if losses else math.inf,
                 statistics.stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else math.nan)
 
     def text(self, split):
         mean, error = self.mean(split)
         parts = [f'{mean:.3f}' + (f' ± {error:.3f}' if error == error else '')] if self.done else []
-        parts += [f'stopped at {run["curve"][-1][0]}: {run["curve"][-1][1]:.3f}' for run in self.runs
-                  if run['status'] == 'stopped' and run['curve']]
-        parts += [f'{status} {self.ended[status]}/{len(self.runs)}' for status in ('diverged', 'failed', 'missing')
-                  if self.ended[status]]
+        parts += [f'{status} {self.ended[status]}/{len(self.runs)}' for status in ('diverged', 'failed') if self.ended[status]]
         return ', '.join(parts)
 
     def reaches(self, loss):
@@ -197,52 +214,51 @@ class Point:
 
 
 class Row:
-    """The points that differ only in their learning rates, from the lowest to the highest; `best` is the best of them, by the
-    validation losses of the seeds that all of them have, `chosen_by`."""
+    """The runs that differ only in learning rate and seed: `points`, from the lowest rate to the highest, and `best`, that at
+    which CHOOSER's run has the lowest validation loss."""
 
-    def __init__(self, points):
-        self.labels = points[0].row
-        self.points = sorted(points, key=lambda point: float(point.labels.get(LR, 0)))
-        self.chosen_by = set.intersection(*({run['seed'] for run in point.runs} for point in points))
-        self.ranks = {id(point): rank([run for run in point.runs if run['seed'] in self.chosen_by]) for point in points}
-        self.best = min(self.points, key=lambda point: self.ranks[id(point)])
+    def __init__(self, labels, runs):
+        self.labels, at = labels, {}
+        for run in sorted(runs, key=lambda run: float(run['labels'].get(LR, 0))):
+            at.setdefault(run['labels'].get(LR), []).append(run)
+        self.points = [Point(some, several_rates=len(at) > 1) for some in at.values()]
+        self.tried = [point for point in self.points if len(at) == 1 or self.choosing(point)]
+        self.best = min(self.tried, key=lambda point: rank(self.choosing(point)), default=self.points[0])
+
+    def choosing(self, point):
+        """The runs that choose: CHOOSER's, or of a single rate all"""
+        return [run for run in point.runs if run['seed'] == CHOOSER] if len(self.points) > 1 else point.runs
 
     def __str__(self):
         return ','.join(f'{axis}={label}' for axis, label in self.labels.items())
 
     def at_edge(self):
         """Whether the best of several rates is the lowest or the highest, so that a better one may lie beyond"""
-        tried = [point for point in self.points if any(run['status'] in ('done', 'diverged', 'stopped') for run in point.runs)]
-        return len(self.points) > 1 and bool(self.best.done) and self.best in (tried[0], tried[-1])
+        ended = [point for point in self.tried if any(run['status'] != 'failed' for run in self.choosing(point))]
+        done = not rank(self.choosing(self.best))[0]
+        return len(self.points) > 1 and done and self.best in (ended[0], ended[-1])
 
     def rate(self):
         """The best rate, as text"""
         return self.best.labels.get(LR, '') + ' (edge)' * self.at_edge()
 
     def sensitivity(self):
-        """Learning rate sensitivity, NaN unless several rates have been trained to the end. A rate's loss is the mean over its
-        seeds. A diverged run counts with the loss at initialization, the mean of those of the row's runs."""
-        starts = [loss for point in self.points for run in point.runs for it, loss in run['curve'][:1] if it == 0]
-        ended = all(run['status'] in ('done', 'diverged') for point in self.points for run in point.runs)
-        if len(self.points) == 1 or not starts or not ended:
+        """Learning rate sensitivity of CHOOSER's runs, NaN unless they have ended at several rates. A diverged run counts with
+        the loss at initialization, the mean of those of these runs."""
+        runs = [run for point in self.points for run in self.choosing(point)]
+        starts = [loss for run in runs for it, loss in run['curve'][:1] if it == 0]
+        if len(self.points) == 1 or not starts or len(runs) < len(self.points) or any(run['status'] == 'failed' for run in runs):
             return math.nan
-        start = statistics.fmean(starts)
-        return rate_sensitivity([statistics.fmean(min(run['val_loss'], start) if run['status'] == 'done' else start
-                                                  for run in point.runs) for point in self.points], start)
+        return rate_sensitivity([run['val_loss'] if run['status'] == 'done' else math.inf for run in runs],
+                                statistics.fmean(starts))
 
 
-def points_of(runs):
+def rows_of(runs):
     groups = {}
     for run in runs:
-        groups.setdefault(tuple(run['labels'].items()), []).append(run)
-    return [Point(group) for group in groups.values()]
-
-
-def rows_of(points):
-    groups = {}
-    for point in points:
-        groups.setdefault(tuple(point.row.items()), []).append(point)
-    return [Row(group) for group in groups.values()]
+        labels = {axis: label for axis, label in run['labels'].items() if axis != LR}
+        groups.setdefault(tuple(labels.items()), (labels, []))[1].append(run)
+    return [Row(*group) for group in groups.values()]
 
 
 def find_row(rows, wanted, key='against'):
@@ -299,7 +315,7 @@ def read_contrasts(text, rows):
 
 def make_tables(runs, select='all', against='', contrasts=''):
     """The caption and the tables, each a list of lines, which are lists of strings; the first is the head."""
-    rows = rows_of(points_of(runs))
+    rows = rows_of(runs)
     split = split_of(runs)
     axes = list(dict.fromkeys(axis for row in rows for axis in row.labels))
     rates = sorted({run['labels'][LR] for run in runs if LR in run['labels']}, key=float)
@@ -326,8 +342,9 @@ def make_tables(runs, select='all', against='', contrasts=''):
         estimates = [contrast(weights, [row.best.losses(split) for row in of]) for _, weights, of in found]
         tables.append([['contrast', *ESTIMATE], *([one, *cells] for (one, *_), cells in zip(found, cells_of(estimates)))])
     hours = sum(run['seconds'] for run in runs) / 3600
+    chosen = any(len(row.points) > 1 for row in rows)
     caption = [f'{name} loss at the end, mean ± standard error over seeds',
-               *(['learning rates were chosen by validation loss'] if split == 'test' and rates else []),
+               *([f'seed {CHOOSER} chose the learning rates, by validation loss, and counts only where it is alone'] if chosen else []),
                *(['* best learning rate'] if wide else ['(edge) no rate beyond the best was tried'] if rates else []),
                f'{hours:.2f} hours of runs']
     if base or found:
@@ -345,8 +362,9 @@ def as_text(table):
             '\n'.join('| ' + ' | '.join(cell.replace('|', r'\|') for cell in line) + ' |' for line in ruled))
 
 
-def table_csv(points):
-    """table.csv as text: a row for each point."""
+def table_csv(rows):
+    """table.csv as text: a row for each point of the rows."""
+    points = [point for row in rows for point in row.points]
     axes = list(dict.fromkeys(axis for point in points for axis in point.labels))
     text = io.StringIO(newline='')
     table = csv.writer(text)
@@ -367,10 +385,10 @@ def write_report(runs, caption, tables, folder=''):
     print(f'\n{caption}\n\n' + '\n\n'.join(texts) + '\n')
     if folder:
         os.makedirs(folder, exist_ok=True)
-        points = points_of(runs)
+        rows = rows_of(runs)
         write_text(os.path.join(folder, 'table.txt'), '\n\n'.join(texts) + '\n')
         write_text(os.path.join(folder, 'table.md'), '\n\n'.join(markdowns) + '\n')
-        write_text(os.path.join(folder, 'table.csv'), table_csv(points))
-        if any(point.done for point in points):
+        write_text(os.path.join(folder, 'table.csv'), table_csv(rows))
+        if any(run['status'] == 'done' for run in runs):
             from lab.plot import draw
             draw('sweep', [folder], os.path.join(folder, 'sweep.png'))

@@ -26,7 +26,7 @@ TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_
 OPTIONAL = ('lm_eval', 'rouge_score.rouge_scorer', 'bert_score')         # modules that a case may take away
 COMMANDS = sorted(f'lab.{path.stem}' for path in (ROOT / 'lab').glob('*.py')
                   if "== '__main__'" in path.read_text(encoding='utf-8'))
-PREPARED = ('c4', 'minipile', 'openwebtext', 'pycode', 'shakespeare_char', 'textfiles')
+PREPARED = ('c4', 'minipile', 'openwebtext', 'pycode', 'pydocs', 'pysource', 'shakespeare_char', 'textfiles')
 
 
 def script_and_arguments(command):
@@ -639,11 +639,13 @@ TEXTS = [
     case('shakespeare: misspelt key', f'{SHAKESPEARE} --ulr=x', "unknown key 'ulr' … did you mean 'url'?"),
     case('pycode: no library', 'data/pycode/prepare.py', 'lib holds 0 Python sources … run this with an interpreter'),
     case('pycode: no key', 'data/pycode/prepare.py --limit=3', "unknown key 'limit'"),
-    case('pycode: small vocabulary', 'data/pycode/prepare.py --bpe=256', 'bpe=256: wants at least 257 … or 0 for bytes'),
-    case('pycode: limit of no packages', 'data/pycode/prepare.py --limit_mb=3', 'limit_mb=3: it needs --packages=True'),
-    case('pycode: processes for bytes', 'data/pycode/prepare.py --processes=3', 'processes=3: it needs --bpe'),
     case('pycode: unwritable', 'data/pycode/prepare.py', "Is a directory: 'data/pycode/meta.json'",
          folder('data/pycode/meta.json'), *(holds(f'lib/{i}.py', 'x = 1') for i in range(12))),
+    *(case(f'{name}: {argument}', f'data/{name}/prepare.py --{argument}', says) for name in ('pydocs', 'pysource')
+      for argument, says in (('bpe=256', 'bpe=256: wants at least 257 … or 0 for bytes'), ('bpe=-1', 'bpe=-1: wants at least 0'),
+                             ('processes=3', 'processes=3: it needs --bpe'), ('folders=x', "did you mean 'folder'?"))),
+    case('pysource: wrong list', 'data/pysource/prepare.py', "train.txt: 'django==5.2' must be like  name==1.0 --hash",
+         holds('data/pysource/train.txt', 'django==5.2')),
 ]
 CASES = [*KEYS, *FILES, *DATA, *cases_of_checkpoints(), *EVALUATIONS, *EXPORTS, *SWEEPS, *PLOTS, *TEXTS]
 ALONE = ('misspelt key', 'sample: checkpoint: malicious pickle', 'bench: optimizers', 'plot: no run', 'sweep: misspelt axis',

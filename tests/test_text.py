@@ -9,7 +9,6 @@ import json
 import math
 import multiprocessing
 import os
-import runpy
 import shutil
 import signal
 import socket
@@ -596,30 +595,30 @@ def test_a_trained_bpe():
         train_bpe(CODE, 9999, 'three')
 
 
-def pycode(folder, val='', **more):
-    for i in range(20):
-        write(f'lib/m{i:02}.py', CODE[i % 2] + (val if i % 10 == 9 else ''))
-    runpy.run_path(ROOT / 'data' / 'pycode' / 'prepare.py')['prepare']('lib', folder, bpe=290, processes=1, **more)
+def write_with_bpe(folder, val=''):
+    texts = {'train': [CODE[i % 2] for i in range(18)], 'val': [CODE[1] + val] * 2}
+    train_bpe(texts['train'], 290, 'tokenizer')
+    write_text(folder, texts, 'tokenizer', 1, own=True)
 
 
-def test_pycode_with_a_bpe(folder):
-    """The same documents as in bytes; the vocabulary is of the training split alone"""
-    pycode(folder)
+def test_data_with_a_bpe_of_its_own(folder):
+    """The tokenizer lies beside the tokens, and the same texts give the same files"""
+    write_with_bpe(folder)
     ids, tokenizer = found(folder)
     assert tokenizer.vocab_size == 290 and [len(documents(ids[part], tokenizer)) for part in ids] == [18, 2]
     assert documents(ids['val'], tokenizer) == [CODE[1]] * 2 and set(documents(ids['train'], tokenizer)) == {*CODE}
     assert len(ids['val']) < 2 * len(CODE[1].encode())
-    before = Path(folder, 'tokenizer.json').read_bytes()
     files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    pycode('data/again')
+    write_with_bpe('data/again')
     assert files == {path.name: path.read_bytes() for path in Path('data/again').iterdir()}
-    pycode(folder, val='zzzzzzzzyyyyyyyy\n' * 99)
-    assert Path(folder, 'tokenizer.json').read_bytes() == before and files['val.bin'] != Path(folder, 'val.bin').read_bytes()
+    write_with_bpe(folder, val='zzzzzzzzyyyyyyyy\n' * 99)
+    assert (Path(folder, 'tokenizer.json').read_bytes() == files['tokenizer.json']
+            and files['val.bin'] != Path(folder, 'val.bin').read_bytes())
 
 
 def test_a_bpe_from_training_to_an_export(folder):
     """train.py, sample.py, lab.evaluate and lab.export find it, in a repository that has moved too"""
-    pycode(folder)
+    write_with_bpe(folder)
     call('train.py', '--dataset=mine', '--vocab_size=0', '--block_size=4', '--n_layer=1', '--n_head=2', '--n_embd=16',
          '--batch_size=2', '--gradient_accumulation_steps=1', '--max_iters=2', '--eval_iters=2', '--device=cpu',
          '--compile=False')
@@ -639,20 +638,6 @@ def test_a_bpe_from_training_to_an_export(folder):
     theirs = load_tokenizer('exported')
     assert theirs.encode(CODE[0]) == tokenizer.encode(CODE[0]) and theirs.end == tokenizer.end
     assert theirs.decode(ids['val']) == tokenizer.decode(ids['val'])
-
-
-@pytest.mark.long
-def test_the_packages_that_are_installed():
-    """A little of each, with a vocabulary of its own: three splits, and a token is several bytes"""
-    code, out, err = run_python(ROOT / 'data/pycode/prepare.py', '--packages=True', '--limit_mb=0.05', '--bpe=1000',
-                                '--processes=2', '--folder=data/mine')
-    assert code == 0, err
-    meta = json.loads(Path('data/mine/meta.json').read_text())
-    assert {'python', 'torch', 'numpy'} <= meta['sources'].keys() and meta['sources']['torch']['bytes'] <= 50_000
-    assert meta['tokens'].keys() == {'train', 'val', 'test'}
-    for part in ('val', 'test'):
-        assert 0.03 < meta['bytes'][part] / sum(meta['bytes'].values()) < 0.07
-        assert meta['bytes'][part] > 2 * meta['tokens'][part]
 
 
 # ----------------------------------------------------------------------------- data/*/prepare.py, as users run them

@@ -2,11 +2,9 @@
 #     python -m lab.sweep config/sweep/stable_warmup.py
 # At a width of 48, GPT-2's matrices have as large a gain as those of the paper's width of 768 with 4 times the standard
 # deviation. The embeddings keep the paper's 0.02, and so their size beside the branches. A tied head would then be too small.
-arguments = 'config/base/pypkg_small.py config/optim/adamw.py --min_lr=0 --dtype=bfloat16'
+arguments = 'config/base/pysource_small.py config/optim/adamw.py --min_lr=0 --dtype=bfloat16'
 out_dir = 'out-sweep/stable_warmup'
 seeds = 5
-halving = '0.25,0.5'
-extend = 2
 _same = '--tie_weights=False --emb_std=0.02'
 _pre, _stable = f'config/arch/pre.py --init_gain=4 {_same}', f'config/arch/stable.py {_same}'
 _whole = {'GPT-2': _pre, 'Stable': _stable}

@@ -1,0 +1,317 @@
+"""
+data/packages.py, and the rules of data/pysource and data/pydocs: only what the lists name comes into the data, no text comes into
+two splits, and what is no code, or no prose, stays out.
+"""
+import hashlib
+import io
+import json
+import os
+import re
+import runpy
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import ROOT, run_python
+
+from data.packages import chosen, files_in, prepare, read_list
+from data.text import load_tokenizer
+
+SETS = ('pysource', 'pydocs')
+SPLITS = ('train', 'val', 'test')
+
+
+@pytest.fixture(autouse=True)
+def current_folder(tmp_path, monkeypatch):
+    """A folder of its own, and a pip that knows no index but the folder `archives`"""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, 'argv', ['prepare.py'])
+    Path('archives').mkdir()
+    for name in [name for name in os.environ if name.startswith('PIP_')]:
+        monkeypatch.delenv(name)
+    for name, value in dict(CONFIG_FILE=os.devnull, NO_INDEX='1', FIND_LINKS=tmp_path / 'archives').items():
+        monkeypatch.setenv(f'PIP_{name}', str(value))
+
+
+def rule(name, function):
+    """The function of data/<name>/prepare.py that says what is taken of a file"""
+    return runpy.run_path(ROOT / 'data' / name / 'prepare.py')[function]
+
+
+def lines(name, count=10):
+    """A text that shares no line with another"""
+    return ''.join(f'the line {i} of {name}\n' for i in range(count)).encode()
+
+
+def wheel(name, files):
+    """A wheel in the folder `archives` → its line in a list"""
+    path, about = Path(f'archives/{name}-1.0-py3-none-any.whl'), f'{name}-1.0.dist-info'
+    with zipfile.ZipFile(path, 'w') as archive:
+        for file, content in files.items():
+            archive.writestr(file, content)
+        archive.writestr(f'{about}/METADATA', f'Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n')
+        archive.writestr(f'{about}/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+        archive.writestr(f'{about}/RECORD', '')
+    return f'{name}==1.0 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n'
+
+
+def write_lists(**lists):
+    Path('lists').mkdir(exist_ok=True)
+    for split, text in lists.items():
+        Path(f'lists/{split}.txt').write_text(text)
+
+
+def prepare_sources(folder='out', limit=10 ** 6, **more):
+    prepare('lists', folder, dict.fromkeys(SPLITS, limit), rule('pysource', 'source'), 'little', **more)
+    return json.loads(Path(folder, 'meta.json').read_text())
+
+
+def texts(folder, split):
+    return bytes(np.fromfile(f'{folder}/{split}.bin', np.uint16).astype(np.uint8)).split(b'\0')[:-1]
+
+
+def three_packages():
+    """A package for each split; the second has a copy from the first one"""
+    write_lists(train=wheel('one', {'one/a.py': lines('a'), 'one/b.py': lines('b'), 'one/data.txt': lines('data')}),
+                val=wheel('two', {'two/copy.py': lines('a'), 'two/c.py': lines('c')}),
+                test=wheel('three', {'three/near.py': lines('b', 6) + lines('more', 5), 'three/d.py': lines('d')}))
+
+
+# ----------------------------------------------------------------------------- the lists
+
+@pytest.mark.parametrize('name', SETS)
+def test_the_lists(name):
+    """Each archive is pinned, no project is in two splits, and small splits are of several projects"""
+    lists = {split: read_list(ROOT / 'data' / name / f'{split}.txt') for split in SPLITS}
+    assert all(len(lists[split]) >= 5 for split in SPLITS)
+    projects = [re.sub('[-_.]+', '-', package).lower() for split in SPLITS for package, _, _ in lists[split]]
+    hashes = [sha256 for split in SPLITS for _, _, sha256 in lists[split]]
+    assert len({*projects}) == len(projects) and len({*hashes}) == len(hashes)
+    assert all(lists[split] == sorted(lists[split]) for split in SPLITS)
+
+
+@pytest.mark.parametrize('line', ['django', 'django==5.2', 'django>=5 --hash=sha256:' + 64 * '0', '-r other.txt',
+                                  'django==5.2 --hash=sha256:00', 'django==5.2 --hash=md5:' + 64 * '0'])
+def test_a_line_without_a_hash(line):
+    write_lists(train=f'# a comment\n\n{line}\n')
+    with pytest.raises(ValueError, match=f'lists/train.txt: {re.escape(repr(line))} must be like'):
+        read_list('lists/train.txt')
+
+
+# ----------------------------------------------------------------------------- from archives to tokens
+
+def test_wheels_to_tokens(capsys):
+    """Training comes first, so what is a copy is left out of the others; meta.json says what each package gave"""
+    three_packages()
+    meta = prepare_sources()
+    assert {split: texts('out', split) for split in SPLITS} == {
+        'train': [lines('a'), lines('b')], 'val': [lines('c')], 'test': [lines('d')]}
+    assert meta['sources']['train'] == {'one': dict(version='1.0', files=2, bytes=len(lines('a') + lines('b')))}
+    assert meta['tokens'] == {split: sum(len(text) + 1 for text in texts('out', split)) for split in SPLITS}
+    assert capsys.readouterr().out.startswith('downloading 3 archives, little, by pip\n')
+    assert not [path for path in Path().rglob('*.py')], 'nothing is extracted'
+
+
+def test_the_lists_own_folder_is_the_default(monkeypatch):
+    three_packages()
+    prepare('lists', '', dict.fromkeys(SPLITS, 999), lambda path, content: content, 'little')
+    assert Path('lists/meta.json').exists()
+
+
+def test_a_bpe_of_packages():
+    """The same texts as in bytes, in a vocabulary of the training split"""
+    three_packages()
+    prepare_sources()
+    meta = prepare_sources('bpe', bpe=270, processes=1)
+    tokenizer = load_tokenizer('bpe')
+    assert meta['vocab_size'] == tokenizer.vocab_size == 270
+    for split in SPLITS:
+        text = tokenizer.decode(np.fromfile(f'bpe/{split}.bin', np.uint16).tolist()).encode()
+        assert text == b''.join(each + b'<|endoftext|>' for each in texts('out', split))
+
+
+def test_other_data_than_expected_leaves_the_old():
+    three_packages()
+    expected = {0: prepare_sources()['fingerprint']}
+    assert prepare_sources(fingerprints=expected)['fingerprint'] == expected[0]
+    before = {path.name: path.read_bytes() for path in Path('out').iterdir()}
+    write_lists(train=wheel('one', {'one/a.py': lines('other')}))
+    with pytest.raises(ValueError, match=f'where {expected[0]} is expected'):
+        prepare_sources(fingerprints=expected)
+    assert before == {path.name: path.read_bytes() for path in Path('out').iterdir()}
+    assert prepare_sources('bpe', bpe=260, processes=1, fingerprints=expected), 'of another size nothing is known'
+
+
+def test_what_pip_cannot_download():
+    """One line says why, and no files are left"""
+    three_packages()
+    write_lists(val='no-such-package==1.0 --hash=sha256:' + 64 * '0' + '\n')
+    with pytest.raises(OSError, match='lists/.*needs the network: ERROR: .*no-such-package==1.0') as error:
+        prepare_sources()
+    assert '\n' not in str(error.value) and not Path('out').exists()
+    write_lists(val=wheel('two', {'two/c.py': lines('c')}))
+    wheel('two', {'two/c.py': lines('changed')})
+    with pytest.raises(OSError, match='needs the network: .+') as error:
+        prepare_sources()
+    assert '\n' not in str(error.value) and not Path('out').exists()
+
+
+@pytest.mark.parametrize('name', SETS)
+def test_a_prepare_without_the_network(name):
+    """As a user runs it"""
+    code, out, err = run_python(ROOT / 'data' / name / 'prepare.py', '--folder=out')
+    assert code == 1 and err.startswith('error: pip could not download') and err.count('\n') == 1, err
+    assert out.count('\n') == 1 and not Path('out').exists()
+
+
+def test_files_of_a_source_archive():
+    """Paths are those below its only folder; links and folders are no files"""
+    with tarfile.open('x.tar.gz', 'w:gz') as archive:
+        for name, kind in ('x-1.0', tarfile.DIRTYPE), ('x-1.0/docs/a.rst', tarfile.REGTYPE), ('x-1.0/link', tarfile.SYMTYPE):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.size = kind, '/etc/passwd', 4 * (kind == tarfile.REGTYPE)
+            archive.addfile(member, io.BytesIO(b'text'))
+    assert list(files_in('x.tar.gz')) == [('docs/a.rst', b'text')]
+
+
+# ----------------------------------------------------------------------------- choosing
+
+def test_a_limit_for_each_package():
+    """About so many bytes are drawn, and when a few files change the others stay"""
+    files = {f'p/{i}.py': lines(i) for i in range(400)}
+    limit = sum(map(len, files.values())) // 4
+    kept = chosen(files, limit, set())
+    assert 0.9 * limit < sum(map(len, kept.values())) <= limit and list(kept) == sorted(kept)
+    assert chosen(dict(reversed(files.items())), limit, set()) == kept
+    newer = chosen({**files, 'p/more.py': lines('more'), 'p/7.py': lines('seven')}, limit, set())
+    assert len({*newer} ^ {*kept}) < 10
+
+
+def test_half_of_the_lines():
+    """A file whose lines are half those of files before it is a copy, with other indentation too; short lines do not count"""
+    seen = set()
+    assert chosen({'a': lines('a')}, 999, seen).keys() == {'a'}
+    assert not chosen({'half': lines('a', 5) + lines('half', 5)}, 999, seen)
+    assert not chosen({'indented': lines('a').replace(b'the', b'    the')}, 999, seen)
+    assert not chosen({'twice': lines('a') * 2, 'empty': b'', 'short': b'x\n' * 99}, 999, seen)
+    assert chosen({'less': lines('a', 4) + lines('less', 5)}, 999, seen)
+
+
+# ----------------------------------------------------------------------------- what is taken of a file
+
+@pytest.mark.parametrize('path', ['p/a.py', 'p/testing.py', 'p/contest.py', 'test_less/a.py'])
+def test_sources(path):
+    assert rule('pysource', 'source')(path, lines('a')) == lines('a')
+
+
+@pytest.mark.parametrize('path', ['p/a.txt', 'p/a.pyi', 'p/tests/a.py', 'tests/a.py', 'p/test_a.py', 'p/a_test.py', 'p/tests.py',
+                                  'p/conftest.py', 'p/_vendor/q/a.py'])
+def test_no_sources_by_their_path(path):
+    assert rule('pysource', 'source')(path, lines('a')) == b''
+
+
+@pytest.mark.parametrize('content', [b'# Generated by protoc\n', b'# DO NOT EDIT\n', b'x = "' + b'x' * 1000 + b'"\n', b'\xe9\n',
+                                     b'\0\n'])
+def test_no_sources_by_their_content(content):
+    assert rule('pysource', 'source')('p/a.py', content + lines('a')) == b''
+
+
+TEXT = [b'This is what a reader finds', b'Here is more of it:', b'the last words of a paragraph', b'   A note that is prose',
+        b'* An item, which goes on:', b'  with these words', b'What follows is prose again',
+        b'  .. versionadded:: 1.2 of the library']
+MARKED = rb'''
+This is what a reader finds <https://a.b/c>
+===========================
+
+.. _target: CODE
+.. |name| image:: CODE
+.. a comment
+   CODE
+
+   CODE
+
+Here is more of it::
+
+    CODE
+
+      CODE
+the last words of a paragraph
+
+.. note::
+   :class: CODE
+
+   A note that is prose
+
+.. code-block:: CODE
+   :linenos:
+
+   CODE
+.. py:currentmodule:: CODE
+.. automodule:: CODE
+.. toctree::
+
+   CODE
+* An item, which goes on::
+
+      CODE
+
+  with these words
+
+>>> CODE
+CODE
+
+| CODE | CODE |
++------+------+
+
+```python
+CODE
+
+CODE
+```
+<!-- CODE
+CODE -->
+What follows is prose again
+
+  .. versionadded:: 1.2 of the library
+  .. Literalinclude:: CODE
+
+::
+
+    CODE
+'''
+
+
+@pytest.mark.parametrize('end', [b'\n', b'\r\n'])
+def test_prose(end):
+    """Of reStructuredText and Markdown, all of the text and none of the code"""
+    prose = rule('pydocs', 'prose')
+    text = prose(MARKED.replace(b'\n', end))
+    assert [line for line in text.split(b'\n') if line] == TEXT
+    assert b'\n\n\n' not in text and text.endswith(b'\n') and prose(text) == text
+
+
+ENGLISH = b'This is the text that a reader of the manual has, and it is of some use to them. ' * 10
+
+
+@pytest.mark.parametrize('path', ['README.rst', 'docs/a.md', 'docs/a.txt', 'src/p/doc/deep/a.txt', 'latest/contest.rst'])
+def test_documents(path):
+    assert rule('pydocs', 'document')(path, ENGLISH).split() == ENGLISH.split()
+
+
+@pytest.mark.parametrize('path', ['a.txt', 'docs/a.py', 'docs/locale/de/a.rst', 'tests/a.rst', 'LICENSE.rst', 'docs/license.txt',
+                                  'AUTHORS.md', 'docs/requirements.txt', 'p.egg-info/docs/a.txt', '.github/a.md',
+                                  'src/_vendor/p/a.rst'])
+def test_no_documents_by_their_path(path):
+    assert rule('pydocs', 'document')(path, ENGLISH) == b''
+
+
+@pytest.mark.parametrize('content', [
+    ENGLISH[:100], ENGLISH * 200, b'Alice Smith, Bob Jones\n' * 90, ENGLISH + b'3.14159, 2.71828 = 42; ' * 40, b'\0' + ENGLISH,
+    'Это текст на другом языке. '.encode() * 50, b'Dies ist ein Text in einer anderen Sprache. ' * 50,
+    b'Prose\n\n::\n\n  ' + ENGLISH])
+def test_no_documents_by_their_content(content):
+    """Short, long, names, numbers, no text, other languages, code"""
+    assert rule('pydocs', 'document')('docs/a.rst', content) == b''
