@@ -66,7 +66,7 @@ select = 'all'                      # all | best: the table shows every learning
 against = ''                        # a row, as axis=value,…: how far the others differ from it, and when they reach its loss
 contrast = ''                       # 'ROW - ROW - ROW + ROW', rows as in against: a difference of differences; more after a ;
 diverged_loss = 0.0                 # a run that ends above this loss counts as diverged too; 0: only if train.py stopped it
-diverged_rise = 0.0                 # so does one whose training loss, a mean of 5 logged ones, rises so far above its lowest; 0: none
+diverged_rise = 0.0                 # so does one whose training loss (mean of 5 logged) rises so far above its lowest; 0: none
 report = ''                         # the runs.csv of a sweep: make the table and run nothing
 # -----------------------------------------------------------------------------
 

@@ -29,7 +29,8 @@ def check_claims(claims, rows):
         wrong += [key for key in claim if not isinstance(claim[key], {**FIELDS, **OPTIONAL}.get(key, ()))]
         if wrong or claim['sign'] not in (-1, 0, 1) or claim['margin'] <= 0 or claim['pairs'] < 2:
             what = ', '.join(dict.fromkeys(wrong)) or 'sign, margin or pairs'
-            raise ValueError(f'claims: {claim.get("text", claim)!r}: {what} is not right: wants {", ".join(FIELDS)} (see lab/sweep_claims.py)')
+            raise ValueError(f'claims: {claim.get("text", claim)!r}: {what} is not right, wants {", ".join(FIELDS)}: '
+                             f'see lab/sweep_claims.py')
         (_, _, named), = read_contrasts(claim['contrast'], rows)
         for row in named:
             seeds = {run['labels']['seed'] for run in row.runs()}

@@ -115,7 +115,7 @@ def training_seconds(rows, per_iter):
 
 
 def judged(run, diverged_loss=0.0, diverged_rise=0.0):
-    """The run, which counts as diverged too if it ends above diverged_loss, or if its largest rise is above diverged_rise. 0: any."""
+    """The run. It counts as diverged too if it ends above diverged_loss or its largest rise is above diverged_rise; 0: any."""
     high = run['val_loss'] > (diverged_loss or math.inf) or run['largest_rise'] > (diverged_rise or math.inf)
     return {**run, 'status': 'diverged'} if run['status'] == 'done' and high else run
 
@@ -344,7 +344,7 @@ def make_tables(runs, select='all', against='', contrasts=''):
     hours = sum(run['seconds'] for run in runs) / 3600
     chosen = any(len(row.points) > 1 for row in rows)
     caption = [f'{name} loss at the end, mean ± standard error over seeds',
-               *([f'seed {CHOOSER} chose the learning rates, by validation loss, and counts only where it is alone'] if chosen else []),
+               *([f'seed {CHOOSER} chose the rates by validation loss, and counts only where it is alone'] if chosen else []),
                *(['* best learning rate'] if wide else ['(edge) no rate beyond the best was tried'] if rates else []),
                f'{hours:.2f} hours of runs']
     if base or found:

@@ -1,5 +1,5 @@
 """
-lab/sweep_plan.py: which runs halving stops, which learning rates are added, and how an interrupted sweep goes on, with runs that
+lab/sweep_plan.py: which runs a sweep makes, which learning rates are added, and how an interrupted sweep goes on, with runs that
 only write the losses that they are told.
 """
 from configurator import keys_of, settle
@@ -9,20 +9,23 @@ import json
 import math
 import os
 import random
+import shutil
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers import ROOT, run_here
 
-from lab import sweep
+from engine.runlog import code_hash
 from lab.sweep_table import read_runs
 from model import GPTConfig
 from vit import ViTConfig
 
 DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig, ViTConfig)
 LAST, EVERY = 100, 5
+CODE = code_hash(str(ROOT / 'train.py'))
 
 
 class Runs:
@@ -53,6 +56,7 @@ class Runs:
             raise KeyboardInterrupt
         self.legs.append((rate, seed, begin, end))
         (folder / 'config.json').write_text(json.dumps({**config, 'init_from': 'scratch', 'overwrite': False}))
+        (folder / 'run.json').write_text(json.dumps(dict(code=CODE, data='da7a')))
         (folder / 'log.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
         (folder / 'ckpt.pt').write_text(str(rows[-1]['iter'] if rows else 0))
         return Ended(code)
@@ -78,7 +82,7 @@ def runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, 'sleep', lambda _: None)
     monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
-    monkeypatch.setattr('engine.task.TextTask.splits', lambda task: {})       # there is no data
+    monkeypatch.setattr('engine.task.TextTask.splits', lambda task: {'train': SimpleNamespace(fingerprint='da7a')})
 
     def install(loss):
         made = Runs(loss)
@@ -109,123 +113,80 @@ def straight(final, start=5.0):
     return lambda rate, it, seed: start + (final[rate] - start) * it / LAST + 0.001 * seed
 
 
-FOUR, HALVING = '--learning_rate=0.1,0.2,0.4,0.8', '--halving=0.25,0.5'
+FOUR = '--learning_rate=0.1,0.2,0.4,0.8'
 
-
-# ----------------------------------------------------------------------------- halving
-
-def test_halving(runs):
-    """Two of four rates stop at 25 iterations, one of two at 50; only the best gets more seeds; what goes on is not repeated"""
-    made = runs(straight({0.1: 3.0, 0.2: 2.0, 0.4: 1.0, 0.8: 4.0}))
-    assert '; more may follow' in call(FOUR, HALVING)
-    assert made.legs == [*((rate, 1, 0, 25) for rate in (0.1, 0.2, 0.4, 0.8)), (0.2, 1, 25, 50), (0.4, 1, 25, 50),
-                         (0.4, 1, 50, 100), (0.4, 2, 0, 100), (0.4, 3, 0, 100)]
-    assert table() == {'0.1': 'stopped at 25: 4.501', '0.2': 'stopped at 50: 3.501', '0.4': '1.002 ± 0.001 *',
-                       '0.8': 'stopped at 25: 4.751'}
-    config = json.loads(Path('out/learning_rate=0.4,seed=1/config.json').read_text())
-    assert config['max_iters'] == LAST and config['lr_decay_iters'] == 0
-    found = {(run['labels']['learning_rate'], run['seed']): run['status'] for run in read_runs('out/runs.csv')}
-    assert found == {('0.1', '1'): 'stopped', ('0.2', '1'): 'stopped', ('0.8', '1'): 'stopped',
-                     **{('0.4', seed): 'done' for seed in '123'}}
-    before = list(made.legs)
-    assert call(FOUR, HALVING).startswith('6 runs in out, 0 to do') and made.legs == before
-
-
-def test_halving_looks_at_the_losses_of_its_iteration(runs):
-    """What would have won in the end stops, if it was worse than the half at 25"""
-    made = runs(lambda rate, it, seed: 5 - it * (0.01 if it <= 25 and rate == 0.1 else rate / 10))
-    call('--learning_rate=0.1,0.2', '--halving=0.25')
-    assert made.legs[:3] == [(0.1, 1, 0, 25), (0.2, 1, 0, 25), (0.2, 1, 25, 100)]
-
-
-@pytest.mark.parametrize('excess, stops', [(0.0, False), (0.9, False), (1.1, True)])
-def test_nearly_equal_rates_go_on(runs, excess, stops):
-    """Within one percent of the last one of the better half"""
-    made = runs(lambda rate, it, seed: 2.0 if rate == 0.1 else 2.0 + 0.02 * excess)
-    call('--learning_rate=0.1,0.2', '--halving=0.5', '--seeds=1')
-    assert ((0.2, 1, 50, 100) in made.legs) == (not stops)
-
-
-def test_diverged_rates_are_the_worst(runs):
-    """Of four, two that diverged are the worse half, however bad the third is; a sweep in which all diverge ends too"""
-    made = runs(lambda rate, it, seed: 2 + 10 * rate if rate < 0.4 or it < 10 else math.nan)
-    call(FOUR, HALVING, '--seeds=2')
-    assert made.legs[4:] == [(0.1, 1, 25, 50), (0.2, 1, 25, 50), (0.1, 1, 50, 100), (0.1, 2, 0, 100)]
-    assert table()['0.4'] == table()['0.8'] == 'diverged 1/1'
-
-
-def test_all_rates_diverge(runs):
-    made = runs(lambda rate, it, seed: math.nan)
-    call(FOUR, HALVING)
-    assert len(made.legs) == 4 and set(table().values()) == {'diverged 1/1'}
-
-
-def test_what_was_stopped_goes_on_if_all_others_diverge_later(runs):
-    made = runs(lambda rate, it, seed: (3.0 + rate if rate < 0.4 else 2.0 + rate if it < 75 else math.nan))
-    call(FOUR, '--halving=0.5', '--seeds=2')
-    assert made.legs[4:] == [(0.4, 1, 50, 100), (0.8, 1, 50, 100), (0.1, 1, 50, 100), (0.1, 2, 0, 100)]
-    assert table() == {'0.1': '3.100 ± 0.000 *', '0.2': 'stopped at 50: 3.200', '0.4': 'diverged 1/1', '0.8': 'diverged 1/1'}
-
-
-def test_halving_of_several_rows(runs):
-    """Each row by itself; several at once"""
-    made = runs(lambda rate, it, seed: 2 + rate)
-    call('--n_layer=1,2', '--learning_rate=0.1,0.5', '--halving=0.5', '--jobs=4', '--seeds=2')
-    assert sorted(made.legs) == sorted(2 * [(0.1, 1, 0, 50), (0.5, 1, 0, 50), (0.1, 1, 50, 100), (0.1, 2, 0, 100)])
-
-
-def test_without_halving_stopped_runs_go_on(runs):
-    """The same sweep without the key trains all to the end, and repeats nothing"""
-    made = runs(straight({0.1: 3.0, 0.2: 1.0}))
-    call('--learning_rate=0.1,0.2', '--halving=0.5', '--seeds=1')
-    made.legs.clear()
-    assert call('--learning_rate=0.1,0.2', '--seeds=1').startswith('2 runs in out, 1 to do, 1 at once\n')
-    assert made.legs == [(0.1, 1, 50, 100)] and table() == {'0.1': '3.001', '0.2': '1.001 *'}
-
-
-def test_another_halving_knows_what_was_trained(runs):
-    """Runs that are beyond its rung already are compared by their logs"""
-    made = runs(straight({0.1: 3.0, 0.2: 2.0, 0.4: 1.0, 0.8: 4.0}))
-    call(FOUR, '--halving=0.5', '--seeds=1')
-    made.legs.clear()
-    assert call(FOUR, '--halving=0.25', '--seeds=1').startswith('4 runs in out, 0 to do') and not made.legs
-
-
-def test_a_sweep_that_was_killed_after_a_run_had_stopped(runs):
-    """Before it noted that: the run is not trained again, and is not missing"""
-    made = runs(straight({0.1: 3.0, 0.2: 1.0}))
-    call('--learning_rate=0.1,0.2', '--halving=0.5', '--seeds=1')
-    wanted = Path('out/table.txt').read_text(), list(made.legs)
-    for folder in Path('out').glob('*,seed=1'):
-        (folder / 'result.json').unlink()
-    call('--learning_rate=0.1,0.2', '--halving=0.5', '--seeds=1')
-    assert made.legs[:3] == wanted[1] and made.legs[3:] == [(0.2, 1, 100, 100)] and Path('out/table.txt').read_text() == wanted[0]
-
-
-def test_the_hours_of_a_run_are_those_of_all_its_legs(runs, monkeypatch):
-    made = runs(straight({0.1: 3.0, 0.2: 1.0}))
-    clock = itertools.count(0, 10)
-    monkeypatch.setattr(time, 'monotonic', lambda: next(clock))
-    call('--learning_rate=0.1,0.2', '--halving=0.5', '--seeds=1')
-    seconds = {run['labels']['learning_rate']: run['seconds'] for run in read_runs('out/runs.csv')}
-    assert len(made.legs) == 3 and seconds['0.2'] == 2 * seconds['0.1'] > 0
-
-
-# ----------------------------------------------------------------------------- extension
 
 def best_at(best):
     return lambda rate, it, seed: 1 + abs(math.log(rate / best)) if it else 5.0
 
 
+# ----------------------------------------------------------------------------- which runs
+
+def test_seed_1_chooses_and_the_others_train_at_its_rate(runs):
+    """Every rate trains to the end, and what has a row in runs.csv is not repeated, also without its folder"""
+    made = runs(lambda rate, it, seed: best_at(0.4)(rate, it, seed) + 0.001 * seed)
+    assert '; more may follow' in call(FOUR)
+    assert made.legs == [*((rate, 1, 0, 100) for rate in (0.1, 0.2, 0.4, 0.8)), (0.4, 2, 0, 100), (0.4, 3, 0, 100)]
+    assert table() == {'0.1': '2.387', '0.2': '1.694', '0.4': '1.002 ± 0.000 *', '0.8': '1.694'}
+    for run in read_runs('out/runs.csv'):
+        assert run['status'] == 'done'
+    shutil.rmtree('out/learning_rate=0.4,seed=2')
+    assert call(FOUR).startswith('6 runs of out/runs.csv are done, 0 to do') and len(made.legs) == 6
+
+
+def test_a_low_rate_that_leads_at_half_way_does_not_win(runs):
+    """As a cosine has it: the higher rate is behind until its rate falls"""
+    made = runs(lambda rate, it, seed: 5 - it * (0.02 if it <= 50 and rate == 0.2 else 0.01 if it <= 50 else rate / 10))
+    call('--learning_rate=0.1,0.2,0.4', '--extend=0')
+    assert [leg[0] for leg in made.legs] == [0.1, 0.2, 0.4, 0.4, 0.4]
+
+
+def test_diverged_rates_are_the_worst(runs):
+    made = runs(lambda rate, it, seed: 2 + 10 * rate if rate < 0.4 or it < 10 else math.nan)
+    call(FOUR, '--seeds=2', '--extend=0')
+    assert made.legs[4:] == [(0.1, 2, 0, 100)] and table()['0.4'] == table()['0.8'] == 'diverged 1/1'
+
+
+def test_all_rates_diverge(runs):
+    made = runs(lambda rate, it, seed: math.nan)
+    call(FOUR)
+    assert len(made.legs) == 4 and set(table().values()) == {'diverged 1/1'}
+
+
+def test_a_single_rate_has_no_choice_to_make(runs):
+    """All of its seeds count"""
+    made = runs(lambda rate, it, seed: 2.0 + seed)
+    assert 'more' not in call('--learning_rate=0.1')
+    assert len(made.legs) == 3 and table() == {'loss': '4.000 ± 0.577'}
+
+
+def test_a_row_is_of_one_grid_one_code_and_one_data(runs, monkeypatch):
+    """Else the sweep ends with a line before it trains"""
+    made = runs(best_at(0.2))
+    call('--learning_rate=0.1,0.2,0.4', '--seeds=1')
+    path, number = Path('out/runs.csv'), len(made.legs)
+    text = path.read_text()
+    err = call('--learning_rate=0.1,0.2', '--seeds=1', '--extend=0', code=1)
+    assert "has the run learning_rate=0.4, seed=1, which is not in this grid: choose another --out_dir" in err
+    assert 'seed=1, which had other keys' in call('--learning_rate=0.1,0.2,0.4', '--seeds=2', '--beta2=0.5', code=1)
+    path.write_text(text.replace(CODE, 'beef'))
+    assert f'is of other code (beef, commit ) than the files here ({CODE})' in call('--learning_rate=0.1,0.2,0.4', code=1)
+    path.write_text(text.replace('da7a', 'beef', 1))
+    assert 'is of other data of the name ' in call('--learning_rate=0.1,0.2,0.4', code=1)
+    assert len(made.legs) == number
+
+
+# ----------------------------------------------------------------------------- extension
+
 @pytest.mark.parametrize('best, extend, tried', [
     (0.2, 2, []), (0.4, 0, []), (0.4, 1, ['0.8']), (0.8, 3, ['0.8', '1.6']), (9, 3, ['0.8', '1.6', '3.2']), (0.1, 1, ['0.05']),
     (0.001, 2, ['0.025', '0.05'])])
 def test_extension(runs, best, extend, tried):
-    """Only while the best rate is at the edge, so many times, each with all seeds"""
+    """Only while the best rate is at the edge, so many times; then the best one has all seeds"""
     made = runs(best_at(best))
     call('--learning_rate=0.2,0.1,0.4', f'--extend={extend}', '--seeds=2')
     found = {run['labels']['learning_rate'] for run in read_runs('out/runs.csv')}
-    assert found == {'0.1', '0.2', '0.4', *tried} and len(made.legs) == len(set(made.legs)) == 2 * len(found)
+    assert found == {'0.1', '0.2', '0.4', *tried} and len(made.legs) == len(set(made.legs)) == len(found) + 1
     edge = min(found, key=lambda rate: abs(math.log(float(rate) / best))) in (min(found, key=float), max(found, key=float))
     assert ('(edge)' in call('--learning_rate=0.2,0.1,0.4', f'--extend={extend}', '--seeds=2', '--select=best').splitlines()[-2]
             ) == edge
@@ -237,12 +198,13 @@ def test_extension_by_the_last_ratio_of_each_side(runs):
     assert [leg[0] for leg in made.legs] == [0.1, 1, 3, 9, 27]
 
 
-def test_extension_with_halving(runs):
-    """The rate that is added competes with the best one, by the rungs that all have passed; the winner gets the other seeds"""
-    made = runs(best_at(0.8))
-    call('--learning_rate=0.1,0.2,0.4', HALVING, '--extend=3', '--seeds=2')
-    assert made.legs == [(0.1, 1, 0, 25), (0.2, 1, 0, 25), (0.4, 1, 0, 25), (0.2, 1, 25, 50), (0.4, 1, 25, 50), (0.4, 1, 50, 100),
-                         (0.8, 1, 0, 25), (0.8, 1, 25, 100), (1.6, 1, 0, 25), (0.8, 2, 0, 100)]
+@pytest.mark.parametrize('arguments', [['--learning_rate=0,0.1'], ['grid.py'], ['--learning_rate=0.1,0.2', '--min_lr=0.08']])
+def test_where_no_rate_can_be_added(runs, arguments):
+    """A rate of 0, rates that differ in more than the rate, and one that train.py would refuse"""
+    made = runs(lambda rate, it, seed: rate)
+    Path('grid.py').write_text("grids = [dict(learning_rate={0.1: '--learning_rate=0.1 --min_lr=0.01',\n"
+                               "                            0.2: '--learning_rate=0.2 --min_lr=0.02'})]\n")
+    assert '(edge)' in call(*arguments, '--seeds=1', '--select=best') and len(made.legs) == 2
 
 
 # ----------------------------------------------------------------------------- interruptions
@@ -265,7 +227,7 @@ def drawn_losses(number):
 def test_an_interrupted_sweep_goes_on(runs, number):
     """Before any start of a run: in the end the tables are those of a sweep that was not interrupted, and no run has trained an
     iteration twice"""
-    command = [FOUR, HALVING, '--extend=2', '--seeds=2']
+    command = [FOUR, '--extend=2', '--seeds=2']
     whole = runs(drawn_losses(number))
     call(*command)
     wanted = Path('out/table.txt').read_text(), sorted(whole.legs), sorted(p.name for p in Path('out').iterdir())
@@ -275,18 +237,17 @@ def test_an_interrupted_sweep_goes_on(runs, number):
         made.kill = kill
         if kill < len(whole.legs):
             assert 'the same command goes on' in call(*command, code=130)
-            assert run_here('lab.sweep', '--report=out')[0] == 0
         else:
             call(*command)
     assert (Path('out/table.txt').read_text(), sorted(made.legs), sorted(p.name for p in Path('out').iterdir())) == wanted
 
 
 @pytest.mark.parametrize('number', range(6, 9))
-def test_what_halving_and_extension_promise(runs, number):
+def test_what_extension_promises(runs, number):
     """Whatever the losses: the best rate has all seeds, each other one a single seed, and is at the edge only after all
     extensions at that side or if all others have diverged"""
     made = runs(drawn_losses(number))
-    call(FOUR, HALVING, '--extend=2', '--seeds=2')
+    call(FOUR, '--extend=2', '--seeds=2')
     found = {}
     for run in read_runs('out/runs.csv'):
         found.setdefault(float(run['labels']['learning_rate']), []).append(run)
@@ -299,36 +260,18 @@ def test_what_halving_and_extension_promise(runs, number):
 
 # ----------------------------------------------------------------------------- bad input
 
-@pytest.mark.parametrize('arguments, says', [
-    (['--halving=half'], "halving='half': wants rising shares of max_iters between 0 and 1, as in '0.25,0.5'"),
-    (['--halving=0.5,0.25'], "halving='0.5,0.25': wants rising shares"), (['--halving=1'], "halving='1': wants rising shares"),
-    (['--halving=0'], "halving='0': wants rising shares"), (['--halving=nan'], "halving='nan': wants rising shares"),
-    (['--halving=0.5', '--eval_interval=100'], 'with eval_interval=100 these are the evaluations 100; choose a smaller'),
-    (['--halving=0.5,0.51'], 'with eval_interval=5 these are the evaluations 50, 50; choose'),
-    (['--extend=-1'], 'extend=-1: wants at least 0'),
-    (['--extend=1', '--learning_rate=0.1'], 'give several values of learning_rate, or leave them out'),
-    (['--halving=0.5', '--learning_rate=0.1'], 'give several values of learning_rate, or leave them out'),
-    (['--extend=2', '--min_lr=0.05'], 'extend would add learning_rate=0.025 to learning_rate=0.1,seed=1: '),
-    (['--extend=1', '--learning_rate=0,0.1'], 'learning_rate=0.1 and 0 want rates above 0'),
-    (['grid.py', '--extend=1'], 'learning_rate=0.2 and 0.1 want rates above 0, and no other difference')])
-def test_an_error_comes_before_anything_runs(runs, arguments, says):
+CLAIM = "dict(text='x', contrast='n_layer=1 - n_layer=2', sign=-1, margin=0.04, pairs=2)"
+
+
+@pytest.mark.parametrize('claim, rates, says', [
+    (CLAIM.replace('sign=-1', 'sign=2'), '[0.1, 0.2, 0.4]', "claims: 'x': sign, margin or pairs is not right"),
+    (CLAIM.replace('margin=0.04, ', ''), '[0.1, 0.2, 0.4]', "claims: 'x': margin is not right"),
+    (CLAIM.replace('n_layer=2', 'n_layer=9'), '[0.1, 0.2, 0.4]', "contrast='n_layer=9' names 0 rows"),
+    (CLAIM.replace('pairs=2', 'pairs=3'), '[0.1, 0.2, 0.4]', "claims: 'x' wants 3 pairs, and n_layer=1 has 3 seeds"),
+    (CLAIM, '[0.1, 0.2]', "claims: 'x' wants 3 rates or more of n_layer=1, each at most twice the one before: 0.1, 0.2"),
+    (CLAIM, '[0.1, 0.3, 0.6]', 'each at most twice the one before'), ('', '[-0.1, 0.2]', 'learning_rate=-0.1')])
+def test_an_error_comes_before_anything_runs(runs, claim, rates, says):
     made = runs(best_at(0.1))
-    Path('grid.py').write_text("grids = [dict(learning_rate={0.1: '--learning_rate=0.1 --min_lr=0.01',\n"
-                               "                            0.2: '--learning_rate=0.2 --min_lr=0.02'})]\n")
-    err = call(*([] if 'grid.py' in arguments else [FOUR]), *arguments, code=1)
+    Path('grid.py').write_text(f'grids = [dict(n_layer=[1, 2], learning_rate={rates})]\nclaims = [{claim}]\n')
+    err = call('grid.py', code=1)
     assert says in err and err.count('\n') == 1 and not made.legs and not os.path.exists('out')
-
-
-def test_a_run_of_another_schedule_is_not_one_that_was_stopped(runs):
-    """A folder with a run of half the iterations whose rate has fallen to its end, with one that is done, or with a longer one"""
-    made = runs(straight({0.1: 3.0, 0.2: 1.0}))
-    call('--learning_rate=0.1,0.2', '--seeds=1', '--halving=0.5')
-    folder, number = Path('out/learning_rate=0.1,seed=1'), len(made.legs)
-    keys, result = (json.loads((folder / name).read_text()) for name in ('config.json', 'result.json'))
-    assert (keys['max_iters'], keys['lr_decay_iters'], result['status']) == (50, 100, 'stopped')
-    for other_keys, status in (dict(lr_decay_iters=0), 'stopped'), ({}, 'done'), (dict(max_iters=150), 'stopped'):
-        (folder / 'config.json').write_text(json.dumps({**keys, **other_keys}))
-        (folder / 'result.json').write_text(json.dumps({**result, 'status': status}))
-        assert 'out/learning_rate=0.1,seed=1 holds a run with ' in call('--learning_rate=0.1,0.2', '--seeds=1', code=1)
-    assert len(made.legs) == number
-    assert sweep.leg_of(dict(config=dict(max_iters=9, lr_decay_iters=7)), 4) == dict(max_iters=4, lr_decay_iters=7)

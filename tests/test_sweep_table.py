@@ -12,15 +12,16 @@ from helpers import run_here
 from scipy.stats import ttest_1samp
 
 from lab.statistics import smallest_effect
+from lab.sweep_table import largest_rise
 
-OWN = ['seed', 'status', 'iterations', 'parameters', 'tokens_per_iteration', 'val_losses', 'val_loss', 'test_loss', 'commit',
-       'machine', 'attention_kernel', 'precision', 'torch', 'seconds']
+OWN = ['seed', 'status', 'iterations', 'parameters', 'tokens_per_iteration', 'val_losses', 'val_loss', 'test_loss',
+       'largest_rise', 'code', 'data', 'keys', 'commit', 'machine', 'attention_kernel', 'precision', 'torch', 'seconds']
 
 
 @pytest.fixture
 def report(tmp_path, monkeypatch):
     """report(points, *arguments): the output for a runs.csv of (labels, how each seed's run ended), which is its validation loss,
-    (its validation loss, its test loss), or a status. All start at a loss of 5; one that was stopped had 4 at iteration 10."""
+    (its validation loss, its test loss), or a status. All start at a loss of 5."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
 
@@ -33,7 +34,7 @@ def report(tmp_path, monkeypatch):
                 for seed, end in enumerate(ends, 1):
                     val, test = end if isinstance(end, tuple) else (end, '')
                     done = not isinstance(val, str)
-                    curve = dict(stopped='0:5 10:4', missing='').get(val, f'0:5 20:{val}' if done else '0:5')
+                    curve = f'0:5 20:{val}' if done else '0:5'
                     table.writerow(dict(labels, seed=seed, status='done' if done else val, val_losses=curve,
                                         val_loss=val if done else '', test_loss=test, seconds=36))
         found, out, err = run_here('lab.sweep', '--report=numbers.csv', '--out_dir=made', *arguments)
@@ -62,36 +63,50 @@ def row(arch, *ends, rates=RATES):
 # ----------------------------------------------------------------------------- best rates
 
 def test_test_losses(report):
-    """They are reported, where all runs that were done have one, of the rate that is best on the validation split"""
-    points = [*row('a', [(2.0, 3.0), (2.5, 3.5)], [(3.0, 2.0), (3.0, 2.0)]),
+    """They are reported, where all runs that were done have one, of the rate that is best on the validation split of seed 1"""
+    points = [*row('a', [(2.0, 3.0), (2.5, 3.5)], [(3.0, 2.0), (1.0, 2.0)]),
               *row('b', [(2.5, 2.5), (2.5, 2.75)], ['diverged'] * 2)]
     out = report(points)
-    assert 'test loss at the end, ' in out and 'learning rates were chosen by validation loss' in out
-    assert tables()[0][0] == {'arch': 'a', 'lr 0.1': '3.250 ± 0.250 *', 'lr 0.2': '2.000 ± 0.000'}
+    assert 'test loss at the end, ' in out and 'seed 1 chose the rates by validation loss' in out
+    assert tables()[0][0] == {'arch': 'a', 'lr 0.1': '3.500 *', 'lr 0.2': '2.000'}
     report(points, '--select=best', '--against=arch=b')
     one, two = tables()[0]
-    assert (one['learning_rate'], one['test loss']) == ('0.1 (edge)', '3.250 ± 0.250') and two['test loss'] == '2.625 ± 0.125'
-    assert one['difference'].startswith('+0.625 [') and one['iterations to its loss'] == '18 (91%)'      # 5 − 2.75 x/20 = 2.5
+    assert (one['learning_rate'], one['test loss']) == ('0.1 (edge)', '3.500') and two['test loss'] == '2.750'
+    assert (one['difference'], one['seeds'], one['iterations to its loss']) == ('+0.750', '1', '20 (100%)')
     points[0][1][0] = 2.0                               # one that has none
-    out = report(points)
-    assert 'validation loss at the end, ' in out and 'test' not in out and tables()[0][0]['lr 0.1'] == '2.250 ± 0.250 *'
-    with open('made/table.csv', encoding='utf-8') as f:
-        assert [float(point['test_loss']) for point in csv.DictReader(f)][1:3] == [2.0, 2.625]
+    assert 'validation loss at the end, ' in report(points) and tables()[0][0]['lr 0.1'] == '2.500 *'
 
 
-def test_the_best_rate_is_chosen_by_the_seeds_that_all_rates_have(report):
-    """As halving leaves them: the best of the first seed is the best, though its other seeds are worse"""
-    report(row('a', ['stopped'], [2.0, 2.5, 2.5], [2.125]))
-    assert tables()[0] == [{'arch': 'a', 'lr 0.1': 'stopped at 10: 4.000', 'lr 0.2': '2.333 ± 0.167 *', 'lr 0.4': '2.125'}]
+def test_seed_1_alone_chooses(report):
+    """Though the other seeds are better elsewhere; and where it is alone, its loss is shown"""
+    report(row('a', [3.0, 1.0, 1.0], [2.0, 2.5, 3.0], [2.125]))
+    assert tables()[0] == [{'arch': 'a', 'lr 0.1': '1.000 ± 0.000', 'lr 0.2': '2.750 ± 0.250 *', 'lr 0.4': '2.125'}]
 
 
 @pytest.mark.parametrize('losses, best', [((1, 2, 3), '0.1 (edge)'), ((3, 2, 1), '0.4 (edge)'), ((2, 1, 3), '0.2'),
-                                          ((2, 1, 'diverged'), '0.2'), ((2, 1, 'stopped'), '0.2'), ((1,), '0.1'),
-                                          ((2, 1, 'failed'), '0.2 (edge)'), ((2, 1, 'missing'), '0.2 (edge)')])
+                                          ((2, 1, 'diverged'), '0.2'), ((1,), '0.1'), ((2, 1, 'failed'), '0.2 (edge)')])
 def test_the_edge_of_a_grid(report, losses, best):
     """Where a rate that was tried has diverged is no edge, and a single rate is no grid"""
     report([*row('a', *([loss] for loss in losses)), *row('b', [1], [1])], '--select=best')
     assert tables()[0][0]['learning_rate'] == best
+
+
+def test_the_rule_by_which_a_run_counts_as_diverged(report):
+    """By its last loss, and by the largest rise of its training loss"""
+    report(row('a', [2.5, 2.0], [3.0, 9.5]), '--diverged_loss=9')
+    assert tables()[0][0]['lr 0.2'] == 'diverged 1/2'
+    text = Path('numbers.csv').read_text()
+    Path('numbers.csv').write_text(text.replace(',2.5,,,', ',2.5,,0.7,', 1))
+    assert 'diverged 1/2' not in run_here('lab.sweep', '--report=numbers.csv', '--diverged_rise=0.8')[1]
+    assert 'diverged 1/2' in run_here('lab.sweep', '--report=numbers.csv', '--diverged_rise=0.6')[1]
+
+
+@pytest.mark.parametrize('losses, rise', [([5, 4, 3, 2], 0), ([5, 2, 4, 3], 2), ([2, 5, 1, 3], 3), ([3], math.nan),
+                                          ([], math.nan)])
+def test_the_largest_rise(losses, rise):
+    """Of means over 5 values above the lowest before; what is left at the end does not count"""
+    logged = [loss + noise for loss in losses for noise in (-0.5, 0.5, 0, 0.25, -0.25)] + [9.0]
+    assert largest_rise(logged) == pytest.approx(rise, nan_ok=True)
 
 
 # ----------------------------------------------------------------------------- rate sensitivity
@@ -99,8 +114,8 @@ def test_the_edge_of_a_grid(report, losses, best):
 @pytest.mark.parametrize('ends, wanted', [
     (([1.0], [2.0], [4.5]), '1.500'),                   # (0 + 1 + 3.5) / 3
     (([1.0], [2.0], [9.0]), '1.667'), (([1.0], [2.0], ['diverged']), '1.667'),       # both count as 5, where all start
-    (([1.0, 2.0], [3.0, 'diverged'], [3.0, 2.0]), '1.167'),     # of the means 1.5, 4, 2.5
-    (([1.0], [2.0], ['stopped']), ''), (([1.0], [2.0], ['failed']), ''), (([1.0], [2.0], ['missing']), ''), (([1.0],), '')])
+    (([1.0, 9.0], [2.0, 'diverged'], [4.5]), '1.500'),  # of seed 1 alone
+    (([1.0], [2.0], ['failed']), ''), (([1.0],), '')])
 def test_rate_sensitivity(report, ends, wanted):
     """By hand; none where a rate was not trained to the end, or is alone"""
     report([*row('a', *ends), *row('b', [1.0], [1.25])], '--select=best')
@@ -161,7 +176,7 @@ def test_seeds_that_only_one_row_has_do_not_count(report):
     (['--contrast=arch=s1,optim=sgdw + arch=s5,optim=sgdw'], 'wants as many rows with + as with -'),
     (['--contrast=arch=s1,optim=sgdw'], 'wants as many rows with + as with -'),
     (['--contrast=arch=s1,optim=sgdw - arch=s9,optim=sgdw'], "contrast='arch=s9,optim=sgdw' names 0 rows of the table"),
-    (['--seeds=5'], 'seeds=5: report only makes the table again'), (['--halving=0.5'], 'halving=0.5: report only makes'),
+    (['--seeds=5'], 'seeds=5: report only makes the table again'),
     (['--extend=1'], 'extend=1: report only makes')])
 def test_what_a_report_refuses(report, arguments, says):
     assert says in report(FOUR, *arguments, code=1) and not Path('made').exists()
@@ -170,10 +185,11 @@ def test_what_a_report_refuses(report, arguments, says):
 # ----------------------------------------------------------------------------- runs.csv
 
 @pytest.mark.parametrize('old, new, says', [
-    ('done', 'gone', 'status=gone: wants one of done, diverged, failed, stopped, missing'), ('36', '', "'' is no finite number"),
+    ('done', 'gone', 'status=gone: wants one of done, diverged, failed'), ('36', '', "'' is no finite number"),
     ('0:5 20:', '0:5 20:x', "is no finite number"), ('seed', 'sead', "'seed'"), (',36', '', ''),
     (',36', ',36,7', 'another length'),
-    (',2.5,', ',,', 'the run a,0.1,1 is done and has no val_loss'), (',2.5,', ',inf,', "'inf' is no finite number"),
+    (',2.5,', ',,', 'the run arch=a,learning_rate=0.1,seed=1 is done and has no val_loss'),
+    (',2.5,', ',inf,', "'inf' is no finite number"),
     ('a,0.1,', 'a,,', 'some runs have a learning_rate and others have none'),
     ('a,0.1,', 'a,fast,', "'fast' is no finite number")])
 def test_a_damaged_file_of_numbers(report, old, new, says):
@@ -186,9 +202,4 @@ def test_a_damaged_file_of_numbers(report, old, new, says):
 
 def test_no_file_of_numbers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run_here('lab.sweep', '--report=nowhere.csv')[2] == 'error: there is no nowhere.csv\n'
-
-
-def test_diverged_loss_of_a_file_of_numbers(report):
-    report(row('a', [2.5, 2.0], [3.0, 9.5]), '--diverged_loss=9')
-    assert tables()[0][0]['lr 0.2'] == '3.000, diverged 1/2' and not math.isnan(float(tables()[0][0]['lr 0.1'][:5]))
+    assert run_here('lab.sweep', '--report=nowhere.csv')[2].startswith('error: there is no nowhere.csv: ')

@@ -1,4 +1,4 @@
-# What the runs behind results/ share: a model of 0.22M parameters that reads Python sources as bytes, 20 for each parameter. Its data:
+# What the runs behind results/ share: 0.22M parameters, and Python sources as bytes, 20 for each parameter. Their data:
 #     python data/pysource/prepare.py
 dataset = 'pysource'
 vocab_size = 256

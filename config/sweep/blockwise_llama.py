@@ -1,8 +1,9 @@
 # Blockwise LR as the paper has it: LLaMA with an untied head, and the baseline's best rate kept for the norms
 #     python -m lab.sweep config/sweep/blockwise_llama.py
-# Its data: python data/pycode/prepare.py --packages=True --bpe=1024 --folder=data/pysource-bpe1024
+# Its data: python data/pysource/prepare.py --bpe=1024 --folder=data/pysource-bpe1024
 # Warm-up takes 2% of the iterations, as in the paper. A ramp is a longer warm-up, so there are baselines with longer ones.
-arguments = ('config/base/pysource_small.py config/optim/adamw.py config/arch/llama.py --dataset=pysource-bpe1024 --vocab_size=1024 '
+arguments = ('config/base/pysource_small.py config/optim/adamw.py config/arch/llama.py --dataset=pysource-bpe1024 '
+             '--vocab_size=1024 '
              '--dtype=bfloat16 --init_gain=4.6 --decay_norms=True --min_lr=0 --max_iters=2048 --warmup_iters=40 '
              '--eval_interval=512')
 out_dir = 'out-sweep/blockwise_llama'

@@ -2,7 +2,7 @@
 #     python -m lab.sweep config/sweep/ladder.py
 # 20 bytes for each parameter. Seed 1 chooses the rate, and 4 others (1.2M: 3) are compared. GPT-2's matrices (Pre, Peri) start
 # with the gain that its 0.02 has at a width of 768, and its embeddings with about the standard deviation that S1's have.
-# The weight decays are those that decay.py finds best. After decay.py has run, and before this sweep, they may change here; nothing else.
+# The weight decays are those that decay.py finds best: they may change here after it has run and before this sweep.
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/ladder'
 diverged_loss = 3.0
@@ -54,7 +54,8 @@ _OTHERS = ('S1', 'S1+InputNorm', 'S1 large', 'Peri', 'DNT')
 claims = [
     # how each lead over Pre changes with size
     *(_claim(f'{name} − Pre is the same at 0.5M as at 0.2M', _change(name, '0.2M', '0.5M'), 0) for name in _OTHERS),
-    *(_claim(f'{name} − Pre is the same at 1.2M as at 0.2M', _change(name, '0.2M', '1.2M'), 0) for name in ('S1', 'S1 large', 'DNT')),
+    *(_claim(f'{name} − Pre is the same at 1.2M as at 0.2M', _change(name, '0.2M', '1.2M'), 0)
+      for name in ('S1', 'S1 large', 'DNT')),
     *(_claim(f'DNT is better than Pre at {size}', _lead('DNT', size), -1) for size in ('0.2M', '0.5M', '1.2M')),
     _claim('DNT is better than Pre on English prose at 0.5M', _lead('DNT', '0.5M', text='pydocs'), -1),
     # how much of S1 → DNT the scale of the embeddings explains
