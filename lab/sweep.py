@@ -40,6 +40,7 @@ from lab.sweep_claims import check_claims, claim_lines
 from lab.sweep_plan import plan, planned_rows, words
 from lab.sweep_table import (
     find_row,
+    labels_of,
     make_tables,
     read_about,
     read_contrasts,
@@ -199,9 +200,9 @@ def run_all(rows, table, code, data):
         ended = judged_runs()
         return [run for row in rows for run in row.next(ended)]
 
-    name_at = {key_of({a: b for a, b in run['labels'].items() if a != 'seed'}, run['labels']['seed']): run['name']
+    name_at = {key_of(labels_of(run['labels']), run['labels']['seed']): run['name']
                for row in rows for run in row.runs()}
-    waiting = to_do()
+    order, waiting = list(name_at), to_do()
     gpus = os.environ.get('CUDA_VISIBLE_DEVICES') or ','.join(str(i) for i in range(torch.cuda.device_count()))
     gpus = gpus.split(',') if torch.cuda.is_available() else []
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
@@ -235,6 +236,7 @@ def run_all(rows, table, code, data):
                     raise ValueError(f'{run["name"]} has other code ({row["code"]}) than the sweep began with ({code}): '
                                      f'undo the change and go on, or choose another --out_dir')
                 table.append(row)
+                table.sort(key=lambda row: order.index(key_of(labels_of(row), row['seed'])))        # of the plan, not of the ends
                 write_text(csv, runs_csv(table))
                 how = f'val loss {row["val_loss"]}' if status == 'done' else last_line(folder_of(run)) or status
                 names = {run['name'] for run, *_ in running.values()}
@@ -289,7 +291,7 @@ def main():
     if against:
         find_row(rows, against)
     read_contrasts(contrast, rows)                      # both raise now for a row that is not in the table
-    runs = {key_of({axis: label for axis, label in run['labels'].items() if axis != 'seed'}, run['labels']['seed']): run
+    runs = {key_of(labels_of(run['labels']), run['labels']['seed']): run
             for row in rows for run in row.runs()}
     table = [row for row in read_csv(csv) if row['status'] != 'failed']         # which are tried again
     ended = {key_of(run['labels'], run['seed']) for run in runs_of(table, path=csv)}

@@ -72,6 +72,11 @@ def name_of(labels):
     return re.sub(r'[^\w.,=+-]', '_', ','.join(f'{axis}={label}' for axis, label in labels.items() if label))
 
 
+def labels_of(row):
+    """The place on the axes of a row of runs.csv, without its seed"""
+    return {axis: label for axis, label in row.items() if label and axis not in CELLS and axis != 'seed'}
+
+
 def read_about(folder):
     return read_json(os.path.join(folder, 'run.json'), ABOUT, 'remove it') or {}
 
@@ -122,7 +127,7 @@ def judged(run, diverged_loss=0.0, diverged_rise=0.0):
 
 def runs_csv(rows):
     """runs.csv as text, of rows as row_of_run makes them."""
-    axes = list(dict.fromkeys(key for row in rows for key in row if key not in CELLS and key != 'seed'))
+    axes = list(dict.fromkeys(axis for row in rows for axis in labels_of(row)))
     text = io.StringIO(newline='')
     table = csv.DictWriter(text, [*axes, 'seed', *CELLS], restval='')
     table.writeheader()
@@ -152,7 +157,7 @@ def runs_of(rows, *rule, path=''):
     for `judged`. ValueError if the rows cannot be of one sweep."""
     runs = []
     for row in rows:
-        labels = {axis: row[axis] for axis in itertools.takewhile(lambda name: name != 'seed', row) if row[axis]}
+        labels = labels_of(row)
         cells = {name: kind(row[name]) for name, kind in CELLS.items()}
         if cells['status'] == 'done' and not (cells['val_losses'] and math.isfinite(cells['val_loss'])):
             raise ValueError(f'{path}: the run {name_of(labels)},seed={row["seed"]} is done and has no val_loss')

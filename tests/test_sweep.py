@@ -225,10 +225,10 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
     runs = planned(*file['grids'], first=arguments, seeds=file['seeds'])
     assert len({name.lower() for name in runs}) == len(runs)
     assert len({json.dumps(run['config']) for run in runs.values()}) == len(runs)
-    of_model = {None: tuple(base[key] for key in DATA)}         # sweeps over sizes or tokens train each for as long as it needs
+    of_model = {(): tuple(base[key] for key in DATA)}         # sweeps over sizes or tokens train each for as long as it needs
     for run in runs.values():
         data_of = tuple(run['config'][key] for key in DATA)
-        size = run['labels'].get('model', run['labels'].get('tokens'))
+        size = *filter(None, map(run['labels'].get, ('model', 'tokens', 'size', 'text'))),
         assert of_model.setdefault(size, data_of) == data_of
         assert float(run['labels'].get('learning_rate', run['config']['learning_rate'])) == run['config']['learning_rate']
     rows = planned_rows(list(runs.values()), file['extend'])
@@ -256,7 +256,8 @@ def test_the_command_line_wins_over_a_file(faked):
     Path('base.py').write_text('n_layer = 2\n')
     out = call('grid.py', '--n_head=2,4', '--batch_size=5', 'base.py', '--seeds=1')
     assert [run['name'] for run in faked] == [f'n_head={n},n_embd={m},seed=1' for m in (8, 32) for n in (2, 4)]
-    assert out.startswith('0 runs of there/runs.csv are done, 4 to do') and TABLES - PICTURES < {path.name for path in Path('there').iterdir()}
+    assert out.startswith('0 runs of there/runs.csv are done, 4 to do')
+    assert TABLES - PICTURES < {path.name for path in Path('there').iterdir()}
     assert faked[0]['arguments'] == ['--n_layer=3', '--dropout=0.1', 'base.py', '--n_head=2', '--n_embd=8', '--batch_size=5',
                                      '--seed=1', '--data_seed=1', '--overwrite=True']
 
@@ -513,7 +514,8 @@ def test_iterations_to_the_others_loss(report, losses, says):
 
 
 @pytest.mark.parametrize('rates, best', [
-    ({'0.3': [2.0, 2.5], '1e-1': [3.0], '10.0': [2.5]}, '0.3'), ({'0.3': [2.0], '1e-1': [1.0, 'diverged'], '10.0': [0.5, 2]}, '10.0'),
+    ({'0.3': [2.0, 2.5], '1e-1': [3.0], '10.0': [2.5]}, '0.3'),
+    ({'0.3': [2.0], '1e-1': [1.0, 'diverged'], '10.0': [0.5, 2]}, '10.0'),
     ({'0.3': [2.0, 3.0], '1e-1': ['diverged'], '10.0': ['failed']}, '0.3')])
 def test_the_best_learning_rate(report, rates, best):
     """Where seed 1 is done with the lowest loss; learning rates stand in their order as numbers"""
