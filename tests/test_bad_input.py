@@ -20,6 +20,8 @@ import pytest
 import torch
 from helpers import ROOT, call, run_alone, run_here, run_python, write_walk
 
+from lab.sweep_table import runs_csv
+
 TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_embd=8, batch_size=2, max_iters=2, eval_iters=1,
             gradient_accumulation_steps=1, eval_interval=2, warmup_iters=0, learning_rate=1e-2, min_lr=1e-3, lr_decay_iters=2,
             device='cpu', dtype='float32', compile=False)
@@ -523,7 +525,7 @@ def grid(text):
     return holds('grid.py', text)
 
 
-SWEPT = '{"runs": [{"name": "x", "labels": {"seed": "1"}}], "diverged_loss": 0.0}'
+SWEPT = runs_csv([dict(arch='s9', seed='1', status='done', val_losses='0:5 9:2', val_loss='2', seconds='1')])
 SWEEPS = [
     case('sweep: misspelt axis', f'{SWEEP} --learning_rat=1', "unknown key 'learning_rat' in the grid: did you mean 'learning_r"),
     case('sweep: unknown fragment', f'{SWEEP} --arch=s99', 'there is no config file … config/arch/s99.py'),
@@ -556,14 +558,12 @@ SWEEPS = [
     case('sweep: another run is there', SWEEP, 'swept/seed=1 holds a run with n_layer=7 instead of 1 … choose another --out_dir',
          holds('swept/seed=1/config.json', '{"n_layer": 7}')),
     case('sweep: broken config.json', SWEEP, 'swept/seed=1/config.json', holds('swept/seed=1/config.json', '{')),
-    case('sweep: broken result.json', SWEEP, 'swept/seed=1/result.json', holds('swept/seed=1/result.json', '{')),
-    case('sweep: no sweep', 'lab.sweep --report=out', "there is no out/sweep.json: 'out' is not the folder of a sweep"),
-    case('sweep: broken sweep.json', 'lab.sweep --report=r', 'r/sweep.json', holds('r/sweep.json', '{')),
-    case('sweep: sweep.json of something else', 'lab.sweep --report=r', 'r/sweep.json', holds('r/sweep.json', '[3]')),
-    case('sweep: no log of a run that is done', 'lab.sweep --report=r', 'r/x', holds('r/sweep.json', SWEPT),
-         holds('r/x/result.json', '{"status": "done", "seconds": 1}')),
+    case('sweep: no sweep', 'lab.sweep --report=out', "there is no out/runs.csv: report='out' wants the runs.csv of a sweep"),
+    case('sweep: broken runs.csv', 'lab.sweep --report=r', 'r/runs.csv', holds('r/runs.csv', '{')),
     case('sweep: against in a report', 'lab.sweep --report=r --against=arch=s1', "against='arch=s1' names 0 rows",
-         holds('r/sweep.json', SWEPT)),
+         holds('r/runs.csv', SWEPT)),
+    case('sweep: rows of another grid', f'{SWEEP} --seeds=2', 'swept/runs.csv has the run arch=s9, seed=1, which is not in',
+         holds('swept/runs.csv', SWEPT)),
 ]
 PLOTS = [
     case('plot: nothing', 'lab.plot', 'the following arguments are required: folders; --help'),

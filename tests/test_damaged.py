@@ -20,11 +20,11 @@ from test_bad_input import TINY, Malicious, gpt2, lay_out
 from engine import memory
 from engine.files import fits, read_json, read_rows, read_table
 from engine.task import task_of
+from lab.sweep_table import row_of_run, runs_csv
 
 TRAIN = 'train.py tiny.json --out_dir=out --max_iters=4'
 PLOT = 'lab.plot out'
 MEASURE = '--batches=1 --device=cpu --what=drift'
-SWEEP = 'lab.sweep --report=swept'
 READERS = {                         # each file, and who reads it
     'out/config.json': [PLOT, f'{TRAIN} out/config.json --init_from=resume'],
     'out/log.jsonl': [PLOT, f'{PLOT} --what=lr', f'{TRAIN} --init_from=resume'],
@@ -34,12 +34,9 @@ READERS = {                         # each file, and who reads it
         'transport', 'output_spectrum', 'preflight')] + [f'lab.measure --out_dir=out {MEASURE}'],
     'out/evaluate.jsonl': ['lab.evaluate --out_dir=out --device=cpu --dtype=float32'],
     'init-init/config.json': [f'lab.measure tiny.json --init_only=True --out_dir=init {MEASURE}'],
-    'swept/sweep.json': [SWEEP],
-    'swept/seed=1/result.json': [SWEEP, 'lab.sweep tiny.json --out_dir=swept --seeds=2'],
-    'swept/seed=1/log.jsonl': [SWEEP],
     'swept/seed=1/config.json': ['lab.sweep tiny.json --out_dir=swept --seeds=2'],
-    'swept/table.csv': ['lab.plot swept --what=sweep'],
-    'swept/runs.csv': ['lab.sweep --report=swept/runs.csv --select=best'],
+    'numbers/table.csv': ['lab.plot numbers --what=sweep'],
+    'numbers/runs.csv': ['lab.sweep --report=numbers/runs.csv --select=best'],
     'ours/config.json': ['sample.py --init_from=ours --device=cpu --max_new_tokens=2 --start=a',
                          'train.py tiny.json --init_from=ours --out_dir=new'],
 }
@@ -79,10 +76,10 @@ def original(tmp_path_factory):
         (run / 'config.json').write_text(json.dumps({**json.loads((folder / 'out' / 'config.json').read_text()),
                                                      'seed': int(seed), 'data_seed': int(seed), 'measure_interval': 0,
                                                      'measure_batches': 2}))
-        (run / 'result.json').write_text(json.dumps(dict(status='done', seconds=1.0, last='')))
-        runs.append(dict(name=run.name, labels=dict(learning_rate='0.1', seed=seed), arguments=[]))
-    (folder / 'swept' / 'sweep.json').write_text(json.dumps(dict(diverged_loss=0.0, runs=runs)))
-    call('lab.sweep', '--report=swept', cwd=folder)
+        runs.append(row_of_run(dict(labels=dict(learning_rate='0.1', seed=seed), keys=''), str(run), 'done'))
+    (folder / 'numbers').mkdir()
+    (folder / 'numbers' / 'runs.csv').write_text(runs_csv(runs))
+    call('lab.sweep', '--report=numbers', cwd=folder)
     return folder
 
 

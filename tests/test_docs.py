@@ -62,7 +62,6 @@ SMALLER = {
     'bench.py': {**SHAPE, 'batch_size': 2, 'bench_iters': 1, 'bench_warmup': 0, 'compile': False},
     'sample.py': dict(max_new_tokens=20, num_samples=1),
     'lab.sweep': {**SHAPE, **STEPS, 'learning_rate': 0.1, 'seeds': 1, 'jobs': 2},
-    'lab.sweep --halving': {**SHAPE, **STEPS, 'eval_interval': 1, 'learning_rate': '0.1,0.2', 'seeds': 1, 'jobs': 2},
     'lab.measure': dict(batches=1),
     'lab.sweep --report': {},
     'lab.measure --init_only': {**SHAPE, 'batch_size': 2, 'batches': 1},
