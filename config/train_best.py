@@ -1,4 +1,4 @@
-# Muon on S4, DNT's norms with the FFN's PreNorm: the lowest loss of results/halving/placements.md, at train_quick.py's size and length
+# Muon on S4 (DNT with PreNorm of the FFN), best in results/halving/placements.md, at the size and length of train_quick.py
 #     python train.py config/train_best.py
 # Validation loss: 1.07 nats per byte, where train_quick.py has 1.41. That page compares it with GPT-2 and with AdamW.
 include('config/train_quick.py')

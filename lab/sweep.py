@@ -232,9 +232,12 @@ def run_all(rows, table, code, data):
                 took.append(time.monotonic() - began)
                 status = {0: 'done', 3: 'diverged'}.get(process.returncode, 'failed')
                 row = row_of_run(run, folder_of(run), status)
-                if status != 'failed' and row['code'] != code:
-                    raise ValueError(f'{run["name"]} has other code ({row["code"]}) than the sweep began with ({code}): '
-                                     f'undo the change and go on, or choose another --out_dir')
+                if status != 'failed':
+                    fingerprint = data.get(run['config']['dataset']) or row['data']
+                    for what, of_run, of_sweep in ('code', row['code'], code), ('data', row['data'], fingerprint):
+                        if of_run != of_sweep:
+                            raise ValueError(f'{run["name"]} has other {what} ({of_run}) than the sweep began with ({of_sweep}): '
+                                             f'undo the change and go on, or choose another --out_dir')
                 table.append(row)
                 table.sort(key=lambda row: order.index(key_of(labels_of(row), row['seed'])))        # of the plan, not of the ends
                 write_text(csv, runs_csv(table))

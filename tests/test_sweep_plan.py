@@ -34,7 +34,7 @@ class Runs:
     after it, are interrupted before their checkpoint reaches the disk."""
 
     def __init__(self, loss):
-        self.loss, self.legs, self.kill, self.codes = loss, [], math.inf, []
+        self.loss, self.legs, self.kill, self.about = loss, [], math.inf, dict(code=CODE, data='da7a')
 
     def start(self, command, env, **_):
         config = settle(command[2:], DEFAULTS)
@@ -56,7 +56,7 @@ class Runs:
             raise KeyboardInterrupt
         self.legs.append((rate, seed, begin, end))
         (folder / 'config.json').write_text(json.dumps({**config, 'init_from': 'scratch', 'overwrite': False}))
-        (folder / 'run.json').write_text(json.dumps(dict(code=CODE, data='da7a')))
+        (folder / 'run.json').write_text(json.dumps(self.about))
         (folder / 'log.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
         (folder / 'ckpt.pt').write_text(str(rows[-1]['iter'] if rows else 0))
         return Ended(code)
@@ -174,6 +174,17 @@ def test_a_row_is_of_one_grid_one_code_and_one_data(runs, monkeypatch):
     path.write_text(text.replace('da7a', 'beef', 1))
     assert 'is of other data of the name ' in call('--learning_rate=0.1,0.2,0.4', code=1)
     assert len(made.legs) == number
+
+
+@pytest.mark.parametrize('what', ['code', 'data'])
+def test_an_edit_while_a_sweep_goes_on(runs, what):
+    """The run that has it gets no row"""
+    made = runs(best_at(0.2))
+    call('--learning_rate=0.1,0.2', '--seeds=1', '--extend=0')
+    made.about[what] = 'beef'
+    err = call('--learning_rate=0.1,0.2,0.4', '--seeds=1', '--extend=0', code=1)
+    assert f'learning_rate=0.4,seed=1 has other {what} (beef) than the sweep began with' in err and err.count('\n') == 1
+    assert len(read_runs('out/runs.csv')) == 2
 
 
 # ----------------------------------------------------------------------------- extension
