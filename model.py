@@ -15,8 +15,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from init import INITS, Embedding, Linear, init_weights
-
 
 @dataclass
 class Config:
@@ -238,7 +236,7 @@ def make_head_norm(on, config):
     return norm(config.head_dim, config) if on else nn.Identity()
 
 
-class NormedLinear(Linear):
+class NormedLinear(nn.Linear):
     """Norm(W x), over the outputs (SimpleNorm, Chen et al. 2026)"""
 
     def __init__(self, n_in, n_out, bias, config):
@@ -251,7 +249,7 @@ class NormedLinear(Linear):
 
 def make_linear(n_in, n_out, bias, config):
     """A linear map of a block, with a norm behind it if config.linear_norm."""
-    return NormedLinear(n_in, n_out, bias, config) if config.linear_norm else Linear(n_in, n_out, bias=bias)
+    return NormedLinear(n_in, n_out, bias, config) if config.linear_norm else nn.Linear(n_in, n_out, bias=bias)
 
 
 # ----------------------------------------------------------------------------- positions
@@ -297,7 +295,7 @@ def share_rotary(blocks):
 
 
 POSITIONS = {
-    'learned': (lambda config: Embedding(config.block_size, config.n_embd), lambda config: NoRotation()),
+    'learned': (lambda config: nn.Embedding(config.block_size, config.n_embd), lambda config: NoRotation()),
     'rope': (lambda config: NoPosition(), Rotary),
 }
 
@@ -574,6 +572,78 @@ def make_embedding_skips(config):
     return nn.ModuleList((EmbeddingSkip if config.embedding_skip else NoEmbeddingSkip)() for _ in range(config.n_layer))
 
 
+# ----------------------------------------------------------------------------- how weights start
+# init_weights fills the parameters that STARTS names. All others keep what their constructor gave them.
+
+STARTS = {          # patch and head are parts of vit.py's model
+    'embedding': r'(wte|wpe|patch\.cls)\.weight',
+    'bias': r'(h\.\d+\.(attn\.w[qkvo]|ffn\.w[123])|patch|head)\.bias',
+    'matrix': r'(h\.\d+\.(attn\.w[qkvo]|ffn\.w[123])|patch|head|lm_head)\.weight',
+}
+INITS = {           # the std of an (n_out, n_in) matrix
+    'gpt2': lambda n_out, n_in: 0.02,
+    'normal': lambda n_out, n_in: 0.02,
+    'xavier': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
+    'xavier_trunc': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
+    'stable': lambda n_out, n_in: 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
+}
+SHRINKS = {         # of n blocks: a factor on the std of W_v, W_o and the FFN (Wang et al. 2022)
+    'deepnorm': lambda n: (8 * n) ** -0.25,
+}
+
+
+def start_of(name):
+    """As what init_weights fills a parameter of this name, a key of STARTS, or None."""
+    return next((start for start, pattern in STARTS.items() if re.fullmatch(pattern, name)), None)
+
+
+@torch.no_grad()
+def init_weights(model, weights=None):
+    """Fills the parameters of the model that STARTS names, or `weights`, pairs of such names and of tensors to fill.
+
+    bias                  0
+    embedding             N(0, emb_std²): wte, also as a tied head, and wpe. If emb_std=0, a tied wte starts as a matrix, the rest
+                          with 0.02
+    matrix                N(0, (init_gain · s)²), s from INITS by its shape (n_out, n_in); also an untied head
+    fused_qkv_init        s of W_q, W_k and W_v is that of one matrix with the rows of all three
+    init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
+    skip_scale='deepnorm' s of W_v, W_o and the FFN is multiplied by (8 n_layer)^(−1/4)
+    mup_base_width        s is that of the matrix in the base model, whose sides along the width are shorter. In the blocks it is
+                          divided by √(n_embd / mup_base_width), the root of the growth of n_in (Yang et al. 2022, table 8)
+    mup_base_depth        replaces n_layer in init='gpt2'
+    init='xavier_trunc'   a normal distribution cut at two standard deviations, then scaled to the std init_gain · s
+    """
+    config = model.config
+    residual = (2 * config.n_layer / config.depth_growth) ** -0.5 if config.init == 'gpt2' else 1.0
+    branch = SHRINKS.get(config.skip_scale, lambda n: 1.0)(config.n_layer)
+    as_head = config.emb_std == 0 and getattr(config, 'tie_weights', False)
+    fused_rows = sum(len(p) for name, p in model.named_parameters() if re.match(r'h\.0\.attn\.w[qkv]\.weight', name))
+    for name, p in weights or model.named_parameters():
+        start = 'matrix' if name == 'wte.weight' and as_head else start_of(name)
+        if start == 'bias':
+            nn.init.zeros_(p)
+        elif start == 'embedding':
+            nn.init.normal_(p, std=config.emb_std or 0.02)
+        elif start == 'matrix':
+            n_out = fused_rows if config.fused_qkv_init and re.search(r'attn\.w[qkv]\.', name) else p.size(0)
+            grown_out, grown_in = (config.width_growth if grows else 1.0 for grows in growing_sides(name))
+            std = config.init_gain * INITS[config.init](n_out / grown_out, p.size(1) / grown_in)
+            std = std * grown_in ** -0.5 if name.startswith('h.') else std
+            std = std * residual if re.search(r'(wo|w2)\.weight', name) else std
+            std = std * branch if re.search(r'(wv|wo|w[123])\.weight', name) else std
+            truncated_normal_(p, std) if config.init == 'xavier_trunc' else nn.init.normal_(p, std=std)
+
+
+def growing_sides(name):
+    """Whether n_out and n_in of a matrix with this name grow with the width of the model"""
+    return name.startswith(('h.', 'patch.')), not name.startswith('patch.')
+
+
+def truncated_normal_(p, std):
+    edge = math.erf(2 ** 0.5)                           # P(|z| < 2)
+    p.uniform_(-edge, edge).erfinv_().mul_(2 ** 0.5 * std / 0.8796256610342398)     # 0.8796: std of N(0, 1) after the cut
+
+
 CHOICES = dict(norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS, skip_scale=SKIPS, branch_gain=GAINS)
 
 BLOCK_TYPES = {     # patch and head are parts of vit.py's model
@@ -616,7 +686,7 @@ class GPT(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        self.wte = Embedding(config.vocab_size, config.n_embd)
+        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = POSITIONS[config.pos][0](config)
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
@@ -624,7 +694,7 @@ class GPT(nn.Module):
         self.h = share_rotary(nn.ModuleList(Block(of_layer) for of_layer in layer_configs(config)))
         self.final_norm = make_norm(config.final_norm, config)
         self.head_scale = make_scale(1 / config.width_growth)
-        self.lm_head = Linear(config.n_embd, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight
         init_weights(self)

@@ -140,7 +140,7 @@ if len(set(starts)) > 1:
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
-with without_memory() if fsdp else nullcontext():
+with without_memory(task.Model) if fsdp else nullcontext():
     raw_model = pretrained or task.new_model(data['train'])     # a ViT stores the data's mean and standard deviation
 raw_model.recompute = recompute
 tune_for_training(machine.device, raw_model, attention_backend)

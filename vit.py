@@ -8,13 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from init import Linear, init_weights, unfill
 from model import (
     POSITIONS,
     Block,
     Config,
     at_least_fp32,
     check,
+    init_weights,
     layer_configs,
     make_embedding_skips,
     make_norm,
@@ -56,8 +56,7 @@ class ClassToken(nn.Module):
 
     def __init__(self, config):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.n_embd))
-        unfill(self)
+        self.weight = nn.Parameter(torch.zeros(config.n_embd))
 
     def forward(self, x):
         return torch.cat((self.weight.to(x.dtype).expand(len(x), 1, -1), x), dim=1)
@@ -70,7 +69,7 @@ POOLS = {       # the module that prepends the token, and (B, T, D) → (B, D)
 }
 
 
-class PatchEmbedding(Linear):
+class PatchEmbedding(nn.Linear):
     """Images (B, channels, S, S) of 0 to 255 → (B, T, D): normalizes the pixels and multiplies each patch by W, row by row of
     patches. The mean and standard deviation are the data's, for values from 0 to 1, and are saved with the weights."""
 
@@ -123,7 +122,7 @@ class ViT(nn.Module):
         self.pool = POOLS[config.pool][1]
         self.final_norm = make_norm(config.final_norm, config)
         self.head_scale = make_scale(1 / config.width_growth)
-        self.head = Linear(config.n_embd, config.classes, bias=config.bias)
+        self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
         init_weights(self)
 
     def hidden(self, images):

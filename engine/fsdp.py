@@ -3,6 +3,7 @@
 whole tensors or, with save_shards, shards. A run continues from both on any number of ranks, with or without fsdp.
 """
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -10,11 +11,10 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.files import check_weights, map_leaves
 from engine.shards import read_shards
-from init import init_weights, unfill
+from model import init_weights, start_of
 from optim import shard_of
 
 
@@ -47,26 +47,29 @@ def shard_model(model, device, dtype, reshard, compile, shard_ranks):
     fully_shard(model, mesh=mesh, reshard_after_forward=False)          # its backward pass follows at once
 
 
-class RefuseLostValues(TorchDispatchMode):
-    """ValueError for a value that is written to a tensor of device meta, which cannot hold it."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function._schema.is_mutable and torch.is_tensor(args[0]) and args[0].is_meta:
-            raise ValueError(f'parallel=fsdp: a constructor fills a Linear or Embedding of shape {tuple(args[0].shape)}, which '
-                             'has no memory yet: fill it in init_weights of model.py, or use nn.Linear or nn.Embedding')
-        return function(*args, **(kwargs or {}))
-
-
 @contextmanager
-def without_memory():
-    """What init_weights fills has no memory in the models that are built here: init_sharded fills it. All other parameters, and
-    torch's generator, are as elsewhere."""
-    unfill.device = 'meta'
-    try:
-        with RefuseLostValues():
-            yield
-    finally:
-        unfill.device = None
+def without_memory(Model):
+    """What init_weights fills has no memory in a Model that is built here, beyond the block that is being built: init_sharded
+    draws it. All other parameters, and torch's generator, are as elsewhere."""
+    names = Model.__init__.__globals__                  # of the file with the model, which an edit may have changed
+    build = names['Block'].__init__
+
+    def build_and_forget(block, *args, **more):
+        build(block, *args, **more)
+        forget(block, 'h.0.')
+
+    with patch.object(names['Block'], '__init__', build_and_forget), patch.dict(names, init_weights=forget):
+        yield
+
+
+def forget(module, prefix=''):
+    """Moves the parameters that init_weights fills to device meta. Their names in the model begin with `prefix`."""
+    on_meta = {}                                        # one for all names of a tied parameter
+    for name, p in list(module.named_parameters(remove_duplicate=False)):
+        if start_of(prefix + name) or p in on_meta:
+            owner, _, own_name = name.rpartition('.')
+            on_meta.setdefault(p, nn.Parameter(torch.empty_like(p, device='meta')))
+            setattr(module.get_submodule(owner), own_name, on_meta[p])
 
 
 def init_sharded(model):
@@ -77,7 +80,7 @@ def init_sharded(model):
     def tensors():
         for name, p in model.named_parameters():
             if p.to_local().is_meta:
-                full = torch.full(p.shape, torch.nan, device='cpu')
+                full = torch.empty(p.shape, device='cpu')
                 yield name, full
                 own[id(p)] = nn.Parameter(own_part(full, p))
 

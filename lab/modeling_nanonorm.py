@@ -11,7 +11,6 @@ from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTra
 from transformers.modeling_outputs import CausalLMOutputWithPast, ImageClassifierOutput
 from transformers.utils import can_return_tuple
 
-from init import Embedding
 from model import GPT, DotAttention, GPTConfig, Rotary
 from vit import ViT, ViTConfig
 
@@ -103,7 +102,7 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
                 module.kernel = self.kernel
             if isinstance(module, Rotary):
                 module.register_forward_hook(self.rotated)
-        if isinstance(net.wpe, Embedding):
+        if isinstance(net.wpe, torch.nn.Embedding):
             net.wpe.register_forward_pre_hook(self.placed)
         self.begin(net)
 

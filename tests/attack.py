@@ -236,7 +236,7 @@ COMMANDS = [
     'train.py vit/config.json --init_from=vit-weights --out_dir=new --max_iters=1',
     'lab.measure --out_dir=vit --what=hidden --batches=1', 'lab.plot vit --what=grad_norm', 'lab.export --out_dir=vit --to=new',
 ]
-UNREAD = ('.png', '.svg', '.txt', '.md', '.patch', '.lock', 'prepare.py', 'model.py', 'vit.py', 'modeling_nanonorm.py', 'init.py',
+UNREAD = ('.png', '.svg', '.txt', '.md', '.patch', '.lock', 'prepare.py', 'model.py', 'vit.py', 'modeling_nanonorm.py',
           'preprocessor_config.json', 'generation_config.json')                 # what no script reads again
 GRID = "arguments, out_dir, seeds, jobs = 'keys.json', 'swept', 2, 1\ngrids = [dict(learning_rate=[0.01, 1e30])]\n"
 

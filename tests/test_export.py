@@ -306,7 +306,7 @@ def test_an_attention_with_a_mask_of_its_own_in_transformers(kind, monkeypatch):
 def test_edited_code_comes_along(tmp_path, monkeypatch):
     """With the files that it imports; an import that cannot is named. Positions that padding would change are noticed."""
     (tmp_path / 'lab').mkdir()
-    for name in ('model.py', 'init.py', 'vit.py', 'lab/modeling_nanonorm.py'):
+    for name in ('model.py', 'vit.py', 'lab/modeling_nanonorm.py'):
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.setattr(lab.hub, 'ROOT', str(tmp_path))
     text = (ROOT / 'model.py').read_text()
@@ -314,7 +314,7 @@ def test_edited_code_comes_along(tmp_path, monkeypatch):
         'self.kernel(q, k, v,', 'self.kernel(q, k + 0.01 * distances(k), v,'))
     (tmp_path / 'tables.py').write_text('import torch\n\n\ndef distances(k):\n    return torch.arange(k.size(2))[:, None] ** 2\n')
     files = lab.hub.code_files('modeling_nanonorm.py')
-    assert files.keys() == {'modeling_nanonorm.py', 'model.py', 'init.py', 'vit.py', 'tables.py'}
+    assert files.keys() == {'modeling_nanonorm.py', 'model.py', 'vit.py', 'tables.py'}
     assert files['model.py'].startswith('from .tables import') and 'from .model import' in files['vit.py']
     (tmp_path / 'hf').mkdir()
     monkeypatch.setattr(lab.hub, 'largest_difference', lambda *models: 0.0)         # from this process's model, not edited

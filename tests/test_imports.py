@@ -6,11 +6,11 @@ from helpers import ROOT
 
 # each room or file of the root → what it may import beside itself
 MAY_IMPORT = {
-    'init': set(), 'model': {'init'}, 'configurator': {'engine.process'},
-    'vit': {'init', 'model', 'configurator'}, 'optim': {'model', 'configurator'},
+    'model': set(), 'configurator': {'engine.process'},
+    'vit': {'model', 'configurator'}, 'optim': {'model', 'configurator'},
     'data': {'configurator', 'engine.lock', 'engine.files'},    # which stand alone, and serve the folders of runs too
-    'engine': {'init', 'model', 'vit', 'optim', 'data', 'configurator'},
-    'lab': {'init', 'model', 'vit', 'optim', 'data', 'engine', 'configurator'},
+    'engine': {'model', 'vit', 'optim', 'data', 'configurator'},
+    'lab': {'model', 'vit', 'optim', 'data', 'engine', 'configurator'},
     'train': {'model', 'vit', 'optim', 'data', 'engine', 'configurator'},       # and lab, but see below
     'sample': {'model', 'vit', 'optim', 'data', 'engine', 'configurator'},
     'bench': {'model', 'vit', 'optim', 'data', 'engine', 'configurator'},
