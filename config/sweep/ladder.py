@@ -1,31 +1,26 @@
 # Where should norms stand, once embeddings and rates are tuned? Six placements at 0.2M, 0.5M and 1.2M parameters
 #     python -m lab.sweep config/sweep/ladder.py
-# 20 bytes for each parameter. Seed 1 chooses the rate, and 4 others (1.2M: 3) are compared. GPT-2's matrices (Pre, Peri) start
-# with the gain that its 0.02 has at a width of 768, and its embeddings with about the standard deviation that S1's have.
-# The weight decays are those that decay.py finds best: they may change here after it has run and before this sweep.
+# 20 bytes for each parameter. Seed 1 chooses the rate, and 4 others (1.2M: 3) are compared. The weight decays are those that
+# decay.py finds best for each row: they may change here after it has run and before this sweep. Nothing else may.
+include('config/base/placements.py')
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/ladder'
 diverged_loss = 3.0
 diverged_rise = 0.5
-_decays = {'adamw': 0.1, 'sgdw': 2e-3}
+_decays = {'adamw': {'S1': 0.1, 'DNT': 0.3, 'Pre': 0.1, 'S1+InputNorm': 0.1, 'S1 large': 0.1, 'Peri': 0.1},
+           'sgdw': {'S1': 2e-3, 'DNT': 6e-3, 'Pre': 2e-3, 'S1+InputNorm': 2e-3, 'S1 large': 2e-3, 'Peri': 2e-3}}
 _sizes = {'0.2M': ('--eval_interval=1100', 64), '0.5M': ('--n_embd=96 --n_head=3 --max_iters=4700 --warmup_iters=470 '
           '--eval_interval=2350 --compile=True', 96), '1.2M': ('--n_embd=128 --n_layer=6 --max_iters=12000 --warmup_iters=1200 '
           '--eval_interval=3000 --compile=True', 128)}
 _rates = {'adamw': [4e-3, 8e-3, 16e-3], 'sgdw': [0.2, 0.4, 0.8]}
 
 
-def _settings(width):
-    gpt2 = f'--emb_std=0.08 --init_gain={(768 / width) ** 0.5:.2f}'
-    return {'Pre': f'config/arch/pre.py {gpt2}', 'S1': 'config/arch/s1.py', 'S1+InputNorm': 'config/arch/s1.py --input_norm=True',
-            'S1 large': 'config/arch/s1.py --emb_std=0.3', 'Peri': f'config/arch/peri.py {gpt2}', 'DNT': 'config/arch/s5.py'}
-
-
 def _grid(size, optim, text='pysource', names=(), seeds=5):
     keys, width = _sizes[size]
-    settings = _settings(width)
-    return dict(setting={name: settings[name] for name in names or settings}, size={size: keys}, text={text: f'--dataset={text}'},
-                optim={optim: f'config/optim/{optim}.py --min_lr=0 --weight_decay={_decays[optim]}'},
-                learning_rate=_rates[optim], seeds=seeds)
+    settings = {name: f'{arguments} --weight_decay={_decays[optim][name]}' for name, arguments in _placements(width).items()
+                if name in names or not names}
+    return dict(optim={optim: f'config/optim/{optim}.py --min_lr=0'}, setting=settings, size={size: keys},
+                text={text: f'--dataset={text}'}, learning_rate=_rates[optim], seeds=seeds)
 
 
 grids = [_grid('0.2M', 'adamw'), _grid('0.5M', 'adamw'),
@@ -34,7 +29,7 @@ grids = [_grid('0.2M', 'adamw'), _grid('0.5M', 'adamw'),
 
 
 def _row(setting, size='0.5M', optim='adamw', text='pysource'):
-    return f'setting={setting},size={size},text={text},optim={optim}'
+    return f'optim={optim},setting={setting},size={size},text={text}'
 
 
 def _claim(text, contrast, sign, **more):

@@ -2,7 +2,7 @@
 #     python -m lab.sweep config/sweep/tolerance.py
 # The table with --select=best has Wortsman's rate sensitivity. All embeddings start with a standard deviation of 0.08. GPT-2's
 # other matrices start with 3.46 times its 0.02, which at a width of 64 gives them the gain of a width of 768.
-# One seed, so no claims.
+# The weight decays are the usual ones, not tuned. One seed, so no claims.
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/tolerance'
 seeds = 1
