@@ -1,5 +1,5 @@
 # The six placements of config/sweep/decay.py and ladder.py, as {name: arguments of train.py} at a width. GPT-2's matrices (Pre,
-# Peri) start with the gain that its 0.02 has at a width of 768, and its embeddings with about the standard deviation that S1's have.
+# Peri) start with the gain that its 0.02 has at a width of 768, and its embeddings with about the standard deviation of S1's.
 
 
 def _placements(width):
