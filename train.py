@@ -9,6 +9,7 @@ Config files and --key=value set the keys below. They apply in order, and the la
 """
 from configurator import configure, flags, refuse
 
+import os
 from contextlib import nullcontext
 from dataclasses import asdict
 
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, lacks_to_compile, tune_for_training
 from engine.divergence import Watch, block_norms
-from engine.keys import check_keys, group_settings
+from engine.keys import check_keys, group_settings, unused_keys
 from engine.memory import check_memory
 from engine.pretrained import load_others
 from engine.pretrained_vit import load_vit
@@ -95,8 +96,9 @@ backend = 'auto'                    # auto | nccl | gloo, for torch.distributed;
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig, ViTConfig)
 check_keys(config)
-if parallel != 'fsdp':
-    refuse(('reshard', 'reduce_each', 'save_shards', 'shard_ranks'), 'it needs --parallel=fsdp')
+if 'SWEEP_PID' not in os.environ:                       # the grid of a sweep may hold them, as config files may
+    for key, why in unused_keys(config).items():
+        refuse((key,), why)
 
 # ----------------------------------------------------------------------------- what is trained, where, on which data
 run = Run(config)                                       # its folder, and whether it starts or resumes there
@@ -172,6 +174,11 @@ if ddp:
 def rate(it, ratio=1.0):
     """The learning rate of an iteration, for block types with this ratio"""
     return lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters, decay_frac, ratio, blockwise)
+
+
+def by_type(norms):
+    """{block type: number} of a tensor (block types,) as block_norms gives it"""
+    return dict(zip(params_of, norms.tolist()))
 
 
 @torch.no_grad()
@@ -293,8 +300,10 @@ for it in range(run.start, max_iters + 1):
     if it % log_interval == 0:
         watch.check(it)
         mean_loss = machine.sum(loss_sum).item()
-        watch.logged(it, mean_loss, block_norms(params_of, lambda p: p), grad_norms)
-        log.step(it, dict(loss=mean_loss, lr=rate(it), grad_norm=grad_norm.item()), speed)
+        weight_norms = block_norms(params_of, lambda p: p)
+        watch.logged(it, mean_loss, weight_norms, grad_norms)
+        row = dict(loss=mean_loss, lr=rate(it), grad_norm=grad_norm.item())
+        log.step(it, row | dict(grad_norms=by_type(grad_norms), weight_norms=by_type(weight_norms)), speed)
     stop = machine.largest(stop_request.number)
     if stop:
         watch.check(it)

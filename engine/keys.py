@@ -21,6 +21,24 @@ RULES = (
 )
 
 
+OF_OPTIMIZERS = dict(beta1=('adamw', 'lion', 'adam_mini', 'muon'), beta2=('adamw', 'lion', 'adam_mini', 'muon'),
+                     momentum=('sgdw', 'muon'), muon_scale=('muon',))       # of those of optim.py
+OF_FSDP, OF_DDP = ('reshard', 'reduce_each', 'save_shards', 'shard_ranks'), ('ddp_overlap', 'ddp_bf16')
+OF_IMAGES = ('crop_scale', 'interpolation', 'aug_repeats', 'flip', 'randaugment', 'mixup', 'cutmix', 'label_smoothing')
+
+
+def unused_keys(config):
+    """{key: why a run with this config ignores it}"""
+    known = {name for names in OF_OPTIMIZERS.values() for name in names}
+    unused = {key: f'optimizer={config["optimizer"]} does not use it' for key, names in OF_OPTIMIZERS.items()
+              if config['optimizer'] in known - {*names}}
+    for keys, used, why in ((OF_FSDP, config['parallel'] == 'fsdp', 'it needs --parallel=fsdp'),
+                            (OF_DDP, config['parallel'] == 'ddp', 'it needs --parallel=ddp'),
+                            (OF_IMAGES, config['model'] == 'vit', 'it is of images')):
+        unused.update(dict.fromkeys(keys, why) if not used else {})
+    return unused
+
+
 def check_keys(config):
     """ValueError for a value that train.py cannot work with. `config` may hold only some of its keys."""
     check(config, CHOICES, RULES)

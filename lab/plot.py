@@ -869,7 +869,8 @@ def brief(keys):
     return [text for end, names in ends.items() for text in ([braced(names) + end] if end else names)]
 
 
-NAMES = dict(loss='loss', train_loss='training loss', val_loss='validation loss', lr='learning rate',
+NAMES = dict(loss='loss', grad_norms='norm of the gradient', weight_norms='norm of the weights',
+             train_loss='training loss', val_loss='validation loss', lr='learning rate',
              grad_norm='norm of the gradient', tokens_per_s='tokens per second', images_per_s='images per second',
              mfu='share of the peak FLOP/s', train_top1='training top-1 (share)', val_top1='validation top-1 (share)')
 
@@ -878,11 +879,15 @@ def over_iterations(key, folders):
     """Any key of log.jsonl or measure.jsonl over the iterations.
 
     A number is a curve for each run. A list, such as attention.max_logit, has a panel for each run, with a curve for each
-    layer: the mean over its heads. Of more than eight layers, eight are drawn, from the first to the last. The axis is
-    logarithmic if the values are positive and their middle 90% span a factor of more than 100."""
+    layer: the mean over its heads. So has a key that stands before several, such as grad_norms, with a curve for each block
+    type. Of more than eight layers, eight are drawn, from the first to the last. The axis is logarithmic if the values are
+    positive and their middle 90% span a factor of more than 100."""
     names, found = labels(folders), []
     for folder in folders:
         there = read_quantities(folder)
+        by_name = {name.removeprefix(f'{key}.'): curves for name, curves in there.items() if name.startswith(f'{key}.')}
+        if by_name and all(set(curves) == {''} for curves in by_name.values()):
+            there[key] = {name: curves[''] for name, curves in by_name.items()}         # a curve for each name below the key
         if key not in there:
             near = difflib.get_close_matches(key, [*PICTURES, *there], 1)
             near = f'did you mean {near[0]!r}? ' if near else ''
@@ -899,6 +904,8 @@ def over_iterations(key, folders):
         for k, curve in enumerate(shown):
             points = run.get(curve, [])
             style = run_style(k if several else i)
+            if curve in TYPES:
+                style.update(zip(('color', 'linestyle'), type_style(curve, curves)))
             if len(points) > 50:
                 del style['marker']
             draw_over_time(ax, points, **style, label=curve if several else name)
@@ -910,7 +917,7 @@ def over_iterations(key, folders):
         for ax in axes:
             log_scale(ax)
     name_axes(axes, 'iteration', NAMES.get(key, key) + unit)
-    layers = 'layer' if all(curve.isdigit() for curve in curves) else 'place'
+    layers = 'layer' if all(curve.isdigit() for curve in curves) else 'block type' if TYPES.keys() & {*curves} else 'place'
     legend(figure, 'run' if not several else layers if shown == curves else f'{layers}, {len(shown)} of {len(curves)}')
     return figure
 

@@ -1,8 +1,10 @@
 """Settings that hold for all tests. test_model.py, which stands alone, has what it needs of them itself."""
 import os
+import signal
 import tempfile
 
 os.environ['OMP_NUM_THREADS'] = '1'     # before PyTorch is imported, and for processes: tests share the machine's cores
+signal.signal(signal.SIGHUP, signal.SIG_DFL)            # nohup ignores it, and our scripts then do too
 if 'HF_MODULES_CACHE' not in os.environ:                # where transformers keeps the code of models
     code_of_models = tempfile.TemporaryDirectory()
     os.environ['HF_MODULES_CACHE'] = code_of_models.name

@@ -515,9 +515,11 @@ def write_walk(folder, name='tiny', train=2000, val=500):
 
 
 def rows(run):
-    """What a run logged, without what the clock says."""
+    """What a run logged, without what the clock says. The numbers of a dict have keys such as grad_norms.qk."""
     lines = (Path(run) / 'log.jsonl').read_text(encoding='utf-8').splitlines()
-    return [{key: value for key, value in json.loads(line).items() if not key.endswith('_per_s')} for line in lines]
+    return [{name: number for key, value in json.loads(line).items() if not key.endswith('_per_s')
+             for name, number in ({f'{key}.{kind}': x for kind, x in value.items()} if key.endswith('_norms') else
+                                  {key: value}).items()} for line in lines]
 
 
 def steps(run):

@@ -313,7 +313,7 @@ def edit_gate(place, page):
 
 
 def edit_logged(place, page):
-    line = block_with(page, 'log.step(')
+    line = block_with(page, 'emb_std=raw_model')
     replace(place / 'train.py', line.replace(', emb_std=raw_model.wte.weight.std().item()', '').strip(), line.strip())
 
 

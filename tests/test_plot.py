@@ -658,6 +658,18 @@ def test_keys_that_a_user_has_added(tmp_path):
     check_can_be_read(drawn['deep'])
 
 
+def test_a_key_before_several_has_a_curve_for_each(place, tmp_path):
+    """In the colours of the block types; a panel for each run"""
+    norms = [dict(qk=1.0 + it, ffn=2.0, gate=3.0) for it in range(3)]
+    write_rows(tmp_path / 'log.jsonl', [dict(iter=it, loss=1.0, grad_norms=norm) for it, norm in enumerate(norms)])
+    figure = plot.picture('grad_norms', [str(tmp_path)])
+    ax, = figure.axes
+    assert [line.get_label() for line in ax.get_lines()] == ['qk', 'ffn', 'gate'] and title(figure.legends[0]) == 'block type'
+    assert list(ax.get_lines()[0].get_ydata()) == [1, 2, 3] and ax.get_ylabel() == 'norm of the gradient'
+    assert [line.get_color() for line in ax.get_lines()[:2]] == [plot.TYPES['qk'], plot.TYPES['ffn']]
+    plot.plt.close('all')
+
+
 def test_an_unknown_key_is_answered_with_those_there_are(place, tmp_path):
     """In one line, in short, with the nearest"""
     write_rows(tmp_path / 'log.jsonl', ROWS)

@@ -82,6 +82,19 @@ def test_files(whole, place):
     assert all(row.keys() == {'iter', 'train_loss', 'val_loss'} for row in evaluations(whole))
 
 
+def test_the_logged_norms_of_block_types(whole):
+    """Those of the gradient make up its norm, and those of the last weights are the checkpoint's"""
+    for row in steps(whole):
+        squares = sum(value ** 2 for key, value in row.items() if key.startswith('grad_norms.'))
+        assert squares == pytest.approx(row['grad_norm'] ** 2)
+    squares = {}
+    for name, p in checkpoint(whole)['model'].items():
+        if name != 'lm_head.weight':                    # tied
+            squares[block_type(name)] = squares.get(block_type(name), 0.0) + p.double().square().sum().item()
+    logged = {key.partition('.')[2]: value for key, value in steps(whole)[-1].items() if key.startswith('weight_norms.')}
+    assert logged == pytest.approx({kind: square ** 0.5 for kind, square in squares.items()}, rel=1e-5)
+
+
 def test_it_learns(whole):
     """From the entropy of a uniform guess, log 13, towards that of the data, log 3"""
     first, last = evaluations(whole)[0], evaluations(whole)[-1]
