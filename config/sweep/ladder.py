@@ -33,7 +33,10 @@ def _row(setting, size='0.5M', optim='adamw', text='pysource'):
 
 
 def _claim(text, contrast, sign, **more):
-    return dict(text=text, contrast=contrast, sign=sign, margin=0.04, pairs=3 if '1.2M' in contrast else 4, **more)
+    # differences of two rows have a standard deviation of about 0.02; such margins are shown with a power of about 80%
+    pairs = 3 if '1.2M' in contrast else 4
+    margin = {(2, 4): 0.04, (4, 4): 0.06, (2, 3): 0.06, (4, 3): 0.08}[contrast.count('setting='), pairs]
+    return dict(text=text, contrast=contrast, sign=sign, margin=margin, pairs=pairs, **more)
 
 
 def _lead(setting, size, **more):
@@ -65,9 +68,7 @@ claims = [
         _claim(f'mSGDW is worse than AdamW for S1 at {size}', f'{_row("S1", size, "sgdw")} - {_row("S1", size)}', 1,
                paper='DNT', said='+0.039'),
         _claim(f'mSGDW is better than AdamW for DNT at {size}', f'{_row("DNT", size, "sgdw")} - {_row("DNT", size)}', -1,
-               paper='DNT', said='−0.014 (774M: +0.022, 1.4B: +0.012)'),
-        _claim(f'mSGDW and AdamW are equal for DNT at {size}', f'{_row("DNT", size, "sgdw")} - {_row("DNT", size)}', 0,
-               paper='DNT', said='comparable (abstract)'),
+               paper='DNT', said='−0.014 (774M: +0.022, 1.4B: +0.012; abstract: comparable)'),
         _claim(f'mSGDW costs DNT less than S1 at {size}', f'{_row("DNT", size, "sgdw")} - {_row("DNT", size)} - '
                f'{_row("S1", size, "sgdw")} + {_row("S1", size)}', -1, paper='DNT', said='−0.053'),
         _claim(f'DNT is better than S1 by AdamW at {size}', f'{_row("DNT", size)} - {_row("S1", size)}', -1, paper='DNT',
