@@ -6,7 +6,7 @@
 # make attack               kills hundreds of runs and damages thousands of files; an hour. ARGS="--kills=30 --cases=200 --seed=1"
 # make test-cuda-code       checks what becomes of the models on NVIDIA's GPUs, without one; on Linux, 5 GB for .venv-cuda
 # make results              makes the pages and pictures of results/ from the raw numbers in results/csv/, in a minute
-# make results-run          trains the runs behind them that are missing, in order, at low priority. SWEEPS="decay ladder" chooses sweeps;
+# make results-run          trains the runs behind them that are missing, in order, at low priority. SWEEPS=ladder chooses sweeps;
 #                           CSV=../nanonorm/results/csv lets another checkout, of the commit that the rows name, continue them
 # make gpu                  measures this machine's GPU, in at most ten minutes, into results/gpu/
 # Each sets up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
@@ -19,7 +19,7 @@ CUDA_VENV ?= .venv-cuda
 OLDEST_PYTHON ?= python3.10
 OLDEST_TORCH = 2.10.0
 OLDEST_VENV ?= .venv-oldest
-SWEEPS ?= decay tolerance ladder
+SWEEPS ?= decay tolerance
 CSV ?= results/csv
 
 .PHONY: quickstart quickstart-vision test test-long test-oldest attack test-cuda-code results results-run gpu

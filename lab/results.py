@@ -39,8 +39,12 @@ class Sweep:
     def __init__(self, file, path):
         keys = settle([file], keys_of(os.path.join(ROOT, 'lab', 'sweep.py'))[0])
         runs = read_runs(path, keys['diverged_loss'], keys['diverged_rise']) if os.path.exists(path) else []
+        runs = [run for run in runs if run['status'] != 'failed']          # which are tried again
         if len({run['code'] for run in runs}) > 1:
             raise ValueError(f'{path} has runs of several codes: {", ".join(sorted({run["code"] for run in runs}))}')
+        known = {run['data'] for run in runs}
+        if len(known) > len({run['labels'].get('text') for run in runs}):       # the axis that names the data set
+            raise ValueError(f'{path} has runs of several data: {", ".join(sorted(known))}')
         self.runs, self.rows, self.split = runs, rows_of(runs), split_of(runs)
         self.tests = [Test(claim, self.rows, self.split) for claim in keys['claims']]
 

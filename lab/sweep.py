@@ -114,8 +114,8 @@ def check_data(config):
         return task.splits()['train'].fingerprint
 
 
-def check_rows(rows, runs, code, data):
-    """ValueError if the rows of a runs.csv are of another grid, code or data than these runs, {key: run}. `data`: {data set: its
+def check_rows(rows, runs, data):
+    """ValueError if the rows of a runs.csv are of another grid or data than these runs, {key: run}. `data`: {data set: its
     fingerprint} of those that are still to be read."""
     fingerprints = {name: [fingerprint] for name, fingerprint in data.items()}
     for row, ended in zip(rows, runs_of(rows, path=csv)):
@@ -124,9 +124,6 @@ def check_rows(rows, runs, code, data):
         if run is None or row['keys'] != run['keys']:
             why = 'which is not in this grid' if run is None else 'which had other keys'
             raise ValueError(f'{csv} has the run {name}, {why}: choose another --out_dir (or --csv), or move the file away')
-        if row['code'] != code:
-            raise ValueError(f'{csv} is of other code ({row["code"]}, commit {row["commit"][:12]}) than the files here ({code}): '
-                             f'go on in a checkout of that commit, choose another --out_dir (or --csv), or move the file away')
         fingerprints.setdefault(run['config']['dataset'], []).append(row['data'])
     for name, prints in fingerprints.items():
         if len(set(prints)) > 1:
@@ -203,6 +200,10 @@ def run_all(rows, table, code, data):
     name_at = {key_of(labels_of(run['labels']), run['labels']['seed']): run['name']
                for row in rows for run in row.runs()}
     order, waiting = list(name_at), to_do()
+    for row in table if waiting else []:
+        if row['code'] != code:
+            raise ValueError(f'{csv} is of other code ({row["code"]}, commit {row["commit"][:12]}) than the files here ({code}): '
+                             f'go on in a checkout of that commit, choose another --out_dir (or --csv), or move the file away')
     gpus = os.environ.get('CUDA_VISIBLE_DEVICES') or ','.join(str(i) for i in range(torch.cuda.device_count()))
     gpus = gpus.split(',') if torch.cuda.is_available() else []
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
@@ -302,12 +303,13 @@ def main():
     in_grid = {run['name'] for row in rows for rate in row.grid for run in row.rates[rate]}
     data = {}
     for key, run in runs.items():
-        if key not in ended and run['name'] in in_grid:
+        if key not in ended:
             check_folder(run, folder_of(run))
+        if key not in ended and run['name'] in in_grid:
             name = run['config']['dataset']
             data[name] = check_data(run['config']) or data.get(name)
     code = code_hash(TRAIN)
-    check_rows(table, runs, code, {name: fingerprint for name, fingerprint in data.items() if fingerprint})
+    check_rows(table, runs, {name: fingerprint for name, fingerprint in data.items() if fingerprint})
     os.makedirs(out_dir, exist_ok=True)
     locked = lock_folder(out_dir, 'sweeping')           # noqa: F841, held until the end
     run_all(rows, table, code, data)

@@ -55,11 +55,17 @@ class Test:
             self.open = 'not run'
             return
         self.rows = list(dict.fromkeys(named))
-        self.estimate = e = contrast(weights, [row.best.losses(split) for row in named])
+        losses = [row.best.losses(split) for row in named]
+        seeds = sorted(set.intersection(*map(set, losses)), key=int)[:claim['pairs']]       # no more than were planned
+        self.estimate = e = contrast(weights, [{seed: of_row[seed] for seed in seeds} for of_row in losses])
         runs = [run for row in self.rows for run in row.best.compared]
         lost = sum(run['status'] != 'done' for run in runs)
         edges = [row for row in self.rows if row.at_edge()]
-        if edges:
+        few = [row for row in self.rows if len(row.points) > 1 and len(
+            [run for point in row.points for run in row.choosing(point) if run['status'] != 'failed']) < FEWEST_RATES]
+        if few:
+            self.open = f'fewer than {FEWEST_RATES} rates of {few[0]} have ended'
+        elif edges:
             self.open = f'the best rate of {edges[0]} is at the edge'
         elif lost:
             self.open = f'{lost} of {len(runs)} runs did not end'

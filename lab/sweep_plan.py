@@ -144,6 +144,8 @@ class PlannedRow:
             return to_do(self.runs())
         order, tried = list(self.rates), list(self.grid)
         while not (todo := to_do(self.rates[rate][0] for rate in tried)):
+            if any(ended[self.rates[rate][0]['name']]['status'] == 'failed' for rate in tried):
+                return []                               # nobody knows which rate is best; the next call tries it again
             best = min(tried, key=rank_of)
             if rank_of(best)[0]:
                 return []

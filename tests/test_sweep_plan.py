@@ -176,6 +176,18 @@ def test_a_row_is_of_one_grid_one_code_and_one_data(runs, monkeypatch):
     assert len(made.legs) == number
 
 
+def test_a_folder_of_other_keys_beyond_the_grid_is_not_resumed(runs):
+    """Of a rate that was added, where the rows were moved away as the error advises"""
+    made = runs(best_at(0.8))
+    call('--learning_rate=0.1,0.2,0.4', '--seeds=1')
+    number = len(made.legs)
+    os.remove('out/runs.csv')
+    for rate in ('0.1', '0.2', '0.4'):
+        shutil.rmtree(f'out/learning_rate={rate},seed=1')
+    err = call('--learning_rate=0.1,0.2,0.4', '--seeds=1', '--weight_decay=0.7', code=1)
+    assert 'out/learning_rate=0.8,seed=1 holds a run with weight_decay=0.1 instead of 0.7' in err and len(made.legs) == number
+
+
 @pytest.mark.parametrize('what', ['code', 'data'])
 def test_an_edit_while_a_sweep_goes_on(runs, what):
     """The run that has it gets no row"""

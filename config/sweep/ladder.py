@@ -1,7 +1,7 @@
 # Where should norms stand, once embeddings and rates are tuned? Six placements at 0.2M, 0.5M and 1.2M parameters
 #     python -m lab.sweep config/sweep/ladder.py
 # 20 bytes for each parameter. Seed 1 chooses the rate, and 4 others (1.2M: 3) are compared. The weight decays are those that
-# decay.py finds best for each row: they may change here after it has run and before this sweep. Nothing else may.
+# decay.py finds best for each row: they are set here after it has run. Before that `make results-run` leaves this sweep out.
 include('config/base/placements.py')
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/ladder'
@@ -9,9 +9,11 @@ diverged_loss = 3.0
 diverged_rise = 0.5
 _decays = {'adamw': {'S1': 0.1, 'DNT': 0.3, 'Pre': 0.1, 'S1+InputNorm': 0.1, 'S1 large': 0.1, 'Peri': 0.1},
            'sgdw': {'S1': 2e-3, 'DNT': 6e-3, 'Pre': 2e-3, 'S1+InputNorm': 2e-3, 'S1 large': 2e-3, 'Peri': 2e-3}}
-_sizes = {'0.2M': ('--eval_interval=1100', 64), '0.5M': ('--n_embd=96 --n_head=3 --max_iters=4700 --warmup_iters=470 '
-          '--eval_interval=2350 --compile=True', 96), '1.2M': ('--n_embd=128 --n_layer=6 --max_iters=12000 --warmup_iters=1200 '
-          '--eval_interval=3000 --compile=True', 128)}
+_sizes = {          # arguments, width; heads are 32 wide
+    '0.2M': ('--eval_interval=1100', 64),
+    '0.5M': ('--n_embd=96 --n_head=3 --max_iters=4700 --warmup_iters=470 --eval_interval=2350 --compile=True', 96),
+    '1.2M': ('--n_embd=128 --n_head=4 --n_layer=6 --max_iters=12000 --warmup_iters=1200 --eval_interval=3000 --compile=True',
+             128)}
 _rates = {'adamw': [4e-3, 8e-3, 16e-3], 'sgdw': [0.2, 0.4, 0.8]}
 
 
