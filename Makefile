@@ -34,11 +34,11 @@ quickstart: .venv/installed data/pycode/meta.json
 	@echo '    $(BIN)/python -m lab.plot out-quick out-s1'
 
 quickstart-vision: .venv/installed data/digits/meta.json
-	$(BIN)/python train.py config/train_quick_vision.py --init_from=auto $(ARGS)
+	$(BIN)/python -m vision.train config/train_quick_vision.py --init_from=auto $(ARGS)
 	$(BIN)/python -m lab.plot out-quick-vision
-	$(BIN)/python -m lab.plot out-quick-vision --what=predictions
+	$(BIN)/python -m vision.predictions out-quick-vision
 	@echo 'Next, for example:'
-	@echo '    $(BIN)/python train.py config/train_quick_vision.py config/arch/s1.py --out_dir=out-vision-s1'
+	@echo '    $(BIN)/python -m vision.train config/train_quick_vision.py config/arch/s1.py --out_dir=out-vision-s1'
 	@echo '    $(BIN)/python -m lab.plot out-quick-vision out-vision-s1'
 
 test: .venv/installed-dev

@@ -20,12 +20,12 @@ import time
 
 import torch
 
-from engine.device import autocast, lacks_to_compile, pick_device, pick_dtype, tune_for_training, vendors_peak
-from engine.memory import check_memory
-from engine.task import task_of
-from model import GPTConfig
-from optim import OPTIMIZERS, param_groups, state_bytes
-from vit import ViTConfig
+from data.tokens import Tokens
+from engine.device import autocast, lacks_to_compile, pick_device, pick_dtype, state_bytes, tune_for_training, vendors_peak
+from engine.keys import gpt_config
+from engine.step import training_step
+from model import GPT, GPTConfig
+from optim import OPTIMIZERS, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of train.py
 bench_iters = 20                    # timed iterations of each variant; the variants take turns
@@ -38,24 +38,21 @@ profile = ''                        # a file for the trace of three iterations, 
 loader = 0                          # time the reading of this many batches of the data
 sampling = 0                        # time the drawing of this many tokens, with the cache and without it
 # -----------------------------------------------------------------------------
-config = configure(globals(), GPTConfig, ViTConfig, TRAIN)
-USED = {'model', 'optimizer', 'learning_rate', 'weight_decay', 'beta1', 'beta2', 'momentum', 'muon_scale', 'grad_clip',
+config = configure(globals(), GPTConfig, TRAIN)
+USED = {'optimizer', 'learning_rate', 'weight_decay', 'beta1', 'beta2', 'momentum', 'muon_scale', 'grad_clip',
         'batch_size', 'seed', 'device', 'dtype', 'attention_backend', 'compile', 'recompute', 'debug'}      # of train.py's keys
-USED |= {'dataset', 'data_seed', 'aug_repeats'} if loader else set()
-refuse(only_of_train(GPTConfig, ViTConfig) - USED, 'it changes nothing here')
+USED |= {'dataset', 'data_seed', 'vocab_size'} if loader else {'vocab_size', 'dataset'}
+refuse(only_of_train(GPTConfig) - USED, 'it changes nothing here')
 at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0, batch_size=1, learning_rate=0, weight_decay=0, grad_clip=0)
 names = optimizers.split(',') if optimizers else [config['optimizer']]
 for name in names:
     if name not in OPTIMIZERS:
         raise ValueError(f'{"optimizers" if optimizers else "optimizer"}={name!r}: choose among {", ".join(OPTIMIZERS)}')
-task = task_of(config)
+model_config = gpt_config(config)
 modes = [key for key in ('optimizers', 'loader', 'sampling') if config[key]]
 if len(modes) > 1:
     raise ValueError(f'{" and ".join(modes)} cannot be combined: choose one')
-if sampling and config['model'] == 'vit':
-    raise ValueError('sampling: model=vit draws no text, choose model=gpt')
 device = pick_device(config['device'])
-TIMES = 32 * (config['bench_iters'] + config['bench_warmup'] + config['loader'])        # bytes of what is timed
 
 
 def build(config, name):
@@ -63,10 +60,8 @@ def build(config, name):
     lacking = lacks_to_compile(device) if config['compile'] and not sampling else ''
     if lacking:
         raise ValueError(f'compile=True: {lacking}, or set --compile=False')
-    of_one = task_of(config)
-    check_memory(of_one, device, 0 if optimizers else config['batch_size'], recompute=config['recompute'], times=TIMES)
     torch.manual_seed(config['seed'])
-    model = of_one.new_model().to(device)
+    model = GPT(gpt_config(config)).to(device)
     tune_for_training(device, model, config['attention_backend'])
     model.recompute = config['recompute']
     return model, OPTIMIZERS[name](param_groups(model, config['weight_decay'], keys={**config, 'optimizer': name}),
@@ -143,21 +138,17 @@ def variants():
 
 
 def iteration(config):
-    """One iteration of a variant as a function, its tokens or images, its FLOPs, and the model's number of parameters."""
+    """One iteration of a variant as a function, its tokens, its FLOPs, and the model's number of parameters."""
     dtype = pick_dtype(config['dtype'], device)
     raw_model, optimizer = build(config, config['optimizer'])
     model = torch.compile(raw_model) if config['compile'] else raw_model
-    x, y = task_of(config).random_batch(config['batch_size'], device)
+    tokens = torch.randint(raw_model.config.vocab_size, (config['batch_size'], raw_model.config.block_size + 1), device=device)
+    x, y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
     def call():
-        with autocast(device, dtype, cache=not config['recompute']):
-            loss = model(x, y)[1]
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(raw_model.parameters(), config['grad_clip'] or float('inf'))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        training_step(model, raw_model, optimizer, [(x, y)], config['grad_clip'], dtype)
 
-    return call, y.numel(), y.numel() * task.flops(raw_model), raw_model.num_params()
+    return call, y.numel(), y.numel() * raw_model.flops_per_token(), raw_model.num_params()
 
 
 def peak_memory():
@@ -195,7 +186,7 @@ def bench_iterations():
           ' by square products' + (f', {vendor / 1e12:.0f} in bfloat16 by its vendor' if vendor else ''))
     width = max(map(len, calls)) + 2
     base = statistics.median(next(iter(times.values())))
-    print(f'{"":{width}}{"ms":>9}{"min … max":>20}{"of the first":>14}{task.unit + "/s":>11}{"TFLOP/s":>9}{"of products":>13}' +
+    print(f'{"":{width}}{"ms":>9}{"min … max":>20}{"of the first":>14}{"tokens/s":>11}{"TFLOP/s":>9}{"of products":>13}' +
           (f'{"MFU":>7}' if vendor else ''))
     for label in calls:
         median = statistics.median(times[label])
@@ -238,9 +229,9 @@ def shares(found):
 # ----------------------------------------------------------------------------- data and samples
 
 def bench_loader():
-    """The median time of reading a batch, of an iteration's size and not augmented, and by how much the memory of this process
+    """The median time of reading a batch of an iteration's size, and by how much the memory of this process
     has grown since the 100th batch."""
-    data = task.split('train')
+    data = Tokens(config['dataset'], 'train', model_config.block_size, model_config.vocab_size)
     call, count, _, _ = iteration(config)
     step = statistics.median(in_turns({'': call}, config['bench_iters'])[''])
     times, size = [], config['batch_size']
@@ -249,7 +240,7 @@ def bench_loader():
             times, held = [], own_memory()
         times.append(timed(lambda i=i: data.shuffled(i * size, size, config['data_seed'])))
     median = statistics.median(times)
-    print(f'{data.path}, {os.path.getsize(data.path) / 2 ** 30:.2f} GiB: {1000 * median:.3f} ms a batch of {count:,} {task.unit} '
+    print(f'{data.path}, {os.path.getsize(data.path) / 2 ** 30:.2f} GiB: {1000 * median:.3f} ms a batch of {count:,} tokens '
           f'({spread(times)}), {median / step:.2%} of an iteration of {1000 * step:.1f} ms; '
           f'memory {(own_memory() - held) / 2 ** 20:+.1f} MiB over {len(times):,} batches')
 
@@ -266,9 +257,8 @@ def own_memory():
 def bench_sampling():
     """Greedy continuation of one token, for 1 sample and for 8: with the cache of keys and values, and without it, by a pass over
     all tokens so far. Not compiled, as in sample.py."""
-    check_memory(task, device, training=False, samples=8 * 8 * config['sampling'])
     torch.manual_seed(config['seed'])
-    model, dtype = task.new_model().to(device), pick_dtype(config['dtype'], device)
+    model, dtype = GPT(model_config).to(device), pick_dtype(config['dtype'], device)
     tune_for_training(device, model.eval(), config['attention_backend'])
     new, size = config['sampling'], model.config.block_size
 

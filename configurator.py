@@ -5,19 +5,28 @@ Config files and --key=value set a script's globals. They apply in order, and th
 
 A script defines its keys as constants at its top, each with its help text as a comment, and then calls configure().
 
-Every script imports this file before all others, so that Ctrl-C is one line while they are imported.
+Every script imports this file before all others: it says how Ctrl-C and wrong input end a script, and sets what PyTorch reads.
+Modules that are slow to load are imported where they are used, so that an interrupt finds this file complete.
 """
-from engine.process import begin  # isort: skip
+import os
+import sys
+
+sys.excepthook = lambda kind, *error: (                 # before what takes time to import
+    print('interrupted', file=sys.stderr) if kind is KeyboardInterrupt else sys.__excepthook__(kind, *error))
 
 import ast
 import difflib
 import inspect
+import io
 import json
-import os
 import re
-import sys
+import time
 from dataclasses import fields
 from types import ModuleType
+
+PARENT = os.getppid()                   # before it can have died unnoticed
+if not {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY', 'KMP_BLOCKTIME', 'KMP_LIBRARY'} & os.environ.keys():
+    os.environ['GOMP_SPINCOUNT'] = '10000'      # how long threads spin when they wait for each other, see docs/speed.md
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
 TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys too
@@ -25,9 +34,12 @@ TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys to
 
 # newer key → the older key whose value it takes in a config.json or a checkpoint that lacks the newer one
 SPLIT_OFF = {'r_pos': 'r_emb'}
+# keys of older versions, which the config.json of their runs holds; those of images have moved to vision/train.py
+RETIRED = {'model', 'block_size', 'vocab_size', 'tie_weights', 'image_size', 'patch_size', 'channels', 'classes', 'pool',
+           'qkv_bias', 'drop_path', 'image_mean', 'image_std', 'crop_scale', 'interpolation', 'aug_repeats', 'flip',
+           'randaugment', 'mixup', 'cutmix', 'label_smoothing'}
 # a key that stands for several; where it is set, it sets them
 ALIASES = {'mid_norm': ('attn_mid_norm', 'ffn_mid_norm'), 'post_norm': ('attn_post_norm', 'ffn_post_norm')}
-EARLY = ('--model=',)                   # config files may depend on this key, so its flag counts from the start
 
 
 def configure(namespace, *more):
@@ -59,9 +71,11 @@ def defaults_of(*sources):
     """{key: default} of scripts (their paths) and dataclasses. A script's key with TYPE in its name stands for one key of each
     block type of the dataclasses."""
     defaults, types = {}, {kind: None for source in sources for kind in getattr(source, 'block_types', ())}
+    # fields that are no keys, such as the block_size of a model of images, are no keys of other sources either
+    hidden = {f.name for source in sources if not isinstance(source, str) for f in fields(source) if not f.init}
     for source in sources:
-        keys = script_keys(source) if isinstance(source, str) else {f.name: f.default for f in fields(source)}
-        for key, default in keys.items():
+        keys = script_keys(source) if isinstance(source, str) else {f.name: f.default for f in fields(source) if f.init}
+        for key, default in [(key, keys[key]) for key in keys if key not in hidden]:
             for kind in types if 'TYPE' in key else ['']:           # r_TYPE stands for r_emb, r_pos, …
                 defaults.setdefault(key.replace('TYPE', kind), default)
     return defaults
@@ -88,7 +102,7 @@ def only_of_train(*configs):
 def settle(arguments, defaults):
     """{key: value} after config files and --key=value have set some of the defaults, in order."""
     values = dict(defaults)
-    for arg in [*(arg for arg in arguments if arg.startswith(EARLY)), *arguments]:
+    for arg in arguments:
         if arg.startswith('--'):
             key, equals, text = arg[2:].partition('=')
             if not equals:
@@ -97,7 +111,8 @@ def settle(arguments, defaults):
                 values[key] = parsed(key, text, defaults[known(key, defaults, 'the command line')])
         else:
             for key, value in read_config(arg, values).items():
-                values[key] = typed(key, value, defaults[known(key, defaults, arg)], arg)
+                if key in defaults or key not in RETIRED or not arg.endswith('.json'):
+                    values[key] = typed(key, value, defaults[known(key, defaults, arg)], arg)
     return values
 
 
@@ -207,3 +222,103 @@ def typed(key, value, default, where):
     if type(value) is not type(default) or isinstance(value, (int, float)) and not abs(value) <= LARGEST[type(value)]:
         raise ValueError(f'{key}={value!r} in {where}: wants {WANTS[type(default)]}')
     return value
+
+
+# ----------------------------------------------------------------------------- how a script begins and ends
+
+def begin(keys):
+    """Prepares the process of a script. From here on, bad input (ValueError, OSError) ends it with one line and exit code 1,
+    unless keys['debug']. Characters that its terminal lacks are replaced. If nobody reads its stdout, it ends as Unix tools do.
+    Under torchrun or lab/sweep.py it is asked to end (SIGTERM) when its parent dies, even by SIGKILL; this needs Linux."""
+    sys.excepthook = lambda *error: report(*error, keys['debug'])
+    while (null := os.open(os.devnull, os.O_RDWR)) <= 2:        # the number of a closed stdout, which a log would get
+        pass
+    os.close(null)
+    sys.stdout, sys.stderr = (stream or open(os.devnull, 'w', encoding='utf-8') for stream in (sys.stdout, sys.stderr))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors='replace', line_buffering=True)
+    parent = int(os.environ.get('SWEEP_PID', 0)) or 'TORCHELASTIC_RUN_ID' in os.environ and PARENT
+    if parent and sys.platform == 'linux':
+        import ctypes
+        import signal
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)              # PR_SET_PDEATHSIG
+        if os.getppid() != parent:                              # it died before
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def say(*words, to=None):
+    """Prints what is not worth ending for: if stdout, or the stream `to`, is closed or full, nothing more is printed there."""
+    stream = to or sys.stdout
+    try:
+        print(*words, file=stream, flush=True)
+    except OSError as error:
+        silence(stream)
+        if stream is not sys.stderr:
+            say(f'stdout takes no more lines ({error.strerror}), and this goes on without', to=sys.stderr)
+
+
+def silence(stream):
+    """Lets a stream write to nowhere, what waits in its buffer too."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+def unread():
+    """Whether stdout is a pipe that nobody reads any more"""
+    import select
+    pipe = select.poll()
+    pipe.register(1, 0)
+    return any(what & select.POLLERR for _, what in pipe.poll(0))
+
+
+def report(kind, error, trace, debug=False):
+    import re
+    import signal
+    if kind is BrokenPipeError and unread():            # as in `sample.py | head`
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    try:
+        sys.stdout.flush()
+    except OSError as found:                            # Python would speak of it again when it ends
+        silence(sys.stdout)
+        if issubclass(kind, OSError) and (error.errno, error.filename) == (found.errno, None):
+            error = f'stdout: {error}'
+    lost = ranks_have_met() and issubclass(kind, RuntimeError) and 'peer' in str(error)
+    full = issubclass(kind, MemoryError) or issubclass(kind, RuntimeError) and re.search('(out of|allocate) memory', str(error))
+    variants = kind.__name__ == 'FailOnRecompileLimitHit'
+    if debug or not (lost or full or variants or issubclass(kind, (ValueError, OSError, KeyboardInterrupt))):
+        sys.__excepthook__(kind, error, trace)
+    elif kind is KeyboardInterrupt:                     # Python then ends by SIGINT, which shells show as 130
+        if os.environ.get('LOCAL_RANK', '0') == '0':
+            print('interrupted', file=sys.stderr)
+    elif variants:
+        print('error: torch.compile gave up after too many variants of the same code: TORCH_LOGS=recompiles shows how they '
+              'differ, --compile=False does not compile', file=sys.stderr)
+    elif full:
+        print('error: out of memory: use a smaller model or batch, fewer samples, or --recompute=True', file=sys.stderr)
+    elif lost:
+        print(f'error: rank {os.environ["RANK"]} has lost another rank; train.py goes on from its last checkpoint with '
+              '--init_from=auto', file=sys.stderr)
+    elif not ('RANK' in os.environ and os.environ.get('LOCAL_RANK', '').strip('0').isdecimal()) or ranks_have_met() \
+            or issubclass(kind, NotConnected):
+        # before the ranks connect, all fail with the same error, and one prints it
+        print('error:', ' '.join(str(error).splitlines()), file=sys.stderr)
+    else:
+        time.sleep(1)           # torchrun ends all ranks when one has ended, and the one that prints may be slower
+
+
+def one_line(error):
+    """The message of a library's error in one line, without PyTorch's advice to run whatever code is in a file."""
+    if 'weights_only' in str(error):
+        return 'it holds more than weights, which could run code; use the safetensors file of this model'
+    return f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
+
+
+class NotConnected(OSError):
+    """The ranks could not connect, perhaps because one of them has died."""
+
+
+def ranks_have_met():
+    distributed = sys.modules.get('torch.distributed')
+    return distributed is not None and distributed.is_initialized()

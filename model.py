@@ -5,20 +5,45 @@ which norm, how the residual step is scaled, the attention, the FFN, the positio
 Every field is resolved when a module is built, so that every `forward` reads as the paper's equation.
 Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E = D / H.
 """
-import functools
 import math
 import re
 from dataclasses import dataclass, fields, replace
+from typing import ClassVar
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+BLOCK_TYPES = {     # the block type of each parameter, by its name; the keys r_<type> and wd_<type> of train.py follow from it
+    'emb': r'wte\.weight',
+    'pos': r'wpe\.weight',
+    'head': r'lm_head\.weight',
+    'qk': r'h\.\d+\.attn\.w[qk]\.(weight|bias)',
+    'vo': r'h\.\d+\.attn\.w[vo]\.(weight|bias)',
+    'ffn': r'h\.\d+\.ffn\.w[123]\.(weight|bias)',
+    'norm': r'(input_norm|final_norm|h\.\d+\.attn\.[qkv]_norm|h\.\d+\.(attn|ffn)(_(pre|mid|post)_|\.w\w\.)norm)'
+            r'\.(weight|bias|alpha|shift)',
+    'gain': r'h\.\d+\.(attn|ffn)_gain\.weight|embedding_skips\.\d+\.(stream|embedding)',
+}
+MATRICES = {'qk', 'vo', 'ffn'}                          # types whose weights are matrices of a block: Muon orthogonalizes them
+DECAYED = {*MATRICES, 'emb', 'pos', 'head'}             # types whose weights decay
+
+
+def block_type(name, types=BLOCK_TYPES):
+    """The block type of the parameter with this name in named_parameters()."""
+    for kind, pattern in types.items():
+        if re.fullmatch(pattern, name):
+            return kind
+    raise ValueError(f'{name!r} belongs to no block type: add its name to BLOCK_TYPES in model.py')
+
 
 @dataclass
-class Config:
-    """What a GPT and the ViT of vit.py share. Each adds `causal`, whether a token sees only its past, and block_size."""
+class GPTConfig:
+    """The list of what there is. Each field is a key of train.py too, and its comment is its help."""
+    block_size: int = 1024          # longest sequence, in tokens
+    vocab_size: int = 50304         # GPT-2's 50257, padded up to a multiple of 64
+    tie_weights: bool = True        # the output head is the token embedding
     n_layer: int = 12               # blocks
     n_head: int = 12                # query heads; n_embd / n_head is the head dimension
     n_kv_head: int = 0              # key/value heads of grouped-query attention; 0: n_head
@@ -59,12 +84,34 @@ class Config:
     mup_base_depth: int = 0         # CompleteP: n_layer of that model; Δt is multiplied by mup_base_depth / n_layer; 0: off
     mup_base_head_dim: int = 0      # muP needs it too: n_embd / n_head of that model; logits become qᵀk √mup_base_head_dim / E
 
+    causal: ClassVar[bool] = True   # a token sees only its past
+    block_types: ClassVar[dict] = BLOCK_TYPES
+
     def __post_init__(self):
         for f in fields(self):
             value = getattr(self, f.name)
             if type(value) not in ((int, float) if f.type is float else (f.type,)):
                 raise ValueError(f'{f.name}={value!r}: wants {f.type.__name__}')
-        check(vars(self), CHOICES, RULES)
+        for name, choices in CHOICES.items():           # the tables of the classes below
+            if getattr(self, name) not in choices:
+                raise ValueError(f'{name}={getattr(self, name)!r}: choose one of {", ".join(choices)}')
+        at_least(1, self, 'n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size')
+        at_least(0, self, 'n_kv_head', 'd_ff', 'dropout', 'norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std',
+                 'mup_base_width', 'mup_base_depth', 'mup_base_head_dim')
+        check(self.dropout < 1, self, 'dropout', 'a number below 1')
+        check(self.norm_alpha <= 1, self, 'norm_alpha', 'at most 1')
+        check(self.mix_ln <= 1, self, 'mix_ln', 'at most 1')
+        check(self.rope_theta > 0, self, 'rope_theta', 'a positive number')
+        check(self.n_embd % self.n_head == 0, self, 'n_embd n_head', 'a width that the heads divide')
+        check(self.n_head % (self.n_kv_head or 1) == 0, self, 'n_head n_kv_head', 'key/value heads that divide the heads')
+        check(self.attention != 'l2_tied' or self.n_kv_head in (0, self.n_head), self, 'attention n_kv_head',
+              f'n_kv_head=0 or {self.n_head}, because queries and keys are the same')
+        check(self.pos != 'rope' or self.head_dim % 2 == 0, self, 'pos n_embd n_head',
+              'an even head dimension, because RoPE rotates pairs')
+        check((self.mup_base_width > 0) == (self.mup_base_head_dim > 0), self, 'mup_base_width mup_base_head_dim',
+              'both or none: whether heads are more or wider than in the base, only you know')
+        check(not self.mup_base_depth or self.skip_scale == 'one' and not self.norm_depth_scale, self,
+              'mup_base_depth skip_scale norm_depth_scale', 'one rule for the depth')
 
     @property
     def head_dim(self):
@@ -91,50 +138,22 @@ class Config:
         return self.mup_base_head_dim ** 0.5 / self.head_dim if self.mup_base_width else self.head_dim ** -0.5
 
 
-RULES = (       # conditions on the numbers of a config; CHOICES has the values of its strings
-    'n_layer >= 1', 'n_layer <= 5000',                                  # more take minutes to build before anything is printed
-    'n_head >= 1', 'n_kv_head >= 0', 'n_embd >= 1', 'd_ff >= 0', 'block_size >= 1', 'vocab_size >= 1',
-    '0 <= dropout < 1', '0 <= norm_alpha <= 1', 'norm_eps >= 0', 'rope_theta > 0', 'init_gain >= 0', 'emb_std >= 0',
-    '0 <= mix_ln <= 1', 'mup_base_width >= 0', 'mup_base_depth >= 0', 'mup_base_head_dim >= 0',
-    '(mup_base_width > 0) == (mup_base_head_dim > 0)',                  # heads may be more, or wider; only the user knows which
-    "mup_base_depth == 0 or skip_scale == 'one'", 'mup_base_depth == 0 or not norm_depth_scale',         # two rules for the depth
-    'n_embd % n_head == 0', 'n_kv_head == 0 or n_head % n_kv_head == 0',
-    "attention != 'l2_tied' or n_kv_head in (0, n_head)",               # it shares queries and keys
-    "pos != 'rope' or n_embd // n_head % 2 == 0",                       # it rotates pairs
-)
+def check(right, config, names, wants):
+    """ValueError with the values of these fields, and what they should be, if they are not `right`."""
+    if not right:
+        raise ValueError(f'{", ".join(f"{name}={getattr(config, name)!r}" for name in names.split())}: wants {wants}')
 
 
-code_of = functools.cache(lambda rule: compile(rule, rule, 'eval'))
+def at_least(low, config, *names):
+    for name in names:
+        check(getattr(config, name) >= low, config, name, f'at least {low}')
 
 
-def check(values, choices, rules):
-    """ValueError if a value is not among its choices, {key: names}, or if values break a rule such as 'n_head >= 1'. Keys that
-    `values` does not have are not checked."""
-    for key, names in choices.items():
-        if key in values and values[key] not in names:
-            raise ValueError(f'{key}={values[key]!r}: choose one of {", ".join(names)}')
-    for rule in rules:
-        code = code_of(rule)
-        if values.keys() >= {*code.co_names} and not eval(code, {}, values):
-            raise ValueError(f'{", ".join(f"{name}={values[name]!r}" for name in code.co_names)}: wants {rule}')
-
-
-@dataclass
-class GPTConfig(Config):
-    block_size: int = 1024          # longest sequence, in tokens
-    vocab_size: int = 50304         # GPT-2's 50257, padded up to a multiple of 64
-    tie_weights: bool = True        # the output head is the token embedding
-
-    causal, qkv_bias = True, True
-
-
-def layer_configs(config):
-    """The config of each block: the model's, with the block's number `layer`, from 1, and Post-LN in the share mix_ln of them."""
-    post_ln = dict(attn_pre_norm=False, ffn_pre_norm=False, attn_post_norm=True, ffn_post_norm=True)
-    for number in range(1, config.n_layer + 1):
-        of_layer = replace(config, **post_ln if number <= config.mix_ln * config.n_layer else {})
-        of_layer.layer = number
-        yield of_layer
+def config_of_layer(config, layer):
+    """The config of block number `layer`, from 1: that of the model, or Post-LN in the share mix_ln of the blocks."""
+    if layer > config.mix_ln * config.n_layer:
+        return config
+    return replace(config, attn_pre_norm=False, ffn_pre_norm=False, attn_post_norm=True, ffn_post_norm=True)
 
 
 def at_least_fp32(x):
@@ -255,18 +274,7 @@ def make_linear(n_in, n_out, bias, config):
 # ----------------------------------------------------------------------------- positions
 # pos='learned' adds wpe to the embedding; pos='rope' has no wpe and rotates queries and keys.
 
-class NoPosition(nn.Module):
-    """Replaces wpe if positions enter elsewhere."""
-
-    def forward(self, pos):
-        return 0
-
-
-class NoRotation(nn.Module):
-    """Replaces attn.rotary if positions enter elsewhere."""
-
-    def forward(self, x, start):
-        return x
+POSITIONS = ('learned', 'rope')
 
 
 class Rotary(nn.Module):
@@ -286,20 +294,6 @@ class Rotary(nn.Module):
         return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
 
 
-def share_rotary(blocks):
-    """The same blocks, with one table of RoPE for all attentions that have one."""
-    for block in blocks:
-        if hasattr(block.attn, 'rotary'):
-            block.attn.rotary = blocks[0].attn.rotary
-    return blocks
-
-
-POSITIONS = {
-    'learned': (lambda config: nn.Embedding(config.block_size, config.n_embd), lambda config: NoRotation()),
-    'rope': (lambda config: NoPosition(), Rotary),
-}
-
-
 # ----------------------------------------------------------------------------- attention
 
 class KVCache:
@@ -316,15 +310,6 @@ class KVCache:
         self.k[:, :, self.length:end], self.v[:, :, self.length:end] = k, v
         self.length = end
         return self.k[:, :, :end], self.v[:, :, :end]
-
-
-class NoCache:
-    """Replaces a KVCache in training, where there is no past."""
-    length = 0
-
-    @staticmethod
-    def append(k, v):
-        return k, v
 
 
 def plain_attention(q, k, v, is_causal, scale, enable_gqa, dropout_p):
@@ -346,15 +331,14 @@ class DotAttention(nn.Module):
         super().__init__()
         d, self.head_dim = config.n_embd, config.head_dim
         d_kv = (config.n_kv_head or config.n_head) * self.head_dim
-        qkv_bias = config.bias and config.qkv_bias
-        self.wq = make_linear(d, d, qkv_bias, config)
-        self.wk = make_linear(d, d_kv, qkv_bias, config)
-        self.wv = make_linear(d, d_kv, qkv_bias, config)
+        self.wq = make_linear(d, d, config.bias, config)
+        self.wk = make_linear(d, d_kv, config.bias, config)
+        self.wv = make_linear(d, d_kv, config.bias, config)
         self.wo = make_linear(d, d, config.bias, config)
         self.q_norm = make_head_norm(config.qk_norm, config)
         self.k_norm = make_head_norm(config.qk_norm, config)
         self.v_norm = make_head_norm(config.v_norm, config)
-        self.rotary = POSITIONS[config.pos][1](config)
+        self.rotary = Rotary(config) if config.pos == 'rope' else None
         self.scale = config.logit_scale
         self.grouped, self.causal = d_kv != d, config.causal
         self.dropout = config.dropout
@@ -365,22 +349,25 @@ class DotAttention(nn.Module):
         """(B, T, heads · E) → (B, T, heads, E)"""
         return x.unflatten(-1, (-1, self.head_dim))
 
-    def queries_keys(self, x, start):
-        """(B, T, D) → (B, T, H, E), (B, T, K, E), of tokens at positions start, start + 1, …"""
-        q = self.rotary(self.q_norm(self.heads(self.wq(x))), start)
-        k = self.rotary(self.k_norm(self.heads(self.wk(x))), start)
-        return q, k
+    def queries_keys(self, x):
+        """(B, T, D) → (B, T, H, E), (B, T, K, E), before RoPE"""
+        return self.q_norm(self.heads(self.wq(x))), self.k_norm(self.heads(self.wk(x)))
 
     def attend(self, q, k, v):
         """(B, H, T, E), (B, K, S, E), (B, K, S, E) → (B, H, T, E); T = S, or T = 1 with all S tokens in its past."""
         return self.kernel(q, k, v, is_causal=self.causal and q.size(2) > 1, scale=self.scale, enable_gqa=self.grouped,
                            dropout_p=self.dropout if self.training else 0.0)
 
-    def forward(self, x, cache=NoCache):
-        q, k = self.queries_keys(x, cache.length)
+    def forward(self, x, cache=None):
+        q, k = self.queries_keys(x)
         v = self.v_norm(self.heads(self.wv(x)))
+        if self.rotary is not None:
+            start = cache.length if cache else 0
+            q, k = self.rotary(q, start), self.rotary(k, start)
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
-        y = self.attend(q, *cache.append(k, v))
+        if cache:
+            k, v = cache.append(k, v)
+        y = self.attend(q, k, v)
         return self.out_dropout(self.wo(y.transpose(1, 2).flatten(2)))
 
 
@@ -432,8 +419,8 @@ class L2TiedAttention(L2Attention):
         super().__init__(config)
         del self.wk, self.k_norm
 
-    def queries_keys(self, x, start):
-        q = self.rotary(self.q_norm(self.heads(self.wq(x))), start)
+    def queries_keys(self, x):
+        q = self.q_norm(self.heads(self.wq(x)))
         return q, q
 
 
@@ -480,7 +467,8 @@ FFNS = {
 }
 
 
-# ----------------------------------------------------------------------------- the block
+# ----------------------------------------------------------------------------- the residual stream
+# A join takes the stream x and a branch's output f, (B, T, D) each, and returns the stream behind the branch.
 
 class Scale(nn.Module):
     """x times a constant, a tensor, so that torch.compile makes one graph for the blocks of all depths"""
@@ -493,8 +481,38 @@ class Scale(nn.Module):
         return x * self.factor
 
 
-def make_scale(factor):
-    return nn.Identity() if factor == 1 else Scale(factor)
+def make_head_scale(config):
+    """What multiplies the input of the output head: 1, or with muP 1 / width_growth."""
+    return Scale(1 / config.width_growth) if config.width_growth != 1 else nn.Identity()
+
+
+class Join(nn.Module):
+    """x + Δt f"""
+
+    def __init__(self, config):
+        super().__init__()
+        self.dt = config.branch_scale
+
+    def forward(self, x, f):
+        return torch.add(x, f, alpha=self.dt)
+
+
+class ScaledJoin(Join):
+    """α x + Δt f"""
+
+    def __init__(self, config, alpha):
+        super().__init__(config)
+        self.skip = Scale(alpha)
+
+    def forward(self, x, f):
+        return torch.add(self.skip(x), f, alpha=self.dt)
+
+
+JOINS = {       # by skip_scale. DeepNorm (Wang et al. 2022, decoder-only) starts smaller too, see init_weights
+    'one': Join,
+    'deepnorm': lambda config: ScaledJoin(config, (2 * config.n_layer) ** 0.25),
+    'keel': lambda config: ScaledJoin(config, 2.0 * config.n_layer),        # Chen and Wei 2026
+}
 
 
 class Gain(nn.Module):
@@ -508,46 +526,11 @@ class Gain(nn.Module):
         return x * self.weight.to(x.dtype)
 
 
-GAINS = {       # LayerScale starts as in CaiT (Touvron et al. 2021), ReZero at 0 (Bachlechner et al. 2020)
+GAINS = {       # by branch_gain. LayerScale starts as in CaiT (Touvron et al. 2021), ReZero at 0 (Bachlechner et al. 2020)
     'none': lambda config: nn.Identity(),
     'layerscale': lambda config: Gain(config.n_embd, 0.1 if config.n_layer <= 18 else 1e-5 if config.n_layer <= 24 else 1e-6),
     'rezero': lambda config: Gain(1, 0.0),
 }
-SKIPS = {       # α of n blocks: DeepNorm (Wang et al. 2022, decoder-only), which starts smaller too; Keel (Chen and Wei 2026)
-    'one': lambda n: 1.0,
-    'deepnorm': lambda n: (2 * n) ** 0.25,
-    'keel': lambda n: 2.0 * n,
-}
-
-
-class Block(nn.Module):
-    """x ← Post(α x + Δt · gain · Mid(f(Pre(x)))), first with f = attention, then with f = FFN. Any of the norms may be absent.
-    `drop_path` is a module that acts on the branches: the stochastic depth of vit.py. `config` is one of layer_configs."""
-
-    def __init__(self, config, drop_path=None):
-        super().__init__()
-        self.attn_pre_norm = make_norm(config.attn_pre_norm, config)
-        self.attn = ATTENTIONS[config.attention](config)
-        self.attn_mid_norm = make_norm(config.attn_mid_norm, config)
-        self.attn_gain = GAINS[config.branch_gain](config)
-        self.attn_post_norm = make_norm(config.attn_post_norm, config)
-        self.ffn_pre_norm = make_norm(config.ffn_pre_norm, config)
-        self.ffn = FFNS[config.ffn](config)
-        self.ffn_mid_norm = make_norm(config.ffn_mid_norm, config)
-        self.ffn_gain = GAINS[config.branch_gain](config)
-        self.ffn_post_norm = make_norm(config.ffn_post_norm, config)
-        of_depth = config.layer ** -0.5 if config.norm_depth_scale else 1.0
-        self.attn_pre_scale = make_scale(of_depth if config.attn_pre_norm else 1.0)
-        self.ffn_pre_scale = make_scale(of_depth if config.ffn_pre_norm else 1.0)
-        self.skip = make_scale(SKIPS[config.skip_scale](config.n_layer))
-        self.drop_path = drop_path or nn.Identity()
-        self.dt = config.branch_scale
-
-    def forward(self, x, cache=NoCache):
-        f = self.drop_path(self.attn_gain(self.attn_mid_norm(self.attn(self.attn_pre_scale(self.attn_pre_norm(x)), cache))))
-        x = self.attn_post_norm(torch.add(self.skip(x), f, alpha=self.dt))          # α x + Δt f in one pass
-        f = self.drop_path(self.ffn_gain(self.ffn_mid_norm(self.ffn(self.ffn_pre_scale(self.ffn_pre_norm(x))))))
-        return self.ffn_post_norm(torch.add(self.skip(x), f, alpha=self.dt))
 
 
 class EmbeddingSkip(nn.Module):
@@ -561,24 +544,49 @@ class EmbeddingSkip(nn.Module):
         return self.stream.to(x.dtype) * x + self.embedding.to(x.dtype) * x0
 
 
-class NoEmbeddingSkip(nn.Module):
+class Block(nn.Module):
+    """x ← Post(α x + Δt · gain · Mid(f(Pre(x)))), first with f = attention, then with f = FFN. Any of the norms may be absent.
+    `layer` is the number of the block, from 1."""
 
-    def forward(self, x, x0):
-        return x
+    def __init__(self, config, layer):
+        super().__init__()
+        config = config_of_layer(config, layer)
+        self.attn_pre_norm = make_norm(config.attn_pre_norm, config)
+        self.attn = ATTENTIONS[config.attention](config)
+        self.attn_mid_norm = make_norm(config.attn_mid_norm, config)
+        self.attn_gain = GAINS[config.branch_gain](config)
+        self.attn_join = JOINS[config.skip_scale](config)
+        self.attn_post_norm = make_norm(config.attn_post_norm, config)
+        self.ffn_pre_norm = make_norm(config.ffn_pre_norm, config)
+        self.ffn = FFNS[config.ffn](config)
+        self.ffn_mid_norm = make_norm(config.ffn_mid_norm, config)
+        self.ffn_gain = GAINS[config.branch_gain](config)
+        self.ffn_join = JOINS[config.skip_scale](config)
+        self.ffn_post_norm = make_norm(config.ffn_post_norm, config)
+        self.attn_pre_scale, self.ffn_pre_scale = (             # LayerNorm Scaling (Sun et al. 2025)
+            Scale(layer ** -0.5) if config.norm_depth_scale and on and layer > 1 else nn.Identity()
+            for on in (config.attn_pre_norm, config.ffn_pre_norm))
 
+    def forward(self, x, cache=None):
+        f = self.attn_pre_scale(self.attn_pre_norm(x))
+        f = self.attn_mid_norm(self.attn(f, cache))
+        x = self.attn_join(x, self.attn_gain(f))
+        x = self.attn_post_norm(x)
 
-def make_embedding_skips(config):
-    """What stands before each block."""
-    return nn.ModuleList((EmbeddingSkip if config.embedding_skip else NoEmbeddingSkip)() for _ in range(config.n_layer))
+        f = self.ffn_pre_scale(self.ffn_pre_norm(x))
+        f = self.ffn_mid_norm(self.ffn(f))
+        x = self.ffn_join(x, self.ffn_gain(f))
+        return self.ffn_post_norm(x)
 
 
 # ----------------------------------------------------------------------------- how weights start
 # init_weights fills the parameters that STARTS names. All others keep what their constructor gave them.
 
-STARTS = {          # patch and head are parts of vit.py's model
-    'embedding': r'(wte|wpe|patch\.cls)\.weight',
-    'bias': r'(h\.\d+\.(attn\.w[qkvo]|ffn\.w[123])|patch|head)\.bias',
-    'matrix': r'(h\.\d+\.(attn\.w[qkvo]|ffn\.w[123])|patch|head|lm_head)\.weight',
+STARTS = {
+    'embedding': r'(wte|wpe)\.weight',
+    'bias': r'h\.\d+\.(attn\.w[qkvo]|ffn\.w[123])\.bias',
+    'matrix': r'h\.\d+\.(attn\.w[qkvo]|ffn\.w[123])\.weight',
+    'head': r'lm_head\.weight',
 }
 INITS = {           # the std of an (n_out, n_in) matrix
     'gpt2': lambda n_out, n_in: 0.02,
@@ -587,14 +595,12 @@ INITS = {           # the std of an (n_out, n_in) matrix
     'xavier_trunc': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
     'stable': lambda n_out, n_in: 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
 }
-SHRINKS = {         # of n blocks: a factor on the std of W_v, W_o and the FFN (Wang et al. 2022)
-    'deepnorm': lambda n: (8 * n) ** -0.25,
-}
+CHOICES = dict(norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS, skip_scale=JOINS, branch_gain=GAINS)
 
 
-def start_of(name):
+def start_of(name, starts=STARTS):
     """As what init_weights fills a parameter of this name, a key of STARTS, or None."""
-    return next((start for start, pattern in STARTS.items() if re.fullmatch(pattern, name)), None)
+    return next((start for start, pattern in starts.items() if re.fullmatch(pattern, name)), None)
 
 
 @torch.no_grad()
@@ -602,12 +608,12 @@ def init_weights(model, weights=None):
     """Fills the parameters of the model that STARTS names, or `weights`, pairs of such names and of tensors to fill.
 
     bias                  0
-    embedding             N(0, emb_std²): wte, also as a tied head, and wpe. If emb_std=0, a tied wte starts as a matrix, the rest
+    embedding             N(0, emb_std²): wte, also as a tied head, and wpe. If emb_std=0, a tied wte starts as a head, the rest
                           with 0.02
-    matrix                N(0, (init_gain · s)²), s from INITS by its shape (n_out, n_in); also an untied head
+    matrix, head          N(0, (init_gain · s)²), s from INITS by its shape (n_out, n_in)
     fused_qkv_init        s of W_q, W_k and W_v is that of one matrix with the rows of all three
     init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
-    skip_scale='deepnorm' s of W_v, W_o and the FFN is multiplied by (8 n_layer)^(−1/4)
+    skip_scale='deepnorm' s of W_v, W_o and the FFN is multiplied by (8 n_layer)^(−1/4) (Wang et al. 2022)
     mup_base_width        s is that of the matrix in the base model, whose sides along the width are shorter. In the blocks it is
                           divided by √(n_embd / mup_base_width), the root of the growth of n_in (Yang et al. 2022, table 8)
     mup_base_depth        replaces n_layer in init='gpt2'
@@ -615,28 +621,24 @@ def init_weights(model, weights=None):
     """
     config = model.config
     residual = (2 * config.n_layer / config.depth_growth) ** -0.5 if config.init == 'gpt2' else 1.0
-    branch = SHRINKS.get(config.skip_scale, lambda n: 1.0)(config.n_layer)
-    as_head = config.emb_std == 0 and getattr(config, 'tie_weights', False)
+    branch = (8 * config.n_layer) ** -0.25 if config.skip_scale == 'deepnorm' else 1.0
+    as_head = config.emb_std == 0 and config.tie_weights
     fused_rows = sum(len(p) for name, p in model.named_parameters() if re.match(r'h\.0\.attn\.w[qkv]\.weight', name))
     for name, p in weights or model.named_parameters():
-        start = 'matrix' if name == 'wte.weight' and as_head else start_of(name)
+        start = 'head' if name == 'wte.weight' and as_head else start_of(name, model.starts)
         if start == 'bias':
             nn.init.zeros_(p)
         elif start == 'embedding':
             nn.init.normal_(p, std=config.emb_std or 0.02)
-        elif start == 'matrix':
+        elif start:
             n_out = fused_rows if config.fused_qkv_init and re.search(r'attn\.w[qkv]\.', name) else p.size(0)
-            grown_out, grown_in = (config.width_growth if grows else 1.0 for grows in growing_sides(name))
+            grown_out = 1.0 if start == 'head' else config.width_growth
+            grown_in = 1.0 if start == 'input' else config.width_growth         # a matrix on what is no part of the stream
             std = config.init_gain * INITS[config.init](n_out / grown_out, p.size(1) / grown_in)
-            std = std * grown_in ** -0.5 if name.startswith('h.') else std
+            std = std * grown_in ** -0.5 if start == 'matrix' else std
             std = std * residual if re.search(r'(wo|w2)\.weight', name) else std
             std = std * branch if re.search(r'(wv|wo|w[123])\.weight', name) else std
             truncated_normal_(p, std) if config.init == 'xavier_trunc' else nn.init.normal_(p, std=std)
-
-
-def growing_sides(name):
-    """Whether n_out and n_in of a matrix with this name grow with the width of the model"""
-    return name.startswith(('h.', 'patch.')), not name.startswith('patch.')
 
 
 def truncated_normal_(p, std):
@@ -644,72 +646,67 @@ def truncated_normal_(p, std):
     p.uniform_(-edge, edge).erfinv_().mul_(2 ** 0.5 * std / 0.8796256610342398)     # 0.8796: std of N(0, 1) after the cut
 
 
-CHOICES = dict(norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS, skip_scale=SKIPS, branch_gain=GAINS)
-
-BLOCK_TYPES = {     # patch and head are parts of vit.py's model
-    'emb': r'(wte|patch\.cls)\.weight|patch\.(weight|bias)',
-    'pos': r'wpe\.weight',
-    'head': r'lm_head\.weight|head\.(weight|bias)',
-    'qk': r'h\.\d+\.attn\.w[qk]\.(weight|bias)',
-    'vo': r'h\.\d+\.attn\.w[vo]\.(weight|bias)',
-    'ffn': r'h\.\d+\.ffn\.w[123]\.(weight|bias)',
-    'norm': r'(input_norm|final_norm|h\.\d+\.attn\.[qkv]_norm|h\.\d+\.(attn|ffn)(_(pre|mid|post)_|\.w\w\.)norm)'
-            r'\.(weight|bias|alpha|shift)',
-    'gain': r'h\.\d+\.(attn|ffn)_gain\.weight|embedding_skips\.\d+\.(stream|embedding)',
-}
-
-
-Config.layer = 1                        # a block's number, see layer_configs
-Config.block_types = BLOCK_TYPES        # configurator.py makes the keys r_<type> and wd_<type> of them
-
-
-def block_type(name):
-    """The block type of a parameter, a key of BLOCK_TYPES, from its name in named_parameters()."""
-    for kind, pattern in BLOCK_TYPES.items():
-        if re.fullmatch(pattern, name):
-            return kind
-    raise ValueError(f'{name!r} belongs to no block type: add its name to BLOCK_TYPES in model.py')
-
-
 # ----------------------------------------------------------------------------- the model
 
-def through(block, recompute, x, cache=NoCache):
-    """block(x, cache). With recompute, only x is kept, and the backward pass computes the rest again (Chen et al. 2016)."""
-    if recompute and torch.is_grad_enabled():
-        return checkpoint(block, x, use_reentrant=False)
-    return block(x, cache)
+def make_blocks(config):
+    """The blocks, whose attentions share one table of RoPE"""
+    blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.n_layer + 1))
+    for block in blocks:
+        if getattr(block.attn, 'rotary', None):
+            block.attn.rotary = blocks[0].attn.rotary
+    return blocks
+
+
+def make_embedding_skips(config):
+    return nn.ModuleList(EmbeddingSkip() for _ in range(config.n_layer)) if config.embedding_skip else None
+
+
+def run_blocks(model, x, x0, first=0, caches=None):
+    """The stream x (B, T, D) in front of block number `first`, from 0 → behind the last one. x₀ is that in front of the first
+    one. With model.recompute, only each block's input is kept, and the backward pass computes the rest again (Chen et al.
+    2016)."""
+    for i in range(first, len(model.h)):
+        if model.embedding_skips:
+            x = model.embedding_skips[i](x, x0)
+        if model.recompute and torch.is_grad_enabled():
+            x = checkpoint(model.h[i], x, use_reentrant=False)
+        else:
+            x = model.h[i](x, caches[i] if caches else None)
+    return x
 
 
 class GPT(nn.Module):
-    recompute = False       # train.py's key, with which `through` saves memory
+    Config, starts = GPTConfig, STARTS
+    recompute = False       # train.py's key, with which run_blocks saves memory
 
     def __init__(self, config):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
-        self.wpe = POSITIONS[config.pos][0](config)
+        self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
         self.embedding_skips = make_embedding_skips(config)
-        self.h = share_rotary(nn.ModuleList(Block(of_layer) for of_layer in layer_configs(config)))
+        self.h = make_blocks(config)
         self.final_norm = make_norm(config.final_norm, config)
-        self.head_scale = make_scale(1 / config.width_growth)
+        self.head_scale = make_head_scale(config)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight
+        self.aux = {}       # {name: scalar}: what training adds to the loss; an edit of `output` puts it here
         init_weights(self)
 
     def hidden(self, idx, caches=None):
         """(B, T) token ids → (B, T, D) after the last block. With caches, one per layer, idx continues their tokens."""
-        caches = caches or [NoCache] * len(self.h)
-        start, end = caches[0].length, caches[0].length + idx.size(1)
+        start = caches[0].length if caches else 0
+        end = start + idx.size(1)
         if end > self.config.block_size:
             raise ValueError(f'a sequence of {end} tokens is longer than block_size={self.config.block_size}')
-        x = self.wte(idx) + self.wpe(torch.arange(start, end, device=idx.device))
-        x = x0 = self.dropout(self.input_norm(x))
-        for skip, block, cache in zip(self.embedding_skips, self.h, caches):
-            x = through(block, self.recompute, skip(x, x0), cache)
-        return x
+        x = self.wte(idx)
+        if self.wpe is not None:
+            x = x + self.wpe(torch.arange(start, end, device=idx.device))
+        x = self.dropout(self.input_norm(x))
+        return run_blocks(self, x, x, caches=caches)
 
     def forward(self, idx, targets=None):
         """Token ids (B, T), targets (B, T) with −1 where there is none
@@ -767,7 +764,8 @@ class GPT(nn.Module):
         N counts the parameters that a token is multiplied with: all except wpe, and except wte if the head is untied.
         """
         config = self.config
-        lookups = sum(p.numel() for p in self.wpe.parameters()) + (0 if config.tie_weights else self.wte.weight.numel())
+        lookups = self.wpe.weight.numel() if self.wpe is not None else 0
+        lookups += 0 if config.tie_weights else self.wte.weight.numel()
         return 6 * (self.num_params() - lookups) + 12 * config.n_layer * config.n_embd * config.block_size
 
 

@@ -2,13 +2,10 @@
 import functools
 import math
 import re
-from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
-from torch.nn import functional as F
 
-from model import BLOCK_TYPES, block_type
+from model import DECAYED, MATRICES, block_type
 
 EPS = 1e-8                  # ε beside the root of Adam's second moments
 
@@ -16,32 +13,31 @@ EPS = 1e-8                  # ε beside the root of Adam's second moments
 def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=False, keys=None):
     """One group per (block type, decayed or not) of a model's parameters, for any torch optimizer.
 
-    Matrices decay. Vectors (norm gains, biases, the class token) do not, except those of norms if decay_norms is set. `ratios`
-    and `decay_ratios` map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight
-    decay. Each group holds `lr_ratio` (1 by default), `block_type` and, in `params`, (name, parameter) pairs, from which torch
-    makes `param_names`. A model of muP is split further, by mup_scales, for which `keys` has the keys of train.py: its groups
-    have an `lr_scale`, which multiplies the whole schedule (1 without muP), and an `eps`; their decay is divided by lr_scale, so
-    that rate times decay stays. ValueError for a parameter or a ratio that belongs to no block type, and for a decay ratio of a
-    type whose parameters do not decay.
+    The weights of the types in DECAYED decay, but for vectors. Biases and gains do not, and norms only if decay_norms is set.
+    `ratios` and `decay_ratios` map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its
+    weight decay. Each group holds `lr_ratio` (1 by default), `block_type` and, in `params`, (name, parameter) pairs, from which
+    torch makes `param_names`. A model of muP is split further, by mup_scales, for which `keys` has the keys of train.py: its
+    groups have an `lr_scale`, which multiplies the whole schedule (1 without muP), and an `eps`; their decay is divided by
+    lr_scale, so that rate times decay stays. ValueError for a parameter or a ratio that belongs to no block type, and for a decay
+    ratio of a type whose parameters do not decay.
     """
+    types, groups = model.config.block_types, {}
     for kind in (*ratios, *decay_ratios):
-        if kind not in BLOCK_TYPES:
-            raise ValueError(f'ratios: {kind!r} is no block type: choose among {", ".join(BLOCK_TYPES)}')
-    groups = {}
+        if kind not in types:
+            raise ValueError(f'ratios: {kind!r} is no block type: choose among {", ".join(types)}')
     for name, p in model.named_parameters():
-        kind = block_type(name)
-        decayed = p.dim() >= 2 or decay_norms and kind == 'norm'
+        kind = block_type(name, types)
+        decayed = kind in DECAYED and name.endswith('.weight') and p.dim() > 1 or decay_norms and kind == 'norm'
         decay = weight_decay * decay_ratios.get(kind, 1.0) if decayed else 0.0
-        scale, eps = mup_scales(name, p, model.config, keys)
+        scale, eps = mup_scales(name, kind, p, model.config, keys)
         group = groups.setdefault((kind, decayed, scale, eps), dict(
             params=[], block_type=kind, lr_ratio=ratios.get(kind, 1.0), lr_scale=scale, weight_decay=decay / scale,
             **({} if eps == 1 else {'eps': eps * EPS})))
         group['params'].append((name, p))
-    there = {key[:2] for key in groups}
+    kinds, decayed_kinds = {key[0] for key in groups}, {key[0] for key in groups if key[1]}
     for kind, ratio in decay_ratios.items():
-        if ratio != 1 and (kind, False) in there and (kind, True) not in there:
-            raise ValueError(f'wd_{kind}={ratio}: the parameters of type {kind} are vectors, which do not decay, see '
-                             'param_groups in optim.py')
+        if ratio != 1 and kind in kinds - decayed_kinds:
+            raise ValueError(f'wd_{kind}={ratio}: the parameters of type {kind} do not decay, see DECAYED in model.py')
     return list(groups.values())
 
 
@@ -57,9 +53,14 @@ MUP_RATES = {       # Yang et al. 2022, table 8; for the depth: Dey et al. 2025,
 }
 
 
-def mup_scales(name, p, config, keys):
-    """muP's factors on the learning rate and on ε of the parameter p with this name, in a model with this config. Both are 1
-    without muP. ε shrinks as the gradient does (Dey et al. 2025, eq. 40). ValueError for an optimizer without rates."""
+def is_block_matrix(name, kind):
+    """Whether a parameter of this name and block type is a matrix of a block, as those that Muon takes"""
+    return kind in MATRICES and name.endswith('.weight')
+
+
+def mup_scales(name, kind, p, config, keys):
+    """muP's factors on the learning rate and on ε of the parameter p of this name and type, in a model with this config. Both are
+    1 without muP. ε shrinks as the gradient does (Dey et al. 2025, eq. 40). ValueError for an optimizer without rates."""
     if not config.mup_base_width and not config.mup_base_depth:
         return 1.0, 1.0
     if keys is None or keys['optimizer'] not in MUP_RATES:
@@ -68,10 +69,10 @@ def mup_scales(name, p, config, keys):
                          f'to MUP_RATES in optim.py, which has {", ".join(MUP_RATES)}')
     of_matrix, of_vector = MUP_RATES[keys['optimizer']]
     deeper = config.depth_growth if name.startswith('h.') else 1.0
-    if is_block_matrix(name, p):
+    if is_block_matrix(name, kind):
         return of_matrix(config.width_growth, deeper, keys), 1 / (config.width_growth * deeper)
     longer = config.width_growth
-    if p.numel() == 1 or name == 'head.bias':           # of a ViT's classes
+    if p.numel() == 1 or kind == 'head' and name.endswith('.bias'):
         longer = 1.0
     elif config.mup_base_width and re.search(r'attn\.[qkv]_norm\.', name):
         longer = config.head_dim / config.mup_base_head_dim
@@ -82,160 +83,7 @@ def mup_scales(name, p, config, keys):
     return of_vector(longer, deeper), 1 / (longer * deeper)
 
 
-def load_state(optimizer, state):
-    """Restores the state of a state_dict, matching parameters by name, because the groups may differ. Of each group, only the
-    learning rate is restored. ValueError if the names of the parameters differ, or the state is not of such parameters."""
-    ours, theirs = optimizer.state_dict()['param_groups'], state['param_groups']
-    place = {name: (i, group) for group in theirs for name, i in zip(group['param_names'], group['params'])}
-    names = [name for group in ours for name in group['param_names']]
-    if sorted(names) != sorted(place):
-        raise ValueError(f'the optimizer state is for other parameters, see {min(set(names) ^ set(place))!r}: use the same model')
-    if not state['state'].keys() <= {i for i, _ in place.values()}:
-        raise ValueError('the optimizer state is of parameters without a name')
-    found, params = {}, [p for group in optimizer.param_groups for p in group['params']]
-    keys = {key for of_one in state['state'].values() for key in of_one}
-    for group in ours:
-        for name, i in zip(group['param_names'], group['params']):
-            if place[name][0] in state['state']:
-                found[i] = state['state'][place[name][0]]
-                check_state(optimizer, name, params[i], found[i], keys)
-        group['lr'] = place[group['param_names'][0]][1]['lr']
-    optimizer.load_state_dict(dict(state=found, param_groups=ours))
-
-
-def check_state(optimizer, name, p, state, keys):
-    """ValueError if a parameter's state lacks one of the keys that others have, or has a tensor of a wrong shape, which kernels
-    do not check. Of other optimizers than those of OPTIMIZERS here, the shapes are unknown, unless they have a state_shape."""
-    adamw, known = isinstance(optimizer, torch.optim.AdamW), hasattr(optimizer, 'state_shape')
-    missing = {key for key in keys - state.keys() if not known or optimizer.state_shape(name, p, key) is not None}
-    if missing:
-        raise ValueError(f'the optimizer state of {name} has no {min(missing)}')
-    for key, value in state.items() if adamw or known else []:
-        if key == 'step':
-            good = (torch.is_tensor(value) and value.dim() == 0 if adamw else isinstance(value, int)) and value >= 0
-        else:
-            shape = p.shape if adamw else optimizer.state_shape(name, p, key)
-            good = torch.is_tensor(value) and (value.shape, value.dtype) == (shape, p.dtype)
-        if not good:
-            raise ValueError(f'the optimizer state {key} of {name} does not fit it')
-
-
 # ----------------------------------------------------------------------------- optimizers
-# One step of each optimizer on a group: lists of parameters w, gradients g and state tensors; lr is the group's learning rate.
-
-def sgdw_step(w, g, m, lr, weight_decay, momentum):
-    decay(w, lr, weight_decay)
-    torch._foreach_mul_(m, momentum)
-    torch._foreach_add_(m, g)
-    subtract(w, lr, m)
-
-
-def lion_step(w, g, m, lr, weight_decay, beta1, beta2):
-    decay(w, lr, weight_decay)
-    direction = torch._foreach_lerp(m, g, 1 - beta1)
-    torch._foreach_sign_(direction)
-    subtract(w, lr, direction)
-    torch._foreach_lerp_(m, g, 1 - beta2)
-
-
-def adam_mini_step(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-    w, g, m = ([x.view(len(moments), -1) for x, moments in zip(xs, v)] for xs in (w, g, m))        # one block per row
-    decay(w, lr, weight_decay)
-    torch._foreach_lerp_(m, g, 1 - beta1)
-    for weights, gradient, mean, moments in zip(w, g, m, v):
-        moments.lerp_(gradient.square().mean(1, keepdim=True), 1 - beta2)
-        weights.addcmul_(mean, lr / bias1 / ((moments / bias2).sqrt() + eps), value=-1)
-
-
-def adam_mini_sharded_step(w, g, m, v, shards, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-    """adam_mini_step if this rank holds only some rows of each parameter, its gradient and m. Each rank holds all of v."""
-    decay(w, lr, weight_decay)
-    torch._foreach_lerp_(m, g, 1 - beta1)
-    squares = torch.zeros(sum(s.rows for s in shards), device=g[0].device)         # the sum of each row, for all parameters
-    for gradient, s, rows in zip(g, shards, squares.split([s.rows for s in shards])):
-        rows[s.start:s.start + len(gradient)] = gradient.square().flatten(1).sum(1) if gradient.dim() > 1 else gradient.square()
-    dist.all_reduce(squares, group=shards[0].group)
-    for weights, mean, moments, s, rows in zip(w, m, v, shards, squares.split([s.rows for s in shards])):
-        moments.lerp_(rows.view(len(moments), -1).sum(1, keepdim=True) * len(moments) / s.numel, 1 - beta2)
-        of_rows = ((moments / bias2).sqrt() + eps).expand(-1, s.rows // len(moments)).flatten()[s.start:s.start + len(weights)]
-        weights.addcdiv_(mean, of_rows.view(-1, *[1] * (weights.dim() - 1)), value=-lr / bias1)
-
-
-def adamw_step(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-    decay(w, lr, weight_decay)
-    torch._foreach_lerp_(m, g, 1 - beta1)
-    torch._foreach_mul_(v, beta2)
-    torch._foreach_addcmul_(v, g, g, 1 - beta2)
-    for weights, mean, square in zip(w, m, v):
-        weights.addcmul_(mean, lr / bias1 / ((square / bias2).sqrt() + eps), value=-1)
-
-
-def muon_step(w, g, m, orthogonalize, lr, weight_decay, momentum, scale, dtype):
-    """Of matrices of one shape, or of this rank's rows of such."""
-    decay(w, lr, weight_decay)
-    torch._foreach_mul_(m, momentum)
-    torch._foreach_add_(m, g)
-    directions = torch.stack(torch._foreach_add(g, m, alpha=momentum)).to(dtype)
-    function, *arguments = orthogonalize
-    subtract(w, lr, (scale * function(directions, *arguments).to(w[0].dtype)).unbind())
-
-
-def newton_schulz(x):
-    """(N, n, m) → about U Vᵀ of each matrix U S Vᵀ, in x's precision, by five steps of x ← a x + b (x xᵀ) x + c (x xᵀ)² x from
-    x / ‖x‖. Jordan's coefficients raise small singular values fast, and do not converge to 1: those of at least 0.01 ‖x‖ end
-    between 0.68 and 1.14."""
-    a, b, c = 3.4445, -4.7750, 2.0315
-    if x.size(-2) > x.size(-1):
-        return newton_schulz(x.mT).mT
-    norm = torch.linalg.matrix_norm(x.to(torch.promote_types(x.dtype, torch.float32)), keepdim=True)
-    x = (x / (norm + 1e-7)).to(x.dtype)
-    for _ in range(5):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x
-
-
-def newton_schulz_shared(x, group):
-    """newton_schulz of a stack (N, n, m) that every rank of the group holds. Each does its share of the matrices for all."""
-    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    share = -(-len(x) // ranks)
-    every = F.pad(x, (0, 0, 0, 0, 0, ranks * share - len(x)))
-    found = torch.empty_like(every)
-    dist.all_gather_into_tensor(found, newton_schulz(every[rank * share:(rank + 1) * share]).contiguous(), group=group)
-    return found[:len(x)]
-
-
-def newton_schulz_sharded(x, group, n):
-    """newton_schulz of a stack (N, n, m) of which each rank of the group holds some rows, (N, own, m) → (N, own, m). Each rank
-    gets its share of the matrices whole, and sends their rows back."""
-    ranks = dist.get_world_size(group)
-    share, rows = -(-len(x) // ranks), -(-n // ranks)
-    sent = F.pad(x, (0, 0, 0, rows - x.size(1), 0, ranks * share - len(x)))         # (ranks · share, rows, m)
-    found = torch.empty_like(sent)
-    dist.all_to_all_single(found, sent, group=group)
-    found = newton_schulz(found.unflatten(0, (ranks, share)).transpose(0, 1).flatten(1, 2)[:, :n])  # (share, n, m)
-    found = F.pad(found, (0, 0, 0, ranks * rows - n)).unflatten(1, (ranks, rows)).transpose(0, 1).flatten(0, 1)
-    dist.all_to_all_single(sent, found.contiguous(), group=group)
-    return sent[:len(x), :x.size(1)]
-
-
-class Shard(NamedTuple):
-    """Which rows of a sharded parameter this rank holds. fully_shard makes equal chunks; the last may be shorter or empty."""
-    start: int
-    rows: int               # of the whole parameter
-    numel: int
-    group: dist.ProcessGroup
-
-
-def shard_of(p):
-    mesh, dim = p.device_mesh, p.device_mesh.ndim - 1   # with two dimensions the first one counts whole copies of the model
-    return Shard(min(len(p), mesh.get_local_rank(dim) * -(-len(p) // mesh.size(dim))), len(p), p.numel(), mesh.get_group(dim))
-
-
-def local(t):
-    """This rank's part of a tensor that fully_shard has spread over the ranks, or else the whole tensor; in the same memory."""
-    return t.to_local() if hasattr(t, 'to_local') else t
-
 
 def decay(w, lr, weight_decay):
     if weight_decay:
@@ -260,9 +108,14 @@ def compiled_run():
 
 
 class ListOptimizer(torch.optim.Optimizer):
-    """What SGDW, Lion, AdamMini and Muon share. Each defines work(group, params, scalar), which yields the steps for a group with
-    their arguments. With compile=True, torch.compile fuses all steps, so that each tensor is read once. The first step then
-    compiles, which takes a minute or two for a model of 48 layers."""
+    """What SGDW, Lion, AdamMini and Muon share. Each has static methods that update lists of parameters w, by their gradients g
+    and their states, with the group's learning rate lr; and work(group, params, scalar), which yields such a method and its
+    arguments for the parameters of a group. With compile=True, torch.compile fuses all updates, so that each tensor is read once.
+    The first step then compiles, which takes a minute or two for a model of 48 layers.
+
+    `local` and `shards` are of models that several ranks share; engine/fsdp.py replaces them."""
+    local = staticmethod(lambda tensor: tensor)         # this rank's part of a tensor
+    shards = staticmethod(lambda params: ())            # more arguments of AdamMini.update: which parts these are
 
     def __init__(self, params, compile, **defaults):
         for key, value in defaults.items():
@@ -286,19 +139,19 @@ class ListOptimizer(torch.optim.Optimizer):
                 work += self.work(group, params, torch.tensor if compile else float)
         # Under DDP gradients are views of its buckets after the first iteration. Detached, they look the same to torch.compile,
         # which would otherwise compile the step a second time.
-        plain = (lambda t: local(t).detach()) if compile else local
+        plain = (lambda t: self.local(t).detach()) if compile else self.local
         work = [[[plain(x) if torch.is_tensor(x) else x for x in a] if isinstance(a, list) else a for a in arguments]
                 for arguments in work]
         (compiled_run() if compile else run)(work)
         return loss
 
-    def state_shape(self, name, p, key):
-        """The shape of the tensor `key` in the state of the parameter p with this name, None if it has no such state"""
+    def state_shape(self, group, name, p, key):
+        """The shape of the tensor `key` in the state of a group's parameter p of this name, None if it has no such state"""
         return p.shape
 
     def names(self, group):
-        """{parameter: its name}. ValueError for unnamed parameters."""
-        if 'param_names' not in group:
+        """{parameter: its name}. ValueError for groups without names or block type."""
+        if not {'param_names', 'block_type'} <= group.keys():
             kind = type(self).__name__
             raise ValueError(f'{kind} needs the names of the parameters: pass it param_groups(model, weight_decay)')
         return dict(zip(group['params'], group['param_names']))
@@ -338,8 +191,15 @@ class SGDW(ListOptimizer):
         super().__init__(params, compile, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     def work(self, group, params, scalar):
-        yield (sgdw_step, params, [p.grad for p in params], self.buffers(params, 'momentum_buffer'),
+        yield (self.update, params, [p.grad for p in params], self.buffers(params, 'momentum_buffer'),
                scalar(group['lr']), group['weight_decay'], group['momentum'])
+
+    @staticmethod
+    def update(w, g, m, lr, weight_decay, momentum):
+        decay(w, lr, weight_decay)
+        torch._foreach_mul_(m, momentum)
+        torch._foreach_add_(m, g)
+        subtract(w, lr, m)
 
 
 class Lion(ListOptimizer):
@@ -355,8 +215,16 @@ class Lion(ListOptimizer):
         super().__init__(params, compile, lr=lr, betas=betas, weight_decay=weight_decay)
 
     def work(self, group, params, scalar):
-        yield (lion_step, params, [p.grad for p in params], self.buffers(params, 'exp_avg'),
+        yield (self.update, params, [p.grad for p in params], self.buffers(params, 'exp_avg'),
                scalar(group['lr']), group['weight_decay'], *group['betas'])
+
+    @staticmethod
+    def update(w, g, m, lr, weight_decay, beta1, beta2):
+        decay(w, lr, weight_decay)
+        direction = torch._foreach_lerp(m, g, 1 - beta1)
+        torch._foreach_sign_(direction)
+        subtract(w, lr, direction)
+        torch._foreach_lerp_(m, g, 1 - beta2)
 
 
 class AdamMini(ListOptimizer):
@@ -377,24 +245,33 @@ class AdamMini(ListOptimizer):
         super().__init__(params, compile, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, head_dim=head_dim)
         for group in self.param_groups:
             for p, name in self.names(group).items():
-                num_blocks(name, p, head_dim)           # raises if head_dim does not fit
+                num_blocks(group['block_type'], name, p, head_dim)      # raises if head_dim does not fit
 
-    def state_shape(self, name, p, key):
-        return (num_blocks(name, p, self.defaults['head_dim']), 1) if key == 'exp_avg_sq' else p.shape
+    def state_shape(self, group, name, p, key):
+        blocks = num_blocks(group['block_type'], name, p, group['head_dim'])
+        return (blocks, 1) if key == 'exp_avg_sq' else p.shape
 
     def work(self, group, params, scalar):
         names = self.names(group)
         for t, ps in self.by_count(params):
-            moments = self.buffers(ps, 'exp_avg_sq', lambda p: local(p).new_zeros(num_blocks(names[p], p, group['head_dim']), 1))
-            sharded = hasattr(ps[0], 'to_local')
-            yield (adam_mini_sharded_step if sharded else adam_mini_step, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'),
-                   moments, *([[shard_of(p) for p in ps]] if sharded else []), scalar(group['lr']), group['weight_decay'],
-                   *group['betas'], group['eps'], *(scalar(1 - beta ** t) for beta in group['betas']))
+            moments = self.buffers(ps, 'exp_avg_sq', lambda p: self.local(p).new_zeros(
+                num_blocks(group['block_type'], names[p], p, group['head_dim']), 1))
+            yield (self.update, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'), moments, *self.shards(ps),
+                   scalar(group['lr']), group['weight_decay'], *group['betas'], group['eps'],
+                   *(scalar(1 - beta ** t) for beta in group['betas']))
+
+    @staticmethod
+    def update(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
+        w, g, m = ([x.view(len(moments), -1) for x, moments in zip(xs, v)] for xs in (w, g, m))        # one block per row
+        decay(w, lr, weight_decay)
+        torch._foreach_lerp_(m, g, 1 - beta1)
+        for weights, gradient, mean, moments in zip(w, g, m, v):
+            moments.lerp_(gradient.square().mean(1, keepdim=True), 1 - beta2)
+            weights.addcmul_(mean, lr / bias1 / ((moments / bias2).sqrt() + eps), value=-1)
 
 
-def num_blocks(name, p, head_dim):
-    """How many second moments AdamMini keeps for the parameter p with this name."""
-    kind = block_type(name)
+def num_blocks(kind, name, p, head_dim):
+    """How many second moments AdamMini keeps for the parameter p of this block type and name."""
     if name.endswith('.bias'):
         return p.numel()
     if kind in ('norm', 'pos'):
@@ -410,9 +287,19 @@ MUON_SCALES = {     # what multiplies an orthogonalized (n_out, n_in)
 }
 
 
-def is_block_matrix(name, p):
-    """Whether the parameter p with this name is a matrix of a block, as those that Muon takes"""
-    return name.startswith('h.') and p.dim() == 2
+def newton_schulz(x):
+    """(N, n, m) → about U Vᵀ of each matrix U S Vᵀ, in x's precision, by five steps of x ← a x + b (x xᵀ) x + c (x xᵀ)² x from
+    x / ‖x‖. Jordan's coefficients raise small singular values fast, and do not converge to 1: those of at least 0.01 ‖x‖ end
+    between 0.68 and 1.14."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    if x.size(-2) > x.size(-1):
+        return newton_schulz(x.mT).mT
+    norm = torch.linalg.matrix_norm(x.to(torch.promote_types(x.dtype, torch.float32)), keepdim=True)
+    x = (x / (norm + 1e-7)).to(x.dtype)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
 
 
 class Muon(ListOptimizer):
@@ -426,15 +313,15 @@ class Muon(ListOptimizer):
         'match_rms_adamw'   0.2 √max(n_out, n_in)       (Liu et al.): an update as large as AdamW's, so that AdamW's lr and λ fit
         'original'          √max(1, n_out / n_in)       (Jordan)
 
-    Every 2-D parameter of a block is Muon's: its name begins with `h.`, whatever its block type. W_q, W_k and W_v are three
-    matrices. All others have AdamW's step with `betas` and `eps`: embeddings, patches, positions, the head, gains, biases and
-    whatever else is not 2-D. `params` must be param_groups(model, …), for the names.
+    The weights of the block types in MATRICES are Muon's. W_q, W_k and W_v are three matrices. All others have AdamW's step with
+    `betas` and `eps`: embeddings, positions, the head, norms, gains, biases. `params` must be param_groups(model, …).
 
-    NS computes in bfloat16, as both publications do, or with bf16=False in the parameters' precision. The ranks share the
-    matrices: under DDP they exchange what they orthogonalized, and under fully_shard a rank gets its share of the matrices whole.
+    NS computes in bfloat16, as both publications do, or with bf16=False in the parameters' precision. `orthogonalizer` returns
+    the function that does it for a stack of matrices such as p, and its other arguments; engine/fsdp.py lets ranks share them.
     State: m, 4 bytes per parameter in fp32, and 8 per parameter of AdamW's. ValueError for unnamed parameters.
     """
     on_shards = True
+    orthogonalizer = staticmethod(lambda p: (newton_schulz,))
 
     def __init__(self, params, lr, momentum=0.95, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, scale='match_rms_adamw',
                  bf16=True, compile=False):
@@ -445,47 +332,39 @@ class Muon(ListOptimizer):
         for group in self.param_groups:
             self.names(group)
 
-    def state_shape(self, name, p, key):
-        return p.shape if is_block_matrix(name, p) == (key == 'momentum_buffer') else None
+    def state_shape(self, group, name, p, key):
+        return p.shape if is_block_matrix(name, group['block_type']) == (key == 'momentum_buffer') else None
 
     def work(self, group, params, scalar):
         names, rates = self.names(group), (scalar(group['lr']), group['weight_decay'])
-        matrices = [p for p in params if is_block_matrix(names[p], p)]
+        matrices = [p for p in params if is_block_matrix(names[p], group['block_type'])]
         for shape in dict.fromkeys(p.shape for p in matrices):
             ps = [p for p in matrices if p.shape == shape]
-            yield (muon_step, ps, [p.grad for p in ps], self.buffers(ps, 'momentum_buffer'), orthogonalizer(ps[0]), *rates,
+            yield (self.update, ps, [p.grad for p in ps], self.buffers(ps, 'momentum_buffer'), self.orthogonalizer(ps[0]), *rates,
                    group['momentum'], MUON_SCALES[self.defaults['scale']](*shape),
                    torch.bfloat16 if self.defaults['bf16'] else ps[0].dtype)
-        for t, ps in self.by_count([p for p in params if not is_block_matrix(names[p], p)]):
-            yield (adamw_step, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'), self.buffers(ps, 'exp_avg_sq'), *rates,
-                   *group['betas'], group['eps'], *(scalar(1 - beta ** t) for beta in group['betas']))
+        for t, ps in self.by_count([p for p in params if not is_block_matrix(names[p], group['block_type'])]):
+            yield (self.adamw_update, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'), self.buffers(ps, 'exp_avg_sq'),
+                   *rates, *group['betas'], group['eps'], *(scalar(1 - beta ** t) for beta in group['betas']))
 
+    @staticmethod
+    def update(w, g, m, orthogonalize, lr, weight_decay, momentum, scale, dtype):
+        """Of matrices of one shape, or of this rank's rows of such."""
+        decay(w, lr, weight_decay)
+        torch._foreach_mul_(m, momentum)
+        torch._foreach_add_(m, g)
+        directions = torch.stack(torch._foreach_add(g, m, alpha=momentum)).to(dtype)
+        function, *arguments = orthogonalize
+        subtract(w, lr, (scale * function(directions, *arguments).to(w[0].dtype)).unbind())
 
-def orthogonalizer(p):
-    """The function that orthogonalizes a stack of matrices such as p on the ranks that there are, and its other arguments"""
-    if hasattr(p, 'to_local'):
-        return newton_schulz_sharded, shard_of(p).group, len(p)
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        return newton_schulz_shared, dist.group.WORLD
-    return newton_schulz,
-
-
-def storage_bytes(tensors):
-    """Bytes of the tensors' storages. A storage that several tensors share counts once."""
-    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
-
-
-def state_bytes(optimizer):
-    """Bytes of an optimizer's state"""
-    return storage_bytes([value for of_one in optimizer.state.values() for value in of_one.values() if torch.is_tensor(value)])
-
-
-def check_on_shards(optimizer):
-    """ValueError for an optimizer that does not say that it handles shards, for --parallel=fsdp."""
-    if not vars(type(optimizer)).get('on_shards', False):       # a promise is not inherited
-        name = type(optimizer).__name__
-        raise ValueError(f'parallel=fsdp: {name} may need whole matrices, and each rank has only some rows of them; use '
-                         f'parallel=ddp, or set on_shards = True in the class {name} to promise that its step is right on rows')
+    @staticmethod
+    def adamw_update(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
+        decay(w, lr, weight_decay)
+        torch._foreach_lerp_(m, g, 1 - beta1)
+        torch._foreach_mul_(v, beta2)
+        torch._foreach_addcmul_(v, g, g, 1 - beta2)
+        for weights, mean, square in zip(w, m, v):
+            weights.addcmul_(mean, lr / bias1 / ((square / bias2).sqrt() + eps), value=-1)
 
 
 # From param_groups and the keys of train.py, of which dtype is the torch.dtype in use. A class with on_shards = True promises

@@ -13,12 +13,9 @@ import torch
 
 from data.text import load_tokenizer
 from data.tokens import read_meta
-from engine.checkpoint import load_text_run
+from engine.checkpoint import load_run
 from engine.device import Machine
-from engine.memory import check_memory, of_samples
-from engine.pretrained import OPENAI_MODELS, load_gpt
 from engine.runlog import progress
-from engine.task import task_of
 
 # ----------------------------------------------------------------------------- keys
 init_from = 'resume'                # resume: the run in out_dir | gpt2, gpt2-medium, gpt2-large, gpt2-xl | the folder of a model
@@ -42,10 +39,11 @@ if 0 < temperature < 1e-6:
 machine = Machine(device, dtype)
 
 if init_from == 'resume':
-    model, state = load_text_run(os.path.join(out_dir, checkpoint), machine.device)
+    model, state = load_run(os.path.join(out_dir, checkpoint), machine.device)
     meta = read_meta(state['config']['dataset'])
     tokenizer = load_tokenizer(meta['tokenizer'], meta['chars'])
 else:
+    from lab.convert.pretrained import OPENAI_MODELS, load_gpt
     model = load_gpt(init_from)
     tokenizer = load_tokenizer('gpt2' if init_from in OPENAI_MODELS else init_from)
 model.to(machine.device).eval()
@@ -62,8 +60,6 @@ if not prompt:
     raise ValueError('start is empty: give at least one character to continue')
 if max(prompt) >= model.config.vocab_size:
     raise ValueError(f'start holds token {max(prompt)}, but vocab_size={model.config.vocab_size}: was the data prepared again?')
-check_memory(task_of(vars(model.config)), machine.device, training=False,
-             **of_samples(model.config, num_samples, len(prompt), max_new_tokens, machine.dtype))
 ids = torch.tensor(prompt, device=machine.device).repeat(num_samples, 1)
 given = len(tokenizer.decode(prompt))                   # decoding may not give `start` back exactly
 

@@ -29,6 +29,7 @@ AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
     n_layer=(1, 2), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
     norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0),
     emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5), mup_base_width=(0, 4), mup_base_depth=(0, 1), mup_base_head_dim=(0, 2))
+TRAINING_ONLY = set()                   # fields that change no logits and no cross-entropy
 
 
 MID_NORM, POST_NORM = (dict.fromkeys((f'attn_{place}_norm', f'ffn_{place}_norm'), True) for place in ('mid', 'post'))
@@ -113,7 +114,7 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
     group = c.n_head // (c.n_kv_head or c.n_head)                       # query heads to a key/value head
 
     def linear(name, x):
-        biased = c.bias and (c.qkv_bias or name[-2:] not in ('wq', 'wk', 'wv'))
+        biased = c.bias and (getattr(c, 'qkv_bias', True) or name[-2:] not in ('wq', 'wk', 'wv'))         # a ViT's
         return stream_norm(c.linear_norm, f'{name}.norm', x @ w[f'{name}.weight'].T + (w[f'{name}.bias'] if biased else 0))
 
     def norm(name, x, alpha):
@@ -193,7 +194,7 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
 
 
 def test_every_field_and_every_pair_of_values_is_tried():
-    new = {f.name for f in fields(GPTConfig)} - set(SIZES) - set(AXES)
+    new = {f.name for f in fields(GPTConfig)} - set(SIZES) - set(AXES) - TRAINING_ONLY
     assert not new, f'the reference does not know {new}: add it to reference_blocks, and its values to SWITCHES or AXES'
     for pair in PAIRS:
         assert any(pair.items() <= config.items() for config in COVERING), pair
@@ -504,7 +505,7 @@ def test_deepnorm_starts_smaller(ffn, init):
     for name, p in deep.items():
         factor = 64 ** -0.25 if name.split('.')[-2] in ('wv', 'wo', 'w1', 'w2', 'w3') else 1
         close(p, factor * one[name], 1e-6)
-    close(models[2].h[3].skip(torch.ones(3)), 2 * torch.ones(3), 1e-6)
+    close(models[2].h[3].ffn_join.skip(torch.ones(3)), 2 * torch.ones(3), 1e-6)
 
 
 def test_mix_ln_is_post_ln_first():
@@ -554,7 +555,7 @@ def test_a_model_without_weights_has_its_constants():
     with torch.device('meta'):
         found = dict(GPT(config).named_buffers())
     wanted = dict(GPT(config).named_buffers())
-    assert len(wanted) == 2 + 2 + 2                     # RoPE's tables, a factor on each skip, and 1/√2
+    assert len(wanted) == 2 + 4 + 2                     # RoPE's tables, the factors of the joins, and 1/√2
     close(found, wanted, 0)
 
 

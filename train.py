@@ -1,5 +1,5 @@
 """
-Trains a GPT, or with --model=vit a ViT, on one process or many:
+Trains a GPT, on one process or many:
 
     python train.py config/train_quick.py config/arch/s1.py --learning_rate=0.1
     torchrun --nproc_per_node=8 train.py config/train_ldnt_sgd.py
@@ -7,48 +7,37 @@ Trains a GPT, or with --model=vit a ViT, on one process or many:
 
 Config files and --key=value set the keys below. They apply in order, and the later one wins.
 """
-from configurator import configure, flags, refuse
+from configurator import configure
 
-import os
-from contextlib import nullcontext
-from dataclasses import asdict
-
+import numpy as np
 import torch
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-from torch.nn.parallel import DistributedDataParallel
 
-from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
-from engine.device import Machine, StopRequest, attention_backend_of, lacks_to_compile, tune_for_training
-from engine.divergence import Watch, block_norms
-from engine.keys import check_keys, group_settings, unused_keys
-from engine.memory import check_memory
-from engine.pretrained import load_others
-from engine.pretrained_vit import load_vit
-from engine.runlog import Log, Run, Speed, progress, working_time
-from engine.task import task_of
-from model import GPTConfig
-from optim import OPTIMIZERS, check_on_shards, lr_at, param_groups
-from vit import ViTConfig
+from data.tokens import Tokens, read_meta, shuffled_starts
+from engine.checkpoint import Checkpoints, find_checkpoint
+from engine.device import Machine, StopRequest
+from engine.divergence import Watch, block_norms, params_by_type
+from engine.keys import check_keys, config_from, group_settings, refuse_unused
+from engine.parallel import Parallel, check_parallel
+from engine.runlog import Log, Run, Speed, progress
+from model import GPT, GPTConfig
+from optim import OPTIMIZERS, lr_at, param_groups
 
-# ----------------------------------------------------------------------------- keys, besides those of GPTConfig and ViTConfig
+# ----------------------------------------------------------------------------- keys, besides those of GPTConfig
 out_dir = 'out'                     # the run's folder: config.json, run.json, log.jsonl, ckpt.pt, best.pt
 eval_interval = 2000                # iterations between evaluations, each followed by a checkpoint
 eval_iters = 200                    # batches of each split in an evaluation, the same ones every time
 log_interval = 1                    # iterations between lines of the log
 eval_only = False                   # evaluate once and stop
-model = 'gpt'                       # gpt | vit: a GPT on text or a ViT on images, each with its own keys below
 init_from = 'scratch'               # scratch | resume | auto: either | a model: gpt2, gpt2-medium, …, gpt2-xl, or its folder
-image_mean = []                     # per channel, 0 to 1: what a ViT of init_from subtracts, where its weights do not state it
-image_std = []                      # and by what it divides then; both empty: what the weights state, or else a guess of 0.5
 overwrite = False                   # start again in a folder that holds a run; that run is lost once the new one has saved
 always_save_checkpoint = True       # write ckpt.pt after every evaluation, not only after the best one so far
 wandb_log = False                   # log to Weights & Biases too
 wandb_project = 'nanonorm'          # project on Weights & Biases
 wandb_run_name = ''                 # the run's name there; empty: the name of out_dir
 dataset = 'openwebtext'             # a folder of data/
-vocab_size = 0                      # text: tokens that the model knows, at least those of the data; 0: these
+vocab_size = 0                      # tokens that the model knows, at least those of the data; 0: these
 gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
-batch_size = 12                     # windows of block_size tokens, or images, per micro-batch
+batch_size = 12                     # windows of block_size tokens per micro-batch
 optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini | muon
 learning_rate = 6e-4                # peak
 max_iters = 600000                  # optimizer steps of the whole run
@@ -68,15 +57,7 @@ min_lr = 6e-5                       # the rate at the end of the schedule
 decay_frac = 0.2                    # wsd: the share of the iterations, at the end, over which the rate falls
 r_TYPE = 1.0                        # Blockwise LR: the learning rate of TYPE, a block type, as a multiple of learning_rate
 blockwise = 'ramp'                  # ramp | jump | merge: how a block type's rate leaves the base rate, see lr_at in optim.py
-crop_scale = 1.0                    # images: random crops of at least this share of the area, resized; 1: the middle square
-interpolation = 'bicubic'           # bicubic | bilinear | random: how crops are resized; random: one of the two for each image
-aug_repeats = 1                     # images: how many times in a row each comes, augmented anew each time (repeated augmentation)
-flip = 0.0                          # images: probability of a mirror image
-randaugment = 0.0                   # images: magnitude of RandAugment, up to 10; 0: none
-mixup = 0.0                         # images: α of mixup; 0: none
-cutmix = 0.0                        # images: α of cutmix; if mixup is on too, each batch uses one of the two; 0: none
-label_smoothing = 0.0               # images: the share of a target that is spread over all classes
-seed = 1337                         # of weights, dropout and augmentation
+seed = 1337                         # of weights and dropout
 data_seed = 1337                    # of the order of the training data
 measure_interval = 0                # iterations between the measurements of lab/measure.py, written to measure.jsonl; 0: none
 measure_batches = 4                 # batches in a measurement, the same ones every time
@@ -94,81 +75,51 @@ save_shards = False                 # fsdp: each rank writes its own part of a c
 shard_ranks = 0                     # fsdp: how many ranks share one copy of the model, such as a node's GPUs; 0: all
 backend = 'auto'                    # auto | nccl | gloo, for torch.distributed; auto: nccl on GPUs, gloo elsewhere
 # -----------------------------------------------------------------------------
-config = configure(globals(), GPTConfig, ViTConfig)
+config = configure(globals(), GPTConfig)
 check_keys(config)
-if 'SWEEP_PID' not in os.environ:                       # the grid of a sweep may hold them, as config files may
-    for key, why in unused_keys(config).items():
-        refuse((key,), why)
+refuse_unused(config)
 
 # ----------------------------------------------------------------------------- what is trained, where, on which data
 run = Run(config)                                       # its folder, and whether it starts or resumes there
-task = task_of(config)                                  # text or images
-pretrained, brought = None, {}                          # a pretrained model, and the keys that it overrides
+machine = Machine(device, dtype)                        # this rank, its device, its dtype
+pretrained = None
 if run.init_from not in ('scratch', 'resume'):
-    pretrained = load_vit(run.init_from, config, flags()) if model == 'vit' else load_others(run.init_from, task.config)
-    task.config = pretrained.config
-    brought = {key: value for key, value in asdict(task.config).items() if config[key] != value}
-    differ = [f'{key} ({value} there, {config[key]} here)' for key, value in brought.items() if key in flags()]
-    if differ:
-        raise ValueError(f'{run.init_from} has another architecture than the command line: {", ".join(differ)}; leave these out')
-    config.update(brought)                              # the pretrained model decides the architecture
-    check_keys(config)
-if pretrained is None or model != 'vit':
-    refuse(('image_mean', 'image_std'), 'only a ViT that init_from loads takes it')
-machine = Machine(device, dtype)
-micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
-ddp = machine.distributed and parallel == 'ddp'
-fsdp = machine.distributed and parallel == 'fsdp'
-if fsdp:
-    from engine.fsdp import check_dtype, init_sharded, load_sharded, shard_model, whole_copy, without_memory
-    check_dtype(machine.dtype)
-if ddp_bf16 and machine.device.type != 'cuda':
-    raise ValueError(f'ddp_bf16=True: NCCL sends bfloat16, and the device is {machine.device.type}; leave it out')
-check_memory(task, machine.device, batch_size, recompute=recompute, ranks=machine.world_size if fsdp else 1)
-data = task.splits()
+    from lab.convert.pretrained import load_pretrained
+    pretrained = load_pretrained(run.init_from, config)         # it brings its own architecture, which `config` then has
+elif vocab_size == 0:
+    config['vocab_size'] = read_meta(dataset)['vocab_size']
+check_keys(config)
+model_config = config_from(GPTConfig, config)
+block_size = model_config.block_size
+data = {split: Tokens(dataset, split, block_size, model_config.vocab_size) for split in read_meta(dataset)['tokens']}
 run.data = data['train'].fingerprint                    # checkpoints hold it, and only the same data resumes
-augment = task.augmentation()
 checkpoint = None
 if run.init_from == 'resume':
-    checkpoint = find_checkpoint(run.path['ckpt.pt'], config, task.config, run.data, machine.distributed, whole=not fsdp)
+    checkpoint = find_checkpoint(run, config, model_config, machine)
     run.start = checkpoint['iter']
-settings = group_settings(config)                       # learning rate and weight decay of each block type
+group_keys = group_settings(config)                     # learning rate and weight decay of each block type
 config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from  # config.json repeats the whole run
 config['overwrite'] = False
+micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
+check_parallel(config, machine)
 machine.connect(backend)
-starts = machine.gather(run.start)
-if len(set(starts)) > 1:
-    raise ValueError(f'the ranks see checkpoints of iterations {starts}: put out_dir={out_dir} on a disk that all of them share')
+machine.check_same('checkpoints of iterations', run.start, f'put out_dir={out_dir} on a disk that all of them share')
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
-with without_memory(task.Model) if fsdp else nullcontext():
-    raw_model = pretrained or task.new_model(data['train'])     # a ViT stores the data's mean and standard deviation
-raw_model.recompute = recompute
-tune_for_training(machine.device, raw_model, attention_backend)
-lacking = lacks_to_compile(machine.device) if compile else ''
-compiled = compile and not lacking
-attention_in_use = attention_backend_of(raw_model, machine.device, machine.dtype)
-if fsdp:
-    shard_model(raw_model, machine.device, machine.dtype, reshard, compiled, shard_ranks)
-if checkpoint:
-    load = load_sharded if fsdp else load_weights
-    load(raw_model, checkpoint, run.path['ckpt.pt'])
-elif fsdp and not pretrained:
-    init_sharded(raw_model)
-raw_model.to(machine.device)
-opt = OPTIMIZERS[optimizer](param_groups(raw_model, **settings), {**config, 'compile': compiled, 'dtype': machine.dtype})
-if fsdp:
-    check_on_shards(opt)
+parallel = Parallel(GPT, lambda: GPT(model_config), config, machine, checkpoint, pretrained)
+raw_model, train_model = parallel.raw, parallel.train   # the latter is compiled, and knows of other ranks
+opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
+                            {**config, 'compile': parallel.is_compiled, 'dtype': machine.dtype})
+parallel.share_steps(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
-compiled_model = torch.compile(raw_model) if compiled and not fsdp else raw_model
-train_model = compiled_model
-if ddp:
-    torch._dynamo.config.optimize_ddp = ddp_overlap
-    train_model = DistributedDataParallel(compiled_model, gradient_as_bucket_view=True)
-    train_model.broadcast_buffers = False               # they are the same on all ranks
-    if ddp_bf16:
-        train_model.register_comm_hook(None, bf16_compress_hook)
+params_of = params_by_type(opt)                         # {block type: its parameters}
+
+
+def get_batch(split, starts):
+    """The windows of a split that start at these tokens → inputs and targets, token ids (len(starts), block_size) each"""
+    windows = np.stack([data[split].tokens[i:i + block_size + 1] for i in starts]).astype(np.int64)
+    return machine.to_device(torch.from_numpy(windows[:, :-1]), torch.from_numpy(windows[:, 1:]))
 
 
 def rate(it, ratio=1.0):
@@ -176,66 +127,50 @@ def rate(it, ratio=1.0):
     return lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters, decay_frac, ratio, blockwise)
 
 
-def by_type(norms):
-    """{block type: number} of a tensor (block types,) as block_norms gives it"""
-    return dict(zip(params_of, norms.tolist()))
-
-
 @torch.no_grad()
 def evaluate(*splits):
-    """{'train_loss': …, 'val_loss': …}: the mean of each metric over a split's evaluation windows. The ranks share the work."""
+    """{'train_loss': …, 'val_loss': …}: the mean loss over eval_iters batches of each split, always the same ones. The ranks
+    share the work."""
     raw_model.eval()
     means = {}
     for split in splits:
-        windows = data[split]
-        batches = windows.spread(eval_iters, batch_size)
-        total = torch.zeros(len(task.metrics) + 1, device=machine.device)
-        turns = list(machine.turns(batches))
-        for starts, counts in progress(turns, f'evaluation on {split}', shown=machine.master):
-            batch = windows.read_padded(starts, batch_size) if compiled else windows.read(starts)   # one size: one graph
-            x, y = machine.to_device(*batch)
+        batches = data[split].spread(eval_iters, batch_size)
+        total = torch.zeros(2, device=machine.device)
+        for starts, counts in progress(list(machine.turns(batches)), f'evaluation on {split}', shown=machine.master):
+            x, y = get_batch(split, starts)
             with machine.autocast():
-                scores, weight = task.score(compiled_model, x, y)
-            total[:-1] += counts * weight * scores
-            total[-1] += counts * weight
-        *sums, weights = machine.sum(total).tolist()
-        means.update({f'{split}_{name}': value / weights for name, value in zip(task.metrics, sums)})
+                loss = parallel.compiled(x, y)[1]
+            total += counts * torch.stack((loss, torch.ones_like(loss)))
+        loss_sum, count = machine.sum(total).tolist()
+        means[f'{split}_loss'] = loss_sum / count
     raw_model.train()
     return means
 
 
-def model_to_measure():
-    """The model with all of its weights on rank 0, None on others. Every rank must call it."""
-    if fsdp:
-        return whole_copy(raw_model, lambda: task.new_model(data['train']).to(machine.device), machine.master)
-    return raw_model if machine.master else None
+def save(it, best=False):
+    """Writes ckpt.pt, and with `best` best.pt too. Every rank must call it."""
+    checkpoints.save(dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config,
+                          iter=it, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data), best)
 
 
 # ----------------------------------------------------------------------------- what the loop reports to
-params_of = {}                                          # {block type: its parameters}
-for group in opt.param_groups:
-    params_of.setdefault(group['block_type'], []).extend(group['params'])
-stop_request = StopRequest()
-per_iter = gradient_accumulation_steps * batch_size * task.per_window()
-log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_in_use, compiled=compiled,
-          **{f'{task.unit}_per_iter': per_iter})
-watch = Watch(config, machine, run, log, rate, scaler, params_of)
-checkpoints = Checkpoints(run, config, machine, raw_model, opt, scaler, watch, sharded=fsdp)
+checkpoints = Checkpoints(run, config, machine, parallel.fsdp)
 if checkpoint:
-    checkpoints.resume(checkpoint)
-    del checkpoint
+    checkpoints.resume(checkpoint, opt, scaler)
+stop_request = StopRequest()                            # Ctrl-C, SIGTERM
+tokens_per_iter = gradient_accumulation_steps * batch_size * block_size
+log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=parallel.attention,
+          compiled=parallel.is_compiled, tokens_per_iter=tokens_per_iter)
+watch = Watch(config, machine, run, log, rate, scaler, params_of)       # ends the process if the run diverges
+best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
+watch.first_loss = checkpoint.get('first_loss') if checkpoint else None
+checkpoint = None                                       # frees its memory
 if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
-log.introduce(opt, task, data, per_iter, brought, getattr(pretrained, 'started', []), rate)
-for line in getattr(pretrained, 'notes', []):           # what was left out, changed or guessed
-    log.say(f'{run.init_from}: {line}')
-if lacking:
-    log.say(f'this run is not compiled, and slower: {lacking}')
-if compiled:
-    log.say('compiling: the first evaluation and the first iteration take longer')
-    working_time.skip_compiling()
-speed = Speed(task.unit, per_iter, task.flops(raw_model), machine, max_iters)
+log.introduce(opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
+              [*getattr(pretrained, 'notes', []), *parallel.notes()])
+speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, max_iters)
 
 # ----------------------------------------------------------------------------- the loop
 stop = 0                                                # the number of the signal that ended the loop
@@ -243,7 +178,7 @@ for it in range(run.start, max_iters + 1):
 
     # evaluate, and save a checkpoint
     if it % eval_interval == 0 or it == max_iters or eval_only:
-        watch.check(it)                                 # ends the process if the run has diverged
+        watch.check(it)
         with speed.paused():
             means = evaluate('train', 'val')
             watch.check(it, *means.values())
@@ -252,7 +187,10 @@ for it in range(run.start, max_iters + 1):
             log.evaluation(it, means)
             if eval_only:
                 break
-            checkpoints.evaluated(it, means['val_loss'])
+            best = it > 0 and means['val_loss'] <= best_val_loss        # or equal: a kill may have lost best.pt
+            best_val_loss = means['val_loss'] if best else best_val_loss
+            if watch.high_since is None and (best or always_save_checkpoint and it > run.start):
+                save(it, best)
     if it == max_iters:
         break
 
@@ -263,25 +201,22 @@ for it in range(run.start, max_iters + 1):
     if measure_now:
         watch.check(it)
         with speed.paused():
-            probe.before_step(model_to_measure())
+            probe.before_step(parallel.whole_model())
 
     # forward and backward, one micro-batch after another
-    loss_sum = torch.zeros((), device=machine.device)
+    sums = {}                                           # of the loss and of aux, over this rank's micro-batches
     for j in micro_batches:
-        number = it * gradient_accumulation_steps + j
-        batch = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
+        number = it * gradient_accumulation_steps + j   # of the micro-batch, in the whole run
+        starts = shuffled_starts(data['train'].length, block_size, number * batch_size, batch_size, data_seed)
+        x, y = get_batch('train', starts)
         torch.manual_seed(hash((seed, number)))         # dropout too depends only on the seed and the micro-batch
-        x, y = augment(*batch)
-        last = j == micro_batches[-1]
-        if ddp:
-            train_model.require_backward_grad_sync = last
-        elif fsdp:
-            raw_model.set_requires_gradient_sync(last or reduce_each)
-            raw_model.set_requires_all_reduce(last)     # between copies of the model (shard_ranks)
+        parallel.sync_gradients(last=j == micro_batches[-1])
         with machine.autocast(cache=not recompute):
             loss = train_model(x, y)[1]
-        scaler.scale(loss / len(micro_batches)).backward()
-        loss_sum += loss.detach() / gradient_accumulation_steps
+        aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
+        scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
+        for name, term in {'loss': loss, **aux}.items():
+            sums[name] = sums.get(name, 0.0) + term.detach() / gradient_accumulation_steps
 
     # clip the gradient, and step
     scaler.unscale_(opt)
@@ -292,25 +227,25 @@ for it in range(run.start, max_iters + 1):
     scaler.update()
     opt.zero_grad(set_to_none=True)
     if measure_now:
-        probe.after_step(it, model_to_measure())
+        probe.after_step(it, parallel.whole_model())
 
     # log, and end if the run has diverged or was asked to stop
-    watch.see(it, loss_sum, grad_norm)
+    watch.see(it, sums['loss'], grad_norm)
     speed.iteration(it)
     if it % log_interval == 0:
         watch.check(it)
-        mean_loss = machine.sum(loss_sum).item()
+        means = {name: machine.sum(total).item() for name, total in sums.items()}
         weight_norms = block_norms(params_of, lambda p: p)
-        watch.logged(it, mean_loss, weight_norms, grad_norms)
-        row = dict(loss=mean_loss, lr=rate(it), grad_norm=grad_norm.item())
-        log.step(it, row | dict(grad_norms=by_type(grad_norms), weight_norms=by_type(weight_norms)), speed)
+        watch.logged(it, means['loss'], weight_norms, grad_norms)
+        row = dict(iter=it, loss=means.pop('loss'), lr=rate(it), grad_norm=grad_norm.item(),
+                   grad_norms=dict(zip(params_of, grad_norms.tolist())), weight_norms=dict(zip(params_of, weight_norms.tolist())))
+        log.step(row | (dict(aux=means) if means else {}), speed)
     stop = machine.largest(stop_request.number)
     if stop:
         watch.check(it)
-        good = watch.high_since is None
-        if good:
-            checkpoints.save(it + 1)
-        log.stopped(it, saved=good)
+        if watch.high_since is None:
+            save(it + 1)
+        log.stopped(it, saved=watch.high_since is None)
         break
 
 log.close(128 + stop if stop else 0)

@@ -1,6 +1,8 @@
 """
 Text to tokens and back: the tokenizers, and how every data/<name>/prepare.py turns its documents into train.bin and val.bin.
 """
+from configurator import one_line
+
 import glob
 import json
 import math
@@ -21,7 +23,6 @@ import numpy as np
 from tqdm import tqdm
 
 from data.tokens import write_tokens
-from engine.files import check_files, read_json, told
 
 os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # only errors: the last one is reported in one line
 os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
@@ -82,15 +83,9 @@ def tiktoken_tokenizer(name):
     return Tokenizer(encoding.encode_ordinary, decode, encoding.n_vocab, known(lambda: encoding.eot_token, None))
 
 
-TOKEN = range(2 ** 32).__contains__
-COPY = 'copy the model again from where it came from'
-
-
 def hugging_face_tokenizer(name):
     import tiktoken
     from transformers import AutoTokenizer
-    if os.path.isdir(name):
-        check_files(name)
     try:
         theirs = AutoTokenizer.from_pretrained(name, trust_remote_code=False)      # a tokenizer needs no code of the folder
         theirs.model_max_length = 10 ** 30      # no limit on the length of documents
@@ -98,13 +93,14 @@ def hugging_face_tokenizer(name):
     except Exception as error:                          # a damaged folder fails in many ways
         known = ', '.join(['bytes', 'char', *tiktoken.list_encoding_names()])
         raise ValueError(f"tokenizer={name!r} is none of {known}, and could not be loaded as one of Hugging Face's: "
-                         f'{told(error)}') from error
+                         f'{one_line(error)}') from error
     if not letter:
         raise ValueError(f'tokenizer={name!r} knows no letters: its folder holds a model but no tokenizer, save one there')
     end = theirs.eos_token_id
-    if end is None and os.path.isdir(name):             # the model's config may have it, and chat models have several
-        config = read_json(os.path.join(name, 'config.json'), {'eos_token_id?': (TOKEN, [TOKEN, 1], type(None))}, COPY) or {}
-        end = config.get('eos_token_id')
+    path = os.path.join(name, 'config.json')
+    if end is None and os.path.exists(path):            # the model's config may have it, and chat models have several
+        with open(path, encoding='utf-8') as f:
+            end = json.load(f).get('eos_token_id')
         end = end[0] if isinstance(end, list) else end
     theirs.split_special_tokens = True          # '</s>' in a text is text
     return Tokenizer(lambda text: theirs.encode(text, add_special_tokens=False),

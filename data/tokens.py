@@ -1,12 +1,11 @@
 """
 A data set of text is a folder data/<name> with train.bin, val.bin and perhaps test.bin, which hold tokens as plain uint16 or
-uint32, and meta.json. This file reads a data set as batches, in an order that depends only on the seed, and writes one.
+uint32, and meta.json. This file reads a data set as windows, in an order that depends only on the seed, and writes one.
 """
 import functools
 import glob
 import hashlib
 import json
-import math
 import os
 import signal
 import sys
@@ -15,42 +14,23 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import torch
 
-from engine.lock import lock_folder
+from data.lock import lock_folder
 
 SPLITS = ('train', 'val')               # of every data set
 TEXT_SPLITS = (*SPLITS, 'test')         # text may have a third one, which no choice is made on
-KINDS = {'tokens': 'gpt', 'images': 'vit'}      # what data sets hold, a key of meta.json → the model that is trained on it
 
 
 # ----------------------------------------------------------------------------- reading
-
-def a_count(value):
-    return type(value) is int and 0 < value < 2 ** 63
-
-
-def a_text(value):
-    return isinstance(value, str)
-
-
-def counts(value):
-    return isinstance(value, dict) and {*SPLITS} <= value.keys() <= {*TEXT_SPLITS} and all(map(a_count, value.values()))
-
-
-TOKENS = dict(vocab_size=a_count, tokenizer=a_text, chars=a_text, dtype=('uint16', 'uint32').__contains__, tokens=counts,
-              fingerprint=a_text)
-
 
 def is_prepared(name):
     return os.path.exists(os.path.join('data', name, 'meta.json'))
 
 
-def load_meta(name, kind, wants, fits, **defaults):
-    """data/<name>/meta.json, of a data set of this kind, as {key: value}: the keys of `wants`, {key: whether a value is right},
-    whose values together pass fits(meta). Keys with a default may be missing. ValueError if the file is missing, with how to
-    make it, if it is damaged, or if it is of another kind."""
+def load_meta(name, holds='fingerprint'):
+    """data/<name>/meta.json, of a data set that holds 'tokens' or 'images', a key of it, with the fingerprint of the data ('' in
+    data of older versions). ValueError, with the remedy, if there is none, if it is damaged, or if it holds something else."""
     folder = os.path.join('data', name)
     prepare = os.path.join(folder, 'prepare.py')
-    path = os.path.join(folder, 'meta.json')
     if not is_prepared(name):
         if os.path.exists(prepare):
             raise ValueError(f'{folder} is not prepared: run  python {prepare}')
@@ -58,167 +38,97 @@ def load_meta(name, kind, wants, fits, **defaults):
         choices = sorted({os.path.basename(os.path.dirname(file)) for file in files})
         raise ValueError(f'dataset={name!r}: choose one of {", ".join(choices)}' if choices else
                          f'dataset={name!r}: there is no folder data here: run this from the root of the repository')
-    meta = None
-    if os.path.isfile(path):
-        try:
-            with open(path, encoding='utf-8') as f:
-                meta = json.load(f)
-        except (ValueError, RecursionError):
-            pass
-    if isinstance(meta, dict):
-        for other, model in KINDS.items():
-            if other in meta and kind not in meta:
-                raise ValueError(f'dataset={name!r} holds {other}, which are for --model={model}')
-        meta = {**defaults, **meta}
-        if all(key in meta and right(meta[key]) for key, right in wants.items()) and fits(meta):
-            return {key: meta[key] for key in wants}
-    raise ValueError(f'{path} is damaged: prepare {folder} again')
+    try:
+        with open(os.path.join(folder, 'meta.json'), encoding='utf-8') as f:
+            meta = {'fingerprint': '', **json.load(f)}
+    except (ValueError, TypeError) as error:
+        raise ValueError(f'{folder}/meta.json is damaged, prepare {folder} again: {error}') from error
+    if holds not in meta:
+        raise ValueError(f'dataset={name!r} holds no {holds}')
+    return meta
 
 
 def read_meta(name):
     """data/<name>/meta.json of tokens: vocab_size, tokenizer (with its chars, if that is 'char'), dtype, tokens of each split,
-    and the fingerprint of all of it ('' in data of older versions). The tokenizer '.' there is the data set's own folder, here
-    data/<name>."""
-    def fits(meta):
-        return meta['tokenizer'] != 'char' or len({*meta['chars']}) == len(meta['chars']) == meta['vocab_size']
+    and the fingerprint. The tokenizer '.' there is the data set's own folder, here data/<name>."""
+    meta = {'chars': '', **load_meta(name, 'tokens')}
+    try:
+        if meta['dtype'] not in ('uint16', 'uint32'):
+            raise ValueError('dtype wants uint16 or uint32')
+        if meta['tokenizer'] == 'char' and not len({*meta['chars']}) == len(meta['chars']) == meta['vocab_size']:
+            raise ValueError('chars wants a character for each id')
+        return dict(
+            meta, dtype=np.dtype(meta['dtype']), vocab_size=int(meta['vocab_size']),
+            tokens={split: int(meta['tokens'][split]) for split in TEXT_SPLITS if split in SPLITS or split in meta['tokens']},
+            tokenizer=os.path.join('data', name) if meta['tokenizer'] == '.' else str(meta['tokenizer']))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f'data/{name}/meta.json is damaged, prepare data/{name} again: {error}') from error
 
-    meta = load_meta(name, 'tokens', TOKENS, fits, chars='', fingerprint='')
-    own = dict(tokenizer=os.path.join('data', name)) if meta['tokenizer'] == '.' else {}
-    return {**meta, **own, 'dtype': np.dtype(meta['dtype'])}
 
-
-def check_size(path, wanted):
+def map_file(path, dtype, shape):
+    """The array in a file, whose parts are read when they are used. ValueError if the file has another size."""
+    size = np.dtype(dtype).itemsize * int(np.prod(shape))
     found = os.path.getsize(path) if os.path.exists(path) else 0
-    if found != wanted or not found:
-        raise ValueError(f'{path} has {found} bytes, but meta.json wants {wanted}: prepare {os.path.dirname(path)} again')
-
-
-class Stored:
-    """The array of `count` items of this shape in a file. [i] and [i:j] read items when they are asked for. ValueError if the
-    file has become shorter, where np.memmap, which is no faster, would end the process by SIGBUS."""
-
-    def __init__(self, path, dtype, count, shape=()):
-        self.path, self.dtype, self.count, self.shape = path, np.dtype(dtype), count, shape
-        self.item = self.dtype.itemsize * math.prod(shape)      # bytes
-        self.file = open(path, 'rb', buffering=0)
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, which):
-        if not isinstance(which, slice):
-            return self.read([range(self.count)[which]])[0, 0]         # an IndexError behind the end
-        first, end, _ = which.indices(self.count)
-        return self.read([first], max(0, end - first))[0]
-
-    def read(self, firsts, length=1):
-        """`length` items from each of `firsts` on → (len(firsts), length, *shape)"""
-        rows = np.empty((len(firsts), length, *self.shape), self.dtype)
-        for row, first in zip(rows.view(np.uint8).reshape(len(firsts), length * self.item), firsts):
-            done = 0
-            while done < len(row):
-                count = os.preadv(self.file.fileno(), [row[done:]], first * self.item + done)
-                if not count:
-                    raise ValueError(f'{self.path} has become shorter while it was read: prepare {os.path.dirname(self.path)} '
-                                     f'again')
-                done += count
-        return rows
-
-
-class Split:
-    """What Tokens and Images share: the order of `windows` windows, which start every `block_size` places in `length` places."""
-
-    def order(self, first, count, seed):
-        """Where windows number `first`, first + 1, … start, in an endless shuffled sequence that depends only on the seed. Each
-        epoch of the sequence holds every window once, in its own order; all its windows are shifted by the same random offset."""
-        numbers, places = np.divmod(np.arange(first, first + count), self.windows)
-        starts = []
-        for number in np.unique(numbers).tolist():
-            shift, order = epoch(self.length, self.block_size, number, seed)
-            starts += (shift + self.block_size * order[places[numbers == number]]).tolist()
-        return starts
-
-    def spread(self, batches, batch_size):
-        """At most `batches` lists of batch_size starts, evenly spread over the split: always the same ones."""
-        batch_size = min(batch_size, self.windows)
-        batches = min(batches, self.windows // batch_size)
-        starts = np.arange(batches * batch_size) * self.windows // (batches * batch_size) * self.block_size
-        return starts.reshape(batches, batch_size)
-
-    def read_padded(self, starts, size):
-        """As `read`, but `size` windows: after those asked for, they come again with −1 as their targets, and do not count."""
-        x, y = self.read(np.resize(starts, size))
-        y[len(starts):] = -1
-        return x, y
-
-
-class Tokens(Split):
-    """One split of a data set: windows of block_size tokens, and for each token the next one as its target."""
-
-    def __init__(self, name, split, block_size, vocab_size):
-        meta = read_meta(name)
-        self.path, self.fingerprint = os.path.join('data', name, f'{split}.bin'), meta['fingerprint']
-        self.block_size, self.vocab_size = block_size, vocab_size
-        if meta['vocab_size'] > vocab_size:
-            raise ValueError(f'vocab_size={vocab_size} is less than the {meta["vocab_size"]} of dataset={name}: '
-                             f'set --vocab_size={meta["vocab_size"]} or more')
-        check_size(self.path, meta['tokens'][split] * meta['dtype'].itemsize)
-        if meta['tokens'][split] <= block_size:
-            raise ValueError(f'block_size={block_size} is too long for the {meta["tokens"][split]} tokens of {self.path}: '
-                             f'at most {meta["tokens"][split] - 1}')
-        self.tokens = Stored(self.path, meta['dtype'], meta['tokens'][split])
-        self.length = len(self.tokens)
-        self.windows = (self.length - 1) // block_size          # that do not overlap
-
-    def read(self, starts):
-        """Windows that start at these tokens → inputs and targets, int64 (len(starts), block_size) each."""
-        rows = self.tokens.read(starts, self.block_size + 1).astype(np.int64)
-        if rows.max() >= self.vocab_size:
-            raise ValueError(f'{self.path} holds token {rows.max()}, which is outside of vocab_size={self.vocab_size}: '
-                             f'was it made by another tokenizer? Prepare the data again')
-        rows = torch.from_numpy(rows)
-        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
-
-    def shuffled(self, first, count, seed):
-        """Windows number `first`, first + 1, … of the sequence of `order`, as `read` gives them."""
-        return self.read(self.order(first, count, seed))
-
-
-LARGE = 2 ** 24         # windows; a permutation of so many numbers takes 128 MiB on every rank, and seconds
-
-
-class Permutation:
-    """A random permutation of range(n) that computes the entries asked for, and takes no memory: a Feistel network over a power
-    of four that holds n, repeated until the number is below n (Black and Rogaway 2002)."""
-
-    def __init__(self, n, rng):
-        self.n, self.bits = n, np.uint64(((n - 1).bit_length() + 1) // 2)
-        self.keys = rng.integers(2 ** 63, size=6, dtype=np.uint64)
-
-    def __getitem__(self, places):
-        entries = np.array(places, dtype=np.uint64)
-        left_over = np.full(entries.shape, True)
-        while left_over.any():
-            entries[left_over] = self.rounds(entries[left_over])
-            left_over = entries >= self.n
-        return entries.astype(np.int64)
-
-    def rounds(self, x):
-        mask = (np.uint64(1) << self.bits) - np.uint64(1)
-        left, right = x >> self.bits, x & mask
-        for key in self.keys:
-            mixed = (right ^ key) * np.uint64(0x9E3779B97F4A7C15)       # as splitmix64 mixes (Steele et al. 2014)
-            mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-            left, right = right, left ^ (mixed >> np.uint64(32) & mask)
-        return left << self.bits | right
+    if found != size or not size:
+        raise ValueError(f'{path} has {found} bytes, but meta.json wants {size}: prepare {os.path.dirname(path)} again')
+    return np.memmap(path, dtype, 'r', shape=shape)
 
 
 @functools.lru_cache(maxsize=4)
-def epoch(tokens, block_size, number, seed):
+def epoch(length, block_size, number, seed):
+    """The order of the windows of block_size tokens in an epoch, and by how many tokens they all are shifted."""
     rng = np.random.default_rng([seed, number])
-    shift = rng.integers((tokens - 1) % block_size + 1)         # not so far that a window is lost at the end
-    windows = (tokens - 1) // block_size
-    return int(shift), rng.permutation(windows) if windows < LARGE else Permutation(windows, rng)
+    shift = int(rng.integers((length - 1) % block_size + 1))            # not so far that a window is lost at the end
+    return shift, rng.permutation((length - 1) // block_size)
+
+
+def shuffled_starts(length, block_size, first, count, seed):
+    """Where windows number `first`, first + 1, … start, in an endless sequence of windows of `length` tokens in random order,
+    which depends only on the seed. Each epoch holds every window once; all of its windows are shifted by the same offset."""
+    starts, windows = [], (length - 1) // block_size
+    for number in range(first, first + count):
+        shift, order = epoch(length, block_size, number // windows, seed)
+        starts.append(shift + block_size * int(order[number % windows]))
+    return starts
+
+
+def spread_starts(windows, block_size, batches, batch_size):
+    """At most `batches` lists of batch_size starts, evenly spread over so many windows: always the same ones."""
+    batch_size = min(batch_size, windows)
+    batches = min(batches, windows // batch_size)
+    starts = np.arange(batches * batch_size) * windows // (batches * batch_size) * block_size
+    return starts.reshape(batches, batch_size)
+
+
+class Tokens:
+    """One split of a data set: its `tokens`, an array, in `windows` windows of block_size tokens that do not overlap."""
+
+    def __init__(self, name, split, block_size, vocab_size):
+        meta = read_meta(name)
+        if split not in meta['tokens']:
+            raise ValueError(f'split={split}: dataset={name} has none, only {" and ".join(meta["tokens"])}')
+        self.path, self.fingerprint = os.path.join('data', name, f'{split}.bin'), meta['fingerprint']
+        self.block_size, self.length = block_size, meta['tokens'][split]
+        if meta['vocab_size'] > vocab_size:
+            raise ValueError(f'vocab_size={vocab_size} is less than the {meta["vocab_size"]} of dataset={name}: '
+                             f'set --vocab_size={meta["vocab_size"]} or more')
+        self.tokens = map_file(self.path, meta['dtype'], (self.length,))
+        if self.length <= block_size:
+            raise ValueError(f'block_size={block_size} is too long for the {self.length} tokens of {self.path}: '
+                             f'at most {self.length - 1}')
+        self.windows = (self.length - 1) // block_size
+
+    def read(self, starts):
+        """Windows that start at these tokens → inputs and targets, int64 (len(starts), block_size) each."""
+        rows = np.stack([self.tokens[i:i + self.block_size + 1] for i in starts]).astype(np.int64)
+        return torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
+
+    def shuffled(self, first, count, seed):
+        """Windows number `first`, first + 1, … of shuffled_starts, as `read` gives them."""
+        return self.read(shuffled_starts(self.length, self.block_size, first, count, seed))
+
+    def spread(self, batches, batch_size):
+        return spread_starts(self.windows, self.block_size, batches, batch_size)
 
 
 # ----------------------------------------------------------------------------- writing

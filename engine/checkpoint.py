@@ -1,5 +1,5 @@
-"""Checkpoints of train.py. They are never written partially, and they are checked when they are read."""
-from configurator import SPLIT_OFF, TRAIN, defaults_of, expanded, typed
+"""Checkpoints of a training script. They are never written partially, and they are checked when they are read."""
+from configurator import SPLIT_OFF, expanded
 
 import math
 import os
@@ -10,11 +10,9 @@ from dataclasses import fields
 
 import torch
 
-from engine.files import NUMBER, check_regular, check_weights, damaged, fits, map_leaves
-from engine.task import task_of
-from model import GPTConfig
-from optim import load_state
-from vit import ViTConfig
+from engine.errors import check_weights, damaged, map_leaves
+from engine.keys import config_from
+from model import GPT
 
 
 def write_whole(path, write):
@@ -44,24 +42,20 @@ def link_or_copy(path, other):
     os.replace(other + '.tmp', other)
 
 
-CHECKPOINT = dict(model={str: torch.Tensor}, config={str: (bool, *NUMBER, str, list)}, iter=int, best_val_loss=float,
-                  scaler={str: NUMBER}, optimizer=dict(state={int: {str: object}}, param_groups=[
-                      dict(params=[int], param_names=[str], lr=(*NUMBER, torch.Tensor))]),
-                  **{'first_loss?': (float, type(None)), 'data?': str, 'shards?': dict(folder=str, files={str: int})})
+PARTS = {'model': dict, 'config': dict, 'iter': int, 'best_val_loss': float, 'scaler': dict, 'optimizer': dict}
 
 
 def load_checkpoint(path, device='cpu', mmap=False, whole=True):
-    """What train.py saved: {'model': state_dict, 'optimizer', 'scaler', 'config', 'iter', 'best_val_loss'}. With mmap, tensors
-    are mapped from the file. Of a checkpoint in shards (save_shards), tensors are read if it shall be `whole`, and else are on
-    device 'meta'. ValueError for anything else than such a checkpoint, or numbers in it that are not finite."""
-    check_regular(path)
+    """What `Checkpoints.save` saved: PARTS, and its `path`. With mmap, tensors are mapped from the file. Of one in shards
+    (save_shards), tensors are read if it shall be `whole`, and else are on device 'meta'. ValueError for anything else than such
+    a checkpoint, or numbers in it that are not finite."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             state = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
-        ours = (fits(state, CHECKPOINT) and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()
-                and state['iter'] >= 0 and not math.isnan(state['best_val_loss'])
-                and all(len(group['params']) == len(group['param_names']) for group in state['optimizer']['param_groups']))
+        ours = (isinstance(state, dict) and all(isinstance(state[key], kind) for key, kind in PARTS.items())
+                and not math.isnan(state['best_val_loss']) and all(map(torch.is_tensor, state['model'].values()))
+                and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys())
     except PermissionError:
         raise
     except Exception:                                   # unpickling garbage fails in many ways
@@ -71,10 +65,7 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
     if 'shards' in state and whole:
         from engine.shards import whole_state
         state = whole_state(path, state, device)
-    state['config'] = expanded(state['config'])
-    for key, default in defaults_of(TRAIN, GPTConfig, ViTConfig).items():
-        if key in state['config']:
-            typed(key, state['config'][key], default, path)
+    state['config'], state['path'] = expanded(state['config']), path
 
     def check(name, value):
         if torch.is_tensor(value):
@@ -95,52 +86,44 @@ def sound(t, meta):
     return t.untyped_storage().nbytes() >= t.nbytes and bool(t.isfinite().all())
 
 
-def load_weights(model, state, path):
-    """Copies the weights of a checkpoint, read from `path`, into the model. ValueError if they belong to another model."""
-    check_weights(model.state_dict(), state['model'], path)
-    model.load_state_dict(state['model'])
+def load_weights(model, checkpoint):
+    """Copies the weights of a checkpoint into the model. ValueError if they belong to another model."""
+    check_weights(model.state_dict(), checkpoint['model'], checkpoint['path'])
+    model.load_state_dict(checkpoint['model'])
 
 
-def load_run(path, device='cpu'):
+def load_run(path, device='cpu', Model=GPT):
     """The model of a checkpoint, on the device, and the whole checkpoint. ValueError for a missing or damaged file."""
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
-    state = load_checkpoint(path, device)
-    task = task_of(state['config'])
-    if task.config.n_layer > len(state['model']):       # a model of very many layers would take very long to build
-        raise damaged(path, 'its weights do not fit its config')
+    checkpoint = load_checkpoint(path, device)
     try:
         with torch.device('meta'):
-            check_weights(task.new_model().state_dict(), state['model'], path)
-    except RuntimeError as error:                       # sizes beyond all numbers
-        raise damaged(path, 'its weights do not fit its config') from error
-    model = task.new_model().to(device)
-    model.load_state_dict(state['model'])
-    return model, state
+            model = Model(config_from(Model.Config, checkpoint['config']))
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise damaged(path, f'its config is not that of a {Model.__name__}, {error}') from error
+    check_weights(model.state_dict(), checkpoint['model'], path)
+    model = Model(model.config).to(device)
+    model.load_state_dict(checkpoint['model'])
+    return model, checkpoint
 
 
-def load_text_run(path, device='cpu'):
-    """As load_run, but ValueError for a model of images."""
-    model, state = load_run(path, device)
-    if state['config'].get('model', 'gpt') != 'gpt':
-        raise ValueError(f'{path} holds a model of images, but this needs a model of text')
-    return model, state
+FREE = ('dropout', 'init', 'init_gain', 'emb_std', 'fused_qkv_init')        # what a resumed run may change
 
 
-FREE = ('dropout', 'drop_path', 'init', 'init_gain', 'emb_std', 'fused_qkv_init')        # what a resumed run may change
-
-
-def find_checkpoint(path, config, model_config, data='', mmap=False, whole=True):
+def find_checkpoint(run, config, model_config, machine):
     """The checkpoint that a run with these keys resumes from. ValueError if there is none, or if it does not fit these keys or
-    the fingerprint `data` of their data set; an evaluation may use other data. Sets keys that are newer than the checkpoint and
-    have taken over a part of an older key."""
+    the fingerprint run.data of their data set; an evaluation may use other data. Sets keys that are newer than the checkpoint
+    and have taken over a part of an older key."""
+    path, data = run.path['ckpt.pt'], run.data
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
-    state = load_checkpoint(path, mmap=mmap, whole=whole)
-    fixed = ['model', 'optimizer', *(f.name for f in fields(model_config) if f.name not in FREE)]
-    defaults = {f.name: f.default for f in fields(model_config)}        # of keys that are newer than the checkpoint
-    there = {'model': 'gpt', **defaults, **state['config']}
-    differ = [f'{key} ({there.get(key)} there, {config[key]} here)' for key in fixed if there.get(key) != config[key]]
+    fsdp = machine.distributed and config['parallel'] == 'fsdp'
+    state = load_checkpoint(path, mmap=machine.distributed, whole=not fsdp)
+    free = (*FREE, *getattr(model_config, 'free', ()))
+    defaults = {f.name: f.default for f in fields(model_config) if f.init and f.name not in free}
+    saved = {**defaults, **state['config']}             # the defaults of keys that are newer than the checkpoint
+    differ = [f'{key} ({saved[key]} there, {config[key]} here)' for key in ('optimizer', *defaults) if saved[key] != config[key]]
     if differ:
         raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {", ".join(differ)}; choose another '
                          f'out_dir, or start again by --init_from=scratch --overwrite=True')
@@ -156,57 +139,76 @@ def find_checkpoint(path, config, model_config, data='', mmap=False, whole=True)
     return state
 
 
+def load_state(optimizer, state):
+    """Restores the state of a state_dict, matching parameters by name, because the groups may differ. Of each group, only the
+    learning rate is restored. ValueError if the names of the parameters differ, or the state is not of such parameters."""
+    groups, saved_groups = optimizer.state_dict()['param_groups'], state['param_groups']
+    saved = {name: (i, group) for group in saved_groups for name, i in zip(group['param_names'], group['params'])}
+    names = [name for group in groups for name in group['param_names']]
+    if sorted(names) != sorted(saved):
+        raise ValueError(f'the optimizer state is for other parameters, see {min(set(names) ^ set(saved))!r}: use the same model')
+    states, params = {}, [p for group in optimizer.param_groups for p in group['params']]
+    keys = {key for param_state in state['state'].values() for key in param_state}
+    for group in groups:
+        for name, i in zip(group['param_names'], group['params']):
+            if saved[name][0] in state['state']:
+                states[i] = state['state'][saved[name][0]]
+                check_state(optimizer, group, name, params[i], states[i], keys)
+        group['lr'] = saved[group['param_names'][0]][1]['lr']
+    optimizer.load_state_dict(dict(state=states, param_groups=groups))
+
+
+def check_state(optimizer, group, name, p, state, keys):
+    """ValueError if a parameter's state lacks one of the keys that others have, or has a tensor of a wrong shape, which kernels
+    do not check. Of other optimizers than those of OPTIMIZERS, the shapes are unknown, unless they have a state_shape."""
+    adamw, known = isinstance(optimizer, torch.optim.AdamW), hasattr(optimizer, 'state_shape')
+    missing = {key for key in keys - state.keys() if not known or optimizer.state_shape(group, name, p, key) is not None}
+    if missing:
+        raise ValueError(f'the optimizer state of {name} has no {min(missing)}')
+    for key, value in state.items() if adamw or known else []:
+        if key == 'step':
+            good = (torch.is_tensor(value) and value.dim() == 0 if adamw else isinstance(value, int)) and value >= 0
+        else:
+            shape = p.shape if adamw else optimizer.state_shape(group, name, p, key)
+            good = torch.is_tensor(value) and (value.shape, value.dtype) == (shape, p.dtype)
+        if not good:
+            raise ValueError(f'the optimizer state {key} of {name} does not fit it')
+
+
 class Checkpoints:
     """Saves and resumes a run. `sharded`: whether fully_shard has spread the model over the ranks; the files hold whole tensors
-    all the same, except with save_shards. `watch` knows the first loss; nothing is saved while it finds the loss too high."""
+    all the same, except with save_shards."""
 
-    def __init__(self, run, config, machine, model, optimizer, scaler, watch, sharded):
-        self.run, self.config, self.machine, self.sharded = run, config, machine, sharded
-        self.model, self.optimizer, self.scaler, self.watch = model, optimizer, scaler, watch
-        self.best_val_loss, self.shards = float('inf'), None
+    def __init__(self, run, config, machine, sharded):
+        self.run, self.machine, self.sharded, self.shards = run, machine, sharded, None
         if sharded and config['save_shards']:
             from engine.shards import ShardWriter
             self.shards = ShardWriter(run.folder, machine)
             machine.before_leaving = self.shards.wait
 
-    def resume(self, checkpoint):
-        """Restores all except the weights from a checkpoint. The groups keep this run's weight decay, betas and ratios."""
+    def resume(self, checkpoint, optimizer, scaler):
+        """Restores the states of both from a checkpoint. The groups keep this run's weight decay, betas and ratios."""
         state = checkpoint['optimizer']
         if self.sharded:
             from engine.fsdp import own_optimizer_state
-            state = own_optimizer_state(checkpoint, self.run.path['ckpt.pt'], self.optimizer)
+            state = own_optimizer_state(checkpoint, optimizer)
         try:
-            load_state(self.optimizer, state)
-        except ValueError as error:
-            raise damaged(self.run.path['ckpt.pt'], str(error)) from error
+            load_state(optimizer, state)
+        except Exception as error:                      # a damaged state fails in many ways
+            raise damaged(checkpoint['path'], str(error)) from error
         if checkpoint['scaler']:                        # it has no state unless dtype=float16
-            self.scaler.load_state_dict(checkpoint['scaler'])
-        self.best_val_loss, self.watch.first_loss = checkpoint['best_val_loss'], checkpoint.get('first_loss')
+            scaler.load_state_dict(checkpoint['scaler'])
 
-    def evaluated(self, it, val_loss):
-        """Saves after an evaluation: best.pt if the loss is the lowest so far, and ckpt.pt then too, or always with
-        always_save_checkpoint=True. Every rank must call it."""
-        again = it == self.run.start and val_loss == self.best_val_loss         # best.pt may be missing after a kill
-        improved = it > 0 and (again or val_loss < self.best_val_loss)
-        if improved:
-            self.best_val_loss = val_loss
-        if self.watch.high_since is None and (improved or self.config['always_save_checkpoint'] and it > self.run.start):
-            self.save(it, improved)
-
-    def save(self, it, best=False):
+    def save(self, state, best=False):
         """Writes ckpt.pt, and with `best` makes best.pt the same. Every rank must call it, because each holds a part of a sharded
         model, and waits until it is done. With save_shards it waits until the last save is done and the state is copied."""
-        if self.machine.master or self.sharded:
-            state = dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict(),
-                         config=self.config, iter=it, best_val_loss=self.best_val_loss, first_loss=self.watch.first_loss,
-                         data=self.run.data)
-            if self.shards:
-                return self.shards.start(it, state, lambda state: self.write(state, best))
-            if self.sharded:
-                from engine.fsdp import whole
-                state = whole(state, keep=self.machine.master)
-            if self.machine.master:
-                self.write(state, best)
+        if self.shards:
+            return self.shards.start(state, lambda state: self.write(state, best))
+        if self.sharded:
+            from engine.fsdp import whole
+            state = whole(state, keep=self.machine.master)
+        if self.machine.master:
+            self.write(state, best)
         self.machine.wait()
 
     def write(self, state, best):

@@ -1,4 +1,6 @@
 """The machine: a script's device and dtype, its communication with other ranks, and settings for fast training."""
+from configurator import NotConnected, one_line
+
 import copy
 import ctypes
 import math
@@ -15,8 +17,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.attention import SDPBackend
 
-from engine.files import told
-from engine.process import NotConnected
 from model import DotAttention, plain_attention
 
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
@@ -189,7 +189,7 @@ class Machine:
             # for what must not wait for the GPU, and for waiting as long as rank 0 takes to measure or save
             self.control = dist.new_group(backend='gloo', timeout=timedelta(days=1))
         except RuntimeError as error:                   # dist.DistError is one too
-            raise NotConnected(f'rank {self.rank} could not connect to the others, has one died? {told(error)}') from error
+            raise NotConnected(f'rank {self.rank} could not connect to the others, has one died? {one_line(error)}') from error
 
     def share(self, key, count):
         """This rank's part of `count` pieces of work. ValueError, which names `key`, if the ranks cannot share them equally."""
@@ -234,6 +234,12 @@ class Machine:
         values = [None] * self.world_size
         dist.all_gather_object(values, value, group=self.control)
         return values
+
+    def check_same(self, what, value, remedy):
+        """ValueError, with the remedy, if the ranks have different values of `what`."""
+        values = self.gather(value)
+        if len(set(values)) > 1:
+            raise ValueError(f'the ranks see {what} {values}: {remedy}')
 
     def wait(self):
         """Waits until every rank has called it."""
@@ -283,3 +289,13 @@ def vendors_peak(device):
     """The vendor's FLOP/s of this GPU for dense products in bf16, or None for an unknown device."""
     name = torch.cuda.get_device_name(device) if device.type == 'cuda' else ''
     return next((1e12 * peak for key, peak in PEAKS.items() if key in name), None)
+
+
+def storage_bytes(tensors):
+    """Bytes of the tensors' storages. A storage that several tensors share counts once."""
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def state_bytes(optimizer):
+    """Bytes of an optimizer's state"""
+    return storage_bytes([value for of_one in optimizer.state.values() for value in of_one.values() if torch.is_tensor(value)])

@@ -1,4 +1,6 @@
 """Stops a run whose loss or gradient is not finite, or whose loss stays high, before a checkpoint is saved."""
+from configurator import say
+
 import math
 import os
 import sys
@@ -6,8 +8,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-from engine.process import say
-from optim import local, shard_of
+from engine.ranks import local, shard_of
 
 NEVER = 2 ** 62
 PATIENCE = 100                          # iterations for which the loss may be above the limit
@@ -67,12 +68,21 @@ class Watch:
         self.machine.leave(3)
 
 
+def params_by_type(optimizer):
+    """{block type: its parameters} of an optimizer's groups"""
+    params = {}
+    for group in optimizer.param_groups:
+        params.setdefault(group['block_type'], []).extend(group['params'])
+    return params
+
+
 @torch.no_grad()
 def block_norms(params_of, tensor_of):
     """(block types,): the norm of tensor_of(p) over the parameters p of each type, on the device."""
-    found = [[local(t) for t in map(tensor_of, params) if t is not None] for params in params_of.values()]      # if not frozen
+    # without frozen parameters, which have no gradient
+    tensors_of = [[local(t) for t in map(tensor_of, params) if t is not None] for params in params_of.values()]
     p = next(iter(params_of.values()))[0]
-    norms = torch.stack([torch.nn.utils.get_total_norm(tensors).to(p.device) for tensors in found])
+    norms = torch.stack([torch.nn.utils.get_total_norm(tensors).to(p.device) for tensors in tensors_of])
     if not hasattr(p, 'to_local'):
         return norms
     squares = norms.square()

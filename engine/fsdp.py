@@ -12,15 +12,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from engine.files import check_weights, map_leaves
+import model as model_file
+from engine.errors import check_weights, map_leaves
+from engine.ranks import shard_of
 from engine.shards import read_shards
-from model import init_weights, start_of
-from optim import shard_of
-
-
-def check_dtype(dtype):
-    if dtype == torch.float16:
-        raise ValueError('dtype=float16: parallel=fsdp has no loss scaling, choose bfloat16 or float32')
+from model import STARTS, init_weights, start_of
 
 
 def shard_model(model, device, dtype, reshard, compile, shard_ranks):
@@ -51,22 +47,22 @@ def shard_model(model, device, dtype, reshard, compile, shard_ranks):
 def without_memory(Model):
     """What init_weights fills has no memory in a Model that is built here, beyond the block that is being built: init_sharded
     draws it. All other parameters, and torch's generator, are as elsewhere."""
-    names = Model.__init__.__globals__                  # of the file with the model, which an edit may have changed
-    build = names['Block'].__init__
+    build = model_file.Block.__init__
 
     def build_and_forget(block, *args, **more):
         build(block, *args, **more)
         forget(block, 'h.0.')
 
-    with patch.object(names['Block'], '__init__', build_and_forget), patch.dict(names, init_weights=forget):
+    names = Model.__init__.__globals__                  # of the file with the model
+    with patch.object(model_file.Block, '__init__', build_and_forget), patch.dict(names, init_weights=forget):
         yield
 
 
 def forget(module, prefix=''):
     """Moves the parameters that init_weights fills to device meta. Their names in the model begin with `prefix`."""
-    on_meta = {}                                        # one for all names of a tied parameter
+    on_meta, starts = {}, getattr(module, 'starts', STARTS)         # one for all names of a tied parameter
     for name, p in list(module.named_parameters(remove_duplicate=False)):
-        if start_of(prefix + name) or p in on_meta:
+        if start_of(prefix + name, starts) or p in on_meta:
             owner, _, own_name = name.rpartition('.')
             on_meta.setdefault(p, nn.Parameter(torch.empty_like(p, device='meta')))
             setattr(module.get_submodule(owner), own_name, on_meta[p])
@@ -109,20 +105,19 @@ def own_part(full, p):
     return DTensor.from_local(rows, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
 
 
-def load_sharded(model, state, path):
-    """Loads the weights of a checkpoint, read from `path`, into a sharded model, which may be on device 'meta'. From a mapped
-    file it reads only this rank's rows. ValueError if the weights belong to another model."""
-    wanted, found = model.state_dict(keep_vars=True), state['model']
-    check_weights(wanted, found, path)
-    own = {id(p): nn.Parameter(own_part(found[name], p)) for name, p in wanted.items() if isinstance(p, DTensor)}
-    if 'shards' in state:
-        read_shards(path, state['shards'], {f'model.{name}': own[id(p)] for name, p in wanted.items() if id(p) in own})
-    model.load_state_dict({name: own.get(id(value), found[name]) for name, value in wanted.items()}, assign=True)
+def load_sharded(model, checkpoint):
+    """Loads the weights of a checkpoint into a sharded model, which may be on device 'meta'. From a mapped file it reads only
+    this rank's rows. ValueError if the weights belong to another model."""
+    params, weights, path = model.state_dict(keep_vars=True), checkpoint['model'], checkpoint['path']
+    check_weights(params, weights, path)
+    own = {id(p): nn.Parameter(own_part(weights[name], p)) for name, p in params.items() if isinstance(p, DTensor)}
+    if 'shards' in checkpoint:
+        read_shards(path, checkpoint['shards'], {f'model.{name}': own[id(p)] for name, p in params.items() if id(p) in own})
+    model.load_state_dict({name: own.get(id(value), weights[name]) for name, value in params.items()}, assign=True)
 
 
-def own_optimizer_state(checkpoint, path, optimizer):
-    """The optimizer's state_dict from a checkpoint, read from `path`. Tensors of their parameter's shape are cut to this rank's
-    rows."""
+def own_optimizer_state(checkpoint, optimizer):
+    """The optimizer's state_dict from a checkpoint. Tensors of their parameter's shape are cut to this rank's rows."""
     state = checkpoint['optimizer']
     params = {name: p for group in optimizer.param_groups for name, p in zip(group['param_names'], group['params'])}
     names = {i: name for group in state['param_groups'] for i, name in zip(group['params'], group['param_names'])}
@@ -130,11 +125,11 @@ def own_optimizer_state(checkpoint, path, optimizer):
     def own(value, p):
         return own_part(value, p) if torch.is_tensor(value) and value.shape == p.shape else value
 
-    found = {i: {key: own(value, params[names[i]]) for key, value in of_one.items()} for i, of_one in state['state'].items()}
+    states = {i: {key: own(value, params[names[i]]) for key, value in s.items()} for i, s in state['state'].items()}
     if 'shards' in checkpoint:
-        read_shards(path, checkpoint['shards'], {f'optimizer.state.{i}.{key}': value for i, of_one in found.items()
-                                                 for key, value in of_one.items() if isinstance(value, DTensor)})
-    return {**state, 'state': found}
+        tensors = {f'optimizer.state.{i}.{key}': t for i, s in states.items() for key, t in s.items() if isinstance(t, DTensor)}
+        read_shards(checkpoint['path'], checkpoint['shards'], tensors)
+    return {**state, 'state': states}
 
 
 def whole_copy(model, empty, master):

@@ -1,56 +1,88 @@
 """Which values the keys of train.py may have."""
-from data.augment import CUBIC
+from configurator import refuse
+
+import os
+from dataclasses import fields
+
+from data.tokens import is_prepared, read_meta
 from engine.device import ATTENTION_BACKENDS, DTYPES
-from model import BLOCK_TYPES, check
+from model import GPTConfig
 from optim import MUON_SCALES, OPTIMIZERS, SCHEDULES
 
 CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'jump', 'merge'), parallel=('ddp', 'fsdp'),
-               backend=('auto', 'nccl', 'gloo'), interpolation=CUBIC, attention_backend=('auto', *ATTENTION_BACKENDS),
-               dtype=('auto', *DTYPES), muon_scale=MUON_SCALES)
-RULES = (
-    'eval_interval >= 1', 'eval_iters >= 1', 'log_interval >= 1', 'max_iters >= 0', 'measure_interval >= 0',
-    'measure_batches >= 1', 'gradient_accumulation_steps >= 1', 'batch_size >= 1', 'seed >= 0', 'data_seed >= 0',
-    "model == 'vit' or batch_size * block_size * vocab_size < 2 ** 31  # larger logits take slow kernels, or wrong ones",
-    'learning_rate >= 0', 'min_lr >= 0', "min_lr <= learning_rate or schedule == 'constant'", 'warmup_iters >= 0',
-    'lr_decay_iters >= 0', '0 <= decay_frac <= 1', "blockwise != 'merge' or schedule == 'wsd'",
-    *(f'{way}_{kind} >= 0' for way in ('r', 'wd') for kind in BLOCK_TYPES),
-    'wd_norm == 1 or decay_norms', 'weight_decay >= 0', '0 <= beta1 < 1', '0 <= beta2 < 1', '0 <= momentum < 1',
-    'grad_clip >= 0', 'diverge_factor >= 0', 'shard_ranks >= 0', 'not (ddp_overlap and compile and recompute)',
-    '0.01 <= crop_scale <= 1', 'aug_repeats >= 1', '0 <= flip <= 1', '0 <= randaugment <= 10', 'mixup >= 0', 'cutmix >= 0',
-    '0 <= label_smoothing <= 1',
-)
-
+               backend=('auto', 'nccl', 'gloo'), attention_backend=('auto', *ATTENTION_BACKENDS), dtype=('auto', *DTYPES),
+               muon_scale=MUON_SCALES)
+LOWS = dict(        # the smallest value of each; r_… and wd_… may not be negative either
+    eval_interval=1, eval_iters=1, log_interval=1, max_iters=0, measure_interval=0, measure_batches=1, batch_size=1,
+    gradient_accumulation_steps=1, seed=0, data_seed=0, learning_rate=0, min_lr=0, warmup_iters=0, lr_decay_iters=0,
+    decay_frac=0, weight_decay=0, beta1=0, beta2=0, momentum=0, grad_clip=0, diverge_factor=0, shard_ranks=0)
+BELOW_ONE = ('beta1', 'beta2', 'momentum')
 
 OF_OPTIMIZERS = dict(beta1=('adamw', 'lion', 'adam_mini', 'muon'), beta2=('adamw', 'lion', 'adam_mini', 'muon'),
                      momentum=('sgdw', 'muon'), muon_scale=('muon',))       # of those of optim.py
 OF_FSDP, OF_DDP = ('reshard', 'reduce_each', 'save_shards', 'shard_ranks'), ('ddp_overlap', 'ddp_bf16')
-OF_IMAGES = ('crop_scale', 'interpolation', 'aug_repeats', 'flip', 'randaugment', 'mixup', 'cutmix', 'label_smoothing')
 
 
-def unused_keys(config):
-    """{key: why a run with this config ignores it}"""
+def config_from(Config, keys):
+    """The GPTConfig, or a config class that extends it, of a run's keys"""
+    return Config(**{f.name: keys[f.name] for f in fields(Config) if f.init and f.name in keys})
+
+
+def gpt_config(keys, Config=None):
+    """The GPTConfig of a run's keys. A vocab_size of 0 is that of the data, or GPTConfig's where the data is not prepared."""
+    size = keys.get('vocab_size')
+    if size == 0:
+        size = read_meta(keys['dataset'])['vocab_size'] if is_prepared(keys['dataset']) else GPTConfig.vocab_size
+    return config_from(Config or GPTConfig, {**keys, 'vocab_size': size} if size else keys)
+
+
+def check_keys(config, choices=CHOICES, lows=LOWS):
+    """ValueError for a value that a loop cannot work with. `config` may hold only some of its keys."""
+    def wrong(names, wants):
+        raise ValueError(f'{", ".join(f"{name}={config[name]!r}" for name in names.split())}: wants {wants}')
+
+    for key, names in choices.items():
+        if key in config and config[key] not in names:
+            raise ValueError(f'{key}={config[key]!r}: choose one of {", ".join(names)}')
+    for key, value in config.items():
+        low = lows.get(key, 0 if key.startswith(('r_', 'wd_')) else None)
+        if low is not None and not value >= low:
+            wrong(key, f'at least {low}')
+        if key in BELOW_ONE and not value < 1:
+            wrong(key, 'a number below 1')
+    if config.get('decay_frac', 0) > 1:
+        wrong('decay_frac', 'at most 1')
+    if config.get('min_lr', 0) > config.get('learning_rate', 0) and config.get('schedule', '') != 'constant':
+        wrong('min_lr learning_rate', 'min_lr <= learning_rate, or schedule=constant')
+    if config.get('blockwise') == 'merge' and config['schedule'] != 'wsd':
+        wrong('blockwise schedule', 'schedule=wsd')
+    if config.get('wd_norm', 1) != 1 and not config['decay_norms']:
+        wrong('wd_norm decay_norms', 'decay_norms=True, or else norms do not decay')
+    if config.get('ddp_overlap') and config['compile'] and config['recompute']:
+        wrong('ddp_overlap compile recompute', 'one of them off')
+    if 'block_size' in config and config['batch_size'] * config['block_size'] * config['vocab_size'] >= 2 ** 31:
+        wrong('batch_size block_size vocab_size', 'a product below 2**31, or kernels are slow or wrong')
+
+
+def refuse_unused(config):
+    """ValueError for a key of the command line that a run with this config would ignore. The grid of a sweep may hold such
+    keys, as config files may."""
     known = {name for names in OF_OPTIMIZERS.values() for name in names}
     unused = {key: f'optimizer={config["optimizer"]} does not use it' for key, names in OF_OPTIMIZERS.items()
               if config['optimizer'] in known - {*names}}
-    for keys, used, why in ((OF_FSDP, config['parallel'] == 'fsdp', 'it needs --parallel=fsdp'),
-                            (OF_DDP, config['parallel'] == 'ddp', 'it needs --parallel=ddp'),
-                            (OF_IMAGES, config['model'] == 'vit', 'it is of images')):
-        unused.update(dict.fromkeys(keys, why) if not used else {})
-    return unused
-
-
-def check_keys(config):
-    """ValueError for a value that train.py cannot work with. `config` may hold only some of its keys."""
-    check(config, CHOICES, RULES)
+    for keys, way in ((OF_FSDP, 'fsdp'), (OF_DDP, 'ddp')):
+        unused.update(dict.fromkeys(keys, f'it needs --parallel={way}') if config['parallel'] != way else {})
+    for key, why in unused.items() if 'SWEEP_PID' not in os.environ else ():
+        refuse((key,), why)
 
 
 def group_settings(config):
     """The arguments of param_groups from the keys: the weight decay, per block type the ratios of Blockwise LR (r_…) and of the
     weight decay (wd_…), and the keys themselves. ValueError for a ratio of a tied head."""
     for key in ('r_head', 'wd_head'):
-        if config['model'] == 'gpt' and config['tie_weights'] and config[key] != 1:
+        if config.get('tie_weights') and config[key] != 1:
             raise ValueError(f'{key}={config[key]}: with tie_weights=True the head is the embedding, set {key[:-4]}emb instead')
-    ratios, decay_ratios = ({kind: config[f'{way}_{kind}'] for kind in BLOCK_TYPES if f'{way}_{kind}' in config}
-                            for way in ('r', 'wd'))
+    ratios, decay_ratios = ({key.removeprefix(way): value for key, value in config.items() if key.startswith(way)}
+                            for way in ('r_', 'wd_'))
     return dict(weight_decay=config['weight_decay'], ratios=ratios, decay_ratios=decay_ratios,
                 decay_norms=config['decay_norms'], keys=config)

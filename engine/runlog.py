@@ -11,6 +11,8 @@ What a run leaves behind: the files of its folder, its lines on the terminal, an
     shards-…        the tensors of these two, with --save_shards
     old-run/        these files of the run that this one replaces, until this one has saved a checkpoint
 """
+from configurator import say
+
 import ast
 import hashlib
 import json
@@ -26,11 +28,10 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import torch
 
+from data.lock import lock_folder
 from engine.checkpoint import link_or_copy, write_whole
 from engine.device import vendors_peak
-from engine.files import check_regular, last_row, read_json, read_rows
-from engine.lock import lock_folder
-from engine.process import say
+from engine.errors import check_regular, last_row, read_json, read_rows
 
 FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
 LOCK_PATIENCE = 5.0         # seconds to wait for a lock: processes that a killed run has started may outlive it for so long
@@ -175,7 +176,7 @@ class Log:
         self.about = dict(command=' '.join([sys.executable, *sys.argv]), ranks=machine.world_size, device=str(machine.device),
                           dtype=str(machine.dtype), machine=machine.name(), platform=platform.platform(),
                           python=platform.python_version(), torch=torch.__version__, numpy=np.__version__,
-                          commit=commit, changed=changed, code=code_hash(os.path.join(REPOSITORY, 'train.py')), data=run.data,
+                          commit=commit, changed=changed, code=code_hash(script()), data=run.data,
                           saved=run.init_from == 'resume', **about)
         run.about = self.about
         if config['wandb_log']:                         # before a file is touched, because it may fail
@@ -195,28 +196,23 @@ class Log:
         if self.machine.master:
             say(*words)
 
-    def introduce(self, optimizer, task, data, per_iter, brought, started, rate):
-        """Prints what is trained, the keys that a pretrained model has brought and the parameters that it lacks, and the
-        optimizer's groups of parameters with the highest learning rate of each."""
+    def introduce(self, optimizer, rate, amounts, notes):
+        """Prints what is trained: the `amounts` of an iteration and an epoch as text, the optimizer's groups of parameters with
+        the highest learning rate of each, by rate(it, ratio), and the lines of `notes`."""
         if not self.writes:
             return
         if self.run.init_from == 'resume':
             self.say(f'resumes {self.run.path["ckpt.pt"]} at iteration {self.run.start}')
         self.say(f'{self.about["parameters"]:,} parameters on {self.machine.world_size} × {self.about["machine"]}, '
-                 f'{str(self.machine.dtype)[6:]}; {per_iter:,} {task.unit} an iteration, '
-                 f'{data["train"].windows:,} {task.windows} an epoch; in {self.run.folder}')
-        if brought:
-            keys = ', '.join(f'{key}={value}' for key, value in sorted(brought.items()))
-            self.say(f'{self.run.init_from} brings its own {keys}')
-        if started:
-            more = f' and {len(started) - 3} more' if len(started) > 3 else ''
-            self.say(f'{self.run.init_from} has no {", ".join(started[:3])}{more}: these start as in an untrained model')
+                 f'{str(self.machine.dtype)[6:]}; {amounts}; in {self.run.folder}')
         self.say(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"peak LR":>10}{"decay":>9}')
         last = self.config['max_iters']
         for group in optimizer.param_groups:
             peak = group['lr_scale'] * max(rate(it, group['lr_ratio']) for it in range(0, last + 1, max(1, last // 1000)))
             self.say(f'{group["block_type"]:12}{len(group["params"]):8}{sum(p.numel() for p in group["params"]):15,}'
                      f'{group["lr_ratio"]:10g}{peak:10.2e}{group["weight_decay"]:9.4g}')
+        for line in notes:
+            self.say(line)
 
     def row(self, **row):
         """Writes a row of log.jsonl, and the same to Weights & Biases."""
@@ -237,14 +233,14 @@ class Log:
         self.say(f'iter {it}:', ', '.join(f'{name.replace("_", " ")} {value:.4f}' for name, value in means.items()))
         self.row(iter=it, **means)
 
-    def step(self, it, quantities, speed):
-        """Logs an iteration: `quantities`, {name: number}, and the speed."""
+    def step(self, row, speed):
+        """Logs a row of an iteration, {name: number}, and the speed."""
         if not self.machine.master:
             return
-        per_s, mfu, left = speed.since_last_line(it)
+        per_s, mfu, left = speed.since_last_line(row['iter'])
         unit = speed.unit
-        self.row(iter=it, **quantities, **{f'{unit}_per_s': round(per_s)}, **({'mfu': round(mfu, 4)} if mfu else {}))
-        self.say(f'iter {it}: loss {quantities["loss"]:.4f}, lr {quantities["lr"]:.2e}, {per_s:,.0f} {unit}/s'
+        self.row(**row, **{f'{unit}_per_s': round(per_s)}, **({'mfu': round(mfu, 4)} if mfu else {}))
+        self.say(f'iter {row["iter"]}: loss {row["loss"]:.4f}, lr {row["lr"]:.2e}, {per_s:,.0f} {unit}/s'
                  + (f', MFU {mfu:.1%}' if mfu else '') + f', {left} left')
 
     def stopped(self, it, saved):
@@ -252,8 +248,10 @@ class Log:
         `saved`: whether this iteration is in ckpt.pt; it is not while the loss is too high."""
         start_with = 'torchrun …' if self.machine.distributed else 'python'
         here, way = ('', 'resume') if saved else (', not saved because the loss is too high', 'auto')
+        name = os.path.relpath(script(), REPOSITORY)
+        name = f'-m {name[:-3].replace(os.sep, ".")}' if os.sep in name else name       # a module of a package
         self.say(f'stopped after iteration {it}{here}; to go on{"" if saved else " from the last checkpoint, if there is one"}: '
-                 f'{start_with} train.py {self.run.path["config.json"]} --init_from={way}')
+                 f'{start_with} {name} {self.run.path["config.json"]} --init_from={way}')
         self.machine.wait()
 
     def close(self, code):
@@ -415,6 +413,11 @@ def finite(value):
 def clock(seconds):
     minutes, seconds = divmod(int(seconds), 60)
     return f'{minutes // 60}h{minutes % 60:02d}m' if minutes >= 60 else f'{minutes}m{seconds:02d}s'
+
+
+def script():
+    """The path of the script that runs"""
+    return os.path.abspath(sys.modules['__main__'].__file__)
 
 
 def code_state():

@@ -18,8 +18,7 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceSt
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
-from engine.files import map_leaves
-from optim import local
+from engine.errors import map_leaves
 
 FILE_BYTES = 2 ** 30                # a rank writes about this much at a time, because each file is built in memory first
 
@@ -43,11 +42,11 @@ class ShardWriter:
             name, tries = f'shards-{it}-{tries}', tries + 1
         return name
 
-    def start(self, it, state, commit):
-        """Copies the state of iteration `it`, and returns while it is being written. When all ranks have written their shards,
+    def start(self, state, commit):
+        """Copies the state, and returns while it is being written. When all ranks have written their shards,
         rank 0 calls commit(what ckpt.pt holds). OSError if the state before this one could not be written."""
         self.wait()
-        folder, tensors, seen = os.path.join(self.run_folder, self.machine.gather(self.unused(it))[0]), {}, set()
+        folder, tensors, seen = os.path.join(self.run_folder, self.machine.gather(self.unused(state['iter']))[0]), {}, set()
 
         def take(name, t):
             if not isinstance(t, DTensor):
@@ -110,7 +109,7 @@ def read_shards(path, shards, tensors):
     finally:
         logging.disable(logging.NOTSET)
     for name, t in tensors.items():
-        if not local(t).isfinite().all():
+        if not (t.to_local() if isinstance(t, DTensor) else t).isfinite().all():
             raise ValueError(f'{folder} is damaged: {name} is not finite')
 
 

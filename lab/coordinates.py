@@ -22,15 +22,15 @@ import os
 
 import torch
 
+from data.tokens import Tokens
 from engine.checkpoint import write_whole
 from engine.device import pick_device
-from engine.keys import check_keys, group_settings
+from engine.keys import check_keys, gpt_config, group_settings
 from engine.runlog import finite, progress
-from engine.task import task_of
-from lab.measure import attention_inputs, logits_of, outputs
-from model import GPTConfig
+from engine.step import training_step
+from lab.measure import attention_inputs, attention_logits, outputs
+from model import GPT, GPTConfig
 from optim import OPTIMIZERS, param_groups
-from vit import ViTConfig
 
 # ----------------------------------------------------------------------------- keys, besides those of train.py
 out_dir = 'out-coordinates'         # the folder of coordinates.json and its picture
@@ -38,8 +38,8 @@ widths = '64,128,256,512'           # values of n_embd, each a multiple of the h
 steps = 10                          # iterations of training, at a constant learning rate and without warm-up
 seeds = 3                           # models of each width, over which the squares are averaged
 # -----------------------------------------------------------------------------
-USED = {'out_dir', 'model', 'dataset', 'batch_size', 'seed', 'device', 'optimizer', 'learning_rate', 'beta1', 'beta2', 'momentum',
-        'muon_scale', 'weight_decay', 'decay_norms', 'grad_clip', 'aug_repeats', 'debug'}     # of train.py's keys; and r_, wd_
+USED = {'out_dir', 'dataset', 'vocab_size', 'batch_size', 'seed', 'device', 'optimizer', 'learning_rate', 'beta1', 'beta2',
+        'momentum', 'muon_scale', 'weight_decay', 'decay_norms', 'grad_clip', 'debug'}     # of train.py's keys; and r_, wd_
 
 
 def resized(config, width):
@@ -63,7 +63,7 @@ def activations(model, x):
     model.train()
     seen = [outs[-1] for outs in seen]
     n = len(model.h)
-    scores = [logits_of(q, k, scale) for q, k, scale, _ in heads]
+    scores = [attention_logits(q, k, scale) for q, k, scale, _ in heads]
     known = dict(attention_logits=torch.stack(scores)) if scores else {}
     return dict(embeddings=seen[0], **known, attention=torch.cat(seen[1:1 + n]), ffn=torch.cat(seen[1 + n:1 + 2 * n]),
                 stream=seen[-1], logits=logits)
@@ -71,9 +71,8 @@ def activations(model, x):
 
 def moves(config, data, device, seed):
     """{activation: [the mean square of its change after step 1, 2, …]} of one model, on a batch that it is not trained on."""
-    task = task_of(config)
     torch.manual_seed(seed)
-    model = task.new_model(data).to(device)
+    model = GPT(gpt_config(config)).to(device)
     optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, **group_settings(config)),
                                                 {**config, 'compile': False, 'dtype': torch.float32})
     for group in optimizer.param_groups:
@@ -82,11 +81,8 @@ def moves(config, data, device, seed):
     x = data.shuffled(steps * size, size, seed)[0].to(device)
     start, found = activations(model, x), {}
     for step in range(steps):
-        model(*(t.to(device) for t in data.shuffled(step * size, size, seed)))[1].backward()
-        if config['grad_clip']:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), config['grad_clip'])
-        optimizer.step()
-        optimizer.zero_grad()
+        batch = [t.to(device) for t in data.shuffled(step * size, size, seed)]
+        training_step(model, model, optimizer, [batch], config['grad_clip'])
         for name, after in activations(model, x).items():
             found.setdefault(name, []).append((after - start[name]).square().mean().item())
     return found
@@ -114,10 +110,10 @@ def coordinates(config, data, of_widths, device):
 
 
 def main():
-    config = configure(globals(), TRAIN, GPTConfig, ViTConfig)
+    config = configure(globals(), TRAIN, GPTConfig)
     check_keys(config)
     at_least(config, steps=1, seeds=1, batch_size=1, seed=0)
-    refuse({key for key in only_of_train(GPTConfig, ViTConfig) - USED if key[:2] not in ('r_', 'wd')}, 'it changes nothing here')
+    refuse({key for key in only_of_train(GPTConfig) - USED if key[:2] not in ('r_', 'wd')}, 'it changes nothing here')
     if os.path.exists(os.path.join(out_dir, 'log.jsonl')):
         raise ValueError(f'{out_dir} holds a run, choose another --out_dir')
     of_widths = [int(text) if text.isdecimal() else 0 for text in widths.split(',')]
@@ -125,14 +121,16 @@ def main():
         raise ValueError(f'widths={widths}: wants two or more values of n_embd with commas between them, as in --widths=64,128')
     device = pick_device(config['device'])
     for width in of_widths:
-        task_of(resized(config, width))                 # raises for a width that the config forbids
-    result = coordinates(config, task_of(config).split('train'), of_widths, device)
+        gpt_config(resized(config, width))              # raises for a width that the config forbids
+    model_config = gpt_config(config)
+    data = Tokens(config['dataset'], 'train', model_config.block_size, model_config.vocab_size)
+    result = coordinates(config, data, of_widths, device)
     print(f'root mean square of the change after {steps} steps, and its power of the width')
     print(f'{"":18}' + ''.join(f'{width:>10}' for width in of_widths) + f'{"power":>8}')
     for name, of_one in result.items():
         print(f'{name:18}' + ''.join(f'{of_one["moves"][width][-1]:10.3g}' for width in of_widths) + f'{of_one["exponent"]:8.2f}')
     os.makedirs(out_dir, exist_ok=True)
-    keys = {key: config[key] for key in defaults_of(TRAIN, GPTConfig, ViTConfig)}
+    keys = {key: config[key] for key in defaults_of(TRAIN, GPTConfig)}
     for name, content in (('config.json', keys), ('coordinates.json', dict(steps=steps, seeds=seeds, activations=result))):
         write_whole(os.path.join(out_dir, name), lambda f: f.write(json.dumps(finite(content), indent=1).encode()))
     from lab.plot import draw

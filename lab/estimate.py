@@ -18,12 +18,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
-from engine.device import autocast, pick_dtype
-from engine.keys import check_keys
-from engine.task import task_of
-from model import GPTConfig, check
-from optim import OPTIMIZERS, param_groups, state_bytes, storage_bytes
-from vit import ViTConfig
+from engine.device import autocast, pick_dtype, state_bytes, storage_bytes
+from engine.keys import check_keys, gpt_config
+from model import GPT, GPTConfig
+from optim import OPTIMIZERS, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of train.py
 gpus = 1                            # GPUs over which parallel=fsdp spreads the model
@@ -35,8 +33,8 @@ network = 50.0                      # scale: GB/s that a GPU sends to other node
 node = 8                            # scale: GPUs in a node
 dnt = False                         # the memory of AdamW and momentum SGDW for DNT's language models, compared with the paper
 # -----------------------------------------------------------------------------
-USED = {'model', 'optimizer', 'beta1', 'beta2', 'momentum', 'muon_scale', 'weight_decay', 'batch_size', 'dtype', 'compile',
-        'gradient_accumulation_steps', 'recompute', 'parallel', 'ddp_overlap', 'ddp_bf16', 'debug'}     # of train.py's keys
+USED = {'vocab_size', 'dataset', 'optimizer', 'beta1', 'beta2', 'momentum', 'muon_scale', 'weight_decay', 'batch_size', 'dtype',
+        'compile', 'gradient_accumulation_steps', 'recompute', 'parallel', 'ddp_overlap', 'ddp_bf16', 'debug'}     # of train.py's
 
 
 def gpu_dtype(config):
@@ -44,13 +42,13 @@ def gpu_dtype(config):
     return pick_dtype('bfloat16' if config['dtype'] == 'auto' else config['dtype'], torch.device('cpu'))
 
 
-def forward(model, config, task):
+def forward(model, config):
     """The loss of one micro-batch, and the bytes that its backward pass needs."""
     cpu, weights, kept, inputs = torch.device('cpu'), [*model.parameters()], [], []
     compiled = config['compile'] and not config['recompute']
     run = torch.compile(model, backend='aot_eager_decomp_partition') if compiled else model
     hook = model.h[0].register_forward_pre_hook(lambda block, given: inputs.append(given[0])) if config['recompute'] else None
-    x, y = task.random_batch(config['batch_size'], cpu)
+    x, y = torch.zeros(2, config['batch_size'], model.config.block_size, dtype=torch.long)
     keep = saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
     with keep, autocast(cpu, gpu_dtype(config), cache=not config['recompute']):
         loss = run(x, y)[1]
@@ -66,37 +64,36 @@ def compiled_activations(config):
     for n_layer in (2, 3):
         shallow = {**config, 'n_layer': n_layer}
         torch._dynamo.reset()
-        sizes.append(forward(task_of(shallow).new_model(), shallow, task_of(shallow))[1])
+        sizes.append(forward(GPT(gpt_config(shallow)), shallow)[1])
     return sizes[0] + (config['n_layer'] - 2) * (sizes[1] - sizes[0])
 
 
-def memory(config, task):
+def memory(config):
     """{part: bytes} of a GPU's memory for one micro-batch, from an iteration on tensors that have shapes but no data. With
     parallel=fsdp, a GPU has its share of the parameters, gradients and state, and two whole blocks, because one computes while
     the next is gathered."""
     dtype = gpu_dtype(config)
     with FakeTensorMode():
-        model = task.new_model()
+        model = GPT(gpt_config(config))
         model.recompute = config['recompute']
         groups = param_groups(model, config['weight_decay'], keys=config)
         optimizer = OPTIMIZERS[config['optimizer']](groups, {**config, 'compile': False})
         weights = [*model.parameters()]
-        loss, activations = forward(model, {**config, 'compile': False}, task)
+        loss, activations = forward(model, {**config, 'compile': False})
         loss.backward()
         optimizer.step()
         if config['compile'] and not config['recompute']:
             activations = compiled_activations(config)
-        classes = config['vocab_size' if config['model'] == 'gpt' else 'classes']
-        predictions = config['batch_size'] * (config['block_size'] if config['model'] == 'gpt' else 1)
+        logits = config['batch_size'] * model.config.block_size * model.config.vocab_size
         ranks = config['gpus'] if config['parallel'] == 'fsdp' else 1
         block = sum(p.numel() for p in model.h[0].parameters()) * (dtype.itemsize + 4)      # with its gradient in fp32
         return {'parameters': storage_bytes(weights) / ranks, 'gradients': storage_bytes([p.grad for p in weights]) / ranks,
                 f'state of {config["optimizer"]}': state_bytes(optimizer) / ranks,
                 'gathered blocks': 2 * block if ranks > 1 else 0, 'activations': activations,
-                "the logits' gradient": 4 * predictions * classes}
+                "the logits' gradient": 4 * logits}
 
 
-def speed(config, task, model, gpus):
+def speed(config, model, gpus):
     """One iteration on this many GPUs: seconds of computing, and for DDP and FSDP the bytes that a GPU sends, the seconds that it
     takes to send them, and the seconds of the iteration.
 
@@ -106,7 +103,7 @@ def speed(config, task, model, gpus):
     before the backward pass, and reduces fp32 gradients; all of that overlaps with computing.
     """
     count, micro_batches = model.num_params(), config['gradient_accumulation_steps']
-    flops = micro_batches * config['batch_size'] * task.per_window() * task.flops(model)
+    flops = micro_batches * config['batch_size'] * model.config.block_size * model.flops_per_token()
     computing = flops / (gpus * config['gpu_peak'] * 1e12 * config['gpu_mfu'])
     rate = 1e9 * (config['link'] if gpus <= config['node'] else config['network'])
     sent = [size * (gpus - 1) / gpus for size in ((4 if config['ddp_bf16'] else 8) * count, 8 * count * micro_batches / gpus)]
@@ -127,47 +124,48 @@ def tell_dnt(config):
     for size in ('', '_large', '_xl'):
         for optimizer in ('adamw', 'sgd'):
             name = f'train_ldnt{size}_{optimizer}'
-            of_one = settle([os.path.join(ROOT, 'config', f'{name}.py')], config)
-            parts = memory(of_one, task_of(of_one))
+            own_config = settle([os.path.join(ROOT, 'config', f'{name}.py')], config)
+            parts = memory(own_config)
             with torch.device('meta'):
-                count = task_of(of_one).new_model().num_params()
-            state, whole = parts[f'state of {of_one["optimizer"]}'] / 1e9, sum(parts.values()) / 1e9
+                count = GPT(gpt_config(own_config)).num_params()
+            state, whole = parts[f'state of {own_config["optimizer"]}'] / 1e9, sum(parts.values()) / 1e9
             said = DNT_SAYS.get(name, ('–', '–'))
             print(f'{name:28}{count / 1e6:11.0f}M{state:10.2f}{said[0]:>10}{whole:10.1f}{said[1]:>10}')
     print('state: of the optimizer; whole: with the micro-batches of the config; the paper does not state its own')
 
 
 def main():
-    config = configure(globals(), GPTConfig, ViTConfig, TRAIN)
-    refuse(only_of_train(GPTConfig, ViTConfig) - USED, 'it changes nothing here')
+    config = configure(globals(), GPTConfig, TRAIN)
+    refuse(only_of_train(GPTConfig) - USED, 'it changes nothing here')
     check_keys(config)
     at_least(config, gpus=1, node=1)
-    check(config, {}, ('gpu_peak > 0', 'gpu_mfu > 0', 'link > 0', 'network > 0'))
+    for key in ('gpu_peak', 'gpu_mfu', 'link', 'network'):
+        if config[key] <= 0:
+            raise ValueError(f'{key}={config[key]}: wants a positive number')
     if dnt:
         tell_dnt(config)
         return
-    task = task_of(config)
     numbers = [int(text) if text.isdecimal() else 0 for text in scale.split(',')] if scale else []
     if 0 in numbers:
         raise ValueError(f'scale={scale}: wants numbers of GPUs with commas between them, as in --scale=1,8,32')
     with torch.device('meta'):
-        model = task.new_model()
-    windows = config['batch_size'] * task.per_window()
+        model = GPT(gpt_config(config))
+    windows = config['batch_size'] * model.config.block_size
     if not numbers:
-        print(f'{model.num_params():,} parameters, micro-batches of {windows:,} {task.unit}, {str(gpu_dtype(config))[6:]}, '
+        print(f'{model.num_params():,} parameters, micro-batches of {windows:,} tokens, {str(gpu_dtype(config))[6:]}, '
               f'{"compiled" if config["compile"] else "eager"}, {config["parallel"]} on {gpus} GPUs')
-        parts = memory(config, task)
+        parts = memory(config)
         for name, size in {**parts, 'in all': sum(parts.values())}.items():
             print(f'{name:24}{size / 2 ** 30:9.3f} GiB')
         return
     per_iter = windows * config['gradient_accumulation_steps']
-    print(f'{model.num_params():,} parameters, {per_iter:,} {task.unit} an iteration in {config["gradient_accumulation_steps"]} '
+    print(f'{model.num_params():,} parameters, {per_iter:,} tokens an iteration in {config["gradient_accumulation_steps"]} '
           f'micro-batches; {gpu_peak:g} TFLOP/s at an MFU of {gpu_mfu:.0%}, {link:g} GB/s within nodes of {node}, '
           f'{network:g} between them')
-    heads = ''.join(f'{f"{way}: GB sent":>16}{"s":>8}{task.unit + "/s":>12}{"of linear":>11}' for way in ('DDP', 'FSDP'))
+    heads = ''.join(f'{f"{way}: GB sent":>16}{"s":>8}{"tokens/s":>12}{"of linear":>11}' for way in ('DDP', 'FSDP'))
     print(f'{"GPUs":>6}{"computing, s":>14}{heads}')
     for n in numbers:
-        computing, ways = speed(config, task, model, n)
+        computing, ways = speed(config, model, n)
         row = f'{n:6}{computing:14.3f}'
         for sent, seconds, took in ways:
             row += f'{sent / 1e9:16.1f}{seconds:8.3f}{per_iter / took:12,.0f}{computing / took:11.0%}'

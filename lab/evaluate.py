@@ -1,12 +1,10 @@
 """
-Evaluates checkpoints: the loss on a whole validation split, the text that they continue, lm-evaluation-harness, and of models of
-images the accuracy:
+Evaluates checkpoints: the loss on a whole validation split, the text that they continue, and lm-evaluation-harness:
 
     python -m lab.evaluate --out_dir=out-quick                              # loss, perplexity, bits per byte
     torchrun --nproc_per_node=8 -m lab.evaluate --out_dir=out-ldnt-sgd,out-gpt2,gpt2 --dataset=openwebtext --stride=512
     python -m lab.evaluate --out_dir=out-ldnt-sgd --what=rouge,bertscore
     python -m lab.evaluate --out_dir=out-ldnt-sgd --tasks='arc_*,hellaswag' --output=results.json
-    python -m lab.evaluate --out_dir=out-vit-small --dataset=cifar100c      # loss, top-1, top-5, for each corruption and severity
 
 Several runs make one table, with a test of which differences are beyond the noise. Each call appends a row of scores to
 evaluate.jsonl in the run's folder.
@@ -16,9 +14,8 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.evaluate')
 
-from configurator import at_least, configure, refuse
+from configurator import at_least, configure, one_line, refuse
 
-import hashlib
 import math
 import os
 from contextlib import suppress
@@ -26,21 +23,27 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import nn
 from torch.nn import functional as F
 
-from data.images import read_image_meta
 from data.text import load_tokenizer
-from data.tokens import TEXT_SPLITS, Tokens, is_prepared, read_meta
+from data.tokens import TEXT_SPLITS, Tokens, read_meta
 from engine.checkpoint import load_run
 from engine.device import Machine
-from engine.files import check_regular, read_json, told
-from engine.memory import check_memory, of_samples
-from engine.pretrained import OPENAI_MODELS, load_gpt
-from engine.runlog import RowFile, write_row
-from engine.task import TextTask, task_of
-from lab.harness import chunks, load_tasks, logits_of, optional, over_ranks, read_settings, run_tasks, write_json, write_samples
+from engine.errors import check_regular, read_json
+from lab.convert.pretrained import OPENAI_MODELS, load_gpt
+from lab.harness import (
+    chunks,
+    load_tasks,
+    model_logits,
+    optional,
+    over_ranks,
+    read_settings,
+    run_tasks,
+    write_json,
+    write_samples,
+)
+from lab.scores import Score, append, key_of, names_of, numbers, score_of, show
 
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out'                     # a run's folder, gpt2 … gpt2-xl, a folder of export.py or Hugging Face; several with commas
@@ -79,40 +82,16 @@ if not tasks:
 machine = Machine(device, dtype)
 
 
-class Score(NamedTuple):
-    mean: float
-    error: float                    # standard error of the mean
-    units: np.ndarray | None        # the values to pair with another run's; None: none, or another score has them
-    lower: bool = False             # whether lower is better
-
-
-def score_of(units, lower=False):
-    units = np.asarray(units, dtype=float)
-    return Score(units.mean(), units.std(ddof=1) / math.sqrt(len(units)) if len(units) > 1 else math.nan, units, lower)
-
-
 # ----------------------------------------------------------------------------- what is evaluated
 
 class Subject(NamedTuple):
     name: str
-    task: TextTask                  # or an ImageTask, on the chosen data
     model: nn.Module
-    tokenizer: tuple                # arguments of load_tokenizer; () for images
+    tokenizer: tuple                # arguments of load_tokenizer
     dataset: str
     folder: str                     # the run's; '' for a model that is not a run
     key: str                        # a hash of the weights
     iter: int
-
-
-def names_of(text):
-    """Splits at commas, but joins pieces until they name a folder or a model, because a sweep's folders contain commas."""
-    names = []
-    for piece in text.split(','):
-        if names and not os.path.isdir(names[-1]) and names[-1] not in OPENAI_MODELS:
-            names[-1] += ',' + piece
-        else:
-            names.append(piece)
-    return list(dict.fromkeys(name.rstrip('/') for name in names))
 
 
 def load(name):
@@ -122,17 +101,15 @@ def load(name):
         model, state = load_run(path)
         trained_on = state['config']['dataset']
         chosen = dataset or trained_on
-        task = task_of({**state['config'], 'dataset': chosen})
-        tokenizer = check_images(name, trained_on, chosen) if task.unit == 'images' else tokenizer_of(name, trained_on, chosen)
-        return Subject(name, task, model.eval(), tokenizer, chosen, name, key_of(model, tokenizer), state['iter'])
+        tokenizer = tokenizer_of(name, trained_on, chosen)
+        return Subject(name, model.eval(), tokenizer, chosen, name, key_of(model, tokenizer), state['iter'])
     if name not in OPENAI_MODELS and not is_model(name):
         raise ValueError(f'there is no {path}: train first, check out_dir and checkpoint, or name one of '
                          f'{", ".join(OPENAI_MODELS)}, or a folder of export.py or Hugging Face')
     if what and not dataset:
         raise ValueError(f'{name} is no run of train.py: choose the data by --dataset=…')
     model, tokenizer = load_gpt(name), ('gpt2' if name in OPENAI_MODELS else name,)
-    task = task_of({**vars(model.config), 'dataset': dataset})
-    return Subject(name, task, model.eval(), tokenizer, dataset, '', key_of(model, tokenizer), 0)
+    return Subject(name, model.eval(), tokenizer, dataset, '', key_of(model, tokenizer), 0)
 
 
 def tokenizer_of(name, trained_on, chosen):
@@ -144,28 +121,9 @@ def tokenizer_of(name, trained_on, chosen):
     return meta['tokenizer'], meta['chars']
 
 
-def check_images(name, trained_on, chosen):
-    """() as the tokenizer. ValueError if the chosen images have other classes than those of the run's data, as far as these are
-    known, or if more is asked for than a model of images can do."""
-    if what != ['loss'] or tasks or stride:
-        raise ValueError(f'{name} is a model of images, for which there is --what=loss alone, without stride and tasks')
-    names = [read_image_meta(data)['names'] for data in (trained_on, chosen) if is_prepared(data)]
-    if len(names) == 2 and all(names) and names[0] != names[1]:
-        raise ValueError(f'dataset={chosen} has other classes ({", ".join(names[1][:3])}, …) than {trained_on} '
-                         f'({", ".join(names[0][:3])}, …), which {name} has learned')
-    return ()
-
-
 def is_model(name):
     """Whether this is the folder of a model and not of a run: the config.json of a run has no model_type."""
     return 'model_type' in (read_json(os.path.join(name, 'config.json'), dict, 'copy it again from where it came from') or {})
-
-
-def key_of(model, tokenizer):
-    key = hashlib.sha256(repr((model.config, tokenizer)).encode())
-    for value in model.state_dict().values():
-        key.update(value.contiguous().view(torch.uint8).numpy())
-    return key.hexdigest()[:12]
 
 
 def tokens_of(subject):
@@ -190,22 +148,14 @@ def token_losses(subject, tokens):
         raise ValueError(f'stride={stride} is longer than the windows of {size} tokens: some tokens would be left out')
     ends = [*range(size, last, stride or size), last]
     fresh = np.diff(ends, prepend=0)                    # how many last targets of each window the window before lacks
-    check_batch(subject, min(batch_size, len(ends)), size * model.config.vocab_size)
 
     def losses(batch):
         x, y = tokens.read([ends[i] - size for i in batch])
         x, y = x.to(machine.device), y.to(machine.device)
-        rows = F.cross_entropy(logits_of(machine, model, x).flatten(0, 1), y.flatten(), reduction='none').view(y.shape)
+        rows = F.cross_entropy(model_logits(machine, model, x).flatten(0, 1), y.flatten(), reduction='none').view(y.shape)
         return np.concatenate([row[size - fresh[i]:] for row, i in zip(rows.cpu().numpy(), batch)])
 
     return np.concatenate(over_ranks(machine, losses, chunks(range(len(ends)), batch_size), 'loss'))
-
-
-def check_batch(subject, rows, numbers):
-    """ValueError if the machine has no memory for batches of `rows` windows or images, with so many numbers each in fp32, twice:
-    logits and their cross-entropy, or what a block reads and what it writes."""
-    check_memory(subject.task, machine.device, rows, training=False, **{
-        f'results of {rows:,} {subject.task.windows}': 8 * rows * numbers})
 
 
 def bytes_of(tokens, tokenizer):
@@ -237,23 +187,20 @@ def loss_scores(subject):
 # ----------------------------------------------------------------------------- text
 
 def predicted(subject):
-    """(reference, told, free) texts of the second half of each sample. `told` predicts each token from the true tokens before it
+    """(reference, free) texts of the second half of each sample. `told` predicts each token from the true tokens before it
     (teacher-forced). `free` continues the first half. Both take the likeliest token."""
     tokens = tokens_of(subject)
     tokenizer = load_tokenizer(*subject.tokenizer)
     starts = tokens.spread(samples, 1)[:, 0]
-    half, rows = tokens.block_size // 2, min(batch_size, len(starts))
-    check_batch(subject, rows, tokens.block_size * subject.model.config.vocab_size)
-    check_memory(subject.task, machine.device, training=False,
-                 **of_samples(subject.model.config, rows, half + 1, tokens.block_size - half, machine.dtype))
+    half = tokens.block_size // 2
 
     def texts(batch):
         x, y = tokens.read(batch)
         x = x.to(machine.device)
-        told = logits_of(machine, subject.model, x)[:, half:].argmax(-1)
+        forced = model_logits(machine, subject.model, x)[:, half:].argmax(-1)
         with machine.autocast():
             free = subject.model.generate(x[:, :half + 1], tokens.block_size - half, temperature=0)[:, half + 1:]
-        return [tuple(tokenizer.decode(row.tolist()) for row in rows) for rows in zip(y[:, half:], told, free)]
+        return [tuple(tokenizer.decode(row.tolist()) for row in rows) for rows in zip(y[:, half:], forced, free)]
 
     return sum(over_ranks(machine, texts, chunks(starts, batch_size), 'text'), [])
 
@@ -293,45 +240,8 @@ def bert_scores(texts, reference):
         layers = model2layers.get(os.path.basename(bert_model)) or AutoConfig.from_pretrained(bert_model).num_hidden_layers
         return score(texts, reference, model_type=bert_model, num_layers=layers, device=str(device), batch_size=batch_size)
     except Exception as error:                          # the libraries raise errors of many types
-        raise ValueError(f'bert_model={bert_model!r} could not be used: {told(error)}; wants a folder, or a name, '
+        raise ValueError(f'bert_model={bert_model!r} could not be used: {one_line(error)}; wants a folder, or a name, '
                          f'which needs the network once') from error
-
-
-# ----------------------------------------------------------------------------- images
-
-def image_scores(subject):
-    """The scores of a split of images, and if it has groups, {one of the first kind or 'mean': {one of the second kind or 'mean':
-    the score of its top-1 accuracy}}. Groups are versions of the same images, so the standard error of a mean over groups is that
-    over images, each with its mean over the groups."""
-    data, task, config = subject.task.split(split), subject.task, subject.model.config
-    check_batch(subject, min(batch_size, data.windows), max(config.classes, config.block_size * config.n_embd))
-
-    def each(batch):
-        x, y = (t.to(machine.device) for t in data.read(batch))
-        logits = logits_of(machine, subject.model, x)
-        return torch.stack((F.cross_entropy(logits, y, reduction='none'), *task.right(logits, y))).cpu().numpy()
-
-    found = np.concatenate(over_ranks(machine, each, chunks(range(data.windows), batch_size), 'images'), axis=1).astype(float)
-    found = found.reshape(len(found), *(map(len, data.groups.values()) if data.groups else (1, 1)), -1)
-    scores = {name: score_of(units.mean((0, 1)), lower=name == 'loss') for name, units in zip(task.metrics, found)}
-    if not data.groups:
-        return scores, {}
-    top1 = found[task.metrics.index('top1')]
-    rows, columns = ({**{name: slice(i, i + 1) for i, name in enumerate(names)}, 'mean': slice(None)}
-                     for names in data.groups.values())
-    return scores, {row: {column: score_of(top1[rows[row], columns[column]].mean((0, 1))) for column in columns} for row in rows}
-
-
-def show_groups(name, kinds, groups):
-    """Prints the accuracies of groups as Markdown, with the mean error of each row."""
-    print(f'\n{name}, top-1 accuracy by {" and ".join(kinds)}, and the mean error:\n')
-    columns = list(next(iter(groups.values())))
-    print(f'| {kinds[0]} |', ' | '.join([*columns, 'error']), '|')
-    print('| --- |', ' --- |' * (len(columns) + 1), sep='')
-    for row, of_row in groups.items():
-        cells = [f'{of_row[column].mean:.4f}' for column in columns[:-1]]
-        mean = of_row['mean']
-        print(f'| {row} |', ' | '.join([*cells, f'{mean.mean:.4f} ± {mean.error:.4f}', f'{1 - mean.mean:.4f}']), '|')
 
 
 # ----------------------------------------------------------------------------- lm-evaluation-harness
@@ -382,67 +292,17 @@ def samples_folder(subject, count):
     return os.path.join(folder, subject.name.strip('/').replace('/', '__')) if output and count > 1 else folder
 
 
-# ----------------------------------------------------------------------------- the table
-
-def show(table):
-    """Prints {name: {label: Score}} as Markdown, and which differences are beyond the noise."""
-    labels = list(dict.fromkeys(label for scores in table.values() for label in scores))
-    best = {label: min((name for name in table if label in table[name]), key=lambda name: rank_of(table[name][label]))
-            for label in labels}
-
-    def cell(name, label):
-        if label not in table[name]:
-            return ''
-        mean, error = table[name][label][:2]
-        text = f'{mean:.4f}' + ('' if math.isnan(error) else f' ± {error:.4f}')
-        return f'**{text}**' if len(table) > 1 and best[label] == name else text
-
-    print('| |', ' | '.join(labels), '|')
-    print('| --- |', ' --- |' * len(labels), sep='')
-    for name in table:
-        print(f'| {name} |', ' | '.join(cell(name, label) for label in labels), '|')
-    if len(table) > 1:
-        print()
-    for label in labels:
-        for name in table:
-            if name != best[label] and label in table[name] and label not in ('perplexity', 'bits per byte'):    # see loss
-                found = difference(table[name][label], table[best[label]][label])
-                if found:
-                    gap, error, p, how = found
-                    shown = f'p = {p:.3f}' if p >= 0.001 else 'p < 0.001'
-                    print(f'{label}: {name} is {gap:.4f} ± {error:.4f} behind {best[label]}, '
-                          f'{"beyond" if p < 0.05 else "within"} the noise ({shown}, {how})')
-
-
-def rank_of(score):
-    """A key for sorting: the better score first, NaN last."""
-    return math.isnan(score.mean), score.mean if score.lower else -score.mean
-
-
-def difference(score, best):
-    """(how far a score is behind, its standard error, p, 'paired' or 'not paired'): by a t-test on paired units if both have
-    them, or else by a z-test on the means. None if neither is possible."""
-    gap = abs(score.mean - best.mean)
-    if score.units is not None and best.units is not None and len(score.units) == len(best.units):
-        each = score_of(score.units - best.units)
-        if each.error > 0:
-            return gap, each.error, stats.ttest_rel(score.units, best.units).pvalue, 'paired'
-        return None
-    error = math.hypot(score.error, best.error)
-    return (gap, error, 2 * stats.norm.sf(gap / error), 'not paired') if error > 0 and math.isfinite(gap) else None
-
-
 def main():
     if output:
         check_output()
-    subjects = [load(name) for name in names_of(out_dir)]
+    subjects = [load(name) for name in names_of(out_dir, OPENAI_MODELS)]
     data = sorted({subject.dataset for subject in subjects})
     if what and len(data) > 1:
         raise ValueError(f'out_dir={out_dir}: these runs were trained on {", ".join(data)}, choose one by --dataset=…')
     for subject in subjects:
-        if what and split not in subject.task.split_names():
-            raise ValueError(f'split={split}: dataset={subject.dataset} has none, only '
-                             f'{" and ".join(subject.task.split_names())}')
+        splits = read_meta(subject.dataset)['tokens'] if what else [split]
+        if split not in splits:
+            raise ValueError(f'split={split}: dataset={subject.dataset} has none, only {" and ".join(splits)}')
         if log_samples and not samples_folder(subject, len(subjects)):
             raise ValueError(f'log_samples: {subject.name} is no run with a folder for them, name a file by --output=…')
     if 'rouge' in what:
@@ -452,7 +312,7 @@ def main():
     machine.connect('gloo')                                # before this, all ranks fail with the same error
     asked = {key: config[key] for key in ('checkpoint', 'split', 'stride', 'samples', 'bert_model', 'task_path', 'num_fewshot',
                                           'limit', 'gen_kwargs', 'seed')}
-    table, grids, results, unwritten = {}, {}, {}, []
+    table, results, unwritten = {}, {}, []
 
     def write(f, *args):
         try:
@@ -465,10 +325,7 @@ def main():
         table[subject.name] = scores = {}
         found = {}
         with torch.no_grad():
-            if subject.task.unit == 'images':
-                of_images, grids[subject.name] = image_scores(subject)
-                scores |= of_images
-            elif 'loss' in what:
+            if 'loss' in what:
                 scores |= loss_scores(subject)
             if {'rouge', 'bertscore'} & set(what):
                 scores |= text_scores(subject)
@@ -479,9 +336,6 @@ def main():
         if machine.master:
             row = dict(iter=subject.iter, weights=subject.key, dataset=subject.dataset, dtype=str(machine.dtype)[6:], **asked,
                        scores={label: numbers(score) for label, score in scores.items()})
-            if grids.get(subject.name):
-                row['groups'] = {one: {other: numbers(score) for other, score in of_one.items()}
-                                 for one, of_one in grids[subject.name].items()}
             if subject.folder:
                 write(append, os.path.join(subject.folder, 'evaluate.jsonl'), row)
             of_each_task = found.pop('samples', {})
@@ -490,26 +344,12 @@ def main():
             results[subject.name] = {**row, **found}
     if machine.master:
         show(table)
-        for subject in subjects:
-            if grids.get(subject.name):
-                show_groups(subject.name, list(read_image_meta(subject.dataset)['groups']), grids[subject.name])
         if output:
             whole = dict(models=results) if len(results) > 1 else results[subjects[0].name]
             write(write_json, output, dict(written_by=WRITTEN_BY, **whole))
     if unwritten:
         print(f'error: the scores above could not be written: {"; ".join(unwritten)}', file=sys.stderr)
     return 1 if unwritten else 0
-
-
-def numbers(score):
-    return dict(mean=score.mean, error=score.error)
-
-
-def append(path, row):
-    with RowFile(path) as f:
-        write_row(f, row)
-        if f.waiting:
-            raise OSError(f'{path} lacks the last row: the disk is full')
 
 
 machine.leave(main())

@@ -32,9 +32,9 @@ from torch.nn.attention import sdpa_kernel
 
 from engine.checkpoint import write_whole
 from engine.device import ATTENTION_BACKENDS, device_name, pick_device
-from engine.files import NUMBER, read_rows
+from engine.errors import NUMBER, read_rows
 from engine.runlog import code_state
-from model import GPTConfig, L2Attention, check
+from model import GPTConfig, L2Attention
 
 SMALL = '--n_layer=2 --n_head=2 --n_embd=32 --block_size=64 --vocab_size=256 --batch_size=2 --compile=False'.split()
 QUICK = 'config/train_quick.py --max_iters=20 --eval_interval=10 --eval_iters=2 --warmup_iters=5 --log_interval=1'.split()
@@ -179,7 +179,8 @@ tiny = False                        # small models
 
 def main():
     config = configure(globals())
-    check(config, {}, ('minutes > 0',))
+    if config['minutes'] <= 0:
+        raise ValueError(f'minutes={config["minutes"]}: wants a positive number')
     at = pick_device(device)
     if only == 'attention':
         print(attention_table(at, 64 if tiny else 1024, 64))

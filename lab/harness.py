@@ -2,6 +2,9 @@
 lm-evaluation-harness for lab/evaluate.py: its tasks, a GPT as it wants a model, and the answers that are kept. Prompts, texts and
 likelihoods are those of its own class for models of Hugging Face, HFLM, wherever that works.
 """
+
+from configurator import one_line, say
+
 import contextlib
 import hashlib
 import json
@@ -13,11 +16,8 @@ from torch.nn import functional as F
 
 from data.text import load_tokenizer
 from engine.checkpoint import write_whole
-from engine.files import NUMBER, fits, read_rows, told
-from engine.memory import check_memory, of_samples
-from engine.process import say
+from engine.errors import NUMBER, fits, read_rows
 from engine.runlog import RowFile, finite, progress, write_row
-from engine.task import task_of
 from model import at_least_fp32
 
 # ----------------------------------------------------------------------------- what every evaluation needs
@@ -34,7 +34,7 @@ def chunks(items, size):
     return [items[i:i + size] for i in range(0, len(items), size)]
 
 
-def logits_of(machine, model, x):
+def model_logits(machine, model, x):
     with machine.autocast():
         return at_least_fp32(model(x)[0])
 
@@ -76,7 +76,7 @@ def load_tasks(asked, folder=''):
         parts = {name: manager.load([name]) for name in names}
     except Exception as error:                          # the libraries raise errors of many types
         hint = ', which needs the network once' if isinstance(error, OSError) else ''
-        raise ValueError(f'tasks={asked} could not be loaded{hint}: {told(error)}') from error
+        raise ValueError(f'tasks={asked} could not be loaded{hint}: {one_line(error)}') from error
     loaded = merged(asked, names, parts)
     manager.load = lambda names: loaded
     return list(names), manager
@@ -170,7 +170,7 @@ def harness(model, tokenizer, answers, machine, batch_size):
     from lm_eval.api.model import TemplateLM
     from lm_eval.models.utils import normalize_gen_kwargs
     config, device = model.config, machine.device
-    size, task = config.block_size, task_of(vars(config))
+    size = config.block_size
 
     def pieces(context, target):
         """Yields (ids, length of the part) for parts of the target: each part follows as many of the tokens before it as fit."""
@@ -184,7 +184,7 @@ def harness(model, tokenizer, answers, machine, batch_size):
         for line, (row, _) in zip(ids, batch):
             line[:len(row)] = torch.tensor(row)
         found = []
-        for line, (row, count) in zip(logits_of(machine, model, ids[:, :-1].to(device)), batch):
+        for line, (row, count) in zip(model_logits(machine, model, ids[:, :-1].to(device)), batch):
             wanted, line = torch.tensor(row[-count:], device=device), line[len(row) - 1 - count:len(row) - 1]
             log_p = -F.cross_entropy(line, wanted, reduction='sum').item()
             found.append((log_p, bool((line.argmax(-1) == wanted).all())))
@@ -230,10 +230,6 @@ def harness(model, tokenizer, answers, machine, batch_size):
                      for piece in pieces(context or [self.prefix_token_id], target)]
             parts.sort(key=lambda part: -len(part[1]))          # little padding, and too large batches fail first
             batches = chunks([part[1:] for part in parts], batch_size)
-            for largest in batches[:1]:
-                rows, length = len(largest), len(largest[0][0])
-                check_memory(task, device, training=False, **{
-                    f'logits of {rows:,} requests of {length:,} tokens': 8 * rows * length * config.vocab_size})
             found = [[0.0, True] for _ in requests]
             for (i, *_), (log_p, likeliest) in zip(parts, sum(over_ranks(machine, score, batches, 'requests'), [])):
                 found[i] = [found[i][0] + log_p, found[i][1] and likeliest]
@@ -250,9 +246,6 @@ def harness(model, tokenizer, answers, machine, batch_size):
                 prompt = (self.tok_encode(request.args[0]) or [self.prefix_token_id])[-room_for_prompt(size, asked):]
                 alike.setdefault((len(prompt), repr(asked)), []).append((i, prompt, asked))
             batches = [batch for group in alike.values() for batch in chunks(group, batch_size)]
-            sizes = [(len(batch), len(batch[0][1]), batch[0][2]['max_gen_toks']) for batch in batches]
-            for largest in sorted(sizes, key=lambda size: -size[0] * (size[1] + size[2]))[:1]:
-                check_memory(task, device, training=False, **of_samples(config, *largest, machine.dtype))
             texts = sum(over_ranks(machine, write, [[part[1:] for part in batch] for batch in batches], 'generation'), [])
             found = {i: text for (i, *_), text in zip(sum(batches, []), texts)}
             return [found[i] for i in range(len(requests))]

@@ -14,7 +14,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.measure')
 
-from configurator import TRAIN, at_least, configure, defaults_of, flags, only_of_train, refuse
+from configurator import TRAIN, at_least, configure, defaults_of, flags, refuse
 
 import copy
 import functools
@@ -23,22 +23,22 @@ import math
 import os
 import re
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from engine.checkpoint import load_run, write_whole
+from data.tokens import Tokens
+from engine.checkpoint import load_run, load_state, write_whole
 from engine.device import pick_device
-from engine.files import read_json
-from engine.keys import group_settings
-from engine.memory import check_memory
+from engine.errors import read_json
+from engine.keys import gpt_config, group_settings
 from engine.runlog import finite, progress, write_row
-from engine.task import task_of
-from model import BLOCK_TYPES, GPTConfig, LayerNorm, RMSNorm, StableNorm, at_least_fp32, block_type
-from optim import OPTIMIZERS, load_state, param_groups
-from vit import ViT, ViTConfig
+from engine.step import training_step
+from model import GPT, GPTConfig, LayerNorm, RMSNorm, StableNorm, at_least_fp32, block_type, run_blocks
+from optim import OPTIMIZERS, param_groups
 
 KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')      # the matrices of a block; w3 is SwiGLU's
 
@@ -83,7 +83,7 @@ def attention_inputs(*blocks):
             block.attn.kernel = kernel
 
 
-def logits_of(q, k, scale):
+def attention_logits(q, k, scale):
     """The attention logits (B, H, T, T) of what attention_inputs collects"""
     return scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
 
@@ -214,8 +214,9 @@ def sharpness(model, batches, rng):
     """Blockwise sharpness (sharpness disparity, eq. 4): of each block type, over all its parameters and per layer."""
     h = diagonal_estimate(model, batches, rng)
     result = {}
-    for kind in BLOCK_TYPES:
-        of_type = {name: value for name, value in h.items() if block_type(name) == kind}
+    types = model.config.block_types
+    for kind in types:
+        of_type = {name: value for name, value in h.items() if block_type(name, types) == kind}
         if not of_type:
             continue
         values = torch.cat([value.flatten() for value in of_type.values()])
@@ -229,7 +230,7 @@ def layer_of(name):
     """The layer of a parameter as sharpness disparity counts them (figure 9): 0 for embeddings and InputNorm, from 1 on for
     blocks and what skips to them, None for what comes after the blocks."""
     block = re.match(r'(?:h|embedding_skips)\.(\d+)\.', name)
-    return int(block[1]) + 1 if block else None if block_type(name) == 'head' or name.startswith('final_norm') else 0
+    return int(block[1]) + 1 if block else None if re.match(r'(lm_)?head\.|final_norm\.', name) else 0
 
 
 def smallest_row(w):
@@ -349,17 +350,18 @@ def parameters(model, batches, rng):
     """Frobenius and spectral norm of each matrix of the blocks, per layer; mean and largest |gain| and Frobenius norm of each
     norm's gain; the token embedding's Frobenius norm and smallest_row; and the Frobenius norm of all parameters of each block
     type (sharpness disparity, figure 8)."""
-    result, squares = {**{kind: [] for kind in KINDS}, 'gains': {}}, {}
+    result, squares, types = {**{kind: [] for kind in KINDS}, 'gains': {}}, {}, model.config.block_types
     for name, parameter in model.named_parameters():
         p = parameter.detach()
-        squares[block_type(name)] = squares.get(block_type(name), 0.0) + p.square().sum().item()
+        kind = block_type(name, types)
+        squares[kind] = squares.get(kind, 0.0) + p.square().sum().item()
         if name == 'wte.weight':
             result['embedding'] = dict(frobenius=p.norm().item(), smallest_row=smallest_row(p))
         if matrix_kind(name):
             start = torch.randn(p.size(1), generator=rng, device=p.device, dtype=p.dtype)
             spectral = top_singular_value(lambda v: p @ v, lambda u: p.T @ u, start, tolerance=1e-6)
             result.setdefault(matrix_kind(name), []).append(dict(frobenius=p.norm().item(), spectral=spectral))
-        elif block_type(name) == 'norm' and name.endswith('weight'):
+        elif kind == 'norm' and name.endswith('weight'):
             result['gains'][name.removesuffix('.weight')] = dict(mean=p.abs().mean().item(), max=p.abs().max().item(),
                                                                    frobenius=p.norm().item())
     result['types'] = {kind: math.sqrt(square) for kind, square in squares.items()}
@@ -370,7 +372,7 @@ def update_sizes(before, model):
     """‖w − before‖ / ‖before‖ per block type; before = {name: tensor} is from before an optimizer's step."""
     moved, size = {}, {}
     for name, p in model.named_parameters():
-        kind = block_type(name)
+        kind = block_type(name, model.config.block_types)
         moved[kind] = moved.get(kind, 0.0) + (p.detach() - before[name]).square().sum().item()
         size[kind] = size.get(kind, 0.0) + before[name].square().sum().item()
     return {kind: math.sqrt(moved[kind] / size[kind]) for kind in moved if size[kind]}
@@ -391,7 +393,7 @@ def attention(model, batches, rng):
         tops, entropies = [], []
         for q, k, scale, causal in seen:
             future = torch.full((q.size(2), k.size(2)), causal, device=q.device).triu(1)
-            logits = logits_of(at_least_fp32(q), at_least_fp32(k), scale).masked_fill(future, -math.inf)
+            logits = attention_logits(at_least_fp32(q), at_least_fp32(k), scale).masked_fill(future, -math.inf)
             tops.append(logits.amax((0, 2, 3)))
             entropies.append(torch.special.entr(logits.softmax(-1)).sum(-1).mean((0, 2)))
         tops, entropies = torch.stack(tops), torch.stack(entropies)             # (layers, H)
@@ -410,6 +412,7 @@ def branch(block, name):
     """The branch 'attn' or 'ffn' of a block as a function of x, (B, T, D) → (B, T, D): what the block adds to α x, divided by Δt.
     The block's own forward computes it, so that an edited block is measured as it is."""
     before, after = (None, block.attn_post_norm) if name == 'attn' else (block.attn_post_norm, block.ffn_post_norm)
+    join = block.attn_join if name == 'attn' else block.ffn_join
 
     def found(module, args):
         raise Found(args[0])
@@ -422,7 +425,7 @@ def branch(block, name):
             try:
                 block(x.detach() if before else x)
             except Found as sums:
-                return (sums.args[0] - block.skip(x)) / (block.dt or 1.0)
+                return (sums.args[0] - join(x, torch.zeros_like(x))) / (join.dt or 1.0)
     return f
 
 
@@ -437,15 +440,10 @@ def sensitivity(model, batches, rng):
     start = torch.randn(states[0].shape, generator=rng, device=rng.device, dtype=states[0].dtype)
     rows = []
 
-    def from_block(i, x):
-        for skip, block in zip(model.embedding_skips[i:], model.h[i:]):
-            x = block(skip(x, states[0]))
-        return x
-
     for i, block in enumerate(progress(model.h, 'sensitivity, layers')):
-        at_attn, at_ffn = model.embedding_skips[i](states[2 * i], states[0]).detach(), states[2 * i + 1]
+        at_attn, at_ffn = block_input(model, i, states[2 * i], states[0]).detach(), states[2 * i + 1]
         row = dict(block=jacobian_norm(block, at_attn, start),
-                   to_end=jacobian_norm(functools.partial(from_block, i), states[2 * i], start))
+                   to_end=jacobian_norm(lambda x: run_blocks(model, x, states[0], first=i), states[2 * i], start))
         for name, x, w in (('attn', at_attn, block.attn.wo), ('ffn', at_ffn, block.ffn.w2)):
             row[name] = jacobian_norm(branch(block, name), x, start)
             with scaled([w.weight], SCALING):
@@ -454,9 +452,14 @@ def sensitivity(model, batches, rng):
     return rows
 
 
+def block_input(model, i, x, x0):
+    """What block i, from 0, reads of the stream x in front of it and of the stream x₀ in front of the first block"""
+    return model.embedding_skips[i](x, x0) if model.embedding_skips else x
+
+
 def embedding(model):
-    """The module that turns the inputs into token vectors."""
-    return model.patch if isinstance(model, ViT) else model.wte
+    """The module that turns the inputs into token vectors, the first of the model."""
+    return next(model.children())
 
 
 PERTURBATION = 1e-3     # of the token embedding, relative to its norm
@@ -580,7 +583,7 @@ CAUSES = {'embeddings': (), 'input of block 0': (), 'W_q W_k': ('wq', 'wk'), 'W_
 def amplified(model, cause, factor):
     """A context in which one of CAUSES is multiplied by the factor, in all layers."""
     if cause == 'embeddings':
-        return output_scaled([embedding(model), model.wpe], factor)
+        return output_scaled([embedding(model), *([model.wpe] if model.wpe is not None else [])], factor)
     if cause == 'input of block 0':
         return output_scaled([model.dropout], factor)
     return scaled([p for name, p in model.named_parameters() if matrix_kind(name) in CAUSES[cause]], factor)
@@ -591,9 +594,9 @@ def effects(model, batch, seed):
     x, block = batch[0], model.h[0]
     with torch.no_grad(), attention_inputs(block) as seen:
         states = stream(model, x)
-        at_attn = model.embedding_skips[0](states[0], states[0])
+        at_attn = block_input(model, 0, states[0], states[0])
         branches = [branch(block, 'attn')(at_attn), branch(block, 'ffn')(states[1])]
-    logits = {'attention logits': logits_of(q, k, scale).std() for q, k, scale, _ in seen[:1]}
+    logits = {'attention logits': attention_logits(q, k, scale).std() for q, k, scale, _ in seen[:1]}
     rng = torch.Generator(x.device).manual_seed(seed)
     start = torch.randn(states[0][:1].shape, generator=rng, device=x.device, dtype=states[0].dtype)
     result = {**logits, 'attention branch': branches[0].norm(), 'FFN branch': branches[1].norm(),
@@ -782,7 +785,7 @@ init_only = False                   # measure the untrained model of the config 
 what = ''                           # measurements, separated by commas; empty: all except preflight, or preflight with init_only
 batches = 8                         # batches of batch_size windows or images, evenly spread over the run's training data
 # -----------------------------------------------------------------------------
-USED = {'out_dir', 'model', 'dataset', 'batch_size', 'seed', 'device', 'aug_repeats', 'debug'}   # of train.py's, with init_only
+USED = {'out_dir', 'dataset', 'vocab_size', 'batch_size', 'seed', 'device', 'aug_repeats', 'debug'}     # with init_only
 
 
 def one_update(model, state, config, data):
@@ -790,18 +793,12 @@ def one_update(model, state, config, data):
     optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, **group_settings(config)), {**config, 'compile': False})
     load_state(optimizer, state['optimizer'])
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    gradient = mean_gradient(model, data)
-    for name, p in model.named_parameters():
-        p.grad = gradient[name]
-    if config['grad_clip']:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config['grad_clip'])
-    optimizer.step()
+    training_step(model, model, optimizer, data, config['grad_clip'])
     return update_sizes(before, model)
 
 
-def refuse_other_keys(config, run, folder):
+def refuse_other_keys(config, run, folder, defaults):
     """ValueError for a key of the command that differs from the run's, because a run is measured with its own."""
-    defaults = defaults_of(TRAIN, GPTConfig, ViTConfig)
     for key in [key for key in defaults if key in run and key not in ('out_dir', 'device', 'debug', 'init_from', 'overwrite')]:
         if config[key] != run[key] and (config[key] != defaults[key] or key in flags()):
             raise ValueError(f'{key}={config[key]}: {folder} has {run[key]}, and a run is measured with its own keys; leave it '
@@ -831,8 +828,16 @@ def merged(earlier, new):
     return {**new, **kept, **(dict(earlier=others) if others else {})}
 
 
-def main():
-    config = configure(globals(), TRAIN, GPTConfig, ViTConfig)
+def untrained(config):
+    """A function that builds the GPT of a run's keys, and its training data"""
+    model_config = gpt_config(config)
+    return lambda: GPT(model_config), Tokens(config['dataset'], 'train', model_config.block_size, model_config.vocab_size)
+
+
+def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='tokens'):
+    """Measures a run or an untrained model. `sources` of its keys as configure takes them; `untrained` as above; targets are
+    counted as `unit`."""
+    config = configure(globals(), *sources)
     at_least(config, batches=1, batch_size=1, seed=0)
     default = ['preflight'] if init_only else [name for name in MEASUREMENTS if name != 'preflight']
     names = what.split(',') if what else default
@@ -841,7 +846,8 @@ def main():
             raise ValueError(f'what={name!r}: choose among {", ".join(MEASUREMENTS)}')
     device = pick_device(config['device'])
     if init_only:
-        refuse(only_of_train(GPTConfig, ViTConfig) - USED, 'an untrained model is measured without this key')
+        refuse(defaults_of(*sources).keys() - USED - {f.name for f in fields(Model.Config)},
+               'an untrained model is measured without this key')
         refuse(['checkpoint'], 'init_only=True measures no checkpoint')
         folder, state = out_dir + '-init', None
         of_another_model = read_earlier(folder, 'config.json') != own(config)
@@ -849,19 +855,14 @@ def main():
         path = os.path.join(out_dir, checkpoint)
         if not os.path.exists(path):
             raise ValueError(f'there is no {path} to measure: train first, check out_dir, or set --init_only=True')
-        model, state = load_run(path, device)
-        refuse_other_keys(config, state['config'], out_dir)
+        model, state = load_run(path, device, Model)
+        refuse_other_keys(config, state['config'], out_dir, defaults_of(*sources))
         folder, config, of_another_model = out_dir, {**config, **state['config']}, False
     read_earlier(folder, 'measure.json', MEASURED)      # raises now if it is damaged
-    task = task_of(config)
-    windows = task.split('train')
-    at_once = min(config['batch_size'], windows.windows)
-    held = min(batches * config['batch_size'], windows.windows) * (16 * task.per_window() if task.unit == 'tokens' else
-                                                                   task.config.channels * task.config.image_size ** 2)
-    check_memory(task, device, at_once, training=False, batches=held)
+    build, windows = untrained(config)
     if init_only:
         torch.manual_seed(config['seed'])
-        model = task.new_model(windows).to(device)
+        model = build().to(device)
     data = [tuple(t.to(device) for t in windows.read(starts)) for starts in windows.spread(batches, config['batch_size'])]
     results = measure(model, data, names, config['seed'])
     if state and 'parameters' in names:
@@ -872,7 +873,7 @@ def main():
     earlier = {} if of_another_model else read_earlier(folder, 'measure.json', MEASURED)
     if init_only:                                       # lab/plot.py names the model by it
         write_whole(os.path.join(folder, 'config.json'), lambda f: f.write(json.dumps(own(config), indent=1).encode()))
-    new = dict(iter=state['iter'] if state else 0, **{task.unit: sum(y.numel() for _, y in data)}, **results)
+    new = dict(iter=state['iter'] if state else 0, **{unit: sum(y.numel() for _, y in data)}, **results)
     content = finite(merged(earlier, new))
     write_whole(path, lambda f: f.write(json.dumps(content).encode() + b'\n'))
     print(f'\nwrote {path}')

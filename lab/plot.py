@@ -26,13 +26,14 @@ import textwrap
 import matplotlib
 
 matplotlib.use('Agg')
+from configurator import begin  # noqa: E402
+
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullFormatter  # noqa: E402
 from matplotlib.transforms import ScaledTranslation  # noqa: E402
 
-from engine.files import NUMBER, fits, read_json, read_rows, read_table  # noqa: E402
-from engine.process import begin  # noqa: E402
+from engine.errors import NUMBER, fits, read_json, read_rows, read_table  # noqa: E402
 
 # Okabe and Ito's palette, which colour-blind readers tell apart
 COLORS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#F0E442']
@@ -49,10 +50,10 @@ CHARACTER, LINE = 0.068, 0.16           # inches: the average width of a letter 
 
 # ----------------------------------------------------------------------------- reading the files of runs
 
-# What a picture reads has a shape as engine.files.fits takes it, so that a damaged file is an error in one line. NaN stands for
+# What a picture reads has a shape as engine.errors.fits takes it, so that a damaged file is an error in one line. NaN stands for
 # numbers that are not finite. The shape of a measurement is next to its picture.
 ROW = {'iter': int, 'loss?': NUMBER, 'val_loss?': NUMBER, 'val_top1?': NUMBER, 'lr?': NUMBER}         # of log.jsonl
-CONFIG = {'model?': ('gpt', 'vit').__contains__, 'optimizer': str, str: (bool, *NUMBER, str, list)}
+CONFIG = {'optimizer': str, str: (bool, *NUMBER, str, list)}
 HISTOGRAM = dict(start=NUMBER, width=NUMBER, counts=[lambda n: type(n) is int and n >= 0])
 
 
@@ -76,10 +77,11 @@ def read_measured(folder, what, shape):
 
 
 @functools.cache
-def fragments(model):
-    """{name: keys} of config/arch, for a run with this key `model`."""
+def fragments(vision):
+    """{name: keys} of config/arch, for a run of train.py or of vision.train. The files ask for a key of the latter."""
     paths = sorted(glob.glob(os.path.join(ROOT, 'config', 'arch', '*.py')))
-    return {os.path.basename(path).removesuffix('.py'): read_config(path, {'model': model}) for path in paths}
+    keys = {os.path.basename(path).removesuffix('.py'): read_config(path, {'patch_size': 16} if vision else {}) for path in paths}
+    return {name: {key: value for key, value in of_file.items() if key != 'patch_size'} for name, of_file in keys.items()}
 
 
 def label(folder, optimizer=True):
@@ -89,10 +91,10 @@ def label(folder, optimizer=True):
     config = read_json(os.path.join(folder, 'config.json'), CONFIG, 'remove it, and the run will be named by its folder')
     if config is None:
         return name
-    known = fragments(config.setdefault('model', 'gpt'))
+    known = fragments(config.get('model') == 'vit' if 'model' in config else 'patch_size' in config)    # older runs have `model`
     if any(key not in config for key in known['pre']):  # an older run has not all of today's keys
-        from engine.task import config_of  # here, for PyTorch is slow to import
-        config = {**vars(config_of({'model': config['model']})), **config}
+        from model import GPTConfig  # here, for PyTorch is slow to import
+        config = {**vars(GPTConfig()), **config}
     candidates = [[arch, *(f'{key}={config.get(key)}' for key, value in keys.items() if config.get(key) != value)]
                   for arch, keys in known.items()]
     nearest = min(candidates, key=len)
@@ -284,45 +286,6 @@ def plot_loss(folders):
     figure.align_ylabels(axes)
     legend(figure, 'run: lowest validation loss' + (', last top-1' if vision else '')
            + ('' if apart else '\n(thin line: training, with marks: validation)'))
-    return figure
-
-
-def plot_predictions(folders):
-    """Validation images with the classes that best.pt gives them: those of the highest loss, and an even sample."""
-    import torch
-
-    from data.images import Images, read_image_meta
-    from engine.checkpoint import load_run
-    from vit import ViTConfig
-    names_of_runs = labels(folders)
-    figure = plt.figure(figsize=(FULL, 6.6 * len(folders)))
-    grid = dict(left=0.01, right=0.99, bottom=0.01, top=0.86, hspace=0.45)
-    parts = figure.subfigures(2 * len(folders), 1, squeeze=False).flat
-    for folder, run in zip(folders, names_of_runs):
-        path = os.path.join(folder, 'best.pt')
-        if not os.path.exists(path):
-            raise ValueError(f'there is no {path}: {folder!r} is not the folder of a run that has been evaluated')
-        model, state = load_run(path)
-        c = model.config
-        if not isinstance(c, ViTConfig):
-            raise ValueError(f'{path} holds a model of text: --what=predictions needs a model of images')
-        names = read_image_meta(state['config']['dataset'])['names']
-        data = Images(state['config']['dataset'], 'val', c.image_size, c.channels, c.classes)
-        some = [data.read(numbers) for numbers in data.spread(16, 64)]
-        with torch.no_grad():
-            logits = torch.cat([model.eval()(x)[0] for x, _ in some])
-        x, y = (torch.cat(parts) for parts in zip(*some))
-        loss, guess = torch.nn.functional.cross_entropy(logits, y, reduction='none'), logits.argmax(1)
-        for title, order in (('the highest losses', loss.argsort(descending=True)[:24]),
-                             ('an even sample', torch.linspace(0, len(y) - 1, 24).long())):
-            part = next(parts)
-            part.suptitle(f'{run}: {title}', fontsize=9)
-            for ax, i in zip(part.subplots(3, 8, gridspec_kw=grid).flat, order.tolist()):
-                ax.imshow(x[i].permute(1, 2, 0), cmap='gray')
-                name, true = (names[k] if k < len(names) else str(k) for k in (guess[i].item(), y[i].item()))
-                ax.set_title(name if name == true else wrap(f'{name}, not {true}', 0.9), fontsize=8, pad=3,
-                             color='black' if name == true else COLORS[1])
-                ax.axis('off')
     return figure
 
 
@@ -930,11 +893,16 @@ def picture(what, folders):
 
 
 def draw(what, folders, out):
-    """Writes the picture of these folders to `out`, with 200 dots an inch, and as SVG beside it."""
+    """Writes the picture of these folders to `out`."""
+    write(lambda: picture(what, folders), out)
+
+
+def write(make_figure, out):
+    """Writes the figure that make_figure() returns to `out`, with 200 dots an inch, and as SVG beside it."""
     stem, kind = os.path.splitext(out)
     paths = [stem + (kind if kind not in ('', '.svg') else '.png'), f'{stem}.svg']
     try:
-        figure = picture(what, folders)
+        figure = make_figure()
         figure.draw_without_rendering()
         figure.set_layout_engine('none')                # the layout is done, once for both files
         for path in paths:
@@ -960,7 +928,7 @@ if __name__ == '__main__':
     parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')         # in one line
     parser.add_argument('folders', nargs='+', help='out_dir of each run, or sweep')
     parser.add_argument('--what', default='loss', metavar='PICTURE|KEY',
-                        help='a picture of the list below; default: loss. All except loss, predictions, sweep and KEY need '
+                        help='a picture of the list below; default: loss. All except loss, sweep and KEY need '
                              'python -m lab.measure')
     parser.add_argument('--out', help='the picture; default: WHAT.png in the first folder')
     parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')

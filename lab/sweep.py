@@ -18,7 +18,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.sweep')
 
-from configurator import TRAIN, at_least, configure, flags, keys_of, refuse
+from configurator import at_least, configure, flags, keys_of, refuse, say
 
 import os
 import re
@@ -26,18 +26,17 @@ import signal
 import statistics
 import subprocess
 import time
-from dataclasses import fields
+from dataclasses import asdict
 
 import torch
 
-from engine.files import check_regular, read_json
-from engine.keys import group_settings
-from engine.lock import lock_folder
-from engine.process import say
+from data.lock import lock_folder
+from data.tokens import Tokens, load_meta, read_meta
+from engine.errors import check_regular, read_json
+from engine.keys import gpt_config, group_settings
 from engine.runlog import code_hash, last_iter
-from engine.task import config_of, task_of
 from lab.sweep_claims import check_claims, claim_lines
-from lab.sweep_plan import plan, planned_rows, words
+from lab.sweep_plan import plan, planned_rows, script_path, sources_of, words
 from lab.sweep_table import (
     find_row,
     labels_of,
@@ -57,7 +56,8 @@ from lab.sweep_table import (
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out-sweep'               # the folder of all runs, and of runs.csv, table.txt, .md, .csv and sweep.png
 csv = ''                            # the file with a row for each run that has ended; empty: runs.csv in out_dir
-arguments = ''                      # what every run of train.py gets first: config files and --key=value
+script = 'train.py'                 # what every run starts: train.py, or a module such as vision.train
+arguments = ''                      # what every run gets first: config files and --key=value
 grids = []                          # for a config file: dicts from an axis to a list of its values, or to {label: arguments}
 claims = []                         # for a config file: what the runs are to test, see lab/sweep_claims.py
 seeds = 3                           # runs of each row, with seed and data_seed 1, 2, …; seed 1 chooses the learning rate
@@ -95,9 +95,10 @@ def key_of(labels, seed):
 
 def check_folder(run, folder):
     """ValueError if the folder holds a run with another config."""
-    held, config = read_json(os.path.join(folder, 'config.json'), dict, f'remove {folder}') or {}, {**run['config']}
-    model_config = config_of(config)                    # which knows the vocab_size of the data
-    of_pretrained = set() if config['init_from'] == 'scratch' else {f.name for f in fields(model_config)}
+    held, config = read_json(os.path.join(folder, 'config.json'), dict, f'remove {folder}') or {}, run['config']
+    of_model = asdict(gpt_config(config, sources_of(script)[1]))        # which knows the vocab_size of the data
+    config = {**config, **{key: value for key, value in of_model.items() if key in config}}
+    of_pretrained = set() if config['init_from'] == 'scratch' else {*of_model}
     for key in held.keys() - {'out_dir', 'debug', 'overwrite'} - of_pretrained:
         if held[key] != config.get(key):
             raise ValueError(f'{folder} holds a run with {key}={held[key]} instead of {config.get(key)}: '
@@ -109,9 +110,11 @@ def check_data(config):
     themselves."""
     group_settings(config)
     if config['init_from'] == 'scratch':
-        task = task_of(config)
-        task.augmentation()
-        return task.splits()['train'].fingerprint
+        model_config = gpt_config(config, sources_of(script)[1])
+        if script == 'train.py':
+            for split in read_meta(config['dataset'])['tokens']:
+                Tokens(config['dataset'], split, model_config.block_size, model_config.vocab_size)
+        return load_meta(config['dataset'])['fingerprint']
 
 
 def check_rows(rows, runs, data):
@@ -134,7 +137,7 @@ def check_rows(rows, runs, data):
 # ----------------------------------------------------------------------------- running
 
 def start(run, folder, code, data, slot, cores, gpus):
-    """Starts train.py as a process. A run that was stopped continues from its checkpoint, if code and data are the same."""
+    """Starts the script as a process. A run that was stopped continues from its checkpoint, if code and data are the same."""
     os.makedirs(folder, exist_ok=True)
     arguments = [*run['arguments'], '--overwrite=True']         # replaces a run that was killed before it saved
     if os.path.exists(os.path.join(folder, 'ckpt.pt')):
@@ -146,9 +149,10 @@ def start(run, folder, code, data, slot, cores, gpus):
     env = {**os.environ, 'OMP_NUM_THREADS': str(cores), 'SWEEP_PID': str(os.getpid())}      # with which the run ends
     if gpus:
         env['CUDA_VISIBLE_DEVICES'] = gpus[slot]
+    command = [script_path(script)] if script.endswith('.py') else ['-m', script]
     check_regular(os.path.join(folder, 'output.txt'))
     with open(os.path.join(folder, 'output.txt'), 'w') as output:
-        return subprocess.Popen([sys.executable, TRAIN, *arguments, f'--out_dir={folder}'], env=env, stdout=output,
+        return subprocess.Popen([sys.executable, *command, *arguments, f'--out_dir={folder}'], env=env, stdout=output,
                                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
 
@@ -290,7 +294,7 @@ def main():
     if 'seeds' in flags():
         axes['seeds'] = seeds                           # before those of the grids in a file
     files = [arg for arg in theirs if not arg.startswith('--')]
-    rows = planned_rows(plan(grids or [{}], [*words('arguments', arguments), *files], axes, seeds), extend)
+    rows = planned_rows(plan(grids or [{}], [*words('arguments', arguments), *files], axes, seeds, script), extend)
     if not axes.keys() & {'seeds', *(axis for grid in grids for axis in grid)}:     # the command line asks for less, or for more
         check_claims(claims, rows)
     if against:
@@ -308,7 +312,7 @@ def main():
         if key not in ended and run['name'] in in_grid:
             name = run['config']['dataset']
             data[name] = check_data(run['config']) or data.get(name)
-    code = code_hash(TRAIN)
+    code = code_hash(script_path(script))
     check_rows(table, runs, {name: fingerprint for name, fingerprint in data.items() if fingerprint})
     os.makedirs(out_dir, exist_ok=True)
     locked = lock_folder(out_dir, 'sweeping')           # noqa: F841, held until the end

@@ -3,19 +3,45 @@ What a sweep runs: the grid of its runs, and which of them come next.
 
 What comes next follows from the runs that have ended alone, so that an interrupted sweep goes on as if it had not been.
 """
-from configurator import ALIASES, ROOT, TRAIN, keys_of, known, settle
+from configurator import ALIASES, ROOT, keys_of, known, settle
 
+import ast
+import functools
 import hashlib
+import importlib
 import itertools
 import json
 import os
 import shlex
 
-from engine.keys import check_keys
-from engine.task import config_of
+from engine.keys import check_keys, gpt_config
 from lab.sweep_table import COLUMNS, LR, name_of, rank
-from model import GPTConfig
-from vit import ViTConfig
+
+# ----------------------------------------------------------------------------- what is started
+
+def script_path(script):
+    """'train.py' or a module such as 'vision.train' → its path. ValueError if there is none."""
+    path = os.path.join(ROOT, script if script.endswith('.py') else script.replace('.', os.sep) + '.py')
+    if not os.path.isfile(path):
+        raise ValueError(f'script={script!r}: there is no {path}; wants train.py, or a module such as vision.train')
+    return path
+
+
+@functools.cache
+def sources_of(script):
+    """The sources of a training script's keys, as configure takes them: its path, the config of its model, perhaps TRAIN. They
+    are what it calls configure() with."""
+    tree = ast.parse(open(script_path(script), encoding='utf-8').read())
+    modules = {alias.name: node.module for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    call = next(node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'configure')
+    return script_path(script), *(getattr(importlib.import_module(modules[arg.id]), arg.id) for arg in call.args[1:])
+
+
+@functools.cache
+def script_defaults(script):
+    """{key: default} of a training script"""
+    return keys_of(*sources_of(script))[0]
+
 
 # ----------------------------------------------------------------------------- the grid
 
@@ -45,23 +71,23 @@ def options(axis, values, defaults):
     return {str(value): [f'--{axis}={value}'] for value in values}
 
 
-def make_run(labels, arguments, defaults):
+def make_run(labels, arguments, script):
     """A run: the folder's name as `name`, its place on the axes as `labels`, its `arguments`, the `config` that results from
-    them, and a hash of this as `keys`. ValueError if train.py would refuse them."""
-    config = settle(arguments, defaults)
+    them, a hash of this as `keys`, and the `script`. ValueError if the script would refuse them."""
+    config = settle(arguments, script_defaults(script))
     check_keys(config)                                  # raises ValueError for a bad value
-    config_of({**config})
+    gpt_config(config, sources_of(script)[1])
     if config['init_from'] in ('resume', 'auto'):
         raise ValueError(f'init_from={config["init_from"]}: a sweep starts and resumes its runs itself, leave this key out')
     trained = {key: value for key, value in config.items() if key not in ('out_dir', 'overwrite', 'debug')}
     keys = hashlib.blake2b(json.dumps(trained, sort_keys=True).encode(), digest_size=6).hexdigest()
-    return dict(name=name_of(labels), labels=labels, arguments=arguments, config=config, keys=keys)
+    return dict(name=name_of(labels), labels=labels, arguments=arguments, config=config, keys=keys, script=script)
 
 
-def plan(grids, first, more={}, seeds=3):
+def plan(grids, first, more={}, seeds=3, script='train.py'):
     """The runs of all grids, each with the axes `more` too: a list of those of make_run, whose arguments start with `first`.
     A grid may say how many `seeds` it has itself."""
-    defaults, _ = keys_of(TRAIN, GPTConfig, ViTConfig)
+    defaults = script_defaults(script)
     points = []
     for grid in grids:
         if not isinstance(grid, dict):
@@ -83,7 +109,7 @@ def plan(grids, first, more={}, seeds=3):
     varies = [axis for axis in axes if axis == 'seed' or len({labels.get(axis) for labels, _ in points}) > 1]
     runs = {}
     for labels, args in points:
-        run = make_run({axis: labels[axis] for axis in varies if axis in labels}, args, defaults)
+        run = make_run({axis: labels[axis] for axis in varies if axis in labels}, args, script)
         if runs.setdefault(run['name'], run)['config'] != run['config']:
             raise ValueError(f'two runs of the grid are named {run["name"]}, and differ: give the axes other labels')
     return list(runs.values())
@@ -117,14 +143,14 @@ class PlannedRow:
         def at(rate, run):
             return [f'--{LR}={rate}' if arg == f'--{LR}={edge}' else arg for arg in run['arguments']]
 
-        further, defaults = {}, keys_of(TRAIN, GPTConfig, ViTConfig)[0]
+        further = {}
         pairs = zip(self.rates[edge], self.rates[near])
         if min(float(edge), float(near)) <= 0 or any(at(near, run) != other['arguments'] for run, other in pairs):
             return further
         for k in range(1, extend + 1):
             rate = f'{float(edge) * (float(edge) / float(near)) ** k:.3g}'
             try:
-                further[rate] = [make_run({**run['labels'], LR: rate}, at(rate, run), defaults) for run in self.rates[edge]]
+                further[rate] = [make_run({**run['labels'], LR: rate}, at(rate, run), run['script']) for run in self.rates[edge]]
             except ValueError:
                 break
         return further

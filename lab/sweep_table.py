@@ -11,7 +11,7 @@ import statistics
 from contextlib import suppress
 
 from engine.checkpoint import write_whole
-from engine.files import NUMBER, read_json, read_rows, read_table
+from engine.errors import NUMBER, read_json, read_rows, read_table
 from engine.runlog import last_iter
 from lab.statistics import contrast, corrected, paired_difference, rate_sensitivity
 

@@ -50,10 +50,10 @@ from helpers import (
     write_walk,
 )
 
-from data.images import write_images
 from engine.checkpoint import load_checkpoint
 from engine.runlog import progress
 from optim import OPTIMIZERS
+from vision.images import write_images
 
 KEYS = {**TINY, 'n_layer': 1, 'n_embd': 8, 'block_size': 8, 'max_iters': 8, 'eval_interval': 2, 'eval_iters': 1,
         'lr_decay_iters': 8, 'gradient_accumulation_steps': 2, 'batch_size': 2}
@@ -193,7 +193,7 @@ def disk(draw, number, runs):
     os.chmod(runs.place / name, 0o755)
     if code:                                            # disk_full_after counts the files of rank 1, which may have written fewer
         assert code == 1, f'exit code {code}: {out}{err}'
-        told(out, err, WAYS[way][0])
+        one_line(out, err, WAYS[way][0])
     assert runs.saved(name) >= before, f'the checkpoint of iteration {before} is lost'
     code, out, err = runs.train(name, optimizer, way)
     assert code == 0, f'exit code {code}, once there was room: {out}{err}'
@@ -202,7 +202,7 @@ def disk(draw, number, runs):
     return 1
 
 
-def told(out, err, ranks=0):
+def one_line(out, err, ranks=0):
     """A script that failed has said why in one line; of several ranks each may say its own."""
     lines = [line for line in err.splitlines() if not re.match(r'.*: \d+ of \d+, ', line)]       # of progress
     errors = [line for line in lines if re.match(r'(\[rank\d\]: )?error: ', line)]       # torch names the rank
@@ -232,12 +232,13 @@ COMMANDS = [
     'sample.py --init_from=gpt2-like --max_new_tokens=5', 'lab.evaluate --out_dir=gpt2-like --dataset=tiny',
     'train.py out/config.json --init_from=gpt2-like --out_dir=new --max_iters=1',
     'lab.export --from_hf=gpt2-like --out_dir=new --dataset=tiny',
-    'train.py vit/config.json --init_from=resume --max_iters=6', 'train.py vit/config.json --out_dir=new --max_iters=1',
-    'train.py vit/config.json --init_from=vit-weights --out_dir=new --max_iters=1',
-    'lab.measure --out_dir=vit --what=hidden --batches=1', 'lab.plot vit --what=grad_norm', 'lab.export --out_dir=vit --to=new',
+    'vision.train vit/config.json --init_from=resume --max_iters=6', 'vision.train vit/config.json --out_dir=new --max_iters=1',
+    'vision.train vit/config.json --init_from=vit-weights --out_dir=new --max_iters=1',
+    'vision.measure --out_dir=vit --what=hidden --batches=1', 'lab.plot vit --what=grad_norm',
+    'vision.export --out_dir=vit --to=new',
 ]
 UNREAD = ('.png', '.svg', '.txt', '.md', '.patch', '.lock', 'prepare.py', 'model.py', 'vit.py', 'modeling_nanonorm.py',
-          'preprocessor_config.json', 'generation_config.json')                 # what no script reads again
+          'modeling_nanonorm_vit.py', 'preprocessor_config.json', 'generation_config.json')                 # what no script reads again
 GRID = "arguments, out_dir, seeds, jobs = 'keys.json', 'swept', 2, 1\ngrids = [dict(learning_rate=[0.01, 1e30])]\n"
 
 
@@ -260,9 +261,9 @@ def lay_out(place):
     images = {split: [(draw.integers(0, 255, (count, 3, 4, 4), np.uint8), np.arange(count) % 3)] for split, count in
               (('train', 24), ('val', 6))}
     write_images(place / 'data' / 'vit', images, 3)
-    pixels = dict(model='vit', dataset='vit', image_size=4, patch_size=2, classes=3, out_dir='vit')
-    call('train.py', 'keys.json', *flags(**pixels), cwd=place)
-    call('lab.export', '--out_dir=vit', '--to=vit-weights', cwd=place)
+    pixels = dict(dataset='vit', image_size=4, patch_size=2, classes=3, out_dir='vit')
+    call('vision.train', 'keys.json', *flags(**pixels), cwd=place)
+    call('vision.export', '--out_dir=vit', '--to=vit-weights', cwd=place)
     run('lab.sweep', 'grid.py', cwd=place, through=(forks_its_runs,))
     for file in place.rglob('best.pt'):                 # of its own, and no second name of the same file
         shutil.copy(file, f'{file}.copy')
@@ -282,7 +283,7 @@ def bytes_damaged(draw, file):
     """What may happen to any file → what was done, in words"""
     content = file.read_bytes()
     at = draw.randrange(len(content) or 1)
-    how = draw.choice(['lost', 'empty', 'cut', 'flipped', 'garbage', 'longer', 'folder', 'fifo', 'link to nothing', 'unreadable'])
+    how = draw.choice(['lost', 'empty', 'cut', 'flipped', 'garbage', 'longer', 'folder', 'link to nothing', 'unreadable'])
     changed = {'empty': b'', 'cut': content[:at], 'garbage': draw.randbytes(len(content)), 'longer': content + draw.randbytes(9),
                'flipped': content[:at] + bytes(255 - byte for byte in content[at:at + 1]) + content[at + 1:]}
     if how == 'unreadable':
@@ -291,8 +292,8 @@ def bytes_damaged(draw, file):
     file.unlink()
     if how in changed:
         file.write_bytes(changed[how])
-    if how in ('folder', 'fifo'):
-        (os.mkdir if how == 'folder' else os.mkfifo)(file)
+    if how == 'folder':
+        os.mkdir(file)
     if how == 'link to nothing':
         file.symlink_to('nowhere')
     return f'{how}, byte {at}'
@@ -365,7 +366,7 @@ def case(draw, number, place, which):
                              ranks=ranks, cwd=there, through=(bounded, MEMORY, script == 'lab.sweep'), CUDA_VISIBLE_DEVICES='')
         assert code in (0, 1, 2, 3), f'exit code {code}: {out}{err}'
         if code:
-            told(out, err, ranks)
+            one_line(out, err, ranks)
         assert 'Traceback' not in out + err and 'Warning' not in err, out + err
     except Exception as error:
         error.args = f'{command}  on {name}: {done}: {error}',

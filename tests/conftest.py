@@ -4,6 +4,7 @@ import signal
 import tempfile
 
 os.environ['OMP_NUM_THREADS'] = '1'     # before PyTorch is imported, and for processes: tests share the machine's cores
+os.environ['TRANSFORMERS_VERBOSITY'] = 'error'            # as our files set it before they import transformers
 signal.signal(signal.SIGHUP, signal.SIG_DFL)            # nohup ignores it, and our scripts then do too
 if 'HF_MODULES_CACHE' not in os.environ:                # where transformers keeps the code of models
     code_of_models = tempfile.TemporaryDirectory()

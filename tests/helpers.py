@@ -25,7 +25,6 @@ import multiprocessing
 import multiprocessing.connection
 import operator
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -41,12 +40,11 @@ import torch.distributed as dist
 
 from data.tokens import write_tokens
 from model import GPTConfig
-from vit import ViTConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 HANG = 600                  # seconds after which a process counts as hung: only a guard, no test depends on the machine's speed
-PRELOADED = ('helpers', 'optim', 'vit', 'engine.checkpoint', 'engine.divergence', 'engine.fsdp', 'engine.keys',
-             'engine.pretrained', 'engine.runlog', 'lab.measure', 'lab.sweep', 'data.text', 'torch.nn.parallel')
+PRELOADED = ('helpers', 'optim', 'vision.images', 'engine.parallel', 'engine.divergence', 'engine.fsdp', 'lab.convert.pretrained',
+             'lab.measure', 'lab.sweep', 'data.text', 'torch.nn.parallel')
 
 
 def once(function):
@@ -60,7 +58,7 @@ inspect.getsource = functools.cache(inspect.getsource)
 configurator.script_keys = once(configurator.script_keys)
 configurator.comments_of = functools.cache(configurator.comments_of)
 code_of = once(lambda path: compile(Path(path).read_bytes(), path, 'exec'))
-configurator.keys_of(TRAIN, GPTConfig, ViTConfig)       # now, so that forked processes know them
+configurator.keys_of(TRAIN, GPTConfig)                  # now, so that forked processes know them
 code_of(TRAIN)
 
 
@@ -70,22 +68,22 @@ def flags(**keys):
     return [f'--{key}={value}' for key, value in keys.items()]
 
 
-def run_path(path):
-    """runpy.run_path as the main program, which compiles a file once"""
-    main, sys.argv[0], there = types.ModuleType('__main__'), path, sys.modules['__main__']
-    main.__file__, sys.modules['__main__'] = path, main
+def run_path(path, package=None):
+    """runpy.run_path as the main program, or as that of `python -m` in a package; it compiles a file once"""
+    main, sys.argv[0], main_before = types.ModuleType('__main__'), path, sys.modules['__main__']
+    main.__file__, main.__package__, sys.modules['__main__'] = path, package, main
     try:
         exec(code_of(path), vars(main))
     finally:
-        sys.modules['__main__'] = there
+        sys.modules['__main__'] = main_before
 
 
 def execute(script, arguments):
     """Runs a script or a module as the main program → its exit code. What is printed goes to sys.stdout and sys.stderr."""
     sys.argv = [str(script), *map(str, arguments)]
     try:
-        if str(script).startswith('lab.'):
-            runpy.run_module(script, run_name='__main__')
+        if str(script).startswith(('lab.', 'vision.')):
+            run_path(str(ROOT / f'{script.replace(".", "/")}.py'), script.partition('.')[0])
         else:
             run_path(str(script if os.path.exists(script) else ROOT / script))
         return 0
@@ -481,14 +479,14 @@ TINY = dict(dataset='tiny', vocab_size=13, block_size=16, n_layer=2, n_head=2, n
             min_lr=1e-3, lr_decay_iters=20, device='cpu', dtype='float32', compile=False)
 
 
-def train(cwd, *arguments, code=0, ranks=1, through=(), **env):
+def train(cwd, *arguments, code=0, ranks=1, through=(), script='train.py', **env):
     """Runs train.py to the exit code that is expected → (stdout, stderr): in this process, unless something happens to it."""
     if ranks > 1:
-        found, out, err = run_ranks(ranks, 'train.py', *arguments, cwd=cwd, through=through, **env)
+        found, out, err = run_ranks(ranks, script, *arguments, cwd=cwd, through=through, **env)
     elif through:
-        found, out, err = run_alone('train.py', *arguments, cwd=cwd, through=through, **env)
+        found, out, err = run_alone(script, *arguments, cwd=cwd, through=through, **env)
     else:
-        found, out, err = run_here('train.py', *arguments, cwd=cwd, **env)
+        found, out, err = run_here(script, *arguments, cwd=cwd, **env)
     assert found == code, out + err
     return out, err
 

@@ -30,6 +30,6 @@ def test_an_attack_that_succeeds(monkeypatch, capsys):
 
 @pytest.mark.parametrize('err', ['', 'error: a\nerror: b\n', 'a warning\nerror: a\n', 'Traceback\nerror: a\n'])
 def test_what_is_no_clear_line(err):
-    attack.told('', 'error: a\n')
+    attack.one_line('', 'error: a\n')
     with pytest.raises(AssertionError):
-        attack.told('', err)
+        attack.one_line('', err)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 
-from data import augment as a
+from vision import augment as a
 
 pytest.importorskip('kornia')
 

@@ -10,11 +10,10 @@ import pytest
 import torch
 from helpers import TINY, damages, mutated, places
 
-from engine.checkpoint import link_or_copy, load_checkpoint, load_run, write_whole
-from engine.task import task_of
-from model import GPTConfig
-from optim import OPTIMIZERS, load_state, param_groups
-from vit import ViTConfig
+from engine.checkpoint import Checkpoints, link_or_copy, load_checkpoint, load_run, write_whole
+from engine.keys import gpt_config
+from model import GPT, GPTConfig
+from optim import OPTIMIZERS, param_groups
 
 
 @pytest.mark.parametrize('error', [OSError('no space left'), RuntimeError('PytorchStreamWriter failed writing file\nand more')])
@@ -68,8 +67,8 @@ def test_a_second_name_stays_as_it_is(links, tmp_path, monkeypatch):
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 def test_any_damage_is_one_line_or_harmless(optimizer, draws, tmp_path):
     """A checkpoint with one thing changed, at places drawn at random: refused in one line, or used without an error"""
-    keys = keys_of(TRAIN, GPTConfig, ViTConfig)[0] | dict(TINY, optimizer=optimizer, compile=False, dataset='tiny')
-    model = task_of(keys).new_model()
+    keys = keys_of(TRAIN, GPTConfig)[0] | dict(TINY, optimizer=optimizer, compile=False, dataset='tiny')
+    model = GPT(gpt_config(keys))
     step = OPTIMIZERS[optimizer](param_groups(model, 0.1), keys)
     x = torch.randint(TINY['vocab_size'], (2, TINY['block_size']))
     model(x, x)[1].backward()
@@ -83,12 +82,12 @@ def test_any_damage_is_one_line_or_harmless(optimizer, draws, tmp_path):
         try:
             fresh, found = load_run(path)
             ours = OPTIMIZERS[optimizer](param_groups(fresh, 0.1), keys)
-            load_state(ours, found['optimizer'])
+            Checkpoints(None, {}, None, sharded=False).resume(found, ours, None)
             fresh(x, x)[1].backward()
             ours.step()
         except (ValueError, RuntimeError) as error:
             refused += 1
-            too_large = "can't allocate memory" in str(error)       # RoPE's tables; engine/process.py says it in a line
+            too_large = "can't allocate memory" in str(error)       # RoPE's tables; configurator.py says it in a line
             assert too_large or isinstance(error, ValueError) and '\n' not in str(error), (where, damage)
     assert refused > draws / 2
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 from helpers import ROOT, call, run_python
 
-from engine.task import config_of
+from engine.keys import gpt_config as model_config
 from model import BLOCK_TYPES, GPT, GPTConfig
-from vit import ViT, ViTConfig
+from vision.vit import ViT, ViTConfig
 
 FRAGMENTS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 EXPERIMENTS = {path.stem.removeprefix('train_'): path.relative_to(ROOT).as_posix()
@@ -318,17 +318,16 @@ def stated(text):
 
 
 def test_help_of_train_py():
-    """Every key of train.py, GPTConfig and ViTConfig with its default and the comment that stands behind it"""
+    """Every key of train.py and GPTConfig with its default and the comment that stands behind it"""
     out = call('train.py', '--help')
     assert out.startswith('Trains a GPT')
     train = (ROOT / 'train.py').read_text(encoding='utf-8').split('\nconfig = configure(')[0]
-    model = ''.join(inspect.getsource(Config).split('def ')[0] for Config in (ViTConfig, *GPTConfig.__mro__[:-1]))
+    model = inspect.getsource(GPTConfig).split('def ')[0].split('causal: ')[0]
     shown = {key: (value, comment) for key, value, comment in re.findall(r'^  --(\w+)=(\S*) *(.*)$', out, re.MULTILINE)}
     wanted = stated(model) | stated(train)              # which has its own vocab_size
     for way in ('r', 'wd'):                             # for each block type
         value, comment = wanted.pop(f'{way}_TYPE')
         wanted |= {f'{way}_{kind}': (value, comment.replace('TYPE', kind)) for kind in BLOCK_TYPES}
-    del wanted['causal']                                # no field
     assert {f.name for f in fields(GPTConfig)} <= wanted.keys() and 'learning_rate' in wanted
     assert shown.keys() == wanted.keys() | {'debug'}
     for key, (value, comment) in wanted.items():
@@ -340,9 +339,15 @@ def test_help_of_train_py():
 
 @pytest.fixture
 def trains(keys, monkeypatch):
-    """trains(*arguments): all the keys of train.py when it is given them, as the repository's own folder."""
+    """trains(*arguments): all the keys of train.py, or of vision.train, when it is given them, in the repository's own folder."""
     monkeypatch.chdir(ROOT)
-    return lambda *arguments: keys(*arguments, path='train.py', more=[GPTConfig, ViTConfig])
+
+    def settled(*arguments, vision=None):
+        vision = any('/vit/' in str(arg) or 'vision' in str(arg) for arg in arguments) if vision is None else vision
+        return keys(*arguments, path='vision/train.py' if vision else 'train.py',
+                    more=[ViTConfig, configurator.TRAIN] if vision else [GPTConfig])
+
+    return settled
 
 
 def gpt_config(values):
@@ -402,11 +407,14 @@ def test_the_table_is_of_the_fragments_that_are_there():
 def test_architecture(name, model):
     """Each fragment, with what it includes, sets every field but sizes, to what the papers say. A field that you add may stay out
     of all of them; one that pre.py sets also belongs into the table above"""
-    found = read_config(str(ROOT / 'config' / 'arch' / f'{name}.py'), {'model': model})
-    wanted = {'model': model, **ARCHS[name], **ELSEWHERE, **ALONE.get(name, {}), **(OF_A_VIT[name] if model == 'vit' else {})}
+    seen = {'patch_size': 16} if model == 'vit' else {}
+    found = read_config(str(ROOT / 'config' / 'arch' / f'{name}.py'), seen)
+    wanted = {**seen, **ARCHS[name], **ELSEWHERE, **ALONE.get(name, {}), **(OF_A_VIT[name] if model == 'vit' else {})}
+    if model == 'vit':
+        del wanted['tie_weights']
     assert found.keys() == wanted.keys()
     for key, value in found.items():
-        assert key == 'model' or type(value) is type(getattr(GPTConfig(), key))
+        assert key == 'patch_size' or type(value) is type(getattr(GPTConfig(), key))
         assert value == (float(wanted[key]) if isinstance(value, float) else wanted[key]), key
 
 
@@ -418,24 +426,23 @@ def other(value):
 @pytest.mark.parametrize('model', ['gpt', 'vit'])
 @pytest.mark.parametrize('name', FRAGMENTS)
 def test_an_architecture_leaves_no_field_as_it_was(trains, name, model):
-    """Whatever each key was set to before, a fragment gives the same architecture, which `model` alone decides on too, and keeps
-    the sizes and all other keys"""
-    path, default = str(ROOT / 'config' / 'arch' / f'{name}.py'), {**trains(), 'model': model}
-    before = {key: value if key == 'model' else other(value) for key, value in default.items()}
+    """Whatever each key was set to before, a fragment gives the same architecture, and keeps the sizes and all other keys"""
+    path, default = str(ROOT / 'config' / 'arch' / f'{name}.py'), trains(vision=model == 'vit')
+    before = {key: other(value) for key, value in default.items()}
     alone, found = read_config(path, default), read_config(path, before)
-    assert found == {**alone, **{key: before[key] for key in before.keys() - {'model', *ARCHS[name], *ELSEWHERE}}}
+    assert found == {**alone, **{key: before[key] for key in before.keys() - {*ARCHS[name], *ELSEWHERE}}}
 
 
 @pytest.mark.parametrize('model', ['gpt', 'vit'])
 @pytest.mark.parametrize('name', FRAGMENTS)
 def test_an_architecture_on_top_of_any_other_is_the_same(trains, name, model):
     path = 'config/arch/{}.py'.format
-    sizes = [f'--model={model}', '--n_layer=2', '--n_embd=64', '--n_head=2', '--block_size=16']
-    alone = gpt_config(trains(*sizes, path(name)))
-    assert (alone.n_layer, alone.n_embd) == (2, 64)
+    vision, sizes = model == 'vit', ['--n_layer=2', '--n_embd=64', '--n_head=2']
+    alone = trains(*sizes, path(name), vision=vision)
+    assert (alone['n_layer'], alone['n_embd']) == (2, 64)
     for below in FRAGMENTS[FRAGMENTS.index(name) % 5::5]:       # a fifth of the pairs
-        assert gpt_config(trains(*sizes, path(below), path(name))) == alone
-    assert gpt_config(trains(*sizes, *map(path, FRAGMENTS), path(name))) == alone
+        assert trains(*sizes, path(below), path(name), vision=vision) == alone
+    assert trains(*sizes, *map(path, FRAGMENTS), path(name), vision=vision) == alone
 
 
 @pytest.mark.parametrize('path', sorted((ROOT / 'config' / 'optim').glob('*.py')), ids=lambda path: path.stem)
@@ -472,12 +479,13 @@ def test_no_two_experiments_have_the_same_name():
 @pytest.mark.parametrize('name', EXPERIMENTS)
 def test_experiment(trains, name):
     """Every experiment parses, makes a model of the papers' size, and says in its header how to run it"""
-    config = config_of(trains(EXPERIMENTS[name]))
+    values = trains(EXPERIMENTS[name])
+    config = model_config(values, ViTConfig if 'patch_size' in values else GPTConfig)
     with torch.device('meta'):
         one, two = ((ViT if isinstance(config, ViTConfig) else GPT)(replace(config, n_layer=n)).num_params() for n in (1, 2))
     assert (one + (config.n_layer - 1) * (two - one)) / 1e6 == pytest.approx(COUNTS[model_of(name)], rel=1e-3)
     header = (ROOT / EXPERIMENTS[name]).read_text(encoding='utf-8').split('\n')[:3]
-    assert header[0].startswith('# ') and header[1].endswith(f' train.py {EXPERIMENTS[name]}')
+    assert header[0].startswith('# ') and re.search(rf' (train.py|-m vision.train) {EXPERIMENTS[name]}$', header[1])
 
 
 @pytest.mark.parametrize('path', sorted([*(ROOT / 'config').rglob('*.py'), *(ROOT / 'config').rglob('*.sh')]),
@@ -493,8 +501,9 @@ def test_every_experiment_has_a_folder_of_its_own(trains):
     assert folders and len(set(folders)) == len(folders)
 
 
-@pytest.mark.parametrize('arguments', [['--model=vit', 'config/arch/s1.py'], ['config/arch/s1.py', '--model=vit']])
-def test_the_model_counts_before_the_files_that_depend_on_it(arguments, monkeypatch):
+def test_a_fragment_knows_of_images_by_the_keys(monkeypatch):
     monkeypatch.chdir(ROOT)
-    values = configurator.settle(arguments, configurator.keys_of(configurator.TRAIN, GPTConfig, ViTConfig)[0])
-    assert values['init'] == 'xavier_trunc' and values['bias'] is True
+    values = configurator.settle(['config/arch/s1.py'], configurator.keys_of('vision/train.py', ViTConfig, configurator.TRAIN)[0])
+    assert values['init'] == 'xavier_trunc' and values['bias'] is True and 'tie_weights' not in values
+    values = configurator.settle(['config/arch/s1.py'], configurator.keys_of(configurator.TRAIN, GPTConfig)[0])
+    assert values['init'] == 'xavier' and values['bias'] is False and values['tie_weights'] is True

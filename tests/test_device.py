@@ -1,10 +1,11 @@
 """engine/device.py: which device, dtype and kernel a script uses."""
+from configurator import report
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from engine.device import ATTENTION_BACKENDS, Machine, attention_backend_of, ranks_of, tune_for_training
-from engine.process import report
 from model import plain_attention
 from test_model import CHOICES, build
 

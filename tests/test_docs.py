@@ -23,14 +23,13 @@ import torch
 from helpers import ROOT, forks_its_runs, run_alone, run_here, run_python, run_ranks
 from torch.distributed.run import get_args_parser
 
-from data.images import write_images
 from data.tokens import write_tokens
-from engine.keys import check_keys
-from engine.task import config_of
+from engine.keys import check_keys, gpt_config
 from lab import sweep
 from lab.sweep_plan import plan
 from model import GPTConfig
-from vit import ViTConfig
+from vision.images import write_images
+from vision.vit import ViTConfig
 
 PAGES = ['README.md', *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / 'docs').glob('*.md'))]
 STARTERS = ('python', 'torchrun', 'make', 'pip', 'git', 'cd', 'source', 'sbatch', 'sudo')        # all kinds of commands
@@ -66,6 +65,7 @@ SMALLER = {
     'lab.sweep --report': {},
     'lab.measure --init_only': {**SHAPE, 'batch_size': 2, 'batches': 1},
     'lab.estimate': SHAPE,
+    'vision.train': {**{key: value for key, value in SHAPE.items() if key != 'block_size'}, **STEPS},
     'lab.coordinates': {**SHAPE, 'batch_size': 2, 'widths': '16,32', 'steps': 1, 'seeds': 1, 'mup_base_width': 16},
     'data/textfiles/prepare.py': dict(tokenizer='bytes', processes=1),          # for GPT-2's, which needs the network
     'data/imagenet/prepare.py': dict(processes=1),
@@ -171,7 +171,10 @@ def path_of(script):
 @functools.cache
 def defaults_of(script):
     """The keys of a script, with those that its call of configure() names"""
-    path = path_of(script)
+    path, vision = path_of(script), str(ROOT / 'vision' / 'train.py')
+    if script.endswith('.measure'):                     # they share a function that calls it
+        more = (TRAIN, GPTConfig) if script == 'lab.measure' else (vision, ViTConfig, TRAIN)
+        return keys_of(str(path_of('lab.measure')), *more)[0]
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
              if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'configure']
     more = dict(TRAIN=TRAIN, GPTConfig=GPTConfig, ViTConfig=ViTConfig)
@@ -197,8 +200,9 @@ def config_of_run(folder):
 
 def parse(script, args):
     if script == 'pytest' or args == ['--help']:
-        assert all(path_of(name).exists() for name in (script, *args) if name.endswith('.py') or name.startswith('lab.'))
-    elif script == 'lab.plot':
+        files = [name for name in (script, *args) if name.endswith('.py') or name.startswith(('lab.', 'vision.'))]
+        assert all(path_of(name).exists() for name in files)
+    elif script in ('lab.plot', 'vision.predictions'):
         keys = {arg.partition('=')[0] for arg in args if arg.startswith('-')}
         assert keys <= {'--what', '--out'} and len(keys) < len(args)
     elif script == 'lab.sweep':
@@ -209,12 +213,12 @@ def parse(script, args):
         else:
             axes = {arg[2:].partition('=')[0]: arg.partition('=')[2].split(',') for arg in theirs if arg.startswith('--')}
             files = [arg for arg in theirs if not arg.startswith('--')]
-            plan(keys['grids'] or [{}], [*keys['arguments'].split(), *files], axes)
+            plan(keys['grids'] or [{}], [*keys['arguments'].split(), *files], axes, script=keys['script'])
     else:
         config = settle(without_edits(args), defaults_of(script))
-        if script in ('train.py', 'lab.estimate'):
+        if script in ('train.py', 'lab.estimate', 'vision.train'):
             check_keys(config)
-            config_of(config)
+            gpt_config(config, ViTConfig if script == 'vision.train' else GPTConfig)
 
 
 @pytest.mark.parametrize('words', ALL)
@@ -289,9 +293,9 @@ def edit_optimizer(place, page):
 def edit_placement(place, page):
     of_model = place / 'model.py'
     put_before(of_model, 'fused_qkv_init: bool', block_with(page, 'norm_every: int'))
-    put_before(of_model, "'n_embd % n_head == 0'", block_with(page, "'norm_every >= 0'"))
-    put_before(of_model, 'self.drop_path = drop_path', block_with(page, 'self.block_norm = '))
-    put_before(of_model, 'f = self.drop_path(self.attn_gain(', block_with(page, 'x = self.block_norm(x)'))
+    put_before(of_model, "at_least(1, self, 'n_layer'", block_with(page, "at_least(0, self, 'norm_every')"))
+    put_before(of_model, 'self.attn_pre_scale, self.ffn_pre_scale', block_with(page, 'self.block_norm = '))
+    put_before(of_model, 'f = self.attn_pre_scale(', block_with(page, 'x = self.block_norm(x)'))
     replace(of_model, 'final_norm|', re.search(r'write `(\S+)` for\s+`final_norm\|`', TEXTS[page])[1])
 
 
@@ -306,20 +310,36 @@ def edit_gate(place, page):
     of_model = place / 'model.py'
     put_before(of_model, 'fused_qkv_init: bool', block_with(page, 'gate: bool'))
     put_before(of_model, 'class Block(', block_with(page, 'class Gate(') + '\n\n')
-    put_before(of_model, 'self.drop_path = drop_path', block_with(page, 'self.attn_gate = '))
-    for line in block_with(page, 'self.attn_gate(f)').replace('...\n', '').splitlines():
-        replace(of_model, re.sub(r'self\.(attn|ffn)_gate\(f\)', 'f', line.strip()), line.strip())
+    put_before(of_model, 'self.attn_pre_scale, self.ffn_pre_scale', block_with(page, 'self.attn_gate = '))
+    for line in block_with(page, 'self.attn_gate(self.').replace('...\n', '').splitlines():
+        replace(of_model, re.sub(r'self\.(?:attn|ffn)_gate\((self\.\w+_gain\(f\))\)', r'\1', line.strip()), line.strip())
     put_before(of_model, "'norm': r'", block_with(page, "'gate': r"))
 
 
 def edit_logged(place, page):
-    line = block_with(page, 'emb_std=raw_model')
-    replace(place / 'train.py', line.replace(', emb_std=raw_model.wte.weight.std().item()', '').strip(), line.strip())
+    put_before(place / 'train.py', 'grad_norms=', block_with(page, 'emb_std=raw_model'))
+
+
+def edit_z_loss(place, page):
+    of_model = place / 'model.py'
+    put_before(of_model, 'fused_qkv_init: bool', block_with(page, 'z_loss: float'))
+    put_before(of_model, 'loss = F.cross_entropy(', block_with(page, "self.aux['z_loss']"))
+
+
+def edit_two_ahead(place, page):
+    of_model = place / 'model.py'
+    put_before(of_model, 'fused_qkv_init: bool', block_with(page, 'two_ahead: float'))
+    put_before(of_model, 'if config.tie_weights:', block_with(page, 'self.second_head = '))
+    text = of_model.read_text(encoding='utf-8')
+    assert text.count(r"r'lm_head\.weight'") == 2
+    of_model.write_text(text.replace(r"r'lm_head\.weight'", r"r'(lm|second)_head\.weight'"), encoding='utf-8')
+    put_before(of_model, 'loss = F.cross_entropy(', block_with(page, "self.aux['two_ahead']"))
 
 
 # arguments of commands that need the edit which their page shows
 EDITS = {'--norm=meanabs': edit_norm, '--optimizer=nadam': edit_optimizer, '--gate=True': edit_gate,
-         '--norm_every=2': edit_placement, '--attention=cosine': edit_attention, '--out_dir=out-emb-std': edit_logged}
+         '--norm_every=2': edit_placement, '--attention=cosine': edit_attention, '--out_dir=out-emb-std': edit_logged,
+         '--z_loss=1e-4': edit_z_loss, '--two_ahead=0.3': edit_two_ahead}
 
 # and of those that read the runs of these commands
 EDITED = {arg for words in itertools.chain(*COMMANDS.values()) if EDITS.keys() & {*words}
@@ -336,6 +356,7 @@ def edit_reference(place, page):
     add(file, "'stablenorm', 'dyt', 'derf')", page, "'meanabs'")
     put_before(file, "if c.norm == 'layernorm':", block_with(page, "if c.norm == 'meanabs'"))
     add(file, 'mup_base_head_dim=(0, 2))', page, 'norm_every=(0, 1, 2)')
+    replace(file, 'TRAINING_ONLY = set()', "TRAINING_ONLY = {'z_loss', 'two_ahead'}")
     put_before(file, 'post_ln =', block_with(page, "f'h.{i}.block_norm'"))
     add(file, "'stable', 'l2', 'l2_tied')", page, "'cosine'")
     add(file, "('l2_tied', 0))", page, "('cosine', 2)")
@@ -353,7 +374,7 @@ def made_smaller(script, args):
         args = [re.sub(f'={what}$', f'={ours}', arg) for arg in args]
     given = {arg[2:].partition('=')[0]: arg.partition('=')[2] for arg in args if arg.startswith('--')}
     small = next((SMALLER[f'{script} --{key}'] for key in given if f'{script} --{key}' in SMALLER), SMALLER.get(script, {}))
-    if given.get('init_from') in IN_PLACE.values() or given.get('model') == 'vit':
+    if given.get('init_from') in IN_PLACE.values() or script == 'vision.train':
         small = {key: value for key, value in small.items() if key not in SHAPE}        # the weights decide
     small = {**small, **{key: value for key, value in WHERE_GIVEN.items() if key in given}}
 
@@ -454,16 +475,18 @@ def test_the_edits_fit_the_code(edited, monkeypatch):
     monkeypatch.setitem(sys.modules, spec.name, code)               # dataclasses look for it there
     spec.loader.exec_module(code)
     config = code.GPTConfig(n_layer=2, n_head=2, n_embd=16, n_kv_head=1, block_size=8, vocab_size=11, norm='meanabs',
-                            attention='cosine', norm_every=2, gate=True)
+                            attention='cosine', norm_every=2, gate=True, z_loss=1e-4, two_ahead=0.3)
     model, idx = code.GPT(config), torch.arange(8)[None]
-    model(idx, idx)[1].backward()
+    loss = model(idx, idx)[1]
+    assert sorted(model.aux) == ['two_ahead', 'z_loss'] and model.eval()(idx, idx)[1] == loss
+    sum(model.train().aux.values(), loss).backward()
     types = {name: code.block_type(name) for name, p in model.named_parameters() if p.grad.abs().max() > 0}
     assert len(types) == len([*model.parameters()])
     assert (types['h.1.block_norm.weight'], types['h.0.attn.tau'], types['h.0.ffn_gate.weight']) == ('norm', 'tau', 'gate')
     caches = [code.KVCache(8) for _ in model.h]
     steps = torch.cat([model.hidden(idx[:, i:i + 1], caches) for i in range(8)], dim=1)
     torch.testing.assert_close(steps, model.hidden(idx))
-    with pytest.raises(ValueError, match='norm_every=-1: wants norm_every >= 0'):
+    with pytest.raises(ValueError, match='norm_every=-1: wants at least 0'):
         code.GPTConfig(norm_every=-1)
 
 

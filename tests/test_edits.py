@@ -12,18 +12,19 @@ import torch
 from helpers import TINY, call, checkpoint, flags, rows, train
 from torch import nn
 
-import engine.pretrained
-import engine.task
-import lab.hub
+import engine.keys
+import lab.convert.hub
+import lab.convert.pretrained
 import model
 import optim
 from engine.device import attention_backend_of
 from engine.fsdp import without_memory
-from engine.pretrained import load_gpt
+from engine.ranks import check_on_shards
 from lab import measure, plot
-from lab.hub import obstacles, write_model, write_weights
-from model import GPT, Block, GPTConfig, NoCache, init_weights
-from optim import OPTIMIZERS, check_on_shards, param_groups
+from lab.convert.hub import obstacles, write_model, write_weights
+from lab.convert.pretrained import load_gpt
+from model import GPT, Block, GPTConfig, init_weights
+from optim import OPTIMIZERS, param_groups
 
 SMALL = dict(block_size=8, vocab_size=13, n_layer=2, n_head=2, n_embd=8)
 
@@ -48,16 +49,16 @@ class Gate(nn.Module):
 class GatedBlock(Block):
     always = False                  # the gate depends on no field
 
-    def __init__(self, config, drop_path=None):
-        super().__init__(config, drop_path)
+    def __init__(self, config, layer):
+        super().__init__(config, layer)
         gated = self.always or getattr(config, 'gate', False)
         self.attn_gate, self.ffn_gate = (Gate(config) if gated else nn.Identity() for _ in range(2))
 
-    def forward(self, x, cache=NoCache):
-        f = self.attn_gate(self.drop_path(self.attn_mid_norm(self.attn(self.attn_pre_norm(x), cache))))
-        x = self.attn_post_norm(torch.add(self.skip(x), f, alpha=self.dt))
-        f = self.ffn_gate(self.drop_path(self.ffn_mid_norm(self.ffn(self.ffn_pre_norm(x)))))
-        return self.ffn_post_norm(torch.add(self.skip(x), f, alpha=self.dt))
+    def forward(self, x, cache=None):
+        f = self.attn_mid_norm(self.attn(self.attn_pre_norm(x), cache))
+        x = self.attn_post_norm(self.attn_join(x, self.attn_gate(f)))
+        f = self.ffn_mid_norm(self.ffn(self.ffn_pre_norm(x)))
+        return self.ffn_post_norm(self.ffn_join(x, self.ffn_gate(f)))
 
 
 class Signum(torch.optim.Optimizer):
@@ -76,9 +77,9 @@ class Signum(torch.optim.Optimizer):
 
 def edit(put=setattr, put_in=dict.__setitem__):
     """Makes the code what it is after these edits."""
-    for module in (model, engine.task, engine.pretrained, lab.hub):
+    for module in (model, engine.keys, lab.convert.pretrained, lab.convert.hub):
         put(module, 'GPTConfig', GatedConfig)
-    put(engine.task.TextTask, 'Config', GatedConfig)
+    put(model.GPT, 'Config', GatedConfig)
     put(model, 'Block', GatedBlock)
     put_in(model.BLOCK_TYPES, 'gate', r'h\.\d+\.(attn|ffn)_gate\.weight')
     put_in(optim.OPTIMIZERS, 'signum', lambda groups, c: Signum(groups, c['learning_rate'], c['momentum']))
@@ -109,8 +110,8 @@ class Started(nn.Module):
 @pytest.fixture
 def started(monkeypatch):
     """Blocks that have such parameters, and start wo at zero in their constructor"""
-    def build(self, config, drop_path=None, old=Block.__init__):
-        old(self, config, drop_path)
+    def build(self, config, layer, old=Block.__init__):
+        old(self, config, layer)
         self.started = Started(config)
         nn.init.zeros_(self.attn.wo.weight)
 
@@ -167,7 +168,7 @@ def test_a_new_block_type(place, edited):
 
 def test_vectors_have_no_ratio_of_decay(edited):
     assert {group['block_type'] for group in param_groups(gated(), 0.1)} >= {'gate'}
-    with pytest.raises(ValueError, match='wd_gate=2.0: the parameters of type gate are vectors, which do not decay'):
+    with pytest.raises(ValueError, match='wd_gate=2.0: the parameters of type gate do not decay, see DECAYED'):
         param_groups(gated(), 0.1, decay_ratios={'gate': 2.0})
 
 
@@ -201,7 +202,7 @@ def test_another_computation_is_not_exported(monkeypatch, tmp_path, config):
     (tmp_path / 'same').mkdir()
     write_model(network, tmp_path / 'same', family)
     for block in network.h:
-        block.dt = 0.5
+        block.attn_join.dt = 0.5
     with pytest.raises(ValueError, match='computes other logits with these weights, off by 0'):
         write_model(network, tmp_path, family)
 

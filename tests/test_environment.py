@@ -54,12 +54,6 @@ def test_other_scripts_end_as_unix_tools_do(tmp_path, kind, code, says):
     assert (found, out) == (code, '') and err.startswith(says) and err.count('\n') == bool(says)
 
 
-def test_a_process_begins_with_what_python_has_loaded():
-    """Ctrl-C finds it complete"""
-    code = 'import sys; before = {*sys.modules}; import engine.process; print({*sys.modules} - before)'
-    assert run_python('-c', code)[1] in ("{'engine', 'engine.process'}\n", "{'engine.process', 'engine'}\n")
-
-
 # ----------------------------------------------------------------------------- signals, and the end of the parent
 
 def test_the_end_of_a_terminal_is_a_request_to_stop():
@@ -91,7 +85,7 @@ sys.meta_path.insert(0, Interrupts())
 '''
 
 
-@pytest.mark.parametrize('start', ['import configurator', 'import engine.process; engine.process.begin(dict(debug=False))',
+@pytest.mark.parametrize('start', ['import configurator', 'import configurator; configurator.begin(dict(debug=False))',
                                    f'exec({INTERRUPTS!r}); import configurator'])
 def test_ctrl_c_is_one_line(start):
     """While a script imports PyTorch, later, and before: while configurator.py imports what it needs"""
@@ -100,7 +94,7 @@ def test_ctrl_c_is_one_line(start):
     assert (code, out, err) == (-signal.SIGINT, '', 'interrupted\n')
 
 
-CHILD = 'import engine.process as p; p.begin(dict(debug=False)); print("ready"); import time; time.sleep(600)'
+CHILD = 'import configurator as p; p.begin(dict(debug=False)); print("ready"); import time; time.sleep(600)'
 PARENT = f'''
 import os, subprocess, sys
 os.environ.update({{key: value or str(os.getpid()) for key, value in [sys.argv[1].split('=')]}})

@@ -11,11 +11,11 @@ from helpers import call, run_here, run_ranks
 from scipy import stats
 from test_text import hugging_face_folder
 
-from data.images import write_images
 from data.tokens import write_tokens
-from engine import memory
-from engine.checkpoint import load_run, load_text_run
-from engine.files import read_rows
+from engine.checkpoint import load_run
+from engine.errors import read_rows
+from vision.images import write_images
+from vision.vit import ViT
 
 LINES = [f'{who} {does} the {what}, and naïvely\n' for who in ('ann', 'bob', 'cy') for does in ('sees', 'hits', 'eats')
          for what in ('ball', 'cat')]
@@ -26,6 +26,10 @@ KEYS = dict(vocab_size=256, n_layer=1, n_head=2, n_embd=32, batch_size=8, gradie
 
 def evaluate(folder, *args, **more):
     return call('lab.evaluate', '--device=cpu', '--dtype=float32', *args, cwd=folder, **more)
+
+
+def evaluate_images(folder, *args, **more):
+    return call('vision.evaluate', '--device=cpu', '--dtype=float32', *args, cwd=folder, **more)
 
 
 def last_scores(run):
@@ -46,7 +50,7 @@ def folder(tmp_path_factory):
 
 
 def model_of(folder, name):
-    return load_text_run(folder / name / 'best.pt')[0].double().eval()
+    return load_run(folder / name / 'best.pt')[0].double().eval()
 
 
 def val(folder):
@@ -245,7 +249,7 @@ def test_bertscore(folder, bert):
 
 # ----------------------------------------------------------------------------- images
 
-IMAGES = dict(model='vit', dataset='shapes', image_size=6, patch_size=3, channels=3, classes=4, n_layer=1, n_head=2, n_embd=16,
+IMAGES = dict(dataset='shapes', image_size=6, patch_size=3, channels=3, classes=4, n_layer=1, n_head=2, n_embd=16,
               batch_size=8, max_iters=30, gradient_accumulation_steps=1, eval_iters=2, warmup_iters=0, learning_rate=1e-2,
               min_lr=1e-3, device='cpu', dtype='float32', compile=False, crop_scale=1.0, flip=0.0, randaugment=0.0, mixup=0.0,
               cutmix=0.0, aug_repeats=2)
@@ -268,14 +272,14 @@ def images(tmp_path_factory):
     write_images(folder / 'data' / 'shapes_c', {'train': [some(10, 80)], 'val': [some(10, noise) for noise in range(60, 0, -10)]},
                  4, list('abcd'), dict(corruption=['fog', 'snow'], severity=['1', '2', '3']))
     (folder / 'vit.json').write_text(json.dumps(IMAGES))
-    call('train.py', 'vit.json', '--out_dir=vit', cwd=folder)
+    call('vision.train', 'vit.json', '--out_dir=vit', cwd=folder)
     return folder
 
 
 @torch.no_grad()
 def plain_accuracies(folder, data, count):
     """Loss, and whether right, of each validation image, from the stored bytes"""
-    model = load_run(folder / 'vit' / 'best.pt')[0].eval()
+    model = load_run(folder / 'vit' / 'best.pt', Model=ViT)[0].eval()
     x = torch.from_numpy(np.fromfile(folder / 'data' / data / 'val.bin', np.uint8).reshape(count, 3, 8, 8)[..., 1:7, 1:7].copy())
     logits = model(x)[0].log_softmax(-1).numpy()
     labels = np.fromfile(folder / 'data' / data / 'val_labels.bin', np.uint16).astype(int)
@@ -284,7 +288,7 @@ def plain_accuracies(folder, data, count):
 
 def test_images(images):
     """Each image of the split once, as many at once as one likes"""
-    out = evaluate(images, '--out_dir=vit', '--batch_size=5')
+    out = evaluate_images(images, '--out_dir=vit', '--batch_size=5')
     losses, right = plain_accuracies(images, 'shapes', 12)
     means, errors = last_scores(images / 'vit')
     assert list(means) == ['loss', 'top1', 'top5'] and means['top5'] == 1 and 'corruption' not in out
@@ -295,7 +299,7 @@ def test_images(images):
 
 def test_each_corruption_and_severity(images):
     """And the means over them, whose errors are over images, as each corruption shows the same ones"""
-    out = evaluate(images, '--out_dir=vit', '--dataset=shapes_c', '--batch_size=7')
+    out = evaluate_images(images, '--out_dir=vit', '--dataset=shapes_c', '--batch_size=7')
     right = plain_accuracies(images, 'shapes_c', 60)[1].reshape(2, 3, 10).astype(float)
     assert 0.2 < right.mean() < 1 and len(set(right.mean(2).flatten())) > 2
     row = json.loads((images / 'vit' / 'evaluate.jsonl').read_text().splitlines()[-1])
@@ -310,13 +314,12 @@ def test_each_corruption_and_severity(images):
     table = out[out.index('| corruption |'):].splitlines()
     assert table[0] == '| corruption | 1 | 2 | 3 | mean | error |' and len(table) == 5
     assert table[2].startswith(f'| fog | {right[0, 0].mean():.4f} | ') and table[4].endswith(f'| {1 - right.mean():.4f} |')
-    evaluate(images, '--out_dir=vit', '--dataset=shapes_c', '--split=train')
+    evaluate_images(images, '--out_dir=vit', '--dataset=shapes_c', '--split=train')
     assert 'groups' not in json.loads((images / 'vit' / 'evaluate.jsonl').read_text().splitlines()[-1])
 
 
 @pytest.mark.parametrize('flag, words', [
-    ('--split=test', 'split=test: dataset=shapes has none, only train and val'),
-    ('--what=rouge', 'vit is a model of images, for which there is --what=loss alone'), ('--stride=2', 'is a model of images'),
+    ('--split=test', 'split=test: choose one of train, val'),
     ('--dataset=others', 'dataset=others has other classes (e, f, g, …) than shapes (a, b, c, …), which vit has learned'),
     ('--dataset=many', 'classes=4 is less than the 5 of dataset=many')])
 def test_what_is_not_for_images(images, flag, words):
@@ -324,18 +327,7 @@ def test_what_is_not_for_images(images, flag, words):
         for name, classes, names in ('others', 4, 'efgh'), ('many', 5, ''):
             splits = {split: [(np.zeros((5, 3, 8, 8), np.uint8), np.arange(5) % classes)] for split in ('train', 'val')}
             write_images(images / 'data' / name, splits, classes, list(names))
-    assert words in evaluate(images, '--out_dir=vit', flag, code=1)
-
-
-def test_too_large_a_batch(folder, images, monkeypatch):
-    """Is refused in one line before the memory is asked for; what is not there takes none"""
-    evaluate(folder, '--out_dir=short', '--batch_size=100000000000')
-    monkeypatch.setattr(memory, 'memory_of', lambda device: 130_000)
-    for place, *args in (folder, '--out_dir=short'), (folder, '--out_dir=short', '--what=rouge'), (images, '--out_dir=vit'):
-        if place is images:
-            monkeypatch.setattr(memory, 'memory_of', lambda device: 20_000)
-        says = evaluate(place, *args, '--batch_size=100000000000', code=1)
-        assert says.startswith('error: this needs at least 0.0 GiB of memory') and says.count('\n') == 1
+    assert words in evaluate_images(images, '--out_dir=vit', flag, code=1)
 
 
 def test_a_row_that_a_kill_has_cut(folder):

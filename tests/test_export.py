@@ -16,17 +16,18 @@ import torch
 from helpers import ROOT, call
 from test_text import hugging_face_folder
 
-import lab.hub
-from data.images import write_images
+import lab.convert.hub
 from data.text import load_tokenizer
 from data.tokens import write_tokens
 from engine.checkpoint import load_run
-from engine.pretrained import FAMILIES, load_gpt
-from lab.hub import obstacles, write_model, write_own, write_tokenizer, write_weights
-from lab.modeling_nanonorm import NanoNormConfig, NanoNormForCausalLM
+from lab.convert.hub import obstacles, write_model, write_own, write_tokenizer, write_weights
+from lab.convert.modeling_nanonorm import NanoNormConfig, NanoNormForCausalLM
+from lab.convert.pretrained import FAMILIES, load_gpt
 from model import ATTENTIONS, GPT, DotAttention, GPTConfig
 from test_model import COVERING, MID_NORM, POST_NORM, SIZES
-from vit import ViT, ViTConfig
+from vision.export import write_vit
+from vision.images import write_images
+from vision.vit import ViT, ViTConfig
 
 hf = pytest.importorskip('transformers')
 SMALL = dict(block_size=16, vocab_size=50, n_layer=2, n_head=4, n_embd=32, d_ff=48, norm_eps=1e-3)
@@ -150,7 +151,7 @@ OWN = [S5, STABLE, LLAMA | dict(n_kv_head=2, tie_weights=False), dict(attention=
 def exported(model, folder, **more):
     """The model as transformers loads it"""
     folder.mkdir(exist_ok=True)
-    assert write_own(model, str(folder), **more) == ''
+    assert (write_own if isinstance(model, GPT) else write_vit)(model, str(folder), **more) == ''
     auto = hf.AutoModelForCausalLM if isinstance(model, GPT) else hf.AutoModelForImageClassification
     theirs, about = auto.from_pretrained(folder, trust_remote_code=True, output_loading_info=True)
     assert not any(about.values()) and type(theirs).__module__.startswith('transformers_modules')
@@ -238,7 +239,7 @@ def test_any_vit_in_transformers(config, tmp_path):
                mean=[0.2, 0.3, 0.4], std=[0.5, 0.6, 0.7]).eval()
     for p in ours.parameters():
         p.add_(0.2 * torch.randn_like(p))
-    theirs, x = exported(ours, tmp_path, id2label={i: f'class {i}' for i in range(5)}), 255 * torch.rand(3, 3, 12, 12)
+    theirs, x = exported(ours, tmp_path, names=[f'class {i}' for i in range(5)]), 255 * torch.rand(3, 3, 12, 12)
     for wrong in (torch.rand(3, 3, 8, 8), torch.rand(3, 1, 12, 12)):
         with pytest.raises(ValueError, match='wants images of 3 channels and 12 × 12 pixels'):
             theirs(wrong)
@@ -305,25 +306,26 @@ def test_an_attention_with_a_mask_of_its_own_in_transformers(kind, monkeypatch):
 
 def test_edited_code_comes_along(tmp_path, monkeypatch):
     """With the files that it imports; an import that cannot is named. Positions that padding would change are noticed."""
-    (tmp_path / 'lab').mkdir()
-    for name in ('model.py', 'vit.py', 'lab/modeling_nanonorm.py'):
+    for folder in ('lab/convert', 'vision'):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ('model.py', 'lab/convert/modeling_nanonorm.py', 'vision/vit.py', 'vision/modeling_nanonorm_vit.py'):
         shutil.copy(ROOT / name, tmp_path / name)
-    monkeypatch.setattr(lab.hub, 'ROOT', str(tmp_path))
+    monkeypatch.setattr(lab.convert.hub, 'ROOT', str(tmp_path))
     text = (ROOT / 'model.py').read_text()
     (tmp_path / 'model.py').write_text('from tables import distances\n' + text.replace(
         'self.kernel(q, k, v,', 'self.kernel(q, k + 0.01 * distances(k), v,'))
     (tmp_path / 'tables.py').write_text('import torch\n\n\ndef distances(k):\n    return torch.arange(k.size(2))[:, None] ** 2\n')
-    files = lab.hub.code_files('modeling_nanonorm.py')
-    assert files.keys() == {'modeling_nanonorm.py', 'model.py', 'vit.py', 'tables.py'}
+    files = lab.convert.hub.code_files('vision.modeling_nanonorm_vit')
+    assert files.keys() == {'modeling_nanonorm_vit.py', 'modeling_nanonorm.py', 'model.py', 'vit.py', 'tables.py'}
     assert files['model.py'].startswith('from .tables import') and 'from .model import' in files['vit.py']
     (tmp_path / 'hf').mkdir()
-    monkeypatch.setattr(lab.hub, 'largest_difference', lambda *models: 0.0)         # from this process's model, not edited
+    monkeypatch.setattr(lab.convert.hub, 'largest_difference', lambda *models: 0.0)     # from this process's model, not edited
     assert 'padded on the left' in write_own(random_model(**SMALL), str(tmp_path / 'hf'))
     theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path / 'hf', trust_remote_code=True)
     assert theirs.config.masks is False
-    (tmp_path / 'vit.py').write_text('import tables\n' + (ROOT / 'vit.py').read_text())
+    (tmp_path / 'vision' / 'vit.py').write_text('import tables\n' + (ROOT / 'vision' / 'vit.py').read_text())
     with pytest.raises(ValueError, match='vit.py, line 1: tables cannot come along: write  from NAME import'):
-        lab.hub.code_files('modeling_nanonorm.py')
+        lab.convert.hub.code_files('vision.modeling_nanonorm_vit')
 
 
 def test_another_forward_is_not_exported(tmp_path, monkeypatch):
@@ -451,10 +453,10 @@ def test_elsewhere(here):
     call('train.py', 'tiny.json', ROOT / 'config/arch/s5.py', '--out_dir=s5')
     images = np.arange(2 * 3 * 16, dtype=np.uint8).reshape(2, 3, 4, 4)
     write_images('data/pixels', {split: [(images, [0, 1])] for split in ('train', 'val')}, 2, ['cat', 'dog'])
-    call('train.py', 'tiny.json', ROOT / 'config/arch/s5.py', '--model=vit', '--dataset=pixels', '--image_size=4',
-         '--patch_size=2', '--classes=2', '--batch_size=2', '--out_dir=vit')
-    for run in ('s5', 'vit'):
-        assert 'as nanonorm' in call('lab.export', f'--out_dir={run}', f'--to=hf-{run}')
+    call('vision.train', 'tiny.json', ROOT / 'config/arch/s5.py', '--dataset=pixels', '--image_size=4', '--patch_size=2',
+         '--classes=2', '--batch_size=2', '--out_dir=vit')
+    for run, script in (('s5', 'lab.export'), ('vit', 'vision.export')):
+        assert 'as nanonorm' in call(script, f'--out_dir={run}', f'--to=hf-{run}')
     os.mkdir('elsewhere')
     done = subprocess.run([sys.executable, '-I', '-c', ELSEWHERE, str(here / 'hf-s5'), str(here / 'hf-vit')], cwd='elsewhere',
                           capture_output=True, text=True)
@@ -462,11 +464,11 @@ def test_elsewhere(here):
     text, names, logits = ast.literal_eval(done.stdout)
     assert text + '\n' == call('sample.py', '--out_dir=s5', '--start=the qu', '--num_samples=1', '--max_new_tokens=20',
                                '--temperature=0', '--device=cpu', '--dtype=float32')
-    model = load_run('vit/best.pt')[0].eval()
+    model = load_run('vit/best.pt', Model=ViT)[0].eval()
     assert names == {0: 'cat', 1: 'dog'}
     assert logits == model(255 * torch.linspace(0, 1, 96).view(2, 3, 4, 4))[0].tolist()
     card = Path('hf-s5/README.md').read_text()
-    assert 'AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)' in card and '| mid_norm | True |' in card
+    assert 'AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)' in card and '| attn_mid_norm | True |' in card
 
 
 def test_safetensors_by_hand(here):

@@ -17,10 +17,9 @@ from test_bad_input import TINY, lay_out, tree
 
 from model import ATTENTIONS, FFNS, INITS, NORMS, POSITIONS, GPTConfig
 from optim import OPTIMIZERS, SCHEDULES
-from vit import ViTConfig
 
 RUN = dict(dataset='tiny', device='cpu', compile=False, max_iters=4)
-DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig, ViTConfig)
+DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig)
 number = itertools.count()
 
 

@@ -7,12 +7,13 @@ import json
 import pytest
 import torch
 
+from engine.checkpoint import load_state
 from engine.keys import check_keys, group_settings
 from model import GPT, GPTConfig, block_type
-from optim import OPTIMIZERS, load_state, lr_at, param_groups
-from vit import ViT, ViTConfig
+from optim import OPTIMIZERS, lr_at, param_groups
+from vision.vit import ViT, ViTConfig
 
-DEFAULTS = keys_of(TRAIN, GPTConfig, ViTConfig)[0]
+DEFAULTS = keys_of(TRAIN, GPTConfig)[0]
 GPT_SIZES = dict(block_size=8, vocab_size=11, n_layer=2, n_head=2, n_embd=8)
 
 
@@ -83,9 +84,11 @@ def test_state_is_found_by_name(name):
     """Also where groups have split since, as positions have from embeddings: the next step is the same to the last bit."""
     model, keys = model_of(), {**DEFAULTS, **GPT_SIZES, 'learning_rate': 0.01, 'compile': False}
     older = param_groups(model, 0.1)
-    merged = next(group for group in older if group['block_type'] == 'emb')
-    merged['params'] += next(group for group in older if group['block_type'] == 'pos')['params']
-    older = [group for group in older if group['block_type'] != 'pos'][::-1]        # and in another order
+    if name != 'adam_mini':                             # whose state depends on the block type
+        merged = next(group for group in older if group['block_type'] == 'emb')
+        merged['params'] += next(group for group in older if group['block_type'] == 'pos')['params']
+        older = [group for group in older if group['block_type'] != 'pos']
+    older = older[::-1]                                 # and in another order
     theirs = OPTIMIZERS[name](older, keys)
     gradients = {n: torch.randn_like(p) for n, p in model.named_parameters()}
 

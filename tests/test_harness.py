@@ -13,9 +13,8 @@ from test_evaluate import KEYS, LINES, TEXT, evaluate, last_scores, model_of
 
 from data.text import Tokenizer
 from data.tokens import write_tokens
-from engine import memory
 from engine.device import Machine
-from engine.files import read_rows
+from engine.errors import read_rows
 from model import GPT, GPTConfig
 
 
@@ -329,16 +328,6 @@ def test_an_answer_that_a_kill_has_cut(folder, task_path, few_tasks):
     evaluate(folder, *args)
     assert sorted(answers.read_text().splitlines()) == sorted(whole.splitlines())
     assert len(read_rows(str(folder / 'cut' / 'evaluate.jsonl'), dict(scores=dict))) == 1
-
-
-def test_too_large_a_batch_of_requests(folder, task_path, few_tasks, monkeypatch):
-    """Is refused before the memory is asked for; alone, the model fits"""
-    place, _ = task_path
-    monkeypatch.setattr(memory, 'memory_of', lambda device: 100_000)
-    for task, what in ('rolling', 'logits of 15 requests of 25 tokens'), ('told', 'for weights'):
-        says = evaluate(folder, '--out_dir=long', f'--task_path={place}', f'--tasks={task}', '--batch_size=100000000000',
-                        '--gen_kwargs=max_gen_toks=22', code=1)
-        assert says.splitlines()[-1].startswith('error: this needs at least') and what in says
 
 
 @pytest.mark.parametrize('written, until, left', [

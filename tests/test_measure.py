@@ -62,11 +62,20 @@ def close(a, b, tol=1e-9):
     torch.testing.assert_close(a, b, rtol=tol, atol=tol)
 
 
+def entering(model, i, states):
+    """What block i reads, of the states in front of the branches"""
+    x = states[2 * i]
+    if model.config.embedding_skip:
+        x = model.embedding_skips[i].stream * x + model.embedding_skips[i].embedding * states[0]
+    return x
+
+
 @torch.no_grad()
 def states_by_hand(model, x, nudge=0.0):
     """The residual stream as it enters the blocks and behind each branch, by the block's equation; what enters each branch."""
     c, (states, entered) = model.config, ([], [])
-    states.append(model.input_norm(model.wte(x) + nudge + model.wpe(torch.arange(x.size(1)))))
+    positions = model.wpe(torch.arange(x.size(1))) if model.wpe is not None else 0
+    states.append(model.input_norm(model.wte(x) + nudge + positions))
     alpha = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale]
     for i, b in enumerate(model.h):
         x = states[-1]
@@ -410,14 +419,15 @@ def test_sensitivity_is_the_norm_of_the_full_jacobian(arch, more):
     under a MidNorm (P7, P8), as long as there are no biases."""
     model, batches = build(arch, more, dtype=torch.float32), data()
     rows, c = m.sensitivity(model, batches, generator()), model.config
+    alpha = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale]
     for row, b, i in zip(rows, model.h, range(2), strict=True):
         states = states_by_hand(model, batches[0][0][:1])[0]
-        x, between = model.embedding_skips[i](states[2 * i], states[0]), states[2 * i + 1]
+        x, between = entering(model, i, states), states[2 * i + 1]
         def attn(x): return b.attn_gain(b.attn_mid_norm(b.attn(b.attn_pre_scale(b.attn_pre_norm(x)))))
         def ffn(x): return b.ffn_gain(b.ffn_mid_norm(b.ffn(b.ffn_pre_scale(b.ffn_pre_norm(x)))))
         def block(x):
-            x = b.attn_post_norm(b.skip(x) + c.residual_scale * attn(x))
-            return b.ffn_post_norm(b.skip(x) + c.residual_scale * ffn(x))
+            x = b.attn_post_norm(alpha * x + c.residual_scale * attn(x))
+            return b.ffn_post_norm(alpha * x + c.residual_scale * ffn(x))
         for name, f, at in ('block', block, x), ('attn', attn, x), ('ffn', ffn, between):
             assert 0.95 < row[name] / largest_singular_value(f, at) < 1.0001, name
         for name in ('attn', 'ffn') if not c.bias else ():
@@ -529,10 +539,12 @@ def test_effects_of_a_model(arch, more):
         assert found['attention branch'] == pytest.approx(b.attn_mid_norm(b.attn(entered[0])).norm().item())
         assert found['FFN branch'] == pytest.approx(b.ffn_mid_norm(b.ffn(entered[1])).norm().item())
         assert found['last hidden state'] == pytest.approx(states[-1].norm().item())
-        q, k = (y.transpose(1, 2) for y in b.attn.queries_keys(entered[0], 0))
+        q, k = b.attn.queries_keys(entered[0])
+        rotary = b.attn.rotary or (lambda y, start: y)
+        q, k = (rotary(y, 0).transpose(1, 2) for y in (q, k))
         logits = [q[:, h] @ k[:, h * k.size(1) // 2].mT / 2 for h in range(2)]
         assert found['attention logits'] == pytest.approx(torch.stack(logits).std().item())
-    skipped = model.embedding_skips[0](states[0], states[0])
+    skipped = entering(model, 0, states)
     for name, f, x in (('attention', lambda x: b.attn_mid_norm(b.attn(b.attn_pre_norm(x))), skipped),
                        ('FFN', lambda x: b.ffn_mid_norm(b.ffn(b.ffn_pre_norm(x))), states[1])):
         assert 0.9 < found[f'{name} Jacobian'] / largest_singular_value(f, x[:1]) < 1.0001

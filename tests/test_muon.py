@@ -8,10 +8,12 @@ from helpers import TINY, call, checkpoint, flags, rows, train
 from test_optim import backward, make, quintic, small_gpt
 from torch.utils.flop_counter import FlopCounterMode
 
+import engine.ranks
 import optim
-from model import BLOCK_TYPES
-from optim import MUON_SCALES, Muon, load_state, newton_schulz, param_groups
-from vit import ViT, ViTConfig
+from engine.checkpoint import load_state
+from model import BLOCK_TYPES, MATRICES
+from optim import MUON_SCALES, Muon, newton_schulz, param_groups
+from vision.vit import ViT, ViTConfig
 
 SHAPES = [(6, 6), (4, 9), (9, 4), (1, 5), (32, 96), (96, 32)]
 
@@ -91,7 +93,7 @@ def test_scales(shape):
     for scale in MUON_SCALES:
         w = torch.nn.Parameter(torch.zeros(shape))
         w.grad = drawn(shape)[0].float()
-        Muon([dict(params=[('h.0.attn.wq.weight', w)])], lr=1.0, scale=scale, bf16=False).step()
+        Muon([dict(params=[('h.0.attn.wq.weight', w)], block_type='qk')], lr=1.0, scale=scale, bf16=False).step()
         if scale == 'original':
             found = torch.linalg.svdvals(w.detach())[0] / max(1, shape[0] / shape[1]) ** 0.5
         else:
@@ -154,11 +156,23 @@ def test_the_matrices_of_a_vit():
 
 
 def test_the_matrices_of_a_new_block_type(monkeypatch):
-    """A line in BLOCK_TYPES is all that an edit needs"""
-    monkeypatch.setitem(BLOCK_TYPES, 'adapter', r'(h\.\d+\.)?adapter\.(weight|bias)')
+    """They are Muon's if the type is among MATRICES, whatever their shape"""
+    monkeypatch.setitem(BLOCK_TYPES, 'adapter', r'h\.\d+\.adapter\.(weight|bias)')
     model = small_gpt('s5')
-    model.h[1].adapter, model.adapter = torch.nn.Linear(8, 3), torch.nn.Linear(8, 3)
+    model.h[1].adapter = torch.nn.Linear(8, 3)
+    assert orthogonalized(model) == matrices(*DOT, *GELU)
+    monkeypatch.setattr(optim, 'MATRICES', {*MATRICES, 'adapter'})
     assert orthogonalized(model) == matrices(*DOT, *GELU) | {'h.1.adapter.weight'}
+
+
+def test_a_gain_for_each_channel_of_each_head(monkeypatch):
+    """It is two-dimensional, and neither orthogonalized nor decayed"""
+    monkeypatch.setitem(BLOCK_TYPES, 'head_gain', r'h\.\d+\.attn\.gain\.weight')
+    model = small_gpt('s5')
+    model.h[0].attn.gain = torch.nn.Linear(8, 3, bias=False)
+    assert 'h.0.attn.gain.weight' not in orthogonalized(model)
+    group, = [group for group in param_groups(model, 0.1) if group['block_type'] == 'head_gain']
+    assert group['weight_decay'] == 0
 
 
 def test_muon_wants_names():
@@ -210,7 +224,7 @@ def count_matrices():
             print(f'orthogonalizes {len(x)} of {x.size(-1)}')
         return function(x)
 
-    optim.newton_schulz = counted
+    optim.newton_schulz = engine.ranks.newton_schulz = counted
 
 
 def test_two_ranks_and_then_one(place):

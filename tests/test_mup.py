@@ -16,7 +16,7 @@ from engine.keys import group_settings
 from lab import coordinates
 from model import GPT, GPTConfig
 from optim import EPS, MUP_RATES, OPTIMIZERS, param_groups
-from vit import ViT, ViTConfig
+from vision.vit import ViT, ViTConfig
 
 KEYS = {**keys_of(TRAIN, GPTConfig, ViTConfig)[0], 'compile': False, 'dtype': torch.float32}
 EVERY = dict(norm='dyt', bias=True, qk_norm=True, tie_weights=False, branch_gain='rezero', embedding_skip=True,

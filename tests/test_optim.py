@@ -183,7 +183,7 @@ def test_decays_before_it_steps(name):
     for weight_decay in (0.0, 1.0):
         w = torch.nn.Parameter(torch.ones(1, 1))
         w.grad = torch.ones(1, 1)
-        group = dict(params=[('h.0.ffn.w1.weight', w)], weight_decay=weight_decay)
+        group = dict(params=[('h.0.ffn.w1.weight', w)], block_type='ffn', weight_decay=weight_decay)
         OPTIMIZERS[name]([group], {**KEYS, 'learning_rate': 0.5}).step()
         found.append(w.item())
     assert found[1] == pytest.approx(found[0] - 0.5, abs=1e-7) and found[0] < 0.95
@@ -269,7 +269,7 @@ def test_refuses(optimizer, wrong):
 
 @pytest.mark.parametrize('params, says', [
     (lambda w: [w], 'param_groups'),
-    (lambda w: [('adapter.weight', w)], 'adapter.weight'),
+    (lambda w: [('adapter.weight', w)], 'param_groups'),
 ])
 def test_adam_mini_wants_names_that_it_knows(params, says):
     """A wrong guess at the blocks of a parameter would train, only worse"""

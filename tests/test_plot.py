@@ -146,7 +146,7 @@ def shares(histogram):
 # ----------------------------------------------------------------------------- each picture
 
 def test_there_is_a_picture_of_every_measurement():
-    assert set(plot.PICTURES) == {'loss', 'predictions', 'sweep', 'coordinates', *MEASUREMENTS}
+    assert set(plot.PICTURES) == {'loss', 'sweep', 'coordinates', *MEASUREMENTS}
 
 
 def curves(ax):
@@ -185,7 +185,7 @@ def labelled_ticks(axis):
 
 
 @pytest.mark.parametrize('runs', [1, 2])
-@pytest.mark.parametrize('what', [what for what in plot.PICTURES if what not in ('predictions', 'sweep')])
+@pytest.mark.parametrize('what', [what for what in plot.PICTURES if what != 'sweep'])
 def test_a_picture_can_be_read(pictures, what, runs):
     """It names each run, and its axes say what they are"""
     figure = pictures(what, runs)

@@ -1,6 +1,6 @@
 """
-engine/pretrained.py: weights of Hugging Face and OpenAI give the logits that they give there, and what has no equal here is an
-error that says so. The way back is in test_export.py.
+lab/convert/pretrained.py: weights of Hugging Face and OpenAI give the logits that they give there, and what has no equal here is
+an error that says so. The way back is in test_export.py.
 """
 import json
 import shutil
@@ -8,8 +8,8 @@ import shutil
 import pytest
 import torch
 
-from engine.pretrained import load_gpt, load_others
-from lab.hub import write_model, write_weights
+from lab.convert.hub import write_model, write_weights
+from lab.convert.pretrained import load_gpt, load_pretrained
 from model import GPT, GPTConfig
 from test_model import close, randomize, tokens
 
@@ -169,5 +169,5 @@ def test_factors_that_the_weights_were_trained_without(family, tmp_path):
         older = {key: value for key, value in config.items() if key not in {*keys, 'skip_scale', 'norm_depth_scale'}}
         (tmp_path / 'config.json').write_text(json.dumps(older))
     for asked in (keys, dict(skip_scale='keel', norm_depth_scale=True)):
-        after = load_others(str(tmp_path), GPTConfig(**sizes, **asked)).eval()
+        after = load_pretrained(str(tmp_path), vars(GPTConfig(**sizes, **asked))).eval()
         assert after.config == before.config and torch.equal(after(tokens(3, 16))[0], before(tokens(3, 16))[0])

@@ -2,20 +2,18 @@
 Every experiment of a paper in config/ against what the paper says, key by key. The tables here are typed from the papers and,
 where these are silent, from their authors' public code. They take nothing from config/, so a config with a wrong value fails.
 """
-from configurator import expanded, keys_of, settle
+from configurator import TRAIN, expanded, keys_of, settle
 
 import re
-from dataclasses import fields
 
 import pytest
 from test_configurator import ARCHS, ELSEWHERE, EXPERIMENTS, OF_A_VIT, ROOT
 
-from engine.keys import check_keys
-from engine.task import config_of
+from engine.keys import check_keys, gpt_config
 from lab import sweep
 from lab.sweep_plan import plan
-from model import Config, GPTConfig
-from vit import ViTConfig
+from model import GPTConfig
+from vision.vit import ViTConfig
 
 OURS = {'quick', 'best', 'quick_vision', 'ldnt_muon', 'gpt2_muon', 'llama_0.25b_muon'}      # of no paper
 PAPERS = sorted(EXPERIMENTS.keys() - OURS)
@@ -26,8 +24,6 @@ out_dir eval_interval eval_iters log_interval eval_only overwrite always_save_ch
 seed data_seed diverge_factor measure_interval measure_batches device dtype attention_backend compile recompute parallel reshard
 reduce_each shard_ranks save_shards ddp_overlap ddp_bf16 backend debug
 batch_size gradient_accumulation_steps'''.split())
-IMAGES = set('crop_scale interpolation aug_repeats flip randaugment mixup cutmix label_smoothing'.split())
-OF_GPT, OF_VIT = ({f.name for f in fields(C)} - {f.name for f in fields(Config)} for C in (GPTConfig, ViTConfig))
 
 # what no paper changes, but for what stands below
 USUAL = dict(init_from='scratch', lr_decay_iters=0, schedule='cosine', blockwise='ramp', decay_norms=False, dropout=0,
@@ -153,7 +149,7 @@ def shared(row):
 
 
 def of_gpt(row):
-    return {**USUAL, 'model': 'gpt', **LANGUAGE[row['paper']], **architecture(row['arch'], 'gpt'), **shared(row),
+    return {**USUAL, **LANGUAGE[row['paper']], **architecture(row['arch'], 'gpt'), **shared(row),
             **TEXT[row['data']], 'warmup_iters': int(row['warmup']), 'max_iters': int(row['iters']),
             'an iteration': int(row['windows']), **DEPARTURES.get(row['config'], {})}
 
@@ -164,22 +160,24 @@ def of_vit(row):
                   for column, key in (('warmup', 'warmup_iters'), ('epochs', 'max_iters'))}
     arch = architecture(row['arch'], 'vit')
     del arch['tie_weights']
-    return {**USUAL, 'model': 'vit', **VISION, **DATA[data], **arch, **shared(row), **iterations, 'd_ff': int(row['mlp']),
+    return {**USUAL, **VISION, **DATA[data], **arch, **shared(row), **iterations, 'd_ff': int(row['mlp']),
             'patch_size': int(row['patch']), 'an iteration': int(row['images']), 'drop_path': number(row['drop_path'])}
 
 
-DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig, ViTConfig)
+GPT_KEYS = keys_of(TRAIN, GPTConfig)[0]
+VIT_KEYS = keys_of(str(ROOT / 'vision' / 'train.py'), ViTConfig, TRAIN)[0]
 WANTED = {name: of(row) for table, of in ((GPTS, of_gpt), (VITS, of_vit)) for name, row in rows(table).items()}
 
 
 def trained(*arguments):
-    """All keys of train.py when it is given these, of which files are named from the repository's root."""
-    return settle([arg if arg.startswith('--') else str(ROOT / arg) for arg in arguments], DEFAULTS)
+    """All keys of train.py, or of vision.train, when it is given these, of which files are named from the repository's root."""
+    defaults = VIT_KEYS if any('/vit/' in arg for arg in arguments) else GPT_KEYS
+    return settle([arg if arg.startswith('--') else str(ROOT / arg) for arg in arguments], defaults)
 
 
 def deciding(values):
     """The keys that decide what a run trains, without those that its optimizer, its schedule or its data have no use for."""
-    idle = HANDLING | (OF_VIT | IMAGES if values['model'] == 'gpt' else OF_GPT)
+    idle = HANDLING | {'image_mean', 'image_std'}
     idle |= {'beta1', 'beta2'} if values['optimizer'] == 'sgdw' else {'momentum'}
     idle |= {'decay_frac'} if values['schedule'] != 'wsd' else set()
     per_iteration = values['batch_size'] * values['gradient_accumulation_steps']
@@ -189,7 +187,8 @@ def deciding(values):
 def differences(values, wanted):
     """{key: (found, wanted)} where they are not the same."""
     found = deciding(values)
-    wanted = {**{key: DEFAULTS[key] for key in found.keys() - wanted.keys()}, **wanted}         # of keys that no paper knows
+    defaults = GPT_KEYS | VIT_KEYS                      # of keys that no paper knows
+    wanted = {**{key: defaults[key] for key in found.keys() - wanted.keys()}, **wanted}
     return {key: (value, wanted[key]) for key, value in found.items()
             if value != (wanted[key] if isinstance(wanted[key], str) else pytest.approx(wanted[key], rel=1e-6, abs=0))}
 
@@ -247,7 +246,7 @@ def test_what_a_header_says_to_add(name):
         more = re.findall(r'(?<!\S)(config/(?:arch|lr|optim)/\w+\.py|--(?!nproc|out_dir|r_\w+=1,)\w+=[\w.+-]*\w)', line)
         values = trained(EXPERIMENTS[name], *more)
         check_keys(values)
-        config_of(values)
+        gpt_config(values, ViTConfig if 'patch_size' in values else None)
 
 
 # ----------------------------------------------------------------------------- the grids of sharpness disparity, appendix A

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,16 +22,15 @@ import torch
 from helpers import ROOT, TINY, Alone, checkpoint, forks_its_runs, rows, run_here, write_walk
 from scipy.stats import ttest_rel
 
-from engine.lock import lock_folder
+from data.lock import lock_folder
 from engine.runlog import code_hash
 from lab import sweep, sweep_table
 from lab.statistics import smallest_effect
 from lab.sweep_claims import check_claims
-from lab.sweep_plan import plan, planned_rows
+from lab.sweep_plan import plan, planned_rows, script_defaults
 from model import GPTConfig
-from vit import ViTConfig
 
-DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig, ViTConfig)
+DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig)
 PICTURES = {'sweep.png', 'sweep.svg'}
 TABLES = {'runs.csv', 'table.csv', 'table.md', 'table.txt'} | PICTURES
 KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 100, 'eval_interval': 50, 'lr_decay_iters': 100,
@@ -93,7 +91,8 @@ def faked(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, 'sleep', lambda _: None)
     monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
-    monkeypatch.setattr('engine.task.TextTask.splits', lambda task: {'train': SimpleNamespace(fingerprint='')})
+    monkeypatch.setattr('data.tokens.read_meta', lambda name: dict(tokens={}))
+    monkeypatch.setattr('data.tokens.load_meta', lambda name: dict(fingerprint=''))
     started, running, looks = [], [], itertools.cycle((3, 1, 2))
 
     class Process:
@@ -116,8 +115,8 @@ def faked(monkeypatch, tmp_path):
     return started
 
 
-def planned(*grids, first=(), seeds=1):
-    return {run['name']: run for run in plan(list(grids), list(first), seeds=seeds)}
+def planned(*grids, first=(), seeds=1, script='train.py'):
+    return {run['name']: run for run in plan(list(grids), list(first), seeds=seeds, script=script)}
 
 
 def state(folder):
@@ -209,7 +208,8 @@ def test_a_grid_that_is_none(grids, says):
         planned(*grids)
 
 
-DATA = ('dataset', 'block_size', 'vocab_size', 'max_iters', 'batch_size', 'gradient_accumulation_steps', 'eval_iters')
+DATA = ('dataset', 'block_size', 'image_size', 'vocab_size', 'max_iters', 'batch_size', 'gradient_accumulation_steps',
+        'eval_iters')
 
 
 @pytest.mark.parametrize('path', sorted((ROOT / 'config' / 'sweep').glob('*.py')), ids=lambda path: path.stem)
@@ -219,15 +219,15 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     text, file = path.read_text(encoding='utf-8'), settle([str(path)], keys_of(sweep.__file__)[0])
     arguments = file['arguments'].split()
-    base = settle(arguments, DEFAULTS)
+    base = settle(arguments, script_defaults(file['script']))
     assert file['out_dir'] == f'out-sweep/{path.stem}'
     assert f'#     python -m lab.sweep config/sweep/{path.name}' in text
-    runs = planned(*file['grids'], first=arguments, seeds=file['seeds'])
+    runs = planned(*file['grids'], first=arguments, seeds=file['seeds'], script=file['script'])
     assert len({name.lower() for name in runs}) == len(runs)
     assert len({json.dumps(run['config']) for run in runs.values()}) == len(runs)
-    of_model = {(): tuple(base[key] for key in DATA)}         # sweeps over sizes or tokens train each for as long as it needs
+    of_model = {(): tuple(map(base.get, DATA))}         # sweeps over sizes or tokens train each for as long as it needs
     for run in runs.values():
-        data_of = tuple(run['config'][key] for key in DATA)
+        data_of = tuple(map(run['config'].get, DATA))
         size = *filter(None, map(run['labels'].get, ('model', 'tokens', 'size', 'text'))),
         assert of_model.setdefault(size, data_of) == data_of
         assert float(run['labels'].get('learning_rate', run['config']['learning_rate'])) == run['config']['learning_rate']
@@ -266,7 +266,7 @@ def test_the_command_line_wins_over_a_file(faked):
     (['--lerning_rate=1,2'], "unknown key 'lerning_rate' in the grid: did you mean 'learning_rate'?"),
     (['--arch=s1,s9'], 'arch/s9.py'),
     (['--n_layer=2,two'], 'n_layer=two: wants an integer'),
-    (['--n_embd=12', '--n_head=2,5'], 'n_embd=12, n_head=5: wants n_embd % n_head == 0'),
+    (['--n_embd=12', '--n_head=2,5'], 'n_embd=12, n_head=5: wants a width that the heads divide'),
     (['nowhere.py'], 'there is no config file nowhere.py'),
     (['--seeds=0'], 'seeds=0: wants at least 1'),
     (['--jobs=-1'], 'jobs=-1: wants at least 0'),
@@ -322,7 +322,7 @@ def test_runs_share_the_machine(faked, monkeypatch, visible, jobs, wanted):
 def test_a_sweep(swept):
     """Of runs that end, diverge and fail: what each leaves, and the table"""
     ends = {'0.01,seed={}': ('done', ''), '1e+30,seed={}': ('diverged', 'diverged: the loss'),
-            '0.01,seed={},dataset=late': ('failed', 'error: data/late/train.bin holds token 60')}
+            '0.01,seed={},dataset=late': ('failed', 'IndexError: index out of range')}
     runs = {f'learning_rate={name.format(seed)}': end for name, end in ends.items() for seed in (1, 2)}
     del runs['learning_rate=1e+30,seed=2']              # seed 1 has chosen
     assert {path.name for path in swept.iterdir()} == TABLES | set(runs) | {'.lock'}

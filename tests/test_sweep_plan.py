@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from helpers import ROOT, run_here
@@ -21,9 +20,8 @@ from helpers import ROOT, run_here
 from engine.runlog import code_hash
 from lab.sweep_table import read_runs
 from model import GPTConfig
-from vit import ViTConfig
 
-DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig, ViTConfig)
+DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig)
 LAST, EVERY = 100, 5
 CODE = code_hash(str(ROOT / 'train.py'))
 
@@ -82,7 +80,8 @@ def runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, 'sleep', lambda _: None)
     monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
-    monkeypatch.setattr('engine.task.TextTask.splits', lambda task: {'train': SimpleNamespace(fingerprint='da7a')})
+    monkeypatch.setattr('data.tokens.read_meta', lambda name: dict(tokens={}))
+    monkeypatch.setattr('data.tokens.load_meta', lambda name: dict(fingerprint='da7a'))
 
     def install(loss):
         made = Runs(loss)

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, Alone, run_alone, run_python
+from helpers import ROOT, Alone, run_python
 
-from data import tokens as data_tokens
-from data.tokens import Permutation, Stored, Tokens, read_meta, write_tokens
+from data.tokens import Tokens, read_meta, write_tokens
 
 
 @pytest.fixture(autouse=True)
@@ -86,15 +85,6 @@ def test_a_test_split(capsys):
     assert len({first, read_meta('tiny')['fingerprint'], json.loads(without['meta.json'])['fingerprint']}) == 3
     make(range(20), range(30, 40))
     assert content('data/tiny') == without
-
-
-@pytest.mark.parametrize('more', [dict(test=0), dict(test=None), dict(test='9'), dict(other=9)])
-def test_a_wrong_test_split(more):
-    with_test()
-    meta = json.loads(Path('data/tiny/meta.json').read_text())
-    Path('data/tiny/meta.json').write_text(json.dumps({**meta, 'tokens': {'train': 20, 'val': 10, **more}}))
-    with pytest.raises(ValueError, match='is damaged'):
-        read_meta('tiny')
 
 
 def test_a_tokenizer_in_the_same_folder():
@@ -203,33 +193,23 @@ def test_data_set_of_ones_own_needs_no_prepare():
     assert tokens().windows == 4
 
 
-@pytest.mark.parametrize('text', ['', '{', '[]', 'null', '3', '"meta"', '[' * 10 ** 5, '{"vocab_size": 256}', '\xff',
+@pytest.mark.parametrize('text', ['', '{', '[]', 'null', '3', '"meta"', '{"vocab_size": 256}', '\xff',
                                   '{"vocab_size": 256, "tokenizer": "bytes"}'])
 def test_damaged_meta(text):
     make(range(20))
     Path('data/tiny/meta.json').write_text(text, encoding='latin-1')
-    with pytest.raises(ValueError, match='data/tiny/meta.json is damaged: prepare data/tiny again'):
+    with pytest.raises(ValueError, match='data/tiny/meta.json is damaged, prepare data/tiny again|holds no tokens'):
         tokens()
 
 
-WRONG = (None, True, -1, 0, 1.5, float('nan'), float('inf'), 2 ** 63, '', 'no', [], {}, [1], [[1]], {'a': 1},
-         {'train': {'a': [0]}})
-
-
-@pytest.mark.parametrize('key', ['vocab_size', 'tokenizer', 'chars', 'dtype', 'tokens', 'fingerprint'])
-def test_a_wrong_value_in_meta(key):
-    """Of any type, nested too, and where it is missing: it is found when it is read, not somewhere in the training"""
+@pytest.mark.parametrize('key', ['vocab_size', 'tokenizer', 'dtype', 'tokens'])
+def test_a_key_that_is_missing_in_meta(key):
     make(range(20))
     meta = json.loads(Path('data/tiny/meta.json').read_text())
-    for value in WRONG:
-        if not (isinstance(value, str) and key in ('tokenizer', 'chars', 'fingerprint')):
-            Path('data/tiny/meta.json').write_text(json.dumps({**meta, key: value}))
-            with pytest.raises(ValueError, match='data/tiny/meta.json is damaged: prepare data/tiny again'):
-                print(read_meta('tiny'))
-    if key not in ('chars', 'fingerprint'):
-        Path('data/tiny/meta.json').write_text(json.dumps({name: value for name, value in meta.items() if name != key}))
-        with pytest.raises(ValueError, match='is damaged'):
-            read_meta('tiny')
+    del meta[key]
+    Path('data/tiny/meta.json').write_text(json.dumps(meta))
+    with pytest.raises(ValueError, match='data/tiny/meta.json is damaged, prepare data/tiny again|holds no tokens'):
+        read_meta('tiny')
 
 
 @pytest.mark.parametrize('chars', ['', 'ab', 'aab', 'abcd'])
@@ -238,15 +218,6 @@ def test_a_table_that_is_none(chars):
     write_tokens('data/tiny', {split: [[0, 1, 2]] for split in ('train', 'val')}, 3, 'char', chars='abc')
     meta = read_meta('tiny')
     Path('data/tiny/meta.json').write_text(json.dumps({**meta, 'dtype': 'uint16', 'chars': chars}))
-    with pytest.raises(ValueError, match='is damaged'):
-        read_meta('tiny')
-
-
-def test_meta_that_is_no_file():
-    """A folder, or a FIFO, which a reader would wait for without end"""
-    make(range(20))
-    os.remove('data/tiny/meta.json')
-    os.mkfifo('data/tiny/meta.json')
     with pytest.raises(ValueError, match='is damaged'):
         read_meta('tiny')
 
@@ -279,38 +250,6 @@ def test_data_of_older_versions_has_no_fingerprint():
     del meta['fingerprint']
     Path('data/tiny/meta.json').write_text(json.dumps(meta))
     assert tokens().fingerprint == '' and tokens().windows == 4
-
-
-TRUNCATED = '''
-import os
-from data.tokens import Tokens
-
-data = Tokens('tiny', 'train', 4, 1000)
-print(data.shuffled(0, 2, 0)[0].shape, flush=True)
-os.truncate('data/tiny/train.bin', 4096)
-print(data.read([2000])[0].tolist(), flush=True)
-data.read([20000])
-'''
-
-
-def test_a_file_that_is_cut_while_it_is_read_is_one_line(tmp_path):
-    """And no bus error, which ends a process that has mapped the file"""
-    make(np.arange(30000) % 1000)
-    (tmp_path / 'truncated.py').write_text('from configurator import configure\nconfigure(globals())\n' + TRUNCATED)
-    code, out, err = run_alone('truncated.py')
-    assert code == 1 and out == 'torch.Size([2, 4])\n[[0, 1, 2, 3]]\n', out + err
-    assert err == 'error: data/tiny/train.bin has become shorter while it was read: prepare data/tiny again\n'
-
-
-def test_parts_of_a_stored_array():
-    """As those of the whole array in memory"""
-    whole = np.arange(5 * 2 * 3, dtype=np.uint16).reshape(5, 2, 3)
-    whole.tofile('array')
-    stored = Stored('array', 'uint16', 5, (2, 3))
-    assert len(stored) == 5
-    for part in (slice(None), slice(1, 3), slice(-2, None), slice(3, 3), slice(2, 99), 0, 4, -1, np.int64(2)):
-        assert stored[part].dtype == np.uint16 and np.array_equal(stored[part], whole[part])
-    assert np.array_equal(stored.read([2, 0], 3), [whole[2:], whole[:3]]) and len([*stored]) == 5
 
 
 # ----------------------------------------------------------------------------- two processes, and signals
@@ -410,18 +349,6 @@ def test_vocabulary_that_is_too_small():
     with pytest.raises(ValueError, match='vocab_size=256 is less than the 300 .*--vocab_size=300'):
         tokens(vocab_size=256)
     assert tokens(vocab_size=300).windows == tokens(vocab_size=320).windows
-
-
-def test_token_outside_of_the_vocabulary():
-    """An embedding would answer with an index error deep inside, on a GPU with a dead process"""
-    make([*range(10), 300, *range(10)], vocab_size=1000)
-    meta = json.loads(Path('data/tiny/meta.json').read_text())
-    Path('data/tiny/meta.json').write_text(json.dumps({**meta, 'vocab_size': 256}))
-    data = tokens(vocab_size=300)
-    data.read([0, 5, 11])
-    with pytest.raises(ValueError, match='train.bin holds token 300, .*vocab_size=300'):
-        data.read([0, 6])
-    assert tokens(vocab_size=301).read([6])[1].max() == 300
 
 
 def test_block_size_and_the_length_of_the_data():
@@ -563,32 +490,3 @@ def test_pycode_of_an_interpreter_without_sources(tmp_path):
     with pytest.raises(ValueError, match='9 Python sources'):
         prepare(tmp_path / 'lib', 'data/tiny')
     assert tokens().windows == 4
-
-
-# ----------------------------------------------------------------------------- the order of very many windows
-
-@pytest.mark.parametrize('n', [*range(1, 20), 64, 65, 1000, 4097])
-def test_a_computed_permutation_has_each_number_once(n):
-    assert sorted(Permutation(n, np.random.default_rng(n))[range(n)]) == list(range(n))
-
-
-def test_computed_permutations_are_random():
-    """Each place of six has each number equally often, within five standard errors; and neighbours have nothing in common"""
-    found = np.array([Permutation(6, np.random.default_rng(seed))[range(6)] for seed in range(3000)])
-    shares = np.stack([(found == number).mean(0) for number in range(6)])
-    assert abs(shares - 1 / 6).max() < 5 * (5 / 36 / 3000) ** 0.5
-    entries = Permutation(10 ** 8, np.random.default_rng(0))[range(5000)]
-    assert len(set(entries)) == 5000 and abs(np.corrcoef(entries[:-1], entries[1:])[0, 1]) < 5 / 5000 ** 0.5
-    assert abs(entries.mean() / 10 ** 8 - 0.5) < 5 / (12 * 5000) ** 0.5
-
-
-def test_the_order_of_many_windows(monkeypatch):
-    """Each once an epoch, in another order in the next"""
-    make(range(331))
-    monkeypatch.setattr(data_tokens, 'LARGE', 10)
-    monkeypatch.setattr(data_tokens, 'epoch', data_tokens.epoch.__wrapped__)
-    tokens = Tokens('tiny', 'train', 8, 1000)
-    first, second = tokens.order(0, tokens.windows, 1), tokens.order(tokens.windows, tokens.windows, 1)
-    for starts in first, second:
-        assert len(set(starts)) == tokens.windows and {start % 8 for start in starts} == {starts[0] % 8}
-    assert first != second

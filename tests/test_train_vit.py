@@ -1,5 +1,5 @@
 """
-train.py, lab/measure.py and bench.py on images, as their users run them.
+vision.train, vision.measure and vision.predictions, as their users run them.
 """
 import json
 import shutil
@@ -11,19 +11,23 @@ import torch
 from helpers import ROOT, call, checkpoint, evaluations, flags, interrupted, rows, steps, train
 from test_pretrained_vit import save_vit
 
-from data.images import Images, write_images
-from engine.task import config_of
-from vit import ViT, ViTConfig
+from engine.keys import config_from
+from vision.images import Images, write_images
+from vision.vit import ViT, ViTConfig
 
 pytest.importorskip('kornia')
 
-TINY = dict(model='vit', dataset='tiny', image_size=6, patch_size=3, channels=3, classes=4, n_layer=2, n_head=2, n_embd=16,
+TINY = dict(dataset='tiny', image_size=6, patch_size=3, channels=3, classes=4, n_layer=2, n_head=2, n_embd=16,
             batch_size=8, drop_path=0.2, dropout=0.1, crop_scale=0.6, interpolation='random', aug_repeats=3, flip=0.5,
             randaugment=5.0, mixup=0.8, cutmix=1.0, label_smoothing=0.1, max_iters=12, gradient_accumulation_steps=2,
             eval_interval=6, eval_iters=100, warmup_iters=2, learning_rate=1e-2, min_lr=1e-3, device='cpu', dtype='float32',
             compile=False)
 PLAIN = dict(drop_path=0.0, dropout=0.0, crop_scale=1.0, aug_repeats=1, flip=0.0, randaugment=0.0, mixup=0.0, cutmix=0.0,
              label_smoothing=0.0)
+
+
+def train_vit(*arguments, **more):
+    return train(*arguments, script='vision.train', **more)
 
 
 @pytest.fixture(scope='module')
@@ -46,7 +50,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def whole(place):
-    out, _ = train(place, *flags(**TINY, out_dir='whole'))
+    out, _ = train_vit(place, *flags(**TINY, out_dir='whole'))
     assert 'val top1' in out and 'images/s' in out and '200 images an epoch' in out
     return place / 'whole'
 
@@ -58,14 +62,14 @@ def test_files(whole):
                for row in evaluations(whole))
     assert json.loads((whole / 'run.json').read_text())['images_per_iter'] == 16
     config = json.loads((whole / 'config.json').read_text())
-    assert TINY.items() <= config.items() and {f.name for f in fields(ViTConfig)} <= config.keys()
+    assert TINY.items() <= config.items() and {f.name for f in fields(ViTConfig) if f.init} <= config.keys()
 
 
 def test_the_checkpoint_has_the_accuracy_that_the_log_reports(whole, monkeypatch):
     """Of every validation image once, top-5 of four classes being all of them"""
     monkeypatch.chdir(whole.parent)
-    state, data = checkpoint(whole), Images('tiny', 'val', 6, 3, 4)
-    model = ViT(config_of(state['config']))
+    state, data = checkpoint(whole), Images('tiny', 'val', config_from(ViTConfig, checkpoint(whole)['config']))
+    model = ViT(config_from(ViTConfig, state['config']))
     model.load_state_dict(state['model'])
     assert model.patch.mean.flatten().tolist() == pytest.approx(data.mean)      # belongs to the weights
     x, y = data.read(range(30))
@@ -77,8 +81,8 @@ def test_the_checkpoint_has_the_accuracy_that_the_log_reports(whole, monkeypatch
 
 def test_resumed_equals_whole(whole, place):
     """Stopped by a signal in the middle, with every augmentation, dropout and stochastic depth"""
-    train(place, *flags(**TINY, out_dir='resumed'), code=143, through=(interrupted, 7))
-    train(place, 'resumed/config.json', '--init_from=resume')
+    train_vit(place, *flags(**TINY, out_dir='resumed'), code=143, through=(interrupted, 7))
+    train_vit(place, 'resumed/config.json', '--init_from=resume')
     assert rows(place / 'resumed') == rows(whole)
 
 
@@ -86,8 +90,8 @@ def test_resumed_equals_whole(whole, place):
 def test_two_ranks_equal_one(place):
     """With nothing random in the model, whose draws are each micro-batch's own"""
     keys = TINY | dict(drop_path=0.0, dropout=0.0)
-    train(place, *flags(**keys, out_dir='one'))
-    train(place, *flags(**keys, out_dir='two'), ranks=2)
+    train_vit(place, *flags(**keys, out_dir='one'))
+    train_vit(place, *flags(**keys, out_dir='two'), ranks=2)
     for a, b in zip(rows(place / 'one'), rows(place / 'two'), strict=True):
         assert a == pytest.approx(b, rel=1e-4)
 
@@ -95,16 +99,16 @@ def test_two_ranks_equal_one(place):
 @pytest.mark.long
 def test_it_learns_and_is_measured(place):
     """… by momentum SGDW in bf16, once through all of measure.py's measurements, in training and after"""
-    train(place, ROOT / 'config' / 'arch' / 's5.py',
+    train_vit(place, ROOT / 'config' / 'arch' / 's5.py',
           *flags(**TINY | PLAIN | dict(out_dir='learned', max_iters=40, eval_interval=20, optimizer='sgdw', learning_rate=0.1,
                                        dtype='bfloat16', measure_interval=20, measure_batches=2)))
     first, *_, last = evaluations(place / 'learned')
     assert first['val_top1'] < 0.6 and last['val_top1'] > 0.9
     measured = [json.loads(line) for line in (place / 'learned' / 'measure.jsonl').read_text().splitlines()]
     assert [row['iter'] for row in measured] == [0, 20] and {'emb', 'head', 'qk'} <= measured[0]['sharpness'].keys()
-    call('lab.measure', '--out_dir=learned', '--batches=2', cwd=place)
-    for what in ('loss', 'predictions'):
-        call('lab.plot', 'learned', f'--what={what}', cwd=place)
+    call('vision.measure', '--out_dir=learned', '--batches=2', cwd=place)
+    for what, script in (('loss', 'lab.plot'), ('predictions', 'vision.predictions')):
+        call(script, 'learned', cwd=place)
         assert (place / 'learned' / f'{what}.png').stat().st_size > 10000
     found = json.loads((place / 'learned' / 'measure.json').read_text())
     assert found['images'] == 16 and {'gradients', 'hidden', 'attention', 'sensitivity', 'drift', 'updates'} <= found.keys()
@@ -115,7 +119,7 @@ def test_a_pretrained_vit_brings_its_shape_and_normalization(place):
     """Hugging Face's weights, with a new head for the classes of the data"""
     save_vit(place / 'theirs', image_size=6, patch_size=3)
     (place / 'tuned.json').write_text(json.dumps(TINY | PLAIN | dict(init_from='theirs', max_iters=1, norm_eps=0.5)))
-    out, _ = train(place, 'tuned.json', '--out_dir=tuned')
+    out, _ = train_vit(place, 'tuned.json', '--out_dir=tuned')
     assert 'theirs brings its own' in out and 'n_embd=32' in out and 'norm_eps=0.001' in out
     state = checkpoint(place / 'tuned')
     assert state['config']['n_embd'] == 32 and state['model']['head.weight'].shape == (4, 32)
@@ -124,15 +128,15 @@ def test_a_pretrained_vit_brings_its_shape_and_normalization(place):
 
 @pytest.mark.parametrize('keys, words', [
     (dict(image_size=7), 'image_size=7 patch_size=3'), (dict(image_size=9), 'image_size=9 6 --image_size=6'),
-    (dict(channels=1), 'channels=1 3'), (dict(classes=3), 'classes=3 4'), (dict(model='vti'), "model='vti' gpt, vit"),
-    (dict(model='gpt'), "'tiny' images --model=vit"), (dict(crop_scale=0.0), 'crop_scale=0.0 0.01'), (dict(flip=2.0), 'flip=2.0'),
+    (dict(channels=1), 'channels=1 3'), (dict(classes=3), 'classes=3 4'),
+    (dict(crop_scale=0.0), 'crop_scale=0.0 0.01'), (dict(flip=2.0), 'flip=2.0'),
     (dict(aug_repeats=0), 'aug_repeats=0 1'), (dict(interpolation='area'), "interpolation='area' bicubic, bilinear, random"),
     (dict(randaugment=11.0), 'randaugment=11.0 10'), (dict(mixup=-1.0), 'mixup=-1.0 0'),
     (dict(label_smoothing=1.5), 'label_smoothing=1.5 1'),
     (dict(init_from='gpt2'), "init_from='gpt2' scratch ViT timm"), (dict(pool='max'), "pool='max' cls, mean")])
 @pytest.mark.long
 def test_bad_input_is_one_line(keys, words, place):
-    out, err = train(place, *flags(**TINY | keys, out_dir='bad'), code=1)
+    out, err = train_vit(place, *flags(**TINY | keys, out_dir='bad'), code=1)
     assert err.startswith('error: ') and err.count('\n') == 1 and all(word in err for word in words.split())
     assert not (place / 'bad').exists()
 
@@ -142,14 +146,8 @@ def test_compiled(place):
     """Two batch sizes in evaluation, and soft targets in training"""
     if not shutil.which('g++'):
         pytest.skip('no C++ compiler')
-    train(place, *flags(**TINY | dict(out_dir='eager')))
-    train(place, *flags(**TINY | dict(out_dir='compiled', compile=True)))
+    train_vit(place, *flags(**TINY | dict(out_dir='eager')))
+    train_vit(place, *flags(**TINY | dict(out_dir='compiled', compile=True)))
     for a, b in zip(rows(place / 'eager'), rows(place / 'compiled'), strict=True):
         assert a.keys() == b.keys() and a['iter'] == b['iter']
     assert torch.isfinite(torch.tensor([row['loss'] for row in steps(place / 'compiled')])).all()
-
-
-@pytest.mark.long
-def test_bench(tmp_path):
-    (tmp_path / 'tiny.json').write_text(json.dumps(TINY))
-    assert 'images/s' in call('bench.py', tmp_path / 'tiny.json', '--bench_iters=2', '--bench_warmup=1')

@@ -11,9 +11,9 @@ import torch
 
 import test_model
 from lab import measure as m
-from model import Config, block_type
+from model import GPTConfig, block_type
 from test_model import MID_NORM, close, reference_blocks, with_kernel
-from vit import DropPath, ViT, ViTConfig
+from vision.vit import DropPath, ViT, ViTConfig
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
@@ -62,7 +62,7 @@ def reference(c, w, x):
 
 
 def test_every_field_is_tried():
-    new = {f.name for f in fields(ViTConfig)} - set(SIZES) - set(AXES) - {f.name for f in fields(Config)}
+    new = {f.name for f in fields(ViTConfig)} - set(SIZES) - set(AXES) - {f.name for f in fields(GPTConfig)}
     assert not new, f'the reference does not know {new}: add it there, and its values to AXES'
     assert all(any(config[axis] == value for config in CONFIGS) for axis, values in AXES.items() for value in values)
 
@@ -108,9 +108,11 @@ def test_no_mask():
 
 def test_stochastic_depth_is_linear_in_depth_and_per_sample():
     model = build(n_layer=5, drop_path=0.4)
-    rates = [1 - block.drop_path.keep.item() if isinstance(block.drop_path, DropPath) else 0.0 for block in model.h]
-    assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
-    kept = model.h[4].drop_path(torch.ones(10000, 2, 3))
+    for join in ('attn_join', 'ffn_join'):
+        joins = [getattr(block, join) for block in model.h]
+        rates = [1 - join.keep.item() if isinstance(join, DropPath) else 0.0 for join in joins]
+        assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
+    kept = model.h[4].attn_join(torch.zeros(10000, 2, 3), torch.ones(10000, 2, 3))
     assert sorted(set(kept[:, 0, 0].tolist())) == pytest.approx([0.0, 1 / 0.6]) and (kept == kept[:, :1, :1]).all()
     assert abs((kept[:, 0, 0] == 0).double().mean() - 0.4) < 0.025      # five standard errors
 
@@ -127,7 +129,7 @@ def test_a_dropped_block_is_the_identity_and_evaluation_drops_nothing():
 # ----------------------------------------------------------------------------- names, errors, counts
 
 def test_block_types():
-    kinds = {name: block_type(name) for name, _ in build(bias=True).named_parameters()}
+    kinds = {name: block_type(name, ViTConfig.block_types) for name, _ in build(bias=True).named_parameters()}
     of = {wanted: {name for name, kind in kinds.items() if kind == wanted} for wanted in ('emb', 'pos', 'head')}
     assert of == dict(emb={'patch.weight', 'patch.bias', 'patch.cls.weight'}, pos={'wpe.weight'},
                       head={'head.weight', 'head.bias'})
@@ -204,7 +206,7 @@ def test_gradients_and_sharpness_are_per_image():
     h = m.diagonal_estimate(model, data, torch.Generator().manual_seed(0))
     assert [y.shape for y in drawn] == [(3,), (3,)]
     close(h['patch.weight'], 6 * g['patch.weight'].square(), 1e-12)
-    assert set(m.sharpness(model, data, rng)) == {block_type(name) for name, _ in model.named_parameters()}
+    assert set(m.sharpness(model, data, rng)) == {block_type(name, ViTConfig.block_types) for name, _ in model.named_parameters()}
 
 
 def test_attention_without_a_mask():
@@ -212,7 +214,7 @@ def test_attention_without_a_mask():
     (x, _), = data = batches(model, 1)
     block = model.h[0]
     states = model.patch(x) + model.wpe.weight
-    q, k = block.attn.queries_keys(block.attn_pre_norm(states), 0)
+    q, k = block.attn.queries_keys(block.attn_pre_norm(states))
     logits = torch.einsum('bqhe,bkhe->bhqk', q, k) / 2
     found = m.attention(model, data, None)
     close(torch.tensor(found['max_logit'][0]), logits.amax((0, 2, 3)).float(), 1e-5)

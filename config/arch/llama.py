@@ -2,7 +2,8 @@
 # The paper takes Hugging Face's LLaMA, whose ε and initialization are these; for its 1.1B it sets an ε of 1e-5.
 include('config/arch/pre.py')
 bias = False
-tie_weights = False
+if not _vit:
+    tie_weights = False
 norm = 'rmsnorm'
 norm_eps = 1e-6
 ffn = 'swiglu'

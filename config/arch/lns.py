@@ -2,4 +2,4 @@
 # The paper advises against GPT-2's smaller start of W_o and W_2 beside it.
 include('config/arch/pre.py')
 norm_depth_scale = True
-init = init if model == 'vit' else 'normal'
+init = init if _vit else 'normal'

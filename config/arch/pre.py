@@ -1,11 +1,13 @@
-# Pre-LN, the GPT-2 of nanoGPT: x + f(LN(x)) (the baseline of all four papers); with model='vit' the ViT of timm
+# Pre-LN, the GPT-2 of nanoGPT: x + f(LN(x)) (the baseline of all four papers); in vision.train the ViT of timm
 # This file sets every field of the architecture but the sizes. The other files here show in what they differ.
-# With --model=vit it follows timm's ViT where that differs from nanoGPT's GPT. The other files here depend on `model` too.
-bias = model == 'vit'
-tie_weights = True
+# For images it follows timm's ViT where that differs from nanoGPT's GPT, as do the other files here.
+_vit = 'patch_size' in globals()        # a key of vision.train alone
+bias = _vit
+if not _vit:
+    tie_weights = True
 norm = 'layernorm'
 norm_alpha = 0.5
-norm_eps = 1e-6 if model == 'vit' else 1e-5
+norm_eps = 1e-6 if _vit else 1e-5
 input_norm = False
 attn_pre_norm = True
 ffn_pre_norm = True
@@ -26,7 +28,7 @@ attn_tau = 1.618
 ffn = 'gelu'
 pos = 'learned'
 rope_theta = 10000.0
-init = 'xavier_trunc' if model == 'vit' else 'gpt2'     # ViT: the truncated Xavier initialization of DNT, table 4
+init = 'xavier_trunc' if _vit else 'gpt2'     # ViT: the truncated Xavier initialization of DNT, table 4
 init_gain = 1.0
 emb_std = 0.02
-fused_qkv_init = model == 'vit'         # timm has W_q, W_k and W_v in one matrix; under gpt2 this makes no difference
+fused_qkv_init = _vit                   # timm has W_q, W_k and W_v in one matrix; under gpt2 this makes no difference

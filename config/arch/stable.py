@@ -4,7 +4,7 @@
 # (batch, head, token, head dimension), which are the tokens; that looks like a slip.
 include('config/arch/pre.py')
 norm = 'stablenorm'
-norm_alpha = 0.25 if model == 'vit' else 0.475
+norm_alpha = 0.25 if _vit else 0.475
 norm_eps = 1e-8
 attention = 'stable'
 init = 'stable'

@@ -2,7 +2,6 @@
 # Both papers say that they augment as Adan's does (Xie et al. 2024). Its code for ViT-Base has the crops, flips, interpolation
 # and repeats that the tables leave out; random erasing, which it has too, the tables set to 0.
 # Both build on timm, which exempts position embeddings, class token and biases from weight decay, and whose ViT has biases.
-model = 'vit'
 dataset = 'imagenet'
 image_size, patch_size, channels, classes = 224, 16, 3, 1000
 pool = 'cls'

@@ -1,5 +1,6 @@
 # DNT, table 1, on images: AdamW and momentum SGDW on ViT and V-DNT
 #     python -m lab.sweep config/sweep/vit.py
+script = 'vision.train'
 arguments = 'config/base/laptop_vision.py'
 out_dir = 'out-sweep/vit'
 _archs = {'ViT': 'config/arch/pre.py', 'V-DNT': 'config/arch/s5.py'}

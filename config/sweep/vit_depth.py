@@ -1,5 +1,6 @@
 # A small version of Stable-Transformer's ViT-200: ViT and StableViT with 24 thin layers, with warm-up and without it
 #     python -m lab.sweep config/sweep/vit_depth.py
+script = 'vision.train'
 arguments = 'config/base/laptop_vision.py config/optim/adamw.py --n_layer=24 --n_embd=32 --n_head=2 --drop_path=0.1'
 out_dir = 'out-sweep/vit_depth'
 _archs = {'ViT': 'config/arch/pre.py', 'StableViT': 'config/arch/stable.py'}

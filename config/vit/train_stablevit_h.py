@@ -1,5 +1,5 @@
 # StableViT-H (632M) on ImageNet by AdamW, without warm-up (Stable-Transformer, tables 1 and 3)
-#     torchrun --nproc_per_node=8 train.py config/vit/train_stablevit_h.py
+#     torchrun --nproc_per_node=8 -m vision.train config/vit/train_stablevit_h.py
 # The paper reports an accuracy of 81.8%. Its baseline is ViT-H, with 60 epochs of warm-up, 80.5%, for which you add:
 #     config/arch/pre.py --warmup_iters=75068 --out_dir=out-stablevit-baseline-h
 # It also trains for 60 epochs, --max_iters=75068, and for 300 epochs, --max_iters=375341

@@ -1,5 +1,5 @@
 # StableViT-L (304M) on ImageNet by AdamW, without warm-up (Stable-Transformer, tables 1 and 3)
-#     torchrun --nproc_per_node=8 train.py config/vit/train_stablevit_l.py
+#     torchrun --nproc_per_node=8 -m vision.train config/vit/train_stablevit_l.py
 # The paper reports an accuracy of 82.4%. Its baseline is ViT-L, with 60 epochs of warm-up, 81.3%, for which you add:
 #     config/arch/pre.py --warmup_iters=75068 --out_dir=out-stablevit-baseline-l
 # It keeps the stochastic depth of 0.5 of this file, where DNT's ViT-L, train_vit_l_adamw.py, has 0.1.

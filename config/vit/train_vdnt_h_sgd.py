@@ -1,5 +1,5 @@
 # V-DNT-H (632M) on ImageNet by momentum SGDW (DNT, tables 1, 3 and 4)
-#     torchrun --nproc_per_node=8 train.py config/vit/train_vdnt_h_sgd.py
+#     torchrun --nproc_per_node=8 -m vision.train config/vit/train_vdnt_h_sgd.py
 # The paper reports an accuracy of 81.2%.
 # Figure 6 (left) compares DNT's settings by this recipe: S1 is far behind, S3 is best, and S4 and S5 are close to it.
 # This file has S5. For S1, and likewise for S2, S3 and S4, add:

@@ -1,5 +1,5 @@
 # ViT-g (1013M) on ImageNet by AdamW, without warm-up (Stable-Transformer, appendices J and L)
-#     torchrun --nproc_per_node=8 train.py config/vit/train_vit_g.py
+#     torchrun --nproc_per_node=8 -m vision.train config/vit/train_vit_g.py
 # In the paper this run crashes. With 60 epochs of warm-up, --warmup_iters=75068, its loss spikes.
 include('config/vit/train_stablevit_g.py')
 include('config/arch/pre.py')

@@ -1,5 +1,5 @@
 # ViT-L (304M) on ImageNet by AdamW, DNT's baseline (DNT, tables 1, 3 and 4)
-#     torchrun --nproc_per_node=8 train.py config/vit/train_vit_l_adamw.py
+#     torchrun --nproc_per_node=8 -m vision.train config/vit/train_vit_l_adamw.py
 # The paper reports an accuracy of 81.7%.
 include('config/vit/train_vdnt_l_adamw.py')
 include('config/arch/pre.py')

@@ -12,7 +12,7 @@ from configurator import configure  # noqa: E402
 
 import numpy as np  # noqa: E402
 
-from data.images import (
+from vision.images import (
     from_hub,  # noqa: E402
     write_images,  # noqa: E402
 )

@@ -18,7 +18,7 @@ from configurator import configure  # noqa: E402
 
 import numpy as np  # noqa: E402
 
-from data.images import Images, read_image_meta, write_images  # noqa: E402
+from vision.images import Images, read_image_meta, write_images  # noqa: E402
 
 files = ''                          # the unpacked folder: labels.npy, and a .npy of 50,000 images for each corruption
 corruptions = ('gaussian_noise,shot_noise,impulse_noise,defocus_blur,glass_blur,motion_blur,zoom_blur,snow,frost,fog,'

@@ -13,7 +13,7 @@ from configurator import configure  # noqa: E402
 
 import numpy as np  # noqa: E402
 
-from data.images import write_images  # noqa: E402
+from vision.images import write_images  # noqa: E402
 
 
 def prepare(images, labels, folder):

@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import at_least, configure  # noqa: E402
 
-from data.images import FolderImages, HubImages, write_resized  # noqa: E402
+from vision.images import FolderImages, HubImages, write_resized  # noqa: E402
 
 source = 'ILSVRC/imagenet-1k'       # a data set on the Hub with columns image and label, or a folder with train/ and val/
 size = 256                          # height and width of a stored image; image_size of train.py is at most this

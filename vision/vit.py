@@ -2,30 +2,34 @@
 A ViT: model.py's blocks on the patches of an image, without an attention mask.
 Shapes in comments: B batch, S height and width of an image, P height and width of a patch, T tokens, D = n_embd.
 """
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from model import (
-    POSITIONS,
-    Block,
-    Config,
+    BLOCK_TYPES,
+    STARTS,
+    GPTConfig,
+    at_least,
     at_least_fp32,
     check,
     init_weights,
-    layer_configs,
+    make_blocks,
     make_embedding_skips,
+    make_head_scale,
     make_norm,
-    make_scale,
-    share_rotary,
-    through,
+    run_blocks,
 )
 
 
 @dataclass
-class ViTConfig(Config):
+class ViTConfig(GPTConfig):
+    block_size: int = field(init=False, default=1)      # tokens per image, from the sizes below
+    vocab_size: int = field(init=False, default=1)      # a ViT has none
+    tie_weights: bool = field(init=False, default=False)
     image_size: int = 224           # height and width of an image, in pixels
     patch_size: int = 16            # height and width of a patch, in pixels; each patch is a token
     channels: int = 3               # channels of an image: 1 for grey, 3 for RGB
@@ -34,18 +38,17 @@ class ViTConfig(Config):
     qkv_bias: bool = True           # with bias=True: whether W_q, W_k and W_v have biases too
     drop_path: float = 0.0          # stochastic depth: probability that a branch of the last block is dropped; it rises from 0
 
-    causal = False
+    causal: ClassVar[bool] = False
+    free: ClassVar[tuple] = ('drop_path',)              # what a resumed run may change too
+    block_types: ClassVar[dict] = BLOCK_TYPES | {'emb': r'patch\.(cls\.weight|weight|bias)', 'head': r'head\.(weight|bias)'}
 
     def __post_init__(self):
+        at_least(1, self, 'image_size', 'patch_size', 'channels', 'classes')
+        check(self.image_size % self.patch_size == 0, self, 'image_size patch_size', 'patches that divide the image')
+        check(0 <= self.drop_path < 1, self, 'drop_path', 'a probability below 1')
+        check(self.pool in POOLS, self, 'pool', f'one of {", ".join(POOLS)}')
+        self.block_size = (self.image_size // self.patch_size) ** 2 + (self.pool != 'mean')
         super().__post_init__()
-        check(vars(self), dict(pool=POOLS), ('image_size >= 1', 'patch_size >= 1', 'channels >= 1', 'classes >= 1',
-                                             'image_size % patch_size == 0', '0 <= drop_path < 1'))
-
-    @property
-    def block_size(self):
-        """Tokens per image"""
-        return (self.image_size // self.patch_size) ** 2 + (self.pool != 'mean')
-
 
 
 # ----------------------------------------------------------------------------- patches
@@ -90,48 +93,65 @@ class PatchEmbedding(nn.Linear):
 # ----------------------------------------------------------------------------- the model
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016): in training, a sample's branch is 0 with probability p, else scaled by 1/(1 − p)."""
+    """Stochastic depth (Huang et al. 2016) in front of a join of model.py: in training, a sample's branch is 0 with probability
+    p, else scaled by 1/(1 − p)."""
 
-    def __init__(self, p):
+    def __init__(self, p, join):
         super().__init__()
         # a tensor, so that torch.compile makes one graph for the blocks of all rates; there in a model of device meta too
         self.register_buffer('keep', torch.tensor(1 - p, device='cpu'), persistent=False)
+        self.join, self.dt = join, join.dt
 
-    def forward(self, x):
-        if not self.training:
-            return x
-        kept = torch.rand(len(x), 1, 1, device=x.device) < self.keep
-        return x * (kept / self.keep).to(x.dtype)
+    def forward(self, x, f):
+        if self.training:
+            kept = torch.rand(len(f), 1, 1, device=f.device) < self.keep
+            f = f * (kept / self.keep).to(f.dtype)
+        return self.join(x, f)
+
+
+def make_vit_blocks(config):
+    """The blocks of a GPT, with stochastic depth, and perhaps without the biases of queries, keys and values"""
+    blocks = make_blocks(config)
+    for i, block in enumerate(blocks):
+        p = config.drop_path * i / max(1, config.n_layer - 1)
+        if p:
+            block.attn_join, block.ffn_join = DropPath(p, block.attn_join), DropPath(p, block.ffn_join)
+        if not config.qkv_bias:
+            for name in ('wq', 'wk', 'wv'):
+                if hasattr(block.attn, name):
+                    getattr(block.attn, name).bias = None
+    return blocks
 
 
 class ViT(nn.Module):
     """model.py's blocks on the patches of an image, without an attention mask (Dosovitskiy et al. 2021)."""
-    recompute = False       # as in GPT
+    starts = STARTS | {'embedding': r'wpe\.weight|patch\.cls\.weight', 'bias': STARTS['bias'] + r'|(patch|head)\.bias',
+                       'head': r'head\.weight', 'input': r'patch\.weight'}
+    Config, recompute = ViTConfig, False            # as in GPT
 
     def __init__(self, config, mean=0.5, std=0.5):
         super().__init__()
         self.config = config
         self.patch = PatchEmbedding(config, mean, std)
-        self.wpe = POSITIONS[config.pos][0](config)
+        self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
-        rates = [config.drop_path * i / max(1, config.n_layer - 1) for i in range(config.n_layer)]
         self.embedding_skips = make_embedding_skips(config)
-        self.h = share_rotary(nn.ModuleList(Block(of_layer, DropPath(p) if p else None)
-                                            for of_layer, p in zip(layer_configs(config), rates)))
+        self.h = make_vit_blocks(config)
         self.pool = POOLS[config.pool][1]
         self.final_norm = make_norm(config.final_norm, config)
-        self.head_scale = make_scale(1 / config.width_growth)
+        self.head_scale = make_head_scale(config)
         self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
+        self.aux = {}           # as in GPT
         init_weights(self)
 
     def hidden(self, images):
         """Images (B, channels, S, S) of 0 to 255 → (B, T, D) after the last block."""
         x = self.patch(images)
-        x = x0 = self.dropout(self.input_norm(x + self.wpe(torch.arange(x.size(1), device=x.device))))
-        for skip, block in zip(self.embedding_skips, self.h):
-            x = through(block, self.recompute, skip(x, x0))
-        return x
+        if self.wpe is not None:
+            x = x + self.wpe(torch.arange(x.size(1), device=x.device))
+        x = self.dropout(self.input_norm(x))
+        return run_blocks(self, x, x)
 
     def forward(self, images, targets=None):
         """Images (B, channels, S, S) of 0 to 255, targets classes (B,) with −1 where there is none, or their probabilities
@@ -153,5 +173,11 @@ class ViT(nn.Module):
     def flops_per_image(self):
         """FLOPs of one image's forward and backward pass: 6N + 12 n_layer D T per token, but the head sees only one token."""
         c, head = self.config, sum(p.numel() for p in self.head.parameters())
-        a_token = self.num_params() - head - sum(p.numel() for p in self.wpe.parameters())
+        a_token = self.num_params() - head - (self.wpe.weight.numel() if self.wpe is not None else 0)
         return c.block_size * (6 * a_token + 12 * c.n_layer * c.n_embd * c.block_size) + 6 * head
+
+
+def correct(logits, y):
+    """Whether the class of each image is the likeliest, and one of the five likeliest: 1.0 or 0.0, (2, N)"""
+    hits = logits.topk(min(5, logits.size(1))).indices == y[:, None]
+    return torch.stack((hits[:, 0], hits.any(1))).float()

@@ -1,6 +1,6 @@
 """
-model.py's GPT and vit.py's ViT as models of transformers. lab/export.py copies this file, and those that it imports, into the
-folder of an exported model, where AutoModelForCausalLM and AutoModelForImageClassification find it (trust_remote_code=True).
+model.py's GPT as a model of transformers. lab/export.py copies this file, and those that it imports, into the folder of an
+exported model, where AutoModelForCausalLM finds it (trust_remote_code=True).
 """
 import math
 from dataclasses import fields
@@ -8,11 +8,10 @@ from dataclasses import fields
 import torch
 from torch.nn import functional as F
 from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutputWithPast, ImageClassifierOutput
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
 from model import GPT, DotAttention, GPTConfig, Rotary
-from vit import ViT, ViTConfig
 
 
 class NanoNormConfig(PreTrainedConfig):
@@ -23,19 +22,13 @@ class NanoNormConfig(PreTrainedConfig):
                          max_position_embeddings='block_size', tie_word_embeddings='tie_weights')
 
 
-class NanoNormViTConfig(PreTrainedConfig):
-    """The fields of a ViTConfig, also by the names that transformers has for some of them."""
-    model_type = 'nanonorm_vit'
-    attribute_map = dict(hidden_size='n_embd', num_hidden_layers='n_layer', num_attention_heads='n_head', num_channels='channels')
-
-
 def ours(Config, theirs):
     """A GPTConfig or ViTConfig of transformers' config"""
-    return Config(**{f.name: getattr(theirs, f.name) for f in fields(Config)})
+    return Config(**{f.name: getattr(theirs, f.name) for f in fields(Config) if f.init})
 
 
 class NanoNorm(PreTrainedModel):
-    """What the two models below share: `self.net`, the GPT or ViT."""
+    """What exported models share: `self.net`, the GPT or ViT."""
     base_model_prefix = 'net'
     _supports_sdpa = True
     _no_split_modules = ['Block']
@@ -185,30 +178,3 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
 
     def set_output_embeddings(self, value):
         self.net.lm_head = value
-
-
-# ----------------------------------------------------------------------------- images
-
-class NanoNormForImageClassification(NanoNorm):
-    """A ViT, which takes pixels from 0 to 255 and normalizes them itself."""
-    config_class = NanoNormViTConfig
-    main_input_name = 'pixel_values'
-
-    def __init__(self, config):
-        super().__init__(config)
-        if config.num_labels != config.classes:
-            raise ValueError(f'num_labels={config.num_labels}: this model has {config.classes} classes; for others, train.py of '
-                             'its repository starts from it with a new head, --init_from=FOLDER --classes=…')
-        self.begin(ViT(ours(ViTConfig, config)))
-
-    @can_return_tuple
-    def forward(self, pixel_values, labels=None, **asked):
-        """Images (B, channels, S, S) of 0 to 255, labels (B,) → logits (B, classes), and the mean loss per image."""
-        refuse(asked, 'num_items_in_batch')
-        c = self.config
-        if pixel_values.shape[1:] != (c.channels, c.image_size, c.image_size):
-            raise ValueError(f'pixel_values of shape {tuple(pixel_values.shape)}: wants images of {c.channels} channels and '
-                             f'{c.image_size} × {c.image_size} pixels')
-        logits = self.net(pixel_values)[0]
-        loss = None if labels is None else F.cross_entropy(logits.float(), labels)
-        return ImageClassifierOutput(loss=loss, logits=logits)

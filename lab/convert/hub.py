@@ -1,6 +1,6 @@
 """
 Models as folders that transformers loads: as its GPT-2, LLaMA or Qwen3 if they are equal, or else as models whose code lies in
-the folder; their tokenizers, and what prepares their images.
+the folder; and their tokenizers.
 """
 from configurator import ROOT
 
@@ -10,15 +10,14 @@ import json
 import os
 import re
 import tempfile
-from dataclasses import asdict
+from dataclasses import fields
 from typing import NamedTuple
 
 import torch
 
 from data.text import load_tokenizer
-from engine.pretrained import ACTIVATIONS, COMMON, FAMILIES, hugging_face, tensors, unknown_fields
+from lab.convert.pretrained import ACTIVATIONS, COMMON, FAMILIES, hugging_face, tensors, unknown_fields
 from model import GPT, GPTConfig
-from vit import ViT
 
 # ----------------------------------------------------------------------------- architectures that are equal
 
@@ -55,6 +54,17 @@ def their_weights(weights, family, n_layer):
 
 # ----------------------------------------------------------------------------- writing
 
+class Own(NamedTuple):
+    model_type: str         # in config.json
+    code: str               # the file with the classes, as a module of ours
+    config: str             # the classes
+    model: str
+    auto: str               # what finds the latter in transformers
+
+
+OWN_GPT = Own('nanonorm', 'lab.convert.modeling_nanonorm', 'NanoNormConfig', 'NanoNormForCausalLM', 'AutoModelForCausalLM')
+
+
 def write_model(model, folder, family, end=None):
     """Writes the GPT into an existing folder, as Hugging Face's 'gpt2', 'llama' or 'qwen3'. `end` is the token that ends a
     document."""
@@ -80,83 +90,73 @@ def write_model(model, folder, family, end=None):
                          f'model.py computes something else than it; --format=nanonorm takes any model')
 
 
-def write_weights(model, folder, **more):
-    """Writes the GPT or ViT into an existing folder: its weights by our names, and its config with the keys in `more`."""
+def write_weights(model, folder, own=OWN_GPT, **more):
+    """Writes the model into an existing folder: its weights by our names, and its config with the keys in `more`. `own` says
+    what it is in transformers."""
     from safetensors.torch import save_file
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    if getattr(model.config, 'tie_weights', False):
+    if model.config.tie_weights:
         del weights['lm_head.weight']                   # the format does not allow a tensor twice
     save_file(weights, os.path.join(folder, 'model.safetensors'), metadata={'format': 'pt'})
     with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
-        json.dump(dict(model_type=OWN[type(model)].model_type, **more, **asdict(model.config)), f, indent=1)
+        json.dump(dict(model_type=own.model_type, **more, **{f.name: getattr(model.config, f.name)
+                                                             for f in fields(model.config) if f.init}), f, indent=1)
 
 
-class Own(NamedTuple):
-    model_type: str         # in config.json
-    config: str             # the classes in modeling_nanonorm.py
-    model: str
-    auto: str               # what finds the latter in transformers
-
-
-OWN = {GPT: Own('nanonorm', 'NanoNormConfig', 'NanoNormForCausalLM', 'AutoModelForCausalLM'),
-       ViT: Own('nanonorm_vit', 'NanoNormViTConfig', 'NanoNormForImageClassification', 'AutoModelForImageClassification')}
-
-
-def write_own(model, folder, **more):
-    """Writes the GPT or ViT into an existing folder as a model of transformers whose code lies beside it. Returns what the user
-    should know of it, or ''."""
-    own = OWN[type(model)]
-    for name, text in code_files('modeling_nanonorm.py').items():
+def write_own(model, folder, own=OWN_GPT, example=None, **more):
+    """Writes the model into an existing folder as one of transformers whose code lies beside it. `example`: inputs on which both
+    are compared. Returns what the user should know of it, or ''."""
+    for name, text in code_files(own.code).items():
         with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
             f.write(text)
-    found_by = {'AutoConfig': own.config, own.auto: own.model}
-    more |= dict(architectures=[own.model], dtype='float32',
-                 auto_map={auto: f'modeling_nanonorm.{found}' for auto, found in found_by.items()})
-    write_weights(model, folder, **more)
+    module = own.code.rpartition('.')[2]
+    auto_map = {'AutoConfig': f'{module}.{own.config}', own.auto: f'{module}.{own.model}'}
+    more |= dict(architectures=[own.model], dtype='float32', auto_map=auto_map)
+    write_weights(model, folder, own, **more)
     with tempfile.TemporaryDirectory() as cache:        # of code, which would otherwise stay in the user's
         os.environ.setdefault('HF_MODULES_CACHE', cache)
         theirs = getattr(hugging_face(), own.auto).from_pretrained(folder, trust_remote_code=True)
-    off = largest_difference(model, theirs)
+    off = largest_difference(model, theirs, example)
     if not off < 1e-5:
         raise ValueError(f'in transformers this model computes other logits, off by {off:.3g} of the largest: '
-                         f'lab/modeling_nanonorm.py must call what {type(model).__name__}.forward calls')
+                         f'{own.code} must call what {type(model).__name__}.forward calls')
     if isinstance(model, GPT) and not masks_hold(theirs):
-        write_weights(model, folder, **more, masks=False)
+        write_weights(model, folder, own, **more, masks=False)
         return 'It refuses text that is padded on the left, and several tokens after others, because its attention knows no mask.'
     return ''
 
 
-def code_files(name):
-    """{file name: its text} of lab/NAME and all files of ours that it imports. In the text they import each other from the
-    folder that they are in. ValueError for an import that would not work there."""
-    texts, left = {}, [os.path.join(ROOT, 'lab', name)]
+def code_files(module):
+    """{file name: its text} of a module of ours and of all files of ours that it imports. In the text they import each other from
+    the folder that they are in. ValueError for an import that would not work there."""
+    texts, left = {}, [module]
     while left:
-        path = left.pop()
+        module = left.pop()
+        path = os.path.join(ROOT, *module.split('.')) + '.py'
         with open(path, encoding='utf-8') as f:
             text = f.read()
         for node in ast.walk(ast.parse(text)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else \
                 [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
-            for module in names:
-                file, package = os.path.join(ROOT, f'{module}.py'), os.path.join(ROOT, module.split('.')[0])
-                if isinstance(node, ast.Import) and os.path.exists(file) or os.path.isdir(package):
-                    raise ValueError(f'{path}, line {node.lineno}: {module} cannot come along: write  from NAME import …  of a '
+            for name in names:
+                file, package = os.path.join(ROOT, *name.split('.')) + '.py', os.path.join(ROOT, name.split('.')[0])
+                ours = os.path.exists(file)
+                if isinstance(node, ast.Import) and ours or not ours and os.path.isdir(package):
+                    raise ValueError(f'{path}, line {node.lineno}: {name} cannot come along: write  from NAME import …  of a '
                                      f'file NAME.py in {ROOT}')
-                if os.path.exists(file):
-                    text = re.sub(rf'^(\s*from ){module}(?= import)', rf'\1.{module}', text, flags=re.MULTILINE)
-                    left += [file] if f'{module}.py' not in texts else []
+                if ours:
+                    flat = name.rpartition('.')[2]
+                    text = re.sub(rf'^(\s*from ){re.escape(name)}(?= import)', rf'\1.{flat}', text, flags=re.MULTILINE)
+                    left += [name] if f'{flat}.py' not in texts else []
         texts[os.path.basename(path)] = text
     return texts
 
 
 @torch.no_grad()
-def largest_difference(model, theirs):
-    """Between their logits and ours for a few inputs, relative to our largest logit"""
+def largest_difference(model, theirs, example=None):
+    """Between their logits and ours for the inputs `example`, by default a few tokens, relative to our largest logit"""
     c, training = model.config, model.training
-    if isinstance(model, ViT):
-        x = 255 * torch.rand(2, c.channels, c.image_size, c.image_size, generator=torch.Generator().manual_seed(0))
-    else:
-        x = torch.arange(min(16, c.block_size))[None] % c.vocab_size
+    x = torch.arange(min(16, c.block_size))[None] % c.vocab_size if example is None else example
     ours = model.eval()(x)[0]
     model.train(training)
     return ((theirs.eval()(x).logits - ours).abs().max() / ours.abs().max()).item()
@@ -211,13 +211,3 @@ def write_tokenizer(folder, name, chars):
     theirs.save(path)
     special = {} if end is None else dict.fromkeys(('bos_token', 'eos_token', 'pad_token'), theirs.id_to_token(end))
     hugging_face().PreTrainedTokenizerFast(tokenizer_file=path, split_special_tokens=True, **special).save_pretrained(folder)
-
-
-def write_processor(folder, config):
-    """Writes what transformers makes of an image before a ViT sees it: the middle square, in pixels from 0 to 255."""
-    size = config.image_size
-    about = dict(image_processor_type='CLIPImageProcessor', do_resize=True, size=dict(shortest_edge=size), resample=3,
-                 do_center_crop=True, crop_size=dict(height=size, width=size), do_rescale=False, do_normalize=False,
-                 do_convert_rgb=config.channels == 3)
-    with open(os.path.join(folder, 'preprocessor_config.json'), 'w', encoding='utf-8') as f:
-        json.dump(about, f, indent=1)

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from PIL import ExifTags, Image
 
-from data.augment import middle
 from data.text import Progress, follow_parent, in_order
-from data.tokens import SPLITS, Split, Stored, a_count, a_text, check_size, counts, load_meta, preparing, replacing
+from data.tokens import SPLITS, load_meta, map_file, preparing, replacing, shuffled_starts, spread_starts
+from vision.augment import middle
 
 os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # only errors: the last one is reported in one line
 
@@ -29,21 +29,10 @@ ENDINGS = ('.jpg', '.jpeg', '.png', '.bmp', '.gif', '.webp', '.ppm', '.tif', '.t
 
 # ----------------------------------------------------------------------------- reading
 
-def texts(value):
-    return isinstance(value, list) and all(a_text(x) for x in value)
-
-
-def numbers(value):
-    return isinstance(value, list) and all(type(x) in (int, float) and 0 <= x <= 1 for x in value)
-
-
-def axes(value):
-    return (isinstance(value, dict) and len(value) in (0, 2)
-            and all(texts(names) and 0 < len({*names}) == len(names) for names in value.values()))
-
-
-IMAGES = dict(image_size=a_count, channels=a_count, classes=a_count, names=texts, mean=numbers, std=numbers, images=counts,
-              whole=lambda value: isinstance(value, bool), groups=axes, fingerprint=a_text)
+def axes(groups):
+    """Whether groups of validation images are {} or two lists of different names"""
+    return len(groups) in (0, 2) and all(isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+                                         and 0 < len({*names}) == len(names) for names in groups.values())
 
 
 def read_image_meta(name):
@@ -52,47 +41,48 @@ def read_image_meta(name):
     validation images ({} for none), and the fingerprint of all of it ('' in data of older versions). Groups are versions of the
     same images, in the same order: groups={'corruption': [C names], 'severity': [S names]} are C · S groups, of which the first S
     belong to the first corruption."""
-    def fits(meta):
-        return (len(meta['mean']) == len(meta['std']) == meta['channels'] and min(meta['std']) > 0
-                and len(meta['names']) in (0, meta['classes'])
-                and meta['images']['val'] % math.prod(map(len, meta['groups'].values())) == 0)
+    meta = {'whole': False, 'groups': {}, **load_meta(name, 'images')}
+    try:
+        fits = (len(meta['mean']) == len(meta['std']) == meta['channels'] and min(meta['std']) > 0 and meta['classes'] > 0
+                and meta['image_size'] > 0 and len(meta['names']) in (0, meta['classes']) and axes(meta['groups'])
+                and meta['images']['train'] > 0 and meta['images']['val'] % math.prod(map(len, meta['groups'].values())) == 0)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        fits = False
+    if not fits:
+        raise ValueError(f'data/{name}/meta.json is damaged: prepare data/{name} again')
+    return meta
 
-    return load_meta(name, 'images', IMAGES, fits, whole=False, groups={}, fingerprint='')
 
+class Images:
+    """One split of a data set of images, each with its class number, for a model with this ViTConfig. `read` cuts images larger
+    than image_size to the middle square. `shuffled`, for training, leaves the cutting to the augmentation, and gives each image
+    `repeats` times in a row."""
 
-class Images(Split):
-    """One split of a data set of images, each with its class number. `read` cuts images larger than image_size to the middle
-    square. `shuffled`, for training, leaves the cutting to the augmentation, and gives each image `repeats` times in a row."""
-    block_size = 1
-
-    def __init__(self, name, split, image_size, channels, classes, repeats=1):
+    def __init__(self, name, split, config, repeats=1):
         meta = read_image_meta(name)
-        count, stored = meta['images'][split], meta['image_size']
-        if channels != meta['channels']:
-            raise ValueError(f'channels={channels}: the images of dataset={name} have {meta["channels"]}, '
+        self.windows, stored = meta['images'][split], meta['image_size']
+        if config.channels != meta['channels']:
+            raise ValueError(f'channels={config.channels}: the images of dataset={name} have {meta["channels"]}, '
                              f'set --channels={meta["channels"]}')
-        if image_size > stored:
-            raise ValueError(f'image_size={image_size} is more than the {stored} of dataset={name}: '
+        if config.image_size > stored:
+            raise ValueError(f'image_size={config.image_size} is more than the {stored} of dataset={name}: '
                              f'set --image_size={stored} or less')
-        if classes < meta['classes']:
-            raise ValueError(f'classes={classes} is less than the {meta["classes"]} of dataset={name}: '
+        if config.classes < meta['classes']:
+            raise ValueError(f'classes={config.classes} is less than the {meta["classes"]} of dataset={name}: '
                              f'set --classes={meta["classes"]} or more')
         self.path, self.mean, self.std = os.path.join('data', name, f'{split}.bin'), meta['mean'], meta['std']
         self.fingerprint, self.groups = meta['fingerprint'], meta['groups'] if split == 'val' else {}
         labels = self.path.replace('.bin', '_labels.bin')
-        check_size(self.path, count * channels * stored ** 2)
-        check_size(labels, count * 2)
-        self.images = Stored(self.path, np.uint8, count, (channels, stored, stored))
-        self.labels = np.fromfile(labels, np.uint16).astype(np.int64)
+        self.images = map_file(self.path, np.uint8, (self.windows, config.channels, stored, stored))
+        self.labels = torch.from_numpy(map_file(labels, np.uint16, (self.windows,)).astype(np.int64))
         if self.labels.max() >= meta['classes']:
             raise ValueError(f'{labels} holds class {self.labels.max()}, and the classes of dataset={name} are 0 to '
                              f'{meta["classes"] - 1}: prepare data/{name} again')
         self.aspects = None
         if meta['whole'] and split == 'train':
             aspects = self.path.replace('.bin', '_aspects.bin')
-            check_size(aspects, count * 4)
-            self.aspects = torch.from_numpy(np.fromfile(aspects, np.float32))
-        self.windows, self.length, self.image_size, self.repeats = count, count + 1, image_size, repeats
+            self.aspects = torch.from_numpy(np.array(map_file(aspects, np.float32, (self.windows,))))
+        self.image_size, self.repeats = config.image_size, repeats
 
     def read(self, numbers):
         """Images of these numbers → uint8 (len(numbers), channels, image_size, image_size) and int64 classes (len(numbers),)."""
@@ -101,25 +91,31 @@ class Images(Split):
             images = middle(images.float(), self.image_size, *aspects).round().clamp(0, 255).byte()
         return middle(images, self.image_size).contiguous(), labels
 
+    def read_padded(self, numbers, size):
+        """As `read`, but `size` images: after those asked for, they come again with −1 as their class, and do not count."""
+        images, labels = self.read(np.resize(numbers, size))
+        labels[len(numbers):] = -1
+        return images, labels
+
     def read_stored(self, numbers):
         """Images as they are stored, uint8 (len(numbers), channels, S, S), their classes and, for whole images, their aspects,
         float32 (len(numbers),)."""
-        images = self.images.read(numbers)[:, 0]
-        chosen = (self.labels, self.aspects) if self.aspects is not None else (self.labels,)
-        return torch.from_numpy(images), *(torch.as_tensor(values)[np.asarray(numbers)] for values in chosen)
+        numbers = np.asarray(numbers)
+        of_images = (self.labels, self.aspects) if self.aspects is not None else (self.labels,)
+        return torch.from_numpy(self.images[numbers]), *(values[numbers] for values in of_images)
 
     def shuffled(self, first, count, seed):
-        """The arguments of Augment for images number `first`, first + 1, … of a sequence: `order`, with each image `repeats`
-        times in a row. So an epoch's number of images covers only 1/repeats of the order (repeated augmentation, Hoffer et al.
-        2020)."""
+        """The arguments of Augment for images number `first`, first + 1, … of an endless shuffled sequence, with each image
+        `repeats` times in a row. So an epoch's number of images covers only 1/repeats of them (repeated augmentation, Hoffer et
+        al. 2020)."""
         begin, end = first // self.repeats, -(-(first + count) // self.repeats)
-        numbers = np.repeat(self.order(begin, end - begin, seed), self.repeats)
+        numbers = np.repeat(shuffled_starts(self.windows + 1, 1, begin, end - begin, seed), self.repeats)
         return self.read_stored(numbers[first - begin * self.repeats:][:count])
 
     def spread(self, batches, batch_size):
         """As for tokens. But if the batches can hold all images, all are used, and the sizes of batches differ by at most one."""
         if batches * batch_size < self.windows:
-            return super().spread(batches, batch_size)
+            return spread_starts(self.windows, 1, batches, batch_size)
         return np.array_split(np.arange(self.windows), math.ceil(self.windows / batch_size))
 
 
@@ -166,7 +162,7 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
         array = np.asarray(labels[split], np.uint16)
         array.tofile(path[f'{split}_labels.bin'])
         content.update(array)
-        images = Stored(path[f'{split}.bin'], np.uint8, len(array), (channels, size, size))
+        images = np.memmap(path[f'{split}.bin'], np.uint8, 'r', shape=(len(array), channels, size, size))
         some = np.unique(np.linspace(0, len(images) - 1, 10000).astype(int))        # enough for the mean and the fingerprint
         sums[split] = 0
         for image in (images[i] for i in some):

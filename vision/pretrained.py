@@ -2,24 +2,23 @@
 Reads the weights of ViTs: of runs and exports of this repository, of Hugging Face and of timm. What a source states is taken over
 or refused. What it does not state is the command line's, and what is guessed all the same is told.
 """
-from configurator import expanded
+from configurator import expanded, one_line
 
 import argparse
 import math
 import os
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import NamedTuple
 
 import torch
 from torch.nn import functional as F
 
 from engine.checkpoint import FREE, load_run
-from engine.files import NUMBER, check_files, check_regular, fits, read_json, told
-from engine.memory import check_sizes
-from engine.pretrained import ACTIVATIONS, COMMON, COPY, PRE_NORM, unknown_fields, with_weights
-from engine.task import config_from
-from vit import ViT, ViTConfig
+from engine.errors import NUMBER, check_files, check_regular, fits, read_json
+from engine.keys import config_from
+from lab.convert.pretrained import ACTIVATIONS, COMMON, COPY, PRE_NORM, adopt, unknown_fields, with_weights
+from vision.vit import ViT, ViTConfig
 
 # ----------------------------------------------------------------------------- what the configs of others state
 # Names that are no fields of ViTConfig are properties that the weights show.
@@ -200,7 +199,7 @@ def read_vit(path, given):
         state = read_weights(path)
         weights, notes = (None, []) if RUN <= state.keys() else unpacked(state)
     except Exception as error:                          # the libraries raise errors of many types
-        raise ValueError(f'could not load {path!r} as a ViT: {told(error)}') from error
+        raise ValueError(f'could not load {path!r} as a ViT: {one_line(error)}') from error
     if weights is None:
         return read_run(path)
     try:
@@ -215,16 +214,14 @@ def read_vit(path, given):
 
 def read_run(path):
     """The Source in a checkpoint of train.py"""
-    _, state = load_run(path)
-    if state['config'].get('model', 'gpt') != 'vit':
-        raise ValueError(f'{path} holds a model of text, and this run has one of images')
+    _, state = load_run(path, Model=ViT)
     return of_ours(config_from(ViTConfig, state['config']), state['model'], state['config'])
 
 
 def read_export(about, weights):
     """The Source in a folder that lab/export.py has written"""
     found = expanded({key: value for key, value in about.items() if key not in OTHER_KEYS | {'model_type'}})
-    unknown = found.keys() - {*ViTConfig.__dataclass_fields__}
+    unknown = found.keys() - {f.name for f in fields(ViTConfig) if f.init}
     if unknown:
         raise ValueError(f'config.json has {min(unknown)!r}, which is no field of ViTConfig')
     config = ViTConfig(**found)
@@ -360,6 +357,13 @@ def per_channel(key, value, channels):
     return [float(x) for x in values]
 
 
+def load_pretrained(path, config, given):
+    """As lab.convert.pretrained.load_pretrained, for a ViT. `given` as load_vit has it."""
+    model = load_vit(path, config, given)
+    model.notes = adopt(path, model, config) + [f'{path}: {line}' for line in model.notes]
+    return model
+
+
 def load_vit(path, keys={}, given=None):
     """A ViT from a run's folder (its best.pt) or checkpoint, from a folder that lab/export.py, Hugging Face or timm has written,
     or from a file with timm's state_dict (.pth, .safetensors), for a run with these `keys` of train.py.
@@ -375,7 +379,7 @@ def load_vit(path, keys={}, given=None):
                          f"folder that lab/export.py, Hugging Face or timm has written, or a file with timm's weights")
     given = {key: keys[key] for key in (keys if given is None else given) if key in keys}
     config, weights, unknown, images, notes, guesses = read_vit(path, given)
-    trained = {'dropout': 0.0, 'drop_path': 0.0, **{key: keys[key] for key in FREE if key in keys}}
+    trained = {'dropout': 0.0, 'drop_path': 0.0, **{key: keys[key] for key in (*FREE, *ViTConfig.free) if key in keys}}
     classes, size = keys.get('classes') or config.classes or ViTConfig.classes, keys.get('image_size', config.image_size)
     if config.classes and classes != config.classes:
         notes.append(f'left out its head, which has {config.classes} classes')
@@ -388,7 +392,6 @@ def load_vit(path, keys={}, given=None):
         old, new = (pixels // config.patch_size for pixels in (config.image_size, size))
         notes.append(f'image_size={size} instead of {config.image_size}: {new} × {new} patches instead of {old} × {old}')
         if 'wpe.weight' in weights:
-            check_sizes({'position embeddings': 4 * new ** 2 * config.n_embd}, torch.device('cpu'))
             weights['wpe.weight'] = resized(weights['wpe.weight'], old, new)
             notes[-1] += ', for which its position embedding is interpolated'
         if config.attention == 'stable':

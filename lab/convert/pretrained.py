@@ -2,16 +2,16 @@
 Reads pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA and Qwen3, and folders that lab/export.py has
 written. engine/pretrained_vit.py reads those of ViTs.
 """
-from configurator import expanded
+from configurator import expanded, flags, one_line
 
 import os
 import re
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import NamedTuple
 
 import torch
 
-from engine.files import check_files, fits, read_json, told
+from engine.errors import check_files, fits, read_json
 from model import GPT, GPTConfig
 
 OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
@@ -165,7 +165,7 @@ def read_folder(name):
             name, output_loading_info=True, dtype=torch.float32)
         config = our_config(theirs.config, family, name)
     except Exception as error:                          # the libraries raise errors of many types
-        raise ValueError(f'could not load {name!r}: {told(error)}') from error
+        raise ValueError(f'could not load {name!r}: {one_line(error)}') from error
     constants = r'.*\.attn\.(masked_)?bias|.*\.inv_freq'         # which older files hold
     wrong = [*sorted(found['missing_keys']), *sorted(key for key in found['unexpected_keys'] if not re.fullmatch(constants, key))]
     if wrong:
@@ -182,6 +182,7 @@ def read_folder(name):
 def hugging_face():
     """Imports transformers, which then prints no progress bars."""
     os.environ.setdefault('HF_HUB_VERBOSITY', 'error')
+    os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
     import transformers
     transformers.utils.logging.disable_progress_bar()
     return transformers
@@ -258,9 +259,29 @@ def with_weights(name, Model, config, weights, more, *arguments, new=()):
     return model
 
 
-def load_others(name, config):
-    """The model that --init_from=name loads, if it is not scratch or resume, for a run with this GPTConfig."""
+def load_pretrained(name, config):
+    """The model that --init_from=name loads, if it is not scratch or resume, for a run with these keys of train.py. They then
+    have the model's own architecture. Its `notes` are lines to print. ValueError if the command line has another one."""
     if name not in OPENAI_MODELS and not os.path.isdir(name):
         raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or the folder of '
                          f'a model that lab/export.py or Hugging Face has saved')
-    return load_gpt(name, config.block_size, config.dropout, vars(config))
+    model = load_gpt(name, config['block_size'], config['dropout'], {f.name: config[f.name] for f in fields(GPTConfig)})
+    model.notes = adopt(name, model, config)
+    return model
+
+
+def adopt(name, model, config):
+    """Sets the keys of the model's architecture in a run's config → lines that tell which were others, and which parameters the
+    model has not from `name`. ValueError if the command line has set one of them to another value."""
+    differ = {key: value for key, value in asdict(model.config).items() if key in config and config[key] != value}
+    asked = [f'{key} ({value} there, {config[key]} here)' for key, value in differ.items() if key in flags()]
+    if asked:
+        raise ValueError(f'{name} has another architecture than the command line: {", ".join(asked)}; leave these out')
+    config.update(differ)
+    notes = []
+    if differ:
+        notes.append(f'{name} brings its own ' + ', '.join(f'{key}={value}' for key, value in sorted(differ.items())))
+    if model.started:
+        more = f' and {len(model.started) - 3} more' if len(model.started) > 3 else ''
+        notes.append(f'{name} has no {", ".join(model.started[:3])}{more}: these start as in an untrained model')
+    return notes

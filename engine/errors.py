@@ -123,13 +123,6 @@ def last_row(path, shape):
     return None
 
 
-def told(error):
-    """The message of a library's error in one line, without PyTorch's advice to run whatever code is in a file."""
-    if 'weights_only' in str(error):
-        return 'it holds more than weights, which could run code; use the safetensors file of this model'
-    return f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
-
-
 def damaged(path, fault=''):
     """A ValueError that names a checkpoint, its fault if known, and the run's other checkpoint."""
     best = os.path.join(os.path.dirname(path), 'best.pt')

@@ -1,0 +1,22 @@
+"""A training step for what times or measures it. The loops of train.py and vision/train.py show their own; a test has both."""
+import torch
+
+from engine.device import autocast
+from engine.divergence import block_norms, params_by_type
+
+
+def training_step(model, raw_model, optimizer, batches, grad_clip=0.0, dtype=torch.float32):
+    """Forward and backward passes on micro-batches [(inputs, targets), …], clipping, and the optimizer's step, whose groups have
+    their learning rates → the mean loss, a scalar. `model` is raw_model, or that compiled."""
+    loss_sum = 0.0
+    for x, y in batches:
+        with autocast(x.device, dtype, cache=not raw_model.recompute):
+            loss = model(x, y)[1]
+        aux, raw_model.aux = raw_model.aux, {}
+        (sum(aux.values(), loss) / len(batches)).backward()
+        loss_sum += loss.detach() / len(batches)
+    grad_norm = torch.linalg.vector_norm(block_norms(params_by_type(optimizer), lambda p: p.grad))
+    torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss_sum

@@ -1,0 +1,100 @@
+"""Scores of models with their errors, and the table that compares them. lab/evaluate.py and vision/evaluate.py share it."""
+import hashlib
+import math
+import os
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from engine.runlog import RowFile, write_row
+
+
+class Score(NamedTuple):
+    mean: float
+    error: float                    # standard error of the mean
+    units: np.ndarray | None        # the values to pair with another run's; None: none, or another score has them
+    lower: bool = False             # whether lower is better
+
+
+def score_of(units, lower=False):
+    units = np.asarray(units, dtype=float)
+    return Score(units.mean(), units.std(ddof=1) / math.sqrt(len(units)) if len(units) > 1 else math.nan, units, lower)
+
+
+def names_of(text, known=()):
+    """Splits at commas, but joins pieces until they name a folder or a model that is `known`, because a sweep's folders contain
+    commas."""
+    names = []
+    for piece in text.split(','):
+        if names and not os.path.isdir(names[-1]) and names[-1] not in known:
+            names[-1] += ',' + piece
+        else:
+            names.append(piece)
+    return list(dict.fromkeys(name.rstrip('/') for name in names))
+
+
+def key_of(model, tokenizer):
+    key = hashlib.sha256(repr((model.config, tokenizer)).encode())
+    for value in model.state_dict().values():
+        key.update(value.numpy().tobytes())
+    return key.hexdigest()[:12]
+
+
+def show(table):
+    """Prints {name: {label: Score}} as Markdown, and which differences are beyond the noise."""
+    labels = list(dict.fromkeys(label for scores in table.values() for label in scores))
+    best = {label: min((name for name in table if label in table[name]), key=lambda name: rank_of(table[name][label]))
+            for label in labels}
+
+    def cell(name, label):
+        if label not in table[name]:
+            return ''
+        mean, error = table[name][label][:2]
+        text = f'{mean:.4f}' + ('' if math.isnan(error) else f' ± {error:.4f}')
+        return f'**{text}**' if len(table) > 1 and best[label] == name else text
+
+    print('| |', ' | '.join(labels), '|')
+    print('| --- |', ' --- |' * len(labels), sep='')
+    for name in table:
+        print(f'| {name} |', ' | '.join(cell(name, label) for label in labels), '|')
+    if len(table) > 1:
+        print()
+    for label in labels:
+        for name in table:
+            if name != best[label] and label in table[name] and label not in ('perplexity', 'bits per byte'):    # see loss
+                behind = difference(table[name][label], table[best[label]][label])
+                if behind:
+                    gap, error, p, how = behind
+                    shown = f'p = {p:.3f}' if p >= 0.001 else 'p < 0.001'
+                    print(f'{label}: {name} is {gap:.4f} ± {error:.4f} behind {best[label]}, '
+                          f'{"beyond" if p < 0.05 else "within"} the noise ({shown}, {how})')
+
+
+def rank_of(score):
+    """A key for sorting: the better score first, NaN last."""
+    return math.isnan(score.mean), score.mean if score.lower else -score.mean
+
+
+def difference(score, best):
+    """(how far a score is behind, its standard error, p, 'paired' or 'not paired'): by a t-test on paired units if both have
+    them, or else by a z-test on the means. None if neither is possible."""
+    gap = abs(score.mean - best.mean)
+    if score.units is not None and best.units is not None and len(score.units) == len(best.units):
+        each = score_of(score.units - best.units)
+        if each.error > 0:
+            return gap, each.error, stats.ttest_rel(score.units, best.units).pvalue, 'paired'
+        return None
+    error = math.hypot(score.error, best.error)
+    return (gap, error, 2 * stats.norm.sf(gap / error), 'not paired') if error > 0 and math.isfinite(gap) else None
+
+
+def numbers(score):
+    return dict(mean=score.mean, error=score.error)
+
+
+def append(path, row):
+    with RowFile(path) as f:
+        write_row(f, row)
+        if f.waiting:
+            raise OSError(f'{path} lacks the last row: the disk is full')

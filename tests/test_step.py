@@ -1,0 +1,70 @@
+"""The training step that times and measures share, and what an edit adds to the loss in training."""
+import json
+
+import pytest
+import torch
+from helpers import TINY, call, checkpoint, evaluations, flags, steps, train
+
+import model
+from data.tokens import Tokens
+from engine.checkpoint import load_run
+from engine.device import tune_for_training
+from engine.keys import config_from, group_settings
+from engine.step import training_step
+from model import GPT, GPTConfig
+from optim import OPTIMIZERS, param_groups
+
+
+@pytest.mark.parametrize('more', [dict(grad_clip=0.1), dict(grad_clip=0.0, gradient_accumulation_steps=2, dtype='bfloat16')],
+                         ids=['clipped', 'two micro-batches in bf16'])
+@pytest.mark.parametrize('optimizer', OPTIMIZERS)
+def test_it_is_the_step_of_train(optimizer, more, place, monkeypatch):
+    """On the same batches, three steps lead to the same weights, to the last bit"""
+    monkeypatch.chdir(place)
+    keys = TINY | dict(gradient_accumulation_steps=1, max_iters=3, eval_interval=3, schedule='constant', warmup_iters=0,
+                       min_lr=1e-2, optimizer=optimizer, overwrite=True, out_dir='stepped', compile=False) | more
+    train(place, *flags(**keys))
+    keys = checkpoint(place / 'stepped')['config']
+    torch.manual_seed(keys['seed'])
+    ours = GPT(config_from(GPTConfig, keys))
+    tune_for_training(torch.device('cpu'), ours)
+    dtype = getattr(torch, keys['dtype'])
+    opt = OPTIMIZERS[optimizer](param_groups(ours, **group_settings(keys)), {**keys, 'dtype': dtype})
+    data = Tokens(keys['dataset'], 'train', keys['block_size'], keys['vocab_size'])
+    size, count = keys['batch_size'], keys['gradient_accumulation_steps']
+    for it in range(3):
+        batches = [data.shuffled((it * count + j) * size, size, keys['data_seed']) for j in range(count)]
+        training_step(ours, ours, opt, batches, keys['grad_clip'], dtype)
+    for name, value in checkpoint(place / 'stepped')['model'].items():
+        assert torch.equal(ours.state_dict()[name], value), name
+
+
+class WithZLoss(GPT):
+    """An edit as docs/editing.md has it"""
+
+    def output(self, x, targets=None):
+        if self.training and targets is not None:
+            logits = self.lm_head(self.final_norm(x))
+            self.aux['z_loss'] = 0.01 * logits.float().logsumexp(-1).square().mean()
+        return super().output(x, targets)
+
+
+@pytest.mark.parametrize('compiled', [False, pytest.param(True, marks=pytest.mark.long)])
+def test_the_loss_is_the_cross_entropy_whatever_is_added_to_it(compiled, place, monkeypatch):
+    """In the log, in best.pt and where it is evaluated; what is added is in the log beside it, and trains"""
+    keys = flags(**TINY | dict(max_iters=6, eval_interval=3, compile=compiled, measure_interval=3, measure_batches=1))
+    train(place, *keys, '--out_dir=plain')
+    monkeypatch.setattr(model, 'GPT', WithZLoss)
+    train(place, *keys, '--out_dir=added')
+    with_aux, without = steps(place / 'added'), steps(place / 'plain')
+    assert with_aux[0]['loss'] == pytest.approx(without[0]['loss'], abs=1e-5) and with_aux[-1]['loss'] != without[-1]['loss']
+    assert all(row['aux']['z_loss'] > 0.01 for row in with_aux) and 'aux' not in without[0]
+    monkeypatch.chdir(place)
+    network, state = load_run('added/best.pt')
+    data = Tokens('tiny', 'val', network.config.block_size, network.config.vocab_size)
+    with torch.no_grad():
+        losses = [network.eval()(*data.read(starts))[1].item() for starts in data.spread(TINY['eval_iters'], TINY['batch_size'])]
+    assert state['best_val_loss'] == pytest.approx(sum(losses) / len(losses), abs=1e-5)
+    assert evaluations(place / 'added')[-1]['val_loss'] == pytest.approx(state['best_val_loss'])
+    call('lab.plot', 'added', '--what=aux', cwd=place)
+    assert json.loads((place / 'added' / 'measure.jsonl').read_text().splitlines()[0])['gradients']

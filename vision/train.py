@@ -1,0 +1,222 @@
+"""
+Trains a ViT on images, on one process or many:
+
+    python -m vision.train config/train_quick_vision.py config/arch/s1.py
+    torchrun --nproc_per_node=8 -m vision.train config/vit/train_vdnt_l_sgd.py
+
+Config files and --key=value set the keys below, those of ViTConfig and those of train.py. They apply in order, and the later one
+wins. The loop is that of train.py; batches, augmentation and scores differ.
+"""
+import sys
+
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m vision.train')
+
+from configurator import TRAIN, configure, flags, refuse
+
+import torch
+
+from engine.checkpoint import Checkpoints, find_checkpoint
+from engine.device import Machine, StopRequest
+from engine.divergence import Watch, block_norms, params_by_type
+from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, refuse_unused
+from engine.parallel import Parallel, check_parallel
+from engine.runlog import Log, Run, Speed, progress
+from optim import OPTIMIZERS, lr_at, param_groups
+from vision.augment import CUBIC, Augment
+from vision.images import SPLITS, Images
+from vision.vit import ViT, ViTConfig, correct
+
+# ----------------------------------------------------------------------------- keys, besides those of ViTConfig and train.py
+crop_scale = 1.0                    # random crops of at least this share of the area, resized; 1: the middle square
+interpolation = 'bicubic'           # bicubic | bilinear | random: how crops are resized; random: one of the two for each image
+aug_repeats = 1                     # how many times in a row each image comes, augmented anew each time (repeated augmentation)
+flip = 0.0                          # probability of a mirror image
+randaugment = 0.0                   # magnitude of RandAugment, up to 10; 0: none
+mixup = 0.0                         # α of mixup; 0: none
+cutmix = 0.0                        # α of cutmix; if mixup is on too, each batch uses one of the two; 0: none
+label_smoothing = 0.0               # the share of a target that is spread over all classes
+image_mean = []                     # per channel, 0 to 1: what a model of init_from subtracts, where its weights do not state it
+image_std = []                      # and by what it divides then; both empty: what the weights state, or else a guess of 0.5
+# -----------------------------------------------------------------------------
+config = configure(globals(), ViTConfig, TRAIN)
+check_keys(config, CHOICES | dict(interpolation=CUBIC),
+           LOWS | dict(crop_scale=0.01, aug_repeats=1, flip=0, randaugment=0, mixup=0, cutmix=0, label_smoothing=0))
+for key, most in dict(crop_scale=1, flip=1, randaugment=10, label_smoothing=1).items():
+    if config[key] > most:
+        raise ValueError(f'{key}={config[key]}: wants at most {most}')
+refuse_unused(config)
+
+# ----------------------------------------------------------------------------- what is trained, where, on which data
+run = Run(config)
+machine = Machine(device, dtype)
+pretrained = None
+if run.init_from not in ('scratch', 'resume'):
+    from vision.pretrained import load_pretrained
+    pretrained = load_pretrained(run.init_from, config, flags())
+else:
+    refuse(('image_mean', 'image_std'), 'only a model that init_from loads takes it')
+check_keys(config)
+model_config = config_from(ViTConfig, config)
+data = {split: Images(dataset, split, model_config, aug_repeats) for split in SPLITS}
+run.data = data['train'].fingerprint
+checkpoint = None
+if run.init_from == 'resume':
+    checkpoint = find_checkpoint(run, config, model_config, machine)
+    run.start = checkpoint['iter']
+group_keys = group_settings(config)
+config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from
+config['overwrite'] = False
+micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)
+check_parallel(config, machine)
+machine.connect(backend)
+machine.check_same('checkpoints of iterations', run.start, f'put out_dir={out_dir} on a disk that all of them share')
+
+# ----------------------------------------------------------------------------- model and optimizer
+torch.manual_seed(seed)
+parallel = Parallel(ViT, lambda: ViT(model_config, data['train'].mean, data['train'].std), config, machine, checkpoint,
+                    pretrained)
+raw_model, train_model = parallel.raw, parallel.train
+opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
+                            {**config, 'compile': parallel.is_compiled, 'dtype': machine.dtype})
+parallel.share_steps(opt)
+scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
+params_of = params_by_type(opt)                         # {block type: its parameters}
+augment = Augment(config, model_config.image_size, model_config.classes)
+
+
+def get_batch(number):
+    """Micro-batch of this number in the whole run → float images (batch_size, channels, S, S) of 0 to 255, and class
+    probabilities (batch_size, classes). The order depends on data_seed alone, the augmentation on seed and number."""
+    stored = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
+    torch.manual_seed(hash((seed, number)))             # dropout and stochastic depth follow it too
+    return augment(*stored)
+
+
+def rate(it, ratio=1.0):
+    """The learning rate of an iteration, for block types with this ratio"""
+    return lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters, decay_frac, ratio, blockwise)
+
+
+@torch.no_grad()
+def evaluate(*splits):
+    """{'train_loss': …, 'train_top1': …, 'train_top5': …, 'val_loss': …}: means over eval_iters batches of each split, always the
+    same ones. The ranks share the work."""
+    raw_model.eval()
+    means = {}
+    for split in splits:
+        images, total = data[split], torch.zeros(4, device=machine.device)
+        turns = list(machine.turns(images.spread(eval_iters, batch_size)))
+        for numbers, counts in progress(turns, f'evaluation on {split}', shown=machine.master):
+            # compiled, all batches have one size, which needs one graph
+            batch = images.read_padded(numbers, batch_size) if parallel.is_compiled else images.read(numbers)
+            x, y = machine.to_device(*batch)
+            with machine.autocast():
+                logits, loss = parallel.compiled(x, y)
+            count = (y >= 0).sum()                      # padding has no class
+            total[:-1] += counts * count * torch.stack((loss, *correct(logits, y).sum(1) / count))
+            total[-1] += counts * count
+        *sums, count = machine.sum(total).tolist()
+        means |= {f'{split}_{name}': value / count for name, value in zip(('loss', 'top1', 'top5'), sums)}
+    raw_model.train()
+    return means
+
+
+def save(it, best=False):
+    """Writes ckpt.pt, and with `best` best.pt too. Every rank must call it."""
+    checkpoints.save(dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config,
+                          iter=it, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data), best)
+
+
+# ----------------------------------------------------------------------------- what the loop reports to
+checkpoints = Checkpoints(run, config, machine, parallel.fsdp)
+if checkpoint:
+    checkpoints.resume(checkpoint, opt, scaler)
+stop_request = StopRequest()
+images_per_iter = gradient_accumulation_steps * batch_size
+log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=parallel.attention,
+          compiled=parallel.is_compiled, images_per_iter=images_per_iter)
+watch = Watch(config, machine, run, log, rate, scaler, params_of)
+best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
+watch.first_loss = checkpoint.get('first_loss') if checkpoint else None
+checkpoint = None                                       # frees its memory
+if measure_interval:
+    from lab.measure import Probe
+    probe = Probe(run, config, machine, data['train'])
+log.introduce(opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch',
+              [*getattr(pretrained, 'notes', []), *parallel.notes()])
+speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
+
+# ----------------------------------------------------------------------------- the loop
+stop = 0
+for it in range(run.start, max_iters + 1):
+
+    # evaluate, and save a checkpoint
+    if it % eval_interval == 0 or it == max_iters or eval_only:
+        watch.check(it)
+        with speed.paused():
+            means = evaluate('train', 'val')
+            watch.check(it, *means.values())
+            log.evaluation(it, means)
+            if eval_only:
+                break
+            best = it > 0 and means['val_loss'] <= best_val_loss
+            best_val_loss = means['val_loss'] if best else best_val_loss
+            if watch.high_since is None and (best or always_save_checkpoint and it > run.start):
+                save(it, best)
+    if it == max_iters:
+        break
+
+    # set the learning rate of each group
+    for group in opt.param_groups:
+        group['lr'] = group['lr_scale'] * rate(it, group['lr_ratio'])
+    measure_now = measure_interval and it % measure_interval == 0
+    if measure_now:
+        watch.check(it)
+        with speed.paused():
+            probe.before_step(parallel.whole_model())
+
+    # forward and backward, one micro-batch after another
+    sums = {}
+    for j in micro_batches:
+        x, y = get_batch(it * gradient_accumulation_steps + j)
+        parallel.sync_gradients(last=j == micro_batches[-1])
+        with machine.autocast(cache=not recompute):
+            loss = train_model(x, y)[1]
+        aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
+        scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
+        for name, term in {'loss': loss, **aux}.items():
+            sums[name] = sums.get(name, 0.0) + term.detach() / gradient_accumulation_steps
+
+    # clip the gradient, and step
+    scaler.unscale_(opt)
+    grad_norms = block_norms(params_of, lambda p: p.grad)
+    grad_norm = torch.linalg.vector_norm(grad_norms)
+    torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
+    scaler.step(opt)
+    scaler.update()
+    opt.zero_grad(set_to_none=True)
+    if measure_now:
+        probe.after_step(it, parallel.whole_model())
+
+    # log, and end if the run has diverged or was asked to stop
+    watch.see(it, sums['loss'], grad_norm)
+    speed.iteration(it)
+    if it % log_interval == 0:
+        watch.check(it)
+        means = {name: machine.sum(total).item() for name, total in sums.items()}
+        weight_norms = block_norms(params_of, lambda p: p)
+        watch.logged(it, means['loss'], weight_norms, grad_norms)
+        row = dict(iter=it, loss=means.pop('loss'), lr=rate(it), grad_norm=grad_norm.item(),
+                   grad_norms=dict(zip(params_of, grad_norms.tolist())), weight_norms=dict(zip(params_of, weight_norms.tolist())))
+        log.step(row | (dict(aux=means) if means else {}), speed)
+    stop = machine.largest(stop_request.number)
+    if stop:
+        watch.check(it)
+        if watch.high_since is None:
+            save(it + 1)
+        log.stopped(it, saved=watch.high_since is None)
+        break
+
+log.close(128 + stop if stop else 0)
+machine.leave(128 + stop if stop else 0)
