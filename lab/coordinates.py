@@ -28,7 +28,7 @@ from engine.device import pick_device
 from engine.keys import check_keys, gpt_config, group_settings
 from engine.runlog import finite, progress
 from engine.step import training_step
-from lab.measure import attention_inputs, attention_logits, outputs
+from lab.measure.tools import attention_inputs, attention_logits, outputs
 from model import GPT, GPTConfig
 from optim import OPTIMIZERS, param_groups
 

@@ -238,7 +238,7 @@ COMMANDS = [
     'vision.export --out_dir=vit --to=new',
 ]
 UNREAD = ('.png', '.svg', '.txt', '.md', '.patch', '.lock', 'prepare.py', 'model.py', 'vit.py', 'modeling_nanonorm.py',
-          'modeling_nanonorm_vit.py', 'preprocessor_config.json', 'generation_config.json')                 # what no script reads again
+          'modeling_nanonorm_vit.py', 'preprocessor_config.json', 'generation_config.json')      # what no script reads again
 GRID = "arguments, out_dir, seeds, jobs = 'keys.json', 'swept', 2, 1\ngrids = [dict(learning_rate=[0.01, 1e30])]\n"
 
 

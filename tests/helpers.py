@@ -83,7 +83,11 @@ def execute(script, arguments):
     sys.argv = [str(script), *map(str, arguments)]
     try:
         if str(script).startswith(('lab.', 'vision.')):
-            run_path(str(ROOT / f'{script.replace(".", "/")}.py'), script.partition('.')[0])
+            path = ROOT / script.replace('.', '/')
+            if path.is_dir():
+                run_path(str(path / '__main__.py'), script)
+            else:
+                run_path(str(path.with_suffix('.py')), script.partition('.')[0])
         else:
             run_path(str(script if os.path.exists(script) else ROOT / script))
         return 0

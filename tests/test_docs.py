@@ -165,7 +165,8 @@ def script_of(words):
 
 
 def path_of(script):
-    return ROOT / (script if script.endswith('.py') else script.replace('.', '/') + '.py')
+    path = ROOT / (script if script.endswith('.py') else script.replace('.', '/'))
+    return path / '__main__.py' if path.is_dir() else path.with_suffix('.py')
 
 
 @functools.cache
@@ -174,7 +175,7 @@ def defaults_of(script):
     path, vision = path_of(script), str(ROOT / 'vision' / 'train.py')
     if script.endswith('.measure'):                     # they share a function that calls it
         more = (TRAIN, GPTConfig) if script == 'lab.measure' else (vision, ViTConfig, TRAIN)
-        return keys_of(str(path_of('lab.measure')), *more)[0]
+        return keys_of(str(ROOT / 'lab' / 'measure' / '__main__.py'), *more)[0]
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
              if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'configure']
     more = dict(TRAIN=TRAIN, GPTConfig=GPTConfig, ViTConfig=ViTConfig)
@@ -498,7 +499,7 @@ def test_the_reference_learns_the_edits(edited):
 
 
 def test_names_of_the_page_are_in_the_code():
-    files = [path for folder in ('.', 'engine', 'lab', 'data', 'tests') for path in (ROOT / folder).glob('*.py')]
+    files = [path for folder in ('.', 'engine', 'lab', 'lab/measure', 'data', 'tests') for path in (ROOT / folder).glob('*.py')]
     code = ' '.join([path.read_text(encoding='utf-8') for path in files if path.name != 'test_docs.py'] + blocks(TEXTS[EDITING]))
     names = set(re.findall(r'`([A-Za-z_]\w+)`', TEXTS[EDITING]))
     assert len(names) > 50 and not [name for name in names if not re.search(rf'\b{name}\b', code)]

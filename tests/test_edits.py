@@ -20,9 +20,11 @@ import optim
 from engine.device import attention_backend_of
 from engine.fsdp import without_memory
 from engine.ranks import check_on_shards
-from lab import measure, plot
+from lab import measure
 from lab.convert.hub import obstacles, write_model, write_weights
 from lab.convert.pretrained import load_gpt
+from lab.figures import TYPES, type_style
+from lab.measure.tools import scaled
 from model import GPT, Block, GPTConfig, init_weights
 from optim import OPTIMIZERS, param_groups
 
@@ -173,9 +175,9 @@ def test_vectors_have_no_ratio_of_decay(edited):
 
 
 def test_styles_of_new_types_differ():
-    kinds = [*plot.TYPES, 'gate', 'router', 'memory']
-    assert len({plot.type_style(kind, kinds) for kind in kinds}) == len(kinds)
-    assert plot.type_style('qk', kinds) == (plot.TYPES['qk'], '-')
+    kinds = [*TYPES, 'gate', 'router', 'memory']
+    assert len({type_style(kind, kinds) for kind in kinds}) == len(kinds)
+    assert type_style('qk', kinds) == (TYPES['qk'], '-')
 
 
 # ----------------------------------------------------------------------------- other formats
@@ -272,9 +274,9 @@ def test_the_branches_are_the_blocks_own(edited):
     """Gates of 0 leave nothing of a branch, and its Jacobian scales with them"""
     network = gated(dropout=0.0, init_gain=10.0)
     small = measured(network, 'sensitivity')['sensitivity']
-    with measure.scaled([p for name, p in network.named_parameters() if 'gate' in name], 20):
+    with scaled([p for name, p in network.named_parameters() if 'gate' in name], 20):
         large = measured(network, 'sensitivity')['sensitivity']
-    with measure.scaled([p for name, p in network.named_parameters() if 'gate' in name], 0):
+    with scaled([p for name, p in network.named_parameters() if 'gate' in name], 0):
         none = measured(network, 'sensitivity')
     assert large[0]['attn'] == pytest.approx(20 * small[0]['attn'], rel=1e-2)
     for before, after in zip(small, none['sensitivity']):

@@ -10,6 +10,7 @@ import math
 import os
 import random
 import re
+import sys
 from dataclasses import fields
 
 import numpy as np
@@ -20,6 +21,10 @@ from helpers import ROOT, call, flags, strict_json
 from data.tokens import Tokens, write_tokens
 from engine.runlog import finite
 from lab import measure as m
+from lab.measure.gradients import distribution
+from lab.measure.preflight import FACTORS, effects, growth, slope
+from lab.measure.sharpness import diagonal_estimate, summary
+from lab.measure.tools import log_histogram, mean_gradient, table
 from model import GPT, GPTConfig, block_type
 from test_model import with_kernel
 
@@ -98,7 +103,7 @@ def test_gradients_of_each_kind_of_matrix(arch, more):
     """Those of the mean loss over all batches, by .backward(); their statistics over all layers and layer by layer"""
     model, batches = build(arch, more), data()
     (sum(model(x, y)[1] for x, y in batches) / len(batches)).backward()
-    found = m.mean_gradient(model, batches)
+    found = mean_gradient(model, batches)
     assert found.keys() == dict(model.named_parameters()).keys()
     for name, p in model.named_parameters():
         close(found[name], p.grad)
@@ -134,8 +139,8 @@ def numpy_histogram(x):
 def test_distribution_equals_numpy(size):
     x = torch.from_numpy(np.random.default_rng(0).standard_t(3, size) + 0.5)
     expected = statistics(x.numpy())
-    assert m.distribution(x) == pytest.approx(expected, rel=1e-5)
-    assert m.distribution(1e-3 * x.reshape(-1, 1)) == pytest.approx(
+    assert distribution(x) == pytest.approx(expected, rel=1e-5)
+    assert distribution(1e-3 * x.reshape(-1, 1)) == pytest.approx(
         {key: value * (1 if key in ('kurtosis', 'hill', 'tail') else 1e-3) for key, value in expected.items()}, rel=1e-5)
 
 
@@ -144,17 +149,17 @@ def test_hill_recovers_the_index_of_pareto_samples(alpha):
     """Of either sign; a Gaussian's tail is lighter than either, and its kurtosis is 3"""
     u = torch.rand(200_000, generator=generator(), dtype=torch.float64)
     sign = torch.randn(200_000, generator=generator())
-    assert m.distribution(sign.sign() * u ** (-1 / alpha))['hill'] == pytest.approx(alpha, rel=0.1)
-    gauss = m.distribution(sign)
+    assert distribution(sign.sign() * u ** (-1 / alpha))['hill'] == pytest.approx(alpha, rel=0.1)
+    gauss = distribution(sign)
     assert gauss['hill'] > 4 and gauss['kurtosis'] == pytest.approx(3, rel=0.03)
 
 
 @pytest.mark.parametrize('x', [[0.0], [0.0] * 300, [2.0], [2.0] * 300, [0.0] * 299 + [1.0]])
 def test_a_distribution_without_a_tail_is_written_as_null(x):
-    found = finite(m.distribution(torch.tensor(x)))
+    found = finite(distribution(torch.tensor(x)))
     assert found['max'] == max(x) and found['p50'] == x[0]
     assert found['hill'] is None and (found['kurtosis'] is None) == (len(set(x)) == 1)
-    assert sum(m.log_histogram(torch.tensor(x))['counts']) == np.count_nonzero(x)
+    assert sum(log_histogram(torch.tensor(x))['counts']) == np.count_nonzero(x)
 
 
 # ----------------------------------------------------------------------------- sharpness
@@ -181,7 +186,7 @@ def test_sharpness_estimates_the_diagonal_of_gauss_newton(arch, more):
     exact = torch.cat([h.flatten() for h in gauss_newton(model, [batch]).values()])
     noise = 1e-20 * exact.max()                             # all that a bias of W_k can have: softmax does not see it
     batches, rng = list(zip(*(part.chunk(2) for part in batch))) if arch == 'llama' else [batch], generator()
-    draws = torch.stack([torch.cat([h.flatten() for h in m.diagonal_estimate(model, batches, rng).values()]) for _ in range(300)])
+    draws = torch.stack([torch.cat([h.flatten() for h in diagonal_estimate(model, batches, rng).values()]) for _ in range(300)])
     error, standard = draws.mean(0) - exact, draws.std(0) / math.sqrt(len(draws))
     assert (error[exact <= noise] <= noise).all()
     z = (error / standard)[exact > noise].abs()
@@ -193,7 +198,7 @@ def test_sharpness_estimates_the_diagonal_of_gauss_newton(arch, more):
 def test_sharpness_of_each_block_type(arch, more):
     """Every parameter in its type, none twice; means, zeros and histogram by numpy, in all and layer by layer"""
     model, batches = build(arch, more), data()
-    h = {name: value.numpy() for name, value in m.diagonal_estimate(model, batches, generator()).items()}
+    h = {name: value.numpy() for name, value in diagonal_estimate(model, batches, generator()).items()}
     result = m.sharpness(model, batches, generator())
     assert set(result) == {block_type(name) for name in h}
     counted = 0
@@ -218,7 +223,7 @@ def test_sharpness_of_each_block_type(arch, more):
 
 def test_sharpness_without_any_gradient():
     """A mean of nothing is written as null"""
-    found = finite(m.summary(torch.zeros(9)))
+    found = finite(summary(torch.zeros(9)))
     assert found == dict(log10_mean=None, mean_log10=None, zeros=1.0)
 
 
@@ -497,13 +502,13 @@ EXPONENTS = {
 
 @pytest.mark.parametrize('arch, attention', EXPONENTS)
 def test_exponents_that_theory_gives(arch, attention, monkeypatch):
-    monkeypatch.setattr(m, 'FACTORS', (1.0, 30.0))          # two points make a line
+    monkeypatch.setattr(sys.modules['lab.measure.preflight'], 'FACTORS', (1.0, 30.0))          # two points make a line
     model = build(arch, dict(ffn='relu', norm_eps=1e-14) | (dict(attention=attention) if attention else {}), noise=0.1)
     found = m.preflight(model, data(1, size=2, length=4), generator())['invariance']
     assert tuple(found) == CAUSES
-    for cause, effects in EXPONENTS[arch, attention].items():
-        effects = {key: value for key, value in effects.items() if key in found[cause]}
-        assert {key: found[cause][key] for key in effects} == pytest.approx(effects, abs=1e-3), cause
+    for cause, wanted in EXPONENTS[arch, attention].items():
+        wanted = {key: value for key, value in wanted.items() if key in found[cause]}
+        assert {key: found[cause][key] for key in wanted} == pytest.approx(wanted, abs=1e-3), cause
         assert tuple(found[cause]) == tuple(key for key in EFFECTS if attention != 'l2_tied' or key != 'gradient of wk')
 
 
@@ -512,18 +517,18 @@ def test_preflight_fits_growth_and_leaves_float32_behind():
     with ten times the matrices of its blocks, and drift is that behind the last block"""
     model, (batch,) = build('pre', n_layer=3, dtype=torch.float32), data(1, size=2)
     result, double = m.preflight(model, [batch], generator()), copy.deepcopy(model).double()
-    assert m.FACTORS == (1, 3, 10, 30, 100) and next(model.parameters()).dtype == torch.float32
+    assert FACTORS == (1, 3, 10, 30, 100) and next(model.parameters()).dtype == torch.float32
     sizes = []
-    for before, factor in zip((1, *m.FACTORS), m.FACTORS):
+    for before, factor in zip((1, *FACTORS), FACTORS):
         for p in matrices(double, 'w2'):
             p.data *= factor / before
-        sizes.append(np.log(m.effects(double, batch, 0)['gradient of wv']))
-    assert result['invariance']['W_2']['gradient of wv'] == pytest.approx(np.polyfit(np.log(m.FACTORS), sizes, 1)[0], abs=1e-9)
+        sizes.append(np.log(effects(double, batch, 0)['gradient of wv']))
+    assert result['invariance']['W_2']['gradient of wv'] == pytest.approx(np.polyfit(np.log(FACTORS), sizes, 1)[0], abs=1e-9)
     double = copy.deepcopy(model).double()
     for name in 'as is', 'blocks × 10':
         rows = [row for row in m.hidden(double, [batch], generator()) if 'ffn' in row['at']]
         for key in 'ma', 'var':
-            assert result['growth'][name][key] == pytest.approx(m.growth([row[key] for row in rows]))
+            assert result['growth'][name][key] == pytest.approx(growth([row[key] for row in rows]))
         for p in [p for kind in MATRICES for p in matrices(double, kind)]:
             p.data *= 10
     assert result['drift']['at'] == '2.ffn' and result['drift']['distance'] > 0
@@ -533,7 +538,7 @@ def test_preflight_fits_growth_and_leaves_float32_behind():
 def test_effects_of_a_model(arch, more):
     """What the exponents are fitted to, each by another computation, of block 0 and over all layers"""
     model, batch = build(arch, more), data(1, size=2)[0]
-    found, b = m.effects(model, batch, 0), model.h[0]
+    found, b = effects(model, batch, 0), model.h[0]
     states, entered = states_by_hand(model, batch[0])
     with torch.no_grad():
         assert found['attention branch'] == pytest.approx(b.attn_mid_norm(b.attn(entered[0])).norm().item())
@@ -559,7 +564,7 @@ def test_effects_of_a_model(arch, more):
     ('flat', 0, lambda n: 3.0), ('√depth', 0.5, lambda n: 0.1 * math.sqrt(n)), ('linear', 1, lambda n: 7 * n),
     ('faster than linear', 2, lambda n: n ** 2), ('exponential', None, lambda n: 0.01 * 3.0 ** n)])
 def test_growth(shape, power, size, layers):
-    found = m.growth([size(n) for n in range(1, layers + 1)])
+    found = growth([size(n) for n in range(1, layers + 1)])
     assert found['shape'] == shape
     if power is None:
         assert found['factor_per_layer'] == pytest.approx(3)
@@ -570,7 +575,7 @@ def test_growth(shape, power, size, layers):
 @pytest.mark.parametrize('sizes', [[2.0], [1.0, 0.0, 2.0], [1.0, math.nan, 2.0], [1.0, math.inf]])
 def test_growth_that_cannot_be_told(sizes):
     """Over one layer, or of what is nothing or no number"""
-    found = m.growth(sizes)
+    found = growth(sizes)
     assert found['shape'] == 'unknown' and math.isnan(found['power']) and math.isnan(found['factor_per_layer'])
 
 
@@ -587,9 +592,9 @@ def test_slope():
     """That of numpy, and the root mean square of what the line through the logarithms misses; unknown where a size is 0"""
     x, y = [1.0, 2.0, 4.0, 8.0], [3.0, 1.0, 5.0, 4.0]
     line, residual = np.polyfit(x, y, 1, full=True)[:2]
-    assert m.slope(x, np.exp(y).tolist()) == pytest.approx((line[0], math.sqrt(residual[0] / 4)))
-    assert m.slope([1, 2, 3], np.exp([5, 7, 9]).tolist()) == pytest.approx((2, 0), abs=1e-12)
-    assert all(map(math.isnan, m.slope([1, 2, 3], [1.0, 0.0, 2.0])))
+    assert slope(x, np.exp(y).tolist()) == pytest.approx((line[0], math.sqrt(residual[0] / 4)))
+    assert slope([1, 2, 3], np.exp([5, 7, 9]).tolist()) == pytest.approx((2, 0), abs=1e-12)
+    assert all(map(math.isnan, slope([1, 2, 3], [1.0, 0.0, 2.0])))
 
 
 # ----------------------------------------------------------------------------- what a measurement leaves behind
@@ -617,7 +622,7 @@ def assert_same(before, after):
 def test_a_measurement_leaves_no_trace(name, training, monkeypatch):
     """Not in weights, gradients, mode, hooks, random state, nor in torch; and it is a function of its seed, without dropout,
     also after one that failed midway"""
-    monkeypatch.setattr(m, 'FACTORS', (1.0, 30.0))
+    monkeypatch.setattr(sys.modules['lab.measure.preflight'], 'FACTORS', (1.0, 30.0))
     model, batches = build('llama', dict(dropout=0.5), dtype=torch.float32), data(2, size=2, length=3)
     model.train(training)
     next(model.parameters()).grad = torch.ones_like(next(model.parameters()))
@@ -655,7 +660,7 @@ def test_measure_takes_several_at_once():
 
 
 def test_table(capsys):
-    m.table('a title', ['', 'x', 'longer'], [['first', 1.23456, None], ['2', 1e-9, 'word']])
+    table('a title', ['', 'x', 'longer'], [['first', 1.23456, None], ['2', 1e-9, 'word']])
     assert capsys.readouterr().out.splitlines() == ['', 'a title', '             x  longer', '  first  1.235       –',
                                                     '  2      1e-09    word']
 
@@ -710,7 +715,7 @@ def test_measuring_a_run(place, monkeypatch):
     expected = finite(m.measure(model, batches, names, state['config']['seed']))
     for name in names:
         assert_alike(found[name], expected[name])
-    assert found['updates'] == pytest.approx(updates_by_hand(state, m.mean_gradient(model, batches)), rel=1e-4)
+    assert found['updates'] == pytest.approx(updates_by_hand(state, mean_gradient(model, batches)), rel=1e-4)
 
     lines = [line.split() for line in out.splitlines()]
     assert ['input', *(f'{found["hidden"][0][key]:.4g}' for key in list(found["hidden"][0])[1:])] in lines

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import re
+import sys
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -17,8 +18,11 @@ import torch
 from helpers import ROOT, call
 from matplotlib.text import Text
 
-from lab import plot
-from lab.measure import MEASUREMENTS, measure, write_row
+from engine.runlog import write_row
+from lab import figures, plot
+from lab.figures import TYPES, draw_histogram, draw_over_time, label, log_scale, panels, plt, short
+from lab.measure import MEASUREMENTS, measure
+from lab.measure.preflight import symbols
 from model import BLOCK_TYPES, GPT, GPTConfig
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
@@ -63,8 +67,9 @@ def write_rows(path, rows):
 def place(tmp_path_factory):
     """Two runs, the second of which measured while it trained, and what their measure.json hold."""
     place, patch = tmp_path_factory.mktemp('plot'), pytest.MonkeyPatch()
-    patch.setattr('lab.measure.FACTORS', (1.0, 30.0))
-    patch.setattr('lab.measure.jacobian_norm', lambda f, x, start, steps=1: f(x).norm().item())    # any number, and at once
+    patch.setattr(sys.modules['lab.measure.preflight'], 'FACTORS', (1.0, 30.0))
+    for name in ('preflight', 'sensitivity'):           # any number, and at once
+        patch.setattr(sys.modules[f'lab.measure.{name}'], 'jacobian_norm', lambda f, x, start, steps=1: f(x).norm().item())
     measured = [write_run(place / 'out-a', 'peri', 'adamw'), write_run(place / 'out-b', 'llama', 'sgdw', dict(n_kv_head=1))]
     patch.undo()
     for name, shift in ('out-a', 0.0), ('out-b', 0.5):
@@ -88,7 +93,7 @@ def place(tmp_path_factory):
 
 def picture_of(what, *folders):
     figure = plot.picture(what, list(map(str, folders)))
-    plot.plt.close(figure)              # pyplot forgets it
+    plt.close(figure)              # pyplot forgets it
     return figure
 
 
@@ -221,7 +226,7 @@ def test_nine_runs_are_too_many(place, what):
 @pytest.mark.parametrize('kind', ['.png', '', '.svg', '.pdf'])
 def test_a_picture_is_written_at_200_dots_an_inch_and_as_svg_beside(place, kind, tmp_path, capsys, monkeypatch):
     """The SVG is the same each time, so that it changes in git only with what it shows"""
-    monkeypatch.setattr(plot, 'picture', lambda *args: plot.plt.figure(figsize=(2, 1)))
+    monkeypatch.setattr(plot, 'picture', lambda *args: plt.figure(figsize=(2, 1)))
     written = []
     for _ in range(2):
         plot.draw('loss', ['x'], tmp_path / f'a{kind}')
@@ -229,7 +234,7 @@ def test_a_picture_is_written_at_200_dots_an_inch_and_as_svg_beside(place, kind,
     first = 'a.pdf' if kind == '.pdf' else 'a.png'
     assert sorted(path.name for path in tmp_path.iterdir()) == [first, 'a.svg'] and written[0] == written[1]
     assert capsys.readouterr().out == f'wrote {tmp_path / first} and {tmp_path / "a.svg"}\n' * 2
-    assert plot.plt.get_fignums() == [] and written[0].startswith('<?xml')
+    assert plt.get_fignums() == [] and written[0].startswith('<?xml')
     if kind != '.pdf':
         image = (tmp_path / 'a.png').read_bytes()
         assert image.startswith(b'\x89PNG') and [int.from_bytes(image[i:i + 4], 'big') for i in (16, 20)] == [400, 200]
@@ -238,10 +243,10 @@ def test_a_picture_is_written_at_200_dots_an_inch_and_as_svg_beside(place, kind,
 @pytest.mark.parametrize('low, high', [(1, 1e6), (1e-30, 1e30), (0.18, 12), (0.9, 11), (2, 7), (2.1, 2.6), (1.001, 1.003),
                                        (1e-5, 3e-5), (3e-7, 3.1e-7), (12345, 12350)])
 def test_a_log_axis_has_labelled_ticks_whatever_it_spans(low, high):
-    figure, (ax,) = plot.panels(1)
-    plot.log_scale(ax)
+    figure, (ax,) = panels(1)
+    log_scale(ax)
     ax.set_ylim(low, high)
-    plot.plt.close(figure)
+    plt.close(figure)
     texts = labelled_ticks(ax.yaxis)
     assert 2 <= len(texts) <= 10 and len(set(texts)) == len(texts)
 
@@ -266,10 +271,10 @@ def test_losses_of_more_than_four_runs_stand_apart(pictures):
 
 
 def test_a_curve_of_many_points_is_drawn_through_means():
-    figure, (ax,) = plot.panels(1)
-    plot.draw_over_time(ax, [(it, it % 2) for it in range(4 * plot.POINTS)])
+    figure, (ax,) = panels(1)
+    draw_over_time(ax, [(it, it % 2) for it in range(4 * figures.POINTS)])
     (places, values), = lines(ax)
-    assert places == [4 * i + 1.5 for i in range(plot.POINTS)] and set(values) == {0.5}
+    assert places == [4 * i + 1.5 for i in range(figures.POINTS)] and set(values) == {0.5}
 
 
 def test_learning_rates_far_apart_are_on_a_log_axis(tmp_path):
@@ -292,8 +297,8 @@ def test_gradients(place, figure):
         for line, said, measured in zip(lines(ax), entries(ax.get_legend()), place[1], strict=False):
             stats = measured['gradients'][kind]
             assert line == shares(stats['histogram']) and 0.99 < sum(line[1]) <= 1 + 1e-9
-            assert said == f'{plot.short(stats["tail"])}, {plot.short(stats["kurtosis"])}'
-    assert [plot.short(x) for x in (0.01234, 12.345, 1234.5, math.nan)] == ['0.0123', '12.3', '1,234', 'nan']
+            assert said == f'{short(stats["tail"])}, {short(stats["kurtosis"])}'
+    assert [short(x) for x in (0.01234, 12.345, 1234.5, math.nan)] == ['0.0123', '12.3', '1,234', 'nan']
 
 
 @of('sharpness')
@@ -302,14 +307,14 @@ def test_sharpness(place, figure):
     was measured"""
     runs = len(figure.axes) // 2 or 1
     assert len(figure.axes) == {1: 1, 2: 4}[runs]
-    for ax, label, measured in zip(figure.axes, LABELS, place[1]):
+    for ax, name, measured in zip(figure.axes, LABELS, place[1]):
         found = measured['sharpness']
         kinds = [kind for kind in BLOCK_TYPES if kind in found]
-        assert ax.get_title() == label
+        assert ax.get_title() == name
         assert lines(ax) == [shares(found[kind]['histogram']) for kind in kinds]
         assert lines(ax, 'None') == [([found[kind]['log10_mean']], [0]) for kind in kinds]
         colors_of = [line.get_color() for line in ax.lines if line.get_linestyle() == '-']
-        assert colors_of == [plot.TYPES[kind] for kind in kinds]
+        assert colors_of == [TYPES[kind] for kind in kinds]
     all_kinds = dict.fromkeys(kind for measured in place[1][:runs] for kind in measured['sharpness'])
     assert set(entries(figure.legends[0])) == set(all_kinds) and title(figure.legends[0]).startswith('block type')
     if runs == 2:
@@ -355,7 +360,7 @@ def test_the_label_of_an_older_run(tmp_path):
     for key in 'emb_std', 'fused_qkv_init':
         del config[key]
     (tmp_path / 'config.json').write_text(json.dumps(config))
-    assert plot.label(str(tmp_path)) == f'{tmp_path.name} (s5, emb_std=0.02, fused_qkv_init=False, adamw)'
+    assert label(str(tmp_path)) == f'{tmp_path.name} (s5, emb_std=0.02, fused_qkv_init=False, adamw)'
 
 
 @of('layers')
@@ -440,19 +445,19 @@ def test_coordinates_that_are_not_there(place):
 def test_preflight(place, figure):
     """The exponents as colours and as numbers, rows and columns by name, blank where a run has none; growth below"""
     axes = [ax for ax in figure.axes if ax.images]
-    effects = {plot.symbols(effect): effect for measured in place[1] for effect in measured['preflight']['invariance']['W_1']}
+    effects = {symbols(effect): effect for measured in place[1] for effect in measured['preflight']['invariance']['W_1']}
     rows = [effects[text.get_text()] for text in axes[0].get_yticklabels()]
-    for ax, label, measured in zip(axes, WITHOUT, place[1]):
+    for ax, name, measured in zip(axes, WITHOUT, place[1]):
         invariance, grown = measured['preflight']['invariance'], measured['preflight']['growth']['as is']
         assert invariance['W_1'].keys() <= set(rows)
         values = [[invariance[cause].get(effect, math.nan) for cause in invariance] for effect in rows]
         shown = ax.images[0].get_array().filled(math.nan)
-        assert ax.get_title().replace('\n', ' ') == label
+        assert ax.get_title().replace('\n', ' ') == name
         assert np.allclose(shown, values, equal_nan=True) and ax.images[0].get_clim() == (-2, 2)
         numbers = {text.get_position(): text.get_text() for text in ax.texts if text.get_text()}
         assert numbers == {(x, y): f'{value:.1f}'.replace('-0.0', '0.0').removesuffix('.0')
                            for y, row in enumerate(values) for x, value in enumerate(row) if not math.isnan(value)}
-        assert [text.get_text() for text in ax.get_xticklabels()] == list(map(plot.symbols, invariance))
+        assert [text.get_text() for text in ax.get_xticklabels()] == list(map(symbols, invariance))
         said = ' '.join(f'{name}: {grown[key]["shape"]}, {grown[key]["power"]:.2f}'
                         for name, key in (('mean |x|', 'ma'), ('variance', 'var')))
         assert ax.get_xlabel().split() == said.split()
@@ -471,17 +476,17 @@ def test_preflight_names_the_rows_of_each_run(place, order, tmp_path):
         effects = json.loads((folder[name] / 'measure.json').read_text())['preflight']['invariance']['W_q W_k']
         names = [text.get_text() for text in ax.get_yticklabels() or figure.axes[0].get_yticklabels()]
         rows = dict(zip(names, ax.images[0].get_array()[:, 2]))
-        assert {effect: rows.get(plot.symbols(effect)) for effect in effects} == pytest.approx(effects)
+        assert {effect: rows.get(symbols(effect)) for effect in effects} == pytest.approx(effects)
 
 
 def test_symbols():
-    assert plot.symbols('gradient of wq, W_v W_o of w2, weight') == 'gradient of $W_q$, $W_v$ $W_o$ of $W_2$, weight'
+    assert symbols('gradient of wq, W_v W_o of w2, weight') == 'gradient of $W_q$, $W_v$ $W_o$ of $W_2$, weight'
 
 
 def test_bins_that_are_next_to_empty_are_cut_off_at_the_ends_only(place):
-    figure, (ax,) = plot.panels(1)
-    plot.shares(ax, dict(start=-2.0, width=0.5, counts=[1, 0, 50_000, 0, 40_000, 10_000, 1]))
-    plot.shares(ax, dict(start=-30.0, width=0.5, counts=[0]))
+    figure, (ax,) = panels(1)
+    draw_histogram(ax, dict(start=-2.0, width=0.5, counts=[1, 0, 50_000, 0, 40_000, 10_000, 1]))
+    draw_histogram(ax, dict(start=-30.0, width=0.5, counts=[0]))
     assert lines(ax) == [(pytest.approx([-0.75, -0.25, 0.25, 0.75]), pytest.approx([0.5, 0, 0.4, 0.1], rel=1e-4))]
 
 
@@ -666,8 +671,8 @@ def test_a_key_before_several_has_a_curve_for_each(place, tmp_path):
     ax, = figure.axes
     assert [line.get_label() for line in ax.get_lines()] == ['qk', 'ffn', 'gate'] and title(figure.legends[0]) == 'block type'
     assert list(ax.get_lines()[0].get_ydata()) == [1, 2, 3] and ax.get_ylabel() == 'norm of the gradient'
-    assert [line.get_color() for line in ax.get_lines()[:2]] == [plot.TYPES['qk'], plot.TYPES['ffn']]
-    plot.plt.close('all')
+    assert [line.get_color() for line in ax.get_lines()[:2]] == [TYPES['qk'], TYPES['ffn']]
+    plt.close('all')
 
 
 def test_an_unknown_key_is_answered_with_those_there_are(place, tmp_path):
@@ -694,15 +699,15 @@ def test_a_run_is_named_by_its_fragment(arch, tmp_path):
     no config.json"""
     folder = tmp_path / 'out-x'
     folder.mkdir()
-    assert plot.label(str(folder)) == 'out-x'
+    assert label(str(folder)) == 'out-x'
     config = {**asdict(build(arch).config), 'optimizer': 'lion'}
     (folder / 'config.json').write_text(json.dumps(config))
-    assert plot.label(str(folder)) == plot.label(f'{folder}/') == f'out-x ({arch}, lion)'
+    assert label(str(folder)) == label(f'{folder}/') == f'out-x ({arch}, lion)'
     odd = dict(residual_scale=0.1, init_gain=7.0, attn_tau=3.5)
     for differs, named in ((1, f'{arch}, residual_scale=0.1, lion'), (2, f'{arch}, residual_scale=0.1, init_gain=7.0, lion'),
                            (3, 'lion')):
         (folder / 'config.json').write_text(json.dumps({**config, **dict(list(odd.items())[:differs])}))
-        found = plot.label(str(folder)).removeprefix('out-x (').removesuffix(')')
+        found = label(str(folder)).removeprefix('out-x (').removesuffix(')')
         assert sorted(found.split(', ')) == sorted(named.split(', '))
 
 

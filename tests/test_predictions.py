@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lab import measure as m
+from lab.measure.sharpness import diagonal_estimate
 from model import GPT, GPTConfig
 from test_model import MID_NORM, POST_NORM
 
@@ -183,7 +184,7 @@ def test_factors_and_layers(data):
     """n S ‖θ‖² of each weight is the sum of h over it times its squared norm, an embedding's that of its shortest row without
     its mean; layer 0 is the embeddings."""
     model = build('s5', tie_weights=False, embedding_skip=True)
-    h = m.diagonal_estimate(model, data, rng())
+    h = diagonal_estimate(model, data, rng())
     found = m.layers(model, data, rng())
     factors = found['factors']
     assert set(factors) == {'emb', 'wq', 'wk', 'wv', 'wo', 'attn_pre_norm', 'w1', 'w2'}         # S5 has no norm before its FFN

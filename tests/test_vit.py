@@ -11,6 +11,8 @@ import torch
 
 import test_model
 from lab import measure as m
+from lab.measure.sharpness import diagonal_estimate, sampled_labels
+from lab.measure.tools import mean_gradient
 from model import GPTConfig, block_type
 from test_model import MID_NORM, close, reference_blocks, with_kernel
 from vision.vit import DropPath, ViT, ViTConfig
@@ -193,17 +195,17 @@ def test_gradients_and_sharpness_are_per_image():
     model, drawn = build().eval(), []
     data = batches(model)
     loss = sum(model(x, y)[1] for x, y in data) / 2
-    found = m.mean_gradient(model, data)
+    found = mean_gradient(model, data)
     for (name, p), g in zip(model.named_parameters(), torch.autograd.grad(loss, list(model.parameters()))):
         close(found[name], g, 1e-12)
 
     def labels(logits):
-        drawn.append(m.sampled_labels(rng)(logits))
+        drawn.append(sampled_labels(rng)(logits))
         return drawn[-1]
 
     rng = torch.Generator().manual_seed(0)
-    g = m.mean_gradient(model, data, labels)
-    h = m.diagonal_estimate(model, data, torch.Generator().manual_seed(0))
+    g = mean_gradient(model, data, labels)
+    h = diagonal_estimate(model, data, torch.Generator().manual_seed(0))
     assert [y.shape for y in drawn] == [(3,), (3,)]
     close(h['patch.weight'], 6 * g['patch.weight'].square(), 1e-12)
     assert set(m.sharpness(model, data, rng)) == {block_type(name, ViTConfig.block_types) for name, _ in model.named_parameters()}

@@ -1,5 +1,5 @@
 """
-Measures a ViT, a run or an untrained model, as lab/measure.py does a GPT:
+Measures a ViT, a run or an untrained model, as lab.measure does a GPT:
 
     python -m vision.measure --out_dir=out-quick-vision
     python -m vision.measure config/train_quick_vision.py config/arch/peri.py --init_only=True
@@ -16,7 +16,7 @@ from configurator import ROOT, TRAIN
 import os
 
 from engine.keys import config_from
-from lab.measure import main
+from lab.measure.__main__ import main
 from vision.images import Images
 from vision.vit import ViT, ViTConfig
 

@@ -18,7 +18,8 @@ import torch
 from torch.nn import functional as F
 
 from engine.checkpoint import load_run
-from lab.plot import COLORS, FULL, labels, plt, wrap, write
+from lab.figures import COLORS, FULL, labels, plt, wrap
+from lab.plot import write
 from vision.images import Images, read_image_meta
 from vision.vit import ViT
 

@@ -1,0 +1,86 @@
+"""
+What the papers measure. A file a subject: its computation, its table and its picture.
+
+Each measurement is a function of the model in eval mode, of batches [(inputs, targets), …], and of its own random generator.
+Inputs and targets are token ids (B, T), or images and their classes (B,). It returns numbers for JSON, and does not change the
+model or the random state. For images, a sequence is the tokens of an image, and the loss is the mean over images.
+"""
+import torch
+
+from engine.runlog import progress, write_row
+from lab.measure.attention import attention, plot_attention, show_attention
+from lab.measure.gradients import gradients, plot_gradients, show_gradients
+from lab.measure.hidden import hidden, plot_hidden, show_hidden
+from lab.measure.parameters import parameters, plot_parameters, show_parameters, show_updates, update_sizes
+from lab.measure.predictions import (
+    attention_growth,
+    output_spectrum,
+    plot_attention_growth,
+    plot_output_spectrum,
+    plot_transport,
+    show_attention_growth,
+    show_output_spectrum,
+    show_transport,
+    transport,
+)
+from lab.measure.preflight import plot_preflight, preflight, show_preflight
+from lab.measure.sensitivity import drift, plot_drift, plot_sensitivity, sensitivity, show_drift, show_sensitivity
+from lab.measure.sharpness import layers, plot_layers, plot_sharpness, sharpness, show_layers, show_sharpness
+
+SUBJECTS = {            # what measures it, prints its table, and draws it
+    'gradients': (gradients, show_gradients, plot_gradients),
+    'sharpness': (sharpness, show_sharpness, plot_sharpness),
+    'hidden': (hidden, show_hidden, plot_hidden),
+    'parameters': (parameters, show_parameters, plot_parameters),
+    'attention': (attention, show_attention, plot_attention),
+    'sensitivity': (sensitivity, show_sensitivity, plot_sensitivity),
+    'drift': (drift, show_drift, plot_drift),
+    'layers': (layers, show_layers, plot_layers),
+    'attention_growth': (attention_growth, show_attention_growth, plot_attention_growth),
+    'transport': (transport, show_transport, plot_transport),
+    'output_spectrum': (output_spectrum, show_output_spectrum, plot_output_spectrum),
+    'preflight': (preflight, show_preflight, plot_preflight),
+}
+MEASUREMENTS = {name: measurement for name, (measurement, _, _) in SUBJECTS.items()}
+TABLES = {'updates': show_updates, **{name: show for name, (_, show, _) in SUBJECTS.items()}}
+PICTURES = {name: plot for name, (_, _, plot) in SUBJECTS.items()}
+
+
+def measure(model, batches, what, seed):
+    """{name: result} of these MEASUREMENTS. The model's mode and its parameters' gradients stay as they are."""
+    training = model.training
+    model.eval()
+    try:
+        return {name: MEASUREMENTS[name](model, batches, torch.Generator(batches[0][0].device).manual_seed(seed))
+                for name in progress(what, 'measurements')}
+    finally:
+        model.train(training)
+
+
+NEEDS = dict(attention_growth='it is for --n_head=1, --norm=rmsnorm, no biases, and blocks with PreNorm and QKNorm alone',
+             transport='it needs two sequences at least',
+             attention='it needs attention that calls self.kernel, without a mask of its own')
+IN_TRAINING = ('gradients', 'sharpness', 'hidden', 'parameters', 'attention')
+
+
+class Probe:
+    """What train.py measures every measure_interval iterations and writes to measure.jsonl: IN_TRAINING before a step, on the
+    same batches each time, and how far the step moved the weights. Ranks other than the first pass None as the model."""
+
+    def __init__(self, run, config, machine, windows):
+        self.seed, self.machine = config['seed'], machine
+        if machine.master and not config['eval_only']:
+            self.file = run.continue_rows('measure.jsonl')
+            self.batches = [machine.to_device(*windows.read(starts))
+                            for starts in windows.spread(config['measure_batches'], config['batch_size'])]
+
+    def before_step(self, model):
+        if model:
+            self.measured = measure(model, self.batches, IN_TRAINING, self.seed)
+            self.before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.machine.wait()                             # longer than the time-out of the ranks' next sum, perhaps
+
+    def after_step(self, it, model):
+        if model:
+            write_row(self.file, dict(iter=it, **self.measured, updates=update_sizes(self.before, model)))
+            del self.measured, self.before

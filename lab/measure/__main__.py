@@ -1,0 +1,144 @@
+"""
+Measures what the papers measure, on a run or on an untrained model:
+
+    python -m lab.measure --out_dir=out-quick                               # all, into out-quick/measure.json and pictures
+    python -m lab.measure --out_dir=out-quick --what=sharpness,gradients
+    python -m lab.measure config/train_quick.py config/arch/peri.py --init_only=True        # a check before training
+"""
+import sys
+
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m lab.measure')
+
+from configurator import TRAIN, at_least, configure, defaults_of, flags, refuse
+
+import json
+import os
+from dataclasses import fields
+
+import torch
+
+from data.tokens import Tokens
+from engine.checkpoint import load_run, load_state, write_whole
+from engine.device import pick_device
+from engine.errors import read_json
+from engine.keys import gpt_config, group_settings
+from engine.runlog import finite
+from engine.step import training_step
+from lab.measure import MEASUREMENTS, NEEDS, TABLES, measure, update_sizes
+from model import GPT, GPTConfig
+from optim import OPTIMIZERS, param_groups
+
+# ----------------------------------------------------------------------------- keys, besides those of train.py
+out_dir = 'out'                     # a run's folder, which also gets the results; with init_only they go into <out_dir>-init
+checkpoint = 'ckpt.pt'              # ckpt.pt: the latest | best.pt: the lowest validation loss
+init_only = False                   # measure the untrained model of the config instead
+what = ''                           # measurements, separated by commas; empty: all except preflight, or preflight with init_only
+batches = 8                         # batches of batch_size windows or images, evenly spread over the run's training data
+# -----------------------------------------------------------------------------
+USED = {'out_dir', 'dataset', 'vocab_size', 'batch_size', 'seed', 'device', 'aug_repeats', 'debug'}     # with init_only
+
+
+def one_update(model, state, config, data):
+    """update_sizes of one step from a checkpoint, with its optimizer's state, on the mean gradient over the data."""
+    optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, **group_settings(config)), {**config, 'compile': False})
+    load_state(optimizer, state['optimizer'])
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    training_step(model, model, optimizer, data, config['grad_clip'])
+    return update_sizes(before, model)
+
+
+def refuse_other_keys(config, run, folder, defaults):
+    """ValueError for a key of the command that differs from the run's, because a run is measured with its own."""
+    for key in [key for key in defaults if key in run and key not in ('out_dir', 'device', 'debug', 'init_from', 'overwrite')]:
+        if config[key] != run[key] and (config[key] != defaults[key] or key in flags()):
+            raise ValueError(f'{key}={config[key]}: {folder} has {run[key]}, and a run is measured with its own keys; leave it '
+                             f'out, or measure an untrained model by --init_only=True')
+
+
+def own(config):
+    """The keys of an untrained model, without those that say what is measured"""
+    return {key: value for key, value in config.items() if key not in ('what', 'batches', 'debug')}
+
+
+MEASURED = {'iter?': int, 'tokens?': int, 'images?': int, 'earlier?': {str: dict}, str: object}         # of a measure.json
+
+
+def read_earlier(folder, name, shape=dict):
+    """The content of a file that this script has written, {} if there is none. ValueError if it is damaged."""
+    return read_json(os.path.join(folder, name), shape, 'remove it and measure again') or {}
+
+
+def merged(earlier, new):
+    """The content of a measure.json: the results of `new`, and those of the measure.json before it, `earlier`, that `new` lacks.
+    Its key 'earlier' says where a result comes from if not from this iteration and these batches: {name: {'iter': …, …}}."""
+    about = {key: earlier[key] for key in ('iter', 'tokens', 'images') if key in earlier}
+    kept = {key: value for key, value in earlier.items() if key not in {*new, *about, 'earlier'}}
+    of = {name: earlier.get('earlier', {}).get(name, about) for name in kept}
+    others = {name: of[name] for name in kept if not of[name].items() <= new.items()}
+    return {**new, **kept, **(dict(earlier=others) if others else {})}
+
+
+def untrained(config):
+    """A function that builds the GPT of a run's keys, and its training data"""
+    model_config = gpt_config(config)
+    return lambda: GPT(model_config), Tokens(config['dataset'], 'train', model_config.block_size, model_config.vocab_size)
+
+
+def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='tokens'):
+    """Measures a run or an untrained model. `sources` of its keys as configure takes them; `untrained` as above; targets are
+    counted as `unit`."""
+    config = configure(globals(), *sources)
+    at_least(config, batches=1, batch_size=1, seed=0)
+    default = ['preflight'] if init_only else [name for name in MEASUREMENTS if name != 'preflight']
+    names = what.split(',') if what else default
+    for name in names:
+        if name not in MEASUREMENTS:
+            raise ValueError(f'what={name!r}: choose among {", ".join(MEASUREMENTS)}')
+    device = pick_device(config['device'])
+    if init_only:
+        refuse(defaults_of(*sources).keys() - USED - {f.name for f in fields(Model.Config)},
+               'an untrained model is measured without this key')
+        refuse(['checkpoint'], 'init_only=True measures no checkpoint')
+        folder, state = out_dir + '-init', None
+        of_another_model = read_earlier(folder, 'config.json') != own(config)
+    else:
+        path = os.path.join(out_dir, checkpoint)
+        if not os.path.exists(path):
+            raise ValueError(f'there is no {path} to measure: train first, check out_dir, or set --init_only=True')
+        model, state = load_run(path, device, Model)
+        refuse_other_keys(config, state['config'], out_dir, defaults_of(*sources))
+        folder, config, of_another_model = out_dir, {**config, **state['config']}, False
+    read_earlier(folder, 'measure.json', MEASURED)      # raises now if it is damaged
+    build, windows = untrained(config)
+    if init_only:
+        torch.manual_seed(config['seed'])
+        model = build().to(device)
+    data = [tuple(t.to(device) for t in windows.read(starts)) for starts in windows.spread(batches, config['batch_size'])]
+    results = measure(model, data, names, config['seed'])
+    if state and 'parameters' in names:
+        results['updates'] = one_update(model.eval(), state, config, data)
+    for name, result in results.items():
+        if result:
+            TABLES[name](result)
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, 'measure.json')
+    earlier = {} if of_another_model else read_earlier(folder, 'measure.json', MEASURED)
+    if init_only:                                       # lab/plot.py names the model by it
+        write_whole(os.path.join(folder, 'config.json'), lambda f: f.write(json.dumps(own(config), indent=1).encode()))
+    new = dict(iter=state['iter'] if state else 0, **{unit: sum(y.numel() for _, y in data)}, **results)
+    content = finite(merged(earlier, new))
+    write_whole(path, lambda f: f.write(json.dumps(content).encode() + b'\n'))
+    print(f'\nwrote {path}')
+    if 'earlier' in content:
+        print(f'it keeps results of another iteration or of other batches: {", ".join(content["earlier"])}')
+    from lab.plot import draw
+    for name in names:
+        if not results[name]:
+            print(f'{name} has no result: {NEEDS[name]}')
+        else:
+            draw(name, [folder], os.path.join(folder, f'{name}.png'))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,187 @@
+"""What the papers predict, beside what is measured (LN stability, T3 and T6; DNT, equation 16)."""
+import math
+from contextlib import ExitStack
+
+import torch
+from scipy.optimize import linear_sum_assignment
+
+from engine.errors import NUMBER
+from lab.figures import (
+    COLORS,
+    MOST,
+    along_depth,
+    labels,
+    legend,
+    log_scale,
+    name_axes,
+    panels,
+    read_measured,
+    run_style,
+    whole_ticks,
+)
+from lab.measure.gradients import MATRICES
+from lab.measure.hidden import bounded_by_mid_norms, bounds, largest_gain, places, stream
+from lab.measure.sensitivity import branch
+from lab.measure.tools import matrix_kind, table
+
+
+@torch.no_grad()
+def attention_growth(model, batches, rng):
+    """LN stability's bound for Pre-LN (T3, eq. 82), for attention without FFNs, one head and RMSNorm: X ← X + Δt attn(X), block
+    after block, on one sequence X (n tokens × d). Per block: MA(X), and its bound
+
+        ‖X_0‖_F / √(nd) · Π (1 + Δt √n √d ‖γ‖_∞ max_j 1/‖x_j‖ ‖W_o W_v‖)        (√d is for our RMSNorm; theirs is x / ‖x‖)
+
+    For other models, and for a block that was edited to add something else than Δt attn(norm(X)), the result is empty.
+    """
+    c = model.config
+    if (c.norm != 'rmsnorm' or c.n_head != 1 or not c.attn_pre_norm or c.attn_mid_norm or c.attn_post_norm or c.bias
+            or c.v_norm or c.linear_norm or c.skip_scale != 'one' or c.embedding_skip or c.mix_ln):
+        return []
+    x = stream(model, batches[0][0][:1])[0]
+    bound, rows = x.norm().item() / math.sqrt(x[0].numel()), []
+    for block in model.h:
+        f, normed = branch(block, 'attn')(x), block.attn_pre_norm(x)
+        if not (bounds(block.attn_pre_norm.weight.abs().max(), normed)
+                and torch.allclose(f, block.attn(normed), rtol=1e-3, atol=1e-3 * f.abs().max().item())):
+            return []
+        w = block.attn.wo.weight @ block.attn.wv.weight
+        step = math.sqrt(x[0].numel()) * block.attn_pre_norm.weight.abs().max() * (1 / x.norm(dim=-1)).max()
+        bound *= 1 + abs(c.branch_scale) * (step * torch.linalg.matrix_norm(w, 2)).item()
+        x = x + c.branch_scale * f
+        rows.append(dict(ma=x.abs().mean().item(), ma_bound=bound))
+    return rows
+
+
+TRANSPORTED = 64        # sequences, at most
+HELD = 2 ** 28          # numbers, at most, that `transport` holds of their hidden states
+
+
+@torch.no_grad()
+def transport(model, batches, rng):
+    """How far apart two halves of the sequences are as distributions, at each of `places`: W_1 and W_2, the optimal transport
+    distances with the 1-norm and 2-norm of the entries (LN stability, T6).
+
+    If MidNorms bound the branches, the bounds with Δt (eq. 17) are added. The paper leaves its constant Ĉ(p) open. For p = 2 it
+    is 1. For p = 1 the equivalence of norms gives √(nd), which then multiplies both terms.
+    """
+    c, sequences = model.config, torch.cat([x for x, _ in batches])
+    most = HELD // (len(places(model)) * c.block_size * c.n_embd)
+    sequences = sequences[:max(4, min(TRANSPORTED, most))]
+    half = len(sequences) // 2
+    if half == 0:
+        return []
+    bounded = bounded_by_mid_norms(model, sequences[:1])
+    states = [torch.cat(parts) for parts in zip(*([s.flatten(1).cpu() for s in stream(model, x[None])] for x in sequences))]
+    rows = []
+    for k, (at, s) in enumerate(zip(places(model), states)):
+        row, s = dict(at=at), s.double()                # (sequences, T·D)
+        for p in (1, 2):
+            cost = torch.cdist(s[:half], s[half:2 * half], p=p) ** p
+            row[f'w{p}'] = cost[linear_sum_assignment(cost)].mean().item() ** (1 / p)
+        rows.append(row)
+        if bounded:
+            n = s.size(-1)
+            reach = 2 * k * abs(c.branch_scale) * math.sqrt(n) * largest_gain(model)
+            row.update(w1_bound=math.sqrt(n) * (rows[0]['w1'] + reach), w2_bound=math.sqrt(2) * (rows[0]['w2'] + reach))
+    return rows
+
+
+@torch.no_grad()
+def output_spectrum(model, batches, rng):
+    """The largest singular value of W / ‖W x‖ for each matrix (m × n) of the blocks, as a mean over tokens x; and what DNT
+    predicts of random weights from their shape and the root mean square σ_x of x's entries: (√m + √n) / (√(mn) σ_x) (eq. 16).
+    {kind: [per layer]}"""
+    linear = {name: module for name, module in model.named_modules() if matrix_kind(f'{name}.weight')}
+    result = {}
+    with ExitStack() as stack:
+        inputs = {name: [] for name in linear}
+        for name, module in linear.items():
+            hook = module.register_forward_pre_hook(lambda module, args, name=name: inputs[name].append(args[0].detach()))
+            stack.callback(hook.remove)
+        model.hidden(batches[0][0])
+    for name, module in linear.items():
+        w, x = module.weight.double(), inputs[name][0].double().flatten(0, -2)
+        m, n = w.shape
+        rms = x.square().mean(1).sqrt()
+        measured = torch.linalg.matrix_norm(w, 2) / (x @ w.T).norm(dim=1)
+        predicted = (math.sqrt(m) + math.sqrt(n)) / (math.sqrt(m * n) * rms)
+        result.setdefault(matrix_kind(f'{name}.weight'), []).append(dict(measured=measured.mean().item(),
+                                                                         predicted=predicted.mean().item()))
+    return result
+
+
+def show_attention_growth(result):
+    table('hidden states by attention alone, and their bound (T3)', ['block', 'ma', 'ma_bound'],
+          [[str(i), row['ma'], row['ma_bound']] for i, row in enumerate(result)])
+
+
+def show_transport(result):
+    keys = list(result[0])[1:]
+    table('distance between two halves of the sequences, as distributions (T6)', ['behind', *keys],
+          [[row['at'], *(row[key] for key in keys)] for row in result])
+
+
+def show_output_spectrum(result):
+    table('σ_1 of W / ‖W x‖, and what DNT predicts of random weights', ['', 'block', 'measured', 'predicted'],
+          [[kind, str(i), row['measured'], row['predicted']] for kind, rows in result.items()
+           for i, row in enumerate(rows)])
+
+
+def plot_attention_growth(folders):
+    """Mean size of the hidden states with attention only, and its bound for Pre-LN (LN stability, T3, eq. 82)."""
+    figure, axes = panels(1, columns=1, height=2.6)
+    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
+        rows = read_measured(folder, 'attention_growth', [dict(ma=NUMBER, ma_bound=NUMBER)])
+        if not rows:
+            raise ValueError(f'{folder} has no bound to draw: it holds for one head, RMSNorm, PreNorm and no other norm')
+        blocks = range(1, len(rows) + 1)
+        axes[0].plot(blocks, [row['ma'] for row in rows], **run_style(i), label=text)
+        axes[0].plot(blocks, [row['ma_bound'] for row in rows], color=COLORS[i], linestyle='--', linewidth=0.8)
+    log_scale(axes[0])
+    axes[0].set_ylabel('mean |x| of the hidden state')
+    axes[0].set_xlabel('blocks passed')
+    whole_ticks(axes[0])
+    legend(figure, 'run; dashed: its bound')
+    return figure
+
+
+def plot_transport(folders):
+    """Distance between two halves of the sequences, as distributions, along the depth (LN stability, T6)."""
+    shape = {'w1': NUMBER, 'w2': NUMBER, 'w1_bound?': NUMBER, 'w2_bound?': NUMBER}
+    found = [read_measured(folder, 'transport', [shape, 1]) for folder in folders]
+    bounded = [rows for rows in found if 'w2_bound' in rows[0]]
+    bounds = bounded and len(found) + len(bounded) <= MOST
+    figure, axes = panels(2, height=2.4)
+    for i, (rows, text) in enumerate(zip(found, labels(folders))):
+        for ax, key in zip(axes, ('w2', 'w1')):
+            along_depth(ax, rows, key, **run_style(i), label=text)
+            if bounds and f'{key}_bound' in rows[0]:
+                along_depth(ax, rows, f'{key}_bound', color=COLORS[i], linestyle='--', linewidth=0.8)
+    for ax, name in zip(axes, ('$W_2$', '$W_1$')):
+        log_scale(ax)
+        ax.set_ylabel(f'{name} between the halves')
+        ax.set_xlabel('blocks passed')
+        whole_ticks(ax)
+    legend(figure, 'run; dashed: its bound under MidNorm' if bounds else 'run')
+    return figure
+
+
+def plot_output_spectrum(folders):
+    """The largest singular value of W / ‖W x‖, and what DNT predicts of random weights (eq. 16)."""
+    shape = {f'{kind}?': [dict(measured=NUMBER, predicted=NUMBER)] for kind in MATRICES}
+    figure, axes = panels(6, height=1.8, sharex=True)
+    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
+        measured = read_measured(folder, 'output_spectrum', shape)
+        for ax, kind in zip(axes, MATRICES):
+            rows = measured.get(kind, [])
+            ax.plot(range(len(rows)), [row['measured'] for row in rows], **run_style(i), label=text)
+            if len(folders) <= MOST // 2:
+                ax.plot(range(len(rows)), [row['predicted'] for row in rows], color=COLORS[i], linestyle='--', linewidth=0.8)
+            ax.set_title(f'$W_{kind[1]}$')
+    for ax in axes:
+        log_scale(ax)
+        whole_ticks(ax)
+    name_axes(axes, 'layer', 'σ₁ of W / ‖W x‖')
+    legend(figure, 'run; dashed: predicted' if len(folders) <= MOST // 2 else 'run')
+    return figure

@@ -1,0 +1,151 @@
+"""The checks before training (LN stability, appendix B): which quantity answers to which cause, and how the stream grows."""
+import copy
+import math
+import re
+
+import torch
+
+from engine.errors import NUMBER, fits
+from engine.runlog import progress
+from lab.figures import labels, panels, read_measured, wrap
+from lab.measure.hidden import hidden, stream
+from lab.measure.sensitivity import block_input, branch, drift, embedding
+from lab.measure.tools import (
+    KINDS,
+    attention_inputs,
+    attention_logits,
+    jacobian_norm,
+    matrix_kind,
+    mean_gradient,
+    output_scaled,
+    scaled,
+    table,
+)
+
+FACTORS = (1.0, 3.0, 10.0, 30.0, 100.0)
+CAUSES = {'embeddings': (), 'input of block 0': (), 'W_q W_k': ('wq', 'wk'), 'W_v W_o': ('wv', 'wo'), 'W_1': ('w1',),
+          'W_2': ('w2',)}
+
+
+def amplified(model, cause, factor):
+    """A context in which one of CAUSES is multiplied by the factor, in all layers."""
+    if cause == 'embeddings':
+        return output_scaled([embedding(model), *([model.wpe] if model.wpe is not None else [])], factor)
+    if cause == 'input of block 0':
+        return output_scaled([model.dropout], factor)
+    return scaled([p for name, p in model.named_parameters() if matrix_kind(name) in CAUSES[cause]], factor)
+
+
+def effects(model, batch, seed):
+    """{quantity: size} for the invariance matrix. Logits, branches and their Jacobians are those of block 0."""
+    x, block = batch[0], model.h[0]
+    with torch.no_grad(), attention_inputs(block) as seen:
+        states = stream(model, x)
+        at_attn = block_input(model, 0, states[0], states[0])
+        branches = [branch(block, 'attn')(at_attn), branch(block, 'ffn')(states[1])]
+    logits = {'attention logits': attention_logits(q, k, scale).std() for q, k, scale, _ in seen[:1]}
+    rng = torch.Generator(x.device).manual_seed(seed)
+    start = torch.randn(states[0][:1].shape, generator=rng, device=x.device, dtype=states[0].dtype)
+    result = {**logits, 'attention branch': branches[0].norm(), 'FFN branch': branches[1].norm(),
+              'attention Jacobian': jacobian_norm(branch(block, 'attn'), at_attn[:1], start, steps=10),
+              'FFN Jacobian': jacobian_norm(branch(block, 'ffn'), states[1][:1], start, steps=10),
+              'last hidden state': states[-1].norm()}
+    gradient = mean_gradient(model, [batch])
+    for kind in KINDS:
+        grads = [g for name, g in gradient.items() if matrix_kind(name) == kind]
+        if grads:
+            result[f'gradient of {kind}'] = torch.stack([g.norm() for g in grads]).norm()
+    return {name: float(value) for name, value in result.items()}
+
+
+def slope(xs, sizes):
+    """The slope of the least-squares line through (x, log size), and the root mean square of the residual; NaN if a size is 0."""
+    if min(sizes) <= 0:
+        return math.nan, math.nan
+    xs, ys = torch.tensor(xs, dtype=torch.float64), torch.tensor(sizes, dtype=torch.float64).log()
+    centred = xs - xs.mean()
+    b = (centred @ (ys - ys.mean()) / (centred @ centred)).item()
+    return b, (ys - ys.mean() - b * centred).square().mean().sqrt().item()
+
+
+def growth(sizes):
+    """How a positive quantity grows with the layer: as a power of the layer, by a factor per layer, and which shape fits."""
+    layers = range(1, len(sizes) + 1)
+    power, miss_of_power = slope([math.log(layer) for layer in layers], sizes)
+    rate, miss_of_rate = slope(list(layers), sizes)
+    shape = ('unknown' if math.isnan(power) else 'shrinking' if power < -0.15 else
+             'exponential' if len(sizes) > 2 and rate > 0.05 and miss_of_rate < miss_of_power / 2 else
+             'flat' if power < 0.15 else '√depth' if power < 0.75 else 'linear' if power < 1.3 else 'faster than linear')
+    return dict(power=power, factor_per_layer=math.exp(rate), shape=shape)
+
+
+def preflight(model, batches, rng):
+    """The checks of LN stability's appendix B before training, in float64 on one batch.
+
+    `invariance`: the exponent with which each of `effects` responds if one of CAUSES grows by FACTORS: 0 is immune, 1 is
+    proportional, more is explosive. `growth`: how MA and Var grow with depth, with the weights as they are or the blocks' × 10.
+    """
+    model = copy.deepcopy(model).double()
+    batch, seed = batches[0], int(torch.randint(2 ** 31, (), generator=rng, device=rng.device))
+    unscaled = effects(model, batch, seed)
+    invariance = {}
+    for cause in progress(CAUSES, 'preflight, columns'):
+        sizes = [unscaled]
+        for factor in FACTORS[1:]:
+            with amplified(model, cause, factor):
+                sizes.append(effects(model, batch, seed))
+        invariance[cause] = {name: slope([math.log(c) for c in FACTORS], [s[name] for s in sizes])[0] for name in unscaled}
+    grown = {}
+    for name, factor in (('as is', 1.0), ('blocks × 10', 10.0)):
+        with scaled([p for n, p in model.named_parameters() if matrix_kind(n)], factor):
+            rows = [row for row in hidden(model, [batch], rng) if row['at'].endswith('ffn')]
+        grown[name] = {quantity: growth([row[quantity] for row in rows]) for quantity in ('ma', 'var')}
+    return dict(invariance=invariance, growth=grown, drift=drift(model, [batch], rng)[-1])
+
+
+def show_preflight(result):
+    invariance = result['invariance']
+    table('invariance: exponent with which a row answers to a column (0 immune, 1 proportional, more explosive)',
+          ['', *invariance], [[effect, *(f'{invariance[cause][effect]:.2f}' for cause in invariance)]
+                              for effect in next(iter(invariance.values()))])
+    table('growth with depth', ['', 'of', 'power of the layer', 'factor a layer', ''],
+          [[name, quantity.upper(), g['power'], g['factor_per_layer'], g['shape']]
+           for name, both in result['growth'].items() for quantity, g in both.items()])
+
+
+def symbols(text):
+    """'gradient of wq', 'W_q W_k' → with $W_q$."""
+    return re.sub(r'\b(?:W_|w)([qkvo123])\b', r'$W_\1$', text)
+
+
+def plot_preflight(folders):
+    """How each quantity (a row) responds if one thing (a column) grows, before training.
+
+    A cell is an exponent: 0 is immune, 1 is proportional, more is explosive. Below a panel is how the mean |x| and the
+    variance of the hidden state grow along the depth, and the power of the depth."""
+    grown = dict(shape=str, power=NUMBER)
+    shape = dict(invariance=lambda table: fits(table, {str: {str: NUMBER}}) and any(table.values()),
+                 growth={'as is': dict(ma=grown, var=grown)})
+    found = [read_measured(folder, 'preflight', shape) for folder in folders]
+    effects = list(dict.fromkeys(effect for measured in found for row in measured['invariance'].values() for effect in row))
+    columns = min(4, len(folders))
+    figure, axes = panels(len(folders), columns, 3.1, sharey=True)
+    figure.set_size_inches(1.4 + 1.6 * columns, figure.get_figheight() + 1.4)
+    for i, (ax, measured, name) in enumerate(zip(axes, found, labels(folders, optimizer=False))):
+        causes = list(measured['invariance'])
+        values = [[measured['invariance'][cause].get(effect, math.nan) for cause in causes] for effect in effects]
+        image = ax.imshow(values, cmap='PuOr', vmin=-2, vmax=2, aspect='auto')
+        ax.grid(False)
+        for y, row in enumerate(values):
+            for x, value in enumerate(row):
+                text = '' if math.isnan(value) else f'{value:.1f}'.replace('-0.0', '0.0').removesuffix('.0')
+                ax.text(x, y, text, ha='center', va='center', fontsize=8, color='white' if abs(value) > 1.4 else 'black')
+        ax.set_xticks(range(len(causes)), map(symbols, causes) if i >= len(axes) - columns else [''] * len(causes), rotation=90)
+        ax.set_yticks(range(len(effects)), map(symbols, effects))
+        ax.set_title(wrap(name, 1.8), fontsize=8)
+        grown = measured['growth']['as is']
+        ax.set_xlabel('\n'.join(wrap(f'{name}: {g["shape"]}, {g["power"]:.2f}'.replace('-0.00', '0.00'), 1.8)
+                                for name, g in (('mean |x|', grown['ma']), ('variance', grown['var']))), fontsize=8)
+    title = wrap('exponent of the answer; below a panel: growth along the depth, with its power', 1.6 * columns)
+    figure.colorbar(image, ax=axes, location='bottom', shrink=0.4, aspect=30).set_label(title, fontsize=8)
+    return figure

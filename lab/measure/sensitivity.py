@@ -1,0 +1,138 @@
+"""The Jacobians of blocks and branches (LN stability, P7, P8, eq. 16, 18), and how far a nudge of the embedding drifts."""
+import math
+from contextlib import ExitStack
+
+import torch
+
+from engine.errors import NUMBER
+from engine.runlog import progress
+from lab.figures import along_depth, labels, legend, log_scale, name_axes, panels, read_measured, run_style, whole_ticks
+from lab.measure.hidden import places, stream
+from lab.measure.tools import jacobian_norm, scaled, table
+from model import run_blocks
+
+
+class Found(Exception):
+    """Ends a forward pass of which the rest is not needed."""
+
+
+def branch(block, name):
+    """The branch 'attn' or 'ffn' of a block as a function of x, (B, T, D) → (B, T, D): what the block adds to α x, divided by Δt.
+    The block's own forward computes it, so that an edited block is measured as it is."""
+    before, after = (None, block.attn_post_norm) if name == 'attn' else (block.attn_post_norm, block.ffn_post_norm)
+    join = block.attn_join if name == 'attn' else block.ffn_join
+
+    def found(module, args):
+        raise Found(args[0])
+
+    def f(x):
+        with ExitStack() as stack:
+            if before:
+                stack.callback(before.register_forward_hook(lambda module, args, out: x).remove)
+            stack.callback(after.register_forward_pre_hook(found).remove)
+            try:
+                block(x.detach() if before else x)
+            except Found as sums:
+                return (sums.args[0] - join(x, torch.zeros_like(x))) / (join.dt or 1.0)
+    return f
+
+
+SCALING = 10.0          # the factor on W_o and W_2, to see how the sensitivity of a branch changes
+
+
+def sensitivity(model, batches, rng):
+    """Per layer, at one sequence: the spectral norm of ∂block(X)/∂X and of each branch's Jacobian; the factor by which a branch's
+    norm changes if W_o or W_2 is multiplied by SCALING (LN stability: SCALING with Pre-LN, P7; 1 with Peri-LN, P8); and the norm
+    of the Jacobian of this block and all that follow, J_{i:D} (eq. 16, 18)."""
+    states = stream(model, batches[0][0][:1])
+    start = torch.randn(states[0].shape, generator=rng, device=rng.device, dtype=states[0].dtype)
+    rows = []
+
+    for i, block in enumerate(progress(model.h, 'sensitivity, layers')):
+        at_attn, at_ffn = block_input(model, i, states[2 * i], states[0]).detach(), states[2 * i + 1]
+        row = dict(block=jacobian_norm(block, at_attn, start),
+                   to_end=jacobian_norm(lambda x: run_blocks(model, x, states[0], first=i), states[2 * i], start))
+        for name, x, w in (('attn', at_attn, block.attn.wo), ('ffn', at_ffn, block.ffn.w2)):
+            row[name] = jacobian_norm(branch(block, name), x, start)
+            with scaled([w.weight], SCALING):
+                row[f'{name}_answer'] = jacobian_norm(branch(block, name), x, start) / row[name] if row[name] else math.nan
+        rows.append(row)
+    return rows
+
+
+def block_input(model, i, x, x0):
+    """What block i, from 0, reads of the stream x in front of it and of the stream x₀ in front of the first block"""
+    return model.embedding_skips[i](x, x0) if model.embedding_skips else x
+
+
+def embedding(model):
+    """The module that turns the inputs into token vectors, the first of the model."""
+    return next(model.children())
+
+
+PERTURBATION = 1e-3     # of the token embedding, relative to its norm
+
+
+def drift(model, batches, rng):
+    """How far two inputs drift apart whose embeddings differ by a small perturbation. At each of `places`: their distance
+    relative to the first distance, and relative to the norm of the state (LN stability, appendix B)."""
+    x = batches[0][0]
+    states = stream(model, x)
+    nudge = torch.randn(states[0].shape, generator=rng, device=x.device, dtype=states[0].dtype)
+
+    def nudged(module, args, out):
+        return out + PERTURBATION * out.norm() / nudge.norm() * nudge
+
+    hook = embedding(model).register_forward_hook(nudged)
+    try:
+        others = stream(model, x)
+    finally:
+        hook.remove()
+    distances = [(a - b).norm().item() for a, b in zip(states, others)]
+    return [dict(at=at, distance=d / distances[0], relative=d / s.norm().item())
+            for at, d, s in zip(places(model), distances, states)]
+
+
+def show_sensitivity(result):
+    table(f'spectral norm of the Jacobians; answer: of the branch\'s where W_o or W_2 is {SCALING:g} times as large',
+          ['layer', 'block', 'to the end', 'attn', 'answer', 'ffn', 'answer'],
+          [[str(i), *(row[key] for key in ('block', 'to_end', 'attn', 'attn_answer', 'ffn', 'ffn_answer'))]
+           for i, row in enumerate(result)])
+
+
+def show_drift(result):
+    table('drift after a nudge of the embedding', ['behind', 'distance', 'relative'],
+          [[row['at'], row['distance'], row['relative']] for row in result])
+
+
+def plot_sensitivity(folders):
+    """The spectral norms of the Jacobians of blocks and branches, and from each block to the end (LN stability, P7, P8)."""
+    figure, axes = panels(4, columns=2, height=2.0)
+    keys = {'block': 'block', 'attn': 'attention branch', 'ffn': 'FFN branch', 'to_end': 'from here to the last block'}
+    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
+        rows = read_measured(folder, 'sensitivity', [dict.fromkeys(keys, NUMBER)])
+        for ax, (key, title) in zip(axes, keys.items()):
+            ax.plot(range(len(rows)), [row[key] for row in rows], **run_style(i), label=text)
+            ax.set_title(title)
+    for ax in axes:
+        log_scale(ax)
+        whole_ticks(ax)
+    name_axes(axes, 'layer', 'spectral norm\nof the Jacobian')
+    legend(figure, 'run')
+    return figure
+
+
+def plot_drift(folders):
+    """The distance between two inputs that start out almost equal, along the depth."""
+    figure, axes = panels(2, height=2.4)
+    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
+        rows = read_measured(folder, 'drift', [dict(distance=NUMBER, relative=NUMBER)])
+        for ax, key in zip(axes, ('distance', 'relative')):
+            along_depth(ax, rows, key, **run_style(i), label=text)
+    for ax, name in zip(axes, ('distance / first distance', 'distance / size of the state')):
+        log_scale(ax)
+        ax.set_ylabel(name)
+        ax.set_xlabel('blocks passed')
+        whole_ticks(ax)
+    legend(figure, 'run')
+    return figure

@@ -1,0 +1,192 @@
+"""Blockwise sharpness, by block type and by layer (sharpness disparity, equations 3 and 4, figure 9a, theorems 4.1 to 4.3)."""
+import math
+import os
+import re
+
+import torch
+
+from engine.errors import NUMBER, read_rows
+from lab.figures import (
+    COLORS,
+    HISTOGRAM,
+    columns_for,
+    draw_histogram,
+    draw_over_time,
+    labels,
+    legend,
+    log_scale,
+    panels,
+    per_bin,
+    read_measured,
+    type_style,
+    whole_ticks,
+    wrap,
+)
+from lab.measure.preflight import symbols
+from lab.measure.tools import log_histogram, mean_gradient, table
+from model import block_type
+
+
+def sampled_labels(rng):
+    """A function: logits → labels drawn from their softmax. NaN logits give arbitrary labels, because nothing can be measured."""
+    def draw(logits):
+        return torch.multinomial(logits.softmax(-1).nan_to_num(1.0).flatten(0, -2), 1, generator=rng).view(logits.shape[:-1])
+    return draw
+
+
+def diagonal_estimate(model, batches, rng):
+    """{name: h}, h = N g ⊙ g: an unbiased estimate of the diagonal Gauss–Newton matrix of the mean loss over these N tokens or
+    images. g is the gradient with labels drawn from the model's own softmax (sharpness disparity, eq. 3, for samples)."""
+    targets = sum(y.numel() for _, y in batches)
+    return {name: targets * g.square() for name, g in mean_gradient(model, batches, sampled_labels(rng)).items()}
+
+
+def summary(h):
+    """log10 of the mean, the mean of log10 over nonzero entries, and the share of zeros, such as embeddings of absent tokens."""
+    positive = h[h > 0]
+    return dict(log10_mean=h.mean().log10().item() if len(positive) else -math.inf,
+                mean_log10=positive.log10().mean().item() if len(positive) else -math.inf, zeros=1 - len(positive) / h.numel())
+
+
+def sharpness(model, batches, rng):
+    """Blockwise sharpness (sharpness disparity, eq. 4): of each block type, over all its parameters and per layer."""
+    h = diagonal_estimate(model, batches, rng)
+    result = {}
+    types = model.config.block_types
+    for kind in types:
+        of_type = {name: value for name, value in h.items() if block_type(name, types) == kind}
+        if not of_type:
+            continue
+        values = torch.cat([value.flatten() for value in of_type.values()])
+        layers = [[value.flatten() for name, value in of_type.items() if layer_of(name) == i + 1] for i in range(len(model.h))]
+        result[kind] = dict(summary(values), histogram=log_histogram(values),
+                            layers=[summary(torch.cat(parts)) for parts in layers if parts])
+    return result
+
+
+def layer_of(name):
+    """The layer of a parameter as sharpness disparity counts them (figure 9): 0 for embeddings and InputNorm, from 1 on for
+    blocks and what skips to them, None for what comes after the blocks."""
+    block = re.match(r'(?:h|embedding_skips)\.(\d+)\.', name)
+    return int(block[1]) + 1 if block else None if re.match(r'(lm_)?head\.|final_norm\.', name) else 0
+
+
+def smallest_row(w):
+    """The norm of an embedding's shortest row, after each row's mean is subtracted: ‖w̃‖ in sharpness disparity's theorem 4.3."""
+    return (w - w.mean(1, keepdim=True)).norm(dim=1).min().item()
+
+
+FACTORED = ('wq', 'wk', 'wv', 'wo', 'attn_pre_norm', 'w1', 'w2', 'ffn_pre_norm')
+
+
+def factors(model, h):
+    """n S ‖θ‖² of each weight in FACTORED, {name: [per block]}, and of the token embedding, whose ‖θ‖ is its smallest_row.
+    Sharpness disparity bounds them from above: by one Ψ² for W_1, W_2 and the norm before them (theorem 4.1); by one Φ² for W_q
+    and W_k, one Ψ² for W_v and W_o, and Φ² + Ψ² for the norm before them (theorem 4.2); by a Ψ² for the embedding (theorem 4.3).
+    The theorems do not have SwiGLU's W_3. The sharpness of a tied embedding includes its part as the head."""
+    result = {}
+    for name, p in model.named_parameters():
+        part = re.fullmatch(r'h\.\d+\.(?:attn\.|ffn\.)?(\w+)\.weight', name)
+        size = smallest_row(p.detach()) ** 2 if name == 'wte.weight' else p.detach().square().sum().item()
+        if name == 'wte.weight':
+            result['emb'] = [h[name].sum().item() * size]
+        elif part and part[1] in FACTORED:
+            result.setdefault(part[1], []).append(h[name].sum().item() * size)
+    return result
+
+
+def layers(model, batches, rng):
+    """Sharpness of each layer, over all its parameters (sharpness disparity, figure 9a), and `factors` (theorems 4.1 to 4.3)."""
+    h = diagonal_estimate(model, batches, rng)
+    by_layer = {}
+    for name, value in h.items():
+        by_layer.setdefault(layer_of(name), []).append(value.flatten())
+    return dict(sharpness=[summary(torch.cat(by_layer[i])) for i in range(len(model.h) + 1)], factors=factors(model, h))
+
+
+def show_sharpness(result):
+    keys = ('log10_mean', 'mean_log10', 'zeros')
+    table('sharpness of each block type', ['', *keys],
+          [[kind, *(stats[key] for key in keys)] for kind, stats in result.items()])
+
+
+def show_layers(result):
+    keys = ('log10_mean', 'mean_log10', 'zeros')
+    table('sharpness of each layer; 0 is the embeddings', ['layer', *keys],
+          [[str(i), *(row[key] for key in keys)] for i, row in enumerate(result['sharpness'])])
+    found = result['factors']
+    blocks = range(max(map(len, found.values())))
+    table('n S ‖θ‖², which theorems 4.1 to 4.3 bound from above', ['', *(f'block {i}' for i in blocks)],
+          [[name, *values, *[None] * (len(blocks) - len(values))] for name, values in found.items()])
+
+
+def plot_sharpness(folders):
+    """The distribution of sharpness in each block type, and its mean during training if that was measured.
+
+    A dot marks the log10 of the mean."""
+    names = labels(folders)
+    found = [read_measured(folder, 'sharpness', {str: dict(histogram=HISTOGRAM, log10_mean=NUMBER)}) for folder in folders]
+    kinds = dict.fromkeys(kind for measured in found for kind in measured)
+    over_time = [read_rows(os.path.join(folder, 'measure.jsonl'), {'iter': int, 'sharpness?': {str: dict(log10_mean=NUMBER)}})
+                 for folder in folders]
+    columns, kinds_of_rows = columns_for(len(folders)), 1 + any(over_time)
+    places = [i // columns * kinds_of_rows * columns + i % columns for i in range(len(folders))]
+    figure, axes = panels(places[-1] - places[-1] % columns + kinds_of_rows * columns, columns, 2.4)
+    tops, bottoms = [axes[at] for at in places], [axes[at + columns] for at in places] if any(over_time) else []
+    for ax in set(axes) - {*tops, *bottoms}:
+        figure.delaxes(ax)
+    for row in tops, bottoms:
+        for ax in row[1:]:
+            ax.sharex(row[0])
+            ax.sharey(row[0])
+    for i, (measured, top) in enumerate(zip(found, tops)):
+        for kind in measured:
+            color, line = type_style(kind, kinds)
+            draw_histogram(top, measured[kind]['histogram'], color=color, linestyle=line, label=kind)
+            top.plot(measured[kind]['log10_mean'], 0, 'o', markersize=5, color=color, clip_on=False, zorder=3)
+            if bottoms:
+                rows = [(row['iter'], row['sharpness'][kind]['log10_mean'])
+                        for row in over_time[i] if kind in row.get('sharpness', {})]
+                draw_over_time(bottoms[i], rows, color=color, linestyle=line, marker='o')
+        top.set_title(wrap(names[i], figure.get_figwidth() / columns - 0.2))
+        top.set_xlabel('log₁₀ of the sharpness')
+        if bottoms:
+            bottoms[i].set_xlabel('iteration')
+            if not over_time[i]:
+                bottoms[i].text(0.5, 0.5, 'not measured\nwhile training', ha='center', transform=bottoms[i].transAxes)
+    tops[0].set_ylabel('share of the parameters\n' + per_bin(next(iter(measured.values()))))
+    if bottoms:
+        bottoms[0].set_ylabel('log₁₀ of the\nmean sharpness')
+    legend(figure, 'block type; a dot is the log₁₀ of its mean')
+    return figure
+
+
+def plot_layers(folders):
+    """Sharpness per layer (sharpness disparity, figure 9a), and n·S·‖θ‖² per weight (its theorems 4.1 to 4.3).
+
+    A row of panels is a run. Layer 0 is the embeddings. In theorem 4.1 the three weights have one factor in common. In 4.2 W_q
+    and W_k have one, W_v and W_o another, and the norm has the sum of both. Dotted: the token embedding, with its own (4.3)."""
+    groups = {'theorem 4.1': ('ffn_pre_norm', 'w1', 'w2'), 'theorem 4.2': ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo')}
+    colors = dict(zip((*groups['theorem 4.1'], *groups['theorem 4.2']), COLORS))
+    figure, axes = panels(3 * len(folders), height=2.2)
+    for row, folder, text in zip(range(0, len(axes), 3), folders, labels(folders)):
+        measured = read_measured(folder, 'layers', dict(sharpness=[dict(log10_mean=NUMBER)], factors={str: [NUMBER]}))
+        logs = [layer['log10_mean'] for layer in measured['sharpness']]
+        axes[row].plot(range(len(logs)), logs, color='0.3', marker='o')
+        axes[row].set_ylabel(f'{wrap(text, 2)}\nlog10 of the mean sharpness')
+        for ax, (title, names) in zip(axes[row + 1:], groups.items()):
+            for name in names:
+                values = measured['factors'].get(name, [])
+                shown = name.replace('_', ' ') if name.endswith('norm') else symbols(name)
+                ax.plot(range(len(values)), values, color=colors[name], marker='.', label=shown)
+            for value in measured['factors'].get('emb', []):
+                ax.axhline(value, color='0.3', linestyle=':', label='$W_E$')
+            ax.set_title(f'n·S·‖θ‖², {title}')
+            log_scale(ax)
+        axes[row].set_xlabel('layer (0: embeddings)')
+        for ax in axes[row + 1:row + 3]:
+            ax.set_xlabel('block')
+    for ax in axes:
+        whole_ticks(ax)
+    legend(figure, 'weight')
+    return figure

@@ -1,0 +1,138 @@
+"""What the measurements share: hooks, gradients, spectral norms, histograms and tables."""
+import functools
+import re
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from engine.runlog import progress
+from model import at_least_fp32
+
+KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')      # the matrices of a block; w3 is SwiGLU's
+
+
+def matrix_kind(name):
+    """'h.3.attn.wq.weight' → 'wq'; None if it is not a matrix of a block."""
+    found = re.fullmatch(r'h\.\d+\.(?:attn|ffn)\.(w\w)\.weight', name)
+    return found[1] if found else None
+
+
+@contextmanager
+def outputs(*modules):
+    """Yields one list per module, which collects the module's outputs of all forward passes inside the context."""
+    seen = [[] for _ in modules]
+    with ExitStack() as stack:
+        for module, outs in zip(modules, seen):
+            hook = module.register_forward_hook(lambda module, args, out, outs=outs: outs.append(out.detach()))
+            stack.callback(hook.remove)
+        yield seen
+
+
+@contextmanager
+def attention_inputs(*blocks):
+    """Collects (q, k, scale, causal) of the attention in these blocks, as the kernel gets them: (B, H, T, E), (B, K, T, E).
+    There is nothing of an attention that was edited to have no kernel, or to give it a mask of its own."""
+    blocks = [block for block in blocks if hasattr(block.attn, 'kernel')]
+    seen, kernels = [], [block.attn.kernel for block in blocks]
+
+    def keep(kernel, q, k, v, **more):
+        if more.get('attn_mask') is None:
+            seen.append((q.detach(), k.detach(), more.get('scale') or q.size(-1) ** -0.5, more.get('is_causal', False)))
+        return kernel(q, k, v, **more)
+
+    try:
+        for block, kernel in zip(blocks, kernels):
+            block.attn.kernel = functools.partial(keep, kernel)
+        yield seen
+    finally:
+        for block, kernel in zip(blocks, kernels):
+            block.attn.kernel = kernel
+
+
+def attention_logits(q, k, scale):
+    """The attention logits (B, H, T, T) of what attention_inputs collects"""
+    return scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
+
+
+@contextmanager
+def scaled(tensors, factor):
+    """A context in which these parameters are multiplied by the factor."""
+    kept = [p.detach().clone() for p in tensors]
+    try:
+        with torch.no_grad():
+            for p in tensors:
+                p.mul_(factor)
+        yield
+    finally:
+        with torch.no_grad():
+            for p, was in zip(tensors, kept):
+                p.copy_(was)
+
+
+@contextmanager
+def output_scaled(modules, factor):
+    """A context in which the outputs of these modules are multiplied by the factor."""
+    with ExitStack() as stack:
+        for module in modules:
+            stack.callback(module.register_forward_hook(lambda module, args, out: factor * out).remove)
+        yield
+
+
+def mean_gradient(model, batches, labels=None):
+    """{name: gradient} of the mean loss over the batches; labels(logits), if given, replaces their targets."""
+    names, params = zip(*model.named_parameters())
+    total = [torch.zeros_like(p) for p in params]
+    for x, y in progress(batches, 'gradient, batches'):
+        logits = at_least_fp32(model(x)[0])
+        y = y if labels is None else labels(logits.detach())
+        loss = F.cross_entropy(logits.flatten(0, -2), y.flatten(), ignore_index=-1)
+        for t, g in zip(total, torch.autograd.grad(loss / len(batches), params, materialize_grads=True)):
+            t += g
+    return dict(zip(names, total))
+
+
+def top_singular_value(multiply, transpose, v, steps=200, tolerance=1e-4):
+    """The largest singular value of a linear map, by power iteration from v."""
+    sigma = 0.0
+    for _ in range(steps):
+        u = multiply(v / v.norm())
+        was, sigma = sigma, u.norm().item()
+        if sigma == 0.0 or abs(sigma - was) <= tolerance * sigma:
+            break
+        v = transpose(u)
+    return sigma
+
+
+def jacobian_norm(f, x, start, steps=50):
+    """The spectral norm of J = ∂f(x)/∂x, over all entries of x; power iteration from `start`, which has x's shape. Jᵀu is a
+    backward pass; it is linear in u, so that the backward pass through it is Jv. Both are recorded once."""
+    with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():         # the kernel that has second derivatives
+        x = x.detach().requires_grad_()
+        y = f(x)
+        u = torch.zeros_like(y, requires_grad=True)
+        back, = torch.autograd.grad(y, x, u, create_graph=True)
+        return top_singular_value(lambda v: torch.autograd.grad(back, u, v, retain_graph=True)[0],
+                                  lambda u: torch.autograd.grad(y, x, u, retain_graph=True)[0], start, steps)
+
+
+LOG_BINS = dict(bins=400, min=-30.0, max=10.0)          # of log10: the same in all histograms, so that runs can be compared
+
+
+def log_histogram(x):
+    """The histogram of log10 |x| in LOG_BINS, without empty bins at its ends: the start of the first bin, the width of a bin, and
+    the counts. Zeros are left out."""
+    counts = torch.histc(x.abs().log10(), **LOG_BINS).long().tolist()
+    width = (LOG_BINS['max'] - LOG_BINS['min']) / LOG_BINS['bins']
+    held = [i for i, n in enumerate(counts) if n] or [0]
+    return dict(start=LOG_BINS['min'] + held[0] * width, width=width, counts=counts[held[0]:held[-1] + 1])
+
+
+def table(title, head, rows):
+    """Prints rows under their heads: the first column aligned left, numbers with four digits."""
+    cells = [[v if isinstance(v, str) else '–' if v is None else f'{v:.4g}' for v in row] for row in rows]
+    widths = [max(len(row[i]) for row in [head, *cells]) for i in range(len(head))]
+    print(f'\n{title}')
+    for row in [head, *cells]:
+        print('  ' + '  '.join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))))
