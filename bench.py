@@ -128,13 +128,13 @@ def products(dtype):
 def variants():
     """{label: config} of every combination of archs, dtypes and compiles; the label says what differs."""
     axes = [('arch', archs), ('dtype', dtypes), ('compile', compiles)]
-    found = {}
+    configs = {}
     for values in itertools.product(*(text.split(',') for _, text in axes)):
         arguments = [os.path.join(ROOT, 'config', 'arch', f'{value}.py') if axis == 'arch' else f'--{axis}={value}'
                      for (axis, _), value in zip(axes, values) if value]
         label = ' '.join(f'{axis}={value}' for (axis, _), value in zip(axes, values) if value)
-        found[label or config['optimizer']] = settle(arguments, config)
-    return found
+        configs[label or config['optimizer']] = settle(arguments, config)
+    return configs
 
 
 def iteration(config):
@@ -166,14 +166,14 @@ def share(x):
 def bench_iterations():
     if profile:
         open(profile, 'w').close()                      # raises if it cannot be written; the profiler would not
-    found = variants()
-    torch._dynamo.config.recompile_limit = 8 * len(found)       # the variants share their code
-    of_products = {str(dtype)[6:]: products(dtype) for dtype in {pick_dtype(c['dtype'], device) for c in found.values()}}
+    configs = variants()
+    torch._dynamo.config.recompile_limit = 8 * len(configs)       # the variants share their code
+    of_products = {str(dtype)[6:]: products(dtype) for dtype in {pick_dtype(c['dtype'], device) for c in configs.values()}}
     before = torch.cuda.memory_allocated() if device.type == 'cuda' else peak_memory()
     if device.type == 'cuda':
         torch.cuda.reset_peak_memory_stats()
     calls, tokens, flops = {}, {}, {}
-    for label, of_variant in found.items():
+    for label, of_variant in configs.items():
         calls[label], tokens[label], flops[label], count = iteration(of_variant)
         print(f'{label}: {count:,} parameters, {of_variant["optimizer"]}, {str(pick_dtype(of_variant["dtype"], device))[6:]}, '
               f'compile={of_variant["compile"]}; first iteration {timed(calls[label]):.1f} s')
@@ -201,12 +201,12 @@ def trace(call):
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == 'cuda':
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities) as found:
+    with torch.profiler.profile(activities=activities) as profiler:
         for _ in range(3):
             timed(call)
-    found.export_chrome_trace(profile)
-    shares(found)
-    print(found.key_averages().table(sort_by=f'self_{device.type}_time_total', row_limit=15, max_name_column_width=60))
+    profiler.export_chrome_trace(profile)
+    shares(profiler)
+    print(profiler.key_averages().table(sort_by=f'self_{device.type}_time_total', row_limit=15, max_name_column_width=60))
     print(f'wrote {profile}')
 
 
@@ -216,10 +216,10 @@ KERNELS = {     # which kernels, or on a CPU which operations, count as what; th
 }
 
 
-def shares(found):
+def shares(trace_of_kernels):
     """Prints how the device's own time is divided."""
     times = dict.fromkeys(KERNELS, 0.0)
-    for event in found.key_averages():
+    for event in trace_of_kernels.key_averages():
         kind = next(kind for kind, pattern in KERNELS.items() if re.search(pattern, event.key, re.IGNORECASE))
         times[kind] += event.self_cpu_time_total if device.type == 'cpu' else event.self_device_time_total
     for kind, t in times.items():

@@ -68,9 +68,9 @@ def read_meta(name):
 def map_file(path, dtype, shape):
     """The array in a file, whose parts are read when they are used. ValueError if the file has another size."""
     size = np.dtype(dtype).itemsize * int(np.prod(shape))
-    found = os.path.getsize(path) if os.path.exists(path) else 0
-    if found != size or not size:
-        raise ValueError(f'{path} has {found} bytes, but meta.json wants {size}: prepare {os.path.dirname(path)} again')
+    file_size = os.path.getsize(path) if os.path.exists(path) else 0
+    if file_size != size or not size:
+        raise ValueError(f'{path} has {file_size} bytes, but meta.json wants {size}: prepare {os.path.dirname(path)} again')
     return np.memmap(path, dtype, 'r', shape=shape)
 
 

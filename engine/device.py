@@ -298,4 +298,4 @@ def storage_bytes(tensors):
 
 def state_bytes(optimizer):
     """Bytes of an optimizer's state"""
-    return storage_bytes([value for of_one in optimizer.state.values() for value in of_one.values() if torch.is_tensor(value)])
+    return storage_bytes([value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)])

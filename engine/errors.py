@@ -17,12 +17,12 @@ def fits(value, shape):
             return False
         return all((fits(value[key.rstrip('?')], of_key) if key.rstrip('?') in value else key.endswith('?'))
                    if isinstance(key, str) else
-                   all(isinstance(one, key) and fits(of_one, of_key) for one, of_one in value.items())
+                   all(isinstance(item, key) and fits(inner, of_key) for item, inner in value.items())
                    for key, of_key in shape.items())
     if isinstance(shape, list):
-        return isinstance(value, list) and len(value) >= sum(shape[1:]) and all(fits(one, shape[0]) for one in value)
+        return isinstance(value, list) and len(value) >= sum(shape[1:]) and all(fits(item, shape[0]) for item in value)
     if isinstance(shape, tuple):
-        return any(fits(value, one) for one in shape)
+        return any(fits(value, item) for item in shape)
     if not isinstance(shape, type):
         return shape(value)
     return isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
@@ -130,9 +130,9 @@ def damaged(path, fault=''):
     return ValueError(f'{path} is damaged, or not a checkpoint of train.py{": " if fault else ""}{fault}{other}')
 
 
-def check_weights(wanted, found, path):
+def check_weights(wanted, weights, path):
     """ValueError if two state_dicts, the second read from `path`, differ in names, shapes or types."""
-    for name in {**wanted, **found}:
-        if not (name in wanted and name in found and found[name].shape == wanted[name].shape
-                and found[name].dtype == wanted[name].dtype):
+    for name in {**wanted, **weights}:
+        if not (name in wanted and name in weights and weights[name].shape == wanted[name].shape
+                and weights[name].dtype == wanted[name].dtype):
             raise damaged(path, f'its weights do not fit its config, see {name}')

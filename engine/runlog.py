@@ -63,19 +63,19 @@ class Run:
         self.folder, self.init_from, self.start, self.data = config['out_dir'], config['init_from'], 0, ''
         self.path = {name: os.path.join(self.folder, name) for name in FILES}
         self.old = os.path.join(self.folder, 'old-run')
-        self.seen, there, asked = self.state(), self.there(), self.init_from
+        self.seen, files, init_from = self.state(), self.there(), self.init_from
         if config['wandb_log'] and not config['eval_only']:
             with wandb_errors():
                 import wandb  # noqa: F401, so that it fails before anything is touched
-        if asked == 'auto':                             # a run that was killed before it saved starts again
-            self.init_from = 'resume' if 'ckpt.pt' in there else 'scratch'
-        if self.init_from == 'resume' or not there or config['overwrite'] or config['eval_only']:
+        if init_from == 'auto':                             # a run that was killed before it saved starts again
+            self.init_from = 'resume' if 'ckpt.pt' in files else 'scratch'
+        if self.init_from == 'resume' or not files or config['overwrite'] or config['eval_only']:
             return
-        if asked != 'auto':
+        if init_from != 'auto':
             raise ValueError(f'out_dir={self.folder} holds a run: choose another folder, continue the run by '
                              f'--init_from=resume, or replace it by --overwrite=True')
         about = read_json(self.path['run.json'], dict, 'remove it')         # written before the first checkpoint
-        if 'best.pt' in there or about and about.get('saved', True):        # older versions did not note it
+        if 'best.pt' in files or about and about.get('saved', True):        # older versions did not note it
             raise ValueError(f'out_dir={self.folder} holds a run that has lost its ckpt.pt: put it back, or a copy of best.pt in '
                              f'its place, or choose another folder, or start again by --overwrite=True')
 
@@ -113,18 +113,18 @@ class Run:
     def set_aside(self):
         """Moves the files of a run that this one replaces to `old`. At any moment one of the two places has all of them. Of two
         runs, it keeps the one that has saved a checkpoint."""
-        there = sorted(parts(self.folder), key=lambda name: name != 'ckpt.pt')
-        if 'ckpt.pt' in there or there and not os.path.exists(self.old):
+        names = sorted(parts(self.folder), key=lambda name: name != 'ckpt.pt')
+        if 'ckpt.pt' in names or names and not os.path.exists(self.old):
             self.drop_old()
             os.makedirs(self.old + '.tmp')
-            for name in there:
+            for name in names:
                 here, kept = os.path.join(self.folder, name), os.path.join(self.old + '.tmp', name)
                 if os.path.isdir(here):
                     shutil.copytree(here, kept, copy_function=link_or_copy)
                 else:
                     link_or_copy(here, kept)
             os.replace(self.old + '.tmp', self.old)
-        for name in there:                              # ckpt.pt first: without it, what is left here is no run
+        for name in names:                              # ckpt.pt first: without it, what is left here is no run
             remove(os.path.join(self.folder, name))
 
     def drop_old(self):

@@ -66,7 +66,7 @@ class ShardWriter:
             saved.result()
             seen = [None] * self.machine.world_size
             dist.all_gather_object(seen, sizes(folder), group=self.group)
-            if any(one != seen[0] for one in seen):
+            if any(listing != seen[0] for listing in seen):
                 raise OSError(f'{folder} is not the same on all ranks: put out_dir on a disk that all of them share')
             if self.machine.master:
                 commit({**rest, 'shards': dict(folder=os.path.basename(folder), files=sizes(folder))})
@@ -115,11 +115,11 @@ def read_shards(path, shards, tensors):
 
 def whole_state(path, state, device):
     """A checkpoint with all of its tensors, which it reads from its shards."""
-    found = {}
+    tensors = {}
 
     def empty(name, t):
-        return found.setdefault(name, torch.empty_like(t, device=device)) if torch.is_tensor(t) and t.is_meta else t
+        return tensors.setdefault(name, torch.empty_like(t, device=device)) if torch.is_tensor(t) and t.is_meta else t
 
     state = map_leaves(state, empty)
-    read_shards(path, state.pop('shards'), found)
+    read_shards(path, state.pop('shards'), tensors)
     return state

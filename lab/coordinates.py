@@ -79,13 +79,13 @@ def moves(config, data, device, seed):
         group['lr'] = config['learning_rate'] * group['lr_scale'] * group['lr_ratio']
     size = config['batch_size']
     x = data.shuffled(steps * size, size, seed)[0].to(device)
-    start, found = activations(model, x), {}
+    start, squares = activations(model, x), {}
     for step in range(steps):
         batch = [t.to(device) for t in data.shuffled(step * size, size, seed)]
         training_step(model, model, optimizer, [batch], config['grad_clip'])
         for name, after in activations(model, x).items():
-            found.setdefault(name, []).append((after - start[name]).square().mean().item())
-    return found
+            squares.setdefault(name, []).append((after - start[name]).square().mean().item())
+    return squares
 
 
 def exponent(sizes):
@@ -98,15 +98,15 @@ def exponent(sizes):
 
 def coordinates(config, data, of_widths, device):
     """{activation: {'moves': {width: [root mean square of its change after step 1, 2, …]}, 'exponent': that of the last step}}"""
-    found = {}
+    moves_by_name = {}
     for width in progress(of_widths, 'widths'):
         keys = resized(config, width)
         of_seeds = [moves(keys, data, device, config['seed'] + i) for i in range(seeds)]
         for name in of_seeds[0]:
-            squares = torch.tensor([of_one[name] for of_one in of_seeds]).mean(0)
-            found.setdefault(name, {})[width] = squares.sqrt().tolist()
+            squares = torch.tensor([squares_of_seed[name] for squares_of_seed in of_seeds]).mean(0)
+            moves_by_name.setdefault(name, {})[width] = squares.sqrt().tolist()
     return {name: dict(moves=sizes, exponent=exponent({width: size[-1] for width, size in sizes.items()}))
-            for name, sizes in found.items()}
+            for name, sizes in moves_by_name.items()}
 
 
 def main():
@@ -127,8 +127,9 @@ def main():
     result = coordinates(config, data, of_widths, device)
     print(f'root mean square of the change after {steps} steps, and its power of the width')
     print(f'{"":18}' + ''.join(f'{width:>10}' for width in of_widths) + f'{"power":>8}')
-    for name, of_one in result.items():
-        print(f'{name:18}' + ''.join(f'{of_one["moves"][width][-1]:10.3g}' for width in of_widths) + f'{of_one["exponent"]:8.2f}')
+    for name, activation in result.items():
+        sizes = ''.join(f'{activation["moves"][width][-1]:10.3g}' for width in of_widths)
+        print(f'{name:18}{sizes}{activation["exponent"]:8.2f}')
     os.makedirs(out_dir, exist_ok=True)
     keys = {key: config[key] for key in defaults_of(TRAIN, GPTConfig)}
     for name, content in (('config.json', keys), ('coordinates.json', dict(steps=steps, seeds=seeds, activations=result))):

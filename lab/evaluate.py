@@ -214,11 +214,12 @@ def text_scores(subject):
         if 'rouge' in what:
             kinds = {'rouge1': 'ROUGE-1', 'rouge2': 'ROUGE-2', 'rougeL': 'ROUGE-L'}
             scorer = rouge_scorer(list(kinds))
-            found = [scorer.score(*pair) for pair in zip(reference, texts)]
-            scores |= {f'{label} {way}': score_of([100 * one[kind].fmeasure for one in found]) for kind, label in kinds.items()}
+            per_text = [scorer.score(*pair) for pair in zip(reference, texts)]
+            scores |= {f'{label} {way}': score_of([100 * rouge[kind].fmeasure for rouge in per_text])
+                       for kind, label in kinds.items()}
         if 'bertscore' in what:
-            found = bert_scores(texts, reference)
-            scores |= {f'BERT-{letter} {way}': score_of(100 * values.numpy()) for letter, values in zip('PRF', found)}
+            per_text = bert_scores(texts, reference)
+            scores |= {f'BERT-{letter} {way}': score_of(100 * values.numpy()) for letter, values in zip('PRF', per_text)}
     return scores
 
 
@@ -251,23 +252,23 @@ def task_scores(subject, names, manager, settings):
     first."""
     alone = subject.folder and machine.world_size == 1
     answers = os.path.join(subject.folder, f'lm_eval-{subject.key}-{str(machine.dtype)[6:]}.jsonl') if alone else None
-    found = run_tasks(subject.model, subject.tokenizer, answers, machine, batch_size, names, manager, limit=limit or None,
+    results = run_tasks(subject.model, subject.tokenizer, answers, machine, batch_size, names, manager, limit=limit or None,
                       num_fewshot=None if num_fewshot < 0 else num_fewshot, gen_kwargs=dict(settings), random_seed=seed,
                       numpy_random_seed=seed, torch_random_seed=seed, fewshot_random_seed=seed) or {}
     scores = {}
-    for task, metrics in found.get('results', {}).items():
+    for task, metrics in results.get('results', {}).items():
         for key, mean in metrics.items():
             metric, _, by = key.partition(',')
             if by and not metric.endswith('_stderr') and isinstance(mean, float):
                 error = metrics.get(f'{metric}_stderr,{by}')
-                samples = [one for one in found['samples'].get(task, []) if one.get('filter', by) == by]
-                units = [one.get(metric) for one in sorted(samples, key=lambda one: one['doc_id'])]
+                samples = [sample for sample in results['samples'].get(task, []) if sample.get('filter', by) == by]
+                units = [sample.get(metric) for sample in sorted(samples, key=lambda sample: sample['doc_id'])]
                 paired = units and all(isinstance(u, (int, float)) for u in units) and np.isclose(np.mean(units), mean)
                 label = f'{task} {metric}' if by == 'none' else f'{task} {metric} ({by})'
                 scores[label] = Score(mean, error if isinstance(error, float) else math.nan,
                                       np.array(units, dtype=float) if paired else None,
-                                      found['higher_is_better'].get(task, {}).get(metric) is False)
-    return scores, found
+                                      results['higher_is_better'].get(task, {}).get(metric) is False)
+    return scores, results
 
 
 WRITTEN_BY = 'lab.evaluate'
@@ -310,8 +311,8 @@ def main():
     names, manager = load_tasks(tasks, task_path) if tasks else ([], None)
     settings = read_settings(gen_kwargs) if tasks else {}
     machine.connect('gloo')                                # before this, all ranks fail with the same error
-    asked = {key: config[key] for key in ('checkpoint', 'split', 'stride', 'samples', 'bert_model', 'task_path', 'num_fewshot',
-                                          'limit', 'gen_kwargs', 'seed')}
+    noted = ('checkpoint', 'split', 'stride', 'samples', 'bert_model', 'task_path', 'num_fewshot', 'limit', 'gen_kwargs', 'seed')
+    call_keys = {key: config[key] for key in noted}
     table, results, unwritten = {}, {}, []
 
     def write(f, *args):
@@ -323,25 +324,25 @@ def main():
     for subject in subjects:
         subject.model.to(machine.device)
         table[subject.name] = scores = {}
-        found = {}
+        task_results = {}
         with torch.no_grad():
             if 'loss' in what:
                 scores |= loss_scores(subject)
             if {'rouge', 'bertscore'} & set(what):
                 scores |= text_scores(subject)
             if tasks:
-                of_tasks, found = task_scores(subject, names, manager, settings)
+                of_tasks, task_results = task_scores(subject, names, manager, settings)
                 scores |= of_tasks
         subject.model.cpu()
         if machine.master:
-            row = dict(iter=subject.iter, weights=subject.key, dataset=subject.dataset, dtype=str(machine.dtype)[6:], **asked,
+            row = dict(iter=subject.iter, weights=subject.key, dataset=subject.dataset, dtype=str(machine.dtype)[6:], **call_keys,
                        scores={label: numbers(score) for label, score in scores.items()})
             if subject.folder:
                 write(append, os.path.join(subject.folder, 'evaluate.jsonl'), row)
-            of_each_task = found.pop('samples', {})
+            of_each_task = task_results.pop('samples', {})
             if log_samples:
                 write(write_samples, samples_folder(subject, len(subjects)), of_each_task)
-            results[subject.name] = {**row, **found}
+            results[subject.name] = {**row, **task_results}
     if machine.master:
         show(table)
         if output:

@@ -192,7 +192,7 @@ def main():
     commit = code_state()[0][:12]
     about = dict(machine=device_name(at), torch=torch.__version__, python=platform.python_version(), platform=platform.platform(),
                  commit=commit, command=' '.join(['python -m lab.gpu', *sys.argv[1:]]))
-    found = []
+    sections = []
     with tempfile.TemporaryDirectory() as scratch:
         for title, step in steps.items():
             began = time.monotonic()
@@ -203,23 +203,23 @@ def main():
             except (RuntimeError, OSError, ValueError) as error:
                 row = dict(step=title, ok=False, said=str(error))
             row['seconds'] = round(time.monotonic() - began, 1)
-            found.append(row)
+            sections.append(row)
             print(f'{"" if row["ok"] else "FAILED: "}{title} ({row["seconds"]:.0f} s)\n{row["said"]}\n', flush=True)
-    failed = [row['step'] for row in found if not row['ok']]
+    failed = [row['step'] for row in sections if not row['ok']]
     if not only:
         page = name or re.sub(r'[^a-z0-9]+', '-', about['machine'].lower()).strip('-')
-        write_page(os.path.join(out_dir, page), about, found)
+        write_page(os.path.join(out_dir, page), about, sections)
     if failed:
-        raise ValueError(f'{len(failed)} of {len(found)} steps failed: {"; ".join(failed)}')
+        raise ValueError(f'{len(failed)} of {len(sections)} steps failed: {"; ".join(failed)}')
 
 
-def write_page(path, about, found):
+def write_page(path, about, sections):
     """`path`.json with all, and `path`.md to read."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    write_whole(path + '.json', lambda f: f.write(json.dumps(dict(about, steps=found), indent=1).encode()))
+    write_whole(path + '.json', lambda f: f.write(json.dumps(dict(about, steps=sections), indent=1).encode()))
     page = [f'# {about["machine"]}', '', f'PyTorch {about["torch"]}, Python {about["python"]}, commit {about["commit"]}. By', '',
             f'    {about["command"]}', '']
-    for row in found:
+    for row in sections:
         page += [f'## {row["step"].capitalize()}', '', *([] if row['ok'] else ['This step failed:', '']),
                  *(f'    {line}'.rstrip() for line in row['said'].splitlines()), '', f'{row["seconds"]} s in all.', '']
     write_whole(path + '.md', lambda f: f.write('\n'.join(page).encode()))

@@ -57,7 +57,7 @@ class optional:
 
 # ----------------------------------------------------------------------------- tasks
 
-def load_tasks(asked, folder=''):
+def load_tasks(patterns, folder=''):
     """What the names of tasks, groups and tags, or patterns such as arc_*, separated by commas, stand for: the names, and a task
     manager of lm-evaluation-harness that has loaded them. `folder` has further tasks. ValueError for a name that nothing has."""
     with optional('lm-eval'):
@@ -66,23 +66,23 @@ def load_tasks(asked, folder=''):
     os.environ['DISABLE_MULTIPROC'] = '1'               # otherwise it starts a process per core, for standard errors
     manager = lm_eval.tasks.TaskManager(include_path=folder or None)
     names = {}                                          # {name: whether it was written out}
-    for name in asked.split(','):
-        found = [name] if name in manager.all_tasks else manager.match_tasks([name])
-        if not found:
+    for name in patterns.split(','):
+        matches = [name] if name in manager.all_tasks else manager.match_tasks([name])
+        if not matches:
             raise ValueError(f'tasks={name!r}: lm-evaluation-harness has no such task{f", nor has {folder}" if folder else ""}; '
                              f'lm-eval ls tasks  lists its own')
-        names |= {one: names.get(one, False) or one == name for one in found}
+        names |= {task: names.get(task, False) or task == name for task in matches}
     try:
         parts = {name: manager.load([name]) for name in names}
     except Exception as error:                          # the libraries raise errors of many types
         hint = ', which needs the network once' if isinstance(error, OSError) else ''
-        raise ValueError(f'tasks={asked} could not be loaded{hint}: {one_line(error)}') from error
-    loaded = merged(asked, names, parts)
+        raise ValueError(f'tasks={patterns} could not be loaded{hint}: {one_line(error)}') from error
+    loaded = merged(patterns, names, parts)
     manager.load = lambda names: loaded
     return list(names), manager
 
 
-def merged(asked, names, parts):
+def merged(patterns, names, parts):
     """One of lm-evaluation-harness's dicts of tasks and groups from several. What a pattern has matched is left out if a group
     that is there too holds it. ValueError if two of the others hold the same task and one is a group, which may change it."""
     content = {name: {*part['tasks'], *part['groups']} for name, part in parts.items()}
@@ -94,7 +94,7 @@ def merged(asked, names, parts):
         for task in part['tasks']:
             other = holder.setdefault(task, name)
             if other != name and (part['groups'] or parts[other]['groups']):
-                raise ValueError(f'tasks={asked}: both {other} and {name} hold the task {task}; name one of them')
+                raise ValueError(f'tasks={patterns}: both {other} and {name} hold the task {task}; name one of them')
         for kind, of_kind in loaded.items():
             of_kind.update(part[kind])
     return loaded
@@ -145,23 +145,23 @@ def kept(path, answer):
     def answer_new(requests, **more):
         keys = [key_of(request) for request in requests]
         new = [i for i, key in enumerate(keys) if key not in known]
-        found = dict(zip(new, answer([requests[i] for i in new], **more))) if new else {}
+        answers = dict(zip(new, answer([requests[i] for i in new], **more))) if new else {}
         with RowFile(path) as f:
             for i in new:
-                if keys[i] and fits(finite(found[i]), ANSWER):
-                    write_row(f, dict(request=keys[i], answer=found[i]))
-                    known[keys[i]] = found[i]
-        return [found[i] if i in found else known[key] for i, key in enumerate(keys)]
+                if keys[i] and fits(finite(answers[i]), ANSWER):
+                    write_row(f, dict(request=keys[i], answer=answers[i]))
+                    known[keys[i]] = answers[i]
+        return [answers[i] if i in answers else known[key] for i, key in enumerate(keys)]
 
     return answer_new
 
 
 # ----------------------------------------------------------------------------- the model
 
-def room_for_prompt(size, asked):
+def room_for_prompt(size, settings):
     """Tokens that a prompt keeps, its last ones, of a window of `size`, with these settings. HFLM refuses to generate as many
     tokens as a window holds; here the prompt then keeps half of the window."""
-    room = size - asked['max_gen_toks']
+    room = size - settings['max_gen_toks']
     return room if room > 0 else max(size // 2, 1)
 
 
@@ -183,24 +183,25 @@ def harness(model, tokenizer, answers, machine, batch_size):
         ids = torch.zeros(len(batch), max(len(row) for row, _ in batch), dtype=torch.long)
         for line, (row, _) in zip(ids, batch):
             line[:len(row)] = torch.tensor(row)
-        found = []
+        scores = []
         for line, (row, count) in zip(model_logits(machine, model, ids[:, :-1].to(device)), batch):
             wanted, line = torch.tensor(row[-count:], device=device), line[len(row) - 1 - count:len(row) - 1]
             log_p = -F.cross_entropy(line, wanted, reduction='sum').item()
-            found.append((log_p, bool((line.argmax(-1) == wanted).all())))
-        return found
+            scores.append((log_p, bool((line.argmax(-1) == wanted).all())))
+        return scores
 
     def write(batch):
         """Continues prompts that have the same length and the same settings. A text ends before the first of the settings' stops,
         and before the end of the document, be it the token or its text."""
-        prompts, (asked, *_) = zip(*batch)
-        stops = [stop for stop in [*asked['until'], '' if tokenizer.end is None else tokenizer.decode([tokenizer.end])] if stop]
+        prompts, (settings, *_) = zip(*batch)
+        end = '' if tokenizer.end is None else tokenizer.decode([tokenizer.end])
+        stops = [stop for stop in [*settings['until'], end] if stop]
         rows, open_rows = [[] for _ in batch], set(range(len(batch)))
         texts = [''] * len(batch)
         with machine.autocast():
-            temperature = asked.get('temperature', 1.0) if asked.get('do_sample') else 0.0
-            for new in model.stream(torch.tensor(prompts, device=device), asked['max_gen_toks'], temperature,
-                                    asked.get('top_k') or None, asked.get('top_p')):
+            temperature = settings.get('temperature', 1.0) if settings.get('do_sample') else 0.0
+            for new in model.stream(torch.tensor(prompts, device=device), settings['max_gen_toks'], temperature,
+                                    settings.get('top_k') or None, settings.get('top_p')):
                 for i in list(open_rows):
                     if new[i].item() == tokenizer.end:
                         open_rows.discard(i)
@@ -230,10 +231,10 @@ def harness(model, tokenizer, answers, machine, batch_size):
                      for piece in pieces(context or [self.prefix_token_id], target)]
             parts.sort(key=lambda part: -len(part[1]))          # little padding, and too large batches fail first
             batches = chunks([part[1:] for part in parts], batch_size)
-            found = [[0.0, True] for _ in requests]
+            scores = [[0.0, True] for _ in requests]
             for (i, *_), (log_p, likeliest) in zip(parts, sum(over_ranks(machine, score, batches, 'requests'), [])):
-                found[i] = [found[i][0] + log_p, found[i][1] and likeliest]
-            return [tuple(one) for one in found]
+                scores[i] = [scores[i][0] + log_p, scores[i][1] and likeliest]
+            return [tuple(score_of_request) for score_of_request in scores]
 
         def loglikelihood_rolling(self, requests, **kwargs):
             whole = [(None, [], self.tok_encode(request.args[0])) for request in requests]
@@ -242,13 +243,13 @@ def harness(model, tokenizer, answers, machine, batch_size):
         def generate_until(self, requests, **kwargs):
             alike = {}
             for i, request in enumerate(requests):
-                asked = normalize_gen_kwargs(request.args[1])
-                prompt = (self.tok_encode(request.args[0]) or [self.prefix_token_id])[-room_for_prompt(size, asked):]
-                alike.setdefault((len(prompt), repr(asked)), []).append((i, prompt, asked))
+                settings = normalize_gen_kwargs(request.args[1])
+                prompt = (self.tok_encode(request.args[0]) or [self.prefix_token_id])[-room_for_prompt(size, settings):]
+                alike.setdefault((len(prompt), repr(settings)), []).append((i, prompt, settings))
             batches = [batch for group in alike.values() for batch in chunks(group, batch_size)]
             texts = sum(over_ranks(machine, write, [[part[1:] for part in batch] for batch in batches], 'generation'), [])
-            found = {i: text for (i, *_), text in zip(sum(batches, []), texts)}
-            return [found[i] for i in range(len(requests))]
+            text_of = {i: text for (i, *_), text in zip(sum(batches, []), texts)}
+            return [text_of[i] for i in range(len(requests))]
 
     wrapped = Harness()
     for name in ('loglikelihood', 'loglikelihood_rolling', 'generate_until') if answers else ():
@@ -262,12 +263,12 @@ def run_tasks(model, tokenizer, answers, machine, batch_size, names, manager, **
     import lm_eval
     wrapped = harness(model, load_tokenizer(*tokenizer, replace=True), answers, machine, batch_size)
     with contextlib.redirect_stdout(sys.stderr):        # so that stdout has only the table
-        found = lm_eval.simple_evaluate(wrapped, tasks=names, task_manager=manager, batch_size=batch_size,
+        results = lm_eval.simple_evaluate(wrapped, tasks=names, task_manager=manager, batch_size=batch_size,
                                         device=str(machine.device), bootstrap_iters=1000, **settings)
     if not machine.master:
         return None
-    say_what_differs(found['samples'], model.config.block_size, tokenizer)
-    return found
+    say_what_differs(results['samples'], model.config.block_size, tokenizer)
+    return results
 
 
 def say_what_differs(samples, size, tokenizer):
@@ -275,11 +276,12 @@ def say_what_differs(samples, size, tokenizer):
     from lm_eval.models.utils import normalize_gen_kwargs
     requests = {json.dumps(args, sort_keys=True, default=str): args
                 for rows in samples.values() for row in rows for args in row['arguments']}
-    asked = [normalize_gen_kwargs(args[-1]) for args in requests.values() if isinstance(args[-1], dict)]
-    longer = [one for one in asked if one['max_gen_toks'] >= size]
+    settings = [normalize_gen_kwargs(args[-1]) for args in requests.values() if isinstance(args[-1], dict)]
+    longer = [setting for setting in settings if setting['max_gen_toks'] >= size]
     if longer:
-        say(f'{len(longer):,} of {len(asked):,} requests ask for {size:,} new tokens or more, as many as a window holds: their '
-            f'prompts keep {room_for_prompt(size, longer[0]):,} tokens, where lm-evaluation-harness itself fails', to=sys.stderr)
+        say(f'{len(longer):,} of {len(settings):,} requests ask for {size:,} new tokens or more, as many as a window holds: '
+            f'their prompts keep {room_for_prompt(size, longer[0]):,} tokens, where lm-evaluation-harness itself fails',
+            to=sys.stderr)
     if tokenizer[0] == 'char':
         known, texts = {*tokenizer[1]}, [''.join(arg for arg in args if isinstance(arg, str)) for args in requests.values()]
         unknown = ''.join(sorted(set().union(*texts) - known))
@@ -303,4 +305,4 @@ def write_json(path, value):
 
     lines = value if isinstance(value, list) else [value]
     write_whole(path, lambda f: f.writelines(
-        (json.dumps(finite(one), default=plain, ensure_ascii=False) + '\n').encode('utf-8', 'surrogatepass') for one in lines))
+        (json.dumps(finite(item), default=plain, ensure_ascii=False) + '\n').encode('utf-8', 'surrogatepass') for item in lines))

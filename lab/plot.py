@@ -186,25 +186,25 @@ def plot_coordinates(folders):
     Solid: after the last step, dashed: after the first. A flat line means that the base width's learning rate fits. It needs
     python -m lab.coordinates."""
     shape = dict(steps=int, activations={str: dict(moves={str: [NUMBER, 1]}, exponent=NUMBER)})
-    found = []
+    runs = []
     for folder in folders:
         path, make = os.path.join(folder, 'coordinates.json'), 'make it with  python -m lab.coordinates'
-        found.append(read_json(path, shape, make, math.nan))
-        if found[-1] is None:
+        runs.append(read_json(path, shape, make, math.nan))
+        if runs[-1] is None:
             raise ValueError(f'there is no {path}: {make}')
-    names = list(dict.fromkeys(name for measured in found for name in measured['activations']))
+    names = list(dict.fromkeys(name for measured in runs for name in measured['activations']))
     figure, axes = panels(len(names), height=2.0, sharex=True)
     for ax, name in zip(axes, names):
         ax.set_title(name.replace('_', ' '))
-        for i, (measured, text) in enumerate(zip(found, labels(folders))):
-            of_one = measured['activations'].get(name, {}).get('moves', {})
+        for i, (measured, text) in enumerate(zip(runs, labels(folders))):
+            moves = measured['activations'].get(name, {}).get('moves', {})
             for step, style in (-1, {'label': text, **run_style(i)}), (0, dict(color=COLORS[i], linestyle='--', linewidth=0.8)):
-                ax.plot([*map(int, of_one)], [sizes[step] for sizes in of_one.values()], **style)
+                ax.plot([*map(int, moves)], [sizes[step] for sizes in moves.values()], **style)
         ax.set_xscale('log', base=2)
         ax.xaxis.set_major_formatter('{x:.0f}')
         log_scale(ax)
     name_axes(axes, 'width', 'change (RMS)')
-    legend(figure, f'run, after {found[0]["steps"]} steps; dashed: after the first')
+    legend(figure, f'run, after {runs[0]["steps"]} steps; dashed: after the first')
     return figure
 
 
@@ -418,24 +418,24 @@ def over_iterations(key, folders):
     layer: the mean over its heads. So has a key that stands before several, such as grad_norms, with a curve for each block
     type. Of more than eight layers, eight are drawn, from the first to the last. The axis is logarithmic if the values are
     positive and their middle 90% span a factor of more than 100."""
-    names, found = labels(folders), []
+    names, by_run = labels(folders), []
     for folder in folders:
-        there = read_quantities(folder)
-        by_name = {name.removeprefix(f'{key}.'): curves for name, curves in there.items() if name.startswith(f'{key}.')}
+        by_key = read_quantities(folder)
+        by_name = {name.removeprefix(f'{key}.'): curves for name, curves in by_key.items() if name.startswith(f'{key}.')}
         if by_name and all(set(curves) == {''} for curves in by_name.values()):
-            there[key] = {name: curves[''] for name, curves in by_name.items()}         # a curve for each name below the key
-        if key not in there:
-            near = difflib.get_close_matches(key, [*PICTURES, *there], 1)
+            by_key[key] = {name: curves[''] for name, curves in by_name.items()}         # a curve for each name below the key
+        if key not in by_key:
+            near = difflib.get_close_matches(key, [*PICTURES, *by_key], 1)
             near = f'did you mean {near[0]!r}? ' if near else ''
             raise ValueError(f'what={key!r} is no picture, and {folder} does not have this key: {near}'
                              f'pictures are {", ".join(PICTURES)}; keys are '
-                             + (', '.join(brief(there)) or f'none: there is no {os.path.join(folder, "log.jsonl")}'))
-        found.append(there[key])
-    curves = list(dict.fromkeys(curve for run in found for curve in run))
+                             + (', '.join(brief(by_key)) or f'none: there is no {os.path.join(folder, "log.jsonl")}'))
+        by_run.append(by_key[key])
+    curves = list(dict.fromkeys(curve for run in by_run for curve in run))
     several = curves != ['']
     shown = [curves[i] for i in sorted({round(k * (len(curves) - 1) / (MOST - 1)) for k in range(MOST)})]
-    figure, axes = panels(len(found) if several else 1, columns_for(len(found)), 2.4, sharex=several, sharey=several)
-    for i, (run, name) in enumerate(zip(found, names)):
+    figure, axes = panels(len(by_run) if several else 1, columns_for(len(by_run)), 2.4, sharex=several, sharey=several)
+    for i, (run, name) in enumerate(zip(by_run, names)):
         ax = axes[i] if several else axes[0]
         for k, curve in enumerate(shown):
             points = run.get(curve, [])
@@ -446,8 +446,8 @@ def over_iterations(key, folders):
                 del style['marker']
             draw_over_time(ax, points, **style, label=curve if several else name)
         if several:
-            ax.set_title(wrap(name, figure.get_figwidth() / columns_for(len(found)) - 0.2))
-    values = sorted(value for run in found for curve in shown for _, value in run.get(curve, []) if math.isfinite(value))
+            ax.set_title(wrap(name, figure.get_figwidth() / columns_for(len(by_run)) - 0.2))
+    values = sorted(value for run in by_run for curve in shown for _, value in run.get(curve, []) if math.isfinite(value))
     unit = f' (nats per {"image" if of_images(folders) else "token"})' if key in ('train_loss', 'val_loss') else ''
     if values and values[0] > 0 and values[-1 - len(values) // 20] > 100 * values[len(values) // 20]:
         for ax in axes:

@@ -108,13 +108,13 @@ TAGS = ('difference', 'loss', 'table', 'claim_table', 'state')
 def build(place, sweep_files):
     """{path: text} of the pages of the folder `place`"""
     files = {os.path.basename(path).removesuffix('.py'): path for path in sorted(glob.glob(os.path.join(sweep_files, '*.py')))}
-    found = {name: Sweep(file, os.path.join(place, 'csv', f'{name}.csv')) for name, file in files.items()}
-    correct([test for sweep in found.values() for test in sweep.tests])
+    sweeps = {name: Sweep(file, os.path.join(place, 'csv', f'{name}.csv')) for name, file in files.items()}
+    correct([test for sweep in sweeps.values() for test in sweep.tests])
     pages = {}
     for path in sorted(glob.glob(os.path.join(place, 'pages', '*.md'))):
         name = os.path.basename(path)
         with open(path, encoding='utf-8') as f:
-            pages[os.path.join(place, name)] = str(Page(name, f.read(), found))
+            pages[os.path.join(place, name)] = str(Page(name, f.read(), sweeps))
     return pages
 
 

@@ -268,16 +268,16 @@ def rows_of(runs):
 
 def find_row(rows, wanted, key='against'):
     """The one row with the labels of 'axis=value,…'."""
-    found = []
+    matches = []
     for row in rows:
         rest = wanted
         for axis, label in row.labels.items():
             rest = rest.replace(f'{axis}={label}', '', 1)
         if wanted and not rest.strip(','):
-            found.append(row)
-    if len(found) != 1:
-        raise ValueError(f'{key}={wanted!r} names {len(found)} rows of the table, wants one of: {"; ".join(map(str, rows))}')
-    return found[0]
+            matches.append(row)
+    if len(matches) != 1:
+        raise ValueError(f'{key}={wanted!r} names {len(matches)} rows of the table, wants one of: {"; ".join(map(str, rows))}')
+    return matches[0]
 
 
 # ----------------------------------------------------------------------------- comparisons
@@ -306,14 +306,14 @@ def compare(rows, base, split):
 
 def read_contrasts(text, rows):
     """'ROW - ROW - ROW + ROW; …' → [(its text, the weights, the rows)]"""
-    found = []
-    for one in filter(None, map(str.strip, text.split(';'))):
-        first, *rest = re.split(r'\s+([+-])\s+', one)
+    read = []
+    for term in filter(None, map(str.strip, text.split(';'))):
+        first, *rest = re.split(r'\s+([+-])\s+', term)
         weights = [1, *({'+': 1, '-': -1}[sign] for sign in rest[::2])]
         if sum(weights):
-            raise ValueError(f'contrast={one!r}: wants as many rows with + as with -, as in ROW - ROW or ROW - ROW - ROW + ROW')
-        found.append((one, weights, [find_row(rows, name, 'contrast') for name in (first, *rest[1::2])]))
-    return found
+            raise ValueError(f'contrast={term!r}: wants as many rows with + as with -, as in ROW - ROW or ROW - ROW - ROW + ROW')
+        read.append((term, weights, [find_row(rows, name, 'contrast') for name in (first, *rest[1::2])]))
+    return read
 
 
 # ----------------------------------------------------------------------------- tables
@@ -343,16 +343,16 @@ def make_tables(runs, select='all', against='', contrasts=''):
         for line, cells in zip(lines, compare(rows, base, split)):
             line += cells
     tables = [[head, *lines]]
-    if found := read_contrasts(contrasts, rows):
-        estimates = [contrast(weights, [row.best.losses(split) for row in of]) for _, weights, of in found]
-        tables.append([['contrast', *ESTIMATE], *([one, *cells] for (one, *_), cells in zip(found, cells_of(estimates)))])
+    if read := read_contrasts(contrasts, rows):
+        estimates = [contrast(weights, [row.best.losses(split) for row in of]) for _, weights, of in read]
+        tables.append([['contrast', *ESTIMATE], *([one, *cells] for (one, *_), cells in zip(read, cells_of(estimates)))])
     hours = sum(run['seconds'] for run in runs) / 3600
     chosen = any(len(row.points) > 1 for row in rows)
     caption = [f'{name} loss at the end, mean ± standard error over seeds',
                *([f'seed {CHOOSER} chose the rates by validation loss, and counts only where it is alone'] if chosen else []),
                *(['* best learning rate'] if wide else ['(edge) no rate beyond the best was tried'] if rates else []),
                f'{hours:.2f} hours of runs']
-    if base or found:
+    if base or read:
         caption[-1] += ('\ndifference: paired by seed, with its 95% interval; corrected p: Benjamini-Hochberg over the table; '
                         'detectable: the smallest true difference that is found with 80% power')
     return '; '.join(caption), tables

@@ -195,12 +195,12 @@ class FolderImages:
     """The images below folder/<class name>/. The classes are `names`, or by default all folders in alphabetical order."""
 
     def __init__(self, folder, names=None):
-        there = sorted(os.path.basename(path.rstrip(os.sep)) for path in glob.glob(os.path.join(glob.escape(folder), '*', '')))
-        self.names = names or there
-        if not there:
+        folders = sorted(os.path.basename(path.rstrip(os.sep)) for path in glob.glob(os.path.join(glob.escape(folder), '*', '')))
+        self.names = names or folders
+        if not folders:
             raise ValueError(f'{folder} has no folders: wants a folder per class, with the name of the class')
-        if set(there) - set(self.names):
-            raise ValueError(f'{folder} has a class {min(set(there) - set(self.names))!r}, which is none of the '
+        if set(folders) - set(self.names):
+            raise ValueError(f'{folder} has a class {min(set(folders) - set(self.names))!r}, which is none of the '
                              f'{len(self.names)} training classes: rename or remove its folder')
         self.images = []
         for number, name in enumerate(self.names):
@@ -370,8 +370,8 @@ def check_room(folder, sources, size):
     if size > LARGEST:
         raise ValueError(f'size={size}: wants at most {LARGEST}')
     paths = [os.path.join(folder, f'{split}.part') for split in sources]
-    there = sum(512 * os.stat(path).st_blocks for path in paths if os.path.exists(path))
-    count, free = sum(map(len, sources.values())), shutil.disk_usage(folder).free + there
+    used = sum(512 * os.stat(path).st_blocks for path in paths if os.path.exists(path))
+    count, free = sum(map(len, sources.values())), shutil.disk_usage(folder).free + used
     if count * 3 * size ** 2 > free:
         raise ValueError(f'size={size}: {count:,} images take {count * 3 * size ** 2 / 1e9:,.1f} GB, and the disk of {folder} '
                          f'has {free / 1e9:,.1f} GB free: choose a smaller size, or another folder')

@@ -30,9 +30,9 @@ class NanoNormForImageClassification(NanoNorm):
         self.begin(ViT(ours(ViTConfig, config)))
 
     @can_return_tuple
-    def forward(self, pixel_values, labels=None, **asked):
+    def forward(self, pixel_values, labels=None, **arguments):
         """Images (B, channels, S, S) of 0 to 255, labels (B,) → logits (B, classes), and the mean loss per image."""
-        refuse(asked, 'num_items_in_batch')
+        refuse(arguments, 'num_items_in_batch')
         c = self.config
         if pixel_values.shape[1:] != (c.channels, c.image_size, c.image_size):
             raise ValueError(f'pixel_values of shape {tuple(pixel_values.shape)}: wants images of {c.channels} channels and '

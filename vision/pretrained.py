@@ -63,7 +63,7 @@ def no_equal(what, *choices):
 
 def stated(settings, table, n_embd):
     """{our name: value} of settings, by a table of their names → ours. ValueError for a value that has no equal here."""
-    found = {}
+    fields_stated = {}
     for key, ours in table.items():
         value = settings.get(key)
         if value is None:
@@ -84,8 +84,8 @@ def stated(settings, table, n_embd):
                 raise no_equal(f'{key}={value!r}', 'token', 'avg')
         elif ours == 'LayerScale':
             value = bool(value)
-        found[ours] = value
-    return found
+        fields_stated[ours] = value
+    return fields_stated
 
 
 def stated_by_timm(about, n_embd):
@@ -114,8 +114,8 @@ def stated_normalization(about, images):
     if images.get('do_normalize', True) is not True:
         return dict(image_mean=0.0, image_std=1.0)
     cfg = about.get('pretrained_cfg', about)            # timm's
-    found = {key: images.get(key, cfg.get(key[6:])) for key in ('image_mean', 'image_std')}
-    return {key: value for key, value in found.items() if value is not None}
+    normalization = {key: images.get(key, cfg.get(key[6:])) for key in ('image_mean', 'image_std')}
+    return {key: value for key, value in normalization.items() if value is not None}
 
 
 # ----------------------------------------------------------------------------- files
@@ -144,13 +144,13 @@ def read_weights(path):
         raise ValueError(f'it has none of {", ".join(WEIGHTS)}')
     if not file.endswith('.json'):
         return read_file(file)
-    names, found = read_json(file, dict(weight_map={str: str}), COPY)['weight_map'], {}
+    names, weights = read_json(file, dict(weight_map={str: str}), COPY)['weight_map'], {}
     for name in sorted(set(names.values())):
-        found |= read_file(os.path.join(path, os.path.basename(name)))
-    lacking = names.keys() - found.keys()
+        weights |= read_file(os.path.join(path, os.path.basename(name)))
+    lacking = names.keys() - weights.keys()
     if lacking:
         raise ValueError(f'{file} names {min(lacking)!r}, which its files lack')
-    return found
+    return weights
 
 
 def unpacked(state):
@@ -220,19 +220,19 @@ def read_run(path):
 
 def read_export(about, weights):
     """The Source in a folder that lab/export.py has written"""
-    found = expanded({key: value for key, value in about.items() if key not in OTHER_KEYS | {'model_type'}})
-    unknown = found.keys() - {f.name for f in fields(ViTConfig) if f.init}
+    their_config = expanded({key: value for key, value in about.items() if key not in OTHER_KEYS | {'model_type'}})
+    unknown = their_config.keys() - {f.name for f in fields(ViTConfig) if f.init}
     if unknown:
         raise ValueError(f'config.json has {min(unknown)!r}, which is no field of ViTConfig')
-    config = ViTConfig(**found)
+    config = ViTConfig(**their_config)
     if config.n_layer > len(weights):                   # it would take very long to build
         raise ValueError('its number of layers does not fit its weights')
-    return of_ours(config, weights, found)
+    return of_ours(config, weights, their_config)
 
 
-def of_ours(config, weights, found):
-    """The Source of this config, of which the file had the fields `found`, and these weights by our names"""
-    weights, unknown = dict(weights), unknown_fields(ViTConfig, OF_A_VIT | PRE_NORM.keys() | found.keys())
+def of_ours(config, weights, their_config):
+    """The Source of this config, of which the file had the fields `their_config`, and these weights by our names"""
+    weights, unknown = dict(weights), unknown_fields(ViTConfig, OF_A_VIT | PRE_NORM.keys() | their_config.keys())
     images = {f'image_{name}': weights.pop(f'patch.{name}').flatten().tolist() for name in ('mean', 'std')}
     return Source(config, weights, unknown, images, [], [])
 

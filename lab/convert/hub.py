@@ -44,12 +44,12 @@ def their_config(config, family):
 
 
 def their_weights(weights, family, n_layer):
-    found = {}
+    renamed = {}
     for theirs, ours, transposed in tensors(family, n_layer):
         if ours[0] in weights:
             value = torch.cat([weights[name] for name in ours])
-            found[theirs] = value.t().contiguous() if transposed else value
-    return found
+            renamed[theirs] = value.t().contiguous() if transposed else value
+    return renamed
 
 
 # ----------------------------------------------------------------------------- writing

@@ -38,13 +38,13 @@ class NanoNorm(PreTrainedModel):
         self.net, self.loads = net, any(p.is_meta for p in net.parameters())
         self.tables = {}                # module → its buffers that no file holds, such as RoPE's cosines
         for module in net.modules():
-            found = {name: value for name, value in module.named_buffers(recurse=False)
+            buffers = {name: value for name, value in module.named_buffers(recurse=False)
                      if name in module._non_persistent_buffers_set}
-            if any(value.is_meta for value in found.values()):
-                raise ValueError(f'{type(module).__name__} makes {min(found)!r} on device meta, and it would be lost: give it '
+            if any(value.is_meta for value in buffers.values()):
+                raise ValueError(f'{type(module).__name__} makes {min(buffers)!r} on device meta, and it would be lost: give it '
                                  "device='cpu', as Rotary in model.py does")
-            if found:
-                self.tables[module] = {name: value.clone() for name, value in found.items()}
+            if buffers:
+                self.tables[module] = {name: value.clone() for name, value in buffers.items()}
         self.post_init()
 
     @torch.no_grad()
@@ -59,10 +59,10 @@ class NanoNorm(PreTrainedModel):
             raise ValueError(f'the weights have no {name.removeprefix("net.")!r}, or of another shape')
 
 
-def refuse(asked, *known):
+def refuse(arguments, *known):
     """ValueError for an argument that would change the result of other models of transformers, and that these would ignore."""
     harmless = {'return_dict', 'cache_position', 'logits_to_keep', *known}
-    for name, value in asked.items():
+    for name, value in arguments.items():
         if name not in harmless and value is not None and value is not False:
             raise ValueError(f'{name}: this model has no such argument, leave it out')
 
@@ -144,10 +144,10 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
 
     @can_return_tuple
     def forward(self, input_ids, attention_mask=None, position_ids=None, past_key_values=None, labels=None, use_cache=None,
-                logits_to_keep=0, **asked):
+                logits_to_keep=0, **arguments):
         """Token ids (B, T), after those of past_key_values; attention_mask (B, all tokens), 0 for padding; labels (B, T), −100
         where there is none → logits (B, T, vocab_size), or of the last logits_to_keep tokens, and the mean loss per label."""
-        refuse(asked, 'num_items_in_batch')
+        refuse(arguments, 'num_items_in_batch')
         use_cache = use_cache if use_cache is not None else not self.training
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
@@ -164,7 +164,7 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size,
-                                      num_items_in_batch=asked.get('num_items_in_batch'))
+                                      num_items_in_batch=arguments.get('num_items_in_batch'))
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past_key_values if use_cache else None)
 
     def get_input_embeddings(self):

@@ -124,15 +124,15 @@ def unknown_fields(Config, known):
 
 def our_weights(weights, family, n_layer, bias):
     """Their weights by our names, without biases if `bias` is False. ValueError for a weight that has no place here."""
-    found, unread = {}, set(weights)
+    renamed, unread = {}, set(weights)
     for theirs, ours, transposed in tensors(family, n_layer):
         if theirs in weights and (bias or not theirs.endswith('.bias')):
             value = weights[theirs].t() if transposed else weights[theirs]
-            found |= zip(ours, value.chunk(len(ours)))
+            renamed |= zip(ours, value.chunk(len(ours)))
         unread.discard(theirs)
     if unread:
         raise ValueError(f'{min(unread)!r} has no place in a {FAMILIES[family].label} here')
-    return found
+    return renamed
 
 
 # ----------------------------------------------------------------------------- reading
@@ -151,23 +151,24 @@ def read_folder(name):
             raise ValueError(f'{name!r} is neither one of {", ".join(OPENAI_MODELS)}, nor the folder of a model that '
                              f'export.py or Hugging Face has saved')
         check_files(name)
-        found = read_json(path, dict, COPY)
-        family = found.pop('model_type', None)
+        their_config = read_json(path, dict, COPY)
+        family = their_config.pop('model_type', None)
         if family not in ('nanonorm', *FAMILIES):
             raise ValueError(f'{path}: model_type={family!r} is none of nanonorm, {", ".join(FAMILIES)}')
         most = sum(entry.stat().st_size for entry in os.scandir(name)) // 100           # more would take very long to build
-        if not fits(found, {f'{key}?': range(most).__contains__ for key in LAYERS}):
+        if not fits(their_config, {f'{key}?': range(most).__contains__ for key in LAYERS}):
             raise ValueError(f'{path}: its number of layers does not fit the weights beside it, {COPY}')
     if family == 'nanonorm':
-        return read_safetensors(name, found)
+        return read_safetensors(name, their_config)
     try:
-        theirs, found = getattr(hugging_face(), FAMILIES[family].model).from_pretrained(
+        theirs, loaded = getattr(hugging_face(), FAMILIES[family].model).from_pretrained(
             name, output_loading_info=True, dtype=torch.float32)
         config = our_config(theirs.config, family, name)
     except Exception as error:                          # the libraries raise errors of many types
         raise ValueError(f'could not load {name!r}: {one_line(error)}') from error
     constants = r'.*\.attn\.(masked_)?bias|.*\.inv_freq'         # which older files hold
-    wrong = [*sorted(found['missing_keys']), *sorted(key for key in found['unexpected_keys'] if not re.fullmatch(constants, key))]
+    unexpected = sorted(key for key in loaded['unexpected_keys'] if not re.fullmatch(constants, key))
+    wrong = [*sorted(loaded['missing_keys']), *unexpected]
     if wrong:
         raise ValueError(f'{name}: its weights do not fit the {FAMILIES[family].label} of its config.json, see {wrong[0]}')
     weights = theirs.state_dict()
@@ -192,16 +193,16 @@ OF_TRANSFORMERS = {'architectures', 'auto_map', 'bos_token_id', 'dtype', 'eos_to
                    'transformers_version', 'use_cache'}          # in the config.json of a 'nanonorm', beside our fields
 
 
-def read_safetensors(name, found):
+def read_safetensors(name, their_config):
     from safetensors import SafetensorError
     from safetensors.torch import load_file
     path = os.path.join(name, 'model.safetensors')
-    found = expanded({key: value for key, value in found.items() if key not in OF_TRANSFORMERS})
-    unknown = found.keys() - {f.name for f in fields(GPTConfig)}
+    their_config = expanded({key: value for key, value in their_config.items() if key not in OF_TRANSFORMERS})
+    unknown = their_config.keys() - {f.name for f in fields(GPTConfig)}
     if unknown:
         raise ValueError(f'{name}: config.json has {min(unknown)!r}, which is no field of GPTConfig')
     try:
-        config = GPTConfig(**found)
+        config = GPTConfig(**their_config)
         weights = {key.removeprefix('net.'): value for key, value in load_file(path).items()}     # save_pretrained names them so
         head, wte = weights.setdefault('lm_head.weight', weights['wte.weight']), weights['wte.weight']
         if config.tie_weights and not torch.equal(head, wte):
@@ -214,7 +215,7 @@ def read_safetensors(name, found):
     except (SafetensorError, RuntimeError, KeyError) as error:
         raise ValueError(f'{path} is damaged, or does not fit its config.json: '
                          f'{" ".join(str(error).split())[:300]}') from error
-    return config, weights, unknown_fields(GPTConfig, found.keys() | PRE_NORM.keys())
+    return config, weights, unknown_fields(GPTConfig, their_config.keys() | PRE_NORM.keys())
 
 
 # ----------------------------------------------------------------------------- models
@@ -274,9 +275,9 @@ def adopt(name, model, config):
     """Sets the keys of the model's architecture in a run's config → lines that tell which were others, and which parameters the
     model has not from `name`. ValueError if the command line has set one of them to another value."""
     differ = {key: value for key, value in asdict(model.config).items() if key in config and config[key] != value}
-    asked = [f'{key} ({value} there, {config[key]} here)' for key, value in differ.items() if key in flags()]
-    if asked:
-        raise ValueError(f'{name} has another architecture than the command line: {", ".join(asked)}; leave these out')
+    contradictions = [f'{key} ({value} there, {config[key]} here)' for key, value in differ.items() if key in flags()]
+    if contradictions:
+        raise ValueError(f'{name} has another architecture than the command line: {", ".join(contradictions)}; leave these out')
     config.update(differ)
     notes = []
     if differ:

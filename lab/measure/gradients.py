@@ -60,16 +60,16 @@ def plot_gradients(folders):
 
     The legend of a panel gives, for each run, the 99.9% quantile over the median, and the kurtosis."""
     shape = {str: dict(histogram=HISTOGRAM, tail=NUMBER, kurtosis=NUMBER)}
-    found = [(text, read_measured(folder, 'gradients', shape)) for text, folder in zip(labels(folders), folders)]
+    runs = [(text, read_measured(folder, 'gradients', shape)) for text, folder in zip(labels(folders), folders)]
     figure, axes = panels(6, sharex=True, sharey=True, height=2.1 + LINE * len(folders))
     for ax, kind in zip(axes, MATRICES):
         ax.set_title(f'$W_{kind[1]}$')
-        for i, (text, measured) in enumerate(found):
+        for i, (text, measured) in enumerate(runs):
             if kind in measured:                        # W_k is W_q in tied L2 attention
                 draw_histogram(ax, measured[kind]['histogram'], color=COLORS[i], label=text)
-    name_axes(axes, 'log₁₀ |gradient|', 'share of the entries\n' + per_bin(next(iter(found[0][1].values()))))
+    name_axes(axes, 'log₁₀ |gradient|', 'share of the entries\n' + per_bin(next(iter(runs[0][1].values()))))
     for ax, kind in zip(axes, MATRICES):
-        tails = [', '.join(short(m[kind][key]) for key in ('tail', 'kurtosis')) for _, m in found if kind in m]
+        tails = [', '.join(short(m[kind][key]) for key in ('tail', 'kurtosis')) for _, m in runs if kind in m]
         ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         legend_below(ax, 'run: p99.9/p50, kurtosis', ax.get_lines(), tails)
     legend(figure, 'run')

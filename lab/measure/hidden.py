@@ -95,11 +95,11 @@ def plot_hidden(folders):
 
     Dashed lines are the bounds under MidNorm (T4, T5). They are left out if a panel would have more than eight curves."""
     shape = dict(ma=NUMBER, var=NUMBER) | {f'{key}?': NUMBER for key in ('entry_var', 'ma_bound', 'var_bound', 'entry_var_bound')}
-    found = [read_measured(folder, 'hidden', [shape, 1]) for folder in folders]
-    bounded = [rows for rows in found if 'ma_bound' in rows[0]]
-    bounds = bounded and len(found) + len(bounded) <= MOST
+    runs = [read_measured(folder, 'hidden', [shape, 1]) for folder in folders]
+    bounded = [rows for rows in runs if 'ma_bound' in rows[0]]
+    bounds = bounded and len(runs) + len(bounded) <= MOST
     figure, axes = panels(3, height=2.2)
-    for i, (rows, text) in enumerate(zip(found, labels(folders))):
+    for i, (rows, text) in enumerate(zip(runs, labels(folders))):
         for ax, key in zip(axes, ('ma', 'var', 'entry_var') if 'entry_var' in rows[0] else ('ma', 'var')):
             along_depth(ax, rows, key, **run_style(i), label=text)
             if bounds and f'{key}_bound' in rows[0]:

@@ -149,11 +149,11 @@ def plot_attention_growth(folders):
 def plot_transport(folders):
     """Distance between two halves of the sequences, as distributions, along the depth (LN stability, T6)."""
     shape = {'w1': NUMBER, 'w2': NUMBER, 'w1_bound?': NUMBER, 'w2_bound?': NUMBER}
-    found = [read_measured(folder, 'transport', [shape, 1]) for folder in folders]
-    bounded = [rows for rows in found if 'w2_bound' in rows[0]]
-    bounds = bounded and len(found) + len(bounded) <= MOST
+    runs = [read_measured(folder, 'transport', [shape, 1]) for folder in folders]
+    bounded = [rows for rows in runs if 'w2_bound' in rows[0]]
+    bounds = bounded and len(runs) + len(bounded) <= MOST
     figure, axes = panels(2, height=2.4)
-    for i, (rows, text) in enumerate(zip(found, labels(folders))):
+    for i, (rows, text) in enumerate(zip(runs, labels(folders))):
         for ax, key in zip(axes, ('w2', 'w1')):
             along_depth(ax, rows, key, **run_style(i), label=text)
             if bounds and f'{key}_bound' in rows[0]:

@@ -126,12 +126,12 @@ def plot_preflight(folders):
     grown = dict(shape=str, power=NUMBER)
     shape = dict(invariance=lambda table: fits(table, {str: {str: NUMBER}}) and any(table.values()),
                  growth={'as is': dict(ma=grown, var=grown)})
-    found = [read_measured(folder, 'preflight', shape) for folder in folders]
-    effects = list(dict.fromkeys(effect for measured in found for row in measured['invariance'].values() for effect in row))
+    runs = [read_measured(folder, 'preflight', shape) for folder in folders]
+    effects = list(dict.fromkeys(effect for measured in runs for row in measured['invariance'].values() for effect in row))
     columns = min(4, len(folders))
     figure, axes = panels(len(folders), columns, 3.1, sharey=True)
     figure.set_size_inches(1.4 + 1.6 * columns, figure.get_figheight() + 1.4)
-    for i, (ax, measured, name) in enumerate(zip(axes, found, labels(folders, optimizer=False))):
+    for i, (ax, measured, name) in enumerate(zip(axes, runs, labels(folders, optimizer=False))):
         causes = list(measured['invariance'])
         values = [[measured['invariance'][cause].get(effect, math.nan) for cause in causes] for effect in effects]
         image = ax.imshow(values, cmap='PuOr', vmin=-2, vmax=2, aspect='auto')

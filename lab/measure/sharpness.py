@@ -114,10 +114,10 @@ def show_layers(result):
     keys = ('log10_mean', 'mean_log10', 'zeros')
     table('sharpness of each layer; 0 is the embeddings', ['layer', *keys],
           [[str(i), *(row[key] for key in keys)] for i, row in enumerate(result['sharpness'])])
-    found = result['factors']
-    blocks = range(max(map(len, found.values())))
+    factors_by_name = result['factors']
+    blocks = range(max(map(len, factors_by_name.values())))
     table('n S ‖θ‖², which theorems 4.1 to 4.3 bound from above', ['', *(f'block {i}' for i in blocks)],
-          [[name, *values, *[None] * (len(blocks) - len(values))] for name, values in found.items()])
+          [[name, *values, *[None] * (len(blocks) - len(values))] for name, values in factors_by_name.items()])
 
 
 def plot_sharpness(folders):
@@ -125,8 +125,8 @@ def plot_sharpness(folders):
 
     A dot marks the log10 of the mean."""
     names = labels(folders)
-    found = [read_measured(folder, 'sharpness', {str: dict(histogram=HISTOGRAM, log10_mean=NUMBER)}) for folder in folders]
-    kinds = dict.fromkeys(kind for measured in found for kind in measured)
+    runs = [read_measured(folder, 'sharpness', {str: dict(histogram=HISTOGRAM, log10_mean=NUMBER)}) for folder in folders]
+    kinds = dict.fromkeys(kind for measured in runs for kind in measured)
     over_time = [read_rows(os.path.join(folder, 'measure.jsonl'), {'iter': int, 'sharpness?': {str: dict(log10_mean=NUMBER)}})
                  for folder in folders]
     columns, kinds_of_rows = columns_for(len(folders)), 1 + any(over_time)
@@ -139,7 +139,7 @@ def plot_sharpness(folders):
         for ax in row[1:]:
             ax.sharex(row[0])
             ax.sharey(row[0])
-    for i, (measured, top) in enumerate(zip(found, tops)):
+    for i, (measured, top) in enumerate(zip(runs, tops)):
         for kind in measured:
             color, line = type_style(kind, kinds)
             draw_histogram(top, measured[kind]['histogram'], color=color, linestyle=line, label=kind)

@@ -15,8 +15,8 @@ KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')      # the matrices of a bloc
 
 def matrix_kind(name):
     """'h.3.attn.wq.weight' → 'wq'; None if it is not a matrix of a block."""
-    found = re.fullmatch(r'h\.\d+\.(?:attn|ffn)\.(w\w)\.weight', name)
-    return found[1] if found else None
+    match = re.fullmatch(r'h\.\d+\.(?:attn|ffn)\.(w\w)\.weight', name)
+    return match[1] if match else None
 
 
 @contextmanager
