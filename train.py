@@ -17,7 +17,7 @@ from engine.checkpoint import Checkpoints, find_checkpoint
 from engine.device import Machine, StopRequest
 from engine.divergence import Watch, block_norms, params_by_type
 from engine.keys import check_keys, config_from, group_settings, refuse_unused
-from engine.parallel import Parallel, check_parallel
+from engine.parallel import Models, check_parallel
 from engine.runlog import Log, Run, Speed, progress
 from model import GPT, GPTConfig
 from optim import OPTIMIZERS, lr_at, param_groups
@@ -107,11 +107,11 @@ machine.check_same('checkpoints of iterations', run.start, f'put out_dir={out_di
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
-parallel = Parallel(GPT, lambda: GPT(model_config), config, machine, checkpoint, pretrained)
-raw_model, train_model = parallel.raw, parallel.train   # the latter is compiled, and knows of other ranks
+models = Models(GPT, lambda: GPT(model_config), config, machine, checkpoint, pretrained)
+raw_model, train_model = models.raw, models.train       # the latter is compiled, and exchanges gradients between ranks
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
-                            {**config, 'compile': parallel.is_compiled, 'dtype': machine.dtype})
-parallel.share_steps(opt)
+                            {**config, 'compile': models.is_compiled, 'dtype': machine.dtype})
+models.share_steps(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 params_of = params_by_type(opt)                         # {block type: its parameters}
 
@@ -139,7 +139,7 @@ def evaluate(*splits):
         for starts, counts in progress(list(machine.turns(batches)), f'evaluation on {split}', shown=machine.master):
             x, y = get_batch(split, starts)
             with machine.autocast():
-                loss = parallel.compiled(x, y)[1]
+                loss = models.compiled(x, y)[1]
             total += counts * torch.stack((loss, torch.ones_like(loss)))
         loss_sum, count = machine.sum(total).tolist()
         means[f'{split}_loss'] = loss_sum / count
@@ -154,13 +154,13 @@ def save(it, best=False):
 
 
 # ----------------------------------------------------------------------------- what the loop reports to
-checkpoints = Checkpoints(run, config, machine, parallel.fsdp)
+checkpoints = Checkpoints(run, config, machine, models.fsdp)
 if checkpoint:
     checkpoints.resume(checkpoint, opt, scaler)
 stop_request = StopRequest()                            # Ctrl-C, SIGTERM
 tokens_per_iter = gradient_accumulation_steps * batch_size * block_size
-log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=parallel.attention,
-          compiled=parallel.is_compiled, tokens_per_iter=tokens_per_iter)
+log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=models.attention,
+          compiled=models.is_compiled, tokens_per_iter=tokens_per_iter)
 watch = Watch(config, machine, run, log, rate, scaler, params_of)       # ends the process if the run diverges
 best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
 watch.first_loss = checkpoint.get('first_loss') if checkpoint else None
@@ -169,7 +169,7 @@ if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
 log.introduce(opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
-              [*getattr(pretrained, 'notes', []), *parallel.notes()])
+              [*getattr(pretrained, 'notes', []), *models.notes()])
 speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, max_iters)
 
 # ----------------------------------------------------------------------------- the loop
@@ -201,7 +201,7 @@ for it in range(run.start, max_iters + 1):
     if measure_now:
         watch.check(it)
         with speed.paused():
-            probe.before_step(parallel.whole_model())
+            probe.before_step(models.whole_model())
 
     # forward and backward, one micro-batch after another
     sums = {}                                           # of the loss and of aux, over this rank's micro-batches
@@ -210,7 +210,7 @@ for it in range(run.start, max_iters + 1):
         starts = shuffled_starts(data['train'].length, block_size, number * batch_size, batch_size, data_seed)
         x, y = get_batch('train', starts)
         torch.manual_seed(hash((seed, number)))         # dropout too depends only on the seed and the micro-batch
-        parallel.sync_gradients(last=j == micro_batches[-1])
+        models.sync_gradients(last=j == micro_batches[-1])
         with machine.autocast(cache=not recompute):
             loss = train_model(x, y)[1]
         aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
@@ -227,7 +227,7 @@ for it in range(run.start, max_iters + 1):
     scaler.update()
     opt.zero_grad(set_to_none=True)
     if measure_now:
-        probe.after_step(it, parallel.whole_model())
+        probe.after_step(it, models.whole_model())
 
     # log, and end if the run has diverged or was asked to stop
     watch.see(it, sums['loss'], grad_norm)

@@ -19,7 +19,7 @@ def check_parallel(config, machine):
         raise ValueError('dtype=float16: parallel=fsdp has no loss scaling, choose bfloat16 or float32')
 
 
-class Parallel:
+class Models:
     """raw          the model with its parameters and their names
     compiled     the same, compiled if it can be, to evaluate it
     train        what a training step calls: it exchanges gradients between ranks

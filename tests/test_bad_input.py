@@ -27,7 +27,7 @@ TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_
             device='cpu', dtype='float32', compile=False)
 OPTIONAL = ('lm_eval', 'rouge_score.rouge_scorer', 'bert_score')         # modules that a case may take away
 COMMANDS = sorted(f'lab.{path.stem}' for path in (ROOT / 'lab').glob('*.py')
-                  if "== '__main__'" in path.read_text(encoding='utf-8'))
+                  if "== '__main__'" in path.read_text(encoding='utf-8')) + ['lab.measure']
 PREPARED = ('c4', 'minipile', 'openwebtext', 'pycode', 'pydocs', 'pysource', 'shakespeare_char', 'textfiles')
 
 

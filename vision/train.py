@@ -20,7 +20,7 @@ from engine.checkpoint import Checkpoints, find_checkpoint
 from engine.device import Machine, StopRequest
 from engine.divergence import Watch, block_norms, params_by_type
 from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, refuse_unused
-from engine.parallel import Parallel, check_parallel
+from engine.parallel import Models, check_parallel
 from engine.runlog import Log, Run, Speed, progress
 from optim import OPTIMIZERS, lr_at, param_groups
 from vision.augment import CUBIC, Augment
@@ -74,12 +74,12 @@ machine.check_same('checkpoints of iterations', run.start, f'put out_dir={out_di
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
-parallel = Parallel(ViT, lambda: ViT(model_config, data['train'].mean, data['train'].std), config, machine, checkpoint,
-                    pretrained)
-raw_model, train_model = parallel.raw, parallel.train
+models = Models(ViT, lambda: ViT(model_config, data['train'].mean, data['train'].std), config, machine, checkpoint,
+                pretrained)
+raw_model, train_model = models.raw, models.train
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
-                            {**config, 'compile': parallel.is_compiled, 'dtype': machine.dtype})
-parallel.share_steps(opt)
+                            {**config, 'compile': models.is_compiled, 'dtype': machine.dtype})
+models.share_steps(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 params_of = params_by_type(opt)                         # {block type: its parameters}
 augment = Augment(config, model_config.image_size, model_config.classes)
@@ -109,10 +109,10 @@ def evaluate(*splits):
         turns = list(machine.turns(images.spread(eval_iters, batch_size)))
         for numbers, counts in progress(turns, f'evaluation on {split}', shown=machine.master):
             # compiled, all batches have one size, which needs one graph
-            batch = images.read_padded(numbers, batch_size) if parallel.is_compiled else images.read(numbers)
+            batch = images.read_padded(numbers, batch_size) if models.is_compiled else images.read(numbers)
             x, y = machine.to_device(*batch)
             with machine.autocast():
-                logits, loss = parallel.compiled(x, y)
+                logits, loss = models.compiled(x, y)
             count = (y >= 0).sum()                      # padding has no class
             total[:-1] += counts * count * torch.stack((loss, *correct(logits, y).sum(1) / count))
             total[-1] += counts * count
@@ -129,13 +129,13 @@ def save(it, best=False):
 
 
 # ----------------------------------------------------------------------------- what the loop reports to
-checkpoints = Checkpoints(run, config, machine, parallel.fsdp)
+checkpoints = Checkpoints(run, config, machine, models.fsdp)
 if checkpoint:
     checkpoints.resume(checkpoint, opt, scaler)
 stop_request = StopRequest()
 images_per_iter = gradient_accumulation_steps * batch_size
-log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=parallel.attention,
-          compiled=parallel.is_compiled, images_per_iter=images_per_iter)
+log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=models.attention,
+          compiled=models.is_compiled, images_per_iter=images_per_iter)
 watch = Watch(config, machine, run, log, rate, scaler, params_of)
 best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
 watch.first_loss = checkpoint.get('first_loss') if checkpoint else None
@@ -144,7 +144,7 @@ if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
 log.introduce(opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch',
-              [*getattr(pretrained, 'notes', []), *parallel.notes()])
+              [*getattr(pretrained, 'notes', []), *models.notes()])
 speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
 
 # ----------------------------------------------------------------------------- the loop
@@ -174,13 +174,13 @@ for it in range(run.start, max_iters + 1):
     if measure_now:
         watch.check(it)
         with speed.paused():
-            probe.before_step(parallel.whole_model())
+            probe.before_step(models.whole_model())
 
     # forward and backward, one micro-batch after another
     sums = {}
     for j in micro_batches:
         x, y = get_batch(it * gradient_accumulation_steps + j)
-        parallel.sync_gradients(last=j == micro_batches[-1])
+        models.sync_gradients(last=j == micro_batches[-1])
         with machine.autocast(cache=not recompute):
             loss = train_model(x, y)[1]
         aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
@@ -197,7 +197,7 @@ for it in range(run.start, max_iters + 1):
     scaler.update()
     opt.zero_grad(set_to_none=True)
     if measure_now:
-        probe.after_step(it, parallel.whole_model())
+        probe.after_step(it, models.whole_model())
 
     # log, and end if the run has diverged or was asked to stop
     watch.see(it, sums['loss'], grad_norm)

@@ -3,8 +3,8 @@ CIFAR-100-C: CIFAR-100's test images, corrupted (Hendrycks and Dietterich 2019),
 Download CIFAR-100-C.tar from https://zenodo.org/records/3555552, unpack it, and
 
     python data/cifar100c/prepare.py --files=CIFAR-100-C
-    python -m lab.evaluate --out_dir=out-vit-small --dataset=cifar100c --batch_size=256                     # CIFAR-100-C
-    python -m lab.evaluate --out_dir=out-vit-small --dataset=cifar100c --batch_size=256 --split=train       # the original images
+    python -m vision.evaluate --out_dir=out-vit-small --dataset=cifar100c --batch_size=256                  # CIFAR-100-C
+    python -m vision.evaluate --out_dir=out-vit-small --dataset=cifar100c --batch_size=256 --split=train    # the original images
 
 The validation split holds all corruptions in all five severities. The training split, with which no model should be trained,
 holds the original test images.
@@ -19,6 +19,7 @@ from configurator import configure  # noqa: E402
 import numpy as np  # noqa: E402
 
 from vision.images import Images, read_image_meta, write_images  # noqa: E402
+from vision.vit import ViTConfig  # noqa: E402
 
 files = ''                          # the unpacked folder: labels.npy, and a .npy of 50,000 images for each corruption
 corruptions = ('gaussian_noise,shot_noise,impulse_noise,defocus_blur,glass_blur,motion_blur,zoom_blur,snow,frost,fog,'
@@ -53,6 +54,7 @@ if __name__ == '__main__':
     if len({*corruptions.split(',')}) < len(corruptions.split(',')):
         raise ValueError(f'corruptions={corruptions}: name each once')
     meta = read_image_meta('cifar100')
-    clean = Images('cifar100', 'val', meta['image_size'], meta['channels'], meta['classes'])
+    config = ViTConfig(image_size=meta['image_size'], patch_size=1, channels=meta['channels'], classes=meta['classes'])
+    clean = Images('cifar100', 'val', config)
     write_images(Path(__file__).parent, {'train': [(clean.images[:], clean.labels)], 'val': corrupted()}, meta['classes'],
                  meta['names'], dict(corruption=corruptions.split(','), severity=SEVERITIES))
