@@ -715,7 +715,9 @@ def test_a_process_of_its_own_says_the_same(case, here):
 def test_a_command_of_lab_that_is_started_as_a_file_says_what_to_type(command):
     """Where its imports would fail"""
     says = f'error: from the root of the repository, type  python -m {command}\n'
-    assert run_python(ROOT / f'{command.replace(".", "/")}.py', '--help', PYTHONPATH='') == (1, '', says)
+    path = ROOT / command.replace('.', '/')
+    path = path / '__main__.py' if path.is_dir() else path.with_suffix('.py')
+    assert run_python(path, '--help', PYTHONPATH='') == (1, '', says)
 
 
 def test_the_malicious_pickle_is_one(here):

@@ -1,5 +1,5 @@
 """
-lab/measure.py against computations of another kind: the explicit Gauss–Newton matrix, full Jacobians, numpy, a forward pass by
+lab/measure/ against computations of another kind: the explicit Gauss–Newton matrix, full Jacobians, numpy, a forward pass by
 hand, and what the papers' propositions say exactly. Weights are random, so that none can be left out unseen.
 """
 from configurator import read_config

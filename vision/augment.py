@@ -10,8 +10,8 @@ CUBIC = {'bicubic': 1.0, 'bilinear': 0.0, 'random': 0.5}        # share of the c
 
 class Augment:
     """Takes images (B, channels, S, S) of 0 to 255, classes (B,) and, if the images are whole and squeezed to squares
-    (data/images.py), their aspects (B,) → float images (B, channels, size, size) of 0 to 255, and class probabilities (B,
-    classes). `keys` are those of train.py."""
+    (vision/images.py), their aspects (B,) → float images (B, channels, size, size) of 0 to 255, and class probabilities (B,
+    classes). `keys` are those of vision.train."""
 
     def __init__(self, keys, size, classes):
         self.size, self.classes, self.smoothing = size, classes, keys['label_smoothing']

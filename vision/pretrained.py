@@ -122,7 +122,7 @@ def stated_normalization(about, images):
 
 WEIGHTS = ('model.safetensors', 'model.safetensors.index.json', 'pytorch_model.bin', 'pytorch_model.bin.index.json')
 PLAIN, EMA = ('state_dict', 'model'), ('state_dict_ema', 'model_ema')       # where checkpoints of training scripts have weights
-RUN = {'model', 'config', 'iter', 'optimizer'}                              # of a checkpoint of train.py
+RUN = {'model', 'config', 'iter', 'optimizer'}                              # of a checkpoint of vision.train
 
 
 def read_file(path):
@@ -213,13 +213,13 @@ def read_vit(path, given):
 
 
 def read_run(path):
-    """The Source in a checkpoint of train.py"""
+    """The Source in a checkpoint of vision.train"""
     _, state = load_run(path, Model=ViT)
     return of_ours(config_from(ViTConfig, state['config']), state['model'], state['config'])
 
 
 def read_export(about, weights):
-    """The Source in a folder that lab/export.py has written"""
+    """The Source in a folder that vision/export.py has written"""
     their_config = expanded({key: value for key, value in about.items() if key not in OTHER_KEYS | {'model_type'}})
     unknown = their_config.keys() - {f.name for f in fields(ViTConfig) if f.init}
     if unknown:
@@ -258,7 +258,7 @@ def renamed(theirs):
 def read_others(about, images, theirs, notes, given):
     """The Source in weights of Hugging Face or timm, and in what the two JSON files beside them, if any, state"""
     if 'patch.mean' in theirs:
-        raise ValueError('it is a file of lab/export.py: name its folder, whose config.json belongs to it')
+        raise ValueError('it is a file of vision/export.py: name its folder, whose config.json belongs to it')
     weights, guesses = renamed(theirs), []
     left_out = sorted(key for key in weights if key.startswith('pooler.'))
     for key in left_out:
@@ -365,8 +365,8 @@ def load_pretrained(path, config, given):
 
 
 def load_vit(path, keys={}, given=None):
-    """A ViT from a run's folder (its best.pt) or checkpoint, from a folder that lab/export.py, Hugging Face or timm has written,
-    or from a file with timm's state_dict (.pth, .safetensors), for a run with these `keys` of train.py.
+    """A ViT from a run's folder (its best.pt) or checkpoint, from a folder that vision/export.py, Hugging Face or timm has written,
+    or from a file with timm's state_dict (.pth, .safetensors), for a run with these `keys` of vision.train.
 
     `given`: those of the keys that are taken where the source does not state them; by default all. Others are guessed. If
     `classes` differs from the source's, the head is new. For another image_size that patch_size divides, positions are
@@ -376,7 +376,7 @@ def load_vit(path, keys={}, given=None):
     """
     if not os.path.exists(path):
         raise ValueError(f"init_from={path!r}: choose one of scratch, resume, auto, a run with a ViT or a checkpoint of it, a "
-                         f"folder that lab/export.py, Hugging Face or timm has written, or a file with timm's weights")
+                         f"folder that vision/export.py, Hugging Face or timm has written, or a file with timm's weights")
     given = {key: keys[key] for key in (keys if given is None else given) if key in keys}
     config, weights, unknown, images, notes, guesses = read_vit(path, given)
     trained = {'dropout': 0.0, 'drop_path': 0.0, **{key: keys[key] for key in (*FREE, *ViTConfig.free) if key in keys}}

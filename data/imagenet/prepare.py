@@ -23,7 +23,7 @@ from configurator import at_least, configure  # noqa: E402
 from vision.images import FolderImages, HubImages, write_resized  # noqa: E402
 
 source = 'ILSVRC/imagenet-1k'       # a data set on the Hub with columns image and label, or a folder with train/ and val/
-size = 256                          # height and width of a stored image; image_size of train.py is at most this
+size = 256                          # height and width of a stored image; image_size of a model is at most this
 folder = ''                         # where the images go; empty: data/imagenet
 processes = 0                       # processes that resize; 0: one per core
 

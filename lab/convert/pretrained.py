@@ -1,6 +1,6 @@
 """
 Reads pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA and Qwen3, and folders that lab/export.py has
-written. engine/pretrained_vit.py reads those of ViTs.
+written. vision/pretrained.py reads those of ViTs.
 """
 from configurator import expanded, flags, one_line
 
