@@ -31,7 +31,7 @@ import torch
 from data.lock import lock_folder
 from engine.checkpoint import link_or_copy, write_whole
 from engine.device import vendors_peak
-from engine.errors import check_regular, last_row, read_json, read_rows
+from engine.errors import last_row, read_json, read_rows
 
 FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
 LOCK_PATIENCE = 5.0         # seconds to wait for a lock: processes that a killed run has started may outlive it for so long
@@ -74,7 +74,7 @@ class Run:
         if init_from != 'auto':
             raise ValueError(f'out_dir={self.folder} holds a run: choose another folder, continue the run by '
                              f'--init_from=resume, or replace it by --overwrite=True')
-        about = read_json(self.path['run.json'], dict, 'remove it')         # written before the first checkpoint
+        about = read_json(self.path['run.json'], 'remove it')         # written before the first checkpoint
         if 'best.pt' in files or about and about.get('saved', True):        # older versions did not note it
             raise ValueError(f'out_dir={self.folder} holds a run that has lost its ckpt.pt: put it back, or a copy of best.pt in '
                              f'its place, or choose another folder, or start again by --overwrite=True')
@@ -138,7 +138,7 @@ class Run:
 
     def rows(self, name):
         """The rows of log.jsonl or measure.jsonl that a resumed run finds. ValueError if the file is damaged."""
-        return read_rows(self.path[name], dict(iter=int)) if self.start else []
+        return read_rows(self.path[name]) if self.start else []
 
     def continue_rows(self, name):
         """Opens a file of JSON rows for appending (RowFile), without the rows of iterations that will be run again."""
@@ -348,7 +348,7 @@ def progress(items, what, total=None, shown=True):
 
 def last_iter(path):
     """The iteration of the last whole row of a log.jsonl, -1 if there is none."""
-    row = last_row(path, dict(iter=int))
+    row = last_row(path)
     return row['iter'] if row else -1
 
 
@@ -357,7 +357,6 @@ class RowFile:
     not take, because it is full, wait here for the next ones."""
 
     def __init__(self, path):
-        check_regular(path)
         self.path, self.file, self.waiting, self.told = path, open(path, 'ab+', buffering=0), b'', False
         tail, end = b'', self.file.seek(0, os.SEEK_END)
         while b'\n' not in tail and len(tail) < end:

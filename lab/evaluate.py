@@ -30,7 +30,7 @@ from data.text import load_tokenizer
 from data.tokens import TEXT_SPLITS, Tokens, read_meta
 from engine.checkpoint import load_run
 from engine.device import Machine
-from engine.errors import check_regular, read_json
+from engine.errors import read_json
 from lab.convert.pretrained import OPENAI_MODELS, load_gpt
 from lab.harness import (
     chunks,
@@ -123,7 +123,7 @@ def tokenizer_of(name, trained_on, chosen):
 
 def is_model(name):
     """Whether this is the folder of a model and not of a run: the config.json of a run has no model_type."""
-    return 'model_type' in (read_json(os.path.join(name, 'config.json'), dict, 'copy it again from where it came from') or {})
+    return 'model_type' in (read_json(os.path.join(name, 'config.json'), 'copy it again from where it came from') or {})
 
 
 def tokens_of(subject):
@@ -278,11 +278,10 @@ def check_output():
     """ValueError if `output` cannot be written, or is there and was not written by this script."""
     if not os.path.isdir(os.path.dirname(output) or '.'):
         raise ValueError(f'output={output}: there is no folder {os.path.dirname(output)}')
-    check_regular(output)
-    ours = None
+    before = None
     with suppress(ValueError):
-        ours = read_json(output, dict(written_by=lambda name: name == WRITTEN_BY), '')
-    if os.path.exists(output) and not ours:
+        before = read_json(output, '')
+    if os.path.exists(output) and (not isinstance(before, dict) or before.get('written_by') != WRITTEN_BY):
         raise ValueError(f'output={output} is there, and holds something else than results of {WRITTEN_BY}: choose another name, '
                          f'or remove it')
 

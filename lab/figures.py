@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
-from engine.errors import NUMBER, read_json
+from engine.errors import read_json
 
 plt.switch_backend('Agg')               # pictures are files
 
@@ -28,14 +28,12 @@ plt.rcParams.update({'font.size': 9, 'axes.titlesize': 9, 'axes.labelsize': 9, '
                      'lines.markersize': 3.5, 'svg.hashsalt': 'nanonorm'})
 CHARACTER, LINE = 0.068, 0.16           # inches: the average width of a letter in a legend, and the height of a line
 
-CONFIG = {'optimizer': str, str: (bool, *NUMBER, str, list)}
-HISTOGRAM = dict(start=NUMBER, width=NUMBER, counts=[lambda n: type(n) is int and n >= 0])
 
 
-def read_measured(folder, what, shape):
-    """The result of this measurement in measure.json. ValueError if it is not there, empty, or not of this shape."""
+def read_measured(folder, what):
+    """The result of this measurement in measure.json. ValueError if it is not there, or empty."""
     path = os.path.join(folder, 'measure.json')
-    measured = read_json(path, {f'{what}?': shape}, 'remove it and measure again', math.nan)
+    measured = read_json(path, 'remove it and measure again', math.nan)
     if measured is None:
         raise ValueError(f'there is no {path}: make it with  python -m lab.measure --out_dir={folder}')
     if measured.get(what, {}) == {}:
@@ -55,7 +53,7 @@ def label(folder, optimizer=True):
     """'out-a (pre, residual_scale=0.1, sgdw)': the folder, the nearest fragment of config/arch, the keys in which the run differs
     from it, and the optimizer if asked. A run that differs in more than two keys is named without a fragment."""
     name = os.path.basename(os.path.normpath(folder))
-    config = read_json(os.path.join(folder, 'config.json'), CONFIG, 'remove it, and the run will be named by its folder')
+    config = read_json(os.path.join(folder, 'config.json'), 'remove it, and the run will be named by its folder')
     if config is None:
         return name
     known = fragments(config.get('model') == 'vit' if 'model' in config else 'patch_size' in config)    # older runs have `model`

@@ -8,6 +8,7 @@ from configurator import one_line, say
 import contextlib
 import hashlib
 import json
+import math
 import os
 import sys
 
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 
 from data.text import load_tokenizer
 from engine.checkpoint import write_whole
-from engine.errors import NUMBER, fits, read_rows
+from engine.errors import is_number, read_rows
 from engine.runlog import RowFile, finite, progress, write_row
 from model import at_least_fp32
 
@@ -101,12 +102,12 @@ def merged(patterns, names, parts):
 
 
 SETTINGS = {        # of generation, by gen_kwargs: whether a value is right, and what it wants
-    'do_sample': (lambda x: fits(x, bool), 'true or false'),
-    'temperature': (lambda x: fits(x, NUMBER) and (x == 0 or x >= 1e-6), 'a number of at least 1e-6, or 0'),
-    'top_k': (lambda x: fits(x, int) and x >= 0, 'an integer of at least 0'),
-    'top_p': (lambda x: fits(x, NUMBER) and 0 < x <= 1, 'a number above 0, and at most 1'),
-    'max_gen_toks': (lambda x: fits(x, int) and x >= 1, 'an integer of at least 1'),
-    'until': (lambda x: fits(x, str) and x, 'a text'),
+    'do_sample': (lambda x: isinstance(x, bool), 'true or false'),
+    'temperature': (lambda x: is_number(x) and (x == 0 or x >= 1e-6), 'a number of at least 1e-6, or 0'),
+    'top_k': (lambda x: type(x) is int and x >= 0, 'an integer of at least 0'),
+    'top_p': (lambda x: is_number(x) and 0 < x <= 1, 'a number above 0, and at most 1'),
+    'max_gen_toks': (lambda x: type(x) is int and x >= 1, 'an integer of at least 1'),
+    'until': (lambda x: isinstance(x, str) and x, 'a text'),
 }
 
 
@@ -126,7 +127,6 @@ def read_settings(text):
 
 # ----------------------------------------------------------------------------- answers that are kept
 
-ANSWER = (float, str, [(float, bool)])      # log p of a text; a continuation; log p of a target, and whether it is the likeliest
 RULES = dict(generate_until='generate_until, as HFLM')          # changes with what a method answers to the same request
 
 
@@ -134,7 +134,7 @@ def kept(path, answer):
     """answer(requests) of lm-evaluation-harness, of which those in the file at `path` are not computed again. The file has a row
     of JSON for each: the hash of its method and arguments, and the answer. Texts that are drawn at random are not kept."""
     from lm_eval.models.utils import normalize_gen_kwargs
-    known = {row['request']: row['answer'] for row in read_rows(path, dict(request=str, answer=ANSWER))}
+    known = {row['request']: row['answer'] for row in read_rows(path)}
     name = RULES.get(answer.__name__, answer.__name__)
 
     def key_of(request):
@@ -148,7 +148,8 @@ def kept(path, answer):
         answers = dict(zip(new, answer([requests[i] for i in new], **more))) if new else {}
         with RowFile(path) as f:
             for i in new:
-                if keys[i] and fits(finite(answers[i]), ANSWER):
+                numbers = answers[i] if isinstance(answers[i], (list, tuple)) else [answers[i]]
+                if keys[i] and all(math.isfinite(x) for x in numbers if is_number(x)):
                     write_row(f, dict(request=keys[i], answer=answers[i]))
                     known[keys[i]] = answers[i]
         return [answers[i] if i in answers else known[key] for i, key in enumerate(keys)]

@@ -22,7 +22,7 @@ import textwrap
 
 import matplotlib.pyplot as plt
 
-from engine.errors import NUMBER, fits, read_json, read_rows, read_table
+from engine.errors import is_number, read_json, read_rows, read_table
 from lab import measure
 from lab.figures import (
     CHARACTER,
@@ -45,17 +45,12 @@ from lab.figures import (
 
 # ----------------------------------------------------------------------------- reading the files of runs
 
-# What a picture reads has a shape as engine.errors.fits takes it, so that a damaged file is an error in one line. NaN stands for
-# numbers that are not finite. The shape of a measurement is next to its picture.
-ROW = {'iter': int, 'loss?': NUMBER, 'val_loss?': NUMBER, 'val_top1?': NUMBER, 'lr?': NUMBER}         # of log.jsonl
-
-
 def read_log(folder):
     """The rows of a run's log.jsonl."""
     path = os.path.join(folder, 'log.jsonl')
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}: {folder!r} is not the folder of a run')
-    return read_rows(path, ROW)
+    return read_rows(path)
 
 
 
@@ -185,11 +180,10 @@ def plot_coordinates(folders):
 
     Solid: after the last step, dashed: after the first. A flat line means that the base width's learning rate fits. It needs
     python -m lab.coordinates."""
-    shape = dict(steps=int, activations={str: dict(moves={str: [NUMBER, 1]}, exponent=NUMBER)})
     runs = []
     for folder in folders:
         path, make = os.path.join(folder, 'coordinates.json'), 'make it with  python -m lab.coordinates'
-        runs.append(read_json(path, shape, make, math.nan))
+        runs.append(read_json(path, make, math.nan))
         if runs[-1] is None:
             raise ValueError(f'there is no {path}: {make}')
     names = list(dict.fromkeys(name for measured in runs for name in measured['activations']))
@@ -362,7 +356,7 @@ def quantities(value, key=''):
 
     A key is a path of names with dots between them. A number is one curve, named ''. A list is a curve for each of its items,
     which are the layers, named 0, 1, …, or by their entry 'at'. A list within a list, as of heads, is its mean."""
-    if fits(value, NUMBER):
+    if is_number(value):
         return {key: {'': value}}
     found = {}
     if isinstance(value, dict):
@@ -381,7 +375,7 @@ def read_quantities(folder):
     """{key: {curve: [(iteration, number)]}} of all rows of a run's log.jsonl and measure.jsonl."""
     found = {}
     for name in ('log.jsonl', 'measure.jsonl'):
-        for row in read_rows(os.path.join(folder, name), dict(iter=int)):
+        for row in read_rows(os.path.join(folder, name)):
             for key, curves in quantities(row).items() if 'diverged' not in row else ():
                 for curve, value in curves.items():
                     found.setdefault(key, {}).setdefault(curve, []).append((row['iter'], value))

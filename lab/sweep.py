@@ -32,7 +32,7 @@ import torch
 
 from data.lock import lock_folder
 from data.tokens import Tokens, load_meta, read_meta
-from engine.errors import check_regular, read_json
+from engine.errors import read_json
 from engine.keys import gpt_config, group_settings
 from engine.runlog import code_hash, last_iter
 from lab.sweep_claims import check_claims, claim_lines
@@ -95,7 +95,7 @@ def key_of(labels, seed):
 
 def check_folder(run, folder):
     """ValueError if the folder holds a run with another config."""
-    held, config = read_json(os.path.join(folder, 'config.json'), dict, f'remove {folder}') or {}, run['config']
+    held, config = read_json(os.path.join(folder, 'config.json'), f'remove {folder}') or {}, run['config']
     of_model = asdict(gpt_config(config, sources_of(script)[1]))        # which knows the vocab_size of the data
     config = {**config, **{key: value for key, value in of_model.items() if key in config}}
     of_pretrained = set() if config['init_from'] == 'scratch' else {*of_model}
@@ -150,7 +150,6 @@ def start(run, folder, code, data, slot, cores, gpus):
     if gpus:
         env['CUDA_VISIBLE_DEVICES'] = gpus[slot]
     command = [script_path(script)] if script.endswith('.py') else ['-m', script]
-    check_regular(os.path.join(folder, 'output.txt'))
     with open(os.path.join(folder, 'output.txt'), 'w') as output:
         return subprocess.Popen([sys.executable, *command, *arguments, f'--out_dir={folder}'], env=env, stdout=output,
                                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)

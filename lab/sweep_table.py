@@ -11,7 +11,7 @@ import statistics
 from contextlib import suppress
 
 from engine.checkpoint import write_whole
-from engine.errors import NUMBER, read_json, read_rows, read_table
+from engine.errors import read_json, read_rows, read_table
 from engine.runlog import last_iter
 from lab.statistics import contrast, corrected, paired_difference, rate_sensitivity
 
@@ -58,9 +58,6 @@ CELLS = dict(status=read_status, iterations=number_or_nan, parameters=number_or_
              data=str, keys=str, commit=str, machine=str, attention_kernel=str, precision=str, torch=str, seconds=number)
 POINT = ('val_loss', 'standard_error', 'test_loss', 'test_standard_error', *STATUS)       # the columns of table.csv behind them
 COLUMNS = {*CELLS, *POINT}
-ABOUT = {'parameters?': int, 'tokens_per_iter?': int, 'images_per_iter?': int, 'commit?': str, 'changed?': list, 'machine?': str,
-         'attention_backend?': str, 'dtype?': str, 'torch?': str, 'code?': str, 'data?': str}          # of run.json
-LOGGED = {'iter': int, **{f'{key}?': NUMBER for key in ('loss', 'val_loss', 'test_loss', 'tokens_per_s', 'images_per_s')}}
 
 
 def digits(x):
@@ -78,12 +75,12 @@ def labels_of(row):
 
 
 def read_about(folder):
-    return read_json(os.path.join(folder, 'run.json'), ABOUT, 'remove it') or {}
+    return read_json(os.path.join(folder, 'run.json'), 'remove it') or {}
 
 
 def row_of_run(run, folder, status):
     """The row of runs.csv, as texts, of a run that has ended in this folder. ValueError if it is done and has no loss."""
-    about, rows = read_about(folder), read_rows(os.path.join(folder, 'log.jsonl'), LOGGED)
+    about, rows = read_about(folder), read_rows(os.path.join(folder, 'log.jsonl'))
     evaluations = [row for row in rows if math.isfinite(row.get('val_loss', math.nan))]
     if status == 'done' and not evaluations:
         raise ValueError(f'{folder} has lost its log.jsonl: remove the folder, and its run will be trained again')

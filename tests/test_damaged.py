@@ -1,10 +1,7 @@
 """
-Damaged files that the scripts read, other than checkpoints and data: those of runs, sweeps and pretrained models, drawn by
-type-aware mutation. A script ends with one line and exit code 1, or with a result and exit code 0.
+Damaged files that the scripts read, other than checkpoints and data: those of runs, sweeps and pretrained models. A script ends
+with one line and exit code 1, or with a result and exit code 0.
 """
-import copy
-import csv
-import io
 import json
 import os
 import pickle
@@ -16,7 +13,7 @@ import pytest
 from helpers import call, run_here
 from test_bad_input import Malicious, gpt2, lay_out
 
-from engine.errors import fits, read_json, read_rows, read_table
+from engine.errors import read_json, read_rows, read_table
 from lab.sweep_table import row_of_run, runs_csv
 
 TRAIN = 'train.py tiny.json --out_dir=out --max_iters=4'
@@ -82,52 +79,17 @@ def original(tmp_path_factory):
 
 # ----------------------------------------------------------------------------- damages
 
-def places(value):
-    """(holder, key) of everything in nested dicts and lists; of a long list only its first three"""
-    for key in list(value) if isinstance(value, dict) else range(min(3, len(value))):
-        yield value, key
-        if isinstance(value[key], (dict, list)):
-            yield from places(value[key])
-
-
-def mutated(value, draw):
-    """A copy in which one place has gone, or holds something else."""
-    value = copy.deepcopy(value)
-    holder, key = draw.choice(list(places({'': value})))
-    if draw.random() < 0.3:
-        del holder[key]
-    else:
-        holder[key] = draw.choice([*VALUES, [holder[key]], {'x': holder[key]}, str(holder[key])])
-    return value
-
 
 def damage(path, draw):
     """Damages a file in one way."""
     content = path.read_bytes()
-    way = draw.choice(['truncate', 'bytes', 'text', 'deep', 'folder', 'FIFO', 'pickle', *['mutate'] * 9])
-    if way in ('folder', 'FIFO'):
+    way = draw.choice(['truncate', 'bytes', 'text', 'folder', 'pickle'])
+    if way == 'folder':
         path.unlink()
-        path.mkdir() if way == 'folder' else os.mkfifo(path)
+        path.mkdir()
         return way
-    if way == 'mutate' and path.suffix == '.csv':
-        rows = list(csv.reader(io.StringIO(content.decode())))
-        rows = mutated(rows, draw)
-        rows = [row if isinstance(row, list) else [row] for row in rows] if isinstance(rows, list) else [[rows]]
-        written = io.StringIO()
-        csv.writer(written).writerows(rows)
-        content = written.getvalue().encode()
-    elif way == 'mutate' and path.suffix == '.jsonl':
-        lines = content.decode().splitlines()
-        at = draw.randrange(len(lines))
-        changed = mutated([json.loads(lines[at])], draw)
-        lines[at:at + 1] = [json.dumps(row) for row in changed] if isinstance(changed, list) else [json.dumps(changed)]
-        content = '\n'.join([*lines, '']).encode()
-    elif way == 'mutate':
-        content = json.dumps(mutated(json.loads(content), draw)).encode()
-    else:
-        content = {'truncate': content[:draw.randrange(len(content))], 'bytes': b'\xff\xfe\0' * 40 + b'}\n',
-                   'text': b'some text}\n', 'deep': b'[' * 10 ** 5 + b'}\n', 'pickle': pickle.dumps(Malicious(), 2)}[way]
-    path.write_bytes(content)
+    path.write_bytes({'truncate': content[:draw.randrange(len(content))], 'bytes': b'\xff\xfe\0' * 40 + b'}\n',
+                      'text': b'some text}\n', 'pickle': pickle.dumps(Malicious(), 2)}[way])
     return way
 
 
@@ -184,36 +146,26 @@ def test_no_file_runs_code(original, tmp_path, monkeypatch):
 
 # ----------------------------------------------------------------------------- the readers
 
-def test_shapes():
-    """Keys that may be missing, lists of at least one, functions, and what is no number"""
-    shape = {'a': [int, 1], 'b?': (int, float), str: object}
-    assert fits({'a': [1], 'c': 'x'}, shape) and fits({'a': [1], 'b': 2.5}, shape)
-    for other in {}, {'a': []}, {'a': [True]}, {'a': [1], 'b': 'x'}, {'a': [1], 3: 4}, []:
-        assert not fits(other, shape)
-    assert fits('b', 'abc'.__contains__) and not fits('d', 'abc'.__contains__)
-
 
 def test_numbers_that_are_not_finite(tmp_path):
-    """null, NaN, and those beyond all numbers are NaN in rows"""
+    """null, as our rows have it for them, is NaN where rows are read; a row that a kill has cut off is none"""
     path = tmp_path / 'a.jsonl'
-    path.write_text('{"x": null}\n{"x": NaN}\n{"x": 1e999}\n{"x": 1' + '0' * 400 + '}\n{"x": 2')
-    rows = read_rows(str(path), dict(x=(int, float)))
-    assert len(rows) == 4 and all(row['x'] != row['x'] for row in rows)
+    path.write_text('{"x": null}\n{"x": NaN}\n{"x": 2')
+    rows = read_rows(str(path))
+    assert len(rows) == 2 and all(row['x'] != row['x'] for row in rows)
 
 
 def test_readers_name_the_file_and_the_remedy(tmp_path):
     path = str(tmp_path / 'a')
-    for read in (lambda: read_json(path, dict(x=int), 'mend it'), lambda: read_table(path, dict(x=int), 'mend it')):
+    for read in (lambda: read_json(path, 'mend it'), lambda: read_table(path, dict(x=int), 'mend it')):
         assert read() is None
-        for content in '', 'x\n"', '[1]', '{"x": "y"}', 'x\ny\n':
+        for content in '', 'x\n"', 'x\ny\n':
             with open(path, 'w', encoding='utf-8') as f:
                 f.write(content)
             with pytest.raises(ValueError, match='a is damaged, mend it: '):
                 read()
         os.remove(path)
 
-
-# ----------------------------------------------------------------------------- sizes
 
 def test_wandb_that_cannot_be_imported(original, monkeypatch):
     monkeypatch.setitem(sys.modules, 'wandb', None)

@@ -161,7 +161,7 @@ def test_the_table_is_printed_where_it_cannot_be_written(folder):
     code, out, err = run_here('lab.evaluate', '--device=cpu', '--dtype=float32', '--out_dir=raw,short', cwd=folder)
     (folder / 'raw' / 'evaluate.jsonl').rmdir()
     assert code == 1 and '| raw |' in out and '| short |' in out
-    assert re.fullmatch("error: the scores above could not be written: raw/evaluate.jsonl is no file but a folder.*\n", err)
+    assert re.fullmatch("error: the scores above could not be written: .*raw/evaluate.jsonl.*\n", err)
     assert last_scores(folder / 'short')[0]['loss'] > 0, 'the others are written'
 
 
@@ -336,7 +336,7 @@ def test_a_row_that_a_kill_has_cut(folder):
     path.unlink(missing_ok=True)
     for cut, count in (0, 1), (40, 2), (1, 2):          # of the end; one is the end of a line, which some editors leave out
         evaluate(folder, '--out_dir=raw')
-        assert len(read_rows(str(path), dict(scores=dict))) == path.read_bytes().count(b'\n') == count
+        assert len(read_rows(str(path))) == path.read_bytes().count(b'\n') == count
         path.write_bytes(path.read_bytes()[:path.stat().st_size - cut])
     evaluate(folder, '--out_dir=raw')
-    assert len(read_rows(str(path), dict(scores=dict))) == 3
+    assert len(read_rows(str(path))) == 3

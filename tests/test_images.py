@@ -1,6 +1,6 @@
 """
-vision/images.py and the data/*/prepare.py of images: what is written comes back, each image is seen once an epoch, and what cannot
-be read is left out and counted.
+vision/images.py and the data/*/prepare.py of images: what is written comes back, each image is seen once an epoch, and what
+cannot be read is left out and counted.
 """
 import json
 import os
@@ -540,7 +540,8 @@ def test_cifar100_from_a_folder_and_its_corruptions(monkeypatch):
     assert train.labels.tolist() == [99, 98, 97, 96, 95, 94] and val.windows == 4
     assert (train.images[:] == images.transpose(0, 3, 1, 2)).all() and read_image_meta('cifar100')['names'][7] == 'c7'
     clean, corrupted = (Images('cifar100c', split, config(32, 3, 100)) for split in ('train', 'val'))
-    assert (clean.images[:] == val.images[:]).all() and corrupted.windows == 40 and corrupted.labels.tolist() == [*labels, *labels]
+    assert (clean.images[:] == val.images[:]).all() and corrupted.windows == 40
+    assert corrupted.labels.tolist() == [*labels, *labels]
     assert (corrupted.images[20:] == images[1].transpose(2, 0, 1)).all()
     assert corrupted.groups == dict(corruption=['fog', 'snow'], severity=['1', '2', '3', '4', '5']) and clean.groups == {}
     np.save('CIFAR-100-C/labels.npy', np.sort(labels))

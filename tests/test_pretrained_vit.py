@@ -591,7 +591,7 @@ def test_an_export(prefix, head, place, tmp_path):
     ours = load_vit(str(tmp_path), dict(classes=4))
     same_weights(ours, state, () if head else ['head.'])
     assert ours.notes == [] and bool(ours.started) != head
-    assert 'lab/export.py: name its folder' in error_of(tmp_path / 'model.safetensors')
+    assert 'vision/export.py: name its folder' in error_of(tmp_path / 'model.safetensors')
     write(json.dumps(dict(model_type='nanonorm_vit', gate=True, **fields)))
     assert "'gate', which is no field of ViTConfig" in error_of(tmp_path)
     write(json.dumps(dict(model_type='nanonorm_vit', **{**fields, 'n_layer': 5000})))

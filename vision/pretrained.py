@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from engine.checkpoint import FREE, load_run
-from engine.errors import NUMBER, check_files, check_regular, fits, read_json
+from engine.errors import is_number, read_json
 from engine.keys import config_from
 from lab.convert.pretrained import ACTIVATIONS, COMMON, COPY, PRE_NORM, adopt, unknown_fields, with_weights
 from vision.vit import ViT, ViTConfig
@@ -127,7 +127,6 @@ RUN = {'model', 'config', 'iter', 'optimizer'}                              # of
 
 def read_file(path):
     """What a file of weights holds. No code in it runs: a Namespace, in which scripts store their arguments, has only values."""
-    check_regular(path)
     if path.endswith('.safetensors'):
         from safetensors.torch import load_file
         return load_file(path)
@@ -144,7 +143,7 @@ def read_weights(path):
         raise ValueError(f'it has none of {", ".join(WEIGHTS)}')
     if not file.endswith('.json'):
         return read_file(file)
-    names, weights = read_json(file, dict(weight_map={str: str}), COPY)['weight_map'], {}
+    names, weights = read_json(file, COPY)['weight_map'], {}
     for name in sorted(set(names.values())):
         weights |= read_file(os.path.join(path, os.path.basename(name)))
     lacking = names.keys() - weights.keys()
@@ -191,9 +190,8 @@ def read_vit(path, given):
     about, images = {}, {}
     try:
         if os.path.isdir(path):
-            check_files(path)
-            about = read_json(os.path.join(path, 'config.json'), {'model_args?': dict, 'pretrained_cfg?': dict}, COPY)
-            images = read_json(os.path.join(path, 'preprocessor_config.json'), dict, COPY) or {}
+            about = read_json(os.path.join(path, 'config.json'), COPY)
+            images = read_json(os.path.join(path, 'preprocessor_config.json'), COPY) or {}
             if about is None:
                 raise ValueError(f'there is no {os.path.join(path, "config.json")}')
         state = read_weights(path)
@@ -351,8 +349,9 @@ def resized(positions, old, new):
 
 def per_channel(key, value, channels):
     """A number or a list of them from JSON or a key → a list of one for each channel. ValueError for anything else."""
-    values, std = [value] * channels if fits(value, NUMBER) else value, key.endswith('std')
-    if not fits(values, [NUMBER]) or len(values) != channels or std and min(values) <= 0:
+    values, std = [value] * channels if is_number(value) else value, key.endswith('std')
+    numbers = isinstance(values, list) and len(values) == channels and all(map(is_number, values))
+    if not numbers or std and min(values) <= 0:
         raise ValueError(f'{key}={value}: wants {channels} numbers, one for each channel{", above 0" if std else ""}')
     return [float(x) for x in values]
 
@@ -365,8 +364,8 @@ def load_pretrained(path, config, given):
 
 
 def load_vit(path, keys={}, given=None):
-    """A ViT from a run's folder (its best.pt) or checkpoint, from a folder that vision/export.py, Hugging Face or timm has written,
-    or from a file with timm's state_dict (.pth, .safetensors), for a run with these `keys` of vision.train.
+    """A ViT from a run's folder (its best.pt) or checkpoint, from a folder that vision/export.py, Hugging Face or timm has
+    written, or from a file with timm's state_dict (.pth, .safetensors), for a run with these `keys` of vision.train.
 
     `given`: those of the keys that are taken where the source does not state them; by default all. Others are guessed. If
     `classes` differs from the source's, the head is new. For another image_size that patch_size divides, positions are

@@ -38,7 +38,7 @@ def write_card(folder, to, out_dir, model, state, family, auto, notes, unit='tok
     """Writes the model card, README.md, of an export in this folder, which will be `to` → what to print: what was written, and
     the notes. `auto`: the class of transformers that loads it. `unit`: of what the loss is a mean."""
     keys, kind, notes = state['config'], type(model).__name__, ' '.join(filter(None, notes))
-    about = read_json(os.path.join(out_dir, 'run.json'), {'command?': str, 'commit?': (str, type(None))}, 'remove it') or {}
+    about = read_json(os.path.join(out_dir, 'run.json'), 'remove it') or {}
     lines = ['---', 'library_name: transformers', f'pipeline_tag: {task}', 'tags: [nanonorm]', '---', '',
              f'# {os.path.basename(os.path.normpath(out_dir))}', '',
              f'A {kind} of {model.num_params():,} parameters, trained by nanoNorm on `{keys["dataset"]}` for '

@@ -61,12 +61,9 @@ def own(config):
     return {key: value for key, value in config.items() if key not in ('what', 'batches', 'debug')}
 
 
-MEASURED = {'iter?': int, 'tokens?': int, 'images?': int, 'earlier?': {str: dict}, str: object}         # of a measure.json
-
-
-def read_earlier(folder, name, shape=dict):
+def read_earlier(folder, name):
     """The content of a file that this script has written, {} if there is none. ValueError if it is damaged."""
-    return read_json(os.path.join(folder, name), shape, 'remove it and measure again') or {}
+    return read_json(os.path.join(folder, name), 'remove it and measure again') or {}
 
 
 def merged(earlier, new):
@@ -109,7 +106,7 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
         model, state = load_run(path, device, Model)
         refuse_other_keys(config, state['config'], out_dir, defaults_of(*sources))
         folder, config, of_another_model = out_dir, {**config, **state['config']}, False
-    read_earlier(folder, 'measure.json', MEASURED)      # raises now if it is damaged
+    read_earlier(folder, 'measure.json')      # raises now if it is damaged
     build, windows = untrained(config)
     if init_only:
         torch.manual_seed(config['seed'])
@@ -123,7 +120,7 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
             TABLES[name](result)
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, 'measure.json')
-    earlier = {} if of_another_model else read_earlier(folder, 'measure.json', MEASURED)
+    earlier = {} if of_another_model else read_earlier(folder, 'measure.json')
     if init_only:                                       # lab/plot.py names the model by it
         write_whole(os.path.join(folder, 'config.json'), lambda f: f.write(json.dumps(own(config), indent=1).encode()))
     new = dict(iter=state['iter'] if state else 0, **{unit: sum(y.numel() for _, y in data)}, **results)

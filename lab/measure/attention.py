@@ -3,7 +3,6 @@ import math
 
 import torch
 
-from engine.errors import NUMBER
 from lab.figures import labels, legend, panels, read_measured, run_style, whole_ticks
 from lab.measure.tools import attention_inputs, attention_logits, table
 from model import at_least_fp32
@@ -44,7 +43,7 @@ def plot_attention(folders):
     A point is the mean over the heads of a block. Its bar reaches from the lowest head to the highest."""
     figure, axes = panels(2, height=2.4)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        measured = read_measured(folder, 'attention', dict(max_logit=[[NUMBER, 1]], entropy=[[NUMBER, 1]]))
+        measured = read_measured(folder, 'attention')
         aside = 0.06 * (i - (len(folders) - 1) / 2)
         for ax, key in zip(axes, ('max_logit', 'entropy')):
             heads = measured[key]

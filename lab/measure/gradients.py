@@ -4,10 +4,8 @@ import math
 import torch
 from matplotlib.ticker import MaxNLocator
 
-from engine.errors import NUMBER
 from lab.figures import (
     COLORS,
-    HISTOGRAM,
     LINE,
     draw_histogram,
     labels,
@@ -59,8 +57,7 @@ def plot_gradients(folders):
     """The distribution of |gradient| in each kind of matrix (DNT, figure 1).
 
     The legend of a panel gives, for each run, the 99.9% quantile over the median, and the kurtosis."""
-    shape = {str: dict(histogram=HISTOGRAM, tail=NUMBER, kurtosis=NUMBER)}
-    runs = [(text, read_measured(folder, 'gradients', shape)) for text, folder in zip(labels(folders), folders)]
+    runs = [(text, read_measured(folder, 'gradients')) for text, folder in zip(labels(folders), folders)]
     figure, axes = panels(6, sharex=True, sharey=True, height=2.1 + LINE * len(folders))
     for ax, kind in zip(axes, MATRICES):
         ax.set_title(f'$W_{kind[1]}$')

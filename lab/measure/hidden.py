@@ -3,7 +3,6 @@ import math
 
 import torch
 
-from engine.errors import NUMBER
 from lab.figures import COLORS, MOST, along_depth, labels, legend, log_scale, panels, read_measured, run_style, whole_ticks
 from lab.measure.tools import outputs, table
 from model import LayerNorm, RMSNorm, StableNorm
@@ -94,8 +93,7 @@ def plot_hidden(folders):
     """Mean size and variance of the hidden states along the depth (LN stability, figure 1), and over sequences (T5).
 
     Dashed lines are the bounds under MidNorm (T4, T5). They are left out if a panel would have more than eight curves."""
-    shape = dict(ma=NUMBER, var=NUMBER) | {f'{key}?': NUMBER for key in ('entry_var', 'ma_bound', 'var_bound', 'entry_var_bound')}
-    runs = [read_measured(folder, 'hidden', [shape, 1]) for folder in folders]
+    runs = [read_measured(folder, 'hidden') for folder in folders]
     bounded = [rows for rows in runs if 'ma_bound' in rows[0]]
     bounds = bounded and len(runs) + len(bounded) <= MOST
     figure, axes = panels(3, height=2.2)

@@ -3,7 +3,6 @@ import math
 
 import torch
 
-from engine.errors import NUMBER
 from lab.figures import labels, legend, name_axes, panels, read_measured, run_style, whole_ticks
 from lab.measure.gradients import MATRICES
 from lab.measure.sharpness import smallest_row
@@ -63,7 +62,7 @@ def plot_parameters(folders):
     """The spectral norm of each matrix along the depth."""
     figure, axes = panels(6, height=1.8, sharex=True)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        measured = read_measured(folder, 'parameters', {f'{kind}?': [dict(spectral=NUMBER)] for kind in MATRICES})
+        measured = read_measured(folder, 'parameters')
         for ax, kind in zip(axes, MATRICES):
             norms = [matrix['spectral'] for matrix in measured.get(kind, [])]
             ax.plot(range(len(norms)), norms, **run_style(i), label=text)

@@ -5,7 +5,6 @@ from contextlib import ExitStack
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from engine.errors import NUMBER
 from lab.figures import (
     COLORS,
     MOST,
@@ -132,7 +131,7 @@ def plot_attention_growth(folders):
     """Mean size of the hidden states with attention only, and its bound for Pre-LN (LN stability, T3, eq. 82)."""
     figure, axes = panels(1, columns=1, height=2.6)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        rows = read_measured(folder, 'attention_growth', [dict(ma=NUMBER, ma_bound=NUMBER)])
+        rows = read_measured(folder, 'attention_growth')
         if not rows:
             raise ValueError(f'{folder} has no bound to draw: it holds for one head, RMSNorm, PreNorm and no other norm')
         blocks = range(1, len(rows) + 1)
@@ -148,8 +147,7 @@ def plot_attention_growth(folders):
 
 def plot_transport(folders):
     """Distance between two halves of the sequences, as distributions, along the depth (LN stability, T6)."""
-    shape = {'w1': NUMBER, 'w2': NUMBER, 'w1_bound?': NUMBER, 'w2_bound?': NUMBER}
-    runs = [read_measured(folder, 'transport', [shape, 1]) for folder in folders]
+    runs = [read_measured(folder, 'transport') for folder in folders]
     bounded = [rows for rows in runs if 'w2_bound' in rows[0]]
     bounds = bounded and len(runs) + len(bounded) <= MOST
     figure, axes = panels(2, height=2.4)
@@ -169,10 +167,9 @@ def plot_transport(folders):
 
 def plot_output_spectrum(folders):
     """The largest singular value of W / ‖W x‖, and what DNT predicts of random weights (eq. 16)."""
-    shape = {f'{kind}?': [dict(measured=NUMBER, predicted=NUMBER)] for kind in MATRICES}
     figure, axes = panels(6, height=1.8, sharex=True)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        measured = read_measured(folder, 'output_spectrum', shape)
+        measured = read_measured(folder, 'output_spectrum')
         for ax, kind in zip(axes, MATRICES):
             rows = measured.get(kind, [])
             ax.plot(range(len(rows)), [row['measured'] for row in rows], **run_style(i), label=text)

@@ -5,7 +5,6 @@ import re
 
 import torch
 
-from engine.errors import NUMBER, fits
 from engine.runlog import progress
 from lab.figures import labels, panels, read_measured, wrap
 from lab.measure.hidden import hidden, stream
@@ -123,10 +122,7 @@ def plot_preflight(folders):
 
     A cell is an exponent: 0 is immune, 1 is proportional, more is explosive. Below a panel is how the mean |x| and the
     variance of the hidden state grow along the depth, and the power of the depth."""
-    grown = dict(shape=str, power=NUMBER)
-    shape = dict(invariance=lambda table: fits(table, {str: {str: NUMBER}}) and any(table.values()),
-                 growth={'as is': dict(ma=grown, var=grown)})
-    runs = [read_measured(folder, 'preflight', shape) for folder in folders]
+    runs = [read_measured(folder, 'preflight') for folder in folders]
     effects = list(dict.fromkeys(effect for measured in runs for row in measured['invariance'].values() for effect in row))
     columns = min(4, len(folders))
     figure, axes = panels(len(folders), columns, 3.1, sharey=True)

@@ -4,7 +4,6 @@ from contextlib import ExitStack
 
 import torch
 
-from engine.errors import NUMBER
 from engine.runlog import progress
 from lab.figures import along_depth, labels, legend, log_scale, name_axes, panels, read_measured, run_style, whole_ticks
 from lab.measure.hidden import places, stream
@@ -110,7 +109,7 @@ def plot_sensitivity(folders):
     figure, axes = panels(4, columns=2, height=2.0)
     keys = {'block': 'block', 'attn': 'attention branch', 'ffn': 'FFN branch', 'to_end': 'from here to the last block'}
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        rows = read_measured(folder, 'sensitivity', [dict.fromkeys(keys, NUMBER)])
+        rows = read_measured(folder, 'sensitivity')
         for ax, (key, title) in zip(axes, keys.items()):
             ax.plot(range(len(rows)), [row[key] for row in rows], **run_style(i), label=text)
             ax.set_title(title)
@@ -126,7 +125,7 @@ def plot_drift(folders):
     """The distance between two inputs that start out almost equal, along the depth."""
     figure, axes = panels(2, height=2.4)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        rows = read_measured(folder, 'drift', [dict(distance=NUMBER, relative=NUMBER)])
+        rows = read_measured(folder, 'drift')
         for ax, key in zip(axes, ('distance', 'relative')):
             along_depth(ax, rows, key, **run_style(i), label=text)
     for ax, name in zip(axes, ('distance / first distance', 'distance / size of the state')):

@@ -5,10 +5,9 @@ import re
 
 import torch
 
-from engine.errors import NUMBER, read_rows
+from engine.errors import read_rows
 from lab.figures import (
     COLORS,
-    HISTOGRAM,
     columns_for,
     draw_histogram,
     draw_over_time,
@@ -125,10 +124,9 @@ def plot_sharpness(folders):
 
     A dot marks the log10 of the mean."""
     names = labels(folders)
-    runs = [read_measured(folder, 'sharpness', {str: dict(histogram=HISTOGRAM, log10_mean=NUMBER)}) for folder in folders]
+    runs = [read_measured(folder, 'sharpness') for folder in folders]
     kinds = dict.fromkeys(kind for measured in runs for kind in measured)
-    over_time = [read_rows(os.path.join(folder, 'measure.jsonl'), {'iter': int, 'sharpness?': {str: dict(log10_mean=NUMBER)}})
-                 for folder in folders]
+    over_time = [read_rows(os.path.join(folder, 'measure.jsonl')) for folder in folders]
     columns, kinds_of_rows = columns_for(len(folders)), 1 + any(over_time)
     places = [i // columns * kinds_of_rows * columns + i % columns for i in range(len(folders))]
     figure, axes = panels(places[-1] - places[-1] % columns + kinds_of_rows * columns, columns, 2.4)
@@ -170,7 +168,7 @@ def plot_layers(folders):
     colors = dict(zip((*groups['theorem 4.1'], *groups['theorem 4.2']), COLORS))
     figure, axes = panels(3 * len(folders), height=2.2)
     for row, folder, text in zip(range(0, len(axes), 3), folders, labels(folders)):
-        measured = read_measured(folder, 'layers', dict(sharpness=[dict(log10_mean=NUMBER)], factors={str: [NUMBER]}))
+        measured = read_measured(folder, 'layers')
         logs = [layer['log10_mean'] for layer in measured['sharpness']]
         axes[row].plot(range(len(logs)), logs, color='0.3', marker='o')
         axes[row].set_ylabel(f'{wrap(text, 2)}\nlog10 of the mean sharpness')
