@@ -38,6 +38,17 @@ def block_type(name, types=BLOCK_TYPES):
     raise ValueError(f'{name!r} belongs to no block type: add its name to BLOCK_TYPES in model.py')
 
 
+def check(right, config, names, wants):
+    """ValueError with the values of these fields, and what they should be, if they are not `right`."""
+    if not right:
+        raise ValueError(f'{", ".join(f"{name}={getattr(config, name)!r}" for name in names.split())}: wants {wants}')
+
+
+def at_least(low, config, *names):
+    for name in names:
+        check(getattr(config, name) >= low, config, name, f'at least {low}')
+
+
 @dataclass
 class GPTConfig:
     """The list of what there is. Each field is a key of train.py too, and its comment is its help."""
@@ -136,17 +147,6 @@ class GPTConfig:
     def logit_scale(self):
         """1/√E for queries and keys of dimension E; under muP in proportion to 1/E (Yang et al. 2022, definition 4.1)"""
         return self.mup_base_head_dim ** 0.5 / self.head_dim if self.mup_base_width else self.head_dim ** -0.5
-
-
-def check(right, config, names, wants):
-    """ValueError with the values of these fields, and what they should be, if they are not `right`."""
-    if not right:
-        raise ValueError(f'{", ".join(f"{name}={getattr(config, name)!r}" for name in names.split())}: wants {wants}')
-
-
-def at_least(low, config, *names):
-    for name in names:
-        check(getattr(config, name) >= low, config, name, f'at least {low}')
 
 
 def config_of_layer(config, layer):
