@@ -21,7 +21,9 @@ import io
 import json
 import re
 import time
-from dataclasses import fields
+import traceback
+from contextlib import suppress
+from dataclasses import MISSING, fields
 from types import ModuleType
 
 PARENT = os.getppid()                   # before it can have died unnoticed
@@ -75,6 +77,11 @@ def defaults_of(*sources):
     hidden = {f.name for source in sources if not isinstance(source, str) for f in fields(source) if not f.init}
     for source in sources:
         keys = script_keys(source) if isinstance(source, str) else {f.name: f.default for f in fields(source) if f.init}
+        for key, default in keys.items():
+            if not isinstance(default, tuple(WANTS)):
+                state = 'has no default' if default is MISSING else f'has the default {default!r}'
+                raise ValueError(f'{getattr(source, "__name__", source)}: {key} {state}; a key wants one that is '
+                                 f'{", ".join(WANTS.values())}')
         for key, default in [(key, keys[key]) for key in keys if key not in hidden]:
             for kind in types if 'TYPE' in key else ['']:           # r_TYPE stands for r_emb, r_pos, …
                 defaults.setdefault(key.replace('TYPE', kind), default)
@@ -284,28 +291,43 @@ def report(kind, error, trace, debug=False):
         silence(sys.stdout)
         if issubclass(kind, OSError) and (error.errno, error.filename) == (found.errno, None):
             error = f'stdout: {error}'
-    lost = ranks_have_met() and issubclass(kind, RuntimeError) and 'peer' in str(error)
-    full = issubclass(kind, MemoryError) or issubclass(kind, RuntimeError) and re.search('(out of|allocate) memory', str(error))
+    runtime = str(error) if issubclass(kind, RuntimeError) else ''
+    lost = ranks_have_met() and 'peer' in runtime
+    full = issubclass(kind, MemoryError) or re.search('(out of|allocate) memory', runtime)
+    unused = 'Expected to have finished reduction' in runtime
     variants = kind.__name__ == 'FailOnRecompileLimitHit'
-    if debug or not (lost or full or variants or issubclass(kind, (ValueError, OSError, KeyboardInterrupt))):
-        sys.__excepthook__(kind, error, trace)
+    first_here, shown = os.environ.get('LOCAL_RANK', '').strip('0') == '', True         # of this node's ranks
+    if debug or not (lost or full or unused or variants or issubclass(kind, (ValueError, OSError, KeyboardInterrupt))):
+        text = ''.join(traceback.format_exception(kind, error, trace)).rstrip()
     elif kind is KeyboardInterrupt:                     # Python then ends by SIGINT, which shells show as 130
-        if os.environ.get('LOCAL_RANK', '0') == '0':
-            print('interrupted', file=sys.stderr)
+        text, shown = 'interrupted', first_here
     elif variants:
-        print('error: torch.compile gave up after too many variants of the same code: TORCH_LOGS=recompiles shows how they '
-              'differ, --compile=False does not compile', file=sys.stderr)
+        text = ('error: torch.compile gave up after too many variants of the same code: TORCH_LOGS=recompiles shows how they '
+                'differ, --compile=False does not compile')
     elif full:
-        print('error: out of memory: use a smaller model or batch, fewer samples, or --recompute=True', file=sys.stderr)
+        text = 'error: out of memory: use a smaller model or batch, fewer samples, or --recompute=True'
+    elif unused:
+        text = ('error: a parameter got no gradient in an iteration, which DDP cannot average: use it in every forward pass, or '
+                'freeze it by requires_grad = False; TORCH_DISTRIBUTED_DEBUG=DETAIL --debug=True names it')
     elif lost:
-        print(f'error: rank {os.environ["RANK"]} has lost another rank; train.py goes on from its last checkpoint with '
-              '--init_from=auto', file=sys.stderr)
-    elif not ('RANK' in os.environ and os.environ.get('LOCAL_RANK', '').strip('0').isdecimal()) or ranks_have_met() \
-            or issubclass(kind, NotConnected):
-        # before the ranks connect, all fail with the same error, and one prints it
-        print('error:', ' '.join(str(error).splitlines()), file=sys.stderr)
+        text = (f'error: rank {os.environ["RANK"]} has lost another rank; train.py goes on from its last checkpoint with '
+                '--init_from=auto')
+    else:                   # before the ranks connect, all fail with the same error, and one prints it
+        text = f'error: {" ".join(str(error).splitlines())}'
+        shown = first_here or ranks_have_met() or issubclass(kind, NotConnected)
+    tell_torchrun(text)
+    if shown:
+        print(text, file=sys.stderr)
     else:
         time.sleep(1)           # torchrun ends all ranks when one has ended, and the one that prints may be slower
+
+
+def tell_torchrun(text):
+    """Lets torchrun print the text as the cause below its own traceback."""
+    if path := os.environ.get('TORCHELASTIC_ERROR_FILE'):
+        more = dict(py_callstack=text, timestamp=str(int(time.time())))
+        with suppress(OSError), open(path, 'w', encoding='utf-8') as f:
+            json.dump(dict(message=dict(message=text, extraInfo=more)), f)
 
 
 def one_line(error):

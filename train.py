@@ -96,14 +96,12 @@ run.data = data['train'].fingerprint                    # checkpoints hold it, a
 checkpoint = None
 if run.init_from == 'resume':
     checkpoint = find_checkpoint(run, config, model_config, machine)
-    run.start = checkpoint['iter']
 group_keys = group_settings(config)                     # learning rate and weight decay of each block type
 config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from  # config.json repeats the whole run
 config['overwrite'] = False
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
 check_parallel(config, machine)
-machine.connect(backend)
-machine.check_same('checkpoints of iterations', run.start, f'put out_dir={out_dir} on a disk that all of them share')
+machine.connect(backend, run.given(config))
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
@@ -136,27 +134,27 @@ def evaluate(*splits):
     for split in splits:
         batches = data[split].spread(eval_iters, batch_size)
         total = torch.zeros(2, device=machine.device)
-        for starts, counts in progress(list(machine.turns(batches)), f'evaluation on {split}', shown=machine.master):
+        for starts, is_new in progress(list(machine.turns(batches)), f'evaluation on {split}', shown=machine.master):
             x, y = get_batch(split, starts)
             with machine.autocast():
                 loss = models.compiled(x, y)[1]
-            total += counts * torch.stack((loss, torch.ones_like(loss)))
+            total += is_new * torch.stack((loss, torch.ones_like(loss)))
         loss_sum, count = machine.sum(total).tolist()
         means[f'{split}_loss'] = loss_sum / count
     raw_model.train()
     return means
 
 
-def save(it, best=False):
-    """Writes ckpt.pt, and with `best` best.pt too. Every rank must call it."""
-    checkpoints.save(dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config,
-                          iter=it, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data), best)
+def state(it):
+    """What a checkpoint in front of iteration `it` holds"""
+    return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
+                started=checkpoints.started, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data)
 
 
 # ----------------------------------------------------------------------------- what the loop reports to
-checkpoints = Checkpoints(run, config, machine, models.fsdp)
+checkpoints = Checkpoints(run, config, machine, models.fsdp, opt)
 if checkpoint:
-    checkpoints.resume(checkpoint, opt, scaler)
+    checkpoints.resume(checkpoint, scaler)
 stop_request = StopRequest()                            # Ctrl-C, SIGTERM
 tokens_per_iter = gradient_accumulation_steps * batch_size * block_size
 log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=models.attention,
@@ -190,8 +188,9 @@ for it in range(run.start, max_iters + 1):
             best = it > 0 and means['val_loss'] <= best_val_loss        # or equal: a kill may have lost best.pt
             best_val_loss = means['val_loss'] if best else best_val_loss
             if watch.high_since is None and (best or always_save_checkpoint and it > run.start):
-                save(it, best)
+                checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
+        watch.end(it)
         break
 
     # set the learning rate of each group
@@ -214,6 +213,7 @@ for it in range(run.start, max_iters + 1):
         with machine.autocast(cache=not recompute):
             loss = train_model(x, y)[1]
         aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
+        # DDP and FSDP average the gradients of the ranks, and the log sums over them: hence two divisors
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
         for name, term in {'loss': loss, **aux}.items():
             sums[name] = sums.get(name, 0.0) + term.detach() / gradient_accumulation_steps
@@ -231,6 +231,9 @@ for it in range(run.start, max_iters + 1):
 
     # log, and end if the run has diverged or was asked to stop
     watch.see(it, sums['loss'], grad_norm)
+    if it == run.start:
+        watch.check(it)
+        checkpoints.rehearse(state(it + 1), models.build)       # an edit whose checkpoint nobody could read ends here
     speed.iteration(it)
     if it % log_interval == 0:
         watch.check(it)
@@ -244,7 +247,7 @@ for it in range(run.start, max_iters + 1):
     if stop:
         watch.check(it)
         if watch.high_since is None:
-            save(it + 1)
+            checkpoints.save(state(it + 1))
         log.stopped(it, saved=watch.high_since is None)
         break
 

@@ -3,6 +3,7 @@ from configurator import NotConnected, one_line
 
 import copy
 import ctypes
+import json
 import math
 import os
 import platform
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from contextlib import nullcontext, suppress
 from datetime import timedelta
 
@@ -176,20 +178,44 @@ class Machine:
         self.dtype = pick_dtype(dtype, self.device)
         self.before_leaving = lambda: None
 
-    def connect(self, backend='auto'):
-        """Connects the ranks. NotConnected if that fails."""
+    def connect(self, backend='auto', given={}):
+        """Connects the ranks. NotConnected if that fails. `given`: {what: its value} of what all ranks must have alike; where
+        something differs, every rank raises a ValueError that says what."""
         if not self.distributed:
             return
         backend = {'auto': 'nccl' if self.device.type == 'cuda' else 'gloo'}.get(backend, backend)
         try:
             store, *_ = next(dist.rendezvous('env://'))     # after a restart, torchrun's store holds outdated addresses
             store = dist.PrefixStore(os.environ.get('TORCHELASTIC_RESTART_COUNT', '0'), store)
+            differences = self.compare(store, given)    # before ranks that differ could wait for each other for ever
+            if differences:
+                raise ValueError(f'not all ranks were given the same: {differences}')
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size,
                                     device_id=self.device if backend == 'nccl' else None)
             # for what must not wait for the GPU, and for waiting as long as rank 0 takes to measure or save
             self.control = dist.new_group(backend='gloo', timeout=timedelta(days=1))
         except RuntimeError as error:                   # dist.DistError is one too
             raise NotConnected(f'rank {self.rank} could not connect to the others, has one died? {one_line(error)}') from error
+
+    def compare(self, store, given):
+        """What differs between the ranks in {what: value}, as text; '' if nothing. Every rank must call it."""
+        store.set(f'given {self.rank}', json.dumps({what: repr(value) for what, value in given.items()}))
+        if self.master:
+            ranks = [json.loads(store.get(f'given {rank}')) for rank in range(self.world_size)]
+            differences = []
+            for what in dict.fromkeys(name for rank in ranks for name in rank):
+                ranks_with = {}                         # {value: the ranks that have it}
+                for number, rank in enumerate(ranks):
+                    ranks_with.setdefault(rank.get(what, 'none'), []).append(str(number))
+                if len(ranks_with) > 1:
+                    differences.append(f'{what} ' + ', '.join(
+                        f'{value} on rank {" ".join(on[:8])}{" …" * (len(on) > 8)}' for value, on in ranks_with.items()))
+            store.set('differences', '; '.join(differences))
+        differences = store.get('differences').decode()
+        store.add('compared', 1)
+        while self.master and differences and store.add('compared', 0) < self.world_size:      # its end may end the store
+            time.sleep(0.01)
+        return differences
 
     def share(self, key, count):
         """This rank's part of `count` pieces of work. ValueError, which names `key`, if the ranks cannot share them equally."""
@@ -235,11 +261,14 @@ class Machine:
         dist.all_gather_object(values, value, group=self.control)
         return values
 
-    def check_same(self, what, value, remedy):
-        """ValueError, with the remedy, if the ranks have different values of `what`."""
-        values = self.gather(value)
-        if len(set(values)) > 1:
-            raise ValueError(f'the ranks see {what} {values}: {remedy}')
+    def end_together(self, error):
+        """Ends all ranks if one of them has an error here, which is not None then: the first such rank raises its error."""
+        failed = [rank for rank, has_failed in enumerate(self.gather(error is not None)) if has_failed]
+        if failed and failed[0] == self.rank:
+            raise error
+        if failed:
+            time.sleep(1)                               # torchrun ends all ranks when one has ended
+            self.leave(1)
 
     def wait(self):
         """Waits until every rank has called it."""

@@ -52,6 +52,11 @@ class Watch:
             self.stop(it, f'the loss has been above {self.factor} times its first value, {self.first_loss:.4f}, '
                           f'for {PATIENCE} iterations')
 
+    def end(self, it):
+        """At the end of a run: exits with code 3 if the loss is high."""
+        if self.high_since is not None:
+            self.stop(it, f'at the end of the run the loss is above {self.factor} times its first value, {self.first_loss:.4f}')
+
     def stop(self, it, reason):
         """Reports to the terminal and the log, and exits with code 3."""
         self.machine.before_leaving()                   # a checkpoint may still be on its way to the disk
@@ -69,9 +74,12 @@ class Watch:
 
 
 def params_by_type(optimizer):
-    """{block type: its parameters} of an optimizer's groups"""
+    """{block type: its parameters} of an optimizer's groups. ValueError for groups that are not of param_groups."""
     params = {}
     for group in optimizer.param_groups:
+        if 'block_type' not in group:
+            raise ValueError(f'{type(optimizer).__name__} has made groups of its own: it must keep those of param_groups, with '
+                             f'their block_type, lr_scale and lr_ratio')
         params.setdefault(group['block_type'], []).extend(group['params'])
     return params
 

@@ -84,9 +84,11 @@ def damaged(path, fault=''):
     return ValueError(f'{path} is damaged, or not a checkpoint of train.py{": " if fault else ""}{fault}{other}')
 
 
-def check_weights(wanted, weights, path):
-    """ValueError if two state_dicts, the second read from `path`, differ in names, shapes or types."""
+def check_weights(wanted, weights, path=''):
+    """ValueError if two state_dicts, the second read from `path`, if any, differ in names, shapes or types."""
     for name in {**wanted, **weights}:
         if not (name in wanted and name in weights and weights[name].shape == wanted[name].shape
                 and weights[name].dtype == wanted[name].dtype):
+            if not path:
+                raise ValueError(f'{name} is not as in a model that is built anew from its config')
             raise damaged(path, f'its weights do not fit its config, see {name}')

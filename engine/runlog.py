@@ -2,8 +2,8 @@
 What a run leaves behind: the files of its folder, its lines on the terminal, and Weights & Biases.
 
     config.json     all keys; it is itself a config
-    run.json        versions, machine, git commit, command
-    code.patch      the code's differences from that commit
+    run.json        versions, machine, git commit, command; `starts` has a row for the first start and for each resumption
+    code.patch      the code's differences from that commit; code-2.patch if the second start had others
     log.jsonl       a row per logged iteration and per evaluation
     measure.jsonl   a row per measurement of --measure_interval
     ckpt.pt         the latest checkpoint
@@ -14,11 +14,14 @@ What a run leaves behind: the files of its folder, its lines on the terminal, an
 from configurator import say
 
 import ast
+import functools
 import hashlib
 import json
 import math
 import os
 import platform
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -36,12 +39,15 @@ from engine.errors import last_row, read_json, read_rows
 FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
 LOCK_PATIENCE = 5.0         # seconds to wait for a lock: processes that a killed run has started may outlive it for so long
 EVERY = 10.0                # seconds between two lines of `progress`, at least
+OF_EACH_RANK = ('device', 'out_dir', 'debug')          # keys that may differ between ranks
+OF_A_START = ('init_from', 'overwrite', 'eval_only', 'out_dir', 'debug')        # keys that every start of a run may set anew
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def parts(folder):
     """The names of a run's files, and of its folders of shards, that exist."""
-    return [name for name in os.listdir(folder) if name in FILES or name.startswith('shards-')]
+    return [name for name in os.listdir(folder)
+            if name in FILES or name.startswith('shards-') or re.fullmatch(r'code-\d+\.patch', name)]
 
 
 def remove(path):
@@ -55,12 +61,14 @@ class Run:
     """The folder of a run, and how the run starts there.
 
     `path`: {file's name: its path}. `init_from`: 'scratch', 'resume', or the weights to start from; 'auto' is resolved here.
-    `start`: the iteration to start with, which train.py sets when it resumes. `data`: the fingerprint of its data, which train.py
-    sets. ValueError for a folder that holds another run. Nothing is written before `lock`.
+    train.py sets `data`, the fingerprint of its data, and when it resumes find_checkpoint sets `start`, the iteration to start
+    with, and `ckpt_config`, the keys that the checkpoint was saved with. ValueError for a folder that holds another run. Nothing
+    is written before `lock`.
     """
 
     def __init__(self, config):
         self.folder, self.init_from, self.start, self.data = config['out_dir'], config['init_from'], 0, ''
+        self.ckpt_config = {}
         self.path = {name: os.path.join(self.folder, name) for name in FILES}
         self.old = os.path.join(self.folder, 'old-run')
         self.seen, files, init_from = self.state(), self.there(), self.init_from
@@ -78,6 +86,50 @@ class Run:
         if 'best.pt' in files or about and about.get('saved', True):        # older versions did not note it
             raise ValueError(f'out_dir={self.folder} holds a run that has lost its ckpt.pt: put it back, or a copy of best.pt in '
                              f'its place, or choose another folder, or start again by --overwrite=True')
+
+    @functools.cached_property
+    def code(self):
+        return code_hashes(script())
+
+    def given(self, config):
+        """{what: its value} of what all ranks of a run must have alike"""
+        keys = {key: value for key, value in config.items() if key not in OF_EACH_RANK}
+        code = {f'code of {file}': digest for file, digest in self.code.items()}
+        return {**keys, 'iteration of the checkpoint in out_dir': self.start, 'fingerprint of the data': self.data, **code,
+                'Python': platform.python_version(), 'PyTorch': torch.__version__}
+
+    def changes(self, config):
+        """What a resumed run has changed since its checkpoint was saved, as lines such as 'dropout 0.0 → 0.1'"""
+        if not self.ckpt_config:
+            return []
+        saved, starts = self.ckpt_config, self.starts()
+        keys = sorted(key for key in {**saved, **config}.keys() - {*OF_A_START} if saved.get(key) != config.get(key))
+        lines = [f'{key} {saved.get(key, "(not there)")} → {config.get(key, "(unknown here)")}' for key in keys]
+        code = starts[-1]['code'] if starts else {}
+        files = sorted(file for file in {**code, **self.code} if code.get(file) != self.code.get(file)) if code else []
+        return lines + ([f'code of {" ".join(files)}'] if files else [])
+
+    def starts(self):
+        """The rows of `starts` in the run.json of a run that is resumed; older versions have one without a list."""
+        about = read_json(self.path['run.json'], 'remove it') if self.init_from == 'resume' else None
+        if about is None:
+            return []
+        return about.get('starts') or [dict(iter=0, patch='code.patch', code={},
+                                            **{key: about.get(key) for key in ('command', 'commit')})]
+
+    def holds(self, start, commit, patch):
+        """Whether an earlier start had this commit, and the same patch in its file"""
+        path = os.path.join(self.folder, start['patch'])
+        if start['commit'] != commit or not os.path.isfile(path):
+            return False
+        with open(path, 'rb') as f:
+            return f.read() == patch
+
+    def check_lock(self):
+        """OSError if the folder is no longer the one that this run has locked, because somebody has moved or removed it."""
+        path = os.path.join(self.folder, '.lock')
+        if not os.path.exists(path) or not os.path.samestat(os.stat(path), os.fstat(self.locked.fileno())):
+            raise OSError(f'{self.folder} has been moved or removed while this run trained there: it ends without saving there')
 
     def note_saved(self):
         """Notes in run.json that the run has a checkpoint."""
@@ -157,27 +209,32 @@ class Log:
     def __init__(self, run, config, machine, **about):
         self.run, self.config, self.machine = run, config, machine
         self.writes = machine.master and not config['eval_only']
-        self.wandb, error = None, None
-        if self.writes:
-            try:
+        self.wandb, failure = None, None
+        try:
+            self.changes = run.changes(config) if machine.master else []
+            if self.writes:
                 self.begin(about)
-            except (ValueError, OSError) as found:
-                error = found
-        if any(machine.gather(error is not None)):      # all ranks end, and the first says why
-            if error:
-                raise error
-            machine.leave(1)
+        except (ValueError, OSError) as error:
+            failure = error
+        machine.end_together(failure)
+        if self.changes:
+            self.say(f'changed since the checkpoint: {", ".join(self.changes)}')
 
     def begin(self, about):
         """Locks the run's folder, and writes the files of a start. What another run has left there is set aside before."""
         run, config, machine = self.run, self.config, self.machine
         run.lock()
         commit, changed, patch = code_state()
-        self.about = dict(command=' '.join([sys.executable, *sys.argv]), ranks=machine.world_size, device=str(machine.device),
+        starts = run.starts()
+        patch_file = ('code.patch' if not starts else starts[-1]['patch'] if run.holds(starts[-1], commit, patch) else
+                      f'code-{len(starts) + 1}.patch') if commit else ''
+        starts.append(dict(time=time.strftime('%Y-%m-%d %H:%M:%S %z'), iter=run.start, command=command(), commit=commit,
+                           patch=patch_file, code=run.code, changes=self.changes))
+        self.about = dict(command=command(), ranks=machine.world_size, device=str(machine.device),
                           dtype=str(machine.dtype), machine=machine.name(), platform=platform.platform(),
                           python=platform.python_version(), torch=torch.__version__, numpy=np.__version__,
                           commit=commit, changed=changed, code=code_hash(script()), data=run.data,
-                          saved=run.init_from == 'resume', **about)
+                          saved=run.init_from == 'resume', **about, starts=starts)
         run.about = self.about
         if config['wandb_log']:                         # before a file is touched, because it may fail
             self.wandb = start_wandb(run, config, self.about)
@@ -190,7 +247,9 @@ class Log:
         run.write_json('config.json', config)
         run.write_json('run.json', self.about)
         if commit:
-            write_whole(run.path['code.patch'], lambda f: f.write(patch))
+            write_whole(os.path.join(run.folder, patch_file), lambda f: f.write(patch))
+        if run.start:
+            self.row(iter=run.start, start=len(starts), changes=self.changes)
 
     def say(self, *words):
         if self.machine.master:
@@ -248,10 +307,8 @@ class Log:
         `saved`: whether this iteration is in ckpt.pt; it is not while the loss is too high."""
         start_with = 'torchrun …' if self.machine.distributed else 'python'
         here, way = ('', 'resume') if saved else (', not saved because the loss is too high', 'auto')
-        name = os.path.relpath(script(), REPOSITORY)
-        name = f'-m {name[:-3].replace(os.sep, ".")}' if os.sep in name else name       # a module of a package
         self.say(f'stopped after iteration {it}{here}; to go on{"" if saved else " from the last checkpoint, if there is one"}: '
-                 f'{start_with} {name} {self.run.path["config.json"]} --init_from={way}')
+                 f'{start_with} {script_as_typed()} {self.run.path["config.json"]} --init_from={way}')
         self.machine.wait()
 
     def close(self, code):
@@ -419,6 +476,17 @@ def script():
     return os.path.abspath(sys.modules['__main__'].__file__)
 
 
+def script_as_typed():
+    """'train.py' or '-m vision.train', from the root of the repository"""
+    name = os.path.relpath(script(), REPOSITORY)
+    return f'-m {name[:-3].replace(os.sep, ".")}' if os.sep in name else name
+
+
+def command():
+    """The command of this process, from the root of the repository"""
+    return f'{sys.executable} {script_as_typed()} {shlex.join(sys.argv[1:])}'.strip()
+
+
 def code_state():
     """The repository's git commit, the tracked files that differ from it, and a patch of the differences for `git apply`, with
     untracked .py files too. All are empty if git or the repository is missing."""
@@ -431,22 +499,27 @@ def code_state():
 
 
 def code_hash(script):
-    """A hash of the syntax trees of a script and of our files that it imports, directly or through others. Comments, docstrings
-    and the layout do not change it, nor does the version of Python. lab/ does not count: it reads runs."""
-    todo, trees = [os.path.relpath(script, REPOSITORY)], {}
+    """One hash of code_hashes"""
+    return hashlib.blake2b(repr(sorted(code_hashes(script).items())).encode(), digest_size=6).hexdigest()
+
+
+def code_hashes(script):
+    """{file: the hash of its syntax tree} of a script and of our files that it imports, directly or through others. Comments,
+    docstrings and the layout do not change it, nor does the version of Python. lab/ does not count: it reads runs."""
+    todo, hashes = [os.path.relpath(script, REPOSITORY)], {}
     while todo:
         path = todo.pop()
-        if path in trees or path.startswith('lab' + os.sep) or not os.path.isfile(os.path.join(REPOSITORY, path)):
+        if path in hashes or path.startswith('lab' + os.sep) or not os.path.isfile(os.path.join(REPOSITORY, path)):
             continue
         with open(os.path.join(REPOSITORY, path), encoding='utf-8') as f:
             tree = ast.parse(f.read())
-        trees[path] = content_of(tree)
+        hashes[path] = hashlib.blake2b(repr(content_of(tree)).encode(), digest_size=6).hexdigest()
         for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
             if isinstance(node, ast.ImportFrom):
                 names = [node.module or '', *(f'{node.module}.{name}' for name in names)]
             todo += [os.path.join(*name.split('.')) + '.py' for name in names if name]
-    return hashlib.blake2b(repr(sorted(trees.items())).encode(), digest_size=6).hexdigest()
+    return hashes
 
 
 def content_of(node):

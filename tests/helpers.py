@@ -517,8 +517,9 @@ def write_walk(folder, name='tiny', train=2000, val=500):
 
 
 def rows(run):
-    """What a run logged, without what the clock says. The numbers of a dict have keys such as grad_norms.qk."""
-    lines = (Path(run) / 'log.jsonl').read_text(encoding='utf-8').splitlines()
+    """What a run logged, without what the clock says and where it was resumed. The numbers of a dict have keys such as
+    grad_norms.qk."""
+    lines = [line for line in (Path(run) / 'log.jsonl').read_text(encoding='utf-8').splitlines() if '"start"' not in line]
     return [{name: number for key, value in json.loads(line).items() if not key.endswith('_per_s')
              for name, number in ({f'{key}.{kind}': x for kind, x in value.items()} if key.endswith('_norms') else
                                   {key: value}).items()} for line in lines]

@@ -82,7 +82,7 @@ def test_any_damage_is_one_line_or_harmless(optimizer, draws, tmp_path):
         try:
             fresh, found = load_run(path)
             ours = OPTIMIZERS[optimizer](param_groups(fresh, 0.1), keys)
-            Checkpoints(None, {}, None, sharded=False).resume(found, ours, None)
+            Checkpoints(None, {}, None, False, ours).resume(found, None)
             fresh(x, x)[1].backward()
             ours.step()
         except (ValueError, RuntimeError) as error:

@@ -372,7 +372,7 @@ def test_a_signal_saves_nothing_while_the_loss_is_too_high(whole, place):
     last = out.splitlines()[-1]
     assert 'stopped after iteration 24, not saved because the loss is too high' in last and last.endswith('--init_from=auto')
     assert (run / 'ckpt.pt').read_bytes() == before
-    out, _ = train(place, 'whole/config.json', *keys, '--max_iters=21')
+    out, _ = train(place, 'whole/config.json', *keys, '--max_iters=21', code=3)
     assert 'resumes high-stopped/ckpt.pt at iteration 20\n' in out
 
 

@@ -63,14 +63,12 @@ run.data = data['train'].fingerprint
 checkpoint = None
 if run.init_from == 'resume':
     checkpoint = find_checkpoint(run, config, model_config, machine)
-    run.start = checkpoint['iter']
 group_keys = group_settings(config)
 config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from
 config['overwrite'] = False
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)
 check_parallel(config, machine)
-machine.connect(backend)
-machine.check_same('checkpoints of iterations', run.start, f'put out_dir={out_dir} on a disk that all of them share')
+machine.connect(backend, run.given(config))
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
@@ -122,16 +120,16 @@ def evaluate(*splits):
     return means
 
 
-def save(it, best=False):
-    """Writes ckpt.pt, and with `best` best.pt too. Every rank must call it."""
-    checkpoints.save(dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config,
-                          iter=it, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data), best)
+def state(it):
+    """What a checkpoint in front of iteration `it` holds"""
+    return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
+                started=checkpoints.started, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data)
 
 
 # ----------------------------------------------------------------------------- what the loop reports to
-checkpoints = Checkpoints(run, config, machine, models.fsdp)
+checkpoints = Checkpoints(run, config, machine, models.fsdp, opt)
 if checkpoint:
-    checkpoints.resume(checkpoint, opt, scaler)
+    checkpoints.resume(checkpoint, scaler)
 stop_request = StopRequest()
 images_per_iter = gradient_accumulation_steps * batch_size
 log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=models.attention,
@@ -163,8 +161,9 @@ for it in range(run.start, max_iters + 1):
             best = it > 0 and means['val_loss'] <= best_val_loss
             best_val_loss = means['val_loss'] if best else best_val_loss
             if watch.high_since is None and (best or always_save_checkpoint and it > run.start):
-                save(it, best)
+                checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
+        watch.end(it)
         break
 
     # set the learning rate of each group
@@ -201,6 +200,9 @@ for it in range(run.start, max_iters + 1):
 
     # log, and end if the run has diverged or was asked to stop
     watch.see(it, sums['loss'], grad_norm)
+    if it == run.start:
+        watch.check(it)
+        checkpoints.rehearse(state(it + 1), models.build)       # an edit whose checkpoint nobody could read ends here
     speed.iteration(it)
     if it % log_interval == 0:
         watch.check(it)
@@ -214,7 +216,7 @@ for it in range(run.start, max_iters + 1):
     if stop:
         watch.check(it)
         if watch.high_since is None:
-            save(it + 1)
+            checkpoints.save(state(it + 1))
         log.stopped(it, saved=watch.high_since is None)
         break
 

@@ -1,0 +1,380 @@
+"""
+What must not go wrong in silence: ranks that were not given the same, resumed runs that differ from their first part, edits whose
+checkpoint nobody could read, a folder that was moved away.
+"""
+import collections
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from helpers import ROOT, TINY, Alone, checkpoint, flags, in_each_iteration, rows, run_here, torchrun, train, write_walk
+from torch import nn
+
+import model
+import optim
+from engine.checkpoint import load_run
+from model import GPT
+
+SHORT = {**TINY, 'max_iters': 4, 'eval_interval': 4}
+
+
+@pytest.fixture(scope='module')
+def whole(place):
+    """A run of four iterations, for others to go on from"""
+    train(place, *flags(**SHORT, out_dir='whole'))
+    return place / 'whole'
+
+
+# ----------------------------------------------------------------------------- ranks
+
+def ranks(cwd, *commands):
+    """Runs train.py once for each command, on as many ranks → [(exit code, stderr)]. Each ends by itself."""
+    store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
+    env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(store.port), WORLD_SIZE=str(len(commands)), LOCAL_RANK='0',
+               TORCHELASTIC_USE_AGENT_STORE='True')
+    started = [Alone('train.py', *command, cwd=at, **env, RANK=str(i)) for i, (at, command) in
+               enumerate((cwd / command[0], command[1:]) for command in commands)]
+    return [(code, err) for code, _, err in (rank.end() for rank in started)]
+
+
+@pytest.mark.parametrize('key, value', [
+    ('learning_rate', 0.02), ('batch_size', 8), ('log_interval', 3), ('parallel', 'fsdp'), ('max_iters', 3), ('n_embd', 32)])
+def test_ranks_with_other_keys(place, key, value):
+    keys = flags(**SHORT, out_dir='other-keys')
+    for code, err in ranks(place, ('.', *keys), ('.', *keys, f'--{key}={value}')):
+        assert code == 1 and err.startswith('error: not all ranks were given the same: ') and err.count('\n') == 1
+        assert f'{key} ' in err and f'{value!r} on rank 1' in err
+    assert not (place / 'other-keys').exists()
+
+
+def test_ranks_may_have_folders_and_devices_of_their_own(place):
+    keys = flags(**SHORT)
+    found = ranks(place, ('.', *keys, '--out_dir=mine'), ('.', *keys, '--out_dir=yours', '--device=cpu:0'))
+    assert found == [(0, ''), (0, '')] and (place / 'mine').exists() and not (place / 'yours').exists()
+
+
+def test_ranks_with_other_data(place):
+    for name in ('here', 'there'):
+        (place / name).mkdir()
+        write_walk(place / name, train=2000 if name == 'here' else 1999)
+    keys = flags(**SHORT, out_dir='out')
+    for code, err in ranks(place, ('here', *keys), ('there', *keys)):
+        assert code == 1 and 'fingerprint of the data' in err
+
+
+def test_ranks_with_other_code(place):
+    """Two copies of the repository, in new interpreters; one has an edited model.py"""
+    store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
+    env = {**os.environ, 'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(store.port), 'WORLD_SIZE': '2', 'LOCAL_RANK': '0',
+           'TORCHELASTIC_USE_AGENT_STORE': 'True', 'PYTHONPATH': ''}
+    copy = place / 'copy'
+    for file in (*ROOT.glob('*.py'), *ROOT.glob('engine/*.py'), *ROOT.glob('data/*.py')):
+        (copy / file.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy / file.relative_to(ROOT))
+    (copy / 'model.py').write_text((copy / 'model.py').read_text() + '\nEDITED = True\n')
+    started = [subprocess.Popen([sys.executable, str(at / 'train.py'), *flags(**SHORT, out_dir='code')], cwd=place,
+                                env={**env, 'RANK': str(i)}, stderr=subprocess.PIPE, text=True)
+               for i, at in enumerate((ROOT, copy))]
+    for process in started:
+        err = process.communicate(timeout=300)[1]
+        assert process.returncode == 1 and 'code of model.py' in err and 'code of optim.py' not in err
+
+
+def test_an_error_stands_last_under_torchrun(place):
+    _, err = torchrun(place, *flags(**SHORT, out_dir='wrong'), '--optimizer=adam', ranks=2, code=1)
+    assert err.count('error: optimizer=\'adam\': choose one of') >= 2, 'above, and at the end'
+    assert 'choose one of' in err.rstrip().splitlines()[-2]
+
+
+class WithStatistics(nn.Identity):
+    """A norm that keeps a mean of what it has seen, as BatchNorm does"""
+
+    def __init__(self, *args, **more):
+        super().__init__()
+        self.register_buffer('seen', torch.zeros(1))
+
+    def forward(self, x):
+        if self.training:
+            self.seen.copy_(x.detach().mean())
+        return x
+
+
+def keeps_statistics():
+    model.NORMS['layernorm'] = WithStatistics
+
+
+def test_buffers_that_differ_between_ranks(place):
+    _, err = train(place, *flags(**SHORT, out_dir='buffers'), ranks=2, through=(keeps_statistics,), code=1)
+    assert 'the ranks hold different values of the buffer ' in err and '.seen' in err
+    train(place, *flags(**SHORT, out_dir='buffers-alone'), through=(keeps_statistics,))
+
+
+# ----------------------------------------------------------------------------- what a resumed run has changed
+
+def test_a_resumed_run_says_what_it_has_changed(whole, place, monkeypatch):
+    run = place / 'changed'
+    shutil.copytree(whole, run)
+    first = json.loads((run / 'run.json').read_text())['starts']
+    assert len(first) == 1 and first[0]['iter'] == 0 and first[0]['changes'] == []
+    out, _ = train(place, 'changed/config.json', *flags(init_from='resume', max_iters=6, out_dir='changed'))
+    assert 'changed since the checkpoint: max_iters 4 → 6\n' in out
+    monkeypatch.setattr('engine.runlog.code_hashes', lambda script: {**first[0]['code'], 'model.py': 'edited'})
+    monkeypatch.setattr('engine.runlog.code_state', lambda: (first[0]['commit'] or 'a commit', [], b'an edit'))
+    out, _ = train(place, 'changed/config.json',
+                   *flags(init_from='resume', max_iters=8, out_dir='changed', weight_decay=0.3, dropout=0.1))
+    changes = ['dropout 0.0 → 0.1', 'max_iters 6 → 8', 'weight_decay 0.1 → 0.3', 'code of model.py']
+    assert f'changed since the checkpoint: {", ".join(changes)}\n' in out
+    starts = json.loads((run / 'run.json').read_text())['starts']
+    assert [start['iter'] for start in starts] == [0, 4, 6] and starts[2]['changes'] == changes
+    assert '--weight_decay=0.3' in starts[2]['command'] and starts[:1] == first
+    assert (run / starts[2]['patch']).read_bytes() == b'an edit' and starts[2]['patch'] != starts[0]['patch']
+    if starts[0]['patch']:
+        assert (run / starts[0]['patch']).read_bytes() == (whole / 'code.patch').read_bytes()
+    marks = [json.loads(line) for line in (run / 'log.jsonl').read_text().splitlines() if '"start"' in line]
+    assert [(mark['iter'], mark['start']) for mark in marks] == [(4, 2), (6, 3)] and marks[1]['changes'] == changes
+    assert [row['iter'] for row in rows(run) if 'loss' in row] == [*range(8)]
+
+
+def test_an_evaluation_says_that_the_code_has_changed(whole, place, monkeypatch):
+    code = json.loads((whole / 'run.json').read_text())['starts'][0]['code']
+    monkeypatch.setattr('engine.runlog.code_hashes', lambda script: {**code, 'model.py': 'edited'})
+    out, _ = train(place, 'whole/config.json', '--init_from=resume', '--eval_only=True')
+    assert 'changed since the checkpoint: code of model.py' in out
+
+
+def test_a_checkpoint_with_a_key_that_this_code_lacks(whole, place):
+    """Such as one of an edit that was taken back: the model here may be another"""
+    run = place / 'unknown-key'
+    shutil.copytree(whole, run)
+    state = torch.load(run / 'ckpt.pt')
+    state['config']['cap'] = 0.05
+    for name in ('ckpt.pt', 'best.pt'):
+        torch.save(state, run / name)
+    out, _ = train(place, 'whole/config.json', *flags(init_from='resume', out_dir='unknown-key', max_iters=5))
+    assert 'cap 0.05 → (unknown here)' in out
+    torch.save(state, run / 'best.pt')
+    err = run_here('sample.py', '--out_dir=unknown-key', '--max_new_tokens=1', '--num_samples=1', '--device=cpu', cwd=place)[2]
+    assert 'unknown-key/best.pt was saved by code with more keys (cap=0.05)' in err
+
+
+@pytest.mark.parametrize('keys', [dict(batch_size=2), dict(gradient_accumulation_steps=8)])
+def test_another_number_of_windows_is_refused(whole, place, keys):
+    before = {path.name: path.read_bytes() for path in whole.iterdir()}
+    _, err = train(place, 'whole/config.json', *flags(init_from='resume', max_iters=8, **keys), code=1)
+    assert 'windows in an iteration' in err and err.count('\n') == 1
+    assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
+
+
+def test_another_split_into_micro_batches(place):
+    """The same windows in other micro-batches: the same losses, but for rounding"""
+    train(place, *flags(**SHORT, out_dir='split'))
+    train(place, *flags(**SHORT, out_dir='as-before'), '--max_iters=8')
+    train(place, 'split/config.json', *flags(init_from='resume', max_iters=8, batch_size=8, gradient_accumulation_steps=2))
+    for a, b in zip(rows(place / 'split'), rows(place / 'as-before')):
+        if 'loss' in a and 'loss' in b:
+            assert a['loss'] == pytest.approx(b['loss'], rel=1e-5)
+
+
+def test_a_refused_resumption_has_written_nothing(whole, place):
+    run = place / 'refused'
+    shutil.copytree(whole, run)
+    state = torch.load(run / 'ckpt.pt')
+    state['optimizer']['state'][0]['exp_avg'] = torch.zeros(3)
+    torch.save(state, run / 'ckpt.pt')
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    train(place, 'whole/config.json', *flags(init_from='resume', out_dir='refused', max_iters=9), code=1)
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+
+# ----------------------------------------------------------------------------- what was saved can be read
+
+def on_block(change):
+    """An edit of the end of Block.__init__"""
+    def apply(monkeypatch):
+        def build(self, config, layer, old=model.Block.__init__):
+            old(self, config, layer)
+            change(self)
+
+        monkeypatch.setattr(model.Block, '__init__', build)
+
+    return apply
+
+
+def parameter_in_forward(monkeypatch):
+    def forward(self, x, cache=None, old=model.Block.forward):
+        if not hasattr(self, 'late_norm'):
+            self.late_norm = nn.LayerNorm(x.size(-1), elementwise_affine=True)
+        return self.late_norm(old(self, x, cache))
+
+    monkeypatch.setattr(model.Block, 'forward', forward)
+
+
+def optimizer_with(value):
+    """SGD that keeps a value in its state"""
+    class Keeps(torch.optim.SGD):
+        def step(self):
+            super().step()
+            for group in self.param_groups:
+                for p in group['params']:
+                    self.state[p]['kept'] = value(p)
+
+    return lambda monkeypatch: monkeypatch.setitem(optim.OPTIMIZERS, 'sgdw', lambda groups, c: Keeps(groups, c['learning_rate']))
+
+
+def expand(block):
+    block.attn_pre_norm.weight = nn.Parameter(torch.ones(1).expand(16), requires_grad=False)
+
+
+READ_AGAIN = {
+    'a buffer with -inf': on_block(lambda block: block.register_buffer('mask', torch.full((3,), -torch.inf))),
+    'a tuple': optimizer_with(lambda p: (1.0, 2.0)),
+    'rows and columns, as Adafactor': optimizer_with(lambda p: torch.ones(len(p)) if p.dim() > 1 else 1.0),
+}
+REFUSED = {
+    'a buffer of NaN': (on_block(lambda block: block.register_buffer('mask', torch.tensor(torch.nan))), 'mask is not a number'),
+    'a parameter made in forward': (parameter_in_forward, 'late_norm.weight is not as in a model that is built anew'),
+    'an expanded parameter': (on_block(expand), 'attn_pre_norm.weight has numbers that share memory'),
+    'a numpy number': (optimizer_with(lambda p: np.float64(1.0)), 'optimizer.state.0.kept is a float64'),
+    'a deque': (optimizer_with(lambda p: collections.deque([1.0])), 'optimizer.state.0.kept is a deque'),
+}
+
+
+@pytest.mark.parametrize('edit', READ_AGAIN)
+def test_what_an_edit_saves_is_read_again(place, monkeypatch, edit):
+    READ_AGAIN[edit](monkeypatch)
+    keys = {**SHORT, 'optimizer': 'sgdw', 'grad_clip': 0.0}
+    train(place, *flags(**keys, out_dir='again', overwrite=True))
+    train(place, *flags(**{**keys, 'max_iters': 6}, out_dir='again', init_from='resume'))
+    train(place, *flags(**{**keys, 'max_iters': 6}, out_dir='at-once', overwrite=True))
+    for name, value in checkpoint(place / 'again')['model'].items():
+        assert torch.equal(value, checkpoint(place / 'at-once')['model'][name]), name
+
+
+@pytest.mark.parametrize('edit', REFUSED)
+def test_what_nobody_could_read_ends_the_run_after_its_first_step(place, monkeypatch, edit):
+    apply, says = REFUSED[edit]
+    apply(monkeypatch)
+    _, err = train(place, *flags(**{**SHORT, 'optimizer': 'sgdw'}, out_dir='unreadable', overwrite=True), code=1)
+    assert 'error: a checkpoint of this run could not be resumed: ' in err and says in err and err.count('\n') == 1
+
+
+def keeps_numpy():
+    optimizer_with(lambda p: np.float64(1.0))(pytest.MonkeyPatch())
+    optim.OPTIMIZERS['sgdw'] = (lambda old: lambda *args: setattr(type(made := old(*args)), 'on_shards', True) or made)(
+        optim.OPTIMIZERS['sgdw'])
+
+
+@pytest.mark.parametrize('parallel', ['ddp', pytest.param('fsdp', marks=pytest.mark.long)])
+def test_ranks_end_together_where_nobody_could_read_it(place, parallel):
+    _, err = train(place, *flags(**{**SHORT, 'optimizer': 'sgdw', 'parallel': parallel}, out_dir='unreadable-ranks'), ranks=2,
+                   through=(keeps_numpy,), code=1)
+    assert err.count('could not be resumed: optimizer.state.0.kept is a float64') == 1
+
+
+def test_a_field_that_is_no_key(place, monkeypatch):
+    @model.dataclass
+    class Config(model.GPTConfig):
+        scales: tuple = (1.0, 2.0)
+
+    monkeypatch.setattr(model, 'GPTConfig', Config)
+    _, err = train(place, *flags(**SHORT, out_dir='tuple'), code=1)
+    assert 'scales has the default (1.0, 2.0)' in err and 'a list' in err
+
+
+class Counts(torch.optim.SGD):
+    """SGD whose groups count their steps, as those of Prodigy and of schedule-free optimizers do"""
+
+    def __init__(self, groups, lr):
+        super().__init__(groups, lr)
+        for group in self.param_groups:
+            group.update(k=0, d=1.0, mode='slow')
+
+    def step(self):
+        for group in self.param_groups:
+            group['k'] += 1
+            group['d'] *= 1.5
+            rate, group['lr'] = group['lr'], group['lr'] / group['d']
+        super().step()
+        for group in self.param_groups:
+            group['lr'] = rate
+
+
+def test_counters_of_an_optimizers_groups_come_back(place, monkeypatch):
+    monkeypatch.setitem(optim.OPTIMIZERS, 'sgdw', lambda groups, c: Counts(groups, c['learning_rate']))
+    keys = {**SHORT, 'optimizer': 'sgdw', 'weight_decay': 0.1}
+    train(place, *flags(**keys, out_dir='counts'))
+    train(place, *flags(**{**keys, 'max_iters': 8, 'weight_decay': 0.2}, out_dir='counts', init_from='resume'))
+    train(place, *flags(**{**keys, 'max_iters': 8}, out_dir='counts-at-once'))
+    group, wanted = (checkpoint(place / name)['optimizer']['param_groups'][0] for name in ('counts', 'counts-at-once'))
+    assert (group['k'], group['d'], group['mode']) == (wanted['k'], wanted['d'], wanted['mode']) == (8, 1.5 ** 8, 'slow')
+    assert group['weight_decay'] == 0.2, 'a key of the new command, and no counter'
+
+
+# ----------------------------------------------------------------------------- folders, divergence
+
+def moved(at, to):
+    """Somebody renames the run's folder, and another run begins in one of the old name."""
+    def does(it):
+        if it == at:
+            os.rename('moving', to)
+            os.mkdir('moving')
+            (open('moving/ckpt.pt', 'w').write('of another run'), open('moving/.lock', 'w').close())
+
+    in_each_iteration(does)
+
+
+def test_a_folder_that_was_moved_away(place):
+    _, err = train(place, *flags(**SHORT, out_dir='moving'), through=(moved, 2, 'moved'), code=1)
+    assert 'error: moving has been moved or removed while this run trained there' in err and err.count('\n') == 1
+    assert (place / 'moving' / 'ckpt.pt').read_text() == 'of another run' and len(rows(place / 'moved')) > 3
+
+
+def test_a_loss_that_is_high_at_the_end(place):
+    """In less than 100 iterations before the end, too"""
+    keys = {**TINY, 'learning_rate': 0.0, 'min_lr': 0.0}
+    _, err = train(place, *flags(**keys, out_dir='high-at-the-end', diverge_factor=0.9), code=3)
+    assert 'at the end of the run the loss is above 0.9 times its first value' in err
+    assert 'diverged' in rows(place / 'high-at-the-end')[-1]
+
+
+# ----------------------------------------------------------------------------- edits that used to end in a traceback
+
+def test_an_optimizer_that_makes_its_own_groups(place, monkeypatch):
+    monkeypatch.setitem(optim.OPTIMIZERS, 'sgdw', lambda groups, c: torch.optim.SGD(
+        [p for group in groups for _, p in group['params']], c['learning_rate']))
+    _, err = train(place, *flags(**{**SHORT, 'optimizer': 'sgdw'}, out_dir='own-groups'), code=1)
+    assert 'error: SGD has made groups of its own' in err and err.count('\n') == 1
+
+
+def unused():
+    on_block(lambda block: setattr(block.attn, 'o_norm', nn.LayerNorm(16)))(pytest.MonkeyPatch())
+    model.BLOCK_TYPES['norm'] += r'|h\.\d+\.attn\.o_norm\.(weight|bias)'
+
+
+def test_a_parameter_without_a_gradient(place):
+    """One process trains all others; DDP cannot"""
+    train(place, *flags(**SHORT, out_dir='unused'), through=(unused,))
+    _, err = train(place, *flags(**SHORT, out_dir='unused-ddp'), ranks=2, through=(unused,), code=1)
+    assert 'error: a parameter got no gradient in an iteration, which DDP cannot average' in err and 'Traceback' not in err
+
+
+def share(self):
+    self.h[1] = self.h[0]
+
+
+def test_a_block_that_two_layers_share(place, monkeypatch):
+    def build(self, config, old=GPT.__init__):
+        old(self, config)
+        share(self)
+
+    monkeypatch.setattr(GPT, '__init__', build)
+    train(place, *flags(**SHORT, out_dir='shared'))
+    train(place, *flags(**{**SHORT, 'max_iters': 6}, out_dir='shared', init_from='resume'))
+    run, _ = load_run(str(place / 'shared' / 'ckpt.pt'))
+    assert run.h[0] is run.h[1]
