@@ -11,9 +11,13 @@ Each attack depends only on the seed and its number, but for the instant of a ki
     disk    a run on a disk that becomes full or cannot be written ends with one line, and ends as if nothing had been later
     case    a file of a run, of a sweep or of the data is damaged, and a script reads it: one clear line, or exit code 0; for
             JSON, CSV and data a traceback will do, as long as nothing hangs, crashes or runs code
+    change  one rank of two, or a run that is resumed, is given another value of a key: the ranks end with one line, and a
+            resumed run names the key, or is refused and leaves its files as they are
 
 The exit code is 1 if an attack succeeded.
 """
+from configurator import TRAIN, keys_of
+
 import argparse
 import ctypes
 import functools
@@ -51,7 +55,9 @@ from helpers import (
     write_walk,
 )
 
+import model
 from engine.checkpoint import load_checkpoint
+from engine.keys import CHOICES
 from engine.runlog import progress
 from optim import OPTIMIZERS
 from vision.images import write_images
@@ -209,6 +215,43 @@ def one_line(out, err, ranks=0):
     errors = [line for line in lines if re.match(r'(\[rank\d\]: )?error: ', line)]       # torch names the rank
     assert 'Traceback' not in out + err, out + err
     assert len(lines) == len(errors) == 1 or ranks and errors, f'more or less than one line: {out}{err}'
+
+
+# ----------------------------------------------------------------------------- other keys
+
+def other_value(draw, key, value):
+    """A value of a key that is not this one"""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, str):
+        names = CHOICES.get(key) or model.CHOICES.get(key) or [value + '-other']
+        return draw.choice([name for name in names if name != value])
+    return value + draw.choice([1, 2]) if isinstance(value, int) else value * 0.5 + 0.125
+
+
+def change(draw, number, runs):
+    defaults, name = {**keys_of(TRAIN, model.GPTConfig)[0], **KEYS}, f'change-{number}'
+    free = {'out_dir', 'device', 'debug', 'overwrite', 'eval_only', 'wandb_log', 'init_from'}
+    key = draw.choice(sorted(defaults.keys() - free))
+    other = f'--{key}={other_value(draw, key, defaults[key])}'
+    if draw.random() < 0.5:
+        code, out, err = run_ranks(2, 'train.py', *flags(**KEYS, out_dir=name), of_last=[other], cwd=runs.place, LOCAL_RANK='0')
+        assert code == 1 and not (runs.place / name).exists(), f'{other}, exit code {code}: {out}{err}'
+        one_line(out, err, 2)
+        return 1
+    whole, _ = runs.uninterrupted('sgdw', 'one process')
+    shutil.copytree(whole, runs.place / name)
+    before = {file.name: file.read_bytes() for file in (runs.place / name).iterdir()}
+    code, out, err = run('train.py', f'{name}/config.json', f'--out_dir={name}', '--init_from=resume', '--max_iters=10', other,
+                         cwd=runs.place)
+    if code:
+        assert code in (1, 3), f'{other}, exit code {code}: {out}{err}'
+        one_line(out, err)
+        assert code == 3 or before == {file.name: file.read_bytes() for file in (runs.place / name).iterdir()}, f'{other} wrote'
+    else:
+        assert re.search(f'changed since the checkpoint: .*\\b{key} ', out), f'{other} was not told: {out}'
+    shutil.rmtree(runs.place / name)
+    return 1
 
 
 # ----------------------------------------------------------------------------- damaged files
@@ -391,7 +434,8 @@ def attacks(kinds, seed, only):
             lay_out(original)
             which = pairs(original)
             random.Random(seed).shuffle(which)
-        do = dict(kill=lambda *a: kill(*a, runs), disk=lambda *a: disk(*a, runs), case=lambda *a: case(*a, original, which))
+        do = dict(kill=lambda *a: kill(*a, runs), disk=lambda *a: disk(*a, runs), case=lambda *a: case(*a, original, which),
+                  change=lambda *a: change(*a, runs))
         for kind, wanted in kinds.items():
             numbers = itertools.takewhile(lambda _: made[kind] < wanted, itertools.count())
             for number in [int(only.split('-')[1])] if only else progress(numbers, f'{kind}s', wanted):
@@ -407,12 +451,13 @@ def attacks(kinds, seed, only):
 def main(arguments):
     """→ the exit code"""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for kind, default in (('kills', 300), ('disks', 60), ('cases', 2000)):
+    for kind, default in (('kills', 300), ('disks', 60), ('cases', 2000), ('changes', 200)):
         parser.add_argument(f'--{kind}', type=int, default=default)
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--only', default='', help='kill-N, disk-N or case-N: this one alone')
+    parser.add_argument('--only', default='', help='kill-N, disk-N, case-N or change-N: this one alone')
     args = parser.parse_args(arguments)
-    kinds = {args.only.split('-')[0]: 1} if args.only else dict(kill=args.kills, disk=args.disks, case=args.cases)
+    kinds = {args.only.split('-')[0]: 1} if args.only else dict(
+        kill=args.kills, disk=args.disks, case=args.cases, change=args.changes)
     made, failed = attacks(kinds, args.seed, args.only)
     print(', '.join(f'{count} {kind}s' for kind, count in made.items()) + f': {len(failed)} failed')
     for name, why in failed:

@@ -235,12 +235,15 @@ def run_alone(script, *arguments, **more):
     return Alone(script, *arguments, **more).end()
 
 
-def run_ranks(count, script, *arguments, **more):
-    """Where one rank fails, the others are killed; → the exit code of the first that failed, and what all of them said."""
+def run_ranks(count, script, *arguments, of_last=(), **more):
+    """`of_last`: more arguments of the last rank. Where one rank fails, the others are killed; → the exit code of the first that
+    failed, and what all of them said."""
     store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)      # as torchrun's agent has one
     env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(store.port), WORLD_SIZE=str(count), TORCHELASTIC_RESTART_COUNT='0',
                TORCHELASTIC_USE_AGENT_STORE='True')
-    ranks = [Alone(script, *arguments, **more, **env, RANK=str(i), LOCAL_RANK=str(i)) for i in range(count)]
+    ranks = [Alone(script, *arguments, *(of_last if i == count - 1 else ()), RANK=str(i),
+                   **{'LOCAL_RANK': str(i), **more, **env})
+             for i in range(count)]
     left, code, deadline = {rank.process.sentinel: rank.process for rank in ranks}, 0, time.monotonic() + HANG
     while left:
         for sentinel in multiprocessing.connection.wait(list(left), max(0, deadline - time.monotonic())) or list(left):
