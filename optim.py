@@ -113,7 +113,7 @@ class ListOptimizer(torch.optim.Optimizer):
     arguments for the parameters of a group. With compile=True, torch.compile fuses all updates, so that each tensor is read once.
     The first step then compiles, which takes a minute or two for a model of 48 layers.
 
-    `local` and `shards` are of models that several ranks share; engine/fsdp.py replaces them."""
+    `local` and `shards` are of models that several ranks share; engine/ranks.py replaces them."""
     local = staticmethod(lambda tensor: tensor)         # this rank's part of a tensor
     shards = staticmethod(lambda params: ())            # more arguments of AdamMini.update: which parts these are
 
@@ -317,7 +317,7 @@ class Muon(ListOptimizer):
     `betas` and `eps`: embeddings, positions, the head, norms, gains, biases. `params` must be param_groups(model, …).
 
     NS computes in bfloat16, as both publications do, or with bf16=False in the parameters' precision. `orthogonalizer` returns
-    the function that does it for a stack of matrices such as p, and its other arguments; engine/fsdp.py lets ranks share them.
+    the function that does it for a stack of matrices such as p, and its other arguments; engine/ranks.py lets ranks share them.
     State: m, 4 bytes per parameter in fp32, and 8 per parameter of AdamW's. ValueError for unnamed parameters.
     """
     on_shards = True

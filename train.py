@@ -137,18 +137,12 @@ def evaluate(*splits):
         for starts, is_new in progress(list(machine.turns(batches)), f'evaluation on {split}', shown=machine.master):
             x, y = get_batch(split, starts)
             with machine.autocast():
-                loss = models.compiled(x, y)[1]
+                _, loss = models.compiled(x, y)
             total += is_new * torch.stack((loss, torch.ones_like(loss)))
         loss_sum, count = machine.sum(total).tolist()
         means[f'{split}_loss'] = loss_sum / count
     raw_model.train()
     return means
-
-
-def state(it):
-    """What a checkpoint in front of iteration `it` holds"""
-    return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
-                started=checkpoints.started, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data)
 
 
 # ----------------------------------------------------------------------------- what the loop reports to
@@ -169,6 +163,13 @@ if measure_interval:
 log.introduce(opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
               [*getattr(pretrained, 'notes', []), *models.notes()])
 speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, max_iters)
+
+
+def state(it):
+    """What a checkpoint in front of iteration `it` holds"""
+    return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
+                started=checkpoints.started, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data)
+
 
 # ----------------------------------------------------------------------------- the loop
 stop = 0                                                # the number of the signal that ended the loop
@@ -211,7 +212,7 @@ for it in range(run.start, max_iters + 1):
         torch.manual_seed(hash((seed, number)))         # dropout too depends only on the seed and the micro-batch
         models.sync_gradients(last=j == micro_batches[-1])
         with machine.autocast(cache=not recompute):
-            loss = train_model(x, y)[1]
+            _, loss = train_model(x, y)
         aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
         # DDP and FSDP average the gradients of the ranks, and the log sums over them: hence two divisors
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()

@@ -120,12 +120,6 @@ def evaluate(*splits):
     return means
 
 
-def state(it):
-    """What a checkpoint in front of iteration `it` holds"""
-    return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
-                started=checkpoints.started, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data)
-
-
 # ----------------------------------------------------------------------------- what the loop reports to
 checkpoints = Checkpoints(run, config, machine, models.fsdp, opt)
 if checkpoint:
@@ -144,6 +138,13 @@ if measure_interval:
 log.introduce(opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch',
               [*getattr(pretrained, 'notes', []), *models.notes()])
 speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
+
+
+def state(it):
+    """What a checkpoint in front of iteration `it` holds"""
+    return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
+                started=checkpoints.started, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data)
+
 
 # ----------------------------------------------------------------------------- the loop
 stop = 0
@@ -181,7 +182,7 @@ for it in range(run.start, max_iters + 1):
         x, y = get_batch(it * gradient_accumulation_steps + j)
         models.sync_gradients(last=j == micro_batches[-1])
         with machine.autocast(cache=not recompute):
-            loss = train_model(x, y)[1]
+            _, loss = train_model(x, y)
         aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
         for name, term in {'loss': loss, **aux}.items():
