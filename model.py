@@ -20,11 +20,11 @@ BLOCK_TYPES = {     # the block type of each parameter, by its name; the keys r_
     'pos': r'wpe\.weight',
     'head': r'lm_head\.weight',
     'qk': r'h\.\d+\.attn\.w[qk]\.(weight|bias)',
-    'vo': r'h\.\d+\.attn\.w[vo]\.(weight|bias)',
+    'vo': r'h\.\d+\.attn\.w[vog]\.(weight|bias)',
     'ffn': r'h\.\d+\.ffn\.w[123]\.(weight|bias)',
-    'norm': r'(input_norm|final_norm|h\.\d+\.attn\.[qkv]_norm|h\.\d+\.(attn|ffn)(_(pre|mid|post)_|\.w\w\.)norm)'
-            r'\.(weight|bias|alpha|shift)',
-    'gain': r'h\.\d+\.(attn|ffn)_gain\.weight|embedding_skips\.\d+\.(stream|embedding)',
+    'norm': r'(input_norm|final_norm|h\.\d+\.attn\.[qkv]_norm|h\.\d+\.(attn|ffn)(_(pre|mid|post)_|\.w\w\.|\.inner_|_join\.)norm)'
+            r'\.(weight|bias|alpha|beta|shift)',
+    'gain': r'h\.\d+\.(attn|ffn)_(gain|join)\.\w+|h\.\d+\.attn\.value_mix\.\w+|embedding_skips\.\d+\.(stream|embedding)',
 }
 MATRICES = {'qk', 'vo', 'ffn'}                          # types whose weights are matrices of a block: Muon orthogonalizes them
 DECAYED = {*MATRICES, 'emb', 'pos', 'head'}             # types whose weights decay
@@ -62,7 +62,8 @@ class GPTConfig:
     d_ff: int = 0                   # hidden width of the FFN; 0: 4 * n_embd
     dropout: float = 0.0            # on embeddings, attention weights and branch outputs
     bias: bool = False              # biases in linear layers and LayerNorms
-    norm: str = 'layernorm'         # layernorm | rmsnorm | stablenorm | dyt | derf
+    norm: str = 'layernorm'         # layernorm | rmsnorm | stablenorm | dyt | derf | seednorm
+    norm_gain: str = 'learned'      # learned | zero_centred: 1 + γ, so that weight decay pulls a gain to 1 | none: always 1
     norm_alpha: float = 0.5         # StableNorm's α; 0.5 is RMSNorm
     norm_eps: float = 1e-5          # inside the mean of squares; a paper's ε on ‖x‖² is this times the width
     input_norm: bool = False        # on the sum of token and position embeddings
@@ -72,7 +73,9 @@ class GPTConfig:
     ffn_mid_norm: bool = False      # the same for the FFN
     attn_post_norm: bool = False    # Norm(x + f(x)), for attention; the key post_norm sets this and the next
     ffn_post_norm: bool = False     # the same for the FFN
+    sub_norm: bool = False          # inside the branches: before W_o, and before W_2 over the hidden width (Sub-LN)
     qk_norm: bool = False           # on queries and keys, per head, before RoPE
+    qk_norm_wide: bool = False      # qk_norm over all heads together instead, as in OLMo 2
     v_norm: bool = False            # on values, per head
     linear_norm: bool = False       # on the output of every linear map of a block (SimpleNorm)
     final_norm: bool = True         # before the output head
@@ -80,14 +83,20 @@ class GPTConfig:
     mix_ln: float = 0.0             # the first blocks, this share of them, are Post-LN whatever the flags above say (Mix-LN)
     residual_scale: float = 1.0     # Δt in x + Δt f(x)
     skip_scale: str = 'one'         # one | deepnorm | keel: α in Norm(α x + f(x)), from the depth; deepnorm changes the start too
+    residual: str = 'add'           # add | gpas | dual | hyper: what the residual state is, and how a branch joins it
+    streams: int = 4                # hyper: copies of the residual stream
+    b2t: bool = False               # adds a block's input behind its FFN too, in front of the second PostNorm (B2T connection)
     branch_gain: str = 'none'       # none | layerscale | rezero: a learned gain on each branch, per channel or one number
+    value_residual: bool = False    # v ← λ₁ v + λ₂ v₁ in attention, learned numbers from 1/2; v₁ is the first block's
     embedding_skip: bool = False    # before block l: x ← λ_l x + μ_l x₀, learned numbers from 1 and 0; x₀ is the first block's
     attention: str = 'dot'          # dot | stable | l2 | l2_tied
     attn_tau: float = 1.618         # StableAtten: τ = attn_tau * log2(block_size)
-    ffn: str = 'gelu'               # gelu | gelu_tanh | relu | swiglu
+    attn_gate: bool = False         # the output of attention times sigmoid(W_g x), before W_o (gated attention)
+    ffn: str = 'gelu'               # gelu | gelu_tanh | relu | swiglu | geglu
     pos: str = 'learned'            # learned | rope
     rope_theta: float = 10000.0     # RoPE's base wavelength
-    init: str = 'gpt2'              # gpt2 | normal | xavier | xavier_trunc | stable
+    emb_scale: bool = False         # token embeddings times √n_embd, as in Gemma
+    init: str = 'gpt2'              # gpt2 | normal | xavier | xavier_trunc | stable | magneto
     init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings; with emb_std=0 that of a tied one too
     emb_std: float = 0.02           # std of embeddings; 0: a tied token embedding starts by `init` like a head, others with 0.02
     fused_qkv_init: bool = False    # W_q, W_k, W_v start as parts of one matrix, as in code with one projection for all three
@@ -106,7 +115,7 @@ class GPTConfig:
         for name, choices in CHOICES.items():           # the tables of the classes below
             if getattr(self, name) not in choices:
                 raise ValueError(f'{name}={getattr(self, name)!r}: choose one of {", ".join(choices)}')
-        at_least(1, self, 'n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size')
+        at_least(1, self, 'n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'streams')
         at_least(0, self, 'n_kv_head', 'd_ff', 'dropout', 'norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std',
                  'mup_base_width', 'mup_base_depth', 'mup_base_head_dim')
         check(self.dropout < 1, self, 'dropout', 'a number below 1')
@@ -119,6 +128,13 @@ class GPTConfig:
               f'n_kv_head=0 or {self.n_head}, because queries and keys are the same')
         check(self.pos != 'rope' or self.head_dim % 2 == 0, self, 'pos n_embd n_head',
               'an even head dimension, because RoPE rotates pairs')
+        check(self.attention != 'stable' or not self.qk_norm_wide, self, 'attention qk_norm_wide', 'one of them')
+        check(self.residual == 'add' or self.skip_scale == 'one', self, 'residual skip_scale', 'residual=add, or skip_scale=one')
+        one_stream = self.residual in ('add', 'gpas')
+        check(one_stream or not (self.attn_post_norm or self.ffn_post_norm or self.mix_ln or self.b2t), self,
+              'residual attn_post_norm ffn_post_norm mix_ln b2t', 'no PostNorm and no b2t where there are several streams')
+        check(one_stream or not self.mup_base_width, self, 'residual mup_base_width',
+              'residual=add or gpas: for several streams nobody has derived the rates of muP')
         check((self.mup_base_width > 0) == (self.mup_base_head_dim > 0), self, 'mup_base_width mup_base_head_dim',
               'both or none: whether heads are more or wider than in the base, only you know')
         check(not self.mup_base_depth or self.skip_scale == 'one' and not self.norm_depth_scale, self,
@@ -164,60 +180,87 @@ def at_least_fp32(x):
 # ----------------------------------------------------------------------------- norms
 # Each takes (..., dim) and normalizes the last dimension, in the higher precision of x and the gain γ (fp32 under autocast).
 
-def finer(x, weight):
-    """Both in the higher of their two precisions."""
-    dtype = torch.promote_types(x.dtype, weight.dtype)
-    return x.to(dtype), weight.to(dtype)
-
-
-class LayerNorm(nn.Module):
-    """γ ⊙ (x − mean) / √(var + ε) [+ β], the bias β only with config.bias (Ba et al. 2016)."""
+class Norm(nn.Module):
+    """What all share: ε, and the gain γ (dim,) in `weight`; with norm_gain='zero_centred' γ is 1 + weight."""
 
     def __init__(self, dim, config):
         super().__init__()
-        self.eps = config.norm_eps
-        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps, self.zero_centred = config.norm_eps, config.norm_gain == 'zero_centred'
+        gain = torch.zeros(dim) if self.zero_centred else torch.ones(dim)
+        if config.norm_gain == 'none':
+            self.register_buffer('weight', torch.ones(dim, device='cpu'), persistent=False)    # as in Rotary
+        else:
+            self.weight = nn.Parameter(gain)
+
+    @property
+    def gain(self):
+        return 1 + self.weight if self.zero_centred else self.weight
+
+    def finer(self, x):
+        """x and γ, both in the higher of their two precisions"""
+        dtype = torch.promote_types(x.dtype, self.weight.dtype)
+        return x.to(dtype), self.gain.to(dtype)
+
+
+class LayerNorm(Norm):
+    """γ ⊙ (x − mean) / √(var + ε) [+ β], the bias β only with config.bias (Ba et al. 2016)."""
+
+    def __init__(self, dim, config):
+        super().__init__(dim, config)
         self.bias = nn.Parameter(torch.zeros(dim)) if config.bias else None
 
     def forward(self, x):
-        x, weight = finer(x, self.weight)
+        x, weight = self.finer(x)
         bias = self.bias if self.bias is None else self.bias.to(x.dtype)
         return F.layer_norm(x, weight.shape, weight, bias, self.eps)
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(Norm):
     """γ ⊙ x / √(mean(x²) + ε) (Zhang and Sennrich 2019; DNT, section 2)."""
 
-    def __init__(self, dim, config):
-        super().__init__()
-        self.eps = config.norm_eps
-        self.weight = nn.Parameter(torch.ones(dim))
-
     def forward(self, x):
-        x, weight = finer(x, self.weight)
+        x, weight = self.finer(x)
         return F.rms_norm(x, weight.shape, weight, self.eps)
 
 
-class StableNorm(nn.Module):
+class WideRMSNorm(RMSNorm):
+    """RMSNorm of (..., heads, E) over all heads together (OLMo 2, 2025)"""
+
+    def forward(self, x):
+        return super().forward(x.flatten(-2)).unflatten(-1, x.shape[-2:])
+
+
+class StableNorm(Norm):
     """γ ⊙ d^α x / √(‖x‖² + dε), which is RMSNorm times d^(α − 1/2) (Stable-Transformer, eq. 2)."""
 
     def __init__(self, dim, config):
-        super().__init__()
-        self.eps = config.norm_eps
+        super().__init__(dim, config)
         self.scale = dim ** (config.norm_alpha - 0.5)
-        self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x):
-        x, weight = finer(x, self.weight)
+        x, weight = self.finer(x)
         return F.rms_norm(x, weight.shape, self.scale * weight, self.eps)
 
 
-class DyT(nn.Module):
+class SeeDNorm(Norm):
+    """(γ + α tanh(x·β)) ⊙ x / √(mean(x²) + ε), with learned α from 1 and β from 0, (dim,) each: the gain depends on x, and so
+    its length is not forgotten (Cai et al. 2025, eq. 3)."""
+
+    def __init__(self, dim, config):
+        super().__init__(dim, config)
+        self.alpha, self.beta = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x):
+        x, weight = self.finer(x)
+        gain = weight + self.alpha.to(x.dtype) * torch.tanh(x @ self.beta.to(x.dtype)[:, None])
+        return gain * F.rms_norm(x, weight.shape, eps=self.eps)
+
+
+class DyT(Norm):
     """γ ⊙ tanh(a x) + β with a learned number a from 0.5, which needs no mean over x (Zhu et al. 2025)."""
 
     def __init__(self, dim, config):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
+        super().__init__(dim, config)
         self.bias = nn.Parameter(torch.zeros(dim))
         self.alpha = nn.Parameter(torch.full((1,), 0.5))
 
@@ -225,7 +268,7 @@ class DyT(nn.Module):
         return torch.tanh(self.alpha.to(x.dtype) * x)
 
     def forward(self, x):
-        x, weight = finer(x, self.weight)
+        x, weight = self.finer(x)
         return torch.addcmul(self.bias.to(x.dtype), weight, self.squash(x))
 
 
@@ -240,17 +283,20 @@ class Derf(DyT):
         return torch.erf(self.alpha.to(x.dtype) * x + self.shift.to(x.dtype))
 
 
-NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm, 'stablenorm': StableNorm, 'dyt': DyT, 'derf': Derf}
+NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm, 'stablenorm': StableNorm, 'dyt': DyT, 'derf': Derf, 'seednorm': SeeDNorm}
+NORM_GAINS = ('learned', 'zero_centred', 'none')
 
 
-def make_norm(on, config):
-    """The norm that config.norm names, over n_embd; nothing if not `on`."""
-    return NORMS[config.norm](config.n_embd, config) if on else nn.Identity()
+def make_norm(on, config, dim=0):
+    """The norm that config.norm names, over n_embd or `dim`; nothing if not `on`."""
+    return NORMS[config.norm](dim or config.n_embd, config) if on else nn.Identity()
 
 
-def make_head_norm(on, config):
-    """RMSNorm over the head dimension, for queries, keys or values, or StableNorm if that is the model's norm; nothing if not
-    `on`."""
+def make_head_norm(on, config, wide_heads=0):
+    """RMSNorm over the head dimension, for queries, keys or values, or StableNorm if that is the model's norm; over so many
+    `wide_heads` together, if any; nothing if not `on`."""
+    if on and wide_heads:
+        return WideRMSNorm(wide_heads * config.head_dim, config)
     norm = StableNorm if config.norm == 'stablenorm' else RMSNorm
     return norm(config.head_dim, config) if on else nn.Identity()
 
@@ -323,6 +369,39 @@ def plain_attention(q, k, v, is_causal, scale, enable_gqa, dropout_p):
     return (F.dropout(logits.softmax(-1), dropout_p) @ v.flatten(0, 1)).unflatten(0, q.shape[:2])
 
 
+class FirstValues:
+    """The values of the first block in one forward pass, v (B, T, K, E), which value_residual gives to all blocks"""
+
+    def __init__(self, v=None):
+        self.v = v
+
+
+class OwnValues(nn.Module):
+    """v"""
+
+    def forward(self, v, first):
+        return v
+
+
+class KeepValues(nn.Module):
+    """v, which it keeps in `first`: of the first block, with value_residual"""
+
+    def forward(self, v, first):
+        first.v = v
+        return v
+
+
+class MixValues(nn.Module):
+    """λ₁ v + λ₂ v₁ with learned numbers from 1/2 (Zhou et al. 2024, learnable ResFormer)"""
+
+    def __init__(self):
+        super().__init__()
+        self.own, self.first = nn.Parameter(torch.full((1,), 0.5)), nn.Parameter(torch.full((1,), 0.5))
+
+    def forward(self, v, first):
+        return self.own.to(v.dtype) * v + self.first.to(v.dtype) * first.v
+
+
 class DotAttention(nn.Module):
     """softmax(qᵀk / √E) v per head, or muP's scale; the config decides on the causal mask, grouped heads, QKNorm and RoPE."""
     cpu_kernel = staticmethod(plain_attention)              # faster than PyTorch's in training on a CPU, for short sequences
@@ -335,8 +414,8 @@ class DotAttention(nn.Module):
         self.wk = make_linear(d, d_kv, config.bias, config)
         self.wv = make_linear(d, d_kv, config.bias, config)
         self.wo = make_linear(d, d, config.bias, config)
-        self.q_norm = make_head_norm(config.qk_norm, config)
-        self.k_norm = make_head_norm(config.qk_norm, config)
+        wide_heads = (config.n_head, config.n_kv_head or config.n_head) if config.qk_norm_wide else (0, 0)
+        self.q_norm, self.k_norm = (make_head_norm(config.qk_norm, config, heads) for heads in wide_heads)
         self.v_norm = make_head_norm(config.v_norm, config)
         self.rotary = Rotary(config) if config.pos == 'rope' else None
         self.scale = config.logit_scale
@@ -344,6 +423,9 @@ class DotAttention(nn.Module):
         self.dropout = config.dropout
         self.kernel = F.scaled_dot_product_attention        # engine/device.py may put cpu_kernel here
         self.out_dropout = nn.Dropout(config.dropout)
+        self.wg = make_linear(d, d, config.bias, config) if config.attn_gate else None
+        self.inner_norm = make_norm(config.sub_norm, config)
+        self.value_mix = OwnValues()                        # Block may put another here
 
     def heads(self, x):
         """(B, T, heads · E) → (B, T, heads, E)"""
@@ -358,17 +440,19 @@ class DotAttention(nn.Module):
         return self.kernel(q, k, v, is_causal=self.causal and q.size(2) > 1, scale=self.scale, enable_gqa=self.grouped,
                            dropout_p=self.dropout if self.training else 0.0)
 
-    def forward(self, x, cache=None):
+    def forward(self, x, cache=None, first=None):
         q, k = self.queries_keys(x)
-        v = self.v_norm(self.heads(self.wv(x)))
+        v = self.value_mix(self.v_norm(self.heads(self.wv(x))), first)
         if self.rotary is not None:
             start = cache.length if cache else 0
             q, k = self.rotary(q, start), self.rotary(k, start)
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         if cache:
             k, v = cache.append(k, v)
-        y = self.attend(q, k, v)
-        return self.out_dropout(self.wo(y.transpose(1, 2).flatten(2)))
+        y = self.attend(q, k, v).transpose(1, 2).flatten(2)
+        if self.wg is not None:
+            y = y * torch.sigmoid(self.wg(x))           # Qiu et al. 2025, the gate behind the softmax, per channel
+        return self.out_dropout(self.wo(self.inner_norm(y)))
 
 
 class StableAttention(DotAttention):
@@ -437,38 +521,43 @@ class FFN(nn.Module):
         d_ff = config.d_ff or 4 * config.n_embd
         self.w1 = make_linear(config.n_embd, d_ff, config.bias, config)
         self.activation = activation
+        self.inner_norm = make_norm(config.sub_norm, config, d_ff)
         self.w2 = make_linear(d_ff, config.n_embd, config.bias, config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
-        return self.dropout(self.w2(self.activation(self.w1(x))))
+        return self.dropout(self.w2(self.inner_norm(self.activation(self.w1(x)))))
 
 
-class SwiGLU(nn.Module):
-    """W_2 (silu(W_1 x) ⊙ W_3 x) (Shazeer 2020)"""
+class GLU(nn.Module):
+    """W_2 (φ(W_1 x) ⊙ W_3 x) (Shazeer 2020)"""
 
-    def __init__(self, config):
+    def __init__(self, config, activation):
         super().__init__()
+        self.activation = activation
         d_ff = config.d_ff or 4 * config.n_embd
         self.w1 = make_linear(config.n_embd, d_ff, config.bias, config)
         self.w3 = make_linear(config.n_embd, d_ff, config.bias, config)
+        self.inner_norm = make_norm(config.sub_norm, config, d_ff)
         self.w2 = make_linear(d_ff, config.n_embd, config.bias, config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
-        return self.dropout(self.w2(F.silu(self.w1(x)) * self.w3(x)))
+        return self.dropout(self.w2(self.inner_norm(self.activation(self.w1(x)) * self.w3(x))))
 
 
 FFNS = {
     'gelu': lambda config: FFN(config, nn.GELU()),
     'gelu_tanh': lambda config: FFN(config, nn.GELU(approximate='tanh')),   # as OpenAI trained GPT-2
     'relu': lambda config: FFN(config, nn.ReLU()),
-    'swiglu': SwiGLU,
+    'swiglu': lambda config: GLU(config, nn.SiLU()),
+    'geglu': lambda config: GLU(config, nn.GELU(approximate='tanh')),
 }
 
 
 # ----------------------------------------------------------------------------- the residual stream
-# A join takes the stream x and a branch's output f, (B, T, D) each, and returns the stream behind the branch.
+# The residual state is the stream x (B, T, D), or n streams (B, T, n, D). A join says how it begins, what a branch reads of it,
+# what becomes of it behind a branch with the output f (B, T, D), and what the output head reads of it at the end.
 
 class Scale(nn.Module):
     """x times a constant, a tensor, so that torch.compile makes one graph for the blocks of all depths"""
@@ -493,8 +582,17 @@ class Join(nn.Module):
         super().__init__()
         self.dt = config.branch_scale
 
+    def begin(self, x):
+        return x
+
+    def read(self, x):
+        return x
+
     def forward(self, x, f):
         return torch.add(x, f, alpha=self.dt)
+
+    def end(self, x, final_norm):
+        return final_norm(x)
 
 
 class ScaledJoin(Join):
@@ -508,10 +606,84 @@ class ScaledJoin(Join):
         return torch.add(self.skip(x), f, alpha=self.dt)
 
 
+class GPAS(Join):
+    """y − silu(g) sg(y), y = x + Δt f, with a learned number g from 0; no gradient flows through sg (Chen et al. 2025)"""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x, f):
+        y = super().forward(x, f)
+        return y - F.silu(self.gate).to(y.dtype) * y.detach()
+
+
+class Dual(Join):
+    """Two streams (B, T, 2, D): x ← Norm(x + Δt f), which branches read, and s ← s + Δt f; the head reads x + FinalNorm(s)
+    (ResiDual, Xie et al. 2023)"""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.norm = make_norm(True, config)
+
+    def begin(self, x):
+        return torch.stack((x, x), dim=-2)
+
+    def read(self, xs):
+        return xs.select(-2, 0)
+
+    def forward(self, xs, f):
+        x, s = super().forward(xs, f.unsqueeze(-2)).unbind(-2)
+        return torch.stack((self.norm(x).to(s.dtype), s), dim=-2)
+
+    def end(self, xs, final_norm):
+        x, s = xs.unbind(-2)
+        return x + final_norm(s)
+
+
+class Hyper(Join):
+    """n streams H (B, T, n, D): a branch reads Σ_i a_i H_i, and H_j ← b_j Δt f + Σ_i A_ij H_i; the head reads FinalNorm(Σ_i H_i).
+    a, A and b depend on H: a_i = a'_i + s tanh(N(H_i)·w), and so on (dynamic hyper-connections, Zhu et al. 2024, eq. 10–13). They
+    start so that branch number k, from 0, reads stream k mod n and adds to all."""
+
+    def __init__(self, config, k):
+        super().__init__(config)
+        n, d = config.streams, config.n_embd
+        self.n, self.norm = n, make_norm(True, config)
+        self.a = nn.Parameter(torch.cat((torch.eye(n)[:, [k % n]], torch.eye(n)), dim=1))      # (n, 1 + n): a, A
+        self.b = nn.Parameter(torch.ones(n))
+        self.wa, self.wb = nn.Parameter(torch.zeros(d, n + 1)), nn.Parameter(torch.zeros(d))
+        self.sa, self.sb = nn.Parameter(torch.full((1,), 0.01)), nn.Parameter(torch.full((1,), 0.01))
+
+    def begin(self, x):
+        return x.unsqueeze(-2).expand(*x.shape[:-1], self.n, -1)
+
+    def weights(self, h):
+        """a and A (B, T, n, 1 + n)"""
+        return self.a + self.sa * torch.tanh(self.norm(h) @ self.wa)
+
+    def read(self, h):
+        return (self.weights(h)[..., :1] * h).sum(-2)
+
+    def forward(self, h, f):
+        b = self.b + self.sb * torch.tanh(self.norm(h) @ self.wb)              # (B, T, n)
+        mixed = self.weights(h)[..., 1:].mT @ h
+        return torch.add(mixed, b.unsqueeze(-1) * f.unsqueeze(-2), alpha=self.dt)
+
+    def end(self, h, final_norm):
+        return final_norm(h.sum(-2))
+
+
 JOINS = {       # by skip_scale. DeepNorm (Wang et al. 2022, decoder-only) starts smaller too, see init_weights
     'one': Join,
     'deepnorm': lambda config: ScaledJoin(config, (2 * config.n_layer) ** 0.25),
     'keel': lambda config: ScaledJoin(config, 2.0 * config.n_layer),        # Chen and Wei 2026
+}
+RESIDUALS = {   # by residual; k counts the branches of the model, from 0
+    'add': lambda config, k: JOINS[config.skip_scale](config),
+    'gpas': lambda config, k: GPAS(config),
+    'dual': lambda config, k: Dual(config),
+    'hyper': Hyper,
 }
 
 
@@ -545,37 +717,44 @@ class EmbeddingSkip(nn.Module):
 
 
 class Block(nn.Module):
-    """x ← Post(α x + Δt · gain · Mid(f(Pre(x)))), first with f = attention, then with f = FFN. Any of the norms may be absent.
-    `layer` is the number of the block, from 1."""
+    """x ← Post(α x + Δt · gain · Mid(f(Pre(x)))), first with f = attention, then with f = FFN. Any of the norms may be absent,
+    and `residual` may put another sum in the place of α x + Δt f. `layer` is the number of the block, from 1."""
 
     def __init__(self, config, layer):
         super().__init__()
         config = config_of_layer(config, layer)
         self.attn_pre_norm = make_norm(config.attn_pre_norm, config)
         self.attn = ATTENTIONS[config.attention](config)
+        if config.value_residual:
+            self.attn.value_mix = KeepValues() if layer == 1 else MixValues()
         self.attn_mid_norm = make_norm(config.attn_mid_norm, config)
         self.attn_gain = GAINS[config.branch_gain](config)
-        self.attn_join = JOINS[config.skip_scale](config)
+        self.attn_join = RESIDUALS[config.residual](config, 2 * layer - 2)
         self.attn_post_norm = make_norm(config.attn_post_norm, config)
         self.ffn_pre_norm = make_norm(config.ffn_pre_norm, config)
         self.ffn = FFNS[config.ffn](config)
         self.ffn_mid_norm = make_norm(config.ffn_mid_norm, config)
         self.ffn_gain = GAINS[config.branch_gain](config)
-        self.ffn_join = JOINS[config.skip_scale](config)
+        self.ffn_join = RESIDUALS[config.residual](config, 2 * layer - 1)
         self.ffn_post_norm = make_norm(config.ffn_post_norm, config)
         self.attn_pre_scale, self.ffn_pre_scale = (             # LayerNorm Scaling (Sun et al. 2025)
             Scale(layer ** -0.5) if config.norm_depth_scale and on and layer > 1 else nn.Identity()
             for on in (config.attn_pre_norm, config.ffn_pre_norm))
+        self.add_input = torch.add if config.b2t else lambda x, x_in: x
 
-    def forward(self, x, cache=None):
-        f = self.attn_pre_scale(self.attn_pre_norm(x))
-        f = self.attn_mid_norm(self.attn(f, cache))
+    def forward(self, x, cache=None, first=None):
+        x_in = x
+        f = self.attn_join.read(x)
+        f = self.attn_pre_scale(self.attn_pre_norm(f))
+        f = self.attn_mid_norm(self.attn(f, cache, first))
         x = self.attn_join(x, self.attn_gain(f))
         x = self.attn_post_norm(x)
 
-        f = self.ffn_pre_scale(self.ffn_pre_norm(x))
+        f = self.ffn_join.read(x)
+        f = self.ffn_pre_scale(self.ffn_pre_norm(f))
         f = self.ffn_mid_norm(self.ffn(f))
         x = self.ffn_join(x, self.ffn_gain(f))
+        x = self.add_input(x, x_in)
         return self.ffn_post_norm(x)
 
 
@@ -584,8 +763,8 @@ class Block(nn.Module):
 
 STARTS = {
     'embedding': r'(wte|wpe)\.weight',
-    'bias': r'h\.\d+\.(attn\.w[qkvo]|ffn\.w[123])\.bias',
-    'matrix': r'h\.\d+\.(attn\.w[qkvo]|ffn\.w[123])\.weight',
+    'bias': r'h\.\d+\.(attn\.w[qkvog]|ffn\.w[123])\.bias',
+    'matrix': r'h\.\d+\.(attn\.w[qkvog]|ffn\.w[123])\.weight',
     'head': r'lm_head\.weight',
 }
 INITS = {           # the std of an (n_out, n_in) matrix
@@ -594,8 +773,10 @@ INITS = {           # the std of an (n_out, n_in) matrix
     'xavier': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
     'xavier_trunc': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
     'stable': lambda n_out, n_in: 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
+    'magneto': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
 }
-CHOICES = dict(norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS, skip_scale=JOINS, branch_gain=GAINS)
+CHOICES = dict(norm=NORMS, norm_gain=NORM_GAINS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS, skip_scale=JOINS,
+               residual=RESIDUALS, branch_gain=GAINS)
 
 
 def start_of(name, starts=STARTS):
@@ -617,11 +798,13 @@ def init_weights(model, weights=None):
     mup_base_width        s is that of the matrix in the base model, whose sides along the width are shorter. In the blocks it is
                           divided by √(n_embd / mup_base_width), the root of the growth of n_in (Yang et al. 2022, table 8)
     mup_base_depth        replaces n_layer in init='gpt2'
+    init='magneto'        s of W_v, W_o and the FFN is multiplied by √(ln(2 n_layer)) (Wang et al. 2022, Magneto, for decoders)
     init='xavier_trunc'   a normal distribution cut at two standard deviations, then scaled to the std init_gain · s
     """
     config = model.config
     residual = (2 * config.n_layer / config.depth_growth) ** -0.5 if config.init == 'gpt2' else 1.0
     branch = (8 * config.n_layer) ** -0.25 if config.skip_scale == 'deepnorm' else 1.0
+    branch *= math.log(2 * config.n_layer) ** 0.5 if config.init == 'magneto' else 1.0
     as_head = config.emb_std == 0 and config.tie_weights
     fused_rows = sum(len(p) for name, p in model.named_parameters() if re.match(r'h\.0\.attn\.w[qkv]\.weight', name))
     for name, p in weights or model.named_parameters():
@@ -661,18 +844,25 @@ def make_embedding_skips(config):
     return nn.ModuleList(EmbeddingSkip() for _ in range(config.n_layer)) if config.embedding_skip else None
 
 
-def run_blocks(model, x, x0, first=0, caches=None):
-    """The stream x (B, T, D) in front of block number `first`, from 0 → behind the last one. x₀ is that in front of the first
-    one. With model.recompute, only each block's input is kept, and the backward pass computes the rest again (Chen et al.
-    2016)."""
-    for i in range(first, len(model.h)):
+def run_blocks(model, x, x0, start=0, caches=None, v1=None):
+    """The residual state x in front of block number `start`, from 0 → behind the last one. x₀ is that in front of the first
+    block, and v₁ are its values. With model.recompute, only each block's input is kept, and the backward pass computes the rest
+    again (Chen et al. 2016)."""
+    first = FirstValues(v1)
+    for i in range(start, len(model.h)):
         if model.embedding_skips:
             x = model.embedding_skips[i](x, x0)
         if model.recompute and torch.is_grad_enabled():
-            x = checkpoint(model.h[i], x, use_reentrant=False)
+            x, first.v = checkpoint(run_block, model.h[i], x, first.v, use_reentrant=False)
         else:
-            x = model.h[i](x, caches[i] if caches else None)
+            x = model.h[i](x, caches[i] if caches else None, first)
     return x
+
+
+def run_block(block, x, v1):
+    """A block as a function of tensors alone, as `checkpoint` wants it"""
+    first = FirstValues(v1)
+    return block(x, None, first), first.v
 
 
 class GPT(nn.Module):
@@ -683,6 +873,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.emb_scale = Scale(config.n_embd ** 0.5) if config.emb_scale else nn.Identity()
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
@@ -697,15 +888,16 @@ class GPT(nn.Module):
         init_weights(self)
 
     def hidden(self, idx, caches=None):
-        """(B, T) token ids → (B, T, D) after the last block. With caches, one per layer, idx continues their tokens."""
+        """(B, T) token ids → the residual state after the last block. With caches, one per layer, idx continues their tokens."""
         start = caches[0].length if caches else 0
         end = start + idx.size(1)
         if end > self.config.block_size:
             raise ValueError(f'a sequence of {end} tokens is longer than block_size={self.config.block_size}')
-        x = self.wte(idx)
+        x = self.emb_scale(self.wte(idx))
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(start, end, device=idx.device))
         x = self.dropout(self.input_norm(x))
+        x = self.h[0].attn_join.begin(x)
         return run_blocks(self, x, x, caches=caches)
 
     def forward(self, idx, targets=None):
@@ -718,8 +910,9 @@ class GPT(nn.Module):
         return self.output(self.hidden(idx), targets)
 
     def output(self, x, targets=None):
-        """What forward returns, of (B, T, D) after the last block."""
-        logits = self.lm_head(self.head_scale(self.final_norm(x)))
+        """What forward returns, of the residual state after the last block."""
+        x = self.h[-1].ffn_join.end(x, self.final_norm)
+        logits = self.lm_head(self.head_scale(x))
         if targets is None:
             return logits, None
         loss = F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), ignore_index=-1)

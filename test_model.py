@@ -18,15 +18,17 @@ from model import GPT, GPTConfig, RMSNorm, StableNorm, block_type, plain_attenti
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
 SIZES = dict(block_size=8, vocab_size=11, n_head=4, n_embd=16, dropout=0.0)
-CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm', 'dyt', 'derf'), attention=('dot', 'stable', 'l2', 'l2_tied'),
-               ffn=('gelu', 'gelu_tanh', 'relu', 'swiglu'), pos=('learned', 'rope'),
-               init=('gpt2', 'normal', 'xavier', 'xavier_trunc', 'stable'), skip_scale=('one', 'deepnorm', 'keel'),
-               branch_gain=('none', 'layerscale', 'rezero'))
+CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm', 'dyt', 'derf', 'seednorm'),
+               norm_gain=('learned', 'zero_centred', 'none'), attention=('dot', 'stable', 'l2', 'l2_tied'),
+               ffn=('gelu', 'gelu_tanh', 'relu', 'swiglu', 'geglu'), pos=('learned', 'rope'),
+               init=('gpt2', 'normal', 'xavier', 'xavier_trunc', 'stable', 'magneto'), skip_scale=('one', 'deepnorm', 'keel'),
+               residual=('add', 'gpas', 'dual', 'hyper'), branch_gain=('none', 'layerscale', 'rezero'))
 NORMALIZING = CHOICES['norm'][:3]       # which divide by the length of x; the others are elementwise
 SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_norm attn_post_norm ffn_post_norm qk_norm v_norm '
-            'linear_norm final_norm norm_depth_scale embedding_skip fused_qkv_init tie_weights').split()
+            'linear_norm final_norm norm_depth_scale embedding_skip fused_qkv_init tie_weights sub_norm qk_norm_wide b2t '
+            'value_residual attn_gate emb_scale').split()
 AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
-    n_layer=(1, 2), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
+    n_layer=(1, 2), streams=(1, 3), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
     norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0),
     emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5), mup_base_width=(0, 4), mup_base_depth=(0, 1), mup_base_head_dim=(0, 2))
 TRAINING_ONLY = set()                   # fields that change no logits and no cross-entropy
@@ -37,11 +39,16 @@ MID_NORM, POST_NORM = (dict.fromkeys((f'attn_{place}_norm', f'ffn_{place}_norm')
 
 def valid(choice):
     """l2_tied shares queries and keys, so that their heads are as many. One rule for the depth excludes another. muP has two
-    keys."""
+    keys. Several streams have no PostNorm and no muP."""
     of_depth = [choice.get('skip_scale', 'one') != 'one', choice.get('norm_depth_scale', False)]
     of_mup = {choice[key] > 0 for key in ('mup_base_width', 'mup_base_head_dim') if key in choice}
+    of_post = [choice.get(key, False) for key in ('attn_post_norm', 'ffn_post_norm', 'mix_ln', 'b2t', 'mup_base_width')]
+    residual = choice.get('residual', 'add')
     return ((choice.get('attention') != 'l2_tied' or choice.get('n_kv_head', 0) in (0, SIZES['n_head']))
-            and (choice.get('mup_base_depth', 0) == 0 or not any(of_depth)) and len(of_mup) < 2)
+            and (choice.get('mup_base_depth', 0) == 0 or not any(of_depth)) and len(of_mup) < 2
+            and (choice.get('attention') != 'stable' or not choice.get('qk_norm_wide', False))
+            and (residual == 'add' or choice.get('skip_scale', 'one') == 'one')
+            and (residual in ('add', 'gpas') or not any(of_post) and not choice.get('mup_base_head_dim')))
 
 
 PAIRS = [pair for a, b in itertools.combinations(AXES, 2) for u in AXES[a] for v in AXES[b]
@@ -104,7 +111,8 @@ def causal_softmax(logits):
 
 def reference(c, w, idx):
     """Logits of idx (B, T) under config c and weights w, in the papers' equations and without a line of model.py."""
-    x = w['wte.weight'][idx] + (w['wpe.weight'][:idx.size(1)] if c.pos == 'learned' else 0)
+    x = w['wte.weight'][idx] * (math.sqrt(c.n_embd) if c.emb_scale else 1)
+    x = x + (w['wpe.weight'][:idx.size(1)] if c.pos == 'learned' else 0)
     return reference_blocks(c, w, x, causal_softmax) @ w['wte.weight' if c.tie_weights else 'lm_head.weight'].T
 
 
@@ -120,17 +128,23 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
     def norm(name, x, alpha):
         """γ ⊙ d^α x / √(‖x‖² + ε), the papers' ε being ours times d"""
         d = x.size(-1)
-        return w[f'{name}.weight'] * d ** alpha * x / (x.square().sum(-1, keepdim=True) + d * c.norm_eps).sqrt()
+        return gain_of(name) * d ** alpha * x / (x.square().sum(-1, keepdim=True) + d * c.norm_eps).sqrt()
+
+    def gain_of(name):
+        return 1 if c.norm_gain == 'none' else w[f'{name}.weight'] + (c.norm_gain == 'zero_centred')
 
     def stream_norm(on, name, x):
         if not on:
             return x
         if c.norm in ('dyt', 'derf'):
-            gain, bias, alpha = (w[f'{name}.{part}'] for part in ('weight', 'bias', 'alpha'))
+            gain, bias, alpha = gain_of(name), w[f'{name}.bias'], w[f'{name}.alpha']
             return gain * (torch.tanh(alpha * x) if c.norm == 'dyt' else torch.erf(alpha * x + w[f'{name}.shift'])) + bias
         if c.norm == 'layernorm':
             y = norm(name, x - x.mean(-1, keepdim=True), 0.5)
             return y + w[f'{name}.bias'] if c.bias else y
+        if c.norm == 'seednorm':
+            rms = (x.square().mean(-1, keepdim=True) + c.norm_eps).sqrt()
+            return (w[f'{name}.alpha'] * torch.tanh((x * w[f'{name}.beta']).sum(-1, keepdim=True)) + gain_of(name)) * x / rms
         return norm(name, x, c.norm_alpha if c.norm == 'stablenorm' else 0.5)
 
     def rotate(x):
@@ -142,15 +156,22 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
     def attention(name, x):
         wk, k_norm = ('wq', 'q_norm') if c.attention == 'l2_tied' else ('wk', 'k_norm')
         Q, K, V = (linear(f'{name}.{matrix}', x) for matrix in ('wq', wk, 'wv'))
+        if c.qk_norm and c.qk_norm_wide:
+            Q, K = norm(f'{name}.q_norm', Q, 0.5), norm(f'{name}.{k_norm}', K, 0.5)
+        if c.v_norm:
+            V = torch.cat([norm(f'{name}.v_norm', v, c.norm_alpha if c.norm == 'stablenorm' else 0.5)
+                           for v in V.split(E, -1)], -1)
+        if c.value_residual:
+            first_values.append(V)
+            if len(first_values) > 1:
+                V = w[f'{name}.value_mix.own'] * V + w[f'{name}.value_mix.first'] * first_values[0]
         heads = []
         for h in range(c.n_head):
             g = h // group
             q, k, v = Q[..., h * E:(h + 1) * E], K[..., g * E:(g + 1) * E], V[..., g * E:(g + 1) * E]
-            if c.attention == 'stable' or c.qk_norm:                    # in StableAtten d^2α cancels: α = 0
+            if c.attention == 'stable' or c.qk_norm and not c.qk_norm_wide:     # in StableAtten d^2α cancels: α = 0
                 alpha = 0 if c.attention == 'stable' else c.norm_alpha if c.norm == 'stablenorm' else 0.5
                 q, k = norm(f'{name}.q_norm', q, alpha), norm(f'{name}.{k_norm}', k, alpha)
-            if c.v_norm:
-                v = norm(f'{name}.v_norm', v, c.norm_alpha if c.norm == 'stablenorm' else 0.5)
             if c.pos == 'rope':
                 q, k = rotate(q), rotate(k)
             divisor = E / math.sqrt(c.mup_base_head_dim) if c.mup_base_width else math.sqrt(E)
@@ -161,7 +182,9 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             else:
                 logits = -(q[..., :, None, :] - k[..., None, :, :]).square().sum(-1) / divisor
             heads.append(softmax(logits) @ v)
-        return linear(f'{name}.wo', torch.cat(heads, -1))
+        y = torch.cat(heads, -1)
+        y = y / (1 + torch.exp(-linear(f'{name}.wg', x))) if c.attn_gate else y
+        return linear(f'{name}.wo', stream_norm(c.sub_norm, f'{name}.inner_norm', y))
 
     def ffn(name, x):
         a = linear(f'{name}.w1', x)
@@ -172,25 +195,56 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             y = a * (1 + torch.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a ** 3))) / 2
         elif c.ffn == 'relu':
             y = a * (a > 0)
+        elif c.ffn == 'geglu':
+            y = a * (1 + torch.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a ** 3))) / 2 * linear(f'{name}.w3', x)
         else:
             y = a * torch.sigmoid(a) * linear(f'{name}.w3', x)
-        return linear(f'{name}.w2', y)
+        return linear(f'{name}.w2', stream_norm(c.sub_norm, f'{name}.inner_norm', y))
 
+    def hyper_weights(name, h):
+        """One stream's row of A_m and A_r, and its B (hyper-connections, eq. 10 to 13)"""
+        def row(i):
+            a = w[f'{name}.a'][i] + w[f'{name}.sa'] * torch.tanh(stream_norm(True, f'{name}.norm', h[i]) @ w[f'{name}.wa'])
+            b = w[f'{name}.b'][i] + w[f'{name}.sb'] * torch.tanh(stream_norm(True, f'{name}.norm', h[i]) @ w[f'{name}.wb'])
+            return a, b
+        rows = [row(i) for i in range(c.streams)]
+        return [a for a, _ in rows], [b.unsqueeze(-1) for _, b in rows]
+
+    first_values = []
     x = x0 = stream_norm(c.input_norm, 'input_norm', x)
+    running, h = x, [x] * c.streams                # ResiDual's sum; hyper-connections' streams
     dt = c.residual_scale * (c.mup_base_depth or c.n_layer) / c.n_layer
     alpha = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale]
     for i in range(c.n_layer):
         if c.embedding_skip:
-            x = w[f'embedding_skips.{i}.stream'] * x + w[f'embedding_skips.{i}.embedding'] * x0
+            x, running, *h = (w[f'embedding_skips.{i}.stream'] * y + w[f'embedding_skips.{i}.embedding'] * x0
+                              for y in (x, running, *h))
+        x_in = x
         post_ln = i + 1 <= c.mix_ln * c.n_layer
         for f, branch in (attention, 'attn'), (ffn, 'ffn'):
             pre, mid, post = (getattr(c, f'{branch}_{place}_norm') for place in ('pre', 'mid', 'post'))
             pre, post, name = pre and not post_ln, post or post_ln, f'h.{i}.{branch}'
+            if c.residual == 'hyper':
+                a, b = hyper_weights(f'{name}_join', h)
+                x = sum(a[j][..., :1] * h[j] for j in range(c.streams))
             y = stream_norm(pre, f'{name}_pre_norm', x) / (math.sqrt(i + 1) if pre and c.norm_depth_scale else 1)
             y = stream_norm(mid, f'{name}_mid_norm', f(name, y))
             gain = w[f'{name}_gain.weight'] if c.branch_gain != 'none' else 1
-            x = stream_norm(post, f'{name}_post_norm', alpha * x + dt * gain * y)
-    return stream_norm(c.final_norm, 'final_norm', pool(x)) * (c.mup_base_width or c.n_embd) / c.n_embd
+            step = dt * gain * y
+            if c.residual == 'hyper':
+                h = [b[j] * step + sum(a[k][..., 1 + j:2 + j] * h[k] for k in range(c.streams)) for j in range(c.streams)]
+                continue
+            x, running = alpha * x + step, running + step
+            if c.residual == 'gpas':
+                g = w[f'{name}_join.gate']
+                x = x - g / (1 + torch.exp(-g)) * x.detach()
+            if c.b2t and branch == 'ffn':
+                x = x + x_in
+            x = stream_norm(post, f'{name}_post_norm', stream_norm(c.residual == 'dual', f'{name}_join.norm', x))
+    x, running = pool(sum(h) if c.residual == 'hyper' else x), pool(running)
+    x = (x + stream_norm(c.final_norm, 'final_norm', running) if c.residual == 'dual' else
+         stream_norm(c.final_norm, 'final_norm', x))
+    return x * (c.mup_base_width or c.n_embd) / c.n_embd
 
 
 def test_every_field_and_every_pair_of_values_is_tried():
@@ -261,6 +315,18 @@ def randomize(model):
     for p in model.parameters():
         p.add_(0.2 * torch.randn_like(p))       # large enough for a wrong scale or ε to show well above 1e-4
     return model.eval()
+
+
+def test_equals_hugging_face_olmo2():
+    hf = pytest.importorskip('transformers')
+    theirs = randomize(hf.Olmo2ForCausalLM(hf.Olmo2Config(**HF)))
+    ours = GPT(GPTConfig(block_size=16, vocab_size=50, n_layer=2, n_head=4, n_kv_head=2, n_embd=32, d_ff=48, tie_weights=False,
+                         norm='rmsnorm', norm_eps=1e-3, qk_norm=True, qk_norm_wide=True, attn_pre_norm=False, ffn_pre_norm=False,
+                         **MID_NORM, ffn='swiglu', pos='rope', rope_theta=50.0))
+    names = OURS | {'post_attention_layernorm': 'attn_mid_norm', 'post_feedforward_layernorm': 'ffn_mid_norm'}
+    rename = re.compile('|'.join(map(re.escape, names)))
+    ours.load_state_dict({rename.sub(lambda m: names[m[0]], name): p for name, p in theirs.state_dict().items()})
+    close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-5)
 
 
 @pytest.mark.parametrize('family, qk_norm', [('Llama', False), ('Qwen3', True)])
@@ -456,16 +522,31 @@ def test_init_is_the_table_of_stds(init, tied, gain):
             continue
         n_out, n_in = p.shape
         std = gain * {'gpt2': 0.02, 'normal': 0.02, 'xavier': math.sqrt(2 / (n_in + n_out)),
-                      'xavier_trunc': math.sqrt(2 / (n_in + n_out)), 'stable': 1 / (math.sqrt(n_in) + math.sqrt(n_out))}[init]
+                      'xavier_trunc': math.sqrt(2 / (n_in + n_out)), 'stable': 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
+                      'magneto': math.sqrt(2 / (n_in + n_out))}[init]
         if name in ('wte.weight', 'wpe.weight'):
             std = 0.02
         elif init == 'gpt2' and name.split('.')[-2] in ('wo', 'w2'):
             std /= math.sqrt(2 * 3)
+        elif init == 'magneto' and block_type(name) in ('vo', 'ffn'):
+            std *= math.sqrt(math.log(2 * 3))
         sampling = 5 / math.sqrt(2 * p.numel())                         # five standard errors
         assert p.std().item() == pytest.approx(std, rel=sampling), name
         assert abs(p.mean().item()) < 5 * std / math.sqrt(p.numel()), name
         if init == 'xavier_trunc' and block_type(name) not in ('emb', 'pos'):
             assert 2.2 * std < p.abs().max() <= 2 * std / 0.8796        # a deviation that cutting at two of it leaves 0.8796 of
+
+
+@pytest.mark.parametrize('more', [dict(residual='hyper'), dict(residual='hyper', streams=1), dict(residual='gpas'),
+                                  dict(norm='seednorm'), dict(norm_gain='zero_centred'), dict(norm_gain='none')], ids=str)
+def test_what_starts_as_the_plain_model(more):
+    """Hyper-connections, GPAS and SeeDNorm start as Pre-LN with RMSNorm, and gains of other forms are 1 at first"""
+    models = []
+    for keys in {}, more:
+        torch.manual_seed(0)
+        models.append(GPT(GPTConfig(**SIZES, **{'norm': 'rmsnorm', 'n_layer': 3, 'norm_eps': 1e-12} | keys)))
+    idx = tokens(2, 7)
+    close(models[1](idx)[0], models[0](idx)[0], 1e-5)
 
 
 @pytest.mark.parametrize('norm, f', [('dyt', torch.tanh), ('derf', torch.erf)])
@@ -531,10 +612,10 @@ def test_init_bounds_the_largest_singular_value(init, gain, bound, shape):
 # ----------------------------------------------------------------------------- names, errors, counts
 
 def test_block_type_knows_every_parameter_and_nothing_else():
-    table = dict(wte='emb', wpe='pos', lm_head='head', wq='qk', wk='qk', wv='vo', wo='vo', w1='ffn', w2='ffn', w3='ffn')
+    table = dict(wte='emb', wpe='pos', lm_head='head', wq='qk', wk='qk', wv='vo', wo='vo', wg='vo', w1='ffn', w2='ffn', w3='ffn')
     table |= dict.fromkeys('input_norm final_norm q_norm k_norm v_norm attn_pre_norm attn_mid_norm attn_post_norm '
-                           'ffn_pre_norm ffn_mid_norm ffn_post_norm norm'.split(), 'norm')
-    table |= dict.fromkeys(('attn_gain', 'ffn_gain', '0', '1'), 'gain')        # the numbers are those of embedding skips
+                           'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm norm'.split(), 'norm')
+    table |= dict.fromkeys('attn_gain ffn_gain attn_join ffn_join value_mix 0 1'.split(), 'gain')      # numbers: embedding skips
     seen = set()
     for config in COVERING:
         model = GPT(GPTConfig(**SIZES | config))

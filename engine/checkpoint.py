@@ -156,7 +156,7 @@ def find_checkpoint(run, config, model_config, machine):
         raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {", ".join(differ)}; choose another '
                          f'out_dir, or start again by --init_from=scratch --overwrite=True')
     windows, saved_windows = (c['batch_size'] * c['gradient_accumulation_steps'] for c in (config, state['config']))
-    if windows != saved_windows and not config['eval_only']:
+    if windows != saved_windows and state['iter'] and not config['eval_only']:
         raise ValueError(f'batch_size={config["batch_size"]}, gradient_accumulation_steps='
                          f'{config["gradient_accumulation_steps"]}: these are {windows} windows in an iteration, and {path} was '
                          f'saved with {saved_windows}: keep their product, or some are read twice and others never')

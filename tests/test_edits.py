@@ -56,8 +56,8 @@ class GatedBlock(Block):
         gated = self.always or getattr(config, 'gate', False)
         self.attn_gate, self.ffn_gate = (Gate(config) if gated else nn.Identity() for _ in range(2))
 
-    def forward(self, x, cache=None):
-        f = self.attn_mid_norm(self.attn(self.attn_pre_norm(x), cache))
+    def forward(self, x, cache=None, first=None):
+        f = self.attn_mid_norm(self.attn(self.attn_pre_norm(x), cache, first))
         x = self.attn_post_norm(self.attn_join(x, self.attn_gate(f)))
         f = self.ffn_mid_norm(self.ffn(self.ffn_pre_norm(x)))
         return self.ffn_post_norm(self.ffn_join(x, self.ffn_gate(f)))
@@ -360,7 +360,7 @@ class ByHand(nn.Module):
         super().__init__()
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(config.n_embd, config.n_embd) for _ in range(4))
 
-    def forward(self, x, cache=None):
+    def forward(self, x, cache=None, first=None):
         return self.wo(self.wv(x).cumsum(1))
 
 

@@ -83,6 +83,17 @@ def test_muon(place, alone):
     from_to(place, alone('muon', n_embd=21), 2, 1)
 
 
+STREAMS = {'values of the first block': dict(value_residual=True, residual='gpas', attn_gate=True, sub_norm=True),
+           'hyper': dict(residual='hyper', value_residual=True, norm='seednorm', norm_gain='zero_centred'),
+           'dual': dict(residual='dual', attn_pre_norm=False, ffn_pre_norm=False, norm_gain='none')}
+
+
+@pytest.mark.parametrize('name', ['hyper', *(pytest.param(name, marks=pytest.mark.long) for name in list(STREAMS)[::2])])
+@pytest.mark.parametrize('more', [[], ['--recompute=True']], ids=['', 'recomputed'])
+def test_residual_states(name, more, place, alone):
+    on(place, alone, 'sgdw', 2, more, **STREAMS[name])
+
+
 @pytest.mark.long
 def test_muon_on_ranks_without_rows(place, alone):
     """Of the five of W_k and W_v the last of four ranks has none"""

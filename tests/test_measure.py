@@ -25,14 +25,14 @@ from lab.measure.gradients import distribution
 from lab.measure.preflight import FACTORS, effects, growth, slope
 from lab.measure.sharpness import diagonal_estimate, summary
 from lab.measure.tools import log_histogram, mean_gradient, table
-from model import GPT, GPTConfig, block_type
+from model import GPT, FirstValues, GPTConfig, block_type
 from test_model import with_kernel
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 VARIANTS = [*((arch, {}) for arch in ARCHS), ('llama', dict(n_kv_head=1)), ('pre', dict(attention='l2_tied', qk_norm=True)),
             ('s2', dict(attention='l2', pos='rope', residual_scale=0.3)), ('peri', dict(bias=True, residual_scale=0.3)),
             ('s5', dict(norm='stablenorm', norm_alpha=0.25, attn_post_norm=True, ffn_post_norm=True))]
-MATRICES = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')
+MATRICES = ('wq', 'wk', 'wv', 'wo', 'wg', 'w1', 'w2', 'w3')
 
 
 @torch.no_grad()
@@ -80,18 +80,24 @@ def states_by_hand(model, x, nudge=0.0):
     """The residual stream as it enters the blocks and behind each branch, by the block's equation; what enters each branch."""
     c, (states, entered) = model.config, ([], [])
     positions = model.wpe(torch.arange(x.size(1))) if model.wpe is not None else 0
-    states.append(model.input_norm(model.wte(x) + nudge + positions))
-    alpha = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale]
+    embedded = model.input_norm((math.sqrt(c.n_embd) if c.emb_scale else 1) * (model.wte(x) + nudge) + positions)
+    states.append(model.h[0].attn_join.begin(embedded))
+    alpha, first = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale], FirstValues()
     for i, b in enumerate(model.h):
         x = states[-1]
         if c.embedding_skip:
             x = model.embedding_skips[i].stream * x + model.embedding_skips[i].embedding * states[0]
-        for name, f in ('attn', b.attn), ('ffn', b.ffn):
+        x_in = x
+        for name, f in ('attn', lambda x, b=b: b.attn(x, None, first)), ('ffn', b.ffn):
             pre, mid, post = (getattr(b, f'{name}_{place}_norm') for place in ('pre', 'mid', 'post'))
+            join = getattr(b, f'{name}_join')
             scaled = c.norm_depth_scale and not isinstance(pre, torch.nn.Identity)
-            entered.append(pre(x) / (math.sqrt(i + 1) if scaled else 1))
+            entered.append(pre(join.read(x)) / (math.sqrt(i + 1) if scaled else 1))
             gain = 1 if c.branch_gain == 'none' else getattr(b, f'{name}_gain').weight
-            x = post(alpha * x + c.residual_scale * gain * mid(f(entered[-1])))
+            f = gain * mid(f(entered[-1]))
+            # test_model.py has the equations of the other joins
+            x = alpha * x + c.residual_scale * f if c.residual == 'add' else join(x, f)
+            x = post(x + x_in if c.b2t and name == 'ffn' else x)
             states.append(x)
     return states, entered
 
@@ -235,7 +241,7 @@ def test_hidden_states_equal_a_forward_pass_by_hand(arch, more):
     states = [torch.cat(parts).flatten(1).numpy() for parts in zip(*(states_by_hand(model, x)[0] for x, _ in batches))]
     rows = m.hidden(model, batches, generator())
     assert [row['at'] for row in rows] == ['input', '0.attn', '0.ffn', '1.attn', '1.ffn']
-    tol = 1e-7 if model.config.norm_depth_scale else 1e-9              # its 1/√l has the precision of float32
+    tol = 1e-7 if model.config.norm_depth_scale or model.config.emb_scale else 1e-9        # constants of float32
     close([row['ma'] for row in rows], [np.abs(s).mean(1).mean() for s in states], tol)
     close([row['var'] for row in rows], [s.var(1, ddof=1).mean() for s in states], tol)
     bounded = model.config.attn_mid_norm and not model.config.attn_post_norm
@@ -359,7 +365,11 @@ def logits_by_hand(model, i, x):
     c, attn, E = model.config, model.h[i].attn, model.config.n_embd // model.config.n_head
 
     def project(linear, norm, h):
-        y = norm(linear(x)[..., h * E:(h + 1) * E])
+        y = linear(x)
+        if c.qk_norm_wide:
+            y = norm(y.unflatten(-1, (-1, E))).flatten(-2)
+        y = y[..., h * E:(h + 1) * E]
+        y = y if c.qk_norm_wide else norm(y)
         if c.pos == 'rope':
             angle = torch.arange(x.size(1))[:, None] * c.rope_theta ** (-2 * torch.arange(E // 2, dtype=torch.float64) / E)
             z = torch.complex(y[..., :E // 2], y[..., E // 2:]) * torch.polar(torch.ones_like(angle), angle)
@@ -727,7 +737,7 @@ def test_measuring_a_run(place, monkeypatch):
     assert ['1', *(f'{row[key]:.4g}' for key in ('block', 'to_end', 'attn', 'attn_answer', 'ffn', 'ffn_answer'))] in lines
     stats = found['gradients']['wo']
     assert ['wo', *(f'{stats[key]:.4g}' for key in ('p50', 'p99', 'p999', 'max', 'tail', 'kurtosis', 'hill'))] in lines
-    layer = [found['parameters'][kind][0] for kind in MATRICES[:-1]]
+    layer = [found['parameters'][kind][0] for kind in MATRICES if kind in found['parameters']]
     assert ['0', *(part for x in layer for part in (f'{x["spectral"]:.3g}', f'({x["frobenius"]:.3g})'))] in lines
     assert f'wrote {os.path.join("out-tiny", "measure.json")}' in out
 

@@ -29,6 +29,7 @@ from model import (
 class ViTConfig(GPTConfig):
     block_size: int = field(init=False, default=1)      # tokens per image, from the sizes below
     vocab_size: int = field(init=False, default=1)      # a ViT has none
+    emb_scale: bool = field(init=False, default=False)
     tie_weights: bool = field(init=False, default=False)
     image_size: int = 224           # height and width of an image, in pixels
     patch_size: int = 16            # height and width of a patch, in pixels; each patch is a token
@@ -93,20 +94,21 @@ class PatchEmbedding(nn.Linear):
 # ----------------------------------------------------------------------------- the model
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016) in front of a join of model.py: in training, a sample's branch is 0 with probability
-    p, else scaled by 1/(1 − p)."""
+    """Stochastic depth (Huang et al. 2016), in the place of a branch's gain and behind what that does: in training, a sample's
+    branch is 0 with probability p, else scaled by 1/(1 − p)."""
 
-    def __init__(self, p, join):
+    def __init__(self, p, gain):
         super().__init__()
         # a tensor, so that torch.compile makes one graph for the blocks of all rates; there in a model of device meta too
         self.register_buffer('keep', torch.tensor(1 - p, device='cpu'), persistent=False)
-        self.join, self.dt = join, join.dt
+        self.weight = getattr(gain, 'weight', None)
 
-    def forward(self, x, f):
+    def forward(self, f):
+        f = f if self.weight is None else f * self.weight.to(f.dtype)
         if self.training:
             kept = torch.rand(len(f), 1, 1, device=f.device) < self.keep
             f = f * (kept / self.keep).to(f.dtype)
-        return self.join(x, f)
+        return f
 
 
 def make_vit_blocks(config):
@@ -115,7 +117,7 @@ def make_vit_blocks(config):
     for i, block in enumerate(blocks):
         p = config.drop_path * i / max(1, config.n_layer - 1)
         if p:
-            block.attn_join, block.ffn_join = DropPath(p, block.attn_join), DropPath(p, block.ffn_join)
+            block.attn_gain, block.ffn_gain = DropPath(p, block.attn_gain), DropPath(p, block.ffn_gain)
         if not config.qkv_bias:
             for name in ('wq', 'wk', 'wv'):
                 if hasattr(block.attn, name):
@@ -146,11 +148,12 @@ class ViT(nn.Module):
         init_weights(self)
 
     def hidden(self, images):
-        """Images (B, channels, S, S) of 0 to 255 → (B, T, D) after the last block."""
+        """Images (B, channels, S, S) of 0 to 255 → the residual state after the last block."""
         x = self.patch(images)
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(x.size(1), device=x.device))
         x = self.dropout(self.input_norm(x))
+        x = self.h[0].attn_join.begin(x)
         return run_blocks(self, x, x)
 
     def forward(self, images, targets=None):
@@ -160,8 +163,9 @@ class ViT(nn.Module):
         return self.output(self.hidden(images), targets)
 
     def output(self, x, targets=None):
-        """What forward returns, of (B, T, D) after the last block."""
-        logits = self.head(self.head_scale(self.final_norm(self.pool(x))))
+        """What forward returns, of the residual state after the last block."""
+        x = self.h[-1].ffn_join.end(self.pool(x), self.final_norm)
+        logits = self.head(self.head_scale(x))
         if targets is None:
             return logits, None
         loss = F.cross_entropy(at_least_fp32(logits), targets, ignore_index=-1)

@@ -15,10 +15,11 @@ def places(model):
 
 @torch.no_grad()
 def stream(model, x):
-    """The residual stream at each of `places`, (B, T, D) each, for the inputs x."""
+    """The residual state at each of `places`, (B, T, D) each, or (B, T, n, D) for n streams, for the inputs x."""
     with outputs(model.dropout, *(norm for b in model.h for norm in (b.attn_post_norm, b.ffn_post_norm))) as seen:
         model.hidden(x)
-    return [tensor for tensor, in seen]
+    (embedded,), *states = seen
+    return [model.h[0].attn_join.begin(embedded), *(state for state, in states)]
 
 
 def hidden(model, batches, rng):
@@ -74,7 +75,7 @@ def bounded_by_mid_norms(model, x):
 def largest_gain(model):
     """γ_max over the MidNorms"""
     norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
-    return max(norm.weight.abs().max().item() * getattr(norm, 'scale', 1.0) for norm in norms)
+    return max(norm.gain.abs().max().item() * getattr(norm, 'scale', 1.0) for norm in norms)
 
 
 def largest_output(model):

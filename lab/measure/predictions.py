@@ -35,17 +35,18 @@ def attention_growth(model, batches, rng):
     """
     c = model.config
     if (c.norm != 'rmsnorm' or c.n_head != 1 or not c.attn_pre_norm or c.attn_mid_norm or c.attn_post_norm or c.bias
-            or c.v_norm or c.linear_norm or c.skip_scale != 'one' or c.embedding_skip or c.mix_ln):
+            or c.v_norm or c.linear_norm or c.sub_norm or c.attn_gate or c.value_residual or c.residual != 'add'
+            or c.skip_scale != 'one' or c.embedding_skip or c.mix_ln):
         return []
     x = stream(model, batches[0][0][:1])[0]
     bound, rows = x.norm().item() / math.sqrt(x[0].numel()), []
     for block in model.h:
         f, normed = branch(block, 'attn')(x), block.attn_pre_norm(x)
-        if not (bounds(block.attn_pre_norm.weight.abs().max(), normed)
+        if not (bounds(block.attn_pre_norm.gain.abs().max(), normed)
                 and torch.allclose(f, block.attn(normed), rtol=1e-3, atol=1e-3 * f.abs().max().item())):
             return []
         w = block.attn.wo.weight @ block.attn.wv.weight
-        step = math.sqrt(x[0].numel()) * block.attn_pre_norm.weight.abs().max() * (1 / x.norm(dim=-1)).max()
+        step = math.sqrt(x[0].numel()) * block.attn_pre_norm.gain.abs().max() * (1 / x.norm(dim=-1)).max()
         bound *= 1 + abs(c.branch_scale) * (step * torch.linalg.matrix_norm(w, 2)).item()
         x = x + c.branch_scale * f
         rows.append(dict(ma=x.abs().mean().item(), ma_bound=bound))

@@ -20,6 +20,7 @@ from lab.measure.tools import (
     scaled,
     table,
 )
+from model import FirstValues
 
 FACTORS = (1.0, 3.0, 10.0, 30.0, 100.0)
 CAUSES = {'embeddings': (), 'input of block 0': (), 'W_q W_k': ('wq', 'wk'), 'W_v W_o': ('wv', 'wo'), 'W_1': ('w1',),
@@ -41,13 +42,14 @@ def effects(model, batch, seed):
     with torch.no_grad(), attention_inputs(block) as seen:
         states = stream(model, x)
         at_attn = block_input(model, 0, states[0], states[0])
-        branches = [branch(block, 'attn')(at_attn), branch(block, 'ffn')(states[1])]
+        first = FirstValues()                           # block 0 fills it
+        branches = [branch(block, 'attn', first)(at_attn), branch(block, 'ffn', first)(states[1])]
     logits = {'attention logits': attention_logits(q, k, scale).std() for q, k, scale, _ in seen[:1]}
     rng = torch.Generator(x.device).manual_seed(seed)
     start = torch.randn(states[0][:1].shape, generator=rng, device=x.device, dtype=states[0].dtype)
     result = {**logits, 'attention branch': branches[0].norm(), 'FFN branch': branches[1].norm(),
-              'attention Jacobian': jacobian_norm(branch(block, 'attn'), at_attn[:1], start, steps=10),
-              'FFN Jacobian': jacobian_norm(branch(block, 'ffn'), states[1][:1], start, steps=10),
+              'attention Jacobian': jacobian_norm(branch(block, 'attn', first), at_attn[:1], start, steps=10),
+              'FFN Jacobian': jacobian_norm(branch(block, 'ffn', first), states[1][:1], start, steps=10),
               'last hidden state': states[-1].norm()}
     gradient = mean_gradient(model, [batch])
     for kind in KINDS:

@@ -7,33 +7,42 @@ import torch
 from engine.runlog import progress
 from lab.figures import along_depth, labels, legend, log_scale, name_axes, panels, read_measured, run_style, whole_ticks
 from lab.measure.hidden import places, stream
-from lab.measure.tools import jacobian_norm, scaled, table
-from model import run_blocks
+from lab.measure.tools import jacobian_norm, outputs, scaled, table
+from model import FirstValues, run_blocks
 
 
 class Found(Exception):
     """Ends a forward pass of which the rest is not needed."""
 
 
-def branch(block, name):
-    """The branch 'attn' or 'ffn' of a block as a function of x, (B, T, D) → (B, T, D): what the block adds to α x, divided by Δt.
-    The block's own forward computes it, so that an edited block is measured as it is."""
-    before, after = (None, block.attn_post_norm) if name == 'attn' else (block.attn_post_norm, block.ffn_post_norm)
+def branch(block, name, first=None):
+    """The branch 'attn' or 'ffn' of a block as a function of the residual state in front of it, (B, T, D) or (B, T, n, D) →
+    (B, T, D): what the block's join gets, before it multiplies it by Δt. The block's own forward computes it, so that an edited
+    block is measured as it is. `first`: FirstValues, of a model with value_residual."""
     join = block.attn_join if name == 'attn' else block.ffn_join
 
-    def found(module, args):
-        raise Found(args[0])
+    def stop(module, args):
+        raise Found(args[1])
 
     def f(x):
         with ExitStack() as stack:
-            if before:
-                stack.callback(before.register_forward_hook(lambda module, args, out: x).remove)
-            stack.callback(after.register_forward_pre_hook(found).remove)
+            stack.callback(join.register_forward_pre_hook(stop).remove)
+            if name == 'ffn':
+                stack.callback(block.attn_post_norm.register_forward_hook(lambda module, args, out: x).remove)
             try:
-                block(x.detach() if before else x)
-            except Found as sums:
-                return (sums.args[0] - join(x, torch.zeros_like(x))) / (join.dt or 1.0)
+                block(x if name == 'attn' else x.detach(), None, first)
+            except Found as found:
+                return found.args[0]
+        raise ValueError(f'the block does not call its {name}_join, so that nobody knows what its branch adds')
     return f
+
+
+@torch.no_grad()
+def first_values(model, x):
+    """The FirstValues of a model for the inputs x; without values if it has no value_residual"""
+    with outputs(model.h[0].attn.value_mix) as seen:
+        model.hidden(x)
+    return FirstValues(seen[0][0])
 
 
 SCALING = 10.0          # the factor on W_o and W_2, to see how the sensitivity of a branch changes
@@ -43,18 +52,18 @@ def sensitivity(model, batches, rng):
     """Per layer, at one sequence: the spectral norm of ∂block(X)/∂X and of each branch's Jacobian; the factor by which a branch's
     norm changes if W_o or W_2 is multiplied by SCALING (LN stability: SCALING with Pre-LN, P7; 1 with Peri-LN, P8); and the norm
     of the Jacobian of this block and all that follow, J_{i:D} (eq. 16, 18)."""
-    states = stream(model, batches[0][0][:1])
+    states, first = stream(model, batches[0][0][:1]), first_values(model, batches[0][0][:1])
     start = torch.randn(states[0].shape, generator=rng, device=rng.device, dtype=states[0].dtype)
     rows = []
 
     for i, block in enumerate(progress(model.h, 'sensitivity, layers')):
         at_attn, at_ffn = block_input(model, i, states[2 * i], states[0]).detach(), states[2 * i + 1]
-        row = dict(block=jacobian_norm(block, at_attn, start),
-                   to_end=jacobian_norm(lambda x: run_blocks(model, x, states[0], first=i), states[2 * i], start))
+        row = dict(block=jacobian_norm(lambda x: block(x, None, first), at_attn, start),
+                   to_end=jacobian_norm(lambda x: run_blocks(model, x, states[0], i, v1=first.v), states[2 * i], start))
         for name, x, w in (('attn', at_attn, block.attn.wo), ('ffn', at_ffn, block.ffn.w2)):
-            row[name] = jacobian_norm(branch(block, name), x, start)
+            row[name] = jacobian_norm(branch(block, name, first), x, start)
             with scaled([w.weight], SCALING):
-                row[f'{name}_answer'] = jacobian_norm(branch(block, name), x, start) / row[name] if row[name] else math.nan
+                row[f'{name}_answer'] = jacobian_norm(branch(block, name, first), x, start) / row[name] if row[name] else math.nan
         rows.append(row)
     return rows
 
@@ -77,7 +86,8 @@ def drift(model, batches, rng):
     relative to the first distance, and relative to the norm of the state (LN stability, appendix B)."""
     x = batches[0][0]
     states = stream(model, x)
-    nudge = torch.randn(states[0].shape, generator=rng, device=x.device, dtype=states[0].dtype)
+    shape = model.h[0].attn_join.read(states[0]).shape
+    nudge = torch.randn(shape, generator=rng, device=x.device, dtype=states[0].dtype)
 
     def nudged(module, args, out):
         return out + PERTURBATION * out.norm() / nudge.norm() * nudge

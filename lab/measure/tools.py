@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from engine.runlog import progress
 from model import at_least_fp32
 
-KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2', 'w3')      # the matrices of a block; w3 is SwiGLU's
+KINDS = ('wq', 'wk', 'wv', 'wo', 'wg', 'w1', 'w2', 'w3')        # the matrices of a block; wg is of attn_gate, w3 of SwiGLU
 
 
 def matrix_kind(name):
