@@ -25,7 +25,7 @@ from torch.distributed.run import get_args_parser
 
 from data.tokens import write_tokens
 from engine.keys import check_keys, gpt_config
-from lab import sweep
+from lab import placements, sweep
 from lab.sweep_plan import plan
 from model import GPTConfig
 from vision.images import write_images
@@ -148,6 +148,10 @@ Text
             commands_of(f'\n    make test\n    {unknown}\n')
 
 
+def test_the_page_of_placements_is_made_from_the_files():
+    assert (ROOT / 'docs' / 'placements.md').read_text(encoding='utf-8') == placements.page(), 'run  python -m lab.placements'
+
+
 def test_what_is_only_parsed_is_there():
     for pattern in ONLY_PARSED:
         assert any(re.match(pattern, ' '.join(words)) for page in PAGES for words in COMMANDS[page]), pattern
@@ -179,7 +183,7 @@ def defaults_of(script):
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
              if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'configure']
     more = dict(TRAIN=TRAIN, GPTConfig=GPTConfig, ViTConfig=ViTConfig)
-    return keys_of(str(path), *(more[arg.id] for arg in calls[0].args[1:]))[0]
+    return keys_of(str(path), *(more[arg.id] for arg in calls[0].args[1:]))[0] if calls else {}
 
 
 def without_edits(args):
@@ -284,7 +288,7 @@ def add(path, end, page, words):
 
 def edit_norm(place, page):
     put_before(place / 'model.py', 'NORMS = {', block_with(page, 'class MeanAbsNorm').partition('NORMS =')[0] + '\n\n')
-    add(place / 'model.py', "'derf': Derf}", page, "'meanabs': MeanAbsNorm")
+    add(place / 'model.py', "'seednorm': SeeDNorm}", page, "'meanabs': MeanAbsNorm")
 
 
 def edit_optimizer(place, page):
@@ -296,7 +300,7 @@ def edit_placement(place, page):
     put_before(of_model, 'fused_qkv_init: bool', block_with(page, 'norm_every: int'))
     put_before(of_model, "at_least(1, self, 'n_layer'", block_with(page, "at_least(0, self, 'norm_every')"))
     put_before(of_model, 'self.attn_pre_scale, self.ffn_pre_scale', block_with(page, 'self.block_norm = '))
-    put_before(of_model, 'f = self.attn_pre_scale(', block_with(page, 'x = self.block_norm(x)'))
+    put_before(of_model, 'x_in = x', block_with(page, 'x = self.block_norm(x)'))
     replace(of_model, 'final_norm|', re.search(r'write `(\S+)` for\s+`final_norm\|`', TEXTS[page])[1])
 
 
@@ -354,7 +358,7 @@ def edits_of(page):
 def edit_reference(place, page):
     """What the page's options need in test_model.py"""
     file = place / 'test_model.py'
-    add(file, "'stablenorm', 'dyt', 'derf')", page, "'meanabs'")
+    add(file, "'derf', 'seednorm')", page, "'meanabs'")
     put_before(file, "if c.norm == 'layernorm':", block_with(page, "if c.norm == 'meanabs'"))
     add(file, 'mup_base_head_dim=(0, 2))', page, 'norm_every=(0, 1, 2)')
     replace(file, 'TRAINING_ONLY = set()', "TRAINING_ONLY = {'z_loss', 'two_ahead'}")
@@ -363,7 +367,7 @@ def edit_reference(place, page):
     add(file, "('l2_tied', 0))", page, "('cosine', 2)")
     cosine = textwrap.indent(block_with(page, "if c.attention == 'cosine'"), 12 * ' ')
     replace(file, 12 * ' ' + cosine[cosine.index("if c.attention == 'dot'"):], cosine)
-    replace(file, "tie_weights').split()", "tie_weights gate').split()")
+    replace(file, "emb_scale').split()", "emb_scale gate').split()")
     put_before(file, 'gain = w[', block_with(page, "_gate.weight'] if c.gate"))
     for words in "block_norm='norm'", "attn='tau'", "attn_gate='gate', ffn_gate='gate'":
         add(file, re.search(r"w3='ffn'.*\)", file.read_text(encoding='utf-8'))[0], page, words)

@@ -1,3 +1,4 @@
-# Zero-centred gains: 1 + γ, so that weight decay pulls a gain to 1; with it the norms decay (as Gemma and Qwen3-Next have it)
+# Zero-centred gains: LLaMA whose gains are 1 + γ, so that weight decay pulls them to 1 (Gemma, Qwen3-Next)
+# Norms decay only with --decay_norms=True.
 include('config/arch/llama.py')
 norm_gain = 'zero_centred'

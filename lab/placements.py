@@ -1,0 +1,52 @@
+"""
+Makes docs/placements.md, the table of all architectures, from the headers of config/arch:
+
+    python -m lab.placements
+"""
+import sys
+
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m lab.placements')
+
+import os
+import re
+
+from configurator import ROOT
+
+HEAD = """# All placements
+
+Every architecture is a file in `config/arch/`. It sets every key of the architecture but the sizes: `pre.py` is complete, and each other
+file includes the one that it is a step away from, so that it shows that step. They work in `train.py` and in `vision.train`, with
+every optimizer, and stack on any config:
+
+    python train.py config/train_quick.py config/arch/hyper.py --out_dir=out-hyper
+
+This page is made from their first lines by `python -m lab.placements`.
+
+| file | what it is (source) | a step from | sets |
+| --- | --- | --- | --- |
+"""
+
+
+def row(name, text):
+    """The row of the table for a file of config/arch with this text"""
+    header = text.splitlines()[0].removeprefix('# ').replace('|', '\\|')
+    base = re.search(r"^include\('config/arch/(\w+)\.py'\)", text, re.MULTILINE)
+    lines = re.findall(r'^ *([a-z]\w*) = (?:.* if _vit else )?([^#\n]*[^#\s])', text, re.MULTILINE)          # those of train.py
+    keys = [f'`{key}={value}`' for key, value in lines]
+    return f'| `{name}` | {header} | {f"`{base[1]}`" if base else ""} | {" ".join(keys) if base else "all keys"} |\n'
+
+
+def page():
+    folder = os.path.join(ROOT, 'config', 'arch')
+    rows = []
+    for file in sorted(os.listdir(folder)):
+        if file.endswith('.py'):
+            with open(os.path.join(folder, file), encoding='utf-8') as f:
+                rows.append(row(file.removesuffix('.py'), f.read()))
+    return HEAD + ''.join(rows)
+
+
+if __name__ == '__main__':
+    with open(os.path.join(ROOT, 'docs', 'placements.md'), 'w', encoding='utf-8') as f:
+        f.write(page())
