@@ -296,7 +296,8 @@ def report(kind, error, trace, debug=False):
     full = issubclass(kind, MemoryError) or re.search('(out of|allocate) memory', runtime)
     unused = 'Expected to have finished reduction' in runtime
     variants = kind.__name__ == 'FailOnRecompileLimitHit'
-    first_here, shown = os.environ.get('LOCAL_RANK', '').strip('0') == '', True         # of this node's ranks
+    first_here = not ('RANK' in os.environ and os.environ.get('LOCAL_RANK', '').strip('0').isdecimal())     # of this node's ranks
+    shown = True
     if debug or not (lost or full or unused or variants or issubclass(kind, (ValueError, OSError, KeyboardInterrupt))):
         text = ''.join(traceback.format_exception(kind, error, trace)).rstrip()
     elif kind is KeyboardInterrupt:                     # Python then ends by SIGINT, which shells show as 130

@@ -1,27 +1,18 @@
-"""
-Makes docs/placements.md, the table of all architectures, from the headers of config/arch:
-
-    python -m lab.placements
-"""
-import sys
-
-if __name__ == '__main__' and not __package__:
-    sys.exit('error: from the root of the repository, type  python -m lab.placements')
+"""docs/placements.md, the table of all architectures, from the headers of config/arch. `python -m lab.results` writes it."""
+from configurator import ROOT
 
 import os
 import re
 
-from configurator import ROOT
-
 HEAD = """# All placements
 
-Every architecture is a file in `config/arch/`. It sets every key of the architecture but the sizes: `pre.py` is complete, and each other
-file includes the one that it is a step away from, so that it shows that step. They work in `train.py` and in `vision.train`, with
+Every architecture is a file in `config/arch/`. It sets every key of the architecture but the sizes: `pre.py` is complete, and each
+other file includes the one that it is a step away from, so that it shows that step. They work in `train.py` and in `vision.train`, with
 every optimizer, and stack on any config:
 
     python train.py config/train_quick.py config/arch/hyper.py --out_dir=out-hyper
 
-This page is made from their first lines by `python -m lab.placements`.
+This page is made from their first lines by `python -m lab.results`.
 
 | file | what it is (source) | a step from | sets |
 | --- | --- | --- | --- |
@@ -46,7 +37,3 @@ def page():
                 rows.append(row(file.removesuffix('.py'), f.read()))
     return HEAD + ''.join(rows)
 
-
-if __name__ == '__main__':
-    with open(os.path.join(ROOT, 'docs', 'placements.md'), 'w', encoding='utf-8') as f:
-        f.write(page())

@@ -20,6 +20,7 @@ import os
 import re
 
 from engine.checkpoint import write_whole
+from lab import placements
 from lab.statistics import contrast
 from lab.sweep_claims import HEAD, Test, correct, interval, signed
 from lab.sweep_table import SPLITS, as_text, find_row, read_contrasts, read_runs, rows_of, split_of
@@ -129,6 +130,8 @@ def main():
             write_whole(path, lambda f: f.write(text.encode()))
         elif not os.path.exists(path) or open(path, encoding='utf-8').read() != text:
             raise ValueError(f'{path} is not what csv/ and pages/ give: run  make results')
+    if folder == 'results' and not check:
+        write_whole(os.path.join(ROOT, 'docs', 'placements.md'), lambda f: f.write(placements.page().encode()))
     print(f'{len(pages)} pages agree with the numbers' if check else f'wrote {len(pages)} pages into {folder}')
 
 

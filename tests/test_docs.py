@@ -149,7 +149,7 @@ Text
 
 
 def test_the_page_of_placements_is_made_from_the_files():
-    assert (ROOT / 'docs' / 'placements.md').read_text(encoding='utf-8') == placements.page(), 'run  python -m lab.placements'
+    assert (ROOT / 'docs' / 'placements.md').read_text(encoding='utf-8') == placements.page(), 'run  python -m lab.results'
 
 
 def test_what_is_only_parsed_is_there():
