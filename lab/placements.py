@@ -7,7 +7,7 @@ import re
 HEAD = """# All placements
 
 Every architecture is a file in `config/arch/`. It sets every key but the sizes: `pre.py` is complete, and each other file
-includes the one that it is a step away from, so that it shows that step. They work in `train.py` and in `vision.train`, with every
+includes the one that it is a step away from, and shows that step. They work in `train.py` and in `vision.train`, with every
 optimizer, and stack on any config:
 
     python train.py config/train_quick.py config/arch/hyper.py --out_dir=out-hyper

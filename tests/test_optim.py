@@ -284,8 +284,8 @@ def test_a_step_under_bf16_autocast(name, arch):
     model = small_gpt(arch)
     with torch.no_grad():
         for key, p in model.named_parameters():
-            if key.endswith('_gain.weight'):            # ReZero's start at 0, and all that they multiply has no gradient then
-                p.fill_(0.5)
+            if key.endswith(('_gain.weight', '.beta', '.wa', '.wb')):       # they start at 0, and then others have no gradient
+                p.copy_(0.5 + torch.rand_like(p))
     before = [p.detach().clone() for p in model.parameters()]
     with torch.autocast('cpu', torch.bfloat16):
         backward(model, 0)
@@ -346,9 +346,9 @@ def kind_of(name):
     parts = name.split('.')
     if any(part.endswith('norm') for part in parts):
         return 'norm'
-    if parts[0] == 'embedding_skips' or parts[-2].endswith('_gain'):
+    if parts[0] == 'embedding_skips' or parts[-2].endswith(('_gain', '_join', 'value_mix')):
         return 'gain'
-    return {'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head', 'wq': 'qk', 'wk': 'qk', 'wv': 'vo', 'wo': 'vo',
+    return {'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head', 'wq': 'qk', 'wk': 'qk', 'wv': 'vo', 'wo': 'vo', 'wg': 'vo',
             'w1': 'ffn', 'w2': 'ffn', 'w3': 'ffn'}[parts[-2]]
 
 
@@ -366,7 +366,7 @@ def test_groups_hold_every_parameter_once(arch, bias):
     for name, p, group in held:
         assert p is named[name]
         assert group['block_type'] == kind_of(name)
-        assert group['weight_decay'] == (0.3 if p.dim() == 2 else 0.0)
+        assert group['weight_decay'] == (0.3 if p.dim() == 2 and kind_of(name) != 'gain' else 0.0)
         assert group['lr_ratio'] == 1.0
 
 

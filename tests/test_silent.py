@@ -207,10 +207,10 @@ def on_block(change):
 
 
 def parameter_in_forward(monkeypatch):
-    def forward(self, x, cache=None, old=model.Block.forward):
+    def forward(self, x, cache=None, first=None, old=model.Block.forward):
         if not hasattr(self, 'late_norm'):
             self.late_norm = nn.LayerNorm(x.size(-1), elementwise_affine=True)
-        return self.late_norm(old(self, x, cache))
+        return self.late_norm(old(self, x, cache, first))
 
     monkeypatch.setattr(model.Block, 'forward', forward)
 

@@ -119,7 +119,7 @@ def tensors(family, n_layer):
 
 def unknown_fields(Config, known):
     """{name: default} of the fields of a GPTConfig or ViTConfig that are not known"""
-    return {f.name: f.default for f in fields(Config) if f.name not in known}
+    return {f.name: f.default for f in fields(Config) if f.init and f.name not in known}
 
 
 def our_weights(weights, family, n_layer, bias):
