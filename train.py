@@ -184,7 +184,8 @@ for it in range(run.start, max_iters + 1):
             watch.check(it, *means.values())
             if 'test' in data and (it == max_iters or eval_only):
                 means |= evaluate('test')               # only at the end, and nothing depends on it
-            log.evaluation(it, means)
+            x, _ = get_batch('val', data['val'].spread(1, batch_size)[0])
+            log.evaluation(it, means, models.health(x))
             if eval_only:
                 break
             best = it > 0 and means['val_loss'] <= best_val_loss        # or equal: a kill may have lost best.pt

@@ -229,9 +229,9 @@ class Log:
             self.wandb = None
             say(f'wandb: {type(error).__name__}: {" ".join(str(error).split())[:300]}; the run goes on without', to=sys.stderr)
 
-    def evaluation(self, it, means):
+    def evaluation(self, it, means, health):
         self.say(f'iter {it}:', ', '.join(f'{name.replace("_", " ")} {value:.4f}' for name, value in means.items()))
-        self.row(iter=it, **means)
+        self.row(iter=it, **means, **health)
 
     def step(self, row, speed):
         """Logs a row of an iteration, {name: number}, and the speed."""

@@ -157,7 +157,8 @@ for it in range(run.start, max_iters + 1):
         with speed.paused():
             means = evaluate('train', 'val')
             watch.check(it, *means.values())
-            log.evaluation(it, means)
+            x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
+            log.evaluation(it, means, models.health(x))
             if eval_only:
                 break
             best = it > 0 and means['val_loss'] <= best_val_loss
