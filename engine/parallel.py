@@ -75,8 +75,8 @@ class Models:
             self.raw.set_requires_all_reduce(last)      # between copies of the model (shard_ranks)
 
     def health(self, x):
-        """What engine/health.py computes of inputs x. {} on ranks other than the first, and with FSDP, whose blocks are compiled one
-        by one and have their weights only while all ranks compute."""
+        """What engine/health.py computes of inputs x. {} on ranks other than the first, and with FSDP, whose blocks are compiled
+        one by one and have their weights only while all ranks compute."""
         if self.fsdp or not self.machine.master:
             return {}
         with self.machine.autocast():

@@ -78,7 +78,7 @@ def test_files(whole, place):
     assert [row['iter'] for row in steps(whole)] == list(range(20))
     assert [row['iter'] for row in evaluations(whole)] == [0, 5, 10, 15, 20]
     assert all(row.keys() >= {'iter', 'loss', 'lr', 'grad_norm'} for row in steps(whole))
-    assert all(row.keys() == {'iter', 'train_loss', 'val_loss'} for row in evaluations(whole))
+    assert all(row.keys() == {'iter', 'train_loss', 'val_loss', 'residual_rms', 'max_logits'} for row in evaluations(whole))
 
 
 def test_the_logged_norms_of_block_types(whole):
