@@ -23,6 +23,7 @@ from model import GPT, GPTConfig
 from optim import OPTIMIZERS, lr_at, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of GPTConfig
+# run
 out_dir = 'out'                     # the run's folder: config.json, run.json, log.jsonl, ckpt.pt, best.pt
 eval_interval = 2000                # iterations between evaluations, each followed by a checkpoint
 eval_iters = 200                    # batches of each split in an evaluation, the same ones every time
@@ -34,13 +35,13 @@ always_save_checkpoint = True       # write ckpt.pt after every evaluation, not 
 wandb_log = False                   # log to Weights & Biases too
 wandb_project = 'nanonorm'          # project on Weights & Biases
 wandb_run_name = ''                 # the run's name there; empty: the name of out_dir
+# data
 dataset = 'openwebtext'             # a folder of data/
 vocab_size = 0                      # tokens that the model knows, at least those of the data; 0: these
 gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
 batch_size = 12                     # windows of block_size tokens per micro-batch
+# optimizer
 optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini | muon
-learning_rate = 6e-4                # peak
-max_iters = 600000                  # optimizer steps of the whole run
 weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
 decay_norms = False                 # weight decay on the gains and biases of norms too
 wd_TYPE = 1.0                       # the weight decay of TYPE, a block type of model.py, as a multiple of weight_decay
@@ -49,7 +50,9 @@ beta2 = 0.95                        # the same; config/optim/lion.py has the usu
 momentum = 0.9                      # sgdw, muon; config/optim/muon.py has the usual value for Muon
 muon_scale = 'match_rms_adamw'      # match_rms_adamw: AdamW's learning rates fit | original: Jordan's do; see Muon in optim.py
 grad_clip = 1.0                     # largest norm of the whole gradient; 0: no clipping
-diverge_factor = 0.0                # stop if the loss stays above this times its first value for 100 iterations; 0: never
+# schedule
+learning_rate = 6e-4                # peak
+max_iters = 600000                  # optimizer steps of the whole run
 schedule = 'cosine'                 # cosine | wsd | linear | constant
 warmup_iters = 2000                 # iterations of linear warm-up
 lr_decay_iters = 0                  # the iteration at which the rate reaches min_lr; 0: max_iters
@@ -57,10 +60,13 @@ min_lr = 6e-5                       # the rate at the end of the schedule
 decay_frac = 0.2                    # wsd: the share of the iterations, at the end, over which the rate falls
 r_TYPE = 1.0                        # Blockwise LR: the learning rate of TYPE, a block type, as a multiple of learning_rate
 blockwise = 'ramp'                  # ramp | jump | merge: how a block type's rate leaves the base rate, see lr_at in optim.py
+# run
 seed = 1337                         # of weights and dropout
 data_seed = 1337                    # of the order of the training data
+diverge_factor = 0.0                # stop if the loss stays above this times its first value for 100 iterations; 0: never
 measure_interval = 0                # iterations between the measurements of lab/measure/, written to measure.jsonl; 0: none
 measure_batches = 4                 # batches in a measurement, the same ones every time
+# machine
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16; auto: bfloat16 if the hardware computes in it
 attention_backend = 'auto'          # auto | flash | cudnn | efficient | math: the kernel for attention; run.json tells which

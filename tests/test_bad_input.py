@@ -228,7 +228,7 @@ KEYS = [
       for script, command in (('train', TRAIN), ('bench', BENCH), ('measure', UNTRAINED))),
     case('misspelt key', f'{TRAIN} --learning_rat=0.1', "unknown key 'learning_rat' … did you mean 'learning_rate'?"),
     case('key of no script', f'{TRAIN} --zzzz=1', "unknown key 'zzzz' … --help lists the keys"),
-    case('key without value', f'{TRAIN} --max_iters', '--max_iters: give it a value … --help'),
+    case('key without value', f'{TRAIN} --max_iters', '--max_iters: give it a value with =, as in --max_iters=… … --help'),
     case("another optimizer's key", f'{TRAIN} --optimizer=sgdw --muon_scale=original',
          'muon_scale=original: optimizer=sgdw does not use it, leave it out'),
     case('key of images', f'{TRAIN} --mixup=0.5', "unknown key 'mixup'"),

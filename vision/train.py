@@ -28,6 +28,7 @@ from vision.images import SPLITS, Images
 from vision.vit import ViT, ViTConfig, correct
 
 # ----------------------------------------------------------------------------- keys, besides those of ViTConfig and train.py
+# data
 crop_scale = 1.0                    # random crops of at least this share of the area, resized; 1: the middle square
 interpolation = 'bicubic'           # bicubic | bilinear | random: how crops are resized; random: one of the two for each image
 aug_repeats = 1                     # how many times in a row each image comes, augmented anew each time (repeated augmentation)
