@@ -7,7 +7,7 @@ Trains a GPT, on one process or many:
 
 Config files and --key=value set the keys below. They apply in order, and the later one wins.
 """
-from configurator import configure
+from configurator import configure, say
 
 import numpy as np
 import torch
@@ -16,9 +16,9 @@ from data.tokens import Tokens, read_meta, shuffled_starts
 from engine.checkpoint import Checkpoints, find_checkpoint
 from engine.device import Machine, StopRequest
 from engine.divergence import Watch, block_norms, params_by_type
-from engine.keys import check_keys, config_from, group_settings, refuse_unused
+from engine.keys import check_keys, config_from, gpt_config, group_settings, refuse_unused, schedule_notes
 from engine.parallel import Models, check_parallel
-from engine.runlog import Log, Run, Speed, progress
+from engine.runlog import Log, Run, Speed, losses_text, progress
 from model import GPT, GPTConfig
 from optim import OPTIMIZERS, lr_at, param_groups
 
@@ -84,6 +84,8 @@ backend = 'auto'                    # auto | nccl | gloo, for torch.distributed;
 config = configure(globals(), GPTConfig)
 check_keys(config)
 refuse_unused(config)
+if init_from in ('scratch', 'resume', 'auto'):
+    gpt_config(config)                                  # raises now for a wrong value
 
 # ----------------------------------------------------------------------------- what is trained, where, on which data
 run = Run(config)                                       # its folder, and whether it starts or resumes there
@@ -110,6 +112,10 @@ micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulati
 check_parallel(config, machine)
 machine.connect(backend)
 machine.check_same('checkpoints of iterations', run.start, f'put out_dir={out_dir} on a disk that all of them share')
+if checkpoint and not eval_only and (row := run.finished_with(checkpoint, max_iters)):
+    if machine.master:
+        say(f'{out_dir} is complete: {max_iters} iterations, {losses_text(row)}; --max_iters=… trains on')
+    machine.leave(0)
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
@@ -175,7 +181,7 @@ if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
 log.introduce(opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
-              [*getattr(pretrained, 'notes', []), *models.notes()])
+              [*getattr(pretrained, 'notes', []), *schedule_notes(config), *models.notes()])
 speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, max_iters)
 
 # ----------------------------------------------------------------------------- the loop
@@ -199,6 +205,8 @@ for it in range(run.start, max_iters + 1):
             if watch.high_since is None and (best or always_save_checkpoint and it > run.start):
                 save(it, best)
     if it == max_iters:
+        if measure_interval:
+            probe.at_end(it, models.whole_model())
         break
 
     # set the learning rate of each group
