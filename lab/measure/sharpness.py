@@ -168,6 +168,7 @@ def plot_layers(folders):
     colors = dict(zip((*groups['theorem 4.1'], *groups['theorem 4.2']), COLORS))
     figure, axes = panels(3 * len(folders), height=2.2)
     for row, folder, text in zip(range(0, len(axes), 3), folders, labels(folders)):
+        axes[row + 1].sharey(axes[row + 2])
         measured = read_measured(folder, 'layers')
         logs = [layer['log10_mean'] for layer in measured['sharpness']]
         axes[row].plot(range(len(logs)), logs, color='0.3', marker='o')
