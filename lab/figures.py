@@ -188,7 +188,7 @@ def row_style(i, count):
 LABELLED = 30           # curves at most that are labelled at their ends
 
 
-def label_ends(ax, ends, title=''):
+def label_ends(ax, ends, title):
     """Labels curves at the right of these axes, [(text, colour, last point)] from the best to the worst. The number in front of a
     text is its place, and lines lead to the ends. Labels are ordered as the ends are, so that no two lines cross."""
     ends = [(f'{place}  {text}', color, end) for place, (text, color, end) in enumerate(ends[:LABELLED], 1)]

@@ -285,8 +285,13 @@ def draw_rates(ax, rows, style_of, width):
     texts, crowded = LogLabels().format_ticks(rates), False
     if len(rates) > 1 and rates[0] > 0:
         log_scale(ax, 'x')
-        closest = min(math.log(b / a) for a, b in zip(rates, rates[1:])) / math.log(rates[-1] / rates[0])
-        crowded = closest * width < CHARACTER * (max(len(text.replace(r'\times', '')) for text in texts) + 1)
+        at = [math.log(rate / rates[0]) * width / math.log(rates[-1] / rates[0]) for rate in rates]        # in inches
+        longest = max(len(text.replace(r'\times', '')) for text in texts)
+        crowded = min(b - a for a, b in zip(at, at[1:])) < CHARACTER * (longest + 1)
+        labelled = -math.inf
+        for i, place in enumerate(at):                  # of two that are closer than a line is high, one is labelled
+            texts[i] = texts[i] if place - labelled >= LINE else ''
+            labelled = place if texts[i] else labelled
     ax.set_xticks(rates, texts, **dict(rotation=45, ha='right', rotation_mode='anchor') if crowded else {})
     ax.minorticks_off()
     ax.set_xlabel('learning rate')
@@ -306,7 +311,8 @@ def draw_dots(ax, rows, axes):
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_ylabel(', '.join(axes))
     at = f' at the learning rate {rate_of(points[0]):g}' if 'learning_rate' in points[0] else ''
-    ax.set_xlabel(f'validation loss (nats){at}' + CROSS * bool(lost))
+    bars = '\n(bars: standard errors over seeds)' * any(error > 0 for error in errors)
+    ax.set_xlabel(f'validation loss (nats){at}' + bars + CROSS * bool(lost))
 
 
 def plot_sweep(folders):
@@ -337,7 +343,9 @@ def plot_sweep(folders):
             draw_dots(ax, rows, axes)
         if over_rates and ax.get_subplotspec().is_first_col():
             ax.set_ylabel('validation loss (nats)')
-        title = ', '.join(axes) + CROSS * any(is_lost(point) for _, rows, *_ in parts for row in rows.values() for point in row)
+        points = [point for _, rows, *_ in parts for row in rows.values() for point in row]
+        bars = '\n(bars: standard errors over seeds)' * any(point['standard_error'] > 0 for point in points)
+        title = ', '.join(axes) + bars + CROSS * any(map(is_lost, points))
         if not together:
             legend_below(ax, title)
     if together:
@@ -461,7 +469,7 @@ def draw_runs(by_folder, groups):
         draw_over_time(ax, *runs, **style, label=text)
         ends.append((text, style['color'], runs[0][-1]))
     if len(rows) > MOST:
-        label_ends(ax, ends)
+        label_ends(ax, ends, 'run')
     else:
         legend(figure, 'run' + ' (of several seeds: their mean and range)' * any(len(runs) > 1 for _, runs in rows))
     return figure

@@ -140,7 +140,7 @@ def plot_preflight(folders):
             for x, value in enumerate(row):
                 text = '' if math.isnan(value) else minus(f'{value:.1f}'.replace('-0.0', '0.0').removesuffix('.0'))
                 dark = abs(colors(value) - 0.5) > 0.3
-                ax.text(x, y, text, ha='center', va='center', fontsize=8, color='white' if dark else 'black')
+                ax.text(x, y, text, ha='center', va='center', fontsize=7, color='white' if dark else 'black')
         ax.set_xticks(range(len(causes)), map(symbols, causes) if i >= len(axes) - columns else [''] * len(causes), rotation=90)
         ax.set_yticks(range(len(effects)), map(symbols, effects))
         ax.set_title(wrap(name, 1.8), fontsize=8)

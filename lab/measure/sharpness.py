@@ -172,7 +172,7 @@ def plot_layers(folders):
         measured = read_measured(folder, 'layers')
         logs = [layer['log10_mean'] for layer in measured['sharpness']]
         axes[row].plot(range(len(logs)), logs, color='0.3', marker='o')
-        axes[row].set_ylabel(f'{wrap(text, 2)}\nlog10 of the mean sharpness')
+        axes[row].set_ylabel(f'{wrap(text, 2)}\nlog₁₀ of the mean sharpness')
         for ax, (title, names) in zip(axes[row + 1:], groups.items()):
             for name in names:
                 values = measured['factors'].get(name, [])
