@@ -335,8 +335,9 @@ def wandb_errors():
     try:
         yield
     except Exception as error:                          # of many types
+        remedy = 'pip install wandb' if isinstance(error, ImportError) else 'wandb login  or WANDB_MODE=offline'
         raise ValueError(f'wandb_log=True: {type(error).__name__}: {" ".join(str(error).split())[:300]}; '
-                         f'try  pip install wandb,  wandb login  or WANDB_MODE=offline, or leave wandb_log out') from error
+                         f'try  {remedy}, or leave wandb_log out') from error
 
 
 def start_wandb(run, config, about):

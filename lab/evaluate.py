@@ -4,7 +4,7 @@ Evaluates checkpoints: the loss on a whole validation split, the text that they 
     python -m lab.evaluate --out_dir=out-quick                              # loss, perplexity, bits per byte
     torchrun --nproc_per_node=8 -m lab.evaluate --out_dir=out-ldnt-sgd,out-gpt2,gpt2 --dataset=openwebtext --stride=512
     python -m lab.evaluate --out_dir=out-ldnt-sgd --what=rouge,bertscore
-    python -m lab.evaluate --out_dir=out-ldnt-sgd --tasks='arc_*,hellaswag' --output=results.json
+    python -m lab.evaluate --out_dir=out-ldnt-sgd --tasks='arc_*,hellaswag' --output=out-scores.json
 
 Several runs make one table, with a test of which differences are beyond the noise. Each call appends a row of scores to
 evaluate.jsonl in the run's folder.

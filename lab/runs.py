@@ -99,7 +99,7 @@ def differences(a, b):
     def add(kind, of_a, of_b, keys):
         for key in keys:
             if of_a.get(key) != of_b.get(key):
-                lines.append([f'{kind} {key}'.strip(), str(of_a.get(key, '–')), str(of_b.get(key, '–'))])
+                lines.append([f'{kind} {key}'.strip(), *(str(values.get(key, '–'))[:60] for values in (of_a, of_b))])
 
     add('key', a['config'], b['config'], [key for key in differing([a['config'], b['config']]) if key not in ALWAYS_DIFFER])
     add('code', a['about'], b['about'], ['commit'])

@@ -250,7 +250,7 @@ KEYS = [
     case('rope_theta=0', f'{TRAIN} --rope_theta=0', 'rope_theta=0.0: wants a positive number'),
     *(case(f'{key}=wrong', f'{TRAIN} --{key}=wrong', f"{key}='wrong' … choose … {choice}") for key, choice in dict(
         optimizer='adam_mini', schedule='wsd', blockwise='ramp', backend='gloo', attention='l2_tied', ffn='swiglu', pos='rope',
-        init='xavier', dtype='bfloat16', init_from='gpt2-xl', dataset='minipile', muon_scale='original').items()),
+        init='xavier', dtype='bfloat16', init_from='gpt2-xl', dataset='tiny', muon_scale='original').items()),
     case('no such step', 'lab.gpu --only=nothing --device=cpu', "only='nothing': choose attention, or a part of"),
     case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' is not available … choose auto, cpu"),
     case('device without numbers', f'{TRAIN} --device=meta', "device='meta' … choose auto, cpu"),
@@ -345,7 +345,7 @@ KEYS = [
 FILES = [
     case('no config file', f'{TRAIN} config/nowhere.py', 'there is no config file config/nowhere.py'),
     case('config of another kind', f'{TRAIN} config.yaml', "'config.yaml' is neither a config file (.py, .json)"),
-    case('folder as config', f'{TRAIN} folder.py', 'there is no config file folder.py', folder('folder.py')),
+    case('folder as config', f'{TRAIN} folder.py', "'folder.py' is a folder", folder('folder.py')),
     case('broken Python', f'{TRAIN} a.py', 'a.py: SyntaxError … line 1', holds('a.py', 'learning_rate = (')),
     case('Python that raises', f'{TRAIN} a.py', 'a.py: ZeroDivisionError', holds('a.py', 'learning_rate = 1 / 0')),
     case('Python that exits', f'{TRAIN} a.py', 'a.py: SystemExit', holds('a.py', 'import sys; sys.exit()')),
@@ -387,6 +387,10 @@ FILES = [
 DAMAGED = 'data/tiny/meta.json is damaged, prepare data/tiny again'
 DATA = [
     case('data not prepared', f'{TRAIN} --dataset=minipile', 'data/minipile is not prepared: run  python data/minipile/prep'),
+    case('text not prepared', f'{TRAIN} --dataset=textfiles',
+         "data/textfiles is not prepared: run  python data/textfiles/prepare.py --files='books/"),
+    case('vocabulary not prepared', f'{TRAIN} --dataset=pysource-bpe1024',
+         'data/pysource-bpe1024 is not prepared: run  python data/pysource/prepare.py --bpe=1024 --folder=data/pysource-bpe1024'),
     case('measure: data not prepared', f'{UNTRAINED} --dataset=c4', 'data/c4 is not prepared: run  python data/c4/prepare.py'),
     case('sample: data gone', SAMPLE, 'data/tiny is not prepared: run', gone('data/tiny/meta.json')),
     case('no data here', TRAIN, "dataset='tiny': there is no folder data here: run this from the root",
@@ -450,7 +454,7 @@ def cases_of_checkpoints():
         ('lacks scaler', lacks('scaler'), NOT_ONE, ['train']),
         ('lacks init_from', lacks('init_from', of='config'), NOT_ONE, ['train']),
         ('lacks dataset', lacks('dataset', of='config'), NOT_ONE, ['sample']),
-        ('data gone', says_in_config(dataset='lost'), "dataset='lost': choose one of", ['sample', 'measure', 'evaluate']),
+        ('data gone', says_in_config(dataset='lost'), "dataset='lost': choose one that is", ['sample', 'measure', 'evaluate']),
     ]
     for name, step, says, readers in table:
         for reader in readers:
@@ -562,6 +566,8 @@ SWEEPS = [
          holds('swept/runs.csv', SWEPT)),
 ]
 PLOTS = [
+    case('runs: none', 'lab.runs nowhere', 'none of these is the folder of a run, with config.json and log.jsonl: nowhere'),
+    case('runs: no key', 'lab.runs out --keys=lr', "keys=lr: no run has the key 'lr'"),
     case('plot: nothing', 'lab.plot', 'the following arguments are required: folders; --help'),
     case('plot: no run', 'lab.plot nowhere', "there is no nowhere/log.jsonl: 'nowhere' is not the folder of a run"),
     case('plot: a file', 'lab.plot tiny.json', "'tiny.json' is not the folder of a run"),

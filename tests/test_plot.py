@@ -108,10 +108,15 @@ def place(tmp_path_factory):
     return place, measured
 
 
+@pytest.fixture(autouse=True)
+def closed():
+    """pyplot keeps figures until it is told to forget them"""
+    yield
+    plt.close('all')
+
+
 def picture_of(what, *folders):
-    figure = plot.picture(what, list(map(str, folders)))
-    plt.close(figure)              # pyplot forgets it
-    return figure
+    return plot.picture(what, list(map(str, folders)))
 
 
 @pytest.fixture(scope='module')
@@ -263,7 +268,6 @@ def test_a_log_axis_has_labelled_ticks_whatever_it_spans(low, high):
     figure, (ax,) = panels(1)
     log_scale(ax)
     ax.set_ylim(low, high)
-    plt.close(figure)
     texts = labelled_ticks(ax.yaxis)
     assert 2 <= len(texts) <= 10 and len(set(texts)) == len(texts)
 
@@ -602,6 +606,9 @@ POINTS = [('s1', '0.1', 2.0, 0.25, 3, 0), ('s1', '0.3', 1.5, 0.5, 2, 1), ('s1', 
           ('s5', '0.1', math.inf, math.nan, 0, 0), ('s5', '0.3', 1.25, math.nan, 1, 0), ('s5', '1.0', math.inf, math.nan, 0, 2)]
 
 
+BARS = '\n(bars: standard errors over seeds)'
+
+
 def bars(ax):
     """[[x, y], …] of the points of each curve of means."""
     return [[[x, y] for x, y in zip(bar[0].get_xdata(), bar[0].get_ydata()) if not math.isnan(x + y)] for bar in ax.containers]
@@ -621,7 +628,7 @@ def test_sweep(tmp_path, folders):
     for ax, legend in zip(figure.axes, legends(figure)):
         assert bars(ax) == [[[0.1, 2.0], [0.3, 1.5]], [[0.3, 1.25]]] and crosses(ax) == [[[1.0], [0.98]], [[1.0], [0.94]]]
         assert list(ax.containers[0][2][0].get_segments()[0][:, 1]) == [1.75, 2.25]
-        assert entries(legend) == ['s1', 's5'] and title(legend) == 'arch\n(×: every run diverged)'
+        assert entries(legend) == ['s1', 's5'] and title(legend) == f'arch{BARS}\n(×: every run diverged)'
         assert ax.get_xscale() == 'log' and ax.get_xlabel() == 'learning rate'
         assert [text.get_text() for text in ax.get_xticklabels()] == ['0.1', '0.3', '1']
         assert ax.get_title() == ('out' if folders == 2 else '')
@@ -644,7 +651,7 @@ def test_a_sweep_of_one_learning_rate(tmp_path, rate):
     assert [text.get_text() for text in ax.get_yticklabels()] == ['s10.1', 's10.3', 's11.0', 's50.1', 's50.3', 's51.0']
     assert list(ax.containers[0][2][0].get_segments()[0][:, 0]) == [1.75, 2.25]
     at = ' at the learning rate 0.1' if rate else ''
-    assert ax.get_ylabel() == 'arch' and ax.get_xlabel() == f'validation loss (nats){at}\n(×: every run diverged)'
+    assert ax.get_ylabel() == 'arch' and ax.get_xlabel() == f'validation loss (nats){at}{BARS}\n(×: every run diverged)'
     check_can_be_read(figure)
 
 
@@ -658,7 +665,7 @@ def test_many_rows_are_split_by_an_axis(tmp_path):
     for ax, tried in zip(figure.axes, rates.values()):
         assert [[x for x, _ in bar] for bar in bars(ax)] == [list(map(float, tried))] * 4
     legend, = legends(figure)
-    assert entries(legend) == ['pre', 'peri', 's5', 'stable'] and title(legend) == 'arch'
+    assert entries(legend) == ['pre', 'peri', 's5', 'stable'] and title(legend) == f'arch{BARS}'
     check_can_be_read(figure)
 
 
@@ -745,7 +752,6 @@ def test_a_key_before_several_has_a_curve_for_each(place, tmp_path):
     assert [line.get_label() for line in ax.get_lines()] == ['qk', 'ffn', 'gate'] and title(figure.legends[0]) == 'block type'
     assert list(ax.get_lines()[0].get_ydata()) == [1, 2, 3] and ax.get_ylabel() == 'norm of the gradient'
     assert [line.get_color() for line in ax.get_lines()[:2]] == [TYPES['qk'], TYPES['ffn']]
-    plt.close('all')
 
 
 def test_an_unknown_key_is_answered_with_those_there_are(place, tmp_path):
@@ -876,7 +882,6 @@ def test_zoom_and_smooth(place, monkeypatch):
     assert top.get_ylim()[0] == 2 and top.get_xlim() == bottom.get_xlim() == (1, 3)
     assert top.get_yscale() == 'log' and bottom.get_yscale() == 'linear'
     assert lines(top)[0] == ([0, 1, 2, 3], [5, 4.5, 3.5, 2.5])
-    plt.close('all')
     VIEW['smooth'] = 0
 
 

@@ -65,14 +65,6 @@ def test_two_runs(here):
     assert 'what differs' not in call('lab.runs', 'a', 'c', 'd')
 
 
-def test_errors(here):
-    write_run(here / 'a')
-    assert call('lab.runs', 'nowhere', code=1).startswith('error: none of these is the folder of a run')
-    assert "keys=lr: no run has the key 'lr'" in call('lab.runs', 'a', '--keys=lr', code=1)
-    with pytest.raises(ValueError, match="'nowhere' is not the folder of a run"):
-        load('nowhere')
-
-
 def test_a_run_in_a_notebook(place):
     """The two lines of the documentation"""
     run = str(place / 'run')
@@ -82,3 +74,5 @@ def test_a_run_in_a_notebook(place):
     assert 'grad_norms.qk' in log and not model.training and model(torch.zeros(1, 3, dtype=torch.long))[0].shape == (1, 3, 13)
     os.remove(place / 'run' / 'best.pt')
     assert load(run)[1] is None and load(run, 'ckpt.pt')[1] is not None
+    with pytest.raises(ValueError, match="'nowhere' is not the folder of a run"):
+        load('nowhere')
