@@ -391,23 +391,6 @@ def read_quantities(folder):
     return found
 
 
-def braced(words):
-    return words[0] if len(words) == 1 else '{' + ','.join(words) + '}'
-
-
-def brief(keys):
-    """The keys in short, as a shell's braces would give them: ['loss', 'updates.{emb,qk}']."""
-    below = {}                                          # {first name of a key: what may follow}
-    for key in keys:
-        name, _, rest = key.partition('.')
-        below.setdefault(name, []).append(rest)
-    ends = {}                                           # {what follows, in short: names}
-    for name, rests in below.items():
-        rests = brief([rest for rest in rests if rest])
-        ends.setdefault('.' + braced(rests) if rests else '', []).append(name)
-    return [text for end, names in ends.items() for text in ([braced(names) + end] if end else names)]
-
-
 NAMES = dict(loss='loss', grad_norms='norm of the gradient', weight_norms='norm of the weights',
              train_loss='training loss', val_loss='validation loss', test_loss='test loss', lr='learning rate',
              grad_norm='norm of the gradient', tokens_per_s='tokens per second', images_per_s='images per second',
@@ -425,9 +408,12 @@ def curves_of(key, folder):
     if key not in by_key:
         near = difflib.get_close_matches(key, [*PICTURES, *by_key], 1)
         near = f'did you mean {near[0]!r}? ' if near else ''
+        first = key.partition('.')[0] + '.'
+        known = [name for name in by_key if name.startswith(first)] or dict.fromkeys(
+            name.partition('.')[0] + '.…' * ('.' in name) for name in by_key)
         raise ValueError(f'what={key!r} is no picture, and {folder} does not have this key: {near}'
                          f'pictures are {", ".join(PICTURES)}; keys are '
-                         + (', '.join(brief(by_key)) or f'none: there is no {os.path.join(folder, "log.jsonl")}'))
+                         + (', '.join(known) or f'none: there is no {os.path.join(folder, "log.jsonl")}'))
     return by_key[key]
 
 
