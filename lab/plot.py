@@ -327,7 +327,8 @@ def plot_sweep(folders):
         over_rates = len(set(map(rate_of, points))) > 1
         split, axes = split_rows(points, axes) if over_rates else ([('', rows_of(points, axes))], axes)
         name = os.path.basename(os.path.normpath(folder)) if len(folders) > 1 else ''
-        parts += [('; '.join(filter(None, (name, title))), rows, axes, over_rates) for title, rows in split]
+        own = 'with its own axis' * bool(name and over_rates)
+        parts += [('; '.join(filter(None, (name, title, own))), rows, axes, over_rates) for title, rows in split]
     names = list(dict.fromkeys(name for _, rows, *_ in parts for name in rows))
     together = len(folders) == 1 and len(names) <= MOST         # one legend for all panels, else one for each
     columns = columns_for(len(parts))

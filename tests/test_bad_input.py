@@ -386,6 +386,7 @@ FILES = [
 ]
 DAMAGED = 'data/tiny/meta.json is damaged, prepare data/tiny again'
 DATA = [
+    case('a wrong value in a folder that is taken', f'{TRAIN} --out_dir=out --norm=x', "norm='x': choose one of layernorm"),
     case('data not prepared', f'{TRAIN} --dataset=minipile', 'data/minipile is not prepared: run  python data/minipile/prep'),
     case('text not prepared', f'{TRAIN} --dataset=textfiles',
          "data/textfiles is not prepared: run  python data/textfiles/prepare.py --files='books/"),
@@ -478,6 +479,7 @@ EVALUATIONS = [
          lambda: shutil.copytree('data/tiny', 'data/other'), meta(tokenizer='char', chars='abcdefghijklm', folder='data/other')),
 
     case('evaluate: no data chosen', 'lab.evaluate --out_dir=gpt2', 'gpt2 is no run of train.py … --dataset'),
+    case('evaluate: limit without tasks', f'{EVALUATE} --limit=5', 'limit=5: it is for tasks, leave it out'),
     case('evaluate: settings without tasks', f'{EVALUATE} --gen_kwargs=top_k=1', 'gen_kwargs=top_k=1: it is for tasks, leave it'),
     case('evaluate: output into no folder', f'{EVALUATE} --output=none/all.json', 'there is no folder none'),
     case('evaluate: output over another file', f'{EVALUATE} --output=tiny.json', 'output=tiny.json is there, and holds'),

@@ -618,7 +618,7 @@ def test_sweep(tmp_path, folders):
         assert entries(legend) == ['s1', 's5'] and title(legend) == f'arch{BARS}\n(×: every run diverged)'
         assert ax.get_xscale() == 'log' and ax.get_xlabel() == 'learning rate'
         assert [text.get_text() for text in ax.get_xticklabels()] == ['0.1', '0.3', '1']
-        assert ax.get_title() == ('out' if folders == 2 else '')
+        assert ax.get_title() == ('out; with its own axis' if folders == 2 else '')
     check_can_be_read(figure)
 
 

@@ -240,6 +240,11 @@ def test_whose_arguments_are_whose(tmp_path, monkeypatch):
     assert sweep.split_arguments(mixed) == (ours, theirs)
 
 
+def test_alone_it_says_how_it_is_used():
+    code, out, err = run_here('lab.sweep')
+    assert code == 1 and not out and 'python -m lab.sweep config/train_quick.py' in err
+
+
 def test_the_command_line_wins_over_a_file(faked):
     """An axis replaces the file's of that name in every grid, others are added; train.py's files come behind `arguments`"""
     Path('grid.py').write_text("arguments = '--n_layer=3 --dropout=0.1'\nseeds = 2\nout_dir = 'there'\n"

@@ -4,6 +4,7 @@ train.py as its users run it: whole runs of a tiny model, on one process and on 
 import functools
 import json
 import math
+import os
 import re
 import resource
 import runpy
@@ -152,6 +153,25 @@ def test_two_ranks_see_what_one_sees(start, whole, place):
         assert a == pytest.approx(b, rel=0, abs=1e-5)
     assert json.loads((place / 'ranks' / 'run.json').read_text())['ranks'] == 2
     assert checkpoint(place / 'ranks')['model'].keys() == checkpoint(whole)['model'].keys()
+
+
+def test_a_run_that_is_complete_says_so(whole, place):
+    """And nothing is written, unless best.pt is older than the checkpoint that it should be, as a kill leaves it"""
+    before = contents(whole)
+    out, _ = train(place, 'whole/config.json', '--init_from=auto')
+    loss = evaluations(whole)[-1]['val_loss']
+    assert out.count('\n') == 1 and 'whole is complete: 20 iterations, train loss' in out and f'val loss {loss:.4f}' in out
+    assert contents(whole) == before
+    shutil.copytree(whole, place / 'killed')
+    os.utime(place / 'killed' / 'best.pt', (0, 0))
+    out, _ = train(place, 'whole/config.json', '--out_dir=killed', '--init_from=auto')
+    assert 'resumes killed' in out and checkpoint(place / 'killed', 'best.pt')['iter'] == checkpoint(whole, 'best.pt')['iter']
+
+
+def test_a_warm_up_beyond_the_run_is_noted(place):
+    keys = flags(**TINY | dict(max_iters=1, warmup_iters=2, eval_iters=1, out_dir='warm'))
+    assert 'warmup_iters=2 is longer than this run of max_iters=1' in train(place, *keys)[0]
+    assert 'is longer than this run' not in train(place, *keys, '--warmup_iters=1', '--overwrite=True')[0]
 
 
 # ----------------------------------------------------------------------------- a test split
