@@ -101,7 +101,7 @@ def write_page(figure, path):
             shared = [j for j in range(i) if getattr(ax, f'get_shared_{which}_axes')().joined(ax, axes[j])]
             if shared:
                 layout[f'{which}axis{n}']['matches'] = f'{which}{shared[0] + 1 if shared[0] else ""}'
-        texts = [(ax.get_title(), 0.5, 1.0, 'bottom'), (ax.get_title(loc='right'), 0.5, 1.0, 'bottom')]
+        texts = [(ax.get_title(), 0.5, 1.0, 'bottom'), (ax.get_title(loc='right'), 1.0, 1.0, 'bottom')]
         texts += [(text.get_text(), *text.get_position(), 'top') for text in ax.texts if text.get_transform() is ax.transAxes]
         notes += [dict(text=plain(text), x=x, y=y, xref=f'x{n} domain', yref=f'y{n} domain', yanchor=anchor, showarrow=False)
                   for text, x, y, anchor in texts if text]

@@ -100,8 +100,7 @@ def leave_out_start(ax, logs):
     low, top = min(values, default=0.0), max(tops, default=math.inf)
     if low < top < max(values, default=0.0):
         ax.set_ylim(low - 0.05 * (top - low), top + 0.05 * (top - low))
-        ax.text(0.98, 0.97, f'above: the first {START:.0%} of the iterations', ha='right', va='top', transform=ax.transAxes,
-                fontsize=8, color='0.4')
+        ax.set_title(f'above: the first {START:.0%} of the iterations', loc='right', fontsize=8, color='0.4', pad=2)
 
 
 def plot_loss(folders):
@@ -542,8 +541,7 @@ def zoom(figure, xlim, ylim, log):
         ax.set_xlim(*xlim)
     if ylim:
         ax.set_ylim(*ylim)
-        for note in [text for text in ax.texts if text.get_text().startswith('above: ')]:
-            note.remove()
+        ax.set_title('', loc='right')                   # which said what the axis leaves out
 
 
 def watch(folders, draw_once):
