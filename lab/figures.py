@@ -31,7 +31,6 @@ plt.rcParams.update({'font.size': 9, 'axes.titlesize': 9, 'axes.labelsize': 9, '
 CHARACTER, LINE = 0.068, 0.16           # inches: the average width of a letter in a legend, and the height of a line
 
 
-
 def read_measured(folder, what):
     """The result of this measurement in measure.json. ValueError if it is not there, or empty."""
     path = os.path.join(folder, 'measure.json')

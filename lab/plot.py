@@ -85,13 +85,19 @@ def curve(rows, key):
     return [(row['iter'], row[key]) for row in rows if 'diverged' not in row and math.isfinite(row.get(key, math.nan))]
 
 
+def without_diverged(logs):
+    """The logs of the runs that did not diverge, or of all if none is left, and how many diverged"""
+    ended = [rows for rows in logs if not (rows and 'diverged' in rows[-1])]
+    return ended or logs, len(logs) - len(ended)
+
+
 START = 0.02            # the share of a run in which the loss falls so far that all that follows would look flat
 
 
 def leave_out_start(ax, logs):
     """Lets the axis begin below what the first iterations, a share START of them, have of these logs' losses, and says so. Runs
     that diverged count only if all did."""
-    ended = [rows for rows in logs if 'diverged' not in rows[-1]] or logs
+    ended, _ = without_diverged(logs)
     tops, values = [], [value for rows in logs for key in ('loss', 'val_loss') for _, value in curve(rows, key)]
     for rows in ended:
         first = START * rows[-1]['iter']
@@ -110,7 +116,7 @@ def plot_loss(folders):
     both losses in one panel, more have a panel for each. More than eight are thin, and labelled at their ends. The axis of the
     loss leaves out the first 2% of the iterations."""
     vision, unit = of_images(folders), f'nats per {unit_of(folders)}'
-    rows = [(text, [read_log(folder) for folder in group]) for text, group in grouped_by_seed(folders)]
+    rows = [(text, *without_diverged([read_log(folder) for folder in group])) for text, group in grouped_by_seed(folders)]
     many, apart = len(rows) > MOST, 2 * len(rows) > MOST
     if many:
         rows.sort(key=lambda row: best_of(row[1], 'val_loss'))
@@ -120,11 +126,12 @@ def plot_loss(folders):
     at, peaks, ends = dict(zip(names, axes)), [], []
     if apart:
         at['val_loss'].sharey(at['loss'])
-    for i, (text, runs) in enumerate(rows):
+    for i, (text, runs, diverged) in enumerate(rows):
         train, val, right, lrs = ([curve(log, key) for log in runs] for key in ('loss', 'val_loss', 'val_top1', 'lr'))
         low, style = best_of(runs, 'val_loss'), row_style(i, len(rows))
         text += f': {low:.3f}' if low < math.inf else ''
         text += f', {sum(points[-1][1] for points in right) / len(right):.1%}' if all(right) else ''
+        text += f', {diverged} diverged' * (diverged > 0)
         ends += [(text, style['color'], val[0][-1])] if all(val) else []
         peaks += [max(rate for points in lrs for _, rate in points)] if any(lrs) else []
         # the first evaluation is that of the untrained model, far above the others
@@ -135,7 +142,7 @@ def plot_loss(folders):
         draw_over_time(at['lr'], lrs[0], color=style['color'], linewidth=style.get('linewidth'))
         if vision:
             draw_over_time(at['top1'], *([(it, 100 * share) for it, share in points] for points in right), **style)
-    leave_out_start(at['loss'], [log for _, runs in rows for log in runs if log])
+    leave_out_start(at['loss'], [log for _, runs, _ in rows for log in runs if log])
     at['loss'].set_ylabel(f'training loss\n({unit})' if apart else f'loss ({unit})')
     if apart:
         at['val_loss'].set_ylabel(f'validation loss\n({unit})')
@@ -151,7 +158,7 @@ def plot_loss(folders):
     if many and ends:
         label_ends(at['val_loss'], ends, about)
     else:
-        band = '\n(of several seeds: their mean and range)' * any(len(runs) > 1 for _, runs in rows)
+        band = '\n(of several seeds: their mean and range)' * any(len(runs) > 1 for _, runs, _ in rows)
         legend(figure, about + ('' if apart else '\n(thin line: training, with marks: validation)') + band)
     return figure
 

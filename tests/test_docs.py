@@ -39,6 +39,7 @@ NO_CODE = ['x = Post(α x + Δt · gain · Mid(f(Pre(x))))\n']        # blocks t
 # commands that the long test does not run, and why: a pattern of the whole command
 ONLY_PARSED = {
     r'make (quickstart|test|quickstart-vision)$': 'it installs packages; its own commands run before a page and in other tests',
+    r'make (test-long|results-run)$': 'hours',
     r'make gpu$': 'a GPU',
     r'make test-cuda-code$': 'it installs packages',
     r'pip install ': 'the network',
@@ -67,12 +68,13 @@ SMALLER = {
     'lab.measure --init_only': {**SHAPE, 'batch_size': 2, 'batches': 1},
     'lab.estimate': SHAPE,
     'vision.train': {**{key: value for key, value in SHAPE.items() if key != 'block_size'}, **STEPS},
-    'lab.coordinates': {**SHAPE, 'batch_size': 2, 'widths': '16,32', 'steps': 1, 'seeds': 1, 'mup_base_width': 16},
+    'lab.coordinates': {**SHAPE, 'batch_size': 2, 'widths': '16,32', 'steps': 1, 'seeds': 1},
     'data/textfiles/prepare.py': dict(tokenizer='bytes', processes=1),          # for GPT-2's, which needs the network
     'data/imagenet/prepare.py': dict(processes=1),
 }
-WHERE_GIVEN = dict(measure_interval=2, loader=5, sampling=5, compiles=False)    # only where a command gives a larger one
-IN_PLACE = {'/data/imagenet': 'flowers', 'photos': 'flowers', 'FOLDER': 'their-vit'}  # the reader's → the long test's
+# only where a command gives a larger one
+WHERE_GIVEN = dict(measure_interval=2, loader=5, sampling=5, compiles=False, mup_base_width=16, mup_base_head_dim=8)
+IN_PLACE = {'/data/imagenet': 'flowers', 'FOLDER': 'their-vit'}         # what the reader has → what the long test has
 
 
 # ----------------------------------------------------------------------------- collecting
@@ -289,7 +291,7 @@ def edit_norm(place, page):
 
 
 def edit_optimizer(place, page):
-    put_before(place / 'optim.py', "'adamw': ", block_with(page, "'nadam': "))
+    put_before(place / 'optim.py', "'adamw': lambda groups", block_with(page, "'nadam': "))
 
 
 def edit_placement(place, page):
@@ -430,6 +432,7 @@ def repository(tmp_path_factory):
         at = place / 'flowers' / split / f'class-{i}'
         at.mkdir(parents=True)
         image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(at / 'one.png')
+    shutil.copytree(place / 'flowers', place / 'photos')
     from test_pretrained_vit import save_vit
     save_vit(place / 'their-vit', image_size=32, patch_size=8)
     run(place, ['python', 'train.py', 'config/train_quick.py'])                 # make quickstart

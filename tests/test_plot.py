@@ -351,6 +351,9 @@ def test_runs_that_differ_in_the_seed_are_one_curve(tmp_path):
     band = figure.axes[0].collections[1].get_paths()[0].vertices
     assert {tuple(corner) for corner in band} == {(2, 0), (2, 2), (3, 0), (3, 1)} and len(figure.axes[0].collections) == 2
     check_can_be_read(figure)
+    with open(runs[1] / 'log.jsonl', 'a') as f:
+        f.write('{"iter": 3, "diverged": "the loss"}\n')
+    assert entries(picture_of('loss', *runs, other).legends[0])[0] == 'out-x, 2 seeds: 0.000, 1 diverged'
     assert all(len(group) == 1 for _, group in grouped_by_seed([*runs, runs[0]])), 'the same run twice'
 
 
