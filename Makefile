@@ -76,11 +76,12 @@ data/%/meta.json: data/%/prepare.py .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "error: Python 3.10 or later is needed, this is %s: make PYTHON=python3.x" % sys.version.split()[0])'
 	@$(PYTHON) -m venv .venv || { echo 'error: python3 -m venv failed; on Debian and Ubuntu, apt install python3-venv' >&2; exit 1; }
 	@echo 'installing requirements.txt into .venv, once: some minutes, PyTorch is large'
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.txt
+	@$(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.venv/installed-dev: requirements-dev.txt .venv/installed
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-dev.txt
+.venv/installed-dev: requirements-dev.txt requirements-eval.txt requirements-plot.txt .venv/installed
+	@echo 'installing requirements-dev.txt into .venv, once: about a minute'
+	@$(BIN)/python -m pip install --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
 # `===` leaves out 2.13.0+cpu and the like, which pip may have at hand

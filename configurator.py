@@ -40,6 +40,8 @@ SPLIT_OFF = {'r_pos': 'r_emb'}
 RETIRED = {'model', 'block_size', 'vocab_size', 'tie_weights', 'image_size', 'patch_size', 'channels', 'classes', 'pool',
            'qkv_bias', 'drop_path', 'image_mean', 'image_std', 'crop_scale', 'interpolation', 'aug_repeats', 'flip',
            'randaugment', 'mixup', 'cutmix', 'label_smoothing'}
+SECTIONS = ('model', 'norms', 'optimizer', 'schedule', 'data', 'run', 'machine')       # of the help
+NICKNAMES = {'lr': 'learning_rate', 'bs': 'batch_size', 'wd': 'weight_decay', 'steps': 'max_iters'}     # of other programs
 # a key that stands for several; where it is set, it sets them
 ALIASES = {'mid_norm': ('attn_mid_norm', 'ffn_mid_norm'), 'post_norm': ('attn_post_norm', 'ffn_post_norm')}
 
@@ -53,15 +55,69 @@ def configure(namespace, *more):
     namespace['debug'] = '--debug=true' in (arg.lower() for arg in sys.argv)
     begin(namespace)
     defaults, helps = keys_of(namespace['__file__'], *more)
-    if '-h' in sys.argv[1:] or '--help' in sys.argv[1:]:
-        print(namespace['__doc__'].strip(), end='\n\n')
-        for key, default in defaults.items():
-            shown = default if str(default).isprintable() else repr(default)
-            print(f'  --{key}={shown}'.ljust(40), helps[key])
+    asks_help = [arg for arg in sys.argv[1:] if is_help(arg)]
+    values = settle([arg for arg in sys.argv[1:] if not is_help(arg)], defaults)
+    if asks_help:
+        section = asks_help[0].partition('=')[2]
+        if section and section not in SECTIONS:
+            raise ValueError(f'help={section!r}: choose one of {", ".join(SECTIONS)}')
+        print(namespace['__doc__'].strip() + '\n')
+        print_help(section, values, helps, namespace['__file__'], *more)
         sys.exit(0)
-    values = settle(sys.argv[1:], defaults)
     namespace.update(values)
     return values
+
+
+def is_help(arg):
+    return arg == '-h' or arg.partition('=')[0] == '--help'
+
+
+def print_help(section, values, helps, script, *more):
+    """Prints the keys with their values and helps: those of a section, or without one all of a training script, and of another
+    script its own."""
+    sections, own = sections_of(script, *more), {*script_keys(script), 'debug'}
+    trains = os.path.basename(script) == 'train.py'
+    keys_in = {name: [] for name in SECTIONS}
+    for key in values:
+        keys_in[sections[key]].append(key)
+    given = [arg for arg in sys.argv[1:] if not is_help(arg)]
+    if given:
+        print(f'These are the values after {" ".join(given)}\n')
+    if not section and not trains:
+        print_keys([key for key in values if key in own], values, helps)
+        if more:
+            print(f'\nThe other keys are those of training: --help=NAME shows some of them, of {", ".join(SECTIONS)}')
+        return
+    for name in [section] if section else SECTIONS:
+        print(name)
+        print_keys(keys_in[name], values, helps)
+        if name == 'norms':
+            print_architectures(explain=bool(section))
+        print()
+    if not section:
+        print(f'--help=NAME shows one section: {", ".join(SECTIONS)}')
+
+
+def print_keys(keys, values, helps):
+    """A line for each key. Keys of block types that have the same value and help, such as r_emb and r_qk, share one."""
+    lines = {}                                          # (text of the key, its help): block types
+    for key in keys:
+        value, (text, kind) = values[key], helps[key]
+        value = value if str(value).isprintable() else repr(value)
+        name = key.removesuffix(kind) + 'TYPE' if kind else key
+        lines.setdefault((f'  --{name}={value}', text), []).append(kind)
+    for (key, text), kinds in lines.items():
+        print(key.ljust(40), text + f'; TYPE: {", ".join(kinds)}' * bool(kinds[0]))
+
+
+def print_architectures(explain):
+    """The files of config/arch, which set the keys of norms together, with the first line of each if asked to."""
+    folder = os.path.join(ROOT, 'config', 'arch')
+    names = sorted(name.removesuffix('.py') for name in os.listdir(folder) if name.endswith('.py'))
+    print(f'  config/arch/NAME.py sets them all: {"" if explain else ", ".join(names) + "; --help=norms explains them"}')
+    for name in names if explain else ():
+        with open(os.path.join(folder, f'{name}.py'), encoding='utf-8') as f:
+            print(f'  {name:12}{f.readline().strip("# ").rstrip()}')
 
 
 def flags():
@@ -89,16 +145,39 @@ def defaults_of(*sources):
 
 
 def keys_of(*sources):
-    """The keys of scripts and dataclasses → {key: default}, {key: help}."""
+    """The keys of scripts and dataclasses → {key: default}, {key: (help, block type)}, '' where a key is not of a block type."""
     defaults, comments = defaults_of(*sources), {}
     for source in reversed(sources):
-        comments |= comments_of(open(source, encoding='utf-8').read() if isinstance(source, str) else
-                                ''.join(inspect.getsource(c) for c in source.__mro__[:-1]))
+        comments |= comments_of(text_of(source))
     helps = {}
     for key in defaults:
         way, _, kind = key.partition('_')
-        helps[key] = comments.get(key) or comments.get(f'{way}_TYPE', '').replace('TYPE', kind)
-    return {**defaults, 'debug': False}, {**helps, 'debug': 'show the traceback of an error'}
+        helps[key] = (comments[key], '') if key in comments else (comments.get(f'{way}_TYPE', ''), kind)
+    return {**defaults, 'debug': False}, {**helps, 'debug': ('show the traceback of an error', '')}
+
+
+def text_of(source):
+    """The source code of a script, or of a dataclass and its bases"""
+    if isinstance(source, str):
+        with open(source, encoding='utf-8') as f:
+            return f.read()
+    return ''.join(inspect.getsource(c) for c in source.__mro__[:-1])
+
+
+def sections_of(*sources):
+    """{key: section of the help}: what the last comment line of one word above the key says, as `# norms` in train.py."""
+    sections = {'debug': 'machine'}
+    for source in sources:
+        is_script = isinstance(source, str)
+        keys, section = script_keys(source) if is_script else defaults_of(source), 'run' if is_script else 'model'
+        for line in text_of(source).splitlines():
+            heading, key = re.match(r' *# (\w+)$', line), re.match(r' *(\w+)(?:: *\w+)? *=', line)
+            section = heading[1] if heading else section
+            if key and key[1] in keys:
+                sections.setdefault(key[1], section)
+    types = {kind for source in sources for kind in getattr(source, 'block_types', ())}
+    ways = {key: section for key, section in sections.items() if 'TYPE' in key}
+    return {**sections, **{key.replace('TYPE', kind): section for key, section in ways.items() for kind in types}}
 
 
 def only_of_train(*configs):
@@ -109,11 +188,12 @@ def only_of_train(*configs):
 def settle(arguments, defaults):
     """{key: value} after config files and --key=value have set some of the defaults, in order."""
     values = dict(defaults)
-    for arg in arguments:
+    for arg, following in zip(arguments, [*arguments[1:], '…']):
         if arg.startswith('--'):
             key, equals, text = arg[2:].partition('=')
             if not equals:
-                raise ValueError(f'{arg}: give it a value, as in --{key}=…; --help lists the keys')
+                following = '…' if following.startswith('--') or following.endswith(('.py', '.json')) else following
+                raise ValueError(f'{arg}: give it a value with =, as in {arg}={following}; --help lists the keys')
             for key in ALIASES.get(key, (key,)):
                 values[key] = parsed(key, text, defaults[known(key, defaults, 'the command line')])
         else:
@@ -156,6 +236,8 @@ def comments_of(text):
 def read_config(path, values):
     """{key: value} from a config file: a JSON object or Python code. The code sees the values so far, and include('config/…')
     runs another file, with a path from the repository's root."""
+    if os.path.isdir(path) and 'out_dir' in values:
+        raise ValueError(f'{path!r} is a folder and no config file: write --out_dir={path}')
     if not path.endswith(('.py', '.json')):
         raise ValueError(f'{path!r} is neither a config file (.py, .json) nor --key=value')
     if not os.path.isfile(path):
@@ -200,7 +282,7 @@ def expanded(values):
 
 def known(key, defaults, where):
     if key not in defaults:
-        near = difflib.get_close_matches(key, defaults, 1, 0.5)
+        near = [NICKNAMES[key]] if NICKNAMES.get(key) in defaults else difflib.get_close_matches(key, defaults, 1, 0.5)
         hint = f'did you mean {near[0]!r}?' if near else '--help lists the keys'
         private = '' if not where.endswith('.py') else '; a name that is not a key must start with _'
         raise ValueError(f'unknown key {key!r} in {where}: {hint}{private}')

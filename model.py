@@ -52,6 +52,7 @@ def at_least(low, config, *names):
 @dataclass
 class GPTConfig:
     """The list of what there is. Each field is a key of train.py too, and its comment is its help."""
+    # model
     block_size: int = 1024          # longest sequence, in tokens
     vocab_size: int = 50304         # GPT-2's 50257, padded up to a multiple of 64
     tie_weights: bool = True        # the output head is the token embedding
@@ -62,6 +63,7 @@ class GPTConfig:
     d_ff: int = 0                   # hidden width of the FFN; 0: 4 * n_embd
     dropout: float = 0.0            # on embeddings, attention weights and branch outputs
     bias: bool = False              # biases in linear layers and LayerNorms
+    # norms
     norm: str = 'layernorm'         # layernorm | rmsnorm | stablenorm | dyt | derf | seednorm
     norm_gain: str = 'learned'      # learned | zero_centred: 1 + γ, so that weight decay pulls a gain to 1 | none: always 1
     norm_alpha: float = 0.5         # StableNorm's α; 0.5 is RMSNorm
@@ -89,6 +91,7 @@ class GPTConfig:
     branch_gain: str = 'none'       # none | layerscale | rezero: a learned gain on each branch, per channel or one number
     value_residual: bool = False    # v ← λ₁ v + λ₂ v₁ in attention, learned numbers from 1/2; v₁ is the first block's
     embedding_skip: bool = False    # before block l: x ← λ_l x + μ_l x₀, learned numbers from 1 and 0; x₀ is the first block's
+    # model
     attention: str = 'dot'          # dot | stable | l2 | l2_tied
     attn_tau: float = 1.618         # StableAtten: τ = attn_tau * log2(block_size)
     attn_gate: bool = False         # the output of attention times sigmoid(W_g x), before W_o (gated attention)

@@ -7,7 +7,7 @@ Trains a GPT, on one process or many:
 
 Config files and --key=value set the keys below. They apply in order, and the later one wins.
 """
-from configurator import configure
+from configurator import configure, say
 
 import numpy as np
 import torch
@@ -16,13 +16,14 @@ from data.tokens import Tokens, read_meta, shuffled_starts
 from engine.checkpoint import Checkpoints, find_checkpoint
 from engine.device import Machine, StopRequest
 from engine.divergence import Watch, block_norms, params_by_type
-from engine.keys import check_keys, config_from, group_settings, refuse_unused
+from engine.keys import check_keys, config_from, gpt_config, group_settings, refuse_unused, schedule_notes
 from engine.parallel import Models, check_parallel
-from engine.runlog import Log, Run, Speed, progress
+from engine.runlog import Log, Run, Speed, losses_text, progress
 from model import GPT, GPTConfig
 from optim import OPTIMIZERS, lr_at, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of GPTConfig
+# run
 out_dir = 'out'                     # the run's folder: config.json, run.json, log.jsonl, ckpt.pt, best.pt
 eval_interval = 2000                # iterations between evaluations, each followed by a checkpoint
 eval_iters = 200                    # batches of each split in an evaluation, the same ones every time
@@ -34,13 +35,13 @@ always_save_checkpoint = True       # write ckpt.pt after every evaluation, not 
 wandb_log = False                   # log to Weights & Biases too
 wandb_project = 'nanonorm'          # project on Weights & Biases
 wandb_run_name = ''                 # the run's name there; empty: the name of out_dir
+# data
 dataset = 'openwebtext'             # a folder of data/
 vocab_size = 0                      # tokens that the model knows, at least those of the data; 0: these
 gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
 batch_size = 12                     # windows of block_size tokens per micro-batch
+# optimizer
 optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini | muon
-learning_rate = 6e-4                # peak
-max_iters = 600000                  # optimizer steps of the whole run
 weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
 decay_norms = False                 # weight decay on the gains and biases of norms too
 wd_TYPE = 1.0                       # the weight decay of TYPE, a block type of model.py, as a multiple of weight_decay
@@ -49,7 +50,9 @@ beta2 = 0.95                        # the same; config/optim/lion.py has the usu
 momentum = 0.9                      # sgdw, muon; config/optim/muon.py has the usual value for Muon
 muon_scale = 'match_rms_adamw'      # match_rms_adamw: AdamW's learning rates fit | original: Jordan's do; see Muon in optim.py
 grad_clip = 1.0                     # largest norm of the whole gradient; 0: no clipping
-diverge_factor = 0.0                # stop if the loss stays above this times its first value for 100 iterations; 0: never
+# schedule
+learning_rate = 6e-4                # peak
+max_iters = 600000                  # optimizer steps of the whole run
 schedule = 'cosine'                 # cosine | wsd | linear | constant
 warmup_iters = 2000                 # iterations of linear warm-up
 lr_decay_iters = 0                  # the iteration at which the rate reaches min_lr; 0: max_iters
@@ -57,10 +60,13 @@ min_lr = 6e-5                       # the rate at the end of the schedule
 decay_frac = 0.2                    # wsd: the share of the iterations, at the end, over which the rate falls
 r_TYPE = 1.0                        # Blockwise LR: the learning rate of TYPE, a block type, as a multiple of learning_rate
 blockwise = 'ramp'                  # ramp | jump | merge: how a block type's rate leaves the base rate, see lr_at in optim.py
+# run
 seed = 1337                         # of weights and dropout
 data_seed = 1337                    # of the order of the training data
+diverge_factor = 0.0                # stop if the loss stays above this times its first value for 100 iterations; 0: never
 measure_interval = 0                # iterations between the measurements of lab/measure/, written to measure.jsonl; 0: none
 measure_batches = 4                 # batches in a measurement, the same ones every time
+# machine
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16; auto: bfloat16 if the hardware computes in it
 attention_backend = 'auto'          # auto | flash | cudnn | efficient | math: the kernel for attention; run.json tells which
@@ -78,6 +84,8 @@ backend = 'auto'                    # auto | nccl | gloo, for torch.distributed;
 config = configure(globals(), GPTConfig)
 check_keys(config)
 refuse_unused(config)
+if init_from in ('scratch', 'resume', 'auto'):
+    gpt_config(config)                                  # raises now for a wrong value
 
 # ----------------------------------------------------------------------------- what is trained, where, on which data
 run = Run(config)                                       # its folder, and whether it starts or resumes there
@@ -102,6 +110,10 @@ config['overwrite'] = False
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
 check_parallel(config, machine)
 machine.connect(backend, run.given(config))
+if checkpoint and not eval_only and (row := run.finished_with(checkpoint, max_iters)):
+    if machine.master:
+        say(f'{out_dir} is complete: {max_iters} iterations, {losses_text(row)}; --max_iters=… trains on')
+    machine.leave(0)
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
@@ -161,7 +173,7 @@ if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
 log.introduce(opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
-              [*getattr(pretrained, 'notes', []), *models.notes()])
+              [*getattr(pretrained, 'notes', []), *schedule_notes(config), *models.notes()])
 speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, max_iters)
 
 
@@ -183,7 +195,8 @@ for it in range(run.start, max_iters + 1):
             watch.check(it, *means.values())
             if 'test' in data and (it == max_iters or eval_only):
                 means |= evaluate('test')               # only at the end, and nothing depends on it
-            log.evaluation(it, means)
+            x, _ = get_batch('val', data['val'].spread(1, batch_size)[0])
+            log.evaluation(it, means, models.health(x))
             if eval_only:
                 break
             best = it > 0 and means['val_loss'] <= best_val_loss        # or equal: a kill may have lost best.pt
@@ -191,6 +204,8 @@ for it in range(run.start, max_iters + 1):
             if watch.high_since is None and (best or always_save_checkpoint and it > run.start):
                 checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
+        if measure_interval:
+            probe.at_end(it, models.whole_model())
         watch.end(it)
         break
 

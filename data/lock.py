@@ -24,3 +24,16 @@ def lock_folder(folder, doing):
     file.write(f'{os.getpid()} on {os.uname().nodename}')
     file.flush()
     return file
+
+
+def is_locked(folder):
+    """Whether a process holds the lock of lock_folder. False on a disk without locks."""
+    path = os.path.join(folder, '.lock')
+    if not os.path.exists(path):
+        return False
+    with open(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno not in NO_LOCKS
+    return False

@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from data.text import train_bpe, write_text
+from data.text import Progress, train_bpe, write_text
 from data.tokens import TEXT_SPLITS, write_tokens
 
 REQUIREMENT = re.compile(r'([\w.-]+)==(\S+) --hash=sha256:([0-9a-f]{64})', re.ASCII)
@@ -36,9 +36,14 @@ def download(lists, folder, *options):
     """Has pip download the archives of these requirement files into the folder. OSError with pip's last error if it fails."""
     command = [sys.executable, '-m', 'pip', 'download', '--no-deps', '--require-hashes', '--ignore-requires-python',
                '--disable-pip-version-check', *options, '-d', str(folder)]       # they are only read: any Python will do
-    run = subprocess.run([*command, *(f'-r{path}' for path in lists)], capture_output=True, text=True, errors='replace')
-    if run.returncode:
-        lines = [line.strip() for line in run.stderr.splitlines() if line.strip()] or ['it gives no reason']
+    command += [f'-r{path}' for path in lists]
+    lines, total = ['it gives no reason'], sum(len(read_list(path)) for path in lists)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace') as pip, \
+            Progress('downloading', total, 'archives') as progress:
+        for line in filter(None, map(str.strip, pip.stdout)):
+            lines.append(line)
+            progress.add(line.startswith(('Collecting ', 'Processing ')))       # from an index, from a folder
+    if pip.returncode:
         errors = [line for line in lines if line.startswith(('ERROR:', '×'))] or lines
         raise OSError(f'pip could not download the archives of {lists[0].parent}/*.txt, which needs the network: {errors[-1]}')
 

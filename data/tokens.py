@@ -7,6 +7,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
 from contextlib import contextmanager, suppress
@@ -26,18 +27,31 @@ def is_prepared(name):
     return os.path.exists(os.path.join('data', name, 'meta.json'))
 
 
+def prepare_command(name):
+    """The command that prepares a data set, as its prepare.py states it, or '' if it is none of this project."""
+    base, _, size = name.partition('-bpe')              # as pysource-bpe1024
+    script = f'data/{base}/prepare.py'
+    if not os.path.exists(script) or size and not size.isdecimal():
+        return ''
+    if size:
+        return f'python {script} --bpe={size} --folder=data/{name}'
+    with open(script, encoding='utf-8') as f:
+        stated = re.search(rf'^ +(python {script}.*?)(?: +#|$)', f.read(), re.MULTILINE)
+    return stated[1] if stated else f'python {script}'
+
+
 def load_meta(name, holds='fingerprint'):
     """data/<name>/meta.json, of a data set that holds 'tokens' or 'images', a key of it, with the fingerprint of the data ('' in
     data of older versions). ValueError, with the remedy, if there is none, if it is damaged, or if it holds something else."""
     folder = os.path.join('data', name)
-    prepare = os.path.join(folder, 'prepare.py')
     if not is_prepared(name):
-        if os.path.exists(prepare):
-            raise ValueError(f'{folder} is not prepared: run  python {prepare}')
-        files = glob.glob('data/*/prepare.py') + glob.glob('data/*/meta.json')
-        choices = sorted({os.path.basename(os.path.dirname(file)) for file in files})
-        raise ValueError(f'dataset={name!r}: choose one of {", ".join(choices)}' if choices else
-                         f'dataset={name!r}: there is no folder data here: run this from the root of the repository')
+        if command := prepare_command(name):
+            raise ValueError(f'{folder} is not prepared: run  {command}')
+        if not os.path.isdir('data'):
+            raise ValueError(f'dataset={name!r}: there is no folder data here: run this from the root of the repository')
+        prepared = sorted(os.path.basename(os.path.dirname(file)) for file in glob.glob('data/*/meta.json'))
+        raise ValueError(f'dataset={name!r}: choose one that is prepared, {", ".join(prepared) or "of which there is none yet"}; '
+                         f'docs/data.md lists others')
     try:
         with open(os.path.join(folder, 'meta.json'), encoding='utf-8') as f:
             meta = {'fingerprint': '', **json.load(f)}

@@ -76,6 +76,15 @@ def refuse_unused(config):
         refuse((key,), why)
 
 
+def schedule_notes(config):
+    """Lines about a schedule that a user hardly means"""
+    warmup, last = config['warmup_iters'], config['max_iters']
+    if warmup <= last or not last:
+        return []
+    return [f'warmup_iters={warmup} is longer than this run of max_iters={last}: the learning rate rises to its end and never '
+            f'reaches {config["learning_rate"]:g}']
+
+
 def group_settings(config):
     """The arguments of param_groups from the keys: the weight decay, per block type the ratios of Blockwise LR (r_…) and of the
     weight decay (wd_…), and the keys themselves. ValueError for a ratio of a tied head."""

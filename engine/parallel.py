@@ -7,6 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from engine.checkpoint import load_weights
 from engine.device import attention_backend_of, lacks_to_compile, tune_for_training
+from engine.health import health
 from engine.ranks import share_steps
 from engine.runlog import working_time
 
@@ -73,11 +74,22 @@ class Models:
             self.raw.set_requires_gradient_sync(last or self.config['reduce_each'])
             self.raw.set_requires_all_reduce(last)      # between copies of the model (shard_ranks)
 
+    def health(self, x):
+        """What engine/health.py computes of inputs x. {} on ranks other than the first, and with FSDP, whose blocks are compiled
+        one by one and have their weights only while all ranks compute."""
+        if self.fsdp or not self.machine.master:
+            return {}
+        with self.machine.autocast():
+            return health(self.raw, x)
+
     def notes(self):
         """Lines to print before training"""
+        notes = ['with parallel=fsdp the log has no residual_rms and no max_logits'] if self.fsdp else []
         if self.lacking:
-            return [f'this run is not compiled, and slower: {self.lacking}']
-        return ['compiling: the first evaluation and the first iteration take longer'] if self.is_compiled else []
+            notes.append(f'this run is not compiled, and slower: {self.lacking}')
+        elif self.is_compiled:
+            notes.append('compiling: the first evaluation and the first iteration take longer')
+        return notes
 
     def whole_model(self):
         """The model with all of its weights on rank 0, None on others. Every rank must call it."""

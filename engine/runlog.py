@@ -198,8 +198,23 @@ class Run:
         write_whole(self.path[name], lambda f: f.writelines(as_line(row).encode() for row in rows))
         return RowFile(self.path[name])
 
+    def finished_with(self, checkpoint, max_iters):
+        """The last evaluation's row if this run, which resumes from a checkpoint, has nothing left to do, else None."""
+        row, best = last_row(self.path['log.jsonl']) or {}, self.path['best.pt']
+        if self.start < max_iters or row.get('iter') != max_iters or 'val_loss' not in row or not os.path.exists(best):
+            return None
+        # a kill may have left a best.pt that is older than the checkpoint that it should be
+        is_best = row['val_loss'] == checkpoint['best_val_loss']
+        return None if is_best and os.stat(best).st_mtime_ns < os.stat(self.path['ckpt.pt']).st_mtime_ns else row
+
     def write_json(self, name, value):
         write_whole(self.path[name], lambda f: f.write(json.dumps(value, indent=1).encode()))
+
+
+def losses_text(means):
+    """'train loss 1.2345, val loss 1.2345' of an evaluation, or of its row"""
+    return ', '.join(f'{name.replace("_", " ")} {value:.4f}' for name, value in means.items()
+                     if name.endswith(('_loss', '_top1', '_top5')))
 
 
 class Log:
@@ -288,9 +303,9 @@ class Log:
             self.wandb = None
             say(f'wandb: {type(error).__name__}: {" ".join(str(error).split())[:300]}; the run goes on without', to=sys.stderr)
 
-    def evaluation(self, it, means):
-        self.say(f'iter {it}:', ', '.join(f'{name.replace("_", " ")} {value:.4f}' for name, value in means.items()))
-        self.row(iter=it, **means)
+    def evaluation(self, it, means, health):
+        self.say(f'iter {it}: {losses_text(means)}')
+        self.row(iter=it, **means, **health)
 
     def step(self, row, speed):
         """Logs a row of an iteration, {name: number}, and the speed."""
@@ -377,8 +392,9 @@ def wandb_errors():
     try:
         yield
     except Exception as error:                          # of many types
+        remedy = 'pip install wandb' if isinstance(error, ImportError) else 'wandb login  or WANDB_MODE=offline'
         raise ValueError(f'wandb_log=True: {type(error).__name__}: {" ".join(str(error).split())[:300]}; '
-                         f'try  pip install wandb,  wandb login  or WANDB_MODE=offline, or leave wandb_log out') from error
+                         f'try  {remedy}, or leave wandb_log out') from error
 
 
 def start_wandb(run, config, about):

@@ -2,8 +2,9 @@
 The coordinate check of muP: how far the activations move in the first steps of training, at several widths:
 
     python -m lab.coordinates config/train_quick.py config/arch/pre.py --out_dir=out-standard
-    python -m lab.coordinates config/train_quick.py config/arch/pre.py --mup_base_width=64 --out_dir=out-mup
-    python -m lab.plot out-standard out-mup --what=coordinates --out=coordinates.png
+    python -m lab.coordinates config/train_quick.py config/arch/pre.py --mup_base_width=64 --mup_base_head_dim=64 \\
+        --out_dir=out-mup
+    python -m lab.plot out-standard out-mup --what=coordinates --out=out-mup/both.png
 
 If an activation moves as far at every width, in its root mean square, then the width's learning rate is the base width's (Yang et
 al. 2022, appendix D.1). The head dimension stays as it is, so that wider models have more heads. The result is in the file

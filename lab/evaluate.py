@@ -4,7 +4,7 @@ Evaluates checkpoints: the loss on a whole validation split, the text that they 
     python -m lab.evaluate --out_dir=out-quick                              # loss, perplexity, bits per byte
     torchrun --nproc_per_node=8 -m lab.evaluate --out_dir=out-ldnt-sgd,out-gpt2,gpt2 --dataset=openwebtext --stride=512
     python -m lab.evaluate --out_dir=out-ldnt-sgd --what=rouge,bertscore
-    python -m lab.evaluate --out_dir=out-ldnt-sgd --tasks='arc_*,hellaswag' --output=results.json
+    python -m lab.evaluate --out_dir=out-ldnt-sgd --tasks='arc_*,hellaswag' --output=out-scores.json
 
 Several runs make one table, with a test of which differences are beyond the noise. Each call appends a row of scores to
 evaluate.jsonl in the run's folder.
@@ -78,7 +78,7 @@ for name in what:
 if split not in TEXT_SPLITS:
     raise ValueError(f'split={split!r}: choose one of {", ".join(TEXT_SPLITS)}')
 if not tasks:
-    refuse(('gen_kwargs', 'log_samples'), 'it is for tasks')
+    refuse(('gen_kwargs', 'log_samples', 'limit', 'num_fewshot', 'task_path'), 'it is for tasks')
 machine = Machine(device, dtype)
 
 

@@ -1,10 +1,10 @@
 """
 Converts a run's checkpoint to the format of Hugging Face, and back:
 
-    python -m lab.export --out_dir=out-quick --to=hf-quick                              # any GPT, for transformers
-    python -m lab.export --out_dir=out-quick --to=weights-quick --format=safetensors    # the weights alone, for --init_from here
+    python -m lab.export --out_dir=out-quick --to=out-hf-quick                          # any GPT, for transformers
+    python -m lab.export --out_dir=out-quick --to=out-weights --format=safetensors      # the weights alone, for --init_from here
     python -m lab.export --out_dir=out-xl --to=out-whole --format=checkpoint            # of a run with save_shards, one file
-    python -m lab.export --from_hf=hf-llama --out_dir=out-back --dataset=textfiles      # a run, to sample from, measure or resume
+    python -m lab.export --from_hf=out-hf-llama --out_dir=out-back --dataset=textfiles  # a run, to sample from, measure or resume
 """
 import sys
 

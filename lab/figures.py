@@ -3,8 +3,10 @@ from configurator import ROOT, read_config
 
 import functools
 import glob
+import json
 import math
 import os
+import re
 import textwrap
 
 import matplotlib.pyplot as plt
@@ -20,14 +22,13 @@ plt.switch_backend('Agg')               # pictures are files
 COLORS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#F0E442']
 MARKERS = 'os^DvPX*'
 MOST = len(COLORS)                      # curves in one axes
-TYPES = dict(zip(('emb', 'head', 'qk', 'vo', 'ffn', 'norm', 'pos'), COLORS))
+TYPES = dict(zip(('emb', 'head', 'qk', 'vo', 'ffn', 'pos', 'norm'), [*COLORS[:5], '#888888', '#000000']))
 
 HALF, FULL = 3.5, 7.2                   # inches: the width of a column and of a page, so that papers need not resize a picture
 plt.rcParams.update({'font.size': 9, 'axes.titlesize': 9, 'axes.labelsize': 9, 'xtick.labelsize': 8, 'ytick.labelsize': 8,
                      'legend.fontsize': 8, 'legend.title_fontsize': 8, 'legend.frameon': False, 'lines.linewidth': 1.2,
                      'lines.markersize': 3.5, 'svg.hashsalt': 'nanonorm'})
 CHARACTER, LINE = 0.068, 0.16           # inches: the average width of a letter in a legend, and the height of a line
-
 
 
 def read_measured(folder, what):
@@ -49,33 +50,97 @@ def fragments(vision):
     return {name: {key: value for key, value in of_file.items() if key != 'patch_size'} for name, of_file in keys.items()}
 
 
-def label(folder, optimizer=True):
-    """'out-a (pre, residual_scale=0.1, sgdw)': the folder, the nearest fragment of config/arch, the keys in which the run differs
-    from it, and the optimizer if asked. A run that differs in more than two keys is named without a fragment."""
-    name = os.path.basename(os.path.normpath(folder))
-    config = read_json(os.path.join(folder, 'config.json'), 'remove it, and the run will be named by its folder')
-    if config is None:
-        return name
+def title_of(fragment):
+    """The name of an architecture: what stands before the colon in the first line of its file, as 'Pre-LN' for pre"""
+    with open(os.path.join(ROOT, 'config', 'arch', f'{fragment}.py'), encoding='utf-8') as f:
+        name, colon, _ = f.readline().strip('# ').partition(': ')
+    return name if colon else fragment
+
+
+def read_keys(folder):
+    """A run's config.json, None if there is none"""
+    return read_json(os.path.join(folder, 'config.json'), 'remove it, and the run will be named by its folder')
+
+
+def architecture(config):
+    """['pre', 'residual_scale=0.1']: the nearest fragment of config/arch, and the keys in which the run differs from it; [] if
+    these are more than two."""
     known = fragments(config.get('model') == 'vit' if 'model' in config else 'patch_size' in config)    # older runs have `model`
     if any(key not in config for key in known['pre']):  # an older run has not all of today's keys
         from model import GPTConfig  # here, for PyTorch is slow to import
         config = {**vars(GPTConfig()), **config}
-    candidates = [[arch, *(f'{key}={config.get(key)}' for key, value in keys.items() if config.get(key) != value)]
-                  for arch, keys in known.items()]
-    nearest = min(candidates, key=len)
-    about = [*(nearest if len(nearest) <= 3 else []), *[config['optimizer']] * optimizer]
-    return f'{name} ({", ".join(about)})' if about else name
+    nearest = min(([arch, *(f'{key}={config.get(key)}' for key, value in keys.items() if config.get(key) != value)]
+                   for arch, keys in known.items()), key=len)
+    return nearest if len(nearest) <= 3 else []
 
 
-def labels(folders, optimizer=True):
-    """The label of each run, with its path where two folders have the same name."""
-    if len(folders) > MOST:
-        raise ValueError(f'{len(folders)} runs are too many for one picture: name at most {MOST}, and draw the others with '
+def name_of(folder):
+    return os.path.basename(os.path.normpath(folder))
+
+
+def titles(folders):
+    """The names of the runs' architectures: 'Pre-LN', 'Pre-LN, residual_scale=0.1'. A run whose architecture has no name, or that
+    of another run, is named by its folder."""
+    parts = [architecture(config) if (config := read_keys(folder)) else [] for folder in folders]
+    names = [', '.join([title_of(part[0]), *part[1:]]) if part else name_of(folder) for folder, part in zip(folders, parts)]
+    return [name if names.count(name) == 1 else f'{name} ({name_of(folder)})' for folder, name in zip(folders, names)]
+
+
+def labels(folders, most=MOST):
+    """The label of each run: 'out-a (pre, residual_scale=0.1, sgdw)', with its architecture and its optimizer. What all runs have
+    in common is left out, and what the folder's name says already. Where two folders have one name, labels have their paths."""
+    if len(folders) > most:
+        raise ValueError(f'{len(folders)} runs are too many for this picture: name at most {most}, and draw the others with '
                          f'another --out')
-    names = [label(folder, optimizer) for folder in folders]
-    if len(set(names)) < len(names):
-        names = [os.path.join(os.path.dirname(os.path.normpath(folder)), name) for folder, name in zip(folders, names)]
-    return names
+    abouts = []
+    for folder in folders:
+        config = read_keys(folder) or {}
+        abouts.append([*architecture(config), config['optimizer']] if 'optimizer' in config else [])
+    common = set.intersection(*map(set, abouts)) if len(folders) > 1 else set()
+    names = [name_of(folder) for folder in folders]
+    names = names if len(set(names)) == len(names) else [os.path.normpath(folder) for folder in folders]
+    found = []
+    for folder, name, about in zip(folders, names, abouts):
+        said = {*common, *re.split(r'[\W_]+', name_of(folder))}
+        rest = ', '.join(part for part in about if part not in said)
+        found.append(f'{name} ({rest})' if rest else name)
+    return found
+
+
+OF_A_SEED = {'seed', 'data_seed', 'out_dir', 'init_from', 'overwrite', 'debug', 'wandb_run_name'}
+
+
+def grouped_by_seed(folders):
+    """[(label, folders)]: runs that differ only in their seed are one group."""
+    groups, found = {}, []
+    for folder in folders:
+        config = read_keys(folder) or dict(folder=folder)
+        rest = json.dumps({key: value for key, value in config.items() if key not in OF_A_SEED}, sort_keys=True)
+        groups.setdefault(rest, []).append((folder, (config.get('seed'), config.get('data_seed'))))
+    for group in groups.values():
+        members, seeds = zip(*group)
+        found += [members] if len(set(seeds)) == len(seeds) else [(folder,) for folder in members]
+    found.sort(key=lambda group: folders.index(group[0]))
+    return list(zip(map(label_of_group, labels([group[0] for group in found], math.inf), found), found))
+
+
+def label_of_group(label, folders):
+    """The label of a group's first run, with what the names of the folders begin with instead of its own"""
+    if len(folders) == 1:
+        return label
+    begin = re.sub(r'[\W_]*(seed[\W_]*\d*)?[\W_]*$', '', os.path.commonprefix(list(map(name_of, folders))))
+    return label.replace(name_of(folders[0]), begin or name_of(os.path.dirname(folders[0])), 1) + f', {len(folders)} seeds'
+
+
+def unit_of(folders):
+    """Of what the loss of these runs is the mean: 'byte', 'character', 'token' or 'image'"""
+    units = set()
+    for config in map(read_keys, folders):
+        config = config or {}
+        meta = read_json(os.path.join('data', str(config.get('dataset')), 'meta.json'), 'prepare it again') or {}
+        units.add('image' if 'patch_size' in config or config.get('model') == 'vit' else
+                  {'bytes': 'byte', 'char': 'character'}.get(meta.get('tokenizer'), 'token'))
+    return units.pop() if len(units) == 1 else 'token'
 
 
 def panels(count, columns=3, height=2.0, **more):
@@ -107,6 +172,31 @@ def name_axes(axes, x=None, y=None):
 
 def run_style(i):
     return dict(color=COLORS[i % MOST], marker=MARKERS[i % MOST])
+
+
+def in_order(i, count):
+    """The colour of number i, from 0, of things that have an order: from dark to light"""
+    return plt.cm.viridis(0.9 * i / max(1, count - 1))
+
+
+def row_style(i, count):
+    """The style of a run's curve, thin where there are too many for a style each. They are then in order, the best first."""
+    return run_style(i) if count <= MOST else dict(color=in_order(i, count), linewidth=0.7)
+
+
+LABELLED = 30           # curves at most that are labelled at their ends
+
+
+def label_ends(ax, ends, title):
+    """Labels curves at the right of these axes, [(text, colour, last point)] from the best to the worst. The number in front of a
+    text is its place, and lines lead to the ends. Labels are ordered as the ends are, so that no two lines cross."""
+    ends = [(f'{place}  {text}', color, end) for place, (text, color, end) in enumerate(ends[:LABELLED], 1)]
+    ends.sort(key=lambda labelled: labelled[2][1])
+    ax.figure.set_size_inches(FULL, ax.figure.get_figheight() + 0.13 * max(0, len(ends) - 8))
+    for i, (text, color, end) in enumerate(ends):
+        ax.annotate(text, end, (1.1, (i + 0.5) / len(ends)), textcoords='axes fraction', fontsize=8, va='center',
+                    annotation_clip=False, arrowprops=dict(arrowstyle='-', color=color, linewidth=0.6, relpos=(0, 0.5)))
+    ax.text(1.1, 1.04, title, fontsize=8, transform=ax.transAxes)
 
 
 def wrap(text, inches):
@@ -194,16 +284,34 @@ def whole_ticks(ax):
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-POINTS = 500            # of a curve at most
+VIEW = dict(points=500, smooth=0)       # at most so many points of a curve; iterations over which each of them is a mean
 
 
-def draw_over_time(ax, points, **style):
-    """A curve through [(iteration, value)]. Where there are more than POINTS, each is the mean over several."""
-    if points:
-        places, values = np.array(points, dtype=float).T
-        parts = min(POINTS, len(points))
-        means = [[part.mean() for part in np.array_split(x, parts)] for x in (places, values)]
-        ax.plot(*means, **style)
+def smoothed(points, iterations):
+    """[(iteration, value)] → the same with the mean over the points of the last so many iterations; 0: as they are"""
+    if not iterations or not points:
+        return points
+    places, values = np.array(points, dtype=float).T
+    sums = np.concatenate(([0.0], values.cumsum()))
+    first = np.searchsorted(places, places - iterations, 'right')
+    return list(zip(places, (sums[1:] - sums[first]) / (np.arange(len(places)) + 1 - first)))
+
+
+def draw_over_time(ax, *runs, **style):
+    """A curve through [(iteration, value)]. Of several runs, which differ in their seed, it is the mean, over the iterations that
+    all have, with a band from the lowest to the highest. Where there are more points than VIEW has, each is the mean over
+    several."""
+    runs = [dict(smoothed(points, VIEW['smooth'])) for points in runs if points]
+    places = [it for it in runs[0] if all(it in run for run in runs)] if runs else []
+    if not places:
+        return
+    values = np.array([[run[it] for it in places] for run in runs], dtype=float)
+    parts = min(VIEW['points'], len(places))
+    x, mean, low, high = ([part.mean() for part in np.array_split(row, parts)]
+                          for row in (np.array(places, dtype=float), values.mean(0), values.min(0), values.max(0)))
+    ax.plot(x, mean, **style)
+    if len(runs) > 1:
+        ax.fill_between(x, low, high, color=style['color'], alpha=0.2, linewidth=0)
 
 
 def draw_histogram(ax, histogram, **style):
@@ -220,16 +328,23 @@ def per_bin(measured):
     return f'per {measured["histogram"]["width"]:.2g} decade'
 
 
+def minus(text):
+    """A number's text with a real minus sign"""
+    return text.replace('-', '−')
+
+
 def short(x):
-    return f'{x:.3g}' if abs(x) < 1000 or math.isnan(x) else f'{x:,.0f}'
+    return minus(f'{x:.3g}' if abs(x) < 1000 or math.isnan(x) else f'{x:,.0f}')
 
 
 def type_style(kind, kinds):
     """The colour and line style of a block type, one of `kinds`. Types that TYPES does not have take the colours that it leaves,
     and after these dashed lines."""
-    of_all = [*TYPES, *(other for other in kinds if other not in TYPES)]
-    i = of_all.index(kind)
-    return COLORS[i % MOST], ('-', '--', ':', '-.')[i // MOST % 4]
+    if kind in TYPES:
+        return TYPES[kind], '-'
+    free = [color for color in COLORS if color not in TYPES.values()]
+    i = [other for other in kinds if other not in TYPES].index(kind)
+    return free[i % len(free)], ('-', '--', ':', '-.')[i // len(free) % 4]
 
 
 def along_depth(ax, rows, key, **style):

@@ -2,7 +2,10 @@
 Draws pictures of runs. Each is written as PNG and, beside it, as SVG:
 
     python -m lab.plot out-quick                                    # the loss: out-quick/loss.png and loss.svg
-    python -m lab.plot out-a out-b out-c --out=abc.png              # up to eight runs in one picture
+    python -m lab.plot out-a out-b out-c --out=abc.png              # several runs in one picture
+    python -m lab.plot out-a out-b --out=loss.html                  # a page to zoom and hover in; it needs requirements-plot.txt
+    python -m lab.plot out-a out-b --ylim=2,3 --smooth=100          # also --xlim, and --log=y; --watch=True draws again and again
+    python -m lab.plot out-a --what=residual                        # the residual stream of each block, or --what=logits
     python -m lab.plot out-a out-b --what=gradients                 # another picture of the list below
     python -m lab.plot out-a out-b --what=grad_norm                 # any number of log.jsonl over the iterations
     python -m lab.plot out-a out-b --what=updates.qk                # any number of measure.jsonl
@@ -19,9 +22,11 @@ import difflib
 import math
 import os
 import textwrap
+import time
 
 import matplotlib.pyplot as plt
 
+from data.lock import is_locked
 from engine.errors import is_number, read_json, read_rows, read_table
 from lab import measure
 from lab.figures import (
@@ -30,20 +35,30 @@ from lab.figures import (
     LINE,
     MOST,
     TYPES,
+    VIEW,
+    LogLabels,
     columns_for,
     draw_over_time,
+    grouped_by_seed,
+    in_order,
+    label_ends,
     labels,
     legend,
     legend_below,
     log_scale,
     name_axes,
     panels,
+    row_style,
     run_style,
     type_style,
+    unit_of,
     wrap,
 )
 
 # ----------------------------------------------------------------------------- reading the files of runs
+
+EVERY = 5.0             # seconds between two looks of --watch at the logs
+
 
 def read_log(folder):
     """The rows of a run's log.jsonl."""
@@ -53,74 +68,81 @@ def read_log(folder):
     return read_rows(path)
 
 
-
-
-
-
-
-
-
-
-# ----------------------------------------------------------------------------- tools for drawing
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
 # ----------------------------------------------------------------------------- pictures: each takes folders, returns a figure
 
 def of_images(folders):
     return any('val_top1' in row for folder in folders for row in read_log(folder))
 
 
+def best_of(runs, key):
+    """The mean over runs, which differ in their seed, of the lowest value of a key in their rows; infinite if it is in none"""
+    lows = [min(values) for rows in runs if (values := [value for _, value in curve(rows, key)])]
+    return sum(lows) / len(lows) if lows else math.inf
+
+
+def curve(rows, key):
+    """[(iteration, value)] of a key in a log's rows, where it is finite"""
+    return [(row['iter'], row[key]) for row in rows if 'diverged' not in row and math.isfinite(row.get(key, math.nan))]
+
+
+def without_diverged(logs):
+    """The logs of the runs that did not diverge, or of all if none is left, and how many diverged"""
+    ended = [rows for rows in logs if not (rows and 'diverged' in rows[-1])]
+    return ended or logs, len(logs) - len(ended)
+
+
+START = 0.02            # the share of a run in which the loss falls so far that all that follows would look flat
+
+
+def leave_out_start(ax, logs):
+    """Lets the axis begin below what the first iterations, a share START of them, have of these logs' losses, and says so. Runs
+    that diverged count only if all did."""
+    ended, _ = without_diverged(logs)
+    tops, values = [], [value for rows in logs for key in ('loss', 'val_loss') for _, value in curve(rows, key)]
+    for rows in ended:
+        first = START * rows[-1]['iter']
+        training, validation = ([value for it, value in curve(rows, key) if it > first] for key in ('loss', 'val_loss'))
+        tops += [sorted(training)[-1 - len(training) // 100]] * bool(training) + validation
+    low, top = min(values, default=0.0), max(tops, default=math.inf)
+    if low < top < max(values, default=0.0):
+        ax.set_ylim(low - 0.05 * (top - low), top + 0.05 * (top - low))
+        ax.set_title(f'above: the first {START:.0%} of the iterations', loc='right', fontsize=8, color='0.4', pad=2)
+
+
 def plot_loss(folders):
     """Training and validation loss, and the learning rate; for images also the validation accuracy.
 
-    Up to four runs have both losses in one panel. More have a panel for each."""
-    vision = of_images(folders)
-    apart = 2 * len(folders) > MOST
+    Runs that differ only in their seed are one curve: the mean, in a band from the lowest to the highest. Up to four curves have
+    both losses in one panel, more have a panel for each. More than eight are thin, and labelled at their ends. The axis of the
+    loss leaves out the first 2% of the iterations."""
+    vision, unit = of_images(folders), f'nats per {unit_of(folders)}'
+    rows = [(text, *without_diverged([read_log(folder) for folder in group])) for text, group in grouped_by_seed(folders)]
+    many, apart = len(rows) > MOST, 2 * len(rows) > MOST
+    if many:
+        rows.sort(key=lambda row: best_of(row[1], 'val_loss'))
     names = ['loss', *['val_loss'] * apart, *['top1'] * vision, 'lr']
     figure, axes = panels(len(names), 1, sharex=True, height_ratios=[1 if name == 'lr' else 2.2 for name in names])
     figure.set_figheight(1.7 * len(names) + 0.3)
-    at, peaks = dict(zip(names, axes)), []
-    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        rows = read_log(folder)
-        val, right, train, lrs = ([(row['iter'], row[key]) for row in rows if key in row and 'diverged' not in row]
-                                  for key in ('val_loss', 'val_top1', 'loss', 'lr'))
-        text += f': {min(v for _, v in val):.3f}' if val else ''
-        text += f', {right[-1][1]:.1%}' if right else ''
-        peaks += [max(rate for _, rate in lrs)] if lrs else []
-        draw_over_time(at['loss'], train, color=COLORS[i], linewidth=0.8, alpha=1.0 if apart else 0.6,
-                       label='' if val else text)
-        draw_over_time(at['val_loss' if apart else 'loss'], val, **run_style(i), label=text)
-        draw_over_time(at['lr'], lrs, color=COLORS[i])
+    at, peaks, ends = dict(zip(names, axes)), [], []
+    if apart:
+        at['val_loss'].sharey(at['loss'])
+    for i, (text, runs, diverged) in enumerate(rows):
+        train, val, right, lrs = ([curve(log, key) for log in runs] for key in ('loss', 'val_loss', 'val_top1', 'lr'))
+        low, style = best_of(runs, 'val_loss'), row_style(i, len(rows))
+        text += f': {low:.3f}' if low < math.inf else ''
+        text += f', {sum(points[-1][1] for points in right) / len(right):.1%}' if all(right) else ''
+        text += f', {diverged} diverged' * (diverged > 0)
+        ends += [(text, style['color'], val[0][-1])] if all(val) else []
+        peaks += [max(rate for points in lrs for _, rate in points)] if any(lrs) else []
+        # the first evaluation is that of the untrained model, far above the others
+        val = [points[1:] if len(points) > 2 and points[0][0] == 0 else points for points in val]
+        draw_over_time(at['loss'], *train, color=style['color'], linewidth=0.8, alpha=1.0 if apart else 0.6,
+                       label='' if any(val) else text)
+        draw_over_time(at['val_loss' if apart else 'loss'], *val, **style, label=text)
+        draw_over_time(at['lr'], lrs[0], color=style['color'], linewidth=style.get('linewidth'))
         if vision:
-            draw_over_time(at['top1'], [(it, 100 * share) for it, share in right], **run_style(i))
-    unit = f'nats per {"image" if vision else "token"}'
+            draw_over_time(at['top1'], *([(it, 100 * share) for it, share in points] for points in right), **style)
+    leave_out_start(at['loss'], [log for _, runs, _ in rows for log in runs if log])
     at['loss'].set_ylabel(f'training loss\n({unit})' if apart else f'loss ({unit})')
     if apart:
         at['val_loss'].set_ylabel(f'validation loss\n({unit})')
@@ -132,47 +154,30 @@ def plot_loss(folders):
     at['lr'].set_ylabel('learning\nrate')
     at['lr'].set_xlabel('iteration')
     figure.align_ylabels(axes)
-    legend(figure, 'run: lowest validation loss' + (', last top-1' if vision else '')
-           + ('' if apart else '\n(thin line: training, with marks: validation)'))
+    about = 'run: lowest validation loss' + (', last top-1' if vision else '')
+    if many and ends:
+        label_ends(at['val_loss'], ends, about)
+    else:
+        band = '\n(of several seeds: their mean and range)' * any(len(runs) > 1 for _, runs, _ in rows)
+        legend(figure, about + ('' if apart else '\n(thin line: training, with marks: validation)') + band)
     return figure
 
 
+def of_blocks(key, folders):
+    for folder in folders:
+        if not any(key in row for row in read_log(folder)):
+            raise ValueError(f'{folder} has no {key} in its log: it is of an older version, or trained with parallel=fsdp')
+    return over_iterations(key, folders)
 
 
+def plot_residual(folders):
+    """The root mean square of the residual stream behind each block, at each evaluation."""
+    return of_blocks('residual_rms', folders)
 
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
+def plot_logits(folders):
+    """The largest attention logit of each block, at each evaluation."""
+    return of_blocks('max_logits', folders)
 
 
 def plot_coordinates(folders):
@@ -187,7 +192,7 @@ def plot_coordinates(folders):
         if runs[-1] is None:
             raise ValueError(f'there is no {path}: {make}')
     names = list(dict.fromkeys(name for measured in runs for name in measured['activations']))
-    figure, axes = panels(len(names), height=2.0, sharex=True)
+    figure, axes = panels(len(names), height=2.0, sharex=True, sharey=True)
     for ax, name in zip(axes, names):
         ax.set_title(name.replace('_', ' '))
         for i, (measured, text) in enumerate(zip(runs, labels(folders))):
@@ -283,11 +288,16 @@ def draw_rates(ax, rows, style_of, width):
                 transform=ax.get_xaxis_transform())
         crosses += lost
     rates = sorted({rate_of(point) for row in rows.values() for point in row})
-    texts, crowded = [f'{rate:g}' for rate in rates], False
+    texts, crowded = LogLabels().format_ticks(rates), False
     if len(rates) > 1 and rates[0] > 0:
         log_scale(ax, 'x')
-        closest = min(math.log(b / a) for a, b in zip(rates, rates[1:])) / math.log(rates[-1] / rates[0])
-        crowded = closest * width < CHARACTER * (max(map(len, texts)) + 1)
+        at = [math.log(rate / rates[0]) * width / math.log(rates[-1] / rates[0]) for rate in rates]        # in inches
+        longest = max(len(text.replace(r'\times', '')) for text in texts)
+        crowded = min(b - a for a, b in zip(at, at[1:])) < CHARACTER * (longest + 1)
+        labelled = -math.inf
+        for i, place in enumerate(at):                  # of two that are closer than a line is high, one is labelled
+            texts[i] = texts[i] if place - labelled >= LINE else ''
+            labelled = place if texts[i] else labelled
     ax.set_xticks(rates, texts, **dict(rotation=45, ha='right', rotation_mode='anchor') if crowded else {})
     ax.minorticks_off()
     ax.set_xlabel('learning rate')
@@ -307,7 +317,8 @@ def draw_dots(ax, rows, axes):
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.set_ylabel(', '.join(axes))
     at = f' at the learning rate {rate_of(points[0]):g}' if 'learning_rate' in points[0] else ''
-    ax.set_xlabel(f'validation loss (nats){at}' + CROSS * bool(lost))
+    bars = '\n(bars: standard errors over seeds)' * any(error > 0 for error in errors)
+    ax.set_xlabel(f'validation loss (nats){at}' + bars + CROSS * bool(lost))
 
 
 def plot_sweep(folders):
@@ -322,7 +333,8 @@ def plot_sweep(folders):
         over_rates = len(set(map(rate_of, points))) > 1
         split, axes = split_rows(points, axes) if over_rates else ([('', rows_of(points, axes))], axes)
         name = os.path.basename(os.path.normpath(folder)) if len(folders) > 1 else ''
-        parts += [('; '.join(filter(None, (name, title))), rows, axes, over_rates) for title, rows in split]
+        own = 'with its own axis' * bool(name and over_rates)
+        parts += [('; '.join(filter(None, (name, title, own))), rows, axes, over_rates) for title, rows in split]
     names = list(dict.fromkeys(name for _, rows, *_ in parts for name in rows))
     together = len(folders) == 1 and len(names) <= MOST         # one legend for all panels, else one for each
     columns = columns_for(len(parts))
@@ -338,7 +350,9 @@ def plot_sweep(folders):
             draw_dots(ax, rows, axes)
         if over_rates and ax.get_subplotspec().is_first_col():
             ax.set_ylabel('validation loss (nats)')
-        title = ', '.join(axes) + CROSS * any(is_lost(point) for _, rows, *_ in parts for row in rows.values() for point in row)
+        points = [point for _, rows, *_ in parts for row in rows.values() for point in row]
+        bars = '\n(bars: standard errors over seeds)' * any(point['standard_error'] > 0 for point in points)
+        title = ', '.join(axes) + bars + CROSS * any(map(is_lost, points))
         if not together:
             legend_below(ax, title)
     if together:
@@ -346,7 +360,9 @@ def plot_sweep(folders):
     return figure
 
 
-PICTURES = {'loss': plot_loss, **measure.PICTURES, 'coordinates': plot_coordinates, 'sweep': plot_sweep}
+PICTURES = {'loss': plot_loss, 'residual': plot_residual, 'logits': plot_logits, **measure.PICTURES,
+            'coordinates': plot_coordinates, 'sweep': plot_sweep}
+OVER_TIME = ('loss', 'residual', 'logits', 'sharpness')         # those with curves over the iterations, as each KEY
 
 
 # ----------------------------------------------------------------------------- any quantity of a run's rows
@@ -382,73 +398,95 @@ def read_quantities(folder):
     return found
 
 
-def braced(words):
-    return words[0] if len(words) == 1 else '{' + ','.join(words) + '}'
-
-
-def brief(keys):
-    """The keys in short, as a shell's braces would give them: ['loss', 'updates.{emb,qk}']."""
-    below = {}                                          # {first name of a key: what may follow}
-    for key in keys:
-        name, _, rest = key.partition('.')
-        below.setdefault(name, []).append(rest)
-    ends = {}                                           # {what follows, in short: names}
-    for name, rests in below.items():
-        rests = brief([rest for rest in rests if rest])
-        ends.setdefault('.' + braced(rests) if rests else '', []).append(name)
-    return [text for end, names in ends.items() for text in ([braced(names) + end] if end else names)]
-
-
 NAMES = dict(loss='loss', grad_norms='norm of the gradient', weight_norms='norm of the weights',
-             train_loss='training loss', val_loss='validation loss', lr='learning rate',
+             train_loss='training loss', val_loss='validation loss', test_loss='test loss', lr='learning rate',
              grad_norm='norm of the gradient', tokens_per_s='tokens per second', images_per_s='images per second',
-             mfu='share of the peak FLOP/s', train_top1='training top-1 (share)', val_top1='validation top-1 (share)')
+             mfu='share of the peak FLOP/s', train_top1='training top-1 (share)', val_top1='validation top-1 (share)',
+             residual_rms='RMS of the residual stream\nbehind each block', max_logits='largest attention logit')
+
+
+def curves_of(key, folder):
+    """{curve: [(iteration, number)]} of a key of a run's log.jsonl or measure.jsonl. ValueError, with the keys that there are, if
+    it has none."""
+    by_key = read_quantities(folder)
+    by_name = {name.removeprefix(f'{key}.'): curves for name, curves in by_key.items() if name.startswith(f'{key}.')}
+    if by_name and all(set(curves) == {''} for curves in by_name.values()):
+        by_key[key] = {name: curves[''] for name, curves in by_name.items()}         # a curve for each name below the key
+    if key not in by_key:
+        near = difflib.get_close_matches(key, [*PICTURES, *by_key], 1)
+        near = f'did you mean {near[0]!r}? ' if near else ''
+        first = key.partition('.')[0] + '.'
+        known = [name for name in by_key if name.startswith(first)] or dict.fromkeys(
+            name.partition('.')[0] + '.…' * ('.' in name) for name in by_key)
+        raise ValueError(f'what={key!r} is no picture, and {folder} does not have this key: {near}'
+                         f'pictures are {", ".join(PICTURES)}; keys are '
+                         + (', '.join(known) or f'none: there is no {os.path.join(folder, "log.jsonl")}'))
+    return by_key[key]
 
 
 def over_iterations(key, folders):
     """Any key of log.jsonl or measure.jsonl over the iterations.
 
-    A number is a curve for each run. A list, such as attention.max_logit, has a panel for each run, with a curve for each
-    layer: the mean over its heads. So has a key that stands before several, such as grad_norms, with a curve for each block
-    type. Of more than eight layers, eight are drawn, from the first to the last. The axis is logarithmic if the values are
-    positive and their middle 90% span a factor of more than 100."""
-    names, by_run = labels(folders), []
-    for folder in folders:
-        by_key = read_quantities(folder)
-        by_name = {name.removeprefix(f'{key}.'): curves for name, curves in by_key.items() if name.startswith(f'{key}.')}
-        if by_name and all(set(curves) == {''} for curves in by_name.values()):
-            by_key[key] = {name: curves[''] for name, curves in by_name.items()}         # a curve for each name below the key
-        if key not in by_key:
-            near = difflib.get_close_matches(key, [*PICTURES, *by_key], 1)
-            near = f'did you mean {near[0]!r}? ' if near else ''
-            raise ValueError(f'what={key!r} is no picture, and {folder} does not have this key: {near}'
-                             f'pictures are {", ".join(PICTURES)}; keys are '
-                             + (', '.join(brief(by_key)) or f'none: there is no {os.path.join(folder, "log.jsonl")}'))
-        by_run.append(by_key[key])
+    A number is a curve for each run, or for each group of runs that differ only in their seed, as in the picture of the loss. A
+    list, such as attention.max_logit, has a panel for each run, with a curve for each layer: the mean over its heads. So has a
+    key that stands before several, such as grad_norms, with a curve for each block type. Of more than eight layers, eight are
+    drawn, from the first to the last. The axis is logarithmic if the values are positive and their middle 90% span a factor of
+    more than 100."""
+    by_run = [curves_of(key, folder) for folder in folders]
     curves = list(dict.fromkeys(curve for run in by_run for curve in run))
-    several = curves != ['']
-    shown = [curves[i] for i in sorted({round(k * (len(curves) - 1) / (MOST - 1)) for k in range(MOST)})]
-    figure, axes = panels(len(by_run) if several else 1, columns_for(len(by_run)), 2.4, sharex=several, sharey=several)
-    for i, (run, name) in enumerate(zip(by_run, names)):
-        ax = axes[i] if several else axes[0]
-        for k, curve in enumerate(shown):
-            points = run.get(curve, [])
-            style = run_style(k if several else i)
-            if curve in TYPES:
-                style.update(zip(('color', 'linestyle'), type_style(curve, curves)))
-            if len(points) > 50:
-                del style['marker']
-            draw_over_time(ax, points, **style, label=curve if several else name)
-        if several:
-            ax.set_title(wrap(name, figure.get_figwidth() / columns_for(len(by_run)) - 0.2))
-    values = sorted(value for run in by_run for curve in shown for _, value in run.get(curve, []) if math.isfinite(value))
-    unit = f' (nats per {"image" if of_images(folders) else "token"})' if key in ('train_loss', 'val_loss') else ''
+    unit = f' (nats per {unit_of(folders)})' if key in ('loss', 'train_loss', 'val_loss', 'test_loss') else ''
+    name = NAMES.get(key, key) + unit
+    if curves != ['']:
+        figure = draw_panels(by_run, labels(folders), curves)
+    else:
+        figure = draw_runs(dict(zip(folders, by_run)), grouped_by_seed(folders))
+    values = sorted(value for run in by_run for points in run.values() for _, value in points if math.isfinite(value))
     if values and values[0] > 0 and values[-1 - len(values) // 20] > 100 * values[len(values) // 20]:
-        for ax in axes:
+        for ax in figure.axes:
             log_scale(ax)
-    name_axes(axes, 'iteration', NAMES.get(key, key) + unit)
-    layers = 'layer' if all(curve.isdigit() for curve in curves) else 'block type' if TYPES.keys() & {*curves} else 'place'
-    legend(figure, 'run' if not several else layers if shown == curves else f'{layers}, {len(shown)} of {len(curves)}')
+    name_axes(figure.axes, 'iteration', name)
+    return figure
+
+
+def draw_runs(by_folder, groups):
+    """The picture of a number over the iterations: a curve for each group of runs."""
+    figure, (ax,) = panels(1, height=2.4)
+    rows = [(text, [by_folder[folder][''] for folder in group]) for text, group in groups]
+    if len(rows) > MOST:                                # in the order of their ends
+        rows.sort(key=lambda row: row[1][0][-1][1])
+    ends = []
+    for i, (text, runs) in enumerate(rows):
+        style = row_style(i, len(rows))
+        if max(map(len, runs)) > 50:
+            style.pop('marker', None)
+        draw_over_time(ax, *runs, **style, label=text)
+        ends.append((text, style['color'], runs[0][-1]))
+    if len(rows) > MOST:
+        label_ends(ax, ends, 'run')
+    else:
+        legend(figure, 'run' + ' (of several seeds: their mean and range)' * any(len(runs) > 1 for _, runs in rows))
+    return figure
+
+
+def draw_panels(by_run, names, curves):
+    """The picture of several numbers over the iterations: a panel for each run, with a curve for each number."""
+    columns = columns_for(len(by_run))
+    shown = [curves[i] for i in sorted({round(k * (len(curves) - 1) / (MOST - 1)) for k in range(MOST)})]
+    of_layers = all(curve.isdigit() for curve in curves)
+    figure, axes = panels(len(by_run), columns, 2.4, sharex=True, sharey=True)
+    for ax, run, name in zip(axes, by_run, names):
+        for k, curve in enumerate(shown):
+            style = run_style(k)
+            if of_layers:
+                style.update(color=in_order(k, len(shown)))
+            elif curve in TYPES:
+                style.update(zip(('color', 'linestyle'), type_style(curve, curves)))
+            if len(run.get(curve, [])) > 50:
+                del style['marker']
+            draw_over_time(ax, run.get(curve, []), **style, label=curve)
+        ax.set_title(wrap(name, figure.get_figwidth() / columns - 0.2))
+    kind = 'layer' if of_layers else 'block type' if TYPES.keys() & {*curves} else 'place'
+    legend(figure, kind if shown == curves else f'{kind}, {len(shown)} of {len(curves)}')
     return figure
 
 
@@ -459,24 +497,73 @@ def picture(what, folders):
     return PICTURES[what](folders) if what in PICTURES else over_iterations(what, folders)
 
 
-def draw(what, folders, out):
-    """Writes the picture of these folders to `out`."""
-    write(lambda: picture(what, folders), out)
+def draw(what, folders, out, change=lambda figure: None):
+    """Writes the picture of these folders to `out`, after change(its figure)."""
+    def make_figure():
+        figure = picture(what, folders)
+        change(figure)
+        return figure
+
+    write(make_figure, out)
 
 
 def write(make_figure, out):
-    """Writes the figure that make_figure() returns to `out`, with 200 dots an inch, and as SVG beside it."""
+    """Writes the figure that make_figure() returns to `out`: as a page for .html, else with 200 dots an inch, and as SVG beside
+    it."""
     stem, kind = os.path.splitext(out)
-    paths = [stem + (kind if kind not in ('', '.svg') else '.png'), f'{stem}.svg']
+    paths = [out] if kind == '.html' else [stem + (kind if kind not in ('', '.svg') else '.png'), f'{stem}.svg']
     try:
         figure = make_figure()
         figure.draw_without_rendering()
         figure.set_layout_engine('none')                # the layout is done, once for both files
-        for path in paths:
+        if kind == '.html':
+            from lab.page import write_page
+            write_page(figure, out)
+        for path in paths if kind != '.html' else ():
             figure.savefig(path, dpi=200, metadata={'Date': None} if path.endswith('.svg') else None)
     finally:
         plt.close('all')
-    print(f'wrote {paths[0]} and {paths[1]}')
+    print(f'wrote {" and ".join(paths)}')
+
+
+def limits(text):
+    """'2,3' → (2.0, 3.0); either may be left out, as in '2,' and ',3'"""
+    try:
+        low, high = (float(part) if part else None for part in text.split(','))
+        if None not in (low, high) and not low < high:
+            raise ValueError
+        return low, high
+    except ValueError:
+        raise ValueError(f'{text!r}: wants LOW,HIGH, as 2,3 or 2, or ,3') from None
+
+
+def zoom(figure, xlim, ylim, log):
+    """Sets the limits and scales of the first panel, and of all that share its axes."""
+    ax = figure.axes[0]
+    if 'x' in log:
+        log_scale(ax, 'x')
+    for other in ax.get_shared_y_axes().get_siblings(ax) if 'y' in log else ():
+        log_scale(other)
+    if xlim:
+        ax.set_xlim(*xlim)
+    if ylim:
+        ax.set_ylim(*ylim)
+        ax.set_title('', loc='right')                   # which said what the axis leaves out
+
+
+def watch(folders, draw_once):
+    """Draws, and again when a run's log or measurements have grown, until no run goes on any more."""
+    files = [os.path.join(folder, name) for folder in folders for name in ('log.jsonl', 'measure.jsonl')]
+    before = None
+    while True:
+        going_on = any(map(is_locked, folders))         # looked at first, so that the last rows are drawn too
+        state = [os.stat(file).st_size for file in files if os.path.exists(file)]
+        if state != before:
+            draw_once()
+        if not going_on:
+            return
+        before = state
+        time.sleep(EVERY)
 
 
 def first_line(f):
@@ -487,18 +574,39 @@ def rest(f):
     return textwrap.dedent(f.__doc__.partition('\n')[2]).strip()
 
 
-if __name__ == '__main__':
-    about = '\n'.join(f'  {name:14}{first_line(f)}' for name, f in {**PICTURES, 'KEY': over_iterations}.items())
+def main():
+    about = '\n'.join(f'  {name:16} {first_line(f)}' for name, f in {**PICTURES, 'KEY': over_iterations}.items())
     parser = argparse.ArgumentParser(
         prog='python -m lab.plot', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f'pictures:\n{about}\n\n{rest(over_iterations)}\nAn unknown KEY is answered with the keys that there are.')
     parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')         # in one line
     parser.add_argument('folders', nargs='+', help='out_dir of each run, or sweep')
     parser.add_argument('--what', default='loss', metavar='PICTURE|KEY',
-                        help='a picture of the list below; default: loss. All except loss, sweep and KEY need '
+                        help='a picture of the list below; default: loss. All except loss, residual, logits, sweep and KEY need '
                              'python -m lab.measure')
-    parser.add_argument('--out', help='the picture; default: WHAT.png in the first folder')
+    parser.add_argument('--out', help='the picture, .html for a page to zoom and hover in; default: WHAT.png in the first folder')
+    parser.add_argument('--xlim', metavar='LOW,HIGH', help='limits of the axis; one may be left out, as in --xlim=100,')
+    parser.add_argument('--ylim', metavar='LOW,HIGH', help='the same of the first panel, and of those that share its axis')
+    parser.add_argument('--log', default='', choices=('x', 'y', 'xy'), help='logarithmic axes')
+    parser.add_argument('--smooth', default=0, type=int, metavar='N', help='each point is the mean over the last N iterations')
+    parser.add_argument('--watch', default='False', metavar='True', help='draw again as the runs go on, until they end')
     parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     args = parser.parse_args()
     begin(vars(args))
-    draw(args.what, args.folders, args.out or os.path.join(args.folders[0], f'{args.what}.png'))
+    if args.smooth < 0 or args.smooth and args.what in PICTURES and args.what not in OVER_TIME:
+        raise ValueError(f'smooth={args.smooth}: wants a number of iterations, for a KEY or one of {", ".join(OVER_TIME)}')
+    out = args.out or os.path.join(args.folders[0], f'{args.what}.png')
+    VIEW.update(smooth=args.smooth, points=10 ** 6 if out.endswith('.html') else VIEW['points'])
+    xlim, ylim = (limits(text) if text else None for text in (args.xlim, args.ylim))
+
+    def draw_once():
+        draw(args.what, args.folders, out, lambda figure: zoom(figure, xlim, ylim, args.log))
+
+    if args.watch.lower() == 'true':
+        watch(args.folders, draw_once)
+    else:
+        draw_once()
+
+
+if __name__ == '__main__':
+    main()

@@ -18,7 +18,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.sweep')
 
-from configurator import at_least, configure, flags, keys_of, refuse, say
+from configurator import at_least, configure, flags, is_help, keys_of, refuse, say
 
 import os
 import re
@@ -80,7 +80,7 @@ def split_arguments(arguments):
     ours, theirs = [], []
     for arg in arguments:
         if arg.startswith('-'):
-            mine = arg in ('-h', '--help') or arg[2:].partition('=')[0] in own
+            mine = is_help(arg) or arg[2:].partition('=')[0] in own
         else:
             text = open(arg, encoding='utf-8', errors='replace').read() if os.path.isfile(arg) else ''
             mine = re.search(r'^grids *=', text, re.MULTILINE)
@@ -270,6 +270,8 @@ def report_on(rows, folder):
 
 def main():
     global csv
+    if not sys.argv[1:]:
+        sys.exit(__doc__.strip() + '\n\n--help lists the keys')
     if '--report' in sys.argv[1:-1]:
         at = sys.argv.index('--report')
         sys.argv[at:at + 2] = [f'--report={sys.argv[at + 1]}']

@@ -520,12 +520,18 @@ def write_walk(folder, name='tiny', train=2000, val=500):
 
 
 def rows(run):
-    """What a run logged, without what the clock says and where it was resumed. The numbers of a dict have keys such as
-    grad_norms.qk."""
+    """What a run logged, without what the clock says and where it was resumed. The numbers of a dict or a
+    list have keys such as grad_norms.qk."""
     lines = [line for line in (Path(run) / 'log.jsonl').read_text(encoding='utf-8').splitlines() if '"start"' not in line]
     return [{name: number for key, value in json.loads(line).items() if not key.endswith('_per_s')
              for name, number in ({f'{key}.{kind}': x for kind, x in value.items()} if key.endswith('_norms') else
+                                  {f'{key}.{i}': x for i, x in enumerate(value)} if isinstance(value, list) else
                                   {key: value}).items()} for line in lines]
+
+
+def kinds(row):
+    """The keys of a row of `rows`, once for each dict or list"""
+    return {name.partition('.')[0] for name in row}
 
 
 def steps(run):

@@ -228,7 +228,7 @@ KEYS = [
       for script, command in (('train', TRAIN), ('bench', BENCH), ('measure', UNTRAINED))),
     case('misspelt key', f'{TRAIN} --learning_rat=0.1', "unknown key 'learning_rat' … did you mean 'learning_rate'?"),
     case('key of no script', f'{TRAIN} --zzzz=1', "unknown key 'zzzz' … --help lists the keys"),
-    case('key without value', f'{TRAIN} --max_iters', '--max_iters: give it a value … --help'),
+    case('key without value', f'{TRAIN} --max_iters', '--max_iters: give it a value with =, as in --max_iters=… … --help'),
     case("another optimizer's key", f'{TRAIN} --optimizer=sgdw --muon_scale=original',
          'muon_scale=original: optimizer=sgdw does not use it, leave it out'),
     case('key of images', f'{TRAIN} --mixup=0.5', "unknown key 'mixup'"),
@@ -250,7 +250,7 @@ KEYS = [
     case('rope_theta=0', f'{TRAIN} --rope_theta=0', 'rope_theta=0.0: wants a positive number'),
     *(case(f'{key}=wrong', f'{TRAIN} --{key}=wrong', f"{key}='wrong' … choose … {choice}") for key, choice in dict(
         optimizer='adam_mini', schedule='wsd', blockwise='ramp', backend='gloo', attention='l2_tied', ffn='swiglu', pos='rope',
-        init='xavier', dtype='bfloat16', init_from='gpt2-xl', dataset='minipile', muon_scale='original').items()),
+        init='xavier', dtype='bfloat16', init_from='gpt2-xl', dataset='tiny', muon_scale='original').items()),
     case('no such step', 'lab.gpu --only=nothing --device=cpu', "only='nothing': choose attention, or a part of"),
     case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' is not available … choose auto, cpu"),
     case('device without numbers', f'{TRAIN} --device=meta', "device='meta' … choose auto, cpu"),
@@ -345,7 +345,7 @@ KEYS = [
 FILES = [
     case('no config file', f'{TRAIN} config/nowhere.py', 'there is no config file config/nowhere.py'),
     case('config of another kind', f'{TRAIN} config.yaml', "'config.yaml' is neither a config file (.py, .json)"),
-    case('folder as config', f'{TRAIN} folder.py', 'there is no config file folder.py', folder('folder.py')),
+    case('folder as config', f'{TRAIN} folder.py', "'folder.py' is a folder", folder('folder.py')),
     case('broken Python', f'{TRAIN} a.py', 'a.py: SyntaxError … line 1', holds('a.py', 'learning_rate = (')),
     case('Python that raises', f'{TRAIN} a.py', 'a.py: ZeroDivisionError', holds('a.py', 'learning_rate = 1 / 0')),
     case('Python that exits', f'{TRAIN} a.py', 'a.py: SystemExit', holds('a.py', 'import sys; sys.exit()')),
@@ -386,7 +386,12 @@ FILES = [
 ]
 DAMAGED = 'data/tiny/meta.json is damaged, prepare data/tiny again'
 DATA = [
+    case('a wrong value in a folder that is taken', f'{TRAIN} --out_dir=out --norm=x', "norm='x': choose one of layernorm"),
     case('data not prepared', f'{TRAIN} --dataset=minipile', 'data/minipile is not prepared: run  python data/minipile/prep'),
+    case('text not prepared', f'{TRAIN} --dataset=textfiles',
+         "data/textfiles is not prepared: run  python data/textfiles/prepare.py --files='books/"),
+    case('vocabulary not prepared', f'{TRAIN} --dataset=pysource-bpe1024',
+         'data/pysource-bpe1024 is not prepared: run  python data/pysource/prepare.py --bpe=1024 --folder=data/pysource-bpe1024'),
     case('measure: data not prepared', f'{UNTRAINED} --dataset=c4', 'data/c4 is not prepared: run  python data/c4/prepare.py'),
     case('sample: data gone', SAMPLE, 'data/tiny is not prepared: run', gone('data/tiny/meta.json')),
     case('no data here', TRAIN, "dataset='tiny': there is no folder data here: run this from the root",
@@ -450,7 +455,7 @@ def cases_of_checkpoints():
         ('lacks scaler', lacks('scaler'), NOT_ONE, ['train']),
         ('lacks init_from', lacks('init_from', of='config'), NOT_ONE, ['train']),
         ('lacks dataset', lacks('dataset', of='config'), NOT_ONE, ['sample']),
-        ('data gone', says_in_config(dataset='lost'), "dataset='lost': choose one of", ['sample', 'measure', 'evaluate']),
+        ('data gone', says_in_config(dataset='lost'), "dataset='lost': choose one that is", ['sample', 'measure', 'evaluate']),
     ]
     for name, step, says, readers in table:
         for reader in readers:
@@ -474,6 +479,7 @@ EVALUATIONS = [
          lambda: shutil.copytree('data/tiny', 'data/other'), meta(tokenizer='char', chars='abcdefghijklm', folder='data/other')),
 
     case('evaluate: no data chosen', 'lab.evaluate --out_dir=gpt2', 'gpt2 is no run of train.py … --dataset'),
+    case('evaluate: limit without tasks', f'{EVALUATE} --limit=5', 'limit=5: it is for tasks, leave it out'),
     case('evaluate: settings without tasks', f'{EVALUATE} --gen_kwargs=top_k=1', 'gen_kwargs=top_k=1: it is for tasks, leave it'),
     case('evaluate: output into no folder', f'{EVALUATE} --output=none/all.json', 'there is no folder none'),
     case('evaluate: output over another file', f'{EVALUATE} --output=tiny.json', 'output=tiny.json is there, and holds'),
@@ -562,6 +568,8 @@ SWEEPS = [
          holds('swept/runs.csv', SWEPT)),
 ]
 PLOTS = [
+    case('runs: none', 'lab.runs nowhere', 'none of these is the folder of a run, with config.json and log.jsonl: nowhere'),
+    case('runs: no key', 'lab.runs out --keys=lr', "keys=lr: no run has the key 'lr'"),
     case('plot: nothing', 'lab.plot', 'the following arguments are required: folders; --help'),
     case('plot: no run', 'lab.plot nowhere', "there is no nowhere/log.jsonl: 'nowhere' is not the folder of a run"),
     case('plot: a file', 'lab.plot tiny.json', "'tiny.json' is not the folder of a run"),
@@ -570,6 +578,11 @@ PLOTS = [
     case('plot: not measured', 'lab.plot out --what=hidden', 'there is no out/measure.json: make it with  python -m lab.measure'),
     case('plot: not measured, others were', 'lab.plot out --what=hidden', 'out/measure.json holds no hidden: make it with',
          holds('out/measure.json', '{}')),
+    case('plot: no coordinates', 'lab.plot out --what=coordinates', 'out/coordinates.json: make it with  python -m lab.coord'),
+    case('plot: limits', 'lab.plot out --ylim=3,2', "'3,2': wants LOW,HIGH"),
+    case('plot: one limit', 'lab.plot out --xlim=5', "'5': wants LOW,HIGH"),
+    case('plot: scale', 'lab.plot out --log=z', "invalid choice: 'z'"),
+    case('plot: smooth', 'lab.plot out --what=hidden --smooth=5', 'smooth=5: wants a number of iterations, for a KEY or one of'),
     case('plot: not swept', 'lab.plot out --what=sweep',
          'there is no out/table.csv: make it with  python -m lab.sweep --report=out'),
     case('plot: picture in no folder', 'lab.plot out --out=nowhere/loss.png', 'nowhere/loss.png'),

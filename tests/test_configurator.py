@@ -3,7 +3,7 @@ configurator.py on a small script and on train.py, and everything in config/: a 
 or left out of a fragment would otherwise train another model than the one that was asked for.
 """
 import configurator
-from configurator import at_least, configure, read_config
+from configurator import SECTIONS, at_least, configure, read_config
 
 import inspect
 import json
@@ -76,10 +76,6 @@ def write(name, text):
 
 # ----------------------------------------------------------------------------- order and values
 
-def test_defaults_are_the_constants_above_the_call(keys):
-    assert keys() == DEFAULTS
-
-
 @pytest.mark.parametrize('order, wanted', [
     (['a.py', 'b.py'], (2.0, 20, 'a')),
     (['b.py', 'a.py'], (1.0, 20, 'a')),
@@ -144,14 +140,6 @@ name = f"{name}-{os.path.basename(__file__)}"
         **DEFAULTS, 'max_iters': 80, 'learning_rate': 4.0, 'name': 'first-ordinary.py'}
 
 
-def test_exec_of_a_base(keys):
-    """An experiment that differs from another in one line says so in one line"""
-    write('base.py', 'learning_rate = 1.0\nname = "base"\n')
-    write('derived.py', 'exec(open("base.py").read())\nname = "derived"\n')
-    values = keys('derived.py')
-    assert (values['learning_rate'], values['name']) == (1.0, 'derived')
-
-
 def test_an_alias_sets_its_keys_where_it_stands(keys):
     """In Python, in JSON and on the command line; of an alias and one of its keys, the later counts"""
     names, more = ('attn_mid_norm', 'ffn_mid_norm'), [GPTConfig, str(ROOT / 'train.py')]
@@ -191,10 +179,11 @@ def test_keys_of_another_script_and_of_a_dataclass(keys, capsys):
     write('tool.py', 'max_iters = 3            # its own\nruns = 2\nconfig = configure(globals(), ...)\n')
     values = keys('--n_layer=3', '--name=x', path='tool.py', more=('script.py', GPTConfig))
     assert values == {**DEFAULTS, **asdict(GPTConfig()), 'max_iters': 3, 'runs': 2, 'name': 'x', 'n_layer': 3}
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit):                     # its own keys, and where the others are
         keys('--help', path='tool.py', more=('script.py', GPTConfig))
     shown = capsys.readouterr().out
-    assert re.search(r'--max_iters=3 +its own\n', shown) and re.search(r'--learning_rate=0.001 +how fast\n', shown)
+    assert re.findall(r'^  --(\w+)', shown, re.MULTILINE) == ['max_iters', 'runs', 'debug'] and '--help=NAME shows' in shown
+    assert re.search(r'--max_iters=3 +its own\n', shown)
 
 
 # ----------------------------------------------------------------------------- errors
@@ -280,11 +269,6 @@ def test_at_least():
 
 # ----------------------------------------------------------------------------- the end of a script
 
-def test_script_runs(script):
-    code, out, err = run_python('script.py', '--max_iters=3')
-    assert (code, err) == (0, '') and "'max_iters': 3" in out
-
-
 @pytest.mark.parametrize('arguments', [['--max_iter=3'], ['--compile'], ['nowhere.py'], ['--name=missing'],
                                        ['--max_iters=x'], ['raises.py']])
 def test_an_error_of_input_is_one_line(script, arguments):
@@ -317,22 +301,43 @@ def stated(text):
     return {key: (value.strip("'"), comment) for key, value, comment in lines}
 
 
+def shown_by(*arguments):
+    """{section: {key: (value, help)}} of a help"""
+    parts = re.split(r'^(\w+)\n', call('train.py', *arguments), flags=re.MULTILINE)
+    return {name: {key: (value, text) for key, value, text in re.findall(r'^  --(\w+)=(\S*) *(.*)$', part, re.MULTILINE)}
+            for name, part in zip(parts[1::2], parts[2::2])}
+
+
 def test_help_of_train_py():
-    """Every key of train.py and GPTConfig with its default and the comment that stands behind it"""
-    out = call('train.py', '--help')
-    assert out.startswith('Trains a GPT')
+    """Every key of train.py and GPTConfig once, in its section, with its default and the comment that stands behind it"""
     train = (ROOT / 'train.py').read_text(encoding='utf-8').split('\nconfig = configure(')[0]
     model = inspect.getsource(GPTConfig).split('def ')[0].split('causal: ')[0]
-    shown = {key: (value, comment) for key, value, comment in re.findall(r'^  --(\w+)=(\S*) *(.*)$', out, re.MULTILINE)}
-    wanted = stated(model) | stated(train)              # which has its own vocab_size
-    for way in ('r', 'wd'):                             # for each block type
-        value, comment = wanted.pop(f'{way}_TYPE')
-        wanted |= {f'{way}_{kind}': (value, comment.replace('TYPE', kind)) for kind in BLOCK_TYPES}
-    assert {f.name for f in fields(GPTConfig)} <= wanted.keys() and 'learning_rate' in wanted
-    assert shown.keys() == wanted.keys() | {'debug'}
-    for key, (value, comment) in wanted.items():
-        assert shown[key][1] == comment
-        assert shown[key][0] == value or float(shown[key][0]) == float(value)
+    wanted, shown = stated(model) | stated(train), shown_by('--help')          # train.py has its own vocab_size
+    assert tuple(shown) == SECTIONS and sum(map(len, shown.values())) == len(wanted) + 1        # and debug
+    for name, key in dict(model='n_layer', norms='qk_norm', optimizer='beta1', schedule='r_TYPE', data='dataset', run='seed',
+                          machine='device').items():
+        assert key in shown[name] and shown_by(f'--help={name}') == {name: shown[name]}
+    for key, (value, text) in ((key, line) for part in shown.values() for key, line in part.items() if key != 'debug'):
+        types = f'; TYPE: {", ".join(BLOCK_TYPES)}' * ('TYPE' in key)
+        assert text == wanted[key][1] + types and (value == wanted[key][0] or float(value) == float(wanted[key][0]))
+
+
+def test_help_shows_the_values_after_what_is_given():
+    """And what the fragments of config/arch are"""
+    given = [str(ROOT / 'config' / 'train_quick.py'), '--r_qk=4']
+    out = call('train.py', *given, '--help')
+    assert f'These are the values after {" ".join(given)}\n' in out
+    assert re.search(r'--n_layer=4 +blocks\n', out) and re.search(r'--r_TYPE=4.0 .*; TYPE: qk\n', out)
+    norms = call('train.py', '--help=norms')
+    assert all(re.search(rf'^  {name} +\S', norms, re.MULTILINE) for name in FRAGMENTS)
+    assert "help='norm': choose one of model, norms" in call('train.py', '--help=norm', code=1)
+
+
+@pytest.mark.parametrize('arguments, says', [
+    (['--lr=1'], "did you mean 'learning_rate'?"), (['--learning_rate', '0.1'], 'as in --learning_rate=0.1'),
+    ([str(ROOT)], f'is a folder and no config file: write --out_dir={ROOT}')])
+def test_what_a_user_of_other_programs_types(arguments, says):
+    assert says in call('train.py', *arguments, code=1)
 
 
 # ----------------------------------------------------------------------------- config/
@@ -421,17 +426,18 @@ def test_the_table_is_of_the_fragments_that_are_there():
 
 @pytest.mark.parametrize('model', ['gpt', 'vit'])
 @pytest.mark.parametrize('name', FRAGMENTS)
-def test_architecture(name, model):
+def test_architecture(trains, name, model):
     """Each fragment, with what it includes, sets every field but sizes, to what the papers say. A field that you add may stay out
     of all of them; one that pre.py sets also belongs into the table above"""
     seen = {'patch_size': 16} if model == 'vit' else {}
+    values = trains(f'config/arch/{name}.py', vision=model == 'vit')
     found = read_config(str(ROOT / 'config' / 'arch' / f'{name}.py'), seen)
     wanted = {**seen, **ARCHS[name], **ELSEWHERE, **ALONE.get(name, {}), **(OF_A_VIT[name] if model == 'vit' else {})}
     if model == 'vit':
         del wanted['tie_weights'], wanted['emb_scale']
     assert found.keys() == wanted.keys()
     for key, value in found.items():
-        assert key == 'patch_size' or type(value) is type(getattr(GPTConfig(), key))
+        assert key == 'patch_size' or type(value) is type(getattr(GPTConfig(), key)) and values[key] == value
         assert value == (float(wanted[key]) if isinstance(value, float) else wanted[key]), key
 
 
@@ -448,18 +454,6 @@ def test_an_architecture_leaves_no_field_as_it_was(trains, name, model):
     before = {key: other(value) for key, value in default.items()}
     alone, found = read_config(path, default), read_config(path, before)
     assert found == {**alone, **{key: before[key] for key in before.keys() - {*ARCHS[name], *ELSEWHERE}}}
-
-
-@pytest.mark.parametrize('model', ['gpt', 'vit'])
-@pytest.mark.parametrize('name', FRAGMENTS)
-def test_an_architecture_on_top_of_any_other_is_the_same(trains, name, model):
-    path = 'config/arch/{}.py'.format
-    vision, sizes = model == 'vit', ['--n_layer=2', '--n_embd=64', '--n_head=2']
-    alone = trains(*sizes, path(name), vision=vision)
-    assert (alone['n_layer'], alone['n_embd']) == (2, 64)
-    for below in FRAGMENTS[FRAGMENTS.index(name) % 5::5]:       # a fifth of the pairs
-        assert trains(*sizes, path(below), path(name), vision=vision) == alone
-    assert trains(*sizes, *map(path, FRAGMENTS), path(name), vision=vision) == alone
 
 
 @pytest.mark.parametrize('path', sorted((ROOT / 'config' / 'optim').glob('*.py')), ids=lambda path: path.stem)
@@ -489,10 +483,6 @@ def model_of(name):
     return name.removesuffix(ending[0]) if ending else name
 
 
-def test_no_two_experiments_have_the_same_name():
-    assert len(EXPERIMENTS) == len(list((ROOT / 'config').rglob('train_*.py')))
-
-
 @pytest.mark.parametrize('name', EXPERIMENTS)
 def test_experiment(trains, name):
     """Every experiment parses, makes a model of the papers' size, and says in its header how to run it"""
@@ -515,12 +505,5 @@ def test_a_config_names_files_that_are_there(path):
 
 def test_every_experiment_has_a_folder_of_its_own(trains):
     folders = [trains(path)['out_dir'] for path in EXPERIMENTS.values()]
-    assert folders and len(set(folders)) == len(folders)
-
-
-def test_a_fragment_knows_of_images_by_the_keys(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    values = configurator.settle(['config/arch/s1.py'], configurator.keys_of('vision/train.py', ViTConfig, configurator.TRAIN)[0])
-    assert values['init'] == 'xavier_trunc' and values['bias'] is True and 'tie_weights' not in values
-    values = configurator.settle(['config/arch/s1.py'], configurator.keys_of(configurator.TRAIN, GPTConfig)[0])
-    assert values['init'] == 'xavier' and values['bias'] is False and values['tie_weights'] is True
+    assert len(EXPERIMENTS) == len(list((ROOT / 'config').rglob('train_*.py'))), 'names differ too'
+    assert len(set(folders)) == len(folders)

@@ -7,6 +7,7 @@ from configurator import TRAIN, keys_of, settle
 
 import ast
 import functools
+import glob
 import importlib.util
 import itertools
 import json
@@ -31,13 +32,14 @@ from model import GPTConfig
 from vision.images import write_images
 from vision.vit import ViTConfig
 
-PAGES = ['README.md', *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / 'docs').glob('*.md'))]
+PAGES = ['README.md', 'CONTRIBUTING.md', *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / 'docs').glob('*.md'))]
 STARTERS = ('python', 'torchrun', 'make', 'pip', 'git', 'cd', 'source', 'sbatch', 'sudo')        # all kinds of commands
 NO_CODE = ['x = Post(α x + Δt · gain · Mid(f(Pre(x))))\n']        # blocks that are neither commands nor Python
 
 # commands that the long test does not run, and why: a pattern of the whole command
 ONLY_PARSED = {
     r'make (quickstart|test|quickstart-vision)$': 'it installs packages; its own commands run before a page and in other tests',
+    r'make (test-long|results-run)$': 'hours',
     r'make gpu$': 'a GPU',
     r'make test-cuda-code$': 'it installs packages',
     r'pip install ': 'the network',
@@ -66,11 +68,12 @@ SMALLER = {
     'lab.measure --init_only': {**SHAPE, 'batch_size': 2, 'batches': 1},
     'lab.estimate': SHAPE,
     'vision.train': {**{key: value for key, value in SHAPE.items() if key != 'block_size'}, **STEPS},
-    'lab.coordinates': {**SHAPE, 'batch_size': 2, 'widths': '16,32', 'steps': 1, 'seeds': 1, 'mup_base_width': 16},
+    'lab.coordinates': {**SHAPE, 'batch_size': 2, 'widths': '16,32', 'steps': 1, 'seeds': 1},
     'data/textfiles/prepare.py': dict(tokenizer='bytes', processes=1),          # for GPT-2's, which needs the network
     'data/imagenet/prepare.py': dict(processes=1),
 }
-WHERE_GIVEN = dict(measure_interval=2, loader=5, sampling=5, compiles=False)    # only where a command gives a larger one
+# only where a command gives a larger one
+WHERE_GIVEN = dict(measure_interval=2, loader=5, sampling=5, compiles=False, mup_base_width=16, mup_base_head_dim=8)
 IN_PLACE = {'/data/imagenet': 'flowers', 'FOLDER': 'their-vit'}         # what the reader has → what the long test has
 
 
@@ -207,9 +210,9 @@ def parse(script, args):
     if script == 'pytest' or args == ['--help']:
         files = [name for name in (script, *args) if name.endswith('.py') or name.startswith(('lab.', 'vision.'))]
         assert all(path_of(name).exists() for name in files)
-    elif script in ('lab.plot', 'vision.predictions'):
+    elif script in ('lab.plot', 'lab.runs', 'vision.predictions'):
         keys = {arg.partition('=')[0] for arg in args if arg.startswith('-')}
-        assert keys <= {'--what', '--out'} and len(keys) < len(args)
+        assert keys <= set(re.findall(r"add_argument\('(--\w+)'", path_of(script).read_text())) and len(keys) < len(args)
     elif script == 'lab.sweep':
         ours, theirs = sweep.split_arguments(args)
         keys = settle(ours, defaults_of(script))
@@ -292,7 +295,7 @@ def edit_norm(place, page):
 
 
 def edit_optimizer(place, page):
-    put_before(place / 'optim.py', "'adamw': ", block_with(page, "'nadam': "))
+    put_before(place / 'optim.py', "'adamw': lambda groups", block_with(page, "'nadam': "))
 
 
 def edit_placement(place, page):
@@ -393,7 +396,7 @@ def made_smaller(script, args):
 def run(place, words):
     """Runs a command of a page in the folder, made smaller, to its end."""
     script, args, by_torchrun = script_of(words)
-    args = made_smaller(script, args)
+    args = [name for arg in made_smaller(script, args) for name in sorted(glob.glob(arg, root_dir=place)) or [arg]]
     if by_torchrun:
         found = run_ranks(2, script, *args, cwd=place)
     elif any(arg in EDITED for arg in args):            # a new interpreter imports the edited files
@@ -433,6 +436,7 @@ def repository(tmp_path_factory):
         at = place / 'flowers' / split / f'class-{i}'
         at.mkdir(parents=True)
         image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(at / 'one.png')
+    shutil.copytree(place / 'flowers', place / 'photos')
     from test_pretrained_vit import save_vit
     save_vit(place / 'their-vit', image_size=32, patch_size=8)
     run(place, ['python', 'train.py', 'config/train_quick.py'])                 # make quickstart
@@ -448,10 +452,15 @@ def test_a_page_runs(page, repository, tmp_path):
     shutil.copytree(repository, place)
     for edit in edits_of(page):
         edit(place, page)
+    git = ['git', '-C', str(place), '-c', 'user.name=test', '-c', 'user.email=test']
+    for command in ['init', '-q'], ['add', '-A'], ['commit', '-qm', 'before']:
+        subprocess.run([*git, *command], check=True)
     for words in COMMANDS[page]:
         if not any(re.match(pattern, ' '.join(words)) for pattern in ONLY_PARSED):
             run(place, words)
-    for card in place.glob('hf-*/README.md'):
+    left = subprocess.run([*git, 'status', '--porcelain'], check=True, capture_output=True, text=True).stdout
+    assert not left, 'what the commands of a page write must be ignored, or every later code.patch has it'
+    for card in place.glob('out-hf-*/README.md'):
         assert 'knows no mask' not in card.read_text(encoding='utf-8'), card
 
 

@@ -26,6 +26,7 @@ def assert_alike(run, other):
     ours, theirs = rows(run), rows(other)
     assert len(ours) == len(theirs) > 5
     for a, b in zip(ours, theirs):
+        b = {key: value for key, value in b.items() if key in a or not key.startswith(('residual_rms', 'max_logits'))}
         assert a == pytest.approx(b, abs=1e-5)
 
 

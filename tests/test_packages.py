@@ -103,15 +103,17 @@ def test_a_line_without_a_hash(line):
 
 # ----------------------------------------------------------------------------- from archives to tokens
 
-def test_wheels_to_tokens(capsys):
+def test_wheels_to_tokens(capsys, monkeypatch):
     """Training comes first, so what is a copy is left out of the others; meta.json says what each package gave"""
+    monkeypatch.setattr('data.text.Progress.every', 0)
     three_packages()
     meta = prepare_sources()
     assert {split: texts('out', split) for split in SPLITS} == {
         'train': [lines('a'), lines('b')], 'val': [lines('c')], 'test': [lines('d')]}
     assert meta['sources']['train'] == {'one': dict(version='1.0', files=2, bytes=len(lines('a') + lines('b')))}
     assert meta['tokens'] == {split: sum(len(text) + 1 for text in texts('out', split)) for split in SPLITS}
-    assert capsys.readouterr().out.startswith('downloading 3 archives, little, by pip\n')
+    out = capsys.readouterr().out
+    assert out.startswith('downloading 3 archives, little, by pip\n') and 'downloading: 3 of 3 archives\n' in out
     assert not [path for path in Path().rglob('*.py')], 'nothing is extracted'
 
 

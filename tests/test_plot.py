@@ -4,13 +4,17 @@ page, and how they name runs.
 """
 from configurator import read_config
 
+import base64
+import functools
 import itertools
 import json
 import math
+import operator
 import re
 import sys
 from dataclasses import asdict, fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,8 +23,20 @@ from helpers import ROOT, call
 from matplotlib.text import Text
 
 from engine.runlog import write_row
-from lab import figures, plot
-from lab.figures import TYPES, draw_histogram, draw_over_time, label, log_scale, panels, plt, short
+from lab import plot
+from lab.figures import (
+    TYPES,
+    VIEW,
+    draw_histogram,
+    draw_over_time,
+    grouped_by_seed,
+    labels,
+    log_scale,
+    panels,
+    plt,
+    short,
+    titles,
+)
 from lab.measure import MEASUREMENTS, measure
 from lab.measure.preflight import symbols
 from model import BLOCK_TYPES, GPT, GPTConfig
@@ -74,7 +90,8 @@ def place(tmp_path_factory):
     patch.undo()
     for name, shift in ('out-a', 0.0), ('out-b', 0.5):
         rows = [dict(iter=it, loss=5 - it + shift, lr=0.1 * it, grad_norm=1.0) for it in range(4)]
-        rows[2:2] = [dict(iter=2, train_loss=3.0, val_loss=2.25 + shift), dict(iter=3, train_loss=3.0, val_loss=2.5 + shift)]
+        rows[2:2] = [dict(iter=it, train_loss=3.0, val_loss=val + shift, residual_rms=[1.0 * it, 2.0], max_logits=[3.0, 1.0 * it])
+                     for it, val in ((2, 2.25), (3, 2.5))]
         write_rows(place / name / 'log.jsonl', rows)
         with open(place / name / 'log.jsonl', 'a') as f:
             f.write('{"iter": 4, "loss"')
@@ -91,10 +108,15 @@ def place(tmp_path_factory):
     return place, measured
 
 
+@pytest.fixture(autouse=True)
+def closed():
+    """pyplot keeps figures until it is told to forget them"""
+    yield
+    plt.close('all')
+
+
 def picture_of(what, *folders):
-    figure = plot.picture(what, list(map(str, folders)))
-    plt.close(figure)              # pyplot forgets it
-    return figure
+    return plot.picture(what, list(map(str, folders)))
 
 
 @pytest.fixture(scope='module')
@@ -139,7 +161,7 @@ def title(legend):
 
 
 LABELS = ['out-a (peri, adamw)', 'out-b (llama, sgdw)']
-WITHOUT = ['out-a (peri)', 'out-b (llama)']                # their optimizers, which do not matter before training
+TITLES = ['Peri-LN', 'LLaMA']               # of pictures of architectures
 
 
 def shares(histogram):
@@ -151,7 +173,7 @@ def shares(histogram):
 # ----------------------------------------------------------------------------- each picture
 
 def test_there_is_a_picture_of_every_measurement():
-    assert set(plot.PICTURES) == {'loss', 'sweep', 'coordinates', *MEASUREMENTS}
+    assert set(plot.PICTURES) == {'loss', 'residual', 'logits', 'sweep', 'coordinates', *MEASUREMENTS}
 
 
 def curves(ax):
@@ -165,7 +187,7 @@ def overlap(a, b):
 
 def check_can_be_read(figure):
     """At most eight curves in one axes; legends with a title, off the data and off one another; at least two labelled ticks on
-    a log axis; no text below 8 points; nothing beyond the figure's edges."""
+    a log axis; no text below 7 points; nothing beyond the figure's edges."""
     figure.draw_without_rendering()
     for ax in figure.axes:
         assert len(curves(ax)) <= 8
@@ -177,7 +199,7 @@ def check_can_be_read(figure):
         assert not any(overlap(box, ax.bbox) for ax in figure.axes)
     for a, b in itertools.combinations(legends(figure), 2):
         assert not overlap(a.get_window_extent(), b.get_window_extent())
-    assert all(text.get_fontsize() >= 8 for text in figure.findobj(Text) if text.get_visible() and text.get_text())
+    assert all(text.get_fontsize() >= 7 for text in figure.findobj(Text) if text.get_visible() and text.get_text())
     whole, inches = figure.get_tightbbox(), figure.get_size_inches()
     assert whole.x0 > -0.05 and whole.y0 > -0.05 and whole.x1 < inches[0] + 0.05 and whole.y1 < inches[1] + 0.05
     assert inches[0] < 8
@@ -200,8 +222,8 @@ def test_a_picture_can_be_read(pictures, what, runs):
     written = ' '.join([*(text for ax in axes for text in (ax.get_title(), ax.get_ylabel())),
                         *(text for legend in legends(figure) for text in entries(legend))])
     written = written.replace('\n', ' ')
-    names = WITHOUT if what == 'preflight' else LABELS
-    assert all(name in written for name in names[:runs]) and ('out-b' in written) == (runs == 2)
+    names = TITLES if what == 'preflight' else LABELS
+    assert all(name in written for name in names[:runs]) and (names[1] in written) == (runs == 2)
     for ax in axes:
         place_in_grid = ax.get_subplotspec()
         assert ax.get_xlabel() or not place_in_grid.is_last_row()
@@ -217,9 +239,9 @@ def test_a_picture_of_eight_runs_can_be_read(pictures, what):
     assert len(legends(figure)[0].get_texts()) == 8
 
 
-@pytest.mark.parametrize('what', ['loss', 'sharpness', 'drift', 'grad_norm'])
+@pytest.mark.parametrize('what', ['sharpness', 'drift', 'residual'])
 def test_nine_runs_are_too_many(place, what):
-    with pytest.raises(ValueError, match='^9 runs are too many for one picture: name at most 8'):
+    with pytest.raises(ValueError, match='^9 runs are too many for this picture: name at most 8'):
         picture_of(what, *(place[0] / f'run-{i}' for i in range(9)))
 
 
@@ -246,7 +268,6 @@ def test_a_log_axis_has_labelled_ticks_whatever_it_spans(low, high):
     figure, (ax,) = panels(1)
     log_scale(ax)
     ax.set_ylim(low, high)
-    plt.close(figure)
     texts = labelled_ticks(ax.yaxis)
     assert 2 <= len(texts) <= 10 and len(set(texts)) == len(texts)
 
@@ -265,16 +286,107 @@ def test_loss(figure):
 
 
 def test_losses_of_more_than_four_runs_stand_apart(pictures):
+    """On axes that they share"""
     top, middle, bottom = pictures('loss', 8).axes
     assert lines(top)[3] == ([0, 1, 2, 3], [5.5, 4.5, 3.5, 2.5]) and lines(middle)[3] == ([2, 3], [2.75, 3.0])
     assert 'training' in top.get_ylabel() and 'validation' in middle.get_ylabel() and len(lines(bottom)) == 8
+    assert top.get_shared_y_axes().joined(top, middle)
 
 
 def test_a_curve_of_many_points_is_drawn_through_means():
     figure, (ax,) = panels(1)
-    draw_over_time(ax, [(it, it % 2) for it in range(4 * figures.POINTS)])
+    draw_over_time(ax, [(it, it % 2) for it in range(4 * VIEW['points'])])
     (places, values), = lines(ax)
-    assert places == [4 * i + 1.5 for i in range(figures.POINTS)] and set(values) == {0.5}
+    assert places == [4 * i + 1.5 for i in range(VIEW['points'])] and set(values) == {0.5}
+
+
+def write_log(folder, losses, evaluations=(), config={}, **more):
+    """A run of these training losses and evaluations, {iteration: validation loss}"""
+    folder.mkdir(parents=True)
+    if config:
+        (folder / 'config.json').write_text(json.dumps(config))
+    rows = [dict(iter=it, loss=loss, lr=0.1, **more) for it, loss in enumerate(losses)]
+    write_rows(folder / 'log.jsonl', sorted([*rows, *(dict(iter=it, val_loss=v) for it, v in dict(evaluations).items())],
+                                            key=lambda row: row['iter']))
+    return folder
+
+
+def test_the_axis_of_the_loss_leaves_out_the_start(tmp_path):
+    """So that 2.20 and 2.28 differ by a twentieth of it or more; a run that diverged does not stretch it; and no line comes from
+    the untrained model"""
+    falls = [5.5 * 0.5 ** it for it in range(3)]
+    runs = [write_log(tmp_path / name, falls + [end + (2.8 - end) * (200 - it) / 197 for it in range(3, 200)],
+                      {0: 5.5, 100: 2.5, 200: end}) for name, end in (('a', 2.2), ('b', 2.28))]
+    high = write_log(tmp_path / 'high', [3.0] * 150 + [1e6] * 49)
+    with open(high / 'log.jsonl', 'a') as f:
+        f.write('{"iter": 199, "diverged": "the loss"}\n')
+    figure = picture_of('loss', *runs, high)
+    low, top = figure.axes[0].get_ylim()
+    assert low < 2.2 < 2.8 < top < 3.5 and 0.08 > 0.05 * (top - low)
+    assert figure.axes[0].get_title(loc='right') == 'above: the first 2% of the iterations'
+    drawn = lines(figure.axes[0])
+    assert ([100, 200], [2.5, 2.2]) in drawn and not any(5.5 in y for _, y in drawn if len(y) < 9)
+
+
+@pytest.mark.parametrize('tokenizer, unit', [('bytes', 'byte'), ('char', 'character'), ('gpt2', 'token'), (None, 'token')])
+def test_units(tokenizer, unit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_log(tmp_path / 'run', [2.0, 1.0], {1: 1.0}, config=dict(dataset='mine'))
+    if tokenizer:
+        (tmp_path / 'data' / 'mine').mkdir(parents=True)
+        (tmp_path / 'data' / 'mine' / 'meta.json').write_text(json.dumps(dict(tokenizer=tokenizer)))
+    assert picture_of('loss', 'run').axes[0].get_ylabel() == f'loss (nats per {unit})'
+    assert picture_of('val_loss', 'run').axes[0].get_ylabel() == f'validation loss (nats per {unit})'
+
+
+def test_runs_that_differ_in_the_seed_are_one_curve(tmp_path):
+    """Their mean at the iterations that all have, in a band from the lowest to the highest"""
+    runs = [write_log(tmp_path / f'out-x-seed{seed}', [seed + 1.0] * (5 - seed), {2: 2.0 * seed, 3: 1.0 * seed},
+                      config=dict(n_layer=2, seed=seed, out_dir=str(seed))) for seed in (0, 1)]
+    other = write_log(tmp_path / 'out-y', [9.0] * 5, {2: 8.0, 3: 7.0}, config=dict(n_layer=3, seed=0))
+    figure = picture_of('loss', *runs, other)
+    legend, = figure.legends
+    assert entries(legend) == ['out-x, 2 seeds: 0.500', 'out-y: 7.000'] and 'mean and range' in title(legend)
+    assert lines(figure.axes[0])[:2] == [([0, 1, 2, 3], [1.5] * 4), ([2, 3], [1.0, 0.5])]
+    band = figure.axes[0].collections[1].get_paths()[0].vertices
+    assert {tuple(corner) for corner in band} == {(2, 0), (2, 2), (3, 0), (3, 1)} and len(figure.axes[0].collections) == 2
+    check_can_be_read(figure)
+    with open(runs[1] / 'log.jsonl', 'a') as f:
+        f.write('{"iter": 3, "diverged": "the loss"}\n')
+    assert entries(picture_of('loss', *runs, other).legends[0])[0] == 'out-x, 2 seeds: 0.000, 1 diverged'
+    assert all(len(group) == 1 for _, group in grouped_by_seed([*runs, runs[0]])), 'the same run twice'
+
+
+def test_many_runs_are_thin_and_labelled_at_their_ends(tmp_path):
+    """With their places, the best first; no two labels overlap, none lies on the data"""
+    runs = [write_log(tmp_path / f'run-{i}', [2.0] * 5, {2: 3.0, 4: 1.0 + (7 * i % 12) / 10}, grad_norm=1.0 + i)
+            for i in range(12)]
+    for what, best in ('loss', 'run-0: 1.000'), ('grad_norm', 'run-0'):
+        figure = picture_of(what, *runs)
+        figure.draw_without_rendering()
+        ax = figure.axes[what == 'loss']
+        texts = [text for text in ax.texts if text.get_text()[0].isdigit()]
+        ranks = {int(text.get_text().split()[0]): text for text in texts}
+        assert sorted(ranks) == list(range(1, 13)) and ranks[1].get_text() == f'1  {best}' and not figure.legends
+        boxes = [Text.get_window_extent(text) for text in texts]         # without its line
+        assert not any(overlap(a, b) for a, b in itertools.combinations([*boxes, ax.bbox], 2))
+        assert all(line.get_linewidth() < 1 for line in ax.lines) and len({line.get_color() for line in ax.lines}) == 12
+        heights = [Text.get_window_extent(ranks[place]).y0 for place in range(1, 13)]
+        assert heights == sorted(heights), 'as the curves end'
+
+
+@of('residual')
+def test_the_health_of_a_run(pictures, figure):
+    """A panel a run on one axis, a curve a block, from dark to light"""
+    for runs, ax in enumerate(figure.axes, 1):
+        assert lines(ax) == [([2, 3], [2.0, 3.0]), ([2, 3], [2.0, 2.0])] and ax.get_ylim() == figure.axes[0].get_ylim()
+    assert entries(figure.legends[0]) == ['0', '1'] and figure.axes[0].get_ylabel().startswith('RMS of the residual stream')
+    assert lines(pictures('logits', runs).axes[0]) == [([2, 3], [3.0, 3.0]), ([2, 3], [2.0, 3.0])]
+
+
+def test_a_run_without_health(tmp_path):
+    with pytest.raises(ValueError, match='a has no max_logits in its log: it is of an older version, or trained with p'):
+        picture_of('logits', write_log(tmp_path / 'a', [1.0]))
 
 
 def test_learning_rates_far_apart_are_on_a_log_axis(tmp_path):
@@ -328,30 +440,30 @@ def test_sharpness(place, figure):
         assert len(set(colors[3])) == len(kinds)
 
 
-@of('hidden')
-def test_hidden(place, figure):
-    """MA, Var and an entry's variance behind each branch, on log scales, and dashed the bounds, where there are any"""
-    for ax, key in zip(figure.axes, ('ma', 'var', 'entry_var'), strict=True):
-        drawn = [([0, 0.5, 1, 1.5, 2], [row[key] for row in measured['hidden']]) for measured in place[1]]
-        assert lines(ax) == drawn[:len(lines(ax))] and entries(figure.legends[0]) == LABELS[:len(lines(ax))]
-        assert lines(ax, '--') == [([0, 0.5, 1, 1.5, 2], [row[f'{key}_bound'] for row in place[1][0]['hidden']])]
-        assert ax.get_yscale() == 'log' and ax.lines[0].get_color() == ax.lines[1].get_color()
+HALVES = [0, 0.5, 1, 1.5, 2]                                # behind each attention and each FFN
+# picture: where its points stand, and of each panel where its rows are, their key, and that of the dashed curves
+CURVES = {
+    'hidden': (HALVES, [((), key, f'{key}_bound') for key in ('ma', 'var', 'entry_var')]),
+    'drift': (HALVES, [((), key, '') for key in ('distance', 'relative')]),
+    'transport': (HALVES, [((), key, f'{key}_bound') for key in ('w2', 'w1')]),
+    'sensitivity': ([0, 1], [((), key, '') for key in ('block', 'attn', 'ffn', 'to_end')]),
+    'attention_growth': ([1, 2], [((), 'ma', 'ma_bound')]),
+    'parameters': ([0, 1], [((kind,), 'spectral', '') for kind in KINDS]),
+    'output_spectrum': ([0, 1], [((kind,), 'measured', 'predicted') for kind in KINDS])}
 
 
-@of('drift')
-def test_drift(place, figure):
-    for ax, key in zip(figure.axes, ('distance', 'relative'), strict=True):
-        drawn = [([0, 0.5, 1, 1.5, 2], [row[key] for row in measured['drift']]) for measured in place[1]]
-        assert lines(ax) == drawn[:len(lines(ax))] and ax.get_yscale() == 'log'
-    assert entries(figure.legends[0]) == LABELS[:len(lines(ax))] and title(figure.legends[0]) == 'run'
-
-
-@of('sensitivity')
-def test_sensitivity(place, figure):
-    for ax, key in zip(figure.axes, ('block', 'attn', 'ffn', 'to_end'), strict=True):
-        drawn = [([0, 1], [row[key] for row in measured['sensitivity']]) for measured in place[1]]
-        assert lines(ax) == drawn[:len(lines(ax))] and ax.get_yscale() == 'log'
-    assert entries(figure.legends[0]) == LABELS[:len(lines(ax))] and title(figure.legends[0]) == 'run'
+@pytest.mark.parametrize('runs', [1, 2])
+@pytest.mark.parametrize('what', CURVES)
+def test_curves(place, pictures, what, runs):
+    """A curve for each run in each panel; bounds and predictions dashed, where there are any; what is compared shares an axis"""
+    figure, (x, shown) = pictures(what, runs), CURVES[what]
+    for ax, (path, solid, dashed) in zip(figure.axes, shown, strict=True):
+        of_runs = [functools.reduce(operator.getitem, path, measured[what]) for measured in place[1][:runs]]
+        for style, key in ('-', solid), ('--', dashed):
+            assert lines(ax, style) == [(x, [row[key] for row in of_run]) for of_run in of_runs if key in of_run[0]]
+        assert ax.get_yscale() == ('linear' if what == 'parameters' else 'log')
+        assert what in ('hidden', 'drift') or ax is figure.axes[0] or ax.get_shared_y_axes().joined(ax, figure.axes[0])
+    assert entries(figure.legends[0]) == LABELS[:runs] and title(figure.legends[0]).startswith('run')
 
 
 def test_the_label_of_an_older_run(tmp_path):
@@ -360,7 +472,7 @@ def test_the_label_of_an_older_run(tmp_path):
     for key in 'emb_std', 'fused_qkv_init':
         del config[key]
     (tmp_path / 'config.json').write_text(json.dumps(config))
-    assert label(str(tmp_path)) == f'{tmp_path.name} (s5, emb_std=0.02, fused_qkv_init=False, adamw)'
+    assert labels([str(tmp_path)]) == [f'{tmp_path.name} (s5, emb_std=0.02, fused_qkv_init=False, adamw)']
 
 
 @of('layers')
@@ -375,42 +487,10 @@ def test_layers(place, figure):
             assert [y for _, y in lines(ax, ':')] == [found['factors']['emb'] * 2]
 
 
-@of('transport')
-def test_transport(place, figure):
-    """Both distances, and dashed their bounds under MidNorm, which the first run has"""
-    for ax, key in zip(figure.axes, ('w2', 'w1'), strict=True):
-        drawn = [([0, 0.5, 1, 1.5, 2], [row[key] for row in measured['transport']]) for measured in place[1]]
-        assert lines(ax) == drawn[:len(entries(figure.legends[0]))]
-        assert lines(ax, '--') == [([0, 0.5, 1, 1.5, 2], [row[f'{key}_bound'] for row in place[1][0]['transport']])]
-
-
-@of('output_spectrum')
-def test_output_spectrum(place, figure):
-    for ax, kind in zip(figure.axes, KINDS, strict=True):
-        for style, key in ('-', 'measured'), ('--', 'predicted'):
-            drawn = [([0, 1], [row[key] for row in measured['output_spectrum'][kind]]) for measured in place[1]]
-            assert lines(ax, style) == drawn[:len(entries(figure.legends[0]))]
-
-
-@of('attention_growth')
-def test_attention_growth(place, figure):
-    for style, key in ('-', 'ma'), ('--', 'ma_bound'):
-        drawn = [([1, 2], [row[key] for row in measured['attention_growth']]) for measured in place[1]]
-        assert lines(figure.axes[0], style) == drawn[:len(entries(figure.legends[0]))]
-
-
 def test_attention_growth_of_another_model(place, tmp_path):
     write_run(tmp_path / 'run', 's1', 'adamw', measured=dict(attention_growth=[]))
     with pytest.raises(ValueError, match='has no bound to draw: it holds for one head, RMSNorm'):
         picture_of('attention_growth', tmp_path / 'run')
-
-
-@of('parameters')
-def test_parameters(place, figure):
-    for ax, kind in zip(figure.axes, KINDS, strict=True):
-        drawn = [([0, 1], [found['spectral'] for found in measured['parameters'][kind]]) for measured in place[1]]
-        assert lines(ax) == drawn[:len(lines(ax))] and ax.get_title() == f'$W_{kind[1]}$'
-    assert entries(figure.legends[0]) == LABELS[:len(lines(figure.axes[0]))]
 
 
 @of('attention')
@@ -436,29 +516,24 @@ def test_coordinates(place, figure):
         assert ax.get_xscale() == ax.get_yscale() == 'log'
 
 
-def test_coordinates_that_are_not_there(place):
-    with pytest.raises(ValueError, match='there is no .*coordinates.json: make it with  python -m lab.coordinates'):
-        picture_of('coordinates', place[0])
-
-
 @of('preflight')
 def test_preflight(place, figure):
     """The exponents as colours and as numbers, rows and columns by name, blank where a run has none; growth below"""
     axes = [ax for ax in figure.axes if ax.images]
     effects = {symbols(effect): effect for measured in place[1] for effect in measured['preflight']['invariance']['W_1']}
     rows = [effects[text.get_text()] for text in axes[0].get_yticklabels()]
-    for ax, name, measured in zip(axes, WITHOUT, place[1]):
+    for ax, name, measured in zip(axes, TITLES, place[1]):
         invariance, grown = measured['preflight']['invariance'], measured['preflight']['growth']['as is']
         assert invariance['W_1'].keys() <= set(rows)
         values = [[invariance[cause].get(effect, math.nan) for cause in invariance] for effect in rows]
         shown = ax.images[0].get_array().filled(math.nan)
         assert ax.get_title().replace('\n', ' ') == name
-        assert np.allclose(shown, values, equal_nan=True) and ax.images[0].get_clim() == (-2, 2)
+        assert np.allclose(shown, values, equal_nan=True) and ax.images[0].get_clim()[1] >= np.nanmax(np.abs(shown))
         numbers = {text.get_position(): text.get_text() for text in ax.texts if text.get_text()}
-        assert numbers == {(x, y): f'{value:.1f}'.replace('-0.0', '0.0').removesuffix('.0')
+        assert numbers == {(x, y): f'{value:.1f}'.replace('-0.0', '0.0').replace('-', '−').removesuffix('.0')
                            for y, row in enumerate(values) for x, value in enumerate(row) if not math.isnan(value)}
         assert [text.get_text() for text in ax.get_xticklabels()] == list(map(symbols, invariance))
-        said = ' '.join(f'{name}: {grown[key]["shape"]}, {grown[key]["power"]:.2f}'
+        said = ' '.join(f'{name}: {grown[key]["shape"]}, {grown[key]["power"]:.2f}'.replace('-', '−')
                         for name, key in (('mean |x|', 'ma'), ('variance', 'var')))
         assert ax.get_xlabel().split() == said.split()
 
@@ -490,27 +565,19 @@ def test_bins_that_are_next_to_empty_are_cut_off_at_the_ends_only(place):
     assert lines(ax) == [(pytest.approx([-0.75, -0.25, 0.25, 0.75]), pytest.approx([0.5, 0, 0.4, 0.1], rel=1e-4))]
 
 
-@pytest.mark.parametrize('what', ['sharpness', 'preflight'])
+@pytest.mark.parametrize('what', ['sharpness', 'preflight', 'gradients'])
 def test_what_is_null_is_left_out(place, what, tmp_path):
-    """As measure.py writes of a type without gradients, and of the growth over one layer"""
+    """As measure.py writes of a type without gradients, of the growth over one layer, and where more than half are zeros"""
     measured = json.loads(json.dumps(place[1][0][what]))
     if what == 'sharpness':
         measured['qk'].update(log10_mean=None, mean_log10=None)
+    elif what == 'gradients':
+        measured['wq'].update(tail=None, kurtosis=None)
     else:
         measured['growth']['as is']['ma']['power'] = None
     write_run(tmp_path / 'out-null', 'peri', 'adamw', measured={what: measured})
     figure = picture_of(what, tmp_path / 'out-null')
     check_can_be_read(figure)
-
-
-@pytest.mark.parametrize('key', ['tail', 'kurtosis'])
-def test_gradients_without_a_tail(place, key, tmp_path):
-    """null where more than half of the gradients are zeros"""
-    measured = json.loads(json.dumps(place[1][0]['gradients']))
-    measured['wq'][key] = None
-    write_run(tmp_path / 'out-null', 'peri', 'adamw', measured=dict(gradients=measured))
-    figure = picture_of('gradients', tmp_path / 'out-null')
-    assert 'nan' in entries(figure.axes[0].get_legend())[0]
 
 
 # ----------------------------------------------------------------------------- sweeps
@@ -527,6 +594,9 @@ def write_table(folder, axes, points):
 
 POINTS = [('s1', '0.1', 2.0, 0.25, 3, 0), ('s1', '0.3', 1.5, 0.5, 2, 1), ('s1', '1.0', math.inf, math.nan, 0, 3),
           ('s5', '0.1', math.inf, math.nan, 0, 0), ('s5', '0.3', 1.25, math.nan, 1, 0), ('s5', '1.0', math.inf, math.nan, 0, 2)]
+
+
+BARS = '\n(bars: standard errors over seeds)'
 
 
 def bars(ax):
@@ -548,10 +618,10 @@ def test_sweep(tmp_path, folders):
     for ax, legend in zip(figure.axes, legends(figure)):
         assert bars(ax) == [[[0.1, 2.0], [0.3, 1.5]], [[0.3, 1.25]]] and crosses(ax) == [[[1.0], [0.98]], [[1.0], [0.94]]]
         assert list(ax.containers[0][2][0].get_segments()[0][:, 1]) == [1.75, 2.25]
-        assert entries(legend) == ['s1', 's5'] and title(legend) == 'arch\n(×: every run diverged)'
+        assert entries(legend) == ['s1', 's5'] and title(legend) == f'arch{BARS}\n(×: every run diverged)'
         assert ax.get_xscale() == 'log' and ax.get_xlabel() == 'learning rate'
         assert [text.get_text() for text in ax.get_xticklabels()] == ['0.1', '0.3', '1']
-        assert ax.get_title() == ('out' if folders == 2 else '')
+        assert ax.get_title() == ('out; with its own axis' if folders == 2 else '')
     check_can_be_read(figure)
 
 
@@ -571,7 +641,7 @@ def test_a_sweep_of_one_learning_rate(tmp_path, rate):
     assert [text.get_text() for text in ax.get_yticklabels()] == ['s10.1', 's10.3', 's11.0', 's50.1', 's50.3', 's51.0']
     assert list(ax.containers[0][2][0].get_segments()[0][:, 0]) == [1.75, 2.25]
     at = ' at the learning rate 0.1' if rate else ''
-    assert ax.get_ylabel() == 'arch' and ax.get_xlabel() == f'validation loss (nats){at}\n(×: every run diverged)'
+    assert ax.get_ylabel() == 'arch' and ax.get_xlabel() == f'validation loss (nats){at}{BARS}\n(×: every run diverged)'
     check_can_be_read(figure)
 
 
@@ -585,7 +655,7 @@ def test_many_rows_are_split_by_an_axis(tmp_path):
     for ax, tried in zip(figure.axes, rates.values()):
         assert [[x for x, _ in bar] for bar in bars(ax)] == [list(map(float, tried))] * 4
     legend, = legends(figure)
-    assert entries(legend) == ['pre', 'peri', 's5', 'stable'] and title(legend) == 'arch'
+    assert entries(legend) == ['pre', 'peri', 's5', 'stable'] and title(legend) == f'arch{BARS}'
     check_can_be_read(figure)
 
 
@@ -643,7 +713,7 @@ def test_a_key_of_the_measurements(place):
     heads = np.array([row['attention']['max_logit'] for row in rows]).mean(-1)
     assert [lines(ax) for ax in figure.axes] == [[([0, 5, 10], pytest.approx(layer)) for layer in heads.T]] * 2
     assert entries(figure.legends[0]) == ['0', '1'] and title(figure.legends[0]) == 'layer'
-    assert [ax.get_title() for ax in figure.axes] == [LABELS[1], LABELS[1].replace('out-b', 'run-1')]
+    assert [ax.get_title() for ax in figure.axes] == ['out-b', 'run-1'], 'what they have in common is left out'
     check_can_be_read(figure)
 
 
@@ -672,7 +742,6 @@ def test_a_key_before_several_has_a_curve_for_each(place, tmp_path):
     assert [line.get_label() for line in ax.get_lines()] == ['qk', 'ffn', 'gate'] and title(figure.legends[0]) == 'block type'
     assert list(ax.get_lines()[0].get_ydata()) == [1, 2, 3] and ax.get_ylabel() == 'norm of the gradient'
     assert [line.get_color() for line in ax.get_lines()[:2]] == [TYPES['qk'], TYPES['ffn']]
-    plt.close('all')
 
 
 def test_an_unknown_key_is_answered_with_those_there_are(place, tmp_path):
@@ -680,15 +749,10 @@ def test_an_unknown_key_is_answered_with_those_there_are(place, tmp_path):
     write_rows(tmp_path / 'log.jsonl', ROWS)
     err = call('lab.plot', tmp_path, '--what=mines', code=1)
     assert f"what='mines' is no picture, and {tmp_path} does not have this key: did you mean 'mine'? pictures are loss, " in err
-    assert err.endswith('keys are loss, lr, mine, gap, of.{qk,vo}\n') and err.startswith('error: ') and err.count('\n') == 1
-    assert "did you mean 'hidden'?" in call('lab.plot', tmp_path, '--what=hiden', code=1)
+    assert err.endswith('keys are loss, lr, mine, gap, of.…\n') and err.startswith('error: ') and err.count('\n') == 1
+    assert 'keys are of.qk, of.vo\n' in call('lab.plot', tmp_path, '--what=of.ffn', code=1)
     assert 'keys are none: there is no nowhere/log.jsonl' in call('lab.plot', 'nowhere', '--what=lr', code=1)
     assert 'out-a does not have' in call('lab.plot', place[0] / 'out-b', place[0] / 'out-a', '--what=updates.qk', code=1)
-
-
-def test_keys_in_short():
-    keys = ['loss', 'u.a', 'u.b', 'g.wq.p50', 'g.wk.p50', 'g.wq.l.p50', 'g.wk.l.p50', 'h.0.n.mean', 'h.1.n.mean', 'h.0.m']
-    assert plot.brief(keys) == ['loss', 'u.{a,b}', 'g.{wq,wk}.{p50,l.p50}', 'h.{0.{n.mean,m},1.n.mean}']
 
 
 # ----------------------------------------------------------------------------- names
@@ -699,16 +763,26 @@ def test_a_run_is_named_by_its_fragment(arch, tmp_path):
     no config.json"""
     folder = tmp_path / 'out-x'
     folder.mkdir()
-    assert label(str(folder)) == 'out-x'
+    assert labels([str(folder)]) == titles([str(folder)]) == ['out-x']
     config = {**asdict(build(arch).config), 'optimizer': 'lion'}
     (folder / 'config.json').write_text(json.dumps(config))
-    assert label(str(folder)) == label(f'{folder}/') == f'out-x ({arch}, lion)'
+    assert labels([str(folder)]) == labels([f'{folder}/']) == [f'out-x ({arch}, lion)']
+    assert titles([str(folder)])[0] not in ('out-x', arch), 'its file names it'
     odd = dict(residual_scale=0.1, init_gain=7.0, attn_tau=3.5)
     for differs, named in ((1, f'{arch}, residual_scale=0.1, lion'), (2, f'{arch}, residual_scale=0.1, init_gain=7.0, lion'),
                            (3, 'lion')):
         (folder / 'config.json').write_text(json.dumps({**config, **dict(list(odd.items())[:differs])}))
-        found = label(str(folder)).removeprefix('out-x (').removesuffix(')')
+        found = labels([str(folder)])[0].removeprefix('out-x (').removesuffix(')')
         assert sorted(found.split(', ')) == sorted(named.split(', '))
+
+
+def test_a_label_says_a_thing_once(tmp_path):
+    """Neither what all runs have in common, nor what the folder's name says"""
+    for name, arch in ('out-s1', 's1'), ('out-b', 'peri'), ('out-c', 's1'):
+        write_log(tmp_path / name, [1.0], config={**asdict(build(arch).config), 'optimizer': 'lion'})
+    folders = [str(tmp_path / name) for name in ('out-s1', 'out-b', 'out-c')]
+    assert labels(folders) == ['out-s1', 'out-b (peri)', 'out-c (s1)']
+    assert titles(folders) == ['S1 (out-s1)', 'Peri-LN', 'S1 (out-c)'] and labels(folders[:1]) == ['out-s1 (lion)']
 
 
 # ----------------------------------------------------------------------------- the command and its errors
@@ -725,19 +799,90 @@ def test_the_picture_goes_into_the_first_folder_or_where_it_is_told(place, tmp_p
 def test_help_has_a_line_for_every_picture():
     out = call('lab.plot', '--help')
     for name, draw in plot.PICTURES.items():
-        assert f'\n  {name:14}{plot.first_line(draw)}\n' in out and plot.first_line(draw).endswith('.')
+        assert f'\n  {name:16} {plot.first_line(draw)}\n' in out and plot.first_line(draw).endswith('.')
     assert 'KEY' in out
 
 
-@pytest.mark.parametrize('folder, what, says', [
-    ('nowhere', 'loss', 'there is no nowhere/log.jsonl: .* is not the folder of a run'),
-    ('nowhere', 'sweep', 'there is no nowhere/table.csv: .* python -m lab.sweep --report=nowhere'),
-    ('nowhere', 'hidden', 'there is no nowhere/measure.json: .* python -m lab.measure --out_dir=nowhere'),
-    ('bare', 'loss', 'there is no bare/log.jsonl'),
-    ('bare', 'sharpness', 'bare/measure.json holds no sharpness: .* python -m lab.measure --out_dir=bare --what=sharpness')])
-def test_an_error_is_one_line_with_the_remedy(folder, what, says, tmp_path, monkeypatch):
-    """Also where another folder is fine"""
-    monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / 'bare', 'pre', 'adamw', measured=dict(drift=[]))
-    err = call('lab.plot', folder, f'--what={what}', code=1)
-    assert re.match(f'error: {says}', err) and err.count('\n') == 1 and not list(tmp_path.rglob('*.png'))
+def data_of(page):
+    """The traces and the layout in a page of plotly, which loads nothing"""
+    text = page.read_text(encoding='utf-8')
+    assert not re.search(r'<(script|link)[^>]* (src|href)=', text)
+    decoder, at = json.JSONDecoder(), text.index('Plotly.newPlot(') + len('Plotly.newPlot(')
+    parts = []
+    while len(parts) < 3:                               # its id, the traces, the layout
+        at = re.compile(r'[\s,]*').match(text, at).end()
+        part, at = decoder.raw_decode(text, at)
+        parts.append(part)
+    return parts[1:]
+
+
+def values(of_trace):
+    """The numbers of a trace, which may be packed"""
+    packed = isinstance(of_trace, dict)
+    return np.frombuffer(base64.b64decode(of_trace['bdata']), of_trace['dtype']).tolist() if packed else of_trace
+
+
+def test_a_page(place, tmp_path):
+    """It has the curves of the picture, with all of their points, a name in the legend once for each run, and log axes"""
+    page = tmp_path / 'loss.html'
+    assert call('lab.plot', place[0] / 'out-a', place[0] / 'out-b', f'--out={page}') == f'wrote {page}\n'
+    traces, layout = data_of(page)
+    drawn = [(values(trace['x']), values(trace['y'])) for trace in traces if trace['yaxis'] == 'y']
+    assert drawn[1] == ([2, 3], [2.25, 2.5]) and drawn[2] == ([0, 1, 2, 3], [5.5, 4.5, 3.5, 2.5]) and len(traces) == 6
+    names = [f'{label}: {loss}' for label, loss in zip(LABELS, ('2.250', '2.750'))]
+    assert {trace['legendgroup'] for trace in traces} == set(names), 'hidden together'
+    assert sorted(trace['name'] for trace in traces if trace['showlegend']) == names
+    assert layout['xaxis2']['title']['text'] == 'iteration' and layout['xaxis2']['matches'] == 'x'
+    assert [button['label'] for button in layout['updatemenus'][0]['buttons']] == ['log y', 'linear y', 'log x', 'linear x']
+
+
+def test_pages_of_other_pictures(place, tmp_path):
+    """Log axes, cells, bars and names with an index"""
+    for what, runs in ('preflight', 2), ('attention', 2), ('gradients', 1), ('hidden', 1):
+        call('lab.plot', *[place[0] / 'out-a', place[0] / 'out-b'][:runs], f'--what={what}', f'--out={tmp_path / what}.html')
+    traces, layout = data_of(tmp_path / 'preflight.html')
+    assert [trace['type'] for trace in traces] == ['heatmap'] * 2 and 'W<sub>q</sub>' in ' '.join(layout['yaxis']['ticktext'])
+    traces, layout = data_of(tmp_path / 'attention.html')
+    bars = [trace for trace in traces if trace.get('hoverinfo') == 'skip']
+    assert len(traces) == 8 and len(bars) == 4 and {trace['legendgroup'] for trace in bars} == set(LABELS)
+    assert data_of(tmp_path / 'gradients.html')[1]['annotations'][0]['text'] == 'W<sub>q</sub>'
+    assert data_of(tmp_path / 'hidden.html')[1]['yaxis']['type'] == 'log'
+
+
+def test_a_page_without_plotly(place, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'plotly.graph_objects', None)
+    err = call('lab.plot', place[0] / 'out-a', f'--out={tmp_path / "x.html"}', code=1)
+    assert err == f'error: {tmp_path / "x.html"}: a page needs plotly: pip install -r requirements-plot.txt\n'
+
+
+def test_zoom_and_smooth(place, monkeypatch):
+    """Limits and scales of the first panel and of those that share its axes, and means over the last iterations"""
+    monkeypatch.setattr(plot, 'write', lambda make_figure, out: drawn.append(make_figure()))
+    monkeypatch.setattr(sys, 'excepthook', sys.excepthook)
+    monkeypatch.setattr(sys, 'argv', ['plot', str(place[0] / 'out-a'), '--ylim=2,', '--xlim=1,3', '--log=y', '--smooth=2'])
+    monkeypatch.setattr(plot, 'VIEW', VIEW)
+    drawn = []
+    plot.main()
+    top, bottom = drawn[0].axes
+    assert top.get_ylim()[0] == 2 and top.get_xlim() == bottom.get_xlim() == (1, 3)
+    assert top.get_yscale() == 'log' and bottom.get_yscale() == 'linear'
+    assert lines(top)[0] == ([0, 1, 2, 3], [5, 4.5, 3.5, 2.5])
+    VIEW['smooth'] = 0
+
+
+def test_watch_draws_until_the_runs_end(place, monkeypatch):
+    """Again when a log has grown, and once more for its last rows"""
+    folder, drawn, looks = str(place[0] / 'out-a'), [], []
+    monkeypatch.setattr(plot.time, 'sleep', lambda seconds: looks.append(seconds))
+    monkeypatch.setattr(plot, 'is_locked', lambda folder: len(looks) < 3)
+    sizes = iter([1, 1, 2, 2])
+    monkeypatch.setattr(plot.os, 'stat', lambda file: SimpleNamespace(st_size=next(sizes)))
+    monkeypatch.setattr(plot.os.path, 'exists', lambda file: file.endswith('out-a/log.jsonl'))
+    plot.watch([folder], lambda: drawn.append(len(looks)))
+    assert drawn == [0, 2] and len(looks) == 3
+
+
+def test_types_have_colours_that_differ():
+    """By a quarter of the way from black to white or more, in some channel"""
+    channels = [np.array([int(color[i:i + 2], 16) for i in (1, 3, 5)]) for color in TYPES.values()]
+    assert all(np.abs(a - b).max() >= 60 for a, b in itertools.combinations(channels, 2))

@@ -6,7 +6,6 @@ from configurator import keys_of, settle
 import csv
 import itertools
 import json
-import math
 import os
 import re
 import shutil
@@ -20,12 +19,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import ROOT, TINY, Alone, checkpoint, forks_its_runs, rows, run_here, write_walk
-from scipy.stats import ttest_rel
 
 from data.lock import lock_folder
 from engine.runlog import code_hash
 from lab import sweep, sweep_table
-from lab.statistics import smallest_effect
 from lab.sweep_claims import check_claims
 from lab.sweep_plan import plan, planned_rows, script_defaults
 from model import GPTConfig
@@ -117,12 +114,6 @@ def faked(monkeypatch, tmp_path):
 
 def planned(*grids, first=(), seeds=1, script='train.py'):
     return {run['name']: run for run in plan(list(grids), list(first), seeds=seeds, script=script)}
-
-
-def state(folder):
-    """When each file below a folder was written, and what it holds, but for the table and its picture."""
-    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob('*')
-            if path.is_file() and path.name not in TABLES | {'.lock'}}
 
 
 # ----------------------------------------------------------------------------- the plan
@@ -249,6 +240,11 @@ def test_whose_arguments_are_whose(tmp_path, monkeypatch):
     assert sweep.split_arguments(mixed) == (ours, theirs)
 
 
+def test_alone_it_says_how_it_is_used():
+    code, out, err = run_here('lab.sweep')
+    assert code == 1 and not out and 'python -m lab.sweep config/train_quick.py' in err
+
+
 def test_the_command_line_wins_over_a_file(faked):
     """An axis replaces the file's of that name in every grid, others are added; train.py's files come behind `arguments`"""
     Path('grid.py').write_text("arguments = '--n_layer=3 --dropout=0.1'\nseeds = 2\nout_dir = 'there'\n"
@@ -350,18 +346,6 @@ def test_a_sweep_goes_on(place, swept, tmp_path, monkeypatch):
     assert 'which had other keys' in call('grid.py', '--weight_decay=0.5', error=True)
 
 
-@pytest.mark.parametrize('arguments', [['--report', 'swept'], ['--report=swept']])
-def test_report_makes_the_table_and_nothing_else(place, swept, monkeypatch, arguments):
-    monkeypatch.chdir(place)
-    monkeypatch.setattr(subprocess, 'Popen', None)
-    before, tables = state(swept), {name: (swept / name).read_bytes() for name in TABLES - PICTURES}
-    for name in TABLES - {'runs.csv'}:
-        (swept / name).unlink()
-    assert tables['table.txt'].decode() in call(*arguments)
-    assert state(swept) == before and {name: (swept / name).read_bytes() for name in tables} == tables
-    assert (swept / 'sweep.png').exists()
-
-
 def test_the_numbers_of_each_run(swept, tmp_path, monkeypatch):
     """runs.csv, and the same tables from a copy of it in a place without the runs"""
     with open(swept / 'runs.csv', encoding='utf-8', newline='') as f:
@@ -429,30 +413,6 @@ def test_a_killed_sweep_leaves_no_run(place):
 
 # ----------------------------------------------------------------------------- the table
 
-@pytest.fixture
-def report(tmp_path, monkeypatch):
-    """report(points, *arguments): the table of a sweep made here, of (labels, how each seed's run ended), which is its losses
-    at the evaluations, the last of them or another status than done."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
-
-    def report(points, *arguments, error=False):
-        runs = []
-        for labels, (seed, how) in ((labels, seed) for labels, seeds in points for seed in enumerate(seeds, 1)):
-            status = how if isinstance(how, str) else 'done'
-            losses = how if isinstance(how, list) else [3.0, 2.0, 0.1 if isinstance(how, str) else how]
-            curve = ' '.join(f'{it}:{loss}' for it, loss in zip((0, 8, 40), losses))
-            runs.append(dict(labels, seed=str(seed), status=status, val_losses=curve, seconds='720',
-                             val_loss=str(losses[-1]) if status == 'done' else ''))
-        Path('made').mkdir(exist_ok=True)
-        Path('made', 'runs.csv').write_text(sweep_table.runs_csv(runs))
-        out = call('--report=made', *arguments, error=error)
-        assert error or f'{0.2 * len(runs):.2f} hours' in out
-        return out if error else table(Path('made'))
-
-    return report
-
-
 def table(folder):
     """The lines of table.md by column, having checked that table.txt says the same."""
     head, rule, *lines = [[cell.strip() for cell in line.strip('|').split(' | ')]
@@ -461,80 +421,3 @@ def table(folder):
     text = (folder / 'table.txt').read_text(encoding='utf-8')
     assert [line.split() for line in text.splitlines()] == [' '.join(line).split() for line in (head, *lines)]
     return [dict(zip(head, line)) for line in lines]
-
-
-def standard_error(x):
-    return np.std(x, ddof=1) / math.sqrt(len(x)) if len(x) > 1 else math.nan
-
-
-def paired(a, b):
-    """The cells of a difference of losses that seeds pair, without the correction of its p"""
-    n = min(len(a), len(b))
-    test = ttest_rel(a[:n], b[:n])
-    low, high = test.confidence_interval(0.95)
-    return f'{np.mean(a[:n]) - np.mean(b[:n]):+.3f} [{low:+.3f}, {high:+.3f}]', f'{n}', f'{test.pvalue:.2g}', test.pvalue
-
-
-def test_means_errors_and_tests(report):
-    """Of the runs that are done, against plain computations; in table.csv too"""
-    a, b, c = [2.0, 1.75, 2.5], [1.5, 1.25, 1.375], [2.25, 2.75]
-    points = [(dict(arch='s1', optim='sgdw'), a), (dict(arch='s1', optim='a, b'), [*c, 'diverged', 'failed']),
-              (dict(arch='s5'), b), (dict(arch='s5', optim='x'), ['diverged'] * 2), (dict(arch='s5', optim='y'), [1.125])]
-    lines = report(points, '--against=arch=s1,optim=sgdw')
-    assert [(line['arch'], line['optim']) for line in lines] == [(p['arch'], p.get('optim', '')) for p, _ in points]
-    assert [line['validation loss'] for line in lines] == [
-        f'2.083 ± {standard_error(a):.3f}', f'2.500 ± {standard_error(c):.3f}, diverged 1/4, failed 1/4',
-        f'1.375 ± {standard_error(b):.3f}', 'diverged 2/2', '1.125']
-    (*of_c, p), (*of_b, q) = paired(c, a), paired(b, a)
-    assert [tuple(line.values())[3:6] for line in lines] == [
-        ('', '', ''), tuple(of_c), tuple(of_b), ('', '', ''), ('-0.875', '1', 'nan')]
-    assert q < p and [line['corrected p'] for line in lines] == ['', f'{p:.2g}', f'{min(2 * q, p):.2g}', '', 'nan']
-    deviations = [np.std(np.subtract(c, a[:2]), ddof=1), np.std(np.subtract(b, a), ddof=1)]
-    assert [line['detectable'] for line in lines] == [
-        '', *(f'{smallest_effect(sd, n):.3f}' for sd, n in zip(deviations, (2, 3))), '', 'nan']
-    with open('made/table.csv', encoding='utf-8', newline='') as f:
-        for found, (labels, ended) in zip(csv.DictReader(f), points, strict=True):
-            done = [loss for loss in ended if isinstance(loss, float)]
-            assert found['arch'] == labels['arch'] and found['optim'] == labels.get('optim', '')
-            assert [int(found[status]) for status in ('done', 'diverged', 'failed')] == [
-                len(done), *(ended.count(status) for status in ('diverged', 'failed'))]
-            assert float(found['val_loss']) == pytest.approx(np.mean(done) if done else math.inf)
-            assert float(found['standard_error']) == pytest.approx(standard_error(done), nan_ok=True)
-
-
-@pytest.mark.parametrize('losses, says', [
-    ([[3.0, 2.25, 1.25], [3.0, 1.75, 0.75]], '16 (40%)'),       # 3, 2, 1 on average
-    ([[3.0, 1.0, 2.0], [3.0, 1.0, 1.0], 'diverged'], '5 (12%)'),    # where it gets there first
-    ([[3.0, 2.5, 1.75]], '40 (100%)'),
-    ([[3.0, 2.5, 1.7501]], 'not reached')])
-def test_iterations_to_the_others_loss(report, losses, says):
-    """Between the evaluations at 0, 8 and 40 on a straight line; the other ends at 1.75"""
-    lines = report([(dict(arch='a'), losses), (dict(arch='b'), [[3.0, 1.0, 2.0], [3.0, 1.5, 1.5]])], '--against=arch=b')
-    assert [line['iterations to its loss'] for line in lines] == [says, '']
-
-
-@pytest.mark.parametrize('rates, best', [
-    ({'0.3': [2.0, 2.5], '1e-1': [3.0], '10.0': [2.5]}, '0.3'),
-    ({'0.3': [2.0], '1e-1': [1.0, 'diverged'], '10.0': [0.5, 2]}, '10.0'),
-    ({'0.3': [2.0, 3.0], '1e-1': ['diverged'], '10.0': ['failed']}, '0.3')])
-def test_the_best_learning_rate(report, rates, best):
-    """Where seed 1 is done with the lowest loss; learning rates stand in their order as numbers"""
-    points = [*((dict(arch='a', learning_rate=rate), ended) for rate, ended in rates.items()),
-              (dict(arch='b', learning_rate='0.3'), [2.0, 1.0])]
-    top, other = report(points)
-    assert list(top) == ['arch', 'lr 1e-1', 'lr 0.3', 'lr 10.0'] and list(other.values()) == ['b', '', '1.500 ± 0.500', '']
-    assert [rate for rate in rates if top[f'lr {rate}'].endswith(' *')] == [best]
-    lines = report(points, '--select=best', '--against=arch=b')
-    assert lines[0]['learning_rate'].split()[0] == best and lines[0]['validation loss'] == top[f'lr {best}'].removesuffix(' *')
-    assert float(lines[0]['difference'].split()[0]) == rates[best][1] - 1.0 and lines[0]['seeds'] == '1'
-
-
-@pytest.mark.parametrize('against, found', [('arch=s2', 0), ('arch=s1', 2), ('s1', 0), ('arch=s1,optim=sgd', 0)])
-def test_against_wants_one_row(report, against, found):
-    says = report([(dict(arch='s1', optim=optim), [1.0]) for optim in ('sgdw', 'adamw')], f'--against={against}', error=True)
-    assert f"against='{against}' names {found} rows" in says and 'one of: arch=s1,optim=sgdw; arch=s1,optim=adamw' in says
-
-
-def test_against_a_label_with_a_comma(report):
-    lines = report([(dict(ratios=label), [1.0]) for label in ('Emb', 'Emb, FFN')], '--against=ratios=Emb, FFN')
-    assert [line['difference'] for line in lines] == ['+0.000', '']

@@ -264,22 +264,6 @@ def test_an_interrupted_sweep_goes_on(runs, number):
     assert (Path('out/table.txt').read_text(), sorted(made.legs), sorted(p.name for p in Path('out').iterdir())) == wanted
 
 
-@pytest.mark.parametrize('number', range(6, 9))
-def test_what_extension_promises(runs, number):
-    """Whatever the losses: the best rate has all seeds, each other one a single seed, and is at the edge only after all
-    extensions at that side or if all others have diverged"""
-    made = runs(drawn_losses(number))
-    call(FOUR, '--extend=2', '--seeds=2')
-    found = {}
-    for run in read_runs('out/runs.csv'):
-        found.setdefault(float(run['labels']['learning_rate']), []).append(run)
-    firsts = {rate: of[0]['val_loss'] for rate, of in found.items() if of[0]['status'] == 'done'}
-    best, order = min(firsts, key=firsts.get, default=None), sorted(found)
-    assert [rate for rate, of in found.items() if len(of) == 2] == [best] * (best is not None)
-    assert best is None or best not in (order[0], order[-1]) or best in (0.025, 3.2)
-    assert len(made.legs) == len(set(made.legs))
-
-
 # ----------------------------------------------------------------------------- bad input
 
 CLAIM = "dict(text='x', contrast='n_layer=1 - n_layer=2', sign=-1, margin=0.04, pairs=2)"

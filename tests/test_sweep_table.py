@@ -21,7 +21,7 @@ OWN = ['seed', 'status', 'iterations', 'parameters', 'tokens_per_iteration', 'va
 @pytest.fixture
 def report(tmp_path, monkeypatch):
     """report(points, *arguments): the output for a runs.csv of (labels, how each seed's run ended), which is its validation loss,
-    (its validation loss, its test loss), or a status. All start at a loss of 5."""
+    (its validation loss, its test loss), [its validation losses at 0, 8 and 40], or a status. Others start at a loss of 5."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
 
@@ -33,8 +33,10 @@ def report(tmp_path, monkeypatch):
             for labels, ends in points:
                 for seed, end in enumerate(ends, 1):
                     val, test = end if isinstance(end, tuple) else (end, '')
+                    losses = val if isinstance(val, list) else []
+                    val = losses[-1] if losses else val
                     done = not isinstance(val, str)
-                    curve = f'0:5 20:{val}' if done else '0:5'
+                    curve = ' '.join(f'{it}:{loss}' for it, loss in zip((0, 8, 40), losses)) or f'0:5 20:{val}' if done else '0:5'
                     table.writerow(dict(labels, seed=seed, status='done' if done else val, val_losses=curve,
                                         val_loss=val if done else '', test_loss=test, seconds=36))
         found, out, err = run_here('lab.sweep', '--report=numbers.csv', '--out_dir=made', *arguments)
@@ -60,6 +62,21 @@ def row(arch, *ends, rates=RATES):
     return [(dict(arch=arch, learning_rate=rate), end) for rate, end in zip(rates, ends)]
 
 
+def test_means_and_counts(report):
+    """Of the runs that are done; in table.csv too, with the axes that a row lacks empty"""
+    points = [(dict(arch='s1', optim='sgdw'), [2.0, 1.75, 2.5]), (dict(arch='s5'), ['diverged'] * 2),
+              (dict(arch='s1', optim='a, b'), [2.25, 2.75, 'diverged', 'failed'])]
+    out = report(points)
+    assert '0.09 hours' in out and [line['validation loss'] for line in tables()[0]] == [
+        f'2.083 ± {np.std([2, 1.75, 2.5], ddof=1) / math.sqrt(3):.3f}', 'diverged 2/2', '2.500 ± 0.250, diverged 1/4, failed 1/4']
+    text = Path('made/table.txt').read_text(encoding='utf-8').splitlines()
+    assert [line.split() for line in text] == [['arch', 'optim', 'validation', 'loss'], *(
+        ' '.join(line.values()).split() for line in tables()[0])]
+    with open('made/table.csv', encoding='utf-8', newline='') as f:
+        found = [[row[key] for key in ('arch', 'optim', 'done', 'diverged', 'failed')] for row in csv.DictReader(f)]
+    assert found == [['s1', 'sgdw', '3', '0', '0'], ['s5', '', '0', '2', '0'], ['s1', 'a, b', '2', '1', '1']]
+
+
 # ----------------------------------------------------------------------------- best rates
 
 def test_test_losses(report):
@@ -78,9 +95,10 @@ def test_test_losses(report):
 
 
 def test_seed_1_alone_chooses(report):
-    """Though the other seeds are better elsewhere; and where it is alone, its loss is shown"""
-    report(row('a', [3.0, 1.0, 1.0], [2.0, 2.5, 3.0], [2.125]))
-    assert tables()[0] == [{'arch': 'a', 'lr 0.1': '1.000 ± 0.000', 'lr 0.2': '2.750 ± 0.250 *', 'lr 0.4': '2.125'}]
+    """Though the other seeds are better elsewhere; where it is alone, its loss is shown; rates stand in their order as numbers"""
+    report(row('a', [2.0, 2.5, 3.0], [2.125], [3.0, 1.0, 1.0], rates=('0.3', '10.0', '1e-1')))
+    wanted = {'arch': 'a', 'lr 1e-1': '1.000 ± 0.000', 'lr 0.3': '2.750 ± 0.250 *', 'lr 10.0': '2.125'}
+    assert list(tables()[0][0].items()) == list(wanted.items())
 
 
 @pytest.mark.parametrize('losses, best', [((1, 2, 3), '0.1 (edge)'), ((3, 2, 1), '0.4 (edge)'), ((2, 1, 3), '0.2'),
@@ -172,7 +190,20 @@ def test_seeds_that_only_one_row_has_do_not_count(report):
     assert line['difference'].startswith('-0.750 [') and line['seeds'] == '2'
 
 
+@pytest.mark.parametrize('losses, says', [
+    ([[3.0, 2.25, 1.25], [3.0, 1.75, 0.75]], '16 (40%)'),       # 3, 2, 1 on average
+    ([[3.0, 1.0, 2.0], [3.0, 1.0, 1.0], 'diverged'], '5 (12%)'),    # where it gets there first
+    ([[3.0, 2.5, 1.75]], '40 (100%)'),
+    ([[3.0, 2.5, 1.7501]], 'not reached')])
+def test_iterations_to_the_others_loss(report, losses, says):
+    """Between the evaluations at 0, 8 and 40 on a straight line; the other ends at 1.75"""
+    report([(dict(arch='a'), losses), (dict(arch='b, c'), [[3.0, 1.0, 2.0], [3.0, 1.5, 1.5]])], '--against=arch=b, c')
+    assert [line['iterations to its loss'] for line in tables()[0]] == [says, '']
+
+
 @pytest.mark.parametrize('arguments, says', [
+    (['--against=arch=s1'], "against='arch=s1' names 2 rows of the table, wants one of: arch=s1,optim=sgdw; arch=s1,optim=adamw"),
+    (['--against=s1'], "against='s1' names 0 rows"),
     (['--contrast=arch=s1,optim=sgdw + arch=s5,optim=sgdw'], 'wants as many rows with + as with -'),
     (['--contrast=arch=s1,optim=sgdw'], 'wants as many rows with + as with -'),
     (['--contrast=arch=s1,optim=sgdw - arch=s9,optim=sgdw'], "contrast='arch=s9,optim=sgdw' names 0 rows of the table"),

@@ -183,7 +183,8 @@ def test_missing_data_names_the_command():
 
 
 def test_unknown_data_set_names_the_choices():
-    with pytest.raises(ValueError, match="dataset='tyni': choose one of other, tiny"):
+    make(range(20))
+    with pytest.raises(ValueError, match="dataset='tyni': choose one that is prepared, tiny; docs/data.md lists others"):
         read_meta('tyni')
 
 

@@ -4,6 +4,7 @@ train.py as its users run it: whole runs of a tiny model, on one process and on 
 import functools
 import json
 import math
+import os
 import re
 import resource
 import runpy
@@ -28,6 +29,7 @@ from helpers import (
     in_each_iteration,
     interrupted,
     killed,
+    kinds,
     lost,
     rows,
     run_alone,
@@ -78,7 +80,7 @@ def test_files(whole, place):
     assert [row['iter'] for row in steps(whole)] == list(range(20))
     assert [row['iter'] for row in evaluations(whole)] == [0, 5, 10, 15, 20]
     assert all(row.keys() >= {'iter', 'loss', 'lr', 'grad_norm'} for row in steps(whole))
-    assert all(row.keys() == {'iter', 'train_loss', 'val_loss'} for row in evaluations(whole))
+    assert all(kinds(row) == {'iter', 'train_loss', 'val_loss', 'residual_rms', 'max_logits'} for row in evaluations(whole))
 
 
 def test_the_logged_norms_of_block_types(whole):
@@ -153,6 +155,25 @@ def test_two_ranks_see_what_one_sees(start, whole, place):
     assert checkpoint(place / 'ranks')['model'].keys() == checkpoint(whole)['model'].keys()
 
 
+def test_a_run_that_is_complete_says_so(whole, place):
+    """And nothing is written, unless best.pt is older than the checkpoint that it should be, as a kill leaves it"""
+    before = contents(whole)
+    out, _ = train(place, 'whole/config.json', '--init_from=auto')
+    loss = evaluations(whole)[-1]['val_loss']
+    assert out.count('\n') == 1 and 'whole is complete: 20 iterations, train loss' in out and f'val loss {loss:.4f}' in out
+    assert contents(whole) == before
+    shutil.copytree(whole, place / 'killed')
+    os.utime(place / 'killed' / 'best.pt', (0, 0))
+    out, _ = train(place, 'whole/config.json', '--out_dir=killed', '--init_from=auto')
+    assert 'resumes killed' in out and checkpoint(place / 'killed', 'best.pt')['iter'] == checkpoint(whole, 'best.pt')['iter']
+
+
+def test_a_warm_up_beyond_the_run_is_noted(place):
+    keys = flags(**TINY | dict(max_iters=1, warmup_iters=2, eval_iters=1, out_dir='warm'))
+    assert 'warmup_iters=2 is longer than this run of max_iters=1' in train(place, *keys)[0]
+    assert 'is longer than this run' not in train(place, *keys, '--warmup_iters=1', '--overwrite=True')[0]
+
+
 # ----------------------------------------------------------------------------- a test split
 
 def test_a_test_split_is_evaluated_at_the_end(whole, place):
@@ -162,7 +183,7 @@ def test_a_test_split_is_evaluated_at_the_end(whole, place):
                  13, 'bytes')
     out, _ = train(place, 'whole/config.json', '--out_dir=tested', '--dataset=tested')
     found, run = rows(place / 'tested'), place / 'tested'
-    assert found[-1].keys() == {'iter', 'train_loss', 'val_loss', 'test_loss'} and found[-1]['iter'] == 20
+    assert kinds(found[-1]) == {*kinds(found[0]), 'test_loss'} and found[-1]['iter'] == 20
     assert [{key: value for key, value in row.items() if key != 'test_loss'} for row in found] == rows(whole)
     assert sum('test_loss' in row for row in found) == 1 and out.count('test loss') == 1
     for name in ('ckpt.pt', 'best.pt'):
@@ -175,7 +196,7 @@ def test_a_test_split_is_evaluated_at_the_end(whole, place):
     with torch.no_grad():
         assert model_of(checkpoint(run))(idx, targets)[1].item() == pytest.approx(found[-1]['test_loss'], abs=1e-5)
     out, _ = train(place, 'tested/config.json', '--init_from=resume')
-    assert rows(run) == found and f'test loss {found[-1]["test_loss"]:.4f}' in out
+    assert rows(run) == found and f'test loss {found[-1]["test_loss"]:.4f}' in out and 'block type' not in out
     out, _ = train(place, 'tested/config.json', '--init_from=resume', '--max_iters=40', '--eval_only=True')
     assert f'test loss {found[-1]["test_loss"]:.4f}' in out and rows(run) == found
     train(place, 'tested/config.json', '--init_from=resume', '--max_iters=22', ranks=2)
@@ -627,7 +648,7 @@ def test_a_run_that_another_process_has_changed(whole, place, monkeypatch):
     """Between the moment at which it was read and the lock: to go on from what was read would lose the other's iterations"""
     run = place / 'changed'
     shutil.copytree(whole, run)
-    keys, lock = flags(**TINY, out_dir='changed', init_from='resume'), runlog.lock_folder
+    keys, lock = flags(**{**TINY, 'max_iters': 21}, out_dir='changed', init_from='resume'), runlog.lock_folder
 
     def late(folder, doing):
         (run / 'ckpt.pt').touch()
@@ -842,18 +863,18 @@ def test_measuring_changes_nothing(place):
     assert not (place / 'unmeasured' / 'measure.jsonl').exists()
     run, ranks = place / 'measured', place / 'measured-ranks'
     train(place, *flags(**{**keys, 'measure_interval': 3, 'measure_batches': 2, 'max_iters': 5}, out_dir=run.name))
-    assert [row['iter'] for row in measured(run)] == [0, 3]
-    first = (run / 'measure.jsonl').read_text()
+    assert [row['iter'] for row in measured(run)] == [0, 3, 5] and 'updates' not in measured(run)[2]         # 5: the end
+    first = ''.join((run / 'measure.jsonl').read_text().splitlines(keepends=True)[:2])
     with open(run / 'measure.jsonl', 'a') as f:
         f.write('{"iter": 6}\n{"iter": 9, "gra')             # as if it had gone on, and was killed
     train(place, f'{run.name}/config.json', '--init_from=resume', '--max_iters=10')
-    assert (run / 'measure.jsonl').read_text().startswith(first) and [row['iter'] for row in measured(run)] == [0, 3, 6, 9]
+    assert (run / 'measure.jsonl').read_text().startswith(first) and [row['iter'] for row in measured(run)] == [0, 3, 6, 9, 10]
     assert rows(run) == rows(place / 'unmeasured')
     ours, theirs = checkpoint(run), checkpoint(place / 'unmeasured')
     assert all(torch.equal(ours['model'][name], theirs['model'][name]) for name in theirs['model'])
 
     train(place, f'{run.name}/config.json', f'--out_dir={ranks.name}', ranks=2)
-    assert [row['iter'] for row in measured(ranks)] == [0, 3, 6, 9]
+    assert [row['iter'] for row in measured(ranks)] == [0, 3, 6, 9, 10]
     for a, b in zip(measured(run), measured(ranks)):
         assert set(a) == {'iter', 'gradients', 'sharpness', 'hidden', 'parameters', 'attention', 'updates'}
         for name in ('hidden', 'attention', 'updates', 'parameters'):
@@ -872,7 +893,7 @@ def test_a_resumed_run_measures_the_same(place):
     train(place, *keys, '--out_dir=measured-whole')
     train(place, *keys, '--out_dir=measured-half', '--max_iters=2')
     train(place, *keys, '--out_dir=measured-half', '--init_from=resume')
-    assert len(measured(place / 'measured-half')) == 2
+    assert [row['iter'] for row in measured(place / 'measured-half')] == [0, 2, 4]
     assert (place / 'measured-half' / 'measure.jsonl').read_bytes() == (place / 'measured-whole' / 'measure.jsonl').read_bytes()
 
 

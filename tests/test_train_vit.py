@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, call, checkpoint, evaluations, flags, interrupted, rows, steps, train
+from helpers import ROOT, call, checkpoint, evaluations, flags, interrupted, kinds, rows, steps, train
 from test_pretrained_vit import save_vit
 
 from engine.keys import config_from
@@ -58,8 +58,8 @@ def whole(place):
 def test_files(whole):
     assert '"images_per_s": ' in (whole / 'log.jsonl').read_text()
     assert all(row.keys() >= {'iter', 'loss', 'lr', 'grad_norm'} for row in steps(whole))
-    assert all(row.keys() == {'iter', *(f'{split}_{metric}' for split in ('train', 'val') for metric in ('loss', 'top1', 'top5'))}
-               for row in evaluations(whole))
+    scores = {f'{split}_{metric}' for split in ('train', 'val') for metric in ('loss', 'top1', 'top5')}
+    assert all(kinds(row) == {'iter', *scores, 'residual_rms', 'max_logits'} for row in evaluations(whole))
     assert json.loads((whole / 'run.json').read_text())['images_per_iter'] == 16
     config = json.loads((whole / 'config.json').read_text())
     assert TINY.items() <= config.items() and {f.name for f in fields(ViTConfig) if f.init} <= config.keys()
@@ -105,7 +105,7 @@ def test_it_learns_and_is_measured(place):
     first, *_, last = evaluations(place / 'learned')
     assert first['val_top1'] < 0.6 and last['val_top1'] > 0.9
     measured = [json.loads(line) for line in (place / 'learned' / 'measure.jsonl').read_text().splitlines()]
-    assert [row['iter'] for row in measured] == [0, 20] and {'emb', 'head', 'qk'} <= measured[0]['sharpness'].keys()
+    assert [row['iter'] for row in measured] == [0, 20, 40] and {'emb', 'head', 'qk'} <= measured[0]['sharpness'].keys()
     call('vision.measure', '--out_dir=learned', '--batches=2', cwd=place)
     for what, script in (('loss', 'lab.plot'), ('predictions', 'vision.predictions')):
         call(script, 'learned', cwd=place)

@@ -1,9 +1,9 @@
 """
 Converts a checkpoint of a ViT to the format of Hugging Face:
 
-    python -m vision.export --out_dir=out-quick-vision --to=hf-vision                       # any ViT, for transformers
-    python -m vision.export --out_dir=out-quick-vision --to=weights --format=safetensors    # the weights, for --init_from here
-    python -m vision.export --out_dir=out-vit-l --to=out-whole --format=checkpoint          # of a run with save_shards, a file
+    python -m vision.export --out_dir=out-quick-vision --to=out-hf-vision               # any ViT, for transformers
+    python -m vision.export --out_dir=out-quick-vision --to=out-weights --format=safetensors  # the weights, for --init_from here
+    python -m vision.export --out_dir=out-vit-l --to=out-whole --format=checkpoint      # of a run with save_shards, a file
 """
 import sys
 
@@ -76,7 +76,7 @@ def write_export(folder):
 if __name__ == '__main__':
     configure(globals())
     if not to:
-        raise ValueError('set --to, the folder to write, as in --to=hf-vision')
+        raise ValueError('set --to, the folder to write, as in --to=out-hf-vision')
     if format not in FORMATS:
         raise ValueError(f'format={format!r}: choose one of {", ".join(FORMATS)}')
     with new_folder(to) as part:

@@ -12,22 +12,23 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m vision.train')
 
-from configurator import TRAIN, configure, flags, refuse
+from configurator import TRAIN, configure, flags, refuse, say
 
 import torch
 
 from engine.checkpoint import Checkpoints, find_checkpoint
 from engine.device import Machine, StopRequest
 from engine.divergence import Watch, block_norms, params_by_type
-from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, refuse_unused
+from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, refuse_unused, schedule_notes
 from engine.parallel import Models, check_parallel
-from engine.runlog import Log, Run, Speed, progress
+from engine.runlog import Log, Run, Speed, losses_text, progress
 from optim import OPTIMIZERS, lr_at, param_groups
 from vision.augment import CUBIC, Augment
 from vision.images import SPLITS, Images
 from vision.vit import ViT, ViTConfig, correct
 
 # ----------------------------------------------------------------------------- keys, besides those of ViTConfig and train.py
+# data
 crop_scale = 1.0                    # random crops of at least this share of the area, resized; 1: the middle square
 interpolation = 'bicubic'           # bicubic | bilinear | random: how crops are resized; random: one of the two for each image
 aug_repeats = 1                     # how many times in a row each image comes, augmented anew each time (repeated augmentation)
@@ -46,6 +47,8 @@ for key, most in dict(crop_scale=1, flip=1, randaugment=10, label_smoothing=1).i
     if config[key] > most:
         raise ValueError(f'{key}={config[key]}: wants at most {most}')
 refuse_unused(config)
+if init_from in ('scratch', 'resume', 'auto'):
+    config_from(ViTConfig, config)                      # raises now for a wrong value
 
 # ----------------------------------------------------------------------------- what is trained, where, on which data
 run = Run(config)
@@ -69,6 +72,10 @@ config['overwrite'] = False
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)
 check_parallel(config, machine)
 machine.connect(backend, run.given(config))
+if checkpoint and not eval_only and (row := run.finished_with(checkpoint, max_iters)):
+    if machine.master:
+        say(f'{out_dir} is complete: {max_iters} iterations, {losses_text(row)}; --max_iters=… trains on')
+    machine.leave(0)
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
@@ -136,7 +143,7 @@ if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
 log.introduce(opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch',
-              [*getattr(pretrained, 'notes', []), *models.notes()])
+              [*getattr(pretrained, 'notes', []), *schedule_notes(config), *models.notes()])
 speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
 
 
@@ -156,7 +163,8 @@ for it in range(run.start, max_iters + 1):
         with speed.paused():
             means = evaluate('train', 'val')
             watch.check(it, *means.values())
-            log.evaluation(it, means)
+            x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
+            log.evaluation(it, means, models.health(x))
             if eval_only:
                 break
             best = it > 0 and means['val_loss'] <= best_val_loss
@@ -164,6 +172,8 @@ for it in range(run.start, max_iters + 1):
             if watch.high_since is None and (best or always_save_checkpoint and it > run.start):
                 checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
+        if measure_interval:
+            probe.at_end(it, models.whole_model())
         watch.end(it)
         break
 

@@ -1,3 +1,3 @@
-# Peri-LN, a norm before and after each branch: x + LN(f(LN(x))) (LN stability, equation 8)
+# Peri-LN: a norm before and after each branch, x + LN(f(LN(x))) (LN stability, equation 8)
 include('config/arch/pre.py')
 mid_norm = True

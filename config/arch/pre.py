@@ -1,4 +1,4 @@
-# Pre-LN, the GPT-2 of nanoGPT: x + f(LN(x)) (the baseline of all four papers); in vision.train the ViT of timm
+# Pre-LN: the GPT-2 of nanoGPT, x + f(LN(x)) (the baseline of all four papers); in vision.train the ViT of timm
 # This file sets every field of the architecture but the sizes. The other files here show in what they differ.
 # For images it follows timm's ViT where that differs from nanoGPT's GPT, as do the other files here.
 _vit = 'patch_size' in globals()        # a key of vision.train alone

@@ -1,4 +1,4 @@
-# DNT's setting S1, the standard Transformer: Pre-LN with RMSNorm and Xavier initialization (DNT, figure 6, tables 4 and 5)
+# S1: DNT's standard Transformer, Pre-LN with RMSNorm and Xavier initialization (DNT, figure 6, tables 4 and 5)
 include('config/arch/pre.py')
 norm = 'rmsnorm'
 norm_eps = 1e-8

@@ -1,3 +1,3 @@
-# DNT's setting S5, which is DNT itself: S4 without the norm before the FFN (DNT, figure 6)
+# S5 = DNT: S4 without the norm before the FFN (DNT, figure 6)
 include('config/arch/s4.py')
 ffn_pre_norm = False

@@ -65,7 +65,8 @@ IN_TRAINING = ('gradients', 'sharpness', 'hidden', 'parameters', 'attention')
 
 class Probe:
     """What train.py measures every measure_interval iterations and writes to measure.jsonl: IN_TRAINING before a step, on the
-    same batches each time, and how far the step moved the weights. Ranks other than the first pass None as the model."""
+    same batches each time, and how far the step moved the weights; and IN_TRAINING once more at the end. Ranks other than the
+    first pass None as the model."""
 
     def __init__(self, run, config, machine, windows):
         self.seed, self.machine = config['seed'], machine
@@ -84,3 +85,9 @@ class Probe:
         if model:
             write_row(self.file, dict(iter=it, **self.measured, updates=update_sizes(self.before, model)))
             del self.measured, self.before
+
+    def at_end(self, it, model):
+        """The same behind the last step, without how far it moved"""
+        self.before_step(model)
+        if model:
+            write_row(self.file, dict(iter=it, **self.measured))

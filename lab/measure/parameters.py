@@ -60,7 +60,7 @@ def show_updates(result):
 
 def plot_parameters(folders):
     """The spectral norm of each matrix along the depth."""
-    figure, axes = panels(6, height=1.8, sharex=True)
+    figure, axes = panels(6, height=1.8, sharex=True, sharey=True)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
         measured = read_measured(folder, 'parameters')
         for ax, kind in zip(axes, MATRICES):

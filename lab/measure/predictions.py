@@ -151,7 +151,7 @@ def plot_transport(folders):
     runs = [read_measured(folder, 'transport') for folder in folders]
     bounded = [rows for rows in runs if 'w2_bound' in rows[0]]
     bounds = bounded and len(runs) + len(bounded) <= MOST
-    figure, axes = panels(2, height=2.4)
+    figure, axes = panels(2, height=2.4, sharey=True)
     for i, (rows, text) in enumerate(zip(runs, labels(folders))):
         for ax, key in zip(axes, ('w2', 'w1')):
             along_depth(ax, rows, key, **run_style(i), label=text)
@@ -168,7 +168,7 @@ def plot_transport(folders):
 
 def plot_output_spectrum(folders):
     """The largest singular value of W / ‖W x‖, and what DNT predicts of random weights (eq. 16)."""
-    figure, axes = panels(6, height=1.8, sharex=True)
+    figure, axes = panels(6, height=1.8, sharex=True, sharey=True)
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
         measured = read_measured(folder, 'output_spectrum')
         for ax, kind in zip(axes, MATRICES):

@@ -4,9 +4,10 @@ import math
 import re
 
 import torch
+from matplotlib.colors import SymLogNorm
 
 from engine.runlog import progress
-from lab.figures import labels, panels, read_measured, wrap
+from lab.figures import minus, panels, read_measured, titles, wrap
 from lab.measure.hidden import hidden, stream
 from lab.measure.sensitivity import block_input, branch, drift, embedding
 from lab.measure.tools import (
@@ -127,23 +128,31 @@ def plot_preflight(folders):
     runs = [read_measured(folder, 'preflight') for folder in folders]
     effects = list(dict.fromkeys(effect for measured in runs for row in measured['invariance'].values() for effect in row))
     columns = min(4, len(folders))
+    cells = [value for measured in runs for row in measured['invariance'].values() for value in row.values() if value == value]
+    reach = max(2, math.ceil(max(map(abs, cells), default=2)))          # of the colours: as far as the cells
+    colors = SymLogNorm(1, vmin=-reach, vmax=reach, base=2)
     figure, axes = panels(len(folders), columns, 3.1, sharey=True)
     figure.set_size_inches(1.4 + 1.6 * columns, figure.get_figheight() + 1.4)
-    for i, (ax, measured, name) in enumerate(zip(axes, runs, labels(folders, optimizer=False))):
+    for i, (ax, measured, name) in enumerate(zip(axes, runs, titles(folders))):
         causes = list(measured['invariance'])
         values = [[measured['invariance'][cause].get(effect, math.nan) for cause in causes] for effect in effects]
-        image = ax.imshow(values, cmap='PuOr', vmin=-2, vmax=2, aspect='auto')
+        image = ax.imshow(values, cmap='PuOr', norm=colors, aspect='auto')
         ax.grid(False)
         for y, row in enumerate(values):
             for x, value in enumerate(row):
-                text = '' if math.isnan(value) else f'{value:.1f}'.replace('-0.0', '0.0').removesuffix('.0')
-                ax.text(x, y, text, ha='center', va='center', fontsize=8, color='white' if abs(value) > 1.4 else 'black')
+                text = '' if math.isnan(value) else minus(f'{value:.1f}'.replace('-0.0', '0.0').removesuffix('.0'))
+                dark = abs(colors(value) - 0.5) > 0.3
+                ax.text(x, y, text, ha='center', va='center', fontsize=7, color='white' if dark else 'black')
         ax.set_xticks(range(len(causes)), map(symbols, causes) if i >= len(axes) - columns else [''] * len(causes), rotation=90)
         ax.set_yticks(range(len(effects)), map(symbols, effects))
         ax.set_title(wrap(name, 1.8), fontsize=8)
         grown = measured['growth']['as is']
-        ax.set_xlabel('\n'.join(wrap(f'{name}: {g["shape"]}, {g["power"]:.2f}'.replace('-0.00', '0.00'), 1.8)
+        ax.set_xlabel('\n'.join(wrap(minus(f'{name}: {g["shape"]}, {g["power"]:.2f}'.replace('-0.00', '0.00')), 1.8)
                                 for name, g in (('mean |x|', grown['ma']), ('variance', grown['var']))), fontsize=8)
     title = wrap('exponent of the answer; below a panel: growth along the depth, with its power', 1.6 * columns)
-    figure.colorbar(image, ax=axes, location='bottom', shrink=0.4, aspect=30).set_label(title, fontsize=8)
+    ticks = [sign * 2 ** k for k in range(reach.bit_length()) for sign in (-1, 1)]
+    bar = figure.colorbar(image, ax=axes, location='bottom', shrink=0.4, aspect=30, ticks=sorted([0, *ticks]))
+    bar.ax.xaxis.set_major_formatter(lambda x, _: minus(f'{x:g}'))
+    bar.ax.minorticks_off()
+    bar.set_label(title, fontsize=8)
     return figure

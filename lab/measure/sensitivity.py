@@ -116,7 +116,7 @@ def show_drift(result):
 
 def plot_sensitivity(folders):
     """The spectral norms of the Jacobians of blocks and branches, and from each block to the end (LN stability, P7, P8)."""
-    figure, axes = panels(4, columns=2, height=2.0)
+    figure, axes = panels(4, columns=2, height=2.0, sharey=True)
     keys = {'block': 'block', 'attn': 'attention branch', 'ffn': 'FFN branch', 'to_end': 'from here to the last block'}
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
         rows = read_measured(folder, 'sensitivity')

@@ -168,10 +168,11 @@ def plot_layers(folders):
     colors = dict(zip((*groups['theorem 4.1'], *groups['theorem 4.2']), COLORS))
     figure, axes = panels(3 * len(folders), height=2.2)
     for row, folder, text in zip(range(0, len(axes), 3), folders, labels(folders)):
+        axes[row + 1].sharey(axes[row + 2])
         measured = read_measured(folder, 'layers')
         logs = [layer['log10_mean'] for layer in measured['sharpness']]
         axes[row].plot(range(len(logs)), logs, color='0.3', marker='o')
-        axes[row].set_ylabel(f'{wrap(text, 2)}\nlog10 of the mean sharpness')
+        axes[row].set_ylabel(f'{wrap(text, 2)}\nlog₁₀ of the mean sharpness')
         for ax, (title, names) in zip(axes[row + 1:], groups.items()):
             for name in names:
                 values = measured['factors'].get(name, [])

@@ -1,5 +1,4 @@
 """What the measurements share: hooks, gradients, spectral norms, histograms and tables."""
-import functools
 import re
 from contextlib import ExitStack, contextmanager
 
@@ -7,6 +6,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from engine.health import seeing_kernels
 from engine.runlog import progress
 from model import at_least_fp32
 
@@ -34,21 +34,9 @@ def outputs(*modules):
 def attention_inputs(*blocks):
     """Collects (q, k, scale, causal) of the attention in these blocks, as the kernel gets them: (B, H, T, E), (B, K, T, E).
     There is nothing of an attention that was edited to have no kernel, or to give it a mask of its own."""
-    blocks = [block for block in blocks if hasattr(block.attn, 'kernel')]
-    seen, kernels = [], [block.attn.kernel for block in blocks]
-
-    def keep(kernel, q, k, v, **more):
-        if more.get('attn_mask') is None:
-            seen.append((q.detach(), k.detach(), more.get('scale') or q.size(-1) ** -0.5, more.get('is_causal', False)))
-        return kernel(q, k, v, **more)
-
-    try:
-        for block, kernel in zip(blocks, kernels):
-            block.attn.kernel = functools.partial(keep, kernel)
+    seen = []
+    with seeing_kernels(blocks, lambda *inputs: seen.append(inputs)):
         yield seen
-    finally:
-        for block, kernel in zip(blocks, kernels):
-            block.attn.kernel = kernel
 
 
 def attention_logits(q, k, scale):

@@ -1,0 +1,58 @@
+"""How large the residual stream and the attention logits are, in each evaluation's row: people look there first when a run goes
+wrong."""
+import functools
+import math
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def seeing_kernels(blocks, see):
+    """A context in which the attention of each of these blocks calls see(q, k, scale, causal) with what its kernel gets: q
+    (B, H, T, E) and k (B, K, T, E). It is not called by an attention that was edited to have no kernel, or to give it a mask of
+    its own."""
+    blocks = [block for block in blocks if hasattr(block.attn, 'kernel')]
+    kernels = [block.attn.kernel for block in blocks]
+
+    def seen(kernel, q, k, v, **more):
+        if more.get('attn_mask') is None:
+            see(q.detach(), k.detach(), more.get('scale') or q.size(-1) ** -0.5, more.get('is_causal', False))
+        return kernel(q, k, v, **more)
+
+    try:
+        for block, kernel in zip(blocks, kernels):
+            block.attn.kernel = functools.partial(seen, kernel)
+        yield
+    finally:
+        for block, kernel in zip(blocks, kernels):
+            block.attn.kernel = kernel
+
+
+def largest_logit(q, k, scale, causal):
+    """The largest attention logit, a scalar. It takes one head of one sequence at a time, to save memory."""
+    k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
+    future = torch.full((q.size(2), k.size(2)), causal, device=q.device).triu(1)
+    return torch.stack([(scale * queries @ keys.mT).masked_fill(future, -math.inf).amax()
+                        for queries, keys in zip(q.flatten(0, 1).float(), k.flatten(0, 1).float())]).amax()
+
+
+@torch.no_grad()
+def health(model, x):
+    """{'residual_rms': […], 'max_logits': […]} of inputs x, with a number for each block: the root mean square of the residual
+    stream behind it, over its channels and all tokens, and its largest attention logit. L2 attention's logits are without −‖q‖²,
+    which cancels in the softmax. There are no max_logits where a block's attention was edited to have no kernel. The model is not
+    compiled, and stays in its mode."""
+    rms, logits, training = [], [], model.training
+    hooks = [block.register_forward_hook(lambda block, args, out: rms.append(out.float().square().mean().sqrt()))
+             for block in model.h]
+    model.eval()
+    try:
+        with seeing_kernels(model.h, lambda *inputs: logits.append(largest_logit(*inputs))):
+            model.hidden(x)
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    known = dict(max_logits=torch.stack(logits).tolist()) if len(logits) == len(model.h) else {}
+    return dict(residual_rms=torch.stack(rms).tolist(), **known)

@@ -1,0 +1,171 @@
+"""
+A table of runs, sorted by their last validation loss, and what differs between two of them:
+
+    python -m lab.runs out-*                                    # with the keys in which they differ
+    python -m lab.runs out-* --keys=norm,learning_rate --csv=runs.csv
+    python -m lab.runs out-quick out-s1                         # of two runs also code, data and versions
+
+In a notebook, the log of a run as a data frame, and its model:
+
+    from lab.runs import load
+    log, model = load('out-quick')
+"""
+import sys
+
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m lab.runs')
+
+from configurator import begin
+
+import argparse
+import csv
+import math
+import os
+import re
+import statistics
+import time
+
+from data.lock import is_locked
+from engine.errors import read_json, read_rows
+
+ALWAYS_DIFFER = {'out_dir', 'init_from', 'overwrite', 'debug', 'eval_only', 'wandb_log', 'wandb_project', 'wandb_run_name'}
+COLUMNS = ('status', 'iterations', 'val loss', 'best', 'tokens/s', 'last written')
+VERSIONS = ('python', 'torch', 'numpy', 'platform', 'machine', 'device', 'ranks', 'dtype', 'attention_backend', 'compiled')
+
+
+def read_run(folder):
+    """A run's `config`, the `about` of its run.json, and its log's `rows`; None for another folder."""
+    config = read_json(os.path.join(folder, 'config.json'), 'remove it')
+    if not config or not os.path.exists(os.path.join(folder, 'log.jsonl')):
+        return None
+    about = read_json(os.path.join(folder, 'run.json'), 'remove it') or {}
+    last_start = (about.get('starts') or [{}])[-1]              # of a run that was resumed, the last start counts
+    return dict(folder=folder, config=config, about={**about, **last_start}, rows=read_rows(os.path.join(folder, 'log.jsonl')))
+
+
+def status_of(run):
+    """running, diverged, done, or stopped"""
+    if is_locked(run['folder']):
+        return 'running'
+    if run['rows'] and 'diverged' in run['rows'][-1]:
+        return 'diverged'
+    ended = any(row['iter'] == run['config'].get('max_iters') for row in run['rows'] if 'val_loss' in row)
+    return 'done' if ended else 'stopped'
+
+
+def val_losses(run):
+    return [row['val_loss'] for row in run['rows'] if math.isfinite(row.get('val_loss', math.nan))]
+
+
+def cells_of(run):
+    """{column: text} of COLUMNS"""
+    losses, at = val_losses(run), max((row['iter'] for row in run['rows']), default=0)
+    images = [row['images_per_s'] for row in run['rows'] if 'images_per_s' in row]
+    speeds = images or [row['tokens_per_s'] for row in run['rows'] if 'tokens_per_s' in row]
+    speed = f'{statistics.median(speeds):,.0f}' + ' images/s' * bool(images) if speeds else ''
+    written = time.localtime(os.path.getmtime(os.path.join(run['folder'], 'log.jsonl')))
+    last, best = (f'{losses[-1]:.4f}', f'{min(losses):.4f}') if losses else ('', '')
+    return dict(zip(COLUMNS, (status_of(run), f'{at}/{run["config"].get("max_iters", "?")}', last, best, speed,
+                              time.strftime('%Y-%m-%d %H:%M', written))))
+
+
+def differing(dicts):
+    """The keys whose values are not the same in all of these dicts, in their order"""
+    keys = dict.fromkeys(key for one in dicts for key in one)
+    return [key for key in keys if any(one.get(key) != dicts[0].get(key) for one in dicts)]
+
+
+def table_of(runs, keys):
+    """Lines of texts, the first is the head: a line for each run, from the lowest last validation loss to the highest."""
+    runs = sorted(runs, key=lambda run: (val_losses(run) or [math.inf])[-1])
+    return [['run', *COLUMNS, *keys],
+            *([run['folder'], *cells_of(run).values(), *(str(run['config'].get(key, '')) for key in keys)] for run in runs)]
+
+
+def patches(folder):
+    """{file: its part of code.patch}"""
+    path = os.path.join(folder, 'code.patch')
+    if not os.path.exists(path):
+        return {}
+    with open(path, encoding='utf-8', errors='replace') as f:
+        parts = re.split(r'^diff --git ', f.read(), flags=re.MULTILINE)[1:]
+    return {part.split('\n')[0].rpartition(' b/')[2]: part for part in parts}
+
+
+def differences(a, b):
+    """The table of what differs between two runs: lines of (what, in a, in b)."""
+    lines = [['', a['folder'], b['folder']]]
+
+    def add(kind, of_a, of_b, keys):
+        for key in keys:
+            if of_a.get(key) != of_b.get(key):
+                lines.append([f'{kind} {key}'.strip(), *(str(values.get(key, '–'))[:60] for values in (of_a, of_b))])
+
+    add('key', a['config'], b['config'], [key for key in differing([a['config'], b['config']]) if key not in ALWAYS_DIFFER])
+    add('code', a['about'], b['about'], ['commit'])
+    edits = [patches(run['folder']) for run in (a, b)]
+    for file in differing(edits):
+        of_a, of_b = ('edited' if file in edit else '–' for edit in edits)
+        lines.append([f'code {file}', of_a, of_b + ' otherwise' * (of_a == of_b)])
+    add('data', *(dict(fingerprint=run['about'].get('data')) for run in (a, b)), ['fingerprint'])
+    add('', a['about'], b['about'], VERSIONS)
+    return lines
+
+
+def show(table):
+    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+    for line in table:
+        print('  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
+
+
+def load(folder, checkpoint='best.pt'):
+    """A run's log as a pandas data frame, with a row for each line of log.jsonl and a column such as grad_norms.qk for each entry
+    of a dict, and the model of its checkpoint on the CPU, in eval mode, or None if it has none yet."""
+    import pandas
+    run = read_run(folder)
+    if run is None:
+        raise ValueError(f'{folder!r} is not the folder of a run')
+    log, path = pandas.json_normalize(run['rows']), os.path.join(folder, checkpoint)
+    if not os.path.exists(path):
+        return log, None
+    from engine.checkpoint import load_run
+    if 'patch_size' in run['config']:
+        from vision.vit import ViT as Model
+    else:
+        from model import GPT as Model
+    return log, load_run(path, 'cpu', Model)[0].eval()
+
+
+def main():
+    parser = argparse.ArgumentParser(prog='python -m lab.runs', description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')
+    parser.add_argument('folders', nargs='+', help='folders of runs; others are left out')
+    parser.add_argument('--keys', help='the keys to show, with commas; default: those in which the runs differ')
+    parser.add_argument('--csv', help='a file for the table')
+    parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
+    args = parser.parse_args()
+    begin(vars(args))
+    runs = [run for run in map(read_run, dict.fromkeys(os.path.normpath(folder) for folder in args.folders)) if run]
+    if not runs:
+        raise ValueError(f'none of these is the folder of a run, with config.json and log.jsonl: {", ".join(args.folders)}')
+    configs = [run['config'] for run in runs]
+    keys = args.keys.split(',') if args.keys else [key for key in differing(configs) if key not in ALWAYS_DIFFER]
+    for key in keys:
+        if not any(key in config for config in configs):
+            raise ValueError(f'keys={args.keys}: no run has the key {key!r}')
+    both = len(runs) == 2 and not args.keys
+    table = table_of(runs, keys)
+    show([line[:1 + len(COLUMNS)] for line in table] if both else table)        # below, keys have lines of their own
+    if both:
+        print('\nwhat differs:')
+        lines = differences(*runs)
+        show(lines if len(lines) > 1 else [['nothing but the folder']])
+    if args.csv:
+        with open(args.csv, 'w', encoding='utf-8', newline='') as f:
+            csv.writer(f).writerows(table)
+        print(f'wrote {args.csv}')
+
+
+if __name__ == '__main__':
+    main()
