@@ -392,6 +392,16 @@ def test_output_spectrum(place, figure):
             assert lines(ax, style) == drawn[:len(entries(figure.legends[0]))]
 
 
+def test_output_spectrum_of_tied_attention(place, tmp_path):
+    """Its panel of W_k has no curve, beside a run that has one or alone"""
+    write_run(tmp_path / 'out-tied', 'pre', 'lion', dict(attention='l2_tied'))
+    for others in [], [place[0] / 'out-b']:
+        figure = picture_of('output_spectrum', tmp_path / 'out-tied', *others)
+        check_can_be_read(figure)
+        curves = dict(zip(KINDS, (len(lines(ax)) for ax in figure.axes)))
+        assert curves == {kind: len(others) + (kind != 'wk') for kind in KINDS}
+
+
 @of('attention_growth')
 def test_attention_growth(place, figure):
     for style, key in ('-', 'ma'), ('--', 'ma_bound'):
