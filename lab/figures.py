@@ -1,5 +1,5 @@
 """Tools for pictures: style, axes, legends, labels of runs, and curves."""
-from configurator import ROOT, read_config
+from configurator import ROOT, read_config, script_of
 
 import functools
 import glob
@@ -56,7 +56,7 @@ def label(folder, optimizer=True):
     config = read_json(os.path.join(folder, 'config.json'), 'remove it, and the run will be named by its folder')
     if config is None:
         return name
-    known = fragments(config.get('model') == 'vit' if 'model' in config else 'patch_size' in config)    # older runs have `model`
+    known = fragments(script_of(config) == 'vision.train')
     if any(key not in config for key in known['pre']):  # an older run has not all of today's keys
         from model import GPTConfig  # here, for PyTorch is slow to import
         config = {**vars(GPTConfig()), **config}

@@ -1,6 +1,8 @@
 """
 vision.train, vision.measure and vision.predictions, as their users run them.
 """
+from configurator import TRAIN, defaults_of
+
 import json
 import shutil
 from dataclasses import fields
@@ -11,7 +13,9 @@ import torch
 from helpers import ROOT, call, checkpoint, evaluations, flags, interrupted, rows, steps, train
 from test_pretrained_vit import save_vit
 
+from data.tokens import write_tokens
 from engine.keys import config_from
+from model import GPTConfig
 from vision.images import Images, write_images
 from vision.vit import ViT, ViTConfig
 
@@ -84,6 +88,36 @@ def test_resumed_equals_whole(whole, place):
     train_vit(place, *flags(**TINY, out_dir='resumed'), code=143, through=(interrupted, 7))
     train_vit(place, 'resumed/config.json', '--init_from=resume')
     assert rows(place / 'resumed') == rows(whole)
+
+
+OF_IMAGES = 'is of a run of vision.train: vision.measure, vision.evaluate and vision.export open it'
+OF_TEXT = 'is of a run of train.py: sample.py, lab.measure, lab.evaluate and lab.export open it'
+
+
+@pytest.mark.parametrize('command, says', [
+    ('sample.py --out_dir=whole', f'whole/best.pt {OF_IMAGES}'), ('lab.measure --out_dir=whole', f'whole/ckpt.pt {OF_IMAGES}'),
+    ('lab.evaluate --out_dir=whole', OF_IMAGES), ('lab.export --out_dir=whole --to=new', OF_IMAGES),
+    ('train.py --out_dir=whole --dataset=text --init_from=resume', OF_IMAGES),
+    ('train.py whole/config.json --out_dir=new', 'whole/config.json is for vision.train: it sets patch_size'),
+    ('vision.measure --out_dir=text', f'text/ckpt.pt {OF_TEXT}'), ('vision.evaluate --out_dir=text', f'text/best.pt {OF_TEXT}'),
+    ('vision.export --out_dir=older --to=new', f'older/best.pt {OF_TEXT}'),
+    ('vision.train whole/config.json --out_dir=new --init_from=text', f'text/best.pt {OF_TEXT}'),
+    ('vision.train whole/config.json --out_dir=text --init_from=resume', OF_TEXT),
+    ('vision.train text/config.json --out_dir=new', 'text/config.json is for train.py: it sets block_size')])
+def test_runs_of_text_and_of_images_are_told_apart(command, says, whole, place):
+    """Those of today, and of older versions, when all keys were train.py's"""
+    older = checkpoint(ROOT / 'tests' / 'golden' / 'ckpt-adamw')
+    keys = defaults_of(TRAIN, GPTConfig)
+    runs = dict(older=older, text=older | dict(config={key: value for key, value in older['config'].items() if key in keys}))
+    for name, state in runs.items() if not (place / 'text').exists() else ():
+        (place / name).mkdir()
+        for file in 'best.pt', 'ckpt.pt':
+            torch.save(state, place / name / file)
+        (place / name / 'config.json').write_text(json.dumps(state['config']))
+        write_tokens(place / 'data' / 'text', {split: [[1, 2] * 600] for split in ('train', 'val')}, 5, 'bytes')
+    script, *arguments = command.split()
+    err = call(script, *arguments, cwd=place, code=1)
+    assert err.startswith('error: ') and err.count('\n') == 1 and says in err and not (place / 'new').exists()
 
 
 @pytest.mark.long
