@@ -111,8 +111,7 @@ def test_a_model_that_does_not_fit(asked, words):
 
 
 @pytest.mark.parametrize('images, labels, words', [
-    (pictures(4), [0, 1, 5, 2], 'classes from 0 to 5 classes=5'), (pictures(4), [0, -1, 1, 2], 'classes from -1'),
-    (pictures(4)[:, :, :5], [0] * 4, 'square (3, 5, 6)'), (pictures(4) / 255, [0] * 4, 'uint8 float64'),
+    (pictures(4), [0, 1, 5, 2], 'classes from 0 to 5 classes=5'), (pictures(4) / 255, [0] * 4, 'uint8 float64'),
     (pictures(4, channels=1), [0] * 4, '(1, 6, 6) or (3, 6, 6)'), (pictures(4)[:0], [], 'nothing to write into val.bin')])
 def test_images_that_are_none_are_not_written(images, labels, words):
     make()

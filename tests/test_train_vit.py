@@ -161,14 +161,10 @@ def test_a_pretrained_vit_brings_its_shape_and_normalization(place):
 
 
 @pytest.mark.parametrize('keys, words', [
-    (dict(image_size=7), 'image_size=7 patch_size=3'), (dict(image_size=9), 'image_size=9 6 --image_size=6'),
-    (dict(channels=1), 'channels=1 3'), (dict(classes=3), 'classes=3 4'),
-    (dict(crop_scale=0.0), 'crop_scale=0.0 0.01'), (dict(flip=2.0), 'flip=2.0'),
-    (dict(aug_repeats=0), 'aug_repeats=0 1'), (dict(interpolation='area'), "interpolation='area' bicubic, bilinear, random"),
-    (dict(randaugment=11.0), 'randaugment=11.0 10'), (dict(mixup=-1.0), 'mixup=-1.0 0'),
-    (dict(label_smoothing=1.5), 'label_smoothing=1.5 1'),
-    (dict(init_from='gpt2'), "init_from='gpt2' scratch ViT timm"), (dict(pool='max'), "pool='max' cls, mean")])
-@pytest.mark.long
+    (dict(image_size=9), 'image_size=9 6 --image_size=6'), (dict(crop_scale=0.0), 'crop_scale=0.0 0.01'),
+    (dict(flip=2.0), 'flip=2.0 1'), (dict(aug_repeats=0), 'aug_repeats=0 1'), (dict(randaugment=11.0), 'randaugment=11.0 10'),
+    (dict(interpolation='area'), "interpolation='area' bicubic, bilinear, random"),
+    (dict(init_from='gpt2'), "init_from='gpt2' scratch ViT timm")])
 def test_bad_input_is_one_line(keys, words, place):
     out, err = train_vit(place, *flags(**TINY | keys, out_dir='bad'), code=1)
     assert err.startswith('error: ') and err.count('\n') == 1 and all(word in err for word in words.split())
