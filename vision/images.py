@@ -247,7 +247,7 @@ def upright(image):
     """A picture as its EXIF orientation says; if its EXIF data is damaged, as it is stored."""
     image.load()                                        # turns a TIFF, and raises an error for damaged pixels
     with suppress(Exception):                           # of many types
-        return ImageOps.exif_transpose(image)
+        ImageOps.exif_transpose(image, in_place=True)
     return image
 
 
