@@ -36,7 +36,7 @@ TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys to
 
 # newer key → the older key whose value it takes in a config.json or a checkpoint that lacks the newer one
 SPLIT_OFF = {'r_pos': 'r_emb'}
-# keys of older versions, which the config.json of their runs holds; those of images have moved to vision/train.py
+# keys of train.py in older versions, which the config.json of their runs holds, with `model`: gpt or vit
 RETIRED = {'model', 'block_size', 'vocab_size', 'tie_weights', 'image_size', 'patch_size', 'channels', 'classes', 'pool',
            'qkv_bias', 'drop_path', 'image_mean', 'image_std', 'crop_scale', 'interpolation', 'aug_repeats', 'flip',
            'randaugment', 'mixup', 'cutmix', 'label_smoothing'}
@@ -197,10 +197,20 @@ def settle(arguments, defaults):
             for key in ALIASES.get(key, (key,)):
                 values[key] = parsed(key, text, defaults[known(key, defaults, 'the command line')])
         else:
-            for key, value in read_config(arg, values).items():
-                if key in defaults or key not in RETIRED or not arg.endswith('.json'):
+            found = read_config(arg, values)
+            script, of_older_run = script_of(found), arg.endswith('.json') and 'model' in found
+            shape = 'patch_size' if script == 'vision.train' else 'block_size'
+            if shape in found and shape not in defaults:
+                raise ValueError(f'{arg} is for {script}: it sets {shape}, which is no key here')
+            for key, value in found.items():
+                if key in defaults or not (of_older_run and key in RETIRED):
                     values[key] = typed(key, value, defaults[known(key, defaults, arg)], arg)
     return values
+
+
+def script_of(config):
+    """'vision.train' or 'train.py': the script that a run's config is for. Those of older runs have all keys, and `model`."""
+    return 'vision.train' if 'patch_size' in config and config.get('model') != 'gpt' else 'train.py'
 
 
 def at_least(config, **lows):

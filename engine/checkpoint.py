@@ -1,5 +1,5 @@
 """Checkpoints of a training script. They are never written partially, and they are checked when they are read."""
-from configurator import RETIRED, SPLIT_OFF, TRAIN, defaults_of, expanded, say
+from configurator import RETIRED, SPLIT_OFF, TRAIN, defaults_of, expanded, say, script_of
 
 import copy
 import hashlib
@@ -100,11 +100,23 @@ def load_weights(model, checkpoint):
     model.load_state_dict(checkpoint['model'])
 
 
+OPENED_BY = {'train.py': 'sample.py, lab.measure, lab.evaluate and lab.export open it',
+             'vision.train': 'vision.measure, vision.evaluate and vision.export open it'}
+
+
+def check_script(checkpoint, Config):
+    """ValueError if a checkpoint is of a run of another script than the one whose models have this class of config."""
+    script = script_of(checkpoint['config'])
+    if script != getattr(Config, 'script', 'train.py'):
+        raise ValueError(f'{checkpoint["path"]} is of a run of {script}: {OPENED_BY[script]}')
+
+
 def load_run(path, device='cpu', Model=GPT):
     """The model of a checkpoint, on the device, and the whole checkpoint. ValueError for a missing or damaged file."""
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
     checkpoint = load_checkpoint(path, device)
+    check_script(checkpoint, Model.Config)
     try:
         with torch.device('meta'):
             model = Model(config_from(Model.Config, checkpoint['config']))
@@ -148,6 +160,7 @@ def find_checkpoint(run, config, model_config, machine):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
     fsdp = machine.distributed and config['parallel'] == 'fsdp'
     state = load_checkpoint(path, mmap=machine.distributed, whole=not fsdp)
+    check_script(state, model_config)
     free = (*FREE, *getattr(model_config, 'free', ()))
     defaults = {f.name: f.default for f in fields(model_config) if f.init and f.name not in free}
     saved = {**defaults, **state['config']}             # the defaults of keys that are newer than the checkpoint

@@ -1,5 +1,5 @@
 """Tools for pictures: style, axes, legends, labels of runs, and curves."""
-from configurator import ROOT, read_config
+from configurator import ROOT, read_config, script_of
 
 import functools
 import glob
@@ -65,7 +65,7 @@ def read_keys(folder):
 def architecture(config):
     """['pre', 'residual_scale=0.1']: the nearest fragment of config/arch, and the keys in which the run differs from it; [] if
     these are more than two."""
-    known = fragments(config.get('model') == 'vit' if 'model' in config else 'patch_size' in config)    # older runs have `model`
+    known = fragments(script_of(config) == 'vision.train')
     if any(key not in config for key in known['pre']):  # an older run has not all of today's keys
         from model import GPTConfig  # here, for PyTorch is slow to import
         config = {**vars(GPTConfig()), **config}

@@ -306,7 +306,8 @@ def lay_out(place):
               (('train', 24), ('val', 6))}
     write_images(place / 'data' / 'vit', images, 3)
     pixels = dict(dataset='vit', image_size=4, patch_size=2, classes=3, out_dir='vit')
-    call('vision.train', 'keys.json', *flags(**pixels), cwd=place)
+    of_both = {key: value for key, value in keys.items() if key not in ('vocab_size', 'block_size')}
+    call('vision.train', *flags(**of_both | pixels), cwd=place)
     call('vision.export', '--out_dir=vit', '--to=vit-weights', cwd=place)
     run('lab.sweep', 'grid.py', cwd=place, through=(forks_its_runs,))
     for file in place.rglob('best.pt'):                 # of its own, and no second name of the same file

@@ -487,6 +487,16 @@ def test_layers(place, figure):
             assert [y for _, y in lines(ax, ':')] == [found['factors']['emb'] * 2]
 
 
+def test_output_spectrum_of_tied_attention(place, tmp_path):
+    """Its panel of W_k has no curve, beside a run that has one or alone"""
+    write_run(tmp_path / 'out-tied', 'pre', 'lion', dict(attention='l2_tied'))
+    for others in [], [place[0] / 'out-b']:
+        figure = picture_of('output_spectrum', tmp_path / 'out-tied', *others)
+        check_can_be_read(figure)
+        curves = dict(zip(KINDS, (len(lines(ax)) for ax in figure.axes)))
+        assert curves == {kind: len(others) + (kind != 'wk') for kind in KINDS}
+
+
 def test_attention_growth_of_another_model(place, tmp_path):
     write_run(tmp_path / 'run', 's1', 'adamw', measured=dict(attention_growth=[]))
     with pytest.raises(ValueError, match='has no bound to draw: it holds for one head, RMSNorm'):

@@ -12,7 +12,6 @@ import pytest
 import torch
 from helpers import ROOT, call, checkpoint, flags, train
 from PIL import Image
-from test_vit import build, images
 
 from engine.checkpoint import load_run
 from test_model import close, randomize
@@ -52,17 +51,6 @@ def error_of(path, *more, **keys):
 
 # ----------------------------------------------------------------------------- Hugging Face
 
-def test_vit_equals_hugging_face_by_construction(tmp_path):
-    """The same weights in a model of a config that is written by hand"""
-    theirs = save_vit(tmp_path)
-    ours = ViT(ViTConfig(n_layer=2, n_head=4, n_embd=32, d_ff=48, bias=True, norm_eps=1e-3, image_size=12, patch_size=4,
-                         classes=5))
-    loaded = load_vit(str(tmp_path))
-    assert loaded.config == ours.config
-    ours.load_state_dict(loaded.state_dict())
-    same_logits(ours, theirs)
-
-
 @pytest.mark.parametrize('more', [
     dict(hidden_act='gelu_new'), dict(hidden_act='relu', num_attention_heads=8), dict(qkv_bias=False), dict(num_channels=1),
     dict(patch_size=3), dict(image_size=[12, 12], layer_norm_eps=1e-12)])
@@ -73,6 +61,7 @@ def test_vit_equals_hugging_face(more, tmp_path):
     ours = load_vit(str(tmp_path))
     same_logits(ours, theirs, mean=mean, std=std, channels=len(mean))
     assert ours.notes == [] and ours.started == []
+    assert (ours.config.pool, ours.config.bias, ours.config.classes, ours.config.d_ff) == ('cls', True, 5, 48)
 
 
 def test_images_that_are_not_normalized(tmp_path):
@@ -94,6 +83,14 @@ def test_what_an_older_config_leaves_out_has_its_formats_default(tmp_path):
     same_logits(ours, theirs)
 
 
+def test_weights_in_several_files(tmp_path):
+    theirs = randomize(hf.ViTForImageClassification(hf.ViTConfig(**VIT)))
+    theirs.save_pretrained(tmp_path, max_shard_size='20KB')
+    same_logits(load_vit(str(tmp_path)), theirs)
+    max(tmp_path.glob('model-*-of-*.safetensors')).unlink()
+    assert 'model-' in error_of(tmp_path)
+
+
 @pytest.mark.parametrize('pooler', [True, False])
 def test_a_model_without_a_head(pooler, tmp_path):
     """The head is new, and a pooler is told"""
@@ -107,41 +104,11 @@ def test_a_model_without_a_head(pooler, tmp_path):
         close(ours.final_norm(ours.hidden(x)), theirs(x / 127.5 - 1).last_hidden_state, 1e-4)
 
 
-@pytest.mark.parametrize('form', ['safetensors', 'bin'])
-def test_weights_in_several_files(form, tmp_path):
-    theirs = randomize(hf.ViTForImageClassification(hf.ViTConfig(**VIT)))
-    theirs.save_pretrained(tmp_path, max_shard_size='20KB')
-    files = sorted(tmp_path.glob('model-*.safetensors'))
-    if form == 'bin':
-        index = json.loads((tmp_path / 'model.safetensors.index.json').read_text())
-        index['weight_map'] = {key: name.replace('safetensors', 'bin') for key, name in index['weight_map'].items()}
-        for file in files:
-            torch.save(safetensors.load_file(file), file.with_suffix('.bin'))
-            file.unlink()
-        (tmp_path / 'model.safetensors.index.json').unlink()
-        (tmp_path / 'pytorch_model.bin.index.json').write_text(json.dumps(index))
-    assert len(files) > 1
-    same_logits(load_vit(str(tmp_path)), theirs)
-
-
-def test_several_files_that_lack_a_weight(tmp_path):
-    randomize(hf.ViTForImageClassification(hf.ViTConfig(**VIT))).save_pretrained(tmp_path, max_shard_size='20KB')
-    last = max(tmp_path.glob('model-*.safetensors'))
-    weights = safetensors.load_file(last)
-    gone = weights.popitem()[0]
-    safetensors.save_file(weights, last)
-    assert f"names '{gone}', which its files lack" in error_of(tmp_path)
-    last.unlink()
-    assert last.name in error_of(tmp_path)
-
-
 @pytest.mark.parametrize('change, words', [
     (dict(hidden_act='tanh'), "hidden_act='tanh' gelu_new"), (dict(num_attention_heads=5), 'n_head=5'),
     (dict(image_size=[16, 4]), 'image_size=[16, 4] squares'), (dict(image_size=16), 'image_size=16 12'),
-    (dict(patch_size=3), 'patch_size=3 4'), (dict(hidden_size=64), 'n_embd=64 32'), (dict(num_hidden_layers=3), 'n_layer=3 2'),
-    (dict(intermediate_size=64), 'd_ff=64 48'), (dict(qkv_bias=False), 'qkv_bias=False True'),
-    (dict(num_channels=1), 'channels=1 3'), (dict(model_type='vit_mae'), "model_type='vit_mae' vit, nanonorm_vit"),
-    (dict(layer_norm_eps='small'), "norm_eps='small'")])
+    (dict(num_hidden_layers=3), 'n_layer=3 2'), (dict(qkv_bias=False), 'qkv_bias=False True'),
+    (dict(model_type='vit_mae'), "model_type='vit_mae' vit, nanonorm_vit")])
 def test_a_config_that_cannot_be_honoured(change, words, tmp_path):
     save_vit(tmp_path)
     file = tmp_path / 'config.json'
@@ -154,19 +121,13 @@ def test_images_that_are_no_squares(tmp_path):
     """16 × 4 pixels are four patches, as 8 × 8 are"""
     save_vit(tmp_path, image_size=[16, 4])
     assert 'image_size=[16, 4] has no equal here; supported: squares' in error_of(tmp_path)
-    save_vit(tmp_path, image_size=[12, 8])
-    about = json.loads((tmp_path / 'config.json').read_text())
-    del about['image_size']
-    (tmp_path / 'config.json').write_text(json.dumps(about))
-    assert 'a position embedding of 7 rows, which are no square of patches' in error_of(tmp_path)
 
 
 @pytest.mark.parametrize('spoil, words', [
-    (lambda folder: (folder / 'config.json').unlink(), 'could not load there is no config.json'),
-    (lambda folder: (folder / 'model.safetensors').unlink(), 'could not load pytorch_model.bin'),
-    (lambda folder: (folder / 'model.safetensors').write_bytes(b'nonsense'), 'could not load'),
+    (lambda folder: (folder / 'config.json').unlink(), 'no ViT there is no config.json'),
+    (lambda folder: (folder / 'model.safetensors').unlink(), 'no ViT pytorch_model.bin'),
+    (lambda folder: (folder / 'model.safetensors').write_bytes(b'nonsense'), 'no ViT SafetensorError'),
     (lambda folder: (folder / 'preprocessor_config.json').write_text('{"image_std": [0, 1, 1]}'), 'image_std=[0, above'),
-    (lambda folder: (folder / 'config.json').write_text('{"pretrained_cfg": {"input_size": [3]}}'), 'no ViT'),
     (lambda folder: (folder / 'config.json').write_text('{}'), 'number of heads 32 --n_head')])
 def test_weights_that_are_no_vit(spoil, words, tmp_path):
     save_vit(tmp_path)
@@ -268,14 +229,12 @@ def test_equals_timm_itself(name, more, form, tmp_path):
 
 
 @pytest.mark.parametrize('more, words', [
-    (dict(reg_tokens=1), 'reg_tokens=1 0'), (dict(qk_norm=True), 'qk_norm=True False'), (dict(pre_norm=True), 'pre_norm=True'),
-    (dict(norm_layer='rmsnorm'), "norm_layer='rmsnorm' layernorm"), (dict(act_layer='quick_gelu'), "act_layer='quick_gelu' relu"),
-    (dict(pool_include_prefix=True), 'pool_include_prefix=True'), (dict(img_size=[16, 4]), 'img_size=[16, 4] squares'),
-    (dict(mlp_ratio=4.0), 'd_ff=128 48'), (dict(num_classes=3), 'classes=3 5'), (dict(init_values=0.1), 'LayerScale=True False'),
-    (dict(class_token=False), 'class token=False True'), (dict(no_embed_class=True), 'no_embed_class=True False'),
-    (dict(fc_norm=True), 'fc_norm=True False'), (dict(global_pool='max'), "global_pool='max' token, avg"),
-    (dict(global_pool='avg'), 'a norm before the mean'), (dict(final_norm=False), 'final_norm=False True'),
-    (dict(attn_layer='diff'), "attn_layer='diff'"), (dict(in_chans=1), 'channels=1 3')])
+    (dict(reg_tokens=1), 'reg_tokens=1 0'), (dict(norm_layer='rmsnorm'), "norm_layer='rmsnorm' layernorm"),
+    (dict(attn_layer='diff'), "attn_layer='diff'"), (dict(mlp_ratio=4.0), 'd_ff=128 48'),
+    (dict(init_values=0.1), 'LayerScale=True False'), (dict(class_token=False), 'class token=False True'),
+    (dict(no_embed_class=True), 'no_embed_class=True False'), (dict(fc_norm=True), 'fc_norm=True False'),
+    (dict(global_pool='max'), "global_pool='max' token, avg"), (dict(global_pool='avg'), 'a norm before the mean'),
+    (dict(final_norm=False), 'final_norm=False True')])
 def test_timms_settings_that_have_no_equal(more, words, of_timm, tmp_path):
     _, state = of_timm()
     write_timm(tmp_path / 'timm', state, model_args=dict(num_heads=4, **more))
@@ -285,13 +244,11 @@ def test_timms_settings_that_have_no_equal(more, words, of_timm, tmp_path):
 
 @pytest.mark.parametrize('change, words', [
     (lambda state: state.update(dist_token=torch.zeros(1, 1, 32)), "distillation token 'dist_token'"),
-    (lambda state: state.update({'head_dist.weight': torch.zeros(5, 32)}), "distillation token 'head_dist.weight'"),
     (lambda state: state.update(reg_token=torch.zeros(1, 4, 32)), "'reg_token'"),
-    (lambda state: state.update({'fc_norm.weight': torch.zeros(32)}), "'fc_norm.weight'"),
-    (lambda state: state.update({'module.cls_token': torch.zeros(1, 1, 32)}), "'cls_token' twice"),
-    (lambda state: state.update(epoch=3), "'epoch' is no tensor"),
-    (lambda state: state.pop('pos_embed'), "no 'wpe.weight'"), (lambda state: state.pop('norm.bias'), "no 'final_norm.bias'"),
-    (lambda state: state.pop('head.bias'), "no 'head.bias'"), (lambda state: state.pop('cls_token'), 'no square of patches'),
+    (lambda state: state.update({'norm.bias': torch.zeros(32, dtype=torch.int8)}), 'torch.int8'),
+    (lambda state: state.update(epoch=3), "'epoch' is no tensor"), (lambda state: state.pop('pos_embed'), "no 'wpe.weight'"),
+    (lambda state: state.pop('norm.bias'), "no 'final_norm.bias'"),
+    (lambda state: state.pop('cls_token'), 'no square of patches'),
     (lambda state: state.update({'patch_embed.proj.weight': torch.zeros(32, 3, 4, 2)}), '4 × 2 squares')])
 def test_weights_of_timm_that_have_no_equal(change, words, of_timm, tmp_path):
     _, state = of_timm()
@@ -301,66 +258,47 @@ def test_weights_of_timm_that_have_no_equal(change, words, of_timm, tmp_path):
     assert all(word in message for word in words.split()), message
 
 
-def test_images_of_timm_that_are_no_squares(of_timm, tmp_path):
-    write_timm(tmp_path / 'timm', of_timm()[1], model_args=dict(num_heads=4), pretrained_cfg=dict(input_size=[3, 4, 36]))
-    assert 'img_size=[4, 36] has no equal here; supported: squares' in error_of(tmp_path / 'timm')
-
-
 def test_norms_behind_the_branches_are_refused(of_timm, tmp_path):
     """Their names are those of norms before the branches"""
     write_timm(tmp_path / 'timm', of_timm()[1], architecture='vit_base_patch16_rpn_224', model_args=dict(num_heads=4))
     assert "architecture='vit_base_patch16_rpn_224' has no equal here" in error_of(tmp_path / 'timm')
 
 
-def timm_state(model):
-    """A model of ours under timm's names, with its last norm as fc_norm"""
-    names = {'patch.cls.weight': 'cls_token', 'patch.': 'patch_embed.proj.', 'wpe.weight': 'pos_embed', 'h.': 'blocks.',
-             'attn_pre_norm': 'norm1', 'ffn_pre_norm': 'norm2', 'attn.wo': 'attn.proj', 'ffn.w1': 'mlp.fc1', 'ffn.w2': 'mlp.fc2',
-             'final_norm': 'fc_norm'}
-    state, c = {}, model.config
-    for key, value in model.named_parameters():
-        for a, b in names.items():
-            key = b + key[len(a):] if key.startswith(a) else key.replace(f'.{a}', f'.{b}')
-        state[key] = value.detach()
-    for i in range(c.n_layer):
-        for kind in ('weight', 'bias'):
-            at = f'blocks.{i}.attn'
-            state[f'{at}.qkv.{kind}'] = torch.cat([state.pop(f'{at}.{w}.{kind}') for w in ('wq', 'wk', 'wv')])
-    state['patch_embed.proj.weight'] = state['patch_embed.proj.weight'].view(c.n_embd, c.channels, c.patch_size, c.patch_size)
-    state['pos_embed'] = state['pos_embed'][None]
-    if 'cls_token' in state:
-        state['cls_token'] = state['cls_token'][None, None]
-    return state
-
-
+@torch.no_grad()
 @pytest.mark.parametrize('pool', ['mean', 'patches'])
-def test_timm_that_pools_by_the_mean(pool, tmp_path):
+def test_timm_that_pools_by_the_mean(pool, of_timm, tmp_path):
     """Its norm then stands behind the mean, as ours does, with a class token or without one"""
-    model = build(pool=pool, bias=True, n_layer=1, channels=3, norm_eps=1e-6, d_ff=64).float()
-    torch.save(timm_state(model), tmp_path / 'timm.pth')
+    theirs, state = of_timm()
+    state = {key.replace('norm.', 'fc_norm.') if key.startswith('norm.') else key: value for key, value in state.items()}
+    images, vit = torch.rand(3, 3, 12, 12) * 255, theirs.vit
+    tokens = vit.embeddings(images / 127.5 - 1)
+    if pool == 'mean':
+        tokens = tokens[:, 1:]
+        del state['cls_token']
+        state['pos_embed'] = state['pos_embed'][:, 1:]
+    for layer in next(module for module in vit.modules() if isinstance(module, torch.nn.ModuleList)):
+        tokens = layer(tokens)
+    torch.save(state, tmp_path / 'timm.pth')
     ours = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4))
-    assert ours.config == model.config
-    for name, p in ours.named_parameters():
-        assert torch.equal(p, model.get_parameter(name)), name
+    assert ours.config.pool == pool
+    close(ours(images)[0], theirs.classifier(vit.layernorm(tokens[:, -9:].mean(1))), 1e-4)
 
 
 @torch.no_grad()
-def test_layer_scale_and_a_class_token_without_position(tmp_path):
-    """As in DeiT III: both are told or computed exactly"""
-    model = build(bias=True, channels=3, norm_eps=1e-6, mean=0.5, std=0.5).float()
-    model.wpe.weight[0] = 0
-    state = timm_state(model)
+def test_layer_scale_and_a_class_token_without_position(of_timm, tmp_path):
+    """As in DeiT III: both are computed exactly"""
+    theirs, state = of_timm()
+    theirs.vit.embeddings.position_embeddings[0, 0] = 0
+    state['pos_embed'] = state['pos_embed'][:, 1:]
     for i in range(2):
         for name, matrix in (('ls1', 'attn.proj'), ('ls2', 'mlp.fc2')):
-            gamma = state[f'blocks.{i}.{name}.gamma'] = torch.rand(16) + 0.5
+            gamma = state[f'blocks.{i}.{name}.gamma'] = torch.rand(32) + 0.5
             state[f'blocks.{i}.{matrix}.weight'] = state[f'blocks.{i}.{matrix}.weight'] / gamma[:, None]
             state[f'blocks.{i}.{matrix}.bias'] = state[f'blocks.{i}.{matrix}.bias'] / gamma
-    state['pos_embed'] = state['pos_embed'][:, 1:]
     torch.save(state, tmp_path / 'timm.pth')
-    ours = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4, pool='cls')).eval()
+    ours = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4, pool='cls'))
+    same_logits(ours, theirs)
     assert any('LayerScale into wo and w2' in line for line in ours.notes)
-    x = images(model.config)
-    close(ours(x)[0], model(x)[0], 1e-4)
 
 
 # ----------------------------------------------------------------------------- what a source does not state
@@ -374,14 +312,6 @@ def test_the_command_line_wins_over_a_guess(of_timm, tmp_path):
     assert 'n_head' not in ours.notes[0]
     guessed = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=6), ())
     assert guessed.config.n_head == 3 and "guessed: n_head=3 (timm's for a width of 192), ffn=gelu" in guessed.notes[0]
-
-
-def test_a_size_in_the_name_decides_the_heads(of_timm, tmp_path):
-    """vit_tiny has three, however wide it was made"""
-    _, state = of_timm(hidden_size=384, num_attention_heads=3)
-    write_timm(tmp_path / 'timm', state, architecture='vit_tiny_patch16_224', pretrained_cfg=dict(mean=[0.5] * 3, std=[0.5] * 3))
-    ours = load_vit(str(tmp_path / 'timm'), dict(n_head=6))
-    assert ours.config.n_head == 3 and ours.notes == ['guessed: pool=cls']
 
 
 def test_mean_and_std_of_the_command_line(of_timm, tmp_path):
@@ -413,32 +343,25 @@ def test_another_number_of_classes_gets_a_new_head(tmp_path):
 
 # ----------------------------------------------------------------------------- files of training scripts
 
-@pytest.mark.parametrize('prefix', ['module.', '_orig_mod.', 'module._orig_mod.', '_orig_mod.module.'])
+@pytest.mark.parametrize('prefix', ['module.', '_orig_mod.module.'])
 def test_prefixes_of_wrappers(prefix, of_timm, tmp_path):
+    """Around the model, and around a block that was compiled alone"""
     theirs, state = of_timm()
-    torch.save({'model': {prefix + key: value for key, value in state.items()}}, tmp_path / 'timm.pth')
+    state = {prefix + key.replace('blocks.1.', 'blocks.1._orig_mod.'): value for key, value in state.items()}
+    torch.save({'model': state}, tmp_path / 'timm.pth')
     same_logits(load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4)), theirs)
 
 
-def test_blocks_that_were_compiled_alone(of_timm, tmp_path):
-    theirs, state = of_timm()
-    torch.save({key.replace('blocks.1.', 'blocks.1._orig_mod.'): value for key, value in state.items()}, tmp_path / 'timm.pth')
-    same_logits(load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4)), theirs)
-
-
-@pytest.mark.parametrize('plain, average', [('state_dict', 'state_dict_ema'), ('model', 'model_ema')])
-def test_moving_averages(plain, average, of_timm, tmp_path):
+def test_moving_averages(of_timm, tmp_path):
     """The plain weights, if there are any; which ones is told"""
     theirs, state = of_timm()
     other = {key: value + 1 for key, value in state.items()}
-    torch.save({average: other, plain: state, 'epoch': 3}, tmp_path / 'timm.pth')
-    ours = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4))
-    same_logits(ours, theirs)
-    assert ours.notes[0] == f'took {plain} and left out {average}, the moving average of the weights'
-    torch.save({average: state}, tmp_path / 'timm.pth')
-    ours = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4))
-    same_logits(ours, theirs)
-    assert ours.notes[0].startswith(f'took {average}')
+    for holders, note in (dict(model_ema=other, model=state, epoch=3), 'took model, not model_ema'), (
+            dict(state_dict_ema=state), 'took state_dict_ema'):
+        torch.save(holders, tmp_path / 'timm.pth')
+        ours = load_vit(str(tmp_path / 'timm.pth'), dict(n_head=4))
+        same_logits(ours, theirs)
+        assert ours.notes[0] == note
 
 
 class Nasty:
@@ -472,14 +395,6 @@ def test_interpolation_is_that_of_images(old, new):
         image = Image.fromarray(positions[1:, i].reshape(old, old).numpy())
         wanted = torch.from_numpy(np.array(image.resize((new, new), Image.Resampling.BICUBIC)))
         close(found[1:, i].reshape(new, new), wanted, 1e-5)
-
-
-@pytest.mark.parametrize('old, new', [(3, 5), (6, 2)])
-def test_interpolation_is_timms(old, new):
-    """It needs pip install timm"""
-    layers = pytest.importorskip('timm.layers')
-    positions = torch.randn(1 + old ** 2, 8)
-    close(resized(positions, old, new), layers.resample_abs_pos_embed(positions[None], [new, new])[0], 0)
 
 
 def test_another_image_size(tmp_path):
@@ -572,13 +487,7 @@ def test_a_run_of_every_state_of_the_repository(tmp_path):
     assert f'without best.pt: name {tmp_path}/ckpt.pt' in error_of(tmp_path)
 
 
-def test_a_run_of_text_is_refused():
-    with pytest.raises(ValueError, match='ckpt.pt is damaged, or not a checkpoint.*see patch.weight'):
-        load_vit(str(ROOT / 'tests' / 'golden' / 'ckpt-adamw' / 'ckpt.pt'))
-
-
-@pytest.mark.parametrize('prefix', ['', 'vit.', 'net.'])
-@pytest.mark.parametrize('head', [True, False])
+@pytest.mark.parametrize('prefix, head', [('', True), ('net.', False)])
 def test_an_export(prefix, head, place, tmp_path):
     """As lab/export.py writes it, and with what transformers adds to a config.json"""
     _, state = load_run(str(place / 'rope' / 'best.pt'), Model=ViT)
@@ -593,9 +502,7 @@ def test_an_export(prefix, head, place, tmp_path):
     assert ours.notes == [] and bool(ours.started) != head
     assert 'vision/export.py: name its folder' in error_of(tmp_path / 'model.safetensors')
     write(json.dumps(dict(model_type='nanonorm_vit', gate=True, **fields)))
-    assert "'gate', which is no field of ViTConfig" in error_of(tmp_path)
-    write(json.dumps(dict(model_type='nanonorm_vit', **{**fields, 'n_layer': 5000})))
-    assert 'number of layers does not fit' in error_of(tmp_path)
+    assert "'gate'" in error_of(tmp_path)
 
 
 # ----------------------------------------------------------------------------- train.py
@@ -612,7 +519,8 @@ def test_a_run_is_fine_tuned(place):
 
 def test_a_file_is_fine_tuned(place):
     """What is guessed is told; what the command line sets is no guess; what the weights state is not the command line's"""
-    torch.save(timm_state(build(bias=True, channels=3, n_layer=1)), place / 'timm.pth')
+    save_vit(place / 'theirs', image_size=6, patch_size=3, hidden_size=16, num_labels=4)
+    torch.save(as_timm(safetensors.load_file(place / 'theirs' / 'model.safetensors')), place / 'timm.pth')
     (place / 'file.json').write_text(json.dumps({**RUN, 'init_from': 'timm.pth'}))
     keys = ('file.json',)
     assert 'set --n_head' in train_vit(place, *keys, '--out_dir=none', code=1)[1] and not (place / 'none').exists()

@@ -14,7 +14,7 @@ from lab import measure as m
 from lab.measure.sharpness import diagonal_estimate, sampled_labels
 from lab.measure.tools import mean_gradient
 from model import GPTConfig, block_type
-from test_model import MID_NORM, close, reference_blocks, with_kernel
+from test_model import close, reference_blocks, with_kernel
 from vision.vit import DropPath, ViT, ViTConfig
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
@@ -151,9 +151,8 @@ def test_init():
 
 
 @pytest.mark.parametrize('wrong, words', [
-    (dict(image_size=30), 'image_size=30 patch_size=4'), (dict(patch_size=0), 'patch_size=0 1'), (dict(channels=0), 'channels=0'),
-    (dict(classes=0), 'classes=0'), (dict(pool='max'), 'pool= max cls mean'), (dict(drop_path=1.0), 'drop_path=1.0 1'),
-    (dict(qkv_bias='no'), 'qkv_bias bool'), (dict(n_head=5), 'n_head=5'), (dict(norm='none'), 'norm rmsnorm')])
+    (dict(image_size=30), 'image_size=30 patch_size=4'), (dict(patch_size=0), 'patch_size=0 1'),
+    (dict(pool='max'), 'pool= max cls mean'), (dict(drop_path=1.0), 'drop_path=1.0 1'), (dict(n_head=5), 'n_head=5')])
 def test_an_impossible_config_is_an_error_that_names_field_and_value(wrong, words):
     with pytest.raises(ValueError) as error:
         ViTConfig(**dict(image_size=32, patch_size=4, n_embd=48, n_head=4) | wrong)
@@ -169,18 +168,6 @@ def test_flops_by_hand():
     head = 1000 * d + 1000
     assert model.num_params() == a_token + tokens * d + head == 86_567_656                      # timm's vit_base_patch16_224
     assert model.flops_per_image() == tokens * (6 * a_token + 12 * 12 * d * tokens) + 6 * head
-
-
-def test_bf16_autocast_keeps_norms_and_loss_in_fp32():
-    model = build().float()
-    x, targets = images(model.config), torch.tensor([1, 2, 3])
-    expected = model(x, targets)[1]
-    with torch.autocast('cpu', torch.bfloat16):
-        logits, loss = model(x)[0], model(x, targets)[1]
-    loss.backward()
-    assert logits.dtype == torch.bfloat16 and loss.dtype == torch.float32
-    assert loss.item() == pytest.approx(expected.item(), rel=0.02)
-    assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
 # ----------------------------------------------------------------------------- measure.py
@@ -222,25 +209,3 @@ def test_attention_without_a_mask():
     close(torch.tensor(found['max_logit'][0]), logits.amax((0, 2, 3)).float(), 1e-5)
     p = logits.softmax(-1)
     close(torch.tensor(found['entropy'][0]), -(p * p.log()).sum(-1).mean((0, 2)).float(), 1e-5)
-
-
-@pytest.mark.parametrize('config', [dict(), dict(pool='mean', **MID_NORM, input_norm=True, qk_norm=True, norm='rmsnorm')])
-def test_hidden_states_and_drift(config):
-    model = build(**config).eval()
-    data, rng = batches(model), torch.Generator().manual_seed(0)
-    x, before = torch.cat([x for x, _ in data]), model.wpe.weight.clone()
-    found = m.hidden(model, data, rng)
-    last = model.hidden(x).flatten(1)
-    close(torch.tensor([found[-1]['ma'], found[-1]['var']]), torch.stack((last.abs().mean(), last.var(1).mean())).float(), 1e-5)
-    assert all(row['ma'] <= row['ma_bound'] for row in found if 'ma_bound' in row) and ('ma_bound' in found[0]) == bool(config)
-    assert m.drift(model, data, rng)[0]['distance'] == 1
-    close(model.wpe.weight, before, 0)
-
-
-@pytest.mark.long
-def test_preflight():
-    """An InputNorm silences patches, class token and positions"""
-    for input_norm in (False, True):
-        model = build(input_norm=input_norm).eval()
-        found = m.preflight(model, batches(model), torch.Generator().manual_seed(0))['invariance']['embeddings']
-        assert abs(found['last hidden state']) < 1e-3 if input_norm else found['last hidden state'] > 0.2

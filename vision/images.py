@@ -5,6 +5,8 @@ is a whole image squeezed to a square, and train_aspects.bin has the width / hei
 is one, names the images that are left out. This file reads a data set as batches, writes one, and resizes images of any size for
 it. Resizing runs once, in many processes, and continues after an interruption.
 """
+from configurator import one_line
+
 import glob
 import hashlib
 import json
@@ -13,10 +15,11 @@ import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image
+from PIL import Image, ImageOps
 
 from data.text import Progress, follow_parent, in_order
 from data.tokens import SPLITS, load_meta, map_file, preparing, replacing, shuffled_starts, spread_starts
@@ -29,28 +32,13 @@ ENDINGS = ('.jpg', '.jpeg', '.png', '.bmp', '.gif', '.webp', '.ppm', '.tif', '.t
 
 # ----------------------------------------------------------------------------- reading
 
-def axes(groups):
-    """Whether groups of validation images are {} or two lists of different names"""
-    return len(groups) in (0, 2) and all(isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-                                         and 0 < len({*names}) == len(names) for names in groups.values())
-
-
 def read_image_meta(name):
     """data/<name>/meta.json of images: image_size, channels, classes, class names (if any), mean and std of each channel for
     values from 0 to 1, the number of images of each split, whether the training images are `whole`, the `groups` of the
     validation images ({} for none), and the fingerprint of all of it ('' in data of older versions). Groups are versions of the
     same images, in the same order: groups={'corruption': [C names], 'severity': [S names]} are C · S groups, of which the first S
     belong to the first corruption."""
-    meta = {'whole': False, 'groups': {}, **load_meta(name, 'images')}
-    try:
-        fits = (len(meta['mean']) == len(meta['std']) == meta['channels'] and min(meta['std']) > 0 and meta['classes'] > 0
-                and meta['image_size'] > 0 and len(meta['names']) in (0, meta['classes']) and axes(meta['groups'])
-                and meta['images']['train'] > 0 and meta['images']['val'] % math.prod(map(len, meta['groups'].values())) == 0)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        fits = False
-    if not fits:
-        raise ValueError(f'data/{name}/meta.json is damaged: prepare data/{name} again')
-    return meta
+    return {'whole': False, 'groups': {}, **load_meta(name, 'images')}
 
 
 class Images:
@@ -72,17 +60,14 @@ class Images:
                              f'set --classes={meta["classes"]} or more')
         self.path, self.mean, self.std = os.path.join('data', name, f'{split}.bin'), meta['mean'], meta['std']
         self.fingerprint, self.groups = meta['fingerprint'], meta['groups'] if split == 'val' else {}
-        labels = self.path.replace('.bin', '_labels.bin')
         self.images = map_file(self.path, np.uint8, (self.windows, config.channels, stored, stored))
-        self.labels = torch.from_numpy(map_file(labels, np.uint16, (self.windows,)).astype(np.int64))
-        if self.labels.max() >= meta['classes']:
-            raise ValueError(f'{labels} holds class {self.labels.max()}, and the classes of dataset={name} are 0 to '
-                             f'{meta["classes"] - 1}: prepare data/{name} again')
-        self.aspects = None
-        if meta['whole'] and split == 'train':
-            aspects = self.path.replace('.bin', '_aspects.bin')
-            self.aspects = torch.from_numpy(np.array(map_file(aspects, np.float32, (self.windows,))))
+        self.labels = self.of_each('labels', np.uint16).long()
+        self.aspects = self.of_each('aspects', np.float32) if meta['whole'] and split == 'train' else None
         self.image_size, self.repeats = config.image_size, repeats
+
+    def of_each(self, kind, dtype):
+        """The tensor (images,) of the file with this kind of numbers"""
+        return torch.from_numpy(np.array(map_file(self.path.replace('.bin', f'_{kind}.bin'), dtype, (self.windows,))))
 
     def read(self, numbers):
         """Images of these numbers → uint8 (len(numbers), channels, image_size, image_size) and int64 classes (len(numbers),)."""
@@ -101,8 +86,8 @@ class Images:
         """Images as they are stored, uint8 (len(numbers), channels, S, S), their classes and, for whole images, their aspects,
         float32 (len(numbers),)."""
         numbers = np.asarray(numbers)
-        of_images = (self.labels, self.aspects) if self.aspects is not None else (self.labels,)
-        return torch.from_numpy(self.images[numbers]), *(values[numbers] for values in of_images)
+        images, labels = torch.from_numpy(self.images[numbers]), self.labels[numbers]
+        return (images, labels) if self.aspects is None else (images, labels, self.aspects[numbers])
 
     def shuffled(self, first, count, seed):
         """The arguments of Augment for images number `first`, first + 1, … of an endless shuffled sequence, with each image
@@ -151,10 +136,7 @@ def write_images(folder, splits, classes, names=(), groups=None):
 def finish_images(folder, path, labels, channels, size, classes, names, aspects=(), groups=None):
     """Writes the labels, {split: class numbers}, the aspects, if any, and meta.json, once the images are written. `path` is from
     `replacing`."""
-    if groups and (not axes(groups) or len(labels['val']) % math.prod(map(len, groups.values()))):
-        raise ValueError(f'{folder}: {len(labels["val"])} validation images are not {groups}: wants two lists of names, all '
-                         f'different, and groups of one size')
-    content, sums = hashlib.blake2b(json.dumps([size, channels, classes, list(names)]).encode(), digest_size=16), {}
+    content, moments = hashlib.blake2b(json.dumps([size, channels, classes, list(names)]).encode(), digest_size=16), {}
     for split in SPLITS:
         if not 0 <= min(labels[split]) <= max(labels[split]) < classes:
             raise ValueError(f'{folder}: classes from {min(labels[split])} to {max(labels[split])} are not within '
@@ -164,17 +146,16 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
         content.update(array)
         images = np.memmap(path[f'{split}.bin'], np.uint8, 'r', shape=(len(array), channels, size, size))
         some = np.unique(np.linspace(0, len(images) - 1, 10000).astype(int))        # enough for the mean and the fingerprint
-        sums[split] = 0
+        moments[split] = 0                              # the means over pixels of x and of x², for each channel
         for image in (images[i] for i in some):
             content.update(image.tobytes())
             x = image / 255
-            sums[split] += np.stack([x.sum((1, 2)), (x * x).sum((1, 2))])
-        sums[split] = sums[split] / len(some) / size ** 2
+            moments[split] += np.stack([x, x * x]).mean((2, 3)) / len(some)
     if aspects:
         aspects = np.asarray(aspects, np.float32)
         aspects.tofile(path['train_aspects.bin'])
         content.update(aspects)
-    mean, squares = sums['train']
+    mean, squares = moments['train']
     meta = dict(image_size=size, channels=channels, classes=classes, names=list(names), mean=mean.tolist(),
                 std=np.sqrt(np.maximum(squares - mean ** 2, 1e-12)).tolist(),
                 images={split: len(labels[split]) for split in SPLITS}, whole=len(aspects) > 0, groups=groups or {},
@@ -196,30 +177,28 @@ class FolderImages:
 
     def __init__(self, folder, names=None):
         folders = sorted(os.path.basename(path.rstrip(os.sep)) for path in glob.glob(os.path.join(glob.escape(folder), '*', '')))
-        self.names = names or folders
+        self.names, self.images = names or folders, []
         if not folders:
             raise ValueError(f'{folder} has no folders: wants a folder per class, with the name of the class')
         if set(folders) - set(self.names):
             raise ValueError(f'{folder} has a class {min(set(folders) - set(self.names))!r}, which is none of the '
                              f'{len(self.names)} training classes: rename or remove its folder')
-        self.images = []
+        empty = []
         for number, name in enumerate(self.names):
+            before = len(self.images)
             for at, _, files in sorted(os.walk(os.path.join(folder, name), onerror=stop)):
                 self.images += [(os.path.join(at, file), number) for file in sorted(files) if file.lower().endswith(ENDINGS)]
-        if not self.images:
-            raise ValueError(f'{folder} holds no image: wants {", ".join(ENDINGS)} in a folder per class')
-        empty = {*range(len(self.names))} - {number for _, number in self.images}
-        if empty and not names:
-            raise ValueError(f'{os.path.join(folder, self.names[min(empty)])} holds no image: each class wants some; if it is no '
-                             f'class, remove the folder')
+            if len(self.images) == before:
+                empty.append(name)
+        if empty and not names or len(empty) == len(self.names):        # validation images may lack some classes
+            raise ValueError(f'{os.path.join(folder, empty[0])} holds no image: wants {", ".join(ENDINGS)}; if it is no class, '
+                             f'remove the folder')
 
     def __len__(self):
         return len(self.images)
 
     def __getitem__(self, i):
         path, number = self.images[i]
-        if not os.path.isfile(path):                    # a FIFO would be waited for without end
-            raise ValueError(f'{path} is no file')
         return Image.open(path), number
 
     def where(self, i):
@@ -230,10 +209,7 @@ class HubImages:
     """A split of a data set on the Hugging Face Hub, or in a folder with its files, with the columns image and label."""
 
     def __init__(self, name, split):
-        self.rows, self.where = from_hub(name, split), f'{name}, {split}, row {{}}'.format
-        missing = {'image', 'label'} - set(self.rows.features)
-        if missing:
-            raise ValueError(f'{name} has columns {", ".join(self.rows.features)}: wants image and label')
+        self.rows, self.where = from_hub(name, split, 'image', 'label'), f'{name}, {split}, row {{}}'.format
         self.names = self.rows.features['label'].names
 
     def __len__(self):
@@ -244,40 +220,49 @@ class HubImages:
         return row['image'], row['label']
 
 
-def from_hub(name, split):
-    """A split of a data set on the Hugging Face Hub, or in a folder with its files."""
-    from datasets import load_dataset
+def from_hub(name, split, image, label):
+    """A split of a data set on the Hugging Face Hub, or in a folder with its files, with these columns of images and of classes.
+    ValueError or OSError if there is none."""
+    from datasets import ClassLabel, load_dataset
+    from datasets import Image as Images
     print(f'loading {name}, {split}', flush=True)
     try:
-        return load_dataset(name, split=split)
+        rows = load_dataset(name, split=split)
     except ConnectionError as error:
         raise OSError(f'could not reach {name} on the Hugging Face Hub: this needs the network') from error
     except (OSError, ValueError) as error:
         raise OSError(f'could not load {name}, {split}: {" ".join(str(error).split())}') from error
+    if not isinstance(rows.features.get(image), Images) or not isinstance(rows.features.get(label), ClassLabel):
+        raise ValueError(f'{name} has columns {", ".join(rows.features)}: wants {image} of images and {label} of classes')
+    return rows
 
 
 # ----------------------------------------------------------------------------- resizing
 
 CHUNK = 256             # images that a process resizes before it reports
 NAMED = 10              # unreadable images that the terminal names
-TURNS = {2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
-         5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_90}
-LARGEST = 4096          # height and width of a stored image; resizing to it takes some 0.2 GB in each process
 
 
 def upright(image):
     """A picture as its EXIF orientation says; if its EXIF data is damaged, as it is stored."""
     image.load()                                        # turns a TIFF, and raises an error for damaged pixels
-    try:
-        turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
-    except Exception:                                   # of many types
-        turn = None
-    return image if turn is None else image.transpose(turn)
+    with suppress(Exception):                           # of many types
+        ImageOps.exif_transpose(image, in_place=True)
+    return image
+
+
+def rgb(image):
+    """A picture in colours of 8 bits. ValueError for pixels whose range nobody states."""
+    if image.mode.startswith('I;16'):                   # convert('RGB') would make all above 255 white
+        return Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8)).convert('RGB')
+    if image.mode in ('I', 'F'):
+        raise ValueError('its pixels are numbers of 32 bits, and which of them is white is not known')
+    return image.convert('RGB')
 
 
 def resized(image, size, whole):
     """A picture's middle square or, if `whole`, all of it, resized to size × size → uint8 (3, size, size), width / height"""
-    image = upright(image).convert('RGB')
+    image = rgb(upright(image))
     width, height = image.size
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
@@ -292,7 +277,7 @@ def start_worker(*of_all):
 
 
 def resize_chunk(first):
-    """Resizes the images number first, first + 1, … into their places → {first, labels, aspects, unreadable: their numbers}."""
+    """Resizes the images number first, first + 1, … into their places → {first, labels, aspects, unreadable: [[number, why]]}."""
     source, path, size, whole = worker
     labels, aspects, unreadable = [], [], []
     with open(path, 'r+b') as f:
@@ -301,8 +286,8 @@ def resize_chunk(first):
             try:
                 image, label = source[i]
                 pixels, aspect = resized(image, size, whole)
-            except Exception:                           # damaged files fail in many ways
-                unreadable.append(i)
+            except Exception as error:                  # damaged files fail in many ways
+                unreadable.append([i, one_line(error)])
             else:
                 f.seek(i * pixels.size)
                 f.write(pixels.tobytes())
@@ -313,24 +298,11 @@ def resize_chunk(first):
     return dict(first=first, labels=labels, aspects=aspects, unreadable=unreadable)
 
 
-def finished(notes, head, count):
+def finished(notes, head):
     """The rows of the chunks that an earlier call has finished, by its notes, except those with unreadable images."""
-    rows = []
-    with open(notes, encoding='utf-8', errors='replace') as f:
-        for line in f:
-            try:
-                rows.append(json.loads(line))
-            except (ValueError, RecursionError):
-                break                                   # written by halves
-    if rows[:1] != [head]:
-        return []
-
-    def fits(row):
-        return (isinstance(row, dict) and row.get('first') in range(0, count, CHUNK) and row.get('unreadable') == []
-                and all(isinstance(row.get(key), list) and len(row[key]) == min(CHUNK, count - row['first'])
-                        and {*map(type, row[key])} == {kind} for key, kind in (('labels', int), ('aspects', float))))
-
-    return [*{row['first']: row for row in rows[1:] if fits(row)}.values()]
+    with open(notes, encoding='utf-8') as f:
+        rows = [json.loads(line) for line in f if line.endswith('}\n')]         # the last one may be written by halves
+    return [row for row in rows[1:] if not row['unreadable']] if rows[:1] == [head] else []
 
 
 def resize_all(source, path, size, processes, name):
@@ -341,7 +313,7 @@ def resize_all(source, path, size, processes, name):
                 last=source.where(len(source) - 1))
     done, total = [], len(source) * 3 * size ** 2
     if os.path.isfile(notes) and os.path.isfile(path) and os.path.getsize(path) == total:
-        done = finished(notes, head, len(source))
+        done = finished(notes, head)
     if not done:
         with open(path, 'wb') as f:
             f.truncate(total)
@@ -366,9 +338,7 @@ def resize_all(source, path, size, processes, name):
 
 
 def check_room(folder, sources, size):
-    """ValueError if the images are too large to be resized, or if the disk has no room for them."""
-    if size > LARGEST:
-        raise ValueError(f'size={size}: wants at most {LARGEST}')
+    """ValueError if the disk has no room for the images."""
     paths = [os.path.join(folder, f'{split}.part') for split in sources]
     used = sum(512 * os.stat(path).st_blocks for path in paths if os.path.exists(path))
     count, free = sum(map(len, sources.values())), shutil.disk_usage(folder).free + used
@@ -405,12 +375,13 @@ def write_resized(folder, sources, size, processes=0):
 
 def resize_split(folder, split, source, part, size, processes):
     """resize_all, with the last images in the places of those that cannot be read → labels, aspects, and what is left out"""
-    labels, aspects, unreadable = resize_all(source, part, size, min(processes or os.cpu_count(), 4 * os.cpu_count()), split)
-    names = [source.where(i) for i in unreadable]
+    labels, aspects, unreadable = resize_all(source, part, size, processes or os.cpu_count(), split)
     if unreadable:
-        more = [f'and {len(names) - NAMED} more'] if len(names) > NAMED else []
+        some = [f'{source.where(i)} ({why})' for i, why in unreadable[:NAMED]]
+        more = [f'and {len(unreadable) - NAMED} more'] if len(unreadable) > NAMED else []
         print(f'{folder}: {len(unreadable)} of the {len(source)} images for {split} cannot be read and are left out:',
-              *names[:NAMED], *more, sep='\n    ')
+              *some, *more, sep='\n    ')
+    unreadable = [i for i, _ in unreadable]
     if len(unreadable) == len(source):
         raise ValueError(f'{folder}: none of the images for {split} can be read')
     count = len(source) - len(unreadable)
@@ -422,4 +393,4 @@ def resize_split(folder, split, source, part, size, processes):
             image = f.read(3 * size ** 2)
             f.seek(hole * 3 * size ** 2)
             f.write(image)
-    return labels[:count], aspects[:count], names
+    return labels[:count], aspects[:count], [source.where(i) for i in unreadable]

@@ -8,7 +8,7 @@ import argparse
 import math
 import os
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -41,7 +41,6 @@ TIMM_TRAINING = {   # arguments without influence on what trained weights comput
     'drop_rate', 'pos_drop_rate', 'patch_drop_rate', 'proj_drop_rate', 'attn_drop_rate', 'drop_path_rate', 'weight_init',
     'fix_init', 'dynamic_img_size', 'dynamic_img_pad', 'strict_img_size'}
 TIMM_DEFAULTS = dict(norm_eps=1e-6, ffn='gelu')                     # of the architectures whose weights have an equal here
-TIMM_SIZES = dict(tiny=3, small=6, base=12, large=16, huge=16, giant=16, gigantic=16)       # size in the name → heads
 TIMM_HEADS = {192: 3, 384: 6, 512: 8, 640: 10, 768: 12, 896: 14, 1024: 16, 1280: 16, 1408: 16, 1664: 16}    # width → heads
 OTHER_KEYS = {      # which transformers adds to any config.json
     'architectures', 'auto_map', 'transformers_version', 'torch_dtype', 'dtype', 'id2label', 'label2id', 'num_labels',
@@ -99,16 +98,11 @@ def stated_by_timm(about, n_embd):
             raise no_equal(f'{key}={value!r}', *([TIMM_ONLY[key]] if key in TIMM_ONLY else []))
     if '_rpn_' in name:                                 # its norms, of the usual names, stand behind the branches
         raise no_equal(f'architecture={name!r}')
-    plain = re.fullmatch(rf'(?:(?:vit|deit)_({"|".join(TIMM_SIZES)})_patch\d+_\d+|flexivit_({"|".join(TIMM_SIZES)}))', name)
-    heads = {'n_head': TIMM_SIZES[plain[1] or plain[2]]} if plain else {}
-    return {**(TIMM_DEFAULTS if name else {}), **heads, **stated(args, TIMM, n_embd)}
+    return {**(TIMM_DEFAULTS if name else {}), **stated(args, TIMM, n_embd)}
 
 
 def stated_normalization(about, images):
     """{'image_mean': …, 'image_std': …} as far as a folder's two JSON files state them, for values from 0 to 1"""
-    for settings, key in ((images, 'rescale_offset'), (images, 'do_flip_channel_order'), (about, 'quantization_config')):
-        if settings.get(key):
-            raise no_equal(f'{key}={settings[key]}')
     if images.get('do_rescale', True) is not True or abs(images.get('rescale_factor', 1 / 255) * 255 - 1) > 1e-6:
         raise no_equal('a preprocessor_config.json whose images are not rescaled by 1/255')
     if images.get('do_normalize', True) is not True:
@@ -121,7 +115,7 @@ def stated_normalization(about, images):
 # ----------------------------------------------------------------------------- files
 
 WEIGHTS = ('model.safetensors', 'model.safetensors.index.json', 'pytorch_model.bin', 'pytorch_model.bin.index.json')
-PLAIN, EMA = ('state_dict', 'model'), ('state_dict_ema', 'model_ema')       # where checkpoints of training scripts have weights
+HOLDERS = ('state_dict', 'model', 'state_dict_ema', 'model_ema')            # where checkpoints of training scripts have weights
 RUN = {'model', 'config', 'iter', 'optimizer'}                              # of a checkpoint of vision.train
 
 
@@ -143,28 +137,20 @@ def read_weights(path):
         raise ValueError(f'it has none of {", ".join(WEIGHTS)}')
     if not file.endswith('.json'):
         return read_file(file)
-    names, weights = read_json(file, COPY)['weight_map'], {}
-    for name in sorted(set(names.values())):
-        weights |= read_file(os.path.join(path, os.path.basename(name)))
-    lacking = names.keys() - weights.keys()
-    if lacking:
-        raise ValueError(f'{file} names {min(lacking)!r}, which its files lack')
-    return weights
+    names = read_json(file, COPY)['weight_map'].values()
+    return {key: value for name in sorted(set(names)) for key, value in read_file(os.path.join(path, name)).items()}
 
 
 def unpacked(state):
-    """{name: tensor} of what a file holds, without the prefixes of wrappers, and lines that tell what was left out."""
-    holders, notes = [key for key in (*PLAIN, *EMA) if isinstance(state.get(key), dict)], []
-    averages = [key for key in holders if key in EMA]
-    if averages:
-        notes = [f'took {holders[0]} and left out {averages[0]}, the moving average of the weights' if holders[0] in PLAIN else
-                 f'took {holders[0]}, the moving average of the weights, because there are no others']
+    """{name: tensor} of what a file holds, without the prefixes of wrappers, and a line for the log if moving averages of the
+    weights are taken or left out."""
+    holders = [key for key in HOLDERS if isinstance(state.get(key), dict)]
+    notes = [f'took {", not ".join(holders)}'] if any(key.endswith('_ema') for key in holders) else []
     weights = {}
     for key, value in (state[holders[0]] if holders else state).items():
-        name = re.sub(r'^((module|_orig_mod|vit|net)\.)+|(?<=\.)_orig_mod\.', '', str(key))
-        if not torch.is_tensor(value) or name in weights:
-            raise ValueError(f'{key!r} is no tensor' if name not in weights else f'{name!r} is there twice')
-        weights[name] = value
+        if not torch.is_tensor(value):
+            raise ValueError(f'{key!r} is no tensor')
+        weights[re.sub(r'^((module|_orig_mod|vit|net)\.)+|(?<=\.)_orig_mod\.', '', key)] = value
     return weights, notes
 
 
@@ -195,19 +181,15 @@ def read_vit(path, given):
             if about is None:
                 raise ValueError(f'there is no {os.path.join(path, "config.json")}')
         state = read_weights(path)
-        weights, notes = (None, []) if RUN <= state.keys() else unpacked(state)
+        if not RUN <= state.keys():
+            weights, notes = unpacked(state)
+            if about.get('model_type') == 'nanonorm_vit':
+                return read_export(about, weights)
+            return read_others(about, images, weights, notes, given)
     except Exception as error:                          # the libraries raise errors of many types
-        raise ValueError(f'could not load {path!r} as a ViT: {one_line(error)}') from error
-    if weights is None:
-        return read_run(path)
-    try:
-        if about.get('model_type') == 'nanonorm_vit':
-            return read_export(about, weights)
-        return read_others(about, images, weights, notes, given)
-    except KeyError as error:
-        raise ValueError(f'{path!r} is no ViT that has an equal here, it has no {error}') from error
-    except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-        raise ValueError(f'{path!r} is no ViT that has an equal here: {" ".join(str(error).split())[:300]}') from error
+        why = error if isinstance(error, ValueError) else f'it has no {error}' if isinstance(error, KeyError) else one_line(error)
+        raise ValueError(f'{path!r} is no ViT that can be loaded here: {why}') from error
+    return read_run(path)
 
 
 def read_run(path):
@@ -219,13 +201,7 @@ def read_run(path):
 def read_export(about, weights):
     """The Source in a folder that vision/export.py has written"""
     their_config = expanded({key: value for key, value in about.items() if key not in OTHER_KEYS | {'model_type'}})
-    unknown = their_config.keys() - {f.name for f in fields(ViTConfig) if f.init}
-    if unknown:
-        raise ValueError(f'config.json has {min(unknown)!r}, which is no field of ViTConfig')
-    config = ViTConfig(**their_config)
-    if config.n_layer > len(weights):                   # it would take very long to build
-        raise ValueError('its number of layers does not fit its weights')
-    return of_ours(config, weights, their_config)
+    return of_ours(ViTConfig(**their_config), weights, their_config)
 
 
 def of_ours(config, weights, their_config):
@@ -246,9 +222,6 @@ def renamed(theirs):
         if not value.is_floating_point():
             raise no_equal(f'{key!r} of {value.dtype}')         # quantized
         keys = [key.replace('wqkv', f'w{letter}') for letter in 'qkv'] if 'wqkv' in key else [key]
-        twice = weights.keys() & keys
-        if twice:
-            raise ValueError(f'it has two weights for {min(twice)!r}')
         weights.update(zip(keys, value.float().chunk(len(keys))))
     return weights
 

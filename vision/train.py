@@ -91,11 +91,10 @@ augment = Augment(config, model_config.image_size, model_config.classes)
 
 
 def get_batch(number):
-    """Micro-batch of this number in the whole run → float images (batch_size, channels, S, S) of 0 to 255, and class
-    probabilities (batch_size, classes). The order depends on data_seed alone, the augmentation on seed and number."""
-    stored = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
-    torch.manual_seed(hash((seed, number)))             # dropout and stochastic depth follow it too
-    return augment(*stored)
+    """The training images of the micro-batch with this number, augmented → float images (batch_size, channels, S, S) of 0 to
+    255, and class probabilities (batch_size, classes)"""
+    stored = data['train'].shuffled(number * batch_size, batch_size, data_seed)
+    return augment(*machine.to_device(*stored))
 
 
 def rate(it, ratio=1.0):
@@ -105,24 +104,22 @@ def rate(it, ratio=1.0):
 
 @torch.no_grad()
 def evaluate(*splits):
-    """{'train_loss': …, 'train_top1': …, 'train_top5': …, 'val_loss': …}: means over eval_iters batches of each split, always the
-    same ones. The ranks share the work."""
+    """{'train_loss': …, 'train_top1': …, 'train_top5': …, 'val_loss': …}: means over the images of eval_iters batches of each
+    split, always the same ones, without augmentation. The ranks share the work."""
     raw_model.eval()
     means = {}
     for split in splits:
-        images, total = data[split], torch.zeros(4, device=machine.device)
-        turns = list(machine.turns(images.spread(eval_iters, batch_size)))
-        for numbers, counts in progress(turns, f'evaluation on {split}', shown=machine.master):
-            # compiled, all batches have one size, which needs one graph
-            batch = images.read_padded(numbers, batch_size) if models.is_compiled else images.read(numbers)
-            x, y = machine.to_device(*batch)
+        batches = data[split].spread(eval_iters, batch_size)
+        total = torch.zeros(4, device=machine.device)
+        for numbers, counts in progress(list(machine.turns(batches)), f'evaluation on {split}', shown=machine.master):
+            x, y = machine.to_device(*data[split].read_padded(numbers, batch_size))
             with machine.autocast():
                 logits, loss = models.compiled(x, y)
-            count = (y >= 0).sum()                      # padding has no class
-            total[:-1] += counts * count * torch.stack((loss, *correct(logits, y).sum(1) / count))
-            total[-1] += counts * count
-        *sums, count = machine.sum(total).tolist()
-        means |= {f'{split}_{name}': value / count for name, value in zip(('loss', 'top1', 'top5'), sums)}
+            images = (y >= 0).sum()                     # padding has the class −1
+            top1, top5 = correct(logits, y).sum(1)
+            total += counts * torch.stack((images * loss, top1, top5, images))
+        loss_sum, top1, top5, images = machine.sum(total).tolist()
+        means |= {f'{split}_loss': loss_sum / images, f'{split}_top1': top1 / images, f'{split}_top5': top5 / images}
     raw_model.train()
     return means
 
@@ -189,7 +186,9 @@ for it in range(run.start, max_iters + 1):
     # forward and backward, one micro-batch after another
     sums = {}
     for j in micro_batches:
-        x, y = get_batch(it * gradient_accumulation_steps + j)
+        number = it * gradient_accumulation_steps + j   # of the micro-batch, in the whole run
+        torch.manual_seed(hash((seed, number)))         # of its augmentation, and of dropout and stochastic depth
+        x, y = get_batch(number)
         models.sync_gradients(last=j == micro_batches[-1])
         with machine.autocast(cache=not recompute):
             _, loss = train_model(x, y)

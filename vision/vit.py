@@ -39,6 +39,7 @@ class ViTConfig(GPTConfig):
     qkv_bias: bool = True           # with bias=True: whether W_q, W_k and W_v have biases too
     drop_path: float = 0.0          # stochastic depth: probability that a branch of the last block is dropped; it rises from 0
 
+    script: ClassVar[str] = 'vision.train'              # whose runs have such a config
     causal: ClassVar[bool] = False
     free: ClassVar[tuple] = ('drop_path',)              # what a resumed run may change too
     block_types: ClassVar[dict] = BLOCK_TYPES | {'emb': r'patch\.(cls\.weight|weight|bias)', 'head': r'head\.(weight|bias)'}

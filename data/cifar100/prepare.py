@@ -12,10 +12,7 @@ from configurator import configure  # noqa: E402
 
 import numpy as np  # noqa: E402
 
-from vision.images import (
-    from_hub,  # noqa: E402
-    write_images,  # noqa: E402
-)
+from vision.images import from_hub, write_images  # noqa: E402
 
 source = 'uoft-cs/cifar100'         # a data set on the Hugging Face Hub, or a folder with its files
 
@@ -28,6 +25,6 @@ def chunks(rows, size=1000):
 
 if __name__ == '__main__':
     configure(globals())
-    train, val = from_hub(source, 'train'), from_hub(source, 'test')
+    train, val = (from_hub(source, split, 'img', 'fine_label') for split in ('train', 'test'))
     names = train.features['fine_label'].names
     write_images(Path(__file__).parent, {'train': chunks(train), 'val': chunks(val)}, len(names), names)

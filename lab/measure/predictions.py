@@ -172,13 +172,16 @@ def plot_output_spectrum(folders):
     for i, (folder, text) in enumerate(zip(folders, labels(folders))):
         measured = read_measured(folder, 'output_spectrum')
         for ax, kind in zip(axes, MATRICES):
-            rows = measured.get(kind, [])
+            ax.set_title(f'$W_{kind[1]}$')
+            if kind not in measured:                    # W_k is W_q in tied L2 attention
+                continue
+            rows = measured[kind]
             ax.plot(range(len(rows)), [row['measured'] for row in rows], **run_style(i), label=text)
             if len(folders) <= MOST // 2:
                 ax.plot(range(len(rows)), [row['predicted'] for row in rows], color=COLORS[i], linestyle='--', linewidth=0.8)
-            ax.set_title(f'$W_{kind[1]}$')
     for ax in axes:
-        log_scale(ax)
+        if ax.lines:                                    # a log axis needs a number above 0
+            log_scale(ax)
         whole_ticks(ax)
     name_axes(axes, 'layer', 'σ₁ of W / ‖W x‖')
     legend(figure, 'run; dashed: predicted' if len(folders) <= MOST // 2 else 'run')
