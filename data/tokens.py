@@ -18,6 +18,7 @@ from data.lock import lock_folder
 
 SPLITS = ('train', 'val')               # of every data set
 TEXT_SPLITS = (*SPLITS, 'test')         # text may have a third one, which no choice is made on
+SAMPLES, SAMPLE_SIZE = 64, 2 ** 14      # the blocks of a file that are checked at each start, and the bytes of each
 
 
 # ----------------------------------------------------------------------------- reading
@@ -26,18 +27,27 @@ def is_prepared(name):
     return os.path.exists(os.path.join('data', name, 'meta.json'))
 
 
+def not_prepared(name):
+    """The ValueError for a data set without meta.json: the command that prepares it, or else the choices"""
+    folder, (base, bpe, size) = os.path.join('data', name), name.partition('-bpe')
+    if not os.path.isdir('data'):
+        return ValueError(f'dataset={name!r}: there is no folder data here: run this from the root of the repository')
+    if os.path.exists(os.path.join(folder, 'prepare.py')):
+        return ValueError(f'{folder} is not prepared: run  python {folder}/prepare.py')
+    if bpe and os.path.exists(f'data/{base}/train.txt'):        # a list of packages, on which prepare.py can train a vocabulary
+        return ValueError(f'{folder} is not prepared: run  python data/{base}/prepare.py --bpe={size} --folder={folder}')
+    prepared, scripts = ({os.path.basename(os.path.dirname(path)) for path in glob.glob(f'data/*/{file}')}
+                         for file in ('meta.json', 'prepare.py'))
+    return ValueError(f'dataset={name!r}: choose one of {", ".join(sorted(prepared)) or "none, since no data is prepared"}; '
+                      f'python data/NAME/prepare.py  prepares {", ".join(sorted(scripts - prepared))}')
+
+
 def load_meta(name, holds='fingerprint'):
     """data/<name>/meta.json, of a data set that holds 'tokens' or 'images', a key of it, with the fingerprint of the data ('' in
     data of older versions). ValueError, with the remedy, if there is none, if it is damaged, or if it holds something else."""
     folder = os.path.join('data', name)
-    prepare = os.path.join(folder, 'prepare.py')
     if not is_prepared(name):
-        if os.path.exists(prepare):
-            raise ValueError(f'{folder} is not prepared: run  python {prepare}')
-        files = glob.glob('data/*/prepare.py') + glob.glob('data/*/meta.json')
-        choices = sorted({os.path.basename(os.path.dirname(file)) for file in files})
-        raise ValueError(f'dataset={name!r}: choose one of {", ".join(choices)}' if choices else
-                         f'dataset={name!r}: there is no folder data here: run this from the root of the repository')
+        raise not_prepared(name)
     try:
         with open(os.path.join(folder, 'meta.json'), encoding='utf-8') as f:
             meta = {'fingerprint': '', **json.load(f)}
@@ -65,12 +75,27 @@ def read_meta(name):
         raise ValueError(f'data/{name}/meta.json is damaged, prepare data/{name} again: {error}') from error
 
 
-def map_file(path, dtype, shape):
-    """The array in a file, whose parts are read when they are used. ValueError if the file has another size."""
+def sample_hash(path, size):
+    """A hash of blocks of the first `size` bytes of a file, evenly spread over them: of all, up to 1 MiB"""
+    content, last = hashlib.blake2b(digest_size=16), max(0, size - SAMPLE_SIZE)
+    with open(path, 'rb') as f:
+        for i in range(SAMPLES):
+            f.seek(last * i // (SAMPLES - 1))
+            content.update(f.read(min(size, SAMPLE_SIZE)))
+    return content.hexdigest()
+
+
+def map_file(path, dtype, shape, meta):
+    """The array in a file of the data set with this meta.json, whose parts are read when they are used. ValueError if the file
+    has another size or other content. Data of older versions has no hashes to compare its content with."""
+    folder, name = os.path.split(path)
     size = np.dtype(dtype).itemsize * int(np.prod(shape))
     file_size = os.path.getsize(path) if os.path.exists(path) else 0
     if file_size != size or not size:
-        raise ValueError(f'{path} has {file_size} bytes, but meta.json wants {size}: prepare {os.path.dirname(path)} again')
+        raise ValueError(f'{path} has {file_size} bytes, but meta.json wants {size}: prepare {folder} again')
+    if name in meta.get('samples', {}) and meta['samples'][name] != sample_hash(path, size):
+        raise ValueError(f'{path} is not the file that belongs to {folder}/meta.json: put that one back, '
+                         f'or prepare {folder} again')
     return np.memmap(path, dtype, 'r', shape=shape)
 
 
@@ -112,7 +137,7 @@ class Tokens:
         if meta['vocab_size'] > vocab_size:
             raise ValueError(f'vocab_size={vocab_size} is less than the {meta["vocab_size"]} of dataset={name}: '
                              f'set --vocab_size={meta["vocab_size"]} or more')
-        self.tokens = map_file(self.path, meta['dtype'], (self.length,))
+        self.tokens = map_file(self.path, meta['dtype'], (self.length,), meta)
         if self.length <= block_size:
             raise ValueError(f'block_size={block_size} is too long for the {self.length} tokens of {self.path}: '
                              f'at most {self.length - 1}')
@@ -214,7 +239,8 @@ def write_tokens(folder, splits, vocab_size, tokenizer, beside=None, fingerprint
         if fingerprint not in ('', content.hexdigest()):
             raise ValueError(f'{folder}: this data has the fingerprint {content.hexdigest()}, where {fingerprint} is expected: '
                              f'another archive, or another version of this code or of tokenizers, has given other tokens')
+        samples = {f'{split}.bin': sample_hash(path[f'{split}.bin'], tokens[split] * dtype().itemsize) for split in names}
         with open(path['meta.json'], 'w', encoding='utf-8') as f:
-            json.dump({**meta, 'fingerprint': content.hexdigest()}, f, indent=1)
+            json.dump({**meta, 'fingerprint': content.hexdigest(), 'samples': samples}, f, indent=1)
     *some, last = [f'{tokens[split]:,} {kind}' for split, kind in zip(names, ('training', 'validation', 'test'))]
     print(f'{folder}: {", ".join(some)} and {last} tokens, of a vocabulary of {vocab_size:,}')

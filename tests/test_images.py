@@ -163,7 +163,7 @@ def test_half_replaced_never_looks_whole(at, monkeypatch):
 @pytest.mark.parametrize('spoil, words', [
     (lambda f: (f / 'train.bin').write_bytes(b'12'), 'train.bin has 2 bytes'),
     (lambda f: (f / 'train_labels.bin').unlink(), 'train_labels.bin has 0 bytes'),
-    (lambda f: np.full(20, 9, np.uint16).tofile(f / 'train_labels.bin'), 'train_labels.bin holds class 9 0 to 4'),
+    (lambda f: np.full(20, 9, np.uint16).tofile(f / 'train_labels.bin'), 'train_labels.bin is not the file'),
     (lambda f: (f / 'meta.json').write_text('{"images": {"train": 20}}'), 'meta.json is damaged'),
     (lambda f: (f / 'meta.json').write_text('[1'), 'meta.json is damaged'),
     (lambda f: (f / 'meta.json').write_text((f / 'meta.json').read_text().replace('"std": [', '"std": [0,')), 'damaged')])
@@ -342,6 +342,16 @@ def test_groups():
         assert content('data/tiny') == before
     make()
     assert read('val').groups == {}
+
+
+@pytest.mark.parametrize('file', ['train.bin', 'val.bin', 'train_labels.bin', 'val_labels.bin'])
+def test_a_file_that_was_replaced_by_one_of_the_same_size(file):
+    make()
+    path = Path('data/tiny', file)
+    *most, low, high = path.read_bytes()
+    path.write_bytes(bytes([*most, low ^ 1, high]))
+    with pytest.raises(ValueError, match=f'data/tiny/{file} is not the file .*: put that one back, or prepare'):
+        read(file.partition('_')[0].removesuffix('.bin'))
 
 
 def test_the_fingerprint_is_that_of_the_content():

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import runpy
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, Alone, run_python
+from helpers import ROOT, TINY, Alone, flags, run_python, train
 
 from data.tokens import Tokens, read_meta, write_tokens
 
@@ -50,7 +51,7 @@ def test_written_tokens_come_back(vocab_size, dtype):
     write_tokens('data/tiny', {'train': [[1, 2], np.array([top, 0]), b'\x00\xff', [], (3,)], 'val': iter([[top, 5]])},
                  vocab_size, 'gpt2')
     meta = json.loads(Path('data/tiny/meta.json').read_text())
-    assert read_meta('tiny') == {**meta, 'chars': ''} and meta.pop('fingerprint')
+    assert read_meta('tiny') == {**meta, 'chars': ''} and meta.pop('fingerprint') and meta.pop('samples')
     assert meta == dict(vocab_size=vocab_size, tokenizer='gpt2', dtype=dtype, tokens={'train': 7, 'val': 2})
     assert np.fromfile('data/tiny/train.bin', dtype).tolist() == [1, 2, top, 0, 0, 255, 3]
     assert np.fromfile('data/tiny/val.bin', dtype).tolist() == [top, 5]
@@ -64,7 +65,7 @@ def test_meta_takes_more():
     chars = '\n"\\é\u2028\U0001f600\0'
     write_tokens('data/tiny', {'train': [[1, 2]], 'val': [[0, 1]]}, len(chars), 'char', chars=chars)
     meta = read_meta('tiny')
-    assert meta.pop('fingerprint')
+    assert meta.pop('fingerprint') and meta.pop('samples')
     assert meta == dict(vocab_size=7, tokenizer='char', chars=chars, dtype='uint16', tokens={'train': 2, 'val': 2})
 
 
@@ -183,8 +184,13 @@ def test_missing_data_names_the_command():
 
 
 def test_unknown_data_set_names_the_choices():
-    with pytest.raises(ValueError, match="dataset='tyni': choose one of other, tiny"):
+    """Those that are prepared, and those that can be; of one with a vocabulary of its own the command that prepares it"""
+    make(range(20))
+    with pytest.raises(ValueError, match="dataset='tyni': choose one of tiny; python data/NAME/prepare.py  prepares other$"):
         read_meta('tyni')
+    Path('data/other/train.txt').touch()
+    with pytest.raises(ValueError, match='run  python data/other/prepare.py --bpe=1024 --folder=data/other-bpe1024$'):
+        read_meta('other-bpe1024')
 
 
 def test_data_set_of_ones_own_needs_no_prepare():
@@ -247,9 +253,30 @@ def test_the_fingerprint_is_that_of_the_content():
 def test_data_of_older_versions_has_no_fingerprint():
     make(range(20))
     meta = json.loads(Path('data/tiny/meta.json').read_text())
-    del meta['fingerprint']
+    del meta['fingerprint'], meta['samples']
     Path('data/tiny/meta.json').write_text(json.dumps(meta))
     assert tokens().fingerprint == '' and tokens().windows == 4
+
+
+@pytest.mark.parametrize('length', [3000, 10 ** 6])
+def test_a_file_that_was_replaced_by_one_of_the_same_size(length):
+    """Is noticed wherever it begins to differ, by train.py too, which does not resume on it"""
+    make(np.arange(length) % 1000, range(500))
+    for start in (0, length // 2, length - 9):
+        make((np.arange(length) + 1) % 1000, name='other')
+        ids = np.fromfile('data/tiny/train.bin', np.uint16)
+        ids[start:] = np.fromfile('data/other/train.bin', np.uint16)[start:]
+        shutil.copytree('data/tiny', 'data/replaced', dirs_exist_ok=True)
+        ids.tofile('data/replaced/train.bin')
+        with pytest.raises(ValueError, match='data/replaced/train.bin is not the file .*: put that one back, or prepare'):
+            Tokens('replaced', 'train', 4, 1000)
+    if length == 3000:
+        args = flags(**TINY | dict(vocab_size=1000, max_iters=1, eval_interval=1, eval_iters=1, out_dir='run'))
+        train('.', *args)
+        shutil.copy('data/replaced/train.bin', 'data/tiny/train.bin')
+        says = train('.', 'run/config.json', '--init_from=resume', '--max_iters=2', code=1)[1]
+        assert says == ('error: data/tiny/train.bin is not the file that belongs to data/tiny/meta.json: put that one back, '
+                        'or prepare data/tiny again\n')
 
 
 # ----------------------------------------------------------------------------- two processes, and signals
@@ -466,8 +493,8 @@ def test_pycode(tmp_path):
     assert found['val'] == ['# m09.py é\n', '# package/deep/b.py é\n', '']
     assert found['train'] == [f'# {name} é\n' for name in names if name not in ('m09.py', 'package/deep/b.py')] + ['']
     meta = read_meta('tiny')
-    assert meta.pop('fingerprint') and meta == dict(vocab_size=256, tokenizer='bytes', chars='', dtype='uint16',
-                                                    tokens={split: len(ids) for split, ids in content.items()})
+    assert meta.pop('fingerprint') and meta.pop('samples') and meta == dict(
+        vocab_size=256, tokenizer='bytes', chars='', dtype='uint16', tokens={split: len(ids) for split, ids in content.items()})
 
 
 @pytest.mark.parametrize('inside', ['', 'test', 'site-packages'])

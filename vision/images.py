@@ -19,7 +19,7 @@ import torch
 from PIL import ExifTags, Image
 
 from data.text import Progress, follow_parent, in_order
-from data.tokens import SPLITS, load_meta, map_file, preparing, replacing, shuffled_starts, spread_starts
+from data.tokens import SPLITS, load_meta, map_file, preparing, replacing, sample_hash, shuffled_starts, spread_starts
 from vision.augment import middle
 
 os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # only errors: the last one is reported in one line
@@ -73,15 +73,12 @@ class Images:
         self.path, self.mean, self.std = os.path.join('data', name, f'{split}.bin'), meta['mean'], meta['std']
         self.fingerprint, self.groups = meta['fingerprint'], meta['groups'] if split == 'val' else {}
         labels = self.path.replace('.bin', '_labels.bin')
-        self.images = map_file(self.path, np.uint8, (self.windows, config.channels, stored, stored))
-        self.labels = torch.from_numpy(map_file(labels, np.uint16, (self.windows,)).astype(np.int64))
-        if self.labels.max() >= meta['classes']:
-            raise ValueError(f'{labels} holds class {self.labels.max()}, and the classes of dataset={name} are 0 to '
-                             f'{meta["classes"] - 1}: prepare data/{name} again')
+        self.images = map_file(self.path, np.uint8, (self.windows, config.channels, stored, stored), meta)
+        self.labels = torch.from_numpy(map_file(labels, np.uint16, (self.windows,), meta).astype(np.int64))
         self.aspects = None
         if meta['whole'] and split == 'train':
             aspects = self.path.replace('.bin', '_aspects.bin')
-            self.aspects = torch.from_numpy(np.array(map_file(aspects, np.float32, (self.windows,))))
+            self.aspects = torch.from_numpy(np.array(map_file(aspects, np.float32, (self.windows,), meta)))
         self.image_size, self.repeats = config.image_size, repeats
 
     def read(self, numbers):
@@ -155,6 +152,7 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
         raise ValueError(f'{folder}: {len(labels["val"])} validation images are not {groups}: wants two lists of names, all '
                          f'different, and groups of one size')
     content, sums = hashlib.blake2b(json.dumps([size, channels, classes, list(names)]).encode(), digest_size=16), {}
+    samples = {}                                        # {file's name: the hash of its sample}
     for split in SPLITS:
         if not 0 <= min(labels[split]) <= max(labels[split]) < classes:
             raise ValueError(f'{folder}: classes from {min(labels[split])} to {max(labels[split])} are not within '
@@ -163,6 +161,8 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
         array.tofile(path[f'{split}_labels.bin'])
         content.update(array)
         images = np.memmap(path[f'{split}.bin'], np.uint8, 'r', shape=(len(array), channels, size, size))
+        samples[f'{split}.bin'] = sample_hash(path[f'{split}.bin'], images.nbytes)
+        samples[f'{split}_labels.bin'] = sample_hash(path[f'{split}_labels.bin'], array.nbytes)
         some = np.unique(np.linspace(0, len(images) - 1, 10000).astype(int))        # enough for the mean and the fingerprint
         sums[split] = 0
         for image in (images[i] for i in some):
@@ -173,12 +173,13 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
     if aspects:
         aspects = np.asarray(aspects, np.float32)
         aspects.tofile(path['train_aspects.bin'])
+        samples['train_aspects.bin'] = sample_hash(path['train_aspects.bin'], aspects.nbytes)
         content.update(aspects)
     mean, squares = sums['train']
     meta = dict(image_size=size, channels=channels, classes=classes, names=list(names), mean=mean.tolist(),
                 std=np.sqrt(np.maximum(squares - mean ** 2, 1e-12)).tolist(),
                 images={split: len(labels[split]) for split in SPLITS}, whole=len(aspects) > 0, groups=groups or {},
-                fingerprint=content.hexdigest())
+                fingerprint=content.hexdigest(), samples=samples)
     with open(path['meta.json'], 'w', encoding='utf-8') as f:
         json.dump(meta, f, indent=1)
     print(f'{folder}: {len(labels["train"]):,} training and {len(labels["val"]):,} validation images of '
