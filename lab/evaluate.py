@@ -78,7 +78,7 @@ for name in what:
 if split not in TEXT_SPLITS:
     raise ValueError(f'split={split!r}: choose one of {", ".join(TEXT_SPLITS)}')
 if not tasks:
-    refuse(('gen_kwargs', 'log_samples'), 'it is for tasks')
+    refuse(('gen_kwargs', 'limit', 'log_samples', 'num_fewshot', 'task_path'), 'it is for tasks')
 machine = Machine(device, dtype)
 
 

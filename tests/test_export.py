@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, call
+from helpers import ROOT, call, run_alone
 from test_text import hugging_face_folder
 
 import lab.convert.hub
@@ -479,3 +480,26 @@ def test_safetensors_by_hand(here):
     found = load_file('new/weights/model.safetensors')
     assert found.keys() == weights.keys() and all(torch.equal(found[name], weights[name]) for name in found)
     call('sample.py', '--init_from=new/weights', '--num_samples=1', '--max_new_tokens=2', '--device=cpu')
+
+
+def disk_takes(size):
+    """No file of this process may be larger than so many bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+@pytest.mark.parametrize('format, size', [('nanonorm', 100), ('safetensors', 20000)])
+def test_a_full_disk(format, size, here):
+    """One line names the folder, of which nothing stays, whichever library writes: first a tokenizer, then the weights"""
+    code, _, err = run_alone('lab.export', '--out_dir=out', '--to=new', f'--format={format}', through=(disk_takes, size))
+    assert code == 1 and err.startswith('error: new') and 'could not be written' in err and err.count('\n') == 1, err
+    assert not [name for name in os.listdir() if name.startswith('new')]
+
+
+def test_a_run_starts_from_another(here):
+    """By the name of its folder, as from an export: its best.pt, with its architecture, for training and sampling"""
+    call('train.py', 'tiny.json', '--init_from=out', '--out_dir=new', '--max_iters=1', '--eval_interval=1')
+    first, *_ = [json.loads(line) for line in Path('new/log.jsonl').read_text().splitlines()]
+    last = json.loads(Path('out/log.jsonl').read_text().splitlines()[-1])
+    assert first['val_loss'] == last['val_loss'] and json.loads(Path('new/config.json').read_text())['norm'] == 'rmsnorm'
+    asked = ['--num_samples=1', '--max_new_tokens=20', '--device=cpu', '--dtype=float32']
+    assert call('sample.py', '--init_from=out', *asked) == call('sample.py', '--out_dir=out', *asked)

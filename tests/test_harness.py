@@ -269,8 +269,8 @@ def test_settings_of_generation(folder, task_path, few_tasks, capsys):
     for settings, words in (('beams=3', "'beams' is none of do_sample"), ('temperature=hot', 'temperature wants a number'),
                             ('max_gen_toks=0', 'max_gen_toks wants an integer of'), ('top_p', 'top_p wants')):
         assert words in evaluate(folder, *args, f'--gen_kwargs={settings}', code=1)
-    says = evaluate(folder, '--out_dir=long', '--gen_kwargs=top_k=1', code=1)
-    assert says == 'error: gen_kwargs=top_k=1: it is for tasks, leave it out\n'
+    for flag in 'gen_kwargs=top_k=1', 'limit=5':        # they change no loss
+        assert evaluate(folder, '--out_dir=long', f'--{flag}', code=1) == f'error: {flag}: it is for tasks, leave it out\n'
 
 
 def test_drawn_texts_are_drawn_again(folder, task_path, few_tasks):

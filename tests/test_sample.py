@@ -118,3 +118,11 @@ def test_the_prompt_may_come_from_a_file(run):
     (run / 'prompt.txt').write_text('naïve café', encoding='utf-8')
     out = sample(run, '--out_dir=out-tiny', '--start=FILE:prompt.txt', '--num_samples=1', '--max_new_tokens=5')
     assert out.startswith('naïve café')
+
+
+def test_no_control_sequence_reaches_the_terminal(run, monkeypatch):
+    """Neither of the text nor of the prompt: a model that draws one could change the window's title, or worse"""
+    drawn = '\x1b]0;title\x07\x1b[2Ja\x9b1m\x7f\t\r\n'
+    monkeypatch.setattr(GPT, 'stream', lambda self, ids, *how: (torch.tensor([[i]]) for i in drawn.encode()))
+    out = sample(run, '--out_dir=out-tiny', '--start=\x1b[31mred', '--num_samples=1')
+    assert out == '␛[31mred␛]0;title␇␛[2Ja\ufffd1m␡\t\r\n\n'
