@@ -62,7 +62,7 @@ if not prompt:
 if max(prompt) >= model.config.vocab_size:
     raise ValueError(f'start holds token {max(prompt)}, but vocab_size={model.config.vocab_size}: was the data prepared again?')
 ids = torch.tensor(prompt, device=machine.device).repeat(num_samples, 1)
-given = len(tokenizer.decode(prompt))                   # decoding may not give `start` back exactly
+prompt_length = len(tokenizer.decode(prompt))           # decoding may not give `start` back exactly
 
 
 # control characters, which may command a terminal, become signs for them: ␛ for escape
@@ -70,7 +70,7 @@ SIGNS = {i: 0x2400 + i for i in range(32) if chr(i) not in '\t\n\r'} | {127: 0x2
 
 
 def text_of(ids):
-    return (start + tokenizer.decode(ids.tolist())[given:]).translate(SIGNS)
+    return (start + tokenizer.decode(ids.tolist())[prompt_length:]).translate(SIGNS)
 
 
 shown = 0

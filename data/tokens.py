@@ -63,10 +63,6 @@ def read_meta(name):
     and the fingerprint. The tokenizer '.' there is the data set's own folder, here data/<name>."""
     meta = {'chars': '', **load_meta(name, 'tokens')}
     try:
-        if meta['dtype'] not in ('uint16', 'uint32'):
-            raise ValueError('dtype wants uint16 or uint32')
-        if meta['tokenizer'] == 'char' and not len({*meta['chars']}) == len(meta['chars']) == meta['vocab_size']:
-            raise ValueError('chars wants a character for each id')
         return dict(
             meta, dtype=np.dtype(meta['dtype']), vocab_size=int(meta['vocab_size']),
             tokens={split: int(meta['tokens'][split]) for split in TEXT_SPLITS if split in SPLITS or split in meta['tokens']},

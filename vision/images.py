@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from PIL import ExifTags, Image
 
-from data.text import Progress, follow_parent, in_order
+from data.text import follow_parent, in_order, progress_bar
 from data.tokens import SPLITS, load_meta, map_file, preparing, replacing, sample_hash, shuffled_starts, spread_starts
 from vision.augment import middle
 
@@ -351,13 +351,13 @@ def resize_all(source, path, size, processes, name):
         f.flush()
         todo = sorted(set(range(0, len(source), CHUNK)) - {row['first'] for row in done})
         with (ProcessPoolExecutor(processes, initializer=start_worker, initargs=(source, path, size, whole)) as pool,
-              Progress(name, len(source), 'images', sum(len(row['labels']) for row in done)) as progress):
+              progress_bar(name, len(source), 'images', sum(len(row['labels']) for row in done)) as progress):
             try:
                 for row in in_order(pool, resize_chunk, todo, 4 * processes):
                     f.write(json.dumps(row) + '\n')
                     f.flush()
                     done.append(row)
-                    progress.add(len(row['labels']))
+                    progress.update(len(row['labels']))
             except BrokenProcessPool as error:
                 raise OSError('a process that resizes images died, perhaps out of memory: try fewer --processes') from error
             finally:
