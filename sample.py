@@ -18,7 +18,7 @@ from engine.device import Machine
 from engine.runlog import progress
 
 # ----------------------------------------------------------------------------- keys
-init_from = 'resume'                # resume: the run in out_dir | gpt2, gpt2-medium, gpt2-large, gpt2-xl | the folder of a model
+init_from = 'resume'                # resume: the run in out_dir | gpt2, gpt2-medium, …, gpt2-xl | the folder of a run or model
 out_dir = 'out'                     # the run's folder
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
 start = '\n'                        # the text to continue, or FILE:path
@@ -38,8 +38,9 @@ if 0 < temperature < 1e-6:
     raise ValueError(f'temperature={temperature}: wants at least 1e-6, or 0 for the likeliest token')
 machine = Machine(device, dtype)
 
-if init_from == 'resume':
-    model, state = load_run(os.path.join(out_dir, checkpoint), machine.device)
+path = os.path.join(out_dir if init_from == 'resume' else init_from, checkpoint)
+if init_from == 'resume' or os.path.exists(path):
+    model, state = load_run(path, machine.device)
     meta = read_meta(state['config']['dataset'])
     tokenizer = load_tokenizer(meta['tokenizer'], meta['chars'])
 else:
@@ -61,11 +62,15 @@ if not prompt:
 if max(prompt) >= model.config.vocab_size:
     raise ValueError(f'start holds token {max(prompt)}, but vocab_size={model.config.vocab_size}: was the data prepared again?')
 ids = torch.tensor(prompt, device=machine.device).repeat(num_samples, 1)
-given = len(tokenizer.decode(prompt))                   # decoding may not give `start` back exactly
+prompt_length = len(tokenizer.decode(prompt))           # decoding may not give `start` back exactly
+
+
+# control characters, which may command a terminal, become signs for them: ␛ for escape
+SIGNS = {i: 0x2400 + i for i in range(32) if chr(i) not in '\t\n\r'} | {127: 0x2421} | dict.fromkeys(range(128, 160), 0xfffd)
 
 
 def text_of(ids):
-    return start + tokenizer.decode(ids.tolist())[given:]
+    return (start + tokenizer.decode(ids.tolist())[prompt_length:]).translate(SIGNS)
 
 
 shown = 0

@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -153,10 +152,10 @@ class TextFiles:
     def __init__(self, patterns, column='text', limit=0):
         self.column, self.limit, paths = column, limit, []
         for pattern in patterns:
-            found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
-            if not found:
+            matches = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
+            if not matches:
                 raise ValueError(f'{pattern!r} matches no file: name some .txt, .jsonl or .parquet')
-            paths += found
+            paths += matches
         files = {}                                      # {what tells a file from others: its first path}
         for path in paths:
             if os.path.splitext(path)[1] not in READERS:
@@ -277,26 +276,9 @@ def batches(pieces):
         yield batch
 
 
-class Progress:
-    """How many of `total` are done: a bar on a terminal, and a line now and then elsewhere, such as in a log file."""
-    every = 30              # seconds between lines
-
-    def __init__(self, name, total, unit, done=0):
-        self.bar = tqdm(desc=name, total=total, unit=f' {unit}', initial=done, disable=not sys.stderr.isatty())
-        self.name, self.total, self.unit, self.done, self.told = name, total, unit, done, time.monotonic()
-
-    def add(self, count):
-        self.done += count
-        self.bar.update(count)
-        if self.bar.disable and time.monotonic() >= self.told + self.every:
-            self.told = time.monotonic()
-            print(f'{self.name}: {self.done:,} of {self.total:,} {self.unit}', flush=True)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.bar.close()
+def progress_bar(title, total, unit, done=0):
+    """A bar on a terminal. In a log file it grows every 30 seconds."""
+    return tqdm(desc=title, total=total, unit=f' {unit}', initial=done, mininterval=0.1 if sys.stderr.isatty() else 30)
 
 
 def start_worker(*tokenizer):
@@ -354,9 +336,9 @@ def write_text(folder, splits, tokenizer, processes=0, own=False, **more):
     with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(tokenizer, chars)) as pool:
 
         def tokens(name):
-            with Progress(name, len(splits[name]), 'documents') as progress:
+            with progress_bar(name, len(splits[name]), 'documents') as progress:
                 for ids, documents in in_order(pool, encode, batches(pieces(splits[name])), 4 * processes):
-                    progress.add(documents)
+                    progress.update(documents)
                     yield ids
 
         try:

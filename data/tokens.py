@@ -19,6 +19,7 @@ from data.lock import lock_folder
 
 SPLITS = ('train', 'val')               # of every data set
 TEXT_SPLITS = (*SPLITS, 'test')         # text may have a third one, which no choice is made on
+SAMPLES, SAMPLE_SIZE = 64, 2 ** 14      # the blocks of a file that are checked at each start, and the bytes of each
 
 
 # ----------------------------------------------------------------------------- reading
@@ -67,10 +68,6 @@ def read_meta(name):
     and the fingerprint. The tokenizer '.' there is the data set's own folder, here data/<name>."""
     meta = {'chars': '', **load_meta(name, 'tokens')}
     try:
-        if meta['dtype'] not in ('uint16', 'uint32'):
-            raise ValueError('dtype wants uint16 or uint32')
-        if meta['tokenizer'] == 'char' and not len({*meta['chars']}) == len(meta['chars']) == meta['vocab_size']:
-            raise ValueError('chars wants a character for each id')
         return dict(
             meta, dtype=np.dtype(meta['dtype']), vocab_size=int(meta['vocab_size']),
             tokens={split: int(meta['tokens'][split]) for split in TEXT_SPLITS if split in SPLITS or split in meta['tokens']},
@@ -79,12 +76,27 @@ def read_meta(name):
         raise ValueError(f'data/{name}/meta.json is damaged, prepare data/{name} again: {error}') from error
 
 
-def map_file(path, dtype, shape):
-    """The array in a file, whose parts are read when they are used. ValueError if the file has another size."""
+def sample_hash(path, size):
+    """A hash of blocks of the first `size` bytes of a file, evenly spread over them: of all, up to 1 MiB"""
+    content, last = hashlib.blake2b(digest_size=16), max(0, size - SAMPLE_SIZE)
+    with open(path, 'rb') as f:
+        for i in range(SAMPLES):
+            f.seek(last * i // (SAMPLES - 1))
+            content.update(f.read(min(size, SAMPLE_SIZE)))
+    return content.hexdigest()
+
+
+def map_file(path, dtype, shape, meta):
+    """The array in a file of the data set with this meta.json, whose parts are read when they are used. ValueError if the file
+    has another size or other content. Data of older versions has no hashes to compare its content with."""
+    folder, name = os.path.split(path)
     size = np.dtype(dtype).itemsize * int(np.prod(shape))
     file_size = os.path.getsize(path) if os.path.exists(path) else 0
     if file_size != size or not size:
-        raise ValueError(f'{path} has {file_size} bytes, but meta.json wants {size}: prepare {os.path.dirname(path)} again')
+        raise ValueError(f'{path} has {file_size} bytes, but meta.json wants {size}: prepare {folder} again')
+    if name in meta.get('samples', {}) and meta['samples'][name] != sample_hash(path, size):
+        raise ValueError(f'{path} is not the file that belongs to {folder}/meta.json: put that one back, '
+                         f'or prepare {folder} again')
     return np.memmap(path, dtype, 'r', shape=shape)
 
 
@@ -126,7 +138,7 @@ class Tokens:
         if meta['vocab_size'] > vocab_size:
             raise ValueError(f'vocab_size={vocab_size} is less than the {meta["vocab_size"]} of dataset={name}: '
                              f'set --vocab_size={meta["vocab_size"]} or more')
-        self.tokens = map_file(self.path, meta['dtype'], (self.length,))
+        self.tokens = map_file(self.path, meta['dtype'], (self.length,), meta)
         if self.length <= block_size:
             raise ValueError(f'block_size={block_size} is too long for the {self.length} tokens of {self.path}: '
                              f'at most {self.length - 1}')
@@ -228,7 +240,8 @@ def write_tokens(folder, splits, vocab_size, tokenizer, beside=None, fingerprint
         if fingerprint not in ('', content.hexdigest()):
             raise ValueError(f'{folder}: this data has the fingerprint {content.hexdigest()}, where {fingerprint} is expected: '
                              f'another archive, or another version of this code or of tokenizers, has given other tokens')
+        samples = {f'{split}.bin': sample_hash(path[f'{split}.bin'], tokens[split] * dtype().itemsize) for split in names}
         with open(path['meta.json'], 'w', encoding='utf-8') as f:
-            json.dump({**meta, 'fingerprint': content.hexdigest()}, f, indent=1)
+            json.dump({**meta, 'fingerprint': content.hexdigest(), 'samples': samples}, f, indent=1)
     *some, last = [f'{tokens[split]:,} {kind}' for split, kind in zip(names, ('training', 'validation', 'test'))]
     print(f'{folder}: {", ".join(some)} and {last} tokens, of a vocabulary of {vocab_size:,}')

@@ -18,7 +18,6 @@ from configurator import at_least, configure, one_line, refuse
 
 import math
 import os
-from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +60,7 @@ num_fewshot = -1                    # examples in a task's prompt; -1: as many a
 limit = 0                           # documents of each task; 0: all
 gen_kwargs = ''                     # for tasks that generate, over their own settings: temperature=0,max_gen_toks=32
 log_samples = False                 # write each task's samples: beside `output`, or without it into the run's folder
-output = ''                         # a file for all results, as JSON
+output = ''                         # a new file for all results, as JSON
 seed = 1337                         # seed of the random choices of a task
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16
@@ -187,8 +186,8 @@ def loss_scores(subject):
 # ----------------------------------------------------------------------------- text
 
 def predicted(subject):
-    """(reference, free) texts of the second half of each sample. `told` predicts each token from the true tokens before it
-    (teacher-forced). `free` continues the first half. Both take the likeliest token."""
+    """[(true, forced, free)] texts of the second half of each sample. `forced` predicts each token from the true tokens before it
+    (teacher forcing). `free` continues the first half. Both take the likeliest token."""
     tokens = tokens_of(subject)
     tokenizer = load_tokenizer(*subject.tokenizer)
     starts = tokens.spread(samples, 1)[:, 0]
@@ -271,21 +270,6 @@ def task_scores(subject, names, manager, settings):
     return scores, results
 
 
-WRITTEN_BY = 'lab.evaluate'
-
-
-def check_output():
-    """ValueError if `output` cannot be written, or is there and was not written by this script."""
-    if not os.path.isdir(os.path.dirname(output) or '.'):
-        raise ValueError(f'output={output}: there is no folder {os.path.dirname(output)}')
-    before = None
-    with suppress(ValueError):
-        before = read_json(output, '')
-    if os.path.exists(output) and (not isinstance(before, dict) or before.get('written_by') != WRITTEN_BY):
-        raise ValueError(f'output={output} is there, and holds something else than results of {WRITTEN_BY}: choose another name, '
-                         f'or remove it')
-
-
 def samples_folder(subject, count):
     """Where the samples of one of `count` subjects go."""
     folder = f'{os.path.splitext(output)[0]}-samples' if output else subject.folder
@@ -293,8 +277,10 @@ def samples_folder(subject, count):
 
 
 def main():
-    if output:
-        check_output()
+    if os.path.lexists(output):
+        raise ValueError(f'output={output} exists: choose another name, or remove it')
+    if not os.path.isdir(os.path.dirname(output) or '.'):
+        raise ValueError(f'output={output}: there is no folder {os.path.dirname(output)}')
     subjects = [load(name) for name in names_of(out_dir, OPENAI_MODELS)]
     data = sorted({subject.dataset for subject in subjects})
     if what and len(data) > 1:
@@ -346,7 +332,7 @@ def main():
         show(table)
         if output:
             whole = dict(models=results) if len(results) > 1 else results[subjects[0].name]
-            write(write_json, output, dict(written_by=WRITTEN_BY, **whole))
+            write(write_json, output, whole)
     if unwritten:
         print(f'error: the scores above could not be written: {"; ".join(unwritten)}', file=sys.stderr)
     return 1 if unwritten else 0

@@ -40,7 +40,7 @@ def write_run(folder):
     if config['optimizer'] not in OPTIMIZERS:
         raise ValueError(f'optimizer={config["optimizer"]!r}: choose among {", ".join(OPTIMIZERS)}')
     meta = read_meta(config['dataset'])
-    model = load_gpt(from_hf, asked=config)
+    model = load_gpt(from_hf, extra_fields=config)
     for f in fields(GPTConfig):
         if config[f.name] not in (f.default, getattr(model.config, f.name)):
             raise ValueError(f'{f.name}={config[f.name]}: {from_hf} has {getattr(model.config, f.name)}, leave this key out')

@@ -482,7 +482,7 @@ EVALUATIONS = [
     case('evaluate: limit without tasks', f'{EVALUATE} --limit=5', 'limit=5: it is for tasks, leave it out'),
     case('evaluate: settings without tasks', f'{EVALUATE} --gen_kwargs=top_k=1', 'gen_kwargs=top_k=1: it is for tasks, leave it'),
     case('evaluate: output into no folder', f'{EVALUATE} --output=none/all.json', 'there is no folder none'),
-    case('evaluate: output over another file', f'{EVALUATE} --output=tiny.json', 'output=tiny.json is there, and holds'),
+    case('evaluate: output over another file', f'{EVALUATE} --output=tiny.json', 'output=tiny.json exists: choose another name'),
     case('evaluate: unknown task', f'{EVALUATE} --tasks=arc_hard', "tasks='arc_hard': lm-evaluation-harness has no such task"),
     case('evaluate: no harness', f'{EVALUATE} --tasks=arc_easy', 'lm-eval is not installed … -r requirements-eval.txt',
          not_installed('lm_eval')),

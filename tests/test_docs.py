@@ -504,6 +504,16 @@ def test_the_edits_fit_the_code(edited, monkeypatch):
         code.GPTConfig(norm_every=-1)
 
 
+def test_git_ignores_what_the_commands_write(tmp_path):
+    """So that git status stays clean, and no export comes into the code.patch of later runs"""
+    shutil.copy(ROOT / '.gitignore', tmp_path)
+    subprocess.run(['git', 'init', '-q'], cwd=tmp_path, check=True)
+    written = {path for text in TEXTS.values() for path in re.findall(r'--(?:to|output|out|out_dir|csv)=([\w./-]+)', text)}
+    files = {path if '.' in path else f'{path}/model.py' for path in written - {'results/csv'}}
+    done = subprocess.run(['git', 'check-ignore', *files], cwd=tmp_path, capture_output=True, text=True)
+    assert len(files) > 40 and {*done.stdout.split()} == files
+
+
 @pytest.mark.long
 def test_the_reference_learns_the_edits(edited):
     """test_model.py knows every option of the page after the edits that the page names"""

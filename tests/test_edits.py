@@ -221,7 +221,7 @@ def weights(tmp_path):
 def test_a_new_field_is_the_command_lines(weights, edited):
     """The format knows nothing of it"""
     folder, before = weights
-    network = load_gpt(folder, asked={'gate': True, 'n_layer': 7})
+    network = load_gpt(folder, extra_fields={'gate': True, 'n_layer': 7})
     assert network.config.gate and network.config.n_layer == 2
     assert sorted(network.started) == [f'h.{i}.{name}_gate.weight' for i in (0, 1) for name in ('attn', 'ffn')]
     for name, p in network.named_parameters():

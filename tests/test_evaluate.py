@@ -179,23 +179,23 @@ def test_what_is_no_number_is_never_best(folder):
 
 def rouge_1(reference, text):
     """F1 of the words that both have, in per cent"""
-    words = [Counter(re.findall('[a-z0-9]+', one.lower())) for one in (reference, text)]
+    words = [Counter(re.findall('[a-z0-9]+', words.lower())) for words in (reference, text)]
     both = (words[0] & words[1]).total()
     return 200 * both / (words[0].total() + words[1].total()) if both else 0.0
 
 
 @torch.no_grad()
 def plain_texts(model, tokens, samples):
-    """(reference, told, free) of the second half of evenly spread windows"""
+    """(true, forced, free) of the second half of evenly spread windows"""
     size = model.config.block_size
     windows = (len(tokens) - 1) // size
     for i in range(samples):
         window = tokens[i * windows // samples * size:][:size + 1]
-        told, free = [], window[:size // 2 + 1].tolist()
+        forced, free = [], window[:size // 2 + 1].tolist()
         for t in range(size // 2, size):
-            told.append(model(torch.from_numpy(window[None, :t + 1]))[0][0, -1].argmax().item())
+            forced.append(model(torch.from_numpy(window[None, :t + 1]))[0][0, -1].argmax().item())
             free.append(model(torch.tensor([free]))[0][0, -1].argmax().item())
-        rows = window[size // 2 + 1:].tolist(), told, free[size // 2 + 1:]
+        rows = window[size // 2 + 1:].tolist(), forced, free[size // 2 + 1:]
         yield tuple(bytes(row).decode('utf-8', 'replace') for row in rows)
 
 
@@ -204,9 +204,9 @@ def test_rouge(folder):
     means, errors = last_scores(folder / 'long')
     texts = list(plain_texts(model_of(folder, 'long'), val(folder), 7))
     for column, way in ((1, 'teacher-forced'), (2, 'continued')):
-        found = [rouge_1(row[0], row[column]) for row in texts]
-        assert means[f'ROUGE-1 {way}'] == pytest.approx(np.mean(found), abs=1e-9)
-        assert errors[f'ROUGE-1 {way}'] == pytest.approx(np.std(found, ddof=1) / math.sqrt(7), abs=1e-9)
+        scores = [rouge_1(row[0], row[column]) for row in texts]
+        assert means[f'ROUGE-1 {way}'] == pytest.approx(np.mean(scores), abs=1e-9)
+        assert errors[f'ROUGE-1 {way}'] == pytest.approx(np.std(scores, ddof=1) / math.sqrt(7), abs=1e-9)
         assert 0 <= means[f'ROUGE-2 {way}'] <= means[f'ROUGE-L {way}'] <= means[f'ROUGE-1 {way}'] < 100
     assert means['ROUGE-1 teacher-forced'] > 0
 
@@ -292,9 +292,9 @@ def test_images(images):
     losses, right = plain_accuracies(images, 'shapes', 12)
     means, errors = last_scores(images / 'vit')
     assert list(means) == ['loss', 'top1', 'top5'] and means['top5'] == 1 and 'corruption' not in out
-    for name, found in ('loss', losses), ('top1', right):
-        assert means[name] == pytest.approx(found.mean(), abs=1e-5)
-        assert errors[name] == pytest.approx(np.std(found, ddof=1) / math.sqrt(12), abs=1e-5)
+    for name, values in ('loss', losses), ('top1', right):
+        assert means[name] == pytest.approx(values.mean(), abs=1e-5)
+        assert errors[name] == pytest.approx(np.std(values, ddof=1) / math.sqrt(12), abs=1e-5)
 
 
 def test_each_corruption_and_severity(images):

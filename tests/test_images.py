@@ -280,6 +280,16 @@ def test_groups():
     assert read('val').groups == groups and read().groups == {}
 
 
+@pytest.mark.parametrize('file', ['train.bin', 'val.bin', 'train_labels.bin', 'val_labels.bin'])
+def test_a_file_that_was_replaced_by_one_of_the_same_size(file):
+    make()
+    path = Path('data/tiny', file)
+    *most, low, high = path.read_bytes()
+    path.write_bytes(bytes([*most, low ^ 1, high]))
+    with pytest.raises(ValueError, match=f'data/tiny/{file} is not the file .*: put that one back, or prepare'):
+        read(file.partition('_')[0].removesuffix('.bin'))
+
+
 def test_the_fingerprint_is_that_of_the_content():
     """Prepared again, the same images have the same one; other pixels or classes have another"""
     def fingerprint(change=lambda images, labels: None):

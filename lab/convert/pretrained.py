@@ -1,6 +1,6 @@
 """
-Reads pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA and Qwen3, and folders that lab/export.py has
-written. vision/pretrained.py reads those of ViTs.
+Reads pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA and Qwen3, folders that lab/export.py has
+written, and runs. vision/pretrained.py reads those of ViTs.
 """
 from configurator import expanded, flags, one_line
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from engine.checkpoint import load_run
 from engine.errors import read_json
 from model import GPT, GPTConfig
 
@@ -141,14 +142,18 @@ COPY = 'copy it again from where it came from'
 
 
 def read_folder(name):
-    """Reads a folder that Hugging Face's GPT-2, LLaMA or Qwen3 or write_model has saved, or a model of OpenAI from the Hub →
-    GPTConfig, weights by our names, {name: default} of the fields that it knows nothing of. ValueError for anything else."""
-    family = 'gpt2'
+    """Reads a folder that Hugging Face's GPT-2, LLaMA or Qwen3 or write_model has saved, the best.pt of a run's folder, or a
+    model of OpenAI from the Hub → GPTConfig, weights by our names, {name: default} of the fields that it knows nothing of.
+    ValueError for anything else."""
+    family, best = 'gpt2', os.path.join(name, 'best.pt')
+    if os.path.exists(best):
+        model, state = load_run(best)
+        return model.config, state['model'], unknown_fields(GPTConfig, state['config'].keys() | PRE_NORM.keys())
     if name not in OPENAI_MODELS:
         path = os.path.join(name, 'config.json')
         if not os.path.isfile(path):
             raise ValueError(f'{name!r} is neither one of {", ".join(OPENAI_MODELS)}, nor the folder of a model that '
-                             f'export.py or Hugging Face has saved')
+                             f'export.py or Hugging Face has saved, or of a run with best.pt')
         their_config = read_json(path, COPY)
         family = their_config.pop('model_type', None)
         if family not in ('nanonorm', *FAMILIES):
@@ -215,13 +220,13 @@ def read_safetensors(name, their_config):
 
 # ----------------------------------------------------------------------------- models
 
-def load_gpt(name, block_size=None, dropout=0.0, asked={}):
-    """A GPT from OpenAI's weights, 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', or from a folder that lab/export.py or Hugging
-    Face has saved.
+def load_gpt(name, block_size=None, dropout=0.0, extra_fields={}):
+    """A GPT from OpenAI's weights, 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', from the best.pt of a run's folder, or from a
+    folder that lab/export.py or Hugging Face has saved.
 
-    A smaller block_size than theirs drops the later positions, except with StableAtten, whose τ depends on it. `asked`: values
-    for fields of the config that the model's format knows nothing of. ValueError for another name, and for a model that cannot
-    be loaded or has no equal here.
+    A smaller block_size than theirs drops the later positions, except with StableAtten, whose τ depends on it. `extra_fields`:
+    values for fields of the config that the model's format knows nothing of. ValueError for another name, and for a model that
+    cannot be loaded or has no equal here.
     """
     config, weights, unknown = read_folder(name)
     if config.attention != 'stable':
@@ -229,7 +234,7 @@ def load_gpt(name, block_size=None, dropout=0.0, asked={}):
     config.dropout = dropout
     if config.pos == 'learned':
         weights['wpe.weight'] = weights['wpe.weight'][:config.block_size]
-    return with_weights(name, GPT, config, weights, {key: asked.get(key, default) for key, default in unknown.items()})
+    return with_weights(name, GPT, config, weights, {key: extra_fields.get(key, default) for key, default in unknown.items()})
 
 
 def with_weights(name, Model, config, weights, more, *arguments, new=()):
@@ -260,7 +265,7 @@ def load_pretrained(name, config):
     have the model's own architecture. Its `notes` are lines to print. ValueError if the command line has another one."""
     if name not in OPENAI_MODELS and not os.path.isdir(name):
         raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or the folder of '
-                         f'a model that lab/export.py or Hugging Face has saved')
+                         f'a run, or of a model that lab/export.py or Hugging Face has saved')
     model = load_gpt(name, config['block_size'], config['dropout'], {f.name: config[f.name] for f in fields(GPTConfig)})
     model.notes = adopt(name, model, config)
     return model
