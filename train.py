@@ -110,9 +110,10 @@ config['overwrite'] = False
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
 check_parallel(config, machine)
 machine.connect(backend, run.given(config))
-if checkpoint and not eval_only and (row := run.finished_with(checkpoint, max_iters)):
+finished = run.finished_with(checkpoint, max_iters) if checkpoint and not eval_only else None
+if all(machine.gather(finished is not None)):           # on all ranks, or they go on together
     if machine.master:
-        say(f'{out_dir} is complete: {max_iters} iterations, {losses_text(row)}; --max_iters=… trains on')
+        say(f'{out_dir} is complete: {max_iters} iterations, {losses_text(finished)}; --max_iters=… trains on')
     machine.leave(0)
 
 # ----------------------------------------------------------------------------- model and optimizer

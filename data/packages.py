@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from data.text import Progress, train_bpe, write_text
+from data.text import progress_bar, train_bpe, write_text
 from data.tokens import TEXT_SPLITS, write_tokens
 
 REQUIREMENT = re.compile(r'([\w.-]+)==(\S+) --hash=sha256:([0-9a-f]{64})', re.ASCII)
@@ -39,10 +39,10 @@ def download(lists, folder, *options):
     command += [f'-r{path}' for path in lists]
     lines, total = ['it gives no reason'], sum(len(read_list(path)) for path in lists)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace') as pip, \
-            Progress('downloading', total, 'archives') as progress:
+            progress_bar('downloading', total, 'archives') as progress:
         for line in filter(None, map(str.strip, pip.stdout)):
             lines.append(line)
-            progress.add(line.startswith(('Collecting ', 'Processing ')))       # from an index, from a folder
+            progress.update(line.startswith(('Collecting ', 'Processing ')))       # from an index, from a folder
     if pip.returncode:
         errors = [line for line in lines if line.startswith(('ERROR:', '×'))] or lines
         raise OSError(f'pip could not download the archives of {lists[0].parent}/*.txt, which needs the network: {errors[-1]}')

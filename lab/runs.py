@@ -118,9 +118,10 @@ def show(table):
         print('  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
 
 
-def load(folder, checkpoint='best.pt'):
+def load(folder, checkpoint='best.pt', Model=None):
     """A run's log as a pandas data frame, with a row for each line of log.jsonl and a column such as grad_norms.qk for each entry
-    of a dict, and the model of its checkpoint on the CPU, in eval mode, or None if it has none yet."""
+    of a dict, and the model of its checkpoint on the CPU, in eval mode, or None if it has none yet. Model: GPT, or for a run of
+    vision.train the ViT of vision.vit."""
     import pandas
     run = read_run(folder)
     if run is None:
@@ -128,12 +129,11 @@ def load(folder, checkpoint='best.pt'):
     log, path = pandas.json_normalize(run['rows']), os.path.join(folder, checkpoint)
     if not os.path.exists(path):
         return log, None
+    if Model is None and 'patch_size' in run['config']:
+        raise ValueError(f'{folder} is a run of vision.train: type  from vision.vit import ViT,  and load({folder!r}, Model=ViT)')
     from engine.checkpoint import load_run
-    if 'patch_size' in run['config']:
-        from vision.vit import ViT as Model
-    else:
-        from model import GPT as Model
-    return log, load_run(path, 'cpu', Model)[0].eval()
+    from model import GPT
+    return log, load_run(path, 'cpu', Model or GPT)[0].eval()
 
 
 def main():

@@ -120,5 +120,8 @@ def test_no_control_sequence_reaches_the_terminal(run, monkeypatch):
     """Neither of the text nor of the prompt: a model that draws one could change the window's title, or worse"""
     drawn = '\x1b]0;title\x07\x1b[2Ja\x9b1m\x7f\t\r\n'
     monkeypatch.setattr(GPT, 'stream', lambda self, ids, *how: (torch.tensor([[i]]) for i in drawn.encode()))
-    out = sample(run, '--out_dir=out-tiny', '--start=\x1b[31mred', '--num_samples=1')
+    arguments = ('--out_dir=out-tiny', '--start=\x1b[31mred', '--num_samples=1')
+    assert sample(run, *arguments) == f'\x1b[31mred{drawn}\n', 'a pipe gets it as it is'
+    monkeypatch.setattr('io.StringIO.isatty', lambda self: True, raising=False)
+    out = sample(run, *arguments)
     assert out == '␛[31mred␛]0;title␇␛[2Ja\ufffd1m␡\t\r\n\n'

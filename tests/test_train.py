@@ -162,10 +162,11 @@ def test_a_run_that_is_complete_says_so(whole, place):
     loss = evaluations(whole)[-1]['val_loss']
     assert out.count('\n') == 1 and 'whole is complete: 20 iterations, train loss' in out and f'val loss {loss:.4f}' in out
     assert contents(whole) == before
-    shutil.copytree(whole, place / 'killed')
-    os.utime(place / 'killed' / 'best.pt', (0, 0))
-    out, _ = train(place, 'whole/config.json', '--out_dir=killed', '--init_from=auto')
-    assert 'resumes killed' in out and checkpoint(place / 'killed', 'best.pt')['iter'] == checkpoint(whole, 'best.pt')['iter']
+    shutil.copytree(whole, place / 'half-saved')
+    os.utime(place / 'half-saved' / 'best.pt', (0, 0))
+    out, _ = train(place, 'whole/config.json', '--out_dir=half-saved', '--init_from=auto')
+    assert 'resumes half-saved' in out
+    assert checkpoint(place / 'half-saved', 'best.pt')['iter'] == checkpoint(whole, 'best.pt')['iter']
 
 
 def test_a_warm_up_beyond_the_run_is_noted(place):
