@@ -4,6 +4,7 @@ on one.
 """
 import math
 import random
+import sys
 from dataclasses import fields
 
 import pytest
@@ -235,6 +236,19 @@ def test_hidden_states_and_drift(config):
     assert all(row['ma'] <= row['ma_bound'] for row in found if 'ma_bound' in row) and ('ma_bound' in found[0]) == bool(config)
     assert m.drift(model, data, rng)[0]['distance'] == 1
     close(model.wpe.weight, before, 0)
+
+
+def test_jacobian_of_all_tokens(monkeypatch):
+    """Of an image, whose tokens all see one another; beyond a size there are no spectra, but angles"""
+    model = build(n_layer=1).eval()
+    (x, _), = data = batches(model, 1)
+    row, _ = m.jacobian(model, data, None)
+    at, block = (model.patch(x[:1]) + model.wpe.weight).detach(), model.h[0]
+    full = torch.autograd.functional.jacobian(lambda v: v + block.attn(block.attn_pre_norm(v)), at).view(at.numel(), -1)
+    sigma = torch.linalg.svdvals(full)
+    assert [row['layer']['largest'], row['layer']['smallest']] == pytest.approx([sigma[0].item(), sigma[-1].item()])
+    monkeypatch.setattr(sys.modules['lab.measure.jacobian'], 'MOST_ENTRIES', at.numel() - 1)
+    assert m.jacobian(model, data, None)[0] == {key: value for key, value in row.items() if key not in ('layer', 'branch')}
 
 
 @pytest.mark.long
