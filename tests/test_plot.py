@@ -466,6 +466,15 @@ def test_curves(place, pictures, what, runs):
     assert entries(figure.legends[0]) == LABELS[:runs] and title(figure.legends[0]).startswith('run')
 
 
+@of('jacobian')
+def test_jacobian(place, figure):
+    for ax, key in zip(figure.axes, ('largest', 'smallest', 'condition', 'effective_rank', 'cos', 'ratio'), strict=True):
+        for (x, y), measured in zip(lines(ax), place[1]):
+            values = [{**row, **row['layer'], 'ratio': row['norm'] / row['orthogonal']}[key] for row in measured['jacobian']]
+            assert x == [0, 0.5, 1, 1.5, 2] and math.isnan(y[0]) and y[1:] == values
+    assert entries(figure.legends[0]) == LABELS[:len(lines(ax))]
+
+
 def test_the_label_of_an_older_run(tmp_path):
     """Keys that it does not have are at their defaults"""
     config = {**asdict(build('s5').config), 'optimizer': 'adamw'}

@@ -1,6 +1,7 @@
 """The measurements that stand beside a paper's bound or prediction, against plain computations in float64."""
 import itertools
 import math
+import sys
 
 import pytest
 import torch
@@ -166,6 +167,58 @@ def test_output_spectrum_of_a_large_random_matrix():
     found = m.output_spectrum(model.double().eval(), [(rows[:, :-1], rows[:, 1:])], rng())
     for kind in ('wq', 'wk', 'wv', 'w1'):
         assert found[kind][0]['measured'] == pytest.approx(found[kind][0]['predicted'], rel=0.06)
+
+
+def layers(model):
+    """(attention or FFN of a block, with its norms) as a function of x (T, D): what is added to x, and all that follows it"""
+    for b in model.h:
+        for pre, f, mid, post in ((b.attn_pre_norm, b.attn, b.attn_mid_norm, b.attn_post_norm),
+                                  (b.ffn_pre_norm, b.ffn, b.ffn_mid_norm, b.ffn_post_norm)):
+            yield lambda x, pre=pre, f=f, mid=mid: model.config.residual_scale * mid(f(pre(x[None])))[0], post
+
+
+def singular_values(f, x):
+    matrix = torch.autograd.functional.jacobian(lambda v: f(v.view_as(x)).flatten(), x.flatten())
+    return torch.linalg.svdvals(matrix)
+
+
+@pytest.mark.parametrize('arch, more', [('s1', {}), ('s5', dict(n_head=2)), ('peri', {}), ('pre', POST_NORM)])
+def test_spectra_of_jacobians(arch, more, data, monkeypatch):
+    """Against the dense Jacobian of each layer and of its branch alone, at the first 4 of 6 tokens; the largest singular value of
+    a branch is what `sensitivity` finds by power iteration."""
+    monkeypatch.setattr(sys.modules['lab.measure.jacobian'], 'ENTRIES', 4 * 8)
+    model, x = build(arch, **more), data[0][0][0][:4]
+    rows, by_power = m.jacobian(model, data, rng()), m.sensitivity(model, [(x[None], x[None])], rng())
+    at = model.input_norm(model.wte(x) + model.wpe(torch.arange(4))).detach()
+    for k, (row, (f, post)) in enumerate(zip(rows, layers(model), strict=True)):
+        scale = model.config.residual_scale
+        for name, function in ('layer', lambda v: post(v + f(v))), ('branch', lambda v: f(v) / scale):
+            sigma = singular_values(function, at)
+            share = sigma / sigma.sum()
+            rank = math.exp(-sum(p * math.log(p) for p in share.tolist() if p > 0))         # Roy and Vetterli's definition
+            found = row[name]
+            assert [found['largest'], found['effective_rank']] == pytest.approx([sigma[0].item(), rank])
+            assert found['median'] == pytest.approx(sigma.median().item(), abs=1e-12)
+            assert found['smallest'] == pytest.approx(sigma[-1].item(), abs=1e-12 * sigma[0].item())
+            assert found['condition'] == pytest.approx(found['largest'] / found['smallest'])
+        assert by_power[k // 2][('attn', 'ffn')[k % 2]] == pytest.approx(row['branch']['largest'], rel=0.02)
+        at = post(at + f(at)).detach()
+
+
+@pytest.mark.parametrize('arch', ['s1', 's5', 'peri'])
+def test_angles_between_branches_and_stream(arch, data):
+    """‖x + f‖² is ‖x‖² + ‖f‖² + 2 ‖x‖ ‖f‖ cos, so that it is the sum of squares where all branches are orthogonal"""
+    model, x = build(arch), data[0][0]
+    rows, found = m.jacobian(model, data, rng()), torch.stack([states(model, row) for row in x], 1)
+    squares = found[0].square().sum(-1)
+    for row, before, behind in zip(rows, found, found[1:]):
+        f = behind - before
+        cos = (f * before).sum(-1) / f.norm(dim=-1) / before.norm(dim=-1)
+        squares = squares + f.square().sum(-1)
+        assert [row['cos'], row['cos_rms']] == pytest.approx([cos.mean().item(), cos.square().mean().sqrt().item()])
+        assert row['norm'] == pytest.approx(behind.norm(dim=-1).mean().item())
+        assert row['orthogonal'] == pytest.approx(squares.sqrt().mean().item())
+    assert not any('orthogonal' in row for row in m.jacobian(build(arch, **POST_NORM), data, rng()))
 
 
 def test_jacobian_to_the_end():

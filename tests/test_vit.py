@@ -4,6 +4,7 @@ on one.
 """
 import math
 import random
+import sys
 from dataclasses import fields
 
 import pytest
@@ -209,3 +210,16 @@ def test_attention_without_a_mask():
     close(torch.tensor(found['max_logit'][0]), logits.amax((0, 2, 3)).float(), 1e-5)
     p = logits.softmax(-1)
     close(torch.tensor(found['entropy'][0]), -(p * p.log()).sum(-1).mean((0, 2)).float(), 1e-5)
+
+
+def test_jacobian_of_all_tokens(monkeypatch):
+    """Of an image, whose tokens all see one another; beyond a size there are no spectra, but angles"""
+    model = build(n_layer=1).eval()
+    (x, _), = data = batches(model, 1)
+    row, _ = m.jacobian(model, data, None)
+    at, block = (model.patch(x[:1]) + model.wpe.weight).detach(), model.h[0]
+    full = torch.autograd.functional.jacobian(lambda v: v + block.attn(block.attn_pre_norm(v)), at).view(at.numel(), -1)
+    sigma = torch.linalg.svdvals(full)
+    assert [row['layer']['largest'], row['layer']['smallest']] == pytest.approx([sigma[0].item(), sigma[-1].item()])
+    monkeypatch.setattr(sys.modules['lab.measure.jacobian'], 'MOST_ENTRIES', at.numel() - 1)
+    assert m.jacobian(model, data, None)[0] == {key: value for key, value in row.items() if key not in ('layer', 'branch')}

@@ -1,5 +1,7 @@
 # Stable-Transformer: Pre-LN with StableNorm, StableAtten and StableInit (Stable-Transformer, equations 1 to 3)
 # α is 0.25 for vision (appendix J). For language the paper gives none; 0.475 is its example (section 1, appendix M).
+# ε is 1e-8 inside the mean of squares: 7.7e-6 beside ‖x‖² at a width of 768. Section 3.2 calls 1e-5 there reasonable, and Code 1
+# adds 1e-8 to ‖x‖, outside of the root.
 # Equation 3 norms queries and keys over the head dimension, as here. The paper's Code 1 norms dimension 2 of
 # (batch, head, token, head dimension), which are the tokens; that looks like a slip.
 include('config/arch/pre.py')

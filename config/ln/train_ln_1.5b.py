@@ -5,7 +5,8 @@
 #     Pre-LN, Δt = 0.1    2.88    --residual_scale=0.1
 #     Peri-LN             2.89    config/arch/peri.py
 #     Peri-LN, Δt = 0.1   2.87    config/arch/peri.py --residual_scale=0.1
-# The paper does not give the learning rate. This is the one that DNT's paper uses for GPT-2 XL.
+# The paper does not give the learning rate. This is the one that DNT's paper uses for GPT-2 XL. train_ln_124m.py says what else
+# is our choice: where the cosine ends, and no biases.
 include('config/ln/train_ln_774m.py')
 out_dir = 'out-ln-1.5b'
 n_layer, n_head, n_embd = 48, 25, 1600

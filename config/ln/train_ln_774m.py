@@ -5,7 +5,8 @@
 #     Pre-LN, Δt = 0.1    2.91    --residual_scale=0.1
 #     Peri-LN             2.91    config/arch/peri.py
 #     Peri-LN, Δt = 0.1   2.89    config/arch/peri.py --residual_scale=0.1
-# The paper does not give the learning rate. This is the one that DNT's paper uses for GPT-2 Large.
+# The paper does not give the learning rate. This is the one that DNT's paper uses for GPT-2 Large. train_ln_124m.py says what
+# else is our choice: where the cosine ends, and no biases.
 include('config/ln/train_ln_124m.py')
 out_dir = 'out-ln-774m'
 n_layer, n_head, n_embd = 36, 20, 1280

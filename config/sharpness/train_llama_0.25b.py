@@ -7,9 +7,9 @@
 #     AdamW, Blockwise LR                             2.784    config/lr/blockwise.py
 #     AdamW, twice the rate for the norms             2.837    --r_norm=2
 # Of the first run, figures 2 (left), 3 (b) and 9 show the sharpness, and figure 8 the norms of the parameters. To measure them
-# during training and at its end, on about the paper's 1024 windows:
-#     torchrun --nproc_per_node=4 train.py config/sharpness/train_llama_0.25b.py --measure_interval=500 --measure_batches=102
-#     python -m lab.measure --out_dir=out-llama-0.25b --what=sharpness,layers --batches=102
+# during training and at its end, on 1020 windows, for the paper's B = 1024:
+#     torchrun --nproc_per_node=4 train.py config/sharpness/train_llama_0.25b.py --measure_interval=500 --measure_batches=34
+#     python -m lab.measure --out_dir=out-llama-0.25b --what=sharpness,layers --batches=34
 #     python -m lab.plot out-llama-0.25b --what=sharpness
 #     python -m lab.plot out-llama-0.25b --what=sharpness.qk.layers.log10_mean
 #     python -m lab.plot out-llama-0.25b --what=parameters.w1.frobenius

@@ -3,9 +3,10 @@
 # With Blockwise LR, add:  config/lr/blockwise.py --out_dir=out-llama-0.25b-lion-blockwise
 # The paper used 4 A800 or H800. It shows its losses as curves, without numbers.
 # config/sweep/sharpness_lion.py has the runs by which it chose learning rate and weight decay. The betas are its code's.
-# Figure 11 shows the sharpness during training. To have it, add:  --measure_interval=500 --measure_batches=102
+# Figure 11 shows the sharpness during training. To have it on 1020 windows, for the paper's B = 1024, add:
+#     --measure_interval=500 --measure_batches=34
 # and call afterwards:
-#     python -m lab.measure --out_dir=out-llama-0.25b-lion --what=sharpness --batches=102
+#     python -m lab.measure --out_dir=out-llama-0.25b-lion --what=sharpness --batches=34
 #     python -m lab.plot out-llama-0.25b-lion --what=sharpness
 include('config/sharpness/train_llama_0.25b.py')
 include('config/optim/lion.py')

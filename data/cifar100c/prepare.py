@@ -3,8 +3,10 @@ CIFAR-100-C: CIFAR-100's test images, corrupted (Hendrycks and Dietterich 2019),
 Download CIFAR-100-C.tar from https://zenodo.org/records/3555552, unpack it, and
 
     python data/cifar100c/prepare.py --files=CIFAR-100-C
-    python -m vision.evaluate --out_dir=out-vit-small --dataset=cifar100c --batch_size=256                  # CIFAR-100-C
-    python -m vision.evaluate --out_dir=out-vit-small --dataset=cifar100c --batch_size=256 --split=train    # the original images
+    python -m vision.evaluate --out_dir=out-vit-small --checkpoint=ckpt.pt --dataset=cifar100c                  # CIFAR-100-C
+    python -m vision.evaluate --out_dir=out-vit-small --checkpoint=ckpt.pt --dataset=cifar100c --split=train    # the originals
+
+best.pt was chosen by its loss on the original images.
 
 The validation split holds all corruptions in all five severities. The training split, with which no model should be trained,
 holds the original test images.

@@ -11,6 +11,7 @@ from engine.runlog import progress, write_row
 from lab.measure.attention import attention, plot_attention, show_attention
 from lab.measure.gradients import gradients, plot_gradients, show_gradients
 from lab.measure.hidden import hidden, plot_hidden, show_hidden
+from lab.measure.jacobian import jacobian, plot_jacobian, show_jacobian
 from lab.measure.parameters import parameters, plot_parameters, show_parameters, show_updates, update_sizes
 from lab.measure.predictions import (
     attention_growth,
@@ -34,6 +35,7 @@ SUBJECTS = {            # what measures it, prints its table, and draws it
     'parameters': (parameters, show_parameters, plot_parameters),
     'attention': (attention, show_attention, plot_attention),
     'sensitivity': (sensitivity, show_sensitivity, plot_sensitivity),
+    'jacobian': (jacobian, show_jacobian, plot_jacobian),
     'drift': (drift, show_drift, plot_drift),
     'layers': (layers, show_layers, plot_layers),
     'attention_growth': (attention_growth, show_attention_growth, plot_attention_growth),

@@ -1,0 +1,120 @@
+"""The spectrum of each layer's Jacobian, and whether branches are orthogonal to the stream (DNT, eq. 1, 3, 5, 7, theorem 2)."""
+import copy
+import math
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from engine.runlog import progress
+from lab.figures import along_depth, labels, legend, log_scale, name_axes, panels, read_measured, run_style, whole_ticks
+from lab.measure.hidden import places, stream
+from lab.measure.sensitivity import block_input, branch, first_values
+from lab.measure.tools import table
+from model import FirstValues
+
+ENTRIES = 1024          # of a causal model's sequence are taken: its first tokens, two at least
+MOST_ENTRIES = 4096     # of another model's sequence, which cannot be cut
+CHUNK = 64              # rows of a Jacobian at once
+
+
+def layer(block, name, v1):
+    """The layer 'attn' or 'ffn' of a block as a function of the residual state in front of it → the state behind it. v₁ as
+    run_blocks takes it."""
+    f, join, norm = branch_with(block, name, v1), getattr(block, f'{name}_join'), getattr(block, f'{name}_post_norm')
+    return lambda x: norm(join(x, f(x)))
+
+
+def branch_with(block, name, v1):
+    return lambda x: branch(block, name, FirstValues(v1))(x)
+
+
+def dense_jacobian(f, x):
+    """∂f(x)/∂x of x (1, T, D), or of n streams, as a matrix (numbers of f(x), numbers of x). Its rows are products Jᵀu with unit
+    vectors u: each chunk of them is one backward pass through as many copies of x."""
+    rows = []
+    with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
+        for units in torch.eye(f(x).numel(), dtype=x.dtype, device=x.device).split(CHUNK):
+            copies = x.detach().expand(len(units), *x.shape[1:]).clone().requires_grad_()
+            y = f(copies)
+            product, = torch.autograd.grad(y, copies, units.view_as(y), materialize_grads=True)
+            rows.append(product.flatten(1))
+    return torch.cat(rows)
+
+
+def spectrum(jacobian):
+    """Largest, median and smallest singular value, the condition number, and the effective rank: the exponential of the entropy
+    of the singular values over their sum (Roy and Vetterli 2007)."""
+    sigma = torch.linalg.svdvals(jacobian)
+    entropy = torch.special.entr(sigma / sigma.sum()).sum()
+    return dict(largest=sigma[0].item(), median=sigma.median().item(), smallest=sigma[-1].item(),
+                condition=(sigma[0] / sigma[-1]).item(), effective_rank=entropy.exp().item())
+
+
+def jacobian(model, batches, rng):
+    """Per layer x ← x + f(x), two of them in a block, in float64:
+
+    layer, branch     the spectrum of ∂(x + f)/∂x (DNT, eq. 1) and of ∂f/∂x (eq. 5, 7) at the first tokens of a sequence, about
+                      ENTRIES numbers. A model that is not causal needs all tokens, and has no spectra beyond MOST_ENTRIES.
+    cos, cos_rms      mean and root mean square of cos(f, x) over the tokens of a batch, 0 and 1/√D for random vectors (theorem 2)
+    norm, orthogonal  mean ‖x + f‖ of a token, and mean √(‖x⁰‖² + Σ‖f‖²) over this layer and those before it, which eq. 3 says
+                      is near to it. `orthogonal` is left out where a layer does something else than to add f, as in Post-LN.
+    """
+    model = copy.deepcopy(model).double()
+    x = batches[0][0]
+    first_tokens = x[:1, :max(2, ENTRIES // model.config.n_embd)] if model.config.causal else x[:1]
+    few, all_tokens = stream(model, first_tokens), stream(model, x)
+    has_spectra = model.config.causal or few[0].numel() <= MOST_ENTRIES
+    few_v1, all_v1 = (first_values(model, inputs).v for inputs in (first_tokens, x))
+    squares, rows = model.h[0].attn_join.read(all_tokens[0]).square().sum(-1), []
+    for k, at in enumerate(progress(places(model)[1:], 'Jacobians, layers')):
+        name = at.partition('.')[2]                     # attn or ffn
+        block = model.h[k // 2]
+        join = getattr(block, f'{name}_join')
+
+        def entering(states):
+            return block_input(model, k // 2, states[k], states[0]).detach() if name == 'attn' else states[k]
+
+        with torch.no_grad():
+            added = model.config.branch_scale * branch_with(block, name, all_v1)(entering(all_tokens))
+            cos = torch.cosine_similarity(added, join.read(entering(all_tokens)), dim=-1)
+        row = dict(at=at, cos=cos.mean().item(), cos_rms=cos.square().mean().sqrt().item(),
+                   norm=all_tokens[k + 1].norm(dim=-1).mean().item())
+        squares = squares + added.square().sum(-1)
+        if all_tokens[k].shape == added.shape and torch.allclose(all_tokens[k] + added, all_tokens[k + 1], rtol=1e-6, atol=1e-9):
+            row['orthogonal'] = squares.sqrt().mean().item()
+        if has_spectra:
+            row['layer'] = spectrum(dense_jacobian(layer(block, name, few_v1), entering(few)))
+            row['branch'] = spectrum(dense_jacobian(branch_with(block, name, few_v1), entering(few)))
+        rows.append(row)
+    return rows
+
+
+def show_jacobian(result):
+    if 'layer' in result[0]:
+        keys = list(result[0]['layer'])
+        table('singular values of the Jacobian of each layer x + f(x), then of its branch f alone',
+              ['', *(key.replace('_', ' ') for key in keys), *(f'f: {key.replace("_", " ")}' for key in keys)],
+              [[row['at'], *row['layer'].values(), *row['branch'].values()] for row in result])
+    keys = ('cos', 'cos_rms', 'norm', 'orthogonal')
+    table('angle of a branch with the stream, the size of the stream behind it, and its size if all branches were orthogonal',
+          ['', *keys], [[row['at'], *(row.get(key) for key in keys)] for row in result])
+
+
+def plot_jacobian(folders):
+    """The spectrum of each layer's Jacobian, and the angles between branches and stream (DNT, eq. 1, 3, theorem 2)."""
+    figure, axes = panels(6, height=2.1)
+    titles = {'largest': 'largest singular value', 'smallest': 'smallest singular value', 'condition': 'condition number',
+              'effective_rank': 'effective rank', 'cos': 'mean cos(f, x)', 'ratio': '‖x + f‖ / √(‖x⁰‖² + Σ‖f‖²)'}
+    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
+        rows = [{**row, **row.get('layer', {}), 'ratio': row['norm'] / row.get('orthogonal', math.nan)}
+                for row in read_measured(folder, 'jacobian')]
+        for ax, key in zip(axes, titles):
+            along_depth(ax, [{}, *rows], key, **run_style(i), label=text)       # nothing stands in front of the first layer
+    for ax, title in zip(axes, titles.values()):
+        ax.set_title(title)
+        whole_ticks(ax)
+    for ax in axes[:3]:
+        log_scale(ax)
+    name_axes(axes, 'blocks passed')
+    legend(figure, 'run')
+    return figure
