@@ -39,6 +39,7 @@ from engine.errors import last_row, read_json, read_rows
 FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
 LOCK_PATIENCE = 5.0         # seconds to wait for a lock: processes that a killed run has started may outlive it for so long
 EVERY = 10.0                # seconds between two lines of `progress`, at least
+MOST_NEW_FILES, MOST_NEW_BYTES, LEFT_OUT = 100, 2 ** 18, 'code.patch leaves out'       # see code_state
 OF_EACH_RANK = ('device', 'out_dir', 'debug')          # keys that may differ between ranks
 OF_A_START = ('init_from', 'overwrite', 'eval_only', 'out_dir', 'debug')        # keys that every start of a run may set anew
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -240,6 +241,9 @@ class Log:
         run, config, machine = self.run, self.config, self.machine
         run.lock()
         commit, changed, patch = code_state()
+        for line in changed:
+            if line.startswith(LEFT_OUT):
+                self.say(f'{line}: let .gitignore name what is no code of yours')
         starts = run.starts()
         patch_file = ('code.patch' if not starts else starts[-1]['patch'] if run.holds(starts[-1], commit, patch) else
                       f'code-{len(starts) + 1}.patch') if commit else ''
@@ -402,6 +406,7 @@ def start_wandb(run, config, about):
     with wandb_errors():
         import wandb
         wandb.init(project=config['wandb_project'], dir=run.folder, config={**config, **about},
+                   settings=wandb.Settings(init_timeout=20),        # seconds, where there is no network
                    name=config['wandb_run_name'] or os.path.basename(os.path.normpath(run.folder)))
     return wandb
 
@@ -505,12 +510,18 @@ def command():
 
 def code_state():
     """The repository's git commit, the tracked files that differ from it, and a patch of the differences for `git apply`, with
-    untracked .py files too. All are empty if git or the repository is missing."""
+    untracked .py files too: at most MOST_NEW_FILES, of at most MOST_NEW_BYTES each; `changed` says how many are left out. All are
+    empty if git or the repository is missing."""
     commit = git('rev-parse', 'HEAD').decode().strip()
     changed = git('status', '--porcelain', '--untracked-files=no').decode(errors='replace').splitlines()
     patch = git('diff', 'HEAD', '--binary')
-    for file in git('ls-files', '--others', '--exclude-standard', '-z', '--', '*.py').split(b'\0')[:-1]:
-        patch += git('diff', '--no-index', '--binary', '--', os.devnull, file.decode())
+    listing = git('ls-files', '--others', '--exclude-standard', '-z', '--', '*.py')
+    files = [os.fsdecode(file) for file in listing.split(b'\0')[:-1]]
+    kept = [file for file in files if os.path.getsize(os.path.join(REPOSITORY, file)) <= MOST_NEW_BYTES][:MOST_NEW_FILES]
+    for file in kept:
+        patch += git('diff', '--no-index', '--binary', '--', os.devnull, file)
+    if len(kept) < len(files):
+        changed.append(f'{LEFT_OUT} {len(files) - len(kept)} new .py files, such as {sorted({*files} - {*kept})[0]}')
     return commit, changed, patch
 
 

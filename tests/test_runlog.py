@@ -129,6 +129,21 @@ def test_the_code_of_a_run_can_be_had_again(tmp_path, monkeypatch):
     assert not (there / 'notes.txt').exists()
 
 
+@pytest.mark.skipif(not shutil.which('git'), reason='it needs git')
+def test_thousands_of_new_files_are_left_out(tmp_path, monkeypatch):
+    """Such as an environment that git does not ignore: a patch of each would take minutes"""
+    subprocess.run(['git', 'init', '-q'], cwd=tmp_path, check=True)
+    (tmp_path / 'environment').mkdir()
+    for number in range(5000):
+        (tmp_path / 'environment' / f'{number:04}.py').write_text('x = 1\n')
+    (tmp_path / 'ablation.py').write_text('x = 2\n')
+    (tmp_path / 'big.py').write_text('#' * 2 ** 19)
+    monkeypatch.setattr(runlog, 'REPOSITORY', str(tmp_path))
+    _, changed, patch = runlog.code_state()
+    assert changed == ['code.patch leaves out 4902 new .py files, such as big.py']
+    assert patch.count(b'diff --git') == runlog.MOST_NEW_FILES and b'ablation.py' in patch
+
+
 def test_the_hash_of_the_code(tmp_path, monkeypatch):
     """Comments, docstrings and layout do not change it; code does, in the script and in what it imports through others.
     What it does not import, and lab/, do not count"""

@@ -123,5 +123,4 @@ def test_no_control_sequence_reaches_the_terminal(run, monkeypatch):
     arguments = ('--out_dir=out-tiny', '--start=\x1b[31mred', '--num_samples=1')
     assert sample(run, *arguments) == f'\x1b[31mred{drawn}\n', 'a pipe gets it as it is'
     monkeypatch.setattr('io.StringIO', type('Terminal', (io.StringIO,), dict(isatty=lambda self: True)))
-    out = sample(run, *arguments)
-    assert out == '␛[31mred␛]0;title␇␛[2Ja\ufffd1m␡\t\r\n\n'
+    assert sample(run, *arguments) == '␛[31mred␛]0;title␇␛[2Ja\ufffd1m␡\t\r\n\n'
