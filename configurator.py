@@ -117,7 +117,7 @@ def print_architectures(explain):
     print(f'  config/arch/NAME.py sets them all: {"" if explain else ", ".join(names) + "; --help=norms explains them"}')
     for name in names if explain else ():
         with open(os.path.join(folder, f'{name}.py'), encoding='utf-8') as f:
-            print(f'  {name:12}{f.readline().strip("# ").rstrip()}')
+            print(f'  {name:16}{f.readline().strip("# ").rstrip()}')
 
 
 def flags():

@@ -277,8 +277,9 @@ def batches(pieces):
 
 
 def progress_bar(title, total, unit, done=0):
-    """A bar on a terminal. In a log file it grows every 30 seconds."""
-    return tqdm(desc=title, total=total, unit=f' {unit}', initial=done, mininterval=0.1 if sys.stderr.isatty() else 30)
+    """A bar on a terminal. In a log file it comes after 30 seconds, and grows as often."""
+    pause = 0.1 if sys.stderr.isatty() else 30
+    return tqdm(desc=title, total=total, unit=f' {unit}', initial=done, mininterval=pause, delay=pause)
 
 
 def start_worker(*tokenizer):
