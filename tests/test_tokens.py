@@ -7,7 +7,6 @@ import json
 import os
 import runpy
 import shutil
-import signal
 import time
 from pathlib import Path
 
@@ -218,11 +217,10 @@ def test_a_file_that_was_replaced_by_one_of_the_same_size(length):
                         'or prepare data/tiny again\n')
 
 
-# ----------------------------------------------------------------------------- two processes, and signals
+# ----------------------------------------------------------------------------- two processes
 
 LOCKED = '''
 import os
-import signal
 import time
 from data.tokens import write_tokens
 
@@ -238,42 +236,23 @@ write_tokens('data/tiny', {'train': slow(), 'val': [[1, 2]]}, 10, 'bytes')
 '''
 
 
-@pytest.fixture
-def at_work(tmp_path):
-    """A process in the middle of preparing data/tiny, until there is a file `go`."""
+def test_two_at_once(tmp_path):
+    """The second says in one line who prepares the folder, and spoils nothing; after the first it may. That one waits, in the
+    middle of its work, for a file `go`."""
     make(range(20))
     (tmp_path / 'locked.py').write_text(LOCKED)
-    process = Alone('locked.py')
+    first = Alone('locked.py')
     while not os.path.exists('begun'):
-        assert process.process.is_alive(), process.err()
+        assert first.process.is_alive(), first.err()
         time.sleep(0.005)
-    yield process
-    if process.process.is_alive():
-        process.process.kill()
-    process.process.join()
-
-
-def test_two_at_once(at_work):
-    """The second says in one line who prepares the folder, and spoils nothing; after it others may"""
-    before = content('data/tiny')
-    who = f'process {at_work.pid} on {os.uname().nodename} is preparing data'
+    before, who = content('data/tiny'), f'process {first.pid} on {os.uname().nodename} is preparing data'
     with pytest.raises(ValueError, match=f'data/tiny is in use: {who}') as error:
         make(range(30))
     assert '\n' not in str(error.value) and content('data/tiny') == before
-    open('go', 'w').close()
-    assert at_work.end()[0] == 0 and read_meta('tiny')['tokens'] == {'train': 3, 'val': 2}
+    Path('go').touch()
+    assert first.end()[0] == 0 and read_meta('tiny')['tokens'] == {'train': 3, 'val': 2}
     make(range(30))
     assert sorted(os.listdir('data/tiny')) == ['meta.json', 'prepare.py', 'train.bin', 'val.bin']
-
-
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_leaves_what_was_there(number, at_work):
-    before = content('data/tiny')
-    assert 'train.bin.tmp' in before
-    os.kill(at_work.pid, number)
-    code, _, err = at_work.end()
-    assert code == (-number if number == signal.SIGINT else 128 + number), err
-    assert content('data/tiny') == {name: data for name, data in before.items() if not name.endswith(('.tmp', '.lock'))}
 
 
 def test_a_disk_without_locks(monkeypatch):
