@@ -7,7 +7,6 @@ import json
 import os
 import runpy
 import shutil
-import signal
 import time
 from pathlib import Path
 
@@ -114,33 +113,27 @@ def test_another_fingerprint_than_expected():
     assert content('data/tiny') == before
 
 
-@pytest.mark.parametrize('split', ['train', 'val', 'test'])
-@pytest.mark.parametrize('prepared_before', [False, True])
-def test_what_is_cut_short_leaves_what_was_there(split, prepared_before):
-    """A prepare.py that fails, or is stopped, in the middle of a split: nothing half, and nothing less than before"""
-    def breaks():
-        yield [1, 2, 3]
-        raise KeyboardInterrupt
+def interrupted():
+    yield [1, 2, 3]
+    raise KeyboardInterrupt
 
-    if prepared_before:
+
+@pytest.mark.parametrize('val, kind, words', [
+    (interrupted, KeyboardInterrupt, None),
+    # in uint16 they would wrap around, to ids that nobody would wonder at
+    ([[1, 1000]], ValueError, 'ids from 1 to 1000 are not within vocab_size=1000'),
+    ([[70000, 1]], ValueError, 'ids from 1 to 70000 are not within vocab_size=1000'),
+    ([[-1, 2]], ValueError, 'ids from -1 to 2 are not within vocab_size=1000'),
+    ([[1]], ValueError, '1 tokens are too few for val.bin, .*a larger part of it to validation')])
+def test_what_fails_leaves_what_was_there(val, kind, words):
+    """Nothing half, and nothing less than before, whether the folder has old data or none"""
+    for _ in range(2):
+        before = content('data/tiny')
+        with pytest.raises(kind, match=words):
+            write_tokens('data/tiny', {'train': [[1, 2, 3]], 'val': val() if val is interrupted else val}, 1000,
+                         'bytes')
+        assert content('data/tiny') == before
         make(range(20))
-    before = content('data/tiny')
-    with pytest.raises(KeyboardInterrupt):
-        write_tokens('data/tiny', {'train': [[1, 2, 3]], 'val': [[1, 2, 3]], split: breaks()}, 1000, 'bytes')
-    assert content('data/tiny') == before
-    if not prepared_before:
-        with pytest.raises(ValueError, match='is not prepared'):
-            tokens()
-
-
-@pytest.mark.parametrize('ids', [[1, 1000], [70000, 1], [-1, 2]])
-def test_ids_outside_of_the_vocabulary_are_not_written(ids):
-    """They would wrap around in uint16, to ids that nobody would wonder at"""
-    make(range(20))
-    before = content('data/tiny')
-    with pytest.raises(ValueError, match=f'ids from {min(ids)} to {max(ids)} are not within vocab_size=1000'):
-        make([1, 2], val=ids)
-    assert content('data/tiny') == before
 
 
 @pytest.mark.parametrize('at', range(4))
@@ -180,16 +173,6 @@ def test_unknown_data_set_names_the_choices():
     Path('data/other/train.txt').touch()
     with pytest.raises(ValueError, match='run  python data/other/prepare.py --bpe=1024 --folder=data/other-bpe1024$'):
         read_meta('other-bpe1024')
-
-
-@pytest.mark.parametrize('count', [0, 1])
-@pytest.mark.parametrize('split', ['train', 'val'])
-def test_a_split_needs_an_input_and_a_target(split, count):
-    make(range(30))
-    before = content('data/tiny')
-    with pytest.raises(ValueError, match=f'{count} tokens are too few for {split}.bin'):
-        write_tokens('data/tiny', {'train': [[1, 2]], 'val': [[1, 2]], split: [[1] * count]}, 1000, 'bytes')
-    assert content('data/tiny') == before
 
 
 def test_the_fingerprint_is_that_of_the_content():
@@ -233,11 +216,10 @@ def test_a_file_that_was_replaced_by_one_of_the_same_size(length):
                         'or prepare data/tiny again\n')
 
 
-# ----------------------------------------------------------------------------- two processes, and signals
+# ----------------------------------------------------------------------------- two processes
 
 LOCKED = '''
 import os
-import signal
 import time
 from data.tokens import write_tokens
 
@@ -253,42 +235,23 @@ write_tokens('data/tiny', {'train': slow(), 'val': [[1, 2]]}, 10, 'bytes')
 '''
 
 
-@pytest.fixture
-def at_work(tmp_path):
-    """A process in the middle of preparing data/tiny, until there is a file `go`."""
+def test_two_at_once(tmp_path):
+    """The second says in one line who prepares the folder, and spoils nothing; after the first it may. That one waits, in the
+    middle of its work, for a file `go`."""
     make(range(20))
     (tmp_path / 'locked.py').write_text(LOCKED)
-    process = Alone('locked.py')
+    first = Alone('locked.py')
     while not os.path.exists('begun'):
-        assert process.process.is_alive(), process.err()
+        assert first.process.is_alive(), first.err()
         time.sleep(0.005)
-    yield process
-    if process.process.is_alive():
-        process.process.kill()
-    process.process.join()
-
-
-def test_two_at_once(at_work):
-    """The second says in one line who prepares the folder, and spoils nothing; after it others may"""
-    before = content('data/tiny')
-    who = f'process {at_work.pid} on {os.uname().nodename} is preparing data'
+    before, who = content('data/tiny'), f'process {first.pid} on {os.uname().nodename} is preparing data'
     with pytest.raises(ValueError, match=f'data/tiny is in use: {who}') as error:
         make(range(30))
     assert '\n' not in str(error.value) and content('data/tiny') == before
-    open('go', 'w').close()
-    assert at_work.end()[0] == 0 and read_meta('tiny')['tokens'] == {'train': 3, 'val': 2}
+    Path('go').touch()
+    assert first.end()[0] == 0 and read_meta('tiny')['tokens'] == {'train': 3, 'val': 2}
     make(range(30))
     assert sorted(os.listdir('data/tiny')) == ['meta.json', 'prepare.py', 'train.bin', 'val.bin']
-
-
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_leaves_what_was_there(number, at_work):
-    before = content('data/tiny')
-    assert 'train.bin.tmp' in before
-    os.kill(at_work.pid, number)
-    code, _, err = at_work.end()
-    assert code == (-number if number == signal.SIGINT else 128 + number), err
-    assert content('data/tiny') == {name: data for name, data in before.items() if not name.endswith(('.tmp', '.lock'))}
 
 
 def test_a_disk_without_locks(monkeypatch):
@@ -314,9 +277,9 @@ def test_damaged_tokens(split, damage):
 
 def test_vocabulary_that_is_too_small():
     make(range(20), vocab_size=300)
-    with pytest.raises(ValueError, match='vocab_size=256 is less than the 300 .*--vocab_size=300'):
-        tokens(vocab_size=256)
-    assert tokens(vocab_size=300).windows == tokens(vocab_size=320).windows
+    with pytest.raises(ValueError, match='vocab_size=299 is less than the 300 .*--vocab_size=300'):
+        tokens(vocab_size=299)
+    assert tokens(vocab_size=300).windows == 4
 
 
 def test_block_size_and_the_length_of_the_data():
@@ -358,14 +321,13 @@ def test_each_epoch_has_an_order_and_a_start_of_its_own():
 
 
 def test_windows_are_a_function_of_seed_and_number():
-    """Read at once, one by one, from the back or across an epoch's end: what makes ranks and resumed runs agree"""
+    """Read at once, one by one, or across an epoch's end: what makes ranks and resumed runs agree"""
     make(range(90))
     data = tokens()
     count = 3 * data.windows + 5
     whole = starts_of(data.shuffled(0, count, seed=7)[0])
     again = tokens()
-    assert [starts_of(again.shuffled(i, 1, seed=7)[0])[0] for i in reversed(range(count))] == whole[::-1]
-    for chunk in (2, 3, data.windows, data.windows + 1):
+    for chunk in (1, 3, data.windows + 1):
         pieces = [starts_of(again.shuffled(i, min(chunk, count - i), seed=7)[0]) for i in range(0, count, chunk)]
         assert sum(pieces, []) == whole
     assert starts_of(data.shuffled(0, count, seed=8)[0]) != whole
@@ -390,7 +352,7 @@ def test_seeds_do_not_shift_into_each_other():
     (30, 29, 200, 12, 1, 1),            # one window in all
 ])
 def test_evaluation_windows(length, block_size, batches, batch_size, rows, columns):
-    """Always the same, without overlap, spread over the whole split and not beyond it, at most as many as asked"""
+    """Always the same, without overlap, spread over the whole split and not beyond it, at most as many as wanted"""
     make(range(10, 60), val=range(length))
     data = tokens(block_size, 'val')
     starts = data.spread(batches, batch_size)
@@ -412,8 +374,9 @@ def prepare(*args, **more):
 
 
 def test_pycode(tmp_path):
-    """Every tenth file validates, each ends in a zero byte, and tests are left out as not every interpreter has them"""
-    sources, names = tmp_path / 'lib', [f'm{i:02d}.py' for i in range(18)] + ['package/a.py', 'package/deep/b.py']
+    """Every tenth file validates, each ends in a zero byte, and tests are left out as not every interpreter has them. The
+    interpreter itself may live below a folder of that name."""
+    sources, names = tmp_path / 'test' / 'lib', [f'm{i:02d}.py' for i in range(18)] + ['package/a.py', 'package/deep/b.py']
     out = ['test/t.py', 'tests/t.py', 'package/tests/t.py', 'idlelib/idle_test/t.py', 'site-packages/x/y.py',
            'notes.txt']
     for name in names + out:
@@ -429,23 +392,8 @@ def test_pycode(tmp_path):
         vocab_size=256, tokenizer='bytes', chars='', dtype='uint16', tokens={split: len(ids) for split, ids in content.items()})
 
 
-@pytest.mark.parametrize('inside', ['', 'test', 'site-packages'])
-def test_pycode_takes_sources_from_below_any_folder(tmp_path, inside):
-    """Only folders below the sources' own are left out: an interpreter may itself live under …/test/…"""
-    sources = tmp_path / inside / 'lib'
-    sources.mkdir(parents=True)
-    for i in range(10):
-        (sources / f'm{i}.py').write_text('x')
-    prepare(sources, 'data/tiny')
-    assert read_meta('tiny')['tokens'] == {'train': 18, 'val': 2}
-
-
 def test_pycode_of_an_interpreter_without_sources(tmp_path):
-    """Some distributions ship compiled files only; the data set that is there must survive the error"""
-    make(range(20))
+    """Some distributions ship compiled files only"""
     (tmp_path / 'lib').mkdir()
-    for i in range(9):
-        (tmp_path / 'lib' / f'm{i}.py').write_text('x')
-    with pytest.raises(ValueError, match='9 Python sources'):
+    with pytest.raises(ValueError, match='0 Python sources'):
         prepare(tmp_path / 'lib', 'data/tiny')
-    assert tokens().windows == 4
