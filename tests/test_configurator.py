@@ -473,7 +473,7 @@ COUNTS = {'ldnt': 124.4, 'ldnt_large': 774, 'ldnt_xl': 1438, 'gpt2': 124.4, 'gpt
           'llama_2b': 1682, 'llama_c4_66m': 66.4, 'llama_c4_0.2b': 200.3, 'llama_c4_0.4b': 396.8, 'llama_c4_1b': 1003.8,
           'quick': 0.838, 'vit_l': 304.33, 'vit_h': 632.05, 'vit_g': 1012.61, 'vit_200': 1419.09, 'vdnt_l': 304.30,
           'vdnt_h': 632.01, 'stablevit_l': 304.28, 'stablevit_h': 631.97, 'stablevit_g': 1012.50, 'stablevit_200': 1418.81,
-          'vit_small': 21.377, 'stablevit_small': 21.369, 'quick_vision': 0.202, 'best': 0.838}
+          'stable_parts_l': 304.33, 'vit_small': 21.377, 'stablevit_small': 21.369, 'quick_vision': 0.202, 'best': 0.838}
 VARIANTS = '_adamw _sgd _minipile _adam_mini _lion _muon _wsd'.split()        # of a model that another config has
 
 

@@ -110,6 +110,7 @@ stablevit_g     stable    40    16  1408 6144    14 adamw     1e-3 1e-8 0.1     
 stablevit_200   stable   200    12   768    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
 vit_g           pre       40    16  1408 6144    14 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
 vit_200         pre      200    12   768    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+stable_parts_l  pre       24    16  1024    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
 stablevit_small stable    12     6   384    0     4 adamw     1e-3 1e-8 1e-4       0    200    512 cifar100 0
 vit_small       pre       12     6   384    0     4 adamw     1e-3 1e-8 1e-4       0    200    512 cifar100 0
 '''

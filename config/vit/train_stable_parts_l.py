@@ -1,0 +1,13 @@
+# Which part of Stable-Transformer makes ViT-L more stable without warm-up? (Stable-Transformer, figures 2, 3 and 4)
+#     torchrun --nproc_per_node=8 -m vision.train config/vit/train_stable_parts_l.py
+# This file is ViT-L with none of them. For one at a time, add besides an --out_dir:
+#     Xavier, StableInit (figure 2)           --init=xavier, --init=stable
+#     StableNorm (figure 3)                   --norm=stablenorm --norm_eps=1e-8 --norm_alpha=0, 0.125, 0.25, 0.375 or 0.5
+#     heads (figure 4, left)                  --n_head=8 or 32
+#     StableAtten (figure 4, right)           --attention=stable
+# The paper shows curves without numbers: with StableInit training goes on for longer until it diverges, an extremely small α may
+# let gradients vanish and a large α may be unstable, more heads and StableAtten are more stable. It names ViT-L for
+# figure 4 alone, and of the heads only 8. config/sweep/vit_parts.py has these runs at the scale of a laptop.
+include('config/vit/train_stablevit_l.py')
+include('config/arch/pre.py')
+out_dir = 'out-stable-parts-l'

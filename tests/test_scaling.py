@@ -1,0 +1,61 @@
+"""lab/scaling.py on runs whose losses follow a power law of their size, and on the commands that its users type."""
+import math
+
+import numpy as np
+import pytest
+from helpers import run_here
+
+from lab.scaling import slope, tables
+from lab.sweep_table import CELLS, runs_csv, runs_of
+
+SIZES = {'small': 1e5, 'middle': 2e5, 'large': 8e5}
+RUNS = dict(status='done', iterations='100', tokens_per_iteration='1', test_loss='', seconds='1')
+
+
+def run(lr, size, loss, curve, seed='1'):
+    return dict.fromkeys(CELLS, '') | RUNS | dict(lr=lr, size=size, seed=seed, parameters=str(SIZES[size]), val_loss=str(loss),
+                                                  val_losses=' '.join(f'{it}:{loss}' for it, loss in curve))
+
+
+def power_law(lr, power, halfway):
+    """Runs that have lost 2 − loss by the end, and the share `halfway` of it at half of the iterations"""
+    for size, n in SIZES.items():
+        loss = 2 * (n / 1e5) ** power / 1.25
+        yield run(lr, size, loss, [(0, 2), (50, 2 - halfway * (2 - loss)), (100, loss)])
+
+
+ROWS = [*power_law('one', -0.1, 0.5), *power_law('two', -0.2, 0.9)]
+
+
+def test_slopes_losses_and_speed_up():
+    """The second curve falls to the first one's loss where the line between its evaluations crosses that"""
+    (_, *losses), (_, *slopes) = tables(runs_of(ROWS), 'size', 'lr=one')
+    assert [line[:2] for line in slopes] == [['lr=one', '-0.1000'], ['lr=two', '-0.2000']]
+    assert [line[1] for line in losses] == ['small', 'middle', 'large'] * 2 and all(line[5:] == ['', ''] for line in losses[:3])
+    for line, one, two in zip(losses[3:], ROWS, ROWS[3:]):
+        curve = [[float(x) for x in point.split(':')] for point in two['val_losses'].split()]
+        iterations, values = zip(*curve)
+        crosses = np.interp(-float(one['val_loss']), [-v for v in values], iterations)
+        assert line[5:] == [f'{float(two["val_loss"]) - float(one["val_loss"]):+.3f}', f'{100 / crosses:.2f}']
+
+
+def test_a_loss_that_is_not_reached():
+    (_, *losses), _ = tables(runs_of([run('one', 'small', 1.0, [(0, 2), (100, 1.0)]),
+                                      run('two', 'small', 1.5, [(0, 2), (100, 1.5)])]), 'size', 'lr=one')
+    assert losses[1][5:] == ['+0.500', 'not reached']
+
+
+def test_slope_is_that_of_numpy():
+    x, y = np.arange(5.0), np.array([1, 3, 2, 5, 4.0])
+    (b, _), covariance = np.polyfit(x, y, 1, cov=True)
+    assert slope(list(x), list(y)) == pytest.approx((b, math.sqrt(covariance[0, 0])))
+    assert math.isnan(slope([1], [2])[0]) and math.isnan(slope([1, 2], [2, 3])[1])
+
+
+def test_the_command(tmp_path):
+    (tmp_path / 'runs.csv').write_text(runs_csv(ROWS))
+    code, out, _ = run_here('lab.scaling', '--base=lr=one', cwd=tmp_path)
+    assert code == 0 and 'slope of ln loss' in out and '-0.2000' in out
+    for wrong, says in ('--base=lr=three', 'wants one of lr=one; lr=two'), ('--size=depth', 'choose one of lr, size'):
+        code, _, err = run_here('lab.scaling', '--base=lr=one', wrong, cwd=tmp_path)
+        assert code == 1 and err.startswith('error: ') and says in err and err.count('\n') == 1
