@@ -528,6 +528,7 @@ def grid(text):
 SWEPT = runs_csv([dict(arch='s9', seed='1', status='done', val_losses='0:5 9:2', val_loss='2', seconds='1')])
 SWEEPS = [
     case('sweep: misspelt axis', f'{SWEEP} --learning_rat=1', "unknown key 'learning_rat' in the grid: did you mean 'learning_r"),
+    case('scaling: no sweep', 'lab.scaling', 'there is no runs.csv'),
     case('sweep: unknown fragment', f'{SWEEP} --arch=s99', 'there is no config file … config/arch/s99.py'),
     case('sweep: value of an axis', f'{SWEEP} --learning_rate=0.1,fast', 'learning_rate=fast: wants a finite number'),
     case('sweep: contradiction', f'{SWEEP} --n_head=2,3', 'n_embd=8, n_head=3: wants a width that the heads divide'),

@@ -432,6 +432,23 @@ def test_a_source_without_its_files(name, columns):
     assert err.splitlines()[-1].startswith('error: hub has' if columns else 'error: could not load hub') and 'Trace' not in err
 
 
+def test_corrupted_digits():
+    """The validation images, one severity behind the other, each farther from the original than the one before"""
+    pytest.importorskip('sklearn')
+    for name in ('digits', 'digits_c'):
+        Path(f'data/{name}').mkdir()
+        script = Path(f'data/{name}/prepare.py')
+        script.write_text((ROOT / script).read_text(encoding='utf-8'), encoding='utf-8')
+        call(script)
+    val, clean, corrupted = (Images(name, split, config(8, 1, 10))
+                             for name, split in (('digits', 'val'), ('digits_c', 'train'), ('digits_c', 'val')))
+    assert (clean.images[:] == val.images[:]).all() and corrupted.groups['severity'] == ['1', '2', '3', '4', '5']
+    assert corrupted.labels.tolist() == [*val.labels] * 5 * len(corrupted.groups['corruption'])
+    groups = corrupted.images[:].reshape(-1, 5, *val.images[:].shape).astype(float)
+    distances = np.abs(groups - val.images[:]).mean((2, 3, 4, 5))
+    assert (np.diff(distances) > 0).all() and (distances > 1).all()
+
+
 @pytest.mark.long
 def test_cifar100_from_a_folder_and_its_corruptions(monkeypatch):
     """Both prepare.py, on a few made-up images in the form in which they are published"""

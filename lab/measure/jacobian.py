@@ -42,9 +42,10 @@ def dense_jacobian(f, x):
 
 
 def spectrum(jacobian):
-    """Largest, median and smallest singular value, the condition number, and the effective rank: the exponential of the entropy
-    of the singular values over their sum (Roy and Vetterli 2007)."""
+    """Largest, median and smallest singular value; the condition number, infinite where the smallest is only rounding; and the
+    effective rank, the exponential of the entropy of the singular values over their sum (Roy and Vetterli 2007)."""
     sigma = torch.linalg.svdvals(jacobian)
+    sigma = sigma.where(sigma > sigma[0] * len(sigma) * torch.finfo(sigma.dtype).eps, 0.0)
     entropy = torch.special.entr(sigma / sigma.sum()).sum()
     return dict(largest=sigma[0].item(), median=sigma.median().item(), smallest=sigma[-1].item(),
                 condition=(sigma[0] / sigma[-1]).item(), effective_rank=entropy.exp().item())

@@ -1,0 +1,51 @@
+"""
+The validation images of data/digits with five corruptions, each in five severities: a small CIFAR-100-C that needs no download.
+
+    python data/digits/prepare.py && python data/digits_c/prepare.py
+    python -m vision.evaluate --out_dir=out-quick-vision --checkpoint=ckpt.pt --dataset=digits_c
+
+The training split, with which no model should be trained, holds the original validation images.
+"""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from configurator import configure  # noqa: E402
+
+import numpy as np  # noqa: E402
+from scipy.ndimage import gaussian_filter  # noqa: E402
+
+from vision.images import Images, read_image_meta, write_images  # noqa: E402
+from vision.vit import ViTConfig  # noqa: E402
+
+SEVERITIES = ['1', '2', '3', '4', '5']
+
+
+def impulse_noise(x, s, rng):
+    noisy = rng.random(x.shape) < 0.05 * s
+    return np.where(noisy, rng.choice([0, 255], x.shape), x)
+
+
+CORRUPTIONS = {         # of images x (N, 1, 8, 8) from 0 to 255 at severity s from 1 to 5
+    'gaussian_noise': lambda x, s, rng: x + rng.normal(0, 20 * s, x.shape),
+    'impulse_noise': impulse_noise,
+    'blur': lambda x, s, rng: gaussian_filter(x, (0, 0, 0.35 * s, 0.35 * s)),
+    'brightness': lambda x, s, rng: x + 25 * s,
+    'contrast': lambda x, s, rng: x.mean((1, 2, 3), keepdims=True) + (1 - 0.18 * s) * (x - x.mean((1, 2, 3), keepdims=True)),
+}
+
+
+def corrupted(images, labels):
+    rng = np.random.default_rng(0)
+    for corrupt in CORRUPTIONS.values():
+        for severity in map(int, SEVERITIES):
+            yield np.round(corrupt(images.astype(float), severity, rng)).clip(0, 255).astype(np.uint8), labels
+
+
+if __name__ == '__main__':
+    configure(globals())
+    meta = read_image_meta('digits')
+    clean = Images('digits', 'val', ViTConfig(image_size=meta['image_size'], patch_size=1, channels=1, classes=meta['classes']))
+    images = np.asarray(clean.images[:])
+    write_images(Path(__file__).parent, {'train': [(images, clean.labels)], 'val': corrupted(images, clean.labels)},
+                 meta['classes'], meta['names'], dict(corruption=list(CORRUPTIONS), severity=SEVERITIES))
