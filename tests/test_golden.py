@@ -70,9 +70,8 @@ def test_a_checkpoint(name, place):
     """It resumes with the losses, the sample and the scores that it had"""
     then, args = json.loads((place / name / 'then.json').read_text(encoding='utf-8')), ['--device=cpu', '--dtype=float32']
     if 'sample' in then:
-        signs = {i: 0x2400 + i for i in range(32) if chr(i) not in '\t\n\r'} | {127: 0x2421}         # for control characters
         assert call('sample.py', f'--out_dir={name}', '--temperature=0', '--max_new_tokens=30', '--num_samples=1', '--start=def ',
-                    *args, cwd=place) == then['sample'].translate(signs)
+                    *args, cwd=place) == then['sample']
         call('lab.evaluate', f'--out_dir={name}', *args, cwd=place)
         scores = json.loads((place / name / 'evaluate.jsonl').read_text(encoding='utf-8'))['scores']
         for label, wanted in then['scores'].items():
