@@ -13,13 +13,14 @@ import threading
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from itertools import chain, islice
 from multiprocessing import parent_process
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Callable, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from data.tokens import write_tokens
 
@@ -277,7 +278,11 @@ def batches(pieces):
 
 
 def progress_bar(title, total, unit, done=0):
-    """A bar on a terminal. In a log file it comes after 30 seconds, and grows as often."""
+    """A bar of tqdm's on a terminal. In a log file it comes after 30 seconds, and grows as often. Without tqdm there is none."""
+    try:
+        from tqdm import tqdm
+    except ImportError:                                 # a rented GPU may have PyTorch and NumPy alone
+        return nullcontext(SimpleNamespace(update=lambda count: None))
     pause = 0.1 if sys.stderr.isatty() else 30
     return tqdm(desc=title, total=total, unit=f' {unit}', initial=done, mininterval=pause, delay=pause)
 

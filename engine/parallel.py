@@ -1,5 +1,6 @@
 """A model on the machine: with its weights, tuned, compiled, and with several ranks spread over them by DDP or FSDP."""
 from contextlib import nullcontext
+from importlib.util import find_spec
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
@@ -18,6 +19,8 @@ def check_parallel(config, machine):
         raise ValueError(f'ddp_bf16=True: NCCL sends bfloat16, and the device is {machine.device.type}; leave it out')
     if machine.distributed and config['parallel'] == 'fsdp' and machine.dtype == torch.float16:
         raise ValueError('dtype=float16: parallel=fsdp has no loss scaling, choose bfloat16 or float32')
+    if machine.distributed and config['parallel'] == 'fsdp' and config['save_shards'] and not find_spec('safetensors'):
+        raise ValueError('save_shards=True: it needs the package safetensors: pip install safetensors')
 
 
 class Models:

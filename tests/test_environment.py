@@ -2,6 +2,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,11 +12,52 @@ import pytest
 import torch
 from helpers import ROOT, TINY, checkpoint, flags, rows, run_alone, run_python, steps, train
 
-from engine.device import StopRequest, lacks_to_compile
+from engine import parallel
+from engine.device import Machine, StopRequest, lacks_to_compile
 from engine.runlog import Log, RowFile, write_row
 
 KEYS = {**TINY, 'max_iters': 6, 'log_interval': 1}
 CPU = torch.device('cpu')
+
+
+# ----------------------------------------------------------------------------- packages
+
+BARE = '''
+import importlib.machinery, runpy, shlex, sys
+others, find = set({others!r}), importlib.machinery.PathFinder.find_spec
+importlib.machinery.PathFinder.find_spec = classmethod(
+    lambda _, name, *where: None if name.split('.')[0] in others else find(name, *where))
+for command in {commands!r}:
+    sys.argv = shlex.split(command)
+    try:
+        runpy.run_path(sys.argv[0], run_name='__main__')
+    except SystemExit as end:
+        assert not end.code, command
+'''
+
+
+def test_pytorch_and_numpy_are_enough(place):
+    """To prepare text, train, sample and time, where no other package that requirements.txt names is installed"""
+    names = re.findall(r'^([\w-]+)==', (ROOT / 'requirements.txt').read_text(), re.MULTILINE)
+    others = {name.replace('pillow', 'PIL').replace('scikit-learn', 'sklearn') for name in names} - {'torch', 'numpy'}
+    tiny = ' '.join(flags(**{**KEYS, 'dataset': 'own', 'max_iters': 1}, out_dir='bare'))
+    (place / 'own').mkdir()
+    (place / 'own' / 'text.txt').write_text('some text of my own\n' * 50)
+    commands = [f'{ROOT}/data/textfiles/prepare.py --files=own/text.txt --tokenizer=char --folder=data/own',
+                f'{ROOT}/train.py {tiny}', f'{ROOT}/sample.py --out_dir=bare --max_new_tokens=5 --device=cpu',
+                f'{ROOT}/bench.py {place}/bare/config.json --bench_iters=1 --bench_warmup=0',
+                *(f'{path} --help' for path in sorted(ROOT.glob('data/*/prepare.py')))]
+    code, out, err = run_python('-c', BARE.format(others=others | {'safetensors', 'packaging'}, commands=commands), cwd=place)
+    assert code == 0, out + err
+
+
+def test_shards_need_one_more_package(monkeypatch):
+    monkeypatch.setattr(parallel, 'find_spec', lambda name: None)
+    config, machine = dict(ddp_bf16=False, parallel='fsdp', save_shards=True), Machine('cpu', 'float32')
+    parallel.check_parallel(config, machine)
+    machine.distributed = True
+    with pytest.raises(ValueError, match='save_shards=True: it needs the package safetensors'):
+        parallel.check_parallel(config, machine)
 
 
 # ----------------------------------------------------------------------------- the terminal

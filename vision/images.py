@@ -19,7 +19,6 @@ from contextlib import suppress
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
 
 from data.text import follow_parent, in_order, progress_bar
 from data.tokens import SPLITS, load_meta, map_file, preparing, replacing, sample_hash, shuffled_starts, spread_starts
@@ -203,6 +202,7 @@ class FolderImages:
 
     def __getitem__(self, i):
         path, number = self.images[i]
+        from PIL import Image
         return Image.open(path), number
 
     def where(self, i):
@@ -249,6 +249,7 @@ NAMED = 10              # unreadable images that the terminal names
 
 def upright(image):
     """A picture as its EXIF orientation says; if its EXIF data is damaged, as it is stored."""
+    from PIL import ImageOps
     image.load()                                        # turns a TIFF, and raises an error for damaged pixels
     with suppress(Exception):                           # of many types
         ImageOps.exif_transpose(image, in_place=True)
@@ -258,6 +259,7 @@ def upright(image):
 def rgb(image):
     """A picture in colours of 8 bits. ValueError for pixels whose range nobody states."""
     if image.mode.startswith('I;16'):                   # convert('RGB') would make all above 255 white
+        from PIL import Image
         return Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8)).convert('RGB')
     if image.mode in ('I', 'F'):
         raise ValueError('its pixels are numbers of 32 bits, and which of them is white is not known')
@@ -266,6 +268,7 @@ def rgb(image):
 
 def resized(image, size, whole):
     """A picture's middle square or, if `whole`, all of it, resized to size × size → uint8 (3, size, size), width / height"""
+    from PIL import Image
     image = rgb(upright(image))
     width, height = image.size
     side = min(width, height)

@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
 
 import numpy as np  # noqa: E402
-from scipy.ndimage import gaussian_filter  # noqa: E402
 
 from vision.images import Images, read_image_meta, write_images  # noqa: E402
 from vision.vit import ViTConfig  # noqa: E402
@@ -26,10 +25,15 @@ def impulse_noise(x, s, rng):
     return np.where(noisy, rng.choice([0, 255], x.shape), x)
 
 
+def blur(x, s, rng):
+    from scipy.ndimage import gaussian_filter           # here, so that --help needs PyTorch and NumPy alone
+    return gaussian_filter(x, (0, 0, 0.35 * s, 0.35 * s))
+
+
 CORRUPTIONS = {         # of images x (N, 1, 8, 8) from 0 to 255 at severity s from 1 to 5
     'gaussian_noise': lambda x, s, rng: x + rng.normal(0, 20 * s, x.shape),
     'impulse_noise': impulse_noise,
-    'blur': lambda x, s, rng: gaussian_filter(x, (0, 0, 0.35 * s, 0.35 * s)),
+    'blur': blur,
     'brightness': lambda x, s, rng: x + 25 * s,
     'contrast': lambda x, s, rng: x.mean((1, 2, 3), keepdims=True) + (1 - 0.18 * s) * (x - x.mean((1, 2, 3), keepdims=True)),
 }
