@@ -26,7 +26,7 @@ def impulse_noise(x, s, rng):
 
 
 def blur(x, s, rng):
-    from scipy.ndimage import gaussian_filter           # here, so that --help needs PyTorch and NumPy alone
+    from scipy.ndimage import gaussian_filter  # here, so that --help needs PyTorch and NumPy alone
     return gaussian_filter(x, (0, 0, 0.35 * s, 0.35 * s))
 
 
