@@ -6,8 +6,7 @@
 # make attack               kills hundreds of runs and damages thousands of files; an hour. ARGS="--kills=30 --cases=200 --seed=1"
 # make test-cuda-code       checks what becomes of the models on NVIDIA's GPUs, without one; on Linux, 5 GB for .venv-cuda
 # make results              makes the pages and pictures of results/ from the raw numbers in results/csv/, in a minute
-# make results-run          trains the runs behind them that are missing, in order, at low priority. SWEEPS=ladder chooses sweeps;
-#                           CSV=../nanonorm/results/csv lets another checkout, of the commit that the rows name, continue them
+# make results-run          trains the runs behind them that are missing, in order, at low priority. SWEEPS=base,size chooses sweeps
 # make gpu                  measures this machine's GPU, in nine minutes, into results/gpu/. VENV=no takes PYTHON as it is, which has
 #                           PyTorch and NumPy, and installs nothing: make gpu VENV=no PYTHON=python3
 # Each sets up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
@@ -20,8 +19,7 @@ CUDA_VENV ?= .venv-cuda
 OLDEST_PYTHON ?= python3.10
 OLDEST_TORCH = 2.10.0
 OLDEST_VENV ?= .venv-oldest
-SWEEPS ?= decay tolerance
-CSV ?= results/csv
+SWEEPS ?=
 VENV ?= yes
 
 .PHONY: quickstart quickstart-vision test test-long test-oldest attack test-cuda-code results results-run gpu
@@ -65,8 +63,7 @@ results: .venv/installed
 	$(BIN)/python -m lab.results
 
 results-run: .venv/installed data/pysource/meta.json data/pydocs/meta.json
-	mkdir -p $(CSV)
-	for name in $(SWEEPS); do nice -n 19 $(BIN)/python -m lab.sweep config/sweep/$$name.py --csv=$(CSV)/$$name.csv || exit 1; done
+	$(BIN)/python -m lab.results_run $(SWEEPS:%=--sweeps=%)
 
 ifeq ($(VENV),no)
 gpu:

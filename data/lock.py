@@ -1,4 +1,4 @@
-"""A folder that one process at a time may write."""
+"""A folder or a file that one process at a time may write."""
 import errno
 import fcntl
 import os
@@ -6,24 +6,32 @@ import os
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)        # what some network disks answer
 
 
-def lock_folder(folder, doing):
-    """Locks a folder until this process ends, however it ends. ValueError if another process holds it, with `doing`, what that
-    process is doing there. Returns the open lock file, which the caller must keep. On a disk without locks nothing is locked."""
-    file = open(os.path.join(folder, '.lock'), 'a+')
+def lock_file(path, subject, doing):
+    """Locks the file at `path` until this process ends, however it ends. ValueError if another process holds it, with `subject`, what
+    is in use, and `doing`, what that process is doing there. A lock of the parent process is this process's too. Returns the open
+    file, which the caller must keep. On a disk without locks nothing is locked."""
+    file, here = open(path, 'a+'), os.uname().nodename
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
         holder = file.read().strip() or '?'
+        if holder == f'{os.getppid()} on {here}':
+            return file
         file.close()
-        raise ValueError(f'{folder} is in use: process {holder} is {doing} there; wait for it, or end it') from None
+        raise ValueError(f'{subject} is in use: process {holder} is {doing} there; wait for it, or end it') from None
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
     file.truncate(0)
-    file.write(f'{os.getpid()} on {os.uname().nodename}')
+    file.write(f'{os.getpid()} on {here}')
     file.flush()
     return file
+
+
+def lock_folder(folder, doing):
+    """lock_file for a folder, by the file .lock in it"""
+    return lock_file(os.path.join(folder, '.lock'), folder, doing)
 
 
 def is_locked(folder):

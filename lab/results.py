@@ -5,8 +5,8 @@ Makes the pages of results/ from the raw numbers in results/csv/:
     python -m lab.results --check=True      # changes nothing, and fails if a page is not what the numbers give
 
 results/pages/NAME.md is the source of results/NAME.md. In it, {{…}} calls one of TAGS, which are methods of Page.
-results/csv/SWEEP.csv has the runs of config/sweep/SWEEP.py, which states the claims. The p-values of the claims of all sweeps are
-corrected together. Any other comparison is marked as exploratory, and has no p.
+results/csv/SWEEP.csv has the runs of config/sweep/SWEEP.py. config/claims.py states what they test, see lab/claims.py. Any other
+comparison is marked as exploratory, and has no p.
 """
 import sys
 
@@ -21,21 +21,23 @@ import re
 
 from engine.checkpoint import write_whole
 from lab import placements
+from lab.claims import HEAD, interval, read_claims, signed, test_all
 from lab.statistics import contrast
-from lab.sweep_claims import HEAD, Test, correct, interval, signed
-from lab.sweep_table import SPLITS, as_text, find_row, read_contrasts, read_runs, rows_of, split_of
+from lab.sweep_plan import stated
+from lab.sweep_table import RATE_HEAD, SPLITS, as_text, find_row, read_contrasts, read_runs, rows_of, samples_of, split_of
 
 # ----------------------------------------------------------------------------- keys
 folder = 'results'                  # the folder of pages/ and csv/, from the root of the repository
 sweeps = 'config/sweep'             # the folder of the sweeps' files, from there
+claims = 'config/claims.py'         # the file of the claims, from there
 check = False                       # change nothing, and fail if a page differs from what would be written
 # -----------------------------------------------------------------------------
 MADE = '<!-- Made by `make results` from results/pages/{} and results/csv/. Edit these. -->\n'     # begins a page
 
 
 class Sweep:
-    """A sweep's claims, and its runs so far as rows, each at its best rate. Losses are those of the test split, if the runs have
-    them. ValueError if the runs are of two codes, or two data of one name."""
+    """The runs of a sweep so far as rows, each at its best rate, and {row: Sample} of the losses that are compared. They are those
+    of the test split, if the runs have them. ValueError if the runs are of two codes, or two data of one name."""
 
     def __init__(self, file, path):
         keys = settle([file], keys_of(os.path.join(ROOT, 'lab', 'sweep.py'))[0])
@@ -46,15 +48,15 @@ class Sweep:
         known = {run['data'] for run in runs}
         if len(known) > len({run['labels'].get('text') for run in runs}):       # the axis that names the data set
             raise ValueError(f'{path} has runs of several data: {", ".join(sorted(known))}')
-        self.runs, self.rows, self.split = runs, rows_of(runs), split_of(runs)
-        self.tests = [Test(claim, self.rows, self.split) for claim in keys['claims']]
+        self.runs, self.rows, self.split = runs, rows_of(runs, bool(stated(file, '_seed_1_chose'))), split_of(runs)
+        self.samples = samples_of(self.rows, self.split)
 
 
 class Page:
     """A page in the making: the functions that its {{…}} may call."""
 
-    def __init__(self, name, source, sweeps):
-        self.name, self.sweeps = name, sweeps
+    def __init__(self, name, source, sweeps, tests):
+        self.name, self.sweeps, self.tests = name, sweeps, tests
         self.pieces = re.split(r'\{\{(.*?)\}\}', source, flags=re.DOTALL)
         scope = {'__builtins__': {}, **{tag: getattr(self, tag) for tag in TAGS}}
         try:
@@ -71,12 +73,11 @@ class Page:
         return self.sweeps[name]
 
     def difference(self, name, text):
-        """'−0.123 [−0.150, −0.096], supported' for a contrast that is a claim, or ', exploratory' for another one"""
+        """'−0.123 [−0.150, −0.096], exploratory' for a contrast of rows of a sweep that is no claim"""
         sweep = self.sweep(name)
-        (_, weights, rows), = read_contrasts(text, sweep.rows)
-        e = contrast(weights, [row.best.losses(sweep.split) for row in rows])
-        verdicts = [test.verdict() for test in sweep.tests if test.claim['contrast'] == text]
-        return f'{signed(e.mean)} {interval(e)}, {verdicts[0] if verdicts else "exploratory"}' if e.n else 'not run'
+        (_, weights), = read_contrasts(text, sweep.rows)
+        e = contrast(weights, sweep.samples)
+        return f'{signed(e.mean)} {interval(e.low, e.high)}, exploratory' if e.n else 'not run'
 
     def loss(self, name, row):
         """The mean loss of a row at its best rate, and its standard error"""
@@ -84,17 +85,31 @@ class Page:
         return find_row(sweep.rows, row, 'loss').best.text(sweep.split)
 
     def table(self, name):
-        """The rows of a sweep at their best rates, with their rate sensitivity"""
+        """The rows of a sweep at their best rates, with their rate sensitivity and tolerance"""
         sweep = self.sweep(name)
         axes = list(dict.fromkeys(axis for row in sweep.rows for axis in row.labels))
+        most = max((len(row.points) for row in sweep.rows), default=0)
         lines = [[*(row.labels.get(axis, '') for axis in axes), row.rate(), row.best.text(sweep.split),
-                  str(len(row.best.counted)), f'{x:.3f}' if (x := row.sensitivity()) == x else ''] for row in sweep.rows]
-        head = [*axes, 'learning rate', f'{SPLITS[sweep.split]} loss', 'runs', 'rate sensitivity']
-        return as_text([head, *lines])[1] if lines else '*Not run yet.*'
+                  str(len(row.best.counted)), *row.rate_cells(most)] for row in sweep.rows]
+        head = [*axes, 'learning rate', f'{SPLITS[sweep.split]} loss', 'runs', *RATE_HEAD]
+        used = [i for i in range(len(head)) if any(line[i] for line in lines)]
+        return as_text([[line[i] for i in used] for line in (head, *lines)])[1] if lines else '*Not run yet.*'
 
-    def claim_table(self, name):
-        """The claims of a sweep, with their verdicts"""
-        return as_text([HEAD, *(test.line() for test in self.sweep(name).tests)])[1]
+    def claim_table(self, family):
+        """The claims of a family, with their verdicts"""
+        return as_text([HEAD, *(test.line() for test in self.tests_of(family))])[1]
+
+    def share_table(self, family):
+        """What parts of the claims' contrasts make up, in percent, with Fieller's 95% intervals"""
+        lines = [[test.claim['text'], text, f'{100 * ratio:.0f}%',
+                  f'[{100 * low:.0f}%, {100 * high:.0f}%]'.replace('-', '−') if low == low else '(no interval)']
+                 for test in self.tests_of(family) for text, (ratio, low, high) in test.shares.items()]
+        return as_text([['claim', 'part', 'share', '95% interval'], *lines])[1] if lines else '*Not run yet.*'
+
+    def tests_of(self, family):
+        if family not in self.tests:
+            raise ValueError(f'{self.name}: there is no family {family} of claims, choose among {", ".join(self.tests)}')
+        return self.tests[family]
 
     def state(self, name):
         """How many runs there are, and on which commit and machine they were made"""
@@ -103,26 +118,27 @@ class Page:
         return f'{len(runs)} runs: {"; ".join(kinds)}' if runs else 'no run yet'
 
 
-TAGS = ('difference', 'loss', 'table', 'claim_table', 'state')
+TAGS = ('difference', 'loss', 'table', 'claim_table', 'share_table', 'state')
 
 
-def build(place, sweep_files):
+def build(place, sweep_files, claims_file):
     """{path: text} of the pages of the folder `place`"""
     files = {os.path.basename(path).removesuffix('.py'): path for path in sorted(glob.glob(os.path.join(sweep_files, '*.py')))}
     sweeps = {name: Sweep(file, os.path.join(place, 'csv', f'{name}.csv')) for name, file in files.items()}
-    correct([test for sweep in sweeps.values() for test in sweep.tests])
+    families, seeds = read_claims(claims_file)
+    tests = test_all(families, sweeps, seeds)
     pages = {}
     for path in sorted(glob.glob(os.path.join(place, 'pages', '*.md'))):
         name = os.path.basename(path)
         with open(path, encoding='utf-8') as f:
-            pages[os.path.join(place, name)] = str(Page(name, f.read(), sweeps))
+            pages[os.path.join(place, name)] = str(Page(name, f.read(), sweeps, tests))
     return pages
 
 
 def main():
     configure(globals())
     place = os.path.join(ROOT, folder)
-    pages = build(place, os.path.join(ROOT, sweeps))
+    pages = build(place, os.path.join(ROOT, sweeps), os.path.join(ROOT, claims))
     if not pages:
         raise ValueError(f'folder={folder}: there is no page in {folder}/pages/')
     for path, text in pages.items():

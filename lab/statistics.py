@@ -1,74 +1,124 @@
-"""Statistics of runs that are paired by their seeds. Pure functions on numbers; those that cannot be computed are NaN."""
+"""Statistics of runs that differ in their seeds. Pure functions on numbers; what cannot be computed is NaN."""
 import math
 import statistics
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.special import polygamma, psi
 from scipy.stats import false_discovery_control, nct, t
 
 LEVEL, POWER = 0.05, 0.8
 
 
+class Sample(NamedTuple):
+    """The mean of n independent losses, the variance of one loss, and the degrees of freedom of this variance."""
+    mean: float
+    variance: float
+    df: float
+    n: int
+
+
 class Estimate(NamedTuple):
-    """A mean with its 95% confidence interval, the two-sided p of a mean of zero, the number of pairs, the smallest true mean
-    that this test would have found with 80% power, and the mean's standard error."""
+    """A contrast of means with its 95% confidence interval, the two-sided p of a contrast of zero, its standard error and degrees
+    of freedom, the fewest losses behind a mean, and the smallest true contrast that this test finds with 80% power."""
     mean: float
     low: float
     high: float
     p: float
+    error: float
+    df: float
     n: int
     detectable: float
-    error: float
+
+
+def samples(rows):
+    """Samples of rows, lists of losses, with moderated variances (Smyth 2004): few seeds say little about a row's variance, so it
+    is shrunk towards that of all rows, by as much as the rows agree.
+
+    With s_i² of d_i = n_i − 1 degrees of freedom of row i and e_i = ln s_i² − ψ(d_i/2) + ln(d_i/2):
+    ψ′(d₀/2) = var(e) − mean ψ′(d_i/2), d₀ = ∞ if that is not above 0, and ln s₀² = mean(e) + ψ(d₀/2) − ln(d₀/2). The variance is
+    (d₀ s₀² + d_i s_i²)/(d₀ + d_i), of d₀ + d_i degrees of freedom, but of no more than all rows have together.
+    """
+    counted = [(statistics.variance(losses), len(losses) - 1) for losses in rows if len(losses) > 1]
+    counted = [(variance, d) for variance, d in counted if variance > 0]
+    d0, s0 = prior(*zip(*counted)) if len(counted) > 1 else (0.0, 0.0)
+    most = sum(d for _, d in counted)
+    found = []
+    for losses in rows:
+        mean, d = statistics.fmean(losses) if losses else math.nan, len(losses) - 1
+        own = statistics.variance(losses) if d > 0 else math.nan
+        if d < 1 or not own > 0 and not d0:
+            found.append(Sample(mean, math.nan, math.nan, len(losses)))
+        elif math.isinf(d0):
+            found.append(Sample(mean, s0, most, len(losses)))
+        else:
+            found.append(Sample(mean, (d0 * s0 + d * own) / (d0 + d), min(d0 + d, most), len(losses)))
+    return found
+
+
+def prior(variances, dfs):
+    """(d₀, s₀²) of `samples`: how many degrees of freedom the rows' common variance is worth, and this variance."""
+    half = np.array(dfs) / 2
+    e = np.log(variances) - psi(half) + np.log(half)
+    excess = e.var(ddof=1) - polygamma(1, half).mean()
+    if excess <= 0:
+        return math.inf, float(np.exp(e.mean()))
+    d0 = 2 * brentq(lambda x: polygamma(1, x) - excess, 1e-8, 1 / excess + 1)      # ψ′(x) lies between 1/x and 1/x + 1/x²
+    return d0, float(np.exp(e.mean() + psi(d0 / 2) - np.log(d0 / 2)))
 
 
 def contrast(weights, rows):
-    """The linear contrast of rows, {seed: loss} each, paired by seed.
+    """The linear contrast Σ w_i m_i of independent Samples, an Estimate. `weights`: {row: w}, `rows`: {row: its Sample}.
 
-    Of every seed s that all rows have, d_s = Σ_i weights_i · rows_i[s]. With n such seeds, the mean m of d and its standard
-    deviation sd (of n − 1), the interval is m ± t(0.975; n − 1) · sd/√n, and p = 2 · P(T > |m|/(sd/√n)), T of Student's t
-    distribution with n − 1 degrees of freedom. Weights 1, −1 give the paired t-test, 1, −1, −1, 1 the difference of two
-    differences. With one seed, or where all d are equal, interval and p are NaN.
+    Its variance is V = Σ v_i, v_i = w_i² s_i²/n_i, of V²/Σ(v_i²/df_i) degrees of freedom (Satterthwaite 1946).
     """
-    seeds = [seed for seed in rows[0] if all(seed in row for row in rows)]
-    d = [math.fsum(weight * row[seed] for weight, row in zip(weights, rows)) for seed in seeds]
-    n = len(d)
-    mean, sd = statistics.fmean(d) if d else math.nan, statistics.stdev(d) if n > 1 else 0.0
-    if sd <= 1e-12 * max((abs(row[seed]) for row in rows for seed in seeds), default=0.0):      # no more than rounding
-        return Estimate(mean, math.nan, math.nan, math.nan, n, math.nan, math.nan)
-    error = sd / math.sqrt(n)
-    half = t.ppf(1 - LEVEL / 2, n - 1) * error
-    return Estimate(mean, mean - half, mean + half, float(2 * t.sf(abs(mean) / error, n - 1)), n, smallest_effect(sd, n),
-                    error)
-
-
-def paired_difference(a, b):
-    """The mean difference a − b of two rows, {seed: loss} each, over the seeds that both have. See `contrast`."""
-    return contrast([1, -1], [a, b])
+    used = [(weight, rows[row]) for row, weight in weights.items() if weight]
+    mean, n = math.fsum(weight * row.mean for weight, row in used), min((row.n for _, row in used), default=0)
+    parts = [(weight ** 2 * row.variance / row.n, row.df) for weight, row in used if row.n]
+    variance = math.fsum(v for v, _ in parts)
+    if not variance > 0 or n < 1:
+        return Estimate(mean, *[math.nan] * 5, n, math.nan)
+    df, error = variance ** 2 / math.fsum(v ** 2 / df for v, df in parts), math.sqrt(variance)
+    half = t.ppf(1 - LEVEL / 2, df) * error
+    return Estimate(mean, mean - half, mean + half, float(2 * t.sf(abs(mean) / error, df)), error, df, n,
+                    smallest_effect(error, df))
 
 
 def within_margin(e, margin):
-    """The p of equality within ±margin, by two one-sided t-tests (Schuirmann 1987): the larger of P(T > (margin − m)/s) and
-    P(T > (margin + m)/s), with the mean m of an Estimate, its standard error s, and n − 1 degrees of freedom. NaN without s."""
-    return float(t.sf((margin - abs(e.mean)) / e.error, e.n - 1)) if e.error > 0 else math.nan
+    """The p of equality within ±margin: the larger of two one-sided t-tests (Schuirmann 1987), P(T > (margin − m)/s) and
+    P(T > (margin + m)/s), with the mean m, the standard error s and the degrees of freedom of an Estimate."""
+    return float(t.sf((margin - abs(e.mean)) / e.error, e.df)) if e.error > 0 else math.nan
 
 
-def beyond_margin(e, margin):
-    """The two-sided p of a mean that is within ±margin, against one beyond: 2 · P(T > (|m| − margin)/s), at most 1."""
-    return min(1.0, float(2 * t.sf((abs(e.mean) - margin) / e.error, e.n - 1))) if e.error > 0 else math.nan
+def smallest_effect(error, df):
+    """The true difference that a two-sided t-test at level 0.05 finds with 80% power: ncp · error, where
+    P(T > t(0.975; df)) = 0.8 for T of the noncentral t distribution with the noncentrality ncp. The chance of a significant
+    difference of the wrong sign, below 1e-6, is left out."""
+    critical = t.ppf(1 - LEVEL / 2, df)
+    return brentq(lambda ncp: nct.sf(critical, df, ncp) - POWER, 0, 1.5 * critical + 2) * error
 
 
-def smallest_effect(sd, n):
-    """The true mean δ that the two-sided paired t-test at level 0.05 finds with 80% power, if n differences have the standard
-    deviation sd.
+def share(part, whole, rows):
+    """The ratio r = A/B of two contrasts {row: weight}, as (r, low, high) with Fieller's 95% interval (Fieller 1954): the r for which
+    A − rB does not differ from zero, between the roots of (A − rB)² = t²(V_A − 2r C_AB + r² V_B). The interval is NaN where B itself
+    does not differ from zero, because then it excludes no large r."""
+    def mean(u):
+        return math.fsum(weight * rows[row].mean for row, weight in u.items())
 
-    δ = ncp · sd/√n, where P(T > t(0.975; n − 1)) = 0.8 for T of the noncentral t distribution with n − 1 degrees of freedom and
-    the noncentrality ncp. The chance of a significant mean of the wrong sign, below 1e-6, is left out. NaN for n < 2.
-    """
-    if n < 2:
-        return math.nan
-    critical = t.ppf(1 - LEVEL / 2, n - 1)
-    return brentq(lambda ncp: nct.sf(critical, n - 1, ncp) - POWER, 0, 1.5 * critical + 2) * sd / math.sqrt(n)
+    def covariance(u, v):
+        return math.fsum(u[row] * v[row] * rows[row].variance / rows[row].n for row in u.keys() & v.keys())
+
+    ratio = mean(part) / mean(whole)
+    df = contrast({row: part.get(row, 0) - ratio * whole.get(row, 0) for row in {**part, **whole}}, rows).df
+    t2 = t.ppf(1 - LEVEL / 2, df) ** 2
+    a = mean(whole) ** 2 - t2 * covariance(whole, whole)
+    b = mean(part) * mean(whole) - t2 * covariance(part, whole)
+    c = mean(part) ** 2 - t2 * covariance(part, part)
+    if not a > 0:
+        return ratio, math.nan, math.nan
+    root = math.sqrt(b ** 2 - a * c)
+    return ratio, (b - root) / a, (b + root) / a
 
 
 def corrected(p_values):
@@ -81,9 +131,36 @@ def corrected(p_values):
     return p.tolist()
 
 
+def capped(losses, initial):
+    """The losses, each at most `initial`; a run without a final loss (NaN) has `initial`."""
+    return [min(loss, initial) if loss == loss else initial for loss in losses]
+
+
 def rate_sensitivity(losses, initial):
     """Learning rate sensitivity of Wortsman et al. 2023: the mean over a grid's learning rates of min(loss, initial loss), minus
-    the lowest loss. `losses`: the final loss at each rate, infinite or NaN where the run has diverged, which then counts with
-    the `initial` loss, that of the untrained model."""
-    capped = [loss if loss < initial else initial for loss in losses]
-    return statistics.fmean(capped) - min(capped)
+    the lowest loss. `losses`: the final loss at each rate, NaN only where train.py stopped the run. `initial`: the loss of the
+    untrained model."""
+    losses = capped(losses, initial)
+    return statistics.fmean(losses) - min(losses)
+
+
+def tolerance(rates, losses, initial, slack=0.1):
+    """How far the learning rate may be off, in octaves: log₂ of the length of the interval around the best rate within which
+    min(loss, initial loss), interpolated linearly in log rate, is at most the lowest loss + slack.
+
+    `rates`: ascending. Returns (octaves, whether the interval meets an end of the grid, so that it may be longer).
+    """
+    losses, x = capped(losses, initial), [math.log2(rate) for rate in rates]
+    best = losses.index(min(losses))
+    limit = losses[best] + slack
+
+    def reach(step):
+        at = best
+        while 0 <= at + step < len(x):
+            if losses[at + step] > limit:
+                return x[at] + (x[at + step] - x[at]) * (limit - losses[at]) / (losses[at + step] - losses[at]), False
+            at += step
+        return x[at], True
+
+    (low, open_below), (high, open_above) = reach(-1), reach(1)
+    return high - low, open_below or open_above

@@ -11,7 +11,7 @@ their files or `none` as values. Every run is a run of train.py in its own folde
 A run with a row is not trained again: after an interruption, the same command continues. Seed 1 trains at all learning rates, to
 the end, and chooses one by its validation loss. The other seeds train at that rate, and they alone are compared.
 
-lab/sweep_plan.py says what is run, lab/sweep_table.py makes the tables, and lab/sweep_claims.py tests the claims of a file.
+lab/sweep_plan.py says what is run, and lab/sweep_table.py makes the tables.
 """
 import sys
 
@@ -30,12 +30,11 @@ from dataclasses import asdict
 
 import torch
 
-from data.lock import lock_folder
+from data.lock import lock_file, lock_folder
 from data.tokens import Tokens, load_meta, read_meta
 from engine.errors import read_json
 from engine.keys import gpt_config, group_settings
 from engine.runlog import code_hash, last_iter
-from lab.sweep_claims import check_claims, claim_lines
 from lab.sweep_plan import plan, planned_rows, script_path, sources_of, words
 from lab.sweep_table import (
     find_row,
@@ -45,10 +44,8 @@ from lab.sweep_table import (
     read_contrasts,
     read_csv,
     row_of_run,
-    rows_of,
     runs_csv,
     runs_of,
-    split_of,
     write_report,
     write_text,
 )
@@ -59,7 +56,6 @@ csv = ''                            # the file with a row for each run that has 
 script = 'train.py'                 # what every run starts: train.py, or a module such as vision.train
 arguments = ''                      # what every run gets first: config files and --key=value
 grids = []                          # for a config file: dicts from an axis to a list of its values, or to {label: arguments}
-claims = []                         # for a config file: what the runs are to test, see lab/sweep_claims.py
 seeds = 3                           # runs of each row, with seed and data_seed 1, 2, …; seed 1 chooses the learning rate
 extend = 2                          # add at most so many rates at each side of a row's grid, while its best rate is at the edge
 jobs = 0                            # runs at once, which share the cores; 0: one per GPU, or per core without GPUs
@@ -117,14 +113,14 @@ def check_data(config):
         return load_meta(config['dataset'])['fingerprint']
 
 
-def check_rows(rows, runs, data):
-    """ValueError if the rows of a runs.csv are of another grid or data than these runs, {key: run}. `data`: {data set: its
-    fingerprint} of those that are still to be read."""
+def check_rows(rows, runs, code, data):
+    """ValueError if the rows of a runs.csv are of another grid or data than these runs, {key: run}. Keys are compared in rows of
+    this code only. `data`: {data set: its fingerprint} of those that are still to be read."""
     fingerprints = {name: [fingerprint] for name, fingerprint in data.items()}
     for row, ended in zip(rows, runs_of(rows, path=csv)):
         run = runs.get(key_of(ended['labels'], ended['seed']))
         name = ', '.join(f'{key}={label}' for key, label in {**ended['labels'], 'seed': ended['seed']}.items())
-        if run is None or row['keys'] != run['keys']:
+        if run is None or row['code'] == code and row['keys'] != run['keys']:
             why = 'which is not in this grid' if run is None else 'which had other keys'
             raise ValueError(f'{csv} has the run {name}, {why}: choose another --out_dir (or --csv), or move the file away')
         fingerprints.setdefault(run['config']['dataset'], []).append(row['data'])
@@ -260,11 +256,9 @@ def run_all(rows, table, code, data):
 
 
 def report_on(rows, folder):
-    """Prints the tables of rows of runs.csv and the verdicts on the claims, and writes them into the folder, if there is one."""
+    """Prints the tables of rows of runs.csv, and writes them into the folder, if there is one."""
     runs = runs_of(rows, diverged_loss, diverged_rise, path=csv)
     caption, tables = make_tables(runs, select, against, contrast)
-    if claims:
-        tables.append(claim_lines(claims, rows_of(runs), split_of(runs)))
     write_report(runs, caption, tables, folder)
 
 
@@ -296,13 +290,13 @@ def main():
         axes['seeds'] = seeds                           # before those of the grids in a file
     files = [arg for arg in theirs if not arg.startswith('--')]
     rows = planned_rows(plan(grids or [{}], [*words('arguments', arguments), *files], axes, seeds, script), extend)
-    if not axes.keys() & {'seeds', *(axis for grid in grids for axis in grid)}:     # the command line asks for less, or for more
-        check_claims(claims, rows)
     if against:
         find_row(rows, against)
     read_contrasts(contrast, rows)                      # both raise now for a row that is not in the table
     runs = {key_of(labels_of(run['labels']), run['labels']['seed']): run
             for row in rows for run in row.runs()}
+    os.makedirs(os.path.dirname(csv) or '.', exist_ok=True)
+    locked = lock_file(f'{csv}.lock', csv, 'adding runs')                       # noqa: F841, held until the end
     table = [row for row in read_csv(csv) if row['status'] != 'failed']         # which are tried again
     ended = {key_of(run['labels'], run['seed']) for run in runs_of(table, path=csv)}
     in_grid = {run['name'] for row in rows for rate in row.grid for run in row.rates[rate]}
@@ -314,9 +308,9 @@ def main():
             name = run['config']['dataset']
             data[name] = check_data(run['config']) or data.get(name)
     code = code_hash(script_path(script))
-    check_rows(table, runs, {name: fingerprint for name, fingerprint in data.items() if fingerprint})
+    check_rows(table, runs, code, {name: fingerprint for name, fingerprint in data.items() if fingerprint})
     os.makedirs(out_dir, exist_ok=True)
-    locked = lock_folder(out_dir, 'sweeping')           # noqa: F841, held until the end
+    locked_runs = lock_folder(out_dir, 'sweeping')      # noqa: F841
     run_all(rows, table, code, data)
     report_on(table, out_dir)
     if all(row['status'] == 'failed' for row in table):

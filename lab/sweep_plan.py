@@ -43,6 +43,13 @@ def script_defaults(script):
     return keys_of(*sources_of(script))[0]
 
 
+def stated(path, name):
+    """The value that a sweep's file gives to a name with an underscore, which is no key, such as _commit; None if it has none."""
+    with open(path, encoding='utf-8') as f:
+        assigned = [node for node in ast.parse(f.read()).body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name]
+    return ast.literal_eval(assigned[-1].value) if assigned else None
+
+
 # ----------------------------------------------------------------------------- the grid
 
 def words(key, text):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from engine.checkpoint import write_whole
 from engine.errors import read_json, read_rows, read_table
 from engine.runlog import last_iter
-from lab.statistics import contrast, corrected, paired_difference, rate_sensitivity
+from lab.statistics import contrast, corrected, rate_sensitivity, samples, tolerance
 
 LR = 'learning_rate'
 CHOOSER = '1'                   # the seed whose validation losses choose a row's learning rate, and which is in no comparison
@@ -180,12 +180,11 @@ def rank(runs):
 
 
 class Point:
-    """The runs of a row at one learning rate. Where a row has several rates, CHOOSER's run has chosen among them: it counts in
-    no mean, unless it is alone."""
+    """The runs of a row at one learning rate. Where CHOOSER's run has chosen the rate, it counts in no mean, unless it is alone."""
 
-    def __init__(self, runs, several_rates):
+    def __init__(self, runs, chosen):
         self.labels, self.runs = runs[0]['labels'], runs
-        self.compared = [run for run in runs if not several_rates or run['seed'] != CHOOSER]
+        self.compared = [run for run in runs if not chosen or run['seed'] != CHOOSER]
         self.counted = self.compared or runs
         self.done = [run for run in self.counted if run['status'] == 'done']
         self.curve = [(at[0][0], statistics.fmean(loss for _, loss in at)) for at in zip(*(run['curve'] for run in self.done))]
@@ -217,13 +216,13 @@ class Point:
 
 class Row:
     """The runs that differ only in learning rate and seed: `points`, from the lowest rate to the highest, and `best`, that at
-    which CHOOSER's run has the lowest validation loss."""
+    which CHOOSER's run has the lowest validation loss. `chosen`: whether CHOOSER chose a single rate too, in another sweep."""
 
-    def __init__(self, labels, runs):
+    def __init__(self, labels, runs, chosen=False):
         self.labels, at = labels, {}
         for run in sorted(runs, key=lambda run: float(run['labels'].get(LR, 0))):
             at.setdefault(run['labels'].get(LR), []).append(run)
-        self.points = [Point(some, several_rates=len(at) > 1) for some in at.values()]
+        self.points = [Point(some, chosen or len(at) > 1) for some in at.values()]
         self.tried = [point for point in self.points if len(at) == 1 or self.choosing(point)]
         self.best = min(self.tried, key=lambda point: rank(self.choosing(point)), default=self.points[0])
 
@@ -244,23 +243,32 @@ class Row:
         """The best rate, as text"""
         return self.best.labels.get(LR, '') + ' (edge)' * self.at_edge()
 
-    def sensitivity(self):
-        """Learning rate sensitivity of CHOOSER's runs, NaN unless they have ended at several rates. A diverged run counts with
-        the loss at initialization, the mean of those of these runs."""
+    def by_rate(self, measure):
+        """rate_sensitivity or tolerance of CHOOSER's validation losses, None unless its runs at several rates have ended. A run
+        that train.py stopped has no final loss. The initial loss is the mean over the rates."""
         runs = [run for point in self.points for run in self.choosing(point)]
         starts = [loss for run in runs for it, loss in run['curve'][:1] if it == 0]
         if len(self.points) == 1 or not starts or len(runs) < len(self.points) or any(run['status'] == 'failed' for run in runs):
-            return math.nan
-        return rate_sensitivity([run['val_loss'] if run['status'] == 'done' else math.inf for run in runs],
-                                statistics.fmean(starts))
+            return None
+        rates = [float(run['labels'][LR]) for run in runs]
+        return measure(rates, [run['val_loss'] for run in runs], statistics.fmean(starts))
+
+    def rate_cells(self, most):
+        """Its rate sensitivity and its tolerance in octaves, as texts. Of fewer than `most` rates, how many is said."""
+        sensitivity, octaves = self.by_rate(lambda rates, *losses: rate_sensitivity(*losses)), self.by_rate(tolerance)
+        if sensitivity is None:
+            return ['', '']
+        fewer = f' ({len(self.points)} rates)' if len(self.points) < most else ''
+        return [f'{sensitivity:.3f}{fewer}', '≥ ' * octaves[1] + f'{octaves[0]:.1f}{fewer}']
 
 
-def rows_of(runs):
+def rows_of(runs, chosen=False):
+    """The Rows of runs"""
     groups = {}
     for run in runs:
         labels = {axis: label for axis, label in run['labels'].items() if axis != LR}
         groups.setdefault(tuple(labels.items()), (labels, []))[1].append(run)
-    return [Row(*group) for group in groups.values()]
+    return [Row(*group, chosen) for group in groups.values()]
 
 
 def find_row(rows, wanted, key='against'):
@@ -280,6 +288,7 @@ def find_row(rows, wanted, key='against'):
 # ----------------------------------------------------------------------------- comparisons
 
 ESTIMATE = ['difference', 'seeds', 'p', 'corrected p', 'detectable']
+RATE_HEAD = ['rate sensitivity', 'tolerance in octaves']
 
 
 def cells_of(estimates):
@@ -289,11 +298,22 @@ def cells_of(estimates):
              f'{next(ps):.2g}', f'{e.detectable:.3f}'] if e and e.n else [''] * len(ESTIMATE) for e in estimates]
 
 
+def samples_of(rows, split):
+    """{row: its Sample}, of the losses at its best rate that may be compared. Variances are moderated over the rows of one optimizer
+    and size."""
+    groups = {}
+    for row in rows:
+        size = row.best.done[0]['parameters'] if row.best.done else math.nan
+        groups.setdefault((row.labels.get('optim'), size), []).append(row)
+    return {row: sample for group in groups.values()
+            for row, sample in zip(group, samples([[*row.best.losses(split).values()] for row in group]))}
+
+
 def compare(rows, base, split):
     """Of each row, at its best rate, the cells that say how it differs from the row `base`."""
+    known = samples_of(rows, split)
     compared = [row is not base and row.best.done and base.best.done for row in rows]
-    found = cells_of([paired_difference(row.best.losses(split), base.best.losses(split)) if yes else None
-                      for row, yes in zip(rows, compared)])
+    found = cells_of([contrast({row: 1, base: -1}, known) if yes else None for row, yes in zip(rows, compared)])
     for cells, row, yes in zip(found, rows, compared):
         reached = row.best.reaches(base.best.mean('val')[0]) if yes else math.inf
         share = f'{reached:.0f} ({reached / base.best.curve[-1][0]:.0%})' if reached < math.inf else 'not reached'
@@ -301,16 +321,22 @@ def compare(rows, base, split):
     return found
 
 
+def read_contrast(text, find):
+    """'ROW - ROW - ROW + ROW' → {row: weight}, whose rows `find` finds by their texts."""
+    first, *rest = re.split(r'\s+([+-])\s+', text.strip())
+    terms = [(1, first), *zip(({'+': 1, '-': -1}[sign] for sign in rest[::2]), rest[1::2])]
+    if sum(sign for sign, _ in terms):
+        raise ValueError(f'contrast={text!r}: wants as many rows with + as with -, as in ROW - ROW or ROW - ROW - ROW + ROW')
+    weights = {}
+    for sign, name in terms:
+        row = find(name)
+        weights[row] = weights.get(row, 0) + sign
+    return weights
+
+
 def read_contrasts(text, rows):
-    """'ROW - ROW - ROW + ROW; …' → [(its text, the weights, the rows)]"""
-    read = []
-    for term in filter(None, map(str.strip, text.split(';'))):
-        first, *rest = re.split(r'\s+([+-])\s+', term)
-        weights = [1, *({'+': 1, '-': -1}[sign] for sign in rest[::2])]
-        if sum(weights):
-            raise ValueError(f'contrast={term!r}: wants as many rows with + as with -, as in ROW - ROW or ROW - ROW - ROW + ROW')
-        read.append((term, weights, [find_row(rows, name, 'contrast') for name in (first, *rest[1::2])]))
-    return read
+    """'ROW - ROW; ROW - ROW - ROW + ROW' → [(the text of each, {row: weight})]"""
+    return [(one, read_contrast(one, lambda name: find_row(rows, name, 'contrast'))) for one in map(str.strip, text.split(';')) if one]
 
 
 # ----------------------------------------------------------------------------- tables
@@ -325,7 +351,7 @@ def make_tables(runs, select='all', against='', contrasts=''):
     base = find_row(rows, against) if against else None
     tuned = not wide and any(len(row.points) > 1 for row in rows)
     head = [*axes, *([f'lr {rate}' for rate in rates] if wide else [*([LR] if rates else []), f'{name} loss']),
-            *(['rate sensitivity'] if tuned else []), *([*ESTIMATE, 'iterations to its loss'] if base else [])]
+            *(RATE_HEAD if tuned else []), *([*ESTIMATE, 'iterations to its loss'] if base else [])]
     lines = [[row.labels.get(axis, '') for axis in axes] for row in rows]
     for line, row in zip(lines, rows):
         if wide:
@@ -335,13 +361,14 @@ def make_tables(runs, select='all', against='', contrasts=''):
         else:
             line += [*([row.rate()] if rates else []), row.best.text(split)]
         if tuned:
-            line += [f'{x:.3f}' if (x := row.sensitivity()) == x else '']
+            line += row.rate_cells(max(len(row.points) for row in rows))
     if base:
         for line, cells in zip(lines, compare(rows, base, split)):
             line += cells
     tables = [[head, *lines]]
     if read := read_contrasts(contrasts, rows):
-        estimates = [contrast(weights, [row.best.losses(split) for row in of]) for _, weights, of in read]
+        known = samples_of(rows, split)
+        estimates = [contrast(weights, known) for _, weights in read]
         tables.append([['contrast', *ESTIMATE], *([one, *cells] for (one, *_), cells in zip(read, cells_of(estimates)))])
     hours = sum(run['seconds'] for run in runs) / 3600
     chosen = any(len(row.points) > 1 for row in rows)
@@ -350,7 +377,7 @@ def make_tables(runs, select='all', against='', contrasts=''):
                *(['* best learning rate'] if wide else ['(edge) no rate beyond the best was tried'] if rates else []),
                f'{hours:.2f} hours of runs']
     if base or read:
-        caption[-1] += ('\ndifference: paired by seed, with its 95% interval; corrected p: Benjamini-Hochberg over the table; '
+        caption[-1] += ('\ndifference: of independent means, with its 95% interval; corrected p: Benjamini-Hochberg over the table; '
                         'detectable: the smallest true difference that is found with 80% power')
     return '; '.join(caption), tables
 

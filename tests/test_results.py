@@ -1,4 +1,4 @@
-"""lab/results.py and lab/sweep_claims.py: verdicts from raw numbers that are made here, and the pages of results/."""
+"""lab/results.py and lab/claims.py: verdicts from raw numbers that are made here, and the pages of results/."""
 import csv
 import math
 from pathlib import Path
@@ -6,16 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import ROOT, run_here
-from scipy.stats import false_discovery_control, ttest_1samp, ttest_rel
+from scipy.stats import false_discovery_control
 
+from configurator import keys_of, settle
 from lab import results
-from lab.statistics import beyond_margin, contrast, within_margin
-from lab.sweep_claims import Test as ClaimTest
-from lab.sweep_claims import correct
-from lab.sweep_table import CELLS, read_runs, rows_of
+from lab.claims import read_claims, test_all
+from lab.statistics import contrast, samples, share
+from lab.sweep_plan import plan, planned_rows, words
+from lab.sweep_table import CELLS, read_runs, rank, rows_of, samples_of
 
 NOISE = np.random.default_rng(0).normal(0, 0.02, (3, 13))
 LOSSES = {arch: mean + NOISE[i] for i, (arch, mean) in enumerate((('a', 2.0), ('b', 2.1), ('c', 2.0)))}
+OTHERS = dict(enumerate(samples([LOSSES[arch][1:].tolist() for arch in 'abc'])))      # without seed 1
 
 
 def write_csv(path, best=0.2, losses=LOSSES, lost=(), **cells):
@@ -37,92 +39,117 @@ def write_csv(path, best=0.2, losses=LOSSES, lost=(), **cells):
     return str(path)
 
 
-def claim_of(path, sign=-1, margin=0.04, pairs=4, text='arch=a - arch=b'):
-    test = ClaimTest(dict(text='x', contrast=text, sign=sign, margin=margin, pairs=pairs), rows_of(read_runs(path)), 'test')
-    correct([test])
+class Sweep:
+    def __init__(self, path, chosen=False):
+        self.rows = rows_of(read_runs(path), chosen)
+        self.samples = samples_of(self.rows, 'test')
+
+
+def test_of(paths, text, sign=-1, seeds=12, chosen=False, **more):
+    """The Test of one claim on the csv files `paths`, {sweep: path}"""
+    sweeps = {name: Sweep(path, chosen) for name, path in paths.items()}
+    claim = dict(text='x', contrast=text, sign=sign, **{**(dict(margin=0.04) if sign == 0 else {}), **more})
+    (test,), = test_all(dict(one=[claim]), sweeps, dict.fromkeys(sweeps, seeds)).values()
     return test
 
 
+test_of.__test__ = test_all.__test__ = False
+
+
 @pytest.mark.parametrize('sign, text, wanted', [
-    (-1, 'arch=a - arch=b', 'supported'), (1, 'arch=a - arch=b', 'contradicted'), (0, 'arch=a - arch=b', 'contradicted'),
-    (0, 'arch=a - arch=c', 'equal within ±0.04'), (-1, 'arch=a - arch=c', 'equal within ±0.04'),
-    (0, 'arch=a - arch=d', 'not run')])
+    (-1, 's/arch=a - s/arch=b', 'supported'), (1, 's/arch=a - s/arch=b', 'contradicted'),
+    (0, 's/arch=a - s/arch=b', 'contradicted: beyond ±0.04'), (0, 's/arch=a - s/arch=c', 'equal within ±0.04'),
+    (-1, 's/arch=a - s/arch=c', 'open'), (0, 's/arch=a - s/arch=d', 'not run'),
+    (-1, 's/arch=a - t/arch=b', 'supported'), (-1, 's/arch=a - s/arch=b - t/arch=a + t/arch=b', 'open')])
 def test_verdicts(tmp_path, sign, text, wanted):
-    assert claim_of(write_csv(tmp_path / 'x.csv'), sign, text=text).verdict() == wanted
+    """Claims of one sweep and of two"""
+    path = write_csv(tmp_path / 'x.csv')
+    assert test_of(dict(s=path, t=path), text, sign).verdict() == wanted
 
 
 def test_what_leaves_a_claim_open(tmp_path):
-    """A margin that so few seeds cannot show, too few pairs, a rate at the edge, and a run that did not end"""
-    few = {arch: losses[:4] + 0.05 * np.sin(9 * np.arange(4) + i) for i, (arch, losses) in enumerate(LOSSES.items())}
-    path = tmp_path / 'x.csv'
-    assert claim_of(write_csv(path, losses=few), 0, 0.001, 3, 'arch=a - arch=c').verdict() == 'open'
-    assert claim_of(str(path), 0, pairs=4).verdict() == 'open: 3 of 4 pairs were run'
-    assert claim_of(write_csv(path, best=0.4)).verdict() == 'open: the best rate of arch=a is at the edge'
-    assert claim_of(write_csv(path, lost=[('b', 5)])).verdict() == 'open: 1 of 24 runs did not end'
+    """Too few seeds, a rate at the edge, a run that did not end, too few rates"""
+    path, text = tmp_path / 'x.csv', 's/arch=a - s/arch=b'
+    assert test_of(dict(s=write_csv(path)), text, seeds=13).verdict() == 'open: 12 of 13 seeds of arch=a have ended'
+    assert test_of(dict(s=write_csv(path, best=0.4)), text).verdict() == 'open: the best rate of arch=a is at the edge'
+    assert test_of(dict(s=write_csv(path, lost=[('b', 5)])), text).verdict() == 'open: 1 of 12 runs of arch=b did not end'
     lines = Path(write_csv(path)).read_text().splitlines(keepends=True)
     path.write_text(''.join(line for line in lines if not line.startswith('b,0.4,')))
-    assert claim_of(str(path)).verdict() == 'open: fewer than 3 rates of arch=b have ended'
+    assert test_of(dict(s=str(path)), text).verdict() == 'open: fewer than 3 rates of arch=b have ended'
 
 
 def test_seed_1_chooses_and_never_counts(tmp_path):
-    """However low its loss is"""
+    """However low its loss is; neither where it chose the only rate, in another sweep; all other seeds count"""
     low = {arch: np.array([loss - (arch == 'a') * (i == 0) for i, loss in enumerate(losses)]) for arch, losses in LOSSES.items()}
+    wanted = contrast({0: 1, 1: -1}, OTHERS)
     for losses in (LOSSES, low):
-        e = claim_of(write_csv(tmp_path / 'x.csv', losses=losses)).estimate
-        assert e.n == 4 and e.p == pytest.approx(ttest_rel(LOSSES['a'][1:5], LOSSES['b'][1:5]).pvalue, rel=1e-3)
+        path = tmp_path / 'x.csv'
+        e = test_of(dict(s=write_csv(path, losses=losses)), 's/arch=a - s/arch=b').estimate
+        assert e.n == 12 and (e.mean, e.p) == pytest.approx((wanted.mean, wanted.p), rel=1e-3)
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text(lines[0] + ''.join(line for line in lines if ',0.2,' in line))
+        e = test_of(dict(s=str(path)), 's/arch=a - s/arch=b', chosen=True).estimate
+        assert e.n == 12 and e.mean == pytest.approx(wanted.mean, rel=1e-3)
+        assert test_of(dict(s=str(path)), 's/arch=a - s/arch=b').estimate.n == 13
 
 
-@pytest.mark.parametrize('shift', [0.0, 0.03, -0.03, 0.1, -0.1])
-def test_equality_against_scipy(shift):
-    """Two one-sided tests are SciPy's one-sided tests of the shifted differences"""
-    d = NOISE[0] + shift
-    e = contrast([1, -1], [dict(enumerate(d)), dict.fromkeys(range(13), 0.0)])
-    sides = [ttest_1samp(d + 0.04, 0, alternative='greater').pvalue, ttest_1samp(d - 0.04, 0, alternative='less').pvalue]
-    assert within_margin(e, 0.04) == pytest.approx(max(sides))
-    beyond = min(ttest_1samp(d - 0.04, 0, alternative='greater').pvalue, ttest_1samp(d + 0.04, 0, alternative='less').pvalue)
-    assert beyond_margin(e, 0.04) == pytest.approx(min(1, 2 * beyond))
-
-
-def test_all_p_values_are_corrected_together(tmp_path):
+def test_shares_are_estimated_beside_a_claim(tmp_path):
     path = write_csv(tmp_path / 'x.csv')
-    tests = [claim_of(path, text=text) for text in ('arch=a - arch=b', 'arch=a - arch=c', 'arch=c - arch=b')]
-    rows = rows_of(read_runs(path))
-    tests = [ClaimTest(test.claim, rows, 'test') for test in tests]
-    raw = [p for test in tests for p in test.ps]
-    correct(tests)
-    assert [p for test in tests for p in test.ps] == pytest.approx(list(false_discovery_control(raw)))
+    test = test_of(dict(s=path), 's/arch=b - s/arch=a', 1, shares={'c': 's/arch=c - s/arch=a', 'later': 's/arch=d - s/arch=a'})
+    assert list(test.shares) == ['c'] and test.shares['c'] == pytest.approx(share({2: 1, 0: -1}, {1: 1, 0: -1}, OTHERS), rel=1e-2)
+
+
+def test_p_values_are_corrected_within_a_family(tmp_path):
+    sweeps = dict(s=Sweep(write_csv(tmp_path / 'x.csv')))
+    pairs = [('a', 'b'), ('a', 'c'), ('c', 'b')]
+    claims = [dict(text='x', contrast=f's/arch={one} - s/arch={other}', sign=-1) for one, other in pairs]
+    raw = [test.estimate.p for test in test_all(dict(all=claims), sweeps, dict(s=12))['all']]
+    for families in (dict(all=claims), dict(all=claims, more=claims[:1] * 50)):
+        assert [test.p for test in test_all(families, sweeps, dict(s=12))['all']] == pytest.approx(
+            list(false_discovery_control(raw)))
+
+
+@pytest.mark.parametrize('claim, says', [
+    (dict(text='x', contrast='s/a=1 - s/a=2', sign=2), 'sign'), (dict(text='x', sign=1), 'contrast'),
+    (dict(text='x', contrast='s/a=1 - s/a=2', sign=0), 'margin'),
+    (dict(text='x', contrast='s/a=1 - s/a=2', sign=1, margin=0.1), 'margin'),
+    (dict(text='x', contrast='s/a=1 - s/a=2', sign=1, pairs=4), 'pairs')])
+def test_a_wrong_claim(tmp_path, claim, says):
+    (tmp_path / 'claims.py').write_text(f'families = dict(one=[{claim}])\nseeds = dict(s=1)\n')
+    with pytest.raises(ValueError, match=f"'x': {says} is not right"):
+        read_claims(tmp_path / 'claims.py')
 
 
 @pytest.fixture
 def place(tmp_path):
-    """A folder like results/, and one like config/sweep/"""
+    """A folder like results/, one like config/sweep/, and claims"""
     for name in ('results/csv', 'results/pages', 'sweeps'):
         (tmp_path / name).mkdir(parents=True)
-    (tmp_path / 'sweeps' / 'dnt.py').write_text(
-        "claims = [dict(text='a wins', contrast='arch=a - arch=b', sign=-1, margin=0.04, pairs=4)]\ndiverged_loss = 4.0\n")
+    (tmp_path / 'claims.py').write_text(
+        "families = dict(f=[dict(text='a wins', contrast='dnt/arch=a - dnt/arch=b', sign=-1, "
+        "shares={'c': 'dnt/arch=c - dnt/arch=b'})])\nseeds = dict(dnt=12)\n")
+    (tmp_path / 'sweeps' / 'dnt.py').write_text('grids = []\ndiverged_loss = 4.0\n')
     (tmp_path / 'results' / 'pages' / 'page.md').write_text(
-        "{{claim_table('dnt')}}\n{{table('dnt')}}\n{{difference('dnt', 'arch=a - arch=b')}}\n"
-        "{{difference('dnt', 'arch=a - arch=c')}}\n{{state('dnt')}}\n")
+        "{{claim_table('f')}}\n{{share_table('f')}}\n{{table('dnt')}}\n{{difference('dnt', 'arch=a - arch=c')}}\n{{state('dnt')}}\n")
     return tmp_path
 
 
 def make(place, *arguments):
-    return run_here('lab.results', f'--folder={place}/results', f'--sweeps={place}/sweeps', *arguments)
+    return run_here('lab.results', f'--folder={place}/results', f'--sweeps={place}/sweeps', f'--claims={place}/claims.py', *arguments)
 
 
 def test_a_page(place):
     """What is no claim is marked; a page before its runs says so; and a check finds what was changed"""
     page = place / 'results' / 'page.md'
     (place / 'results' / 'pages' / 'page.md').rename(place / 'page.md')
-    (place / 'results' / 'pages' / 'page.md').write_text("{{claim_table('dnt')}} {{table('dnt')}} {{state('dnt')}}")
+    (place / 'results' / 'pages' / 'page.md').write_text("{{claim_table('f')}} {{table('dnt')}} {{state('dnt')}}")
     assert make(place)[0] == 0 and all(text in page.read_text() for text in ('| not run |', '*Not run yet.*', 'no run yet'))
     (place / 'page.md').rename(place / 'results' / 'pages' / 'page.md')
     write_csv(place / 'results' / 'csv' / 'dnt.csv')
     assert make(place)[0] == 0
-    text, d = page.read_text(), (LOSSES['a'] - LOSSES['b'])[1:5]
-    low, high = ttest_1samp(d, 0).confidence_interval()
-    cell = f'{d.mean():+.3f} [{low:+.3f}, {high:+.3f}]'.replace('-', '−')
-    assert f'| a wins |  | {cell} | 4 | ' in text and text.count('supported') == 2
+    text, e = page.read_text(), contrast({0: 1, 1: -1}, OTHERS)
+    cell = f'{e.mean:+.3f} [{e.low:+.3f}, {e.high:+.3f}]'.replace('-', '−')
+    assert f'| a wins |  | {cell} | 12 | < 0.001 | supported |' in text and '| a wins | c | ' in text
     assert text.count('exploratory') == 1 and f'{LOSSES["c"][1:].mean():.3f} ± ' in text
     assert make(place, '--check=True')[0] == 0
     page.write_text(text.replace('supported', 'contradicted', 1))
@@ -145,6 +172,55 @@ def test_a_wrong_tag_is_one_line(place):
     assert code == 1 and 'a tag is a call of difference' in err and err.count('\n') == 1
 
 
+# ----------------------------------------------------------------------------- this repository
+
+def keys_of_sweep(name):
+    return settle([str(ROOT / 'config' / 'sweep' / f'{name}.py')], keys_of(str(ROOT / 'lab' / 'sweep.py'))[0])
+
+
 def test_the_pages_of_this_repository_are_what_their_numbers_give():
-    for path, text in results.build(str(ROOT / 'results'), str(ROOT / 'config' / 'sweep')).items():
+    pages = results.build(str(ROOT / 'results'), str(ROOT / 'config' / 'sweep'), str(ROOT / 'config' / 'claims.py'))
+    for path, text in pages.items():
         assert open(path, encoding='utf-8').read() == text, f'{path}: run  make results'
+
+
+def test_every_claim_can_be_tested():
+    """Its rows are in the plans of their sweeps, with as many seeds as it says, and with three rates a factor of 2 apart or one"""
+    families, seeds = read_claims(ROOT / 'config' / 'claims.py')
+    rows = {}
+    for name in seeds:
+        keys = keys_of_sweep(name)
+        planned = planned_rows(plan(keys['grids'], words('arguments', keys['arguments']), {}, keys['seeds'], keys['script']), 0)
+        rows |= {f'{name}/{row}': row for row in planned}
+
+    def names(text):
+        return [word for part in text.split(' - ') for word in part.split(' + ')]
+
+    def sorted_labels(name):
+        sweep, _, labels = name.partition('/')
+        return sweep, tuple(sorted(labels.split(',')))
+
+    known = {sorted_labels(name): row for name, row in rows.items()}
+    for claim in (claim for family in families.values() for claim in family):
+        for text in (claim['contrast'], *claim.get('shares', {}).values()):
+            for name in names(text):
+                row, sweep = known[sorted_labels(name)], name.partition('/')[0]
+                rates = [float(rate) for rate in row.grid if rate]
+                assert len(rates) <= 1 or len(rates) >= 3 and all(b <= 2.001 * a for a, b in zip(rates, rates[1:]))
+                number = len({run['labels']['seed'] for run in row.runs()})
+                chosen = len(rates) > 1 or results.stated(ROOT / 'config' / 'sweep' / f'{sweep}.py', '_seed_1_chose')
+                assert number - bool(chosen) >= seeds[sweep], name
+
+
+def test_the_decays_and_rates_of_the_plan_are_those_with_the_lowest_validation_loss():
+    runs = [run for name in ('decay', 'brackets') for run in read_runs(ROOT / 'results' / 'csv' / f'{name}.csv', 3.0, 0.5)]
+    best = {}
+    for run in runs:
+        key = run['labels']['optim'], run['labels']['setting']
+        if key not in best or rank([run]) < rank([best[key]]):
+            best[key] = run
+    tuned = {}
+    exec((ROOT / 'config' / 'base' / 'tuned.py').read_text(encoding='utf-8'), dict(
+        include=lambda path: None, __file__='config/sweep/x.py'), tuned)
+    assert {(optim, setting): values for optim, rows in tuned['_tuned'].items() for setting, values in rows.items()} == {
+        key: (float(run['labels']['weight_decay']), float(run['labels']['learning_rate'])) for key, run in best.items()}

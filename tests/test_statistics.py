@@ -5,56 +5,128 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
+from scipy.stats import norm, ttest_1samp, ttest_ind
 
-from lab.statistics import contrast, corrected, paired_difference, rate_sensitivity, smallest_effect
+from lab.statistics import (
+    Sample,
+    contrast,
+    corrected,
+    prior,
+    rate_sensitivity,
+    samples,
+    share,
+    smallest_effect,
+    tolerance,
+    within_margin,
+)
 
-A, B = {'1': 2.0, '2': 2.5, '3': 2.25, '4': 9.0}, {'3': 1.75, '2': 2.25, '1': 1.5, '5': 0.0}
-DRAW = np.random.default_rng(0).normal(size=(4, 7))
-ROWS = [dict(enumerate(row)) for row in DRAW.tolist()]
+DRAW = np.random.default_rng(0).normal(2, 0.1, (4, 7))
+OWN = {i: Sample(row.mean(), row.var(ddof=1), len(row) - 1, len(row)) for i, row in enumerate(DRAW)}       # not moderated
 
 
-def test_a_paired_difference_by_hand():
-    """Over the seeds that both have: 0.5, 0.25, 0.5, whose mean is 5/12 and whose standard error is 1/12; t(0.975; 2) = 4.3027"""
-    found = paired_difference(A, B)
-    assert found.n == 3 and found.mean == pytest.approx(5 / 12)
-    assert (found.low, found.high) == pytest.approx((5 / 12 - 4.30265 / 12, 5 / 12 + 4.30265 / 12), abs=1e-5)
-    assert found.p == pytest.approx(1 - 5 / math.sqrt(27))          # of 2 degrees of freedom: 1 − t/√(t² + 2)
-    other = paired_difference(B, A)
-    assert (other.mean, other.low, other.p, other.detectable) == pytest.approx(
-        (-found.mean, -found.high, found.p, found.detectable))
-
-
-def test_a_difference_of_differences():
-    found, d = contrast([1, -1, -1, 1], ROWS), DRAW[0] - DRAW[1] - DRAW[2] + DRAW[3]
-    wanted = ttest_1samp(d, 0)
+def test_a_difference_is_welchs_test():
+    """Of two rows with their own variances and another number of losses each"""
+    a, b = DRAW[0], DRAW[1][:4]
+    e = contrast({'a': 1, 'b': -1}, {'a': OWN[0], 'b': Sample(b.mean(), b.var(ddof=1), 3, 4)})
+    wanted = ttest_ind(a, b, equal_var=False)
     interval = wanted.confidence_interval(0.95)
-    assert (found.mean, found.low, found.high, found.p, found.n) == pytest.approx(
-        (d.mean(), interval.low, interval.high, wanted.pvalue, 7))
-    assert found.detectable == pytest.approx(smallest_effect(d.std(ddof=1), 7))
+    assert (e.mean, e.low, e.high, e.p, e.df) == pytest.approx(
+        (a.mean() - b.mean(), interval.low, interval.high, wanted.pvalue, wanted.df))
+    assert e.n == 4
 
 
-@pytest.mark.parametrize('a, b, n', [({}, {}, 0), ({'1': 1.0}, {'2': 2.0}, 0), ({'1': 1.0}, {'1': 2.0}, 1),
-                                     ({'1': 2.1, '2': 3.1}, {'1': 2.0, '2': 3.0}, 2)])
-def test_what_cannot_be_tested(a, b, n):
-    """No shared seed, one, or differences that are equal but for rounding"""
-    found = paired_difference(a, b)
-    assert found.n == n and all(map(math.isnan, (found.low, found.high, found.p, found.detectable)))
-    assert math.isnan(found.mean) if not n else found.mean == pytest.approx(np.mean([a[s] - b[s] for s in a]))
+def test_one_row_with_two_weights():
+    """2a − b − c has four times the variance of a, and not twice"""
+    e = contrast({0: 2, 1: -1, 2: -1}, OWN)
+    assert e.mean == pytest.approx(2 * DRAW[0].mean() - DRAW[1].mean() - DRAW[2].mean())
+    assert e.error ** 2 == pytest.approx((4 * OWN[0].variance + OWN[1].variance + OWN[2].variance) / 7)
+
+
+def test_the_prior_of_variances_is_found():
+    """Variances drawn as d₀ s₀²/χ²(d₀), of which each row shows 5 losses; equal variances are worth infinitely many degrees"""
+    rng, rows = np.random.default_rng(1), 4000
+    sigma2 = 8 * 0.04 / rng.chisquare(8, rows)
+    losses = rng.normal(0, np.sqrt(sigma2)[:, None], (rows, 5))
+    d0, s0 = prior(losses.var(axis=1, ddof=1), [4] * rows)
+    assert d0 == pytest.approx(8, rel=0.15) and s0 == pytest.approx(0.04, rel=0.05)
+    found = samples(losses.tolist())
+    own = losses.var(axis=1, ddof=1)
+    assert [sample.variance for sample in found] == pytest.approx((d0 * s0 + 4 * own) / (d0 + 4))
+    assert all(sample.df == pytest.approx(d0 + 4) for sample in found)
+    # shrunk variances are nearer to the true ones
+    assert np.mean(np.log([s.variance for s in found] / sigma2) ** 2) < 0.5 * np.mean(np.log(own / sigma2) ** 2)
+
+
+def test_equal_variances_are_pooled():
+    """Variances that differ less than chance lets them: one for all rows, with the degrees of freedom of all"""
+    rng = np.random.default_rng(4)
+    rows = [(row - row.mean()) / row.std(ddof=1) * (1 + 0.001 * i) for i, row in enumerate(rng.normal(size=(6, 40)))]
+    found = samples([row.tolist() for row in rows])
+    assert len({sample.variance for sample in found}) == 1 and found[0].variance == pytest.approx(1, rel=0.05)
+    assert [sample.df for sample in found] == [6 * 39] * 6
+
+
+@pytest.mark.parametrize('losses', [[[]], [[1.0]], [[1.0, 1.0]], [[1.0], [2.0, 3.0], [3.0, 4.0]]])
+def test_one_loss_has_no_interval(losses):
+    e = contrast({0: 1}, dict(enumerate(samples(losses))))
+    assert all(map(math.isnan, (e.low, e.p, e.error, e.detectable)))
+
+
+@pytest.mark.parametrize('spread', [0.0, 0.5])
+def test_intervals_hold_the_true_difference(spread):
+    """In 95% of 300 experiments with 8 rows of 12 losses, whose standard deviations are equal or differ by a factor of 1.6; and the
+    chance of a p below 0.05 is 5%"""
+    rng, held = np.random.default_rng(2), []
+    for _ in range(300):
+        losses = rng.normal(0, np.exp(rng.normal(0, spread, 8))[:, None], (8, 12))
+        e = contrast({0: 1, 1: -1}, dict(enumerate(samples(losses.tolist()))))
+        assert (e.low <= 0 <= e.high) == (e.p >= 0.05)
+        held.append(e.low <= 0 <= e.high)
+    assert np.mean(held) == pytest.approx(0.95, abs=0.038)         # 3 standard errors
+
+
+def test_shares():
+    """Fieller's interval of the part of a lead that a change makes up holds the true one of 0.4 in 95% of 300 experiments"""
+    rng, held = np.random.default_rng(3), []
+    for _ in range(300):
+        losses = rng.normal([[1.0], [0.96], [0.9]], 0.02, (3, 8))
+        ratio, low, high = share({1: 1, 0: -1}, {2: 1, 0: -1}, dict(enumerate(samples(losses.tolist()))))
+        held.append(low <= 0.4 <= high)
+        assert low < ratio < high
+    assert np.mean(held) == pytest.approx(0.95, abs=0.038)
+
+
+def test_the_ends_of_a_share():
+    """At them part − r · whole differs from zero by exactly t standard errors"""
+    known = {i: Sample(mean, 0.01, 1e6, 10) for i, mean in enumerate((1.0, 0.8, 0.5))}
+    _, low, high = share({1: 1, 0: -1}, {2: 1, 0: -1}, known)
+    for r in (low, high):
+        difference = -0.2 + 0.5 * r
+        error = math.sqrt(0.001 * (1 + r ** 2 + (1 - r) ** 2))
+        assert abs(difference) / error == pytest.approx(norm.ppf(0.975), rel=1e-4)
+
+
+def test_no_interval_of_a_share_of_nothing():
+    known = {i: Sample(mean, 0.01, 20, 10) for i, mean in enumerate((1.0, 0.8, 0.99))}
+    assert math.isnan(share({1: 1, 0: -1}, {2: 1, 0: -1}, known)[1])
+
+
+@pytest.mark.parametrize('shift', [0.0, 0.03, -0.03, 0.1, -0.1])
+def test_equality_against_scipy(shift):
+    """Two one-sided tests are SciPy's one-sided tests of the shifted difference"""
+    a, b = DRAW[0] - DRAW[0].mean() + DRAW[1].mean() + shift, DRAW[1]
+    sides = [ttest_ind(a + 0.04, b, equal_var=False, alternative='greater').pvalue,
+             ttest_ind(a - 0.04, b, equal_var=False, alternative='less').pvalue]
+    e = contrast({'a': 1, 'b': -1}, {'a': Sample(a.mean(), a.var(ddof=1), 6, 7), 'b': OWN[1]})
+    assert within_margin(e, 0.04) == pytest.approx(max(sides))
 
 
 @pytest.mark.parametrize('n', [2, 3, 5, 20])
 def test_the_smallest_effect_is_found_in_80_percent_of_experiments(n):
     """Simulated, at level 0.05"""
-    effect = smallest_effect(0.3, n)
+    effect = smallest_effect(0.3 / math.sqrt(n), n - 1)
     draws = np.random.default_rng(n).normal(effect, 0.3, (20_000, n))
     assert np.mean(ttest_1samp(draws, 0, axis=1).pvalue < 0.05) == pytest.approx(0.8, abs=0.012)        # 4 standard errors
-
-
-def test_the_smallest_effect_of_many_pairs():
-    """That of a normal distribution: (1.96 + 0.8416) standard errors"""
-    assert smallest_effect(2.0, 100_000) * math.sqrt(100_000) / 2 == pytest.approx(1.95996 + 0.84162, rel=1e-4)
-    assert math.isnan(smallest_effect(1.0, 1))
 
 
 def test_corrected_p_values():
@@ -65,8 +137,25 @@ def test_corrected_p_values():
 
 
 @pytest.mark.parametrize('losses, wanted', [
-    ([2.0, 3.0, 2.5], 0.5), ([2.0, math.inf], 1.75), ([2.0, math.nan], 1.75), ([2.0, 9.0], 1.75), ([2.0], 0),
-    ([math.inf, math.inf], 0)])
+    ([2.0, 3.0, 2.5], 0.5), ([2.0, math.nan], 1.75), ([2.0, 9.0], 1.75), ([2.0], 0), ([math.nan, math.nan], 0),
+    ([2.0, 3.5, math.nan], 5 / 3)])
 def test_rate_sensitivity(losses, wanted):
-    """By hand, of a model that starts at a loss of 5.5: what is above counts as that"""
+    """By hand, of a model that starts at a loss of 5.5. A run that spiked and ended at 3.5 counts with 3.5"""
     assert rate_sensitivity(losses, 5.5) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize('losses, octaves, is_open', [
+    ([2.0, 1.0, 2.0], 0.2, False), ([1.2, 1.1, 1.0, 1.2], 1.5, False), ([1.0, 1.05, 9.0], 1 + 0.05 / 4.45, True),
+    ([1.05, 1.0, math.nan], 1 + 0.1 / 4.5, True), ([1.0], 0, True), ([2.0, 1.0, 1.2, 1.05], 0.1 + 0.5, False)])
+def test_tolerance(losses, octaves, is_open):
+    """By hand, of a model that starts at 5.5. What lies beyond a hill is not within the interval"""
+    found = tolerance([0.1 * 2 ** i for i in range(len(losses))], losses, 5.5)
+    assert found == (pytest.approx(octaves), is_open)
+
+
+def test_tolerance_by_a_fine_grid():
+    """The share of a fine grid of rates at which the interpolated loss is low enough, where the losses have one valley"""
+    x, losses = np.array([-3.0, -1.0, 0.0, 1.5, 2.0]), [3.0, 1.3, 1.0, 1.02, 2.0]
+    fine = np.linspace(-3, 2, 500_001)
+    low = np.interp(fine, x, losses) <= 1.1
+    assert tolerance(2 ** x, losses, 5.5) == (pytest.approx(low.mean() * 5, abs=1e-4), False)

@@ -1,10 +1,12 @@
-# Which weight decay suits each placement, with each optimizer? ladder.py takes its decays from here
-#     python -m lab.sweep config/sweep/decay.py
+# Which weight decay suits each placement, with each optimizer? brackets.py has more decays, and config/base/tuned.py the best ones
+#     make results-run SWEEPS=decay
 # All decays are tuned alike: a factor of 3 apart, around values of which rate times decay is about the same. One seed, so no
-# claims. The rule: a row of ladder.py takes the decay at which its row here has the lowest validation loss at its best rate. S1
-# and DNT ran first, and were to give one decay to all. But their best decays differ (AdamW: 0.1 and 0.3), and with the same one
-# DNT leads by 0.06 to 0.14. So each placement has its own, which was decided before any run of ladder.py.
+# claims. The rule: a placement takes the decay at which its row here has the lowest validation loss at its best rate. S1 and DNT
+# ran first, and were to give one decay to all. But their best decays differ (AdamW: 0.1 and 0.3), and with the same one DNT leads
+# by 0.06 to 0.14. So each placement has its own, which was decided before any run of base.py.
 include('config/base/placements.py')
+_commit = '14cd207'             # whose code trains these runs
+_hours = 2.5                    # of one core, as planned
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/decay'
 seeds = 1

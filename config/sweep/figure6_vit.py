@@ -1,6 +1,8 @@
 # DNT's settings S1 to S5 by momentum SGDW on images, at one rate for all and each at its best (DNT, figure 6, left)
 #     python -m lab.sweep config/sweep/figure6_vit.py
 # In the paper S3 is the best here, and not S5, which is DNT. It has one rate for all, 0.1.
+_commit = '37168e4'             # whose code trained these runs
+_hours = 0.3                    # of one core, as planned
 script = 'vision.train'
 arguments = 'config/base/laptop_vision.py config/optim/sgdw.py --min_lr=0 --weight_decay=1e-3'
 out_dir = 'out-sweep/figure6_vit'
@@ -8,7 +10,3 @@ seeds = 5
 _archs = ['s1', 's2', 's3', 's4', 's5']
 grids = [dict(arch=_archs, rate={'0.1 for all': ''}, learning_rate=[0.1]),
          dict(arch=_archs, rate={'best': ''}, learning_rate=[0.02, 0.04, 0.08])]
-_more = dict(sign=-1, margin=0.08, pairs=4, paper='DNT', said='figure 6')
-claims = [dict(text=f'S{a} is better than S{b} on images, rate: {rate}', **_more,
-               contrast=f'arch=s{a},rate={rate} - arch=s{b},rate={rate}')
-          for a, b in ((3, 5), (5, 1)) for rate in ('0.1 for all', 'best')]

@@ -1,8 +1,10 @@
 # Does a placement buy loss, or tolerance? The loss against eight learning rates, a factor of 2 apart, on one grid per optimizer
-#     python -m lab.sweep config/sweep/tolerance.py
+#     make results-run SWEEPS=tolerance
 # The table with --select=best has Wortsman's rate sensitivity. All embeddings start with a standard deviation of 0.08. GPT-2's
 # other matrices start with 3.46 times its 0.02, which at a width of 64 gives them the gain of a width of 768.
 # The weight decays are the usual ones, not tuned. One seed, so no claims.
+_commit = '14cd207'             # whose code trains these runs
+_hours = 3.0                    # of one core, as planned
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/tolerance'
 seeds = 1

@@ -1,0 +1,115 @@
+# The claims that the runs of results/csv/ test, in families. Each was written down before its runs; what was changed after them is
+# said beside it. lab/claims.py says what the fields mean, and `make results` makes the tables.
+
+# how many losses each row of a sweep is to have: its seeds, without the one that chose its rate or its decay
+seeds = dict(base=12, size=8, batch=4, text=8, figure5=4, figure6=5, figure6_vit=4, stable_start=4, vit_parts=4)
+
+
+def minus(a, b):
+    """The contrast a − b, of rows or contrasts"""
+    return f'{a} - ' + ' '.join({'-': '+', '+': '-'}.get(word, word) for word in b.split(' '))
+
+
+# ----------------------------------------------------------------------------- DNT: its parts, momentum SGDW, size, batch, text
+# The rows are those of base.py, size.py, batch.py and text.py in config/sweep/, each at its own weight decay unless it says
+# otherwise. The papers' numbers are those of DNT's table for GPT-2 of 124M parameters on OpenWebText, in nats a token.
+
+def base(setting, optim='adamw'):
+    return f'base/optim={optim},setting={setting}'
+
+
+def gap(setting):
+    """What momentum SGDW costs a placement: its loss minus AdamW's"""
+    return minus(base(setting, 'sgdw'), base(setting))
+
+
+def gap_at(setting, batch):
+    return minus(f'batch/optim=sgdw,setting={setting},batch={batch}', f'batch/optim=adamw,setting={setting},batch={batch}')
+
+
+def lead(setting, over, sweep='base'):
+    """A placement's loss minus that of another one, by AdamW"""
+    at = base if sweep == 'base' else lambda name: f'{sweep}/setting={name}'
+    return minus(at(setting), at(over))
+
+
+as_s1 = 'DNT with the decay of S1'
+dnt = [
+    dict(text='DNT is better than S1 by AdamW', contrast=lead('DNT', 'S1'), sign=-1, paper='−0.004', shares={
+        'InputNorm (S1 → S1+InputNorm)': lead('S1+InputNorm', 'S1'),
+        'the other norms (S1+InputNorm → DNT with the decay of S1)': lead(as_s1, 'S1+InputNorm'),
+        'its own decay (DNT with the decay of S1 → DNT)': lead('DNT', as_s1),
+        'the scale of the embeddings (S1 → S1 large), which overlaps with the InputNorm': lead('S1 large', 'S1')}),
+    dict(text='DNT is better at its own decay than at that of S1', contrast=lead('DNT', as_s1), sign=-1),
+    dict(text='mSGDW costs DNT less than S1', contrast=minus(gap('DNT'), gap('S1')), sign=-1, paper='−0.053', shares={
+        'InputNorm (S1 → S1+InputNorm)': minus(gap('S1+InputNorm'), gap('S1')),
+        'the scale of the embeddings (S1 → S1 large)': minus(gap('S1 large'), gap('S1'))}),
+    dict(text='DNT by mSGDW is better than S1 by AdamW', contrast=minus(base('DNT', 'sgdw'), base('S1')), sign=-1,
+         paper='−0.018 (our reading of its table)'),
+    dict(text='Post-LN by mSGDW is better than DNT by mSGDW', contrast=minus(base('Post', 'sgdw'), base('DNT', 'sgdw')), sign=-1),
+    dict(text='DNT − S1 is the same at 0.5M parameters as at 0.2M', sign=0, margin=0.04,
+         contrast=minus(lead('DNT', 'S1', 'size'), lead('DNT', 'S1'))),
+    # S1 − Pre-LN itself is small, so here the margin says only that it stays so
+    dict(text='S1 − Pre-LN is the same at 0.5M parameters as at 0.2M', sign=0, margin=0.04,
+         contrast=minus(lead('S1', 'Pre', 'size'), lead('S1', 'Pre'))),
+    dict(text='mSGDW costs S1 more with 32K tokens a batch than with 0.5K', sign=1,
+         contrast=minus(gap_at('S1', '32K'), gap_at('S1', '0.5K'))),
+    dict(text='This change is smaller for DNT than for S1', sign=-1, contrast=minus(
+        minus(gap_at('DNT', '32K'), gap_at('DNT', '0.5K')), minus(gap_at('S1', '32K'), gap_at('S1', '0.5K')))),
+    dict(text='DNT − Pre-LN is the same on prose as on Python', sign=0, margin=0.04,
+         contrast=minus(lead('DNT', 'Pre', 'text'), lead('DNT', 'Pre')))]
+
+
+# ----------------------------------------------------------------------------- figures of the papers, run again
+
+def figure6_claim(a, b, **more):
+    return dict(text=f'S{a} is better than S{b}' if more['sign'] else f'S{a} and S{b} are equal', paper='figure 6',
+                contrast=f'figure6/arch=s{a} - figure6/arch=s{b}', **more)
+
+
+figure6 = [*(figure6_claim(a, b, sign=-1) for a, b in ((3, 2), (5, 3), (5, 1))),
+           *(figure6_claim(a, b, sign=0, margin=0.04) for a, b in ((1, 2), (4, 5)))]
+figure6_vit = [
+    dict(text=f'S{a} is better than S{b} on images, rate: {rate}', sign=-1, paper='figure 6',
+         contrast=f'figure6_vit/arch=s{a},rate={rate} - figure6_vit/arch=s{b},rate={rate}')
+    for a, b in ((3, 5), (5, 1)) for rate in ('0.1 for all', 'best')]
+
+
+def stable(setting, other='GPT-2', model='Stable'):
+    return minus(f'stable_start/model={model},setting={setting}', f'stable_start/model={other},setting={setting}')
+
+
+stable_start = [
+    dict(text='With a warm-up, Stable-Transformer is better than GPT-2', contrast=stable('warm-up'), sign=-1,
+         paper='−0.021 (350M: −0.010, 774M: −0.013)'),
+    dict(text='To leave out the warm-up costs Stable-Transformer less than GPT-2', sign=-1, paper='figure 9, of ViT-g',
+         contrast=minus(stable('no warm-up'), stable('warm-up'))),
+    *(dict(text=f'At a rate of {rate}, Stable-Transformer is better than GPT-2', contrast=stable(f'warm-up, at {rate}'), sign=-1,
+           paper='figure 6, without GPT-2') for rate in (0.032, 0.064)),
+    *(dict(text=f'Stable-Transformer is as good with {factor} times τ', sign=0, margin=0.04, paper='figure 7',
+           contrast=stable('warm-up', 'Stable', f'Stable, τ × {factor}')) for factor in (0.5, 2))]
+
+
+def on_images(name, other, setting='no warm-up'):
+    return minus(f'vit_parts/model={name},setting=no warm-up', f'vit_parts/model={other},setting={setting}')
+
+
+parts = {'figure 2': [('StableInit', 'Xavier')], 'figure 3': [('α 0.25', 'α 0.5'), ('α 0.25', 'α 0')],
+         'figure 4': [('8 heads', '1 heads'), ('StableAtten', 'ViT')]}
+vit_parts = [
+    *(dict(text=f'{name} is better than {other} on images without a warm-up', contrast=on_images(name, other), sign=-1,
+           paper=f'{figure}, of stability') for figure, pairs in parts.items() for name, other in pairs),
+    dict(text='StableViT without a warm-up is better than ViT with one', sign=-1, contrast=on_images('StableViT', 'ViT', 'warm-up'),
+         paper='ViT-L: 82.4 against 81.3%, ViT-H: 81.8 against 80.5% (figures 1 and 8)')]
+
+
+def gain(size):
+    return minus(f'figure5/lr=blockwise,size={size}', f'figure5/lr=none,size={size}')
+
+
+figure5 = [
+    *(dict(text=f'Blockwise LR is better than one rate for all at {size}', contrast=gain(size), sign=-1)
+      for size in ('0.2M', '0.3M', '0.6M')),
+    dict(text='Blockwise LR gains more at 0.6M than at 0.2M', sign=-1, paper='figure 5', contrast=minus(gain('0.6M'), gain('0.2M')))]
+
+families = dict(dnt=dnt, figure6=figure6, figure6_vit=figure6_vit, stable_start=stable_start, vit_parts=vit_parts, figure5=figure5)

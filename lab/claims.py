@@ -1,0 +1,128 @@
+"""
+What the runs of results/csv/ say of the claims of config/claims.py, which were written down before the runs.
+
+`families` there is {name: [claim, …]}. The p-values of a family are corrected together, so that another family changes none of its
+verdicts. `seeds` is {sweep: how many losses each of its rows is to have}. A claim is a dict:
+
+    text        what is claimed
+    contrast    'ROW - ROW' or 'ROW - ROW - ROW + ROW', the difference in the final loss. A ROW is SWEEP/axis=value,…
+    sign        -1: the difference is below 0, 1: above 0, 0: it lies within ±margin
+    margin      δ in nats, with sign=0
+    paper       (optional) its numbers in the paper
+    shares      (optional) {text: contrast}: parts of the claim's contrast, which are estimated and not tested
+
+Each claim has one p: with a sign that of a t-test of independent means, without one the larger of two one-sided t-tests of ±δ.
+"""
+import math
+import runpy
+
+from lab.statistics import LEVEL, contrast, corrected, share, within_margin
+from lab.sweep_table import find_row, read_contrast
+
+FIELDS = dict(text=str, contrast=str, sign=int)
+OPTIONAL = dict(margin=float, paper=str, shares=dict)
+HEAD = ['claim', 'in the paper', 'difference', 'seeds', 'p', 'verdict']
+FEWEST_RATES = 3            # of a row whose rate was chosen: with fewer, a better one may lie between or beyond
+
+
+def read_claims(path):
+    """(families, seeds) of a claims file. ValueError for a claim that lacks a field or has an unknown one."""
+    file = runpy.run_path(path)
+    for claim in (claim for family in file['families'].values() for claim in family):
+        wrong = [key for key, kind in FIELDS.items() if not isinstance(claim.get(key), kind)]
+        wrong += [key for key in claim if not isinstance(claim[key], {**FIELDS, **OPTIONAL}.get(key, ()))]
+        wrong += ['sign'] * (claim.get('sign') not in (-1, 0, 1)) + ['margin'] * ((claim.get('sign') == 0) != ('margin' in claim))
+        if wrong:
+            raise ValueError(f'{path}: {claim.get("text", claim)!r}: {", ".join(dict.fromkeys(wrong))} is not right: see lab/claims.py')
+    return file['families'], file['seeds']
+
+
+class Test:
+    """What the runs say of a claim. `p` is corrected by `correct`; `open` says why the claim cannot be decided yet. `sweeps`:
+    {name: sweep}, a sweep with its `rows` and their `samples`. `seeds` as in the file."""
+
+    def __init__(self, claim, sweeps, seeds):
+        self.claim, self.p, self.estimate, self.shares = claim, math.nan, None, {}
+        try:
+            weights = self.read(claim['contrast'], sweeps)
+        except LookupError:
+            self.open = 'not run'
+            return
+        samples = {row: sample for sweep in sweeps.values() for row, sample in sweep.samples.items()}
+        self.estimate = contrast(weights, samples)
+        self.open = self.why_open(weights, samples, sweeps, seeds)
+        if self.open:
+            return
+        self.p = self.estimate.p if claim['sign'] else within_margin(self.estimate, claim['margin'])
+        for text, part in claim.get('shares', {}).items():
+            try:
+                self.shares[text] = share(self.read(part, sweeps), weights, samples)
+            except LookupError:
+                pass
+
+    @staticmethod
+    def read(text, sweeps):
+        """{row: weight} of a contrast. LookupError while a row has no runs."""
+        def find(name):
+            sweep, _, labels = name.partition('/')
+            if sweep not in sweeps:
+                raise ValueError(f'contrast={text!r}: there is no sweep {sweep!r}')
+            try:
+                return find_row(sweeps[sweep].rows, labels, 'contrast')
+            except ValueError as error:
+                raise LookupError(f'{name} has no runs') from error
+
+        return read_contrast(text, find)
+
+    @staticmethod
+    def why_open(weights, samples, sweeps, seeds):
+        for name, sweep in sweeps.items():
+            for row in weights.keys() & set(sweep.rows):
+                lost = sum(run['status'] != 'done' for run in row.best.compared)
+                tried = [point for point in row.points if row.choosing(point)]
+                if 1 < len(row.points) and len(tried) < FEWEST_RATES:
+                    return f'fewer than {FEWEST_RATES} rates of {row} have ended'
+                if row.at_edge():
+                    return f'the best rate of {row} is at the edge'
+                if lost:
+                    return f'{lost} of {len(row.best.compared)} runs of {row} did not end'
+                if samples[row].n < seeds[name]:
+                    return f'{samples[row].n} of {seeds[name]} seeds of {row} have ended'
+        return ''
+
+    def verdict(self):
+        e, margin = self.estimate, self.claim.get('margin')
+        if self.open:
+            return self.open if self.open == 'not run' else f'open: {self.open}'
+        if margin is None:
+            return 'open' if not self.p < LEVEL else 'supported' if e.mean * self.claim['sign'] > 0 else 'contradicted'
+        if self.p < LEVEL:
+            return f'equal within ±{margin:g}'
+        return f'contradicted: beyond ±{margin:g}' if e.low > margin or e.high < -margin else 'open'
+
+    def line(self):
+        e = self.estimate
+        shown = e is not None and e.n
+        return [self.claim['text'], self.claim.get('paper', ''), f'{signed(e.mean)} {interval(e.low, e.high)}' if shown else '–',
+                str(e.n) if shown else '0', pvalue(self.p), self.verdict()]
+
+
+def test_all(families, sweeps, seeds):
+    """{family: its Tests}, whose p-values are corrected within the family"""
+    tested = {name: [Test(claim, sweeps, seeds) for claim in family] for name, family in families.items()}
+    for tests in tested.values():
+        for test, p in zip(tests, corrected([test.p for test in tests])):
+            test.p = p
+    return tested
+
+
+def signed(x):
+    return f'{x:+.3f}'.replace('-', '−')
+
+
+def interval(low, high):
+    return f'[{signed(low)}, {signed(high)}]' if math.isfinite(low) else '(no interval)'
+
+
+def pvalue(p):
+    return '–' if math.isnan(p) else '< 0.001' if p < 0.001 else f'{p:.2g}'
