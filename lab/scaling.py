@@ -1,7 +1,7 @@
 """
 Loss against size, and speed-up at equal loss, from the runs.csv of a sweep (sharpness disparity, figures 1, 4, 5 and 10):
 
-    python -m lab.scaling --csv=out-sweep/blockwise_sizes/runs.csv --size=width --base=lr=none,warmup_iters=10
+    python -m lab.scaling --csv=results/csv/figure5.csv --size=size --base=lr=none
 
 Rows of the sweep's table that differ only in their size make a curve. Each row is taken at its best learning rate.
 """
