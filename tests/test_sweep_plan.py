@@ -266,18 +266,8 @@ def test_an_interrupted_sweep_goes_on(runs, number):
 
 # ----------------------------------------------------------------------------- bad input
 
-CLAIM = "dict(text='x', contrast='n_layer=1 - n_layer=2', sign=-1, margin=0.04, pairs=2)"
-
-
-@pytest.mark.parametrize('claim, rates, says', [
-    (CLAIM.replace('sign=-1', 'sign=2'), '[0.1, 0.2, 0.4]', "claims: 'x': sign, margin or pairs is not right"),
-    (CLAIM.replace('margin=0.04, ', ''), '[0.1, 0.2, 0.4]', "claims: 'x': margin is not right"),
-    (CLAIM.replace('n_layer=2', 'n_layer=9'), '[0.1, 0.2, 0.4]', "contrast='n_layer=9' names 0 rows"),
-    (CLAIM.replace('pairs=2', 'pairs=3'), '[0.1, 0.2, 0.4]', "claims: 'x' wants 3 pairs, and n_layer=1 has 3 seeds"),
-    (CLAIM, '[0.1, 0.2]', "claims: 'x' wants 3 rates or more of n_layer=1, each at most twice the one before: 0.1, 0.2"),
-    (CLAIM, '[0.1, 0.3, 0.6]', 'each at most twice the one before'), ('', '[-0.1, 0.2]', 'learning_rate=-0.1')])
-def test_an_error_comes_before_anything_runs(runs, claim, rates, says):
+def test_an_error_comes_before_anything_runs(runs):
     made = runs(best_at(0.1))
-    Path('grid.py').write_text(f'grids = [dict(n_layer=[1, 2], learning_rate={rates})]\nclaims = [{claim}]\n')
+    Path('grid.py').write_text('grids = [dict(n_layer=[1, 2], learning_rate=[-0.1, 0.2])]\n')
     code, _, err = run_here('lab.sweep', 'grid.py', *(key for key in KEYS if key != '--seeds=3'))
-    assert code == 1 and says in err and err.count('\n') == 1 and not made.legs and not os.path.exists('out')
+    assert code == 1 and 'learning_rate=-0.1' in err and err.count('\n') == 1 and not made.legs and not os.path.exists('out')

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import run_here
-from scipy.stats import ttest_1samp
 
-from lab.statistics import smallest_effect
+from lab.statistics import contrast, samples
 from lab.sweep_table import largest_rise
 
 OWN = ['seed', 'status', 'iterations', 'parameters', 'tokens_per_iteration', 'val_losses', 'val_loss', 'test_loss',
@@ -132,12 +131,15 @@ def test_the_largest_rise(losses, rise):
 @pytest.mark.parametrize('ends, wanted', [
     (([1.0], [2.0], [4.5]), '1.500'),                   # (0 + 1 + 3.5) / 3
     (([1.0], [2.0], [9.0]), '1.667'), (([1.0], [2.0], ['diverged']), '1.667'),       # both count as 5, where all start
+    (([1.0], [2.0], [[5.0, 9.0, 4.5]]), '1.500'),       # a run that spiked, and ended lower
     (([1.0, 9.0], [2.0, 'diverged'], [4.5]), '1.500'),  # of seed 1 alone
     (([1.0], [2.0], ['failed']), ''), (([1.0],), '')])
 def test_rate_sensitivity(report, ends, wanted):
-    """By hand; none where a rate was not trained to the end, or is alone"""
-    report([*row('a', *ends), *row('b', [1.0], [1.25])], '--select=best')
-    assert [line['rate sensitivity'] for line in tables()[0]] == [wanted, '0.125']
+    """By hand; none where a rate was not trained to the end, or is alone. Of fewer rates than others, how many is said"""
+    report([*row('a', *ends), *row('b', [1.0], [1.25])], '--select=best', '--diverged_loss=4.75')
+    fewer = ' (2 rates)' * (len(ends) > 2)
+    assert [line['rate sensitivity'] for line in tables()[0]] == [wanted, f'0.125{fewer}']
+    assert tables()[0][1]['tolerance in octaves'] == f'≥ 0.4{fewer}'        # 0.1 / 0.25
     report([*row('a', *ends), *row('b', [1.0], [1.25])])
     assert 'rate sensitivity' not in tables()[0][0]
 
@@ -155,28 +157,31 @@ FOUR = [(labels, list(losses)) for labels, losses in zip(NAMES, SEEDS)]
 ROWS = [','.join(f'{axis}={label}' for axis, label in labels.items()) for labels in NAMES]
 
 
-def of(d):
-    """The cells of the differences d"""
-    test = ttest_1samp(d, 0)
-    low, high = test.confidence_interval(0.95)
-    return test.pvalue, {'difference': f'{d.mean():+.3f} [{low:+.3f}, {high:+.3f}]', 'seeds': '5', 'p': f'{test.pvalue:.2g}',
-                         'detectable': f'{smallest_effect(d.std(ddof=1), 5):.3f}'}
+def cells(weights):
+    """(p, the cells) of a contrast of SEEDS, {its row: weight}"""
+    e = contrast(weights, dict(enumerate(samples(SEEDS.tolist()))))
+    return e.p, {'difference': f'{e.mean:+.3f} [{e.low:+.3f}, {e.high:+.3f}]', 'seeds': '5', 'p': f'{e.p:.2g}',
+                 'detectable': f'{e.detectable:.3f}'}
 
 
 def test_contrasts(report):
-    """A difference of differences and a difference, with p-values that are corrected over the two"""
-    texts = [f'{ROWS[0]} - {ROWS[1]} - {ROWS[2]} + {ROWS[3]}', f'{ROWS[3]} - {ROWS[0]}']
-    report(FOUR, f'--contrast={texts[0]}; {texts[1]}')
-    (p, one), (q, two) = of(SEEDS[0] - SEEDS[1] - SEEDS[2] + SEEDS[3]), of(SEEDS[3] - SEEDS[0])
+    """A difference of differences and a difference, with p-values that are corrected over the two. The four rows are of one size,
+    and those of one optimizer are moderated together"""
+    points = [(dict(labels, optim='sgdw', setting=labels['optim']), ends) for labels, ends in FOUR]
+    rows = [','.join(f'{axis}={label}' for axis, label in labels.items()) for labels, _ in points]
+    texts = [f'{rows[0]} - {rows[1]} - {rows[2]} + {rows[3]}', f'{rows[3]} - {rows[0]}']
+    report(points, f'--contrast={texts[0]}; {texts[1]}')
+    (p, one), (q, two) = cells({0: 1, 1: -1, 2: -1, 3: 1}), cells({3: 1, 0: -1})
     low, high = 2 * min(p, q), max(p, q)
     corrected = [f'{high if x == high else min(low, high):.2g}' for x in (p, q)]
-    assert tables()[1] == [{'contrast': text, **cells, 'corrected p': c} for text, cells, c in zip(texts, (one, two), corrected)]
+    assert tables()[1] == [{'contrast': text, **row, 'corrected p': c} for text, row, c in zip(texts, (one, two), corrected)]
 
 
-def test_against_is_paired(report):
-    report(FOUR, f'--against={ROWS[0]}')
+def test_against(report):
+    """Every other row, over all its seeds; p-values are corrected over the table"""
+    report([({'arch': str(i)}, ends) for i, (_, ends) in enumerate(FOUR)], '--against=arch=0')
     lines = tables()[0]
-    tests = [of(losses - SEEDS[0]) for losses in SEEDS[1:]]
+    tests = [cells({i: 1, 0: -1}) for i in (1, 2, 3)]
     assert lines[0]['difference'] == '' and [{key: line[key] for key in one} for line, (_, one) in zip(lines[1:], tests)] == [
         one for _, one in tests]
     ps = sorted(p for p, _ in tests)
@@ -184,10 +189,10 @@ def test_against_is_paired(report):
     assert [line['corrected p'] for line in lines[1:]] == [f'{wanted[p]:.2g}' for p, _ in tests]
 
 
-def test_seeds_that_only_one_row_has_do_not_count(report):
-    report([(dict(arch='a'), [1.0, 'diverged', 3.0, 9.0]), (dict(arch='b'), [1.5, 0.0, 4.0])], '--against=arch=b')
+def test_runs_that_diverged_do_not_count(report):
+    report([(dict(arch='a'), [1.0, 'diverged', 3.0]), (dict(arch='b'), [1.5, 0.0, 4.0])], '--against=arch=b')
     line = tables()[0][0]
-    assert line['difference'].startswith('-0.750 [') and line['seeds'] == '2'
+    assert line['difference'].startswith('+0.167 [') and line['seeds'] == '2'
 
 
 @pytest.mark.parametrize('losses, says', [
