@@ -46,7 +46,7 @@ test: .venv/installed-dev
 	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 test-long: .venv/installed-dev
-	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto -m long
+	CUDA_VISIBLE_DEVICES= $(BIN)/python -m pytest -q -n auto --dist worksteal -m long --durations=10
 
 test-oldest: $(OLDEST_VENV)/installed
 	CUDA_VISIBLE_DEVICES= $(OLDEST_VENV)/bin/python -m pytest -q -n auto test_model.py tests/test_checkpoint.py \

@@ -13,6 +13,7 @@ from configurator import TRAIN
 
 import contextlib
 import copy
+import faulthandler
 import fcntl
 import functools
 import gc
@@ -42,7 +43,9 @@ from data.tokens import write_tokens
 from model import GPTConfig
 
 ROOT = Path(__file__).resolve().parents[1]
-HANG = 600                  # seconds after which a process counts as hung: only a guard, no test depends on the machine's speed
+# Seconds after which a process counts as hung, and is ended with what it said and where it was. This is only a guard: no test
+# depends on the machine's speed. pyproject.toml has a longer limit for a whole test.
+HANG = 400
 PRELOADED = ('helpers', 'optim', 'vision.images', 'engine.parallel', 'engine.divergence', 'engine.fsdp', 'lab.convert.pretrained',
              'lab.measure', 'lab.sweep', 'data.text', 'torch.nn.parallel')
 
@@ -146,9 +149,15 @@ def run_here(script, *arguments, cwd='.', **env):
 
 def run_python(*arguments, cwd='.', **env):
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONIOENCODING': 'utf-8', **env}
-    done = subprocess.run([sys.executable, *map(str, arguments)], cwd=cwd, env=env, capture_output=True, text=True,
-                          encoding='utf-8', timeout=HANG)
-    return done.returncode, done.stdout, done.stderr
+    process = subprocess.Popen([sys.executable, *map(str, arguments)], cwd=cwd, env=env, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, encoding='utf-8', start_new_session=True)
+    try:
+        out, err = process.communicate(timeout=HANG)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)          # with the ranks that torchrun has started
+        out, err = process.communicate()
+        raise TimeoutError(f'it hangs: {out}{err}') from None
+    return process.returncode, out, err
 
 
 def call(script, *arguments, code=0, **more):
@@ -184,6 +193,7 @@ def become(script, arguments, cwd, env, through, outputs):
     sys.stdout, sys.stderr = (open(number, 'w', encoding='utf-8', closefd=False) for number in (1, 2))
     signal.signal(signal.SIGINT, signal.default_int_handler)        # which a process in the background may ignore
     gc.callbacks.clear()                                # hypothesis has one, in which an interrupt would be lost
+    faulthandler.dump_traceback_later(HANG - 10)        # where it hangs, for the test's report
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
@@ -245,8 +255,11 @@ def run_ranks(count, script, *arguments, of_last=(), **more):
                    **{'LOCAL_RANK': str(i), **more, **env})
              for i in range(count)]
     left, code, deadline = {rank.process.sentinel: rank.process for rank in ranks}, 0, time.monotonic() + HANG
+    hung = False
     while left:
-        for sentinel in multiprocessing.connection.wait(list(left), max(0, deadline - time.monotonic())) or list(left):
+        ended = multiprocessing.connection.wait(list(left), max(0, deadline - time.monotonic()))
+        hung = hung or not ended and not code
+        for sentinel in ended or list(left):
             process = left.pop(sentinel)
             if not multiprocessing.connection.wait([sentinel], 0):
                 process.kill()
@@ -255,10 +268,13 @@ def run_ranks(count, script, *arguments, of_last=(), **more):
         if code > 0:                                    # unless a rank was killed, of which this is the consequence
             code = min([code, *(process.exitcode for process in left.values() if process.exitcode)])
         if code < 0:                                    # the others notice that a rank was killed, and say so
-            deadline = min(deadline, time.monotonic() + 20)
+            deadline = min(deadline, time.monotonic() + HANG / 4)
         for process in left.values() if code > 0 else ():
             process.kill()
-    return code, ''.join(rank.out() for rank in ranks), ''.join(rank.err() for rank in ranks)
+    out, err = ''.join(rank.out() for rank in ranks), ''.join(rank.err() for rank in ranks)
+    if hung:
+        raise TimeoutError(f'it hangs: {out}{err}')
+    return code, out, err
 
 
 # ----------------------------------------------------------------------------- what happens to a process, as `through`

@@ -1,6 +1,5 @@
 """A few of the attacks of `make attack`, and that it tells what went wrong."""
 import attack
-import helpers
 import pytest
 
 
@@ -8,7 +7,6 @@ import pytest
 def few(monkeypatch):
     """One process a run, because ranks take long to start"""
     monkeypatch.setattr(attack, 'WAYS', {'one process': attack.WAYS['one process']})
-    monkeypatch.setattr(helpers, 'HANG', 60)
 
 
 @pytest.mark.long

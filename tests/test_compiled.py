@@ -55,7 +55,7 @@ def assert_evaluated_as_eager(place, name, **keys):
     train(place, *flags(**{**keys, 'compile': False, 'out_dir': f'{name}-eager'}),
           script='vision.train' if 'image_size' in keys else 'train.py')
     for a, b in zip(evaluations(place / name), evaluations(place / f'{name}-eager'), strict=True):
-        assert a == pytest.approx(b, rel=1e-5)
+        assert a == pytest.approx({key: b[key] for key in a}, rel=1e-5)         # with fsdp there is no residual_rms
 
 
 @pytest.mark.long
@@ -89,7 +89,7 @@ def test_a_vit_on_two_ranks(place, parallel, forward):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer', ['sgdw', 'lion', 'adam_mini', 'muon'])
+@pytest.mark.parametrize('optimizer', ['adam_mini', 'muon'])
 def test_ddp_compiles_nothing_again(place, optimizer):
     """Its gradients move after the first iteration, from buckets of one megabyte to others"""
     found = graphs(place, f'ddp-{optimizer}', ranks=2, n_embd=256, n_layer=3, optimizer=optimizer)

@@ -381,18 +381,24 @@ def run(place, words):
     assert found[0] == 0, f'{" ".join(words)}\n{script} {" ".join(args)}\n{found[1]}{found[2]}'
 
 
-@pytest.fixture(scope='module')
-def repository(tmp_path_factory):
-    """A copy of the repository with small data of the names that the pages use, and the runs that they start from"""
-    place = tmp_path_factory.mktemp('docs')
+def copy_repository(place):
+    """Copy the repository, with small data of the names that the pages use for text."""
     files = subprocess.run(['git', 'ls-files', '-co', '--exclude-standard', '-z'], cwd=ROOT, capture_output=True, text=True)
     for name in files.stdout.split('\0')[:-1]:
-        if not name.startswith(('tests/', 'results/')) and (ROOT / name).exists():
+        if not name.startswith(('tests/', 'results/')) and (ROOT / name).is_file():
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, place / name)
     rng = np.random.default_rng(0)
     for name in ('pycode', 'openwebtext'):
         write_tokens(place / 'data' / name, {split: [rng.integers(9, 99, 3000)] for split in ('train', 'val')}, 256, 'bytes')
+
+
+@pytest.fixture(scope='module')
+def repository(tmp_path_factory):
+    """A copy of the repository with small data of the names that the pages use, and the runs that they start from"""
+    place = tmp_path_factory.mktemp('docs')
+    copy_repository(place)
+    rng = np.random.default_rng(0)
     for name, size, classes in ('cifar100', 32, 100), ('imagenet', 256, 1000):
         write_images(place / 'data' / name, {split: [(rng.integers(0, 256, (8, 3, size, size), np.uint8), np.arange(8))]
                                              for split in ('train', 'val')}, classes)
@@ -452,15 +458,38 @@ def edited(tmp_path):
     return tmp_path
 
 
+def model_of(place, monkeypatch):
+    """The module of an edited model.py"""
+    spec = importlib.util.spec_from_file_location('edited_model', place / 'model.py')
+    code = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, code)               # dataclasses look for it there
+    spec.loader.exec_module(code)
+    return code
+
+
+def test_the_edits_of_the_readme(tmp_path, monkeypatch):
+    """The README's own command trains with them, and its norm rounds nothing to bf16 that the norms of model.py do not"""
+    copy_repository(tmp_path)
+    for edit in edits_of('README.md'):
+        edit(tmp_path, 'README.md')
+    edited = '\n'.join((tmp_path / name).read_text(encoding='utf-8') for name in ('model.py', 'train.py', 'optim.py'))
+    shown = [block for block in blocks(TEXTS['README.md']) if is_python(block)]
+    assert shown and all(block in edited for block in shown)
+    for words in COMMANDS['README.md']:
+        if EDITS.keys() & {*words}:
+            run(tmp_path, words)
+    code = model_of(tmp_path, monkeypatch)
+    norm, x = code.MeanAbsNorm(8, code.GPTConfig(norm_gain='zero_centred')), torch.randn(3, 8).bfloat16()
+    torch.testing.assert_close(norm(x), x.float() / (x.float().abs().mean(-1, keepdim=True) + norm.eps))
+    assert norm.bfloat16()(x).dtype == torch.bfloat16
+
+
 def test_the_edits_fit_the_code(edited, monkeypatch):
     """Each parameter has its block type and a gradient, and a step of generation has the hidden states of a whole pass"""
     assert set(edits_of(EDITING)) == set(EDITS.values())
     for path in edited.glob('*.py'):
         compile(path.read_text(encoding='utf-8'), path, 'exec')
-    spec = importlib.util.spec_from_file_location('edited_model', edited / 'model.py')
-    code = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, code)               # dataclasses look for it there
-    spec.loader.exec_module(code)
+    code = model_of(edited, monkeypatch)
     config = code.GPTConfig(n_layer=2, n_head=2, n_embd=16, n_kv_head=1, block_size=8, vocab_size=11, norm='meanabs',
                             attention='cosine', norm_every=2, gate=True, z_loss=1e-4, two_ahead=0.3)
     model, idx = code.GPT(config), torch.arange(8)[None]

@@ -98,7 +98,7 @@ def test_valid_configurations(config):
 
 
 @pytest.mark.long
-@few(max_examples=300)
+@few(max_examples=60)
 @given(config=valid())
 def test_many_valid_configurations(config):
     check_valid(config)
