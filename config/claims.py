@@ -1,5 +1,5 @@
-# The claims that the runs of results/csv/ test, in families. Each was written down before its runs; what was changed after them is
-# said beside it. lab/claims.py says what the fields mean, and `make results` makes the tables.
+# The claims that the runs of results/csv/ test, in families. Each was written down before its runs. lab/claims.py says what the
+# fields mean, and `make results` makes the tables.
 
 # how many losses each row of a sweep is to have: its seeds, without the one that chose its rate or its decay
 seeds = dict(base=12, size=8, batch=4, text=8, figure5=4, figure6=5, figure6_vit=4, stable_start=4, vit_parts=4)
@@ -99,7 +99,8 @@ parts = {'figure 2': [('StableInit', 'Xavier')], 'figure 3': [('α 0.25', 'α 0.
 vit_parts = [
     *(dict(text=f'{name} is better than {other} on images without a warm-up', contrast=on_images(name, other), sign=-1,
            paper=f'{figure}, of stability') for figure, pairs in parts.items() for name, other in pairs),
-    dict(text='StableViT without a warm-up is better than ViT with one', sign=-1, contrast=on_images('StableViT', 'ViT', 'warm-up'),
+    dict(text='StableViT without a warm-up is better than ViT with one', sign=-1,
+         contrast=on_images('StableViT', 'ViT', 'warm-up'),
          paper='ViT-L: 82.4 against 81.3%, ViT-H: 81.8 against 80.5% (figures 1 and 8)')]
 
 
@@ -110,6 +111,8 @@ def gain(size):
 figure5 = [
     *(dict(text=f'Blockwise LR is better than one rate for all at {size}', contrast=gain(size), sign=-1)
       for size in ('0.2M', '0.3M', '0.6M')),
-    dict(text='Blockwise LR gains more at 0.6M than at 0.2M', sign=-1, paper='figure 5', contrast=minus(gain('0.6M'), gain('0.2M')))]
+    dict(text='Blockwise LR gains more at 0.6M than at 0.2M', sign=-1, paper='figure 5',
+         contrast=minus(gain('0.6M'), gain('0.2M')))]
 
-families = dict(dnt=dnt, figure6=figure6, figure6_vit=figure6_vit, stable_start=stable_start, vit_parts=vit_parts, figure5=figure5)
+families = dict(dnt=dnt, figure6=figure6, figure6_vit=figure6_vit, stable_start=stable_start, vit_parts=vit_parts,
+                figure5=figure5)

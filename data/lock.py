@@ -7,9 +7,9 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)        
 
 
 def lock_file(path, subject, doing):
-    """Locks the file at `path` until this process ends, however it ends. ValueError if another process holds it, with `subject`, what
-    is in use, and `doing`, what that process is doing there. A lock of the parent process is this process's too. Returns the open
-    file, which the caller must keep. On a disk without locks nothing is locked."""
+    """Lock the file at `path` until this process ends, however it ends. Raise ValueError if another process holds it, with
+    `subject`, what is in use, and `doing`, what that process is doing there. A lock of the parent process is this process's too.
+    Return the open file, which the caller must keep. On a disk without locks nothing is locked."""
     file, here = open(path, 'a+'), os.uname().nodename
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

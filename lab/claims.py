@@ -1,8 +1,8 @@
 """
 What the runs of results/csv/ say of the claims of config/claims.py, which were written down before the runs.
 
-`families` there is {name: [claim, …]}. The p-values of a family are corrected together, so that another family changes none of its
-verdicts. `seeds` is {sweep: how many losses each of its rows is to have}. A claim is a dict:
+`families` there is {name: [claim, …]}. The p-values of a family are corrected together, so that another family changes none of
+its verdicts. `seeds` is {sweep: how many losses each of its rows is to have}. A claim is a dict:
 
     text        what is claimed
     contrast    'ROW - ROW' or 'ROW - ROW - ROW + ROW', the difference in the final loss. A ROW is SWEEP/axis=value,…
@@ -33,7 +33,8 @@ def read_claims(path):
         wrong += [key for key in claim if not isinstance(claim[key], {**FIELDS, **OPTIONAL}.get(key, ()))]
         wrong += ['sign'] * (claim.get('sign') not in (-1, 0, 1)) + ['margin'] * ((claim.get('sign') == 0) != ('margin' in claim))
         if wrong:
-            raise ValueError(f'{path}: {claim.get("text", claim)!r}: {", ".join(dict.fromkeys(wrong))} is not right: see lab/claims.py')
+            wrong = ', '.join(dict.fromkeys(wrong))
+            raise ValueError(f'{path}: {claim.get("text", claim)!r}: {wrong} is not right: see lab/claims.py')
     return file['families'], file['seeds']
 
 

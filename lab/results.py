@@ -36,8 +36,8 @@ MADE = '<!-- Made by `make results` from results/pages/{} and results/csv/. Edit
 
 
 class Sweep:
-    """The runs of a sweep so far as rows, each at its best rate, and {row: Sample} of the losses that are compared. They are those
-    of the test split, if the runs have them. ValueError if the runs are of two codes, or two data of one name."""
+    """The runs of a sweep so far as rows, each at its best rate, and the Sample of each row's losses that are compared. They are
+    those of the test split, if the runs have them. ValueError if the runs are of two codes, or two data of one name."""
 
     def __init__(self, file, path):
         keys = settle([file], keys_of(os.path.join(ROOT, 'lab', 'sweep.py'))[0])

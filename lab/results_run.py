@@ -4,9 +4,9 @@ Trains the runs that are missing in results/csv/, one sweep after another, a run
     python -m lab.results_run                           # the whole plan, in its order; `make results-run` does the same
     python -m lab.results_run --sweeps=base,tolerance   # these files of config/sweep/
 
-Rows of one csv are of one code. So a sweep's file names the commit of its code (_commit), and about how many hours its runs take on
-one core (_hours). A checkout of that commit in .worktrees/ trains the runs of today's file, with today's data, into today's csv.
-Stop it at any time: the same command goes on.
+Rows of one csv are of one code. So a sweep's file names the commit of its code (_commit), and about how many hours its runs take
+on one core (_hours). A checkout of that commit in .worktrees/ trains the runs of today's file, with today's data, into today's
+csv. Stop it at any time: the same command goes on.
 """
 import sys
 
@@ -57,8 +57,8 @@ def checkout_of(commit):
             raise ValueError(f'_commit={commit}: git has no checkout of it: {git.stderr.strip().splitlines()[-1]}')
     for path in Path(ROOT, 'data').glob('*/*'):
         link = folder / path.relative_to(ROOT)
-        if (path.suffix == '.bin' or path.name == 'meta.json') and link.parent.is_dir() and not link.is_symlink():
-            link.unlink(missing_ok=True)
+        if (path.suffix == '.bin' or path.name == 'meta.json') and not link.is_symlink():
+            link.parent.mkdir(exist_ok=True)
             link.symlink_to(path)
     return folder
 
@@ -66,7 +66,7 @@ def checkout_of(commit):
 def main():
     configure(globals())
     os.nice(19)
-    names, took, failed = sweeps.split(','), [], []
+    names, failed = sweeps.split(','), []
     files = {name: Path(ROOT, 'config', 'sweep', f'{name}.py') for name in names}
     if absent := [name for name, file in files.items() if not file.is_file()]:
         raise ValueError(f'sweeps={sweeps!r}: there is no config/sweep/{absent[0]}.py')
@@ -93,7 +93,7 @@ def main():
             failed.append(name)
         say_left(names[i + 1:])
     if failed:
-        raise ValueError(f'failed: {", ".join(failed)}; the output.txt of a run in .worktrees/ says why, and the same command tries again')
+        raise ValueError(f'failed: {", ".join(failed)}; output.txt in a run\'s folder in .worktrees/ says why. The same command tries again')
 
 
 if __name__ == '__main__':

@@ -100,9 +100,9 @@ def smallest_effect(error, df):
 
 
 def share(part, whole, rows):
-    """The ratio r = A/B of two contrasts {row: weight}, as (r, low, high) with Fieller's 95% interval (Fieller 1954): the r for which
-    A − rB does not differ from zero, between the roots of (A − rB)² = t²(V_A − 2r C_AB + r² V_B). The interval is NaN where B itself
-    does not differ from zero, because then it excludes no large r."""
+    """The ratio r = A/B of two contrasts {row: weight}, as (r, low, high) with Fieller's 95% interval (Fieller 1954): the r for
+    which A − rB does not differ from zero, between the roots of (A − rB)² = t²(V_A − 2r C_AB + r² V_B). The interval is NaN where
+    B itself does not differ from zero, because then it excludes no large r."""
     def mean(u):
         return math.fsum(weight * rows[row].mean for row, weight in u.items())
 

@@ -46,8 +46,9 @@ def script_defaults(script):
 def stated(path, name):
     """The value that a sweep's file gives to a name with an underscore, which is no key, such as _commit; None if it has none."""
     with open(path, encoding='utf-8') as f:
-        assigned = [node for node in ast.parse(f.read()).body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name]
-    return ast.literal_eval(assigned[-1].value) if assigned else None
+        values = [node.value for node in ast.parse(f.read()).body if isinstance(node, ast.Assign)
+                  and ast.unparse(node.targets[0]) == name]
+    return ast.literal_eval(values[-1]) if values else None
 
 
 # ----------------------------------------------------------------------------- the grid

@@ -180,7 +180,7 @@ def rank(runs):
 
 
 class Point:
-    """The runs of a row at one learning rate. Where CHOOSER's run has chosen the rate, it counts in no mean, unless it is alone."""
+    """The runs of a row at one learning rate. Where CHOOSER's run chose the rate, it counts in no mean, unless it is alone."""
 
     def __init__(self, runs, chosen):
         self.labels, self.runs = runs[0]['labels'], runs
@@ -299,8 +299,8 @@ def cells_of(estimates):
 
 
 def samples_of(rows, split):
-    """{row: its Sample}, of the losses at its best rate that may be compared. Variances are moderated over the rows of one optimizer
-    and size."""
+    """{row: its Sample}, of the losses at its best rate that may be compared. Variances are moderated over the rows of one
+    optimizer and size."""
     groups = {}
     for row in rows:
         size = row.best.done[0]['parameters'] if row.best.done else math.nan
@@ -336,7 +336,8 @@ def read_contrast(text, find):
 
 def read_contrasts(text, rows):
     """'ROW - ROW; ROW - ROW - ROW + ROW' → [(the text of each, {row: weight})]"""
-    return [(one, read_contrast(one, lambda name: find_row(rows, name, 'contrast'))) for one in map(str.strip, text.split(';')) if one]
+    return [(one, read_contrast(one, lambda name: find_row(rows, name, 'contrast')))
+            for one in map(str.strip, text.split(';')) if one]
 
 
 # ----------------------------------------------------------------------------- tables
@@ -377,7 +378,7 @@ def make_tables(runs, select='all', against='', contrasts=''):
                *(['* best learning rate'] if wide else ['(edge) no rate beyond the best was tried'] if rates else []),
                f'{hours:.2f} hours of runs']
     if base or read:
-        caption[-1] += ('\ndifference: of independent means, with its 95% interval; corrected p: Benjamini-Hochberg over the table; '
+        caption[-1] += ('\ndifference: of means, with its 95% interval; corrected p: Benjamini-Hochberg over the table; '
                         'detectable: the smallest true difference that is found with 80% power')
     return '; '.join(caption), tables
 

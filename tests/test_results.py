@@ -1,4 +1,6 @@
 """lab/results.py and lab/claims.py: verdicts from raw numbers that are made here, and the pages of results/."""
+from configurator import keys_of, settle
+
 import csv
 import math
 from pathlib import Path
@@ -8,12 +10,11 @@ import pytest
 from helpers import ROOT, run_here
 from scipy.stats import false_discovery_control
 
-from configurator import keys_of, settle
 from lab import results
 from lab.claims import read_claims, test_all
 from lab.statistics import contrast, samples, share
 from lab.sweep_plan import plan, planned_rows, words
-from lab.sweep_table import CELLS, read_runs, rank, rows_of, samples_of
+from lab.sweep_table import CELLS, rank, read_runs, rows_of, samples_of
 
 NOISE = np.random.default_rng(0).normal(0, 0.02, (3, 13))
 LOSSES = {arch: mean + NOISE[i] for i, (arch, mean) in enumerate((('a', 2.0), ('b', 2.1), ('c', 2.0)))}
@@ -95,8 +96,10 @@ def test_seed_1_chooses_and_never_counts(tmp_path):
 
 def test_shares_are_estimated_beside_a_claim(tmp_path):
     path = write_csv(tmp_path / 'x.csv')
-    test = test_of(dict(s=path), 's/arch=b - s/arch=a', 1, shares={'c': 's/arch=c - s/arch=a', 'later': 's/arch=d - s/arch=a'})
-    assert list(test.shares) == ['c'] and test.shares['c'] == pytest.approx(share({2: 1, 0: -1}, {1: 1, 0: -1}, OTHERS), rel=1e-2)
+    test = test_of(dict(s=path), 's/arch=b - s/arch=a', 1, shares={
+        'c': 's/arch=c - s/arch=a', 'later': 's/arch=d - s/arch=a'})
+    wanted = share({2: 1, 0: -1}, {1: 1, 0: -1}, OTHERS)
+    assert list(test.shares) == ['c'] and test.shares['c'] == pytest.approx(wanted, rel=1e-2)
 
 
 def test_p_values_are_corrected_within_a_family(tmp_path):
@@ -130,12 +133,14 @@ def place(tmp_path):
         "shares={'c': 'dnt/arch=c - dnt/arch=b'})])\nseeds = dict(dnt=12)\n")
     (tmp_path / 'sweeps' / 'dnt.py').write_text('grids = []\ndiverged_loss = 4.0\n')
     (tmp_path / 'results' / 'pages' / 'page.md').write_text(
-        "{{claim_table('f')}}\n{{share_table('f')}}\n{{table('dnt')}}\n{{difference('dnt', 'arch=a - arch=c')}}\n{{state('dnt')}}\n")
+        "{{claim_table('f')}}\n{{share_table('f')}}\n{{table('dnt')}}\n"
+        "{{difference('dnt', 'arch=a - arch=c')}}\n{{state('dnt')}}\n")
     return tmp_path
 
 
 def make(place, *arguments):
-    return run_here('lab.results', f'--folder={place}/results', f'--sweeps={place}/sweeps', f'--claims={place}/claims.py', *arguments)
+    return run_here('lab.results', f'--folder={place}/results', f'--sweeps={place}/sweeps', f'--claims={place}/claims.py',
+                    *arguments)
 
 
 def test_a_page(place):
@@ -185,7 +190,7 @@ def test_the_pages_of_this_repository_are_what_their_numbers_give():
 
 
 def test_every_claim_can_be_tested():
-    """Its rows are in the plans of their sweeps, with as many seeds as it says, and with three rates a factor of 2 apart or one"""
+    """Its rows are in the plans of their sweeps, with as many seeds as it says, and with one rate or three a factor of 2 apart"""
     families, seeds = read_claims(ROOT / 'config' / 'claims.py')
     rows = {}
     for name in seeds:

@@ -221,7 +221,7 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
     of_model = {(): tuple(map(base.get, DATA))}         # sweeps over sizes or tokens train each for as long as it needs
     for run in runs.values():
         data_of = tuple(map(run['config'].get, DATA))
-        size = *filter(None, map(run['labels'].get, ('model', 'tokens', 'size', 'text'))),
+        size = *filter(None, map(run['labels'].get, ('model', 'size', 'text', 'batch'))),
         assert of_model.setdefault(size, data_of) == data_of
         assert float(run['labels'].get('learning_rate', run['config']['learning_rate'])) == run['config']['learning_rate']
     rows = planned_rows(list(runs.values()), file['extend'])
@@ -322,7 +322,7 @@ def test_a_sweep(swept):
             '0.01,seed={},dataset=late': ('failed', 'IndexError: index out of range')}
     runs = {f'learning_rate={name.format(seed)}': end for name, end in ends.items() for seed in (1, 2)}
     del runs['learning_rate=1e+30,seed=2']              # seed 1 has chosen
-    assert {path.name for path in swept.iterdir()} == TABLES | set(runs) | {'.lock'}
+    assert {path.name for path in swept.iterdir()} == TABLES | set(runs) | {'.lock', 'runs.csv.lock'}
     for name, (status, says) in runs.items():
         assert (says or 'val loss') in (swept / name / 'output.txt').read_text()
     one, two = (rows(swept / f'learning_rate=0.01,seed={seed}')[-1]['val_loss'] for seed in (1, 2))

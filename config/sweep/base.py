@@ -14,4 +14,4 @@ diverged_rise = 0.5
 _rows = {optim: {name: f'{_placements(64)[name]} --weight_decay={decay} --learning_rate={rate}'
                  for name, (decay, rate) in rows.items()} for optim, rows in _tuned.items()}
 _rows['adamw']['DNT with the decay of S1'] = f'{_placements(64)["DNT"]} --weight_decay=0.1 --learning_rate=16e-3'
-grids = [dict(setting=rows, optim={optim: f'config/optim/{optim}.py --min_lr=0'}) for optim, rows in _rows.items()]
+grids = [dict(optim={optim: f'config/optim/{optim}.py --min_lr=0'}, setting=rows) for optim, rows in _rows.items()]

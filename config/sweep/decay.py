@@ -1,4 +1,4 @@
-# Which weight decay suits each placement, with each optimizer? brackets.py has more decays, and config/base/tuned.py the best ones
+# Which weight decay suits each placement, with each optimizer? brackets.py has more, and config/base/tuned.py the best ones
 #     make results-run SWEEPS=decay
 # All decays are tuned alike: a factor of 3 apart, around values of which rate times decay is about the same. One seed, so no
 # claims. The rule: a placement takes the decay at which its row here has the lowest validation loss at its best rate. S1 and DNT
