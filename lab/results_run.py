@@ -93,7 +93,8 @@ def main():
             failed.append(name)
         say_left(names[i + 1:])
     if failed:
-        raise ValueError(f'failed: {", ".join(failed)}; output.txt in a run\'s folder in .worktrees/ says why. The same command tries again')
+        raise ValueError(f'failed: {", ".join(failed)}; the output.txt of each run in .worktrees/ says why, and the same command '
+                         f'tries again')
 
 
 if __name__ == '__main__':

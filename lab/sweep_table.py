@@ -259,7 +259,8 @@ class Row:
         if sensitivity is None:
             return ['', '']
         fewer = f' ({len(self.points)} rates)' if len(self.points) < most else ''
-        return [f'{sensitivity:.3f}{fewer}', '≥ ' * octaves[1] + f'{octaves[0]:.1f}{fewer}']
+        length, is_open = octaves
+        return [f'{sensitivity:.3f}{fewer}', '≥ ' * is_open + f'{length:.1f}{fewer}' if length == length else '']
 
 
 def rows_of(runs, chosen=False):

@@ -152,6 +152,10 @@ def test_tolerance(losses, octaves, is_open):
     assert found == (pytest.approx(octaves), is_open)
 
 
+def test_no_tolerance_with_a_rate_of_zero():
+    assert math.isnan(tolerance([0.0, 0.1], [1.0, 2.0], 5.5)[0])
+
+
 def test_tolerance_by_a_fine_grid():
     """The share of a fine grid of rates at which the interpolated loss is low enough, where the losses have one valley"""
     x, losses = np.array([-3.0, -1.0, 0.0, 1.5, 2.0]), [3.0, 1.3, 1.0, 1.02, 2.0]
