@@ -40,7 +40,7 @@ NO_CODE = ['x = Post(α x + Δt · gain · Mid(f(Pre(x))))\n']        # blocks t
 ONLY_PARSED = {
     r'make (quickstart|test|quickstart-vision)$': 'it installs packages; its own commands run before a page and in other tests',
     r'make (test-long|results-run)$': 'hours',
-    r'make gpu$': 'a GPU',
+    r'(make gpu|python -m lab\.gpu)( |$)': 'a GPU; tests/test_gpu.py runs its steps on a CPU',
     r'make test-cuda-code$': 'it installs packages',
     r'pip install ': 'the network',
     r'(git|cd|source) ': 'nothing of ours',
