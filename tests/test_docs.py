@@ -11,6 +11,7 @@ import glob
 import importlib.util
 import itertools
 import json
+import os
 import re
 import shlex
 import shutil
@@ -425,6 +426,7 @@ def repository(tmp_path_factory):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(2400)                              # dozens of commands, of which helpers.HANG limits each process
 @pytest.mark.parametrize('page', PAGES)
 def test_a_page_runs(page, repository, tmp_path):
     place = tmp_path / 'copy'
@@ -517,9 +519,11 @@ def test_git_ignores_what_the_commands_write(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(2400)
 def test_the_reference_learns_the_edits(edited):
     """test_model.py knows every option of the page after the edits that the page names"""
-    code, out, err = run_python('-m', 'pytest', '-q', '-m', 'not long', 'test_model.py', cwd=edited, PYTHONPATH=str(edited))
+    code, out, err = run_python('-m', 'pytest', '-q', '-m', 'not long', 'test_model.py', cwd=edited,
+                                PYTHONPATH=os.pathsep.join([str(edited), str(ROOT)]))
     assert code == 0, out + err
 
 
