@@ -11,6 +11,7 @@ import glob
 import importlib.util
 import itertools
 import json
+import os
 import re
 import shlex
 import shutil
@@ -40,7 +41,7 @@ NO_CODE = ['x = Post(α x + Δt · gain · Mid(f(Pre(x))))\n']        # blocks t
 ONLY_PARSED = {
     r'make (quickstart|test|quickstart-vision)$': 'it installs packages; its own commands run before a page and in other tests',
     r'make (test-long|results-run)$': 'hours',
-    r'make gpu$': 'a GPU',
+    r'(make gpu|python -m lab\.gpu)( |$)': 'a GPU; tests/test_gpu.py runs its steps on a CPU',
     r'make test-cuda-code$': 'it installs packages',
     r'pip install ': 'the network',
     r'(git|cd|source) ': 'nothing of ours',
@@ -425,6 +426,7 @@ def repository(tmp_path_factory):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(2400)                              # dozens of commands, of which helpers.HANG limits each process
 @pytest.mark.parametrize('page', PAGES)
 def test_a_page_runs(page, repository, tmp_path):
     place = tmp_path / 'copy'
@@ -517,9 +519,11 @@ def test_git_ignores_what_the_commands_write(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(2400)
 def test_the_reference_learns_the_edits(edited):
     """test_model.py knows every option of the page after the edits that the page names"""
-    code, out, err = run_python('-m', 'pytest', '-q', '-m', 'not long', 'test_model.py', cwd=edited, PYTHONPATH=str(edited))
+    code, out, err = run_python('-m', 'pytest', '-q', '-m', 'not long', 'test_model.py', cwd=edited,
+                                PYTHONPATH=os.pathsep.join([str(edited), str(ROOT)]))
     assert code == 0, out + err
 
 
