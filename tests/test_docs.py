@@ -41,6 +41,7 @@ ONLY_PARSED = {
     r'make (quickstart|test|quickstart-vision)$': 'it installs packages; its own commands run before a page and in other tests',
     r'make (test-long|results-run)$': 'hours',
     r'make gpu$': 'a GPU',
+    r'python -m lab\.gpu ': 'minutes; tests/test_gpu.py runs its commands',
     r'make test-cuda-code$': 'it installs packages',
     r'pip install ': 'the network',
     r'(git|cd|source) ': 'nothing of ours',
