@@ -9,10 +9,9 @@ Config files and --key=value set the keys below. They apply in order, and the la
 """
 from configurator import configure, say
 
-import numpy as np
 import torch
 
-from data.tokens import Tokens, read_meta, shuffled_starts
+from data.tokens import Tokens, read_meta
 from engine.checkpoint import Checkpoints, find_checkpoint
 from engine.device import Machine, StopRequest
 from engine.divergence import Watch, block_norms, params_by_type
@@ -129,12 +128,6 @@ scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torc
 params_of = params_by_type(opt)                         # {block type: its parameters}
 
 
-def get_batch(split, starts):
-    """The windows of a split that start at these tokens → inputs and targets, token ids (len(starts), block_size) each"""
-    windows = np.stack([data[split].tokens[i:i + block_size + 1] for i in starts]).astype(np.int64)
-    return machine.to_device(torch.from_numpy(windows[:, :-1]), torch.from_numpy(windows[:, 1:]))
-
-
 def rate(it, ratio=1.0):
     """The learning rate of an iteration, for block types with this ratio"""
     return lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters, decay_frac, ratio, blockwise)
@@ -150,7 +143,7 @@ def evaluate(*splits):
         batches = data[split].spread(eval_iters, batch_size)
         total = torch.zeros(2, device=machine.device)
         for starts, is_new in progress(list(machine.turns(batches)), f'evaluation on {split}', shown=machine.master):
-            x, y = get_batch(split, starts)
+            x, y = machine.to_device(*data[split].read(starts))
             with machine.autocast():
                 _, loss = models.compiled(x, y)
             total += is_new * torch.stack((loss, torch.ones_like(loss)))
@@ -198,7 +191,7 @@ for it in range(run.start, max_iters + 1):
             watch.check(it, *means.values())
             if 'test' in data and (it == max_iters or eval_only):
                 means |= evaluate('test')               # only at the end, and nothing depends on it
-            x, _ = get_batch('val', data['val'].spread(1, batch_size)[0])
+            x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
             log.evaluation(it, means, models.health(x))
             if eval_only:
                 break
@@ -225,8 +218,7 @@ for it in range(run.start, max_iters + 1):
     sums = {}                                           # of the loss and of aux, over this rank's micro-batches
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # of the micro-batch, in the whole run
-        starts = shuffled_starts(data['train'].length, block_size, number * batch_size, batch_size, data_seed)
-        x, y = get_batch('train', starts)
+        x, y = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
         torch.manual_seed(hash((seed, number)))         # dropout too depends only on the seed and the micro-batch
         models.sync_gradients(last=j == micro_batches[-1])
         with machine.autocast(cache=not recompute):
