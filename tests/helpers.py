@@ -43,8 +43,8 @@ from model import GPTConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 HANG = 600                  # seconds after which a process counts as hung: only a guard, no test depends on the machine's speed
-PRELOADED = ('helpers', 'optim', 'vision.images', 'engine.parallel', 'engine.divergence', 'engine.fsdp', 'lab.convert.pretrained',
-             'lab.measure', 'lab.sweep', 'data.text', 'torch.nn.parallel')
+PRELOADED = ('helpers', 'optim', 'vision.images', 'engine.runlog', 'engine.health', 'engine.divergence', 'engine.fsdp',
+             'lab.convert.pretrained', 'lab.measure', 'lab.sweep', 'data.text', 'torch.nn.parallel', 'torch.distributed.fsdp')
 
 
 def once(function):

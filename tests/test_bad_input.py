@@ -263,7 +263,7 @@ KEYS = [
     case('fp16 and shards', f'{TRAIN} --parallel=fsdp --dtype=float16', 'dtype=float16: parallel=fsdp has no loss', RANK='0',
          LOCAL_RANK='0', WORLD_SIZE='1'),
     case('bench: archs', f'{BENCH} --archs=pre,s99', 'there is no config file … config/arch/s99.py'),
-    case('bench: two things', f'{BENCH} --loader=5 --sampling=5', 'loader, sampling and variants … cannot be combined: choose one'),
+    case('bench: two things', f'{BENCH} --loader=5 --sampling=5', 'loader, sampling and variants … cannot be combined: choose'),
 ]
 FILES = [
     case('no config file', f'{TRAIN} config/nowhere.py', 'there is no config file config/nowhere.py'),

@@ -68,6 +68,7 @@ def test_the_end_of_the_time(main):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)         # 22 processes
 @pytest.mark.skipif(not (ROOT / 'data' / 'pycode' / 'meta.json').exists(), reason='data/pycode is not prepared')
 def test_all_commands(main, monkeypatch):
     """Without a compiler, and with time for a busy machine"""
