@@ -7,18 +7,22 @@ Trains a GPT, on one process or many:
 
 Config files and --key=value set the keys below. They apply in order, and the later one wins.
 """
-from configurator import configure, say
+from configurator import configure
 
-import numpy as np
+from contextlib import nullcontext
+
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
-from data.tokens import Tokens, read_meta, shuffled_starts
-from engine.checkpoint import Checkpoints, find_checkpoint
-from engine.device import Machine, StopRequest
+from data.tokens import Tokens, read_meta
+from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
+from engine.device import Machine, StopRequest, attention_backend_of, lacks_to_compile, tune_for_training
 from engine.divergence import Watch, block_norms, params_by_type
+from engine.health import health
 from engine.keys import check_keys, config_from, gpt_config, group_settings, refuse_unused, schedule_notes
-from engine.parallel import Models, check_parallel
-from engine.runlog import Log, Run, Speed, losses_text, progress
+from engine.parallel import check_parallel, model_notes, whole_model
+from engine.ranks import share_steps
+from engine.runlog import Log, Run, Speed, progress
 from model import GPT, GPTConfig
 from optim import OPTIMIZERS, lr_at, param_groups
 
@@ -112,27 +116,58 @@ config['overwrite'] = False
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
 check_parallel(config, machine)
 machine.connect(backend, run.given(config))
-finished = run.finished_with(checkpoint, max_iters) if checkpoint and not eval_only else None
-if all(machine.gather(finished is not None)):           # on all ranks, or they go on together
-    if machine.master:
-        say(f'{out_dir} is complete: {max_iters} iterations, {losses_text(finished)}; --max_iters=… trains on')
-    machine.leave(0)
+run.leave_if_complete(checkpoint, config, machine)
 
-# ----------------------------------------------------------------------------- model and optimizer
+# ----------------------------------------------------------------------------- model: built, compiled, spread over the ranks
+def build():
+    return GPT(model_config)
+
+
 torch.manual_seed(seed)
-models = Models(GPT, lambda: GPT(model_config), config, machine, checkpoint, pretrained)
-raw_model, train_model = models.raw, models.train       # the latter is compiled, and exchanges gradients between ranks
+ddp, fsdp = (machine.distributed and parallel == way for way in ('ddp', 'fsdp'))
+why_not_compile = lacks_to_compile(machine.device) if compile else ''
+is_compiled = compile and not why_not_compile
+if fsdp:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    from engine.fsdp import device_mesh, init_sharded, load_sharded, without_memory
+with without_memory(GPT) if fsdp else nullcontext():
+    raw_model = pretrained or build()
+raw_model.recompute = recompute
+tune_for_training(machine.device, raw_model, attention_backend, tf32, deterministic)
+attention_kernel = attention_backend_of(raw_model, machine.device, machine.dtype)
+if fsdp:                # a rank has some rows of every parameter, in fp32; a block gathers its own, in dtype, to compute
+    mesh = device_mesh(machine.device, shard_ranks)
+    policy = MixedPrecisionPolicy(param_dtype=machine.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in raw_model.h:
+        if is_compiled:
+            block.compile()
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    if is_compiled:
+        raw_model.output = torch.compile(raw_model.output)
+    fully_shard(raw_model, mesh=mesh, reshard_after_forward=False)          # its backward pass follows at once
+if checkpoint:
+    (load_sharded if fsdp else load_weights)(raw_model, checkpoint)
+elif fsdp and not pretrained:
+    init_sharded(raw_model)
+raw_model.to(machine.device)
+model = torch.compile(raw_model) if is_compiled and not fsdp else raw_model
+train_model = model                                     # it exchanges gradients between ranks
+if ddp:
+    torch._dynamo.config.optimize_ddp = ddp_overlap
+    train_model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    train_model.broadcast_buffers = False               # they are the same on all ranks
+    if ddp_bf16:
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+        train_model.register_comm_hook(None, bf16_compress_hook)
+
+# ----------------------------------------------------------------------------- optimizer
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
-                            {**config, 'compile': models.is_compiled, 'dtype': machine.dtype})
-models.share_steps(opt)
+                            {**config, 'compile': is_compiled, 'dtype': machine.dtype})
+if machine.distributed:
+    share_steps(opt, sharded=fsdp)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 params_of = params_by_type(opt)                         # {block type: its parameters}
-
-
-def get_batch(split, starts):
-    """The windows of a split that start at these tokens → inputs and targets, token ids (len(starts), block_size) each"""
-    windows = np.stack([data[split].tokens[i:i + block_size + 1] for i in starts]).astype(np.int64)
-    return machine.to_device(torch.from_numpy(windows[:, :-1]), torch.from_numpy(windows[:, 1:]))
 
 
 def rate(it, ratio=1.0):
@@ -150,9 +185,9 @@ def evaluate(*splits):
         batches = data[split].spread(eval_iters, batch_size)
         total = torch.zeros(2, device=machine.device)
         for starts, is_new in progress(list(machine.turns(batches)), f'evaluation on {split}', shown=machine.master):
-            x, y = get_batch(split, starts)
+            x, y = machine.to_device(*data[split].read(starts))
             with machine.autocast():
-                _, loss = models.compiled(x, y)
+                _, loss = model(x, y)
             total += is_new * torch.stack((loss, torch.ones_like(loss)))
         loss_sum, count = machine.sum(total).tolist()
         means[f'{split}_loss'] = loss_sum / count
@@ -161,13 +196,13 @@ def evaluate(*splits):
 
 
 # ----------------------------------------------------------------------------- what the loop reports to
-checkpoints = Checkpoints(run, config, machine, models.fsdp, opt)
+checkpoints = Checkpoints(run, config, machine, fsdp, opt)
 if checkpoint:
     checkpoints.resume(checkpoint, scaler)
 stop_request = StopRequest()                            # Ctrl-C, SIGTERM
 tokens_per_iter = gradient_accumulation_steps * batch_size * block_size
-log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=models.attention,
-          compiled=models.is_compiled, tokens_per_iter=tokens_per_iter)
+log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_kernel,
+          compiled=is_compiled, tokens_per_iter=tokens_per_iter)
 watch = Watch(config, machine, run, log, rate, scaler, params_of)       # ends the process if the run diverges
 best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
 watch.first_loss = checkpoint.get('first_loss') if checkpoint else None
@@ -176,7 +211,7 @@ if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
 log.introduce(opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
-              [*getattr(pretrained, 'notes', []), *schedule_notes(config), *models.notes()])
+              [*getattr(pretrained, 'notes', []), *schedule_notes(config), *model_notes(fsdp, is_compiled, why_not_compile)])
 speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, max_iters)
 
 
@@ -198,8 +233,10 @@ for it in range(run.start, max_iters + 1):
             watch.check(it, *means.values())
             if 'test' in data and (it == max_iters or eval_only):
                 means |= evaluate('test')               # only at the end, and nothing depends on it
-            x, _ = get_batch('val', data['val'].spread(1, batch_size)[0])
-            log.evaluation(it, means, models.health(x))
+            x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
+            with machine.autocast():                    # with fsdp, no rank has the weights of a block by itself
+                sizes = health(raw_model, x) if machine.master and not fsdp else {}
+            log.evaluation(it, means, sizes)
             if eval_only:
                 break
             best = it > 0 and means['val_loss'] <= best_val_loss        # or equal: a kill may have lost best.pt
@@ -208,7 +245,7 @@ for it in range(run.start, max_iters + 1):
                 checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
         if measure_interval:
-            probe.at_end(it, models.whole_model())
+            probe.at_end(it, whole_model(raw_model, build, machine))
         watch.end(it)
         break
 
@@ -219,16 +256,20 @@ for it in range(run.start, max_iters + 1):
     if measure_now:
         watch.check(it)
         with speed.paused():
-            probe.before_step(models.whole_model())
+            probe.before_step(whole_model(raw_model, build, machine))
 
     # forward and backward, one micro-batch after another
     sums = {}                                           # of the loss and of aux, over this rank's micro-batches
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # of the micro-batch, in the whole run
-        starts = shuffled_starts(data['train'].length, block_size, number * batch_size, batch_size, data_seed)
-        x, y = get_batch('train', starts)
+        x, y = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
         torch.manual_seed(hash((seed, number)))         # dropout too depends only on the seed and the micro-batch
-        models.sync_gradients(last=j == micro_batches[-1])
+        last = j == micro_batches[-1]                   # the ranks exchange gradients in its backward pass
+        if ddp:
+            train_model.require_backward_grad_sync = last
+        elif fsdp:
+            raw_model.set_requires_gradient_sync(last or reduce_each)
+            raw_model.set_requires_all_reduce(last)     # between copies of the model (shard_ranks)
         with machine.autocast(cache=not recompute):
             _, loss = train_model(x, y)
         aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
@@ -246,13 +287,13 @@ for it in range(run.start, max_iters + 1):
     scaler.update()
     opt.zero_grad(set_to_none=True)
     if measure_now:
-        probe.after_step(it, models.whole_model())
+        probe.after_step(it, whole_model(raw_model, build, machine))
 
     # log, and end if the run has diverged or was asked to stop
     watch.see(it, sums['loss'], grad_norm)
     if it == run.start:
         watch.check(it)
-        checkpoints.rehearse(state(it + 1), models.build)       # an edit whose checkpoint nobody could read ends here
+        checkpoints.rehearse(state(it + 1), build)      # an edit whose checkpoint nobody could read ends here
     speed.iteration(it)
     if it % log_interval == 0:
         watch.check(it)

@@ -145,15 +145,17 @@ class Tokens:
         self.windows = (self.length - 1) // block_size
 
     def read(self, starts):
-        """Windows that start at these tokens → inputs and targets, int64 (len(starts), block_size) each."""
+        """A batch: the windows that start at these tokens → inputs and targets, int64 (len(starts), block_size) each. Training,
+        evaluation and all that measures read their batches here."""
         rows = np.stack([self.tokens[i:i + self.block_size + 1] for i in starts]).astype(np.int64)
         return torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
 
     def shuffled(self, first, count, seed):
-        """Windows number `first`, first + 1, … of shuffled_starts, as `read` gives them."""
+        """The batch of windows number `first`, first + 1, … in the order of shuffled_starts"""
         return self.read(shuffled_starts(self.length, self.block_size, first, count, seed))
 
     def spread(self, batches, batch_size):
+        """The starts of the batches of an evaluation, see spread_starts"""
         return spread_starts(self.windows, self.block_size, batches, batch_size)
 
 

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 import model as model_file
@@ -19,28 +18,15 @@ from engine.shards import read_shards
 from model import STARTS, init_weights, start_of
 
 
-def shard_model(model, device, dtype, reshard, compile, shard_ranks):
-    """Leaves each rank its rows of every parameter, in fp32. A block gathers its parameters, in dtype, to compute. With reshard
-    it drops them after the forward pass and gathers them again for the backward pass. All outside of the blocks, and the residual
-    stream, stays fp32. With compile, each block is compiled, and what follows the last one.
-
-    shard_ranks: how many ranks share a copy of the model, 0 for all. With fewer, such as the GPUs of a node, there are several
-    copies, whose gradients are averaged (HSDP).
-    """
-    if compile:
-        for block in model.h:
-            block.compile()
-        model.output = torch.compile(model.output)
+def device_mesh(device, shard_ranks):
+    """The ranks as fully_shard takes them. shard_ranks: how many share a copy of the model, 0 for all. With fewer, such as the
+    GPUs of a node, there are several copies, whose gradients are averaged (HSDP)."""
     ranks = dist.get_world_size()
     shards = shard_ranks or ranks
     if ranks % shards:
         raise ValueError(f'shard_ranks={shard_ranks} does not divide the {ranks} ranks')
     shape, names = ((ranks,), ('shard',)) if shards == ranks else ((ranks // shards, shards), ('copy', 'shard'))
-    mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    for block in model.h:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh, reshard_after_forward=False)          # its backward pass follows at once
+    return init_device_mesh(device.type, shape, mesh_dim_names=names)
 
 
 @contextmanager

@@ -208,6 +208,14 @@ class Run:
         is_best = row['val_loss'] == checkpoint['best_val_loss']
         return None if is_best and os.stat(best).st_mtime_ns < os.stat(self.path['ckpt.pt']).st_mtime_ns else row
 
+    def leave_if_complete(self, checkpoint, config, machine):
+        """Ends the process if this run, which resumes from a checkpoint, has nothing left to do."""
+        row = self.finished_with(checkpoint, config['max_iters']) if checkpoint and not config['eval_only'] else None
+        if all(machine.gather(row is not None)):        # on all ranks, or they go on together
+            if machine.master:
+                say(f'{self.folder} is complete: {config["max_iters"]} iterations, {losses_text(row)}; --max_iters=… trains on')
+            machine.leave(0)
+
     def write_json(self, name, value):
         write_whole(self.path[name], lambda f: f.write(json.dumps(value, indent=1).encode()))
 
@@ -367,6 +375,7 @@ class Speed:
     def __init__(self, unit, per_iter, flops, machine, max_iters):
         self.unit, self.per_iter, self.flops, self.max_iters = unit, per_iter, flops, max_iters
         self.peak = machine.world_size * (vendors_peak(machine.device) or 0)
+        working_time.skip_compiling()
         self.began = self.lap = working_time()
         self.first, self.lap_iters = None, 0
 

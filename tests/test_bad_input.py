@@ -212,7 +212,7 @@ KEYS = [
     case('key of fsdp', f'{TRAIN} --save_shards=True', 'save_shards=True: it needs --parallel=fsdp, leave it out'),
     case('key of ddp', f'{TRAIN} --parallel=fsdp --ddp_bf16=True', 'ddp_bf16=True: it needs --parallel=ddp, leave it out'),
     case('no boolean', f'{TRAIN} --compile=1', 'compile=1: wants true or false'),
-    case('no such step', 'lab.gpu --only=nothing --device=cpu', "only='nothing': choose try, or a part of"),
+    case('no such step', 'lab.gpu --only=nothing --device=cpu', "only='nothing': no command has this word"),
     case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' is not available … choose auto, cpu"),
     case('min_lr', f'{TRAIN} --min_lr=1',
          'min_lr=1.0, learning_rate=0.01: wants min_lr <= learning_rate, or schedule=constant'),
@@ -245,7 +245,7 @@ KEYS = [
     case('measure: no checkpoint', f'{UNTRAINED} --checkpoint=best.pt', 'checkpoint=best.pt: init_only=True … leave it out'),
     case('bench: ignored key', f'{BENCH} --parallel=x', 'parallel=x: it changes nothing here, leave it out'),
     case('estimate: ignored key', f'{ESTIMATE} --max_iters=3', 'max_iters=3: it changes nothing here, leave it out'),
-    case('bench: optimizer', f'{BENCH} --optimizer=adm', "optimizer='adm': choose among adamw, sgdw"),
+    case('bench: optimizer', f'{BENCH} --optimizer=adm', "optimizer='adm': choose one of adamw, sgdw"),
     case('estimate: scale', f'{ESTIMATE} --scale=1,x', 'scale=1,x: wants numbers of GPUs with commas between them'),
     case('scaling: no runs', 'lab.scaling --csv=nowhere.csv', 'there is no nowhere.csv'),
     case('results: no pages', 'lab.results --folder=nowhere', 'folder=nowhere: there is no page in nowhere/pages/'),
@@ -263,7 +263,7 @@ KEYS = [
     case('fp16 and shards', f'{TRAIN} --parallel=fsdp --dtype=float16', 'dtype=float16: parallel=fsdp has no loss', RANK='0',
          LOCAL_RANK='0', WORLD_SIZE='1'),
     case('bench: archs', f'{BENCH} --archs=pre,s99', 'there is no config file … config/arch/s99.py'),
-    case('bench: two things', f'{BENCH} --loader=5 --sampling=5', 'loader and sampling cannot be combined: choose one'),
+    case('bench: two things', f'{BENCH} --loader=5 --sampling=5', 'loader, sampling and variants … cannot be combined: choose'),
 ]
 FILES = [
     case('no config file', f'{TRAIN} config/nowhere.py', 'there is no config file config/nowhere.py'),

@@ -1,70 +1,79 @@
-"""lab/gpu.py: its steps on a CPU with tiny sizes, and its page."""
-import json
-import os
-import signal
-import time
-
+"""lab/gpu.py: its commands on a CPU with tiny models, and its page."""
 import pytest
-from helpers import ROOT, Alone, call
+from helpers import ROOT
 
 from lab import gpu
 from lab.gpu import Step
 
-
-def fails(run):
-    run.say('before')
-    run.python('-c', 'print("so far"); raise SystemExit("ValueError: out of luck\\nadvice of a library")')
-
-
-def takes_long(run):
-    run.python('-c', 'import time; print("begins", flush=True); time.sleep(600)')
-
-
-def works(run):
-    run.check('error', 1e-9, 1e-6)
-    run.check('drift', 0.5, 0.1)
+TRAINS = """
+import json, os, sys
+keys = dict(word[2:].split('=') for word in sys.argv[1:])
+os.mkdir(keys['out_dir'])
+print('7 parameters on 1 × a CPU')
+with open(keys['out_dir'] + '/log.jsonl', 'w') as f:
+    for loss in map(float, keys['losses'].split(',')):
+        print(json.dumps(dict(loss=loss, tokens_per_s=1000 * loss)), file=f)
+"""
 
 
-def test_a_step_that_fails_does_not_end_the_others(tmp_path, monkeypatch):
-    steps = [Step('one', 60, fails, ''), Step('two', 2, takes_long, '7 ms'), Step('three', 9, works, '')]
-    monkeypatch.setattr(gpu, 'STEPS', steps)
-    monkeypatch.setattr(gpu.sys, 'argv', ['gpu.py', '--device=cpu', f'--out_dir={tmp_path}/gpu', '--name=here', '--minutes=1'])
-    for key in 'device', 'out_dir', 'name', 'minutes', 'debug':
+@pytest.fixture
+def main(tmp_path, monkeypatch):
+    """lab.gpu with these keys, in tmp_path → the sections of its page"""
+    for key in 'device', 'minutes', 'only', 'tiny', 'debug':
         monkeypatch.setattr(gpu, key, getattr(gpu, key, None), raising=False)      # configure sets them
-    with pytest.raises(ValueError, match='3 of 3 steps failed or are outside their limits: one; two; three'):
-        gpu.main()
-    rows = json.loads((tmp_path / 'gpu' / 'here.json').read_text(encoding='utf-8'))['steps']
-    assert [(row['step'], row['error'], row['lines']) for row in rows] == [
-        ('one', 'ValueError: out of luck', ['before', 'so far']), ('two', 'took longer than the time it has', ['begins']),
-        ('three', 'outside its limits: drift', ['error: 1.00e-09, within 1e-06', 'drift: 5.00e-01, OUTSIDE 0.1'])]
-    assert rows[0]['stderr'] == ['ValueError: out of luck', 'advice of a library']
-    page = (tmp_path / 'gpu' / 'here.md').read_text(encoding='utf-8')
-    assert '## One\n\n**Failed:** ValueError: out of luck\n\n    before\n    so far\n' in page
-    assert 'Computed before, for an H100: 7 ms.' in page and 'Not run' not in page
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(gpu.sys, 'argv', ['gpu.py', '--device=cpu', *arguments])
+        failed = ''
+        try:
+            gpu.main()
+        except ValueError as error:
+            failed = str(error)
+        sections = (tmp_path / 'out-gpu' / 'page.md').read_text(encoding='utf-8').split('\n## ')
+        return {section.partition('\n')[0]: section for section in sections}, failed
+    return run
 
 
-def test_a_kill_keeps_the_steps_before(tmp_path):
-    run = Alone('lab.gpu', '--tiny=True', '--device=cpu', f'--out_dir={tmp_path}', '--name=here', '--no_compile=True')
-    page = tmp_path / 'here.json'
-    while not page.exists() and run.process.is_alive():
-        time.sleep(0.05)
-    os.killpg(run.pid, signal.SIGKILL)
-    run.end()
-    first, = json.loads(page.read_text(encoding='utf-8'))['steps']
-    assert first['ok'] and 'Not run when this was written: training' in (tmp_path / 'here.md').read_text(encoding='utf-8')
+def test_a_command_that_fails_does_not_end_the_others(tmp_path, monkeypatch, main):
+    (tmp_path / 'train.py').write_text(TRAINS, encoding='utf-8')
+    (tmp_path / 'fails.py').write_text('print("so far"); raise SystemExit("ValueError: out of luck\\nadvice of a library")')
+    (tmp_path / 'long.py').write_text('import time; print("begins", flush=True); time.sleep(600)')
+    (tmp_path / 'page.py').write_text('print(open("out-gpu/page.md").readlines()[-1])')       # as a kill now would leave it
+    monkeypatch.setattr(gpu, 'STEPS', [
+        Step('first', 60, 'train.py --out_dir=out-gpu/a --losses=4,3,2'),
+        Step('fails', 60, 'fails.py'), Step('slow', 2, 'long.py'), Step('page', 60, 'page.py'),
+        Step('near', 60, 'train.py --out_dir=out-gpu/b --losses=4,3,2.5', 'first', 0.5),
+        Step('far', 60, 'train.py --out_dir=out-gpu/c --losses=4,3,2.5', 'first', 0.4),
+        Step('rises', 60, 'train.py --out_dir=out-gpu/d --losses=4,3,5')])
+    monkeypatch.setattr(gpu, 'ROOT', tmp_path)
+    sections, failed = main()
+    assert failed == 'these commands failed, or differ by more than they may: fails; slow; far; rises'
+    assert list(sections)[1:] == ['first', 'fails', 'slow', 'page', 'near', 'far', 'rises']
+    assert 'Not run, or not yet: page; near; far; rises.' in sections['page'] and 'Not run' not in sections['rises']
+    assert '    7 parameters on 1 × a CPU\n    loss 4.0000 to 2.0000 in 3 iterations, 2,000 tokens/s\n' in sections['first']
+    assert '    python train.py --out_dir=out-gpu/a --losses=4,3,2 --device=cpu\n' in sections['first']
+    assert '**Failed:** ValueError: out of luck.\n\n    so far\n' in sections['fails']
+    assert '    advice of a library\n' in sections['fails']
+    assert '**Failed:** it took longer than 2 s.\n\n    begins\n' in sections['slow']
+    assert 'from those of first by 5.00e-01; 0.5 is allowed' in sections['near'] and 'Failed' not in sections['near']
+    assert '**Failed:** its losses differ from those of first by 5.00e-01; 0.4 is allowed.' in sections['far']
+    assert '**Failed:** its loss does not fall.' in sections['rises']
 
 
-def test_attention_against_float64():
-    """Each kernel of this machine, forward and backward, within what its dtype can hold; the others say that they refuse"""
-    lines = [line.split() for line in call('lab.gpu', '--only=attention table', '--tiny=True', '--device=cpu').splitlines()[1:]]
-    assert len({tuple(line[:3]) for line in lines}) == len(lines) == 3 * 2 * 4
-    assert not any('OUTSIDE' in line for line in lines)
-    assert {line[2] for line in lines if line[3] == 'refuses:'} == {'cudnn', 'efficient'}
+def test_the_end_of_the_time(main):
+    """What was not run is named, and is no failure"""
+    sections, failed = main('--minutes=0', '--tiny=True')
+    assert not failed and 'Not run, or not yet: quick; gpt2, AdamW;' in ''.join(sections.values())
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)         # 22 processes
 @pytest.mark.skipif(not (ROOT / 'data' / 'pycode' / 'meta.json').exists(), reason='data/pycode is not prepared')
-def test_all_steps(tmp_path):
-    out = call('lab.gpu', '--tiny=True', '--device=cpu', f'--out_dir={tmp_path}', '--name=here', '--no_compile=True')
-    assert 'OUTSIDE' not in out and 'Failed' not in out
-    assert 'DDP: 0.00e+00, within' in out and '--deterministic=True: 0.00e+00, within 0' in out
+def test_all_commands(main, monkeypatch):
+    """Without a compiler, and with time for a busy machine"""
+    monkeypatch.setenv('CXX', 'no-such-compiler')
+    monkeypatch.setattr(gpu, 'STEPS', [step._replace(seconds=3600) for step in gpu.STEPS])
+    sections, failed = main('--minutes=600', '--tiny=True')
+    assert not failed and len(sections) == 1 + len(gpu.STEPS)
+    assert 'its losses differ from those of exact by 0.00e+00; 0 is allowed' in sections['exact-half, resumed']

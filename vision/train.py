@@ -12,16 +12,21 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m vision.train')
 
-from configurator import TRAIN, configure, flags, refuse, say
+from configurator import TRAIN, configure, flags, refuse
+
+from contextlib import nullcontext
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
-from engine.checkpoint import Checkpoints, find_checkpoint
-from engine.device import Machine, StopRequest
+from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
+from engine.device import Machine, StopRequest, attention_backend_of, lacks_to_compile, tune_for_training
 from engine.divergence import Watch, block_norms, params_by_type
+from engine.health import health
 from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, refuse_unused, schedule_notes
-from engine.parallel import Models, check_parallel
-from engine.runlog import Log, Run, Speed, losses_text, progress
+from engine.parallel import check_parallel, model_notes, whole_model
+from engine.ranks import share_steps
+from engine.runlog import Log, Run, Speed, progress
 from optim import OPTIMIZERS, lr_at, param_groups
 from vision.augment import CUBIC, Augment
 from vision.images import SPLITS, Images
@@ -72,30 +77,59 @@ config['overwrite'] = False
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)
 check_parallel(config, machine)
 machine.connect(backend, run.given(config))
-finished = run.finished_with(checkpoint, max_iters) if checkpoint and not eval_only else None
-if all(machine.gather(finished is not None)):           # on all ranks, or they go on together
-    if machine.master:
-        say(f'{out_dir} is complete: {max_iters} iterations, {losses_text(finished)}; --max_iters=… trains on')
-    machine.leave(0)
+run.leave_if_complete(checkpoint, config, machine)
 
-# ----------------------------------------------------------------------------- model and optimizer
+# ----------------------------------------------------------------------------- model: built, compiled, spread over the ranks
+def build():
+    return ViT(model_config, data['train'].mean, data['train'].std)
+
+
 torch.manual_seed(seed)
-models = Models(ViT, lambda: ViT(model_config, data['train'].mean, data['train'].std), config, machine, checkpoint,
-                pretrained)
-raw_model, train_model = models.raw, models.train
+ddp, fsdp = (machine.distributed and parallel == way for way in ('ddp', 'fsdp'))
+why_not_compile = lacks_to_compile(machine.device) if compile else ''
+is_compiled = compile and not why_not_compile
+if fsdp:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    from engine.fsdp import device_mesh, init_sharded, load_sharded, without_memory
+with without_memory(ViT) if fsdp else nullcontext():
+    raw_model = pretrained or build()
+raw_model.recompute = recompute
+tune_for_training(machine.device, raw_model, attention_backend, tf32, deterministic)
+attention_kernel = attention_backend_of(raw_model, machine.device, machine.dtype)
+if fsdp:                # a rank has some rows of every parameter, in fp32; a block gathers its own, in dtype, to compute
+    mesh = device_mesh(machine.device, shard_ranks)
+    policy = MixedPrecisionPolicy(param_dtype=machine.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in raw_model.h:
+        if is_compiled:
+            block.compile()
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    if is_compiled:
+        raw_model.output = torch.compile(raw_model.output)
+    fully_shard(raw_model, mesh=mesh, reshard_after_forward=False)          # its backward pass follows at once
+if checkpoint:
+    (load_sharded if fsdp else load_weights)(raw_model, checkpoint)
+elif fsdp and not pretrained:
+    init_sharded(raw_model)
+raw_model.to(machine.device)
+model = torch.compile(raw_model) if is_compiled and not fsdp else raw_model
+train_model = model                                     # it exchanges gradients between ranks
+if ddp:
+    torch._dynamo.config.optimize_ddp = ddp_overlap
+    train_model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    train_model.broadcast_buffers = False               # they are the same on all ranks
+    if ddp_bf16:
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+        train_model.register_comm_hook(None, bf16_compress_hook)
+
+# ----------------------------------------------------------------------------- optimizer
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
-                            {**config, 'compile': models.is_compiled, 'dtype': machine.dtype})
-models.share_steps(opt)
+                            {**config, 'compile': is_compiled, 'dtype': machine.dtype})
+if machine.distributed:
+    share_steps(opt, sharded=fsdp)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 params_of = params_by_type(opt)                         # {block type: its parameters}
 augment = Augment(config, model_config.image_size, model_config.classes)
-
-
-def get_batch(number):
-    """The training images of the micro-batch with this number, augmented → float images (batch_size, channels, S, S) of 0 to
-    255, and class probabilities (batch_size, classes)"""
-    stored = data['train'].shuffled(number * batch_size, batch_size, data_seed)
-    return augment(*machine.to_device(*stored))
 
 
 def rate(it, ratio=1.0):
@@ -115,7 +149,7 @@ def evaluate(*splits):
         for numbers, counts in progress(list(machine.turns(batches)), f'evaluation on {split}', shown=machine.master):
             x, y = machine.to_device(*data[split].read_padded(numbers, batch_size))
             with machine.autocast():
-                logits, loss = models.compiled(x, y)
+                logits, loss = model(x, y)
             images = (y >= 0).sum()                     # padding has the class −1
             top1, top5 = correct(logits, y).sum(1)
             total += counts * torch.stack((images * loss, top1, top5, images))
@@ -126,13 +160,13 @@ def evaluate(*splits):
 
 
 # ----------------------------------------------------------------------------- what the loop reports to
-checkpoints = Checkpoints(run, config, machine, models.fsdp, opt)
+checkpoints = Checkpoints(run, config, machine, fsdp, opt)
 if checkpoint:
     checkpoints.resume(checkpoint, scaler)
 stop_request = StopRequest()
 images_per_iter = gradient_accumulation_steps * batch_size
-log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=models.attention,
-          compiled=models.is_compiled, images_per_iter=images_per_iter)
+log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_kernel,
+          compiled=is_compiled, images_per_iter=images_per_iter)
 watch = Watch(config, machine, run, log, rate, scaler, params_of)
 best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
 watch.first_loss = checkpoint.get('first_loss') if checkpoint else None
@@ -141,7 +175,7 @@ if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
 log.introduce(opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch',
-              [*getattr(pretrained, 'notes', []), *schedule_notes(config), *models.notes()])
+              [*getattr(pretrained, 'notes', []), *schedule_notes(config), *model_notes(fsdp, is_compiled, why_not_compile)])
 speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
 
 
@@ -162,7 +196,9 @@ for it in range(run.start, max_iters + 1):
             means = evaluate('train', 'val')
             watch.check(it, *means.values())
             x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
-            log.evaluation(it, means, models.health(x))
+            with machine.autocast():                    # with fsdp, no rank has the weights of a block by itself
+                sizes = health(raw_model, x) if machine.master and not fsdp else {}
+            log.evaluation(it, means, sizes)
             if eval_only:
                 break
             best = it > 0 and means['val_loss'] <= best_val_loss
@@ -171,7 +207,7 @@ for it in range(run.start, max_iters + 1):
                 checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
         if measure_interval:
-            probe.at_end(it, models.whole_model())
+            probe.at_end(it, whole_model(raw_model, build, machine))
         watch.end(it)
         break
 
@@ -182,15 +218,20 @@ for it in range(run.start, max_iters + 1):
     if measure_now:
         watch.check(it)
         with speed.paused():
-            probe.before_step(models.whole_model())
+            probe.before_step(whole_model(raw_model, build, machine))
 
     # forward and backward, one micro-batch after another
     sums = {}
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # of the micro-batch, in the whole run
         torch.manual_seed(hash((seed, number)))         # of its augmentation, and of dropout and stochastic depth
-        x, y = get_batch(number)
-        models.sync_gradients(last=j == micro_batches[-1])
+        x, y = augment(*machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed)))
+        last = j == micro_batches[-1]                   # the ranks exchange gradients in its backward pass
+        if ddp:
+            train_model.require_backward_grad_sync = last
+        elif fsdp:
+            raw_model.set_requires_gradient_sync(last or reduce_each)
+            raw_model.set_requires_all_reduce(last)     # between copies of the model (shard_ranks)
         with machine.autocast(cache=not recompute):
             _, loss = train_model(x, y)
         aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
@@ -207,13 +248,13 @@ for it in range(run.start, max_iters + 1):
     scaler.update()
     opt.zero_grad(set_to_none=True)
     if measure_now:
-        probe.after_step(it, models.whole_model())
+        probe.after_step(it, whole_model(raw_model, build, machine))
 
     # log, and end if the run has diverged or was asked to stop
     watch.see(it, sums['loss'], grad_norm)
     if it == run.start:
         watch.check(it)
-        checkpoints.rehearse(state(it + 1), models.build)       # an edit whose checkpoint nobody could read ends here
+        checkpoints.rehearse(state(it + 1), build)      # an edit whose checkpoint nobody could read ends here
     speed.iteration(it)
     if it % log_interval == 0:
         watch.check(it)
