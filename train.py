@@ -18,6 +18,7 @@ from engine.device import Machine, StopRequest
 from engine.divergence import Watch, block_norms, params_by_type
 from engine.keys import check_keys, config_from, gpt_config, group_settings, refuse_unused, schedule_notes
 from engine.parallel import Models, check_parallel
+from engine.ranks import check_on_shards
 from engine.runlog import Log, Run, Speed, losses_text, progress
 from model import GPT, GPTConfig
 from optim import OPTIMIZERS, lr_at, param_groups
@@ -124,7 +125,7 @@ models = Models(GPT, lambda: GPT(model_config), config, machine, checkpoint, pre
 raw_model, train_model = models.raw, models.train       # the latter is compiled, and exchanges gradients between ranks
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
                             {**config, 'compile': models.is_compiled, 'dtype': machine.dtype})
-models.share_steps(opt)
+check_on_shards(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 params_of = params_by_type(opt)                         # {block type: its parameters}
 

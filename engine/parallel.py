@@ -9,7 +9,6 @@ from torch.nn.parallel import DistributedDataParallel
 from engine.checkpoint import load_weights
 from engine.device import attention_backend_of, lacks_to_compile, tune_for_training
 from engine.health import health
-from engine.ranks import share_steps
 from engine.runlog import working_time
 
 
@@ -63,11 +62,6 @@ class Models:
             self.train.broadcast_buffers = False        # they are the same on all ranks
             if config['ddp_bf16']:
                 self.train.register_comm_hook(None, bf16_compress_hook)
-
-    def share_steps(self, optimizer):
-        """Lets the ranks share the work of the optimizer's steps."""
-        if self.machine.distributed:
-            share_steps(optimizer, sharded=self.fsdp)
 
     def sync_gradients(self, last):
         """Before a micro-batch: the ranks exchange gradients in its backward pass if it is the `last` of the iteration."""

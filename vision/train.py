@@ -21,6 +21,7 @@ from engine.device import Machine, StopRequest
 from engine.divergence import Watch, block_norms, params_by_type
 from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, refuse_unused, schedule_notes
 from engine.parallel import Models, check_parallel
+from engine.ranks import check_on_shards
 from engine.runlog import Log, Run, Speed, losses_text, progress
 from optim import OPTIMIZERS, lr_at, param_groups
 from vision.augment import CUBIC, Augment
@@ -85,7 +86,7 @@ models = Models(ViT, lambda: ViT(model_config, data['train'].mean, data['train']
 raw_model, train_model = models.raw, models.train
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
                             {**config, 'compile': models.is_compiled, 'dtype': machine.dtype})
-models.share_steps(opt)
+check_on_shards(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 params_of = params_by_type(opt)                         # {block type: its parameters}
 augment = Augment(config, model_config.image_size, model_config.classes)
