@@ -135,7 +135,8 @@ class ListOptimizer(torch.optim.Optimizer):
                     self.state[p][key] = make(p)
         # DDP's gradients become views of its buckets after the first iteration. Detached, they look the same to torch.compile,
         # which would otherwise compile the step a second time.
-        return [[local(t).detach() for t in tensors] for tensors in (
+        plain = (lambda t: local(t).detach()) if self.defaults['compile'] else local
+        return [list(map(plain, tensors)) for tensors in (
             params, [p.grad for p in params], *([self.state[p][key] for p in params] for key in keys))]
 
     def by_count(self, params):
@@ -240,16 +241,18 @@ class AdamMini(ListOptimizer):
             w, g, m = self.lists(ps, 'exp_avg')
             _, _, v = self.lists(ps, 'exp_avg_sq', make=lambda p: local(p).new_zeros(
                 num_blocks(group['block_type'], names[p], p, group['head_dim']), 1))
-            yield (self.update, w, g, m, v, [shard_of(p) for p in ps], scalar(group['lr']), group['weight_decay'],
-                   *group['betas'], group['eps'], *(scalar(1 - beta ** t) for beta in group['betas']))
+            shards = [shard_of(p, rows=len(moments)) for p, moments in zip(ps, v)]
+            yield (self.update, w, g, m, v, shards, scalar(group['lr']), group['weight_decay'], *group['betas'], group['eps'],
+                   *(scalar(1 - beta ** t) for beta in group['betas']))
 
     @staticmethod
     def update(w, g, m, v, shards, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-        w, g, m = ([x.view(-1, s.width) for x, s in zip(xs, shards)] for xs in (w, g, m))
+        w, g, m = ([x.view(-1, s.width) for x, s in zip(xs, shards)] for xs in (w, g, m))      # a block is a row, or some rows
         decay(w, lr, weight_decay)
         torch._foreach_lerp_(m, g, 1 - beta1)
         for weights, mean, moments, squares, s in zip(w, m, v, all_rows([x.square().mean(1) for x in g], shards), shards):
-            moments.lerp_(squares.view(len(moments), -1).mean(1, keepdim=True), 1 - beta2)
+            squares = squares.view(len(moments), -1)
+            moments.lerp_(squares.mean(1, keepdim=True) if s.group else squares, 1 - beta2)
             rates = lr / bias1 / ((moments / bias2).sqrt() + eps)
             rates = rates.expand(-1, s.rows // len(moments)).reshape(-1, 1)[s.start:s.start + len(weights)]      # of each row
             weights.addcmul_(mean, rates, value=-1)

@@ -18,12 +18,13 @@ class Shard(NamedTuple):
     group: dist.ProcessGroup | None     # the ranks that have the other rows
 
 
-def shard_of(p):
-    rows = len(p) if p.dim() else 1
+def shard_of(p, rows=1):
+    """The shard of a parameter. One that is not sharded may be seen as any number of rows."""
     if not hasattr(p, 'device_mesh'):
         return Shard(0, rows, p.numel() // rows, None)
     mesh, dim = p.device_mesh, p.device_mesh.ndim - 1   # with two dimensions the first one counts whole copies of the model
-    return Shard(min(rows, mesh.get_local_rank(dim) * -(-rows // mesh.size(dim))), rows, p.numel() // rows, mesh.get_group(dim))
+    start = min(len(p), mesh.get_local_rank(dim) * -(-len(p) // mesh.size(dim)))
+    return Shard(start, len(p), p.numel() // len(p), mesh.get_group(dim))
 
 
 def local(t):
