@@ -10,7 +10,7 @@ Times an iteration of training on this machine, without data and evaluation; or 
 It takes every config of train.py. One iteration here is one micro-batch and one optimizer step. Where an iteration of train.py
 has several micro-batches, they are timed without a step too, and the last column has the speed that follows for train.py.
 """
-from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
+from configurator import ROOT, TRAIN, at_least, configure, parse_args
 
 import itertools
 import os
@@ -40,11 +40,6 @@ loader = 0                          # time the reading of this many batches of t
 sampling = 0                        # time the drawing of this many tokens, with the cache and without it
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig, TRAIN)
-USED = {'optimizer', 'learning_rate', 'weight_decay', 'beta1', 'beta2', 'momentum', 'muon_scale', 'grad_clip',
-        'batch_size', 'gradient_accumulation_steps', 'seed', 'device', 'dtype', 'attention_backend', 'tf32', 'deterministic',
-        'compile', 'recompute', 'debug'}        # of train.py's keys
-USED |= {'dataset', 'data_seed', 'vocab_size'} if loader else {'vocab_size', 'dataset'}
-refuse(only_of_train(GPTConfig) - USED, 'it changes nothing here')
 at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0, batch_size=1, gradient_accumulation_steps=1,
          learning_rate=0, weight_decay=0, grad_clip=0)
 names = optimizers.split(',') if optimizers else [config['optimizer']]
@@ -139,7 +134,7 @@ def variants():
         arguments = [os.path.join(ROOT, 'config', 'arch', f'{value}.py') if axis == 'arch' else f'--{axis}={value}'
                      for (axis, _), value in zip(axes, values) if value]
         label = ' '.join(f'{axis}={value}' for (axis, _), value in zip(axes, values) if value)
-        configs[label or config['optimizer']] = settle(arguments, config)
+        configs[label or config['optimizer']] = parse_args(arguments, config)
     return configs
 
 

@@ -7,7 +7,8 @@ Trains a GPT, on one process or many:
 
 Config files and --key=value set the keys below. They apply in order, and the later one wins.
 """
-from configurator import configure, say
+from configurator import configure
+from engine.process import say
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from data.tokens import Tokens, read_meta, shuffled_starts
 from engine.checkpoint import Checkpoints, find_checkpoint
 from engine.device import Machine, StopRequest
 from engine.divergence import Watch, block_norms, params_by_type
-from engine.keys import check_keys, config_from, gpt_config, group_settings, refuse_unused, schedule_notes
+from engine.keys import check_keys, config_from, gpt_config, group_settings, schedule_notes
 from engine.parallel import Models, check_parallel
 from engine.ranks import check_on_shards
 from engine.runlog import Log, Run, Speed, losses_text, progress
@@ -86,7 +87,6 @@ backend = 'auto'                    # auto | nccl | gloo, for torch.distributed;
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig)
 check_keys(config)
-refuse_unused(config)
 if init_from in ('scratch', 'resume', 'auto'):
     gpt_config(config)                                  # raises now for a wrong value
 

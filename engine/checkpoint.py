@@ -1,5 +1,6 @@
 """Checkpoints of a training script. They are never written partially, and they are checked when they are read."""
-from configurator import RETIRED, SPLIT_OFF, TRAIN, defaults_of, expanded, say, script_of
+from configurator import RETIRED, SPLIT_OFF, TRAIN, defaults_of, expanded, script_of
+from engine.process import say
 
 import copy
 import hashlib

@@ -14,7 +14,8 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.gpu')
 
-from configurator import ROOT, configure, one_line
+from configurator import ROOT, configure
+from engine.process import one_line
 
 import json
 import math

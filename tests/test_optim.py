@@ -2,7 +2,7 @@
 optim.py: the optimizers against their definitions in plain float64 lines, the partition of a model's parameters, and
 the schedules against values worked out by hand.
 """
-from configurator import TRAIN, keys_of, read_config
+from configurator import TRAIN, defaults_of, read_config
 
 import functools
 import math
@@ -18,7 +18,7 @@ from optim import OPTIMIZERS, SCHEDULES, AdamMini, compiled_run, lr_at, param_gr
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 BETA1, BETA2, MOMENTUM = 0.8, 0.95, 0.7             # no defaults, so that they must be passed on
-KEYS = {**keys_of(TRAIN, GPTConfig)[0], **dict(learning_rate=0.1, beta1=BETA1, beta2=BETA2, momentum=MOMENTUM, compile=False,
+KEYS = {**defaults_of(TRAIN, GPTConfig), **dict(learning_rate=0.1, beta1=BETA1, beta2=BETA2, momentum=MOMENTUM, compile=False,
                                                n_embd=8, n_head=2)}
 
 
@@ -202,7 +202,7 @@ def test_in_a_notebook(name):
     """The model's sizes and a learning rate are enough; all other keys have train.py's defaults"""
     model, other = small_gpt('s5'), small_gpt('s5')
     few = OPTIMIZERS[name](param_groups(model, 0.1), dict(learning_rate=0.1, n_embd=8, n_head=2))
-    every = OPTIMIZERS[name](param_groups(other, 0.1), {**keys_of(TRAIN, GPTConfig)[0], **dict(
+    every = OPTIMIZERS[name](param_groups(other, 0.1), {**defaults_of(TRAIN, GPTConfig), **dict(
         learning_rate=0.1, compile=False, n_embd=8, n_head=2)})
     for step in range(2):
         for network, optimizer in ((model, few), (other, every)):

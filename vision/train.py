@@ -12,14 +12,15 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m vision.train')
 
-from configurator import TRAIN, configure, flags, refuse, say
+from configurator import TRAIN, configure, flags, refuse
+from engine.process import say
 
 import torch
 
 from engine.checkpoint import Checkpoints, find_checkpoint
 from engine.device import Machine, StopRequest
 from engine.divergence import Watch, block_norms, params_by_type
-from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, refuse_unused, schedule_notes
+from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, schedule_notes
 from engine.parallel import Models, check_parallel
 from engine.ranks import check_on_shards
 from engine.runlog import Log, Run, Speed, losses_text, progress
@@ -47,7 +48,6 @@ check_keys(config, CHOICES | dict(interpolation=CUBIC),
 for key, most in dict(crop_scale=1, flip=1, randaugment=10, label_smoothing=1).items():
     if config[key] > most:
         raise ValueError(f'{key}={config[key]}: wants at most {most}')
-refuse_unused(config)
 if init_from in ('scratch', 'resume', 'auto'):
     config_from(ViTConfig, config)                      # raises now for a wrong value
 
