@@ -10,7 +10,7 @@ Times an iteration of training on this machine, without data and evaluation; or 
 It takes every config of train.py. One iteration here is one micro-batch and one optimizer step. Where an iteration of train.py
 has several micro-batches, they are timed without a step too, and the last column has the speed that follows for train.py.
 """
-from configurator import ROOT, TRAIN, at_least, configure, refuse, settle
+from configurator import ROOT, TRAIN, at_least, configure, parse_args
 
 import itertools
 import os
@@ -40,10 +40,6 @@ loader = 0                          # time the reading of this many batches of t
 sampling = 0                        # time the drawing of this many tokens, with the cache and without it
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig, TRAIN)
-UNUSED = set('''out_dir eval_interval eval_iters log_interval eval_only init_from overwrite always_save_checkpoint wandb_log
-    wandb_project wandb_run_name max_iters schedule blockwise warmup_iters lr_decay_iters min_lr decay_frac diverge_factor
-    measure_interval measure_batches parallel ddp_overlap ddp_bf16 reshard reduce_each save_shards shard_ranks backend'''.split())
-refuse(UNUSED, 'it changes nothing here')
 at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0)
 device = pick_device(config['device'])
 why_not_compile = lacks_to_compile(device)
@@ -59,8 +55,8 @@ def variants():
         chosen = {axis: value for axis, value in zip(axes, values) if value}
         arguments = [os.path.join(ROOT, 'config', 'arch', f'{value}.py') if axis == 'arch' else f'--{axis}={value}'
                      for axis, value in chosen.items()]
-        variant = settle(arguments, config)
-        check_keys({key: value for key, value in variant.items() if key not in UNUSED})
+        variant = parse_args(arguments, config)
+        check_keys(variant)
         if variant['compile'] and why_not_compile and not sampling:
             raise ValueError(f'compiles={compiles}: {why_not_compile}')
         configs[' '.join(f'{axis}={value}' for axis, value in chosen.items()) or config['optimizer']] = variant

@@ -5,6 +5,7 @@ import re
 
 import torch
 
+from engine.ranks import all_rows, local, shard_of, sharing
 from model import DECAYED, MATRICES, block_type
 
 EPS = 1e-8                  # ε beside the root of Adam's second moments
@@ -98,8 +99,8 @@ def subtract(w, lr, update):
 
 
 def run(work):
-    for step, *arguments in work:
-        step(*arguments)
+    for update, *arguments in work:
+        update(*arguments)
 
 
 @functools.cache
@@ -108,53 +109,35 @@ def compiled_run():
 
 
 class ListOptimizer(torch.optim.Optimizer):
-    """What SGDW, Lion, AdamMini and Muon share. Each has static methods that update lists of parameters w, by their gradients g
-    and their states, with the group's learning rate lr; and work(group, params, scalar), which yields such a method and its
-    arguments for the parameters of a group. With compile=True, torch.compile fuses all updates, so that each tensor is read once.
-    The first step then compiles, which takes a minute or two for a model of 48 layers.
-
-    `local` and `shards` are of models that several ranks share; engine/ranks.py replaces them."""
-    local = staticmethod(lambda tensor: tensor)         # this rank's part of a tensor
-    shards = staticmethod(lambda params: ())            # more arguments of AdamMini.update: which parts these are
+    """What SGDW, Lion, AdamMini and Muon share. Each has static methods that update lists of tensors: the weights w, by their
+    gradients g and their states, with the group's learning rate lr. work(group, params, scalar) yields such a method and its
+    arguments for a group's parameters. With compile=True, torch.compile fuses all updates, so that each tensor is read once; the
+    first step then takes a minute or two for a model of 48 layers."""
 
     def __init__(self, params, compile, **defaults):
-        for key, value in defaults.items():
-            top = 1 if key in ('momentum', 'betas') else math.inf
-            if not all(0 <= x < top for x in (value if key == 'betas' else [value])):
-                raise ValueError(f'{key}={value}: wants 0 <= {key} < {top}')
         super().__init__(params, defaults)
         self.defaults['compile'] = compile              # a copy of the optimizer keeps its defaults, and no other attribute
 
     @torch.no_grad()
-    def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        compile = self.defaults['compile']
-        work = []
+    def step(self):
+        compile, work = self.defaults['compile'], []
         for group in self.param_groups:
             params = [p for p in group['params'] if p.grad is not None]
             if params:                                  # a tensor can change without compiling again
                 work += self.work(group, params, torch.tensor if compile else float)
-        # Under DDP gradients are views of its buckets after the first iteration. Detached, they look the same to torch.compile,
-        # which would otherwise compile the step a second time.
-        plain = (lambda t: self.local(t).detach()) if compile else self.local
-        work = [[[plain(x) if torch.is_tensor(x) else x for x in a] if isinstance(a, list) else a for a in arguments]
-                for arguments in work]
         (compiled_run() if compile else run)(work)
-        return loss
 
-    def state_shape(self, group, name, p, key):
-        """The shape of the tensor `key` in the state of a group's parameter p of this name, None if it has no such state"""
-        return p.shape
-
-    def names(self, group):
-        """{parameter: its name}. ValueError for groups without names or block type."""
-        if not {'param_names', 'block_type'} <= group.keys():
-            kind = type(self).__name__
-            raise ValueError(f'{kind} needs the names of the parameters: pass it param_groups(model, weight_decay)')
-        return dict(zip(group['params'], group['param_names']))
+    def lists(self, params, *keys, make=torch.zeros_like):
+        """The parameters, their gradients and these tensors of their states, as lists of this rank's tensors."""
+        for key in keys:
+            for p in params:
+                if key not in self.state[p]:
+                    self.state[p][key] = make(p)
+        # DDP's gradients become views of its buckets after the first iteration. Detached, they look the same to torch.compile,
+        # which would otherwise compile the step a second time.
+        plain = (lambda t: local(t).detach()) if self.defaults['compile'] else local
+        return [list(map(plain, tensors)) for tensors in (
+            params, [p.grad for p in params], *([self.state[p][key] for p in params] for key in keys))]
 
     def by_count(self, params):
         """Counts this step in the state of each parameter, and yields (count, parameters). That is one pair, unless a parameter
@@ -164,12 +147,16 @@ class ListOptimizer(torch.optim.Optimizer):
         for t in {self.state[p]['step'] for p in params}:
             yield t, [p for p in params if self.state[p]['step'] == t]
 
-    def buffers(self, params, key, make=torch.zeros_like):
-        """The state `key` of each parameter, created if it does not exist yet."""
-        for p in params:
-            if key not in self.state[p]:
-                self.state[p][key] = make(p)
-        return [self.state[p][key] for p in params]
+    def names(self, group):
+        """{parameter: its name}. ValueError for groups without names or block type."""
+        if not {'param_names', 'block_type'} <= group.keys():
+            kind = type(self).__name__
+            raise ValueError(f'{kind} needs the names of the parameters: pass it param_groups(model, weight_decay)')
+        return dict(zip(group['params'], group['param_names']))
+
+    def state_shape(self, group, name, p, key):
+        """The shape of the tensor `key` in the state of a group's parameter p of this name, None if it has no such state"""
+        return p.shape
 
 
 class AdamW(torch.optim.AdamW):
@@ -191,8 +178,8 @@ class SGDW(ListOptimizer):
         super().__init__(params, compile, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     def work(self, group, params, scalar):
-        yield (self.update, params, [p.grad for p in params], self.buffers(params, 'momentum_buffer'),
-               scalar(group['lr']), group['weight_decay'], group['momentum'])
+        yield (self.update, *self.lists(params, 'momentum_buffer'), scalar(group['lr']), group['weight_decay'],
+               group['momentum'])
 
     @staticmethod
     def update(w, g, m, lr, weight_decay, momentum):
@@ -215,8 +202,7 @@ class Lion(ListOptimizer):
         super().__init__(params, compile, lr=lr, betas=betas, weight_decay=weight_decay)
 
     def work(self, group, params, scalar):
-        yield (self.update, params, [p.grad for p in params], self.buffers(params, 'exp_avg'),
-               scalar(group['lr']), group['weight_decay'], *group['betas'])
+        yield self.update, *self.lists(params, 'exp_avg'), scalar(group['lr']), group['weight_decay'], *group['betas']
 
     @staticmethod
     def update(w, g, m, lr, weight_decay, beta1, beta2):
@@ -235,13 +221,11 @@ class AdamMini(ListOptimizer):
 
     A block is a head (head_dim rows) of W_q and W_k, a row of any other matrix, the whole of wpe or of a norm's gain, or one
     element of a bias. `params` must be param_groups(model, …), because the blocks depend on the parameters' names.
-    State: m and all v_b, slightly more than 4 bytes per parameter in fp32. ValueError for unnamed parameters.
+    State: m and all v_b, slightly more than 4 bytes per parameter in fp32. Under FSDP each rank holds its rows of m, and all v_b.
     """
     on_shards = True
 
     def __init__(self, params, lr, head_dim, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, compile=False):
-        if head_dim < 1:
-            raise ValueError(f'head_dim={head_dim}: wants at least 1')
         super().__init__(params, compile, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, head_dim=head_dim)
         for group in self.param_groups:
             for p, name in self.names(group).items():
@@ -254,20 +238,24 @@ class AdamMini(ListOptimizer):
     def work(self, group, params, scalar):
         names = self.names(group)
         for t, ps in self.by_count(params):
-            moments = self.buffers(ps, 'exp_avg_sq', lambda p: self.local(p).new_zeros(
+            w, g, m = self.lists(ps, 'exp_avg')
+            _, _, v = self.lists(ps, 'exp_avg_sq', make=lambda p: local(p).new_zeros(
                 num_blocks(group['block_type'], names[p], p, group['head_dim']), 1))
-            yield (self.update, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'), moments, *self.shards(ps),
-                   scalar(group['lr']), group['weight_decay'], *group['betas'], group['eps'],
+            shards = [shard_of(p, rows=len(moments)) for p, moments in zip(ps, v)]
+            yield (self.update, w, g, m, v, shards, scalar(group['lr']), group['weight_decay'], *group['betas'], group['eps'],
                    *(scalar(1 - beta ** t) for beta in group['betas']))
 
     @staticmethod
-    def update(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-        w, g, m = ([x.view(len(moments), -1) for x, moments in zip(xs, v)] for xs in (w, g, m))        # one block per row
+    def update(w, g, m, v, shards, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
+        w, g, m = ([x.view(-1, s.width) for x, s in zip(xs, shards)] for xs in (w, g, m))      # a block is a row, or some rows
         decay(w, lr, weight_decay)
         torch._foreach_lerp_(m, g, 1 - beta1)
-        for weights, gradient, mean, moments in zip(w, g, m, v):
-            moments.lerp_(gradient.square().mean(1, keepdim=True), 1 - beta2)
-            weights.addcmul_(mean, lr / bias1 / ((moments / bias2).sqrt() + eps), value=-1)
+        for weights, mean, moments, squares, s in zip(w, m, v, all_rows([x.square().mean(1) for x in g], shards), shards):
+            squares = squares.view(len(moments), -1)
+            moments.lerp_(squares.mean(1, keepdim=True) if s.group else squares, 1 - beta2)
+            rates = lr / bias1 / ((moments / bias2).sqrt() + eps)
+            rates = rates.expand(-1, s.rows // len(moments)).reshape(-1, 1)[s.start:s.start + len(weights)]      # of each row
+            weights.addcmul_(mean, rates, value=-1)
 
 
 def num_blocks(kind, name, p, head_dim):
@@ -308,7 +296,8 @@ class Muon(ListOptimizer):
 
         w ← (1 − lr·λ) w,   m ← μ m + g,   w ← w − lr·s·NS(g + μ m)        (m starts at 0)
 
-    NS is newton_schulz. By the names of torch.optim.Muon, the scale s of a matrix (n_out, n_in) is
+    NS is newton_schulz, whose work the ranks of torch.distributed share. By the names of torch.optim.Muon, the scale s of a
+    matrix (n_out, n_in) is
 
         'match_rms_adamw'   0.2 √max(n_out, n_in)       (Liu et al.): an update as large as AdamW's, so that AdamW's lr and λ fit
         'original'          √max(1, n_out / n_in)       (Jordan)
@@ -316,17 +305,13 @@ class Muon(ListOptimizer):
     The weights of the block types in MATRICES are Muon's. W_q, W_k and W_v are three matrices. All others have AdamW's step with
     `betas` and `eps`: embeddings, positions, the head, norms, gains, biases. `params` must be param_groups(model, …).
 
-    NS computes in bfloat16, as both publications do, or with bf16=False in the parameters' precision. `orthogonalizer` returns
-    the function that does it for a stack of matrices such as p, and its other arguments; engine/ranks.py lets ranks share them.
-    State: m, 4 bytes per parameter in fp32, and 8 per parameter of AdamW's. ValueError for unnamed parameters.
+    NS computes in bfloat16, as both publications do, or with bf16=False in the parameters' precision.
+    State: m, 4 bytes per parameter in fp32, and 8 per parameter of AdamW's.
     """
     on_shards = True
-    orthogonalizer = staticmethod(lambda p: (newton_schulz,))
 
     def __init__(self, params, lr, momentum=0.95, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, scale='match_rms_adamw',
                  bf16=True, compile=False):
-        if scale not in MUON_SCALES:
-            raise ValueError(f'scale={scale!r}: choose one of {", ".join(MUON_SCALES)}')
         super().__init__(params, compile, lr=lr, momentum=momentum, betas=betas, eps=eps, weight_decay=weight_decay)
         self.defaults.update(scale=scale, bf16=bf16)
         for group in self.param_groups:
@@ -340,22 +325,21 @@ class Muon(ListOptimizer):
         matrices = [p for p in params if is_block_matrix(names[p], group['block_type'])]
         for shape in dict.fromkeys(p.shape for p in matrices):
             ps = [p for p in matrices if p.shape == shape]
-            yield (self.update, ps, [p.grad for p in ps], self.buffers(ps, 'momentum_buffer'), self.orthogonalizer(ps[0]), *rates,
-                   group['momentum'], MUON_SCALES[self.defaults['scale']](*shape),
-                   torch.bfloat16 if self.defaults['bf16'] else ps[0].dtype)
+            yield (self.update, *self.lists(ps, 'momentum_buffer'), sharing(ps[0]), *rates, group['momentum'],
+                   MUON_SCALES[self.defaults['scale']](*shape), torch.bfloat16 if self.defaults['bf16'] else ps[0].dtype)
         for t, ps in self.by_count([p for p in params if not is_block_matrix(names[p], group['block_type'])]):
-            yield (self.adamw_update, ps, [p.grad for p in ps], self.buffers(ps, 'exp_avg'), self.buffers(ps, 'exp_avg_sq'),
-                   *rates, *group['betas'], group['eps'], *(scalar(1 - beta ** t) for beta in group['betas']))
+            yield (self.adamw_update, *self.lists(ps, 'exp_avg', 'exp_avg_sq'), *rates, *group['betas'], group['eps'],
+                   *(scalar(1 - beta ** t) for beta in group['betas']))
 
     @staticmethod
-    def update(w, g, m, orthogonalize, lr, weight_decay, momentum, scale, dtype):
-        """Of matrices of one shape, or of this rank's rows of such."""
+    def update(w, g, m, sharing, lr, weight_decay, momentum, scale, dtype):
+        """Updates matrices of one shape, or this rank's rows of such."""
         decay(w, lr, weight_decay)
         torch._foreach_mul_(m, momentum)
         torch._foreach_add_(m, g)
         directions = torch.stack(torch._foreach_add(g, m, alpha=momentum)).to(dtype)
-        function, *arguments = orthogonalize
-        subtract(w, lr, (scale * function(directions, *arguments).to(w[0].dtype)).unbind())
+        share, *ranks = sharing
+        subtract(w, lr, (scale * share(newton_schulz, directions, *ranks).to(w[0].dtype)).unbind())
 
     @staticmethod
     def adamw_update(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
@@ -371,14 +355,19 @@ class Muon(ListOptimizer):
 # that a step on a rank's rows of each parameter does to them what a step on the whole parameter does. Without it,
 # --parallel=fsdp refuses the optimizer.
 OPTIMIZERS = {
-    'adamw': lambda groups, c: AdamW(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), eps=EPS, fused=True),
-    'sgdw': lambda groups, c: SGDW(groups, lr=c['learning_rate'], momentum=c['momentum'], compile=c['compile']),
-    'lion': lambda groups, c: Lion(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']), compile=c['compile']),
-    'adam_mini': lambda groups, c: AdamMini(groups, lr=c['learning_rate'], betas=(c['beta1'], c['beta2']),
-                                            head_dim=c['n_embd'] // c['n_head'], compile=c['compile']),
-    'muon': lambda groups, c: Muon(groups, lr=c['learning_rate'], momentum=c['momentum'], betas=(c['beta1'], c['beta2']),
-                                   scale=c['muon_scale'], bf16=c['dtype'] == torch.bfloat16, compile=c['compile']),
+    'adamw': lambda groups, c: AdamW(groups, c['learning_rate'], betas(c), EPS, fused=True),
+    'sgdw': lambda groups, c: SGDW(groups, c['learning_rate'], c.get('momentum', 0.9), compile=c.get('compile', False)),
+    'lion': lambda groups, c: Lion(groups, c['learning_rate'], betas(c), compile=c.get('compile', False)),
+    'adam_mini': lambda groups, c: AdamMini(groups, c['learning_rate'], c['n_embd'] // c['n_head'], betas(c),
+                                            compile=c.get('compile', False)),
+    'muon': lambda groups, c: Muon(groups, c['learning_rate'], c.get('momentum', 0.9), betas(c),
+                                   scale=c.get('muon_scale', 'match_rms_adamw'), bf16=c.get('dtype') == torch.bfloat16,
+                                   compile=c.get('compile', False)),
 }
+
+
+def betas(c):
+    return c.get('beta1', 0.9), c.get('beta2', 0.95)
 
 
 # ----------------------------------------------------------------------------- schedules

@@ -19,9 +19,9 @@ from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, lacks_to_compile, tune_for_training
 from engine.divergence import Watch, block_norms, params_by_type
 from engine.health import health
-from engine.keys import check_keys, config_from, gpt_config, group_settings, refuse_unused, schedule_notes
+from engine.keys import check_keys, config_from, gpt_config, group_settings, schedule_notes
 from engine.parallel import check_parallel, model_notes, whole_model
-from engine.ranks import share_steps
+from engine.ranks import check_on_shards
 from engine.runlog import Log, Run, Speed, progress
 from model import GPT, GPTConfig
 from optim import OPTIMIZERS, lr_at, param_groups
@@ -89,7 +89,6 @@ backend = 'auto'                    # auto | nccl | gloo, for torch.distributed;
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig)
 check_keys(config)
-refuse_unused(config)
 if init_from in ('scratch', 'resume', 'auto'):
     gpt_config(config)                                  # raises now for a wrong value
 
@@ -164,8 +163,7 @@ if ddp:
 # ----------------------------------------------------------------------------- optimizer
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
                             {**config, 'compile': is_compiled, 'dtype': machine.dtype})
-if machine.distributed:
-    share_steps(opt, sharded=fsdp)
+check_on_shards(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 params_of = params_by_type(opt)                         # {block type: its parameters}
 

@@ -1,7 +1,7 @@
 """
 Text to tokens and back: the tokenizers, and how every data/<name>/prepare.py turns its documents into train.bin and val.bin.
 """
-from configurator import one_line
+from engine.process import one_line
 
 import glob
 import json

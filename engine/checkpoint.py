@@ -1,5 +1,6 @@
 """Checkpoints of a training script. They are never written partially, and they are checked when they are read."""
-from configurator import RETIRED, SPLIT_OFF, TRAIN, defaults_of, expanded, say, script_of
+from configurator import RETIRED, SPLIT_OFF, TRAIN, defaults_of, expanded, script_of
+from engine.process import say
 
 import copy
 import hashlib
@@ -13,6 +14,7 @@ from contextlib import suppress
 from dataclasses import fields
 
 import torch
+from torch.utils._pytree import tree_map
 
 from engine.errors import check_weights, damaged, map_leaves
 from engine.keys import config_from
@@ -187,17 +189,27 @@ def find_checkpoint(run, config, model_config, machine):
 
 
 def load_state(optimizer, state, started=None):
-    """Restores the state of a state_dict, matching parameters by name, because the groups may differ. Of each group, the learning
-    rate is restored, and what the optimizer itself has counted there: entries that differ from `started`, the groups with which
-    that run began. ValueError if the names of the parameters differ, or the state is not of such parameters."""
+    """Restore a state_dict, matching parameters by name, because the groups may differ. From each group come the learning rate
+    and what the optimizer itself keeps there: entries that `started`, the groups with which that run began, lacks or has with
+    another value. Raise ValueError if the names of the parameters differ, or the state does not fit them."""
     states = states_by_number(optimizer, state)
     groups, saved = optimizer.state_dict()['param_groups'], groups_by_name(state['param_groups'])
-    begun = groups_by_name(started or state['param_groups'])
+    begun, params = groups_by_name(started or state['param_groups']), [p for g in optimizer.param_groups for p in g['params']]
     for group in groups:
         name = group['param_names'][0]
         group.update({key: value for key, value in saved[name].items() if key == 'lr' or
-                      key in group and key not in ('params', 'param_names') and not alike(value, begun[name].get(key))})
-    optimizer.load_state_dict(dict(state=states, param_groups=groups))
+                      key not in ('params', 'param_names') and not alike(value, begun[name].get(key))})
+    shared = {key: value for key, value in state['state'].items() if not isinstance(key, int)}      # of no single parameter
+    optimizer.load_state_dict(dict(state=states | on_device(shared, params[0].device), param_groups=groups))
+    for i, of_param in states.items():                  # PyTorch casts to the parameter's dtype, and takes text for a list
+        for key, value in of_param.items():
+            loaded = optimizer.state[params[i]].get(key)
+            if not torch.is_tensor(value) or loaded.dtype != value.dtype:
+                optimizer.state[params[i]][key] = on_device(value, params[i].device)
+
+
+def on_device(value, device):
+    return tree_map(lambda leaf: leaf.to(device) if torch.is_tensor(leaf) else leaf, value)
 
 
 def alike(a, b):
@@ -217,7 +229,7 @@ def states_by_number(optimizer, state):
     if sorted(names) != sorted(saved):
         raise ValueError(f'the optimizer state is for other parameters, see {min(set(names) ^ set(saved))!r}: use the same model')
     states, params = {}, [p for group in optimizer.param_groups for p in group['params']]
-    keys = {key for param_state in state['state'].values() for key in param_state}
+    keys = {key for number, param_state in state['state'].items() if isinstance(number, int) for key in param_state}
     for group in groups:
         for name, i in zip(group['param_names'], group['params']):
             if saved[name] in state['state']:

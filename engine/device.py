@@ -1,5 +1,5 @@
 """The machine: a script's device and dtype, its communication with other ranks, and settings for fast training."""
-from configurator import NotConnected, one_line
+from engine.process import NotConnected, one_line
 
 import copy
 import ctypes

@@ -1,5 +1,5 @@
 """Stops a run whose loss or gradient is not finite, or whose loss stays high, before a checkpoint is saved."""
-from configurator import say
+from engine.process import say
 
 import math
 import os

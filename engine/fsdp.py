@@ -103,7 +103,7 @@ def load_sharded(model, checkpoint):
 
 
 def own_optimizer_state(checkpoint, optimizer):
-    """The optimizer's state_dict from a checkpoint. Tensors of their parameter's shape are cut to this rank's rows."""
+    """The optimizer's state_dict from a checkpoint, with this rank's rows of tensors that have their parameter's shape"""
     state = checkpoint['optimizer']
     params = {name: p for group in optimizer.param_groups for name, p in zip(group['param_names'], group['params'])}
     names = {i: name for group in state['param_groups'] for i, name in zip(group['params'], group['param_names'])}
@@ -111,11 +111,12 @@ def own_optimizer_state(checkpoint, optimizer):
     def own(value, p):
         return own_part(value, p) if torch.is_tensor(value) and value.shape == p.shape else value
 
-    states = {i: {key: own(value, params[names[i]]) for key, value in s.items()} for i, s in state['state'].items()}
+    states = {i: {key: own(value, params[names[i]]) for key, value in state['state'][i].items()} for i in names
+              if i in state['state']}
     if 'shards' in checkpoint:
         tensors = {f'optimizer.state.{i}.{key}': t for i, s in states.items() for key, t in s.items() if isinstance(t, DTensor)}
         read_shards(checkpoint['path'], checkpoint['shards'], tensors)
-    return {**state, 'state': states}
+    return {**state, 'state': state['state'] | states}
 
 
 def whole_copy(model, empty, master):

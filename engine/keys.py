@@ -1,7 +1,4 @@
 """Which values the keys of train.py may have."""
-from configurator import refuse
-
-import os
 from dataclasses import fields
 
 from data.tokens import is_prepared, read_meta
@@ -18,10 +15,6 @@ LOWS = dict(        # the smallest value of each; r_… and wd_… may not be ne
     decay_frac=0, weight_decay=0, beta1=0, beta2=0, momentum=0, grad_clip=0, diverge_factor=0, shard_ranks=0)
 BELOW_ONE = ('beta1', 'beta2', 'momentum')
 
-OF_OPTIMIZERS = dict(beta1=('adamw', 'lion', 'adam_mini', 'muon'), beta2=('adamw', 'lion', 'adam_mini', 'muon'),
-                     momentum=('sgdw', 'muon'), muon_scale=('muon',))       # of those of optim.py
-OF_FSDP, OF_DDP = ('reshard', 'reduce_each', 'save_shards', 'shard_ranks'), ('ddp_overlap', 'ddp_bf16')
-
 
 def config_from(Config, keys):
     """The GPTConfig, or a config class that extends it, of a run's keys"""
@@ -37,7 +30,7 @@ def gpt_config(keys, Config=None):
 
 
 def check_keys(config, choices=CHOICES, lows=LOWS):
-    """ValueError for a value that a loop cannot work with. `config` may hold only some of its keys."""
+    """Raise ValueError for a value that a loop cannot work with. `config` may hold only some of its keys."""
     def wrong(names, wants):
         raise ValueError(f'{", ".join(f"{name}={config[name]!r}" for name in names.split())}: wants {wants}')
 
@@ -62,18 +55,6 @@ def check_keys(config, choices=CHOICES, lows=LOWS):
         wrong('ddp_overlap compile recompute', 'one of them off')
     if 'block_size' in config and config['batch_size'] * config['block_size'] * config['vocab_size'] >= 2 ** 31:
         wrong('batch_size block_size vocab_size', 'a product below 2**31, or kernels are slow or wrong')
-
-
-def refuse_unused(config):
-    """ValueError for a key of the command line that a run with this config would ignore. The grid of a sweep may hold such
-    keys, as config files may."""
-    known = {name for names in OF_OPTIMIZERS.values() for name in names}
-    unused = {key: f'optimizer={config["optimizer"]} does not use it' for key, names in OF_OPTIMIZERS.items()
-              if config['optimizer'] in known - {*names}}
-    for keys, way in ((OF_FSDP, 'fsdp'), (OF_DDP, 'ddp')):
-        unused.update(dict.fromkeys(keys, f'it needs --parallel={way}') if config['parallel'] != way else {})
-    for key, why in unused.items() if 'SWEEP_PID' not in os.environ else ():
-        refuse((key,), why)
 
 
 def schedule_notes(config):

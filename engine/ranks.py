@@ -1,24 +1,30 @@
-"""What an optimizer's step needs where ranks share it: under DDP each has all parameters, under FSDP some rows of each."""
+"""
+How ranks share the parameters and the work of a step: under DDP each has all parameters, under FSDP some rows of each.
+
+optim.py imports this file, which imports none of ours.
+"""
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
 
-from optim import AdamMini, Muon, decay, newton_schulz
-
 
 class Shard(NamedTuple):
-    """Which rows of a sharded parameter this rank holds. fully_shard makes equal chunks; the last may be shorter or empty."""
+    """The rows of a parameter that this rank holds: all, or under FSDP an equal chunk; the last may be shorter or empty."""
     start: int
-    rows: int               # of the whole parameter
-    numel: int
-    group: dist.ProcessGroup
+    rows: int                           # of the whole parameter
+    width: int                          # numbers in a row
+    group: dist.ProcessGroup | None     # the ranks that have the other rows
 
 
-def shard_of(p):
+def shard_of(p, rows=1):
+    """The shard of a parameter. One that is not sharded may be seen as any number of rows."""
+    if not hasattr(p, 'device_mesh'):
+        return Shard(0, rows, p.numel() // rows, None)
     mesh, dim = p.device_mesh, p.device_mesh.ndim - 1   # with two dimensions the first one counts whole copies of the model
-    return Shard(min(len(p), mesh.get_local_rank(dim) * -(-len(p) // mesh.size(dim))), len(p), p.numel(), mesh.get_group(dim))
+    start = min(len(p), mesh.get_local_rank(dim) * -(-len(p) // mesh.size(dim)))
+    return Shard(start, len(p), p.numel() // len(p), mesh.get_group(dim))
 
 
 def local(t):
@@ -26,63 +32,59 @@ def local(t):
     return t.to_local() if hasattr(t, 'to_local') else t
 
 
-# ----------------------------------------------------------------------------- optimizers
-
 def check_on_shards(optimizer):
-    """ValueError for an optimizer that does not say that it handles shards, for --parallel=fsdp."""
-    if not vars(type(optimizer)).get('on_shards', False):       # a promise is not inherited
+    """Raise ValueError if parameters are sharded and the optimizer's class does not say that it handles shards."""
+    sharded = any(hasattr(p, 'to_local') for group in optimizer.param_groups for p in group['params'])
+    if sharded and not vars(type(optimizer)).get('on_shards', False):       # a promise is not inherited
         name = type(optimizer).__name__
         raise ValueError(f'parallel=fsdp: {name} may need whole matrices, and each rank has only some rows of them; use '
                          f'parallel=ddp, or set on_shards = True in the class {name} to promise that its step is right on rows')
 
 
-def share_steps(optimizer, sharded):
-    """Lets the ranks share the work of an optimizer's steps: each has some rows of every parameter if the model is `sharded`,
-    and else all of them. ValueError as check_on_shards raises it."""
-    if sharded:
-        check_on_shards(optimizer)
-        optimizer.local = local
-    if isinstance(optimizer, AdamMini) and sharded:
-        optimizer.update, optimizer.shards = adam_mini_update, lambda params: ([shard_of(p) for p in params],)
-    if isinstance(optimizer, Muon):
-        optimizer.orthogonalizer = ((lambda p: (newton_schulz_on_shards, shard_of(p).group, len(p))) if sharded else
-                                    (lambda p: (newton_schulz_in_turns, dist.group.WORLD)))
+def all_rows(own, shards):
+    """Collect one number for each row of each parameter, in one message: `own` has those of this rank's rows, the result all."""
+    if shards[0].group is None:
+        return own
+    numbers = own[0].new_zeros(sum(s.rows for s in shards))
+    parts = numbers.split([s.rows for s in shards])
+    for part, of_rank, s in zip(parts, own, shards):
+        part[s.start:s.start + len(of_rank)] = of_rank
+    dist.all_reduce(numbers, group=shards[0].group)
+    return parts
 
 
-def adam_mini_update(w, g, m, v, shards, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-    """AdamMini.update if this rank holds only some rows of each parameter, its gradient and m. Each rank holds all of v."""
-    decay(w, lr, weight_decay)
-    torch._foreach_lerp_(m, g, 1 - beta1)
-    squares = torch.zeros(sum(s.rows for s in shards), device=g[0].device)         # the sum of each row, for all parameters
-    for gradient, s, rows in zip(g, shards, squares.split([s.rows for s in shards])):
-        rows[s.start:s.start + len(gradient)] = gradient.square().flatten(1).sum(1) if gradient.dim() > 1 else gradient.square()
-    dist.all_reduce(squares, group=shards[0].group)
-    for weights, mean, moments, s, rows in zip(w, m, v, shards, squares.split([s.rows for s in shards])):
-        moments.lerp_(rows.view(len(moments), -1).sum(1, keepdim=True) * len(moments) / s.numel, 1 - beta2)
-        denominators = ((moments / bias2).sqrt() + eps).expand(-1, s.rows // len(moments)).flatten()
-        denominators = denominators[s.start:s.start + len(weights)]
-        weights.addcdiv_(mean, denominators.view(-1, *[1] * (weights.dim() - 1)), value=-lr / bias1)
+def sharing(p):
+    """How ranks share what is to be done with each matrix of a stack of such as p: (share, *arguments). share(function, stack,
+    *arguments) is function(stack), of which each rank computes some matrices."""
+    shard = shard_of(p)
+    if shard.group:
+        return on_shards, shard.group, shard.rows
+    return (in_turns, dist.group.WORLD) if dist.is_initialized() else (alone,)
 
 
-def newton_schulz_in_turns(x, group):
-    """newton_schulz of a stack (N, n, m) that every rank of the group holds. Each does its share of the matrices for all."""
+def alone(function, x):
+    return function(x)
+
+
+def in_turns(function, x, group):
+    """Every rank of the group holds the stack x, (N, n, m). Each does its share of the matrices for all."""
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     share = -(-len(x) // ranks)
     every = F.pad(x, (0, 0, 0, 0, 0, ranks * share - len(x)))
     gathered = torch.empty_like(every)
-    dist.all_gather_into_tensor(gathered, newton_schulz(every[rank * share:(rank + 1) * share]).contiguous(), group=group)
+    dist.all_gather_into_tensor(gathered, function(every[rank * share:(rank + 1) * share]).contiguous(), group=group)
     return gathered[:len(x)]
 
 
-def newton_schulz_on_shards(x, group, n):
-    """newton_schulz of a stack (N, n, m) of which each rank of the group holds some rows, (N, own, m) → (N, own, m). Each rank
-    gets its share of the matrices whole, and sends their rows back."""
+def on_shards(function, x, group, n):
+    """Each rank holds some of the n rows of every matrix, x: (N, own, m), and so of the result. Each rank gets its share of the
+    matrices whole, and sends their rows back."""
     ranks = dist.get_world_size(group)
     share, rows = -(-len(x) // ranks), -(-n // ranks)
     sent = F.pad(x, (0, 0, 0, rows - x.size(1), 0, ranks * share - len(x)))         # (ranks · share, rows, m)
     gathered = torch.empty_like(sent)
     dist.all_to_all_single(gathered, sent, group=group)
-    gathered = newton_schulz(gathered.unflatten(0, (ranks, share)).transpose(0, 1).flatten(1, 2)[:, :n])  # (share, n, m)
+    gathered = function(gathered.unflatten(0, (ranks, share)).transpose(0, 1).flatten(1, 2)[:, :n])       # (share, n, m)
     gathered = F.pad(gathered, (0, 0, 0, ranks * rows - n)).unflatten(1, (ranks, rows)).transpose(0, 1).flatten(0, 1)
     dist.all_to_all_single(sent, gathered.contiguous(), group=group)
     return sent[:len(x), :x.size(1)]

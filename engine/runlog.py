@@ -11,7 +11,7 @@ What a run leaves behind: the files of its folder, its lines on the terminal, an
     shards-…        the tensors of these two, with --save_shards
     old-run/        these files of the run that this one replaces, until this one has saved a checkpoint
 """
-from configurator import say
+from engine.process import say
 
 import ast
 import functools

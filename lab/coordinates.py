@@ -15,7 +15,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.coordinates')
 
-from configurator import TRAIN, at_least, configure, defaults_of, only_of_train, refuse
+from configurator import TRAIN, at_least, configure, defaults_of
 
 import json
 import math
@@ -39,9 +39,6 @@ widths = '64,128,256,512'           # values of n_embd, each a multiple of the h
 steps = 10                          # iterations of training, at a constant learning rate and without warm-up
 seeds = 3                           # models of each width, over which the squares are averaged
 # -----------------------------------------------------------------------------
-USED = {'out_dir', 'dataset', 'vocab_size', 'batch_size', 'seed', 'device', 'optimizer', 'learning_rate', 'beta1', 'beta2',
-        'momentum', 'muon_scale', 'weight_decay', 'decay_norms', 'grad_clip', 'debug'}     # of train.py's keys; and r_, wd_
-
 
 def resized(config, width):
     """The keys of the same model at another width, with the same head dimension and the same ratio of d_ff and n_kv_head."""
@@ -114,7 +111,6 @@ def main():
     config = configure(globals(), TRAIN, GPTConfig)
     check_keys(config)
     at_least(config, steps=1, seeds=1, batch_size=1, seed=0)
-    refuse({key for key in only_of_train(GPTConfig) - USED if key[:2] not in ('r_', 'wd')}, 'it changes nothing here')
     if os.path.exists(os.path.join(out_dir, 'log.jsonl')):
         raise ValueError(f'{out_dir} holds a run, choose another --out_dir')
     of_widths = [int(text) if text.isdecimal() else 0 for text in widths.split(',')]

@@ -12,7 +12,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.estimate')
 
-from configurator import ROOT, TRAIN, at_least, configure, only_of_train, refuse, settle
+from configurator import ROOT, TRAIN, at_least, configure, parse_args
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -33,9 +33,6 @@ network = 50.0                      # scale: GB/s that a GPU sends to other node
 node = 8                            # scale: GPUs in a node
 dnt = False                         # the memory of AdamW and momentum SGDW for DNT's language models, compared with the paper
 # -----------------------------------------------------------------------------
-USED = {'vocab_size', 'dataset', 'optimizer', 'beta1', 'beta2', 'momentum', 'muon_scale', 'weight_decay', 'batch_size', 'dtype',
-        'compile', 'gradient_accumulation_steps', 'recompute', 'parallel', 'ddp_overlap', 'ddp_bf16', 'debug'}     # of train.py's
-
 
 def gpu_dtype(config):
     """The dtype on a GPU that has bfloat16: there, auto means bfloat16, whatever this machine has"""
@@ -124,7 +121,7 @@ def tell_dnt(config):
     for size in ('', '_large', '_xl'):
         for optimizer in ('adamw', 'sgd'):
             name = f'train_ldnt{size}_{optimizer}'
-            own_config = settle([os.path.join(ROOT, 'config', f'{name}.py')], config)
+            own_config = parse_args([os.path.join(ROOT, 'config', f'{name}.py')], config)
             parts = memory(own_config)
             with torch.device('meta'):
                 count = GPT(gpt_config(own_config)).num_params()
@@ -136,7 +133,6 @@ def tell_dnt(config):
 
 def main():
     config = configure(globals(), GPTConfig, TRAIN)
-    refuse(only_of_train(GPTConfig) - USED, 'it changes nothing here')
     check_keys(config)
     at_least(config, gpus=1, node=1)
     for key in ('gpu_peak', 'gpu_mfu', 'link', 'network'):

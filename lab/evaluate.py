@@ -14,7 +14,8 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.evaluate')
 
-from configurator import at_least, configure, one_line, refuse
+from configurator import at_least, configure, refuse
+from engine.process import one_line
 
 import math
 import os

@@ -11,7 +11,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.export')
 
-from configurator import TRAIN, at_least, configure, keys_of, refuse
+from configurator import TRAIN, at_least, configure, defaults_of, refuse
 
 import os
 from dataclasses import asdict, fields
@@ -47,7 +47,7 @@ def write_run(folder):
     if meta['vocab_size'] > model.config.vocab_size:
         raise ValueError(f'dataset={config["dataset"]} has {meta["vocab_size"]} tokens and {from_hf} {model.config.vocab_size}: '
                          f'choose the data set whose tokens it knows')
-    keys = {key: config[key] for key in keys_of(TRAIN, GPTConfig)[0]} | asdict(model.config) | dict(init_from=from_hf)
+    keys = {key: config[key] for key in defaults_of(TRAIN, GPTConfig)} | asdict(model.config) | dict(init_from=from_hf)
     optimizer = OPTIMIZERS[keys['optimizer']](param_groups(model, keys['weight_decay'], keys=keys), keys)
     write_checkpoint(folder, dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler={}, config=keys, iter=0,
                                   best_val_loss=float('inf'), first_loss=None))
@@ -94,7 +94,7 @@ if __name__ == '__main__':
     if from_hf:
         refuse(('checkpoint', 'format'), 'from_hf needs no such key')
     else:
-        refuse(keys_of(TRAIN, GPTConfig)[0].keys() - {'out_dir', 'debug'}, f'{out_dir} brings its own keys')
+        refuse(defaults_of(TRAIN, GPTConfig).keys() - {'out_dir', 'debug'}, f'{out_dir} brings its own keys')
     with new_folder(out_dir if from_hf else to) as part:
         done = write_run(part) if from_hf else write_export(part)
     print(done)

@@ -3,7 +3,7 @@ lm-evaluation-harness for lab/evaluate.py: its tasks, a GPT as it wants a model,
 likelihoods are those of its own class for models of Hugging Face, HFLM, wherever that works.
 """
 
-from configurator import one_line, say
+from engine.process import one_line, say
 
 import contextlib
 import hashlib

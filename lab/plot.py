@@ -15,7 +15,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.plot')
 
-from configurator import begin
+from engine.process import begin
 
 import argparse
 import difflib
@@ -592,7 +592,7 @@ def main():
     parser.add_argument('--watch', default='False', metavar='True', help='draw again as the runs go on, until they end')
     parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     args = parser.parse_args()
-    begin(vars(args))
+    begin(args.debug)
     if args.smooth < 0 or args.smooth and args.what in PICTURES and args.what not in OVER_TIME:
         raise ValueError(f'smooth={args.smooth}: wants a number of iterations, for a KEY or one of {", ".join(OVER_TIME)}')
     out = args.out or os.path.join(args.folders[0], f'{args.what}.png')

@@ -13,7 +13,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.results')
 
-from configurator import ROOT, configure, keys_of, settle
+from configurator import ROOT, configure, defaults_of, parse_args
 
 import glob
 import os
@@ -40,7 +40,7 @@ class Sweep:
     those of the test split, if the runs have them. ValueError if the runs are of two codes, or two data of one name."""
 
     def __init__(self, file, path):
-        keys = settle([file], keys_of(os.path.join(ROOT, 'lab', 'sweep.py'))[0])
+        keys = parse_args([file], defaults_of(os.path.join(ROOT, 'lab', 'sweep.py')))
         runs = read_runs(path, keys['diverged_loss'], keys['diverged_rise']) if os.path.exists(path) else []
         runs = [run for run in runs if run['status'] != 'failed']          # which are tried again
         if len({run['code'] for run in runs}) > 1:

@@ -13,7 +13,8 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.results_run')
 
-from configurator import ROOT, configure, keys_of, say, settle
+from configurator import ROOT, configure, defaults_of, parse_args
+from engine.process import say
 
 import os
 import statistics
@@ -32,7 +33,7 @@ csv = 'results/csv'                 # the folder of the csv files
 
 def runs_left(file, rows):
     """How many runs of a sweep's file have no row yet. Best rates at the edge of a grid may add some."""
-    keys, left = settle([str(file)], keys_of(os.path.join(ROOT, 'lab', 'sweep.py'))[0]), 0
+    keys, left = parse_args([str(file)], defaults_of(os.path.join(ROOT, 'lab', 'sweep.py'))), 0
     ended = {frozenset((axis, label) for axis, label in row.items() if label) for row in rows if row['status'] != 'failed'}
 
     def missing(runs):

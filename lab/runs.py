@@ -15,7 +15,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.runs')
 
-from configurator import begin
+from engine.process import begin
 
 import argparse
 import csv
@@ -145,7 +145,7 @@ def main():
     parser.add_argument('--csv', help='a file for the table')
     parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     args = parser.parse_args()
-    begin(vars(args))
+    begin(args.debug)
     runs = [run for run in map(read_run, dict.fromkeys(os.path.normpath(folder) for folder in args.folders)) if run]
     if not runs:
         raise ValueError(f'none of these is the folder of a run, with config.json and log.jsonl: {", ".join(args.folders)}')

@@ -148,7 +148,7 @@ def tolerance(rates, losses, initial, slack=0.1):
     """How far the learning rate may be off, in octaves: log₂ of the length of the interval around the best rate within which
     min(loss, initial loss), interpolated linearly in log rate, is at most the lowest loss + slack.
 
-    `rates`: ascending. Returns (octaves, whether the interval meets an end of the grid, so that it may be longer). A rate of 0 has
+    `rates`: ascending. Return (octaves, whether the interval meets an end of the grid, so that it may be longer). A rate of 0 has
     no logarithm, and gives NaN.
     """
     if rates[0] <= 0:

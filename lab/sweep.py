@@ -18,7 +18,8 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.sweep')
 
-from configurator import at_least, configure, flags, is_help, keys_of, refuse, say
+from configurator import at_least, configure, defaults_of, flags, is_help, refuse
+from engine.process import say
 
 import os
 import re
@@ -72,7 +73,7 @@ EVERY = 30.0                        # seconds between two lines about the curren
 
 def split_arguments(arguments):
     """The command line → what is for this script, what is for train.py."""
-    own = keys_of(__file__)[0]
+    own = defaults_of(__file__)
     ours, theirs = [], []
     for arg in arguments:
         if arg.startswith('-'):

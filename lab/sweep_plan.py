@@ -3,7 +3,7 @@ What a sweep runs: the grid of its runs, and which of them come next.
 
 What comes next follows from the runs that have ended alone, so that an interrupted sweep goes on as if it had not been.
 """
-from configurator import ALIASES, ROOT, keys_of, known, settle
+from configurator import ALIASES, ROOT, defaults_of, known, parse_args
 
 import ast
 import functools
@@ -40,7 +40,7 @@ def sources_of(script):
 @functools.cache
 def script_defaults(script):
     """{key: default} of a training script"""
-    return keys_of(*sources_of(script))[0]
+    return defaults_of(*sources_of(script))
 
 
 def stated(path, name):
@@ -82,7 +82,7 @@ def options(axis, values, defaults):
 def make_run(labels, arguments, script):
     """A run: the folder's name as `name`, its place on the axes as `labels`, its `arguments`, the `config` that results from
     them, a hash of this as `keys`, and the `script`. ValueError if the script would refuse them."""
-    config = settle(arguments, script_defaults(script))
+    config = parse_args(arguments, script_defaults(script))
     check_keys(config)                                  # raises ValueError for a bad value
     gpt_config(config, sources_of(script)[1])
     if config['init_from'] in ('resume', 'auto'):

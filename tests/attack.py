@@ -16,7 +16,7 @@ Each attack depends only on the seed and its number, but for the instant of a ki
 
 The exit code is 1 if an attack succeeded.
 """
-from configurator import TRAIN, keys_of
+from configurator import TRAIN, defaults_of
 
 import argparse
 import ctypes
@@ -230,7 +230,7 @@ def other_value(draw, key, value):
 
 
 def change(draw, number, runs):
-    defaults, name = {**keys_of(TRAIN, model.GPTConfig)[0], **KEYS}, f'change-{number}'
+    defaults, name = {**defaults_of(TRAIN, model.GPTConfig), **KEYS}, f'change-{number}'
     free = {'out_dir', 'device', 'debug', 'overwrite', 'eval_only', 'wandb_log', 'init_from'}
     key = draw.choice(sorted(defaults.keys() - free))
     other = f'--{key}={other_value(draw, key, defaults[key])}'

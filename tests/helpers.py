@@ -58,8 +58,8 @@ def once(function):
 
 # what takes most of a script's start, of which there are thousands here
 inspect.getsource = functools.cache(inspect.getsource)
-configurator.script_keys = once(configurator.script_keys)
-configurator.comments_of = functools.cache(configurator.comments_of)
+keys_of_script, keys_of_class = once(configurator.keys_in), functools.cache(configurator.keys_in)
+configurator.keys_in = lambda source: (keys_of_script if isinstance(source, str) else keys_of_class)(source)
 code_of = once(lambda path: compile(Path(path).read_bytes(), path, 'exec'))
 configurator.keys_of(TRAIN, GPTConfig)                  # now, so that forked processes know them
 code_of(TRAIN)

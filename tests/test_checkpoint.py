@@ -1,5 +1,5 @@
 """engine/checkpoint.py: files that are whole or not there, and what is refused. test_train.py has the rest."""
-from configurator import TRAIN, keys_of
+from configurator import TRAIN, defaults_of
 
 import functools
 import operator
@@ -66,7 +66,7 @@ def test_a_second_name_stays_as_it_is(links, tmp_path, monkeypatch):
 @pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
 def test_any_damage_is_one_line_or_harmless(optimizer, tmp_path):
     """A checkpoint with one thing changed, at places drawn at random: refused in one line, or used without an error"""
-    keys = keys_of(TRAIN, GPTConfig)[0] | dict(TINY, optimizer=optimizer, compile=False, dataset='tiny')
+    keys = defaults_of(TRAIN, GPTConfig) | dict(TINY, optimizer=optimizer, compile=False, dataset='tiny')
     model = GPT(gpt_config(keys))
     step = OPTIMIZERS[optimizer](param_groups(model, 0.1), keys)
     x = torch.randint(TINY['vocab_size'], (2, TINY['block_size']))

@@ -1,5 +1,5 @@
 """engine/device.py: which device, dtype and kernel a script uses."""
-from configurator import report
+from engine.process import report
 
 import os
 

@@ -3,7 +3,8 @@ The command lines of README.md and docs/. Each one names scripts, files and keys
 long test runs them in the order of their page, in a copy of the repository, with small models and small data of the same names.
 The edits that a page shows are applied to such copies.
 """
-from configurator import TRAIN, keys_of, settle
+import configurator
+from configurator import TRAIN, parse_args
 
 import ast
 import functools
@@ -152,11 +153,11 @@ def defaults_of(script):
     path, vision = path_of(script), str(ROOT / 'vision' / 'train.py')
     if script.endswith('.measure'):                     # they share a function that calls it
         more = (TRAIN, GPTConfig) if script == 'lab.measure' else (vision, ViTConfig, TRAIN)
-        return keys_of(str(ROOT / 'lab' / 'measure' / '__main__.py'), *more)[0]
+        return configurator.defaults_of(str(ROOT / 'lab' / 'measure' / '__main__.py'), *more)
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
              if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'configure']
     more = dict(TRAIN=TRAIN, GPTConfig=GPTConfig, ViTConfig=ViTConfig)
-    return keys_of(str(path), *(more[arg.id] for arg in calls[0].args[1:]))[0] if calls else {}
+    return configurator.defaults_of(str(path), *(more[arg.id] for arg in calls[0].args[1:])) if calls else {}
 
 
 def without_edits(args):
@@ -170,7 +171,7 @@ def config_of_run(folder):
         if words[0] in ('python', 'torchrun') and script_of(words)[0] == 'train.py':
             args = without_edits(script_of(words)[1])
             if not any(arg.startswith('out-') for arg in args):
-                config = settle(args, defaults_of('train.py'))
+                config = parse_args(args, defaults_of('train.py'))
                 if config['out_dir'] == folder:
                     return config
     raise AssertionError(f'no page trains {folder}')
@@ -185,7 +186,7 @@ def parse(script, args):
         assert keys <= set(re.findall(r"add_argument\('(--\w+)'", path_of(script).read_text())) and len(keys) < len(args)
     elif script == 'lab.sweep':
         ours, theirs = sweep.split_arguments(args)
-        keys = settle(ours, defaults_of(script))
+        keys = parse_args(ours, defaults_of(script))
         if keys['report']:
             assert not theirs and keys['select'] in ('all', 'best')
         else:
@@ -193,7 +194,7 @@ def parse(script, args):
             files = [arg for arg in theirs if not arg.startswith('--')]
             plan(keys['grids'] or [{}], [*keys['arguments'].split(), *files], axes, script=keys['script'])
     else:
-        config = settle(without_edits(args), defaults_of(script))
+        config = parse_args(without_edits(args), defaults_of(script))
         if script in ('train.py', 'lab.estimate', 'vision.train'):
             check_keys(config)
             gpt_config(config, ViTConfig if script == 'vision.train' else GPTConfig)
@@ -407,7 +408,7 @@ def repository(tmp_path_factory):
     (place / 'books' / 'one.txt').write_text('to be or not to be\n' * 200)
     (place / 'more.jsonl').write_text(json.dumps(dict(text='that is the question\n' * 200)) + '\n')
     (place / 'CIFAR-100-C').mkdir()
-    names = settle([], defaults_of('data/cifar100c/prepare.py'))['corruptions'].split(',')
+    names = parse_args([], defaults_of('data/cifar100c/prepare.py'))['corruptions'].split(',')
     for name in names:
         np.save(place / 'CIFAR-100-C' / f'{name}.npy', rng.integers(0, 100, (10, 32, 32, 3), np.uint8))
     np.save(place / 'CIFAR-100-C' / 'labels.npy', np.tile(rng.integers(0, 100, 2, np.uint8), 5))        # five severities

@@ -299,17 +299,19 @@ def test_t3_is_of_attention_alone(edited, gate):
 # ----------------------------------------------------------------------------- shards
 
 def test_an_optimizer_says_that_it_handles_shards():
-    keys = {**TINY, 'beta1': 0.9, 'beta2': 0.95, 'momentum': 0.9, 'muon_scale': 'original'}
-    for name in ('adamw', 'sgdw', 'lion', 'adam_mini', 'muon'):
-        check_on_shards(OPTIMIZERS[name](param_groups(GPT(GPTConfig(**SMALL)), 0.1), keys))
-    with pytest.raises(ValueError, match='parallel=fsdp: Signum may need whole matrices.*on_shards = True in the class Signum'):
-        check_on_shards(Signum(param_groups(GPT(GPTConfig(**SMALL)), 0.1), 0.1, 0.9))
-
     class OfWholeMatrices(optim.SGDW):
         """Inherits a promise that it does not keep"""
 
+    network = GPT(GPTConfig(**SMALL))
+    check_on_shards(Signum(param_groups(network, 0.1), 0.1, 0.9))
+    for p in network.parameters():
+        p.to_local = None                               # as if it were sharded
+    for name in ('adamw', 'sgdw', 'lion', 'adam_mini', 'muon'):
+        check_on_shards(OPTIMIZERS[name](param_groups(network, 0.1), TINY))
+    with pytest.raises(ValueError, match='parallel=fsdp: Signum may need whole matrices.*on_shards = True in the class Signum'):
+        check_on_shards(Signum(param_groups(network, 0.1), 0.1, 0.9))
     with pytest.raises(ValueError, match='OfWholeMatrices may need whole matrices'):
-        check_on_shards(OfWholeMatrices(param_groups(GPT(GPTConfig(**SMALL)), 0.1), 0.1))
+        check_on_shards(OfWholeMatrices(param_groups(network, 0.1), 0.1))
 
 
 # ----------------------------------------------------------------------------- attention

@@ -127,7 +127,7 @@ sys.meta_path.insert(0, Interrupts())
 '''
 
 
-@pytest.mark.parametrize('start', ['import configurator', 'import configurator; configurator.begin(dict(debug=False))',
+@pytest.mark.parametrize('start', ['import configurator', 'import configurator; configurator.begin()',
                                    f'exec({INTERRUPTS!r}); import configurator'])
 def test_ctrl_c_is_one_line(start):
     """While a script imports PyTorch, later, and before: while configurator.py imports what it needs"""
@@ -136,7 +136,7 @@ def test_ctrl_c_is_one_line(start):
     assert (code, out, err) == (-signal.SIGINT, '', 'interrupted\n')
 
 
-CHILD = 'import configurator as p; p.begin(dict(debug=False)); print("ready"); import time; time.sleep(600)'
+CHILD = 'from engine import process; process.begin(); print("ready"); import time; time.sleep(600)'
 PARENT = f'''
 import os, subprocess, sys
 os.environ.update({{key: value or str(os.getpid()) for key, value in [sys.argv[1].split('=')]}})

@@ -1,7 +1,7 @@
 """
 Random configurations: every valid one builds, trains, resumes bit for bit and samples. A wrong value of any key is one line.
 """
-from configurator import keys_of
+from configurator import defaults_of
 
 import itertools
 import json
@@ -20,7 +20,7 @@ from model import ATTENTIONS, FFNS, INITS, NORMS, POSITIONS, GPTConfig
 from optim import OPTIMIZERS, SCHEDULES
 
 RUN = dict(dataset='tiny', device='cpu', compile=False, max_iters=4)
-DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig)
+DEFAULTS = defaults_of(str(ROOT / 'train.py'), GPTConfig)
 number = itertools.count()
 
 

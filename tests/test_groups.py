@@ -1,5 +1,5 @@
 """Groups of parameters: whose weight decays, at which rate, and how a checkpoint's state finds them again."""
-from configurator import TRAIN, keys_of, read_config
+from configurator import TRAIN, defaults_of, read_config
 
 import copy
 import json
@@ -12,7 +12,7 @@ from engine.keys import group_settings
 from model import GPT, GPTConfig, block_type
 from optim import OPTIMIZERS, lr_at, param_groups
 
-DEFAULTS = keys_of(TRAIN, GPTConfig)[0]
+DEFAULTS = defaults_of(TRAIN, GPTConfig)
 GPT_SIZES = dict(block_size=8, vocab_size=11, n_layer=2, n_head=2, n_embd=8)
 
 

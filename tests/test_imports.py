@@ -5,14 +5,15 @@ import pytest
 from helpers import ROOT
 
 # each room or file of the root → what it may import beside itself. The hall, the engine and the lab do not know of vision/.
-HALL = {'model', 'optim', 'data', 'engine', 'configurator'}
+HALL = {'model', 'optim', 'data', 'engine', 'configurator', 'ranks', 'process'}
 MAY_IMPORT = {
-    'model': set(), 'configurator': set(),
-    'optim': {'model'},
-    'data': {'configurator'},                           # but a prepare.py may import vision, see `room`
+    'model': set(), 'configurator': {'process'}, 'ranks': set(),
+    'process': set(), 'optim': {'model', 'ranks'},
+    'data': {'configurator', 'process'},                # but a prepare.py may import vision, see `room`
     'engine': HALL, 'train': HALL, 'sample': HALL, 'bench': HALL,       # and lab, but see below
-    'lab': HALL, 'vision': HALL | {'lab'}, 'prepare': {'data', 'vision', 'configurator'},
+    'lab': HALL, 'vision': HALL | {'lab'}, 'prepare': {'data', 'vision', 'configurator', 'process'},
 }
+BELOW = ('process', 'ranks')                            # files of engine/ that stand below the hall, each a room of its own
 FILES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding='utf-8'))
          for name in MAY_IMPORT for path in [*ROOT.glob(f'{name}.py'), *(ROOT / name).rglob('*.py')]}
 
@@ -29,6 +30,9 @@ def imports(tree):
 
 
 def room(name):
+    parts = name.removesuffix('.py').replace('/', '.').split('.')
+    if parts[0] == 'engine' and parts[1:] and parts[1] in BELOW:
+        return parts[1]
     return 'prepare' if name.endswith('/prepare.py') else name.split('/')[0].split('.')[0]
 
 
@@ -44,16 +48,16 @@ def test_no_file_imports_one_above_it(file):
     allowed = {imported for node in asked for name, imported in imports(node) if room(name) == 'lab'}
     for name, node in imports(FILES[file]):
         ours = room(name) in MAY_IMPORT and node not in allowed
-        below = MAY_IMPORT[room(file)] | {room(file)}
-        assert not ours or any(f'{name}.'.startswith(f'{other}.') for other in below), f'{file}, line {node.lineno}: {name}'
+        assert not ours or room(name) in MAY_IMPORT[room(file)] | {room(file)}, f'{file}, line {node.lineno}: {name}'
 
 
 @pytest.mark.parametrize('file', [file for file, tree in FILES.items() if file != 'configurator.py' and {'configure', 'begin'} & {
     node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}])
 def test_a_script_imports_configurator_first(file):
-    """It says how PyTorch's threads wait, and how Ctrl-C ends the script. What finds it may come before"""
+    """Or what it imports first, which says how PyTorch's threads wait, and how Ctrl-C ends the script"""
     names = [room(name) for node in FILES[file].body for name, _ in imports(node)]
-    assert set(names[:names.index('configurator')]) <= {'os', 'sys', 'pathlib'}
+    first = min(names.index(name) for name in ('configurator', 'process') if name in names)
+    assert set(names[:first]) <= {'os', 'sys', 'pathlib'}
 
 
 def test_there_is_no_circle():

@@ -7,11 +7,10 @@ import torch
 from helpers import TINY, call, checkpoint, flags, rows, train
 from test_optim import backward, make, quintic, small_gpt
 
-import engine.ranks
 import optim
 from engine.checkpoint import load_state
 from model import BLOCK_TYPES, MATRICES
-from optim import MUON_SCALES, Muon, newton_schulz, param_groups
+from optim import MUON_SCALES, Muon, newton_schulz
 from vision.vit import ViT, ViTConfig
 
 SHAPES = [(6, 6), (4, 9), (9, 4), (1, 5), (32, 96), (96, 32)]
@@ -118,11 +117,6 @@ def test_muon_wants_names():
         Muon([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1)
 
 
-def test_muon_refuses_a_scale():
-    with pytest.raises(ValueError, match="scale='spectral': choose one of match_rms_adamw, original"):
-        Muon(param_groups(small_gpt('s5'), 0.1), lr=0.1, scale='spectral')
-
-
 @pytest.mark.parametrize('name, key, value, says', [
     ('h.0.attn.wq.weight', 'momentum_buffer', None, 'has no momentum_buffer'), ('wte.weight', 'exp_avg', None, 'has no exp_avg'),
     ('h.0.ffn.w1.weight', 'momentum_buffer', torch.zeros(8, 32), 'momentum_buffer of h.0.ffn.w1.weight does not fit'),
@@ -162,7 +156,7 @@ def count_matrices():
             print(f'orthogonalizes {len(x)} of {x.size(-1)}')
         return function(x)
 
-    optim.newton_schulz = engine.ranks.newton_schulz = counted
+    optim.newton_schulz = counted
 
 
 def test_two_ranks_and_then_one(place):

@@ -2,7 +2,7 @@
 muP and CompleteP: the factors of the papers' tables, written out for one model; that the base model is as without them; and that
 activations move as far at every width and depth.
 """
-from configurator import TRAIN, keys_of
+from configurator import TRAIN, defaults_of
 
 import copy
 import itertools
@@ -18,7 +18,7 @@ from model import GPT, GPTConfig
 from optim import EPS, MUP_RATES, OPTIMIZERS, param_groups
 from vision.vit import ViT, ViTConfig
 
-KEYS = {**keys_of(TRAIN, GPTConfig, ViTConfig)[0], 'compile': False, 'dtype': torch.float32}
+KEYS = {**defaults_of(TRAIN, GPTConfig, ViTConfig), 'compile': False, 'dtype': torch.float32}
 EVERY = dict(norm='dyt', bias=True, qk_norm=True, tie_weights=False, branch_gain='rezero', embedding_skip=True,
              attn_post_norm=True, ffn_post_norm=True)
 

@@ -2,7 +2,7 @@
 Every experiment of a paper in config/ against what the paper says, key by key. The tables here are typed from the papers and,
 where these are silent, from their authors' public code. They take nothing from config/, so a config with a wrong value fails.
 """
-from configurator import TRAIN, expanded, keys_of, settle
+from configurator import TRAIN, defaults_of, expanded, parse_args
 
 import re
 
@@ -165,15 +165,15 @@ def of_vit(row):
             'patch_size': int(row['patch']), 'an iteration': int(row['images']), 'drop_path': number(row['drop_path'])}
 
 
-GPT_KEYS = keys_of(TRAIN, GPTConfig)[0]
-VIT_KEYS = keys_of(str(ROOT / 'vision' / 'train.py'), ViTConfig, TRAIN)[0]
+GPT_KEYS = defaults_of(TRAIN, GPTConfig)
+VIT_KEYS = defaults_of(str(ROOT / 'vision' / 'train.py'), ViTConfig, TRAIN)
 WANTED = {name: of(row) for table, of in ((GPTS, of_gpt), (VITS, of_vit)) for name, row in rows(table).items()}
 
 
 def trained(*arguments):
     """All keys of train.py, or of vision.train, when it is given these, of which files are named from the repository's root."""
     defaults = VIT_KEYS if any(re.search('/vit/|vision|cifar|imagenet', arg) for arg in arguments) else GPT_KEYS
-    return settle([arg if arg.startswith('--') else str(ROOT / arg) for arg in arguments], defaults)
+    return parse_args([arg if arg.startswith('--') else str(ROOT / arg) for arg in arguments], defaults)
 
 
 def deciding(values):
@@ -305,7 +305,7 @@ LEARNING_RATES = dict(openwebtext=[2e-4, 4e-4, 6e-4, 8e-4, 1e-3], minipile=[3e-4
 def planned(name, monkeypatch):
     """The configs of a sweep's runs."""
     monkeypatch.chdir(ROOT)
-    file = settle([f'config/sweep/sharpness_{name}.py'], keys_of(sweep.__file__)[0])
+    file = parse_args([f'config/sweep/sharpness_{name}.py'], defaults_of(sweep.__file__))
     assert file['out_dir'] == f'out-sweep/sharpness_{name}' and file['seeds'] == 1
     return [run['config'] for run in plan(file['grids'], file['arguments'].split(), seeds=file['seeds'])]
 

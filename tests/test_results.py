@@ -1,5 +1,5 @@
 """lab/results.py and lab/claims.py: verdicts from raw numbers that are made here, and the pages of results/."""
-from configurator import keys_of, settle
+from configurator import defaults_of, parse_args
 
 import csv
 import math
@@ -180,7 +180,7 @@ def test_a_wrong_tag_is_one_line(place):
 # ----------------------------------------------------------------------------- this repository
 
 def keys_of_sweep(name):
-    return settle([str(ROOT / 'config' / 'sweep' / f'{name}.py')], keys_of(str(ROOT / 'lab' / 'sweep.py'))[0])
+    return parse_args([str(ROOT / 'config' / 'sweep' / f'{name}.py')], defaults_of(str(ROOT / 'lab' / 'sweep.py')))
 
 
 def test_the_pages_of_this_repository_are_what_their_numbers_give():

@@ -18,7 +18,7 @@ from torch import nn
 
 import model
 import optim
-from engine.checkpoint import load_run
+from engine.checkpoint import load_checkpoint, load_run
 from model import GPT
 
 SHORT = {**TINY, 'max_iters': 4, 'eval_interval': 4}
@@ -287,33 +287,60 @@ def test_a_field_that_is_no_key(place, monkeypatch):
     assert 'scales has the default (1.0, 2.0)' in err and 'a list' in err
 
 
-class Counts(torch.optim.SGD):
-    """SGD whose groups count their steps, as those of Prodigy and of schedule-free optimizers do"""
+class Keeps(torch.optim.Optimizer):
+    """Keeps what others do: counters in its groups, as Prodigy; a state of no parameter; a momentum in bf16; text"""
+    on_shards = True
 
     def __init__(self, groups, lr):
-        super().__init__(groups, lr)
-        for group in self.param_groups:
-            group.update(k=0, d=1.0, mode='slow')
+        super().__init__(groups, dict(lr=lr, mode='slow'))
 
+    @torch.no_grad()
     def step(self):
+        shared = self.state['shared']
+        shared['count'] = shared.get('count', 0) + 1
+        shared['shrinks'] = 0.9 * shared.get('shrinks', torch.ones(2))
         for group in self.param_groups:
+            group.setdefault('k', 0)
             group['k'] += 1
-            group['d'] *= 1.5
-            rate, group['lr'] = group['lr'], group['lr'] / group['d']
-        super().step()
-        for group in self.param_groups:
-            group['lr'] = rate
+            group['mode'] = 'fast' if group['k'] > 2 else group['mode']
+            for p in group['params']:
+                state = self.state[p]
+                state.setdefault('rule', ['momentum', {'half': torch.zeros(2, dtype=torch.bfloat16)}])
+                m = state.setdefault('m', torch.zeros_like(p, dtype=torch.bfloat16)).mul_(0.9).add_(p.grad)
+                p.sub_(m.float(), alpha=group['lr'] * shared['shrinks'][0].item() / group['k'] / shared['count'])
 
 
-def test_counters_of_an_optimizers_groups_come_back(place, monkeypatch):
-    monkeypatch.setitem(optim.OPTIMIZERS, 'sgdw', lambda groups, c: Counts(groups, c['learning_rate']))
-    keys = {**SHORT, 'optimizer': 'sgdw', 'weight_decay': 0.1}
-    train(place, *flags(**keys, out_dir='counts'))
-    train(place, *flags(**{**keys, 'max_iters': 8, 'weight_decay': 0.2}, out_dir='counts', init_from='resume'))
-    train(place, *flags(**{**keys, 'max_iters': 8}, out_dir='counts-at-once'))
-    group, wanted = (checkpoint(place / name)['optimizer']['param_groups'][0] for name in ('counts', 'counts-at-once'))
-    assert (group['k'], group['d'], group['mode']) == (wanted['k'], wanted['d'], wanted['mode']) == (8, 1.5 ** 8, 'slow')
-    assert group['weight_decay'] == 0.2, 'a key of the new command, and no counter'
+def keeps():
+    optim.OPTIMIZERS['sgdw'] = lambda groups, c: Keeps(groups, c['learning_rate'])
+
+
+def same(a, b):
+    """Whether nested dicts and lists have the same types and bits"""
+    if torch.is_tensor(a):
+        return torch.is_tensor(b) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    return len(a) == len(b) and all(map(same, a, b)) if isinstance(a, list) else type(a) is type(b) and a == b
+
+
+@pytest.mark.parametrize('more', [{}, *(pytest.param(more, marks=pytest.mark.long) for more in (
+    dict(parallel='fsdp'), dict(parallel='fsdp', save_shards=True)))])
+def test_what_an_optimizer_keeps_comes_back(place, monkeypatch, more):
+    """In its groups and its state, bit for bit, but for keys that the new command sets"""
+    monkeypatch.setitem(optim.OPTIMIZERS, 'sgdw', optim.OPTIMIZERS['sgdw'])     # which is put back at the end
+    keys, ranks, name = {**SHORT, 'optimizer': 'sgdw', 'weight_decay': 0.1, **more}, 2 if more else 1, f'keeps-{len(more)}'
+    train(place, *flags(**keys, out_dir=name), ranks=ranks, through=(keeps,))
+    train(place, *flags(**{**keys, 'max_iters': 8, 'weight_decay': 0.2}, out_dir=name, init_from='resume'), ranks=ranks,
+          through=(keeps,))
+    train(place, *flags(**{**keys, 'max_iters': 8}, out_dir=f'{name}-at-once'), ranks=ranks, through=(keeps,))
+    ours, theirs = (load_checkpoint(str(place / run / 'ckpt.pt')) for run in (name, f'{name}-at-once'))
+    groups = ours['optimizer']['param_groups']
+    assert {(group['k'], group['mode']) for group in groups} == {(8, 'fast')}
+    assert {group.pop('weight_decay') for group in groups} == {0.0, 0.2}, 'a key of the new command, and no counter'
+    for group in theirs['optimizer']['param_groups']:
+        group.pop('weight_decay')
+    assert same(ours['optimizer'], theirs['optimizer']) and same(ours['model'], theirs['model'])
+    assert theirs['optimizer']['state'][0]['m'].dtype == torch.bfloat16 and theirs['optimizer']['state']['shared']['count'] == 8
 
 
 # ----------------------------------------------------------------------------- folders, divergence

@@ -1,7 +1,7 @@
 """
 lab/sweep.py: the runs that it plans, makes, stops and goes on with, and its table against plain computations.
 """
-from configurator import keys_of, settle
+from configurator import defaults_of, parse_args
 
 import csv
 import itertools
@@ -26,7 +26,7 @@ from lab import sweep, sweep_table
 from lab.sweep_plan import plan, planned_rows, script_defaults
 from model import GPTConfig
 
-DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig)
+DEFAULTS = defaults_of(str(ROOT / 'train.py'), GPTConfig)
 PICTURES = {'sweep.png', 'sweep.svg'}
 TABLES = {'runs.csv', 'table.csv', 'table.md', 'table.txt'} | PICTURES
 KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 100, 'eval_interval': 50, 'lr_decay_iters': 100,
@@ -127,7 +127,7 @@ def test_a_plan_is_the_product_of_axes_and_seeds():
                           for optim in ('sgdw', 'none') for n in (1, 2) for seed in (1, 2)]
     for name, run in runs.items():
         config, labels = run['config'], run['labels']
-        assert labels == dict(pair.split('=') for pair in name.split(',')) and config == settle(run['arguments'], DEFAULTS)
+        assert labels == dict(pair.split('=') for pair in name.split(',')) and config == parse_args(run['arguments'], DEFAULTS)
         assert config['optimizer'] == ('adamw' if labels['optim'] == 'none' else 'sgdw')
         assert [config[key] for key in ('n_layer', 'n_head', 'n_embd')] == [int(labels['n_layer']), 4, 8]
         assert config['seed'] == config['data_seed'] == int(labels['seed'])
@@ -138,7 +138,7 @@ def test_a_folder_of_config_is_an_axis(axis, value, tmp_path, monkeypatch):
     """From wherever it is called; 'none' takes none of its files"""
     monkeypatch.chdir(tmp_path)
     runs = planned({axis: [value, 'none']})
-    wanted = {value: settle([str(ROOT / 'config' / axis / f'{value}.py')], DEFAULTS), 'none': DEFAULTS}
+    wanted = {value: parse_args([str(ROOT / 'config' / axis / f'{value}.py')], DEFAULTS), 'none': DEFAULTS}
     assert wanted[value] != DEFAULTS
     for label, config in wanted.items():
         assert runs[f'{axis}={label},seed=1']['config'] == {**config, 'seed': 1, 'data_seed': 1}
@@ -210,9 +210,9 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
     """It plans runs that differ, on the base, with the learning rates that it states, into a folder of its own, and the row
     that its head compares with is one"""
     monkeypatch.chdir(ROOT)
-    text, file = path.read_text(encoding='utf-8'), settle([str(path)], keys_of(sweep.__file__)[0])
+    text, file = path.read_text(encoding='utf-8'), parse_args([str(path)], defaults_of(sweep.__file__))
     arguments = file['arguments'].split()
-    base = settle(arguments, script_defaults(file['script']))
+    base = parse_args(arguments, script_defaults(file['script']))
     assert file['out_dir'] == f'out-sweep/{path.stem}'
     assert re.search(rf'#     (python -m lab.sweep config/sweep/{path.name}|make results-run SWEEPS={path.stem})\n', text)
     runs = planned(*file['grids'], first=arguments, seeds=file['seeds'], script=file['script'])

@@ -2,7 +2,7 @@
 lab/sweep_plan.py: which runs a sweep makes, which learning rates are added, and how an interrupted sweep goes on, with runs that
 only write the losses that they are told.
 """
-from configurator import keys_of, settle
+from configurator import defaults_of, parse_args
 
 import itertools
 import json
@@ -21,7 +21,7 @@ from engine.runlog import code_hash
 from lab.sweep_table import read_runs
 from model import GPTConfig
 
-DEFAULTS, _ = keys_of(str(ROOT / 'train.py'), GPTConfig)
+DEFAULTS = defaults_of(str(ROOT / 'train.py'), GPTConfig)
 LAST, EVERY = 100, 5
 CODE = code_hash(str(ROOT / 'train.py'))
 
@@ -35,7 +35,7 @@ class Runs:
         self.loss, self.legs, self.kill, self.about = loss, [], math.inf, dict(code=CODE, data='da7a')
 
     def start(self, command, env, **_):
-        config = settle(command[2:], DEFAULTS)
+        config = parse_args(command[2:], DEFAULTS)
         folder = Path(config['out_dir'])
         assert (config['lr_decay_iters'] or config['max_iters']) == LAST, 'the schedule is that of the whole run'
         resumes, rows, begin, code = config['init_from'] == 'resume', [], 0, 0

@@ -5,7 +5,7 @@ is a whole image squeezed to a square, and train_aspects.bin has the width / hei
 is one, names the images that are left out. This file reads a data set as batches, writes one, and resizes images of any size for
 it. Resizing runs once, in many processes, and continues after an interruption.
 """
-from configurator import one_line
+from engine.process import one_line
 
 import glob
 import hashlib

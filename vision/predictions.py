@@ -9,7 +9,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m vision.predictions')
 
-from configurator import begin
+from engine.process import begin
 
 import argparse
 import os
@@ -60,5 +60,5 @@ if __name__ == '__main__':
     parser.add_argument('--out', help='the picture; default: predictions.png in the first folder')
     parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     args = parser.parse_args()
-    begin(vars(args))
+    begin(args.debug)
     write(lambda: draw_predictions(args.folders), args.out or os.path.join(args.folders[0], 'predictions.png'))

@@ -2,7 +2,8 @@
 Reads the weights of ViTs: of runs and exports of this repository, of Hugging Face and of timm. What a source states is taken over
 or refused. What it does not state is the command line's, and what is guessed all the same is told.
 """
-from configurator import expanded, one_line
+from configurator import expanded
+from engine.process import one_line
 
 import argparse
 import math

@@ -23,9 +23,9 @@ from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, lacks_to_compile, tune_for_training
 from engine.divergence import Watch, block_norms, params_by_type
 from engine.health import health
-from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, refuse_unused, schedule_notes
+from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, schedule_notes
 from engine.parallel import check_parallel, model_notes, whole_model
-from engine.ranks import share_steps
+from engine.ranks import check_on_shards
 from engine.runlog import Log, Run, Speed, progress
 from optim import OPTIMIZERS, lr_at, param_groups
 from vision.augment import CUBIC, Augment
@@ -51,7 +51,6 @@ check_keys(config, CHOICES | dict(interpolation=CUBIC),
 for key, most in dict(crop_scale=1, flip=1, randaugment=10, label_smoothing=1).items():
     if config[key] > most:
         raise ValueError(f'{key}={config[key]}: wants at most {most}')
-refuse_unused(config)
 if init_from in ('scratch', 'resume', 'auto'):
     config_from(ViTConfig, config)                      # raises now for a wrong value
 
@@ -125,8 +124,7 @@ if ddp:
 # ----------------------------------------------------------------------------- optimizer
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
                             {**config, 'compile': is_compiled, 'dtype': machine.dtype})
-if machine.distributed:
-    share_steps(opt, sharded=fsdp)
+check_on_shards(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 params_of = params_by_type(opt)                         # {block type: its parameters}
 augment = Augment(config, model_config.image_size, model_config.classes)

@@ -2,7 +2,8 @@
 Reads pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA, Qwen3 and OLMo 2, folders that lab/export.py
 has written, and runs. vision/pretrained.py reads those of ViTs.
 """
-from configurator import expanded, flags, one_line
+from configurator import expanded, flags
+from engine.process import one_line
 
 import os
 import re

@@ -14,7 +14,6 @@ from configurator import TRAIN, at_least, configure, defaults_of, flags, refuse
 
 import json
 import os
-from dataclasses import fields
 
 import torch
 
@@ -36,8 +35,6 @@ init_only = False                   # measure the untrained model of the config 
 what = ''                           # measurements, separated by commas; empty: all except preflight, or preflight with init_only
 batches = 8                         # batches of batch_size windows or images, evenly spread over the run's training data
 # -----------------------------------------------------------------------------
-USED = {'out_dir', 'dataset', 'vocab_size', 'batch_size', 'seed', 'device', 'aug_repeats', 'debug'}     # with init_only
-
 
 def one_update(model, state, config, data):
     """update_sizes of one step from a checkpoint, with its optimizer's state, on the mean gradient over the data."""
@@ -94,8 +91,6 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
             raise ValueError(f'what={name!r}: choose among {", ".join(MEASUREMENTS)}')
     device = pick_device(config['device'])
     if init_only:
-        refuse(defaults_of(*sources).keys() - USED - {f.name for f in fields(Model.Config)},
-               'an untrained model is measured without this key')
         refuse(['checkpoint'], 'init_only=True measures no checkpoint')
         folder, state = out_dir + '-init', None
         of_another_model = read_earlier(folder, 'config.json') != own(config)

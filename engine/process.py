@@ -1,0 +1,127 @@
+"""
+How a process begins and ends: Ctrl-C, wrong input, a terminal that nobody reads, a parent that dies.
+
+configurator.py imports this file before all others, and this file imports none of ours.
+"""
+import os
+import sys
+
+sys.excepthook = lambda kind, *error: (                 # before what takes time to import
+    print('interrupted', file=sys.stderr) if kind is KeyboardInterrupt else sys.__excepthook__(kind, *error))
+
+import io
+import json
+import re
+import select
+import signal
+import time
+import traceback
+from contextlib import suppress
+
+PARENT = os.getppid()                   # before it can have died unnoticed
+if not {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY', 'KMP_BLOCKTIME', 'KMP_LIBRARY'} & os.environ.keys():
+    os.environ['GOMP_SPINCOUNT'] = '10000'      # how long threads spin when they wait for each other, see docs/speed.md
+
+
+def begin(debug=False):
+    """Prepare a script's process. From here on, wrong input (ValueError, OSError) ends it with one line and exit code 1, or with
+    `debug` a traceback. Characters that its terminal lacks are replaced. If nobody reads its stdout, it ends as Unix tools do.
+    Under torchrun or lab/sweep.py it is asked to end (SIGTERM) when its parent dies, even by SIGKILL; this needs Linux."""
+    sys.excepthook = lambda *error: report(*error, debug)
+    while (null := os.open(os.devnull, os.O_RDWR)) <= 2:        # the number of a closed stdout, which a log would get
+        pass
+    os.close(null)
+    sys.stdout, sys.stderr = (stream or open(os.devnull, 'w', encoding='utf-8') for stream in (sys.stdout, sys.stderr))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors='replace', line_buffering=True)
+    parent = int(os.environ.get('SWEEP_PID', 0)) or 'TORCHELASTIC_RUN_ID' in os.environ and PARENT
+    if parent and sys.platform == 'linux':
+        import ctypes
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)              # PR_SET_PDEATHSIG
+        if os.getppid() != parent:                              # it died before
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def say(*words, to=None):
+    """Print what is not worth ending for: if stdout, or the stream `to`, is closed or full, nothing more is printed there."""
+    stream = to or sys.stdout
+    try:
+        print(*words, file=stream, flush=True)
+    except OSError as error:
+        silence(stream)
+        if stream is not sys.stderr:
+            say(f'stdout takes no more lines ({error.strerror}), and this goes on without', to=sys.stderr)
+
+
+def silence(stream):
+    """Let a stream write to nowhere, what waits in its buffer too."""
+    with open(os.devnull, 'w') as null:
+        os.dup2(null.fileno(), stream.fileno())
+
+
+def is_unread():
+    """Whether stdout is a pipe that nobody reads any more"""
+    pipe = select.poll()
+    pipe.register(1, 0)
+    return any(what & select.POLLERR for _, what in pipe.poll(0))
+
+
+class NotConnected(OSError):
+    """The ranks could not connect, perhaps because one of them has died."""
+
+
+def ranks_have_met():
+    distributed = sys.modules.get('torch.distributed')
+    return distributed is not None and distributed.is_initialized()
+
+
+def one_line(error):
+    """The message of a library's error in one line, without PyTorch's advice to run whatever code is in a file"""
+    if 'weights_only' in str(error):
+        return 'it holds more than weights, which could run code; use the safetensors file of this model'
+    return f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
+
+
+def line_for(kind, error):
+    """The line that ends a script after an error which its user can mend, '' for a bug"""
+    text = str(error) if issubclass(kind, RuntimeError) else ''
+    if kind is KeyboardInterrupt:
+        return 'interrupted'
+    if issubclass(kind, MemoryError) or re.search('(out of|allocate) memory', text):
+        return 'error: out of memory: use a smaller model or batch, fewer samples, or --recompute=True'
+    if kind.__name__ == 'FailOnRecompileLimitHit':
+        return ('error: torch.compile gave up after too many variants of the same code: TORCH_LOGS=recompiles shows how they '
+                'differ, --compile=False does not compile')
+    if 'Expected to have finished reduction' in text:
+        return ('error: a parameter got no gradient in an iteration, which DDP cannot average: use it in every forward pass, or '
+                'freeze it by requires_grad = False; TORCH_DISTRIBUTED_DEBUG=DETAIL --debug=True names it')
+    if ranks_have_met() and 'peer' in text:
+        return (f'error: rank {os.environ["RANK"]} has lost another rank; train.py goes on from its last checkpoint with '
+                '--init_from=auto')
+    return f'error: {" ".join(str(error).splitlines())}' if issubclass(kind, (ValueError, OSError)) else ''
+
+
+def report(kind, error, trace, debug=False):
+    """Print what ends the process, as sys.excepthook: one line, or the traceback of a bug."""
+    if kind is BrokenPipeError and is_unread():         # as in `sample.py | head`
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    try:
+        sys.stdout.flush()
+    except OSError as found:                            # Python would speak of it again when it ends
+        silence(sys.stdout)
+        if issubclass(kind, OSError) and (error.errno, error.filename) == (found.errno, None):
+            error = f'stdout: {error}'
+    line = '' if debug else line_for(kind, error)
+    text = line or ''.join(traceback.format_exception(kind, error, trace)).rstrip()
+    if path := os.environ.get('TORCHELASTIC_ERROR_FILE'):       # torchrun prints it as the cause, below its own traceback
+        more = dict(py_callstack=text, timestamp=str(int(time.time())))
+        with suppress(OSError), open(path, 'w', encoding='utf-8') as f:
+            json.dump(dict(message=dict(message=text, extraInfo=more)), f)
+    # Until the ranks connect, all of them fail with the same error, and the first of each node prints it. Ctrl-C reaches all.
+    first_here = not ('RANK' in os.environ and os.environ.get('LOCAL_RANK', '').strip('0').isdecimal())
+    of_all = issubclass(kind, (ValueError, OSError)) and not (ranks_have_met() or issubclass(kind, NotConnected))
+    if first_here or not line or not (of_all or kind is KeyboardInterrupt):
+        print(text, file=sys.stderr)
+    else:
+        time.sleep(1)           # torchrun ends all ranks when one has ended, and the one that prints may be slower
