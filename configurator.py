@@ -128,7 +128,7 @@ def flags():
 def defaults_of(*sources):
     """{key: default} of scripts (their paths) and dataclasses. A script's key with TYPE in its name stands for one key of each
     block type of the dataclasses."""
-    defaults, types = {}, {kind: None for source in sources for kind in getattr(source, 'block_types', ())}
+    defaults, types = {}, {kind: None for source in sources for kind in getattr(source, 'block_types', {}).values()}
     # fields that are no keys, such as the block_size of a model of images, are no keys of other sources either
     hidden = {f.name for source in sources if not isinstance(source, str) for f in fields(source) if not f.init}
     for source in sources:
@@ -175,7 +175,7 @@ def sections_of(*sources):
             section = heading[1] if heading else section
             if key and key[1] in keys:
                 sections.setdefault(key[1], section)
-    types = {kind for source in sources for kind in getattr(source, 'block_types', ())}
+    types = {kind for source in sources for kind in getattr(source, 'block_types', {}).values()}
     ways = {key: section for key, section in sections.items() if 'TYPE' in key}
     return {**sections, **{key.replace('TYPE', kind): section for key, section in ways.items() for kind in types}}
 

@@ -15,7 +15,7 @@ import torch
 from data.tokens import Tokens, read_meta, shuffled_starts
 from engine.checkpoint import Checkpoints, find_checkpoint
 from engine.device import Machine, StopRequest
-from engine.divergence import Watch, block_norms, params_by_type
+from engine.divergence import Watch, block_norms, params_by_type, tell_unused
 from engine.keys import check_keys, config_from, gpt_config, group_settings, refuse_unused, schedule_notes
 from engine.parallel import Models, check_parallel
 from engine.runlog import Log, Run, Speed, losses_text, progress
@@ -120,7 +120,7 @@ if all(machine.gather(finished is not None)):           # on all ranks, or they 
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
-models = Models(GPT, lambda: GPT(model_config), config, machine, checkpoint, pretrained)
+models = Models(lambda fill=True: GPT(model_config, fill), config, machine, checkpoint, pretrained)
 raw_model, train_model = models.raw, models.train       # the latter is compiled, and exchanges gradients between ranks
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
                             {**config, 'compile': models.is_compiled, 'dtype': machine.dtype})
@@ -222,7 +222,7 @@ for it in range(run.start, max_iters + 1):
             probe.before_step(models.whole_model())
 
     # forward and backward, one micro-batch after another
-    sums = {}                                           # of the loss and of aux, over this rank's micro-batches
+    sums, logged = {}, {}                               # of the loss and aux, and of logged, over this rank's micro-batches
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # of the micro-batch, in the whole run
         starts = shuffled_starts(data['train'].length, block_size, number * batch_size, batch_size, data_seed)
@@ -234,10 +234,14 @@ for it in range(run.start, max_iters + 1):
         aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
         # DDP and FSDP average the gradients of the ranks, and the log sums over them: hence two divisors
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
-        for name, term in {'loss': loss, **aux}.items():
-            sums[name] = sums.get(name, 0.0) + term.detach() / gradient_accumulation_steps
+        for totals, terms in (sums, {'loss': loss, **aux}), (logged, raw_model.logged):
+            for name, term in terms.items():
+                totals[name] = totals.get(name, 0.0) + term.detach() / gradient_accumulation_steps
+        raw_model.logged.clear()
 
     # clip the gradient, and step
+    if it == run.start:
+        tell_unused(raw_model, models.ddp, log)
     scaler.unscale_(opt)
     grad_norms = block_norms(params_of, lambda p: p.grad)       # per block type
     grad_norm = torch.linalg.vector_norm(grad_norms)
@@ -256,12 +260,12 @@ for it in range(run.start, max_iters + 1):
     speed.iteration(it)
     if it % log_interval == 0:
         watch.check(it)
-        means = {name: machine.sum(total).item() for name, total in sums.items()}
+        means, scalars = ({name: machine.sum(total).item() for name, total in totals.items()} for totals in (sums, logged))
         weight_norms = block_norms(params_of, lambda p: p)
         watch.logged(it, means['loss'], weight_norms, grad_norms)
         row = dict(iter=it, loss=means.pop('loss'), lr=rate(it), grad_norm=grad_norm.item(),
                    grad_norms=dict(zip(params_of, grad_norms.tolist())), weight_norms=dict(zip(params_of, weight_norms.tolist())))
-        log.step(row | (dict(aux=means) if means else {}), speed)
+        log.step(row | (dict(aux=means) if means else {}) | (dict(logged=scalars) if scalars else {}), speed)
     stop = machine.largest(stop_request.number)
     if stop:
         watch.check(it)

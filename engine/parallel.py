@@ -1,5 +1,4 @@
 """A model on the machine: with its weights, tuned, compiled, and with several ranks spread over them by DDP or FSDP."""
-from contextlib import nullcontext
 from importlib.util import find_spec
 
 import torch
@@ -30,18 +29,18 @@ class Models:
     attention    the name of its kernel
     lacking      why it could not be compiled, '' if it was or was not asked for
 
-    `build`: a function that returns an untrained Model. `pretrained`: a model to train instead. `checkpoint`: what
-    find_checkpoint returned, None for an untrained model. `config` has the keys of train.py."""
+    `build`: a function that returns an untrained model; with fill=False, what init_weight fills has no memory. `pretrained`: a
+    model to train instead. `checkpoint`: what find_checkpoint returned, None for an untrained model. `config` has the keys of
+    train.py."""
 
-    def __init__(self, Model, build, config, machine, checkpoint=None, pretrained=None):
+    def __init__(self, build, config, machine, checkpoint=None, pretrained=None):
         self.config, self.machine, self.build = config, machine, build
         self.ddp, self.fsdp = (machine.distributed and config['parallel'] == kind for kind in ('ddp', 'fsdp'))
         self.lacking = lacks_to_compile(machine.device) if config['compile'] else ''
         compiled = config['compile'] and not self.lacking
         if self.fsdp:
-            from engine.fsdp import init_sharded, load_sharded, shard_model, without_memory
-        with without_memory(Model) if self.fsdp else nullcontext():
-            self.raw = pretrained or build()
+            from engine.fsdp import init_sharded, load_sharded, shard_model
+        self.raw = pretrained or build(fill=not self.fsdp)
         self.raw.recompute = config['recompute']
         tune_for_training(machine.device, self.raw, config['attention_backend'], config['tf32'], config['deterministic'])
         self.attention = attention_backend_of(self.raw, machine.device, machine.dtype)
