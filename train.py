@@ -120,7 +120,7 @@ if all(machine.gather(finished is not None)):           # on all ranks, or they 
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
-models = Models(lambda fill=True: GPT(model_config, fill), config, machine, checkpoint, pretrained)
+models = Models(lambda **how: GPT(model_config, **how), config, machine, checkpoint, pretrained)
 raw_model, train_model = models.raw, models.train       # the latter is compiled, and exchanges gradients between ranks
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
                             {**config, 'compile': models.is_compiled, 'dtype': machine.dtype})

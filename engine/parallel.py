@@ -40,7 +40,7 @@ class Models:
         compiled = config['compile'] and not self.lacking
         if self.fsdp:
             from engine.fsdp import init_sharded, load_sharded, shard_model
-        self.raw = pretrained or build(fill=not self.fsdp)
+        self.raw = pretrained or (build(fill=False) if self.fsdp else build())
         self.raw.recompute = config['recompute']
         tune_for_training(machine.device, self.raw, config['attention_backend'], config['tf32'], config['deterministic'])
         self.attention = attention_backend_of(self.raw, machine.device, machine.dtype)

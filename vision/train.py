@@ -80,7 +80,7 @@ if all(machine.gather(finished is not None)):           # on all ranks, or they 
 
 # ----------------------------------------------------------------------------- model and optimizer
 torch.manual_seed(seed)
-models = Models(lambda fill=True: ViT(model_config, data['train'].mean, data['train'].std, fill), config, machine, checkpoint,
+models = Models(lambda **how: ViT(model_config, data['train'].mean, data['train'].std, **how), config, machine, checkpoint,
                 pretrained)
 raw_model, train_model = models.raw, models.train
 opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
