@@ -123,7 +123,7 @@ def parse_keys(text, body, section):
 def keys_of(*sources):
     """{name: Key} of scripts and dataclasses; of two keys of one name, the first. A script's key with TYPE in its name stands for
     one of each block type of the dataclasses."""
-    keys, kinds = {}, {kind: None for source in sources for kind in getattr(source, 'block_types', ())}
+    keys, kinds = {}, {kind: None for source in sources for kind in getattr(source, 'block_types', {}).values()}
     # fields that are no keys, such as the block_size of a model of images, are no keys of other sources either
     hidden = {f.name for source in sources if not isinstance(source, str) for f in fields(source) if not f.init}
     for source in sources:

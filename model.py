@@ -5,6 +5,7 @@ which norm, how the residual step is scaled, the attention, the FFN, the positio
 Every field is resolved when a module is built, so that every `forward` reads as the paper's equation.
 Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E = D / H.
 """
+import hashlib
 import math
 import re
 from dataclasses import dataclass, fields, replace
@@ -15,38 +16,48 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-BLOCK_TYPES = {     # the block type of each parameter, by its name; the keys r_<type> and wd_<type> of train.py follow from it
-    'emb': r'wte\.weight',
-    'pos': r'wpe\.weight',
-    'head': r'lm_head\.weight',
-    'qk': r'h\.\d+\.attn\.w[qk]\.(weight|bias)',
-    'vo': r'h\.\d+\.attn\.w[vog]\.(weight|bias)',
-    'ffn': r'h\.\d+\.ffn\.w[123]\.(weight|bias)',
-    'norm': r'(input_norm|final_norm|h\.\d+\.attn\.[qkv]_norm|h\.\d+\.(attn|ffn)(_(pre|mid|post)_|\.w\w\.|\.inner_|_join\.)norm)'
-            r'\.(weight|bias|alpha|beta|shift|(down|up)\.weight)',
-    'gain': r'h\.\d+\.(attn|ffn)_(gain|join)\.\w+|h\.\d+\.attn\.value_mix\.\w+|embedding_skips\.\d+\.(stream|embedding)',
+BLOCK_TYPES = {     # the block type of a module's parameters, by its name; the keys r_<type> and wd_<type> of train.py follow
+    'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head', 'wq': 'qk', 'wk': 'qk', 'wv': 'vo', 'wo': 'vo', 'wg': 'vo',
+    'w1': 'ffn', 'w2': 'ffn', 'w3': 'ffn', 'norm': 'norm', 'attn_residual': 'gain', 'ffn_residual': 'gain',
 }
 MATRICES = {'qk', 'vo', 'ffn'}                          # types whose weights are matrices of a block: Muon orthogonalizes them
 DECAYED = {*MATRICES, 'emb', 'pos', 'head'}             # types whose weights decay
+INIT_KINDS = {      # the modules whose weights init_weight fills; all other parameters keep what their constructor gave them
+    'wte': 'embedding', 'wpe': 'embedding', 'lm_head': 'head', 'wq': 'matrix', 'wk': 'matrix', 'wv': 'matrix', 'wo': 'matrix',
+    'wg': 'matrix', 'w1': 'matrix', 'w2': 'matrix', 'w3': 'matrix', 'norm.down': 'matrix', 'norm.up': 'matrix',
+}
+RENAMED = {         # parameters in older checkpoints, by regular expressions → what they are called now
+    r'_join\.': '_residual.', r'\.value_mix\.own$': '.v_gain', r'\.value_mix\.first$': '.v1_gain',
+    r'^embedding_skips\.(\d+)\.stream$': r'h.\1.x_gain', r'^embedding_skips\.(\d+)\.embedding$': r'h.\1.x0_gain',
+}
 
 
-def block_type(name, types=BLOCK_TYPES):
-    """The block type of the parameter with this name in named_parameters()."""
-    for kind, pattern in types.items():
-        if re.fullmatch(pattern, name):
-            return kind
-    raise ValueError(f'{name!r} belongs to no block type: add its name to BLOCK_TYPES in model.py')
+def block_type(name, types=BLOCK_TYPES, p=None):
+    """The block type of the parameter with this name in named_parameters(): that of the innermost module in its name that has
+    one. Each module whose name ends in norm has the type of a norm. All others are gains. ValueError if the parameter p is one of
+    these and a matrix, because nobody has said whether it decays."""
+    for part in reversed(name.split('.')):
+        if (key := 'norm' if part.endswith('norm') else part) in types:
+            return types[key]
+    if p is not None and p.dim() > 1:
+        module = name.removesuffix('.weight').rpartition('.')[2]
+        raise ValueError(f'{name!r} is a matrix without a block type: add {module!r} to BLOCK_TYPES in model.py, with one of '
+                         f'{", ".join(dict.fromkeys(types.values()))} or a new one')
+    return 'gain'
 
 
-def check(right, config, names, wants):
-    """ValueError with the values of these fields, and what they should be, if they are not `right`."""
-    if not right:
-        raise ValueError(f'{", ".join(f"{name}={getattr(config, name)!r}" for name in names.split())}: wants {wants}')
+def rename(name):
+    """Today's name of a parameter in an older checkpoint"""
+    for old, new in RENAMED.items():
+        name = re.sub(old, new, name)
+    return name
 
 
-def at_least(low, config, *names):
-    for name in names:
-        check(getattr(config, name) >= low, config, name, f'at least {low}')
+def check(config, *rules):
+    """ValueError with the values of the fields of the first rule, (condition, fields, what is wanted), that does not hold"""
+    for holds, names, wants in rules:
+        if not holds:
+            raise ValueError(f'{", ".join(f"{name}={getattr(config, name)!r}" for name in names.split())}: wants {wants}')
 
 
 @dataclass
@@ -109,43 +120,46 @@ class GPTConfig:
 
     causal: ClassVar[bool] = True   # a token sees only its past
     block_types: ClassVar[dict] = BLOCK_TYPES
+    init_kinds: ClassVar[dict] = INIT_KINDS
 
     def __post_init__(self):
         for f in fields(self):
-            value = getattr(self, f.name)
+            value, low = getattr(self, f.name), LOWEST.get(f.name, 0 if f.type is int else -math.inf)
             if type(value) not in ((int, float) if f.type is float else (f.type,)):
                 raise ValueError(f'{f.name}={value!r}: wants {f.type.__name__}')
-        for name, choices in CHOICES.items():           # the tables of the classes below
-            if getattr(self, name) not in choices:
-                raise ValueError(f'{name}={getattr(self, name)!r}: choose one of {", ".join(choices)}')
-        at_least(1, self, 'n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'streams')
-        at_least(0, self, 'n_kv_head', 'd_ff', 'dropout', 'norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std',
-                 'mup_base_width', 'mup_base_depth', 'mup_base_head_dim')
-        check(self.dropout < 1, self, 'dropout', 'a number below 1')
-        check(max(self.norm_alpha, self.mix_ln) <= 1, self, 'norm_alpha mix_ln', 'at most 1')
-        check(self.rope_theta > 0, self, 'rope_theta', 'a positive number')
-        check(self.n_embd % self.n_head == 0, self, 'n_embd n_head', 'a width that the heads divide')
-        check(self.n_head % (self.n_kv_head or 1) == 0, self, 'n_head n_kv_head', 'key/value heads that divide the heads')
-        check(self.attention != 'l2_tied' or self.n_kv_head in (0, self.n_head), self, 'attention n_kv_head',
-              f'n_kv_head=0 or {self.n_head}, because queries and keys are the same')
-        check(self.pos != 'rope' or self.head_dim % 2 == 0, self, 'pos n_embd n_head',
-              'an even head dimension, because RoPE rotates pairs')
-        check(self.attention != 'stable' or not self.qk_norm_wide, self, 'attention qk_norm_wide', 'one of them')
-        check(self.residual == 'add' or self.skip_scale == 'one', self, 'residual skip_scale', 'residual=add, or skip_scale=one')
+            if f.name in CHOICES and value not in CHOICES[f.name]:
+                raise ValueError(f'{f.name}={value!r}: choose one of {", ".join(CHOICES[f.name])}')
+            check(self, (f.type not in (int, float) or value >= low, f.name, f'at least {low}'))
         one_stream = self.residual in ('add', 'gpas')
-        check(one_stream or not (self.attn_post_norm or self.ffn_post_norm or self.mix_ln or self.b2t), self,
-              'residual attn_post_norm ffn_post_norm mix_ln b2t', 'no PostNorm and no b2t where there are several streams')
-        check(one_stream or not self.mup_base_width, self, 'residual mup_base_width',
-              'residual=add or gpas: for several streams nobody has derived the rates of muP')
-        check(self.norm != 'gatednorm' or not self.mup_base_width, self, 'norm mup_base_width', 'one of them')
-        check((self.mup_base_width > 0) == (self.mup_base_head_dim > 0), self, 'mup_base_width mup_base_head_dim',
-              'both or none: whether heads are more or wider than in the base, only you know')
-        check(not self.mup_base_depth or self.skip_scale == 'one' and not self.norm_depth_scale, self,
-              'mup_base_depth skip_scale norm_depth_scale', 'one rule for the depth')
+        check(self,
+            (self.dropout < 1, 'dropout', 'a number below 1'),
+            (max(self.norm_alpha, self.mix_ln) <= 1, 'norm_alpha mix_ln', 'at most 1'),
+            (self.rope_theta > 0, 'rope_theta', 'a positive number'),
+            (self.n_embd % self.n_head == 0, 'n_embd n_head', 'a width that the heads divide'),
+            (self.n_head % self.kv_heads == 0, 'n_head n_kv_head', 'key/value heads that divide the heads'),
+            (self.attention != 'l2_tied' or self.kv_heads == self.n_head, 'attention n_kv_head',
+             f'n_kv_head=0 or {self.n_head}, because queries and keys are the same'),
+            (self.pos != 'rope' or self.head_dim % 2 == 0, 'pos n_embd n_head',
+             'an even head dimension, because RoPE rotates pairs'),
+            (self.attention != 'stable' or not self.qk_norm_wide, 'attention qk_norm_wide', 'one of them'),
+            (self.residual == 'add' or self.skip_scale == 'one', 'residual skip_scale', 'residual=add, or skip_scale=one'),
+            (one_stream or not (self.attn_post_norm or self.ffn_post_norm or self.mix_ln or self.b2t),
+             'residual attn_post_norm ffn_post_norm mix_ln b2t', 'no PostNorm and no b2t where there are several streams'),
+            (one_stream or not self.mup_base_width, 'residual mup_base_width',
+             'residual=add or gpas: for several streams nobody has derived the rates of muP'),
+            (self.norm != 'gatednorm' or not self.mup_base_width, 'norm mup_base_width', 'one of them'),
+            ((self.mup_base_width > 0) == (self.mup_base_head_dim > 0), 'mup_base_width mup_base_head_dim',
+             'both or none: whether heads are more or wider than in the base, only you know'),
+            (not self.mup_base_depth or self.skip_scale == 'one' and not self.norm_depth_scale,
+             'mup_base_depth skip_scale norm_depth_scale', 'one rule for the depth'))
 
     @property
     def head_dim(self):
         return self.n_embd // self.n_head
+
+    @property
+    def kv_heads(self):
+        return self.n_kv_head or self.n_head
 
     @property
     def width_growth(self):
@@ -159,13 +173,17 @@ class GPTConfig:
 
     @property
     def branch_scale(self):
-        """Δt, over the growth in depth (CompleteP, Dey et al. 2025, with α = 1)"""
+        """Δt, divided by the growth in depth (CompleteP, Dey et al. 2025, with α = 1)"""
         return self.residual_scale / self.depth_growth
 
     @property
     def logit_scale(self):
         """1/√E for queries and keys of dimension E; under muP in proportion to 1/E (Yang et al. 2022, definition 4.1)"""
         return self.mup_base_head_dim ** 0.5 / self.head_dim if self.mup_base_width else self.head_dim ** -0.5
+
+
+LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'streams'), 1) | dict.fromkeys(
+    ('dropout', 'norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std'), 0)       # other whole numbers may be 0
 
 
 def config_of_layer(config, layer):
@@ -184,25 +202,24 @@ def at_least_fp32(x):
 # Each takes (..., dim) and normalizes the last dimension, in the higher precision of x and the gain γ (fp32 under autocast).
 
 class Norm(nn.Module):
-    """What all share: ε, and the gain γ (dim,) in `weight`; with norm_gain='zero_centred' γ is 1 + weight."""
+    """A norm is a subclass with a method normalize(x, γ). The gain γ (dim,) is `weight`; with norm_gain='zero_centred' it is
+    1 + weight, and with 'none' it is always 1."""
 
     def __init__(self, dim, config):
         super().__init__()
         self.eps, self.zero_centred = config.norm_eps, config.norm_gain == 'zero_centred'
-        gain = torch.zeros(dim) if self.zero_centred else torch.ones(dim)
         if config.norm_gain == 'none':
             self.register_buffer('weight', torch.ones(dim, device='cpu'), persistent=False)    # as in Rotary
         else:
-            self.weight = nn.Parameter(gain)
+            self.weight = nn.Parameter(torch.zeros(dim) if self.zero_centred else torch.ones(dim))
 
     @property
     def gain(self):
         return 1 + self.weight if self.zero_centred else self.weight
 
-    def finer(self, x):
-        """x and γ, both in the higher of their two precisions"""
-        dtype = torch.promote_types(x.dtype, self.weight.dtype)
-        return x.to(dtype), self.gain.to(dtype)
+    def forward(self, x):
+        x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
+        return self.normalize(x, self.gain.to(x.dtype))
 
 
 class LayerNorm(Norm):
@@ -212,38 +229,37 @@ class LayerNorm(Norm):
         super().__init__(dim, config)
         self.bias = nn.Parameter(torch.zeros(dim)) if config.bias else None
 
-    def forward(self, x):
-        x, weight = self.finer(x)
-        bias = self.bias if self.bias is None else self.bias.to(x.dtype)
-        return F.layer_norm(x, weight.shape, weight, bias, self.eps)
+    def normalize(self, x, gain):
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.layer_norm(x, gain.shape, gain, bias, self.eps)
 
 
 class RMSNorm(Norm):
     """γ ⊙ x / √(mean(x²) + ε) (Zhang and Sennrich 2019; DNT, section 2)."""
 
-    def forward(self, x):
-        x, weight = self.finer(x)
-        return F.rms_norm(x, weight.shape, weight, self.eps)
+    def normalize(self, x, gain):
+        return F.rms_norm(x, gain.shape, gain, self.eps)
 
 
 class WideRMSNorm(RMSNorm):
     """RMSNorm of (..., heads, E) over all heads together (OLMo 2, 2025)"""
 
-    def forward(self, x):
-        return super().forward(x.flatten(-2)).unflatten(-1, x.shape[-2:])
+    def normalize(self, x, gain):
+        return super().normalize(x.flatten(-2), gain).unflatten(-1, x.shape[-2:])
 
 
-class StableNorm(Norm):
+class StableNorm(RMSNorm):
     """γ ⊙ d^α x / √(‖x‖² + dε), which is RMSNorm times d^(α − 1/2) (Stable-Transformer, eq. 2)."""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
         self.scale = dim ** (config.norm_alpha - 0.5)
 
-    def forward(self, x):
-        x, weight = self.finer(x)
-        return F.rms_norm(x, weight.shape, self.scale * weight, self.eps)
+    def normalize(self, x, gain):
+        return super().normalize(x, self.scale * gain)
 
+
+# ----------------------------------------------------------------------------- newer norms
 
 class SeeDNorm(Norm):
     """(γ + α tanh(x·β)) ⊙ x / √(mean(x²) + ε), with learned α from 1 and β from 0, (dim,) each: the gain depends on x, and so
@@ -253,10 +269,9 @@ class SeeDNorm(Norm):
         super().__init__(dim, config)
         self.alpha, self.beta = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
 
-    def forward(self, x):
-        x, weight = self.finer(x)
-        gain = weight + self.alpha.to(x.dtype) * torch.tanh(x @ self.beta.to(x.dtype)[:, None])
-        return gain * F.rms_norm(x, weight.shape, eps=self.eps)
+    def normalize(self, x, gain):
+        gain = gain + self.alpha.to(x.dtype) * torch.tanh(x @ self.beta.to(x.dtype)[:, None])
+        return gain * F.rms_norm(x, x.shape[-1:], eps=self.eps)
 
 
 class GatedNorm(RMSNorm):
@@ -266,8 +281,8 @@ class GatedNorm(RMSNorm):
         super().__init__(dim, config)
         self.down, self.up = nn.Linear(dim, 16, bias=False), nn.Linear(16, dim, bias=False)
 
-    def forward(self, x):
-        y = super().forward(x)
+    def normalize(self, x, gain):
+        y = super().normalize(x, gain)
         return y * torch.sigmoid(self.up(F.silu(self.down(y))))
 
 
@@ -282,9 +297,8 @@ class DyT(Norm):
     def squash(self, x):
         return torch.tanh(self.alpha.to(x.dtype) * x)
 
-    def forward(self, x):
-        x, weight = self.finer(x)
-        return torch.addcmul(self.bias.to(x.dtype), weight, self.squash(x))
+    def normalize(self, x, gain):
+        return torch.addcmul(self.bias.to(x.dtype), gain, self.squash(x))
 
 
 class Derf(DyT):
@@ -300,7 +314,6 @@ class Derf(DyT):
 
 NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm, 'stablenorm': StableNorm, 'dyt': DyT, 'derf': Derf, 'seednorm': SeeDNorm,
          'gatednorm': GatedNorm}
-NORM_GAINS = ('learned', 'zero_centred', 'none')
 
 
 def make_norm(on, config, dim=0):
@@ -308,11 +321,11 @@ def make_norm(on, config, dim=0):
     return NORMS[config.norm](dim or config.n_embd, config) if on else nn.Identity()
 
 
-def make_head_norm(on, config, wide_heads=0):
-    """RMSNorm over the head dimension, for queries, keys or values, or StableNorm if that is the model's norm; over so many
-    `wide_heads` together, if any; nothing if not `on`."""
-    if on and wide_heads:
-        return WideRMSNorm(wide_heads * config.head_dim, config)
+def make_head_norm(on, config, heads=0):
+    """RMSNorm for queries, keys or values, per head, or StableNorm if that is the model's norm; over so many `heads` together, if
+    any; nothing if not `on`."""
+    if on and heads:
+        return WideRMSNorm(heads * config.head_dim, config)
     norm = StableNorm if config.norm == 'stablenorm' else RMSNorm
     return norm(config.head_dim, config) if on else nn.Identity()
 
@@ -320,24 +333,20 @@ def make_head_norm(on, config, wide_heads=0):
 class NormedLinear(nn.Linear):
     """Norm(W x), over the outputs (SimpleNorm, Chen et al. 2026)"""
 
-    def __init__(self, n_in, n_out, bias, config):
-        super().__init__(n_in, n_out, bias=bias)
-        self.norm = NORMS[config.norm](n_out, config)
+    def __init__(self, n_in, n_out, config):
+        super().__init__(n_in, n_out, bias=config.bias)
+        self.norm = make_norm(True, config, n_out)
 
     def forward(self, x):
         return self.norm(super().forward(x))
 
 
-def make_linear(n_in, n_out, bias, config):
+def make_linear(n_in, n_out, config):
     """A linear map of a block, with a norm behind it if config.linear_norm."""
-    return NormedLinear(n_in, n_out, bias, config) if config.linear_norm else nn.Linear(n_in, n_out, bias=bias)
+    return NormedLinear(n_in, n_out, config) if config.linear_norm else nn.Linear(n_in, n_out, bias=config.bias)
 
 
-# ----------------------------------------------------------------------------- positions
-# pos='learned' adds wpe to the embedding; pos='rope' has no wpe and rotates queries and keys.
-
-POSITIONS = ('learned', 'rope')
-
+# ----------------------------------------------------------------------------- attention
 
 class Rotary(nn.Module):
     """RoPE on (B, T, heads, E): rotates the pair (x_i, x_{i+E/2}) by position · θ^(−2i/E) (Su et al. 2021; LLaMA's halves)."""
@@ -356,8 +365,6 @@ class Rotary(nn.Module):
         return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
 
 
-# ----------------------------------------------------------------------------- attention
-
 class KVCache:
     """Keys and values of one layer's past tokens, for generation: at most `size` of them."""
 
@@ -374,55 +381,28 @@ class KVCache:
         return self.k[:, :, :end], self.v[:, :, :end]
 
 
-class FirstValues:
-    """The values of the first block in one forward pass, v (B, T, K, E), which value_residual gives to all blocks"""
-
-    def __init__(self, v=None):
-        self.v = v
-
-
-class KeepValues(nn.Module):
-    """v, which it keeps in `first`: of the first block, with value_residual"""
-
-    def forward(self, v, first):
-        first.v = v
-        return v
-
-
-class MixValues(nn.Module):
-    """λ₁ v + λ₂ v₁ with learned numbers from 1/2 (Zhou et al. 2024, learnable ResFormer)"""
-
-    def __init__(self):
-        super().__init__()
-        self.own, self.first = nn.Parameter(torch.full((1,), 0.5)), nn.Parameter(torch.full((1,), 0.5))
-
-    def forward(self, v, first):
-        return self.own.to(v.dtype) * v + self.first.to(v.dtype) * first.v
-
-
 class DotAttention(nn.Module):
     """softmax(qᵀk / √E) v per head, or muP's scale; the config decides on the causal mask, grouped heads, QKNorm and RoPE."""
 
     def __init__(self, config):
         super().__init__()
         d, self.head_dim = config.n_embd, config.head_dim
-        d_kv = (config.n_kv_head or config.n_head) * self.head_dim
-        self.wq = make_linear(d, d, config.bias, config)
-        self.wk = make_linear(d, d_kv, config.bias, config)
-        self.wv = make_linear(d, d_kv, config.bias, config)
-        self.wo = make_linear(d, d, config.bias, config)
-        wide_heads = (config.n_head, config.n_kv_head or config.n_head) if config.qk_norm_wide else (0, 0)
+        d_kv = config.kv_heads * self.head_dim
+        self.wq = make_linear(d, d, config)
+        self.wk = make_linear(d, d_kv, config)
+        self.wv = make_linear(d, d_kv, config)
+        self.wo = make_linear(d, d, config)
+        wide_heads = (config.n_head, config.kv_heads) if config.qk_norm_wide else (0, 0)
         self.q_norm, self.k_norm = (make_head_norm(config.qk_norm, config, heads) for heads in wide_heads)
         self.v_norm = make_head_norm(config.v_norm, config)
         self.rotary = Rotary(config) if config.pos == 'rope' else None
         self.scale = config.logit_scale
         self.grouped, self.causal = d_kv != d, config.causal
-        self.dropout = config.dropout
         self.kernel = F.scaled_dot_product_attention        # engine/device.py may put a faster one here, on a CPU
-        self.out_dropout = nn.Dropout(config.dropout)
-        self.wg = make_linear(d, d, config.bias, config) if config.attn_gate else None
+        self.dropout = config.dropout
+        self.wg = make_linear(d, d, config) if config.attn_gate else None
         self.inner_norm = make_norm(config.sub_norm, config)
-        self.value_mix = None                               # Block may put KeepValues or MixValues here
+        self.v_gain, self.v1_gain = (nn.Parameter(torch.full((1,), 0.5)) if config.value_residual else None for _ in range(2))
 
     def heads(self, x):
         """(B, T, heads · E) → (B, T, heads, E)"""
@@ -437,21 +417,22 @@ class DotAttention(nn.Module):
         return self.kernel(q, k, v, is_causal=self.causal and q.size(2) > 1, scale=self.scale, enable_gqa=self.grouped,
                            dropout_p=self.dropout if self.training else 0.0)
 
-    def forward(self, x, cache=None, first=None):
+    def forward(self, x, v1=None, cache=None):
+        """x (B, T, D) → the output (B, T, D) and the values v (B, T, K, E). v₁: the first block's values, for value_residual."""
         q, k = self.queries_keys(x)
         v = self.v_norm(self.heads(self.wv(x)))
-        if self.value_mix is not None:
-            v = self.value_mix(v, first)
+        if self.v1_gain is not None:                        # Zhou et al. 2024, learnable ResFormer
+            v = self.v_gain.to(v.dtype) * v + self.v1_gain.to(v.dtype) * v1
         if self.rotary is not None:
             start = cache.length if cache else 0
             q, k = self.rotary(q, start), self.rotary(k, start)
-        q, k, v = (y.transpose(1, 2) for y in (q, k, v))
+        q, k, values = (y.transpose(1, 2) for y in (q, k, v))
         if cache:
-            k, v = cache.append(k, v)
-        y = self.attend(q, k, v).transpose(1, 2).flatten(2)
-        if self.wg is not None:
-            y = y * torch.sigmoid(self.wg(x))           # Qiu et al. 2025, the gate behind the softmax, per channel
-        return self.out_dropout(self.wo(self.inner_norm(y)))
+            k, values = cache.append(k, values)
+        y = self.attend(q, k, values).transpose(1, 2).flatten(2)
+        if self.wg is not None:                             # Qiu et al. 2025, the gate behind the softmax, per channel
+            y = y * torch.sigmoid(self.wg(x))
+        return F.dropout(self.wo(self.inner_norm(y)), self.dropout, self.training), v
 
 
 class StableAttention(DotAttention):
@@ -511,17 +492,26 @@ ATTENTIONS = {'dot': DotAttention, 'stable': StableAttention, 'l2': L2Attention,
 
 # ----------------------------------------------------------------------------- FFN
 
+FFNS = {            # the activation, and whether a third matrix gates it
+    'gelu': (F.gelu, False),
+    'gelu_tanh': (lambda x: F.gelu(x, approximate='tanh'), False),      # as OpenAI trained GPT-2
+    'relu': (F.relu, False),
+    'swiglu': (F.silu, True),
+    'geglu': (lambda x: F.gelu(x, approximate='tanh'), True),
+}
+
+
 class FFN(nn.Module):
     """W_2 φ(W_1 x), or gated W_2 (φ(W_1 x) ⊙ W_3 x) (Shazeer 2020)"""
 
-    def __init__(self, config, activation, gated=False):
+    def __init__(self, config):
         super().__init__()
-        d_ff = config.d_ff or 4 * config.n_embd
-        self.w1 = make_linear(config.n_embd, d_ff, config.bias, config)
-        self.w3 = make_linear(config.n_embd, d_ff, config.bias, config) if gated else None
-        self.activation = activation
+        d, d_ff = config.n_embd, config.d_ff or 4 * config.n_embd
+        self.activation, gated = FFNS[config.ffn]
+        self.w1 = make_linear(d, d_ff, config)
+        self.w3 = make_linear(d, d_ff, config) if gated else None
         self.inner_norm = make_norm(config.sub_norm, config, d_ff)
-        self.w2 = make_linear(d_ff, config.n_embd, config.bias, config)
+        self.w2 = make_linear(d_ff, d, config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
@@ -531,18 +521,7 @@ class FFN(nn.Module):
         return self.dropout(self.w2(self.inner_norm(y)))
 
 
-FFNS = {
-    'gelu': lambda config: FFN(config, nn.GELU()),
-    'gelu_tanh': lambda config: FFN(config, nn.GELU(approximate='tanh')),   # as OpenAI trained GPT-2
-    'relu': lambda config: FFN(config, nn.ReLU()),
-    'swiglu': lambda config: FFN(config, nn.SiLU(), gated=True),
-    'geglu': lambda config: FFN(config, nn.GELU(approximate='tanh'), gated=True),
-}
-
-
 # ----------------------------------------------------------------------------- the residual stream
-# The residual state is the stream x (B, T, D), or n streams (B, T, n, D). A join says how it begins, what a branch reads of it,
-# what becomes of it behind a branch with the output f (B, T, D), and what the output head reads of it at the end.
 
 class Scale(nn.Module):
     """x times a constant, a tensor, so that torch.compile makes one graph for the blocks of all depths"""
@@ -555,42 +534,63 @@ class Scale(nn.Module):
         return x * self.factor
 
 
-class Join(nn.Module):
-    """x + Δt f"""
+class Residual(nn.Module):
+    """x ← α x + Δt f, behind branch number `branch` of the model, from 0. The residual state is the stream x (B, T, D), or in
+    subclasses several streams (B, T, n, D). `expand` makes it from the embedding, a branch gets what `read` returns, `forward`
+    adds the branch's output f (B, T, D), and the output head gets what `collapse` returns."""
 
-    def __init__(self, config):
+    def __init__(self, config, branch):
         super().__init__()
-        self.dt = config.branch_scale
+        self.dt, alpha = config.branch_scale, SKIP_SCALES[config.skip_scale](config.n_layer)
+        self.skip = Scale(alpha) if alpha != 1 else nn.Identity()
 
-    def begin(self, x):
+    @staticmethod
+    def expand(x, config):
         return x
 
     def read(self, x):
         return x
 
     def forward(self, x, f):
-        return torch.add(x, f, alpha=self.dt)
+        return torch.add(self.skip(x), f, alpha=self.dt)
 
-    def end(self, x, final_norm):
+    @staticmethod
+    def collapse(x, final_norm):
         return final_norm(x)
 
 
-class ScaledJoin(Join):
-    """α x + Δt f"""
-
-    def __init__(self, config, alpha):
-        super().__init__(config)
-        self.skip = Scale(alpha)
-
-    def forward(self, x, f):
-        return torch.add(self.skip(x), f, alpha=self.dt)
+SKIP_SCALES = {     # α. DeepNorm (Wang et al. 2022, decoder-only) starts smaller too, see init_weight
+    'one': lambda n_layer: 1.0,
+    'deepnorm': lambda n_layer: (2 * n_layer) ** 0.25,
+    'keel': lambda n_layer: 2.0 * n_layer,              # Chen and Wei 2026
+}
 
 
-class GPAS(Join):
+class Gain(nn.Module):
+    """x times a learned gain for each of `dim` channels, or one for all"""
+
+    def __init__(self, dim, start):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((dim,), start))
+
+    def forward(self, x):
+        return x * self.weight.to(x.dtype)
+
+
+GAINS = {       # by branch_gain. LayerScale starts as in CaiT (Touvron et al. 2021), ReZero at 0 (Bachlechner et al. 2020)
+    'none': lambda config: nn.Identity(),
+    'layerscale': lambda config: Gain(config.n_embd, 0.1 if config.n_layer <= 18 else 1e-5 if config.n_layer <= 24 else 1e-6),
+    'rezero': lambda config: Gain(1, 0.0),
+}
+
+
+# ----------------------------------------------------------------------------- newer residual streams
+
+class GPAS(Residual):
     """y − silu(g) sg(y), y = x + Δt f, with a learned number g from 0; no gradient flows through sg (Chen et al. 2025)"""
 
-    def __init__(self, config):
-        super().__init__(config)
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
         self.gate = nn.Parameter(torch.zeros(1))
 
     def forward(self, x, f):
@@ -598,15 +598,16 @@ class GPAS(Join):
         return y - F.silu(self.gate).to(y.dtype) * y.detach()
 
 
-class Dual(Join):
+class ResiDual(Residual):
     """Two streams (B, T, 2, D): x ← Norm(x + Δt f), which branches read, and s ← s + Δt f; the head reads x + FinalNorm(s)
-    (ResiDual, Xie et al. 2023)"""
+    (Xie et al. 2023)"""
 
-    def __init__(self, config):
-        super().__init__(config)
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
         self.norm = make_norm(True, config)
 
-    def begin(self, x):
+    @staticmethod
+    def expand(x, config):
         return torch.stack((x, x), dim=-2)
 
     def read(self, xs):
@@ -616,34 +617,29 @@ class Dual(Join):
         x, s = super().forward(xs, f.unsqueeze(-2)).unbind(-2)
         return torch.stack((self.norm(x).to(s.dtype), s), dim=-2)
 
-    def end(self, xs, final_norm):
+    @staticmethod
+    def collapse(xs, final_norm):
         x, s = xs.unbind(-2)
         return x + final_norm(s)
 
 
-class Streams(Join):
-    """n streams (B, T, n, D), which start as the same; the head reads FinalNorm of their sum"""
+class HyperConnections(Residual):
+    """n streams H (B, T, n, D), which start as the same: a branch reads Σ_i a_i H_i, and H_j ← b_j Δt f + Σ_i A_ij H_i; the head
+    reads FinalNorm of their sum. a, A and b depend on H: a_i = a'_i + s tanh(N(H_i)·w), and so on (dynamic hyper-connections, Zhu
+    et al. 2024, eq. 10–13). At the start, a branch reads the stream of its number mod n and adds to all."""
 
-    def begin(self, x):
-        return x.unsqueeze(-2).expand(*x.shape[:-1], self.n, -1)
-
-    def end(self, h, final_norm):
-        return final_norm(h.sum(-2))
-
-
-class Hyper(Streams):
-    """n streams H (B, T, n, D): a branch reads Σ_i a_i H_i, and H_j ← b_j Δt f + Σ_i A_ij H_i.
-    a, A and b depend on H: a_i = a'_i + s tanh(N(H_i)·w), and so on (dynamic hyper-connections, Zhu et al. 2024, eq. 10–13). They
-    start so that branch number k, from 0, reads stream k mod n and adds to all."""
-
-    def __init__(self, config, k):
-        super().__init__(config)
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
         n, d = config.streams, config.n_embd
-        self.n, self.norm = n, make_norm(True, config)
-        self.a = nn.Parameter(torch.cat((torch.eye(n)[:, [k % n]], torch.eye(n)), dim=1))      # (n, 1 + n): a, A
+        self.norm = make_norm(True, config)
+        self.a = nn.Parameter(torch.cat((torch.eye(n)[:, [branch % n]], torch.eye(n)), dim=1))     # (n, 1 + n): a, A
         self.b = nn.Parameter(torch.ones(n))
         self.wa, self.wb = nn.Parameter(torch.zeros(d, n + 1)), nn.Parameter(torch.zeros(d))
         self.sa, self.sb = nn.Parameter(torch.full((1,), 0.01)), nn.Parameter(torch.full((1,), 0.01))
+
+    @staticmethod
+    def expand(x, config):
+        return x.unsqueeze(-2).expand(*x.shape[:-1], config.streams, -1)
 
     def weights(self, h):
         """a and A (B, T, n, 1 + n)"""
@@ -657,18 +653,23 @@ class Hyper(Streams):
         mixed = self.weights(h)[..., 1:].mT @ h
         return torch.add(mixed, b.unsqueeze(-1) * f.unsqueeze(-2), alpha=self.dt)
 
+    @staticmethod
+    def collapse(h, final_norm):
+        return final_norm(h.sum(-2))
 
-class ManifoldHyper(Streams):
+
+class ManifoldHyperConnections(Residual):
     """Hyper-connections with 0 < a < 1, 0 < b < 2 and a doubly stochastic A, H_j ← b_j Δt f + Σ_i A_ji H_i: mixing keeps the sum
     of the streams. The logits of a, b and A are c + s RMSNorm(vec H) W (mHC, Xie et al. 2025, eq. 7–9). The paper does not say
-    how c starts; here as in mHC-lite's code, so that branch number k reads and writes mostly stream k mod n."""
+    how c starts; here as in mHC-lite's code, so that a branch reads and writes mostly the stream of its number mod n."""
+    expand, collapse = staticmethod(HyperConnections.expand), staticmethod(HyperConnections.collapse)
 
-    def __init__(self, config, k):
-        super().__init__(config)
-        self.n, self.eps = config.streams, config.norm_eps
-        own = 2 * torch.eye(self.n)[k % self.n] - 1
-        self.c = nn.Parameter(torch.cat((own, own, 8 * torch.eye(self.n).flatten() - 8)))
-        self.w = nn.Parameter(torch.zeros(self.n * config.n_embd, len(self.c)))
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        n = self.n = config.streams
+        own, self.eps = 2 * torch.eye(n)[branch % n] - 1, config.norm_eps
+        self.c = nn.Parameter(torch.cat((own, own, 8 * torch.eye(n).flatten() - 8)))
+        self.w = nn.Parameter(torch.zeros(n * config.n_embd, len(self.c)))
         self.s = nn.Parameter(torch.full((3,), 0.01))
 
     def logits(self, h):
@@ -695,48 +696,10 @@ def doubly_stochastic(logits, rounds=20):
     return a
 
 
-JOINS = {       # by skip_scale. DeepNorm (Wang et al. 2022, decoder-only) starts smaller too, see init_weights
-    'one': Join,
-    'deepnorm': lambda config: ScaledJoin(config, (2 * config.n_layer) ** 0.25),
-    'keel': lambda config: ScaledJoin(config, 2.0 * config.n_layer),        # Chen and Wei 2026
-}
-RESIDUALS = {   # by residual; k counts the branches of the model, from 0
-    'add': lambda config, k: JOINS[config.skip_scale](config),
-    'gpas': lambda config, k: GPAS(config),
-    'dual': lambda config, k: Dual(config),
-    'hyper': Hyper,
-    'mhc': ManifoldHyper,
-}
+RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'hyper': HyperConnections, 'mhc': ManifoldHyperConnections}
 
 
-class Gain(nn.Module):
-    """x times a learned gain for each of `dim` channels, or one for all"""
-
-    def __init__(self, dim, start):
-        super().__init__()
-        self.weight = nn.Parameter(torch.full((dim,), start))
-
-    def forward(self, x):
-        return x * self.weight.to(x.dtype)
-
-
-GAINS = {       # by branch_gain. LayerScale starts as in CaiT (Touvron et al. 2021), ReZero at 0 (Bachlechner et al. 2020)
-    'none': lambda config: nn.Identity(),
-    'layerscale': lambda config: Gain(config.n_embd, 0.1 if config.n_layer <= 18 else 1e-5 if config.n_layer <= 24 else 1e-6),
-    'rezero': lambda config: Gain(1, 0.0),
-}
-
-
-class EmbeddingSkip(nn.Module):
-    """λ x + μ x₀ with learned numbers λ from 1 and μ from 0"""
-
-    def __init__(self):
-        super().__init__()
-        self.stream, self.embedding = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
-
-    def forward(self, x, x0):
-        return self.stream.to(x.dtype) * x + self.embedding.to(x.dtype) * x0
-
+# ----------------------------------------------------------------------------- the block
 
 class Block(nn.Module):
     """x ← Post(α x + Δt · gain · Mid(f(Pre(x)))), first with f = attention, then with f = FFN. Any of the norms may be absent,
@@ -747,49 +710,90 @@ class Block(nn.Module):
         config = config_of_layer(config, layer)
         self.attn_pre_norm = make_norm(config.attn_pre_norm, config)
         self.attn = ATTENTIONS[config.attention](config)
-        if config.value_residual:
-            self.attn.value_mix = KeepValues() if layer == 1 else MixValues()
         self.attn_mid_norm = make_norm(config.attn_mid_norm, config)
         self.attn_gain = GAINS[config.branch_gain](config)
-        self.attn_join = RESIDUALS[config.residual](config, 2 * layer - 2)
+        self.attn_residual = RESIDUALS[config.residual](config, 2 * layer - 2)
         self.attn_post_norm = make_norm(config.attn_post_norm, config)
         self.ffn_pre_norm = make_norm(config.ffn_pre_norm, config)
-        self.ffn = FFNS[config.ffn](config)
+        self.ffn = FFN(config)
         self.ffn_mid_norm = make_norm(config.ffn_mid_norm, config)
         self.ffn_gain = GAINS[config.branch_gain](config)
-        self.ffn_join = RESIDUALS[config.residual](config, 2 * layer - 1)
+        self.ffn_residual = RESIDUALS[config.residual](config, 2 * layer - 1)
         self.ffn_post_norm = make_norm(config.ffn_post_norm, config)
         self.attn_pre_scale, self.ffn_pre_scale = (             # LayerNorm Scaling (Sun et al. 2025)
-            Scale(layer ** -0.5) if config.norm_depth_scale and on and layer > 1 else nn.Identity()
+            Scale(layer ** -0.5) if config.norm_depth_scale and on else nn.Identity()
             for on in (config.attn_pre_norm, config.ffn_pre_norm))
-        self.add_input = torch.add if config.b2t else lambda x, x_in: x
+        self.x_gain, self.x0_gain = (nn.Parameter(torch.full((1,), start)) if config.embedding_skip else None
+                                     for start in (1.0, 0.0))
+        self.value_residual, self.b2t = config.value_residual, config.b2t
+        if layer == 1:                                          # its values are v₁
+            self.attn.v_gain = self.attn.v1_gain = None
 
-    def forward(self, x, cache=None, first=None):
+    def attn_branch(self, x, v1=None, cache=None):
+        """The residual state → attention's output f (B, T, D), to be multiplied by Δt and added, and the values v (B, T, K, E)"""
+        f = self.attn_pre_scale(self.attn_pre_norm(self.attn_residual.read(x)))
+        f, v = self.attn(f, v1, cache)
+        return self.attn_gain(self.attn_mid_norm(f)), v
+
+    def ffn_branch(self, x):
+        """The residual state → the FFN's output f (B, T, D), to be multiplied by Δt and added"""
+        f = self.ffn_pre_scale(self.ffn_pre_norm(self.ffn_residual.read(x)))
+        return self.ffn_gain(self.ffn_mid_norm(self.ffn(f)))
+
+    def forward(self, x, x0=None, v1=None, cache=None):
+        """The residual state x → that behind the block, and the values v₁ of the first block, for value_residual. For
+        embedding_skip, x₀ is the state in front of the first block."""
+        if self.x0_gain is not None:
+            x = self.x_gain.to(x.dtype) * x + self.x0_gain.to(x.dtype) * x0
         x_in = x
-        f = self.attn_join.read(x)
-        f = self.attn_pre_scale(self.attn_pre_norm(f))
-        f = self.attn_mid_norm(self.attn(f, cache, first))
-        x = self.attn_join(x, self.attn_gain(f))
+        f, v = self.attn_branch(x, v1, cache)
+        x = self.attn_residual(x, f)
         x = self.attn_post_norm(x)
 
-        f = self.ffn_join.read(x)
-        f = self.ffn_pre_scale(self.ffn_pre_norm(f))
-        f = self.ffn_mid_norm(self.ffn(f))
-        x = self.ffn_join(x, self.ffn_gain(f))
-        x = self.add_input(x, x_in)
-        return self.ffn_post_norm(x)
+        f = self.ffn_branch(x)
+        x = self.ffn_residual(x, f)
+        x = self.ffn_post_norm(x + x_in if self.b2t else x)
+        return x, v if self.value_residual and v1 is None else v1
+
+
+def make_blocks(config, seed, fill=True):
+    """The blocks, whose attentions share one table of RoPE. What a block's constructor draws depends on the seed and on the
+    block's number alone. With fill=False, what init_weight fills has no memory."""
+    blocks = nn.ModuleList()
+    with torch.random.fork_rng(devices=[]):
+        for layer in range(1, config.n_layer + 1):
+            torch.default_generator.manual_seed(hash_seed(seed, layer))
+            blocks.append(block := Block(config, layer))
+            if getattr(block.attn, 'rotary', None):
+                block.attn.rotary = blocks[0].attn.rotary
+            if not fill:
+                to_meta(block, config)
+    return blocks
+
+
+def share_log(model):
+    """Gives each module of the model the same dict `logged`: {name: scalar}, which training writes to the log and clears."""
+    logged = {}
+    for module in model.modules():
+        module.logged = logged
+
+
+def run_blocks(blocks, x, x0=None, v1=None, caches=None, recompute=False):
+    """The residual state in front of these blocks → that behind them. x₀ and v₁ as in Block.forward. With recompute, only each
+    block's input is kept, and the backward pass computes the rest again (Chen et al. 2016)."""
+    for i, block in enumerate(blocks):
+        if recompute and torch.is_grad_enabled():
+            x, v1 = checkpoint(block, x, x0, v1, use_reentrant=False)
+        else:
+            x, v1 = block(x, x0, v1, caches[i] if caches else None)
+    return x
 
 
 # ----------------------------------------------------------------------------- how weights start
-# init_weights fills the parameters that STARTS names. All others keep what their constructor gave them.
+# A weight depends on its name and on one number that the model draws, so that an edit that adds a module changes no other weight,
+# and each rank can fill any part of the model.
 
-STARTS = {
-    'embedding': r'(wte|wpe)\.weight',
-    'bias': r'h\.\d+\.(attn\.w[qkvog]|ffn\.w[123])\.bias',
-    'matrix': r'h\.\d+\.(attn\.w[qkvog]|ffn\.w[123])\.weight|.*norm\.(down|up)\.weight',
-    'head': r'lm_head\.weight',
-}
-INITS = {           # the std of an (n_out, n_in) matrix
+STDS = {            # of an (n_out, n_in) matrix
     'gpt2': lambda n_out, n_in: 0.02,
     'normal': lambda n_out, n_in: 0.02,
     'xavier': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
@@ -797,23 +801,34 @@ INITS = {           # the std of an (n_out, n_in) matrix
     'stable': lambda n_out, n_in: 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
     'magneto': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
 }
-CHOICES = dict(norm=NORMS, norm_gain=NORM_GAINS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS, skip_scale=JOINS,
-               residual=RESIDUALS, branch_gain=GAINS)
 
 
-def start_of(name, starts=STARTS):
-    """As what init_weights fills a parameter of this name, a key of STARTS, or None."""
-    return next((start for start, pattern in starts.items() if re.fullmatch(pattern, name)), None)
+def draw_seed():
+    """A number from PyTorch's global generator of the CPU"""
+    return int(torch.randint(2 ** 63 - 1, (), device='cpu'))
+
+
+def hash_seed(seed, what):
+    """A seed for what has this name or number, the same on every machine: Python's hash of a string changes with the process."""
+    return int.from_bytes(hashlib.blake2b(f'{seed} {what}'.encode(), digest_size=8).digest(), 'big')
+
+
+def init_kind(name, kinds=INIT_KINDS):
+    """How init_weight fills the parameter of this name, a value of INIT_KINDS, or 'bias'; None if it is not to be filled."""
+    module, _, leaf = name.rpartition('.')
+    parent, _, owner = module.rpartition('.')
+    kind = kinds.get(f'norm.{owner}' if parent.endswith('norm') else owner)
+    return {'weight': kind, 'bias': kind and 'bias'}.get(leaf)
 
 
 @torch.no_grad()
-def init_weights(model, weights=None):
-    """Fills the parameters of the model that STARTS names, or `weights`, pairs of such names and of tensors to fill.
+def init_weight(name, shape, config, seed):
+    """The parameter of this name as it starts, whole, in fp32 and on the CPU, drawn by a generator of its own:
 
     bias                  0
     embedding             N(0, emb_std²): wte, also as a tied head, and wpe. If emb_std=0, a tied wte starts as a head, the rest
                           with 0.02
-    matrix, head          N(0, (init_gain · s)²), s from INITS by its shape (n_out, n_in); also GatedNorm's two
+    matrix, head          N(0, (init_gain · s)²), s from STDS by its shape (n_out, n_in); also GatedNorm's two
     fused_qkv_init        s of W_q, W_k and W_v is that of one matrix with the rows of all three
     init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
     skip_scale='deepnorm' s of W_v, W_o and the FFN is multiplied by (8 n_layer)^(−1/4) (Wang et al. 2022)
@@ -823,91 +838,84 @@ def init_weights(model, weights=None):
     init='magneto'        s of W_v, W_o and the FFN is multiplied by √(ln(2 n_layer)) (Wang et al. 2022, Magneto, for decoders)
     init='xavier_trunc'   a normal distribution cut at two standard deviations, then scaled to the std init_gain · s
     """
-    config = model.config
-    residual = (2 * config.n_layer / config.depth_growth) ** -0.5 if config.init == 'gpt2' else 1.0
-    branch = (8 * config.n_layer) ** -0.25 if config.skip_scale == 'deepnorm' else 1.0
-    branch *= math.log(2 * config.n_layer) ** 0.5 if config.init == 'magneto' else 1.0
-    as_head = config.emb_std == 0 and config.tie_weights
-    fused_rows = sum(len(p) for name, p in model.named_parameters() if re.match(r'h\.0\.attn\.w[qkv]\.weight', name))
-    for name, p in weights or model.named_parameters():
-        start = 'head' if name == 'wte.weight' and as_head else start_of(name, model.starts)
-        if start == 'bias':
-            nn.init.zeros_(p)
-        elif start == 'embedding':
-            nn.init.normal_(p, std=config.emb_std or 0.02)
-        elif start:
-            n_out = fused_rows if config.fused_qkv_init and re.search(r'attn\.w[qkv]\.', name) else p.size(0)
-            grown_out = 1.0 if start == 'head' else config.width_growth
-            grown_in = 1.0 if start == 'input' else config.width_growth         # a matrix on what is no part of the stream
-            std = config.init_gain * INITS[config.init](n_out / grown_out, p.size(1) / grown_in)
-            std = std * grown_in ** -0.5 if start == 'matrix' else std
-            std = std * residual if re.search(r'(wo|w2)\.weight', name) else std
-            std = std * branch if re.search(r'(wv|wo|w[123])\.weight', name) else std
-            truncated_normal_(p, std) if config.init == 'xavier_trunc' else nn.init.normal_(p, std=std)
+    c, kind, owner = config, init_kind(name, config.init_kinds), name.split('.')[-2]
+    p = torch.zeros(shape, dtype=torch.float32, device='cpu')
+    generator = torch.Generator('cpu').manual_seed(hash_seed(seed, name))
+    init_like_head = name == 'wte.weight' and c.tie_weights and c.emb_std == 0
+    if kind == 'bias':
+        return p
+    if kind == 'embedding' and not init_like_head:
+        return p.normal_(std=c.emb_std or 0.02, generator=generator)
+    n_out, n_in = shape
+    if c.fused_qkv_init and owner in ('wq', 'wk', 'wv'):
+        n_out = c.n_embd + (1 if c.attention == 'l2_tied' else 2) * c.kv_heads * c.head_dim
+    width_ratio_out = c.width_growth if kind in ('matrix', 'input') else 1.0
+    width_ratio_in = c.width_growth if kind != 'input' else 1.0            # the input of a model is no part of the stream
+    std = c.init_gain * STDS[c.init](n_out / width_ratio_out, n_in / width_ratio_in)
+    if kind == 'matrix':
+        std *= width_ratio_in ** -0.5
+    if c.init == 'gpt2' and owner in ('wo', 'w2'):
+        std *= (2 * c.n_layer / c.depth_growth) ** -0.5
+    if owner in ('wv', 'wo', 'w1', 'w2', 'w3'):
+        std *= (8 * c.n_layer) ** -0.25 if c.skip_scale == 'deepnorm' else 1.0
+        std *= math.log(2 * c.n_layer) ** 0.5 if c.init == 'magneto' else 1.0
+    if c.init == 'xavier_trunc':
+        edge = math.erf(2 ** 0.5)                       # P(|z| < 2); 0.8796 is the std of N(0, 1) after the cut
+        return p.uniform_(-edge, edge, generator=generator).erfinv_().mul_(2 ** 0.5 * std / 0.8796256610342398)
+    return p.normal_(std=std, generator=generator)
 
 
-def truncated_normal_(p, std):
-    edge = math.erf(2 ** 0.5)                           # P(|z| < 2)
-    p.uniform_(-edge, edge).erfinv_().mul_(2 ** 0.5 * std / 0.8796256610342398)     # 0.8796: std of N(0, 1) after the cut
+@torch.no_grad()
+def init_weights(model, fill=True):
+    """Fills the model's parameters by init_weight, or with fill=False takes their memory. ValueError for a matrix without a block
+    type."""
+    for name, p in model.named_parameters():
+        block_type(name, model.config.block_types, p)
+        if fill and init_kind(name, model.config.init_kinds) and not p.is_meta:
+            p.copy_(init_weight(name, p.shape, model.config, model.init_seed))
+    if not fill:
+        to_meta(model, model.config)
+
+
+def to_meta(module, config):
+    """Moves the parameters that init_weight fills to device meta, where they have no memory. Tied ones stay tied."""
+    on_meta = {}
+    for name, p in list(module.named_parameters(remove_duplicate=False)):
+        if init_kind(name, config.init_kinds) or p in on_meta:
+            owner, _, leaf = name.rpartition('.')
+            on_meta.setdefault(p, nn.Parameter(torch.empty_like(p, device='meta')))
+            setattr(module.get_submodule(owner), leaf, on_meta[p])
+
+
+CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attention=ATTENTIONS, ffn=FFNS, pos=('learned', 'rope'),
+               init=STDS, skip_scale=SKIP_SCALES, residual=RESIDUALS, branch_gain=GAINS)
 
 
 # ----------------------------------------------------------------------------- the model
 
-def make_blocks(config):
-    """The blocks, whose attentions share one table of RoPE"""
-    blocks = nn.ModuleList(Block(config, layer) for layer in range(1, config.n_layer + 1))
-    for block in blocks:
-        if getattr(block.attn, 'rotary', None):
-            block.attn.rotary = blocks[0].attn.rotary
-    return blocks
-
-
-def make_embedding_skips(config):
-    return nn.ModuleList(EmbeddingSkip() for _ in range(config.n_layer)) if config.embedding_skip else None
-
-
-def run_blocks(model, x, x0, start=0, caches=None, v1=None):
-    """The residual state x in front of block number `start`, from 0 → behind the last one. x₀ is that in front of the first
-    block, and v₁ are its values. With model.recompute, only each block's input is kept, and the backward pass computes the rest
-    again (Chen et al. 2016)."""
-    first = FirstValues(v1)
-    for i in range(start, len(model.h)):
-        if model.embedding_skips:
-            x = model.embedding_skips[i](x, x0)
-        if model.recompute and torch.is_grad_enabled():
-            x, first.v = checkpoint(run_block, model.h[i], x, first.v, use_reentrant=False)
-        else:
-            x = model.h[i](x, caches[i] if caches else None, first)
-    return x
-
-
-def run_block(block, x, v1):
-    """A block as a function of tensors alone, as `checkpoint` wants it"""
-    first = FirstValues(v1)
-    return block(x, None, first), first.v
-
-
 class GPT(nn.Module):
-    Config, starts = GPTConfig, STARTS
+    """`fill`: False leaves parameters that init_weight is to fill without memory, on device meta."""
+    Config = GPTConfig
     recompute = False       # train.py's key, with which run_blocks saves memory
 
-    def __init__(self, config):
+    def __init__(self, config, fill=True):
         super().__init__()
-        self.config = config
+        self.config, self.init_seed = config, draw_seed()
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.emb_scale = Scale(config.n_embd ** 0.5) if config.emb_scale else nn.Identity()
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
-        self.embedding_skips = make_embedding_skips(config)
-        self.h = make_blocks(config)
+        self.residual = RESIDUALS[config.residual]
+        self.h = make_blocks(config, self.init_seed, fill)
         self.final_norm = make_norm(config.final_norm, config)
         self.head_scale = Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight
         self.aux = {}       # {name: scalar}: what training adds to the loss; an edit of `output` puts it here
-        init_weights(self)
+        share_log(self)
+        init_weights(self, fill)
 
     def hidden(self, idx, caches=None):
         """(B, T) token ids → the residual state after the last block. With caches, one per layer, idx continues their tokens."""
@@ -919,8 +927,9 @@ class GPT(nn.Module):
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(start, end, device=idx.device))
         x = self.dropout(self.input_norm(x))
-        x = self.h[0].attn_join.begin(x)
-        return run_blocks(self, x, x, caches=caches)
+        x = self.residual.expand(x, self.config)
+        x0 = x if self.config.embedding_skip else None
+        return run_blocks(self.h, x, x0, caches=caches, recompute=self.recompute)
 
     def forward(self, idx, targets=None):
         """Token ids (B, T), targets (B, T) with −1 where there is none
@@ -933,7 +942,7 @@ class GPT(nn.Module):
 
     def output(self, x, targets=None):
         """What forward returns, of the residual state after the last block."""
-        x = self.h[-1].ffn_join.end(x, self.final_norm)
+        x = self.residual.collapse(x, self.final_norm)
         logits = self.lm_head(self.head_scale(x))
         if targets is None:
             return logits, None

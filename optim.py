@@ -24,8 +24,9 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
     """
     types, groups = model.config.block_types, {}
     for kind in (*ratios, *decay_ratios):
-        if kind not in types:
-            raise ValueError(f'ratios: {kind!r} is no block type: choose among {", ".join(types)}')
+        if kind not in types.values():
+            choices = ', '.join(dict.fromkeys(types.values()))
+            raise ValueError(f'ratios: {kind!r} is no block type: choose among {choices}')
     for name, p in model.named_parameters():
         kind = block_type(name, types)
         decayed = kind in DECAYED and name.endswith('.weight') and p.dim() > 1 or decay_norms and kind == 'norm'
@@ -77,7 +78,7 @@ def mup_scales(name, kind, p, config, keys):
         longer = 1.0
     elif config.mup_base_width and re.search(r'attn\.[qkv]_norm\.', name):
         longer = config.head_dim / config.mup_base_head_dim
-    if re.match(r'h\.\d+\.(attn|ffn)_post_norm\.|embedding_skips\.', name):
+    if re.match(r'h\.\d+\.((attn|ffn)_post_norm\.|x0?_gain$)', name):
         # They multiply the stream itself, one after another, and not a branch: the gradient of each is as large at every depth,
         # and of d times as many each must move 1/d as far.
         return of_vector(longer, 1.0) / config.depth_growth, 1 / longer

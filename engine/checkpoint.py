@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 from engine.errors import check_weights, damaged, map_leaves
 from engine.keys import config_from
 from engine.ranks import local
-from model import GPT
+from model import GPT, rename
 
 
 def write_whole(path, write):
@@ -65,6 +65,8 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
         ours = (isinstance(state, dict) and all(isinstance(state[key], kind) for key, kind in PARTS.items())
                 and not math.isnan(state['best_val_loss']) and all(map(torch.is_tensor, state['model'].values()))
                 and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys())
+        if ours:
+            rename_parameters(state)
     except PermissionError:
         raise
     except Exception:                                   # unpickling garbage fails in many ways
@@ -86,6 +88,15 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
 
     map_leaves({key: state.get(key) for key in ('model', 'optimizer', 'scaler', 'first_loss')}, check)
     return state
+
+
+def rename_parameters(state):
+    """Gives the parameters of an older checkpoint the names that they have now."""
+    if 'shards' in state:
+        state['shards']['saved_as'] = {f'model.{rename(name)}': f'model.{name}' for name in state['model']}
+    state['model'] = {rename(name): value for name, value in state['model'].items()}
+    for group in (*state['optimizer']['param_groups'], *state.get('started', ())):
+        group['param_names'] = [rename(name) for name in group['param_names']]
 
 
 def sound(t, meta, infinite=False):

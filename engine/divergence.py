@@ -85,6 +85,20 @@ def params_by_type(optimizer):
 
 
 @torch.no_grad()
+def tell_unused(model, ddp, log):
+    """Names the parameters that got no gradient in the first step: nothing trains them. ValueError with DDP, which would not
+    reduce the gradients of others that share a bucket with them."""
+    unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    if not unused:
+        return
+    more = f' and {len(unused) - 3} more' if len(unused) > 3 else ''
+    line = (f'no gradient reaches {", ".join(unused[:3])}{more}: the loss does not depend on it; leave it out, or set its '
+            f'requires_grad to False')
+    if ddp:
+        raise ValueError(line)
+    log.say(line)
+
+
 def block_norms(params_of, tensor_of):
     """(block types,): the norm of tensor_of(p) over the parameters p of each type, on the device."""
     # without frozen parameters, which have no gradient

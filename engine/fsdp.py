@@ -2,20 +2,16 @@
 --parallel=fsdp: PyTorch's fully_shard spreads parameters, gradients and the optimizer's state over the ranks. Checkpoints hold
 whole tensors or, with save_shards, shards. A run continues from both on any number of ranks, with or without fsdp.
 """
-from contextlib import contextmanager
-from unittest.mock import patch
-
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
-import model as model_file
 from engine.errors import check_weights, map_leaves
 from engine.ranks import shard_of
 from engine.shards import read_shards
-from model import STARTS, init_weights, start_of
+from model import init_weight
 
 
 def device_mesh(device, shard_ranks):
@@ -29,44 +25,13 @@ def device_mesh(device, shard_ranks):
     return init_device_mesh(device.type, shape, mesh_dim_names=names)
 
 
-@contextmanager
-def without_memory(Model):
-    """What init_weights fills has no memory in a Model that is built here, beyond the block that is being built: init_sharded
-    draws it. All other parameters, and torch's generator, are as elsewhere."""
-    build = model_file.Block.__init__
-
-    def build_and_forget(block, *args, **more):
-        build(block, *args, **more)
-        forget(block, 'h.0.')
-
-    names = Model.__init__.__globals__                  # of the file with the model
-    with patch.object(model_file.Block, '__init__', build_and_forget), patch.dict(names, init_weights=forget):
-        yield
-
-
-def forget(module, prefix=''):
-    """Moves the parameters that init_weights fills to device meta. Their names in the model begin with `prefix`."""
-    on_meta, starts = {}, getattr(module, 'starts', STARTS)         # one for all names of a tied parameter
-    for name, p in list(module.named_parameters(remove_duplicate=False)):
-        if start_of(prefix + name, starts) or p in on_meta:
-            owner, _, own_name = name.rpartition('.')
-            on_meta.setdefault(p, nn.Parameter(torch.empty_like(p, device='meta')))
-            setattr(module.get_submodule(owner), own_name, on_meta[p])
-
-
 def init_sharded(model):
-    """Draws the weights of a sharded model that was built without_memory. Each rank draws one whole tensor at a time, as a single
-    process does, and keeps its rows."""
+    """Fills the weights of a sharded model that was built with fill=False. Each rank draws one whole parameter at a time, as a
+    single process does, and keeps its rows."""
     own = {}
-
-    def tensors():
-        for name, p in model.named_parameters():
-            if p.to_local().is_meta:
-                full = torch.empty(p.shape, device='cpu')
-                yield name, full
-                own[id(p)] = nn.Parameter(own_part(full, p))
-
-    init_weights(model, tensors())
+    for name, p in model.named_parameters():
+        if p.to_local().is_meta:
+            own[id(p)] = nn.Parameter(local_shard(init_weight(name, p.shape, model.config, model.init_seed), p))
     state = model.state_dict(keep_vars=True)
     model.load_state_dict({name: own.get(id(value), value) for name, value in state.items()}, assign=True)
 
@@ -83,7 +48,7 @@ def whole(state, keep):
     return map_leaves(state, gather)
 
 
-def own_part(full, p):
+def local_shard(full, p):
     """This rank's rows of a whole tensor, sharded as the parameter p is. Of a tensor on device 'meta' they have no values yet."""
     start, device = shard_of(p).start, p.device_mesh.device_type
     rows = full[start:start + len(p.to_local())]
@@ -96,7 +61,7 @@ def load_sharded(model, checkpoint):
     this rank's rows. ValueError if the weights belong to another model."""
     params, weights, path = model.state_dict(keep_vars=True), checkpoint['model'], checkpoint['path']
     check_weights(params, weights, path)
-    own = {id(p): nn.Parameter(own_part(weights[name], p)) for name, p in params.items() if isinstance(p, DTensor)}
+    own = {id(p): nn.Parameter(local_shard(weights[name], p)) for name, p in params.items() if isinstance(p, DTensor)}
     if 'shards' in checkpoint:
         read_shards(path, checkpoint['shards'], {f'model.{name}': own[id(p)] for name, p in params.items() if id(p) in own})
     model.load_state_dict({name: own.get(id(value), weights[name]) for name, value in params.items()}, assign=True)
@@ -109,7 +74,7 @@ def own_optimizer_state(checkpoint, optimizer):
     names = {i: name for group in state['param_groups'] for i, name in zip(group['params'], group['param_names'])}
 
     def own(value, p):
-        return own_part(value, p) if torch.is_tensor(value) and value.shape == p.shape else value
+        return local_shard(value, p) if torch.is_tensor(value) and value.shape == p.shape else value
 
     states = {i: {key: own(value, params[names[i]]) for key, value in state['state'][i].items()} for i in names
               if i in state['state']}

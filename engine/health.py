@@ -8,7 +8,7 @@ import torch
 
 
 @contextmanager
-def seeing_kernels(blocks, see):
+def capture_attention_inputs(blocks, see):
     """A context in which the attention of each of these blocks calls see(q, k, scale, causal) with what its kernel gets: q
     (B, H, T, E) and k (B, K, T, E). It is not called by an attention that was edited to have no kernel, or to give it a mask of
     its own."""
@@ -44,11 +44,11 @@ def health(model, x):
     which cancels in the softmax. There are no max_logits where a block's attention was edited to have no kernel. The model is not
     compiled, and stays in its mode."""
     rms, logits, training = [], [], model.training
-    hooks = [block.register_forward_hook(lambda block, args, out: rms.append(out.float().square().mean().sqrt()))
+    hooks = [block.register_forward_hook(lambda block, args, out: rms.append(out[0].float().square().mean().sqrt()))
              for block in model.h]
     model.eval()
     try:
-        with seeing_kernels(model.h, lambda *inputs: logits.append(largest_logit(*inputs))):
+        with capture_attention_inputs(model.h, lambda *inputs: logits.append(largest_logit(*inputs))):
             model.hidden(x)
     finally:
         model.train(training)

@@ -14,6 +14,7 @@ def training_step(model, raw_model, optimizer, batches, grad_clip=0.0, dtype=tor
             loss = model(x, y)[1]
         aux, raw_model.aux = raw_model.aux, {}
         (sum(aux.values(), loss) / len(batches)).backward()
+        raw_model.logged.clear()
         loss_sum += loss.detach() / len(batches)
     grad_norm = torch.linalg.vector_norm(block_norms(params_by_type(optimizer), lambda p: p.grad))
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)

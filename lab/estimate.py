@@ -15,7 +15,7 @@ if __name__ == '__main__' and not __package__:
 from configurator import ROOT, TRAIN, at_least, configure, parse_args
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.autograd.graph import saved_tensors_hooks
 
 from engine.device import autocast, pick_dtype, state_bytes, storage_bytes
@@ -44,15 +44,26 @@ def forward(model, config):
     cpu, weights, kept, inputs = torch.device('cpu'), [*model.parameters()], [], []
     compiled = config['compile'] and not config['recompute']
     run = torch.compile(model, backend='aot_eager_decomp_partition') if compiled else model
-    hook = model.h[0].register_forward_pre_hook(lambda block, given: inputs.append(given[0])) if config['recompute'] else None
+    hook = model.h[0].register_forward_pre_hook(lambda block, given: inputs.append(given)) if config['recompute'] else None
     x, y = torch.zeros(2, config['batch_size'], model.config.block_size, dtype=torch.long)
     keep = saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
     with keep, autocast(cpu, gpu_dtype(config), cache=not config['recompute']):
         loss = run(x, y)[1]
         if hook:                                        # only blocks' inputs are kept; one block at a time runs again
             hook.remove()
-            model.h[0](inputs[0])
+            model.h[0](*inputs[0])
     return loss, storage_bytes(kept + weights) - storage_bytes(weights)
+
+
+def fake_gpt(config):
+    """Build a GPT of tensors without data in the surrounding FakeTensorMode. It draws the seed of its weights outside of it, as a
+    number."""
+    with unset_fake_temporarily(), torch.device('meta'):
+        model = GPT(gpt_config(config))
+    model.to_empty(device='cpu')
+    if model.config.tie_weights:                        # to_empty unties
+        model.lm_head.weight = model.wte.weight
+    return model
 
 
 def compiled_activations(config):
@@ -61,7 +72,7 @@ def compiled_activations(config):
     for n_layer in (2, 3):
         shallow = {**config, 'n_layer': n_layer}
         torch._dynamo.reset()
-        sizes.append(forward(GPT(gpt_config(shallow)), shallow)[1])
+        sizes.append(forward(fake_gpt(shallow), shallow)[1])
     return sizes[0] + (config['n_layer'] - 2) * (sizes[1] - sizes[0])
 
 
@@ -70,8 +81,8 @@ def memory(config):
     parallel=fsdp, a GPU has its share of the parameters, gradients and state, and two whole blocks, because one computes while
     the next is gathered."""
     dtype = gpu_dtype(config)
-    with FakeTensorMode():
-        model = GPT(gpt_config(config))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = fake_gpt(config)
         model.recompute = config['recompute']
         groups = param_groups(model, config['weight_decay'], keys=config)
         optimizer = OPTIMIZERS[config['optimizer']](groups, {**config, 'compile': False})

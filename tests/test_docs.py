@@ -271,22 +271,20 @@ def edit_optimizer(place, page):
 def edit_placement(place, page):
     of_model = place / 'model.py'
     put_before(of_model, 'fused_qkv_init: bool', block_with(page, 'norm_every: int'))
-    put_before(of_model, "at_least(1, self, 'n_layer'", block_with(page, "at_least(0, self, 'norm_every')"))
     put_before(of_model, 'self.attn_pre_scale, self.ffn_pre_scale', block_with(page, 'self.block_norm = '))
     put_before(of_model, 'x_in = x', block_with(page, 'x = self.block_norm(x)'))
-    replace(of_model, 'final_norm|', re.search(r'write `(\S+)` for\s+`final_norm\|`', TEXTS[page])[1])
 
 
 def edit_attention(place, page):
     of_model = place / 'model.py'
     put_before(of_model, 'ATTENTIONS = {', block_with(page, 'class CosineAttention').partition('ATTENTIONS =')[0] + '\n\n')
     add(of_model, "'l2_tied': L2TiedAttention}", page, "'cosine': CosineAttention")
-    put_before(of_model, "'norm': r'", block_with(page, "'tau': r"))
+    put_before(of_model, "'w1': 'ffn'", block_with(page, "'tau': 'tau'"))
 
 
 def edit_residual(place, page):
-    put_before(place / 'model.py', 'JOINS = {', block_with(page, 'class AttentionResidual') + '\n\n')
-    put_before(place / 'model.py', "'add': lambda config, k", block_with(page, "'attnres': "))
+    put_before(place / 'model.py', 'RESIDUALS = {', block_with(page, 'class AttentionResidual') + '\n\n')
+    add(place / 'model.py', "'mhc': ManifoldHyperConnections}", page, "'attnres': AttentionResidual")
 
 
 def edit_gate(place, page):
@@ -295,12 +293,16 @@ def edit_gate(place, page):
     put_before(of_model, 'class Block(', block_with(page, 'class Gate(') + '\n\n')
     put_before(of_model, 'self.attn_pre_scale, self.ffn_pre_scale', block_with(page, 'self.attn_gate = '))
     for line in block_with(page, 'self.attn_gate(self.').replace('...\n', '').splitlines():
-        replace(of_model, re.sub(r'self\.(?:attn|ffn)_gate\((self\.\w+_gain\(f\))\)', r'\1', line.strip()), line.strip())
-    put_before(of_model, "'norm': r'", block_with(page, "'gate': r"))
+        replace(of_model, re.sub(r'self\.(?:attn|ffn)_gate\((.*\))\)', r'\1', line.strip()), line.strip())
+    put_before(of_model, "'w1': 'ffn'", block_with(page, "'attn_gate': 'gate'"))
 
 
 def edit_logged(place, page):
     put_before(place / 'train.py', 'grad_norms=', block_with(page, 'emb_std=raw_model'))
+
+
+def edit_logged_inside(place, page):
+    put_before(place / 'model.py', 'if self.wg is not None', block_with(page, "self.logged['heads_rms']"))
 
 
 def edit_z_loss(place, page):
@@ -313,15 +315,15 @@ def edit_two_ahead(place, page):
     of_model = place / 'model.py'
     put_before(of_model, 'fused_qkv_init: bool', block_with(page, 'two_ahead: float'))
     put_before(of_model, 'if config.tie_weights:', block_with(page, 'self.second_head = '))
-    text = of_model.read_text(encoding='utf-8')
-    assert text.count(r"r'lm_head\.weight'") == 2
-    of_model.write_text(text.replace(r"r'lm_head\.weight'", r"r'(lm|second)_head\.weight'"), encoding='utf-8')
+    for table in "'w1': 'ffn'", "'wg': 'matrix'":
+        put_before(of_model, table, block_with(page, "'second_head': 'head'"))
     put_before(of_model, 'loss = F.cross_entropy(', block_with(page, "self.aux['two_ahead']"))
 
 
 # arguments of commands that need the edit which their page shows
 EDITS = {'--norm=meanabs': edit_norm, '--optimizer=nadam': edit_optimizer, '--gate=True': edit_gate,
          '--norm_every=2': edit_placement, '--attention=cosine': edit_attention, '--out_dir=out-emb-std': edit_logged,
+         '--out_dir=out-heads-rms': edit_logged_inside,
          '--residual=attnres': edit_residual, '--z_loss=1e-4': edit_z_loss, '--two_ahead=0.3': edit_two_ahead}
 
 # and of those that read the runs of these commands
@@ -347,8 +349,7 @@ def edit_reference(place, page):
     replace(file, 12 * ' ' + cosine[cosine.index("if c.attention == 'dot'"):], cosine)
     replace(file, "emb_scale').split()", "emb_scale gate').split()")
     put_before(file, 'gain = w[', block_with(page, "_gate.weight'] if c.gate"))
-    for words in "block_norm='norm'", "attn='tau'", "attn_gate='gate', ffn_gate='gate'":
-        add(file, re.search(r"w3='ffn'.*\)", file.read_text(encoding='utf-8'))[0], page, words)
+    replace(file, "down up'.split()", "down up block_norm'.split()")
 
 
 def made_smaller(script, args):
@@ -505,6 +506,7 @@ def test_the_edits_fit_the_code(edited, monkeypatch):
     caches = [code.KVCache(8) for _ in model.h]
     steps = torch.cat([model.hidden(idx[:, i:i + 1], caches) for i in range(8)], dim=1)
     torch.testing.assert_close(steps, model.hidden(idx))
+    assert model.logged.keys() == {'heads_rms'}
     with pytest.raises(ValueError, match='norm_every=-1: wants at least 0'):
         code.GPTConfig(norm_every=-1)
 

@@ -3,8 +3,8 @@ Code that was edited: a gate in the block with a field and a block type of its o
 them, or says in one line what it does not know.
 """
 import functools
+import itertools
 import json
-import math
 from dataclasses import dataclass
 
 import pytest
@@ -18,14 +18,14 @@ import lab.convert.pretrained
 import model
 import optim
 from engine.device import attention_backend_of
-from engine.fsdp import without_memory
 from engine.ranks import check_on_shards
 from lab import measure
 from lab.convert.hub import obstacles, write_model, write_weights
 from lab.convert.pretrained import load_gpt
 from lab.measure.tools import scaled
-from model import GPT, Block, GPTConfig, init_weights
+from model import GPT, Block, GPTConfig
 from optim import OPTIMIZERS, param_groups
+from vision.vit import ViT, ViTConfig
 
 SMALL = dict(block_size=8, vocab_size=13, n_layer=2, n_head=2, n_embd=8)
 
@@ -53,11 +53,12 @@ class GatedBlock(Block):
         gated = getattr(config, 'gate', False)
         self.attn_gate, self.ffn_gate = (Gate(config) if gated else nn.Identity() for _ in range(2))
 
-    def forward(self, x, cache=None, first=None):
-        f = self.attn_mid_norm(self.attn(self.attn_pre_norm(x), cache, first))
-        x = self.attn_post_norm(self.attn_join(x, self.attn_gate(f)))
-        f = self.ffn_mid_norm(self.ffn(self.ffn_pre_norm(x)))
-        return self.ffn_post_norm(self.ffn_join(x, self.ffn_gate(f)))
+    def attn_branch(self, x, v1=None, cache=None):
+        f, v = super().attn_branch(x, v1, cache)
+        return self.attn_gate(f), v
+
+    def ffn_branch(self, x):
+        return self.ffn_gate(super().ffn_branch(x))
 
 
 class Signum(torch.optim.Optimizer):
@@ -80,7 +81,8 @@ def edit(put=setattr, put_in=dict.__setitem__):
         put(module, 'GPTConfig', GatedConfig)
     put(model.GPT, 'Config', GatedConfig)
     put(model, 'Block', GatedBlock)
-    put_in(model.BLOCK_TYPES, 'gate', r'h\.\d+\.(attn|ffn)_gate\.weight')
+    for name in ('attn_gate', 'ffn_gate'):
+        put_in(model.BLOCK_TYPES, name, 'gate')
     put_in(optim.OPTIMIZERS, 'signum', lambda groups, c: Signum(groups, c['learning_rate'], c['momentum']))
 
 
@@ -96,51 +98,85 @@ def gated(**more):
 
 # ----------------------------------------------------------------------------- how parameters start
 
-class Started(nn.Module):
-    """Parameters of names that init_weights does not know"""
+class Added(nn.Module):
+    """Parameters whose names have no init kind, and one that has"""
 
     def __init__(self, config):
         super().__init__()
-        self.matrix, self.scales = nn.Linear(config.n_embd, 3), nn.Parameter(torch.full((3, 3), 0.1))
-        nn.init.constant_(self.matrix.bias, -2.0)
-        self.given = {name: p.detach().clone() for name, p in self.named_parameters()}
+        self.wq = nn.Linear(config.n_embd, 3)
+        self.random, self.scale = nn.Linear(config.n_embd, 1), nn.Parameter(torch.full((1,), 0.1))
+        nn.init.constant_(self.random.bias, -2.0)
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """Blocks that have such parameters, and start wo at zero in their constructor"""
+def with_added(monkeypatch, layers=(1, 2)):
+    """Blocks that have it, and start wo at zero in their constructor"""
     def build(self, config, layer, old=Block.__init__):
         old(self, config, layer)
-        self.started = Started(config)
+        if layer in layers:
+            self.added = Added(config)
         nn.init.zeros_(self.attn.wo.weight)
 
+    for types in model.BLOCK_TYPES, ViTConfig.block_types:
+        monkeypatch.setitem(types, 'random', 'ffn')
     monkeypatch.setattr(Block, '__init__', build)
 
 
-def test_a_name_in_starts_starts_by_the_table_and_all_others_by_their_constructor(started):
-    block = GPT(GPTConfig(**SMALL, init='stable', init_gain=1e-6, n_kv_head=1)).h[1]
-    for name, p in block.started.named_parameters():
-        assert torch.equal(p, block.started.given[name]), name
-    assert (block.attn_pre_norm.weight == 1).all()
-    assert all(0 < p.abs().max() < 1e-5 for p in (block.attn.wq.weight, block.attn.wo.weight))
+def start(Model=GPT, seed=0, fill=True, **keys):
+    torch.manual_seed(seed)
+    config = GPTConfig(**SMALL, **keys) if Model is GPT else ViTConfig(
+        n_layer=2, n_head=2, n_embd=8, image_size=8, patch_size=4, classes=3, bias=True, **keys)
+    return Model(config, fill=fill)
 
 
-@pytest.mark.parametrize('keys', [{}, dict(tie_weights=False), dict(bias=True, norm='rmsnorm', linear_norm=True, emb_std=0.0)])
-def test_without_memory_and_filled_later(started, keys):
-    """Only what STARTS names has no memory, and it then gets the weights that it has otherwise; a tied head stays tied"""
-    torch.manual_seed(0)
-    here = GPT(GPTConfig(**SMALL, **keys))
-    torch.manual_seed(0)
-    with without_memory(GPT):
-        network = GPT(here.config)
+STARTS = [{}, dict(tie_weights=False, norm='gatednorm'), dict(bias=True, linear_norm=True, emb_std=0.0),
+          dict(value_residual=True, residual='hyper', init='xavier_trunc')]
+
+
+@pytest.mark.parametrize('Model, keys', [*((GPT, keys) for keys in STARTS), (ViT, dict(pool='patches', drop_path=0.1))])
+def test_an_added_module_changes_no_other_weight(monkeypatch, Model, keys):
+    """Nor does one in another block change how it starts, nor the random numbers that follow"""
+    plain, after = dict(start(Model, **keys).named_parameters()), torch.rand(1)
+    with monkeypatch.context() as patch:
+        with_added(patch)
+        both, after_both = dict(start(Model, **keys).named_parameters()), torch.rand(1)
+    with_added(monkeypatch, layers=[2])
+    second = dict(start(Model, **keys).named_parameters())
+    added = {name for name in both if '.added.' in name}
+    assert both.keys() - added == plain.keys() and len(added) == 10 and torch.equal(after, after_both)
+    for name in both:
+        assert all(torch.equal(both[name], others.get(name, both[name])) for others in (plain, second)), name
+    assert (both['h.0.added.scale'] == 0.1).all() and (both['h.1.added.random.bias'] == -2).all()
+    assert not torch.equal(both['h.0.added.random.weight'], both['h.1.added.random.weight'])
+    assert both['h.0.attn.wo.weight'].abs().max() > 0, 'the table comes after the constructor'
+
+
+def test_a_start_depends_on_seed_and_name_alone():
+    one, again, other = (dict(start(seed=seed).named_parameters()) for seed in (0, 0, 1))
+    values = [p.detach() for name, p in one.items() if p.dim() > 1]
+    assert all(torch.equal(p, again[name]) for name, p in one.items())
+    assert not any(torch.equal(p, other[name]) for name, p in one.items() if p.dim() > 1)
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(values, 2))
+    assert model.hash_seed(1337, 'h.0.attn.wq.weight') == 1276998913867372649        # on every machine and in every process
+
+
+@pytest.mark.parametrize('keys', STARTS)
+def test_built_without_memory_and_filled_later(monkeypatch, keys):
+    """Only what has an init kind has no memory, and then gets the weights that it has otherwise; a tied head stays tied"""
+    with_added(monkeypatch)
+    here, network = start(**keys), start(**keys, fill=False)
     assert (network.lm_head.weight is network.wte.weight) == here.config.tie_weights
-    later = {name: torch.full(p.shape, math.nan) for name, p in network.named_parameters() if p.is_meta}
-    assert later.keys() == {name for name, _ in here.named_parameters() if model.start_of(name)}
-    assert sum(p.numel() for p in later.values()) > 0.8 * here.num_params()
-    init_weights(network, later.items())
-    for name, p in here.named_parameters():
-        assert torch.equal(later.get(name, network.get_parameter(name)), p), name
-    assert not any(p.is_meta for p in GPT(here.config).parameters()), 'something stayed replaced'
+    for name, p in network.named_parameters():
+        assert p.is_meta == bool(model.init_kind(name)), name
+        value = model.init_weight(name, p.shape, network.config, network.init_seed) if p.is_meta else p
+        assert torch.equal(value, here.get_parameter(name)), name
+    assert sum(p.numel() for p in network.parameters() if p.is_meta) > 0.5 * here.num_params()
+
+
+def test_a_matrix_without_a_type_is_an_error(monkeypatch):
+    with_added(monkeypatch)
+    monkeypatch.delitem(model.BLOCK_TYPES, 'random')
+    with pytest.raises(ValueError, match="h.0.added.random.weight.*add 'random' to BLOCK_TYPES"):
+        start()
 
 
 # ----------------------------------------------------------------------------- a new block type
@@ -187,7 +223,7 @@ def test_another_computation_is_not_exported(tmp_path):
     (tmp_path / 'same').mkdir()
     write_model(network, tmp_path / 'same', 'gpt2')
     for block in network.h:
-        block.attn_join.dt = 0.5
+        block.attn_residual.dt = 0.5
     with pytest.raises(ValueError, match='computes other logits with these weights, off by 0'):
         write_model(network, tmp_path, 'gpt2')
 
@@ -262,8 +298,8 @@ def test_the_branches_are_the_blocks_own(edited):
 class MeanAbsNorm(model.RMSNorm):
     """γ ⊙ x / mean |x|, which no gain bounds as T4 wants it"""
 
-    def forward(self, x):
-        return self.weight * x / (x.abs().mean(-1, keepdim=True) + self.eps)
+    def normalize(self, x, gain):
+        return gain * x / (x.abs().mean(-1, keepdim=True) + self.eps)
 
 
 @pytest.mark.parametrize('gate, norm, post, bounded', [

@@ -73,6 +73,19 @@ def from_to(place, whole, first, second, *flags):
     return place / half
 
 
+@pytest.mark.parametrize('keys', [dict(tie_weights=True), pytest.param(dict(**LLAMA, residual='mhc', norm_gain='zero_centred'),
+                                                                        marks=pytest.mark.long)], ids=['tied', 'untied'])
+def test_all_start_bit_equal(keys, place):
+    """One process, DDP and FSDP; at a learning rate of 0 a checkpoint holds what the run started with"""
+    still = flags(**{**ODD, **keys, 'optimizer': 'sgdw', 'learning_rate': 0.0, 'min_lr': 0.0, 'max_iters': 1, 'eval_interval': 1})
+    starts = []
+    for ranks, parallel in (1, 'ddp'), (2, 'ddp'), (2, 'fsdp'):
+        train(place, *still, f'--parallel={parallel}', f'--out_dir=start-{parallel}-{ranks}', '--overwrite=True', ranks=ranks)
+        starts.append(checkpoint(place / f'start-{parallel}-{ranks}')['model'])
+    for name, value in starts[0].items():
+        assert torch.equal(value, starts[1][name]) and torch.equal(value, starts[2][name]), name
+
+
 def test_muon(place, alone):
     """Its matrices are whole on one of the ranks each, of rows that these share unevenly, and one process goes on"""
     from_to(place, alone('muon', n_embd=21), 2, 1)

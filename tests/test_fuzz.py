@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_bad_input import TINY, lay_out, tree
 
-from model import ATTENTIONS, FFNS, INITS, NORMS, POSITIONS, GPTConfig
+from model import ATTENTIONS, CHOICES, FFNS, NORMS, STDS, GPTConfig
 from optim import OPTIMIZERS, SCHEDULES
 
 RUN = dict(dataset='tiny', device='cpu', compile=False, max_iters=4)
@@ -39,7 +39,7 @@ def floats(low, high):
 def valid(draw):
     """All fields of GPTConfig and the keys of train.py that have a say in a step: small sizes, every choice."""
     pick = {name: draw(st.sampled_from(list(choices))) for name, choices in dict(
-        norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=POSITIONS, init=INITS, optimizer=OPTIMIZERS, schedule=SCHEDULES,
+        norm=NORMS, attention=ATTENTIONS, ffn=FFNS, pos=CHOICES['pos'], init=STDS, optimizer=OPTIMIZERS, schedule=SCHEDULES,
         blockwise=('ramp', 'jump'), dtype=('float32', 'bfloat16')).items()}
     switches = {f.name: draw(st.booleans()) for f in fields(GPTConfig) if f.type is bool}
     n_head, half = draw(st.sampled_from((1, 2, 4))), draw(st.integers(1, 4))

@@ -43,7 +43,7 @@ PLACES = {
     'vector': ('final_norm.weight', 'final_norm.bias'),
     'number': ('final_norm.alpha',),
     'vector of the stream': ('h.0.attn_post_norm.weight', 'h.5.ffn_post_norm.bias'),
-    'number of the stream': ('h.5.attn_post_norm.alpha', 'embedding_skips.2.stream', 'embedding_skips.5.embedding'),
+    'number of the stream': ('h.5.attn_post_norm.alpha', 'h.2.x_gain', 'h.5.x0_gain'),
 }
 OF_STREAM = {'vector of the stream': 1 / 3, 'number of the stream': 1 / 3}
 TABLE = {

@@ -233,7 +233,7 @@ def test_a_step_under_bf16_autocast(name, arch):
     model = small_gpt(arch)
     with torch.no_grad():
         for key, p in model.named_parameters():
-            if key.endswith(('_gain.weight', '.beta', '.wa', '.wb', '_join.w')):       # which start at 0
+            if key.endswith(('_gain.weight', '.beta', '.wa', '.wb', '_residual.w', '.x0_gain')):       # which start at 0
                 p.copy_(0.5 + torch.rand_like(p))
     before = [p.detach().clone() for p in model.parameters()]
     with torch.autocast('cpu', torch.bfloat16):
@@ -280,7 +280,7 @@ def kind_of(name):
     parts = name.split('.')
     if any(part.endswith('norm') for part in parts):
         return 'norm'
-    if parts[0] == 'embedding_skips' or parts[-2].endswith(('_gain', '_join', 'value_mix')):
+    if parts[-1].endswith('_gain') or parts[-2].endswith(('_gain', '_residual')):
         return 'gain'
     return {'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head', 'wq': 'qk', 'wk': 'qk', 'wv': 'vo', 'wo': 'vo', 'wg': 'vo',
             'w1': 'ffn', 'w2': 'ffn', 'w3': 'ffn'}[parts[-2]]

@@ -14,14 +14,12 @@ if __name__ == '__main__' and not __package__:
 
 from configurator import TRAIN, configure, flags, refuse
 
-from contextlib import nullcontext
-
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, lacks_to_compile, tune_for_training
-from engine.divergence import Watch, block_norms, params_by_type
+from engine.divergence import Watch, block_norms, params_by_type, tell_unused
 from engine.health import health
 from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, schedule_notes
 from engine.parallel import check_parallel, model_notes, whole_model
@@ -79,8 +77,8 @@ machine.connect(backend, run.given(config))
 run.leave_if_complete(checkpoint, config, machine)
 
 # ----------------------------------------------------------------------------- model: built, compiled, spread over the ranks
-def build():
-    return ViT(model_config, data['train'].mean, data['train'].std)
+def build(fill=True):
+    return ViT(model_config, data['train'].mean, data['train'].std, fill=fill)
 
 
 torch.manual_seed(seed)
@@ -90,9 +88,8 @@ is_compiled = compile and not why_not_compile
 if fsdp:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    from engine.fsdp import device_mesh, init_sharded, load_sharded, without_memory
-with without_memory(ViT) if fsdp else nullcontext():
-    raw_model = pretrained or build()
+    from engine.fsdp import device_mesh, init_sharded, load_sharded
+raw_model = pretrained or build(fill=not fsdp)          # with FSDP each rank fills its own rows, below
 raw_model.recompute = recompute
 tune_for_training(machine.device, raw_model, attention_backend, tf32, deterministic)
 attention_kernel = attention_backend_of(raw_model, machine.device, machine.dtype)
@@ -219,7 +216,7 @@ for it in range(run.start, max_iters + 1):
             probe.before_step(whole_model(raw_model, build, machine))
 
     # forward and backward, one micro-batch after another
-    sums = {}
+    sums, logged = {}, {}
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # of the micro-batch, in the whole run
         torch.manual_seed(hash((seed, number)))         # of its augmentation, and of dropout and stochastic depth
@@ -234,10 +231,14 @@ for it in range(run.start, max_iters + 1):
             _, loss = train_model(x, y)
         aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
-        for name, term in {'loss': loss, **aux}.items():
-            sums[name] = sums.get(name, 0.0) + term.detach() / gradient_accumulation_steps
+        for totals, terms in (sums, {'loss': loss, **aux}), (logged, raw_model.logged):
+            for name, term in terms.items():
+                totals[name] = totals.get(name, 0.0) + term.detach() / gradient_accumulation_steps
+        raw_model.logged.clear()
 
     # clip the gradient, and step
+    if it == run.start:
+        tell_unused(raw_model, ddp, log)
     scaler.unscale_(opt)
     grad_norms = block_norms(params_of, lambda p: p.grad)
     grad_norm = torch.linalg.vector_norm(grad_norms)
@@ -256,12 +257,12 @@ for it in range(run.start, max_iters + 1):
     speed.iteration(it)
     if it % log_interval == 0:
         watch.check(it)
-        means = {name: machine.sum(total).item() for name, total in sums.items()}
+        means, scalars = ({name: machine.sum(total).item() for name, total in totals.items()} for totals in (sums, logged))
         weight_norms = block_norms(params_of, lambda p: p)
         watch.logged(it, means['loss'], weight_norms, grad_norms)
         row = dict(iter=it, loss=means.pop('loss'), lr=rate(it), grad_norm=grad_norm.item(),
                    grad_norms=dict(zip(params_of, grad_norms.tolist())), weight_norms=dict(zip(params_of, weight_norms.tolist())))
-        log.step(row | (dict(aux=means) if means else {}), speed)
+        log.step(row | (dict(aux=means) if means else {}) | (dict(logged=scalars) if scalars else {}), speed)
     stop = machine.largest(stop_request.number)
     if stop:
         watch.check(it)

@@ -11,17 +11,18 @@ from torch.nn import functional as F
 
 from model import (
     BLOCK_TYPES,
-    STARTS,
+    INIT_KINDS,
+    RESIDUALS,
     GPTConfig,
     Scale,
-    at_least,
     at_least_fp32,
     check,
+    draw_seed,
     init_weights,
     make_blocks,
-    make_embedding_skips,
     make_norm,
     run_blocks,
+    share_log,
 )
 
 
@@ -42,13 +43,15 @@ class ViTConfig(GPTConfig):
     script: ClassVar[str] = 'vision.train'              # whose runs have such a config
     causal: ClassVar[bool] = False
     free: ClassVar[tuple] = ('drop_path',)              # what a resumed run may change too
-    block_types: ClassVar[dict] = BLOCK_TYPES | {'emb': r'patch\.(cls\.weight|weight|bias)', 'head': r'head\.(weight|bias)'}
+    block_types: ClassVar[dict] = BLOCK_TYPES | {'patch': 'emb', 'head': 'head'}
+    init_kinds: ClassVar[dict] = INIT_KINDS | {'cls': 'embedding', 'patch': 'input', 'head': 'head'}
 
     def __post_init__(self):
-        at_least(1, self, 'image_size', 'patch_size', 'channels', 'classes')
-        check(self.image_size % self.patch_size == 0, self, 'image_size patch_size', 'patches that divide the image')
-        check(0 <= self.drop_path < 1, self, 'drop_path', 'a probability below 1')
-        check(self.pool in POOLS, self, 'pool', f'one of {", ".join(POOLS)}')
+        for key in 'image_size', 'patch_size', 'channels', 'classes':
+            check(self, (getattr(self, key) >= 1, key, 'at least 1'))
+        check(self, (self.image_size % self.patch_size == 0, 'image_size patch_size', 'patches that divide the image'),
+              (0 <= self.drop_path < 1, 'drop_path', 'a probability below 1'),
+              (self.pool in POOLS, 'pool', f'one of {", ".join(POOLS)}'))
         self.block_size = (self.image_size // self.patch_size) ** 2 + (self.pool != 'mean')
         super().__post_init__()
 
@@ -112,9 +115,9 @@ class DropPath(nn.Module):
         return f
 
 
-def make_vit_blocks(config):
+def make_vit_blocks(config, seed, fill):
     """The blocks of a GPT, with stochastic depth, and perhaps without the biases of queries, keys and values"""
-    blocks = make_blocks(config)
+    blocks = make_blocks(config, seed, fill)
     for i, block in enumerate(blocks):
         p = config.drop_path * i / max(1, config.n_layer - 1)
         if p:
@@ -128,25 +131,24 @@ def make_vit_blocks(config):
 
 class ViT(nn.Module):
     """model.py's blocks on the patches of an image, without an attention mask (Dosovitskiy et al. 2021)."""
-    starts = STARTS | {'embedding': r'wpe\.weight|patch\.cls\.weight', 'bias': STARTS['bias'] + r'|(patch|head)\.bias',
-                       'head': r'head\.weight', 'input': r'patch\.weight'}
     Config, recompute = ViTConfig, False            # as in GPT
 
-    def __init__(self, config, mean=0.5, std=0.5):
+    def __init__(self, config, mean=0.5, std=0.5, fill=True):
         super().__init__()
-        self.config = config
+        self.config, self.init_seed = config, draw_seed()
         self.patch = PatchEmbedding(config, mean, std)
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
-        self.embedding_skips = make_embedding_skips(config)
-        self.h = make_vit_blocks(config)
+        self.residual = RESIDUALS[config.residual]
+        self.h = make_vit_blocks(config, self.init_seed, fill)
         self.pool = POOLS[config.pool][1]
         self.final_norm = make_norm(config.final_norm, config)
         self.head_scale = Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
         self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
         self.aux = {}           # as in GPT
-        init_weights(self)
+        share_log(self)
+        init_weights(self, fill)
 
     def hidden(self, images):
         """Images (B, channels, S, S) of 0 to 255 → the residual state after the last block."""
@@ -154,8 +156,9 @@ class ViT(nn.Module):
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(x.size(1), device=x.device))
         x = self.dropout(self.input_norm(x))
-        x = self.h[0].attn_join.begin(x)
-        return run_blocks(self, x, x)
+        x = self.residual.expand(x, self.config)
+        x0 = x if self.config.embedding_skip else None
+        return run_blocks(self.h, x, x0, recompute=self.recompute)
 
     def forward(self, images, targets=None):
         """Images (B, channels, S, S) of 0 to 255, targets classes (B,) with −1 where there is none, or their probabilities
@@ -165,7 +168,7 @@ class ViT(nn.Module):
 
     def output(self, x, targets=None):
         """What forward returns, of the residual state after the last block."""
-        x = self.h[-1].ffn_join.end(self.pool(x), self.final_norm)
+        x = self.residual.collapse(self.pool(x), self.final_norm)
         logits = self.head(self.head_scale(x))
         if targets is None:
             return logits, None

@@ -1,5 +1,6 @@
 """The residual stream at each place, with the bounds of Peri-LN (LN stability, figure 1, T4, T5)."""
 import math
+from contextlib import ExitStack
 
 import torch
 
@@ -19,7 +20,22 @@ def stream(model, x):
     with outputs(model.dropout, *(norm for b in model.h for norm in (b.attn_post_norm, b.ffn_post_norm))) as seen:
         model.hidden(x)
     (embedded,), *states = seen
-    return [model.h[0].attn_join.begin(embedded), *(state for state, in states)]
+    return [model.residual.expand(embedded, model.config), *(state for state, in states)]
+
+
+@torch.no_grad()
+def branch_inputs(model, x):
+    """The residual states that the branches get, [attn, ffn] of each block, for the inputs x. ValueError for a block that was
+    edited not to call its residuals, so that nobody knows what its branches add."""
+    seen = []
+    with ExitStack() as stack:
+        for block in model.h:
+            for residual in (block.attn_residual, block.ffn_residual):
+                stack.callback(residual.register_forward_pre_hook(lambda module, args: seen.append(args[0])).remove)
+        model.hidden(x)
+    if len(seen) != 2 * len(model.h):
+        raise ValueError('a block does not call its attn_residual or ffn_residual: nobody knows what its branches add')
+    return list(zip(seen[::2], seen[1::2]))
 
 
 def hidden(model, batches, rng):

@@ -7,10 +7,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from engine.runlog import progress
 from lab.figures import along_depth, labels, legend, log_scale, name_axes, panels, read_measured, run_style, whole_ticks
-from lab.measure.hidden import places, stream
-from lab.measure.sensitivity import block_input, branch, first_values
+from lab.measure.hidden import branch_inputs, places, stream
+from lab.measure.sensitivity import branch, first_values
 from lab.measure.tools import table
-from model import FirstValues
 
 ENTRIES = 1024          # of a causal model's sequence are taken: its first tokens, two at least
 MOST_ENTRIES = 4096     # of another model's sequence, which cannot be cut
@@ -18,14 +17,9 @@ CHUNK = 64              # rows of a Jacobian at once
 
 
 def layer(block, name, v1):
-    """The layer 'attn' or 'ffn' of a block as a function of the residual state in front of it → the state behind it. v₁ as
-    run_blocks takes it."""
-    f, join, norm = branch_with(block, name, v1), getattr(block, f'{name}_join'), getattr(block, f'{name}_post_norm')
-    return lambda x: norm(join(x, f(x)))
-
-
-def branch_with(block, name, v1):
-    return lambda x: branch(block, name, FirstValues(v1))(x)
+    """The layer 'attn' or 'ffn' of a block as a function of the residual state that its branch gets → the state behind it"""
+    f, residual, norm = branch(block, name, v1), getattr(block, f'{name}_residual'), getattr(block, f'{name}_post_norm')
+    return lambda x: norm(residual(x, f(x)))
 
 
 def dense_jacobian(f, x):
@@ -63,29 +57,24 @@ def jacobian(model, batches, rng):
     model = copy.deepcopy(model).double()
     x = batches[0][0]
     first_tokens = x[:1, :max(2, ENTRIES // model.config.n_embd)] if model.config.causal else x[:1]
-    few, all_tokens = stream(model, first_tokens), stream(model, x)
-    has_spectra = model.config.causal or few[0].numel() <= MOST_ENTRIES
-    few_v1, all_v1 = (first_values(model, inputs).v for inputs in (first_tokens, x))
-    squares, rows = model.h[0].attn_join.read(all_tokens[0]).square().sum(-1), []
+    few, inputs, states = branch_inputs(model, first_tokens), branch_inputs(model, x), stream(model, x)
+    has_spectra = model.config.causal or few[0][0].numel() <= MOST_ENTRIES
+    few_v1, v1 = first_values(model, few), first_values(model, inputs)
+    squares, rows = model.h[0].attn_residual.read(states[0]).square().sum(-1), []
     for k, at in enumerate(progress(places(model)[1:], 'Jacobians, layers')):
-        name = at.partition('.')[2]                     # attn or ffn
-        block = model.h[k // 2]
-        join = getattr(block, f'{name}_join')
-
-        def entering(states):
-            return block_input(model, k // 2, states[k], states[0]).detach() if name == 'attn' else states[k]
-
+        name, block = at.partition('.')[2], model.h[k // 2]             # attn or ffn
+        state, few_state = inputs[k // 2][k % 2], few[k // 2][k % 2]
         with torch.no_grad():
-            added = model.config.branch_scale * branch_with(block, name, all_v1)(entering(all_tokens))
-            cos = torch.cosine_similarity(added, join.read(entering(all_tokens)), dim=-1)
+            added = model.config.branch_scale * branch(block, name, v1)(state)
+            cos = torch.cosine_similarity(added, getattr(block, f'{name}_residual').read(state), dim=-1)
         row = dict(at=at, cos=cos.mean().item(), cos_rms=cos.square().mean().sqrt().item(),
-                   norm=all_tokens[k + 1].norm(dim=-1).mean().item())
+                   norm=states[k + 1].norm(dim=-1).mean().item())
         squares = squares + added.square().sum(-1)
-        if all_tokens[k].shape == added.shape and torch.allclose(all_tokens[k] + added, all_tokens[k + 1], rtol=1e-6, atol=1e-9):
+        if states[k].shape == added.shape and torch.allclose(states[k] + added, states[k + 1], rtol=1e-6, atol=1e-9):
             row['orthogonal'] = squares.sqrt().mean().item()
         if has_spectra:
-            row['layer'] = spectrum(dense_jacobian(layer(block, name, few_v1), entering(few)))
-            row['branch'] = spectrum(dense_jacobian(branch_with(block, name, few_v1), entering(few)))
+            row['layer'] = spectrum(dense_jacobian(layer(block, name, few_v1), few_state))
+            row['branch'] = spectrum(dense_jacobian(branch(block, name, few_v1), few_state))
         rows.append(row)
     return rows
 

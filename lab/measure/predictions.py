@@ -43,7 +43,7 @@ def attention_growth(model, batches, rng):
     for block in model.h:
         f, normed = branch(block, 'attn')(x), block.attn_pre_norm(x)
         if not (bounds(block.attn_pre_norm.gain.abs().max(), normed)
-                and torch.allclose(f, block.attn(normed), rtol=1e-3, atol=1e-3 * f.abs().max().item())):
+                and torch.allclose(f, block.attn(normed)[0], rtol=1e-3, atol=1e-3 * f.abs().max().item())):
             return []
         w = block.attn.wo.weight @ block.attn.wv.weight
         step = math.sqrt(x[0].numel()) * block.attn_pre_norm.gain.abs().max() * (1 / x.norm(dim=-1)).max()

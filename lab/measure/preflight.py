@@ -8,8 +8,8 @@ from matplotlib.colors import SymLogNorm
 
 from engine.runlog import progress
 from lab.figures import minus, panels, read_measured, titles, wrap
-from lab.measure.hidden import hidden, stream
-from lab.measure.sensitivity import block_input, branch, drift, embedding
+from lab.measure.hidden import branch_inputs, hidden, stream
+from lab.measure.sensitivity import branch, drift, embedding
 from lab.measure.tools import (
     KINDS,
     attention_inputs,
@@ -21,7 +21,6 @@ from lab.measure.tools import (
     scaled,
     table,
 )
-from model import FirstValues
 
 FACTORS = (1.0, 3.0, 10.0, 30.0, 100.0)
 CAUSES = {'embeddings': (), 'input of block 0': (), 'W_q W_k': ('wq', 'wk'), 'W_v W_o': ('wv', 'wo'), 'W_1': ('w1',),
@@ -41,17 +40,16 @@ def effects(model, batch, seed):
     """{quantity: size} for the invariance matrix. Logits, branches and their Jacobians are those of block 0."""
     x, block = batch[0], model.h[0]
     with torch.no_grad(), attention_inputs(block) as seen:
-        states = stream(model, x)
-        at_attn = block_input(model, 0, states[0], states[0])
-        first = FirstValues()                           # block 0 fills it
-        branches = [branch(block, 'attn', first)(at_attn), branch(block, 'ffn', first)(states[1])]
+        at_attn, at_ffn = branch_inputs(model, x)[0]
+        branches = [branch(block, 'attn')(at_attn), branch(block, 'ffn')(at_ffn)]
+        last = stream(model, x)[-1]
     logits = {'attention logits': attention_logits(q, k, scale).std() for q, k, scale, _ in seen[:1]}
     rng = torch.Generator(x.device).manual_seed(seed)
-    start = torch.randn(states[0][:1].shape, generator=rng, device=x.device, dtype=states[0].dtype)
+    start = torch.randn(at_attn[:1].shape, generator=rng, device=x.device, dtype=at_attn.dtype)
     result = {**logits, 'attention branch': branches[0].norm(), 'FFN branch': branches[1].norm(),
-              'attention Jacobian': jacobian_norm(branch(block, 'attn', first), at_attn[:1], start, steps=10),
-              'FFN Jacobian': jacobian_norm(branch(block, 'ffn', first), states[1][:1], start, steps=10),
-              'last hidden state': states[-1].norm()}
+              'attention Jacobian': jacobian_norm(branch(block, 'attn'), at_attn[:1], start, steps=10),
+              'FFN Jacobian': jacobian_norm(branch(block, 'ffn'), at_ffn[:1], start, steps=10),
+              'last hidden state': last.norm()}
     gradient = mean_gradient(model, [batch])
     for kind in KINDS:
         grads = [g for name, g in gradient.items() if matrix_kind(name) == kind]

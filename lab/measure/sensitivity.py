@@ -1,50 +1,25 @@
 """The Jacobians of blocks and branches (LN stability, P7, P8, eq. 16, 18), and how far a nudge of the embedding drifts."""
 import math
-from contextlib import ExitStack
 
 import torch
 
 from engine.runlog import progress
 from lab.figures import along_depth, labels, legend, log_scale, name_axes, panels, read_measured, run_style, whole_ticks
-from lab.measure.hidden import places, stream
-from lab.measure.tools import jacobian_norm, outputs, scaled, table
-from model import FirstValues, run_blocks
+from lab.measure.hidden import branch_inputs, places, stream
+from lab.measure.tools import jacobian_norm, scaled, table
+from model import run_blocks
 
 
-class Reached(Exception):
-    """Ends a forward pass of which the rest is not needed."""
-
-
-def branch(block, name, first=None):
-    """The branch 'attn' or 'ffn' of a block as a function of the residual state in front of it, (B, T, D) or (B, T, n, D) →
-    (B, T, D): what the block's join gets, before it multiplies it by Δt. The block's own forward computes it, so that an edited
-    block is measured as it is. `first`: FirstValues, of a model with value_residual."""
-    join = block.attn_join if name == 'attn' else block.ffn_join
-
-    def stop(module, args):
-        raise Reached(args[1])
-
-    def f(x):
-        with ExitStack() as stack:
-            stack.callback(join.register_forward_pre_hook(stop).remove)
-            if name == 'ffn':
-                stack.callback(block.attn_post_norm.register_forward_hook(lambda module, args, out: x).remove)
-            try:
-                block(x if name == 'attn' else x.detach(), None, first)
-            except Reached as reached:
-                return reached.args[0]
-        raise ValueError(f'the block does not call its {name}_join, so that nobody knows what its branch adds')
-    return f
+def branch(block, name, v1=None):
+    """The branch 'attn' or 'ffn' of a block as a function of the residual state that it gets, (B, T, D) or (B, T, n, D) →
+    (B, T, D): what is added to the stream, before it is multiplied by Δt. v₁ as in Block.forward."""
+    return block.ffn_branch if name == 'ffn' else lambda x: block.attn_branch(x, v1)[0]
 
 
 @torch.no_grad()
-def first_values(model, x):
-    """The FirstValues of a model for the inputs x; without values if it has no value_residual"""
-    if model.h[0].attn.value_mix is None:
-        return FirstValues()
-    with outputs(model.h[0].attn.value_mix) as seen:
-        model.hidden(x)
-    return FirstValues(seen[0][0])
+def first_values(model, inputs):
+    """The values v₁ of a model with value_residual for the branch_inputs of all its blocks; else None"""
+    return model.h[0].attn_branch(inputs[0][0])[1] if model.config.value_residual else None
 
 
 SCALING = 10.0          # the factor on W_o and W_2, to see how the sensitivity of a branch changes
@@ -54,28 +29,23 @@ def sensitivity(model, batches, rng):
     """Per layer, at one sequence: the spectral norm of ∂block(X)/∂X and of each branch's Jacobian; the factor by which a branch's
     norm changes if W_o or W_2 is multiplied by SCALING (LN stability: SCALING with Pre-LN, P7; 1 with Peri-LN, P8); and the norm
     of the Jacobian of this block and all that follow, J_{i:D} (eq. 16, 18)."""
-    states, first = stream(model, batches[0][0][:1]), first_values(model, batches[0][0][:1])
-    rows = []
+    states, inputs = stream(model, batches[0][0][:1]), branch_inputs(model, batches[0][0][:1])
+    x0, v1, rows = states[0], first_values(model, inputs), []
 
     def random(x):
         return torch.randn(x.shape, generator=rng, device=x.device, dtype=x.dtype)
 
     for i, block in enumerate(progress(model.h, 'sensitivity, layers')):
-        at_attn, at_ffn = block_input(model, i, states[2 * i], states[0]).detach(), states[2 * i + 1]
-        row = dict(block=jacobian_norm(lambda x: block(x, None, first), at_attn, random(at_attn)),
-                   to_end=jacobian_norm(lambda x: run_blocks(model, x, states[0], i, v1=first.v), states[2 * i], random(at_attn)))
-        for name, x, w in (('attn', at_attn, block.attn.wo), ('ffn', at_ffn, block.ffn.w2)):
+        state, given = states[2 * i], v1 if i else None           # the first block makes v₁
+        row = dict(block=jacobian_norm(lambda x: block(x, x0, given)[0], state, random(state)),
+                   to_end=jacobian_norm(lambda x: run_blocks(model.h[i:], x, x0, given), state, random(state)))
+        for name, x, w in zip(('attn', 'ffn'), inputs[i], (block.attn.wo, block.ffn.w2)):
             start = random(x)                           # the same for both, so that their ratio is exact sooner
-            row[name] = jacobian_norm(branch(block, name, first), x, start)
+            row[name] = jacobian_norm(branch(block, name, v1), x, start)
             with scaled([w.weight], SCALING):
-                row[f'{name}_answer'] = jacobian_norm(branch(block, name, first), x, start) / row[name] if row[name] else math.nan
+                row[f'{name}_answer'] = jacobian_norm(branch(block, name, v1), x, start) / row[name] if row[name] else math.nan
         rows.append(row)
     return rows
-
-
-def block_input(model, i, x, x0):
-    """What block i, from 0, reads of the stream x in front of it and of the stream x₀ in front of the first block"""
-    return model.embedding_skips[i](x, x0) if model.embedding_skips else x
 
 
 def embedding(model):
@@ -91,7 +61,7 @@ def drift(model, batches, rng):
     relative to the first distance, and relative to the norm of the state (LN stability, appendix B)."""
     x = batches[0][0]
     states = stream(model, x)
-    shape = model.h[0].attn_join.read(states[0]).shape
+    shape = model.h[0].attn_residual.read(states[0]).shape
     nudge = torch.randn(shape, generator=rng, device=x.device, dtype=states[0].dtype)
 
     def nudged(module, args, out):

@@ -52,7 +52,7 @@ def sharpness(model, batches, rng):
     h = diagonal_estimate(model, batches, rng)
     result = {}
     types = model.config.block_types
-    for kind in types:
+    for kind in dict.fromkeys(types.values()):
         of_type = {name: value for name, value in h.items() if block_type(name, types) == kind}
         if not of_type:
             continue
@@ -65,8 +65,8 @@ def sharpness(model, batches, rng):
 
 def layer_of(name):
     """The layer of a parameter as sharpness disparity counts them (figure 9): 0 for embeddings and InputNorm, from 1 on for
-    blocks and what skips to them, None for what comes after the blocks."""
-    block = re.match(r'(?:h|embedding_skips)\.(\d+)\.', name)
+    blocks, None for what comes after the blocks."""
+    block = re.match(r'h\.(\d+)\.', name)
     return int(block[1]) + 1 if block else None if re.match(r'(lm_)?head\.|final_norm\.', name) else 0
 
 

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from engine.health import seeing_kernels
+from engine.health import capture_attention_inputs
 from engine.runlog import progress
 from model import at_least_fp32
 
@@ -35,7 +35,7 @@ def attention_inputs(*blocks):
     """Collects (q, k, scale, causal) of the attention in these blocks, as the kernel gets them: (B, H, T, E), (B, K, T, E).
     There is nothing of an attention that was edited to have no kernel, or to give it a mask of its own."""
     seen = []
-    with seeing_kernels(blocks, lambda *inputs: seen.append(inputs)):
+    with capture_attention_inputs(blocks, lambda *inputs: seen.append(inputs)):
         yield seen
 
 

@@ -48,7 +48,8 @@ def test_dtypes(arch, attention):
     for module in model.modules():
         if isinstance(module, (Block, *NORMS.values())):
             seen = streams if isinstance(module, Block) else outputs
-            module.register_forward_hook(lambda module, inputs, output, seen=seen: seen.append(output.dtype))
+            module.register_forward_hook(lambda module, inputs, output, seen=seen: seen.append(
+                (output[0] if isinstance(module, Block) else output).dtype))
     found = operations(model)
     assert {*streams, *outputs} == FP32 and len(streams) == 2
     products = [o for o in found if o.name in ('aten.mm', 'aten.addmm', 'aten.bmm') or 'attention' in o.name]
