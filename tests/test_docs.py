@@ -339,7 +339,7 @@ def edit_reference(place, page):
     put_before(file, "if c.norm == 'layernorm':", block_with(page, "if c.norm == 'meanabs'"))
     add(file, 'mup_base_head_dim=(0, 2))', page, 'norm_every=(0, 1, 2)')
     replace(file, 'TRAINING_ONLY = set()', "TRAINING_ONLY = {'z_loss', 'two_ahead'}")
-    put_before(file, 'post_ln =', block_with(page, "f'h.{i}.block_norm'"))
+    put_before(file, 'x_in =', block_with(page, "f'h.{i}.block_norm'"))
     add(file, "'stable', 'l2', 'l2_tied')", page, "'cosine'")
     add(file, "('l2_tied', 0))", page, "('cosine', 2)")
     cosine = textwrap.indent(block_with(page, "if c.attention == 'cosine'"), 12 * ' ')
