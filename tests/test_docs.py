@@ -342,8 +342,9 @@ def edit_reference(place, page):
     put_before(file, 'x_in =', block_with(page, "f'h.{i}.block_norm'"))
     add(file, "'stable', 'l2', 'l2_tied')", page, "'cosine'")
     add(file, "('l2_tied', 0))", page, "('cosine', 2)")
-    cosine = textwrap.indent(block_with(page, "if c.attention == 'cosine'"), 12 * ' ')
+    cosine = textwrap.indent(block_with(page, "if c.attention == 'cosine':"), 12 * ' ')
     replace(file, 12 * ' ' + cosine[cosine.index("if c.attention == 'dot'"):], cosine)
+    put_before(file, "if c.pos == 'rope':", block_with(page, "if c.attention == 'cosine' else y"))
     replace(file, "emb_scale').split()", "emb_scale gate').split()")
     put_before(file, 'gain = w[', block_with(page, "_gate.weight'] if c.gate"))
     for words in "block_norm='norm'", "attn='tau'", "attn_gate='gate', ffn_gate='gate'":
