@@ -382,7 +382,7 @@ def test_on_two_ranks(place):
     for name, ranks in (('one', 1), ('two', 2)):
         train(place, *flags(**TINY, gate=True, out_dir=name), '--parallel=fsdp', ranks=ranks, through=(edit,))
     for a, b in zip(rows(place / 'one'), rows(place / 'two'), strict=True):
-        assert a == pytest.approx(b, abs=1e-5)
+        assert {key: a[key] for key in b} == pytest.approx(b, abs=1e-5)         # sharded, there is no residual_rms
     signum = flags(**TINY, optimizer='signum', out_dir='signum')
     _, err = train(place, *signum, '--parallel=fsdp', ranks=2, through=(edit,), code=1)
     assert 'error: parallel=fsdp: Signum may need whole matrices' in err and not (place / 'signum').exists()
