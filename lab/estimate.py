@@ -59,7 +59,7 @@ def forward(model, config):
 
 
 def fake_gpt(config):
-    """A GPT of tensors without data, in the FakeTensorMode around. The seed of its weights is a number, which such tensors lack."""
+    """A GPT of tensors without data, in the FakeTensorMode around. Such tensors have no number to seed the weights with."""
     with unset_fake_temporarily(), torch.device('meta'):
         model = GPT(gpt_config(config))
     model.to_empty(device='cpu')
