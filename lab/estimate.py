@@ -56,8 +56,7 @@ def forward(model, config):
 
 
 def fake_gpt(config):
-    """Build a GPT of tensors without data in the surrounding FakeTensorMode. It draws the seed of its weights outside of it, as a
-    number."""
+    """A GPT of tensors without data, in the FakeTensorMode around. Such tensors have no number to seed the weights with."""
     with unset_fake_temporarily(), torch.device('meta'):
         model = GPT(gpt_config(config))
     model.to_empty(device='cpu')

@@ -445,7 +445,7 @@ def test_exponents_that_theory_gives(arch, attention, monkeypatch):
     assert tuple(found) == CAUSES
     for cause, wanted in EXPONENTS[arch, attention].items():
         wanted = {key: value for key, value in wanted.items() if key in found[cause]}
-        assert {key: found[cause][key] for key in wanted} == pytest.approx(wanted, abs=1e-2), cause
+        assert {key: found[cause][key] for key in wanted} == pytest.approx(wanted, abs=0.03), cause
         assert tuple(found[cause]) == tuple(key for key in EFFECTS if attention != 'l2_tied' or key != 'gradient of wk')
 
 
@@ -476,7 +476,7 @@ def test_jacobians_before_training_are_those_of_block_0(arch):
     """Where its branches stand: at what it reads, and behind its attention"""
     model, batch = build(arch), data(1, size=2)[0]
     measured, b, (states, _) = effects(model, batch, 0), model.h[0], states_by_hand(model, batch[0])
-    for name, f, x in (('attention', lambda x: b.attn_mid_norm(b.attn(b.attn_pre_norm(x))), entering(model, 0, states)),
+    for name, f, x in (('attention', lambda x: b.attn_mid_norm(b.attn(b.attn_pre_norm(x))[0]), entering(model, 0, states)),
                        ('FFN', lambda x: b.ffn_mid_norm(b.ffn(b.ffn_pre_norm(x))), states[1])):
         assert 0.9 < measured[f'{name} Jacobian'] / largest_singular_value(f, x[:1]) < 1.0001
 

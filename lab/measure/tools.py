@@ -21,11 +21,13 @@ def matrix_kind(name):
 
 @contextmanager
 def outputs(*modules):
-    """Yields one list per module, which collects the module's outputs of all forward passes inside the context."""
+    """Yields one list per module, which collects the module's outputs of all forward passes inside the context, or the first of
+    several outputs."""
     seen = [[] for _ in modules]
     with ExitStack() as stack:
         for module, outs in zip(modules, seen):
-            hook = module.register_forward_hook(lambda module, args, out, outs=outs: outs.append(out.detach()))
+            hook = module.register_forward_hook(
+                lambda module, args, out, outs=outs: outs.append((out[0] if isinstance(out, tuple) else out).detach()))
             stack.callback(hook.remove)
         yield seen
 
