@@ -1,8 +1,8 @@
 """
 What the runs of results/csv/ say of the claims of config/claims.py, which were written down before the runs.
 
-`families` there is {name: [claim, …]}. The p-values of a family are corrected together, so that another family changes none of
-its verdicts. `seeds` is {sweep: how many losses each of its rows is to have}. A claim is a dict:
+`families` there is {name: [claim, …]}. The p-values of a family are corrected together, and claims that are not decided count as
+p = 1: what runs later takes no verdict back. `seeds` is {sweep: how many losses each of its rows is to have}. A claim is a dict:
 
     text        what is claimed
     contrast    'ROW - ROW' or 'ROW - ROW - ROW + ROW', the difference in the final loss. A ROW is SWEEP/axis=value,…
@@ -78,7 +78,7 @@ class Test:
     @staticmethod
     def why_open(weights, samples, sweeps, seeds):
         for name, sweep in sweeps.items():
-            for row in weights.keys() & set(sweep.rows):
+            for row in filter(weights.__contains__, sweep.rows):
                 lost = sum(run['status'] != 'done' for run in row.best.compared)
                 tried = [point for point in row.points if row.choosing(point)]
                 if 1 < len(row.points) and len(tried) < FEWEST_RATES:
@@ -109,11 +109,12 @@ class Test:
 
 
 def test_all(families, sweeps, seeds):
-    """{family: its Tests}, whose p-values are corrected within the family"""
+    """{family: its Tests}, whose p-values are corrected for the number of claims in the family"""
     tested = {name: [Test(claim, sweeps, seeds) for claim in family] for name, family in families.items()}
     for tests in tested.values():
-        for test, p in zip(tests, corrected([test.p for test in tests])):
-            test.p = p
+        ps = corrected([1.0 if math.isnan(test.p) else test.p for test in tests])      # claims that are open count too
+        for test, p in zip(tests, ps):
+            test.p = math.nan if test.open else p
     return tested
 
 

@@ -17,6 +17,7 @@ from configurator import ROOT, configure, defaults_of, parse_args
 from engine.process import say
 
 import os
+import signal
 import statistics
 import subprocess
 from pathlib import Path
@@ -34,34 +35,52 @@ csv = 'results/csv'                 # the folder of the csv files
 def runs_left(file, rows):
     """How many runs of a sweep's file have no row yet. Best rates at the edge of a grid may add some."""
     keys, left = parse_args([str(file)], defaults_of(os.path.join(ROOT, 'lab', 'sweep.py'))), 0
-    ended = {frozenset((axis, label) for axis, label in row.items() if label) for row in rows if row['status'] != 'failed'}
+    ended = [{axis: label for axis, label in row.items() if label} for row in rows if row['status'] != 'failed']
 
-    def missing(runs):
-        return sum(not any(run['labels'].items() <= row for row in ended) for run in runs)
+    def missing(labels):
+        return not any(labels.items() <= row.items() for row in ended)
 
     for row in planned_rows(plan(keys['grids'], words('arguments', keys['arguments']), {}, keys['seeds'], keys['script']), 0):
-        if len(row.grid) == 1:
-            left += missing(row.runs())
-        else:                                           # CHOOSER at all rates, then the others at one of them
-            left += missing(run for run in row.runs() if run['labels']['seed'] == CHOOSER)
-            seeds = {run['labels']['seed'] for run in row.runs()} - {CHOOSER}
-            left += sum(all(missing([run]) for run in row.runs() if run['labels']['seed'] == seed) for seed in seeds)
+        seeds = {run['labels']['seed'] for run in row.runs()}
+        if len(row.grid) > 1:                           # CHOOSER at all rates, and the others at one, perhaps beyond the grid
+            left += sum(missing(run['labels']) for run in row.runs() if run['labels']['seed'] == CHOOSER)
+            seeds -= {CHOOSER}
+        left += sum(missing({**row.labels, 'seed': seed}) for seed in seeds)
     return left
 
 
 def checkout_of(commit):
-    """A checkout of the commit with today's data. ValueError if git has no such commit."""
+    """A checkout of the commit with today's data. ValueError if git cannot make it."""
     folder = Path(ROOT, '.worktrees', commit)
+
+    def git(*arguments):
+        return subprocess.run(['git', '-C', *arguments], capture_output=True, text=True)
+
     if not folder.exists():
-        git = subprocess.run(['git', '-C', ROOT, 'worktree', 'add', '--detach', folder, commit], capture_output=True, text=True)
-        if git.returncode:
-            raise ValueError(f'_commit={commit}: git has no checkout of it: {git.stderr.strip().splitlines()[-1]}')
+        made = git(ROOT, 'worktree', 'add', '--detach', folder, commit)
+        if made.returncode:
+            raise ValueError(f'_commit={commit}: git has no checkout of it: {made.stderr.strip().splitlines()[-1]}')
+    if not git(folder, 'rev-parse', 'HEAD').stdout.startswith(commit) or git(folder, 'status', '--porcelain', '-uno').stdout:
+        raise ValueError(f'{folder} is no clean checkout of {commit}: remove it, and call  git worktree prune')
     for path in Path(ROOT, 'data').glob('*/*'):
         link = folder / path.relative_to(ROOT)
         if (path.suffix == '.bin' or path.name == 'meta.json') and not link.is_symlink():
             link.parent.mkdir(exist_ok=True)
             link.symlink_to(path)
     return folder
+
+
+def run_sweep(file, table, folder):
+    """Run lab.sweep of the checkout in this folder → its exit code. When this process is asked to end, the sweep saves first."""
+    process = subprocess.Popen([sys.executable, '-m', 'lab.sweep', file, f'--csv={table}'], cwd=folder)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)   # the end of the terminal reaches the sweep too, as Ctrl-C does
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            pass
 
 
 def main():
@@ -74,7 +93,7 @@ def main():
     os.makedirs(csv, exist_ok=True)
     tables = {name: Path(csv, f'{name}.csv').resolve() for name in names}
 
-    def say_left(names):
+    def say_left():
         left, hours = [], 0.0
         for name in names:
             rows = read_csv(tables[name])
@@ -83,16 +102,15 @@ def main():
             hours += number * statistics.median(took) / 3600 if took else stated(files[name], '_hours')
         say(f'runs left: {", ".join(left) or "none"}; about {hours:.1f} hours of one core')
 
-    say_left(names)
-    for i, name in enumerate(names):
+    say_left()
+    for name in names:
         with lock_file(f'{tables[name]}.lock', tables[name], 'adding runs'):
-            code = subprocess.run([sys.executable, '-m', 'lab.sweep', files[name], f'--csv={tables[name]}'],
-                                  cwd=checkout_of(stated(files[name], '_commit'))).returncode
-        if code in (130, -2, -15):
+            code = run_sweep(files[name], tables[name], checkout_of(stated(files[name], '_commit')))
+        if code in (130, -signal.SIGINT, -signal.SIGTERM):
             sys.exit(130)
         if code or any(row['status'] == 'failed' for row in read_csv(tables[name])):
             failed.append(name)
-        say_left(names[i + 1:])
+        say_left()
     if failed:
         raise ValueError(f'failed: {", ".join(failed)}; the output.txt of each run in .worktrees/ says why, and the same command '
                          f'tries again')

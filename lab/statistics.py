@@ -12,11 +12,13 @@ LEVEL, POWER = 0.05, 0.8
 
 
 class Sample(NamedTuple):
-    """The mean of n independent losses, the variance of one loss, and the degrees of freedom of this variance."""
+    """The mean of n independent losses, the variance of one loss, and the degrees of freedom of this variance. `pool` is the same
+    for rows that have one variance together."""
     mean: float
     variance: float
     df: float
     n: int
+    pool: object = None
 
 
 class Estimate(NamedTuple):
@@ -43,15 +45,14 @@ def samples(rows):
     counted = [(statistics.variance(losses), len(losses) - 1) for losses in rows if len(losses) > 1]
     counted = [(variance, d) for variance, d in counted if variance > 0]
     d0, s0 = prior(*zip(*counted)) if len(counted) > 1 else (0.0, 0.0)
-    most = sum(d for _, d in counted)
-    found = []
+    most, pool, found = sum(d for _, d in counted), object(), []
     for losses in rows:
         mean, d = statistics.fmean(losses) if losses else math.nan, len(losses) - 1
         own = statistics.variance(losses) if d > 0 else math.nan
         if d < 1 or not own > 0 and not d0:
             found.append(Sample(mean, math.nan, math.nan, len(losses)))
         elif math.isinf(d0):
-            found.append(Sample(mean, s0, most, len(losses)))
+            found.append(Sample(mean, s0, most, len(losses), pool))
         else:
             found.append(Sample(mean, (d0 * s0 + d * own) / (d0 + d), min(d0 + d, most), len(losses)))
     return found
@@ -71,15 +72,19 @@ def prior(variances, dfs):
 def contrast(weights, rows):
     """The linear contrast Σ w_i m_i of independent Samples, an Estimate. `weights`: {row: w}, `rows`: {row: its Sample}.
 
-    Its variance is V = Σ v_i, v_i = w_i² s_i²/n_i, of V²/Σ(v_i²/df_i) degrees of freedom (Satterthwaite 1946).
+    Its variance is V = Σ v_i, v_i = w_i² s_i²/n_i, of V²/Σ(v_i²/df_i) degrees of freedom (Satterthwaite 1946). Rows that have one
+    variance together are one term of the latter sum.
     """
     used = [(weight, rows[row]) for row, weight in weights.items() if weight]
     mean, n = math.fsum(weight * row.mean for weight, row in used), min((row.n for _, row in used), default=0)
-    parts = [(weight ** 2 * row.variance / row.n, row.df) for weight, row in used if row.n]
-    variance = math.fsum(v for v, _ in parts)
-    if not variance > 0 or n < 1:
+    parts = {}                                          # {pool, or row: [v, df]}
+    for weight, row in used:
+        part = parts.setdefault(row.pool or id(row), [0.0, row.df])
+        part[0] += weight ** 2 * row.variance / row.n if row.n else math.nan
+    variance = math.fsum(v for v, _ in parts.values())
+    if not variance > 0:
         return Estimate(mean, *[math.nan] * 5, n, math.nan)
-    df, error = variance ** 2 / math.fsum(v ** 2 / df for v, df in parts), math.sqrt(variance)
+    df, error = variance ** 2 / math.fsum(v ** 2 / df for v, df in parts.values()), math.sqrt(variance)
     half = t.ppf(1 - LEVEL / 2, df) * error
     return Estimate(mean, mean - half, mean + half, float(2 * t.sf(abs(mean) / error, df)), error, df, n,
                     smallest_effect(error, df))
@@ -145,8 +150,8 @@ def rate_sensitivity(losses, initial):
 
 
 def tolerance(rates, losses, initial, slack=0.1):
-    """How far the learning rate may be off, in octaves: log₂ of the length of the interval around the best rate within which
-    min(loss, initial loss), interpolated linearly in log rate, is at most the lowest loss + slack.
+    """How far the learning rate may be off, in octaves: log₂ of the ratio of the ends of the interval around the best rate within
+    which min(loss, initial loss), interpolated linearly in log rate, is at most the lowest loss + slack.
 
     `rates`: ascending. Return (octaves, whether the interval meets an end of the grid, so that it may be longer). A rate of 0 has
     no logarithm, and gives NaN.

@@ -301,11 +301,11 @@ def cells_of(estimates):
 
 def samples_of(rows, split):
     """{row: its Sample}, of the losses at its best rate that may be compared. Variances are moderated over the rows of one
-    optimizer and size."""
+    optimizer and size: by the axes optim and size, or without the latter by the number of parameters to one digit."""
     groups = {}
     for row in rows:
-        size = row.best.done[0]['parameters'] if row.best.done else math.nan
-        groups.setdefault((row.labels.get('optim'), size), []).append(row)
+        parameters = f'{row.best.done[0]["parameters"]:.1g}' if row.best.done else ''
+        groups.setdefault((row.labels.get('optim'), row.labels.get('size', parameters)), []).append(row)
     return {row: sample for group in groups.values()
             for row, sample in zip(group, samples([[*row.best.losses(split).values()] for row in group]))}
 

@@ -18,6 +18,7 @@ GIT = ('git', '-c', 'user.name=a', '-c', 'user.email=a@b')
 
 @pytest.mark.parametrize('name, rows, left', [
     ('decay', DECAY, 0), ('decay', DECAY[3:], 3), ('decay', [{**DECAY[0], 'status': 'failed'}, *DECAY[1:]], 1), ('base', [], 195),
+    ('figure5', read_csv(str(ROOT / 'results' / 'csv' / 'figure5.csv')), 0),     # with rates beyond the grid
     ('tolerance', [], 144), ('tolerance_top', [], 108), ('size', [], 5 * (3 + 8)), ('batch', [], 12 * (3 + 4)),
     ('text', [], 4 * (3 + 8))])
 def test_runs_left(name, rows, left):

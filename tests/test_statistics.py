@@ -72,12 +72,17 @@ def test_one_loss_has_no_interval(losses):
     assert all(map(math.isnan, (e.low, e.p, e.error, e.detectable)))
 
 
-@pytest.mark.parametrize('spread', [0.0, 0.5])
-def test_intervals_hold_the_true_difference(spread):
-    """In 95% of 300 experiments with 8 rows of 12 losses, whose standard deviations are equal or differ by a factor of 1.6"""
+def test_a_shared_variance_has_the_degrees_of_its_rows_once():
+    found = dict(enumerate(samples([[0.0, 1.0, 2.0, 3.0], [10.0, 11.01, 12.0, 13.0]])))
+    assert contrast({0: 1, 1: -1}, found).df == pytest.approx(6)
+
+
+@pytest.mark.parametrize('rows, seeds, spread', [(8, 12, 0.0), (8, 12, 0.5), (2, 4, 0.0)])
+def test_intervals_hold_the_true_difference(rows, seeds, spread):
+    """In 95% of 300 experiments, with standard deviations of the rows that are equal or differ by a factor of 1.6"""
     rng, held = np.random.default_rng(2), []
     for _ in range(300):
-        losses = rng.normal(0, np.exp(rng.normal(0, spread, 8))[:, None], (8, 12))
+        losses = rng.normal(0, np.exp(rng.normal(0, spread, rows))[:, None], (rows, seeds))
         e = contrast({0: 1, 1: -1}, dict(enumerate(samples(losses.tolist()))))
         assert (e.low <= 0 <= e.high) == (e.p >= 0.05)
         held.append(e.low <= 0 <= e.high)

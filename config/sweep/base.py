@@ -1,6 +1,7 @@
 # Seven placements at 0.2M parameters, by AdamW and by momentum SGDW, each at its own weight decay and learning rate
 #     make results-run SWEEPS=base
-# Decays and rates are those of config/base/tuned.py. Seed 1 chose them, so it counts in no comparison; 12 others do. One more row
+# Decays and rates are those of config/base/tuned.py. Seed 1 chose them, so it counts in no comparison of results/; 12 others do.
+# (lab.sweep --report counts all 13.) One more row
 # is DNT at the decay of S1. Expected half-widths of a difference: 0.009 by AdamW, 0.015 by momentum SGDW.
 include(__file__.rpartition('sweep')[0] + 'base/tuned.py')
 _commit = '14cd207'             # whose code trains these runs
