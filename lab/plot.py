@@ -102,7 +102,7 @@ def leave_out_start(ax, logs):
     for rows in ended:
         first = START * rows[-1]['iter']
         training, validation = ([value for it, value in curve(rows, key) if it > first] for key in ('loss', 'val_loss'))
-        tops += [sorted(training)[-1 - len(training) // 100]] * bool(training) + validation
+        tops += sorted(training)[-1 - len(training) // 100:][:1] + validation
     low, top = min(values, default=0.0), max(tops, default=math.inf)
     if low < top < max(values, default=0.0):
         ax.set_ylim(low - 0.05 * (top - low), top + 0.05 * (top - low))

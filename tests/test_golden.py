@@ -1,6 +1,7 @@
 """
 Runs and checkpoints of an earlier version, in golden/: the same keys give the same losses, and an old checkpoint resumes, samples
-and evaluates as it did. Bit for bit with the PyTorch, the CPU and the threads that losses.json names, elsewhere to 1e-3.
+and evaluates as it did. Bit for bit with the PyTorch, the CPU and the threads that losses.json names, elsewhere to 1e-3, and
+norms of gradients to 1e-2.
 docs/CHANGELOG.md says which state of the repository each is from.
 A change that is meant to change them makes them anew, and says so.
 """
@@ -34,8 +35,8 @@ HERE = dict(torch=torch.__version__, capability=torch.backends.cpu.get_cpu_capab
             arithmetic=arithmetic())
 
 
-def same(found, expected):
-    return found == (expected if HERE.items() <= MADE.items() else pytest.approx(expected, rel=1e-3))
+def same(found, expected, rel=1e-3):
+    return found == (expected if HERE.items() <= MADE.items() else pytest.approx(expected, rel=rel))
 
 
 @pytest.fixture(scope='module')
@@ -62,7 +63,8 @@ def test_a_run(name, place):
     (place / 'config.json').write_text(json.dumps(run['config']))
     call(script_of(name), 'config.json', f'--out_dir={name}', cwd=place)
     for key, wanted in (('loss', 'losses'), ('grad_norm', 'grad_norms'), ('val_loss', 'val_losses')):
-        assert same([row[key] for row in rows(place / name) if key in row], run[wanted]), key
+        rel = 1e-2 if key == 'grad_norm' else 1e-3      # a small difference of the weights is a larger one of the gradient
+        assert same([row[key] for row in rows(place / name) if key in row], run[wanted], rel), key
 
 
 @pytest.mark.parametrize('name', CHECKPOINTS)
