@@ -6,4 +6,4 @@ include(__file__.rpartition('sweep')[0] + 'base/placements.py')
 _tuned = {'adamw': {'Pre': (0.1, 8e-3), 'S1': (0.1, 8e-3), 'S1+InputNorm': (0.1, 16e-3), 'S1 large': (0.1, 16e-3),
                     'Peri': (0.3, 8e-3), 'DNT': (0.3, 8e-3), 'Post': (0.03, 8e-3)},
           'sgdw': {'Pre': (2e-4, 0.4), 'S1': (2e-3, 0.4), 'S1+InputNorm': (6e-4, 0.8), 'S1 large': (2e-4, 0.8),
-                   'Peri': (2e-4, 0.2), 'DNT': (6e-3, 0.2), 'Post': (6e-4, 0.8)}}
+                   'Peri': (2e-4, 0.2), 'DNT': (6e-3, 0.2), 'Post': (2e-4, 0.8)}}
