@@ -28,7 +28,7 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
             choices = ', '.join(dict.fromkeys(types.values()))
             raise ValueError(f'ratios: {kind!r} is no block type: choose among {choices}')
     for name, p in model.named_parameters():
-        kind = block_type(name, types)
+        kind = block_type(name, types, p)
         decayed = kind in DECAYED and name.endswith('.weight') and p.dim() > 1 or decay_norms and kind == 'norm'
         decay = weight_decay * decay_ratios.get(kind, 1.0) if decayed else 0.0
         scale, eps = mup_scales(name, kind, p, model.config, keys)

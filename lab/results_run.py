@@ -72,7 +72,7 @@ def checkout_of(commit):
 
 def run_sweep(file, table, folder):
     """Run lab.sweep of the checkout in this folder → its exit code. When this process is asked to end, the sweep saves first."""
-    process = subprocess.Popen([sys.executable, '-m', 'lab.sweep', file, f'--csv={table}'], cwd=folder)
+    process = subprocess.Popen(['nice', '-n', '19', sys.executable, '-m', 'lab.sweep', file, f'--csv={table}'], cwd=folder)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)   # the end of the terminal reaches the sweep too, as Ctrl-C does
@@ -85,7 +85,6 @@ def run_sweep(file, table, folder):
 
 def main():
     configure(globals())
-    os.nice(19)
     names, failed = sweeps.split(','), []
     files = {name: Path(ROOT, 'config', 'sweep', f'{name}.py') for name in names}
     if absent := [name for name, file in files.items() if not file.is_file()]:

@@ -296,8 +296,6 @@ def main():
     read_contrasts(contrast, rows)                      # both raise now for a row that is not in the table
     runs = {key_of(labels_of(run['labels']), run['labels']['seed']): run
             for row in rows for run in row.runs()}
-    os.makedirs(os.path.dirname(csv) or '.', exist_ok=True)
-    locked = lock_file(f'{csv}.lock', csv, 'adding runs')                       # noqa: F841, held until the end
     table = [row for row in read_csv(csv) if row['status'] != 'failed']         # which are tried again
     ended = {key_of(run['labels'], run['seed']) for run in runs_of(table, path=csv)}
     in_grid = {run['name'] for row in rows for rate in row.grid for run in row.rates[rate]}
@@ -310,8 +308,11 @@ def main():
             data[name] = check_data(run['config']) or data.get(name)
     code = code_hash(script_path(script))
     check_rows(table, runs, code, {name: fingerprint for name, fingerprint in data.items() if fingerprint})
-    os.makedirs(out_dir, exist_ok=True)
-    locked_runs = lock_folder(out_dir, 'sweeping')      # noqa: F841
+    for folder in out_dir, os.path.dirname(csv) or '.':
+        os.makedirs(folder, exist_ok=True)
+    locked = lock_folder(out_dir, 'sweeping'), lock_file(f'{csv}.lock', csv, 'adding runs')     # noqa: F841, held until the end
+    if [row for row in read_csv(csv) if row['status'] != 'failed'] != table:
+        raise ValueError(f'{csv} has got rows meanwhile: call this again')
     run_all(rows, table, code, data)
     report_on(table, out_dir)
     if all(row['status'] == 'failed' for row in table):

@@ -241,6 +241,7 @@ KEYS = [
     case('bench: optimizer', f'{BENCH} --optimizer=adm', "optimizer='adm': choose one of adamw, sgdw"),
     case('estimate: scale', f'{ESTIMATE} --scale=1,x', 'scale=1,x: wants numbers of GPUs with commas between them'),
     case('scaling: no runs', 'lab.scaling --csv=nowhere.csv', 'there is no nowhere.csv'),
+    case('results_run: no sweep', 'lab.results_run --sweeps=base,nowhere', 'there is no config/sweep/nowhere.py'),
     case('results: no pages', 'lab.results --folder=nowhere', 'folder=nowhere: there is no page in nowhere/pages/'),
     case('coordinates: one width', f'{COORDINATES} --widths=8', 'widths=8: wants two or more values of n_embd'),
     case('coordinates: width', f'{COORDINATES} --widths=8,10', 'widths=8,10: n_embd=10 has no n_head in proportion to 2'),
