@@ -114,7 +114,8 @@ class Page:
     def state(self, name):
         """How many runs there are, and on which commit and machine they were made"""
         runs = self.sweep(name).runs
-        kinds = sorted({f'commit {run["commit"]}, {run["machine"]}, PyTorch {run["torch"]}, {run["precision"]}' for run in runs})
+        kinds = sorted({f'commit {run["commit"][:7]}{"-dirty" * run["commit"].endswith("-dirty")}, {run["machine"]}, '
+                        f'PyTorch {run["torch"]}, {run["precision"]}' for run in runs})
         return f'{len(runs)} runs: {"; ".join(kinds)}' if runs else 'no run yet'
 
 
