@@ -36,11 +36,12 @@ def block_type(name, types=BLOCK_TYPES, p=None):
     """The block type of the parameter with this name in named_parameters(): that of the innermost module in its name that has
     one. Each module whose name ends in norm has the type of a norm. All others are gains. ValueError if the parameter p is one of
     these and a matrix, because nobody has said whether it decays."""
-    for part in reversed(name.split('.')):
+    parts = [part for part in name.removesuffix('.weight').split('.') if not part.isdigit()]       # no numbers of layers
+    for part in reversed(parts):
         if (key := 'norm' if part.endswith('norm') else part) in types:
             return types[key]
     if p is not None and p.dim() > 1:
-        module = name.removesuffix('.weight').rpartition('.')[2]
+        module = parts[-1]
         raise ValueError(f'{name!r} is a matrix without a block type: add {module!r} to BLOCK_TYPES in model.py, with one of '
                          f'{", ".join(dict.fromkeys(types.values()))} or a new one')
     return 'gain'
@@ -913,6 +914,7 @@ class GPT(nn.Module):
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight
+        # modules of your own go above this line
         self.aux = {}       # {name: scalar}: what training adds to the loss; an edit of `output` puts it here
         share_log(self)
         init_weights(self, fill)

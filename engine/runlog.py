@@ -368,6 +368,15 @@ class WorkingTime:
 working_time = WorkingTime()
 
 
+def add_scalars(totals, terms, divisor):
+    """Add each scalar tensor of {name: scalar}, divided by `divisor`, to that name's total. ValueError for what is no scalar."""
+    for name, term in terms.items():
+        if not torch.is_tensor(term) or term.numel() != 1:
+            shape = tuple(term.shape) if torch.is_tensor(term) else type(term).__name__
+            raise ValueError(f'aux or logged: {name} is {shape}, wants a tensor of one number')
+        totals[name] = totals.get(name, 0.0) + term.detach() / divisor
+
+
 class Speed:
     """The speed of training, without the time spent in `paused` or compiling. MFU is the share of the GPUs' peak FLOP/s that the
     model's own FLOPs use."""

@@ -10,11 +10,12 @@ def training_step(model, raw_model, optimizer, batches, grad_clip=0.0, dtype=tor
     their learning rates → the mean loss, a scalar. `model` is raw_model, or that compiled."""
     loss_sum = 0.0
     for x, y in batches:
+        raw_model.aux.clear()
+        raw_model.logged.clear()
         with autocast(x.device, dtype, cache=not raw_model.recompute):
             loss = model(x, y)[1]
         aux, raw_model.aux = raw_model.aux, {}
         (sum(aux.values(), loss) / len(batches)).backward()
-        raw_model.logged.clear()
         loss_sum += loss.detach() / len(batches)
     grad_norm = torch.linalg.vector_norm(block_norms(params_by_type(optimizer), lambda p: p.grad))
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)

@@ -24,7 +24,7 @@ from engine.health import health
 from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, schedule_notes
 from engine.parallel import check_parallel, model_notes, whole_model
 from engine.ranks import check_on_shards
-from engine.runlog import Log, Run, Speed, progress
+from engine.runlog import Log, Run, Speed, add_scalars, progress
 from optim import OPTIMIZERS, lr_at, param_groups
 from vision.augment import CUBIC, Augment
 from vision.images import SPLITS, Images
@@ -227,14 +227,14 @@ for it in range(run.start, max_iters + 1):
         elif fsdp:
             raw_model.set_requires_gradient_sync(last or reduce_each)
             raw_model.set_requires_all_reduce(last)     # between copies of the model (shard_ranks)
+        raw_model.aux.clear()                           # what an evaluation left
+        raw_model.logged.clear()
         with machine.autocast(cache=not recompute):
             _, loss = train_model(x, y)
         aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
+        add_scalars(sums, {'loss': loss, **aux}, gradient_accumulation_steps)
+        add_scalars(logged, raw_model.logged, gradient_accumulation_steps)      # before recompute runs blocks again
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
-        for totals, terms in (sums, {'loss': loss, **aux}), (logged, raw_model.logged):
-            for name, term in terms.items():
-                totals[name] = totals.get(name, 0.0) + term.detach() / gradient_accumulation_steps
-        raw_model.logged.clear()
 
     # clip the gradient, and step
     if it == run.start:
