@@ -26,7 +26,7 @@ def model_notes(fsdp, is_compiled, why_not_compile):
 
 def whole_model(model, build, machine):
     """The model with all of its weights on rank 0, None on others. `build` makes an untrained one. Every rank must call it."""
-    if hasattr(next(model.parameters()), 'to_local'):   # fully_shard has spread it over the ranks
+    if hasattr(model, 'unshard'):                       # fully_shard has spread it over the ranks
         from engine.fsdp import whole_copy
         return whole_copy(model, lambda: build().to(machine.device), machine.master)
     return model if machine.master else None

@@ -41,7 +41,7 @@ NO_CODE = ['x = Post(α x + Δt · gain · Mid(f(Pre(x))))\n']        # blocks t
 # commands that the long test does not run, and why: a pattern of the whole command
 ONLY_PARSED = {
     r'make (quickstart|test|quickstart-vision)$': 'it installs packages; its own commands run before a page and in other tests',
-    r'make (test-long|results-run)$': 'hours',
+    r'make (test-long|results-run)( |$)': 'hours',
     r'(make gpu|python -m lab\.gpu)( |$)': 'a GPU; tests/test_gpu.py runs its steps on a CPU',
     r'make test-cuda-code$': 'it installs packages',
     r'pip install ': 'the network',
@@ -402,6 +402,7 @@ def repository(tmp_path_factory):
     """A copy of the repository with small data of the names that the pages use, and the runs that they start from"""
     place = tmp_path_factory.mktemp('docs')
     copy_repository(place)
+    shutil.copytree(ROOT / 'results' / 'csv', place / 'results' / 'csv', dirs_exist_ok=True)
     rng = np.random.default_rng(0)
     for name, size, classes in ('cifar100', 32, 100), ('imagenet', 256, 1000):
         write_images(place / 'data' / name, {split: [(rng.integers(0, 256, (8, 3, size, size), np.uint8), np.arange(8))]

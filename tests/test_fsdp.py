@@ -249,12 +249,12 @@ def test_measurements_and_without_reshard(place, alone):
     train(place, f'{whole}/config.json', '--out_dir=measured', *FSDP, '--reshard=False', ranks=2)
     assert_alike(place / 'measured', whole)
     ours, theirs = ((run / 'measure.jsonl').read_text().splitlines() for run in (place / 'measured', whole))
-    assert len(ours) == len(theirs) == 4
+    assert len(ours) == len(theirs) == 5               # the last one at the end, of no step
     for a, b in zip(ours, theirs):
         a, b = (json.loads(line) for line in (a, b))
         assert a.keys() == b.keys() and a['iter'] == b['iter']
         close(a['hidden'], b['hidden'])
-        close(a['updates'], b['updates'])
+        close(a.get('updates', {}), b.get('updates', {}))
 
 
 @pytest.mark.long

@@ -353,7 +353,7 @@ def largest_singular_value(f, x):
     return torch.linalg.matrix_norm(torch.autograd.functional.jacobian(f, x).reshape(x.numel(), -1), 2).item()
 
 
-OTHER_BLOCKS = ('b2t', 'hyper', 'mhc', 'resi_dual', 'value_residual')       # whose block is not the sum that the next test writes
+OTHER_BLOCKS = ('b2t', 'gpas', 'hyper', 'mhc', 'resi_dual', 'value_residual')     # whose block is not the sum written below
 
 
 @pytest.mark.parametrize('arch, more', [
@@ -370,13 +370,13 @@ def test_sensitivity_is_the_norm_of_the_full_jacobian(arch, more):
         def attn(x): return b.attn_gain(b.attn_mid_norm(b.attn(b.attn_pre_scale(b.attn_pre_norm(x)))[0]))
         def ffn(x): return b.ffn_gain(b.ffn_mid_norm(b.ffn(b.ffn_pre_scale(b.ffn_pre_norm(x)))))
         def block(x):
-            x = entering(model, i, [*states[:2 * i], x])
+            x = b.x_gain * x + b.x0_gain * states[0] if c.embedding_skip else x         # x₀ does not move
             x = b.attn_post_norm(alpha * x + c.residual_scale * attn(x))
             return b.ffn_post_norm(alpha * x + c.residual_scale * ffn(x))
         for name, f, at in ('block', block, states[2 * i]), ('attn', attn, x), ('ffn', ffn, between):
             assert 0.95 < row[name] / largest_singular_value(f, at) < 1.0001, name
         for name in ('attn', 'ffn') if not c.bias else ():
-            assert row[f'{name}_answer'] == pytest.approx(1 if c.attn_mid_norm or c.linear_norm else 10, rel=1e-4)
+            assert row[f'{name}_answer'] == pytest.approx(1 if c.attn_mid_norm or c.linear_norm else 10, rel=3e-4)
 
 
 def test_sensitivity_of_a_branch_that_starts_at_zero():

@@ -268,7 +268,7 @@ def test_compiled_step(name, backend, monkeypatch):
         with torch.compiler.set_stance('fail_on_recompile' if step else 'default'):
             compiled.step()
         for ours, theirs in zip(*(model.parameters() for model in models)):
-            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=3e-6)
     assert torch._dynamo.utils.counters['stats']['unique_graphs'] == 1
     compiled_run.cache_clear()
 
