@@ -526,8 +526,8 @@ def test_git_ignores_what_the_commands_write(tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(2400)
 def test_the_reference_learns_the_edits(edited):
-    """test_model.py knows every option of the page after the edits that the page names. Only one graph with recompute cannot be: it
-    breaks where a block writes to `logged`."""
+    """test_model.py knows every option of the page after the edits that the page names. Only one graph with recompute cannot be:
+    it breaks where a block writes to `logged`."""
     one_graph = 'test_model.py::test_compiles_without_a_break_and_not_again[config1-False-True]'
     code, out, err = run_python('-m', 'pytest', '-q', '-m', 'not long', '--deselect', one_graph, 'test_model.py', cwd=edited,
                                 PYTHONPATH=os.pathsep.join([str(edited), str(ROOT)]))
