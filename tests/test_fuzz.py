@@ -48,6 +48,8 @@ def valid(draw):
     ratios = {f'r_{kind}': draw(floats(0, 4)) for kind in ('emb', 'head', 'qk', 'ffn', 'vo')}
     if switches['tie_weights']:
         ratios['r_head'] = 1.0
+    if pick['attention'] == 'stable':                   # it has norms of its own per head
+        switches['qk_norm_wide'] = False
     rate = draw(floats(1e-5, 1e-2))
     return {
         **RUN, **pick, **switches, **ratios,
