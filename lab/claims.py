@@ -39,7 +39,7 @@ def read_claims(path):
 
 
 class Test:
-    """What the runs say of a claim. `p` is corrected by `correct`; `open` says why the claim cannot be decided yet. `sweeps`:
+    """What the runs say of a claim. `p` is corrected by `test_all`; `open` says why the claim cannot be decided yet. `sweeps`:
     {name: sweep}, a sweep with its `rows` and their `samples`. `seeds` as in the file."""
 
     def __init__(self, claim, sweeps, seeds):
