@@ -259,14 +259,15 @@ def run_ranks(count, script, *arguments, of_last=(), **more):
     while left:
         ended = multiprocessing.connection.wait(list(left), max(0, deadline - time.monotonic()))
         hung = hung or not ended and not code
+        failed = [left[one].exitcode for one in ended if left[one].exitcode]
+        if failed and not code:
+            time.sleep(0.2)                             # a killed rank counts, and another may have noticed and ended before it
+            code = min(0, *(process.exitcode or 0 for process in left.values())) or failed[0]
         for sentinel in ended or list(left):
             process = left.pop(sentinel)
-            if not multiprocessing.connection.wait([sentinel], 0):
+            if not ended:
                 process.kill()
             process.join()
-            code = code or process.exitcode
-        if code > 0:                                    # unless a rank was killed, of which this is the consequence
-            code = min([code, *(process.exitcode for process in left.values() if process.exitcode)])
         if code < 0:                                    # the others notice that a rank was killed, and say so
             deadline = min(deadline, time.monotonic() + HANG / 4)
         for process in left.values() if code > 0 else ():
