@@ -26,10 +26,6 @@ INIT_KINDS = {      # the modules whose weights init_weight fills; all other par
     'wte': 'embedding', 'wpe': 'embedding', 'lm_head': 'head', 'wq': 'matrix', 'wk': 'matrix', 'wv': 'matrix', 'wo': 'matrix',
     'wg': 'matrix', 'w1': 'matrix', 'w2': 'matrix', 'w3': 'matrix', 'norm.down': 'matrix', 'norm.up': 'matrix',
 }
-RENAMED = {         # parameters in older checkpoints, by regular expressions → what they are called now
-    r'_join\.': '_residual.', r'\.value_mix\.own$': '.v_gain', r'\.value_mix\.first$': '.v1_gain',
-    r'^embedding_skips\.(\d+)\.stream$': r'h.\1.x_gain', r'^embedding_skips\.(\d+)\.embedding$': r'h.\1.x0_gain',
-}
 
 
 def block_type(name, types=BLOCK_TYPES, p=None):
@@ -45,13 +41,6 @@ def block_type(name, types=BLOCK_TYPES, p=None):
         raise ValueError(f'{name!r} is a matrix without a block type: add {module!r} to BLOCK_TYPES in model.py, with one of '
                          f'{", ".join(dict.fromkeys(types.values()))} or a new one')
     return 'gain'
-
-
-def rename(name):
-    """Today's name of a parameter in an older checkpoint"""
-    for old, new in RENAMED.items():
-        name = re.sub(old, new, name)
-    return name
 
 
 def check(config, *rules):

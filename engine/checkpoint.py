@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_map
 from engine.errors import check_weights, damaged, map_leaves
 from engine.keys import config_from
 from engine.ranks import local
-from model import GPT, rename
+from engine.renames import rename
+from model import GPT
 
 
 def write_whole(path, write):
