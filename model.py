@@ -7,7 +7,6 @@ Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E
 """
 import hashlib
 import math
-import re
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
 
