@@ -15,29 +15,38 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-BLOCK_TYPES = {     # the block type of a module's parameters, by its name; the keys r_<type> and wd_<type> of train.py follow
-    'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head', 'wq': 'qk', 'wk': 'qk', 'wv': 'vo', 'wo': 'vo', 'wg': 'vo',
-    'w1': 'ffn', 'w2': 'ffn', 'w3': 'ffn', 'norm': 'norm', 'attn_residual': 'gain', 'ffn_residual': 'gain',
+BLOCK_TYPES = {     # by a module's path in the model or in a block; the keys r_<type> and wd_<type> of train.py follow
+    'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head',
+    'attn.wq': 'qk', 'attn.wk': 'qk', 'attn.wv': 'vo', 'attn.wo': 'vo', 'attn.wg': 'vo',
+    'ffn.w1': 'ffn', 'ffn.w2': 'ffn', 'ffn.w3': 'ffn',
+    'norm': 'norm', 'attn_residual': 'gain', 'ffn_residual': 'gain',
 }
 MATRICES = {'qk', 'vo', 'ffn'}                          # types whose weights are matrices of a block: Muon orthogonalizes them
 DECAYED = {*MATRICES, 'emb', 'pos', 'head'}             # types whose weights decay
 INIT_KINDS = {      # the modules whose weights init_weight fills; all other parameters keep what their constructor gave them
-    'wte': 'embedding', 'wpe': 'embedding', 'lm_head': 'head', 'wq': 'matrix', 'wk': 'matrix', 'wv': 'matrix', 'wo': 'matrix',
-    'wg': 'matrix', 'w1': 'matrix', 'w2': 'matrix', 'w3': 'matrix', 'norm.down': 'matrix', 'norm.up': 'matrix',
+    'wte': 'embedding', 'wpe': 'embedding', 'lm_head': 'head', 'norm.down': 'matrix', 'norm.up': 'matrix',
+    'attn.wq': 'matrix', 'attn.wk': 'matrix', 'attn.wv': 'matrix', 'attn.wo': 'matrix', 'attn.wg': 'matrix',
+    'ffn.w1': 'matrix', 'ffn.w2': 'matrix', 'ffn.w3': 'matrix',
 }
 
 
+def module_path(name):
+    """Return where a parameter's module stands in the model or in a block: 'h.3.attn.wq.weight' → 'attn.wq'. Numbers drop out. A
+    parameter that is not called weight or bias counts as a module: 'h.3.x_gain' → 'x_gain'."""
+    parts = [part for part in name.removeprefix('h.').split('.') if not part.isdigit()]
+    return '.'.join(parts[:-1] if parts[-1] in ('weight', 'bias') else parts)
+
+
 def block_type(name, types=BLOCK_TYPES, p=None):
-    """The block type of the parameter with this name in named_parameters(): that of the innermost module in its name that has
-    one. Each module whose name ends in norm has the type of a norm. All others are gains. ValueError if the parameter p is one of
-    these and a matrix, because nobody has said whether it decays."""
-    parts = [part for part in name.removesuffix('.weight').split('.') if not part.isdigit()]       # no numbers of layers
-    for part in reversed(parts):
-        if (key := 'norm' if part.endswith('norm') else part) in types:
+    """Return the block type of a parameter: that of the innermost module around it that has one. A module whose name ends in norm
+    is a norm. Whatever else is learned is a gain. ValueError if the parameter p would be one and is a matrix: does it decay?"""
+    module = path = module_path(name)
+    while module:
+        if (key := 'norm' if module.endswith('norm') else module) in types:
             return types[key]
+        module = module.rpartition('.')[0]
     if p is not None and p.dim() > 1:
-        module = parts[-1]
-        raise ValueError(f'{name!r} is a matrix without a block type: add {module!r} to BLOCK_TYPES in model.py, with one of '
+        raise ValueError(f'{name!r} is a matrix without a block type: add {path!r} to BLOCK_TYPES in model.py, with one of '
                          f'{", ".join(dict.fromkeys(types.values()))} or a new one')
     return 'gain'
 
@@ -793,62 +802,50 @@ STDS = {            # of an (n_out, n_in) matrix
 
 
 def draw_seed():
-    """A number from PyTorch's global generator of the CPU"""
+    """Draw a number from PyTorch's global generator of the CPU."""
     return int(torch.randint(2 ** 63 - 1, (), device='cpu'))
 
 
 def hash_seed(seed, what):
-    """A seed for what has this name or number, the same on every machine: Python's hash of a string changes with the process."""
+    """Return the seed of this name or number, the same on every machine: Python's hash of a string changes with the process."""
     return int.from_bytes(hashlib.blake2b(f'{seed} {what}'.encode(), digest_size=8).digest(), 'big')
 
 
 def init_kind(name, kinds=INIT_KINDS):
-    """How init_weight fills the parameter of this name, a value of INIT_KINDS, or 'bias'; None if it is not to be filled."""
-    module, _, leaf = name.rpartition('.')
-    parent, _, owner = module.rpartition('.')
-    kind = kinds.get(f'norm.{owner}' if parent.endswith('norm') else owner)
-    return {'weight': kind, 'bias': kind and 'bias'}.get(leaf)
+    """A parameter's init kind: a value of INIT_KINDS or 'bias'; None if it keeps what its constructor gave it."""
+    _, norm, module = module_path(name).rpartition('norm.')            # 'attn_pre_norm.down' → 'norm.down'
+    kind = kinds.get(norm + module)
+    return {'weight': kind, 'bias': kind and 'bias'}.get(name.rpartition('.')[2])
 
 
 @torch.no_grad()
 def init_weight(name, shape, config, seed):
-    """The parameter of this name as it starts, whole, in fp32 and on the CPU, drawn by a generator of its own:
-
-    bias                  0
-    embedding             N(0, emb_std²): wte, also as a tied head, and wpe. If emb_std=0, a tied wte starts as a head, the rest
-                          with 0.02
-    matrix, head          N(0, (init_gain · s)²), s from STDS by its shape (n_out, n_in); also GatedNorm's two
-    fused_qkv_init        s of W_q, W_k and W_v is that of one matrix with the rows of all three
-    init='gpt2'           s of wo and w2, which write to the residual stream, is divided by √(2 n_layer) (Radford et al. 2019)
-    skip_scale='deepnorm' s of W_v, W_o and the FFN is multiplied by (8 n_layer)^(−1/4) (Wang et al. 2022)
-    mup_base_width        s is that of the matrix in the base model, whose sides along the width are shorter. In the blocks it is
-                          divided by √(n_embd / mup_base_width), the root of the growth of n_in (Yang et al. 2022, table 8)
-    mup_base_depth        replaces n_layer in init='gpt2'
-    init='magneto'        s of W_v, W_o and the FFN is multiplied by √(ln(2 n_layer)) (Wang et al. 2022, Magneto, for decoders)
-    init='xavier_trunc'   a normal distribution cut at two standard deviations, then scaled to the std init_gain · s
-    """
-    c, kind, owner = config, init_kind(name, config.init_kinds), name.split('.')[-2]
+    """Return the parameter `name` as it starts: whole, in fp32, on the CPU, drawn by a generator of its own. Biases are 0,
+    embeddings N(0, emb_std²), matrices (n_out, n_in) and the head N(0, (init_gain · s)²) with s from STDS and these factors."""
+    c, kind, module = config, init_kind(name, config.init_kinds), module_path(name)
     p = torch.zeros(shape, dtype=torch.float32, device='cpu')
     generator = torch.Generator('cpu').manual_seed(hash_seed(seed, name))
-    init_like_head = name == 'wte.weight' and c.tie_weights and c.emb_std == 0
+    init_like_head = module == 'wte' and c.tie_weights and c.emb_std == 0
     if kind == 'bias':
         return p
     if kind == 'embedding' and not init_like_head:
         return p.normal_(std=c.emb_std or 0.02, generator=generator)
     n_out, n_in = shape
-    if c.fused_qkv_init and owner in ('wq', 'wk', 'wv'):
+    if c.fused_qkv_init and module in ('attn.wq', 'attn.wk', 'attn.wv'):       # one matrix with the rows of all three
         n_out = c.n_embd + (1 if c.attention == 'l2_tied' else 2) * c.kv_heads * c.head_dim
+    # muP: s is that of the matrix in the base model, and in the blocks divided by the root of n_in's growth (Yang et al. 2022,
+    # table 8). Sides that are tokens or pixels do not grow.
     width_ratio_out = c.width_growth if kind in ('matrix', 'input') else 1.0
-    width_ratio_in = c.width_growth if kind != 'input' else 1.0            # the input of a model is no part of the stream
+    width_ratio_in = c.width_growth if kind != 'input' else 1.0
     std = c.init_gain * STDS[c.init](n_out / width_ratio_out, n_in / width_ratio_in)
     if kind == 'matrix':
         std *= width_ratio_in ** -0.5
-    if c.init == 'gpt2' and owner in ('wo', 'w2'):
+    if c.init == 'gpt2' and module in ('attn.wo', 'ffn.w2'):                    # they write to the stream (Radford et al. 2019)
         std *= (2 * c.n_layer / c.depth_growth) ** -0.5
-    if owner in ('wv', 'wo', 'w1', 'w2', 'w3'):
-        std *= (8 * c.n_layer) ** -0.25 if c.skip_scale == 'deepnorm' else 1.0
-        std *= math.log(2 * c.n_layer) ** 0.5 if c.init == 'magneto' else 1.0
-    if c.init == 'xavier_trunc':
+    if module in ('attn.wv', 'attn.wo', 'ffn.w1', 'ffn.w2', 'ffn.w3'):
+        std *= (8 * c.n_layer) ** -0.25 if c.skip_scale == 'deepnorm' else 1.0  # Wang et al. 2022
+        std *= math.log(2 * c.n_layer) ** 0.5 if c.init == 'magneto' else 1.0   # Wang et al. 2022, Magneto, for decoders
+    if c.init == 'xavier_trunc':                # cut at two standard deviations, then scaled back to std
         edge = math.erf(2 ** 0.5)                       # P(|z| < 2); 0.8796 is the std of N(0, 1) after the cut
         return p.uniform_(-edge, edge, generator=generator).erfinv_().mul_(2 ** 0.5 * std / 0.8796256610342398)
     return p.normal_(std=std, generator=generator)

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from engine.device import plain_attention
-from model import BLOCK_TYPES, GPT, GPTConfig, RMSNorm, StableNorm, block_type, doubly_stochastic
+from model import BLOCK_TYPES, GPT, GPTConfig, RMSNorm, StableNorm, block_type, doubly_stochastic, init_kind
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
@@ -650,7 +650,8 @@ def test_init_bounds_the_largest_singular_value(init, gain, bound, shape):
 # ----------------------------------------------------------------------------- names, errors, counts
 
 def test_block_types():
-    table = BLOCK_TYPES | dict.fromkeys('attn_gain ffn_gain x_gain x0_gain v_gain v1_gain'.split(), 'gain')
+    table = {path.split('.')[-1]: kind for path, kind in BLOCK_TYPES.items()}
+    table |= dict.fromkeys('attn_gain ffn_gain x_gain x0_gain v_gain v1_gain'.split(), 'gain')
     table |= dict.fromkeys('input_norm final_norm q_norm k_norm v_norm attn_pre_norm attn_mid_norm attn_post_norm '
                            'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm down up'.split(), 'norm')
     for config in COVERING:
@@ -662,17 +663,21 @@ def test_block_types():
 
 
 def test_block_types_of_an_edit():
-    """A vector or a number is a gain or, in a norm, of a norm; a matrix needs a type of its own or around it"""
+    """A vector or a number is a gain or, in a norm, of a norm; a matrix needs a type of its own or around it. Names of ours in
+    another place, such as w1 outside of the FFN, have no type and no init kind."""
     vector, matrix = torch.ones(3), torch.ones(3, 3)
     for name, p, kind in (('h.0.attn.temperature', vector, 'gain'), ('h.1.block_norm.weight', vector, 'norm'),
                           ('gate.bias', vector, 'gain'), ('h.0.attn.wq.inner.weight', matrix, 'qk'),
-                          ('h.0.ffn.experts.3.w1.weight', matrix, 'ffn'),
                           ('h.0.attn_residual.mix', matrix, 'gain'), ('h.0.my_norm.down.weight', matrix, 'norm')):
         assert block_type(name, p=p) == kind
-    assert block_type('h.0.conv.weight', BLOCK_TYPES | {'conv': 'mine'}, matrix) == 'mine'
-    for name, owner in ('h.0.attn.conv.weight', 'conv'), ('h.0.attn.table', 'table'):
-        with pytest.raises(ValueError, match=f"{name}.*add '{owner}' to BLOCK_TYPES.* gain or a new one"):
+    for name, path in (('h.0.attn.conv.weight', 'attn.conv'), ('h.0.attn.table', 'attn.table'),
+                       ('h.0.memory.w1.weight', 'memory.w1'), ('h.0.ffn.experts.3.w1.weight', 'ffn.experts.w1'),
+                       ('tower.0.attn.wq.weight', 'tower.attn.wq')):
+        with pytest.raises(ValueError, match=f"{name}.*add '{path}' to BLOCK_TYPES.* gain or a new one"):
             block_type(name, p=matrix)
+        assert init_kind(name) is None
+        for around in path, path.rpartition('.')[0]:
+            assert block_type(name, BLOCK_TYPES | {around: 'mine'}, matrix) == 'mine'
 
 
 def test_a_model_without_weights_has_its_constants():

@@ -279,7 +279,7 @@ def edit_attention(place, page):
     of_model = place / 'model.py'
     put_before(of_model, 'ATTENTIONS = {', block_with(page, 'class CosineAttention').partition('ATTENTIONS =')[0] + '\n\n')
     add(of_model, "'l2_tied': L2TiedAttention}", page, "'cosine': CosineAttention")
-    put_before(of_model, "'w1': 'ffn'", block_with(page, "'tau': 'tau'"))
+    put_before(of_model, "'ffn.w1': 'ffn'", block_with(page, "'attn.tau': 'tau'"))
 
 
 def edit_residual(place, page):
@@ -294,7 +294,7 @@ def edit_gate(place, page):
     put_before(of_model, 'self.attn_pre_scale, self.ffn_pre_scale', block_with(page, 'self.attn_gate = '))
     for line in block_with(page, 'self.attn_gate(self.').replace('...\n', '').splitlines():
         replace(of_model, re.sub(r'self\.(?:attn|ffn)_gate\((.*\))\)', r'\1', line.strip()), line.strip())
-    put_before(of_model, "'w1': 'ffn'", block_with(page, "'attn_gate': 'gate'"))
+    put_before(of_model, "'ffn.w1': 'ffn'", block_with(page, "'attn_gate': 'gate'"))
 
 
 def edit_logged(place, page):
@@ -315,7 +315,7 @@ def edit_two_ahead(place, page):
     of_model = place / 'model.py'
     put_before(of_model, 'fused_qkv_init: bool', block_with(page, 'two_ahead: float'))
     put_before(of_model, 'if config.tie_weights:', block_with(page, 'self.second_head = '))
-    for table in "'w1': 'ffn'", "'wg': 'matrix'":
+    for table in "'ffn.w1': 'ffn'", "'ffn.w1': 'matrix'":
         put_before(of_model, table, block_with(page, "'second_head': 'head'"))
     put_before(of_model, 'loss = F.cross_entropy(', block_with(page, "self.aux['two_ahead']"))
 

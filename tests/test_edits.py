@@ -116,8 +116,9 @@ def with_added(monkeypatch, layers=(1, 2)):
             self.added = Added(config)
         nn.init.zeros_(self.attn.wo.weight)
 
-    for types in model.BLOCK_TYPES, ViTConfig.block_types:
-        monkeypatch.setitem(types, 'random', 'ffn')
+    for config in GPTConfig, ViTConfig:
+        monkeypatch.setitem(config.block_types, 'added', 'ffn')
+        monkeypatch.setitem(config.init_kinds, 'added.wq', 'matrix')
     monkeypatch.setattr(Block, '__init__', build)
 
 
@@ -174,8 +175,8 @@ def test_built_without_memory_and_filled_later(monkeypatch, keys):
 
 def test_a_matrix_without_a_type_is_an_error(monkeypatch):
     with_added(monkeypatch)
-    monkeypatch.delitem(model.BLOCK_TYPES, 'random')
-    with pytest.raises(ValueError, match="h.0.added.random.weight.*add 'random' to BLOCK_TYPES"):
+    monkeypatch.delitem(model.BLOCK_TYPES, 'added')
+    with pytest.raises(ValueError, match="h.0.added.wq.weight.*add 'added.wq' to BLOCK_TYPES"):
         start()
 
 

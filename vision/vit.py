@@ -44,7 +44,7 @@ class ViTConfig(GPTConfig):
     causal: ClassVar[bool] = False
     free: ClassVar[tuple] = ('drop_path',)              # what a resumed run may change too
     block_types: ClassVar[dict] = BLOCK_TYPES | {'patch': 'emb', 'head': 'head'}
-    init_kinds: ClassVar[dict] = INIT_KINDS | {'cls': 'embedding', 'patch': 'input', 'head': 'head'}
+    init_kinds: ClassVar[dict] = INIT_KINDS | {'patch.cls': 'embedding', 'patch': 'input', 'head': 'head'}
 
     def __post_init__(self):
         for key in 'image_size', 'patch_size', 'channels', 'classes':
