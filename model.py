@@ -769,11 +769,12 @@ def make_blocks(config, seed, fill=True):
     return blocks
 
 
-def share_log(model):
-    """Gives each module of the model the same dict `logged`: {name: scalar}, which training writes to the log and clears."""
-    logged = {}
+def share_scalars(model):
+    """Give all modules of the model the same two dicts {name: scalar tensor}, which training clears before each micro-batch: it adds
+    what is in `aux` to the loss, and writes what is in `logged` to the log."""
+    aux, logged = {}, {}
     for module in model.modules():
-        module.logged = logged
+        module.aux, module.logged = aux, logged
 
 
 def run_blocks(blocks, x, x0=None, v1=None, caches=None, recompute=False):
@@ -899,9 +900,7 @@ class GPT(nn.Module):
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight
-        # modules of your own go above this line
-        self.aux = {}       # {name: scalar}: what training adds to the loss; an edit of `output` puts it here
-        share_log(self)
+        share_scalars(self)                     # modules of your own go above this line
         init_weights(self, fill)
 
     def hidden(self, idx, caches=None):

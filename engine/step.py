@@ -14,7 +14,7 @@ def training_step(model, raw_model, optimizer, batches, grad_clip=0.0, dtype=tor
         raw_model.logged.clear()
         with autocast(x.device, dtype, cache=not raw_model.recompute):
             loss = model(x, y)[1]
-        aux, raw_model.aux = raw_model.aux, {}
+        aux = dict(raw_model.aux)
         (sum(aux.values(), loss) / len(batches)).backward()
         loss_sum += loss.detach() / len(batches)
     grad_norm = torch.linalg.vector_norm(block_norms(params_by_type(optimizer), lambda p: p.grad))

@@ -1,4 +1,5 @@
 """The training step that times and measures share, and what an edit adds to the loss in training."""
+import copy
 import json
 
 import pytest
@@ -68,3 +69,30 @@ def test_the_loss_is_the_cross_entropy_whatever_is_added_to_it(compiled, place, 
     assert evaluations(place / 'added')[-1]['val_loss'] == pytest.approx(state['best_val_loss'])
     call('lab.plot', 'added', '--what=aux', cwd=place)
     assert json.loads((place / 'added' / 'measure.jsonl').read_text().splitlines()[0])['gradients']
+
+
+@pytest.mark.parametrize('recompute', [False, True])
+def test_blocks_add_to_the_loss(recompute, monkeypatch):
+    """Each adds its term once, although recomputation runs it twice, and the next micro-batch starts anew"""
+    states = []
+
+    def forward(self, *args, old=model.Block.forward):
+        x, v1 = old(self, *args)
+        states.append(x)
+        self.aux['size'] = self.aux.get('size', 0.0) + 0.1 * x.square().mean()
+        return x, v1
+
+    torch.manual_seed(0)
+    plain = GPT(GPTConfig(block_size=8, vocab_size=13, n_layer=3, n_head=2, n_embd=8, dropout=0.0)).double()
+    monkeypatch.setattr(model.Block, 'forward', forward)
+    edited = copy.deepcopy(plain)
+    edited.recompute = recompute
+    batches = [(torch.randint(13, (2, 8)), torch.randint(13, (2, 8))) for _ in range(2)]
+    training_step(edited, edited, torch.optim.SGD(param_groups(edited, 0.0), lr=0.5), batches)
+    expected = torch.optim.SGD(plain.parameters(), lr=0.5)
+    for x, y in batches:
+        states.clear()
+        (plain(x, y)[1] + 0.1 * sum(x.square().mean() for x in states)).div(2).backward()
+    expected.step()
+    for (name, a), b in zip(edited.named_parameters(), plain.parameters()):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12, msg=name)

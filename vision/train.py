@@ -227,11 +227,11 @@ for it in range(run.start, max_iters + 1):
         elif fsdp:
             raw_model.set_requires_gradient_sync(last or reduce_each)
             raw_model.set_requires_all_reduce(last)     # between copies of the model (shard_ranks)
-        raw_model.aux.clear()                           # what an evaluation left
+        raw_model.aux.clear()
         raw_model.logged.clear()
         with machine.autocast(cache=not recompute):
             _, loss = train_model(x, y)
-        aux, raw_model.aux = raw_model.aux, {}          # what an edit of the model adds to the loss: {name: scalar}
+        aux = dict(raw_model.aux)                       # what an edit of the model adds to the loss: {name: scalar}
         add_scalars(sums, {'loss': loss, **aux}, gradient_accumulation_steps)
         add_scalars(logged, raw_model.logged, gradient_accumulation_steps)      # before recompute runs blocks again
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()

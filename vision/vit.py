@@ -22,7 +22,7 @@ from model import (
     make_blocks,
     make_norm,
     run_blocks,
-    share_log,
+    share_scalars,
 )
 
 
@@ -146,8 +146,7 @@ class ViT(nn.Module):
         self.final_norm = make_norm(config.final_norm, config)
         self.head_scale = Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
         self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
-        self.aux = {}           # as in GPT
-        share_log(self)
+        share_scalars(self)
         init_weights(self, fill)
 
     def hidden(self, images):
