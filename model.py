@@ -1,9 +1,9 @@
 """
-A GPT in which every choice that decides whether a Transformer trains is one field of `GPTConfig`: where the norms stand,
-which norm, how the residual step is scaled, the attention, the FFN, the positions and the initialization.
+A GPT in which every choice that decides whether a Transformer trains is a field of `GPTConfig`: where the norms stand and which
+they are, the residual step, the attention, the FFN, the positions, the initialization. Constructors resolve the fields, so that
+every `forward` reads as the paper's equation.
 
-Every field is resolved when a module is built, so that every `forward` reads as the paper's equation.
-Shapes in comments: B batch, T tokens, D = n_embd, H heads, K key/value heads, E = D / H.
+Shapes: B batch, T tokens, D = n_embd, H heads, K key/value heads, E = D / H.
 """
 import hashlib
 import math
@@ -52,7 +52,7 @@ def block_type(name, types=BLOCK_TYPES, p=None):
 
 
 def check(config, *rules):
-    """ValueError with the values of the fields of the first rule, (condition, fields, what is wanted), that does not hold"""
+    """Raise ValueError for the first of the rules, (condition, fields, what is wanted), that does not hold."""
     for holds, names, wants in rules:
         if not holds:
             raise ValueError(f'{", ".join(f"{name}={getattr(config, name)!r}" for name in names.split())}: wants {wants}')
@@ -60,7 +60,7 @@ def check(config, *rules):
 
 @dataclass
 class GPTConfig:
-    """The list of what there is. Each field is a key of train.py too, and its comment is its help."""
+    """Each field is also a key of train.py, and its comment is the key's help."""
     # model
     block_size: int = 1024          # longest sequence, in tokens
     vocab_size: int = 50304         # GPT-2's 50257, padded up to a multiple of 64
@@ -76,7 +76,7 @@ class GPTConfig:
     norm: str = 'layernorm'         # layernorm | rmsnorm | stablenorm | dyt | derf | seednorm | gatednorm
     norm_gain: str = 'learned'      # learned | zero_centred: 1 + γ, so that weight decay pulls a gain to 1 | none: always 1
     norm_alpha: float = 0.5         # StableNorm's α; 0.5 is RMSNorm
-    norm_eps: float = 1e-5          # inside the mean of squares; a paper's ε on ‖x‖² is this times the width
+    norm_eps: float = 1e-5          # added to mean(x²); if a paper adds ε to ‖x‖², divide it by the width
     input_norm: bool = False        # on the sum of token and position embeddings
     attn_pre_norm: bool = True      # f(Norm(x)), for attention
     ffn_pre_norm: bool = True       # the same for the FFN
@@ -159,14 +159,13 @@ class GPTConfig:
     def kv_heads(self):
         return self.n_kv_head or self.n_head
 
+    # muP and CompleteP: how many times as wide and as deep as its base the model is, or 1, and what follows
     @property
     def width_growth(self):
-        """How many times as wide the model is as the base of muP; 1 without muP"""
         return self.n_embd / self.mup_base_width if self.mup_base_width else 1.0
 
     @property
     def depth_growth(self):
-        """How many times as deep the model is as the base of CompleteP; 1 without it"""
         return self.n_layer / self.mup_base_depth if self.mup_base_depth else 1.0
 
     @property
@@ -176,7 +175,7 @@ class GPTConfig:
 
     @property
     def logit_scale(self):
-        """1/√E for queries and keys of dimension E; under muP in proportion to 1/E (Yang et al. 2022, definition 4.1)"""
+        """1/√E, or under muP in proportion to 1/E (Yang et al. 2022, definition 4.1)"""
         return self.mup_base_head_dim ** 0.5 / self.head_dim if self.mup_base_width else self.head_dim ** -0.5
 
 
@@ -185,23 +184,23 @@ LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size
 
 
 def config_of_layer(config, layer):
-    """The config of block number `layer`, from 1: that of the model, or Post-LN in the share mix_ln of the blocks."""
+    """Return the config of a block, from layer 1: the model's, or Post-LN for the share mix_ln of the blocks."""
     if layer > config.mix_ln * config.n_layer:
         return config
     return replace(config, attn_pre_norm=False, ffn_pre_norm=False, attn_post_norm=True, ffn_post_norm=True)
 
 
 def at_least_fp32(x):
-    """x in fp32, or in its own precision if that is higher."""
+    """Return x in fp32, or in its own precision if that is higher."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 # ----------------------------------------------------------------------------- norms
-# Each takes (..., dim) and normalizes the last dimension, in the higher precision of x and the gain γ (fp32 under autocast).
+# Each normalizes the last dimension of x (..., dim), in the higher precision of x and its gain γ (fp32 under autocast).
 
 class Norm(nn.Module):
-    """A norm is a subclass with a method normalize(x, γ). The gain γ (dim,) is `weight`; with norm_gain='zero_centred' it is
-    1 + weight, and with 'none' it is always 1."""
+    """Subclasses have a method normalize(x, γ). The gain γ (dim,) is `weight`; 1 + weight with norm_gain='zero_centred'; always 1
+    with 'none'."""
 
     def __init__(self, dim, config):
         super().__init__()
@@ -221,7 +220,7 @@ class Norm(nn.Module):
 
 
 class LayerNorm(Norm):
-    """γ ⊙ (x − mean) / √(var + ε) [+ β], the bias β only with config.bias (Ba et al. 2016)."""
+    """γ ⊙ (x − mean) / √(var + ε) [+ β, with config.bias] (Ba et al. 2016)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
@@ -233,7 +232,7 @@ class LayerNorm(Norm):
 
 
 class RMSNorm(Norm):
-    """γ ⊙ x / √(mean(x²) + ε) (Zhang and Sennrich 2019; DNT, section 2)."""
+    """γ ⊙ x / √(mean(x²) + ε) (Zhang and Sennrich 2019; DNT, section 2)"""
 
     def normalize(self, x, gain):
         return F.rms_norm(x, gain.shape, gain, self.eps)
@@ -247,7 +246,7 @@ class WideRMSNorm(RMSNorm):
 
 
 class StableNorm(RMSNorm):
-    """γ ⊙ d^α x / √(‖x‖² + dε), which is RMSNorm times d^(α − 1/2) (Stable-Transformer, eq. 2)."""
+    """γ ⊙ d^α x / √(‖x‖² + dε): RMSNorm times d^(α − 1/2) (Stable-Transformer, eq. 2)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
@@ -260,8 +259,7 @@ class StableNorm(RMSNorm):
 # ----------------------------------------------------------------------------- newer norms
 
 class SeeDNorm(Norm):
-    """(γ + α tanh(x·β)) ⊙ x / √(mean(x²) + ε), with learned α from 1 and β from 0, (dim,) each: the gain depends on x, and so
-    its length is not forgotten (Cai et al. 2025, eq. 3)."""
+    """(γ + α tanh(x·β)) ⊙ x / √(mean(x²) + ε) with learned vectors α from 1 and β from 0 (Cai et al. 2025, eq. 3)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
@@ -273,7 +271,7 @@ class SeeDNorm(Norm):
 
 
 class GatedNorm(RMSNorm):
-    """y ⊙ σ(W_up silu(W_down y)), y = RMSNorm(x), with learned matrices of rank 16 (Qiu et al. 2026, section 3.4)."""
+    """y ⊙ σ(W_up silu(W_down y)), y = RMSNorm(x), with matrices of rank 16 (Qiu et al. 2026, section 3.4)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
@@ -285,7 +283,7 @@ class GatedNorm(RMSNorm):
 
 
 class DyT(Norm):
-    """γ ⊙ tanh(a x) + β with a learned number a from 0.5, which needs no mean over x (Zhu et al. 2025)."""
+    """γ ⊙ tanh(a x) + β with a learned number a from 0.5 (Zhu et al. 2025)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
@@ -300,7 +298,7 @@ class DyT(Norm):
 
 
 class Derf(DyT):
-    """γ ⊙ erf(a x + s) + β with learned numbers a from 0.5 and s from 0 (Chen et al. 2025, eq. 10)."""
+    """γ ⊙ erf(a x + s) + β with learned numbers a from 0.5 and s from 0 (Chen et al. 2025, eq. 10)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
@@ -315,15 +313,12 @@ NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm, 'stablenorm': StableNorm, '
 
 
 def make_norm(on, config, dim=0):
-    """The norm that config.norm names, over n_embd or `dim`; nothing if not `on`."""
+    """Return the config's norm over n_embd or `dim`; if not `on`, nothing."""
     return NORMS[config.norm](dim or config.n_embd, config) if on else nn.Identity()
 
 
-def make_head_norm(on, config, heads=0):
-    """RMSNorm for queries, keys or values, per head, or StableNorm if that is the model's norm; over so many `heads` together, if
-    any; nothing if not `on`."""
-    if on and heads:
-        return WideRMSNorm(heads * config.head_dim, config)
+def make_head_norm(on, config):
+    """Return RMSNorm per head, for queries, keys or values, or StableNorm if that is the config's norm; if not `on`, nothing."""
     norm = StableNorm if config.norm == 'stablenorm' else RMSNorm
     return norm(config.head_dim, config) if on else nn.Identity()
 
@@ -340,14 +335,14 @@ class NormedLinear(nn.Linear):
 
 
 def make_linear(n_in, n_out, config):
-    """A linear map of a block, with a norm behind it if config.linear_norm."""
+    """Return a linear map of a block, with a norm behind it if config.linear_norm."""
     return NormedLinear(n_in, n_out, config) if config.linear_norm else nn.Linear(n_in, n_out, bias=config.bias)
 
 
 # ----------------------------------------------------------------------------- attention
 
 class Rotary(nn.Module):
-    """RoPE on (B, T, heads, E): rotates the pair (x_i, x_{i+E/2}) by position · θ^(−2i/E) (Su et al. 2021; LLaMA's halves)."""
+    """RoPE on (B, T, heads, E): rotates the pair (x_i, x_{i+E/2}) by position · θ^(−2i/E) (Su et al. 2021; LLaMA's halves)"""
 
     def __init__(self, config):
         super().__init__()
@@ -364,13 +359,13 @@ class Rotary(nn.Module):
 
 
 class KVCache:
-    """Keys and values of one layer's past tokens, for generation: at most `size` of them."""
+    """Keys and values of one layer's past tokens, at most `size`, for generation"""
 
     def __init__(self, size):
         self.size, self.length = size, 0
 
     def append(self, k, v):
-        """Stores the keys and values of new tokens, (B, K, T, E), and returns those of all tokens."""
+        """Store the keys and values of new tokens, (B, K, T, E), and return those of all tokens."""
         if self.length == 0:
             self.k, self.v = (x.new_empty(*x.shape[:2], self.size, x.size(3)) for x in (k, v))
         end = self.length + k.size(2)
@@ -380,7 +375,7 @@ class KVCache:
 
 
 class DotAttention(nn.Module):
-    """softmax(qᵀk / √E) v per head, or muP's scale; the config decides on the causal mask, grouped heads, QKNorm and RoPE."""
+    """softmax(qᵀk / √E) v per head"""
 
     def __init__(self, config):
         super().__init__()
@@ -390,8 +385,9 @@ class DotAttention(nn.Module):
         self.wk = make_linear(d, d_kv, config)
         self.wv = make_linear(d, d_kv, config)
         self.wo = make_linear(d, d, config)
-        wide_heads = (config.n_head, config.kv_heads) if config.qk_norm_wide else (0, 0)
-        self.q_norm, self.k_norm = (make_head_norm(config.qk_norm, config, heads) for heads in wide_heads)
+        self.q_norm, self.k_norm = (make_head_norm(config.qk_norm, config) for _ in range(2))
+        if config.qk_norm and config.qk_norm_wide:
+            self.q_norm, self.k_norm = WideRMSNorm(d, config), WideRMSNorm(d_kv, config)
         self.v_norm = make_head_norm(config.v_norm, config)
         self.rotary = Rotary(config) if config.pos == 'rope' else None
         self.scale = config.logit_scale
@@ -411,12 +407,12 @@ class DotAttention(nn.Module):
         return self.q_norm(self.heads(self.wq(x))), self.k_norm(self.heads(self.wk(x)))
 
     def attend(self, q, k, v):
-        """(B, H, T, E), (B, K, S, E), (B, K, S, E) → (B, H, T, E); T = S, or T = 1 with all S tokens in its past."""
+        """(B, H, T, E), (B, K, S, E), (B, K, S, E) → (B, H, T, E); T = S, or T = 1 with all S tokens in its past"""
         return self.kernel(q, k, v, is_causal=self.causal and q.size(2) > 1, scale=self.scale, enable_gqa=self.grouped,
                            dropout_p=self.dropout if self.training else 0.0)
 
     def forward(self, x, v1=None, cache=None):
-        """x (B, T, D) → the output (B, T, D) and the values v (B, T, K, E). v₁: the first block's values, for value_residual."""
+        """x (B, T, D) → the output (B, T, D) and the values v (B, T, K, E); v₁ are the first block's, for value_residual"""
         q, k = self.queries_keys(x)
         v = self.v_norm(self.heads(self.wv(x)))
         if self.v1_gain is not None:                        # Zhou et al. 2024, learnable ResFormer
@@ -434,26 +430,25 @@ class DotAttention(nn.Module):
 
 
 class StableAttention(DotAttention):
-    """softmax(τ SN(q)ᵀSN(k) / E^2α) v: before τ the logit is a cosine (Stable-Transformer, eq. 3)."""
+    """softmax(τ SN(q)ᵀSN(k) / E^2α) v: before τ the logit is a cosine (Stable-Transformer, eq. 3)"""
 
     def __init__(self, config):
         super().__init__(config)
-        self.q_norm = StableNorm(config.head_dim, config)
-        self.k_norm = StableNorm(config.head_dim, config)
+        self.q_norm, self.k_norm = StableNorm(config.head_dim, config), StableNorm(config.head_dim, config)
         tau = config.attn_tau * math.log2(config.block_size)
         self.scale = tau / config.head_dim ** (2 * config.norm_alpha)
 
 
 def bf16_bits(x):
-    """x cut to the bits that bf16 has, without gradient. It uses a mask, because torch.compile drops a cast to bf16 and back."""
+    """Return x cut to the bits of bf16, without gradient. By a mask, because torch.compile drops a cast to bf16 and back."""
     return (x.detach().float().view(torch.int32) & -65536).view(torch.float32).to(x.dtype)
 
 
 class L2Attention(DotAttention):
     """softmax(−‖q − k‖² / √E) v (Kim et al. 2021).
 
-    ‖q‖² is the same for every key and cancels in the softmax, which leaves 2(qᵀk − ‖k‖²/2)/√E. The bracket is the dot product
-    of (q, 1, 1, 1) and (k, s₁, s₂, s₃). s₁, s₂ and s₃ sum to −‖k‖²/2 in fp32, and each of them is exact in bf16.
+    ‖q‖² cancels in the softmax, which leaves 2(qᵀk − ‖k‖²/2)/√E: the dot product of (q, 1, 1, 1) and (k, s₁, s₂, s₃), where the
+    three s sum to −‖k‖²/2 in fp32, and each is exact in bf16.
     """
 
     def __init__(self, config):
@@ -474,7 +469,7 @@ class L2Attention(DotAttention):
 
 
 class L2TiedAttention(L2Attention):
-    """L2 attention with W_q = W_k, the condition for it to be Lipschitz (Kim et al. 2021). So k = q, also after the norm."""
+    """L2 attention with W_q = W_k, the condition for it to be Lipschitz (Kim et al. 2021): k = q, also after the norm"""
 
     def __init__(self, config):
         super().__init__(config)
@@ -534,8 +529,8 @@ class Scale(nn.Module):
 
 class Residual(nn.Module):
     """x ← α x + Δt f, behind branch number `branch` of the model, from 0. The residual state is the stream x (B, T, D), or in
-    subclasses several streams (B, T, n, D). `expand` makes it from the embedding, a branch gets what `read` returns, `forward`
-    adds the branch's output f (B, T, D), and the output head gets what `collapse` returns."""
+    subclasses several streams (B, T, n, D): `expand` makes it from the embedding, a branch gets what `read` returns, `forward`
+    adds the branch's output f (B, T, D), and the head gets what `collapse` returns."""
 
     def __init__(self, config, branch):
         super().__init__()
@@ -557,15 +552,15 @@ class Residual(nn.Module):
         return final_norm(x)
 
 
-SKIP_SCALES = {     # α. DeepNorm (Wang et al. 2022, decoder-only) starts smaller too, see init_weight
+SKIP_SCALES = {     # α
     'one': lambda n_layer: 1.0,
-    'deepnorm': lambda n_layer: (2 * n_layer) ** 0.25,
+    'deepnorm': lambda n_layer: (2 * n_layer) ** 0.25,  # Wang et al. 2022, decoder-only; see init_weight too
     'keel': lambda n_layer: 2.0 * n_layer,              # Chen and Wei 2026
 }
 
 
 class Gain(nn.Module):
-    """x times a learned gain for each of `dim` channels, or one for all"""
+    """x times a learned gain per channel, or one for all"""
 
     def __init__(self, dim, start):
         super().__init__()
@@ -575,7 +570,7 @@ class Gain(nn.Module):
         return x * self.weight.to(x.dtype)
 
 
-GAINS = {       # by branch_gain. LayerScale starts as in CaiT (Touvron et al. 2021), ReZero at 0 (Bachlechner et al. 2020)
+GAINS = {           # LayerScale starts as in CaiT (Touvron et al. 2021), ReZero at 0 (Bachlechner et al. 2020)
     'none': lambda config: nn.Identity(),
     'layerscale': lambda config: Gain(config.n_embd, 0.1 if config.n_layer <= 18 else 1e-5 if config.n_layer <= 24 else 1e-6),
     'rezero': lambda config: Gain(1, 0.0),
@@ -622,9 +617,9 @@ class ResiDual(Residual):
 
 
 class HyperConnections(Residual):
-    """n streams H (B, T, n, D), which start as the same: a branch reads Σ_i a_i H_i, and H_j ← b_j Δt f + Σ_i A_ij H_i; the head
-    reads FinalNorm of their sum. a, A and b depend on H: a_i = a'_i + s tanh(N(H_i)·w), and so on (dynamic hyper-connections, Zhu
-    et al. 2024, eq. 10–13). At the start, a branch reads the stream of its number mod n and adds to all."""
+    """n streams H (B, T, n, D): a branch reads Σ_i a_i H_i, H_j ← b_j Δt f + Σ_i A_ij H_i, and the head reads their sum. a, A and
+    b depend on H: a_i = a'_i + s tanh(N(H_i)·w), and so on (dynamic hyper-connections, Zhu et al. 2024, eq. 10–13). At the start,
+    branch k reads stream k mod n and adds to all."""
 
     def __init__(self, config, branch):
         super().__init__(config, branch)
@@ -640,7 +635,7 @@ class HyperConnections(Residual):
         return x.unsqueeze(-2).expand(*x.shape[:-1], config.streams, -1)
 
     def weights(self, h):
-        """a and A (B, T, n, 1 + n)"""
+        """H → a and A (B, T, n, 1 + n)"""
         return self.a + self.sa * torch.tanh(self.norm(h) @ self.wa)
 
     def read(self, h):
@@ -658,8 +653,8 @@ class HyperConnections(Residual):
 
 class ManifoldHyperConnections(Residual):
     """Hyper-connections with 0 < a < 1, 0 < b < 2 and a doubly stochastic A, H_j ← b_j Δt f + Σ_i A_ji H_i: mixing keeps the sum
-    of the streams. The logits of a, b and A are c + s RMSNorm(vec H) W (mHC, Xie et al. 2025, eq. 7–9). The paper does not say
-    how c starts; here as in mHC-lite's code, so that a branch reads and writes mostly the stream of its number mod n."""
+    of the streams. The logits of a, b and A are c + s RMSNorm(vec H) W (mHC, Xie et al. 2025, eq. 7–9). The paper is silent on
+    c's start; as in mHC-lite's code, branch k reads and writes mostly stream k mod n."""
     expand, collapse = staticmethod(HyperConnections.expand), staticmethod(HyperConnections.collapse)
 
     def __init__(self, config, branch):
@@ -671,7 +666,7 @@ class ManifoldHyperConnections(Residual):
         self.s = nn.Parameter(torch.full((3,), 0.01))
 
     def logits(self, h):
-        """(B, T, n, D) → those of a (B, T, n), b (B, T, n) and A (B, T, n, n)"""
+        """H → the logits of a (B, T, n), b (B, T, n) and A (B, T, n, n)"""
         vec = at_least_fp32(h.flatten(-2))
         parts = (F.rms_norm(vec, vec.shape[-1:], eps=self.eps) @ self.w).split((self.n, self.n, self.n ** 2), dim=-1)
         a, b, mix = (c + s * part for c, s, part in zip(self.c.split([part.size(-1) for part in parts]), self.s, parts))
@@ -686,7 +681,7 @@ class ManifoldHyperConnections(Residual):
 
 
 def doubly_stochastic(logits, rounds=20):
-    """exp(logits) (..., n, n), of which columns and rows are divided by their sums in turn (Sinkhorn and Knopp 1967)"""
+    """Return exp(logits) (..., n, n) with columns and rows divided by their sums in turn (Sinkhorn and Knopp 1967)."""
     a = (logits - logits.amax((-2, -1), keepdim=True)).exp()
     for _ in range(rounds):
         a = a / a.sum(-2, keepdim=True)
@@ -700,8 +695,8 @@ RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'hyper': HyperConn
 # ----------------------------------------------------------------------------- the block
 
 class Block(nn.Module):
-    """x ← Post(α x + Δt · gain · Mid(f(Pre(x)))), first with f = attention, then with f = FFN. Any of the norms may be absent,
-    and `residual` may put another sum in the place of α x + Δt f. `layer` is the number of the block, from 1."""
+    """x ← Post(α x + Δt · gain · Mid(f(Pre(x)))), first with f = attention, then with f = FFN. Any norm may be absent, and
+    `residual` may replace α x + Δt f. `layer` counts from 1."""
 
     def __init__(self, config, layer):
         super().__init__()
@@ -728,35 +723,32 @@ class Block(nn.Module):
             self.attn.v_gain = self.attn.v1_gain = None
 
     def attn_branch(self, x, v1=None, cache=None):
-        """The residual state → attention's output f (B, T, D), to be multiplied by Δt and added, and the values v (B, T, K, E)"""
+        """The residual state → what attention adds to it before Δt, f (B, T, D), and attention's values v (B, T, K, E)"""
         f = self.attn_pre_scale(self.attn_pre_norm(self.attn_residual.read(x)))
         f, v = self.attn(f, v1, cache)
         return self.attn_gain(self.attn_mid_norm(f)), v
 
     def ffn_branch(self, x):
-        """The residual state → the FFN's output f (B, T, D), to be multiplied by Δt and added"""
+        """The residual state → what the FFN adds to it before Δt, f (B, T, D)"""
         f = self.ffn_pre_scale(self.ffn_pre_norm(self.ffn_residual.read(x)))
         return self.ffn_gain(self.ffn_mid_norm(self.ffn(f)))
 
     def forward(self, x, x0=None, v1=None, cache=None):
-        """The residual state x → that behind the block, and the values v₁ of the first block, for value_residual. For
-        embedding_skip, x₀ is the state in front of the first block."""
+        """The residual state x → that behind the block, and the first block's values v₁, for value_residual; x₀ is the state in
+        front of the first block, for embedding_skip"""
         if self.x0_gain is not None:
             x = self.x_gain.to(x.dtype) * x + self.x0_gain.to(x.dtype) * x0
         x_in = x
         f, v = self.attn_branch(x, v1, cache)
-        x = self.attn_residual(x, f)
-        x = self.attn_post_norm(x)
-
-        f = self.ffn_branch(x)
-        x = self.ffn_residual(x, f)
+        x = self.attn_post_norm(self.attn_residual(x, f))
+        x = self.ffn_residual(x, self.ffn_branch(x))
         x = self.ffn_post_norm(x + x_in if self.b2t else x)
         return x, v if self.value_residual and v1 is None else v1
 
 
 def make_blocks(config, seed, fill=True):
-    """The blocks, whose attentions share one table of RoPE. What a block's constructor draws depends on the seed and on the
-    block's number alone. With fill=False, what init_weight fills has no memory."""
+    """Return the blocks, with one RoPE table for all. What a block's constructor draws depends on the seed and its layer alone.
+    With fill=False, the parameters that init_weight fills have no memory."""
     blocks = nn.ModuleList()
     with torch.random.fork_rng(devices=[]):
         for layer in range(1, config.n_layer + 1):
@@ -770,15 +762,15 @@ def make_blocks(config, seed, fill=True):
 
 
 def share_scalars(model):
-    """Give all modules of the model the same two dicts {name: scalar tensor}, which training clears before each micro-batch: it adds
-    what is in `aux` to the loss, and writes what is in `logged` to the log."""
+    """Give all modules of the model the same two dicts {name: scalar tensor}. Training empties both before each micro-batch, adds
+    the terms in `aux` to the loss, and writes `logged` to the log."""
     aux, logged = {}, {}
     for module in model.modules():
         module.aux, module.logged = aux, logged
 
 
 def run_blocks(blocks, x, x0=None, v1=None, caches=None, recompute=False):
-    """The residual state in front of these blocks → that behind them. x₀ and v₁ as in Block.forward. With recompute, only each
+    """The residual state in front of these blocks → that behind them; x₀ and v₁ as in Block.forward. With recompute, only each
     block's input is kept, and the backward pass computes the rest again (Chen et al. 2016)."""
     for i, block in enumerate(blocks):
         if recompute and torch.is_grad_enabled():
@@ -789,8 +781,8 @@ def run_blocks(blocks, x, x0=None, v1=None, caches=None, recompute=False):
 
 
 # ----------------------------------------------------------------------------- how weights start
-# A weight depends on its name and on one number that the model draws, so that an edit that adds a module changes no other weight,
-# and each rank can fill any part of the model.
+# A weight depends on its name and on one number that the model draws: an edit that adds a module changes no other weight, and
+# each rank can fill any part of the model.
 
 STDS = {            # of an (n_out, n_in) matrix
     'gpt2': lambda n_out, n_in: 0.02,
@@ -800,11 +792,6 @@ STDS = {            # of an (n_out, n_in) matrix
     'stable': lambda n_out, n_in: 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
     'magneto': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
 }
-
-
-def draw_seed():
-    """Draw a number from PyTorch's global generator of the CPU."""
-    return int(torch.randint(2 ** 63 - 1, (), device='cpu'))
 
 
 def hash_seed(seed, what):
@@ -854,8 +841,8 @@ def init_weight(name, shape, config, seed):
 
 @torch.no_grad()
 def init_weights(model, fill=True):
-    """Fills the model's parameters by init_weight, or with fill=False takes their memory. ValueError for a matrix without a block
-    type."""
+    """Fill the model's parameters by init_weight, or with fill=False take their memory. Raise ValueError for a matrix without a
+    block type."""
     for name, p in model.named_parameters():
         block_type(name, model.config.block_types, p)
         if fill and init_kind(name, model.config.init_kinds) and not p.is_meta:
@@ -865,7 +852,7 @@ def init_weights(model, fill=True):
 
 
 def to_meta(module, config):
-    """Moves the parameters that init_weight fills to device meta, where they have no memory. Tied ones stay tied."""
+    """Move the parameters that init_weight fills to device meta, where they have no memory. Tied ones stay tied."""
     on_meta = {}
     for name, p in list(module.named_parameters(remove_duplicate=False)):
         if init_kind(name, config.init_kinds) or p in on_meta:
@@ -881,13 +868,13 @@ CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attent
 # ----------------------------------------------------------------------------- the model
 
 class GPT(nn.Module):
-    """`fill`: False leaves parameters that init_weight is to fill without memory, on device meta."""
+    """With fill=False, parameters that init_weight is to fill have no memory, on device meta."""
     Config = GPTConfig
-    recompute = False       # train.py's key, with which run_blocks saves memory
+    recompute = False       # train.py's key
 
     def __init__(self, config, fill=True):
         super().__init__()
-        self.config, self.init_seed = config, draw_seed()
+        self.config, self.init_seed = config, torch.randint(2 ** 63 - 1, (), device='cpu').item()
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.emb_scale = Scale(config.n_embd ** 0.5) if config.emb_scale else nn.Identity()
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
@@ -904,7 +891,7 @@ class GPT(nn.Module):
         init_weights(self, fill)
 
     def hidden(self, idx, caches=None):
-        """(B, T) token ids → the residual state after the last block. With caches, one per layer, idx continues their tokens."""
+        """Token ids (B, T) → the residual state after the last block. With caches, one per layer, idx continues their tokens."""
         start = caches[0].length if caches else 0
         end = start + idx.size(1)
         if end > self.config.block_size:
@@ -918,16 +905,13 @@ class GPT(nn.Module):
         return run_blocks(self.h, x, x0, caches=caches, recompute=self.recompute)
 
     def forward(self, idx, targets=None):
-        """Token ids (B, T), targets (B, T) with −1 where there is none
-        → logits (B, T, vocab_size), and the mean cross-entropy in nats per token, or None without targets.
-
-        In training mode with targets the logits are None. A compiled backward pass would keep room for their gradient, of
-        B · T · vocab_size numbers, though nobody reads them.
-        """
+        """Token ids (B, T), targets (B, T) with −1 where there is none → logits (B, T, vocab_size), and the mean cross-entropy in
+        nats per token, or None without targets. In training mode with targets the logits are None: a compiled backward pass would
+        keep room for their gradient, though nobody reads them."""
         return self.output(self.hidden(idx), targets)
 
     def output(self, x, targets=None):
-        """What forward returns, of the residual state after the last block."""
+        """The residual state after the last block → logits and loss, as in forward"""
         x = self.residual.collapse(x, self.final_norm)
         logits = self.lm_head(self.head_scale(x))
         if targets is None:
@@ -937,20 +921,9 @@ class GPT(nn.Module):
 
     @torch.no_grad()
     def stream(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None):
-        """Yields the token ids that continue idx (B, T), one (B, 1) tensor after another.
-
-        temperature=0 takes the likeliest token; top_k keeps the k likeliest, top_p the fewest whose probabilities sum to p or
-        more. Beyond block_size the window slides, so that all positions, and with them all keys, change at each token. The cache
-        is then useless, and the last block_size tokens are computed again.
-        """
-        if not temperature >= 0:
-            raise ValueError(f'temperature={temperature}: wants a number that is not negative; 0 takes the likeliest token')
-        if top_k is not None and top_k < 1:
-            raise ValueError(f'top_k={top_k}: wants at least 1, or None for every token')
-        if top_p is not None and not 0 < top_p <= 1:
-            raise ValueError(f'top_p={top_p}: wants 0 < top_p <= 1, or None for every token')
-        if idx.size(1) == 0:
-            raise ValueError('an empty prompt: give at least one token to continue')
+        """Yield the token ids (B, 1) that continue idx (B, T). temperature=0 takes the likeliest; top_k keeps the k likeliest,
+        top_p the fewest whose probabilities sum to p. Beyond block_size the window slides and all positions change: the cache is
+        useless then, and the last block_size tokens are computed again."""
         size = self.config.block_size
         caches = [KVCache(size) for _ in self.h]
         new = idx = idx[:, -size:]
@@ -965,22 +938,19 @@ class GPT(nn.Module):
         return torch.cat((idx, *self.stream(idx, max_new_tokens, temperature, top_k, top_p)), dim=1)
 
     def num_params(self):
-        """Number of parameters; a tied head counts once."""
+        """A tied head counts once."""
         return sum(p.numel() for p in self.parameters())
 
     def flops_per_token(self):
-        """FLOPs of one token's forward and backward pass: 6N + 12 n_layer D T (PaLM, appendix B; nanoGPT).
-
-        N counts the parameters that a token is multiplied with: all except wpe, and except wte if the head is untied.
-        """
-        config = self.config
-        lookups = self.wpe.weight.numel() if self.wpe is not None else 0
-        lookups += 0 if config.tie_weights else self.wte.weight.numel()
-        return 6 * (self.num_params() - lookups) + 12 * config.n_layer * config.n_embd * config.block_size
+        """Forward and backward: 6N + 12 n_layer D T (PaLM, appendix B; nanoGPT). N is without what is looked up: wpe, and wte if
+        the head is untied."""
+        c = self.config
+        lookups = (self.wpe.weight.numel() if self.wpe is not None else 0) + (0 if c.tie_weights else self.wte.weight.numel())
+        return 6 * (self.num_params() - lookups) + 12 * c.n_layer * c.n_embd * c.block_size
 
 
 def draw(logits, temperature, top_k, top_p):
-    """Draws one token id per row from logits (B, vocab_size) → (B, 1)."""
+    """Draw one token id per row of logits (B, vocab_size) → (B, 1)."""
     logits = at_least_fp32(logits)
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)

@@ -225,7 +225,7 @@ KEYS = [
     case('a run is there', f'{TRAIN} --out_dir=out', 'out_dir=out holds a run … --init_from=resume … --overwrite=True'),
     case('sample: misspelt key', f'{SAMPLE} --temperture=1', "unknown key 'temperture' … did you mean 'temperature'?"),
     case('sample: config of train.py', f'{SAMPLE} tiny.json', 'tiny.json is for train.py'),
-    case('sample: temperature', f'{SAMPLE} --temperature=-1', 'temperature=-1.0: wants a number that is not negative; 0 takes'),
+    case('sample: temperature', f'{SAMPLE} --temperature=-1', 'temperature=-1.0: wants at least 1e-6, or 0'),
     case('sample: top_k', f'{SAMPLE} --top_k=-1', 'top_k=-1: wants at least 0'),
     case('sample: top_p', f'{SAMPLE} --top_p=0', 'top_p=0.0: wants 0 < top_p <= 1'),
     case('sample: dtype', f'{SAMPLE} --dtype=int8', "dtype='int8': choose one of auto, float32"),

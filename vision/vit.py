@@ -17,7 +17,6 @@ from model import (
     Scale,
     at_least_fp32,
     check,
-    draw_seed,
     init_weights,
     make_blocks,
     make_norm,
@@ -135,7 +134,7 @@ class ViT(nn.Module):
 
     def __init__(self, config, mean=0.5, std=0.5, fill=True):
         super().__init__()
-        self.config, self.init_seed = config, draw_seed()
+        self.config, self.init_seed = config, torch.randint(2 ** 63 - 1, (), device='cpu').item()
         self.patch = PatchEmbedding(config, mean, std)
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
