@@ -26,7 +26,7 @@ from engine.device import autocast, lacks_to_compile, pick_device, pick_dtype, s
 from engine.keys import check_keys, gpt_config, group_settings
 from engine.step import training_step
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, param_groups
+from optim import make_optimizer, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of train.py
 bench_iters = 20                    # timed iterations of each variant; the variants take turns
@@ -73,8 +73,7 @@ class Variant:
         tune_for_training(device, self.raw_model, config['attention_backend'], config['tf32'], config['deterministic'])
         self.model = torch.compile(self.raw_model) if config['compile'] else self.raw_model
         self.dtype, self.grad_clip, c = pick_dtype(config['dtype'], device), config['grad_clip'], self.raw_model.config
-        self.optimizer = OPTIMIZERS[config['optimizer']](param_groups(self.raw_model, **group_settings(config)),
-                                                         {**config, 'dtype': self.dtype})
+        self.optimizer = make_optimizer(param_groups(self.raw_model, **group_settings(config)), {**config, 'dtype': self.dtype})
         tokens = torch.randint(c.vocab_size, (config['batch_size'], c.block_size + 1), device=device)
         self.x, self.y = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         self.about = (f'{self.raw_model.num_params():,} parameters, {config["optimizer"]}, {str(self.dtype)[6:]}, '

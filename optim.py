@@ -12,21 +12,18 @@ EPS = 1e-8                  # ε beside the root of Adam's second moments
 
 
 def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=False, keys=None):
-    """One group per (block type, decayed or not) of a model's parameters, for any torch optimizer.
+    """Return one group per (block type, decayed or not) of a model's parameters, for any torch optimizer.
 
-    The weights of the types in DECAYED decay, but for vectors. Biases and gains do not, and norms only if decay_norms is set.
-    `ratios` and `decay_ratios` map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its
-    weight decay. Each group holds `lr_ratio` (1 by default), `block_type` and, in `params`, (name, parameter) pairs, from which
-    torch makes `param_names`. A model of muP is split further, by mup_scales, for which `keys` has the keys of train.py: its
-    groups have an `lr_scale`, which multiplies the whole schedule (1 without muP), and an `eps`; their decay is divided by
-    lr_scale, so that rate times decay stays. ValueError for a parameter or a ratio that belongs to no block type, and for a decay
-    ratio of a type whose parameters do not decay.
+    Matrices of the types in DECAYED decay. Vectors do not, but with decay_norms those of norms do. `ratios` and `decay_ratios`
+    map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight decay. A group holds
+    its `block_type`, its `lr_ratio`, an `lr_scale` on the whole schedule, and in `params` pairs (name, parameter), from which
+    torch makes `param_names`. muP splits groups further, by mup_scales, and needs `keys`, those of train.py: it sets lr_scale and
+    `eps`, and divides the decay by lr_scale, so that rate times decay stays.
     """
     types, groups = model.config.block_types, {}
     for kind in (*ratios, *decay_ratios):
         if kind not in types.values():
-            choices = ', '.join(dict.fromkeys(types.values()))
-            raise ValueError(f'ratios: {kind!r} is no block type: choose among {choices}')
+            raise ValueError(f'ratios: {kind!r} is no block type: choose among {", ".join(dict.fromkeys(types.values()))}')
     for name, p in model.named_parameters():
         kind = block_type(name, types, p)
         decayed = kind in DECAYED and name.endswith('.weight') and p.dim() > 1 or decay_norms and kind == 'norm'
@@ -43,46 +40,46 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
     return list(groups.values())
 
 
-# muP's factors on learning rates: of a block's matrix, if the model is w times as wide and d times as deep as the base; and of
-# other parameters, if they are v times as long as there. Outside of branches d is 1. c has the keys of train.py.
+# muP's factors on the learning rate, in a model w times as wide and d times as deep as its base: of a matrix of a block, and of
+# another parameter v times as long as in the base. Outside of blocks d is 1. c: keys of train.py.
 MUP_RATES = {       # Yang et al. 2022, table 8; for the depth: Dey et al. 2025, table 1
     'adamw': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
     'adam_mini': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
     'lion': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
     'sgdw': (lambda w, d, c: d, lambda v, d: v * d),    # a branch and its gradient are both 1/d as large
-    # the spectral norm of an update should be in proportion to √(n_out / n_in) (Yang et al. 2023), as with Jordan's scale
+    # an update's spectral norm should be in proportion to √(n_out / n_in) (Yang et al. 2023), as with Jordan's scale
     'muon': (lambda w, d, c: 1.0 if c['muon_scale'] == 'original' else w ** -0.5, lambda v, d: 1.0),
 }
 
 
 def is_block_matrix(name, kind):
-    """Whether a parameter of this name and block type is a matrix of a block, as those that Muon takes"""
+    """Whether Muon takes a parameter of this name and block type"""
     return kind in MATRICES and name.endswith('.weight')
 
 
 def mup_scales(name, kind, p, config, keys):
-    """muP's factors on the learning rate and on ε of the parameter p of this name and type, in a model with this config. Both are
-    1 without muP. ε shrinks as the gradient does (Dey et al. 2025, eq. 40). ValueError for an optimizer without rates."""
+    """Return muP's factors on the learning rate and on ε of a parameter p; without muP both are 1. ε shrinks as the gradient does
+    (Dey et al. 2025, eq. 40)."""
     if not config.mup_base_width and not config.mup_base_depth:
         return 1.0, 1.0
     if keys is None or keys['optimizer'] not in MUP_RATES:
         given = 'no optimizer is given to param_groups' if keys is None else f'optimizer={keys["optimizer"]} has no rates for it'
         raise ValueError(f'mup_base_width={config.mup_base_width}, mup_base_depth={config.mup_base_depth}: {given}; add them '
                          f'to MUP_RATES in optim.py, which has {", ".join(MUP_RATES)}')
-    of_matrix, of_vector = MUP_RATES[keys['optimizer']]
-    deeper = config.depth_growth if name.startswith('h.') else 1.0
+    matrix_rate, vector_rate = MUP_RATES[keys['optimizer']]
+    w, d = config.width_growth, config.depth_growth if name.startswith('h.') else 1.0
     if is_block_matrix(name, kind):
-        return of_matrix(config.width_growth, deeper, keys), 1 / (config.width_growth * deeper)
-    longer = config.width_growth
+        return matrix_rate(w, d, keys), 1 / (w * d)
+    v = w
     if p.numel() == 1 or kind == 'head' and name.endswith('.bias'):
-        longer = 1.0
+        v = 1.0
     elif config.mup_base_width and re.search(r'attn\.[qkv]_norm\.', name):
-        longer = config.head_dim / config.mup_base_head_dim
+        v = config.head_dim / config.mup_base_head_dim
     if re.match(r'h\.\d+\.((attn|ffn)_post_norm\.|x0?_gain$)', name):
-        # They multiply the stream itself, one after another, and not a branch: the gradient of each is as large at every depth,
-        # and of d times as many each must move 1/d as far.
-        return of_vector(longer, 1.0) / config.depth_growth, 1 / longer
-    return of_vector(longer, deeper), 1 / (longer * deeper)
+        # These multiply the stream itself, one after another, and not a branch: the gradient of each is as large at every depth.
+        # There are d times as many, so each gets 1/d of the rate.
+        return vector_rate(v, 1.0) / d, 1 / v
+    return vector_rate(v, d), 1 / (v * d)
 
 
 # ----------------------------------------------------------------------------- optimizers
@@ -111,9 +108,9 @@ def compiled_run():
 
 class ListOptimizer(torch.optim.Optimizer):
     """What SGDW, Lion, AdamMini and Muon share. Each has static methods that update lists of tensors: the weights w, by their
-    gradients g and their states, with the group's learning rate lr. work(group, params, scalar) yields such a method and its
-    arguments for a group's parameters. With compile=True, torch.compile fuses all updates, so that each tensor is read once; the
-    first step then takes a minute or two for a model of 48 layers."""
+    gradients g and their states, with the group's learning rate lr and weight decay λ. work(group, params, scalar) yields such a
+    method and its arguments for a group's parameters. With compile=True, torch.compile fuses all updates, so that each tensor is
+    read once; the first step then takes a minute or two for a model of 48 layers."""
 
     def __init__(self, params, compile, **defaults):
         super().__init__(params, defaults)
@@ -129,75 +126,71 @@ class ListOptimizer(torch.optim.Optimizer):
         (compiled_run() if compile else run)(work)
 
     def lists(self, params, *keys, make=torch.zeros_like):
-        """The parameters, their gradients and these tensors of their states, as lists of this rank's tensors."""
+        """Return the parameters, their gradients and these tensors of their states, as lists of this rank's tensors."""
         for key in keys:
             for p in params:
                 if key not in self.state[p]:
                     self.state[p][key] = make(p)
         # DDP's gradients become views of its buckets after the first iteration. Detached, they look the same to torch.compile,
-        # which would otherwise compile the step a second time.
+        # which would else compile the step a second time.
         plain = (lambda t: local(t).detach()) if self.defaults['compile'] else local
         return [list(map(plain, tensors)) for tensors in (
             params, [p.grad for p in params], *([self.state[p][key] for p in params] for key in keys))]
 
     def by_count(self, params):
-        """Counts this step in the state of each parameter, and yields (count, parameters). That is one pair, unless a parameter
-        had no gradient in a step."""
+        """Count this step in the state of each parameter, and yield (count, parameters): one pair, unless a parameter had no
+        gradient in some step."""
         for p in params:
             self.state[p]['step'] = self.state[p].get('step', 0) + 1
         for t in {self.state[p]['step'] for p in params}:
             yield t, [p for p in params if self.state[p]['step'] == t]
 
     def names(self, group):
-        """{parameter: its name}. ValueError for groups without names or block type."""
+        """Return {parameter: its name}."""
         if not {'param_names', 'block_type'} <= group.keys():
             kind = type(self).__name__
             raise ValueError(f'{kind} needs the names of the parameters: pass it param_groups(model, weight_decay)')
         return dict(zip(group['params'], group['param_names']))
 
     def state_shape(self, group, name, p, key):
-        """The shape of the tensor `key` in the state of a group's parameter p of this name, None if it has no such state"""
+        """Return the shape of the tensor `key` in the state of a group's parameter p, or None if p has no such state."""
         return p.shape
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's AdamW."""
     on_shards = True
 
 
 class SGDW(ListOptimizer):
-    """SGD with momentum and decoupled weight decay (Loshchilov and Hutter 2019; DNT), decay first:
-
-        w ← (1 − lr·λ) w,   m ← μ m + g,   w ← w − lr·m        (m starts at 0)
-
-    Unlike in torch.optim.SGD, the decay is not added to g, so it never enters the momentum.
-    State: m, 4 bytes per parameter in fp32.
-    """
+    """SGD with momentum and decoupled weight decay (Loshchilov and Hutter 2019; DNT). Unlike in torch.optim.SGD, the decay is not
+    added to g, so it never enters the momentum. State: m from 0, 4 bytes per parameter in fp32."""
     on_shards = True
+
+    @staticmethod
+    def update(w, g, m, lr, weight_decay, momentum):
+        decay(w, lr, weight_decay)                      # w ← (1 − lr·λ) w
+        torch._foreach_mul_(m, momentum)                # m ← μ m + g
+        torch._foreach_add_(m, g)
+        subtract(w, lr, m)                              # w ← w − lr·m
 
     def __init__(self, params, lr, momentum=0.9, weight_decay=0.0, compile=False):
         super().__init__(params, compile, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     def work(self, group, params, scalar):
-        yield (self.update, *self.lists(params, 'momentum_buffer'), scalar(group['lr']), group['weight_decay'],
-               group['momentum'])
-
-    @staticmethod
-    def update(w, g, m, lr, weight_decay, momentum):
-        decay(w, lr, weight_decay)
-        torch._foreach_mul_(m, momentum)
-        torch._foreach_add_(m, g)
-        subtract(w, lr, m)
+        yield self.update, *self.lists(params, 'momentum_buffer'), scalar(group['lr']), group['weight_decay'], group['momentum']
 
 
 class Lion(ListOptimizer):
-    """The sign of a momentum, with decoupled weight decay (Chen et al. 2023):
-
-        w ← (1 − lr·λ) w − lr·sign(β₁ m + (1 − β₁) g),   m ← β₂ m + (1 − β₂) g        (m starts at 0)
-
-    State: m, 4 bytes per parameter in fp32.
-    """
+    """The sign of a momentum, with decoupled weight decay (Chen et al. 2023). State: m from 0, 4 bytes per parameter in fp32."""
     on_shards = True
+
+    @staticmethod
+    def update(w, g, m, lr, weight_decay, beta1, beta2):
+        decay(w, lr, weight_decay)                              # w ← (1 − lr·λ) w
+        direction = torch._foreach_lerp(m, g, 1 - beta1)        # w ← w − lr·sign(β₁ m + (1 − β₁) g)
+        torch._foreach_sign_(direction)
+        subtract(w, lr, direction)
+        torch._foreach_lerp_(m, g, 1 - beta2)                   # m ← β₂ m + (1 − β₂) g
 
     def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0, compile=False):
         super().__init__(params, compile, lr=lr, betas=betas, weight_decay=weight_decay)
@@ -205,26 +198,25 @@ class Lion(ListOptimizer):
     def work(self, group, params, scalar):
         yield self.update, *self.lists(params, 'exp_avg'), scalar(group['lr']), group['weight_decay'], *group['betas']
 
-    @staticmethod
-    def update(w, g, m, lr, weight_decay, beta1, beta2):
-        decay(w, lr, weight_decay)
-        direction = torch._foreach_lerp(m, g, 1 - beta1)
-        torch._foreach_sign_(direction)
-        subtract(w, lr, direction)
-        torch._foreach_lerp_(m, g, 1 - beta2)
-
 
 class AdamMini(ListOptimizer):
-    """AdamW with one second moment for each block of weights (Zhang et al. 2024, the partition of version 1.1):
-
-        w ← (1 − lr·λ) w,   m ← β₁ m + (1 − β₁) g,   v_b ← β₂ v_b + (1 − β₂) mean_b(g²),
-        w ← w − lr·m̂ / (√v̂_b + ε)        (m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ), step t from 1)
-
-    A block is a head (head_dim rows) of W_q and W_k, a row of any other matrix, the whole of wpe or of a norm's gain, or one
-    element of a bias. `params` must be param_groups(model, …), because the blocks depend on the parameters' names.
-    State: m and all v_b, slightly more than 4 bytes per parameter in fp32. Under FSDP each rank holds its rows of m, and all v_b.
-    """
+    """AdamW with one second moment for each block b of weights (Zhang et al. 2024, the partition of version 1.1): a head, which is
+    head_dim rows, of W_q and W_k, a row of any other matrix, the whole of wpe or of a norm's gain, one element of a bias. `params`
+    must be param_groups(model, …), because the blocks depend on the parameters' names. State: m and all v_b from 0, slightly more
+    than 4 bytes per parameter in fp32. Under FSDP each rank holds its rows of m, and all v_b."""
     on_shards = True
+
+    @staticmethod
+    def update(w, g, m, v, shards, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
+        w, g, m = ([x.view(-1, s.width) for x, s in zip(xs, shards)] for xs in (w, g, m))      # a block is a row, or some rows
+        decay(w, lr, weight_decay)                              # w ← (1 − lr·λ) w
+        torch._foreach_lerp_(m, g, 1 - beta1)                   # m ← β₁ m + (1 − β₁) g
+        for weights, mean, moments, squares, s in zip(w, m, v, all_rows([x.square().mean(1) for x in g], shards), shards):
+            squares = squares.view(len(moments), -1)            # v_b ← β₂ v_b + (1 − β₂) mean_b(g²)
+            moments.lerp_(squares.mean(1, keepdim=True) if s.group else squares, 1 - beta2)
+            rates = lr / bias1 / ((moments / bias2).sqrt() + eps)
+            rates = rates.expand(-1, s.rows // len(moments)).reshape(-1, 1)[s.start:s.start + len(weights)]      # of each row
+            weights.addcmul_(mean, rates, value=-1)             # w ← w − lr·m̂ / (√v̂_b + ε), both corrected for bias
 
     def __init__(self, params, lr, head_dim, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, compile=False):
         super().__init__(params, compile, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, head_dim=head_dim)
@@ -246,21 +238,9 @@ class AdamMini(ListOptimizer):
             yield (self.update, w, g, m, v, shards, scalar(group['lr']), group['weight_decay'], *group['betas'], group['eps'],
                    *(scalar(1 - beta ** t) for beta in group['betas']))
 
-    @staticmethod
-    def update(w, g, m, v, shards, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-        w, g, m = ([x.view(-1, s.width) for x, s in zip(xs, shards)] for xs in (w, g, m))      # a block is a row, or some rows
-        decay(w, lr, weight_decay)
-        torch._foreach_lerp_(m, g, 1 - beta1)
-        for weights, mean, moments, squares, s in zip(w, m, v, all_rows([x.square().mean(1) for x in g], shards), shards):
-            squares = squares.view(len(moments), -1)
-            moments.lerp_(squares.mean(1, keepdim=True) if s.group else squares, 1 - beta2)
-            rates = lr / bias1 / ((moments / bias2).sqrt() + eps)
-            rates = rates.expand(-1, s.rows // len(moments)).reshape(-1, 1)[s.start:s.start + len(weights)]      # of each row
-            weights.addcmul_(mean, rates, value=-1)
-
 
 def num_blocks(kind, name, p, head_dim):
-    """How many second moments AdamMini keeps for the parameter p of this block type and name."""
+    """Return how many second moments AdamMini keeps for a parameter p."""
     if name.endswith('.bias'):
         return p.numel()
     if kind in ('norm', 'pos'):
@@ -270,16 +250,16 @@ def num_blocks(kind, name, p, head_dim):
     return p.size(0) // head_dim if kind == 'qk' else p.size(0)
 
 
-MUON_SCALES = {     # what multiplies an orthogonalized (n_out, n_in)
+MUON_SCALES = {     # the factor s on an orthogonalized (n_out, n_in), by the names of torch.optim.Muon
+    # Liu et al. 2025: updates as large as AdamW's, so that AdamW's lr and λ fit
     'match_rms_adamw': lambda n_out, n_in: 0.2 * math.sqrt(max(n_out, n_in)),
-    'original': lambda n_out, n_in: math.sqrt(max(1, n_out / n_in)),
+    'original': lambda n_out, n_in: math.sqrt(max(1, n_out / n_in)),            # Jordan 2024
 }
 
 
 def newton_schulz(x):
-    """(N, n, m) → about U Vᵀ of each matrix U S Vᵀ, in x's precision, by five steps of x ← a x + b (x xᵀ) x + c (x xᵀ)² x from
-    x / ‖x‖. Jordan's coefficients raise small singular values fast, and do not converge to 1: those of at least 0.01 ‖x‖ end
-    between 0.68 and 1.14."""
+    """(N, n, m) → about U Vᵀ of each matrix x = U S Vᵀ, in x's precision. Jordan's coefficients raise small singular values fast,
+    and do not converge to 1: those of at least 0.01 ‖x‖ end between 0.68 and 1.14."""
     a, b, c = 3.4445, -4.7750, 2.0315
     if x.size(-2) > x.size(-1):
         return newton_schulz(x.mT).mT
@@ -287,29 +267,39 @@ def newton_schulz(x):
     x = (x / (norm + 1e-7)).to(x.dtype)
     for _ in range(5):
         gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)      # a x + b (x xᵀ) x + c (x xᵀ)² x
     return x
 
 
 class Muon(ListOptimizer):
     """Orthogonalized momentum for the matrices of the blocks (Jordan 2024, kellerjordan.github.io/posts/muon), with decoupled
-    weight decay (Liu et al. 2025, "Muon is Scalable for LLM Training", arXiv:2502.16982):
+    weight decay (Liu et al. 2025, "Muon is Scalable for LLM Training", arXiv:2502.16982).
 
-        w ← (1 − lr·λ) w,   m ← μ m + g,   w ← w − lr·s·NS(g + μ m)        (m starts at 0)
-
-    NS is newton_schulz, whose work the ranks of torch.distributed share. By the names of torch.optim.Muon, the scale s of a
-    matrix (n_out, n_in) is
-
-        'match_rms_adamw'   0.2 √max(n_out, n_in)       (Liu et al.): an update as large as AdamW's, so that AdamW's lr and λ fit
-        'original'          √max(1, n_out / n_in)       (Jordan)
-
-    The weights of the block types in MATRICES are Muon's. W_q, W_k and W_v are three matrices. All others have AdamW's step with
-    `betas` and `eps`: embeddings, positions, the head, norms, gains, biases. `params` must be param_groups(model, …).
-
-    NS computes in bfloat16, as both publications do, or with bf16=False in the parameters' precision.
-    State: m, 4 bytes per parameter in fp32, and 8 per parameter of AdamW's.
+    Weights of the block types in MATRICES are orthogonalized, W_q, W_k and W_v each by itself. All other parameters take AdamW's
+    step with `betas` and `eps`: embeddings, positions, the head, norms, gains, biases. `params` must be param_groups(model, …).
+    Ranks share the work of newton_schulz. It computes in bfloat16, as both publications do, or with bf16=False in the parameters'
+    precision. State: m from 0, 4 bytes per parameter in fp32, and 8 per parameter of AdamW's.
     """
     on_shards = True
+
+    @staticmethod
+    def update(w, g, m, sharing, lr, weight_decay, momentum, scale, dtype):
+        """Update matrices of one shape, or this rank's rows of such."""
+        decay(w, lr, weight_decay)                              # w ← (1 − lr·λ) w
+        torch._foreach_mul_(m, momentum)                        # m ← μ m + g
+        torch._foreach_add_(m, g)
+        directions = torch.stack(torch._foreach_add(g, m, alpha=momentum)).to(dtype)
+        share, *ranks = sharing                                 # w ← w − lr·s·NS(g + μ m)
+        subtract(w, lr, (scale * share(newton_schulz, directions, *ranks).to(w[0].dtype)).unbind())
+
+    @staticmethod
+    def adamw_update(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
+        decay(w, lr, weight_decay)                              # w ← (1 − lr·λ) w
+        torch._foreach_lerp_(m, g, 1 - beta1)                   # m ← β₁ m + (1 − β₁) g
+        torch._foreach_mul_(v, beta2)                           # v ← β₂ v + (1 − β₂) g²
+        torch._foreach_addcmul_(v, g, g, 1 - beta2)
+        for weights, mean, square in zip(w, m, v):              # w ← w − lr·m̂ / (√v̂ + ε)
+            weights.addcmul_(mean, lr / bias1 / ((square / bias2).sqrt() + eps), value=-1)
 
     def __init__(self, params, lr, momentum=0.95, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, scale='match_rms_adamw',
                  bf16=True, compile=False):
@@ -332,29 +322,11 @@ class Muon(ListOptimizer):
             yield (self.adamw_update, *self.lists(ps, 'exp_avg', 'exp_avg_sq'), *rates, *group['betas'], group['eps'],
                    *(scalar(1 - beta ** t) for beta in group['betas']))
 
-    @staticmethod
-    def update(w, g, m, sharing, lr, weight_decay, momentum, scale, dtype):
-        """Updates matrices of one shape, or this rank's rows of such."""
-        decay(w, lr, weight_decay)
-        torch._foreach_mul_(m, momentum)
-        torch._foreach_add_(m, g)
-        directions = torch.stack(torch._foreach_add(g, m, alpha=momentum)).to(dtype)
-        share, *ranks = sharing
-        subtract(w, lr, (scale * share(newton_schulz, directions, *ranks).to(w[0].dtype)).unbind())
 
-    @staticmethod
-    def adamw_update(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-        decay(w, lr, weight_decay)
-        torch._foreach_lerp_(m, g, 1 - beta1)
-        torch._foreach_mul_(v, beta2)
-        torch._foreach_addcmul_(v, g, g, 1 - beta2)
-        for weights, mean, square in zip(w, m, v):
-            weights.addcmul_(mean, lr / bias1 / ((square / bias2).sqrt() + eps), value=-1)
-
-
-# From param_groups and the keys of train.py, of which dtype is the torch.dtype in use. A class with on_shards = True promises
-# that a step on a rank's rows of each parameter does to them what a step on the whole parameter does. Without it,
-# --parallel=fsdp refuses the optimizer.
+# Makes an optimizer from param_groups and the keys of train.py, where dtype is the torch.dtype in use. All take learning_rate,
+# and weight_decay by their groups; adamw, lion and adam_mini take beta1 and beta2; sgdw takes momentum; muon takes momentum and
+# muon_scale, and for its AdamW beta1 and beta2. A class with on_shards = True promises that stepping a shard equals sharding the
+# full step; --parallel=fsdp refuses all others.
 OPTIMIZERS = {
     'adamw': lambda groups, c: AdamW(groups, c['learning_rate'], betas(c), EPS, fused=True),
     'sgdw': lambda groups, c: SGDW(groups, c['learning_rate'], c.get('momentum', 0.9), compile=c.get('compile', False)),
@@ -371,6 +343,16 @@ def betas(c):
     return c.get('beta1', 0.9), c.get('beta2', 0.95)
 
 
+class Keys(dict):
+    def __missing__(self, key):
+        raise ValueError(f'optimizer={self["optimizer"]} needs a key {key}: add it, with its default, at the top of train.py')
+
+
+def make_optimizer(groups, keys):
+    """Return the optimizer that the key `optimizer` names, as OPTIMIZERS says."""
+    return OPTIMIZERS[keys['optimizer']](groups, Keys(keys))
+
+
 # ----------------------------------------------------------------------------- schedules
 
 SCHEDULES = {       # a value of 0 is min_lr, of 1 the peak; p goes from 0 at the start of the decay to 1 at its end
@@ -382,12 +364,12 @@ SCHEDULES = {       # a value of 0 is min_lr, of 1 the peak; p goes from 0 at th
 
 
 def lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac, ratio=1.0, blockwise='ramp'):
-    """The learning rate of iteration `it` (the first is 0) for a block type whose Blockwise LR is `ratio` times the base.
+    """Return the learning rate of iteration `it`, from 0, for a block type whose Blockwise LR is `ratio` times the base.
 
     'ramp': the warm-up goes on at the base's slope up to ratio · learning_rate; all types then decay to the same min_lr (the code
-    of sharpness disparity). 'jump': after the warm-up, ratio multiplies the base's rate, and so min_lr too (the paper's text).
-    'merge', for schedule='wsd': as 'ramp', but before the decay, over as many iterations as the decay has, each type's rate goes
-    in a straight line to the base's rate (the paper's code for WSD, where both parts take a third of the run).
+    of sharpness disparity). 'jump': after the warm-up, ratio multiplies the base's rate, min_lr too (the paper's text). 'merge',
+    for schedule='wsd': as 'ramp', but before the decay, for as long as the decay, each type's rate goes in a straight line to the
+    base's rate (the paper's code for WSD, where both parts take a third of the run).
     """
     if blockwise == 'jump':
         lr = lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac)

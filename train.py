@@ -22,7 +22,7 @@ from engine.parallel import check_parallel, model_notes, whole_model
 from engine.ranks import check_on_shards
 from engine.runlog import Log, Run, Speed, add_scalars, progress
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, lr_at, param_groups
+from optim import lr_at, make_optimizer, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of GPTConfig
 # run
@@ -158,8 +158,7 @@ if ddp:
         train_model.register_comm_hook(None, bf16_compress_hook)
 
 # ----------------------------------------------------------------------------- optimizer
-opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
-                            {**config, 'compile': is_compiled, 'dtype': machine.dtype})
+opt = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile': is_compiled, 'dtype': machine.dtype})
 check_on_shards(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 params_of = params_by_type(opt)                         # {block type: its parameters}

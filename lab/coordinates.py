@@ -31,7 +31,7 @@ from engine.runlog import finite, progress
 from engine.step import training_step
 from lab.measure.tools import attention_inputs, attention_logits, outputs
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, param_groups
+from optim import make_optimizer, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of train.py
 out_dir = 'out-coordinates'         # the folder of coordinates.json and its picture
@@ -71,8 +71,8 @@ def moves(config, data, device, seed):
     """{activation: [the mean square of its change after step 1, 2, …]} of one model, on a batch that it is not trained on."""
     torch.manual_seed(seed)
     model = GPT(gpt_config(config)).to(device)
-    optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, **group_settings(config)),
-                                                {**config, 'compile': False, 'dtype': torch.float32})
+    optimizer = make_optimizer(param_groups(model, **group_settings(config)),
+                               {**config, 'compile': False, 'dtype': torch.float32})
     for group in optimizer.param_groups:
         group['lr'] = config['learning_rate'] * group['lr_scale'] * group['lr_ratio']
     size = config['batch_size']

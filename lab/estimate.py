@@ -21,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from engine.device import autocast, pick_dtype, state_bytes, storage_bytes
 from engine.keys import check_keys, gpt_config
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, param_groups
+from optim import make_optimizer, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of train.py
 gpus = 1                            # GPUs over which parallel=fsdp spreads the model
@@ -83,8 +83,7 @@ def memory(config):
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = fake_gpt(config)
         model.recompute = config['recompute']
-        groups = param_groups(model, config['weight_decay'], keys=config)
-        optimizer = OPTIMIZERS[config['optimizer']](groups, {**config, 'compile': False})
+        optimizer = make_optimizer(param_groups(model, config['weight_decay'], keys=config), {**config, 'compile': False})
         weights = [*model.parameters()]
         loss, activations = forward(model, {**config, 'compile': False})
         loss.backward()

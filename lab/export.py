@@ -23,7 +23,7 @@ from lab.convert.folders import new_folder, write_card, write_checkpoint
 from lab.convert.hub import OWN_GPT, obstacles, write_model, write_own, write_tokenizer, write_weights
 from lab.convert.pretrained import FAMILIES, load_gpt
 from model import GPTConfig
-from optim import OPTIMIZERS, param_groups
+from optim import OPTIMIZERS, make_optimizer, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of train.py
 out_dir = 'out'                     # the run's folder: the one to read, or with from_hf the one to write
@@ -48,7 +48,7 @@ def write_run(folder):
         raise ValueError(f'dataset={config["dataset"]} has {meta["vocab_size"]} tokens and {from_hf} {model.config.vocab_size}: '
                          f'choose the data set whose tokens it knows')
     keys = {key: config[key] for key in defaults_of(TRAIN, GPTConfig)} | asdict(model.config) | dict(init_from=from_hf)
-    optimizer = OPTIMIZERS[keys['optimizer']](param_groups(model, keys['weight_decay'], keys=keys), keys)
+    optimizer = make_optimizer(param_groups(model, keys['weight_decay'], keys=keys), keys)
     write_checkpoint(folder, dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler={}, config=keys, iter=0,
                                   best_val_loss=float('inf'), first_loss=None))
     return f'wrote {out_dir}: python train.py {out_dir}/config.json --init_from=resume  trains on'

@@ -14,7 +14,7 @@ import torch
 from helpers import ROOT
 
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, SCHEDULES, AdamMini, compiled_run, lr_at, param_groups
+from optim import OPTIMIZERS, SCHEDULES, AdamMini, compiled_run, lr_at, make_optimizer, param_groups
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 BETA1, BETA2, MOMENTUM = 0.8, 0.95, 0.7             # no defaults, so that they must be passed on
@@ -436,3 +436,15 @@ def test_a_ratio_of_one_is_the_base(schedule, warmup, blockwise):
     args = dict(schedule=schedule, warmup_iters=warmup, **{**RUN, 'learning_rate': 6e-4, 'min_lr': 3e-5, 'lr_decay_iters': 300})
     for it in range(310):
         assert lr_at(it, ratio=1.0, blockwise=blockwise, **args) == lr_at(it, **args)
+
+
+def test_an_optimizer_whose_key_train_lacks(monkeypatch):
+    """One line names the key and where to add it; a KeyError of its own stays one"""
+    groups, keys = param_groups(small_gpt('pre'), 0.1), {**KEYS, 'optimizer': 'mine', 'learning_rate': 0.1}
+    monkeypatch.setitem(OPTIMIZERS, 'mine', lambda groups, c: torch.optim.SGD(groups, c['learning_rate'], nesterov=c['nesterov']))
+    with pytest.raises(ValueError, match='optimizer=mine needs a key nesterov: add it, with its default, at the top of train.py'):
+        make_optimizer(groups, keys)
+    assert make_optimizer(groups, {**keys, 'nesterov': False}).defaults['lr'] == 0.1
+    monkeypatch.setitem(OPTIMIZERS, 'mine', lambda groups, c: {}['inner'])
+    with pytest.raises(KeyError, match='inner'):
+        make_optimizer(groups, keys)

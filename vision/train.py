@@ -25,7 +25,7 @@ from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, 
 from engine.parallel import check_parallel, model_notes, whole_model
 from engine.ranks import check_on_shards
 from engine.runlog import Log, Run, Speed, add_scalars, progress
-from optim import OPTIMIZERS, lr_at, param_groups
+from optim import lr_at, make_optimizer, param_groups
 from vision.augment import CUBIC, Augment
 from vision.images import SPLITS, Images
 from vision.vit import ViT, ViTConfig, correct
@@ -119,8 +119,7 @@ if ddp:
         train_model.register_comm_hook(None, bf16_compress_hook)
 
 # ----------------------------------------------------------------------------- optimizer
-opt = OPTIMIZERS[optimizer](param_groups(raw_model, **group_keys),
-                            {**config, 'compile': is_compiled, 'dtype': machine.dtype})
+opt = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile': is_compiled, 'dtype': machine.dtype})
 check_on_shards(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 params_of = params_by_type(opt)                         # {block type: its parameters}

@@ -26,7 +26,7 @@ from engine.runlog import finite
 from engine.step import training_step
 from lab.measure import MEASUREMENTS, NEEDS, TABLES, measure, update_sizes
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, param_groups
+from optim import make_optimizer, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of train.py
 out_dir = 'out'                     # a run's folder, which also gets the results; with init_only they go into <out_dir>-init
@@ -38,7 +38,7 @@ batches = 8                         # batches of batch_size windows or images, e
 
 def one_update(model, state, config, data):
     """update_sizes of one step from a checkpoint, with its optimizer's state, on the mean gradient over the data."""
-    optimizer = OPTIMIZERS[config['optimizer']](param_groups(model, **group_settings(config)), {**config, 'compile': False})
+    optimizer = make_optimizer(param_groups(model, **group_settings(config)), {**config, 'compile': False})
     load_state(optimizer, state['optimizer'])
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     training_step(model, model, optimizer, data, config['grad_clip'])
