@@ -200,10 +200,10 @@ class Lion(ListOptimizer):
 
 
 class AdamMini(ListOptimizer):
-    """AdamW with one second moment for each block b of weights (Zhang et al. 2024, the partition of version 1.1): a head, which is
-    head_dim rows, of W_q and W_k, a row of any other matrix, the whole of wpe or of a norm's gain, one element of a bias. `params`
-    must be param_groups(model, …), because the blocks depend on the parameters' names. State: m and all v_b from 0, slightly more
-    than 4 bytes per parameter in fp32. Under FSDP each rank holds its rows of m, and all v_b."""
+    """AdamW with one second moment for each block b of weights (Zhang et al. 2024, the partition of version 1.1): each head_dim
+    rows of W_q and W_k, each row of any other matrix, the whole of wpe or a norm's gain, each element of a bias. `params` must be
+    param_groups(model, …), because the blocks depend on the parameters' names. State: m and all v_b from 0, slightly more than 4
+    bytes per parameter in fp32. Under FSDP each rank holds its rows of m, and all v_b."""
     on_shards = True
 
     @staticmethod
