@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from engine.device import plain_attention
-from model import BLOCK_TYPES, GPT, GPTConfig, RMSNorm, StableNorm, block_type, doubly_stochastic, init_kind
+from model import BLOCK_TYPES, GPT, GPTConfig, block_type, doubly_stochastic, init_kind
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
@@ -347,61 +347,30 @@ def randomize(model):
     return model.eval()
 
 
-def test_equals_hugging_face_olmo2():
-    hf = pytest.importorskip('transformers')
-    theirs = randomize(hf.Olmo2ForCausalLM(hf.Olmo2Config(**HF)))
-    ours = GPT(GPTConfig(block_size=16, vocab_size=50, n_layer=2, n_head=4, n_kv_head=2, n_embd=32, d_ff=48, tie_weights=False,
-                         norm='rmsnorm', norm_eps=1e-3, qk_norm=True, qk_norm_wide=True, attn_pre_norm=False, ffn_pre_norm=False,
-                         **MID_NORM, ffn='swiglu', pos='rope', rope_theta=50.0))
-    names = OURS | {'post_attention_layernorm': 'attn_mid_norm', 'post_feedforward_layernorm': 'ffn_mid_norm'}
-    rename = re.compile('|'.join(map(re.escape, names)))
-    ours.load_state_dict({rename.sub(lambda m: names[m[0]], name): p for name, p in theirs.state_dict().items()})
-    close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-5)
+OLMO2 = dict(qk_norm=True, qk_norm_wide=True, attn_pre_norm=False, ffn_pre_norm=False, **MID_NORM)
 
 
-@pytest.mark.parametrize('family, qk_norm', [('Llama', False), ('Qwen3', True)])
-def test_equals_hugging_face_llama_and_qwen3(family, qk_norm):
+@pytest.mark.parametrize('family, config, tol', [
+    ('Llama', {}, 1e-4), ('Qwen3', dict(qk_norm=True), 1e-4), ('Olmo2', OLMO2, 1e-5)])
+def test_equals_hugging_face(family, config, tol):
     hf = pytest.importorskip('transformers')
     theirs = randomize(getattr(hf, f'{family}ForCausalLM')(getattr(hf, f'{family}Config')(**HF)))
-    ours = GPT(GPTConfig(block_size=16, vocab_size=50, n_layer=2, n_head=4, n_kv_head=2, n_embd=32, d_ff=48,
-                         tie_weights=False, norm='rmsnorm', norm_eps=1e-3, qk_norm=qk_norm, ffn='swiglu', pos='rope',
-                         rope_theta=50.0))
-    rename = re.compile('|'.join(map(re.escape, OURS)))
-    ours.load_state_dict({rename.sub(lambda m: OURS[m[0]], name): p for name, p in theirs.state_dict().items()})
-    close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
+    ours = GPT(GPTConfig(block_size=16, vocab_size=50, n_layer=2, n_head=4, n_kv_head=2, n_embd=32, d_ff=48, tie_weights=False,
+                         norm='rmsnorm', norm_eps=1e-3, ffn='swiglu', pos='rope', rope_theta=50.0, **config))
+    behind = {'post_attention_layernorm': 'attn_mid_norm', 'post_feedforward_layernorm': 'ffn_mid_norm'}
+    names = OURS | (behind if family == 'Olmo2' else {})
+    rename = re.compile('|'.join(map(re.escape, names)))
+    ours.load_state_dict({rename.sub(lambda m: names[m[0]], name): p for name, p in theirs.state_dict().items()})
+    close(ours(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, tol)
 
 
 # ----------------------------------------------------------------------------- norms and attentions
-
-@pytest.mark.parametrize('eps', [1e-5, 0.1])
-@pytest.mark.parametrize('alpha', [0.0, 0.25, 0.475, 0.5])
-def test_norms_equal_the_papers_formula(alpha, eps):
-    torch.manual_seed(0)
-    config = GPTConfig(norm_alpha=alpha, norm_eps=eps)
-    x, gain, d = 0.1 * torch.randn(5, 24), torch.rand(24) + 0.5, 24
-    stable, rms = StableNorm(d, config), RMSNorm(d, config)
-    stable.weight.data, rms.weight.data = gain, gain
-    for norm, power in (stable, alpha), (rms, 0.5):
-        close(norm(x), gain * d ** power * x / torch.sqrt(x.norm(dim=-1, keepdim=True) ** 2 + d * eps), 1e-5)
-
 
 def attention_layer(**config):
     """One attention whose W_o is the identity, so that its output is the heads'."""
     attn = build(**config).h[0].attn
     attn.wo.weight.data.copy_(torch.eye(len(attn.wo.weight)))
     return attn
-
-
-@pytest.mark.parametrize('alpha', [0.0, 0.475])
-@pytest.mark.parametrize('norm', NORMALIZING)
-def test_stable_attention_is_a_softmax_of_tau_cosines(norm, alpha):
-    attn = attention_layer(attention='stable', n_head=1, block_size=512, norm=norm, norm_alpha=alpha, norm_eps=0.0)
-    attn.q_norm.weight.data.fill_(1.0)
-    attn.k_norm.weight.data.fill_(1.0)
-    x = torch.randn(2, 7, 16).double()
-    cosine = F.cosine_similarity(attn.wq(x)[:, :, None], attn.wk(x)[:, None], dim=-1)
-    tau = 1.618 * 9                                                     # 14.562, the paper's τ at 512 tokens
-    close(attn(x)[0], causal_softmax(tau * cosine) @ attn.wv(x), 1e-9)
 
 
 @pytest.mark.parametrize('attention', ['l2', 'l2_tied'])
@@ -565,6 +534,31 @@ def test_init_is_the_table_of_stds(init, tied, gain):
         assert abs(p.mean().item()) < 5 * std / math.sqrt(p.numel()), name
         if init == 'xavier_trunc' and block_type(name) not in ('emb', 'pos'):
             assert 2.2 * std < p.abs().max() <= 2 * std / 0.8796        # a deviation that cutting at two of it leaves 0.8796 of
+
+
+def test_embedding_std():
+    """emb_std is wte's and wpe's; 0 makes a tied wte a matrix of `init`, by init_gain too, and leaves an untied one at 0.02."""
+    sizes = dict(n_layer=1, n_head=4, n_embd=128, vocab_size=512, block_size=256, init='xavier', init_gain=2.0)
+    like_head = 2 * (2 / (512 + 128)) ** 0.5
+    for tied, emb_std, wte, wpe in ((True, 0.1, 0.1, 0.1), (True, 0.0, like_head, 0.02), (False, 0.0, 0.02, 0.02),
+                                    (False, 0.3, 0.3, 0.3)):
+        torch.manual_seed(0)
+        model = GPT(GPTConfig(**sizes, tie_weights=tied, emb_std=emb_std))
+        assert model.wte.weight.std().item() == pytest.approx(wte, rel=0.03)
+        assert model.wpe.weight.std().item() == pytest.approx(wpe, rel=0.03)
+        assert model.lm_head.weight.std().item() == pytest.approx(wte if tied else like_head, rel=0.03)
+
+
+@pytest.mark.parametrize('more, rows', [({}, 3 * 128), (dict(n_kv_head=2), 128 + 2 * 64), (dict(attention='l2_tied'), 2 * 128)])
+def test_fused_qkv_init(more, rows):
+    """W_q, W_k, W_v start by the shape of one matrix with all of their rows; the others by their own."""
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(n_layer=2, n_head=4, n_embd=128, vocab_size=64, block_size=16, init='xavier', fused_qkv_init=True,
+                          **more))
+    for block in model.h:
+        for name, w in block.attn.named_parameters():
+            wanted = (2 / ((rows if name[:2] in ('wq', 'wk', 'wv') else 128) + 128)) ** 0.5
+            assert w.std().item() == pytest.approx(wanted, rel=0.04), name
 
 
 @pytest.mark.parametrize('more', [dict(residual='hyper'), dict(residual='hyper', streams=1), dict(residual='gpas'),
@@ -903,79 +897,3 @@ def test_bf16_autocast_keeps_norms_and_loss_in_fp32(config, fused):
     assert loss.item() == pytest.approx(expected.item(), rel=0.01)
     assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
     assert model.bfloat16()(idx, targets)[1].dtype == torch.float32     # without autocast, too
-
-
-# ----------------------------------------------------------------------------- initialization as in the authors' code
-
-class AuthorsGPT(torch.nn.Module):
-    """How nanoGPT's code and Stable-Transformer's Code 1 are built: one projection for q, k and v, the head tied before the
-    weights are drawn, and one rule for every nn.Linear, the head's last."""
-
-    def __init__(self, draw, vocab_size, d, n_layer):
-        super().__init__()
-        self.wte, self.wpe = torch.nn.Embedding(vocab_size, d), torch.nn.Embedding(64, d)
-        self.h = torch.nn.ModuleList(torch.nn.ModuleDict(dict(
-            c_attn=torch.nn.Linear(d, 3 * d, bias=False), c_proj=torch.nn.Linear(d, d, bias=False),
-            c_fc=torch.nn.Linear(d, 4 * d, bias=False), c_proj2=torch.nn.Linear(4 * d, d, bias=False))) for _ in range(n_layer))
-        self.lm_head = torch.nn.Linear(d, vocab_size, bias=False)
-        self.wte.weight = self.lm_head.weight
-
-        def init(module):
-            if isinstance(module, torch.nn.Linear):
-                draw(module.weight)
-            elif isinstance(module, torch.nn.Embedding):
-                torch.nn.init.normal_(module.weight, std=0.02)
-
-        self.apply(init)
-
-    def deviations(self):
-        q, k, v = self.h[0]['c_attn'].weight.chunk(3)
-        names = dict(wte=self.wte.weight, wpe=self.wpe.weight, wq=q, wk=k, wv=v, wo=self.h[0]['c_proj'].weight,
-                     w1=self.h[0]['c_fc'].weight, w2=self.h[0]['c_proj2'].weight)
-        return {name: w.std().item() for name, w in names.items()}
-
-
-def stable_init_(w):
-    torch.nn.init.normal_(w, std=1 / (w.size(0) ** 0.5 + w.size(1) ** 0.5))
-
-
-@pytest.mark.parametrize('init, draw', [('xavier', torch.nn.init.xavier_normal_), ('stable', stable_init_),
-                                        ('gpt2', lambda w: torch.nn.init.normal_(w, std=0.02))])
-def test_init_as_in_the_authors_code(init, draw):
-    """With emb_std=0 and fused_qkv_init every matrix has the deviation that such code gives it, but GPT-2's residual outputs."""
-    d, vocab_size, n_layer = 192, 768, 2
-    torch.manual_seed(0)
-    theirs = AuthorsGPT(draw, vocab_size, d, n_layer).deviations()
-    model = GPT(GPTConfig(n_layer=n_layer, n_head=4, n_embd=d, vocab_size=vocab_size, block_size=64, init=init, emb_std=0.0,
-                          fused_qkv_init=True))
-    block = model.h[0]
-    ours = dict(wte=model.wte, wpe=model.wpe, wq=block.attn.wq, wk=block.attn.wk, wv=block.attn.wv, wo=block.attn.wo,
-                w1=block.ffn.w1, w2=block.ffn.w2)
-    for name, module in ours.items():
-        shrunk = (2 * n_layer) ** -0.5 if init == 'gpt2' and name in ('wo', 'w2') else 1.0
-        assert module.weight.std().item() == pytest.approx(theirs[name] * shrunk, rel=0.03), name
-
-
-def test_embedding_std():
-    """emb_std is wte's and wpe's; 0 makes a tied wte a matrix of `init`, by init_gain too, and leaves an untied one at 0.02."""
-    sizes = dict(n_layer=1, n_head=4, n_embd=128, vocab_size=512, block_size=256, init='xavier', init_gain=2.0)
-    as_head = 2 * (2 / (512 + 128)) ** 0.5
-    for tied, emb_std, wte, wpe in ((True, 0.1, 0.1, 0.1), (True, 0.0, as_head, 0.02), (False, 0.0, 0.02, 0.02),
-                                    (False, 0.3, 0.3, 0.3)):
-        torch.manual_seed(0)
-        model = GPT(GPTConfig(**sizes, tie_weights=tied, emb_std=emb_std))
-        assert model.wte.weight.std().item() == pytest.approx(wte, rel=0.03)
-        assert model.wpe.weight.std().item() == pytest.approx(wpe, rel=0.03)
-        assert model.lm_head.weight.std().item() == pytest.approx(wte if tied else as_head, rel=0.03)
-
-
-@pytest.mark.parametrize('more, rows', [({}, 3 * 128), (dict(n_kv_head=2), 128 + 2 * 64), (dict(attention='l2_tied'), 2 * 128)])
-def test_fused_qkv_init(more, rows):
-    """W_q, W_k, W_v start by the shape of one matrix with all of their rows; the others by their own."""
-    torch.manual_seed(0)
-    model = GPT(GPTConfig(n_layer=2, n_head=4, n_embd=128, vocab_size=64, block_size=16, init='xavier', fused_qkv_init=True,
-                          **more))
-    for block in model.h:
-        for name, w in block.attn.named_parameters():
-            wanted = (2 / ((rows if name[:2] in ('wq', 'wk', 'wv') else 128) + 128)) ** 0.5
-            assert w.std().item() == pytest.approx(wanted, rel=0.04), name
