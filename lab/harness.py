@@ -224,12 +224,12 @@ def harness(model, tokenizer, answers, machine, batch_size):
             return [log_p for log_p, _ in self._loglikelihood_tokens(whole)]
 
         def generate_until(self, requests, **kwargs):
-            alike = {}
+            groups = {}
             for i, request in enumerate(requests):
                 settings = normalize_gen_kwargs(request.args[1])
                 prompt = (self.tok_encode(request.args[0]) or [self.prefix_token_id])[-room_for_prompt(size, settings):]
-                alike.setdefault((len(prompt), repr(settings)), []).append((i, prompt, settings))
-            batches = [batch for group in alike.values() for batch in chunks(group, batch_size)]
+                groups.setdefault((len(prompt), repr(settings)), []).append((i, prompt, settings))
+            batches = [batch for group in groups.values() for batch in chunks(group, batch_size)]
             texts = sum(over_ranks(machine, write, [[part[1:] for part in batch] for batch in batches], 'generation'), [])
             text_of = {i: text for (i, *_), text in zip(sum(batches, []), texts)}
             return [text_of[i] for i in range(len(requests))]

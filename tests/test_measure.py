@@ -359,7 +359,7 @@ OTHER_BLOCKS = ('b2t', 'gpas', 'hyper', 'mhc', 'resi_dual', 'value_residual')   
 @pytest.mark.parametrize('arch, more', [
     *(pytest.param(arch, {}, marks=pytest.mark.long) for arch in ARCHS if arch not in OTHER_BLOCKS), *VARIANTS[len(ARCHS):]])
 def test_sensitivity_is_the_norm_of_the_full_jacobian(arch, more):
-    """Power iteration stays below, and by a few percent at most. The branch's answer to ten times W_o or W_2 is 10, and 1
+    """Power iteration stays below, and by a few percent at most. The branch's response to ten times W_o or W_2 is 10, and 1
     under a MidNorm (P7, P8), as long as there are no biases."""
     model, batches = build(arch, more, dtype=torch.float32), data()
     rows, c = m.sensitivity(model, batches, generator()), model.config
@@ -376,15 +376,15 @@ def test_sensitivity_is_the_norm_of_the_full_jacobian(arch, more):
         for name, f, at in ('block', block, states[2 * i]), ('attn', attn, x), ('ffn', ffn, between):
             assert 0.95 < row[name] / largest_singular_value(f, at) < 1.0001, name
         for name in ('attn', 'ffn') if not c.bias else ():
-            assert row[f'{name}_answer'] == pytest.approx(1 if c.attn_mid_norm or c.linear_norm else 10, rel=3e-4)
+            assert row[f'{name}_response'] == pytest.approx(1 if c.attn_mid_norm or c.linear_norm else 10, rel=3e-4)
 
 
 def test_sensitivity_of_a_branch_that_starts_at_zero():
-    """There is none, and no answer"""
+    """There is none, and no response"""
     model = build('pre', dtype=torch.float32)
     model.h[0].attn.wo.weight.data.zero_()
     row = m.sensitivity(model, data(), generator())[0]
-    assert row['attn'] == 0 and math.isnan(row['attn_answer']) and row['ffn_answer'] == pytest.approx(10)
+    assert row['attn'] == 0 and math.isnan(row['attn_response']) and row['ffn_response'] == pytest.approx(10)
 
 
 @pytest.mark.parametrize('arch, more', VARIANTS)

@@ -273,7 +273,7 @@ def read_others(about, images, theirs, notes, given):
             raise ValueError(f'its config.json states {name}={says[name]}, and its weights have {value}')
 
     # what nobody states
-    def settle(field, guess, why=''):
+    def stated_or(field, guess, why=''):
         if says.get(field) is not None:
             return says[field]
         if field in given:
@@ -283,9 +283,9 @@ def read_others(about, images, theirs, notes, given):
         guesses.append(f'{field}={guess}{why}')
         return guess
 
-    n_head = settle('n_head', TIMM_HEADS.get(n_embd), f" (timm's for a width of {n_embd})")
-    ffn, norm_eps = (settle(field, TIMM_DEFAULTS[field]) for field in ('ffn', 'norm_eps'))
-    pool = settle('pool', 'patches' if behind else 'cls') if cls else says.get('pool') or 'mean'
+    n_head = stated_or('n_head', TIMM_HEADS.get(n_embd), f" (timm's for a width of {n_embd})")
+    ffn, norm_eps = (stated_or(field, TIMM_DEFAULTS[field]) for field in ('ffn', 'norm_eps'))
+    pool = stated_or('pool', 'patches' if behind else 'cls') if cls else says.get('pool') or 'mean'
     if pool == 'cls' and not cls or pool != 'cls' and seen['final_norm'] and not behind:
         raise no_equal('pooling by the class token without one' if pool == 'cls' else 'a norm before the mean of the patches')
     if not about:

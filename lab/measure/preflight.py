@@ -1,4 +1,4 @@
-"""The checks before training (LN stability, appendix B): which quantity answers to which cause, and how the stream grows."""
+"""The checks before training (LN stability, appendix B): which quantity responds to which cause, and how the stream grows."""
 import copy
 import math
 import re
@@ -105,7 +105,7 @@ def preflight(model, batches, rng):
 
 def show_preflight(result):
     invariance = result['invariance']
-    table('invariance: exponent with which a row answers to a column (0 immune, 1 proportional, more explosive)',
+    table('invariance: exponent with which a row responds to a column (0 immune, 1 proportional, more explosive)',
           ['', *invariance], [[effect, *(f'{invariance[cause][effect]:.2f}' for cause in invariance)]
                               for effect in next(iter(invariance.values()))])
     table('growth with depth', ['', 'of', 'power of the layer', 'factor a layer', ''],
@@ -147,7 +147,7 @@ def plot_preflight(folders):
         grown = measured['growth']['as is']
         ax.set_xlabel('\n'.join(wrap(minus(f'{name}: {g["shape"]}, {g["power"]:.2f}'.replace('-0.00', '0.00')), 1.8)
                                 for name, g in (('mean |x|', grown['ma']), ('variance', grown['var']))), fontsize=8)
-    title = wrap('exponent of the answer; below a panel: growth along the depth, with its power', 1.6 * columns)
+    title = wrap('exponent of the response; below a panel: growth along the depth, with its power', 1.6 * columns)
     ticks = [sign * 2 ** k for k in range(reach.bit_length()) for sign in (-1, 1)]
     bar = figure.colorbar(image, ax=axes, location='bottom', shrink=0.4, aspect=30, ticks=sorted([0, *ticks]))
     bar.ax.xaxis.set_major_formatter(lambda x, _: minus(f'{x:g}'))

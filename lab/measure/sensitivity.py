@@ -43,7 +43,7 @@ def sensitivity(model, batches, rng):
             start = random(x)                           # the same for both, so that their ratio is exact sooner
             row[name] = jacobian_norm(branch(block, name, v1), x, start)
             with scaled([w.weight], SCALING):
-                row[f'{name}_answer'] = jacobian_norm(branch(block, name, v1), x, start) / row[name] if row[name] else math.nan
+                row[f'{name}_response'] = jacobian_norm(branch(block, name, v1), x, start) / row[name] if row[name] else math.nan
         rows.append(row)
     return rows
 
@@ -78,9 +78,9 @@ def drift(model, batches, rng):
 
 
 def show_sensitivity(result):
-    table(f'spectral norm of the Jacobians; answer: of the branch\'s where W_o or W_2 is {SCALING:g} times as large',
-          ['layer', 'block', 'to the end', 'attn', 'answer', 'ffn', 'answer'],
-          [[str(i), *(row[key] for key in ('block', 'to_end', 'attn', 'attn_answer', 'ffn', 'ffn_answer'))]
+    table(f'spectral norm of the Jacobians; response: the factor on the branch\'s if W_o or W_2 is {SCALING:g} times as large',
+          ['layer', 'block', 'to the end', 'attn', 'response', 'ffn', 'response'],
+          [[str(i), *(row[key] for key in ('block', 'to_end', 'attn', 'attn_response', 'ffn', 'ffn_response'))]
            for i, row in enumerate(result)])
 
 
