@@ -754,8 +754,7 @@ def make_blocks(config, seed, fill=True):
         for layer in range(1, config.n_layer + 1):
             torch.default_generator.manual_seed(hash_seed(seed, layer))
             blocks.append(block := Block(config, layer))
-            if getattr(block.attn, 'rotary', None):
-                block.attn.rotary = blocks[0].attn.rotary
+            block.attn.rotary = blocks[0].attn.rotary
             if not fill:
                 to_meta(block, config)
     return blocks

@@ -1,5 +1,5 @@
 """
-lm-evaluation-harness for lab/evaluate.py: its tasks, a GPT as it wants a model, and the answers that are kept. Prompts, texts and
+lm-evaluation-harness for lab/evaluate.py: its tasks, a GPT as it wants a model, and cached answers. Prompts, texts and
 likelihoods are those of its own class for models of Hugging Face, HFLM, wherever that works.
 """
 
@@ -107,14 +107,14 @@ def read_settings(text):
     return settings
 
 
-# ----------------------------------------------------------------------------- answers that are kept
+# ----------------------------------------------------------------------------- cached answers
 
 RULES = dict(generate_until='generate_until, as HFLM')          # changes with what a method answers to the same request
 
 
-def kept(path, answer):
-    """answer(requests) of lm-evaluation-harness, of which those in the file at `path` are not computed again. The file has a row
-    of JSON for each: the hash of its method and arguments, and the answer. Texts that are drawn at random are not kept."""
+def cached(path, answer):
+    """Return answer(requests), a method of lm-evaluation-harness, that keeps its answers in the file at `path` and computes none
+    again. The file has a row of JSON for each: the hash of its method and arguments, and the answer. It has no random texts."""
     from lm_eval.models.utils import normalize_gen_kwargs
     known = {row['request']: row['answer'] for row in read_rows(path)}
     name = RULES.get(answer.__name__, answer.__name__)
@@ -236,7 +236,7 @@ def harness(model, tokenizer, answers, machine, batch_size):
 
     wrapped = Harness()
     for name in ('loglikelihood', 'loglikelihood_rolling', 'generate_until') if answers else ():
-        setattr(wrapped, name, kept(answers, getattr(wrapped, name)))
+        setattr(wrapped, name, cached(answers, getattr(wrapped, name)))
     return wrapped
 
 

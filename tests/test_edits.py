@@ -129,11 +129,11 @@ def start(Model=GPT, seed=0, fill=True, **keys):
     return Model(config, fill=fill)
 
 
-STARTS = [{}, dict(tie_weights=False, norm='gatednorm'), dict(bias=True, linear_norm=True, emb_std=0.0),
+STARTING = [{}, dict(tie_weights=False, norm='gatednorm'), dict(bias=True, linear_norm=True, emb_std=0.0),
           dict(value_residual=True, residual='hyper', init='xavier_trunc')]
 
 
-@pytest.mark.parametrize('Model, keys', [*((GPT, keys) for keys in STARTS), (ViT, dict(pool='patches', drop_path=0.1))])
+@pytest.mark.parametrize('Model, keys', [*((GPT, keys) for keys in STARTING), (ViT, dict(pool='patches', drop_path=0.1))])
 def test_an_added_module_changes_no_other_weight(monkeypatch, Model, keys):
     """Nor does one in another block change how it starts, nor the random numbers that follow"""
     plain, after = dict(start(Model, **keys).named_parameters()), torch.rand(1)
@@ -160,7 +160,7 @@ def test_a_start_depends_on_seed_and_name_alone():
     assert model.hash_seed(1337, 'h.0.attn.wq.weight') == 1276998913867372649        # on every machine and in every process
 
 
-@pytest.mark.parametrize('keys', STARTS)
+@pytest.mark.parametrize('keys', STARTING)
 def test_built_without_memory_and_filled_later(monkeypatch, keys):
     """Only what has an init kind has no memory, and then gets the weights that it has otherwise; a tied head stays tied"""
     with_added(monkeypatch)
