@@ -54,25 +54,25 @@ def all_rows(own, shards):
 
 
 def sharing(p):
-    """How ranks share what is to be done with each matrix of a stack of such as p: (share, *arguments). share(function, stack,
-    *arguments) is function(stack), of which each rank computes some matrices."""
+    """How ranks share the work on a stack of matrices such as p: (share, *arguments). share(function, stack, *arguments) is
+    function(stack), of which each rank computes some matrices."""
     shard = shard_of(p)
     if shard.group:
         return on_shards, shard.group, shard.rows
-    return (in_turns, dist.group.WORLD) if dist.is_initialized() else (alone,)
+    return (on_copies, dist.group.WORLD) if dist.is_initialized() else (alone,)
 
 
 def alone(function, x):
     return function(x)
 
 
-def in_turns(function, x, group):
-    """Every rank of the group holds the stack x, (N, n, m). Each does its share of the matrices for all."""
+def on_copies(function, x, group):
+    """Every rank of the group holds the stack x, (N, n, m). Each computes its share of the matrices for all."""
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     share = -(-len(x) // ranks)
-    every = F.pad(x, (0, 0, 0, 0, 0, ranks * share - len(x)))
-    gathered = torch.empty_like(every)
-    dist.all_gather_into_tensor(gathered, function(every[rank * share:(rank + 1) * share]).contiguous(), group=group)
+    padded = F.pad(x, (0, 0, 0, 0, 0, ranks * share - len(x)))
+    gathered = torch.empty_like(padded)
+    dist.all_gather_into_tensor(gathered, function(padded[rank * share:(rank + 1) * share]).contiguous(), group=group)
     return gathered[:len(x)]
 
 
