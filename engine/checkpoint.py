@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import fields
 
 import torch
-from torch.utils._pytree import tree_map
 
 from engine.errors import check_weights, damaged, map_leaves
 from engine.keys import config_from
@@ -41,7 +40,7 @@ def write_whole(path, write):
 
 
 def link_or_copy(path, other):
-    """Give the file a second name, or copy it if the disk has no links. Later calls of write_whole(path, …) do not change it."""
+    """Give the file a second name, or copy it on a disk without links. Later calls of write_whole(path, …) do not change it."""
     with suppress(FileNotFoundError):
         os.remove(other + '.tmp')       # a kill may have left it: a name of an older file, which a resumed run has mapped
     try:
@@ -54,8 +53,8 @@ def link_or_copy(path, other):
 
 
 def checkpoint_hash(path):
-    """A hash of the names, sizes and CRCs of all that a checkpoint holds. The directory of the zip file has them, so that this is
-    fast for a file of any size. It does not see into shards."""
+    """Return a hash of the names, sizes and CRCs of all that a checkpoint's file holds. Its zip directory lists them, and so it
+    takes no time. It does not see into shards."""
     with zipfile.ZipFile(path) as f:
         entries = [(entry.filename, entry.file_size, entry.CRC) for entry in f.infolist()]
     return hashlib.blake2b(repr(entries).encode(), digest_size=6).hexdigest()
@@ -63,13 +62,13 @@ def checkpoint_hash(path):
 
 # ----------------------------------------------------------------------------- reading one
 
-PARTS = {'model': dict, 'config': dict, 'iter': int, 'best_val_loss': float, 'scaler': dict, 'optimizer': dict}
+PARTS = dict(model=dict, config=dict, iter=int, best_val_loss=float, scaler=dict, optimizer=dict)
 
 
 def load_checkpoint(path, device='cpu', mmap=False, whole=True):
     """Return the `state` of a training script that Checkpoints.save has saved, and its `path`. mmap=True maps tensors from the
-    file. whole=False leaves the tensors of shards (--save_shards) on device 'meta'. Raise ValueError for any other file, and for
-    numbers that are not finite."""
+    file. whole=False leaves the tensors of shards (--save_shards) on device 'meta'. Raise ValueError for any other file, and
+    for numbers that are not finite."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -131,15 +130,15 @@ def load_weights(model, checkpoint):
     model.load_state_dict(checkpoint['model'])
 
 
-OPENED_BY = {'train.py': 'sample.py, lab.measure, lab.evaluate and lab.export open it',
-             'vision.train': 'vision.measure, vision.evaluate and vision.export open it'}
+OPENED_BY = {'train.py': 'sample.py, lab.measure, lab.evaluate and lab.export',
+             'vision.train': 'vision.measure, vision.evaluate and vision.export'}
 
 
 def check_script(checkpoint, Config):
     """Raise ValueError if a run of another script, whose models have another class of config, has saved the checkpoint."""
     script = script_of(checkpoint['config'])
     if script != getattr(Config, 'script', 'train.py'):
-        raise ValueError(f'{checkpoint["path"]} is of a run of {script}: {OPENED_BY[script]}')
+        raise ValueError(f'{checkpoint["path"]} is of a run of {script}: {OPENED_BY[script]} open it')
 
 
 def load_run(path, device='cpu', Model=GPT):
@@ -151,8 +150,8 @@ def load_run(path, device='cpu', Model=GPT):
     unknown = sorted(checkpoint['config'].keys() - defaults_of(TRAIN, Model.Config).keys() - {'debug', *RETIRED})
     if unknown:
         keys = ', '.join(f'{key}={checkpoint["config"][key]}' for key in unknown)
-        say(f'{path} was saved by code with more keys ({keys}), and this code may build another model: code.patch beside it has '
-            f'that code', to=sys.stderr)
+        say(f'{path} was saved by code with more keys ({keys}), and this code may build a different model: code.patch beside '
+            f'it has that code', to=sys.stderr)
     try:
         model = Model(config_from(Model.Config, checkpoint['config'])).to(device)
     except (ValueError, TypeError) as error:
@@ -179,15 +178,16 @@ def find_checkpoint(run, config, model_config, machine):
     free = (*FREE, *getattr(model_config, 'free', ()))
     defaults = {f.name: f.default for f in fields(model_config) if f.init and f.name not in free}
     saved = {**defaults, **state['config']}             # the defaults of keys that are newer than the checkpoint
-    differ = [f'{key} ({saved[key]} there, {config[key]} here)' for key in ('optimizer', *defaults) if saved[key] != config[key]]
+    differ = [key for key in ('optimizer', *defaults) if saved[key] != config[key]]
     if differ:
-        raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {", ".join(differ)}; choose another '
-                         f'out_dir, or start again by --init_from=scratch --overwrite=True')
+        both = ', '.join(f'{key} ({saved[key]} there, {config[key]} here)' for key in differ)
+        raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {both}; choose another out_dir, or '
+                         f'start again by --init_from=scratch --overwrite=True')
     windows, saved_windows = (c['batch_size'] * c['gradient_accumulation_steps'] for c in (config, state['config']))
     if windows != saved_windows and state['iter'] and not config['eval_only']:
-        raise ValueError(f'batch_size={config["batch_size"]}, gradient_accumulation_steps='
-                         f'{config["gradient_accumulation_steps"]}: these are {windows} windows in an iteration, and {path} was '
-                         f'saved with {saved_windows}: keep their product, or some are read twice and others never')
+        given = ', '.join(f'{key}={config[key]}' for key in ('batch_size', 'gradient_accumulation_steps'))
+        raise ValueError(f'{given}: these are {windows} windows in an iteration, and {path} was saved with {saved_windows}: '
+                         f'keep their product, or some are read twice and others never')
     name, known = config['dataset'], data and state.get('data')         # older data and checkpoints have no fingerprint
     if known and known != data and state['config']['dataset'] == name and not config['eval_only']:
         raise ValueError(f'data/{name} holds other data than when {path} was saved: prepare it as it was; or to go on with the '
@@ -203,12 +203,12 @@ def find_checkpoint(run, config, model_config, machine):
 
 def load_state(optimizer, state, started=None):
     """Restore a state_dict by the names of the parameters, because the groups may differ. This run's settings stay, such as the
-    weight decay. From a saved group come only the learning rate and what the optimizer itself keeps there, such as a counter:
-    entries that `started`, the groups with which that run began, lacks or has with another value. Raise ValueError if the names
-    of the parameters differ, or the state does not fit them.
+    weight decay. A saved group gives only its learning rate and what the optimizer itself keeps there, such as a counter:
+    entries that `started`, the groups with which that run began, lacks or has with another value. Raise ValueError if the state
+    does not fit the parameters.
 
-    torch's set_optimizer_state_dict is not for this: it calls step() on a new optimizer, which moves counters, restores settings
-    too, and knows no state but that of parameters."""
+    torch's set_optimizer_state_dict cannot do this: it calls step() on a new optimizer, which moves counters, it restores
+    settings too, and it knows no state that belongs to no parameter."""
     states, params = states_by_number(optimizer, state), [p for group in optimizer.param_groups for p in group['params']]
     groups, saved = optimizer.state_dict()['param_groups'], groups_by_name(state['param_groups'])
     begun = groups_by_name(started or state['param_groups'])
@@ -226,7 +226,7 @@ def load_state(optimizer, state, started=None):
 
 
 def on_device(value, device):
-    return tree_map(lambda leaf: leaf.to(device) if torch.is_tensor(leaf) else leaf, value)
+    return map_leaves(value, lambda name, leaf: leaf.to(device) if torch.is_tensor(leaf) else leaf)
 
 
 def equal(a, b):
@@ -305,13 +305,13 @@ class Checkpoints:
             failure = ValueError(f'a checkpoint of this run could not be resumed: {error}')
         differ = [name for name, digest in self.machine.gather(digests)[0].items() if digests.get(name) != digest]
         if differ and failure is None:
-            failure = ValueError(f'the ranks hold different values of the buffer {differ[0]}, and a checkpoint holds only those '
-                                 f'of rank 0: average them in forward, or use register_buffer(…, persistent=False)')
+            failure = ValueError(f'the ranks hold different values of the buffer {differ[0]}, and a checkpoint holds only '
+                                 f'those of rank 0: average them in forward, or use register_buffer(…, persistent=False)')
         self.machine.end_together(failure)
 
     def save(self, state, best=False):
-        """Write ckpt.pt, and with `best` make best.pt the same; wait until it is done. With save_shards, wait only until the last
-        save is done and this state is copied."""
+        """Write ckpt.pt, and with `best` make best.pt the same; wait until it is done. With save_shards, wait only until the
+        save before is done and this state is copied."""
         if self.shards:
             return self.shards.start(state, lambda rest: self.write(rest, best))
         if self.sharded:

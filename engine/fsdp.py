@@ -1,10 +1,10 @@
 """
 --parallel=fsdp: PyTorch's fully_shard spreads parameters, gradients and the optimizer's state over the ranks, as DTensors.
 
-A checkpoint is one file of whole tensors. With --save_shards=True each rank writes its own rows in the background, as safetensors
-in a folder, and no rank ever holds a whole tensor. ckpt.pt then names that folder and holds the rest; tensors on device 'meta',
-which have a shape but no numbers, stand for those in shards. Any number of ranks reads both, with or without fsdp.
-torch.distributed.checkpoint (DCP) reads and writes.
+A checkpoint is one file of whole tensors. With --save_shards=True each rank writes its own rows in the background, as
+safetensors in a folder, and no rank ever holds a whole tensor. ckpt.pt then names that folder and holds the rest; tensors on
+device 'meta', which have a shape but no numbers, stand for those in shards. Any number of ranks reads both, with or without
+fsdp. torch.distributed.checkpoint (DCP) reads and writes.
 """
 import logging
 import os
@@ -29,8 +29,8 @@ FILE_BYTES = 2 ** 30                # a rank writes about this much at a time, b
 
 
 def device_mesh(device, shard_ranks):
-    """Return the ranks as fully_shard takes them. shard_ranks: how many share a copy of the model, 0 for all. With fewer, such as
-    the GPUs of a node, there are several copies, whose gradients are averaged (HSDP)."""
+    """Return the ranks as fully_shard takes them. `shard_ranks` of them share a copy of the model, with 0 all. With fewer, such
+    as the GPUs of a node, there are several copies, whose gradients are averaged (HSDP)."""
     ranks = dist.get_world_size()
     shards = shard_ranks or ranks
     if ranks % shards:
@@ -61,17 +61,16 @@ def init_sharded(model):
 
 
 def load_sharded(model, checkpoint):
-    """Load the weights of a checkpoint into a sharded model, which may be on 'meta'. The checkpoint keeps this rank's rows alone,
-    and those of the optimizer's tensors that have their parameter's shape. Raise ValueError for another model's weights."""
+    """Load the weights of a checkpoint into a sharded model, which may be on 'meta'. The checkpoint keeps only this rank's rows
+    of them, and of the optimizer's tensors that have their parameter's shape. Raise ValueError for another model's weights."""
     wanted = model.state_dict(keep_vars=True)
     check_weights(wanted, checkpoint['model'], checkpoint['path'])
-    param_of = {('model', name): t for name, t in wanted.items() if isinstance(t, DTensor)}
+    param_of = {f'model.{name}': t for name, t in wanted.items() if isinstance(t, DTensor)}
     for group in checkpoint['optimizer']['param_groups']:
-        param_of |= {('optimizer', f'state.{i}'): wanted.get(name) for i, name in zip(group['params'], group['param_names'])}
+        param_of |= {f'optimizer.state.{i}': wanted.get(name) for i, name in zip(group['params'], group['param_names'])}
 
-    def own(path, t):
-        part, _, name = path.partition('.')
-        p = param_of.get((part, name if part == 'model' else '.'.join(name.split('.')[:2])))
+    def own(name, t):
+        p = param_of.get(name, param_of.get('.'.join(name.split('.')[:3])))         # of optimizer.state.<number>.<key>
         return t if p is None or t.shape != p.shape else local_shard(t, p)
 
     checkpoint.update(read_tensors(checkpoint, own))
@@ -92,7 +91,7 @@ def whole(state, keep):
 
 
 def whole_copy(model, empty, master):
-    """Return on rank 0 a new model from `empty()` with the weights of a sharded model; elsewhere None. Every rank must call it."""
+    """Return a model from `empty()` with the weights of a sharded model on rank 0, None elsewhere. Every rank must call it."""
     weights = whole(model.state_dict(), keep=master)
     if master:
         copy = empty()
@@ -171,8 +170,8 @@ def remove_unused(run_folder, *in_use):
 
 
 def read_tensors(checkpoint, place):
-    """Return a copy of a checkpoint, with place(name, tensor) for each tensor. If that was in shards, fill it from there; a DTensor
-    with this rank's rows. Raise ValueError for damaged shards."""
+    """Return a copy of a checkpoint, with place(name, tensor) for each tensor. Fill those that are in shards from there,
+    DTensors with this rank's rows. Raise ValueError for damaged shards."""
     shards, path, tensors = checkpoint.get('shards'), checkpoint['path'], {}
 
     def take(name, t):
@@ -188,7 +187,7 @@ def read_tensors(checkpoint, place):
         return state
     folder = os.path.join(os.path.dirname(path), os.path.basename(shards['folder']))
     if not os.path.isdir(folder) or file_sizes(folder) != shards['files']:
-        raise ValueError(f'{path} needs the folder {folder} as it was written, but files are missing there, or have another size')
+        raise ValueError(f'{path} needs the folder {folder} as it was written, but files are missing there or have other sizes')
     logging.disable(logging.WARNING)                    # load logs the traceback of what it then raises
     try:
         with torch.no_grad(), warnings.catch_warnings():

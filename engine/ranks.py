@@ -19,7 +19,7 @@ class Shard(NamedTuple):
 
 
 def shard_of(p, rows=1):
-    """The shard of a parameter. One that is not sharded may be seen as any number of rows."""
+    """Return the shard of a parameter. One that is not sharded may be seen as any number of rows."""
     if not hasattr(p, 'device_mesh'):
         return Shard(0, rows, p.numel() // rows, None)
     mesh, dim = p.device_mesh, p.device_mesh.ndim - 1   # with two dimensions the first one counts whole copies of the model
@@ -28,7 +28,7 @@ def shard_of(p, rows=1):
 
 
 def local(t):
-    """This rank's part of a tensor that fully_shard has spread over the ranks, or else the whole tensor; in the same memory."""
+    """Return this rank's part of a tensor that fully_shard has spread, or the whole of another; in the same memory."""
     return t.to_local() if hasattr(t, 'to_local') else t
 
 
@@ -42,7 +42,7 @@ def check_on_shards(optimizer):
 
 
 def all_rows(own, shards):
-    """Collect one number for each row of each parameter, in one message: `own` has those of this rank's rows, the result all."""
+    """Collect one number for each row of each parameter, in one message. `own` has those of this rank's rows."""
     if shards[0].group is None:
         return own
     numbers = own[0].new_zeros(sum(s.rows for s in shards))
@@ -54,8 +54,8 @@ def all_rows(own, shards):
 
 
 def sharing(p):
-    """How ranks share the work on a stack of matrices such as p: (share, *arguments). share(function, stack, *arguments) is
-    function(stack), of which each rank computes some matrices."""
+    """Return how ranks share the work on a stack of matrices such as p: (share, *arguments). share(function, stack, *arguments)
+    is function(stack), of which each rank computes some matrices."""
     shard = shard_of(p)
     if shard.group:
         return on_shards, shard.group, shard.rows
