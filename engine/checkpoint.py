@@ -259,7 +259,8 @@ def states_by_number(optimizer, state):
             else:
                 fits = torch.is_tensor(value) and (value.shape, value.dtype) == (shape, p.dtype) or value is shape is None
             if not fits:
-                raise ValueError(f'the optimizer state of {name} has no {key} that fits it')
+                fault = f'of {name} has no {key}' if value is None else f'{key} of {name} does not fit it'
+                raise ValueError(f'the optimizer state {fault}')
     return states
 
 
