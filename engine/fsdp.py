@@ -11,7 +11,7 @@ import os
 import shutil
 import warnings
 from datetime import timedelta
-from itertools import accumulate, count
+from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -24,8 +24,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from engine.errors import check_weights, map_leaves
 from engine.ranks import local
 from model import init_weight
-
-FILE_BYTES = 2 ** 30                # a rank writes about this much at a time, because each file is built in memory first
 
 
 def device_mesh(device, shard_ranks):
@@ -109,8 +107,8 @@ def file_sizes(folder):
 class Writer(HuggingFaceStorageWriter):
     """DCP's writer of safetensors files. When all ranks have written theirs, rank 0 calls commit({file's name: bytes})."""
 
-    def __init__(self, folder, file_numbers, commit):
-        super().__init__(folder, fqn_to_index_mapping=file_numbers, save_distributed=True)
+    def __init__(self, folder, commit):
+        super().__init__(folder, save_distributed=True)
         self.folder, self.commit = folder, commit
 
     def finish(self, metadata, results):                # DCP calls it on rank 0 alone, and raises its error on all
@@ -144,8 +142,7 @@ class ShardSaver:
             return torch.empty(t.shape, dtype=t.dtype, device='meta')
 
         rest = map_leaves(state, take)
-        ends = accumulate(t.numel() * t.element_size() // self.machine.world_size for t in tensors.values())
-        writer = Writer(os.path.join(self.run_folder, name), {path: 1 + end // FILE_BYTES for path, end in zip(tensors, ends)},
+        writer = Writer(os.path.join(self.run_folder, name),
                         lambda sizes: commit({**rest, 'shards': dict(folder=name, files=sizes)}))
         self.pending = writer.folder, async_save(tensors, storage_writer=writer, process_group=self.group)
 
