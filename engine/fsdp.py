@@ -42,7 +42,7 @@ def device_mesh(device, shard_ranks):
 def local_shard(full, p):
     """Return this rank's rows of a whole tensor, as a DTensor like the parameter p; without values if it is on 'meta'."""
     shard = distribute_tensor(full, p.device_mesh, p.placements, src_data_rank=None)        # None: without communication
-    return torch.empty_like(shard, device=p.device_mesh.device_type) if full.is_meta else shard
+    return torch.empty_like(shard, device=p.device_mesh.device_type) if full.is_meta else shard.clone()     # it may be a view
 
 
 def assign(model, new):
