@@ -856,7 +856,7 @@ def to_meta(module, config):
     for name, p in list(module.named_parameters(remove_duplicate=False)):
         if init_kind(name, config.init_kinds) or p in on_meta:
             owner, _, leaf = name.rpartition('.')
-            on_meta.setdefault(p, nn.Parameter(torch.empty_like(p, device='meta')))
+            on_meta.setdefault(p, nn.Parameter(torch.empty_like(p, device='meta'), p.requires_grad))      # frozen ones stay so
             setattr(module.get_submodule(owner), leaf, on_meta[p])
 
 

@@ -160,6 +160,9 @@ class ListOptimizer(torch.optim.Optimizer):
 class AdamW(torch.optim.AdamW):
     on_shards = True
 
+    def state_shape(self, group, name, p, key):
+        return torch.Size() if key == 'step' else p.shape       # see ListOptimizer.state_shape
+
 
 class SGDW(ListOptimizer):
     """SGD with momentum and decoupled weight decay (Loshchilov and Hutter 2019; DNT). Unlike in torch.optim.SGD, the decay is not

@@ -10,11 +10,11 @@ import os
 import shutil
 import sys
 import warnings
+import zipfile
 from contextlib import suppress
 from dataclasses import fields
 
 import torch
-from torch.utils._pytree import tree_map
 
 from engine.errors import check_weights, damaged, map_leaves
 from engine.keys import config_from
@@ -22,10 +22,11 @@ from engine.ranks import local
 from engine.renames import rename
 from model import GPT
 
+# ----------------------------------------------------------------------------- files
 
 def write_whole(path, write):
-    """Calls write(file) on a temporary file, which then replaces `path`. On failure, such as a full disk, it raises OSError and
-    keeps the old file."""
+    """Call write(file) on a temporary file, which then replaces `path`. On failure, such as a full disk, raise OSError and keep
+    the old file."""
     try:
         with open(path + '.tmp', 'wb') as f:
             write(f)
@@ -33,14 +34,13 @@ def write_whole(path, write):
             os.fsync(f.fileno())
         os.replace(path + '.tmp', path)
     except (OSError, RuntimeError) as error:            # torch.save turns an OSError into a RuntimeError
-        if os.path.exists(path + '.tmp'):
+        with suppress(FileNotFoundError):
             os.remove(path + '.tmp')
         raise OSError(f'{path} could not be written, what was there is kept: {str(error).splitlines()[0]}') from error
 
 
 def link_or_copy(path, other):
-    """Gives the file a second name, or copies it if the disk has no links. Later calls of write_whole(path, …) do not change
-    it."""
+    """Give the file a second name, or copy it on a disk without links. Later calls of write_whole(path, …) do not change it."""
     with suppress(FileNotFoundError):
         os.remove(other + '.tmp')       # a kill may have left it: a name of an older file, which a resumed run has mapped
     try:
@@ -52,106 +52,58 @@ def link_or_copy(path, other):
     os.replace(other + '.tmp', other)
 
 
-PARTS = {'model': dict, 'config': dict, 'iter': int, 'best_val_loss': float, 'scaler': dict, 'optimizer': dict}
+def checkpoint_hash(path):
+    """Return a hash of the names, sizes and CRCs of all that a checkpoint's file holds. Its zip directory lists them, and so it
+    takes no time. It does not see into shards."""
+    with zipfile.ZipFile(path) as f:
+        entries = [(entry.filename, entry.file_size, entry.CRC) for entry in f.infolist()]
+    return hashlib.blake2b(repr(entries).encode(), digest_size=6).hexdigest()
+
+
+# ----------------------------------------------------------------------------- reading one
+
+PARTS = dict(model=dict, config=dict, iter=int, best_val_loss=float, scaler=dict, optimizer=dict)
 
 
 def load_checkpoint(path, device='cpu', mmap=False, whole=True):
-    """What `Checkpoints.save` saved: PARTS, and its `path`. With mmap, tensors are mapped from the file. Of one in shards
-    (save_shards), tensors are read if it shall be `whole`, and else are on device 'meta'. ValueError for anything else than such
-    a checkpoint, or numbers in it that are not finite."""
+    """Return the `state` of a training script that Checkpoints.save has saved, and its `path`. mmap=True maps tensors from the
+    file. whole=False leaves the tensors of shards (--save_shards) on device 'meta'. Raise ValueError for any other file, and
+    for numbers that are not finite."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             state = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
-        ours = (isinstance(state, dict) and all(isinstance(state[key], kind) for key, kind in PARTS.items())
-                and not math.isnan(state['best_val_loss']) and all(map(torch.is_tensor, state['model'].values()))
-                and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys())
-        if ours:
-            rename_parameters(state)
+        if not (all(isinstance(state[key], kind) for key, kind in PARTS.items()) and not math.isnan(state['best_val_loss'])
+                and all(map(torch.is_tensor, state['model'].values()))
+                and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()):
+            raise ValueError('it holds something else')
+        rename_parameters(state)
     except PermissionError:
         raise
     except Exception:                                   # unpickling garbage fails in many ways
-        ours = False
-    if not ours:
-        raise damaged(path)
-    if 'shards' in state and whole:
-        from engine.shards import whole_state
-        state = whole_state(path, state, device)
+        raise damaged(path) from None
     state['config'], state['path'] = expanded(state['config']), path
-
-    def check(name, value):
-        if torch.is_tensor(value):
-            good = sound(value, 'shards' in state, infinite=name.startswith('model.'))        # buffers may be, as masks are
-        else:
-            good = not isinstance(value, float) or math.isfinite(value)
-        if not good:
-            raise damaged(path, f'{name} is not finite')
-
-    map_leaves({key: state.get(key) for key in ('model', 'optimizer', 'scaler', 'first_loss')}, check)
+    if 'shards' in state and whole:
+        from engine.fsdp import read_tensors
+        state = read_tensors(state, lambda name, t: torch.empty_like(t, device=device) if t.is_meta else t)
+    try:
+        map_leaves({key: state.get(key) for key in ('model', 'optimizer', 'scaler', 'first_loss')},
+                   lambda name, value: check_leaf(name, value, may_be_meta='shards' in state))
+    except ValueError as error:
+        raise damaged(path, error) from error
     return state
 
 
-def rename_parameters(state):
-    """Gives the parameters of an older checkpoint the names that they have now."""
-    if 'shards' in state:
-        state['shards']['saved_as'] = {f'model.{rename(name)}': f'model.{name}' for name in state['model']}
-    state['model'] = {rename(name): value for name, value in state['model'].items()}
-    for group in (*state['optimizer']['param_groups'], *state.get('started', ())):
-        group['param_names'] = [rename(name) for name in group['param_names']]
-
-
-def sound(t, meta, infinite=False):
-    """Whether a tensor from a file is dense, as large in memory as its shape says, and finite (or not NaN, if it may be
-    `infinite`); or, with meta, has no memory."""
-    if t.layout != torch.strided or t.is_meta:
-        return t.is_meta and meta
-    return t.untyped_storage().nbytes() >= t.nbytes and not bool((t.isnan() if infinite else ~t.isfinite()).any())
-
-
-def load_weights(model, checkpoint):
-    """Copies the weights of a checkpoint into the model. ValueError if they belong to another model."""
-    check_weights(model.state_dict(), checkpoint['model'], checkpoint['path'])
-    model.load_state_dict(checkpoint['model'])
-
-
-OPENED_BY = {'train.py': 'sample.py, lab.measure, lab.evaluate and lab.export open it',
-             'vision.train': 'vision.measure, vision.evaluate and vision.export open it'}
-
-
-def check_script(checkpoint, Config):
-    """ValueError if a checkpoint is of a run of another script than the one whose models have this class of config."""
-    script = script_of(checkpoint['config'])
-    if script != getattr(Config, 'script', 'train.py'):
-        raise ValueError(f'{checkpoint["path"]} is of a run of {script}: {OPENED_BY[script]}')
-
-
-def load_run(path, device='cpu', Model=GPT):
-    """The model of a checkpoint, on the device, and the whole checkpoint. ValueError for a missing or damaged file."""
-    if not os.path.exists(path):
-        raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
-    checkpoint = load_checkpoint(path, device)
-    check_script(checkpoint, Model.Config)
-    try:
-        with torch.device('meta'):
-            model = Model(config_from(Model.Config, checkpoint['config']))
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise damaged(path, f'its config is not that of a {Model.__name__}, {error}') from error
-    check_weights(model.state_dict(), checkpoint['model'], path)
-    unknown = sorted(checkpoint['config'].keys() - defaults_of(TRAIN, Model.Config).keys() - {'debug', *RETIRED})
-    if unknown:
-        keys = ', '.join(f'{key}={checkpoint["config"][key]}' for key in unknown)
-        say(f'{path} was saved by code with more keys ({keys}), and here its model may be another one: code.patch beside it has '
-            f'that code', to=sys.stderr)
-    model = Model(model.config).to(device)
-    model.load_state_dict(checkpoint['model'])
-    return model, checkpoint
-
-
-def check_leaf(name, value):
-    """ValueError if a checkpoint with this value, of this name there, could not be read."""
+def check_leaf(name, value, may_be_meta=False):
+    """Raise ValueError for a value of a checkpoint, of this name there, that nobody could read or go on with."""
     if torch.is_tensor(value):
-        if local(value).untyped_storage().nbytes() < local(value).nbytes:
-            raise ValueError(f'{name} has numbers that share memory, as expand makes them: make it contiguous()')
+        t = local(value)
+        if t.is_meta and not may_be_meta or t.layout != torch.strided or t.untyped_storage().nbytes() < t.nbytes:
+            raise ValueError(f'{name} has not all of its numbers in memory, as after expand: make it contiguous()')
+        if not t.is_meta and (t.isnan() if name.startswith('model.') else ~t.isfinite()).any():     # a mask has -inf
+            raise ValueError(f'{name} is not finite')
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f'{name} is not finite')
     elif type(value) not in (bool, int, float, str, type(None)):
         try:
             file = io.BytesIO()
@@ -159,16 +111,64 @@ def check_leaf(name, value):
             file.seek(0)
             torch.load(file, weights_only=True)
         except Exception as error:
-            raise ValueError(f'{name} is a {type(value).__name__}: use tensors, plain numbers, text, lists and dicts') from error
+            kind = type(value).__name__
+            raise ValueError(f'{name} is a {kind}: use tensors, plain numbers, text, lists and dicts') from error
 
+
+def rename_parameters(state):
+    """Give the parameters of an older checkpoint the names that they have now."""
+    if 'shards' in state:
+        state['shards']['saved_as'] = {f'model.{rename(name)}': f'model.{name}' for name in state['model']}
+    state['model'] = {rename(name): value for name, value in state['model'].items()}
+    for group in (*state['optimizer']['param_groups'], *state.get('started', ())):
+        group['param_names'] = [rename(name) for name in group['param_names']]
+
+
+def load_weights(model, checkpoint):
+    """Copy the weights of a checkpoint into the model. Raise ValueError for another model's weights."""
+    check_weights(model.state_dict(), checkpoint['model'], checkpoint['path'])
+    model.load_state_dict(checkpoint['model'])
+
+
+OPENED_BY = {'train.py': 'sample.py, lab.measure, lab.evaluate and lab.export',
+             'vision.train': 'vision.measure, vision.evaluate and vision.export'}
+
+
+def check_script(checkpoint, Config):
+    """Raise ValueError if a run of another script, whose models have another class of config, has saved the checkpoint."""
+    script = script_of(checkpoint['config'])
+    if script != getattr(Config, 'script', 'train.py'):
+        raise ValueError(f'{checkpoint["path"]} is of a run of {script}: {OPENED_BY[script]} open it')
+
+
+def load_run(path, device='cpu', Model=GPT):
+    """Return the model of a checkpoint, on the device, and the checkpoint. Raise ValueError for a missing or damaged file."""
+    if not os.path.exists(path):
+        raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
+    checkpoint = load_checkpoint(path, device)
+    check_script(checkpoint, Model.Config)
+    unknown = sorted(checkpoint['config'].keys() - defaults_of(TRAIN, Model.Config).keys() - {'debug', *RETIRED})
+    if unknown:
+        keys = ', '.join(f'{key}={checkpoint["config"][key]}' for key in unknown)
+        say(f'{path} was saved by code with more keys ({keys}), and this code may build a different model: code.patch beside '
+            f'it has that code', to=sys.stderr)
+    try:
+        model = Model(config_from(Model.Config, checkpoint['config'])).to(device)
+    except (ValueError, TypeError) as error:
+        raise damaged(path, f'its config is not that of a {Model.__name__}, {error}') from error
+    load_weights(model, checkpoint)
+    return model, checkpoint
+
+
+# ----------------------------------------------------------------------------- resuming from one
 
 FREE = ('dropout', 'init', 'init_gain', 'emb_std', 'fused_qkv_init')        # what a resumed run may change
 
 
 def find_checkpoint(run, config, model_config, machine):
-    """The checkpoint that a run with these keys resumes from. ValueError if there is none, or if it does not fit these keys or
-    the fingerprint run.data of their data set; an evaluation may use other data. Sets keys that are newer than the checkpoint
-    and have taken over a part of an older key, and run.start and run.ckpt_config."""
+    """Return the checkpoint that a run with these keys resumes from. Raise ValueError if there is none, or if these keys or the
+    fingerprint run.data of their data set do not fit it; an evaluation may use other data. Set run.start, run.ckpt_config,
+    run.ckpt_hash, and keys that are newer than the checkpoint and have taken over a part of an older key."""
     path, data = run.path['ckpt.pt'], run.data
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
@@ -178,15 +178,16 @@ def find_checkpoint(run, config, model_config, machine):
     free = (*FREE, *getattr(model_config, 'free', ()))
     defaults = {f.name: f.default for f in fields(model_config) if f.init and f.name not in free}
     saved = {**defaults, **state['config']}             # the defaults of keys that are newer than the checkpoint
-    differ = [f'{key} ({saved[key]} there, {config[key]} here)' for key in ('optimizer', *defaults) if saved[key] != config[key]]
+    differ = [key for key in ('optimizer', *defaults) if saved[key] != config[key]]
     if differ:
-        raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {", ".join(differ)}; choose another '
-                         f'out_dir, or start again by --init_from=scratch --overwrite=True')
+        both = ', '.join(f'{key} ({saved[key]} there, {config[key]} here)' for key in differ)
+        raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {both}; choose another out_dir, or '
+                         f'start again by --init_from=scratch --overwrite=True')
     windows, saved_windows = (c['batch_size'] * c['gradient_accumulation_steps'] for c in (config, state['config']))
     if windows != saved_windows and state['iter'] and not config['eval_only']:
-        raise ValueError(f'batch_size={config["batch_size"]}, gradient_accumulation_steps='
-                         f'{config["gradient_accumulation_steps"]}: these are {windows} windows in an iteration, and {path} was '
-                         f'saved with {saved_windows}: keep their product, or some are read twice and others never')
+        given = ', '.join(f'{key}={config[key]}' for key in ('batch_size', 'gradient_accumulation_steps'))
+        raise ValueError(f'{given}: these are {windows} windows in an iteration, and {path} was saved with {saved_windows}: '
+                         f'keep their product, or some are read twice and others never')
     name, known = config['dataset'], data and state.get('data')         # older data and checkpoints have no fingerprint
     if known and known != data and state['config']['dataset'] == name and not config['eval_only']:
         raise ValueError(f'data/{name} holds other data than when {path} was saved: prepare it as it was; or to go on with the '
@@ -196,21 +197,25 @@ def find_checkpoint(run, config, model_config, machine):
     for key, other in SPLIT_OFF.items():
         if key not in state['config']:
             config[key] = config[other]
-    run.start, run.ckpt_config = state['iter'], state['config']
+    run.start, run.ckpt_config, run.ckpt_hash = state['iter'], state['config'], checkpoint_hash(path)
     return state
 
 
 def load_state(optimizer, state, started=None):
-    """Restore a state_dict, matching parameters by name, because the groups may differ. From each group come the learning rate
-    and what the optimizer itself keeps there: entries that `started`, the groups with which that run began, lacks or has with
-    another value. Raise ValueError if the names of the parameters differ, or the state does not fit them."""
-    states = states_by_number(optimizer, state)
+    """Restore a state_dict by the names of the parameters, because the groups may differ. This run's settings stay, such as the
+    weight decay. A saved group gives only its learning rate and what the optimizer itself keeps there, such as a counter:
+    entries that `started`, the groups with which that run began, lacks or has with another value. Raise ValueError if the state
+    does not fit the parameters.
+
+    torch's set_optimizer_state_dict cannot do this: it calls step() on a new optimizer, which moves counters, it restores
+    settings too, and it knows no state that belongs to no parameter."""
+    states, params = states_by_number(optimizer, state), [p for group in optimizer.param_groups for p in group['params']]
     groups, saved = optimizer.state_dict()['param_groups'], groups_by_name(state['param_groups'])
-    begun, params = groups_by_name(started or state['param_groups']), [p for g in optimizer.param_groups for p in g['params']]
+    begun = groups_by_name(started or state['param_groups'])
     for group in groups:
         name = group['param_names'][0]
         group.update({key: value for key, value in saved[name].items() if key == 'lr' or
-                      key not in ('params', 'param_names') and not alike(value, begun[name].get(key))})
+                      key not in ('params', 'param_names') and not equal(value, begun[name].get(key))})
     shared = {key: value for key, value in state['state'].items() if not isinstance(key, int)}      # of no single parameter
     optimizer.load_state_dict(dict(state=states | on_device(shared, params[0].device), param_groups=groups))
     for i, of_param in states.items():                  # PyTorch casts to the parameter's dtype, and takes text for a list
@@ -221,10 +226,10 @@ def load_state(optimizer, state, started=None):
 
 
 def on_device(value, device):
-    return tree_map(lambda leaf: leaf.to(device) if torch.is_tensor(leaf) else leaf, value)
+    return map_leaves(value, lambda name, leaf: leaf.to(device) if torch.is_tensor(leaf) else leaf)
 
 
-def alike(a, b):
+def equal(a, b):
     return torch.equal(a, b) if torch.is_tensor(a) and torch.is_tensor(b) else a == b
 
 
@@ -234,71 +239,59 @@ def groups_by_name(groups):
 
 
 def states_by_number(optimizer, state):
-    """{a parameter's number in `optimizer`: its state} of a state_dict. ValueError as load_state raises it."""
-    groups, saved_groups = optimizer.state_dict()['param_groups'], state['param_groups']
-    saved = {name: i for group in saved_groups for name, i in zip(group['param_names'], group['params'])}
-    names = [name for group in groups for name in group['param_names']]
-    if sorted(names) != sorted(saved):
-        raise ValueError(f'the optimizer state is for other parameters, see {min(set(names) ^ set(saved))!r}: use the same model')
-    states, params = {}, [p for group in optimizer.param_groups for p in group['params']]
-    keys = {key for number, param_state in state['state'].items() if isinstance(number, int) for key in param_state}
-    for group in groups:
-        for name, i in zip(group['param_names'], group['params']):
-            if saved[name] in state['state']:
-                states[i] = state['state'][saved[name]]
-                check_state(optimizer, group, name, params[i], states[i], keys)
+    """Return {a parameter's number in `optimizer`: its state} of a state_dict. Raise ValueError if the names of the parameters
+    differ; and for optimizers with a state_shape, if a state lacks a key that others have, or has a tensor of a wrong shape,
+    which kernels do not check."""
+    number_there = {name: i for group in state['param_groups'] for name, i in zip(group['param_names'], group['params'])}
+    params = [(group, name, p) for group in optimizer.param_groups for name, p in zip(group['param_names'], group['params'])]
+    if different := {name for _, name, _ in params} ^ number_there.keys():
+        raise ValueError(f'the optimizer state is for other parameters, see {min(different)!r}: use the same model')
+    keys = {key for i, of_param in state['state'].items() if isinstance(i, int) for key in of_param}
+    states, shape_of = {}, getattr(optimizer, 'state_shape', None)
+    for i, (group, name, p) in enumerate(params):
+        if number_there[name] not in state['state']:
+            continue
+        states[i] = state['state'][number_there[name]]
+        for key in keys | states[i].keys() if shape_of else ():
+            shape, value = shape_of(group, name, p, key), states[i].get(key)
+            if shape and key == 'step':
+                fits = isinstance(value, int) and value >= 0
+            else:
+                fits = torch.is_tensor(value) and (value.shape, value.dtype) == (shape, p.dtype) or value is shape is None
+            if not fits:
+                fault = f'of {name} has no {key}' if value is None else f'{key} of {name} does not fit it'
+                raise ValueError(f'the optimizer state {fault}')
     return states
 
 
-def check_state(optimizer, group, name, p, state, keys):
-    """ValueError if a parameter's state lacks one of the keys that others have, or has a tensor of a wrong shape, which kernels
-    do not check. Of other optimizers than those of OPTIMIZERS neither is known, unless they have a state_shape."""
-    adamw, known = isinstance(optimizer, torch.optim.AdamW), hasattr(optimizer, 'state_shape')
-    missing = keys - state.keys() if adamw else {key for key in keys - state.keys() if known
-                                                 and optimizer.state_shape(group, name, p, key) is not None}
-    if missing:
-        raise ValueError(f'the optimizer state of {name} has no {min(missing)}')
-    for key, value in state.items() if adamw or known else []:
-        if key == 'step':
-            good = (torch.is_tensor(value) and value.dim() == 0 if adamw else isinstance(value, int)) and value >= 0
-        else:
-            shape = p.shape if adamw else optimizer.state_shape(group, name, p, key)
-            good = torch.is_tensor(value) and (value.shape, value.dtype) == (shape, p.dtype)
-        if not good:
-            raise ValueError(f'the optimizer state {key} of {name} does not fit it')
-
+# ----------------------------------------------------------------------------- saving and resuming
 
 class Checkpoints:
     """Saves and resumes a run. `sharded`: whether fully_shard has spread the model over the ranks; the files hold whole tensors
-    all the same, except with save_shards."""
+    all the same, except with save_shards. Every rank has one, and all must call the same methods."""
 
     def __init__(self, run, config, machine, sharded, optimizer):
-        self.run, self.machine, self.sharded, self.shards = run, machine, sharded, None
-        self.optimizer = optimizer
+        self.run, self.machine, self.optimizer, self.sharded, self.shards = run, machine, optimizer, sharded, None
         self.started = copy.deepcopy([{key: value for key, value in group.items() if key != 'params'}
                                       for group in optimizer.param_groups])      # the groups, before it counts anything there
         if sharded and config['save_shards']:
-            from engine.shards import ShardWriter
-            self.shards = ShardWriter(run.folder, machine)
+            from engine.fsdp import ShardSaver
+            self.shards = ShardSaver(run.folder, machine)
             machine.before_leaving = self.shards.wait
 
     def resume(self, checkpoint, scaler):
-        """Restores the states of the optimizer and of the scaler. The groups keep this run's weight decay, betas and ratios."""
-        state = checkpoint['optimizer']
-        if self.sharded:
-            from engine.fsdp import own_optimizer_state
-            state = own_optimizer_state(checkpoint, self.optimizer)
+        """Restore the states of the optimizer and of the scaler. The groups keep this run's weight decay, betas and ratios."""
         try:
-            load_state(self.optimizer, state, checkpoint.get('started'))
+            load_state(self.optimizer, checkpoint['optimizer'], checkpoint.get('started'))
         except Exception as error:                      # a damaged state fails in many ways
             raise damaged(checkpoint['path'], str(error)) from error
         if checkpoint['scaler']:                        # it has no state unless dtype=float16
             scaler.load_state_dict(checkpoint['scaler'])
 
-    def rehearse(self, state, build):
-        """ValueError if no resumed run could read what `save` would write of this state, or if ranks hold different buffers, of
-        which only rank 0's would be saved. `build` makes an untrained model. Every rank must call it after the first step, before
-        hours are spent."""
+    def check_resumable(self, state, build):
+        """End the run if nobody could go on from what `save` would write of this state, or if ranks hold different buffers, of
+        which only rank 0's would be saved. `build` makes an untrained model. Call it after the first step, before hours are
+        spent."""
         failure, digests = None, {}
         try:
             with torch.device('meta'):
@@ -307,24 +300,21 @@ class Checkpoints:
             states_by_number(self.optimizer, state['optimizer'])
             map_leaves({key: state[key] for key in ('model', 'optimizer', 'scaler', 'started')}, check_leaf)
             for name in state['model'].keys() - {name for name, _ in untrained.named_parameters(remove_duplicate=False)}:
-                buffer = state['model'][name]
-                if buffer.isnan().any():
-                    raise ValueError(f'{name} is not a number')
-                digests[name] = hashlib.blake2b(buffer.cpu().reshape(-1).contiguous().view(torch.uint8).numpy()).hexdigest()
+                buffer = state['model'][name].cpu().reshape(-1).contiguous()
+                digests[name] = hashlib.blake2b(buffer.view(torch.uint8).numpy()).hexdigest()
         except Exception as error:                      # code that was edited may raise any
             failure = ValueError(f'a checkpoint of this run could not be resumed: {error}')
         differ = [name for name, digest in self.machine.gather(digests)[0].items() if digests.get(name) != digest]
         if differ and failure is None:
-            failure = ValueError(f'the ranks hold different values of the buffer {differ[0]}, and a checkpoint holds only those '
-                                 f'of rank 0: average them in forward, or use register_buffer(…, persistent=False)')
+            failure = ValueError(f'the ranks hold different values of the buffer {differ[0]}, and a checkpoint holds only '
+                                 f'those of rank 0: average them in forward, or use register_buffer(…, persistent=False)')
         self.machine.end_together(failure)
 
     def save(self, state, best=False):
-        """Writes ckpt.pt, and with `best` makes best.pt the same. Every rank must call it, because each holds a part of a sharded
-        model, and waits until it is done. With save_shards it waits until the last save is done and the state is copied."""
-        state = {**state, 'started': self.started}
+        """Write ckpt.pt, and with `best` make best.pt the same; wait until it is done. With save_shards, wait only until the
+        save before is done and this state is copied."""
         if self.shards:
-            return self.shards.start(state, lambda state: self.write(state, best))
+            return self.shards.start(state, lambda rest: self.write(rest, best))
         if self.sharded:
             from engine.fsdp import whole
             state = whole(state, keep=self.machine.master)
@@ -333,15 +323,14 @@ class Checkpoints:
         self.machine.wait()
 
     def write(self, state, best):
-        """Puts ckpt.pt, and with `best` best.pt, in place of the ones before."""
+        """Put ckpt.pt, and with `best` best.pt, in place of the ones before."""
         self.run.check_lock()
         write_whole(self.run.path['ckpt.pt'], lambda f: torch.save(state, f))
         if best:
             link_or_copy(self.run.path['ckpt.pt'], self.run.path['best.pt'])
         self.run.note_saved()
         if self.shards:
-            from engine.shards import remove_unused
-            path = self.run.path['best.pt']
-            others = [load_checkpoint(path, whole=False)] if os.path.exists(path) else []
-            remove_unused(self.run.folder, state, *others)
+            from engine.fsdp import remove_unused
+            remove_unused(self.run.folder, *(load_checkpoint(path, whole=False) for path in (
+                self.run.path['ckpt.pt'], self.run.path['best.pt']) if os.path.exists(path)))
         self.run.drop_old()

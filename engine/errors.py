@@ -12,7 +12,8 @@ def map_leaves(state, change, name=''):
     if isinstance(state, dict):
         return {key: map_leaves(value, change, f'{name}.{key}' if name else str(key)) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
-        return [map_leaves(value, change, f'{name}.{i}') for i, value in enumerate(state)]
+        values = [map_leaves(value, change, f'{name}.{i}') for i, value in enumerate(state)]
+        return tuple(values) if isinstance(state, tuple) else values
     return change(name, state)
 
 

@@ -1,22 +1,34 @@
 """
---parallel=fsdp: PyTorch's fully_shard spreads parameters, gradients and the optimizer's state over the ranks. Checkpoints hold
-whole tensors or, with save_shards, shards. A run continues from both on any number of ranks, with or without fsdp.
+--parallel=fsdp: PyTorch's fully_shard spreads parameters, gradients and the optimizer's state over the ranks, as DTensors.
+
+A checkpoint is one file of whole tensors. With --save_shards=True each rank writes its own rows in the background, as
+safetensors in a folder, and no rank ever holds a whole tensor. ckpt.pt then names that folder and holds the rest; tensors on
+device 'meta', which have a shape but no numbers, stand for those in shards. Any number of ranks reads both, with or without
+fsdp. torch.distributed.checkpoint (DCP) reads and writes.
 """
+import logging
+import os
+import shutil
+import warnings
+from datetime import timedelta
+from itertools import count
+
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter, async_save, load
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from engine.errors import check_weights, map_leaves
-from engine.ranks import shard_of
-from engine.shards import read_shards
+from engine.ranks import local
 from model import init_weight
 
 
 def device_mesh(device, shard_ranks):
-    """The ranks as fully_shard takes them. shard_ranks: how many share a copy of the model, 0 for all. With fewer, such as the
-    GPUs of a node, there are several copies, whose gradients are averaged (HSDP)."""
+    """Return the ranks as fully_shard takes them. `shard_ranks` of them share a copy of the model, with 0 all. With fewer, such
+    as the GPUs of a node, there are several copies, whose gradients are averaged (HSDP)."""
     ranks = dist.get_world_size()
     shards = shard_ranks or ranks
     if ranks % shards:
@@ -25,20 +37,48 @@ def device_mesh(device, shard_ranks):
     return init_device_mesh(device.type, shape, mesh_dim_names=names)
 
 
+# ----------------------------------------------------------------------------- in memory
+
+def local_shard(full, p):
+    """Return this rank's rows of a whole tensor, as a DTensor like the parameter p; without values if it is on 'meta'."""
+    shard = distribute_tensor(full, p.device_mesh, p.placements, src_data_rank=None)        # None: without communication
+    return torch.empty_like(shard, device=p.device_mesh.device_type) if full.is_meta else shard.clone()     # it may be a view
+
+
+def assign(model, new):
+    """Replace parameters and buffers by {id(the old one): the new one}. Tied parameters stay tied, which torch's
+    set_model_state_dict unties if they are on 'meta', and frozen ones frozen."""
+    model.load_state_dict({name: new.get(id(old), old) for name, old in model.state_dict(keep_vars=True).items()}, assign=True)
+
+
 def init_sharded(model):
-    """Fills the weights of a sharded model that was built with fill=False. Each rank draws one whole parameter at a time, as a
+    """Fill the weights of a sharded model that was built with fill=False. Each rank draws one whole parameter at a time, as a
     single process does, and keeps its rows."""
-    own = {}
-    for name, p in model.named_parameters():
-        if p.to_local().is_meta:
-            own[id(p)] = nn.Parameter(local_shard(init_weight(name, p.shape, model.config, model.init_seed), p))
-    state = model.state_dict(keep_vars=True)
-    model.load_state_dict({name: own.get(id(value), value) for name, value in state.items()}, assign=True)
+    assign(model, {id(p): nn.Parameter(local_shard(init_weight(name, p.shape, model.config, model.init_seed), p))
+                   for name, p in model.named_parameters() if p.is_meta})
+
+
+def load_sharded(model, checkpoint):
+    """Load the weights of a checkpoint into a sharded model, which may be on 'meta'. The checkpoint keeps only this rank's rows
+    of them, and of the optimizer's tensors that have their parameter's shape. Raise ValueError for another model's weights."""
+    wanted = model.state_dict(keep_vars=True)
+    check_weights(wanted, checkpoint['model'], checkpoint['path'])
+    param_of = {f'model.{name}': t for name, t in wanted.items() if isinstance(t, DTensor)}
+    for group in checkpoint['optimizer']['param_groups']:
+        param_of |= {f'optimizer.state.{i}': wanted.get(name) for i, name in zip(group['params'], group['param_names'])}
+
+    def own(name, t):
+        p = param_of.get(name, param_of.get('.'.join(name.split('.')[:3])))         # of optimizer.state.<number>.<key>
+        return t if p is None or t.shape != p.shape else local_shard(t, p)
+
+    checkpoint.update(read_tensors(checkpoint, own))
+    assign(model, {id(t): nn.Parameter(checkpoint['model'][name]) if isinstance(t, DTensor) else checkpoint['model'][name]
+                   for name, t in wanted.items()})
 
 
 def whole(state, keep):
-    """Copies nested dicts, lists and tensors, with each sharded tensor whole and on the CPU if `keep`, else None. Every rank must
-    call it. Only one tensor at a time is whole on all ranks."""
+    """Copy nested dicts and lists, with each sharded tensor whole and on the CPU if `keep`, else None. Every rank must call it.
+    One tensor at a time is whole on all ranks. torch's get_optimizer_state_dict knows no state but that of parameters."""
     def gather(name, t):
         if not isinstance(t, DTensor):
             return t
@@ -48,46 +88,115 @@ def whole(state, keep):
     return map_leaves(state, gather)
 
 
-def local_shard(full, p):
-    """This rank's rows of a whole tensor, sharded as the parameter p is. Of a tensor on device 'meta' they have no values yet."""
-    start, device = shard_of(p).start, p.device_mesh.device_type
-    rows = full[start:start + len(p.to_local())]
-    rows = torch.empty_like(rows, device=device) if full.is_meta else rows.to(device, copy=True)
-    return DTensor.from_local(rows, p.device_mesh, p.placements, shape=p.shape, stride=p.stride())
-
-
-def load_sharded(model, checkpoint):
-    """Loads the weights of a checkpoint into a sharded model, which may be on device 'meta'. From a mapped file it reads only
-    this rank's rows. ValueError if the weights belong to another model."""
-    params, weights, path = model.state_dict(keep_vars=True), checkpoint['model'], checkpoint['path']
-    check_weights(params, weights, path)
-    own = {id(p): nn.Parameter(local_shard(weights[name], p)) for name, p in params.items() if isinstance(p, DTensor)}
-    if 'shards' in checkpoint:
-        read_shards(path, checkpoint['shards'], {f'model.{name}': own[id(p)] for name, p in params.items() if id(p) in own})
-    model.load_state_dict({name: own.get(id(value), weights[name]) for name, value in params.items()}, assign=True)
-
-
-def own_optimizer_state(checkpoint, optimizer):
-    """The optimizer's state_dict from a checkpoint, with this rank's rows of tensors that have their parameter's shape"""
-    state = checkpoint['optimizer']
-    params = {name: p for group in optimizer.param_groups for name, p in zip(group['param_names'], group['params'])}
-    names = {i: name for group in state['param_groups'] for i, name in zip(group['params'], group['param_names'])}
-
-    def own(value, p):
-        return local_shard(value, p) if torch.is_tensor(value) and value.shape == p.shape else value
-
-    states = {i: {key: own(value, params[names[i]]) for key, value in state['state'][i].items()} for i in names
-              if i in state['state']}
-    if 'shards' in checkpoint:
-        tensors = {f'optimizer.state.{i}.{key}': t for i, s in states.items() for key, t in s.items() if isinstance(t, DTensor)}
-        read_shards(checkpoint['path'], checkpoint['shards'], tensors)
-    return {**state, 'state': state['state'] | states}
-
-
 def whole_copy(model, empty, master):
-    """On rank 0, a new model from `empty()` with the weights of a sharded model; elsewhere None. Every rank must call it."""
+    """Return a model from `empty()` with the weights of a sharded model on rank 0, None elsewhere. Every rank must call it."""
     weights = whole(model.state_dict(), keep=master)
     if master:
         copy = empty()
         copy.load_state_dict(weights)
         return copy
+
+
+# ----------------------------------------------------------------------------- on the disk
+
+def file_sizes(folder):
+    """{file's name: bytes}"""
+    return {name: os.path.getsize(os.path.join(folder, name)) for name in sorted(os.listdir(folder))}
+
+
+class Writer(HuggingFaceStorageWriter):
+    """DCP's writer of safetensors files. When all ranks have written theirs, rank 0 calls commit({file's name: bytes})."""
+
+    def __init__(self, folder, commit):
+        super().__init__(folder, save_distributed=True)
+        self.folder, self.commit = folder, commit
+
+    def finish(self, metadata, results):                # DCP calls it on rank 0 alone, and raises its error on all
+        sizes = file_sizes(self.folder)
+        if sizes.keys() != {result.storage_data.relative_path for of_rank in results for result in of_rank}:
+            raise OSError('it is not the same on all ranks, put out_dir on a disk that all of them share')
+        self.commit(sizes)
+
+
+class ShardSaver:
+    """Saves states in folders of shards, one at a time. Every rank has one, and all must call the same methods."""
+
+    def __init__(self, run_folder, machine):
+        self.run_folder, self.machine, self.pending = run_folder, machine, None
+        self.group = dist.new_group(backend='gloo', timeout=timedelta(days=1))          # for the background's messages
+
+    def start(self, state, commit):
+        """Copy the state, and return while it is being written. When all ranks have written their shards, rank 0 calls
+        commit(what ckpt.pt holds). Raise OSError if the state before this one could not be written."""
+        self.wait()
+        names = (f'shards-{state["iter"]}' + f'-{i}' * (i > 0) for i in count())
+        unused = next(name for name in names if not os.path.exists(os.path.join(self.run_folder, name)))
+        name, tensors, addresses = self.machine.gather(unused)[0], {}, set()
+
+        def take(path, t):
+            if not isinstance(t, DTensor):
+                return t.clone() if torch.is_tensor(t) else t
+            address = t.to_local().data_ptr()
+            tensors[path] = t.clone() if address in addresses else t        # a file cannot hold a tied weight twice
+            addresses.add(address)
+            return torch.empty(t.shape, dtype=t.dtype, device='meta')
+
+        rest = map_leaves(state, take)
+        writer = Writer(os.path.join(self.run_folder, name),
+                        lambda sizes: commit({**rest, 'shards': dict(folder=name, files=sizes)}))
+        self.pending = writer.folder, async_save(tensors, storage_writer=writer, process_group=self.group)
+
+    def wait(self):
+        """Wait until what was started is written."""
+        if not self.pending:
+            return
+        (folder, written), self.pending = self.pending, None
+        try:
+            written.result()
+        except CheckpointException as error:
+            reason = str(next(iter(error.failures.values()))[0]).splitlines()[0]
+            raise OSError(f'{folder} could not be written, an older checkpoint was kept if there is one: {reason}') from error
+
+
+def remove_unused(run_folder, *in_use):
+    """Remove the folders of shards that these checkpoints do not name."""
+    keep = {state['shards']['folder'] for state in in_use if 'shards' in state}
+    for name in os.listdir(run_folder):
+        if name.startswith('shards-') and name not in keep:
+            shutil.rmtree(os.path.join(run_folder, name), ignore_errors=True)
+
+
+def read_tensors(checkpoint, place):
+    """Return a copy of a checkpoint, with place(name, tensor) for each tensor. Fill those that are in shards from there,
+    DTensors with this rank's rows. Raise ValueError for damaged shards."""
+    shards, path, tensors = checkpoint.get('shards'), checkpoint['path'], {}
+
+    def take(name, t):
+        if not torch.is_tensor(t):
+            return t
+        placed = place(name, t)
+        if t.is_meta:
+            tensors[name] = placed
+        return placed
+
+    state = map_leaves(checkpoint, take)
+    if not shards:
+        return state
+    folder = os.path.join(os.path.dirname(path), os.path.basename(shards['folder']))
+    if not os.path.isdir(folder) or file_sizes(folder) != shards['files']:
+        raise ValueError(f'{path} needs the folder {folder} as it was written, but files are missing there or have other sizes')
+    logging.disable(logging.WARNING)                    # load logs the traceback of what it then raises
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.filterwarnings('ignore', '.*assuming the intent is to load in a single process')
+            saved = {shards['saved_as'].get(name, name): t for name, t in tensors.items()}
+            load(saved, storage_reader=HuggingFaceStorageReader(folder), no_dist=True)
+    except (Exception, CheckpointException) as error:
+        raise ValueError(f'{folder} is damaged, or not of {path}') from error
+    finally:
+        logging.disable(logging.NOTSET)
+    for name, t in tensors.items():
+        if not local(t).isfinite().all():
+            raise ValueError(f'{folder} is damaged: {name} is not finite')
+    del state['shards']
+    return state

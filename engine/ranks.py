@@ -19,7 +19,7 @@ class Shard(NamedTuple):
 
 
 def shard_of(p, rows=1):
-    """The shard of a parameter. One that is not sharded may be seen as any number of rows."""
+    """Return the shard of a parameter. One that is not sharded may be seen as any number of rows."""
     if not hasattr(p, 'device_mesh'):
         return Shard(0, rows, p.numel() // rows, None)
     mesh, dim = p.device_mesh, p.device_mesh.ndim - 1   # with two dimensions the first one counts whole copies of the model
@@ -28,7 +28,7 @@ def shard_of(p, rows=1):
 
 
 def local(t):
-    """This rank's part of a tensor that fully_shard has spread over the ranks, or else the whole tensor; in the same memory."""
+    """Return this rank's part of a tensor that fully_shard has spread, or the whole of another; in the same memory."""
     return t.to_local() if hasattr(t, 'to_local') else t
 
 
@@ -42,7 +42,7 @@ def check_on_shards(optimizer):
 
 
 def all_rows(own, shards):
-    """Collect one number for each row of each parameter, in one message: `own` has those of this rank's rows, the result all."""
+    """Collect one number for each row of each parameter, in one message. `own` has those of this rank's rows."""
     if shards[0].group is None:
         return own
     numbers = own[0].new_zeros(sum(s.rows for s in shards))
@@ -54,25 +54,25 @@ def all_rows(own, shards):
 
 
 def sharing(p):
-    """How ranks share what is to be done with each matrix of a stack of such as p: (share, *arguments). share(function, stack,
-    *arguments) is function(stack), of which each rank computes some matrices."""
+    """Return how ranks share the work on a stack of matrices such as p: (share, *arguments). share(function, stack, *arguments)
+    is function(stack), of which each rank computes some matrices."""
     shard = shard_of(p)
     if shard.group:
         return on_shards, shard.group, shard.rows
-    return (in_turns, dist.group.WORLD) if dist.is_initialized() else (alone,)
+    return (on_copies, dist.group.WORLD) if dist.is_initialized() else (alone,)
 
 
 def alone(function, x):
     return function(x)
 
 
-def in_turns(function, x, group):
-    """Every rank of the group holds the stack x, (N, n, m). Each does its share of the matrices for all."""
+def on_copies(function, x, group):
+    """Every rank of the group holds the stack x, (N, n, m). Each computes its share of the matrices for all."""
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     share = -(-len(x) // ranks)
-    every = F.pad(x, (0, 0, 0, 0, 0, ranks * share - len(x)))
-    gathered = torch.empty_like(every)
-    dist.all_gather_into_tensor(gathered, function(every[rank * share:(rank + 1) * share]).contiguous(), group=group)
+    padded = F.pad(x, (0, 0, 0, 0, 0, ranks * share - len(x)))
+    gathered = torch.empty_like(padded)
+    dist.all_gather_into_tensor(gathered, function(padded[rank * share:(rank + 1) * share]).contiguous(), group=group)
     return gathered[:len(x)]
 
 

@@ -69,7 +69,7 @@ class Run:
 
     def __init__(self, config):
         self.folder, self.init_from, self.start, self.data = config['out_dir'], config['init_from'], 0, ''
-        self.ckpt_config = {}
+        self.ckpt_config, self.ckpt_hash = {}, ''
         self.path = {name: os.path.join(self.folder, name) for name in FILES}
         self.old = os.path.join(self.folder, 'old-run')
         self.seen, files, init_from = self.state(), self.there(), self.init_from
@@ -96,7 +96,8 @@ class Run:
         """{what: its value} of what all ranks of a run must have alike"""
         keys = {key: value for key, value in config.items() if key not in OF_EACH_RANK}
         code = {f'code of {file}': digest for file, digest in self.code.items()}
-        return {**keys, 'iteration of the checkpoint in out_dir': self.start, 'fingerprint of the data': self.data, **code,
+        return {**keys, 'iteration of the checkpoint in out_dir': self.start, 'hash of this checkpoint': self.ckpt_hash,
+                'fingerprint of the data': self.data, **code,
                 'Python': platform.python_version(), 'PyTorch': torch.__version__}
 
     def changes(self, config):

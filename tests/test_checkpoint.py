@@ -2,6 +2,7 @@
 from configurator import TRAIN, defaults_of
 
 import functools
+import json
 import operator
 import os
 import random
@@ -9,6 +10,7 @@ import random
 import pytest
 import torch
 from helpers import TINY, damages, mutated, places
+from safetensors.torch import save_file
 
 from engine.checkpoint import Checkpoints, link_or_copy, load_checkpoint, load_run, write_whole
 from engine.keys import gpt_config
@@ -59,6 +61,66 @@ def test_a_second_name_stays_as_it_is(links, tmp_path, monkeypatch):
     assert (tmp_path / 'best.pt').read_bytes() == b'first' and (tmp_path / 'ckpt.pt').read_bytes() == b'second'
     link_or_copy(ckpt, best)
     assert (tmp_path / 'best.pt').read_bytes() == b'second' and sorted(os.listdir(tmp_path)) == ['best.pt', 'ckpt.pt']
+
+
+# ----------------------------------------------------------------------------- files of older code
+
+OLD_NAMES = {'.attn_residual.': '.attn_join.', '.ffn_residual.': '.ffn_join.', '.v_gain': '.value_mix.own',
+             '.v1_gain': '.value_mix.first'}
+
+
+def name_before(name):
+    block, _, gain = name.removeprefix('h.').partition('.')
+    if gain in ('x_gain', 'x0_gain'):
+        return f'embedding_skips.{block}.{dict(x_gain="stream", x0_gain="embedding")[gain]}'
+    return next((name.replace(new, old) for new, old in OLD_NAMES.items() if new in name), name)
+
+
+@pytest.mark.parametrize('in_shards', [False, True])
+def test_a_checkpoint_of_older_code(in_shards, tmp_path):
+    """Of plain dicts, with the names that parameters once had, without the groups at the start and without a fingerprint; in one
+    file, or beside a folder of two ranks' rows"""
+    keys = defaults_of(TRAIN, GPTConfig) | dict(TINY, dataset='tiny', residual='gpas', value_residual=True, embedding_skip=True)
+    torch.manual_seed(7)
+    model = GPT(gpt_config(keys))
+    names = [name for name, _ in model.named_parameters()]
+    assert sum(name != name_before(name) for name in names) == 10
+    for p in model.parameters():
+        p.data.normal_()
+    weights = model.state_dict()
+    moments = [{key: torch.rand_like(weights[name]) for key in ('exp_avg', 'exp_avg_sq')} for name in names]
+    state = dict(model={name_before(name): value for name, value in weights.items()}, scaler={}, config=keys, iter=3,
+                 best_val_loss=2.0, first_loss=3.0, optimizer=dict(
+                     state={i: dict(step=torch.tensor(3.0), **moment) for i, moment in enumerate(moments)},
+                     param_groups=[dict(params=list(range(len(names))), param_names=[name_before(name) for name in names],
+                                        lr=0.25, weight_decay=0.5, betas=(0.8, 0.9))]))
+    if in_shards:
+        tensors = {f'model.{name}': value for name, value in state['model'].items()} | {
+            f'optimizer.state.{i}.{key}': value for i, moment in enumerate(moments) for key, value in moment.items()}
+        (tmp_path / 'shards-3').mkdir()
+        for rank in (0, 1):
+            rows = {name: value.chunk(2)[rank].clone() for name, value in tensors.items() if len(value) > rank}
+            offsets = {name: dict(saved_offsets=[rank * -(-len(tensors[name]) // 2)] + [0] * (value.dim() - 1))
+                       for name, value in rows.items()}
+            save_file(rows, tmp_path / 'shards-3' / f'shard-0000{rank + 1}-model-00001-of-00001.safetensors',
+                      dict(DCP_SHARDING_INFO=json.dumps(offsets)))
+        state['model'] = {name: value.to('meta') for name, value in state['model'].items()}
+        for i, of_param in state['optimizer']['state'].items():
+            of_param.update({key: value.to('meta') for key, value in moments[i].items()})
+        sizes = {file.name: file.stat().st_size for file in (tmp_path / 'shards-3').iterdir()}
+        state['shards'] = dict(folder='shards-3', files=sizes)
+    torch.save(state, tmp_path / 'ckpt.pt')
+
+    model, found = load_run(str(tmp_path / 'ckpt.pt'))
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    optimizer = OPTIMIZERS['adamw'](param_groups(model, 0.1), keys)
+    Checkpoints(None, {}, None, False, optimizer).resume(found, None)
+    params = dict(model.named_parameters())
+    for i, name in enumerate(names):
+        for key, value in moments[i].items():
+            assert torch.equal(optimizer.state[params[name]][key], value), name
+        assert optimizer.state[params[name]]['step'] == 3
+    assert {(group['lr'], group['betas']) for group in optimizer.param_groups} == {(0.25, (0.9, 0.95))}, 'rates, no settings'
 
 
 # ----------------------------------------------------------------------------- whatever is in the file

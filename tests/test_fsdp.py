@@ -13,7 +13,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from test_measure import assert_alike as close
 
+import model
 from engine.checkpoint import load_checkpoint
+from engine.keys import gpt_config
 
 # Odd sizes: 13 tokens, 11 positions and the rows of 3 heads are shared unevenly
 ODD = {**TINY, 'n_embd': 24, 'n_head': 3, 'block_size': 11, 'eval_iters': 5, 'max_iters': 20, 'eval_interval': 10,
@@ -101,6 +103,27 @@ STREAMS = {'values of the first block': dict(value_residual=True, residual='gpas
 @pytest.mark.parametrize('more', [[], ['--recompute=True']], ids=['', 'recomputed'])
 def test_residual_states(name, more, place, alone):
     on(place, alone, 'sgdw', 2, more, **STREAMS[name])
+
+
+def freezes():
+    def build(self, config, layer, old=model.Block.__init__):
+        old(self, config, layer)
+        self.requires_grad_(layer > 1)
+
+    model.Block.__init__ = build
+
+
+def test_a_frozen_block(place):
+    """Stays as it started, and all else trains as with DDP"""
+    for name, more in ('ddp', []), ('fsdp', [*FSDP, '--save_shards=True']):
+        train(place, *flags(**ODD, out_dir=f'frozen-{name}'), *more, ranks=2, through=(freezes,))
+    assert_alike(place / 'frozen-fsdp', place / 'frozen-ddp')
+    ours, theirs = (load_checkpoint(place / f'frozen-{name}' / 'ckpt.pt') for name in ('fsdp', 'ddp'))
+    torch.manual_seed(1337)
+    start = model.GPT(gpt_config(ours['config'])).state_dict()
+    for name, value in start.items():
+        assert torch.allclose(ours['model'][name], theirs['model'][name], atol=1e-5)
+        assert torch.equal(ours['model'][name], value) == name.startswith('h.0.'), name
 
 
 @pytest.mark.long
@@ -191,8 +214,8 @@ def test_a_kill_while_shards_are_written(moment, place, alone):
 
 @pytest.mark.long
 @pytest.mark.parametrize('optimizer, first, second, more', [
-    ('adamw', 4, 2, []), ('adam_mini', 2, 4, []), ('adam_mini', 4, 4, ['--shard_ranks=2']), ('muon', 4, 2, []),
-    ('muon', 2, 4, [])])
+    ('adamw', 4, 2, []), ('sgdw', 4, 1, []), ('lion', 2, 4, []), ('adam_mini', 2, 4, []),
+    ('adam_mini', 4, 4, ['--shard_ranks=2']), ('muon', 4, 2, []), ('muon', 2, 4, [])])
 def test_other_numbers_of_ranks_read_shards(optimizer, first, second, more, place, alone):
     from_to(place, alone(optimizer), first, second, '--save_shards=True', *more)
 

@@ -252,7 +252,7 @@ for it in range(run.start, max_iters + 1):
     watch.see(it, sums['loss'], grad_norm)
     if it == run.start:
         watch.check(it)
-        checkpoints.rehearse(state(it + 1), build)      # an edit whose checkpoint nobody could read ends here
+        checkpoints.check_resumable(state(it + 1), build)       # an edit whose checkpoint nobody could read ends here
     speed.iteration(it)
     if it % log_interval == 0:
         watch.check(it)
