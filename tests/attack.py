@@ -58,7 +58,7 @@ from helpers import (
 import model
 from engine.checkpoint import load_checkpoint
 from engine.keys import CHOICES
-from engine.runlog import progress
+from engine.log import progress
 from optim import OPTIMIZERS
 from vision.images import write_images
 

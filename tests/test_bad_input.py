@@ -192,7 +192,6 @@ COORDINATES = 'lab.coordinates tiny.json --widths=8,16'
 TEXT = 'data/textfiles/prepare.py --processes=1 --tokenizer=bytes'
 SHAKESPEARE = 'data/shakespeare_char/prepare.py'
 A_TEXT = holds('a.txt', 'some text\n' * 20)
-LOG = '{"iter": 0, "loss": 1.0, "lr": 0.1}\n'
 ALIKE = [                           # what the scripts that take train.py's keys refuse alike: key=value, what the line says
     ('n_head=3', 'n_embd=8, n_head=3: wants a width that the heads divide'),
     ('n_kv_head=3', 'n_head=2, n_kv_head=3: wants key/value heads that divide the heads'),
@@ -414,7 +413,6 @@ PLOTS = [
          'there is no out/table.csv: make it with  python -m lab.sweep --report=out'),
     case('plot: picture in no folder', 'lab.plot out --out=nowhere/loss.png', 'nowhere/loss.png'),
     case('plot: picture of no kind', 'lab.plot out --out=loss.docx', 'docx … png'),
-    case('plot: broken log', 'lab.plot a', 'a/log.jsonl', holds('a/log.jsonl', f'{LOG}broken}}\n')),
 ]
 TEXTS = [
     case('text: no files', TEXT, "files is empty: name some, as in --files='books/*.txt,more.jsonl'"),

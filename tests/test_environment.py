@@ -14,7 +14,7 @@ from helpers import ROOT, TINY, checkpoint, flags, rows, run_alone, run_python, 
 
 from engine import parallel
 from engine.device import Machine, StopRequest, lacks_to_compile
-from engine.runlog import Log, RowFile, write_row
+from engine.log import Log, RowFile, write_row
 
 KEYS = {**TINY, 'max_iters': 6, 'log_interval': 1}
 CPU = torch.device('cpu')

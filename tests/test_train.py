@@ -40,7 +40,7 @@ from helpers import (
 from test_measure import assert_alike
 
 from data.tokens import write_tokens
-from engine import runlog
+from engine import run as run_folder
 from model import GPT, GPTConfig, block_type
 
 FILES = ('best.pt', 'ckpt.pt', 'config.json', 'log.jsonl', 'run.json')
@@ -493,18 +493,14 @@ def test_an_imported_run_is_kept_until_a_later_save(whole, place):
 
 
 def test_auto_starts_again_a_run_that_never_saved(place):
-    """However long its log is: the first shards may be on their way, or the loss too high to save. run.json tells"""
+    """However long its log is: the first shards may be on their way, or the loss too high to save"""
     run, keys = place / 'never-saved', flags(**TINY, out_dir='never-saved', init_from='auto')
     train(place, *keys, '--max_iters=1', '--eval_interval=100', '--always_save_checkpoint=False')
     for name in ('ckpt.pt', 'best.pt'):
         (run / name).unlink(missing_ok=True)
-    about = json.loads((run / 'run.json').read_text())
     (run / 'log.jsonl').write_text('{"iter": 5000, "loss": 2.5}\n')
-    (run / 'run.json').write_text(json.dumps(about | dict(saved=True)))
-    assert 'holds a run that has lost its ckpt.pt' in error_of(place, *keys)
-    (run / 'run.json').write_text(json.dumps(about | dict(saved=False)))
     train(place, *keys, '--max_iters=1')
-    assert rows(run)[-1]['iter'] == 1 and json.loads((run / 'run.json').read_text())['saved']
+    assert rows(run)[-1]['iter'] == 1
 
 
 def test_auto_does_not_start_again_where_the_checkpoint_is_lost(whole, place):
@@ -525,7 +521,7 @@ def test_one_process_trains_in_a_folder(whole, place, monkeypatch):
     while not (log := place / 'locked' / 'log.jsonl').exists() or log.read_text().count('\n') < 4:
         assert first.process.exitcode is None, first.err()
         time.sleep(0.01)
-    monkeypatch.setattr(runlog, 'LOCK_PATIENCE', 0.0)
+    monkeypatch.setattr(run_folder, 'LOCK_PATIENCE', 0.0)
     try:
         refused = [run_here('train.py', *keys, *more, cwd=place) for more in ([], ['--overwrite=True', '--init_from=scratch'])]
         assert run_here('train.py', *keys, '--eval_only=True', cwd=place)[0] == 0, 'an evaluation needs no lock'
@@ -547,13 +543,13 @@ def test_a_run_that_another_process_has_changed(whole, place, monkeypatch):
     """Between the moment at which it was read and the lock: to go on from what was read would lose the other's iterations"""
     run = place / 'changed'
     shutil.copytree(whole, run)
-    keys, lock = flags(**{**TINY, 'max_iters': 21}, out_dir='changed', init_from='resume'), runlog.lock_folder
+    keys, lock = flags(**{**TINY, 'max_iters': 21}, out_dir='changed', init_from='resume'), run_folder.lock_folder
 
     def late(folder, doing):
         (run / 'ckpt.pt').touch()
         return lock(folder, doing)
 
-    monkeypatch.setattr(runlog, 'lock_folder', late)
+    monkeypatch.setattr(run_folder, 'lock_folder', late)
     before = contents(run)
     assert 'another process has just trained in changed' in error_of(place, *keys) and contents(run) == before
 

@@ -22,9 +22,10 @@ from engine.device import Machine, StopRequest, attention_backend_of, lacks_to_c
 from engine.divergence import Watch, block_norms, params_by_type, tell_unused
 from engine.health import health
 from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, schedule_notes
+from engine.log import Log, Speed, add_scalars, progress
 from engine.parallel import check_parallel, model_notes, whole_model
 from engine.ranks import check_on_shards
-from engine.runlog import Log, Run, Speed, add_scalars, progress
+from engine.run import Run
 from optim import OPTIMIZERS, lr_at, param_groups
 from vision.augment import CUBIC, Augment
 from vision.images import SPLITS, Images
