@@ -313,7 +313,7 @@ def counting(path):
             return make_boxed_func(graph.forward)
         return compile_graph
 
-    device.lacks_to_compile = lambda device: ''
+    device.why_not_compile = lambda device: ''
     back_end = aot_autograd(fw_compiler=noting('forward'), bw_compiler=noting('backward'), inference_compiler=noting('inference'))
     torch.compile = lambda model=None, **more: compiled(model, **{**more, 'backend': back_end})
     compile_module = torch.nn.Module.compile
