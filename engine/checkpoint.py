@@ -337,6 +337,7 @@ class Checkpoints:
         write_whole(self.run.path['ckpt.pt'], lambda f: torch.save(state, f))
         if best:
             link_or_copy(self.run.path['ckpt.pt'], self.run.path['best.pt'])
+        self.run.note_saved()
         if self.shards:
             from engine.shards import remove_unused
             path = self.run.path['best.pt']

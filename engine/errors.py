@@ -80,17 +80,13 @@ def say_once(line):
 
 
 def last_row(path):
-    """The last row of an iteration in the last 64 KiB of a log, or None"""
-    if not os.path.exists(path):
-        return None
-    with open(path, 'rb') as f:
-        f.seek(max(0, os.path.getsize(path) - 2 ** 16))
-        return next((row for line in reversed(f.readlines()) if (row := parse_row(line))), None)
-
-
-def last_iter(path):
-    """The last iteration in a log, -1 if there is none"""
-    return (last_row(path) or {'iter': -1})['iter']
+    """The last row in the last 64 KiB of a log; the row of iteration -1 if there is none"""
+    lines = []
+    if os.path.exists(path):
+        with open(path, 'rb') as f:
+            f.seek(max(0, os.path.getsize(path) - 2 ** 16))
+            lines = f.readlines()
+    return next(filter(None, map(parse_row, reversed(lines))), {'iter': -1})
 
 
 def read_table(path, kinds, remedy):

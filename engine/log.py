@@ -100,10 +100,10 @@ class Log:
         starts.append(dict(time=time.strftime('%Y-%m-%d %H:%M:%S %z'), iter=run.start, command=command(), commit=commit,
                            patch=patch_file if commit else '', patch_hash=patch_hash, code=run.code, **environment(machine),
                            changes=self.changes))
-        self.about = dict(
+        run.about = self.about = dict(
             command=command(), ranks=machine.world_size, device=str(machine.device), **environment(machine),
             platform=platform.platform(), python=platform.python_version(), numpy=np.__version__, commit=commit, changed=changed,
-            code=code_hash(script()), data=run.data, **about, starts=starts)
+            code=code_hash(script()), data=run.data, saved=run.init_from == 'resume', **about, starts=starts)
         if config['wandb_log']:                         # before a file is touched, because it may fail
             self.wandb = start_wandb(run, config, self.about)
         if run.init_from != 'resume':
@@ -185,12 +185,12 @@ class Log:
 
 
 def environment(machine):
-    """{name: value} of what changes a run's numbers beside its keys, code and data"""
+    """What changes a run's numbers beside its keys, code and data"""
     return dict(dtype=str(machine.dtype), torch=torch.__version__, machine=machine.name())
 
 
 def start_wandb(run, config, about):
-    """Start a run at Weights & Biases, and return the module wandb. Raise ValueError if it cannot be."""
+    """Start a run at Weights & Biases, and return the module wandb. Raise ValueError if that fails."""
     try:
         import wandb
         wandb.init(project=config['wandb_project'], dir=run.folder, config={**config, **about},
@@ -204,7 +204,7 @@ def start_wandb(run, config, about):
 
 
 def add_scalars(totals, terms, divisor):
-    """Add each scalar tensor of {name: scalar}, divided by `divisor`, to that name's total. ValueError for what is no scalar."""
+    """Add each scalar tensor of {name: scalar}, divided by `divisor`, to that name's total. Raise ValueError for other values."""
     for name, term in terms.items():
         if not torch.is_tensor(term) or term.numel() != 1:
             shape = tuple(term.shape) if torch.is_tensor(term) else type(term).__name__

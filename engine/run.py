@@ -65,7 +65,8 @@ class Run:
         if not is_auto:
             raise ValueError(f'out_dir={self.folder} holds a run: choose another folder, continue the run by '
                              f'--init_from=resume, or replace it by --overwrite=True')
-        if 'best.pt' in files:
+        about = read_json(self.path['run.json'], 'remove it') or {}
+        if 'best.pt' in files or about.get('saved'):
             raise ValueError(f'out_dir={self.folder} holds a run that has lost its ckpt.pt: put it back, or a copy of best.pt in '
                              f'its place, or choose another folder, or start again by --overwrite=True')
 
@@ -103,8 +104,8 @@ class Run:
 
     def leave_if_complete(self, checkpoint, config, machine):
         """End the process if this run, which resumes from a checkpoint, has nothing left to do."""
-        row, best = last_row(self.path['log.jsonl']) or {}, self.path['best.pt']
-        complete = (checkpoint and not config['eval_only'] and self.start == row.get('iter') == config['max_iters']
+        row, best = last_row(self.path['log.jsonl']), self.path['best.pt']
+        complete = (checkpoint and not config['eval_only'] and self.start == row['iter'] == config['max_iters']
                     and 'val_loss' in row and os.path.exists(best)
                     # a kill may have left a best.pt that is older than the checkpoint that it should be
                     and (row['val_loss'] != checkpoint['best_val_loss']
@@ -171,3 +172,9 @@ class Run:
 
     def write_json(self, name, value):
         write_whole(self.path[name], lambda f: f.write(json.dumps(value, indent=1).encode()))
+
+    def note_saved(self):
+        """Note in run.json that the run has a checkpoint."""
+        if not self.about['saved']:
+            self.about['saved'] = True
+            self.write_json('run.json', self.about)

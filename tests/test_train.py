@@ -493,14 +493,18 @@ def test_an_imported_run_is_kept_until_a_later_save(whole, place):
 
 
 def test_auto_starts_again_a_run_that_never_saved(place):
-    """However long its log is: the first shards may be on their way, or the loss too high to save"""
+    """However long its log is: the first shards may be on their way, or the loss too high to save. run.json tells"""
     run, keys = place / 'never-saved', flags(**TINY, out_dir='never-saved', init_from='auto')
     train(place, *keys, '--max_iters=1', '--eval_interval=100', '--always_save_checkpoint=False')
     for name in ('ckpt.pt', 'best.pt'):
         (run / name).unlink(missing_ok=True)
+    about = json.loads((run / 'run.json').read_text())
     (run / 'log.jsonl').write_text('{"iter": 5000, "loss": 2.5}\n')
+    (run / 'run.json').write_text(json.dumps(about | dict(saved=True)))
+    assert 'holds a run that has lost its ckpt.pt' in error_of(place, *keys)
+    (run / 'run.json').write_text(json.dumps(about | dict(saved=False)))
     train(place, *keys, '--max_iters=1')
-    assert rows(run)[-1]['iter'] == 1
+    assert rows(run)[-1]['iter'] == 1 and json.loads((run / 'run.json').read_text())['saved']
 
 
 def test_auto_does_not_start_again_where_the_checkpoint_is_lost(whole, place):
