@@ -20,7 +20,7 @@ class Watch:
     `rate`: iteration → learning rate, for the message. `params_of`: {block type: its parameters}."""
 
     def __init__(self, config, machine, run, log, rate, scaler, params_of):
-        self.factor, self.eval_only = config['diverge_factor'], config['eval_only']
+        self.factor = config['diverge_factor']
         self.machine, self.run, self.log, self.rate, self.scaler, self.params_of = machine, run, log, rate, scaler, params_of
         self.first_bad = torch.full((), NEVER, device=machine.device)       # the first iteration that was not finite
         self.first_loss = None                          # the first logged loss

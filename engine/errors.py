@@ -89,6 +89,10 @@ def last_row(path):
     return next(filter(None, map(parse_row, reversed(lines))), {'iter': -1})
 
 
+def last_iter(path):
+    return last_row(path)['iter']
+
+
 def read_table(path, kinds, remedy):
     """Return the rows of a CSV file as dicts, at least one, or None if there is no file. `kinds` has the type of each column that
     is not text; a column with a ? behind its name may be missing. Raise ValueError, with the remedy, for another file."""

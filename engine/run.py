@@ -48,13 +48,13 @@ class Run:
 
     `path`: {file's name: its path}. `init_from`: 'scratch', 'resume', or the weights to start from; 'auto' is resolved here.
     train.py sets `data`, the fingerprint of its data. When it resumes, find_checkpoint sets `start`, the iteration to start
-    with, and `ckpt_config`, the keys that the checkpoint was saved with. Raise ValueError for a folder that holds another run.
-    Write nothing before `lock`.
+    with, `ckpt_hash`, and `ckpt_config`, the keys that the checkpoint was saved with. Raise ValueError for a folder that holds
+    another run. Write nothing before `lock`.
     """
 
     def __init__(self, config):
         self.folder, self.init_from, self.start, self.data = config['out_dir'], config['init_from'], 0, ''
-        self.ckpt_config = {}
+        self.ckpt_config, self.ckpt_hash = {}, ''
         self.path = {name: os.path.join(self.folder, name) for name in FILES}
         self.old = os.path.join(self.folder, 'old-run')
         self.seen, files, is_auto = self.stamps(), run_files(self.folder), self.init_from == 'auto'
@@ -80,8 +80,9 @@ class Run:
         """{what: its value} of what must be the same on all ranks of a run"""
         keys = {key: value for key, value in config.items() if key not in RANK_KEYS}
         code = {f'code of {file}': digest for file, digest in self.code.items()}
-        return {**keys, 'iteration of the checkpoint in out_dir': self.start, 'fingerprint of the data': self.data, **code,
-                'Python': platform.python_version(), 'PyTorch': torch.__version__, 'NumPy': np.__version__}
+        return {**keys, 'iteration of the checkpoint in out_dir': self.start, 'hash of this checkpoint': self.ckpt_hash,
+                'fingerprint of the data': self.data, **code, 'Python': platform.python_version(), 'PyTorch': torch.__version__,
+                'NumPy': np.__version__}
 
     def starts(self):
         """The rows of `starts` in the run.json of a run that is resumed; older versions have none."""

@@ -34,7 +34,7 @@ import torch
 from data.lock import lock_file, lock_folder
 from data.tokens import Tokens, load_meta, read_meta
 from engine.code import code_hash
-from engine.errors import last_row, read_json
+from engine.errors import last_iter, read_json
 from engine.keys import gpt_config, group_settings
 from lab.sweep_plan import plan, planned_rows, script_path, sources_of, words
 from lab.sweep_table import (
@@ -163,7 +163,7 @@ def folder_of(run):
 
 
 def where_is(run):
-    at = max(0, last_row(os.path.join(folder_of(run), 'log.jsonl'))['iter'])
+    at = max(0, last_iter(os.path.join(folder_of(run), 'log.jsonl')))
     return f'{run["name"]} at iteration {at} of {run["config"]["max_iters"]}'
 
 

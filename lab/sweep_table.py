@@ -11,7 +11,7 @@ import statistics
 from contextlib import suppress
 
 from engine.checkpoint import write_whole
-from engine.errors import last_row, read_json, read_rows, read_table
+from engine.errors import last_iter, read_json, read_rows, read_table
 from lab.statistics import contrast, corrected, rate_sensitivity, samples, tolerance
 
 LR = 'learning_rate'
@@ -86,7 +86,7 @@ def row_of_run(run, folder, status):
     last = evaluations[-1] if status == 'done' else {}
     per_iter = about.get('tokens_per_iter', about.get('images_per_iter', ''))
     return dict(
-        run['labels'], status=status, iterations=str(max(0, last_row(os.path.join(folder, 'log.jsonl'))['iter'])),
+        run['labels'], status=status, iterations=str(max(0, last_iter(os.path.join(folder, 'log.jsonl')))),
         parameters=str(about.get('parameters', '')), tokens_per_iteration=str(per_iter),
         val_losses=' '.join(f'{row["iter"]}:{row["val_loss"]:.6g}' for row in evaluations),
         val_loss=digits(last.get('val_loss', math.nan)), test_loss=digits(last.get('test_loss', math.nan)),
