@@ -112,13 +112,13 @@ def attention_backend_of(model, device, dtype):
         chosen.append(torch._fused_sdp_choice(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
         return q
 
-    q, k = (torch.zeros(2, heads, config.block_size, config.head_dim, dtype=dtype, device=device, requires_grad=True)
-            for heads in (config.n_head, config.kv_heads))
+    q, k = (torch.zeros(2, config.block_size, heads, config.head_dim, dtype=dtype, device=device, requires_grad=True).transpose(
+        1, 2) for heads in (config.n_head, config.kv_heads))
     attn.kernel = choose
     try:
         attn.attend(q, k, k)
     except RuntimeError as error:
-        if 'kernel' in str(error) or 'backend' in str(error):
+        if 'No viable backend' in str(error):
             heads = f'n_head={config.n_head}, n_kv_head={config.n_kv_head}, heads of {config.head_dim}'
             raise ValueError(f'attention_backend: it has no kernel for {heads} and dropout={config.dropout:g} in {str(dtype)[6:]}'
                              f' on {device}, choose auto') from error
@@ -218,7 +218,7 @@ class Machine:
             raise NotConnected(f'rank {self.rank} could not connect to the others, has one died? {one_line(error)}') from error
 
     def share(self, key, count):
-        """This rank's part of `count` pieces of work. Raise ValueError, which names `key`, if it is no multiple of them."""
+        """This rank's part of `count` pieces of work. Raise ValueError, which names `key`, unless the ranks divide it."""
         if count % self.world_size:
             raise ValueError(f'{key}={count} is not divisible by the {self.world_size} ranks: make it a multiple of '
                              f'{self.world_size}')
