@@ -207,6 +207,8 @@ KEYS = [
     case('misspelt key', f'{TRAIN} --learning_rat=0.1', "unknown key 'learning_rat' … did you mean 'learning_rate'?"),
     case('key without value', f'{TRAIN} --max_iters', '--max_iters: give it a value with =, as in --max_iters=… … --help'),
     case('key of images', f'{TRAIN} --mixup=0.5', "unknown key 'mixup'"),
+    case('a kernel that a CPU lacks', f'{TRAIN} --value_residual=True --attention_backend=efficient --device=cpu',
+         'attention_backend: it has no kernel for n_head=2 … choose auto'),
     case('no boolean', f'{TRAIN} --compile=1', 'compile=1: wants true or false'),
     case('no such step', 'lab.gpu --only=nothing --device=cpu', "only='nothing': no command has this word"),
     case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' is not available … choose auto, cpu"),
