@@ -212,7 +212,7 @@ def disk(draw, number, runs):
 def one_line(out, err, ranks=0):
     """A script that failed has said why in one line; of several ranks each may say its own."""
     lines = [line for line in err.splitlines() if not re.match(r'.*: \d+ of \d+, ', line)]       # of progress
-    errors = [line for line in lines if re.match(r'(\[rank\d\]: )?error: ', line)]       # torch names the rank
+    errors = [line for line in lines if re.match(r'(\[rank\d\]: )?(error|diverged): ', line)]       # torch names the rank
     assert 'Traceback' not in out + err, out + err
     assert len(lines) == len(errors) == 1 or ranks and errors, f'more or less than one line: {out}{err}'
 
