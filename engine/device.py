@@ -135,10 +135,11 @@ def why_not_compile(device):
     Python's header files."""
     if device.type not in ('cpu', 'cuda'):
         return ''
-    key, name = ('CC', 'gcc') if device.type == 'cuda' else ('CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
+    language, key, name = ('C', 'CC', 'gcc') if device.type == 'cuda' else (
+        'C++', 'CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
     compiler, header = os.environ.get(key, name), os.path.join(sysconfig.get_path('include'), 'Python.h')
     if not shutil.which(compiler):
-        return f'there is no compiler {compiler}: install one, or name it by {key}'
+        return f'there is no {language} compiler ({compiler}): install one, or name it by {key}'
     return '' if os.path.exists(header) else f'there is no {header}: install python3-dev'
 
 

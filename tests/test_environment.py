@@ -210,7 +210,7 @@ def test_a_run_goes_on_without_wandb(tmp_path, capsys):
 def test_without_a_compiler(place):
     """A run is not compiled, and says so in one line and in run.json; its losses are those of compile=False"""
     out, err = train(place, *flags(**{**KEYS, 'compile': True, 'optimizer': 'sgdw'}, out_dir='eager'), CXX='no-such-compiler')
-    assert not err and out.count('this run is not compiled, and slower: there is no compiler no-such-compiler') == 1
+    assert not err and out.count('this run is not compiled, and slower: there is no C++ compiler (no-such-compiler)') == 1
     told, config = (json.loads((place / 'eager' / f'{name}.json').read_text()) for name in ('run', 'config'))
     assert told['compiled'] is False and config['compile'] is True
     out, _ = train(place, *flags(**KEYS, optimizer='sgdw', out_dir='plain'), CXX='no-such-compiler')
@@ -229,7 +229,7 @@ def test_what_a_compiler_is(tmp_path, monkeypatch):
         assert (why_not_compile(CPU) == '') == right
     assert why_not_compile(torch.device('cuda')) == why_not_compile(torch.device('mps')) == ''
     monkeypatch.setenv('CC', 'nowhere')
-    assert why_not_compile(torch.device('cuda')).startswith('there is no compiler nowhere: install one, or name it by CC')
+    assert why_not_compile(torch.device('cuda')).startswith('there is no C compiler (nowhere): install one, or name it by CC')
     monkeypatch.setenv('CXX', 'gcc')
     (tmp_path / 'Python.h').unlink()
     assert why_not_compile(CPU) == f'there is no {tmp_path}/Python.h: install python3-dev'
