@@ -109,25 +109,25 @@ def attention_backend_of(model, device, dtype):
         return 'plain' if kernel else 'own'
 
     def choose(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-        chosen.append(torch._fused_sdp_choice(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
+        try:
+            chosen.append(torch._fused_sdp_choice(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
+        except RuntimeError:
+            chosen.append(None)
         return q
 
     q, k = (torch.zeros(2, config.block_size, heads, config.head_dim, dtype=dtype, device=device, requires_grad=True).transpose(
         1, 2) for heads in (config.n_head, config.kv_heads))
     attn.kernel = choose
-    try:
+    with suppress(Exception):                           # code that was edited may raise any
         attn.attend(q, k, k)
-    except RuntimeError as error:
-        if 'No viable backend' in str(error):
-            heads = f'n_head={config.n_head}, n_kv_head={config.n_kv_head}, heads of {config.head_dim}'
-            raise ValueError(f'attention_backend: it has no kernel for {heads} and dropout={config.dropout:g} in {str(dtype)[6:]}'
-                             f' on {device}, choose auto') from error
-    except Exception:                                   # code that was edited may raise any
-        pass
-    finally:
-        attn.kernel = kernel
-    names = {backend.value: name for name, (backend, _) in ATTENTION_BACKENDS.items()}
-    return names.get(chosen[0], 'own') if chosen else 'own'
+    attn.kernel = kernel
+    if not chosen:
+        return 'own'
+    if chosen[0] is None:
+        heads = f'n_head={config.n_head}, n_kv_head={config.n_kv_head}, heads of {config.head_dim}'
+        raise ValueError(f'attention_backend: it has no kernel for {heads} and dropout={config.dropout:g} in {str(dtype)[6:]} on '
+                         f'{device}, choose auto')
+    return {backend.value: name for name, (backend, _) in ATTENTION_BACKENDS.items()}.get(chosen[0], 'own')
 
 
 def why_not_compile(device):
