@@ -22,7 +22,7 @@ from statistics import median
 import torch
 
 from data.tokens import Tokens
-from engine.device import autocast, lacks_to_compile, pick_device, pick_dtype, state_bytes, tune_for_training, vendors_peak
+from engine.device import autocast, pick_device, pick_dtype, state_bytes, tune_for_training, vendors_peak, why_not_compile
 from engine.keys import check_keys, gpt_config, group_settings
 from engine.step import training_step
 from model import GPT, GPTConfig
@@ -42,9 +42,9 @@ sampling = 0                        # time the drawing of this many tokens, with
 config = configure(globals(), GPTConfig, TRAIN)
 at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0)
 device = pick_device(config['device'])
-why_not_compile = lacks_to_compile(device)
-if config['compile'] and why_not_compile and not sampling:
-    print(f'this is not compiled, and slower: {why_not_compile}')
+obstacle = why_not_compile(device)
+if config['compile'] and obstacle and not sampling:
+    print(f'this is not compiled, and slower: {obstacle}')
     config['compile'] = False
 
 
@@ -57,8 +57,8 @@ def variants():
                      for axis, value in chosen.items()]
         variant = parse_args(arguments, config)
         check_keys(variant)
-        if variant['compile'] and why_not_compile and not sampling:
-            raise ValueError(f'compiles={compiles}: {why_not_compile}')
+        if variant['compile'] and obstacle and not sampling:
+            raise ValueError(f'compiles={compiles}: {obstacle}')
         configs[' '.join(f'{axis}={value}' for axis, value in chosen.items()) or config['optimizer']] = variant
     return configs
 

@@ -134,7 +134,7 @@ class Tokens:
         if split not in meta['tokens']:
             raise ValueError(f'split={split}: dataset={name} has none, only {" and ".join(meta["tokens"])}')
         self.path, self.fingerprint = os.path.join('data', name, f'{split}.bin'), meta['fingerprint']
-        self.block_size, self.length = block_size, meta['tokens'][split]
+        self.block_size, self.vocab_size, self.length = block_size, vocab_size, meta['tokens'][split]
         if meta['vocab_size'] > vocab_size:
             raise ValueError(f'vocab_size={vocab_size} is less than the {meta["vocab_size"]} of dataset={name}: '
                              f'set --vocab_size={meta["vocab_size"]} or more')
@@ -146,8 +146,11 @@ class Tokens:
 
     def read(self, starts):
         """A batch: the windows that start at these tokens → inputs and targets, int64 (len(starts), block_size) each. Training,
-        evaluation and all that measures read their batches here."""
+        evaluation and all that measures read their batches here. Raise ValueError for a token beyond the vocabulary."""
         rows = np.stack([self.tokens[i:i + self.block_size + 1] for i in starts]).astype(np.int64)
+        if rows.max() >= self.vocab_size:               # on a GPU, it would be an assertion of the embedding's kernel
+            raise ValueError(f'{self.path} has the token {rows.max()}, beyond vocab_size={self.vocab_size}: prepare '
+                             f'{os.path.dirname(self.path)} again')
         return torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
 
     def shuffled(self, first, count, seed):

@@ -1,14 +1,13 @@
-"""The machine: a script's device and dtype, its communication with other ranks, and settings for fast training."""
+"""The machine: a script's device and dtype, its kernels, and its communication with other ranks."""
 from engine.process import NotConnected, one_line
 
-import copy
 import ctypes
 import json
 import math
 import os
 import platform
+import shutil
 import signal
-import subprocess
 import sys
 import sysconfig
 import time
@@ -26,7 +25,7 @@ DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch
 
 
 def pick_device(name, index=0):
-    """auto | cpu | cuda | cuda:1 | mps … → torch.device; a plain 'cuda' gets this index. ValueError if it is not available."""
+    """auto | cpu | cuda | cuda:1 | mps … → torch.device; a plain 'cuda' gets this index. Raise ValueError if it is not there."""
     if name == 'auto':
         name = 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
     try:
@@ -80,13 +79,12 @@ def plain_attention(q, k, v, is_causal, scale, enable_gqa, dropout_p):
 
 
 def tune_for_training(device, model, attention_backend='auto', tf32=True, deterministic=False):
-    """Sets what the keys of the same names ask for: of PyTorch's kernels for attention only one, TF32 for fp32 products, and only
-    operations that give the same bits each time. On a CPU, the process keeps freed memory, and with auto, for sequences of up to
-    512 tokens, attention is `plain_attention`, because PyTorch's kernel is slow in the backward pass there; but not L2Attention,
-    whose logits it would round."""
+    """Apply attention_backend, tf32 and deterministic. On a CPU, also keep freed memory, and with attention_backend='auto' use
+    `plain_attention` for sequences of up to 512 tokens, because PyTorch's kernel has a slow backward pass there; but not for
+    L2Attention, whose logits it would round."""
     torch.set_float32_matmul_precision('high' if tf32 else 'highest')
     if deterministic:
-        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')     # read in front of the first product
+        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')     # cuBLAS reads it in front of the first product
     torch.use_deterministic_algorithms(deterministic)           # an operation that has no such way raises an error
     torch.utils.deterministic.fill_uninitialized_memory = False         # it takes time, and is for finding faults
     torch._inductor.config.deterministic = deterministic        # no choices by measured times, which differ from run to run
@@ -102,62 +100,52 @@ def tune_for_training(device, model, attention_backend='auto', tf32=True, determ
 
 
 def attention_backend_of(model, device, dtype):
-    """The kernel that computes the model's attention on this device: PyTorch's choice among those that tune_for_training has
-    allowed, one of ATTENTION_BACKENDS; 'plain' for plain_attention; 'own' for an edited attention that does not call its
-    `kernel`, or not so that PyTorch can be asked. ValueError if PyTorch has none for this model."""
-    config, attn, chosen = model.config, getattr(model.h[0], 'attn', None), []
-    if getattr(attn, 'kernel', None) is plain_attention:
-        return 'plain'
+    """Return the kernel that computes the first block's attention on this device: the one of ATTENTION_BACKENDS that PyTorch
+    chooses, 'plain' for plain_attention, or 'own' for an edited attention that does not call its `kernel` in `attend`, or not as
+    DotAttention does. Raise ValueError if none of the allowed ones can compute it."""
+    attn, config, chosen = getattr(model.h[0], 'attn', None), model.config, []
+    kernel = getattr(attn, 'kernel', None)
+    if kernel is None or kernel is plain_attention:
+        return 'plain' if kernel else 'own'
 
     def choose(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-        q, k, v = (t.to(dtype) for t in (q, k, v))      # as autocast does
-        chosen.append(torch._fused_sdp_choice(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
-        return v.repeat_interleave(q.size(1) // v.size(1), dim=1)
-
-    with torch.random.fork_rng(devices=[]), autocast(device, dtype):
         try:
-            attn = copy.deepcopy(attn, {id(t): t for t in attn.buffers()}).to_empty(device=device)     # which replaces buffers
-            attn.kernel = choose
-            attn(torch.zeros(2, config.block_size, config.n_embd, device=device))
-        except RuntimeError as error:
-            if 'kernel' not in str(error) and 'backend' not in str(error):
-                return 'own'
-            heads = f'n_head={config.n_head}, n_kv_head={config.n_kv_head}, heads of {config.head_dim}'
-            raise ValueError(f'attention_backend: it has no kernel for {heads} and dropout={config.dropout:g} in {str(dtype)[6:]}'
-                             f' on {device}, choose auto') from error
-        except Exception:                               # code that was edited may raise any
-            return 'own'
-    names = {backend.value: name for name, (backend, _) in ATTENTION_BACKENDS.items()}
-    return names.get(chosen[0], 'other') if chosen else 'own'
+            chosen.append(torch._fused_sdp_choice(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
+        except RuntimeError:
+            chosen.append(None)
+        return q
+
+    q, k = (torch.zeros(2, config.block_size, heads, config.head_dim, dtype=dtype, device=device, requires_grad=True).transpose(
+        1, 2) for heads in (config.n_head, config.kv_heads))
+    attn.kernel = choose
+    with suppress(Exception):                           # code that was edited may raise any
+        attn.attend(q, k, k)
+    attn.kernel = kernel
+    if not chosen:
+        return 'own'
+    if chosen[0] is None:
+        heads = f'n_head={config.n_head}, n_kv_head={config.n_kv_head}, heads of {config.head_dim}'
+        raise ValueError(f'attention_backend: it has no kernel for {heads} and dropout={config.dropout:g} in {str(dtype)[6:]} on '
+                         f'{device}, choose auto')
+    return {backend.value: name for name, (backend, _) in ATTENTION_BACKENDS.items()}.get(chosen[0], 'own')
 
 
-def lacks_to_compile(device):
-    """What torch.compile needs on this device and cannot find, '' if nothing: a C++ compiler on a CPU; a C compiler, for Triton,
-    on a GPU; and Python's header files."""
-    if device.type == 'cpu':
-        if sys.platform == 'linux' and os.environ.get('TORCH_INDUCTOR_INSTALL_GXX'):
-            return ''                                   # it installs one itself
-        kind, key, names = 'C++', 'CXX', ['clang++' if sys.platform == 'darwin' else 'g++']
-    elif device.type == 'cuda':
-        kind, key, names = 'C', 'CC', ['gcc', 'clang']
-    else:
+def why_not_compile(device):
+    """Return what torch.compile lacks on this device, '' if nothing: a compiler of C++ on a CPU, of C for Triton on a GPU, and
+    Python's header files."""
+    if device.type not in ('cpu', 'cuda'):
         return ''
-    names = [os.environ[key]] if key in os.environ else names
-    if not any(runs(name) for name in names):
-        return f'there is no {kind} compiler ({" or ".join(names)}): install one, or name it by {key}'
-    headers = sysconfig.get_path('include')
-    return '' if os.path.exists(os.path.join(headers, 'Python.h')) else f'there is no {headers}/Python.h: install python3-dev'
-
-
-def runs(command):
-    with suppress(OSError):
-        return subprocess.run([command, '--version'], capture_output=True, stdin=subprocess.DEVNULL).returncode == 0
-    return False
+    language, key, name = ('C', 'CC', 'gcc') if device.type == 'cuda' else (
+        'C++', 'CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
+    compiler, header = os.environ.get(key, name), os.path.join(sysconfig.get_path('include'), 'Python.h')
+    if not shutil.which(compiler):
+        return f'there is no {language} compiler ({compiler}): install one, or name it by {key}'
+    return '' if os.path.exists(header) else f'there is no {header}: install python3-dev'
 
 
 def keep_freed_memory():
-    """Lets an iteration's activations reuse the memory of the last iteration. By default, large freed blocks go back to the
-    system, which fills each page with zeros when it is used again. This is a setting of the whole process."""
+    """Let an iteration's activations reuse the memory of the last iteration, in the whole process. By default, large freed blocks
+    go back to the system, which fills each page with zeros when it is used again."""
     if sys.platform == 'linux':
         mallopt = getattr(ctypes.CDLL(None), 'mallopt', lambda *_: None)        # musl has none
         mallopt(-3, 2 ** 25)            # M_MMAP_THRESHOLD, 32 MB, the largest allowed
@@ -170,15 +158,26 @@ def autocast(device, dtype, cache=True):
 
 
 def ranks_of(environ):
-    """RANK, LOCAL_RANK and WORLD_SIZE, (0, 0, 1) without them. ValueError if they are not as torchrun sets them."""
-    given = {key: environ.get(key) for key in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')}
-    if all(text is None for text in given.values()):
-        return 0, 0, 1
-    rank, local_rank, world_size = (int(text) if (text or '').isdecimal() else -1 for text in given.values())
-    if not 0 <= local_rank <= rank < world_size:
-        raise ValueError(', '.join(f'{key} is not set' if text is None else f'{key}={text}' for key, text in given.items())
-                         + ': wants all three, as torchrun sets them, or none; unset them for one process')
-    return rank, local_rank, world_size
+    """Return RANK, LOCAL_RANK and WORLD_SIZE, or (0, 0, 1) without them. Raise ValueError if only some are set."""
+    names = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')
+    missing = [name for name in names if name not in environ]
+    if missing and len(missing) < 3:
+        raise ValueError(f'{", ".join(missing)} not set, but others of {", ".join(names)}: set all three, as torchrun does, or '
+                         f'none for one process')
+    return (0, 0, 1) if missing else tuple(int(environ[name]) for name in names)
+
+
+def differences(given):
+    """What differs between the dicts {what: its value} of all ranks, as text"""
+    lines = []
+    for what in dict.fromkeys(name for values in given for name in values):
+        ranks_with = {}                                 # {value: the ranks that have it}
+        for rank, values in enumerate(given):
+            ranks_with.setdefault(values.get(what, 'none'), []).append(str(rank))
+        if len(ranks_with) > 1:
+            lines.append(f'{what} ' + ', '.join(f'{value} on rank {" ".join(ranks[:8])}{" …" * (len(ranks) > 8)}'
+                                                for value, ranks in ranks_with.items()))
+    return '; '.join(lines)
 
 
 class Machine:
@@ -197,17 +196,21 @@ class Machine:
         self.before_leaving = lambda: None
 
     def connect(self, backend='auto', given={}):
-        """Connects the ranks. NotConnected if that fails. `given`: {what: its value} of what all ranks must have alike; where
-        something differs, every rank raises a ValueError that says what."""
+        """Connect the ranks. Raise NotConnected if that fails, and a ValueError on every rank if they have different values in
+        `given`, {what: its value}."""
         if not self.distributed:
             return
         backend = {'auto': 'nccl' if self.device.type == 'cuda' else 'gloo'}.get(backend, backend)
         try:
             store, *_ = next(dist.rendezvous('env://'))     # after a restart, torchrun's store holds outdated addresses
             store = dist.PrefixStore(os.environ.get('TORCHELASTIC_RESTART_COUNT', '0'), store)
-            differences = self.compare(store, given)    # before ranks that differ could wait for each other for ever
-            if differences:
-                raise ValueError(f'not all ranks were given the same: {differences}')
+            # compare before ranks that differ, in their backend for example, wait for each other for ever
+            store.set(f'given {self.rank}', json.dumps({what: repr(value) for what, value in given.items()}))
+            if self.master:
+                ranks = [json.loads(store.get(f'given {rank}')) for rank in range(self.world_size)]
+                store.set('differ', differences(ranks))
+            if differ := store.get('differ').decode():
+                raise ValueError(f'not all ranks were given the same: {differ}')
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size,
                                     device_id=self.device if backend == 'nccl' else None)
             # for what must not wait for the GPU, and for waiting as long as rank 0 takes to measure or save
@@ -215,28 +218,8 @@ class Machine:
         except RuntimeError as error:                   # dist.DistError is one too
             raise NotConnected(f'rank {self.rank} could not connect to the others, has one died? {one_line(error)}') from error
 
-    def compare(self, store, given):
-        """What differs between the ranks in {what: value}, as text; '' if nothing. Every rank must call it."""
-        store.set(f'given {self.rank}', json.dumps({what: repr(value) for what, value in given.items()}))
-        if self.master:
-            ranks = [json.loads(store.get(f'given {rank}')) for rank in range(self.world_size)]
-            differences = []
-            for what in dict.fromkeys(name for rank in ranks for name in rank):
-                ranks_with = {}                         # {value: the ranks that have it}
-                for number, rank in enumerate(ranks):
-                    ranks_with.setdefault(rank.get(what, 'none'), []).append(str(number))
-                if len(ranks_with) > 1:
-                    differences.append(f'{what} ' + ', '.join(
-                        f'{value} on rank {" ".join(on[:8])}{" …" * (len(on) > 8)}' for value, on in ranks_with.items()))
-            store.set('differences', '; '.join(differences))
-        differences = store.get('differences').decode()
-        store.add('compared', 1)
-        while self.master and differences and store.add('compared', 0) < self.world_size:      # its end may end the store
-            time.sleep(0.01)
-        return differences
-
     def share(self, key, count):
-        """This rank's part of `count` pieces of work. ValueError, which names `key`, if the ranks cannot share them equally."""
+        """This rank's part of `count` pieces of work. Raise ValueError, which names `key`, unless the ranks divide it."""
         if count % self.world_size:
             raise ValueError(f'{key}={count} is not divisible by the {self.world_size} ranks: make it a multiple of '
                              f'{self.world_size}')
@@ -251,14 +234,14 @@ class Machine:
         return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
 
     def turns(self, items):
-        """Yields this rank's share of the items, each with True. All ranks take equally many turns, because under fsdp they
+        """Yield this rank's share of the items, each with True. All ranks take equally many turns, because under fsdp they
         compute together. An extra turn repeats some item, with False."""
         for i in range(self.rank, math.ceil(len(items) / self.world_size) * self.world_size, self.world_size):
             yield items[i % len(items)], i < len(items)
 
     def sum(self, t, op=dist.ReduceOp.SUM):
-        """Sums a tensor on the device over the ranks, or reduces it by `op`, in place. A tensor that is the same on every rank,
-        such as a gradient under DDP, needs no sum."""
+        """Sum a tensor on the device over the ranks, or reduce it by `op`, in place. A tensor that all ranks have alike, as they
+        have gradients under DDP, needs no sum."""
         if self.distributed:
             dist.all_reduce(t, op)
         return t
@@ -280,7 +263,7 @@ class Machine:
         return values
 
     def end_together(self, error):
-        """Ends all ranks if one of them has an error here, which is not None then: the first such rank raises its error."""
+        """End all ranks if one of them has an error here, not None: the first such rank raises its error."""
         failed = [rank for rank, has_failed in enumerate(self.gather(error is not None)) if has_failed]
         if failed and failed[0] == self.rank:
             raise error
@@ -289,13 +272,13 @@ class Machine:
             self.leave(1)
 
     def wait(self):
-        """Waits until every rank has called it."""
+        """Wait until every rank has called it."""
         if self.distributed:
             dist.barrier(group=self.control)
 
     def leave(self, code):
-        """Ends the process, after what before_leaving waits for. With several ranks it skips the interpreter's shutdown, because
-        a gloo thread that frees its last tensor during shutdown would abort the process."""
+        """End the process, after what before_leaving waits for. With several ranks skip the interpreter's shutdown: a gloo thread
+        that frees its last tensor then would abort the process."""
         self.before_leaving()
         if self.distributed:
             dist.destroy_process_group()
@@ -309,14 +292,14 @@ class Machine:
 
 
 class StopRequest:
-    """Catches Ctrl-C, SIGTERM and, unless nohup ignores it, SIGHUP, which the end of a terminal sends: `number` is the signal's
+    """Catches Ctrl-C, SIGTERM, and SIGHUP, which the end of a terminal sends, unless nohup ignores it. `number` is the signal's
     number, 0 before it comes. A second Ctrl-C ends the process at once. A second SIGTERM does not, because schedulers and
     torchrun may send it more than once."""
 
     def __init__(self):
         self.number = 0
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self.came)
 
     def came(self, number, frame):

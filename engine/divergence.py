@@ -1,4 +1,4 @@
-"""Stops a run whose loss or gradient is not finite, or whose loss stays high, before a checkpoint is saved."""
+"""Stops a run before it saves a checkpoint if its loss or gradient is not finite, or its loss stays high."""
 from engine.process import say
 
 import math
@@ -15,13 +15,12 @@ PATIENCE = 100                          # iterations for which the loss may be a
 
 
 class Watch:
-    """`rate`: iteration → learning rate, for the message. `params_of`: {block type: its parameters}.
+    """Ends the process after a step that was not finite. Call `see` after each step, and `check` before saving anything.
 
-    After each step, `see` notes whether it was finite. `check` ends the process if one was not; call it before saving anything.
-    """
+    `rate`: iteration → learning rate, for the message. `params_of`: {block type: its parameters}."""
 
     def __init__(self, config, machine, run, log, rate, scaler, params_of):
-        self.factor, self.eval_only = config['diverge_factor'], config['eval_only']
+        self.factor = config['diverge_factor']
         self.machine, self.run, self.log, self.rate, self.scaler, self.params_of = machine, run, log, rate, scaler, params_of
         self.first_bad = torch.full((), NEVER, device=machine.device)       # the first iteration that was not finite
         self.first_loss = None                          # the first logged loss
@@ -29,12 +28,12 @@ class Watch:
         self.last_finite, self.last_norms = -1, {}      # the last logged iteration that was finite, and the norms then
 
     def see(self, it, loss, grad_norm):
-        """Notes on the device whether an iteration was finite. It does not wait for the device."""
+        """Note on the device whether an iteration was finite. Do not wait for the device."""
         seen = loss if self.scaler.is_enabled() else loss + grad_norm       # the scaler handles gradients that overflow
         self.first_bad = torch.where(torch.isfinite(seen), self.first_bad, self.first_bad.clamp(max=it))
 
     def check(self, it, *losses):
-        """Exits with code 3 if a loss or gradient was not finite. Every rank must call it."""
+        """Exit with code 3 if a loss or gradient was not finite. Every rank must call this."""
         bad = int(self.machine.sum(self.first_bad.clone(), dist.ReduceOp.MIN).item())
         overflows = self.scaler.is_enabled() and self.scaler.get_scale() < 1        # the scaler has halved its scale in vain
         if bad < NEVER or overflows or not all(math.isfinite(loss) for loss in losses):
@@ -42,7 +41,7 @@ class Watch:
             self.stop(at, 'the loss or its gradient was not finite')
 
     def logged(self, it, loss, weight_norms, gradient_norms):
-        """Takes the loss and the norms per block type, (block types,), of a logged iteration. Exits with code 3 if the loss has
+        """Note the loss and the norms per block type, (block types,), of a logged iteration. Exit with code 3 if the loss has
         been high for too long."""
         self.last_finite, self.last_norms = it, (weight_norms, gradient_norms)
         self.first_loss = self.first_loss or loss
@@ -53,12 +52,12 @@ class Watch:
                           f'for {PATIENCE} iterations')
 
     def end(self, it):
-        """At the end of a run: exits with code 3 if the loss is high."""
+        """Exit with code 3 if the loss is high at the end of a run."""
         if self.high_since is not None:
             self.stop(it, f'at the end of the run the loss is above {self.factor} times its first value, {self.first_loss:.4f}')
 
     def stop(self, it, reason):
-        """Reports to the terminal and the log, and exits with code 3."""
+        """Report to the terminal and the log, and exit with code 3."""
         self.machine.before_leaving()                   # a checkpoint may still be on its way to the disk
         if self.machine.master:
             norms = {}
@@ -66,15 +65,15 @@ class Watch:
                 weights, gradients = (norm.tolist() for norm in self.last_norms)
                 norms = {kind: dict(weights=w, gradient=g) for kind, w, g in zip(self.params_of, weights, gradients)}
             self.log.row(iter=it, diverged=reason, lr=self.rate(it), last_finite_iter=self.last_finite, norms=norms)
-            kept = self.run.path['ckpt.pt']
-            kept = f'{kept} holds the last good state' if os.path.exists(kept) else 'no checkpoint was saved yet'
-            say(f'diverged: {reason} at iteration {it}, learning rate {self.rate(it):.3e}; {kept}', to=sys.stderr)
+            path = self.run.path['ckpt.pt']
+            saved = f'{path} holds the last good state' if os.path.exists(path) else 'no checkpoint was saved yet'
+            say(f'diverged: {reason} at iteration {it}, learning rate {self.rate(it):.3e}; {saved}', to=sys.stderr)
         self.log.close(3)
         self.machine.leave(3)
 
 
 def params_by_type(optimizer):
-    """{block type: its parameters} of an optimizer's groups. ValueError for groups that are not of param_groups."""
+    """{block type: its parameters} of an optimizer's groups. Raise ValueError for groups that are not those of param_groups."""
     params = {}
     for group in optimizer.param_groups:
         if 'block_type' not in group:
@@ -86,7 +85,7 @@ def params_by_type(optimizer):
 
 @torch.no_grad()
 def tell_unused(model, ddp, log):
-    """Names the parameters that got no gradient in the first step: nothing trains them. ValueError with DDP, which would not
+    """Name the parameters that got no gradient in the first step: nothing trains them. Raise ValueError with DDP, which would not
     reduce the gradients of others that share a bucket with them."""
     unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     if not unused:

@@ -1,8 +1,12 @@
-"""Reading files that a user may have damaged or changed. What cannot be read is an error in one line, with its remedy."""
+"""Reading files that a user may have damaged or changed. A file that cannot be read is one line, with its remedy."""
+from engine.process import say
+
 import csv
+import functools
 import json
 import math
 import os
+import sys
 from contextlib import contextmanager, suppress
 
 
@@ -23,7 +27,7 @@ def is_number(value):
 
 @contextmanager
 def reading(path, remedy):
-    """A context with the open text file. ValueError, with the remedy, if it is damaged."""
+    """A context with the open text file. Raise ValueError, with the remedy, if it is damaged."""
     try:
         with open(path, encoding='utf-8', newline='') as f:
             yield f
@@ -36,25 +40,63 @@ def with_null(value, null):
 
 
 def read_json(path, remedy, null=None):
-    """The JSON in a file, with `null` for null. None if there is no file. ValueError, with the remedy, for another file."""
+    """Return the JSON in a file, with `null` for null, or None if there is no file. Raise ValueError, with the remedy, if it is
+    damaged."""
     if not os.path.exists(path):
         return None
     with reading(path, remedy) as f:
         return with_null(json.load(f), null)
 
 
-def read_rows(path):
-    """The rows of a file with one JSON object a line, or none if there is no file, with NaN for numbers that are not finite. What
-    follows the last complete line, as a kill leaves it, is skipped. ValueError for a damaged file."""
-    if not os.path.exists(path):
-        return []
-    with reading(path, 'remove it or mend it') as f:
-        return [{**with_null(json.loads(line), math.nan)} for line in f if line.endswith('}\n')]
+def parse_rows(path, key='iter'):
+    """Yield (line, row) for each line of a file with one JSON object a line, if there is one. The row is None where a person has
+    written something else: no object, or none with this key. Skip a part of a row at the end, which a kill has left."""
+    if os.path.exists(path):
+        with open(path, 'rb') as f:
+            for line in f:
+                row = parse_row(line, key)
+                if row is not None or line.endswith(b'\n'):
+                    yield line.rstrip(b'\n') + b'\n', row
+
+
+def parse_row(line, key='iter'):
+    """The JSON object of a line, or None if there is none with this key"""
+    with suppress(ValueError):
+        row = json.loads(line)
+        return row if isinstance(row, dict) and key in row else None
+
+
+def read_rows(path, key='iter'):
+    """The rows of parse_rows, with NaN for null, which stands for numbers that are not finite. Other lines are passed over, and
+    one line on stderr says so."""
+    rows = [row for _, row in parse_rows(path, key)]
+    if strange := [number for number, row in enumerate(rows, 1) if row is None]:
+        say_once(f'{path}: passes over line {strange[0]}{" and others" * (len(strange) > 1)}, which no run has written')
+    return [with_null(row, math.nan) for row in rows if row is not None]
+
+
+@functools.cache
+def say_once(line):
+    say(line, to=sys.stderr)
+
+
+def last_row(path):
+    """The last row in the last 64 KiB of a log; the row of iteration -1 if there is none"""
+    lines = []
+    if os.path.exists(path):
+        with open(path, 'rb') as f:
+            f.seek(max(0, os.path.getsize(path) - 2 ** 16))
+            lines = f.readlines()
+    return next(filter(None, map(parse_row, reversed(lines))), {'iter': -1})
+
+
+def last_iter(path):
+    return last_row(path)['iter']
 
 
 def read_table(path, kinds, remedy):
-    """The rows of a CSV file as dicts, at least one. `kinds` has the type of each column that is not text; one with a ? at the
-    end of its name may be missing. None if there is no file. ValueError, with the remedy, for another file."""
+    """Return the rows of a CSV file as dicts, at least one, or None if there is no file. `kinds` has the type of each column that
+    is not text; a column with a ? behind its name may be missing. Raise ValueError, with the remedy, for another file."""
     if not os.path.exists(path):
         return None
     with reading(path, remedy) as f:
@@ -63,19 +105,6 @@ def read_table(path, kinds, remedy):
         if not rows or any(None in row or None in row.values() for row in rows):
             raise ValueError('it has no rows, or rows of another length')
         return rows
-
-
-def last_row(path):
-    """The last row in the last 64 KiB of such a file, or None. It raises no error for a damaged file."""
-    if not os.path.exists(path):
-        return None
-    with open(path, 'rb') as f:
-        f.seek(max(0, os.path.getsize(path) - 2 ** 16))
-        for line in reversed(f.read().splitlines(keepends=True)):
-            with suppress(ValueError):
-                if line.endswith(b'}\n'):
-                    return json.loads(line)
-    return None
 
 
 def damaged(path, fault=''):

@@ -13,16 +13,20 @@ LOWS = dict(        # the smallest value of each; r_… and wd_… may not be ne
     eval_interval=1, eval_iters=1, log_interval=1, max_iters=0, measure_interval=0, measure_batches=1, batch_size=1,
     gradient_accumulation_steps=1, seed=0, data_seed=0, learning_rate=0, min_lr=0, warmup_iters=0, lr_decay_iters=0,
     decay_frac=0, weight_decay=0, beta1=0, beta2=0, momentum=0, grad_clip=0, diverge_factor=0, shard_ranks=0)
+HIGHS = dict(n_layer=10 ** 4, n_embd=10 ** 6, d_ff=10 ** 7, block_size=10 ** 8, vocab_size=10 ** 8)     # no machine holds more
 BELOW_ONE = ('beta1', 'beta2', 'momentum')
 
 
 def config_from(Config, keys):
-    """The GPTConfig, or a config class that extends it, of a run's keys"""
+    """The GPTConfig, or a config class that extends it, of a run's keys. Raise ValueError for a wrong value."""
+    for key, most in HIGHS.items():
+        if keys.get(key, 0) > most:
+            raise ValueError(f'{key}={keys[key]}: wants at most {most}')
     return Config(**{f.name: keys[f.name] for f in fields(Config) if f.init and f.name in keys})
 
 
 def gpt_config(keys, Config=None):
-    """The GPTConfig of a run's keys. A vocab_size of 0 is that of the data, or GPTConfig's where the data is not prepared."""
+    """The GPTConfig of a run's keys. vocab_size=0 takes that of the data, or GPTConfig's where the data is not prepared."""
     size = keys.get('vocab_size')
     if size == 0:
         size = read_meta(keys['dataset'])['vocab_size'] if is_prepared(keys['dataset']) else GPTConfig.vocab_size
@@ -58,7 +62,7 @@ def check_keys(config, choices=CHOICES, lows=LOWS):
 
 
 def schedule_notes(config):
-    """Lines about a schedule that a user hardly means"""
+    """Lines about a schedule that is hardly meant so"""
     warmup, last = config['warmup_iters'], config['max_iters']
     if warmup <= last or not last:
         return []
@@ -68,7 +72,7 @@ def schedule_notes(config):
 
 def group_settings(config):
     """The arguments of param_groups from the keys: the weight decay, per block type the ratios of Blockwise LR (r_…) and of the
-    weight decay (wd_…), and the keys themselves. ValueError for a ratio of a tied head."""
+    weight decay (wd_…), and the keys themselves. Raise ValueError for a ratio of a tied head."""
     for key in ('r_head', 'wd_head'):
         if config.get('tie_weights') and config[key] != 1:
             raise ValueError(f'{key}={config[key]}: with tie_weights=True the head is the embedding, set {key[:-4]}emb instead')

@@ -9,10 +9,8 @@ import sys
 sys.excepthook = lambda kind, *error: (                 # before what takes time to import
     print('interrupted', file=sys.stderr) if kind is KeyboardInterrupt else sys.__excepthook__(kind, *error))
 
-import io
 import json
 import re
-import select
 import signal
 import time
 import traceback
@@ -25,14 +23,10 @@ if not {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY', 'KMP_BLOCKTIME', 'KMP_LIBRARY'} & o
 
 def begin(debug=False):
     """Prepare a script's process. From here on, wrong input (ValueError, OSError) ends it with one line and exit code 1, or with
-    `debug` a traceback. Characters that its terminal lacks are replaced. If nobody reads its stdout, it ends as Unix tools do.
-    Under torchrun or lab/sweep.py it is asked to end (SIGTERM) when its parent dies, even by SIGKILL; this needs Linux."""
+    `debug` a traceback. Characters that its terminal lacks are replaced. Under torchrun or lab/sweep.py it is asked to end
+    (SIGTERM) when its parent dies, even by SIGKILL; this needs Linux."""
     sys.excepthook = lambda *error: report(*error, debug)
-    while (null := os.open(os.devnull, os.O_RDWR)) <= 2:        # the number of a closed stdout, which a log would get
-        pass
-    os.close(null)
-    sys.stdout, sys.stderr = (stream or open(os.devnull, 'w', encoding='utf-8') for stream in (sys.stdout, sys.stderr))
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    if hasattr(sys.stdout, 'reconfigure'):
         sys.stdout.reconfigure(errors='replace', line_buffering=True)
     parent = int(os.environ.get('SWEEP_PID', 0)) or 'TORCHELASTIC_RUN_ID' in os.environ and PARENT
     if parent and sys.platform == 'linux':
@@ -43,7 +37,7 @@ def begin(debug=False):
 
 
 def say(*words, to=None):
-    """Print what is not worth ending for: if stdout, or the stream `to`, is closed or full, nothing more is printed there."""
+    """Print to stdout, or to the stream `to`. If nobody reads it, or the disk behind it is full, print nothing more there."""
     stream = to or sys.stdout
     try:
         print(*words, file=stream, flush=True)
@@ -54,16 +48,9 @@ def say(*words, to=None):
 
 
 def silence(stream):
-    """Let a stream write to nowhere, what waits in its buffer too."""
+    """Let a stream write to nowhere, with what waits in its buffer."""
     with open(os.devnull, 'w') as null:
         os.dup2(null.fileno(), stream.fileno())
-
-
-def is_unread():
-    """Whether stdout is a pipe that nobody reads any more"""
-    pipe = select.poll()
-    pipe.register(1, 0)
-    return any(what & select.POLLERR for _, what in pipe.poll(0))
 
 
 class NotConnected(OSError):
@@ -102,16 +89,14 @@ def line_for(kind, error):
 
 
 def report(kind, error, trace, debug=False):
-    """Print what ends the process, as sys.excepthook: one line, or the traceback of a bug."""
-    if kind is BrokenPipeError and is_unread():         # as in `sample.py | head`
+    """Print why the process ends, as sys.excepthook: one line, or the traceback of a bug."""
+    if kind is BrokenPipeError:                         # as in `sample.py | head`
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)
     try:
         sys.stdout.flush()
-    except OSError as found:                            # Python would speak of it again when it ends
+    except OSError:                                     # Python would speak of it again when it ends
         silence(sys.stdout)
-        if issubclass(kind, OSError) and (error.errno, error.filename) == (found.errno, None):
-            error = f'stdout: {error}'
     line = '' if debug else line_for(kind, error)
     text = line or ''.join(traceback.format_exception(kind, error, trace)).rstrip()
     if path := os.environ.get('TORCHELASTIC_ERROR_FILE'):       # torchrun prints it as the cause, below its own traceback

@@ -1,4 +1,4 @@
-"""A training step for what times or measures it. The loops of train.py and vision/train.py show their own; a test has both."""
+"""One training step, shared by benchmarks and measurements. train.py and vision/train.py show their own; a test compares them."""
 import torch
 
 from engine.device import autocast
@@ -6,8 +6,8 @@ from engine.divergence import block_norms, params_by_type
 
 
 def training_step(model, raw_model, optimizer, batches, grad_clip=0.0, dtype=torch.float32):
-    """Forward and backward passes on micro-batches [(inputs, targets), …], clipping, and the optimizer's step, whose groups have
-    their learning rates → the mean loss, a scalar. `model` is raw_model, or that compiled."""
+    """Run forward and backward passes on micro-batches [(inputs, targets), …], clip, and step, with the learning rates that the
+    optimizer's groups have. Return the mean loss, a scalar. `model` is raw_model, or raw_model compiled."""
     loss_sum = 0.0
     for x, y in batches:
         raw_model.aux.clear()

@@ -27,7 +27,7 @@ from data.tokens import Tokens
 from engine.checkpoint import write_whole
 from engine.device import pick_device
 from engine.keys import check_keys, gpt_config, group_settings
-from engine.runlog import finite, progress
+from engine.log import finite, progress
 from engine.step import training_step
 from lab.measure.tools import attention_inputs, attention_logits, outputs
 from model import GPT, GPTConfig

@@ -30,9 +30,9 @@ from typing import NamedTuple
 import torch
 
 from engine.checkpoint import write_whole
+from engine.code import code_state
 from engine.device import device_name, pick_device
 from engine.errors import read_rows
-from engine.runlog import code_state
 
 QUICK = ('train.py config/train_quick.py --compile=True --max_iters=20 --lr_decay_iters=20 --warmup_iters=5 --eval_interval=10 '
          '--eval_iters=2 --log_interval=1 --out_dir=out-gpu/')

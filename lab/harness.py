@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from data.text import load_tokenizer
 from engine.checkpoint import write_whole
 from engine.errors import is_number, read_rows
-from engine.runlog import RowFile, finite, progress, write_row
+from engine.log import RowFile, finite, progress, write_row
 from model import at_least_fp32
 
 # ----------------------------------------------------------------------------- what every evaluation needs
@@ -116,7 +116,7 @@ def cached(path, answer):
     """Return answer(requests), a method of lm-evaluation-harness, that keeps its answers in the file at `path` and computes none
     again. The file has a row of JSON for each: the hash of its method and arguments, and the answer. It has no random texts."""
     from lm_eval.models.utils import normalize_gen_kwargs
-    known = {row['request']: row['answer'] for row in read_rows(path)}
+    known = {row['request']: row['answer'] for row in read_rows(path, 'request')}
     name = RULES.get(answer.__name__, answer.__name__)
 
     def key_of(request):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from engine.runlog import RowFile, write_row
+from engine.log import RowFile, write_row
 
 
 class Score(NamedTuple):

@@ -33,9 +33,9 @@ import torch
 
 from data.lock import lock_file, lock_folder
 from data.tokens import Tokens, load_meta, read_meta
-from engine.errors import read_json
+from engine.code import code_hash
+from engine.errors import last_iter, read_json
 from engine.keys import gpt_config, group_settings
-from engine.runlog import code_hash, last_iter
 from lab.sweep_plan import plan, planned_rows, script_path, sources_of, words
 from lab.sweep_table import (
     find_row,

@@ -11,8 +11,7 @@ import statistics
 from contextlib import suppress
 
 from engine.checkpoint import write_whole
-from engine.errors import read_json, read_rows, read_table
-from engine.runlog import last_iter
+from engine.errors import last_iter, read_json, read_rows, read_table
 from lab.statistics import contrast, corrected, rate_sensitivity, samples, tolerance
 
 LR = 'learning_rate'

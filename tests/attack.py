@@ -58,7 +58,7 @@ from helpers import (
 import model
 from engine.checkpoint import load_checkpoint
 from engine.keys import CHOICES
-from engine.runlog import progress
+from engine.log import progress
 from optim import OPTIMIZERS
 from vision.images import write_images
 
@@ -212,7 +212,7 @@ def disk(draw, number, runs):
 def one_line(out, err, ranks=0):
     """A script that failed has said why in one line; of several ranks each may say its own."""
     lines = [line for line in err.splitlines() if not re.match(r'.*: \d+ of \d+, ', line)]       # of progress
-    errors = [line for line in lines if re.match(r'(\[rank\d\]: )?error: ', line)]       # torch names the rank
+    errors = [line for line in lines if re.match(r'(\[rank\d\]: )?(error|diverged): ', line)]       # torch names the rank
     assert 'Traceback' not in out + err, out + err
     assert len(lines) == len(errors) == 1 or ranks and errors, f'more or less than one line: {out}{err}'
 

@@ -46,7 +46,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Seconds after which a process counts as hung, and is ended with what it said and where it was. This is only a guard: no test
 # depends on the machine's speed. pyproject.toml has a longer limit for a whole test.
 HANG = 400
-PRELOADED = ('helpers', 'optim', 'vision.images', 'engine.runlog', 'engine.health', 'engine.divergence', 'engine.fsdp',
+PRELOADED = ('helpers', 'optim', 'vision.images', 'engine.run', 'engine.health', 'engine.divergence', 'engine.fsdp',
              'lab.convert.pretrained', 'lab.measure', 'lab.sweep', 'data.text', 'torch.nn.parallel', 'torch.distributed.fsdp')
 
 
@@ -313,7 +313,7 @@ def counting(path):
             return make_boxed_func(graph.forward)
         return compile_graph
 
-    device.lacks_to_compile = lambda device: ''
+    device.why_not_compile = lambda device: ''
     back_end = aot_autograd(fw_compiler=noting('forward'), bw_compiler=noting('backward'), inference_compiler=noting('inference'))
     torch.compile = lambda model=None, **more: compiled(model, **{**more, 'backend': back_end})
     compile_module = torch.nn.Module.compile

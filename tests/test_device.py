@@ -1,6 +1,7 @@
 """engine/device.py: which device, dtype and kernel a script uses."""
 from engine.process import report
 
+import itertools
 import os
 
 import pytest
@@ -27,12 +28,10 @@ def test_ranks_are_given_together():
     """Each without the others would train on a part of the data, or wait for ranks that do not come"""
     names, right = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'), ('5', '1', '8')
     assert ranks_of({}) == (0, 0, 1) and ranks_of(dict(zip(names, right))) == (5, 1, 8)
-    wrong = [right[:i] + (text,) + right[i + 1:] for i in range(3) for text in (None, '', '-1', 'x', '9' if i < 2 else '5')]
-    for values in wrong + [(None, None, '2'), (None, '0', None), ('0', None, None)]:
-        given = {name: text for name, text in zip(names, values) if text is not None}
-        with pytest.raises(ValueError, match='wants all three, as torchrun sets them, or none') as told:
-            ranks_of(given)
-        assert all((f'{name}={given[name]}' if name in given else f'{name} is not set') in str(told.value) for name in names)
+    for count in 1, 2:
+        for given in itertools.combinations(zip(names, right), count):
+            with pytest.raises(ValueError, match=f'{", ".join(name for name in names if name not in dict(given))} not set, but '):
+                ranks_of(dict(given))
 
 
 def test_ranks_that_cannot_connect(monkeypatch, capsys):
@@ -61,9 +60,9 @@ def test_how_products_are_rounded_and_repeated():
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize('attention', CHOICES['attention'])
-def test_the_kernel_that_is_recorded_is_the_one_that_runs(attention, dtype):
-    model, device = build(attention=attention, block_size=513, n_head=2, n_kv_head=0).float(), torch.device('cpu')
+@pytest.mark.parametrize('keys', [dict(value_residual=True), *(dict(attention=name) for name in CHOICES['attention'])])
+def test_the_kernel_that_is_recorded_is_the_one_that_runs(keys, dtype):
+    model, device = build(**keys, block_size=513, n_head=2, n_kv_head=0).float(), torch.device('cpu')
     names = {'flash': 'aten::_scaled_dot_product_flash_attention_for_cpu', 'math': 'aten::_scaled_dot_product_attention_math'}
     for asked, expected in ('auto', 'flash'), ('flash', 'flash'), ('math', 'math'):
         tune_for_training(device, model, asked)
@@ -73,9 +72,10 @@ def test_the_kernel_that_is_recorded_is_the_one_that_runs(attention, dtype):
         with torch.profiler.profile() as found, torch.autocast('cpu', torch.bfloat16, enabled=dtype != torch.float32):
             model(torch.zeros(1, 513, dtype=torch.int64))
         assert {event.name for event in found.events()} & set(names.values()) == {names[expected]}
-    tune_for_training(device, model, 'cudnn')
-    with pytest.raises(ValueError, match='attention_backend: it has no kernel for n_head='):
-        attention_backend_of(model, device, dtype)
+    for asked in 'cudnn', 'efficient':                  # which a CPU lacks
+        tune_for_training(device, model, asked)
+        with pytest.raises(ValueError, match='attention_backend: it has no kernel for n_head='):
+            attention_backend_of(model, device, dtype)
 
 
 @pytest.mark.parametrize('attention', CHOICES['attention'])

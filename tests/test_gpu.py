@@ -11,8 +11,8 @@ keys = dict(word[2:].split('=') for word in sys.argv[1:])
 os.mkdir(keys['out_dir'])
 print('7 parameters on 1 × a CPU')
 with open(keys['out_dir'] + '/log.jsonl', 'w') as f:
-    for loss in map(float, keys['losses'].split(',')):
-        print(json.dumps(dict(loss=loss, tokens_per_s=1000 * loss)), file=f)
+    for it, loss in enumerate(map(float, keys['losses'].split(','))):
+        print(json.dumps(dict(iter=it, loss=loss, tokens_per_s=1000 * loss)), file=f)
 """
 
 

@@ -18,7 +18,7 @@ import torch
 from helpers import ROOT, call, flags, strict_json
 
 from data.tokens import Tokens, write_tokens
-from engine.runlog import finite
+from engine.log import finite
 from lab import measure as m
 from lab.measure.gradients import distribution
 from lab.measure.preflight import FACTORS, effects, growth, slope

@@ -22,7 +22,7 @@ import torch
 from helpers import ROOT, call
 from matplotlib.text import Text
 
-from engine.runlog import write_row
+from engine.log import write_row
 from lab import plot
 from lab.figures import (
     TYPES,

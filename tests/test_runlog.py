@@ -1,4 +1,4 @@
-"""engine/runlog.py: what a run leaves behind. test_train.py has it as a whole."""
+"""engine/run.py, log.py and code.py: what a run leaves behind. test_train.py has it as a whole."""
 import io
 import math
 import os
@@ -9,9 +9,12 @@ import pytest
 import torch
 from helpers import strict_json
 
-from engine import runlog
+from engine import code
+from engine.code import code_hash, code_state
 from engine.device import Machine
-from engine.runlog import Run, Speed, code_hash, last_iter, progress, working_time, write_row
+from engine.errors import last_iter, read_rows
+from engine.log import RowFile, Speed, clock, progress, write_row
+from engine.run import Run
 
 CONFIG = dict(out_dir='run', init_from='scratch', overwrite=False, eval_only=False, wandb_log=False)
 
@@ -39,9 +42,36 @@ def test_rows_that_will_come_again_are_dropped(tmp_path, monkeypatch):
         assert (tmp_path / 'run' / 'log.jsonl').read_text() == ''.join(lines[:kept]) + f'{{"iter": {start}}}\n'
 
 
+FOREIGN = '{"iter": 0, "loss": 1}\n{"note": "here I changed the rate"}\nbroken}\n[1]\n{"iter": 4, "loss": null}\n{"iter": 5, "lo'
+
+
+def test_lines_that_a_person_has_written(tmp_path, capsys, monkeypatch):
+    """They are passed over, with one line that says so once, and a resumed run keeps them"""
+    path = tmp_path / 'log.jsonl'
+    path.write_text(FOREIGN)
+    for _ in range(2):
+        first, second = read_rows(str(path))
+        assert (first, second['iter']) == (dict(iter=0, loss=1), 4) and math.isnan(second['loss'])
+    assert capsys.readouterr() == ('', f'{path}: passes over line 2 and others, which no run has written\n')
+    run = Run({**CONFIG, 'out_dir': str(tmp_path), 'init_from': 'resume'})
+    run.start = 4
+    run.continue_rows('log.jsonl')
+    assert path.read_text() == ''.join(FOREIGN.splitlines(keepends=True)[:4])
+
+
+def test_a_last_line_without_its_end(tmp_path):
+    """Some editors leave the end out; of what a kill has cut, nothing stays"""
+    path = tmp_path / 'rows.jsonl'
+    for before, after in ('{"iter": 1}', '{"iter": 1}\n'), ('{"iter": 1}\n{"iter"', '{"iter": 1}\n'):
+        path.write_text(before)
+        with RowFile(path) as f:
+            write_row(f, dict(iter=2))
+        assert path.read_text() == f'{after}{{"iter": 2}}\n'
+
+
 @pytest.mark.parametrize('text, last', [
     ('', -1), ('{"iter": 3, "loss": 1}\n', 3), ('{"iter": 3}\n{"iter": 4', 3), ('no json\n', -1),
-    ('{"iter": 1}\n' * 10 ** 5 + '{"iter": 7}\n[]\n', 7)])
+    ('{"iter": 1}\n' * 10 ** 5 + '{"iter": 7}\n[]\n{"note": 1}\n', 7)])
 def test_the_last_iteration_of_a_log(tmp_path, text, last):
     assert last_iter(tmp_path / 'nowhere') == -1
     (tmp_path / 'log.jsonl').write_text(text)
@@ -72,9 +102,8 @@ def test_the_time_left_does_not_count_compiling(start, monkeypatch, capsys):
         return graph.forward
 
     monkeypatch.setattr('time.monotonic', lambda: now[0])
-    monkeypatch.setattr('time.perf_counter', lambda: now[0])
+    monkeypatch.setattr('time.time_ns', lambda: int(1e9 * now[0]))          # torch._dynamo's clock
     torch._dynamo.reset()
-    working_time.skip_compiling()
     compiled = torch.compile(lambda x: x + 1, backend=back_end, dynamic=False)
     speed, lines = Speed('tokens', 600, 0, Machine('cpu'), 30), {}
     for it in range(start, 30):
@@ -93,7 +122,7 @@ def test_the_time_left_does_not_count_compiling(start, monkeypatch, capsys):
     for it, (_, _, left) in lines.items():              # the pace so far, with evaluations behind the first iteration
         evaluations = 2 * len([i for i in (10, 20) if start < i <= it])
         pace = 1 + evaluations / (it - start) if it > start else 1
-        assert left == runlog.clock(pace * (30 - it - 1)), it
+        assert left == clock(pace * (30 - it - 1)), it
     assert capsys.readouterr().err == ''                # nor that the first batch of an evaluation took long
 
 
@@ -111,14 +140,14 @@ def test_the_code_of_a_run_can_be_had_again(tmp_path, monkeypatch):
         (here / name).write_text(f'# {name}\n')
     git('add', '.')
     git('commit', '-q', '-m', 'first')
-    monkeypatch.setattr(runlog, 'REPOSITORY', str(here))
-    commit, changed, patch = runlog.code_state()
+    monkeypatch.setattr(code, 'REPOSITORY', str(here))
+    commit, changed, patch = code_state()
     assert commit == git('rev-parse', 'HEAD').strip() and (changed, patch) == ([], b'')
     (here / 'model.py').write_text('# another model, naïve\n')
     (here / 'lab').mkdir()
     (here / 'lab' / 'new.py').write_text('# an ablation\n')
     (here / 'notes.txt').write_text('no code')
-    commit, changed, patch = runlog.code_state()
+    commit, changed, patch = code_state()
     assert changed == [' M model.py']
     git('clone', '-q', str(here), str(there), cwd='.')
     git('checkout', '-q', commit, cwd='there')
@@ -130,24 +159,24 @@ def test_the_code_of_a_run_can_be_had_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not shutil.which('git'), reason='it needs git')
-def test_thousands_of_new_files_are_left_out(tmp_path, monkeypatch):
+def test_thousands_of_new_files_are_left_out(tmp_path, monkeypatch, capsys):
     """Such as an environment that git does not ignore: a patch of each would take minutes"""
     subprocess.run(['git', 'init', '-q'], cwd=tmp_path, check=True)
     (tmp_path / 'environment').mkdir()
     for number in range(5000):
         (tmp_path / 'environment' / f'{number:04}.py').write_text('x = 1\n')
     (tmp_path / 'ablation.py').write_text('x = 2\n')
-    (tmp_path / 'big.py').write_text('#' * 2 ** 19)
-    monkeypatch.setattr(runlog, 'REPOSITORY', str(tmp_path))
-    _, changed, patch = runlog.code_state()
-    assert changed == ['code.patch leaves out 4902 new .py files, such as big.py']
-    assert patch.count(b'diff --git') == runlog.MOST_NEW_FILES and b'ablation.py' in patch
+    monkeypatch.setattr(code, 'REPOSITORY', str(tmp_path))
+    _, changed, patch = code_state()
+    assert changed == ['code.patch leaves out 4901 new .py files, such as environment/0099.py']
+    assert capsys.readouterr().out.startswith(changed[0])
+    assert patch.count(b'diff --git') == code.MOST_NEW_FILES and b'ablation.py' in patch
 
 
 def test_the_hash_of_the_code(tmp_path, monkeypatch):
     """Comments, docstrings and layout do not change it; code does, in the script and in what it imports through others.
     What it does not import, and lab/, do not count"""
-    monkeypatch.setattr('engine.runlog.REPOSITORY', str(tmp_path))
+    monkeypatch.setattr('engine.code.REPOSITORY', str(tmp_path))
     for folder in ('data', 'lab'):
         (tmp_path / folder).mkdir()
     files = {'train.py': 'from data.tokens import read\nif True:\n    from lab.measure import probe\nx = read(1)\n',

@@ -139,8 +139,8 @@ def test_a_resumed_run_says_what_it_has_changed(whole, place, monkeypatch):
     assert len(first) == 1 and first[0]['iter'] == 0 and first[0]['changes'] == []
     out, _ = train(place, 'changed/config.json', *flags(init_from='resume', max_iters=6, out_dir='changed'))
     assert 'changed since the checkpoint: max_iters 4 → 6\n' in out
-    monkeypatch.setattr('engine.runlog.code_hashes', lambda script: {**first[0]['code'], 'model.py': 'edited'})
-    monkeypatch.setattr('engine.runlog.code_state', lambda: (first[0]['commit'] or 'a commit', [], b'an edit'))
+    monkeypatch.setattr('engine.run.code_hashes', lambda script: {**first[0]['code'], 'model.py': 'edited'})
+    monkeypatch.setattr('engine.log.code_state', lambda: (first[0]['commit'] or 'a commit', [], b'an edit'))
     out, _ = train(place, 'changed/config.json',
                    *flags(init_from='resume', max_iters=8, out_dir='changed', weight_decay=0.3, dropout=0.1))
     changes = ['dropout 0.0 → 0.1', 'max_iters 6 → 8', 'weight_decay 0.1 → 0.3', 'code of model.py']
@@ -156,9 +156,25 @@ def test_a_resumed_run_says_what_it_has_changed(whole, place, monkeypatch):
     assert [row['iter'] for row in rows(run) if 'loss' in row] == [*range(8)]
 
 
+def test_a_resumed_run_says_that_its_machine_has_changed(whole, place):
+    """With dtype=auto another machine may compute in another precision"""
+    shutil.copytree(whole, place / 'elsewhere')
+    path = place / 'elsewhere' / 'run.json'
+    about = json.loads(path.read_text())
+    now = {key: about['starts'][0][key] for key in ('dtype', 'torch', 'machine')}
+    assert now == {key: about[key] for key in now} and now['dtype'] == 'torch.float32'
+    about['starts'][0] |= dict(dtype='torch.bfloat16', torch='2.10.0', machine='a GPU')
+    path.write_text(json.dumps(about))
+    out, _ = train(place, 'whole/config.json', *flags(init_from='resume', max_iters=5, out_dir='elsewhere'))
+    changes = ['max_iters 4 → 5', 'precision torch.bfloat16 → torch.float32', f'PyTorch 2.10.0 → {torch.__version__}',
+               f'machine a GPU → {now["machine"]}']
+    assert f'changed since the checkpoint: {", ".join(changes)}\n' in out
+    assert json.loads(path.read_text())['starts'][1]['changes'] == changes
+
+
 def test_an_evaluation_says_that_the_code_has_changed(whole, place, monkeypatch):
     code = json.loads((whole / 'run.json').read_text())['starts'][0]['code']
-    monkeypatch.setattr('engine.runlog.code_hashes', lambda script: {**code, 'model.py': 'edited'})
+    monkeypatch.setattr('engine.run.code_hashes', lambda script: {**code, 'model.py': 'edited'})
     out, _ = train(place, 'whole/config.json', '--init_from=resume', '--eval_only=True')
     assert 'changed since the checkpoint: code of model.py' in out
 

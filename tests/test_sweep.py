@@ -21,7 +21,7 @@ import torch
 from helpers import ROOT, TINY, Alone, checkpoint, forks_its_runs, rows, run_here, write_walk
 
 from data.lock import lock_folder
-from engine.runlog import code_hash
+from engine.code import code_hash
 from lab import sweep, sweep_table
 from lab.sweep_plan import plan, planned_rows, script_defaults
 from model import GPTConfig

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, run_here
 
-from engine.runlog import code_hash
+from engine.code import code_hash
 from lab.sweep_table import read_runs
 from model import GPTConfig
 

@@ -195,6 +195,16 @@ def test_data_of_older_versions_has_no_fingerprint():
     assert tokens().fingerprint == '' and tokens().windows == 4
 
 
+def test_a_token_beyond_the_vocabulary():
+    """It is named when it is read; on a GPU it would be an assertion in a kernel"""
+    make(range(100), vocab_size=100)
+    data = tokens(vocab_size=100)
+    data.tokens = data.tokens + 1
+    assert data.read([0, 4])[1].max() == 9
+    with pytest.raises(ValueError, match='data/tiny/train.bin has the token 100, beyond vocab_size=100: prepare data/tiny again'):
+        data.read([0, 95])
+
+
 @pytest.mark.parametrize('length', [3000, 10 ** 6])
 def test_a_file_that_was_replaced_by_one_of_the_same_size(length):
     """Is noticed wherever it begins to differ, by train.py too, which does not resume on it"""

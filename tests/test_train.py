@@ -40,7 +40,7 @@ from helpers import (
 from test_measure import assert_alike
 
 from data.tokens import write_tokens
-from engine import runlog
+from engine import run as run_folder
 from model import GPT, GPTConfig, block_type
 
 FILES = ('best.pt', 'ckpt.pt', 'config.json', 'log.jsonl', 'run.json')
@@ -525,7 +525,7 @@ def test_one_process_trains_in_a_folder(whole, place, monkeypatch):
     while not (log := place / 'locked' / 'log.jsonl').exists() or log.read_text().count('\n') < 4:
         assert first.process.exitcode is None, first.err()
         time.sleep(0.01)
-    monkeypatch.setattr(runlog, 'LOCK_PATIENCE', 0.0)
+    monkeypatch.setattr(run_folder, 'LOCK_PATIENCE', 0.0)
     try:
         refused = [run_here('train.py', *keys, *more, cwd=place) for more in ([], ['--overwrite=True', '--init_from=scratch'])]
         assert run_here('train.py', *keys, '--eval_only=True', cwd=place)[0] == 0, 'an evaluation needs no lock'
@@ -547,13 +547,13 @@ def test_a_run_that_another_process_has_changed(whole, place, monkeypatch):
     """Between the moment at which it was read and the lock: to go on from what was read would lose the other's iterations"""
     run = place / 'changed'
     shutil.copytree(whole, run)
-    keys, lock = flags(**{**TINY, 'max_iters': 21}, out_dir='changed', init_from='resume'), runlog.lock_folder
+    keys, lock = flags(**{**TINY, 'max_iters': 21}, out_dir='changed', init_from='resume'), run_folder.lock_folder
 
     def late(folder, doing):
         (run / 'ckpt.pt').touch()
         return lock(folder, doing)
 
-    monkeypatch.setattr(runlog, 'lock_folder', late)
+    monkeypatch.setattr(run_folder, 'lock_folder', late)
     before = contents(run)
     assert 'another process has just trained in changed' in error_of(place, *keys) and contents(run) == before
 

@@ -18,13 +18,14 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
-from engine.device import Machine, StopRequest, attention_backend_of, lacks_to_compile, tune_for_training
+from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training, why_not_compile
 from engine.divergence import Watch, block_norms, params_by_type, tell_unused
 from engine.health import health
 from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, schedule_notes
+from engine.log import Log, Speed, add_scalars, progress
 from engine.parallel import check_parallel, model_notes, whole_model
 from engine.ranks import check_on_shards
-from engine.runlog import Log, Run, Speed, add_scalars, progress
+from engine.run import Run
 from optim import lr_at, make_optimizer, param_groups
 from vision.augment import CUBIC, Augment
 from vision.images import SPLITS, Images
@@ -83,8 +84,8 @@ def build(fill=True):
 
 torch.manual_seed(seed)
 ddp, fsdp = (machine.distributed and parallel == way for way in ('ddp', 'fsdp'))
-why_not_compile = lacks_to_compile(machine.device) if compile else ''
-is_compiled = compile and not why_not_compile
+obstacle = why_not_compile(machine.device) if compile else ''
+is_compiled = compile and not obstacle
 if fsdp:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -169,7 +170,7 @@ if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'])
 log.introduce(opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch',
-              [*getattr(pretrained, 'notes', []), *schedule_notes(config), *model_notes(fsdp, is_compiled, why_not_compile)])
+              [*getattr(pretrained, 'notes', []), *schedule_notes(config), *model_notes(fsdp, is_compiled, obstacle)])
 speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
 
 

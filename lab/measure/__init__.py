@@ -7,7 +7,7 @@ model or the random state. For images, a sequence is the tokens of an image, and
 """
 import torch
 
-from engine.runlog import progress, write_row
+from engine.log import progress, write_row
 from lab.measure.attention import attention, plot_attention, show_attention
 from lab.measure.gradients import gradients, plot_gradients, show_gradients
 from lab.measure.hidden import hidden, plot_hidden, show_hidden

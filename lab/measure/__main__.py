@@ -22,7 +22,7 @@ from engine.checkpoint import load_run, load_state, write_whole
 from engine.device import pick_device
 from engine.errors import read_json
 from engine.keys import gpt_config, group_settings
-from engine.runlog import finite
+from engine.log import finite
 from engine.step import training_step
 from lab.measure import MEASUREMENTS, NEEDS, TABLES, measure, update_sizes
 from model import GPT, GPTConfig

@@ -6,7 +6,7 @@ import re
 import torch
 from matplotlib.colors import SymLogNorm
 
-from engine.runlog import progress
+from engine.log import progress
 from lab.figures import minus, panels, read_measured, titles, wrap
 from lab.measure.hidden import branch_inputs, hidden, stream
 from lab.measure.sensitivity import branch, drift, embedding

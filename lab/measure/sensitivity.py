@@ -3,7 +3,7 @@ import math
 
 import torch
 
-from engine.runlog import progress
+from engine.log import progress
 from lab.figures import along_depth, labels, legend, log_scale, name_axes, panels, read_measured, run_style, whole_ticks
 from lab.measure.hidden import branch_inputs, places, stream
 from lab.measure.tools import jacobian_norm, scaled, table

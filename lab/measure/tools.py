@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from engine.health import capture_attention_inputs
-from engine.runlog import progress
+from engine.log import progress
 from model import at_least_fp32
 
 KINDS = ('wq', 'wk', 'wv', 'wo', 'wg', 'w1', 'w2', 'w3')        # the matrices of a block; wg is of attn_gate, w3 of SwiGLU

@@ -1,0 +1,268 @@
+"""The log of a run: its lines on the terminal, the rows of log.jsonl, Weights & Biases, and the speed."""
+from engine.process import say
+
+import hashlib
+import json
+import math
+import os
+import platform
+import sys
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from engine.checkpoint import write_whole
+from engine.code import code_hash, code_state, command, script, script_as_typed
+from engine.device import vendors_peak
+from engine.errors import map_leaves, say_once
+
+EVERY = 10.0                # seconds between two lines of `progress`, at least
+
+
+# ----------------------------------------------------------------------------- rows of JSON
+
+class RowFile:
+    """A file to append rows to. It cuts off a part of a row that a kill has left at the end. Rows that a full disk does not take
+    wait for the next ones."""
+
+    def __init__(self, path):
+        self.path, self.file, self.waiting = path, open(path, 'ab+', buffering=0), b''
+        self.file.seek(0)
+        tail = self.file.read().rpartition(b'\n')[2]
+        try:
+            json.loads(tail)
+            self.waiting = b'\n'                        # an editor has left out the end of the last line
+        except ValueError:
+            self.file.truncate(self.file.tell() - len(tail))
+
+    def write(self, text):
+        self.waiting += text.encode()
+        try:
+            while self.waiting:
+                self.waiting = self.waiting[self.file.write(self.waiting):]     # it may take a part of a row
+        except OSError as error:
+            say_once(f'{self.path} could not be written ({error.strerror}): its rows wait until there is room')
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.file.close()
+
+
+def write_row(f, value):
+    """Write a line of JSON, in which null stands for a number that is not finite."""
+    f.write(json.dumps(finite(value)) + '\n')
+
+
+def finite(value):
+    """Nested values, with None in the place of numbers that are not finite"""
+    return map_leaves(value, lambda name, leaf: None if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
+
+
+# ----------------------------------------------------------------------------- the log
+
+def losses_text(means):
+    """'train loss 1.2345, val loss 1.2345' of an evaluation, or of its row"""
+    return ', '.join(f'{name.replace("_", " ")} {value:.4f}' for name, value in means.items()
+                     if name.endswith(('_loss', '_top1', '_top5')))
+
+
+class Log:
+    """Writes config.json, run.json, code.patch and log.jsonl, and reports on the terminal. Ranks other than the first, and
+    evaluations without training, write no file. `about`: more to note in run.json."""
+
+    def __init__(self, run, config, machine, **about):
+        self.run, self.config, self.machine = run, config, machine
+        self.writes = machine.master and not config['eval_only']
+        self.wandb, failure = None, None
+        try:
+            self.changes = run.changes(config, machine) if machine.master else []
+            if self.writes:
+                self.begin(about)
+        except (ValueError, OSError) as error:
+            failure = error
+        machine.end_together(failure)
+        if self.changes:
+            self.say(f'changed since the checkpoint: {", ".join(self.changes)}')
+
+    def begin(self, about):
+        """Lock the run's folder, set aside another run that is there, and write the files of a start."""
+        run, config, machine = self.run, self.config, self.machine
+        run.lock()
+        commit, changed, patch = code_state()
+        starts, patch_hash = run.starts(), hashlib.blake2b(commit.encode() + patch, digest_size=6).hexdigest()
+        patch_file = f'code-{len(starts) + 1}.patch' if starts else 'code.patch'
+        if starts and starts[-1].get('patch_hash') == patch_hash:
+            patch_file = starts[-1]['patch']
+        starts.append(dict(time=time.strftime('%Y-%m-%d %H:%M:%S %z'), iter=run.start, command=command(), commit=commit,
+                           patch=patch_file if commit else '', patch_hash=patch_hash, code=run.code, **environment(machine),
+                           changes=self.changes))
+        run.about = self.about = dict(
+            command=command(), ranks=machine.world_size, device=str(machine.device), **environment(machine),
+            platform=platform.platform(), python=platform.python_version(), numpy=np.__version__, commit=commit, changed=changed,
+            code=code_hash(script()), data=run.data, saved=run.init_from == 'resume', **about, starts=starts)
+        if config['wandb_log']:                         # before a file is touched, because it may fail
+            self.wandb = start_wandb(run, config, self.about)
+        if run.init_from != 'resume':
+            run.set_aside()
+            if os.path.exists(run.old):
+                self.say(f'the run that was in {run.folder} is kept in {run.old} until this one has saved a checkpoint')
+        self.file = run.continue_rows('log.jsonl')
+        run.write_json('config.json', config)
+        run.write_json('run.json', self.about)
+        if commit:
+            write_whole(os.path.join(run.folder, patch_file), lambda f: f.write(patch))
+        if run.start:
+            self.row(iter=run.start, start=len(starts), changes=self.changes)
+
+    def say(self, *words):
+        if self.machine.master:
+            say(*words)
+
+    def introduce(self, optimizer, rate, amounts, notes):
+        """Print the `amounts` of an iteration and an epoch, the optimizer's groups with the highest learning rate of each, by
+        rate(it, ratio), and the lines of `notes`."""
+        if not self.writes:
+            return
+        if self.run.init_from == 'resume':
+            self.say(f'resumes {self.run.path["ckpt.pt"]} at iteration {self.run.start}')
+        self.say(f'{self.about["parameters"]:,} parameters on {self.machine.world_size} × {self.about["machine"]}, '
+                 f'{str(self.machine.dtype)[6:]}; {amounts}; in {self.run.folder}')
+        self.say(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"peak LR":>10}{"decay":>9}')
+        last = self.config['max_iters']
+        for group in optimizer.param_groups:
+            peak = group['lr_scale'] * max(rate(it, group['lr_ratio']) for it in range(0, last + 1, max(1, last // 1000)))
+            self.say(f'{group["block_type"]:12}{len(group["params"]):8}{sum(p.numel() for p in group["params"]):15,}'
+                     f'{group["lr_ratio"]:10g}{peak:10.2e}{group["weight_decay"]:9.4g}')
+        for line in notes:
+            self.say(line)
+
+    def row(self, **row):
+        """Write a row of log.jsonl, and the same to Weights & Biases."""
+        if self.writes:
+            write_row(self.file, row)
+            self.to_wandb(lambda wandb: wandb.log(row, step=row['iter']))
+
+    def to_wandb(self, call):
+        """Run call(wandb) if the run logs there. After an error, such as a full disk, the run goes on without."""
+        try:
+            if self.wandb:
+                call(self.wandb)
+        except Exception as error:                      # of many types
+            self.wandb = None
+            say(f'wandb: {type(error).__name__}: {" ".join(str(error).split())[:300]}; the run goes on without', to=sys.stderr)
+
+    def evaluation(self, it, means, health):
+        self.say(f'iter {it}: {losses_text(means)}')
+        self.row(iter=it, **means, **health)
+
+    def step(self, row, speed):
+        """Log a row of an iteration, {name: number}, and the speed."""
+        if not self.machine.master:
+            return
+        per_s, mfu, left = speed.since_last_line(row['iter'])
+        unit = speed.unit
+        self.row(**row, **{f'{unit}_per_s': round(per_s)}, **({'mfu': round(mfu, 4)} if mfu else {}))
+        self.say(f'iter {row["iter"]}: loss {row["loss"]:.4f}, lr {row["lr"]:.2e}, {per_s:,.0f} {unit}/s'
+                 + (f', MFU {mfu:.1%}' if mfu else '') + f', {left} left')
+
+    def stopped(self, it, saved):
+        """Print how to continue a run that a signal has stopped, and wait for all ranks: torchrun ends all when one exits.
+        `saved`: whether this iteration is in ckpt.pt; it is not while the loss is too high."""
+        start_with = 'torchrun …' if self.machine.distributed else 'python'
+        here, way = ('', 'resume') if saved else (', not saved because the loss is too high', 'auto')
+        self.say(f'stopped after iteration {it}{here}; to go on{"" if saved else " from the last checkpoint, if there is one"}: '
+                 f'{start_with} {script_as_typed()} {self.run.path["config.json"]} --init_from={way}')
+        self.machine.wait()
+
+    def close(self, code):
+        self.to_wandb(lambda wandb: wandb.finish(exit_code=code))
+        if self.writes and self.file.waiting:
+            raise OSError(f'{self.file.path} lacks its last rows: the disk is full')
+
+
+def environment(machine):
+    """What changes a run's numbers beside its keys, code and data"""
+    return dict(dtype=str(machine.dtype), torch=torch.__version__, machine=machine.name())
+
+
+def start_wandb(run, config, about):
+    """Start a run at Weights & Biases, and return the module wandb. Raise ValueError if that fails."""
+    try:
+        import wandb
+        wandb.init(project=config['wandb_project'], dir=run.folder, config={**config, **about},
+                   settings=wandb.Settings(init_timeout=20),        # seconds, where there is no network
+                   name=config['wandb_run_name'] or os.path.basename(os.path.normpath(run.folder)))
+    except Exception as error:                          # of many types
+        remedy = 'pip install wandb' if isinstance(error, ImportError) else 'wandb login  or WANDB_MODE=offline'
+        raise ValueError(f'wandb_log=True: {type(error).__name__}: {" ".join(str(error).split())[:300]}; '
+                         f'try  {remedy}, or leave wandb_log out') from error
+    return wandb
+
+
+def add_scalars(totals, terms, divisor):
+    """Add each scalar tensor of {name: scalar}, divided by `divisor`, to that name's total. Raise ValueError for other values."""
+    for name, term in terms.items():
+        if not torch.is_tensor(term) or term.numel() != 1:
+            shape = tuple(term.shape) if torch.is_tensor(term) else type(term).__name__
+            raise ValueError(f'aux or logged: {name} is {shape}, wants a tensor of one number')
+        totals[name] = totals.get(name, 0.0) + term.detach() / divisor
+
+
+# ----------------------------------------------------------------------------- time
+
+def working_time():
+    """Seconds of a clock that stands still while torch.compile compiles"""
+    dynamo = sys.modules.get('torch._dynamo.utils')
+    return time.monotonic() - (dynamo.calculate_time_spent()['total_wall_time'] if dynamo else 0.0)
+
+
+class Speed:
+    """The speed of training, without the time spent in `paused` or compiling. MFU is the share of the GPUs' peak FLOP/s that the
+    model's own FLOPs use."""
+
+    def __init__(self, unit, per_iter, flops, machine, max_iters):
+        self.unit, self.per_iter, self.flops, self.max_iters = unit, per_iter, flops, max_iters
+        self.peak = machine.world_size * (vendors_peak(machine.device) or 0)
+        self.began = self.lap = working_time()
+        self.first, self.lap_iters = None, 0
+
+    @contextmanager
+    def paused(self):
+        t = working_time()
+        yield
+        self.lap += working_time() - t
+
+    def iteration(self, it):
+        self.lap_iters += 1
+        if self.first is None:                          # the first iteration is not typical
+            self.first, self.began = it, working_time()
+
+    def since_last_line(self, it):
+        """Tokens or images per second, MFU (0 if unknown), and the time left as text."""
+        now = working_time()
+        per_s = self.lap_iters * self.per_iter / (now - self.lap)
+        pace = (now - self.began) / (it - self.first) if it > self.first else now - self.lap
+        self.lap, self.lap_iters = now, 0
+        return per_s, per_s * self.flops / self.peak if self.peak else 0, clock(pace * (self.max_iters - it - 1))
+
+
+def progress(items, what, total=None, shown=True):
+    """Yields the items, and prints to stderr how many of `total`, by default len(items), are done: a line now and then, which
+    suits a log file too."""
+    total = len(items) if total is None else total
+    began = said = working_time()
+    for done, item in enumerate(items):
+        now = working_time()
+        if shown and done and now - said >= EVERY:
+            said = now
+            say(f'{what}: {done} of {total}, {clock((now - began) / done * (total - done))} left', to=sys.stderr)
+        yield item
+
+
+def clock(seconds):
+    minutes, seconds = divmod(int(seconds), 60)
+    return f'{minutes // 60}h{minutes % 60:02d}m' if minutes >= 60 else f'{minutes}m{seconds:02d}s'
