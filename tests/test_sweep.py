@@ -1,6 +1,4 @@
-"""
-lab/sweep.py: the runs that it plans, makes, stops and goes on with, and its table against plain computations.
-"""
+"""lab/sweep: the runs that it plans, starts, stops and goes on with. tests/test_sweep_plan.py has which of them come next."""
 from configurator import defaults_of, parse_args
 
 import csv
@@ -21,9 +19,11 @@ import torch
 from helpers import ROOT, TINY, Alone, checkpoint, forks_its_runs, rows, run_here, write_walk
 
 from data.lock import lock_folder
+from engine.device import pick_dtype
 from engine.runlog import code_hash
-from lab import sweep, sweep_table
-from lab.sweep_plan import plan, planned_rows, script_defaults
+from lab.sweep.__main__ import split_arguments
+from lab.sweep.plan import plan, planned_rows, read_sweep, script_defaults
+from lab.sweep.table import find_row
 from model import GPTConfig
 
 DEFAULTS = defaults_of(str(ROOT / 'train.py'), GPTConfig)
@@ -36,6 +36,9 @@ GRID = '''
 arguments, out_dir, seeds, jobs, extend = 'base.json', 'swept', 2, 2, 0
 grids = [dict(arch=['off'], learning_rate=[0.01, 1e30]), dict(arch=['off'], dataset=['late'], learning_rate=[0.01])]
 '''
+
+ABOUT = dict(code=code_hash(str(ROOT / 'train.py')), torch=torch.__version__,
+             dtype=str(pick_dtype('auto', torch.device('cpu'))))
 
 
 @pytest.fixture(scope='module')
@@ -71,7 +74,7 @@ def ended(sweep, code=0):
 
 @pytest.fixture(scope='module')
 def swept(place):
-    assert ended(launch(place, 'grid.py')).startswith('0 runs of swept/runs.csv are done, 4 to do, 2 at once')
+    assert ended(launch(place, 'grid.py')).startswith('0 runs of swept/runs.csv are done, 5 to do, 2 at once, ')
     return place / 'swept'
 
 
@@ -90,8 +93,8 @@ def faked(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, 'sleep', lambda _: None)
     monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
-    monkeypatch.setattr('data.tokens.read_meta', lambda name: dict(tokens={}))
-    monkeypatch.setattr('data.tokens.load_meta', lambda name: dict(fingerprint=''))
+    monkeypatch.setattr('lab.sweep.run.read_meta', lambda name: dict(tokens={}))
+    monkeypatch.setattr('lab.sweep.run.load_meta', lambda name: dict(fingerprint=''))
     started, running, looks = [], [], itertools.cycle((3, 1, 2))
 
     class Process:
@@ -101,7 +104,7 @@ def faked(monkeypatch, tmp_path):
             at, = [i for i, arg in enumerate(command) if arg.startswith('--out_dir=')]
             folder, self.left, self.gpu = Path(command[at].partition('=')[2]), next(looks), env.get('CUDA_VISIBLE_DEVICES')
             (folder / 'log.jsonl').write_text('{"iter": 0, "val_loss": 1.0}\n')
-            (folder / 'run.json').write_text(json.dumps(dict(code=code_hash(str(ROOT / 'train.py')))))
+            (folder / 'run.json').write_text(json.dumps(ABOUT))
             running.append(self)
             started.append(dict(name=folder.name, arguments=command[2:at], gpu=self.gpu, threads=env['OMP_NUM_THREADS'],
                                 shared=sum(other.left > 0 and other.gpu == self.gpu for other in running)))
@@ -153,26 +156,13 @@ def test_an_axis_of_labels():
     assert [run['labels']['model'] for run in runs.values()] == ['GPT-2, ½/3', 'two words']
 
 
-def test_a_grid_may_have_its_own_number_of_seeds():
-    runs = planned(dict(n_layer=[1], seeds=2), dict(n_layer=[2]), dict(n_layer=[3], seeds=1), seeds=3)
-    assert [sum(run['labels']['n_layer'] == n for run in runs.values()) for n in '123'] == [2, 3, 1]
-    for number in (0, [3], '3'):
-        with pytest.raises(ValueError, match=re.escape(f'seeds={number!r} in grids: wants a number of seeds')):
-            planned(dict(n_layer=[1], seeds=number))
-
-
-def test_the_command_line_has_the_last_word_about_seeds(faked):
-    Path('grid.py').write_text('seeds = 1\ngrids = [dict(n_layer=[1], seeds=3), dict(n_layer=[2])]\n')
+def test_a_grid_may_have_its_own_number_of_seeds(faked):
+    """And the command line has the last word. Labels may be numbers"""
+    Path('grid.py').write_text("seeds = 1\ngrids = [dict(n_layer=[1], seeds=3), dict(n_layer={2: '--n_layer=2'})]\n")
     call('grid.py')
-    assert len(faked) == 3 + 1
+    assert [run['name'] for run in faked] == [f'n_layer={n},seed={seed}' for n, seed in ((1, 1), (1, 2), (1, 3), (2, 1))]
     call('grid.py', '--seeds=2', '--out_dir=two')
     assert len(faked) == 3 + 1 + 2 + 2
-
-
-def test_a_label_that_is_a_number(faked):
-    Path('grid.py').write_text("seeds = 1\ngrids = [dict(heads={4: '--n_head=4', 2: '--n_head=2'})]\n")
-    call('grid.py')
-    assert [line['heads'] for line in table(Path('out-sweep'))] == ['4', '2']
 
 
 def test_several_grids():
@@ -183,19 +173,15 @@ def test_several_grids():
         'arch=pre,n_layer=2,seed=1,dropout=0.5': 0.5, 'n_layer=2,seed=1': 0}
     with pytest.raises(ValueError, match='two runs of the grid are named model=a_b,seed=1, and differ'):
         planned(dict(model={'a b': '--n_layer=1', 'a/b': '--n_layer=2'}))
-
-
-def test_a_label_is_true_whatever_the_order_of_the_axes():
-    """A fragment behind a learning rate sets its own, which is not what the axis says"""
-    runs = planned(dict(learning_rate=[0.1, 0.3], optim=['sgdw']))
-    assert [run['config']['learning_rate'] for run in runs.values()] == [0.1, 0.3]
+    with pytest.raises(ValueError, match='dropout=0.10,seed=1 and dropout=1e-1,seed=1 are one run'):
+        planned(dict(dropout=['1e-1', '0.10']))
 
 
 @pytest.mark.parametrize('grids, says', [
     ([dict(arch=['pre'], learning_rate=[0.1]), dict(arch=['s5'])], 'learning_rate is an axis of some grids and not of others'),
-    ([dict(seed=[7])], 'seed cannot be an axis'), ([dict(eval_only=[True])], 'eval_only cannot be an axis'),
+    ([dict(seed=[7])], 'seed cannot be an axis'), ([dict(n_layer=[1], seeds=0)], 'seeds=0 in grids: wants a number of seeds'),
     ([dict(commit={'a': '', 'b': ''})], 'commit cannot be an axis: runs.csv and table.csv have a column of this name'),
-    ([dict(max_iters=0)], 'max_iters=0 in grids: wants a list'), ([dict(n_head=[])], 'wants a list'), ([['x']], 'wants a dict')])
+    ([dict(max_iters=0)], 'max_iters=0 in grids: wants a list')])
 def test_a_grid_that_is_none(grids, says):
     with pytest.raises(ValueError, match=says):
         planned(*grids)
@@ -210,7 +196,7 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
     """It plans runs that differ, on the base, with the learning rates that it states, into a folder of its own, and the row
     that its head compares with is one"""
     monkeypatch.chdir(ROOT)
-    text, file = path.read_text(encoding='utf-8'), parse_args([str(path)], defaults_of(sweep.__file__))
+    text, file = path.read_text(encoding='utf-8'), read_sweep(path)
     arguments = file['arguments'].split()
     base = parse_args(arguments, script_defaults(file['script']))
     assert file['out_dir'] == f'out-sweep/{path.stem}'
@@ -226,7 +212,7 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
         assert float(run['labels'].get('learning_rate', run['config']['learning_rate'])) == run['config']['learning_rate']
     rows = planned_rows(list(runs.values()), file['extend'])
     for against in re.findall(r'--against=(\S+)', text):
-        sweep_table.find_row(rows, against)
+        find_row(rows, against)
 
 
 # ----------------------------------------------------------------------------- the command line
@@ -238,12 +224,7 @@ def test_whose_arguments_are_whose(tmp_path, monkeypatch):
     ours = ['grid.py', '--seeds=3', '--out_dir=x', '--against=arch=s1', '--diverged_loss=3', '--debug=True', '--help', '-h']
     theirs = ['base.py', '--arch=s1,s5', '--n_layer=2', 'nowhere.py', '--seed=1']
     mixed = [arg for pair in itertools.zip_longest(theirs, ours) for arg in pair if arg]
-    assert sweep.split_arguments(mixed) == (ours, theirs)
-
-
-def test_alone_it_says_how_it_is_used():
-    code, out, err = run_here('lab.sweep')
-    assert code == 1 and not out and 'python -m lab.sweep config/train_quick.py' in err
+    assert split_arguments(mixed) == (ours, theirs)
 
 
 def test_the_command_line_wins_over_a_file(faked):
@@ -262,12 +243,9 @@ def test_the_command_line_wins_over_a_file(faked):
 @pytest.mark.parametrize('arguments, says', [
     (['--lerning_rate=1,2'], "unknown key 'lerning_rate' in the grid: did you mean 'learning_rate'?"),
     (['--arch=s1,s9'], 'arch/s9.py'),
-    (['--n_layer=2,two'], 'n_layer=two: wants an integer'),
     (['--n_embd=12', '--n_head=2,5'], 'n_embd=12, n_head=5: wants a width that the heads divide'),
-    (['nowhere.py'], 'there is no config file nowhere.py'),
-    (['--seeds=0'], 'seeds=0: wants at least 1'),
-    (['--jobs=-1'], 'jobs=-1: wants at least 0'),
-    (['--select=worst'], "select='worst': choose all or best"),
+    (['--seeds=0'], 'seeds=0: wants at least 1'), (['--select=worst'], "select='worst': choose all or best"),
+    (['--script=mine.py'], "script='mine.py': choose train.py or vision.train"),
     (['--report', 'nowhere'], "there is no nowhere/runs.csv: report='nowhere' wants the runs.csv of a sweep")])
 def test_an_error_comes_before_anything_runs(faked, arguments, says):
     """And is one line"""
@@ -328,8 +306,8 @@ def test_a_sweep(swept):
     one, two = (rows(swept / f'learning_rate=0.01,seed={seed}')[-1]['val_loss'] for seed in (1, 2))
     assert max(one, two) < 1.5 and one != two and (swept / 'sweep.png').read_bytes().startswith(b'\x89PNG')
     assert table(swept) == [
-        {'dataset': '', 'lr 0.01': f'{two:.3f} *', 'lr 1e+30': 'diverged 1/1'},
-        {'dataset': 'late', 'lr 0.01': 'failed 2/2', 'lr 1e+30': ''}]
+        {'dataset': '', 'lr 0.01': f'{one:.3f} *', 'lr 1e+30': 'diverged 1/1', 'validation loss': f'{two:.3f}'},
+        {'dataset': 'late', 'lr 0.01': 'failed 2/2', 'lr 1e+30': '', 'validation loss': 'failed 2/2'}]
 
 
 @pytest.mark.long
@@ -339,8 +317,9 @@ def test_a_sweep_goes_on(place, swept, tmp_path, monkeypatch):
     shutil.copytree(place / 'data' / 'tiny', tmp_path / 'data' / 'late', dirs_exist_ok=True)
     mine, gone = tmp_path / 'swept', tmp_path / 'swept' / 'learning_rate=0.01,seed=2'
     shutil.rmtree(gone)
-    assert ended(launch(tmp_path, 'grid.py', forks=False)).startswith('3 runs of swept/runs.csv are done, 2 to do, 2 at once')
-    assert not gone.exists() and table(mine)[0] == table(swept)[0] and '±' in table(mine)[1]['lr 0.01']
+    out = ended(launch(tmp_path, 'grid.py', forks=False))
+    assert out.startswith('3 runs of swept/runs.csv are done, 2 to do, 2 at once, about ')
+    assert not gone.exists() and table(mine)[0] == table(swept)[0] and '±' in table(mine)[1]['validation loss']
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(subprocess, 'Popen', None)      # from here on nothing may start
     assert call('grid.py').startswith('5 runs of swept/runs.csv are done, 0 to do')
@@ -415,10 +394,7 @@ def test_a_killed_sweep_leaves_no_run(place):
 # ----------------------------------------------------------------------------- the table
 
 def table(folder):
-    """The lines of table.md by column, having checked that table.txt says the same."""
+    """The lines of table.md by column"""
     head, rule, *lines = [[cell.strip() for cell in line.strip('|').split(' | ')]
                           for line in (folder / 'table.md').read_text(encoding='utf-8').splitlines()]
-    assert all(len(line) == len(head) for line in (rule, *lines)) and set(''.join(rule)) == {'-'}
-    text = (folder / 'table.txt').read_text(encoding='utf-8')
-    assert [line.split() for line in text.splitlines()] == [' '.join(line).split() for line in (head, *lines)]
     return [dict(zip(head, line)) for line in lines]
