@@ -26,7 +26,7 @@ if not {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY', 'KMP_BLOCKTIME', 'KMP_LIBRARY'} & o
 def begin(debug=False):
     """Prepare a script's process. From here on, wrong input (ValueError, OSError) ends it with one line and exit code 1, or with
     `debug` a traceback. Characters that its terminal lacks are replaced. If nobody reads its stdout, it ends as Unix tools do.
-    Under torchrun or lab/sweep.py it is asked to end (SIGTERM) when its parent dies, even by SIGKILL; this needs Linux."""
+    Under torchrun or lab.sweep it is asked to end (SIGTERM) when its parent dies, even by SIGKILL; this needs Linux."""
     sys.excepthook = lambda *error: report(*error, debug)
     while (null := os.open(os.devnull, os.O_RDWR)) <= 2:        # the number of a closed stdout, which a log would get
         pass

@@ -405,7 +405,7 @@ POPEN = subprocess.Popen
 
 
 class Forked:
-    """In the place of subprocess.Popen in lab/sweep.py: train.py in a fork of the process, which need not import PyTorch.
+    """In the place of subprocess.Popen in lab/sweep: train.py in a fork of the process, which need not import PyTorch.
     Where `hold` is an iteration, it waits in that one until a signal comes."""
     hold = None
 

@@ -1,6 +1,7 @@
 """lab/sweep/claims.py and pages.py: verdicts from raw numbers that are made here, and the pages of results/."""
 import csv
 import math
+import runpy
 import subprocess
 from pathlib import Path
 
@@ -10,9 +11,9 @@ from helpers import ROOT, run_here
 from scipy.stats import false_discovery_control
 
 from lab.sweep import pages
-from lab.sweep.claims import read_claims, test_all
+from lab.sweep.claims import test_all
 from lab.sweep.plan import plan, planned_rows, read_sweep, stated, words
-from lab.sweep.statistics import contrast, samples, share
+from lab.sweep.statistics import contrast, samples
 from lab.sweep.table import CELLS, read_runs, rows_of, samples_of
 
 NOISE = np.random.default_rng(0).normal(0, 0.02, (3, 13))
@@ -93,14 +94,6 @@ def test_seed_1_chooses_and_never_counts(tmp_path):
         assert test_of(dict(s=str(path)), 's/arch=a - s/arch=b').estimate.n == 13
 
 
-def test_shares_are_estimated_beside_a_claim(tmp_path):
-    path = write_csv(tmp_path / 'x.csv')
-    test = test_of(dict(s=path), 's/arch=b - s/arch=a', 1, shares={
-        'c': 's/arch=c - s/arch=a', 'later': 's/arch=d - s/arch=a'})
-    wanted = share({2: 1, 0: -1}, {1: 1, 0: -1}, OTHERS)
-    assert list(test.shares) == ['c'] and test.shares['c'] == pytest.approx(wanted, rel=1e-2)
-
-
 def test_p_values_are_corrected_within_a_family(tmp_path):
     sweeps = dict(s=Sweep(write_csv(tmp_path / 'x.csv')))
     pairs = [('a', 'b'), ('a', 'c'), ('c', 'b')]
@@ -174,8 +167,8 @@ def test_the_pages_of_this_repository_are_what_their_numbers_give():
 
 def test_every_claim_can_be_tested():
     """Its rows are in the plans of their sweeps, with as many seeds as it says, and with one rate or three a factor of 2 apart"""
-    families, seeds = read_claims(ROOT / 'config' / 'claims.py')
-    rows = {}
+    file, rows = runpy.run_path(str(ROOT / 'config' / 'claims.py')), {}
+    families, seeds = file['families'], file['seeds']
     for name in seeds:
         keys = read_sweep(ROOT / 'config' / 'sweep' / f'{name}.py')
         planned = planned_rows(plan(keys['grids'], words('arguments', keys['arguments']), {}, keys['seeds'], keys['script']), 0)
@@ -190,6 +183,8 @@ def test_every_claim_can_be_tested():
 
     known = {sorted_labels(name): row for name, row in rows.items()}
     for claim in (claim for family in families.values() for claim in family):
+        assert {'text', 'contrast', 'sign'} <= claim.keys() <= {'text', 'contrast', 'sign', 'margin', 'paper', 'shares'}
+        assert claim['sign'] in (-1, 0, 1) and ('margin' in claim) == (claim['sign'] == 0)
         for text in (claim['contrast'], *claim.get('shares', {}).values()):
             for name in names(text):
                 row, sweep = known[sorted_labels(name)], name.partition('/')[0]

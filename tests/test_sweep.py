@@ -18,7 +18,7 @@ import pytest
 import torch
 from helpers import ROOT, TINY, Alone, checkpoint, forks_its_runs, rows, run_here, write_walk
 
-from data.lock import lock_folder
+from data.lock import lock_file, lock_folder
 from engine.device import pick_dtype
 from engine.runlog import code_hash
 from lab.sweep.__main__ import split_arguments
@@ -147,15 +147,6 @@ def test_a_folder_of_config_is_an_axis(axis, value, tmp_path, monkeypatch):
         assert runs[f'{axis}={label},seed=1']['config'] == {**config, 'seed': 1, 'data_seed': 1}
 
 
-def test_an_axis_of_labels():
-    """Its labels go into names, safe for a file system, and its arguments are split as a shell does"""
-    runs = planned({'model': {'GPT-2, ½/3': '', 'two words': "--n_layer=3 --wandb_run_name='a b'"}})
-    assert list(runs) == ['model=GPT-2,_½_3,seed=1', 'model=two_words,seed=1']
-    assert [run['config']['n_layer'] for run in runs.values()] == [12, 3]
-    assert runs['model=two_words,seed=1']['config']['wandb_run_name'] == 'a b'
-    assert [run['labels']['model'] for run in runs.values()] == ['GPT-2, ½/3', 'two words']
-
-
 def test_a_grid_may_have_its_own_number_of_seeds(faked):
     """And the command line has the last word. Labels may be numbers"""
     Path('grid.py').write_text("seeds = 1\ngrids = [dict(n_layer=[1], seeds=3), dict(n_layer={2: '--n_layer=2'})]\n")
@@ -166,7 +157,11 @@ def test_a_grid_may_have_its_own_number_of_seeds(faked):
 
 
 def test_several_grids():
-    """What lacks an axis is named without it, what two grids share is one run, and of one name can be one run alone"""
+    """What lacks an axis is named without it, what two grids share is one run, and of one name can be one run alone. Names are
+    safe for a file system, and arguments are split as a shell does"""
+    runs = planned({'model': {'GPT-2, ½/3': '', 'two words': "--n_layer=3 --wandb_run_name='a b'"}})
+    assert [run['labels']['model'] for run in runs.values()] == ['GPT-2, ½/3', 'two words']
+    assert list(runs)[0] == 'model=GPT-2,_½_3,seed=1' and runs['model=two_words,seed=1']['config']['wandb_run_name'] == 'a b'
     runs = planned(dict(arch=['pre'], n_layer=[1]), dict(arch=['pre'], n_layer=[1, 2], dropout=[0.5]), *[dict(n_layer=[2])] * 2)
     assert {name: run['config']['dropout'] for name, run in runs.items()} == {
         'arch=pre,n_layer=1,seed=1': 0, 'arch=pre,n_layer=1,seed=1,dropout=0.5': 0.5,
@@ -270,13 +265,15 @@ def test_a_sweep_says_where_its_runs_are(faked, monkeypatch):
     assert 'running: n_layer=1,seed=1 at iteration 0 of 70; n_layer=2,seed=1 at iteration 0 of 70\n' in out
 
 
-def test_one_sweep_runs_in_a_folder(faked):
-    """Another would start the same runs"""
+def test_one_sweep_has_a_folder_and_a_csv(faked):
+    """Another would start the same runs, or write the file at the same time"""
     Path('taken').mkdir()
     with lock_folder('taken', 'sweeping'):
         assert 'taken is in use: process ' in call('--n_layer=1,2', '--out_dir=taken', error=True)
+    with lock_file('x.csv.lock', 'x.csv', 'adding runs'):
+        assert 'x.csv is in use: process ' in call('--n_layer=1,2', '--csv=x.csv', error=True)
     assert not faked and not Path('taken', 'runs.csv').exists()
-    call('--n_layer=1,2', '--out_dir=taken')
+    call('--n_layer=1,2', '--out_dir=taken', '--csv=x.csv')
 
 
 @pytest.mark.parametrize('visible, jobs, wanted', [
@@ -330,20 +327,18 @@ def test_the_numbers_of_each_run(swept, tmp_path, monkeypatch):
     """runs.csv, and the same tables from a copy of it in a place without the runs"""
     with open(swept / 'runs.csv', encoding='utf-8', newline='') as f:
         found = {(run['learning_rate'], run['dataset'], run['seed']): run for run in csv.DictReader(f)}
-    assert len(found) == 5
-    for seed in '12':
-        name = f'learning_rate=0.01,seed={seed}'
-        run, about = found['0.01', '', seed], json.loads((swept / name / 'run.json').read_text())
-        evaluations = [row for row in rows(swept / name) if 'val_loss' in row]
-        assert run['val_losses'] == ' '.join(f'{row["iter"]}:{row["val_loss"]:.6g}' for row in evaluations)
-        assert run['val_loss'] == f'{evaluations[-1]["val_loss"]:.6g}' and run['test_loss'] == ''
-        assert (run['status'], run['iterations'], run['precision']) == ('done', '100', 'float32')
-        assert int(run['parameters']) == about['parameters'] and run['torch'] == torch.__version__
-        assert int(run['tokens_per_iteration']) == KEYS['batch_size'] * KEYS['block_size']
-        assert run['machine'] == about['machine'] and run['attention_kernel'] == about['attention_backend']
-        assert run['commit'] == about['commit'] + ('-dirty' if about['changed'] else '')
-        assert float(run['seconds']) > 0 and run['code'] == about['code'] and run['data'] == about['data']
-        assert found['1e+30', '', '1']['status'] == 'diverged' and found['0.01', 'late', seed]['status'] == 'failed'
+    assert {key: run['status'] for key, run in found.items() if run['status'] != 'done'} == {
+        ('1e+30', '', '1'): 'diverged', ('0.01', 'late', '1'): 'failed', ('0.01', 'late', '2'): 'failed'}
+    name = 'learning_rate=0.01,seed=2'
+    run, about = found['0.01', '', '2'], json.loads((swept / name / 'run.json').read_text())
+    evaluations = [row for row in rows(swept / name) if 'val_loss' in row]
+    assert run['val_losses'] == ' '.join(f'{row["iter"]}:{row["val_loss"]:.6g}' for row in evaluations)
+    assert run['val_loss'] == f'{evaluations[-1]["val_loss"]:.6g}' and run['test_loss'] == '' and float(run['seconds']) > 0
+    wanted = dict(iterations='100', precision='float32', parameters=str(about['parameters']), torch=torch.__version__,
+                  tokens_per_iteration=str(KEYS['batch_size'] * KEYS['block_size']), attention_kernel=about['attention_backend'],
+                  commit=about['commit'] + ('-dirty' if about['changed'] else ''),
+                  **{key: about[key] for key in ('code', 'data', 'machine')})
+    assert {key: run[key] for key in wanted} == wanted
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
     shutil.copytree(swept, 'swept')

@@ -79,9 +79,6 @@ def plan_of(theirs):
 def main():
     if not sys.argv[1:]:
         sys.exit(__doc__.strip() + '\n\n--help lists the keys')
-    if '--report' in sys.argv[1:-1]:
-        at = sys.argv.index('--report')
-        sys.argv[at:at + 2] = [f'--report={sys.argv[at + 1]}']
     sys.argv[1:], theirs = split_arguments(sys.argv[1:])
     at_least(keys := configure(globals()), seeds=1, jobs=0, diverged_loss=0, diverged_rise=0, extend=0)
     if select not in ('all', 'best'):

@@ -14,28 +14,13 @@ p = 1: what runs later takes no verdict back. `seeds` is {sweep: how many losses
 Each claim has one p: with a sign that of a t-test of independent means, without one the larger of two one-sided t-tests of ±δ.
 """
 import math
-import runpy
+from contextlib import suppress
 
 from lab.sweep.statistics import LEVEL, contrast, corrected, share, within_margin
 from lab.sweep.table import find_row, read_contrast
 
-FIELDS = dict(text=str, contrast=str, sign=int)
-OPTIONAL = dict(margin=float, paper=str, shares=dict)
 HEAD = ['claim', 'in the paper', 'difference', 'seeds', 'p', 'verdict']
 FEWEST_RATES = 3            # of a row whose rate was chosen: with fewer, a better one may lie between or beyond
-
-
-def read_claims(path):
-    """(families, seeds) of a claims file. ValueError for a claim that lacks a field or has an unknown one."""
-    file = runpy.run_path(path)
-    for claim in (claim for family in file['families'].values() for claim in family):
-        wrong = [key for key, kind in FIELDS.items() if not isinstance(claim.get(key), kind)]
-        wrong += [key for key in claim if not isinstance(claim[key], {**FIELDS, **OPTIONAL}.get(key, ()))]
-        wrong += ['sign'] * (claim.get('sign') not in (-1, 0, 1)) + ['margin'] * ((claim.get('sign') == 0) != ('margin' in claim))
-        if wrong:
-            wrong = ', '.join(dict.fromkeys(wrong))
-            raise ValueError(f'{path}: {claim.get("text", claim)!r}: {wrong} is not right: see lab/sweep/claims.py')
-    return file['families'], file['seeds']
 
 
 def weights_of(text, sweeps):
@@ -72,10 +57,8 @@ class Test:
             return
         self.p = self.estimate.p if claim['sign'] else within_margin(self.estimate, claim['margin'])
         for text, part in claim.get('shares', {}).items():
-            try:
+            with suppress(LookupError):
                 self.shares[text] = share(weights_of(part, sweeps), weights, samples)
-            except LookupError:
-                pass
 
     def verdict(self):
         e, margin = self.estimate, self.claim.get('margin')

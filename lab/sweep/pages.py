@@ -1,13 +1,15 @@
 """
-The pages of results/: results/pages/NAME.md is the source of results/NAME.md, and {{…}} in it calls one of TAGS, methods of Page.
+The pages of results/: results/pages/NAME.md is the source of results/NAME.md, and {{…}} in it calls a method of Page.
 """
+import ast
 import glob
 import os
 import re
+import runpy
 
 import pandas as pd
 
-from lab.sweep.claims import HEAD, interval, read_claims, signed, test_all
+from lab.sweep.claims import HEAD, interval, signed, test_all
 from lab.sweep.plan import read_sweep, stated
 from lab.sweep.statistics import contrast
 from lab.sweep.table import (
@@ -15,7 +17,6 @@ from lab.sweep.table import (
     SPLITS,
     as_text,
     axes_of,
-    find_row,
     read_contrasts,
     read_csv,
     rows_of,
@@ -40,40 +41,26 @@ class Results:
 
 
 class Page:
-    """A page in the making: the functions that its {{…}} may call."""
+    """The functions that the {{…}} of a page may call"""
 
-    def __init__(self, name, source, sweeps, tests):
-        self.name, self.sweeps, self.tests = name, sweeps, tests
-        self.pieces = re.split(r'\{\{(.*?)\}\}', source, flags=re.DOTALL)
-        scope = {'__builtins__': {}, **{tag: getattr(self, tag) for tag in TAGS}}
-        try:
-            self.pieces[1::2] = [eval(piece.strip(), scope) for piece in self.pieces[1::2]]
-        except (NameError, SyntaxError, TypeError) as error:
-            raise ValueError(f'{name}: {error}; a tag is a call of {", ".join(TAGS)}') from error
+    def __init__(self, sweeps, tests):
+        self.sweeps, self.tests = sweeps, tests
 
-    def __str__(self):
-        return MADE.format(self.name) + ''.join(map(str, self.pieces))
-
-    def pick(self, what, name, known):
-        if name not in known:
-            raise ValueError(f'{self.name}: there is no {what} {name}, choose among {", ".join(known)}')
-        return known[name]
+    def fill(self, source):
+        """The text of a page with what its {{…}} give"""
+        return re.sub(r'\{\{(\w+)\((.*?)\)\}\}', lambda tag: getattr(self, tag[1])(*ast.literal_eval(f'[{tag[2]}]')), source,
+                      flags=re.DOTALL)
 
     def difference(self, name, text):
         """'−0.123 [−0.150, −0.096], exploratory' for a contrast of rows of a sweep that is no claim"""
-        sweep = self.pick('sweep', name, self.sweeps)
+        sweep = self.sweeps[name]
         weights, = read_contrasts(text, sweep.rows).values()
         e = contrast(weights, sweep.samples)
         return f'{signed(e.mean)} {interval(e.low, e.high)}, exploratory' if e.n else 'not run'
 
-    def loss(self, name, row):
-        """The mean loss of a row at its best rate, and its standard error"""
-        sweep = self.pick('sweep', name, self.sweeps)
-        return find_row(sweep.rows, row, 'loss').text(sweep.split)
-
     def table(self, name):
         """The rows of a sweep at their best rates, with their rate sensitivity and tolerance"""
-        sweep = self.pick('sweep', name, self.sweeps)
+        sweep = self.sweeps[name]
         most = max((len(row.rates) for row in sweep.rows), default=0)
         lines = [{**row.labels, 'learning rate': row.rate_text(), f'{SPLITS[sweep.split]} loss': row.text(sweep.split),
                   'runs': str(len(row.counted)), **dict(zip(RATE_HEAD, row.rate_cells(most)))} for row in sweep.rows]
@@ -83,35 +70,31 @@ class Page:
 
     def claim_table(self, family):
         """The claims of a family, with their verdicts"""
-        return as_text(pd.DataFrame([test.line() for test in self.pick('family', family, self.tests)], columns=HEAD))[1]
+        return as_text(pd.DataFrame([test.line() for test in self.tests[family]], columns=HEAD))[1]
 
     def share_table(self, family):
         """What parts of the claims' contrasts make up, in percent, with Fieller's 95% intervals"""
         lines = [[test.claim['text'], text, f'{100 * ratio:.0f}%',
                   f'[{100 * low:.0f}%, {100 * high:.0f}%]'.replace('-', '−') if low == low else '(no interval)']
-                 for test in self.pick('family', family, self.tests) for text, (ratio, low, high) in test.shares.items()]
+                 for test in self.tests[family] for text, (ratio, low, high) in test.shares.items()]
         return as_text(pd.DataFrame(lines, columns=['claim', 'part', 'share', '95% interval']))[1] if lines else '*Not run yet.*'
 
     def state(self, name):
         """How many runs there are, and on which commit and machine they were made"""
-        runs = self.pick('sweep', name, self.sweeps).runs
+        runs = self.sweeps[name].runs
         kinds = sorted({f'commit {run["commit"][:7]}{"-dirty" * run["commit"].endswith("-dirty")}, {run["machine"]}, '
                         f'PyTorch {run["torch"]}, {run["precision"]}' for run in runs.to_dict('records')})
         return f'{len(runs)} runs: {"; ".join(kinds)}' if len(runs) else 'no run yet'
-
-
-TAGS = ('difference', 'loss', 'table', 'claim_table', 'share_table', 'state')
 
 
 def build(place, sweep_files, claims_file):
     """{path: text} of the pages of the folder `place`"""
     files = {os.path.basename(path).removesuffix('.py'): path for path in sorted(glob.glob(os.path.join(sweep_files, '*.py')))}
     sweeps = {name: Results(file, os.path.join(place, 'csv', f'{name}.csv')) for name, file in files.items()}
-    families, seeds = read_claims(claims_file)
-    tests = test_all(families, sweeps, seeds)
-    pages = {}
+    claims = runpy.run_path(claims_file)
+    page, pages = Page(sweeps, test_all(claims['families'], sweeps, claims['seeds'])), {}
     for path in sorted(glob.glob(os.path.join(place, 'pages', '*.md'))):
         name = os.path.basename(path)
         with open(path, encoding='utf-8') as f:
-            pages[os.path.join(place, name)] = str(Page(name, f.read(), sweeps, tests))
+            pages[os.path.join(place, name)] = MADE.format(name) + page.fill(f.read())
     return pages

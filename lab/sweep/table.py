@@ -258,10 +258,11 @@ RATE_HEAD = ['rate sensitivity', 'tolerance in octaves']
 
 
 def cells_of(estimates):
-    """The cells under ESTIMATE, of each difference. None, or one without seeds, has empty ones."""
+    """{column of ESTIMATE: cell} for each difference. None, or one without seeds, has empty cells."""
     ps = iter(corrected([e.p for e in estimates if e and e.n]))
-    return [[f'{e.mean:+.3f}' + (f' [{e.low:+.3f}, {e.high:+.3f}]' if e.low == e.low else ''), str(e.n), f'{e.p:.2g}',
-             f'{next(ps):.2g}', f'{e.detectable:.3f}'] if e and e.n else [''] * len(ESTIMATE) for e in estimates]
+    cells = [[f'{e.mean:+.3f}' + (f' [{e.low:+.3f}, {e.high:+.3f}]' if e.low == e.low else ''), str(e.n), f'{e.p:.2g}',
+              f'{next(ps):.2g}', f'{e.detectable:.3f}'] if e and e.n else [''] * len(ESTIMATE) for e in estimates]
+    return [dict(zip(ESTIMATE, line)) for line in cells]
 
 
 def samples_of(rows, split):
@@ -276,14 +277,14 @@ def samples_of(rows, split):
 
 
 def compare(rows, base, split):
-    """Of each row, at its best rate, the cells that say how it differs from the row `base`."""
+    """{column: cell} for each row, at its best rate: how it differs from the row `base`"""
     known = samples_of(rows, split)
     compared = [row is not base and len(row.done) and len(base.done) for row in rows]
     found = cells_of([contrast({row: 1, base: -1}, known) if yes else None for row, yes in zip(rows, compared)])
     for cells, row, yes in zip(found, rows, compared):
         reached = row.reaches(mean_loss(base.done, 'val')[0]) if yes else math.inf
         share = f'{reached:.0f} ({reached / base.curve()[-1][0]:.0%})' if reached < math.inf else 'not reached'
-        cells.append(share if yes else '')
+        cells['iterations to its loss'] = share if yes else ''
     return found
 
 
@@ -311,32 +312,22 @@ def read_contrasts(text, rows):
 def make_tables(runs, select='all', against='', contrasts=''):
     """The caption, and the tables as frames of texts."""
     rows, split = rows_of(runs), split_of(runs)
-    rates = runs.sort_values('_rate')[LR].unique()
-    most = max(len(row.rates) for row in rows)
+    rates, most = runs.sort_values('_rate')[LR].unique(), max(len(row.rates) for row in rows)
     wide, name = most > 1 and select == 'all', SPLITS[split]
-    lines = []
-    for row in rows:
-        line = dict(row.labels)
-        if wide:
-            line |= {f'lr {rate}': row.tuning_text(rate) for rate in row.rates}
-        elif rates[0]:
-            line[LR] = row.rate_text()
-        line[f'{name} loss'] = row.text(split)
-        if most > 1 and not wide:
-            line |= zip(RATE_HEAD, row.rate_cells(most))
-        lines.append(line)
+    columns = [axis for axis in axes_of(runs) if (runs[axis] != '').any()]
+    columns += [f'lr {rate}' for rate in rates] if wide else [LR] if rates[0] else []
+    columns += [f'{name} loss', *(RATE_HEAD if most > 1 and not wide else [])]
+    lines = [{**row.labels, **{f'lr {rate}': row.tuning_text(rate) for rate in row.rates}, LR: row.rate_text(),
+              f'{name} loss': row.text(split), **dict(zip(RATE_HEAD, row.rate_cells(most)))} for row in rows]
     if against:
-        for line, cells in zip(lines, compare(rows, find_row(rows, against), split)):
-            line |= zip((*ESTIMATE, 'iterations to its loss'), cells)
-    numbers = [f'lr {rate}' for rate in rates] if wide else [LR]
-    last = [column for column in dict.fromkeys(column for line in lines for column in line) if column not in axes_of(runs)]
-    last.sort(key=lambda column: numbers.index(column) if column in numbers else len(numbers))
-    axes = [axis for axis in axes_of(runs) if (runs[axis] != '').any()]
-    tables = [pd.DataFrame(lines, columns=[*axes, *last]).fillna('')]
+        found = compare(rows, find_row(rows, against), split)
+        lines = [{**line, **cells} for line, cells in zip(lines, found)]
+        columns += found[0]
+    tables = [pd.DataFrame(lines, columns=columns).fillna('')]
     if read := read_contrasts(contrasts, rows):
         known = samples_of(rows, split)
         cells = cells_of([contrast(weights, known) for weights in read.values()])
-        tables.append(pd.DataFrame([[text, *line] for text, line in zip(read, cells)], columns=['contrast', *ESTIMATE]))
+        tables.append(pd.DataFrame([{'contrast': text, **line} for text, line in zip(read, cells)]))
     caption = [f'lr: validation loss of seed {TUNING_SEED}, which chooses a rate (*)'] if wide else []
     caption += [f'{name} loss at the end, mean ± standard error over seeds']
     caption += [f'seed {TUNING_SEED} chose the rates by validation loss, and counts only where it is alone'] if most > 1 else []
