@@ -74,7 +74,8 @@ def read_csv(path):
 
 
 def write_csv(path, rows):
-    write_text(path, rows[[*axes_of(rows), *[LR] * (LR in rows), 'seed', *CELLS]].to_csv(index=False, lineterminator='\r\n'))
+    axes = [name for name in rows if name not in ('seed', *CELLS)]
+    write_text(path, rows[[*axes, 'seed', *CELLS]].to_csv(index=False, lineterminator='\r\n'))
 
 
 def write_text(path, text):
@@ -328,9 +329,10 @@ def make_tables(runs, select='all', against='', contrasts=''):
         known = samples_of(rows, split)
         cells = cells_of([contrast(weights, known) for weights in read.values()])
         tables.append(pd.DataFrame([{'contrast': text, **line} for text, line in zip(read, cells)]))
-    caption = [f'lr: validation loss of seed {TUNING_SEED}, which chooses a rate (*)'] if wide else []
-    caption += [f'{name} loss at the end, mean ± standard error over seeds']
-    caption += [f'seed {TUNING_SEED} chose the rates by validation loss, and counts only where it is alone'] if most > 1 else []
+    caption = [f'{name} loss at the end, mean ± standard error over seeds']
+    if most > 1:
+        caption += [f'seed {TUNING_SEED} chose the rates by validation loss' + ' (in their columns, * the lowest)' * wide
+                    + ', and counts only where it is alone']
     caption += ['(edge) no rate beyond the best was tried'] if rates[0] and not wide else []
     caption = '; '.join([*caption, f'{runs.seconds.sum() / 3600:.2f} hours of runs'])
     if against or read:
