@@ -222,7 +222,7 @@ def test_the_command_line_wins_over_a_file(faked):
 
 @pytest.mark.parametrize('arguments, says', [
     (['--seeds=0'], 'seeds=0: wants at least 1'), (['--select=worst'], "select='worst': choose all or best"),
-    (['--script=mine.py'], "script='mine.py': choose train.py or vision.train"),
+    (['--script=mine.py'], 'wants train.py, or a module such as vision.train'),
     (['--report=nowhere'], "there is no nowhere/runs.csv: report='nowhere' wants the runs.csv of a sweep")])
 def test_an_error_comes_before_anything_runs(faked, arguments, says):
     """And is one line"""

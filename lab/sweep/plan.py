@@ -3,11 +3,12 @@ What a sweep runs: the grid of its runs, and which of them come next.
 
 What comes next follows from the runs that have ended alone, so that an interrupted sweep goes on as if it had not been.
 """
-from configurator import ALIASES, ROOT, TRAIN, defaults_of, known, parse_args
+from configurator import ALIASES, ROOT, defaults_of, known, parse_args
 
 import ast
 import functools
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -15,18 +16,21 @@ import shlex
 
 from engine.keys import check_keys, gpt_config, group_settings
 from lab.sweep.table import COLUMNS, LR, TUNING_SEED, key_of, name_of, row_name
-from model import GPTConfig
 
 # ----------------------------------------------------------------------------- what is started
 
+@functools.cache
 def sources_of(script):
-    """The sources of a training script's keys, as its configure() takes them: its path, the config of its model, perhaps TRAIN"""
-    if script == 'train.py':
-        return TRAIN, GPTConfig
-    if script == 'vision.train':
-        from vision.vit import ViTConfig
-        return os.path.join(ROOT, 'vision', 'train.py'), ViTConfig, TRAIN
-    raise ValueError(f'script={script!r}: choose train.py or vision.train')
+    """The sources of a training script's keys: its path, the config of its model, perhaps TRAIN. They are the arguments of its
+    configure(), read from its text, for the lab does not know vision/. `script`: 'train.py' or a module, 'vision.train'."""
+    path = os.path.join(ROOT, script if script.endswith('.py') else script.replace('.', os.sep) + '.py')
+    if not os.path.isfile(path):
+        raise ValueError(f'script={script!r}: there is no {path}; wants train.py, or a module such as vision.train')
+    with open(path, encoding='utf-8') as f:
+        tree = ast.parse(f.read())
+    modules = {alias.name: node.module for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    call = next(node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'configure')
+    return path, *(getattr(importlib.import_module(modules[arg.id]), arg.id) for arg in call.args[1:])
 
 
 @functools.cache

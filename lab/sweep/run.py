@@ -1,5 +1,4 @@
 """Trains the runs of a sweep, several at once, and adds a row to runs.csv when one ends."""
-from configurator import TRAIN
 from engine.process import say
 
 import math
@@ -201,7 +200,7 @@ class Sweep:
         env = {**os.environ, 'OMP_NUM_THREADS': str(cores), 'SWEEP_PID': str(os.getpid())}      # with which the run ends
         if gpu:
             env['CUDA_VISIBLE_DEVICES'] = gpu
-        command = [TRAIN] if self.script == 'train.py' else ['-m', self.script]
+        command = [sources_of(self.script)[0]] if self.script.endswith('.py') else ['-m', self.script]
         with open(os.path.join(folder, 'output.txt'), 'w') as output:
             return subprocess.Popen([sys.executable, *command, *arguments, f'--out_dir={folder}'], env=env, stdout=output,
                                     stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
