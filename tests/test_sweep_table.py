@@ -217,6 +217,7 @@ def test_numbers_of_which_no_table_is_made(report, old, new, says):
 
 def test_an_axis_keeps_precisions_apart(report):
     points = [(dict(dtype=dtype, arch=arch), [1.0, 2.0]) for dtype in ('float32', 'bfloat16') for arch in 'ab']
-    report(points, edit=lambda text: '\n'.join(line.replace('float32,,', 'bfloat16,,') if line.startswith('bfloat16') else line
-                                               for line in text.splitlines()))
+    out = report(points, edit=lambda text: '\n'.join(
+        line.replace('float32,,', 'bfloat16,,') if line.startswith('bfloat16') else line for line in text.splitlines()))
+    assert '; rows are of several precisions; ' in out
     assert [line['validation loss'] for line in tables()[0]] == ['1.500 ± 0.500'] * 4

@@ -334,6 +334,8 @@ def make_tables(runs, select='all', against='', contrasts=''):
         caption += [f'seed {TUNING_SEED} chose the rates by validation loss' + ' (in their columns, * the lowest)' * wide
                     + ', and counts only where it is alone']
     caption += ['(edge) no rate beyond the best was tried'] if rates[0] and not wide else []
+    ended = runs[runs.status != 'failed']
+    caption += [f'rows are of several {name}' for what, name in ORIGIN.items() if ended[what].nunique() > 1]
     caption = '; '.join([*caption, f'{runs.seconds.sum() / 3600:.2f} hours of runs'])
     if against or read:
         caption += ('\ndifference: of means, with its 95% interval; corrected p: Benjamini-Hochberg over the table; '
