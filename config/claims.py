@@ -1,5 +1,5 @@
-# The claims that the runs of results/csv/ test, in families. Each was written down before its runs. lab/claims.py says what the
-# fields mean, and `make results` makes the tables.
+# The claims that the runs of results/csv/ test, in families. Each was written down before its runs. lab/sweep/claims.py says what
+# the fields mean, and `make results` makes the tables.
 
 # how many losses each row of a sweep is to have: its seeds, without the one that chose its rate or its decay
 seeds = dict(base=12, size=8, batch=4, text=8, figure5=4, figure6=5, figure6_vit=4, stable_start=4, vit_parts=4)

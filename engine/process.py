@@ -23,7 +23,7 @@ if not {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY', 'KMP_BLOCKTIME', 'KMP_LIBRARY'} & o
 
 def begin(debug=False):
     """Prepare a script's process. From here on, wrong input (ValueError, OSError) ends it with one line and exit code 1, or with
-    `debug` a traceback. Characters that its terminal lacks are replaced. Under torchrun or lab/sweep.py it is asked to end
+    `debug` a traceback. Characters that its terminal lacks are replaced. Under torchrun or lab.sweep it is asked to end
     (SIGTERM) when its parent dies, even by SIGKILL; this needs Linux."""
     sys.excepthook = lambda *error: report(*error, debug)
     if hasattr(sys.stdout, 'reconfigure'):

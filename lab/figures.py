@@ -15,6 +15,7 @@ from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from engine.errors import read_json
+from lab.runs import keys_that_differ
 
 plt.switch_backend('Agg')               # pictures are files
 
@@ -87,21 +88,24 @@ def titles(folders):
 
 
 def labels(folders, most=MOST):
-    """The label of each run: 'out-a (pre, residual_scale=0.1, sgdw)', with its architecture and its optimizer. What all runs have
-    in common is left out, and what the folder's name says already. Where two folders have one name, labels have their paths."""
+    """The label of each run: 'out-a (pre, residual_scale=0.1, sgdw, learning_rate=0.1)', with its architecture, its optimizer and
+    the other keys in which runs differ. What all runs have in common is left out, and what the folder's name says already. Where
+    two folders have one name, labels have their paths."""
     if len(folders) > most:
         raise ValueError(f'{len(folders)} runs are too many for this picture: name at most {most}, and draw the others with '
                          f'another --out')
-    abouts = []
-    for folder in folders:
-        config = read_keys(folder) or {}
-        abouts.append([*architecture(config), config['optimizer']] if 'optimizer' in config else [])
+    configs = [read_keys(folder) or {} for folder in folders]
+    archs = [architecture(config) if 'optimizer' in config else [] for config in configs]
+    told = {'optimizer', *(fragments(False)['pre'] if all(archs) else [])}
+    keys = [key for key in keys_that_differ(configs) if key not in told]
+    abouts = [[*arch, config['optimizer'], *(f'{key}={config.get(key)}' for key in keys)] if 'optimizer' in config else []
+              for arch, config in zip(archs, configs)]
     common = set.intersection(*map(set, abouts)) if len(folders) > 1 else set()
     names = [name_of(folder) for folder in folders]
     names = names if len(set(names)) == len(names) else [os.path.normpath(folder) for folder in folders]
     found = []
     for folder, name, about in zip(folders, names, abouts):
-        said = {*common, *re.split(r'[\W_]+', name_of(folder))}
+        said = {*common, *re.split(r'[\W_]+', name_of(folder)), *name_of(folder).split(',')}
         rest = ', '.join(part for part in about if part not in said)
         found.append(f'{name} ({rest})' if rest else name)
     return found

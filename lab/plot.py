@@ -215,8 +215,9 @@ def not_negative(text):
 
 
 # of a sweep's table.csv; all others are axes
-COLUMNS = {'learning_rate?': not_negative, 'val_loss': float, 'standard_error': not_negative, 'done': int, 'diverged': int,
-           'failed?': int, 'missing?': int, 'stopped?': int, 'test_loss?': float, 'test_standard_error?': not_negative}
+COLUMNS = {'learning_rate?': not_negative, 'tuning_loss?': float, 'val_loss': float, 'standard_error': not_negative, 'done': int,
+           'diverged': int, 'failed?': int, 'missing?': int, 'stopped?': int, 'test_loss?': float,
+           'test_standard_error?': not_negative}
 
 
 def read_points(folder):
@@ -247,6 +248,11 @@ def rate_of(point):
 def loss_of(point):
     """(mean, standard error) over the runs that ended, NaN if there are none."""
     return [point[key] if point['done'] else math.nan for key in ('val_loss', 'standard_error')]
+
+
+def is_tuned(point):
+    """Has the seed that chooses the learning rate a loss of its own here, beside the mean of the others?"""
+    return math.isfinite(point.get('tuning_loss', math.nan))
 
 
 def is_lost(point):
@@ -282,6 +288,9 @@ def draw_rates(ax, rows, style_of, width):
     crosses = []                                        # the learning rates of all crosses so far, so that none hides another
     for name, row in rows.items():
         losses, errors = zip(*map(loss_of, row))
+        if any(map(is_tuned, row)):                     # a line of one seed, and the mean of the others where it is lowest
+            ax.errorbar(list(map(rate_of, row)), losses, errors, color=style_of[name]['color'], fmt='*', markersize=9)
+            losses, errors = [point['tuning_loss'] for point in row], None
         ax.errorbar(list(map(rate_of, row)), losses, errors, **style_of[name], elinewidth=0.8, label=name)
         lost = [rate_of(point) for point in row if is_lost(point)]
         ax.plot(lost, [0.98 - 0.04 * crosses.count(rate) for rate in lost], 'x', color=style_of[name]['color'], markersize=5,
@@ -304,6 +313,7 @@ def draw_rates(ax, rows, style_of, width):
 
 
 CROSS = '\n(×: every run diverged)'
+STAR = '\n(line: seed 1, which chooses\nthe rate; star: the others)'
 
 
 def draw_dots(ax, rows, axes):
@@ -324,8 +334,9 @@ def draw_dots(ax, rows, axes):
 def plot_sweep(folders):
     """The validation loss against the learning rate, a curve for each row of the sweep's table.
 
-    Bars are standard errors over seeds. A cross marks a point at which every run diverged. More than eight rows are split into
-    panels. A sweep of one learning rate has a line of text and a point for each row."""
+    The curve is of the seed that chooses the rate, and a star is the mean of the others, if there are any. Bars are standard
+    errors over seeds. A cross marks a point at which every run diverged. More than eight rows are split into panels. A sweep of
+    one learning rate has a line of text and a point for each row."""
     parts = []                                          # of all folders: (title, rows, axes, whether over learning rates)
     for folder in folders:
         points = read_points(folder)
@@ -352,7 +363,7 @@ def plot_sweep(folders):
             ax.set_ylabel('validation loss (nats)')
         points = [point for _, rows, *_ in parts for row in rows.values() for point in row]
         bars = '\n(bars: standard errors over seeds)' * any(point['standard_error'] > 0 for point in points)
-        title = ', '.join(axes) + bars + CROSS * any(map(is_lost, points))
+        title = ', '.join(axes) + STAR * any(map(is_tuned, points)) + bars + CROSS * any(map(is_lost, points))
         if not together:
             legend_below(ax, title)
     if together:

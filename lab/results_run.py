@@ -13,18 +13,17 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.results_run')
 
-from configurator import ROOT, configure, defaults_of, parse_args
+from configurator import ROOT, configure
 from engine.process import say
 
 import os
 import signal
-import statistics
 import subprocess
 from pathlib import Path
 
 from data.lock import lock_file
-from lab.sweep_plan import plan, planned_rows, stated, words
-from lab.sweep_table import CHOOSER, read_csv
+from lab.sweep.plan import plan, planned_rows, read_sweep, runs_left, stated, words
+from lab.sweep.table import by_key, read_csv, runs_of
 
 # ----------------------------------------------------------------------------- keys
 sweeps = 'decay,brackets,base,tolerance,tolerance_top,size,batch,text'      # files of config/sweep/, in this order
@@ -32,21 +31,14 @@ csv = 'results/csv'                 # the folder of the csv files
 # -----------------------------------------------------------------------------
 
 
-def runs_left(file, rows):
-    """How many runs of a sweep's file have no row yet. Best rates at the edge of a grid may add some."""
-    keys, left = parse_args([str(file)], defaults_of(os.path.join(ROOT, 'lab', 'sweep.py'))), 0
-    ended = [{axis: label for axis, label in row.items() if label} for row in rows if row['status'] != 'failed']
-
-    def missing(labels):
-        return not any(labels.items() <= row.items() for row in ended)
-
-    for row in planned_rows(plan(keys['grids'], words('arguments', keys['arguments']), {}, keys['seeds'], keys['script']), 0):
-        seeds = {run['labels']['seed'] for run in row.runs()}
-        if len(row.grid) > 1:                           # CHOOSER at all rates, and the others at one, perhaps beyond the grid
-            left += sum(missing(run['labels']) for run in row.runs() if run['labels']['seed'] == CHOOSER)
-            seeds -= {CHOOSER}
-        left += sum(missing({**row.labels, 'seed': seed}) for seed in seeds)
-    return left
+def left_of(file, table):
+    """How many runs of a sweep's file have no row in its table yet, and the seconds that those with a row took. Best rates at the
+    edge of a grid may add some."""
+    keys = read_sweep(file)
+    runs = runs_of(read_csv(table), table, keys['diverged_loss'], keys['diverged_rise'])
+    runs = runs[runs.status != 'failed']                # which are tried again
+    planned = plan(keys['grids'], words('arguments', keys['arguments']), {}, keys['seeds'], keys['script'])
+    return runs_left(planned_rows(planned, keys['extend']), by_key(runs)), runs.seconds[runs.status == 'done']
 
 
 def checkout_of(commit):
@@ -95,10 +87,9 @@ def main():
     def say_left():
         left, hours = [], 0.0
         for name in names:
-            rows = read_csv(tables[name])
-            number, took = runs_left(files[name], rows), [float(row['seconds']) for row in rows if row['status'] == 'done']
+            number, seconds = left_of(files[name], str(tables[name]))
             left += [f'{name} {number}'] * (number > 0)
-            hours += number * statistics.median(took) / 3600 if took else stated(files[name], '_hours')
+            hours += number * seconds.median() / 3600 if len(seconds) else stated(files[name], '_hours')
         say(f'runs left: {", ".join(left) or "none"}; about {hours:.1f} hours of one core')
 
     say_left()
@@ -107,7 +98,7 @@ def main():
             code = run_sweep(files[name], tables[name], checkout_of(stated(files[name], '_commit')))
         if code in (130, -signal.SIGINT, -signal.SIGTERM):
             sys.exit(130)
-        if code or any(row['status'] == 'failed' for row in read_csv(tables[name])):
+        if code or 'failed' in set(read_csv(tables[name]).status):
             failed.append(name)
         say_left()
     if failed:

@@ -18,7 +18,6 @@ if __name__ == '__main__' and not __package__:
 from engine.process import begin
 
 import argparse
-import csv
 import math
 import os
 import re
@@ -29,7 +28,6 @@ from data.lock import is_locked
 from engine.errors import read_json, read_rows
 
 ALWAYS_DIFFER = {'out_dir', 'init_from', 'overwrite', 'debug', 'eval_only', 'wandb_log', 'wandb_project', 'wandb_run_name'}
-COLUMNS = ('status', 'iterations', 'val loss', 'best', 'tokens/s', 'last written')
 VERSIONS = ('python', 'torch', 'numpy', 'platform', 'machine', 'device', 'ranks', 'dtype', 'attention_backend', 'compiled')
 
 
@@ -53,33 +51,34 @@ def status_of(run):
     return 'done' if ended else 'stopped'
 
 
-def val_losses(run):
-    return [row['val_loss'] for row in run['rows'] if math.isfinite(row.get('val_loss', math.nan))]
-
-
-def cells_of(run):
-    """{column: text} of COLUMNS"""
-    losses, at = val_losses(run), max((row['iter'] for row in run['rows']), default=0)
-    images = [row['images_per_s'] for row in run['rows'] if 'images_per_s' in row]
-    speeds = images or [row['tokens_per_s'] for row in run['rows'] if 'tokens_per_s' in row]
-    speed = f'{statistics.median(speeds):,.0f}' + ' images/s' * bool(images) if speeds else ''
-    written = time.localtime(os.path.getmtime(os.path.join(run['folder'], 'log.jsonl')))
-    last, best = (f'{losses[-1]:.4f}', f'{min(losses):.4f}') if losses else ('', '')
-    return dict(zip(COLUMNS, (status_of(run), f'{at}/{run["config"].get("max_iters", "?")}', last, best, speed,
-                              time.strftime('%Y-%m-%d %H:%M', written))))
-
-
 def differing(dicts):
     """The keys whose values are not the same in all of these dicts, in their order"""
     keys = dict.fromkeys(key for one in dicts for key in one)
     return [key for key in keys if any(one.get(key) != dicts[0].get(key) for one in dicts)]
 
 
+def keys_that_differ(configs):
+    """The keys by which runs are told apart, in tables and legends"""
+    return [key for key in differing(configs) if key not in ALWAYS_DIFFER]
+
+
 def table_of(runs, keys):
-    """Lines of texts, the first is the head: a line for each run, from the lowest last validation loss to the highest."""
-    runs = sorted(runs, key=lambda run: (val_losses(run) or [math.inf])[-1])
-    return [['run', *COLUMNS, *keys],
-            *([run['folder'], *cells_of(run).values(), *(str(run['config'].get(key, '')) for key in keys)] for run in runs)]
+    """A data frame of texts with a row for each run, from the lowest last validation loss to the highest"""
+    import pandas
+    lines = []
+    for run in runs:
+        losses = [row['val_loss'] for row in run['rows'] if math.isfinite(row.get('val_loss', math.nan))]
+        unit = 'images' if any('images_per_s' in row for row in run['rows']) else 'tokens'
+        speeds = [row[f'{unit}_per_s'] for row in run['rows'] if f'{unit}_per_s' in row]
+        speed = f'{statistics.median(speeds):,.0f}' + ' images/s' * (unit == 'images') if speeds else ''
+        at = max((row['iter'] for row in run['rows']), default=0)
+        written = os.path.getmtime(os.path.join(run['folder'], 'log.jsonl'))
+        lines.append({
+            'run': run['folder'], 'status': status_of(run), 'iterations': f'{at}/{run["config"].get("max_iters", "?")}',
+            'val loss': f'{losses[-1]:.4f}' if losses else '', 'best': f'{min(losses):.4f}' if losses else '', 'tokens/s': speed,
+            'last written': time.strftime('%Y-%m-%d %H:%M', time.localtime(written)),
+            **{key: str(run['config'].get(key, '')) for key in keys}})
+    return pandas.DataFrame(lines).sort_values('val loss', key=lambda texts: pandas.to_numeric(texts, 'coerce'), kind='stable')
 
 
 def patches(folder):
@@ -93,15 +92,16 @@ def patches(folder):
 
 
 def differences(a, b):
-    """The table of what differs between two runs: lines of (what, in a, in b)."""
-    lines = [['', a['folder'], b['folder']]]
+    """A data frame of what differs between two runs: (what, in a, in b)."""
+    import pandas
+    lines = []
 
     def add(kind, of_a, of_b, keys):
         for key in keys:
             if of_a.get(key) != of_b.get(key):
                 lines.append([f'{kind} {key}'.strip(), *(str(values.get(key, '–'))[:60] for values in (of_a, of_b))])
 
-    add('key', a['config'], b['config'], [key for key in differing([a['config'], b['config']]) if key not in ALWAYS_DIFFER])
+    add('key', a['config'], b['config'], keys_that_differ([a['config'], b['config']]))
     add('code', a['about'], b['about'], ['commit'])
     edits = [patches(run['folder']) for run in (a, b)]
     for file in differing(edits):
@@ -109,13 +109,7 @@ def differences(a, b):
         lines.append([f'code {file}', of_a, of_b + ' otherwise' * (of_a == of_b)])
     add('data', *(dict(fingerprint=run['about'].get('data')) for run in (a, b)), ['fingerprint'])
     add('', a['about'], b['about'], VERSIONS)
-    return lines
-
-
-def show(table):
-    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    for line in table:
-        print('  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
+    return pandas.DataFrame(lines, columns=['', a['folder'], b['folder']])
 
 
 def load(folder, checkpoint='best.pt', Model=None):
@@ -150,20 +144,18 @@ def main():
     if not runs:
         raise ValueError(f'none of these is the folder of a run, with config.json and log.jsonl: {", ".join(args.folders)}')
     configs = [run['config'] for run in runs]
-    keys = args.keys.split(',') if args.keys else [key for key in differing(configs) if key not in ALWAYS_DIFFER]
+    keys = args.keys.split(',') if args.keys else keys_that_differ(configs)
     for key in keys:
         if not any(key in config for config in configs):
             raise ValueError(f'keys={args.keys}: no run has the key {key!r}')
     both = len(runs) == 2 and not args.keys
     table = table_of(runs, keys)
-    show([line[:1 + len(COLUMNS)] for line in table] if both else table)        # below, keys have lines of their own
+    print((table.drop(columns=keys) if both else table).to_string(index=False))         # below, keys have lines of their own
     if both:
-        print('\nwhat differs:')
         lines = differences(*runs)
-        show(lines if len(lines) > 1 else [['nothing but the folder']])
+        print('\nwhat differs:\n' + (lines.to_string(index=False) if len(lines) else 'nothing but the folder'))
     if args.csv:
-        with open(args.csv, 'w', encoding='utf-8', newline='') as f:
-            csv.writer(f).writerows(table)
+        table.to_csv(args.csv, index=False)
         print(f'wrote {args.csv}')
 
 

@@ -13,9 +13,12 @@ if __name__ == '__main__' and not __package__:
 from configurator import configure
 
 import math
-import statistics
 
-from lab.sweep_table import as_text, read_runs, rows_of, split_of
+import numpy as np
+import pandas as pd
+from scipy.stats import linregress
+
+from lab.sweep.table import as_text, mean_loss, read_runs, row_name, rows_of, split_of
 
 # ----------------------------------------------------------------------------- keys
 csv = 'runs.csv'                    # the runs.csv of a sweep
@@ -24,57 +27,38 @@ base = ''                           # the curve that the others are compared wit
 # -----------------------------------------------------------------------------
 
 
-def curves_of(rows, size):
-    """{the labels of a row without its size, as text: its rows, from the smallest model to the largest}"""
-    curves = {}
-    for row in rows:
+def tables(runs, size, base):
+    """The loss and the speed-up at each size, and the slope of each curve, as frames of texts.
+
+    The speed-up is the iterations of the base's run over those after which a row's mean validation loss is as low as that at its
+    end. There the rate of the row has not fallen to its end: a run planned to end there would be faster."""
+    split, curves = split_of(runs), {}
+    for row in rows_of(runs):
         if size not in row.labels:
             raise ValueError(f'size={size!r}: {row} has no such axis, choose one of {", ".join(row.labels)}')
-        if row.best.done:
-            curve = ','.join(f'{axis}={label}' for axis, label in row.labels.items() if axis != size)
-            curves.setdefault(curve, []).append(row)
-    return {curve: sorted(of_curve, key=parameters) for curve, of_curve in curves.items()}
-
-
-def parameters(row):
-    return row.best.done[0]['parameters']
-
-
-def slope(xs, ys):
-    """The slope of the least-squares line and its standard error; NaN where there are too few points"""
-    if len(xs) < 2:
-        return math.nan, math.nan
-    b, a = statistics.linear_regression(xs, ys)
-    squared_error = sum((y - a - b * x) ** 2 for x, y in zip(xs, ys))
-    squares = sum((x - statistics.fmean(xs)) ** 2 for x in xs)
-    return b, math.sqrt(squared_error / (len(xs) - 2) / squares) if len(xs) > 2 else math.nan
-
-
-def speed_up(row, base_row):
-    """The iterations of base_row over those after which the mean validation loss of `row` is as low as that at its end;
-    0 if it never is. There the rate of `row` has not fallen to its end: a run planned to end there would be faster."""
-    return base_row.best.curve[-1][0] / row.best.reaches(base_row.best.mean('val')[0])
-
-
-def tables(runs, size, base):
-    """The loss and the speed-up at each size, and the slope of each curve, as lists of lines. The first is the head."""
-    split, curves = split_of(runs), curves_of(rows_of(runs), size)
+        if len(row.done):
+            curve = row_name({axis: label for axis, label in row.labels.items() if axis != size})
+            curves.setdefault(curve, {})[row.labels[size]] = row
     if base not in curves:
         raise ValueError(f'base={base!r}: wants one of {"; ".join(curves)}')
-    base_at = {row.labels[size]: row for row in curves[base]}
-    losses = [['curve', size, 'parameters', 'learning rate', f'{split} loss', 'difference', 'speed-up']]
-    slopes = [['curve', 'slope of ln loss over ln parameters', 'standard error']]
+    losses, slopes = [], []
     for curve, rows in curves.items():
-        means = [row.best.mean(split)[0] for row in rows]
-        for row, mean in zip(rows, means):
-            base_row, compared = base_at.get(row.labels[size]), ['', '']
-            if base_row and base_row is not row:
-                faster = speed_up(row, base_row)
-                compared = [f'{mean - base_row.best.mean(split)[0]:+.3f}', f'{faster:.2f}' if faster else 'not reached']
-            losses.append([curve, row.labels[size], f'{parameters(row):.0f}', row.rate(), row.best.text(split), *compared])
-        estimate = slope([math.log(parameters(row)) for row in rows], list(map(math.log, means)))
-        slopes.append([curve, *(f'{x:.4f}' if x == x else '' for x in estimate)])
-    return losses, slopes
+        points = []                                     # ln parameters, ln loss
+        for label, row in sorted(rows.items(), key=lambda item: item[1].done.parameters.iloc[0]):
+            parameters, mean = row.done.parameters.iloc[0], mean_loss(row.done, split)[0]
+            points.append((math.log(parameters), math.log(mean)))
+            line = [curve, label, f'{parameters:.0f}', row.rate_text(), row.text(split), '', '']
+            if curve != base and label in curves[base]:
+                other = curves[base][label]
+                reached = row.reaches(mean_loss(other.done, 'val')[0])
+                line[5:] = (f'{mean - mean_loss(other.done, split)[0]:+.3f}',
+                            f'{other.curve()[-1][0] / reached:.2f}' if reached < math.inf else 'not reached')
+            losses.append(line)
+        fit = linregress(*np.transpose(points)) if len(points) > 1 else None
+        slopes.append([curve, f'{fit.slope:.4f}' if fit else '', f'{fit.stderr:.4f}' if len(points) > 2 else ''])
+    head = ['curve', size, 'parameters', 'learning rate', f'{split} loss', 'difference', 'speed-up']
+    return (pd.DataFrame(losses, columns=head),
+            pd.DataFrame(slopes, columns=['curve', 'slope of ln loss over ln parameters', 'standard error']))
 
 
 def main():

@@ -47,7 +47,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # depends on the machine's speed. pyproject.toml has a longer limit for a whole test.
 HANG = 400
 PRELOADED = ('helpers', 'optim', 'vision.images', 'engine.run', 'engine.health', 'engine.divergence', 'engine.fsdp',
-             'lab.convert.pretrained', 'lab.measure', 'lab.sweep', 'data.text', 'torch.nn.parallel', 'torch.distributed.fsdp')
+             'lab.convert.pretrained', 'lab.measure', 'lab.sweep.__main__', 'data.text', 'torch.nn.parallel',
+             'torch.distributed.fsdp')
 
 
 def once(function):
@@ -404,7 +405,7 @@ POPEN = subprocess.Popen
 
 
 class Forked:
-    """In the place of subprocess.Popen in lab/sweep.py: train.py in a fork of the process, which need not import PyTorch.
+    """In the place of subprocess.Popen in lab/sweep: train.py in a fork of the process, which need not import PyTorch.
     Where `hold` is an iteration, it waits in that one until a signal comes."""
     hold = None
 
@@ -458,6 +459,16 @@ def forks_its_runs(hold=None, deaf=False):
     subprocess.Popen, Forked.hold = Forked, hold
     if deaf:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def runs_csv(rows):
+    """The text of a runs.csv with these rows, dicts; cells that they lack are empty."""
+    import pandas
+
+    from lab.sweep.table import CELLS
+    names = dict.fromkeys(name for row in rows for name in row)
+    axes = [name for name in names if name not in CELLS and name != 'seed']
+    return pandas.DataFrame(rows, columns=[*axes, 'seed', *CELLS], dtype=object).fillna('').to_csv(index=False)
 
 
 # ----------------------------------------------------------------------------- whatever may be in a file

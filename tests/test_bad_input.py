@@ -17,9 +17,7 @@ from typing import Callable, NamedTuple
 
 import pytest
 import torch
-from helpers import ROOT, call, run_alone, run_here, run_python, write_walk
-
-from lab.sweep_table import runs_csv
+from helpers import ROOT, call, run_alone, run_here, run_python, runs_csv, write_walk
 
 TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_embd=8, batch_size=2, max_iters=2, eval_iters=1,
             gradient_accumulation_steps=1, eval_interval=2, warmup_iters=0, learning_rate=1e-2, min_lr=1e-3, lr_decay_iters=2,

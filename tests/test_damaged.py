@@ -10,11 +10,11 @@ import shutil
 import sys
 
 import pytest
-from helpers import call, run_here
+from helpers import call, run_here, runs_csv
 from test_bad_input import Malicious, gpt2, lay_out
 
 from engine.errors import read_json, read_rows, read_table
-from lab.sweep_table import row_of_run, runs_csv
+from lab.sweep.run import row_of_run
 
 TRAIN = 'train.py tiny.json --out_dir=out --max_iters=4'
 PLOT = 'lab.plot out'

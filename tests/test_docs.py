@@ -28,8 +28,9 @@ from torch.distributed.run import get_args_parser
 
 from data.tokens import write_tokens
 from engine.keys import check_keys, gpt_config
-from lab import placements, sweep
-from lab.sweep_plan import plan
+from lab.results import placements
+from lab.sweep.__main__ import split_arguments
+from lab.sweep.plan import plan
 from model import GPTConfig
 from vision.images import write_images
 from vision.vit import ViTConfig
@@ -128,7 +129,7 @@ ALL = [pytest.param(words, id=f'{page.split("/")[-1]}-{i}')
 
 
 def test_the_page_of_placements_is_made_from_the_files():
-    assert (ROOT / 'docs' / 'placements.md').read_text(encoding='utf-8') == placements.page(), 'run  python -m lab.results'
+    assert (ROOT / 'docs' / 'placements.md').read_text(encoding='utf-8') == placements(), 'run  python -m lab.results'
 
 
 # ----------------------------------------------------------------------------- parsing
@@ -185,7 +186,7 @@ def parse(script, args):
         keys = {arg.partition('=')[0] for arg in args if arg.startswith('-')}
         assert keys <= set(re.findall(r"add_argument\('(--\w+)'", path_of(script).read_text())) and len(keys) < len(args)
     elif script == 'lab.sweep':
-        ours, theirs = sweep.split_arguments(args)
+        ours, theirs = split_arguments(args)
         keys = parse_args(ours, defaults_of(script))
         if keys['report']:
             assert not theirs and keys['select'] in ('all', 'best')

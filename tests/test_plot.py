@@ -69,7 +69,8 @@ def write_run(folder, arch, optimizer, more={}, measured={}):
     if not measured:
         results = measure(model, data(), MEASUREMENTS, 0)
         results.update(measure(build('s1', dict(n_head=1)), data(), ['attention_growth'], 0))      # it is of such models alone
-    (folder / 'config.json').write_text(json.dumps({**asdict(model.config), 'optimizer': optimizer}))
+    config = {key: value for key, value in asdict(model.config).items() if key not in more}     # so that labels are short
+    (folder / 'config.json').write_text(json.dumps({**config, 'n_kv_head': 0, 'optimizer': optimizer}))
     with open(folder / 'measure.json', 'w', encoding='utf-8') as f:
         write_row(f, dict(iter=7, tokens=30, **results))
     return json.loads((folder / 'measure.json').read_text())
@@ -644,6 +645,18 @@ def test_sweep(tmp_path, folders):
     check_can_be_read(figure)
 
 
+def test_the_seed_that_chooses_has_the_line_and_the_others_a_star(tmp_path):
+    """So that the star stands at the minimum of the line"""
+    points = [('s1', '0.1', 2.0, math.nan, math.nan, 1, 0), ('s1', '0.2', 1.5, 1.75, 0.1, 3, 0),
+              ('s1', '0.4', 1.625, math.nan, math.nan, 1, 0)]
+    folder = write_table(tmp_path, ['arch', 'learning_rate', 'tuning_loss'], points)
+    figure = picture_of('sweep', folder)
+    assert bars(figure.axes[0]) == [[[0.2, 1.75]], [[0.1, 2.0], [0.2, 1.5], [0.4, 1.625]]]
+    legend, = legends(figure)
+    assert entries(legend) == ['s1'] and 'line: seed 1' in title(legend)
+    check_can_be_read(figure)
+
+
 def test_a_curve_is_broken_where_every_run_diverged(tmp_path):
     points = [('s1', '0.1', 2.0, 0.1, 1, 0), ('s1', '0.3', math.inf, math.nan, 0, 1), ('s1', '1.0', 3.0, 0.1, 1, 0)]
     figure = picture_of('sweep', write_table(tmp_path, ['arch', 'learning_rate'], points))
@@ -793,6 +806,16 @@ def test_a_run_is_named_by_its_fragment(arch, tmp_path):
         (folder / 'config.json').write_text(json.dumps({**config, **dict(list(odd.items())[:differs])}))
         found = labels([str(folder)])[0].removeprefix('out-x (').removesuffix(')')
         assert sorted(found.split(', ')) == sorted(named.split(', '))
+
+
+def test_runs_that_differ_in_other_keys_are_told_apart(tmp_path):
+    """By these, but not by their folders"""
+    config = {**asdict(build('s1').config), 'optimizer': 'lion', 'grad_clip': 1.0}
+    rates = {'a': 0.1, 'b': 0.2, 'c,learning_rate=0.2': 0.2}
+    for name, rate in rates.items():
+        write_log(tmp_path / name, [1.0], config={**config, 'learning_rate': rate, 'out_dir': name})
+    folders = [str(tmp_path / name) for name in rates]
+    assert labels(folders) == ['a (learning_rate=0.1)', 'b (learning_rate=0.2)', 'c,learning_rate=0.2']
 
 
 def test_a_label_says_a_thing_once(tmp_path):

@@ -10,8 +10,7 @@ import pytest
 from test_configurator import ARCHS, ELSEWHERE, EXPERIMENTS, OF_A_VIT, ROOT
 
 from engine.keys import check_keys, gpt_config
-from lab import sweep
-from lab.sweep_plan import plan
+from lab.sweep.plan import plan, read_sweep
 from model import GPTConfig
 from vision.vit import ViTConfig
 
@@ -305,7 +304,7 @@ LEARNING_RATES = dict(openwebtext=[2e-4, 4e-4, 6e-4, 8e-4, 1e-3], minipile=[3e-4
 def planned(name, monkeypatch):
     """The configs of a sweep's runs."""
     monkeypatch.chdir(ROOT)
-    file = parse_args([f'config/sweep/sharpness_{name}.py'], defaults_of(sweep.__file__))
+    file = read_sweep(f'config/sweep/sharpness_{name}.py')
     assert file['out_dir'] == f'out-sweep/sharpness_{name}' and file['seeds'] == 1
     return [run['config'] for run in plan(file['grids'], file['arguments'].split(), seeds=file['seeds'])]
 

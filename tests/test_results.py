@@ -1,8 +1,7 @@
-"""lab/results.py and lab/claims.py: verdicts from raw numbers that are made here, and the pages of results/."""
-from configurator import defaults_of, parse_args
-
+"""lab/sweep/claims.py and pages.py: verdicts from raw numbers that are made here, and the pages of results/."""
 import csv
 import math
+import runpy
 import subprocess
 from pathlib import Path
 
@@ -11,11 +10,11 @@ import pytest
 from helpers import ROOT, run_here
 from scipy.stats import false_discovery_control
 
-from lab import results
-from lab.claims import read_claims, test_all
-from lab.statistics import contrast, samples, share
-from lab.sweep_plan import plan, planned_rows, words
-from lab.sweep_table import CELLS, rank, read_runs, rows_of, samples_of
+from lab.sweep import pages
+from lab.sweep.claims import test_all
+from lab.sweep.plan import plan, planned_rows, read_sweep, stated, words
+from lab.sweep.statistics import contrast, samples
+from lab.sweep.table import CELLS, read_runs, rows_of, samples_of
 
 NOISE = np.random.default_rng(0).normal(0, 0.02, (3, 13))
 LOSSES = {arch: mean + NOISE[i] for i, (arch, mean) in enumerate((('a', 2.0), ('b', 2.1), ('c', 2.0)))}
@@ -95,14 +94,6 @@ def test_seed_1_chooses_and_never_counts(tmp_path):
         assert test_of(dict(s=str(path)), 's/arch=a - s/arch=b').estimate.n == 13
 
 
-def test_shares_are_estimated_beside_a_claim(tmp_path):
-    path = write_csv(tmp_path / 'x.csv')
-    test = test_of(dict(s=path), 's/arch=b - s/arch=a', 1, shares={
-        'c': 's/arch=c - s/arch=a', 'later': 's/arch=d - s/arch=a'})
-    wanted = share({2: 1, 0: -1}, {1: 1, 0: -1}, OTHERS)
-    assert list(test.shares) == ['c'] and test.shares['c'] == pytest.approx(wanted, rel=1e-2)
-
-
 def test_p_values_are_corrected_within_a_family(tmp_path):
     sweeps = dict(s=Sweep(write_csv(tmp_path / 'x.csv')))
     pairs = [('a', 'b'), ('a', 'c'), ('c', 'b')]
@@ -114,30 +105,6 @@ def test_p_values_are_corrected_within_a_family(tmp_path):
     later = [*claims, dict(text='x', contrast='s/arch=a - s/arch=d', sign=1)]      # not run yet: it counts as p = 1
     assert [test.p for test in test_all(dict(all=later), sweeps, dict(s=12))['all']] == pytest.approx(
         [*false_discovery_control([*raw, 1.0])[:3], math.nan], nan_ok=True)
-
-
-def test_rows_of_one_size_are_moderated_together(tmp_path):
-    """Though placements differ in some parameters: with losses that scatter alike, all rows have one variance"""
-    path = tmp_path / 'x.csv'
-    losses = {arch: 2 + NOISE[0] - NOISE[0][1:].mean() + 1e-4 * i * NOISE[1] for i, arch in enumerate('abc')}
-    write_csv(path, losses=losses)
-    lines = path.read_text().splitlines()
-    at = lines[0].split(',').index('parameters')
-    cells = [line.split(',') for line in lines[1:]]
-    rows = [','.join([*row[:at], str(221696 + 64 * i), *row[at + 1:]]) for i, row in enumerate(cells)]
-    path.write_text('\n'.join([lines[0], *rows]))
-    assert {sample.df for sample in Sweep(str(path)).samples.values()} == {33}
-
-
-@pytest.mark.parametrize('claim, says', [
-    (dict(text='x', contrast='s/a=1 - s/a=2', sign=2), 'sign'), (dict(text='x', sign=1), 'contrast'),
-    (dict(text='x', contrast='s/a=1 - s/a=2', sign=0), 'margin'),
-    (dict(text='x', contrast='s/a=1 - s/a=2', sign=1, margin=0.1), 'margin'),
-    (dict(text='x', contrast='s/a=1 - s/a=2', sign=1, pairs=4), 'pairs')])
-def test_a_wrong_claim(tmp_path, claim, says):
-    (tmp_path / 'claims.py').write_text(f'families = dict(one=[{claim}])\nseeds = dict(s=1)\n')
-    with pytest.raises(ValueError, match=f"'x': {says} is not right"):
-        read_claims(tmp_path / 'claims.py')
 
 
 @pytest.fixture
@@ -182,38 +149,28 @@ def test_runs_of_two_codes_or_data_are_never_on_a_page(place):
     path = place / 'results' / 'csv' / 'dnt.csv'
     write_csv(path)
     path.write_text(path.read_text().replace('c0de', 'beef', 1))
-    assert 'has runs of several codes: beef, c0de' in make(place)[2]
+    assert 'has runs of several codes (beef, c0de)' in make(place)[2]
     write_csv(path)
     path.write_text(path.read_text().replace('da7a', 'beef', 1))
-    assert 'has runs of several data: beef, da7a' in make(place)[2]
-
-
-def test_a_wrong_tag_is_one_line(place):
-    (place / 'results' / 'pages' / 'page.md').write_text("{{tabel('dnt')}}")
-    code, _, err = make(place)
-    assert code == 1 and 'a tag is a call of difference' in err and err.count('\n') == 1
+    assert 'has runs of several data sets (beef, da7a)' in make(place)[2]
 
 
 # ----------------------------------------------------------------------------- this repository
 
-def keys_of_sweep(name):
-    return parse_args([str(ROOT / 'config' / 'sweep' / f'{name}.py')], defaults_of(str(ROOT / 'lab' / 'sweep.py')))
-
-
 def test_the_pages_of_this_repository_are_what_their_numbers_give():
     if subprocess.run(['git', 'status', '--porcelain', 'results/csv'], cwd=ROOT, capture_output=True).stdout:
         pytest.skip('results/csv differs from the commit: runs are being added')
-    pages = results.build(str(ROOT / 'results'), str(ROOT / 'config' / 'sweep'), str(ROOT / 'config' / 'claims.py'))
-    for path, text in pages.items():
+    built = pages.build(str(ROOT / 'results'), str(ROOT / 'config' / 'sweep'), str(ROOT / 'config' / 'claims.py'))
+    for path, text in built.items():
         assert open(path, encoding='utf-8').read() == text, f'{path}: run  make results'
 
 
 def test_every_claim_can_be_tested():
     """Its rows are in the plans of their sweeps, with as many seeds as it says, and with one rate or three a factor of 2 apart"""
-    families, seeds = read_claims(ROOT / 'config' / 'claims.py')
-    rows = {}
+    file, rows = runpy.run_path(str(ROOT / 'config' / 'claims.py')), {}
+    families, seeds = file['families'], file['seeds']
     for name in seeds:
-        keys = keys_of_sweep(name)
+        keys = read_sweep(ROOT / 'config' / 'sweep' / f'{name}.py')
         planned = planned_rows(plan(keys['grids'], words('arguments', keys['arguments']), {}, keys['seeds'], keys['script']), 0)
         rows |= {f'{name}/{row}': row for row in planned}
 
@@ -226,25 +183,27 @@ def test_every_claim_can_be_tested():
 
     known = {sorted_labels(name): row for name, row in rows.items()}
     for claim in (claim for family in families.values() for claim in family):
+        assert {'text', 'contrast', 'sign'} <= claim.keys() <= {'text', 'contrast', 'sign', 'margin', 'paper', 'shares'}
+        assert claim['sign'] in (-1, 0, 1) and ('margin' in claim) == (claim['sign'] == 0)
         for text in (claim['contrast'], *claim.get('shares', {}).values()):
             for name in names(text):
                 row, sweep = known[sorted_labels(name)], name.partition('/')[0]
                 rates = [float(rate) for rate in row.grid if rate]
                 assert len(rates) <= 1 or len(rates) >= 3 and all(b <= 2.001 * a for a, b in zip(rates, rates[1:]))
                 number = len({run['labels']['seed'] for run in row.runs()})
-                chosen = len(rates) > 1 or results.stated(ROOT / 'config' / 'sweep' / f'{sweep}.py', '_seed_1_chose')
+                chosen = len(rates) > 1 or stated(ROOT / 'config' / 'sweep' / f'{sweep}.py', '_seed_1_chose')
                 assert number - bool(chosen) >= seeds[sweep], name
 
 
 def test_the_decays_and_rates_of_the_plan_are_those_with_the_lowest_validation_loss():
-    runs = [run for name in ('decay', 'brackets') for run in read_runs(ROOT / 'results' / 'csv' / f'{name}.csv', 3.0, 0.5)]
     best = {}
-    for run in runs:
-        key = run['labels']['optim'], run['labels']['setting']
-        if key not in best or rank([run]) < rank([best[key]]):
-            best[key] = run
+    for name in 'decay', 'brackets':
+        for run in read_runs(ROOT / 'results' / 'csv' / f'{name}.csv', 3.0, 0.5).to_dict('records'):
+            key = run['optim'], run['setting']
+            if run['status'] == 'done' and run['val_loss'] < best.get(key, dict(val_loss=math.inf))['val_loss']:
+                best[key] = run
     tuned = {}
     exec((ROOT / 'config' / 'base' / 'tuned.py').read_text(encoding='utf-8'), dict(
         include=lambda path: None, __file__='config/sweep/x.py'), tuned)
     assert {(optim, setting): values for optim, rows in tuned['_tuned'].items() for setting, values in rows.items()} == {
-        key: (float(run['labels']['weight_decay']), float(run['labels']['learning_rate'])) for key, run in best.items()}
+        key: (float(run['weight_decay']), float(run['learning_rate'])) for key, run in best.items()}

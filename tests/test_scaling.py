@@ -1,12 +1,9 @@
-"""lab/scaling.py on runs whose losses follow a power law of their size, and on the commands that its users type."""
-import math
-
+"""lab/scaling.py on runs whose losses follow a power law of their size"""
 import numpy as np
-import pytest
-from helpers import run_here
+from helpers import run_here, runs_csv
 
-from lab.scaling import slope, tables
-from lab.sweep_table import CELLS, runs_csv, runs_of
+from lab.scaling import tables
+from lab.sweep.table import CELLS, read_runs
 
 SIZES = {'small': 1e5, 'middle': 2e5, 'large': 8e5}
 RUNS = dict(status='done', iterations='100', tokens_per_iteration='1', test_loss='', seconds='1')
@@ -27,9 +24,14 @@ def power_law(lr, power, halfway):
 ROWS = [*power_law('one', -0.1, 0.5), *power_law('two', -0.2, 0.9)]
 
 
-def test_slopes_losses_and_speed_up():
+def lines(place, rows):
+    (place / 'runs.csv').write_text(runs_csv(rows))
+    return [table.values.tolist() for table in tables(read_runs(str(place / 'runs.csv')), 'size', 'lr=one')]
+
+
+def test_slopes_losses_and_speed_up(tmp_path):
     """The second curve falls to the first one's loss where the line between its evaluations crosses that"""
-    (_, *losses), (_, *slopes) = tables(runs_of(ROWS), 'size', 'lr=one')
+    losses, slopes = lines(tmp_path, ROWS)
     assert [line[:2] for line in slopes] == [['lr=one', '-0.1000'], ['lr=two', '-0.2000']]
     assert [line[1] for line in losses] == ['small', 'middle', 'large'] * 2 and all(line[5:] == ['', ''] for line in losses[:3])
     for line, one, two in zip(losses[3:], ROWS, ROWS[3:]):
@@ -39,17 +41,13 @@ def test_slopes_losses_and_speed_up():
         assert line[5:] == [f'{float(two["val_loss"]) - float(one["val_loss"]):+.3f}', f'{100 / crosses:.2f}']
 
 
-def test_a_loss_that_is_not_reached():
-    (_, *losses), _ = tables(runs_of([run('one', 'small', 1.0, [(0, 2), (100, 1.0)]),
-                                      run('two', 'small', 1.5, [(0, 2), (100, 1.5)])]), 'size', 'lr=one')
-    assert losses[1][5:] == ['+0.500', 'not reached']
-
-
-def test_slope_is_that_of_numpy():
-    x, y = np.arange(5.0), np.array([1, 3, 2, 5, 4.0])
-    (b, _), covariance = np.polyfit(x, y, 1, cov=True)
-    assert slope(list(x), list(y)) == pytest.approx((b, math.sqrt(covariance[0, 0])))
-    assert math.isnan(slope([1], [2])[0]) and math.isnan(slope([1, 2], [2, 3])[1])
+def test_a_loss_that_is_not_reached_and_a_slope_with_its_error(tmp_path):
+    """The slope is that of NumPy's fit"""
+    one = [run('one', size, loss, [(0, 2), (100, loss)]) for size, loss in zip(SIZES, (1.0, 0.9, 0.7))]
+    losses, slopes = lines(tmp_path, [*one, run('two', 'small', 1.5, [(0, 2), (100, 1.5)])])
+    assert losses[-1][5:] == ['+0.500', 'not reached'] and slopes[1] == ['lr=two', '', '']
+    (slope, _), covariance = np.polyfit(np.log([*SIZES.values()]), np.log([1.0, 0.9, 0.7]), 1, cov=True)
+    assert slopes[0] == ['lr=one', f'{slope:.4f}', f'{covariance[0, 0] ** 0.5:.4f}']
 
 
 def test_the_command(tmp_path):

@@ -304,8 +304,8 @@ def keeps_numpy():
 
 @pytest.mark.parametrize('parallel', ['ddp', pytest.param('fsdp', marks=pytest.mark.long)])
 def test_ranks_end_together_where_nobody_could_read_it(place, parallel):
-    _, err = train(place, *flags(**{**SHORT, 'optimizer': 'sgdw', 'parallel': parallel}, out_dir=f'unreadable-{parallel}'), ranks=2,
-                   through=(keeps_numpy,), code=1)
+    keys = flags(**{**SHORT, 'optimizer': 'sgdw', 'parallel': parallel}, out_dir=f'unreadable-{parallel}')
+    _, err = train(place, *keys, ranks=2, through=(keeps_numpy,), code=1)
     assert err.count('could not be resumed: optimizer.state.0.kept is a float64') == 1
 
 

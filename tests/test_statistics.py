@@ -1,13 +1,13 @@
 """
-lab/statistics.py against SciPy's tests, numbers worked by hand, and simulations.
+lab/sweep/statistics.py against SciPy's tests, numbers worked by hand, and simulations.
 """
 import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm, ttest_1samp, ttest_ind
+from scipy.stats import ttest_1samp, ttest_ind
 
-from lab.statistics import (
+from lab.sweep.statistics import (
     Sample,
     contrast,
     corrected,
@@ -35,13 +35,6 @@ def test_a_difference_is_welchs_test():
     assert e.n == 4
 
 
-def test_one_row_with_two_weights():
-    """2a − b − c has four times the variance of a, and not twice"""
-    e = contrast({0: 2, 1: -1, 2: -1}, OWN)
-    assert e.mean == pytest.approx(2 * DRAW[0].mean() - DRAW[1].mean() - DRAW[2].mean())
-    assert e.error ** 2 == pytest.approx((4 * OWN[0].variance + OWN[1].variance + OWN[2].variance) / 7)
-
-
 def test_the_prior_of_variances_is_found():
     """Variances drawn as d₀ s₀²/χ²(d₀), of which each row shows 5 losses; equal variances are worth infinitely many degrees"""
     rng, rows = np.random.default_rng(1), 4000
@@ -53,8 +46,6 @@ def test_the_prior_of_variances_is_found():
     own = losses.var(axis=1, ddof=1)
     assert [sample.variance for sample in found] == pytest.approx((d0 * s0 + 4 * own) / (d0 + 4))
     assert all(sample.df == pytest.approx(d0 + 4) for sample in found)
-    # shrunk variances are nearer to the true ones
-    assert np.mean(np.log([s.variance for s in found] / sigma2) ** 2) < 0.5 * np.mean(np.log(own / sigma2) ** 2)
 
 
 def test_equal_variances_are_pooled():
@@ -98,21 +89,8 @@ def test_shares():
         held.append(low <= 0.4 <= high)
         assert low < ratio < high
     assert np.mean(held) == pytest.approx(0.95, abs=0.038)
-
-
-def test_the_ends_of_a_share():
-    """At them part − r · whole differs from zero by exactly t standard errors"""
-    known = {i: Sample(mean, 0.01, 1e6, 10) for i, mean in enumerate((1.0, 0.8, 0.5))}
-    _, low, high = share({1: 1, 0: -1}, {2: 1, 0: -1}, known)
-    for r in (low, high):
-        difference = -0.2 + 0.5 * r
-        error = math.sqrt(0.001 * (1 + r ** 2 + (1 - r) ** 2))
-        assert abs(difference) / error == pytest.approx(norm.ppf(0.975), rel=1e-4)
-
-
-def test_no_interval_of_a_share_of_nothing():
-    known = {i: Sample(mean, 0.01, 20, 10) for i, mean in enumerate((1.0, 0.8, 0.99))}
-    assert math.isnan(share({1: 1, 0: -1}, {2: 1, 0: -1}, known)[1])
+    same = {i: Sample(mean, 0.01, 20, 10) for i, mean in enumerate((1.0, 0.8, 0.99))}
+    assert math.isnan(share({1: 1, 0: -1}, {2: 1, 0: -1}, same)[1]), 'of a lead that is none'
 
 
 @pytest.mark.parametrize('shift', [0.0, 0.03, -0.03, 0.1, -0.1])
@@ -155,10 +133,6 @@ def test_tolerance(losses, octaves, is_open):
     """By hand, of a model that starts at 5.5. What lies beyond a hill is not within the interval"""
     found = tolerance([0.1 * 2 ** i for i in range(len(losses))], losses, 5.5)
     assert found == (pytest.approx(octaves), is_open)
-
-
-def test_no_tolerance_with_a_rate_of_zero():
-    assert math.isnan(tolerance([0.0, 0.1], [1.0, 2.0], 5.5)[0])
 
 
 def test_tolerance_by_a_fine_grid():

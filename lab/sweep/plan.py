@@ -14,33 +14,34 @@ import json
 import os
 import shlex
 
-from engine.keys import check_keys, gpt_config
-from lab.sweep_table import COLUMNS, LR, name_of, rank
+from engine.keys import check_keys, gpt_config, group_settings
+from lab.sweep.table import COLUMNS, LR, TUNING_SEED, key_of, name_of, row_name
 
 # ----------------------------------------------------------------------------- what is started
 
-def script_path(script):
-    """'train.py' or a module such as 'vision.train' → its path. ValueError if there is none."""
+@functools.cache
+def sources_of(script):
+    """The sources of a training script's keys: its path, the config of its model, perhaps TRAIN. They are the arguments of its
+    configure(), read from its text, for the lab does not know vision/. `script`: 'train.py' or a module, 'vision.train'."""
     path = os.path.join(ROOT, script if script.endswith('.py') else script.replace('.', os.sep) + '.py')
     if not os.path.isfile(path):
         raise ValueError(f'script={script!r}: there is no {path}; wants train.py, or a module such as vision.train')
-    return path
-
-
-@functools.cache
-def sources_of(script):
-    """The sources of a training script's keys, as configure takes them: its path, the config of its model, perhaps TRAIN. They
-    are what it calls configure() with."""
-    tree = ast.parse(open(script_path(script), encoding='utf-8').read())
+    with open(path, encoding='utf-8') as f:
+        tree = ast.parse(f.read())
     modules = {alias.name: node.module for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     call = next(node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'configure')
-    return script_path(script), *(getattr(importlib.import_module(modules[arg.id]), arg.id) for arg in call.args[1:])
+    return path, *(getattr(importlib.import_module(modules[arg.id]), arg.id) for arg in call.args[1:])
 
 
 @functools.cache
 def script_defaults(script):
     """{key: default} of a training script"""
     return defaults_of(*sources_of(script))
+
+
+def read_sweep(path):
+    """{key of lab.sweep: value} of a sweep's file"""
+    return parse_args([str(path)], defaults_of(os.path.join(ROOT, 'lab', 'sweep', '__main__.py')))
 
 
 def stated(path, name):
@@ -80,16 +81,18 @@ def options(axis, values, defaults):
 
 
 def make_run(labels, arguments, script):
-    """A run: the folder's name as `name`, its place on the axes as `labels`, its `arguments`, the `config` that results from
-    them, a hash of this as `keys`, and the `script`. ValueError if the script would refuse them."""
+    """A run: the folder's name as `name`, its place on the axes as `labels` and `key`, its `arguments`, the `config` that results
+    from them, a hash of this as `keys`, and the `script`. ValueError if the script would refuse them."""
     config = parse_args(arguments, script_defaults(script))
     check_keys(config)                                  # raises ValueError for a bad value
     gpt_config(config, sources_of(script)[1])
+    group_settings(config)
     if config['init_from'] in ('resume', 'auto'):
         raise ValueError(f'init_from={config["init_from"]}: a sweep starts and resumes its runs itself, leave this key out')
     trained = {key: value for key, value in config.items() if key not in ('out_dir', 'overwrite', 'debug')}
     keys = hashlib.blake2b(json.dumps(trained, sort_keys=True).encode(), digest_size=6).hexdigest()
-    return dict(name=name_of(labels), labels=labels, arguments=arguments, config=config, keys=keys, script=script)
+    return dict(name=name_of(labels), labels=labels, key=key_of(labels), arguments=arguments, config=config, keys=keys,
+                script=script)
 
 
 def plan(grids, first, more={}, seeds=3, script='train.py'):
@@ -120,6 +123,10 @@ def plan(grids, first, more={}, seeds=3, script='train.py'):
         run = make_run({axis: labels[axis] for axis in varies if axis in labels}, args, script)
         if runs.setdefault(run['name'], run)['config'] != run['config']:
             raise ValueError(f'two runs of the grid are named {run["name"]}, and differ: give the axes other labels')
+    spelt = {}
+    for run in runs.values():
+        if spelt.setdefault(run['key'], run) is not run:
+            raise ValueError(f'{run["name"]} and {spelt[run["key"]]["name"]} are one run of the grid: leave one of them out')
     return list(runs.values())
 
 
@@ -140,7 +147,7 @@ class PlannedRow:
             self.rates = {**dict(reversed(low.items())), **self.rates, **high}
 
     def __str__(self):
-        return ','.join(f'{axis}={label}' for axis, label in self.labels.items())
+        return row_name(self.labels)
 
     def runs(self):
         return [run for runs in self.rates.values() for run in runs]
@@ -164,31 +171,38 @@ class PlannedRow:
         return further
 
     def next(self, ended):
-        """The runs that are to do now, of those that have not ended; none at the end. `ended`: {name: a run of read_runs}.
+        """The runs that are to do now, of those that have not ended; none at the end. `ended`: {key: a row of read_runs}.
 
         The first seed trains at all rates of the grid. While its best rate is at the edge, it trains at the next one beyond. Then
         the best rate gets the other seeds. If the first seed is done at no rate, the row ends."""
-        def to_do(runs):
-            return [run for run in runs if run['name'] not in ended]
-
-        def rank_of(rate):
-            return rank([ended[self.rates[rate][0]['name']]])
-
         if len(self.grid) == 1:
-            return to_do(self.runs())
-        order, tried = list(self.rates), list(self.grid)
-        while not (todo := to_do(self.rates[rate][0] for rate in tried)):
-            if any(ended[self.rates[rate][0]['name']]['status'] == 'failed' for rate in tried):
-                return []                               # nobody knows which rate is best; the next call tries it again
-            best = min(tried, key=rank_of)
-            if rank_of(best)[0]:
-                return []
-            side = {tried[0]: -1, tried[-1]: 1}.get(best, 0)
-            beyond = order.index(best) + side
-            if not side or not 0 <= beyond < len(order):
-                return to_do(self.rates[best])
-            tried = sorted([*tried, order[beyond]], key=float)
-        return todo
+            return [run for run in self.runs() if run['key'] not in ended]
+        tuning = {rate: runs[0] for rate, runs in self.rates.items() if rate in self.grid or runs[0]['key'] in ended}
+        to_do = [run for run in tuning.values() if run['key'] not in ended]
+        if to_do:
+            return to_do
+        runs = {rate: ended[run['key']] for rate, run in tuning.items()}
+        losses = {rate: run['val_loss'] for rate, run in runs.items() if run['status'] == 'done'}
+        if not losses or any(run['status'] == 'failed' for run in runs.values()):       # the next call tries these again
+            return []
+        best, tried, order = min(losses, key=losses.get), list(tuning), list(self.rates)
+        beyond = order.index(best) + (best == tried[-1]) - (best == tried[0])
+        if best in (tried[0], tried[-1]) and 0 <= beyond < len(order):
+            return [self.rates[order[beyond]][0]]
+        return [run for run in self.rates[best] if run['key'] not in ended]
+
+    def left(self, ended):
+        """What is left of the grid: (rates at which the first seed has not ended, other seeds that have ended at no rate). A rate
+        that is added beyond the grid comes to these."""
+        if not self.next(ended):
+            return [], []
+        several, by_seed = len(self.grid) > 1, {}
+        for run in self.runs():
+            by_seed.setdefault(run['labels']['seed'], []).append(run['key'] in ended)
+        if several:
+            del by_seed[str(TUNING_SEED)]
+        first = [rate for rate in self.grid if several and self.rates[rate][0]['key'] not in ended]
+        return first, [seed for seed, has_ended in by_seed.items() if not any(has_ended)]
 
 
 def planned_rows(runs, extend):
@@ -198,3 +212,8 @@ def planned_rows(runs, extend):
         row = tuple((axis, label) for axis, label in run['labels'].items() if axis not in (LR, 'seed'))
         groups.setdefault(row, []).append(run)
     return [PlannedRow(group, extend) for group in groups.values()]
+
+
+def runs_left(rows, ended):
+    """The number of runs that are left of the planned rows"""
+    return sum(len(part) for row in rows for part in row.left(ended))

@@ -1,6 +1,6 @@
 """Statistics of runs that differ in their seeds. Pure functions on numbers; what cannot be computed is NaN."""
 import math
-import statistics
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +12,8 @@ LEVEL, POWER = 0.05, 0.8
 
 
 class Sample(NamedTuple):
-    """The mean of n independent losses, the variance of one loss, and the degrees of freedom of this variance. `pool` is the same
-    for rows that have one variance together."""
+    """The mean of n independent losses, the variance of one loss, and the degrees of freedom of this variance. Rows that share
+    one variance have the same `pool`."""
     mean: float
     variance: float
     df: float
@@ -42,19 +42,18 @@ def samples(rows):
     ψ′(d₀/2) = var(e) − mean ψ′(d_i/2), d₀ = ∞ if that is not above 0, and ln s₀² = mean(e) + ψ(d₀/2) − ln(d₀/2). The variance is
     (d₀ s₀² + d_i s_i²)/(d₀ + d_i), of d₀ + d_i degrees of freedom, but of no more than all rows have together.
     """
-    counted = [(statistics.variance(losses), len(losses) - 1) for losses in rows if len(losses) > 1]
-    counted = [(variance, d) for variance, d in counted if variance > 0]
+    own = [np.var(losses, ddof=1) if len(losses) > 1 else math.nan for losses in rows]
+    counted = [(variance, len(losses) - 1) for variance, losses in zip(own, rows) if variance > 0]
     d0, s0 = prior(*zip(*counted)) if len(counted) > 1 else (0.0, 0.0)
     most, pool, found = sum(d for _, d in counted), object(), []
-    for losses in rows:
-        mean, d = statistics.fmean(losses) if losses else math.nan, len(losses) - 1
-        own = statistics.variance(losses) if d > 0 else math.nan
-        if d < 1 or not own > 0 and not d0:
-            found.append(Sample(mean, math.nan, math.nan, len(losses)))
+    for losses, variance in zip(rows, own):
+        mean, n = math.fsum(losses) / len(losses) if len(losses) else math.nan, len(losses)
+        if n < 2 or not variance > 0 and not d0:
+            found.append(Sample(mean, math.nan, math.nan, n))
         elif math.isinf(d0):
-            found.append(Sample(mean, s0, most, len(losses), pool))
+            found.append(Sample(mean, s0, most, n, pool))
         else:
-            found.append(Sample(mean, (d0 * s0 + d * own) / (d0 + d), min(d0 + d, most), len(losses)))
+            found.append(Sample(mean, (d0 * s0 + (n - 1) * variance) / (d0 + n - 1), min(d0 + n - 1, most), n))
     return found
 
 
@@ -85,9 +84,8 @@ def contrast(weights, rows):
     if not variance > 0:
         return Estimate(mean, *[math.nan] * 5, n, math.nan)
     df, error = variance ** 2 / math.fsum(v ** 2 / df for v, df in parts.values()), math.sqrt(variance)
-    half = t.ppf(1 - LEVEL / 2, df) * error
-    return Estimate(mean, mean - half, mean + half, float(2 * t.sf(abs(mean) / error, df)), error, df, n,
-                    smallest_effect(error, df))
+    low, high = t.interval(1 - LEVEL, df, mean, error)
+    return Estimate(mean, low, high, float(2 * t.sf(abs(mean) / error, df)), error, df, n, smallest_effect(error, df))
 
 
 def within_margin(e, margin):
@@ -127,8 +125,7 @@ def share(part, whole, rows):
 
 
 def corrected(p_values):
-    """p-values after Benjamini and Hochberg 1995, in the order given: of m p-values, the k-th smallest becomes
-    min over j ≥ k of p_(j) · m/j, at most 1. NaN stays NaN and does not count in m."""
+    """p-values after Benjamini and Hochberg 1995, in the order given. NaN stays NaN and does not count."""
     p = np.array(p_values, float)
     tested = ~np.isnan(p)
     if tested.any():
@@ -136,17 +133,12 @@ def corrected(p_values):
     return p.tolist()
 
 
-def capped(losses, initial):
-    """The losses, each at most `initial`; a run without a final loss (NaN) has `initial`."""
-    return [min(loss, initial) if loss == loss else initial for loss in losses]
-
-
 def rate_sensitivity(losses, initial):
     """Learning rate sensitivity of Wortsman et al. 2023: the mean over a grid's learning rates of min(loss, initial loss), minus
     the lowest loss. `losses`: the final loss at each rate, NaN only where train.py stopped the run. `initial`: the loss of the
     untrained model."""
-    losses = capped(losses, initial)
-    return statistics.fmean(losses) - min(losses)
+    losses = np.fmin(losses, initial)                   # which takes `initial` for NaN
+    return losses.mean() - losses.min()
 
 
 def tolerance(rates, losses, initial, slack=0.1):
@@ -158,17 +150,17 @@ def tolerance(rates, losses, initial, slack=0.1):
     """
     if rates[0] <= 0:
         return math.nan, False
-    losses, x = capped(losses, initial), [math.log2(rate) for rate in rates]
-    best = losses.index(min(losses))
+    losses, x = np.fmin(losses, initial), np.log2(rates)
+    best = losses.argmin()
     limit = losses[best] + slack
 
-    def reach(step):
-        at = best
-        while 0 <= at + step < len(x):
-            if losses[at + step] > limit:
-                return x[at] + (x[at + step] - x[at]) * (limit - losses[at]) / (losses[at + step] - losses[at]), False
-            at += step
-        return x[at], True
+    def reach(points):
+        """Where the loss first exceeds the limit, walking away from the best rate, and whether it never does."""
+        for (x0, loss0), (x1, loss1) in pairwise(points):
+            if loss1 > limit:
+                return x0 + (x1 - x0) * (limit - loss0) / (loss1 - loss0), False
+        return points[-1][0], True
 
-    (low, open_below), (high, open_above) = reach(-1), reach(1)
+    points = list(zip(x, losses))
+    (low, open_below), (high, open_above) = reach(points[best::-1]), reach(points[best:])
     return high - low, open_below or open_above

@@ -14,28 +14,27 @@ p = 1: what runs later takes no verdict back. `seeds` is {sweep: how many losses
 Each claim has one p: with a sign that of a t-test of independent means, without one the larger of two one-sided t-tests of ±δ.
 """
 import math
-import runpy
+from contextlib import suppress
 
-from lab.statistics import LEVEL, contrast, corrected, share, within_margin
-from lab.sweep_table import find_row, read_contrast
+from lab.sweep.statistics import LEVEL, contrast, corrected, share, within_margin
+from lab.sweep.table import find_row, read_contrast
 
-FIELDS = dict(text=str, contrast=str, sign=int)
-OPTIONAL = dict(margin=float, paper=str, shares=dict)
 HEAD = ['claim', 'in the paper', 'difference', 'seeds', 'p', 'verdict']
 FEWEST_RATES = 3            # of a row whose rate was chosen: with fewer, a better one may lie between or beyond
 
 
-def read_claims(path):
-    """(families, seeds) of a claims file. ValueError for a claim that lacks a field or has an unknown one."""
-    file = runpy.run_path(path)
-    for claim in (claim for family in file['families'].values() for claim in family):
-        wrong = [key for key, kind in FIELDS.items() if not isinstance(claim.get(key), kind)]
-        wrong += [key for key in claim if not isinstance(claim[key], {**FIELDS, **OPTIONAL}.get(key, ()))]
-        wrong += ['sign'] * (claim.get('sign') not in (-1, 0, 1)) + ['margin'] * ((claim.get('sign') == 0) != ('margin' in claim))
-        if wrong:
-            wrong = ', '.join(dict.fromkeys(wrong))
-            raise ValueError(f'{path}: {claim.get("text", claim)!r}: {wrong} is not right: see lab/claims.py')
-    return file['families'], file['seeds']
+def weights_of(text, sweeps):
+    """{row: weight} of a contrast. LookupError while a row has no runs."""
+    def find(name):
+        sweep, _, labels = name.partition('/')
+        if sweep not in sweeps:
+            raise ValueError(f'contrast={text!r}: there is no sweep {sweep!r}')
+        try:
+            return find_row(sweeps[sweep].rows, labels, 'contrast')
+        except ValueError as error:
+            raise LookupError(f'{name} has no runs') from error
+
+    return read_contrast(text, find)
 
 
 class Test:
@@ -45,51 +44,21 @@ class Test:
     def __init__(self, claim, sweeps, seeds):
         self.claim, self.p, self.estimate, self.shares = claim, math.nan, None, {}
         try:
-            weights = self.read(claim['contrast'], sweeps)
+            weights = weights_of(claim['contrast'], sweeps)
         except LookupError:
             self.open = 'not run'
             return
         samples = {row: sample for sweep in sweeps.values() for row, sample in sweep.samples.items()}
         self.estimate = contrast(weights, samples)
-        self.open = self.why_open(weights, samples, sweeps, seeds)
+        reasons = [why_open(row, samples[row].n, seeds[name])
+                   for name, sweep in sweeps.items() for row in sweep.rows if row in weights]
+        self.open = next(filter(None, reasons), '')
         if self.open:
             return
         self.p = self.estimate.p if claim['sign'] else within_margin(self.estimate, claim['margin'])
         for text, part in claim.get('shares', {}).items():
-            try:
-                self.shares[text] = share(self.read(part, sweeps), weights, samples)
-            except LookupError:
-                pass
-
-    @staticmethod
-    def read(text, sweeps):
-        """{row: weight} of a contrast. LookupError while a row has no runs."""
-        def find(name):
-            sweep, _, labels = name.partition('/')
-            if sweep not in sweeps:
-                raise ValueError(f'contrast={text!r}: there is no sweep {sweep!r}')
-            try:
-                return find_row(sweeps[sweep].rows, labels, 'contrast')
-            except ValueError as error:
-                raise LookupError(f'{name} has no runs') from error
-
-        return read_contrast(text, find)
-
-    @staticmethod
-    def why_open(weights, samples, sweeps, seeds):
-        for name, sweep in sweeps.items():
-            for row in filter(weights.__contains__, sweep.rows):
-                lost = sum(run['status'] != 'done' for run in row.best.compared)
-                tried = [point for point in row.points if row.choosing(point)]
-                if 1 < len(row.points) and len(tried) < FEWEST_RATES:
-                    return f'fewer than {FEWEST_RATES} rates of {row} have ended'
-                if row.at_edge():
-                    return f'the best rate of {row} is at the edge'
-                if lost:
-                    return f'{lost} of {len(row.best.compared)} runs of {row} did not end'
-                if samples[row].n < seeds[name]:
-                    return f'{samples[row].n} of {seeds[name]} seeds of {row} have ended'
-        return ''
+            with suppress(LookupError):
+                self.shares[text] = share(weights_of(part, sweeps), weights, samples)
 
     def verdict(self):
         e, margin = self.estimate, self.claim.get('margin')
@@ -106,6 +75,18 @@ class Test:
         shown = e is not None and e.n
         return [self.claim['text'], self.claim.get('paper', ''), f'{signed(e.mean)} {interval(e.low, e.high)}' if shown else '–',
                 str(e.n) if shown else '0', pvalue(self.p), self.verdict()]
+
+
+def why_open(row, n, seeds):
+    """Why no claim about the row can be decided yet: it has n losses of as many as `seeds`, and perhaps too few rates. Or ''."""
+    lost = sum(row.compared.status != 'done')
+    if 1 < len(row.rates) and len(row.tuning) < FEWEST_RATES:
+        return f'fewer than {FEWEST_RATES} rates of {row} have ended'
+    if row.is_at_edge():
+        return f'the best rate of {row} is at the edge'
+    if lost:
+        return f'{lost} of {len(row.compared)} runs of {row} did not end'
+    return f'{n} of {seeds} seeds of {row} have ended' if n < seeds else ''
 
 
 def test_all(families, sweeps, seeds):
