@@ -10,7 +10,6 @@ import pickle
 import shlex
 import shutil
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -519,11 +518,6 @@ def test_a_command_of_lab_that_is_started_as_a_file_says_what_to_type(command):
     path = ROOT / command.replace('.', '/')
     path = path / '__main__.py' if path.is_dir() else path.with_suffix('.py')
     assert run_python(path, '--help', PYTHONPATH='') == (1, '', says)
-
-
-def test_a_package_that_is_not_installed(here, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'lm_eval', None)
-    refused(run_here, case('', f'{EVALUATE} --tasks=arc_easy', 'lm-eval is not installed … -r requirements-eval.txt'))
 
 
 def test_the_malicious_pickle_is_one(here):

@@ -3,7 +3,6 @@ import math
 from contextlib import ExitStack
 
 import torch
-from scipy.optimize import linear_sum_assignment
 
 from lab.figures import (
     COLORS,
@@ -65,6 +64,7 @@ def transport(model, batches, rng):
     If MidNorms bound the branches, the bounds with Δt (eq. 17) are added. The paper leaves its constant Ĉ(p) open. For p = 2 it
     is 1. For p = 1 the equivalence of norms gives √(nd), which then multiplies both terms.
     """
+    from scipy.optimize import linear_sum_assignment
     c, sequences = model.config, torch.cat([x for x, _ in batches])
     most = HELD // (len(places(model)) * c.block_size * c.n_embd)
     sequences = sequences[:max(4, min(TRANSPORTED, most))]
