@@ -397,10 +397,11 @@ def test_sweep(described):
 
 
 def test_many_rows_are_split_by_an_axis(described, tmp_path):
-    """By that with the fewest values, each panel over its own learning rates, with the same colours"""
+    """By that which leaves a panel the fewest learning rates, each over its own, with the same colours"""
     picture = described('sweep', ['sweep-2'])
-    assert [panel.title for panel in picture.panels] == ['arch: pre', 'arch: peri', 'arch: s5'] and picture.sharex == 'none'
-    assert [[curve.name for curve in panel.curves] for panel in picture.panels] == [['adamw', 'lion', 'sgdw']] * 3
+    assert [panel.title for panel in picture.panels] == ['optim: adamw', 'optim: lion', 'optim: sgdw']
+    assert [[curve.name for curve in panel.curves] for panel in picture.panels] == [['pre', 'peri', 's5']] * 3
+    assert [list(panel.ticks) for panel in picture.panels] == [[1e-3, 2e-3], [1e-4, 2e-4], [0.1, 0.3, 1.0]]
     assert len({curve.color for panel in picture.panels for curve in panel.curves}) == 3
     points = [dict(a='x', b='', rate=1), dict(a='', b='x', rate=1)]
     assert rows_of(points, ['a', 'b']) == {'x, –': points[:1], '–, x': points[1:]}

@@ -37,7 +37,7 @@ def scale_menu(axis, names, is_log, left):
     for scale in 'linear', 'log':
         change = {f'{name}.{key}': value for name in names for key, value in (('type', scale), ('autorange', True))}
         buttons.append(dict(label=f'{axis} {scale}', method='relayout', args=[change]))
-    return dict(type='buttons', direction='right', active=int(is_log), x=left, y=1.03, xanchor='left', yanchor='bottom',
+    return dict(type='buttons', direction='right', active=int(is_log), x=left, y=1.06, xanchor='left', yanchor='bottom',
                 buttons=buttons)
 
 
@@ -80,7 +80,7 @@ def write_page(picture, what, path):
         trace.showlegend = True
     menus = [scale_menu(axis, axes[axis], axis in picture.panels[0].log, left) for axis, left in (('y', 0.0), ('x', 0.25))]
     page.update_layout(template='plotly_white', updatemenus=menus, legend=dict(title=dict(text=html(picture.legend))),
-                       margin=dict(t=80, l=60, r=20, b=50), hovermode='closest')
+                       margin=dict(t=100, l=60, r=20, b=50), hovermode='closest')
     page.write_html(path, include_plotlyjs='directory', div_id='picture', config=dict(displaylogo=False, scrollZoom=True),
                     default_height='100vh' if len(picture.heights) < 4 else f'{320 * len(picture.heights)}px')
     print(f'wrote {path}, which needs {os.path.join(os.path.dirname(path), "plotly.min.js")} beside it')

@@ -108,7 +108,7 @@ def plot_loss(folders, smooth=0):
         top1.curves.append(over_time([[(it, 100 * share) for it, share in points] for points in right], name=text, **style))
         lr.curves.append(over_time(rates[:1], **plain))
     ended = [any(map(has_ended, logs)) for _, logs in rows]
-    for panel in {id(panel): panel for panel in (loss, val_loss)}.values():
+    for panel in [loss, val_loss] if apart else [loss]:
         cut_start(panel, np.repeat(ended if any(ended) else [True] * len(rows), 1 if apart else 2))
     peaks = [max(curve.y) for curve in lr.curves if len(curve.y)]
     if peaks and max(peaks) > 10 * min(peaks) > 0:
@@ -214,7 +214,7 @@ def over_iterations(key, folders, smooth=0, pictures=()):
                   for k, curve in enumerate(shown)]
         drawn = [over_time([run.get(curve, [])], smooth, name=curve, **style) for curve, style in zip(shown, styles)]
         panels.append(Panel(drawn, 'iteration', name, text, log='y' * bool(wide), height=2.4))
-    kind = 'layer' if layers else 'block type' if types else 'behind'
+    kind = 'layer' if layers else 'block type' if types else 'behind' if 'input' in curves else 'part'
     return Lines(panels, kind if shown == curves else f'{kind}, {len(shown)} of {len(curves)}', sharey='all')
 
 

@@ -6,18 +6,9 @@ from engine.errors import read_table
 from lab.plot.lines import Curve, Lines, Panel, run_style
 from lab.plot.names import MOST, folder_name
 
-
-def not_negative(text):
-    x = float(text)
-    if x < 0:
-        raise ValueError(f'{text} is negative')
-    return x
-
-
 # of a sweep's table.csv; all others are axes
-COLUMNS = {'learning_rate?': not_negative, 'tuning_loss?': float, 'val_loss': float, 'standard_error': not_negative, 'done': int,
-           'diverged': int, 'failed?': int, 'missing?': int, 'stopped?': int, 'test_loss?': float,
-           'test_standard_error?': not_negative}
+COLUMNS = {'learning_rate?': float, 'tuning_loss?': float, 'val_loss': float, 'standard_error': float, 'done': int,
+           'diverged': int, 'failed?': int, 'missing?': int, 'stopped?': int, 'test_loss?': float, 'test_standard_error?': float}
 
 
 def read_points(folder):
@@ -42,13 +33,17 @@ def rows_of(points, axes):
 
 
 def split_points(points, axes):
-    """[(title, points)] and the axes that stay in the names: more than MOST rows are split by the axis with the fewest values."""
-    values = {axis: list(dict.fromkeys(point[axis] for point in points)) for axis in axes}
-    by = min((axis for axis in axes if len(values[axis]) > 1), key=lambda axis: len(values[axis]), default=None)
-    if len(rows_of(points, axes)) <= MOST or by is None or len(values[by]) > MOST or len(axes) < 2:
-        return [('', points)], axes
-    return ([(f'{by}: {value or "none"}', [point for point in points if point[by] == value]) for value in values[by]],
-            [axis for axis in axes if axis != by])
+    """{title: points} and the axes that stay in the names. More than MOST rows are split by the axis that leaves each part the
+    fewest learning rates, and then by that with the fewest values."""
+    ways = []
+    for axis in axes if len(rows_of(points, axes)) > MOST and len(axes) > 1 else ():
+        parts = {}
+        for point in points:
+            parts.setdefault(f'{axis}: {point[axis] or "none"}', []).append(point)
+        if 1 < len(parts) <= MOST:
+            rates = max(len({point['rate'] for point in part}) for part in parts.values())
+            ways.append((rates, len(parts), parts, [other for other in axes if other != axis]))
+    return min(ways, key=lambda way: way[:2])[2:] if ways else ({'': points}, axes)
 
 
 def is_tuned(point):
@@ -114,7 +109,7 @@ def plot_sweep(folders):
         heights = [max(known) + step * (k + 1) for k in range(len(points))]         # of crosses: above all losses
         if len({point['rate'] for point in points}) > 1:
             parts, axes = split_points(points, axes)
-            panels += [rate_panel(title, rows_of(part, axes), y, styles, heights) for title, part in parts]
+            panels += [rate_panel(title, rows_of(part, axes), y, styles, heights) for title, part in parts.items()]
             named += [axis for axis in axes if axis not in named]
         else:
             rate = f' at the learning rate {points[0]["rate"]:g}' * ('learning_rate' in points[0])
