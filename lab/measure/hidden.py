@@ -114,4 +114,4 @@ def plot_hidden(folders):
     panels = {'mean |x|\nof the hidden state': 'ma', 'variance\nof the hidden state': 'var',
               'variance of an entry\nover sequences': 'entry_var'}
     bounds = {key: f'{key}_bound' for key in panels.values()}
-    return along_depth(folders, 'hidden', panels, HALVES, 'blocks passed', bounds=bounds, dashed='its bound under MidNorm')
+    return along_depth(folders, 'hidden', panels, **HALVES, bounds=bounds, dashed='its bound under MidNorm')

@@ -98,7 +98,7 @@ def plot_jacobian(folders):
     panels = {'largest singular value': 'layer.largest', 'smallest singular value': 'layer.smallest',
               'condition number': 'layer.condition', 'effective rank': 'layer.effective_rank', 'mean cos(f, x)': 'cos',
               '‖x + f‖ / √(‖x⁰‖² + Σ‖f‖²)': ratio}
-    picture = along_depth(folders, 'jacobian', panels, HALVES[1:], 'blocks passed', log='')
+    picture = along_depth(folders, 'jacobian', panels, **HALVES | dict(first=0.5), log='')
     for panel in picture.panels[:3]:
         panel.log = 'y'
     return picture

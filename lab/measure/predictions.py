@@ -128,7 +128,7 @@ def plot_attention_growth(folders):
 def plot_transport(folders):
     """Distance between two halves of the sequences, as distributions, along the depth (LN stability, T6)."""
     panels, bounds = {'$W_2$': 'w2', '$W_1$': 'w1'}, {'w2': 'w2_bound', 'w1': 'w1_bound'}
-    return along_depth(folders, 'transport', panels, HALVES, 'blocks passed', 'distance between the halves', bounds=bounds,
+    return along_depth(folders, 'transport', panels, **HALVES, y='distance between the halves', bounds=bounds,
                        dashed='its bound under MidNorm')
 
 

@@ -98,4 +98,4 @@ def plot_sensitivity(folders):
 def plot_drift(folders):
     """The distance between two inputs that start out almost equal, along the depth."""
     panels = {'distance / first distance': 'distance', 'distance / size of the state': 'relative'}
-    return along_depth(folders, 'drift', panels, HALVES, 'blocks passed')
+    return along_depth(folders, 'drift', panels, **HALVES)

@@ -19,7 +19,7 @@ def read_measured(folder, what):
     return measured[what]
 
 
-HALVES = [k / 2 for k in range(1000)]           # blocks passed in front of all, behind each attention, and behind each FFN
+HALVES = dict(x='blocks passed', first=0.0, step=0.5)       # in front of all blocks, behind each attention, behind each FFN
 
 
 def column(measured, key):
@@ -33,19 +33,19 @@ def column(measured, key):
     return measured
 
 
-def along_depth(folders, what, panels, places=range(1, 1000), x='layer', y='', log='y', bounds={}, dashed=''):
-    """A line for each run over these `places`, in a panel for each entry of `panels`: {its name: the key of a `column`, or a
-    function of the measurement}. Numbers of heads become their mean, with bars from the lowest to the highest. `bounds` are the
-    keys of dashed curves beside others, which are left out if a panel would have more than eight curves."""
+def along_depth(folders, what, panels, x='layer', first=1.0, step=1.0, y='', log='y', bounds={}, dashed=''):
+    """A line for each run along the depth, which starts at `first`, in a panel for each entry of `panels`: {its name: the key of
+    a `column`, or a function of the measurement}. Numbers of heads become their mean, with bars from the lowest to the highest.
+    `bounds` are the keys of dashed curves beside others, which are left out if a panel would have more than eight curves."""
     runs = list(zip(labels(folders), [read_measured(folder, what) for folder in folders]))
-    first_bound = [*bounds.values()][:1]
-    bounded = [text for text, measured in runs for key in first_bound if any(map(math.isfinite, column(measured, key)))]
+    one = [*bounds.values()][:1]
+    bounded = [text for text, measured in runs for key in one if any(map(math.isfinite, column(measured, key)))]
     bounds, drawn = bounds if len(runs) + len(bounded) <= MOST else {}, []
     for name, key in panels.items():
         curves = []
         for i, (text, measured) in enumerate(runs):
             values = key(measured) if callable(key) else column(measured, key)
-            at = list(places[:len(values)])
+            at = [first + step * k for k in range(len(values))]
             if values and isinstance(values[0], list):
                 aside = 0.06 * (i - (len(runs) - 1) / 2)
                 curves.append(Curve([place + aside for place in at], [sum(heads) / len(heads) for heads in values], text,
