@@ -28,6 +28,7 @@ from lab.plot import __main__ as command
 from lab.plot.lines import TYPES
 from lab.plot.measured import short, symbols
 from lab.plot.names import grouped_by_seed, labels, titles
+from lab.plot.runs import smoothed
 from lab.plot.sweeps import rows_of
 from model import GPT, GPTConfig
 
@@ -256,6 +257,7 @@ def test_zoom_and_smooth(described):
     loss, lr = described('loss', ['out-a'], smooth=2, xlim=(1, 3), ylim=(2, None), log='y').panels
     assert of(loss.curves)[0] == ([0, 1, 2, 3], [5, 4.5, 3.5, 2.5]) and of(loss.curves)[1][1] == [2.25, 2.5]
     assert of(lr.curves) == of(described('loss', ['out-a']).panels[1].curves)
+    assert smoothed([(0, 1.0), (1, math.nan), (2, 3.0), (3, 5.0)], 2) == [(0, 1.0), (2, 3.0), (3, 4.0)]
     assert (loss.log, lr.log, loss.xlim, lr.xlim, loss.ylim, lr.ylim) == ('y', '', (1, 3), (1, 3), (2, None), (None, None))
     with pytest.raises(ValueError, match='are for curves, and preflight has none'):
         described('preflight', ['out-a'], ylim=(1, 2))

@@ -25,10 +25,11 @@ def points_of(rows, key):
 
 
 def smoothed(points, iterations):
-    """[(iteration, value)] with the mean over the last so many iterations as values; 0: as they are"""
-    if not iterations or not points:
+    """[(iteration, value)] with the mean of the finite values over the last so many iterations as values; 0: as they are"""
+    finite = [point for point in points if math.isfinite(point[1])]
+    if not iterations or not finite:
         return points
-    places, values = np.array(points, dtype=float).T
+    places, values = np.array(finite, dtype=float).T
     sums = np.concatenate(([0.0], values.cumsum()))
     first = np.searchsorted(places, places - iterations, 'right')
     return list(zip(places, (sums[1:] - sums[first]) / (np.arange(len(places)) + 1 - first)))
@@ -198,7 +199,7 @@ def over_iterations(key, folders, smooth=0, pictures=()):
     more than 100."""
     by_run = {folder: curves_of(key, folder, pictures) for folder in folders}
     curves = list(dict.fromkeys(curve for run in by_run.values() for curve in run))
-    name = name_of_key(key) + f' (nats per {unit_of(folders)})' * (key.split('_')[-1] == 'loss')
+    name = name_of_key(key) + f' (nats per {unit_of(folders)})' * (key in ('loss', 'train_loss', 'val_loss', 'test_loss'))
     values = sorted(value for run in by_run.values() for points in run.values() for _, value in points if math.isfinite(value))
     wide = values and values[0] > 0 and values[-1 - len(values) // 20] > 100 * values[len(values) // 20]
     if curves == ['']:
