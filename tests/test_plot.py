@@ -492,6 +492,8 @@ def test_runs_are_named_by_the_keys_in_which_they_differ(tmp_path):
         del config[key]
     old = write_log(tmp_path / 'old', [1.0], config=config)
     assert labels([old]) == ['old (s5, emb_std=0.02, fused_qkv_init=False, lion)']
+    assert labels([folders[2], old, write_log(tmp_path / 'none', [1.0])]) == [
+        'out-c (s5, lion, schedule=linear)', 'old (s5, emb_std=0.02, fused_qkv_init=False, lion, schedule=cosine)', 'none']
 
 
 # ----------------------------------------------------------------------------- the command

@@ -39,7 +39,7 @@ def amplified(model, cause, factor):
 
 
 def effects(model, batch, seed):
-    """{quantity: size} for the invariance matrix. Logits, branches and their Jacobians are those of block 0."""
+    """{quantity: size} for the invariance matrix. Logits, branches and their Jacobians are those of the first block."""
     x, block = batch[0], model.h[0]
     with torch.no_grad(), attention_inputs(block) as seen:
         at_attn, at_ffn = branch_inputs(model, x)[0]

@@ -13,7 +13,7 @@ from lab.runs import ALWAYS_DIFFER, differing
 
 SEEDS = {'seed', 'data_seed'}
 MOST = 8                                # runs in a picture that tells them apart by colours alone
-SHOWN = 4                               # keys in a name
+SHOWN = 5                               # parts of a name in brackets
 
 
 @functools.cache
@@ -25,8 +25,12 @@ def fragments(vision):
 
 
 def read_keys(folder):
-    """A run's config.json, {} if there is none"""
-    return read_json(os.path.join(folder, 'config.json'), 'remove it, and the run will be named by its folder') or {}
+    """A run's config.json, {} if there is none. Fields of GPTConfig that an older run lacks are at their defaults."""
+    config = read_json(os.path.join(folder, 'config.json'), 'remove it, and the run will be named by its folder') or {}
+    if 'optimizer' in config and any(key not in config for key in fragments(script_of(config) == 'vision.train')['pre']):
+        from model import GPTConfig  # here, for PyTorch is slow to import
+        config = {**vars(GPTConfig()), **config}
+    return config
 
 
 def architecture(config):
@@ -35,9 +39,6 @@ def architecture(config):
     if 'optimizer' not in config:
         return []
     known = fragments(script_of(config) == 'vision.train')
-    if any(key not in config for key in known['pre']):  # an older run lacks some of today's keys
-        from model import GPTConfig  # here, for PyTorch is slow to import
-        config = {**vars(GPTConfig()), **config}
     nearest = min(([arch, *(f'{key}={config.get(key)}' for key, value in keys.items() if config.get(key) != value)]
                    for arch, keys in known.items()), key=len)
     return nearest if len(nearest) <= 3 else []
@@ -63,15 +64,15 @@ def titles(folders):
 
 def labels(folders, most=MOST, leave_out=()):
     """The name of each run: 'out-a (pre, sgdw, learning_rate=0.1)', by its folder, its architecture, its optimizer, and the other
-    keys in which the runs differ. What all have in common, or the folder's name says, is left out; so are keys beyond SHOWN.
-    Where two folders have one name, the paths stand instead."""
+    keys in which the runs differ. What all have in common, or the folder's name says, is left out; … stands for parts
+    beyond SHOWN. Where two folders have one name, the paths stand instead."""
     if len(folders) > most:
         raise ValueError(f'{len(folders)} runs are too many for this picture: name at most {most}, and draw the others with '
                          f'another --out')
     configs = [read_keys(folder) for folder in folders]
     archs = [architecture(config) for config in configs]
-    of_arch = fragments(False)['pre'] if all(archs) else {}
-    keys = [key for key in differing(configs) if key not in {'optimizer', *ALWAYS_DIFFER, *of_arch, *leave_out}]
+    of_arch = fragments(False)['pre'] if all(arch for arch, config in zip(archs, configs) if config) else {}
+    keys = [key for key in differing([*filter(None, configs)]) if key not in {'optimizer', *ALWAYS_DIFFER, *of_arch, *leave_out}]
     abouts = [[*arch, *([config['optimizer']] if 'optimizer' in config else []),
                *(f'{key}={config[key]}' for key in keys if key in config)] for arch, config in zip(archs, configs)]
     common = set.intersection(*map(set, abouts)) if len(folders) > 1 else set()
@@ -80,7 +81,7 @@ def labels(folders, most=MOST, leave_out=()):
     for folder, about in zip(folders, abouts):
         said = {*common, *re.split(r'[\W_]+', folder_name(folder)), *folder_name(folder).split(',')}
         parts = [part for part in about if part not in said]
-        parts[SHOWN:] = [f'{len(parts) - SHOWN} more keys'] * (len(parts) > SHOWN)
+        parts[SHOWN:] = ['…'] * (len(parts) > SHOWN)
         names.append((folder_name(folder) if unique else os.path.normpath(folder)) + f' ({", ".join(parts)})' * bool(parts))
     return names
 
