@@ -86,8 +86,9 @@ def line_for(kind, error):
     text = str(error) if issubclass(kind, RuntimeError) else ''
     if kind is KeyboardInterrupt:
         return 'interrupted'
-    if issubclass(kind, ModuleNotFoundError) and (file := requirements_file((error.name or '').partition('.')[0])):
-        return f'error: {error.name} is not installed: pip install -r {file}'
+    module = (getattr(error, 'name', None) or '').partition('.')[0]
+    if issubclass(kind, ModuleNotFoundError) and (file := requirements_file(module)):
+        return f'error: {module} is not installed: pip install -r {file}'
     if issubclass(kind, MemoryError) or re.search('(out of|allocate) memory', text):
         return 'error: out of memory: use a smaller model or batch, fewer samples, or --recompute=True'
     if kind.__name__ == 'FailOnRecompileLimitHit':
