@@ -66,7 +66,6 @@ blockwise = 'ramp'                  # ramp | jump | merge: how a block type's ra
 # run
 seed = 1337                         # of weights and dropout
 data_seed = 1337                    # of the order of the training data
-diverge_factor = 0.0                # stop if the loss stays above this times its first value for 100 iterations; 0: never
 measure_interval = 0                # iterations between the measurements of lab/measure/, written to measure.jsonl; 0: none
 measure_batches = 4                 # batches in a measurement, the same ones every time
 # machine
@@ -198,9 +197,8 @@ stop_request = StopRequest()                            # Ctrl-C, SIGTERM
 tokens_per_iter = gradient_accumulation_steps * batch_size * block_size
 log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_kernel,
           compiled=is_compiled, tokens_per_iter=tokens_per_iter)
-watch = Watch(config, machine, run, log, rate, scaler, params_of)       # ends the process if the run diverges
+watch = Watch(machine, run, log, rate, scaler)       # ends the process if the run diverges
 best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
-watch.first_loss = checkpoint.get('first_loss') if checkpoint else None
 checkpoint = None                                       # frees its memory
 if measure_interval:
     from lab.measure import Probe
@@ -213,7 +211,7 @@ speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, m
 def state(it):
     """What a checkpoint in front of iteration `it` holds"""
     return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
-                started=checkpoints.started, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data)
+                started=checkpoints.started, best_val_loss=best_val_loss, data=run.data)
 
 
 # ----------------------------------------------------------------------------- the loop
@@ -236,12 +234,11 @@ for it in range(run.start, max_iters + 1):
                 break
             best = it > 0 and means['val_loss'] <= best_val_loss        # or equal: a kill may have lost best.pt
             best_val_loss = means['val_loss'] if best else best_val_loss
-            if watch.high_since is None and (best or always_save_checkpoint and it > run.start):
+            if best or always_save_checkpoint and it > run.start:
                 checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
         if measure_interval:
             probe.at_end(it, whole_model(raw_model, build, machine))
-        watch.end(it)
         break
 
     # set the learning rate of each group
@@ -298,16 +295,14 @@ for it in range(run.start, max_iters + 1):
         watch.check(it)
         means, scalars = ({name: machine.sum(total).item() for name, total in totals.items()} for totals in (sums, logged))
         weight_norms = block_norms(params_of, lambda p: p)
-        watch.logged(it, means['loss'], weight_norms, grad_norms)
         row = dict(iter=it, loss=means.pop('loss'), lr=rate(it), grad_norm=grad_norm.item(),
                    grad_norms=dict(zip(params_of, grad_norms.tolist())), weight_norms=dict(zip(params_of, weight_norms.tolist())))
         log.step(row | (dict(aux=means) if means else {}) | (dict(logged=scalars) if scalars else {}), speed)
     stop = machine.largest(stop_request.number)
     if stop:
         watch.check(it)
-        if watch.high_since is None:
-            checkpoints.save(state(it + 1))
-        log.stopped(it, saved=watch.high_since is None)
+        checkpoints.save(state(it + 1))
+        log.stopped(it)
         break
 
 log.close(128 + stop if stop else 0)

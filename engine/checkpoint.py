@@ -87,7 +87,7 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
         from engine.fsdp import read_tensors
         state = read_tensors(state, lambda name, t: torch.empty_like(t, device=device) if t.is_meta else t)
     try:
-        map_leaves({key: state.get(key) for key in ('model', 'optimizer', 'scaler', 'first_loss')},
+        map_leaves({key: state.get(key) for key in ('model', 'optimizer', 'scaler')},
                    lambda name, value: check_leaf(name, value, may_be_meta='shards' in state))
     except ValueError as error:
         raise damaged(path, error) from error

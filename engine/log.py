@@ -169,13 +169,11 @@ class Log:
         self.say(f'iter {row["iter"]}: loss {row["loss"]:.4f}, lr {row["lr"]:.2e}, {per_s:,.0f} {unit}/s'
                  + (f', MFU {mfu:.1%}' if mfu else '') + f', {left} left')
 
-    def stopped(self, it, saved):
-        """Print how to continue a run that a signal has stopped, and wait for all ranks: torchrun ends all when one exits.
-        `saved`: whether this iteration is in ckpt.pt; it is not while the loss is too high."""
+    def stopped(self, it):
+        """Print how to continue a run that a signal has stopped, and wait for all ranks: torchrun ends all when one exits."""
         start_with = 'torchrun …' if self.machine.distributed else 'python'
-        here, way = ('', 'resume') if saved else (', not saved because the loss is too high', 'auto')
-        self.say(f'stopped after iteration {it}{here}; to go on{"" if saved else " from the last checkpoint, if there is one"}: '
-                 f'{start_with} {script_as_typed()} {self.run.path["config.json"]} --init_from={way}')
+        self.say(f'stopped after iteration {it}; to go on: {start_with} {script_as_typed()} {self.run.path["config.json"]} '
+                 f'--init_from=resume')
         self.machine.wait()
 
     def close(self, code):

@@ -90,7 +90,7 @@ def test_a_checkpoint_of_older_code(in_shards, tmp_path):
     weights = model.state_dict()
     moments = [{key: torch.rand_like(weights[name]) for key in ('exp_avg', 'exp_avg_sq')} for name in names]
     state = dict(model={name_before(name): value for name, value in weights.items()}, scaler={}, config=keys, iter=3,
-                 best_val_loss=2.0, first_loss=3.0, optimizer=dict(
+                 best_val_loss=2.0, optimizer=dict(
                      state={i: dict(step=torch.tensor(3.0), **moment) for i, moment in enumerate(moments)},
                      param_groups=[dict(params=list(range(len(names))), param_names=[name_before(name) for name in names],
                                         lr=0.25, weight_decay=0.5, betas=(0.8, 0.9))]))
@@ -134,8 +134,7 @@ def test_any_damage_is_one_line_or_harmless(optimizer, tmp_path):
     x = torch.randint(TINY['vocab_size'], (2, TINY['block_size']))
     model(x, x)[1].backward()
     step.step()
-    state = dict(model=model.state_dict(), optimizer=step.state_dict(), scaler={}, config=keys, iter=1, best_val_loss=2.0,
-                 first_loss=3.0)
+    state = dict(model=model.state_dict(), optimizer=step.state_dict(), scaler={}, config=keys, iter=1, best_val_loss=2.0)
     path, draw, refused = str(tmp_path / 'ckpt.pt'), random.Random(0), 0
     cases = [(where, damage) for where in places(state) for damage in damages(functools.reduce(operator.getitem, where, state))]
     for where, damage in draw.sample(cases, 40):

@@ -375,7 +375,7 @@ def test_what_an_optimizer_keeps_comes_back(place, monkeypatch, more):
     assert theirs['optimizer']['state'][0]['m'].dtype == torch.bfloat16 and theirs['optimizer']['state']['shared']['count'] == 8
 
 
-# ----------------------------------------------------------------------------- folders, divergence
+# ----------------------------------------------------------------------------- folders
 
 def moved(at, to):
     """Somebody renames the run's folder, and another run begins in one of the old name."""
@@ -392,14 +392,6 @@ def test_a_folder_that_was_moved_away(place):
     _, err = train(place, *flags(**SHORT, out_dir='moving'), through=(moved, 2, 'moved'), code=1)
     assert 'error: moving has been moved or removed while this run trained there' in err and err.count('\n') == 1
     assert (place / 'moving' / 'ckpt.pt').read_text() == 'of another run' and len(rows(place / 'moved')) > 3
-
-
-def test_a_loss_that_is_high_at_the_end(place):
-    """In less than 100 iterations before the end, too"""
-    keys = {**TINY, 'learning_rate': 0.0, 'min_lr': 0.0}
-    _, err = train(place, *flags(**keys, out_dir='high-at-the-end', diverge_factor=0.9), code=3)
-    assert 'at the end of the run the loss is above 0.9 times its first value' in err
-    assert 'diverged' in rows(place / 'high-at-the-end')[-1]
 
 
 # ----------------------------------------------------------------------------- edits that used to end in a traceback

@@ -162,9 +162,8 @@ stop_request = StopRequest()
 images_per_iter = gradient_accumulation_steps * batch_size
 log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_kernel,
           compiled=is_compiled, images_per_iter=images_per_iter)
-watch = Watch(config, machine, run, log, rate, scaler, params_of)
+watch = Watch(machine, run, log, rate, scaler)
 best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
-watch.first_loss = checkpoint.get('first_loss') if checkpoint else None
 checkpoint = None                                       # frees its memory
 if measure_interval:
     from lab.measure import Probe
@@ -177,7 +176,7 @@ speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, m
 def state(it):
     """What a checkpoint in front of iteration `it` holds"""
     return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
-                started=checkpoints.started, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data)
+                started=checkpoints.started, best_val_loss=best_val_loss, data=run.data)
 
 
 # ----------------------------------------------------------------------------- the loop
@@ -198,12 +197,11 @@ for it in range(run.start, max_iters + 1):
                 break
             best = it > 0 and means['val_loss'] <= best_val_loss
             best_val_loss = means['val_loss'] if best else best_val_loss
-            if watch.high_since is None and (best or always_save_checkpoint and it > run.start):
+            if best or always_save_checkpoint and it > run.start:
                 checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
         if measure_interval:
             probe.at_end(it, whole_model(raw_model, build, machine))
-        watch.end(it)
         break
 
     # set the learning rate of each group
@@ -259,16 +257,14 @@ for it in range(run.start, max_iters + 1):
         watch.check(it)
         means, scalars = ({name: machine.sum(total).item() for name, total in totals.items()} for totals in (sums, logged))
         weight_norms = block_norms(params_of, lambda p: p)
-        watch.logged(it, means['loss'], weight_norms, grad_norms)
         row = dict(iter=it, loss=means.pop('loss'), lr=rate(it), grad_norm=grad_norm.item(),
                    grad_norms=dict(zip(params_of, grad_norms.tolist())), weight_norms=dict(zip(params_of, weight_norms.tolist())))
         log.step(row | (dict(aux=means) if means else {}) | (dict(logged=scalars) if scalars else {}), speed)
     stop = machine.largest(stop_request.number)
     if stop:
         watch.check(it)
-        if watch.high_since is None:
-            checkpoints.save(state(it + 1))
-        log.stopped(it, saved=watch.high_since is None)
+        checkpoints.save(state(it + 1))
+        log.stopped(it)
         break
 
 log.close(128 + stop if stop else 0)
