@@ -17,9 +17,8 @@ from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training, why_not_compile
 from engine.divergence import Watch, block_norms, params_by_type, tell_unused
 from engine.health import health
-from engine.keys import check_keys, config_from, gpt_config, group_settings, schedule_notes
+from engine.keys import check_keys, check_parallel, config_from, gpt_config, group_settings
 from engine.log import Log, Speed, add_scalars, progress
-from engine.parallel import check_parallel, model_notes, whole_model
 from engine.ranks import check_on_shards
 from engine.run import Run
 from model import GPT, GPTConfig
@@ -202,9 +201,11 @@ best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
 checkpoint = None                                       # frees its memory
 if measure_interval:
     from lab.measure import Probe
-    probe = Probe(run, config, machine, data['train'])
+    probe = Probe(run, config, machine, data['train'], build)
 log.introduce(opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
-              [*getattr(pretrained, 'notes', []), *schedule_notes(config), *model_notes(fsdp, is_compiled, obstacle)])
+              getattr(pretrained, 'notes', []))
+if obstacle:
+    log.say(f'this run is not compiled, and slower: {obstacle}')
 speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, max_iters)
 
 
@@ -238,7 +239,7 @@ for it in range(run.start, max_iters + 1):
                 checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
         if measure_interval:
-            probe.at_end(it, whole_model(raw_model, build, machine))
+            probe.at_end(it, raw_model)
         break
 
     # set the learning rate of each group
@@ -248,7 +249,7 @@ for it in range(run.start, max_iters + 1):
     if measure_now:
         watch.check(it)
         with speed.paused():
-            probe.before_step(whole_model(raw_model, build, machine))
+            probe.before_step(raw_model)
 
     # forward and backward, one micro-batch after another
     sums, logged = {}, {}                               # of the loss and aux, and of logged, over this rank's micro-batches
@@ -283,7 +284,7 @@ for it in range(run.start, max_iters + 1):
     scaler.update()
     opt.zero_grad(set_to_none=True)
     if measure_now:
-        probe.after_step(it, whole_model(raw_model, build, machine))
+        probe.after_step(it, raw_model)
 
     # log, and end if the run has diverged or was asked to stop
     watch.see(it, sums['loss'], grad_norm)

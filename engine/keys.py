@@ -1,6 +1,8 @@
 """Which values the keys of train.py may have."""
 from dataclasses import fields
 
+import torch
+
 from data.tokens import is_prepared, read_meta
 from engine.device import ATTENTION_BACKENDS, DTYPES
 from model import GPTConfig
@@ -61,13 +63,12 @@ def check_keys(config, choices=CHOICES, lows=LOWS):
         wrong('batch_size block_size vocab_size', 'a product below 2**31, or kernels are slow or wrong')
 
 
-def schedule_notes(config):
-    """Lines about a schedule that is hardly meant so"""
-    warmup, last = config['warmup_iters'], config['max_iters']
-    if warmup <= last or not last:
-        return []
-    return [f'warmup_iters={warmup} is longer than this run of max_iters={last}: the learning rate rises to its end and never '
-            f'reaches {config["learning_rate"]:g}']
+def check_parallel(config, machine):
+    """Raise ValueError, before the ranks connect, for keys that contradict each other or this machine."""
+    if config['ddp_bf16'] and machine.device.type != 'cuda':
+        raise ValueError(f'ddp_bf16=True: NCCL sends bfloat16, and the device is {machine.device.type}; leave it out')
+    if machine.distributed and config['parallel'] == 'fsdp' and machine.dtype == torch.float16:
+        raise ValueError('dtype=float16: parallel=fsdp has no loss scaling, choose bfloat16 or float32')
 
 
 def group_settings(config):

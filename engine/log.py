@@ -124,7 +124,7 @@ class Log:
 
     def introduce(self, optimizer, rate, amounts, notes):
         """Print the `amounts` of an iteration and an epoch, the optimizer's groups with the highest learning rate of each, by
-        rate(it, ratio), and the lines of `notes`."""
+        rate(it, ratio), the lines of `notes`, and whether the warm-up is longer than the run."""
         if not self.writes:
             return
         if self.run.init_from == 'resume':
@@ -139,6 +139,9 @@ class Log:
                      f'{group["lr_ratio"]:10g}{peak:10.2e}{group["weight_decay"]:9.4g}')
         for line in notes:
             self.say(line)
+        if self.config['warmup_iters'] > last > 0:
+            self.say(f'warmup_iters={self.config["warmup_iters"]} is longer than this run of max_iters={last}: the learning rate '
+                     f'rises to its end and never reaches {self.config["learning_rate"]:g}')
 
     def row(self, **row):
         """Write a row of log.jsonl, and the same to Weights & Biases."""

@@ -12,8 +12,7 @@ import pytest
 import torch
 from helpers import ROOT, TINY, checkpoint, flags, rows, run_alone, run_python, steps, train
 
-from engine import parallel
-from engine.device import Machine, StopRequest, why_not_compile
+from engine.device import StopRequest, why_not_compile
 from engine.log import Log, RowFile, write_row
 
 KEYS = {**TINY, 'max_iters': 6, 'log_interval': 1}
@@ -49,15 +48,6 @@ def test_pytorch_and_numpy_are_enough(place):
                 *(f'{path} --help' for path in sorted(ROOT.glob('data/*/prepare.py')))]
     code, out, err = run_python('-c', BARE.format(others=others | {'safetensors', 'packaging'}, commands=commands), cwd=place)
     assert code == 0, out + err
-
-
-def test_shards_need_one_more_package(monkeypatch):
-    monkeypatch.setattr(parallel, 'find_spec', lambda name: None)
-    config, machine = dict(ddp_bf16=False, parallel='fsdp', save_shards=True), Machine('cpu', 'float32')
-    parallel.check_parallel(config, machine)
-    machine.distributed = True
-    with pytest.raises(ValueError, match='save_shards=True: it needs the package safetensors'):
-        parallel.check_parallel(config, machine)
 
 
 # ----------------------------------------------------------------------------- the terminal

@@ -21,9 +21,8 @@ from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training, why_not_compile
 from engine.divergence import Watch, block_norms, params_by_type, tell_unused
 from engine.health import health
-from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, schedule_notes
+from engine.keys import CHOICES, LOWS, check_keys, check_parallel, config_from, group_settings
 from engine.log import Log, Speed, add_scalars, progress
-from engine.parallel import check_parallel, model_notes, whole_model
 from engine.ranks import check_on_shards
 from engine.run import Run
 from optim import lr_at, make_optimizer, param_groups
@@ -167,9 +166,11 @@ best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
 checkpoint = None                                       # frees its memory
 if measure_interval:
     from lab.measure import Probe
-    probe = Probe(run, config, machine, data['train'])
+    probe = Probe(run, config, machine, data['train'], build)
 log.introduce(opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch',
-              [*getattr(pretrained, 'notes', []), *schedule_notes(config), *model_notes(fsdp, is_compiled, obstacle)])
+              getattr(pretrained, 'notes', []))
+if obstacle:
+    log.say(f'this run is not compiled, and slower: {obstacle}')
 speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
 
 
@@ -201,7 +202,7 @@ for it in range(run.start, max_iters + 1):
                 checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
         if measure_interval:
-            probe.at_end(it, whole_model(raw_model, build, machine))
+            probe.at_end(it, raw_model)
         break
 
     # set the learning rate of each group
@@ -211,7 +212,7 @@ for it in range(run.start, max_iters + 1):
     if measure_now:
         watch.check(it)
         with speed.paused():
-            probe.before_step(whole_model(raw_model, build, machine))
+            probe.before_step(raw_model)
 
     # forward and backward, one micro-batch after another
     sums, logged = {}, {}
@@ -245,7 +246,7 @@ for it in range(run.start, max_iters + 1):
     scaler.update()
     opt.zero_grad(set_to_none=True)
     if measure_now:
-        probe.after_step(it, whole_model(raw_model, build, machine))
+        probe.after_step(it, raw_model)
 
     # log, and end if the run has diverged or was asked to stop
     watch.see(it, sums['loss'], grad_norm)
