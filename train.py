@@ -233,7 +233,7 @@ for it in range(run.start, max_iters + 1):
             log.evaluation(it, means, sizes)
             if eval_only:
                 break
-            best = it > 0 and means['val_loss'] <= best_val_loss        # or equal: a kill may have lost best.pt
+            best = it > 0 and means['val_loss'] <= best_val_loss        # or equal: best.pt may be lost
             best_val_loss = means['val_loss'] if best else best_val_loss
             if best or always_save_checkpoint and it > run.start:
                 checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far

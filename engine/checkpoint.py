@@ -323,11 +323,13 @@ class Checkpoints:
         self.machine.wait()
 
     def write(self, state, best):
-        """Put ckpt.pt, and with `best` best.pt, in place of the ones before."""
+        """Put ckpt.pt, and with `best` best.pt, in place of the ones before. ckpt.pt comes last: if a kill leaves the one before,
+        the run goes on from there, and writes best.pt again."""
         self.run.check_lock()
-        write_whole(self.run.path['ckpt.pt'], lambda f: torch.save(state, f))
+        paths = [self.run.path[name] for name in ('best.pt', 'ckpt.pt')[not best:]]
+        write_whole(paths[0], lambda f: torch.save(state, f))
         if best:
-            link_or_copy(self.run.path['ckpt.pt'], self.run.path['best.pt'])
+            link_or_copy(*paths)
         self.run.note_saved()
         if self.shards:
             from engine.fsdp import remove_unused

@@ -23,38 +23,26 @@ EVERY = 10.0                # seconds between two lines of `progress`, at least
 
 # ----------------------------------------------------------------------------- rows of JSON
 
-class RowFile:
-    """A file to append rows to. It cuts off a part of a row that a kill has left at the end. Rows that a full disk does not take
-    wait for the next ones."""
-
-    def __init__(self, path):
-        self.path, self.file, self.waiting = path, open(path, 'ab+', buffering=0), b''
-        self.file.seek(0)
-        tail = self.file.read().rpartition(b'\n')[2]
+def open_rows(path):
+    """Open a file to append rows to. Cut off a part of a row that a kill has left at the end."""
+    with open(path, 'ab+') as f:
+        f.seek(0)
+        tail = f.read().rpartition(b'\n')[2]
         try:
             json.loads(tail)
-            self.waiting = b'\n'                        # an editor has left out the end of the last line
+            f.write(b'\n')                              # an editor has left out the end of the last line
         except ValueError:
-            self.file.truncate(self.file.tell() - len(tail))
-
-    def write(self, text):
-        self.waiting += text.encode()
-        try:
-            while self.waiting:
-                self.waiting = self.waiting[self.file.write(self.waiting):]     # it may take a part of a row
-        except OSError as error:
-            say_once(f'{self.path} could not be written ({error.strerror}): its rows wait until there is room')
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.file.close()
+            f.truncate(f.tell() - len(tail))
+    return open(path, 'a', encoding='utf-8', buffering=2 ** 20)         # rows wait in its buffer while the disk is full
 
 
 def write_row(f, value):
     """Write a line of JSON, in which null stands for a number that is not finite."""
-    f.write(json.dumps(finite(value)) + '\n')
+    try:
+        f.write(json.dumps(finite(value)) + '\n')
+        f.flush()
+    except OSError as error:
+        say_once(f'{f.name} could not be written ({error.strerror}): its rows wait until there is room')
 
 
 def finite(value):
@@ -181,8 +169,8 @@ class Log:
 
     def close(self, code):
         self.to_wandb(lambda wandb: wandb.finish(exit_code=code))
-        if self.writes and self.file.waiting:
-            raise OSError(f'{self.file.path} lacks its last rows: the disk is full')
+        if self.writes:
+            self.file.close()                           # raises OSError if the disk is still full
 
 
 def environment(machine):

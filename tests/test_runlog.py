@@ -13,7 +13,7 @@ from engine import code
 from engine.code import code_hash, code_state
 from engine.device import Machine
 from engine.errors import last_iter, read_rows
-from engine.log import RowFile, Speed, clock, progress, write_row
+from engine.log import Speed, clock, open_rows, progress, write_row
 from engine.run import Run
 
 CONFIG = dict(out_dir='run', init_from='scratch', overwrite=False, eval_only=False, wandb_log=False)
@@ -64,7 +64,7 @@ def test_a_last_line_without_its_end(tmp_path):
     path = tmp_path / 'rows.jsonl'
     for before, after in ('{"iter": 1}', '{"iter": 1}\n'), ('{"iter": 1}\n{"iter"', '{"iter": 1}\n'):
         path.write_text(before)
-        with RowFile(path) as f:
+        with open_rows(path) as f:
             write_row(f, dict(iter=2))
         assert path.read_text() == f'{after}{{"iter": 2}}\n'
 
