@@ -15,7 +15,7 @@ import torch
 
 from engine.checkpoint import write_whole
 from engine.code import code_hash, code_state, command, script, script_as_typed
-from engine.device import vendors_peak
+from engine.device import device_name, vendors_peak
 from engine.errors import map_leaves, say_once
 
 EVERY = 10.0                # seconds between two lines of `progress`, at least
@@ -175,7 +175,7 @@ class Log:
 
 def environment(machine):
     """What changes a run's numbers beside its keys, code and data"""
-    return dict(dtype=str(machine.dtype), torch=torch.__version__, machine=machine.name())
+    return dict(dtype=str(machine.dtype), torch=torch.__version__, machine=device_name(machine.device))
 
 
 def start_wandb(run, config, about):

@@ -27,7 +27,7 @@ import time
 import matplotlib.pyplot as plt
 
 from data.lock import is_locked
-from engine.errors import is_number, read_json, read_rows, read_table
+from engine.errors import is_number, read_json, read_rows
 from lab import measure
 from lab.figures import (
     CHARACTER,
@@ -54,6 +54,7 @@ from lab.figures import (
     unit_of,
     wrap,
 )
+from lab.tables import read_table
 
 # ----------------------------------------------------------------------------- reading the files of runs
 

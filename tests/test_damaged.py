@@ -13,8 +13,9 @@ import pytest
 from helpers import call, run_here, runs_csv
 from test_bad_input import Malicious, gpt2, lay_out
 
-from engine.errors import read_json, read_rows, read_table
+from engine.errors import read_json, read_rows
 from lab.sweep.run import row_of_run
+from lab.tables import read_table
 
 TRAIN = 'train.py tiny.json --out_dir=out --max_iters=4'
 PLOT = 'lab.plot out'

@@ -12,7 +12,7 @@ from helpers import strict_json
 from engine import code
 from engine.code import code_hash, code_state
 from engine.device import Machine
-from engine.errors import last_iter, read_rows
+from engine.errors import last_row, read_rows
 from engine.log import Speed, clock, open_rows, progress, write_row
 from engine.run import Run
 
@@ -73,9 +73,9 @@ def test_a_last_line_without_its_end(tmp_path):
     ('', -1), ('{"iter": 3, "loss": 1}\n', 3), ('{"iter": 3}\n{"iter": 4', 3), ('no json\n', -1),
     ('{"iter": 1}\n' * 10 ** 5 + '{"iter": 7}\n[]\n{"note": 1}\n', 7)])
 def test_the_last_iteration_of_a_log(tmp_path, text, last):
-    assert last_iter(tmp_path / 'nowhere') == -1
+    assert last_row(tmp_path / 'nowhere')['iter'] == -1
     (tmp_path / 'log.jsonl').write_text(text)
-    assert last_iter(tmp_path / 'log.jsonl') == last
+    assert last_row(tmp_path / 'log.jsonl')['iter'] == last
 
 
 def test_progress(monkeypatch, capsys):
