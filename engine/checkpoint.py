@@ -240,28 +240,13 @@ def groups_by_name(groups):
 
 def states_by_number(optimizer, state):
     """Return {a parameter's number in `optimizer`: its state} of a state_dict. Raise ValueError if the names of the parameters
-    differ; and for optimizers with a state_shape, if a state lacks a key that others have, or has a tensor of a wrong shape,
-    which kernels do not check."""
+    differ."""
     number_there = {name: i for group in state['param_groups'] for name, i in zip(group['param_names'], group['params'])}
-    params = [(group, name, p) for group in optimizer.param_groups for name, p in zip(group['param_names'], group['params'])]
-    if different := {name for _, name, _ in params} ^ number_there.keys():
+    names = [name for group in optimizer.param_groups for name in group['param_names']]
+    if different := {*names} ^ number_there.keys():
         raise ValueError(f'the optimizer state is for other parameters, see {min(different)!r}: use the same model')
-    keys = {key for i, of_param in state['state'].items() if isinstance(i, int) for key in of_param}
-    states, shape_of = {}, getattr(optimizer, 'state_shape', None)
-    for i, (group, name, p) in enumerate(params):
-        if number_there[name] not in state['state']:
-            continue
-        states[i] = state['state'][number_there[name]]
-        for key in keys | states[i].keys() if shape_of else ():
-            shape, value = shape_of(group, name, p, key), states[i].get(key)
-            if shape and key == 'step':
-                fits = isinstance(value, int) and value >= 0
-            else:
-                fits = torch.is_tensor(value) and (value.shape, value.dtype) == (shape, p.dtype) or value is shape is None
-            if not fits:
-                fault = f'of {name} has no {key}' if value is None else f'{key} of {name} does not fit it'
-                raise ValueError(f'the optimizer state {fault}')
-    return states
+    states = ((i, state['state'].get(number_there[name])) for i, name in enumerate(names))
+    return {i: of_param for i, of_param in states if of_param is not None}
 
 
 # ----------------------------------------------------------------------------- saving and resuming

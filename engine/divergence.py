@@ -44,12 +44,9 @@ class Watch:
 
 
 def params_by_type(optimizer):
-    """{block type: its parameters} of an optimizer's groups. Raise ValueError for groups that are not those of param_groups."""
+    """{block type: its parameters} of an optimizer's groups, which must be those of param_groups"""
     params = {}
     for group in optimizer.param_groups:
-        if 'block_type' not in group:
-            raise ValueError(f'{type(optimizer).__name__} has made groups of its own: it must keep those of param_groups, with '
-                             f'their block_type, lr_scale and lr_ratio')
         params.setdefault(group['block_type'], []).extend(group['params'])
     return params
 
