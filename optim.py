@@ -153,16 +153,9 @@ class ListOptimizer(torch.optim.Optimizer):
             raise ValueError(f'{kind} needs the names of the parameters: pass it param_groups(model, weight_decay)')
         return dict(zip(group['params'], group['param_names']))
 
-    def state_shape(self, group, name, p, key):
-        """Return the shape of the tensor `key` in the state of a group's parameter p, or None if p has no such state."""
-        return p.shape
-
 
 class AdamW(torch.optim.AdamW):
     on_shards = True
-
-    def state_shape(self, group, name, p, key):
-        return torch.Size() if key == 'step' else p.shape       # see ListOptimizer.state_shape
 
 
 class SGDW(ListOptimizer):
@@ -227,10 +220,6 @@ class AdamMini(ListOptimizer):
         for group in self.param_groups:
             for p, name in self.names(group).items():
                 num_blocks(group['block_type'], name, p, head_dim)      # raises if head_dim does not fit
-
-    def state_shape(self, group, name, p, key):
-        blocks = num_blocks(group['block_type'], name, p, group['head_dim'])
-        return (blocks, 1) if key == 'exp_avg_sq' else p.shape
 
     def work(self, group, params, scalar):
         names = self.names(group)
@@ -311,9 +300,6 @@ class Muon(ListOptimizer):
         self.defaults.update(scale=scale, bf16=bf16)
         for group in self.param_groups:
             self.names(group)
-
-    def state_shape(self, group, name, p, key):
-        return p.shape if is_block_matrix(name, group['block_type']) == (key == 'momentum_buffer') else None
 
     def work(self, group, params, scalar):
         names, rates = self.names(group), (scalar(group['lr']), group['weight_decay'])

@@ -4,7 +4,6 @@ from engine.process import say
 
 import copy
 import hashlib
-import io
 import math
 import os
 import shutil
@@ -19,7 +18,6 @@ import torch
 from engine.errors import check_weights, damaged, map_leaves
 from engine.keys import config_from
 from engine.ranks import local
-from engine.renames import rename
 from model import GPT
 
 # ----------------------------------------------------------------------------- files
@@ -77,7 +75,6 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
                 and all(map(torch.is_tensor, state['model'].values()))
                 and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()):
             raise ValueError('it holds something else')
-        rename_parameters(state)
     except PermissionError:
         raise
     except Exception:                                   # unpickling garbage fails in many ways
@@ -87,7 +84,7 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
         from engine.fsdp import read_tensors
         state = read_tensors(state, lambda name, t: torch.empty_like(t, device=device) if t.is_meta else t)
     try:
-        map_leaves({key: state.get(key) for key in ('model', 'optimizer', 'scaler', 'first_loss')},
+        map_leaves({key: state.get(key) for key in ('model', 'optimizer', 'scaler')},
                    lambda name, value: check_leaf(name, value, may_be_meta='shards' in state))
     except ValueError as error:
         raise damaged(path, error) from error
@@ -105,23 +102,7 @@ def check_leaf(name, value, may_be_meta=False):
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f'{name} is not finite')
     elif type(value) not in (bool, int, float, str, type(None)):
-        try:
-            file = io.BytesIO()
-            torch.save(value, file)
-            file.seek(0)
-            torch.load(file, weights_only=True)
-        except Exception as error:
-            kind = type(value).__name__
-            raise ValueError(f'{name} is a {kind}: use tensors, plain numbers, text, lists and dicts') from error
-
-
-def rename_parameters(state):
-    """Give the parameters of an older checkpoint the names that they have now."""
-    if 'shards' in state:
-        state['shards']['saved_as'] = {f'model.{rename(name)}': f'model.{name}' for name in state['model']}
-    state['model'] = {rename(name): value for name, value in state['model'].items()}
-    for group in (*state['optimizer']['param_groups'], *state.get('started', ())):
-        group['param_names'] = [rename(name) for name in group['param_names']]
+        raise ValueError(f'{name} is a {type(value).__name__}: use tensors, plain numbers, text, lists and dicts')
 
 
 def load_weights(model, checkpoint):
@@ -240,28 +221,13 @@ def groups_by_name(groups):
 
 def states_by_number(optimizer, state):
     """Return {a parameter's number in `optimizer`: its state} of a state_dict. Raise ValueError if the names of the parameters
-    differ; and for optimizers with a state_shape, if a state lacks a key that others have, or has a tensor of a wrong shape,
-    which kernels do not check."""
+    differ."""
     number_there = {name: i for group in state['param_groups'] for name, i in zip(group['param_names'], group['params'])}
-    params = [(group, name, p) for group in optimizer.param_groups for name, p in zip(group['param_names'], group['params'])]
-    if different := {name for _, name, _ in params} ^ number_there.keys():
+    names = [name for group in optimizer.param_groups for name in group['param_names']]
+    if different := {*names} ^ number_there.keys():
         raise ValueError(f'the optimizer state is for other parameters, see {min(different)!r}: use the same model')
-    keys = {key for i, of_param in state['state'].items() if isinstance(i, int) for key in of_param}
-    states, shape_of = {}, getattr(optimizer, 'state_shape', None)
-    for i, (group, name, p) in enumerate(params):
-        if number_there[name] not in state['state']:
-            continue
-        states[i] = state['state'][number_there[name]]
-        for key in keys | states[i].keys() if shape_of else ():
-            shape, value = shape_of(group, name, p, key), states[i].get(key)
-            if shape and key == 'step':
-                fits = isinstance(value, int) and value >= 0
-            else:
-                fits = torch.is_tensor(value) and (value.shape, value.dtype) == (shape, p.dtype) or value is shape is None
-            if not fits:
-                fault = f'of {name} has no {key}' if value is None else f'{key} of {name} does not fit it'
-                raise ValueError(f'the optimizer state {fault}')
-    return states
+    states = ((i, state['state'].get(number_there[name])) for i, name in enumerate(names))
+    return {i: of_param for i, of_param in states if of_param is not None}
 
 
 # ----------------------------------------------------------------------------- saving and resuming
@@ -323,11 +289,13 @@ class Checkpoints:
         self.machine.wait()
 
     def write(self, state, best):
-        """Put ckpt.pt, and with `best` best.pt, in place of the ones before."""
+        """Put ckpt.pt, and with `best` best.pt, in place of the ones before. ckpt.pt comes last: if a kill leaves the one before,
+        the run goes on from there, and writes best.pt again."""
         self.run.check_lock()
-        write_whole(self.run.path['ckpt.pt'], lambda f: torch.save(state, f))
+        paths = [self.run.path[name] for name in ('best.pt', 'ckpt.pt')[not best:]]
+        write_whole(paths[0], lambda f: torch.save(state, f))
         if best:
-            link_or_copy(self.run.path['ckpt.pt'], self.run.path['best.pt'])
+            link_or_copy(*paths)
         self.run.note_saved()
         if self.shards:
             from engine.fsdp import remove_unused

@@ -157,26 +157,14 @@ def autocast(device, dtype, cache=True):
     return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype, cache_enabled=cache)
 
 
-def ranks_of(environ):
-    """Return RANK, LOCAL_RANK and WORLD_SIZE, or (0, 0, 1) without them. Raise ValueError if only some are set."""
-    names = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')
-    missing = [name for name in names if name not in environ]
-    if missing and len(missing) < 3:
-        raise ValueError(f'{", ".join(missing)} not set, but others of {", ".join(names)}: set all three, as torchrun does, or '
-                         f'none for one process')
-    return (0, 0, 1) if missing else tuple(int(environ[name]) for name in names)
-
-
 def differences(given):
     """What differs between the dicts {what: its value} of all ranks, as text"""
     lines = []
     for what in dict.fromkeys(name for values in given for name in values):
-        ranks_with = {}                                 # {value: the ranks that have it}
-        for rank, values in enumerate(given):
-            ranks_with.setdefault(values.get(what, 'none'), []).append(str(rank))
-        if len(ranks_with) > 1:
-            lines.append(f'{what} ' + ', '.join(f'{value} on rank {" ".join(ranks[:8])}{" …" * (len(ranks) > 8)}'
-                                                for value, ranks in ranks_with.items()))
+        first, *others = (values.get(what, 'none') for values in given)
+        other = next((rank for rank, value in enumerate(others, 1) if value != first), None)
+        if other:
+            lines.append(f'{what} {first} on rank 0, {others[other - 1]} on rank {other}')
     return '; '.join(lines)
 
 
@@ -187,8 +175,10 @@ class Machine:
     """
 
     def __init__(self, device='auto', dtype='auto'):
-        self.rank, local_rank, self.world_size = ranks_of(os.environ)
-        self.distributed, self.master = 'RANK' in os.environ, self.rank == 0
+        self.distributed = 'RANK' in os.environ
+        names = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE')
+        self.rank, local_rank, self.world_size = (int(os.environ[name]) for name in names) if self.distributed else (0, 0, 1)
+        self.master = self.rank == 0
         self.device = pick_device(device, local_rank)
         if self.device.type == 'cuda':
             torch.cuda.set_device(self.device)          # compiled kernels run on the current one
@@ -248,10 +238,9 @@ class Machine:
 
     def largest(self, number):
         """The largest of the ranks' integers. It does not wait for the GPU."""
-        if not self.distributed:
-            return number
         number = torch.tensor(number)
-        dist.all_reduce(number, dist.ReduceOp.MAX, group=self.control)
+        if self.distributed:
+            dist.all_reduce(number, dist.ReduceOp.MAX, group=self.control)
         return int(number)
 
     def gather(self, value):
@@ -287,9 +276,6 @@ class Machine:
             os._exit(code)
         sys.exit(code)
 
-    def name(self):
-        return device_name(self.device)
-
 
 class StopRequest:
     """Catches Ctrl-C, SIGTERM, and SIGHUP, which the end of a terminal sends, unless nohup ignores it. `number` is the signal's
@@ -309,9 +295,8 @@ class StopRequest:
 
 
 PEAKS = {       # dense bf16, TFLOP/s, from the vendors' data sheets; a name that contains another comes first
-    'B200': 2250, 'GH200': 989, 'H200': 989, 'H100 PCIe': 756, 'H100 NVL': 835, 'H100': 989, 'H800': 989, 'H20': 148,
-    'A100': 312, 'A800': 312, 'A40': 150, 'A30': 165, 'A10G': 70, 'A10': 125, 'L40S': 362, 'L40': 181, 'L4': 121,
-    'RTX 4090': 165, 'RTX 3090': 71, 'MI300X': 1307, 'MI250': 362,
+    'B200': 2250, 'H200': 989, 'H100 PCIe': 756, 'H100 NVL': 835, 'H100': 989, 'A100': 312, 'A10G': 70, 'A10': 125,
+    'L40S': 362, 'L40': 181, 'L4': 121, 'RTX 4090': 165, 'RTX 3090': 71, 'MI300X': 1307,
 }
 
 

@@ -1,13 +1,12 @@
 """Reading files that a user may have damaged or changed. A file that cannot be read is one line, with its remedy."""
 from engine.process import say
 
-import csv
 import functools
 import json
 import math
 import os
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 
 def map_leaves(state, change, name=''):
@@ -25,27 +24,20 @@ def is_number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-@contextmanager
-def reading(path, remedy):
-    """A context with the open text file. Raise ValueError, with the remedy, if it is damaged."""
-    try:
-        with open(path, encoding='utf-8', newline='') as f:
-            yield f
-    except (ValueError, TypeError, KeyError, csv.Error) as error:
-        raise ValueError(f'{path} is damaged, {remedy}: {error}') from error
-
-
-def with_null(value, null):
-    return map_leaves(value, lambda name, leaf: null if leaf is None else leaf)
-
-
 def read_json(path, remedy, null=None):
     """Return the JSON in a file, with `null` for null, or None if there is no file. Raise ValueError, with the remedy, if it is
     damaged."""
     if not os.path.exists(path):
         return None
-    with reading(path, remedy) as f:
-        return with_null(json.load(f), null)
+    try:
+        with open(path, encoding='utf-8') as f:
+            return with_null(json.load(f), null)
+    except ValueError as error:
+        raise ValueError(f'{path} is damaged, {remedy}: {error}') from error
+
+
+def with_null(value, null):
+    return map_leaves(value, lambda name, leaf: null if leaf is None else leaf)
 
 
 def parse_rows(path, key='iter'):
@@ -88,23 +80,6 @@ def last_row(path):
             f.seek(max(0, os.path.getsize(path) - 2 ** 16))
             lines = f.readlines()
     return next(filter(None, map(parse_row, reversed(lines))), {'iter': -1})
-
-
-def last_iter(path):
-    return last_row(path)['iter']
-
-
-def read_table(path, kinds, remedy):
-    """Return the rows of a CSV file as dicts, at least one, or None if there is no file. `kinds` has the type of each column that
-    is not text; a column with a ? behind its name may be missing. Raise ValueError, with the remedy, for another file."""
-    if not os.path.exists(path):
-        return None
-    with reading(path, remedy) as f:
-        rows = [{**row, **{key.rstrip('?'): kind(row[key.rstrip('?')]) for key, kind in kinds.items()
-                           if key.rstrip('?') in row or not key.endswith('?')}} for row in csv.DictReader(f)]
-        if not rows or any(None in row or None in row.values() for row in rows):
-            raise ValueError('it has no rows, or rows of another length')
-        return rows
 
 
 def damaged(path, fault=''):

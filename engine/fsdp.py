@@ -11,6 +11,7 @@ import os
 import shutil
 import warnings
 from datetime import timedelta
+from importlib import import_module
 from itertools import count
 
 import torch
@@ -88,11 +89,11 @@ def whole(state, keep):
     return map_leaves(state, gather)
 
 
-def whole_copy(model, empty, master):
-    """Return a model from `empty()` with the weights of a sharded model on rank 0, None elsewhere. Every rank must call it."""
-    weights = whole(model.state_dict(), keep=master)
-    if master:
-        copy = empty()
+def whole_copy(model, build, machine):
+    """Return a model from `build()` with the weights of a sharded model on rank 0, None elsewhere. Every rank must call it."""
+    weights = whole(model.state_dict(), keep=machine.master)
+    if machine.master:
+        copy = build().to(machine.device)
         copy.load_state_dict(weights)
         return copy
 
@@ -122,6 +123,7 @@ class ShardSaver:
     """Saves states in folders of shards, one at a time. Every rank has one, and all must call the same methods."""
 
     def __init__(self, run_folder, machine):
+        import_module('safetensors')                    # fails now if it is not installed, and not at the first checkpoint
         self.run_folder, self.machine, self.pending = run_folder, machine, None
         self.group = dist.new_group(backend='gloo', timeout=timedelta(days=1))          # for the background's messages
 
@@ -189,8 +191,7 @@ def read_tensors(checkpoint, place):
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings('ignore', '.*assuming the intent is to load in a single process')
-            saved = {shards['saved_as'].get(name, name): t for name, t in tensors.items()}
-            load(saved, storage_reader=HuggingFaceStorageReader(folder), no_dist=True)
+            load(tensors, storage_reader=HuggingFaceStorageReader(folder), no_dist=True)
     except (Exception, CheckpointException) as error:
         raise ValueError(f'{folder} is damaged, or not of {path}') from error
     finally:

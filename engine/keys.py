@@ -1,6 +1,8 @@
 """Which values the keys of train.py may have."""
 from dataclasses import fields
 
+import torch
+
 from data.tokens import is_prepared, read_meta
 from engine.device import ATTENTION_BACKENDS, DTYPES
 from model import GPTConfig
@@ -12,7 +14,7 @@ CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'jum
 LOWS = dict(        # the smallest value of each; r_… and wd_… may not be negative either
     eval_interval=1, eval_iters=1, log_interval=1, max_iters=0, measure_interval=0, measure_batches=1, batch_size=1,
     gradient_accumulation_steps=1, seed=0, data_seed=0, learning_rate=0, min_lr=0, warmup_iters=0, lr_decay_iters=0,
-    decay_frac=0, weight_decay=0, beta1=0, beta2=0, momentum=0, grad_clip=0, diverge_factor=0, shard_ranks=0)
+    decay_frac=0, weight_decay=0, beta1=0, beta2=0, momentum=0, grad_clip=0, shard_ranks=0)
 HIGHS = dict(n_layer=10 ** 4, n_embd=10 ** 6, d_ff=10 ** 7, block_size=10 ** 8, vocab_size=10 ** 8)     # no machine holds more
 BELOW_ONE = ('beta1', 'beta2', 'momentum')
 
@@ -61,13 +63,12 @@ def check_keys(config, choices=CHOICES, lows=LOWS):
         wrong('batch_size block_size vocab_size', 'a product below 2**31, or kernels are slow or wrong')
 
 
-def schedule_notes(config):
-    """Lines about a schedule that is hardly meant so"""
-    warmup, last = config['warmup_iters'], config['max_iters']
-    if warmup <= last or not last:
-        return []
-    return [f'warmup_iters={warmup} is longer than this run of max_iters={last}: the learning rate rises to its end and never '
-            f'reaches {config["learning_rate"]:g}']
+def check_parallel(config, machine):
+    """Raise ValueError, before the ranks connect, for keys that contradict each other or this machine."""
+    if config['ddp_bf16'] and machine.device.type != 'cuda':
+        raise ValueError(f'ddp_bf16=True: NCCL sends bfloat16, and the device is {machine.device.type}; leave it out')
+    if machine.distributed and config['parallel'] == 'fsdp' and machine.dtype == torch.float16:
+        raise ValueError('dtype=float16: parallel=fsdp has no loss scaling, choose bfloat16 or float32')
 
 
 def group_settings(config):

@@ -15,7 +15,7 @@ import torch
 
 from engine.checkpoint import write_whole
 from engine.code import code_hash, code_state, command, script, script_as_typed
-from engine.device import vendors_peak
+from engine.device import device_name, vendors_peak
 from engine.errors import map_leaves, say_once
 
 EVERY = 10.0                # seconds between two lines of `progress`, at least
@@ -23,38 +23,26 @@ EVERY = 10.0                # seconds between two lines of `progress`, at least
 
 # ----------------------------------------------------------------------------- rows of JSON
 
-class RowFile:
-    """A file to append rows to. It cuts off a part of a row that a kill has left at the end. Rows that a full disk does not take
-    wait for the next ones."""
-
-    def __init__(self, path):
-        self.path, self.file, self.waiting = path, open(path, 'ab+', buffering=0), b''
-        self.file.seek(0)
-        tail = self.file.read().rpartition(b'\n')[2]
+def open_rows(path):
+    """Open a file to append rows to. Cut off a part of a row that a kill has left at the end."""
+    with open(path, 'ab+') as f:
+        f.seek(0)
+        tail = f.read().rpartition(b'\n')[2]
         try:
             json.loads(tail)
-            self.waiting = b'\n'                        # an editor has left out the end of the last line
+            f.write(b'\n')                              # an editor has left out the end of the last line
         except ValueError:
-            self.file.truncate(self.file.tell() - len(tail))
-
-    def write(self, text):
-        self.waiting += text.encode()
-        try:
-            while self.waiting:
-                self.waiting = self.waiting[self.file.write(self.waiting):]     # it may take a part of a row
-        except OSError as error:
-            say_once(f'{self.path} could not be written ({error.strerror}): its rows wait until there is room')
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.file.close()
+            f.truncate(f.tell() - len(tail))
+    return open(path, 'a', encoding='utf-8', buffering=2 ** 20)         # rows wait in its buffer while the disk is full
 
 
 def write_row(f, value):
     """Write a line of JSON, in which null stands for a number that is not finite."""
-    f.write(json.dumps(finite(value)) + '\n')
+    try:
+        f.write(json.dumps(finite(value)) + '\n')
+        f.flush()
+    except OSError as error:
+        say_once(f'{f.name} could not be written ({error.strerror}): its rows wait until there is room')
 
 
 def finite(value):
@@ -124,7 +112,7 @@ class Log:
 
     def introduce(self, optimizer, rate, amounts, notes):
         """Print the `amounts` of an iteration and an epoch, the optimizer's groups with the highest learning rate of each, by
-        rate(it, ratio), and the lines of `notes`."""
+        rate(it, ratio), the lines of `notes`, and whether the warm-up is longer than the run."""
         if not self.writes:
             return
         if self.run.init_from == 'resume':
@@ -139,6 +127,9 @@ class Log:
                      f'{group["lr_ratio"]:10g}{peak:10.2e}{group["weight_decay"]:9.4g}')
         for line in notes:
             self.say(line)
+        if self.config['warmup_iters'] > last > 0:
+            self.say(f'warmup_iters={self.config["warmup_iters"]} is longer than this run of max_iters={last}: the learning rate '
+                     f'rises to its end and never reaches {self.config["learning_rate"]:g}')
 
     def row(self, **row):
         """Write a row of log.jsonl, and the same to Weights & Biases."""
@@ -169,24 +160,22 @@ class Log:
         self.say(f'iter {row["iter"]}: loss {row["loss"]:.4f}, lr {row["lr"]:.2e}, {per_s:,.0f} {unit}/s'
                  + (f', MFU {mfu:.1%}' if mfu else '') + f', {left} left')
 
-    def stopped(self, it, saved):
-        """Print how to continue a run that a signal has stopped, and wait for all ranks: torchrun ends all when one exits.
-        `saved`: whether this iteration is in ckpt.pt; it is not while the loss is too high."""
+    def stopped(self, it):
+        """Print how to continue a run that a signal has stopped, and wait for all ranks: torchrun ends all when one exits."""
         start_with = 'torchrun …' if self.machine.distributed else 'python'
-        here, way = ('', 'resume') if saved else (', not saved because the loss is too high', 'auto')
-        self.say(f'stopped after iteration {it}{here}; to go on{"" if saved else " from the last checkpoint, if there is one"}: '
-                 f'{start_with} {script_as_typed()} {self.run.path["config.json"]} --init_from={way}')
+        self.say(f'stopped after iteration {it}; to go on: {start_with} {script_as_typed()} {self.run.path["config.json"]} '
+                 f'--init_from=resume')
         self.machine.wait()
 
     def close(self, code):
         self.to_wandb(lambda wandb: wandb.finish(exit_code=code))
-        if self.writes and self.file.waiting:
-            raise OSError(f'{self.file.path} lacks its last rows: the disk is full')
+        if self.writes:
+            self.file.close()                           # raises OSError if the disk is still full
 
 
 def environment(machine):
     """What changes a run's numbers beside its keys, code and data"""
-    return dict(dtype=str(machine.dtype), torch=torch.__version__, machine=machine.name())
+    return dict(dtype=str(machine.dtype), torch=torch.__version__, machine=device_name(machine.device))
 
 
 def start_wandb(run, config, about):

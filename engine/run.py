@@ -15,6 +15,7 @@ from engine.process import say
 
 import functools
 import json
+import math
 import os
 import platform
 import re
@@ -28,7 +29,7 @@ from data.lock import lock_folder
 from engine.checkpoint import link_or_copy, write_whole
 from engine.code import code_hashes, script
 from engine.errors import last_row, parse_rows, read_json
-from engine.log import RowFile, environment, losses_text
+from engine.log import environment, losses_text, open_rows
 
 FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
 LOCK_PATIENCE = 5.0         # seconds to wait for a lock: processes that a killed run has started may outlive it for so long
@@ -57,7 +58,7 @@ class Run:
         self.ckpt_config, self.ckpt_hash = {}, ''
         self.path = {name: os.path.join(self.folder, name) for name in FILES}
         self.old = os.path.join(self.folder, 'old-run')
-        self.seen, files, is_auto = self.stamps(), run_files(self.folder), self.init_from == 'auto'
+        self.seen, files, is_auto = self.last_save(), run_files(self.folder), self.init_from == 'auto'
         if is_auto:                                     # a run that was killed before it saved starts again
             self.init_from = 'resume' if 'ckpt.pt' in files else 'scratch'
         if self.init_from == 'resume' or not files or config['overwrite'] or config['eval_only']:
@@ -66,7 +67,7 @@ class Run:
             raise ValueError(f'out_dir={self.folder} holds a run: choose another folder, continue the run by '
                              f'--init_from=resume, or replace it by --overwrite=True')
         about = read_json(self.path['run.json'], 'remove it') or {}
-        if 'best.pt' in files or about.get('saved'):
+        if about.get('saved', 'best.pt' in files):      # older versions did not note it
             raise ValueError(f'out_dir={self.folder} holds a run that has lost its ckpt.pt: put it back, or a copy of best.pt in '
                              f'its place, or choose another folder, or start again by --overwrite=True')
 
@@ -105,12 +106,10 @@ class Run:
 
     def leave_if_complete(self, checkpoint, config, machine):
         """End the process if this run, which resumes from a checkpoint, has nothing left to do."""
-        row, best = last_row(self.path['log.jsonl']), self.path['best.pt']
+        row = last_row(self.path['log.jsonl'])
+        # a kill may have come between the last evaluation and the checkpoint that is the best one by it
         complete = (checkpoint and not config['eval_only'] and self.start == row['iter'] == config['max_iters']
-                    and 'val_loss' in row and os.path.exists(best)
-                    # a kill may have left a best.pt that is older than the checkpoint that it should be
-                    and (row['val_loss'] != checkpoint['best_val_loss']
-                         or os.stat(best).st_mtime_ns >= os.stat(self.path['ckpt.pt']).st_mtime_ns))
+                    and checkpoint['best_val_loss'] <= row.get('val_loss', -math.inf))
         if all(machine.gather(bool(complete))):         # on all ranks, or they go on together
             if machine.master:
                 say(f'{self.folder} is complete: {config["max_iters"]} iterations, {losses_text(row)}; --max_iters=… trains on')
@@ -118,14 +117,13 @@ class Run:
 
     # ------------------------------------------------------------------------- the lock
 
-    def stamps(self):
-        """What changes if another process trains here"""
-        files = [self.path[name] for name in ('ckpt.pt', 'best.pt', 'log.jsonl')]
-        return [(os.stat(file).st_ino, os.stat(file).st_mtime_ns) for file in files if os.path.exists(file)]
+    def last_save(self):
+        """When ckpt.pt was written, 0 if it is not there"""
+        return os.stat(self.path['ckpt.pt']).st_mtime_ns if os.path.exists(self.path['ckpt.pt']) else 0
 
     def lock(self):
-        """Make the folder, and lock it until this process ends. Raise ValueError if another process trains there, or has trained
-        there since __init__ looked."""
+        """Make the folder, and lock it until this process ends. Raise ValueError if another process trains there, or has saved
+        there since __init__ looked, such as one that was stopped just now."""
         os.makedirs(self.folder, exist_ok=True)
         deadline = time.monotonic() + LOCK_PATIENCE
         while True:
@@ -136,7 +134,7 @@ class Run:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
-        if self.stamps() != self.seen:
+        if self.last_save() != self.seen:
             raise ValueError(f'another process has just trained in {self.folder}: type the command again')
 
     def check_lock(self):
@@ -165,11 +163,11 @@ class Run:
             shutil.rmtree(folder, ignore_errors=True)
 
     def continue_rows(self, name):
-        """Open log.jsonl or measure.jsonl for appending, as a RowFile, without the rows of iterations that will be run again.
-        Lines that a person has written stay."""
+        """Open log.jsonl or measure.jsonl for appending, without the rows of iterations that will be run again. Lines that a
+        person has written stay."""
         lines = [line for line, row in parse_rows(self.path[name]) if row is None or row['iter'] < self.start]
         write_whole(self.path[name], lambda f: f.writelines(lines))
-        return RowFile(self.path[name])
+        return open_rows(self.path[name])
 
     def write_json(self, name, value):
         write_whole(self.path[name], lambda f: f.write(json.dumps(value, indent=1).encode()))

@@ -50,7 +50,7 @@ def write_run(folder):
     keys = {key: config[key] for key in defaults_of(TRAIN, GPTConfig)} | asdict(model.config) | dict(init_from=from_hf)
     optimizer = make_optimizer(param_groups(model, keys['weight_decay'], keys=keys), keys)
     write_checkpoint(folder, dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler={}, config=keys, iter=0,
-                                  best_val_loss=float('inf'), first_loss=None))
+                                  best_val_loss=float('inf')))
     return f'wrote {out_dir}: python train.py {out_dir}/config.json --init_from=resume  trains on'
 
 

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from data.text import load_tokenizer
 from engine.checkpoint import write_whole
 from engine.errors import is_number, read_rows
-from engine.log import RowFile, finite, progress, write_row
+from engine.log import finite, open_rows, progress, write_row
 from model import at_least_fp32
 
 # ----------------------------------------------------------------------------- what every evaluation needs
@@ -128,7 +128,7 @@ def cached(path, answer):
         keys = [key_of(request) for request in requests]
         new = [i for i, key in enumerate(keys) if key not in known]
         answers = dict(zip(new, answer([requests[i] for i in new], **more))) if new else {}
-        with RowFile(path) as f:
+        with contextlib.suppress(OSError), open_rows(path) as f:    # where there is no room, the answers are not kept
             for i in new:
                 numbers = answers[i] if isinstance(answers[i], (list, tuple)) else [answers[i]]
                 if keys[i] and all(math.isfinite(x) for x in numbers if is_number(x)):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from engine.log import RowFile, write_row
+from engine.log import open_rows, write_row
 
 
 class Score(NamedTuple):
@@ -94,7 +94,5 @@ def numbers(score):
 
 
 def append(path, row):
-    with RowFile(path) as f:
+    with open_rows(path) as f:                          # raises OSError when it closes on a full disk
         write_row(f, row)
-        if f.waiting:
-            raise OSError(f'{path} lacks the last row: the disk is full')

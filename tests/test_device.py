@@ -1,14 +1,13 @@
 """engine/device.py: which device, dtype and kernel a script uses."""
 from engine.process import report
 
-import itertools
 import os
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from engine.device import ATTENTION_BACKENDS, Machine, attention_backend_of, plain_attention, ranks_of, tune_for_training
+from engine.device import ATTENTION_BACKENDS, Machine, attention_backend_of, plain_attention, tune_for_training
 from test_model import CHOICES, build
 
 
@@ -22,16 +21,6 @@ def as_before():
     torch._inductor.config.deterministic = False
     for _, enable in ATTENTION_BACKENDS.values():
         enable(True)
-
-
-def test_ranks_are_given_together():
-    """Each without the others would train on a part of the data, or wait for ranks that do not come"""
-    names, right = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'), ('5', '1', '8')
-    assert ranks_of({}) == (0, 0, 1) and ranks_of(dict(zip(names, right))) == (5, 1, 8)
-    for count in 1, 2:
-        for given in itertools.combinations(zip(names, right), count):
-            with pytest.raises(ValueError, match=f'{", ".join(name for name in names if name not in dict(given))} not set, but '):
-                ranks_of(dict(given))
 
 
 def test_ranks_that_cannot_connect(monkeypatch, capsys):

@@ -12,8 +12,8 @@ from helpers import strict_json
 from engine import code
 from engine.code import code_hash, code_state
 from engine.device import Machine
-from engine.errors import last_iter, read_rows
-from engine.log import RowFile, Speed, clock, progress, write_row
+from engine.errors import last_row, read_rows
+from engine.log import Speed, clock, open_rows, progress, write_row
 from engine.run import Run
 
 CONFIG = dict(out_dir='run', init_from='scratch', overwrite=False, eval_only=False, wandb_log=False)
@@ -64,7 +64,7 @@ def test_a_last_line_without_its_end(tmp_path):
     path = tmp_path / 'rows.jsonl'
     for before, after in ('{"iter": 1}', '{"iter": 1}\n'), ('{"iter": 1}\n{"iter"', '{"iter": 1}\n'):
         path.write_text(before)
-        with RowFile(path) as f:
+        with open_rows(path) as f:
             write_row(f, dict(iter=2))
         assert path.read_text() == f'{after}{{"iter": 2}}\n'
 
@@ -73,9 +73,9 @@ def test_a_last_line_without_its_end(tmp_path):
     ('', -1), ('{"iter": 3, "loss": 1}\n', 3), ('{"iter": 3}\n{"iter": 4', 3), ('no json\n', -1),
     ('{"iter": 1}\n' * 10 ** 5 + '{"iter": 7}\n[]\n{"note": 1}\n', 7)])
 def test_the_last_iteration_of_a_log(tmp_path, text, last):
-    assert last_iter(tmp_path / 'nowhere') == -1
+    assert last_row(tmp_path / 'nowhere')['iter'] == -1
     (tmp_path / 'log.jsonl').write_text(text)
-    assert last_iter(tmp_path / 'log.jsonl') == last
+    assert last_row(tmp_path / 'log.jsonl')['iter'] == last
 
 
 def test_progress(monkeypatch, capsys):

@@ -3,7 +3,7 @@ train.py as its users run it: whole runs of a tiny model, on one process and on 
 """
 import json
 import math
-import os
+import re
 import resource
 import runpy
 import shutil
@@ -131,17 +131,18 @@ def test_two_ranks_see_what_one_sees(whole, place):
 
 
 def test_a_run_that_is_complete_says_so(whole, place):
-    """And nothing is written, unless best.pt is older than the checkpoint that it should be, as a kill leaves it"""
+    """And nothing is written, unless a kill came before the last evaluation was saved as the best one"""
     before = contents(whole)
     out, _ = train(place, 'whole/config.json', '--init_from=auto')
     loss = evaluations(whole)[-1]['val_loss']
     assert out.count('\n') == 1 and 'whole is complete: 20 iterations, train loss' in out and f'val loss {loss:.4f}' in out
     assert contents(whole) == before
     shutil.copytree(whole, place / 'half-saved')
-    os.utime(place / 'half-saved' / 'best.pt', (0, 0))
+    torch.save({**checkpoint(whole), 'best_val_loss': loss + 1}, place / 'half-saved' / 'ckpt.pt')
+    (place / 'half-saved' / 'best.pt').unlink()
     out, _ = train(place, 'whole/config.json', '--out_dir=half-saved', '--init_from=auto')
     assert 'resumes half-saved' in out
-    assert checkpoint(place / 'half-saved', 'best.pt')['iter'] == checkpoint(whole, 'best.pt')['iter']
+    assert checkpoint(place / 'half-saved', 'best.pt')['iter'] == 20
 
 
 def test_a_warm_up_beyond_the_run_is_noted(place):
@@ -296,7 +297,7 @@ def test_ratios_of_one_change_nothing(whole, place):
 # ----------------------------------------------------------------------------- divergence
 
 def test_divergence(place):
-    """Without a norm, a clip or a sane rate: stop with 3, and say where, with the norms of each block type then"""
+    """Without a norm, a clip or a sane rate: stop with 3, and say where"""
     keys = {**TINY, 'optimizer': 'sgdw', 'learning_rate': 1e6, 'grad_clip': 0.0, 'warmup_iters': 0, 'eval_interval': 1,
             'schedule': 'constant'}
     out, err = train(place, ROOT / 'config' / 'arch' / 'off.py', *flags(**keys, out_dir='diverged'), code=3)
@@ -305,12 +306,8 @@ def test_divergence(place):
     logged = steps(run)
     assert f'iteration {len(logged) - 1}, learning rate 1.000e+06' in says       # the step before the evaluation
     assert all(math.isfinite(row['loss']) for row in logged)
-    last, config = rows(run)[-1], json.loads((run / 'config.json').read_text())
+    last = rows(run)[-1]
     assert last['iter'] == len(logged) - 1 and last['lr'] == 1e6 and 'not finite' in last['diverged']
-    assert last['last_finite_iter'] <= last['iter']
-    model = GPT(GPTConfig(**{f.name: config[f.name] for f in fields(GPTConfig)}))
-    assert set(last['norms']) == {block_type(name) for name, _ in model.named_parameters()}
-    assert all(math.isfinite(norm) for norms in last['norms'].values() for norm in (norms['weights'], norms['gradient']))
 
 
 def test_divergence_keeps_the_last_good_checkpoint(whole, place):
@@ -325,31 +322,6 @@ def test_divergence_keeps_the_last_good_checkpoint(whole, place):
     assert all(torch.isfinite(value).all() for value in after['model'].values())
     assert after['iter'] == before['iter'] == 20
     assert all(torch.equal(after['model'][name], before['model'][name]) for name in before['model'])
-
-
-@pytest.mark.long
-def test_a_loss_that_stays_high(place):
-    """diverge_factor: 100 iterations in which the loss was above that share of the first"""
-    keys = {**TINY, 'learning_rate': 0.0, 'min_lr': 0.0, 'max_iters': 150, 'eval_interval': 50, 'log_interval': 10}
-    _, err = train(place, *flags(**keys, out_dir='high', diverge_factor=0.9), code=3)
-    last = rows(place / 'high')[-1]
-    assert last['iter'] == last['last_finite_iter'] == 100 and 'above 0.9 times its first value' in last['diverged'] + err
-    assert not (place / 'high' / 'ckpt.pt').exists(), 'nothing good was there to be saved'
-    train(place, *flags(**{**keys, 'learning_rate': 0.03, 'max_iters': 120}, out_dir='falls', diverge_factor=0.9))
-
-
-def test_a_signal_saves_nothing_while_the_loss_is_too_high(whole, place):
-    """What it would save is no good state, and the count of high iterations would begin anew"""
-    run = place / 'high-stopped'
-    shutil.copytree(whole, run)
-    before = (run / 'ckpt.pt').read_bytes()
-    keys = flags(out_dir=run.name, init_from='resume', max_iters=40, eval_interval=100, diverge_factor=0.01)
-    out, _ = train(place, 'whole/config.json', *keys, through=(interrupted, 24), code=128 + signal.SIGTERM)
-    last = out.splitlines()[-1]
-    assert 'stopped after iteration 24, not saved because the loss is too high' in last and last.endswith('--init_from=auto')
-    assert (run / 'ckpt.pt').read_bytes() == before
-    out, _ = train(place, 'whole/config.json', *keys, '--max_iters=21', code=3)
-    assert 'resumes high-stopped/ckpt.pt at iteration 20\n' in out
 
 
 # ----------------------------------------------------------------------------- errors, each before anything is written
@@ -600,7 +572,7 @@ def test_a_full_disk(whole, place):
     arguments = ['full/config.json', *flags(out_dir='full', init_from='resume', max_iters=30)]
     limit = (resource.setrlimit, resource.RLIMIT_FSIZE, (20000, 20000))
     code, _, err = run_alone('train.py', *arguments, cwd=place, through=limit)
-    assert code == 1 and err.startswith('error: full/ckpt.pt could not be written'), err
+    assert code == 1 and re.match('error: full/(best|ckpt).pt could not be written', err), err
     assert err.count('\n') == 1 and files(place / 'full') == list(FILES)
     assert (place / 'full' / 'ckpt.pt').read_bytes() == (whole / 'ckpt.pt').read_bytes()
     train(place, *arguments)                            # the disk has room again

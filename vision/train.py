@@ -21,9 +21,8 @@ from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training, why_not_compile
 from engine.divergence import Watch, block_norms, params_by_type, tell_unused
 from engine.health import health
-from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings, schedule_notes
+from engine.keys import CHOICES, LOWS, check_keys, check_parallel, config_from, group_settings
 from engine.log import Log, Speed, add_scalars, progress
-from engine.parallel import check_parallel, model_notes, whole_model
 from engine.ranks import check_on_shards
 from engine.run import Run
 from optim import lr_at, make_optimizer, param_groups
@@ -162,22 +161,23 @@ stop_request = StopRequest()
 images_per_iter = gradient_accumulation_steps * batch_size
 log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_kernel,
           compiled=is_compiled, images_per_iter=images_per_iter)
-watch = Watch(config, machine, run, log, rate, scaler, params_of)
+watch = Watch(machine, run, log, rate, scaler)
 best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
-watch.first_loss = checkpoint.get('first_loss') if checkpoint else None
 checkpoint = None                                       # frees its memory
 if measure_interval:
     from lab.measure import Probe
-    probe = Probe(run, config, machine, data['train'])
+    probe = Probe(run, config, machine, data['train'], build)
 log.introduce(opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch',
-              [*getattr(pretrained, 'notes', []), *schedule_notes(config), *model_notes(fsdp, is_compiled, obstacle)])
+              getattr(pretrained, 'notes', []))
+if obstacle:
+    log.say(f'this run is not compiled, and slower: {obstacle}')
 speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
 
 
 def state(it):
     """What a checkpoint in front of iteration `it` holds"""
     return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
-                started=checkpoints.started, best_val_loss=best_val_loss, first_loss=watch.first_loss, data=run.data)
+                started=checkpoints.started, best_val_loss=best_val_loss, data=run.data)
 
 
 # ----------------------------------------------------------------------------- the loop
@@ -198,12 +198,11 @@ for it in range(run.start, max_iters + 1):
                 break
             best = it > 0 and means['val_loss'] <= best_val_loss
             best_val_loss = means['val_loss'] if best else best_val_loss
-            if watch.high_since is None and (best or always_save_checkpoint and it > run.start):
+            if best or always_save_checkpoint and it > run.start:
                 checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
         if measure_interval:
-            probe.at_end(it, whole_model(raw_model, build, machine))
-        watch.end(it)
+            probe.at_end(it, raw_model)
         break
 
     # set the learning rate of each group
@@ -213,7 +212,7 @@ for it in range(run.start, max_iters + 1):
     if measure_now:
         watch.check(it)
         with speed.paused():
-            probe.before_step(whole_model(raw_model, build, machine))
+            probe.before_step(raw_model)
 
     # forward and backward, one micro-batch after another
     sums, logged = {}, {}
@@ -247,7 +246,7 @@ for it in range(run.start, max_iters + 1):
     scaler.update()
     opt.zero_grad(set_to_none=True)
     if measure_now:
-        probe.after_step(it, whole_model(raw_model, build, machine))
+        probe.after_step(it, raw_model)
 
     # log, and end if the run has diverged or was asked to stop
     watch.see(it, sums['loss'], grad_norm)
@@ -259,16 +258,14 @@ for it in range(run.start, max_iters + 1):
         watch.check(it)
         means, scalars = ({name: machine.sum(total).item() for name, total in totals.items()} for totals in (sums, logged))
         weight_norms = block_norms(params_of, lambda p: p)
-        watch.logged(it, means['loss'], weight_norms, grad_norms)
         row = dict(iter=it, loss=means.pop('loss'), lr=rate(it), grad_norm=grad_norm.item(),
                    grad_norms=dict(zip(params_of, grad_norms.tolist())), weight_norms=dict(zip(params_of, weight_norms.tolist())))
         log.step(row | (dict(aux=means) if means else {}) | (dict(logged=scalars) if scalars else {}), speed)
     stop = machine.largest(stop_request.number)
     if stop:
         watch.check(it)
-        if watch.high_since is None:
-            checkpoints.save(state(it + 1))
-        log.stopped(it, saved=watch.high_since is None)
+        checkpoints.save(state(it + 1))
+        log.stopped(it)
         break
 
 log.close(128 + stop if stop else 0)

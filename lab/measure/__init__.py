@@ -67,29 +67,36 @@ IN_TRAINING = ('gradients', 'sharpness', 'hidden', 'parameters', 'attention')
 
 class Probe:
     """What train.py measures every measure_interval iterations and writes to measure.jsonl: IN_TRAINING before a step, on the
-    same batches each time, and how far the step moved the weights; and IN_TRAINING once more at the end. Ranks other than the
-    first pass None as the model."""
+    same batches each time, and how far the step moved the weights; and IN_TRAINING once more at the end. All ranks must call
+    its methods, and the first one measures. `build` makes an untrained model."""
 
-    def __init__(self, run, config, machine, windows):
-        self.seed, self.machine = config['seed'], machine
+    def __init__(self, run, config, machine, windows, build):
+        self.seed, self.machine, self.build = config['seed'], machine, build
         if machine.master and not config['eval_only']:
             self.file = run.continue_rows('measure.jsonl')
             self.batches = [machine.to_device(*windows.read(starts))
                             for starts in windows.spread(config['measure_batches'], config['batch_size'])]
 
+    def whole(self, model):
+        """Return the model with all of its weights on rank 0, None on others."""
+        if hasattr(model, 'unshard'):                   # fully_shard has spread it over the ranks
+            from engine.fsdp import whole_copy
+            return whole_copy(model, self.build, self.machine)
+        return model if self.machine.master else None
+
     def before_step(self, model):
-        if model:
+        if model := self.whole(model):
             self.measured = measure(model, self.batches, IN_TRAINING, self.seed)
             self.before = {name: p.detach().clone() for name, p in model.named_parameters()}
         self.machine.wait()                             # longer than the time-out of the ranks' next sum, perhaps
 
     def after_step(self, it, model):
-        if model:
+        if model := self.whole(model):
             write_row(self.file, dict(iter=it, **self.measured, updates=update_sizes(self.before, model)))
             del self.measured, self.before
 
     def at_end(self, it, model):
         """The same behind the last step, without how far it moved"""
         self.before_step(model)
-        if model:
+        if self.machine.master:
             write_row(self.file, dict(iter=it, **self.measured))

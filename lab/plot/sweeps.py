@@ -1,23 +1,28 @@
 """The picture of sweeps, from their table.csv."""
+import csv
 import math
 import os
 
-from engine.errors import read_table
 from lab.plot.lines import Curve, Lines, Panel, run_style
 from lab.plot.names import MOST, folder_name
 
-# of a sweep's table.csv; all others are axes
-COLUMNS = {'learning_rate?': float, 'tuning_loss?': float, 'val_loss': float, 'standard_error': float, 'done': int,
-           'diverged': int, 'failed?': int, 'missing?': int, 'stopped?': int, 'test_loss?': float, 'test_standard_error?': float}
+# columns of numbers in a sweep's table.csv; all others are axes
+NUMBERS = ('learning_rate', 'tuning_loss', 'val_loss', 'standard_error', 'done', 'diverged', 'failed', 'missing', 'stopped',
+           'test_loss', 'test_standard_error')
 
 
 def read_points(folder):
     """The points of a sweep's table.csv, as dicts with their `rate`, and the names of its axes"""
     path, make = os.path.join(folder, 'table.csv'), f'make it with  python -m lab.sweep --report={folder}'
-    points = read_table(path, COLUMNS, make)
-    if points is None:
+    if not os.path.exists(path):
         raise ValueError(f'there is no {path}: {make}')
-    axes = [axis for axis in points[0] if axis not in COLUMNS and f'{axis}?' not in COLUMNS]
+    try:
+        with open(path, encoding='utf-8', newline='') as f:
+            points = [{key: float(value) if key in NUMBERS else value for key, value in row.items()} for row in csv.DictReader(f)]
+        points[0]['val_loss']
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise ValueError(f'{path} is damaged, {make}') from error
+    axes = [axis for axis in points[0] if axis not in NUMBERS]
     return [point | dict(rate=point.get('learning_rate', 0.0)) for point in points], axes
 
 

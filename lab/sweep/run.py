@@ -17,7 +17,7 @@ import torch
 from data.tokens import Tokens, load_meta, read_meta
 from engine.code import code_hash
 from engine.device import pick_device, pick_dtype
-from engine.errors import last_iter, read_json, read_rows
+from engine.errors import last_row, read_json, read_rows
 from engine.keys import gpt_config
 from lab.sweep.plan import runs_left, sources_of
 from lab.sweep.table import LR, ORIGIN, TUNING_SEED, by_key, labels_of, read_csv, runs_of, write_csv
@@ -42,7 +42,7 @@ def row_of_run(run, folder, status):
     last = evaluations[-1] if status == 'done' else {}
     per_iter = about.get('tokens_per_iter', about.get('images_per_iter', ''))
     return dict(
-        run['labels'], status=status, iterations=str(max(0, last_iter(os.path.join(folder, 'log.jsonl')))),
+        run['labels'], status=status, iterations=str(max(0, last_row(os.path.join(folder, 'log.jsonl'))['iter'])),
         parameters=str(about.get('parameters', '')), tokens_per_iteration=str(per_iter),
         val_losses=' '.join(f'{row["iter"]}:{row["val_loss"]:.6g}' for row in evaluations),
         val_loss=digits(last.get('val_loss', math.nan)), test_loss=digits(last.get('test_loss', math.nan)),
@@ -220,7 +220,7 @@ class Sweep:
         return row
 
     def where_is(self, run):
-        at = max(0, last_iter(os.path.join(self.folder(run), 'log.jsonl')))
+        at = max(0, last_row(os.path.join(self.folder(run), 'log.jsonl'))['iter'])
         return f'{run["name"]} at iteration {at} of {run["config"]["max_iters"]}'
 
     def say_plan(self, ended, at_once):
