@@ -18,6 +18,7 @@ import torch
 from engine.errors import check_weights, damaged, map_leaves
 from engine.keys import config_from
 from engine.ranks import local
+from engine.renames import rename
 from model import GPT
 
 # ----------------------------------------------------------------------------- files
@@ -75,6 +76,7 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
                 and all(map(torch.is_tensor, state['model'].values()))
                 and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()):
             raise ValueError('it holds something else')
+        rename_parameters(state)
     except PermissionError:
         raise
     except Exception:                                   # unpickling garbage fails in many ways
@@ -103,6 +105,15 @@ def check_leaf(name, value, may_be_meta=False):
         raise ValueError(f'{name} is not finite')
     elif type(value) not in (bool, int, float, str, type(None)):
         raise ValueError(f'{name} is a {type(value).__name__}: use tensors, plain numbers, text, lists and dicts')
+
+
+def rename_parameters(state):
+    """Give the parameters of an older checkpoint the names that they have now."""
+    if 'shards' in state:
+        state['shards']['saved_as'] = {f'model.{rename(name)}': f'model.{name}' for name in state['model']}
+    state['model'] = {rename(name): value for name, value in state['model'].items()}
+    for group in (*state['optimizer']['param_groups'], *state.get('started', ())):
+        group['param_names'] = [rename(name) for name in group['param_names']]
 
 
 def load_weights(model, checkpoint):

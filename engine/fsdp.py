@@ -191,7 +191,8 @@ def read_tensors(checkpoint, place):
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings('ignore', '.*assuming the intent is to load in a single process')
-            load(tensors, storage_reader=HuggingFaceStorageReader(folder), no_dist=True)
+            saved = {shards['saved_as'].get(name, name): t for name, t in tensors.items()}
+            load(saved, storage_reader=HuggingFaceStorageReader(folder), no_dist=True)
     except (Exception, CheckpointException) as error:
         raise ValueError(f'{folder} is damaged, or not of {path}') from error
     finally:

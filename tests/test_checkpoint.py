@@ -65,22 +65,34 @@ def test_a_second_name_stays_as_it_is(links, tmp_path, monkeypatch):
 
 # ----------------------------------------------------------------------------- files of older code
 
+OLD_NAMES = {'.attn_residual.': '.attn_join.', '.ffn_residual.': '.ffn_join.', '.v_gain': '.value_mix.own',
+             '.v1_gain': '.value_mix.first'}
+
+
+def name_before(name):
+    block, _, gain = name.removeprefix('h.').partition('.')
+    if gain in ('x_gain', 'x0_gain'):
+        return f'embedding_skips.{block}.{dict(x_gain="stream", x0_gain="embedding")[gain]}'
+    return next((name.replace(new, old) for new, old in OLD_NAMES.items() if new in name), name)
+
+
 @pytest.mark.parametrize('in_shards', [False, True])
 def test_a_checkpoint_of_older_code(in_shards, tmp_path):
-    """Of plain dicts, without the groups at the start and without a fingerprint; in one file, or beside a folder of two ranks'
-    rows"""
+    """Of plain dicts, with the names that parameters once had, without the groups at the start and without a fingerprint; in one
+    file, or beside a folder of two ranks' rows"""
     keys = defaults_of(TRAIN, GPTConfig) | dict(TINY, dataset='tiny', residual='gpas', value_residual=True, embedding_skip=True)
     torch.manual_seed(7)
     model = GPT(gpt_config(keys))
     names = [name for name, _ in model.named_parameters()]
+    assert sum(name != name_before(name) for name in names) == 10
     for p in model.parameters():
         p.data.normal_()
     weights = model.state_dict()
     moments = [{key: torch.rand_like(weights[name]) for key in ('exp_avg', 'exp_avg_sq')} for name in names]
-    state = dict(model={name: value for name, value in weights.items()}, scaler={}, config=keys, iter=3,
+    state = dict(model={name_before(name): value for name, value in weights.items()}, scaler={}, config=keys, iter=3,
                  best_val_loss=2.0, optimizer=dict(
                      state={i: dict(step=torch.tensor(3.0), **moment) for i, moment in enumerate(moments)},
-                     param_groups=[dict(params=list(range(len(names))), param_names=names,
+                     param_groups=[dict(params=list(range(len(names))), param_names=[name_before(name) for name in names],
                                         lr=0.25, weight_decay=0.5, betas=(0.8, 0.9))]))
     if in_shards:
         tensors = {f'model.{name}': value for name, value in state['model'].items()} | {
