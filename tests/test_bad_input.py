@@ -335,11 +335,12 @@ EVALUATIONS = [
     case('evaluate: stride', f'{EVALUATE} --stride=9', 'stride=9 is longer than the windows of 8 tokens'),
     case('evaluate: no run', 'lab.evaluate --out_dir=out,nowhere', 'there is no nowhere/best.pt … gpt2-xl, or a folder'),
     case('evaluate: no data', f'{EVALUATE} --dataset=minipile', 'data/minipile is not prepared: run  python data/minipile/prep'),
-    case('evaluate: other tokens', f'{EVALUATE} --dataset=other', 'dataset=other has other tokens (char, 13) than tiny',
+    case('evaluate: other tokens', f'{EVALUATE} --dataset=other', 'dataset=other has other tokens (char) than out has learned',
          lambda: shutil.copytree('data/tiny', 'data/other'), meta(tokenizer='char', chars='abcdefghijklm', folder='data/other')),
 
     case('evaluate: no data chosen', 'lab.evaluate --out_dir=gpt2', 'gpt2 is no run of train.py … --dataset'),
     case('evaluate: limit without tasks', f'{EVALUATE} --limit=5', 'limit=5: it is for tasks, leave it out'),
+    case('evaluate: samples, no file', f'{EVALUATE} --tasks=arc_easy --log_samples=True', 'log_samples=True: name the file'),
     case('evaluate: output over another file', f'{EVALUATE} --output=tiny.json', 'output=tiny.json exists: choose another name'),
     case('evaluate: unknown task', f'{EVALUATE} --tasks=arc_hard', "tasks='arc_hard': lm-evaluation-harness has no such task"),
     case('evaluate: BERT from the network', f'{EVALUATE} --what=bertscore', "bert_model='roberta-large' could not be used"),

@@ -23,8 +23,7 @@ from torch.nn import functional as F
 from data.tokens import SPLITS, is_prepared
 from engine.checkpoint import load_run
 from engine.device import Machine
-from lab.harness import chunks, model_logits, over_ranks
-from lab.scores import append, key_of, names_of, numbers, score_of, show
+from lab.evaluate.scores import append, chunks, key_of, model_logits, names_of, numbers, over_ranks, score_of, show
 from vision.images import Images, read_image_meta
 from vision.vit import ViT, correct
 

@@ -116,14 +116,29 @@ def write_own(model, folder, own=OWN_GPT, example=None, **more):
     with tempfile.TemporaryDirectory() as cache:        # of code, which would otherwise stay in the user's
         os.environ.setdefault('HF_MODULES_CACHE', cache)
         theirs = getattr(hugging_face(), own.auto).from_pretrained(folder, trust_remote_code=True)
-    off = largest_difference(model, theirs, example)
-    if not off < 1e-5:
-        raise ValueError(f'in transformers this model computes other logits, off by {off:.3g} of the largest: '
-                         f'{own.code} must call what {type(model).__name__}.forward calls')
+    check_equal(model, theirs, own.code, example)
     if isinstance(model, GPT) and not masks_hold(theirs):
         write_weights(model, folder, own, **more, masks=False)
         return 'It refuses text that is padded on the left, and several tokens after others, because its attention knows no mask.'
     return ''
+
+
+def as_transformers(model, end=None):
+    """The GPT, on the CPU, as what its export loads as; both share the weights. `end` is the token that ends a document."""
+    from lab.convert.modeling_nanonorm import NanoNormConfig, NanoNormForCausalLM
+    theirs = NanoNormForCausalLM(NanoNormConfig(**dict.fromkeys(('bos_token_id', 'eos_token_id', 'pad_token_id'), end), **{
+        f.name: getattr(model.config, f.name) for f in fields(model.config) if f.init}))
+    theirs.net.load_state_dict(model.state_dict(), assign=True)
+    check_equal(model, theirs, OWN_GPT.code)
+    theirs.config.masks = masks_hold(theirs)
+    return theirs
+
+
+def check_equal(model, theirs, code, example=None):
+    off = largest_difference(model, theirs, example)
+    if not off < 1e-5:
+        raise ValueError(f'in transformers this model computes other logits, off by {off:.3g} of the largest: '
+                         f'{code} must call what {type(model).__name__}.forward calls')
 
 
 def code_files(module):
@@ -197,7 +212,7 @@ def write_tokenizer(folder, name, chars):
         theirs = Tokenizer(models.WordLevel({c: i for i, c in enumerate(chars)}, unk_token=chars[0]))
         theirs.pre_tokenizer = pre_tokenizers.Split(Regex(r'[\s\S]'), 'isolated')
         theirs.decoder = decoders.Fuse()
-        end = ours.encode('\n')[0] if '\n' in chars else 0      # as lab/harness.py has it
+        end = ours.encode('\n')[0] if '\n' in chars else 0
     else:
         import tiktoken
         if name not in tiktoken.list_encoding_names():

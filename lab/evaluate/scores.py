@@ -1,4 +1,4 @@
-"""Scores of models with their errors, and the table that compares them. lab/evaluate.py and vision/evaluate.py share it."""
+"""What evaluations of texts and of images share: work on ranks, scores and their errors, the table that compares."""
 import hashlib
 import math
 import os
@@ -7,7 +7,25 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from engine.log import open_rows, write_row
+from engine.log import open_rows, progress, write_row
+from model import at_least_fp32
+
+
+def over_ranks(machine, f, items, title):
+    """[f(item) for item in items]; each rank computes its share."""
+    mine = items[machine.rank::machine.world_size]
+    mine = [f(item) for item in progress(mine, title, shown=machine.master)]
+    parts = machine.gather(mine)
+    return [parts[i % len(parts)][i // len(parts)] for i in range(len(items))]
+
+
+def chunks(items, size):
+    return [items[i:i + size] for i in range(0, len(items), size)]
+
+
+def model_logits(machine, model, x):
+    with machine.autocast():
+        return at_least_fp32(model(x)[0])
 
 
 class Score(NamedTuple):
