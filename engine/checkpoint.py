@@ -160,7 +160,7 @@ FREE = ('dropout', 'init', 'init_gain', 'emb_std', 'fused_qkv_init')        # wh
 def find_checkpoint(run, config, model_config, machine):
     """Return the checkpoint that a run with these keys resumes from. Raise ValueError if there is none, or if these keys or the
     fingerprint run.data of their data set do not fit it; an evaluation may use other data. Set run.start, run.ckpt_config,
-    run.ckpt_hash, and keys that are newer than the checkpoint and have taken over a part of an older key."""
+    run.ckpt_hash, run.ckpt_start, and keys that are newer than the checkpoint and were split off from an older key."""
     path, data = run.path['ckpt.pt'], run.data
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
@@ -190,6 +190,7 @@ def find_checkpoint(run, config, model_config, machine):
         if key not in state['config']:
             config[key] = config[other]
     run.start, run.ckpt_config, run.ckpt_hash = state['iter'], state['config'], checkpoint_hash(path)
+    run.ckpt_start = state.get('start', 0)
     return state
 
 
@@ -303,6 +304,7 @@ class Checkpoints:
         """Put ckpt.pt, and with `best` best.pt, in place of the ones before. ckpt.pt comes last: if a kill leaves the one before,
         the run goes on from there, and writes best.pt again."""
         self.run.check_lock()
+        state = {**state, 'start': len(self.run.about['starts'])}
         paths = [self.run.path[name] for name in ('best.pt', 'ckpt.pt')[not best:]]
         write_whole(paths[0], lambda f: torch.save(state, f))
         if best:

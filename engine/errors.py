@@ -40,28 +40,28 @@ def with_null(value, null):
     return map_leaves(value, lambda name, leaf: null if leaf is None else leaf)
 
 
-def parse_rows(path, key='iter'):
+def parse_rows(path):
     """Yield (line, row) for each line of a file with one JSON object a line, if there is one. The row is None where a person has
-    written something else: no object, or none with this key. Skip a part of a row at the end, which a kill has left."""
+    written something else: no object, or none with an iteration. Skip a part of a row at the end, which a kill has left."""
     if os.path.exists(path):
         with open(path, 'rb') as f:
             for line in f:
-                row = parse_row(line, key)
-                if row is not None or line.endswith(b'\n'):
+                row = parse_row(line)
+                if row is not None or line.endswith(b'\n') or not line.startswith(b'{'):
                     yield line.rstrip(b'\n') + b'\n', row
 
 
-def parse_row(line, key='iter'):
-    """The JSON object of a line, or None if there is none with this key"""
+def parse_row(line):
+    """The JSON object of a line, or None if there is none with an iteration"""
     with suppress(ValueError):
         row = json.loads(line)
-        return row if isinstance(row, dict) and key in row else None
+        return row if isinstance(row, dict) and is_number(row.get('iter')) else None
 
 
-def read_rows(path, key='iter'):
+def read_rows(path):
     """The rows of parse_rows, with NaN for null, which stands for numbers that are not finite. Other lines are passed over, and
     one line on stderr says so."""
-    rows = [row for _, row in parse_rows(path, key)]
+    rows = [row for _, row in parse_rows(path)]
     if strange := [number for number, row in enumerate(rows, 1) if row is None]:
         say_once(f'{path}: passes over line {strange[0]}{" and others" * (len(strange) > 1)}, which no run has written')
     return [with_null(row, math.nan) for row in rows if row is not None]

@@ -16,7 +16,7 @@ import torch
 from engine.checkpoint import write_whole
 from engine.code import code_hash, code_state, command, script, script_as_typed
 from engine.device import device_name, vendors_peak
-from engine.errors import map_leaves, say_once
+from engine.errors import map_leaves, parse_row, say_once
 
 EVERY = 10.0                # seconds between two lines of `progress`, at least
 
@@ -28,11 +28,10 @@ def open_rows(path):
     with open(path, 'ab+') as f:
         f.seek(0)
         tail = f.read().rpartition(b'\n')[2]
-        try:
-            json.loads(tail)
-            f.write(b'\n')                              # an editor has left out the end of the last line
-        except ValueError:
+        if parse_row(tail) is None and tail.startswith(b'{'):
             f.truncate(f.tell() - len(tail))
+        elif tail:                                      # an editor has left out the end of the last line
+            f.write(b'\n')
     return open(path, 'a', encoding='utf-8', buffering=2 ** 20)         # rows wait in its buffer while the disk is full
 
 

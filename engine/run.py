@@ -49,13 +49,13 @@ class Run:
 
     `path`: {file's name: its path}. `init_from`: 'scratch', 'resume', or the weights to start from; 'auto' is resolved here.
     train.py sets `data`, the fingerprint of its data. When it resumes, find_checkpoint sets `start`, the iteration to start
-    with, `ckpt_hash`, and `ckpt_config`, the keys that the checkpoint was saved with. Raise ValueError for a folder that holds
-    another run. Write nothing before `lock`.
+    with, `ckpt_hash`, `ckpt_config`, the keys that the checkpoint was saved with, and `ckpt_start`, the number of the start that
+    saved it. Raise ValueError for a folder that holds another run. Write nothing before `lock`.
     """
 
     def __init__(self, config):
         self.folder, self.init_from, self.start, self.data = config['out_dir'], config['init_from'], 0, ''
-        self.ckpt_config, self.ckpt_hash = {}, ''
+        self.ckpt_config, self.ckpt_hash, self.ckpt_start = {}, '', 0
         self.path = {name: os.path.join(self.folder, name) for name in FILES}
         self.old = os.path.join(self.folder, 'old-run')
         self.seen, files, is_auto = self.last_save(), run_files(self.folder), self.init_from == 'auto'
@@ -78,7 +78,7 @@ class Run:
         return code_hashes(script())
 
     def given(self, config):
-        """{what: its value} of what must be the same on all ranks of a run"""
+        """{what: its value} of all that must be equal on every rank"""
         keys = {key: value for key, value in config.items() if key not in RANK_KEYS}
         code = {f'code of {file}': digest for file, digest in self.code.items()}
         return {**keys, 'iteration of the checkpoint in out_dir': self.start, 'hash of this checkpoint': self.ckpt_hash,
@@ -94,7 +94,8 @@ class Run:
         """What a resumed run has changed since its checkpoint was saved, as lines such as 'dropout 0.0 → 0.1'"""
         if not self.ckpt_config:
             return []
-        saved, last = self.ckpt_config, (self.starts() or [{}])[-1]
+        starts = self.starts()                          # a later one than that of the checkpoint was killed before it saved
+        saved, last = self.ckpt_config, (starts[:self.ckpt_start] or starts or [{}])[-1]
         keys = sorted(key for key in {**saved, **config}.keys() - {*RESETTABLE_KEYS} if saved.get(key) != config.get(key))
         lines = [f'{key} {saved.get(key, "(not there)")} → {config.get(key, "(unknown here)")}' for key in keys]
         for key, value in environment(machine).items():

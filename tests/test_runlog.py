@@ -62,7 +62,8 @@ def test_lines_that_a_person_has_written(tmp_path, capsys, monkeypatch):
 def test_a_last_line_without_its_end(tmp_path):
     """Some editors leave the end out; of what a kill has cut, nothing stays"""
     path = tmp_path / 'rows.jsonl'
-    for before, after in ('{"iter": 1}', '{"iter": 1}\n'), ('{"iter": 1}\n{"iter"', '{"iter": 1}\n'):
+    for before, after in (('{"iter": 1}', '{"iter": 1}\n'), ('{"iter": 1}\n{"iter"', '{"iter": 1}\n'),
+                          ('{"iter": 1}\nmy note', '{"iter": 1}\nmy note\n')):
         path.write_text(before)
         with open_rows(path) as f:
             write_row(f, dict(iter=2))

@@ -172,6 +172,20 @@ def test_a_resumed_run_says_that_its_machine_has_changed(whole, place):
     assert json.loads(path.read_text())['starts'][1]['changes'] == changes
 
 
+def test_a_resumption_that_was_killed_hides_no_change(whole, place, monkeypatch):
+    """It noted the code that it ran, and ended before it saved: the checkpoint is still that of the start before"""
+    shutil.copytree(whole, place / 'killed-soon')
+    path = place / 'killed-soon' / 'run.json'
+    about = json.loads(path.read_text())
+    edited = {**about['starts'][0]['code'], 'model.py': 'edited'}
+    about['starts'].append({**about['starts'][0], 'code': edited, 'dtype': 'torch.bfloat16'})
+    path.write_text(json.dumps(about))
+    monkeypatch.setattr('engine.run.code_hashes', lambda script: edited)
+    out, _ = train(place, 'killed-soon/config.json', *flags(init_from='resume', max_iters=5, out_dir='killed-soon'))
+    assert 'changed since the checkpoint: max_iters 4 → 5, code of model.py\n' in out
+    assert torch.load(place / 'killed-soon' / 'ckpt.pt', weights_only=True)['start'] == 3
+
+
 def test_an_evaluation_says_that_the_code_has_changed(whole, place, monkeypatch):
     code = json.loads((whole / 'run.json').read_text())['starts'][0]['code']
     monkeypatch.setattr('engine.run.code_hashes', lambda script: {**code, 'model.py': 'edited'})
