@@ -60,8 +60,7 @@ def write_run(folder, arch, optimizer, more={}, measured={}):
     if not measured:
         results = measure(model, data(), MEASUREMENTS, 0)
         results.update(measure(build('s1', dict(n_head=1)), data(), ['attention_growth'], 0))      # it is of such models alone
-    config = {key: value for key, value in asdict(model.config).items() if key not in more}     # so that labels are short
-    (folder / 'config.json').write_text(json.dumps({**config, 'n_kv_head': 0, 'optimizer': optimizer}))
+    (folder / 'config.json').write_text(json.dumps({**asdict(model.config), 'optimizer': optimizer}))
     with open(folder / 'measure.json', 'w', encoding='utf-8') as f:
         write_row(f, dict(iter=7, tokens=30, **results))
     return json.loads((folder / 'measure.json').read_text())
