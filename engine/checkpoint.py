@@ -6,6 +6,7 @@ import copy
 import hashlib
 import math
 import os
+import re
 import shutil
 import sys
 import warnings
@@ -18,7 +19,6 @@ import torch
 from engine.errors import check_weights, damaged, map_leaves
 from engine.keys import config_from
 from engine.ranks import local
-from engine.renames import rename
 from model import GPT
 
 # ----------------------------------------------------------------------------- files
@@ -61,7 +61,7 @@ def checkpoint_hash(path):
 
 # ----------------------------------------------------------------------------- reading one
 
-PARTS = dict(model=dict, config=dict, iter=int, best_val_loss=float, scaler=dict, optimizer=dict)
+REQUIRED = dict(model=dict, config=dict, iter=int, best_val_loss=float, scaler=dict, optimizer=dict)
 
 
 def load_checkpoint(path, device='cpu', mmap=False, whole=True):
@@ -72,7 +72,7 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             state = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
-        if not (all(isinstance(state[key], kind) for key, kind in PARTS.items()) and not math.isnan(state['best_val_loss'])
+        if not (all(isinstance(state[key], kind) for key, kind in REQUIRED.items()) and not math.isnan(state['best_val_loss'])
                 and all(map(torch.is_tensor, state['model'].values()))
                 and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()):
             raise ValueError('it holds something else')
@@ -105,6 +105,19 @@ def check_leaf(name, value, may_be_meta=False):
         raise ValueError(f'{name} is not finite')
     elif type(value) not in (bool, int, float, str, type(None)):
         raise ValueError(f'{name} is a {type(value).__name__}: use tensors, plain numbers, text, lists and dicts')
+
+
+RENAMED = {         # parts of parameters' names in older checkpoints and exports → today's
+    r'_join\.': '_residual.', r'\.value_mix\.own$': '.v_gain', r'\.value_mix\.first$': '.v1_gain',
+    r'^embedding_skips\.(\d+)\.stream$': r'h.\1.x_gain', r'^embedding_skips\.(\d+)\.embedding$': r'h.\1.x0_gain',
+}
+
+
+def rename(name):
+    """Return today's name of a parameter."""
+    for old, new in RENAMED.items():
+        name = re.sub(old, new, name)
+    return name
 
 
 def rename_parameters(state):

@@ -83,8 +83,10 @@ def last_row(path):
 
 
 def damaged(path, fault=''):
-    """A ValueError that names a checkpoint, its fault if known, and the run's other checkpoint."""
-    best = os.path.join(os.path.dirname(path), 'best.pt')
+    """A ValueError that names a checkpoint, its fault if known, the patch of its code, and the run's other checkpoint."""
+    best, patch = (os.path.join(os.path.dirname(path), name) for name in ('best.pt', 'code.patch'))
+    if fault and os.path.exists(patch) and os.path.getsize(patch):
+        fault = f'{fault}; it may be of edited code: git apply {patch}'
     other = f'; there is {best} too' if os.path.basename(path) == 'ckpt.pt' and os.path.exists(best) else ''
     return ValueError(f'{path} is damaged, or not a checkpoint of train.py{": " if fault else ""}{fault}{other}')
 

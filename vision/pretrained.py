@@ -15,10 +15,9 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
-from engine.checkpoint import FREE, load_run
+from engine.checkpoint import FREE, load_run, rename
 from engine.errors import is_number, read_json
 from engine.keys import config_from
-from engine.renames import rename
 from lab.convert.pretrained import ACTIVATIONS, COMMON, COPY, PRE_NORM, adopt, unknown_fields, with_weights
 from vision.vit import ViT, ViTConfig
 

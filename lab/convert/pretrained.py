@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from engine.checkpoint import load_run
+from engine.checkpoint import load_run, rename
 from engine.errors import read_json
-from engine.renames import rename
 from model import GPT, GPTConfig
 
 OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
