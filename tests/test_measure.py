@@ -8,7 +8,6 @@ import copy
 import json
 import math
 import os
-import random
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -216,21 +215,6 @@ def test_hidden_states_equal_a_forward_pass_by_hand(arch, more):
     close([row['var'] for row in rows], [s.var(1, ddof=1).mean() for s in states], tol)
     bounded = model.config.attn_mid_norm and not model.config.attn_post_norm
     assert all(('ma_bound' in row) == ('var_bound' in row) == bounded for row in rows)
-
-
-@pytest.mark.parametrize('norm', ['layernorm', 'rmsnorm', 'stablenorm'])
-def test_hidden_states_stay_below_the_bounds_of_mid_norms(norm):
-    """T4, for any weights and gains of either sign, biases, widths and steps"""
-    rng = random.Random(0)
-    for seed in range(10):
-        model = build('peri', dict(norm=norm, norm_alpha=rng.choice([0.5, 0.25]), bias=rng.random() < 0.5,
-                                   residual_scale=rng.choice([1.0, 0.1, 3.0]), input_norm=rng.random() < 0.5), noise=1.0)
-        torch.manual_seed(seed)
-        with torch.no_grad():
-            for p in model.parameters():
-                p.mul_(torch.randn(()).exp()).add_(rng.choice([0.0, -1.0]))
-        for row in m.hidden(model, data(1, size=1, seed=seed), generator()):
-            assert row['ma'] <= row['ma_bound'] * (1 + 1e-12) and row['var'] <= row['var_bound'] * (1 + 1e-12)
 
 
 # ----------------------------------------------------------------------------- parameters

@@ -30,15 +30,15 @@ def states(model, data):
     return torch.stack([torch.cat(parts) for parts in zip(*(states_by_hand(model, x)[0] for x, _ in data))])
 
 
-@pytest.mark.parametrize('arch', ['pre', 'peri', 's5'])
+@pytest.mark.parametrize('arch', ['pre', 'peri', 's5', 'stable'])
 def test_variance_of_one_entry_over_sequences_and_the_bounds(arch, data):
     model = build(arch)
     rows, found = m.hidden(model, data, generator()), states(model, data)
     c, gains = model.config, []
     for block in model.h:
         for norm in (block.attn_mid_norm, block.ffn_mid_norm) if c.attn_mid_norm else ():
-            bias = getattr(norm, 'bias', None)
-            gains.append((norm.weight.abs().max().item(), 0.0 if bias is None else bias.abs().max().item()))
+            gain = norm.weight.abs().max().item() * getattr(norm, 'scale', 1.0)
+            gains.append((gain, norm.bias.abs().max().item() if c.bias else 0.0))
     for k, (row, s) in enumerate(zip(rows, found)):
         entry = s.var(0, unbiased=False)
         assert row['entry_var'] == pytest.approx(entry.mean().item())
@@ -49,6 +49,7 @@ def test_variance_of_one_entry_over_sequences_and_the_bounds(arch, data):
             assert row['entry_var_bound'] == pytest.approx(bound) and entry.max() <= bound
             assert row['var_bound'] == pytest.approx(bound / (6 * 8 - 1))
             assert row['ma_bound'] == pytest.approx((found[0].norm(dim=(1, 2)).mean().item() + reach) / math.sqrt(6 * 8))
+            assert row['ma'] <= row['ma_bound'] and row['var'] <= row['var_bound']
         else:
             assert 'entry_var_bound' not in row
 
