@@ -1,14 +1,13 @@
 """
-make attack: many kills, full disks and other keys, drawn at random, where the tests try a few.
+make attack: many kills and other keys, drawn at random, where the tests try a few.
 
-    make attack ARGS="--kills=300 --disks=60 --changes=200 --seed=0"
+    make attack ARGS="--kills=300 --changes=200 --seed=0"
     make attack ARGS="--seed=0 --only=kill-17"                          # one of them again, with all that it said
 
 Each attack depends only on the seed and its number, but for the instant of a kill after some seconds.
 
     kill    a run is killed, by SIGKILL at one of its writes or after some seconds, one rank of it or all, and called again,
             until it ends: its last checkpoint is never lost, and the end is bit for bit that of an uninterrupted run
-    disk    a run on a disk that becomes full or cannot be written ends with one line, and ends as if nothing had been later
     change  one rank of two, or a run that is resumed, is given another value of a key: the ranks end with one line, and a
             resumed run names the key, or is refused and leaves its files as they are
 
@@ -17,12 +16,10 @@ The exit code is 1 if an attack succeeded.
 from configurator import TRAIN, defaults_of
 
 import argparse
-import ctypes
 import itertools
 import os
 import random
 import re
-import resource
 import shutil
 import sys
 import tempfile
@@ -31,7 +28,7 @@ from pathlib import Path
 
 import helpers
 import torch
-from helpers import TINY, Alone, disk_full_after, flags, killed, rows, run_ranks, write_walk
+from helpers import TINY, Alone, flags, killed, rows, run_ranks, write_walk
 
 import model
 from engine.checkpoint import load_checkpoint
@@ -51,7 +48,7 @@ def run(script, *arguments, ranks=0, **more):
     return run_ranks(ranks, script, *arguments, **more) if ranks else Alone(script, *arguments, **more).end()
 
 
-# ----------------------------------------------------------------------------- kills and disks
+# ----------------------------------------------------------------------------- kills
 
 class Runs:
     """Runs of each optimizer in each of the WAYS, in the folder `place`. Of each there is one that nothing has interrupted."""
@@ -153,38 +150,6 @@ def kill(draw, number, runs):
     return kills
 
 
-def powerless():
-    """Root without its capabilities, for which a folder of mode 555 is read-only too"""
-    header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    ctypes.CDLL(None).capset(header, nothing)
-
-
-def disk(draw, number, runs):
-    """A disk is full after some files, or some bytes of one, or read-only"""
-    name = f'disk-{number}'
-    optimizer, way, whole, _, rank = drawn_run(draw, runs)
-    does = draw.choice([(disk_full_after, draw.randrange(12)), (resource.setrlimit, resource.RLIMIT_FSIZE, 2 * (draw.randrange(
-        4000, (whole / 'ckpt.pt').stat().st_size),)), (powerless,)])
-    if does == (powerless,):
-        resumes, rank = draw.random() < 0.5, -1
-        (runs.place / name).mkdir()
-        if resumes:
-            assert runs.train(name, optimizer, way, '--max_iters=4')[0] == 0
-        os.chmod(runs.place / name, 0o555)
-    before = runs.saved(name)
-    code, out, err = runs.train(name, optimizer, way, through=(of_rank, rank, *does))
-    os.chmod(runs.place / name, 0o755)
-    if code:                                            # disk_full_after counts the files of rank 1, which may have written fewer
-        assert code == 1, f'exit code {code}: {out}{err}'
-        one_line(out, err, WAYS[way][0])
-    assert runs.saved(name) >= before, f'the checkpoint of iteration {before} is lost'
-    code, out, err = runs.train(name, optimizer, way)
-    assert code == 0, f'exit code {code}, once there was room: {out}{err}'
-    runs.same(name, whole)
-    shutil.rmtree(runs.place / name)
-    return 1
-
-
 def one_line(out, err, ranks=0):
     """A script that failed has said why in one line; of several ranks each may say its own."""
     lines = [line for line in err.splitlines() if not re.match(r'.*: \d+ of \d+, ', line)]       # of progress
@@ -237,7 +202,7 @@ def attacks(kinds, seed, only):
     made, failed = dict.fromkeys(kinds, 0), []
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(Path(folder) / 'runs')
-        do = dict(kill=kill, disk=disk, change=change)
+        do = dict(kill=kill, change=change)
         for kind, wanted in kinds.items():
             numbers = itertools.takewhile(lambda _: made[kind] < wanted, itertools.count())
             for number in [int(only.split('-')[1])] if only else progress(numbers, f'{kind}s', wanted):
@@ -253,13 +218,12 @@ def attacks(kinds, seed, only):
 def main(arguments):
     """→ the exit code"""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for kind, default in (('kills', 300), ('disks', 60), ('changes', 200)):
+    for kind, default in (('kills', 300), ('changes', 200)):
         parser.add_argument(f'--{kind}', type=int, default=default)
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--only', default='', help='kill-N, disk-N or change-N: this one alone')
+    parser.add_argument('--only', default='', help='kill-N or change-N: this one alone')
     args = parser.parse_args(arguments)
-    kinds = {args.only.split('-')[0]: 1} if args.only else dict(
-        kill=args.kills, disk=args.disks, change=args.changes)
+    kinds = {args.only.split('-')[0]: 1} if args.only else dict(kill=args.kills, change=args.changes)
     made, failed = attacks(kinds, args.seed, args.only)
     print(', '.join(f'{count} {kind}s' for kind, count in made.items()) + f': {len(failed)} failed')
     for name, why in failed:

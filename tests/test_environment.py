@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, TINY, checkpoint, flags, rows, run_alone, run_python, steps, train
+from helpers import ROOT, TINY, checkpoint, flags, rows, run_python, steps, train
 
-from engine import parallel
-from engine.device import Machine, StopRequest
+from engine.device import StopRequest
 from engine.log import Log, RowFile, write_row
 
 KEYS = {**TINY, 'max_iters': 6, 'log_interval': 1}
@@ -64,15 +63,6 @@ def test_a_package_that_is_not_installed(without, command, says, place):
     assert (code, err) == (1, f'error: {says}\n')
 
 
-def test_shards_need_one_more_package(monkeypatch):
-    monkeypatch.setattr(parallel, 'find_spec', lambda name: None)
-    config, machine = dict(ddp_bf16=False, parallel='fsdp', save_shards=True), Machine('cpu', 'float32')
-    parallel.check_parallel(config, machine)
-    machine.distributed = True
-    with pytest.raises(ValueError, match='save_shards=True: it needs the package safetensors'):
-        parallel.check_parallel(config, machine)
-
-
 # ----------------------------------------------------------------------------- the terminal
 
 def stdout_to(kind):
@@ -97,13 +87,6 @@ def test_training_needs_no_stdout(place, kind):
     assert len(steps(place / name)) == 6 and checkpoint(place / name)['iter'] == 6
     assert ('1 ? ' in out) == (kind == 'ascii') and (not out) == (kind != 'ascii')
     assert err.count('\n') == (kind in ('pipe', '/dev/full')) == err.count('stdout takes no more lines')
-
-
-@pytest.mark.parametrize('kind, code, says', [('pipe', -signal.SIGPIPE, ''), ('/dev/full', 1, 'error: [Errno 28] No')])
-def test_other_scripts_end_as_unix_tools_do(tmp_path, kind, code, says):
-    (tmp_path / 'script.py').write_text('from configurator import configure\nconfigure(globals())\nprint("α")\n')
-    found, out, err = run_alone(tmp_path / 'script.py', through=(stdout_to, kind))
-    assert (found, out) == (code, '') and err.startswith(says) and err.count('\n') == bool(says)
 
 
 # ----------------------------------------------------------------------------- signals, and the end of the parent

@@ -283,29 +283,6 @@ def test_what_nobody_could_read_ends_the_run_after_its_first_step(place, monkeyp
     assert 'error: a checkpoint of this run could not be resumed: ' in err and says in err and err.count('\n') == 1
 
 
-def keeps_numpy():
-    optimizer_with(lambda p: np.float64(1.0))(pytest.MonkeyPatch())
-    optim.OPTIMIZERS['sgdw'] = (lambda old: lambda *args: setattr(type(made := old(*args)), 'on_shards', True) or made)(
-        optim.OPTIMIZERS['sgdw'])
-
-
-@pytest.mark.parametrize('parallel', ['ddp', pytest.param('fsdp', marks=pytest.mark.long)])
-def test_ranks_end_together_where_nobody_could_read_it(place, parallel):
-    keys = flags(**{**SHORT, 'optimizer': 'sgdw', 'parallel': parallel}, out_dir=f'unreadable-{parallel}')
-    _, err = train(place, *keys, ranks=2, through=(keeps_numpy,), code=1)
-    assert err.count('could not be resumed: optimizer.state.0.kept is a float64') == 1
-
-
-def test_a_field_that_is_no_key(place, monkeypatch):
-    @model.dataclass
-    class Config(model.GPTConfig):
-        scales: tuple = (1.0, 2.0)
-
-    monkeypatch.setattr(model, 'GPTConfig', Config)
-    _, err = train(place, *flags(**SHORT, out_dir='tuple'), code=1)
-    assert 'scales has the default (1.0, 2.0)' in err and 'a list' in err
-
-
 class Keeps(torch.optim.Optimizer):
     """Keeps what others do: counters in its groups, as Prodigy; a state of no parameter; a momentum in bf16; text"""
     on_shards = True
@@ -390,13 +367,6 @@ def test_a_loss_that_is_high_at_the_end(place):
 
 
 # ----------------------------------------------------------------------------- edits that used to end in a traceback
-
-def test_an_optimizer_that_makes_its_own_groups(place, monkeypatch):
-    monkeypatch.setitem(optim.OPTIMIZERS, 'sgdw', lambda groups, c: torch.optim.SGD(
-        [p for group in groups for _, p in group['params']], c['learning_rate']))
-    _, err = train(place, *flags(**{**SHORT, 'optimizer': 'sgdw'}, out_dir='own-groups'), code=1)
-    assert 'error: SGD has made groups of its own' in err and err.count('\n') == 1
-
 
 def unused():
     on_block(lambda block: setattr(block.attn, 'o_norm', nn.LayerNorm(16)))(pytest.MonkeyPatch())
