@@ -2,7 +2,7 @@
 Every experiment of a paper in config/ against what the paper says, key by key. The tables here are typed from the papers and,
 where these are silent, from their authors' public code. They take nothing from config/, so a config with a wrong value fails.
 """
-from configurator import TRAIN, defaults_of, expanded, parse_args
+from configurator import TRAIN, defaults_of, parse_args
 
 import re
 
@@ -216,17 +216,6 @@ def test_learning_rate_fragment(fragment, wanted):
     llama = EXPERIMENTS['llama_0.25b']
     plain, values = trained(llama), trained(llama, f'config/lr/{fragment}.py')
     assert all(values[key] == pytest.approx(value) for key, value in {**plain, **wanted}.items())
-
-
-@pytest.mark.parametrize('setting, norms', [
-    ('s1', dict(input_norm=False, ffn_pre_norm=True, mid_norm=False, qk_norm=False)),
-    ('s2', dict(input_norm=False, ffn_pre_norm=True, mid_norm=False)), ('s3', dict(ffn_pre_norm=True, mid_norm=False)),
-    ('s4', dict(ffn_pre_norm=True)), ('s5', {})])
-@pytest.mark.parametrize('name', ['ldnt_sgd', 'vdnt_h_sgd'])
-def test_dnts_settings_differ_in_norms_alone(name, setting, norms):
-    """DNT, section 4.4 and figure 6: all of them are trained with the same recipe, on text and on images"""
-    plain, values = trained(EXPERIMENTS[name]), trained(EXPERIMENTS[name], f'config/arch/{setting}.py')
-    assert values == {**plain, **expanded(norms)}
 
 
 @pytest.mark.parametrize('name, adamws', [('ldnt_muon', 'ldnt_adamw'), ('gpt2_muon', 'gpt2_adamw'),
