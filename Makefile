@@ -3,7 +3,7 @@
 # make test                 runs the linter and the tests, without those that take minutes
 # make test-long            runs the tests that take minutes
 # make test-oldest          runs the main tests with the oldest PyTorch and Python supported; 8 GB for .venv-oldest
-# make attack               kills hundreds of runs and damages thousands of files; an hour. ARGS="--kills=30 --cases=200 --seed=1"
+# make attack               kills hundreds of runs and changes their keys; an hour. ARGS="--kills=30 --changes=20 --seed=1"
 # make test-cuda-code       checks what becomes of the models on NVIDIA's GPUs, without one; on Linux, 5 GB for .venv-cuda
 # make results              makes the pages and pictures of results/ from the raw numbers in results/csv/, in a minute
 # make results-run          trains the runs behind them that are missing, in order, at low priority. SWEEPS=base,size chooses sweeps

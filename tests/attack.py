@@ -1,16 +1,13 @@
 """
-make attack: many kills, full disks and damaged files, drawn at random, where the tests try a few.
+make attack: many kills and other keys, drawn at random, where the tests try a few.
 
-    make attack ARGS="--kills=300 --disks=60 --cases=2000 --seed=0"
-    make attack ARGS="--seed=0 --only=case-17"                          # one of them again, with all that it said
+    make attack ARGS="--kills=300 --changes=200 --seed=0"
+    make attack ARGS="--seed=0 --only=kill-17"                          # one of them again, with all that it said
 
 Each attack depends only on the seed and its number, but for the instant of a kill after some seconds.
 
     kill    a run is killed, by SIGKILL at one of its writes or after some seconds, one rank of it or all, and called again,
             until it ends: its last checkpoint is never lost, and the end is bit for bit that of an uninterrupted run
-    disk    a run on a disk that becomes full or cannot be written ends with one line, and ends as if nothing had been later
-    case    a file of a run, of a sweep or of the data is damaged, and a script reads it: one clear line, or exit code 0; for
-            JSON, CSV and data a traceback will do, as long as nothing hangs, crashes or runs code
     change  one rank of two, or a run that is resumed, is given another value of a key: the ranks end with one line, and a
             resumed run names the key, or is refused and leaves its files as they are
 
@@ -19,16 +16,10 @@ The exit code is 1 if an attack succeeded.
 from configurator import TRAIN, defaults_of
 
 import argparse
-import ctypes
-import functools
 import itertools
-import json
-import math
-import operator
 import os
 import random
 import re
-import resource
 import shutil
 import sys
 import tempfile
@@ -36,38 +27,20 @@ import time
 from pathlib import Path
 
 import helpers
-import numpy as np
 import torch
-from helpers import (
-    LOST,
-    TINY,
-    Alone,
-    call,
-    damages,
-    disk_full_after,
-    flags,
-    forks_its_runs,
-    killed,
-    mutated,
-    places,
-    rows,
-    run_ranks,
-    write_walk,
-)
+from helpers import TINY, Alone, flags, killed, rows, run_ranks, write_walk
 
 import model
 from engine.checkpoint import load_checkpoint
 from engine.keys import CHOICES
 from engine.log import progress
 from optim import OPTIMIZERS
-from vision.images import write_images
 
 KEYS = {**TINY, 'n_layer': 1, 'n_embd': 8, 'block_size': 8, 'max_iters': 8, 'eval_interval': 2, 'eval_iters': 1,
         'lr_decay_iters': 8, 'gradient_accumulation_steps': 2, 'batch_size': 2}
 FSDP = ['--parallel=fsdp']
 WAYS = {'one process': (0, []), 'ddp': (2, []), 'fsdp': (2, FSDP), 'shards': (2, [*FSDP, '--save_shards=True']),
         'shards of one': (1, [*FSDP, '--save_shards=True'])}         # name → (ranks, arguments)
-MEMORY = 8 * 2 ** 30                # bytes of address space for a script that reads a damaged file
 
 
 def run(script, *arguments, ranks=0, **more):
@@ -75,7 +48,7 @@ def run(script, *arguments, ranks=0, **more):
     return run_ranks(ranks, script, *arguments, **more) if ranks else Alone(script, *arguments, **more).end()
 
 
-# ----------------------------------------------------------------------------- kills and disks
+# ----------------------------------------------------------------------------- kills
 
 class Runs:
     """Runs of each optimizer in each of the WAYS, in the folder `place`. Of each there is one that nothing has interrupted."""
@@ -177,38 +150,6 @@ def kill(draw, number, runs):
     return kills
 
 
-def powerless():
-    """Root without its capabilities, for which a folder of mode 555 is read-only too"""
-    header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    ctypes.CDLL(None).capset(header, nothing)
-
-
-def disk(draw, number, runs):
-    """A disk is full after some files, or some bytes of one, or read-only"""
-    name = f'disk-{number}'
-    optimizer, way, whole, _, rank = drawn_run(draw, runs)
-    does = draw.choice([(disk_full_after, draw.randrange(12)), (resource.setrlimit, resource.RLIMIT_FSIZE, 2 * (draw.randrange(
-        4000, (whole / 'ckpt.pt').stat().st_size),)), (powerless,)])
-    if does == (powerless,):
-        resumes, rank = draw.random() < 0.5, -1
-        (runs.place / name).mkdir()
-        if resumes:
-            assert runs.train(name, optimizer, way, '--max_iters=4')[0] == 0
-        os.chmod(runs.place / name, 0o555)
-    before = runs.saved(name)
-    code, out, err = runs.train(name, optimizer, way, through=(of_rank, rank, *does))
-    os.chmod(runs.place / name, 0o755)
-    if code:                                            # disk_full_after counts the files of rank 1, which may have written fewer
-        assert code == 1, f'exit code {code}: {out}{err}'
-        one_line(out, err, WAYS[way][0])
-    assert runs.saved(name) >= before, f'the checkpoint of iteration {before} is lost'
-    code, out, err = runs.train(name, optimizer, way)
-    assert code == 0, f'exit code {code}, once there was room: {out}{err}'
-    runs.same(name, whole)
-    shutil.rmtree(runs.place / name)
-    return 1
-
-
 def one_line(out, err, ranks=0):
     """A script that failed has said why in one line; of several ranks each may say its own."""
     lines = [line for line in err.splitlines() if not re.match(r'.*: \d+ of \d+, ', line)]       # of progress
@@ -254,175 +195,6 @@ def change(draw, number, runs):
     return 1
 
 
-# ----------------------------------------------------------------------------- damaged files
-
-COMMANDS = [
-    'train.py out/config.json --init_from=resume --max_iters=6', 'train.py out/config.json --init_from=auto --max_iters=5',
-    'train.py out/config.json --out_dir=new --max_iters=1', 'train.py out/config.json --overwrite=True --max_iters=1',
-    'train.py out/config.json --init_from=weights --out_dir=new --max_iters=1',
-    'train.py out/config.json --eval_only=True --init_from=resume',
-    'train.py shards/config.json --init_from=resume --max_iters=6 --parallel=ddp --save_shards=False',
-    'train.py shards/config.json --init_from=resume --max_iters=6',
-    'sample.py --out_dir=out --max_new_tokens=5', 'sample.py --out_dir=shards --max_new_tokens=5 --checkpoint=ckpt.pt',
-    'sample.py --init_from=weights --max_new_tokens=5',
-    'bench.py out/config.json --bench_iters=1 --bench_warmup=0', 'bench.py out/config.json --loader=2 --bench_iters=1',
-    'lab.measure --out_dir=out --what=gradients,drift --batches=1', 'lab.measure --out_dir=shards --what=parameters --batches=1',
-    'lab.measure out/config.json --init_only=True --what=hidden --batches=1',
-    'lab.plot out', 'lab.plot out shards --what=grad_norm', 'lab.plot out --what=gradients', 'lab.plot out --what=updates.qk',
-    'lab.plot swept --what=sweep',
-    'lab.evaluate --out_dir=out --stride=4', 'lab.evaluate --out_dir=out,shards', 'lab.evaluate --out_dir=weights --dataset=tiny',
-    'lab.export --out_dir=out --to=new --format=safetensors', 'lab.export --out_dir=shards --to=new --format=checkpoint',
-    'lab.estimate out/config.json', 'lab.sweep --report=swept', 'lab.sweep grid.py',
-    'sample.py --init_from=gpt2-like --max_new_tokens=5', 'lab.evaluate --out_dir=gpt2-like --dataset=tiny',
-    'train.py out/config.json --init_from=gpt2-like --out_dir=new --max_iters=1',
-    'lab.export --from_hf=gpt2-like --out_dir=new --dataset=tiny',
-    'vision.train vit/config.json --init_from=resume --max_iters=6', 'vision.train vit/config.json --out_dir=new --max_iters=1',
-    'vision.train vit/config.json --init_from=vit-weights --out_dir=new --max_iters=1',
-    'vision.measure --out_dir=vit --what=hidden --batches=1', 'lab.plot vit --what=grad_norm',
-    'vision.export --out_dir=vit --to=new',
-]
-UNREAD = ('.png', '.svg', '.txt', '.md', '.patch', '.lock', 'prepare.py', 'model.py', 'vit.py', 'modeling_nanonorm.py',
-          'modeling_nanonorm_vit.py', 'preprocessor_config.json', 'generation_config.json')      # what no script reads again
-GRID = "arguments, out_dir, seeds, jobs = 'keys.json', 'swept', 2, 1\ngrids = [dict(learning_rate=[0.01, 1e30])]\n"
-
-
-def lay_out(place):
-    """A folder with data, two runs, one in shards, their measurements and scores, a sweep, and exported weights"""
-    write_walk(place)
-    keys = {**KEYS, 'max_iters': 4, 'lr_decay_iters': 4}
-    (place / 'keys.json').write_text(json.dumps(keys))
-    (place / 'grid.py').write_text(GRID)
-    call('train.py', 'keys.json', '--out_dir=out', '--measure_interval=2', '--measure_batches=1', cwd=place)
-    code, out, err = run_ranks(2, 'train.py', 'keys.json', '--out_dir=shards', *FSDP, '--save_shards=True', cwd=place)
-    assert code == 0, out + err
-    call('lab.measure', '--out_dir=out', '--what=gradients,parameters', '--batches=1', cwd=place)
-    call('lab.evaluate', '--out_dir=out', cwd=place)
-    call('lab.export', '--out_dir=out', '--to=weights', cwd=place)
-    call('train.py', 'keys.json', '--out_dir=pre', '--max_iters=1', cwd=place)
-    call('lab.export', '--out_dir=pre', '--to=gpt2-like', '--format=gpt2', cwd=place)
-    shutil.rmtree(place / 'pre')
-    draw = np.random.default_rng(0)
-    images = {split: [(draw.integers(0, 255, (count, 3, 4, 4), np.uint8), np.arange(count) % 3)] for split, count in
-              (('train', 24), ('val', 6))}
-    write_images(place / 'data' / 'vit', images, 3)
-    pixels = dict(dataset='vit', image_size=4, patch_size=2, classes=3, out_dir='vit')
-    of_both = {key: value for key, value in keys.items() if key not in ('vocab_size', 'block_size')}
-    call('vision.train', *flags(**of_both | pixels), cwd=place)
-    call('vision.export', '--out_dir=vit', '--to=vit-weights', cwd=place)
-    run('lab.sweep', 'grid.py', cwd=place, through=(forks_its_runs,))
-    for file in place.rglob('best.pt'):                 # of its own, and no second name of the same file
-        shutil.copy(file, f'{file}.copy')
-        os.replace(f'{file}.copy', file)
-
-
-def pairs(place):
-    """(a file, a command that may read it), all of them"""
-    files = sorted(str(file.relative_to(place)) for file in place.rglob('*') if file.is_file())
-    return [(file, command) for file in files if not file.endswith(UNREAD) for command in COMMANDS
-            if file.split('/')[0] in command.replace('=', ' ').replace('/', ' ').replace(',', ' ').split()
-            or file.startswith('data/vit' if 'vit' in command else 'data/tiny')
-            or 'grid' in command and file.startswith(('swept', 'keys'))]
-
-
-def bytes_damaged(draw, file):
-    """What may happen to any file → what was done, in words"""
-    content = file.read_bytes()
-    at = draw.randrange(len(content) or 1)
-    how = draw.choice(['lost', 'empty', 'cut', 'flipped', 'garbage', 'longer', 'folder', 'link to nothing', 'unreadable'])
-    changed = {'empty': b'', 'cut': content[:at], 'garbage': draw.randbytes(len(content)), 'longer': content + draw.randbytes(9),
-               'flipped': content[:at] + bytes(255 - byte for byte in content[at:at + 1]) + content[at + 1:]}
-    if how == 'unreadable':
-        os.chmod(file, 0)
-        return how
-    file.unlink()
-    if how in changed:
-        file.write_bytes(changed[how])
-    if how == 'folder':
-        os.mkdir(file)
-    if how == 'link to nothing':
-        file.symlink_to('nowhere')
-    return f'{how}, byte {at}'
-
-
-def changed_value(draw, value, tensors=False):
-    """The value with one of its places damaged, and what was done, in words"""
-    where = draw.choice(list(places(value)) or [()])
-    here = functools.reduce(operator.getitem, where, value)
-    choices = [d for d in damages(here) if tensors or not torch.is_tensor(d)] + [math.inf, -math.inf, '', '\0', 0, -0.5, True, []]
-    damage = draw.choice(choices)
-    shown = 'lost' if damage is LOST else f'{tuple(damage.shape)} {damage.dtype}' if torch.is_tensor(damage) else str(damage)
-    return mutated(value, where, damage) if where else damage, f'{where} is {shown[:60]}'
-
-
-def damage(draw, file):
-    """Changes a file, most often one value of it → what was done, in words"""
-    kind = file.suffix if file.stat().st_size and draw.random() < 0.75 else ''
-    if kind == '.pt':
-        value, done = changed_value(draw, torch.load(file, weights_only=True), tensors=True)
-        torch.save(value, file)
-    elif kind == '.json':
-        value, done = changed_value(draw, json.loads(file.read_text()))
-        deep = draw.random() < 0.03
-        file.write_text('[' * 10 ** 5 if deep else 'null' if value is LOST else json.dumps(value))
-    elif kind == '.jsonl':
-        lines = file.read_text().splitlines()
-        i = draw.randrange(len(lines))
-        value, done = changed_value(draw, json.loads(lines[i]))
-        lines[i] = draw.choice([json.dumps(value) if value is not LOST else '', json.dumps(value) if value is not LOST else '',
-                                '', lines[i][:9], lines[i] + lines[i], '7', '[]', 'NaN', '\n'.join(lines)])
-        file.write_text('\n'.join(lines) + '\n')
-        done = f'row {i} is {lines[i][:99]}'
-    elif kind == '.csv':
-        cells = [line.split(',') for line in file.read_text().splitlines()]
-        row = draw.choice(cells)
-        i = draw.randrange(len(row))
-        row[i:i + 1] = done = draw.choice([[], [''], ['nan'], ['text'], ['-5'], ['1e999'], ['"'], row])
-        file.write_text('\n'.join(map(','.join, cells)) + '\n')
-        done = f'a cell is {done}'
-    elif kind == '.safetensors':
-        content = file.read_bytes()
-        size = int.from_bytes(content[:8], 'little')
-        value, done = changed_value(draw, json.loads(content[8:8 + size]))
-        header = json.dumps(value if value is not LOST else None).encode().ljust(size)        # of the same size, if it can be
-        file.write_bytes(len(header).to_bytes(8, 'little') + header + content[8 + size:])
-    else:
-        done = bytes_damaged(draw, file)
-    return done
-
-
-def bounded(bytes, forks):
-    """With so much memory; `forks`: a sweep whose runs are forks of it"""
-    resource.setrlimit(resource.RLIMIT_AS, (bytes, bytes))
-    powerless()                                         # root could read what is unreadable
-    if forks:
-        forks_its_runs()
-
-
-def case(draw, number, place, which):
-    """A script on a copy of the place where one file is damaged → 1. `which` are the pairs, in the order of the cases."""
-    name, command = which[number % len(which)]
-    there = place.parent / f'case-{number}'
-    shutil.copytree(place, there)
-    done = damage(draw, there / name)
-    try:
-        ranks = 2 if command.startswith('train.py shards') and 'ddp' not in command else 0
-        script, *arguments = command.split()
-        code, out, err = run(script, *arguments, *['--device=cpu', '--dtype=float32'] * (script in ('sample.py', 'lab.evaluate')),
-                             ranks=ranks, cwd=there, through=(bounded, MEMORY, script == 'lab.sweep'), CUDA_VISIBLE_DEVICES='')
-        assert code in (0, 1, 2, 3), f'exit code {code}: {out}{err}'
-        of_values = name.endswith(('.json', '.jsonl', '.csv', '.bin'))      # of which nobody meets all kinds of damage
-        if not (of_values and code == 1 and 'Traceback' in err):
-            if code:
-                one_line(out, err, ranks)
-            assert 'Traceback' not in out + err and 'Warning' not in err, out + err
-    except Exception as error:
-        error.args = f'{command}  on {name}: {done}: {error}',
-        raise
-    finally:
-        shutil.rmtree(there)
-    return 1
-
-
 # ----------------------------------------------------------------------------- all of them
 
 def attacks(kinds, seed, only):
@@ -430,18 +202,12 @@ def attacks(kinds, seed, only):
     made, failed = dict.fromkeys(kinds, 0), []
     with tempfile.TemporaryDirectory() as folder:
         runs = Runs(Path(folder) / 'runs')
-        original = Path(folder) / 'original'
-        if kinds.get('case'):
-            lay_out(original)
-            which = pairs(original)
-            random.Random(seed).shuffle(which)
-        do = dict(kill=lambda *a: kill(*a, runs), disk=lambda *a: disk(*a, runs), case=lambda *a: case(*a, original, which),
-                  change=lambda *a: change(*a, runs))
+        do = dict(kill=kill, change=change)
         for kind, wanted in kinds.items():
             numbers = itertools.takewhile(lambda _: made[kind] < wanted, itertools.count())
             for number in [int(only.split('-')[1])] if only else progress(numbers, f'{kind}s', wanted):
                 try:
-                    made[kind] += do[kind](random.Random(f'{seed} {kind} {number}'), number)
+                    made[kind] += do[kind](random.Random(f'{seed} {kind} {number}'), number, runs)
                 except Exception as error:
                     made[kind] += 1
                     failed.append((f'{kind}-{number}', str(error) or repr(error)))
@@ -452,13 +218,12 @@ def attacks(kinds, seed, only):
 def main(arguments):
     """→ the exit code"""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for kind, default in (('kills', 300), ('disks', 60), ('cases', 2000), ('changes', 200)):
+    for kind, default in (('kills', 300), ('changes', 200)):
         parser.add_argument(f'--{kind}', type=int, default=default)
     parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--only', default='', help='kill-N, disk-N, case-N or change-N: this one alone')
+    parser.add_argument('--only', default='', help='kill-N or change-N: this one alone')
     args = parser.parse_args(arguments)
-    kinds = {args.only.split('-')[0]: 1} if args.only else dict(
-        kill=args.kills, disk=args.disks, case=args.cases, change=args.changes)
+    kinds = {args.only.split('-')[0]: 1} if args.only else dict(kill=args.kills, change=args.changes)
     made, failed = attacks(kinds, args.seed, args.only)
     print(', '.join(f'{count} {kind}s' for kind, count in made.items()) + f': {len(failed)} failed')
     for name, why in failed:
@@ -468,5 +233,5 @@ def main(arguments):
 
 if __name__ == '__main__':
     helpers.HANG = 60
-    helpers.PRELOADED += 'matplotlib.pyplot', 'safetensors.torch'
+    helpers.PRELOADED += 'safetensors.torch',
     sys.exit(main(sys.argv[1:]))

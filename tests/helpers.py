@@ -404,54 +404,40 @@ def disk_full_after(files):
 POPEN = subprocess.Popen
 
 
-class Forked:
+class Forked(multiprocessing.get_context('fork').Process):
     """In the place of subprocess.Popen in lab/sweep: train.py in a fork of the process, which need not import PyTorch.
     Where `hold` is an iteration, it waits in that one until a signal comes."""
     hold = None
+    returncode = property(lambda self: self.exitcode)
 
     def __init__(self, command, env, stdout, stderr, stdin):
-        self.returncode = None
+        super().__init__(target=self.train, args=(command, env, stdout.fileno()))
+        self.start()
+
+    def train(self, command, env, output):
+        for number in (1, 2):
+            os.dup2(output, number)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        subprocess.Popen = POPEN
+        os.environ.clear()
+        os.environ.update(env)
+        if self.hold is not None:
+            in_each_iteration(waits_in(self.hold))
+        code = execute(command[1], command[2:])
         sys.stdout.flush()
-        self.pid = os.fork()
-        if not self.pid:
-            code = 1
-            try:
-                for number in (1, 2):
-                    os.dup2(stdout.fileno(), number)
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                subprocess.Popen = POPEN
-                os.environ.clear()
-                os.environ.update(env)
-                if self.hold is not None:
-                    in_each_iteration(waits_in(self.hold))
-                code = execute(command[1], command[2:])
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
+        sys.stderr.flush()
+        os._exit(code)
 
-    def poll(self, how=os.WNOHANG):
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, how)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
+    def poll(self):
+        return self.exitcode
 
-    def wait(self, timeout=None):
-        deadline = time.monotonic() + (HANG if timeout is None else timeout)
-        while self.poll() is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired('train.py', timeout)
-            time.sleep(0.01)
+    def wait(self, timeout=HANG):
+        self.join(timeout)
+        if self.exitcode is None:
+            raise subprocess.TimeoutExpired('train.py', timeout)
 
     def send_signal(self, number):
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def terminate(self):
-        self.send_signal(signal.SIGTERM)
-
-    def kill(self):
-        self.send_signal(signal.SIGKILL)
+        os.kill(self.pid, number)
 
 
 def forks_its_runs(hold=None, deaf=False):

@@ -10,14 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from helpers import ROOT, TINY, checkpoint, flags, rows, run_alone, run_python, steps, train
+from helpers import ROOT, TINY, checkpoint, flags, rows, run_python, steps, train
 
-from engine.device import StopRequest, why_not_compile
+from engine.device import StopRequest
 from engine.log import Log, open_rows, write_row
 
 KEYS = {**TINY, 'max_iters': 6, 'log_interval': 1}
-CPU = torch.device('cpu')
 
 
 # ----------------------------------------------------------------------------- packages
@@ -92,13 +90,6 @@ def test_training_needs_no_stdout(place, kind):
     assert err.count('\n') == (kind in ('pipe', '/dev/full')) == err.count('stdout takes no more lines')
 
 
-@pytest.mark.parametrize('kind, code, says', [('pipe', -signal.SIGPIPE, ''), ('/dev/full', 1, 'error: [Errno 28] No')])
-def test_other_scripts_end_as_unix_tools_do(tmp_path, kind, code, says):
-    (tmp_path / 'script.py').write_text('from configurator import configure\nconfigure(globals())\nprint("α")\n')
-    found, out, err = run_alone(tmp_path / 'script.py', through=(stdout_to, kind))
-    assert (found, out) == (code, '') and err.startswith(says) and err.count('\n') == bool(says)
-
-
 # ----------------------------------------------------------------------------- signals, and the end of the parent
 
 def test_the_end_of_a_terminal_is_a_request_to_stop():
@@ -118,27 +109,6 @@ def test_the_end_of_a_terminal_is_a_request_to_stop():
             signal.signal(number, handler)
 
 
-INTERRUPTS = '''
-import importlib.abc, signal, sys
-
-class Interrupts(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name == 'difflib':
-            signal.raise_signal(signal.SIGINT)
-
-sys.meta_path.insert(0, Interrupts())
-'''
-
-
-@pytest.mark.parametrize('start', ['import configurator', 'import configurator; configurator.begin()',
-                                   f'exec({INTERRUPTS!r}); import configurator'])
-def test_ctrl_c_is_one_line(start):
-    """While a script imports PyTorch, later, and before: while configurator.py imports what it needs"""
-    catches = 'import signal; signal.signal(signal.SIGINT, signal.default_int_handler)'
-    code, out, err = run_python('-c', f'{catches}; {start}; signal.raise_signal(signal.SIGINT)')
-    assert (code, out, err) == (-signal.SIGINT, '', 'interrupted\n')
-
-
 CHILD = 'from engine import process; process.begin(); print("ready"); import time; time.sleep(600)'
 PARENT = f'''
 import os, subprocess, sys
@@ -155,11 +125,6 @@ def test_a_killed_parent_leaves_no_process(how):
     assert parent.stdout.readline() == b'ready\n'
     parent.kill()
     assert parent.communicate(timeout=60)[0] == b''
-
-
-@pytest.mark.skipif(sys.platform != 'linux', reason='prctl is of Linux')
-def test_a_parent_that_died_before():
-    assert run_python('-c', CHILD, SWEEP_PID='1', cwd=ROOT)[0] == -signal.SIGTERM
 
 
 # ----------------------------------------------------------------------------- a full disk
@@ -229,24 +194,6 @@ def test_without_a_compiler(place):
     assert 'not compiled' not in out and rows(place / 'plain') == rows(place / 'eager')
 
 
-def test_what_a_compiler_is(tmp_path, monkeypatch):
-    """CXX or CC where it is set, and else g++, clang++ or gcc; and Python's headers must be there"""
-    (tmp_path / 'Python.h').touch()
-    monkeypatch.setattr('sysconfig.get_path', lambda name: str(tmp_path))
-    (tmp_path / 'gcc').touch(0o755)
-    monkeypatch.setenv('PATH', str(tmp_path))
-    monkeypatch.delenv('CC', raising=False)
-    for name, right in ('gcc', True), ('nowhere', False), (str(tmp_path), False):
-        monkeypatch.setenv('CXX', name)
-        assert (why_not_compile(CPU) == '') == right
-    assert why_not_compile(torch.device('cuda')) == why_not_compile(torch.device('mps')) == ''
-    monkeypatch.setenv('CC', 'nowhere')
-    assert why_not_compile(torch.device('cuda')).startswith('there is no C compiler (nowhere): install one, or name it by CC')
-    monkeypatch.setenv('CXX', 'gcc')
-    (tmp_path / 'Python.h').unlink()
-    assert why_not_compile(CPU) == f'there is no {tmp_path}/Python.h: install python3-dev'
-
-
 def test_a_run_goes_on_in_another_dtype(place):
     """From float32 to float16, whose scaler starts anew, and back"""
     for dtype, until in ('float32', 2), ('float16', 4), ('float32', 6):
@@ -254,11 +201,3 @@ def test_a_run_goes_on_in_another_dtype(place):
         train(place, *flags(**keys, out_dir='dtypes'))
         assert bool(checkpoint(place / 'dtypes')['scaler']) == (dtype == 'float16')
     assert len(steps(place / 'dtypes')) == 6
-
-
-@pytest.mark.parametrize('own, wanted', [({}, 'yes'), (dict(OMP_WAIT_POLICY='active'), 'no'), (dict(GOMP_SPINCOUNT='7'), '7')])
-def test_how_threads_wait_is_set_unless_the_user_has(own, wanted, monkeypatch):
-    for name in ('GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'):
-        monkeypatch.delenv(name, raising=False)
-    code, out, err = run_python('-c', 'import configurator, os; print(os.environ.get("GOMP_SPINCOUNT", "no"))', **own)
-    assert (code, err) == (0, '') and (out.strip() == wanted or wanted == 'yes' and int(out) > 0)

@@ -1,8 +1,7 @@
 """
 Random configurations: every valid one builds, trains, resumes bit for bit and samples. A wrong value of any key is one line.
 """
-from configurator import defaults_of
-
+import collections
 import itertools
 import json
 import os
@@ -11,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, call, put_back, rows, run_here
+from helpers import call, put_back, rows, run_here
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_bad_input import TINY, lay_out, tree
@@ -20,7 +19,6 @@ from model import ATTENTIONS, CHOICES, FFNS, NORMS, STDS, GPTConfig
 from optim import OPTIMIZERS, SCHEDULES
 
 RUN = dict(dataset='tiny', device='cpu', compile=False, max_iters=4)
-DEFAULTS = defaults_of(str(ROOT / 'train.py'), GPTConfig)
 number = itertools.count()
 
 
@@ -108,22 +106,21 @@ def test_many_valid_configurations(config):
 
 # ----------------------------------------------------------------------------- invalid ones
 
-OF_TYPE = {bool: ['1', ''], int: ['1.5', 'x', ''], float: ['nan', '-inf', 'x', '']}
-BROKEN = {key: [*OF_TYPE.get(type(default), [])] for key, default in DEFAULTS.items() if key != 'debug'}
+BROKEN = collections.defaultdict(list)                  # test_configurator.py has values of another type
 for keys, values in {
         'block_size n_layer n_head n_embd eval_interval eval_iters log_interval gradient_accumulation_steps '
-        'batch_size measure_batches': ['0', '-1'],
+        'batch_size measure_batches': ['0'],
         'n_kv_head d_ff max_iters warmup_iters lr_decay_iters measure_interval seed data_seed': ['-1'],
         'dropout norm_eps init_gain rope_theta learning_rate min_lr weight_decay grad_clip decay_frac beta1 beta2 '
-        'momentum r_emb r_head r_qk r_ffn r_vo': ['-1', '-1e-30'],
-        'norm attention ffn pos init optimizer schedule blockwise dtype device backend dataset init_from': ['wrong', 'ADAMW'],
+        'momentum r_emb r_head r_qk r_ffn r_vo': ['-1e-30'],
+        'norm attention ffn pos init optimizer schedule blockwise dtype device backend dataset init_from': ['ADAMW'],
         'dropout beta1 beta2 momentum': ['1'], 'decay_frac': ['1.5'], 'rope_theta': ['0'],
         'vocab_size': ['12', '-1'], 'block_size': ['100']}.items():
     for key in keys.split():
         BROKEN[key] += values
 
 
-@pytest.mark.parametrize('key', [key for key, values in BROKEN.items() if values])
+@pytest.mark.parametrize('key', BROKEN)
 def test_each_wrong_value_of_a_key_is_one_line_that_names_it(key):
     """And no folder is there afterwards. test_bad_input.py has values that are wrong beside others"""
     Path('fuzz.json').write_text(json.dumps({**RUN, **TINY}), encoding='utf-8')

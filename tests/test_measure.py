@@ -8,9 +8,9 @@ import copy
 import json
 import math
 import os
-import random
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,8 +22,8 @@ from engine.log import finite
 from lab import measure as m
 from lab.measure.gradients import distribution
 from lab.measure.preflight import FACTORS, effects, growth, slope
-from lab.measure.sharpness import diagonal_estimate, summary
-from lab.measure.tools import log_histogram, mean_gradient, table
+from lab.measure.sharpness import diagonal_estimate
+from lab.measure.tools import log_histogram, mean_gradient
 from model import GPT, GPTConfig, block_type
 from test_model import with_kernel
 
@@ -31,6 +31,8 @@ ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 VARIANTS = [*((arch, {}) for arch in ARCHS), ('llama', dict(n_kv_head=1)), ('pre', dict(attention='l2_tied', qk_norm=True)),
             ('s2', dict(attention='l2', pos='rope', residual_scale=0.3)), ('peri', dict(bias=True, residual_scale=0.3)),
             ('s5', dict(norm='stablenorm', norm_alpha=0.25, attn_post_norm=True, ffn_post_norm=True))]
+# one of each norm, attention, FFN and sharing of parameters, for what only groups the parameters by their names
+FEW = [('s5', {}), ('stable', {}), ('llama', dict(n_kv_head=1)), ('pre', dict(attention='l2_tied', qk_norm=True, bias=True))]
 MATRICES = ('wq', 'wk', 'wv', 'wo', 'wg', 'w1', 'w2', 'w3')
 
 
@@ -99,7 +101,7 @@ def states_by_hand(model, x, nudge=0.0):
 
 # ----------------------------------------------------------------------------- gradients
 
-@pytest.mark.parametrize('arch, more', VARIANTS)
+@pytest.mark.parametrize('arch, more', FEW)
 def test_gradients_of_each_kind_of_matrix(arch, more):
     """Those of the mean loss over all batches, by .backward(); their statistics over all layers and layer by layer"""
     model, batches = build(arch, more), data()
@@ -136,23 +138,7 @@ def numpy_histogram(x):
     return dict(start=pytest.approx(edges[held[0]]), width=pytest.approx(0.1), counts=counts[held[0]:held[-1] + 1].tolist())
 
 
-@pytest.mark.parametrize('size', [2, 150, 5000])
-def test_distribution_equals_numpy(size):
-    x = torch.from_numpy(np.random.default_rng(0).standard_t(3, size) + 0.5)
-    assert distribution(x) == pytest.approx(statistics(x.numpy()), rel=1e-5)
-
-
-@pytest.mark.parametrize('alpha', [1.0, 2.5])
-def test_hill_recovers_the_index_of_pareto_samples(alpha):
-    """Of either sign; a Gaussian's tail is lighter than either, and its kurtosis is 3"""
-    u = torch.rand(200_000, generator=generator(), dtype=torch.float64)
-    sign = torch.randn(200_000, generator=generator())
-    assert distribution(sign.sign() * u ** (-1 / alpha))['hill'] == pytest.approx(alpha, rel=0.1)
-    gauss = distribution(sign)
-    assert gauss['hill'] > 4 and gauss['kurtosis'] == pytest.approx(3, rel=0.03)
-
-
-@pytest.mark.parametrize('x', [[0.0], [0.0] * 300, [2.0], [2.0] * 300, [0.0] * 299 + [1.0]])
+@pytest.mark.parametrize('x', [[0.0], [2.0] * 300, [0.0] * 299 + [1.0]])
 def test_a_distribution_without_a_tail_is_written_as_null(x):
     found = finite(distribution(torch.tensor(x)))
     assert found['max'] == max(x) and found['p50'] == x[0]
@@ -175,24 +161,21 @@ def gauss_newton(model, batches):
     return {name: t / tokens for name, t in zip(names, total)}
 
 
-@pytest.mark.parametrize('arch, more', [('pre', dict(bias=True)), ('llama', dict(n_kv_head=1, d_ff=12)), *(
-    pytest.param(*variant, marks=pytest.mark.long) for variant in [('s5', {}), ('pre', dict(attention='l2_tied'))])])
-def test_sharpness_estimates_the_diagonal_of_gauss_newton(arch, more):
+def test_sharpness_estimates_the_diagonal_of_gauss_newton():
     """For every parameter the mean over draws is within four standard errors of the exact value, but for one in a hundred, whose
-    draws are skewed, within six; and so is the sum; and that alike where one batch is cut into micro-batches, here LLaMA's"""
-    model, (batch,) = build(arch, more, n_layer=1), data(1, size=4, length=4)
+    draws are skewed, within six; and so is the sum; here of a batch that is cut into micro-batches"""
+    model, (batch,) = build('llama', dict(n_kv_head=1, d_ff=12), n_layer=1), data(1, size=4, length=4)
     exact = torch.cat([h.flatten() for h in gauss_newton(model, [batch]).values()])
-    noise = 1e-20 * exact.max()                             # all that a bias of W_k can have: softmax does not see it
-    batches, rng = list(zip(*(part.chunk(2) for part in batch))) if arch == 'llama' else [batch], generator()
+    batches, rng = list(zip(*(part.chunk(2) for part in batch))), generator()
     draws = torch.stack([torch.cat([h.flatten() for h in diagonal_estimate(model, batches, rng).values()]) for _ in range(300)])
     error, standard = draws.mean(0) - exact, draws.std(0) / math.sqrt(len(draws))
-    assert (error[exact <= noise] <= noise).all()
-    z = (error / standard)[exact > noise].abs()
+    assert (error[exact == 0] == 0).all()                   # of tokens that do not occur
+    z = (error / standard)[exact > 0].abs()
     assert z.max() < 6 and (z > 4).double().mean() <= 0.01
     assert abs(error.sum()) < 4 * draws.sum(1).std() / math.sqrt(len(draws))
 
 
-@pytest.mark.parametrize('arch, more', VARIANTS)
+@pytest.mark.parametrize('arch, more', FEW)
 def test_sharpness_of_each_block_type(arch, more):
     """Every parameter in its type, none twice; means, zeros and histogram by numpy, in all and layer by layer"""
     model, batches = build(arch, more), data()
@@ -219,12 +202,6 @@ def test_sharpness_of_each_block_type(arch, more):
     assert m.sharpness(model, batches, generator(1)) != result
 
 
-def test_sharpness_without_any_gradient():
-    """A mean of nothing is written as null"""
-    found = finite(summary(torch.zeros(9)))
-    assert found == dict(log10_mean=None, mean_log10=None, zeros=1.0)
-
-
 # ----------------------------------------------------------------------------- hidden states
 
 @pytest.mark.parametrize('arch, more', VARIANTS)
@@ -240,24 +217,9 @@ def test_hidden_states_equal_a_forward_pass_by_hand(arch, more):
     assert all(('ma_bound' in row) == ('var_bound' in row) == bounded for row in rows)
 
 
-@pytest.mark.parametrize('norm', ['layernorm', 'rmsnorm', 'stablenorm'])
-def test_hidden_states_stay_below_the_bounds_of_mid_norms(norm):
-    """T4, for any weights and gains of either sign, biases, widths and steps"""
-    rng = random.Random(0)
-    for seed in range(30):
-        model = build('peri', dict(norm=norm, norm_alpha=rng.choice([0.5, 0.25]), bias=rng.random() < 0.5,
-                                   residual_scale=rng.choice([1.0, 0.1, 3.0]), input_norm=rng.random() < 0.5), noise=1.0)
-        torch.manual_seed(seed)
-        with torch.no_grad():
-            for p in model.parameters():
-                p.mul_(torch.randn(()).exp()).add_(rng.choice([0.0, -1.0]))
-        for row in m.hidden(model, data(1, size=1, seed=seed), generator()):
-            assert row['ma'] <= row['ma_bound'] * (1 + 1e-12) and row['var'] <= row['var_bound'] * (1 + 1e-12)
-
-
 # ----------------------------------------------------------------------------- parameters
 
-@pytest.mark.parametrize('arch, more', VARIANTS)
+@pytest.mark.parametrize('arch, more', FEW)
 def test_norms_of_parameters(arch, more):
     """Frobenius and spectral norm against torch.linalg; power iteration ends below, here by a twelfth at most"""
     model = build(arch, more, dtype=torch.float64 if more else torch.float32)
@@ -353,11 +315,7 @@ def largest_singular_value(f, x):
     return torch.linalg.matrix_norm(torch.autograd.functional.jacobian(f, x).reshape(x.numel(), -1), 2).item()
 
 
-OTHER_BLOCKS = ('b2t', 'gpas', 'hyper', 'mhc', 'resi_dual', 'value_residual')     # whose block is not the sum written below
-
-
-@pytest.mark.parametrize('arch, more', [
-    *(pytest.param(arch, {}, marks=pytest.mark.long) for arch in ARCHS if arch not in OTHER_BLOCKS), *VARIANTS[len(ARCHS):]])
+@pytest.mark.parametrize('arch, more', [('keel', {}), ('embskip', {}), ('simplenorm', {}), ('layerscale', {}), *VARIANTS[-3:]])
 def test_sensitivity_is_the_norm_of_the_full_jacobian(arch, more):
     """Power iteration stays below, and by a few percent at most. The branch's response to ten times W_o or W_2 is 10, and 1
     under a MidNorm (P7, P8), as long as there are no biases."""
@@ -387,7 +345,7 @@ def test_sensitivity_of_a_branch_that_starts_at_zero():
     assert row['attn'] == 0 and math.isnan(row['attn_response']) and row['ffn_response'] == pytest.approx(10)
 
 
-@pytest.mark.parametrize('arch, more', VARIANTS)
+@pytest.mark.parametrize('arch, more', FEW)
 def test_drift_by_two_forward_passes(arch, more):
     """From a nudge of the token embeddings that is a thousandth of their length"""
     model, batches = build(arch, more), data()
@@ -431,11 +389,8 @@ EXPONENTS = {
     ('s5', ''): {'embeddings': IMMUNE, 'W_q W_k': only('wq wk'), 'W_v W_o': only('wv wo'), 'W_1': only('w1'), 'W_2': only('w2'),
                  'input of block 1': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
     ('stable', ''): {'W_q W_k': only('wq wk'), 'W_v W_o': {'attention branch': 2, 'attention Jacobian': 2}},
-    ('hybrid', ''): {'W_q W_k': only('wq wk'), 'W_v W_o': {'attention branch': 1, 'attention Jacobian': 1}},
     ('simplenorm', ''): {'W_q W_k': only('wq wk'), 'W_v W_o': only('wv wo'), 'W_1': only('w1'), 'W_2': only('w2'),
                          'embeddings': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
-    ('rezero', ''): {'W_q W_k': {'attention logits': 2}, 'W_v W_o': {'attention branch': 2, 'attention Jacobian': 2},
-                     'input of block 1': {'attention logits': 2}},
     ('pre', 'l2_tied'): {'W_q W_k': {'attention logits': 2}, 'input of block 1': {'attention logits': 0}},
 }
 
@@ -484,12 +439,11 @@ def test_jacobians_before_training_are_those_of_block_0(arch):
         assert 0.9 < measured[f'{name} Jacobian'] / largest_singular_value(f, x[:1]) < 1.0001
 
 
-@pytest.mark.parametrize('layers', [4, 12])
 @pytest.mark.parametrize('shape, power, size', [
     ('flat', 0, lambda n: 3.0), ('√depth', 0.5, lambda n: 0.1 * math.sqrt(n)), ('linear', 1, lambda n: 7 * n),
     ('faster than linear', 2, lambda n: n ** 2), ('exponential', None, lambda n: 0.01 * 3.0 ** n)])
-def test_growth(shape, power, size, layers):
-    found = growth([size(n) for n in range(1, layers + 1)])
+def test_growth(shape, power, size):
+    found = growth([size(n) for n in range(1, 13)])
     assert found['shape'] == shape
     if power is None:
         assert found['factor_per_layer'] == pytest.approx(3)
@@ -497,20 +451,11 @@ def test_growth(shape, power, size, layers):
         assert found['power'] == pytest.approx(power)
 
 
-@pytest.mark.parametrize('sizes', [[2.0], [1.0, 0.0, 2.0], [1.0, math.nan, 2.0], [1.0, math.inf]])
+@pytest.mark.parametrize('sizes', [[2.0], [1.0, 0.0, 2.0], [1.0, math.nan, 2.0]])
 def test_growth_that_cannot_be_told(sizes):
     """Over one layer, or of what is nothing or no number"""
     found = growth(sizes)
     assert found['shape'] == 'unknown' and math.isnan(found['power']) and math.isnan(found['factor_per_layer'])
-
-
-def test_preflight_of_branches_that_start_at_zero():
-    """What is 0 has no exponent, the rest has the one that it would have"""
-    model = build('pre', dict(ffn='relu', norm_eps=1e-14), n_layer=1)
-    model.h[0].attn.wo.weight.data.zero_()
-    found = m.preflight(model, data(1), generator())['invariance']
-    assert math.isnan(found['W_v W_o']['attention branch']) and math.isnan(found['W_2']['gradient of wq'])
-    assert found['W_q W_k']['attention logits'] == pytest.approx(2) and found['W_2']['FFN branch'] == pytest.approx(1)
 
 
 def test_slope():
@@ -526,36 +471,22 @@ def test_slope():
 
 def traces(model):
     """All that a measurement could change, as values that can be compared."""
-    grads = {f'{name}.grad': p.grad for name, p in model.named_parameters() if p.grad is not None}
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers()) | grads
-    return ({name: p.detach().clone() for name, p in tensors.items()}, [p.grad for p in model.parameters()],
-            [(module.training, list(module._forward_hooks.values()), list(module._forward_pre_hooks.values()),
-              list(module._backward_hooks.values())) for module in model.modules()],
-            torch.get_rng_state(), [block.attn.kernel for block in model.h], torch.is_grad_enabled())
+    def content(tensor):
+        return None if tensor is None else (id(tensor), tensor.detach().numpy().tobytes(), content(tensor.grad))
+
+    tensors = {name: content(p) for name, p in (*model.named_parameters(), *model.named_buffers())}
+    hooks = [(module.training, *(list(getattr(module, f'_{kind}_hooks').values())
+                                 for kind in ('forward', 'forward_pre', 'backward'))) for module in model.modules()]
+    return tensors, hooks, torch.get_rng_state().tolist(), [block.attn.kernel for block in model.h], torch.is_grad_enabled()
 
 
-def assert_same(before, after):
-    assert before[0].keys() == after[0].keys() and all(torch.equal(p, after[0][name]) for name, p in before[0].items())
-    assert all(a is b for a, b in zip(before[1], after[1], strict=True))
-    assert before[2] == after[2] and torch.equal(before[3], after[3])
-    assert before[4:] == after[4:]
-
-
-@pytest.mark.parametrize('name, training', [*(
-    pytest.param(name, True, marks=[pytest.mark.long] if name in ('sensitivity', 'preflight') else [])
-    for name in m.MEASUREMENTS), ('hidden', False)])
-def test_a_measurement_leaves_no_trace(name, training, monkeypatch):
+@pytest.mark.parametrize('name', m.MEASUREMENTS)
+def test_a_measurement_leaves_no_trace(name, monkeypatch):
     """Not in weights, gradients, mode, hooks, random state, nor in torch; and it is a function of its seed, without dropout,
     also after one that failed midway"""
     monkeypatch.setattr(sys.modules['lab.measure.preflight'], 'FACTORS', (1.0, 30.0))
-    model, batches = build('llama', dict(dropout=0.5), dtype=torch.float32), data(2, size=2, length=3)
-    model.train(training)
+    model, batches = build('llama', dict(dropout=0.5), dtype=torch.float32).train(), data(2, size=2, length=3)
     next(model.parameters()).grad = torch.ones_like(next(model.parameters()))
-    before = traces(model)
-    first = m.measure(model, batches, [name], 5)
-    assert_same(before, traces(model))
-    json.dumps(first, allow_nan=False)
-
     calls, fails_at = [], math.inf
 
     def fail(module, args, out):
@@ -563,23 +494,18 @@ def test_a_measurement_leaves_no_trace(name, training, monkeypatch):
         if len(calls) == fails_at:
             raise KeyboardInterrupt
 
-    for module in [model.h[-1].ffn.w2, model.h[-1].attn.wo]:
-        module.register_forward_hook(fail)
+    model.h[-1].attn.wo.register_forward_hook(fail)
     before = traces(model)
-    again = m.measure(model, batches, [name], 5)
-    assert again == first
-    total = len(calls)
-    for fails_at in {1, total // 2, total} if total else ():
-        calls.clear()
+    first = m.measure(model, batches, [name], 5)
+    assert traces(model) == before
+    json.dumps(first, allow_nan=False)
+    if calls:                                               # some run no model
+        fails_at, calls = len(calls) // 2 + 1, []
         with pytest.raises(KeyboardInterrupt):
             m.measure(model, batches, [name], 5)
-        assert_same(before, traces(model))
-
-
-def test_table(capsys):
-    table('a title', ['', 'x', 'longer'], [['first', 1.23456, None], ['2', 1e-9, 'word']])
-    assert capsys.readouterr().out.splitlines() == ['', 'a title', '             x  longer', '  first  1.235       –',
-                                                    '  2      1e-09    word']
+        assert traces(model) == before
+    fails_at = math.inf
+    assert m.measure(model, batches, [name], 5) == first
 
 
 # ----------------------------------------------------------------------------- the command
@@ -614,31 +540,38 @@ def updates_by_hand(state, gradient):
     return {kind: math.sqrt(moved[kind] / size[kind]) for kind in moved}
 
 
-def test_measuring_a_run(place, monkeypatch):
-    """Tables, measure.json with what the functions find over the same windows and with the next update, and pictures"""
+@pytest.fixture
+def undrawn(place, monkeypatch):
+    """What would be drawn; in the folder with the run"""
     drawn = []
     monkeypatch.setattr('lab.plot.draw', lambda *picture: drawn.append(picture))
-    out = call('lab.measure', '--out_dir=out-tiny', '--batches=4', '--device=cpu', cwd=place)
-    run, names = place / 'out-tiny', [name for name in m.MEASUREMENTS if name != 'preflight']
-    found = strict_json((run / 'measure.json').read_text())
+    monkeypatch.chdir(place)
+    return drawn
+
+
+def measured(*arguments):
+    """What `lab.measure` prints with these arguments, and the measure.json that it leaves"""
+    out = call('lab.measure', *arguments, '--device=cpu')
+    folder, = [arg.partition('=')[2] for arg in arguments if str(arg).startswith('--out_dir=')]
+    with open(os.path.join(folder + '-init' * ('--init_only=True' in arguments), 'measure.json')) as f:
+        return out, strict_json(f.read())
+
+
+def test_measuring_a_run(undrawn):
+    """measure.json has what the functions find over the same windows, and with the next update; and a picture of each"""
+    names = [name for name in m.MEASUREMENTS if name != 'preflight']
+    found = measured('--out_dir=out-tiny', '--batches=4')[1]
     assert list(found) == ['iter', 'tokens', *names, 'updates'] and found['iter'] == 3 and found['tokens'] == 4 * 3 * 6
-    assert drawn == [(name, ['out-tiny'], os.path.join('out-tiny', f'{name}.png')) for name in names if found[name]]
-    state = torch.load(run / 'ckpt.pt', weights_only=True)
+    assert undrawn == [(name, ['out-tiny'], os.path.join('out-tiny', f'{name}.png')) for name in names if found[name]]
+    state = torch.load('out-tiny/ckpt.pt', weights_only=True)
     model = GPT(GPTConfig(**{f.name: state['config'][f.name] for f in fields(GPTConfig)}))
     model.load_state_dict(state['model'])
-    monkeypatch.chdir(place)
     tokens = Tokens('tiny', 'train', 6, 11)
     batches = [tokens.read(starts) for starts in tokens.spread(4, 3)]
     expected = finite(m.measure(model, batches, names, state['config']['seed']))
     for name in names:
         assert_alike(found[name], expected[name])
     assert found['updates'] == pytest.approx(updates_by_hand(state, mean_gradient(model, batches)), rel=1e-4)
-
-    lines = [line.split() for line in out.splitlines()]
-    assert ['input', *(f'{found["hidden"][0][key]:.4g}' for key in list(found["hidden"][0])[1:])] in lines
-    assert ['qk', *(f'{found["sharpness"]["qk"][key]:.4g}' for key in ('log10_mean', 'mean_log10', 'zeros'))] in lines
-    assert [f'{x:.4g}' for x in found['updates'].values()] in lines
-    assert f'wrote {os.path.join("out-tiny", "measure.json")}' in out
 
 
 def assert_alike(a, b, rel=1e-3, abs=1e-6):
@@ -651,53 +584,35 @@ def assert_alike(a, b, rel=1e-3, abs=1e-6):
         assert a == (b if isinstance(b, str) or b is None else pytest.approx(b, rel=rel, abs=abs))
 
 
-def test_measuring_some(place, monkeypatch):
-    """Of the best checkpoint: only these tables, entries and pictures"""
-    os.makedirs(place / 'out-some')
-    os.link(place / 'out-tiny' / 'ckpt.pt', place / 'out-some' / 'best.pt')
-    keys = ['--out_dir=out-some', '--checkpoint=best.pt', '--device=cpu']
-    out = call('lab.measure', *keys, '--what=drift,hidden', '--batches=1', cwd=place)
-    found = strict_json((place / 'out-some' / 'measure.json').read_text())
+def test_measuring_some(undrawn):
+    """Of the best checkpoint: what was measured before is kept, and says of which batches it is"""
+    os.makedirs('out-some')
+    os.link('out-tiny/ckpt.pt', 'out-some/best.pt')
+    keys = ['--out_dir=out-some', '--checkpoint=best.pt']
+    found = measured(*keys, '--what=drift,hidden', '--batches=1')[1]
     assert list(found) == ['iter', 'tokens', 'drift', 'hidden'] and found['tokens'] == 18
-    there = {path.name for path in (place / 'out-some').iterdir() if path.suffix != '.svg'}
-    assert there == {'best.pt', 'drift.png', 'hidden.png', 'measure.json'}
-    assert 'drift after' in out and 'hidden states' in out and 'sharpness' not in out
-
-    monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
-    call('lab.measure', *keys, '--what=attention', '--batches=1', cwd=place)
-    added = strict_json((place / 'out-some' / 'measure.json').read_text())
-    assert added == {**found, 'attention': added['attention']}, 'what was measured before is kept'
-    says = call('lab.measure', *keys, '--what=drift', '--batches=2', cwd=place)
-    mixed = strict_json((place / 'out-some' / 'measure.json').read_text())
-    assert mixed['hidden'] == found['hidden'] and mixed['tokens'] == 36 and 'other batches: attention, hidden' in says
-    assert mixed['earlier'] == dict.fromkeys(['hidden', 'attention'], dict(iter=3, tokens=18))
-    call('lab.measure', *keys, '--what=hidden', '--batches=1', cwd=place)
-    mixed = strict_json((place / 'out-some' / 'measure.json').read_text())
+    assert {path.name for path in Path('out-some').iterdir()} == {'best.pt', 'measure.json'}
+    says, mixed = measured(*keys, '--what=drift', '--batches=2')
+    assert mixed['hidden'] == found['hidden'] and mixed['tokens'] == 36 and 'other batches: hidden' in says
+    assert mixed['earlier'] == dict(hidden=dict(iter=3, tokens=18))
+    mixed = measured(*keys, '--what=hidden', '--batches=1')[1]
     assert mixed['tokens'] == 18 and mixed['earlier'] == dict(drift=dict(iter=3, tokens=36))
 
 
-@pytest.mark.long
-def test_measuring_before_training(place, monkeypatch):
+def test_measuring_before_training(undrawn, place):
     """--init_only: the model that train.py would start with, in a folder of its own, with the config by which plot.py names it"""
     arch = ROOT / 'config' / 'arch' / 's5.py'
-    (place / 'tiny.json').write_text(json.dumps(TINY))
-    command = ['lab.measure', arch, 'tiny.json', '--out_dir=out-new', '--init_only=True']
-    call(*command, cwd=place)
-    assert not (place / 'out-new').exists()
-    run = place / 'out-new-init'
-    found = strict_json((run / 'measure.json').read_text())
-    assert list(found) == ['iter', 'tokens', 'preflight'] and found['iter'] == 0 and found['tokens'] == 8 * 3 * 6
-    assert (run / 'preflight.png').read_bytes().startswith(b'\x89PNG')
-    assert json.loads((run / 'config.json').read_text()).items() >= dict(input_norm=True, optimizer='sgdw', n_embd=8).items()
-    monkeypatch.chdir(place)
+    Path('tiny.json').write_text(json.dumps(TINY))
+    command = [arch, 'tiny.json', '--out_dir=out-new', '--init_only=True', '--what=hidden']
+    found = measured(*command)[1]
+    assert not Path('out-new').exists() and list(found) == ['iter', 'tokens', 'hidden'] and found['iter'] == 0
+    config = json.loads(Path('out-new-init', 'config.json').read_text())
+    assert config.items() >= dict(input_norm=True, optimizer='sgdw', n_embd=8).items()
     torch.manual_seed(1337)
     keys = {**read_config(str(arch), {'model': 'gpt'}), **TINY}
-    config = {f.name: keys[f.name] for f in fields(GPTConfig) if f.name in keys}
     tokens = Tokens('tiny', 'train', 6, 11)
     batches = [tokens.read(starts) for starts in tokens.spread(8, 3)]
-    expected = m.measure(GPT(GPTConfig(**config)), batches, ['preflight'], 1337)
-    assert_alike(found['preflight'], expected['preflight'])
-    call(*command, '--what=hidden', cwd=place)
-    assert list(strict_json((run / 'measure.json').read_text())) == ['iter', 'tokens', 'hidden', 'preflight']
-    call(*command, '--what=hidden', '--n_layer=1', cwd=place)
-    assert list(strict_json((run / 'measure.json').read_text())) == ['iter', 'tokens', 'hidden'], 'of another model'
+    model = GPT(GPTConfig(**{f.name: keys[f.name] for f in fields(GPTConfig) if f.name in keys}))
+    assert_alike(found['hidden'], m.measure(model, batches, ['hidden'], 1337)['hidden'])
+    assert list(measured(*command, '--what=drift')[1]) == ['iter', 'tokens', 'drift', 'hidden']
+    assert list(measured(*command, '--what=drift', '--n_layer=1')[1]) == ['iter', 'tokens', 'drift'], 'of another model'

@@ -9,10 +9,10 @@ from test_optim import make, quintic, small_gpt
 
 import optim
 from model import BLOCK_TYPES, MATRICES
-from optim import MUON_SCALES, Muon, newton_schulz
+from optim import MUON_SCALES, newton_schulz
 from vision.vit import ViT, ViTConfig
 
-SHAPES = [(6, 6), (4, 9), (9, 4), (1, 5), (32, 96), (96, 32)]
+SHAPES = [(6, 6), (4, 9), (9, 4), (1, 5), (32, 96)]
 
 
 def drawn(shape, rank=None, dtype=torch.float64):
@@ -26,18 +26,14 @@ def drawn(shape, rank=None, dtype=torch.float64):
 
 # ----------------------------------------------------------------------------- Newton–Schulz
 
-@pytest.mark.parametrize('rank', [None, 1])
-@pytest.mark.parametrize('scale', [1.0, 1e-3, 1e6])
+@pytest.mark.parametrize('scale, rank', [(1.0, None), (1e-3, 1), (1e6, None)])
 @pytest.mark.parametrize('shape', SHAPES)
 def test_newton_schulz_is_a_polynomial_of_the_singular_values(shape, scale, rank):
     """To 1e-5 in fp32, of each matrix in a stack by itself. Where a matrix has none, rounding errors grow as small values do"""
     x = scale * drawn(shape, rank)
     wanted = torch.stack([quintic(matrix) for matrix in x])
     torch.testing.assert_close(newton_schulz(x.float()).double(), wanted, rtol=0, atol=1e-4 if rank else 1e-5)
-
-
-def test_newton_schulz_of_nothing():
-    assert (newton_schulz(torch.zeros(2, 3, 4)) == 0).all()
+    assert (newton_schulz(0 * x.float()) == 0).all()
 
 
 # ----------------------------------------------------------------------------- a step
@@ -111,11 +107,6 @@ def test_the_matrices_of_a_new_block_type(monkeypatch):
     assert orthogonalized(model) == matrices(*DOT, *GELU) | {'h.1.adapter.weight'}
 
 
-def test_muon_wants_names():
-    with pytest.raises(ValueError, match='Muon needs the names of the parameters: pass it param_groups'):
-        Muon([torch.nn.Parameter(torch.ones(2, 2))], lr=0.1)
-
-
 def test_state_in_an_estimate():
     """4 bytes for each number in a matrix of a block, and 8 for each of the rest"""
     out = call('lab.estimate', *flags(n_layer=2, n_embd=512, n_head=4, vocab_size=5000, block_size=64, batch_size=1,
@@ -143,11 +134,11 @@ def count_matrices():
 def test_two_ranks_and_then_one(place):
     """Under DDP, two ranks share the matrices and give the numbers of one, as does a run that goes on with another number.
     test_fsdp.py has the same for FSDP"""
-    keys = flags(**{**TINY, 'n_layer': 3, 'max_iters': 10, 'eval_interval': 5}, optimizer='muon')
+    keys = flags(**{**TINY, 'n_layer': 3, 'max_iters': 4, 'eval_interval': 2}, optimizer='muon')
     train(place, *keys, '--out_dir=one')
-    out, _ = train(place, *keys, '--out_dir=two', '--max_iters=5', ranks=2, through=(count_matrices,))
+    out, _ = train(place, *keys, '--out_dir=two', '--max_iters=2', ranks=2, through=(count_matrices,))
     assert {*re.findall(r'orthogonalizes (\d+) of \d+', out)} == {'3', '2'}         # of 6 W_q and W_k, and of 3 W_1
-    train(place, 'two/config.json', '--init_from=resume', '--max_iters=10')
+    train(place, 'two/config.json', '--init_from=resume', '--max_iters=4')
     for ours, theirs in zip(rows(place / 'two'), rows(place / 'one'), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)
     ours, theirs = (checkpoint(place / name)['model'] for name in ('two', 'one'))

@@ -4,71 +4,41 @@ import math
 import sys
 
 import pytest
+import test_measure
 import torch
+from test_measure import generator, states_by_hand
 
 from lab import measure as m
 from lab.measure.sharpness import diagonal_estimate
 from model import GPT, GPTConfig
 from test_model import MID_NORM, POST_NORM
 
-SIZES = dict(block_size=6, vocab_size=11, n_layer=3, n_head=1, n_embd=8)
-ARCHS = {
-    's1': dict(norm='rmsnorm', init='xavier', norm_eps=1e-8),
-    's5': dict(norm='rmsnorm', init='xavier', norm_eps=1e-8, input_norm=True, ffn_pre_norm=False, **MID_NORM, qk_norm=True),
-    'pre': {},
-    'peri': dict(**MID_NORM, residual_scale=0.3, bias=True),
-    'stable': dict(norm='stablenorm', norm_alpha=0.4, **MID_NORM),
-}
+VARIANTS = {'peri': dict(residual_scale=0.3, bias=True), 'stable': dict(norm_alpha=0.4, attention='dot', **MID_NORM)}
 
 
 def build(arch, **more):
-    """A model in float64 with random gains and biases"""
-    torch.manual_seed(0)
-    model = GPT(GPTConfig(**{**SIZES, **ARCHS[arch], **more})).double().eval()
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if p.dim() == 1:
-                p.add_(0.3 * torch.randn_like(p))
-    return model
+    return test_measure.build(arch, {**dict(n_layer=3, n_head=1), **VARIANTS.get(arch, {}), **more})
 
 
 @pytest.fixture
 def data():
-    torch.manual_seed(1)
-    rows = torch.randint(11, (6, 7))
-    return [(rows[i:i + 2, :-1], rows[i:i + 2, 1:]) for i in (0, 2, 4)]
+    return test_measure.data(batches=3, size=2, length=6)
 
 
-def rng():
-    return torch.Generator().manual_seed(0)
+def states(model, data):
+    """The residual stream of all sequences behind each sub-block (places, sequences, T, D)"""
+    return torch.stack([torch.cat(parts) for parts in zip(*(states_by_hand(model, x)[0] for x, _ in data))])
 
 
-def states(model, x):
-    """The residual stream of one sequence behind each sub-block, in plain lines"""
-    with torch.no_grad():
-        x = model.input_norm(model.wte(x) + model.wpe(torch.arange(x.size(-1))))[None]
-        found, dt = [x], model.config.residual_scale
-        for block in model.h:
-            x = x + dt * block.attn_mid_norm(block.attn(block.attn_pre_norm(x))[0])
-            found.append(x)
-            x = x + dt * block.ffn_mid_norm(block.ffn(block.ffn_pre_norm(x)))
-            found.append(x)
-    return torch.stack(found)[:, 0]                     # (places, T, D)
-
-
-def all_states(model, data):
-    return torch.stack([states(model, x) for batch, _ in data for x in batch], 1)      # (places, sequences, T, D)
-
-
-@pytest.mark.parametrize('arch', ['pre', 'peri', 's5'])
+@pytest.mark.parametrize('arch', ['pre', 'peri', 's5', 'stable'])
 def test_variance_of_one_entry_over_sequences_and_the_bounds(arch, data):
     model = build(arch)
-    rows, found = m.hidden(model, data, rng()), all_states(model, data)
+    rows, found = m.hidden(model, data, generator()), states(model, data)
     c, gains = model.config, []
     for block in model.h:
         for norm in (block.attn_mid_norm, block.ffn_mid_norm) if c.attn_mid_norm else ():
-            bias = getattr(norm, 'bias', None)
-            gains.append((norm.weight.abs().max().item(), 0.0 if bias is None else bias.abs().max().item()))
+            gain = norm.weight.abs().max().item() * getattr(norm, 'scale', 1.0)
+            gains.append((gain, norm.bias.abs().max().item() if c.bias else 0.0))
     for k, (row, s) in enumerate(zip(rows, found)):
         entry = s.var(0, unbiased=False)
         assert row['entry_var'] == pytest.approx(entry.mean().item())
@@ -79,6 +49,7 @@ def test_variance_of_one_entry_over_sequences_and_the_bounds(arch, data):
             assert row['entry_var_bound'] == pytest.approx(bound) and entry.max() <= bound
             assert row['var_bound'] == pytest.approx(bound / (6 * 8 - 1))
             assert row['ma_bound'] == pytest.approx((found[0].norm(dim=(1, 2)).mean().item() + reach) / math.sqrt(6 * 8))
+            assert row['ma'] <= row['ma_bound'] and row['var'] <= row['var_bound']
         else:
             assert 'entry_var_bound' not in row
 
@@ -88,21 +59,21 @@ def test_a_small_variance_of_large_entries(data):
     model = build('pre')
     with torch.no_grad():
         model.wpe.weight.add_(1000.0)
-    exact, rows = m.hidden(model, data, rng()), m.hidden(model.float(), data, rng())
+    exact, rows = m.hidden(model, data, generator()), m.hidden(model.float(), data, generator())
     for key in 'entry_var', 'entry_var_max':
         assert rows[0][key] == pytest.approx(exact[0][key], rel=0.01)
 
 
 def test_one_sequence_has_no_variance_over_sequences(data):
     model, one = build('peri'), [(data[0][0][:1], data[0][1][:1])]
-    assert all('entry_var' not in row for row in m.hidden(model, one, rng())) and m.transport(model, one, rng()) == []
+    assert all('entry_var' not in row for row in m.hidden(model, one, generator())) and m.transport(model, one, generator()) == []
 
 
 @pytest.mark.parametrize('arch', ['pre', 'peri', 's5', 'stable'])
 def test_transport(arch, data):
     """Against the cheapest of all ways to match one half with the other; and the bounds hold."""
     model = build(arch)
-    rows, found = m.transport(model, data, rng()), all_states(model, data)
+    rows, found = m.transport(model, data, generator()), states(model, data)
     c = model.config
     gain = max((norm.weight.abs().max().item() * getattr(norm, 'scale', 1.0) for block in model.h
                 for norm in (block.attn_mid_norm, block.ffn_mid_norm) if c.attn_mid_norm), default=None)
@@ -125,10 +96,10 @@ def test_transport(arch, data):
 @pytest.mark.parametrize('dt', [1.0, 0.2])
 def test_attention_growth(dt, data):
     """T3's product, with W = W_o W_v; and it bounds what attention alone does."""
-    model = build('s1', residual_scale=dt)
-    rows = m.attention_growth(model, data, rng())
+    model, x = build('s1', residual_scale=dt), data[0][0][:1]
+    rows = m.attention_growth(model, data, generator())
     with torch.no_grad():
-        x = states(model, data[0][0][0])[0]
+        x = states_by_hand(model, x)[0][0][0]
         bound = x.norm().item() / math.sqrt(6 * 8)
         for block, row in zip(model.h, rows):
             w = torch.linalg.svdvals(block.attn.wo.weight @ block.attn.wv.weight)[0].item()
@@ -142,15 +113,15 @@ def test_attention_growth(dt, data):
 @pytest.mark.parametrize('arch, more', [('pre', {}), ('s5', {}), ('s1', dict(n_head=2)), ('s1', POST_NORM),
                                         ('s1', dict(v_norm=True)), ('s1', dict(linear_norm=True))])
 def test_attention_growth_is_of_one_head_with_rmsnorm_alone(arch, more, data):
-    assert m.attention_growth(build(arch, **more), data, rng()) == []
+    assert m.attention_growth(build(arch, **more), data, generator()) == []
 
 
 def test_output_spectrum(data):
     model = build('s5')
-    found = m.output_spectrum(model, data, rng())
+    found = m.output_spectrum(model, data, generator())
     assert set(found) == {'wq', 'wk', 'wv', 'wo', 'w1', 'w2'} and all(len(rows) == 3 for rows in found.values())
     with torch.no_grad():
-        x = torch.cat([states(model, row)[3] for row in data[0][0]])        # (tokens, D) ahead of block 1's FFN
+        x = states(model, data[:1])[3].flatten(0, 1)        # (tokens, D) ahead of block 1's FFN
         w = model.h[1].ffn.w1.weight
         top = torch.linalg.svdvals(w)[0]
         measured = sum(top / (w @ token).norm() for token in x) / len(x)
@@ -166,7 +137,7 @@ def test_output_spectrum_of_a_large_random_matrix():
     model = GPT(GPTConfig(block_size=4, vocab_size=11, n_layer=1, n_head=4, n_embd=256, norm='rmsnorm',
                           init='xavier', emb_std=1.0))
     rows = torch.randint(11, (2, 5))
-    found = m.output_spectrum(model.double().eval(), [(rows[:, :-1], rows[:, 1:])], rng())
+    found = m.output_spectrum(model.double().eval(), [(rows[:, :-1], rows[:, 1:])], generator())
     for kind in ('wq', 'wk', 'wv', 'w1'):
         assert found[kind][0]['measured'] == pytest.approx(found[kind][0]['predicted'], rel=0.06)
 
@@ -184,13 +155,13 @@ def singular_values(f, x):
     return torch.linalg.svdvals(matrix)
 
 
-@pytest.mark.parametrize('arch, more', [('s1', {}), ('s5', dict(n_head=2)), ('peri', {}), ('pre', POST_NORM)])
+@pytest.mark.parametrize('arch, more', [('s5', dict(n_head=2)), ('peri', dict(n_layer=1)), ('pre', dict(n_layer=1, **POST_NORM))])
 def test_spectra_of_jacobians(arch, more, data, monkeypatch):
     """Against the dense Jacobian of each layer and of its branch alone, at the first 4 of 6 tokens; the largest singular value of
     a branch is what `sensitivity` finds by power iteration."""
     monkeypatch.setattr(sys.modules['lab.measure.jacobian'], 'ENTRIES', 4 * 8)
     model, x = build(arch, **more), data[0][0][0][:4]
-    rows, by_power = m.jacobian(model, data, rng()), m.sensitivity(model, [(x[None], x[None])], rng())
+    rows, by_power = m.jacobian(model, data, generator()), m.sensitivity(model, [(x[None], x[None])], generator())
     at = model.input_norm(model.wte(x) + model.wpe(torch.arange(4))).detach()
     for k, (row, (f, post)) in enumerate(zip(rows, layers(model), strict=True)):
         scale = model.config.residual_scale
@@ -205,11 +176,11 @@ def test_spectra_of_jacobians(arch, more, data, monkeypatch):
         at = post(at + f(at)).detach()
 
 
-@pytest.mark.parametrize('arch', ['s1', 's5', 'peri'])
+@pytest.mark.parametrize('arch', ['s5', 'peri'])
 def test_angles_between_branches_and_stream(arch, data):
     """‖x + f‖² is ‖x‖² + ‖f‖² + 2 ‖x‖ ‖f‖ cos, so that it is the sum of squares where all branches are orthogonal"""
-    model, x = build(arch), data[0][0]
-    rows, found = m.jacobian(model, data, rng()), torch.stack([states(model, row) for row in x], 1)
+    model = build(arch)
+    rows, found = m.jacobian(model, data, generator()), states(model, data[:1])
     squares = found[0].square().sum(-1)
     for row, before, behind in zip(rows, found, found[1:]):
         f = behind - before
@@ -218,13 +189,13 @@ def test_angles_between_branches_and_stream(arch, data):
         assert [row['cos'], row['cos_rms']] == pytest.approx([cos.mean().item(), cos.square().mean().sqrt().item()])
         assert row['norm'] == pytest.approx(behind.norm(dim=-1).mean().item())
         assert row['orthogonal'] == pytest.approx(squares.sqrt().mean().item())
-    assert not any('orthogonal' in row for row in m.jacobian(build(arch, **POST_NORM), data, rng()))
+    assert not any('orthogonal' in row for row in m.jacobian(build(arch, **POST_NORM), data, generator()))
 
 
 def test_jacobian_to_the_end():
     """J_{i:D} of each block, against the product of the blocks' full Jacobians"""
     model, x = build('pre', n_layer=2, n_embd=4), torch.tensor([[1, 7, 4]])
-    rows, found = m.sensitivity(model, [(x, x)], rng()), states(model, x[0])
+    rows, found = m.sensitivity(model, [(x, x)], generator()), states_by_hand(model, x)[0]
     product = torch.eye(3 * 4, dtype=torch.float64)
     for i in reversed(range(2)):
         def flat(v, block=model.h[i]):
@@ -237,8 +208,8 @@ def test_factors_and_layers(data):
     """n S ‖θ‖² of each weight is the sum of h over it times its squared norm, an embedding's that of its shortest row without
     its mean; layer 0 is the embeddings."""
     model = build('s5', tie_weights=False, embedding_skip=True)
-    h = diagonal_estimate(model, data, rng())
-    found = m.layers(model, data, rng())
+    h = diagonal_estimate(model, data, generator())
+    found = m.layers(model, data, generator())
     factors = found['factors']
     assert set(factors) == {'emb', 'wq', 'wk', 'wv', 'wo', 'attn_pre_norm', 'w1', 'w2'}         # S5 has no norm before its FFN
     for i, block in enumerate(model.h):
@@ -255,5 +226,3 @@ def test_factors_and_layers(data):
         assert found['sharpness'][layer]['log10_mean'] == pytest.approx(values.mean().log10().item())
         positive = values[values > 0]
         assert found['sharpness'][layer]['mean_log10'] == pytest.approx(positive.log10().mean().item())
-
-

@@ -2,7 +2,7 @@
 Every experiment of a paper in config/ against what the paper says, key by key. The tables here are typed from the papers and,
 where these are silent, from their authors' public code. They take nothing from config/, so a config with a wrong value fails.
 """
-from configurator import TRAIN, defaults_of, expanded, parse_args
+from configurator import TRAIN, defaults_of, parse_args
 
 import re
 
@@ -218,17 +218,6 @@ def test_learning_rate_fragment(fragment, wanted):
     assert all(values[key] == pytest.approx(value) for key, value in {**plain, **wanted}.items())
 
 
-@pytest.mark.parametrize('setting, norms', [
-    ('s1', dict(input_norm=False, ffn_pre_norm=True, mid_norm=False, qk_norm=False)),
-    ('s2', dict(input_norm=False, ffn_pre_norm=True, mid_norm=False)), ('s3', dict(ffn_pre_norm=True, mid_norm=False)),
-    ('s4', dict(ffn_pre_norm=True)), ('s5', {})])
-@pytest.mark.parametrize('name', ['ldnt_sgd', 'vdnt_h_sgd'])
-def test_dnts_settings_differ_in_norms_alone(name, setting, norms):
-    """DNT, section 4.4 and figure 6: all of them are trained with the same recipe, on text and on images"""
-    plain, values = trained(EXPERIMENTS[name]), trained(EXPERIMENTS[name], f'config/arch/{setting}.py')
-    assert values == {**plain, **expanded(norms)}
-
-
 @pytest.mark.parametrize('name, adamws', [('ldnt_muon', 'ldnt_adamw'), ('gpt2_muon', 'gpt2_adamw'),
                                           ('llama_0.25b_muon', 'llama_0.25b')])
 def test_muon_has_adamws_recipe(name, adamws):
@@ -247,52 +236,6 @@ def test_what_a_header_says_to_add(name):
         values = trained(EXPERIMENTS[name], *more)
         check_keys(values)
         gpt_config(values, ViTConfig if 'patch_size' in values else None)
-
-
-# ----------------------------------------------------------------------------- counts that a comment names
-
-COUNTED = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / 'config').rglob('*.py'))
-           if path.parent.name not in ('arch', 'sweep') and 'quick' not in path.name
-           and re.search(r'\d (windows|images|epochs|GPUs)', path.read_text('utf-8'))]
-
-
-@pytest.mark.parametrize('path', COUNTED)
-def test_counts_that_a_comment_names(path):
-    """Of windows, images, epochs and GPUs: they follow from the keys, which a config may have from the file that it includes"""
-    lines = (ROOT / path).read_text(encoding='utf-8').splitlines()
-    text = ' '.join(line.partition('#')[2].strip() for line in lines if '#' in line)
-    k = trained(path)
-    per_iteration, accumulated = k['batch_size'] * k['gradient_accumulation_steps'], k['gradient_accumulation_steps']
-    evaluated = k['eval_iters'] * k['batch_size']
-
-    def named(pattern):
-        """The numbers of each place with this pattern, which is taken out of the text"""
-        nonlocal text
-        places = [[int(group.replace(',', '')) for group in match.groups()] for match in re.finditer(pattern, text)]
-        text = re.sub(pattern, '', text)
-        return places
-
-    for gpus in re.findall(r'for ((?:\d+,? (?:… |or )?)+)GPUs', text):
-        assert all(accumulated % int(n) == 0 for n in re.findall(r'\d+', gpus)), gpus
-    for windows, tokens in named(r'(\d+) windows of (\d+) tokens an iteration'):
-        assert (windows, tokens) == (per_iteration, k['block_size'])
-    for iterations, size in named(r'(\d+) iterations of (\d+) (?:bytes|images)'):
-        assert (iterations, size) == (k['max_iters'], per_iteration * k.get('block_size', 1))
-    for size, in named(r'(\d+)(?: windows| images) an iteration'):
-        assert size == per_iteration
-    for size, times in named(r'(\d+) windows (\d+) times'):
-        assert size * times == per_iteration
-    for size, in named(r'(\d+) windows of each split'):
-        assert size == evaluated
-    for size, in named(r'all ([\d,]+) images'):
-        assert size <= evaluated
-    of_warmup = r' of warm-up, (?:[\d.]+%, for which you add: \S+ )?'
-    for epochs, iterations in named(rf'(\d+) epochs(?:, |{of_warmup})--(?:max|warmup)_iters=(\d+)'):
-        assert iterations == epochs * IMAGES_OF[k['dataset']] // per_iteration
-    measured = named(r'on (\d+) windows')
-    for batches, in named(r'--(?:measure_)?batches=(\d+)'):
-        assert [[batches * k['batch_size']]] == measured
-    assert not re.search(r'\d (windows|images)\b', text), f'nobody checks a count: {text}'
 
 
 # ----------------------------------------------------------------------------- the grids of sharpness disparity, appendix A

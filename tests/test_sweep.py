@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 import torch
 from helpers import ROOT, TINY, Alone, checkpoint, forks_its_runs, rows, run_here, write_walk
+from test_sweep_plan import fake_runs
 
 from data.lock import lock_file, lock_folder
-from engine.code import code_hash
-from engine.device import pick_dtype
 from lab.sweep.__main__ import split_arguments
 from lab.sweep.plan import plan, read_sweep
 from model import GPTConfig
@@ -35,10 +34,6 @@ GRID = '''
 arguments, out_dir, seeds, jobs, extend = 'base.json', 'swept', 2, 2, 0
 grids = [dict(arch=['off'], learning_rate=[0.01, 1e30]), dict(arch=['off'], dataset=['late'], learning_rate=[0.01])]
 '''
-
-ABOUT = dict(code=code_hash(str(ROOT / 'train.py')), torch=torch.__version__,
-             dtype=str(pick_dtype('auto', torch.device('cpu'))))
-
 
 @pytest.fixture(scope='module')
 def place(tmp_path_factory):
@@ -87,33 +82,8 @@ def call(*arguments, error=False):
 
 @pytest.fixture
 def faked(monkeypatch, tmp_path):
-    """Runs that are over after some looks at them, in the current folder: as they start, their name, arguments, GPU and threads,
-    and how many then run on that GPU."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(time, 'sleep', lambda _: None)
-    monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
-    monkeypatch.setattr('lab.sweep.run.read_meta', lambda name: dict(tokens={}))
-    monkeypatch.setattr('lab.sweep.run.load_meta', lambda name: dict(fingerprint=''))
-    started, running, looks = [], [], itertools.cycle((3, 1, 2))
-
-    class Process:
-        returncode = 0
-
-        def __init__(self, command, env, **_):
-            at, = [i for i, arg in enumerate(command) if arg.startswith('--out_dir=')]
-            folder, self.left, self.gpu = Path(command[at].partition('=')[2]), next(looks), env.get('CUDA_VISIBLE_DEVICES')
-            (folder / 'log.jsonl').write_text('{"iter": 0, "val_loss": 1.0}\n')
-            (folder / 'run.json').write_text(json.dumps(ABOUT))
-            running.append(self)
-            started.append(dict(name=folder.name, arguments=command[2:at], gpu=self.gpu, threads=env['OMP_NUM_THREADS'],
-                                shared=sum(other.left > 0 and other.gpu == self.gpu for other in running)))
-
-        def poll(self):
-            self.left -= 1
-            return None if self.left > 0 else 0
-
-    monkeypatch.setattr(subprocess, 'Popen', Process)
-    return started
+    """Runs that only write a log: how each was started"""
+    return fake_runs(monkeypatch, tmp_path)(lambda rate, it, seed: 1.0).started
 
 
 def planned(*grids, first=(), seeds=1, script='train.py'):
@@ -234,7 +204,7 @@ def test_an_error_comes_before_anything_runs(faked, arguments, says):
 
 def test_a_sweep_whose_runs_all_failed(faked, monkeypatch):
     """It fails too, with the first run's last line, once the table is written"""
-    monkeypatch.setattr(subprocess.Popen, 'returncode', 1)
+    monkeypatch.setattr(subprocess.Popen.__self__, 'code', 1)
     assert 'all 2 runs failed, the first with: ' in call('--n_layer=1,2', '--seeds=1', error=True)
     assert [line['validation loss'] for line in table(Path('out-sweep'))] == ['failed 1/1'] * 2
 

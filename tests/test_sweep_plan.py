@@ -20,6 +20,7 @@ import torch
 from helpers import ROOT, run_here
 
 from engine.code import code_hash
+from engine.device import pick_dtype
 from lab.sweep.table import read_csv, read_runs
 from model import GPTConfig
 
@@ -30,23 +31,25 @@ CODE = code_hash(str(ROOT / 'train.py'))
 
 class Runs:
     """In the place of train.py: `loss`, a function of (learning rate, iteration, seed), makes the log; one that is not finite
-    diverges. `legs`: (learning rate, seed, first iteration, last iteration) of each start. The start of number `kill`, and all
-    after it, are interrupted before their checkpoint reaches the disk."""
+    diverges. `legs`: (learning rate, seed, first iteration, last iteration) of each start; `started`: its name, arguments, GPU
+    and threads, and how many then run on that GPU. The start of number `kill`, and all after it, are interrupted before their
+    checkpoint reaches the disk."""
 
     def __init__(self, loss):
-        self.loss, self.legs, self.kill = loss, [], math.inf
-        self.about = dict(code=CODE, data='da7a', dtype='torch.float32', torch=torch.__version__)
+        self.loss, self.legs, self.started, self.kill, self.code = loss, [], [], math.inf, 0
+        self.processes, self.looks = [], itertools.cycle((3, 1, 2))
+        self.about = dict(code=CODE, data='da7a', torch=torch.__version__)
 
     def start(self, command, env, **_):
-        config = parse_args(command[2:], DEFAULTS)
+        config, gpu = parse_args(command[2:], DEFAULTS), env.get('CUDA_VISIBLE_DEVICES')
         folder = Path(config['out_dir'])
-        rows, begin, code = [], 0, 0
+        rows, begin, code = [], 0, self.code
         if config['init_from'] == 'resume':
             begin = int((folder / 'ckpt.pt').read_text())
             rows = [json.loads(line) for line in (folder / 'log.jsonl').read_text().splitlines()]
             rows = [row for row in rows if row['iter'] < begin]
         rate, seed, end = config['learning_rate'], config['seed'], config['max_iters']
-        for it in range(begin, end + 1, EVERY):
+        for it in range(begin, end + 1, config['eval_interval']):
             if not math.isfinite(loss := self.loss(rate, it, seed)):
                 code = 3
                 break
@@ -55,15 +58,22 @@ class Runs:
             raise KeyboardInterrupt
         self.legs.append((rate, seed, begin, end))
         (folder / 'config.json').write_text(json.dumps({**config, 'init_from': 'scratch', 'overwrite': False}))
-        (folder / 'run.json').write_text(json.dumps({**self.about, 'tokens_per_iter': 60 * 100}))      # a minute per iteration
+        about = dict(dtype=str(pick_dtype(config['dtype'], torch.device('cpu'))), tokens_per_iter=60 * 100)     # for a minute
+        (folder / 'run.json').write_text(json.dumps({**about, **self.about}))
         (folder / 'log.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
         (folder / 'ckpt.pt').write_text(str(rows[-1]['iter'] if rows else 0))
-        return Ended(code)
+        self.processes.append(Ended(code, gpu, next(self.looks)))
+        at, = [i for i, arg in enumerate(command) if arg.startswith('--out_dir=')]
+        self.started.append(dict(name=folder.name, arguments=command[2:at], gpu=gpu, threads=env['OMP_NUM_THREADS'],
+                                 shared=sum(other.looks > 0 and other.gpu == gpu for other in self.processes)))
+        return self.processes[-1]
 
 
 class Ended:
-    def __init__(self, code):
-        self.returncode, self.looks = code, 2
+    """A process that is over after some looks at it"""
+
+    def __init__(self, code, gpu, looks):
+        self.returncode, self.gpu, self.looks = code, gpu, looks
 
     def poll(self):
         self.looks -= 1
@@ -75,9 +85,8 @@ class Ended:
     kill = wait = lambda self, *_: 0
 
 
-@pytest.fixture
-def runs(monkeypatch, tmp_path):
-    """runs(loss) → Runs, in the current folder"""
+def fake_runs(monkeypatch, tmp_path):
+    """A function from `loss` to the Runs that a sweep then starts in the current folder"""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, 'sleep', lambda _: None)
     monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
@@ -90,6 +99,11 @@ def runs(monkeypatch, tmp_path):
         return made
 
     return install
+
+
+@pytest.fixture
+def runs(monkeypatch, tmp_path):
+    return fake_runs(monkeypatch, tmp_path)
 
 
 KEYS = [f'--max_iters={LAST}', f'--eval_interval={EVERY}', '--min_lr=0', '--vocab_size=50304', '--dtype=float32', '--jobs=1',
