@@ -9,7 +9,7 @@
 # make results-run          trains the runs behind them that are missing, in order, at low priority. SWEEPS=base,size chooses sweeps
 # make gpu                  measures this machine's GPU, in nine minutes, into results/gpu/. VENV=no takes PYTHON as it is, which has
 #                           PyTorch and NumPy, and installs nothing: make gpu VENV=no PYTHON=python3
-# Each sets up .venv first, once. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
+# Each sets up .venv first, once, with the packages that it needs. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
 # A quickstart that was stopped goes on when it is called again. ARGS="--init_from=scratch --overwrite=True" starts it again.
 
 PYTHON ?= python3
@@ -33,7 +33,7 @@ quickstart: .venv/installed data/pycode/meta.json
 	@echo '    $(BIN)/python train.py config/train_quick.py config/arch/s1.py --out_dir=out-s1'
 	@echo '    $(BIN)/python -m lab.plot out-quick out-s1'
 
-quickstart-vision: .venv/installed data/digits/meta.json
+quickstart-vision: .venv/installed-vision data/digits/meta.json
 	$(BIN)/python -m vision.train config/train_quick_vision.py --init_from=auto $(ARGS)
 	$(BIN)/python -m lab.plot out-quick-vision
 	$(BIN)/python -m vision.predictions out-quick-vision
@@ -59,10 +59,10 @@ test-cuda-code: $(CUDA_VENV)/libcuda.so.1
 	for sm in 90 80; do \
 		SM=$$sm LD_PRELOAD=$(abspath $<) $(CUDA_VENV)/bin/python -m pytest -q -n auto tests/cuda_code || exit 1; done
 
-results: .venv/installed
+results: .venv/installed-lab
 	$(BIN)/python -m lab.results
 
-results-run: .venv/installed data/pysource/meta.json data/pydocs/meta.json
+results-run: .venv/installed-lab data/pysource/meta.json data/pydocs/meta.json
 	$(BIN)/python -m lab.results_run $(SWEEPS:%=--sweeps=%)
 
 ifeq ($(VENV),no)
@@ -74,6 +74,7 @@ gpu: .venv/installed data/pycode/meta.json
 	$(BIN)/python -m lab.gpu $(ARGS)
 endif
 
+data/digits/meta.json: .venv/installed-vision
 data/%/meta.json: data/%/prepare.py .venv/installed
 	$(BIN)/python $<
 
@@ -84,10 +85,12 @@ data/%/meta.json: data/%/prepare.py .venv/installed
 	@$(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt
 	@touch $@
 
-.venv/installed-dev: requirements-dev.txt requirements-eval.txt requirements-plot.txt .venv/installed
-	@echo 'installing requirements-dev.txt into .venv, once: about a minute'
-	@$(BIN)/python -m pip install --disable-pip-version-check -r requirements-dev.txt
+.venv/installed-%: requirements-%.txt .venv/installed
+	@echo 'installing $< into .venv, once'
+	@$(BIN)/python -m pip install --disable-pip-version-check -r $<
 	@touch $@
+
+.venv/installed-dev: requirements-lab.txt requirements-vision.txt
 
 # `===` leaves out 2.13.0+cpu and the like, which pip may have at hand
 $(CUDA_VENV)/installed: requirements.txt requirements-dev.txt
@@ -98,7 +101,7 @@ $(CUDA_VENV)/installed: requirements.txt requirements-dev.txt
 	@touch $@
 
 # requirements.txt has the newest versions that are known to work. Other packages are as there.
-$(OLDEST_VENV)/installed: requirements.txt requirements-dev.txt
+$(OLDEST_VENV)/installed: requirements.txt requirements-lab.txt requirements-vision.txt requirements-dev.txt
 	@$(OLDEST_PYTHON) -m venv $(OLDEST_VENV)
 	@echo 'installing PyTorch $(OLDEST_TORCH) into $(OLDEST_VENV), once: 8 GB'
 	@sed -E '/^-r/d; s/^torch==.*/torch==$(OLDEST_TORCH)/' $^ | $(OLDEST_VENV)/bin/python -m pip install -q --disable-pip-version-check -r /dev/stdin

@@ -6,7 +6,7 @@ Config files and --key=value set a script's globals. They apply in order, and th
 A script defines its keys as constants at its top, each with its help text as a comment, and then calls configure(). It imports
 this file before all others, and this file engine/process.py, which says how Ctrl-C and wrong input end the script.
 """
-from engine.process import begin
+from engine.process import ROOT, begin
 
 import ast
 import difflib
@@ -21,7 +21,6 @@ from itertools import takewhile
 from types import ModuleType
 from typing import NamedTuple
 
-ROOT = os.path.dirname(os.path.abspath(__file__))
 TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys too
 
 # newer key → the older key whose value it takes in a config.json or a checkpoint that lacks the newer one

@@ -39,7 +39,7 @@ def module_path(name):
 
 def block_type(name, types=BLOCK_TYPES, p=None):
     """Return the block type of a parameter: that of the innermost module around it that has one. A module whose name ends in norm
-    is a norm. Whatever else is learned is a gain. ValueError if the parameter p would be one and is a matrix: does it decay?"""
+    is a norm. Whatever else is learned is a gain. Raise ValueError for a matrix p without a type."""
     module = path = module_path(name)
     while module:
         if (key := 'norm' if module.endswith('norm') else module) in types:
@@ -91,15 +91,15 @@ class GPTConfig:
     linear_norm: bool = False       # on the output of every linear map of a block (SimpleNorm)
     final_norm: bool = True         # before the output head
     norm_depth_scale: bool = False  # block l, from 1, multiplies the outputs of its PreNorms by 1/√l (LayerNorm Scaling)
-    mix_ln: float = 0.0             # the first blocks, this share of them, are Post-LN whatever the flags above say (Mix-LN)
+    mix_ln: float = 0.0             # the share of the blocks, the first ones, that are Post-LN, over the flags above (Mix-LN)
     residual_scale: float = 1.0     # Δt in x + Δt f(x)
-    skip_scale: str = 'one'         # one | deepnorm | keel: α in Norm(α x + f(x)), from the depth; deepnorm changes the start too
+    skip_scale: str = 'one'         # one | deepnorm | keel: α in Norm(α x + f(x)), from the depth; deepnorm scales `init` too
     residual: str = 'add'           # add | gpas | dual | hyper | mhc: what the residual state is, and how a branch joins it
     streams: int = 4                # hyper, mhc: copies of the residual stream
     b2t: bool = False               # adds a block's input behind its FFN too, in front of the second PostNorm (B2T connection)
     branch_gain: str = 'none'       # none | layerscale | rezero: a learned gain on each branch, per channel or one number
-    value_residual: bool = False    # v ← λ₁ v + λ₂ v₁ in attention, learned numbers from 1/2; v₁ is the first block's
-    embedding_skip: bool = False    # before block l: x ← λ_l x + μ_l x₀, learned numbers from 1 and 0; x₀ is the first block's
+    value_residual: bool = False    # v ← λ₁ v + λ₂ v₁ in attention, learned, both initialized to 1/2; v₁ is the first block's
+    embedding_skip: bool = False    # before block l: x ← λ_l x + μ_l x₀, learned, initialized to 1 and 0; x₀ is the first block's
     # model
     attention: str = 'dot'          # dot | stable | l2 | l2_tied
     attn_tau: float = 1.618         # StableAtten: τ = attn_tau * log2(block_size)
@@ -110,9 +110,9 @@ class GPTConfig:
     emb_scale: bool = False         # token embeddings times √n_embd, as in Gemma
     init: str = 'gpt2'              # gpt2 | normal | xavier | xavier_trunc | stable | magneto
     init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings; with emb_std=0 that of a tied one too
-    emb_std: float = 0.02           # std of embeddings; 0: a tied token embedding starts by `init` like a head, others with 0.02
-    fused_qkv_init: bool = False    # W_q, W_k, W_v start as parts of one matrix, as in code with one projection for all three
-    mup_base_width: int = 0         # muP: n_embd of the model whose learning rate and starts carry over to this one; 0: off
+    emb_std: float = 0.02           # std of embeddings; 0: a tied one is initialized by `init` like a head, others with 0.02
+    fused_qkv_init: bool = False    # initialize W_q, W_k, W_v as parts of one matrix, as where one projection makes all
+    mup_base_width: int = 0         # muP: n_embd of the model whose learning rate and initialization carry over; 0: off
     mup_base_depth: int = 0         # CompleteP: n_layer of that model; Δt is multiplied by mup_base_depth / n_layer; 0: off
     mup_base_head_dim: int = 0      # muP needs it too: n_embd / n_head of that model; logits become qᵀk √mup_base_head_dim / E
 
@@ -139,15 +139,15 @@ class GPTConfig:
              f'n_kv_head=0 or {self.n_head}, because queries and keys are the same'),
             (self.pos != 'rope' or self.head_dim % 2 == 0, 'pos n_embd n_head',
              'an even head dimension, because RoPE rotates pairs'),
-            (self.attention != 'stable' or not self.qk_norm_wide, 'attention qk_norm_wide', 'one of them'),
+            (self.attention != 'stable' or not self.qk_norm_wide, 'attention qk_norm_wide', 'at most one of them'),
             (self.residual == 'add' or self.skip_scale == 'one', 'residual skip_scale', 'residual=add, or skip_scale=one'),
             (one_stream or not (self.attn_post_norm or self.ffn_post_norm or self.mix_ln or self.b2t),
              'residual attn_post_norm ffn_post_norm mix_ln b2t', 'no PostNorm and no b2t where there are several streams'),
             (one_stream or not self.mup_base_width, 'residual mup_base_width',
              'residual=add or gpas: for several streams nobody has derived the rates of muP'),
-            (self.norm != 'gatednorm' or not self.mup_base_width, 'norm mup_base_width', 'one of them'),
+            (self.norm != 'gatednorm' or not self.mup_base_width, 'norm mup_base_width', 'at most one of them'),
             ((self.mup_base_width > 0) == (self.mup_base_head_dim > 0), 'mup_base_width mup_base_head_dim',
-             'both or none: whether heads are more or wider than in the base, only you know'),
+             'both or neither: whether heads are more or wider than in the base, only you know'),
             (not self.mup_base_depth or self.skip_scale == 'one' and not self.norm_depth_scale,
              'mup_base_depth skip_scale norm_depth_scale', 'one rule for the depth'))
 
@@ -206,7 +206,7 @@ class Norm(nn.Module):
         super().__init__()
         self.eps, self.zero_centred = config.norm_eps, config.norm_gain == 'zero_centred'
         if config.norm_gain == 'none':
-            self.register_buffer('weight', torch.ones(dim, device='cpu'), persistent=False)    # as in Rotary
+            self.register_buffer('weight', torch.ones(dim, device='cpu'), persistent=False)    # never on meta
         else:
             self.weight = nn.Parameter(torch.zeros(dim) if self.zero_centred else torch.ones(dim))
 
@@ -259,7 +259,7 @@ class StableNorm(RMSNorm):
 # ----------------------------------------------------------------------------- newer norms
 
 class SeeDNorm(Norm):
-    """(γ + α tanh(x·β)) ⊙ x / √(mean(x²) + ε) with learned vectors α from 1 and β from 0 (Cai et al. 2025, eq. 3)"""
+    """(γ + α tanh(x·β)) ⊙ x / √(mean(x²) + ε) with learned vectors α, initialized to 1, and β, to 0 (Cai et al. 2025, eq. 3)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
@@ -283,7 +283,7 @@ class GatedNorm(RMSNorm):
 
 
 class DyT(Norm):
-    """γ ⊙ tanh(a x) + β with a learned number a from 0.5 (Zhu et al. 2025)"""
+    """γ ⊙ tanh(a x) + β with a learned number a, initialized to 0.5 (Zhu et al. 2025)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
@@ -298,7 +298,7 @@ class DyT(Norm):
 
 
 class Derf(DyT):
-    """γ ⊙ erf(a x + s) + β with learned numbers a from 0.5 and s from 0 (Chen et al. 2025, eq. 10)"""
+    """γ ⊙ erf(a x + s) + β with learned numbers a, initialized to 0.5, and s, to 0 (Chen et al. 2025, eq. 10)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
@@ -521,7 +521,7 @@ class Scale(nn.Module):
 
     def __init__(self, factor):
         super().__init__()
-        self.register_buffer('factor', torch.tensor(factor, device='cpu'), persistent=False)       # as in Rotary
+        self.register_buffer('factor', torch.tensor(factor, device='cpu'), persistent=False)       # never on meta
 
     def forward(self, x):
         return x * self.factor
@@ -748,7 +748,7 @@ class Block(nn.Module):
 
 def make_blocks(config, seed, fill=True):
     """Return the blocks, with one RoPE table for all. What a block's constructor draws depends on the seed and its layer alone.
-    With fill=False, the parameters that init_weight fills have no memory."""
+    With fill=False, the parameters that init_weight fills are left on device meta."""
     blocks = nn.ModuleList()
     with torch.random.fork_rng(devices=[]):
         for layer in range(1, config.n_layer + 1):
@@ -765,6 +765,9 @@ def share_scalars(model):
     the terms in `aux` to the loss, and writes `logged` to the log."""
     aux, logged = {}, {}
     for module in model.modules():
+        for name in ('aux', 'logged'):
+            if hasattr(module, name):
+                raise ValueError(f'{type(module).__name__} has an attribute {name}, which every module gets: rename its own')
         module.aux, module.logged = aux, logged
 
 
@@ -817,6 +820,8 @@ def init_weight(name, shape, config, seed):
         return p
     if kind == 'embedding' and not init_like_head:
         return p.normal_(std=c.emb_std or 0.02, generator=generator)
+    if len(shape) != 2:
+        raise ValueError(f'{name} has the shape {tuple(shape)}: init_weight fills matrices, fill it in its constructor')
     n_out, n_in = shape
     if c.fused_qkv_init and module in ('attn.wq', 'attn.wk', 'attn.wv'):       # one matrix with the rows of all three
         n_out = c.n_embd + (1 if c.attention == 'l2_tied' else 2) * c.kv_heads * c.head_dim
@@ -840,8 +845,8 @@ def init_weight(name, shape, config, seed):
 
 @torch.no_grad()
 def init_weights(model, fill=True):
-    """Fill the model's parameters by init_weight, or with fill=False take their memory. Raise ValueError for a matrix without a
-    block type."""
+    """Fill the model's parameters by init_weight, or with fill=False leave them on device meta. Raise ValueError for a matrix
+    without a block type."""
     for name, p in model.named_parameters():
         block_type(name, model.config.block_types, p)
         if fill and init_kind(name, model.config.init_kinds) and not p.is_meta:
@@ -867,7 +872,8 @@ CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attent
 # ----------------------------------------------------------------------------- the model
 
 class GPT(nn.Module):
-    """With fill=False, parameters that init_weight is to fill have no memory, on device meta."""
+    """A decoder-only Transformer: token ids → logits, and with targets their mean cross-entropy. With fill=False, the parameters
+    that init_weight fills are left on device meta."""
     Config = GPTConfig
     recompute = False       # train.py's key
 

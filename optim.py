@@ -27,10 +27,10 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
     for name, p in model.named_parameters():
         kind = block_type(name, types, p)
         decayed = kind in DECAYED and name.endswith('.weight') and p.dim() > 1 or decay_norms and kind == 'norm'
-        decay = weight_decay * decay_ratios.get(kind, 1.0) if decayed else 0.0
+        weight_decay_of_kind = weight_decay * decay_ratios.get(kind, 1.0) if decayed else 0.0
         scale, eps = mup_scales(name, kind, p, model.config, keys)
         group = groups.setdefault((kind, decayed, scale, eps), dict(
-            params=[], block_type=kind, lr_ratio=ratios.get(kind, 1.0), lr_scale=scale, weight_decay=decay / scale,
+            params=[], block_type=kind, lr_ratio=ratios.get(kind, 1.0), lr_scale=scale, weight_decay=weight_decay_of_kind / scale,
             **({} if eps == 1 else {'eps': eps * EPS})))
         group['params'].append((name, p))
     kinds, decayed_kinds = {key[0] for key in groups}, {key[0] for key in groups if key[1]}
@@ -85,6 +85,7 @@ def mup_scales(name, kind, p, config, keys):
 # ----------------------------------------------------------------------------- optimizers
 
 def decay(w, lr, weight_decay):
+    """w ← (1 − lr·λ) w"""
     if weight_decay:
         torch._foreach_mul_(w, 1 - lr * weight_decay)
 
@@ -96,14 +97,14 @@ def subtract(w, lr, update):
         torch._foreach_sub_(w, torch._foreach_mul(update, lr))
 
 
-def run(work):
-    for update, *arguments in work:
+def apply_updates(updates):
+    for update, *arguments in updates:
         update(*arguments)
 
 
 @functools.cache
-def compiled_run():
-    return torch.compile(run, dynamic=False)
+def compiled_updates():
+    return torch.compile(apply_updates, dynamic=False)
 
 
 class ListOptimizer(torch.optim.Optimizer):
@@ -123,7 +124,7 @@ class ListOptimizer(torch.optim.Optimizer):
             params = [p for p in group['params'] if p.grad is not None]
             if params:                                  # a tensor can change without compiling again
                 work += self.work(group, params, torch.tensor if compile else float)
-        (compiled_run() if compile else run)(work)
+        (compiled_updates() if compile else apply_updates)(work)
 
     def lists(self, params, *keys, make=torch.zeros_like):
         """Return the parameters, their gradients and these tensors of their states, as lists of this rank's tensors."""
@@ -132,7 +133,7 @@ class ListOptimizer(torch.optim.Optimizer):
                 if key not in self.state[p]:
                     self.state[p][key] = make(p)
         # DDP's gradients become views of its buckets after the first iteration. Detached, they look the same to torch.compile,
-        # which would else compile the step a second time.
+        # which would otherwise compile the step a second time.
         plain = (lambda t: local(t).detach()) if self.defaults['compile'] else local
         return [list(map(plain, tensors)) for tensors in (
             params, [p.grad for p in params], *([self.state[p][key] for p in params] for key in keys))]
@@ -164,7 +165,7 @@ class SGDW(ListOptimizer):
 
     @staticmethod
     def update(w, g, m, lr, weight_decay, momentum):
-        decay(w, lr, weight_decay)                      # w ← (1 − lr·λ) w
+        decay(w, lr, weight_decay)
         torch._foreach_mul_(m, momentum)                # m ← μ m + g
         torch._foreach_add_(m, g)
         subtract(w, lr, m)                              # w ← w − lr·m
@@ -182,7 +183,7 @@ class Lion(ListOptimizer):
 
     @staticmethod
     def update(w, g, m, lr, weight_decay, beta1, beta2):
-        decay(w, lr, weight_decay)                              # w ← (1 − lr·λ) w
+        decay(w, lr, weight_decay)
         direction = torch._foreach_lerp(m, g, 1 - beta1)        # w ← w − lr·sign(β₁ m + (1 − β₁) g)
         torch._foreach_sign_(direction)
         subtract(w, lr, direction)
@@ -205,7 +206,7 @@ class AdamMini(ListOptimizer):
     @staticmethod
     def update(w, g, m, v, shards, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
         w, g, m = ([x.view(-1, s.width) for x, s in zip(xs, shards)] for xs in (w, g, m))      # a block is a row, or some rows
-        decay(w, lr, weight_decay)                              # w ← (1 − lr·λ) w
+        decay(w, lr, weight_decay)
         torch._foreach_lerp_(m, g, 1 - beta1)                   # m ← β₁ m + (1 − β₁) g
         for weights, mean, moments, squares, s in zip(w, m, v, all_rows([x.square().mean(1) for x in g], shards), shards):
             squares = squares.view(len(moments), -1)            # v_b ← β₂ v_b + (1 − β₂) mean_b(g²)
@@ -277,7 +278,7 @@ class Muon(ListOptimizer):
     @staticmethod
     def update(w, g, m, sharing, lr, weight_decay, momentum, scale, dtype):
         """Update matrices of one shape, or this rank's rows of such."""
-        decay(w, lr, weight_decay)                              # w ← (1 − lr·λ) w
+        decay(w, lr, weight_decay)
         torch._foreach_mul_(m, momentum)                        # m ← μ m + g
         torch._foreach_add_(m, g)
         directions = torch.stack(torch._foreach_add(g, m, alpha=momentum)).to(dtype)
@@ -286,7 +287,7 @@ class Muon(ListOptimizer):
 
     @staticmethod
     def adamw_update(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-        decay(w, lr, weight_decay)                              # w ← (1 − lr·λ) w
+        decay(w, lr, weight_decay)
         torch._foreach_lerp_(m, g, 1 - beta1)                   # m ← β₁ m + (1 − β₁) g
         torch._foreach_mul_(v, beta2)                           # v ← β₂ v + (1 − β₂) g²
         torch._foreach_addcmul_(v, g, g, 1 - beta2)

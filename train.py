@@ -39,7 +39,7 @@ wandb_project = 'nanonorm'          # project on Weights & Biases
 wandb_run_name = ''                 # the run's name there; empty: the name of out_dir
 # data
 dataset = 'openwebtext'             # a folder of data/
-vocab_size = 0                      # tokens that the model knows, at least those of the data; 0: these
+vocab_size = 0                      # the vocabulary's size, at least the data's; 0: the data's
 gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
 batch_size = 12                     # windows of block_size tokens per micro-batch
 # optimizer
@@ -47,8 +47,8 @@ optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini | muon
 weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
 decay_norms = False                 # weight decay on the gains and biases of norms too
 wd_TYPE = 1.0                       # the weight decay of TYPE, a block type of model.py, as a multiple of weight_decay
-beta1 = 0.9                         # adamw, lion, adam_mini; muon: of its AdamW, for all but the matrices of blocks
-beta2 = 0.95                        # the same; config/optim/lion.py has the usual values for Lion
+beta1 = 0.9                         # adamw, lion, adam_mini; muon: for its AdamW part, all but the blocks' matrices
+beta2 = 0.95                        # as beta1; config/optim/lion.py has the usual values for Lion
 momentum = 0.9                      # sgdw, muon; config/optim/muon.py has the usual value for Muon
 muon_scale = 'match_rms_adamw'      # match_rms_adamw: AdamW's learning rates fit | original: Jordan's do; see Muon in optim.py
 grad_clip = 1.0                     # largest norm of the whole gradient; 0: no clipping
@@ -73,7 +73,7 @@ dtype = 'auto'                      # auto | float32 | bfloat16 | float16; auto:
 attention_backend = 'auto'          # auto | flash | cudnn | efficient | math: the kernel for attention; run.json tells which
 tf32 = True                         # on a GPU, fp32 products by TF32: several times as fast, with three digits instead of seven
 deterministic = False               # the same bits each time, on a GPU and compiled too; slower; a resumption is then exact
-compile = True                      # torch.compile, if there is the compiler that it needs: of C++ on a CPU, of C on a GPU
+compile = True                      # torch.compile, if the compiler that it needs is installed: C++ on a CPU, C on a GPU
 recompute = False                   # save memory: keep only each block's input, and compute the rest again in the backward pass
 parallel = 'ddp'                    # with torchrun: ddp: each rank holds all parameters and their state | fsdp: a share of them
 ddp_overlap = False                 # ddp, compiled: more and smaller graphs, so that gradients are sent during the backward pass
@@ -210,7 +210,7 @@ speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, m
 
 
 def state(it):
-    """What a checkpoint in front of iteration `it` holds"""
+    """The state to save before iteration `it`"""
     return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
                 started=checkpoints.started, best_val_loss=best_val_loss, data=run.data)
 

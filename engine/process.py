@@ -6,9 +6,10 @@ configurator.py imports this file before all others, and this file imports none 
 import os
 import sys
 
-sys.excepthook = lambda kind, *error: (                 # before what takes time to import
-    print('interrupted', file=sys.stderr) if kind is KeyboardInterrupt else sys.__excepthook__(kind, *error))
+sys.excepthook = lambda kind, *error: (                 # before what takes time to import, or is not installed
+    report(kind, *error, debug=not issubclass(kind, (KeyboardInterrupt, ModuleNotFoundError))))
 
+import glob
 import json
 import re
 import signal
@@ -16,6 +17,7 @@ import time
 import traceback
 from contextlib import suppress
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PARENT = os.getppid()                   # before it can have died unnoticed
 if not {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY', 'KMP_BLOCKTIME', 'KMP_LIBRARY'} & os.environ.keys():
     os.environ['GOMP_SPINCOUNT'] = '10000'      # how long threads spin when they wait for each other, see docs/speed.md
@@ -69,11 +71,24 @@ def one_line(error):
     return f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
 
 
+def requirements_file(module):
+    """The file of the repository that lists the package of a module, to install it by pip; '' if none does"""
+    package = {'sklearn': 'scikit-learn', 'PIL': 'pillow'}.get(module, module.replace('_', '-'))
+    for path in sorted(glob.glob(os.path.join(ROOT, 'requirements*.txt')), key=len):
+        with open(path, encoding='utf-8') as f:
+            if any(line.startswith(f'{package}==') for line in f):
+                return os.path.basename(path)
+    return ''
+
+
 def line_for(kind, error):
     """The line that ends a script after an error which its user can mend, '' for a bug"""
     text = str(error) if issubclass(kind, RuntimeError) else ''
     if kind is KeyboardInterrupt:
         return 'interrupted'
+    module = (getattr(error, 'name', None) or '').partition('.')[0]
+    if issubclass(kind, ModuleNotFoundError) and (file := requirements_file(module)):
+        return f'error: {module} is not installed: pip install -r {file}'
     if issubclass(kind, MemoryError) or re.search('(out of|allocate) memory', text):
         return 'error: out of memory: use a smaller model or batch, fewer samples, or --recompute=True'
     if kind.__name__ == 'FailOnRecompileLimitHit':

@@ -10,7 +10,6 @@ import pickle
 import shlex
 import shutil
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -22,8 +21,8 @@ from helpers import ROOT, call, run_alone, run_here, run_python, runs_csv, write
 TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_embd=8, batch_size=2, max_iters=2, eval_iters=1,
             gradient_accumulation_steps=1, eval_interval=2, warmup_iters=0, learning_rate=1e-2, min_lr=1e-3, lr_decay_iters=2,
             device='cpu', dtype='float32', compile=False)
-COMMANDS = sorted(f'lab.{path.stem}' for path in (ROOT / 'lab').glob('*.py')
-                  if "== '__main__'" in path.read_text(encoding='utf-8')) + ['lab.measure']
+COMMANDS = sorted([*(f'lab.{path.stem}' for path in (ROOT / 'lab').glob('*.py') if "== '__main__'" in path.read_text()),
+                   *(f'lab.{path.parent.name}' for path in (ROOT / 'lab').glob('*/__main__.py'))])
 PREPARED = ('c4', 'minipile', 'openwebtext', 'pycode', 'pydocs', 'pysource', 'shakespeare_char', 'textfiles')
 
 
@@ -518,11 +517,6 @@ def test_a_command_of_lab_that_is_started_as_a_file_says_what_to_type(command):
     path = ROOT / command.replace('.', '/')
     path = path / '__main__.py' if path.is_dir() else path.with_suffix('.py')
     assert run_python(path, '--help', PYTHONPATH='') == (1, '', says)
-
-
-def test_a_package_that_is_not_installed(here, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'lm_eval', None)
-    refused(run_here, case('', f'{EVALUATE} --tasks=arc_easy', 'lm-eval is not installed … -r requirements-eval.txt'))
 
 
 def test_the_malicious_pickle_is_one(here):

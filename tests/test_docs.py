@@ -421,7 +421,6 @@ def repository(tmp_path_factory):
         at = place / 'flowers' / split / f'class-{i}'
         at.mkdir(parents=True)
         image.fromarray(rng.integers(0, 256, (40, 50, 3), np.uint8)).save(at / 'one.png')
-    shutil.copytree(place / 'flowers', place / 'photos')
     from test_pretrained_vit import save_vit
     save_vit(place / 'their-vit', image_size=32, patch_size=8)
     run(place, ['python', 'train.py', 'config/train_quick.py'])                 # make quickstart

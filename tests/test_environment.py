@@ -29,17 +29,22 @@ importlib.machinery.PathFinder.find_spec = classmethod(
     lambda _, name, *where: None if name.split('.')[0] in others else find(name, *where))
 for command in {commands!r}:
     sys.argv = shlex.split(command)
+    run = runpy.run_path if sys.argv[0].endswith('.py') else runpy.run_module
     try:
-        runpy.run_path(sys.argv[0], run_name='__main__')
+        run(sys.argv[0], run_name='__main__')
     except SystemExit as end:
         assert not end.code, command
 '''
 
 
+def packages(files='requirements*.txt'):
+    """The modules of the packages that requirements files name"""
+    names = re.findall(r'^([\w-]+)==', ''.join(path.read_text() for path in ROOT.glob(files)), re.MULTILINE)
+    return {{'pillow': 'PIL', 'scikit-learn': 'sklearn'}.get(name, name.replace('-', '_')) for name in names}
+
+
 def test_pytorch_and_numpy_are_enough(place):
-    """To prepare text, train, sample and time, where no other package that requirements.txt names is installed"""
-    names = re.findall(r'^([\w-]+)==', (ROOT / 'requirements.txt').read_text(), re.MULTILINE)
-    others = {name.replace('pillow', 'PIL').replace('scikit-learn', 'sklearn') for name in names} - {'torch', 'numpy'}
+    """To prepare text, train, sample and time; and with matplotlib to draw the loss"""
     tiny = ' '.join(flags(**{**KEYS, 'dataset': 'own', 'max_iters': 1}, out_dir='bare'))
     (place / 'own').mkdir()
     (place / 'own' / 'text.txt').write_text('some text of my own\n' * 50)
@@ -47,8 +52,18 @@ def test_pytorch_and_numpy_are_enough(place):
                 f'{ROOT}/train.py {tiny}', f'{ROOT}/sample.py --out_dir=bare --max_new_tokens=5 --device=cpu',
                 f'{ROOT}/bench.py {place}/bare/config.json --bench_iters=1 --bench_warmup=0',
                 *(f'{path} --help' for path in sorted(ROOT.glob('data/*/prepare.py')))]
-    code, out, err = run_python('-c', BARE.format(others=others | {'safetensors', 'packaging'}, commands=commands), cwd=place)
-    assert code == 0, out + err
+    others = packages() - {'torch', 'numpy'}
+    for without, run in ((others, commands), (others - {'matplotlib', 'PIL'}, ['lab.plot bare'])):
+        code, out, err = run_python('-c', BARE.format(others=without, commands=run), cwd=place)
+        assert code == 0, out + err
+
+
+@pytest.mark.parametrize('without, command, says', [
+    ('scipy', 'lab.scaling --help', 'scipy is not installed: pip install -r requirements-lab.txt'),
+    ('sklearn', f'{ROOT}/data/digits/prepare.py', 'sklearn is not installed: pip install -r requirements-vision.txt')])
+def test_a_package_that_is_not_installed(without, command, says, place):
+    code, out, err = run_python('-c', BARE.format(others={without}, commands=[command]), cwd=place)
+    assert (code, err) == (1, f'error: {says}\n')
 
 
 # ----------------------------------------------------------------------------- the terminal

@@ -232,7 +232,7 @@ def test_hidden_states_equal_a_forward_pass_by_hand(arch, more):
     model, batches = build(arch, more), data()
     states = [torch.cat(parts).flatten(1).numpy() for parts in zip(*(states_by_hand(model, x)[0] for x, _ in batches))]
     rows = m.hidden(model, batches, generator())
-    assert [row['at'] for row in rows] == ['input', '0.attn', '0.ffn', '1.attn', '1.ffn']
+    assert [row['at'] for row in rows] == ['input', '1.attn', '1.ffn', '2.attn', '2.ffn']
     tol = 1e-7 if model.config.norm_depth_scale or model.config.emb_scale else 1e-9        # constants of float32
     close([row['ma'] for row in rows], [np.abs(s).mean(1).mean() for s in states], tol)
     close([row['var'] for row in rows], [s.var(1, ddof=1).mean() for s in states], tol)
@@ -396,14 +396,14 @@ def test_drift_by_two_forward_passes(arch, more):
     nudge *= 1e-3 * model.wte(x).detach().norm() / nudge.norm()
     states, _ = states_by_hand(model, x)
     distances = [(a - b).norm() for a, b in zip(states, states_by_hand(model, x, nudge)[0])]
-    assert [row['at'] for row in rows] == ['input', '0.attn', '0.ffn', '1.attn', '1.ffn']
+    assert [row['at'] for row in rows] == ['input', '1.attn', '1.ffn', '2.attn', '2.ffn']
     close([row['distance'] for row in rows], [d / distances[0] for d in distances], 1e-6)
     close([row['relative'] for row in rows], [d / s.norm() for d, s in zip(distances, states)], 1e-6)
 
 
 # ----------------------------------------------------------------------------- before training
 
-CAUSES = ('embeddings', 'input of block 0', 'W_q W_k', 'W_v W_o', 'W_1', 'W_2')
+CAUSES = ('embeddings', 'input of block 1', 'W_q W_k', 'W_v W_o', 'W_1', 'W_2')
 EFFECTS = ('attention logits', 'attention branch', 'FFN branch', 'attention Jacobian', 'FFN Jacobian', 'last hidden state',
            *(f'gradient of {kind}' for kind in ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')))
 IMMUNE = dict.fromkeys(EFFECTS, 0)
@@ -420,23 +420,23 @@ EXPONENTS = {
                   'W_v W_o': {'attention logits': 0, 'attention branch': 2, 'attention Jacobian': 2},
                   'W_1': {'attention branch': 0, 'FFN branch': 1, 'FFN Jacobian': 1},
                   'W_2': {'attention branch': 0, 'FFN branch': 1, 'FFN Jacobian': 1},
-                  'input of block 0': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1},
+                  'input of block 1': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1},
                   'embeddings': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
     ('off', ''): {'W_q W_k': {'attention logits': 2}, 'W_v W_o': {'attention branch': 2, 'attention Jacobian': 2},
                   'W_1': {'FFN branch': 1, 'FFN Jacobian': 1}, 'W_2': {'FFN branch': 1, 'FFN Jacobian': 1},
-                  'input of block 0': {'attention logits': 2}, 'embeddings': {'attention logits': 2}},
+                  'input of block 1': {'attention logits': 2}, 'embeddings': {'attention logits': 2}},
     ('post', ''): {cause: {'last hidden state': 0} for cause in CAUSES},
     ('peri', ''): {'W_q W_k': {'attention logits': 2}, 'W_v W_o': only('wv wo'), 'W_1': only('w1'), 'W_2': only('w2'),
-                   'input of block 0': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
+                   'input of block 1': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
     ('s5', ''): {'embeddings': IMMUNE, 'W_q W_k': only('wq wk'), 'W_v W_o': only('wv wo'), 'W_1': only('w1'), 'W_2': only('w2'),
-                 'input of block 0': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
+                 'input of block 1': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
     ('stable', ''): {'W_q W_k': only('wq wk'), 'W_v W_o': {'attention branch': 2, 'attention Jacobian': 2}},
     ('hybrid', ''): {'W_q W_k': only('wq wk'), 'W_v W_o': {'attention branch': 1, 'attention Jacobian': 1}},
     ('simplenorm', ''): {'W_q W_k': only('wq wk'), 'W_v W_o': only('wv wo'), 'W_1': only('w1'), 'W_2': only('w2'),
                          'embeddings': {'attention logits': 0, 'attention branch': 0, 'attention Jacobian': -1}},
     ('rezero', ''): {'W_q W_k': {'attention logits': 2}, 'W_v W_o': {'attention branch': 2, 'attention Jacobian': 2},
-                     'input of block 0': {'attention logits': 2}},
-    ('pre', 'l2_tied'): {'W_q W_k': {'attention logits': 2}, 'input of block 0': {'attention logits': 0}},
+                     'input of block 1': {'attention logits': 2}},
+    ('pre', 'l2_tied'): {'W_q W_k': {'attention logits': 2}, 'input of block 1': {'attention logits': 0}},
 }
 
 
@@ -471,7 +471,7 @@ def test_preflight_fits_growth_and_leaves_float32_behind():
             assert result['growth'][name][key] == pytest.approx(growth([row[key] for row in rows]))
         for p in [p for kind in MATRICES for p in matrices(double, kind)]:
             p.data *= 10
-    assert result['drift']['at'] == '2.ffn' and result['drift']['distance'] > 0
+    assert result['drift']['at'] == '3.ffn' and result['drift']['distance'] > 0
 
 
 @pytest.mark.parametrize('arch', ['s5', 'embskip'])

@@ -14,7 +14,7 @@ import torch
 from helpers import ROOT
 
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, SCHEDULES, AdamMini, compiled_run, lr_at, make_optimizer, param_groups
+from optim import OPTIMIZERS, SCHEDULES, AdamMini, compiled_updates, lr_at, make_optimizer, param_groups
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 BETA1, BETA2, MOMENTUM = 0.8, 0.95, 0.7             # no defaults, so that they must be passed on
@@ -253,7 +253,7 @@ def test_compiled_step(name, backend, monkeypatch):
     if backend == 'inductor' and not (shutil.which('g++') or shutil.which('c++')):
         pytest.skip('it needs a C++ compiler')
     monkeypatch.setattr(torch, 'compile', functools.partial(torch.compile, backend=backend))
-    compiled_run.cache_clear()
+    compiled_updates.cache_clear()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     models = [small_gpt('pre', n_layer=1, bias=True) for _ in range(2)]
@@ -270,7 +270,7 @@ def test_compiled_step(name, backend, monkeypatch):
         for ours, theirs in zip(*(model.parameters() for model in models)):
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=3e-6)
     assert torch._dynamo.utils.counters['stats']['unique_graphs'] == 1
-    compiled_run.cache_clear()
+    compiled_updates.cache_clear()
 
 
 # ----------------------------------------------------------------------------- groups

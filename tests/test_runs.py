@@ -44,7 +44,7 @@ def test_the_table(here):
         table = list(csv.DictReader(f))
     assert [row['iterations'] for row in table] == ['20/20', '15/20', '10/20', '0/20'] and table[3]['val loss'] == ''
     lock.close()
-    assert 'running  stopped' in call('lab.runs', 'running', '--keys=n_head')
+    assert 'running stopped' in ' '.join(call('lab.runs', 'running', '--keys=n_head').split())
 
 
 def test_two_runs(here):

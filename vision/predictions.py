@@ -13,13 +13,16 @@ from engine.process import begin
 
 import argparse
 import os
+import textwrap
 
 import torch
+from matplotlib.figure import Figure
 from torch.nn import functional as F
 
 from engine.checkpoint import load_run
-from lab.figures import COLORS, FULL, labels, plt, wrap
 from lab.plot import write
+from lab.plot.lines import COLORS, FULL
+from lab.plot.names import labels
 from vision.images import Images, read_image_meta
 from vision.vit import ViT
 
@@ -27,7 +30,7 @@ from vision.vit import ViT
 def draw_predictions(folders):
     """The figure of these runs."""
     run_names = labels(folders)
-    figure = plt.figure(figsize=(FULL, 6.6 * len(folders)))
+    figure = Figure(figsize=(FULL, 6.6 * len(folders)))
     grid = dict(left=0.01, right=0.99, bottom=0.01, top=0.86, hspace=0.45)
     parts = figure.subfigures(2 * len(folders), 1, squeeze=False).flat
     for folder, run_name in zip(folders, run_names):
@@ -46,7 +49,7 @@ def draw_predictions(folders):
             for ax, i in zip(part.subplots(3, 8, gridspec_kw=grid).flat, order.tolist()):
                 ax.imshow(x[i].permute(1, 2, 0), cmap='gray')
                 name, true = (names[k] if k < len(names) else str(k) for k in (guess[i].item(), y[i].item()))
-                ax.set_title(name if name == true else wrap(f'{name}, not {true}', 0.9), fontsize=8, pad=3,
+                ax.set_title(name if name == true else textwrap.fill(f'{name}, not {true}', 13), fontsize=8, pad=3,
                              color='black' if name == true else COLORS[1])
                 ax.axis('off')
     return figure
@@ -61,4 +64,4 @@ if __name__ == '__main__':
     parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     args = parser.parse_args()
     begin(args.debug)
-    write(lambda: draw_predictions(args.folders), args.out or os.path.join(args.folders[0], 'predictions.png'))
+    write(draw_predictions(args.folders), args.out or os.path.join(args.folders[0], 'predictions.png'))

@@ -7,6 +7,7 @@ from engine.process import one_line
 
 import os
 import re
+import urllib.request
 from dataclasses import asdict, fields, replace
 from typing import NamedTuple
 
@@ -167,7 +168,7 @@ def read_folder(name):
     if family == 'nanonorm':
         return read_safetensors(name, their_config)
     try:
-        theirs, loaded = getattr(hugging_face(), FAMILIES[family].model).from_pretrained(
+        theirs, loaded = getattr(hugging_face(from_hub=name in OPENAI_MODELS), FAMILIES[family].model).from_pretrained(
             name, output_loading_info=True, dtype=torch.float32)
         config = our_config(theirs.config, family, name)
     except Exception as error:                          # the libraries raise errors of many types
@@ -186,8 +187,16 @@ def read_folder(name):
             unknown_fields(GPTConfig, COMMON | FAMILIES[family].wants.keys()))
 
 
-def hugging_face():
-    """Imports transformers, which then prints no progress bars."""
+def hugging_face(from_hub=False):
+    """Import transformers, without progress bars. If it shall load a model from the Hub, and the Hub cannot be reached, it looks
+    at once for a copy from before, where it would else try again for minutes."""
+    if from_hub:
+        try:
+            urllib.request.urlopen(os.environ.get('HF_ENDPOINT', 'https://huggingface.co'), timeout=5).close()
+        except urllib.error.HTTPError:
+            pass                                        # it answers
+        except OSError:
+            os.environ.setdefault('HF_HUB_OFFLINE', '1')
     os.environ.setdefault('HF_HUB_VERBOSITY', 'error')
     os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
     import transformers

@@ -116,7 +116,7 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, 'measure.json')
     earlier = {} if of_another_model else read_earlier(folder, 'measure.json')
-    if init_only:                                       # lab/plot.py names the model by it
+    if init_only:                                       # lab/plot/names.py names the model by it
         write_whole(os.path.join(folder, 'config.json'), lambda f: f.write(json.dumps(own(config), indent=1).encode()))
     new = dict(iter=state['iter'] if state else 0, **{unit: sum(y.numel() for _, y in data)}, **results)
     content = finite(merged(earlier, new))

@@ -3,8 +3,8 @@ import math
 
 import torch
 
-from lab.figures import labels, legend, panels, read_measured, run_style, whole_ticks
 from lab.measure.tools import attention_inputs, attention_logits, table
+from lab.plot.measured import along_depth
 from model import at_least_fp32
 
 
@@ -34,25 +34,14 @@ def show_attention(result):
     for key, title in (('max_logit', 'largest attention logit'), ('entropy', 'mean entropy of attention, nats')):
         heads = result[key]
         table(title, ['layer', *(f'head {h}' for h in range(len(heads[0])))],
-              [[str(i), *layer] for i, layer in enumerate(heads)])
+              [[str(i), *layer] for i, layer in enumerate(heads, 1)])
 
 
 def plot_attention(folders):
     """The largest attention logit and the mean entropy of the attention weights, in each block.
 
     A point is the mean over the heads of a block. Its bar reaches from the lowest head to the highest."""
-    figure, axes = panels(2, height=2.4)
-    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        measured = read_measured(folder, 'attention')
-        aside = 0.06 * (i - (len(folders) - 1) / 2)
-        for ax, key in zip(axes, ('max_logit', 'entropy')):
-            heads = measured[key]
-            means = [sum(layer) / len(layer) for layer in heads]
-            reach = [[m - min(layer) for m, layer in zip(means, heads)], [max(layer) - m for m, layer in zip(means, heads)]]
-            ax.errorbar([n + aside for n in range(len(heads))], means, reach, **run_style(i), elinewidth=0.8, label=text)
-    for ax, name in zip(axes, ('largest attention logit', 'entropy of attention (nats)')):
-        ax.set_ylabel(name)
-        ax.set_xlabel('layer')
-        whole_ticks(ax)
-    legend(figure, 'run; a bar reaches from the lowest head to the highest')
-    return figure
+    panels = {'largest attention logit': 'max_logit', 'entropy of attention (nats)': 'entropy'}
+    picture = along_depth(folders, 'attention', panels, log='')
+    picture.legend = 'run; a bar reaches from the lowest head to the highest'
+    return picture

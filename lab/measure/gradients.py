@@ -2,22 +2,11 @@
 import math
 
 import torch
-from matplotlib.ticker import MaxNLocator
 
-from lab.figures import (
-    COLORS,
-    LINE,
-    draw_histogram,
-    labels,
-    legend,
-    legend_below,
-    name_axes,
-    panels,
-    per_bin,
-    read_measured,
-    short,
-)
 from lab.measure.tools import log_histogram, matrix_kind, mean_gradient, table
+from lab.plot.lines import COLORS, Lines, Panel
+from lab.plot.measured import histogram_curve, per_bin, read_measured, short
+from lab.plot.names import labels
 
 
 def distribution(x):
@@ -58,16 +47,12 @@ def plot_gradients(folders):
 
     The legend of a panel gives, for each run, the 99.9% quantile over the median, and the kurtosis."""
     runs = [(text, read_measured(folder, 'gradients')) for text, folder in zip(labels(folders), folders)]
-    figure, axes = panels(6, sharex=True, sharey=True, height=2.1 + LINE * len(folders))
-    for ax, kind in zip(axes, MATRICES):
-        ax.set_title(f'$W_{kind[1]}$')
-        for i, (text, measured) in enumerate(runs):
-            if kind in measured:                        # W_k is W_q in tied L2 attention
-                draw_histogram(ax, measured[kind]['histogram'], color=COLORS[i], label=text)
-    name_axes(axes, 'log₁₀ |gradient|', 'share of the entries\n' + per_bin(next(iter(runs[0][1].values()))))
-    for ax, kind in zip(axes, MATRICES):
-        tails = [', '.join(short(m[kind][key]) for key in ('tail', 'kurtosis')) for _, m in runs if kind in m]
-        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        legend_below(ax, 'run: p99.9/p50, kurtosis', ax.get_lines(), tails)
-    legend(figure, 'run')
-    return figure
+    y = 'share of the entries\n' + per_bin(next(iter(runs[0][1].values())))
+    panels = []
+    for kind in MATRICES:
+        curves = [histogram_curve(measured[kind]['histogram'], name=text, color=COLORS[i],
+                                  note=', '.join(short(measured[kind][key]) for key in ('tail', 'kurtosis')))
+                  for i, (text, measured) in enumerate(runs) if kind in measured]       # tied L2 attention has no W_k
+        panels.append(Panel(curves, 'log₁₀ |gradient|', y, f'$W_{kind[1]}$', notes='run: p99.9/p50, kurtosis',
+                            height=2.1 + 0.16 * len(runs)))
+    return Lines(panels, 'run', sharey='all')

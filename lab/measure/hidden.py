@@ -4,14 +4,14 @@ from contextlib import ExitStack
 
 import torch
 
-from lab.figures import COLORS, MOST, along_depth, labels, legend, log_scale, panels, read_measured, run_style, whole_ticks
 from lab.measure.tools import outputs, table
+from lab.plot.measured import HALVES, along_depth
 from model import LayerNorm, RMSNorm, StableNorm
 
 
 def places(model):
     """Names of the points of the residual stream that `stream` collects."""
-    return ['input', *(f'{i}.{branch}' for i in range(len(model.h)) for branch in ('attn', 'ffn'))]
+    return ['input', *(f'{i}.{branch}' for i in range(1, len(model.h) + 1) for branch in ('attn', 'ffn'))]
 
 
 @torch.no_grad()
@@ -111,20 +111,7 @@ def plot_hidden(folders):
     """Mean size and variance of the hidden states along the depth (LN stability, figure 1), and over sequences (T5).
 
     Dashed lines are the bounds under MidNorm (T4, T5). They are left out if a panel would have more than eight curves."""
-    runs = [read_measured(folder, 'hidden') for folder in folders]
-    bounded = [rows for rows in runs if 'ma_bound' in rows[0]]
-    bounds = bounded and len(runs) + len(bounded) <= MOST
-    figure, axes = panels(3, height=2.2)
-    for i, (rows, text) in enumerate(zip(runs, labels(folders))):
-        for ax, key in zip(axes, ('ma', 'var', 'entry_var') if 'entry_var' in rows[0] else ('ma', 'var')):
-            along_depth(ax, rows, key, **run_style(i), label=text)
-            if bounds and f'{key}_bound' in rows[0]:
-                along_depth(ax, rows, f'{key}_bound', color=COLORS[i], linestyle='--', linewidth=0.8)
-    names = ('mean |x|\nof the hidden state', 'variance\nof the hidden state', 'variance of an entry\nover sequences')
-    for ax, name in zip(axes, names):
-        log_scale(ax)
-        ax.set_ylabel(name)
-        ax.set_xlabel('blocks passed')
-        whole_ticks(ax)
-    legend(figure, 'run; dashed: its bound under MidNorm' if bounds else 'run')
-    return figure
+    panels = {'mean |x|\nof the hidden state': 'ma', 'variance\nof the hidden state': 'var',
+              'variance of an entry\nover sequences': 'entry_var'}
+    bounds = {key: f'{key}_bound' for key in panels.values()}
+    return along_depth(folders, 'hidden', panels, **HALVES, bounds=bounds, dashed='its bound under MidNorm')

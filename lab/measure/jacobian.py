@@ -6,10 +6,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from engine.log import progress
-from lab.figures import along_depth, labels, legend, log_scale, name_axes, panels, read_measured, run_style, whole_ticks
 from lab.measure.hidden import branch_inputs, places, stream
 from lab.measure.sensitivity import branch, first_values
 from lab.measure.tools import table
+from lab.plot.measured import HALVES, along_depth
 
 ENTRIES = 1024          # of a causal model's sequence are taken: its first tokens, two at least
 MOST_ENTRIES = 4096     # of another model's sequence, which cannot be cut
@@ -92,19 +92,13 @@ def show_jacobian(result):
 
 def plot_jacobian(folders):
     """The spectrum of each layer's Jacobian, and the angles between branches and stream (DNT, eq. 1, 3, theorem 2)."""
-    figure, axes = panels(6, height=2.1)
-    titles = {'largest': 'largest singular value', 'smallest': 'smallest singular value', 'condition': 'condition number',
-              'effective_rank': 'effective rank', 'cos': 'mean cos(f, x)', 'ratio': '‖x + f‖ / √(‖x⁰‖² + Σ‖f‖²)'}
-    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        rows = [{**row, **row.get('layer', {}), 'ratio': row['norm'] / row.get('orthogonal', math.nan)}
-                for row in read_measured(folder, 'jacobian')]
-        for ax, key in zip(axes, titles):
-            along_depth(ax, [{}, *rows], key, **run_style(i), label=text)       # nothing stands in front of the first layer
-    for ax, title in zip(axes, titles.values()):
-        ax.set_title(title)
-        whole_ticks(ax)
-    for ax in axes[:3]:
-        log_scale(ax)
-    name_axes(axes, 'blocks passed')
-    legend(figure, 'run')
-    return figure
+    def ratio(rows):
+        return [row['norm'] / row.get('orthogonal', math.nan) for row in rows]
+
+    panels = {'largest singular value': 'layer.largest', 'smallest singular value': 'layer.smallest',
+              'condition number': 'layer.condition', 'effective rank': 'layer.effective_rank', 'mean cos(f, x)': 'cos',
+              '‖x + f‖ / √(‖x⁰‖² + Σ‖f‖²)': ratio}
+    picture = along_depth(folders, 'jacobian', panels, **HALVES | dict(first=0.5), log='')
+    for panel in picture.panels[:3]:
+        panel.log = 'y'
+    return picture

@@ -3,10 +3,10 @@ import math
 
 import torch
 
-from lab.figures import labels, legend, name_axes, panels, read_measured, run_style, whole_ticks
 from lab.measure.gradients import MATRICES
 from lab.measure.sharpness import smallest_row
 from lab.measure.tools import KINDS, matrix_kind, table, top_singular_value
+from lab.plot.measured import along_depth
 from model import block_type
 
 
@@ -46,7 +46,7 @@ def show_parameters(result):
     kinds = [kind for kind, of_layers in result.items() if isinstance(of_layers, list)]
     table('spectral norm (Frobenius norm) of the matrices', ['layer', *kinds],
           [[str(i), *(f'{m["spectral"]:.3g} ({m["frobenius"]:.3g})' for m in layer)]
-           for i, layer in enumerate(zip(*(result[kind] for kind in kinds)))])
+           for i, layer in enumerate(zip(*(result[kind] for kind in kinds)), 1)])
     table('gains of the norms', ['', 'mean', 'max', 'Frobenius norm'],
           [[name, g['mean'], g['max'], g['frobenius']] for name, g in result['gains'].items()])
     types = result['types']
@@ -60,15 +60,5 @@ def show_updates(result):
 
 def plot_parameters(folders):
     """The spectral norm of each matrix along the depth."""
-    figure, axes = panels(6, height=1.8, sharex=True, sharey=True)
-    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        measured = read_measured(folder, 'parameters')
-        for ax, kind in zip(axes, MATRICES):
-            norms = [matrix['spectral'] for matrix in measured.get(kind, [])]
-            ax.plot(range(len(norms)), norms, **run_style(i), label=text)
-            ax.set_title(f'$W_{kind[1]}$')
-    for ax in axes:
-        whole_ticks(ax)
-    name_axes(axes, 'layer', 'spectral norm')
-    legend(figure, 'run')
-    return figure
+    panels = {f'$W_{kind[1]}$': f'{kind}.spectral' for kind in MATRICES}
+    return along_depth(folders, 'parameters', panels, y='spectral norm', log='')

@@ -3,25 +3,12 @@ import math
 from contextlib import ExitStack
 
 import torch
-from scipy.optimize import linear_sum_assignment
 
-from lab.figures import (
-    COLORS,
-    MOST,
-    along_depth,
-    labels,
-    legend,
-    log_scale,
-    name_axes,
-    panels,
-    read_measured,
-    run_style,
-    whole_ticks,
-)
 from lab.measure.gradients import MATRICES
 from lab.measure.hidden import bounded_by_mid_norms, bounds, largest_gain, places, stream
 from lab.measure.sensitivity import branch
 from lab.measure.tools import matrix_kind, table
+from lab.plot.measured import HALVES, along_depth, read_measured
 
 
 @torch.no_grad()
@@ -65,6 +52,7 @@ def transport(model, batches, rng):
     If MidNorms bound the branches, the bounds with Δt (eq. 17) are added. The paper leaves its constant Ĉ(p) open. For p = 2 it
     is 1. For p = 1 the equivalence of norms gives √(nd), which then multiplies both terms.
     """
+    from scipy.optimize import linear_sum_assignment  # here, for the other measurements do without scipy
     c, sequences = model.config, torch.cat([x for x, _ in batches])
     most = HELD // (len(places(model)) * c.block_size * c.n_embd)
     sequences = sequences[:max(4, min(TRANSPORTED, most))]
@@ -113,7 +101,7 @@ def output_spectrum(model, batches, rng):
 
 def show_attention_growth(result):
     table('hidden states by attention alone, and their bound (T3)', ['block', 'ma', 'ma_bound'],
-          [[str(i), row['ma'], row['ma_bound']] for i, row in enumerate(result)])
+          [[str(i), row['ma'], row['ma_bound']] for i, row in enumerate(result, 1)])
 
 
 def show_transport(result):
@@ -125,64 +113,27 @@ def show_transport(result):
 def show_output_spectrum(result):
     table('σ_1 of W / ‖W x‖, and what DNT predicts of random weights', ['', 'block', 'measured', 'predicted'],
           [[kind, str(i), row['measured'], row['predicted']] for kind, rows in result.items()
-           for i, row in enumerate(rows)])
+           for i, row in enumerate(rows, 1)])
 
 
 def plot_attention_growth(folders):
     """Mean size of the hidden states with attention only, and its bound for Pre-LN (LN stability, T3, eq. 82)."""
-    figure, axes = panels(1, columns=1, height=2.6)
-    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        rows = read_measured(folder, 'attention_growth')
-        if not rows:
+    for folder in folders:
+        if not read_measured(folder, 'attention_growth'):
             raise ValueError(f'{folder} has no bound to draw: it holds for one head, RMSNorm, PreNorm and no other norm')
-        blocks = range(1, len(rows) + 1)
-        axes[0].plot(blocks, [row['ma'] for row in rows], **run_style(i), label=text)
-        axes[0].plot(blocks, [row['ma_bound'] for row in rows], color=COLORS[i], linestyle='--', linewidth=0.8)
-    log_scale(axes[0])
-    axes[0].set_ylabel('mean |x| of the hidden state')
-    axes[0].set_xlabel('blocks passed')
-    whole_ticks(axes[0])
-    legend(figure, 'run; dashed: its bound')
-    return figure
+    panels = {'mean |x| of the hidden state': 'ma'}
+    return along_depth(folders, 'attention_growth', panels, x='blocks passed', bounds={'ma': 'ma_bound'}, dashed='its bound')
 
 
 def plot_transport(folders):
     """Distance between two halves of the sequences, as distributions, along the depth (LN stability, T6)."""
-    runs = [read_measured(folder, 'transport') for folder in folders]
-    bounded = [rows for rows in runs if 'w2_bound' in rows[0]]
-    bounds = bounded and len(runs) + len(bounded) <= MOST
-    figure, axes = panels(2, height=2.4, sharey=True)
-    for i, (rows, text) in enumerate(zip(runs, labels(folders))):
-        for ax, key in zip(axes, ('w2', 'w1')):
-            along_depth(ax, rows, key, **run_style(i), label=text)
-            if bounds and f'{key}_bound' in rows[0]:
-                along_depth(ax, rows, f'{key}_bound', color=COLORS[i], linestyle='--', linewidth=0.8)
-    for ax, name in zip(axes, ('$W_2$', '$W_1$')):
-        log_scale(ax)
-        ax.set_ylabel(f'{name} between the halves')
-        ax.set_xlabel('blocks passed')
-        whole_ticks(ax)
-    legend(figure, 'run; dashed: its bound under MidNorm' if bounds else 'run')
-    return figure
+    panels, bounds = {'$W_2$': 'w2', '$W_1$': 'w1'}, {'w2': 'w2_bound', 'w1': 'w1_bound'}
+    return along_depth(folders, 'transport', panels, **HALVES, y='distance between the halves', bounds=bounds,
+                       dashed='its bound under MidNorm')
 
 
 def plot_output_spectrum(folders):
     """The largest singular value of W / ‖W x‖, and what DNT predicts of random weights (eq. 16)."""
-    figure, axes = panels(6, height=1.8, sharex=True, sharey=True)
-    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        measured = read_measured(folder, 'output_spectrum')
-        for ax, kind in zip(axes, MATRICES):
-            ax.set_title(f'$W_{kind[1]}$')
-            if kind not in measured:                    # W_k is W_q in tied L2 attention
-                continue
-            rows = measured[kind]
-            ax.plot(range(len(rows)), [row['measured'] for row in rows], **run_style(i), label=text)
-            if len(folders) <= MOST // 2:
-                ax.plot(range(len(rows)), [row['predicted'] for row in rows], color=COLORS[i], linestyle='--', linewidth=0.8)
-    for ax in axes:
-        if ax.lines:                                    # a log axis needs a number above 0
-            log_scale(ax)
-        whole_ticks(ax)
-    name_axes(axes, 'layer', 'σ₁ of W / ‖W x‖')
-    legend(figure, 'run; dashed: predicted' if len(folders) <= MOST // 2 else 'run')
-    return figure
+    bounds = {f'{kind}.measured': f'{kind}.predicted' for kind in MATRICES}
+    panels = {f'$W_{kind[1]}$': f'{kind}.measured' for kind in MATRICES}
+    return along_depth(folders, 'output_spectrum', panels, y='σ₁ of W / ‖W x‖', bounds=bounds, dashed='predicted')

@@ -1,13 +1,13 @@
 """The checks before training (LN stability, appendix B): which quantity responds to which cause, and how the stream grows."""
 import copy
 import math
-import re
+import textwrap
 
 import torch
 from matplotlib.colors import SymLogNorm
+from matplotlib.figure import Figure
 
 from engine.log import progress
-from lab.figures import minus, panels, read_measured, titles, wrap
 from lab.measure.hidden import branch_inputs, hidden, stream
 from lab.measure.sensitivity import branch, drift, embedding
 from lab.measure.tools import (
@@ -21,9 +21,11 @@ from lab.measure.tools import (
     scaled,
     table,
 )
+from lab.plot.measured import minus, read_measured, symbols
+from lab.plot.names import titles
 
 FACTORS = (1.0, 3.0, 10.0, 30.0, 100.0)
-CAUSES = {'embeddings': (), 'input of block 0': (), 'W_q W_k': ('wq', 'wk'), 'W_v W_o': ('wv', 'wo'), 'W_1': ('w1',),
+CAUSES = {'embeddings': (), 'input of block 1': (), 'W_q W_k': ('wq', 'wk'), 'W_v W_o': ('wv', 'wo'), 'W_1': ('w1',),
           'W_2': ('w2',)}
 
 
@@ -31,13 +33,13 @@ def amplified(model, cause, factor):
     """A context in which one of CAUSES is multiplied by the factor, in all layers."""
     if cause == 'embeddings':
         return output_scaled([embedding(model), *([model.wpe] if model.wpe is not None else [])], factor)
-    if cause == 'input of block 0':
+    if cause == 'input of block 1':
         return output_scaled([model.dropout], factor)
     return scaled([p for name, p in model.named_parameters() if matrix_kind(name) in CAUSES[cause]], factor)
 
 
 def effects(model, batch, seed):
-    """{quantity: size} for the invariance matrix. Logits, branches and their Jacobians are those of block 0."""
+    """{quantity: size} for the invariance matrix. Logits, branches and their Jacobians are those of the first block."""
     x, block = batch[0], model.h[0]
     with torch.no_grad(), attention_inputs(block) as seen:
         at_attn, at_ffn = branch_inputs(model, x)[0]
@@ -113,11 +115,6 @@ def show_preflight(result):
            for name, both in result['growth'].items() for quantity, g in both.items()])
 
 
-def symbols(text):
-    """'gradient of wq', 'W_q W_k' → with $W_q$."""
-    return re.sub(r'\b(?:W_|w)([qkvo123])\b', r'$W_\1$', text)
-
-
 def plot_preflight(folders):
     """How each quantity (a row) responds if one thing (a column) grows, before training.
 
@@ -129,8 +126,12 @@ def plot_preflight(folders):
     cells = [value for measured in runs for row in measured['invariance'].values() for value in row.values() if value == value]
     reach = max(2, math.ceil(max(map(abs, cells), default=2)))          # of the colours: as far as the cells
     colors = SymLogNorm(1, vmin=-reach, vmax=reach, base=2)
-    figure, axes = panels(len(folders), columns, 3.1, sharey=True)
-    figure.set_size_inches(1.4 + 1.6 * columns, figure.get_figheight() + 1.4)
+    rows = math.ceil(len(folders) / columns)
+    figure = Figure(figsize=(1.4 + 1.6 * columns, 1.4 + 3.1 * rows), layout='constrained')
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    for ax in axes[len(folders):]:
+        ax.remove()
+    axes = axes[:len(folders)]
     for i, (ax, measured, name) in enumerate(zip(axes, runs, titles(folders))):
         causes = list(measured['invariance'])
         values = [[measured['invariance'][cause].get(effect, math.nan) for cause in causes] for effect in effects]
@@ -143,14 +144,15 @@ def plot_preflight(folders):
                 ax.text(x, y, text, ha='center', va='center', fontsize=7, color='white' if dark else 'black')
         ax.set_xticks(range(len(causes)), map(symbols, causes) if i >= len(axes) - columns else [''] * len(causes), rotation=90)
         ax.set_yticks(range(len(effects)), map(symbols, effects))
-        ax.set_title(wrap(name, 1.8), fontsize=8)
+        ax.set_title(textwrap.fill(name, 26), fontsize=8)
         grown = measured['growth']['as is']
-        ax.set_xlabel('\n'.join(wrap(minus(f'{name}: {g["shape"]}, {g["power"]:.2f}'.replace('-0.00', '0.00')), 1.8)
-                                for name, g in (('mean |x|', grown['ma']), ('variance', grown['var']))), fontsize=8)
-    title = wrap('exponent of the response; below a panel: growth along the depth, with its power', 1.6 * columns)
+        lines = [minus(f'{name}: {g["shape"]}, {g["power"]:.2f}'.replace('-0.00', '0.00'))
+                 for name, g in (('mean |x|', grown['ma']), ('variance', grown['var']))]
+        ax.set_xlabel('\n'.join(textwrap.fill(line, 26) for line in lines), fontsize=8)
     ticks = [sign * 2 ** k for k in range(reach.bit_length()) for sign in (-1, 1)]
-    bar = figure.colorbar(image, ax=axes, location='bottom', shrink=0.4, aspect=30, ticks=sorted([0, *ticks]))
+    bar = figure.colorbar(image, ax=axes, location='bottom', shrink=min(1.0, 2 / columns), aspect=30, ticks=sorted([0, *ticks]))
     bar.ax.xaxis.set_major_formatter(lambda x, _: minus(f'{x:g}'))
     bar.ax.minorticks_off()
-    bar.set_label(title, fontsize=8)
+    about = 'exponent with which a row responds to a column; below a panel: growth along the depth, with its power'
+    bar.set_label(textwrap.fill(about, 24 * columns), fontsize=8)
     return figure

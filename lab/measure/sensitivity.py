@@ -4,9 +4,9 @@ import math
 import torch
 
 from engine.log import progress
-from lab.figures import along_depth, labels, legend, log_scale, name_axes, panels, read_measured, run_style, whole_ticks
 from lab.measure.hidden import branch_inputs, places, stream
 from lab.measure.tools import jacobian_norm, scaled, table
+from lab.plot.measured import HALVES, along_depth
 from model import run_blocks
 
 
@@ -78,10 +78,10 @@ def drift(model, batches, rng):
 
 
 def show_sensitivity(result):
-    table(f'spectral norm of the Jacobians; response: the factor on the branch\'s if W_o or W_2 is {SCALING:g} times as large',
+    table(f'spectral norm of the Jacobians; response: how many times as large a branch\'s is with W_o or W_2 × {SCALING:g}',
           ['layer', 'block', 'to the end', 'attn', 'response', 'ffn', 'response'],
           [[str(i), *(row[key] for key in ('block', 'to_end', 'attn', 'attn_response', 'ffn', 'ffn_response'))]
-           for i, row in enumerate(result)])
+           for i, row in enumerate(result, 1)])
 
 
 def show_drift(result):
@@ -91,32 +91,11 @@ def show_drift(result):
 
 def plot_sensitivity(folders):
     """The spectral norms of the Jacobians of blocks and branches, and from each block to the end (LN stability, P7, P8)."""
-    figure, axes = panels(4, columns=2, height=2.0, sharey=True)
-    keys = {'block': 'block', 'attn': 'attention branch', 'ffn': 'FFN branch', 'to_end': 'from here to the last block'}
-    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        rows = read_measured(folder, 'sensitivity')
-        for ax, (key, title) in zip(axes, keys.items()):
-            ax.plot(range(len(rows)), [row[key] for row in rows], **run_style(i), label=text)
-            ax.set_title(title)
-    for ax in axes:
-        log_scale(ax)
-        whole_ticks(ax)
-    name_axes(axes, 'layer', 'spectral norm\nof the Jacobian')
-    legend(figure, 'run')
-    return figure
+    panels = {'block': 'block', 'attention branch': 'attn', 'FFN branch': 'ffn', 'from here to the last block': 'to_end'}
+    return along_depth(folders, 'sensitivity', panels, y='spectral norm\nof the Jacobian')
 
 
 def plot_drift(folders):
     """The distance between two inputs that start out almost equal, along the depth."""
-    figure, axes = panels(2, height=2.4)
-    for i, (folder, text) in enumerate(zip(folders, labels(folders))):
-        rows = read_measured(folder, 'drift')
-        for ax, key in zip(axes, ('distance', 'relative')):
-            along_depth(ax, rows, key, **run_style(i), label=text)
-    for ax, name in zip(axes, ('distance / first distance', 'distance / size of the state')):
-        log_scale(ax)
-        ax.set_ylabel(name)
-        ax.set_xlabel('blocks passed')
-        whole_ticks(ax)
-    legend(figure, 'run')
-    return figure
+    panels = {'distance / first distance': 'distance', 'distance / size of the state': 'relative'}
+    return along_depth(folders, 'drift', panels, **HALVES)

@@ -6,23 +6,11 @@ import re
 import torch
 
 from engine.errors import read_rows
-from lab.figures import (
-    COLORS,
-    columns_for,
-    draw_histogram,
-    draw_over_time,
-    labels,
-    legend,
-    log_scale,
-    panels,
-    per_bin,
-    read_measured,
-    type_style,
-    whole_ticks,
-    wrap,
-)
-from lab.measure.preflight import symbols
 from lab.measure.tools import log_histogram, mean_gradient, table
+from lab.plot.lines import COLORS, Curve, Lines, Panel, columns_for, type_style
+from lab.plot.measured import histogram_curve, per_bin, read_measured, symbols
+from lab.plot.names import labels
+from lab.plot.runs import over_time
 from model import block_type
 
 
@@ -115,7 +103,7 @@ def show_layers(result):
           [[str(i), *(row[key] for key in keys)] for i, row in enumerate(result['sharpness'])])
     factors_by_name = result['factors']
     blocks = range(max(map(len, factors_by_name.values())))
-    table('n S ‖θ‖², which theorems 4.1 to 4.3 bound from above', ['', *(f'block {i}' for i in blocks)],
+    table('n S ‖θ‖², which theorems 4.1 to 4.3 bound from above', ['', *(f'layer {i + 1}' for i in blocks)],
           [[name, *values, *[None] * (len(blocks) - len(values))] for name, values in factors_by_name.items()])
 
 
@@ -123,40 +111,28 @@ def plot_sharpness(folders):
     """The distribution of sharpness in each block type, and its mean during training if that was measured.
 
     A dot marks the log10 of the mean."""
-    names = labels(folders)
     runs = [read_measured(folder, 'sharpness') for folder in folders]
     kinds = dict.fromkeys(kind for measured in runs for kind in measured)
-    over_time = [read_rows(os.path.join(folder, 'measure.jsonl')) for folder in folders]
-    columns, kinds_of_rows = columns_for(len(folders)), 1 + any(over_time)
-    places = [i // columns * kinds_of_rows * columns + i % columns for i in range(len(folders))]
-    figure, axes = panels(places[-1] - places[-1] % columns + kinds_of_rows * columns, columns, 2.4)
-    tops, bottoms = [axes[at] for at in places], [axes[at + columns] for at in places] if any(over_time) else []
-    for ax in set(axes) - {*tops, *bottoms}:
-        figure.delaxes(ax)
-    for row in tops, bottoms:
-        for ax in row[1:]:
-            ax.sharex(row[0])
-            ax.sharey(row[0])
-    for i, (measured, top) in enumerate(zip(runs, tops)):
-        for kind in measured:
-            color, line = type_style(kind, kinds)
-            draw_histogram(top, measured[kind]['histogram'], color=color, linestyle=line, label=kind)
-            top.plot(measured[kind]['log10_mean'], 0, 'o', markersize=5, color=color, clip_on=False, zorder=3)
-            if bottoms:
-                rows = [(row['iter'], row['sharpness'][kind]['log10_mean'])
-                        for row in over_time[i] if kind in row.get('sharpness', {})]
-                draw_over_time(bottoms[i], rows, color=color, linestyle=line, marker='o')
-        top.set_title(wrap(names[i], figure.get_figwidth() / columns - 0.2))
-        top.set_xlabel('log₁₀ of the sharpness')
-        if bottoms:
-            bottoms[i].set_xlabel('iteration')
-            if not over_time[i]:
-                bottoms[i].text(0.5, 0.5, 'not measured\nwhile training', ha='center', transform=bottoms[i].transAxes)
-    tops[0].set_ylabel('share of the parameters\n' + per_bin(next(iter(measured.values()))))
-    if bottoms:
-        bottoms[0].set_ylabel('log₁₀ of the\nmean sharpness')
-    legend(figure, 'block type; a dot is the log₁₀ of its mean')
-    return figure
+    rows_of_runs = [read_rows(os.path.join(folder, 'measure.jsonl')) for folder in folders]
+    y = 'share of the parameters\n' + per_bin(next(iter(runs[0].values())))
+    tops, bottoms = [], []
+    for measured, rows, name in zip(runs, rows_of_runs, labels(folders)):
+        top, bottom = Panel([], 'log₁₀ of the sharpness', y, name), Panel([], 'iteration', 'log₁₀ of the\nmean sharpness')
+        for kind, of_kind in measured.items():
+            style = type_style(kind, kinds)
+            top.curves += [histogram_curve(of_kind['histogram'], name=kind, **style),
+                           Curve([of_kind['log10_mean']], [0], color=style['color'], marker='o', dash='')]
+            means = [(row['iter'], row['sharpness'][kind]['log10_mean']) for row in rows if kind in row.get('sharpness', {})]
+            bottom.curves.append(over_time([means], name=kind, marker='o', **style))
+        bottom.title = '' if rows else 'not measured while training'
+        tops.append(top)
+        bottoms.append(bottom)
+    columns = columns_for(len(folders))
+    panels = []
+    for i in range(0, len(folders), columns):           # those over the iterations below the others
+        empty = [None] * (columns - len(tops[i:i + columns]))
+        panels += [*tops[i:i + columns], *empty, *(bottoms[i:i + columns] + empty if any(rows_of_runs) else [])]
+    return Lines(panels, 'block type; a dot is the log₁₀ of its mean', columns, 'row', 'row')
 
 
 def plot_layers(folders):
@@ -164,28 +140,21 @@ def plot_layers(folders):
 
     A row of panels is a run. Layer 0 is the embeddings. In theorem 4.1 the three weights have one factor in common. In 4.2 W_q
     and W_k have one, W_v and W_o another, and the norm has the sum of both. Dotted: the token embedding, with its own (4.3)."""
-    groups = {'theorem 4.1': ('ffn_pre_norm', 'w1', 'w2'), 'theorem 4.2': ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo')}
-    colors = dict(zip((*groups['theorem 4.1'], *groups['theorem 4.2']), COLORS))
-    figure, axes = panels(3 * len(folders), height=2.2)
-    for row, folder, text in zip(range(0, len(axes), 3), folders, labels(folders)):
-        axes[row + 1].sharey(axes[row + 2])
+    theorems = {'theorem 4.1': ('ffn_pre_norm', 'w1', 'w2'), 'theorem 4.2': ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo')}
+    colors = dict(zip((*theorems['theorem 4.1'], *theorems['theorem 4.2']), COLORS))
+    panels = []
+    for folder, text in zip(folders, labels(folders)):
         measured = read_measured(folder, 'layers')
-        logs = [layer['log10_mean'] for layer in measured['sharpness']]
-        axes[row].plot(range(len(logs)), logs, color='0.3', marker='o')
-        axes[row].set_ylabel(f'{wrap(text, 2)}\nlog₁₀ of the mean sharpness')
-        for ax, (title, names) in zip(axes[row + 1:], groups.items()):
+        logs = [row['log10_mean'] for row in measured['sharpness']]
+        panels.append(Panel([Curve(list(range(len(logs))), logs, color='#4d4d4d', marker='o')], 'layer (0: embeddings)',
+                            'log₁₀ of the mean sharpness', text))
+        for theorem, names in theorems.items():
+            curves = []
             for name in names:
                 values = measured['factors'].get(name, [])
                 shown = name.replace('_', ' ') if name.endswith('norm') else symbols(name)
-                ax.plot(range(len(values)), values, color=colors[name], marker='.', label=shown)
+                curves.append(Curve(list(range(1, len(values) + 1)), values, shown, colors[name], '.'))
             for value in measured['factors'].get('emb', []):
-                ax.axhline(value, color='0.3', linestyle=':', label='$W_E$')
-            ax.set_title(f'n·S·‖θ‖², {title}')
-            log_scale(ax)
-        axes[row].set_xlabel('layer (0: embeddings)')
-        for ax in axes[row + 1:row + 3]:
-            ax.set_xlabel('block')
-    for ax in axes:
-        whole_ticks(ax)
-    legend(figure, 'weight')
-    return figure
+                curves.append(Curve([1, len(logs) - 1], [value] * 2, '$W_E$', '#4d4d4d', dash=':'))
+            panels.append(Panel(curves, 'layer', 'n·S·‖θ‖²', theorem, log='y'))
+    return Lines(panels, 'weight', 3, 'none', 'col')
