@@ -210,12 +210,6 @@ def test_split_by_a_fraction(count, fraction, wanted):
     assert len(val) == wanted and sorted(train + val) == texts and train
 
 
-def test_what_cannot_be_split():
-    for documents, fraction in ([], 0), (['a', 'b'], -0.1), (['a', 'b'], 1.0), (['a', 'b'], float('nan')):
-        with pytest.raises(ValueError, match='there is no document|val_fraction='):
-            split(documents, fraction)
-
-
 # ----------------------------------------------------------------------------- documents to tokens
 
 def read_back(folder):
@@ -236,10 +230,10 @@ def documents(ids, tokenizer):
 
 
 def texts(count):
-    """Documents of many lengths, the first so long that those behind it are done before it."""
+    """Documents of many lengths"""
     rng = np.random.default_rng(0)
     words = STRANGE.replace('\0', '').split(' ')
-    return [' '.join(rng.choice(words, 30000 if i == 0 else rng.integers(0, 20))) for i in range(count)]
+    return [' '.join(rng.choice(words, 3000 if i == 0 else rng.integers(0, 20))) for i in range(count)]
 
 
 @pytest.fixture
@@ -249,8 +243,9 @@ def folder():
 
 
 @pytest.mark.parametrize('name', NAMES)
-def test_tokens_are_those_of_a_plain_loop(name, folder):
+def test_tokens_are_those_of_a_plain_loop(name, folder, monkeypatch):
     """With one process and with two, which take chunks of the documents in turn"""
+    monkeypatch.setattr(text, 'PIECE', 1000)
     splits = {'train': texts(60), 'val': ['only here: ~', *texts(9)]}
     for processes in (1, 2):
         write_text(folder, splits, name, processes)
@@ -394,13 +389,6 @@ def test_shakespeare_char():
     n = int(len(play) * 0.9)
     assert ids == {'train': [stoi[c] for c in play[:n]], 'val': [stoi[c] for c in play[n:]]}
     assert tokenizer.decode(ids['train'] + ids['val']) == play
-
-
-def test_without_network():
-    """One line that says what could not be reached, and no file"""
-    code, _, err = run_alone(copied('minipile'), '--tokenizer=bytes', HF_HUB_OFFLINE='1', HF_HOME='empty')
-    assert code == 1 and err.startswith('error: could not reach JeanKaddour/minipile') and err.count('\n') == 1
-    assert os.listdir('data/minipile') == ['prepare.py']
 
 
 class Hub:

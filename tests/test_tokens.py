@@ -135,6 +135,13 @@ def test_half_replaced_never_looks_whole(at, monkeypatch):
 
 # ----------------------------------------------------------------------------- errors
 
+def test_missing_data_names_the_command():
+    with pytest.raises(ValueError, match='run  python data/tiny/prepare.py$'):
+        read_meta('tiny')
+    with pytest.raises(ValueError, match='run  python data/other/prepare.py --bpe=1024 --folder=data/other-bpe1024$'):
+        read_meta('other-bpe1024')
+
+
 def test_the_fingerprint_is_that_of_the_content():
     """The same data prepared again has the same one, however it comes in pieces; any other token or tokenizer gives another"""
     def fingerprint(train, val=range(20), vocab_size=1000):
