@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -15,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, call, run_alone
+from helpers import ROOT, call, evaluations, steps
 from test_text import hugging_face_folder
 
 import lab.convert.hub
 from data.text import load_tokenizer
 from data.tokens import write_tokens
 from engine.checkpoint import load_run
+from lab.convert.folders import new_folder
 from lab.convert.hub import obstacles, write_model, write_own, write_tokenizer, write_weights
 from lab.convert.modeling_nanonorm import NanoNormConfig, NanoNormForCausalLM
 from lab.convert.pretrained import FAMILIES, load_gpt
@@ -29,6 +29,7 @@ from model import ATTENTIONS, GPT, DotAttention, GPTConfig
 from test_model import COVERING, MID_NORM, POST_NORM, SIZES
 from vision.export import write_vit
 from vision.images import write_images
+from vision.pretrained import load_vit
 from vision.vit import ViT, ViTConfig
 
 hf = pytest.importorskip('transformers')
@@ -178,9 +179,9 @@ def test_any_gpt_in_transformers(config, tmp_path):
                        ours(idx)[0])
 
 
-@pytest.mark.parametrize('config', [S5, L2], ids=str)
+@pytest.mark.parametrize('config', [S5, LLAMA, L2], ids=str)
 def test_a_model_of_transformers_trains(config, tmp_path):
-    """Its loss is that of our forward, also per label, and a copy of it has the same gradient, in a padded batch too"""
+    """Its loss is that of our forward, and a copy of it has the same gradient, in a padded batch too; bf16 is near"""
     ours = random_model(**SMALL | config)
     theirs, idx = exported(ours, tmp_path), ids(ours)
     loss = theirs.train()(idx, labels=idx).loss
@@ -192,18 +193,10 @@ def test_a_model_of_transformers_trains(config, tmp_path):
         model(idx, attention_mask=mask, labels=idx.masked_fill(mask == 0, -100)).loss.backward()
         grads.append(model.get_input_embeddings().weight.grad)
     assert torch.equal(*grads) and grads[0].any()
-    assert theirs.net.h[0].attn.kernel.__self__ is theirs and model.net.h[0].attn.kernel.__self__ is model
-
-
-@pytest.mark.parametrize('config', [LLAMA, L2], ids=str)
-@torch.no_grad()
-def test_a_model_of_transformers_in_bf16(config, tmp_path):
-    ours = random_model(**SMALL | config)
-    exported(ours, tmp_path)
-    half = hf.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True, dtype=torch.bfloat16)
-    got, want = half(ids(ours)).logits, ours(ids(ours))[0]
+    with torch.no_grad():
+        half = hf.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True, dtype=torch.bfloat16)
+        got, want = half(idx).logits, ours(idx)[0]
     assert got.dtype == torch.bfloat16 and (got - want).abs().max() < 0.2 * want.abs().max()
-    assert half.generate(ids(ours)[:, :5], max_new_tokens=3, do_sample=False, pad_token_id=0).shape == (3, 8)
 
 
 @pytest.mark.parametrize('config', [dict(), dict(pool='mean', pos='rope', **MID_NORM, drop_path=0.2)], ids=str)
@@ -219,16 +212,15 @@ def test_any_vit_in_transformers(config, tmp_path):
         theirs(torch.rand(3, 3, 8, 8))
     assert torch.equal(theirs(x).logits, ours(x)[0]) and theirs.config.id2label[4] == 'class 4'
     assert abs(theirs(x, labels=torch.tensor([0, 1, 4])).loss - ours(x, torch.tensor([0, 1, 4]))[1]) < 1e-6
+    theirs.save_pretrained(tmp_path / 'again')
+    for folder in tmp_path, tmp_path / 'again':
+        assert torch.equal(load_vit(str(folder)).eval()(x)[0], ours(x)[0])
 
 
 def test_what_a_model_of_transformers_refuses(tmp_path):
-    """Arguments that it would ignore, files that lack a weight, and padding that an edited model would not honour"""
+    """Files that lack a weight, and padding that an edited model would not honour"""
     ours = random_model(**SMALL | S5)
     theirs, idx = exported(ours, tmp_path), ids(ours)
-    with pytest.raises(ValueError, match='leave logits_to_keep out'):
-        theirs(idx, labels=idx, logits_to_keep=1)
-    with pytest.raises(ValueError, match='all tokens so far'):
-        theirs(idx, attention_mask=torch.zeros(3, 4))
     theirs.config.masks = False
     mask = torch.ones_like(idx)
     mask[0, 0] = 0
@@ -267,7 +259,7 @@ def test_an_attention_with_a_mask_of_its_own_in_transformers(monkeypatch):
 
 
 def test_edited_code_comes_along(tmp_path, monkeypatch):
-    """With the files that it imports; an import that cannot is named. Positions that padding would change are noticed."""
+    """With the files that it imports. Positions that padding would change are noticed."""
     for folder in ('lab/convert', 'vision'):
         (tmp_path / folder).mkdir(parents=True)
     for name in ('model.py', 'lab/convert/modeling_nanonorm.py', 'vision/vit.py', 'vision/modeling_nanonorm_vit.py'):
@@ -285,9 +277,6 @@ def test_edited_code_comes_along(tmp_path, monkeypatch):
     assert 'padded on the left' in write_own(random_model(**SMALL), str(tmp_path / 'hf'))
     theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path / 'hf', trust_remote_code=True)
     assert theirs.config.masks is False
-    (tmp_path / 'vision' / 'vit.py').write_text('import tables\n' + (ROOT / 'vision' / 'vit.py').read_text())
-    with pytest.raises(ValueError, match='vit.py, line 1: tables cannot come along: write  from NAME import'):
-        lab.convert.hub.code_files('vision.modeling_nanonorm_vit')
 
 
 def test_another_forward_is_not_exported(tmp_path, monkeypatch):
@@ -335,14 +324,9 @@ def test_tiktoken(tmp_path, monkeypatch):
     assert len(theirs) == ours.vocab_size
 
 
-@pytest.mark.parametrize('family', ['bytes', 'llama'])
-def test_the_end_of_a_document_is_kept(family, tmp_path):
+def test_the_end_of_a_document_is_kept(tmp_path):
     """By the model beside the tokenizer, where the tokenizer has no name for it"""
-    model = random_model(**SMALL | LLAMA)
-    if family == 'llama':
-        write_model(model, tmp_path, 'llama', end=0)
-    else:
-        write_weights(model, tmp_path, eos_token_id=0)
+    write_model(random_model(**SMALL | LLAMA), tmp_path, 'llama', end=0)
     write_tokenizer(tmp_path, 'bytes', '')
     assert load_tokenizer(str(tmp_path)).end == load_tokenizer('bytes').end == 0
 
@@ -389,10 +373,7 @@ def test_there_and_back(here):
     shutil.rmtree('hf')                                 # no more than the run is needed
     call('train.py', 'back/config.json', '--init_from=resume', '--max_iters=3', '--eval_interval=3', '--eval_iters=2',
            '--batch_size=8', '--gradient_accumulation_steps=1', '--device=cpu', '--dtype=float32', '--compile=False')
-    rows = [json.loads(line) for line in Path('back/log.jsonl').read_text().splitlines()]
-    last = [json.loads(line) for line in Path('out/log.jsonl').read_text().splitlines()][-1]
-    assert rows[0]['iter'] == 0 and rows[-1]['iter'] == 3
-    assert next(row['loss'] for row in rows if 'loss' in row) < 1.2 * last['val_loss']
+    assert evaluations('back')[-1]['iter'] == 3 and steps('back')[0]['loss'] < 1.2 * evaluations('out')[-1]['val_loss']
 
 
 ELSEWHERE = """
@@ -430,25 +411,19 @@ def test_elsewhere(here):
     model = load_run('vit/best.pt', Model=ViT)[0].eval()
     assert names == {0: 'cat', 1: 'dog'}
     assert logits == model(255 * torch.linspace(0, 1, 96).view(2, 3, 4, 4))[0].tolist()
-    card = Path('hf-s5/README.md').read_text()
-    assert 'AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)' in card and '| attn_mid_norm | True |' in card
 
 
-def disk_takes(size):
-    """No file of this process may be larger than so many bytes."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-
-def test_a_full_disk(here):
-    """One line names the folder, of which nothing stays, also where a library writes"""
-    code, _, err = run_alone('lab.export', '--out_dir=out', '--to=new', '--format=safetensors', through=(disk_takes, 20000))
-    assert code == 1 and err.startswith('error: new') and 'could not be written' in err and err.count('\n') == 1, err
-    assert not [name for name in os.listdir() if name.startswith('new')]
+def test_a_full_disk(tmp_path):
+    """Is said in one line, whichever library writes, and nothing stays"""
+    with pytest.raises(OSError, match='new could not be written: No space left on device$'):
+        with new_folder(str(tmp_path / 'new')) as part:
+            Path(part, 'model.safetensors').touch()
+            raise RuntimeError('I/O error: No space left on device (os error 28)')
+    assert not os.listdir(tmp_path)
 
 
 def test_a_run_starts_from_another(here):
     """By the name of its folder, as from an export: its best.pt, with its architecture"""
     call('train.py', 'tiny.json', '--init_from=out', '--out_dir=new', '--max_iters=1', '--eval_interval=1')
-    first, *_ = [json.loads(line) for line in Path('new/log.jsonl').read_text().splitlines()]
-    last = json.loads(Path('out/log.jsonl').read_text().splitlines()[-1])
-    assert first['val_loss'] == last['val_loss'] and json.loads(Path('new/config.json').read_text())['norm'] == 'rmsnorm'
+    assert evaluations('new')[0]['val_loss'] == evaluations('out')[-1]['val_loss']
+    assert json.loads(Path('new/config.json').read_text())['norm'] == 'rmsnorm'
