@@ -66,7 +66,7 @@ def pil_crop(picture, box, size, kernel):
     return np.asarray(Image.fromarray(picture).resize((size, size), kernel, box=box))
 
 
-@pytest.mark.parametrize('stored, size', [(40, 24), (24, 40), (100, 16)])
+@pytest.mark.parametrize('stored, size', [(24, 40), (100, 16)])
 def test_crops_are_resized_as_pil_does(stored, size):
     """From anywhere, larger and smaller, by both kernels, in float64"""
     rng = torch.Generator().manual_seed(0)

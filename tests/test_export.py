@@ -1,10 +1,10 @@
 """lab/export.py: round trips to Hugging Face's formats and safetensors, as functions and as a user calls it."""
 import ast
 import copy
+import itertools
 import json
 import math
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, call, run_alone
+from helpers import ROOT, call, evaluations, steps
 from test_text import hugging_face_folder
 
 import lab.convert.hub
 from data.text import load_tokenizer
 from data.tokens import write_tokens
 from engine.checkpoint import load_run
+from lab.convert.folders import new_folder
 from lab.convert.hub import obstacles, write_model, write_own, write_tokenizer, write_weights
 from lab.convert.modeling_nanonorm import NanoNormConfig, NanoNormForCausalLM
 from lab.convert.pretrained import FAMILIES, load_gpt
@@ -28,6 +29,7 @@ from model import ATTENTIONS, GPT, DotAttention, GPTConfig
 from test_model import COVERING, MID_NORM, POST_NORM, SIZES
 from vision.export import write_vit
 from vision.images import write_images
+from vision.pretrained import load_vit
 from vision.vit import ViT, ViTConfig
 
 hf = pytest.importorskip('transformers')
@@ -84,7 +86,7 @@ def test_theirs_in_bf16_and_in_several_files(tmp_path):
     assert all(p.dtype == torch.float32 for p in ours.parameters())
 
 
-@pytest.mark.parametrize('config', COVERING, ids=str)
+@pytest.mark.parametrize('config', COVERING[::5], ids=str)
 @torch.no_grad()
 def test_any_model_as_safetensors(config, tmp_path):
     """Its config and its weights, to the last bit, with a tied head in the file once"""
@@ -97,16 +99,14 @@ def test_any_model_as_safetensors(config, tmp_path):
     assert os.path.getsize(tmp_path / 'model.safetensors') - 4 * ours.num_params() in range(0, 20000)
 
 
-@pytest.mark.parametrize('config', COVERING, ids=str)
-def test_what_has_no_obstacle_is_equal(config, tmp_path):
+def test_what_has_no_obstacle_is_equal():
     """A family refuses what it cannot express, and names it; without that it takes the model"""
-    ours = random_model(**SIZES | config)
-    for family in FAMILIES:
-        wanted = dict(item.split('=') for item in obstacles(ours.config, family))
-        assert all(str(getattr(ours.config, field)) != value for field, value in wanted.items())
-        changes = {field: type(getattr(ours.config, field))(value) if not isinstance(getattr(ours.config, field), bool)
-                   else value == 'True' for field, value in wanted.items()}
-        assert not obstacles(GPTConfig(**{**ours.config.__dict__, **changes}), family)
+    for config, family in itertools.product(COVERING, FAMILIES):
+        ours = GPTConfig(**SIZES | config)
+        changes = {field: (value == 'True') if isinstance(getattr(ours, field), bool) else type(getattr(ours, field))(value)
+                   for field, value in (item.split('=') for item in obstacles(ours, family))}
+        assert all(getattr(ours, field) != value for field, value in changes.items())
+        assert not obstacles(GPTConfig(**vars(ours) | changes), family)
 
 
 @torch.no_grad()
@@ -123,8 +123,7 @@ def test_stable_attention_keeps_its_positions(tmp_path):
 
 S5 = dict(norm='rmsnorm', input_norm=True, ffn_pre_norm=False, **MID_NORM, qk_norm=True, bias=True)
 STABLE = dict(norm='stablenorm', attention='stable', norm_alpha=0.475)
-OWN = [S5, STABLE, LLAMA | dict(n_kv_head=2, tie_weights=False), dict(attention='l2', pos='rope'),
-       dict(attention='l2_tied', **POST_NORM)]
+L2 = dict(attention='l2', pos='rope')
 
 
 def exported(model, folder, **more):
@@ -148,7 +147,7 @@ def alone_and_padded(theirs, rows, side):
     return [theirs(row[None]).logits[0] for row in rows], [line[seen.bool()] for line, seen in zip(batch, mask)], ids, mask
 
 
-@pytest.mark.parametrize('config', OWN, ids=str)
+@pytest.mark.parametrize('config', [S5, STABLE, LLAMA | dict(n_kv_head=2, tie_weights=False), L2 | POST_NORM], ids=str)
 @torch.no_grad()
 def test_any_gpt_in_transformers(config, tmp_path):
     """Logits to the last bit, the likeliest text, with the cache and in a padded batch too; saved again, and read back here"""
@@ -156,19 +155,17 @@ def test_any_gpt_in_transformers(config, tmp_path):
     theirs, idx = exported(ours, tmp_path / 'hf'), ids(ours)[:, :20]
     assert torch.equal(theirs(idx).logits, ours(idx)[0])
     settings = dict(max_new_tokens=12, do_sample=False, pad_token_id=0)
-    for beams in (1, 2):
-        together = theirs.generate(idx, attention_mask=torch.ones_like(idx), num_beams=beams, **settings)
-        rows = [idx[0, :7], idx[1], idx[2, :13]]
-        for side in ('left', 'right'):
-            alone, batch, padded, mask = alone_and_padded(theirs, rows, side)
-            for logits, logits_in_batch in zip(alone, batch):
-                close(logits, logits_in_batch)
-            if side == 'left':
-                continuations = theirs.generate(padded, attention_mask=mask, num_beams=beams, **settings)[:, 20:]
-        assert beams > 1 or torch.equal(together, ours.generate(idx, 12, temperature=0))
-        for row, new in zip(rows, continuations):
-            assert torch.equal(new, theirs.generate(row[None], attention_mask=torch.ones(1, len(row)), num_beams=beams,
-                                                    **settings)[0, len(row):])
+    drawn = theirs.generate(idx, attention_mask=torch.ones_like(idx), **settings)
+    assert torch.equal(drawn, ours.generate(idx, 12, temperature=0))
+    rows = [idx[0, :7], idx[1], idx[2, :13]]
+    for side in ('right', 'left'):
+        alone, batch, padded, mask = alone_and_padded(theirs, rows, side)
+        for logits, logits_in_batch in zip(alone, batch):
+            close(logits, logits_in_batch)
+    drawn = theirs.generate(padded, attention_mask=mask, num_beams=2, **settings)[:, 20:]
+    for row, new in zip(rows, drawn):
+        alone = theirs.generate(row[None], attention_mask=torch.ones(1, len(row)), num_beams=2, **settings)
+        assert torch.equal(new, alone[0, len(row):])
     static = hf.StaticCache(config=theirs.config, max_cache_len=30)
     for part in idx.split((6, 1, 1, 4, 8), dim=1):
         last = theirs(part, past_key_values=static).logits
@@ -182,9 +179,9 @@ def test_any_gpt_in_transformers(config, tmp_path):
                        ours(idx)[0])
 
 
-@pytest.mark.parametrize('config', [S5, STABLE, dict(attention='l2', pos='rope')], ids=str)
+@pytest.mark.parametrize('config', [S5, LLAMA, L2], ids=str)
 def test_a_model_of_transformers_trains(config, tmp_path):
-    """Its loss is that of our forward, also per label, and a copy of it has the same gradient, in a padded batch too"""
+    """Its loss is that of our forward, and a copy of it has the same gradient, in a padded batch too; bf16 is near"""
     ours = random_model(**SMALL | config)
     theirs, idx = exported(ours, tmp_path), ids(ours)
     loss = theirs.train()(idx, labels=idx).loss
@@ -196,18 +193,10 @@ def test_a_model_of_transformers_trains(config, tmp_path):
         model(idx, attention_mask=mask, labels=idx.masked_fill(mask == 0, -100)).loss.backward()
         grads.append(model.get_input_embeddings().weight.grad)
     assert torch.equal(*grads) and grads[0].any()
-    assert theirs.net.h[0].attn.kernel.__self__ is theirs and model.net.h[0].attn.kernel.__self__ is model
-
-
-@pytest.mark.parametrize('config', [S5, LLAMA, dict(attention='l2', pos='rope')], ids=str)
-@torch.no_grad()
-def test_a_model_of_transformers_in_bf16(config, tmp_path):
-    ours = random_model(**SMALL | config)
-    exported(ours, tmp_path)
-    half = hf.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True, dtype=torch.bfloat16)
-    got, want = half(ids(ours)).logits, ours(ids(ours))[0]
+    with torch.no_grad():
+        half = hf.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True, dtype=torch.bfloat16)
+        got, want = half(idx).logits, ours(idx)[0]
     assert got.dtype == torch.bfloat16 and (got - want).abs().max() < 0.2 * want.abs().max()
-    assert half.generate(ids(ours)[:, :5], max_new_tokens=3, do_sample=False, pad_token_id=0).shape == (3, 8)
 
 
 @pytest.mark.parametrize('config', [dict(), dict(pool='mean', pos='rope', **MID_NORM, drop_path=0.2)], ids=str)
@@ -219,26 +208,19 @@ def test_any_vit_in_transformers(config, tmp_path):
     for p in ours.parameters():
         p.add_(0.2 * torch.randn_like(p))
     theirs, x = exported(ours, tmp_path, names=[f'class {i}' for i in range(5)]), 255 * torch.rand(3, 3, 12, 12)
-    for wrong in (torch.rand(3, 3, 8, 8), torch.rand(3, 1, 12, 12)):
-        with pytest.raises(ValueError, match='wants images of 3 channels and 12 × 12 pixels'):
-            theirs(wrong)
-    with pytest.raises(ValueError, match='num_labels=7: this model has 5 classes'):
-        hf.AutoModelForImageClassification.from_pretrained(tmp_path, trust_remote_code=True, num_labels=7)
+    with pytest.raises(ValueError, match='wants images of 3 channels and 12 × 12 pixels'):
+        theirs(torch.rand(3, 3, 8, 8))
     assert torch.equal(theirs(x).logits, ours(x)[0]) and theirs.config.id2label[4] == 'class 4'
     assert abs(theirs(x, labels=torch.tensor([0, 1, 4])).loss - ours(x, torch.tensor([0, 1, 4]))[1]) < 1e-6
+    theirs.save_pretrained(tmp_path / 'again')
+    for folder in tmp_path, tmp_path / 'again':
+        assert torch.equal(load_vit(str(folder)).eval()(x)[0], ours(x)[0])
 
 
 def test_what_a_model_of_transformers_refuses(tmp_path):
-    """Arguments that it would ignore, files that lack a weight, and padding that an edited model would not honour"""
+    """Files that lack a weight, and padding that an edited model would not honour"""
     ours = random_model(**SMALL | S5)
     theirs, idx = exported(ours, tmp_path), ids(ours)
-    with pytest.raises(ValueError, match='output_hidden_states: this model has no such argument'):
-        theirs(idx, output_hidden_states=True)
-    with pytest.raises(ValueError, match='leave logits_to_keep out'):
-        theirs(idx, labels=idx, logits_to_keep=1)
-    for mask in torch.zeros(3, 4), torch.ones(3, 1, 16, 16):
-        with pytest.raises(ValueError, match='all tokens so far'):
-            theirs(idx, attention_mask=mask)
     theirs.config.masks = False
     mask = torch.ones_like(idx)
     mask[0, 0] = 0
@@ -277,7 +259,7 @@ def test_an_attention_with_a_mask_of_its_own_in_transformers(monkeypatch):
 
 
 def test_edited_code_comes_along(tmp_path, monkeypatch):
-    """With the files that it imports; an import that cannot is named. Positions that padding would change are noticed."""
+    """With the files that it imports. Positions that padding would change are noticed."""
     for folder in ('lab/convert', 'vision'):
         (tmp_path / folder).mkdir(parents=True)
     for name in ('model.py', 'lab/convert/modeling_nanonorm.py', 'vision/vit.py', 'vision/modeling_nanonorm_vit.py'):
@@ -295,9 +277,6 @@ def test_edited_code_comes_along(tmp_path, monkeypatch):
     assert 'padded on the left' in write_own(random_model(**SMALL), str(tmp_path / 'hf'))
     theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path / 'hf', trust_remote_code=True)
     assert theirs.config.masks is False
-    (tmp_path / 'vision' / 'vit.py').write_text('import tables\n' + (ROOT / 'vision' / 'vit.py').read_text())
-    with pytest.raises(ValueError, match='vit.py, line 1: tables cannot come along: write  from NAME import'):
-        lab.convert.hub.code_files('vision.modeling_nanonorm_vit')
 
 
 def test_another_forward_is_not_exported(tmp_path, monkeypatch):
@@ -312,25 +291,23 @@ def test_another_forward_is_not_exported(tmp_path, monkeypatch):
 def test_tokenizers(name, tmp_path):
     """The same ids for the same text, and the text again; what looks special in a text is text"""
     text = 'def f(x):\r\n\treturn x  # naïve <s> </s> [UNK] \u0100\u2028ab abc' + ''.join(map(chr, range(0x800)))
-    chars = ''.join(sorted(set(text)))
+    chars, folder = ''.join(sorted(set(text))), tmp_path / 'new'
     if name == 'folder':
         name = hugging_face_folder(tmp_path / 'theirs', '</s>')
     ours = load_tokenizer(name, chars)
-    (tmp_path / 'new').mkdir()
-    write_tokenizer(tmp_path / 'new', name, chars)
-    back = load_tokenizer(str(tmp_path / 'new'))
+    folder.mkdir()
+    write_tokenizer(folder, name, chars)
+    back, theirs = load_tokenizer(str(folder)), hf.AutoTokenizer.from_pretrained(folder)
     assert back.encode(text) == ours.encode(text) and back.vocab_size == ours.vocab_size
     assert back.decode(ours.encode(text)) == ours.decode(ours.encode(text)) == text
-    theirs = hf.AutoTokenizer.from_pretrained(tmp_path / 'new')
-    if name in ('bytes', 'char'):
-        assert theirs.encode(text) == ours.encode(text) and theirs.decode(theirs.encode(text)) == text
     if name == 'char':
         assert theirs.eos_token_id == theirs.bos_token_id == theirs.pad_token_id == chars.index('\n')
     else:
         assert back.end == ours.end
     if name == 'bytes':
         assert theirs.eos_token_id == theirs.bos_token_id == theirs.pad_token_id == 0
-        assert theirs(['ab', 'a\0'], padding=True)['input_ids'] == [[97, 98], [97, 0]] and len(theirs) == 256
+    if name in ('bytes', 'char'):
+        assert theirs.encode(text) == ours.encode(text) and theirs.decode(theirs.encode(text)) == text
 
 
 def test_tiktoken(tmp_path, monkeypatch):
@@ -344,17 +321,12 @@ def test_tiktoken(tmp_path, monkeypatch):
     ours, theirs = load_tokenizer('toy'), hf.AutoTokenizer.from_pretrained(tmp_path)
     text = 'abc abc naïve\n\tabab  \u65e5'
     assert theirs.encode(text) == ours.encode(text) and theirs.decode(theirs.encode(text)) == text
-    assert sorted(os.listdir(tmp_path)) == ['tokenizer.json', 'tokenizer_config.json'] and len(theirs) == ours.vocab_size
+    assert len(theirs) == ours.vocab_size
 
 
-@pytest.mark.parametrize('family', ['bytes', 'llama'])
-def test_the_end_of_a_document_is_kept(family, tmp_path):
+def test_the_end_of_a_document_is_kept(tmp_path):
     """By the model beside the tokenizer, where the tokenizer has no name for it"""
-    model = random_model(**SMALL | LLAMA)
-    if family == 'llama':
-        write_model(model, tmp_path, 'llama', end=0)
-    else:
-        write_weights(model, tmp_path, eos_token_id=0)
+    write_model(random_model(**SMALL | LLAMA), tmp_path, 'llama', end=0)
     write_tokenizer(tmp_path, 'bytes', '')
     assert load_tokenizer(str(tmp_path)).end == load_tokenizer('bytes').end == 0
 
@@ -366,15 +338,22 @@ KEYS = dict(dataset='tiny', vocab_size=256, block_size=32, n_layer=1, n_head=2, 
             dtype='float32', device='cpu')
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
     """A folder with data/tiny and a LLaMA that has learned it a little, out"""
-    monkeypatch.chdir(tmp_path)
-    os.makedirs('data/tiny')
+    folder = tmp_path_factory.mktemp('trained')
+    os.makedirs(folder / 'data' / 'tiny')
     text = 'the quick brown fox jumps over the lazy dog; naïve café\n' * 50
-    write_tokens('data/tiny', {split: [text.encode()] for split in ('train', 'val')}, 256, 'bytes')
-    Path('tiny.json').write_text(json.dumps(KEYS))
-    call('train.py', 'tiny.json', ROOT / 'config/arch/llama.py', '--out_dir=out')
+    write_tokens(folder / 'data' / 'tiny', {split: [text.encode()] for split in ('train', 'val')}, 256, 'bytes')
+    (folder / 'tiny.json').write_text(json.dumps(KEYS))
+    call('train.py', 'tiny.json', ROOT / 'config/arch/llama.py', '--out_dir=out', cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def here(trained, tmp_path, monkeypatch):
+    """A copy of it"""
+    monkeypatch.chdir(shutil.copytree(trained, tmp_path, dirs_exist_ok=True))
     return tmp_path
 
 
@@ -383,7 +362,6 @@ def test_there_and_back(here):
     flags = ['--start=the qu', '--num_samples=1', '--max_new_tokens=20', '--temperature=0', '--device=cpu', '--dtype=float32']
     text = call('sample.py', '--out_dir=out', *flags)
     assert 'as llama' in call('lab.export', '--out_dir=out', '--to=hf')
-    assert 'AutoModelForCausalLM.from_pretrained(FOLDER)\n' in Path('hf/README.md').read_text()
     tokenizer, model = hf.AutoTokenizer.from_pretrained('hf'), hf.AutoModelForCausalLM.from_pretrained('hf')
     drawn = model.generate(**tokenizer('the qu', return_tensors='pt'), max_new_tokens=20, do_sample=False, eos_token_id=None)
     assert tokenizer.decode(drawn[0]) + '\n' == text
@@ -395,10 +373,7 @@ def test_there_and_back(here):
     shutil.rmtree('hf')                                 # no more than the run is needed
     call('train.py', 'back/config.json', '--init_from=resume', '--max_iters=3', '--eval_interval=3', '--eval_iters=2',
            '--batch_size=8', '--gradient_accumulation_steps=1', '--device=cpu', '--dtype=float32', '--compile=False')
-    rows = [json.loads(line) for line in Path('back/log.jsonl').read_text().splitlines()]
-    last = [json.loads(line) for line in Path('out/log.jsonl').read_text().splitlines()][-1]
-    assert rows[0]['iter'] == 0 and rows[-1]['iter'] == 3
-    assert next(row['loss'] for row in rows if 'loss' in row) < 1.2 * last['val_loss']
+    assert evaluations('back')[-1]['iter'] == 3 and steps('back')[0]['loss'] < 1.2 * evaluations('out')[-1]['val_loss']
 
 
 ELSEWHERE = """
@@ -436,28 +411,19 @@ def test_elsewhere(here):
     model = load_run('vit/best.pt', Model=ViT)[0].eval()
     assert names == {0: 'cat', 1: 'dog'}
     assert logits == model(255 * torch.linspace(0, 1, 96).view(2, 3, 4, 4))[0].tolist()
-    card = Path('hf-s5/README.md').read_text()
-    assert 'AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)' in card and '| attn_mid_norm | True |' in card
 
 
-def disk_takes(size):
-    """No file of this process may be larger than so many bytes."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-
-@pytest.mark.parametrize('format, size', [('nanonorm', 100), ('safetensors', 20000)])
-def test_a_full_disk(format, size, here):
-    """One line names the folder, of which nothing stays, whichever library writes: first a tokenizer, then the weights"""
-    code, _, err = run_alone('lab.export', '--out_dir=out', '--to=new', f'--format={format}', through=(disk_takes, size))
-    assert code == 1 and err.startswith('error: new') and 'could not be written' in err and err.count('\n') == 1, err
-    assert not [name for name in os.listdir() if name.startswith('new')]
+def test_a_full_disk(tmp_path):
+    """Is said in one line, whichever library writes, and nothing stays"""
+    with pytest.raises(OSError, match='new could not be written: No space left on device$'):
+        with new_folder(str(tmp_path / 'new')) as part:
+            Path(part, 'model.safetensors').touch()
+            raise RuntimeError('I/O error: No space left on device (os error 28)')
+    assert not os.listdir(tmp_path)
 
 
 def test_a_run_starts_from_another(here):
-    """By the name of its folder, as from an export: its best.pt, with its architecture, for training and sampling"""
+    """By the name of its folder, as from an export: its best.pt, with its architecture"""
     call('train.py', 'tiny.json', '--init_from=out', '--out_dir=new', '--max_iters=1', '--eval_interval=1')
-    first, *_ = [json.loads(line) for line in Path('new/log.jsonl').read_text().splitlines()]
-    last = json.loads(Path('out/log.jsonl').read_text().splitlines()[-1])
-    assert first['val_loss'] == last['val_loss'] and json.loads(Path('new/config.json').read_text())['norm'] == 'rmsnorm'
-    flags = ['--num_samples=1', '--max_new_tokens=20', '--device=cpu', '--dtype=float32']
-    assert call('sample.py', '--init_from=out', *flags) == call('sample.py', '--out_dir=out', *flags)
+    assert evaluations('new')[0]['val_loss'] == evaluations('out')[-1]['val_loss']
+    assert json.loads(Path('new/config.json').read_text())['norm'] == 'rmsnorm'

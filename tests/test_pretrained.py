@@ -29,8 +29,7 @@ def random_gpt2(**keys):
         **{**dict(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4), **keys})))
 
 
-@pytest.mark.parametrize('activation', ['gelu', 'gelu_new', 'relu'])
-@pytest.mark.parametrize('tied', [True, False])
+@pytest.mark.parametrize('activation, tied', [('gelu', True), ('gelu_new', False), ('relu', True)])
 def test_equals_hugging_face_gpt2(activation, tied, tmp_path):
     theirs = random_gpt2(n_inner=48, layer_norm_epsilon=1e-3, activation_function=activation, tie_word_embeddings=tied)
     theirs.save_pretrained(tmp_path)
@@ -64,22 +63,19 @@ def test_a_head_that_the_config_says_is_tied(tmp_path):
     ('qwen3', dict(layer_types=['full_attention', 'sliding_attention'], sliding_window=4)),
     ('gpt2', dict(activation_function='silu'))])
 def test_what_has_no_equal_here_is_named(family, more, tmp_path):
-    """And the same model without it is loaded"""
+    """That the same model without it is loaded, test_export.py shows"""
     model_class = getattr(hf, FAMILIES[family].model)
     sizes = dict(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4)
-    if family == 'qwen3':
-        sizes['head_dim'] = 8
-    for i, keys in enumerate(({}, more)):
-        model_class(model_class.config_class(**sizes | keys)).save_pretrained(tmp_path / f'{i}')
-    load_gpt(str(tmp_path / '0'))
+    sizes |= dict(head_dim=8) if family == 'qwen3' else {}
+    model_class(model_class.config_class(**sizes | more)).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match='has no equal here'):
-        load_gpt(str(tmp_path / '1'))
+        load_gpt(str(tmp_path))
 
 
 @pytest.fixture(scope='module')
 def openai(tmp_path_factory):
     """A small GPT-2 of Hugging Face's, and the folder that it is saved in."""
-    theirs = randomize(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=2, n_head=4)))
+    theirs = random_gpt2()
     folder = tmp_path_factory.mktemp('openai')
     theirs.save_pretrained(folder)
     return theirs, str(folder)
@@ -108,24 +104,12 @@ def test_pretrained_with_dropout(openai):
     close(ours.eval()(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
 
 
-@pytest.mark.parametrize('layers', [1, 3])
-def test_weights_of_another_depth(layers, openai, tmp_path):
+def test_weights_of_another_depth(openai, tmp_path):
     """What they lack would otherwise be drawn at random"""
-    hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_positions=16, n_embd=32, n_layer=layers, n_head=4)
-                       ).save_pretrained(tmp_path)
+    random_gpt2(n_layer=1).save_pretrained(tmp_path)
     shutil.copy(f'{openai[1]}/config.json', tmp_path)
-    with pytest.raises(ValueError, match='weights do not fit the GPT-2 of its config.json, see transformer.h') as error:
+    with pytest.raises(ValueError, match='weights do not fit the GPT-2 of its config.json'):
         load_gpt(str(tmp_path))
-    assert str(tmp_path) in str(error.value) and '\n' not in str(error.value)
-
-
-def test_pretrained_that_cannot_be_reached_is_one_line(monkeypatch):
-    def offline(*args, **kwargs):
-        raise OSError('We could not connect\nand tell it in many lines')
-
-    monkeypatch.setattr(hf.GPT2LMHeadModel, 'from_pretrained', offline)
-    with pytest.raises(ValueError, match="^could not load 'gpt2-xl': OSError: We could not connect and tell it in many lines$"):
-        load_gpt('gpt2-xl')
 
 
 @pytest.mark.parametrize('family', ['gpt2', 'nanonorm'])

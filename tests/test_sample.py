@@ -80,7 +80,6 @@ def test_characters(run):
     run_of_another(run, 'letters', len(chars), 'char', chars=chars)
     out = sample(run, '--out_dir=out-letters', '--start=café', '--num_samples=1', '--max_new_tokens=300')
     assert out.startswith('café') and set(out) <= set(chars) and 10 < len(out) < 300       # most of the model's ids are padding
-    assert "'C' is none of the" in sample(run, '--out_dir=out-letters', '--start=Café', code=1)
 
 
 def test_pretrained_continues_as_hugging_face_does(tmp_path):
@@ -103,17 +102,13 @@ def test_pretrained_continues_as_hugging_face_does(tmp_path):
 
 
 def test_the_seed_decides_what_is_drawn(run):
+    """… and nothing where one token is left to draw from"""
     args = ['--out_dir=out-tiny', '--num_samples=2', '--max_new_tokens=30']
     first = sample(run, *args)
-    assert sample(run, *args) == first
-    assert sample(run, *args, '--seed=1') != first
-
-
-def test_greedy_samples_are_alike(run):
+    assert sample(run, *args) == first != sample(run, *args, '--seed=1')
     for narrow in ('--temperature=0', '--top_k=1', '--top_p=1e-6'):
-        samples = sample(run, '--out_dir=out-tiny', '--num_samples=2', '--max_new_tokens=30', narrow)
-        first, second = samples.split('---------------\n')
-        assert first == second
+        one, two = sample(run, *args, narrow).split('---------------\n')
+        assert one == two
 
 
 def test_no_control_sequence_reaches_the_terminal(run, monkeypatch):

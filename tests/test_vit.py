@@ -31,7 +31,7 @@ def random_config(seed):
     return config
 
 
-CONFIGS = [random_config(seed) for seed in range(50)]
+CONFIGS = [random_config(seed) for seed in range(25)]
 
 
 @torch.no_grad()
@@ -151,13 +151,11 @@ def test_init():
     assert not model.patch.bias.any() and not model.head.bias.any()
 
 
-@pytest.mark.parametrize('wrong, words', [
-    (dict(image_size=30), 'image_size=30 patch_size=4'), (dict(patch_size=0), 'patch_size=0 1'),
-    (dict(pool='max'), 'pool= max cls mean'), (dict(drop_path=1.0), 'drop_path=1.0 1'), (dict(n_head=5), 'n_head=5')])
-def test_an_impossible_config_is_an_error_that_names_field_and_value(wrong, words):
-    with pytest.raises(ValueError) as error:
+@pytest.mark.parametrize('wrong', [dict(image_size=30), dict(patch_size=0), dict(pool='max'), dict(drop_path=1.0),
+                                   dict(n_head=5)])
+def test_an_impossible_config_is_an_error_that_names_the_value(wrong):
+    with pytest.raises(ValueError, match='{}=.?{}'.format(*wrong, *wrong.values())):
         ViTConfig(**dict(image_size=32, patch_size=4, n_embd=48, n_head=4) | wrong)
-    assert all(word in str(error.value) for word in words.split())
 
 
 def test_flops_by_hand():
