@@ -5,7 +5,6 @@ import os
 
 from lab.plot.lines import Curve, Lines, Panel, run_style
 from lab.plot.names import MOST, folder_name
-from lab.tables import read_table
 
 # columns of numbers in a sweep's table.csv; all others are axes
 NUMBERS = ('learning_rate', 'tuning_loss', 'val_loss', 'standard_error', 'done', 'diverged', 'failed', 'missing', 'stopped',
