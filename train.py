@@ -177,7 +177,7 @@ def evaluate(*splits):
     for split in splits:
         batches = data[split].spread(eval_iters, batch_size)
         total = torch.zeros(2, device=machine.device)
-        for starts, is_new in progress(list(machine.turns(batches)), f'evaluation on {split}', shown=machine.master):
+        for starts, is_new in progress(list(machine.padded_shard(batches)), f'evaluation on {split}', shown=machine.master):
             x, y = machine.to_device(*data[split].read(starts))
             with machine.autocast():
                 _, loss = model(x, y)

@@ -223,7 +223,7 @@ class Machine:
             return [t.to(self.device) for t in tensors]
         return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
 
-    def turns(self, items):
+    def padded_shard(self, items):
         """Yield this rank's share of the items, each with True. All ranks take equally many turns, because under fsdp they
         compute together. An extra turn repeats some item, with False."""
         for i in range(self.rank, math.ceil(len(items) / self.world_size) * self.world_size, self.world_size):

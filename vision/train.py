@@ -140,7 +140,7 @@ def evaluate(*splits):
     for split in splits:
         batches = data[split].spread(eval_iters, batch_size)
         total = torch.zeros(4, device=machine.device)
-        for numbers, counts in progress(list(machine.turns(batches)), f'evaluation on {split}', shown=machine.master):
+        for numbers, counts in progress(list(machine.padded_shard(batches)), f'evaluation on {split}', shown=machine.master):
             x, y = machine.to_device(*data[split].read_padded(numbers, batch_size))
             with machine.autocast():
                 logits, loss = model(x, y)

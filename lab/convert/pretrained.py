@@ -29,9 +29,9 @@ class Family(NamedTuple):
     modules: dict           # its modules → our modules, several if it stores them as one; {i} is the block's number
 
 
-# Fields that every family has an equal of, and those without influence on trained weights. Of fields that are neither here nor in
-# a Family's `wants`, such as one that you have added, the formats know nothing: the exporter wants their defaults, and
-# train.py --init_from keeps its own values.
+# Fields that every family has an equal of, and those without influence on trained weights. The formats know nothing of a field
+# that is neither here nor in a Family's `wants`, such as one that you have added: the exporter wants its default, and
+# train.py --init_from keeps its own value.
 COMMON = {'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'd_ff', 'dropout', 'bias', 'tie_weights',
           'norm_eps', 'norm_alpha', 'attn_tau', 'rope_theta', 'init', 'init_gain', 'emb_std', 'fused_qkv_init'}
 PRE_NORM = dict(input_norm=[False], attn_pre_norm=[True], ffn_pre_norm=[True], attn_mid_norm=[False], ffn_mid_norm=[False],

@@ -194,9 +194,9 @@ def over_iterations(key, folders, smooth=0, pictures=()):
 
     A number is a curve for each run, or for each group of runs that differ only in their seed, as in the picture of the loss. A
     list, such as attention.max_logit, has a panel for each run, with a curve for each layer: the mean over its heads. So has a
-    key that stands before several, such as grad_norms, with a curve for each block type. Of more than eight layers, eight are
-    drawn, from the first to the last. The axis is logarithmic if the values are positive and their middle 90% span a factor of
-    more than 100."""
+    key that stands before several, such as grad_norms, with a curve for each block type. If there are more than eight layers,
+    eight are drawn, from the first to the last. The axis is logarithmic if the values are positive and their middle 90% span a
+    factor of more than 100."""
     by_run = {folder: curves_of(key, folder, pictures) for folder in folders}
     curves = list(dict.fromkeys(curve for run in by_run.values() for curve in run))
     name = name_of_key(key) + f' (nats per {unit_of(folders)})' * (key in ('loss', 'train_loss', 'val_loss', 'test_loss'))

@@ -208,7 +208,8 @@ class Row:
 
     def rate_cells(self, most):
         """Its rate sensitivity and its tolerance in octaves, of TUNING_SEED's validation losses, as texts; '' unless its runs at
-        several rates have ended. Of fewer than `most` rates, how many is said. The initial loss is the mean over the rates."""
+        several rates have ended. Say how many rates there are if they are fewer than `most`. The initial loss is the mean over
+        the rates."""
         starts = [curve[0][1] for curve in self.tuning._curve if curve and curve[0][0] == 0]
         if len(self.rates) == 1 or not starts or len(self.tuning) < len(self.rates) or 'failed' in set(self.tuning.status):
             return '', ''
