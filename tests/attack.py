@@ -82,7 +82,8 @@ class Runs:
         """The logs and checkpoints of a run are those of the uninterrupted one."""
         assert rows(self.place / name) == rows(whole), 'log.jsonl differs'
         for file in ('ckpt.pt', 'best.pt'):
-            ours, theirs = ({**load_checkpoint(str(folder / file)), 'path': '', 'start': 0} for folder in (self.place / name, whole))
+            ours, theirs = ({**load_checkpoint(str(folder / file)), 'path': '', 'start': 0}
+                            for folder in (self.place / name, whole))
             ours['config']['out_dir'] = theirs['config']['out_dir']
             different(ours, theirs, file)
         ours, theirs = ({file.name for file in folder.iterdir() if not file.name.startswith(('shards-', 'old-run'))}

@@ -302,7 +302,7 @@ def test_no_file_is_read_as_code():
     assert found == ['configurator.py', 'hub.py']
 
 
-@pytest.mark.parametrize('path', ['lab/plot.py', 'lab/sweep/__main__.py'])
+@pytest.mark.parametrize('path', ['lab/runs.py', 'lab/sweep/__main__.py'])
 def test_a_command_of_lab_that_is_started_as_a_file_says_what_to_type(path):
     """Where its imports would fail"""
     command = path.removesuffix('.py').removesuffix('/__main__').replace('/', '.')

@@ -64,7 +64,6 @@ def test_every_evaluation_logs_it(place):
     assert of_blocks(evaluations(place / 'two')[1])['max_logits'] == pytest.approx(last['max_logits'], rel=1e-3)
 
 
-def test_fsdp_leaves_it_out_and_says_so(place):
-    out, _ = train(place, *flags(**{**TINY, 'max_iters': 1}, out_dir='fsdp', parallel='fsdp'), ranks=2)
-    assert 'with parallel=fsdp the log has no residual_rms and no max_logits' in out
+def test_fsdp_leaves_it_out(place):
+    train(place, *flags(**{**TINY, 'max_iters': 1}, out_dir='fsdp', parallel='fsdp'), ranks=2)
     assert evaluations(place / 'fsdp')[0].keys() == {'iter', 'train_loss', 'val_loss'}
