@@ -226,6 +226,16 @@ def test_it_parses(words, tmp_path, monkeypatch):
 
 # ----------------------------------------------------------------------------- running
 
+def test_the_notebook(tmp_path, monkeypatch):
+    """Its first block trains: the loss of bytes that repeat falls"""
+    data = np.tile(np.arange(200, dtype=np.uint16), 100)
+    write_tokens(str(tmp_path / 'data' / 'pycode'), dict(train=[data], val=[data[:500]]), 256, 'bytes')
+    monkeypatch.chdir(tmp_path)
+    cell = {}
+    exec(blocks(TEXTS['docs/notebook.md'])[0].replace('range(100)', 'range(10)'), cell)
+    assert len(cell['losses']) == 10 and cell['losses'][-1] < cell['losses'][0] - 0.1
+
+
 def block_with(page, text):
     """The block of a page that holds this text"""
     return next(block for block in blocks(TEXTS[page]) if text in block)
