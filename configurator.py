@@ -25,10 +25,12 @@ TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys to
 
 # newer key → the older key whose value it takes in a config.json or a checkpoint that lacks the newer one
 SPLIT_OFF = {'r_pos': 'r_emb'}
-# keys of train.py in older versions, which the config.json of their runs holds: all but the first only with `model`: gpt or vit
-RETIRED = {'diverge_factor', 'model', 'block_size', 'vocab_size', 'tie_weights', 'image_size', 'patch_size', 'channels',
-           'classes', 'pool', 'qkv_bias', 'drop_path', 'image_mean', 'image_std', 'crop_scale', 'interpolation', 'aug_repeats',
-           'flip', 'randaugment', 'mixup', 'cutmix', 'label_smoothing'}
+# keys that no script has any more, which the config.json of older runs holds
+GONE = {'diverge_factor'}
+# keys that every config.json held when one script trained both kinds of models, with `model`: gpt or vit
+OF_BOTH = {'model', 'block_size', 'vocab_size', 'tie_weights', 'image_size', 'patch_size', 'channels', 'classes', 'pool',
+           'qkv_bias', 'drop_path', 'image_mean', 'image_std', 'crop_scale', 'interpolation', 'aug_repeats', 'flip',
+           'randaugment', 'mixup', 'cutmix', 'label_smoothing'}
 SECTIONS = ('model', 'norms', 'optimizer', 'schedule', 'data', 'run', 'machine')       # of the help
 NICKNAMES = {'lr': 'learning_rate', 'bs': 'batch_size', 'wd': 'weight_decay', 'steps': 'max_iters'}     # of other programs
 # a key that stands for several; where it is set, it sets them
@@ -74,9 +76,9 @@ def parse_args(arguments, defaults):
             shape = 'patch_size' if script_of(found) == 'vision.train' else 'block_size'
             if shape in found and shape not in defaults:
                 raise ValueError(f'{arg} is for {script_of(found)}: it sets {shape}, which is no key here')
-            retired = () if not arg.endswith('.json') else RETIRED if 'model' in found else ('diverge_factor',)
+            retired = GONE | OF_BOTH if 'model' in found else GONE
             for key, value in found.items():
-                if key in defaults or key not in retired:
+                if key in defaults or not (arg.endswith('.json') and key in retired):
                     values[key] = typed(key, value, defaults[known(key, defaults, arg)], arg)
     return values
 

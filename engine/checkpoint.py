@@ -1,5 +1,5 @@
 """Checkpoints of a training script. They are never written partially, and they are checked when they are read."""
-from configurator import RETIRED, SPLIT_OFF, TRAIN, defaults_of, expanded, script_of
+from configurator import GONE, OF_BOTH, SPLIT_OFF, TRAIN, defaults_of, expanded, script_of
 from engine.process import say
 
 import copy
@@ -152,7 +152,7 @@ def load_run(path, device='cpu', Model=GPT):
         raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
     checkpoint = load_checkpoint(path, device)
     check_script(checkpoint, Model.Config)
-    unknown = sorted(checkpoint['config'].keys() - defaults_of(TRAIN, Model.Config).keys() - {'debug', *RETIRED})
+    unknown = sorted(checkpoint['config'].keys() - defaults_of(TRAIN, Model.Config).keys() - {'debug', *GONE, *OF_BOTH})
     if unknown:
         keys = ', '.join(f'{key}={checkpoint["config"][key]}' for key in unknown)
         say(f'{path} was saved by code with more keys ({keys}), and this code may build a different model: code.patch beside '

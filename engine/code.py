@@ -1,5 +1,5 @@
 """The code of a run: its command, its git commit with a patch, and hashes that comments do not change."""
-from engine.process import say
+from engine.process import ROOT, say
 
 import ast
 import hashlib
@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 
-REPOSITORY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MOST_NEW_FILES = 100        # untracked .py files in a patch: more may be an environment that git does not ignore
 
 
@@ -19,7 +18,7 @@ def script():
 
 def script_as_typed():
     """'train.py' or '-m vision.train', from the root of the repository"""
-    name = os.path.relpath(script(), REPOSITORY)
+    name = os.path.relpath(script(), ROOT)
     return f'-m {name[:-3].replace(os.sep, ".")}' if os.sep in name else name
 
 
@@ -31,7 +30,7 @@ def command():
 def git(*arguments):
     """What git prints; nothing where git or the repository is missing."""
     try:
-        return subprocess.run(['git', *arguments], capture_output=True, cwd=REPOSITORY, stdin=subprocess.DEVNULL).stdout
+        return subprocess.run(['git', *arguments], capture_output=True, cwd=ROOT, stdin=subprocess.DEVNULL).stdout
     except OSError:
         return b''
 
@@ -59,12 +58,12 @@ def code_hash(script):
 def code_hashes(script):
     """{file: the hash of its syntax tree} of a script and of our files that it imports, directly or through others. Comments,
     docstrings, the layout and the version of Python do not change it. Leave out lab/, which reads runs."""
-    todo, hashes = [os.path.relpath(script, REPOSITORY)], {}
+    todo, hashes = [os.path.relpath(script, ROOT)], {}
     while todo:
         path = todo.pop()
-        if path in hashes or path.startswith('lab' + os.sep) or not os.path.isfile(os.path.join(REPOSITORY, path)):
+        if path in hashes or path.startswith('lab' + os.sep) or not os.path.isfile(os.path.join(ROOT, path)):
             continue
-        with open(os.path.join(REPOSITORY, path), encoding='utf-8') as f:
+        with open(os.path.join(ROOT, path), encoding='utf-8') as f:
             tree = ast.parse(f.read())
         hashes[path] = hashlib.blake2b(repr(content_of(tree)).encode(), digest_size=6).hexdigest()
         for node in ast.walk(tree):

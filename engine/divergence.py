@@ -59,7 +59,7 @@ def tell_unused(model, ddp, log):
     if not unused:
         return
     more = f' and {len(unused) - 3} more' if len(unused) > 3 else ''
-    line = (f'no gradient reaches {", ".join(unused[:3])}{more}: the loss does not depend on it; leave it out, set its '
+    line = (f'no gradient reaches {", ".join(unused[:3])}{more}, and nothing trains them: leave such parameters out, set their '
             f'requires_grad to False, or refuse these keys together in GPTConfig.__post_init__')
     if ddp:
         raise ValueError(line)

@@ -5,7 +5,7 @@ norms of gradients to 1e-2.
 docs/CHANGELOG.md says which state of the repository each is from.
 A change that is meant to change them makes them anew, and says so.
 """
-from configurator import RETIRED
+from configurator import GONE, OF_BOTH
 
 import hashlib
 import json
@@ -88,7 +88,7 @@ def test_a_checkpoint_resumes_by_its_config_files(place):
     """Not by its config.json: how weights start may have changed in the files since, and r_emb was for positions too"""
     config = json.loads((GOLDEN / 'ckpt-sgdw' / 'config.json').read_text(encoding='utf-8'))
     shutil.copytree(GOLDEN / 'ckpt-sgdw', place / 'by-files')
-    retired = RETIRED - {f.name for f in fields(GPTConfig)}
+    retired = (GONE | OF_BOTH) - {f.name for f in fields(GPTConfig)}
     text = ''.join(f'{key} = {value!r}\n' for key, value in config.items() if key not in retired)
     (place / 'keys.py').write_text(text, encoding='utf-8')
     call('train.py', 'keys.py', ROOT / 'config' / 'arch' / 's5.py', '--out_dir=by-files', '--init_from=resume', '--max_iters=6',

@@ -70,6 +70,14 @@ def test_a_last_line_without_its_end(tmp_path):
         assert path.read_text() == f'{after}{{"iter": 2}}\n'
 
 
+def test_numbers_that_are_not_finite(tmp_path):
+    """null, as our rows have it for them, is NaN where rows are read; a row that a kill has cut off is none"""
+    path = tmp_path / 'a.jsonl'
+    path.write_text('{"iter": 0, "x": null}\n{"iter": 1, "x": NaN}\n{"iter": "ten", "x": 1}\n{"iter": 2, "x": 2')
+    rows = read_rows(str(path))
+    assert len(rows) == 2 and all(row['x'] != row['x'] for row in rows)
+
+
 @pytest.mark.parametrize('text, last', [
     ('', -1), ('{"iter": 3, "loss": 1}\n', 3), ('{"iter": 3}\n{"iter": 4', 3), ('no json\n', -1),
     ('{"iter": 1}\n' * 10 ** 5 + '{"iter": 7}\n[]\n{"note": 1}\n', 7)])
@@ -141,7 +149,7 @@ def test_the_code_of_a_run_can_be_had_again(tmp_path, monkeypatch):
         (here / name).write_text(f'# {name}\n')
     git('add', '.')
     git('commit', '-q', '-m', 'first')
-    monkeypatch.setattr(code, 'REPOSITORY', str(here))
+    monkeypatch.setattr(code, 'ROOT', str(here))
     commit, changed, patch = code_state()
     assert commit == git('rev-parse', 'HEAD').strip() and (changed, patch) == ([], b'')
     (here / 'model.py').write_text('# another model, naïve\n')
@@ -167,7 +175,7 @@ def test_thousands_of_new_files_are_left_out(tmp_path, monkeypatch, capsys):
     for number in range(5000):
         (tmp_path / 'environment' / f'{number:04}.py').write_text('x = 1\n')
     (tmp_path / 'ablation.py').write_text('x = 2\n')
-    monkeypatch.setattr(code, 'REPOSITORY', str(tmp_path))
+    monkeypatch.setattr(code, 'ROOT', str(tmp_path))
     _, changed, patch = code_state()
     assert changed == ['code.patch leaves out 4901 new .py files, such as environment/0099.py']
     assert capsys.readouterr().out.startswith(changed[0])
@@ -177,7 +185,7 @@ def test_thousands_of_new_files_are_left_out(tmp_path, monkeypatch, capsys):
 def test_the_hash_of_the_code(tmp_path, monkeypatch):
     """Comments, docstrings and layout do not change it; code does, in the script and in what it imports through others.
     What it does not import, and lab/, do not count"""
-    monkeypatch.setattr('engine.code.REPOSITORY', str(tmp_path))
+    monkeypatch.setattr('engine.code.ROOT', str(tmp_path))
     for folder in ('data', 'lab'):
         (tmp_path / folder).mkdir()
     files = {'train.py': 'from data.tokens import read\nif True:\n    from lab.measure import probe\nx = read(1)\n',

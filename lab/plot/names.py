@@ -9,7 +9,7 @@ import os
 import re
 
 from engine.errors import read_json
-from lab.runs import ALWAYS_DIFFER, differing
+from lab.runs import ALWAYS_DIFFER, keys_that_differ
 
 SEEDS = {'seed', 'data_seed'}
 MOST = 8                                # runs in a picture that tells them apart by colours alone
@@ -72,7 +72,7 @@ def labels(folders, most=MOST, leave_out=()):
     configs = [read_keys(folder) for folder in folders]
     archs = [architecture(config) for config in configs]
     of_arch = fragments(False)['pre'] if all(arch for arch, config in zip(archs, configs) if config) else {}
-    keys = [key for key in differing([*filter(None, configs)]) if key not in {'optimizer', *ALWAYS_DIFFER, *of_arch, *leave_out}]
+    keys = [key for key in keys_that_differ([*filter(None, configs)]) if key not in {'optimizer', *of_arch, *leave_out}]
     abouts = [[*arch, *([config['optimizer']] if 'optimizer' in config else []),
                *(f'{key}={config[key]}' for key in keys if key in config)] for arch, config in zip(archs, configs)]
     common = set.intersection(*map(set, abouts)) if len(folders) > 1 else set()

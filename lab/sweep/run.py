@@ -42,7 +42,7 @@ def row_of_run(run, folder, status):
     last = evaluations[-1] if status == 'done' else {}
     per_iter = about.get('tokens_per_iter', about.get('images_per_iter', ''))
     return dict(
-        run['labels'], status=status, iterations=str(max(0, last_row(os.path.join(folder, 'log.jsonl'))['iter'])),
+        run['labels'], status=status, iterations=str(rows[-1]['iter'] if rows else 0),
         parameters=str(about.get('parameters', '')), tokens_per_iteration=str(per_iter),
         val_losses=' '.join(f'{row["iter"]}:{row["val_loss"]:.6g}' for row in evaluations),
         val_loss=digits(last.get('val_loss', math.nan)), test_loss=digits(last.get('test_loss', math.nan)),
