@@ -153,6 +153,6 @@ def plot_preflight(folders):
     bar = figure.colorbar(image, ax=axes, location='bottom', shrink=min(1.0, 2 / columns), aspect=30, ticks=sorted([0, *ticks]))
     bar.ax.xaxis.set_major_formatter(lambda x, _: minus(f'{x:g}'))
     bar.ax.minorticks_off()
-    about = 'exponent with which a row responds to a column; below a panel: growth along the depth, with its power'
+    about = 'exponent with which a row responds to a column; below: growth with the depth, and its power'
     bar.set_label(textwrap.fill(about, 24 * columns), fontsize=8)
     return figure
