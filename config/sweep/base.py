@@ -15,4 +15,7 @@ diverged_rise = 0.5
 _rows = {optim: {name: f'{_placements(64)[name]} --weight_decay={decay} --learning_rate={rate}'
                  for name, (decay, rate) in rows.items()} for optim, rows in _tuned.items()}
 _rows['adamw']['DNT with the decay of S1'] = f'{_placements(64)["DNT"]} --weight_decay=0.1 --learning_rate=16e-3'
-grids = [dict(optim={optim: f'config/optim/{optim}.py --min_lr=0'}, setting=rows) for optim, rows in _rows.items()]
+_last = {'adamw': ('Peri', 'Post'), 'sgdw': ('Pre', 'Peri')}      # no claim compares them
+grids = [dict(optim={optim: f'config/optim/{optim}.py --min_lr=0'},
+              setting={name: row for name, row in rows.items() if (name in _last[optim]) == is_last})
+         for is_last in (False, True) for optim, rows in _rows.items()]
