@@ -21,9 +21,9 @@ from data.tokens import Tokens, write_tokens
 from engine.log import finite
 from lab import measure as m
 from lab.measure.gradients import distribution
-from lab.measure.preflight import FACTORS, effects, growth, slope
+from lab.measure.preflight import FACTORS, effects, growth
 from lab.measure.sharpness import diagonal_estimate
-from lab.measure.tools import log_histogram, mean_gradient
+from lab.measure.tools import log_histogram, mean_gradient, slope
 from model import GPT, GPTConfig, block_type
 from test_model import with_kernel
 

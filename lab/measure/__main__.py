@@ -24,7 +24,8 @@ from engine.errors import read_json
 from engine.keys import gpt_config, group_settings
 from engine.log import finite
 from engine.step import training_step
-from lab.measure import MEASUREMENTS, NEEDS, TABLES, measure, update_sizes
+from lab.measure import MEASUREMENTS, NEEDS, measure, update_sizes
+from lab.measure.parameters import show_updates
 from model import GPT, GPTConfig
 from optim import make_optimizer, param_groups
 
@@ -112,7 +113,7 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
         results['updates'] = one_update(model.eval(), state, config, data)
     for name, result in results.items():
         if result:
-            TABLES[name](result)
+            (show_updates if name == 'updates' else MEASUREMENTS[name].show)(result)
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, 'measure.json')
     earlier = {} if of_another_model else read_earlier(folder, 'measure.json')

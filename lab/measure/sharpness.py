@@ -2,12 +2,13 @@
 import math
 import os
 import re
+from functools import partial
 
 import torch
 
 from engine.errors import read_rows
-from lab.measure.tools import log_histogram, mean_gradient, table
-from lab.plot.lines import COLORS, Curve, Lines, Panel, columns_for, type_style
+from lab.measure.tools import log_histogram, mean_gradient, measurement, table
+from lab.plot.lines import COLORS, Curve, Lines, Panel, type_style
 from lab.plot.measured import histogram_curve, per_bin, read_measured, symbols
 from lab.plot.names import labels
 from lab.plot.runs import over_time
@@ -35,8 +36,28 @@ def summary(h):
                 mean_log10=positive.log10().mean().item() if len(positive) else -math.inf, zeros=1 - len(positive) / h.numel())
 
 
+def plot_sharpness(folders):
+    """A dot marks the log10 of the mean. If a run measured while it trained, that of each time stands beside its distribution."""
+    runs = [(text, read_measured(folder, 'sharpness'), read_rows(os.path.join(folder, 'measure.jsonl')))
+            for text, folder in zip(labels(folders), folders)]
+    trained, panels = any(rows for *_, rows in runs), []
+    for text, measured, rows in runs:
+        histograms = Panel([], 'log₁₀ of the sharpness', 'share of the parameters\n' + per_bin(measured), text)
+        means = Panel([], 'iteration', 'log₁₀ of the mean sharpness', '' if rows else 'not measured while training')
+        for kind, of_kind in measured.items():
+            style = type_style(kind, measured)
+            histograms.curves += [histogram_curve(of_kind['histogram'], name=kind, **style),
+                                  Curve([of_kind['log10_mean']], [0], color=style['color'], marker='o', dash='')]
+            points = [(row['iter'], row['sharpness'][kind]['log10_mean']) for row in rows if kind in row.get('sharpness', {})]
+            means.curves.append(over_time([points], name=kind, marker='o', **style))
+        panels += [histograms, means] if trained else [histograms]
+    shared = 'col' if trained else 'all'
+    return Lines(panels, 'block type; a dot is the log₁₀ of its mean', 2 if trained else 0, shared, shared)
+
+
+@measurement(partial(table, 'sharpness of each block type', keys=('log10_mean', 'mean_log10', 'zeros')), plot_sharpness)
 def sharpness(model, batches, rng):
-    """Blockwise sharpness (sharpness disparity, eq. 4): of each block type, over all its parameters and per layer."""
+    """The distribution of sharpness in each block type, and its mean during training (sharpness disparity, eq. 4)."""
     h = diagonal_estimate(model, batches, rng)
     result = {}
     types = model.config.block_types
@@ -82,63 +103,14 @@ def factors(model, h):
     return result
 
 
-def layers(model, batches, rng):
-    """Sharpness of each layer, over all its parameters (sharpness disparity, figure 9a), and `factors` (theorems 4.1 to 4.3)."""
-    h = diagonal_estimate(model, batches, rng)
-    by_layer = {}
-    for name, value in h.items():
-        by_layer.setdefault(layer_of(name), []).append(value.flatten())
-    return dict(sharpness=[summary(torch.cat(by_layer[i])) for i in range(len(model.h) + 1)], factors=factors(model, h))
-
-
-def show_sharpness(result):
-    keys = ('log10_mean', 'mean_log10', 'zeros')
-    table('sharpness of each block type', ['', *keys],
-          [[kind, *(stats[key] for key in keys)] for kind, stats in result.items()])
-
-
 def show_layers(result):
-    keys = ('log10_mean', 'mean_log10', 'zeros')
-    table('sharpness of each layer; 0 is the embeddings', ['layer', *keys],
-          [[str(i), *(row[key] for key in keys)] for i, row in enumerate(result['sharpness'])])
-    factors_by_name = result['factors']
-    blocks = range(max(map(len, factors_by_name.values())))
-    table('n S ‖θ‖², which theorems 4.1 to 4.3 bound from above', ['', *(f'layer {i + 1}' for i in blocks)],
-          [[name, *values, *[None] * (len(blocks) - len(values))] for name, values in factors_by_name.items()])
-
-
-def plot_sharpness(folders):
-    """The distribution of sharpness in each block type, and its mean during training if that was measured.
-
-    A dot marks the log10 of the mean."""
-    runs = [read_measured(folder, 'sharpness') for folder in folders]
-    kinds = dict.fromkeys(kind for measured in runs for kind in measured)
-    rows_of_runs = [read_rows(os.path.join(folder, 'measure.jsonl')) for folder in folders]
-    y = 'share of the parameters\n' + per_bin(next(iter(runs[0].values())))
-    tops, bottoms = [], []
-    for measured, rows, name in zip(runs, rows_of_runs, labels(folders)):
-        top, bottom = Panel([], 'log₁₀ of the sharpness', y, name), Panel([], 'iteration', 'log₁₀ of the\nmean sharpness')
-        for kind, of_kind in measured.items():
-            style = type_style(kind, kinds)
-            top.curves += [histogram_curve(of_kind['histogram'], name=kind, **style),
-                           Curve([of_kind['log10_mean']], [0], color=style['color'], marker='o', dash='')]
-            means = [(row['iter'], row['sharpness'][kind]['log10_mean']) for row in rows if kind in row.get('sharpness', {})]
-            bottom.curves.append(over_time([means], name=kind, marker='o', **style))
-        bottom.title = '' if rows else 'not measured while training'
-        tops.append(top)
-        bottoms.append(bottom)
-    columns = columns_for(len(folders))
-    panels = []
-    for i in range(0, len(folders), columns):           # those over the iterations below the others
-        empty = [None] * (columns - len(tops[i:i + columns]))
-        panels += [*tops[i:i + columns], *empty, *(bottoms[i:i + columns] + empty if any(rows_of_runs) else [])]
-    return Lines(panels, 'block type; a dot is the log₁₀ of its mean', columns, 'row', 'row')
+    table('sharpness of each layer; 0 is the embeddings', {str(i): row for i, row in enumerate(result['sharpness'])}, 'layer')
+    table('n S ‖θ‖², which theorems 4.1 to 4.3 bound from above',
+          {name: {f'layer {i}': value for i, value in enumerate(values, 1)} for name, values in result['factors'].items()})
 
 
 def plot_layers(folders):
-    """Sharpness per layer (sharpness disparity, figure 9a), and n·S·‖θ‖² per weight (its theorems 4.1 to 4.3).
-
-    A row of panels is a run. Layer 0 is the embeddings. In theorem 4.1 the three weights have one factor in common. In 4.2 W_q
+    """A row of panels is a run. Layer 0 is the embeddings. In theorem 4.1 the three weights have one factor in common. In 4.2 W_q
     and W_k have one, W_v and W_o another, and the norm has the sum of both. Dotted: the token embedding, with its own (4.3)."""
     theorems = {'theorem 4.1': ('ffn_pre_norm', 'w1', 'w2'), 'theorem 4.2': ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo')}
     colors = dict(zip((*theorems['theorem 4.1'], *theorems['theorem 4.2']), COLORS))
@@ -158,3 +130,13 @@ def plot_layers(folders):
                 curves.append(Curve([1, len(logs) - 1], [value] * 2, '$W_E$', '#4d4d4d', dash=':'))
             panels.append(Panel(curves, 'layer', 'n·S·‖θ‖²', theorem, log='y'))
     return Lines(panels, 'weight', 3, 'none', 'col')
+
+
+@measurement(show_layers, plot_layers)
+def layers(model, batches, rng):
+    """Sharpness per layer (sharpness disparity, figure 9a), and n·S·‖θ‖² per weight (its theorems 4.1 to 4.3)."""
+    h = diagonal_estimate(model, batches, rng)
+    by_layer = {}
+    for name, value in h.items():
+        by_layer.setdefault(layer_of(name), []).append(value.flatten())
+    return dict(sharpness=[summary(torch.cat(by_layer[i])) for i in range(len(model.h) + 1)], factors=factors(model, h))
