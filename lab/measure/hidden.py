@@ -61,16 +61,12 @@ def hidden(model, batches, rng):
         over_sequences = dict(entry_var=entry.mean().item(), entry_var_max=entry.max().item()) if count > 1 else {}
         result.append(dict(at=at, ma=ma.item(), var=var.item(), **over_sequences))
     norm, square = (sums[0] / count)[2:4].tolist()
-    if bounded_by_mid_norms(model, batches[0][0][:1]):
+    if gains := mid_norm_gains(model, batches[0][0][:1]):
         for k, row in enumerate(result):
-            reach = k * model.config.branch_scale * largest_output(model)
+            reach = k * model.config.branch_scale * gains[1]
             whole = square + 2 * norm * math.sqrt(n) * reach + n * reach ** 2               # the mean of (‖X‖ + √n reach)²
             row.update(ma_bound=norm / math.sqrt(n) + reach, var_bound=whole / (n - 1), entry_var_bound=whole)
     return result
-
-
-def mid_norms(model):
-    return [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
 
 
 BOUNDED = (LayerNorm, RMSNorm, StableNorm)      # norms whose output's root mean square is at most γ_max + β_max
@@ -82,26 +78,20 @@ def bounds(gain, out):
 
 
 @torch.no_grad()
-def bounded_by_mid_norms(model, x):
-    """Whether each branch adds Δt times the output of a MidNorm whose gain bounds it, and nothing follows, as T4 to T6 assume.
-    False for norms that are not BOUNDED, also by an edit, and for blocks that were edited to add something else."""
-    if not all(type(norm) in BOUNDED for norm in mid_norms(model)):
-        return False
-    with outputs(*mid_norms(model)) as seen:
+def mid_norm_gains(model, x):
+    """γ_max, and γ_max + β_max, over the MidNorms, if each branch adds Δt times the output of one of them, which the latter
+    bounds, and nothing follows, as T4 to T6 assume. Else None: for norms that are not BOUNDED, also by an edit, and for blocks
+    that were edited to add something else."""
+    norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
+    if not all(type(norm) in BOUNDED for norm in norms):
+        return None
+    gain = max(norm.gain.abs().max().item() * getattr(norm, 'scale', 1.0) for norm in norms)
+    biases = [norm.bias.abs().max().item() for norm in norms if getattr(norm, 'bias', None) is not None]
+    largest = gain + max(biases, default=0.0)
+    with outputs(*norms) as seen:
         states = stream(model, x)
-    if not all(bounds(largest_output(model), out) for out, in seen):
-        return False
     steps = [model.config.branch_scale * out for out, in seen]
-    return all(torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
-               for before, step, after in zip(states, steps, states[1:]))
-
-
-def largest_gain(model):
-    """γ_max over the MidNorms"""
-    return max(norm.gain.abs().max().item() * getattr(norm, 'scale', 1.0) for norm in mid_norms(model))
-
-
-def largest_output(model):
-    """γ_max + β_max over the MidNorms. It bounds the root mean square of their outputs."""
-    biases = [norm.bias for norm in mid_norms(model) if getattr(norm, 'bias', None) is not None]
-    return largest_gain(model) + max((bias.abs().max().item() for bias in biases), default=0.0)
+    as_assumed = all(bounds(largest, out) for out, in seen) and all(
+        torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
+        for before, step, after in zip(states, steps, states[1:]))
+    return (gain, largest) if as_assumed else None

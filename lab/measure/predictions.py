@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from lab.measure.gradients import MATRICES
-from lab.measure.hidden import bounded_by_mid_norms, bounds, largest_gain, places, stream
+from lab.measure.hidden import bounds, mid_norm_gains, places, stream
 from lab.measure.sensitivity import branch
 from lab.measure.tools import inputs, matrix_kind, measurement, table
 from lab.plot.measured import HALVES, along_depth
@@ -66,7 +66,7 @@ def transport(model, batches, rng):
     half = len(sequences) // 2
     if half == 0:
         return []
-    bounded = bounded_by_mid_norms(model, sequences[:1])
+    gains = mid_norm_gains(model, sequences[:1])
     states = [torch.cat(parts) for parts in zip(*([s.flatten(1).cpu() for s in stream(model, x[None])] for x in sequences))]
     rows = []
     for k, (at, s) in enumerate(zip(places(model), states)):
@@ -75,9 +75,9 @@ def transport(model, batches, rng):
             cost = torch.cdist(s[:half], s[half:2 * half], p=p) ** p
             row[f'w{p}'] = cost[linear_sum_assignment(cost)].mean().item() ** (1 / p)
         rows.append(row)
-        if bounded:
+        if gains:
             n = s.size(-1)
-            reach = 2 * k * abs(c.branch_scale) * math.sqrt(n) * largest_gain(model)
+            reach = 2 * k * abs(c.branch_scale) * math.sqrt(n) * gains[0]
             row.update(w1_bound=math.sqrt(n) * (rows[0]['w1'] + reach), w2_bound=math.sqrt(2) * (rows[0]['w2'] + reach))
     return rows
 

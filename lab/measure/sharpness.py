@@ -58,25 +58,25 @@ def plot_sharpness(folders):
 @measurement(partial(table, 'sharpness of each block type', keys=('log10_mean', 'mean_log10', 'zeros')), plot_sharpness)
 def sharpness(model, batches, rng):
     """The distribution of sharpness in each block type, and its mean during training (sharpness disparity, eq. 4)."""
-    h = diagonal_estimate(model, batches, rng)
-    result = {}
-    types = model.config.block_types
+    h, types, result = diagonal_estimate(model, batches, rng), model.config.block_types, {}
     for kind in dict.fromkeys(types.values()):
         of_type = {name: value for name, value in h.items() if block_type(name, types) == kind}
-        if not of_type:
-            continue
-        values = torch.cat([value.flatten() for value in of_type.values()])
-        layers = [[value.flatten() for name, value in of_type.items() if layer_of(name) == i + 1] for i in range(len(model.h))]
-        result[kind] = dict(summary(values), histogram=log_histogram(values),
-                            layers=[summary(torch.cat(parts)) for parts in layers if parts])
+        if of_type:
+            values = torch.cat([value.flatten() for value in of_type.values()])
+            layers = [summary(of_layer) for i, of_layer in by_layer(of_type).items() if i]
+            result[kind] = dict(summary(values), histogram=log_histogram(values), layers=layers)
     return result
 
 
-def layer_of(name):
-    """The layer of a parameter as sharpness disparity counts them (figure 9): 0 for embeddings and InputNorm, from 1 on for
-    blocks, None for what comes after the blocks."""
-    block = re.match(r'h\.(\d+)\.', name)
-    return int(block[1]) + 1 if block else None if re.match(r'(lm_)?head\.|final_norm\.', name) else 0
+def by_layer(h):
+    """{layer: its values} of {parameter: its values}. Layers are as sharpness disparity counts them (figure 9): 0 is embeddings
+    and InputNorm, blocks are from 1 on. What comes after the blocks has none."""
+    layers = {}
+    for name, values in h.items():
+        block = re.match(r'h\.(\d+)\.', name)
+        if block or not re.match(r'(lm_)?head\.|final_norm\.', name):
+            layers.setdefault(int(block[1]) + 1 if block else 0, []).append(values.flatten())
+    return {layer: torch.cat(layers[layer]) for layer in sorted(layers)}
 
 
 def smallest_row(w):
@@ -113,21 +113,17 @@ def plot_layers(folders):
     """A row of panels is a run. Layer 0 is the embeddings. In theorem 4.1 the three weights have one factor in common. In 4.2 W_q
     and W_k have one, W_v and W_o another, and the norm has the sum of both. Dotted: the token embedding, with its own (4.3)."""
     theorems = {'theorem 4.1': ('ffn_pre_norm', 'w1', 'w2'), 'theorem 4.2': ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo')}
-    colors = dict(zip((*theorems['theorem 4.1'], *theorems['theorem 4.2']), COLORS))
-    panels = []
+    colors, panels = dict(zip(sum(theorems.values(), ()), COLORS)), []
     for folder, text in zip(folders, labels(folders)):
         measured = read_measured(folder, 'layers')
         logs = [row['log10_mean'] for row in measured['sharpness']]
         panels.append(Panel([Curve(list(range(len(logs))), logs, color='#4d4d4d', marker='o')], 'layer (0: embeddings)',
                             'log₁₀ of the mean sharpness', text))
         for theorem, names in theorems.items():
-            curves = []
-            for name in names:
-                values = measured['factors'].get(name, [])
-                shown = name.replace('_', ' ') if name.endswith('norm') else symbols(name)
-                curves.append(Curve(list(range(1, len(values) + 1)), values, shown, colors[name], '.'))
-            for value in measured['factors'].get('emb', []):
-                curves.append(Curve([1, len(logs) - 1], [value] * 2, '$W_E$', '#4d4d4d', dash=':'))
+            curves = [Curve(list(range(1, len(values) + 1)), values, symbols(name).replace('_norm', ' norm'), colors[name], '.')
+                      for name in names if (values := measured['factors'].get(name))]
+            curves += [Curve([1, len(logs) - 1], [value] * 2, '$W_E$', '#4d4d4d', dash=':')
+                       for value in measured['factors'].get('emb', [])]
             panels.append(Panel(curves, 'layer', 'n·S·‖θ‖²', theorem, log='y'))
     return Lines(panels, 'weight', 3, 'none', 'col')
 
@@ -136,7 +132,4 @@ def plot_layers(folders):
 def layers(model, batches, rng):
     """Sharpness per layer (sharpness disparity, figure 9a), and n·S·‖θ‖² per weight (its theorems 4.1 to 4.3)."""
     h = diagonal_estimate(model, batches, rng)
-    by_layer = {}
-    for name, value in h.items():
-        by_layer.setdefault(layer_of(name), []).append(value.flatten())
-    return dict(sharpness=[summary(torch.cat(by_layer[i])) for i in range(len(model.h) + 1)], factors=factors(model, h))
+    return dict(sharpness=[summary(values) for values in by_layer(h).values()], factors=factors(model, h))
