@@ -74,7 +74,9 @@ gpu: .venv/installed data/pycode/meta.json
 	$(BIN)/python -m lab.gpu $(ARGS)
 endif
 
-data/digits/meta.json: .venv/installed-vision
+data/digits/meta.json: vision/prepare/digits.py .venv/installed-vision
+	$(BIN)/python -m vision.prepare.digits
+
 data/%/meta.json: data/%/prepare.py .venv/installed
 	$(BIN)/python $<
 

@@ -50,7 +50,8 @@ ONLY_PARSED = {
     r'(sbatch|sudo) ': 'a cluster; or rights that a test does not have',
     r'torchrun --nnodes=2 ': 'two machines',
     r'python -m pytest ': 'a test runs no tests',
-    r'python data/(shakespeare_char|openwebtext|minipile|c4|cifar100)/prepare\.py$': 'the network',
+    r'python data/(shakespeare_char|openwebtext|minipile|c4)/prepare\.py$': 'the network',
+    r'python -m vision\.prepare\.cifar100$': 'the network',
     r'python data/py(source|docs)/prepare\.py': 'the network; tests/test_packages.py prepares small packages',
     r'.*(init_from=|,)gpt2': 'the network, for the weights of GPT-2',
     r'python -m lab\.scaling ': 'the runs of a sweep of hours; tests/test_scaling.py runs it',
@@ -74,7 +75,7 @@ SMALLER = {
     'vision.train': {**{key: value for key, value in SHAPE.items() if key != 'block_size'}, **STEPS},
     'lab.coordinates': {**SHAPE, 'batch_size': 2, 'widths': '16,32', 'steps': 1, 'seeds': 1},
     'data/textfiles/prepare.py': dict(tokenizer='bytes', processes=1),          # for GPT-2's, which needs the network
-    'data/imagenet/prepare.py': dict(processes=1),
+    'vision.prepare.imagenet': dict(processes=1),
 }
 # only where a command gives a larger one
 WHERE_GIVEN = dict(measure_interval=2, loader=5, sampling=5, compiles=False, mup_base_width=16, mup_base_head_dim=8)
@@ -388,7 +389,7 @@ def repository(tmp_path_factory):
     (place / 'books' / 'one.txt').write_text('to be or not to be\n' * 200)
     (place / 'more.jsonl').write_text(json.dumps(dict(text='that is the question\n' * 200)) + '\n')
     (place / 'CIFAR-100-C').mkdir()
-    names = parse_args([], defaults_of('data/cifar100c/prepare.py'))['corruptions'].split(',')
+    names = parse_args([], defaults_of('vision.prepare.cifar100c'))['corruptions'].split(',')
     for name in names:
         np.save(place / 'CIFAR-100-C' / f'{name}.npy', rng.integers(0, 100, (10, 32, 32, 3), np.uint8))
     np.save(place / 'CIFAR-100-C' / 'labels.npy', np.tile(rng.integers(0, 100, 2, np.uint8), 5))        # five severities

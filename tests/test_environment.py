@@ -49,7 +49,8 @@ def test_pytorch_and_numpy_are_enough(place):
     commands = [f'{ROOT}/data/textfiles/prepare.py --files=own/text.txt --tokenizer=char --folder=data/own',
                 f'{ROOT}/train.py {tiny}', f'{ROOT}/sample.py --out_dir=bare --max_new_tokens=5 --device=cpu',
                 f'{ROOT}/bench.py {place}/bare/config.json --bench_iters=1 --bench_warmup=0',
-                *(f'{path} --help' for path in sorted(ROOT.glob('data/*/prepare.py')))]
+                *(f'{path} --help' for path in sorted(ROOT.glob('data/*/prepare.py'))),
+                *(f'vision.prepare.{path.stem} --help' for path in sorted(ROOT.glob('vision/prepare/[a-z]*.py')))]
     others = packages() - {'torch', 'numpy'}
     for without, run in ((others, commands), (others - {'matplotlib', 'PIL'}, ['lab.plot bare'])):
         code, out, err = run_python('-c', BARE.format(others=without, commands=run), cwd=place)
@@ -58,7 +59,7 @@ def test_pytorch_and_numpy_are_enough(place):
 
 @pytest.mark.parametrize('without, command, says', [
     ('scipy', 'lab.scaling --help', 'scipy is not installed: pip install -r requirements-lab.txt'),
-    ('sklearn', f'{ROOT}/data/digits/prepare.py', 'sklearn is not installed: pip install -r requirements-vision.txt')])
+    ('sklearn', 'vision.prepare.digits', 'sklearn is not installed: pip install -r requirements-vision.txt')])
 def test_a_package_that_is_not_installed(without, command, says, place):
     code, out, err = run_python('-c', BARE.format(others={without}, commands=[command]), cwd=place)
     assert (code, err) == (1, f'error: {says}\n')
