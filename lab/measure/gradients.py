@@ -28,16 +28,15 @@ MATRICES = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')
 
 
 def plot_gradients(folders):
-    """The legend of a panel gives, for each run, the 99.9% quantile over the median, and the kurtosis."""
+    """The title of a panel gives, for each run, the 99.9% quantile over the median."""
     runs = [(text, read_measured(folder, 'gradients')) for text, folder in zip(labels(folders), folders)]
     y = 'share of the entries\n' + per_bin(runs[0][1])
     panels = []
     for kind in MATRICES:
-        curves = [histogram_curve(measured[kind]['histogram'], name=text, color=COLORS[i],
-                                  note=', '.join(short(measured[kind][key]) for key in ('tail', 'kurtosis')))
-                  for i, (text, measured) in enumerate(runs) if kind in measured]       # tied L2 attention has no W_k
-        panels.append(Panel(curves, 'log₁₀ |gradient|', y, f'$W_{kind[1]}$', notes='run: p99.9/p50, kurtosis',
-                            height=2.1 + 0.16 * len(runs)))
+        drawn = [(text, measured[kind], COLORS[i]) for i, (text, measured) in enumerate(runs) if kind in measured]
+        curves = [histogram_curve(stats['histogram'], name=text, color=color) for text, stats, color in drawn]
+        tails = ', '.join(short(stats['tail']) for _, stats, _ in drawn)        # tied L2 attention has no W_k
+        panels.append(Panel(curves, 'log₁₀ |gradient|', y, f'$W_{kind[1]}$, p99.9/p50: {tails}'))
     return Lines(panels, 'run', sharey='all')
 
 
