@@ -120,7 +120,7 @@ def plot_layers(folders):
         panels.append(Panel([Curve(list(range(len(logs))), logs, color='#4d4d4d', marker='o')], 'layer (0: embeddings)',
                             'log₁₀ of the mean sharpness', text))
         for theorem, names in theorems.items():
-            curves = [Curve(list(range(1, len(values) + 1)), values, symbols(name).replace('_norm', ' norm'), colors[name], '.')
+            curves = [Curve(list(range(1, len(values) + 1)), values, symbols(name.replace('_', ' ')), colors[name], '.')
                       for name in names if (values := measured['factors'].get(name))]
             curves += [Curve([1, len(logs) - 1], [value] * 2, '$W_E$', '#4d4d4d', dash=':')
                        for value in measured['factors'].get('emb', [])]
