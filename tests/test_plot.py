@@ -375,7 +375,7 @@ def test_what_is_null_or_not_there_is_left_out(place, what, tmp_path):
 def test_errors_of_measurements(place, tmp_path):
     write_run(tmp_path / 'run', 's1', 'adamw', measured=dict(attention_growth=[]))
     for what, folders, says in (('attention_growth', [tmp_path / 'run'], 'holds no attention_growth: make it with'),
-                                ('logits', [write_log(tmp_path / 'a', [1.0])], 'a has no max_logits in its log'),
+                                ('logits', [write_log(tmp_path / 'a', [1.0])], 'a has no key max_logits: keys are'),
                                 ('residual', [place[0] / 'out-a'] * 9, '^9 runs are too many for this picture: name at most 8')):
         with pytest.raises(ValueError, match=says):
             plot.picture(what, folders)
@@ -454,7 +454,8 @@ def test_an_unknown_key_is_answered_with_those_there_are(tmp_path):
     """In one line, in short, with the nearest"""
     write_rows(tmp_path / 'log.jsonl', ROWS)
     err = call('lab.plot', tmp_path, '--what=mines', code=1)
-    assert f"what='mines' is no picture, and {tmp_path} does not have this key: did you mean 'mine'? pictures are loss, " in err
+    assert err.startswith("error: what='mines' is none of the pictures loss, ")
+    assert f"{tmp_path} has no key mines: did you mean 'mine'? keys are " in err
     assert err.endswith('keys are loss, lr, mine, gap, of.…\n') and err.startswith('error: ') and err.count('\n') == 1
     assert 'keys are of.qk, of.vo\n' in call('lab.plot', tmp_path, '--what=of.ffn', code=1)
 
