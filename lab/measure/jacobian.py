@@ -24,16 +24,9 @@ def layer(block, name, v1):
 
 
 def dense_jacobian(f, x):
-    """∂f(x)/∂x of x (1, T, D), or of n streams, as a matrix (numbers of f(x), numbers of x). Its rows are products Jᵀu with unit
-    vectors u: each chunk of them is one backward pass through as many copies of x."""
-    rows = []
-    with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
-        for units in torch.eye(f(x).numel(), dtype=x.dtype, device=x.device).split(CHUNK):
-            copies = x.detach().expand(len(units), *x.shape[1:]).clone().requires_grad_()
-            y = f(copies)
-            product, = torch.autograd.grad(y, copies, units.view_as(y), materialize_grads=True)
-            rows.append(product.flatten(1))
-    return torch.cat(rows)
+    """∂f(x)/∂x of x (1, T, D), or of n streams, as a matrix (numbers of f(x), numbers of x), CHUNK rows at once"""
+    with sdpa_kernel(SDPBackend.MATH):
+        return torch.func.jacrev(f, chunk_size=CHUNK)(x.detach()).reshape(-1, x.numel())
 
 
 def spectrum(jacobian):
