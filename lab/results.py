@@ -58,7 +58,7 @@ def placements():
 
 def main():
     configure(globals())
-    pages = build(os.path.join(ROOT, folder), os.path.join(ROOT, sweeps), os.path.join(ROOT, claims))
+    pages, figures = build(os.path.join(ROOT, folder), os.path.join(ROOT, sweeps), os.path.join(ROOT, claims))
     if not pages:
         raise ValueError(f'folder={folder}: there is no page in {folder}/pages/')
     for path, text in pages.items():
@@ -66,6 +66,10 @@ def main():
             write_whole(path, lambda f: f.write(text.encode()))
         elif not os.path.exists(path) or open(path, encoding='utf-8').read() != text:
             raise ValueError(f'{path} is not what csv/ and pages/ give: run  make results')
+    if not check:
+        os.makedirs(os.path.join(ROOT, folder, 'img'), exist_ok=True)
+        for path, figure in figures.items():
+            figure.savefig(path, dpi=200)
     if folder == 'results' and not check:
         write_whole(os.path.join(ROOT, 'docs', 'placements.md'), lambda f: f.write(placements().encode()))
     print(f'{len(pages)} pages agree with the numbers' if check else f'wrote {len(pages)} pages into {folder}')

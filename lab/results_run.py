@@ -22,23 +22,13 @@ import subprocess
 from pathlib import Path
 
 from data.lock import lock_file
-from lab.sweep.plan import plan, planned_rows, read_sweep, runs_left, stated, words
-from lab.sweep.table import by_key, read_csv, runs_of
+from lab.sweep.plan import runs_left_of, stated
+from lab.sweep.table import read_csv
 
 # ----------------------------------------------------------------------------- keys
 sweeps = 'decay,brackets,base,tolerance,tolerance_top,size,batch,text'      # files of config/sweep/, in this order
 csv = 'results/csv'                 # the folder of the csv files
 # -----------------------------------------------------------------------------
-
-
-def left_of(file, table):
-    """How many runs of a sweep's file have no row in its table yet, and the seconds that those with a row took. Best rates at the
-    edge of a grid may add some."""
-    keys = read_sweep(file)
-    runs = runs_of(read_csv(table), table, keys['diverged_loss'], keys['diverged_rise'])
-    runs = runs[runs.status != 'failed']                # which are tried again
-    planned = plan(keys['grids'], words('arguments', keys['arguments']), {}, keys['seeds'], keys['script'])
-    return runs_left(planned_rows(planned, keys['extend']), by_key(runs)), runs.seconds[runs.status == 'done']
 
 
 def checkout_of(commit):
@@ -87,7 +77,7 @@ def main():
     def say_left():
         left, hours = [], 0.0
         for name in names:
-            number, seconds = left_of(files[name], str(tables[name]))
+            number, seconds = runs_left_of(files[name], str(tables[name]))
             left += [f'{name} {number}'] * (number > 0)
             hours += number * seconds.median() / 3600 if len(seconds) else stated(files[name], '_hours')
         say(f'runs left: {", ".join(left) or "none"}; about {hours:.1f} hours of one core')

@@ -2,10 +2,12 @@
 import csv
 import math
 import runpy
+import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers import ROOT, run_here
 from scipy.stats import false_discovery_control
@@ -14,7 +16,7 @@ from lab.sweep import pages
 from lab.sweep.claims import test_all
 from lab.sweep.plan import plan, planned_rows, read_sweep, stated, words
 from lab.sweep.statistics import contrast, samples
-from lab.sweep.table import CELLS, read_runs, rows_of, samples_of
+from lab.sweep.table import CELLS, axes_of, read_runs, rows_of, samples_of
 
 NOISE = np.random.default_rng(0).normal(0, 0.02, (3, 13))
 LOSSES = {arch: mean + NOISE[i] for i, (arch, mean) in enumerate((('a', 2.0), ('b', 2.1), ('c', 2.0)))}
@@ -131,14 +133,14 @@ def test_a_page(place):
     """What is no claim is marked; a page before its runs says so; and a check finds what was changed"""
     page = place / 'results' / 'page.md'
     (place / 'results' / 'pages' / 'page.md').rename(place / 'page.md')
-    (place / 'results' / 'pages' / 'page.md').write_text("{{claim_table('f')}} {{table('dnt')}} {{state('dnt')}}")
-    assert make(place)[0] == 0 and all(text in page.read_text() for text in ('| not run |', '*Not run yet.*', 'no run yet'))
+    (place / 'results' / 'pages' / 'page.md').write_text("{{table('dnt')}} {{state('dnt')}} {{not_run()}}")
+    assert make(place)[0] == 0 and all(text in page.read_text() for text in ('*Not run yet.*', 'no run yet', '- a wins'))
     (place / 'page.md').rename(place / 'results' / 'pages' / 'page.md')
     write_csv(place / 'results' / 'csv' / 'dnt.csv')
     assert make(place)[0] == 0
     text, e = page.read_text(), contrast({0: 1, 1: -1}, OTHERS)
     cell = f'{e.mean:+.3f} [{e.low:+.3f}, {e.high:+.3f}]'.replace('-', '−')
-    assert f'| a wins |  | {cell} | 12 | < 0.001 | supported |' in text and '| a wins | c | ' in text
+    assert f'| a wins |  | {cell} | 12 | < 0.001 | 🟢 supported |' in text and '| a wins | c | ' in text
     assert text.count('exploratory') == 1 and f'{LOSSES["c"][1:].mean():.3f} ± ' in text
     assert make(place, '--check=True')[0] == 0
     page.write_text(text.replace('supported', 'contradicted', 1))
@@ -160,9 +162,30 @@ def test_runs_of_two_codes_or_data_are_never_on_a_page(place):
 def test_the_pages_of_this_repository_are_what_their_numbers_give():
     if subprocess.run(['git', 'status', '--porcelain', 'results/csv'], cwd=ROOT, capture_output=True).stdout:
         pytest.skip('results/csv differs from the commit: runs are being added')
-    built = pages.build(str(ROOT / 'results'), str(ROOT / 'config' / 'sweep'), str(ROOT / 'config' / 'claims.py'))
+    built, _ = pages.build(str(ROOT / 'results'), str(ROOT / 'config' / 'sweep'), str(ROOT / 'config' / 'claims.py'))
     for path, text in built.items():
         assert open(path, encoding='utf-8').read() == text, f'{path}: run  make results'
+
+
+def test_the_page_once_all_runs_have_ended(tmp_path):
+    """It shows each claim and each picture, and lists nothing as not run."""
+    shutil.copytree(ROOT / 'results', tmp_path / 'results')
+    for name in 'base', 'tolerance', 'tolerance_top', 'size', 'batch', 'text':
+        keys = read_sweep(ROOT / 'config' / 'sweep' / f'{name}.py')
+        runs = plan(keys['grids'], words('arguments', keys['arguments']), {}, keys['seeds'], keys['script'])
+        table = pd.DataFrame([run['labels'] | dict(seconds=1, status='done', val_losses='0:5.5') for run in runs])
+        loss = 1.5 + 0.01 * np.random.default_rng(0).normal(size=len(runs))
+        if 'learning_rate' in table:                    # the middle rate of each row is the best one
+            rate, row = np.log(table.learning_rate.astype(float)), [table[axis] for axis in axes_of(table)]
+            loss += abs(rate - rate.groupby(row).transform('median'))
+        table = table.assign(val_loss=loss, test_loss=loss, code='c', data='d', parameters=2e5)
+        table.reindex(columns=[*table, *(name for name in CELLS if name not in table)]).to_csv(
+            tmp_path / 'results' / 'csv' / f'{name}.csv', index=False)
+    built, pictures = pages.build(str(tmp_path / 'results'), str(ROOT / 'config' / 'sweep'), str(ROOT / 'config' / 'claims.py'))
+    page = built[str(tmp_path / 'results' / 'README.md')]
+    claims = runpy.run_path(str(ROOT / 'config' / 'claims.py'))['families']['dnt']
+    assert len(pictures) == 4 and 'All have run.' in page and '{{' not in page
+    assert all(f'| {claim["text"]} | ' in page for claim in claims)
 
 
 def test_every_claim_can_be_tested():

@@ -6,8 +6,7 @@ import pytest
 from helpers import ROOT, run_here, run_python, write_walk
 
 from data.lock import lock_file
-from lab.results_run import left_of
-from lab.sweep.plan import stated
+from lab.sweep.plan import runs_left_of, stated
 from lab.sweep.table import read_csv, write_csv
 
 SWEEPS = ROOT / 'config' / 'sweep'
@@ -20,17 +19,17 @@ GIT = ('git', '-c', 'user.name=a', '-c', 'user.email=a@b')
 def test_runs_left(name, left):
     """By hand: seeds times rows, and where seed 1 chooses a rate, its rates and one rate of the others"""
     file = SWEEPS / f'{name}.py'
-    assert left_of(file, 'nowhere.csv')[0] == left and stated(file, '_hours') > 0 and len(stated(file, '_commit')) == 7
+    assert runs_left_of(file, 'nowhere.csv')[0] == left and stated(file, '_hours') > 0 and len(stated(file, '_commit')) == 7
 
 
 def test_runs_that_have_ended_are_not_left(tmp_path):
     """With rates beyond the grid too; one that failed is"""
     for name in 'decay', 'figure5':
-        assert left_of(SWEEPS / f'{name}.py', str(ROOT / 'results' / 'csv' / f'{name}.csv'))[0] == 0
+        assert runs_left_of(SWEEPS / f'{name}.py', str(ROOT / 'results' / 'csv' / f'{name}.csv'))[0] == 0
     rows, path = read_csv(str(ROOT / 'results' / 'csv' / 'decay.csv')), str(tmp_path / 'decay.csv')
     rows.loc[0, 'status'] = 'failed'
     write_csv(path, rows[:-2])
-    number, seconds = left_of(SWEEPS / 'decay.py', path)
+    number, seconds = runs_left_of(SWEEPS / 'decay.py', path)
     assert number == 3 and len(seconds) == len(rows) - 3
 
 

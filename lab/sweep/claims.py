@@ -38,7 +38,8 @@ def weights_of(text, sweeps):
 
 
 class Test:
-    """What the runs say of a claim. `p` is corrected by `test_all`; `open` says why the claim cannot be decided yet. `sweeps`:
+    """What the runs say of a claim. `p` is corrected by `test_all`; `open` says why the claim cannot be decided yet, and
+    `has_run` whether the rates and seeds of its rows have ended. `sweeps`:
     {name: sweep}, a sweep with its `rows` and their `samples`. `seeds` as in the file."""
 
     def __init__(self, claim, sweeps, seeds):
@@ -46,13 +47,14 @@ class Test:
         try:
             weights = weights_of(claim['contrast'], sweeps)
         except LookupError:
-            self.open = 'not run'
+            self.open, self.has_run = 'not run', False
             return
         samples = {row: sample for sweep in sweeps.values() for row, sample in sweep.samples.items()}
         self.estimate = contrast(weights, samples)
         reasons = [why_open(row, samples[row].n, seeds[name])
                    for name, sweep in sweeps.items() for row in sweep.rows if row in weights]
         self.open = next(filter(None, reasons), '')
+        self.has_run = not self.open.endswith('have ended')
         if self.open:
             return
         self.p = self.estimate.p if claim['sign'] else within_margin(self.estimate, claim['margin'])
@@ -71,10 +73,11 @@ class Test:
         return f'contradicted: beyond ±{margin:g}' if e.low > margin or e.high < -margin else 'open'
 
     def line(self):
-        e = self.estimate
+        e, verdict = self.estimate, self.verdict()
+        color = {'supported': '🟢 ', 'equal': '🟢 ', 'contradicted': '🔴 '}.get(verdict.split()[0].strip(':'), '⚪ ')
         shown = e is not None and e.n
         return [self.claim['text'], self.claim.get('paper', ''), f'{signed(e.mean)} {interval(e.low, e.high)}' if shown else '–',
-                str(e.n) if shown else '0', pvalue(self.p), self.verdict()]
+                str(e.n) if shown else '0', pvalue(self.p), color + verdict]
 
 
 def why_open(row, n, seeds):

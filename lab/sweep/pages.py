@@ -1,5 +1,6 @@
 """
-The pages of results/: results/pages/NAME.md is the source of results/NAME.md, and {{…}} in it calls a method of Page.
+The pages of results/: results/pages/NAME.md is the source of results/NAME.md. {{…}} in it calls a method of Page, and the text
+between {{if PICTURE}} and {{end}} stays if the runs of this picture have ended.
 """
 import ast
 import glob
@@ -7,16 +8,20 @@ import os
 import re
 import runpy
 
+import matplotlib
 import pandas as pd
 
+from lab.plot.lines import STYLE
 from lab.sweep.claims import HEAD, interval, signed, test_all
-from lab.sweep.plan import read_sweep, stated
+from lab.sweep.pictures import PICTURES
+from lab.sweep.plan import read_sweep, runs_left_of, stated
 from lab.sweep.statistics import contrast
 from lab.sweep.table import (
     RATE_HEAD,
     SPLITS,
     as_text,
     axes_of,
+    find_row,
     read_contrasts,
     read_csv,
     rows_of,
@@ -33,7 +38,7 @@ class Results:
     those of the test split, if the runs have them."""
 
     def __init__(self, file, path):
-        keys = read_sweep(file)
+        self.file, self.csv, keys = file, path, read_sweep(file)
         runs = runs_of(read_csv(path), path, keys['diverged_loss'], keys['diverged_rise'])
         self.runs = runs[runs.status != 'failed']       # which are tried again
         self.rows, self.split = rows_of(self.runs, bool(stated(file, '_seed_1_chose'))), split_of(self.runs)
@@ -41,13 +46,15 @@ class Results:
 
 
 class Page:
-    """The functions that the {{…}} of a page may call"""
+    """The functions that the {{…}} of a page may call. `tests`: {family: its Tests}, `drawn`: the names of the pictures"""
 
-    def __init__(self, sweeps, tests):
-        self.sweeps, self.tests = sweeps, tests
+    def __init__(self, sweeps, tests, drawn):
+        self.sweeps, self.tests, self.drawn = sweeps, tests, drawn
 
     def fill(self, source):
         """The text of a page with what its {{…}} give"""
+        source = re.sub(r'\{\{if (\w+)\}\}\n(.*?)\{\{end\}\}\n', lambda part: part[2] * (part[1] in self.drawn), source,
+                        flags=re.DOTALL)
         return re.sub(r'\{\{(\w+)\((.*?)\)\}\}', lambda tag: getattr(self, tag[1])(*ast.literal_eval(f'[{tag[2]}]')), source,
                       flags=re.DOTALL)
 
@@ -68,16 +75,52 @@ class Page:
         table = pd.DataFrame(lines, columns=[*axes_of(sweep.runs), *numbers]).fillna('')
         return as_text(table.loc[:, (table != '').any()])[1] if lines else '*Not run yet.*'
 
-    def claim_table(self, family):
-        """The claims of a family, with their verdicts"""
-        return as_text(pd.DataFrame([test.line() for test in self.tests[family]], columns=HEAD))[1]
+    def loss(self, name, row):
+        """The final loss of a row at its best rate"""
+        sweep = self.sweeps[name]
+        return find_row(sweep.rows, row).text(sweep.split)
+
+    def octaves(self, name, row):
+        """The tolerance of a row in octaves"""
+        return find_row(self.sweeps[name].rows, row).rate_cells(0)[1]
+
+    def test_of(self, text):
+        return next(test for tests in self.tests.values() for test in tests if test.claim['text'] == text)
+
+    def claim(self, text):
+        """'−0.123 [−0.150, −0.096]', the difference that a claim is about"""
+        e = self.test_of(text).estimate
+        return f'{signed(e.mean)} {interval(e.low, e.high)}'
+
+    def share(self, text, part):
+        """What a part of a claim's contrast makes up, in percent, with Fieller's 95% interval"""
+        ratio, low, high = self.test_of(text).shares[part]
+        return f'{ratio:.0%} ' + (f'[{low:.0%}, {high:.0%}]'.replace('-', '−') if low == low else '(no interval)')
 
     def share_table(self, family):
-        """What parts of the claims' contrasts make up, in percent, with Fieller's 95% intervals"""
-        lines = [[test.claim['text'], text, f'{100 * ratio:.0f}%',
-                  f'[{100 * low:.0f}%, {100 * high:.0f}%]'.replace('-', '−') if low == low else '(no interval)']
-                 for test in self.tests[family] for text, (ratio, low, high) in test.shares.items()]
-        return as_text(pd.DataFrame(lines, columns=['claim', 'part', 'share', '95% interval']))[1] if lines else '*Not run yet.*'
+        """The shares of all parts"""
+        lines = [[test.claim['text'], part, self.share(test.claim['text'], part)]
+                 for test in self.tests[family] for part in test.shares]
+        return as_text(pd.DataFrame(lines, columns=['claim', 'part', 'share, with its 95% interval']))[1] if lines else ''
+
+    def claim_table(self, family):
+        """The claims of a family that have run, with their verdicts"""
+        return as_text(pd.DataFrame([test.line() for test in self.tests[family] if test.has_run], columns=HEAD))[1]
+
+    def verdicts(self, *families):
+        """How many claims of these families have which verdict"""
+        marks = [test.verdict().split()[0].strip(':') for family in families for test in self.tests[family] if test.has_run]
+        counts = {'supported': marks.count('supported') + marks.count('equal'),
+                  **{name: marks.count(name) for name in ('contradicted', 'open')}}
+        return f'{len(marks)} claims: {", ".join(f"{n} {name}" for name, n in counts.items())}'
+
+    def not_run(self):
+        """The claims and the sweeps that lack runs"""
+        claims = [f'- {test.claim["text"]}' for tests in self.tests.values() for test in tests if not test.has_run]
+        left = {name: runs_left_of(sweep.file, sweep.csv)[0] for name, sweep in self.sweeps.items()
+                if stated(sweep.file, '_commit')}
+        sweeps = [f'`{name}.py` ({number})' for name, number in left.items() if number]
+        return '\n'.join(claims + ([f'- runs missing: {", ".join(sweeps)}'] if sweeps else [])) or 'All have run.'
 
     def state(self, name):
         """How many runs there are, and on which commit and machine they were made"""
@@ -88,13 +131,16 @@ class Page:
 
 
 def build(place, sweep_files, claims_file):
-    """{path: text} of the pages of the folder `place`"""
+    """{path: text} of the pages of the folder `place`, and {path: figure of matplotlib} of their pictures"""
     files = {os.path.basename(path).removesuffix('.py'): path for path in sorted(glob.glob(os.path.join(sweep_files, '*.py')))}
     sweeps = {name: Results(file, os.path.join(place, 'csv', f'{name}.csv')) for name, file in files.items()}
     claims = runpy.run_path(claims_file)
-    page, pages = Page(sweeps, test_all(claims['families'], sweeps, claims['seeds'])), {}
+    with matplotlib.rc_context(STYLE):
+        figures = {name: draw(sweeps, claims['seeds']) for name, draw in PICTURES.items()}
+    figures = {name: figure for name, figure in figures.items() if figure}
+    page, pages = Page(sweeps, test_all(claims['families'], sweeps, claims['seeds']), set(figures)), {}
     for path in sorted(glob.glob(os.path.join(place, 'pages', '*.md'))):
         name = os.path.basename(path)
         with open(path, encoding='utf-8') as f:
             pages[os.path.join(place, name)] = MADE.format(name) + page.fill(f.read())
-    return pages
+    return pages, {os.path.join(place, 'img', f'{name}.png'): figure for name, figure in figures.items()}

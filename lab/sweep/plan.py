@@ -15,7 +15,7 @@ import os
 import shlex
 
 from engine.keys import check_keys, gpt_config, group_settings
-from lab.sweep.table import COLUMNS, LR, TUNING_SEED, key_of, name_of, row_name
+from lab.sweep.table import COLUMNS, LR, TUNING_SEED, by_key, key_of, name_of, read_csv, row_name, runs_of
 
 # ----------------------------------------------------------------------------- what is started
 
@@ -217,3 +217,13 @@ def planned_rows(runs, extend):
 def runs_left(rows, ended):
     """The number of runs that are left of the planned rows"""
     return sum(len(part) for row in rows for part in row.left(ended))
+
+
+def runs_left_of(file, csv):
+    """How many runs of a sweep's file have no row in its csv yet, and the seconds that those with a row took. Best rates at the
+    edge of a grid may add some."""
+    keys = read_sweep(file)
+    runs = runs_of(read_csv(csv), csv, keys['diverged_loss'], keys['diverged_rise'])
+    runs = runs[runs.status != 'failed']                # which are tried again
+    planned = plan(keys['grids'], words('arguments', keys['arguments']), {}, keys['seeds'], keys['script'])
+    return runs_left(planned_rows(planned, keys['extend']), by_key(runs)), runs.seconds[runs.status == 'done']

@@ -1,0 +1,140 @@
+"""The pictures of results/README.md, by matplotlib, from the runs of results/csv/. Each is None until its runs have ended."""
+import math
+
+from matplotlib.figure import Figure
+
+from lab.plot.lines import COLORS, FULL
+from lab.sweep.claims import signed
+from lab.sweep.statistics import contrast
+from lab.sweep.table import find_row
+
+NAMES = dict(pre='Pre-LN', s1='S1', s5='DNT', peri='Peri-LN', post='Post-LN', hybrid='HybridNorm')      # files of config/arch/
+OPTIMIZERS = dict(adamw='AdamW', muon='Muon', sgdw='mSGDW')
+STEPS = {'S1': 'S1', 'S1+InputNorm': 'S1 +\nInputNorm', 'DNT with the decay of S1': 'DNT at the\ndecay of S1', 'DNT': 'DNT'}
+LEADS = [('DNT', 'S1'), ('S1+InputNorm', 'S1'), ('S1 large', 'S1'), ('S1', 'Pre')]
+GAP = 'test loss by mSGDW − by AdamW\n(nats a byte)'
+BATCHES = {'0.5K': 512, '2K': 2048, '8K': 8192, '32K': 32768}           # tokens
+
+
+def estimate(sweeps, seeds, *terms):
+    """The Estimate of a sum of weight × mean loss, for terms (weight, 'sweep/axis=label,…'). None while a row lacks seeds."""
+    weights, samples = {}, {}
+    for weight, name in terms:
+        sweep, _, labels = name.partition('/')
+        try:
+            row = find_row(sweeps[sweep].rows, labels)
+        except (KeyError, ValueError):
+            return None
+        weights[row], samples[row] = weight, sweeps[sweep].samples[row]
+        if samples[row].n < seeds[sweep]:
+            return None
+    return contrast(weights, samples)
+
+
+def bars(axes, x, estimates, **style):
+    """Means with their 95% intervals"""
+    axes.errorbar(x, [e.mean for e in estimates], [[e.mean - e.low for e in estimates], [e.high - e.mean for e in estimates]],
+                  fmt='o', markersize=4, capsize=2, **style)
+
+
+def draw_steps(axes, levels, large):
+    """A bar from each level to the next, with the difference, and a dashed line at the level of S1 with large embeddings"""
+    for x, (before, after) in enumerate(zip(levels.values(), [*levels.values()][1:]), 1):
+        axes.bar(x, after.mean - before.mean, 0.5, before.mean, color=COLORS[2 if after.mean < before.mean else 1], alpha=0.5)
+        axes.annotate(signed(after.mean - before.mean), (x, max(before.mean, after.high)), (0, 3), ha='center',
+                      textcoords='offset points', fontsize=8)
+    bars(axes, range(len(levels)), levels.values(), color='black')
+    axes.axhline(large.mean, color=COLORS[0], ls='--', lw=1)
+    axes.annotate('S1 with large embeddings', (len(levels) - 0.6, large.mean), (0, 3), textcoords='offset points', ha='right',
+                  color=COLORS[0], fontsize=8)
+    axes.set_xticks(range(len(levels)), [STEPS[name] for name in levels])
+
+
+def waterfall(sweeps, seeds):
+    """From S1 to DNT: AdamW's loss, and what momentum SGDW costs"""
+    def losses(names, *optims):
+        return {name: estimate(sweeps, seeds, *((weight, f'base/optim={optim},setting={name}') for weight, optim in optims))
+                for name in names}
+
+    steps = [name for name in STEPS if name != 'DNT with the decay of S1']
+    adamw = losses([*STEPS, 'S1 large'], (1, 'adamw'))
+    gap = losses([*steps, 'S1 large'], (1, 'sgdw'), (-1, 'adamw'))
+    panels = [(levels, y) for levels, y in ((adamw, 'test loss by AdamW\n(nats a byte)'), (gap, GAP))
+              if None not in levels.values()]
+    if not panels:
+        return None
+    figure = Figure((FULL if len(panels) > 1 else FULL * 0.6, 2.8), layout='constrained')
+    for axes, (levels, y) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        large = levels.pop('S1 large')
+        draw_steps(axes, levels, large)
+        axes.set_ylabel(y)
+    return figure
+
+
+def rate_curves(sweeps, seeds):
+    """The loss against the learning rate, a panel for each optimizer all of whose runs have ended"""
+    rows = {}
+    for row in sweeps['tolerance'].rows if 'tolerance' in sweeps else ():
+        if len(row.runs) == 8:
+            rows.setdefault(row.labels['optim'], {})[row.labels['arch']] = row
+    rows = {optim: rows[optim] for optim in OPTIMIZERS if rows.get(optim, {}).keys() == NAMES.keys()}
+    if not rows:
+        return None
+    figure, top = Figure((FULL, 3.8)), 3.0
+    for axes, (optim, by_arch) in zip(figure.subplots(1, len(rows), sharey=True, squeeze=False)[0], rows.items()):
+        for i, (arch, name) in enumerate(NAMES.items()):
+            row, done = by_arch[arch], by_arch[arch].runs.status == 'done'
+            losses, lost = row.runs.val_loss.where(done, math.nan), row.runs._rate[~done]
+            axes.plot(row.runs._rate, losses, 'o-', color=COLORS[i], markersize=3, lw=1.2,
+                      label=f'{name}: {row.rate_cells(8)[1]}')
+            axes.plot(lost * 1.12 ** (i - 2.5), [top] * len(lost), 'x', color=COLORS[i], markersize=5, clip_on=False)
+        axes.set_xscale('log', base=2)
+        rates = sorted(row.runs._rate)[1::2]
+        axes.set_xticks(rates, [f'{rate:g}' for rate in rates])
+        axes.set(xlabel='learning rate', title=OPTIMIZERS[optim])
+        axes.legend(title='tolerance in octaves', loc='upper center', bbox_to_anchor=(0.5, -0.2), handlelength=1.5)
+    figure.subplots_adjust(left=0.08, right=0.99, top=0.93, bottom=0.45, wspace=0.05)
+    figure.axes[0].set(ylabel='validation loss (nats a byte)', ylim=(None, top))
+    return figure
+
+
+def leads(sweeps, seeds):
+    """Differences of placements by AdamW, at 0.2M parameters (base) and at 0.5M (size)"""
+    both = [[estimate(sweeps, seeds, (1, f'{prefix}setting={a}'), (-1, f'{prefix}setting={b}')) for a, b in LEADS]
+            for prefix in ('base/optim=adamw,', 'size/')]
+    if None in (*both[0], *both[1]):
+        return None
+    figure = Figure((FULL * 0.6, 2.5), layout='constrained')
+    axes = figure.subplots()
+    for shift, (estimates, size) in enumerate(zip(both, ('0.2M parameters', '0.5M parameters'))):
+        bars(axes, [x + 0.2 * shift - 0.1 for x in range(len(LEADS))], estimates, color=COLORS[shift], label=size)
+    axes.axhline(0, color='gray', lw=0.8)
+    axes.set_xticks(range(len(LEADS)), [f'{a.replace("S1+", "S1 + ")}\n− {b}' for a, b in LEADS])
+    axes.set_ylabel('difference in test loss\n(nats a byte)')
+    axes.legend()
+    return figure
+
+
+def gaps(sweeps, seeds):
+    """What momentum SGDW costs S1 and DNT, against the tokens of a batch; base.py has 2K"""
+    def gap(setting, batch):
+        sweep, more = ('base', '') if batch == '2K' else ('batch', f',batch={batch}')
+        return estimate(sweeps, seeds, *((weight, f'{sweep}/optim={optim},setting={setting}{more}')
+                                         for weight, optim in ((1, 'sgdw'), (-1, 'adamw'))))
+
+    found = {setting: [gap(setting, batch) for batch in BATCHES] for setting in ('S1', 'DNT')}
+    if None in (*found['S1'], *found['DNT']):
+        return None
+    figure = Figure((FULL * 0.6, 2.5), layout='constrained')
+    axes = figure.subplots()
+    for color, (setting, estimates) in zip(COLORS, found.items()):
+        bars(axes, BATCHES.values(), estimates, color=color, ls='-', lw=1.2, label=setting)
+    axes.set_xscale('log')
+    axes.set_xticks([*BATCHES.values()], BATCHES, minor=False)
+    axes.minorticks_off()
+    axes.set(xlabel='tokens a batch', ylabel=GAP)
+    axes.legend()
+    return figure
+
+
+PICTURES = dict(waterfall=waterfall, tolerance=rate_curves, leads=leads, batch=gaps)        # results/img/NAME.png
