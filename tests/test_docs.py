@@ -296,8 +296,6 @@ EDITS = {
                            above("'ffn.w1': 'ffn'", "'attn.tau': 'tau'")],
     '--out_dir=out-emb-std': [above('grad_norms=', 'emb_std=raw_model', 'train.py')],
     '--out_dir=out-heads-rms': [above('if self.wg is not None', "self.logged['heads_rms']")],
-    '--residual=attnres': [above('RESIDUALS = {', 'class AttentionResidual'),
-                           joins("'mhc': ManifoldHyperConnections}", "'attnres': AttentionResidual")],
     '--z_loss=1e-4': [above(FIELD, 'z_loss: float'), above(LOSS, "self.aux['z_loss']")],
     '--two_ahead=0.3': [above(FIELD, 'two_ahead: float'), above('if config.tie_weights:', 'self.second_head = '),
                         above("'ffn.w1': 'ffn'", "'second_head': 'head'"), above("'ffn.w1': 'matrix'", "'second_head': 'head'"),
