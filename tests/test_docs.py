@@ -287,8 +287,8 @@ FIELD, BUILT, LOSS = 'fused_qkv_init: bool', 'self.attn_pre_scale, self.ffn_pre_
 EDITS = {
     '--norm=meanabs': [above('NORMS = {', 'class MeanAbsNorm'), joins("'gatednorm': GatedNorm}", "'meanabs': MeanAbsNorm")],
     '--optimizer=nadam': [above("'adamw': lambda groups", "'nadam': ", 'optim.py')],
-    '--gate=True': [above(FIELD, 'gate: bool'), above('class Block(', 'class Gate('), above(BUILT, 'self.attn_gate = '),
-                    calls_gates, above("'ffn.w1': 'ffn'", "'attn_gate': 'gate'")],
+    '--gate=True': [above(FIELD, 'gate: bool'), above(BUILT, 'self.attn_gate = '), calls_gates,
+                    above("'ffn.w1': 'ffn'", "'attn_gate': 'gate'")],
     '--norm_every=2': [above(FIELD, 'norm_every: int'), above(BUILT, 'self.block_norm = '),
                        above('x_in = x', 'x = self.block_norm(x)')],
     '--attention=cosine': [above('ATTENTIONS = {', 'class CosineAttention'),
@@ -430,11 +430,12 @@ EDITING = 'docs/editing.md'
 
 @pytest.fixture
 def edited(tmp_path):
-    """The files of the root, with all edits of the page"""
+    """The files of the root, with all edits of the two pages"""
     for path in ROOT.glob('*.py'):
         shutil.copy(path, tmp_path)
-    for edit in (*edits_of(EDITING), edit_reference):
-        edit(tmp_path, EDITING)
+    for page, edits in ('README.md', edits_of('README.md')), (EDITING, [*edits_of(EDITING), edit_reference]):
+        for edit in edits:
+            edit(tmp_path, page)
     return tmp_path
 
 
@@ -466,7 +467,7 @@ def test_the_edits_of_the_readme(tmp_path, monkeypatch):
 
 def test_the_edits_fit_the_code(edited, monkeypatch):
     """Each parameter has its block type and a gradient, and a step of generation has the hidden states of a whole pass"""
-    assert edits_of(EDITING) == [*itertools.chain(*EDITS.values())]
+    assert [*edits_of('README.md'), *edits_of(EDITING)] == [*itertools.chain(*EDITS.values())]
     for path in edited.glob('*.py'):
         compile(path.read_text(encoding='utf-8'), path, 'exec')
     code = model_of(edited, monkeypatch)
