@@ -308,8 +308,3 @@ def test_a_command_of_lab_that_is_started_as_a_file_says_what_to_type(path):
     command = path.removesuffix('.py').removesuffix('/__main__').replace('/', '.')
     says = f'error: from the root of the repository, type  python -m {command}\n'
     assert run_python(ROOT / path, '--help', PYTHONPATH='') == (1, '', says)
-
-
-def test_debug_shows_the_traceback(here):
-    code, _, err = run_here('train.py', 'tiny.json', '--out_dir=new', '--n_head=3', '--debug=True')
-    assert code == 1 and err.startswith('Traceback') and 'ValueError: n_embd=8, n_head=3' in err.splitlines()[-1]

@@ -14,7 +14,7 @@ import torch
 from helpers import ROOT
 
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, SCHEDULES, AdamMini, compiled_updates, lr_at, make_optimizer, param_groups
+from optim import OPTIMIZERS, SCHEDULES, AdamMini, compiled_updates, lr_at, param_groups
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 BETA1, BETA2, MOMENTUM = 0.8, 0.95, 0.7             # no defaults, so that they must be passed on
@@ -394,15 +394,3 @@ def test_jump_is_a_multiple_of_the_base_after_warm_up(schedule, warmup):
             assert found == (base if it < warmup else ratio * base)
         for blockwise in ('ramp', 'jump'):
             assert lr_at(it, schedule, warmup_iters=warmup, ratio=1.0, blockwise=blockwise, **RUN) == base
-
-
-def test_an_optimizer_whose_key_train_lacks(monkeypatch):
-    """One line names the key and where to add it; a KeyError of its own stays one"""
-    groups, keys = param_groups(small_gpt('pre'), 0.1), {**KEYS, 'optimizer': 'mine', 'learning_rate': 0.1}
-    monkeypatch.setitem(OPTIMIZERS, 'mine', lambda groups, c: torch.optim.SGD(groups, c['learning_rate'], nesterov=c['nesterov']))
-    with pytest.raises(ValueError, match='optimizer=mine needs a key nesterov: add it, with its default, at the top of train.py'):
-        make_optimizer(groups, keys)
-    assert make_optimizer(groups, {**keys, 'nesterov': False}).defaults['lr'] == 0.1
-    monkeypatch.setitem(OPTIMIZERS, 'mine', lambda groups, c: {}['inner'])
-    with pytest.raises(KeyError, match='inner'):
-        make_optimizer(groups, keys)

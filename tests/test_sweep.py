@@ -190,16 +190,6 @@ def test_the_command_line_wins_over_a_file(faked):
                                      '--seed=1', '--data_seed=1', '--overwrite=True']
 
 
-@pytest.mark.parametrize('arguments, says', [
-    (['--seeds=0'], 'seeds=0: wants at least 1'), (['--select=worst'], "select='worst': choose all or best"),
-    (['--script=mine.py'], 'wants train.py, or a module such as vision.train'),
-    (['--report=nowhere'], "there is no nowhere/runs.csv: report='nowhere' wants the runs.csv of a sweep")])
-def test_an_error_comes_before_anything_runs(faked, arguments, says):
-    """And is one line"""
-    assert says in call(*arguments, error=True)
-    assert not faked and not list(Path().iterdir())
-
-
 # ----------------------------------------------------------------------------- running
 
 def test_a_sweep_whose_runs_all_failed(faked, monkeypatch):

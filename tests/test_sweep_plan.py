@@ -7,7 +7,6 @@ from configurator import defaults_of, parse_args
 import itertools
 import json
 import math
-import os
 import random
 import re
 import shutil
@@ -178,18 +177,6 @@ def test_a_sweep_is_of_one_grid_code_data_precision_and_version(runs):
     path.write_text('\ufeff' + text.replace('0.1,1,', '1.00E-01,1,'))
     call(grid, '--seeds=2')
     assert made.legs[number:] == [(0.2, 2, 0, 100)] and '1.00E-01,1,' in path.read_text()
-
-
-def test_a_folder_of_other_keys_beyond_the_grid_is_not_resumed(runs):
-    """Of a rate that was added, where the rows were moved away as the error advises"""
-    made = runs(best_at(0.8))
-    call('--learning_rate=0.1,0.2,0.4', '--seeds=1')
-    number = len(made.legs)
-    os.remove('out/runs.csv')
-    for rate in ('0.1', '0.2', '0.4'):
-        shutil.rmtree(f'out/learning_rate={rate},seed=1')
-    err = call('--learning_rate=0.1,0.2,0.4', '--seeds=1', '--weight_decay=0.7', code=1)
-    assert 'out/learning_rate=0.8,seed=1 holds a run with weight_decay=0.1 instead of 0.7' in err and len(made.legs) == number
 
 
 @pytest.mark.parametrize('what', ['code', 'data', 'dtype', 'torch'])

@@ -181,15 +181,6 @@ def test_iterations_to_the_others_loss(report, losses, says):
     assert [line['iterations to its loss'] for line in tables()[0]] == [says, '']
 
 
-@pytest.mark.parametrize('arguments, says', [
-    (['--against=optim=sgdw'], "against='optim=sgdw' names 0 rows of the table, wants one of: arch=a; arch=b"),
-    (['--contrast=arch=a + arch=b'], 'wants as many rows with + as with -'),
-    (['--contrast=arch=a - arch=c'], "contrast='arch=c' names 0 rows of the table"),
-    (['--seeds=5'], 'seeds=5: report only makes the table again')])
-def test_what_a_report_refuses(report, arguments, says):
-    assert says in report([(dict(arch='a'), [1.0]), (dict(arch='b'), [2.0])], *arguments, code=1) and not Path('made').exists()
-
-
 # ----------------------------------------------------------------------------- runs.csv
 
 def test_a_file_that_a_spreadsheet_saved(report):

@@ -2,7 +2,6 @@
 data/tokens.py and data/pycode/prepare.py: what is written comes back, what is damaged says so, and the order of the windows is
 what lets runs of any number of ranks see the same batches.
 """
-import errno
 import json
 import os
 import runpy
@@ -135,13 +134,6 @@ def test_half_replaced_never_looks_whole(at, monkeypatch):
 
 # ----------------------------------------------------------------------------- errors
 
-def test_missing_data_names_the_command():
-    with pytest.raises(ValueError, match='run  python data/tiny/prepare.py$'):
-        read_meta('tiny')
-    with pytest.raises(ValueError, match='run  python data/other/prepare.py --bpe=1024 --folder=data/other-bpe1024$'):
-        read_meta('other-bpe1024')
-
-
 def test_the_fingerprint_is_that_of_the_content():
     """The same data prepared again has the same one, however it comes in pieces; any other token or tokenizer gives another"""
     def fingerprint(train, val=range(20), vocab_size=1000):
@@ -191,33 +183,6 @@ def test_two_at_once():
     lock.close()
     make(range(30))
     assert sorted(os.listdir('data/tiny')) == ['meta.json', 'prepare.py', 'train.bin', 'val.bin']
-
-
-def test_a_disk_without_locks(monkeypatch):
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, 'No locks available')
-
-    monkeypatch.setattr('fcntl.flock', refuse)
-    make(range(20))
-    assert tokens().windows == 4
-
-
-def test_damaged_tokens():
-    """A file that was cut short (or belongs to another meta.json) is an error and not a shorter data set"""
-    make(range(20))
-    path = Path('data/tiny/train.bin')
-    content = path.read_bytes()
-    for damaged in content[:-2], content + b'\0\0':
-        path.write_bytes(damaged)
-        with pytest.raises(ValueError, match='train.bin has .*: prepare data/tiny again'):
-            tokens()
-
-
-def test_vocabulary_that_is_too_small():
-    make(range(20), vocab_size=300)
-    with pytest.raises(ValueError, match='--vocab_size=300'):
-        tokens(vocab_size=299)
-    assert tokens(vocab_size=300).windows == 4
 
 
 def test_block_size_and_the_length_of_the_data():
