@@ -308,9 +308,6 @@ def test_what_has_no_block_type_is_an_error():
 
 # ----------------------------------------------------------------------------- schedules
 
-HALF, EIGHTH = math.cos(math.pi / 4), math.cos(math.pi / 8)
-
-
 @pytest.mark.parametrize('schedule', SCHEDULES)
 def test_warm_up(schedule):
     """Equal steps from nothing: the first iteration already learns, the peak comes right after the last. A run of nothing but
@@ -320,19 +317,6 @@ def test_warm_up(schedule):
     assert found == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0], rel=1e-12)
     for warmup, decay in (10, 10), (10, 4), (0, 0):
         assert all(0.0 < lr_at(it, warmup_iters=warmup, lr_decay_iters=decay, **args) <= 1.0 for it in range(20))
-
-
-@pytest.mark.parametrize('schedule, wanted', [
-    # rates for learning_rate 1, min_lr 0.2, of iterations 4, 5, 6, 8, 12 and beyond, where decay runs from 4 to 12
-    ('cosine', [1.0, 0.6 + 0.4 * EIGHTH, 0.6 + 0.4 * HALF, 0.6, 0.2, 0.2]),
-    ('linear', [1.0, 0.9, 0.8, 0.6, 0.2, 0.2]),
-    ('constant', [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
-])
-@pytest.mark.parametrize('warmup', [4, 0])
-def test_schedule_by_hand(schedule, wanted, warmup):
-    """The same decay with warm-up before it and, moved to the left, without"""
-    args = dict(schedule=schedule, learning_rate=1.0, min_lr=0.2, warmup_iters=warmup, lr_decay_iters=8 + warmup, decay_frac=0.5)
-    assert [lr_at(it + warmup, **args) for it in (0, 1, 2, 4, 8, 1000)] == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize('warmup, lr_decay_iters, decay_frac, min_lr, wanted', [
@@ -352,7 +336,7 @@ def test_wsd_by_hand(warmup, lr_decay_iters, decay_frac, min_lr, wanted):
 # ----------------------------------------------------------------------------- Blockwise LR
 
 RUN = dict(learning_rate=0.3, min_lr=0.01, lr_decay_iters=100, decay_frac=0.25)
-RATIOS = [10.0, 0.5, 0.03, 0.0]           # times 0.3: the last two peak below min_lr
+RATIOS = [10.0, 1.0, 0.5, 0.03, 0.0]      # times 0.3: the last two peak below min_lr
 
 
 def ramp(it, ratio, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac):

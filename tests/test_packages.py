@@ -3,13 +3,11 @@ data/packages.py, and the rules of data/pysource and data/pydocs: only what the 
 two splits, and what is no code, or no prose, stays out.
 """
 import hashlib
-import io
 import json
 import os
 import re
 import runpy
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import numpy as np
 import pytest
 from helpers import ROOT
 
-from data.packages import chosen, files_in, prepare, read_list
+from data.packages import chosen, prepare, read_list
 from data.text import load_tokenizer
 
 SETS = ('pysource', 'pydocs')
@@ -134,16 +132,6 @@ def test_what_pip_cannot_download():
     assert not Path('out').exists()
 
 
-def test_files_of_a_source_archive():
-    """Paths are those below its only folder; links and folders are no files"""
-    with tarfile.open('x.tar.gz', 'w:gz') as archive:
-        for name, kind in ('x-1.0', tarfile.DIRTYPE), ('x-1.0/docs/a.rst', tarfile.REGTYPE), ('x-1.0/link', tarfile.SYMTYPE):
-            member = tarfile.TarInfo(name)
-            member.type, member.linkname, member.size = kind, '/etc/passwd', 4 * (kind == tarfile.REGTYPE)
-            archive.addfile(member, io.BytesIO(b'text'))
-    assert list(files_in('x.tar.gz')) == [('docs/a.rst', b'text')]
-
-
 # ----------------------------------------------------------------------------- choosing
 
 def test_a_limit_for_each_package():
@@ -165,8 +153,3 @@ def test_half_of_the_lines():
     assert not chosen({'indented': lines('a').replace(b'the', b'    the')}, 999, seen)
     assert not chosen({'twice': lines('a') * 2, 'empty': b'', 'short': b'x\n' * 99}, 999, seen)
     assert chosen({'less': lines('a', 4) + lines('less', 5)}, 999, seen)
-
-
-# ----------------------------------------------------------------------------- what is taken of a file
-
-# FINGERPRINTS of each prepare.py notice any change of these rules, but only when somebody prepares the data

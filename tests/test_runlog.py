@@ -11,7 +11,7 @@ from helpers import strict_json
 from engine import code
 from engine.code import code_hash, code_state
 from engine.errors import last_row, read_rows
-from engine.log import open_rows, progress, write_row
+from engine.log import write_row
 from engine.run import Run
 
 CONFIG = dict(out_dir='run', init_from='scratch', overwrite=False, eval_only=False, wandb_log=False)
@@ -57,17 +57,6 @@ def test_lines_that_a_person_has_written(tmp_path, capsys, monkeypatch):
     assert path.read_text() == ''.join(FOREIGN.splitlines(keepends=True)[:4])
 
 
-def test_a_last_line_without_its_end(tmp_path):
-    """Some editors leave the end out; of what a kill has cut, nothing stays"""
-    path = tmp_path / 'rows.jsonl'
-    for before, after in (('{"iter": 1}', '{"iter": 1}\n'), ('{"iter": 1}\n{"iter"', '{"iter": 1}\n'),
-                          ('{"iter": 1}\nmy note', '{"iter": 1}\nmy note\n')):
-        path.write_text(before)
-        with open_rows(path) as f:
-            write_row(f, dict(iter=2))
-        assert path.read_text() == f'{after}{{"iter": 2}}\n'
-
-
 @pytest.mark.parametrize('text, last', [
     ('', -1), ('{"iter": 3, "loss": 1}\n', 3), ('{"iter": 3}\n{"iter": 4', 3), ('no json\n', -1),
     ('{"iter": 1}\n' * 10 ** 5 + '{"iter": 7}\n[]\n{"note": 1}\n', 7)])
@@ -75,16 +64,6 @@ def test_the_last_iteration_of_a_log(tmp_path, text, last):
     assert last_row(tmp_path / 'nowhere')['iter'] == -1
     (tmp_path / 'log.jsonl').write_text(text)
     assert last_row(tmp_path / 'log.jsonl')['iter'] == last
-
-
-def test_progress(monkeypatch, capsys):
-    """A line at most every ten seconds, with what is done and what is left by the pace so far"""
-    clock = iter([100, 100, 104, 112, 113, 125])
-    monkeypatch.setattr('time.monotonic', lambda: next(clock))
-    assert list(progress('abcde', 'letters')) == list('abcde')
-    assert capsys.readouterr() == ('', 'letters: 2 of 5, 0m18s left\nletters: 4 of 5, 0m06s left\n')
-    monkeypatch.undo()
-    assert list(progress(iter(range(9)), 'numbers', 9)) == list(range(9)) and capsys.readouterr() == ('', '')
 
 
 @pytest.mark.skipif(not shutil.which('git'), reason='it needs git')
