@@ -1,13 +1,11 @@
 """engine/checkpoint.py: files that are whole or not there, and what is refused. test_train.py has the rest."""
 from configurator import TRAIN, defaults_of
 
-import json
 import os
 
 import pytest
 import torch
 from helpers import TINY
-from safetensors.torch import save_file
 
 from engine.checkpoint import Checkpoints, link_or_copy, load_run, write_whole
 from engine.keys import gpt_config
@@ -42,22 +40,15 @@ def test_a_second_name_that_a_kill_left(tmp_path):
     assert (tmp_path / 'best.pt').read_bytes() == b'second' and sorted(os.listdir(tmp_path)) == ['best.pt', 'ckpt.pt']
 
 
-@pytest.mark.parametrize('links', [True, False])
-def test_a_second_name_stays_as_it_is(links, tmp_path, monkeypatch):
+def test_a_second_name_stays_as_it_is(tmp_path, monkeypatch):
     """best.pt, while ckpt.pt is written again; on a disk without links, too"""
-    def none(*paths):
-        raise OSError('this file system has no links')
-
-    if not links:
-        monkeypatch.setattr(os, 'link', none)
     ckpt, best = (str(tmp_path / name) for name in ('ckpt.pt', 'best.pt'))
-    for content in (b'first', b'second'):
-        write_whole(ckpt, lambda f, content=content: f.write(content))
-        if content == b'first':
-            link_or_copy(ckpt, best)
-    assert (tmp_path / 'best.pt').read_bytes() == b'first' and (tmp_path / 'ckpt.pt').read_bytes() == b'second'
-    link_or_copy(ckpt, best)
-    assert (tmp_path / 'best.pt').read_bytes() == b'second' and sorted(os.listdir(tmp_path)) == ['best.pt', 'ckpt.pt']
+    for _ in range(2):
+        write_whole(ckpt, lambda f: f.write(b'first'))
+        link_or_copy(ckpt, best)
+        write_whole(ckpt, lambda f: f.write(b'second'))
+        assert (tmp_path / 'best.pt').read_bytes() == b'first' and (tmp_path / 'ckpt.pt').read_bytes() == b'second'
+        monkeypatch.setattr(os, 'link', lambda *paths: exec('raise OSError("this file system has no links")'))
 
 
 # ----------------------------------------------------------------------------- files of older code
@@ -73,10 +64,8 @@ def name_before(name):
     return next((name.replace(new, old) for new, old in OLD_NAMES.items() if new in name), name)
 
 
-@pytest.mark.parametrize('in_shards', [False, True])
-def test_a_checkpoint_of_older_code(in_shards, tmp_path):
-    """Of plain dicts, with the names that parameters once had, without the groups at the start and without a fingerprint; in one
-    file, or beside a folder of two ranks' rows"""
+def test_a_checkpoint_of_older_code(tmp_path):
+    """Of plain dicts, with the names that parameters once had, without the groups at the start and without a fingerprint"""
     keys = defaults_of(TRAIN, GPTConfig) | dict(TINY, dataset='tiny', residual='gpas', value_residual=True, embedding_skip=True)
     torch.manual_seed(7)
     model = GPT(gpt_config(keys))
@@ -91,21 +80,6 @@ def test_a_checkpoint_of_older_code(in_shards, tmp_path):
                      state={i: dict(step=torch.tensor(3.0), **moment) for i, moment in enumerate(moments)},
                      param_groups=[dict(params=list(range(len(names))), param_names=[name_before(name) for name in names],
                                         lr=0.25, weight_decay=0.5, betas=(0.8, 0.9))]))
-    if in_shards:
-        tensors = {f'model.{name}': value for name, value in state['model'].items()} | {
-            f'optimizer.state.{i}.{key}': value for i, moment in enumerate(moments) for key, value in moment.items()}
-        (tmp_path / 'shards-3').mkdir()
-        for rank in (0, 1):
-            rows = {name: value.chunk(2)[rank].clone() for name, value in tensors.items() if len(value) > rank}
-            offsets = {name: dict(saved_offsets=[rank * -(-len(tensors[name]) // 2)] + [0] * (value.dim() - 1))
-                       for name, value in rows.items()}
-            save_file(rows, tmp_path / 'shards-3' / f'shard-0000{rank + 1}-model-00001-of-00001.safetensors',
-                      dict(DCP_SHARDING_INFO=json.dumps(offsets)))
-        state['model'] = {name: value.to('meta') for name, value in state['model'].items()}
-        for i, of_param in state['optimizer']['state'].items():
-            of_param.update({key: value.to('meta') for key, value in moments[i].items()})
-        sizes = {file.name: file.stat().st_size for file in (tmp_path / 'shards-3').iterdir()}
-        state['shards'] = dict(folder='shards-3', files=sizes)
     torch.save(state, tmp_path / 'ckpt.pt')
 
     model, found = load_run(str(tmp_path / 'ckpt.pt'))

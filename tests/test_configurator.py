@@ -8,7 +8,7 @@ from configurator import SECTIONS, configure, read_config
 import json
 import re
 import sys
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -165,18 +165,6 @@ def test_include_of_a_base(keys):
     values = keys('derived.py', more=[GPTConfig, str(ROOT / 'train.py')])
     assert values['norm'] == 'rmsnorm' and values['ffn_mid_norm'] and values['ffn_pre_norm'] and 'mid_norm' not in values
     assert 'include' not in values
-
-
-def test_keys_of_another_script_and_of_a_dataclass(keys, capsys):
-    """A tool such as bench.py takes train.py's configs; the script's own default wins over the other's"""
-    write('tool.py', 'LIMIT = max(1, 2)\nmax_iters = 3            # its own\nruns = 2\nconfig = configure(globals(), ...)\n')
-    values = keys('--n_layer=3', '--name=x', path='tool.py', more=('script.py', GPTConfig))
-    assert values == {**DEFAULTS, **asdict(GPTConfig()), 'max_iters': 3, 'runs': 2, 'name': 'x', 'n_layer': 3}
-    with pytest.raises(SystemExit):                     # its own keys, and where the others are
-        keys('--help', path='tool.py', more=('script.py', GPTConfig))
-    shown = capsys.readouterr().out
-    assert re.findall(r'^  --(\w+)', shown, re.MULTILINE) == ['max_iters', 'runs', 'debug'] and '--help=NAME shows' in shown
-    assert re.search(r'--max_iters=3 +its own\n', shown)
 
 
 # ----------------------------------------------------------------------------- errors
