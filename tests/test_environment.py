@@ -54,12 +54,9 @@ def test_pytorch_and_numpy_are_enough(place):
         assert code == 0, out + err
 
 
-@pytest.mark.parametrize('without, command, says', [
-    ('scipy', 'lab.scaling --help', 'scipy is not installed: pip install -r requirements-lab.txt'),
-    ('sklearn', f'{ROOT}/data/digits/prepare.py', 'sklearn is not installed: pip install -r requirements-vision.txt')])
-def test_a_package_that_is_not_installed(without, command, says, place):
-    code, out, err = run_python('-c', BARE.format(others={without}, commands=[command]), cwd=place)
-    assert (code, err) == (1, f'error: {says}\n')
+def test_a_package_that_is_not_installed(place):
+    code, _, err = run_python('-c', BARE.format(others={'scipy'}, commands=['lab.scaling --help']), cwd=place)
+    assert (code, err) == (1, 'error: scipy is not installed: pip install -r requirements-lab.txt\n')
 
 
 # ----------------------------------------------------------------------------- the terminal

@@ -143,13 +143,3 @@ def test_a_limit_for_each_package():
     assert chosen(dict(reversed(files.items())), limit, set()) == kept
     newer = chosen({**files, 'p/more.py': lines('more'), 'p/7.py': lines('seven')}, limit, set())
     assert len({*newer} ^ {*kept}) < 10
-
-
-def test_half_of_the_lines():
-    """A file whose lines are half those of files before it is a copy, with other indentation too; short lines do not count"""
-    seen = set()
-    assert chosen({'a': lines('a')}, 999, seen).keys() == {'a'}
-    assert not chosen({'half': lines('a', 5) + lines('half', 5)}, 999, seen)
-    assert not chosen({'indented': lines('a').replace(b'the', b'    the')}, 999, seen)
-    assert not chosen({'twice': lines('a') * 2, 'empty': b'', 'short': b'x\n' * 99}, 999, seen)
-    assert chosen({'less': lines('a', 4) + lines('less', 5)}, 999, seen)

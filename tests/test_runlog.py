@@ -10,7 +10,7 @@ from helpers import strict_json
 
 from engine import code
 from engine.code import code_hash, code_state
-from engine.errors import last_row, read_rows
+from engine.errors import read_rows
 from engine.log import write_row
 from engine.run import Run
 
@@ -55,15 +55,6 @@ def test_lines_that_a_person_has_written(tmp_path, capsys, monkeypatch):
     run.start = 4
     run.continue_rows('log.jsonl')
     assert path.read_text() == ''.join(FOREIGN.splitlines(keepends=True)[:4])
-
-
-@pytest.mark.parametrize('text, last', [
-    ('', -1), ('{"iter": 3, "loss": 1}\n', 3), ('{"iter": 3}\n{"iter": 4', 3), ('no json\n', -1),
-    ('{"iter": 1}\n' * 10 ** 5 + '{"iter": 7}\n[]\n{"note": 1}\n', 7)])
-def test_the_last_iteration_of_a_log(tmp_path, text, last):
-    assert last_row(tmp_path / 'nowhere')['iter'] == -1
-    (tmp_path / 'log.jsonl').write_text(text)
-    assert last_row(tmp_path / 'log.jsonl')['iter'] == last
 
 
 @pytest.mark.skipif(not shutil.which('git'), reason='it needs git')

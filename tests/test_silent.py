@@ -6,15 +6,13 @@ import collections
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from helpers import ROOT, TINY, Alone, checkpoint, flags, in_each_iteration, rows, run_here, train, write_walk
+from helpers import TINY, Alone, checkpoint, flags, in_each_iteration, rows, run_here, train, write_walk
 from torch import nn
 
 import model
@@ -34,13 +32,13 @@ def whole(place):
 
 # ----------------------------------------------------------------------------- ranks
 
-def ranks(cwd, *commands):
+def ranks(cwd, *commands, through=()):
     """Runs train.py once for each command, on as many ranks → [(exit code, stderr)]. Each ends by itself."""
     store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
     env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(store.port), WORLD_SIZE=str(len(commands)), LOCAL_RANK='0',
                TORCHELASTIC_USE_AGENT_STORE='True')
-    started = [Alone('train.py', *command, cwd=at, **env, RANK=str(i)) for i, (at, command) in
-               enumerate((cwd / command[0], command[1:]) for command in commands)]
+    started = [Alone('train.py', *command, cwd=cwd / at, through=through, **env, RANK=str(i))
+               for i, (at, *command) in enumerate(commands)]
     return [(code, err) for code, _, err in (rank.end() for rank in started)]
 
 
@@ -73,22 +71,16 @@ def test_ranks_with_other_checkpoints_or_data(whole, place):
         assert code == 1 and 'fingerprint of the data' in err
 
 
+def other_code():
+    """Rank 1 has an edited model.py."""
+    from engine import run
+    hashes = run.code_hashes
+    run.code_hashes = lambda script: hashes(script) | ({'model.py': 'edited'} if os.environ['RANK'] == '1' else {})
+
+
 def test_ranks_with_other_code(place):
-    """Two copies of the repository, in new interpreters; one has an edited model.py"""
-    store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
-    env = {**os.environ, 'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(store.port), 'WORLD_SIZE': '2', 'LOCAL_RANK': '0',
-           'TORCHELASTIC_USE_AGENT_STORE': 'True', 'PYTHONPATH': ''}
-    copy = place / 'copy'
-    for file in (*ROOT.glob('*.py'), *ROOT.glob('engine/*.py'), *ROOT.glob('data/*.py')):
-        (copy / file.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, copy / file.relative_to(ROOT))
-    (copy / 'model.py').write_text((copy / 'model.py').read_text() + '\nEDITED = True\n')
-    started = [subprocess.Popen([sys.executable, str(at / 'train.py'), *flags(**SHORT, out_dir='code')], cwd=place,
-                                env={**env, 'RANK': str(i)}, stderr=subprocess.PIPE, text=True)
-               for i, at in enumerate((ROOT, copy))]
-    for process in started:
-        err = process.communicate(timeout=300)[1]
-        assert process.returncode == 1 and 'code of model.py' in err and 'code of optim.py' not in err
+    for code, err in ranks(place, *[('.', *flags(**SHORT, out_dir='code'))] * 2, through=(other_code,)):
+        assert code == 1 and 'code of model.py' in err and 'code of optim.py' not in err
 
 
 class WithStatistics(nn.Identity):
@@ -194,14 +186,13 @@ def test_another_number_of_windows_is_refused(whole, place, keys):
     assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
 
 
-def test_another_split_into_micro_batches(place):
+def test_another_split_into_micro_batches(copy, place):
     """The same windows in other micro-batches: the same losses, but for rounding"""
-    train(place, *flags(**SHORT, out_dir='split'))
     train(place, *flags(**SHORT, out_dir='as-before'), '--max_iters=8')
-    train(place, 'split/config.json', *flags(init_from='resume', max_iters=8, batch_size=8, gradient_accumulation_steps=2))
-    for a, b in zip(rows(place / 'split'), rows(place / 'as-before')):
-        if 'loss' in a and 'loss' in b:
-            assert a['loss'] == pytest.approx(b['loss'], rel=1e-5)
+    keys = dict(out_dir=copy.name, init_from='resume', max_iters=8, batch_size=8, gradient_accumulation_steps=2)
+    train(place, 'whole/config.json', *flags(**keys))
+    ours, theirs = ([row['loss'] for row in rows(run) if 'loss' in row] for run in (copy, place / 'as-before'))
+    assert len(ours) == 8 and ours == pytest.approx(theirs, rel=1e-5)
 
 
 def test_a_refused_resumption_has_written_nothing(copy, place):
