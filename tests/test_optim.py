@@ -4,7 +4,6 @@ the schedules against values worked out by hand.
 """
 from configurator import TRAIN, defaults_of, read_config
 
-import functools
 import math
 import shutil
 from dataclasses import fields
@@ -14,7 +13,7 @@ import torch
 from helpers import ROOT
 
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, SCHEDULES, AdamMini, compiled_updates, lr_at, make_optimizer, param_groups
+from optim import OPTIMIZERS, SCHEDULES, AdamMini, compiled_updates, lr_at, param_groups
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 BETA1, BETA2, MOMENTUM = 0.8, 0.95, 0.7             # no defaults, so that they must be passed on
@@ -215,15 +214,11 @@ def test_a_step_under_bf16_autocast(arch, name):
 
 
 @pytest.mark.filterwarnings('ignore::DeprecationWarning:torch')
-@pytest.mark.parametrize('name, backend', [
-    ('muon', 'aot_eager'),
-    *(pytest.param(name, 'inductor', marks=pytest.mark.long) for name in ('sgdw', 'lion', 'adam_mini', 'muon'))])
-def test_compiled_step(name, backend, monkeypatch):
-    """The same as the plain one, on the same gradients, and compiled once: not again for another lr or step count. The first
-    back end captures the step and has PyTorch compute it"""
-    if backend == 'inductor' and not (shutil.which('g++') or shutil.which('c++')):
-        pytest.skip('it needs a C++ compiler')
-    monkeypatch.setattr(torch, 'compile', functools.partial(torch.compile, backend=backend))
+@pytest.mark.long
+@pytest.mark.skipif(not (shutil.which('g++') or shutil.which('c++')), reason='it needs a C++ compiler')
+@pytest.mark.parametrize('name', ['sgdw', 'lion', 'adam_mini', 'muon'])
+def test_compiled_step(name):
+    """The same as the plain one, on the same gradients, and compiled once: not again for another lr or step count"""
     compiled_updates.cache_clear()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -308,9 +303,6 @@ def test_what_has_no_block_type_is_an_error():
 
 # ----------------------------------------------------------------------------- schedules
 
-HALF, EIGHTH = math.cos(math.pi / 4), math.cos(math.pi / 8)
-
-
 @pytest.mark.parametrize('schedule', SCHEDULES)
 def test_warm_up(schedule):
     """Equal steps from nothing: the first iteration already learns, the peak comes right after the last. A run of nothing but
@@ -320,19 +312,6 @@ def test_warm_up(schedule):
     assert found == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0], rel=1e-12)
     for warmup, decay in (10, 10), (10, 4), (0, 0):
         assert all(0.0 < lr_at(it, warmup_iters=warmup, lr_decay_iters=decay, **args) <= 1.0 for it in range(20))
-
-
-@pytest.mark.parametrize('schedule, wanted', [
-    # rates for learning_rate 1, min_lr 0.2, of iterations 4, 5, 6, 8, 12 and beyond, where decay runs from 4 to 12
-    ('cosine', [1.0, 0.6 + 0.4 * EIGHTH, 0.6 + 0.4 * HALF, 0.6, 0.2, 0.2]),
-    ('linear', [1.0, 0.9, 0.8, 0.6, 0.2, 0.2]),
-    ('constant', [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
-])
-@pytest.mark.parametrize('warmup', [4, 0])
-def test_schedule_by_hand(schedule, wanted, warmup):
-    """The same decay with warm-up before it and, moved to the left, without"""
-    args = dict(schedule=schedule, learning_rate=1.0, min_lr=0.2, warmup_iters=warmup, lr_decay_iters=8 + warmup, decay_frac=0.5)
-    assert [lr_at(it + warmup, **args) for it in (0, 1, 2, 4, 8, 1000)] == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize('warmup, lr_decay_iters, decay_frac, min_lr, wanted', [
@@ -352,7 +331,7 @@ def test_wsd_by_hand(warmup, lr_decay_iters, decay_frac, min_lr, wanted):
 # ----------------------------------------------------------------------------- Blockwise LR
 
 RUN = dict(learning_rate=0.3, min_lr=0.01, lr_decay_iters=100, decay_frac=0.25)
-RATIOS = [10.0, 0.5, 0.03, 0.0]           # times 0.3: the last two peak below min_lr
+RATIOS = [10.0, 1.0, 0.5, 0.03, 0.0]      # times 0.3: the last two peak below min_lr
 
 
 def ramp(it, ratio, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac):
@@ -394,15 +373,3 @@ def test_jump_is_a_multiple_of_the_base_after_warm_up(schedule, warmup):
             assert found == (base if it < warmup else ratio * base)
         for blockwise in ('ramp', 'jump'):
             assert lr_at(it, schedule, warmup_iters=warmup, ratio=1.0, blockwise=blockwise, **RUN) == base
-
-
-def test_an_optimizer_whose_key_train_lacks(monkeypatch):
-    """One line names the key and where to add it; a KeyError of its own stays one"""
-    groups, keys = param_groups(small_gpt('pre'), 0.1), {**KEYS, 'optimizer': 'mine', 'learning_rate': 0.1}
-    monkeypatch.setitem(OPTIMIZERS, 'mine', lambda groups, c: torch.optim.SGD(groups, c['learning_rate'], nesterov=c['nesterov']))
-    with pytest.raises(ValueError, match='optimizer=mine needs a key nesterov: add it, with its default, at the top of train.py'):
-        make_optimizer(groups, keys)
-    assert make_optimizer(groups, {**keys, 'nesterov': False}).defaults['lr'] == 0.1
-    monkeypatch.setitem(OPTIMIZERS, 'mine', lambda groups, c: {}['inner'])
-    with pytest.raises(KeyError, match='inner'):
-        make_optimizer(groups, keys)
