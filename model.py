@@ -6,6 +6,7 @@ every `forward` reads as the paper's equation.
 Shapes: B batch, T tokens, D = n_embd, H heads, K key/value heads, E = D / H.
 """
 import hashlib
+import itertools
 import math
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
@@ -94,8 +95,8 @@ class GPTConfig:
     mix_ln: float = 0.0             # the share of the blocks, the first ones, that are Post-LN, over the flags above (Mix-LN)
     residual_scale: float = 1.0     # Δt in x + Δt f(x)
     skip_scale: str = 'one'         # one | deepnorm | keel: α in Norm(α x + f(x)), from the depth; deepnorm scales `init` too
-    residual: str = 'add'           # add | gpas | dual | hyper | mhc: what the residual state is, and how a branch joins it
-    streams: int = 4                # hyper, mhc: copies of the residual stream
+    residual: str = 'add'           # add | gpas | dual | hyper | mhc | mhc_lite: the residual state, and how a branch joins it
+    streams: int = 4                # hyper, mhc, mhc_lite: copies of the residual stream
     b2t: bool = False               # adds a block's input behind its FFN too, in front of the second PostNorm (B2T connection)
     branch_gain: str = 'none'       # none | layerscale | rezero: a learned gain on each branch, per channel or one number
     value_residual: bool = False    # v ← λ₁ v + λ₂ v₁ in attention, learned, both initialized to 1/2; v₁ is the first block's
@@ -145,6 +146,8 @@ class GPTConfig:
              'residual attn_post_norm ffn_post_norm mix_ln b2t', 'no PostNorm and no b2t where there are several streams'),
             (one_stream or not self.mup_base_width, 'residual mup_base_width',
              'residual=add or gpas: for several streams nobody has derived the rates of muP'),
+            (self.residual != 'mhc_lite' or self.streams <= 6, 'residual streams',
+             'at most 6 streams for mhc_lite, which mixes streams! permutations'),
             (self.norm != 'gatednorm' or not self.mup_base_width, 'norm mup_base_width', 'at most one of them'),
             ((self.mup_base_width > 0) == (self.mup_base_head_dim > 0), 'mup_base_width mup_base_head_dim',
              'both or neither: whether heads are more or wider than in the base, only you know'),
@@ -616,68 +619,90 @@ class ResiDual(Residual):
         return x + final_norm(s)
 
 
-class HyperConnections(Residual):
-    """n streams H (B, T, n, D): a branch reads Σ_i a_i H_i, H_j ← b_j Δt f + Σ_i A_ij H_i, and the head reads their sum. a, A and
-    b depend on H: a_i = a'_i + s tanh(N(H_i)·w), and so on (dynamic hyper-connections, Zhu et al. 2024, eq. 10–13). At the start,
-    branch k reads stream k mod n and adds to all."""
-
-    def __init__(self, config, branch):
-        super().__init__(config, branch)
-        n, d = config.streams, config.n_embd
-        self.norm = make_norm(True, config)
-        self.a = nn.Parameter(torch.cat((torch.eye(n)[:, [branch % n]], torch.eye(n)), dim=1))     # (n, 1 + n): a, A
-        self.b = nn.Parameter(torch.ones(n))
-        self.wa, self.wb = nn.Parameter(torch.zeros(d, n + 1)), nn.Parameter(torch.zeros(d))
-        self.sa, self.sb = nn.Parameter(torch.full((1,), 0.01)), nn.Parameter(torch.full((1,), 0.01))
+class Streams(Residual):
+    """n streams H (B, T, n, D): a branch reads Σ_i a_i H_i, H_j ← b_j Δt f + Σ_i A_ji H_i, and the head reads their sum.
+    Subclasses have methods weights(H) → a (B, T, n), b (B, T, n), m, and mixing(m) → A (B, T, n, n)."""
 
     @staticmethod
     def expand(x, config):
         return x.unsqueeze(-2).expand(*x.shape[:-1], config.streams, -1)
 
-    def weights(self, h):
-        """H → a and A (B, T, n, 1 + n)"""
-        return self.a + self.sa * torch.tanh(self.norm(h) @ self.wa)
-
     def read(self, h):
-        return (self.weights(h)[..., :1] * h).sum(-2)
+        return (self.weights(h)[0].unsqueeze(-1) * h).sum(-2)
 
     def forward(self, h, f):
-        b = self.b + self.sb * torch.tanh(self.norm(h) @ self.wb)              # (B, T, n)
-        mixed = self.weights(h)[..., 1:].mT @ h
-        return torch.add(mixed, b.unsqueeze(-1) * f.unsqueeze(-2), alpha=self.dt)
+        _, b, m = self.weights(h)
+        return torch.add(self.mixing(m) @ h, b.unsqueeze(-1) * f.unsqueeze(-2), alpha=self.dt)
 
     @staticmethod
     def collapse(h, final_norm):
         return final_norm(h.sum(-2))
 
 
-class ManifoldHyperConnections(Residual):
-    """Hyper-connections with 0 < a < 1, 0 < b < 2 and a doubly stochastic A, H_j ← b_j Δt f + Σ_i A_ji H_i: mixing keeps the sum
-    of the streams. The logits of a, b and A are c + s RMSNorm(vec H) W (mHC, Xie et al. 2025, eq. 7–9). The paper is silent on
-    c's start; as in mHC-lite's code, branch k reads and writes mostly stream k mod n."""
-    expand, collapse = staticmethod(HyperConnections.expand), staticmethod(HyperConnections.collapse)
+class HyperConnections(Streams):
+    """a_i = a'_i + s tanh(N(H_i)·w), and so on for b and A (dynamic hyper-connections, Zhu et al. 2024, eq. 10–13). At the start,
+    branch k reads stream k mod n and adds to all."""
 
     def __init__(self, config, branch):
         super().__init__(config, branch)
-        n = self.n = config.streams
+        n, d = config.streams, config.n_embd
+        self.norm = make_norm(True, config)
+        self.a = nn.Parameter(torch.cat((torch.eye(n)[:, [branch % n]], torch.eye(n)), dim=1))     # (n, 1 + n): a, Aᵀ
+        self.b = nn.Parameter(torch.ones(n))
+        self.wa, self.wb = nn.Parameter(torch.zeros(d, n + 1)), nn.Parameter(torch.zeros(d))
+        self.sa, self.sb = nn.Parameter(torch.full((1,), 0.01)), nn.Parameter(torch.full((1,), 0.01))
+
+    def weights(self, h):
+        normed = self.norm(h)
+        a = self.a + self.sa * torch.tanh(normed @ self.wa)                     # (B, T, n, 1 + n)
+        return a[..., 0], self.b + self.sb * torch.tanh(normed @ self.wb), a[..., 1:]
+
+    def mixing(self, m):
+        return m.mT
+
+
+class ManifoldHyperConnections(Streams):
+    """0 < a < 1, 0 < b < 2 and a doubly stochastic A: mixing keeps the sum of the streams. The logits of a, b and A are
+    c + s RMSNorm(vec H) W (mHC, Xie et al. 2025, eq. 7–9). The paper is silent on c's start; as in mHC-lite's code, branch k
+    reads and writes mostly stream k mod n, and A is almost the identity."""
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        n = config.streams
         own, self.eps = 2 * torch.eye(n)[branch % n] - 1, config.norm_eps
-        self.c = nn.Parameter(torch.cat((own, own, 8 * torch.eye(n).flatten() - 8)))
+        self.c = nn.Parameter(torch.cat((own, own, 8 * self.identity(n) - 8)))
         self.w = nn.Parameter(torch.zeros(n * config.n_embd, len(self.c)))
         self.s = nn.Parameter(torch.full((3,), 0.01))
+        self.sizes = n, n, len(self.c) - 2 * n
 
-    def logits(self, h):
-        """H → the logits of a (B, T, n), b (B, T, n) and A (B, T, n, n)"""
+    def identity(self, n):
+        """1 for the logits of A that are largest where A is the identity, else 0"""
+        return torch.eye(n).flatten()
+
+    def weights(self, h):
         vec = at_least_fp32(h.flatten(-2))
-        parts = (F.rms_norm(vec, vec.shape[-1:], eps=self.eps) @ self.w).split((self.n, self.n, self.n ** 2), dim=-1)
-        a, b, mix = (c + s * part for c, s, part in zip(self.c.split([part.size(-1) for part in parts]), self.s, parts))
-        return a, b, mix.unflatten(-1, (self.n, self.n))
+        parts = (F.rms_norm(vec, vec.shape[-1:], eps=self.eps) @ self.w).split(self.sizes, dim=-1)
+        a, b, m = (c + s * part for c, s, part in zip(self.c.split(self.sizes), self.s, parts))
+        return torch.sigmoid(a), 2 * torch.sigmoid(b), m
 
-    def read(self, h):
-        return (torch.sigmoid(self.logits(h)[0]).unsqueeze(-1) * h).sum(-2)
+    def mixing(self, m):
+        return doubly_stochastic(m.unflatten(-1, (self.sizes[0], -1)))
 
-    def forward(self, h, f):
-        _, b, mix = self.logits(h)
-        return torch.add(doubly_stochastic(mix) @ h, 2 * torch.sigmoid(b).unsqueeze(-1) * f.unsqueeze(-2), alpha=self.dt)
+
+class MHCLite(ManifoldHyperConnections):
+    """mHC with A = Σ_k softmax_k(m) P_k over the n! permutation matrices P_k, doubly stochastic by construction (mHC-lite, Yang
+    and Gao 2026, eq. 4–5)"""
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        permutations = torch.tensor(list(itertools.permutations(range(config.streams))), device='cpu')      # never on meta
+        self.register_buffer('permutations', F.one_hot(permutations).flatten(1).float(), persistent=False)   # (n!, n · n)
+
+    def identity(self, n):
+        return torch.eye(1, math.factorial(n)).flatten()
+
+    def mixing(self, m):
+        return (m.softmax(-1) @ self.permutations.to(m.dtype)).unflatten(-1, (self.sizes[0], -1))
 
 
 def doubly_stochastic(logits, rounds=20):
@@ -689,7 +714,8 @@ def doubly_stochastic(logits, rounds=20):
     return a
 
 
-RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'hyper': HyperConnections, 'mhc': ManifoldHyperConnections}
+RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'hyper': HyperConnections, 'mhc': ManifoldHyperConnections,
+             'mhc_lite': MHCLite}
 
 
 # ----------------------------------------------------------------------------- the block

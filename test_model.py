@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from engine.device import plain_attention
-from model import BLOCK_TYPES, GPT, GPTConfig, block_type, doubly_stochastic, init_kind
+from model import BLOCK_TYPES, GPT, GPTConfig, block_type, init_kind
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
@@ -23,7 +23,7 @@ CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm', 'dyt', 'derf', 'seedn
                norm_gain=('learned', 'zero_centred', 'none'), attention=('dot', 'stable', 'l2', 'l2_tied'),
                ffn=('gelu', 'gelu_tanh', 'relu', 'swiglu', 'geglu'), pos=('learned', 'rope'),
                init=('gpt2', 'normal', 'xavier', 'xavier_trunc', 'stable', 'magneto'), skip_scale=('one', 'deepnorm', 'keel'),
-               residual=('add', 'gpas', 'dual', 'hyper', 'mhc'), branch_gain=('none', 'layerscale', 'rezero'))
+               residual=('add', 'gpas', 'dual', 'hyper', 'mhc', 'mhc_lite'), branch_gain=('none', 'layerscale', 'rezero'))
 NORMALIZING = CHOICES['norm'][:3]       # which divide by the length of x; the others are elementwise
 SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_norm attn_post_norm ffn_post_norm qk_norm v_norm '
             'linear_norm final_norm norm_depth_scale embedding_skip fused_qkv_init tie_weights sub_norm qk_norm_wide b2t '
@@ -222,16 +222,21 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
         return [a for a, _ in rows], [b.unsqueeze(-1) for _, b in rows]
 
     def mhc_weights(name, h):
-        """a_j, b_j and A (mHC, eq. 7 to 9): 20 rounds of columns, then rows"""
+        """a_j, b_j and A (mHC, eq. 7 to 9): 20 rounds of columns, then rows; mHC-lite, eq. 4 and 5: a mean of permutations"""
         n, vec = c.streams, torch.cat(h, -1)
         part = vec / (vec.square().mean(-1, keepdim=True) + c.norm_eps).sqrt() @ w[f'{name}.w']
         s = w[f'{name}.s']
-        logits = w[f'{name}.c'] + part * torch.cat((s[0].repeat(n), s[1].repeat(n), s[2].repeat(n * n)))
-        A = [[torch.exp(logits[..., 2 * n + n * i + j]) for j in range(n)] for i in range(n)]
-        for _ in range(20):
-            columns = [sum(A[i][j] for i in range(n)) for j in range(n)]
-            A = [[A[i][j] / columns[j] for j in range(n)] for i in range(n)]
-            A = [[A[i][j] / sum(A[i]) for j in range(n)] for i in range(n)]
+        logits = w[f'{name}.c'] + part * torch.cat((s[0].repeat(n), s[1].repeat(n), s[2].repeat(part.size(-1) - 2 * n)))
+        if c.residual == 'mhc_lite':
+            e, orders = torch.exp(logits[..., 2 * n:]), list(itertools.permutations(range(n)))
+            A = [[sum(e[..., k] for k, order in enumerate(orders) if order[i] == j) / e.sum(-1) for j in range(n)]
+                 for i in range(n)]
+        else:
+            A = [[torch.exp(logits[..., 2 * n + n * i + j]) for j in range(n)] for i in range(n)]
+            for _ in range(20):
+                columns = [sum(A[i][j] for i in range(n)) for j in range(n)]
+                A = [[A[i][j] / columns[j] for j in range(n)] for i in range(n)]
+                A = [[A[i][j] / sum(A[i]) for j in range(n)] for i in range(n)]
         gates = 1 / (1 + torch.exp(-logits))
         return gates[..., :n].split(1, -1), (2 * gates[..., n:2 * n]).split(1, -1), A
 
@@ -251,7 +256,7 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             if c.residual == 'hyper':
                 a, b = hyper_weights(f'{name}_residual', h)
                 x = sum(a[j][..., :1] * h[j] for j in range(c.streams))
-            elif c.residual == 'mhc':
+            elif c.residual in ('mhc', 'mhc_lite'):
                 a, b, A = mhc_weights(f'{name}_residual', h)
                 x = sum(a[j] * h[j] for j in range(c.streams))
             y = stream_norm(pre, f'{name}_pre_norm', x) / (math.sqrt(i + 1) if pre and c.norm_depth_scale else 1)
@@ -261,7 +266,7 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             if c.residual == 'hyper':
                 h = [b[j] * step + sum(a[k][..., 1 + j:2 + j] * h[k] for k in range(c.streams)) for j in range(c.streams)]
                 continue
-            if c.residual == 'mhc':
+            if c.residual in ('mhc', 'mhc_lite'):
                 h = [b[j] * step + sum(A[j][k].unsqueeze(-1) * h[k] for k in range(c.streams)) for j in range(c.streams)]
                 continue
             x, running = alpha * x + step, running + step
@@ -271,7 +276,7 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             if c.b2t and branch == 'ffn':
                 x = x + x_in
             x = stream_norm(post, f'{name}_post_norm', stream_norm(c.residual == 'dual', f'{name}_residual.norm', x))
-    x, running = pool(sum(h) if c.residual in ('hyper', 'mhc') else x), pool(running)
+    x, running = pool(sum(h) if c.residual in ('hyper', 'mhc', 'mhc_lite') else x), pool(running)
     x = (x + stream_norm(c.final_norm, 'final_norm', running) if c.residual == 'dual' else
          stream_norm(c.final_norm, 'final_norm', x))
     return x * (c.mup_base_width or c.n_embd) / c.n_embd
@@ -573,12 +578,17 @@ def test_what_starts_as_the_plain_model(more):
     close(models[1](idx)[0], models[0](idx)[0], 1e-5)
 
 
-def test_mhc_keeps_the_sum_of_the_streams():
-    """Rows and columns of A sum to 1 (mHC, eq. 6), so that mixing keeps the sum of the streams, and none of them grows"""
-    h = torch.randn(9, 4, 16, dtype=torch.float64)
-    mixed = doubly_stochastic(torch.randn(9, 4, 4, dtype=torch.float64)) @ h
-    close(mixed.sum(-2), h.sum(-2), 1e-3)
+@pytest.mark.parametrize('residual, tol', [('mhc', 1e-3), ('mhc_lite', 1e-12)])
+@torch.no_grad()
+def test_mhc_keeps_the_sum_of_the_streams(residual, tol):
+    """Rows and columns of A sum to 1 (mHC, eq. 6), so that mixing keeps the sum of the streams, and none of them grows. At the
+    start A is almost the identity"""
+    mixer, h = build(residual=residual).h[0].ffn_residual, torch.randn(9, 4, 16, dtype=torch.float64)
+    mixed = mixer.mixing(torch.randn(9, mixer.sizes[-1], dtype=torch.float64)) @ h
+    close(mixed.sum(-2), h.sum(-2), tol)
     assert (mixed.norm(dim=(-2, -1)) < h.norm(dim=(-2, -1))).all()
+    start = GPT(GPTConfig(**SIZES, n_layer=1, residual=residual)).h[0].ffn_residual
+    close(start.mixing(start.c[8:]), torch.eye(4), 0.01)
 
 
 @pytest.mark.parametrize('norm, f', [('dyt', torch.tanh), ('derf', torch.erf)])
@@ -705,6 +715,7 @@ def test_a_wrong_choice_is_answered_with_all_choices(field):
     (dict(dropout=1.0), 'dropout=1.0 1'), (dict(dropout=-0.1), 'dropout=-0.1 0'),
     (dict(norm_eps=-1.0), 'norm_eps=-1.0'), (dict(mix_ln=1.5), 'mix_ln=1.5 1'), (dict(mix_ln=-0.5), 'mix_ln=-0.5 0'),
     (dict(init_gain=-1.0), 'init_gain=-1.0'), (dict(rope_theta=0.0), 'rope_theta=0.0'),
+    (dict(residual='mhc_lite', streams=7), 'mhc_lite streams=7 6'),
     (dict(n_layer=2.5), 'n_layer=2.5 int'), (dict(bias='False'), 'bias=\'False\' bool')])
 def test_an_impossible_config_is_an_error_that_names_field_and_value(wrong, words):
     with pytest.raises(ValueError) as error:

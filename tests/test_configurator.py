@@ -302,6 +302,7 @@ value_residual rmsnorm - y       y       -   -    -  y     1.0 dot       swiglu 
 gpas   rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
 hyper  rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
 mhc    rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
+mhc_lite rmsnorm  -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
 gatednorm gatednorm -   y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
 seednorm seednorm -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
 olmo2  rmsnorm    -     -        -       y   -    y  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
@@ -321,15 +322,15 @@ ALONE = dict(hybrid=dict(attn_post_norm=True, v_norm=True), deepnorm=dict(skip_s
              rezero=dict(branch_gain='rezero'), mixln=dict(mix_ln=0.25), embskip=dict(embedding_skip=True),
              subln=dict(sub_norm=True), resi_dual=dict(residual='dual'), b2t=dict(b2t=True), gated=dict(attn_gate=True),
              norm_gain=dict(norm_gain='zero_centred'), value_residual=dict(value_residual=True), gpas=dict(residual='gpas'),
-             hyper=dict(residual='hyper'), mhc=dict(residual='mhc'), olmo2=dict(qk_norm_wide=True, rope_theta=500000.0),
-             gemma3=dict(norm_gain='zero_centred', emb_scale=True))
+             hyper=dict(residual='hyper'), mhc=dict(residual='mhc'), mhc_lite=dict(residual='mhc_lite'),
+             olmo2=dict(qk_norm_wide=True, rope_theta=500000.0), gemma3=dict(norm_gain='zero_centred', emb_scale=True))
 OF_A_VIT = {        # what it has otherwise
     **dict.fromkeys(('pre', 'post', 'peri', 'off', 'hybrid', 'keel', 'lns', 'dyt', 'derf', 'layerscale', 'rezero', 'mixln',
                      'embskip', 'resi_dual', 'b2t'), dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps='1e-6')),
     **dict.fromkeys(('s1', 's2', 's3', 's4', 's5', 'simplenorm'), dict(init='xavier_trunc', bias=True)),
     **dict.fromkeys(('deepnorm', 'subln'), dict(fused_qkv_init=True, bias=True, norm_eps='1e-6')),
-    **dict.fromkeys(('llama', 'gated', 'norm_gain', 'value_residual', 'gpas', 'hyper', 'mhc', 'seednorm', 'gatednorm', 'olmo2',
-                     'gemma3'), {}),
+    **dict.fromkeys(('llama', 'gated', 'norm_gain', 'value_residual', 'gpas', 'hyper', 'mhc', 'mhc_lite', 'seednorm', 'gatednorm',
+                     'olmo2', 'gemma3'), {}),
     'stable': dict(bias=True, norm_alpha='0.25')}
 
 
