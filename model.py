@@ -97,6 +97,7 @@ class GPTConfig:
     skip_scale: str = 'one'         # one | deepnorm | keel: α in Norm(α x + f(x)), from the depth; deepnorm scales `init` too
     residual: str = 'add'           # add | gpas | dual | hyper | mhc | mhc_lite: the residual state, and how a branch joins it
     streams: int = 4                # hyper, mhc, mhc_lite: copies of the residual stream
+    parallel_ffn: bool = False      # x + attn(Norm(x)) + ffn(Norm(x)): the FFN reads what attention reads, by attention's PreNorm
     b2t: bool = False               # adds a block's input behind its FFN too, in front of the second PostNorm (B2T connection)
     branch_gain: str = 'none'       # none | layerscale | rezero: a learned gain on each branch, per channel or one number
     value_residual: bool = False    # v ← λ₁ v + λ₂ v₁ in attention, learned, both initialized to 1/2; v₁ is the first block's
@@ -144,6 +145,10 @@ class GPTConfig:
             (self.residual == 'add' or self.skip_scale == 'one', 'residual skip_scale', 'residual=add, or skip_scale=one'),
             (one_stream or not (self.attn_post_norm or self.ffn_post_norm or self.mix_ln or self.b2t),
              'residual attn_post_norm ffn_post_norm mix_ln b2t', 'no PostNorm and no b2t where there are several streams'),
+            (not self.parallel_ffn or self.residual == 'add' and self.skip_scale == 'one' and not (
+                self.ffn_pre_norm or self.attn_post_norm or self.mix_ln or self.b2t),
+             'parallel_ffn residual skip_scale ffn_pre_norm attn_post_norm mix_ln b2t',
+             'residual=add, skip_scale=one and none of the others beside parallel_ffn'),
             (one_stream or not self.mup_base_width, 'residual mup_base_width',
              'residual=add or gpas: for several streams nobody has derived the rates of muP'),
             (self.residual != 'mhc_lite' or self.streams <= 6, 'residual streams',
@@ -744,7 +749,7 @@ class Block(nn.Module):
             for on in (config.attn_pre_norm, config.ffn_pre_norm))
         self.x_gain, self.x0_gain = (nn.Parameter(torch.full((1,), start)) if config.embedding_skip else None
                                      for start in (1.0, 0.0))
-        self.value_residual, self.b2t = config.value_residual, config.b2t
+        self.value_residual, self.b2t, self.parallel_ffn = config.value_residual, config.b2t, config.parallel_ffn
         if layer == 1:                                          # its values are v₁
             self.attn.v_gain = self.attn.v1_gain = None
 
@@ -756,6 +761,8 @@ class Block(nn.Module):
 
     def ffn_branch(self, x):
         """The residual state → what the FFN adds to it before Δt, f (B, T, D)"""
+        if self.parallel_ffn:                                   # its own norm is absent then
+            x = self.attn_pre_scale(self.attn_pre_norm(x))
         f = self.ffn_pre_scale(self.ffn_pre_norm(self.ffn_residual.read(x)))
         return self.ffn_gain(self.ffn_mid_norm(self.ffn(f)))
 
@@ -767,7 +774,7 @@ class Block(nn.Module):
         x_in = x
         f, v = self.attn_branch(x, v1, cache)
         x = self.attn_post_norm(self.attn_residual(x, f))
-        x = self.ffn_residual(x, self.ffn_branch(x))
+        x = self.ffn_residual(x, self.ffn_branch(x_in if self.parallel_ffn else x))
         x = self.ffn_post_norm(x + x_in if self.b2t else x)
         return x, v if self.value_residual and v1 is None else v1
 

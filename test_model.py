@@ -27,7 +27,7 @@ CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm', 'dyt', 'derf', 'seedn
 NORMALIZING = CHOICES['norm'][:3]       # which divide by the length of x; the others are elementwise
 SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_norm attn_post_norm ffn_post_norm qk_norm v_norm '
             'linear_norm final_norm norm_depth_scale embedding_skip fused_qkv_init tie_weights sub_norm qk_norm_wide b2t '
-            'value_residual attn_gate emb_scale').split()
+            'value_residual attn_gate emb_scale parallel_ffn').split()
 AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
     n_layer=(1, 2), streams=(1, 3), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
     norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0),
@@ -40,16 +40,19 @@ MID_NORM, POST_NORM = (dict.fromkeys((f'attn_{place}_norm', f'ffn_{place}_norm')
 
 def valid(choice):
     """l2_tied shares queries and keys, so that their heads are as many. One rule for the depth excludes another. muP has two
-    keys. Several streams have no PostNorm and no muP. GatedNorm has no muP."""
-    of_depth = [choice.get('skip_scale', 'one') != 'one', choice.get('norm_depth_scale', False)]
+    keys. Several streams have no PostNorm and no muP. GatedNorm has no muP. A parallel FFN reads attention's PreNorm."""
+    alpha = choice.get('skip_scale', 'one') != 'one'
+    of_depth = [alpha, choice.get('norm_depth_scale', False)]
     of_mup = {choice[key] > 0 for key in ('mup_base_width', 'mup_base_head_dim') if key in choice}
     of_post = [choice.get(key, False) for key in ('attn_post_norm', 'ffn_post_norm', 'mix_ln', 'b2t', 'mup_base_width')]
     residual = choice.get('residual', 'add')
+    of_serial = [choice.get(key, False) for key in ('ffn_pre_norm', 'attn_post_norm', 'mix_ln', 'b2t')]
     return ((choice.get('attention') != 'l2_tied' or choice.get('n_kv_head', 0) in (0, SIZES['n_head']))
             and (choice.get('mup_base_depth', 0) == 0 or not any(of_depth)) and len(of_mup) < 2
             and (choice.get('attention') != 'stable' or not choice.get('qk_norm_wide', False))
             and (choice.get('norm') != 'gatednorm' or True not in of_mup)
-            and (residual == 'add' or choice.get('skip_scale', 'one') == 'one')
+            and (residual == 'add' or not alpha)
+            and (residual == 'add' and not alpha and not any(of_serial) or not choice.get('parallel_ffn', False))
             and (residual in ('add', 'gpas') or not any(of_post) and not choice.get('mup_base_head_dim')))
 
 
@@ -57,10 +60,11 @@ PAIRS = [pair for a, b in itertools.combinations(AXES, 2) for u in AXES[a] for v
          if valid(pair := {a: u, b: v})]
 
 
-def random_config(rng, given):
-    """Any config that has the given values"""
-    while not valid(config := {axis: rng.choice(values) for axis, values in AXES.items()} | given):
-        pass
+def random_config(rng, given, axes=AXES):
+    """Any config that has the given values: axis by axis, in any order, a value that goes with those before"""
+    config = dict(given)
+    for axis in rng.sample(sorted(axes.keys() - given.keys()), k=len(axes.keys() - given.keys())):
+        config[axis] = rng.choice([value for value in axes[axis] if valid(config | {axis: value})])
     return config
 
 
@@ -251,15 +255,16 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
         x_in = x
         post_ln = i + 1 <= c.mix_ln * c.n_layer
         for f, branch in (attention, 'attn'), (ffn, 'ffn'):
-            pre, mid, post = (getattr(c, f'{branch}_{place}_norm') for place in ('pre', 'mid', 'post'))
-            pre, post, name = pre and not post_ln, post or post_ln, f'h.{i}.{branch}'
+            mid, post, name = getattr(c, f'{branch}_mid_norm'), getattr(c, f'{branch}_post_norm') or post_ln, f'h.{i}.{branch}'
             if c.residual == 'hyper':
                 a, b = hyper_weights(f'{name}_residual', h)
                 x = sum(a[j][..., :1] * h[j] for j in range(c.streams))
             elif c.residual in ('mhc', 'mhc_lite'):
                 a, b, A = mhc_weights(f'{name}_residual', h)
                 x = sum(a[j] * h[j] for j in range(c.streams))
-            y = stream_norm(pre, f'{name}_pre_norm', x) / (math.sqrt(i + 1) if pre and c.norm_depth_scale else 1)
+            source, place = (x_in, 'attn') if c.parallel_ffn else (x, branch)           # both read the same norm of the same
+            pre = getattr(c, f'{place}_pre_norm') and not post_ln
+            y = stream_norm(pre, f'h.{i}.{place}_pre_norm', source) / (math.sqrt(i + 1) if pre and c.norm_depth_scale else 1)
             y = stream_norm(mid, f'{name}_mid_norm', f(name, y))
             gain = w[f'{name}_gain.weight'] if c.branch_gain != 'none' else 1
             step = dt * gain * y
@@ -308,8 +313,8 @@ def test_logits_loss_and_gradients_equal_the_reference(config, fused):
     close(loss, expected_loss, 1e-9)
     loss.backward()
     expected_loss.backward()
-    for name, p in model.named_parameters():                            # each beside its own largest entry
-        size = w[name].grad.abs().max() + 1e-6
+    for name, p in model.named_parameters():    # each beside its own largest entry, which saturated attention leaves tiny
+        size = w[name].grad.abs().max() + 1e-4
         close(p.grad / size, w[name].grad / size, 1e-8)
 
 

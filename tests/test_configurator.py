@@ -296,6 +296,7 @@ embskip layernorm -     y        y       -   -    -  y     1.0 dot       gelu   
 subln  layernorm  -     y        y       -   -    -  y     1.0 dot       gelu   learned y    magneto 0.02   -     -    1e-5 0.5
 resi_dual layernorm -   -        -       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
 b2t    layernorm  -     -        -       -   y    -  -     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
+parallel layernorm - y       -       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
 gated  rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
 norm_gain rmsnorm -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
 value_residual rmsnorm - y       y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
@@ -316,17 +317,19 @@ ARCHS = {row.split()[0]: configurator.expanded(dict(zip(NAMES, [CELLS.get(cell, 
 ELSEWHERE = dict(attn_tau=1.618, rope_theta=10000.0, init_gain=1.0,     # the same in all of them, but for what follows
                  v_norm=False, linear_norm=False, norm_depth_scale=False, mix_ln=0.0, skip_scale='one', branch_gain='none',
                  embedding_skip=False, norm_gain='learned', sub_norm=False, qk_norm_wide=False, residual='add', streams=4,
-                 b2t=False, value_residual=False, attn_gate=False, emb_scale=False)
+                 b2t=False, parallel_ffn=False, value_residual=False, attn_gate=False, emb_scale=False)
 ALONE = dict(hybrid=dict(attn_post_norm=True, v_norm=True), deepnorm=dict(skip_scale='deepnorm'), keel=dict(skip_scale='keel'),
              lns=dict(norm_depth_scale=True), simplenorm=dict(linear_norm=True), layerscale=dict(branch_gain='layerscale'),
              rezero=dict(branch_gain='rezero'), mixln=dict(mix_ln=0.25), embskip=dict(embedding_skip=True),
-             subln=dict(sub_norm=True), resi_dual=dict(residual='dual'), b2t=dict(b2t=True), gated=dict(attn_gate=True),
-             norm_gain=dict(norm_gain='zero_centred'), value_residual=dict(value_residual=True), gpas=dict(residual='gpas'),
-             hyper=dict(residual='hyper'), mhc=dict(residual='mhc'), mhc_lite=dict(residual='mhc_lite'),
-             olmo2=dict(qk_norm_wide=True, rope_theta=500000.0), gemma3=dict(norm_gain='zero_centred', emb_scale=True))
+             subln=dict(sub_norm=True), resi_dual=dict(residual='dual'), b2t=dict(b2t=True), parallel=dict(parallel_ffn=True),
+             gated=dict(attn_gate=True), norm_gain=dict(norm_gain='zero_centred'), value_residual=dict(value_residual=True),
+             gpas=dict(residual='gpas'), hyper=dict(residual='hyper'), mhc=dict(residual='mhc'),
+             mhc_lite=dict(residual='mhc_lite'), olmo2=dict(qk_norm_wide=True, rope_theta=500000.0),
+             gemma3=dict(norm_gain='zero_centred', emb_scale=True))
 OF_A_VIT = {        # what it has otherwise
     **dict.fromkeys(('pre', 'post', 'peri', 'off', 'hybrid', 'keel', 'lns', 'dyt', 'derf', 'layerscale', 'rezero', 'mixln',
-                     'embskip', 'resi_dual', 'b2t'), dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps='1e-6')),
+                     'embskip', 'resi_dual', 'b2t', 'parallel'),
+                    dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps='1e-6')),
     **dict.fromkeys(('s1', 's2', 's3', 's4', 's5', 'simplenorm'), dict(init='xavier_trunc', bias=True)),
     **dict.fromkeys(('deepnorm', 'subln'), dict(fused_qkv_init=True, bias=True, norm_eps='1e-6')),
     **dict.fromkeys(('llama', 'gated', 'norm_gain', 'value_residual', 'gpas', 'hyper', 'mhc', 'mhc_lite', 'seednorm', 'gatednorm',

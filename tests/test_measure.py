@@ -88,7 +88,8 @@ def states_by_hand(model, x, nudge=0.0):
             pre, mid, post = (getattr(b, f'{name}_{place}_norm') for place in ('pre', 'mid', 'post'))
             residual = getattr(b, f'{name}_residual')
             scaled = c.norm_depth_scale and not isinstance(pre, torch.nn.Identity)
-            entered.append(pre(residual.read(x)) / (math.sqrt(i + 1) if scaled else 1))
+            entered.append(entered[-1] if c.parallel_ffn and name == 'ffn' else
+                           pre(residual.read(x)) / (math.sqrt(i + 1) if scaled else 1))
             gain = 1 if c.branch_gain == 'none' else getattr(b, f'{name}_gain').weight
             f, v = b.attn(entered[-1], v1) if name == 'attn' else (b.ffn(entered[-1]), None)
             v1, f = (v if v1 is None else v1), gain * mid(f)

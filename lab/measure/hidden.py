@@ -25,8 +25,8 @@ def stream(model, x):
 
 @torch.no_grad()
 def branch_inputs(model, x):
-    """The residual states that the branches get, [attn, ffn] of each block, for the inputs x. ValueError for a block that was
-    edited not to call its residuals, so that nobody knows what its branches add."""
+    """The residual states that the branches get, [attn, ffn] of each block, for the inputs x. A parallel FFN gets attention's.
+    ValueError for a block that was edited not to call its residuals, so that nobody knows what its branches add."""
     seen = []
     with ExitStack() as stack:
         for block in model.h:
@@ -35,7 +35,7 @@ def branch_inputs(model, x):
         model.hidden(x)
     if len(seen) != 2 * len(model.h):
         raise ValueError('a block does not call its attn_residual or ffn_residual: nobody knows what its branches add')
-    return list(zip(seen[::2], seen[1::2]))
+    return list(zip(seen[::2], seen[::2] if model.config.parallel_ffn else seen[1::2]))
 
 
 def hidden(model, batches, rng):
