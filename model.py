@@ -95,9 +95,9 @@ class GPTConfig:
     mix_ln: float = 0.0             # the share of the blocks, the first ones, that are Post-LN, over the flags above (Mix-LN)
     residual_scale: float = 1.0     # Δt in x + Δt f(x)
     skip_scale: str = 'one'         # one | deepnorm | keel: α in Norm(α x + f(x)), from the depth; deepnorm scales `init` too
-    residual: str = 'add'           # add | gpas | dual | hyper | mhc | mhc_lite: the residual state, and how a branch joins it
+    residual: str = 'add'           # add | gpas | dual | siamese | attnres | hyper | mhc | mhc_lite: what branches read and join
     streams: int = 4                # hyper, mhc, mhc_lite: copies of the residual stream
-    parallel_ffn: bool = False      # x + attn(Norm(x)) + ffn(Norm(x)): the FFN reads what attention reads, by attention's PreNorm
+    parallel_ffn: bool = False      # x + attn(Norm(x)) + ffn(Norm(x)): the FFN reads what attention reads, and has no PreNorm
     b2t: bool = False               # adds a block's input behind its FFN too, in front of the second PostNorm (B2T connection)
     branch_gain: str = 'none'       # none | layerscale | rezero: a learned gain on each branch, per channel or one number
     value_residual: bool = False    # v ← λ₁ v + λ₂ v₁ in attention, learned, both initialized to 1/2; v₁ is the first block's
@@ -624,6 +624,50 @@ class ResiDual(Residual):
         return x + final_norm(s)
 
 
+class SiameseNorm(Residual):
+    """Two streams X and Y (B, T, 2, D): a branch of block l reads N(X) + N'(Y), X ← N(X) + Δt f / √(2l), Y ← Y + Δt f, and the
+    head reads as branches do (Li et al. 2026, their code)"""
+    expand = staticmethod(ResiDual.expand)
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        self.x_norm, self.y_norm = make_norm(True, config), make_norm(True, config)
+        self.x_scale = Scale((2 * (branch // 2 + 1)) ** -0.5)
+        self.head = SiameseNorm(config, branch + 1) if branch == 2 * config.n_layer - 1 else None
+
+    def read(self, xy):
+        x, y = xy.unbind(-2)
+        return self.x_norm(x) + self.y_norm(y)
+
+    def forward(self, xy, f):
+        x, y = xy.unbind(-2)
+        x, y = super().forward(self.x_norm(x), self.x_scale(f)), super().forward(y, f)
+        xy = torch.stack((x.to(y.dtype), y), dim=-2)
+        return xy if self.head is None else self.head.read(xy)
+
+
+class AttentionResiduals(Residual):
+    """The embedding and the outputs of all k branches so far, V (B, T, k + 1, D): a branch reads Σ_i a_i V_i with
+    a = softmax_i(w·RMSNorm(V_i)) and a learned w from 0, and so does the head (full AttnRes, Kimi Team 2026, eq. 2–4)"""
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        self.norm, self.query = RMSNorm(config.n_embd, config), nn.Parameter(torch.zeros(config.n_embd))
+        self.head = AttentionResiduals(config, branch + 1) if branch == 2 * config.n_layer - 1 else None
+
+    @staticmethod
+    def expand(x, config):
+        return x.unsqueeze(-2)
+
+    def read(self, values):
+        a = (self.norm(values) @ self.query).softmax(-1)
+        return (a.unsqueeze(-1) * values).sum(-2)
+
+    def forward(self, values, f):
+        values = torch.cat((values, self.dt * f.unsqueeze(-2)), dim=-2)
+        return values if self.head is None else self.head.read(values)
+
+
 class Streams(Residual):
     """n streams H (B, T, n, D): a branch reads Σ_i a_i H_i, H_j ← b_j Δt f + Σ_i A_ji H_i, and the head reads their sum.
     Subclasses have methods weights(H) → a (B, T, n), b (B, T, n), m, and mixing(m) → A (B, T, n, n)."""
@@ -719,8 +763,8 @@ def doubly_stochastic(logits, rounds=20):
     return a
 
 
-RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'hyper': HyperConnections, 'mhc': ManifoldHyperConnections,
-             'mhc_lite': MHCLite}
+RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'siamese': SiameseNorm, 'attnres': AttentionResiduals,
+             'hyper': HyperConnections, 'mhc': ManifoldHyperConnections, 'mhc_lite': MHCLite}
 
 
 # ----------------------------------------------------------------------------- the block

@@ -23,11 +23,12 @@ CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm', 'dyt', 'derf', 'seedn
                norm_gain=('learned', 'zero_centred', 'none'), attention=('dot', 'stable', 'l2', 'l2_tied'),
                ffn=('gelu', 'gelu_tanh', 'relu', 'swiglu', 'geglu'), pos=('learned', 'rope'),
                init=('gpt2', 'normal', 'xavier', 'xavier_trunc', 'stable', 'magneto'), skip_scale=('one', 'deepnorm', 'keel'),
-               residual=('add', 'gpas', 'dual', 'hyper', 'mhc', 'mhc_lite'), branch_gain=('none', 'layerscale', 'rezero'))
+               residual=('add', 'gpas', 'dual', 'siamese', 'attnres', 'hyper', 'mhc', 'mhc_lite'),
+               branch_gain=('none', 'layerscale', 'rezero'))
 NORMALIZING = CHOICES['norm'][:3]       # which divide by the length of x; the others are elementwise
 SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_norm attn_post_norm ffn_post_norm qk_norm v_norm '
             'linear_norm final_norm norm_depth_scale embedding_skip fused_qkv_init tie_weights sub_norm qk_norm_wide b2t '
-            'value_residual attn_gate emb_scale parallel_ffn').split()
+            'value_residual attn_gate parallel_ffn emb_scale').split()
 AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
     n_layer=(1, 2), streams=(1, 3), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
     norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0),
@@ -216,6 +217,14 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             y = a * torch.sigmoid(a) * linear(f'{name}.w3', x)
         return linear(f'{name}.w2', stream_norm(c.sub_norm, f'{name}.inner_norm', y))
 
+    def depth_attention(name, outputs):
+        """The mean of outputs by w·RMSNorm(output) (AttnRes, eq. 2 to 4)"""
+        e = [torch.exp((norm(f'{name}.norm', v, 0.5) * w[f'{name}.query']).sum(-1, keepdim=True)) for v in outputs]
+        return sum(weight * v for weight, v in zip(e, outputs)) / sum(e)
+
+    def siamese_norms(name, h):
+        return stream_norm(True, f'{name}.x_norm', h[0]), stream_norm(True, f'{name}.y_norm', h[1])
+
     def hyper_weights(name, h):
         """One stream's row of A_m and A_r, and its B (hyper-connections, eq. 10 to 13)"""
         def row(i):
@@ -246,7 +255,8 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
 
     first_values = []
     x = x0 = stream_norm(c.input_norm, 'input_norm', x)
-    running, h = x, [x] * c.streams                # ResiDual's sum; the streams of hyper-connections and mHC
+    # ResiDual's sum; SiameseNorm's X and Y, AttnRes's outputs, or the streams of hyper-connections and mHC
+    running, h = x, [x] * dict(siamese=2, attnres=1).get(c.residual, c.streams)
     dt = c.residual_scale * (c.mup_base_depth or c.n_layer) / c.n_layer
     alpha = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale]
     for i in range(c.n_layer):
@@ -262,6 +272,11 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             elif c.residual in ('mhc', 'mhc_lite'):
                 a, b, A = mhc_weights(f'{name}_residual', h)
                 x = sum(a[j] * h[j] for j in range(c.streams))
+            elif c.residual == 'attnres':
+                x = depth_attention(f'{name}_residual', h)
+            elif c.residual == 'siamese':
+                normed, x = siamese_norms(f'{name}_residual', h)
+                x = x + normed
             source, place = (x_in, 'attn') if c.parallel_ffn else (x, branch)           # both read the same norm of the same
             pre = getattr(c, f'{place}_pre_norm') and not post_ln
             y = stream_norm(pre, f'h.{i}.{place}_pre_norm', source) / (math.sqrt(i + 1) if pre and c.norm_depth_scale else 1)
@@ -274,6 +289,12 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             if c.residual in ('mhc', 'mhc_lite'):
                 h = [b[j] * step + sum(A[j][k].unsqueeze(-1) * h[k] for k in range(c.streams)) for j in range(c.streams)]
                 continue
+            if c.residual == 'attnres':
+                h = [*h, step]
+                continue
+            if c.residual == 'siamese':
+                h = [normed + step / math.sqrt(2 * (i + 1)), h[1] + step]
+                continue
             x, running = alpha * x + step, running + step
             if c.residual == 'gpas':
                 g = w[f'{name}_residual.gate']
@@ -281,6 +302,8 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             if c.b2t and branch == 'ffn':
                 x = x + x_in
             x = stream_norm(post, f'{name}_post_norm', stream_norm(c.residual == 'dual', f'{name}_residual.norm', x))
+    head = f'h.{c.n_layer - 1}.ffn_residual.head'
+    x = depth_attention(head, h) if c.residual == 'attnres' else sum(siamese_norms(head, h)) if c.residual == 'siamese' else x
     x, running = pool(sum(h) if c.residual in ('hyper', 'mhc', 'mhc_lite') else x), pool(running)
     x = (x + stream_norm(c.final_norm, 'final_norm', running) if c.residual == 'dual' else
          stream_norm(c.final_norm, 'final_norm', x))
@@ -583,6 +606,20 @@ def test_what_starts_as_the_plain_model(more):
     close(models[1](idx)[0], models[0](idx)[0], 1e-5)
 
 
+@torch.no_grad()
+def test_attention_residuals_start_with_the_mean():
+    """Of the embedding and the branches so far: w = 0 (Kimi Team 2026, section 5)"""
+    model, read = GPT(GPTConfig(**SIZES, n_layer=2, residual='attnres')), []
+    for block in model.h:
+        for residual in block.attn_residual, block.ffn_residual:
+            residual.register_forward_pre_hook(lambda residual, args: read.append((residual.read(args[0]), args[0])))
+    out = model.hidden(tokens(2, 8))
+    assert [values.size(-2) for _, values in read] == [1, 2, 3, 4]
+    for x, values in read:
+        close(x, values.mean(-2), 1e-6)
+    assert out.shape == (2, 8, 16)
+
+
 @pytest.mark.parametrize('residual, tol', [('mhc', 1e-3), ('mhc_lite', 1e-12)])
 @torch.no_grad()
 def test_mhc_keeps_the_sum_of_the_streams(residual, tol):
@@ -660,9 +697,9 @@ def test_init_bounds_the_largest_singular_value(init, gain, bound, shape):
 
 def test_block_types():
     table = {path.split('.')[-1]: kind for path, kind in BLOCK_TYPES.items()}
-    table |= dict.fromkeys('attn_gain ffn_gain x_gain x0_gain v_gain v1_gain'.split(), 'gain')
+    table |= dict.fromkeys('attn_gain ffn_gain x_gain x0_gain v_gain v1_gain query'.split(), 'gain')
     table |= dict.fromkeys('input_norm final_norm q_norm k_norm v_norm attn_pre_norm attn_mid_norm attn_post_norm '
-                           'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm down up'.split(), 'norm')
+                           'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm x_norm y_norm down up'.split(), 'norm')
     for config in COVERING:
         model = GPT(GPTConfig(**SIZES | config))
         assert model.state_dict().keys() == dict(model.named_parameters(remove_duplicate=False)).keys()      # and no constants

@@ -301,6 +301,8 @@ gated  rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu 
 norm_gain rmsnorm -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
 value_residual rmsnorm - y       y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
 gpas   rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
+siamese rmsnorm   -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
+attnres rmsnorm   -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
 hyper  rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
 mhc    rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
 mhc_lite rmsnorm  -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
@@ -324,7 +326,8 @@ ALONE = dict(hybrid=dict(attn_post_norm=True, v_norm=True), deepnorm=dict(skip_s
              subln=dict(sub_norm=True), resi_dual=dict(residual='dual'), b2t=dict(b2t=True), parallel=dict(parallel_ffn=True),
              gated=dict(attn_gate=True), norm_gain=dict(norm_gain='zero_centred'), value_residual=dict(value_residual=True),
              gpas=dict(residual='gpas'), hyper=dict(residual='hyper'), mhc=dict(residual='mhc'),
-             mhc_lite=dict(residual='mhc_lite'), olmo2=dict(qk_norm_wide=True, rope_theta=500000.0),
+             siamese=dict(residual='siamese'), attnres=dict(residual='attnres'), mhc_lite=dict(residual='mhc_lite'),
+             olmo2=dict(qk_norm_wide=True, rope_theta=500000.0),
              gemma3=dict(norm_gain='zero_centred', emb_scale=True))
 OF_A_VIT = {        # what it has otherwise
     **dict.fromkeys(('pre', 'post', 'peri', 'off', 'hybrid', 'keel', 'lns', 'dyt', 'derf', 'layerscale', 'rezero', 'mixln',
@@ -332,8 +335,8 @@ OF_A_VIT = {        # what it has otherwise
                     dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps='1e-6')),
     **dict.fromkeys(('s1', 's2', 's3', 's4', 's5', 'simplenorm'), dict(init='xavier_trunc', bias=True)),
     **dict.fromkeys(('deepnorm', 'subln'), dict(fused_qkv_init=True, bias=True, norm_eps='1e-6')),
-    **dict.fromkeys(('llama', 'gated', 'norm_gain', 'value_residual', 'gpas', 'hyper', 'mhc', 'mhc_lite', 'seednorm', 'gatednorm',
-                     'olmo2', 'gemma3'), {}),
+    **dict.fromkeys(('llama', 'gated', 'norm_gain', 'value_residual', 'gpas', 'siamese', 'attnres', 'hyper', 'mhc', 'mhc_lite',
+                     'seednorm', 'gatednorm', 'olmo2', 'gemma3'), {}),
     'stable': dict(bias=True, norm_alpha='0.25')}
 
 

@@ -85,7 +85,8 @@ def bounded_by_mid_norms(model, x):
     if not all(bounds(largest_output(model), out) for out, in seen):
         return False
     steps = [model.config.branch_scale * out for out, in seen]
-    return all(torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
+    return all(before.shape == step.shape == after.shape
+               and torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
                for before, step, after in zip(states, steps, states[1:]))
 
 
