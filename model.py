@@ -729,7 +729,7 @@ class ManifoldHyperConnections(Streams):
         return torch.eye(n).flatten()
 
     def weights(self, h):
-        vec = at_least_fp32(h.flatten(-2))
+        vec = h.flatten(-2)
         parts = (F.rms_norm(vec, vec.shape[-1:], eps=self.eps) @ self.w).split(self.sizes, dim=-1)
         a, b, m = (c + s * part for c, s, part in zip(self.c.split(self.sizes), self.s, parts))
         return torch.sigmoid(a), 2 * torch.sigmoid(b), m

@@ -780,6 +780,7 @@ def test_a_tied_head_is_the_embedding():
 
 DNT = dict(norm='rmsnorm', input_norm=True, ffn_pre_norm=False, **MID_NORM, qk_norm=True, init='xavier')
 LLAMA = dict(norm='rmsnorm', ffn='swiglu', pos='rope', tie_weights=False)
+PARALLEL = dict(parallel_ffn=True, ffn_pre_norm=False)
 
 
 @pytest.mark.parametrize('millions, n_layer, n_head, n_embd, config', [
@@ -826,6 +827,15 @@ def test_generation_with_a_cache_equals_full_forward_passes(attention, n_kv_head
     assert len(logits) == 9 and drawn.shape == (5, prompt + 9) and torch.equal(drawn[:, :prompt], idx)
     for length, step in enumerate(logits, start=prompt):
         close(step[:, -1], model(drawn[:, :length][:, -8:])[0][:, -1], 1e-9)
+
+
+@pytest.mark.parametrize('config', [*(dict(residual=name) for name in CHOICES['residual']), PARALLEL], ids=str)
+@torch.no_grad()
+def test_residual_states_generate_with_a_cache(config):
+    model, greedy = build(**config), tokens(2, 3)
+    for _ in range(4):
+        greedy = torch.cat((greedy, model(greedy)[0][:, -1:].argmax(-1)), 1)
+    assert torch.equal(model.generate(tokens(2, 3), 4, temperature=0), greedy)
 
 
 def test_generation_feeds_each_token_once_until_the_window_slides():
@@ -880,7 +890,8 @@ def test_embedding_skips_add_the_embedding_with_its_dropout():
     assert x is x0 is again
 
 
-@pytest.mark.parametrize('config', [dict(dropout=0.5), DNT, LLAMA | dict(n_kv_head=2), dict(attention='l2', residual_scale=0.3)])
+@pytest.mark.parametrize('config', [dict(dropout=0.5), DNT, LLAMA | dict(n_kv_head=2), dict(attention='l2', residual_scale=0.3),
+                                    dict(residual='attnres'), PARALLEL])
 def test_recomputed_blocks_keep_less_and_have_the_same_gradients(config):
     found = []
     for recompute in (False, True):
@@ -906,7 +917,8 @@ def test_a_model_that_recomputes_generates_with_its_cache():
 @pytest.mark.parametrize('config, fused, recompute', [
     (DNT, False, False), (LLAMA | dict(n_kv_head=2), False, True), *(pytest.param(*case, marks=pytest.mark.long) for case in [
         (dict(dropout=0.1), True, False), (dict(attention='stable', norm='stablenorm', **POST_NORM), True, True),
-        (dict(attention='l2'), True, False)])])
+        (dict(attention='l2'), True, False), (dict(residual='attnres'), True, True), (dict(residual='mhc_lite'), True, False),
+        (dict(residual='siamese'), True, False)])])
 def test_compiles_without_a_break_and_not_again(config, fused, recompute):
     # The back end is none, since what may break is the capture of the graph.
     model = with_kernel(GPT(GPTConfig(**SIZES | dict(n_layer=2) | config)), fused)
@@ -931,7 +943,7 @@ def test_compiles_without_a_break_and_not_again(config, fused, recompute):
 @pytest.mark.parametrize('config', [
     dict(), DNT, LLAMA | dict(n_kv_head=2), dict(**MID_NORM, **POST_NORM, attention='l2', bias=True),
     dict(norm='stablenorm', attention='stable', norm_alpha=0.475, pos='rope', **MID_NORM),
-    dict(attention='l2_tied', qk_norm=True, pos='rope'),
+    dict(attention='l2_tied', qk_norm=True, pos='rope'), *(dict(residual=name) for name in CHOICES['residual'][1:]), PARALLEL,
     *(dict(norm=norm, linear_norm=True, v_norm=True, branch_gain='layerscale', skip_scale='keel', norm_depth_scale=True,
            embedding_skip=True) for norm in ('dyt', 'derf'))])
 def test_bf16_autocast_keeps_norms_and_loss_in_fp32(config, fused):
