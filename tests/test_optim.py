@@ -203,14 +203,15 @@ def test_a_step_under_bf16_autocast(arch, name):
     model = small_gpt(arch)
     with torch.no_grad():
         for key, p in model.named_parameters():
-            if key.endswith(('_gain.weight', '.beta', '.wa', '.wb', '_residual.w', '.x0_gain')):       # which start at 0
+            if key.endswith(('_gain.weight', '.beta', '.wa', '.wb', '_residual.w', '.x0_gain', '.query')):     # which start at 0
                 p.copy_(0.5 + torch.rand_like(p))
     before = [p.detach().clone() for p in model.parameters()]
     with torch.autocast('cpu', torch.bfloat16):
         backward(model, 0)
     make(name, model, weight_decay=0.0, learning_rate=1e3).step()       # LN Off has gradients of 1e-11 at W_q
     for (key, p), old in zip(model.named_parameters(), before):
-        assert torch.isfinite(p).all() and not torch.equal(p, old), key
+        only_one = arch == 'attnres' and key.startswith('h.0.attn_residual.')       # its first branch reads the mean of one
+        assert torch.isfinite(p).all() and torch.equal(p, old) == only_one, key
 
 
 @pytest.mark.filterwarnings('ignore::DeprecationWarning:torch')
@@ -246,7 +247,7 @@ def kind_of(name):
     parts = name.split('.')
     if any(part.endswith('norm') for part in parts):
         return 'norm'
-    if parts[-1].endswith('_gain') or parts[-2].endswith(('_gain', '_residual')):
+    if parts[-1].endswith('_gain') or any(part.endswith(('_gain', '_residual')) for part in parts):
         return 'gain'
     return {'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head', 'wq': 'qk', 'wk': 'qk', 'wv': 'vo', 'wo': 'vo', 'wg': 'vo',
             'w1': 'ffn', 'w2': 'ffn', 'w3': 'ffn'}[parts[-2]]

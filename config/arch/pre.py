@@ -27,6 +27,7 @@ residual_scale = 1.0
 skip_scale = 'one'
 residual = 'add'
 streams = 4
+parallel_ffn = False
 b2t = False
 branch_gain = 'none'
 value_residual = False

@@ -25,14 +25,14 @@ def stream(model, x):
 
 @torch.no_grad()
 def branch_inputs(model, x):
-    """The residual states that the branches get, [attn, ffn] of each block, for the inputs x. ValueError for a block that was
-    edited not to call its residuals, so that nobody knows what its branches add."""
+    """The residual states that the branches get, [attn, ffn] of each block, for the inputs x. A parallel FFN gets attention's.
+    Raise ValueError for a block that was edited not to call its residuals, so that nobody knows what its branches add."""
     with inputs(*(residual for b in model.h for residual in (b.attn_residual, b.ffn_residual))) as seen:
         model.hidden(x)
     if any(len(states) != 1 for states in seen):
         raise ValueError('a block does not call its attn_residual or ffn_residual: nobody knows what its branches add')
     states = [state for state, in seen]
-    return list(zip(states[::2], states[1::2]))
+    return list(zip(states[::2], states[::2] if model.config.parallel_ffn else states[1::2]))
 
 
 @measurement(partial(table, 'hidden states', first='behind'),
@@ -92,6 +92,7 @@ def mid_norm_gains(model, x):
         states = stream(model, x)
     steps = [model.config.branch_scale * out for out, in seen]
     as_assumed = all(bounds(largest, out) for out, in seen) and all(
-        torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
+        before.shape == step.shape == after.shape
+        and torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
         for before, step, after in zip(states, steps, states[1:]))
     return (gain, largest) if as_assumed else None

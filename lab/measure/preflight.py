@@ -47,11 +47,11 @@ def effects(model, batch, seed):
         branches = [branch(block, 'attn')(at_attn), branch(block, 'ffn')(at_ffn)]
         last = stream(model, x)[-1]
     logits = {'attention logits': attention_logits(q, k, scale).std() for q, k, scale, _ in seen[:1]}
-    rng = torch.Generator(x.device).manual_seed(seed)
-    start = torch.randn(at_attn[:1].shape, generator=rng, device=x.device, dtype=at_attn.dtype)
+    starts = [torch.randn(at[:1].shape, generator=torch.Generator(x.device).manual_seed(seed), device=x.device, dtype=at.dtype)
+              for at in (at_attn, at_ffn)]
     result = {**logits, 'attention branch': branches[0].norm(), 'FFN branch': branches[1].norm(),
-              'attention Jacobian': jacobian_norm(branch(block, 'attn'), at_attn[:1], start, steps=10),
-              'FFN Jacobian': jacobian_norm(branch(block, 'ffn'), at_ffn[:1], start, steps=10),
+              'attention Jacobian': jacobian_norm(branch(block, 'attn'), at_attn[:1], starts[0], steps=10),
+              'FFN Jacobian': jacobian_norm(branch(block, 'ffn'), at_ffn[:1], starts[1], steps=10),
               'last hidden state': last.norm()}
     gradient = mean_gradient(model, [batch])
     for kind in KINDS:
