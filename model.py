@@ -735,7 +735,13 @@ class ManifoldHyperConnections(Streams):
         return torch.sigmoid(a), 2 * torch.sigmoid(b), m
 
     def mixing(self, m):
-        return doubly_stochastic(m.unflatten(-1, (self.sizes[0], -1)))
+        """A = exp(m), columns and rows divided by their sums in turn, 20 times (Sinkhorn and Knopp 1967)"""
+        m = m.unflatten(-1, (self.sizes[0], -1))
+        a = (m - m.amax((-2, -1), keepdim=True)).exp()
+        for _ in range(20):
+            a = a / a.sum(-2, keepdim=True)
+            a = a / a.sum(-1, keepdim=True)
+        return a
 
 
 class MHCLite(ManifoldHyperConnections):
@@ -752,15 +758,6 @@ class MHCLite(ManifoldHyperConnections):
 
     def mixing(self, m):
         return (m.softmax(-1) @ self.permutations.to(m.dtype)).unflatten(-1, (self.sizes[0], -1))
-
-
-def doubly_stochastic(logits, rounds=20):
-    """Return exp(logits) (..., n, n) with columns and rows divided by their sums in turn (Sinkhorn and Knopp 1967)."""
-    a = (logits - logits.amax((-2, -1), keepdim=True)).exp()
-    for _ in range(rounds):
-        a = a / a.sum(-2, keepdim=True)
-        a = a / a.sum(-1, keepdim=True)
-    return a
 
 
 RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'siamese': SiameseNorm, 'attnres': AttentionResiduals,
