@@ -286,9 +286,9 @@ hybrid rmsnorm    -     -        -       -   -    y  y     1.0 dot       gelu   
 deepnorm layernorm -    -        -       -   y    -  -     1.0 dot       gelu   learned y    xavier 0.02    -     -    1e-5 0.5
 keel   layernorm  -     y        y       -   y    -  -     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
 lns    layernorm  -     y        y       -   -    -  y     1.0 dot       gelu   learned y    normal 0.02    -     -    1e-5 0.5
-simplenorm rmsnorm -    -        -       -   -    -  y     1.0 dot       gelu   learned y    xavier 0.0     y     -    1e-8 0.5
-dyt    dyt        -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-derf   derf       -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
+simplenorm rmsnorm -    -        -       -   -    -  y     1.0 dot       swiglu rope    -    torchtitan 1.0 -   -    1e-5 0.5
+dyt    dyt        -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 1.0
+derf   derf       -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 1.0
 layerscale layernorm -  y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
 rezero layernorm  -     -        -       -   -    -  -     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
 mixln  layernorm  -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
@@ -315,21 +315,24 @@ ARCHS = {row.split()[0]: configurator.expanded(dict(zip(NAMES, [CELLS.get(cell, 
 ELSEWHERE = dict(attn_tau=1.618, rope_theta=10000.0, init_gain=1.0,     # the same in all of them, but for what follows
                  v_norm=False, linear_norm=False, norm_depth_scale=False, mix_ln=0.0, skip_scale='one', branch_gain='none',
                  embedding_skip=False, norm_gain='learned', sub_norm=False, qk_norm_wide=False, residual='add', streams=4,
-                 b2t=False, value_residual=False, attn_gate=False, emb_scale=False)
+                 b2t=False, value_residual=False, attn_gate=False, emb_scale=False,
+                 attn_norm_alpha=0.0, emb_gain=False)
 ALONE = dict(hybrid=dict(attn_post_norm=True, v_norm=True), deepnorm=dict(skip_scale='deepnorm'), keel=dict(skip_scale='keel'),
              lns=dict(norm_depth_scale=True), simplenorm=dict(linear_norm=True), layerscale=dict(branch_gain='layerscale'),
              rezero=dict(branch_gain='rezero'), mixln=dict(mix_ln=0.25), embskip=dict(embedding_skip=True),
+             dyt=dict(emb_gain=True), derf=dict(emb_gain=True),
              subln=dict(sub_norm=True), resi_dual=dict(residual='dual'), b2t=dict(b2t=True), gated=dict(attn_gate=True),
              norm_gain=dict(norm_gain='zero_centred'), value_residual=dict(value_residual=True), gpas=dict(residual='gpas'),
              hyper=dict(residual='hyper'), mhc=dict(residual='mhc'), olmo2=dict(qk_norm_wide=True, rope_theta=500000.0),
              gemma3=dict(norm_gain='zero_centred', emb_scale=True))
 OF_A_VIT = {        # what it has otherwise
-    **dict.fromkeys(('pre', 'post', 'peri', 'off', 'hybrid', 'keel', 'lns', 'dyt', 'derf', 'layerscale', 'rezero', 'mixln',
+    **dict.fromkeys(('pre', 'post', 'peri', 'off', 'hybrid', 'keel', 'lns', 'layerscale', 'rezero', 'mixln',
                      'embskip', 'resi_dual', 'b2t'), dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps='1e-6')),
-    **dict.fromkeys(('s1', 's2', 's3', 's4', 's5', 'simplenorm'), dict(init='xavier_trunc', bias=True)),
+    **dict.fromkeys(('s1', 's2', 's3', 's4', 's5'), dict(init='xavier_trunc', bias=True)),
+    **dict.fromkeys(('dyt', 'derf'), dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps='1e-6', norm_alpha=0.5)),
     **dict.fromkeys(('deepnorm', 'subln'), dict(fused_qkv_init=True, bias=True, norm_eps='1e-6')),
     **dict.fromkeys(('llama', 'gated', 'norm_gain', 'value_residual', 'gpas', 'hyper', 'mhc', 'seednorm', 'gatednorm', 'olmo2',
-                     'gemma3'), {}),
+                     'gemma3', 'simplenorm'), {}),
     'stable': dict(bias=True, norm_alpha='0.25')}
 
 
@@ -343,7 +346,7 @@ def test_architecture(trains, name, model):
     found = read_config(str(ROOT / 'config' / 'arch' / f'{name}.py'), seen)
     wanted = {**seen, **ARCHS[name], **ELSEWHERE, **ALONE.get(name, {}), **(OF_A_VIT[name] if model == 'vit' else {})}
     if model == 'vit':
-        del wanted['tie_weights'], wanted['emb_scale']
+        del wanted['tie_weights'], wanted['emb_scale'], wanted['emb_gain']
     assert found.keys() == wanted.keys()
     for key, value in found.items():
         assert key == 'patch_size' or type(value) is type(getattr(GPTConfig(), key)) and values[key] == value
