@@ -19,9 +19,10 @@ BLOCK_TYPES = {     # by a module's path in the model or in a block; the keys r_
     'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head',
     'attn.wq': 'qk', 'attn.wk': 'qk', 'attn.wv': 'vo', 'attn.wo': 'vo', 'attn.wg': 'vo',
     'ffn.w1': 'ffn', 'ffn.w2': 'ffn', 'ffn.w3': 'ffn',
-    'norm': 'norm', 'attn_residual': 'gain', 'ffn_residual': 'gain',
+    'norm': 'norm', 'norm.down': 'mix', 'norm.up': 'mix', 'attn_residual': 'gain', 'ffn_residual': 'gain',
+    **{f'{branch}_residual.{w}': 'mix' for branch in ('attn', 'ffn') for w in ('w', 'wa', 'wb')},
 }
-MATRICES = {'qk', 'vo', 'ffn'}                          # types whose weights are matrices of a block: Muon orthogonalizes them
+MATRICES = {'qk', 'vo', 'ffn', 'mix'}                   # types whose weights are matrices of a block: Muon orthogonalizes them
 DECAYED = {*MATRICES, 'emb', 'pos', 'head'}             # types whose weights decay
 INIT_KINDS = {      # the modules whose weights init_weight fills; all other parameters keep what their constructor gave them
     'wte': 'embedding', 'wpe': 'embedding', 'lm_head': 'head', 'norm.down': 'matrix', 'norm.up': 'matrix',
@@ -32,18 +33,21 @@ INIT_KINDS = {      # the modules whose weights init_weight fills; all other par
 
 def module_path(name):
     """Return where a parameter's module stands in the model or in a block: 'h.3.attn.wq.weight' → 'attn.wq'. Numbers drop out. A
-    parameter that is not called weight or bias counts as a module: 'h.3.x_gain' → 'x_gain'."""
+    parameter that is not called weight or bias counts as a module: 'h.3.x_gain' → 'x_gain'. A module whose name ends in norm is a
+    norm, wherever it stands: 'h.3.attn_pre_norm.down.weight' → 'norm.down'."""
     parts = [part for part in name.removeprefix('h.').split('.') if not part.isdigit()]
-    return '.'.join(parts[:-1] if parts[-1] in ('weight', 'bias') else parts)
+    path = '.'.join(parts[:-1] if parts[-1] in ('weight', 'bias') else parts)
+    _, norm, module = f'{path}.'.rpartition('norm.')
+    return (norm + module).rstrip('.')
 
 
 def block_type(name, types=BLOCK_TYPES, p=None):
-    """Return the block type of a parameter: that of the innermost module around it that has one. A module whose name ends in norm
-    is a norm. Whatever else is learned is a gain. Raise ValueError for a matrix p without a type."""
+    """Return the block type of a parameter: that of the innermost module around it that has one. Whatever else is learned is a
+    gain. Raise ValueError for a matrix p without a type."""
     module = path = module_path(name)
     while module:
-        if (key := 'norm' if module.endswith('norm') else module) in types:
-            return types[key]
+        if module in types:
+            return types[module]
         module = module.rpartition('.')[0]
     if p is not None and p.dim() > 1:
         raise ValueError(f'{name!r} is a matrix without a block type: add {path!r} to BLOCK_TYPES in model.py, with one of '
@@ -807,8 +811,7 @@ def hash_seed(seed, what):
 
 def init_kind(name, kinds=INIT_KINDS):
     """A parameter's init kind: a value of INIT_KINDS or 'bias'; None if it keeps what its constructor gave it."""
-    _, norm, module = module_path(name).rpartition('norm.')            # 'attn_pre_norm.down' → 'norm.down'
-    kind = kinds.get(norm + module)
+    kind = kinds.get(module_path(name))
     return {'weight': kind, 'bias': kind and 'bias'}.get(name.rpartition('.')[2])
 
 

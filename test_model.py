@@ -663,7 +663,7 @@ def test_block_types():
     table = {path.split('.')[-1]: kind for path, kind in BLOCK_TYPES.items()}
     table |= dict.fromkeys('emb_gain attn_gain ffn_gain x_gain x0_gain v_gain v1_gain'.split(), 'gain')
     table |= dict.fromkeys('input_norm final_norm q_norm k_norm v_norm attn_pre_norm attn_mid_norm attn_post_norm '
-                           'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm down up'.split(), 'norm')
+                           'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm'.split(), 'norm')
     for config in COVERING:
         model = GPT(GPTConfig(**SIZES | config))
         assert model.state_dict().keys() == dict(model.named_parameters(remove_duplicate=False)).keys()      # and no constants
@@ -678,7 +678,8 @@ def test_block_types_of_an_edit():
     vector, matrix = torch.ones(3), torch.ones(3, 3)
     for name, p, kind in (('h.0.attn.temperature', vector, 'gain'), ('h.1.block_norm.weight', vector, 'norm'),
                           ('gate.bias', vector, 'gain'), ('h.0.attn.wq.inner.weight', matrix, 'qk'),
-                          ('h.0.attn_residual.mix', matrix, 'gain'), ('h.0.my_norm.down.weight', matrix, 'norm')):
+                          ('h.0.attn_residual.mixture', matrix, 'gain'), ('h.0.my_norm.inner.weight', matrix, 'norm'),
+                          ('h.0.my_norm.down.weight', matrix, 'mix'), ('h.0.ffn_residual.w', matrix, 'mix')):
         assert block_type(name, p=p) == kind
     for name, path in (('h.0.attn.conv.weight', 'attn.conv'), ('h.0.attn.table', 'attn.table'),
                        ('h.0.memory.w1.weight', 'memory.w1'), ('h.0.ffn.experts.3.w1.weight', 'ffn.experts.w1'),

@@ -55,8 +55,9 @@ def check_keys(config, choices=CHOICES, lows=LOWS):
         wrong('min_lr learning_rate', 'min_lr <= learning_rate, or schedule=constant')
     if config.get('blockwise') == 'merge' and config['schedule'] != 'wsd':
         wrong('blockwise schedule', 'schedule=wsd')
-    if config.get('wd_norm', 1) != 1 and not config['decay_norms']:
-        wrong('wd_norm decay_norms', 'decay_norms=True, or else norms do not decay')
+    for key in 'wd_norm', 'wd_out_norm':
+        if config.get(key, 1) != 1 and not config['decay_norms']:
+            wrong(f'{key} decay_norms', 'decay_norms=True, or else norms do not decay')
     if config.get('ddp_overlap') and config['compile'] and config['recompute']:
         wrong('ddp_overlap compile recompute', 'one of them off')
     if 'block_size' in config and config['batch_size'] * config['block_size'] * config['vocab_size'] >= 2 ** 31:
