@@ -484,6 +484,38 @@ def test_p5_qk_norm_forgets_the_scale_of_queries_and_keys(attention, norm, pos):
         close(b(x)[0], before, 1e-7)
 
 
+def test_lemma_1_layer_norm_puts_its_output_on_an_ellipsoid():
+    """(z − β)ᵀ Γ⁻² (z − β) = d (LN stability, lemma 1), so that a Post-LN stream stays there (proposition 12)"""
+    norm, x = block(norm='layernorm', bias=True, **POST_NORM), 5 * torch.randn(2, 7, 16).double()
+    last = norm.ffn_post_norm
+    z = (norm(x)[0] - last.bias) / last.weight
+    close(z.square().sum(-1), torch.full((2, 7), 16.0).double(), 1e-8)
+
+
+@pytest.mark.parametrize('norm_eps', [1e-12, 1e-2])
+def test_qk_norm_bounds_the_derivatives_of_a_logit(norm_eps):
+    """∂P_ij/∂x_i = √d₁/n W_qᵀ (I − W_q x_i x_iᵀ W_qᵀ/n²) k, n² = ‖W_q x_i‖² + ε, k = W_k x_j normed: at most √d₁ ‖W_q‖/√ε, and
+    the same for any scale of W_k; without QKNorm it grows with W_k (Stable-Transformer, section 3.3.1, γ = 1)"""
+    xi, xj = torch.randn(2, 16).double()
+    for qk_norm in True, False:
+        attn = build(n_head=1, qk_norm=qk_norm, norm_eps=norm_eps, norm_gain='none').h[0].attn
+        wq, wk, slopes = attn.wq.weight.detach(), attn.wk.weight, []
+
+        def logit(x, attn=attn):
+            q, k = attn.queries_keys(torch.stack((x, xj)))
+            return q[0].flatten() @ k[1].flatten() / 4
+
+        for _ in range(2):
+            slopes.append(torch.autograd.functional.jacobian(logit, xi))
+            wk.data *= 7
+        close(slopes[1], (1 if qk_norm else 7) * slopes[0], 1e-4 if norm_eps == 1e-12 or not qk_norm else 0.1)
+        q, k, eps = wq @ xi, wk.detach() @ xj, 16 * norm_eps
+        n2, k = q @ q + eps, k / (k @ k + eps).sqrt()
+        if qk_norm:
+            close(torch.autograd.functional.jacobian(logit, xi), 4 / n2.sqrt() * wq.T @ (k - q * (q @ k) / n2), 1e-8)
+            assert slopes[0].norm() <= 4 * torch.linalg.matrix_norm(wq, 2) / eps ** 0.5
+
+
 @pytest.mark.parametrize('bias', [True, False])
 @pytest.mark.parametrize('norm', NORMALIZING)
 @pytest.mark.parametrize('pre_norm', [True, False])

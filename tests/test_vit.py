@@ -31,7 +31,7 @@ def random_config(seed):
     return config
 
 
-CONFIGS = [random_config(seed) for seed in range(25)]
+CONFIGS = [random_config(seed) for seed in range(35)]
 
 
 @torch.no_grad()
