@@ -238,6 +238,10 @@ def test_norms_of_parameters(arch, more):
     rows = rows - rows.mean(1, keepdim=True)
     smallest = rows.norm(dim=1).min().item()
     assert result['embedding'] == pytest.approx(dict(frobenius=model.wte.weight.norm().item(), smallest_row=smallest))
+    for place, mean in result['means'].items():         # the parameters of this name in the blocks
+        sizes = [p.norm().item() for name, p in model.named_parameters() if name.endswith(f'.{place}.weight')]
+        assert len(sizes) == len(model.h) and mean == pytest.approx(math.fsum(sizes) / len(sizes))
+    assert result['means'].keys() >= {'wq', 'wv', 'wo', 'w1', 'w2'}
     kinds = {block_type(name) for name, _ in model.named_parameters()}
     assert result['types'] == pytest.approx({kind: math.sqrt(sum(
         p.square().sum().item() for name, p in model.named_parameters() if block_type(name) == kind)) for kind in kinds})

@@ -4,7 +4,7 @@ import math
 import torch
 
 from lab.measure.gradients import MATRICES
-from lab.measure.sharpness import smallest_row
+from lab.measure.sharpness import FACTORED, smallest_row
 from lab.measure.tools import KINDS, matrix_kind, table, top_singular_value
 from lab.plot.measured import along_depth
 from model import block_type
@@ -12,13 +12,16 @@ from model import block_type
 
 def parameters(model, batches, rng):
     """Frobenius and spectral norm of each matrix of the blocks, per layer; mean and largest |gain| and Frobenius norm of each
-    norm's gain; the token embedding's Frobenius norm and smallest_row; and the Frobenius norm of all parameters of each block
-    type (sharpness disparity, figure 8)."""
+    norm's gain; the token embedding's Frobenius norm and smallest_row; the Frobenius norm of all parameters of each block type;
+    and, as a mean over layers, that of weights and of the gains before branches (sharpness disparity, figure 8)."""
     result, squares, types = {**{kind: [] for kind in KINDS}, 'gains': {}}, {}, model.config.block_types
+    by_layer = {}
     for name, parameter in model.named_parameters():
         p = parameter.detach()
         kind = block_type(name, types)
         squares[kind] = squares.get(kind, 0.0) + p.square().sum().item()
+        if name.endswith('.weight') and (place := name.split('.')[-2]) in FACTORED:
+            by_layer.setdefault(place, []).append(p.norm().item())
         if name == 'wte.weight':
             result['embedding'] = dict(frobenius=p.norm().item(), smallest_row=smallest_row(p))
         if matrix_kind(name):
@@ -28,6 +31,7 @@ def parameters(model, batches, rng):
         elif name.endswith('norm.weight'):
             result['gains'][name.removesuffix('.weight')] = dict(mean=p.abs().mean().item(), max=p.abs().max().item(),
                                                                    frobenius=p.norm().item())
+    result['means'] = {place: sum(sizes) / len(sizes) for place, sizes in by_layer.items()}
     result['types'] = {kind: math.sqrt(square) for kind, square in squares.items()}
     return {key: value for key, value in result.items() if value or key == 'gains'}
 
