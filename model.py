@@ -20,9 +20,10 @@ BLOCK_TYPES = {     # by a module's path in the model or in a block; the keys r_
     'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head',
     'attn.wq': 'qk', 'attn.wk': 'qk', 'attn.wv': 'vo', 'attn.wo': 'vo', 'attn.wg': 'vo',
     'ffn.w1': 'ffn', 'ffn.w2': 'ffn', 'ffn.w3': 'ffn',
-    'norm': 'norm', 'attn_residual': 'gain', 'ffn_residual': 'gain',
+    'norm': 'norm', 'norm.down': 'mix', 'norm.up': 'mix', 'attn_residual': 'gain', 'ffn_residual': 'gain',
+    **{f'{branch}_residual.{w}': 'mix' for branch in ('attn', 'ffn') for w in ('w', 'wa', 'wb')},
 }
-MATRICES = {'qk', 'vo', 'ffn'}                          # types whose weights are matrices of a block: Muon orthogonalizes them
+MATRICES = {'qk', 'vo', 'ffn', 'mix'}                   # types whose weights are matrices of a block: Muon orthogonalizes them
 DECAYED = {*MATRICES, 'emb', 'pos', 'head'}             # types whose weights decay
 INIT_KINDS = {      # the modules whose weights init_weight fills; all other parameters keep what their constructor gave them
     'wte': 'embedding', 'wpe': 'embedding', 'lm_head': 'head', 'norm.down': 'matrix', 'norm.up': 'matrix',
@@ -33,18 +34,21 @@ INIT_KINDS = {      # the modules whose weights init_weight fills; all other par
 
 def module_path(name):
     """Return where a parameter's module stands in the model or in a block: 'h.3.attn.wq.weight' → 'attn.wq'. Numbers drop out. A
-    parameter that is not called weight or bias counts as a module: 'h.3.x_gain' → 'x_gain'."""
+    parameter that is not called weight or bias counts as a module: 'h.3.x_gain' → 'x_gain'. A module whose name ends in norm is a
+    norm, wherever it stands: 'h.3.attn_pre_norm.down.weight' → 'norm.down'."""
     parts = [part for part in name.removeprefix('h.').split('.') if not part.isdigit()]
-    return '.'.join(parts[:-1] if parts[-1] in ('weight', 'bias') else parts)
+    path = '.'.join(parts[:-1] if parts[-1] in ('weight', 'bias') else parts)
+    _, norm, module = f'{path}.'.rpartition('norm.')
+    return (norm + module).rstrip('.')
 
 
 def block_type(name, types=BLOCK_TYPES, p=None):
-    """Return the block type of a parameter: that of the innermost module around it that has one. A module whose name ends in norm
-    is a norm. Whatever else is learned is a gain. Raise ValueError for a matrix p without a type."""
+    """Return the block type of a parameter: that of the innermost module around it that has one. Whatever else is learned is a
+    gain. Raise ValueError for a matrix p without a type."""
     module = path = module_path(name)
     while module:
-        if (key := 'norm' if module.endswith('norm') else module) in types:
-            return types[key]
+        if module in types:
+            return types[module]
         module = module.rpartition('.')[0]
     if p is not None and p.dim() > 1:
         raise ValueError(f'{name!r} is a matrix without a block type: add {path!r} to BLOCK_TYPES in model.py, with one of '
@@ -76,7 +80,8 @@ class GPTConfig:
     # norms
     norm: str = 'layernorm'         # layernorm | rmsnorm | stablenorm | dyt | derf | seednorm | gatednorm
     norm_gain: str = 'learned'      # learned | zero_centred: 1 + γ, so that weight decay pulls a gain to 1 | none: always 1
-    norm_alpha: float = 0.5         # StableNorm's α; 0.5 is RMSNorm
+    norm_alpha: float = 0.5         # StableNorm's α, where 0.5 is RMSNorm; DyT's and Derf's a at the start
+    attn_norm_alpha: float = 0.0    # the same for the norm before attention; 0: norm_alpha
     norm_eps: float = 1e-5          # added to mean(x²); if a paper adds ε to ‖x‖², divide it by the width
     input_norm: bool = False        # on the sum of token and position embeddings
     attn_pre_norm: bool = True      # f(Norm(x)), for attention
@@ -110,7 +115,8 @@ class GPTConfig:
     pos: str = 'learned'            # learned | rope
     rope_theta: float = 10000.0     # RoPE's base wavelength
     emb_scale: bool = False         # token embeddings times √n_embd, as in Gemma
-    init: str = 'gpt2'              # gpt2 | normal | xavier | xavier_trunc | stable | magneto
+    emb_gain: bool = False          # the sum of token and position embeddings times a learned number, from √n_embd (DyT, Derf)
+    init: str = 'gpt2'              # gpt2 | normal | torchtitan | xavier | xavier_trunc | stable | magneto
     init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings; with emb_std=0 that of a tied one too
     emb_std: float = 0.02           # std of embeddings; 0: a tied one is initialized by `init` like a head, others with 0.02
     fused_qkv_init: bool = False    # initialize W_q, W_k, W_v as parts of one matrix, as where one projection makes all
@@ -133,7 +139,7 @@ class GPTConfig:
         one_stream = self.residual in ('add', 'gpas')
         check(self,
             (self.dropout < 1, 'dropout', 'a number below 1'),
-            (max(self.norm_alpha, self.mix_ln) <= 1, 'norm_alpha mix_ln', 'at most 1'),
+            (max(self.norm_alpha, self.attn_norm_alpha, self.mix_ln) <= 1, 'norm_alpha attn_norm_alpha mix_ln', 'at most 1'),
             (self.rope_theta > 0, 'rope_theta', 'a positive number'),
             (self.n_embd % self.n_head == 0, 'n_embd n_head', 'a width that the heads divide'),
             (self.n_head % self.kv_heads == 0, 'n_head n_kv_head', 'key/value heads that divide the heads'),
@@ -187,8 +193,8 @@ class GPTConfig:
         return self.mup_base_head_dim ** 0.5 / self.head_dim if self.mup_base_width else self.head_dim ** -0.5
 
 
-LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'streams'), 1) | dict.fromkeys(
-    ('dropout', 'norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std'), 0)       # other whole numbers may be 0
+LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'streams'), 1) | dict.fromkeys((
+    'dropout', 'norm_alpha', 'attn_norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std'), 0)      # other ints may be 0
 
 
 def config_of_layer(config, layer):
@@ -291,12 +297,12 @@ class GatedNorm(RMSNorm):
 
 
 class DyT(Norm):
-    """γ ⊙ tanh(a x) + β with a learned number a, initialized to 0.5 (Zhu et al. 2025)"""
+    """γ ⊙ tanh(a x) + β with a learned number a (Zhu et al. 2025)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
         self.bias = nn.Parameter(torch.zeros(dim))
-        self.alpha = nn.Parameter(torch.full((1,), 0.5))
+        self.alpha = nn.Parameter(torch.full((1,), config.norm_alpha))
 
     def squash(self, x):
         return torch.tanh(self.alpha.to(x.dtype) * x)
@@ -306,7 +312,7 @@ class DyT(Norm):
 
 
 class Derf(DyT):
-    """γ ⊙ erf(a x + s) + β with learned numbers a, initialized to 0.5, and s, to 0 (Chen et al. 2025, eq. 10)"""
+    """γ ⊙ erf(a x + s) + β with learned numbers a and s, from 0 (Chen et al. 2025, eq. 10)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
@@ -773,7 +779,8 @@ class Block(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
         config = config_of_layer(config, layer)
-        self.attn_pre_norm = make_norm(config.attn_pre_norm, config)
+        alpha = config.attn_norm_alpha or config.norm_alpha
+        self.attn_pre_norm = make_norm(config.attn_pre_norm, replace(config, norm_alpha=alpha))
         self.attn = ATTENTIONS[config.attention](config)
         self.attn_mid_norm = make_norm(config.attn_mid_norm, config)
         self.attn_gain = GAINS[config.branch_gain](config)
@@ -863,6 +870,7 @@ def run_blocks(blocks, x, x0=None, v1=None, caches=None, recompute=False):
 STDS = {            # of an (n_out, n_in) matrix
     'gpt2': lambda n_out, n_in: 0.02,
     'normal': lambda n_out, n_in: 0.02,
+    'torchtitan': lambda n_out, n_in: 0.02,
     'xavier': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
     'xavier_trunc': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
     'stable': lambda n_out, n_in: 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
@@ -877,8 +885,7 @@ def hash_seed(seed, what):
 
 def init_kind(name, kinds=INIT_KINDS):
     """A parameter's init kind: a value of INIT_KINDS or 'bias'; None if it keeps what its constructor gave it."""
-    _, norm, module = module_path(name).rpartition('norm.')            # 'attn_pre_norm.down' → 'norm.down'
-    kind = kinds.get(norm + module)
+    kind = kinds.get(module_path(name))
     return {'weight': kind, 'bias': kind and 'bias'}.get(name.rpartition('.')[2])
 
 
@@ -908,6 +915,10 @@ def init_weight(name, shape, config, seed):
         std *= width_ratio_in ** -0.5
     if c.init == 'gpt2' and module in ('attn.wo', 'ffn.w2'):                    # they write to the stream (Radford et al. 2019)
         std *= (2 * c.n_layer / c.depth_growth) ** -0.5
+    if c.init == 'torchtitan' and module in ('attn.wo', 'ffn.w2', 'ffn.w3'):    # by the layer, from 1 (Liang et al. 2024)
+        std *= (2 * (int(name.split('.')[1]) + 1) / c.depth_growth) ** -0.5
+    elif c.init == 'torchtitan' and kind in ('head', 'embedding'):
+        std = c.init_gain * (n_in / width_ratio_in) ** -0.5
     if module in ('attn.wv', 'attn.wo', 'ffn.w1', 'ffn.w2', 'ffn.w3'):
         std *= (8 * c.n_layer) ** -0.25 if c.skip_scale == 'deepnorm' else 1.0  # Wang et al. 2022
         std *= math.log(2 * c.n_layer) ** 0.5 if c.init == 'magneto' else 1.0   # Wang et al. 2022, Magneto, for decoders
@@ -956,6 +967,7 @@ class GPT(nn.Module):
         self.config, self.init_seed = config, torch.randint(2 ** 63 - 1, (), device='cpu').item()
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.emb_scale = Scale(config.n_embd ** 0.5) if config.emb_scale else nn.Identity()
+        self.emb_gain = Gain(1, (config.mup_base_width or config.n_embd) ** 0.5) if config.emb_gain else nn.Identity()
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
@@ -978,7 +990,7 @@ class GPT(nn.Module):
         x = self.emb_scale(self.wte(idx))
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(start, end, device=idx.device))
-        x = self.dropout(self.input_norm(x))
+        x = self.dropout(self.input_norm(self.emb_gain(x)))
         x = self.residual.expand(x, self.config)
         x0 = x if self.config.embedding_skip else None
         return run_blocks(self.h, x, x0, caches=caches, recompute=self.recompute)

@@ -22,17 +22,19 @@ SIZES = dict(block_size=8, vocab_size=11, n_head=4, n_embd=16, dropout=0.0)
 CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm', 'dyt', 'derf', 'seednorm', 'gatednorm'),
                norm_gain=('learned', 'zero_centred', 'none'), attention=('dot', 'stable', 'l2', 'l2_tied'),
                ffn=('gelu', 'gelu_tanh', 'relu', 'swiglu', 'geglu'), pos=('learned', 'rope'),
-               init=('gpt2', 'normal', 'xavier', 'xavier_trunc', 'stable', 'magneto'), skip_scale=('one', 'deepnorm', 'keel'),
+               init=('gpt2', 'normal', 'torchtitan', 'xavier', 'xavier_trunc', 'stable', 'magneto'),
+               skip_scale=('one', 'deepnorm', 'keel'),
                residual=('add', 'gpas', 'dual', 'siamese', 'attnres', 'hyper', 'mhc', 'mhc_lite'),
                branch_gain=('none', 'layerscale', 'rezero'))
 NORMALIZING = CHOICES['norm'][:3]       # which divide by the length of x; the others are elementwise
 SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_norm attn_post_norm ffn_post_norm qk_norm v_norm '
             'linear_norm final_norm norm_depth_scale embedding_skip fused_qkv_init tie_weights sub_norm qk_norm_wide b2t '
-            'value_residual attn_gate parallel_ffn emb_scale').split()
+            'value_residual attn_gate parallel_ffn emb_gain emb_scale').split()
 AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
     n_layer=(1, 2), streams=(1, 3), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
-    norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0),
-    emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5), mup_base_width=(0, 4), mup_base_depth=(0, 1), mup_base_head_dim=(0, 2))
+    attn_norm_alpha=(0.0, 0.75), norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0),
+    init_gain=(1.0, 2.0), emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5), mup_base_width=(0, 4), mup_base_depth=(0, 1),
+    mup_base_head_dim=(0, 2))
 TRAINING_ONLY = set()                   # fields that change no logits and no cross-entropy
 
 
@@ -123,7 +125,7 @@ def causal_softmax(logits):
 def reference(c, w, idx):
     """Logits of idx (B, T) under config c and weights w, in the papers' equations and without a line of model.py."""
     x = w['wte.weight'][idx] * (math.sqrt(c.n_embd) if c.emb_scale else 1)
-    x = x + (w['wpe.weight'][:idx.size(1)] if c.pos == 'learned' else 0)
+    x = (x + (w['wpe.weight'][:idx.size(1)] if c.pos == 'learned' else 0)) * (w['emb_gain.weight'] if c.emb_gain else 1)
     return reference_blocks(c, w, x, causal_softmax) @ w['wte.weight' if c.tie_weights else 'lm_head.weight'].T
 
 
@@ -144,19 +146,19 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
     def gain_of(name):
         return 1 if c.norm_gain == 'none' else w[f'{name}.weight'] + (c.norm_gain == 'zero_centred')
 
-    def stream_norm(on, name, x):
+    def stream_norm(on, name, x, alpha=c.norm_alpha):
         if not on:
             return x
         if c.norm in ('dyt', 'derf'):
-            gain, bias, alpha = gain_of(name), w[f'{name}.bias'], w[f'{name}.alpha']
-            return gain * (torch.tanh(alpha * x) if c.norm == 'dyt' else torch.erf(alpha * x + w[f'{name}.shift'])) + bias
+            gain, bias, ax = gain_of(name), w[f'{name}.bias'], w[f'{name}.alpha'] * x
+            return gain * (torch.tanh(ax) if c.norm == 'dyt' else torch.erf(ax + w[f'{name}.shift'])) + bias
         if c.norm == 'layernorm':
             y = norm(name, x - x.mean(-1, keepdim=True), 0.5)
             return y + w[f'{name}.bias'] if c.bias else y
         if c.norm == 'seednorm':
             rms = (x.square().mean(-1, keepdim=True) + c.norm_eps).sqrt()
             return (w[f'{name}.alpha'] * torch.tanh((x * w[f'{name}.beta']).sum(-1, keepdim=True)) + gain_of(name)) * x / rms
-        y = norm(name, x, c.norm_alpha if c.norm == 'stablenorm' else 0.5)
+        y = norm(name, x, alpha if c.norm == 'stablenorm' else 0.5)
         if c.norm == 'gatednorm':
             a = y @ w[f'{name}.down.weight'].T
             y = y / (1 + torch.exp(-(a / (1 + torch.exp(-a))) @ w[f'{name}.up.weight'].T))
@@ -279,7 +281,9 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
                 x = x + normed
             source, place = (x_in, 'attn') if c.parallel_ffn else (x, branch)           # both read the same norm of the same
             pre = getattr(c, f'{place}_pre_norm') and not post_ln
-            y = stream_norm(pre, f'h.{i}.{place}_pre_norm', source) / (math.sqrt(i + 1) if pre and c.norm_depth_scale else 1)
+            alpha_pre = place == 'attn' and c.attn_norm_alpha or c.norm_alpha
+            y = stream_norm(pre, f'h.{i}.{place}_pre_norm', source, alpha_pre)
+            y = y / (math.sqrt(i + 1) if pre and c.norm_depth_scale else 1)
             y = stream_norm(mid, f'{name}_mid_norm', f(name, y))
             gain = w[f'{name}_gain.weight'] if c.branch_gain != 'none' else 1
             step = dt * gain * y
@@ -514,6 +518,38 @@ def test_p5_qk_norm_forgets_the_scale_of_queries_and_keys(attention, norm, pos):
         close(b(x)[0], before, 1e-7)
 
 
+def test_lemma_1_layer_norm_puts_its_output_on_an_ellipsoid():
+    """(z − β)ᵀ Γ⁻² (z − β) = d (LN stability, lemma 1), so that a Post-LN stream stays there (proposition 12)"""
+    norm, x = block(norm='layernorm', bias=True, **POST_NORM), 5 * torch.randn(2, 7, 16).double()
+    last = norm.ffn_post_norm
+    z = (norm(x)[0] - last.bias) / last.weight
+    close(z.square().sum(-1), torch.full((2, 7), 16.0).double(), 1e-8)
+
+
+@pytest.mark.parametrize('norm_eps', [1e-12, 1e-2])
+def test_qk_norm_bounds_the_derivatives_of_a_logit(norm_eps):
+    """∂P_ij/∂x_i = √d₁/n W_qᵀ (I − W_q x_i x_iᵀ W_qᵀ/n²) k, n² = ‖W_q x_i‖² + ε, k = W_k x_j normed: at most √d₁ ‖W_q‖/√ε, and
+    the same for any scale of W_k; without QKNorm it grows with W_k (Stable-Transformer, section 3.3.1, γ = 1)"""
+    xi, xj = torch.randn(2, 16).double()
+    for qk_norm in True, False:
+        attn = build(n_head=1, qk_norm=qk_norm, norm_eps=norm_eps, norm_gain='none').h[0].attn
+        wq, wk, slopes = attn.wq.weight.detach(), attn.wk.weight, []
+
+        def logit(x, attn=attn):
+            q, k = attn.queries_keys(torch.stack((x, xj)))
+            return q[0].flatten() @ k[1].flatten() / 4
+
+        for _ in range(2):
+            slopes.append(torch.autograd.functional.jacobian(logit, xi))
+            wk.data *= 7
+        close(slopes[1], (1 if qk_norm else 7) * slopes[0], 1e-4 if norm_eps == 1e-12 or not qk_norm else 0.1)
+        q, k, eps = wq @ xi, wk.detach() @ xj, 16 * norm_eps
+        n2, k = q @ q + eps, k / (k @ k + eps).sqrt()
+        if qk_norm:
+            close(torch.autograd.functional.jacobian(logit, xi), 4 / n2.sqrt() * wq.T @ (k - q * (q @ k) / n2), 1e-8)
+            assert slopes[0].norm() <= 4 * torch.linalg.matrix_norm(wq, 2) / eps ** 0.5
+
+
 @pytest.mark.parametrize('bias', [True, False])
 @pytest.mark.parametrize('norm', NORMALIZING)
 @pytest.mark.parametrize('pre_norm', [True, False])
@@ -553,13 +589,17 @@ def test_init_is_the_table_of_stds(init, tied, gain):
             assert (p == (0 if name.endswith('bias') else 1)).all(), name
             continue
         n_out, n_in = p.shape
-        std = gain * {'gpt2': 0.02, 'normal': 0.02, 'xavier': math.sqrt(2 / (n_in + n_out)),
+        std = gain * {'gpt2': 0.02, 'normal': 0.02, 'torchtitan': 0.02, 'xavier': math.sqrt(2 / (n_in + n_out)),
                       'xavier_trunc': math.sqrt(2 / (n_in + n_out)), 'stable': 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
                       'magneto': math.sqrt(2 / (n_in + n_out))}[init]
         if name in ('wte.weight', 'wpe.weight'):
             std = 0.02
         elif init == 'gpt2' and name.split('.')[-2] in ('wo', 'w2'):
             std /= math.sqrt(2 * 3)
+        elif init == 'torchtitan' and name.split('.')[-2] in ('wo', 'w2', 'w3'):
+            std /= math.sqrt(2 * int(name[2]) + 2)
+        elif init == 'torchtitan' and name == 'lm_head.weight':
+            std = gain / math.sqrt(n_in)
         elif init == 'magneto' and block_type(name) in ('vo', 'ffn'):
             std *= math.sqrt(math.log(2 * 3))
         sampling = 5 / math.sqrt(2 * p.numel())                         # five standard errors
@@ -635,9 +675,18 @@ def test_mhc_keeps_the_sum_of_the_streams(residual, tol):
 
 @pytest.mark.parametrize('norm, f', [('dyt', torch.tanh), ('derf', torch.erf)])
 def test_how_elementwise_norms_start(norm, f):
-    """As f(x / 2) (Zhu et al. 2025, Chen et al. 2025)"""
-    x = torch.randn(3, 16)
-    close(GPT(GPTConfig(**SIZES, n_layer=1, norm=norm)).final_norm(x), f(x / 2), 1e-6)
+    """As f(a x) with a = norm_alpha, in front of attention attn_norm_alpha; and the embeddings times √n_embd (Zhu et al. 2025,
+    Chen et al. 2025)"""
+    x, idx = torch.randn(3, 16), tokens(2, 7)
+    for alpha, of_attention in (0.5, 0.0), (0.2, 0.8):
+        model = GPT(GPTConfig(**SIZES, n_layer=2, norm=norm, norm_alpha=alpha, attn_norm_alpha=of_attention, emb_gain=True))
+        for place in model.final_norm, model.h[1].ffn_pre_norm:
+            close(place(x), f(alpha * x), 1e-6)
+        close(model.h[1].attn_pre_norm(x), f((of_attention or alpha) * x), 1e-6)
+        states = []
+        model.h[0].register_forward_pre_hook(lambda module, args, states=states: states.append(args[0]))
+        model(idx)
+        close(states[0], 4 * (model.wte(idx) + model.wpe.weight[:7]), 1e-6)
 
 
 @pytest.mark.parametrize('n_layer', [2, 18, 19, 25])
@@ -697,9 +746,9 @@ def test_init_bounds_the_largest_singular_value(init, gain, bound, shape):
 
 def test_block_types():
     table = {path.split('.')[-1]: kind for path, kind in BLOCK_TYPES.items()}
-    table |= dict.fromkeys('attn_gain ffn_gain x_gain x0_gain v_gain v1_gain query'.split(), 'gain')
+    table |= dict.fromkeys('emb_gain attn_gain ffn_gain x_gain x0_gain v_gain v1_gain query'.split(), 'gain')
     table |= dict.fromkeys('input_norm final_norm q_norm k_norm v_norm attn_pre_norm attn_mid_norm attn_post_norm '
-                           'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm x_norm y_norm down up'.split(), 'norm')
+                           'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm x_norm y_norm'.split(), 'norm')
     for config in COVERING:
         model = GPT(GPTConfig(**SIZES | config))
         assert model.state_dict().keys() == dict(model.named_parameters(remove_duplicate=False)).keys()      # and no constants
@@ -714,7 +763,8 @@ def test_block_types_of_an_edit():
     vector, matrix = torch.ones(3), torch.ones(3, 3)
     for name, p, kind in (('h.0.attn.temperature', vector, 'gain'), ('h.1.block_norm.weight', vector, 'norm'),
                           ('gate.bias', vector, 'gain'), ('h.0.attn.wq.inner.weight', matrix, 'qk'),
-                          ('h.0.attn_residual.mix', matrix, 'gain'), ('h.0.my_norm.down.weight', matrix, 'norm')):
+                          ('h.0.attn_residual.mixture', matrix, 'gain'), ('h.0.my_norm.inner.weight', matrix, 'norm'),
+                          ('h.0.my_norm.down.weight', matrix, 'mix'), ('h.0.ffn_residual.w', matrix, 'mix')):
         assert block_type(name, p=p) == kind
     for name, path in (('h.0.attn.conv.weight', 'attn.conv'), ('h.0.attn.table', 'attn.table'),
                        ('h.0.memory.w1.weight', 'memory.w1'), ('h.0.ffn.experts.3.w1.weight', 'ffn.experts.w1'),

@@ -47,6 +47,7 @@ optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini | muon
 weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
 decay_norms = False                 # weight decay on the gains and biases of norms too
 wd_TYPE = 1.0                       # the weight decay of TYPE, a block type of model.py, as a multiple of weight_decay
+wd_out_norm = 1.0                   # a further factor for norms behind a matrix (mid, post, q, k, v) or on the embeddings
 beta1 = 0.9                         # adamw, lion, adam_mini; muon: for its AdamW part, all but the blocks' matrices
 beta2 = 0.95                        # as beta1; config/optim/lion.py has the usual values for Lion
 momentum = 0.9                      # sgdw, muon; config/optim/muon.py has the usual value for Muon
@@ -61,6 +62,7 @@ lr_decay_iters = 0                  # the iteration at which the rate reaches mi
 min_lr = 6e-5                       # the rate at the end of the schedule
 decay_frac = 0.2                    # wsd: the share of the iterations, at the end, over which the rate falls
 r_TYPE = 1.0                        # Blockwise LR: the learning rate of TYPE, a block type, as a multiple of learning_rate
+r_out_norm = 1.0                    # a further factor for norms behind a matrix or on the embeddings
 blockwise = 'ramp'                  # ramp | jump | merge: how a block type's rate leaves the base rate, see lr_at in optim.py
 # run
 seed = 1337                         # of weights and dropout

@@ -201,7 +201,7 @@ def find_checkpoint(run, config, model_config, machine):
         raise ValueError(f'max_iters={config["max_iters"]}: {path} is at iteration {state["iter"]} already')
     for key, other in SPLIT_OFF.items():
         if key not in state['config']:
-            config[key] = config[other]
+            config[key] = float(config[other])
     run.start, run.ckpt_config, run.ckpt_hash = state['iter'], state['config'], checkpoint_hash(path)
     run.ckpt_start = state.get('start', 0)
     return state

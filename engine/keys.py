@@ -51,8 +51,8 @@ def check_keys(config, choices=CHOICES, lows=LOWS):
         (given('min_lr', 0) <= given('learning_rate', 0) or given('schedule', '') == 'constant', 'min_lr learning_rate',
          'min_lr <= learning_rate, or schedule=constant'),
         (given('blockwise') != 'merge' or config['schedule'] == 'wsd', 'blockwise schedule', 'schedule=wsd'),
-        (given('wd_norm', 1) == 1 or config['decay_norms'], 'wd_norm decay_norms',
-         'decay_norms=True, or else norms do not decay'),
+        *((given(key, 1) == 1 or config['decay_norms'], f'{key} decay_norms', 'decay_norms=True, or else norms do not decay')
+          for key in ('wd_norm', 'wd_out_norm')),
         (not (given('ddp_overlap') and config['compile'] and config['recompute']), 'ddp_overlap compile recompute',
          'one of them off'),
         ('block_size' not in config or config['batch_size'] * config['block_size'] * config['vocab_size'] < 2 ** 31,

@@ -91,7 +91,8 @@ def test_muon(place, alone):
 
 
 STREAMS = {'values of the first block': dict(value_residual=True, residual='gpas', attn_gate=True, sub_norm=True),
-           'hyper': dict(residual='hyper', value_residual=True, norm='seednorm', norm_gain='zero_centred'),
+           'hyper': dict(residual='hyper', value_residual=True, norm='seednorm', norm_gain='zero_centred', emb_gain=True,
+                       init='torchtitan'),
            'dual': dict(residual='dual', attn_pre_norm=False, ffn_pre_norm=False, norm_gain='none'),
            'mhc': dict(residual='mhc', norm='gatednorm'), 'mhc_lite': dict(residual='mhc_lite', streams=3),
            'siamese': dict(residual='siamese', norm='gatednorm'), 'attnres': dict(residual='attnres', embedding_skip=True),

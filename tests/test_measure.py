@@ -80,7 +80,8 @@ def states_by_hand(model, x, nudge=0.0):
     """The residual stream as it enters the blocks and behind each branch, by the block's equation; what enters each branch."""
     c, (states, entered) = model.config, ([], [])
     positions = model.wpe(torch.arange(x.size(1))) if model.wpe is not None else 0
-    embedded = model.input_norm((math.sqrt(c.n_embd) if c.emb_scale else 1) * (model.wte(x) + nudge) + positions)
+    embedded = (math.sqrt(c.n_embd) if c.emb_scale else 1) * (model.wte(x) + nudge) + positions
+    embedded = model.input_norm(embedded * (model.emb_gain.weight if c.emb_gain else 1))
     states.append(model.residual.expand(embedded, c))
     alpha, v1 = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale], None
     for i, b in enumerate(model.h):
@@ -239,6 +240,10 @@ def test_norms_of_parameters(arch, more):
     rows = rows - rows.mean(1, keepdim=True)
     smallest = rows.norm(dim=1).min().item()
     assert result['embedding'] == pytest.approx(dict(frobenius=model.wte.weight.norm().item(), smallest_row=smallest))
+    for place, mean in result['means'].items():         # the parameters of this name in the blocks
+        sizes = [p.norm().item() for name, p in model.named_parameters() if name.endswith(f'.{place}.weight')]
+        assert len(sizes) == len(model.h) and mean == pytest.approx(math.fsum(sizes) / len(sizes))
+    assert result['means'].keys() >= {'wq', 'wv', 'wo', 'w1', 'w2'}
     kinds = {block_type(name) for name, _ in model.named_parameters()}
     assert result['types'] == pytest.approx({kind: math.sqrt(sum(
         p.square().sum().item() for name, p in model.named_parameters() if block_type(name) == kind)) for kind in kinds})

@@ -5,6 +5,7 @@ the schedules against values worked out by hand.
 from configurator import TRAIN, defaults_of, read_config
 
 import math
+import re
 import shutil
 from dataclasses import fields
 
@@ -85,7 +86,7 @@ def adam_mini(w, g, s, lr, decay, name, head_dim):
 
 
 def muon(w, g, s, lr, decay, name, head_dim):
-    if not name.startswith('h.') or name.endswith('bias') or 'norm' in name:
+    if not re.search(r'^h\..*\.w.\.weight|norm\.(down|up)\.', name):
         return adamw(w, g, s, lr, decay, name, head_dim)
     s['m'] = MOMENTUM * s.get('m', 0) + g
     return (1 - lr * decay) * w - lr * 0.2 * max(w.shape) ** 0.5 * quintic(g + MOMENTUM * s['m'])
@@ -117,8 +118,8 @@ DEFINITIONS = {'adamw': adamw, 'sgdw': sgdw, 'lion': lion, 'adam_mini': adam_min
 
 
 @pytest.mark.parametrize('arch, more', [('pre', dict(bias=True)), ('pre', dict(bias=True, tie_weights=False)), ('s5', {}),
-                                        ('stable', dict(n_kv_head=1)), ('llama', dict(n_kv_head=2))],
-                         ids=['pre-bias', 'pre-untied', 's5', 'stable-gqa', 'llama-gqa'])
+                                        ('stable', dict(n_kv_head=1)), ('gatednorm', dict(n_kv_head=2))],
+                         ids=['pre-bias', 'pre-untied', 's5', 'stable-gqa', 'gatednorm-gqa'])
 @pytest.mark.parametrize('name', DEFINITIONS)
 def test_optimizer_is_its_definition(name, arch, more):
     """12 steps of changing lr in float64, decayed or not; a parameter without a gradient stays as it is, memory and all"""
@@ -245,6 +246,8 @@ def test_compiled_step(name):
 def kind_of(name):
     """The block type of a parameter, by the papers: a second opinion on model.block_type."""
     parts = name.split('.')
+    if 'norm.down' in name or 'norm.up' in name or parts[-1] in ('w', 'wa', 'wb'):        # of GatedNorm, hyper-connections, mHC
+        return 'mix'
     if any(part.endswith('norm') for part in parts):
         return 'norm'
     if parts[-1].endswith('_gain') or any(part.endswith(('_gain', '_residual')) for part in parts):

@@ -6,9 +6,11 @@ bias = _vit
 if not _vit:
     tie_weights = True
     emb_scale = False
+    emb_gain = False
 norm = 'layernorm'
 norm_gain = 'learned'
 norm_alpha = 0.5
+attn_norm_alpha = 0.0
 norm_eps = 1e-6 if _vit else 1e-5
 input_norm = False
 attn_pre_norm = True

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from lab.measure.gradients import MATRICES
-from lab.measure.sharpness import smallest_row
+from lab.measure.sharpness import FACTORED, smallest_row
 from lab.measure.tools import KINDS, matrix_kind, measurement, table, top_singular_value
 from lab.plot.measured import along_depth
 from model import block_type
@@ -17,6 +17,7 @@ def show_parameters(result):
     rows = [dict(zip(matrices, layer)) for layer in zip(*matrices.values())]
     table('spectral norm (Frobenius norm) of the matrices', rows, 'layer')
     table('gains of the norms', result['gains'], keys=('mean', 'max', 'frobenius'))
+    table('Frobenius norm, a mean over layers', {'': result['means']})
     table('Frobenius norm of all parameters of a block type', {'': result['types']})
 
 
@@ -26,12 +27,16 @@ def parameters(model, batches, rng):
     """The spectral and the Frobenius norm of each matrix along the depth, and the size of gains and of block types.
 
     That is the mean and largest |gain| and the Frobenius norm of each norm's gain; the token embedding's Frobenius norm and
-    smallest_row; and the Frobenius norm of all parameters of each block type (sharpness disparity, figure 8)."""
+    smallest_row; the Frobenius norm of all parameters of each block type; and, as a mean over layers, that of weights and of the
+    gains before branches (sharpness disparity, figure 8)."""
     result, squares, types = {**{kind: [] for kind in KINDS}, 'gains': {}}, {}, model.config.block_types
+    by_layer = {}
     for name, parameter in model.named_parameters():
         p = parameter.detach()
         kind = block_type(name, types)
         squares[kind] = squares.get(kind, 0.0) + p.square().sum().item()
+        if name.endswith('.weight') and (place := name.split('.')[-2]) in FACTORED:
+            by_layer.setdefault(place, []).append(p.norm().item())
         if name == 'wte.weight':
             result['embedding'] = dict(frobenius=p.norm().item(), smallest_row=smallest_row(p))
         if matrix_kind(name):
@@ -41,6 +46,7 @@ def parameters(model, batches, rng):
         elif name.endswith('norm.weight'):
             result['gains'][name.removesuffix('.weight')] = dict(mean=p.abs().mean().item(), max=p.abs().max().item(),
                                                                    frobenius=p.norm().item())
+    result['means'] = {place: sum(sizes) / len(sizes) for place, sizes in by_layer.items()}
     result['types'] = {kind: math.sqrt(square) for kind, square in squares.items()}
     return {key: value for key, value in result.items() if value or key == 'gains'}
 
