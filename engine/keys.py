@@ -1,4 +1,4 @@
-"""Which values the keys of train.py may have."""
+"""Check the values of train.py's keys."""
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ BELOW_ONE = ('beta1', 'beta2', 'momentum')
 
 
 def config_from(Config, keys):
-    """The GPTConfig, or a config class that extends it, of a run's keys. Raise ValueError for a wrong value."""
+    """Build a GPTConfig, or a Config that extends it, from a run's keys. Raise ValueError for a wrong value."""
     for key, most in HIGHS.items():
         if keys.get(key, 0) > most:
             raise ValueError(f'{key}={keys[key]}: wants at most {most}')
@@ -29,7 +29,7 @@ def config_from(Config, keys):
 
 
 def gpt_config(keys, Config=None):
-    """The GPTConfig of a run's keys. vocab_size=0 takes that of the data, or GPTConfig's where the data is not prepared."""
+    """Build a run's GPTConfig. vocab_size=0 means the data's vocab_size, or GPTConfig's if the data is not prepared."""
     size = keys.get('vocab_size')
     if size == 0:
         size = read_meta(keys['dataset'])['vocab_size'] if is_prepared(keys['dataset']) else GPTConfig.vocab_size
@@ -37,7 +37,7 @@ def gpt_config(keys, Config=None):
 
 
 def check_keys(config, choices=CHOICES, lows=LOWS):
-    """Raise ValueError for a value that a loop cannot work with. `config` may hold only some of its keys."""
+    """Raise ValueError for a value that training cannot use. `config` may hold only some of the keys."""
     keys, given = SimpleNamespace(**config), config.get
     for key, names in choices.items():
         if key in config and config[key] not in names:
@@ -68,8 +68,8 @@ def check_parallel(config, machine):
 
 
 def group_settings(config):
-    """The arguments of param_groups from the keys: the weight decay, per block type the ratios of Blockwise LR (r_…) and of the
-    weight decay (wd_…), and the keys themselves. Raise ValueError for a ratio of a tied head."""
+    """Return param_groups' arguments: the weight decay, each block type's ratio of learning rate (r_…) and weight decay (wd_…),
+    and the keys themselves. Raise ValueError for a ratio of a tied head."""
     for key in ('r_head', 'wd_head'):
         if config.get('tie_weights') and config[key] != 1:
             raise ValueError(f'{key}={config[key]}: with tie_weights=True the head is the embedding, set {key[:-4]}emb instead')
