@@ -3,7 +3,6 @@
 # make test                 runs the linter and the tests, without those that take minutes
 # make test-long            runs the tests that take minutes
 # make test-oldest          runs the main tests with the oldest PyTorch and Python supported; 8 GB for .venv-oldest
-# make attack               kills hundreds of runs and changes their keys; an hour. ARGS="--kills=30 --changes=20 --seed=1"
 # make test-cuda-code       checks what becomes of the models on NVIDIA's GPUs, without one; on Linux, 5 GB for .venv-cuda
 # make results              makes the pages and pictures of results/ from the raw numbers in results/csv/, in a minute
 # make results-run          trains the runs behind them that are missing, in order, at low priority. SWEEPS=base,size chooses sweeps
@@ -22,7 +21,7 @@ OLDEST_VENV ?= .venv-oldest
 SWEEPS ?=
 VENV ?= yes
 
-.PHONY: quickstart quickstart-vision test test-long test-oldest attack test-cuda-code results results-run gpu
+.PHONY: quickstart quickstart-vision test test-long test-oldest test-cuda-code results results-run gpu
 
 quickstart: .venv/installed data/pycode/meta.json
 	$(BIN)/python train.py config/train_quick.py --init_from=auto $(ARGS)
@@ -52,9 +51,6 @@ test-oldest: $(OLDEST_VENV)/installed
 	CUDA_VISIBLE_DEVICES= $(OLDEST_VENV)/bin/python -m pytest -q -n auto test_model.py tests/test_checkpoint.py \
 		tests/test_configurator.py tests/test_optim.py tests/test_train.py tests/test_fsdp.py tests/test_golden.py
 
-attack: .venv/installed-dev
-	PYTHONPATH=. OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES= $(BIN)/python tests/attack.py $(ARGS)
-
 test-cuda-code: $(CUDA_VENV)/libcuda.so.1
 	for sm in 90 80; do \
 		SM=$$sm LD_PRELOAD=$(abspath $<) $(CUDA_VENV)/bin/python -m pytest -q -n auto tests/cuda_code || exit 1; done
@@ -74,7 +70,9 @@ gpu: .venv/installed data/pycode/meta.json
 	$(BIN)/python -m lab.gpu $(ARGS)
 endif
 
-data/digits/meta.json: .venv/installed-vision
+data/digits/meta.json: vision/prepare/digits.py .venv/installed-vision
+	$(BIN)/python -m vision.prepare.digits
+
 data/%/meta.json: data/%/prepare.py .venv/installed
 	$(BIN)/python $<
 

@@ -1,5 +1,5 @@
 """
-Times an iteration of training on this machine, without data and evaluation; or optimizer steps, the data loader or sampling:
+Time training iterations on this machine, without data and evaluation; or optimizer steps, the data loader, or sampling:
 
     python bench.py config/train_quick.py
     python bench.py config/train_ldnt_sgd.py --archs=pre,s1,s5 --dtypes=float32,bfloat16 --compiles=True,False      # side by side
@@ -7,8 +7,8 @@ Times an iteration of training on this machine, without data and evaluation; or 
     python bench.py config/train_quick.py --loader=10000            # reading batches, compared with an iteration
     python bench.py config/train_quick.py --block_size=512 --sampling=500       # tokens per second, with and without the cache
 
-It takes every config of train.py. One iteration here is one micro-batch and one optimizer step. Where an iteration of train.py
-has several micro-batches, one of three is timed too, and the last column has the speed that follows for train.py.
+Every config of train.py works. One iteration here is one micro-batch and one optimizer step. If gradient_accumulation_steps > 1,
+an iteration of three micro-batches is timed too, and the last column extrapolates the speed of train.py.
 """
 from configurator import ROOT, TRAIN, at_least, configure, parse_args
 
@@ -30,27 +30,27 @@ from model import GPT, GPTConfig
 from optim import make_optimizer, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of train.py
-bench_iters = 20                    # timed iterations of each variant; the variants take turns
-bench_warmup = 5                    # iterations before them, not timed
+bench_iters = 20                    # timed iterations per variant; the variants take turns
+bench_warmup = 5                    # untimed iterations first
 archs = ''                          # files of config/arch, separated by commas; empty: the config's own architecture
 dtypes = ''                         # values of dtype, separated by commas; empty: the config's own
 compiles = ''                       # values of compile, separated by commas; empty: the config's own
 optimizers = ''                     # optimizers, separated by commas: compare their steps instead of iterations
-profile = ''                        # a file for the trace of three iterations, for chrome://tracing or ui.perfetto.dev
-loader = 0                          # time the reading of this many batches of the data
-sampling = 0                        # time the drawing of this many tokens, with the cache and without it
+profile = ''                        # write a trace of three iterations to this file, for chrome://tracing or ui.perfetto.dev
+loader = 0                          # time reading this many batches of data
+sampling = 0                        # time sampling this many tokens, with and without the cache
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig, TRAIN)
 at_least(config, bench_iters=1, bench_warmup=0, loader=0, sampling=0)
 device = pick_device(config['device'])
 obstacle = why_not_compile(device)
 if config['compile'] and obstacle and not sampling:
-    print(f'this is not compiled, and slower: {obstacle}')
+    print(f'not compiled, and therefore slower: {obstacle}')
     config['compile'] = False
 
 
 def variants():
-    """{label: config} of every combination of archs, dtypes, compiles and optimizers; the label says what differs."""
+    """Return {label: config} for each combination of archs, dtypes, compiles and optimizers; the label says what differs."""
     axes, configs = dict(arch=archs, dtype=dtypes, compile=compiles, optimizer=optimizers), {}
     for values in itertools.product(*(text.split(',') for text in axes.values())):
         chosen = {axis: value for axis, value in zip(axes, values) if value}
@@ -65,7 +65,7 @@ def variants():
 
 
 class Variant:
-    """The model and the optimizer of a config, and what is timed of them"""
+    """A config's model, optimizer and batch, and the iteration to time"""
 
     def __init__(self, config):
         torch.manual_seed(config['seed'])
@@ -87,7 +87,7 @@ class Variant:
 # ----------------------------------------------------------------------------- measuring
 
 def timed(call):
-    """Seconds that a call takes, including the device's work."""
+    """Return the seconds that a call takes, including the device's work."""
     began = time.perf_counter()
     call()
     if device.type != 'cpu':
@@ -96,7 +96,7 @@ def timed(call):
 
 
 def in_turns(calls):
-    """{name: times} of the calls, which take turns, so that other work on the machine slows all of them alike."""
+    """Return {name: times} of the calls. They take turns, so that other work on the machine slows all of them equally."""
     times = {name: [] for name in calls}
     for i in range(bench_warmup + bench_iters):
         for name, call in calls.items():
@@ -107,7 +107,7 @@ def in_turns(calls):
 
 
 def memory(field):
-    """Bytes of this process: VmHWM, its peak, or RssAnon, without mapped files. NaN outside of Linux."""
+    """Return this process's memory in bytes: VmHWM, the peak, or RssAnon, excluding mapped files. NaN except on Linux."""
     with suppress(OSError), open('/proc/self/status', encoding='ascii') as f:
         return 1024 * next(int(line.split()[1]) for line in f if line.startswith(field))
     return float('nan')
@@ -122,7 +122,7 @@ def spread(times):
 
 
 def print_table(rows):
-    """Prints rows {header: text}, the first column flush left and the others flush right."""
+    """Print rows {header: text}, the first column aligned left and the others right."""
     rows = [dict(zip(rows[0], rows[0])), *rows]
     widths = [max(map(len, column)) for column in zip(*(row.values() for row in rows))]
     for first, *others in (row.values() for row in rows):
@@ -132,7 +132,7 @@ def print_table(rows):
 # ----------------------------------------------------------------------------- iterations, or optimizer steps
 
 def bench_variants(configs):
-    """A table of the variants. What iterations reach is compared with square matrix products on this machine."""
+    """Print a table of the variants. Compare the FLOP/s of iterations with those of square matrix products on this machine."""
     torch._dynamo.config.recompile_limit = 8 * len(configs)       # the variants share their code
     size, micro_batches = 1024 if device.type == 'cpu' else 8192, config['gradient_accumulation_steps']
     calls, more_calls, built = {}, {}, {}
@@ -176,15 +176,15 @@ def bench_variants(configs):
     print(f'peak memory {(peak_memory() - before) / 2 ** 30:.2f} GiB' + (' of all variants' if len(built) > 1 else ''))
 
 
-KERNELS = {     # which kernels, or on a CPU which operations, count as what; the first that fits
+KERNELS = {     # kind → pattern for names of kernels, or of operations on a CPU; the first match counts
     'attention': 'flash|fmha|attention|sdp', 'products': 'gemm|nvjet|cutlass|xmma|mm$|mm_|matmul',
     'compiled code (norms, activations, loss, optimizer)': 'triton|cpp_fused', 'other': '',
 }
 
 
 def trace(call):
-    """Writes the trace of three calls, and prints how the device's time is divided."""
-    open(profile, 'w').close()                          # raises if it cannot be written; the profiler would not
+    """Write a trace of three calls, and print each kind's share of the device's time."""
+    open(profile, 'w').close()                          # fail if it cannot be written; the profiler would not
     with torch.profiler.profile() as profiler:
         for _ in range(3):
             timed(call)
@@ -197,7 +197,7 @@ def trace(call):
 def print_shares(profiler, calls):
     times = dict.fromkeys(KERNELS, 0.0)
     for event in profiler.key_averages():
-        # on a GPU, the CPU's rows hold their kernels' time once more, and so do the names that PyTorch gives to regions
+        # on a GPU, rows of the CPU and of PyTorch's annotated regions count their kernels' time a second time
         if event.device_type.name.lower() == device.type and not event.is_user_annotation:
             kind = next(kind for kind, pattern in KERNELS.items() if re.search(pattern, event.key, re.IGNORECASE))
             times[kind] += event.self_cpu_time_total if device.type == 'cpu' else event.self_device_time_total
@@ -208,7 +208,7 @@ def print_shares(profiler, calls):
 # ----------------------------------------------------------------------------- data and samples
 
 def bench_loader(config):
-    """Reads batches of an iteration's size, and tells by how much the memory of this process has grown since the 100th."""
+    """Time reading batches of an iteration's size. Print also how much this process's memory has grown since the 100th batch."""
     variant, size = Variant(config), config['batch_size']
     c = variant.raw_model.config
     data = Tokens(config['dataset'], 'train', c.block_size, c.vocab_size)
@@ -226,8 +226,8 @@ def bench_loader(config):
 
 @torch.no_grad()
 def bench_sampling(config):
-    """Continues one token greedily, of 1 sample and of 8: with the cache of keys and values, as sample.py does it, and by a pass
-    over all tokens so far for each new one."""
+    """Continue one token greedily, for 1 sample and for 8: with the KV cache, as sample.py does, and with a full pass over all
+    tokens so far for each new token."""
     variant = Variant({**config, 'compile': False})
     model, size, rows = variant.raw_model.eval(), variant.raw_model.config.block_size, []
 

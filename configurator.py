@@ -24,7 +24,7 @@ from typing import NamedTuple
 TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys too
 
 # newer key → the older key whose value it takes in a config.json or a checkpoint that lacks the newer one
-SPLIT_OFF = {'r_pos': 'r_emb'}
+SPLIT_OFF = {'r_pos': 'r_emb', 'wd_mix': 'decay_norms'}          # before, matrices of the type mix did not decay, or as norms
 # keys that no script has any more, which the config.json of older runs holds
 GONE = {'diverge_factor'}
 # keys that every config.json held when one script trained both kinds of models, with `model`: gpt or vit
@@ -222,7 +222,7 @@ def read_config(path, values):
             raise ValueError(f'{path}: wants a JSON object of keys and values ({error})') from error
         for key, other in SPLIT_OFF.items():
             if other in found:
-                found.setdefault(key, found[other])
+                found.setdefault(key, float(found[other]))
         return expanded(found)
     scope = Scope({**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(ROOT, base))})
 

@@ -6,6 +6,7 @@ every `forward` reads as the paper's equation.
 Shapes: B batch, T tokens, D = n_embd, H heads, K key/value heads, E = D / H.
 """
 import hashlib
+import itertools
 import math
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar
@@ -19,9 +20,10 @@ BLOCK_TYPES = {     # by a module's path in the model or in a block; the keys r_
     'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head',
     'attn.wq': 'qk', 'attn.wk': 'qk', 'attn.wv': 'vo', 'attn.wo': 'vo', 'attn.wg': 'vo',
     'ffn.w1': 'ffn', 'ffn.w2': 'ffn', 'ffn.w3': 'ffn',
-    'norm': 'norm', 'attn_residual': 'gain', 'ffn_residual': 'gain',
+    'norm': 'norm', 'norm.down': 'mix', 'norm.up': 'mix', 'attn_residual': 'gain', 'ffn_residual': 'gain',
+    **{f'{branch}_residual.{w}': 'mix' for branch in ('attn', 'ffn') for w in ('w', 'wa', 'wb')},
 }
-MATRICES = {'qk', 'vo', 'ffn'}                          # types whose weights are matrices of a block: Muon orthogonalizes them
+MATRICES = {'qk', 'vo', 'ffn', 'mix'}                   # types whose weights are matrices of a block: Muon orthogonalizes them
 DECAYED = {*MATRICES, 'emb', 'pos', 'head'}             # types whose weights decay
 INIT_KINDS = {      # the modules whose weights init_weight fills; all other parameters keep what their constructor gave them
     'wte': 'embedding', 'wpe': 'embedding', 'lm_head': 'head', 'norm.down': 'matrix', 'norm.up': 'matrix',
@@ -32,18 +34,21 @@ INIT_KINDS = {      # the modules whose weights init_weight fills; all other par
 
 def module_path(name):
     """Return where a parameter's module stands in the model or in a block: 'h.3.attn.wq.weight' → 'attn.wq'. Numbers drop out. A
-    parameter that is not called weight or bias counts as a module: 'h.3.x_gain' → 'x_gain'."""
+    parameter that is not called weight or bias counts as a module: 'h.3.x_gain' → 'x_gain'. A module whose name ends in norm is a
+    norm, wherever it stands: 'h.3.attn_pre_norm.down.weight' → 'norm.down'."""
     parts = [part for part in name.removeprefix('h.').split('.') if not part.isdigit()]
-    return '.'.join(parts[:-1] if parts[-1] in ('weight', 'bias') else parts)
+    path = '.'.join(parts[:-1] if parts[-1] in ('weight', 'bias') else parts)
+    _, norm, module = f'{path}.'.rpartition('norm.')
+    return (norm + module).rstrip('.')
 
 
 def block_type(name, types=BLOCK_TYPES, p=None):
-    """Return the block type of a parameter: that of the innermost module around it that has one. A module whose name ends in norm
-    is a norm. Whatever else is learned is a gain. Raise ValueError for a matrix p without a type."""
+    """Return the block type of a parameter: that of the innermost module around it that has one. Whatever else is learned is a
+    gain. Raise ValueError for a matrix p without a type."""
     module = path = module_path(name)
     while module:
-        if (key := 'norm' if module.endswith('norm') else module) in types:
-            return types[key]
+        if module in types:
+            return types[module]
         module = module.rpartition('.')[0]
     if p is not None and p.dim() > 1:
         raise ValueError(f'{name!r} is a matrix without a block type: add {path!r} to BLOCK_TYPES in model.py, with one of '
@@ -75,7 +80,8 @@ class GPTConfig:
     # norms
     norm: str = 'layernorm'         # layernorm | rmsnorm | stablenorm | dyt | derf | seednorm | gatednorm
     norm_gain: str = 'learned'      # learned | zero_centred: 1 + γ, so that weight decay pulls a gain to 1 | none: always 1
-    norm_alpha: float = 0.5         # StableNorm's α; 0.5 is RMSNorm
+    norm_alpha: float = 0.5         # StableNorm's α, where 0.5 is RMSNorm; DyT's and Derf's a at the start
+    attn_norm_alpha: float = 0.0    # the same for the norm before attention; 0: norm_alpha
     norm_eps: float = 1e-5          # added to mean(x²); if a paper adds ε to ‖x‖², divide it by the width
     input_norm: bool = False        # on the sum of token and position embeddings
     attn_pre_norm: bool = True      # f(Norm(x)), for attention
@@ -94,8 +100,9 @@ class GPTConfig:
     mix_ln: float = 0.0             # the share of the blocks, the first ones, that are Post-LN, over the flags above (Mix-LN)
     residual_scale: float = 1.0     # Δt in x + Δt f(x)
     skip_scale: str = 'one'         # one | deepnorm | keel: α in Norm(α x + f(x)), from the depth; deepnorm scales `init` too
-    residual: str = 'add'           # add | gpas | dual | hyper | mhc: what the residual state is, and how a branch joins it
-    streams: int = 4                # hyper, mhc: copies of the residual stream
+    residual: str = 'add'           # add | gpas | dual | siamese | attnres | hyper | mhc | mhc_lite: what branches read and join
+    streams: int = 4                # hyper, mhc, mhc_lite: copies of the residual stream
+    parallel_ffn: bool = False      # x + attn(Norm(x)) + ffn(Norm(x)): the FFN reads what attention reads, and has no PreNorm
     b2t: bool = False               # adds a block's input behind its FFN too, in front of the second PostNorm (B2T connection)
     branch_gain: str = 'none'       # none | layerscale | rezero: a learned gain on each branch, per channel or one number
     value_residual: bool = False    # v ← λ₁ v + λ₂ v₁ in attention, learned, both initialized to 1/2; v₁ is the first block's
@@ -108,7 +115,8 @@ class GPTConfig:
     pos: str = 'learned'            # learned | rope
     rope_theta: float = 10000.0     # RoPE's base wavelength
     emb_scale: bool = False         # token embeddings times √n_embd, as in Gemma
-    init: str = 'gpt2'              # gpt2 | normal | xavier | xavier_trunc | stable | magneto
+    emb_gain: bool = False          # the sum of token and position embeddings times a learned number, from √n_embd (DyT, Derf)
+    init: str = 'gpt2'              # gpt2 | normal | torchtitan | xavier | xavier_trunc | stable | magneto
     init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings; with emb_std=0 that of a tied one too
     emb_std: float = 0.02           # std of embeddings; 0: a tied one is initialized by `init` like a head, others with 0.02
     fused_qkv_init: bool = False    # initialize W_q, W_k, W_v as parts of one matrix, as where one projection makes all
@@ -131,7 +139,7 @@ class GPTConfig:
         one_stream = self.residual in ('add', 'gpas')
         check(self,
             (self.dropout < 1, 'dropout', 'a number below 1'),
-            (max(self.norm_alpha, self.mix_ln) <= 1, 'norm_alpha mix_ln', 'at most 1'),
+            (max(self.norm_alpha, self.attn_norm_alpha, self.mix_ln) <= 1, 'norm_alpha attn_norm_alpha mix_ln', 'at most 1'),
             (self.rope_theta > 0, 'rope_theta', 'a positive number'),
             (self.n_embd % self.n_head == 0, 'n_embd n_head', 'a width that the heads divide'),
             (self.n_head % self.kv_heads == 0, 'n_head n_kv_head', 'key/value heads that divide the heads'),
@@ -143,8 +151,14 @@ class GPTConfig:
             (self.residual == 'add' or self.skip_scale == 'one', 'residual skip_scale', 'residual=add, or skip_scale=one'),
             (one_stream or not (self.attn_post_norm or self.ffn_post_norm or self.mix_ln or self.b2t),
              'residual attn_post_norm ffn_post_norm mix_ln b2t', 'no PostNorm and no b2t where there are several streams'),
+            (not self.parallel_ffn or self.residual == 'add' and self.skip_scale == 'one' and not (
+                self.ffn_pre_norm or self.attn_post_norm or self.mix_ln or self.b2t),
+             'parallel_ffn residual skip_scale ffn_pre_norm attn_post_norm mix_ln b2t',
+             'residual=add, skip_scale=one and none of the others beside parallel_ffn'),
             (one_stream or not self.mup_base_width, 'residual mup_base_width',
              'residual=add or gpas: for several streams nobody has derived the rates of muP'),
+            (self.residual != 'mhc_lite' or self.streams <= 6, 'residual streams',
+             'at most 6 streams for mhc_lite, which mixes streams! permutations'),
             (self.norm != 'gatednorm' or not self.mup_base_width, 'norm mup_base_width', 'at most one of them'),
             ((self.mup_base_width > 0) == (self.mup_base_head_dim > 0), 'mup_base_width mup_base_head_dim',
              'both or neither: whether heads are more or wider than in the base, only you know'),
@@ -179,8 +193,8 @@ class GPTConfig:
         return self.mup_base_head_dim ** 0.5 / self.head_dim if self.mup_base_width else self.head_dim ** -0.5
 
 
-LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'streams'), 1) | dict.fromkeys(
-    ('dropout', 'norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std'), 0)       # other whole numbers may be 0
+LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'streams'), 1) | dict.fromkeys((
+    'dropout', 'norm_alpha', 'attn_norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std'), 0)      # other ints may be 0
 
 
 def config_of_layer(config, layer):
@@ -283,12 +297,12 @@ class GatedNorm(RMSNorm):
 
 
 class DyT(Norm):
-    """γ ⊙ tanh(a x) + β with a learned number a, initialized to 0.5 (Zhu et al. 2025)"""
+    """γ ⊙ tanh(a x) + β with a learned number a (Zhu et al. 2025)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
         self.bias = nn.Parameter(torch.zeros(dim))
-        self.alpha = nn.Parameter(torch.full((1,), 0.5))
+        self.alpha = nn.Parameter(torch.full((1,), config.norm_alpha))
 
     def squash(self, x):
         return torch.tanh(self.alpha.to(x.dtype) * x)
@@ -298,7 +312,7 @@ class DyT(Norm):
 
 
 class Derf(DyT):
-    """γ ⊙ erf(a x + s) + β with learned numbers a, initialized to 0.5, and s, to 0 (Chen et al. 2025, eq. 10)"""
+    """γ ⊙ erf(a x + s) + β with learned numbers a and s, from 0 (Chen et al. 2025, eq. 10)"""
 
     def __init__(self, dim, config):
         super().__init__(dim, config)
@@ -616,80 +630,144 @@ class ResiDual(Residual):
         return x + final_norm(s)
 
 
-class HyperConnections(Residual):
-    """n streams H (B, T, n, D): a branch reads Σ_i a_i H_i, H_j ← b_j Δt f + Σ_i A_ij H_i, and the head reads their sum. a, A and
-    b depend on H: a_i = a'_i + s tanh(N(H_i)·w), and so on (dynamic hyper-connections, Zhu et al. 2024, eq. 10–13). At the start,
-    branch k reads stream k mod n and adds to all."""
+class SiameseNorm(Residual):
+    """Two streams X and Y (B, T, 2, D): a branch of block l reads N(X) + N'(Y), X ← N(X) + Δt f / √(2l), Y ← Y + Δt f, and the
+    head reads as branches do (Li et al. 2026, their code)"""
+    expand = staticmethod(ResiDual.expand)
 
     def __init__(self, config, branch):
         super().__init__(config, branch)
-        n, d = config.streams, config.n_embd
-        self.norm = make_norm(True, config)
-        self.a = nn.Parameter(torch.cat((torch.eye(n)[:, [branch % n]], torch.eye(n)), dim=1))     # (n, 1 + n): a, A
-        self.b = nn.Parameter(torch.ones(n))
-        self.wa, self.wb = nn.Parameter(torch.zeros(d, n + 1)), nn.Parameter(torch.zeros(d))
-        self.sa, self.sb = nn.Parameter(torch.full((1,), 0.01)), nn.Parameter(torch.full((1,), 0.01))
+        self.x_norm, self.y_norm = make_norm(True, config), make_norm(True, config)
+        self.x_scale = Scale((2 * (branch // 2 + 1)) ** -0.5)
+        self.head = SiameseNorm(config, branch + 1) if branch == 2 * config.n_layer - 1 else None
+
+    def read(self, xy):
+        x, y = xy.unbind(-2)
+        return self.x_norm(x) + self.y_norm(y)
+
+    def forward(self, xy, f):
+        x, y = xy.unbind(-2)
+        x, y = super().forward(self.x_norm(x), self.x_scale(f)), super().forward(y, f)
+        xy = torch.stack((x.to(y.dtype), y), dim=-2)
+        return xy if self.head is None else self.head.read(xy)
+
+
+class AttentionResiduals(Residual):
+    """The embedding and the outputs of all k branches so far, V (B, T, k + 1, D): a branch reads Σ_i a_i V_i with
+    a = softmax_i(w·RMSNorm(V_i)) and a learned w from 0, and so does the head (full AttnRes, Kimi Team 2026, eq. 2–4)"""
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        self.norm, self.query = RMSNorm(config.n_embd, config), nn.Parameter(torch.zeros(config.n_embd))
+        self.head = AttentionResiduals(config, branch + 1) if branch == 2 * config.n_layer - 1 else None
+
+    @staticmethod
+    def expand(x, config):
+        return x.unsqueeze(-2)
+
+    def read(self, values):
+        a = (self.norm(values) @ self.query).softmax(-1)
+        return (a.unsqueeze(-1) * values).sum(-2)
+
+    def forward(self, values, f):
+        values = torch.cat((values, self.dt * f.unsqueeze(-2)), dim=-2)
+        return values if self.head is None else self.head.read(values)
+
+
+class Streams(Residual):
+    """n streams H (B, T, n, D): a branch reads Σ_i a_i H_i, H_j ← b_j Δt f + Σ_i A_ji H_i, and the head reads their sum.
+    Subclasses have methods weights(H) → a (B, T, n), b (B, T, n), m, and mixing(m) → A (B, T, n, n)."""
 
     @staticmethod
     def expand(x, config):
         return x.unsqueeze(-2).expand(*x.shape[:-1], config.streams, -1)
 
-    def weights(self, h):
-        """H → a and A (B, T, n, 1 + n)"""
-        return self.a + self.sa * torch.tanh(self.norm(h) @ self.wa)
-
     def read(self, h):
-        return (self.weights(h)[..., :1] * h).sum(-2)
+        return (self.weights(h)[0].unsqueeze(-1) * h).sum(-2)
 
     def forward(self, h, f):
-        b = self.b + self.sb * torch.tanh(self.norm(h) @ self.wb)              # (B, T, n)
-        mixed = self.weights(h)[..., 1:].mT @ h
-        return torch.add(mixed, b.unsqueeze(-1) * f.unsqueeze(-2), alpha=self.dt)
+        _, b, m = self.weights(h)
+        return torch.add(self.mixing(m) @ h, b.unsqueeze(-1) * f.unsqueeze(-2), alpha=self.dt)
 
     @staticmethod
     def collapse(h, final_norm):
         return final_norm(h.sum(-2))
 
 
-class ManifoldHyperConnections(Residual):
-    """Hyper-connections with 0 < a < 1, 0 < b < 2 and a doubly stochastic A, H_j ← b_j Δt f + Σ_i A_ji H_i: mixing keeps the sum
-    of the streams. The logits of a, b and A are c + s RMSNorm(vec H) W (mHC, Xie et al. 2025, eq. 7–9). The paper is silent on
-    c's start; as in mHC-lite's code, branch k reads and writes mostly stream k mod n."""
-    expand, collapse = staticmethod(HyperConnections.expand), staticmethod(HyperConnections.collapse)
+class HyperConnections(Streams):
+    """a_i = a'_i + s tanh(N(H_i)·w), and so on for b and A (dynamic hyper-connections, Zhu et al. 2024, eq. 10–13). At the start,
+    branch k reads stream k mod n and adds to all."""
 
     def __init__(self, config, branch):
         super().__init__(config, branch)
-        n = self.n = config.streams
+        n, d = config.streams, config.n_embd
+        self.norm = make_norm(True, config)
+        self.a = nn.Parameter(torch.cat((torch.eye(n)[:, [branch % n]], torch.eye(n)), dim=1))     # (n, 1 + n): a, Aᵀ
+        self.b = nn.Parameter(torch.ones(n))
+        self.wa, self.wb = nn.Parameter(torch.zeros(d, n + 1)), nn.Parameter(torch.zeros(d))
+        self.sa, self.sb = nn.Parameter(torch.full((1,), 0.01)), nn.Parameter(torch.full((1,), 0.01))
+
+    def weights(self, h):
+        normed = self.norm(h)
+        a = self.a + self.sa * torch.tanh(normed @ self.wa)                     # (B, T, n, 1 + n)
+        return a[..., 0], self.b + self.sb * torch.tanh(normed @ self.wb), a[..., 1:]
+
+    def mixing(self, m):
+        return m.mT
+
+
+class ManifoldHyperConnections(Streams):
+    """0 < a < 1, 0 < b < 2 and a doubly stochastic A: mixing keeps the sum of the streams. The logits of a, b and A are
+    c + s RMSNorm(vec H) W (mHC, Xie et al. 2025, eq. 7–9). The paper is silent on c's start; as in mHC-lite's code, branch k
+    reads and writes mostly stream k mod n, and A is almost the identity."""
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        n = config.streams
         own, self.eps = 2 * torch.eye(n)[branch % n] - 1, config.norm_eps
-        self.c = nn.Parameter(torch.cat((own, own, 8 * torch.eye(n).flatten() - 8)))
+        self.c = nn.Parameter(torch.cat((own, own, 8 * self.identity(n) - 8)))
         self.w = nn.Parameter(torch.zeros(n * config.n_embd, len(self.c)))
         self.s = nn.Parameter(torch.full((3,), 0.01))
+        self.sizes = n, n, len(self.c) - 2 * n
 
-    def logits(self, h):
-        """H → the logits of a (B, T, n), b (B, T, n) and A (B, T, n, n)"""
-        vec = at_least_fp32(h.flatten(-2))
-        parts = (F.rms_norm(vec, vec.shape[-1:], eps=self.eps) @ self.w).split((self.n, self.n, self.n ** 2), dim=-1)
-        a, b, mix = (c + s * part for c, s, part in zip(self.c.split([part.size(-1) for part in parts]), self.s, parts))
-        return a, b, mix.unflatten(-1, (self.n, self.n))
+    def identity(self, n):
+        """1 for the logits of A that are largest where A is the identity, else 0"""
+        return torch.eye(n).flatten()
 
-    def read(self, h):
-        return (torch.sigmoid(self.logits(h)[0]).unsqueeze(-1) * h).sum(-2)
+    def weights(self, h):
+        vec = h.flatten(-2)
+        parts = (F.rms_norm(vec, vec.shape[-1:], eps=self.eps) @ self.w).split(self.sizes, dim=-1)
+        a, b, m = (c + s * part for c, s, part in zip(self.c.split(self.sizes), self.s, parts))
+        return torch.sigmoid(a), 2 * torch.sigmoid(b), m
 
-    def forward(self, h, f):
-        _, b, mix = self.logits(h)
-        return torch.add(doubly_stochastic(mix) @ h, 2 * torch.sigmoid(b).unsqueeze(-1) * f.unsqueeze(-2), alpha=self.dt)
-
-
-def doubly_stochastic(logits, rounds=20):
-    """Return exp(logits) (..., n, n) with columns and rows divided by their sums in turn (Sinkhorn and Knopp 1967)."""
-    a = (logits - logits.amax((-2, -1), keepdim=True)).exp()
-    for _ in range(rounds):
-        a = a / a.sum(-2, keepdim=True)
-        a = a / a.sum(-1, keepdim=True)
-    return a
+    def mixing(self, m):
+        """A = exp(m), columns and rows divided by their sums in turn, 20 times (Sinkhorn and Knopp 1967)"""
+        m = m.unflatten(-1, (self.sizes[0], -1))
+        a = (m - m.amax((-2, -1), keepdim=True)).exp()
+        for _ in range(20):
+            a = a / a.sum(-2, keepdim=True)
+            a = a / a.sum(-1, keepdim=True)
+        return a
 
 
-RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'hyper': HyperConnections, 'mhc': ManifoldHyperConnections}
+class MHCLite(ManifoldHyperConnections):
+    """mHC with A = Σ_k softmax_k(m) P_k over the n! permutation matrices P_k, doubly stochastic by construction (mHC-lite, Yang
+    and Gao 2026, eq. 4–5)"""
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        permutations = torch.tensor(list(itertools.permutations(range(config.streams))), device='cpu')      # never on meta
+        self.register_buffer('permutations', F.one_hot(permutations).flatten(1).float(), persistent=False)   # (n!, n · n)
+
+    def identity(self, n):
+        return torch.eye(1, math.factorial(n)).flatten()
+
+    def mixing(self, m):
+        return (m.softmax(-1) @ self.permutations.to(m.dtype)).unflatten(-1, (self.sizes[0], -1))
+
+
+RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'siamese': SiameseNorm, 'attnres': AttentionResiduals,
+             'hyper': HyperConnections, 'mhc': ManifoldHyperConnections, 'mhc_lite': MHCLite}
 
 
 # ----------------------------------------------------------------------------- the block
@@ -701,7 +779,8 @@ class Block(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
         config = config_of_layer(config, layer)
-        self.attn_pre_norm = make_norm(config.attn_pre_norm, config)
+        alpha = config.attn_norm_alpha or config.norm_alpha
+        self.attn_pre_norm = make_norm(config.attn_pre_norm, replace(config, norm_alpha=alpha))
         self.attn = ATTENTIONS[config.attention](config)
         self.attn_mid_norm = make_norm(config.attn_mid_norm, config)
         self.attn_gain = GAINS[config.branch_gain](config)
@@ -718,7 +797,7 @@ class Block(nn.Module):
             for on in (config.attn_pre_norm, config.ffn_pre_norm))
         self.x_gain, self.x0_gain = (nn.Parameter(torch.full((1,), start)) if config.embedding_skip else None
                                      for start in (1.0, 0.0))
-        self.value_residual, self.b2t = config.value_residual, config.b2t
+        self.value_residual, self.b2t, self.parallel_ffn = config.value_residual, config.b2t, config.parallel_ffn
         if layer == 1:                                          # its values are v₁
             self.attn.v_gain = self.attn.v1_gain = None
 
@@ -730,6 +809,8 @@ class Block(nn.Module):
 
     def ffn_branch(self, x):
         """The residual state → what the FFN adds to it before Δt, f (B, T, D)"""
+        if self.parallel_ffn:                                   # its own norm is absent then
+            x = self.attn_pre_scale(self.attn_pre_norm(x))
         f = self.ffn_pre_scale(self.ffn_pre_norm(self.ffn_residual.read(x)))
         return self.ffn_gain(self.ffn_mid_norm(self.ffn(f)))
 
@@ -741,7 +822,7 @@ class Block(nn.Module):
         x_in = x
         f, v = self.attn_branch(x, v1, cache)
         x = self.attn_post_norm(self.attn_residual(x, f))
-        x = self.ffn_residual(x, self.ffn_branch(x))
+        x = self.ffn_residual(x, self.ffn_branch(x_in if self.parallel_ffn else x))
         x = self.ffn_post_norm(x + x_in if self.b2t else x)
         return x, v if self.value_residual and v1 is None else v1
 
@@ -789,6 +870,7 @@ def run_blocks(blocks, x, x0=None, v1=None, caches=None, recompute=False):
 STDS = {            # of an (n_out, n_in) matrix
     'gpt2': lambda n_out, n_in: 0.02,
     'normal': lambda n_out, n_in: 0.02,
+    'torchtitan': lambda n_out, n_in: 0.02,
     'xavier': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
     'xavier_trunc': lambda n_out, n_in: math.sqrt(2 / (n_in + n_out)),
     'stable': lambda n_out, n_in: 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
@@ -803,8 +885,7 @@ def hash_seed(seed, what):
 
 def init_kind(name, kinds=INIT_KINDS):
     """A parameter's init kind: a value of INIT_KINDS or 'bias'; None if it keeps what its constructor gave it."""
-    _, norm, module = module_path(name).rpartition('norm.')            # 'attn_pre_norm.down' → 'norm.down'
-    kind = kinds.get(norm + module)
+    kind = kinds.get(module_path(name))
     return {'weight': kind, 'bias': kind and 'bias'}.get(name.rpartition('.')[2])
 
 
@@ -834,6 +915,10 @@ def init_weight(name, shape, config, seed):
         std *= width_ratio_in ** -0.5
     if c.init == 'gpt2' and module in ('attn.wo', 'ffn.w2'):                    # they write to the stream (Radford et al. 2019)
         std *= (2 * c.n_layer / c.depth_growth) ** -0.5
+    if c.init == 'torchtitan' and module in ('attn.wo', 'ffn.w2', 'ffn.w3'):    # by the layer, from 1 (Liang et al. 2024)
+        std *= (2 * (int(name.split('.')[1]) + 1) / c.depth_growth) ** -0.5
+    elif c.init == 'torchtitan' and kind in ('head', 'embedding'):
+        std = c.init_gain * (n_in / width_ratio_in) ** -0.5
     if module in ('attn.wv', 'attn.wo', 'ffn.w1', 'ffn.w2', 'ffn.w3'):
         std *= (8 * c.n_layer) ** -0.25 if c.skip_scale == 'deepnorm' else 1.0  # Wang et al. 2022
         std *= math.log(2 * c.n_layer) ** 0.5 if c.init == 'magneto' else 1.0   # Wang et al. 2022, Magneto, for decoders
@@ -882,6 +967,7 @@ class GPT(nn.Module):
         self.config, self.init_seed = config, torch.randint(2 ** 63 - 1, (), device='cpu').item()
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.emb_scale = Scale(config.n_embd ** 0.5) if config.emb_scale else nn.Identity()
+        self.emb_gain = Gain(1, (config.mup_base_width or config.n_embd) ** 0.5) if config.emb_gain else nn.Identity()
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
@@ -904,7 +990,7 @@ class GPT(nn.Module):
         x = self.emb_scale(self.wte(idx))
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(start, end, device=idx.device))
-        x = self.dropout(self.input_norm(x))
+        x = self.dropout(self.input_norm(self.emb_gain(x)))
         x = self.residual.expand(x, self.config)
         x0 = x if self.config.embedding_skip else None
         return run_blocks(self.h, x, x0, caches=caches, recompute=self.recompute)

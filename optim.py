@@ -15,29 +15,38 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
     """Return one group per (block type, decayed or not) of a model's parameters, for any torch optimizer.
 
     Matrices of the types in DECAYED decay. Vectors do not, but with decay_norms those of norms do. `ratios` and `decay_ratios`
-    map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight decay. A group holds
-    its `block_type`, its `lr_ratio`, an `lr_scale` on the whole schedule, and in `params` pairs (name, parameter), from which
-    torch makes `param_names`. muP splits groups further, by mup_scales, and needs `keys`, those of train.py: it sets lr_scale and
-    `eps`, and divides the decay by lr_scale, so that rate times decay stays.
+    map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight decay, and 'out_norm'
+    to a second factor for the norms that is_out_norm names. A group holds its `block_type`, its `lr_ratio`, an `lr_scale` on the
+    whole schedule, and in `params` pairs (name, parameter), from which torch makes `param_names`. muP splits groups further, by
+    mup_scales, and needs `keys`, those of train.py: it sets lr_scale and `eps`, and divides the decay by lr_scale, so that rate
+    times decay stays.
     """
     types, groups = model.config.block_types, {}
     for kind in (*ratios, *decay_ratios):
-        if kind not in types.values():
+        if kind not in (*types.values(), 'out_norm'):
             raise ValueError(f'ratios: {kind!r} is no block type: choose among {", ".join(dict.fromkeys(types.values()))}')
     for name, p in model.named_parameters():
         kind = block_type(name, types, p)
-        decayed = kind in DECAYED and name.endswith('.weight') and p.dim() > 1 or decay_norms and kind == 'norm'
-        weight_decay_of_kind = weight_decay * decay_ratios.get(kind, 1.0) if decayed else 0.0
+        decayed = kind in DECAYED and p.dim() > 1 or decay_norms and kind == 'norm'
+        roles = (kind, 'out_norm') if kind == 'norm' and is_out_norm(name, model.config) else (kind,)
+        ratio, decay_ratio = (math.prod(factors.get(role, 1.0) for role in roles) for factors in (ratios, decay_ratios))
         scale, eps = mup_scales(name, kind, p, model.config, keys)
-        group = groups.setdefault((kind, decayed, scale, eps), dict(
-            params=[], block_type=kind, lr_ratio=ratios.get(kind, 1.0), lr_scale=scale, weight_decay=weight_decay_of_kind / scale,
-            **({} if eps == 1 else {'eps': eps * EPS})))
+        group = groups.setdefault((kind, decayed, ratio, decay_ratio, scale, eps), dict(
+            params=[], block_type=kind, lr_ratio=ratio, lr_scale=scale,
+            weight_decay=weight_decay * decay_ratio / scale if decayed else 0.0, **({} if eps == 1 else {'eps': eps * EPS})))
         group['params'].append((name, p))
     kinds, decayed_kinds = {key[0] for key in groups}, {key[0] for key in groups if key[1]}
     for kind, ratio in decay_ratios.items():
         if ratio != 1 and kind in kinds - decayed_kinds:
             raise ValueError(f'wd_{kind}={ratio}: the parameters of type {kind} do not decay, see DECAYED in model.py')
     return list(groups.values())
+
+
+def is_out_norm(name, config):
+    """Whether a norm writes: it stands behind a matrix, or makes the stream (an Output-Norm). The others read: they stand in
+    front of matrices, which could take up their gains (Input-Norms, Wang et al. 2026, arXiv:2605.26895)."""
+    behind = re.search(r'\b(input|\w+_mid|\w+_post|[qkv])_norm\.|\bw\w\.norm\.', name)
+    return bool(behind) or config.residual == 'dual' and '_residual.norm.' in name
 
 
 # muP's factors on the learning rate, in a model w times as wide and d times as deep as its base: of a matrix of a block, and of
@@ -269,7 +278,8 @@ class Muon(ListOptimizer):
     weight decay (Liu et al. 2025, "Muon is Scalable for LLM Training", arXiv:2502.16982).
 
     Weights of the block types in MATRICES are orthogonalized, W_q, W_k and W_v each by itself. All other parameters take AdamW's
-    step with `betas` and `eps`: embeddings, positions, the head, norms, gains, biases. `params` must be param_groups(model, …).
+    step with `betas` and `eps`: embeddings, positions, the head, norms, gains, biases, and the matrices of hyper-connections,
+    which start at 0 and are no modules. `params` must be param_groups(model, …).
     Ranks share the work of newton_schulz. It computes in bfloat16, as both publications do, or with bf16=False in the parameters'
     precision. State: m from 0, 4 bytes per parameter in fp32, and 8 per parameter of AdamW's.
     """
@@ -303,12 +313,13 @@ class Muon(ListOptimizer):
 
     def work(self, group, params, scalar):
         names, rates = self.names(group), (scalar(group['lr']), group['weight_decay'])
-        matrices = [p for p in params if is_block_matrix(names[p], group['block_type'])]
+        matrices = dict.fromkeys(p for p in params      # AdamW keeps those that the older code of a resumed run gave to it
+                                 if is_block_matrix(names[p], group['block_type']) and 'exp_avg' not in self.state[p])
         for shape in dict.fromkeys(p.shape for p in matrices):
             ps = [p for p in matrices if p.shape == shape]
             yield (self.update, *self.lists(ps, 'momentum_buffer'), sharing(ps[0]), *rates, group['momentum'],
                    MUON_SCALES[self.defaults['scale']](*shape), torch.bfloat16 if self.defaults['bf16'] else ps[0].dtype)
-        for t, ps in self.by_count([p for p in params if not is_block_matrix(names[p], group['block_type'])]):
+        for t, ps in self.by_count([p for p in params if p not in matrices]):
             yield (self.adamw_update, *self.lists(ps, 'exp_avg', 'exp_avg_sq'), *rates, *group['betas'], group['eps'],
                    *(scalar(1 - beta ** t) for beta in group['betas']))
 

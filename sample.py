@@ -1,5 +1,5 @@
 """
-Continues a text with a trained model, and prints it as it is drawn:
+Continue a text with a trained model, and print it as it is sampled:
 
     python sample.py --out_dir=out-quick --start='def main(' --num_samples=3
 """
@@ -22,12 +22,12 @@ init_from = 'resume'                # resume: the run in out_dir | gpt2, gpt2-me
 out_dir = 'out'                     # the run's folder
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
 start = '\n'                        # the text to continue, or FILE:path
-num_samples = 3                     # samples, drawn together; the first is shown as it grows
-max_new_tokens = 500                # of each sample
+num_samples = 3                     # number of samples, drawn together; the first is printed as it grows
+max_new_tokens = 500                # tokens per sample
 temperature = 0.8                   # 0: always the likeliest token
 top_k = 200                         # draw from the k likeliest tokens; 0: from all
 top_p = 1.0                         # draw from the likeliest tokens that together reach this probability
-seed = 1337                         # the same seed draws the same text
+seed = 1337                         # the same seed gives the same text
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16
 # -----------------------------------------------------------------------------
@@ -50,7 +50,7 @@ else:
     model = load_gpt(init_from)
     tokenizer = load_tokenizer('gpt2' if init_from in OPENAI_MODELS else init_from)
 model.to(machine.device).eval()
-torch.manual_seed(seed)                                 # here, so that the draws do not depend on how the model was made
+torch.manual_seed(seed)                                 # after building the model, which may draw too
 
 if start.startswith('FILE:'):
     try:
@@ -67,7 +67,7 @@ ids = torch.tensor(prompt, device=machine.device).repeat(num_samples, 1)
 prompt_length = len(tokenizer.decode(prompt))           # decoding may not give `start` back exactly
 
 
-# on a terminal, which they may command, control characters become signs for them: ␛ for escape
+# a terminal could obey control characters, so print symbols instead, such as ␛ for escape
 SIGNS = {i: 0x2400 + i for i in range(32) if chr(i) not in '\t\n\r'} | {127: 0x2421} | dict.fromkeys(range(128, 160), 0xfffd)
 SIGNS = SIGNS if sys.stdout.isatty() else {}            # files and pipes get the text as it is
 
@@ -81,7 +81,7 @@ with machine.autocast(), closing(model.stream(ids, max_new_tokens, temperature, 
     for new in progress(drawn, 'tokens', max_new_tokens, shown=sys.stderr.isatty() and not sys.stdout.isatty()):
         ids = torch.cat((ids, new), dim=1)
         text = text_of(ids[0])
-        if not text.endswith('\N{REPLACEMENT CHARACTER}'):      # an incomplete character, whose other tokens follow
+        if not text.endswith('\N{REPLACEMENT CHARACTER}'):      # wait for the rest of an incomplete character
             print(text[shown:], end='', flush=True)
             shown = len(text)
 print(text[shown:])

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from engine.device import plain_attention
-from model import BLOCK_TYPES, GPT, GPTConfig, block_type, doubly_stochastic, init_kind
+from model import BLOCK_TYPES, GPT, GPTConfig, block_type, init_kind
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
@@ -22,16 +22,19 @@ SIZES = dict(block_size=8, vocab_size=11, n_head=4, n_embd=16, dropout=0.0)
 CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm', 'dyt', 'derf', 'seednorm', 'gatednorm'),
                norm_gain=('learned', 'zero_centred', 'none'), attention=('dot', 'stable', 'l2', 'l2_tied'),
                ffn=('gelu', 'gelu_tanh', 'relu', 'swiglu', 'geglu'), pos=('learned', 'rope'),
-               init=('gpt2', 'normal', 'xavier', 'xavier_trunc', 'stable', 'magneto'), skip_scale=('one', 'deepnorm', 'keel'),
-               residual=('add', 'gpas', 'dual', 'hyper', 'mhc'), branch_gain=('none', 'layerscale', 'rezero'))
+               init=('gpt2', 'normal', 'torchtitan', 'xavier', 'xavier_trunc', 'stable', 'magneto'),
+               skip_scale=('one', 'deepnorm', 'keel'),
+               residual=('add', 'gpas', 'dual', 'siamese', 'attnres', 'hyper', 'mhc', 'mhc_lite'),
+               branch_gain=('none', 'layerscale', 'rezero'))
 NORMALIZING = CHOICES['norm'][:3]       # which divide by the length of x; the others are elementwise
 SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_norm attn_post_norm ffn_post_norm qk_norm v_norm '
             'linear_norm final_norm norm_depth_scale embedding_skip fused_qkv_init tie_weights sub_norm qk_norm_wide b2t '
-            'value_residual attn_gate emb_scale').split()
+            'value_residual attn_gate parallel_ffn emb_gain emb_scale').split()
 AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
     n_layer=(1, 2), streams=(1, 3), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
-    norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0), init_gain=(1.0, 2.0),
-    emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5), mup_base_width=(0, 4), mup_base_depth=(0, 1), mup_base_head_dim=(0, 2))
+    attn_norm_alpha=(0.0, 0.75), norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0),
+    init_gain=(1.0, 2.0), emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5), mup_base_width=(0, 4), mup_base_depth=(0, 1),
+    mup_base_head_dim=(0, 2))
 TRAINING_ONLY = set()                   # fields that change no logits and no cross-entropy
 
 
@@ -40,16 +43,19 @@ MID_NORM, POST_NORM = (dict.fromkeys((f'attn_{place}_norm', f'ffn_{place}_norm')
 
 def valid(choice):
     """l2_tied shares queries and keys, so that their heads are as many. One rule for the depth excludes another. muP has two
-    keys. Several streams have no PostNorm and no muP. GatedNorm has no muP."""
-    of_depth = [choice.get('skip_scale', 'one') != 'one', choice.get('norm_depth_scale', False)]
+    keys. Several streams have no PostNorm and no muP. GatedNorm has no muP. A parallel FFN reads attention's PreNorm."""
+    alpha = choice.get('skip_scale', 'one') != 'one'
+    of_depth = [alpha, choice.get('norm_depth_scale', False)]
     of_mup = {choice[key] > 0 for key in ('mup_base_width', 'mup_base_head_dim') if key in choice}
     of_post = [choice.get(key, False) for key in ('attn_post_norm', 'ffn_post_norm', 'mix_ln', 'b2t', 'mup_base_width')]
     residual = choice.get('residual', 'add')
+    of_serial = [choice.get(key, False) for key in ('ffn_pre_norm', 'attn_post_norm', 'mix_ln', 'b2t')]
     return ((choice.get('attention') != 'l2_tied' or choice.get('n_kv_head', 0) in (0, SIZES['n_head']))
             and (choice.get('mup_base_depth', 0) == 0 or not any(of_depth)) and len(of_mup) < 2
             and (choice.get('attention') != 'stable' or not choice.get('qk_norm_wide', False))
             and (choice.get('norm') != 'gatednorm' or True not in of_mup)
-            and (residual == 'add' or choice.get('skip_scale', 'one') == 'one')
+            and (residual == 'add' or not alpha)
+            and (residual == 'add' and not alpha and not any(of_serial) or not choice.get('parallel_ffn', False))
             and (residual in ('add', 'gpas') or not any(of_post) and not choice.get('mup_base_head_dim')))
 
 
@@ -57,10 +63,11 @@ PAIRS = [pair for a, b in itertools.combinations(AXES, 2) for u in AXES[a] for v
          if valid(pair := {a: u, b: v})]
 
 
-def random_config(rng, given):
-    """Any config that has the given values"""
-    while not valid(config := {axis: rng.choice(values) for axis, values in AXES.items()} | given):
-        pass
+def random_config(rng, given, axes=AXES):
+    """Any config that has the given values: axis by axis, in any order, a value that goes with those before"""
+    config = dict(given)
+    for axis in rng.sample(sorted(axes.keys() - given.keys()), k=len(axes.keys() - given.keys())):
+        config[axis] = rng.choice([value for value in axes[axis] if valid(config | {axis: value})])
     return config
 
 
@@ -118,7 +125,7 @@ def causal_softmax(logits):
 def reference(c, w, idx):
     """Logits of idx (B, T) under config c and weights w, in the papers' equations and without a line of model.py."""
     x = w['wte.weight'][idx] * (math.sqrt(c.n_embd) if c.emb_scale else 1)
-    x = x + (w['wpe.weight'][:idx.size(1)] if c.pos == 'learned' else 0)
+    x = (x + (w['wpe.weight'][:idx.size(1)] if c.pos == 'learned' else 0)) * (w['emb_gain.weight'] if c.emb_gain else 1)
     return reference_blocks(c, w, x, causal_softmax) @ w['wte.weight' if c.tie_weights else 'lm_head.weight'].T
 
 
@@ -139,19 +146,19 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
     def gain_of(name):
         return 1 if c.norm_gain == 'none' else w[f'{name}.weight'] + (c.norm_gain == 'zero_centred')
 
-    def stream_norm(on, name, x):
+    def stream_norm(on, name, x, alpha=c.norm_alpha):
         if not on:
             return x
         if c.norm in ('dyt', 'derf'):
-            gain, bias, alpha = gain_of(name), w[f'{name}.bias'], w[f'{name}.alpha']
-            return gain * (torch.tanh(alpha * x) if c.norm == 'dyt' else torch.erf(alpha * x + w[f'{name}.shift'])) + bias
+            gain, bias, ax = gain_of(name), w[f'{name}.bias'], w[f'{name}.alpha'] * x
+            return gain * (torch.tanh(ax) if c.norm == 'dyt' else torch.erf(ax + w[f'{name}.shift'])) + bias
         if c.norm == 'layernorm':
             y = norm(name, x - x.mean(-1, keepdim=True), 0.5)
             return y + w[f'{name}.bias'] if c.bias else y
         if c.norm == 'seednorm':
             rms = (x.square().mean(-1, keepdim=True) + c.norm_eps).sqrt()
             return (w[f'{name}.alpha'] * torch.tanh((x * w[f'{name}.beta']).sum(-1, keepdim=True)) + gain_of(name)) * x / rms
-        y = norm(name, x, c.norm_alpha if c.norm == 'stablenorm' else 0.5)
+        y = norm(name, x, alpha if c.norm == 'stablenorm' else 0.5)
         if c.norm == 'gatednorm':
             a = y @ w[f'{name}.down.weight'].T
             y = y / (1 + torch.exp(-(a / (1 + torch.exp(-a))) @ w[f'{name}.up.weight'].T))
@@ -212,6 +219,14 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             y = a * torch.sigmoid(a) * linear(f'{name}.w3', x)
         return linear(f'{name}.w2', stream_norm(c.sub_norm, f'{name}.inner_norm', y))
 
+    def depth_attention(name, outputs):
+        """The mean of outputs by w·RMSNorm(output) (AttnRes, eq. 2 to 4)"""
+        e = [torch.exp((norm(f'{name}.norm', v, 0.5) * w[f'{name}.query']).sum(-1, keepdim=True)) for v in outputs]
+        return sum(weight * v for weight, v in zip(e, outputs)) / sum(e)
+
+    def siamese_norms(name, h):
+        return stream_norm(True, f'{name}.x_norm', h[0]), stream_norm(True, f'{name}.y_norm', h[1])
+
     def hyper_weights(name, h):
         """One stream's row of A_m and A_r, and its B (hyper-connections, eq. 10 to 13)"""
         def row(i):
@@ -222,22 +237,28 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
         return [a for a, _ in rows], [b.unsqueeze(-1) for _, b in rows]
 
     def mhc_weights(name, h):
-        """a_j, b_j and A (mHC, eq. 7 to 9): 20 rounds of columns, then rows"""
+        """a_j, b_j and A (mHC, eq. 7 to 9): 20 rounds of columns, then rows; mHC-lite, eq. 4 and 5: a mean of permutations"""
         n, vec = c.streams, torch.cat(h, -1)
         part = vec / (vec.square().mean(-1, keepdim=True) + c.norm_eps).sqrt() @ w[f'{name}.w']
         s = w[f'{name}.s']
-        logits = w[f'{name}.c'] + part * torch.cat((s[0].repeat(n), s[1].repeat(n), s[2].repeat(n * n)))
-        A = [[torch.exp(logits[..., 2 * n + n * i + j]) for j in range(n)] for i in range(n)]
-        for _ in range(20):
-            columns = [sum(A[i][j] for i in range(n)) for j in range(n)]
-            A = [[A[i][j] / columns[j] for j in range(n)] for i in range(n)]
-            A = [[A[i][j] / sum(A[i]) for j in range(n)] for i in range(n)]
+        logits = w[f'{name}.c'] + part * torch.cat((s[0].repeat(n), s[1].repeat(n), s[2].repeat(part.size(-1) - 2 * n)))
+        if c.residual == 'mhc_lite':
+            e, orders = torch.exp(logits[..., 2 * n:]), list(itertools.permutations(range(n)))
+            A = [[sum(e[..., k] for k, order in enumerate(orders) if order[i] == j) / e.sum(-1) for j in range(n)]
+                 for i in range(n)]
+        else:
+            A = [[torch.exp(logits[..., 2 * n + n * i + j]) for j in range(n)] for i in range(n)]
+            for _ in range(20):
+                columns = [sum(A[i][j] for i in range(n)) for j in range(n)]
+                A = [[A[i][j] / columns[j] for j in range(n)] for i in range(n)]
+                A = [[A[i][j] / sum(A[i]) for j in range(n)] for i in range(n)]
         gates = 1 / (1 + torch.exp(-logits))
         return gates[..., :n].split(1, -1), (2 * gates[..., n:2 * n]).split(1, -1), A
 
     first_values = []
     x = x0 = stream_norm(c.input_norm, 'input_norm', x)
-    running, h = x, [x] * c.streams                # ResiDual's sum; the streams of hyper-connections and mHC
+    # ResiDual's sum; SiameseNorm's X and Y, AttnRes's outputs, or the streams of hyper-connections and mHC
+    running, h = x, [x] * dict(siamese=2, attnres=1).get(c.residual, c.streams)
     dt = c.residual_scale * (c.mup_base_depth or c.n_layer) / c.n_layer
     alpha = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale]
     for i in range(c.n_layer):
@@ -246,23 +267,37 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
         x_in = x
         post_ln = i + 1 <= c.mix_ln * c.n_layer
         for f, branch in (attention, 'attn'), (ffn, 'ffn'):
-            pre, mid, post = (getattr(c, f'{branch}_{place}_norm') for place in ('pre', 'mid', 'post'))
-            pre, post, name = pre and not post_ln, post or post_ln, f'h.{i}.{branch}'
+            mid, post, name = getattr(c, f'{branch}_mid_norm'), getattr(c, f'{branch}_post_norm') or post_ln, f'h.{i}.{branch}'
             if c.residual == 'hyper':
                 a, b = hyper_weights(f'{name}_residual', h)
                 x = sum(a[j][..., :1] * h[j] for j in range(c.streams))
-            elif c.residual == 'mhc':
+            elif c.residual in ('mhc', 'mhc_lite'):
                 a, b, A = mhc_weights(f'{name}_residual', h)
                 x = sum(a[j] * h[j] for j in range(c.streams))
-            y = stream_norm(pre, f'{name}_pre_norm', x) / (math.sqrt(i + 1) if pre and c.norm_depth_scale else 1)
+            elif c.residual == 'attnres':
+                x = depth_attention(f'{name}_residual', h)
+            elif c.residual == 'siamese':
+                normed, x = siamese_norms(f'{name}_residual', h)
+                x = x + normed
+            source, place = (x_in, 'attn') if c.parallel_ffn else (x, branch)           # both read the same norm of the same
+            pre = getattr(c, f'{place}_pre_norm') and not post_ln
+            alpha_pre = place == 'attn' and c.attn_norm_alpha or c.norm_alpha
+            y = stream_norm(pre, f'h.{i}.{place}_pre_norm', source, alpha_pre)
+            y = y / (math.sqrt(i + 1) if pre and c.norm_depth_scale else 1)
             y = stream_norm(mid, f'{name}_mid_norm', f(name, y))
             gain = w[f'{name}_gain.weight'] if c.branch_gain != 'none' else 1
             step = dt * gain * y
             if c.residual == 'hyper':
                 h = [b[j] * step + sum(a[k][..., 1 + j:2 + j] * h[k] for k in range(c.streams)) for j in range(c.streams)]
                 continue
-            if c.residual == 'mhc':
+            if c.residual in ('mhc', 'mhc_lite'):
                 h = [b[j] * step + sum(A[j][k].unsqueeze(-1) * h[k] for k in range(c.streams)) for j in range(c.streams)]
+                continue
+            if c.residual == 'attnres':
+                h = [*h, step]
+                continue
+            if c.residual == 'siamese':
+                h = [normed + step / math.sqrt(2 * (i + 1)), h[1] + step]
                 continue
             x, running = alpha * x + step, running + step
             if c.residual == 'gpas':
@@ -271,7 +306,9 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             if c.b2t and branch == 'ffn':
                 x = x + x_in
             x = stream_norm(post, f'{name}_post_norm', stream_norm(c.residual == 'dual', f'{name}_residual.norm', x))
-    x, running = pool(sum(h) if c.residual in ('hyper', 'mhc') else x), pool(running)
+    head = f'h.{c.n_layer - 1}.ffn_residual.head'
+    x = depth_attention(head, h) if c.residual == 'attnres' else sum(siamese_norms(head, h)) if c.residual == 'siamese' else x
+    x, running = pool(sum(h) if c.residual in ('hyper', 'mhc', 'mhc_lite') else x), pool(running)
     x = (x + stream_norm(c.final_norm, 'final_norm', running) if c.residual == 'dual' else
          stream_norm(c.final_norm, 'final_norm', x))
     return x * (c.mup_base_width or c.n_embd) / c.n_embd
@@ -303,8 +340,8 @@ def test_logits_loss_and_gradients_equal_the_reference(config, fused):
     close(loss, expected_loss, 1e-9)
     loss.backward()
     expected_loss.backward()
-    for name, p in model.named_parameters():                            # each beside its own largest entry
-        size = w[name].grad.abs().max() + 1e-6
+    for name, p in model.named_parameters():    # each beside its own largest entry, which saturated attention leaves tiny
+        size = w[name].grad.abs().max() + 1e-4
         close(p.grad / size, w[name].grad / size, 1e-8)
 
 
@@ -481,6 +518,38 @@ def test_p5_qk_norm_forgets_the_scale_of_queries_and_keys(attention, norm, pos):
         close(b(x)[0], before, 1e-7)
 
 
+def test_lemma_1_layer_norm_puts_its_output_on_an_ellipsoid():
+    """(z − β)ᵀ Γ⁻² (z − β) = d (LN stability, lemma 1), so that a Post-LN stream stays there (proposition 12)"""
+    norm, x = block(norm='layernorm', bias=True, **POST_NORM), 5 * torch.randn(2, 7, 16).double()
+    last = norm.ffn_post_norm
+    z = (norm(x)[0] - last.bias) / last.weight
+    close(z.square().sum(-1), torch.full((2, 7), 16.0).double(), 1e-8)
+
+
+@pytest.mark.parametrize('norm_eps', [1e-12, 1e-2])
+def test_qk_norm_bounds_the_derivatives_of_a_logit(norm_eps):
+    """∂P_ij/∂x_i = √d₁/n W_qᵀ (I − W_q x_i x_iᵀ W_qᵀ/n²) k, n² = ‖W_q x_i‖² + ε, k = W_k x_j normed: at most √d₁ ‖W_q‖/√ε, and
+    the same for any scale of W_k; without QKNorm it grows with W_k (Stable-Transformer, section 3.3.1, γ = 1)"""
+    xi, xj = torch.randn(2, 16).double()
+    for qk_norm in True, False:
+        attn = build(n_head=1, qk_norm=qk_norm, norm_eps=norm_eps, norm_gain='none').h[0].attn
+        wq, wk, slopes = attn.wq.weight.detach(), attn.wk.weight, []
+
+        def logit(x, attn=attn):
+            q, k = attn.queries_keys(torch.stack((x, xj)))
+            return q[0].flatten() @ k[1].flatten() / 4
+
+        for _ in range(2):
+            slopes.append(torch.autograd.functional.jacobian(logit, xi))
+            wk.data *= 7
+        close(slopes[1], (1 if qk_norm else 7) * slopes[0], 1e-4 if norm_eps == 1e-12 or not qk_norm else 0.1)
+        q, k, eps = wq @ xi, wk.detach() @ xj, 16 * norm_eps
+        n2, k = q @ q + eps, k / (k @ k + eps).sqrt()
+        if qk_norm:
+            close(torch.autograd.functional.jacobian(logit, xi), 4 / n2.sqrt() * wq.T @ (k - q * (q @ k) / n2), 1e-8)
+            assert slopes[0].norm() <= 4 * torch.linalg.matrix_norm(wq, 2) / eps ** 0.5
+
+
 @pytest.mark.parametrize('bias', [True, False])
 @pytest.mark.parametrize('norm', NORMALIZING)
 @pytest.mark.parametrize('pre_norm', [True, False])
@@ -520,13 +589,17 @@ def test_init_is_the_table_of_stds(init, tied, gain):
             assert (p == (0 if name.endswith('bias') else 1)).all(), name
             continue
         n_out, n_in = p.shape
-        std = gain * {'gpt2': 0.02, 'normal': 0.02, 'xavier': math.sqrt(2 / (n_in + n_out)),
+        std = gain * {'gpt2': 0.02, 'normal': 0.02, 'torchtitan': 0.02, 'xavier': math.sqrt(2 / (n_in + n_out)),
                       'xavier_trunc': math.sqrt(2 / (n_in + n_out)), 'stable': 1 / (math.sqrt(n_in) + math.sqrt(n_out)),
                       'magneto': math.sqrt(2 / (n_in + n_out))}[init]
         if name in ('wte.weight', 'wpe.weight'):
             std = 0.02
         elif init == 'gpt2' and name.split('.')[-2] in ('wo', 'w2'):
             std /= math.sqrt(2 * 3)
+        elif init == 'torchtitan' and name.split('.')[-2] in ('wo', 'w2', 'w3'):
+            std /= math.sqrt(2 * int(name[2]) + 2)
+        elif init == 'torchtitan' and name == 'lm_head.weight':
+            std = gain / math.sqrt(n_in)
         elif init == 'magneto' and block_type(name) in ('vo', 'ffn'):
             std *= math.sqrt(math.log(2 * 3))
         sampling = 5 / math.sqrt(2 * p.numel())                         # five standard errors
@@ -573,19 +646,47 @@ def test_what_starts_as_the_plain_model(more):
     close(models[1](idx)[0], models[0](idx)[0], 1e-5)
 
 
-def test_mhc_keeps_the_sum_of_the_streams():
-    """Rows and columns of A sum to 1 (mHC, eq. 6), so that mixing keeps the sum of the streams, and none of them grows"""
-    h = torch.randn(9, 4, 16, dtype=torch.float64)
-    mixed = doubly_stochastic(torch.randn(9, 4, 4, dtype=torch.float64)) @ h
-    close(mixed.sum(-2), h.sum(-2), 1e-3)
+@torch.no_grad()
+def test_attention_residuals_start_with_the_mean():
+    """Of the embedding and the branches so far: w = 0 (Kimi Team 2026, section 5)"""
+    model, read = GPT(GPTConfig(**SIZES, n_layer=2, residual='attnres')), []
+    for block in model.h:
+        for residual in block.attn_residual, block.ffn_residual:
+            residual.register_forward_pre_hook(lambda residual, args: read.append((residual.read(args[0]), args[0])))
+    out = model.hidden(tokens(2, 8))
+    assert [values.size(-2) for _, values in read] == [1, 2, 3, 4]
+    for x, values in read:
+        close(x, values.mean(-2), 1e-6)
+    assert out.shape == (2, 8, 16)
+
+
+@pytest.mark.parametrize('residual, tol', [('mhc', 1e-3), ('mhc_lite', 1e-12)])
+@torch.no_grad()
+def test_mhc_keeps_the_sum_of_the_streams(residual, tol):
+    """Rows and columns of A sum to 1 (mHC, eq. 6), so that mixing keeps the sum of the streams, and none of them grows. At the
+    start A is almost the identity"""
+    mixer, h = build(residual=residual).h[0].ffn_residual, torch.randn(9, 4, 16, dtype=torch.float64)
+    mixed = mixer.mixing(torch.randn(9, mixer.sizes[-1], dtype=torch.float64)) @ h
+    close(mixed.sum(-2), h.sum(-2), tol)
     assert (mixed.norm(dim=(-2, -1)) < h.norm(dim=(-2, -1))).all()
+    start = GPT(GPTConfig(**SIZES, n_layer=1, residual=residual)).h[0].ffn_residual
+    close(start.mixing(start.c[8:]), torch.eye(4), 0.01)
 
 
 @pytest.mark.parametrize('norm, f', [('dyt', torch.tanh), ('derf', torch.erf)])
 def test_how_elementwise_norms_start(norm, f):
-    """As f(x / 2) (Zhu et al. 2025, Chen et al. 2025)"""
-    x = torch.randn(3, 16)
-    close(GPT(GPTConfig(**SIZES, n_layer=1, norm=norm)).final_norm(x), f(x / 2), 1e-6)
+    """As f(a x) with a = norm_alpha, in front of attention attn_norm_alpha; and the embeddings times √n_embd (Zhu et al. 2025,
+    Chen et al. 2025)"""
+    x, idx = torch.randn(3, 16), tokens(2, 7)
+    for alpha, of_attention in (0.5, 0.0), (0.2, 0.8):
+        model = GPT(GPTConfig(**SIZES, n_layer=2, norm=norm, norm_alpha=alpha, attn_norm_alpha=of_attention, emb_gain=True))
+        for place in model.final_norm, model.h[1].ffn_pre_norm:
+            close(place(x), f(alpha * x), 1e-6)
+        close(model.h[1].attn_pre_norm(x), f((of_attention or alpha) * x), 1e-6)
+        states = []
+        model.h[0].register_forward_pre_hook(lambda module, args, states=states: states.append(args[0]))
+        model(idx)
+        close(states[0], 4 * (model.wte(idx) + model.wpe.weight[:7]), 1e-6)
 
 
 @pytest.mark.parametrize('n_layer', [2, 18, 19, 25])
@@ -645,9 +746,9 @@ def test_init_bounds_the_largest_singular_value(init, gain, bound, shape):
 
 def test_block_types():
     table = {path.split('.')[-1]: kind for path, kind in BLOCK_TYPES.items()}
-    table |= dict.fromkeys('attn_gain ffn_gain x_gain x0_gain v_gain v1_gain'.split(), 'gain')
+    table |= dict.fromkeys('emb_gain attn_gain ffn_gain x_gain x0_gain v_gain v1_gain query'.split(), 'gain')
     table |= dict.fromkeys('input_norm final_norm q_norm k_norm v_norm attn_pre_norm attn_mid_norm attn_post_norm '
-                           'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm down up'.split(), 'norm')
+                           'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm x_norm y_norm'.split(), 'norm')
     for config in COVERING:
         model = GPT(GPTConfig(**SIZES | config))
         assert model.state_dict().keys() == dict(model.named_parameters(remove_duplicate=False)).keys()      # and no constants
@@ -662,7 +763,8 @@ def test_block_types_of_an_edit():
     vector, matrix = torch.ones(3), torch.ones(3, 3)
     for name, p, kind in (('h.0.attn.temperature', vector, 'gain'), ('h.1.block_norm.weight', vector, 'norm'),
                           ('gate.bias', vector, 'gain'), ('h.0.attn.wq.inner.weight', matrix, 'qk'),
-                          ('h.0.attn_residual.mix', matrix, 'gain'), ('h.0.my_norm.down.weight', matrix, 'norm')):
+                          ('h.0.attn_residual.mixture', matrix, 'gain'), ('h.0.my_norm.inner.weight', matrix, 'norm'),
+                          ('h.0.my_norm.down.weight', matrix, 'mix'), ('h.0.ffn_residual.w', matrix, 'mix')):
         assert block_type(name, p=p) == kind
     for name, path in (('h.0.attn.conv.weight', 'attn.conv'), ('h.0.attn.table', 'attn.table'),
                        ('h.0.memory.w1.weight', 'memory.w1'), ('h.0.ffn.experts.3.w1.weight', 'ffn.experts.w1'),
@@ -705,6 +807,7 @@ def test_a_wrong_choice_is_answered_with_all_choices(field):
     (dict(dropout=1.0), 'dropout=1.0 1'), (dict(dropout=-0.1), 'dropout=-0.1 0'),
     (dict(norm_eps=-1.0), 'norm_eps=-1.0'), (dict(mix_ln=1.5), 'mix_ln=1.5 1'), (dict(mix_ln=-0.5), 'mix_ln=-0.5 0'),
     (dict(init_gain=-1.0), 'init_gain=-1.0'), (dict(rope_theta=0.0), 'rope_theta=0.0'),
+    (dict(residual='mhc_lite', streams=7), 'mhc_lite streams=7 6'),
     (dict(n_layer=2.5), 'n_layer=2.5 int'), (dict(bias='False'), 'bias=\'False\' bool')])
 def test_an_impossible_config_is_an_error_that_names_field_and_value(wrong, words):
     with pytest.raises(ValueError) as error:
@@ -727,6 +830,7 @@ def test_a_tied_head_is_the_embedding():
 
 DNT = dict(norm='rmsnorm', input_norm=True, ffn_pre_norm=False, **MID_NORM, qk_norm=True, init='xavier')
 LLAMA = dict(norm='rmsnorm', ffn='swiglu', pos='rope', tie_weights=False)
+PARALLEL = dict(parallel_ffn=True, ffn_pre_norm=False)
 
 
 @pytest.mark.parametrize('millions, n_layer, n_head, n_embd, config', [
@@ -773,6 +877,15 @@ def test_generation_with_a_cache_equals_full_forward_passes(attention, n_kv_head
     assert len(logits) == 9 and drawn.shape == (5, prompt + 9) and torch.equal(drawn[:, :prompt], idx)
     for length, step in enumerate(logits, start=prompt):
         close(step[:, -1], model(drawn[:, :length][:, -8:])[0][:, -1], 1e-9)
+
+
+@pytest.mark.parametrize('config', [*(dict(residual=name) for name in CHOICES['residual']), PARALLEL], ids=str)
+@torch.no_grad()
+def test_residual_states_generate_with_a_cache(config):
+    model, greedy = build(**config), tokens(2, 3)
+    for _ in range(4):
+        greedy = torch.cat((greedy, model(greedy)[0][:, -1:].argmax(-1)), 1)
+    assert torch.equal(model.generate(tokens(2, 3), 4, temperature=0), greedy)
 
 
 def test_generation_feeds_each_token_once_until_the_window_slides():
@@ -827,7 +940,8 @@ def test_embedding_skips_add_the_embedding_with_its_dropout():
     assert x is x0 is again
 
 
-@pytest.mark.parametrize('config', [dict(dropout=0.5), DNT, LLAMA | dict(n_kv_head=2), dict(attention='l2', residual_scale=0.3)])
+@pytest.mark.parametrize('config', [dict(dropout=0.5), DNT, LLAMA | dict(n_kv_head=2), dict(attention='l2', residual_scale=0.3),
+                                    dict(residual='attnres'), PARALLEL])
 def test_recomputed_blocks_keep_less_and_have_the_same_gradients(config):
     found = []
     for recompute in (False, True):
@@ -853,7 +967,8 @@ def test_a_model_that_recomputes_generates_with_its_cache():
 @pytest.mark.parametrize('config, fused, recompute', [
     (DNT, False, False), (LLAMA | dict(n_kv_head=2), False, True), *(pytest.param(*case, marks=pytest.mark.long) for case in [
         (dict(dropout=0.1), True, False), (dict(attention='stable', norm='stablenorm', **POST_NORM), True, True),
-        (dict(attention='l2'), True, False)])])
+        (dict(attention='l2'), True, False), (dict(residual='attnres'), True, True), (dict(residual='mhc_lite'), True, False),
+        (dict(residual='siamese'), True, False)])])
 def test_compiles_without_a_break_and_not_again(config, fused, recompute):
     # The back end is none, since what may break is the capture of the graph.
     model = with_kernel(GPT(GPTConfig(**SIZES | dict(n_layer=2) | config)), fused)
@@ -878,7 +993,7 @@ def test_compiles_without_a_break_and_not_again(config, fused, recompute):
 @pytest.mark.parametrize('config', [
     dict(), DNT, LLAMA | dict(n_kv_head=2), dict(**MID_NORM, **POST_NORM, attention='l2', bias=True),
     dict(norm='stablenorm', attention='stable', norm_alpha=0.475, pos='rope', **MID_NORM),
-    dict(attention='l2_tied', qk_norm=True, pos='rope'),
+    dict(attention='l2_tied', qk_norm=True, pos='rope'), *(dict(residual=name) for name in CHOICES['residual'][1:]), PARALLEL,
     *(dict(norm=norm, linear_norm=True, v_norm=True, branch_gain='layerscale', skip_scale='keel', norm_depth_scale=True,
            embedding_skip=True) for norm in ('dyt', 'derf'))])
 def test_bf16_autocast_keeps_norms_and_loss_in_fp32(config, fused):

@@ -26,20 +26,20 @@ from optim import lr_at, make_optimizer, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of GPTConfig
 # run
-out_dir = 'out'                     # the run's folder: config.json, run.json, log.jsonl, ckpt.pt, best.pt
-eval_interval = 2000                # iterations between evaluations, each followed by a checkpoint
+out_dir = 'out'                     # the run's folder, for config.json, run.json, log.jsonl, ckpt.pt, best.pt
+eval_interval = 2000                # iterations between evaluations; each is followed by a checkpoint
 eval_iters = 200                    # batches of each split in an evaluation, the same ones every time
-log_interval = 1                    # iterations between lines of the log
+log_interval = 1                    # iterations between log lines
 eval_only = False                   # evaluate once and stop
 init_from = 'scratch'               # scratch | resume | auto: either | gpt2, …, gpt2-xl | the folder of a run or a model
-overwrite = False                   # start again in a folder that holds a run; that run is lost once the new one has saved
+overwrite = False                   # replace the run in out_dir; the old run is lost once the new one has saved a checkpoint
 always_save_checkpoint = True       # write ckpt.pt after every evaluation, not only after the best one so far
 wandb_log = False                   # log to Weights & Biases too
-wandb_project = 'nanonorm'          # project on Weights & Biases
-wandb_run_name = ''                 # the run's name there; empty: the name of out_dir
+wandb_project = 'nanonorm'          # Weights & Biases project
+wandb_run_name = ''                 # Weights & Biases run name; empty: the name of out_dir
 # data
 dataset = 'openwebtext'             # a folder of data/
-vocab_size = 0                      # the vocabulary's size, at least the data's; 0: the data's
+vocab_size = 0                      # vocabulary size, at least the data's; 0: the data's
 gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
 batch_size = 12                     # windows of block_size tokens per micro-batch
 # optimizer
@@ -47,67 +47,69 @@ optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini | muon
 weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
 decay_norms = False                 # weight decay on the gains and biases of norms too
 wd_TYPE = 1.0                       # the weight decay of TYPE, a block type of model.py, as a multiple of weight_decay
+wd_out_norm = 1.0                   # a further factor for norms behind a matrix (mid, post, q, k, v) or on the embeddings
 beta1 = 0.9                         # adamw, lion, adam_mini; muon: for its AdamW part, all but the blocks' matrices
 beta2 = 0.95                        # as beta1; config/optim/lion.py has the usual values for Lion
 momentum = 0.9                      # sgdw, muon; config/optim/muon.py has the usual value for Muon
-muon_scale = 'match_rms_adamw'      # match_rms_adamw: AdamW's learning rates fit | original: Jordan's do; see Muon in optim.py
-grad_clip = 1.0                     # largest norm of the whole gradient; 0: no clipping
+muon_scale = 'match_rms_adamw'      # match_rms_adamw: use AdamW's learning rates | original: use Jordan's; see Muon in optim.py
+grad_clip = 1.0                     # clip the gradient's global norm to this; 0: no clipping
 # schedule
-learning_rate = 6e-4                # peak
-max_iters = 600000                  # optimizer steps of the whole run
+learning_rate = 6e-4                # peak learning rate
+max_iters = 600000                  # optimizer steps in the whole run
 schedule = 'cosine'                 # cosine | wsd | linear | constant
 warmup_iters = 2000                 # iterations of linear warm-up
-lr_decay_iters = 0                  # the iteration at which the rate reaches min_lr; 0: max_iters
-min_lr = 6e-5                       # the rate at the end of the schedule
-decay_frac = 0.2                    # wsd: the share of the iterations, at the end, over which the rate falls
+lr_decay_iters = 0                  # iteration at which the learning rate reaches min_lr; 0: max_iters
+min_lr = 6e-5                       # learning rate at the end of the schedule
+decay_frac = 0.2                    # wsd: fraction of the iterations, at the end, over which the learning rate decays
 r_TYPE = 1.0                        # Blockwise LR: the learning rate of TYPE, a block type, as a multiple of learning_rate
+r_out_norm = 1.0                    # a further factor for norms behind a matrix or on the embeddings
 blockwise = 'ramp'                  # ramp | jump | merge: how a block type's rate leaves the base rate, see lr_at in optim.py
 # run
-seed = 1337                         # of weights and dropout
-data_seed = 1337                    # of the order of the training data
-measure_interval = 0                # iterations between the measurements of lab/measure/, written to measure.jsonl; 0: none
-measure_batches = 4                 # batches in a measurement, the same ones every time
+seed = 1337                         # seed for weights and dropout
+data_seed = 1337                    # seed for the order of the training data
+measure_interval = 0                # iterations between measurements (lab/measure/), written to measure.jsonl; 0: none
+measure_batches = 4                 # batches per measurement, the same ones every time
 # machine
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16; auto: bfloat16 if the hardware computes in it
-attention_backend = 'auto'          # auto | flash | cudnn | efficient | math: the kernel for attention; run.json tells which
-tf32 = True                         # on a GPU, fp32 products by TF32: several times as fast, with three digits instead of seven
-deterministic = False               # the same bits each time, on a GPU and compiled too; slower; a resumption is then exact
-compile = True                      # torch.compile, if the compiler that it needs is installed: C++ on a CPU, C on a GPU
-recompute = False                   # save memory: keep only each block's input, and compute the rest again in the backward pass
-parallel = 'ddp'                    # with torchrun: ddp: each rank holds all parameters and their state | fsdp: a share of them
-ddp_overlap = False                 # ddp, compiled: more and smaller graphs, so that gradients are sent during the backward pass
+attention_backend = 'auto'          # auto | flash | cudnn | efficient | math: attention kernel; run.json records the one in use
+tf32 = True                         # on a GPU, compute fp32 products in TF32: several times as fast, three digits, not seven
+deterministic = False               # same bits every time, also compiled and on a GPU; slower; makes resuming exact
+compile = True                      # use torch.compile if its compiler is installed: C++ for a CPU, C for a GPU
+recompute = False                   # save memory: keep only each block's input, and recompute the rest in the backward pass
+parallel = 'ddp'                    # with torchrun: ddp: each rank holds all parameters and optimizer state | fsdp: a share
+ddp_overlap = False                 # ddp, compiled: use more, smaller graphs, to send gradients during the backward pass
 ddp_bf16 = False                    # ddp: send gradients in bfloat16, half as many bytes
 reshard = True                      # fsdp: gather a block's parameters again for its backward pass, instead of keeping them
-reduce_each = True                  # fsdp: reduce gradients after each micro-batch; False: once, for 4 bytes a parameter
+reduce_each = True                  # fsdp: reduce gradients after each micro-batch; False: once, using 4 bytes per parameter
 save_shards = False                 # fsdp: each rank writes its own part of a checkpoint, in the background, into a folder
-shard_ranks = 0                     # fsdp: how many ranks share one copy of the model, such as a node's GPUs; 0: all
+shard_ranks = 0                     # fsdp: number of ranks that share one copy of the model, such as a node's GPUs; 0: all
 backend = 'auto'                    # auto | nccl | gloo, for torch.distributed; auto: nccl on GPUs, gloo elsewhere
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig)
 check_keys(config)
 if init_from in ('scratch', 'resume', 'auto'):
-    gpt_config(config)                                  # raises now for a wrong value
+    gpt_config(config)                                  # fail early on a wrong value
 
-# ----------------------------------------------------------------------------- what is trained, where, on which data
-run = Run(config)                                       # its folder, and whether it starts or resumes there
+# ----------------------------------------------------------------------------- the run, the machine, the data
+run = Run(config)                                       # the run's folder, and whether it starts or resumes there
 machine = Machine(device, dtype)                        # this rank, its device, its dtype
 pretrained = None
 if run.init_from not in ('scratch', 'resume'):
     from lab.convert.pretrained import load_pretrained
-    pretrained = load_pretrained(run.init_from, config)         # it brings its own architecture, which `config` then has
+    pretrained = load_pretrained(run.init_from, config)         # sets its architecture in `config`
 elif vocab_size == 0:
     config['vocab_size'] = read_meta(dataset)['vocab_size']
 check_keys(config)
 model_config = config_from(GPTConfig, config)
 block_size = model_config.block_size
 data = {split: Tokens(dataset, split, block_size, model_config.vocab_size) for split in read_meta(dataset)['tokens']}
-run.data = data['train'].fingerprint                    # checkpoints hold it, and only the same data resumes
+run.data = data['train'].fingerprint                    # saved in checkpoints: a run resumes only on the same data
 checkpoint = None
 if run.init_from == 'resume':
     checkpoint = find_checkpoint(run, config, model_config, machine)
-group_keys = group_settings(config)                     # learning rate and weight decay of each block type
-config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from  # config.json repeats the whole run
+group_keys = group_settings(config)                     # each block type's learning rate and weight decay
+config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from  # so config.json repeats the whole run
 config['overwrite'] = False
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
 check_parallel(config, machine)
@@ -127,11 +129,11 @@ if fsdp:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     from engine.fsdp import device_mesh, init_sharded, load_sharded
-raw_model = pretrained or build(fill=not fsdp)          # with FSDP each rank fills its own rows, below
+raw_model = pretrained or build(fill=not fsdp)          # with FSDP each rank initializes its own rows, below
 raw_model.recompute = recompute
 tune_for_training(machine.device, raw_model, attention_backend, tf32, deterministic)
 attention_kernel = attention_backend_of(raw_model, machine.device, machine.dtype)
-if fsdp:                # a rank has some rows of every parameter, in fp32; a block gathers its own, in dtype, to compute
+if fsdp:                # a rank holds some rows of each parameter in fp32; to compute, a block gathers its parameters in dtype
     mesh = device_mesh(machine.device, shard_ranks)
     policy = MixedPrecisionPolicy(param_dtype=machine.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in raw_model.h:
@@ -140,14 +142,14 @@ if fsdp:                # a rank has some rows of every parameter, in fp32; a bl
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     if is_compiled:
         raw_model.output = torch.compile(raw_model.output)
-    fully_shard(raw_model, mesh=mesh, reshard_after_forward=False)          # its backward pass follows at once
+    fully_shard(raw_model, mesh=mesh, reshard_after_forward=False)          # the backward pass needs it right away
 if checkpoint:
     (load_sharded if fsdp else load_weights)(raw_model, checkpoint)
 elif fsdp and not pretrained:
     init_sharded(raw_model)
 raw_model.to(machine.device)
 model = torch.compile(raw_model) if is_compiled and not fsdp else raw_model
-train_model = model                                     # it exchanges gradients between ranks
+train_model = model                                     # under DDP, the wrapper that averages gradients over the ranks
 if ddp:
     torch._dynamo.config.optimize_ddp = ddp_overlap
     train_model = DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -164,14 +166,14 @@ params_of = params_by_type(opt)                         # {block type: its param
 
 
 def rate(it, ratio=1.0):
-    """The learning rate of an iteration, for block types with this ratio"""
+    """Return the learning rate at an iteration, for block types with this ratio."""
     return lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters, decay_frac, ratio, blockwise)
 
 
 @torch.no_grad()
 def evaluate(*splits):
-    """{'train_loss': …, 'val_loss': …}: the mean loss over eval_iters batches of each split, always the same ones. The ranks
-    share the work."""
+    """Return {'train_loss': …, 'val_loss': …}: the mean loss over eval_iters batches of each split, always the same ones. The
+    ranks share the work."""
     raw_model.eval()
     means = {}
     for split in splits:
@@ -188,7 +190,7 @@ def evaluate(*splits):
     return means
 
 
-# ----------------------------------------------------------------------------- what the loop reports to
+# ----------------------------------------------------------------------------- checkpoints, log, measurements
 checkpoints = Checkpoints(run, config, machine, fsdp, opt)
 if checkpoint:
     checkpoints.resume(checkpoint, scaler)
@@ -196,27 +198,27 @@ stop_request = StopRequest()                            # Ctrl-C, SIGTERM
 tokens_per_iter = gradient_accumulation_steps * batch_size * block_size
 log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_kernel,
           compiled=is_compiled, tokens_per_iter=tokens_per_iter)
-watch = Watch(machine, run, log, rate, scaler)       # ends the process if the run diverges
+watch = Watch(machine, run, log, rate, scaler)          # ends the process if the run diverges
 best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
-checkpoint = None                                       # frees its memory
+checkpoint = None                                       # free its memory
 if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'], build)
 log.introduce(opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
               getattr(pretrained, 'notes', []))
 if obstacle:
-    log.say(f'this run is not compiled, and slower: {obstacle}')
+    log.say(f'this run is not compiled, and therefore slower: {obstacle}')
 speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, max_iters)
 
 
 def state(it):
-    """The state to save before iteration `it`"""
+    """Return the state to save before iteration `it`."""
     return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
                 started=checkpoints.started, best_val_loss=best_val_loss, data=run.data)
 
 
 # ----------------------------------------------------------------------------- the loop
-stop = 0                                                # the number of the signal that ended the loop
+stop = 0                                                # number of the signal that ends the loop
 for it in range(run.start, max_iters + 1):
 
     # evaluate, and save a checkpoint
@@ -226,14 +228,14 @@ for it in range(run.start, max_iters + 1):
             means = evaluate('train', 'val')
             watch.check(it, *means.values())
             if 'test' in data and (it == max_iters or eval_only):
-                means |= evaluate('test')               # only at the end, and nothing depends on it
+                means |= evaluate('test')               # only at the end; no decision depends on it
             x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
-            with machine.autocast():                    # with fsdp, no rank has the weights of a block by itself
+            with machine.autocast():                    # with fsdp, no rank alone holds a block's weights
                 sizes = health(raw_model, x) if machine.master and not fsdp else {}
             log.evaluation(it, means, sizes)
             if eval_only:
                 break
-            best = it > 0 and means['val_loss'] <= best_val_loss        # or equal: best.pt may be lost
+            best = it > 0 and means['val_loss'] <= best_val_loss        # <=, because a kill may have lost best.pt
             best_val_loss = means['val_loss'] if best else best_val_loss
             if best or always_save_checkpoint and it > run.start:
                 checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
@@ -251,13 +253,13 @@ for it in range(run.start, max_iters + 1):
         with speed.paused():
             probe.before_step(raw_model)
 
-    # forward and backward, one micro-batch after another
-    sums, logged = {}, {}                               # of the loss and aux, and of logged, over this rank's micro-batches
+    # forward and backward passes, one micro-batch at a time
+    sums, logged = {}, {}                               # sums of loss and aux, and of logged, over this rank's micro-batches
     for j in micro_batches:
-        number = it * gradient_accumulation_steps + j   # of the micro-batch, in the whole run
+        number = it * gradient_accumulation_steps + j   # the micro-batch's number in the whole run
         x, y = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
-        torch.manual_seed(hash((seed, number)))         # dropout too depends only on the seed and the micro-batch
-        last = j == micro_batches[-1]                   # the ranks exchange gradients in its backward pass
+        torch.manual_seed(hash((seed, number)))         # dropout depends only on the seed and the micro-batch
+        last = j == micro_batches[-1]                   # its backward pass exchanges gradients between the ranks
         if ddp:
             train_model.require_backward_grad_sync = last
         elif fsdp:
@@ -268,9 +270,9 @@ for it in range(run.start, max_iters + 1):
         with machine.autocast(cache=not recompute):
             _, loss = train_model(x, y)
         aux = dict(raw_model.aux)                       # what an edit of the model adds to the loss: {name: scalar}
-        # DDP and FSDP average the gradients of the ranks, and the log sums over them: hence two divisors
+        # DDP and FSDP average gradients over the ranks, but the log sums losses over them: hence two divisors
         add_scalars(sums, {'loss': loss, **aux}, gradient_accumulation_steps)
-        add_scalars(logged, raw_model.logged, gradient_accumulation_steps)      # before recompute runs blocks again
+        add_scalars(logged, raw_model.logged, gradient_accumulation_steps)      # before recomputation adds to it again
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
 
     # clip the gradient, and step
@@ -290,7 +292,7 @@ for it in range(run.start, max_iters + 1):
     watch.see(it, sums['loss'], grad_norm)
     if it == run.start:
         watch.check(it)
-        checkpoints.check_resumable(state(it + 1), build)       # an edit whose checkpoint nobody could read ends here
+        checkpoints.check_resumable(state(it + 1), build)       # stop an edit whose checkpoints could not be resumed
     speed.iteration(it)
     if it % log_interval == 0:
         watch.check(it)

@@ -1,8 +1,6 @@
 """
 Text to tokens and back: the tokenizers, and how every data/<name>/prepare.py turns its documents into train.bin and val.bin.
 """
-from engine.process import one_line
-
 import glob
 import json
 import math
@@ -93,7 +91,7 @@ def hugging_face_tokenizer(name):
     except Exception as error:                          # a damaged folder fails in many ways
         known = ', '.join(['bytes', 'char', *tiktoken.list_encoding_names()])
         raise ValueError(f"tokenizer={name!r} is none of {known}, and could not be loaded as one of Hugging Face's: "
-                         f'{one_line(error)}') from error
+                         f'{type(error).__name__}: {" ".join(str(error).split())[:300]}') from error
     if not letter:
         raise ValueError(f'tokenizer={name!r} knows no letters: its folder holds a model but no tokenizer, save one there')
     end = theirs.eos_token_id

@@ -1,4 +1,4 @@
-"""Checkpoints of a training script. They are never written partially, and they are checked when they are read."""
+"""Write checkpoints atomically, check them when they are read, and resume from them."""
 from configurator import GONE, OF_BOTH, SPLIT_OFF, TRAIN, defaults_of, expanded, script_of
 from engine.process import say
 
@@ -39,9 +39,9 @@ def write_whole(path, write):
 
 
 def link_or_copy(path, other):
-    """Give the file a second name, or copy it on a disk without links. Later calls of write_whole(path, …) do not change it."""
+    """Hard-link `path` as `other`, or copy it on a disk without links. A later write_whole(path, …) does not change `other`."""
     with suppress(FileNotFoundError):
-        os.remove(other + '.tmp')       # a kill may have left it: a name of an older file, which a resumed run has mapped
+        os.remove(other + '.tmp')       # a killed run may have left this link to a file that a resumed run has mapped
     try:
         os.link(path, other + '.tmp')
     except OSError:
@@ -52,8 +52,7 @@ def link_or_copy(path, other):
 
 
 def checkpoint_hash(path):
-    """Return a hash of the names, sizes and CRCs of all that a checkpoint's file holds. Its zip directory lists them, and so it
-    takes no time. It does not see into shards."""
+    """Hash the names, sizes and CRCs in a checkpoint's zip directory, which takes no time. Shards are not included."""
     with zipfile.ZipFile(path) as f:
         entries = [(entry.filename, entry.file_size, entry.CRC) for entry in f.infolist()]
     return hashlib.blake2b(repr(entries).encode(), digest_size=6).hexdigest()
@@ -65,9 +64,9 @@ REQUIRED = dict(model=dict, config=dict, iter=int, best_val_loss=float, scaler=d
 
 
 def load_checkpoint(path, device='cpu', mmap=False, whole=True):
-    """Return the `state` of a training script that Checkpoints.save has saved, and its `path`. mmap=True maps tensors from the
-    file. whole=False leaves the tensors of shards (--save_shards) on device 'meta'. Raise ValueError for any other file, and
-    for numbers that are not finite."""
+    """Load a `state` that Checkpoints.save has written, and add its `path`. mmap=True maps tensors from the file. whole=False
+    leaves sharded tensors (--save_shards) on device 'meta'. Raise ValueError for any other file, and for numbers that are not
+    finite."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -94,7 +93,7 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
 
 
 def check_leaf(name, value, may_be_meta=False):
-    """Raise ValueError for a value of a checkpoint, of this name there, that nobody could read or go on with."""
+    """Raise ValueError if a checkpoint with this value under this name could not be read or resumed."""
     if torch.is_tensor(value):
         t = local(value)
         if t.is_meta and not may_be_meta or t.layout != torch.strided or t.untyped_storage().nbytes() < t.nbytes:
@@ -107,21 +106,21 @@ def check_leaf(name, value, may_be_meta=False):
         raise ValueError(f'{name} is a {type(value).__name__}: use tensors, plain numbers, text, lists and dicts')
 
 
-RENAMED = {         # parts of parameters' names in older checkpoints and exports → today's
+RENAMED = {         # patterns in the parameter names of older checkpoints and exports → today's names
     r'_join\.': '_residual.', r'\.value_mix\.own$': '.v_gain', r'\.value_mix\.first$': '.v1_gain',
     r'^embedding_skips\.(\d+)\.stream$': r'h.\1.x_gain', r'^embedding_skips\.(\d+)\.embedding$': r'h.\1.x0_gain',
 }
 
 
 def rename(name):
-    """Return today's name of a parameter."""
+    """Return a parameter's current name."""
     for old, new in RENAMED.items():
         name = re.sub(old, new, name)
     return name
 
 
 def rename_parameters(state):
-    """Give the parameters of an older checkpoint the names that they have now."""
+    """Rename the parameters of an older checkpoint to their current names."""
     if 'shards' in state:
         state['shards']['saved_as'] = {f'model.{rename(name)}': f'model.{name}' for name in state['model']}
     state['model'] = {rename(name): value for name, value in state['model'].items()}
@@ -130,7 +129,7 @@ def rename_parameters(state):
 
 
 def load_weights(model, checkpoint):
-    """Copy the weights of a checkpoint into the model. Raise ValueError for another model's weights."""
+    """Copy a checkpoint's weights into the model. Raise ValueError if they belong to another model."""
     check_weights(model.state_dict(), checkpoint['model'], checkpoint['path'])
     model.load_state_dict(checkpoint['model'])
 
@@ -140,14 +139,14 @@ OPENED_BY = {'train.py': 'sample.py, lab.measure, lab.evaluate and lab.export',
 
 
 def check_script(checkpoint, Config):
-    """Raise ValueError if a run of another script, whose models have another class of config, has saved the checkpoint."""
+    """Raise ValueError if another script saved the checkpoint: its models have another config class."""
     script = script_of(checkpoint['config'])
     if script != getattr(Config, 'script', 'train.py'):
         raise ValueError(f'{checkpoint["path"]} is of a run of {script}: {OPENED_BY[script]} open it')
 
 
 def load_run(path, device='cpu', Model=GPT):
-    """Return the model of a checkpoint, on the device, and the checkpoint. Raise ValueError for a missing or damaged file."""
+    """Return a checkpoint's model, on the device, and the checkpoint. Raise ValueError for a missing or damaged file."""
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
     checkpoint = load_checkpoint(path, device)
@@ -167,12 +166,12 @@ def load_run(path, device='cpu', Model=GPT):
 
 # ----------------------------------------------------------------------------- resuming from one
 
-FREE = ('dropout', 'init', 'init_gain', 'emb_std', 'fused_qkv_init')        # what a resumed run may change
+FREE = ('dropout', 'init', 'init_gain', 'emb_std', 'fused_qkv_init')        # fields that a resumed run may change
 
 
 def find_checkpoint(run, config, model_config, machine):
-    """Return the checkpoint that a run with these keys resumes from. Raise ValueError if there is none, or if these keys or the
-    fingerprint run.data of their data set do not fit it; an evaluation may use other data. Set run.start, run.ckpt_config,
+    """Return the checkpoint that a run with these keys resumes from. Raise ValueError if there is none, or if it does not fit
+    the keys or run.data, the data's fingerprint; an evaluation may use other data. Set run.start, run.ckpt_config,
     run.ckpt_hash, run.ckpt_start, and keys that are newer than the checkpoint and were split off from an older key."""
     path, data = run.path['ckpt.pt'], run.data
     if not os.path.exists(path):
@@ -201,20 +200,20 @@ def find_checkpoint(run, config, model_config, machine):
         raise ValueError(f'max_iters={config["max_iters"]}: {path} is at iteration {state["iter"]} already')
     for key, other in SPLIT_OFF.items():
         if key not in state['config']:
-            config[key] = config[other]
+            config[key] = float(config[other])
     run.start, run.ckpt_config, run.ckpt_hash = state['iter'], state['config'], checkpoint_hash(path)
     run.ckpt_start = state.get('start', 0)
     return state
 
 
 def load_state(optimizer, state, started=None):
-    """Restore a state_dict by the names of the parameters, because the groups may differ. This run's settings stay, such as the
-    weight decay. A saved group gives only its learning rate and what the optimizer itself keeps there, such as a counter:
-    entries that `started`, the groups with which that run began, lacks or has with another value. Raise ValueError if the state
-    does not fit the parameters.
+    """Restore a state_dict by parameter names, because the groups may differ. Settings such as the weight decay stay those of
+    this run. From a saved group, restore only the learning rate and the entries that the optimizer updates, such as a counter:
+    those that are missing in `started`, the groups at the start of the saved run, or have another value there. Raise ValueError
+    if the state does not fit the parameters.
 
-    torch's set_optimizer_state_dict cannot do this: it calls step() on a new optimizer, which moves counters, it restores
-    settings too, and it knows no state that belongs to no parameter."""
+    torch's set_optimizer_state_dict cannot do this: it calls step() on a new optimizer, which advances counters, it restores
+    settings too, and it drops state that belongs to no parameter."""
     states, params = states_by_number(optimizer, state), [p for group in optimizer.param_groups for p in group['params']]
     groups, saved = optimizer.state_dict()['param_groups'], groups_by_name(state['param_groups'])
     begun = groups_by_name(started or state['param_groups'])
@@ -224,7 +223,7 @@ def load_state(optimizer, state, started=None):
                       key not in ('params', 'param_names') and not equal(value, begun[name].get(key))})
     shared = {key: value for key, value in state['state'].items() if not isinstance(key, int)}      # of no single parameter
     optimizer.load_state_dict(dict(state=states | on_device(shared, params[0].device), param_groups=groups))
-    for i, of_param in states.items():                  # PyTorch casts to the parameter's dtype, and takes text for a list
+    for i, of_param in states.items():                  # PyTorch casts to the parameter's dtype, and treats text as a list
         for key, value in of_param.items():
             loaded = optimizer.state[params[i]].get(key)
             if not torch.is_tensor(value) or loaded.dtype != value.dtype:
@@ -245,8 +244,7 @@ def groups_by_name(groups):
 
 
 def states_by_number(optimizer, state):
-    """Return {a parameter's number in `optimizer`: its state} of a state_dict. Raise ValueError if the names of the parameters
-    differ."""
+    """Return {a parameter's number in `optimizer`: its state in the state_dict}. Raise ValueError if parameter names differ."""
     number_there = {name: i for group in state['param_groups'] for name, i in zip(group['param_names'], group['params'])}
     names = [name for group in optimizer.param_groups for name in group['param_names']]
     if different := {*names} ^ number_there.keys():
@@ -258,20 +256,20 @@ def states_by_number(optimizer, state):
 # ----------------------------------------------------------------------------- saving and resuming
 
 class Checkpoints:
-    """Saves and resumes a run. `sharded`: whether fully_shard has spread the model over the ranks; the files hold whole tensors
-    all the same, except with save_shards. Every rank has one, and all must call the same methods."""
+    """Save and resume a run. `sharded`: whether fully_shard has spread the model over the ranks; even then the files hold whole
+    tensors, except with save_shards. Every rank has a Checkpoints, and all ranks must call the same methods."""
 
     def __init__(self, run, config, machine, sharded, optimizer):
         self.run, self.machine, self.optimizer, self.sharded, self.shards = run, machine, optimizer, sharded, None
         self.started = copy.deepcopy([{key: value for key, value in group.items() if key != 'params'}
-                                      for group in optimizer.param_groups])      # the groups, before it counts anything there
+                                      for group in optimizer.param_groups])      # the groups, before the optimizer updates them
         if sharded and config['save_shards']:
             from engine.fsdp import ShardSaver
             self.shards = ShardSaver(run.folder, machine)
             machine.before_leaving = self.shards.wait
 
     def resume(self, checkpoint, scaler):
-        """Restore the states of the optimizer and of the scaler. The groups keep this run's weight decay, betas and ratios."""
+        """Restore the optimizer's and the scaler's state. The groups keep this run's weight decay, betas and ratios."""
         try:
             load_state(self.optimizer, checkpoint['optimizer'], checkpoint.get('started'))
         except Exception as error:                      # a damaged state fails in many ways
@@ -280,9 +278,8 @@ class Checkpoints:
             scaler.load_state_dict(checkpoint['scaler'])
 
     def check_resumable(self, state, build):
-        """End the run if nobody could go on from what `save` would write of this state, or if ranks hold different buffers, of
-        which only rank 0's would be saved. `build` makes an untrained model. Call it after the first step, before hours are
-        spent."""
+        """End the run if a checkpoint of this state could not be resumed, or if the ranks hold different buffers: only rank 0's
+        would be saved. `build` makes an untrained model. Call this after the first step, before hours are spent."""
         failure, digests = None, {}
         try:
             with torch.device('meta'):
@@ -293,7 +290,7 @@ class Checkpoints:
             for name in state['model'].keys() - {name for name, _ in untrained.named_parameters(remove_duplicate=False)}:
                 buffer = state['model'][name].cpu().reshape(-1).contiguous()
                 digests[name] = hashlib.blake2b(buffer.view(torch.uint8).numpy()).hexdigest()
-        except Exception as error:                      # code that was edited may raise any
+        except Exception as error:                      # edited code may raise anything
             failure = ValueError(f'a checkpoint of this run could not be resumed: {error}')
         differ = [name for name, digest in self.machine.gather(digests)[0].items() if digests.get(name) != digest]
         if differ and failure is None:
@@ -302,8 +299,8 @@ class Checkpoints:
         self.machine.end_together(failure)
 
     def save(self, state, best=False):
-        """Write ckpt.pt, and with `best` make best.pt the same; wait until it is done. With save_shards, wait only until the
-        save before is done and this state is copied."""
+        """Write ckpt.pt, with `best` also as best.pt, and wait until it is written. With save_shards, wait only until the
+        previous save is written and this state is copied."""
         if self.shards:
             return self.shards.start(state, lambda rest: self.write(rest, best))
         if self.sharded:
@@ -314,8 +311,8 @@ class Checkpoints:
         self.machine.wait()
 
     def write(self, state, best):
-        """Put ckpt.pt, and with `best` best.pt, in place of the ones before. ckpt.pt comes last: if a kill leaves the one before,
-        the run goes on from there, and writes best.pt again."""
+        """Replace ckpt.pt, and with `best` best.pt. ckpt.pt comes last: if a kill leaves the old one, the run resumes from it
+        and writes best.pt again."""
         self.run.check_lock()
         state = {**state, 'start': len(self.run.about['starts'])}
         paths = [self.run.path[name] for name in ('best.pt', 'ckpt.pt')[not best:]]

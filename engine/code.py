@@ -1,4 +1,4 @@
-"""The code of a run: its command, its git commit with a patch, and hashes that comments do not change."""
+"""Record a run's code: its command, its git commit with a patch, and hashes that ignore comments."""
 from engine.process import ROOT, say
 
 import ast
@@ -8,27 +8,27 @@ import shlex
 import subprocess
 import sys
 
-MOST_NEW_FILES = 100        # untracked .py files in a patch: more may be an environment that git does not ignore
+MAX_NEW_FILES = 100         # untracked .py files in a patch: more are likely an environment that git does not ignore
 
 
 def script():
-    """The path of the script that runs"""
+    """Return the running script's path."""
     return os.path.abspath(sys.modules['__main__'].__file__)
 
 
 def script_as_typed():
-    """'train.py' or '-m vision.train', from the root of the repository"""
+    """Return 'train.py' or '-m vision.train', as typed in the repository's root."""
     name = os.path.relpath(script(), ROOT)
     return f'-m {name[:-3].replace(os.sep, ".")}' if os.sep in name else name
 
 
 def command():
-    """The command of this process, from the root of the repository"""
+    """Return this process's command, as typed in the repository's root."""
     return f'{sys.executable} {script_as_typed()} {shlex.join(sys.argv[1:])}'.strip()
 
 
 def git(*arguments):
-    """What git prints; nothing where git or the repository is missing."""
+    """Return git's output, or b'' without git or a repository."""
     try:
         return subprocess.run(['git', *arguments], capture_output=True, cwd=ROOT, stdin=subprocess.DEVNULL).stdout
     except OSError:
@@ -36,28 +36,28 @@ def git(*arguments):
 
 
 def code_state():
-    """Return the git commit, the tracked files that differ from it, and a patch of the differences for `git apply`, which has
-    untracked .py files too. Print a line if there are more than MOST_NEW_FILES of these: the patch leaves out the others."""
+    """Return the git commit, the tracked files that differ from it, and a patch of the differences for `git apply`. The patch
+    includes untracked .py files, at most MAX_NEW_FILES; print a line if there are more."""
     commit = git('rev-parse', 'HEAD').decode().strip()
     changed = git('status', '--porcelain', '--untracked-files=no').decode(errors='replace').splitlines()
     patch = git('diff', 'HEAD', '--binary')
     new = git('ls-files', '--others', '--exclude-standard', '-z', '--', '*.py').split(b'\0')[:-1]
-    for file in new[:MOST_NEW_FILES]:
+    for file in new[:MAX_NEW_FILES]:
         patch += git('diff', '--no-index', '--binary', '--', os.devnull, os.fsdecode(file))
-    if left_out := [os.fsdecode(file) for file in new[MOST_NEW_FILES:]]:
+    if left_out := [os.fsdecode(file) for file in new[MAX_NEW_FILES:]]:
         changed.append(f'code.patch leaves out {len(left_out)} new .py files, such as {left_out[0]}')
-        say(f'{changed[-1]}: let .gitignore name what is no code of yours')
+        say(f'{changed[-1]}: list files that are not your code in .gitignore')
     return commit, changed, patch
 
 
 def code_hash(script):
-    """One hash of code_hashes"""
+    """Return one hash for all of code_hashes."""
     return hashlib.blake2b(repr(sorted(code_hashes(script).items())).encode(), digest_size=6).hexdigest()
 
 
 def code_hashes(script):
-    """{file: the hash of its syntax tree} of a script and of our files that it imports, directly or through others. Comments,
-    docstrings, the layout and the version of Python do not change it. Leave out lab/, which reads runs."""
+    """Return {file: hash of its syntax tree} for a script and our files that it imports, directly or indirectly. Comments,
+    docstrings, layout and the version of Python do not change a hash. Leave out lab/, which reads runs."""
     todo, hashes = [os.path.relpath(script, ROOT)], {}
     while todo:
         path = todo.pop()
@@ -75,7 +75,7 @@ def code_hashes(script):
 
 
 def content_of(node):
-    """A syntax tree as nested tuples, without docstrings and empty fields"""
+    """Return a syntax tree as nested tuples, without docstrings and empty fields."""
     if isinstance(node, ast.AST):
         fields = ((name, value) for name, value in ast.iter_fields(node) if value not in (None, []) and name != 'kind')
         return type(node).__name__, *((name, content_of(value)) for name, value in fields)

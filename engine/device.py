@@ -1,4 +1,4 @@
-"""The machine: a script's device and dtype, its kernels, and its communication with other ranks."""
+"""The machine: a script's device and dtype, its attention kernels, and its communication with other ranks."""
 from engine.process import NotConnected, one_line
 
 import ctypes
@@ -25,7 +25,7 @@ DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch
 
 
 def pick_device(name, index=0):
-    """auto | cpu | cuda | cuda:1 | mps … → torch.device; a plain 'cuda' gets this index. Raise ValueError if it is not there."""
+    """Return the torch.device for auto | cpu | cuda | cuda:1 | mps …; 'cuda' gets this index. Raise ValueError if not there."""
     if name == 'auto':
         name = 'cuda' if torch.cuda.is_available() else 'mps' if torch.backends.mps.is_available() else 'cpu'
     try:
@@ -38,7 +38,7 @@ def pick_device(name, index=0):
 
 
 def device_name(device):
-    """The GPU's name, or the CPU's with its cores and its vector instructions, which decide the last bits of a loss."""
+    """Return the GPU's name, or the CPU's with its cores and vector instructions, which affect a loss's last bits."""
     if device.type == 'cuda':
         return torch.cuda.get_device_name(device)
     cpu = platform.processor() or platform.machine()
@@ -48,7 +48,7 @@ def device_name(device):
 
 
 def pick_dtype(name, device):
-    """auto | float32 | bfloat16 | float16 → torch.dtype; auto takes bfloat16 if the hardware computes in it."""
+    """Return the torch.dtype for auto | float32 | bfloat16 | float16; auto picks bfloat16 if the hardware computes in it."""
     if name != 'auto':
         if name not in DTYPES:
             raise ValueError(f'dtype={name!r}: choose one of auto, {", ".join(DTYPES)}')
@@ -59,7 +59,7 @@ def pick_dtype(name, device):
     return torch.bfloat16 if capabilities.get('amx_bf16') or capabilities.get('avx512_bf16') else torch.float32
 
 
-ATTENTION_BACKENDS = {      # PyTorch's kernels for attention, and how each is allowed or not; on a CPU there are flash and math
+ATTENTION_BACKENDS = {      # PyTorch's attention kernels, and the switch of each; a CPU has flash and math
     'flash': (SDPBackend.FLASH_ATTENTION, torch.backends.cuda.enable_flash_sdp),
     'cudnn': (SDPBackend.CUDNN_ATTENTION, torch.backends.cuda.enable_cudnn_sdp),
     'efficient': (SDPBackend.EFFICIENT_ATTENTION, torch.backends.cuda.enable_mem_efficient_sdp),
@@ -68,8 +68,8 @@ ATTENTION_BACKENDS = {      # PyTorch's kernels for attention, and how each is a
 
 
 def plain_attention(q, k, v, is_causal, scale, enable_gqa, dropout_p):
-    """F.scaled_dot_product_attention as two matrix products and a softmax, for short sequences. Its logits have v's dtype: in
-    bf16 they keep three digits, while PyTorch's kernel has them in fp32."""
+    """Compute F.scaled_dot_product_attention as two matrix products and a softmax, for short sequences. Its logits have v's
+    dtype: in bf16 they keep three digits, while PyTorch's kernel computes them in fp32."""
     if enable_gqa:
         k, v = (x.repeat_interleave(q.size(1) // k.size(1), dim=1) for x in (k, v))
     q, k = q.to(v.dtype), k.to(v.dtype)                 # a rotation and a norm may have left them in fp32
@@ -80,15 +80,15 @@ def plain_attention(q, k, v, is_causal, scale, enable_gqa, dropout_p):
 
 def tune_for_training(device, model, attention_backend='auto', tf32=True, deterministic=False):
     """Apply attention_backend, tf32 and deterministic. On a CPU, also keep freed memory, and with attention_backend='auto' use
-    `plain_attention` for sequences of up to 512 tokens, because PyTorch's kernel has a slow backward pass there; but not for
-    L2Attention, whose logits it would round."""
+    `plain_attention` for sequences of up to 512 tokens, where the backward pass of PyTorch's kernel is slow. L2Attention keeps
+    PyTorch's kernel, because plain_attention would round its logits."""
     torch.set_float32_matmul_precision('high' if tf32 else 'highest')
     if deterministic:
-        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')     # cuBLAS reads it in front of the first product
-    torch.use_deterministic_algorithms(deterministic)           # an operation that has no such way raises an error
-    torch.utils.deterministic.fill_uninitialized_memory = False         # it takes time, and is for finding faults
-    torch._inductor.config.deterministic = deterministic        # no choices by measured times, which differ from run to run
-    torch._dynamo.config.fail_on_recompile_limit_hit = True     # by default it goes on without compiling, in silence
+        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')     # cuBLAS reads it before the first product
+    torch.use_deterministic_algorithms(deterministic)           # an operation without a deterministic kernel raises
+    torch.utils.deterministic.fill_uninitialized_memory = False         # costs time, helps only debugging
+    torch._inductor.config.deterministic = deterministic        # no autotuning, whose timings differ from run to run
+    torch._dynamo.config.fail_on_recompile_limit_hit = True     # by default it silently stops compiling
     for name, (_, enable) in ATTENTION_BACKENDS.items():
         enable(attention_backend in ('auto', name))
     if device.type == 'cpu':
@@ -100,9 +100,9 @@ def tune_for_training(device, model, attention_backend='auto', tf32=True, determ
 
 
 def attention_backend_of(model, device, dtype):
-    """Return the kernel that computes the first block's attention on this device: the one of ATTENTION_BACKENDS that PyTorch
-    chooses, 'plain' for plain_attention, or 'own' for an edited attention that does not call its `kernel` in `attend`, or not as
-    DotAttention does. Raise ValueError if none of the allowed ones can compute it."""
+    """Return the kernel that computes the first block's attention on this device: the name in ATTENTION_BACKENDS that PyTorch
+    picks, 'plain' for plain_attention, or 'own' for an edited attention whose `attend` does not call its `kernel` as
+    DotAttention does. Raise ValueError if no allowed kernel can compute it."""
     attn, config, chosen = getattr(model.h[0], 'attn', None), model.config, []
     kernel = getattr(attn, 'kernel', None)
     if kernel is None or kernel is plain_attention:
@@ -118,7 +118,7 @@ def attention_backend_of(model, device, dtype):
     q, k = (torch.zeros(2, config.block_size, heads, config.head_dim, dtype=dtype, device=device, requires_grad=True).transpose(
         1, 2) for heads in (config.n_head, config.kv_heads))
     attn.kernel = choose
-    with suppress(Exception):                           # code that was edited may raise any
+    with suppress(Exception):                           # edited code may raise anything
         attn.attend(q, k, k)
     attn.kernel = kernel
     if not chosen:
@@ -131,8 +131,8 @@ def attention_backend_of(model, device, dtype):
 
 
 def why_not_compile(device):
-    """Return what torch.compile lacks on this device, '' if nothing: a compiler of C++ on a CPU, of C for Triton on a GPU, and
-    Python's header files."""
+    """Return why torch.compile cannot work on this device, or ''. It needs Python's headers, and a C++ compiler on a CPU, or a C
+    compiler, for Triton, on a GPU."""
     if device.type not in ('cpu', 'cuda'):
         return ''
     language, key, name = ('C', 'CC', 'gcc') if device.type == 'cuda' else (
@@ -144,8 +144,8 @@ def why_not_compile(device):
 
 
 def keep_freed_memory():
-    """Let an iteration's activations reuse the memory of the last iteration, in the whole process. By default, large freed blocks
-    go back to the system, which fills each page with zeros when it is used again."""
+    """Let the activations of an iteration reuse the memory of the last one, in the whole process. By default, large freed blocks
+    go back to the system, which zeroes each page when it is used again."""
     if sys.platform == 'linux':
         mallopt = getattr(ctypes.CDLL(None), 'mallopt', lambda *_: None)        # musl has none
         mallopt(-3, 2 ** 25)            # M_MMAP_THRESHOLD, 32 MB, the largest allowed
@@ -153,26 +153,24 @@ def keep_freed_memory():
 
 
 def autocast(device, dtype, cache=True):
-    """A context in which forward passes compute in dtype; the weights stay as they are. `cache` keeps their casts."""
+    """Return a context whose forward passes compute in dtype; the weights keep theirs. `cache` keeps their casts."""
     return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype, cache_enabled=cache)
 
 
 def differences(given):
-    """What differs between the dicts {what: its value} of all ranks, as text"""
+    """Describe the differences between all ranks' dicts {name: value}."""
     lines = []
-    for what in dict.fromkeys(name for values in given for name in values):
-        first, *others = (values.get(what, 'none') for values in given)
+    for name in dict.fromkeys(name for values in given for name in values):
+        first, *others = (values.get(name, 'none') for values in given)
         other = next((rank for rank, value in enumerate(others, 1) if value != first), None)
         if other:
-            lines.append(f'{what} {first} on rank 0, {others[other - 1]} on rank {other}')
+            lines.append(f'{name} {first} on rank 0, {others[other - 1]} on rank {other}')
     return '; '.join(lines)
 
 
 class Machine:
-    """This process: its rank among the processes of torchrun (if torchrun has started it), its device and its dtype.
-
-    `distributed`: whether torchrun has started it. `master`: whether it is the rank that writes files and prints.
-    """
+    """This process's rank, device and dtype. `distributed`: whether torchrun has started the process. `master`: whether this rank
+    writes files and prints."""
 
     def __init__(self, device='auto', dtype='auto'):
         self.distributed = 'RANK' in os.environ
@@ -186,15 +184,15 @@ class Machine:
         self.before_leaving = lambda: None
 
     def connect(self, backend='auto', given={}):
-        """Connect the ranks. Raise NotConnected if that fails, and a ValueError on every rank if they have different values in
-        `given`, {what: its value}."""
+        """Connect the ranks. Raise NotConnected if that fails, and ValueError on every rank if their values in `given`,
+        {name: value}, differ."""
         if not self.distributed:
             return
         backend = {'auto': 'nccl' if self.device.type == 'cuda' else 'gloo'}.get(backend, backend)
         try:
             store, *_ = next(dist.rendezvous('env://'))     # after a restart, torchrun's store holds outdated addresses
             store = dist.PrefixStore(os.environ.get('TORCHELASTIC_RESTART_COUNT', '0'), store)
-            # compare before ranks that differ, in their backend for example, wait for each other for ever
+            # compare first: ranks that differ, for example in their backend, would wait for each other forever
             store.set(f'given {self.rank}', json.dumps({what: repr(value) for what, value in given.items()}))
             if self.master:
                 ranks = [json.loads(store.get(f'given {rank}')) for rank in range(self.world_size)]
@@ -203,13 +201,13 @@ class Machine:
                 raise ValueError(f'not all ranks were given the same: {differ}')
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size,
                                     device_id=self.device if backend == 'nccl' else None)
-            # for what must not wait for the GPU, and for waiting as long as rank 0 takes to measure or save
+            # for messages that must not wait for the GPU, and for long waits while rank 0 measures or saves
             self.control = dist.new_group(backend='gloo', timeout=timedelta(days=1))
         except RuntimeError as error:                   # dist.DistError is one too
             raise NotConnected(f'rank {self.rank} could not connect to the others, has one died? {one_line(error)}') from error
 
     def share(self, key, count):
-        """This rank's part of `count` pieces of work. Raise ValueError, which names `key`, unless the ranks divide it."""
+        """Return this rank's range of `count` items. Raise ValueError, naming `key`, unless the ranks divide `count`."""
         if count % self.world_size:
             raise ValueError(f'{key}={count} is not divisible by the {self.world_size} ranks: make it a multiple of '
                              f'{self.world_size}')
@@ -224,27 +222,26 @@ class Machine:
         return [t.pin_memory().to(self.device, non_blocking=True) for t in tensors]
 
     def padded_shard(self, items):
-        """Yield this rank's share of the items, each with True. All ranks take equally many turns, because under fsdp they
-        compute together. An extra turn repeats some item, with False."""
+        """Yield (item, True) for this rank's share of the items. Under fsdp ranks compute together, so all yield the same number:
+        shorter shares are padded with (some item, False)."""
         for i in range(self.rank, math.ceil(len(items) / self.world_size) * self.world_size, self.world_size):
             yield items[i % len(items)], i < len(items)
 
     def sum(self, t, op=dist.ReduceOp.SUM):
-        """Sum a tensor on the device over the ranks, or reduce it by `op`, in place. A tensor that all ranks have alike, as they
-        have gradients under DDP, needs no sum."""
+        """Sum a tensor on the device over the ranks, or reduce it by `op`, in place."""
         if self.distributed:
             dist.all_reduce(t, op)
         return t
 
     def largest(self, number):
-        """The largest of the ranks' integers. It does not wait for the GPU."""
+        """Return the largest of the ranks' integers, without waiting for the GPU."""
         number = torch.tensor(number)
         if self.distributed:
             dist.all_reduce(number, dist.ReduceOp.MAX, group=self.control)
         return int(number)
 
     def gather(self, value):
-        """The ranks' values, as a list."""
+        """Return a list of the ranks' values."""
         if not self.distributed:
             return [value]
         values = [None] * self.world_size
@@ -252,7 +249,7 @@ class Machine:
         return values
 
     def end_together(self, error):
-        """End all ranks if one of them has an error here, not None: the first such rank raises its error."""
+        """End all ranks if any rank has an error, not None: the first such rank raises its own."""
         failed = [rank for rank, has_failed in enumerate(self.gather(error is not None)) if has_failed]
         if failed and failed[0] == self.rank:
             raise error
@@ -261,13 +258,13 @@ class Machine:
             self.leave(1)
 
     def wait(self):
-        """Wait until every rank has called it."""
+        """Wait until every rank gets here."""
         if self.distributed:
             dist.barrier(group=self.control)
 
     def leave(self, code):
-        """End the process, after what before_leaving waits for. With several ranks skip the interpreter's shutdown: a gloo thread
-        that frees its last tensor then would abort the process."""
+        """Call before_leaving, and end the process. With several ranks, skip the interpreter's shutdown: a gloo thread that
+        frees its last tensor during the shutdown would abort the process."""
         self.before_leaving()
         if self.distributed:
             dist.destroy_process_group()
@@ -278,39 +275,39 @@ class Machine:
 
 
 class StopRequest:
-    """Catches Ctrl-C, SIGTERM, and SIGHUP, which the end of a terminal sends, unless nohup ignores it. `number` is the signal's
-    number, 0 before it comes. A second Ctrl-C ends the process at once. A second SIGTERM does not, because schedulers and
-    torchrun may send it more than once."""
+    """Catch Ctrl-C, SIGTERM, and SIGHUP, which a closing terminal sends, unless nohup ignores it. `number` is the signal's
+    number, 0 before any. A second Ctrl-C ends the process at once; a second SIGTERM does not, because schedulers and torchrun
+    may send it more than once."""
 
     def __init__(self):
         self.number = 0
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self.came)
+                signal.signal(number, self.note)
 
-    def came(self, number, frame):
+    def note(self, number, frame):
         self.number = number
         if number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
 
 
-PEAKS = {       # dense bf16, TFLOP/s, from the vendors' data sheets; a name that contains another comes first
+PEAKS = {       # dense bf16, TFLOP/s, from the vendors' data sheets; a longer name comes before one that it contains
     'B200': 2250, 'H200': 989, 'H100 PCIe': 756, 'H100 NVL': 835, 'H100': 989, 'A100': 312, 'A10G': 70, 'A10': 125,
     'L40S': 362, 'L40': 181, 'L4': 121, 'RTX 4090': 165, 'RTX 3090': 71, 'MI300X': 1307,
 }
 
 
 def vendors_peak(device):
-    """The vendor's FLOP/s of this GPU for dense products in bf16, or None for an unknown device."""
+    """Return the vendor's peak FLOP/s for dense bf16 products on this GPU, or None for an unknown device."""
     name = torch.cuda.get_device_name(device) if device.type == 'cuda' else ''
     return next((1e12 * peak for key, peak in PEAKS.items() if key in name), None)
 
 
 def storage_bytes(tensors):
-    """Bytes of the tensors' storages. A storage that several tensors share counts once."""
+    """Return the bytes of the tensors' storages, counting shared storages once."""
     return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 def state_bytes(optimizer):
-    """Bytes of an optimizer's state"""
+    """Return the bytes of an optimizer's state."""
     return storage_bytes([value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)])

@@ -1,4 +1,4 @@
-"""Stops a run before it saves a checkpoint if its loss or gradient is not finite."""
+"""Stop a run whose loss or gradient is not finite, before it saves a checkpoint."""
 from engine.process import say
 
 import math
@@ -14,26 +14,26 @@ NEVER = 2 ** 62
 
 
 class Watch:
-    """Ends the process after a step that was not finite. Call `see` after each step, and `check` before saving anything.
-    `rate`: iteration → learning rate, for the message."""
+    """End the process after a step that was not finite. Call `see` after each step, and `check` before saving anything.
+    rate(it) is the learning rate, for the message."""
 
     def __init__(self, machine, run, log, rate, scaler):
         self.machine, self.run, self.log, self.rate, self.scaler = machine, run, log, rate, scaler
         self.first_bad = torch.full((), NEVER, device=machine.device)       # the first iteration that was not finite
 
     def see(self, it, loss, grad_norm):
-        """Note on the device whether an iteration was finite. Do not wait for the device."""
+        """Record on the device whether an iteration was finite, without waiting for the device."""
         seen = loss if self.scaler.is_enabled() else loss + grad_norm       # the scaler handles gradients that overflow
         self.first_bad = torch.where(torch.isfinite(seen), self.first_bad, self.first_bad.clamp(max=it))
 
     def check(self, it, *losses):
         """Report and exit with code 3 if a loss or gradient was not finite. Every rank must call this."""
         bad = int(self.machine.sum(self.first_bad.clone(), dist.ReduceOp.MIN).item())
-        overflows = self.scaler.is_enabled() and self.scaler.get_scale() < 1        # the scaler has halved its scale in vain
+        overflows = self.scaler.is_enabled() and self.scaler.get_scale() < 1        # halving the scale has not helped
         if bad == NEVER and not overflows and all(math.isfinite(loss) for loss in losses):
             return
-        at = bad if bad < NEVER else max(0, it - 1)     # the step before is the cause
-        self.machine.before_leaving()                   # a checkpoint may still be on its way to the disk
+        at = bad if bad < NEVER else max(0, it - 1)     # the previous step is the cause
+        self.machine.before_leaving()                   # a checkpoint may still be being written
         if self.machine.master:
             reason, path = 'the loss or its gradient was not finite', self.run.path['ckpt.pt']
             self.log.row(iter=at, diverged=reason, lr=self.rate(at))
@@ -44,7 +44,7 @@ class Watch:
 
 
 def params_by_type(optimizer):
-    """{block type: its parameters} of an optimizer's groups, which must be those of param_groups"""
+    """Return {block type: its parameters} of an optimizer whose groups are from param_groups."""
     params = {}
     for group in optimizer.param_groups:
         params.setdefault(group['block_type'], []).extend(group['params'])
@@ -53,8 +53,8 @@ def params_by_type(optimizer):
 
 @torch.no_grad()
 def tell_unused(model, ddp, log):
-    """Name the parameters that got no gradient in the first step: nothing trains them. Raise ValueError with DDP, which would not
-    reduce the gradients of others that share a bucket with them."""
+    """Name the parameters that got no gradient in the first step: nothing trains them. Raise ValueError with DDP, which would
+    not reduce the other gradients in their buckets."""
     unused = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     if not unused:
         return
@@ -67,7 +67,7 @@ def tell_unused(model, ddp, log):
 
 
 def block_norms(params_of, tensor_of):
-    """(block types,): the norm of tensor_of(p) over the parameters p of each type, on the device."""
+    """Return the norm of tensor_of(p) over the parameters p of each block type, (types,), on the device."""
     # without frozen parameters, which have no gradient
     tensors_of = [[local(t) for t in map(tensor_of, params) if t is not None] for params in params_of.values()]
     p = next(iter(params_of.values()))[0]

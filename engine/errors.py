@@ -1,4 +1,4 @@
-"""Reading files that a user may have damaged or changed. A file that cannot be read is one line, with its remedy."""
+"""Read files that a user may have damaged or changed. A file that cannot be read gives one line, with the remedy."""
 from engine.process import say
 
 import functools
@@ -10,8 +10,8 @@ from contextlib import suppress
 
 
 def map_leaves(state, change, name=''):
-    """Copies nested dicts and lists, with each value that is neither replaced by change(its name, the value). A name is made of
-    the keys on the way, such as 'model.wte.weight' or 'optimizer.state.0.exp_avg'."""
+    """Copy nested dicts and lists, replacing each leaf by change(name, leaf). A name joins the keys on the path, such as
+    'model.wte.weight' or 'optimizer.state.0.exp_avg'."""
     if isinstance(state, dict):
         return {key: map_leaves(value, change, f'{name}.{key}' if name else str(key)) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
@@ -25,7 +25,7 @@ def is_number(value):
 
 
 def read_json(path, remedy, null=None):
-    """Return the JSON in a file, with `null` for null, or None if there is no file. Raise ValueError, with the remedy, if it is
+    """Return a file's JSON, with `null` for null, or None if there is no file. Raise ValueError, with the remedy, if the file is
     damaged."""
     if not os.path.exists(path):
         return None
@@ -41,8 +41,8 @@ def with_null(value, null):
 
 
 def parse_rows(path):
-    """Yield (line, row) for each line of a file with one JSON object a line, if there is one. The row is None where a person has
-    written something else: no object, or none with an iteration. Skip a part of a row at the end, which a kill has left."""
+    """Yield (line, row) for each line of a JSON Lines file, if the file exists. The row is None for a line that no run has
+    written: no object, or one without an iteration. Skip a partial row at the end, left by a kill."""
     if os.path.exists(path):
         with open(path, 'rb') as f:
             for line in f:
@@ -52,15 +52,15 @@ def parse_rows(path):
 
 
 def parse_row(line):
-    """The JSON object of a line, or None if there is none with an iteration"""
+    """Return a line's JSON object, or None if it is no object or has no iteration."""
     with suppress(ValueError):
         row = json.loads(line)
         return row if isinstance(row, dict) and is_number(row.get('iter')) else None
 
 
 def read_rows(path):
-    """The rows of parse_rows, with NaN for null, which stands for numbers that are not finite. Other lines are passed over, and
-    one line on stderr says so."""
+    """Return a log's rows, with NaN for null, which stands for numbers that are not finite. Skip other lines, and say so on
+    stderr."""
     rows = [row for _, row in parse_rows(path)]
     if strange := [number for number, row in enumerate(rows, 1) if row is None]:
         say_once(f'{path}: passes over line {strange[0]}{" and others" * (len(strange) > 1)}, which no run has written')
@@ -73,7 +73,7 @@ def say_once(line):
 
 
 def last_row(path):
-    """The last row in the last 64 KiB of a log; the row of iteration -1 if there is none"""
+    """Return the last row in the last 64 KiB of a log, or a row with iteration -1 if there is none."""
     lines = []
     if os.path.exists(path):
         with open(path, 'rb') as f:
@@ -83,7 +83,7 @@ def last_row(path):
 
 
 def damaged(path, fault=''):
-    """A ValueError that names a checkpoint, its fault if known, the patch of its code, and the run's other checkpoint."""
+    """Return a ValueError that names a checkpoint, its fault if known, its code's patch, and the run's other checkpoint."""
     best, patch = (os.path.join(os.path.dirname(path), name) for name in ('best.pt', 'code.patch'))
     if fault and os.path.exists(patch) and os.path.getsize(patch):
         fault = f'{fault}; it may be of edited code: git apply {patch}'
@@ -92,7 +92,7 @@ def damaged(path, fault=''):
 
 
 def check_weights(wanted, weights, path=''):
-    """ValueError if two state_dicts, the second read from `path`, if any, differ in names, shapes or types."""
+    """Raise ValueError if two state_dicts differ in names, shapes or dtypes. The second was read from `path`, if given."""
     for name in {**wanted, **weights}:
         if not (name in wanted and name in weights and weights[name].shape == wanted[name].shape
                 and weights[name].dtype == wanted[name].dtype):

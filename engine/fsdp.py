@@ -2,9 +2,9 @@
 --parallel=fsdp: PyTorch's fully_shard spreads parameters, gradients and the optimizer's state over the ranks, as DTensors.
 
 A checkpoint is one file of whole tensors. With --save_shards=True each rank writes its own rows in the background, as
-safetensors in a folder, and no rank ever holds a whole tensor. ckpt.pt then names that folder and holds the rest; tensors on
-device 'meta', which have a shape but no numbers, stand for those in shards. Any number of ranks reads both, with or without
-fsdp. torch.distributed.checkpoint (DCP) reads and writes.
+safetensors in a folder, and no rank ever holds a whole tensor. ckpt.pt then names that folder and holds everything else;
+tensors on device 'meta', which have a shape but no numbers, stand for the sharded ones. Any number of ranks can load either
+kind, with or without fsdp. torch.distributed.checkpoint (DCP) reads and writes the shards.
 """
 import logging
 import os
@@ -28,7 +28,7 @@ from model import init_weight
 
 
 def device_mesh(device, shard_ranks):
-    """Return the ranks as fully_shard takes them. `shard_ranks` of them share a copy of the model, with 0 all. With fewer, such
+    """Return the mesh of ranks for fully_shard. `shard_ranks` ranks share one copy of the model; 0: all ranks. With fewer, such
     as the GPUs of a node, there are several copies, whose gradients are averaged (HSDP)."""
     ranks = dist.get_world_size()
     shards = shard_ranks or ranks
@@ -41,27 +41,27 @@ def device_mesh(device, shard_ranks):
 # ----------------------------------------------------------------------------- in memory
 
 def local_shard(full, p):
-    """Return this rank's rows of a whole tensor, as a DTensor like the parameter p; without values if it is on 'meta'."""
+    """Return this rank's rows of a whole tensor, as a DTensor like the parameter p; uninitialized if `full` is on 'meta'."""
     shard = distribute_tensor(full, p.device_mesh, p.placements, src_data_rank=None)        # None: without communication
     return torch.empty_like(shard, device=p.device_mesh.device_type) if full.is_meta else shard.clone()     # it may be a view
 
 
 def assign(model, new):
-    """Replace parameters and buffers by {id(the old one): the new one}. Tied parameters stay tied, which torch's
-    set_model_state_dict unties if they are on 'meta', and frozen ones frozen."""
+    """Replace parameters and buffers by {id(old): new}. Tied parameters stay tied (torch's set_model_state_dict would untie them
+    on 'meta'), and frozen ones stay frozen."""
     model.load_state_dict({name: new.get(id(old), old) for name, old in model.state_dict(keep_vars=True).items()}, assign=True)
 
 
 def init_sharded(model):
-    """Fill the weights of a sharded model that was built with fill=False. Each rank draws one whole parameter at a time, as a
-    single process does, and keeps its rows."""
+    """Initialize a sharded model that was built with fill=False. Each rank draws one whole parameter at a time, as a single
+    process does, and keeps its rows."""
     assign(model, {id(p): nn.Parameter(local_shard(init_weight(name, p.shape, model.config, model.init_seed), p))
                    for name, p in model.named_parameters() if p.is_meta})
 
 
 def load_sharded(model, checkpoint):
-    """Load the weights of a checkpoint into a sharded model, which may be on 'meta'. The checkpoint keeps only this rank's rows
-    of them, and of the optimizer's tensors that have their parameter's shape. Raise ValueError for another model's weights."""
+    """Load a checkpoint's weights into a sharded model, which may be on 'meta'. Afterwards the checkpoint holds only this rank's
+    rows of the weights, and of optimizer tensors with their parameter's shape. Raise ValueError for another model's weights."""
     wanted = model.state_dict(keep_vars=True)
     check_weights(wanted, checkpoint['model'], checkpoint['path'])
     param_of = {f'model.{name}': t for name, t in wanted.items() if isinstance(t, DTensor)}
@@ -78,8 +78,8 @@ def load_sharded(model, checkpoint):
 
 
 def whole(state, keep):
-    """Copy nested dicts and lists, with each sharded tensor whole and on the CPU if `keep`, else None. Every rank must call it.
-    One tensor at a time is whole on all ranks. torch's get_optimizer_state_dict knows no state but that of parameters."""
+    """Copy nested dicts and lists, gathering each sharded tensor on the CPU if `keep`; else None replaces it. Every rank must
+    call this. Ranks hold one whole tensor at a time. torch's get_optimizer_state_dict handles only state of parameters."""
     def gather(name, t):
         if not isinstance(t, DTensor):
             return t
@@ -90,7 +90,7 @@ def whole(state, keep):
 
 
 def whole_copy(model, build, machine):
-    """Return a model from `build()` with the weights of a sharded model on rank 0, None elsewhere. Every rank must call it."""
+    """On rank 0, return a model from `build()` with a sharded model's weights; None elsewhere. Every rank must call this."""
     weights = whole(model.state_dict(), keep=machine.master)
     if machine.master:
         copy = build().to(machine.device)
@@ -106,7 +106,7 @@ def file_sizes(folder):
 
 
 class Writer(HuggingFaceStorageWriter):
-    """DCP's writer of safetensors files. When all ranks have written theirs, rank 0 calls commit({file's name: bytes})."""
+    """DCP's safetensors writer. When all ranks have written their files, rank 0 calls commit({file's name: bytes})."""
 
     def __init__(self, folder, commit):
         super().__init__(folder, save_distributed=True)
@@ -115,21 +115,21 @@ class Writer(HuggingFaceStorageWriter):
     def finish(self, metadata, results):                # DCP calls it on rank 0 alone, and raises its error on all
         sizes = file_sizes(self.folder)
         if sizes.keys() != {result.storage_data.relative_path for of_rank in results for result in of_rank}:
-            raise OSError('it is not the same on all ranks, put out_dir on a disk that all of them share')
+            raise OSError('the ranks see different files there: put out_dir on a disk that all of them share')
         self.commit(sizes)
 
 
 class ShardSaver:
-    """Saves states in folders of shards, one at a time. Every rank has one, and all must call the same methods."""
+    """Save states in folders of shards, one at a time. Every rank has a ShardSaver, and all must call the same methods."""
 
     def __init__(self, run_folder, machine):
-        import_module('safetensors')                    # fails now if it is not installed, and not at the first checkpoint
+        import_module('safetensors')                    # if it is missing, fail now and not at the first checkpoint
         self.run_folder, self.machine, self.pending = run_folder, machine, None
         self.group = dist.new_group(backend='gloo', timeout=timedelta(days=1))          # for the background's messages
 
     def start(self, state, commit):
         """Copy the state, and return while it is being written. When all ranks have written their shards, rank 0 calls
-        commit(what ckpt.pt holds). Raise OSError if the state before this one could not be written."""
+        commit(contents of ckpt.pt). Raise OSError if the previous state could not be written."""
         self.wait()
         names = (f'shards-{state["iter"]}' + f'-{i}' * (i > 0) for i in count())
         unused = next(name for name in names if not os.path.exists(os.path.join(self.run_folder, name)))
@@ -149,7 +149,7 @@ class ShardSaver:
         self.pending = writer.folder, async_save(tensors, storage_writer=writer, process_group=self.group)
 
     def wait(self):
-        """Wait until what was started is written."""
+        """Wait until the state passed to `start` is written."""
         if not self.pending:
             return
         (folder, written), self.pending = self.pending, None
@@ -161,7 +161,7 @@ class ShardSaver:
 
 
 def remove_unused(run_folder, *in_use):
-    """Remove the folders of shards that these checkpoints do not name."""
+    """Remove shard folders that these checkpoints do not use."""
     keep = {state['shards']['folder'] for state in in_use if 'shards' in state}
     for name in os.listdir(run_folder):
         if name.startswith('shards-') and name not in keep:
@@ -169,8 +169,8 @@ def remove_unused(run_folder, *in_use):
 
 
 def read_tensors(checkpoint, place):
-    """Return a copy of a checkpoint, with place(name, tensor) for each tensor. Fill those that are in shards from there,
-    DTensors with this rank's rows. Raise ValueError for damaged shards."""
+    """Copy a checkpoint, replacing each tensor by place(name, tensor). Fill sharded tensors from the shards, DTensors with this
+    rank's rows. Raise ValueError for damaged shards."""
     shards, path, tensors = checkpoint.get('shards'), checkpoint['path'], {}
 
     def take(name, t):
@@ -187,7 +187,7 @@ def read_tensors(checkpoint, place):
     folder = os.path.join(os.path.dirname(path), os.path.basename(shards['folder']))
     if not os.path.isdir(folder) or file_sizes(folder) != shards['files']:
         raise ValueError(f'{path} needs the folder {folder} as it was written, but files are missing there or have other sizes')
-    logging.disable(logging.WARNING)                    # load logs the traceback of what it then raises
+    logging.disable(logging.WARNING)                    # load logs the traceback of an error before it raises it
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.filterwarnings('ignore', '.*assuming the intent is to load in a single process')

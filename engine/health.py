@@ -1,5 +1,5 @@
-"""How large the residual stream and the attention logits are. Each evaluation logs them, because people look there first when a
-run goes wrong."""
+"""Measure the residual stream and the attention logits. Each evaluation logs them, because people look there first when a run
+goes wrong."""
 import functools
 import math
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ import torch
 
 @contextmanager
 def capture_attention_inputs(blocks, see):
-    """A context in which each block's attention calls see(q, k, scale, causal) with what its kernel gets, q (B, H, T, E) and
-    k (B, K, T, E). An attention that was edited to have no kernel, or to give it a mask of its own, does not call it."""
+    """Within this context, each block's attention calls see(q, k, scale, causal) with its kernel's inputs, q (B, H, T, E) and
+    k (B, K, T, E). An edited attention without a kernel, or with a mask of its own, does not call `see`."""
     blocks = [block for block in blocks if hasattr(block.attn, 'kernel')]
     kernels = [block.attn.kernel for block in blocks]
 
@@ -29,7 +29,7 @@ def capture_attention_inputs(blocks, see):
 
 
 def largest_logit(q, k, scale, causal):
-    """The largest attention logit, a scalar, by one head of one sequence at a time, to save memory"""
+    """Return the largest attention logit, a scalar, going through one head of one sequence at a time to save memory."""
     k = k.repeat_interleave(q.size(1) // k.size(1), dim=1)
     future = torch.full((q.size(2), k.size(2)), causal, device=q.device).triu(1)
     return torch.stack([(scale * queries @ keys.mT).masked_fill(future, -math.inf).amax()
@@ -39,9 +39,9 @@ def largest_logit(q, k, scale, causal):
 @torch.no_grad()
 def health(model, x):
     """Return {'residual_rms': […], 'max_logits': […]} for inputs x, with a number for each block: the root mean square of the
-    residual stream behind it, over channels and tokens, and its largest attention logit. L2 attention's logits lack −‖q‖², which
-    cancels in the softmax. Leave out max_logits where an edited attention has no kernel. The model is not compiled, and stays in
-    its mode."""
+    residual stream after the block, over channels and tokens, and its largest attention logit. L2 attention's logits omit −‖q‖²,
+    which cancels in the softmax. Leave out max_logits if an edited attention has no kernel. The model must not be compiled; its
+    mode is restored."""
     rms, logits, training = [], [], model.training
     hooks = [block.register_forward_hook(lambda block, args, out: rms.append(out[0].float().square().mean().sqrt()))
              for block in model.h]

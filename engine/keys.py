@@ -1,11 +1,12 @@
-"""Which values the keys of train.py may have."""
+"""Check the values of train.py's keys."""
 from dataclasses import fields
+from types import SimpleNamespace
 
 import torch
 
 from data.tokens import is_prepared, read_meta
 from engine.device import ATTENTION_BACKENDS, DTYPES
-from model import GPTConfig
+from model import GPTConfig, check
 from optim import MUON_SCALES, OPTIMIZERS, SCHEDULES
 
 CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'jump', 'merge'), parallel=('ddp', 'fsdp'),
@@ -20,7 +21,7 @@ BELOW_ONE = ('beta1', 'beta2', 'momentum')
 
 
 def config_from(Config, keys):
-    """The GPTConfig, or a config class that extends it, of a run's keys. Raise ValueError for a wrong value."""
+    """Build a GPTConfig, or a Config that extends it, from a run's keys. Raise ValueError for a wrong value."""
     for key, most in HIGHS.items():
         if keys.get(key, 0) > most:
             raise ValueError(f'{key}={keys[key]}: wants at most {most}')
@@ -28,7 +29,7 @@ def config_from(Config, keys):
 
 
 def gpt_config(keys, Config=None):
-    """The GPTConfig of a run's keys. vocab_size=0 takes that of the data, or GPTConfig's where the data is not prepared."""
+    """Build a run's GPTConfig. vocab_size=0 means the data's vocab_size, or GPTConfig's if the data is not prepared."""
     size = keys.get('vocab_size')
     if size == 0:
         size = read_meta(keys['dataset'])['vocab_size'] if is_prepared(keys['dataset']) else GPTConfig.vocab_size
@@ -36,31 +37,26 @@ def gpt_config(keys, Config=None):
 
 
 def check_keys(config, choices=CHOICES, lows=LOWS):
-    """Raise ValueError for a value that a loop cannot work with. `config` may hold only some of its keys."""
-    def wrong(names, wants):
-        raise ValueError(f'{", ".join(f"{name}={config[name]!r}" for name in names.split())}: wants {wants}')
-
+    """Raise ValueError for a value that training cannot use. `config` may hold only some of the keys."""
+    keys, given = SimpleNamespace(**config), config.get
     for key, names in choices.items():
         if key in config and config[key] not in names:
             raise ValueError(f'{key}={config[key]!r}: choose one of {", ".join(names)}')
     for key, value in config.items():
         low = lows.get(key, 0 if key.startswith(('r_', 'wd_')) else None)
-        if low is not None and not value >= low:
-            wrong(key, f'at least {low}')
-        if key in BELOW_ONE and not value < 1:
-            wrong(key, 'a number below 1')
-    if config.get('decay_frac', 0) > 1:
-        wrong('decay_frac', 'at most 1')
-    if config.get('min_lr', 0) > config.get('learning_rate', 0) and config.get('schedule', '') != 'constant':
-        wrong('min_lr learning_rate', 'min_lr <= learning_rate, or schedule=constant')
-    if config.get('blockwise') == 'merge' and config['schedule'] != 'wsd':
-        wrong('blockwise schedule', 'schedule=wsd')
-    if config.get('wd_norm', 1) != 1 and not config['decay_norms']:
-        wrong('wd_norm decay_norms', 'decay_norms=True, or else norms do not decay')
-    if config.get('ddp_overlap') and config['compile'] and config['recompute']:
-        wrong('ddp_overlap compile recompute', 'one of them off')
-    if 'block_size' in config and config['batch_size'] * config['block_size'] * config['vocab_size'] >= 2 ** 31:
-        wrong('batch_size block_size vocab_size', 'a product below 2**31, or kernels are slow or wrong')
+        check(keys, (low is None or value >= low, key, f'at least {low}'),
+              (key not in BELOW_ONE or value < 1, key, 'a number below 1'))
+    check(keys,
+        (given('decay_frac', 0) <= 1, 'decay_frac', 'at most 1'),
+        (given('min_lr', 0) <= given('learning_rate', 0) or given('schedule', '') == 'constant', 'min_lr learning_rate',
+         'min_lr <= learning_rate, or schedule=constant'),
+        (given('blockwise') != 'merge' or config['schedule'] == 'wsd', 'blockwise schedule', 'schedule=wsd'),
+        *((given(key, 1) == 1 or config['decay_norms'], f'{key} decay_norms', 'decay_norms=True, or else norms do not decay')
+          for key in ('wd_norm', 'wd_out_norm')),
+        (not (given('ddp_overlap') and config['compile'] and config['recompute']), 'ddp_overlap compile recompute',
+         'one of them off'),
+        ('block_size' not in config or config['batch_size'] * config['block_size'] * config['vocab_size'] < 2 ** 31,
+         'batch_size block_size vocab_size', 'a product below 2**31, or kernels are slow or wrong'))
 
 
 def check_parallel(config, machine):
@@ -72,8 +68,8 @@ def check_parallel(config, machine):
 
 
 def group_settings(config):
-    """The arguments of param_groups from the keys: the weight decay, per block type the ratios of Blockwise LR (r_…) and of the
-    weight decay (wd_…), and the keys themselves. Raise ValueError for a ratio of a tied head."""
+    """Return param_groups' arguments: the weight decay, each block type's ratio of learning rate (r_…) and weight decay (wd_…),
+    and the keys themselves. Raise ValueError for a ratio of a tied head."""
     for key in ('r_head', 'wd_head'):
         if config.get('tie_weights') and config[key] != 1:
             raise ValueError(f'{key}={config[key]}: with tie_weights=True the head is the embedding, set {key[:-4]}emb instead')

@@ -1,4 +1,4 @@
-"""The log of a run: its lines on the terminal, the rows of log.jsonl, Weights & Biases, and the speed."""
+"""Log a run: lines on the terminal, rows of log.jsonl, Weights & Biases, and the speed."""
 from engine.process import say
 
 import hashlib
@@ -18,25 +18,25 @@ from engine.code import code_hash, code_state, command, script, script_as_typed
 from engine.device import device_name, vendors_peak
 from engine.errors import map_leaves, parse_row, say_once
 
-EVERY = 10.0                # seconds between two lines of `progress`, at least
+PROGRESS_INTERVAL = 10.0    # at least so many seconds between two lines of `progress`
 
 
 # ----------------------------------------------------------------------------- rows of JSON
 
 def open_rows(path):
-    """Open a file to append rows to. Cut off a part of a row that a kill has left at the end."""
+    """Open a file to append rows. Cut off a partial row at the end, left by a kill."""
     with open(path, 'ab+') as f:
         f.seek(0)
         tail = f.read().rpartition(b'\n')[2]
         if parse_row(tail) is None and tail.startswith(b'{'):
             f.truncate(f.tell() - len(tail))
-        elif tail:                                      # an editor has left out the end of the last line
+        elif tail:                                      # an editor has dropped the last newline
             f.write(b'\n')
     return open(path, 'a', encoding='utf-8', buffering=2 ** 20)         # rows wait in its buffer while the disk is full
 
 
 def write_row(f, value):
-    """Write a line of JSON, in which null stands for a number that is not finite."""
+    """Write a line of JSON, with null for numbers that are not finite."""
     try:
         f.write(json.dumps(finite(value)) + '\n')
         f.flush()
@@ -45,21 +45,21 @@ def write_row(f, value):
 
 
 def finite(value):
-    """Nested values, with None in the place of numbers that are not finite"""
+    """Copy nested values, replacing numbers that are not finite by None."""
     return map_leaves(value, lambda name, leaf: None if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
 
 
 # ----------------------------------------------------------------------------- the log
 
 def losses_text(means):
-    """'train loss 1.2345, val loss 1.2345' of an evaluation, or of its row"""
+    """Return 'train loss 1.2345, val loss 1.2345' for an evaluation or its row."""
     return ', '.join(f'{name.replace("_", " ")} {value:.4f}' for name, value in means.items()
                      if name.endswith(('_loss', '_top1', '_top5')))
 
 
 class Log:
-    """Writes config.json, run.json, code.patch and log.jsonl, and reports on the terminal. Ranks other than the first, and
-    evaluations without training, write no file. `about`: more to note in run.json."""
+    """Write config.json, run.json, code.patch and log.jsonl, and report on the terminal. Only rank 0 writes files, and only if
+    the run trains. `about`: more entries for run.json."""
 
     def __init__(self, run, config, machine, **about):
         self.run, self.config, self.machine = run, config, machine
@@ -76,7 +76,7 @@ class Log:
             self.say(f'changed since the checkpoint: {", ".join(self.changes)}')
 
     def begin(self, about):
-        """Lock the run's folder, set aside another run that is there, and write the files of a start."""
+        """Lock the run's folder, set aside an older run in it, and write the files for this start."""
         run, config, machine = self.run, self.config, self.machine
         run.lock()
         commit, changed, patch = code_state()
@@ -91,7 +91,7 @@ class Log:
             command=command(), ranks=machine.world_size, device=str(machine.device), **environment(machine),
             platform=platform.platform(), python=platform.python_version(), numpy=np.__version__, commit=commit, changed=changed,
             code=code_hash(script()), data=run.data, saved=run.init_from == 'resume', **about, starts=starts)
-        if config['wandb_log']:                         # before a file is touched, because it may fail
+        if config['wandb_log']:                         # before touching a file, because this may fail
             self.wandb = start_wandb(run, config, self.about)
         if run.init_from != 'resume':
             run.set_aside()
@@ -110,8 +110,8 @@ class Log:
             say(*words)
 
     def introduce(self, optimizer, rate, amounts, notes):
-        """Print the `amounts` of an iteration and an epoch, the optimizer's groups with the highest learning rate of each, by
-        rate(it, ratio), the lines of `notes`, and whether the warm-up is longer than the run."""
+        """Print `amounts`, the sizes of an iteration and an epoch; the optimizer's groups, each with its peak learning rate by
+        rate(it, ratio); the lines of `notes`; and a warning if the warm-up is longer than the run."""
         if not self.writes:
             return
         if self.run.init_from == 'resume':
@@ -131,13 +131,13 @@ class Log:
                      f'rises to its end and never reaches {self.config["learning_rate"]:g}')
 
     def row(self, **row):
-        """Write a row of log.jsonl, and the same to Weights & Biases."""
+        """Write a row to log.jsonl and to Weights & Biases."""
         if self.writes:
             write_row(self.file, row)
             self.to_wandb(lambda wandb: wandb.log(row, step=row['iter']))
 
     def to_wandb(self, call):
-        """Run call(wandb) if the run logs there. After an error, such as a full disk, the run goes on without."""
+        """Run call(wandb) if the run logs to Weights & Biases. After an error, such as a full disk, go on without wandb."""
         try:
             if self.wandb:
                 call(self.wandb)
@@ -150,7 +150,7 @@ class Log:
         self.row(iter=it, **means, **health)
 
     def step(self, row, speed):
-        """Log a row of an iteration, {name: number}, and the speed."""
+        """Log an iteration's row, {name: number}, and the speed."""
         if not self.machine.master:
             return
         per_s, mfu, left = speed.since_last_line(row['iter'])
@@ -160,7 +160,7 @@ class Log:
                  + (f', MFU {mfu:.1%}' if mfu else '') + f', {left} left')
 
     def stopped(self, it):
-        """Print how to continue a run that a signal has stopped, and wait for all ranks: torchrun ends all when one exits."""
+        """Print how to resume a run that a signal has stopped. Wait for all ranks: torchrun ends all when one exits."""
         start_with = 'torchrun …' if self.machine.distributed else 'python'
         self.say(f'stopped after iteration {it}; to go on: {start_with} {script_as_typed()} {self.run.path["config.json"]} '
                  f'--init_from=resume')
@@ -173,7 +173,7 @@ class Log:
 
 
 def environment(machine):
-    """What changes a run's numbers beside its keys, code and data"""
+    """Return what affects a run's numbers besides its keys, code and data."""
     return dict(dtype=str(machine.dtype), torch=torch.__version__, machine=device_name(machine.device))
 
 
@@ -203,14 +203,14 @@ def add_scalars(totals, terms, divisor):
 # ----------------------------------------------------------------------------- time
 
 def working_time():
-    """Seconds of a clock that stands still while torch.compile compiles"""
+    """Return the seconds on a clock that stops while torch.compile compiles."""
     dynamo = sys.modules.get('torch._dynamo.utils')
     return time.monotonic() - (dynamo.calculate_time_spent()['total_wall_time'] if dynamo else 0.0)
 
 
 class Speed:
-    """The speed of training, without the time spent in `paused` or compiling. MFU is the share of the GPUs' peak FLOP/s that the
-    model's own FLOPs use."""
+    """Measure the speed of training, excluding time in `paused` and compilation. MFU is the model's FLOP/s as a share of the
+    GPUs' peak."""
 
     def __init__(self, unit, per_iter, flops, machine, max_iters):
         self.unit, self.per_iter, self.flops, self.max_iters = unit, per_iter, flops, max_iters
@@ -230,7 +230,7 @@ class Speed:
             self.first, self.began = it, working_time()
 
     def since_last_line(self, it):
-        """Tokens or images per second, MFU (0 if unknown), and the time left as text."""
+        """Return tokens or images per second, MFU (0 if unknown), and the time left as text."""
         now = working_time()
         per_s = self.lap_iters * self.per_iter / (now - self.lap)
         pace = (now - self.began) / (it - self.first) if it > self.first else now - self.lap
@@ -239,13 +239,13 @@ class Speed:
 
 
 def progress(items, what, total=None, shown=True):
-    """Yields the items, and prints to stderr how many of `total`, by default len(items), are done: a line now and then, which
+    """Yield the items, and print to stderr how many of `total`, by default len(items), are done: a line now and then, which
     suits a log file too."""
     total = len(items) if total is None else total
     began = said = working_time()
     for done, item in enumerate(items):
         now = working_time()
-        if shown and done and now - said >= EVERY:
+        if shown and done and now - said >= PROGRESS_INTERVAL:
             said = now
             say(f'{what}: {done} of {total}, {clock((now - began) / done * (total - done))} left', to=sys.stderr)
         yield item

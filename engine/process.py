@@ -6,7 +6,7 @@ configurator.py imports this file before all others, and this file imports none 
 import os
 import sys
 
-sys.excepthook = lambda kind, *error: (                 # before what takes time to import, or is not installed
+sys.excepthook = lambda kind, *error: (                 # before imports that take time or may fail
     report(kind, *error, debug=not issubclass(kind, (KeyboardInterrupt, ModuleNotFoundError))))
 
 import glob
@@ -18,15 +18,15 @@ import traceback
 from contextlib import suppress
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PARENT = os.getppid()                   # before it can have died unnoticed
+PARENT = os.getppid()                   # read early, before the parent can have died
 if not {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY', 'KMP_BLOCKTIME', 'KMP_LIBRARY'} & os.environ.keys():
-    os.environ['GOMP_SPINCOUNT'] = '10000'      # how long threads spin when they wait for each other, see docs/speed.md
+    os.environ['GOMP_SPINCOUNT'] = '10000'      # how long waiting threads spin, see docs/speed.md
 
 
 def begin(debug=False):
-    """Prepare a script's process. From here on, wrong input (ValueError, OSError) ends it with one line and exit code 1, or with
-    `debug` a traceback. Characters that its terminal lacks are replaced. Under torchrun or lab.sweep it is asked to end
-    (SIGTERM) when its parent dies, even by SIGKILL; this needs Linux."""
+    """Prepare a script's process. From now on, wrong input (ValueError, OSError) ends it with one line, or with `debug` a
+    traceback, and exit code 1. Characters that the terminal lacks are replaced. Under torchrun or lab.sweep, on Linux, the
+    process gets SIGTERM when its parent dies, even by SIGKILL."""
     sys.excepthook = lambda *error: report(*error, debug)
     if hasattr(sys.stdout, 'reconfigure'):
         sys.stdout.reconfigure(errors='replace', line_buffering=True)
@@ -34,23 +34,23 @@ def begin(debug=False):
     if parent and sys.platform == 'linux':
         import ctypes
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)              # PR_SET_PDEATHSIG
-        if os.getppid() != parent:                              # it died before
+        if os.getppid() != parent:                              # already dead
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def say(*words, to=None):
-    """Print to stdout, or to the stream `to`. If nobody reads it, or the disk behind it is full, print nothing more there."""
+    """Print to stdout, or to the stream `to`. If its reader is gone or its disk is full, print nothing more there."""
     stream = to or sys.stdout
     try:
         print(*words, file=stream, flush=True)
     except OSError as error:
         silence(stream)
         if stream is not sys.stderr:
-            say(f'stdout takes no more lines ({error.strerror}), and this goes on without', to=sys.stderr)
+            say(f'stdout takes no more lines ({error.strerror}); going on without it', to=sys.stderr)
 
 
 def silence(stream):
-    """Let a stream write to nowhere, with what waits in its buffer."""
+    """Redirect a stream, and what its buffer holds, to /dev/null."""
     with open(os.devnull, 'w') as null:
         os.dup2(null.fileno(), stream.fileno())
 
@@ -65,14 +65,14 @@ def ranks_have_met():
 
 
 def one_line(error):
-    """The message of a library's error in one line, without PyTorch's advice to run whatever code is in a file"""
+    """Return a library's error message in one line, without PyTorch's advice to run any code in a file."""
     if 'weights_only' in str(error):
         return 'it holds more than weights, which could run code; use the safetensors file of this model'
     return f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'
 
 
 def requirements_file(module):
-    """The file of the repository that lists the package of a module, to install it by pip; '' if none does"""
+    """Return the repository's requirements file that lists a module's package, or ''."""
     package = {'sklearn': 'scikit-learn', 'PIL': 'pillow'}.get(module, module.replace('_', '-'))
     for path in sorted(glob.glob(os.path.join(ROOT, 'requirements*.txt')), key=len):
         with open(path, encoding='utf-8') as f:
@@ -82,7 +82,7 @@ def requirements_file(module):
 
 
 def line_for(kind, error):
-    """The line that ends a script after an error which its user can mend, '' for a bug"""
+    """Return the line for an error that the user can fix, or '' for a bug."""
     text = str(error) if issubclass(kind, RuntimeError) else ''
     if kind is KeyboardInterrupt:
         return 'interrupted'
@@ -104,24 +104,24 @@ def line_for(kind, error):
 
 
 def report(kind, error, trace, debug=False):
-    """Print why the process ends, as sys.excepthook: one line, or the traceback of a bug."""
+    """As sys.excepthook, print why the process ends: one line, or a bug's traceback."""
     if kind is BrokenPipeError:                         # as in `sample.py | head`
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGPIPE)
     try:
         sys.stdout.flush()
-    except OSError:                                     # Python would speak of it again when it ends
+    except OSError:                                     # Python would report it again at exit
         silence(sys.stdout)
     line = '' if debug else line_for(kind, error)
     text = line or ''.join(traceback.format_exception(kind, error, trace)).rstrip()
-    if path := os.environ.get('TORCHELASTIC_ERROR_FILE'):       # torchrun prints it as the cause, below its own traceback
+    if path := os.environ.get('TORCHELASTIC_ERROR_FILE'):       # torchrun prints this as the cause, below its own traceback
         more = dict(py_callstack=text, timestamp=str(int(time.time())))
         with suppress(OSError), open(path, 'w', encoding='utf-8') as f:
             json.dump(dict(message=dict(message=text, extraInfo=more)), f)
-    # Until the ranks connect, all of them fail with the same error, and the first of each node prints it. Ctrl-C reaches all.
+    # Until the ranks connect, all of them fail with the same error; only the first of each node prints it. Ctrl-C reaches all.
     first_here = not ('RANK' in os.environ and os.environ.get('LOCAL_RANK', '').strip('0').isdecimal())
     of_all = issubclass(kind, (ValueError, OSError)) and not (ranks_have_met() or issubclass(kind, NotConnected))
     if first_here or not line or not (of_all or kind is KeyboardInterrupt):
         print(text, file=sys.stderr)
     else:
-        time.sleep(1)           # torchrun ends all ranks when one has ended, and the one that prints may be slower
+        time.sleep(1)           # torchrun ends all ranks when one exits: give the rank that prints time to do so

@@ -1,5 +1,5 @@
 """
-How ranks share the parameters and the work of a step: under DDP each has all parameters, under FSDP some rows of each.
+Share the parameters and the work of a step among ranks: under DDP each rank has all parameters, under FSDP some rows of each.
 
 optim.py imports this file, which imports none of ours.
 """
@@ -19,7 +19,7 @@ class Shard(NamedTuple):
 
 
 def shard_of(p, rows=1):
-    """Return the shard of a parameter. One that is not sharded may be seen as any number of rows."""
+    """Return a parameter's shard. View a parameter that is not sharded as `rows` rows."""
     if not hasattr(p, 'device_mesh'):
         return Shard(0, rows, p.numel() // rows, None)
     mesh, dim = p.device_mesh, p.device_mesh.ndim - 1   # with two dimensions the first one counts whole copies of the model
@@ -28,12 +28,12 @@ def shard_of(p, rows=1):
 
 
 def local(t):
-    """Return this rank's part of a tensor that fully_shard has spread, or the whole of another; in the same memory."""
+    """Return this rank's part of a sharded tensor, or the whole of any other tensor, without copying."""
     return t.to_local() if hasattr(t, 'to_local') else t
 
 
 def check_on_shards(optimizer):
-    """Raise ValueError if parameters are sharded and the optimizer's class does not say that it handles shards."""
+    """Raise ValueError if parameters are sharded and the optimizer's class does not declare on_shards."""
     sharded = any(hasattr(p, 'to_local') for group in optimizer.param_groups for p in group['params'])
     if sharded and not vars(type(optimizer)).get('on_shards', False):       # a promise is not inherited
         name = type(optimizer).__name__
@@ -42,7 +42,7 @@ def check_on_shards(optimizer):
 
 
 def all_rows(own, shards):
-    """Collect one number for each row of each parameter, in one message. `own` has those of this rank's rows."""
+    """Collect one number for each row of each parameter, in one message. `own` holds the numbers of this rank's rows."""
     if shards[0].group is None:
         return own
     numbers = own[0].new_zeros(sum(s.rows for s in shards))
@@ -54,8 +54,8 @@ def all_rows(own, shards):
 
 
 def sharing(p):
-    """Return how ranks share the work on a stack of matrices such as p: (share, *arguments). share(function, stack, *arguments)
-    is function(stack), of which each rank computes some matrices."""
+    """Return (share, *arguments) for a stack of matrices such as p: share(function, stack, *arguments) equals function(stack),
+    but each rank computes only some of the matrices."""
     shard = shard_of(p)
     if shard.group:
         return on_shards, shard.group, shard.rows
@@ -67,7 +67,7 @@ def alone(function, x):
 
 
 def on_copies(function, x, group):
-    """Every rank of the group holds the stack x, (N, n, m). Each computes its share of the matrices for all."""
+    """Apply function to a stack x, (N, n, m), that every rank of the group holds. Each rank computes a share of the matrices."""
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     share = -(-len(x) // ranks)
     padded = F.pad(x, (0, 0, 0, 0, 0, ranks * share - len(x)))
@@ -77,8 +77,8 @@ def on_copies(function, x, group):
 
 
 def on_shards(function, x, group, n):
-    """Each rank holds some of the n rows of every matrix, x: (N, own, m), and so of the result. Each rank gets its share of the
-    matrices whole, and sends their rows back."""
+    """Apply function to N matrices of n rows, of which each rank holds some rows, x: (N, own, m), and return the same rows of the
+    result. Each rank receives a share of the matrices whole, and sends their rows back."""
     ranks = dist.get_world_size(group)
     share, rows = -(-len(x) // ranks), -(-n // ranks)
     sent = F.pad(x, (0, 0, 0, rows - x.size(1), 0, ranks * share - len(x)))         # (ranks · share, rows, m)

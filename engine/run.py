@@ -3,7 +3,7 @@ The folder of a run. One process at a time trains there.
 
     config.json     all keys; it is itself a config
     run.json        versions, machine, git commit, command; `starts` has a row for the first start and for each resumption
-    code.patch      the code's differences from that commit; code-2.patch if the second start had others
+    code.patch      the code's differences from that commit; code-2.patch if they have changed by the second start
     log.jsonl       a row per logged iteration and per evaluation
     measure.jsonl   a row per measurement of --measure_interval
     ckpt.pt         the latest checkpoint
@@ -32,25 +32,25 @@ from engine.errors import last_row, parse_rows, read_json
 from engine.log import environment, losses_text, open_rows
 
 FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
-LOCK_PATIENCE = 5.0         # seconds to wait for a lock: processes that a killed run has started may outlive it for so long
+LOCK_PATIENCE = 5.0         # seconds to wait for a lock: child processes of a killed run may outlive it for so long
 RANK_KEYS = ('device', 'out_dir', 'debug')              # keys that may differ between ranks
-RESETTABLE_KEYS = ('init_from', 'overwrite', 'eval_only', 'out_dir', 'debug')      # keys that every start of a run may set anew
-ENVIRONMENT = dict(dtype='precision', torch='PyTorch', machine='machine')           # as changes name it
+RESETTABLE_KEYS = ('init_from', 'overwrite', 'eval_only', 'out_dir', 'debug')      # keys that every start of a run may change
+ENVIRONMENT = dict(dtype='precision', torch='PyTorch', machine='machine')           # names for Run.changes
 
 
 def run_files(folder):
-    """The names of a run's files and folders of shards in a folder"""
+    """Return the names of a run's files and shard folders in a folder."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return [name for name in names if name in FILES or re.fullmatch(r'code-\d+\.patch|shards-.*', name)]
 
 
 class Run:
-    """The folder of a run, and how the run starts there.
+    """A run's folder, and how the run starts there.
 
     `path`: {file's name: its path}. `init_from`: 'scratch', 'resume', or the weights to start from; 'auto' is resolved here.
-    train.py sets `data`, the fingerprint of its data. When it resumes, find_checkpoint sets `start`, the iteration to start
-    with, `ckpt_hash`, `ckpt_config`, the keys that the checkpoint was saved with, and `ckpt_start`, the number of the start that
-    saved it. Raise ValueError for a folder that holds another run. Write nothing before `lock`.
+    train.py sets `data`, its data's fingerprint. For a resumption, find_checkpoint sets `start`, the first iteration;
+    `ckpt_hash`; `ckpt_config`, the keys that the checkpoint was saved with; and `ckpt_start`, the number of the start that saved
+    the checkpoint. Raise ValueError if the folder holds another run. Write nothing before `lock`.
     """
 
     def __init__(self, config):
@@ -78,7 +78,7 @@ class Run:
         return code_hashes(script())
 
     def given(self, config):
-        """{what: its value} of all that must be equal on every rank"""
+        """Return {name: value} for everything that must be equal on all ranks."""
         keys = {key: value for key, value in config.items() if key not in RANK_KEYS}
         code = {f'code of {file}': digest for file, digest in self.code.items()}
         return {**keys, 'iteration of the checkpoint in out_dir': self.start, 'hash of this checkpoint': self.ckpt_hash,
@@ -86,15 +86,15 @@ class Run:
                 'NumPy': np.__version__}
 
     def starts(self):
-        """The rows of `starts` in the run.json of a run that is resumed; older versions have none."""
+        """Return the rows of `starts` in a resumed run's run.json; older versions have none."""
         about = read_json(self.path['run.json'], 'remove it') if self.init_from == 'resume' else None
         return (about or {}).get('starts', [])
 
     def changes(self, config, machine):
-        """What a resumed run has changed since its checkpoint was saved, as lines such as 'dropout 0.0 → 0.1'"""
+        """Return lines such as 'dropout 0.0 → 0.1' for everything that has changed since the checkpoint was saved."""
         if not self.ckpt_config:
             return []
-        starts = self.starts()                          # a later one than that of the checkpoint was killed before it saved
+        starts = self.starts()                          # a start after the checkpoint's was killed before it saved
         saved, last = self.ckpt_config, (starts[:self.ckpt_start] or starts or [{}])[-1]
         keys = sorted(key for key in {**saved, **config}.keys() - {*RESETTABLE_KEYS} if saved.get(key) != config.get(key))
         lines = [f'{key} {saved.get(key, "(not there)")} → {config.get(key, "(unknown here)")}' for key in keys]
@@ -106,9 +106,9 @@ class Run:
         return lines + ([f'code of {" ".join(files)}'] if files else [])
 
     def leave_if_complete(self, checkpoint, config, machine):
-        """End the process if this run, which resumes from a checkpoint, has nothing left to do."""
+        """End the process if a resumed run has nothing left to do."""
         row = last_row(self.path['log.jsonl'])
-        # a kill may have come between the last evaluation and the checkpoint that is the best one by it
+        # a kill may have come after the last evaluation and before its checkpoint, the best so far, was saved
         complete = (checkpoint and not config['eval_only'] and self.start == row['iter'] == config['max_iters']
                     and checkpoint['best_val_loss'] <= row.get('val_loss', -math.inf))
         if all(machine.gather(bool(complete))):         # on all ranks, or they go on together
@@ -119,12 +119,12 @@ class Run:
     # ------------------------------------------------------------------------- the lock
 
     def last_save(self):
-        """When ckpt.pt was written, 0 if it is not there"""
+        """Return the time when ckpt.pt was written, 0 if there is none."""
         return os.stat(self.path['ckpt.pt']).st_mtime_ns if os.path.exists(self.path['ckpt.pt']) else 0
 
     def lock(self):
         """Make the folder, and lock it until this process ends. Raise ValueError if another process trains there, or has saved
-        there since __init__ looked, such as one that was stopped just now."""
+        there since __init__, for example as it was stopped."""
         os.makedirs(self.folder, exist_ok=True)
         deadline = time.monotonic() + LOCK_PATIENCE
         while True:
@@ -139,7 +139,7 @@ class Run:
             raise ValueError(f'another process has just trained in {self.folder}: type the command again')
 
     def check_lock(self):
-        """Raise OSError if the folder is no longer the one that this run has locked, because somebody has moved or removed it."""
+        """Raise OSError if somebody has moved or removed the folder that this run has locked."""
         path = os.path.join(self.folder, '.lock')
         if not os.path.exists(path) or not os.path.samestat(os.stat(path), os.fstat(self.locked.fileno())):
             raise OSError(f'{self.folder} has been moved or removed while this run trained there: it ends without saving there')
@@ -147,8 +147,8 @@ class Run:
     # ------------------------------------------------------------------------- its files
 
     def set_aside(self):
-        """Move the files of a run that this one replaces to `old`. At any moment one of the two places has all of them. Of two
-        runs, it keeps the one that has saved a checkpoint."""
+        """Move the files of a run that this one replaces to `old`. At any moment one of the two places has all of them. If `old`
+        holds a run already, keep the run that has saved a checkpoint."""
         names = sorted(run_files(self.folder), key=lambda name: name != 'ckpt.pt')
         if 'ckpt.pt' in names or names and not os.path.exists(self.old):
             self.drop_old()
@@ -159,13 +159,13 @@ class Run:
             shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
 
     def drop_old(self):
-        """Remove what `set_aside` has kept."""
+        """Remove the files that `set_aside` has kept."""
         for folder in (self.old, self.old + '.tmp'):
             shutil.rmtree(folder, ignore_errors=True)
 
     def continue_rows(self, name):
-        """Open log.jsonl or measure.jsonl for appending, without the rows of iterations that will be run again. Lines that a
-        person has written stay."""
+        """Open log.jsonl or measure.jsonl for appending, without the rows of iterations that will be repeated. Keep lines that no
+        run has written."""
         lines = [line for line, row in parse_rows(self.path[name]) if row is None or row['iter'] < self.start]
         write_whole(self.path[name], lambda f: f.writelines(lines))
         return open_rows(self.path[name])

@@ -6,8 +6,8 @@ from engine.divergence import block_norms, params_by_type
 
 
 def training_step(model, raw_model, optimizer, batches, grad_clip=0.0, dtype=torch.float32):
-    """Run forward and backward passes on micro-batches [(inputs, targets), …], clip, and step, with the learning rates that the
-    optimizer's groups have. Return the mean loss, a scalar. `model` is raw_model, or raw_model compiled."""
+    """Run forward and backward passes on micro-batches [(inputs, targets), …], clip, and step with the groups' current learning
+    rates. Return the mean loss, a scalar. `model` is raw_model, possibly compiled."""
     loss_sum = 0.0
     for x, y in batches:
         raw_model.aux.clear()

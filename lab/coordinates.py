@@ -29,7 +29,7 @@ from engine.device import pick_device
 from engine.keys import check_keys, gpt_config, group_settings
 from engine.log import finite, progress
 from engine.step import training_step
-from lab.measure.tools import attention_inputs, attention_logits, outputs
+from lab.measure.tools import attention_inputs, attention_logits, outputs, slope, table
 from model import GPT, GPTConfig
 from optim import make_optimizer, param_groups
 
@@ -87,11 +87,8 @@ def moves(config, data, device, seed):
 
 
 def exponent(sizes):
-    """The p of size ≈ c · width^p, of {width: size}, by least squares of the logarithms; NaN if one of them is not positive."""
-    if not all(size > 0 for size in sizes.values()):
-        return math.nan
-    x, y = (torch.tensor([*values], dtype=torch.float64).log() for values in (sizes, sizes.values()))
-    return ((x - x.mean()) @ (y - y.mean()) / (x - x.mean()).square().sum()).item()
+    """The p of size ≈ c · width^p, of {width: size}; NaN if one of them is not positive"""
+    return slope([math.log(width) for width in sizes], [*sizes.values()])[0]
 
 
 def coordinates(config, data, of_widths, device):
@@ -122,11 +119,9 @@ def main():
     model_config = gpt_config(config)
     data = Tokens(config['dataset'], 'train', model_config.block_size, model_config.vocab_size)
     result = coordinates(config, data, of_widths, device)
-    print(f'root mean square of the change after {steps} steps, and its power of the width')
-    print(f'{"":18}' + ''.join(f'{width:>10}' for width in of_widths) + f'{"power":>8}')
-    for name, activation in result.items():
-        sizes = ''.join(f'{activation["moves"][width][-1]:10.3g}' for width in of_widths)
-        print(f'{name:18}{sizes}{activation["exponent"]:8.2f}')
+    table(f'root mean square of the change after {steps} steps, and its power of the width',
+          {name: {**{str(width): sizes[-1] for width, sizes in activation['moves'].items()}, 'power': activation['exponent']}
+           for name, activation in result.items()})
     os.makedirs(out_dir, exist_ok=True)
     keys = {key: config[key] for key in defaults_of(TRAIN, GPTConfig)}
     for name, content in (('config.json', keys), ('coordinates.json', dict(steps=steps, seeds=seeds, activations=result))):

@@ -4,15 +4,13 @@ Estimates, without running anything, the memory that a GPU needs for a config, o
     python -m lab.estimate config/train_ldnt_xl_sgd.py                              # memory of one micro-batch
     python -m lab.estimate config/train_ldnt_xl_sgd.py --parallel=fsdp --gpus=8     # the same if 8 GPUs share a model
     python -m lab.estimate config/train_ldnt_xl_sgd.py --scale=1,8,16,32            # tokens per second, and traffic
-    python -m lab.estimate --dnt=True                                               # AdamW and mSGDW, compared with DNT's table 2
 """
-import os
 import sys
 
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.estimate')
 
-from configurator import ROOT, TRAIN, at_least, configure, parse_args
+from configurator import TRAIN, at_least, configure
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
@@ -31,7 +29,6 @@ gpu_mfu = 0.4                       # scale: the share of gpu_peak that computin
 link = 450.0                        # scale: GB/s that a GPU sends to others in its node
 network = 50.0                      # scale: GB/s that a GPU sends to other nodes
 node = 8                            # scale: GPUs in a node
-dnt = False                         # the memory of AdamW and momentum SGDW for DNT's language models, compared with the paper
 # -----------------------------------------------------------------------------
 
 def gpu_dtype(config):
@@ -118,38 +115,10 @@ def speed(config, model, gpus):
     return computing, [(sent[0], ddp, computing + max(0, ddp - hidden)), (sent[1], fsdp, max(computing, fsdp))]
 
 
-DNT_SAYS = {        # table 2, in GB: the optimizer's state, which the authors computed, and the whole run, which they observed
-    'train_ldnt_xl_adamw': (11.5, 67), 'train_ldnt_xl_sgd': (5.7, 61),
-}
-
-
-def tell_dnt(config):
-    """Prints memory in GB (10⁹ bytes, as the paper has it) for each size of L-DNT and both of its optimizers."""
-    heads = ('config', 'parameters', 'state', 'paper', 'whole', 'paper')
-    print(f'{heads[0]:28}{heads[1]:>12}' + ''.join(f'{head:>10}' for head in heads[2:]))
-    for size in ('', '_large', '_xl'):
-        for optimizer in ('adamw', 'sgd'):
-            name = f'train_ldnt{size}_{optimizer}'
-            own_config = parse_args([os.path.join(ROOT, 'config', f'{name}.py')], config)
-            parts = memory(own_config)
-            with torch.device('meta'):
-                count = GPT(gpt_config(own_config)).num_params()
-            state, whole = parts[f'state of {own_config["optimizer"]}'] / 1e9, sum(parts.values()) / 1e9
-            said = DNT_SAYS.get(name, ('–', '–'))
-            print(f'{name:28}{count / 1e6:11.0f}M{state:10.2f}{said[0]:>10}{whole:10.1f}{said[1]:>10}')
-    print('state: of the optimizer; whole: with the micro-batches of the config; the paper does not state its own')
-
-
 def main():
     config = configure(globals(), GPTConfig, TRAIN)
     check_keys(config)
-    at_least(config, gpus=1, node=1)
-    for key in ('gpu_peak', 'gpu_mfu', 'link', 'network'):
-        if config[key] <= 0:
-            raise ValueError(f'{key}={config[key]}: wants a positive number')
-    if dnt:
-        tell_dnt(config)
-        return
+    at_least(config, gpus=1, node=1, gpu_peak=1e-9, gpu_mfu=1e-9, link=1e-9, network=1e-9)
     numbers = [int(text) if text.isdecimal() else 0 for text in scale.split(',')] if scale else []
     if 0 in numbers:
         raise ValueError(f'scale={scale}: wants numbers of GPUs with commas between them, as in --scale=1,8,32')

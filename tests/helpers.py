@@ -12,7 +12,6 @@ import configurator
 from configurator import TRAIN
 
 import contextlib
-import copy
 import faulthandler
 import fcntl
 import functools
@@ -21,10 +20,8 @@ import inspect
 import io
 import json
 import logging
-import math
 import multiprocessing
 import multiprocessing.connection
-import operator
 import os
 import signal
 import subprocess
@@ -246,15 +243,13 @@ def run_alone(script, *arguments, **more):
     return Alone(script, *arguments, **more).end()
 
 
-def run_ranks(count, script, *arguments, of_last=(), **more):
-    """`of_last`: more arguments of the last rank. Where one rank fails, the others are killed; → the exit code of the first that
+def run_ranks(count, script, *arguments, **more):
+    """Where one rank fails, the others are killed; → the exit code of the first that
     failed, and what all of them said."""
     store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)      # as torchrun's agent has one
     env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(store.port), WORLD_SIZE=str(count), TORCHELASTIC_RESTART_COUNT='0',
                TORCHELASTIC_USE_AGENT_STORE='True')
-    ranks = [Alone(script, *arguments, *(of_last if i == count - 1 else ()), RANK=str(i),
-                   **{'LOCAL_RANK': str(i), **more, **env})
-             for i in range(count)]
+    ranks = [Alone(script, *arguments, RANK=str(i), **{'LOCAL_RANK': str(i), **more, **env}) for i in range(count)]
     left, code, deadline = {rank.process.sentinel: rank.process for rank in ranks}, 0, time.monotonic() + HANG
     hung = False
     while left:
@@ -455,42 +450,6 @@ def runs_csv(rows):
     names = dict.fromkeys(name for row in rows for name in row)
     axes = [name for name in names if name not in CELLS and name != 'seed']
     return pandas.DataFrame(rows, columns=[*axes, 'seed', *CELLS], dtype=object).fillna('').to_csv(index=False)
-
-
-# ----------------------------------------------------------------------------- whatever may be in a file
-
-LOST = object()
-
-
-def places(value, path=()):
-    """The paths of everything in nested dicts and lists"""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
-        yield from places(one, (*path, key))
-    if path:
-        yield path
-
-
-def damages(value):
-    """What may stand in a value's place: other types, shapes and numbers; and LOST"""
-    yield from (LOST, None, 'text', -5, 10 ** 15, math.nan, [value], {'a': value}, {}, torch.tensor(1.0), torch.tensor(math.nan))
-    if torch.is_tensor(value):
-        yield from (torch.full(value.shape, math.inf), torch.zeros(3, 5), torch.zeros(1).expand(10 ** 9), value.flatten()[None],
-                    value.double(), value.int(), torch.zeros(value.shape, dtype=torch.complex64))
-        if not value.is_meta:
-            yield value.to_sparse()
-
-
-def mutated(value, where, damage):
-    """A copy of nested dicts and lists in which one of `damages` stands at one of `places`"""
-    value = copy.deepcopy(value)
-    *parents, last = where
-    holder = functools.reduce(operator.getitem, parents, value)
-    if damage is LOST:
-        del holder[last]
-    else:
-        holder[last] = damage
-    return value
 
 
 # ----------------------------------------------------------------------------- train.py

@@ -61,7 +61,7 @@ def test_without_a_compiler(monkeypatch, small_products):
     monkeypatch.setenv('CXX', 'no-such-compiler')
     more = [*TINY, '--compile=True', '--bench_iters=1', '--bench_warmup=0']
     out = call('bench.py', *more)
-    assert 'this is not compiled, and slower: there is no C++ compiler (no-such-compiler)' in out and 'compile=False;' in out
+    assert 'not compiled, and therefore slower: there is no C++ compiler (no-such-compiler)' in out and 'compile=False;' in out
     assert 'compiles=True,False: there is no C++ compiler' in call('bench.py', *more, '--compiles=True,False', code=1)
 
 

@@ -9,10 +9,11 @@ from helpers import TINY, counting, evaluations, few_variants, flags, steps, tra
 
 from vision.images import write_images
 
-KEYS = {**TINY, 'n_embd': 8, 'max_iters': 4, 'eval_interval': 2, 'compile': True, 'optimizer': 'sgdw'}
+KEYS = {**TINY, **dict(n_layer=1, n_embd=8, max_iters=4, eval_interval=2, compile=True, optimizer='sgdw')}
 LOGITS = KEYS['batch_size'] * KEYS['block_size'] * KEYS['vocab_size']
 VIT = {key: value for key, value in KEYS.items() if key not in ('block_size', 'vocab_size')} | dict(
-    dataset='pictures', image_size=4, patch_size=2, channels=1, classes=7, drop_path=0.2, mixup=0.8, cutmix=1.0, batch_size=8)
+    dataset='pictures', image_size=4, patch_size=2, channels=1, classes=7, drop_path=0.2, mixup=0.8, cutmix=1.0, batch_size=8,
+    n_layer=2)
 
 
 @pytest.fixture(scope='module')
@@ -68,26 +69,6 @@ def test_a_vit_is_one_graph(place):
 
 
 @pytest.mark.long
-def test_less_validation_data_than_a_batch(place):
-    write_walk(place, 'short', val=40)                  # two windows
-    found = graphs(place, 'few', dataset='short')
-    assert_compiled_once(found, 1)
-    assert [row['kind'] for row in found].count('inference') == 3          # another one for two windows
-    assert_evaluated_as_eager(place, 'few', **{**KEYS, 'dataset': 'short'})
-
-
-@pytest.mark.long
-@pytest.mark.parametrize('parallel, forward', [('ddp', 1), ('fsdp', 2)])
-def test_a_vit_on_two_ranks(place, parallel, forward):
-    """One of them takes two of the three batches. There is no stochastic depth, under which the first block differs"""
-    keys = {**VIT, 'drop_path': 0.0}
-    found = graphs(place, f'vit-{parallel}', f'--parallel={parallel}', ranks=2, **keys)
-    assert_compiled_once(found, forward)
-    assert [row['kind'] for row in found].count('inference') == 1 + forward
-    assert_evaluated_as_eager(place, f'vit-{parallel}', **keys)
-
-
-@pytest.mark.long
 @pytest.mark.parametrize('optimizer', ['adam_mini', 'muon'])
 def test_ddp_compiles_nothing_again(place, optimizer):
     """Its gradients move after the first iteration, from buckets of one megabyte to others"""
@@ -104,6 +85,7 @@ def test_a_sharded_model(place):
     assert all(row['tangent'] < LOGITS for row in found)
 
 
+@pytest.mark.long
 def test_too_many_variants(place):
     """Are an error, where torch.compile would go on without compiling, in silence"""
     _, err = train(place, *flags(**KEYS, out_dir='variants'), through=(few_variants,), code=1)

@@ -5,11 +5,10 @@ or left out of a fragment would otherwise train another model than the one that 
 import configurator
 from configurator import SECTIONS, configure, read_config
 
-import inspect
 import json
 import re
 import sys
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -168,18 +167,6 @@ def test_include_of_a_base(keys):
     assert 'include' not in values
 
 
-def test_keys_of_another_script_and_of_a_dataclass(keys, capsys):
-    """A tool such as bench.py takes train.py's configs; the script's own default wins over the other's"""
-    write('tool.py', 'LIMIT = max(1, 2)\nmax_iters = 3            # its own\nruns = 2\nconfig = configure(globals(), ...)\n')
-    values = keys('--n_layer=3', '--name=x', path='tool.py', more=('script.py', GPTConfig))
-    assert values == {**DEFAULTS, **asdict(GPTConfig()), 'max_iters': 3, 'runs': 2, 'name': 'x', 'n_layer': 3}
-    with pytest.raises(SystemExit):                     # its own keys, and where the others are
-        keys('--help', path='tool.py', more=('script.py', GPTConfig))
-    shown = capsys.readouterr().out
-    assert re.findall(r'^  --(\w+)', shown, re.MULTILINE) == ['max_iters', 'runs', 'debug'] and '--help=NAME shows' in shown
-    assert re.search(r'--max_iters=3 +its own\n', shown)
-
-
 # ----------------------------------------------------------------------------- errors
 
 @pytest.mark.parametrize('argument, text, says', [
@@ -220,33 +207,16 @@ def test_an_error_of_input_is_one_line(script):
 
 # ----------------------------------------------------------------------------- train.py
 
-def stated(text):
-    """{key: (value, comment)} of the lines `key = value  # comment` and `key: type = value  # comment`."""
-    lines = re.findall(r'^ *(\w+)(?:: \w+)? = (\S.*?) *(?:# (.*))?$', text, re.MULTILINE)
-    return {key: (value.strip("'"), comment) for key, value, comment in lines}
-
-
-def shown_by(*arguments):
-    """{section: {key: (value, help)}} of a help"""
-    parts = re.split(r'^(\w+)\n', call('train.py', *arguments), flags=re.MULTILINE)
-    return {name: {key: (value, text) for key, value, text in re.findall(r'^  --(\w+)=(\S*) *(.*)$', part, re.MULTILINE)}
-            for name, part in zip(parts[1::2], parts[2::2])}
-
-
 def test_help_of_train_py():
-    """Every key of train.py and GPTConfig once, in its section, with its default and the comment that stands behind it; and the
-    fragments of config/arch"""
-    train = (ROOT / 'train.py').read_text(encoding='utf-8').split('\nconfig = configure(')[0]
-    model = inspect.getsource(GPTConfig).split('def ')[0].split('causal: ')[0]
-    wanted, shown = stated(model) | stated(train), shown_by('--help')          # train.py has its own vocab_size
-    assert tuple(shown) == SECTIONS and sum(map(len, shown.values())) == len(wanted) + 1        # and debug
-    for name, key in dict(model='n_layer', norms='qk_norm', optimizer='beta1', schedule='r_TYPE', data='dataset', run='seed',
-                          machine='device').items():
-        assert key in shown[name] and shown_by(f'--help={name}') == {name: shown[name]}
-    for key, (value, text) in ((key, line) for part in shown.values() for key, line in part.items() if key != 'debug'):
-        types = f'; TYPE: {", ".join(dict.fromkeys(BLOCK_TYPES.values()))}' * ('TYPE' in key)
-        assert text == wanted[key][1] + types and (value == wanted[key][0] or float(value) == float(wanted[key][0]))
+    """Every key of train.py and GPTConfig once, with its default and a text, and those of a section; and the fragments of
+    config/arch"""
+    defaults, types = configurator.defaults_of(configurator.TRAIN, GPTConfig), '|'.join({*BLOCK_TYPES.values()})
+    wanted = {re.sub(rf'^(r|wd)_({types})$', r'\1_TYPE', key): value for key, value in defaults.items()}
+    shown = {key: value for key, value, _ in re.findall(r'^  --(\w+)=(\S*) +(\S.*)$', call('train.py', '--help'), re.MULTILINE)}
+    assert shown == {key: str(value) for key, value in wanted.items()}
+    assert all(f'\n{section}\n' in call('train.py', '--help') for section in SECTIONS)
     norms = call('train.py', '--help=norms')
+    assert '--qk_norm' in norms and '--n_layer' not in norms
     assert all(re.search(rf'^  {name} +\S', norms, re.MULTILINE) for name in FRAGMENTS)
 
 
@@ -282,72 +252,18 @@ s4     rmsnorm    y     y        y       y   -    y  y     1.0 dot       gelu   
 s5     rmsnorm    y     y        -       y   -    y  y     1.0 dot       gelu   learned y    xavier 0.0     y     -    1e-8 0.5
 stable stablenorm -     y        y       -   -    -  y     1.0 stable    gelu   learned y    stable 0.0     y     -    1e-8 0.475
 llama  rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
-hybrid rmsnorm    -     -        -       -   -    y  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-deepnorm layernorm -    -        -       -   y    -  -     1.0 dot       gelu   learned y    xavier 0.02    -     -    1e-5 0.5
-keel   layernorm  -     y        y       -   y    -  -     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-lns    layernorm  -     y        y       -   -    -  y     1.0 dot       gelu   learned y    normal 0.02    -     -    1e-5 0.5
-simplenorm rmsnorm -    -        -       -   -    -  y     1.0 dot       gelu   learned y    xavier 0.0     y     -    1e-8 0.5
-dyt    dyt        -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-derf   derf       -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-layerscale layernorm -  y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-rezero layernorm  -     -        -       -   -    -  -     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-mixln  layernorm  -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-embskip layernorm -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-subln  layernorm  -     y        y       -   -    -  y     1.0 dot       gelu   learned y    magneto 0.02   -     -    1e-5 0.5
-resi_dual layernorm -   -        -       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-b2t    layernorm  -     -        -       -   y    -  -     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-gated  rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
-norm_gain rmsnorm -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
-value_residual rmsnorm - y       y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
-gpas   rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
-hyper  rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
-mhc    rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
-gatednorm gatednorm -   y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
-seednorm seednorm -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
-olmo2  rmsnorm    -     -        -       y   -    y  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
-gemma3 rmsnorm    -     y        y       y   -    y  y     1.0 dot       geglu  rope    y    normal 0.02    -     -    1e-6 0.5
 '''
 NAMES = ('norm input_norm attn_pre_norm ffn_pre_norm mid_norm post_norm qk_norm final_norm residual_scale '
          'attention ffn pos tie_weights init emb_std fused_qkv_init bias norm_eps norm_alpha').split()
 CELLS = {'y': True, '-': False}
 ARCHS = {row.split()[0]: configurator.expanded(dict(zip(NAMES, [CELLS.get(cell, cell) for cell in row.split()[1:]])))
          for row in TABLE.strip().splitlines()[1:]}
-ELSEWHERE = dict(attn_tau=1.618, rope_theta=10000.0, init_gain=1.0,     # the same in all of them, but for what follows
-                 v_norm=False, linear_norm=False, norm_depth_scale=False, mix_ln=0.0, skip_scale='one', branch_gain='none',
-                 embedding_skip=False, norm_gain='learned', sub_norm=False, qk_norm_wide=False, residual='add', streams=4,
-                 b2t=False, value_residual=False, attn_gate=False, emb_scale=False)
-ALONE = dict(hybrid=dict(attn_post_norm=True, v_norm=True), deepnorm=dict(skip_scale='deepnorm'), keel=dict(skip_scale='keel'),
-             lns=dict(norm_depth_scale=True), simplenorm=dict(linear_norm=True), layerscale=dict(branch_gain='layerscale'),
-             rezero=dict(branch_gain='rezero'), mixln=dict(mix_ln=0.25), embskip=dict(embedding_skip=True),
-             subln=dict(sub_norm=True), resi_dual=dict(residual='dual'), b2t=dict(b2t=True), gated=dict(attn_gate=True),
-             norm_gain=dict(norm_gain='zero_centred'), value_residual=dict(value_residual=True), gpas=dict(residual='gpas'),
-             hyper=dict(residual='hyper'), mhc=dict(residual='mhc'), olmo2=dict(qk_norm_wide=True, rope_theta=500000.0),
-             gemma3=dict(norm_gain='zero_centred', emb_scale=True))
-OF_A_VIT = {        # what it has otherwise
-    **dict.fromkeys(('pre', 'post', 'peri', 'off', 'hybrid', 'keel', 'lns', 'dyt', 'derf', 'layerscale', 'rezero', 'mixln',
-                     'embskip', 'resi_dual', 'b2t'), dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps='1e-6')),
-    **dict.fromkeys(('s1', 's2', 's3', 's4', 's5', 'simplenorm'), dict(init='xavier_trunc', bias=True)),
-    **dict.fromkeys(('deepnorm', 'subln'), dict(fused_qkv_init=True, bias=True, norm_eps='1e-6')),
-    **dict.fromkeys(('llama', 'gated', 'norm_gain', 'value_residual', 'gpas', 'hyper', 'mhc', 'seednorm', 'gatednorm', 'olmo2',
-                     'gemma3'), {}),
-    'stable': dict(bias=True, norm_alpha='0.25')}
-
-
-@pytest.mark.parametrize('model', ['gpt', 'vit'])
-@pytest.mark.parametrize('name', FRAGMENTS)
-def test_architecture(trains, name, model):
-    """Each fragment, with what it includes, sets every field but sizes, to what the papers say. A field that you add may stay out
-    of all of them; one that pre.py sets also belongs into the table above"""
-    seen = {'patch_size': 16} if model == 'vit' else {}
-    values = trains(f'config/arch/{name}.py', vision=model == 'vit')
-    found = read_config(str(ROOT / 'config' / 'arch' / f'{name}.py'), seen)
-    wanted = {**seen, **ARCHS[name], **ELSEWHERE, **ALONE.get(name, {}), **(OF_A_VIT[name] if model == 'vit' else {})}
-    if model == 'vit':
-        del wanted['tie_weights'], wanted['emb_scale']
-    assert found.keys() == wanted.keys()
-    for key, value in found.items():
-        assert key == 'patch_size' or type(value) is type(getattr(GPTConfig(), key)) and values[key] == value
-        assert value == (float(wanted[key]) if isinstance(value, float) else wanted[key]), key
+@pytest.mark.parametrize('name', ARCHS)
+def test_architecture(trains, name):
+    """The papers that this repository is about, here by hand; other fragments state the step that they are from one of these"""
+    found = read_config(str(ROOT / 'config' / 'arch' / f'{name}.py'), {})
+    for key, wanted in ARCHS[name].items():
+        assert found[key] == (float(wanted) if isinstance(found[key], float) else wanted), key
 
 
 def other(value):
@@ -358,11 +274,14 @@ def other(value):
 @pytest.mark.parametrize('model', ['gpt', 'vit'])
 @pytest.mark.parametrize('name', FRAGMENTS)
 def test_an_architecture_leaves_no_field_as_it_was(trains, name, model):
-    """Whatever each key was set to before, a fragment gives the same architecture, and keeps the sizes and all other keys"""
+    """Whatever each key was set to before, a fragment gives the same architecture, and keeps the sizes and all other keys. A
+    field that you add may stay out of all of them, or is set by each"""
     path, default = str(ROOT / 'config' / 'arch' / f'{name}.py'), trains(vision=model == 'vit')
     before = {key: other(value) for key, value in default.items()}
     alone, found = read_config(path, default), read_config(path, before)
-    assert found == {**alone, **{key: before[key] for key in before.keys() - {*ARCHS[name], *ELSEWHERE}}}
+    sets = read_config(str(ROOT / 'config' / 'arch' / 'pre.py'), {}).keys() & default.keys()
+    assert found == {**alone, **{key: before[key] for key in before.keys() - sets}} and 'n_layer' not in sets
+    assert all(type(alone[key]) is type(default[key]) for key in sets)
 
 
 @pytest.mark.parametrize('path', sorted((ROOT / 'config' / 'optim').glob('*.py')), ids=lambda path: path.stem)

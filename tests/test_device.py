@@ -1,5 +1,4 @@
 """engine/device.py: which device, dtype and kernel a script uses."""
-from engine.process import report
 
 import os
 
@@ -7,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from engine.device import ATTENTION_BACKENDS, Machine, attention_backend_of, plain_attention, tune_for_training
+from engine.device import ATTENTION_BACKENDS, attention_backend_of, plain_attention, tune_for_training
 from test_model import CHOICES, build
 
 
@@ -21,22 +20,6 @@ def as_before():
     torch._inductor.config.deterministic = False
     for _, enable in ATTENTION_BACKENDS.values():
         enable(True)
-
-
-def test_ranks_that_cannot_connect(monkeypatch, capsys):
-    """Gloo and the store raise a RuntimeError when a rank dies meanwhile; each that is left says so in one line"""
-    for name, value in (('RANK', '1'), ('LOCAL_RANK', '1'), ('WORLD_SIZE', '2')):
-        monkeypatch.setenv(name, value)
-
-    def refused(url):
-        raise RuntimeError('[gloo/pair.cc:1] Connection refused\nin two lines')
-
-    monkeypatch.setattr(torch.distributed, 'rendezvous', refused)
-    with pytest.raises(OSError) as error:
-        Machine('cpu', 'float32').connect()
-    report(type(error.value), error.value, None)
-    assert capsys.readouterr().err == ('error: rank 1 could not connect to the others, has one died? RuntimeError: '
-                                       '[gloo/pair.cc:1] Connection refused in two lines\n')
 
 
 def test_how_products_are_rounded_and_repeated():

@@ -50,7 +50,8 @@ ONLY_PARSED = {
     r'(sbatch|sudo) ': 'a cluster; or rights that a test does not have',
     r'torchrun --nnodes=2 ': 'two machines',
     r'python -m pytest ': 'a test runs no tests',
-    r'python data/(shakespeare_char|openwebtext|minipile|c4|cifar100)/prepare\.py$': 'the network',
+    r'python data/(shakespeare_char|openwebtext|minipile|c4)/prepare\.py$': 'the network',
+    r'python -m vision\.prepare\.cifar100$': 'the network',
     r'python data/py(source|docs)/prepare\.py': 'the network; tests/test_packages.py prepares small packages',
     r'.*(init_from=|,)gpt2': 'the network, for the weights of GPT-2',
     r'python -m lab\.scaling ': 'the runs of a sweep of hours; tests/test_scaling.py runs it',
@@ -74,7 +75,7 @@ SMALLER = {
     'vision.train': {**{key: value for key, value in SHAPE.items() if key != 'block_size'}, **STEPS},
     'lab.coordinates': {**SHAPE, 'batch_size': 2, 'widths': '16,32', 'steps': 1, 'seeds': 1},
     'data/textfiles/prepare.py': dict(tokenizer='bytes', processes=1),          # for GPT-2's, which needs the network
-    'data/imagenet/prepare.py': dict(processes=1),
+    'vision.prepare.imagenet': dict(processes=1),
 }
 # only where a command gives a larger one
 WHERE_GIVEN = dict(measure_interval=2, loader=5, sampling=5, compiles=False, mup_base_width=16, mup_base_head_dim=8)
@@ -282,13 +283,13 @@ def calls_gates(place, page):
         replace(place / 'model.py', re.sub(r'self\.(?:attn|ffn)_gate\((.*\))\)', r'\1', line.strip()), line.strip())
 
 
-FIELD, BUILT, LOSS = 'fused_qkv_init: bool', 'self.attn_pre_scale, self.ffn_pre_scale', 'loss = F.cross_entropy('
+FIELD, BUILT = 'fused_qkv_init: bool', 'self.attn_pre_scale, self.ffn_pre_scale'
 # arguments of commands that need edits, which their page shows
 EDITS = {
     '--norm=meanabs': [above('NORMS = {', 'class MeanAbsNorm'), joins("'gatednorm': GatedNorm}", "'meanabs': MeanAbsNorm")],
     '--optimizer=nadam': [above("'adamw': lambda groups", "'nadam': ", 'optim.py')],
-    '--gate=True': [above(FIELD, 'gate: bool'), above('class Block(', 'class Gate('), above(BUILT, 'self.attn_gate = '),
-                    calls_gates, above("'ffn.w1': 'ffn'", "'attn_gate': 'gate'")],
+    '--gate=True': [above(FIELD, 'gate: bool'), above(BUILT, 'self.attn_gate = '), calls_gates,
+                    above("'ffn.w1': 'ffn'", "'attn_gate': 'gate'")],
     '--norm_every=2': [above(FIELD, 'norm_every: int'), above(BUILT, 'self.block_norm = '),
                        above('x_in = x', 'x = self.block_norm(x)')],
     '--attention=cosine': [above('ATTENTIONS = {', 'class CosineAttention'),
@@ -296,12 +297,7 @@ EDITS = {
                            above("'ffn.w1': 'ffn'", "'attn.tau': 'tau'")],
     '--out_dir=out-emb-std': [above('grad_norms=', 'emb_std=raw_model', 'train.py')],
     '--out_dir=out-heads-rms': [above('if self.wg is not None', "self.logged['heads_rms']")],
-    '--residual=attnres': [above('RESIDUALS = {', 'class AttentionResidual'),
-                           joins("'mhc': ManifoldHyperConnections}", "'attnres': AttentionResidual")],
-    '--z_loss=1e-4': [above(FIELD, 'z_loss: float'), above(LOSS, "self.aux['z_loss']")],
-    '--two_ahead=0.3': [above(FIELD, 'two_ahead: float'), above('if config.tie_weights:', 'self.second_head = '),
-                        above("'ffn.w1': 'ffn'", "'second_head': 'head'"), above("'ffn.w1': 'matrix'", "'second_head': 'head'"),
-                        above(LOSS, "self.aux['two_ahead']")]}
+    '--z_loss=1e-4': [above(FIELD, 'z_loss: float'), above('loss = F.cross_entropy(', "self.aux['z_loss']")]}
 
 # and of those that read the runs of these commands
 EDITED = {arg for words in itertools.chain(*COMMANDS.values()) if EDITS.keys() & {*words}
@@ -318,7 +314,7 @@ def edit_reference(place, page):
     add(file, "'seednorm', 'gatednorm')", page, "'meanabs'")
     put_before(file, "if c.norm == 'layernorm':", block_with(page, "if c.norm == 'meanabs'"))
     add(file, 'mup_base_head_dim=(0, 2))', page, 'norm_every=(0, 1, 2)')
-    replace(file, 'TRAINING_ONLY = set()', "TRAINING_ONLY = {'z_loss', 'two_ahead'}")
+    replace(file, 'TRAINING_ONLY = set()', "TRAINING_ONLY = {'z_loss'}")
     put_before(file, 'x_in =', block_with(page, "f'h.{i}.block_norm'"))
     add(file, "'stable', 'l2', 'l2_tied')", page, "'cosine'")
     add(file, "('l2_tied', 0))", page, "('cosine', 2)")
@@ -327,7 +323,7 @@ def edit_reference(place, page):
     put_before(file, "if c.pos == 'rope':", block_with(page, "if c.attention == 'cosine' else y"))
     replace(file, "emb_scale').split()", "emb_scale gate').split()")
     put_before(file, 'gain = w[', block_with(page, "_gate.weight'] if c.gate"))
-    replace(file, "down up'.split()", "down up block_norm'.split()")
+    replace(file, "inner_norm'.split()", "inner_norm block_norm'.split()")
 
 
 def made_smaller(script, args):
@@ -388,7 +384,7 @@ def repository(tmp_path_factory):
     (place / 'books' / 'one.txt').write_text('to be or not to be\n' * 200)
     (place / 'more.jsonl').write_text(json.dumps(dict(text='that is the question\n' * 200)) + '\n')
     (place / 'CIFAR-100-C').mkdir()
-    names = parse_args([], defaults_of('data/cifar100c/prepare.py'))['corruptions'].split(',')
+    names = parse_args([], defaults_of('vision.prepare.cifar100c'))['corruptions'].split(',')
     for name in names:
         np.save(place / 'CIFAR-100-C' / f'{name}.npy', rng.integers(0, 100, (10, 32, 32, 3), np.uint8))
     np.save(place / 'CIFAR-100-C' / 'labels.npy', np.tile(rng.integers(0, 100, 2, np.uint8), 5))        # five severities
@@ -432,11 +428,12 @@ EDITING = 'docs/editing.md'
 
 @pytest.fixture
 def edited(tmp_path):
-    """The files of the root, with all edits of the page"""
+    """The files of the root, with all edits of the two pages"""
     for path in ROOT.glob('*.py'):
         shutil.copy(path, tmp_path)
-    for edit in (*edits_of(EDITING), edit_reference):
-        edit(tmp_path, EDITING)
+    for page, edits in ('README.md', edits_of('README.md')), (EDITING, [*edits_of(EDITING), edit_reference]):
+        for edit in edits:
+            edit(tmp_path, page)
     return tmp_path
 
 
@@ -468,15 +465,15 @@ def test_the_edits_of_the_readme(tmp_path, monkeypatch):
 
 def test_the_edits_fit_the_code(edited, monkeypatch):
     """Each parameter has its block type and a gradient, and a step of generation has the hidden states of a whole pass"""
-    assert edits_of(EDITING) == [*itertools.chain(*EDITS.values())]
+    assert [*edits_of('README.md'), *edits_of(EDITING)] == [*itertools.chain(*EDITS.values())]
     for path in edited.glob('*.py'):
         compile(path.read_text(encoding='utf-8'), path, 'exec')
     code = model_of(edited, monkeypatch)
     config = code.GPTConfig(n_layer=2, n_head=2, n_embd=16, n_kv_head=1, block_size=8, vocab_size=11, norm='meanabs',
-                            attention='cosine', norm_every=2, gate=True, z_loss=1e-4, two_ahead=0.3)
+                            attention='cosine', norm_every=2, gate=True, z_loss=1e-4)
     model, idx = code.GPT(config), torch.arange(8)[None]
     loss = model(idx, idx)[1]
-    assert sorted(model.aux) == ['two_ahead', 'z_loss'] and model.eval()(idx, idx)[1] == loss
+    assert [*model.aux] == ['z_loss'] and model.eval()(idx, idx)[1] == loss
     sum(model.train().aux.values(), loss).backward()
     types = {name: code.block_type(name) for name, p in model.named_parameters() if p.grad.abs().max() > 0}
     assert len(types) == len([*model.parameters()])

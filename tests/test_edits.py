@@ -193,16 +193,10 @@ def test_a_new_block_type(place, edited):
 
 # ----------------------------------------------------------------------------- other formats
 
-def test_a_new_field_is_an_obstacle(edited):
-    """Also one that adds no parameter"""
-    assert 'gate=False' in obstacles(GatedConfig(gate=True), 'gpt2')
-    assert 'gate=False' not in obstacles(GatedConfig(), 'gpt2')
-
-
-def test_another_computation_is_not_exported(tmp_path):
-    """Where neither a field nor a parameter tells"""
+def test_what_another_format_cannot_hold(tmp_path, edited):
+    """A new field, also one that adds no parameter; and another computation, where neither a field nor a parameter tells"""
+    assert 'gate=False' in obstacles(GatedConfig(gate=True), 'gpt2') and 'gate=False' not in obstacles(GatedConfig(), 'gpt2')
     pytest.importorskip('transformers')
-    torch.manual_seed(0)
     network = GPT(GPTConfig(**SMALL, init_gain=20.0))
     (tmp_path / 'same').mkdir()
     write_model(network, tmp_path / 'same', 'gpt2')

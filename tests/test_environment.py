@@ -4,7 +4,6 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, TINY, checkpoint, flags, rows, run_python, steps, train
 
-from engine.device import StopRequest
 from engine.log import Log, open_rows, write_row
 
 KEYS = {**TINY, 'max_iters': 6, 'log_interval': 1}
@@ -56,12 +54,9 @@ def test_pytorch_and_numpy_are_enough(place):
         assert code == 0, out + err
 
 
-@pytest.mark.parametrize('without, command, says', [
-    ('scipy', 'lab.scaling --help', 'scipy is not installed: pip install -r requirements-lab.txt'),
-    ('sklearn', f'{ROOT}/data/digits/prepare.py', 'sklearn is not installed: pip install -r requirements-vision.txt')])
-def test_a_package_that_is_not_installed(without, command, says, place):
-    code, out, err = run_python('-c', BARE.format(others={without}, commands=[command]), cwd=place)
-    assert (code, err) == (1, f'error: {says}\n')
+def test_a_package_that_is_not_installed(place):
+    code, _, err = run_python('-c', BARE.format(others={'scipy'}, commands=['lab.scaling --help']), cwd=place)
+    assert (code, err) == (1, 'error: scipy is not installed: pip install -r requirements-lab.txt\n')
 
 
 # ----------------------------------------------------------------------------- the terminal
@@ -77,37 +72,17 @@ def stdout_to(kind):
         sys.stdout = open(1, 'w', encoding='utf-8', closefd=False)
 
 
-@pytest.mark.parametrize('kind', [
-    'pipe', *(pytest.param(kind, marks=pytest.mark.long) for kind in ('ascii', '/dev/full'))])
+@pytest.mark.parametrize('kind', ['pipe', *(pytest.param(kind, marks=pytest.mark.long) for kind in ('ascii', '/dev/full'))])
 def test_training_needs_no_stdout(place, kind):
     """Its log is complete, and one line tells that nothing more is printed"""
-    if kind.startswith('/') and not os.path.exists(kind):
-        pytest.skip(f'there is no {kind}')
     name = f'stdout-{Path(kind).name}'
     out, err = train(place, *flags(**KEYS, out_dir=name), through=(stdout_to, kind))
     assert len(steps(place / name)) == 6 and checkpoint(place / name)['iter'] == 6
     assert ('1 ? ' in out) == (kind == 'ascii') and (not out) == (kind != 'ascii')
-    assert err.count('\n') == (kind in ('pipe', '/dev/full')) == err.count('stdout takes no more lines')
+    assert err.count('\n') == (kind != 'ascii') == err.count('stdout takes no more lines')
 
 
 # ----------------------------------------------------------------------------- signals, and the end of the parent
-
-def test_the_end_of_a_terminal_is_a_request_to_stop():
-    """But not under nohup, which ignores SIGHUP"""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    try:
-        asked = StopRequest()
-        signal.raise_signal(signal.SIGHUP)
-        assert asked.number == signal.SIGHUP
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        asked = StopRequest()
-        signal.raise_signal(signal.SIGHUP)
-        assert asked.number == 0
-    finally:
-        for number, handler in zip(numbers, before):
-            signal.signal(number, handler)
-
 
 CHILD = 'from engine import process; process.begin(); print("ready"); import time; time.sleep(600)'
 PARENT = f'''
@@ -173,13 +148,7 @@ def test_a_run_goes_on_without_wandb(tmp_path, capsys):
     log.row(iter=1)
     log.close(0)
     assert [row['iter'] for row in rows(tmp_path)] == [0, 1]
-    assert capsys.readouterr().err == 'wandb: OSError: [Errno 28] No space left on device; the run goes on without\n'
-    disk = Full(0)
-    log.file = io.TextIOWrapper(io.BufferedWriter(disk))
-    log.row(iter=2)
-    with pytest.raises(OSError, match='No space left on device'):
-        log.close(0)
-    disk.room = 1000                                    # so that the end of the test can close it
+    assert 'the run goes on without' in capsys.readouterr().err
 
 
 # ----------------------------------------------------------------------------- the compiler, dtypes and threads
@@ -187,7 +156,7 @@ def test_a_run_goes_on_without_wandb(tmp_path, capsys):
 def test_without_a_compiler(place):
     """A run is not compiled, and says so in one line and in run.json; its losses are those of compile=False"""
     out, err = train(place, *flags(**{**KEYS, 'compile': True, 'optimizer': 'sgdw'}, out_dir='eager'), CXX='no-such-compiler')
-    assert not err and out.count('this run is not compiled, and slower: there is no C++ compiler (no-such-compiler)') == 1
+    assert not err and out.count('this run is not compiled, and therefore slower: there is no C++ compiler') == 1
     told, config = (json.loads((place / 'eager' / f'{name}.json').read_text()) for name in ('run', 'config'))
     assert told['compiled'] is False and config['compile'] is True
     out, _ = train(place, *flags(**KEYS, optimizer='sgdw', out_dir='plain'), CXX='no-such-compiler')

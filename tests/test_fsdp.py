@@ -2,15 +2,12 @@
 train.py --parallel=fsdp on gloo ranks: the numbers of one process, and checkpoints that any number of ranks continues.
 """
 import json
-import math
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import TINY, call, checkpoint, disk_full_after, flags, foreach_on_cpu, killed, rows, run_alone, run_ranks, train
-from safetensors import safe_open
-from safetensors.torch import save_file
 from test_measure import assert_alike as close
 
 import model
@@ -94,9 +91,12 @@ def test_muon(place, alone):
 
 
 STREAMS = {'values of the first block': dict(value_residual=True, residual='gpas', attn_gate=True, sub_norm=True),
-           'hyper': dict(residual='hyper', value_residual=True, norm='seednorm', norm_gain='zero_centred'),
+           'hyper': dict(residual='hyper', value_residual=True, norm='seednorm', norm_gain='zero_centred', emb_gain=True,
+                       init='torchtitan'),
            'dual': dict(residual='dual', attn_pre_norm=False, ffn_pre_norm=False, norm_gain='none'),
-           'mhc': dict(residual='mhc', norm='gatednorm')}
+           'mhc': dict(residual='mhc', norm='gatednorm'), 'mhc_lite': dict(residual='mhc_lite', streams=3),
+           'siamese': dict(residual='siamese', norm='gatednorm'), 'attnres': dict(residual='attnres', embedding_skip=True),
+           'parallel': dict(parallel_ffn=True, ffn_pre_norm=False, norm_depth_scale=True)}
 
 
 @pytest.mark.parametrize('name', ['hyper', *(pytest.param(name, marks=pytest.mark.long) for name in STREAMS if name != 'hyper')])
@@ -124,12 +124,6 @@ def test_a_frozen_block(place):
     for name, value in start.items():
         assert torch.allclose(ours['model'][name], theirs['model'][name], atol=1e-5)
         assert torch.equal(ours['model'][name], value) == name.startswith('h.0.'), name
-
-
-@pytest.mark.long
-def test_muon_on_ranks_without_rows(place, alone):
-    """Of the five of W_k and W_v the last of four ranks has none"""
-    on(place, alone, 'muon', 4, n_embd=15, n_kv_head=1)
 
 
 def test_shards(place, alone):
@@ -162,19 +156,6 @@ def sharded(place, alone, tmp_path):
     if not (place / 'sharded').exists():
         train(place, f'{alone("adamw")}/config.json', '--out_dir=sharded', '--max_iters=2', *FSDP, '--save_shards=True', ranks=2)
     return Path(shutil.copytree(place / 'sharded', tmp_path / 'run'))
-
-
-@pytest.mark.long
-def test_shards_of_numbers_that_are_not_finite(sharded, place):
-    """Are noticed by the ranks that read them too"""
-    path = sorted(next(sharded.glob('shards-*')).iterdir())[0]
-    with safe_open(path, 'pt') as f:
-        tensors, about = {name: f.get_tensor(name) for name in f.keys()}, f.metadata()
-    tensors['model.h.0.attn.wq.weight'][0, 0] = math.nan
-    save_file(tensors, path, about)
-    arguments = [f'{sharded}/config.json', f'--out_dir={sharded}', '--init_from=resume', '--max_iters=3', *FSDP]
-    err = train(place, *arguments, ranks=2, code=1)[1]
-    assert 'is not finite' in err and 'wq.weight' in err
 
 
 @pytest.mark.parametrize('damage', ['lost', 'short'])
@@ -228,10 +209,13 @@ def test_every_optimizer(optimizer, ranks, more, place, alone):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer', ['adam_mini', 'muon'])
-def test_two_copies_and_gradients_that_are_summed_once(optimizer, place, alone):
-    """Of two ranks each; and a checkpoint of theirs is whole"""
-    on(place, alone, optimizer, 4, flags=['--shard_ranks=2', '--reduce_each=False'])
+@pytest.mark.parametrize('optimizer, flags, keys', [
+    # of the five rows of W_k and W_v the last of four ranks has none
+    ('muon', [], dict(n_embd=15, n_kv_head=1)),
+    # two copies of two ranks each, and gradients that are summed once
+    *((optimizer, ['--shard_ranks=2', '--reduce_each=False'], {}) for optimizer in ('adam_mini', 'muon'))])
+def test_four_ranks(optimizer, flags, keys, place, alone):
+    on(place, alone, optimizer, 4, flags, **keys)
 
 
 @pytest.mark.long
@@ -241,27 +225,14 @@ def test_other_numbers_of_ranks_go_on(optimizer, first, second, place, alone):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer', ['adam_mini', 'muon'])
-def test_compiled(optimizer, place, alone):
-    whole = alone(optimizer)
-    train(place, f'{whole}/config.json', f'--out_dir=compiled-{optimizer}', *FSDP, '--compile=True', ranks=2)
-    assert_alike(place / f'compiled-{optimizer}', whole)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize('optimizer', ON_SHARDS)
-def test_foreach(optimizer, place, alone):
-    """The kernels over many tensors that PyTorch's functions choose on a GPU, on shards"""
-    whole, out_dir = alone(optimizer), f'foreach-{optimizer}'
-    train(place, f'{whole}/config.json', f'--out_dir={out_dir}', *FSDP, ranks=2, through=(foreach_on_cpu,))
-    assert_alike(place / out_dir, whole)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize('more', [FSDP, [*FSDP, '--compile=True'], []], ids=['fsdp', 'fsdp compiled', 'ddp'])
-def test_recomputed(more, place, alone):
-    whole, out_dir = alone('adamw'), f'recomputed-{len(more)}'
-    train(place, f'{whole}/config.json', f'--out_dir={out_dir}', *more, '--recompute=True', ranks=2)
+@pytest.mark.parametrize('optimizer, flags, through', [
+    *((optimizer, [*FSDP, '--compile=True'], ()) for optimizer in ('adam_mini', 'muon')),
+    *(('adamw', [*flags, '--recompute=True'], ()) for flags in (FSDP, [*FSDP, '--compile=True'], [])),
+    # the kernels over many tensors that PyTorch's functions choose on a GPU, on shards
+    *((optimizer, FSDP, (foreach_on_cpu,)) for optimizer in ON_SHARDS)])
+def test_compiled_recomputed_and_foreach(optimizer, flags, through, place, alone):
+    whole, out_dir = alone(optimizer), f'{optimizer}-{len(flags)}-{len(through)}'
+    train(place, f'{whole}/config.json', f'--out_dir={out_dir}', '--overwrite=True', *flags, ranks=2, through=through)
     assert_alike(place / out_dir, whole)
 
 

@@ -91,7 +91,7 @@ def check_valid(config):
     shutil.rmtree(half)
 
 
-@few(max_examples=4)
+@few(max_examples=2)
 @given(config=valid())
 def test_valid_configurations(config):
     check_valid(config)

@@ -3,6 +3,7 @@ from configurator import TRAIN, defaults_of, read_config
 
 import copy
 import json
+import re
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from model import GPT, GPTConfig, block_type
 from optim import OPTIMIZERS, lr_at, param_groups
 
 DEFAULTS = defaults_of(TRAIN, GPTConfig)
+MID_AND_POST = {f'{branch}_{place}_norm': True for branch in ('attn', 'ffn') for place in ('mid', 'post')}
 GPT_SIZES = dict(block_size=8, vocab_size=11, n_layer=2, n_head=2, n_embd=8)
 
 
@@ -39,6 +41,35 @@ def test_what_decays(decay_norms):
         assert decay == (0.1 if matrix or decay_norms and kind == 'norm' else 0.0), name
 
 
+@pytest.mark.parametrize('keys', [
+    dict(input_norm=True, qk_norm=True, v_norm=True, sub_norm=True, **MID_AND_POST), dict(linear_norm=True, norm='derf'),
+    dict(norm='gatednorm', attn_mid_norm=True), dict(residual='hyper', ffn_mid_norm=True)], ids=str)
+def test_output_norms_have_factors_of_their_own(keys):
+    """Norms behind a matrix, and those that make the stream, on top of what all norms have; matrices in norms are no norms"""
+    found = [{name: (group['lr_ratio'], group['weight_decay']) for group in param_groups(model_of(**keys), **settings(
+        weight_decay=0.1, decay_norms=True, r_norm=2.0, wd_norm=3.0, **more)) for name, _ in group['params']}
+        for more in ({}, dict(r_out_norm=5.0, wd_out_norm=0.0))]
+    for name, (ratio, decay) in found[0].items():
+        if block_type(name) != 'norm':
+            assert found[1][name] == (ratio, decay), name
+            continue
+        out = re.search(r'(input|mid|post|[qkv])_norm\.|\.w.\.norm\.', name)
+        assert (ratio, decay) == (2.0, pytest.approx(0.3)) and found[1][name] == ((10.0, 0.0) if out else (ratio, decay)), name
+    assert len({ratio for ratio, _ in found[1].values()}) == 3
+
+
+@pytest.mark.parametrize('keys, names', [
+    (dict(norm='gatednorm'), ('h.0.attn_pre_norm.down.weight', 'final_norm.up.weight')),
+    (dict(residual='hyper'), ('h.0.attn_residual.wa',)), (dict(residual='mhc'), ('h.1.ffn_residual.w',))], ids=str)
+def test_matrices_of_norms_and_residuals_decay(keys, names):
+    """As matrices, whatever decay_norms says; what they mix from the start, and vectors, do not"""
+    for decay_norms in False, True:
+        found = decays(model_of(**keys), decay_norms=decay_norms)
+        assert all(found[name] == 0.1 for name in names)
+        assert all(decay == 0 for name, decay in found.items() if name.endswith(('.a', '.b', '.c', '.s', '.sa', '.wb')))
+    assert decays(model_of(**keys), wd_mix=0.0)[names[0]] == 0
+
+
 def test_weight_decay_per_block_type():
     found = decays(model_of(tie_weights=False), tie_weights=False, wd_qk=2.0, wd_pos=0.0, wd_emb=0.5, wd_head=4.0)
     for name, decay in found.items():
@@ -46,15 +77,6 @@ def test_weight_decay_per_block_type():
         assert decay == pytest.approx(wanted), name
     norms = decays(model_of(), decay_norms=True, wd_norm=3.0)
     assert norms['h.0.attn_pre_norm.weight'] == pytest.approx(0.3)
-
-
-def test_each_block_type_has_a_ratio():
-    """Positions and norms have their own; wte's is not theirs."""
-    model = model_of()
-    groups = param_groups(model, **settings(r_emb=10.0, r_pos=3.0, r_norm=2.0))
-    ratios = {name: group['lr_ratio'] for group in groups for name, _ in group['params']}
-    assert ratios['wte.weight'] == 10.0 and ratios['wpe.weight'] == 3.0
-    assert ratios['final_norm.weight'] == ratios['h.1.ffn_pre_norm.weight'] == 2.0 and ratios['h.0.attn.wq.weight'] == 1.0
 
 
 def test_a_config_from_before_positions_were_a_type(tmp_path):
@@ -92,11 +114,34 @@ def test_state_is_found_by_name(name):
         assert torch.equal(a, b), n
 
 
-def test_state_of_other_parameters_is_refused():
-    keys = {**DEFAULTS, **GPT_SIZES}
-    ours, theirs = (OPTIMIZERS['adamw'](param_groups(model_of(qk_norm=more), 0.1), keys) for more in (False, True))
-    with pytest.raises(ValueError, match="optimizer state is for other parameters, see 'h.0.attn.k_norm.weight'"):
-        load_state(ours, theirs.state_dict())
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_a_run_from_before_the_type_mix_goes_on_as_it_was(name, monkeypatch, tmp_path):
+    """GatedNorm's matrices were of the type norm: without decay, stepped by Muon's AdamW, with one second moment in Adam-mini"""
+    (tmp_path / 'old.json').write_text(json.dumps({'decay_norms': False, 'norm': 'gatednorm'}))
+    keys = {**DEFAULTS, **GPT_SIZES, **read_config(str(tmp_path / 'old.json'), DEFAULTS), 'learning_rate': 0.01, 'compile': False}
+
+    def made(model):
+        return OPTIMIZERS[name](param_groups(model, **group_settings(keys)), keys)
+
+    def step(model, optimizer, seed):
+        torch.manual_seed(seed)
+        for p in model.parameters():
+            p.grad = torch.randn_like(p)
+        optimizer.step()
+
+    old = model_of(norm='gatednorm')
+    with monkeypatch.context() as before:
+        before.setitem(old.config.block_types, 'norm.down', 'norm')
+        before.setitem(old.config.block_types, 'norm.up', 'norm')
+        theirs = made(old)
+        step(old, theirs, 1)
+        new, state = copy.deepcopy(old), copy.deepcopy(theirs.state_dict())
+        step(old, theirs, 2)
+    ours = made(new)
+    load_state(ours, state)
+    step(new, ours, 2)
+    for (n, a), b in zip(old.named_parameters(), new.parameters()):
+        assert torch.equal(a, b), n
 
 
 def test_merge():

@@ -62,8 +62,3 @@ def test_every_evaluation_logs_it(place):
     assert last == plain(model.eval(), torch.stack([tokens[i:i + 16] for i in windows]))
     train(place, *flags(**keys, out_dir='two'), ranks=2)
     assert of_blocks(evaluations(place / 'two')[1])['max_logits'] == pytest.approx(last['max_logits'], rel=1e-3)
-
-
-def test_fsdp_leaves_it_out(place):
-    train(place, *flags(**{**TINY, 'max_iters': 1}, out_dir='fsdp', parallel='fsdp'), ranks=2)
-    assert evaluations(place / 'fsdp')[0].keys() == {'iter', 'train_loss', 'val_loss'}

@@ -1,5 +1,5 @@
 """
-vision/images.py and the data/*/prepare.py of images: what is written comes back, each image is seen once an epoch, and what
+vision/images.py and vision/prepare/: what is written comes back, each image is seen once an epoch, and what
 cannot be read is left out and counted.
 """
 import json
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, call
+from helpers import call
 from PIL import Image
 
 from vision import images as im
@@ -139,7 +139,7 @@ def test_a_folder_of_images():
     Image.fromarray(np.arange(64, dtype=np.float32).reshape(8, 8)).save('raw/train/ant/0a.tif')
     Path('raw/train/bee/2.png').write_bytes(Path('raw/train/bee/1.png').read_bytes()[:40])
     Path('raw/train/bee/readme.txt').write_text('no picture either')
-    out = call('data/imagenet/prepare.py', '--source=raw', '--folder=data/new', '--size=8', '--processes=2')
+    out = call('vision.prepare.imagenet', '--source=raw', '--folder=data/new', '--size=8', '--processes=2')
     assert '3 of the 8 images for train cannot be read' in out and 'raw/train/ant/0.png (Unid' in out
     named = Path('data/new/unreadable.txt')
     assert named.read_text() == 'raw/train/ant/0.png\nraw/train/ant/0a.tif\nraw/train/bee/2.png\n'
@@ -314,10 +314,7 @@ def test_digits_and_their_corruptions():
     pytest.importorskip('sklearn')
     from sklearn.datasets import load_digits
     for name in ('digits', 'digits_c'):
-        Path(f'data/{name}').mkdir()
-        script = Path(f'data/{name}/prepare.py')
-        script.write_text((ROOT / script).read_text(encoding='utf-8'), encoding='utf-8')
-        call(script)
+        call(f'vision.prepare.{name}')
     train, val, clean, corrupted = (Images(name, split, config(8, 1, 10)) for name in ('digits', 'digits_c')
                                     for split in ('train', 'val'))
     digits = load_digits()
@@ -333,7 +330,7 @@ def test_digits_and_their_corruptions():
 
 @pytest.mark.long
 def test_cifar100_from_a_folder_and_its_corruptions(monkeypatch):
-    """Both prepare.py, on a few made-up images in the form in which they are published"""
+    """Both scripts, on a few made-up images in the form in which they are published"""
     datasets = pytest.importorskip('datasets')
     names = [f'c{i}' for i in range(100)]
     features = datasets.Features({'img': datasets.Image(), 'fine_label': datasets.ClassLabel(names=names)})
@@ -348,10 +345,7 @@ def test_cifar100_from_a_folder_and_its_corruptions(monkeypatch):
         np.save(f'CIFAR-100-C/{name}.npy', np.stack([image] * 20))
     np.save('CIFAR-100-C/labels.npy', labels)
     for name, arguments in (('cifar100', ['--source=hub']), ('cifar100c', ['--files=CIFAR-100-C', '--corruptions=fog,snow'])):
-        Path(f'data/{name}').mkdir()
-        script = Path(f'data/{name}/prepare.py')
-        script.write_text((ROOT / script).read_text(encoding='utf-8'), encoding='utf-8')
-        call(script, *arguments)
+        call(f'vision.prepare.{name}', *arguments)
     train, val = (Images('cifar100', split, config(32, 3, 100)) for split in ('train', 'val'))
     assert train.labels.tolist() == [99, 98, 97, 96, 95, 94] and val.windows == 4
     assert (train.images[:] == images.transpose(0, 3, 1, 2)).all() and read_image_meta('cifar100')['names'][7] == 'c7'
@@ -361,5 +355,5 @@ def test_cifar100_from_a_folder_and_its_corruptions(monkeypatch):
     assert (corrupted.images[20:] == images[1].transpose(2, 0, 1)).all()
     assert corrupted.groups == dict(corruption=['fog', 'snow'], severity=['1', '2', '3', '4', '5']) and clean.groups == {}
     np.save('CIFAR-100-C/labels.npy', np.sort(labels))
-    says = call('data/cifar100c/prepare.py', '--files=CIFAR-100-C', '--corruptions=fog', code=1)
+    says = call('vision.prepare.cifar100c', '--files=CIFAR-100-C', '--corruptions=fog', code=1)
     assert 'labels.npy: wants the labels of the same images 5 times' in says

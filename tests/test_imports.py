@@ -9,9 +9,9 @@ HALL = {'model', 'optim', 'data', 'engine', 'configurator', 'ranks', 'process'}
 MAY_IMPORT = {
     'model': set(), 'configurator': {'process'}, 'ranks': set(),
     'process': set(), 'optim': {'model', 'ranks'},
-    'data': {'configurator', 'process'},                # but a prepare.py may import vision, see `room`
+    'data': {'configurator'},
     'engine': HALL, 'train': HALL, 'sample': HALL, 'bench': HALL,       # and lab, but see below
-    'lab': HALL, 'vision': HALL | {'lab'}, 'prepare': {'data', 'vision', 'configurator', 'process'},
+    'lab': HALL, 'vision': HALL | {'lab'},
 }
 BELOW = ('process', 'ranks')                            # files of engine/ that stand below the hall, each a room of its own
 FILES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding='utf-8'))
@@ -33,7 +33,7 @@ def room(name):
     parts = name.removesuffix('.py').replace('/', '.').split('.')
     if parts[0] == 'engine' and parts[1:] and parts[1] in BELOW:
         return parts[1]
-    return 'prepare' if name.endswith('/prepare.py') else name.split('/')[0].split('.')[0]
+    return parts[0]
 
 
 def test_every_file_is_looked_at():

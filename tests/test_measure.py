@@ -21,16 +21,17 @@ from data.tokens import Tokens, write_tokens
 from engine.log import finite
 from lab import measure as m
 from lab.measure.gradients import distribution
-from lab.measure.preflight import FACTORS, effects, growth, slope
+from lab.measure.preflight import FACTORS, effects, growth
 from lab.measure.sharpness import diagonal_estimate
-from lab.measure.tools import log_histogram, mean_gradient
+from lab.measure.tools import log_histogram, mean_gradient, slope
 from model import GPT, GPTConfig, block_type
 from test_model import with_kernel
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 VARIANTS = [*((arch, {}) for arch in ARCHS), ('llama', dict(n_kv_head=1)), ('pre', dict(attention='l2_tied', qk_norm=True)),
             ('s2', dict(attention='l2', pos='rope', residual_scale=0.3)), ('peri', dict(bias=True, residual_scale=0.3)),
-            ('s5', dict(norm='stablenorm', norm_alpha=0.25, attn_post_norm=True, ffn_post_norm=True))]
+            ('s5', dict(norm='stablenorm', norm_alpha=0.25, attn_post_norm=True, ffn_post_norm=True)),
+            ('hyper', dict(attn_mid_norm=True, ffn_mid_norm=True)), ('attnres', dict(attn_mid_norm=True, ffn_mid_norm=True))]
 # one of each norm, attention, FFN and sharing of parameters, for what only groups the parameters by their names
 FEW = [('s5', {}), ('stable', {}), ('llama', dict(n_kv_head=1)), ('pre', dict(attention='l2_tied', qk_norm=True, bias=True))]
 MATRICES = ('wq', 'wk', 'wv', 'wo', 'wg', 'w1', 'w2', 'w3')
@@ -79,7 +80,8 @@ def states_by_hand(model, x, nudge=0.0):
     """The residual stream as it enters the blocks and behind each branch, by the block's equation; what enters each branch."""
     c, (states, entered) = model.config, ([], [])
     positions = model.wpe(torch.arange(x.size(1))) if model.wpe is not None else 0
-    embedded = model.input_norm((math.sqrt(c.n_embd) if c.emb_scale else 1) * (model.wte(x) + nudge) + positions)
+    embedded = (math.sqrt(c.n_embd) if c.emb_scale else 1) * (model.wte(x) + nudge) + positions
+    embedded = model.input_norm(embedded * (model.emb_gain.weight if c.emb_gain else 1))
     states.append(model.residual.expand(embedded, c))
     alpha, v1 = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale], None
     for i, b in enumerate(model.h):
@@ -88,7 +90,8 @@ def states_by_hand(model, x, nudge=0.0):
             pre, mid, post = (getattr(b, f'{name}_{place}_norm') for place in ('pre', 'mid', 'post'))
             residual = getattr(b, f'{name}_residual')
             scaled = c.norm_depth_scale and not isinstance(pre, torch.nn.Identity)
-            entered.append(pre(residual.read(x)) / (math.sqrt(i + 1) if scaled else 1))
+            entered.append(entered[-1] if c.parallel_ffn and name == 'ffn' else
+                           pre(residual.read(x)) / (math.sqrt(i + 1) if scaled else 1))
             gain = 1 if c.branch_gain == 'none' else getattr(b, f'{name}_gain').weight
             f, v = b.attn(entered[-1], v1) if name == 'attn' else (b.ffn(entered[-1]), None)
             v1, f = (v if v1 is None else v1), gain * mid(f)
@@ -213,7 +216,7 @@ def test_hidden_states_equal_a_forward_pass_by_hand(arch, more):
     tol = 1e-7 if model.config.norm_depth_scale or model.config.emb_scale else 1e-9        # constants of float32
     close([row['ma'] for row in rows], [np.abs(s).mean(1).mean() for s in states], tol)
     close([row['var'] for row in rows], [s.var(1, ddof=1).mean() for s in states], tol)
-    bounded = model.config.attn_mid_norm and not model.config.attn_post_norm
+    bounded = model.config.attn_mid_norm and not model.config.attn_post_norm and model.config.residual == 'add'
     assert all(('ma_bound' in row) == ('var_bound' in row) == bounded for row in rows)
 
 
@@ -237,6 +240,10 @@ def test_norms_of_parameters(arch, more):
     rows = rows - rows.mean(1, keepdim=True)
     smallest = rows.norm(dim=1).min().item()
     assert result['embedding'] == pytest.approx(dict(frobenius=model.wte.weight.norm().item(), smallest_row=smallest))
+    for place, mean in result['means'].items():         # the parameters of this name in the blocks
+        sizes = [p.norm().item() for name, p in model.named_parameters() if name.endswith(f'.{place}.weight')]
+        assert len(sizes) == len(model.h) and mean == pytest.approx(math.fsum(sizes) / len(sizes))
+    assert result['means'].keys() >= {'wq', 'wv', 'wo', 'w1', 'w2'}
     kinds = {block_type(name) for name, _ in model.named_parameters()}
     assert result['types'] == pytest.approx({kind: math.sqrt(sum(
         p.square().sum().item() for name, p in model.named_parameters() if block_type(name) == kind)) for kind in kinds})

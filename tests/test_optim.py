@@ -4,8 +4,8 @@ the schedules against values worked out by hand.
 """
 from configurator import TRAIN, defaults_of, read_config
 
-import functools
 import math
+import re
 import shutil
 from dataclasses import fields
 
@@ -14,7 +14,7 @@ import torch
 from helpers import ROOT
 
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, SCHEDULES, AdamMini, compiled_updates, lr_at, make_optimizer, param_groups
+from optim import OPTIMIZERS, SCHEDULES, AdamMini, compiled_updates, lr_at, param_groups
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 BETA1, BETA2, MOMENTUM = 0.8, 0.95, 0.7             # no defaults, so that they must be passed on
@@ -86,7 +86,7 @@ def adam_mini(w, g, s, lr, decay, name, head_dim):
 
 
 def muon(w, g, s, lr, decay, name, head_dim):
-    if not name.startswith('h.') or name.endswith('bias') or 'norm' in name:
+    if not re.search(r'^h\..*\.w.\.weight|norm\.(down|up)\.', name):
         return adamw(w, g, s, lr, decay, name, head_dim)
     s['m'] = MOMENTUM * s.get('m', 0) + g
     return (1 - lr * decay) * w - lr * 0.2 * max(w.shape) ** 0.5 * quintic(g + MOMENTUM * s['m'])
@@ -118,8 +118,8 @@ DEFINITIONS = {'adamw': adamw, 'sgdw': sgdw, 'lion': lion, 'adam_mini': adam_min
 
 
 @pytest.mark.parametrize('arch, more', [('pre', dict(bias=True)), ('pre', dict(bias=True, tie_weights=False)), ('s5', {}),
-                                        ('stable', dict(n_kv_head=1)), ('llama', dict(n_kv_head=2))],
-                         ids=['pre-bias', 'pre-untied', 's5', 'stable-gqa', 'llama-gqa'])
+                                        ('stable', dict(n_kv_head=1)), ('gatednorm', dict(n_kv_head=2))],
+                         ids=['pre-bias', 'pre-untied', 's5', 'stable-gqa', 'gatednorm-gqa'])
 @pytest.mark.parametrize('name', DEFINITIONS)
 def test_optimizer_is_its_definition(name, arch, more):
     """12 steps of changing lr in float64, decayed or not; a parameter without a gradient stays as it is, memory and all"""
@@ -204,26 +204,23 @@ def test_a_step_under_bf16_autocast(arch, name):
     model = small_gpt(arch)
     with torch.no_grad():
         for key, p in model.named_parameters():
-            if key.endswith(('_gain.weight', '.beta', '.wa', '.wb', '_residual.w', '.x0_gain')):       # which start at 0
+            if key.endswith(('_gain.weight', '.beta', '.wa', '.wb', '_residual.w', '.x0_gain', '.query')):     # which start at 0
                 p.copy_(0.5 + torch.rand_like(p))
     before = [p.detach().clone() for p in model.parameters()]
     with torch.autocast('cpu', torch.bfloat16):
         backward(model, 0)
     make(name, model, weight_decay=0.0, learning_rate=1e3).step()       # LN Off has gradients of 1e-11 at W_q
     for (key, p), old in zip(model.named_parameters(), before):
-        assert torch.isfinite(p).all() and not torch.equal(p, old), key
+        only_one = arch == 'attnres' and key.startswith('h.0.attn_residual.')       # its first branch reads the mean of one
+        assert torch.isfinite(p).all() and torch.equal(p, old) == only_one, key
 
 
 @pytest.mark.filterwarnings('ignore::DeprecationWarning:torch')
-@pytest.mark.parametrize('name, backend', [
-    ('muon', 'aot_eager'),
-    *(pytest.param(name, 'inductor', marks=pytest.mark.long) for name in ('sgdw', 'lion', 'adam_mini', 'muon'))])
-def test_compiled_step(name, backend, monkeypatch):
-    """The same as the plain one, on the same gradients, and compiled once: not again for another lr or step count. The first
-    back end captures the step and has PyTorch compute it"""
-    if backend == 'inductor' and not (shutil.which('g++') or shutil.which('c++')):
-        pytest.skip('it needs a C++ compiler')
-    monkeypatch.setattr(torch, 'compile', functools.partial(torch.compile, backend=backend))
+@pytest.mark.long
+@pytest.mark.skipif(not (shutil.which('g++') or shutil.which('c++')), reason='it needs a C++ compiler')
+@pytest.mark.parametrize('name', ['sgdw', 'lion', 'adam_mini', 'muon'])
+def test_compiled_step(name):
+    """The same as the plain one, on the same gradients, and compiled once: not again for another lr or step count"""
     compiled_updates.cache_clear()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -249,9 +246,11 @@ def test_compiled_step(name, backend, monkeypatch):
 def kind_of(name):
     """The block type of a parameter, by the papers: a second opinion on model.block_type."""
     parts = name.split('.')
+    if 'norm.down' in name or 'norm.up' in name or parts[-1] in ('w', 'wa', 'wb'):        # of GatedNorm, hyper-connections, mHC
+        return 'mix'
     if any(part.endswith('norm') for part in parts):
         return 'norm'
-    if parts[-1].endswith('_gain') or parts[-2].endswith(('_gain', '_residual')):
+    if parts[-1].endswith('_gain') or any(part.endswith(('_gain', '_residual')) for part in parts):
         return 'gain'
     return {'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head', 'wq': 'qk', 'wk': 'qk', 'wv': 'vo', 'wo': 'vo', 'wg': 'vo',
             'w1': 'ffn', 'w2': 'ffn', 'w3': 'ffn'}[parts[-2]]
@@ -308,9 +307,6 @@ def test_what_has_no_block_type_is_an_error():
 
 # ----------------------------------------------------------------------------- schedules
 
-HALF, EIGHTH = math.cos(math.pi / 4), math.cos(math.pi / 8)
-
-
 @pytest.mark.parametrize('schedule', SCHEDULES)
 def test_warm_up(schedule):
     """Equal steps from nothing: the first iteration already learns, the peak comes right after the last. A run of nothing but
@@ -320,19 +316,6 @@ def test_warm_up(schedule):
     assert found == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0], rel=1e-12)
     for warmup, decay in (10, 10), (10, 4), (0, 0):
         assert all(0.0 < lr_at(it, warmup_iters=warmup, lr_decay_iters=decay, **args) <= 1.0 for it in range(20))
-
-
-@pytest.mark.parametrize('schedule, wanted', [
-    # rates for learning_rate 1, min_lr 0.2, of iterations 4, 5, 6, 8, 12 and beyond, where decay runs from 4 to 12
-    ('cosine', [1.0, 0.6 + 0.4 * EIGHTH, 0.6 + 0.4 * HALF, 0.6, 0.2, 0.2]),
-    ('linear', [1.0, 0.9, 0.8, 0.6, 0.2, 0.2]),
-    ('constant', [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]),
-])
-@pytest.mark.parametrize('warmup', [4, 0])
-def test_schedule_by_hand(schedule, wanted, warmup):
-    """The same decay with warm-up before it and, moved to the left, without"""
-    args = dict(schedule=schedule, learning_rate=1.0, min_lr=0.2, warmup_iters=warmup, lr_decay_iters=8 + warmup, decay_frac=0.5)
-    assert [lr_at(it + warmup, **args) for it in (0, 1, 2, 4, 8, 1000)] == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize('warmup, lr_decay_iters, decay_frac, min_lr, wanted', [
@@ -352,7 +335,7 @@ def test_wsd_by_hand(warmup, lr_decay_iters, decay_frac, min_lr, wanted):
 # ----------------------------------------------------------------------------- Blockwise LR
 
 RUN = dict(learning_rate=0.3, min_lr=0.01, lr_decay_iters=100, decay_frac=0.25)
-RATIOS = [10.0, 0.5, 0.03, 0.0]           # times 0.3: the last two peak below min_lr
+RATIOS = [10.0, 1.0, 0.5, 0.03, 0.0]      # times 0.3: the last two peak below min_lr
 
 
 def ramp(it, ratio, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac):
@@ -394,15 +377,3 @@ def test_jump_is_a_multiple_of_the_base_after_warm_up(schedule, warmup):
             assert found == (base if it < warmup else ratio * base)
         for blockwise in ('ramp', 'jump'):
             assert lr_at(it, schedule, warmup_iters=warmup, ratio=1.0, blockwise=blockwise, **RUN) == base
-
-
-def test_an_optimizer_whose_key_train_lacks(monkeypatch):
-    """One line names the key and where to add it; a KeyError of its own stays one"""
-    groups, keys = param_groups(small_gpt('pre'), 0.1), {**KEYS, 'optimizer': 'mine', 'learning_rate': 0.1}
-    monkeypatch.setitem(OPTIMIZERS, 'mine', lambda groups, c: torch.optim.SGD(groups, c['learning_rate'], nesterov=c['nesterov']))
-    with pytest.raises(ValueError, match='optimizer=mine needs a key nesterov: add it, with its default, at the top of train.py'):
-        make_optimizer(groups, keys)
-    assert make_optimizer(groups, {**keys, 'nesterov': False}).defaults['lr'] == 0.1
-    monkeypatch.setitem(OPTIMIZERS, 'mine', lambda groups, c: {}['inner'])
-    with pytest.raises(KeyError, match='inner'):
-        make_optimizer(groups, keys)

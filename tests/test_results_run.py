@@ -1,11 +1,9 @@
 """lab/results_run.py: which runs of the plan are missing, and that the code of the commit trains them into the csv of here."""
 import subprocess
-import sys
 
 import pytest
-from helpers import ROOT, run_here, run_python, write_walk
+from helpers import ROOT, run_python, write_walk
 
-from data.lock import lock_file
 from lab.sweep.plan import runs_left_of, stated
 from lab.sweep.table import read_csv, write_csv
 
@@ -31,16 +29,6 @@ def test_runs_that_have_ended_are_not_left(tmp_path):
     write_csv(path, rows[:-2])
     number, seconds = runs_left_of(SWEEPS / 'decay.py', path)
     assert number == 3 and len(seconds) == len(rows) - 3
-
-
-def test_a_csv_in_use_is_refused(tmp_path):
-    """By another checkout's runs; but a lock of the parent process is this process's"""
-    held = lock_file(f'{tmp_path}/decay.csv.lock', tmp_path / 'decay.csv', 'adding runs')
-    code, _, err = run_here('lab.results_run', '--sweeps=decay', f'--csv={tmp_path}')
-    assert code == 1 and f'{tmp_path}/decay.csv is in use' in err and err.count('\n') == 1
-    again = 'import sys; from data.lock import lock_file; lock_file(sys.argv[1], "it", "adding")'
-    assert subprocess.run([sys.executable, '-c', again, held.name], cwd=ROOT).returncode == 0
-    held.close()
 
 
 @pytest.mark.long

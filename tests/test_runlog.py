@@ -6,14 +6,12 @@ import shutil
 import subprocess
 
 import pytest
-import torch
 from helpers import strict_json
 
 from engine import code
 from engine.code import code_hash, code_state
-from engine.device import Machine
-from engine.errors import last_row, read_rows
-from engine.log import Speed, clock, open_rows, progress, write_row
+from engine.errors import read_rows
+from engine.log import write_row
 from engine.run import Run
 
 CONFIG = dict(out_dir='run', init_from='scratch', overwrite=False, eval_only=False, wandb_log=False)
@@ -59,82 +57,6 @@ def test_lines_that_a_person_has_written(tmp_path, capsys, monkeypatch):
     assert path.read_text() == ''.join(FOREIGN.splitlines(keepends=True)[:4])
 
 
-def test_a_last_line_without_its_end(tmp_path):
-    """Some editors leave the end out; of what a kill has cut, nothing stays"""
-    path = tmp_path / 'rows.jsonl'
-    for before, after in (('{"iter": 1}', '{"iter": 1}\n'), ('{"iter": 1}\n{"iter"', '{"iter": 1}\n'),
-                          ('{"iter": 1}\nmy note', '{"iter": 1}\nmy note\n')):
-        path.write_text(before)
-        with open_rows(path) as f:
-            write_row(f, dict(iter=2))
-        assert path.read_text() == f'{after}{{"iter": 2}}\n'
-
-
-def test_numbers_that_are_not_finite(tmp_path):
-    """null, as our rows have it for them, is NaN where rows are read; a row that a kill has cut off is none"""
-    path = tmp_path / 'a.jsonl'
-    path.write_text('{"iter": 0, "x": null}\n{"iter": 1, "x": NaN}\n{"iter": "ten", "x": 1}\n{"iter": 2, "x": 2')
-    rows = read_rows(str(path))
-    assert len(rows) == 2 and all(row['x'] != row['x'] for row in rows)
-
-
-@pytest.mark.parametrize('text, last', [
-    ('', -1), ('{"iter": 3, "loss": 1}\n', 3), ('{"iter": 3}\n{"iter": 4', 3), ('no json\n', -1),
-    ('{"iter": 1}\n' * 10 ** 5 + '{"iter": 7}\n[]\n{"note": 1}\n', 7)])
-def test_the_last_iteration_of_a_log(tmp_path, text, last):
-    assert last_row(tmp_path / 'nowhere')['iter'] == -1
-    (tmp_path / 'log.jsonl').write_text(text)
-    assert last_row(tmp_path / 'log.jsonl')['iter'] == last
-
-
-def test_progress(monkeypatch, capsys):
-    """A line at most every ten seconds, with what is done and what is left by the pace so far"""
-    clock = iter([100, 100, 104, 112, 113, 125])
-    monkeypatch.setattr('time.monotonic', lambda: next(clock))
-    assert list(progress('abcde', 'letters')) == list('abcde')
-    assert capsys.readouterr() == ('', 'letters: 2 of 5, 0m18s left\nletters: 4 of 5, 0m06s left\n')
-    monkeypatch.undo()
-    assert list(progress(iter(range(9)), 'numbers', 9)) == list(range(9)) and capsys.readouterr() == ('', '')
-
-
-@pytest.mark.parametrize('start', [0, 7])
-def test_the_time_left_does_not_count_compiling(start, monkeypatch, capsys):
-    """Evaluations at 0, 10, … take 2 s, iterations 1 s; the first of each takes 100 s more, in which it compiles. So does
-    iteration 12, which compiles once more. A run that a signal has stopped at 7 evaluates after it has trained."""
-    now = [1000.0]
-
-    def pass_by(seconds):
-        now[0] += seconds
-
-    def back_end(graph, inputs):
-        pass_by(100)
-        return graph.forward
-
-    monkeypatch.setattr('time.monotonic', lambda: now[0])
-    monkeypatch.setattr('time.time_ns', lambda: int(1e9 * now[0]))          # torch._dynamo's clock
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda x: x + 1, backend=back_end, dynamic=False)
-    speed, lines = Speed('tokens', 600, 0, Machine('cpu'), 30), {}
-    for it in range(start, 30):
-        if it % 10 == 0:
-            with speed.paused():
-                for _ in progress('ab', 'evaluation'):
-                    compiled(torch.zeros(2, 1))
-                    pass_by(1)
-        compiled(torch.zeros(3 if it < 12 else 4, 1))
-        pass_by(1)
-        speed.iteration(it)
-        lines[it] = speed.since_last_line(it)
-    torch._dynamo.reset()
-    assert now[0] == 1000 + 300 + (30 - start) + 2 * (3 if start == 0 else 2)
-    assert {per_s for per_s, *_ in lines.values()} == {600}
-    for it, (_, _, left) in lines.items():              # the pace so far, with evaluations behind the first iteration
-        evaluations = 2 * len([i for i in (10, 20) if start < i <= it])
-        pace = 1 + evaluations / (it - start) if it > start else 1
-        assert left == clock(pace * (30 - it - 1)), it
-    assert capsys.readouterr().err == ''                # nor that the first batch of an evaluation took long
-
-
 @pytest.mark.skipif(not shutil.which('git'), reason='it needs git')
 def test_the_code_of_a_run_can_be_had_again(tmp_path, monkeypatch):
     """code.patch, on the commit that run.json names, gives the code that ran: what is changed, and what is new"""
@@ -165,21 +87,6 @@ def test_the_code_of_a_run_can_be_had_again(tmp_path, monkeypatch):
     for path in [*here.rglob('*.py')]:
         assert (there / path.relative_to(here)).read_text() == path.read_text()
     assert not (there / 'notes.txt').exists()
-
-
-@pytest.mark.skipif(not shutil.which('git'), reason='it needs git')
-def test_thousands_of_new_files_are_left_out(tmp_path, monkeypatch, capsys):
-    """Such as an environment that git does not ignore: a patch of each would take minutes"""
-    subprocess.run(['git', 'init', '-q'], cwd=tmp_path, check=True)
-    (tmp_path / 'environment').mkdir()
-    for number in range(5000):
-        (tmp_path / 'environment' / f'{number:04}.py').write_text('x = 1\n')
-    (tmp_path / 'ablation.py').write_text('x = 2\n')
-    monkeypatch.setattr(code, 'ROOT', str(tmp_path))
-    _, changed, patch = code_state()
-    assert changed == ['code.patch leaves out 4901 new .py files, such as environment/0099.py']
-    assert capsys.readouterr().out.startswith(changed[0])
-    assert patch.count(b'diff --git') == code.MOST_NEW_FILES and b'ablation.py' in patch
 
 
 def test_the_hash_of_the_code(tmp_path, monkeypatch):

@@ -6,14 +6,13 @@ import collections
 import json
 import os
 import shutil
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from helpers import ROOT, TINY, Alone, checkpoint, flags, in_each_iteration, rows, run_here, train, write_walk
+from helpers import TINY, Alone, checkpoint, flags, in_each_iteration, rows, run_here, train, write_walk
 from torch import nn
 
 import model
@@ -33,13 +32,13 @@ def whole(place):
 
 # ----------------------------------------------------------------------------- ranks
 
-def ranks(cwd, *commands):
+def ranks(cwd, *commands, through=()):
     """Runs train.py once for each command, on as many ranks → [(exit code, stderr)]. Each ends by itself."""
     store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
     env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(store.port), WORLD_SIZE=str(len(commands)), LOCAL_RANK='0',
                TORCHELASTIC_USE_AGENT_STORE='True')
-    started = [Alone('train.py', *command, cwd=at, **env, RANK=str(i)) for i, (at, command) in
-               enumerate((cwd / command[0], command[1:]) for command in commands)]
+    started = [Alone('train.py', *command, cwd=cwd / at, through=through, **env, RANK=str(i))
+               for i, (at, *command) in enumerate(commands)]
     return [(code, err) for code, _, err in (rank.end() for rank in started)]
 
 
@@ -52,46 +51,36 @@ def test_ranks_with_other_keys(place, key, value):
     assert not (place / 'other-keys').exists()
 
 
-def test_ranks_with_other_checkpoints(whole, place):
-    """Of the same iteration, in folders of their own, as two nodes have that share no disk; copies of one checkpoint go on"""
-    commands = []
+def test_ranks_with_other_checkpoints_or_data(whole, place):
+    """In folders of their own, as two nodes have that share no disk; copies of one checkpoint go on"""
     for name in ('node-0', 'node-1'):
-        shutil.copytree(whole, place / name)
-        commands.append(('.', f'{name}/config.json', *flags(out_dir=name, init_from='resume', max_iters=6)))
-    state = torch.load(place / 'node-1' / 'ckpt.pt')
+        shutil.copytree(place / 'data', place / name / 'data')
+        shutil.copytree(whole, place / name / 'whole')
+    keys = ['whole/config.json', *flags(out_dir='whole', init_from='resume', max_iters=6)]
+    path = place / 'node-1' / 'whole' / 'ckpt.pt'
+    state = torch.load(path)
     state['model']['h.0.attn.wq.weight'][0, 0] += 1e-6
-    torch.save(state, place / 'node-1' / 'ckpt.pt')
-    for code, err in ranks(place, *commands):
+    torch.save(state, path)
+    for code, err in ranks(place, ('node-0', *keys), ('node-1', *keys)):
         assert code == 1 and 'not all ranks were given the same: hash of this checkpoint' in err and err.count('\n') == 1
-    shutil.copy(whole / 'ckpt.pt', place / 'node-1')
-    assert ranks(place, *commands) == [(0, ''), (0, '')]
-
-
-def test_ranks_with_other_data(place):
-    for name in ('here', 'there'):
-        (place / name).mkdir()
-        write_walk(place / name, train=2000 if name == 'here' else 1999)
-    keys = flags(**SHORT, out_dir='out')
-    for code, err in ranks(place, ('here', *keys), ('there', *keys)):
+    shutil.copy(whole / 'ckpt.pt', path)
+    assert ranks(place, ('node-0', *keys), ('node-1', *keys)) == [(0, ''), (0, '')]
+    shutil.rmtree(place / 'node-1')
+    write_walk(place / 'node-1', train=1999)
+    for code, err in ranks(place, *((name, *flags(**SHORT, out_dir='out')) for name in ('node-0', 'node-1'))):
         assert code == 1 and 'fingerprint of the data' in err
 
 
+def other_code():
+    """Rank 1 has an edited model.py."""
+    from engine import run
+    hashes = run.code_hashes
+    run.code_hashes = lambda script: hashes(script) | ({'model.py': 'edited'} if os.environ['RANK'] == '1' else {})
+
+
 def test_ranks_with_other_code(place):
-    """Two copies of the repository, in new interpreters; one has an edited model.py"""
-    store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
-    env = {**os.environ, 'MASTER_ADDR': '127.0.0.1', 'MASTER_PORT': str(store.port), 'WORLD_SIZE': '2', 'LOCAL_RANK': '0',
-           'TORCHELASTIC_USE_AGENT_STORE': 'True', 'PYTHONPATH': ''}
-    copy = place / 'copy'
-    for file in (*ROOT.glob('*.py'), *ROOT.glob('engine/*.py'), *ROOT.glob('data/*.py')):
-        (copy / file.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, copy / file.relative_to(ROOT))
-    (copy / 'model.py').write_text((copy / 'model.py').read_text() + '\nEDITED = True\n')
-    started = [subprocess.Popen([sys.executable, str(at / 'train.py'), *flags(**SHORT, out_dir='code')], cwd=place,
-                                env={**env, 'RANK': str(i)}, stderr=subprocess.PIPE, text=True)
-               for i, at in enumerate((ROOT, copy))]
-    for process in started:
-        err = process.communicate(timeout=300)[1]
-        assert process.returncode == 1 and 'code of model.py' in err and 'code of optim.py' not in err
+    for code, err in ranks(place, *[('.', *flags(**SHORT, out_dir='code'))] * 2, through=(other_code,)):
+        assert code == 1 and 'code of model.py' in err and 'code of optim.py' not in err
 
 
 class WithStatistics(nn.Identity):
@@ -143,56 +132,50 @@ def test_a_resumed_run_says_what_it_has_changed(whole, place, monkeypatch):
     assert [row['iter'] for row in rows(run) if 'loss' in row] == [*range(8)]
 
 
-def test_a_resumed_run_says_that_its_machine_has_changed(whole, place):
+@pytest.fixture
+def copy(whole, place, request):
+    """A copy of that run, in a folder of the test's name"""
+    return Path(shutil.copytree(whole, place / request.node.name))
+
+
+def test_a_resumed_run_says_that_its_machine_has_changed(copy, place):
     """With dtype=auto another machine may compute in another precision"""
-    shutil.copytree(whole, place / 'elsewhere')
-    path = place / 'elsewhere' / 'run.json'
-    about = json.loads(path.read_text())
-    now = {key: about['starts'][0][key] for key in ('dtype', 'torch', 'machine')}
-    assert now == {key: about[key] for key in now} and now['dtype'] == 'torch.float32'
+    about = json.loads((copy / 'run.json').read_text())
+    machine = about['starts'][0]['machine']
     about['starts'][0] |= dict(dtype='torch.bfloat16', torch='2.10.0', machine='a GPU')
-    path.write_text(json.dumps(about))
-    out, _ = train(place, 'whole/config.json', *flags(init_from='resume', max_iters=5, out_dir='elsewhere'))
+    (copy / 'run.json').write_text(json.dumps(about))
+    out, _ = train(place, 'whole/config.json', *flags(init_from='resume', max_iters=5, out_dir=copy.name))
     changes = ['max_iters 4 → 5', 'precision torch.bfloat16 → torch.float32', f'PyTorch 2.10.0 → {torch.__version__}',
-               f'machine a GPU → {now["machine"]}']
+               f'machine a GPU → {machine}']
     assert f'changed since the checkpoint: {", ".join(changes)}\n' in out
-    assert json.loads(path.read_text())['starts'][1]['changes'] == changes
+    assert json.loads((copy / 'run.json').read_text())['starts'][1]['changes'] == changes
 
 
-def test_a_resumption_that_was_killed_hides_no_change(whole, place, monkeypatch):
-    """It noted the code that it ran, and ended before it saved: the checkpoint is still that of the start before"""
-    shutil.copytree(whole, place / 'killed-soon')
-    path = place / 'killed-soon' / 'run.json'
-    about = json.loads(path.read_text())
+def test_a_resumption_that_was_killed_hides_no_change(copy, place, monkeypatch):
+    """It noted the code that it ran, and ended before it saved: the checkpoint is still that of the start before. An evaluation
+    says so too"""
+    about = json.loads((copy / 'run.json').read_text())
     edited = {**about['starts'][0]['code'], 'model.py': 'edited'}
     about['starts'].append({**about['starts'][0], 'code': edited, 'dtype': 'torch.bfloat16'})
-    path.write_text(json.dumps(about))
+    (copy / 'run.json').write_text(json.dumps(about))
     monkeypatch.setattr('engine.run.code_hashes', lambda script: edited)
-    out, _ = train(place, 'killed-soon/config.json', *flags(init_from='resume', max_iters=5, out_dir='killed-soon'))
-    assert 'changed since the checkpoint: max_iters 4 → 5, code of model.py\n' in out
-    assert torch.load(place / 'killed-soon' / 'ckpt.pt', weights_only=True)['start'] == 3
+    keys = ['whole/config.json', *flags(init_from='resume', out_dir=copy.name)]
+    assert 'changed since the checkpoint: code of model.py' in train(place, *keys, '--eval_only=True')[0]
+    assert 'changed since the checkpoint: max_iters 4 → 5, code of model.py\n' in train(place, *keys, '--max_iters=5')[0]
+    assert checkpoint(copy)['start'] == 3
 
 
-def test_an_evaluation_says_that_the_code_has_changed(whole, place, monkeypatch):
-    code = json.loads((whole / 'run.json').read_text())['starts'][0]['code']
-    monkeypatch.setattr('engine.run.code_hashes', lambda script: {**code, 'model.py': 'edited'})
-    out, _ = train(place, 'whole/config.json', '--init_from=resume', '--eval_only=True')
-    assert 'changed since the checkpoint: code of model.py' in out
-
-
-def test_a_checkpoint_with_a_key_that_this_code_lacks(whole, place):
+def test_a_checkpoint_with_a_key_that_this_code_lacks(copy, place):
     """Such as one of an edit that was taken back: the model here may be another"""
-    run = place / 'unknown-key'
-    shutil.copytree(whole, run)
-    state = torch.load(run / 'ckpt.pt')
+    state = torch.load(copy / 'ckpt.pt')
     state['config']['cap'] = 0.05
     for name in ('ckpt.pt', 'best.pt'):
-        torch.save(state, run / name)
-    out, _ = train(place, 'whole/config.json', *flags(init_from='resume', out_dir='unknown-key', max_iters=5))
+        torch.save(state, copy / name)
+    out, _ = train(place, 'whole/config.json', *flags(init_from='resume', out_dir=copy.name, max_iters=5))
     assert 'cap 0.05 → (unknown here)' in out
-    torch.save(state, run / 'best.pt')
-    err = run_here('sample.py', '--out_dir=unknown-key', '--max_new_tokens=1', '--num_samples=1', '--device=cpu', cwd=place)[2]
-    assert 'unknown-key/best.pt was saved by code with more keys (cap=0.05)' in err
+    torch.save(state, copy / 'best.pt')
+    err = run_here('sample.py', f'--out_dir={copy.name}', '--max_new_tokens=1', '--num_samples=1', '--device=cpu', cwd=place)[2]
+    assert 'best.pt was saved by code with more keys (cap=0.05)' in err
 
 
 @pytest.mark.parametrize('keys', [dict(batch_size=2), dict(gradient_accumulation_steps=8)])
@@ -203,25 +186,22 @@ def test_another_number_of_windows_is_refused(whole, place, keys):
     assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
 
 
-def test_another_split_into_micro_batches(place):
+def test_another_split_into_micro_batches(copy, place):
     """The same windows in other micro-batches: the same losses, but for rounding"""
-    train(place, *flags(**SHORT, out_dir='split'))
     train(place, *flags(**SHORT, out_dir='as-before'), '--max_iters=8')
-    train(place, 'split/config.json', *flags(init_from='resume', max_iters=8, batch_size=8, gradient_accumulation_steps=2))
-    for a, b in zip(rows(place / 'split'), rows(place / 'as-before')):
-        if 'loss' in a and 'loss' in b:
-            assert a['loss'] == pytest.approx(b['loss'], rel=1e-5)
+    keys = dict(out_dir=copy.name, init_from='resume', max_iters=8, batch_size=8, gradient_accumulation_steps=2)
+    train(place, 'whole/config.json', *flags(**keys))
+    ours, theirs = ([row['loss'] for row in rows(run) if 'loss' in row] for run in (copy, place / 'as-before'))
+    assert len(ours) == 8 and ours == pytest.approx(theirs, rel=1e-5)
 
 
-def test_a_refused_resumption_has_written_nothing(whole, place):
-    run = place / 'refused'
-    shutil.copytree(whole, run)
-    state = torch.load(run / 'ckpt.pt')
+def test_a_refused_resumption_has_written_nothing(copy, place):
+    state = torch.load(copy / 'ckpt.pt')
     state['optimizer']['param_groups'][0]['param_names'][0] = 'wte.other'
-    torch.save(state, run / 'ckpt.pt')
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-    train(place, 'whole/config.json', *flags(init_from='resume', out_dir='refused', max_iters=9), code=1)
-    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+    torch.save(state, copy / 'ckpt.pt')
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    train(place, 'whole/config.json', *flags(init_from='resume', out_dir=copy.name, max_iters=9), code=1)
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
 
 
 # ----------------------------------------------------------------------------- what was saved can be read
@@ -266,7 +246,6 @@ def expand(block):
 
 READ_AGAIN = {
     'a buffer with -inf': on_block(lambda block: block.register_buffer('mask', torch.full((3,), -torch.inf))),
-    'a tuple': optimizer_with(lambda p: (1.0, 2.0)),
     'rows and columns, as Adafactor': optimizer_with(lambda p: torch.ones(len(p)) if p.dim() > 1 else 1.0),
 }
 REFUSED = {
@@ -387,14 +366,10 @@ def test_a_parameter_without_a_gradient(place):
     assert f'error: {says}' in err and 'Traceback' not in err
 
 
-def share(self):
-    self.h[1] = self.h[0]
-
-
 def test_a_block_that_two_layers_share(place, monkeypatch):
     def build(self, config, fill=True, old=GPT.__init__):
         old(self, config, fill)
-        share(self)
+        self.h[1] = self.h[0]
 
     monkeypatch.setattr(GPT, '__init__', build)
     train(place, *flags(**SHORT, out_dir='shared'))

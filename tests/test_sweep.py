@@ -2,7 +2,6 @@
 from configurator import defaults_of, parse_args
 
 import csv
-import itertools
 import json
 import os
 import re
@@ -20,7 +19,6 @@ from helpers import ROOT, TINY, Alone, checkpoint, forks_its_runs, rows, run_her
 from test_sweep_plan import fake_runs
 
 from data.lock import lock_file, lock_folder
-from lab.sweep.__main__ import split_arguments
 from lab.sweep.plan import plan, read_sweep
 from model import GPTConfig
 
@@ -105,17 +103,6 @@ def test_a_plan_is_the_product_of_axes_and_seeds():
         assert config['seed'] == config['data_seed'] == int(labels['seed'])
 
 
-@pytest.mark.parametrize('axis, value', [('arch', 's5'), ('optim', 'lion'), ('lr', 'wsd')])
-def test_a_folder_of_config_is_an_axis(axis, value, tmp_path, monkeypatch):
-    """From wherever it is called; 'none' takes none of its files"""
-    monkeypatch.chdir(tmp_path)
-    runs = planned({axis: [value, 'none']})
-    wanted = {value: parse_args([str(ROOT / 'config' / axis / f'{value}.py')], DEFAULTS), 'none': DEFAULTS}
-    assert wanted[value] != DEFAULTS
-    for label, config in wanted.items():
-        assert runs[f'{axis}={label},seed=1']['config'] == {**config, 'seed': 1, 'data_seed': 1}
-
-
 def test_a_grid_may_have_its_own_number_of_seeds(faked):
     """And the command line has the last word. Labels may be numbers"""
     Path('grid.py').write_text("seeds = 1\ngrids = [dict(n_layer=[1], seeds=3), dict(n_layer={2: '--n_layer=2'})]\n")
@@ -129,23 +116,17 @@ def test_several_grids():
     """What lacks an axis is named without it, what two grids share is one run, and of one name can be one run alone. Names are
     safe for a file system, and arguments are split as a shell does"""
     runs = planned({'model': {'GPT-2, ½/3': '', 'two words': "--n_layer=3 --wandb_run_name='a b'"}})
-    assert [run['labels']['model'] for run in runs.values()] == ['GPT-2, ½/3', 'two words']
     assert list(runs)[0] == 'model=GPT-2,_½_3,seed=1' and runs['model=two_words,seed=1']['config']['wandb_run_name'] == 'a b'
     runs = planned(dict(arch=['pre'], n_layer=[1]), dict(arch=['pre'], n_layer=[1, 2], dropout=[0.5]), *[dict(n_layer=[2])] * 2)
     assert {name: run['config']['dropout'] for name, run in runs.items()} == {
         'arch=pre,n_layer=1,seed=1': 0, 'arch=pre,n_layer=1,seed=1,dropout=0.5': 0.5,
         'arch=pre,n_layer=2,seed=1,dropout=0.5': 0.5, 'n_layer=2,seed=1': 0}
-    with pytest.raises(ValueError, match='two runs of the grid are named model=a_b,seed=1, and differ'):
-        planned(dict(model={'a b': '--n_layer=1', 'a/b': '--n_layer=2'}))
-    with pytest.raises(ValueError, match='dropout=0.10,seed=1 and dropout=1e-1,seed=1 are one run'):
-        planned(dict(dropout=['1e-1', '0.10']))
 
 
 @pytest.mark.parametrize('grids, says', [
-    ([dict(arch=['pre'], learning_rate=[0.1]), dict(arch=['s5'])], 'learning_rate is an axis of some grids and not of others'),
-    ([dict(seed=[7])], 'seed cannot be an axis'), ([dict(n_layer=[1], seeds=0)], 'seeds=0 in grids: wants a number of seeds'),
-    ([dict(commit={'a': '', 'b': ''})], 'commit cannot be an axis: runs.csv and table.csv have a column of this name'),
-    ([dict(max_iters=0)], 'max_iters=0 in grids: wants a list')])
+    ([dict(model={'a b': '--n_layer=1', 'a/b': '--n_layer=2'})], 'two runs of the grid are named model=a_b,seed=1, and differ'),
+    ([dict(dropout=['1e-1', '0.10'])], 'are one run'), ([dict(seed=[7])], 'seed cannot be an axis'),
+    ([dict(arch=['pre'], learning_rate=[0.1]), dict(arch=['s5'])], 'learning_rate is an axis of some grids and not of others')])
 def test_a_grid_that_is_none(grids, says):
     with pytest.raises(ValueError, match=says):
         planned(*grids)
@@ -167,16 +148,6 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
 
 # ----------------------------------------------------------------------------- the command line
 
-def test_whose_arguments_are_whose(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path('grid.py').write_text('seeds = 2\ngrids = []\n')
-    Path('base.py').write_text('n_layer = 2  # no grids = []\n')
-    ours = ['grid.py', '--seeds=3', '--out_dir=x', '--against=arch=s1', '--diverged_loss=3', '--debug=True', '--help', '-h']
-    theirs = ['base.py', '--arch=s1,s5', '--n_layer=2', 'nowhere.py', '--seed=1']
-    mixed = [arg for pair in itertools.zip_longest(theirs, ours) for arg in pair if arg]
-    assert split_arguments(mixed) == (ours, theirs)
-
-
 def test_the_command_line_wins_over_a_file(faked):
     """An axis replaces the file's of that name in every grid, others are added; train.py's files come behind `arguments`"""
     Path('grid.py').write_text("arguments = '--n_layer=3 --dropout=0.1'\nseeds = 2\nout_dir = 'there'\n"
@@ -190,23 +161,12 @@ def test_the_command_line_wins_over_a_file(faked):
                                      '--seed=1', '--data_seed=1', '--overwrite=True']
 
 
-@pytest.mark.parametrize('arguments, says', [
-    (['--seeds=0'], 'seeds=0: wants at least 1'), (['--select=worst'], "select='worst': choose all or best"),
-    (['--script=mine.py'], 'wants train.py, or a module such as vision.train'),
-    (['--report=nowhere'], "there is no nowhere/runs.csv: report='nowhere' wants the runs.csv of a sweep")])
-def test_an_error_comes_before_anything_runs(faked, arguments, says):
-    """And is one line"""
-    assert says in call(*arguments, error=True)
-    assert not faked and not list(Path().iterdir())
-
-
 # ----------------------------------------------------------------------------- running
 
 def test_a_sweep_whose_runs_all_failed(faked, monkeypatch):
-    """It fails too, with the first run's last line, once the table is written"""
+    """It fails too"""
     monkeypatch.setattr(subprocess.Popen.__self__, 'code', 1)
     assert 'all 2 runs failed, the first with: ' in call('--n_layer=1,2', '--seeds=1', error=True)
-    assert [line['validation loss'] for line in table(Path('out-sweep'))] == ['failed 1/1'] * 2
 
 
 def test_one_sweep_has_a_folder_and_a_csv(faked):

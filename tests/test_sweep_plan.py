@@ -7,7 +7,6 @@ from configurator import defaults_of, parse_args
 import itertools
 import json
 import math
-import os
 import random
 import re
 import shutil
@@ -153,13 +152,6 @@ def test_rates_that_diverge(runs):
     assert len(made.legs) == 4
 
 
-def test_a_single_rate_has_no_choice_to_make(runs):
-    """All of its seeds count"""
-    made = runs(lambda rate, it, seed: 2.0 + seed)
-    assert 'more' not in call('--learning_rate=0.1')
-    assert len(made.legs) == 3 and table() == {'validation loss': '4.000 ± 0.577'}
-
-
 def test_a_sweep_is_of_one_grid_code_data_precision_and_version(runs):
     """Else it ends with a line before it trains. A spreadsheet may have saved its rows"""
     made, grid = runs(best_at(0.2)), '--learning_rate=0.1,0.2,0.4'
@@ -178,18 +170,6 @@ def test_a_sweep_is_of_one_grid_code_data_precision_and_version(runs):
     path.write_text('\ufeff' + text.replace('0.1,1,', '1.00E-01,1,'))
     call(grid, '--seeds=2')
     assert made.legs[number:] == [(0.2, 2, 0, 100)] and '1.00E-01,1,' in path.read_text()
-
-
-def test_a_folder_of_other_keys_beyond_the_grid_is_not_resumed(runs):
-    """Of a rate that was added, where the rows were moved away as the error advises"""
-    made = runs(best_at(0.8))
-    call('--learning_rate=0.1,0.2,0.4', '--seeds=1')
-    number = len(made.legs)
-    os.remove('out/runs.csv')
-    for rate in ('0.1', '0.2', '0.4'):
-        shutil.rmtree(f'out/learning_rate={rate},seed=1')
-    err = call('--learning_rate=0.1,0.2,0.4', '--seeds=1', '--weight_decay=0.7', code=1)
-    assert 'out/learning_rate=0.8,seed=1 holds a run with weight_decay=0.1 instead of 0.7' in err and len(made.legs) == number
 
 
 @pytest.mark.parametrize('what', ['code', 'data', 'dtype', 'torch'])
@@ -231,15 +211,6 @@ def test_extension(runs, best, extend, tried):
     assert found == {'0.1', '0.2', '0.4', *tried} and len(made.legs) == len(set(made.legs)) == len(found) + 1
     edge = min(found, key=lambda rate: abs(math.log(float(rate) / best))) in (min(found, key=float), max(found, key=float))
     assert ('(edge)' in call(*arguments, '--select=best').splitlines()[-2]) == edge
-
-
-@pytest.mark.parametrize('arguments', [['--learning_rate=0,0.1'], ['grid.py'], ['--learning_rate=0.1,0.2', '--min_lr=0.08']])
-def test_where_no_rate_can_be_added(runs, arguments):
-    """A rate of 0, rates that differ in more than the rate, and one that train.py would refuse"""
-    made = runs(lambda rate, it, seed: rate)
-    Path('grid.py').write_text("grids = [dict(learning_rate={0.1: '--learning_rate=0.1 --min_lr=0.01',\n"
-                               "                            0.2: '--learning_rate=0.2 --min_lr=0.02'})]\n")
-    assert '(edge)' in call(*arguments, '--seeds=1', '--select=best') and len(made.legs) == 2
 
 
 # ----------------------------------------------------------------------------- interruptions

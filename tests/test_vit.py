@@ -2,6 +2,7 @@
 ViT against the float64 reference of test_model.py, against Hugging Face, and against weights under timm's names; and measure.py
 on one.
 """
+import itertools
 import math
 import random
 import sys
@@ -15,23 +16,16 @@ from lab import measure as m
 from lab.measure.sharpness import diagonal_estimate, sampled_labels
 from lab.measure.tools import mean_gradient
 from model import GPTConfig, block_type
-from test_model import close, reference_blocks, with_kernel
+from test_model import close, random_config, reference_blocks, with_kernel
 from vision.vit import DropPath, ViT, ViTConfig
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
 SIZES = dict(n_head=4, n_embd=16, dropout=0.0, drop_path=0.0, classes=5)
-AXES = {name: values for name, values in test_model.AXES.items() if name not in ('tie_weights', 'emb_scale')} | dict(
+AXES = {name: values for name, values in test_model.AXES.items() if name not in ('tie_weights', 'emb_scale', 'emb_gain')} | dict(
     pool=('cls', 'mean', 'patches'), qkv_bias=(False, True), channels=(1, 3), image_size=(6, 12), patch_size=(2, 3))
-
-def random_config(seed):
-    rng, given = random.Random(seed), dict(residual=AXES['residual'][seed % 5])         # of which few configs are valid
-    while not test_model.valid(config := {axis: rng.choice(values) for axis, values in AXES.items()} | given):
-        pass
-    return config
-
-
-CONFIGS = [random_config(seed) for seed in range(25)]
+RESIDUALS = itertools.cycle(AXES['residual'])            # of which few configs are valid
+CONFIGS = [random_config(random.Random(seed), dict(residual=residual), AXES) for seed, residual in zip(range(25), RESIDUALS)]
 
 
 @torch.no_grad()

@@ -37,6 +37,8 @@ def read_image_meta(name):
     validation images ({} for none), and the fingerprint of all of it ('' in data of older versions). Groups are versions of the
     same images, in the same order: groups={'corruption': [C names], 'severity': [S names]} are C · S groups, of which the first S
     belong to the first corruption."""
+    if not os.path.exists(f'data/{name}/meta.json') and os.path.exists(f'vision/prepare/{name}.py'):
+        raise ValueError(f'data/{name} is not prepared: run  python -m vision.prepare.{name}')
     return {'whole': False, 'groups': {}, **load_meta(name, 'images')}
 
 

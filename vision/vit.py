@@ -30,6 +30,7 @@ class ViTConfig(GPTConfig):
     block_size: int = field(init=False, default=1)      # tokens per image, from the sizes below
     vocab_size: int = field(init=False, default=1)      # a ViT has none
     emb_scale: bool = field(init=False, default=False)
+    emb_gain: bool = field(init=False, default=False)
     tie_weights: bool = field(init=False, default=False)
     image_size: int = 224           # height and width of an image, in pixels
     patch_size: int = 16            # height and width of a patch, in pixels; each patch is a token

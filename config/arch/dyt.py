@@ -1,6 +1,11 @@
 # DyT: Pre-LN with γ tanh(a x) + β instead of LayerNorm (Zhu et al. 2025)
-# For LLaMA the authors start a between 0.8 and 0.2 before attention, at a quarter of that elsewhere, lower in larger models, and
-# multiply the embeddings by a learned number from √n_embd. Here a starts at 0.5 and nothing multiplies the embeddings, which are
-# small: at the start tanh is nearly linear. Larger embeddings are --emb_std.
+# It starts as in the code of Derf's authors, who compare the two in nanoGPT (zlab-princeton/Derf, language model/
+# model_derf.patch): tok + pos times a learned number from √n_embd, and a = 1. Their a has a value each for attention, FFN and the
+# final norm; those of their runs are not published. DyT's code for LLaMA (jiachenzhu/DyT) has no β, and the same number on the
+# tokens. Its commands have 0.8 for attention and 0.2 elsewhere at 7B, less above: --attn_norm_alpha=0.8 --norm_alpha=0.2
+# For images neither multiplies the embedding, and a starts at 0.5.
 include('config/arch/pre.py')
 norm = 'dyt'
+if not _vit:
+    norm_alpha = 1.0
+    emb_gain = True

@@ -12,10 +12,10 @@
 #     python -m lab.measure --out_dir=out-llama-0.25b --what=sharpness,layers --batches=34
 #     python -m lab.plot out-llama-0.25b --what=sharpness
 #     python -m lab.plot out-llama-0.25b --what=sharpness.qk.layers.log10_mean
-#     python -m lab.plot out-llama-0.25b --what=parameters.w1.frobenius
+#     python -m lab.plot out-llama-0.25b --what=parameters.means
 # The first picture shows figures 2 and 3. lab.measure draws figure 9 (a) in layers.png. The second picture has the sharpness
-# that figure 9 (b) shows at one time, over iterations, for QK. The third has the norms of figure 8 for W_1, with a curve per
-# layer where the paper has the mean over layers. Other norms: parameters.wq.frobenius, parameters.embedding.frobenius, …
+# that figure 9 (b) shows at one time, over iterations, for QK. The third is figure 8 (a) and (b); for (c) add
+# parameters.embedding.frobenius. A curve for each layer: parameters.w1.frobenius, …
 include('config/base/sharpness_openwebtext.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-0.25b'

@@ -1,51 +1,27 @@
 """
-What the papers measure. A file a subject: its computation, its table and its picture.
+What the papers measure. A file a subject: its numbers, its table and its picture.
 
-Each measurement is a function of the model in eval mode, of batches [(inputs, targets), …], and of its own random generator.
-Inputs and targets are token ids (B, T), or images and their classes (B,). It returns numbers for JSON, and does not change the
-model or the random state. For images, a sequence is the tokens of an image, and the loss is the mean over images.
+A measurement is a function of the model in eval mode, of batches [(inputs, targets), …], and of its own random generator. Inputs
+and targets are token ids (B, T), or images and their classes (B,). It returns numbers for JSON, and does not change the model or
+the random state. For images, a sequence is the tokens of an image, and the loss is the mean over images. Its `show` prints the
+numbers, its `plot` draws those of several runs.
 """
 import torch
 
 from engine.log import progress, write_row
-from lab.measure.attention import attention, plot_attention, show_attention
-from lab.measure.gradients import gradients, plot_gradients, show_gradients
-from lab.measure.hidden import hidden, plot_hidden, show_hidden
-from lab.measure.jacobian import jacobian, plot_jacobian, show_jacobian
-from lab.measure.parameters import parameters, plot_parameters, show_parameters, show_updates, update_sizes
-from lab.measure.predictions import (
-    attention_growth,
-    output_spectrum,
-    plot_attention_growth,
-    plot_output_spectrum,
-    plot_transport,
-    show_attention_growth,
-    show_output_spectrum,
-    show_transport,
-    transport,
-)
-from lab.measure.preflight import plot_preflight, preflight, show_preflight
-from lab.measure.sensitivity import drift, plot_drift, plot_sensitivity, sensitivity, show_drift, show_sensitivity
-from lab.measure.sharpness import layers, plot_layers, plot_sharpness, sharpness, show_layers, show_sharpness
+from lab.measure.attention import attention
+from lab.measure.gradients import gradients
+from lab.measure.hidden import hidden
+from lab.measure.jacobian import jacobian
+from lab.measure.parameters import parameters, update_sizes
+from lab.measure.predictions import attention_growth, output_spectrum, transport
+from lab.measure.preflight import preflight
+from lab.measure.sensitivity import drift, sensitivity
+from lab.measure.sharpness import layers, sharpness
 
-SUBJECTS = {            # what measures it, prints its table, and draws it
-    'gradients': (gradients, show_gradients, plot_gradients),
-    'sharpness': (sharpness, show_sharpness, plot_sharpness),
-    'hidden': (hidden, show_hidden, plot_hidden),
-    'parameters': (parameters, show_parameters, plot_parameters),
-    'attention': (attention, show_attention, plot_attention),
-    'sensitivity': (sensitivity, show_sensitivity, plot_sensitivity),
-    'jacobian': (jacobian, show_jacobian, plot_jacobian),
-    'drift': (drift, show_drift, plot_drift),
-    'layers': (layers, show_layers, plot_layers),
-    'attention_growth': (attention_growth, show_attention_growth, plot_attention_growth),
-    'transport': (transport, show_transport, plot_transport),
-    'output_spectrum': (output_spectrum, show_output_spectrum, plot_output_spectrum),
-    'preflight': (preflight, show_preflight, plot_preflight),
-}
-MEASUREMENTS = {name: measurement for name, (measurement, _, _) in SUBJECTS.items()}
-TABLES = {'updates': show_updates, **{name: show for name, (_, show, _) in SUBJECTS.items()}}
-PICTURES = {name: plot for name, (_, _, plot) in SUBJECTS.items()}
+MEASUREMENTS = {measure.__name__: measure for measure in (
+    gradients, sharpness, hidden, parameters, attention, sensitivity, jacobian, drift, layers, attention_growth, transport,
+    output_spectrum, preflight)}
 
 
 def measure(model, batches, what, seed):

@@ -24,7 +24,8 @@ from engine.errors import read_json
 from engine.keys import gpt_config, group_settings
 from engine.log import finite
 from engine.step import training_step
-from lab.measure import MEASUREMENTS, NEEDS, TABLES, measure, update_sizes
+from lab.measure import MEASUREMENTS, NEEDS, measure, update_sizes
+from lab.measure.parameters import show_updates
 from model import GPT, GPTConfig
 from optim import make_optimizer, param_groups
 
@@ -47,20 +48,18 @@ def one_update(model, state, config, data):
 
 def refuse_other_keys(config, run, folder, defaults):
     """ValueError for a key of the command that differs from the run's, because a run is measured with its own."""
-    for key in [key for key in defaults if key in run and key not in ('out_dir', 'device', 'debug', 'init_from', 'overwrite')]:
+    for key in sorted(defaults.keys() & run.keys() - {'out_dir', 'device', 'debug', 'init_from', 'overwrite'}):
         if config[key] != run[key] and (config[key] != defaults[key] or key in flags()):
             raise ValueError(f'{key}={config[key]}: {folder} has {run[key]}, and a run is measured with its own keys; leave it '
                              f'out, or measure an untrained model by --init_only=True')
 
 
-def own(config):
-    """The keys of an untrained model, without those that say what is measured"""
-    return {key: value for key, value in config.items() if key not in ('what', 'batches', 'debug')}
-
-
-def read_earlier(folder, name):
-    """The content of a file that this script has written, {} if there is none. ValueError if it is damaged."""
-    return read_json(os.path.join(folder, name), 'remove it and measure again') or {}
+def read_earlier(folder, model_keys):
+    """The measure.json of the folder, or {} if there is none or it is of an untrained model with other keys. ValueError if it is
+    damaged."""
+    if model_keys and read_json(os.path.join(folder, 'config.json'), 'remove it and measure again') != model_keys:
+        return {}
+    return read_json(os.path.join(folder, 'measure.json'), 'remove it and measure again') or {}
 
 
 def merged(earlier, new):
@@ -93,15 +92,15 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
     if init_only:
         refuse(['checkpoint'], 'init_only=True measures no checkpoint')
         folder, state = out_dir + '-init', None
-        of_another_model = read_earlier(folder, 'config.json') != own(config)
+        model_keys = {key: value for key, value in config.items() if key not in ('what', 'batches', 'debug')}
     else:
         path = os.path.join(out_dir, checkpoint)
         if not os.path.exists(path):
             raise ValueError(f'there is no {path} to measure: train first, check out_dir, or set --init_only=True')
         model, state = load_run(path, device, Model)
         refuse_other_keys(config, state['config'], out_dir, defaults_of(*sources))
-        folder, config, of_another_model = out_dir, {**config, **state['config']}, False
-    read_earlier(folder, 'measure.json')      # raises now if it is damaged
+        folder, config, model_keys = out_dir, {**config, **state['config']}, {}
+    read_earlier(folder, model_keys)                    # raises now if it is damaged
     build, windows = untrained(config)
     if init_only:
         torch.manual_seed(config['seed'])
@@ -110,16 +109,14 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
     results = measure(model, data, names, config['seed'])
     if state and 'parameters' in names:
         results['updates'] = one_update(model.eval(), state, config, data)
-    for name, result in results.items():
-        if result:
-            TABLES[name](result)
+    for name, result in filter(lambda item: item[1], results.items()):
+        (show_updates if name == 'updates' else MEASUREMENTS[name].show)(result)
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, 'measure.json')
-    earlier = {} if of_another_model else read_earlier(folder, 'measure.json')
-    if init_only:                                       # lab/plot/names.py names the model by it
-        write_whole(os.path.join(folder, 'config.json'), lambda f: f.write(json.dumps(own(config), indent=1).encode()))
     new = dict(iter=state['iter'] if state else 0, **{unit: sum(y.numel() for _, y in data)}, **results)
-    content = finite(merged(earlier, new))
+    content = finite(merged(read_earlier(folder, model_keys), new))
+    if init_only:                                       # lab/plot/names.py names the model by it
+        write_whole(os.path.join(folder, 'config.json'), lambda f: f.write(json.dumps(model_keys, indent=1).encode()))
     write_whole(path, lambda f: f.write(json.dumps(content).encode() + b'\n'))
     print(f'\nwrote {path}')
     if 'earlier' in content:

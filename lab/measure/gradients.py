@@ -1,9 +1,10 @@
 """The distribution of the gradient in each kind of matrix (DNT, figure 1)."""
 import math
+from functools import partial
 
 import torch
 
-from lab.measure.tools import log_histogram, matrix_kind, mean_gradient, table
+from lab.measure.tools import log_histogram, matrix_kind, mean_gradient, measurement, table
 from lab.plot.lines import COLORS, Lines, Panel
 from lab.plot.measured import histogram_curve, per_bin, read_measured, short
 from lab.plot.names import labels
@@ -23,36 +24,29 @@ def distribution(x):
                 hill=1 / excess if excess else math.inf, tail=quantile[0.999] / quantile[0.5] if quantile[0.5] else math.inf)
 
 
+MATRICES = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')
+
+
+def plot_gradients(folders):
+    """The title of a panel gives, for each run, the 99.9% quantile over the median."""
+    runs = [(text, read_measured(folder, 'gradients')) for text, folder in zip(labels(folders), folders)]
+    y = 'share of the entries\n' + per_bin(runs[0][1])
+    panels = []
+    for kind in MATRICES:
+        drawn = [(text, measured[kind], COLORS[i]) for i, (text, measured) in enumerate(runs) if kind in measured]
+        curves = [histogram_curve(stats['histogram'], name=text, color=color) for text, stats, color in drawn]
+        tails = ', '.join(short(stats['tail']) for _, stats, _ in drawn)        # tied L2 attention has no W_k
+        panels.append(Panel(curves, 'log₁₀ |gradient|', y, f'$W_{kind[1]}$, p99.9/p50: {tails}'))
+    return Lines(panels, 'run', sharey='all')
+
+
+@measurement(partial(table, '|gradient| of each kind of matrix; tail is p99.9 / p50, hill the tail index of the largest 1%',
+                     keys=('p50', 'p99', 'p999', 'max', 'tail', 'kurtosis', 'hill')), plot_gradients)
 def gradients(model, batches, rng):
-    """DNT's figure 1: the distribution of |gradient| of each kind of matrix, over all layers and per layer."""
+    """The distribution of |gradient| in each kind of matrix, over all layers and in each (DNT, figure 1)."""
     by_kind = {}
     for name, g in mean_gradient(model, batches).items():
         if matrix_kind(name):
             by_kind.setdefault(matrix_kind(name), []).append(g.flatten())
     return {kind: dict(distribution(torch.cat(grads)), histogram=log_histogram(torch.cat(grads)),
                        layers=[distribution(g) for g in grads]) for kind, grads in by_kind.items()}
-
-
-def show_gradients(result):
-    keys = ('p50', 'p99', 'p999', 'max', 'tail', 'kurtosis', 'hill')
-    table('|gradient| of each kind of matrix; tail is p99.9 / p50, hill the tail index of the largest 1%', ['', *keys],
-          [[kind, *(stats[key] for key in keys)] for kind, stats in result.items()])
-
-
-MATRICES = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')
-
-
-def plot_gradients(folders):
-    """The distribution of |gradient| in each kind of matrix (DNT, figure 1).
-
-    The legend of a panel gives, for each run, the 99.9% quantile over the median, and the kurtosis."""
-    runs = [(text, read_measured(folder, 'gradients')) for text, folder in zip(labels(folders), folders)]
-    y = 'share of the entries\n' + per_bin(next(iter(runs[0][1].values())))
-    panels = []
-    for kind in MATRICES:
-        curves = [histogram_curve(measured[kind]['histogram'], name=text, color=COLORS[i],
-                                  note=', '.join(short(measured[kind][key]) for key in ('tail', 'kurtosis')))
-                  for i, (text, measured) in enumerate(runs) if kind in measured]       # tied L2 attention has no W_k
-        panels.append(Panel(curves, 'log₁₀ |gradient|', y, f'$W_{kind[1]}$', notes='run: p99.9/p50, kurtosis',
-                            height=2.1 + 0.16 * len(runs)))
-    return Lines(panels, 'run', sharey='all')

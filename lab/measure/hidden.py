@@ -1,10 +1,10 @@
 """The residual stream at each place, with the bounds of Peri-LN (LN stability, figure 1, T4, T5)."""
 import math
-from contextlib import ExitStack
+from functools import partial
 
 import torch
 
-from lab.measure.tools import outputs, table
+from lab.measure.tools import inputs, measurement, outputs, table
 from lab.plot.measured import HALVES, along_depth
 from model import LayerNorm, RMSNorm, StableNorm
 
@@ -25,23 +25,27 @@ def stream(model, x):
 
 @torch.no_grad()
 def branch_inputs(model, x):
-    """The residual states that the branches get, [attn, ffn] of each block, for the inputs x. ValueError for a block that was
-    edited not to call its residuals, so that nobody knows what its branches add."""
-    seen = []
-    with ExitStack() as stack:
-        for block in model.h:
-            for residual in (block.attn_residual, block.ffn_residual):
-                stack.callback(residual.register_forward_pre_hook(lambda module, args: seen.append(args[0])).remove)
+    """The residual states that the branches get, [attn, ffn] of each block, for the inputs x. A parallel FFN gets attention's.
+    Raise ValueError for a block that was edited not to call its residuals, so that nobody knows what its branches add."""
+    with inputs(*(residual for b in model.h for residual in (b.attn_residual, b.ffn_residual))) as seen:
         model.hidden(x)
-    if len(seen) != 2 * len(model.h):
+    if any(len(states) != 1 for states in seen):
         raise ValueError('a block does not call its attn_residual or ffn_residual: nobody knows what its branches add')
-    return list(zip(seen[::2], seen[1::2]))
+    states = [state for state, in seen]
+    return list(zip(states[::2], states[::2] if model.config.parallel_ffn else states[1::2]))
 
 
+@measurement(partial(table, 'hidden states', first='behind'),
+             partial(along_depth, what='hidden', **HALVES, dashed='its bound under MidNorm',
+                     panels={'mean |x|\nof the hidden state': ('ma', 'ma_bound'),
+                             'variance\nof the hidden state': ('var', 'var_bound'),
+                             'variance of an entry\nover sequences': ('entry_var', 'entry_var_bound')}))
 def hidden(model, batches, rng):
-    """MA and Var of the hidden states at each of `places`: the mean |x| and the variance over all entries of a sequence, averaged
-    over sequences (LN stability, figure 1). With more than one sequence also the variance of an entry over the sequences: its
-    mean and maximum over entries. If MidNorms bound them, the bounds are added (T4, and T5 for one entry)."""
+    """The mean size and the variance of the hidden state along the depth (LN stability, figure 1), and over sequences (T5).
+
+    MA and Var at each of `places`: the mean |x| and the variance over all entries of a sequence, averaged over sequences. With
+    more than one sequence also the variance of an entry over the sequences: its mean and maximum over entries. If MidNorms bound
+    them, the bounds are added (T4, and T5 for one entry)."""
     sums, count = [0] * len(places(model)), sum(len(x) for x, _ in batches)
     for x, _ in batches:
         for k, state in enumerate(stream(model, x)):
@@ -57,9 +61,9 @@ def hidden(model, batches, rng):
         over_sequences = dict(entry_var=entry.mean().item(), entry_var_max=entry.max().item()) if count > 1 else {}
         result.append(dict(at=at, ma=ma.item(), var=var.item(), **over_sequences))
     norm, square = (sums[0] / count)[2:4].tolist()
-    if bounded_by_mid_norms(model, batches[0][0][:1]):
+    if gains := mid_norm_gains(model, batches[0][0][:1]):
         for k, row in enumerate(result):
-            reach = k * model.config.branch_scale * largest_output(model)
+            reach = k * model.config.branch_scale * gains[1]
             whole = square + 2 * norm * math.sqrt(n) * reach + n * reach ** 2               # the mean of (‖X‖ + √n reach)²
             row.update(ma_bound=norm / math.sqrt(n) + reach, var_bound=whole / (n - 1), entry_var_bound=whole)
     return result
@@ -74,44 +78,21 @@ def bounds(gain, out):
 
 
 @torch.no_grad()
-def bounded_by_mid_norms(model, x):
-    """Whether each branch adds Δt times the output of a MidNorm whose gain bounds it, and nothing follows, as T4 to T6 assume.
-    False for norms that are not BOUNDED, also by an edit, and for blocks that were edited to add something else."""
+def mid_norm_gains(model, x):
+    """γ_max, and γ_max + β_max, over the MidNorms, if each branch adds Δt times the output of one of them, which the latter
+    bounds, and nothing follows, as T4 to T6 assume. Else None: for norms that are not BOUNDED, also by an edit, and for blocks
+    that were edited to add something else."""
     norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
     if not all(type(norm) in BOUNDED for norm in norms):
-        return False
+        return None
+    gain = max(norm.gain.abs().max().item() * getattr(norm, 'scale', 1.0) for norm in norms)
+    biases = [norm.bias.abs().max().item() for norm in norms if getattr(norm, 'bias', None) is not None]
+    largest = gain + max(biases, default=0.0)
     with outputs(*norms) as seen:
         states = stream(model, x)
-    if not all(bounds(largest_output(model), out) for out, in seen):
-        return False
     steps = [model.config.branch_scale * out for out, in seen]
-    return all(torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
-               for before, step, after in zip(states, steps, states[1:]))
-
-
-def largest_gain(model):
-    """γ_max over the MidNorms"""
-    norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
-    return max(norm.gain.abs().max().item() * getattr(norm, 'scale', 1.0) for norm in norms)
-
-
-def largest_output(model):
-    """γ_max + β_max over the MidNorms. It bounds the root mean square of their outputs."""
-    norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
-    biases = [norm.bias for norm in norms if getattr(norm, 'bias', None) is not None]
-    return largest_gain(model) + max((bias.abs().max().item() for bias in biases), default=0.0)
-
-
-def show_hidden(result):
-    keys = list(result[0])[1:]
-    table('hidden states', ['behind', *keys], [[row['at'], *(row[key] for key in keys)] for row in result])
-
-
-def plot_hidden(folders):
-    """Mean size and variance of the hidden states along the depth (LN stability, figure 1), and over sequences (T5).
-
-    Dashed lines are the bounds under MidNorm (T4, T5). They are left out if a panel would have more than eight curves."""
-    panels = {'mean |x|\nof the hidden state': 'ma', 'variance\nof the hidden state': 'var',
-              'variance of an entry\nover sequences': 'entry_var'}
-    bounds = {key: f'{key}_bound' for key in panels.values()}
-    return along_depth(folders, 'hidden', panels, **HALVES, bounds=bounds, dashed='its bound under MidNorm')
+    as_assumed = all(bounds(largest, out) for out, in seen) and all(
+        before.shape == step.shape == after.shape
+        and torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
+        for before, step, after in zip(states, steps, states[1:]))
+    return (gain, largest) if as_assumed else None

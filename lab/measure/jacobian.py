@@ -1,6 +1,7 @@
 """The spectrum of each layer's Jacobian, and whether branches are orthogonal to the stream (DNT, eq. 1, 3, 5, 7, theorem 2)."""
 import copy
 import math
+from functools import partial
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -8,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from engine.log import progress
 from lab.measure.hidden import branch_inputs, places, stream
 from lab.measure.sensitivity import branch, first_values
-from lab.measure.tools import table
+from lab.measure.tools import measurement, table
 from lab.plot.measured import HALVES, along_depth
 
 ENTRIES = 1024          # of a causal model's sequence are taken: its first tokens, two at least
@@ -23,16 +24,9 @@ def layer(block, name, v1):
 
 
 def dense_jacobian(f, x):
-    """∂f(x)/∂x of x (1, T, D), or of n streams, as a matrix (numbers of f(x), numbers of x). Its rows are products Jᵀu with unit
-    vectors u: each chunk of them is one backward pass through as many copies of x."""
-    rows = []
-    with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
-        for units in torch.eye(f(x).numel(), dtype=x.dtype, device=x.device).split(CHUNK):
-            copies = x.detach().expand(len(units), *x.shape[1:]).clone().requires_grad_()
-            y = f(copies)
-            product, = torch.autograd.grad(y, copies, units.view_as(y), materialize_grads=True)
-            rows.append(product.flatten(1))
-    return torch.cat(rows)
+    """∂f(x)/∂x of x (1, T, D), or of n streams, as a matrix (numbers of f(x), numbers of x), CHUNK rows at once"""
+    with sdpa_kernel(SDPBackend.MATH):
+        return torch.func.jacrev(f, chunk_size=CHUNK)(x.detach()).reshape(-1, x.numel())
 
 
 def spectrum(jacobian):
@@ -45,8 +39,25 @@ def spectrum(jacobian):
                 condition=(sigma[0] / sigma[-1]).item(), effective_rank=entropy.exp().item())
 
 
+def show_jacobian(result):
+    if 'layer' in result[0]:
+        table('singular values of the Jacobian of each layer x + f(x), then of its branch f alone',
+              {row['at']: {**row['layer'], **{f'f: {key}': value for key, value in row['branch'].items()}} for row in result})
+    table('angle of a branch with the stream, the size of the stream behind it, and its size if all branches were orthogonal',
+          result, keys=('cos', 'cos_rms', 'norm', 'orthogonal'))
+
+
+def ratio(rows):
+    return [row['norm'] / row.get('orthogonal', math.nan) for row in rows]
+
+
+@measurement(show_jacobian, partial(along_depth, what='jacobian', **HALVES | dict(first=0.5), linear=3, panels={
+    'largest singular value': 'layer.largest', 'smallest singular value': 'layer.smallest', 'condition number': 'layer.condition',
+    'effective rank': 'layer.effective_rank', 'mean cos(f, x)': 'cos', '‖x + f‖ / √(‖x⁰‖² + Σ‖f‖²)': ratio}))
 def jacobian(model, batches, rng):
-    """Per layer x ← x + f(x), two of them in a block, in float64:
+    """The spectrum of each layer's Jacobian, and the angles between branches and stream (DNT, eq. 1, 3, theorem 2).
+
+    Per layer x ← x + f(x), two of them in a block, in float64:
 
     layer, branch     the spectrum of ∂(x + f)/∂x (DNT, eq. 1) and of ∂f/∂x (eq. 5, 7) at the first tokens of a sequence, about
                       ENTRIES numbers. A model that is not causal needs all tokens, and has no spectra beyond MOST_ENTRIES.
@@ -77,28 +88,3 @@ def jacobian(model, batches, rng):
             row['branch'] = spectrum(dense_jacobian(branch(block, name, few_v1), few_state))
         rows.append(row)
     return rows
-
-
-def show_jacobian(result):
-    if 'layer' in result[0]:
-        keys = list(result[0]['layer'])
-        table('singular values of the Jacobian of each layer x + f(x), then of its branch f alone',
-              ['', *(key.replace('_', ' ') for key in keys), *(f'f: {key.replace("_", " ")}' for key in keys)],
-              [[row['at'], *row['layer'].values(), *row['branch'].values()] for row in result])
-    keys = ('cos', 'cos_rms', 'norm', 'orthogonal')
-    table('angle of a branch with the stream, the size of the stream behind it, and its size if all branches were orthogonal',
-          ['', *keys], [[row['at'], *(row.get(key) for key in keys)] for row in result])
-
-
-def plot_jacobian(folders):
-    """The spectrum of each layer's Jacobian, and the angles between branches and stream (DNT, eq. 1, 3, theorem 2)."""
-    def ratio(rows):
-        return [row['norm'] / row.get('orthogonal', math.nan) for row in rows]
-
-    panels = {'largest singular value': 'layer.largest', 'smallest singular value': 'layer.smallest',
-              'condition number': 'layer.condition', 'effective rank': 'layer.effective_rank', 'mean cos(f, x)': 'cos',
-              '‖x + f‖ / √(‖x⁰‖² + Σ‖f‖²)': ratio}
-    picture = along_depth(folders, 'jacobian', panels, **HALVES | dict(first=0.5), log='')
-    for panel in picture.panels[:3]:
-        panel.log = 'y'
-    return picture

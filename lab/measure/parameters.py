@@ -1,24 +1,42 @@
 """The norms of matrices, gains and block types, and how far an optimizer's step moves them."""
 import math
+from functools import partial
 
 import torch
 
 from lab.measure.gradients import MATRICES
-from lab.measure.sharpness import smallest_row
-from lab.measure.tools import KINDS, matrix_kind, table, top_singular_value
+from lab.measure.sharpness import FACTORED, smallest_row
+from lab.measure.tools import KINDS, matrix_kind, measurement, table, top_singular_value
 from lab.plot.measured import along_depth
 from model import block_type
 
 
+def show_parameters(result):
+    matrices = {kind: [f'{m["spectral"]:.3g} ({m["frobenius"]:.3g})' for m in of_layers]
+                for kind, of_layers in result.items() if isinstance(of_layers, list)}
+    rows = [dict(zip(matrices, layer)) for layer in zip(*matrices.values())]
+    table('spectral norm (Frobenius norm) of the matrices', rows, 'layer')
+    table('gains of the norms', result['gains'], keys=('mean', 'max', 'frobenius'))
+    table('Frobenius norm, a mean over layers', {'': result['means']})
+    table('Frobenius norm of all parameters of a block type', {'': result['types']})
+
+
+@measurement(show_parameters, partial(along_depth, what='parameters', y='spectral norm', linear=len(MATRICES),
+                                      panels={f'$W_{kind[1]}$': f'{kind}.spectral' for kind in MATRICES}))
 def parameters(model, batches, rng):
-    """Frobenius and spectral norm of each matrix of the blocks, per layer; mean and largest |gain| and Frobenius norm of each
-    norm's gain; the token embedding's Frobenius norm and smallest_row; and the Frobenius norm of all parameters of each block
-    type (sharpness disparity, figure 8)."""
+    """The spectral and the Frobenius norm of each matrix along the depth, and the size of gains and of block types.
+
+    That is the mean and largest |gain| and the Frobenius norm of each norm's gain; the token embedding's Frobenius norm and
+    smallest_row; the Frobenius norm of all parameters of each block type; and, as a mean over layers, that of weights and of the
+    gains before branches (sharpness disparity, figure 8)."""
     result, squares, types = {**{kind: [] for kind in KINDS}, 'gains': {}}, {}, model.config.block_types
+    by_layer = {}
     for name, parameter in model.named_parameters():
         p = parameter.detach()
         kind = block_type(name, types)
         squares[kind] = squares.get(kind, 0.0) + p.square().sum().item()
+        if name.endswith('.weight') and (place := name.split('.')[-2]) in FACTORED:
+            by_layer.setdefault(place, []).append(p.norm().item())
         if name == 'wte.weight':
             result['embedding'] = dict(frobenius=p.norm().item(), smallest_row=smallest_row(p))
         if matrix_kind(name):
@@ -28,8 +46,13 @@ def parameters(model, batches, rng):
         elif name.endswith('norm.weight'):
             result['gains'][name.removesuffix('.weight')] = dict(mean=p.abs().mean().item(), max=p.abs().max().item(),
                                                                    frobenius=p.norm().item())
+    result['means'] = {place: sum(sizes) / len(sizes) for place, sizes in by_layer.items()}
     result['types'] = {kind: math.sqrt(square) for kind, square in squares.items()}
     return {key: value for key, value in result.items() if value or key == 'gains'}
+
+
+def show_updates(result):
+    table('one step of the optimizer, relative to the parameters', {'': result})
 
 
 def update_sizes(before, model):
@@ -40,25 +63,3 @@ def update_sizes(before, model):
         moved[kind] = moved.get(kind, 0.0) + (p.detach() - before[name]).square().sum().item()
         size[kind] = size.get(kind, 0.0) + before[name].square().sum().item()
     return {kind: math.sqrt(moved[kind] / size[kind]) for kind in moved if size[kind]}
-
-
-def show_parameters(result):
-    kinds = [kind for kind, of_layers in result.items() if isinstance(of_layers, list)]
-    table('spectral norm (Frobenius norm) of the matrices', ['layer', *kinds],
-          [[str(i), *(f'{m["spectral"]:.3g} ({m["frobenius"]:.3g})' for m in layer)]
-           for i, layer in enumerate(zip(*(result[kind] for kind in kinds)), 1)])
-    table('gains of the norms', ['', 'mean', 'max', 'Frobenius norm'],
-          [[name, g['mean'], g['max'], g['frobenius']] for name, g in result['gains'].items()])
-    types = result['types']
-    table('Frobenius norm of all parameters of a block type', ['', *types], [['', *types.values()]])
-
-
-def show_updates(result):
-    table('one step of the optimizer, relative to the parameters', ['', *result],
-          [['', *result.values()]])
-
-
-def plot_parameters(folders):
-    """The spectral norm of each matrix along the depth."""
-    panels = {f'$W_{kind[1]}$': f'{kind}.spectral' for kind in MATRICES}
-    return along_depth(folders, 'parameters', panels, y='spectral norm', log='')

@@ -1,20 +1,24 @@
 """What the papers predict, beside what is measured (LN stability, T3 and T6; DNT, equation 16)."""
 import math
-from contextlib import ExitStack
+from functools import partial
 
 import torch
 
 from lab.measure.gradients import MATRICES
-from lab.measure.hidden import bounded_by_mid_norms, bounds, largest_gain, places, stream
+from lab.measure.hidden import bounds, mid_norm_gains, places, stream
 from lab.measure.sensitivity import branch
-from lab.measure.tools import matrix_kind, table
-from lab.plot.measured import HALVES, along_depth, read_measured
+from lab.measure.tools import inputs, matrix_kind, measurement, table
+from lab.plot.measured import HALVES, along_depth
 
 
+@measurement(partial(table, 'hidden states by attention alone, and their bound (T3)', first='block'),
+             partial(along_depth, what='attention_growth', x='blocks passed', dashed='its bound',
+                     panels={'mean |x| of the hidden state': ('ma', 'ma_bound')}))
 @torch.no_grad()
 def attention_growth(model, batches, rng):
-    """LN stability's bound for Pre-LN (T3, eq. 82), for attention without FFNs, one head and RMSNorm: X ← X + Δt attn(X), block
-    after block, on one sequence X (n tokens × d). Per block: MA(X), and its bound
+    """The mean size of the hidden states with attention only, and its bound for Pre-LN (LN stability, T3, eq. 82).
+
+    It is for one head and RMSNorm: X ← X + Δt attn(X), block after block, on one sequence X (n tokens × d). Per block: MA(X), and
 
         ‖X_0‖_F / √(nd) · Π (1 + Δt √n √d ‖γ‖_∞ max_j 1/‖x_j‖ ‖W_o W_v‖)        (√d is for our RMSNorm; theirs is x / ‖x‖)
 
@@ -44,13 +48,16 @@ TRANSPORTED = 64        # sequences, at most
 HELD = 2 ** 28          # numbers, at most, that `transport` holds of their hidden states
 
 
+@measurement(partial(table, 'distance between two halves of the sequences, as distributions (T6)', first='behind'),
+             partial(along_depth, what='transport', **HALVES, y='distance between the halves', dashed='its bound under MidNorm',
+                     panels={'$W_2$': ('w2', 'w2_bound'), '$W_1$': ('w1', 'w1_bound')}))
 @torch.no_grad()
 def transport(model, batches, rng):
-    """How far apart two halves of the sequences are as distributions, at each of `places`: W_1 and W_2, the optimal transport
-    distances with the 1-norm and 2-norm of the entries (LN stability, T6).
+    """The distance between two halves of the sequences, as distributions, along the depth (LN stability, T6).
 
-    If MidNorms bound the branches, the bounds with Δt (eq. 17) are added. The paper leaves its constant Ĉ(p) open. For p = 2 it
-    is 1. For p = 1 the equivalence of norms gives √(nd), which then multiplies both terms.
+    W_1 and W_2 are the optimal transport distances with the 1-norm and 2-norm of the entries, at each of `places`. If MidNorms
+    bound the branches, the bounds with Δt (eq. 17) are added. The paper leaves its constant Ĉ(p) open. For p = 2 it is 1. For
+    p = 1 the equivalence of norms gives √(nd), which then multiplies both terms.
     """
     from scipy.optimize import linear_sum_assignment  # here, for the other measurements do without scipy
     c, sequences = model.config, torch.cat([x for x, _ in batches])
@@ -59,7 +66,7 @@ def transport(model, batches, rng):
     half = len(sequences) // 2
     if half == 0:
         return []
-    bounded = bounded_by_mid_norms(model, sequences[:1])
+    gains = mid_norm_gains(model, sequences[:1])
     states = [torch.cat(parts) for parts in zip(*([s.flatten(1).cpu() for s in stream(model, x[None])] for x in sequences))]
     rows = []
     for k, (at, s) in enumerate(zip(places(model), states)):
@@ -68,28 +75,33 @@ def transport(model, batches, rng):
             cost = torch.cdist(s[:half], s[half:2 * half], p=p) ** p
             row[f'w{p}'] = cost[linear_sum_assignment(cost)].mean().item() ** (1 / p)
         rows.append(row)
-        if bounded:
+        if gains:
             n = s.size(-1)
-            reach = 2 * k * abs(c.branch_scale) * math.sqrt(n) * largest_gain(model)
+            reach = 2 * k * abs(c.branch_scale) * math.sqrt(n) * gains[0]
             row.update(w1_bound=math.sqrt(n) * (rows[0]['w1'] + reach), w2_bound=math.sqrt(2) * (rows[0]['w2'] + reach))
     return rows
 
 
+def show_output_spectrum(result):
+    table('σ_1 of W / ‖W x‖, and what DNT predicts of random weights',
+          {f'{kind} {i}': row for kind, rows in result.items() for i, row in enumerate(rows, 1)})
+
+
+@measurement(show_output_spectrum,
+             partial(along_depth, what='output_spectrum', y='σ₁ of W / ‖W x‖', dashed='predicted',
+                     panels={f'$W_{kind[1]}$': (f'{kind}.measured', f'{kind}.predicted') for kind in MATRICES}))
 @torch.no_grad()
 def output_spectrum(model, batches, rng):
-    """The largest singular value of W / ‖W x‖ for each matrix (m × n) of the blocks, as a mean over tokens x; and what DNT
-    predicts of random weights from their shape and the root mean square σ_x of x's entries: (√m + √n) / (√(mn) σ_x) (eq. 16).
-    {kind: [per layer]}"""
-    linear = {name: module for name, module in model.named_modules() if matrix_kind(f'{name}.weight')}
+    """The largest singular value of W / ‖W x‖, and what DNT predicts of random weights (eq. 16).
+
+    For each matrix (m × n) of the blocks, it is a mean over tokens x. The prediction is from the shape and the root mean square
+    σ_x of x's entries: (√m + √n) / (√(mn) σ_x). {kind: [per layer]}"""
+    matrices = {name: module for name, module in model.named_modules() if matrix_kind(f'{name}.weight')}
     result = {}
-    with ExitStack() as stack:
-        inputs = {name: [] for name in linear}
-        for name, module in linear.items():
-            hook = module.register_forward_pre_hook(lambda module, args, name=name: inputs[name].append(args[0].detach()))
-            stack.callback(hook.remove)
+    with inputs(*matrices.values()) as seen:
         model.hidden(batches[0][0])
-    for name, module in linear.items():
-        w, x = module.weight.double(), inputs[name][0].double().flatten(0, -2)
+    for (name, module), (x, *_) in zip(matrices.items(), seen):
+        w, x = module.weight.double(), x.double().flatten(0, -2)
         m, n = w.shape
         rms = x.square().mean(1).sqrt()
         measured = torch.linalg.matrix_norm(w, 2) / (x @ w.T).norm(dim=1)
@@ -97,43 +109,3 @@ def output_spectrum(model, batches, rng):
         result.setdefault(matrix_kind(f'{name}.weight'), []).append(dict(measured=measured.mean().item(),
                                                                          predicted=predicted.mean().item()))
     return result
-
-
-def show_attention_growth(result):
-    table('hidden states by attention alone, and their bound (T3)', ['block', 'ma', 'ma_bound'],
-          [[str(i), row['ma'], row['ma_bound']] for i, row in enumerate(result, 1)])
-
-
-def show_transport(result):
-    keys = list(result[0])[1:]
-    table('distance between two halves of the sequences, as distributions (T6)', ['behind', *keys],
-          [[row['at'], *(row[key] for key in keys)] for row in result])
-
-
-def show_output_spectrum(result):
-    table('σ_1 of W / ‖W x‖, and what DNT predicts of random weights', ['', 'block', 'measured', 'predicted'],
-          [[kind, str(i), row['measured'], row['predicted']] for kind, rows in result.items()
-           for i, row in enumerate(rows, 1)])
-
-
-def plot_attention_growth(folders):
-    """Mean size of the hidden states with attention only, and its bound for Pre-LN (LN stability, T3, eq. 82)."""
-    for folder in folders:
-        if not read_measured(folder, 'attention_growth'):
-            raise ValueError(f'{folder} has no bound to draw: it holds for one head, RMSNorm, PreNorm and no other norm')
-    panels = {'mean |x| of the hidden state': 'ma'}
-    return along_depth(folders, 'attention_growth', panels, x='blocks passed', bounds={'ma': 'ma_bound'}, dashed='its bound')
-
-
-def plot_transport(folders):
-    """Distance between two halves of the sequences, as distributions, along the depth (LN stability, T6)."""
-    panels, bounds = {'$W_2$': 'w2', '$W_1$': 'w1'}, {'w2': 'w2_bound', 'w1': 'w1_bound'}
-    return along_depth(folders, 'transport', panels, **HALVES, y='distance between the halves', bounds=bounds,
-                       dashed='its bound under MidNorm')
-
-
-def plot_output_spectrum(folders):
-    """The largest singular value of W / ‖W x‖, and what DNT predicts of random weights (eq. 16)."""
-    bounds = {f'{kind}.measured': f'{kind}.predicted' for kind in MATRICES}
-    panels = {f'$W_{kind[1]}$': f'{kind}.measured' for kind in MATRICES}
-    return along_depth(folders, 'output_spectrum', panels, y='σ₁ of W / ‖W x‖', bounds=bounds, dashed='predicted')

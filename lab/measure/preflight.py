@@ -4,7 +4,6 @@ import math
 import textwrap
 
 import torch
-from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 
 from engine.log import progress
@@ -17,8 +16,10 @@ from lab.measure.tools import (
     jacobian_norm,
     matrix_kind,
     mean_gradient,
-    output_scaled,
+    measurement,
+    output_changed,
     scaled,
+    slope,
     table,
 )
 from lab.plot.measured import minus, read_measured, symbols
@@ -32,9 +33,9 @@ CAUSES = {'embeddings': (), 'input of block 1': (), 'W_q W_k': ('wq', 'wk'), 'W_
 def amplified(model, cause, factor):
     """A context in which one of CAUSES is multiplied by the factor, in all layers."""
     if cause == 'embeddings':
-        return output_scaled([embedding(model), *([model.wpe] if model.wpe is not None else [])], factor)
+        return output_changed([embedding(model), *([model.wpe] if model.wpe is not None else [])], lambda out: factor * out)
     if cause == 'input of block 1':
-        return output_scaled([model.dropout], factor)
+        return output_changed([model.dropout], lambda out: factor * out)
     return scaled([p for name, p in model.named_parameters() if matrix_kind(name) in CAUSES[cause]], factor)
 
 
@@ -46,11 +47,11 @@ def effects(model, batch, seed):
         branches = [branch(block, 'attn')(at_attn), branch(block, 'ffn')(at_ffn)]
         last = stream(model, x)[-1]
     logits = {'attention logits': attention_logits(q, k, scale).std() for q, k, scale, _ in seen[:1]}
-    rng = torch.Generator(x.device).manual_seed(seed)
-    start = torch.randn(at_attn[:1].shape, generator=rng, device=x.device, dtype=at_attn.dtype)
+    starts = [torch.randn(at[:1].shape, generator=torch.Generator(x.device).manual_seed(seed), device=x.device, dtype=at.dtype)
+              for at in (at_attn, at_ffn)]
     result = {**logits, 'attention branch': branches[0].norm(), 'FFN branch': branches[1].norm(),
-              'attention Jacobian': jacobian_norm(branch(block, 'attn'), at_attn[:1], start, steps=10),
-              'FFN Jacobian': jacobian_norm(branch(block, 'ffn'), at_ffn[:1], start, steps=10),
+              'attention Jacobian': jacobian_norm(branch(block, 'attn'), at_attn[:1], starts[0], steps=10),
+              'FFN Jacobian': jacobian_norm(branch(block, 'ffn'), at_ffn[:1], starts[1], steps=10),
               'last hidden state': last.norm()}
     gradient = mean_gradient(model, [batch])
     for kind in KINDS:
@@ -58,16 +59,6 @@ def effects(model, batch, seed):
         if grads:
             result[f'gradient of {kind}'] = torch.stack([g.norm() for g in grads]).norm()
     return {name: float(value) for name, value in result.items()}
-
-
-def slope(xs, sizes):
-    """The slope of the least-squares line through (x, log size), and the root mean square of the residual; NaN if a size is 0."""
-    if min(sizes) <= 0:
-        return math.nan, math.nan
-    xs, ys = torch.tensor(xs, dtype=torch.float64), torch.tensor(sizes, dtype=torch.float64).log()
-    centred = xs - xs.mean()
-    b = (centred @ (ys - ys.mean()) / (centred @ centred)).item()
-    return b, (ys - ys.mean() - b * centred).square().mean().sqrt().item()
 
 
 def growth(sizes):
@@ -81,11 +72,56 @@ def growth(sizes):
     return dict(power=power, factor_per_layer=math.exp(rate), shape=shape)
 
 
-def preflight(model, batches, rng):
-    """The checks of LN stability's appendix B before training, in float64 on one batch.
+def show_preflight(result):
+    invariance = result['invariance']
+    table('invariance: exponent with which a row responds to a column (0 immune, 1 proportional, more explosive)',
+          {effect: {cause: f'{invariance[cause][effect]:.2f}' for cause in invariance}
+           for effect in next(iter(invariance.values()))})
+    table('growth with depth', {f'{quantity.upper()}, {name}': g for name, both in result['growth'].items()
+                                for quantity, g in both.items()})
 
-    `invariance`: the exponent with which each of `effects` responds if one of CAUSES grows by FACTORS: 0 is immune, 1 is
-    proportional, more is explosive. `growth`: how MA and Var grow with depth, with the weights as they are or the blocks' × 10.
+
+def plot_preflight(folders):
+    """A cell is an exponent. Below a panel is how the mean |x| and the variance of the hidden state grow along the depth, and the
+    power of the depth."""
+    runs = [read_measured(folder, 'preflight') for folder in folders]
+    effects = list(dict.fromkeys(effect for measured in runs for row in measured['invariance'].values() for effect in row))
+    columns = min(4, len(folders))
+    rows = math.ceil(len(folders) / columns)
+    figure = Figure(figsize=(1.4 + 1.6 * columns, 1.4 + 3.1 * rows), layout='constrained')
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    for ax in axes[len(folders):]:
+        ax.remove()
+    for i, (ax, measured, name) in enumerate(zip(axes, runs, titles(folders))):
+        causes = list(measured['invariance'])
+        values = [[measured['invariance'][cause].get(effect, math.nan) for cause in causes] for effect in effects]
+        image = ax.imshow(values, cmap='PuOr', vmin=-2, vmax=2, aspect='auto')
+        ax.grid(False)
+        for y, row in enumerate(values):
+            for x, value in enumerate(row):
+                text = '' if math.isnan(value) else minus(f'{value:.1f}'.replace('-0.0', '0.0').removesuffix('.0'))
+                ax.text(x, y, text, ha='center', va='center', fontsize=7, color='white' if abs(value) > 1.2 else 'black')
+        below = i + columns < len(folders)              # a panel, which says the causes
+        ax.set_xticks(range(len(causes)), [''] * len(causes) if below else map(symbols, causes), rotation=90)
+        ax.set_yticks(range(len(effects)), map(symbols, effects))
+        ax.set_title(textwrap.fill(name, 26), fontsize=8)
+        lines = [minus(f'{name}: {g["shape"]}, {g["power"]:.2f}'.replace('-0.00', '0.00'))
+                 for name, g in zip(('mean |x|', 'variance'), measured['growth']['as is'].values())]
+        ax.set_xlabel('\n'.join(textwrap.fill(line, 26) for line in lines), fontsize=8)
+    bar = figure.colorbar(image, ax=axes[:len(folders)], location='bottom', shrink=min(1.0, 2 / columns), aspect=30,
+                          extend='both', ticks=range(-2, 3))
+    about = 'exponent with which a row responds to a column; below: growth with the depth, and its power'
+    bar.set_label(textwrap.fill(about, 24 * columns), fontsize=8)
+    return figure
+
+
+@measurement(show_preflight, plot_preflight)
+def preflight(model, batches, rng):
+    """How each quantity (a row) responds if one thing (a column) grows, before training (LN stability, appendix B).
+
+    In float64, on one batch. `invariance`: the exponent with which each of `effects` responds if one of CAUSES grows by FACTORS.
+    0 is immune, 1 is proportional, more is explosive. `growth`: how MA and Var grow with depth, with the weights as they are, and
+    with those of the blocks × 10.
     """
     model = copy.deepcopy(model).double()
     batch, seed = batches[0], int(torch.randint(2 ** 31, (), generator=rng, device=rng.device))
@@ -103,56 +139,3 @@ def preflight(model, batches, rng):
             rows = [row for row in hidden(model, [batch], rng) if row['at'].endswith('ffn')]
         grown[name] = {quantity: growth([row[quantity] for row in rows]) for quantity in ('ma', 'var')}
     return dict(invariance=invariance, growth=grown, drift=drift(model, [batch], rng)[-1])
-
-
-def show_preflight(result):
-    invariance = result['invariance']
-    table('invariance: exponent with which a row responds to a column (0 immune, 1 proportional, more explosive)',
-          ['', *invariance], [[effect, *(f'{invariance[cause][effect]:.2f}' for cause in invariance)]
-                              for effect in next(iter(invariance.values()))])
-    table('growth with depth', ['', 'of', 'power of the layer', 'factor a layer', ''],
-          [[name, quantity.upper(), g['power'], g['factor_per_layer'], g['shape']]
-           for name, both in result['growth'].items() for quantity, g in both.items()])
-
-
-def plot_preflight(folders):
-    """How each quantity (a row) responds if one thing (a column) grows, before training.
-
-    A cell is an exponent: 0 is immune, 1 is proportional, more is explosive. Below a panel is how the mean |x| and the
-    variance of the hidden state grow along the depth, and the power of the depth."""
-    runs = [read_measured(folder, 'preflight') for folder in folders]
-    effects = list(dict.fromkeys(effect for measured in runs for row in measured['invariance'].values() for effect in row))
-    columns = min(4, len(folders))
-    cells = [value for measured in runs for row in measured['invariance'].values() for value in row.values() if value == value]
-    reach = max(2, math.ceil(max(map(abs, cells), default=2)))          # of the colours: as far as the cells
-    colors = SymLogNorm(1, vmin=-reach, vmax=reach, base=2)
-    rows = math.ceil(len(folders) / columns)
-    figure = Figure(figsize=(1.4 + 1.6 * columns, 1.4 + 3.1 * rows), layout='constrained')
-    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
-    for ax in axes[len(folders):]:
-        ax.remove()
-    axes = axes[:len(folders)]
-    for i, (ax, measured, name) in enumerate(zip(axes, runs, titles(folders))):
-        causes = list(measured['invariance'])
-        values = [[measured['invariance'][cause].get(effect, math.nan) for cause in causes] for effect in effects]
-        image = ax.imshow(values, cmap='PuOr', norm=colors, aspect='auto')
-        ax.grid(False)
-        for y, row in enumerate(values):
-            for x, value in enumerate(row):
-                text = '' if math.isnan(value) else minus(f'{value:.1f}'.replace('-0.0', '0.0').removesuffix('.0'))
-                dark = abs(colors(value) - 0.5) > 0.3
-                ax.text(x, y, text, ha='center', va='center', fontsize=7, color='white' if dark else 'black')
-        ax.set_xticks(range(len(causes)), map(symbols, causes) if i >= len(axes) - columns else [''] * len(causes), rotation=90)
-        ax.set_yticks(range(len(effects)), map(symbols, effects))
-        ax.set_title(textwrap.fill(name, 26), fontsize=8)
-        grown = measured['growth']['as is']
-        lines = [minus(f'{name}: {g["shape"]}, {g["power"]:.2f}'.replace('-0.00', '0.00'))
-                 for name, g in (('mean |x|', grown['ma']), ('variance', grown['var']))]
-        ax.set_xlabel('\n'.join(textwrap.fill(line, 26) for line in lines), fontsize=8)
-    ticks = [sign * 2 ** k for k in range(reach.bit_length()) for sign in (-1, 1)]
-    bar = figure.colorbar(image, ax=axes, location='bottom', shrink=min(1.0, 2 / columns), aspect=30, ticks=sorted([0, *ticks]))
-    bar.ax.xaxis.set_major_formatter(lambda x, _: minus(f'{x:g}'))
-    bar.ax.minorticks_off()
-    about = 'exponent with which a row responds to a column; below: growth with the depth, and its power'
-    bar.set_label(textwrap.fill(about, 24 * columns), fontsize=8)
-    return figure

@@ -1,11 +1,12 @@
 """The Jacobians of blocks and branches (LN stability, P7, P8, eq. 16, 18), and how far a nudge of the embedding drifts."""
 import math
+from functools import partial
 
 import torch
 
 from engine.log import progress
 from lab.measure.hidden import branch_inputs, places, stream
-from lab.measure.tools import jacobian_norm, scaled, table
+from lab.measure.tools import jacobian_norm, measurement, output_changed, scaled, table
 from lab.plot.measured import HALVES, along_depth
 from model import run_blocks
 
@@ -25,10 +26,16 @@ def first_values(model, inputs):
 SCALING = 10.0          # the factor on W_o and W_2, to see how the sensitivity of a branch changes
 
 
+@measurement(partial(table, f'spectral norm of the Jacobians; response: how many times as large a branch\'s is with W_o or W_2 × '
+                            f'{SCALING:g}', first='layer'),
+             partial(along_depth, what='sensitivity', y='spectral norm\nof the Jacobian', panels={
+                 'block': 'block', 'attention branch': 'attn', 'FFN branch': 'ffn', 'from here to the last block': 'to_end'}))
 def sensitivity(model, batches, rng):
-    """Per layer, at one sequence: the spectral norm of ∂block(X)/∂X and of each branch's Jacobian; the factor by which a branch's
-    norm changes if W_o or W_2 is multiplied by SCALING (LN stability: SCALING with Pre-LN, P7; 1 with Peri-LN, P8); and the norm
-    of the Jacobian of this block and all that follow, J_{i:D} (eq. 16, 18)."""
+    """The spectral norms of the Jacobians of blocks and branches, and from each block to the end (LN stability, P7, P8).
+
+    Per layer, at one sequence: that of ∂block(X)/∂X, of this block and all that follow, J_{i:D} (eq. 16, 18), and of each branch;
+    and the factor by which a branch's changes if W_o or W_2 is multiplied by SCALING: SCALING with Pre-LN (P7), 1 with Peri-LN
+    (P8)."""
     states, inputs = stream(model, batches[0][0][:1]), branch_inputs(model, batches[0][0][:1])
     x0, v1, rows = states[0], first_values(model, inputs), []
 
@@ -56,46 +63,20 @@ def embedding(model):
 PERTURBATION = 1e-3     # of the token embedding, relative to its norm
 
 
+@measurement(partial(table, 'drift after a nudge of the embedding', first='behind'),
+             partial(along_depth, what='drift', **HALVES, panels={
+                 'distance / first distance': 'distance', 'distance / size of the state': 'relative'}))
 def drift(model, batches, rng):
-    """How far two inputs drift apart whose embeddings differ by a small perturbation. At each of `places`: their distance
-    relative to the first distance, and relative to the norm of the state (LN stability, appendix B)."""
+    """The distance between two inputs that start out almost equal, along the depth (LN stability, appendix B).
+
+    Their embeddings differ by a small perturbation. At each of `places`: their distance relative to the first distance, and
+    relative to the norm of the state."""
     x = batches[0][0]
     states = stream(model, x)
     shape = model.h[0].attn_residual.read(states[0]).shape
     nudge = torch.randn(shape, generator=rng, device=x.device, dtype=states[0].dtype)
-
-    def nudged(module, args, out):
-        return out + PERTURBATION * out.norm() / nudge.norm() * nudge
-
-    hook = embedding(model).register_forward_hook(nudged)
-    try:
+    with output_changed([embedding(model)], lambda out: out + PERTURBATION * out.norm() / nudge.norm() * nudge):
         others = stream(model, x)
-    finally:
-        hook.remove()
     distances = [(a - b).norm().item() for a, b in zip(states, others)]
     return [dict(at=at, distance=d / distances[0], relative=d / s.norm().item())
             for at, d, s in zip(places(model), distances, states)]
-
-
-def show_sensitivity(result):
-    table(f'spectral norm of the Jacobians; response: how many times as large a branch\'s is with W_o or W_2 × {SCALING:g}',
-          ['layer', 'block', 'to the end', 'attn', 'response', 'ffn', 'response'],
-          [[str(i), *(row[key] for key in ('block', 'to_end', 'attn', 'attn_response', 'ffn', 'ffn_response'))]
-           for i, row in enumerate(result, 1)])
-
-
-def show_drift(result):
-    table('drift after a nudge of the embedding', ['behind', 'distance', 'relative'],
-          [[row['at'], row['distance'], row['relative']] for row in result])
-
-
-def plot_sensitivity(folders):
-    """The spectral norms of the Jacobians of blocks and branches, and from each block to the end (LN stability, P7, P8)."""
-    panels = {'block': 'block', 'attention branch': 'attn', 'FFN branch': 'ffn', 'from here to the last block': 'to_end'}
-    return along_depth(folders, 'sensitivity', panels, y='spectral norm\nof the Jacobian')
-
-
-def plot_drift(folders):
-    """The distance between two inputs that start out almost equal, along the depth."""
-    panels = {'distance / first distance': 'distance', 'distance / size of the state': 'relative'}
-    return along_depth(folders, 'drift', panels, **HALVES)

@@ -2,12 +2,13 @@
 import math
 import os
 import re
+from functools import partial
 
 import torch
 
 from engine.errors import read_rows
-from lab.measure.tools import log_histogram, mean_gradient, table
-from lab.plot.lines import COLORS, Curve, Lines, Panel, columns_for, type_style
+from lab.measure.tools import log_histogram, mean_gradient, measurement, table
+from lab.plot.lines import COLORS, Curve, Lines, Panel, type_style
 from lab.plot.measured import histogram_curve, per_bin, read_measured, symbols
 from lab.plot.names import labels
 from lab.plot.runs import over_time
@@ -35,27 +36,47 @@ def summary(h):
                 mean_log10=positive.log10().mean().item() if len(positive) else -math.inf, zeros=1 - len(positive) / h.numel())
 
 
+def plot_sharpness(folders):
+    """A dot marks the log10 of the mean. If a run measured while it trained, that of each time stands beside its distribution."""
+    runs = [(text, read_measured(folder, 'sharpness'), read_rows(os.path.join(folder, 'measure.jsonl')))
+            for text, folder in zip(labels(folders), folders)]
+    trained, panels = any(rows for *_, rows in runs), []
+    for text, measured, rows in runs:
+        histograms = Panel([], 'log₁₀ of the sharpness', 'share of the parameters\n' + per_bin(measured), text)
+        means = Panel([], 'iteration', 'log₁₀ of the mean sharpness', '' if rows else 'not measured while training')
+        for kind, of_kind in measured.items():
+            style = type_style(kind, measured)
+            histograms.curves += [histogram_curve(of_kind['histogram'], name=kind, **style),
+                                  Curve([of_kind['log10_mean']], [0], color=style['color'], marker='o', dash='')]
+            points = [(row['iter'], row['sharpness'][kind]['log10_mean']) for row in rows if kind in row.get('sharpness', {})]
+            means.curves.append(over_time([points], name=kind, marker='o', **style))
+        panels += [histograms, means] if trained else [histograms]
+    shared = 'col' if trained else 'all'
+    return Lines(panels, 'block type; a dot is the log₁₀ of its mean', 2 if trained else 0, shared, shared)
+
+
+@measurement(partial(table, 'sharpness of each block type', keys=('log10_mean', 'mean_log10', 'zeros')), plot_sharpness)
 def sharpness(model, batches, rng):
-    """Blockwise sharpness (sharpness disparity, eq. 4): of each block type, over all its parameters and per layer."""
-    h = diagonal_estimate(model, batches, rng)
-    result = {}
-    types = model.config.block_types
+    """The distribution of sharpness in each block type, and its mean during training (sharpness disparity, eq. 4)."""
+    h, types, result = diagonal_estimate(model, batches, rng), model.config.block_types, {}
     for kind in dict.fromkeys(types.values()):
         of_type = {name: value for name, value in h.items() if block_type(name, types) == kind}
-        if not of_type:
-            continue
-        values = torch.cat([value.flatten() for value in of_type.values()])
-        layers = [[value.flatten() for name, value in of_type.items() if layer_of(name) == i + 1] for i in range(len(model.h))]
-        result[kind] = dict(summary(values), histogram=log_histogram(values),
-                            layers=[summary(torch.cat(parts)) for parts in layers if parts])
+        if of_type:
+            values = torch.cat([value.flatten() for value in of_type.values()])
+            layers = [summary(of_layer) for i, of_layer in by_layer(of_type).items() if i]
+            result[kind] = dict(summary(values), histogram=log_histogram(values), layers=layers)
     return result
 
 
-def layer_of(name):
-    """The layer of a parameter as sharpness disparity counts them (figure 9): 0 for embeddings and InputNorm, from 1 on for
-    blocks, None for what comes after the blocks."""
-    block = re.match(r'h\.(\d+)\.', name)
-    return int(block[1]) + 1 if block else None if re.match(r'(lm_)?head\.|final_norm\.', name) else 0
+def by_layer(h):
+    """{layer: its values} of {parameter: its values}. Layers are as sharpness disparity counts them (figure 9): 0 is embeddings
+    and InputNorm, blocks are from 1 on. What comes after the blocks has none."""
+    layers = {}
+    for name, values in h.items():
+        block = re.match(r'h\.(\d+)\.', name)
+        if block or not re.match(r'(lm_)?head\.|final_norm\.', name):
+            layers.setdefault(int(block[1]) + 1 if block else 0, []).append(values.flatten())
+    return {layer: torch.cat(layers[layer]) for layer in sorted(layers)}
 
 
 def smallest_row(w):
@@ -82,79 +103,33 @@ def factors(model, h):
     return result
 
 
-def layers(model, batches, rng):
-    """Sharpness of each layer, over all its parameters (sharpness disparity, figure 9a), and `factors` (theorems 4.1 to 4.3)."""
-    h = diagonal_estimate(model, batches, rng)
-    by_layer = {}
-    for name, value in h.items():
-        by_layer.setdefault(layer_of(name), []).append(value.flatten())
-    return dict(sharpness=[summary(torch.cat(by_layer[i])) for i in range(len(model.h) + 1)], factors=factors(model, h))
-
-
-def show_sharpness(result):
-    keys = ('log10_mean', 'mean_log10', 'zeros')
-    table('sharpness of each block type', ['', *keys],
-          [[kind, *(stats[key] for key in keys)] for kind, stats in result.items()])
-
-
 def show_layers(result):
-    keys = ('log10_mean', 'mean_log10', 'zeros')
-    table('sharpness of each layer; 0 is the embeddings', ['layer', *keys],
-          [[str(i), *(row[key] for key in keys)] for i, row in enumerate(result['sharpness'])])
-    factors_by_name = result['factors']
-    blocks = range(max(map(len, factors_by_name.values())))
-    table('n S ‖θ‖², which theorems 4.1 to 4.3 bound from above', ['', *(f'layer {i + 1}' for i in blocks)],
-          [[name, *values, *[None] * (len(blocks) - len(values))] for name, values in factors_by_name.items()])
-
-
-def plot_sharpness(folders):
-    """The distribution of sharpness in each block type, and its mean during training if that was measured.
-
-    A dot marks the log10 of the mean."""
-    runs = [read_measured(folder, 'sharpness') for folder in folders]
-    kinds = dict.fromkeys(kind for measured in runs for kind in measured)
-    rows_of_runs = [read_rows(os.path.join(folder, 'measure.jsonl')) for folder in folders]
-    y = 'share of the parameters\n' + per_bin(next(iter(runs[0].values())))
-    tops, bottoms = [], []
-    for measured, rows, name in zip(runs, rows_of_runs, labels(folders)):
-        top, bottom = Panel([], 'log₁₀ of the sharpness', y, name), Panel([], 'iteration', 'log₁₀ of the\nmean sharpness')
-        for kind, of_kind in measured.items():
-            style = type_style(kind, kinds)
-            top.curves += [histogram_curve(of_kind['histogram'], name=kind, **style),
-                           Curve([of_kind['log10_mean']], [0], color=style['color'], marker='o', dash='')]
-            means = [(row['iter'], row['sharpness'][kind]['log10_mean']) for row in rows if kind in row.get('sharpness', {})]
-            bottom.curves.append(over_time([means], name=kind, marker='o', **style))
-        bottom.title = '' if rows else 'not measured while training'
-        tops.append(top)
-        bottoms.append(bottom)
-    columns = columns_for(len(folders))
-    panels = []
-    for i in range(0, len(folders), columns):           # those over the iterations below the others
-        empty = [None] * (columns - len(tops[i:i + columns]))
-        panels += [*tops[i:i + columns], *empty, *(bottoms[i:i + columns] + empty if any(rows_of_runs) else [])]
-    return Lines(panels, 'block type; a dot is the log₁₀ of its mean', columns, 'row', 'row')
+    table('sharpness of each layer; 0 is the embeddings', {str(i): row for i, row in enumerate(result['sharpness'])}, 'layer')
+    table('n S ‖θ‖², which theorems 4.1 to 4.3 bound from above',
+          {name: {f'layer {i}': value for i, value in enumerate(values, 1)} for name, values in result['factors'].items()})
 
 
 def plot_layers(folders):
-    """Sharpness per layer (sharpness disparity, figure 9a), and n·S·‖θ‖² per weight (its theorems 4.1 to 4.3).
-
-    A row of panels is a run. Layer 0 is the embeddings. In theorem 4.1 the three weights have one factor in common. In 4.2 W_q
+    """A row of panels is a run. Layer 0 is the embeddings. In theorem 4.1 the three weights have one factor in common. In 4.2 W_q
     and W_k have one, W_v and W_o another, and the norm has the sum of both. Dotted: the token embedding, with its own (4.3)."""
     theorems = {'theorem 4.1': ('ffn_pre_norm', 'w1', 'w2'), 'theorem 4.2': ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo')}
-    colors = dict(zip((*theorems['theorem 4.1'], *theorems['theorem 4.2']), COLORS))
-    panels = []
+    colors, panels = dict(zip(sum(theorems.values(), ()), COLORS)), []
     for folder, text in zip(folders, labels(folders)):
         measured = read_measured(folder, 'layers')
         logs = [row['log10_mean'] for row in measured['sharpness']]
         panels.append(Panel([Curve(list(range(len(logs))), logs, color='#4d4d4d', marker='o')], 'layer (0: embeddings)',
                             'log₁₀ of the mean sharpness', text))
         for theorem, names in theorems.items():
-            curves = []
-            for name in names:
-                values = measured['factors'].get(name, [])
-                shown = name.replace('_', ' ') if name.endswith('norm') else symbols(name)
-                curves.append(Curve(list(range(1, len(values) + 1)), values, shown, colors[name], '.'))
-            for value in measured['factors'].get('emb', []):
-                curves.append(Curve([1, len(logs) - 1], [value] * 2, '$W_E$', '#4d4d4d', dash=':'))
+            curves = [Curve(list(range(1, len(values) + 1)), values, symbols(name.replace('_', ' ')), colors[name], '.')
+                      for name in names if (values := measured['factors'].get(name))]
+            curves += [Curve([1, len(logs) - 1], [value] * 2, '$W_E$', '#4d4d4d', dash=':')
+                       for value in measured['factors'].get('emb', [])]
             panels.append(Panel(curves, 'layer', 'n·S·‖θ‖²', theorem, log='y'))
     return Lines(panels, 'weight', 3, 'none', 'col')
+
+
+@measurement(show_layers, plot_layers)
+def layers(model, batches, rng):
+    """Sharpness per layer (sharpness disparity, figure 9a), and n·S·‖θ‖² per weight (its theorems 4.1 to 4.3)."""
+    h = diagonal_estimate(model, batches, rng)
+    return dict(sharpness=[summary(values) for values in by_layer(h).values()], factors=factors(model, h))

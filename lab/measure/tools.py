@@ -1,7 +1,9 @@
-"""What the measurements share: hooks, gradients, spectral norms, histograms and tables."""
+"""What the measurements share: hooks, gradients, spectral norms, slopes, histograms and tables."""
+import math
 import re
 from contextlib import ExitStack, contextmanager
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -19,17 +21,34 @@ def matrix_kind(name):
     return match[1] if match else None
 
 
+def measurement(show, plot):
+    """Give a measurement its table, show(result), and its picture, plot(folders)."""
+    def give(measure):
+        measure.show, measure.plot = show, plot
+        plot.__doc__ = measure.__doc__                  # lab.plot --help prints its first line
+        return measure
+    return give
+
+
 @contextmanager
-def outputs(*modules):
-    """Yields one list per module, which collects the module's outputs of all forward passes inside the context, or the first of
-    several outputs."""
+def collected(modules, pick):
+    """Yields one list per module, to which each forward pass inside the context adds pick(arguments, output)."""
     seen = [[] for _ in modules]
     with ExitStack() as stack:
-        for module, outs in zip(modules, seen):
-            hook = module.register_forward_hook(
-                lambda module, args, out, outs=outs: outs.append((out[0] if isinstance(out, tuple) else out).detach()))
+        for module, values in zip(modules, seen):
+            hook = module.register_forward_hook(lambda _, args, out, values=values: values.append(pick(args, out).detach()))
             stack.callback(hook.remove)
         yield seen
+
+
+def inputs(*modules):
+    """A context with a list per module of what its forward passes get first"""
+    return collected(modules, lambda args, out: args[0])
+
+
+def outputs(*modules):
+    """A context with a list per module of the outputs of its forward passes, or the first of several outputs"""
+    return collected(modules, lambda args, out: out[0] if isinstance(out, tuple) else out)
 
 
 @contextmanager
@@ -62,12 +81,21 @@ def scaled(tensors, factor):
 
 
 @contextmanager
-def output_scaled(modules, factor):
-    """A context in which the outputs of these modules are multiplied by the factor."""
+def output_changed(modules, change):
+    """A context in which change(output) replaces the outputs of these modules."""
     with ExitStack() as stack:
         for module in modules:
-            stack.callback(module.register_forward_hook(lambda module, args, out: factor * out).remove)
+            stack.callback(module.register_forward_hook(lambda module, args, out: change(out)).remove)
         yield
+
+
+def slope(xs, sizes):
+    """The slope of the least-squares line through (x, log size), and the root mean square of the residual; NaN if a size is 0."""
+    if len(sizes) < 2 or min(sizes) <= 0:
+        return math.nan, math.nan
+    x, y = (values - values.mean() for values in (np.array(xs), np.log(sizes)))
+    b = x @ y / (x @ x)
+    return float(b), float(np.std(y - b * x))
 
 
 def mean_gradient(model, batches, labels=None):
@@ -119,10 +147,17 @@ def log_histogram(x):
     return dict(start=LOG_BINS['min'] + held[0] * width, width=width, counts=counts[held[0]:held[-1] + 1])
 
 
-def table(title, head, rows):
-    """Prints rows under their heads: the first column aligned left, numbers with four digits."""
-    cells = [[v if isinstance(v, str) else '–' if v is None else f'{v:.4g}' for v in row] for row in rows]
-    widths = [max(len(row[i]) for row in [head, *cells]) for i in range(len(head))]
+def table(title, rows, first='', keys=()):
+    """Print rows under their columns, numbers with four digits. `rows` are {label: {column: value}}, or a list in which a row's
+    label is its 'at' or else its number. `first` heads the labels. `keys` are the columns, by default all."""
+    if isinstance(rows, list):
+        rows = {str(row.get('at', i)): row for i, row in enumerate(rows, 1)}
+    keys = keys or [key for key in dict.fromkeys(key for row in rows.values() for key in row) if key != 'at']
+    lines = [[first, *keys]]
+    for label, row in rows.items():
+        values = [row.get(key) for key in keys]
+        lines.append([label, *(v if isinstance(v, str) else '–' if v is None else f'{v:.4g}' for v in values)])
+    widths = [max(map(len, column)) for column in zip(*lines)]
     print(f'\n{title}')
-    for row in [head, *cells]:
-        print('  ' + '  '.join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths))))
+    for label, *cells in lines:
+        print('  ' + '  '.join([label.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells, widths[1:]))]))

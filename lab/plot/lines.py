@@ -1,10 +1,11 @@
 """A picture of curves, described once: drawn by matplotlib for files and notebooks, by lab/plot/page.py as a page."""
 import math
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 # Okabe and Ito's palette, which colour-blind readers tell apart
@@ -22,7 +23,7 @@ STYLE = {'font.size': 9, 'axes.titlesize': 9, 'axes.labelsize': 9, 'xtick.labels
 
 @dataclass
 class Curve:
-    """Points and the line through them. The curves of a name have one entry in the legend, that of the widest; '' has none."""
+    """Points and the line through them. The curves of a name have one entry in the legend; '' has none."""
     x: list
     y: list
     name: str = ''
@@ -34,10 +35,13 @@ class Curve:
     low: list = ()                      # a range around the points: a band, or bars
     high: list = ()
     bars: bool = False
-    note: str = ''                      # about this curve, in a legend below its panel
 
     def is_empty(self):
         return not any(map(math.isfinite, self.y))
+
+    def style(self):
+        return dict(color=self.color, marker=self.marker, linestyle=self.dash or 'none', linewidth=self.width,
+                    alpha=0.5 if self.pale else None)
 
 
 @dataclass
@@ -51,13 +55,12 @@ class Panel:
     xlim: tuple = (None, None)
     ylim: tuple = (None, None)
     ticks: dict = field(default_factory=dict)           # {x: its text} instead of matplotlib's ticks
-    notes: str = ''                     # the title of the legend of its curves' notes
     height: float = 2.2                 # inches
 
 
 @dataclass
 class Lines:
-    """Panels row by row, None for an empty place, and one legend for all of them. What they share is said as to plt.subplots."""
+    """Panels row by row, and one legend for all of them. What they share is said as to plt.subplots."""
     panels: list
     legend: str                         # its title
     columns: int = 0
@@ -65,21 +68,30 @@ class Lines:
     sharey: str = 'none'
 
     def __post_init__(self):
-        self.columns = self.columns or columns_for(len(self.panels))
+        self.columns = self.columns or (2 if len(self.panels) == 4 else min(len(self.panels), 3))
         self.heights = [panel.height for panel in self.panels[::self.columns]]
-
-    def panel(self, i):
-        return self.panels[i] if i < len(self.panels) else None
+        for panel in self.panels:
+            if max((len(curve.x) for curve in panel.curves if curve.marker), default=0) > MARKED:
+                panel.curves = [replace(curve, marker='') for curve in panel.curves]
 
     def axis_names(self, i):
         """The names of panel i's axes, without those that the panel below or at the left says too"""
-        panel, below = self.panels[i], self.panel(i + self.columns)
+        panel, below = self.panels[i], self.panels[i + self.columns:][:1]
         left = self.panels[i - 1] if i % self.columns else None
-        return dict(xlabel='' if below and below.x == panel.x else panel.x, ylabel='' if left and left.y == panel.y else panel.y)
+        return dict(xlabel='' if below and below[0].x == panel.x else panel.x,
+                    ylabel='' if left and left.y == panel.y else panel.y)
+
+    def entries(self):
+        """{name: the curve that stands for it in the legend}, the widest that is not empty"""
+        found = {}
+        for curve in (curve for panel in self.panels for curve in panel.curves if curve.name and not curve.is_empty()):
+            if curve.name not in found or curve.width > found[curve.name].width:
+                found[curve.name] = curve
+        return found
 
     def zoom(self, xlim=None, ylim=None, log=''):
         """Set limits and scales of the first panel, and of all where they share its axes."""
-        for i, panel in enumerate(filter(None, self.panels)):
+        for i, panel in enumerate(self.panels):
             if i == 0 or self.sharex == 'all':
                 panel.xlim, panel.log = xlim or panel.xlim, panel.log + 'x' * ('x' in log)
             if i == 0 or self.sharey == 'all':
@@ -88,53 +100,38 @@ class Lines:
 
     def figure(self):
         """The picture as a figure of matplotlib, without pyplot, so that a notebook keeps its backend."""
-        width, entries, widest = HALF if self.columns == 1 else FULL, {}, {}
+        width = HALF if self.columns == 1 else FULL
         figure = Figure(figsize=(width, sum(self.heights)), layout='constrained')
         figure.get_layout_engine().set(w_pad=0.1)
-        axes = figure.subplots(len(self.heights), self.columns, sharex=self.sharex, sharey=self.sharey, squeeze=False,
-                               height_ratios=self.heights).flat
-        for i, ax in enumerate(axes):
-            panel = self.panel(i)
-            if panel is None:
-                ax.remove()
-                continue
+        axes = [*figure.subplots(len(self.heights), self.columns, sharex=self.sharex, sharey=self.sharey, squeeze=False,
+                                 height_ratios=self.heights).flat]
+        for ax in axes[len(self.panels):]:
+            ax.remove()
+        for i, (ax, panel) in enumerate(zip(axes, self.panels)):
             ax.set(title=textwrap.fill(panel.title, int((FULL / self.columns - 0.4) / CHARACTER)), **self.axis_names(i))
-            if self.panel(i + self.columns) is None:    # nothing below says what x is
+            if i + self.columns >= len(self.panels):    # nothing below says what x is
                 ax.tick_params(labelbottom=True)
             ax.set_title(panel.remark, loc='right', fontsize=8, color='0.4')
-            for curve, handle in zip(panel.curves, draw_curves(ax, panel)):
-                if curve.name and handle and curve.width > widest.get(curve.name, -1):
-                    entries[curve.name], widest[curve.name] = handle, curve.width
-        for ax, panel in zip(figure.axes, filter(None, self.panels)):           # now that all that share an axis are drawn
+            for curve in panel.curves:
+                draw_curve(ax, curve)
+        for ax, panel in zip(axes, self.panels):        # now that all that share an axis are drawn
             set_axes(ax, panel)
-        texts = [textwrap.fill(name, int(FULL / CHARACTER)) for name in entries]
-        columns = int(width / (CHARACTER * max(map(len, texts), default=1) + 0.5))
-        if texts:                       # below the figure; savefig makes room for it
-            figure.legend(entries.values(), texts, title=self.legend, loc='upper center', bbox_to_anchor=(0.5, 0),
-                          ncols=min(max(1, columns), len(texts)), alignment='left')
+        if entries := self.entries():                   # below the figure; savefig makes room for them
+            texts = [textwrap.fill(name, int(FULL / CHARACTER)) for name in entries]
+            columns = int(width / (CHARACTER * max(map(len, texts)) + 0.5))
+            figure.legend([Line2D([], [], **curve.style()) for curve in entries.values()], texts, title=self.legend,
+                          loc='upper center', bbox_to_anchor=(0.5, 0), ncols=min(max(1, columns), len(texts)), alignment='left')
         return figure
 
 
-def draw_curves(ax, panel):
-    """Draw the curves of a panel → a handle for the legend for each, None for an empty one."""
-    handles, longest = [], max((len(curve.x) for curve in panel.curves if curve.marker), default=0)
-    for curve in panel.curves:
-        style = dict(color=curve.color, linewidth=curve.width, linestyle=curve.dash or 'none', alpha=0.5 if curve.pale else None,
-                     marker=curve.marker if longest <= MARKED else '')
-        if curve.is_empty():
-            handles.append(None)
-        elif curve.bars:
-            ends = [[y - low for y, low in zip(curve.y, curve.low)], [high - y for y, high in zip(curve.y, curve.high)]]
-            handles.append(ax.errorbar(curve.x, curve.y, ends, elinewidth=0.8, **style))
-        else:
-            handles += ax.plot(curve.x, curve.y, **style, clip_on=bool(curve.dash))
-            if len(curve.low):
-                ax.fill_between(curve.x, curve.low, curve.high, color=curve.color, alpha=0.2, linewidth=0)
-    noted = [(handle, curve.note) for handle, curve in zip(handles, panel.curves) if handle and curve.note]
-    if noted:
-        below = -0.3 if ax.get_xlabel() else -0.05
-        ax.legend(*zip(*noted), title=panel.notes, loc='upper center', bbox_to_anchor=(0.5, below), alignment='left')
-    return handles
+def draw_curve(ax, curve):
+    if curve.bars:
+        ends = [[y - low for y, low in zip(curve.y, curve.low)], [high - y for y, high in zip(curve.y, curve.high)]]
+        ax.errorbar(curve.x, curve.y, ends, elinewidth=0.8, **curve.style())
+    elif not curve.is_empty():
+        ax.plot(curve.x, curve.y, **curve.style(), clip_on=bool(curve.dash))
+        if len(curve.low):
+            ax.fill_between(curve.x, curve.low, curve.high, color=curve.color, alpha=0.2, linewidth=0)
 
 
 def set_axes(ax, panel):
@@ -176,7 +173,3 @@ def type_style(kind, kinds):
     """The colour and dash of a block type, one of `kinds`. Types that TYPES lacks are dashed, in its colours."""
     others = [other for other in kinds if other not in TYPES]
     return dict(color=TYPES[kind]) if kind in TYPES else dict(color=COLORS[others.index(kind) % len(COLORS)], dash='--')
-
-
-def columns_for(count):
-    return 2 if count == 4 else min(count, 3)

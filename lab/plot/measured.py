@@ -14,7 +14,7 @@ def read_measured(folder, what):
     measured = read_json(path, 'remove it and measure again', math.nan)
     if measured is None:
         raise ValueError(f'there is no {path}: make it with  python -m lab.measure --out_dir={folder}')
-    if measured.get(what, {}) == {}:
+    if not measured.get(what):
         raise ValueError(f'{path} holds no {what}: make it with  python -m lab.measure --out_dir={folder} --what={what}')
     return measured[what]
 
@@ -33,29 +33,32 @@ def column(measured, key):
     return measured
 
 
-def along_depth(folders, what, panels, x='layer', first=1.0, step=1.0, y='', log='y', bounds={}, dashed=''):
+def along_depth(folders, what, panels, x='layer', first=1.0, step=1.0, y='', linear=0, dashed=''):
     """A line for each run along the depth, which starts at `first`, in a panel for each entry of `panels`: {its name: the key of
-    a `column`, or a function of the measurement}. Numbers of heads become their mean, with bars from the lowest to the highest.
-    `bounds` are the keys of dashed curves beside others, which are left out if a panel would have more than eight curves."""
+    a `column`, a function of the measurement, or the keys of a line and of a dashed one}. Numbers of heads become their mean,
+    with bars from the lowest to the highest. The last `linear` panels have no log axis. Dashed lines are left out of a panel that
+    would have more than eight curves."""
     runs = list(zip(labels(folders), [read_measured(folder, what) for folder in folders]))
-    one = [*bounds.values()][:1]
-    bounded = [text for text, measured in runs for key in one if any(map(math.isfinite, column(measured, key)))]
-    bounds, drawn = bounds if len(runs) + len(bounded) <= MOST else {}, []
-    for name, key in panels.items():
-        curves = []
+    drawn, explained = [], set()
+    for k, (name, keys) in enumerate(panels.items()):
+        key, *bound = keys if isinstance(keys, tuple) else [keys]
+        curves, beside = [], []
         for i, (text, measured) in enumerate(runs):
             values = key(measured) if callable(key) else column(measured, key)
-            at = [first + step * k for k in range(len(values))]
+            at, style = [first + step * k for k in range(len(values))], run_style(i)
             if values and isinstance(values[0], list):
-                aside = 0.06 * (i - (len(runs) - 1) / 2)
-                curves.append(Curve([place + aside for place in at], [sum(heads) / len(heads) for heads in values], text,
-                                    low=[*map(min, values)], high=[*map(max, values)], bars=True, **run_style(i)))
-            else:
-                curves.append(Curve(at, values, text, **run_style(i)))
-            if key in bounds:
-                curves.append(Curve(at, column(measured, bounds[key]), text, COLORS[i], dash='--', width=0.8))
-        drawn.append(Panel(curves, x, y or name, name if y else '', log=log))
-    return Lines(drawn, 'run' + f'; dashed: {dashed}' * bool(bounds and bounded), sharey='all' if y else 'none')
+                at = [place + 0.06 * (i - (len(runs) - 1) / 2) for place in at]
+                style |= dict(low=[*map(min, values)], high=[*map(max, values)], bars=True)
+                values = [sum(heads) / len(heads) for heads in values]
+                explained.add('a bar reaches from the lowest head to the highest')
+            curves.append(Curve(at, values, text, **style))
+            beside += [Curve(at, column(measured, other), text, COLORS[i], dash='--', width=0.8) for other in bound]
+        beside = [curve for curve in beside if not curve.is_empty()]
+        if beside and len(curves) + len(beside) <= MOST:
+            curves += beside
+            explained.add(f'dashed: {dashed}')
+        drawn.append(Panel(curves, x, y or name, name if y else '', log='y' * (k < len(panels) - linear)))
+    return Lines(drawn, '; '.join(['run', *explained]), sharey='all' if y else 'none')
 
 
 def histogram_curve(histogram, **style):
@@ -68,7 +71,7 @@ def histogram_curve(histogram, **style):
 
 
 def per_bin(measured):
-    return f'per {measured["histogram"]["width"]:.2g} decade'
+    return f'per {next(iter(measured.values()))["histogram"]["width"]:.2g} decade'
 
 
 def minus(text):

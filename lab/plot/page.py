@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from lab.plot.lines import MARKED, Lines
+from lab.plot.lines import Lines
 
 DASH = {'-': 'solid', '--': 'dash', ':': 'dot', '-.': 'dashdot'}
 SYMBOLS = {'o': 'circle', 's': 'square', '^': 'triangle-up', 'D': 'diamond', 'v': 'triangle-down', 'P': 'cross', 'X': 'x',
@@ -17,18 +17,17 @@ def html(text):
     return re.sub(r'\$(\w)_(\w)\$', r'\1<sub>\2</sub>', text).replace('\n', '<br>')
 
 
-def traces_of(curve, graphs):
+def traces_of(curve, graphs, in_legend):
     """The traces of a curve: its band, and the curve with its bars."""
-    about = dict(legendgroup=html(curve.name), name=html(curve.name), showlegend=False)
-    y = np.asarray(curve.y)
+    about, y = dict(legendgroup=html(curve.name), name=html(curve.name)), np.asarray(curve.y)
     if len(curve.low) and not curve.bars:
         yield graphs.Scatter(x=[*curve.x, *curve.x[::-1]], y=[*curve.low, *curve.high[::-1]], mode='none', fill='toself',
-                             fillcolor=curve.color, opacity=0.2, hoverinfo='skip', **about)
+                             fillcolor=curve.color, opacity=0.2, hoverinfo='skip', showlegend=False, **about)
     bars = dict(symmetric=False, array=curve.high - y, arrayminus=y - curve.low, thickness=1) if curve.bars else None
-    mode = '+'.join(['lines'] * bool(curve.dash) + ['markers'] * bool(curve.marker and len(curve.x) <= MARKED))
-    yield graphs.Scatter(x=curve.x, y=curve.y, mode=mode or 'lines', opacity=0.5 if curve.pale else 1, error_y=bars, **about,
+    mode = '+'.join(['lines'] * bool(curve.dash) + ['markers'] * bool(curve.marker))
+    yield graphs.Scatter(x=curve.x, y=curve.y, mode=mode or 'lines', opacity=0.5 if curve.pale else 1, error_y=bars,
                          line=dict(color=curve.color, width=curve.width, dash=DASH.get(curve.dash, 'solid')),
-                         marker=dict(color=curve.color, symbol=SYMBOLS.get(curve.marker), size=6), hovertext=curve.note or None)
+                         marker=dict(color=curve.color, symbol=SYMBOLS.get(curve.marker), size=6), showlegend=in_legend, **about)
 
 
 def scale_menu(axis, names, is_log, left):
@@ -47,22 +46,17 @@ def write_page(picture, what, path):
         raise ValueError(f'{path}: {what} has no page, because it is not made of curves; name a .png')
     import plotly.graph_objects as graphs
     from plotly.subplots import make_subplots
-    titles = [html(f'{panel.title}  {panel.remark}'.strip()) if panel else '' for panel in picture.panels]
-    page = make_subplots(len(picture.heights), picture.columns, row_heights=picture.heights, subplot_titles=titles,
+    page = make_subplots(len(picture.heights), picture.columns, row_heights=picture.heights,
+                         subplot_titles=[html(f'{panel.title}  {panel.remark}'.strip()) for panel in picture.panels],
                          shared_xaxes=SHARED[picture.sharex], shared_yaxes=SHARED[picture.sharey],
                          vertical_spacing=0.2 / len(picture.heights), horizontal_spacing=0.2 / picture.columns)
-    entries, axes = {}, dict(x=[], y=[])
+    entries, axes = picture.entries(), dict(x=[], y=[])
     for i, panel in enumerate(picture.panels):
         at = dict(row=i // picture.columns + 1, col=i % picture.columns + 1)
-        if panel is None:
-            continue
         for curve in panel.curves:
             if not curve.is_empty():
-                page.add_traces([*traces_of(curve, graphs)], at['row'], at['col'])
-                if curve.name and (curve.name not in entries or curve.width > entries[curve.name].line.width):
-                    entries[curve.name] = page.data[-1]
-        cell = page.get_subplot(**at)
-        names = picture.axis_names(i)
+                page.add_traces([*traces_of(curve, graphs, entries.get(curve.name) is curve)], at['row'], at['col'])
+        cell, names = page.get_subplot(**at), picture.axis_names(i)
         for axis, of_plotly in ('x', cell.xaxis), ('y', cell.yaxis):
             is_log, ends = axis in panel.log, getattr(panel, f'{axis}lim')
             of_plotly.update(type='log' if is_log else 'linear', title=dict(text=html(names[f'{axis}label'])),
@@ -73,8 +67,6 @@ def write_page(picture, what, path):
                 axes[axis].append(of_plotly.plotly_name)
         if panel.ticks:
             cell.xaxis.update(tickvals=[*panel.ticks], ticktext=[*map(html, panel.ticks.values())])
-    for trace in entries.values():
-        trace.showlegend = True
     menus = [scale_menu(axis, axes[axis], axis in picture.panels[0].log, left) for axis, left in (('y', 0.0), ('x', 0.25))]
     page.update_layout(template='plotly_white', updatemenus=menus, legend=dict(title=dict(text=html(picture.legend))),
                        margin=dict(t=100, l=60, r=20, b=50), hovermode='closest')

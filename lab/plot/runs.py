@@ -122,27 +122,22 @@ def plot_loss(folders, smooth=0):
 
 # ----------------------------------------------------------------------------- any number
 
-# what the keys of log.jsonl and measure.jsonl mean, as patterns; others stand for themselves
-NAMES = {
-    'loss': 'loss', r'(train|val|test)_loss': r'\1 loss', 'lr': 'learning rate', 'grad_norms?': 'norm of the gradient',
-    'weight_norms': 'norm of the weights', '(tokens|images)_per_s': r'\1 per second', 'mfu': 'share of the peak FLOP/s',
-    '(train|val)_top1': r'\1 top-1 (share)', 'residual_rms': 'RMS of the residual stream\nbehind each block',
-    r'max_logits|attention\.max_logit': 'largest attention logit', r'attention\.entropy': 'entropy of attention (nats)',
-    r'(?:grad|weight)_norms\.(\w+)': r'norm, block type \1', 'updates': 'relative size of a step',
-    r'updates\.(\w+)': r'relative size of a step, block type \1',
-    r'sharpness\.(\w+)(?:\.layers)?\.log10_mean': 'log₁₀ of the mean sharpness,\nblock type \\1',
-    r'sharpness\.(\w+)(?:\.layers)?\.mean_log10': 'mean log₁₀ of the sharpness,\nblock type \\1',
-    r'parameters\.types': 'norm of all parameters', r'parameters\.types\.(\w+)': 'norm of all parameters,\nblock type \\1',
-    r'parameters\.(w\w)\.(spectral|frobenius)': r'\2 norm of \1',
-    r'gradients\.(w\w)(?:\.layers)?\.(\w+)': r'\2 of the gradient of \1',
-    r'hidden\.ma': 'mean |x| of the hidden state', r'hidden\.var': 'variance of the hidden state'}
+# what keys of log.jsonl and measure.jsonl mean, without the block type or matrix in them; others stand for themselves
+NAMES = {'loss': 'training loss', 'train_loss': 'training loss', 'val_loss': 'validation loss', 'lr': 'learning rate',
+         'grad_norm': 'norm of the gradient', 'grad_norms': 'norm of the gradient', 'weight_norms': 'norm of the weights',
+         'residual_rms': 'RMS of the residual stream\nbehind each block', 'max_logits': 'largest attention logit',
+         'attention.max_logit': 'largest attention logit', 'attention.entropy': 'entropy of attention (nats)',
+         'updates': 'relative size of a step', 'sharpness.log10_mean': 'log₁₀ of the mean sharpness',
+         'sharpness.mean_log10': 'mean log₁₀ of the sharpness', 'parameters.types': 'norm of all parameters',
+         'parameters.spectral': 'spectral norm', 'parameters.frobenius': 'Frobenius norm',
+         'hidden.ma': 'mean |x| of the hidden state', 'hidden.var': 'variance of the hidden state'}
 
 
 def name_of_key(key):
-    for pattern, name in NAMES.items():
-        if match := re.fullmatch(pattern, key):
-            return match.expand(name).replace('train ', 'training ').replace('val ', 'validation ')
-    return key
+    parts = key.split('.')
+    of = [part for part in parts if part in TYPES or re.fullmatch('w[qkvog123]', part)]
+    name = NAMES.get('.'.join(part for part in parts if part not in [*of, 'layers']))
+    return ',\n'.join([name, *of]) if name else key
 
 
 def quantities(value, key=''):
@@ -183,8 +178,8 @@ def curves_of(key, folder, pictures):
         first = key.partition('.')[0] + '.'
         known = [name for name in by_key if name.startswith(first)] or dict.fromkeys(
             name.partition('.')[0] + '.…' * ('.' in name) for name in by_key)
-        raise ValueError(f'what={key!r} is no picture, and {folder} does not have this key: {near}'
-                         f'pictures are {", ".join(pictures)}; keys are '
+        others = f'what={key!r} is none of the pictures {", ".join(pictures)}, and ' if pictures else ''
+        raise ValueError(f'{others}{folder} has no key {key}: {near}keys are '
                          + (', '.join(known) or f'none: there is no row in {os.path.join(folder, "log.jsonl")}'))
     return by_key[key]
 
@@ -219,22 +214,14 @@ def over_iterations(key, folders, smooth=0, pictures=()):
     return Lines(panels, kind if shown == curves else f'{kind}, {len(shown)} of {len(curves)}', sharey='all')
 
 
-def of_blocks(key, folders, smooth):
-    for folder in folders:
-        if not any(key in row for row in read_log(folder)):
-            raise ValueError(f'{folder} has no {key} in its log: it has no evaluation yet, is of an older version, or was '
-                             f'trained with parallel=fsdp')
-    return over_iterations(key, folders, smooth)
-
-
 def plot_residual(folders, smooth=0):
     """The root mean square of the residual stream behind each block, at each evaluation."""
-    return of_blocks('residual_rms', folders, smooth)
+    return over_iterations('residual_rms', folders, smooth)
 
 
 def plot_logits(folders, smooth=0):
     """The largest attention logit of each block, at each evaluation."""
-    return of_blocks('max_logits', folders, smooth)
+    return over_iterations('max_logits', folders, smooth)
 
 
 def plot_coordinates(folders):

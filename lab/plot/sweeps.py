@@ -1,5 +1,4 @@
 """The picture of sweeps, from their table.csv."""
-import csv
 import math
 import os
 
@@ -12,87 +11,72 @@ NUMBERS = ('learning_rate', 'tuning_loss', 'val_loss', 'standard_error', 'done',
 
 
 def read_points(folder):
-    """The points of a sweep's table.csv, as dicts with their `rate`, and the names of its axes"""
+    """A sweep's table.csv as a frame, with the `rate` of each point and whether it is `lost`: every run diverged. Its axes"""
+    import pandas  # here, for the other pictures do without
     path, make = os.path.join(folder, 'table.csv'), f'make it with  python -m lab.sweep --report={folder}'
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}: {make}')
     try:
-        with open(path, encoding='utf-8', newline='') as f:
-            points = [{key: float(value) if key in NUMBERS else value for key, value in row.items()} for row in csv.DictReader(f)]
-        points[0]['val_loss']
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+        points = pandas.read_csv(path, dtype=str, keep_default_na=False)
+        points = points.astype({key: float for key in points if key in NUMBERS}).reset_index(drop=True)
+        points.loc[points.done == 0, 'val_loss'] = math.nan
+        lost = (points.diverged > 0) & (points.done == 0)
+    except (ValueError, AttributeError) as error:
         raise ValueError(f'{path} is damaged, {make}') from error
-    axes = [axis for axis in points[0] if axis not in NUMBERS]
-    return [point | dict(rate=point.get('learning_rate', 0.0)) for point in points], axes
+    axes, rate = [axis for axis in points if axis not in NUMBERS], points.get('learning_rate', 0.0)
+    return points.assign(rate=rate, lost=lost, tuning_loss=points.get('tuning_loss', math.nan)), axes
 
 
 def rows_of(points, axes):
     """{name: points}: the rows of a sweep's table, each with its points from the lowest learning rate to the highest"""
-    rows = {}
-    for point in points:
-        rows.setdefault(tuple(point[axis] for axis in axes), []).append(point)
-    names = [', '.join(filter(None, values)) for values in rows]
-    if len(set(names)) < len(names):
-        names = [', '.join(value or '–' for value in values) for values in rows]
-    return {name: sorted(row, key=lambda point: point['rate']) for name, row in zip(names, rows.values())}
+    labels = points[axes].to_numpy().tolist()
+    names = [', '.join(filter(None, row)) for row in labels]
+    if len(set(names)) < len(set(map(tuple, labels))):
+        names = [', '.join(label or '–' for label in row) for row in labels]
+    return {name: row.sort_values('rate') for name, row in points.groupby(names, sort=False)}
 
 
 def split_points(points, axes):
     """{title: points} and the axes that stay in the names. More than MOST rows are split by the axis that leaves each part the
     fewest learning rates, and then by that with the fewest values."""
-    ways = []
-    for axis in axes if len(rows_of(points, axes)) > MOST and len(axes) > 1 else ():
-        parts = {}
-        for point in points:
-            parts.setdefault(f'{axis}: {point[axis] or "none"}', []).append(point)
-        if 1 < len(parts) <= MOST:
-            rates = max(len({point['rate'] for point in part}) for part in parts.values())
-            ways.append((rates, len(parts), parts, [other for other in axes if other != axis]))
-    return min(ways, key=lambda way: way[:2])[2:] if ways else ({'': points}, axes)
+    many = len(axes) > 1 and len(rows_of(points, axes)) > MOST
+    ways = [(points.groupby(axis).rate.nunique().max(), points[axis].nunique(), i) for i, axis in enumerate(axes)
+            if many and 1 < points[axis].nunique() <= MOST]
+    if not ways:
+        return {'': points}, axes
+    axis = axes[min(ways)[-1]]
+    parts = {f'{axis}: {label or "none"}': part for label, part in points.groupby(axis, sort=False)}
+    return parts, [other for other in axes if other != axis]
 
 
-def is_tuned(point):
-    """Has the seed that chose the learning rate a loss of its own here, beside the mean of the others?"""
-    return math.isfinite(point.get('tuning_loss', math.nan))
-
-
-def is_lost(point):
-    """Did every run diverge?"""
-    return bool(point['diverged'] and not point['done'])
-
-
-def means(points):
-    """Their mean losses, NaN where no run ended, and the ends of the bars: standard errors to both sides"""
-    losses = [point['val_loss'] if point['done'] else math.nan for point in points]
-    errors = [point['standard_error'] if math.isfinite(point['standard_error']) else 0.0 for point in points]
-    return losses, dict(low=[loss - e for loss, e in zip(losses, errors)], high=[loss + e for loss, e in zip(losses, errors)])
+def mean_curve(x, points, **style):
+    """The mean losses, with bars of standard errors to both sides"""
+    loss, error = points.val_loss, points.standard_error.fillna(0.0)
+    return Curve([*x], [*loss], low=[*(loss - error)], high=[*(loss + error)], bars=True, **style)
 
 
 def rate_panel(title, rows, y, styles, heights):
     """The losses over the learning rates, a curve a row. Crosses stand at these heights, none over another."""
-    rates, curves, lost = sorted({point['rate'] for row in rows.values() for point in row}), [], []
+    rates, curves, lost = sorted({rate for row in rows.values() for rate in row.rate}), [], []
     for name, row in rows.items():
-        style, at = styles.setdefault(name, run_style(len(styles))), [point['rate'] for point in row]
-        losses, ends = means(row)
-        if any(map(is_tuned, row)):
-            curves.append(Curve(at, [point['tuning_loss'] for point in row], name, **style))
+        style = styles.setdefault(name, run_style(len(styles)))
+        if row.tuning_loss.notna().any():
+            curves.append(Curve([*row.rate], [*row.tuning_loss], name, **style))
             style = style | dict(dash='', marker='*')
-        curves.append(Curve(at, losses, name, bars=True, **ends, **style))
-        for rate in [point['rate'] for point in row if is_lost(point)]:
+        curves.append(mean_curve(row.rate, row, name=name, **style))
+        for rate in row.rate[row.lost]:
             curves.append(Curve([rate], [heights[lost.count(rate)]], name, style['color'], 'x', dash='', width=0))
             lost.append(rate)
     ticks = {rate: f'{rate:g}' for rate in rates}
     return Panel(curves, 'learning rate', y, title, log='x' * (rates[0] > 0), ticks=ticks, height=2.6)
 
 
-def dots_panel(rows, x, y, heights):
+def dots_panel(points, names, x, y, heights):
     """A point for each row of a sweep of one learning rate"""
-    points = [row[0] for row in rows.values()]
-    losses, ends = means(points)
-    lost = [i for i, point in enumerate(points) if is_lost(point)]
-    curves = [Curve(list(range(len(points))), losses, marker='o', dash='', bars=True, **ends),
+    lost = [i for i, is_lost in enumerate(points.lost) if is_lost]
+    curves = [mean_curve(range(len(points)), points, marker='o', dash=''),
               Curve(lost, heights[:1] * len(lost), marker='x', dash='')]
-    return Panel(curves, x, y, ticks=dict(enumerate(rows)), height=3.0)
+    return Panel(curves, x, y, ticks=dict(enumerate(names)), height=3.0)
 
 
 def plot_sweep(folders):
@@ -101,22 +85,22 @@ def plot_sweep(folders):
     Bars are standard errors over seeds. If one seed chose the rates, the curve is that seed's, and a star is the mean of the
     others. A cross marks a point at which every run diverged. More than eight rows are split into panels by an axis. A sweep of
     one learning rate has a point for each row."""
-    panels, styles, named = [], {}, []
-    read = [read_points(folder) for folder in folders]
-    every = [point for points, _ in read for point in points]
-    about = '\n(line: the seed that chose the rate, star: the others)' * any(map(is_tuned, every))
-    about += '\n(bars: standard errors over seeds)' * any(point['standard_error'] > 0 for point in every)
-    about += '\n(×: every run diverged)' * any(map(is_lost, every))
-    for folder, (points, axes) in zip(folders, read):
+    panels, styles, named, notes = [], {}, {}, {}
+    for folder in folders:
+        points, axes = read_points(folder)
+        about = {'\n(line: the seed that chose the rate, star: the others)': points.tuning_loss.notna().any(),
+                 '\n(bars: standard errors over seeds)': (points.standard_error > 0).any(),
+                 '\n(×: every run diverged)': points.lost.any()}
+        about = [text for text, holds in about.items() if holds]
         y = 'validation loss (nats)' + f'\n{folder_name(folder)}' * (len(folders) > 1)
-        known = [value for value in means(points)[0] if math.isfinite(value)] or [0.0]
-        step = max(max(known) - min(known), 1e-3) / 15
-        heights = [max(known) + step * (k + 1) for k in range(len(points))]         # of crosses: above all losses
-        if len({point['rate'] for point in points}) > 1:
+        low, high = points.val_loss.min(), points.val_loss.max()
+        high, step = (0.0, 1e-3) if math.isnan(high) else (high, max(high - low, 1e-3) / 15)
+        heights = [high + step * (k + 1) for k in range(len(points))]               # of crosses: above all losses
+        if points.rate.nunique() > 1:
             parts, axes = split_points(points, axes)
             panels += [rate_panel(title, rows_of(part, axes), y, styles, heights) for title, part in parts.items()]
-            named += [axis for axis in axes if axis not in named]
+            named, notes = named | dict.fromkeys(axes), notes | dict.fromkeys(about)
         else:
-            rate = f' at the learning rate {points[0]["rate"]:g}' * ('learning_rate' in points[0])
-            panels.append(dots_panel(rows_of(points, axes), ', '.join(axes) + rate + about, y, heights))
-    return Lines(panels, ', '.join(named) + about, sharex='none', sharey='all' if len(folders) == 1 else 'none')
+            rate = f' at the learning rate {points.rate[0]:g}' * ('learning_rate' in points)
+            panels.append(dots_panel(points, rows_of(points, axes), ', '.join(axes) + rate + ''.join(about), y, heights))
+    return Lines(panels, ', '.join(named) + ''.join(notes), sharex='none', sharey='all' if len(folders) == 1 else 'none')

@@ -1,9 +1,9 @@
 """
 ImageNet-1k, 1.28 million training and 50,000 validation images, resized once to 3 × 256 × 256: 260 GB.
 
-    python data/imagenet/prepare.py --source=/data/imagenet         # a folder with train/ and val/, each with a folder per class
-    python data/imagenet/prepare.py                                 # from the Hugging Face Hub, once you have accepted its terms
-    python data/imagenet/prepare.py --size=320                      # keeps finer detail, in 410 GB
+    python -m vision.prepare.imagenet --source=/data/imagenet       # a folder with train/ and val/, each with a folder per class
+    python -m vision.prepare.imagenet                               # from the Hugging Face Hub, once you have accepted its terms
+    python -m vision.prepare.imagenet --size=320                    # keeps finer detail, in 410 GB
 
 Other folders of images work too, with --folder=data/flowers for the result. After an interruption, the same command continues.
 
@@ -13,14 +13,16 @@ is `size` would have more detail along the longer side; but they take a third mo
 different shapes. A validation image is stored as its middle square: its shorter side is resized to `size`, and the middle is
 kept. Data from older versions, with middle squares for training too, can still be read.
 """
-import os
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurator import at_least, configure  # noqa: E402
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m vision.prepare.imagenet')
 
-from vision.images import FolderImages, HubImages, write_resized  # noqa: E402
+from configurator import at_least, configure
+
+import os
+
+from vision.images import FolderImages, HubImages, write_resized
 
 source = 'ILSVRC/imagenet-1k'       # a data set on the Hub with columns image and label, or a folder with train/ and val/
 size = 256                          # height and width of a stored image; image_size of a model is at most this
@@ -34,4 +36,4 @@ if __name__ == '__main__':
         val = FolderImages(os.path.join(source, 'val'), train.names)
     else:
         train, val = HubImages(source, 'train'), HubImages(source, 'validation')
-    write_resized(Path(folder) if folder else Path(__file__).parent, {'train': train, 'val': val}, size, processes)
+    write_resized(folder or 'data/imagenet', {'train': train, 'val': val}, size, processes)

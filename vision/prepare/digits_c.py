@@ -1,21 +1,22 @@
 """
 The validation images of data/digits with five corruptions, each in five severities: a small CIFAR-100-C that needs no download.
 
-    python data/digits/prepare.py && python data/digits_c/prepare.py
+    python -m vision.prepare.digits && python -m vision.prepare.digits_c
     python -m vision.evaluate --out_dir=out-quick-vision --checkpoint=ckpt.pt --dataset=digits_c
 
 The training split, with which no model should be trained, holds the original validation images.
 """
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurator import configure  # noqa: E402
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m vision.prepare.digits_c')
 
-import numpy as np  # noqa: E402
+from configurator import configure
 
-from vision.images import Images, read_image_meta, write_images  # noqa: E402
-from vision.vit import ViTConfig  # noqa: E402
+import numpy as np
+
+from vision.images import Images, read_image_meta, write_images
+from vision.vit import ViTConfig
 
 SEVERITIES = ['1', '2', '3', '4', '5']
 
@@ -51,5 +52,5 @@ if __name__ == '__main__':
     meta = read_image_meta('digits')
     clean = Images('digits', 'val', ViTConfig(image_size=meta['image_size'], patch_size=1, channels=1, classes=meta['classes']))
     images = np.asarray(clean.images[:])
-    write_images(Path(__file__).parent, {'train': [(images, clean.labels)], 'val': corrupted(images, clean.labels)},
+    write_images('data/digits_c', {'train': [(images, clean.labels)], 'val': corrupted(images, clean.labels)},
                  meta['classes'], meta['names'], dict(corruption=list(CORRUPTIONS), severity=SEVERITIES))

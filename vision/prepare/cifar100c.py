@@ -2,7 +2,7 @@
 CIFAR-100-C: CIFAR-100's test images, corrupted (Hendrycks and Dietterich 2019), to evaluate models trained on data/cifar100.
 Download CIFAR-100-C.tar from https://zenodo.org/records/3555552, unpack it, and
 
-    python data/cifar100c/prepare.py --files=CIFAR-100-C
+    python -m vision.prepare.cifar100c --files=CIFAR-100-C
     python -m vision.evaluate --out_dir=out-vit-small --checkpoint=ckpt.pt --dataset=cifar100c                  # CIFAR-100-C
     python -m vision.evaluate --out_dir=out-vit-small --checkpoint=ckpt.pt --dataset=cifar100c --split=train    # the originals
 
@@ -11,17 +11,19 @@ best.pt was chosen by its loss on the original images.
 The validation split holds all corruptions in all five severities. The training split, with which no model should be trained,
 holds the original test images.
 """
-import os
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurator import configure  # noqa: E402
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m vision.prepare.cifar100c')
 
-import numpy as np  # noqa: E402
+from configurator import configure
 
-from vision.images import Images, read_image_meta, write_images  # noqa: E402
-from vision.vit import ViTConfig  # noqa: E402
+import os
+
+import numpy as np
+
+from vision.images import Images, read_image_meta, write_images
+from vision.vit import ViTConfig
 
 files = ''                          # the unpacked folder: labels.npy, and a .npy of 50,000 images for each corruption
 corruptions = ('gaussian_noise,shot_noise,impulse_noise,defocus_blur,glass_blur,motion_blur,zoom_blur,snow,frost,fog,'
@@ -58,5 +60,5 @@ if __name__ == '__main__':
     meta = read_image_meta('cifar100')
     config = ViTConfig(image_size=meta['image_size'], patch_size=1, channels=meta['channels'], classes=meta['classes'])
     clean = Images('cifar100', 'val', config)
-    write_images(Path(__file__).parent, {'train': [(clean.images[:], clean.labels)], 'val': corrupted()}, meta['classes'],
+    write_images('data/cifar100c', {'train': [(clean.images[:], clean.labels)], 'val': corrupted()}, meta['classes'],
                  meta['names'], dict(corruption=corruptions.split(','), severity=SEVERITIES))

@@ -1,18 +1,19 @@
 """
 CIFAR-100: 50,000 training and 10,000 validation images of 3 × 32 × 32, in 100 classes.
 
-    python data/cifar100/prepare.py                         # needs the network
-    python data/cifar100/prepare.py --source=FOLDER         # a copy of its Hugging Face repository, with the .parquet files
+    python -m vision.prepare.cifar100                         # needs the network
+    python -m vision.prepare.cifar100 --source=FOLDER         # a copy of its Hugging Face repository, with the .parquet files
 """
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurator import configure  # noqa: E402
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m vision.prepare.cifar100')
 
-import numpy as np  # noqa: E402
+from configurator import configure
 
-from vision.images import from_hub, write_images  # noqa: E402
+import numpy as np
+
+from vision.images import from_hub, write_images
 
 source = 'uoft-cs/cifar100'         # a data set on the Hugging Face Hub, or a folder with its files
 
@@ -27,4 +28,4 @@ if __name__ == '__main__':
     configure(globals())
     train, val = (from_hub(source, split, 'img', 'fine_label') for split in ('train', 'test'))
     names = train.features['fine_label'].names
-    write_images(Path(__file__).parent, {'train': chunks(train), 'val': chunks(val)}, len(names), names)
+    write_images('data/cifar100', {'train': chunks(train), 'val': chunks(val)}, len(names), names)

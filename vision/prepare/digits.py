@@ -1,19 +1,20 @@
 """
 scikit-learn's 1797 handwritten digits of 8 × 8 grey pixels: real images that need no download.
 
-    python data/digits/prepare.py
+    python -m vision.prepare.digits
 
 Every fifth image of each digit is for validation.
 """
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurator import configure  # noqa: E402
+if __name__ == '__main__' and not __package__:
+    sys.exit('error: from the root of the repository, type  python -m vision.prepare.digits')
 
-import numpy as np  # noqa: E402
+from configurator import configure
 
-from vision.images import write_images  # noqa: E402
+import numpy as np
+
+from vision.images import write_images
 
 
 def prepare(images, labels, folder):
@@ -28,4 +29,4 @@ if __name__ == '__main__':
     configure(globals())
     from sklearn.datasets import load_digits
     digits = load_digits()
-    prepare(digits.images, digits.target, Path(__file__).parent)
+    prepare(digits.images, digits.target, 'data/digits')
