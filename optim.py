@@ -46,7 +46,8 @@ def is_out_norm(name, config):
     """Return whether a norm writes: it stands behind a matrix, or makes the stream (an Output-Norm). The others read: they stand
     in front of matrices, which could take up their gains (Input-Norms, Wang et al. 2026, arXiv:2605.26895)."""
     behind = re.search(r'\b(input|\w+_mid|\w+_post|[qkv])_norm\.|\bw\w\.norm\.', name)
-    return bool(behind) or config.residual == 'dual' and '_residual.norm.' in name
+    makes_stream = config.residual == 'dual' and '_residual.norm.' in name or '_residual.x_norm.' in name
+    return bool(behind) or makes_stream
 
 
 # muP's factors on the learning rate, in a model w times as wide and d times as deep as its base: of a matrix of a block, and of
