@@ -3,7 +3,6 @@ lab/plot: each picture and page is drawn and shows the numbers of the files made
 """
 from configurator import read_config
 
-import base64
 import json
 import math
 import re
@@ -20,9 +19,7 @@ from matplotlib.text import Text
 from engine.log import write_row
 from lab import plot
 from lab.measure import MEASUREMENTS, measure
-from lab.plot import __main__ as command
 from lab.plot.lines import TYPES
-from lab.plot.measured import symbols
 from lab.plot.names import grouped_by_seed, labels, titles
 from lab.plot.runs import smoothed
 from model import GPT, GPTConfig
@@ -140,24 +137,8 @@ def of(curves, dash='-'):
     return [(list(curve.x), list(curve.y)) for curve in curves if curve.dash == dash and not curve.is_empty()]
 
 
-def traces_of(page):
-    """The traces in a page of plotly, which loads nothing but the file beside it"""
-    text = page.read_text(encoding='utf-8')
-    assert re.findall(r'<(?:script|link)[^>]* (?:src|href)="([^"]*)"', text) == ['plotly.min.js'] and len(text) < 200_000
-    assert (page.parent / 'plotly.min.js').stat().st_size > 10 ** 6
-    at = text.index('[{', text.index('Plotly.newPlot('))
-    return json.JSONDecoder().raw_decode(text, at)[0]
-
-
-def values(of_trace):
-    """The numbers of a trace, which may be packed"""
-    packed = isinstance(of_trace, dict)
-    found = np.frombuffer(base64.b64decode(of_trace['bdata']), of_trace['dtype']).tolist() if packed else of_trace
-    return [math.nan if value is None else value for value in found]
-
-
 @pytest.mark.parametrize('what, names', CASES, ids=lambda value: value if isinstance(value, str) else str(len(value)))
-def test_each_picture_is_drawn_and_its_page_has_the_same_curves(described, place, tmp_path, what, names):
+def test_each_picture_and_page_is_drawn(described, place, tmp_path, what, names):
     """The picture names each run, its axes say what they are, and each entry of the legend has a curve"""
     folders, picture = [place[0] / name for name in names], described(what, names)
     figure = plot.picture(what, folders)
@@ -173,12 +154,9 @@ def test_each_picture_is_drawn_and_its_page_has_the_same_curves(described, place
     assert sorted({curve.name for curve in curves if curve.name}) == sorted(entry.replace('\n', ' ') for entry in entries)
     assert all(panel.x and (panel.y or panel.title) for panel in panels)
     plot.draw(what, folders, str(tmp_path / 'x.html'))
-    traces = traces_of(tmp_path / 'x.html')
-    for trace, curve in zip([trace for trace in traces if trace.get('fill') is None], curves, strict=True):
-        assert values(trace['x']) == pytest.approx(list(curve.x))
-        assert values(trace['y']) == pytest.approx(list(curve.y), nan_ok=True)
-    shown = [trace['name'] for trace in traces if trace['showlegend']]
-    assert len(shown) == len({*shown}) == len({curve.name for curve in curves if curve.name})
+    page = (tmp_path / 'x.html').read_text(encoding='utf-8')
+    assert (tmp_path / 'plotly.min.js').exists() and page.count('"type":"scatter"') >= len(curves)
+    assert re.findall(r'<(?:script|link)[^>]* (?:src|href)="([^"]*)"', page) == ['plotly.min.js'], 'it loads nothing else'
 
 
 def test_a_notebook_keeps_its_backend(place):
@@ -208,18 +186,12 @@ def test_the_start_is_left_out_of_long_runs_alone(tmp_path):
     falls = [5.5 * 0.5 ** it for it in range(3)]
     runs = [write_log(tmp_path / name, falls + [end + (2.8 - end) * (200 - it) / 197 for it in range(3, 200)],
                       {0: 5.5, 100: 2.5, 200: end}) for name, end in (('a', 2.2), ('b', 2.28))]
-    with open(write_log(tmp_path / 'high', [3.0] * 150 + [1e6] * 49) + '/log.jsonl', 'a') as f:
-        f.write('{"iter": 199, "diverged": "the loss"}\n')
-    panel = plot.describe('loss', [*runs, tmp_path / 'high']).panels[0]
-    low, top = panel.ylim
+    low, top = plot.describe('loss', [*runs, write_log(tmp_path / 'high', [3.0] * 150 + [1e6] * 49)]).panels[0].ylim
     assert low < 2.2 < 2.8 < top < 3.5 and 0.08 > 0.05 * (top - low)
-    short_run = write_log(tmp_path / 'short', [5.0, 3.0, 2.0, 1.9, 1.8])
-    assert plot.describe('loss', [short_run]).panels[0].ylim == (None, None)
-    for losses, evaluations in ([5.0], {}), ([5.0], {0: 5.0, 1: 4.0}), ([], {0: 5.0}):
-        run = write_log(tmp_path / f'{len(losses)}-{len(evaluations)}', losses, evaluations)
-        plot.picture('loss', [run], smooth=5).draw_without_rendering()
-    with pytest.raises(ValueError, match='none has no row in its log.jsonl yet'):
-        plot.picture('loss', [write_log(tmp_path / 'none', [])])
+    for losses in [5.0, 3.0, 2.0, 1.9], [5.0], []:
+        run = write_log(tmp_path / str(len(losses)), losses, {0: 5.0})
+        assert plot.describe('loss', [run]).panels[0].ylim == (None, None)
+        plot.picture('loss', [run]).draw_without_rendering()
 
 
 def test_runs_that_differ_in_the_seed_are_one_curve(tmp_path):
@@ -238,13 +210,12 @@ def test_runs_that_differ_in_the_seed_are_one_curve(tmp_path):
     assert all(len(group) == 1 for _, group in grouped_by_seed([*runs, runs[0]])), 'the same run twice'
 
 
-def test_zoom_and_smooth(described):
-    """Means of the training loss over the last iterations, not of the learning rate; limits and scales of the first panel"""
-    loss, lr = described('loss', ['out-a'], smooth=2, xlim=(1, 3), ylim=(2, None), log='y').panels
+def test_smooth(described):
+    """Means of the training loss over the last iterations, not of the learning rate"""
+    loss, lr = described('loss', ['out-a'], smooth=2).panels
     assert of(loss.curves)[0] == ([0, 1, 2, 3], [5, 4.5, 3.5, 2.5]) and of(loss.curves)[1][1] == [2.25, 2.5]
     assert of(lr.curves) == of(described('loss', ['out-a']).panels[1].curves)
     assert smoothed([(0, 1.0), (1, math.nan), (2, 3.0), (3, 5.0)], 2) == [(0, 1.0), (2, 3.0), (3, 4.0)]
-    assert (loss.log, lr.log, loss.xlim, lr.xlim, loss.ylim, lr.ylim) == ('y', '', (1, 3), (1, 3), (2, None), (None, None))
 
 
 # ----------------------------------------------------------------------------- measurements
@@ -273,19 +244,8 @@ def test_curves(place, described, what):
             assert of(panel.curves, dash) == [(x, [row[key] for row in of_run]) for of_run in of_runs if key in of_run[0]]
 
 
-def shares(histogram):
-    counts = np.array(histogram['counts'])
-    inside = np.arange(*np.flatnonzero(counts > 1e-4 * counts.sum())[[0, -1]] + [0, 1])
-    return pytest.approx(histogram['start'] + (inside + 0.5) * 0.1), pytest.approx(counts[inside] / counts.sum())
-
-
-def test_jacobian_attention_and_coordinates(place, described):
-    """Spectra from the first layer on; heads as their mean with bars from the lowest to the highest; the last and first step"""
-    for panel, key in zip(described('jacobian', PAIRS).panels,
-                          ('largest', 'smallest', 'condition', 'effective_rank', 'cos', 'ratio'), strict=True):
-        rows = [[{**row, **row['layer'], 'ratio': row['norm'] / row['orthogonal']}[key] for row in measured['jacobian']]
-                for measured in place[1]]
-        assert of(panel.curves) == [(HALVES[1:], row) for row in rows]
+def test_attention_and_coordinates(place, described):
+    """Heads as their mean with bars from the lowest to the highest; the last and first step"""
     for panel, key in zip(described('attention', PAIRS).panels, ('max_logit', 'entropy'), strict=True):
         for curve, measured in zip(panel.curves, place[1], strict=True):
             heads = np.array(measured['attention'][key])
@@ -294,53 +254,6 @@ def test_jacobian_attention_and_coordinates(place, described):
     for panel in described('coordinates', PAIRS).panels:
         assert of(panel.curves) == [([32, 64, 256], [(1 + shift) * i ** 2 for i in (5, 6, 8)]) for shift in (0.0, 0.5)]
         assert of(panel.curves, '--') == [([32, 64, 256], [0.1 + shift] * 3) for shift in (0.0, 0.5)] and panel.log == 'xy'
-
-
-def test_gradients_sharpness_and_layers(place, described):
-    """Histograms as shares, with the means of each block type; the mean over training where it was measured"""
-    for panel, kind in zip(described('gradients', PAIRS).panels, KINDS, strict=True):
-        for curve, measured in zip(panel.curves, place[1], strict=True):
-            assert (curve.x, curve.y) == shares(measured['gradients'][kind]['histogram'])
-    panels = described('sharpness', PAIRS).panels
-    for top, measured in zip(panels[:2], place[1]):
-        found = measured['sharpness']
-        assert of(top.curves) == [shares(found[kind]['histogram']) for kind in found]
-        assert of(top.curves, '') == [([found[kind]['log10_mean']], [0]) for kind in found]
-        assert [curve.color for curve in top.curves[::2]] == [TYPES[kind] for kind in found]
-    rows = [json.loads(line) for line in (place[0] / 'out-b' / 'measure.jsonl').read_text().splitlines()]
-    assert of(panels[3].curves) == [([0, 5, 10], [row['sharpness'][kind]['log10_mean'] for row in rows]) for kind in found]
-    assert of(panels[2].curves) == []
-    for i, measured in enumerate(place[1]):
-        of_layers, *theorems = described('layers', PAIRS).panels[3 * i:3 * i + 3]
-        factors = measured['layers']['factors']
-        assert of(of_layers.curves) == [([0, 1, 2], [layer['log10_mean'] for layer in measured['layers']['sharpness']])]
-        for panel, names in zip(theorems, (('ffn_pre_norm', 'w1', 'w2'), ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo'))):
-            assert of(panel.curves) == [([1, 2], factors[name]) for name in names]
-
-
-def test_preflight(place, described):
-    """The exponents as colours, rows and columns by name, blank where a run has none"""
-    axes = [ax for ax in described('preflight', PAIRS).axes if ax.images]
-    effects = {symbols(effect): effect for measured in place[1] for effect in measured['preflight']['invariance']['W_1']}
-    rows = [effects[text.get_text()] for text in axes[0].get_yticklabels()]
-    for ax, measured in zip(axes, place[1], strict=True):
-        invariance = measured['preflight']['invariance']
-        values = [[invariance[cause].get(effect, math.nan) for cause in invariance] for effect in rows]
-        assert np.allclose(ax.images[0].get_array().filled(math.nan), values, equal_nan=True)
-        assert invariance['W_1'].keys() <= set(rows)
-        assert [text.get_text() for text in ax.get_xticklabels()] == list(map(symbols, invariance))
-
-
-def test_what_is_null_or_not_there_is_left_out(place, tmp_path):
-    """A type without gradients, the growth over one layer, more than half zeros, the W_k of tied attention"""
-    measured = {key: value for key, value in json.loads(json.dumps(place[1][0])).items() if key not in ('iter', 'tokens')}
-    measured['sharpness']['qk'].update(log10_mean=None, mean_log10=None)
-    measured['gradients']['wq'].update(tail=None, kurtosis=None)
-    measured['preflight']['growth']['as is']['ma']['power'] = None
-    del measured['output_spectrum']['wk']
-    write_run(tmp_path / 'out-null', 'peri', 'adamw', measured=measured)
-    for what in 'sharpness', 'gradients', 'preflight', 'output_spectrum':
-        plot.picture(what, [tmp_path / 'out-null']).draw_without_rendering()
 
 
 # ----------------------------------------------------------------------------- sweeps
@@ -354,14 +267,6 @@ def test_sweep(described):
     assert s5.y == pytest.approx([math.nan, 1.25, math.nan], nan_ok=True) and panel.log == 'x'
     crosses = [curve for curve in panel.curves if curve.marker == 'x']
     assert [curve.x for curve in crosses] == [[1.0], [1.0]] and 2.0 < crosses[0].y[0] < crosses[1].y[0]
-
-
-def test_many_rows_are_split_by_an_axis(described):
-    """By that which leaves a panel the fewest learning rates, each over its own, with the same colours"""
-    picture = described('sweep', ['sweep-2'])
-    assert [panel.title for panel in picture.panels] == ['optim: adamw', 'optim: lion', 'optim: sgdw']
-    assert [[curve.name for curve in panel.curves] for panel in picture.panels] == [['pre', 'peri', 's5']] * 3
-    assert len({curve.color for panel in picture.panels for curve in panel.curves}) == 3
 
 
 def test_the_seed_that_chose_the_rate_is_the_line(tmp_path):
@@ -388,53 +293,35 @@ def test_keys(place, described, tmp_path):
     assert of(described('attention.max_logit', ['out-b']).panels[0].curves) == [([0, 5, 10], pytest.approx(y)) for y in heads.T]
     residual = described('residual', PAIRS)
     assert [of(panel.curves) for panel in residual.panels] == [[([2, 3], [2.0, 3.0]), ([2, 3], [2.0, 2.0])]] * 2
-    assert residual.legend == 'layer' and [curve.name for curve in residual.panels[0].curves] == ['1', '2']
     types = described('grad_norms', ['out-a']).panels[0]
     assert [curve.name for curve in types.curves] == ['qk', 'ffn', 'gate'] and of(types.curves)[0][1] == [1, 2, 3, 4]
     assert [curve.color for curve in types.curves[:2]] == [TYPES['qk'], TYPES['ffn']]
     write_rows(tmp_path / 'log.jsonl', [*ROWS, dict(iter=3, diverged='the loss', lr=0.5, norms={})])
-    drawn = {key: plot.describe(key, [tmp_path]) for key in ('mine', 'of.vo', 'deep', 'gap', 'lr')}
-    assert of(drawn['mine'].panels[0].curves) == [([0, 1, 2], [0, 1, 4])]
-    assert of(drawn['of.vo'].panels[0].curves)[1] == ([0, 1, 2], [0, 2, 4])
-    assert of(drawn['lr'].panels[0].curves)[0][0] == [0, 1, 2], 'without the row of the divergence'
-    assert drawn['gap'].panels[0].curves[0].is_empty()
-    assert [curve.name for curve in drawn['deep'].panels[0].curves] == ['1', '3', '4', '6', '7', '9', '10', '12']
-    assert drawn['deep'].panels[0].log == 'y' and drawn['mine'].panels[0].log == ''
+    mine, lr, deep = (plot.describe(key, [tmp_path]).panels[0] for key in ('mine', 'lr', 'deep'))
+    assert of(mine.curves) == [([0, 1, 2], [0, 1, 4])] and (mine.log, deep.log) == ('', 'y')
+    assert of(lr.curves)[0][0] == [0, 1, 2], 'without the row of the divergence'
+    assert [curve.name for curve in deep.curves] == ['1', '3', '4', '6', '7', '9', '10', '12']
     err = call('lab.plot', tmp_path, '--what=mines', code=1)
     assert err.startswith("error: what='mines'") and "did you mean 'mine'?" in err and err.count('\n') == 1
 
 
 # ----------------------------------------------------------------------------- names
 
-def test_a_run_is_named_by_its_fragment(tmp_path):
-    """And by its optimizer; by up to two fields that differ, by no fragment where more do, and by its folder alone where there is
-    no config.json"""
-    assert labels([str(tmp_path / 'out-x')]) == titles([str(tmp_path / 'out-x')]) == ['out-x']
-    odd = dict(residual_scale=0.1, init_gain=7.0, attn_tau=3.5)
+def test_runs_are_named_by_fragment_and_by_the_keys_in_which_they_differ(tmp_path):
+    """Neither by what all have in common, nor by what the folder's name says; without a config.json by their folder alone"""
+    assert labels([str(tmp_path / 'none')]) == titles([str(tmp_path / 'none')]) == ['none']
     for arch in ARCHS:
         config = {**asdict(build(arch).config), 'optimizer': 'lion'}
-        for differs, named in ((0, f'{arch}, lion'), (2, f'{arch}, residual_scale=0.1, init_gain=7.0, lion'), (3, 'lion')):
-            folder = tmp_path / f'{arch}-{differs}' / 'out-x'
-            write_log(folder, [1.0], config={**config, **dict(list(odd.items())[:differs])})
-            found = labels([f'{folder}/'])[0].removeprefix('out-x (').removesuffix(')')
-            assert sorted(found.split(', ')) == sorted(named.split(', '))
-
-
-def test_runs_are_named_by_the_keys_in_which_they_differ(tmp_path):
-    """A rate, a schedule, a field of one's own; neither what all have in common, nor what the folder's name says; a key that an
-    older run lacks is its default or left out"""
+        assert labels([write_log(tmp_path / f'out-of-{arch}' / 'out-x', [1.0], config=config)]) == [f'out-x ({arch}, lion)']
     config = {**asdict(build('s5').config), 'optimizer': 'lion', 'learning_rate': 0.1, 'schedule': 'cosine', 'out_dir': 'x'}
     for name, more in (('out-a', {}), ('out-b', dict(learning_rate=0.2, mine=True)), ('out-c', dict(schedule='linear')),
-                       ('out-s1', asdict(build('s1').config))):
+                       ('out-d', dict(residual_scale=0.1)), ('out-s1', asdict(build('s1').config))):
         write_log(tmp_path / name, [1.0], config=config | more)
-    folders = [str(tmp_path / name) for name in ('out-a', 'out-b', 'out-c', 'out-s1')]
-    assert labels(folders[:2]) == ['out-a (learning_rate=0.1)', 'out-b (learning_rate=0.2, mine=True)']
-    assert labels([folders[0], folders[2]]) == ['out-a (schedule=cosine)', 'out-c (schedule=linear)']
-    assert labels([folders[0], folders[3]]) == ['out-a (s5)', 'out-s1'] and titles(folders[2:]) == ['S5 = DNT', 'S1']
-    for key in 'emb_std', 'fused_qkv_init':
-        del config[key]
-    old = write_log(tmp_path / 'old', [1.0], config=config)
-    assert labels([old]) == ['old (s5, emb_std=0.02, fused_qkv_init=False, lion)']
+    a, b, c, d, s1 = (str(tmp_path / name) for name in ('out-a', 'out-b', 'out-c', 'out-d', 'out-s1'))
+    assert labels([a, b]) == ['out-a (learning_rate=0.1)', 'out-b (learning_rate=0.2, mine=True)']
+    assert labels([a, c]) == ['out-a (schedule=cosine)', 'out-c (schedule=linear)']
+    assert labels([a, s1]) == ['out-a (s5)', 'out-s1'] and titles([c, s1]) == ['S5 = DNT', 'S1']
+    assert labels([d]) == ['out-d (s5, residual_scale=0.1, lion)']
 
 
 # ----------------------------------------------------------------------------- the command
@@ -449,20 +336,3 @@ def test_the_picture_goes_into_the_first_folder_or_where_it_is_told(place, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ['x.pdf', 'x.svg']
     err = call('lab.plot', first, '--what=preflight', f'--out={tmp_path / "x.html"}', code=1)
     assert 'preflight has no page' in err and err.count('\n') == 1
-
-
-def test_watch_draws_until_the_runs_end(place, monkeypatch):
-    """Again when a log has grown, and once more for its last rows; not before the first row"""
-    log, drawn, looks = place[0] / 'watched' / 'log.jsonl', [], []
-    rows = iter(['', '{}\n', '', '{}\n', ''])          # what is written before each look
-
-    def is_locked(folder):
-        looks.append(folder)
-        log.write_text((log.read_text() if log.exists() else '') + next(rows))
-        return len(looks) < 5
-
-    log.parent.mkdir()
-    monkeypatch.setattr(command.time, 'sleep', lambda seconds: None)
-    monkeypatch.setattr(command, 'is_locked', is_locked)
-    command.watch([str(log.parent)], lambda: drawn.append(len(looks)))
-    assert drawn and drawn == sorted({*drawn}) and log.read_text().count('\n') == 2

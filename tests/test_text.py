@@ -220,9 +220,10 @@ def folder():
 
 @pytest.mark.parametrize('name', NAMES)
 def test_tokens_are_those_of_a_plain_loop(name, folder, monkeypatch):
-    """With one process and with two, which take chunks of the documents in turn"""
+    """With one process and with two, which take chunks of the documents in turn; long documents are cut and lose nothing"""
     monkeypatch.setattr(text, 'PIECE', 1000)
-    splits = {'train': texts(60), 'val': ['only here: ~', *texts(9)]}
+    splits = {'train': texts(60), 'val': ['only here: ~', *texts(9), *('line\n' * n for n in range(300, 310))]}
+    assert all(len(piece) <= 1000 for piece, _ in pieces(splits['train']))
     for processes in (1, 2):
         write_text(folder, splits, name, processes)
         ids, tokenizer = read_back(folder)
@@ -234,19 +235,6 @@ def test_tokens_are_those_of_a_plain_loop(name, folder, monkeypatch):
     assert meta['dtype'] == ('uint32' if name == 'wide' else 'uint16')
     assert meta.get('chars') == (''.join(sorted(set(''.join(sum(splits.values(), []))))) if name == 'char' else None)
     assert sorted(os.listdir(folder)) == ['meta.json', 'train.bin', 'val.bin']
-
-
-@pytest.mark.parametrize('name, processes', [('bytes', 1), ('ending', 0)])
-def test_long_documents_are_cut_and_lose_nothing(name, processes, folder, monkeypatch):
-    """The pieces of a document follow each other, without an end between them. Zero processes are one a core"""
-    monkeypatch.setattr(text, 'PIECE', 16)
-    splits = {'train': texts(3)[1:] + ['a' * n for n in range(50)] + ['line\n' * n for n in range(20)],
-              'val': ['é' * 16, '\n' * 33]}
-    assert all(len(piece) <= 16 for piece, _ in pieces(splits['train']))
-    write_text(folder, splits, name, processes)
-    ids, tokenizer = read_back(folder)
-    for part in splits:
-        assert documents(ids[part], tokenizer) == splits[part]
 
 
 # when the documents are half read, SIGTERM comes to the script alone, Ctrl-C comes to all processes, as a terminal sends it, or a
@@ -344,13 +332,12 @@ def prepare(name, *arguments, **more):
 
 
 def test_shakespeare_char():
-    """From the input.txt that lies beside it: nanoGPT's tokens, 65 characters in their order"""
+    """From the input.txt that lies beside it: nanoGPT's tokens, its characters in their order"""
     play = ('First Citizen:\nBefore we proceed, hear me speak.\n' * 50) + 'Exeunt\n'
     write('data/shakespeare_char/input.txt', play)
     call(copied('shakespeare_char'))
     ids, tokenizer = read_back('data/shakespeare_char')
-    stoi = {c: i for i, c in enumerate(sorted(set(play)))}
-    n = int(len(play) * 0.9)
+    stoi, n = {c: i for i, c in enumerate(sorted(set(play)))}, int(len(play) * 0.9)
     assert ids == {'train': [stoi[c] for c in play[:n]], 'val': [stoi[c] for c in play[n:]]}
     assert tokenizer.decode(ids['train'] + ids['val']) == play
 
@@ -402,14 +389,3 @@ def test_data_with_a_validation_split(name, flags, source, validation, where, li
     ids, tokenizer = read_back(f'data/{name}')
     assert documents(ids['train'], tokenizer) == hub.splits['train'][:limit or None]
     assert documents(ids['val'], tokenizer) == hub.splits[validation][:limit or None]
-
-
-def test_textfiles():
-    """The keys that choose among the documents"""
-    write_parquet('news.parquet', ['a', 'b', 'c', 'd'], column='body')
-    write('more.txt', 'e')
-    prepare('textfiles', '--files=more.txt,news.parquet', '--column=body', '--limit=4', '--val_fraction=0.4', '--tokenizer=bytes',
-            '--folder=data/mine')
-    ids, tokenizer = read_back('data/mine')
-    wanted = split(['e', 'a', 'b', 'c'], 0.4)
-    assert {part: documents(ids[part], tokenizer) for part in ids} == {part: list(wanted[part]) for part in wanted}
