@@ -9,7 +9,6 @@ import re
 import pytest
 from test_configurator import ARCHS, ELSEWHERE, EXPERIMENTS, OF_A_VIT, ROOT
 
-from engine.keys import check_keys, gpt_config
 from lab.sweep.plan import plan, read_sweep
 from model import GPTConfig
 from vision.vit import ViTConfig
@@ -226,18 +225,6 @@ def test_muon_has_adamws_recipe(name, adamws):
     assert not differences(trained(EXPERIMENTS[name]), wanted)
 
 
-@pytest.mark.parametrize('name', PAPERS)
-def test_what_a_header_says_to_add(name):
-    """It is made of config files and keys of train.py, which go together"""
-    text = (ROOT / EXPERIMENTS[name]).read_text(encoding='utf-8')
-    header = [line for line in text.splitlines() if line.startswith('#') and 'python -m lab' not in line]
-    for line in header:
-        more = re.findall(r'(?<!\S)(config/(?:arch|lr|optim)/\w+\.py|--(?!nproc|out_dir|r_\w+=1,)\w+=[\w.+-]*\w)', line)
-        values = trained(EXPERIMENTS[name], *more)
-        check_keys(values)
-        gpt_config(values, ViTConfig if 'patch_size' in values else None)
-
-
 # ----------------------------------------------------------------------------- the grids of sharpness disparity, appendix A
 
 LEARNING_RATES = dict(openwebtext=[2e-4, 4e-4, 6e-4, 8e-4, 1e-3], minipile=[3e-4, 4.5e-4, 6e-4, 7.5e-4, 9e-4, 1.2e-3, 1.5e-3],
@@ -263,10 +250,3 @@ def test_a_grid_of_learning_rates(monkeypatch, data):
         rate, wanted = LEARNING_RATES[data][i % len(LEARNING_RATES[data])], models[i // len(LEARNING_RATES[data])]
         assert not differences(run, {**wanted, 'learning_rate': rate, 'min_lr': rate / 20})
         assert wanted['learning_rate'] in LEARNING_RATES[data]
-
-
-def test_lions_grid(monkeypatch):
-    """Appendix A.3: a third, a fifth and a tenth of AdamW's rate, each with a weight decay of its own"""
-    for run, rate, decay in zip(planned('lion', monkeypatch), (8e-4 / 3, 8e-4 / 5, 8e-5), (0.3, 0.5, 1.0), strict=True):
-        wanted = dict(learning_rate=rate, min_lr=rate / 20, weight_decay=decay)
-        assert not differences(run, {**WANTED['llama_0.25b_lion'], **wanted})
