@@ -9,9 +9,9 @@ CUBIC = {'bicubic': 1.0, 'bilinear': 0.0, 'random': 0.5}        # share of the c
 
 
 class Augment:
-    """Map images (B, channels, S, S) of 0 to 255, classes (B,) and, for whole images squeezed to squares (vision/images.py), their
-    aspects (B,) to float images (B, channels, size, size) of 0 to 255 and class probabilities (B, classes). `keys` are those
-    of vision.train."""
+    """Map images (B, channels, S, S) of 0 to 255, classes (B,) and, for whole images squeezed to squares (vision/images.py),
+    their aspects (B,) to float images (B, channels, size, size) of 0 to 255 and class probabilities (B, classes). `keys` are
+    those of vision.train."""
 
     def __init__(self, keys, size, classes):
         self.size, self.classes, self.smoothing = size, classes, keys['label_smoothing']
@@ -67,8 +67,8 @@ def middle(x, size, aspects=None):
 
 
 def random_boxes(aspects, scale, tries=10):
-    """Draw random boxes with `scale` to 1 of the image's area and a width / height from 3/4 to 4/3. Take the first of `tries` that
-    fits into the image, or else the largest such box in the middle, as torchvision and timm do."""
+    """Draw random boxes with `scale` to 1 of the image's area and a width / height from 3/4 to 4/3. Take the first of `tries`
+    that fits into the image, or else the largest such box in the middle, as torchvision and timm do."""
     u, places = (torch.rand(len(aspects), *shape).to(aspects, non_blocking=True) for shape in ((tries, 2), (2,)))
     area, ratio = scale + (1 - scale) * u[..., 0], (4 / 3) ** (2 * u[..., 1] - 1)
     stretch = ratio / aspects[:, None]
@@ -123,8 +123,8 @@ def cutmix(x, share):
 # Operations take images of 0 to 1, a strength v of 0 to 1, and s, which is v with a random sign; v and s are (B, 1, 1, 1).
 
 def rand_augment(x, magnitude, operations=2, probability=0.5, deviation=0.5):
-    """Apply two random operations to each image, each with this probability and a random strength around magnitude / 10. Magnitude
-    9 is timm's rand-m9-mstd0.5-inc1."""
+    """Apply two random operations to each image, each with this probability and a random strength around magnitude / 10.
+    Magnitude 9 is timm's rand-m9-mstd0.5-inc1."""
     x = x.clone()
     for _ in range(operations):
         which = torch.where(torch.rand(len(x)) < probability, torch.randint(len(OPERATIONS), (len(x),)), -1)

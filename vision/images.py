@@ -92,13 +92,15 @@ class Images:
 
     def shuffled(self, first, count, seed):
         """Return Augment's arguments for images number `first`, first + 1, … of an endless shuffled sequence, with each image
-        `repeats` times in a row. An epoch then covers only 1/repeats of the images (repeated augmentation, Hoffer et al. 2020)."""
+        `repeats` times in a row. An epoch then covers only 1/repeats of the images (repeated augmentation, Hoffer et al.
+        2020)."""
         begin, end = first // self.repeats, -(-(first + count) // self.repeats)
         numbers = np.repeat(shuffled_starts(self.windows + 1, 1, begin, end - begin, seed), self.repeats)
         return self.read_stored(numbers[first - begin * self.repeats:][:count])
 
     def spread(self, batches, batch_size):
-        """Spread batches as Tokens.spread does. If they can hold all images, use all, in batches whose sizes differ by at most 1."""
+        """Spread batches as Tokens.spread does. If they can hold all images, use all, in batches whose sizes differ by at most
+        1."""
         if batches * batch_size < self.windows:
             return spread_starts(self.windows, 1, batches, batch_size)
         return np.array_split(np.arange(self.windows), math.ceil(self.windows / batch_size))
@@ -285,7 +287,7 @@ def start_worker(*of_all):
 
 
 def resize_chunk(first):
-    """Resizes the images number first, first + 1, … into their places → {first, labels, aspects, unreadable: [[number, why]]}."""
+    """Resize the images number first, first + 1, … into their places → {first, labels, aspects, unreadable: [[number, why]]}."""
     source, path, size, whole = worker
     labels, aspects, unreadable = [], [], []
     with open(path, 'r+b') as f:
@@ -382,7 +384,8 @@ def write_resized(folder, sources, size, processes=0):
 
 
 def resize_split(folder, split, source, part, size, processes):
-    """Call resize_all, and fill the gaps of unreadable images with the last ones. Return labels, aspects, and the skipped images."""
+    """Call resize_all, and fill the gaps of unreadable images with the last ones. Return labels, aspects, and the skipped
+    images."""
     labels, aspects, unreadable = resize_all(source, part, size, processes or os.cpu_count(), split)
     if unreadable:
         some = [f'{source.where(i)} ({why})' for i, why in unreadable[:NAMED]]

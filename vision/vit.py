@@ -98,8 +98,8 @@ class PatchEmbedding(nn.Linear):
 # ----------------------------------------------------------------------------- the model
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016). Replaces a branch's gain: applies the gain, and in training sets a sample's branch to 0
-    with probability p, or else scales it by 1/(1 − p)."""
+    """Stochastic depth (Huang et al. 2016). Replaces a branch's gain: applies the gain, and in training sets a sample's branch to
+    0 with probability p, or else scales it by 1/(1 − p)."""
 
     def __init__(self, p, gain):
         super().__init__()
