@@ -26,7 +26,7 @@ batch_size gradient_accumulation_steps'''.split())
 # what no paper changes, but for what stands below
 USUAL = dict(init_from='scratch', lr_decay_iters=0, schedule='cosine', blockwise='ramp', decay_norms=False, dropout=0,
              momentum=0.9, d_ff=0, n_kv_head=0,         # 0: d_ff is 4 n_embd, n_kv_head is n_head
-             **{f'{way}_{kind}': 1 for way in ('r', 'wd') for kind in ('emb', 'pos', 'head', 'qk', 'ffn', 'vo', 'norm', 'out_norm')})
+             **{f'{way}_{kind}': 1 for way in ('r', 'wd') for kind in 'emb pos head qk ffn vo norm out_norm'.split()})
 
 # an architecture, but for test_configurator's table; and what a ViT's has otherwise
 OFF = dict(v_norm=False, linear_norm=False, norm_depth_scale=False, mix_ln=0.0, skip_scale='one', branch_gain='none',
