@@ -302,7 +302,7 @@ def largest_singular_value(f, x):
     return torch.linalg.matrix_norm(torch.autograd.functional.jacobian(f, x).reshape(x.numel(), -1), 2).item()
 
 
-@pytest.mark.parametrize('arch, more', [('keel', {}), ('embskip', {}), ('simplenorm', {}), ('layerscale', {}), *VARIANTS[-3:]])
+@pytest.mark.parametrize('arch, more', [('keel', {}), ('embskip', {}), ('simplenorm', {}), ('layerscale', {}), *VARIANTS[-5:-2]])
 def test_sensitivity_is_the_norm_of_the_full_jacobian(arch, more):
     """Power iteration stays below, and by a few percent at most. The branch's response to ten times W_o or W_2 is 10, and 1
     under a MidNorm (P7, P8), as long as there are no biases."""

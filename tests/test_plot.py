@@ -186,7 +186,9 @@ def test_the_start_is_left_out_of_long_runs_alone(tmp_path):
     falls = [5.5 * 0.5 ** it for it in range(3)]
     runs = [write_log(tmp_path / name, falls + [end + (2.8 - end) * (200 - it) / 197 for it in range(3, 200)],
                       {0: 5.5, 100: 2.5, 200: end}) for name, end in (('a', 2.2), ('b', 2.28))]
-    low, top = plot.describe('loss', [*runs, write_log(tmp_path / 'high', [3.0] * 150 + [1e6] * 49)]).panels[0].ylim
+    with open(write_log(tmp_path / 'high', [3.0] * 150 + [1e6] * 49) + '/log.jsonl', 'a') as f:
+        f.write('{"iter": 199, "diverged": "the loss"}\n')
+    low, top = plot.describe('loss', [*runs, tmp_path / 'high']).panels[0].ylim
     assert low < 2.2 < 2.8 < top < 3.5 and 0.08 > 0.05 * (top - low)
     for losses in [5.0, 3.0, 2.0, 1.9], [5.0], []:
         run = write_log(tmp_path / str(len(losses)), losses, {0: 5.0})
