@@ -62,7 +62,7 @@ def configure(namespace, *more):
 
 
 def parse_args(arguments, defaults):
-    """{key: value} after config files and --key=value have set some of the defaults, in order."""
+    """Return {key: value} after config files and --key=value have set some of the defaults, in order."""
     values = dict(defaults)
     for arg in arguments:
         if arg.startswith('--'):
@@ -93,7 +93,7 @@ class Key(NamedTuple):
 
 
 def keys_in(source):
-    """{name: Key} of a script, by its path, or of a dataclass"""
+    """Return {name: Key} of a script, by its path, or of a dataclass"""
     if isinstance(source, str):
         with open(source, encoding='utf-8') as f:
             text = f.read()
@@ -122,8 +122,8 @@ def parse_keys(text, body, section):
 
 
 def keys_of(*sources):
-    """{name: Key} of scripts and dataclasses; of two keys of one name, the first. A script's key with TYPE in its name stands for
-    one of each block type of the dataclasses."""
+    """Return {name: Key} of scripts and dataclasses; of two keys of one name, the first. A script's key with TYPE in its name
+    stands for one of each block type of the dataclasses."""
     keys, kinds = {}, {kind: None for source in sources for kind in getattr(source, 'block_types', {}).values()}
     # fields that are no keys, such as the block_size of a model of images, are no keys of other sources either
     hidden = {f.name for source in sources if not isinstance(source, str) for f in fields(source) if not f.init}
@@ -139,12 +139,12 @@ def keys_of(*sources):
 
 
 def defaults_of(*sources):
-    """{key: default} of the keys of scripts and dataclasses"""
+    """Return {key: default} of the keys of scripts and dataclasses"""
     return {name: key.default for name, key in keys_of(*sources).items()}
 
 
 def flags():
-    """The keys that the command line sets by --key=value"""
+    """Return the keys that the command line sets by --key=value"""
     return expanded({arg[2:].partition('=')[0]: '' for arg in sys.argv[1:] if arg.startswith('--')}).keys()
 
 
@@ -154,7 +154,7 @@ def script_of(config):
 
 
 def expanded(values):
-    """{key: value}, with the keys that aliases among them stand for instead of them; of two values the later counts."""
+    """Return {key: value}, with the keys that aliases among them stand for instead of them; of two values the later counts."""
     return {name: value for key, value in values.items() for name in ALIASES.get(key, (key,))}
 
 
@@ -184,7 +184,7 @@ def known(key, defaults, where):
 
 
 def parsed(key, text, default):
-    """The text of --key=text as the type of the key's default"""
+    """Return the text of --key=text as the type of the key's default"""
     try:
         if isinstance(default, bool):
             return {'true': True, 'false': False}[text.lower()]
@@ -195,7 +195,7 @@ def parsed(key, text, default):
 
 
 def typed(key, value, default, where):
-    """The value, if it has the type of the key's default. An int is accepted for a float."""
+    """Return the value, if it has the type of the key's default. An int is accepted for a float."""
     if type(value) is int and abs(value) < 2 ** 63 and isinstance(default, float):
         value = float(value)
     if type(value) is not type(default) or isinstance(value, (int, float)) and not abs(value) <= LARGEST[type(value)]:
@@ -206,8 +206,8 @@ def typed(key, value, default, where):
 # ----------------------------------------------------------------------------- config files
 
 def read_config(path, values):
-    """{key: value} from a config file: a JSON object or Python code. The code sees the values so far, and include('config/…')
-    runs another file, with a path from the repository's root."""
+    """Return {key: value} from a config file: a JSON object or Python code. The code sees the values so far, and
+    include('config/…') runs another file, with a path from the repository's root."""
     if os.path.isdir(path) and 'out_dir' in values:
         raise ValueError(f'{path!r} is a folder and no config file: write --out_dir={path}')
     if not path.endswith(('.py', '.json')):

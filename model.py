@@ -741,7 +741,7 @@ class ManifoldHyperConnections(Streams):
         return torch.sigmoid(a), 2 * torch.sigmoid(b), m
 
     def mixing(self, m):
-        """A = exp(m), columns and rows divided by their sums in turn, 20 times (Sinkhorn and Knopp 1967)"""
+        """Return a = exp(m), columns and rows divided by their sums in turn, 20 times (Sinkhorn and Knopp 1967)"""
         m = m.unflatten(-1, (self.sizes[0], -1))
         a = (m - m.amax((-2, -1), keepdim=True)).exp()
         for _ in range(20):
@@ -884,7 +884,7 @@ def hash_seed(seed, what):
 
 
 def init_kind(name, kinds=INIT_KINDS):
-    """A parameter's init kind: a value of INIT_KINDS or 'bias'; None if it keeps what its constructor gave it."""
+    """Return a parameter's init kind: a value of INIT_KINDS or 'bias'; None if it keeps what its constructor gave it."""
     kind = kinds.get(module_path(name))
     return {'weight': kind, 'bias': kind and 'bias'}.get(name.rpartition('.')[2])
 

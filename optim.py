@@ -43,10 +43,11 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
 
 
 def is_out_norm(name, config):
-    """Whether a norm writes: it stands behind a matrix, or makes the stream (an Output-Norm). The others read: they stand in
-    front of matrices, which could take up their gains (Input-Norms, Wang et al. 2026, arXiv:2605.26895)."""
+    """Return whether a norm writes: it stands behind a matrix, or makes the stream (an Output-Norm). The others read: they stand
+    in front of matrices, which could take up their gains (Input-Norms, Wang et al. 2026, arXiv:2605.26895)."""
     behind = re.search(r'\b(input|\w+_mid|\w+_post|[qkv])_norm\.|\bw\w\.norm\.', name)
-    return bool(behind) or config.residual == 'dual' and '_residual.norm.' in name
+    makes_stream = config.residual == 'dual' and '_residual.norm.' in name or '_residual.x_norm.' in name
+    return bool(behind) or makes_stream
 
 
 # muP's factors on the learning rate, in a model w times as wide and d times as deep as its base: of a matrix of a block, and of
@@ -62,7 +63,7 @@ MUP_RATES = {       # Yang et al. 2022, table 8; for the depth: Dey et al. 2025,
 
 
 def is_block_matrix(name, kind):
-    """Whether Muon takes a parameter of this name and block type"""
+    """Return whether Muon takes a parameter of this name and block type"""
     return kind in MATRICES and name.endswith('.weight')
 
 

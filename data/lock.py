@@ -35,7 +35,7 @@ def lock_folder(folder, doing):
 
 
 def is_locked(folder):
-    """Whether a process holds the lock of lock_folder. False on a disk without locks."""
+    """Return whether a process holds the lock of lock_folder. False on a disk without locks."""
     path = os.path.join(folder, '.lock')
     if not os.path.exists(path):
         return False

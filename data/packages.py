@@ -24,7 +24,7 @@ SHORT = 8               # bytes; so short a line is in most files and says nothi
 
 
 def read_list(path):
-    """[(package, version, sha256)] of a requirement file; lines with # are comments."""
+    """Return [(package, version, sha256)] of a requirement file; lines with # are comments."""
     lines = [line for line in Path(path).read_text(encoding='utf-8').splitlines() if line and line[0] != '#']
     for line in lines:
         if not REQUIREMENT.fullmatch(line):
@@ -33,7 +33,7 @@ def read_list(path):
 
 
 def download(lists, folder, *options):
-    """Has pip download the archives of these requirement files into the folder. OSError with pip's last error if it fails."""
+    """Have pip download the archives of these requirement files into the folder. OSError with pip's last error if it fails."""
     command = [sys.executable, '-m', 'pip', 'download', '--no-deps', '--require-hashes', '--ignore-requires-python',
                '--disable-pip-version-check', *options, '-d', str(folder)]       # they are only read: any Python will do
     command += [f'-r{path}' for path in lists]
@@ -49,7 +49,7 @@ def download(lists, folder, *options):
 
 
 def files_in(archive):
-    """Yields (path, bytes) for each file in a wheel or a source archive. In the latter, paths start below its only folder."""
+    """Yield (path, bytes) for each file in a wheel or a source archive. In the latter, paths start below its only folder."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as wheel:
             for member in wheel.infolist():
@@ -63,9 +63,9 @@ def files_in(archive):
 
 
 def chosen(texts, limit, seen):
-    """Those of {path: text} that are no copies, at most `limit` bytes, in the order of their paths. A hash of the path draws
-    them, so another version of a package changes little. A copy shares at least half of its lines with texts before it. `seen`
-    holds the lines of all texts chosen so far, and takes theirs."""
+    """Return those of {path: text} that are no copies, at most `limit` bytes, in the order of their paths. A hash of the path
+    draws them, so another version of a package changes little. A copy shares at least half of its lines with texts before it.
+    `seen` holds the lines of all texts chosen so far, and takes theirs."""
     kept, size = {}, 0
     for path in sorted(texts, key=lambda path: hashlib.blake2b(path.encode(), digest_size=16).digest()):
         lines = {line.strip() for line in texts[path].splitlines() if len(line.strip()) > SHORT}
@@ -76,7 +76,7 @@ def chosen(texts, limit, seen):
 
 
 def is_text(content):
-    """Whether it is UTF-8 without zero bytes, of which one ends each text"""
+    """Return whether it is UTF-8 without zero bytes, of which one ends each text"""
     try:
         return '\0' not in content.decode()
     except UnicodeDecodeError:
@@ -84,8 +84,8 @@ def is_text(content):
 
 
 def texts_of(lists, limits, text_of, *options):
-    """{split: [text]} of the packages in {split: requirement file}, and what meta.json says about them. text_of(path, bytes) is
-    the text of a file, or b'' to leave it out; a package gives at most limits[split] bytes."""
+    """Return {split: [text]} of the packages in {split: requirement file}, and what meta.json says about them. text_of(path,
+    bytes) is the text of a file, or b'' to leave it out; a package gives at most limits[split] bytes."""
     packages = {split: read_list(path) for split, path in lists.items()}
     texts, sources, seen = {}, {}, set()
     with TemporaryDirectory() as folder:
@@ -102,9 +102,9 @@ def texts_of(lists, limits, text_of, *options):
 
 
 def prepare(here, folder, limits, text_of, size, bpe=0, processes=0, fingerprints=None, options=()):
-    """Prepares the packages of train.txt, val.txt and test.txt in the folder `here`. The tokens go to `folder`, or if it is
-    empty to `here`. `size` says how much pip downloads, with these `options`. Data with another fingerprint than
-    fingerprints[bpe], if that is given, is refused."""
+    """Prepare the packages of train.txt, val.txt and test.txt in the folder `here`. The tokens go to `folder`, or if it is empty
+    to `here`. `size` says how much pip downloads, with these `options`. Data with another fingerprint than fingerprints[bpe], if
+    that is given, is refused."""
     at_least(dict(bpe=bpe, processes=processes), bpe=0, processes=0)
     if 0 < bpe < 257:
         raise ValueError(f'bpe={bpe}: wants at least 257, the bytes and the end of a document, or 0 for bytes')

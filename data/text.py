@@ -110,9 +110,9 @@ END = '<|endoftext|>'
 
 
 def train_bpe(texts, size, folder):
-    """Trains a byte-level BPE of `size` entries: the end of a document, the 256 bytes, and pairs that are frequent in the texts.
-    Saves it in the folder as a tokenizer of Hugging Face's. The same texts give the same one. ValueError if they have too few
-    pairs."""
+    """Train a byte-level BPE of `size` entries: the end of a document, the 256 bytes, and pairs that are frequent in the texts.
+    Saves it in the folder as a tokenizer of Hugging Face's. The same texts give the same one. Raise ValueError if they have too
+    few pairs."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
     bpe = Tokenizer(models.BPE())
@@ -129,7 +129,7 @@ def train_bpe(texts, size, folder):
 # ----------------------------------------------------------------------------- documents
 
 def from_hub(name, split, limit=0, processes=0, **where):
-    """The texts of a data set on the Hugging Face Hub. With a limit, only that many documents are fetched."""
+    """Return the texts of a data set on the Hugging Face Hub. With a limit, only that many documents are fetched."""
     from datasets import Dataset, load_dataset
     print(f'loading {name}, {split}', flush=True)
     try:
@@ -228,7 +228,7 @@ class Part:
 def split(documents, val_fraction=0.0):
     """nanoGPT's splits: 0.05% of the documents are for validation, drawn with its seed for OpenWebText. If there is only one
     document, as for Shakespeare, its last tenth is for validation. `val_fraction` is another share of the documents, or of the
-    only document's characters; 0: these. Each split gets at least one. ValueError if there are none."""
+    only document's characters; 0: these. Each split gets at least one. Raise ValueError if there are none."""
     if not 0 <= val_fraction < 1:
         raise ValueError(f'val_fraction={val_fraction}: wants a share between 0 and 1, or 0 for the shares of nanoGPT')
     count = len(documents) if hasattr(documents, '__len__') else sum(1 for _ in documents)
@@ -252,7 +252,7 @@ PIECE = 2 ** 18         # characters; a longer document is cut after a line, so 
 
 
 def pieces(documents):
-    """Cuts documents into (text, whether it ends a document)."""
+    """Cut documents into (text, whether it ends a document)."""
     for text in documents:
         begin = 0
         while len(text) - begin > PIECE:
@@ -276,7 +276,8 @@ def batches(pieces):
 
 
 def progress_bar(title, total, unit, done=0):
-    """A bar of tqdm's on a terminal. In a log file it comes after 30 seconds, and grows as often. Without tqdm there is none."""
+    """Return a bar of tqdm's on a terminal. In a log file it comes after 30 seconds, and grows as often. Without tqdm there is
+    none."""
     try:
         from tqdm import tqdm
     except ImportError:                                 # a rented GPU may have PyTorch and NumPy alone
@@ -306,7 +307,7 @@ def leave_with_parent():
 
 
 def encode(batch):
-    """The tokens of a batch, and how many documents end in it."""
+    """Return the tokens of a batch, and how many documents end in it."""
     ids = []
     for text, last in batch:
         ids += worker.encode(text)
@@ -316,7 +317,7 @@ def encode(batch):
 
 
 def in_order(pool, f, items, ahead):
-    """Yields f(item) for each item, in order. The pool computes at most `ahead` items in advance."""
+    """Yield f(item) for each item, in order. The pool computes at most `ahead` items in advance."""
     waiting = deque()
     for item in items:
         waiting.append(pool.submit(f, item))
@@ -327,9 +328,9 @@ def in_order(pool, f, items, ahead):
 
 
 def write_text(folder, splits, tokenizer, processes=0, own=False, **more):
-    """Writes train.bin, val.bin and meta.json into the folder. `splits` is {'train': texts, 'val': texts}, perhaps with 'test',
-    to be iterated over more than once. `tokenizer` is a name for load_tokenizer; its `end` follows each document. With `own` it
-    is a folder whose files are copied into the data set's. processes=0: one per core. write_tokens takes `more`."""
+    """Write train.bin, val.bin and meta.json into the folder. `splits` is {'train': texts, 'val': texts}, perhaps with 'test', to
+    be iterated over more than once. `tokenizer` is a name for load_tokenizer; its `end` follows each document. With `own` it is a
+    folder whose files are copied into the data set's. processes=0: one per core. write_tokens takes `more`."""
     chars = set()
     if tokenizer == 'char':
         for text in chain.from_iterable(splits.values()):

@@ -29,7 +29,7 @@ def is_prepared(name):
 
 
 def prepare_command(name):
-    """The command that prepares a data set, as its prepare.py states it, or '' if it is none of this project."""
+    """Return the command that prepares a data set, as its prepare.py states it, or '' if it is none of this project."""
     base, _, size = name.partition('-bpe')              # as pysource-bpe1024
     script = f'data/{base}/prepare.py'
     if not os.path.exists(script) or size and not size.isdecimal():
@@ -77,7 +77,7 @@ def read_meta(name):
 
 
 def sample_hash(path, size):
-    """A hash of blocks of the first `size` bytes of a file, evenly spread over them: of all, up to 1 MiB"""
+    """Return a hash of blocks of the first `size` bytes of a file, evenly spread over them: of all, up to 1 MiB"""
     content, last = hashlib.blake2b(digest_size=16), max(0, size - SAMPLE_SIZE)
     with open(path, 'rb') as f:
         for i in range(SAMPLES):
@@ -87,8 +87,8 @@ def sample_hash(path, size):
 
 
 def map_file(path, dtype, shape, meta):
-    """The array in a file of the data set with this meta.json, whose parts are read when they are used. ValueError if the file
-    has another size or other content. Data of older versions has no hashes to compare its content with."""
+    """Return the array in a file of the data set with this meta.json, whose parts are read when they are used. Raise ValueError
+    if the file has another size or other content. Data of older versions has no hashes to compare its content with."""
     folder, name = os.path.split(path)
     size = np.dtype(dtype).itemsize * int(np.prod(shape))
     file_size = os.path.getsize(path) if os.path.exists(path) else 0
@@ -102,15 +102,16 @@ def map_file(path, dtype, shape, meta):
 
 @functools.lru_cache(maxsize=4)
 def epoch(length, block_size, number, seed):
-    """The order of the windows of block_size tokens in an epoch, and by how many tokens they all are shifted."""
+    """Return the order of the windows of block_size tokens in an epoch, and by how many tokens they all are shifted."""
     rng = np.random.default_rng([seed, number])
     shift = int(rng.integers((length - 1) % block_size + 1))            # not so far that a window is lost at the end
     return shift, rng.permutation((length - 1) // block_size)
 
 
 def shuffled_starts(length, block_size, first, count, seed):
-    """Where windows number `first`, first + 1, … start, in an endless sequence of windows of `length` tokens in random order,
-    which depends only on the seed. Each epoch holds every window once; all of its windows are shifted by the same offset."""
+    """Return where windows number `first`, first + 1, … start, in an endless sequence of windows of `length` tokens in random
+    order, which depends only on the seed. Each epoch holds every window once; all of its windows are shifted by the same
+    offset."""
     starts, windows = [], (length - 1) // block_size
     for number in range(first, first + count):
         shift, order = epoch(length, block_size, number // windows, seed)
@@ -145,8 +146,8 @@ class Tokens:
         self.windows = (self.length - 1) // block_size
 
     def read(self, starts):
-        """A batch: the windows that start at these tokens → inputs and targets, int64 (len(starts), block_size) each. Training,
-        evaluation and all that measures read their batches here. Raise ValueError for a token beyond the vocabulary."""
+        """Return a batch: the windows that start at these tokens → inputs and targets, int64 (len(starts), block_size) each.
+        Training, evaluation and all that measures read their batches here. Raise ValueError for a token beyond the vocabulary."""
         rows = np.stack([self.tokens[i:i + self.block_size + 1] for i in starts]).astype(np.int64)
         if rows.max() >= self.vocab_size:               # on a GPU, it would be an assertion of the embedding's kernel
             raise ValueError(f'{self.path} has the token {rows.max()}, beyond vocab_size={self.vocab_size}: prepare '
@@ -154,11 +155,11 @@ class Tokens:
         return torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
 
     def shuffled(self, first, count, seed):
-        """The batch of windows number `first`, first + 1, … in the order of shuffled_starts"""
+        """Return the batch of windows number `first`, first + 1, … in the order of shuffled_starts"""
         return self.read(shuffled_starts(self.length, self.block_size, first, count, seed))
 
     def spread(self, batches, batch_size):
-        """The starts of the batches of an evaluation, see spread_starts"""
+        """Return the starts of the batches of an evaluation, see spread_starts"""
         return spread_starts(self.windows, self.block_size, batches, batch_size)
 
 
@@ -171,8 +172,8 @@ def end_by_exit(number, frame):
 
 @contextmanager
 def preparing(folder):
-    """Makes the folder, and lets no other process prepare data there meanwhile (ValueError). SIGTERM and SIGHUP end the process
-    as Ctrl-C does, so that what was begun is removed. Only main threads can catch them."""
+    """Make the folder, and let no other process prepare data there meanwhile (ValueError). SIGTERM and SIGHUP end the process as
+    Ctrl-C does, so that what was begun is removed. Only main threads can catch them."""
     new = not os.path.isdir(folder)
     os.makedirs(folder, exist_ok=True)
     lock = lock_folder(folder, 'preparing data')
@@ -193,7 +194,7 @@ def preparing(folder):
 
 @contextmanager
 def replacing(folder, names, others=()):
-    """Yields {name: path} of temporary files to write. The old files stay until all are written. Then the old file of the last
+    """Yield {name: path} of temporary files to write. The old files stay until all are written. Then the old file of the last
     name, which is meta.json for a data set, is removed first, and the new one comes last. Between, the old files of `others` that
     are not written anew are removed. An error or interrupt leaves no partial files."""
     path = {name: os.path.join(folder, name) for name in names}
@@ -213,7 +214,7 @@ def replacing(folder, names, others=()):
 
 
 def write_tokens(folder, splits, vocab_size, tokenizer, beside=None, fingerprint='', **more):
-    """Writes train.bin, val.bin, test.bin if `splits` has it, and meta.json, as `replacing` does. meta.json takes `more` too.
+    """Write train.bin, val.bin, test.bin if `splits` has it, and meta.json, as `replacing` does. meta.json takes `more` too.
     `splits` maps each split to an iterable of integer arrays or bytes. `beside` are other files to write there, {name: bytes}.
     ValueError for a split of fewer than two tokens, an input and its target, and for another fingerprint than the one that is
     given, if any."""

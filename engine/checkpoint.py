@@ -239,7 +239,7 @@ def equal(a, b):
 
 
 def groups_by_name(groups):
-    """{parameter's name: its group}"""
+    """Return {parameter's name: its group}"""
     return {name: group for group in groups for name in group['param_names']}
 
 

@@ -101,7 +101,7 @@ def whole_copy(model, build, machine):
 # ----------------------------------------------------------------------------- on the disk
 
 def file_sizes(folder):
-    """{file's name: bytes}"""
+    """Return {file's name: bytes}"""
     return {name: os.path.getsize(os.path.join(folder, name)) for name in sorted(os.listdir(folder))}
 
 

@@ -41,7 +41,8 @@ seeds = 3                           # models of each width, over which the squar
 # -----------------------------------------------------------------------------
 
 def resized(config, width):
-    """The keys of the same model at another width, with the same head dimension and the same ratio of d_ff and n_kv_head."""
+    """Return the keys of the same model at another width, with the same head dimension and the same ratio of d_ff and
+    n_kv_head."""
     sizes = {key: config[key] * width for key in ('n_head', 'n_kv_head', 'd_ff')}
     for key, size in sizes.items():
         if size % config['n_embd']:
@@ -52,7 +53,7 @@ def resized(config, width):
 
 @torch.no_grad()
 def activations(model, x):
-    """{name: tensor}: the embeddings, of the blocks the logits of attention, where they are known, and the outputs of both
+    """Return {name: tensor}: the embeddings, of the blocks the logits of attention, where they are known, and the outputs of both
     branches, and the stream and the logits at the end."""
     model.eval()
     attn, ffn = ([getattr(block, name) for block in model.h] for name in ('attn', 'ffn'))
@@ -68,7 +69,8 @@ def activations(model, x):
 
 
 def moves(config, data, device, seed):
-    """{activation: [the mean square of its change after step 1, 2, …]} of one model, on a batch that it is not trained on."""
+    """Return {activation: [the mean square of its change after step 1, 2, …]} of one model, on a batch that it is not trained
+    on."""
     torch.manual_seed(seed)
     model = GPT(gpt_config(config)).to(device)
     optimizer = make_optimizer(param_groups(model, **group_settings(config)),
@@ -87,12 +89,13 @@ def moves(config, data, device, seed):
 
 
 def exponent(sizes):
-    """The p of size ≈ c · width^p, of {width: size}; NaN if one of them is not positive"""
+    """Return the p of size ≈ c · width^p, of {width: size}; NaN if one of them is not positive"""
     return slope([math.log(width) for width in sizes], [*sizes.values()])[0]
 
 
 def coordinates(config, data, of_widths, device):
-    """{activation: {'moves': {width: [root mean square of its change after step 1, 2, …]}, 'exponent': that of the last step}}"""
+    """Return {activation: {'moves': {width: [root mean square of its change after step 1, 2, …]}, 'exponent': that of the last
+    step}}"""
     moves_by_name = {}
     for width in progress(of_widths, 'widths'):
         keys = resized(config, width)

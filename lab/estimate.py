@@ -32,12 +32,12 @@ node = 8                            # scale: GPUs in a node
 # -----------------------------------------------------------------------------
 
 def gpu_dtype(config):
-    """The dtype on a GPU that has bfloat16: there, auto means bfloat16, whatever this machine has"""
+    """Return the dtype on a GPU that has bfloat16: there, auto means bfloat16, whatever this machine has"""
     return pick_dtype('bfloat16' if config['dtype'] == 'auto' else config['dtype'], torch.device('cpu'))
 
 
 def forward(model, config):
-    """The loss of one micro-batch, and the bytes that its backward pass needs."""
+    """Return the loss of one micro-batch, and the bytes that its backward pass needs."""
     cpu, weights, kept, inputs = torch.device('cpu'), [*model.parameters()], [], []
     compiled = config['compile'] and not config['recompute']
     run = torch.compile(model, backend='aot_eager_decomp_partition') if compiled else model
@@ -53,7 +53,8 @@ def forward(model, config):
 
 
 def fake_gpt(config):
-    """A GPT of tensors without data, in the FakeTensorMode around. Such tensors have no number to seed the weights with."""
+    """Return a GPT of tensors without data, in the FakeTensorMode around. Such tensors have no number to seed the weights
+    with."""
     with unset_fake_temporarily(), torch.device('meta'):
         model = GPT(gpt_config(config))
     model.to_empty(device='cpu')
@@ -73,7 +74,7 @@ def compiled_activations(config):
 
 
 def memory(config):
-    """{part: bytes} of a GPU's memory for one micro-batch, from an iteration on tensors that have shapes but no data. With
+    """Return {part: bytes} of a GPU's memory for one micro-batch, from an iteration on tensors that have shapes but no data. With
     parallel=fsdp, a GPU has its share of the parameters, gradients and state, and two whole blocks, because one computes while
     the next is gathered."""
     dtype = gpu_dtype(config)
@@ -97,8 +98,8 @@ def memory(config):
 
 
 def speed(config, model, gpus):
-    """One iteration on this many GPUs: seconds of computing, and for DDP and FSDP the bytes that a GPU sends, the seconds that it
-    takes to send them, and the seconds of the iteration.
+    """Return one iteration on this many GPUs: seconds of computing, and for DDP and FSDP the bytes that a GPU sends, the seconds
+    that it takes to send them, and the seconds of the iteration.
 
     In a ring, a GPU sends (n − 1)/n of what is gathered or reduced, over the slowest of its links. DDP all-reduces fp32 gradients
     once per iteration, which sends them twice. With ddp_overlap this goes on during the backward pass of the last micro-batch,

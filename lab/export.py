@@ -35,7 +35,7 @@ from_hf = ''                        # the folder of a model to make a run from; 
 
 
 def write_run(folder):
-    """Makes a run, without training, from the model in from_hf."""
+    """Make a run, without training, from the model in from_hf."""
     at_least(config, weight_decay=0)
     if config['optimizer'] not in OPTIMIZERS:
         raise ValueError(f'optimizer={config["optimizer"]!r}: choose among {", ".join(OPTIMIZERS)}')
@@ -55,7 +55,7 @@ def write_run(folder):
 
 
 def write_export(folder):
-    """Exports a run's checkpoint."""
+    """Export a run's checkpoint."""
     choices = ('auto', *FAMILIES, 'nanonorm', 'safetensors', 'checkpoint')
     if format not in choices:
         raise ValueError(f'format={format!r}: choose one of {", ".join(choices)}')

@@ -171,7 +171,8 @@ def python(words, seconds):
 
 
 def error_line(stderr, code):
-    """The line of a traceback that names the error. Behind it CUDA's have lines of advice, and torchrun's another traceback."""
+    """Return the line of a traceback that names the error. Behind it CUDA's have lines of advice, and torchrun's another
+    traceback."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()] or [f'exit code {code}']
     errors = [line for line in lines if re.match(r'error: |(\w+\.)*\w*(Error|Exception|Interrupt)\b', line)]
     return ([line for line in errors if 'ChildFailedError' not in line] or lines)[-1][:300]

@@ -32,7 +32,7 @@ csv = 'results/csv'                 # the folder of the csv files
 
 
 def checkout_of(commit):
-    """A checkout of the commit with today's data. ValueError if git cannot make it."""
+    """Return a checkout of the commit with today's data. Raise ValueError if git cannot make it."""
     folder = Path(ROOT, '.worktrees', commit)
 
     def git(*arguments):

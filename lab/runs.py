@@ -32,7 +32,7 @@ VERSIONS = ('python', 'torch', 'numpy', 'platform', 'machine', 'device', 'ranks'
 
 
 def read_run(folder):
-    """A run's `config`, the `about` of its run.json, and its log's `rows`; None for another folder."""
+    """Return a run's `config`, the `about` of its run.json, and its log's `rows`; None for another folder."""
     config = read_json(os.path.join(folder, 'config.json'), 'remove it')
     if not config or not os.path.exists(os.path.join(folder, 'log.jsonl')):
         return None
@@ -52,18 +52,18 @@ def status_of(run):
 
 
 def differing(dicts):
-    """The keys whose values are not the same in all of these dicts, in their order"""
+    """Return the keys whose values are not the same in all of these dicts, in their order"""
     keys = dict.fromkeys(key for one in dicts for key in one)
     return [key for key in keys if any(one.get(key) != dicts[0].get(key) for one in dicts)]
 
 
 def keys_that_differ(configs):
-    """The keys by which runs are told apart, in tables and legends"""
+    """Return the keys by which runs are told apart, in tables and legends"""
     return [key for key in differing(configs) if key not in ALWAYS_DIFFER]
 
 
 def table_of(runs, keys):
-    """A data frame of texts with a row for each run, from the lowest last validation loss to the highest"""
+    """Return a data frame of texts with a row for each run, from the lowest last validation loss to the highest"""
     import pandas
     lines = []
     for run in runs:
@@ -82,7 +82,7 @@ def table_of(runs, keys):
 
 
 def patches(folder):
-    """{file: its part of code.patch}"""
+    """Return {file: its part of code.patch}"""
     path = os.path.join(folder, 'code.patch')
     if not os.path.exists(path):
         return {}
@@ -92,7 +92,7 @@ def patches(folder):
 
 
 def differences(a, b):
-    """A data frame of what differs between two runs: (what, in a, in b)."""
+    """Return a data frame of what differs between two runs: (what, in a, in b)."""
     import pandas
     lines = []
 
@@ -113,9 +113,9 @@ def differences(a, b):
 
 
 def load(folder, checkpoint='best.pt', Model=None):
-    """A run's log as a pandas data frame, with a row for each line of log.jsonl and a column such as grad_norms.qk for each entry
-    of a dict, and the model of its checkpoint on the CPU, in eval mode, or None if it has none yet. Model: GPT, or for a run of
-    vision.train the ViT of vision.vit."""
+    """Return a run's log as a pandas data frame, with a row for each line of log.jsonl and a column such as grad_norms.qk for
+    each entry of a dict, and the model of its checkpoint on the CPU, in eval mode, or None if it has none yet. Model: GPT, or for
+    a run of vision.train the ViT of vision.vit."""
     import pandas
     run = read_run(folder)
     if run is None:

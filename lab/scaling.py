@@ -28,7 +28,7 @@ base = ''                           # the curve that the others are compared wit
 
 
 def tables(runs, size, base):
-    """The loss and the speed-up at each size, and the slope of each curve, as frames of texts.
+    """Return the loss and the speed-up at each size, and the slope of each curve, as frames of texts.
 
     The speed-up is the iterations of the base's run over those after which a row's mean validation loss is as low as that at its
     end. There the rate of the row has not fallen to its end: a run planned to end there would be faster."""

@@ -56,13 +56,10 @@ def test_shares_count_kernels_once(tmp_path, monkeypatch, capsys):
         '6.0%, 3.0 ms', '60.0%, 30.0 ms', '30.0%, 15.0 ms', '4.0%, 2.0 ms']
 
 
-def test_without_a_compiler(monkeypatch, small_products):
-    """It times eager code and says so, but not under the name of compiled code"""
+def test_without_a_compiler(monkeypatch):
+    """It does not time eager code under the name of compiled code"""
     monkeypatch.setenv('CXX', 'no-such-compiler')
-    more = [*TINY, '--compile=True', '--bench_iters=1', '--bench_warmup=0']
-    out = call('bench.py', *more)
-    assert 'not compiled, and therefore slower: there is no C++ compiler (no-such-compiler)' in out and 'compile=False;' in out
-    assert 'compiles=True,False: there is no C++ compiler' in call('bench.py', *more, '--compiles=True,False', code=1)
+    assert 'compiles=True,False: there is no C++' in call('bench.py', *TINY, '--compile=True', '--compiles=True,False', code=1)
 
 
 def test_the_data_and_the_samples(tmp_path):

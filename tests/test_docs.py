@@ -446,23 +446,6 @@ def model_of(place, monkeypatch):
     return code
 
 
-def test_the_edits_of_the_readme(tmp_path, monkeypatch):
-    """The README's own command trains with them, and its norm rounds nothing to bf16 that the norms of model.py do not"""
-    copy_repository(tmp_path)
-    for edit in edits_of('README.md'):
-        edit(tmp_path, 'README.md')
-    edited = '\n'.join((tmp_path / name).read_text(encoding='utf-8') for name in ('model.py', 'train.py', 'optim.py'))
-    shown = [block for block in blocks(TEXTS['README.md']) if is_python(block)]
-    assert shown and all(block in edited for block in shown)
-    for words in COMMANDS['README.md']:
-        if EDITS.keys() & {*words}:
-            run(tmp_path, words)
-    code = model_of(tmp_path, monkeypatch)
-    norm, x = code.MeanAbsNorm(8, code.GPTConfig(norm_gain='zero_centred')), torch.randn(3, 8).bfloat16()
-    torch.testing.assert_close(norm(x), x.float() / (x.float().abs().mean(-1, keepdim=True) + norm.eps))
-    assert norm.bfloat16()(x).dtype == torch.bfloat16
-
-
 def test_the_edits_fit_the_code(edited, monkeypatch):
     """Each parameter has its block type and a gradient, and a step of generation has the hidden states of a whole pass"""
     assert [*edits_of('README.md'), *edits_of(EDITING)] == [*itertools.chain(*EDITS.values())]
@@ -486,16 +469,6 @@ def test_the_edits_fit_the_code(edited, monkeypatch):
         code.GPTConfig(norm_every=-1)
 
 
-def test_git_ignores_what_the_commands_write(tmp_path):
-    """So that git status stays clean, and no export comes into the code.patch of later runs"""
-    shutil.copy(ROOT / '.gitignore', tmp_path)
-    subprocess.run(['git', 'init', '-q'], cwd=tmp_path, check=True)
-    written = {path for text in TEXTS.values() for path in re.findall(r'--(?:to|output|out|out_dir|csv)=([\w./-]+)', text)}
-    files = {path if '.' in path else f'{path}/model.py' for path in written - {'results/csv'}}
-    done = subprocess.run(['git', 'check-ignore', *files], cwd=tmp_path, capture_output=True, text=True)
-    assert len(files) > 40 and {*done.stdout.split()} == files
-
-
 @pytest.mark.long
 @pytest.mark.timeout(2400)
 def test_the_reference_learns_the_edits(edited):
@@ -505,10 +478,3 @@ def test_the_reference_learns_the_edits(edited):
     code, out, err = run_python('-m', 'pytest', '-q', '-m', 'not long', '--deselect', one_graph, 'test_model.py', cwd=edited,
                                 PYTHONPATH=os.pathsep.join([str(edited), str(ROOT)]))
     assert code == 0, out + err
-
-
-def test_names_of_the_page_are_in_the_code():
-    files = [path for folder in ('.', 'engine', 'lab', 'lab/measure', 'data', 'tests') for path in (ROOT / folder).glob('*.py')]
-    code = ' '.join([path.read_text(encoding='utf-8') for path in files if path.name != 'test_docs.py'] + blocks(TEXTS[EDITING]))
-    names = set(re.findall(r'`([A-Za-z_]\w+)`', TEXTS[EDITING]))
-    assert len(names) > 50 and not [name for name in names if not re.search(rf'\b{name}\b', code)]

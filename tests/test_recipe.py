@@ -7,9 +7,8 @@ from configurator import TRAIN, defaults_of, parse_args
 import re
 
 import pytest
-from test_configurator import ARCHS, ELSEWHERE, EXPERIMENTS, OF_A_VIT, ROOT
+from test_configurator import ARCHS, EXPERIMENTS, ROOT
 
-from engine.keys import check_keys, gpt_config
 from lab.sweep.plan import plan, read_sweep
 from model import GPTConfig
 from vision.vit import ViTConfig
@@ -27,7 +26,15 @@ batch_size gradient_accumulation_steps'''.split())
 # what no paper changes, but for what stands below
 USUAL = dict(init_from='scratch', lr_decay_iters=0, schedule='cosine', blockwise='ramp', decay_norms=False, dropout=0,
              momentum=0.9, d_ff=0, n_kv_head=0,         # 0: d_ff is 4 n_embd, n_kv_head is n_head
-             **{f'{way}_{kind}': 1 for way in ('r', 'wd') for kind in ('emb', 'pos', 'head', 'qk', 'ffn', 'vo', 'norm')})
+             **{f'{way}_{kind}': 1 for way in ('r', 'wd') for kind in 'emb pos head qk ffn vo norm out_norm'.split()})
+
+# an architecture, but for test_configurator's table; and what a ViT's has otherwise
+OFF = dict(v_norm=False, linear_norm=False, norm_depth_scale=False, mix_ln=0.0, skip_scale='one', branch_gain='none',
+           embedding_skip=False, norm_gain='learned', sub_norm=False, qk_norm_wide=False, residual='add', streams=4, b2t=False,
+           parallel_ffn=False, value_residual=False, attn_gate=False, emb_scale=False, emb_gain=False, attn_norm_alpha=0.0,
+           attn_tau=1.618, rope_theta=10000.0, init_gain=1.0)
+OF_A_VIT = {'pre': dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps='1e-6'),
+            's5': dict(init='xavier_trunc', bias=True), 'stable': dict(bias=True, norm_alpha='0.25')}
 
 # Of all language models of a paper. Betas are of AdamW, and momentum SGDW has 0.9.
 LANGUAGE = dict(
@@ -137,7 +144,7 @@ def architecture(name, model):
     more = dict(xavier=('pre', dict(init='xavier', emb_std=0, fused_qkv_init=True)),            # DNT's table 5, figure 2
                 norm=('pre', dict(norm='stablenorm', norm_alpha=0.25, norm_eps=1e-8)))          # figure 3
     name, changes = more.get(name, (name, {}))
-    fields = {**ARCHS[name], **ELSEWHERE, **(OF_A_VIT[name] if model == 'vit' else {}), **changes}
+    fields = {**ARCHS[name], **OFF, **(OF_A_VIT[name] if model == 'vit' else {}), **changes}
     return {key: float(value) if key in ('residual_scale', 'emb_std', 'norm_eps', 'norm_alpha') else value
             for key, value in fields.items()}
 
@@ -159,7 +166,7 @@ def of_vit(row):
     iterations = {key: int(row[column]) * IMAGES_OF[data] // int(row['images'])
                   for column, key in (('warmup', 'warmup_iters'), ('epochs', 'max_iters'))}
     arch = architecture(row['arch'], 'vit')
-    del arch['tie_weights']
+    del arch['tie_weights'], arch['emb_scale'], arch['emb_gain']
     return {**USUAL, **VISION, **DATA[data], **arch, **shared(row), **iterations, 'd_ff': int(row['mlp']),
             'patch_size': int(row['patch']), 'an iteration': int(row['images']), 'drop_path': number(row['drop_path'])}
 
@@ -226,18 +233,6 @@ def test_muon_has_adamws_recipe(name, adamws):
     assert not differences(trained(EXPERIMENTS[name]), wanted)
 
 
-@pytest.mark.parametrize('name', PAPERS)
-def test_what_a_header_says_to_add(name):
-    """It is made of config files and keys of train.py, which go together"""
-    text = (ROOT / EXPERIMENTS[name]).read_text(encoding='utf-8')
-    header = [line for line in text.splitlines() if line.startswith('#') and 'python -m lab' not in line]
-    for line in header:
-        more = re.findall(r'(?<!\S)(config/(?:arch|lr|optim)/\w+\.py|--(?!nproc|out_dir|r_\w+=1,)\w+=[\w.+-]*\w)', line)
-        values = trained(EXPERIMENTS[name], *more)
-        check_keys(values)
-        gpt_config(values, ViTConfig if 'patch_size' in values else None)
-
-
 # ----------------------------------------------------------------------------- the grids of sharpness disparity, appendix A
 
 LEARNING_RATES = dict(openwebtext=[2e-4, 4e-4, 6e-4, 8e-4, 1e-3], minipile=[3e-4, 4.5e-4, 6e-4, 7.5e-4, 9e-4, 1.2e-3, 1.5e-3],
@@ -263,10 +258,3 @@ def test_a_grid_of_learning_rates(monkeypatch, data):
         rate, wanted = LEARNING_RATES[data][i % len(LEARNING_RATES[data])], models[i // len(LEARNING_RATES[data])]
         assert not differences(run, {**wanted, 'learning_rate': rate, 'min_lr': rate / 20})
         assert wanted['learning_rate'] in LEARNING_RATES[data]
-
-
-def test_lions_grid(monkeypatch):
-    """Appendix A.3: a third, a fifth and a tenth of AdamW's rate, each with a weight decay of its own"""
-    for run, rate, decay in zip(planned('lion', monkeypatch), (8e-4 / 3, 8e-4 / 5, 8e-5), (0.3, 0.5, 1.0), strict=True):
-        wanted = dict(learning_rate=rate, min_lr=rate / 20, weight_decay=decay)
-        assert not differences(run, {**WANTED['llama_0.25b_lion'], **wanted})

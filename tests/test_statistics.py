@@ -46,26 +46,14 @@ def test_the_prior_of_variances_is_found():
     own = losses.var(axis=1, ddof=1)
     assert [sample.variance for sample in found] == pytest.approx((d0 * s0 + 4 * own) / (d0 + 4))
     assert all(sample.df == pytest.approx(d0 + 4) for sample in found)
-
-
-def test_equal_variances_are_pooled():
-    """Variances that differ less than chance lets them: one for all rows, with the degrees of freedom of all"""
-    rng = np.random.default_rng(4)
-    rows = [(row - row.mean()) / row.std(ddof=1) * (1 + 0.001 * i) for i, row in enumerate(rng.normal(size=(6, 40)))]
-    found = samples([row.tolist() for row in rows])
-    assert len({sample.variance for sample in found}) == 1 and found[0].variance == pytest.approx(1, rel=0.05)
-    assert [sample.df for sample in found] == [6 * 39] * 6
+    equal = samples([[0.0, 1.0, 2.0, 3.0], [10.0, 11.01, 12.0, 13.0]])                       # pooled: one variance for both
+    assert equal[0].variance == equal[1].variance and contrast({0: 1, 1: -1}, dict(enumerate(equal))).df == pytest.approx(6)
 
 
 @pytest.mark.parametrize('losses', [[[]], [[1.0]], [[1.0, 1.0]], [[1.0], [2.0, 3.0], [3.0, 4.0]]])
 def test_one_loss_has_no_interval(losses):
     e = contrast({0: 1}, dict(enumerate(samples(losses))))
     assert all(map(math.isnan, (e.low, e.p, e.error, e.detectable)))
-
-
-def test_a_shared_variance_has_the_degrees_of_its_rows_once():
-    found = dict(enumerate(samples([[0.0, 1.0, 2.0, 3.0], [10.0, 11.01, 12.0, 13.0]])))
-    assert contrast({0: 1, 1: -1}, found).df == pytest.approx(6)
 
 
 @pytest.mark.parametrize('rows, seeds, spread', [(8, 12, 0.0), (8, 12, 0.5), (2, 4, 0.0)])
@@ -93,7 +81,7 @@ def test_shares():
     assert math.isnan(share({1: 1, 0: -1}, {2: 1, 0: -1}, same)[1]), 'of a lead that is none'
 
 
-@pytest.mark.parametrize('shift', [0.0, 0.03, -0.03, 0.1, -0.1])
+@pytest.mark.parametrize('shift', [0.0, 0.03, -0.1])
 def test_equality_against_scipy(shift):
     """Two one-sided tests are SciPy's one-sided tests of the shifted difference"""
     a, b = DRAW[0] - DRAW[0].mean() + DRAW[1].mean() + shift, DRAW[1]
@@ -103,7 +91,7 @@ def test_equality_against_scipy(shift):
     assert within_margin(e, 0.04) == pytest.approx(max(sides))
 
 
-@pytest.mark.parametrize('n', [2, 3, 5, 20])
+@pytest.mark.parametrize('n', [2, 5])
 def test_the_smallest_effect_is_found_in_80_percent_of_experiments(n):
     """Simulated, at level 0.05"""
     effect = smallest_effect(0.3 / math.sqrt(n), n - 1)
@@ -118,9 +106,7 @@ def test_corrected_p_values():
     assert corrected([]) == [] and corrected([0.2]) == [0.2] and math.isnan(*corrected([math.nan]))
 
 
-@pytest.mark.parametrize('losses, wanted', [
-    ([2.0, 3.0, 2.5], 0.5), ([2.0, math.nan], 1.75), ([2.0, 9.0], 1.75), ([2.0], 0), ([math.nan, math.nan], 0),
-    ([2.0, 3.5, math.nan], 5 / 3)])
+@pytest.mark.parametrize('losses, wanted', [([2.0, 3.0, 2.5], 0.5), ([2.0, 9.0], 1.75), ([2.0, 3.5, math.nan], 5 / 3)])
 def test_rate_sensitivity(losses, wanted):
     """By hand, of a model that starts at a loss of 5.5. A run that spiked and ended at 3.5 counts with 3.5"""
     assert rate_sensitivity(losses, 5.5) == pytest.approx(wanted)
@@ -133,11 +119,3 @@ def test_tolerance(losses, octaves, is_open):
     """By hand, of a model that starts at 5.5. What lies beyond a hill is not within the interval"""
     found = tolerance([0.1 * 2 ** i for i in range(len(losses))], losses, 5.5)
     assert found == (pytest.approx(octaves), is_open)
-
-
-def test_tolerance_by_a_fine_grid():
-    """The share of a fine grid of rates at which the interpolated loss is low enough, where the losses have one valley"""
-    x, losses = np.array([-3.0, -1.0, 0.0, 1.5, 2.0]), [3.0, 1.3, 1.0, 1.02, 2.0]
-    fine = np.linspace(-3, 2, 500_001)
-    low = np.interp(fine, x, losses) <= 1.1
-    assert tolerance(2 ** x, losses, 5.5) == (pytest.approx(low.mean() * 5, abs=1e-4), False)

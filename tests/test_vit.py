@@ -3,7 +3,6 @@ ViT against the float64 reference of test_model.py, against Hugging Face, and ag
 on one.
 """
 import itertools
-import math
 import random
 import sys
 from dataclasses import fields
@@ -25,7 +24,7 @@ SIZES = dict(n_head=4, n_embd=16, dropout=0.0, drop_path=0.0, classes=5)
 AXES = {name: values for name, values in test_model.AXES.items() if name not in ('tie_weights', 'emb_scale', 'emb_gain')} | dict(
     pool=('cls', 'mean', 'patches'), qkv_bias=(False, True), channels=(1, 3), image_size=(6, 12), patch_size=(2, 3))
 RESIDUALS = itertools.cycle(AXES['residual'])            # of which few configs are valid
-CONFIGS = [random_config(random.Random(seed), dict(residual=residual), AXES) for seed, residual in zip(range(25), RESIDUALS)]
+CONFIGS = [random_config(random.Random(seed), dict(residual=residual), AXES) for seed, residual in zip(range(50), RESIDUALS)]
 
 
 @torch.no_grad()
@@ -104,6 +103,7 @@ def test_no_mask():
 # ----------------------------------------------------------------------------- stochastic depth
 
 def test_stochastic_depth_is_linear_in_depth_and_per_sample():
+    """A dropped block is the identity, and evaluation drops nothing"""
     model = build(n_layer=5, drop_path=0.4)
     for name in ('attn_gain', 'ffn_gain'):
         gains = [getattr(block, name) for block in model.h]
@@ -112,15 +112,10 @@ def test_stochastic_depth_is_linear_in_depth_and_per_sample():
     kept = model.h[4].attn_gain(torch.ones(10000, 2, 3))
     assert sorted(set(kept[:, 0, 0].tolist())) == pytest.approx([0.0, 1 / 0.6]) and (kept == kept[:, :1, :1]).all()
     assert abs((kept[:, 0, 0] == 0).double().mean() - 0.4) < 0.025      # five standard errors
-
-
-def test_a_dropped_block_is_the_identity_and_evaluation_drops_nothing():
-    model, whole = build(n_layer=2, drop_path=0.5), build(n_layer=2)
+    states = torch.randn(64, 5, 16).double()
+    assert 1 <= (model.h[4](states)[0] == states).flatten(1).all(1).sum() <= 24     # both dropped: 0.16 of them
     x = images(model.config, 64)
-    close(model.eval()(x)[0], whole(x)[0], 1e-12)
-    block, states = model.train().h[1], torch.randn(64, 5, 16).double()
-    unchanged = (block(states)[0] == states).flatten(1).all(1)             # both branches dropped: a quarter of the samples
-    assert 4 <= unchanged.sum() <= 30
+    close(model.eval()(x)[0], build(n_layer=5)(x)[0], 1e-12)
 
 
 # ----------------------------------------------------------------------------- names, errors, counts
@@ -131,25 +126,6 @@ def test_block_types():
     assert of == dict(emb={'patch.weight', 'patch.bias', 'patch.cls.weight'}, pos={'wpe.weight'},
                       head={'head.weight', 'head.bias'})
     assert set(kinds.values()) == {'emb', 'pos', 'head', 'qk', 'vo', 'ffn', 'norm'}
-
-
-def test_init():
-    """The patch embedding is a matrix like any other, positions and class token start as in a GPT"""
-    torch.manual_seed(0)
-    model = ViT(ViTConfig(n_layer=1, n_head=4, n_embd=256, image_size=96, patch_size=8, classes=300, bias=True, init='xavier'))
-    stds = {'patch.weight': math.sqrt(2 / (256 + 192)), 'wpe.weight': 0.02, 'patch.cls.weight': 0.02,
-            'head.weight': math.sqrt(2 / (256 + 300))}
-    for name, std in stds.items():
-        p = model.get_parameter(name)
-        assert p.std().item() == pytest.approx(std, rel=5 / math.sqrt(2 * p.numel())), name
-    assert not model.patch.bias.any() and not model.head.bias.any()
-
-
-@pytest.mark.parametrize('wrong', [dict(image_size=30), dict(patch_size=0), dict(pool='max'), dict(drop_path=1.0),
-                                   dict(n_head=5)])
-def test_an_impossible_config_is_an_error_that_names_the_value(wrong):
-    with pytest.raises(ValueError, match='{}=.?{}'.format(*wrong, *wrong.values())):
-        ViTConfig(**dict(image_size=32, patch_size=4, n_embd=48, n_head=4) | wrong)
 
 
 def test_flops_by_hand():
@@ -173,17 +149,16 @@ def batches(model, count=2):
 def test_gradients_and_sharpness_are_per_image():
     """The gradient of the mean loss over images; N is the number of images, and each draws one label"""
     model, drawn = build().eval(), []
-    data = batches(model)
-    loss = sum(model(x, y)[1] for x, y in data) / 2
+    data, rng = batches(model), torch.Generator().manual_seed(0)
     found = mean_gradient(model, data)
-    for (name, p), g in zip(model.named_parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+    for (name, p), g in zip(model.named_parameters(),
+                            torch.autograd.grad(sum(model(x, y)[1] for x, y in data) / 2, list(model.parameters()))):
         close(found[name], g, 1e-12)
 
     def labels(logits):
         drawn.append(sampled_labels(rng)(logits))
         return drawn[-1]
 
-    rng = torch.Generator().manual_seed(0)
     g = mean_gradient(model, data, labels)
     h = diagonal_estimate(model, data, torch.Generator().manual_seed(0))
     assert [y.shape for y in drawn] == [(3,), (3,)]

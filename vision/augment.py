@@ -1,6 +1,6 @@
 """
-The augmentation of training images, as in timm for ViTs: crop, flip, RandAugment, mixup, cutmix and label smoothing, on batches
-and on their device. All random numbers come from torch's CPU generator, so that a seed gives the same images on any device.
+Augment training images as timm does for ViTs: crop, flip, RandAugment, mixup, cutmix and label smoothing, a batch at a time, on
+its device. All random numbers come from torch's CPU generator, so that a seed gives the same images on any device.
 """
 import torch
 from torch.nn import functional as F
@@ -9,9 +9,9 @@ CUBIC = {'bicubic': 1.0, 'bilinear': 0.0, 'random': 0.5}        # share of the c
 
 
 class Augment:
-    """Takes images (B, channels, S, S) of 0 to 255, classes (B,) and, if the images are whole and squeezed to squares
-    (vision/images.py), their aspects (B,) → float images (B, channels, size, size) of 0 to 255, and class probabilities (B,
-    classes). `keys` are those of vision.train."""
+    """Map images (B, channels, S, S) of 0 to 255, classes (B,) and, for whole images squeezed to squares (vision/images.py),
+    their aspects (B,) to float images (B, channels, size, size) of 0 to 255 and class probabilities (B, classes). `keys` are
+    those of vision.train."""
 
     def __init__(self, keys, size, classes):
         self.size, self.classes, self.smoothing = size, classes, keys['label_smoothing']
@@ -28,7 +28,7 @@ class Augment:
         for step in self.steps:
             x = step(x)
         y = F.one_hot(labels, self.classes) * (1 - self.smoothing) + self.smoothing / self.classes
-        if self.mixes:                                  # if there are two, one per batch
+        if self.mixes:                                  # of two, a batch uses one
             mix, alpha = self.mixes[int(torch.randint(len(self.mixes), ()))]
             x, share = mix(x, torch.distributions.Beta(alpha, alpha).sample().item())
             y = share * y + (1 - share) * y.flip(0)
@@ -43,7 +43,7 @@ class Augment:
 
 
 def per_image(values, x):
-    """(B,) from the CPU → (B, 1, 1, 1) beside x"""
+    """Reshape values (B,) from the CPU to (B, 1, 1, 1) on x's device."""
     return values.to(x.device, non_blocking=True).view(-1, 1, 1, 1)
 
 
@@ -56,7 +56,7 @@ def chosen(x, probability):
 # image and its squeezed copy have the same box. An image's aspect is its width / height.
 
 def middle(x, size, aspects=None):
-    """The middle square, size × size, of images whose shorter side is S pixels; `aspects` are given for squeezed images."""
+    """Cut out the middle square, size × size, of images whose shorter side is S pixels; squeezed images have `aspects`."""
     stored = x.size(2)
     if aspects is None:
         at = (stored - size) // 2
@@ -67,8 +67,8 @@ def middle(x, size, aspects=None):
 
 
 def random_boxes(aspects, scale, tries=10):
-    """Boxes at random places, with an area of `scale` to 1 of the image's and a width / height from 3/4 to 4/3. Each is the first
-    of `tries` that fits into the image, or else the largest such box in the middle, as in torchvision and timm."""
+    """Draw random boxes with `scale` to 1 of the image's area and a width / height from 3/4 to 4/3. Take the first of `tries`
+    that fits into the image, or else the largest such box in the middle, as torchvision and timm do."""
     u, places = (torch.rand(len(aspects), *shape).to(aspects, non_blocking=True) for shape in ((tries, 2), (2,)))
     area, ratio = scale + (1 - scale) * u[..., 0], (4 / 3) ** (2 * u[..., 1] - 1)
     stretch = ratio / aspects[:, None]
@@ -83,14 +83,14 @@ def random_boxes(aspects, scale, tries=10):
 
 
 def resample(x, boxes, size, cubic):
-    """Cuts out the boxes and resizes them to size × size, as PIL does: bicubic where `cubic` (B,) is true, else bilinear."""
+    """Cut out the boxes and resize them to size × size, as PIL does: bicubic where `cubic` (B,) is true, else bilinear."""
     rows, columns = (weights(*box.to(x).T, x.size(2), size, cubic.to(x.device, non_blocking=True)) for box in boxes)
     return rows[:, None] @ x @ columns[:, None].mT
 
 
 def weights(start, length, stored, size, cubic):
-    """(B, size, stored): how much of each stored pixel goes into each new one. The kernel is as wide as the larger of the two
-    pixels, so that no pixel is skipped if the image shrinks."""
+    """Return the weight of each stored pixel in each new one, (B, size, stored). The kernel is as wide as the larger of the two
+    pixels, so that shrinking skips no pixel."""
     step = length * stored / size
     at = start[:, None] * stored + (torch.arange(size, device=start.device) + 0.5) * step[:, None]
     distance = torch.arange(stored, device=start.device) + 0.5 - at[..., None]
@@ -109,7 +109,7 @@ def mixup(x, share):
 
 
 def cutmix(x, share):
-    """Pastes a box of the other image: the image's shape, 1 − share of its area, cut off at the edge (Yun et al. 2019)."""
+    """Paste a box of the other image, with the image's shape and 1 − share of its area, cut off at the edge (Yun et al. 2019)."""
     size = x.size(2)
     side = int(size * (1 - share) ** 0.5)
     top, left = (torch.randint(size, (2,)) - side // 2).tolist()
@@ -123,15 +123,15 @@ def cutmix(x, share):
 # Operations take images of 0 to 1, a strength v of 0 to 1, and s, which is v with a random sign; v and s are (B, 1, 1, 1).
 
 def rand_augment(x, magnitude, operations=2, probability=0.5, deviation=0.5):
-    """timm's rand-m9-mstd0.5-inc1 if the magnitude is 9: each image gets two random operations. Each operation is applied with
-    this probability, and with a random strength around magnitude / 10."""
+    """Apply two random operations to each image, each with this probability and a random strength around magnitude / 10.
+    Magnitude 9 is timm's rand-m9-mstd0.5-inc1."""
     x = x.clone()
     for _ in range(operations):
         which = torch.where(torch.rand(len(x)) < probability, torch.randint(len(OPERATIONS), (len(x),)), -1)
         strength = (magnitude + deviation * torch.randn(len(x))).clamp(0, 10) / 10
         signs = 2 * torch.randint(2, (len(x),)) - 1
         for number, operation in enumerate(OPERATIONS.values()):
-            of = (which == number).nonzero()[:, 0]      # on the CPU, so that it need not wait for the device
+            of = (which == number).nonzero()[:, 0]      # on the CPU, to avoid waiting for the device
             if len(of):
                 v, s = (per_image(values[of], x) for values in (strength, strength * signs))
                 of = of.to(x.device, non_blocking=True)
@@ -181,13 +181,13 @@ def blend(x, other, s):
 
 
 def warp(name, x, values):
-    """kornia's rotate, shear or translate; pixels from outside of the image are grey."""
+    """Apply kornia's rotate, shear or translate; pixels from outside the image are grey."""
     import kornia.geometry.transform as transform
     return getattr(transform, name)(x - 0.5, values) + 0.5
 
 
 def along(axis, s, scale):
-    """(B, 2): scale · s on this axis, 0 on the other"""
+    """Return (B, 2): scale · s on this axis, 0 on the other."""
     s = scale * s[:, 0, 0]
     return torch.cat((s, 0 * s) if axis == 0 else (0 * s, s), dim=1)
 

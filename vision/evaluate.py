@@ -1,11 +1,11 @@
 """
-Evaluates ViTs on whole splits of images: loss, top-1 and top-5 accuracy, of CIFAR-100-C for each corruption and severity:
+Evaluate ViTs on whole splits of images: loss, top-1 and top-5 accuracy; on CIFAR-100-C, for each corruption and severity:
 
     python -m vision.evaluate --out_dir=out-vit-small
     python -m vision.evaluate --out_dir=out-vit-small,out-stablevit-small --dataset=cifar100c --checkpoint=ckpt.pt
 
-Several runs make one table, with a test of which differences are beyond the noise. torchrun shares the work among its ranks. Each
-call appends a row of scores to evaluate.jsonl in the run's folder.
+Several runs share one table, with a significance test of their differences. torchrun shares the work among its ranks. Each call
+appends a row of scores to evaluate.jsonl in each run's folder.
 """
 import sys
 
@@ -45,8 +45,8 @@ machine = Machine(device, dtype)
 
 
 def load(folder):
-    """(the model of a run, its checkpoint, the images of the chosen split, their data set). ValueError if these have other
-    classes than those of the run's data, as far as they are known."""
+    """Return a run's model, its checkpoint, the images of the chosen split, and their data set. Raise ValueError if the images'
+    class names are known to differ from those of the run's data."""
     model, state = load_run(os.path.join(folder, checkpoint), Model=ViT)
     trained_on = state['config']['dataset']
     chosen = dataset or trained_on
@@ -59,9 +59,9 @@ def load(folder):
 
 
 def image_scores(model, images):
-    """The scores of a split of images, and if it has groups, {one of the first kind or 'mean': {one of the second kind or 'mean':
-    the score of its top-1 accuracy}}. Groups are versions of the same images, so the standard error of a mean over groups is that
-    over images, each with its mean over the groups."""
+    """Return the scores of a split and, if it has groups, {first kind or 'mean': {second kind or 'mean': score of the top-1
+    accuracy}}. Groups are versions of the same images, so the standard error of a mean over groups is computed over the images'
+    means over the groups."""
     def evaluate(batch):
         x, y = (t.to(machine.device) for t in images.read(batch))
         logits = model_logits(machine, model, x)
@@ -80,7 +80,7 @@ def image_scores(model, images):
 
 
 def show_groups(name, kinds, groups):
-    """Prints the accuracies of groups as Markdown, with the mean error of each row."""
+    """Print the accuracies of groups as Markdown, with each row's mean error."""
     print(f'\n{name}, top-1 accuracy by {" and ".join(kinds)}, and the mean error:\n')
     columns = list(next(iter(groups.values())))
     print(f'| {kinds[0]} |', ' | '.join([*columns, 'error']), '|')
@@ -110,7 +110,7 @@ def main():
                                  for name, scores in groups_of[folder].items()}
             try:
                 append(os.path.join(folder, 'evaluate.jsonl'), row)
-            except OSError as error:                    # the table is printed all the same
+            except OSError as error:                    # print the table even then
                 unwritten.append(str(error))
     if machine.master:
         show(table)

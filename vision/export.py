@@ -1,5 +1,5 @@
 """
-Converts a checkpoint of a ViT to the format of Hugging Face:
+Convert a ViT's checkpoint to Hugging Face's format:
 
     python -m vision.export --out_dir=out-quick-vision --to=out-hf-vision               # any ViT, for transformers
     python -m vision.export --out_dir=out-quick-vision --to=out-weights --format=safetensors  # the weights, for --init_from here
@@ -35,7 +35,7 @@ OWN_VIT = Own('nanonorm_vit', 'vision.modeling_nanonorm_vit', 'NanoNormViTConfig
 
 
 def write_processor(folder, config):
-    """Writes what transformers makes of an image before a ViT sees it: the middle square, in pixels from 0 to 255."""
+    """Write the settings of transformers' image processor: take the middle square, with pixels from 0 to 255."""
     size = config.image_size
     settings = dict(image_processor_type='CLIPImageProcessor', do_resize=True, size=dict(shortest_edge=size), resample=3,
                     do_center_crop=True, crop_size=dict(height=size, width=size), do_rescale=False, do_normalize=False,
@@ -45,8 +45,7 @@ def write_processor(folder, config):
 
 
 def write_vit(model, folder, names=(), family='nanonorm'):
-    """Writes the ViT into an existing folder, with the names of its classes as far as they are known. Returns what the user
-    should know of it, or ''."""
+    """Write the ViT into an existing folder, with the class names that are known. Return a note for the user, or ''."""
     c = model.config
     write_processor(folder, c)
     names = [*names, *map(str, range(len(names), c.classes))]
@@ -58,7 +57,7 @@ def write_vit(model, folder, names=(), family='nanonorm'):
 
 
 def write_export(folder):
-    """Exports a run's checkpoint → what to print."""
+    """Export a run's checkpoint, and return the line to print."""
     model, state = load_run(os.path.join(out_dir, checkpoint), Model=ViT)
     if format == 'checkpoint':
         write_checkpoint(folder, state)

@@ -1,9 +1,9 @@
 """
 A data set of images is a folder data/<name> with train.bin and val.bin, uint8 of shape (images, channels, size, size), with
 class numbers as uint16 in train_labels.bin and val_labels.bin, and with meta.json. If meta.json says `whole`, each training image
-is a whole image squeezed to a square, and train_aspects.bin has the width / height of each as float32. unreadable.txt, if there
-is one, names the images that are left out. This file reads a data set as batches, writes one, and resizes images of any size for
-it. Resizing runs once, in many processes, and continues after an interruption.
+is a whole image squeezed to a square, and train_aspects.bin has the width / height of each as float32. unreadable.txt, if any,
+names the images that are left out. This file reads batches of a data set, writes a data set, and resizes images for it. Resizing
+runs once, in many processes, and continues after an interruption.
 """
 from engine.process import one_line
 
@@ -32,11 +32,11 @@ ENDINGS = ('.jpg', '.jpeg', '.png', '.bmp', '.gif', '.webp', '.ppm', '.tif', '.t
 # ----------------------------------------------------------------------------- reading
 
 def read_image_meta(name):
-    """data/<name>/meta.json of images: image_size, channels, classes, class names (if any), mean and std of each channel for
-    values from 0 to 1, the number of images of each split, whether the training images are `whole`, the `groups` of the
-    validation images ({} for none), and the fingerprint of all of it ('' in data of older versions). Groups are versions of the
-    same images, in the same order: groups={'corruption': [C names], 'severity': [S names]} are C · S groups, of which the first S
-    belong to the first corruption."""
+    """Read data/<name>/meta.json of images: image_size, channels, classes, class names (if any), mean and std of each channel for
+    values from 0 to 1, the number of images in each split, whether the training images are `whole`, the `groups` of the
+    validation images ({} for none), and the fingerprint of all of it ('' in older data). Groups are versions of the same images,
+    in the same order: groups={'corruption': [C names], 'severity': [S names]} are C · S groups; the first S belong to the first
+    corruption."""
     if not os.path.exists(f'data/{name}/meta.json') and os.path.exists(f'vision/prepare/{name}.py'):
         raise ValueError(f'data/{name} is not prepared: run  python -m vision.prepare.{name}')
     return {'whole': False, 'groups': {}, **load_meta(name, 'images')}
@@ -67,39 +67,40 @@ class Images:
         self.image_size, self.repeats = config.image_size, repeats
 
     def of_each(self, kind, dtype, meta):
-        """The tensor (images,) of the file with this kind of numbers"""
+        """Return the tensor (images,) in the file of this kind: labels or aspects."""
         return torch.from_numpy(np.array(map_file(self.path.replace('.bin', f'_{kind}.bin'), dtype, (self.windows,), meta)))
 
     def read(self, numbers):
-        """Images of these numbers → uint8 (len(numbers), channels, image_size, image_size) and int64 classes (len(numbers),)."""
+        """Return images, uint8 (len(numbers), channels, image_size, image_size), and classes, int64 (len(numbers),)."""
         images, labels, *aspects = self.read_stored(numbers)
         if aspects:
             images = middle(images.float(), self.image_size, *aspects).round().clamp(0, 255).byte()
         return middle(images, self.image_size).contiguous(), labels
 
     def read_padded(self, numbers, size):
-        """As `read`, but `size` images: after those asked for, they come again with −1 as their class, and do not count."""
+        """Read images as `read` does, padded to `size` images: repeated ones have the class −1 and do not count."""
         images, labels = self.read(np.resize(numbers, size))
         labels[len(numbers):] = -1
         return images, labels
 
     def read_stored(self, numbers):
-        """Images as they are stored, uint8 (len(numbers), channels, S, S), their classes and, for whole images, their aspects,
-        float32 (len(numbers),)."""
+        """Return stored images, uint8 (len(numbers), channels, S, S), their classes and, for whole images, their aspects, float32
+        (len(numbers),)."""
         numbers = np.asarray(numbers)
         images, labels = torch.from_numpy(self.images[numbers]), self.labels[numbers]
         return (images, labels) if self.aspects is None else (images, labels, self.aspects[numbers])
 
     def shuffled(self, first, count, seed):
-        """The arguments of Augment for images number `first`, first + 1, … of an endless shuffled sequence, with each image
-        `repeats` times in a row. So an epoch's number of images covers only 1/repeats of them (repeated augmentation, Hoffer et
-        al. 2020)."""
+        """Return Augment's arguments for images number `first`, first + 1, … of an endless shuffled sequence, with each image
+        `repeats` times in a row. An epoch then covers only 1/repeats of the images (repeated augmentation, Hoffer et al.
+        2020)."""
         begin, end = first // self.repeats, -(-(first + count) // self.repeats)
         numbers = np.repeat(shuffled_starts(self.windows + 1, 1, begin, end - begin, seed), self.repeats)
         return self.read_stored(numbers[first - begin * self.repeats:][:count])
 
     def spread(self, batches, batch_size):
-        """As for tokens. But if the batches can hold all images, all are used, and the sizes of batches differ by at most one."""
+        """Spread batches as Tokens.spread does. If they can hold all images, use all, in batches whose sizes differ by at most
+        1."""
         if batches * batch_size < self.windows:
             return spread_starts(self.windows, 1, batches, batch_size)
         return np.array_split(np.arange(self.windows), math.ceil(self.windows / batch_size))
@@ -112,7 +113,7 @@ MORE_FILES = ('train_aspects.bin', 'unreadable.txt')            # which only wri
 
 
 def write_images(folder, splits, classes, names=(), groups=None):
-    """Writes images, labels and meta.json, as `replacing` does. `splits` maps each split to an iterable of pairs: uint8 images
+    """Write images, labels and meta.json, as `replacing` does. `splits` maps each split to an iterable of pairs: uint8 images
     (N, channels, S, S), all of one size, and their class numbers (N,). `names` may name the classes. `groups` may say how the
     validation images are grouped, see read_image_meta."""
     labels, shapes = {split: [] for split in SPLITS}, set()
@@ -135,7 +136,7 @@ def write_images(folder, splits, classes, names=(), groups=None):
 
 
 def finish_images(folder, path, labels, channels, size, classes, names, aspects=(), groups=None):
-    """Writes the labels, {split: class numbers}, the aspects, if any, and meta.json, once the images are written. `path` is from
+    """After the images, write the labels, {split: class numbers}, the aspects, if any, and meta.json. `path` is from
     `replacing`."""
     content, moments = hashlib.blake2b(json.dumps([size, channels, classes, list(names)]).encode(), digest_size=16), {}
     samples = {}                                        # {file's name: the hash of its sample}
@@ -227,8 +228,8 @@ class HubImages:
 
 
 def from_hub(name, split, image, label):
-    """A split of a data set on the Hugging Face Hub, or in a folder with its files, with these columns of images and of classes.
-    ValueError or OSError if there is none."""
+    """Load a split of a data set on the Hugging Face Hub, or in a folder with its files, with these columns of images and
+    classes. Raise ValueError or OSError if there is none."""
     from datasets import ClassLabel, load_dataset
     from datasets import Image as Images
     print(f'loading {name}, {split}', flush=True)
@@ -250,7 +251,7 @@ NAMED = 10              # unreadable images that the terminal names
 
 
 def upright(image):
-    """A picture as its EXIF orientation says; if its EXIF data is damaged, as it is stored."""
+    """Rotate an image as its EXIF orientation says; if its EXIF data is damaged, leave it as stored."""
     from PIL import ImageOps
     image.load()                                        # turns a TIFF, and raises an error for damaged pixels
     with suppress(Exception):                           # of many types
@@ -259,7 +260,7 @@ def upright(image):
 
 
 def rgb(image):
-    """A picture in colours of 8 bits. ValueError for pixels whose range nobody states."""
+    """Convert an image to 8-bit RGB. Raise ValueError if the range of its pixels is unknown."""
     if image.mode.startswith('I;16'):                   # convert('RGB') would make all above 255 white
         from PIL import Image
         return Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8)).convert('RGB')
@@ -269,7 +270,7 @@ def rgb(image):
 
 
 def resized(image, size, whole):
-    """A picture's middle square or, if `whole`, all of it, resized to size × size → uint8 (3, size, size), width / height"""
+    """Resize an image's middle square or, if `whole`, all of it to uint8 (3, size, size). Return also the width / height."""
     from PIL import Image
     image = rgb(upright(image))
     width, height = image.size
@@ -286,7 +287,7 @@ def start_worker(*of_all):
 
 
 def resize_chunk(first):
-    """Resizes the images number first, first + 1, … into their places → {first, labels, aspects, unreadable: [[number, why]]}."""
+    """Resize the images number first, first + 1, … into their places → {first, labels, aspects, unreadable: [[number, why]]}."""
     source, path, size, whole = worker
     labels, aspects, unreadable = [], [], []
     with open(path, 'r+b') as f:
@@ -308,14 +309,14 @@ def resize_chunk(first):
 
 
 def finished(notes, head):
-    """The rows of the chunks that an earlier call has finished, by its notes, except those with unreadable images."""
+    """Return the rows of chunks that an earlier call has noted as finished, except those with unreadable images."""
     with open(notes, encoding='utf-8') as f:
-        rows = [json.loads(line) for line in f if line.endswith('}\n')]         # the last one may be written by halves
+        rows = [json.loads(line) for line in f if line.endswith('}\n')]         # the last one may be incomplete
     return [row for row in rows[1:] if not row['unreadable']] if rows[:1] == [head] else []
 
 
 def resize_all(source, path, size, processes, name):
-    """Resizes all images into the array at `path`, and notes finished chunks in a file beside it → labels, aspects and the
+    """Resize all images into the array at `path`, and note finished chunks in a file beside it. Return labels, aspects and the
     numbers of unreadable images. Training images stay whole."""
     notes, whole = path + '.notes', name == 'train'
     head = dict(count=len(source), size=size, whole=whole, upright=True, source=source.where(0),
@@ -347,7 +348,7 @@ def resize_all(source, path, size, processes, name):
 
 
 def check_room(folder, sources, size):
-    """ValueError if the disk has no room for the images."""
+    """Raise ValueError if the disk has no room for the images."""
     paths = [os.path.join(folder, f'{split}.part') for split in sources]
     used = sum(512 * os.stat(path).st_blocks for path in paths if os.path.exists(path))
     count, free = sum(map(len, sources.values())), shutil.disk_usage(folder).free + used
@@ -357,8 +358,8 @@ def check_room(folder, sources, size):
 
 
 def write_resized(folder, sources, size, processes=0):
-    """Writes the resized images of {'train': source, 'val': source}: whole images for training, middle squares for validation.
-    After an interruption, it continues."""
+    """Write the resized images of {'train': source, 'val': source}: whole images for training, middle squares for validation.
+    Continue after an interruption."""
     with preparing(folder):
         check_room(folder, sources, size)
         parts = {split: os.path.join(folder, f'{split}.part') for split in SPLITS}
@@ -383,7 +384,8 @@ def write_resized(folder, sources, size, processes=0):
 
 
 def resize_split(folder, split, source, part, size, processes):
-    """resize_all, with the last images in the places of those that cannot be read → labels, aspects, and what is left out"""
+    """Call resize_all, and fill the gaps of unreadable images with the last ones. Return labels, aspects, and the skipped
+    images."""
     labels, aspects, unreadable = resize_all(source, part, size, processes or os.cpu_count(), split)
     if unreadable:
         some = [f'{source.where(i)} ({why})' for i, why in unreadable[:NAMED]]

@@ -1,5 +1,5 @@
 """
-Measures a ViT, a run or an untrained model, as lab.measure does a GPT:
+Measure a ViT, trained or untrained, as lab.measure measures a GPT:
 
     python -m vision.measure --out_dir=out-quick-vision
     python -m vision.measure config/train_quick_vision.py config/arch/peri.py --init_only=True
@@ -22,7 +22,7 @@ from vision.vit import ViT, ViTConfig
 
 
 def untrained(config):
-    """A function that builds the ViT of a run's keys, and its training data"""
+    """Return a function that builds a run's ViT, and the run's training data."""
     model_config = config_from(ViTConfig, config)
     images = Images(config['dataset'], 'train', model_config)
     return lambda: ViT(model_config, images.mean, images.std), images

@@ -12,13 +12,13 @@ from vision.vit import ViT, ViTConfig
 
 
 class NanoNormViTConfig(PreTrainedConfig):
-    """The fields of a ViTConfig, also by the names that transformers has for some of them."""
+    """The fields of a ViTConfig, some also by transformers' names."""
     model_type = 'nanonorm_vit'
     attribute_map = dict(hidden_size='n_embd', num_hidden_layers='n_layer', num_attention_heads='n_head', num_channels='channels')
 
 
 class NanoNormForImageClassification(NanoNorm):
-    """A ViT, which takes pixels from 0 to 255 and normalizes them itself."""
+    """A ViT that takes pixels from 0 to 255 and normalizes them itself."""
     config_class = NanoNormViTConfig
     main_input_name = 'pixel_values'
 
@@ -31,7 +31,7 @@ class NanoNormForImageClassification(NanoNorm):
 
     @can_return_tuple
     def forward(self, pixel_values, labels=None, **arguments):
-        """Images (B, channels, S, S) of 0 to 255, labels (B,) → logits (B, classes), and the mean loss per image."""
+        """Map images (B, channels, S, S) of 0 to 255 and labels (B,) to logits (B, classes) and the mean loss per image."""
         refuse(arguments, 'num_items_in_batch')
         c = self.config
         if pixel_values.shape[1:] != (c.channels, c.image_size, c.image_size):

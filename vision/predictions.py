@@ -1,5 +1,5 @@
 """
-Draws validation images with the classes that best.pt of a run gives them: those of the highest loss, and an even sample:
+Draw validation images with the classes that a run's best.pt predicts: those with the highest losses, and an even sample:
 
     python -m vision.predictions out-quick-vision                   # out-quick-vision/predictions.png and .svg
     python -m vision.predictions out-a out-b --out=both.png
@@ -28,7 +28,7 @@ from vision.vit import ViT
 
 
 def draw_predictions(folders):
-    """The figure of these runs."""
+    """Return a figure of these runs' predictions."""
     run_names = labels(folders)
     figure = Figure(figsize=(FULL, 6.6 * len(folders)))
     grid = dict(left=0.01, right=0.99, bottom=0.01, top=0.86, hspace=0.45)

@@ -1,6 +1,6 @@
 """
-Reads the weights of ViTs: of runs and exports of this repository, of Hugging Face and of timm. What a source states is taken over
-or refused. What it does not state is the command line's, and what is guessed all the same is told.
+Read the weights of ViTs: runs and exports of this repository, Hugging Face's and timm's models. Settings that a source states are
+adopted or refused. Unstated settings come from the command line; any remaining guess is printed.
 """
 from configurator import expanded
 from engine.process import one_line
@@ -21,7 +21,7 @@ from engine.keys import config_from
 from lab.convert.pretrained import ACTIVATIONS, COMMON, COPY, PRE_NORM, adopt, unknown_fields, with_weights
 from vision.vit import ViT, ViTConfig
 
-# ----------------------------------------------------------------------------- what the configs of others state
+# ----------------------------------------------------------------------------- settings in other people's configs
 # Names that are no fields of ViTConfig are properties that the weights show.
 
 OF_A_VIT = COMMON | {'norm', 'qk_norm', 'pos', 'ffn', 'image_size', 'patch_size', 'channels', 'classes', 'pool', 'qkv_bias',
@@ -35,15 +35,15 @@ TIMM = dict(        # the arguments of timm's VisionTransformer
     in_chans='channels', num_classes='classes', qkv_bias='qkv_bias', mlp_ratio='d_ff', global_pool='pool',
     final_norm='final_norm', init_values='LayerScale', class_token='class token', fc_norm='fc_norm',
     no_embed_class='no_embed_class')
-TIMM_ONLY = dict(   # arguments of which one value has an equal here
+TIMM_ONLY = dict(   # arguments that are supported with this value only
     qk_norm=False, scale_attn_norm=False, scale_mlp_norm=False, proj_bias=True, pos_embed='learn', reg_tokens=0, pre_norm=False,
     pool_include_prefix=False, norm_layer='layernorm')
-TIMM_TRAINING = {   # arguments without influence on what trained weights compute
+TIMM_TRAINING = {   # arguments that do not affect what trained weights compute
     'drop_rate', 'pos_drop_rate', 'patch_drop_rate', 'proj_drop_rate', 'attn_drop_rate', 'drop_path_rate', 'weight_init',
     'fix_init', 'dynamic_img_size', 'dynamic_img_pad', 'strict_img_size'}
-TIMM_DEFAULTS = dict(norm_eps=1e-6, ffn='gelu')                     # of the architectures whose weights have an equal here
+TIMM_DEFAULTS = dict(norm_eps=1e-6, ffn='gelu')                     # of the architectures that are supported here
 TIMM_HEADS = {192: 3, 384: 6, 512: 8, 640: 10, 768: 12, 896: 14, 1024: 16, 1280: 16, 1408: 16, 1664: 16}    # width → heads
-OTHER_KEYS = {      # which transformers adds to any config.json
+OTHER_KEYS = {      # keys that transformers adds to any config.json
     'architectures', 'auto_map', 'transformers_version', 'torch_dtype', 'dtype', 'id2label', 'label2id', 'num_labels',
     'problem_type', 'return_dict', 'output_hidden_states', 'output_attentions', 'chunk_size_feed_forward', 'is_encoder_decoder',
     '_name_or_path'}
@@ -62,7 +62,7 @@ def no_equal(what, *choices):
 
 
 def stated(settings, table, n_embd):
-    """{our name: value} of settings, by a table of their names → ours. ValueError for a value that has no equal here."""
+    """Return {our name: value}, by a table from their names to ours. Raise ValueError for a value that has no equal here."""
     fields_stated = {}
     for key, ours in table.items():
         value = settings.get(key)
@@ -89,7 +89,7 @@ def stated(settings, table, n_embd):
 
 
 def stated_by_timm(about, n_embd):
-    """What the config.json of a folder of timm states, by our names"""
+    """Return {our name: value} for the settings in a timm folder's config.json."""
     cfg, name = about.get('pretrained_cfg', about), str(about.get('architecture', ''))
     size = cfg.get('input_size') or [3, 0, 0]
     args = {'num_classes': about.get('num_classes'), 'global_pool': about.get('global_pool'),
@@ -97,13 +97,13 @@ def stated_by_timm(about, n_embd):
     for key, value in args.items():
         if value is not None and not (key in TIMM or key in TIMM_TRAINING or key in TIMM_ONLY and TIMM_ONLY[key] == value):
             raise no_equal(f'{key}={value!r}', *([TIMM_ONLY[key]] if key in TIMM_ONLY else []))
-    if '_rpn_' in name:                                 # its norms, of the usual names, stand behind the branches
+    if '_rpn_' in name:                                 # its norms have the usual names, but follow the branches
         raise no_equal(f'architecture={name!r}')
     return {**(TIMM_DEFAULTS if name else {}), **stated(args, TIMM, n_embd)}
 
 
 def stated_normalization(about, images):
-    """{'image_mean': …, 'image_std': …} as far as a folder's two JSON files state them, for values from 0 to 1"""
+    """Return {'image_mean': …, 'image_std': …}, for values from 0 to 1, if a folder's two JSON files state them."""
     if images.get('do_rescale', True) is not True or abs(images.get('rescale_factor', 1 / 255) * 255 - 1) > 1e-6:
         raise no_equal('a preprocessor_config.json whose images are not rescaled by 1/255')
     if images.get('do_normalize', True) is not True:
@@ -121,7 +121,7 @@ RUN = {'model', 'config', 'iter', 'optimizer'}                              # of
 
 
 def read_file(path):
-    """What a file of weights holds. No code in it runs: a Namespace, in which scripts store their arguments, has only values."""
+    """Load a file of weights, without running code in it. An argparse.Namespace, where scripts store arguments, is allowed."""
     if path.endswith('.safetensors'):
         from safetensors.torch import load_file
         return load_file(path)
@@ -130,7 +130,7 @@ def read_file(path):
 
 
 def read_weights(path):
-    """The same of a folder, whose weights may be spread over several files, or of a file."""
+    """Load the weights in a file, or in a folder, where they may be spread over several files."""
     if not os.path.isdir(path):
         return read_file(path)
     file = next((file for name in WEIGHTS if os.path.exists(file := os.path.join(path, name))), None)
@@ -143,8 +143,8 @@ def read_weights(path):
 
 
 def unpacked(state):
-    """{name: tensor} of what a file holds, without the prefixes of wrappers, and a line for the log if moving averages of the
-    weights are taken or left out."""
+    """Return a file's {name: tensor}, without the prefixes of wrappers, and a line for the log if moving averages of the weights
+    are taken or left out."""
     holders = [key for key in HOLDERS if isinstance(state.get(key), dict)]
     notes = [f'took {", not ".join(holders)}'] if any(key.endswith('_ema') for key in holders) else []
     weights = {}
@@ -160,15 +160,15 @@ def unpacked(state):
 class Source(NamedTuple):
     config: ViTConfig       # its classes are 0 if it has no head
     weights: dict           # by our names
-    unknown: dict           # {name: default} of the fields that it knows nothing of
-    images: dict            # image_mean and image_std, as far as it states them
-    notes: list             # lines that tell what was left out or changed
-    guesses: list           # what it does not state, such as 'ffn=gelu'
+    unknown: dict           # {name: default} of the fields that the source's format does not have
+    images: dict            # image_mean and image_std, if stated
+    notes: list             # lines about omissions and changes
+    guesses: list           # guessed settings, such as 'ffn=gelu'
 
 
 def read_vit(path, given):
-    """The Source in a folder or file. `given`: {field: value} for what it does not state. ValueError for a model that cannot be
-    loaded or has no equal here."""
+    """Read the Source in a folder or file. `given`: {field: value} for unstated fields. Raise ValueError for a model that cannot
+    be loaded or has no equal here."""
     best, ckpt = (os.path.join(path, name) for name in ('best.pt', 'ckpt.pt'))
     if os.path.exists(best):
         return read_run(best)
@@ -194,26 +194,26 @@ def read_vit(path, given):
 
 
 def read_run(path):
-    """The Source in a checkpoint of vision.train"""
+    """Read the Source in a checkpoint of vision.train."""
     _, state = load_run(path, Model=ViT)
     return of_ours(config_from(ViTConfig, state['config']), state['model'], state['config'])
 
 
 def read_export(about, weights):
-    """The Source in a folder that vision/export.py has written"""
+    """Return the Source for a folder written by vision/export.py."""
     their_config = expanded({key: value for key, value in about.items() if key not in OTHER_KEYS | {'model_type'}})
     return of_ours(ViTConfig(**their_config), weights, their_config)
 
 
 def of_ours(config, weights, their_config):
-    """The Source of this config, of which the file had the fields `their_config`, and these weights by our names"""
+    """Return the Source with this config and these weights by our names. The file stated the fields in `their_config`."""
     weights, unknown = dict(weights), unknown_fields(ViTConfig, OF_A_VIT | PRE_NORM.keys() | their_config.keys())
     images = {f'image_{name}': weights.pop(f'patch.{name}').flatten().tolist() for name in ('mean', 'std')}
     return Source(config, weights, unknown, images, [], [])
 
 
 def renamed(theirs):
-    """Hugging Face's or timm's weights by our names, with q, k and v apart"""
+    """Rename Hugging Face's or timm's weights to our names, and split q, k and v."""
     weights = {}
     for key, value in theirs.items():
         if re.search(r'dist_token|head_dist|distillation', key):
@@ -228,7 +228,7 @@ def renamed(theirs):
 
 
 def read_others(about, images, theirs, notes, given):
-    """The Source in weights of Hugging Face or timm, and in what the two JSON files beside them, if any, state"""
+    """Return the Source for Hugging Face's or timm's weights and the two JSON files beside them, if any."""
     if 'patch.mean' in theirs:
         raise ValueError('it is a file of vision/export.py: name its folder, whose config.json belongs to it')
     weights, guesses = renamed(theirs), []
@@ -271,7 +271,7 @@ def read_others(about, images, theirs, notes, given):
         if says.get(name, value) != value:
             raise ValueError(f'its config.json states {name}={says[name]}, and its weights have {value}')
 
-    # what nobody states
+    # unstated settings
     def stated_or(field, guess, why=''):
         if says.get(field) is not None:
             return says[field]
@@ -294,7 +294,7 @@ def read_others(about, images, theirs, notes, given):
     if cls:
         weights['patch.cls.weight'] = weights['patch.cls.weight'].flatten()
     weights |= {'patch.weight': weights['patch.weight'].flatten(1), 'wpe.weight': weights['wpe.weight'][0]}
-    if cls and not prefix:                              # the class token has no position: one of 0
+    if cls and not prefix:                              # the class token has no position embedding: add one of 0
         weights['wpe.weight'] = F.pad(weights['wpe.weight'], (0, 0, 1, 0))
     if seen['LayerScale']:
         notes = [*notes, 'multiplied its LayerScale into wo and w2, which computes the same']
@@ -314,15 +314,15 @@ def read_others(about, images, theirs, notes, given):
 # ----------------------------------------------------------------------------- loading
 
 def resized(positions, old, new):
-    """Positions of patches, (old², D), with that of a class token before them if there is one → (…new², D). The grid is
-    interpolated in float32, bicubic with antialias, as timm's resample_abs_pos_embed does. The class token's stays."""
+    """Interpolate the patches' position embeddings from old² to new² rows, in float32, bicubic with antialias, as timm's
+    resample_abs_pos_embed does. A class token's row before them stays."""
     first, grid = positions.split((len(positions) - old ** 2, old ** 2))
     grid = F.interpolate(grid.float().T.reshape(1, -1, old, old), size=(new, new), mode='bicubic', antialias=True)
     return torch.cat((first, grid[0].flatten(1).T.to(first)))
 
 
 def per_channel(key, value, channels):
-    """A number or a list of them from JSON or a key → a list of one for each channel. ValueError for anything else."""
+    """Return a number or list, from JSON or a key, as a list with one number per channel. Raise ValueError for anything else."""
     values, std = [value] * channels if is_number(value) else value, key.endswith('std')
     numbers = isinstance(values, list) and len(values) == channels and all(map(is_number, values))
     if not numbers or std and min(values) <= 0:
@@ -331,21 +331,21 @@ def per_channel(key, value, channels):
 
 
 def load_pretrained(path, config, given):
-    """As lab.convert.pretrained.load_pretrained, for a ViT. `given` as load_vit has it."""
+    """Do for a ViT what lab.convert.pretrained.load_pretrained does for a GPT. `given` is as in load_vit."""
     model = load_vit(path, config, given)
     model.notes = adopt(path, model, config) + [f'{path}: {line}' for line in model.notes]
     return model
 
 
 def load_vit(path, keys={}, given=None):
-    """A ViT from a run's folder (its best.pt) or checkpoint, from a folder that vision/export.py, Hugging Face or timm has
+    """Load a ViT from a run's folder (its best.pt) or checkpoint, from a folder that vision/export.py, Hugging Face or timm has
     written, or from a file with timm's state_dict (.pth, .safetensors), for a run with these `keys` of vision.train.
 
-    `given`: those of the keys that are taken where the source does not state them; by default all. Others are guessed. If
-    `classes` differs from the source's, the head is new. For another image_size that patch_size divides, positions are
-    interpolated. What only training uses (dropout, drop_path, init …), and fields that the source's format knows nothing of, are
-    the keys'. image_mean and image_std are refused if the source states others. The model's `notes` are lines that tell what was
-    left out, changed or guessed. ValueError for a model that cannot be loaded or has no equal here.
+    `given`: keys to use for settings that the source does not state; by default all. Other settings are guessed. If `classes`
+    differs from the source's, the head is new. For another image_size that patch_size divides, positions are interpolated.
+    Fields that only training uses (dropout, drop_path, init …), and fields that the source's format does not have, come from
+    `keys`. image_mean and image_std are refused if the source states others. The model's `notes` list omissions, changes and
+    guesses. Raise ValueError for a model that cannot be loaded or has no equal here.
     """
     if not os.path.exists(path):
         raise ValueError(f"init_from={path!r}: choose one of scratch, resume, auto, a run with a ViT or a checkpoint of it, a "

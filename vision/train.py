@@ -33,15 +33,15 @@ from vision.vit import ViT, ViTConfig, correct
 # ----------------------------------------------------------------------------- keys, besides those of ViTConfig and train.py
 # data
 crop_scale = 1.0                    # random crops of at least this share of the area, resized; 1: the middle square
-interpolation = 'bicubic'           # bicubic | bilinear | random: how crops are resized; random: one of the two for each image
-aug_repeats = 1                     # how many times in a row each image comes, augmented anew each time (repeated augmentation)
-flip = 0.0                          # probability of a mirror image
+interpolation = 'bicubic'           # bicubic | bilinear | random: how to resize crops; random: one of the two for each image
+aug_repeats = 1                     # copies of each image in a row, each augmented anew (repeated augmentation)
+flip = 0.0                          # probability of a horizontal flip
 randaugment = 0.0                   # magnitude of RandAugment, up to 10; 0: none
 mixup = 0.0                         # α of mixup; 0: none
 cutmix = 0.0                        # α of cutmix; if mixup is on too, each batch uses one of the two; 0: none
-label_smoothing = 0.0               # the share of a target that is spread over all classes
-image_mean = []                     # per channel, 0 to 1: what a model of init_from subtracts, where its weights do not state it
-image_std = []                      # and by what it divides then; both empty: what the weights state, or else a guess of 0.5
+label_smoothing = 0.0               # share of each target that is spread over all classes
+image_mean = []                     # per channel, 0 to 1: mean that init_from's model subtracts, if its weights do not state it
+image_std = []                      # and the std that it divides by; both empty: as the weights state, or else a guess of 0.5
 # -----------------------------------------------------------------------------
 config = configure(globals(), ViTConfig, TRAIN)
 check_keys(config, CHOICES | dict(interpolation=CUBIC),
@@ -50,9 +50,9 @@ for key, most in dict(crop_scale=1, flip=1, randaugment=10, label_smoothing=1).i
     if config[key] > most:
         raise ValueError(f'{key}={config[key]}: wants at most {most}')
 if init_from in ('scratch', 'resume', 'auto'):
-    config_from(ViTConfig, config)                      # raises now for a wrong value
+    config_from(ViTConfig, config)                      # fail early on a wrong value
 
-# ----------------------------------------------------------------------------- what is trained, where, on which data
+# ----------------------------------------------------------------------------- the run, the machine, the data
 run = Run(config)
 machine = Machine(device, dtype)
 pretrained = None
@@ -89,11 +89,11 @@ if fsdp:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     from engine.fsdp import device_mesh, init_sharded, load_sharded
-raw_model = pretrained or build(fill=not fsdp)          # with FSDP each rank fills its own rows, below
+raw_model = pretrained or build(fill=not fsdp)          # with FSDP each rank initializes its own rows, below
 raw_model.recompute = recompute
 tune_for_training(machine.device, raw_model, attention_backend, tf32, deterministic)
 attention_kernel = attention_backend_of(raw_model, machine.device, machine.dtype)
-if fsdp:                # a rank has some rows of every parameter, in fp32; a block gathers its own, in dtype, to compute
+if fsdp:                # a rank holds some rows of each parameter in fp32; to compute, a block gathers its parameters in dtype
     mesh = device_mesh(machine.device, shard_ranks)
     policy = MixedPrecisionPolicy(param_dtype=machine.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in raw_model.h:
@@ -102,14 +102,14 @@ if fsdp:                # a rank has some rows of every parameter, in fp32; a bl
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     if is_compiled:
         raw_model.output = torch.compile(raw_model.output)
-    fully_shard(raw_model, mesh=mesh, reshard_after_forward=False)          # its backward pass follows at once
+    fully_shard(raw_model, mesh=mesh, reshard_after_forward=False)          # the backward pass needs it right away
 if checkpoint:
     (load_sharded if fsdp else load_weights)(raw_model, checkpoint)
 elif fsdp and not pretrained:
     init_sharded(raw_model)
 raw_model.to(machine.device)
 model = torch.compile(raw_model) if is_compiled and not fsdp else raw_model
-train_model = model                                     # it exchanges gradients between ranks
+train_model = model                                     # under DDP, the wrapper that averages gradients over the ranks
 if ddp:
     torch._dynamo.config.optimize_ddp = ddp_overlap
     train_model = DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -127,14 +127,14 @@ augment = Augment(config, model_config.image_size, model_config.classes)
 
 
 def rate(it, ratio=1.0):
-    """The learning rate of an iteration, for block types with this ratio"""
+    """Return the learning rate at an iteration, for block types with this ratio."""
     return lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters, decay_frac, ratio, blockwise)
 
 
 @torch.no_grad()
 def evaluate(*splits):
-    """{'train_loss': …, 'train_top1': …, 'train_top5': …, 'val_loss': …}: means over the images of eval_iters batches of each
-    split, always the same ones, without augmentation. The ranks share the work."""
+    """Return {'train_loss': …, 'train_top1': …, 'train_top5': …, 'val_loss': …}: means over the images of eval_iters batches of
+    each split, always the same ones, without augmentation. The ranks share the work."""
     raw_model.eval()
     means = {}
     for split in splits:
@@ -153,7 +153,7 @@ def evaluate(*splits):
     return means
 
 
-# ----------------------------------------------------------------------------- what the loop reports to
+# ----------------------------------------------------------------------------- checkpoints, log, measurements
 checkpoints = Checkpoints(run, config, machine, fsdp, opt)
 if checkpoint:
     checkpoints.resume(checkpoint, scaler)
@@ -163,7 +163,7 @@ log = Log(run, config, machine, parameters=raw_model.num_params(), attention_bac
           compiled=is_compiled, images_per_iter=images_per_iter)
 watch = Watch(machine, run, log, rate, scaler)
 best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
-checkpoint = None                                       # frees its memory
+checkpoint = None                                       # free its memory
 if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'], build)
@@ -175,7 +175,7 @@ speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, m
 
 
 def state(it):
-    """What a checkpoint in front of iteration `it` holds"""
+    """Return the state to save before iteration `it`."""
     return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
                 started=checkpoints.started, best_val_loss=best_val_loss, data=run.data)
 
@@ -191,7 +191,7 @@ for it in range(run.start, max_iters + 1):
             means = evaluate('train', 'val')
             watch.check(it, *means.values())
             x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
-            with machine.autocast():                    # with fsdp, no rank has the weights of a block by itself
+            with machine.autocast():                    # with fsdp, no rank alone holds a block's weights
                 sizes = health(raw_model, x) if machine.master and not fsdp else {}
             log.evaluation(it, means, sizes)
             if eval_only:
@@ -214,13 +214,13 @@ for it in range(run.start, max_iters + 1):
         with speed.paused():
             probe.before_step(raw_model)
 
-    # forward and backward, one micro-batch after another
+    # forward and backward passes, one micro-batch at a time
     sums, logged = {}, {}
     for j in micro_batches:
-        number = it * gradient_accumulation_steps + j   # of the micro-batch, in the whole run
-        torch.manual_seed(hash((seed, number)))         # of its augmentation, and of dropout and stochastic depth
+        number = it * gradient_accumulation_steps + j   # the micro-batch's number in the whole run
+        torch.manual_seed(hash((seed, number)))         # for augmentation, dropout and stochastic depth
         x, y = augment(*machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed)))
-        last = j == micro_batches[-1]                   # the ranks exchange gradients in its backward pass
+        last = j == micro_batches[-1]                   # its backward pass exchanges gradients between the ranks
         if ddp:
             train_model.require_backward_grad_sync = last
         elif fsdp:
@@ -232,7 +232,7 @@ for it in range(run.start, max_iters + 1):
             _, loss = train_model(x, y)
         aux = dict(raw_model.aux)                       # what an edit of the model adds to the loss: {name: scalar}
         add_scalars(sums, {'loss': loss, **aux}, gradient_accumulation_steps)
-        add_scalars(logged, raw_model.logged, gradient_accumulation_steps)      # before recompute runs blocks again
+        add_scalars(logged, raw_model.logged, gradient_accumulation_steps)      # before recomputation adds to it again
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
 
     # clip the gradient, and step
@@ -252,7 +252,7 @@ for it in range(run.start, max_iters + 1):
     watch.see(it, sums['loss'], grad_norm)
     if it == run.start:
         watch.check(it)
-        checkpoints.check_resumable(state(it + 1), build)       # an edit whose checkpoint nobody could read ends here
+        checkpoints.check_resumable(state(it + 1), build)       # stop an edit whose checkpoints could not be resumed
     speed.iteration(it)
     if it % log_interval == 0:
         watch.check(it)

@@ -38,9 +38,9 @@ class ViTConfig(GPTConfig):
     classes: int = 1000             # outputs of the head
     pool: str = 'cls'               # cls | mean | patches: a class token, or the mean of the patches without it, or with it
     qkv_bias: bool = True           # with bias=True: whether W_q, W_k and W_v have biases too
-    drop_path: float = 0.0          # stochastic depth: probability that a branch of the last block is dropped; it rises from 0
+    drop_path: float = 0.0          # stochastic depth: probability of dropping a branch, rising from 0 to this in the last block
 
-    script: ClassVar[str] = 'vision.train'              # whose runs have such a config
+    script: ClassVar[str] = 'vision.train'              # the script that trains such models
     causal: ClassVar[bool] = False
     free: ClassVar[tuple] = ('drop_path',)              # what a resumed run may change too
     block_types: ClassVar[dict] = BLOCK_TYPES | {'patch': 'emb', 'head': 'head'}
@@ -70,7 +70,7 @@ class ClassToken(nn.Module):
         return torch.cat((self.weight.to(x.dtype).expand(len(x), 1, -1), x), dim=1)
 
 
-POOLS = {       # the module that prepends the token, and (B, T, D) → (B, D)
+POOLS = {       # the module that prepends the token, and the pooling (B, T, D) → (B, D)
     'cls': (ClassToken, lambda x: x[:, 0]),
     'mean': (lambda config: nn.Identity(), lambda x: x.mean(1)),
     'patches': (ClassToken, lambda x: x[:, 1:].mean(1)),
@@ -78,8 +78,8 @@ POOLS = {       # the module that prepends the token, and (B, T, D) → (B, D)
 
 
 class PatchEmbedding(nn.Linear):
-    """Images (B, channels, S, S) of 0 to 255 → (B, T, D): normalizes the pixels and multiplies each patch by W, row by row of
-    patches. The mean and standard deviation are the data's, for values from 0 to 1, and are saved with the weights."""
+    """Map images (B, channels, S, S) of 0 to 255 to (B, T, D): normalize the pixels and multiply each patch by W, row by row. The
+    mean and standard deviation are the data's, for values from 0 to 1, and are saved with the weights."""
 
     def __init__(self, config, mean, std):
         super().__init__(config.channels * config.patch_size ** 2, config.n_embd, bias=config.bias)
@@ -98,12 +98,12 @@ class PatchEmbedding(nn.Linear):
 # ----------------------------------------------------------------------------- the model
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016), in the place of a branch's gain and behind what that does: in training, a sample's
-    branch is 0 with probability p, else scaled by 1/(1 − p)."""
+    """Stochastic depth (Huang et al. 2016). Replaces a branch's gain: applies the gain, and in training sets a sample's branch to
+    0 with probability p, or else scales it by 1/(1 − p)."""
 
     def __init__(self, p, gain):
         super().__init__()
-        # a tensor, so that torch.compile makes one graph for the blocks of all rates; there in a model of device meta too
+        # a tensor, so that torch.compile makes one graph for all rates; on the CPU, to keep its value in a model on meta
         self.register_buffer('keep', torch.tensor(1 - p, device='cpu'), persistent=False)
         self.weight = getattr(gain, 'weight', None)
 
@@ -116,7 +116,7 @@ class DropPath(nn.Module):
 
 
 def make_vit_blocks(config, seed, fill):
-    """The blocks of a GPT, with stochastic depth, and perhaps without the biases of queries, keys and values"""
+    """Return a GPT's blocks with stochastic depth, without the biases of queries, keys and values if qkv_bias is False."""
     blocks = make_blocks(config, seed, fill)
     for i, block in enumerate(blocks):
         p = config.drop_path * i / max(1, config.n_layer - 1)
@@ -150,7 +150,7 @@ class ViT(nn.Module):
         init_weights(self, fill)
 
     def hidden(self, images):
-        """Images (B, channels, S, S) of 0 to 255 → the residual state after the last block."""
+        """Return the residual state after the last block, for images (B, channels, S, S) of 0 to 255."""
         x = self.patch(images)
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(x.size(1), device=x.device))
@@ -160,13 +160,13 @@ class ViT(nn.Module):
         return run_blocks(self.h, x, x0, recompute=self.recompute)
 
     def forward(self, images, targets=None):
-        """Images (B, channels, S, S) of 0 to 255, targets classes (B,) with −1 where there is none, or their probabilities
-        (B, classes) → logits (B, classes), and the mean cross-entropy in nats per image, or None without targets. In training
-        mode with targets the logits are None, as a GPT's."""
+        """Return logits (B, classes), and the mean cross-entropy in nats per image, or None without targets, for images (B,
+        channels, S, S) of 0 to 255. Targets are classes (B,), −1 for none, or class probabilities (B, classes). In training mode
+        with targets the logits are None, as in GPT."""
         return self.output(self.hidden(images), targets)
 
     def output(self, x, targets=None):
-        """What forward returns, of the residual state after the last block."""
+        """Return forward's result, given the residual state after the last block."""
         x = self.residual.collapse(self.pool(x), self.final_norm)
         logits = self.head(self.head_scale(x))
         if targets is None:
@@ -178,13 +178,13 @@ class ViT(nn.Module):
         return sum(p.numel() for p in self.parameters())
 
     def flops_per_image(self):
-        """FLOPs of one image's forward and backward pass: 6N + 12 n_layer D T per token, but the head sees only one token."""
+        """Return the FLOPs of one image's forward and backward pass: 6N + 12 n_layer D T per token; the head sees one token."""
         c, head = self.config, sum(p.numel() for p in self.head.parameters())
         a_token = self.num_params() - head - (self.wpe.weight.numel() if self.wpe is not None else 0)
         return c.block_size * (6 * a_token + 12 * c.n_layer * c.n_embd * c.block_size) + 6 * head
 
 
 def correct(logits, y):
-    """Whether the class of each image is the likeliest, and one of the five likeliest: 1.0 or 0.0, (2, N)"""
+    """Return whether each image's class is the likeliest, and among the five likeliest: 1.0 or 0.0, (2, N)."""
     hits = logits.topk(min(5, logits.size(1))).indices == y[:, None]
     return torch.stack((hits[:, 0], hits.any(1))).float()

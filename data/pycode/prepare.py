@@ -22,7 +22,7 @@ LEFT_OUT = {'test', 'tests', 'idle_test', 'site-packages', 'dist-packages'}
 
 
 def library(sources):
-    """The files of the standard library, in the order of their paths below the folder `sources`"""
+    """Return the files of the standard library, in the order of their paths below the folder `sources`"""
     files = [path for path in sorted(Path(sources).rglob('*.py')) if not LEFT_OUT & set(path.relative_to(sources).parts)]
     if len(files) < 10:
         raise ValueError(f'{sources} holds {len(files)} Python sources, which is no standard library: '

@@ -54,7 +54,7 @@ you'''.split()}
 
 
 def prose(text):
-    """The prose in this reStructuredText or Markdown, both bytes."""
+    """Return the prose in this reStructuredText or Markdown, both bytes."""
     kept, opener, fenced, doctest = [], None, False, False      # opener: the indentation of the line that opened a block of code
     for line in re.sub(rb'(?s)<!--.*?-->', b'', text).splitlines():
         line = URL.sub(b'', line.expandtabs()).rstrip()

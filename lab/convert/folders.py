@@ -36,7 +36,7 @@ def new_folder(path):
 
 
 def write_checkpoint(folder, state):
-    """Makes the folder a run that has come as far as this checkpoint."""
+    """Make the folder a run that has come as far as this checkpoint."""
     ckpt, best = (os.path.join(folder, name) for name in ('ckpt.pt', 'best.pt'))
     write_whole(os.path.join(folder, 'config.json'), lambda f: f.write(json.dumps(state['config'], indent=1).encode()))
     write_whole(ckpt, lambda f: torch.save({key: value for key, value in state.items() if key != 'path'}, f))
@@ -44,8 +44,8 @@ def write_checkpoint(folder, state):
 
 
 def write_card(folder, to, out_dir, model, state, family, auto, notes, unit='token', task='text-generation'):
-    """Writes the model card, README.md, of an export in this folder, which will be `to` → what to print: what was written, and
-    the notes. `auto`: the class of transformers that loads it. `unit`: of what the loss is a mean."""
+    """Write the model card, README.md, of an export in this folder, which will be `to` → what to print: what was written, and the
+    notes. `auto`: the class of transformers that loads it. `unit`: of what the loss is a mean."""
     keys, kind, notes = state['config'], type(model).__name__, ' '.join(filter(None, notes))
     about = read_json(os.path.join(out_dir, 'run.json'), 'remove it') or {}
     lines = ['---', 'library_name: transformers', f'pipeline_tag: {task}', 'tags: [nanonorm]', '---', '',

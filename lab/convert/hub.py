@@ -22,7 +22,7 @@ from model import GPT, GPTConfig
 # ----------------------------------------------------------------------------- architectures that are equal
 
 def obstacles(config, family):
-    """Why the architecture is not one of this family: 'field=value' for each field that would need another value."""
+    """Return why the architecture is not one of this family: 'field=value' for each field that would need another value."""
     wants = FAMILIES[family].wants | (dict(n_kv_head=[0, config.n_head]) if family == 'gpt2' else {})
     wants |= {field: [default] for field, default in unknown_fields(GPTConfig, COMMON | wants.keys()).items()}
     return [f'{field}={values[0]}' for field, values in wants.items() if getattr(config, field) not in values]
@@ -66,7 +66,7 @@ OWN_GPT = Own('nanonorm', 'lab.convert.modeling_nanonorm', 'NanoNormConfig', 'Na
 
 
 def write_model(model, folder, family, end=None):
-    """Writes the GPT into an existing folder, as a model of Hugging Face of this family. `end` is the token that ends a
+    """Write the GPT into an existing folder, as a model of Hugging Face of this family. `end` is the token that ends a
     document."""
     config, weights = model.config, {name: value.detach().cpu() for name, value in model.state_dict().items()}
     theirs_class = getattr(hugging_face(), FAMILIES[family].model)
@@ -91,8 +91,8 @@ def write_model(model, folder, family, end=None):
 
 
 def write_weights(model, folder, own=OWN_GPT, **more):
-    """Writes the model into an existing folder: its weights by our names, and its config with the keys in `more`. `own` says
-    what it is in transformers."""
+    """Write the model into an existing folder: its weights by our names, and its config with the keys in `more`. `own` says what
+    it is in transformers."""
     from safetensors.torch import save_file
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     if model.config.tie_weights:
@@ -104,7 +104,7 @@ def write_weights(model, folder, own=OWN_GPT, **more):
 
 
 def write_own(model, folder, own=OWN_GPT, example=None, **more):
-    """Writes the model into an existing folder as one of transformers whose code lies beside it. `example`: inputs on which both
+    """Write the model into an existing folder as one of transformers whose code lies beside it. `example`: inputs on which both
     are compared. Returns what the user should know of it, or ''."""
     for name, text in code_files(own.code).items():
         with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
@@ -124,7 +124,8 @@ def write_own(model, folder, own=OWN_GPT, example=None, **more):
 
 
 def as_transformers(model, end=None):
-    """The GPT, on the CPU, as what its export loads as; both share the weights. `end` is the token that ends a document."""
+    """Return the GPT, on the CPU, as what its export loads as; both share the weights. `end` is the token that ends a
+    document."""
     from lab.convert.modeling_nanonorm import NanoNormConfig, NanoNormForCausalLM
     theirs = NanoNormForCausalLM(NanoNormConfig(**dict.fromkeys(('bos_token_id', 'eos_token_id', 'pad_token_id'), end), **{
         f.name: getattr(model.config, f.name) for f in fields(model.config) if f.init}))
@@ -142,8 +143,8 @@ def check_equal(model, theirs, code, example=None):
 
 
 def code_files(module):
-    """{file name: its text} of a module of ours and of all files of ours that it imports. In the text they import each other from
-    the folder that they are in. ValueError for an import that would not work there."""
+    """Return {file name: its text} of a module of ours and of all files of ours that it imports. In the text they import each
+    other from the folder that they are in. Raise ValueError for an import that would not work there."""
     texts, left = {}, [module]
     while left:
         module = left.pop()
@@ -179,7 +180,8 @@ def largest_difference(model, theirs, example=None):
 
 @torch.no_grad()
 def masks_hold(theirs):
-    """Whether text has the logits that it has alone in a batch that is padded on the left, and in two parts with a cache"""
+    """Return whether text has the logits that it has alone in a batch that is padded on the left, and in two parts with a
+    cache"""
     text = torch.arange(1, max(2, min(16, theirs.config.block_size)))[None] % theirs.config.vocab_size
     mask = torch.ones(2, text.size(1) + 1, dtype=torch.long)
     mask[1, 0] = 0
@@ -195,8 +197,8 @@ def masks_hold(theirs):
 # ----------------------------------------------------------------------------- what comes before the model
 
 def write_tokenizer(folder, name, chars):
-    """Writes the tokenizer of a data set as one that AutoTokenizer reads, with the same ids for the same text. The token that
-    ends a document begins and pads texts too."""
+    """Write the tokenizer of a data set as one that AutoTokenizer reads, with the same ids for the same text. The token that ends
+    a document begins and pads texts too."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     path = os.path.join(folder, 'tokenizer.json')
     ours = load_tokenizer(name, chars)                  # raises one line if it is not available

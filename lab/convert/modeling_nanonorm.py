@@ -23,7 +23,7 @@ class NanoNormConfig(PreTrainedConfig):
 
 
 def ours(Config, theirs):
-    """A GPTConfig or ViTConfig of transformers' config"""
+    """Return a GPTConfig or ViTConfig of transformers' config"""
     return Config(**{f.name: getattr(theirs, f.name) for f in fields(Config) if f.init})
 
 
@@ -34,7 +34,7 @@ class NanoNorm(PreTrainedModel):
     _no_split_modules = ['Block']
 
     def begin(self, net):
-        """Takes the net, of which from_pretrained replaces the parameters and the buffers that no file holds."""
+        """Take the net, of which from_pretrained replaces the parameters and the buffers that no file holds."""
         self.net, self.loads = net, any(p.is_meta for p in net.parameters())
         self.tables = {}                # module → its buffers that no file holds, such as RoPE's cosines
         for module in net.modules():
@@ -60,7 +60,8 @@ class NanoNorm(PreTrainedModel):
 
 
 def refuse(arguments, *known):
-    """ValueError for an argument that would change the result of other models of transformers, and that these would ignore."""
+    """Raise ValueError for an argument that would change the result of other models of transformers, and that these would
+    ignore."""
     harmless = {'return_dict', 'cache_position', 'logits_to_keep', *known}
     for name, value in arguments.items():
         if name not in harmless and value is not None and value is not False:
@@ -108,7 +109,7 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
         return F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, attn_mask=attn_mask, is_causal=is_causal, **more)
 
     def placed(self, wpe, arguments):
-        """The argument of the position embedding"""
+        """Return the argument of the position embedding"""
         return arguments if self.positions is None else (self.positions,)
 
     def rotated(self, rotary, arguments, result):
@@ -120,7 +121,7 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
         return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
 
     def place(self, start, tokens, attention_mask, position_ids):
-        """Sets positions and mask, if these tokens (B, T), which follow `start` others, need them."""
+        """Set positions and mask, if these tokens (B, T), which follow `start` others, need them."""
         self.positions = self.mask = None
         numbers = torch.arange(start + tokens.size(1), device=tokens.device)
         usual = numbers[start:]

@@ -117,7 +117,7 @@ def our_config(theirs, family, name):
 
 
 def tensors(family, n_layer):
-    """Yields (their name, our names, whether they store the transpose) for each tensor that a model of the family may have"""
+    """Yield (their name, our names, whether they store the transpose) for each tensor that a model of the family may have"""
     for theirs, ours in FAMILIES[family].modules.items():
         for i in range(n_layer if '{i}' in theirs else 1):
             for kind in ('weight', 'bias'):
@@ -126,12 +126,13 @@ def tensors(family, n_layer):
 
 
 def unknown_fields(Config, known):
-    """{name: default} of the fields of a GPTConfig or ViTConfig that are not known"""
+    """Return {name: default} of the fields of a GPTConfig or ViTConfig that are not known"""
     return {f.name: f.default for f in fields(Config) if f.init and f.name not in known}
 
 
 def our_weights(weights, family, n_layer, bias):
-    """Their weights by our names, without biases if `bias` is False. ValueError for a weight that has no place here."""
+    """Return their weights by our names, without biases if `bias` is False. Raise ValueError for a weight that has no place
+    here."""
     renamed, unread = {}, set(weights)
     for theirs, ours, transposed in tensors(family, n_layer):
         if theirs in weights and (bias or not theirs.endswith('.bias')):
@@ -149,9 +150,9 @@ COPY = 'copy it again from where it came from'
 
 
 def read_folder(name):
-    """Reads a folder that a model of FAMILIES in Hugging Face or write_model has saved, the best.pt of a run's folder, or a
-    model of OpenAI from the Hub → GPTConfig, weights by our names, {name: default} of the fields that it knows nothing of.
-    ValueError for anything else."""
+    """Read a folder that a model of FAMILIES in Hugging Face or write_model has saved, the best.pt of a run's folder, or a model
+    of OpenAI from the Hub → GPTConfig, weights by our names, {name: default} of the fields that it knows nothing of. ValueError
+    for anything else."""
     family, best = 'gpt2', os.path.join(name, 'best.pt')
     if os.path.exists(best):
         model, state = load_run(best)
@@ -236,12 +237,12 @@ def read_safetensors(name, their_config):
 # ----------------------------------------------------------------------------- models
 
 def load_gpt(name, block_size=None, dropout=0.0, extra_fields={}):
-    """A GPT from OpenAI's weights, 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', from the best.pt of a run's folder, or from a
-    folder that lab/export.py or Hugging Face has saved.
+    """Return a GPT from OpenAI's weights, 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', from the best.pt of a run's folder, or
+    from a folder that lab/export.py or Hugging Face has saved.
 
     A smaller block_size than theirs drops the later positions, except with StableAtten, whose τ depends on it. `extra_fields`:
-    values for fields of the config that the model's format knows nothing of. ValueError for another name, and for a model that
-    cannot be loaded or has no equal here.
+    values for fields of the config that the model's format knows nothing of. Raise ValueError for another name, and for a model
+    that cannot be loaded or has no equal here.
     """
     config, weights, unknown = read_folder(name)
     if config.attention != 'stable':
@@ -253,9 +254,9 @@ def load_gpt(name, block_size=None, dropout=0.0, extra_fields={}):
 
 
 def with_weights(name, Model, config, weights, more, *arguments, new=()):
-    """The Model of this config with these weights, and with the fields in `more`. Parameters that it has because of `more`, or
-    that are `new`, start as in an untrained model, and its `started` has their names. ValueError if others are missing, or if
-    weights are left over."""
+    """Return the Model of this config with these weights, and with the fields in `more`. Parameters that it has because of
+    `more`, or that are `new`, start as in an untrained model, and its `started` has their names. Raise ValueError if others are
+    missing, or if weights are left over."""
     with torch.device('meta'):
         wanted = Model(config, *arguments).state_dict()
     model = Model(replace(config, **more), *arguments)
@@ -276,8 +277,9 @@ def with_weights(name, Model, config, weights, more, *arguments, new=()):
 
 
 def load_pretrained(name, config):
-    """The model that --init_from=name loads, if it is not scratch or resume, for a run with these keys of train.py. They then
-    have the model's own architecture. Its `notes` are lines to print. ValueError if the command line has another one."""
+    """Return the model that --init_from=name loads, if it is not scratch or resume, for a run with these keys of train.py. They
+    then have the model's own architecture. Its `notes` are lines to print. Raise ValueError if the command line has another
+    one."""
     if name not in OPENAI_MODELS and not os.path.isdir(name):
         raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or the folder of '
                          f'a run, or of a model that lab/export.py or Hugging Face has saved')
@@ -287,8 +289,8 @@ def load_pretrained(name, config):
 
 
 def adopt(name, model, config):
-    """Sets the keys of the model's architecture in a run's config → lines that tell which were others, and which parameters the
-    model has not from `name`. ValueError if the command line has set one of them to another value."""
+    """Set the keys of the model's architecture in a run's config → lines that tell which were others, and which parameters the
+    model has not from `name`. Raise ValueError if the command line has set one of them to another value."""
     differ = {key: value for key, value in asdict(model.config).items() if key in config and config[key] != value}
     contradictions = [f'{key} ({value} there, {config[key]} here)' for key, value in differ.items() if key in flags()]
     if contradictions:

@@ -82,7 +82,7 @@ class Subject(NamedTuple):
 
 
 def load(name):
-    """Loads a run of train.py, or a model by load_gpt, on the CPU, and the split. ValueError if there is none."""
+    """Load a run of train.py, or a model by load_gpt, on the CPU, and the split. Raise ValueError if there is none."""
     path, iteration, chosen = os.path.join(name, checkpoint), 0, dataset
     if os.path.exists(path):
         model, state = load_run(path)
@@ -101,8 +101,8 @@ def load(name):
 
 
 def split_of(name, model, tokenizer, chosen):
-    """The split of the chosen data, in windows as long as the model and the split allow. ValueError if its tokens mean other text
-    than the model has learned. A tokenizer may have several names."""
+    """Return the split of the chosen data, in windows as long as the model and the split allow. Raise ValueError if its tokens
+    mean other text than the model has learned. A tokenizer may have several names."""
     meta = read_meta(chosen)
     longest = max(1, min(model.config.block_size, meta['tokens'].get(split, 2) - 1))
     tokens = Tokens(chosen, split, longest, model.config.vocab_size)
@@ -115,7 +115,7 @@ def split_of(name, model, tokenizer, chosen):
 
 
 def scores_of(subject, manager):
-    """{label: Score} of a subject, and the results of lm-evaluation-harness"""
+    """Return {label: Score} of a subject, and the results of lm-evaluation-harness"""
     _, model, tokenizer, tokens, _ = subject
     scores, of_tasks, found = {}, {}, {}
     if tasks:

@@ -12,7 +12,7 @@ from model import at_least_fp32
 
 
 def over_ranks(machine, f, items, title):
-    """[f(item) for item in items]; each rank computes its share."""
+    """Return [f(item) for item in items]; each rank computes its share."""
     mine = items[machine.rank::machine.world_size]
     mine = [f(item) for item in progress(mine, title, shown=machine.master)]
     parts = machine.gather(mine)
@@ -41,7 +41,7 @@ def score_of(units, lower=False):
 
 
 def names_of(text, known=()):
-    """Splits at commas, but joins pieces until they name a folder or a model that is `known`, because a sweep's folders contain
+    """Split at commas, but join pieces until they name a folder or a model that is `known`, because a sweep's folders contain
     commas."""
     names = []
     for piece in text.split(','):
@@ -60,7 +60,7 @@ def key_of(model, tokenizer):
 
 
 def show(table):
-    """Prints {name: {label: Score}} as Markdown, and which differences are beyond the noise."""
+    """Print {name: {label: Score}} as Markdown, and which differences are beyond the noise."""
     labels = list(dict.fromkeys(label for scores in table.values() for label in scores))
     best = {label: min((name for name in table if label in table[name]), key=lambda name: rank_of(table[name][label]))
             for label in labels}
@@ -90,7 +90,7 @@ def show(table):
 
 
 def rank_of(score):
-    """A key for sorting: the better score first, NaN last."""
+    """Return a key for sorting: the better score first, NaN last."""
     return math.isnan(score.mean), score.mean if score.lower else -score.mean
 
 

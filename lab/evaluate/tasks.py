@@ -19,9 +19,9 @@ from lab.evaluate.scores import Score
 
 
 def load_tasks(patterns, folder, gen_kwargs, window):
-    """A task manager of lm-evaluation-harness that has loaded tasks, groups and tags, and the tasks that match patterns such as
-    arc_*; all separated by commas. `folder` has further tasks. `gen_kwargs` changes the settings of tasks that write text.
-    ValueError for a name that nothing has, and for a text that a window of so many tokens cannot hold."""
+    """Return a task manager of lm-evaluation-harness that has loaded tasks, groups and tags, and the tasks that match patterns
+    such as arc_*; all separated by commas. `folder` has further tasks. `gen_kwargs` changes the settings of tasks that write
+    text. ValueError for a name that nothing has, and for a text that a window of so many tokens cannot hold."""
     import lm_eval.tasks
     from lm_eval.models.huggingface import HFLM  # noqa: F401, which says now if a package is missing
     from lm_eval.models.utils import normalize_gen_kwargs
@@ -52,7 +52,7 @@ def load_tasks(patterns, folder, gen_kwargs, window):
 
 
 def harness_model(machine, model, tokenizer, batch_size):
-    """The GPT for lm-evaluation-harness. Each rank has its own, and answers the requests of its share of the documents."""
+    """Return the GPT for lm-evaluation-harness. Each rank has its own, and answers the requests of its share of the documents."""
     from lm_eval.models.huggingface import HFLM
 
     class OnRanks(HFLM):
@@ -82,8 +82,8 @@ def harness_model(machine, model, tokenizer, batch_size):
 
 
 def task_scores(machine, model, tokenizer, manager, batch_size, seed, **settings):
-    """The scores of loaded tasks and groups, and all that simple_evaluate of lm-evaluation-harness returns; both are empty on
-    other ranks than the first. `tokenizer`: the arguments of load_tokenizer."""
+    """Return the scores of loaded tasks and groups, and all that simple_evaluate of lm-evaluation-harness returns; both are empty
+    on other ranks than the first. `tokenizer`: the arguments of load_tokenizer."""
     import lm_eval
     with contextlib.redirect_stdout(sys.stderr):        # so that stdout has only the table
         found = lm_eval.simple_evaluate(

@@ -25,7 +25,7 @@ MEASUREMENTS = {measure.__name__: measure for measure in (
 
 
 def measure(model, batches, what, seed):
-    """{name: result} of these MEASUREMENTS. The model's mode and its parameters' gradients stay as they are."""
+    """Return {name: result} of these MEASUREMENTS. The model's mode and its parameters' gradients stay as they are."""
     training = model.training
     model.eval()
     try:

@@ -47,7 +47,7 @@ def one_update(model, state, config, data):
 
 
 def refuse_other_keys(config, run, folder, defaults):
-    """ValueError for a key of the command that differs from the run's, because a run is measured with its own."""
+    """Raise ValueError for a key of the command that differs from the run's, because a run is measured with its own."""
     for key in sorted(defaults.keys() & run.keys() - {'out_dir', 'device', 'debug', 'init_from', 'overwrite'}):
         if config[key] != run[key] and (config[key] != defaults[key] or key in flags()):
             raise ValueError(f'{key}={config[key]}: {folder} has {run[key]}, and a run is measured with its own keys; leave it '
@@ -55,16 +55,17 @@ def refuse_other_keys(config, run, folder, defaults):
 
 
 def read_earlier(folder, model_keys):
-    """The measure.json of the folder, or {} if there is none or it is of an untrained model with other keys. ValueError if it is
-    damaged."""
+    """Return the measure.json of the folder, or {} if there is none or it is of an untrained model with other keys. Raise
+    ValueError if it is damaged."""
     if model_keys and read_json(os.path.join(folder, 'config.json'), 'remove it and measure again') != model_keys:
         return {}
     return read_json(os.path.join(folder, 'measure.json'), 'remove it and measure again') or {}
 
 
 def merged(earlier, new):
-    """The content of a measure.json: the results of `new`, and those of the measure.json before it, `earlier`, that `new` lacks.
-    Its key 'earlier' says where a result comes from if not from this iteration and these batches: {name: {'iter': …, …}}."""
+    """Return the content of a measure.json: the results of `new`, and those of the measure.json before it, `earlier`, that `new`
+    lacks. Its key 'earlier' says where a result comes from if not from this iteration and these batches: {name: {'iter': …,
+    …}}."""
     about = {key: earlier[key] for key in ('iter', 'tokens', 'images') if key in earlier}
     kept = {key: value for key, value in earlier.items() if key not in {*new, *about, 'earlier'}}
     of = {name: earlier.get('earlier', {}).get(name, about) for name in kept}
@@ -73,13 +74,13 @@ def merged(earlier, new):
 
 
 def untrained(config):
-    """A function that builds the GPT of a run's keys, and its training data"""
+    """Return a function that builds the GPT of a run's keys, and its training data"""
     model_config = gpt_config(config)
     return lambda: GPT(model_config), Tokens(config['dataset'], 'train', model_config.block_size, model_config.vocab_size)
 
 
 def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='tokens'):
-    """Measures a run or an untrained model. `sources` of its keys as configure takes them; `untrained` as above; targets are
+    """Measure a run or an untrained model. `sources` of its keys as configure takes them; `untrained` as above; targets are
     counted as `unit`."""
     config = configure(globals(), *sources)
     at_least(config, batches=1, batch_size=1, seed=0)

@@ -11,7 +11,7 @@ from lab.plot.names import labels
 
 
 def distribution(x):
-    """The tails of x: quantiles of |x|, kurtosis (3 for a Gaussian), Hill's tail index over the largest 1% (smaller means
+    """Return the tails of x: quantiles of |x|, kurtosis (3 for a Gaussian), Hill's tail index over the largest 1% (smaller means
     heavier), and p99.9 / p50."""
     magnitude = x.abs().flatten().float().sort().values
     n = len(magnitude)

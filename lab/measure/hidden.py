@@ -10,13 +10,13 @@ from model import LayerNorm, RMSNorm, StableNorm
 
 
 def places(model):
-    """Names of the points of the residual stream that `stream` collects."""
+    """Return names of the points of the residual stream that `stream` collects."""
     return ['input', *(f'{i}.{branch}' for i in range(1, len(model.h) + 1) for branch in ('attn', 'ffn'))]
 
 
 @torch.no_grad()
 def stream(model, x):
-    """The residual state at each of `places`, (B, T, D) each, or (B, T, n, D) for n streams, for the inputs x."""
+    """Return the residual state at each of `places`, (B, T, D) each, or (B, T, n, D) for n streams, for the inputs x."""
     with outputs(model.dropout, *(norm for b in model.h for norm in (b.attn_post_norm, b.ffn_post_norm))) as seen:
         model.hidden(x)
     (embedded,), *states = seen
@@ -25,8 +25,9 @@ def stream(model, x):
 
 @torch.no_grad()
 def branch_inputs(model, x):
-    """The residual states that the branches get, [attn, ffn] of each block, for the inputs x. A parallel FFN gets attention's.
-    Raise ValueError for a block that was edited not to call its residuals, so that nobody knows what its branches add."""
+    """Return the residual states that the branches get, [attn, ffn] of each block, for the inputs x. A parallel FFN gets
+    attention's. Raise ValueError for a block that was edited not to call its residuals, so that nobody knows what its branches
+    add."""
     with inputs(*(residual for b in model.h for residual in (b.attn_residual, b.ffn_residual))) as seen:
         model.hidden(x)
     if any(len(states) != 1 for states in seen):
@@ -73,7 +74,7 @@ BOUNDED = (LayerNorm, RMSNorm, StableNorm)      # norms whose output's root mean
 
 
 def bounds(gain, out):
-    """Whether the root mean square of a norm's outputs is at most its gain"""
+    """Return whether the root mean square of a norm's outputs is at most its gain"""
     return bool(out.square().mean(-1).sqrt().max() <= gain * (1 + 1e-4))
 
 

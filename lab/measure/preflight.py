@@ -31,7 +31,7 @@ CAUSES = {'embeddings': (), 'input of block 1': (), 'W_q W_k': ('wq', 'wk'), 'W_
 
 
 def amplified(model, cause, factor):
-    """A context in which one of CAUSES is multiplied by the factor, in all layers."""
+    """Return a context in which one of CAUSES is multiplied by the factor, in all layers."""
     if cause == 'embeddings':
         return output_changed([embedding(model), *([model.wpe] if model.wpe is not None else [])], lambda out: factor * out)
     if cause == 'input of block 1':
@@ -40,7 +40,7 @@ def amplified(model, cause, factor):
 
 
 def effects(model, batch, seed):
-    """{quantity: size} for the invariance matrix. Logits, branches and their Jacobians are those of the first block."""
+    """Return {quantity: size} for the invariance matrix. Logits, branches and their Jacobians are those of the first block."""
     x, block = batch[0], model.h[0]
     with torch.no_grad(), attention_inputs(block) as seen:
         at_attn, at_ffn = branch_inputs(model, x)[0]
@@ -62,7 +62,8 @@ def effects(model, batch, seed):
 
 
 def growth(sizes):
-    """How a positive quantity grows with the layer: as a power of the layer, by a factor per layer, and which shape fits."""
+    """Return how a positive quantity grows with the layer: as a power of the layer, by a factor per layer, and which shape
+    fits."""
     layers = range(1, len(sizes) + 1)
     power, miss_of_power = slope([math.log(layer) for layer in layers], sizes)
     rate, miss_of_rate = slope(list(layers), sizes)

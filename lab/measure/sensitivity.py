@@ -19,7 +19,7 @@ def branch(block, name, v1=None):
 
 @torch.no_grad()
 def first_values(model, inputs):
-    """The values v₁ of a model with value_residual for the branch_inputs of all its blocks; else None"""
+    """Return the values v₁ of a model with value_residual for the branch_inputs of all its blocks; else None"""
     return model.h[0].attn_branch(inputs[0][0])[1] if model.config.value_residual else None
 
 
@@ -56,7 +56,7 @@ def sensitivity(model, batches, rng):
 
 
 def embedding(model):
-    """The module that turns the inputs into token vectors, the first of the model."""
+    """Return the module that turns the inputs into token vectors, the first of the model."""
     return next(model.children())
 
 

@@ -16,15 +16,17 @@ from model import block_type
 
 
 def sampled_labels(rng):
-    """A function: logits → labels drawn from their softmax. NaN logits give arbitrary labels, because nothing can be measured."""
+    """Return a function: logits → labels drawn from their softmax. NaN logits give arbitrary labels, because nothing can be
+    measured."""
     def draw(logits):
         return torch.multinomial(logits.softmax(-1).nan_to_num(1.0).flatten(0, -2), 1, generator=rng).view(logits.shape[:-1])
     return draw
 
 
 def diagonal_estimate(model, batches, rng):
-    """{name: h}, h = N g ⊙ g: an unbiased estimate of the diagonal Gauss–Newton matrix of the mean loss over these N tokens or
-    images. g is the gradient with labels drawn from the model's own softmax (sharpness disparity, eq. 3, for samples)."""
+    """Return {name: h}, h = N g ⊙ g: an unbiased estimate of the diagonal Gauss–Newton matrix of the mean loss over these N
+    tokens or images. g is the gradient with labels drawn from the model's own softmax (sharpness disparity, eq. 3, for
+    samples)."""
     targets = sum(y.numel() for _, y in batches)
     return {name: targets * g.square() for name, g in mean_gradient(model, batches, sampled_labels(rng)).items()}
 
@@ -69,8 +71,8 @@ def sharpness(model, batches, rng):
 
 
 def by_layer(h):
-    """{layer: its values} of {parameter: its values}. Layers are as sharpness disparity counts them (figure 9): 0 is embeddings
-    and InputNorm, blocks are from 1 on. What comes after the blocks has none."""
+    """Return {layer: its values} of {parameter: its values}. Layers are as sharpness disparity counts them (figure 9): 0 is
+    embeddings and InputNorm, blocks are from 1 on. What comes after the blocks has none."""
     layers = {}
     for name, values in h.items():
         block = re.match(r'h\.(\d+)\.', name)
@@ -80,7 +82,8 @@ def by_layer(h):
 
 
 def smallest_row(w):
-    """The norm of an embedding's shortest row, after each row's mean is subtracted: ‖w̃‖ in sharpness disparity's theorem 4.3."""
+    """Return the norm of an embedding's shortest row, after each row's mean is subtracted: ‖w̃‖ in sharpness disparity's theorem
+    4.3."""
     return (w - w.mean(1, keepdim=True)).norm(dim=1).min().item()
 
 

@@ -32,7 +32,7 @@ def measurement(show, plot):
 
 @contextmanager
 def collected(modules, pick):
-    """Yields one list per module, to which each forward pass inside the context adds pick(arguments, output)."""
+    """Yield one list per module, to which each forward pass inside the context adds pick(arguments, output)."""
     seen = [[] for _ in modules]
     with ExitStack() as stack:
         for module, values in zip(modules, seen):
@@ -42,26 +42,26 @@ def collected(modules, pick):
 
 
 def inputs(*modules):
-    """A context with a list per module of what its forward passes get first"""
+    """Return a context with a list per module of what its forward passes get first"""
     return collected(modules, lambda args, out: args[0])
 
 
 def outputs(*modules):
-    """A context with a list per module of the outputs of its forward passes, or the first of several outputs"""
+    """Return a context with a list per module of the outputs of its forward passes, or the first of several outputs"""
     return collected(modules, lambda args, out: out[0] if isinstance(out, tuple) else out)
 
 
 @contextmanager
 def attention_inputs(*blocks):
-    """Collects (q, k, scale, causal) of the attention in these blocks, as the kernel gets them: (B, H, T, E), (B, K, T, E).
-    There is nothing of an attention that was edited to have no kernel, or to give it a mask of its own."""
+    """Collect (q, k, scale, causal) of the attention in these blocks, as the kernel gets them: (B, H, T, E), (B, K, T, E). There
+    is nothing of an attention that was edited to have no kernel, or to give it a mask of its own."""
     seen = []
     with capture_attention_inputs(blocks, lambda *inputs: seen.append(inputs)):
         yield seen
 
 
 def attention_logits(q, k, scale):
-    """The attention logits (B, H, T, T) of what attention_inputs collects"""
+    """Return the attention logits (B, H, T, T) of what attention_inputs collects"""
     return scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
 
 
@@ -90,7 +90,8 @@ def output_changed(modules, change):
 
 
 def slope(xs, sizes):
-    """The slope of the least-squares line through (x, log size), and the root mean square of the residual; NaN if a size is 0."""
+    """Return the slope of the least-squares line through (x, log size), and the root mean square of the residual; NaN if a size
+    is 0."""
     if len(sizes) < 2 or min(sizes) <= 0:
         return math.nan, math.nan
     x, y = (values - values.mean() for values in (np.array(xs), np.log(sizes)))
@@ -99,7 +100,7 @@ def slope(xs, sizes):
 
 
 def mean_gradient(model, batches, labels=None):
-    """{name: gradient} of the mean loss over the batches; labels(logits), if given, replaces their targets."""
+    """Return {name: gradient} of the mean loss over the batches; labels(logits), if given, replaces their targets."""
     names, params = zip(*model.named_parameters())
     total = [torch.zeros_like(p) for p in params]
     for x, y in progress(batches, 'gradient, batches'):
@@ -112,7 +113,7 @@ def mean_gradient(model, batches, labels=None):
 
 
 def top_singular_value(multiply, transpose, v, steps=200, tolerance=1e-4):
-    """The largest singular value of a linear map, by power iteration from v."""
+    """Return the largest singular value of a linear map, by power iteration from v."""
     sigma = 0.0
     for _ in range(steps):
         u = multiply(v / v.norm())
@@ -124,8 +125,8 @@ def top_singular_value(multiply, transpose, v, steps=200, tolerance=1e-4):
 
 
 def jacobian_norm(f, x, start, steps=50):
-    """The spectral norm of J = ∂f(x)/∂x, over all entries of x; power iteration from `start`, which has x's shape. Jᵀu is a
-    backward pass; it is linear in u, so that the backward pass through it is Jv. Both are recorded once."""
+    """Return the spectral norm of J = ∂f(x)/∂x, over all entries of x; power iteration from `start`, which has x's shape. Jᵀu is
+    a backward pass; it is linear in u, so that the backward pass through it is Jv. Both are recorded once."""
     with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():         # the kernel that has second derivatives
         x = x.detach().requires_grad_()
         y = f(x)
@@ -139,8 +140,8 @@ LOG_BINS = dict(bins=400, min=-30.0, max=10.0)          # of log10: the same in 
 
 
 def log_histogram(x):
-    """The histogram of log10 |x| in LOG_BINS, without empty bins at its ends: the start of the first bin, the width of a bin, and
-    the counts. Zeros are left out."""
+    """Return the histogram of log10 |x| in LOG_BINS, without empty bins at its ends: the start of the first bin, the width of a
+    bin, and the counts. Zeros are left out."""
     counts = torch.histc(x.abs().log10(), **LOG_BINS).long().tolist()
     width = (LOG_BINS['max'] - LOG_BINS['min']) / LOG_BINS['bins']
     held = [i for i, n in enumerate(counts) if n] or [0]

@@ -14,7 +14,7 @@ OVER_TIME = ('loss', 'residual', 'logits')      # the pictures with curves over 
 
 
 def pictures():
-    """{name: function of folders, which returns Lines or a figure of matplotlib}. lab.measure has most of them."""
+    """Return {name: function of folders, which returns Lines or a figure of matplotlib}. lab.measure has most of them."""
     from lab.measure import MEASUREMENTS
     from lab.plot.runs import plot_coordinates, plot_logits, plot_loss, plot_residual
     from lab.plot.sweeps import plot_sweep
@@ -24,7 +24,7 @@ def pictures():
 
 
 def describe(what, folders, smooth=0, xlim=None, ylim=None, log=''):
-    """The picture of this name or key: Lines if it is made of curves, else a figure."""
+    """Return the picture of this name or key: Lines if it is made of curves, else a figure."""
     from lab.plot.lines import Lines
     from lab.plot.runs import over_iterations
     known, folders = pictures(), list(map(str, folders))
@@ -38,8 +38,8 @@ def describe(what, folders, smooth=0, xlim=None, ylim=None, log=''):
 
 
 def picture(what, folders, **more):
-    """One of pictures(), or a key of log.jsonl or measure.jsonl over the iterations, as a figure of matplotlib. `more` goes to
-    describe."""
+    """Return one of pictures(), or a key of log.jsonl or measure.jsonl over the iterations, as a figure of matplotlib. `more`
+    goes to describe."""
     from lab.plot.lines import STYLE, Lines
     with matplotlib.rc_context(STYLE):
         found = describe(what, folders, **more)

@@ -75,14 +75,14 @@ class Lines:
                 panel.curves = [replace(curve, marker='') for curve in panel.curves]
 
     def axis_names(self, i):
-        """The names of panel i's axes, without those that the panel below or at the left says too"""
+        """Return the names of panel i's axes, without those that the panel below or at the left says too"""
         panel, below = self.panels[i], self.panels[i + self.columns:][:1]
         left = self.panels[i - 1] if i % self.columns else None
         return dict(xlabel='' if below and below[0].x == panel.x else panel.x,
                     ylabel='' if left and left.y == panel.y else panel.y)
 
     def entries(self):
-        """{name: the curve that stands for it in the legend}, the widest that is not empty"""
+        """Return {name: the curve that stands for it in the legend}, the widest that is not empty"""
         found = {}
         for curve in (curve for panel in self.panels for curve in panel.curves if curve.name and not curve.is_empty()):
             if curve.name not in found or curve.width > found[curve.name].width:
@@ -99,7 +99,7 @@ class Lines:
                 panel.log += 'y' * ('y' in log)
 
     def figure(self):
-        """The picture as a figure of matplotlib, without pyplot, so that a notebook keeps its backend."""
+        """Return the picture as a figure of matplotlib, without pyplot, so that a notebook keeps its backend."""
         width = HALF if self.columns == 1 else FULL
         figure = Figure(figsize=(width, sum(self.heights)), layout='constrained')
         figure.get_layout_engine().set(w_pad=0.1)
@@ -160,16 +160,16 @@ def label_log_ticks(axis):
 
 
 def run_style(i):
-    """The colour, marker and dash of number i among things without an order"""
+    """Return the colour, marker and dash of number i among things without an order"""
     return dict(color=COLORS[i % len(COLORS)], marker=MARKERS[i % len(MARKERS)], dash=DASHES[i // len(COLORS) % len(DASHES)])
 
 
 def ordered_color(i, count):
-    """The colour of number i, from 0, of things that have an order, from dark to light"""
+    """Return the colour of number i, from 0, of things that have an order, from dark to light"""
     return matplotlib.colors.to_hex(matplotlib.colormaps['viridis'](0.9 * i / max(1, count - 1)))
 
 
 def type_style(kind, kinds):
-    """The colour and dash of a block type, one of `kinds`. Types that TYPES lacks are dashed, in its colours."""
+    """Return the colour and dash of a block type, one of `kinds`. Types that TYPES lacks are dashed, in its colours."""
     others = [other for other in kinds if other not in TYPES]
     return dict(color=TYPES[kind]) if kind in TYPES else dict(color=COLORS[others.index(kind) % len(COLORS)], dash='--')

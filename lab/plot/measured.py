@@ -9,7 +9,7 @@ from lab.plot.names import MOST, labels
 
 
 def read_measured(folder, what):
-    """The result of this measurement in measure.json. ValueError if it is not there, or empty."""
+    """Return the result of this measurement in measure.json. Raise ValueError if it is not there, or empty."""
     path = os.path.join(folder, 'measure.json')
     measured = read_json(path, 'remove it and measure again', math.nan)
     if measured is None:
@@ -23,8 +23,8 @@ HALVES = dict(x='blocks passed', first=0.0, step=0.5)       # in front of all bl
 
 
 def column(measured, key):
-    """The numbers of a key along the depth, NaN where a row lacks it: 'ma' of [{'ma': …}, …], 'wq.spectral' of
-    {'wq': [{'spectral': …}, …]}."""
+    """Return the numbers of a key along the depth, NaN where a row lacks it: 'ma' of [{'ma': …}, …], 'wq.spectral' of {'wq':
+    [{'spectral': …}, …]}."""
     for name in key.split('.'):
         if isinstance(measured, dict):
             measured = measured.get(name, [])
@@ -34,10 +34,10 @@ def column(measured, key):
 
 
 def along_depth(folders, what, panels, x='layer', first=1.0, step=1.0, y='', linear=0, dashed=''):
-    """A line for each run along the depth, which starts at `first`, in a panel for each entry of `panels`: {its name: the key of
-    a `column`, a function of the measurement, or the keys of a line and of a dashed one}. Numbers of heads become their mean,
-    with bars from the lowest to the highest. The last `linear` panels have no log axis. Dashed lines are left out of a panel that
-    would have more than eight curves."""
+    """Return a line for each run along the depth, which starts at `first`, in a panel for each entry of `panels`: {its name: the
+    key of a `column`, a function of the measurement, or the keys of a line and of a dashed one}. Numbers of heads become their
+    mean, with bars from the lowest to the highest. The last `linear` panels have no log axis. Dashed lines are left out of a
+    panel that would have more than eight curves."""
     runs = list(zip(labels(folders), [read_measured(folder, what) for folder in folders]))
     drawn, explained = [], set()
     for k, (name, keys) in enumerate(panels.items()):
@@ -62,7 +62,8 @@ def along_depth(folders, what, panels, x='layer', first=1.0, step=1.0, y='', lin
 
 
 def histogram_curve(histogram, **style):
-    """A histogram of log10 as a curve, in shares of what it holds. Bins at its ends with at most 1e-4 of all are left out."""
+    """Return a histogram of log10 as a curve, in shares of what it holds. Bins at its ends with at most 1e-4 of all are left
+    out."""
     counts, total = histogram['counts'], sum(histogram['counts'])
     held = [i for i, n in enumerate(counts) if n > 1e-4 * total]
     inside = range(held[0], held[-1] + 1) if held else ()
@@ -75,7 +76,7 @@ def per_bin(measured):
 
 
 def minus(text):
-    """A number's text with a real minus sign"""
+    """Return a number's text with a real minus sign"""
     return text.replace('-', '−')
 
 

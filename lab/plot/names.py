@@ -18,14 +18,14 @@ SHOWN = 5                               # parts of a name in brackets
 
 @functools.cache
 def fragments(vision):
-    """{name: keys} of config/arch, for a run of train.py or of vision.train. The files ask for a key of the latter."""
+    """Return {name: keys} of config/arch, for a run of train.py or of vision.train. The files ask for a key of the latter."""
     paths = sorted(glob.glob(os.path.join(ROOT, 'config', 'arch', '*.py')))
     keys = {os.path.basename(path).removesuffix('.py'): read_config(path, {'patch_size': 16} if vision else {}) for path in paths}
     return {name: {key: value for key, value in of_file.items() if key != 'patch_size'} for name, of_file in keys.items()}
 
 
 def read_keys(folder):
-    """A run's config.json, {} if there is none. Fields of GPTConfig that an older run lacks are at their defaults."""
+    """Return a run's config.json, {} if there is none. Fields of GPTConfig that an older run lacks are at their defaults."""
     config = read_json(os.path.join(folder, 'config.json'), 'remove it, and the run will be named by its folder') or {}
     if 'optimizer' in config and any(key not in config for key in fragments(script_of(config) == 'vision.train')['pre']):
         from model import GPTConfig  # here, for PyTorch is slow to import
@@ -34,8 +34,8 @@ def read_keys(folder):
 
 
 def architecture(config):
-    """['pre', 'residual_scale=0.1']: the nearest fragment of config/arch, and the keys in which the run differs from it; [] if
-    these are more than two."""
+    """Return ['pre', 'residual_scale=0.1']: the nearest fragment of config/arch, and the keys in which the run differs from it;
+    [] if these are more than two."""
     if 'optimizer' not in config:
         return []
     known = fragments(script_of(config) == 'vision.train')
@@ -49,8 +49,8 @@ def folder_name(folder):
 
 
 def titles(folders):
-    """The names of the runs' architectures, as the first lines of their files in config/arch have them: 'Pre-LN',
-    'Pre-LN, residual_scale=0.1'. A run whose architecture is unknown, or that of another run too, has the folder's name."""
+    """Return the names of the runs' architectures, as the first lines of their files in config/arch have them: 'Pre-LN', 'Pre-LN,
+    residual_scale=0.1'. A run whose architecture is unknown, or that of another run too, has the folder's name."""
     names = []
     for folder in folders:
         arch, *rest = architecture(read_keys(folder)) or ['']
@@ -63,8 +63,8 @@ def titles(folders):
 
 
 def labels(folders, most=MOST, leave_out=()):
-    """The name of each run: 'out-a (pre, sgdw, learning_rate=0.1)', by its folder, its architecture, its optimizer, and the other
-    keys in which the runs differ. What all have in common, or the folder's name says, is left out; … stands for parts
+    """Return the name of each run: 'out-a (pre, sgdw, learning_rate=0.1)', by its folder, its architecture, its optimizer, and
+    the other keys in which the runs differ. What all have in common, or the folder's name says, is left out; … stands for parts
     beyond SHOWN. Where two folders have one name, the paths stand instead."""
     if len(folders) > most:
         raise ValueError(f'{len(folders)} runs are too many for this picture: name at most {most}, and draw the others with '
@@ -87,7 +87,7 @@ def labels(folders, most=MOST, leave_out=()):
 
 
 def grouped_by_seed(folders):
-    """[(label, folders)]: runs that differ only in their seed are one group."""
+    """Return [(label, folders)]: runs that differ only in their seed are one group."""
     groups, found = {}, []
     for folder in folders:
         config = read_keys(folder) or dict(folder=folder)
@@ -104,7 +104,7 @@ def grouped_by_seed(folders):
 
 
 def name_of_group(name, folders):
-    """The name of a group's first run, with what the names of the folders begin with instead of its own"""
+    """Return the name of a group's first run, with what the names of the folders begin with instead of its own"""
     if len(folders) == 1:
         return name
     begin = re.sub(r'[\W_]*(seed[\W_]*\d*)?[\W_]*$', '', os.path.commonprefix(list(map(folder_name, folders))))

@@ -13,7 +13,7 @@ SHARED = dict(none=False, all='all', row='rows', col='columns')
 
 
 def html(text):
-    """A text with its $W_q$ and lines"""
+    """Return a text with its $W_q$ and lines"""
     return re.sub(r'\$(\w)_(\w)\$', r'\1<sub>\2</sub>', text).replace('\n', '<br>')
 
 

@@ -12,7 +12,7 @@ from lab.plot.names import MOST, grouped_by_seed, labels, unit_of
 
 
 def read_log(folder):
-    """The rows of a run's log.jsonl"""
+    """Return the rows of a run's log.jsonl"""
     path = os.path.join(folder, 'log.jsonl')
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}: {folder!r} is not the folder of a run')
@@ -20,12 +20,13 @@ def read_log(folder):
 
 
 def points_of(rows, key):
-    """[(iteration, value)] of a key in a log's rows, where it is finite"""
+    """Return [(iteration, value)] of a key in a log's rows, where it is finite"""
     return [(row['iter'], row[key]) for row in rows if 'diverged' not in row and math.isfinite(row.get(key, math.nan))]
 
 
 def smoothed(points, iterations):
-    """[(iteration, value)] with the mean of the finite values over the last so many iterations as values; 0: as they are"""
+    """Return [(iteration, value)] with the mean of the finite values over the last so many iterations as values; 0: as they
+    are"""
     finite = [point for point in points if math.isfinite(point[1])]
     if not iterations or not finite:
         return points
@@ -36,8 +37,8 @@ def smoothed(points, iterations):
 
 
 def over_time(runs, smooth=0, **style):
-    """A curve through [(iteration, value)]. Runs that differ in their seed are their mean over the iterations that all have, in a
-    band from the lowest to the highest."""
+    """Return a curve through [(iteration, value)]. Runs that differ in their seed are their mean over the iterations that all
+    have, in a band from the lowest to the highest."""
     runs = [dict(smoothed(points, smooth)) for points in runs if points]
     places = sorted(set.intersection(*map(set, runs))) if runs else []
     values = np.array([[run[it] for it in places] for run in runs]).reshape(len(runs), len(places))
@@ -54,7 +55,7 @@ START, LONG = 0.02, 50          # the share of a run in which the loss falls so 
 
 
 def lowest(logs, key):
-    """The mean over logs, which differ in their seed, of the lowest value of a key; infinite if none has it"""
+    """Return the mean over logs, which differ in their seed, of the lowest value of a key; infinite if none has it"""
     lows = [min(values) for rows in logs if (values := [value for _, value in points_of(rows, key)])]
     return sum(lows) / len(lows) if lows else math.inf
 
@@ -141,7 +142,7 @@ def name_of_key(key):
 
 
 def quantities(value, key=''):
-    """{key: {curve: number}} of the numbers in a row of log.jsonl or measure.jsonl.
+    """Return {key: {curve: number}} of the numbers in a row of log.jsonl or measure.jsonl.
 
     A key is a path of names with dots between them. A number is one curve, named ''. A list is a curve for each of its items,
     which are the layers, named 1, 2, …, or by their entry 'at'. A list within a list, as of heads, is its mean."""
@@ -161,8 +162,8 @@ def quantities(value, key=''):
 
 
 def curves_of(key, folder, pictures):
-    """{curve: [(iteration, number)]} of a key of a run's log.jsonl or measure.jsonl. ValueError, with the `pictures` and the keys
-    that there are, if it has none."""
+    """Return {curve: [(iteration, number)]} of a key of a run's log.jsonl or measure.jsonl. ValueError, with the `pictures` and
+    the keys that there are, if it has none."""
     by_key = {}
     for name in ('log.jsonl', 'measure.jsonl'):
         for row in read_rows(os.path.join(folder, name)):

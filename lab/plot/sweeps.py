@@ -11,7 +11,8 @@ NUMBERS = ('learning_rate', 'tuning_loss', 'val_loss', 'standard_error', 'done',
 
 
 def read_points(folder):
-    """A sweep's table.csv as a frame, with the `rate` of each point and whether it is `lost`: every run diverged. Its axes"""
+    """Return a sweep's table.csv as a frame, with the `rate` of each point and whether it is `lost`: every run diverged. Its
+    axes"""
     import pandas  # here, for the other pictures do without
     path, make = os.path.join(folder, 'table.csv'), f'make it with  python -m lab.sweep --report={folder}'
     if not os.path.exists(path):
@@ -28,7 +29,7 @@ def read_points(folder):
 
 
 def rows_of(points, axes):
-    """{name: points}: the rows of a sweep's table, each with its points from the lowest learning rate to the highest"""
+    """Return {name: points}: the rows of a sweep's table, each with its points from the lowest learning rate to the highest"""
     labels = points[axes].to_numpy().tolist()
     names = [', '.join(filter(None, row)) for row in labels]
     if len(set(names)) < len(set(map(tuple, labels))):
@@ -37,8 +38,8 @@ def rows_of(points, axes):
 
 
 def split_points(points, axes):
-    """{title: points} and the axes that stay in the names. More than MOST rows are split by the axis that leaves each part the
-    fewest learning rates, and then by that with the fewest values."""
+    """Return {title: points} and the axes that stay in the names. More than MOST rows are split by the axis that leaves each part
+    the fewest learning rates, and then by that with the fewest values."""
     many = len(axes) > 1 and len(rows_of(points, axes)) > MOST
     ways = [(points.groupby(axis).rate.nunique().max(), points[axis].nunique(), i) for i, axis in enumerate(axes)
             if many and 1 < points[axis].nunique() <= MOST]
@@ -50,13 +51,13 @@ def split_points(points, axes):
 
 
 def mean_curve(x, points, **style):
-    """The mean losses, with bars of standard errors to both sides"""
+    """Return the mean losses, with bars of standard errors to both sides"""
     loss, error = points.val_loss, points.standard_error.fillna(0.0)
     return Curve([*x], [*loss], low=[*(loss - error)], high=[*(loss + error)], bars=True, **style)
 
 
 def rate_panel(title, rows, y, styles, heights):
-    """The losses over the learning rates, a curve a row. Crosses stand at these heights, none over another."""
+    """Return the losses over the learning rates, a curve a row. Crosses stand at these heights, none over another."""
     rates, curves, lost = sorted({rate for row in rows.values() for rate in row.rate}), [], []
     for name, row in rows.items():
         style = styles.setdefault(name, run_style(len(styles)))
@@ -72,7 +73,7 @@ def rate_panel(title, rows, y, styles, heights):
 
 
 def dots_panel(points, names, x, y, heights):
-    """A point for each row of a sweep of one learning rate"""
+    """Return a point for each row of a sweep of one learning rate"""
     lost = [i for i, is_lost in enumerate(points.lost) if is_lost]
     curves = [mean_curve(range(len(points)), points, marker='o', dash=''),
               Curve(lost, heights[:1] * len(lost), marker='x', dash='')]

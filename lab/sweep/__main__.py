@@ -59,12 +59,12 @@ def split_arguments(arguments):
 
 
 def report_on(runs, folder):
-    """Prints the tables of runs, and writes them into the folder, if there is one."""
+    """Print the tables of runs, and write them into the folder, if there is one."""
     write_report(runs, *make_tables(runs, select, against, contrast), folder)
 
 
 def plan_of(theirs):
-    """The planned rows of the grids, in a file or here, with the axes of the command line"""
+    """Return the planned rows of the grids, in a file or here, with the axes of the command line"""
     axes = {key: text.split(',') for key, _, text in (arg[2:].partition('=') for arg in theirs if arg.startswith('--'))}
     if 'seeds' in flags():
         axes['seeds'] = seeds                           # before those of the grids in a file

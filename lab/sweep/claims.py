@@ -24,7 +24,7 @@ FEWEST_RATES = 3            # of a row whose rate was chosen: with fewer, a bett
 
 
 def weights_of(text, sweeps):
-    """{row: weight} of a contrast. LookupError while a row has no runs."""
+    """Return {row: weight} of a contrast. LookupError while a row has no runs."""
     def find(name):
         sweep, _, labels = name.partition('/')
         if sweep not in sweeps:
@@ -81,7 +81,8 @@ class Test:
 
 
 def why_open(row, n, seeds):
-    """Why no claim about the row can be decided yet: it has n losses of as many as `seeds`, and perhaps too few rates. Or ''."""
+    """Return why no claim about the row can be decided yet: it has n losses of as many as `seeds`, and perhaps too few rates. Or
+    ''."""
     lost = sum(row.compared.status != 'done')
     if 1 < len(row.rates) and len(row.tuning) < FEWEST_RATES:
         return f'fewer than {FEWEST_RATES} rates of {row} have ended'
@@ -93,7 +94,7 @@ def why_open(row, n, seeds):
 
 
 def test_all(families, sweeps, seeds):
-    """{family: its Tests}, whose p-values are corrected for the number of claims in the family"""
+    """Return {family: its Tests}, whose p-values are corrected for the number of claims in the family"""
     tested = {name: [Test(claim, sweeps, seeds) for claim in family] for name, family in families.items()}
     for tests in tested.values():
         ps = corrected([1.0 if math.isnan(test.p) else test.p for test in tests])      # claims that are open count too

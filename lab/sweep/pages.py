@@ -52,7 +52,7 @@ class Page:
         self.sweeps, self.tests, self.drawn = sweeps, tests, drawn
 
     def fill(self, source):
-        """The text of a page with what its {{…}} give"""
+        """Return the text of a page with what its {{…}} give"""
         source = re.sub(r'\{\{if (\w+)\}\}\n(.*?)\{\{end\}\}\n', lambda part: part[2] * (part[1] in self.drawn), source,
                         flags=re.DOTALL)
         return re.sub(r'\{\{(\w+)\((.*?)\)\}\}', lambda tag: getattr(self, tag[1])(*ast.literal_eval(f'[{tag[2]}]')), source,
@@ -66,7 +66,7 @@ class Page:
         return f'{signed(e.mean)} {interval(e.low, e.high)}, exploratory' if e.n else 'not run'
 
     def table(self, name):
-        """The rows of a sweep at their best rates, with their rate sensitivity and tolerance"""
+        """Return the rows of a sweep at their best rates, with their rate sensitivity and tolerance"""
         sweep = self.sweeps[name]
         most = max((len(row.rates) for row in sweep.rows), default=0)
         lines = [{**row.labels, 'learning rate': row.rate_text(), f'{SPLITS[sweep.split]} loss': row.text(sweep.split),
@@ -76,12 +76,12 @@ class Page:
         return as_text(table.loc[:, (table != '').any()])[1] if lines else '*Not run yet.*'
 
     def loss(self, name, row):
-        """The final loss of a row at its best rate"""
+        """Return the final loss of a row at its best rate"""
         sweep = self.sweeps[name]
         return find_row(sweep.rows, row).text(sweep.split)
 
     def octaves(self, name, row):
-        """The tolerance of a row in octaves"""
+        """Return the tolerance of a row in octaves"""
         return find_row(self.sweeps[name].rows, row).rate_cells(0)[1]
 
     def test_of(self, text):
@@ -98,24 +98,24 @@ class Page:
         return f'{ratio:.0%} ' + (f'[{low:.0%}, {high:.0%}]'.replace('-', '−') if low == low else '(no interval)')
 
     def share_table(self, family):
-        """The shares of all parts"""
+        """Return the shares of all parts"""
         lines = [[test.claim['text'], part, self.share(test.claim['text'], part)]
                  for test in self.tests[family] for part in test.shares]
         return as_text(pd.DataFrame(lines, columns=['claim', 'part', 'share, with its 95% interval']))[1] if lines else ''
 
     def claim_table(self, family):
-        """The claims of a family that have run, with their verdicts"""
+        """Return the claims of a family that have run, with their verdicts"""
         return as_text(pd.DataFrame([test.line() for test in self.tests[family] if test.has_run], columns=HEAD))[1]
 
     def verdicts(self, *families):
-        """How many claims of these families have which verdict"""
+        """Return how many claims of these families have which verdict"""
         marks = [test.verdict().split()[0].strip(':') for family in families for test in self.tests[family] if test.has_run]
         counts = {'supported': marks.count('supported') + marks.count('equal'),
                   **{name: marks.count(name) for name in ('contradicted', 'open')}}
         return f'{len(marks)} claims: {", ".join(f"{n} {name}" for name, n in counts.items())}'
 
     def not_run(self):
-        """The claims and the sweeps that lack runs"""
+        """Return the claims and the sweeps that lack runs"""
         claims = [f'- {test.claim["text"]}' for tests in self.tests.values() for test in tests if not test.has_run]
         left = {name: runs_left_of(sweep.file, sweep.csv)[0] for name, sweep in self.sweeps.items()
                 if stated(sweep.file, '_commit')}
@@ -123,7 +123,7 @@ class Page:
         return '\n'.join(claims + ([f'- runs missing: {", ".join(sweeps)}'] if sweeps else [])) or 'All have run.'
 
     def state(self, name):
-        """How many runs there are, and on which commit and machine they were made"""
+        """Return how many runs there are, and on which commit and machine they were made"""
         runs = self.sweeps[name].runs
         kinds = sorted({f'commit {run["commit"][:7]}{"-dirty" * run["commit"].endswith("-dirty")}, {run["machine"]}, '
                         f'PyTorch {run["torch"]}, {run["precision"]}' for run in runs.to_dict('records')})
@@ -131,7 +131,7 @@ class Page:
 
 
 def build(place, sweep_files, claims_file):
-    """{path: text} of the pages of the folder `place`, and {path: figure of matplotlib} of their pictures"""
+    """Return {path: text} of the pages of the folder `place`, and {path: figure of matplotlib} of their pictures"""
     files = {os.path.basename(path).removesuffix('.py'): path for path in sorted(glob.glob(os.path.join(sweep_files, '*.py')))}
     sweeps = {name: Results(file, os.path.join(place, 'csv', f'{name}.csv')) for name, file in files.items()}
     claims = runpy.run_path(claims_file)

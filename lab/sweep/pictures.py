@@ -17,7 +17,8 @@ BATCHES = {'0.5K': 512, '2K': 2048, '8K': 8192, '32K': 32768}           # tokens
 
 
 def estimate(sweeps, seeds, *terms):
-    """The Estimate of a sum of weight × mean loss, for terms (weight, 'sweep/axis=label,…'). None while a row lacks seeds."""
+    """Return the Estimate of a sum of weight × mean loss, for terms (weight, 'sweep/axis=label,…'). None while a row lacks
+    seeds."""
     weights, samples = {}, {}
     for weight, name in terms:
         sweep, _, labels = name.partition('/')
@@ -72,7 +73,7 @@ def waterfall(sweeps, seeds):
 
 
 def rate_curves(sweeps, seeds):
-    """The loss against the learning rate, a panel for each optimizer all of whose runs have ended"""
+    """Return the loss against the learning rate, a panel for each optimizer all of whose runs have ended"""
     rows = {}
     for row in sweeps['tolerance'].rows if 'tolerance' in sweeps else ():
         if len(row.runs) == 8:

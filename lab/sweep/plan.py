@@ -21,8 +21,8 @@ from lab.sweep.table import COLUMNS, LR, TUNING_SEED, by_key, key_of, name_of, r
 
 @functools.cache
 def sources_of(script):
-    """The sources of a training script's keys: its path, the config of its model, perhaps TRAIN. They are the arguments of its
-    configure(), read from its text, for the lab does not know vision/. `script`: 'train.py' or a module, 'vision.train'."""
+    """Return the sources of a training script's keys: its path, the config of its model, perhaps TRAIN. They are the arguments of
+    its configure(), read from its text, for the lab does not know vision/. `script`: 'train.py' or a module, 'vision.train'."""
     path = os.path.join(ROOT, script if script.endswith('.py') else script.replace('.', os.sep) + '.py')
     if not os.path.isfile(path):
         raise ValueError(f'script={script!r}: there is no {path}; wants train.py, or a module such as vision.train')
@@ -35,17 +35,18 @@ def sources_of(script):
 
 @functools.cache
 def script_defaults(script):
-    """{key: default} of a training script"""
+    """Return {key: default} of a training script"""
     return defaults_of(*sources_of(script))
 
 
 def read_sweep(path):
-    """{key of lab.sweep: value} of a sweep's file"""
+    """Return {key of lab.sweep: value} of a sweep's file"""
     return parse_args([str(path)], defaults_of(os.path.join(ROOT, 'lab', 'sweep', '__main__.py')))
 
 
 def stated(path, name):
-    """The value that a sweep's file gives to a name with an underscore, which is no key, such as _commit; None if it has none."""
+    """Return the value that a sweep's file gives to a name with an underscore, which is no key, such as _commit; None if it has
+    none."""
     with open(path, encoding='utf-8') as f:
         values = [node.value for node in ast.parse(f.read()).body if isinstance(node, ast.Assign)
                   and ast.unparse(node.targets[0]) == name]
@@ -55,7 +56,7 @@ def stated(path, name):
 # ----------------------------------------------------------------------------- the grid
 
 def words(key, text):
-    """Splits the value of a key that holds arguments in one string → a list of them."""
+    """Split the value of a key that holds arguments in one string → a list of them."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -63,7 +64,7 @@ def words(key, text):
 
 
 def options(axis, values, defaults):
-    """{label: arguments of train.py} for the values of an axis."""
+    """Return {label: arguments of train.py} for the values of an axis."""
     labelled = isinstance(values, dict) and all(isinstance(text, str) for text in values.values())
     if not isinstance(axis, str) or not values or not (labelled or isinstance(values, list)):
         raise ValueError(f'{axis}={values!r} in grids: wants a list of values, or {{label: arguments of train.py}}')
@@ -81,8 +82,8 @@ def options(axis, values, defaults):
 
 
 def make_run(labels, arguments, script):
-    """A run: the folder's name as `name`, its place on the axes as `labels` and `key`, its `arguments`, the `config` that results
-    from them, a hash of this as `keys`, and the `script`. ValueError if the script would refuse them."""
+    """Return a run: the folder's name as `name`, its place on the axes as `labels` and `key`, its `arguments`, the `config` that
+    results from them, a hash of this as `keys`, and the `script`. Raise ValueError if the script would refuse them."""
     config = parse_args(arguments, script_defaults(script))
     check_keys(config)                                  # raises ValueError for a bad value
     gpt_config(config, sources_of(script)[1])
@@ -96,8 +97,8 @@ def make_run(labels, arguments, script):
 
 
 def plan(grids, first, more={}, seeds=3, script='train.py'):
-    """The runs of all grids, each with the axes `more` too: a list of those of make_run, whose arguments start with `first`.
-    A grid may say how many `seeds` it has itself."""
+    """Return the runs of all grids, each with the axes `more` too: a list of those of make_run, whose arguments start with
+    `first`. A grid may say how many `seeds` it has itself."""
     defaults = script_defaults(script)
     points = []
     for grid in grids:
@@ -153,8 +154,8 @@ class PlannedRow:
         return [run for runs in self.rates.values() for run in runs]
 
     def beyond(self, edge, near, extend):
-        """{rate: its runs} for up to `extend` rates beyond the edge of the grid, by the ratio of its last two, of three digits.
-        There are none if the runs of these two differ in more than the rate, and none that train.py would refuse."""
+        """Return {rate: its runs} for up to `extend` rates beyond the edge of the grid, by the ratio of its last two, of three
+        digits. There are none if the runs of these two differ in more than the rate, and none that train.py would refuse."""
         def at(rate, run):
             return [f'--{LR}={rate}' if arg == f'--{LR}={edge}' else arg for arg in run['arguments']]
 
@@ -171,7 +172,7 @@ class PlannedRow:
         return further
 
     def next(self, ended):
-        """The runs that are to do now, of those that have not ended; none at the end. `ended`: {key: a row of read_runs}.
+        """Return the runs that are to do now, of those that have not ended; none at the end. `ended`: {key: a row of read_runs}.
 
         The first seed trains at all rates of the grid. While its best rate is at the edge, it trains at the next one beyond. Then
         the best rate gets the other seeds. If the first seed is done at no rate, the row ends."""
@@ -206,7 +207,7 @@ class PlannedRow:
 
 
 def planned_rows(runs, extend):
-    """The rows of the table of these runs."""
+    """Return the rows of the table of these runs."""
     groups = {}
     for run in runs:
         row = tuple((axis, label) for axis, label in run['labels'].items() if axis not in (LR, 'seed'))
@@ -215,13 +216,13 @@ def planned_rows(runs, extend):
 
 
 def runs_left(rows, ended):
-    """The number of runs that are left of the planned rows"""
+    """Return the number of runs that are left of the planned rows"""
     return sum(len(part) for row in rows for part in row.left(ended))
 
 
 def runs_left_of(file, csv):
-    """How many runs of a sweep's file have no row in its csv yet, and the seconds that those with a row took. Best rates at the
-    edge of a grid may add some."""
+    """Return how many runs of a sweep's file have no row in its csv yet, and the seconds that those with a row took. Best rates
+    at the edge of a grid may add some."""
     keys = read_sweep(file)
     runs = runs_of(read_csv(csv), csv, keys['diverged_loss'], keys['diverged_rise'])
     runs = runs[runs.status != 'failed']                # which are tried again

@@ -34,7 +34,8 @@ def read_about(folder):
 
 
 def row_of_run(run, folder, status):
-    """The row of runs.csv, as texts, of a run that has ended in this folder. ValueError if it is done and has no loss."""
+    """Return the row of runs.csv, as texts, of a run that has ended in this folder. Raise ValueError if it is done and has no
+    loss."""
     about, rows = read_about(folder), read_rows(os.path.join(folder, 'log.jsonl'))
     evaluations = [row for row in rows if math.isfinite(row.get('val_loss', math.nan))]
     if status == 'done' and not evaluations:
@@ -62,15 +63,16 @@ def digits(x):
 
 
 def largest_rise(losses):
-    """How far the training loss, a mean over RISE_ROWS logged values, has risen above its lowest value before, at most: the
-    height of a spike. NaN for fewer than two means."""
+    """Return how far the training loss, a mean over RISE_ROWS logged values, has risen above its lowest value before, at most:
+    the height of a spike. NaN for fewer than two means."""
     whole = len(losses) // RISE_ROWS
     means = np.reshape(losses[:whole * RISE_ROWS], (whole, RISE_ROWS)).mean(axis=1)
     return (means - np.minimum.accumulate(means)).max() if whole > 1 else math.nan
 
 
 def training_seconds(rows, per_iter):
-    """The time in iterations, by the logged speeds: a run that was interrupted counts as a whole, without its evaluations."""
+    """Return the time in iterations, by the logged speeds: a run that was interrupted counts as a whole, without its
+    evaluations."""
     seconds, before = 0.0, -1
     for row in rows:
         per_s = row.get('tokens_per_s', row.get('images_per_s', 0))
@@ -82,13 +84,13 @@ def training_seconds(rows, per_iter):
 # ----------------------------------------------------------------------------- processes
 
 def last_line(folder):
-    """The last line that a run has printed"""
+    """Return the last line that a run has printed"""
     with open(os.path.join(folder, 'output.txt'), encoding='utf-8', errors='replace') as f:
         return ([''] + [line.strip() for line in f if line.strip()])[-1]
 
 
 def stop_all(processes):
-    """Lets each finish its step and save, for a minute or until the next Ctrl-C."""
+    """Let each finish its step and save, for a minute or until the next Ctrl-C."""
     for process in processes:
         process.terminate()
     try:
@@ -128,14 +130,14 @@ class Sweep:
         return os.path.join(self.out_dir, run['name'])
 
     def ended(self):
-        """{key: run} of the runs that are not to be tried again"""
+        """Return {key: run} of the runs that are not to be tried again"""
         runs = by_key(runs_of(self.table, self.csv, *self.rule))
         return {key: run for key, run in runs.items() if key not in self.again}
 
     # ------------------------------------------------------------------------- checks
 
     def check(self):
-        """ValueError for what train.py would refuse, and for folders and rows of another grid or origin."""
+        """Raise ValueError for what train.py would refuse, and for folders and rows of another grid or origin."""
         ended, code = self.ended(), code_hash(sources_of(self.script)[0])
         to_do = [run for key, run in self.planned.items() if key not in ended]
         for key, row in ended.items():
@@ -161,11 +163,12 @@ class Sweep:
                 self.check_origin(self.planned[key], row, f'{self.csv}:', f'go on with the former, {ELSEWHERE}')
 
     def origins(self, run):
-        """{what of ORIGIN: its key in `origin`} for a run"""
+        """Return {what of ORIGIN: its key in `origin`} for a run"""
         return {what: (what, run['config'].get(dict(data='dataset', precision='dtype').get(what), '')) for what in ORIGIN}
 
     def check_origin(self, run, found, who, remedy):
-        """ValueError if a run was made by another code, data set, precision or PyTorch than the others: `found` has its own."""
+        """Raise ValueError if a run was made by another code, data set, precision or PyTorch than the others: `found` has its
+        own."""
         for what, key in self.origins(run).items():
             if found[what] != self.origin.setdefault(key, found[what]):
                 commit = f', commit {found["commit"][:12]}' * (what == 'code')
@@ -173,7 +176,7 @@ class Sweep:
                                  f'({self.origin[key]}): {remedy}')
 
     def check_folder(self, run):
-        """ValueError if the folder holds a run with another config."""
+        """Raise ValueError if the folder holds a run with another config."""
         folder, config = self.folder(run), run['config']
         held = read_json(os.path.join(folder, 'config.json'), f'remove {folder}') or {}
         of_model = asdict(gpt_config(config, sources_of(self.script)[1]))       # which knows the vocab_size of the data
@@ -187,7 +190,7 @@ class Sweep:
     # ------------------------------------------------------------------------- training
 
     def start(self, run, cores, gpu):
-        """Starts the script as a process. A run that was stopped continues from its checkpoint, if its origin is the same."""
+        """Start the script as a process. A run that was stopped continues from its checkpoint, if its origin is the same."""
         folder, arguments = self.folder(run), [*run['arguments'], '--overwrite=True']   # replaces a run killed before it saved
         os.makedirs(folder, exist_ok=True)
         if os.path.exists(os.path.join(folder, 'ckpt.pt')):
@@ -206,7 +209,7 @@ class Sweep:
                                     stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
     def add(self, run, status):
-        """Adds the row of a run that has ended to the csv, which may have got other rows meanwhile, in the order of the plan.
+        """Add the row of a run that has ended to the csv, which may have got other rows meanwhile, in the order of the plan.
         Returns the row."""
         row = row_of_run(run, self.folder(run), status)
         if status != 'failed':
@@ -224,7 +227,7 @@ class Sweep:
         return f'{run["name"]} at iteration {at} of {run["config"]["max_iters"]}'
 
     def say_plan(self, ended, at_once):
-        """Says which runs are to come, and how long they take by those that have ended."""
+        """Say which runs are to come, and how long they take by those that have ended."""
         left, took = runs_left(self.rows, ended), [run['seconds'] for run in ended.values() if run['status'] == 'done']
         time_left = f', about {duration(fmean(took) * left / at_once)}' if took else ', the first tells how long they take'
         say(f'{len(ended)} runs of {self.csv} are done, {left} to do, {at_once} at once' + time_left * (left > 0))
@@ -236,7 +239,7 @@ class Sweep:
                 say(f'  {str(row) or "all"}: {"; ".join(parts)}')
 
     def train(self):
-        """Trains what the planned rows want, several runs at once. A run that failed is tried again by the next call."""
+        """Train what the planned rows want, several runs at once. A run that failed is tried again by the next call."""
         def to_do():
             return [run for row in self.rows for run in row.next(ended) if run['name'] not in names]
 

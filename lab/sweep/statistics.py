@@ -35,8 +35,8 @@ class Estimate(NamedTuple):
 
 
 def samples(rows):
-    """Samples of rows, lists of losses, with moderated variances (Smyth 2004): few seeds say little about a row's variance, so it
-    is shrunk towards that of all rows, by as much as the rows agree.
+    """Return samples of rows, lists of losses, with moderated variances (Smyth 2004): few seeds say little about a row's
+    variance, so it is shrunk towards that of all rows, by as much as the rows agree.
 
     With s_i² of d_i = n_i − 1 degrees of freedom of row i and e_i = ln s_i² − ψ(d_i/2) + ln(d_i/2):
     ψ′(d₀/2) = var(e) − mean ψ′(d_i/2), d₀ = ∞ if that is not above 0, and ln s₀² = mean(e) + ψ(d₀/2) − ln(d₀/2). The variance is
@@ -69,7 +69,7 @@ def prior(variances, dfs):
 
 
 def contrast(weights, rows):
-    """The linear contrast Σ w_i m_i of independent Samples, an Estimate. `weights`: {row: w}, `rows`: {row: its Sample}.
+    """Return the linear contrast Σ w_i m_i of independent Samples, an Estimate. `weights`: {row: w}, `rows`: {row: its Sample}.
 
     Its variance is V = Σ v_i, v_i = w_i² s_i²/n_i, of V²/Σ(v_i²/df_i) degrees of freedom (Satterthwaite 1946). Rows that have one
     variance together are one term of the latter sum.
@@ -89,23 +89,23 @@ def contrast(weights, rows):
 
 
 def within_margin(e, margin):
-    """The p of equality within ±margin: the larger of two one-sided t-tests (Schuirmann 1987), P(T > (margin − m)/s) and
+    """Return the p of equality within ±margin: the larger of two one-sided t-tests (Schuirmann 1987), P(T > (margin − m)/s) and
     P(T > (margin + m)/s), with the mean m, the standard error s and the degrees of freedom of an Estimate."""
     return float(t.sf((margin - abs(e.mean)) / e.error, e.df)) if e.error > 0 else math.nan
 
 
 def smallest_effect(error, df):
-    """The true difference that a two-sided t-test at level 0.05 finds with 80% power: ncp · error, where
-    P(T > t(0.975; df)) = 0.8 for T of the noncentral t distribution with the noncentrality ncp. The chance of a significant
-    difference of the wrong sign, below 1e-6, is left out."""
+    """Return the true difference that a two-sided t-test at level 0.05 finds with 80% power: ncp · error, where P(T > t(0.975;
+    df)) = 0.8 for T of the noncentral t distribution with the noncentrality ncp. The chance of a significant difference of the
+    wrong sign, below 1e-6, is left out."""
     critical = t.ppf(1 - LEVEL / 2, df)
     return brentq(lambda ncp: nct.sf(critical, df, ncp) - POWER, 0, 1.5 * critical + 2) * error
 
 
 def share(part, whole, rows):
-    """The ratio r = A/B of two contrasts {row: weight}, as (r, low, high) with Fieller's 95% interval (Fieller 1954): the r for
-    which A − rB does not differ from zero, between the roots of (A − rB)² = t²(V_A − 2r C_AB + r² V_B). The interval is NaN where
-    B itself does not differ from zero, because then it excludes no large r."""
+    """Return the ratio r = A/B of two contrasts {row: weight}, as (r, low, high) with Fieller's 95% interval (Fieller 1954): the
+    r for which A − rB does not differ from zero, between the roots of (A − rB)² = t²(V_A − 2r C_AB + r² V_B). The interval is NaN
+    where B itself does not differ from zero, because then it excludes no large r."""
     def mean(u):
         return math.fsum(weight * rows[row].mean for row, weight in u.items())
 
@@ -142,8 +142,8 @@ def rate_sensitivity(losses, initial):
 
 
 def tolerance(rates, losses, initial, slack=0.1):
-    """How far the learning rate may be off, in octaves: log₂ of the ratio of the ends of the interval around the best rate within
-    which min(loss, initial loss), interpolated linearly in log rate, is at most the lowest loss + slack.
+    """Return how far the learning rate may be off, in octaves: log₂ of the ratio of the ends of the interval around the best rate
+    within which min(loss, initial loss), interpolated linearly in log rate, is at most the lowest loss + slack.
 
     `rates`: ascending. Return (octaves, whether the interval meets an end of the grid, so that it may be longer). A rate of 0 has
     no logarithm, and gives NaN.
@@ -155,7 +155,7 @@ def tolerance(rates, losses, initial, slack=0.1):
     limit = losses[best] + slack
 
     def reach(points):
-        """Where the loss first exceeds the limit, walking away from the best rate, and whether it never does."""
+        """Return where the loss first exceeds the limit, walking away from the best rate, and whether it never does."""
         for (x0, loss0), (x1, loss1) in pairwise(points):
             if loss1 > limit:
                 return x0 + (x1 - x0) * (limit - loss0) / (loss1 - loss0), False

@@ -28,7 +28,7 @@ ORIGIN = dict(code='codes', torch='versions of PyTorch', data='data sets', preci
 # ----------------------------------------------------------------------------- runs.csv
 
 def name_of(labels):
-    """The folder of a run, from its place on the axes"""
+    """Return the folder of a run, from its place on the axes"""
     return re.sub(r'[^\w.,=+-]', '_', ','.join(f'{axis}={label}' for axis, label in labels.items() if label))
 
 
@@ -37,7 +37,7 @@ def row_name(labels):
 
 
 def canonical(label):
-    """The same text for all spellings of a value: a spreadsheet turns 0.01 into 1E-02, and True into TRUE."""
+    """Return the same text for all spellings of a value: a spreadsheet turns 0.01 into 1E-02, and True into TRUE."""
     try:
         return repr(float(label))
     except ValueError:
@@ -54,12 +54,12 @@ def axes_of(runs):
 
 
 def labels_of(row):
-    """The place on the axes of a row of runs.csv, with its learning rate and its seed"""
+    """Return the place on the axes of a row of runs.csv, with its learning rate and its seed"""
     return {name: str(label) for name, label in row.items() if name not in CELLS and not name.startswith('_') and label != ''}
 
 
 def read_csv(path):
-    """The rows of a runs.csv as texts; none if there is no file. ValueError for another file."""
+    """Return the rows of a runs.csv as texts; none if there is no file. Raise ValueError for another file."""
     if not os.path.exists(path):
         return pd.DataFrame(columns=['seed', *CELLS], dtype=str)
     try:
@@ -83,7 +83,7 @@ def write_text(path, text):
 
 
 def read_runs(path, *rule):
-    """The runs of a runs.csv, see runs_of. ValueError if there is none."""
+    """Return the runs of a runs.csv, see runs_of. Raise ValueError if there is none."""
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}')
     return runs_of(read_csv(path), path, *rule)
@@ -92,7 +92,7 @@ def read_runs(path, *rule):
 def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0):
     """Rows of runs.csv with numbers as numbers, the learning rate as `_rate`, validation losses [(iteration, loss)] as `_curve`,
     and a label that is spelt in several ways as it is spelt first. A run counts as diverged too if it ends above diverged_loss or
-    its largest rise is above diverged_rise; 0: any. ValueError for numbers that cannot be of one sweep."""
+    its largest rise is above diverged_rise; 0: any. Raise ValueError for numbers that cannot be of one sweep."""
     runs = rows.reset_index(drop=True)
     if LR not in runs:
         runs[LR] = ''
@@ -122,8 +122,8 @@ def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0):
 
 
 def check_origin(runs, path):
-    """ValueError if runs are of two codes or versions of PyTorch, or of two data sets or precisions that no axis keeps apart, as
-    `dataset` or `dtype` do: each of its labels has a value of its own."""
+    """Raise ValueError if runs are of two codes or versions of PyTorch, or of two data sets or precisions that no axis keeps
+    apart, as `dataset` or `dtype` do: each of its labels has a value of its own."""
     def are_apart(what, axis):
         return runs.groupby(axis)[what].nunique().max() == runs.groupby(what)[axis].nunique().max() == 1
 
@@ -135,12 +135,12 @@ def check_origin(runs, path):
 
 
 def by_key(runs):
-    """{key_of a run: the run as a dict}"""
+    """Return {key_of a run: the run as a dict}"""
     return {key_of(labels_of(run)): run for run in runs.to_dict('records')}
 
 
 def split_of(runs):
-    """The split whose losses a table shows: 'test' if every run that is done has such a loss, else 'val'"""
+    """Return the split whose losses a table shows: 'test' if every run that is done has such a loss, else 'val'"""
     losses = runs.test_loss[runs.status == 'done']
     return 'test' if len(losses) and losses.notna().all() else 'val'
 
@@ -148,7 +148,7 @@ def split_of(runs):
 # ----------------------------------------------------------------------------- rows of the table
 
 def loss_text(counted, runs, split):
-    """The mean loss of the runs that count, if they were done, and how many of all runs diverged or failed"""
+    """Return the mean loss of the runs that count, if they were done, and how many of all runs diverged or failed"""
     mean, error = mean_loss(counted, split)
     parts = [f'{mean:.3f}' + (f' ± {error:.3f}' if error == error else '')] if mean == mean else []
     lost = [(status, sum(runs.status == status)) for status in STATUS[1:]]
@@ -156,7 +156,7 @@ def loss_text(counted, runs, split):
 
 
 def mean_loss(runs, split):
-    """The mean loss of the runs that were done, and its standard error; NaN without such runs."""
+    """Return the mean loss of the runs that were done, and its standard error; NaN without such runs."""
     losses = runs[f'{split}_loss'][runs.status == 'done'].dropna()
     return fmean(losses) if len(losses) else math.nan, losses.sem()
 
@@ -185,20 +185,20 @@ class Row:
         return row_name(self.labels)
 
     def losses(self, split):
-        """The final losses that may be compared"""
+        """Return the final losses that may be compared"""
         return self.compared[f'{split}_loss'][self.compared.status == 'done'].tolist()
 
     def text(self, split):
         return loss_text(self.counted, self.at_best, split)
 
     def tuning_text(self, rate):
-        """The validation loss by which the rate is chosen, with a star at the chosen one"""
+        """Return the validation loss by which the rate is chosen, with a star at the chosen one"""
         runs = self.tuning[self.tuning[LR] == rate]
         star = ' *' * (len(self.rates) > 1 and rate == self.best and sum(runs.status == 'done') > 0)
         return loss_text(runs, runs, 'val') + star
 
     def is_at_edge(self):
-        """Whether the best of several rates is the lowest or the highest, so that a better one may lie beyond"""
+        """Return whether the best of several rates is the lowest or the highest, so that a better one may lie beyond"""
         ended = self.tuning[self.tuning.status != 'failed']
         chosen = ended[(ended[LR] == self.best) & (ended.status == 'done')]
         return len(self.rates) > 1 and len(chosen) > 0 and self.best in (ended[LR].iloc[0], ended[LR].iloc[-1])
@@ -207,9 +207,9 @@ class Row:
         return self.best + ' (edge)' * self.is_at_edge()
 
     def rate_cells(self, most):
-        """Its rate sensitivity and its tolerance in octaves, of TUNING_SEED's validation losses, as texts; '' unless its runs at
-        several rates have ended. Say how many rates there are if they are fewer than `most`. The initial loss is the mean over
-        the rates."""
+        """Return its rate sensitivity and its tolerance in octaves, of TUNING_SEED's validation losses, as texts; '' unless its
+        runs at several rates have ended. Say how many rates there are if they are fewer than `most`. The initial loss is the mean
+        over the rates."""
         starts = [curve[0][1] for curve in self.tuning._curve if curve and curve[0][0] == 0]
         if len(self.rates) == 1 or not starts or len(self.tuning) < len(self.rates) or 'failed' in set(self.tuning.status):
             return '', ''
@@ -220,11 +220,12 @@ class Row:
                 '≥ ' * is_open + f'{octaves:.1f}{fewer}' if octaves == octaves else '')
 
     def curve(self):
-        """[(iteration, mean validation loss)] of the runs that count"""
+        """Return [(iteration, mean validation loss)] of the runs that count"""
         return [(points[0][0], fmean(loss for _, loss in points)) for points in zip(*self.done._curve)]
 
     def reaches(self, loss):
-        """The iteration at which the mean validation loss has fallen to this, by linear interpolation between evaluations."""
+        """Return the iteration at which the mean validation loss has fallen to this, by linear interpolation between
+        evaluations."""
         curve = self.curve()
         for (it0, loss0), (it1, loss1) in zip(curve, curve[1:]):
             if loss0 > loss >= loss1:
@@ -233,14 +234,14 @@ class Row:
 
 
 def rows_of(runs, seed_1_chose=False):
-    """The Rows of runs"""
+    """Return the Rows of runs"""
     axes = axes_of(runs)
     groups = runs.groupby(axes, sort=False) if axes else [((), runs)] * (len(runs) > 0)
     return [Row({axis: label for axis, label in zip(axes, labels) if label}, group, seed_1_chose) for labels, group in groups]
 
 
 def find_row(rows, wanted, key='against'):
-    """The one row with the labels of 'axis=value,…'."""
+    """Return the one row with the labels of 'axis=value,…'."""
     matches = []
     for row in rows:
         rest = wanted
@@ -260,7 +261,7 @@ RATE_HEAD = ['rate sensitivity', 'tolerance in octaves']
 
 
 def cells_of(estimates):
-    """{column of ESTIMATE: cell} for each difference. None, or one without seeds, has empty cells."""
+    """Return {column of ESTIMATE: cell} for each difference. None, or one without seeds, has empty cells."""
     ps = iter(corrected([e.p for e in estimates if e and e.n]))
     cells = [[f'{e.mean:+.3f}' + (f' [{e.low:+.3f}, {e.high:+.3f}]' if e.low == e.low else ''), str(e.n), f'{e.p:.2g}',
               f'{next(ps):.2g}', f'{e.detectable:.3f}'] if e and e.n else [''] * len(ESTIMATE) for e in estimates]
@@ -268,7 +269,7 @@ def cells_of(estimates):
 
 
 def samples_of(rows, split):
-    """{row: its Sample}, of the losses at its best rate that may be compared. Variances are moderated over the rows of one
+    """Return {row: its Sample}, of the losses at its best rate that may be compared. Variances are moderated over the rows of one
     optimizer and size: by the axes optim and size, or without the latter by the number of parameters to one digit."""
     groups = {}
     for row in rows:
@@ -279,7 +280,7 @@ def samples_of(rows, split):
 
 
 def compare(rows, base, split):
-    """{column: cell} for each row, at its best rate: how it differs from the row `base`"""
+    """Return {column: cell} for each row, at its best rate: how it differs from the row `base`"""
     known = samples_of(rows, split)
     compared = [row is not base and len(row.done) and len(base.done) for row in rows]
     found = cells_of([contrast({row: 1, base: -1}, known) if yes else None for row, yes in zip(rows, compared)])
@@ -312,7 +313,7 @@ def read_contrasts(text, rows):
 # ----------------------------------------------------------------------------- tables
 
 def make_tables(runs, select='all', against='', contrasts=''):
-    """The caption, and the tables as frames of texts."""
+    """Return the caption, and the tables as frames of texts."""
     rows, split = rows_of(runs), split_of(runs)
     rates, most = runs.sort_values('_rate')[LR].unique(), max(len(row.rates) for row in rows)
     wide, name = most > 1 and select == 'all', SPLITS[split]
@@ -345,7 +346,7 @@ def make_tables(runs, select='all', against='', contrasts=''):
 
 
 def as_text(table):
-    """A frame of texts as plain text and as Markdown"""
+    """Return a frame of texts as plain text and as Markdown"""
     head, *lines = [[*table], *table.values.tolist()]
     widths = [max(map(len, column)) for column in zip(head, *lines)]
     padded = [[cell.ljust(width) for cell, width in zip(line, widths)] for line in (head, *lines)]
@@ -371,7 +372,7 @@ def table_csv(rows):
 
 
 def write_report(runs, caption, tables, folder=''):
-    """Prints what make_tables makes of the runs, and writes it into the folder, if there is one, with a picture."""
+    """Print what make_tables makes of the runs, and write it into the folder, if there is one, with a picture."""
     texts, markdowns = zip(*map(as_text, tables))
     print(f'\n{caption}\n\n' + '\n\n'.join(texts) + '\n')
     if folder:
