@@ -323,7 +323,7 @@ def edit_reference(place, page):
     put_before(file, "if c.pos == 'rope':", block_with(page, "if c.attention == 'cosine' else y"))
     replace(file, "emb_scale').split()", "emb_scale gate').split()")
     put_before(file, 'gain = w[', block_with(page, "_gate.weight'] if c.gate"))
-    replace(file, "inner_norm'.split()", "inner_norm block_norm'.split()")
+    replace(file, "y_norm'.split()", "y_norm block_norm'.split()")
 
 
 def made_smaller(script, args):
