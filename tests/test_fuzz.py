@@ -48,6 +48,8 @@ def valid(draw):
         ratios['r_head'] = 1.0
     if pick['attention'] == 'stable':                   # it has norms of its own per head
         switches['qk_norm_wide'] = False
+    if switches['parallel_ffn']:                        # both branches read the same state
+        switches |= dict(ffn_pre_norm=False, attn_post_norm=False, b2t=False)
     rate = draw(floats(1e-5, 1e-2))
     return {
         **RUN, **pick, **switches, **ratios,

@@ -170,7 +170,7 @@ if measure_interval:
 log.introduce(opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch',
               getattr(pretrained, 'notes', []))
 if obstacle:
-    log.say(f'this run is not compiled, and slower: {obstacle}')
+    log.say(f'this run is not compiled, and therefore slower: {obstacle}')
 speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
 
 
