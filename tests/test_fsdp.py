@@ -35,7 +35,7 @@ def alone(place):
     made = {}
 
     def run(optimizer, **more):
-        key = '-'.join([optimizer, *more])
+        key = '-'.join([optimizer, *(f'{name}={value}' for name, value in more.items())])
         if key not in made:
             rate = {'learning_rate': 1e-3, 'min_lr': 1e-4} if optimizer == 'lion' else {}      # small steps, as Lion wants
             train(place, *flags(**{**ODD, **rate, **more}, optimizer=optimizer, out_dir=f'alone-{key}'))

@@ -2,7 +2,9 @@
 Runs and checkpoints of an earlier version, in golden/: the same keys give the same losses, and an old checkpoint resumes, samples
 and evaluates as it did. Bit for bit with the PyTorch, the CPU and the threads that losses.json names, elsewhere to 1e-3, and
 norms of gradients to 1e-2.
-docs/CHANGELOG.md says which state of the repository each is from.
+ckpt-adamw, -sgdw, -lion, -adam_mini and -vit, until 2026-11-21, have no r_pos and no fingerprint of the data; ckpt-r_pos,
+2026-11-21, has r_pos that is not r_emb; ckpt-shards, 2026-11-22, is of two ranks, with a fingerprint; losses.json, 2026-11-25,
+has 13 runs.
 A change that is meant to change them makes them anew, and says so.
 """
 from configurator import GONE, OF_BOTH
