@@ -744,6 +744,13 @@ def test_init_bounds_the_largest_singular_value(init, gain, bound, shape):
 
 # ----------------------------------------------------------------------------- names, errors, counts
 
+@pytest.mark.parametrize('residual, names', [('hyper', ('sa', 'sb')), ('mhc', 's'), ('mhc_lite', 's')])
+def test_streams_start_nearly_static(residual, names):
+    """The factors on what depends on the streams start at 0.01 (Zhu et al. 2024; Xie et al. 2025)"""
+    block = GPT(GPTConfig(**SIZES | dict(residual=residual, n_layer=1))).h[0]
+    assert all((getattr(block.attn_residual, name) == 0.01).all() for name in names)
+
+
 def test_block_types():
     table = {path.split('.')[-1]: kind for path, kind in BLOCK_TYPES.items()}
     table |= dict.fromkeys('emb_gain attn_gain ffn_gain x_gain x0_gain v_gain v1_gain query'.split(), 'gain')

@@ -7,6 +7,7 @@ from configurator import TRAIN, defaults_of, read_config
 import math
 import re
 import shutil
+from contextlib import nullcontext
 from dataclasses import fields
 
 import pytest
@@ -377,3 +378,11 @@ def test_jump_is_a_multiple_of_the_base_after_warm_up(schedule, warmup):
             assert found == (base if it < warmup else ratio * base)
         for blockwise in ('ramp', 'jump'):
             assert lr_at(it, schedule, warmup_iters=warmup, ratio=1.0, blockwise=blockwise, **RUN) == base
+
+
+def test_adam_mini_takes_heads_that_fit_alone():
+    """W_q and W_k have one second moment per head: rows that heads of this size do not divide are refused, others are not"""
+    for rows, fits in ((8, True), (9, False)):
+        groups = [dict(params=[('h.0.attn.wq.weight', torch.nn.Parameter(torch.ones(rows, 8)))], block_type='qk')]
+        with nullcontext() if fits else pytest.raises(ValueError, match='head_dim'):
+            AdamMini(groups, lr=0.1, head_dim=4)
