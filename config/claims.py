@@ -55,7 +55,7 @@ dnt = [
          contrast=minus(lead('S1', 'Pre', 'size'), lead('S1', 'Pre'))),
     dict(text='mSGDW costs S1 more with 32K tokens a batch than with 0.5K', sign=1,
          contrast=minus(gap_at('S1', '32K'), gap_at('S1', '0.5K'))),
-    dict(text='This change is smaller for DNT than for S1', sign=-1, contrast=minus(
+    dict(text='More tokens a batch change the cost of mSGDW less for DNT than for S1', sign=-1, contrast=minus(
         minus(gap_at('DNT', '32K'), gap_at('DNT', '0.5K')), minus(gap_at('S1', '32K'), gap_at('S1', '0.5K')))),
     dict(text='DNT − Pre-LN is the same on prose as on Python', sign=0, margin=0.04,
          contrast=minus(lead('DNT', 'Pre', 'text'), lead('DNT', 'Pre')))]

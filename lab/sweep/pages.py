@@ -120,7 +120,7 @@ class Page:
         left = {name: runs_left_of(sweep.file, sweep.csv)[0] for name, sweep in self.sweeps.items()
                 if stated(sweep.file, '_commit')}
         sweeps = [f'`{name}.py` ({number})' for name, number in left.items() if number]
-        return '\n'.join(claims + ([f'- runs missing: {", ".join(sweeps)}'] if sweeps else [])) or 'All have run.'
+        return '\n'.join(claims + ([f'- runs missing, by sweep: {", ".join(sweeps)}'] if sweeps else [])) or 'All have run.'
 
     def state(self, name):
         """Return how many runs there are, and on which commit and machine they were made"""
