@@ -1,15 +1,15 @@
-# make quickstart           trains a small DNT by momentum SGDW on real text, samples from it and draws its loss
-# make quickstart-vision    does the same with a small V-DNT on images of digits, and draws its predictions
-# make test                 runs the linter and the tests, without those that take minutes
-# make test-long            runs the tests that take minutes
-# make test-oldest          runs the main tests with the oldest PyTorch and Python supported; 8 GB for .venv-oldest
-# make test-cuda-code       checks what becomes of the models on NVIDIA's GPUs, without one; on Linux, 5 GB for .venv-cuda
-# make results              makes the pages and pictures of results/ from the raw numbers in results/csv/, in a minute
-# make results-run          trains the runs behind them that are missing, in order, at low priority. SWEEPS=base,size chooses sweeps
-# make gpu                  measures this machine's GPU, in nine minutes, into results/gpu/. VENV=no takes PYTHON as it is, which has
-#                           PyTorch and NumPy, and installs nothing: make gpu VENV=no PYTHON=python3
-# Each sets up .venv first, once, with the packages that it needs. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
-# A quickstart that was stopped goes on when it is called again. ARGS="--init_from=scratch --overwrite=True" starts it again.
+# make quickstart           train a small DNT by momentum SGDW on real text, sample from it and draw its loss
+# make quickstart-vision    do the same with a small V-DNT on images of digits, and draw its predictions
+# make test                 run the linter and the tests, without those that take minutes
+# make test-long            run the tests that take minutes
+# make test-oldest          run the main tests with the oldest PyTorch and Python supported; 8 GB for .venv-oldest
+# make test-cuda-code       check the dtypes and kernels that NVIDIA's GPUs would use, without a GPU; on Linux, 5 GB for .venv-cuda
+# make results              make the pages and pictures of results/ from the raw numbers in results/csv/, in a minute
+# make results-run          train the missing runs behind them, in order, at low priority. SWEEPS=base,size chooses sweeps
+# make gpu                  measure this machine's GPU, in nine minutes, into results/gpu/. VENV=no installs nothing and uses PYTHON,
+#                           which must have PyTorch and NumPy: make gpu VENV=no PYTHON=python3
+# Each target first sets up .venv, once, with the packages that it needs. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
+# A stopped quickstart continues when called again. ARGS="--init_from=scratch --overwrite=True" restarts it.
 
 PYTHON ?= python3
 ARGS ?=
@@ -90,7 +90,7 @@ data/%/meta.json: data/%/prepare.py .venv/installed
 
 .venv/installed-dev: requirements-lab.txt requirements-vision.txt
 
-# `===` leaves out 2.13.0+cpu and the like, which pip may have at hand
+# `===` excludes versions such as 2.13.0+cpu, which pip may have cached
 $(CUDA_VENV)/installed: requirements.txt requirements-dev.txt
 	@$(PYTHON) -m venv $(CUDA_VENV)
 	@echo 'installing PyTorch with CUDA into $(CUDA_VENV), once: 5 GB'
@@ -98,14 +98,14 @@ $(CUDA_VENV)/installed: requirements.txt requirements-dev.txt
 		$(CUDA_VENV)/bin/python -m pip install -q --disable-pip-version-check -r /dev/stdin
 	@touch $@
 
-# requirements.txt has the newest versions that are known to work. Other packages are as there.
+# Only PyTorch and Python are the oldest: other packages have the versions in the requirements, the newest that are known to work.
 $(OLDEST_VENV)/installed: requirements.txt requirements-lab.txt requirements-vision.txt requirements-dev.txt
 	@$(OLDEST_PYTHON) -m venv $(OLDEST_VENV)
 	@echo 'installing PyTorch $(OLDEST_TORCH) into $(OLDEST_VENV), once: 8 GB'
 	@sed -E '/^-r/d; s/^torch==.*/torch==$(OLDEST_TORCH)/' $^ | $(OLDEST_VENV)/bin/python -m pip install -q --disable-pip-version-check -r /dev/stdin
 	@touch $@
 
-# in place of the CUDA runtime and driver, where there is no GPU
+# a stand-in for the CUDA runtime and driver on machines without a GPU
 $(CUDA_VENV)/libcuda.so.1: tests/cuda_code/no_gpu.c $(CUDA_VENV)/installed
 	@$(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 $< -o $@ \
 		$$(find $(CUDA_VENV)/lib/python3*/site-packages -path '*nvidia*' -name include -printf '-I%p ')

@@ -4,7 +4,7 @@ Config files and --key=value set a script's globals. They apply in order, and th
     python train.py config/train_quick.py config/arch/s1.py --learning_rate=0.1
 
 A script defines its keys as constants at its top, each with its help text as a comment, and then calls configure(). It imports
-this file before all others, and this file engine/process.py, which says how Ctrl-C and wrong input end the script.
+this file first. engine/process.py, which this file imports first, defines how Ctrl-C and wrong input end the script.
 """
 from engine.process import ROOT, begin
 
@@ -24,16 +24,16 @@ from typing import NamedTuple
 TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys too
 
 # newer key → the older key whose value it takes in a config.json or a checkpoint that lacks the newer one
-SPLIT_OFF = {'r_pos': 'r_emb', 'wd_mix': 'decay_norms'}          # before, matrices of the type mix did not decay, or as norms
-# keys that no script has any more, which the config.json of older runs holds
+SPLIT_OFF = {'r_pos': 'r_emb', 'wd_mix': 'decay_norms'}          # matrices of the type mix used to decay only with decay_norms
+# removed keys, which config.json files of older runs still hold
 GONE = {'diverge_factor'}
-# keys that every config.json held when one script trained both kinds of models, with `model`: gpt or vit
+# keys in every older config.json, from when one script trained GPTs and ViTs, with model=gpt or vit
 OF_BOTH = {'model', 'block_size', 'vocab_size', 'tie_weights', 'image_size', 'patch_size', 'channels', 'classes', 'pool',
            'qkv_bias', 'drop_path', 'image_mean', 'image_std', 'crop_scale', 'interpolation', 'aug_repeats', 'flip',
            'randaugment', 'mixup', 'cutmix', 'label_smoothing'}
 SECTIONS = ('model', 'norms', 'optimizer', 'schedule', 'data', 'run', 'machine')       # of the help
 NICKNAMES = {'lr': 'learning_rate', 'bs': 'batch_size', 'wd': 'weight_decay', 'steps': 'max_iters'}     # of other programs
-# a key that stands for several; where it is set, it sets them
+# alias → the keys that it sets
 ALIASES = {'mid_norm': ('attn_mid_norm', 'ffn_mid_norm'), 'post_norm': ('attn_post_norm', 'ffn_post_norm')}
 LARGEST = {bool: 1, int: 2 ** 63 - 1, float: 3.4e38}        # the largest float32
 WANTS = {bool: 'true or false', int: 'an integer', float: 'a finite number', str: 'a string', list: 'a list'}
@@ -54,7 +54,7 @@ def configure(namespace, *more):
             raise ValueError(f'help={section!r}: choose one of {", ".join(SECTIONS)}')
         print(namespace['__doc__'].strip() + '\n')
         if given:
-            print(f'These are the values after {" ".join(given)}\n')
+            print(f'The values below are those after {" ".join(given)}\n')
         print_help(section, values, keys, None if os.path.basename(script) == 'train.py' else {*keys_in(script), 'debug'})
         sys.exit(0)
     namespace.update(values)
@@ -62,7 +62,7 @@ def configure(namespace, *more):
 
 
 def parse_args(arguments, defaults):
-    """Return {key: value} after config files and --key=value have set some of the defaults, in order."""
+    """Return {key: value}: the defaults, changed by config files and --key=value in their order."""
     values = dict(defaults)
     for arg in arguments:
         if arg.startswith('--'):
@@ -93,7 +93,7 @@ class Key(NamedTuple):
 
 
 def keys_in(source):
-    """Return {name: Key} of a script, by its path, or of a dataclass"""
+    """Return {name: Key} for a script, given by its path, or a dataclass."""
     if isinstance(source, str):
         with open(source, encoding='utf-8') as f:
             text = f.read()
@@ -108,8 +108,8 @@ def keys_in(source):
 
 
 def parse_keys(text, body, section):
-    """Yield (name, Key) of each line  name = default  # help  in a body of code; the default is a node. A comment of one word
-    begins a section."""
+    """Yield (name, Key) for each line name = default # help in a body of code; the default is an AST node. A comment of one
+    word begins a section."""
     lines, last = text.splitlines(), 0
     for node in body:
         headings = re.findall(r'^ *# (\w+)$', '\n'.join(lines[last:node.lineno - 1]), re.MULTILINE)
@@ -122,10 +122,10 @@ def parse_keys(text, body, section):
 
 
 def keys_of(*sources):
-    """Return {name: Key} of scripts and dataclasses; of two keys of one name, the first. A script's key with TYPE in its name
-    stands for one of each block type of the dataclasses."""
+    """Return {name: Key} for scripts and dataclasses. If two keys have the same name, the first counts. A script's key with
+    TYPE in its name stands for one key per block type of the dataclasses."""
     keys, kinds = {}, {kind: None for source in sources for kind in getattr(source, 'block_types', {}).values()}
-    # fields that are no keys, such as the block_size of a model of images, are no keys of other sources either
+    # a field with init=False, such as a ViT's block_size, also hides the same key of other sources
     hidden = {f.name for source in sources if not isinstance(source, str) for f in fields(source) if not f.init}
     for source in sources:
         for name, key in keys_in(source).items():
@@ -139,22 +139,22 @@ def keys_of(*sources):
 
 
 def defaults_of(*sources):
-    """Return {key: default} of the keys of scripts and dataclasses"""
+    """Return {key: default} for the keys of scripts and dataclasses."""
     return {name: key.default for name, key in keys_of(*sources).items()}
 
 
 def flags():
-    """Return the keys that the command line sets by --key=value"""
+    """Return the keys that the command line sets by --key=value."""
     return expanded({arg[2:].partition('=')[0]: '' for arg in sys.argv[1:] if arg.startswith('--')}).keys()
 
 
 def script_of(config):
-    """'vision.train' or 'train.py': the script that a run's config is for. Those of older runs have all keys, and `model`."""
+    """Return 'vision.train' or 'train.py', the script of a run's config. Older configs have the keys of both, and `model`."""
     return 'vision.train' if 'patch_size' in config and config.get('model') != 'gpt' else 'train.py'
 
 
 def expanded(values):
-    """Return {key: value}, with the keys that aliases among them stand for instead of them; of two values the later counts."""
+    """Return {key: value} with each alias replaced by the keys that it sets. The later of two values counts."""
     return {name: value for key, value in values.items() for name in ALIASES.get(key, (key,))}
 
 
@@ -168,7 +168,7 @@ def at_least(config, **lows):
 
 
 def refuse(keys, why):
-    """Raise ValueError for a --key=value of the command line whose key is one of these, because the script would ignore it."""
+    """Raise ValueError if the command line sets one of these keys, because the script would ignore it."""
     for arg in sys.argv[1:]:
         if arg.startswith('--') and arg[2:].partition('=')[0] in keys:
             raise ValueError(f'{arg[2:]}: {why}, leave it out')
@@ -184,7 +184,7 @@ def known(key, defaults, where):
 
 
 def parsed(key, text, default):
-    """Return the text of --key=text as the type of the key's default"""
+    """Convert the text of --key=text to the type of the key's default."""
     try:
         if isinstance(default, bool):
             return {'true': True, 'false': False}[text.lower()]
@@ -195,7 +195,7 @@ def parsed(key, text, default):
 
 
 def typed(key, value, default, where):
-    """Return the value, if it has the type of the key's default. An int is accepted for a float."""
+    """Return the value if it has the type of the key's default. An int is accepted for a float."""
     if type(value) is int and abs(value) < 2 ** 63 and isinstance(default, float):
         value = float(value)
     if type(value) is not type(default) or isinstance(value, (int, float)) and not abs(value) <= LARGEST[type(value)]:
@@ -207,9 +207,9 @@ def typed(key, value, default, where):
 
 def read_config(path, values):
     """Return {key: value} from a config file: a JSON object or Python code. The code sees the values so far, and
-    include('config/…') runs another file, with a path from the repository's root."""
+    include('config/…') runs another file, whose path is relative to the repository's root."""
     if os.path.isdir(path) and 'out_dir' in values:
-        raise ValueError(f'{path!r} is a folder and no config file: write --out_dir={path}')
+        raise ValueError(f'{path!r} is a folder, not a config file: write --out_dir={path}')
     if not path.endswith(('.py', '.json')):
         raise ValueError(f'{path!r} is neither a config file (.py, .json) nor --key=value')
     if not os.path.isfile(path):
@@ -239,7 +239,7 @@ def read_config(path, values):
 
 
 class Scope(dict):
-    """The globals of a config file, in which setting an alias sets its keys too"""
+    """The globals of a config file. Setting an alias sets its keys too."""
 
     def __setitem__(self, key, value):
         self.update(dict.fromkeys((key, *ALIASES.get(key, ())), value))
@@ -252,11 +252,11 @@ def is_help(arg):
 
 
 def print_help(section, values, keys, own):
-    """Print the keys of a section with their values and helps. Without a section, print the script's `own` keys; None: all."""
+    """Print a section's keys with values and help. Without a section, print the script's `own` keys, or all if that is None."""
     if not section and own:
         print_keys([name for name in keys if name in own], values, keys)
         if len(keys) > len(own):
-            print(f'\nThe other keys are those of training: --help=NAME shows some of them, of {", ".join(SECTIONS)}')
+            print(f'\nThe other keys are those of training: --help=NAME shows a section of them: {", ".join(SECTIONS)}')
         return
     for name in [section] if section else SECTIONS:
         print(name)
@@ -269,8 +269,8 @@ def print_help(section, values, keys, own):
 
 
 def print_keys(names, values, keys):
-    """Print a line for each key. Keys of block types that have the same value and help, such as r_emb and r_qk, share one."""
-    kinds = {}                                          # (text of the key, its help): block types
+    """Print a line for each key. Keys of block types with the same value and help, such as r_emb and r_qk, share a line."""
+    kinds = {}                                          # {(the key's text, its help): block types}
     for name in names:
         key, value = keys[name], values[name] if str(values[name]).isprintable() else repr(values[name])
         name = name.removesuffix(key.kind) + 'TYPE' if key.kind else name
@@ -280,7 +280,7 @@ def print_keys(names, values, keys):
 
 
 def print_architectures(explain):
-    """Print the files of config/arch, which set the keys of norms together, and if asked to the first line of each."""
+    """List the files of config/arch, which set the keys of norms together. With `explain`, print the first line of each."""
     folder = os.path.join(ROOT, 'config', 'arch')
     names = sorted(name.removesuffix('.py') for name in os.listdir(folder) if name.endswith('.py'))
     print(f'  config/arch/NAME.py sets them all: {"" if explain else ", ".join(names) + "; --help=norms explains them"}')

@@ -1,12 +1,12 @@
-# The claims that the runs of results/csv/ test, in families. Each was written down before its runs. lab/sweep/claims.py says what
-# the fields mean, and `make results` makes the tables.
+# The claims that the runs of results/csv/ test, in families. Each was written down before its runs. lab/sweep/claims.py explains
+# the fields, and `make results` makes the tables.
 
-# how many losses each row of a sweep is to have: its seeds, without the one that chose its rate or its decay
+# the number of losses that each row of a sweep needs: its seeds, without the one that chose its rate or decay
 seeds = dict(base=12, size=8, batch=4, text=8, figure5=4, figure6=5, figure6_vit=4, stable_start=4, vit_parts=4)
 
 
 def minus(a, b):
-    """The contrast a − b, of rows or contrasts"""
+    """Return the contrast a − b, of rows or contrasts."""
     return f'{a} - ' + ' '.join({'-': '+', '+': '-'}.get(word, word) for word in b.split(' '))
 
 
@@ -19,7 +19,7 @@ def base(setting, optim='adamw'):
 
 
 def gap(setting):
-    """What momentum SGDW costs a placement: its loss minus AdamW's"""
+    """Return a placement's loss by momentum SGDW minus that by AdamW."""
     return minus(base(setting, 'sgdw'), base(setting))
 
 
@@ -28,7 +28,7 @@ def gap_at(setting, batch):
 
 
 def lead(setting, over, sweep='base'):
-    """A placement's loss minus that of another one, by AdamW"""
+    """Return a placement's loss minus another's, by AdamW."""
     at = base if sweep == 'base' else lambda name: f'{sweep}/setting={name}'
     return minus(at(setting), at(over))
 
@@ -50,7 +50,7 @@ dnt = [
     dict(text='Post-LN by mSGDW is better than DNT by mSGDW', contrast=minus(base('Post', 'sgdw'), base('DNT', 'sgdw')), sign=-1),
     dict(text='DNT − S1 is the same at 0.5M parameters as at 0.2M', sign=0, margin=0.04,
          contrast=minus(lead('DNT', 'S1', 'size'), lead('DNT', 'S1'))),
-    # S1 − Pre-LN itself is small, so here the margin says only that it stays so
+    # S1 − Pre-LN itself is small, so the margin shows only that it stays small
     dict(text='S1 − Pre-LN is the same at 0.5M parameters as at 0.2M', sign=0, margin=0.04,
          contrast=minus(lead('S1', 'Pre', 'size'), lead('S1', 'Pre'))),
     dict(text='mSGDW costs S1 more with 32K tokens a batch than with 0.5K', sign=1,
@@ -61,7 +61,7 @@ dnt = [
          contrast=minus(lead('DNT', 'Pre', 'text'), lead('DNT', 'Pre')))]
 
 
-# ----------------------------------------------------------------------------- figures of the papers, run again
+# ----------------------------------------------------------------------------- reproduced figures of the papers
 
 def figure6_claim(a, b, **more):
     return dict(text=f'S{a} is better than S{b}' if more['sign'] else f'S{a} and S{b} are equal', paper='figure 6',

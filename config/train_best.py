@@ -1,6 +1,6 @@
 # Muon on S4 (DNT with PreNorm of the FFN), at the size and length of train_quick.py
 #     python train.py config/train_best.py
-# Validation loss: 1.10 nats per byte, where train_quick.py has 1.40. S4 by Muon had the lowest loss of 21 placements by three
+# Validation loss: 1.10 nats per byte; train_quick.py has 1.40. S4 by Muon had the lowest loss of 21 placements by three
 # optimizers, with one seed each (results/halving/placements.md in commit d1b869c).
 include('config/train_quick.py')
 include('config/arch/s4.py')

@@ -3,7 +3,7 @@
 # The paper used 8 A800 and reports a validation loss of 2.849.
 # Figure 6 compares DNT's settings: S1 is worst, S4 and S5 are best. This file has S5; for S1, add:
 #     config/arch/s1.py --out_dir=out-ldnt-s1-sgd
-# The paper's table 5 gives momentum SGDW no warm-up, as here. Its text says 2000 iterations for every run: --warmup_iters=2000
+# The paper's table 5 has no warm-up for momentum SGDW, as here. Its text says 2000 iterations for all runs: --warmup_iters=2000
 out_dir = 'out-ldnt-sgd'
 include('config/base/openwebtext.py')
 include('config/arch/s5.py')

@@ -1,6 +1,6 @@
 # A small DNT on Python sources, byte by byte, by momentum SGDW; `make quickstart` runs it
 #     python train.py config/train_quick.py
-# It takes about five minutes on two CPU cores, and less on cores that compute in bf16. Validation loss: 1.40 nats per byte.
+# This takes about five minutes on two CPU cores, and less on cores that compute in bf16. Validation loss: 1.40 nats per byte.
 out_dir = 'out-quick'
 dataset = 'pycode'
 include('config/arch/s5.py')
@@ -17,4 +17,4 @@ warmup_iters = 60
 eval_interval = 250
 eval_iters = 50
 log_interval = 20
-compile = False                         # on a CPU it needs a C++ compiler and takes longer than it saves
+compile = False                         # on a CPU, compiling needs a C++ compiler and takes longer than it saves

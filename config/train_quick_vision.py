@@ -1,6 +1,6 @@
 # A small V-DNT on scikit-learn's digits of 8 × 8 pixels, by momentum SGDW; `make quickstart-vision` runs it
 #     python -m vision.train config/train_quick_vision.py
-# It takes about a minute on two CPU cores. Validation accuracy: 97.7%, which is 347 of 355 images.
+# This takes about a minute on two CPU cores. Validation accuracy: 97.7%, or 347 of 355 images.
 out_dir = 'out-quick-vision'
 dataset = 'digits'
 include('config/arch/s5.py')
@@ -21,4 +21,4 @@ warmup_iters = 60
 eval_interval = 50
 eval_iters = 20
 log_interval = 25
-compile = False                         # on a CPU it needs a C++ compiler and takes longer than it saves
+compile = False                         # on a CPU, compiling needs a C++ compiler and takes longer than it saves

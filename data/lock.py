@@ -3,13 +3,13 @@ import errno
 import fcntl
 import os
 
-NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)        # what some network disks answer
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)        # errors of some network disks
 
 
 def lock_file(path, subject, doing):
-    """Lock the file at `path` until this process ends, however it ends. Raise ValueError if another process holds it, with
-    `subject`, what is in use, and `doing`, what that process is doing there. A lock of the parent process is this process's too.
-    Return the open file, which the caller must keep. On a disk without locks nothing is locked."""
+    """Lock the file at `path` until this process ends, however it ends, and return the open file, which the caller must keep.
+    Raise ValueError if another process holds the lock; the message says that `subject` is in use, and what that process is
+    `doing`. A lock of the parent process counts as this process's own. On a disk without locks, lock nothing."""
     file, here = open(path, 'a+'), os.uname().nodename
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -30,12 +30,12 @@ def lock_file(path, subject, doing):
 
 
 def lock_folder(folder, doing):
-    """lock_file for a folder, by the file .lock in it"""
+    """Lock a folder by the file .lock in it, see lock_file."""
     return lock_file(os.path.join(folder, '.lock'), folder, doing)
 
 
 def is_locked(folder):
-    """Return whether a process holds the lock of lock_folder. False on a disk without locks."""
+    """Return whether a process holds the lock of lock_folder; False on a disk without locks."""
     path = os.path.join(folder, '.lock')
     if not os.path.exists(path):
         return False

@@ -1,5 +1,5 @@
 """
-Text to tokens and back: the tokenizers, and how every data/<name>/prepare.py turns its documents into train.bin and val.bin.
+Convert text to tokens and back: the tokenizers, and the conversion of documents to train.bin and val.bin in each prepare.py.
 """
 import glob
 import json
@@ -22,7 +22,7 @@ import numpy as np
 
 from data.tokens import write_tokens
 
-os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # only errors: the last one is reported in one line
+os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # errors only: our own line reports the last one
 os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
 os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')        # the processes here are parallel already
 
@@ -31,15 +31,15 @@ os.environ.setdefault('TOKENIZERS_PARALLELISM', 'false')        # the processes 
 
 class Tokenizer(NamedTuple):
     encode: Callable            # str → list of ids
-    decode: Callable            # list of ids → str; ids without a text, such as a vocabulary's padding, give ''
+    decode: Callable            # list of ids → str; ids without text, such as a vocabulary's padding, give ''
     vocab_size: int
     end: int | None             # the id that ends a document
-    special: frozenset = frozenset()        # ids that are no text, of Hugging Face's tokenizers
+    special: frozenset = frozenset()        # special ids of Hugging Face's tokenizers, which are not text
 
 
 def load_tokenizer(name, chars='', replace=False):
-    """'bytes' | 'char', with the table `chars` | a tiktoken name | a Hugging Face name or folder → Tokenizer. A character that is
-    not in the table is a ValueError, or with `replace` becomes the first one."""
+    """Return the Tokenizer for 'bytes', 'char' (with the table `chars`), a tiktoken name, or a Hugging Face name or folder. For
+    a character that is not in the table, raise ValueError, or with `replace` use the table's first character."""
     if name == 'bytes':
         return Tokenizer(lambda text: list(text.encode('utf-8', 'replace')),
                          lambda ids: bytes(i for i in ids if i < 256).decode('utf-8', 'replace'), vocab_size=256, end=0)
@@ -110,9 +110,9 @@ END = '<|endoftext|>'
 
 
 def train_bpe(texts, size, folder):
-    """Train a byte-level BPE of `size` entries: the end of a document, the 256 bytes, and pairs that are frequent in the texts.
-    Saves it in the folder as a tokenizer of Hugging Face's. The same texts give the same one. Raise ValueError if they have too
-    few pairs."""
+    """Train a byte-level BPE of `size` entries: the end of a document, the 256 bytes, and frequent pairs in the texts. Save it
+    in the folder as a Hugging Face tokenizer. The same texts give the same tokenizer. Raise ValueError if they have too few
+    pairs."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
     bpe = Tokenizer(models.BPE())
@@ -129,7 +129,7 @@ def train_bpe(texts, size, folder):
 # ----------------------------------------------------------------------------- documents
 
 def from_hub(name, split, limit=0, processes=0, **where):
-    """Return the texts of a data set on the Hugging Face Hub. With a limit, only that many documents are fetched."""
+    """Return the texts of a data set on the Hugging Face Hub. With a limit, fetch only that many documents."""
     from datasets import Dataset, load_dataset
     print(f'loading {name}, {split}', flush=True)
     try:
@@ -145,8 +145,8 @@ def from_hub(name, split, limit=0, processes=0, **where):
 
 
 class TextFiles:
-    """The documents of files: each .txt is one; .jsonl and .parquet have one per row, in `column`. A file with several names, by
-    its path or by links, counts once. `limit` keeps the first documents."""
+    """The documents in files: each .txt is one; .jsonl and .parquet have one per row, in `column`. A file that several paths or
+    links name counts once. `limit` keeps the first documents."""
 
     def __init__(self, patterns, column='text', limit=0):
         self.column, self.limit, paths = column, limit, []
@@ -155,7 +155,7 @@ class TextFiles:
             if not matches:
                 raise ValueError(f'{pattern!r} matches no file: name some .txt, .jsonl or .parquet')
             paths += matches
-        files = {}                                      # {what tells a file from others: its first path}
+        files = {}                                      # {(device, inode): the file's first path}
         for path in paths:
             if os.path.splitext(path)[1] not in READERS:
                 raise ValueError(f'{path!r} is none of {", ".join(READERS)}')
@@ -213,7 +213,7 @@ READERS = {'.txt': read_txt, '.jsonl': read_jsonl, '.parquet': read_parquet}
 
 
 class Part:
-    """The documents with these numbers, or with `others` all except these."""
+    """The documents with these numbers or, with `others`, all other documents."""
 
     def __init__(self, documents, numbers, count, others=False):
         self.documents, self.numbers, self.count, self.others = documents, numbers, count, others
@@ -226,9 +226,9 @@ class Part:
 
 
 def split(documents, val_fraction=0.0):
-    """nanoGPT's splits: 0.05% of the documents are for validation, drawn with its seed for OpenWebText. If there is only one
-    document, as for Shakespeare, its last tenth is for validation. `val_fraction` is another share of the documents, or of the
-    only document's characters; 0: these. Each split gets at least one. Raise ValueError if there are none."""
+    """Split documents as nanoGPT does: 0.05% are for validation, drawn with its seed for OpenWebText. Of a single document, as
+    Shakespeare is, the last tenth is for validation. `val_fraction` is another share of the documents, or of a single
+    document's characters; 0: nanoGPT's shares. Each split gets at least one. Raise ValueError if there are none."""
     if not 0 <= val_fraction < 1:
         raise ValueError(f'val_fraction={val_fraction}: wants a share between 0 and 1, or 0 for the shares of nanoGPT')
     count = len(documents) if hasattr(documents, '__len__') else sum(1 for _ in documents)
@@ -248,11 +248,11 @@ def split(documents, val_fraction=0.0):
 
 # ----------------------------------------------------------------------------- documents to tokens
 
-PIECE = 2 ** 18         # characters; a longer document is cut after a line, so that many processes can share it
+PIECE = 2 ** 18         # characters; longer documents are cut at line ends, so that several processes can share them
 
 
 def pieces(documents):
-    """Cut documents into (text, whether it ends a document)."""
+    """Cut documents into pieces, and yield (text, whether it ends a document)."""
     for text in documents:
         begin = 0
         while len(text) - begin > PIECE:
@@ -263,7 +263,7 @@ def pieces(documents):
 
 
 def batches(pieces):
-    """Lists of pieces, with PIECE to 2 · PIECE characters in total; the last may have fewer."""
+    """Yield lists of pieces with PIECE to 2 · PIECE characters in total; the last may have fewer."""
     batch, size = [], 0
     for text, last in pieces:
         batch.append((text, last))
@@ -276,8 +276,8 @@ def batches(pieces):
 
 
 def progress_bar(title, total, unit, done=0):
-    """Return a bar of tqdm's on a terminal. In a log file it comes after 30 seconds, and grows as often. Without tqdm there is
-    none."""
+    """Return a tqdm bar for the terminal. In a log file, print it after 30 seconds and every 30 seconds. Without tqdm, print
+    nothing."""
     try:
         from tqdm import tqdm
     except ImportError:                                 # a rented GPU may have PyTorch and NumPy alone
@@ -293,7 +293,7 @@ def start_worker(*tokenizer):
 
 
 def follow_parent():
-    """Ctrl-C is for the parent, which ends its workers. They do not share its handlers of other signals, and end if it dies."""
+    """Leave Ctrl-C to the parent, which ends its workers. Reset its handlers of other signals, and end when it dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -328,15 +328,15 @@ def in_order(pool, f, items, ahead):
 
 
 def write_text(folder, splits, tokenizer, processes=0, own=False, **more):
-    """Write train.bin, val.bin and meta.json into the folder. `splits` is {'train': texts, 'val': texts}, perhaps with 'test', to
-    be iterated over more than once. `tokenizer` is a name for load_tokenizer; its `end` follows each document. With `own` it is a
-    folder whose files are copied into the data set's. processes=0: one per core. write_tokens takes `more`."""
+    """Write train.bin, val.bin and meta.json into the folder. `splits`: {'train': texts, 'val': texts}, perhaps with 'test';
+    texts are iterated over more than once. `tokenizer`: a name for load_tokenizer, whose `end` follows each document; with
+    `own`, a folder whose files are copied into the data set's. processes=0: one per core. write_tokens gets `more`."""
     chars = set()
     if tokenizer == 'char':
         for text in chain.from_iterable(splits.values()):
             chars.update(text)
     chars = ''.join(sorted(chars))
-    vocab_size = load_tokenizer(tokenizer, chars).vocab_size        # here too, so that an error is one line
+    vocab_size = load_tokenizer(tokenizer, chars).vocab_size        # load it here too, so that an error prints one line
     processes = min(processes or os.cpu_count(), 4 * os.cpu_count())
     with ProcessPoolExecutor(processes, initializer=start_worker, initargs=(tokenizer, chars)) as pool:
 
@@ -351,7 +351,7 @@ def write_text(folder, splits, tokenizer, processes=0, own=False, **more):
             beside = {path.name: path.read_bytes() for path in Path(tokenizer).iterdir()} if own else {}
             write_tokens(folder, {name: tokens(name) for name in splits}, vocab_size, '.' if own else tokenizer, beside, **more)
         except BrokenProcessPool as error:
-            if sys.version_info < (3, 11, 5):           # whose pool waits forever for the thread that feeds the dead process
+            if sys.version_info < (3, 11, 5):           # an older pool waits forever for the thread that feeds the dead process
                 pool._call_queue._reader.close()
             raise OSError('a process that tokenizes died, perhaps out of memory: try fewer --processes') from error
         finally:

@@ -1,6 +1,6 @@
 """
 A data set of text is a folder data/<name> with train.bin, val.bin and perhaps test.bin, which hold tokens as plain uint16 or
-uint32, and meta.json. This file reads a data set as windows, in an order that depends only on the seed, and writes one.
+uint32, and meta.json. This file reads windows of a data set, in an order that depends only on the seed, and writes a data set.
 """
 import functools
 import glob
@@ -18,8 +18,8 @@ import torch
 from data.lock import lock_folder
 
 SPLITS = ('train', 'val')               # of every data set
-TEXT_SPLITS = (*SPLITS, 'test')         # text may have a third one, which no choice is made on
-SAMPLES, SAMPLE_SIZE = 64, 2 ** 14      # the blocks of a file that are checked at each start, and the bytes of each
+TEXT_SPLITS = (*SPLITS, 'test')         # text may have a test split, which no decision depends on
+SAMPLES, SAMPLE_SIZE = 64, 2 ** 14      # blocks of a file that each start checks, and bytes per block
 
 
 # ----------------------------------------------------------------------------- reading
@@ -29,7 +29,7 @@ def is_prepared(name):
 
 
 def prepare_command(name):
-    """Return the command that prepares a data set, as its prepare.py states it, or '' if it is none of this project."""
+    """Return the command that prepares a data set, as its prepare.py states it, or '' for a data set of your own."""
     base, _, size = name.partition('-bpe')              # as pysource-bpe1024
     script = f'data/{base}/prepare.py'
     if not os.path.exists(script) or size and not size.isdecimal():
@@ -42,8 +42,9 @@ def prepare_command(name):
 
 
 def load_meta(name, holds='fingerprint'):
-    """data/<name>/meta.json, of a data set that holds 'tokens' or 'images', a key of it, with the fingerprint of the data ('' in
-    data of older versions). ValueError, with the remedy, if there is none, if it is damaged, or if it holds something else."""
+    """Read data/<name>/meta.json of a data set that has the key `holds`, such as 'tokens' or 'images'. Older data has the
+    fingerprint ''. Raise ValueError, with the remedy, if the file is missing or damaged, or if the data set holds something
+    else."""
     folder = os.path.join('data', name)
     if not is_prepared(name):
         if command := prepare_command(name):
@@ -64,8 +65,8 @@ def load_meta(name, holds='fingerprint'):
 
 
 def read_meta(name):
-    """data/<name>/meta.json of tokens: vocab_size, tokenizer (with its chars, if that is 'char'), dtype, tokens of each split,
-    and the fingerprint. The tokenizer '.' there is the data set's own folder, here data/<name>."""
+    """Read data/<name>/meta.json of tokens: vocab_size, tokenizer (and its chars, for 'char'), dtype, tokens per split, and the
+    fingerprint. The tokenizer '.' means the data set's own folder, returned as data/<name>."""
     meta = {'chars': '', **load_meta(name, 'tokens')}
     try:
         return dict(
@@ -77,7 +78,7 @@ def read_meta(name):
 
 
 def sample_hash(path, size):
-    """Return a hash of blocks of the first `size` bytes of a file, evenly spread over them: of all, up to 1 MiB"""
+    """Hash evenly spread blocks of the first `size` bytes of a file; up to 1 MiB, all of them."""
     content, last = hashlib.blake2b(digest_size=16), max(0, size - SAMPLE_SIZE)
     with open(path, 'rb') as f:
         for i in range(SAMPLES):
@@ -87,8 +88,8 @@ def sample_hash(path, size):
 
 
 def map_file(path, dtype, shape, meta):
-    """Return the array in a file of the data set with this meta.json, whose parts are read when they are used. Raise ValueError
-    if the file has another size or other content. Data of older versions has no hashes to compare its content with."""
+    """Memory-map a file of the data set with this meta.json. Raise ValueError if the file has another size or other content.
+    Older data has no hashes to check the content."""
     folder, name = os.path.split(path)
     size = np.dtype(dtype).itemsize * int(np.prod(shape))
     file_size = os.path.getsize(path) if os.path.exists(path) else 0
@@ -102,15 +103,15 @@ def map_file(path, dtype, shape, meta):
 
 @functools.lru_cache(maxsize=4)
 def epoch(length, block_size, number, seed):
-    """Return the order of the windows of block_size tokens in an epoch, and by how many tokens they all are shifted."""
+    """Return an epoch's shift, in tokens, of all windows of block_size tokens, and the order of the windows."""
     rng = np.random.default_rng([seed, number])
-    shift = int(rng.integers((length - 1) % block_size + 1))            # not so far that a window is lost at the end
+    shift = int(rng.integers((length - 1) % block_size + 1))            # small enough to keep the last window
     return shift, rng.permutation((length - 1) // block_size)
 
 
 def shuffled_starts(length, block_size, first, count, seed):
-    """Return where windows number `first`, first + 1, … start, in an endless sequence of windows of `length` tokens in random
-    order, which depends only on the seed. Each epoch holds every window once; all of its windows are shifted by the same
+    """Return the starts of windows number `first`, first + 1, … in an endless sequence of windows of `length` tokens, in random
+    order that depends only on the seed. Each epoch holds every window once, and shifts all of its windows by the same
     offset."""
     starts, windows = [], (length - 1) // block_size
     for number in range(first, first + count):
@@ -120,7 +121,7 @@ def shuffled_starts(length, block_size, first, count, seed):
 
 
 def spread_starts(windows, block_size, batches, batch_size):
-    """At most `batches` lists of batch_size starts, evenly spread over so many windows: always the same ones."""
+    """Return at most `batches` lists of batch_size starts, evenly spread over the windows: always the same ones."""
     batch_size = min(batch_size, windows)
     batches = min(batches, windows // batch_size)
     starts = np.arange(batches * batch_size) * windows // (batches * batch_size) * block_size
@@ -128,7 +129,7 @@ def spread_starts(windows, block_size, batches, batch_size):
 
 
 class Tokens:
-    """One split of a data set: its `tokens`, an array, in `windows` windows of block_size tokens that do not overlap."""
+    """One split of a data set: its `tokens`, an array, and `windows`, how many windows of block_size fit without overlap."""
 
     def __init__(self, name, split, block_size, vocab_size):
         meta = read_meta(name)
@@ -146,20 +147,20 @@ class Tokens:
         self.windows = (self.length - 1) // block_size
 
     def read(self, starts):
-        """Return a batch: the windows that start at these tokens → inputs and targets, int64 (len(starts), block_size) each.
-        Training, evaluation and all that measures read their batches here. Raise ValueError for a token beyond the vocabulary."""
+        """Return inputs and targets, int64 (len(starts), block_size) each, of the windows that start at these tokens. Training,
+        evaluation and measurements all read batches here. Raise ValueError for a token beyond the vocabulary."""
         rows = np.stack([self.tokens[i:i + self.block_size + 1] for i in starts]).astype(np.int64)
-        if rows.max() >= self.vocab_size:               # on a GPU, it would be an assertion of the embedding's kernel
+        if rows.max() >= self.vocab_size:               # on a GPU, the embedding's kernel would crash
             raise ValueError(f'{self.path} has the token {rows.max()}, beyond vocab_size={self.vocab_size}: prepare '
                              f'{os.path.dirname(self.path)} again')
         return torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
 
     def shuffled(self, first, count, seed):
-        """Return the batch of windows number `first`, first + 1, … in the order of shuffled_starts"""
+        """Return the batch of windows number `first`, first + 1, … in the order of shuffled_starts."""
         return self.read(shuffled_starts(self.length, self.block_size, first, count, seed))
 
     def spread(self, batches, batch_size):
-        """Return the starts of the batches of an evaluation, see spread_starts"""
+        """Return the starts of an evaluation's batches, see spread_starts."""
         return spread_starts(self.windows, self.block_size, batches, batch_size)
 
 
@@ -172,8 +173,8 @@ def end_by_exit(number, frame):
 
 @contextmanager
 def preparing(folder):
-    """Make the folder, and let no other process prepare data there meanwhile (ValueError). SIGTERM and SIGHUP end the process as
-    Ctrl-C does, so that what was begun is removed. Only main threads can catch them."""
+    """Make the folder, and lock it against other processes that prepare data there (ValueError). SIGTERM and SIGHUP end the
+    process as Ctrl-C does, so that partial files are removed. Only the main thread can catch them."""
     new = not os.path.isdir(folder)
     os.makedirs(folder, exist_ok=True)
     lock = lock_folder(folder, 'preparing data')
@@ -183,7 +184,7 @@ def preparing(folder):
     try:
         yield
     finally:
-        with suppress(FileNotFoundError):               # on a disk without locks another process may have been here
+        with suppress(FileNotFoundError):               # without locks, another process may have removed it
             os.remove(lock.name)
         lock.close()
         if new and not os.listdir(folder):
@@ -194,9 +195,9 @@ def preparing(folder):
 
 @contextmanager
 def replacing(folder, names, others=()):
-    """Yield {name: path} of temporary files to write. The old files stay until all are written. Then the old file of the last
-    name, which is meta.json for a data set, is removed first, and the new one comes last. Between, the old files of `others` that
-    are not written anew are removed. An error or interrupt leaves no partial files."""
+    """Yield {name: path} of temporary files to write. The old files stay until all are written. Then remove the old file of the
+    last name, which is meta.json for a data set, and move the new files into place, that one last. In between, remove those of
+    `others` that are not rewritten. An error or interrupt leaves no partial files."""
     path = {name: os.path.join(folder, name) for name in names}
     try:
         yield {name: file + '.tmp' for name, file in path.items()}
@@ -214,10 +215,10 @@ def replacing(folder, names, others=()):
 
 
 def write_tokens(folder, splits, vocab_size, tokenizer, beside=None, fingerprint='', **more):
-    """Write train.bin, val.bin, test.bin if `splits` has it, and meta.json, as `replacing` does. meta.json takes `more` too.
-    `splits` maps each split to an iterable of integer arrays or bytes. `beside` are other files to write there, {name: bytes}.
-    ValueError for a split of fewer than two tokens, an input and its target, and for another fingerprint than the one that is
-    given, if any."""
+    """Write train.bin, val.bin, test.bin if `splits` has it, and meta.json, as `replacing` does. `splits` maps each split to an
+    iterable of integer arrays or bytes. `beside`: other files to write there, {name: bytes}. `more`: further entries of
+    meta.json. Raise ValueError for a split of fewer than two tokens, an input and its target, or for a fingerprint other than
+    the given one, if any."""
     dtype = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
     tokens, content = {}, hashlib.blake2b(digest_size=16)
     names, beside = [split for split in TEXT_SPLITS if split in splits], beside or {}

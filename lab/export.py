@@ -1,9 +1,9 @@
 """
-Converts a run's checkpoint to the format of Hugging Face, and back:
+Convert a run's checkpoint to Hugging Face's format, and back:
 
     python -m lab.export --out_dir=out-quick --to=out-hf-quick                          # any GPT, for transformers
-    python -m lab.export --out_dir=out-quick --to=out-weights --format=safetensors      # the weights alone, for --init_from here
-    python -m lab.export --out_dir=out-xl --to=out-whole --format=checkpoint            # of a run with save_shards, one file
+    python -m lab.export --out_dir=out-quick --to=out-weights --format=safetensors      # only the weights, for --init_from here
+    python -m lab.export --out_dir=out-xl --to=out-whole --format=checkpoint            # one file, from a run with save_shards
     python -m lab.export --from_hf=out-hf-llama --out_dir=out-back --dataset=textfiles  # a run, to sample from, measure or resume
 """
 import sys
@@ -26,16 +26,16 @@ from model import GPTConfig
 from optim import OPTIMIZERS, make_optimizer, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of train.py
-out_dir = 'out'                     # the run's folder: the one to read, or with from_hf the one to write
+out_dir = 'out'                     # the run's folder, to read, or with from_hf to write
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
 to = ''                             # the folder to write
-format = 'auto'                     # auto | gpt2 | llama | qwen3 | olmo2 | nanonorm | safetensors | checkpoint; auto: which fits
-from_hf = ''                        # the folder of a model to make a run from; `dataset` must have its tokens
+format = 'auto'                     # auto | gpt2 | llama | qwen3 | olmo2 | nanonorm | safetensors | checkpoint; auto: any fit
+from_hf = ''                        # the folder of a model to make a run from; `dataset` must use the model's tokens
 # -----------------------------------------------------------------------------
 
 
 def write_run(folder):
-    """Make a run, without training, from the model in from_hf."""
+    """Make a run from the model in from_hf, without training it."""
     at_least(config, weight_decay=0)
     if config['optimizer'] not in OPTIMIZERS:
         raise ValueError(f'optimizer={config["optimizer"]!r}: choose among {", ".join(OPTIMIZERS)}')
@@ -46,7 +46,7 @@ def write_run(folder):
             raise ValueError(f'{f.name}={config[f.name]}: {from_hf} has {getattr(model.config, f.name)}, leave this key out')
     if meta['vocab_size'] > model.config.vocab_size:
         raise ValueError(f'dataset={config["dataset"]} has {meta["vocab_size"]} tokens and {from_hf} {model.config.vocab_size}: '
-                         f'choose the data set whose tokens it knows')
+                         f'choose the data set that uses its tokens')
     keys = {key: config[key] for key in defaults_of(TRAIN, GPTConfig)} | asdict(model.config) | dict(init_from=from_hf)
     optimizer = make_optimizer(param_groups(model, keys['weight_decay'], keys=keys), keys)
     write_checkpoint(folder, dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler={}, config=keys, iter=0,
@@ -68,7 +68,7 @@ def write_export(folder):
     equal = [family for family in FAMILIES if not in_the_way[family]]
     family = format if format != 'auto' else equal[0] if equal else 'nanonorm'
     if in_the_way.get(family):
-        raise ValueError(f'{out_dir} is no {FAMILIES[family].label} of Hugging Face\'s, which would have '
+        raise ValueError(f'{out_dir} is not a {FAMILIES[family].label} in Hugging Face\'s sense, which has '
                          f'{", ".join(in_the_way[family])}: --format=nanonorm takes any model')
     notes, end = [], None
     try:
@@ -92,7 +92,7 @@ if __name__ == '__main__':
     if bool(from_hf) == bool(to):
         raise ValueError('set either --to, the folder to write, or --from_hf, the folder of a model, as in --to=hf-model')
     if from_hf:
-        refuse(('checkpoint', 'format'), 'from_hf needs no such key')
+        refuse(('checkpoint', 'format'), 'from_hf does not use this key')
     else:
         refuse(defaults_of(TRAIN, GPTConfig).keys() - {'out_dir', 'debug'}, f'{out_dir} brings its own keys')
     with new_folder(out_dir if from_hf else to) as part:

@@ -1,12 +1,12 @@
 """
-Measures a GPU by commands of bench.py and train.py, within nine minutes, and writes a page of what they print:
+Measure a GPU by commands of bench.py and train.py, within nine minutes, and write their output to a page:
 
     python -m lab.gpu                       # results/gpu/<the GPU's name>.md; `make gpu` does this
-    python -m lab.gpu --only=profile        # only the commands that hold this word
+    python -m lab.gpu --only=profile        # only the commands with this word
     python -m lab.gpu --tiny=True           # small models, to try this script on any machine
 
-The most valuable commands come first, and the page is written after each. Only all commands at full size on a GPU make a page in
-results/gpu; any other page is out-gpu/page.md, which git ignores. It needs PyTorch, NumPy and a prepared data/pycode.
+The most valuable commands come first, and the page is rewritten after each. Only a full run on a GPU, with all commands at full
+size, writes to results/gpu; others write out-gpu/page.md, which git ignores. Needs PyTorch, NumPy and a prepared data/pycode.
 """
 import sys
 
@@ -46,10 +46,10 @@ TINY = ' --n_layer=2 --n_head=2 --n_embd=32 --block_size=64 --vocab_size=256 --b
 
 class Step(NamedTuple):
     name: str
-    seconds: int            # its limit
+    seconds: int            # time limit
     command: str
-    like: str = ''          # the step before it whose losses it must have,
-    within: float = 0.0     # but for this difference, which was chosen before any GPU ran it
+    like: str = ''          # an earlier step with which its losses must agree
+    within: float = 0.0     # to within this tolerance, chosen before any GPU ran it
 
 
 STEPS = [
@@ -86,9 +86,9 @@ ON_GPU = [
 
 # -----------------------------------------------------------------------------
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
-minutes = 9.0                       # the time for all commands
-only = ''                           # only commands that hold this word
-tiny = False                        # small models
+minutes = 9.0                       # time limit for all commands
+only = ''                           # run only commands with this word
+tiny = False                        # use small models
 # -----------------------------------------------------------------------------
 
 
@@ -132,7 +132,7 @@ def write_page(path, page, not_run):
 
 
 def run(step, words, seconds, losses):
-    """What the page says of a command, given as words, and why it failed or ''. Adds a training run to {name: its losses}."""
+    """Run a command's words. Return text for the page, and why it failed or ''. Record a training run in {name: its losses}."""
     output, error = python(words, seconds)
     if error or 'train.py' not in words:
         return output, error
@@ -143,7 +143,7 @@ def run(step, words, seconds, losses):
     lines.append(f'loss {rows[0]["loss"]:.4f} to {rows[-1]["loss"]:.4f} in {len(rows)} iterations, '
                  f'{median(row["tokens_per_s"] for row in rows[2:]):,.0f} tokens/s')
     if not rows[-1]['loss'] < rows[0]['loss']:
-        error = 'its loss does not fall'
+        error = 'its loss does not decrease'
     if step.like in losses:
         difference = max(abs(a - b) for a, b in zip(losses[step.name], losses[step.like], strict=True))
         lines.append(f'its losses differ from those of {step.like} by {difference:.2e}; {step.within:g} is allowed')
@@ -152,7 +152,7 @@ def run(step, words, seconds, losses):
 
 
 def python(words, seconds):
-    """What a command prints, and why it failed or ''. Where it failed, the end of its stderr belongs to what it prints."""
+    """Run a command. Return its output, and why it failed or ''. If it failed, append the end of its stderr to the output."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=out, stderr=err, start_new_session=True)
         try:
@@ -160,7 +160,7 @@ def python(words, seconds):
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            with suppress(ProcessLookupError):          # its ranks too
+            with suppress(ProcessLookupError):          # kill its ranks too
                 os.killpg(process.pid, signal.SIGKILL)
         out.seek(0), err.seek(0)
         output, stderr = (file.read().decode(errors='replace') for file in (out, err))
@@ -171,8 +171,8 @@ def python(words, seconds):
 
 
 def error_line(stderr, code):
-    """Return the line of a traceback that names the error. Behind it CUDA's have lines of advice, and torchrun's another
-    traceback."""
+    """Return a traceback's line that names the error. Lines of advice may follow it from CUDA, and another traceback from
+    torchrun."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()] or [f'exit code {code}']
     errors = [line for line in lines if re.match(r'error: |(\w+\.)*\w*(Error|Exception|Interrupt)\b', line)]
     return ([line for line in errors if 'ChildFailedError' not in line] or lines)[-1][:300]

@@ -1,11 +1,11 @@
 """
-Makes the pages of results/ from the raw numbers in results/csv/:
+Make the pages of results/ from the raw numbers in results/csv/:
 
     python -m lab.results                   # all pages; `make results` does the same
-    python -m lab.results --check=True      # changes nothing, and fails if a page is not what the numbers give
+    python -m lab.results --check=True      # changes nothing, and fails if a page does not match the numbers
 
-results/csv/SWEEP.csv has the runs of config/sweep/SWEEP.py. config/claims.py states what they test, see lab/sweep/claims.py. Any
-other comparison is marked as exploratory, and has no p. docs/placements.md is made from the headers of config/arch.
+results/csv/SWEEP.csv has the runs of config/sweep/SWEEP.py. config/claims.py states the claims that they test, see
+lab/sweep/claims.py. Other comparisons are marked exploratory, without a p. docs/placements.md comes from config/arch's headers.
 """
 import sys
 
@@ -21,10 +21,10 @@ from engine.checkpoint import write_whole
 from lab.sweep.pages import build
 
 # ----------------------------------------------------------------------------- keys
-folder = 'results'                  # the folder of pages/ and csv/, from the root of the repository
-sweeps = 'config/sweep'             # the folder of the sweeps' files, from there
-claims = 'config/claims.py'         # the file of the claims, from there
-check = False                       # change nothing, and fail if a page differs from what would be written
+folder = 'results'                  # the folder of pages/ and csv/, relative to the repository's root
+sweeps = 'config/sweep'             # the folder of sweep files, relative to the root
+claims = 'config/claims.py'         # the file of claims, relative to the root
+check = False                       # change nothing, and fail if a page is out of date
 # -----------------------------------------------------------------------------
 
 PLACEMENTS = """# All placements
@@ -43,7 +43,7 @@ This page is made from their first lines by `python -m lab.results`.
 
 
 def placements():
-    """docs/placements.md"""
+    """Return the text of docs/placements.md."""
     text, arch = PLACEMENTS, os.path.join(ROOT, 'config', 'arch')
     for name in sorted(name.removesuffix('.py') for name in os.listdir(arch) if name.endswith('.py')):
         with open(os.path.join(arch, f'{name}.py'), encoding='utf-8') as f:
@@ -65,7 +65,7 @@ def main():
         if not check:
             write_whole(path, lambda f: f.write(text.encode()))
         elif not os.path.exists(path) or open(path, encoding='utf-8').read() != text:
-            raise ValueError(f'{path} is not what csv/ and pages/ give: run  make results')
+            raise ValueError(f'{path} does not match csv/ and pages/: run  make results')
     if not check:
         os.makedirs(os.path.join(ROOT, folder, 'img'), exist_ok=True)
         for path, figure in figures.items():

@@ -1,12 +1,12 @@
 """
-Trains the runs that are missing in results/csv/, one sweep after another, a run to each core, at the lowest priority:
+Train the runs that are missing in results/csv/, one sweep after another, one run per core, at the lowest priority:
 
     python -m lab.results_run                           # the whole plan, in its order; `make results-run` does the same
     python -m lab.results_run --sweeps=base,tolerance   # these files of config/sweep/
 
-Rows of one csv are of one code. So a sweep's file names the commit of its code (_commit), and about how many hours its runs take
-on one core (_hours). A checkout of that commit in .worktrees/ trains the runs of today's file, with today's data, into today's
-csv. Stop it at any time: the same command goes on.
+All rows of a csv come from the same code. So a sweep's file names the commit of that code (_commit), and about how many hours its
+runs take on one core (_hours). A checkout of that commit in .worktrees/ trains the runs of the current file, with the current
+data, into the current csv. Stop this at any time; the same command continues.
 """
 import sys
 
@@ -32,7 +32,7 @@ csv = 'results/csv'                 # the folder of the csv files
 
 
 def checkout_of(commit):
-    """Return a checkout of the commit with today's data. Raise ValueError if git cannot make it."""
+    """Return a checkout of the commit that uses the current data. Raise ValueError if git cannot make it."""
     folder = Path(ROOT, '.worktrees', commit)
 
     def git(*arguments):
@@ -41,9 +41,9 @@ def checkout_of(commit):
     if not folder.exists():
         made = git(ROOT, 'worktree', 'add', '--detach', folder, commit)
         if made.returncode:
-            raise ValueError(f'_commit={commit}: git has no checkout of it: {made.stderr.strip().splitlines()[-1]}')
+            raise ValueError(f'_commit={commit}: git cannot check it out: {made.stderr.strip().splitlines()[-1]}')
     if not git(folder, 'rev-parse', 'HEAD').stdout.startswith(commit) or git(folder, 'status', '--porcelain', '-uno').stdout:
-        raise ValueError(f'{folder} is no clean checkout of {commit}: remove it, and call  git worktree prune')
+        raise ValueError(f'{folder} is not a clean checkout of {commit}: remove it, and run  git worktree prune')
     for path in Path(ROOT, 'data').glob('*/*'):
         link = folder / path.relative_to(ROOT)
         if (path.suffix == '.bin' or path.name == 'meta.json') and not link.is_symlink():
@@ -53,11 +53,11 @@ def checkout_of(commit):
 
 
 def run_sweep(file, table, folder):
-    """Run lab.sweep of the checkout in this folder → its exit code. When this process is asked to end, the sweep saves first."""
+    """Run this checkout's lab.sweep, and return its exit code. If this process is asked to end, the sweep saves first."""
     process = subprocess.Popen(['nice', '-n', '19', sys.executable, '-m', 'lab.sweep', file, f'--csv={table}'], cwd=folder)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)   # the end of the terminal reaches the sweep too, as Ctrl-C does
+        signal.signal(signal.SIGHUP, lambda *_: None)   # a closing terminal signals the sweep too, as Ctrl-C does
     while True:
         try:
             return process.wait()

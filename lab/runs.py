@@ -1,9 +1,9 @@
 """
-A table of runs, sorted by their last validation loss, and what differs between two of them:
+Print a table of runs, sorted by their last validation loss; for two runs, print also their differences:
 
     python -m lab.runs out-*                                    # with the keys in which they differ
     python -m lab.runs out-* --keys=norm,learning_rate --csv=runs.csv
-    python -m lab.runs out-quick out-s1                         # of two runs also code, data and versions
+    python -m lab.runs out-quick out-s1                         # for two runs, also differences of code, data and versions
 
 In a notebook, the log of a run as a data frame, and its model:
 
@@ -32,17 +32,17 @@ VERSIONS = ('python', 'torch', 'numpy', 'platform', 'machine', 'device', 'ranks'
 
 
 def read_run(folder):
-    """Return a run's `config`, the `about` of its run.json, and its log's `rows`; None for another folder."""
+    """Return a run's `config`, the `about` of its run.json, and its log's `rows`, or None for a folder without a run."""
     config = read_json(os.path.join(folder, 'config.json'), 'remove it')
     if not config or not os.path.exists(os.path.join(folder, 'log.jsonl')):
         return None
     about = read_json(os.path.join(folder, 'run.json'), 'remove it') or {}
-    last_start = (about.get('starts') or [{}])[-1]              # of a run that was resumed, the last start counts
+    last_start = (about.get('starts') or [{}])[-1]              # for a resumed run, the last start counts
     return dict(folder=folder, config=config, about={**about, **last_start}, rows=read_rows(os.path.join(folder, 'log.jsonl')))
 
 
 def status_of(run):
-    """running, diverged, done, or stopped"""
+    """Return 'running', 'diverged', 'done' or 'stopped'."""
     if is_locked(run['folder']):
         return 'running'
     if run['rows'] and 'diverged' in run['rows'][-1]:
@@ -52,18 +52,18 @@ def status_of(run):
 
 
 def differing(dicts):
-    """Return the keys whose values are not the same in all of these dicts, in their order"""
+    """Return the keys whose values differ between these dicts, in their original order."""
     keys = dict.fromkeys(key for one in dicts for key in one)
     return [key for key in keys if any(one.get(key) != dicts[0].get(key) for one in dicts)]
 
 
 def keys_that_differ(configs):
-    """Return the keys by which runs are told apart, in tables and legends"""
+    """Return the keys that tell runs apart, in tables and legends."""
     return [key for key in differing(configs) if key not in ALWAYS_DIFFER]
 
 
 def table_of(runs, keys):
-    """Return a data frame of texts with a row for each run, from the lowest last validation loss to the highest"""
+    """Return a data frame of texts with a row for each run, in ascending order of the last validation loss."""
     import pandas
     lines = []
     for run in runs:
@@ -82,7 +82,7 @@ def table_of(runs, keys):
 
 
 def patches(folder):
-    """Return {file: its part of code.patch}"""
+    """Return {file: its part of code.patch}."""
     path = os.path.join(folder, 'code.patch')
     if not os.path.exists(path):
         return {}
@@ -92,7 +92,7 @@ def patches(folder):
 
 
 def differences(a, b):
-    """Return a data frame of what differs between two runs: (what, in a, in b)."""
+    """Return a data frame of the differences between two runs, with columns name, value in a, value in b."""
     import pandas
     lines = []
 
@@ -106,16 +106,16 @@ def differences(a, b):
     edits = [patches(run['folder']) for run in (a, b)]
     for file in differing(edits):
         of_a, of_b = ('edited' if file in edit else '–' for edit in edits)
-        lines.append([f'code {file}', of_a, of_b + ' otherwise' * (of_a == of_b)])
+        lines.append([f'code {file}', of_a, of_b + ' differently' * (of_a == of_b)])
     add('data', *(dict(fingerprint=run['about'].get('data')) for run in (a, b)), ['fingerprint'])
     add('', a['about'], b['about'], VERSIONS)
     return pandas.DataFrame(lines, columns=['', a['folder'], b['folder']])
 
 
 def load(folder, checkpoint='best.pt', Model=None):
-    """Return a run's log as a pandas data frame, with a row for each line of log.jsonl and a column such as grad_norms.qk for
-    each entry of a dict, and the model of its checkpoint on the CPU, in eval mode, or None if it has none yet. Model: GPT, or for
-    a run of vision.train the ViT of vision.vit."""
+    """Return a run's log as a pandas data frame, and the model of its checkpoint, on the CPU in eval mode, or None without a
+    checkpoint. The frame has a row for each line of log.jsonl, and a column such as grad_norms.qk for each entry of a dict.
+    Model: GPT, or vision.vit's ViT for a run of vision.train."""
     import pandas
     run = read_run(folder)
     if run is None:
@@ -134,9 +134,9 @@ def main():
     parser = argparse.ArgumentParser(prog='python -m lab.runs', description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')
-    parser.add_argument('folders', nargs='+', help='folders of runs; others are left out')
-    parser.add_argument('--keys', help='the keys to show, with commas; default: those in which the runs differ')
-    parser.add_argument('--csv', help='a file for the table')
+    parser.add_argument('folders', nargs='+', help='folders of runs; other folders are skipped')
+    parser.add_argument('--keys', help='keys to show, separated by commas; default: those that differ')
+    parser.add_argument('--csv', help='write the table to this file')
     parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     args = parser.parse_args()
     begin(args.debug)
@@ -150,10 +150,10 @@ def main():
             raise ValueError(f'keys={args.keys}: no run has the key {key!r}')
     both = len(runs) == 2 and not args.keys
     table = table_of(runs, keys)
-    print((table.drop(columns=keys) if both else table).to_string(index=False))         # below, keys have lines of their own
+    print((table.drop(columns=keys) if both else table).to_string(index=False))         # the keys are listed below
     if both:
         lines = differences(*runs)
-        print('\nwhat differs:\n' + (lines.to_string(index=False) if len(lines) else 'nothing but the folder'))
+        print('\ndifferences:\n' + (lines.to_string(index=False) if len(lines) else 'none but the folder'))
     if args.csv:
         table.to_csv(args.csv, index=False)
         print(f'wrote {args.csv}')

@@ -1,9 +1,9 @@
 """
-Loss against size, and speed-up at equal loss, from the runs.csv of a sweep (sharpness disparity, figures 1, 4, 5 and 10):
+Print loss against size, and speed-up at equal loss, from a sweep's runs.csv (sharpness disparity, figures 1, 4, 5 and 10):
 
     python -m lab.scaling --csv=results/csv/figure5.csv --size=size --base=lr=none
 
-Rows of the sweep's table that differ only in their size make a curve. Each row is taken at its best learning rate.
+Rows of the sweep's table that differ only in size form a curve. Each row counts at its best learning rate.
 """
 import sys
 
@@ -22,16 +22,18 @@ from lab.sweep.table import as_text, mean_loss, read_runs, row_name, rows_of, sp
 
 # ----------------------------------------------------------------------------- keys
 csv = 'runs.csv'                    # the runs.csv of a sweep
-size = 'size'                       # the axis of the sizes
-base = ''                           # the curve that the others are compared with: the labels of a row without its size
+size = 'size'                       # the axis of sizes
+base = ''                           # the curve to compare the others with: a row's labels without its size
 # -----------------------------------------------------------------------------
 
 
 def tables(runs, size, base):
-    """Return the loss and the speed-up at each size, and the slope of each curve, as frames of texts.
+    """Return two frames of texts: the loss and the speed-up at each size, and the slope of each curve.
 
-    The speed-up is the iterations of the base's run over those after which a row's mean validation loss is as low as that at its
-    end. There the rate of the row has not fallen to its end: a run planned to end there would be faster."""
+    The speed-up is the number of iterations of the base's run, divided by the number at which a row's mean validation loss is
+    as low as the base's at its end. The row's learning rate has not fully decayed there: a run planned to end there would be
+    faster.
+    """
     split, curves = split_of(runs), {}
     for row in rows_of(runs):
         if size not in row.labels:

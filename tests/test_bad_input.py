@@ -185,7 +185,7 @@ EVALUATIONS = [
     case('evaluate: no run', 'lab.evaluate --out_dir=out,nowhere', 'there is no nowhere/best.pt … gpt2-xl, or a folder'),
     case('evaluate: other tokens', f'{EVALUATE} --dataset=other', 'dataset=other has other tokens (char) than out has learned',
          lambda: shutil.copytree('data/tiny', 'data/other'), meta(tokenizer='char', chars='abcdefghijklm', folder='data/other')),
-    case('export: not equal', f'{EXPORT} --format=llama', 'out is no LLaMA … norm=rmsnorm … --format=nanonorm takes any'),
+    case('export: not equal', f'{EXPORT} --format=llama', 'out is not a LLaMA … norm=rmsnorm … --format=nanonorm takes any'),
 ]
 SWEEPS = [
     case('sweep: misspelt axis', f'{SWEEP} --learning_rat=1', "unknown key 'learning_rat' in the grid: did you mean 'learning_r"),

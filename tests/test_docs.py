@@ -418,7 +418,7 @@ def test_a_page_runs(page, repository, tmp_path):
     left = subprocess.run([*git, 'status', '--porcelain'], check=True, capture_output=True, text=True).stdout
     assert not left, 'what the commands of a page write must be ignored, or every later code.patch has it'
     for card in place.glob('out-hf-*/README.md'):
-        assert 'knows no mask' not in card.read_text(encoding='utf-8'), card
+        assert 'takes no mask' not in card.read_text(encoding='utf-8'), card
 
 
 # ----------------------------------------------------------------------------- the edits

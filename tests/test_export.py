@@ -234,11 +234,11 @@ def test_edited_code_comes_along(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match='computes other logits'):                      # than this process's model, not edited
         write_own(ours, str(tmp_path / 'hf'))
     monkeypatch.setattr(lab.convert.hub, 'largest_difference', lambda *models: 0.0)
-    assert 'padded on the left' in write_own(ours, str(tmp_path / 'hf'))
+    assert 'left-padded' in write_own(ours, str(tmp_path / 'hf'))
     theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path / 'hf', trust_remote_code=True)
     idx, mask = ids(ours), torch.ones_like(ids(ours))
     mask[0, 0] = 0
-    with pytest.raises(ValueError, match='padded on the left'):
+    with pytest.raises(ValueError, match='left-padded'):
         theirs(idx, attention_mask=mask)
 
 

@@ -144,7 +144,7 @@ def test_a_page(place):
     assert text.count('exploratory') == 1 and f'{LOSSES["c"][1:].mean():.3f} ± ' in text
     assert make(place, '--check=True')[0] == 0
     page.write_text(text.replace('supported', 'contradicted', 1))
-    assert make(place, '--check=True')[2] == f'error: {page} is not what csv/ and pages/ give: run  make results\n'
+    assert make(place, '--check=True')[2] == f'error: {page} does not match csv/ and pages/: run  make results\n'
 
 
 def test_runs_of_two_codes_or_data_are_never_on_a_page(place):

@@ -55,14 +55,14 @@ def test_two_runs(here):
     other = patch.format('model.py', 2) + patch.format('lab/x.py', 1)
     write_run(here / 'b', config=dict(norm='rmsnorm'), about=about, patch=other)
     out = call('lab.runs', 'a', 'b')
-    assert [line.split() for line in out.partition('what differs:\n')[2].splitlines()] == [
-        ['a', 'b'], ['key', 'norm', '–', 'rmsnorm'], ['code', 'model.py', 'edited', 'edited', 'otherwise'],
+    assert [line.split() for line in out.partition('differences:\n')[2].splitlines()] == [
+        ['a', 'b'], ['key', 'norm', '–', 'rmsnorm'], ['code', 'model.py', 'edited', 'edited', 'differently'],
         ['code', 'optim.py', 'edited', '–'], ['code', 'lab/x.py', '–', 'edited'], ['data', 'fingerprint', 'da7a', 'other'],
         ['torch', '2.13', '2.10']]
     write_run(here / 'c', patch=patch.format('model.py', 1) + patch.format('optim.py', 1))
-    assert 'nothing but the folder' in call('lab.runs', 'a', 'c')
+    assert 'none but the folder' in call('lab.runs', 'a', 'c')
     write_run(here / 'd')
-    assert 'what differs' not in call('lab.runs', 'a', 'c', 'd')
+    assert 'differences:' not in call('lab.runs', 'a', 'c', 'd')
 
 
 def test_a_run_in_a_notebook(place):

@@ -125,7 +125,7 @@ def test_several_grids():
 
 @pytest.mark.parametrize('grids, says', [
     ([dict(model={'a b': '--n_layer=1', 'a/b': '--n_layer=2'})], 'two runs of the grid are named model=a_b,seed=1, and differ'),
-    ([dict(dropout=['1e-1', '0.10'])], 'are one run'), ([dict(seed=[7])], 'seed cannot be an axis'),
+    ([dict(dropout=['1e-1', '0.10'])], 'are the same run'), ([dict(seed=[7])], 'seed cannot be an axis'),
     ([dict(arch=['pre'], learning_rate=[0.1]), dict(arch=['s5'])], 'learning_rate is an axis of some grids and not of others')])
 def test_a_grid_that_is_none(grids, says):
     with pytest.raises(ValueError, match=says):

@@ -186,8 +186,8 @@ def test_a_file_that_a_spreadsheet_saved(report):
 
 
 @pytest.mark.parametrize('old, new, says', [
-    ('a,0.1,2', 'a,1e-1,1', 'the run arch=a,learning_rate=0.1,seed=1 stands there twice'),
-    ('c0de', 'beef', 'has runs of several codes (beef, c0de), of which no mean is made'),
+    ('a,0.1,2', 'a,1e-1,1', 'the run arch=a,learning_rate=0.1,seed=1 is there twice'),
+    ('c0de', 'beef', 'has runs of several codes (beef, c0de), which are never averaged'),
     ('float32', 'bfloat16', 'has runs of several precisions'),
     (',36\r\n', ',36,7\r\n', ''), ('2.5,,', ',,', 'seed=1 is done and has no val_loss'),
     ('a,0.1,', 'a,,', 'some runs have a learning_rate and others have none')])

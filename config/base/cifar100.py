@@ -1,7 +1,7 @@
-# What ViT-small and StableViT-small on CIFAR-100 share (Stable-Transformer, appendix O): 200 epochs of 512 images an iteration,
-# the learning rate and the weight decay. It says no more. The shape is that of timm's ViT-small, and β2, the final rate and the
-# missing clipping are those of the paper's runs on ImageNet. Patches of 4 × 4, crops, flips, no warm-up, and no
-# stochastic depth, mixup, cutmix or label smoothing are our choice.
+# Shared by ViT-small and StableViT-small on CIFAR-100 (Stable-Transformer, appendix O): 200 epochs with 512 images per iteration,
+# the learning rate and the weight decay. The appendix says no more. The shape is timm's ViT-small; β2, the final rate and no
+# clipping are as in the paper's runs on ImageNet. Patches of 4 × 4, crops, flips, no warm-up, and no stochastic depth, mixup,
+# cutmix or label smoothing are our choice.
 dataset = 'cifar100'
 image_size, patch_size, channels, classes = 32, 4, 3, 100
 n_layer, n_head, n_embd = 12, 6, 384

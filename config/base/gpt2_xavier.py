@@ -1,7 +1,7 @@
 # GPT-2 with Xavier initialization: DNT's baseline, and a run of Stable-Transformer's figure 2
 include('config/arch/pre.py')
 init = 'xavier'
-# Both papers build on nanoGPT, which ties the embedding to the head before it draws weights, so that the embedding starts as a
-# head, and has W_q, W_k and W_v in one matrix.
+# Both papers build on nanoGPT, which ties the embedding to the head before it draws weights, so that the embedding is initialized
+# like a head, and which has W_q, W_k and W_v in one matrix.
 emb_std = 0.0
 fused_qkv_init = True

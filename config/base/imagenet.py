@@ -1,9 +1,9 @@
-# What the papers' runs on ImageNet share (DNT, table 4; Stable-Transformer, table 3): 150 epochs of 1024 images an iteration
-# Both papers say that they augment as Adan's does (Xie et al. 2024). Its code for ViT-Base has the crops, flips, interpolation
-# and repeats that the tables leave out; random erasing, which it has too, the tables set to 0.
-# The papers do not say of which checkpoint their accuracies are. best.pt is chosen on the images that it is tested on. The last:
+# Shared by the papers' runs on ImageNet (DNT, table 4; Stable-Transformer, table 3): 150 epochs with 1024 images per iteration
+# Both papers say that they augment as the Adan paper does (Xie et al. 2024). Adan's code for ViT-Base has the crops, flips,
+# interpolation and repeats that the tables leave out. It also has random erasing, which the tables set to 0.
+# The papers do not say which checkpoint their accuracies come from. best.pt is chosen on the test images. For the last one:
 #     python -m vision.evaluate --out_dir=FOLDER --checkpoint=ckpt.pt
-# Both build on timm, which exempts position embeddings, class token and biases from weight decay, and whose ViT has biases.
+# Both build on timm, whose ViT has biases, and which exempts them, position embeddings and the class token from weight decay.
 dataset = 'imagenet'
 image_size, patch_size, channels, classes = 224, 16, 3, 1000
 pool = 'cls'

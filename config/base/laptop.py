@@ -1,4 +1,4 @@
-# A short train_quick.py, for sweeps and comparisons: its model of 0.8M parameters and its data, for 400 iterations of 1024 bytes
+# A short train_quick.py, for sweeps and comparisons: its 0.8M parameters and its data, for 400 iterations of 1024 bytes
 include('config/train_quick.py')
 block_size = 64
 max_iters = 400

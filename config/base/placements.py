@@ -1,6 +1,5 @@
-# The placements of config/sweep/decay.py and those that follow it, as {name: arguments of train.py} at a width. GPT-2's matrices
-# (Pre, Peri, Post) start with the gain that its 0.02 has at a width of 768, and its embeddings with about the standard deviation
-# of S1's.
+# The placements of config/sweep/decay.py and its successors, as {name: arguments of train.py} at a width. GPT-2's matrices
+# (Pre, Peri, Post) start with the gain that a std of 0.02 has at a width of 768, and its embeddings with about the std of S1's.
 
 
 def _placements(width):

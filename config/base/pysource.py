@@ -1,4 +1,4 @@
-# What the runs behind results/ share: 0.22M parameters, and Python sources as bytes, 20 for each parameter. Their data:
+# Shared by the runs behind results/: 0.22M parameters, and Python sources as bytes, 20 per parameter. To prepare the data:
 #     python data/pysource/prepare.py
 dataset = 'pysource'
 vocab_size = 256
@@ -15,4 +15,4 @@ eval_interval = 550
 eval_iters = 100
 log_interval = 10
 dtype = 'bfloat16'
-compile = False                         # it pays in runs of several minutes only
+compile = False                         # it pays off only in runs of several minutes

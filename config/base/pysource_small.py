@@ -1,4 +1,4 @@
-# What the smaller runs behind results/ share: pysource.py with 0.13M parameters, also with 20 bytes for each
+# Shared by the smaller runs behind results/: pysource.py with 0.13M parameters, also with 20 bytes per parameter
 include('config/base/pysource.py')
 n_embd = 48
 max_iters = 1280

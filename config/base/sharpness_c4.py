@@ -1,7 +1,7 @@
-# What sharpness disparity's runs on C4 share. Each trains on 20 tokens a parameter, in 512 windows of 256 tokens an iteration.
+# Shared by sharpness disparity's runs on C4. Each trains on 20 tokens per parameter, in 512 windows of 256 tokens an iteration.
 # The learning rate falls to a twentieth, as the paper says; in the authors' code for C4 it falls to a tenth.
-# That code also cuts each document to 257 tokens, pads shorter ones, and leaves the padding out of the loss. Here a window may go
-# on into the next document, and all of its tokens count.
+# That code also cuts each document to 257 tokens, pads shorter ones, and ignores the padding in the loss. Here a window may
+# continue into the next document, and all of its tokens count.
 include('config/optim/adamw.py')
 dataset = 'c4'
 vocab_size = 32100                      # T5's

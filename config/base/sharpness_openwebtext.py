@@ -1,4 +1,4 @@
-# What sharpness disparity's runs on OpenWebText share. They have 50K iterations; for those of 100K, add --max_iters=100000
+# Shared by sharpness disparity's runs on OpenWebText, with 50K iterations; for runs with 100K, add --max_iters=100000
 include('config/base/openwebtext.py')
 include('config/optim/adamw.py')
 max_iters = 50000

@@ -1,6 +1,6 @@
 # GPT-2 (124M) on OpenWebText under Pre-LN and Peri-LN, with and without residual scaling (LN stability, table 2)
 #     torchrun --nproc_per_node=8 train.py config/ln/train_ln_124m.py
-# The paper used H200s and does not say how many. Its validation losses, and what to add for each run besides an --out_dir:
+# The paper used H200s and does not say how many. Its validation losses, and the arguments to add (with an --out_dir):
 #     Pre-LN              5.43
 #     Pre-LN, Δt = 0.1    3.13    --residual_scale=0.1
 #     Peri-LN             3.12    config/arch/peri.py
@@ -8,10 +8,10 @@
 # Table 1 counts how many of 5 runs diverge within 20K iterations. With weight decay: Pre-LN 1, Peri-LN 0. Without it
 # (--weight_decay=0): Pre-LN 3, Peri-LN 0. No norm at all (config/arch/off.py): 5, in one cell for both. For these runs, add
 # --max_iters=20000 --lr_decay_iters=100000 and one of --seed=1 to 5. The seeds and the end of the rate's decay are our choice.
-# The paper says only that learning rate, weight decay and others were tuned for Pre-LN. Here they, the batch, the warm-up and the
-# final rate are nanoGPT's, but the cosine ends with the run, where nanoGPT's ends at 600K iterations (--lr_decay_iters=600000).
-# The paper's LayerNorm has a bias β (equation 5). nanoGPT's GPT-2 has none, and neither has this one.
-# --bias=True adds it, and those of the linear maps.
+# The paper says only that learning rate, weight decay and others were tuned for Pre-LN. Here these, the batch, the warm-up and
+# the final rate are nanoGPT's, but the cosine ends with the run; nanoGPT's ends at 600K iterations (--lr_decay_iters=600000).
+# The paper's LayerNorm has a bias β (equation 5). nanoGPT's GPT-2 has no bias, and neither does this model.
+# --bias=True adds β and the biases of the linear maps.
 out_dir = 'out-ln-124m'
 include('config/base/openwebtext.py')
 include('config/arch/pre.py')

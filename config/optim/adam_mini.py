@@ -1,3 +1,3 @@
-# Adam-mini, which takes AdamW's settings as they are
+# Adam-mini, with AdamW's settings unchanged
 include('config/optim/adamw.py')
 optimizer = 'adam_mini'

@@ -1,21 +1,21 @@
 # LLaMA 0.25B on OpenWebText by AdamW (sharpness disparity, table 3 and figure 4)
 #     torchrun --nproc_per_node=4 train.py config/sharpness/train_llama_0.25b.py
-# The paper used 4 A800 or H800. Its losses after 50K iterations (table 2), and what to add for each run besides an --out_dir:
+# The paper used 4 A800 or H800. Its losses after 50K iterations (table 2), and the arguments to add (with an --out_dir):
 #     AdamW                                           2.834
 #     AdamW, larger rate for the embeddings           2.818    --r_emb=10
 #     AdamW, larger rates for embeddings and FFN      2.791    --r_emb=10 --r_ffn=6
 #     AdamW, Blockwise LR                             2.784    config/lr/blockwise.py
 #     AdamW, twice the rate for the norms             2.837    --r_norm=2
-# Of the first run, figures 2 (left), 3 (b) and 9 show the sharpness, and figure 8 the norms of the parameters. To measure them
-# during training and at its end, on 1020 windows, for the paper's B = 1024:
+# Figures 2 (left), 3 (b) and 9 show the first run's sharpness, and figure 8 its parameter norms. To measure them during training
+# and at its end, on 1020 windows, for the paper's B = 1024:
 #     torchrun --nproc_per_node=4 train.py config/sharpness/train_llama_0.25b.py --measure_interval=500 --measure_batches=34
 #     python -m lab.measure --out_dir=out-llama-0.25b --what=sharpness,layers --batches=34
 #     python -m lab.plot out-llama-0.25b --what=sharpness
 #     python -m lab.plot out-llama-0.25b --what=sharpness.qk.layers.log10_mean
 #     python -m lab.plot out-llama-0.25b --what=parameters.means
-# The first picture shows figures 2 and 3. lab.measure draws figure 9 (a) in layers.png. The second picture has the sharpness
-# that figure 9 (b) shows at one time, over iterations, for QK. The third is figure 8 (a) and (b); for (c) add
-# parameters.embedding.frobenius. A curve for each layer: parameters.w1.frobenius, …
+# The first picture shows figures 2 and 3. lab.measure draws figure 9 (a) in layers.png. The second picture shows QK's sharpness
+# over iterations; figure 9 (b) shows it at one time. The third is figure 8 (a) and (b); for (c) add
+# parameters.embedding.frobenius. parameters.w1.frobenius and the like draw a curve for each layer.
 include('config/base/sharpness_openwebtext.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-0.25b'

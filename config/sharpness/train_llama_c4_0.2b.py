@@ -2,8 +2,8 @@
 #     torchrun --nproc_per_node=4 train.py config/sharpness/train_llama_c4_0.2b.py
 # With Blockwise LR, add:  config/lr/blockwise.py --out_dir=out-llama-c4-0.2b-blockwise
 # The paper used 4 A800 or H800. It shows its losses as curves, without numbers.
-# The shape is that of the authors' code, with 200.3M parameters. The paper's table has 16 heads and 8 blocks, which make 124.8M
-# and not its 200M; for those, add:  --n_layer=8 --n_head=16
+# The shape is that of the authors' code, with 200.3M parameters. The paper's table has 16 heads and 8 blocks, which give 124.8M
+# and not the stated 200M; for this shape, add:  --n_layer=8 --n_head=16
 include('config/base/sharpness_c4.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-c4-0.2b'

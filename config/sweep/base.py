@@ -1,16 +1,16 @@
 # Seven placements at 0.2M parameters, by AdamW and by momentum SGDW, each at its own weight decay and learning rate
 #     make results-run SWEEPS=base
-# Decays and rates are those of config/base/tuned.py. Seed 1 chose them, so it counts in no comparison of results/; 12 others do.
-# (lab.sweep --report counts all 13.) One more row
-# is DNT at the decay of S1. Expected half-widths of a difference: 0.009 by AdamW, 0.015 by momentum SGDW.
+# Decays and rates come from config/base/tuned.py. Seed 1 chose them, so results/ compares only the 12 other seeds. (lab.sweep
+# --report counts all 13.) One more row is DNT at the decay of S1. Expected half-width of a difference's interval: 0.009 by AdamW,
+# 0.015 by momentum SGDW.
 include(__file__.rpartition('sweep')[0] + 'base/tuned.py')
-_commit = '14cd207'             # whose code trains these runs
-_hours = 3.9                    # of one core, as planned
-_seed_1_chose = True            # and counts in no comparison
+_commit = '14cd207'             # commit whose code trains these runs
+_hours = 3.9                    # on one core, as planned
+_seed_1_chose = True            # so no comparison uses it
 arguments = 'config/base/pysource.py --eval_interval=1100'
 out_dir = 'out-sweep/base'
 seeds = 13
-diverged_loss = 3.0             # nats a byte; about what the frequencies of single bytes give
+diverged_loss = 3.0             # nats per byte; about the loss of predicting each byte by its frequency
 diverged_rise = 0.5
 _rows = {optim: {name: f'{_placements(64)[name]} --weight_decay={decay} --learning_rate={rate}'
                  for name, (decay, rate) in rows.items()} for optim, rows in _tuned.items()}

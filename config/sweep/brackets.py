@@ -1,15 +1,15 @@
-# Decays beyond the edges of decay.py's grid, and those of Post-LN. base.py and its followers take their decays from both
+# Decays beyond the edges of decay.py's grid, and decays for Post-LN. base.py and its successors take their decays from both files
 #     make results-run SWEEPS=brackets
-# In decay.py the best decay of five rows is the largest or the smallest that was tried. Each gets one more here, a factor of 3
-# further. Post-LN was not in it; by momentum SGDW its best of three was the smallest, so it has two more. The rule is that of
-# decay.py: the lowest validation loss at the row's best rate.
+# In decay.py the best decay of five rows is the largest or the smallest one tried. Each of these rows gets one more decay here, a
+# factor of 3 further. decay.py has no Post-LN; by momentum SGDW its best of three decays was the smallest, so it gets two more.
+# The rule is that of decay.py: the lowest validation loss at the row's best rate.
 include('config/base/placements.py')
-_commit = '14cd207'             # whose code trains these runs
-_hours = 0.7                    # of one core, as planned
+_commit = '14cd207'             # commit whose code trains these runs
+_hours = 0.7                    # on one core, as planned
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/brackets'
 seeds = 1
-diverged_loss = 3.0             # nats a byte; about what the frequencies of single bytes give
+diverged_loss = 3.0             # nats per byte; about the loss of predicting each byte by its frequency
 diverged_rise = 0.5
 _settings = {**_placements(64), 'Post': 'config/arch/post.py --emb_std=0.08 --init_gain=3.46'}
 grids = [dict(setting={name: _settings[name] for name in names}, weight_decay=decays, learning_rate=rates,

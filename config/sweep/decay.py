@@ -1,16 +1,16 @@
-# Which weight decay suits each placement, with each optimizer? brackets.py has more, and config/base/tuned.py the best ones
+# Which weight decay suits each placement, with each optimizer? brackets.py has more decays, config/base/tuned.py the best ones
 #     make results-run SWEEPS=decay
-# All decays are tuned alike: a factor of 3 apart, around values of which rate times decay is about the same. One seed, so no
-# claims. The rule: a placement takes the decay at which its row here has the lowest validation loss at its best rate. S1 and DNT
-# ran first, and were to give one decay to all. But their best decays differ (AdamW: 0.1 and 0.3), and with the same one DNT leads
-# by 0.06 to 0.14. So each placement has its own, which was decided before any run of base.py.
+# All placements are tuned in the same way: decays a factor of 3 apart, around values for which rate × decay is about the same.
+# One seed, so no claims. The rule: a placement takes the decay whose row here has the lowest validation loss at its best rate. S1
+# and DNT ran first, and were to give one decay to all. But their best decays differ (AdamW: 0.1 and 0.3), and with the same decay
+# DNT leads by 0.06 to 0.14. So each placement has its own, which was decided before any run of base.py.
 include('config/base/placements.py')
-_commit = '14cd207'             # whose code trains these runs
-_hours = 2.5                    # of one core, as planned
+_commit = '14cd207'             # commit whose code trains these runs
+_hours = 2.5                    # on one core, as planned
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/decay'
 seeds = 1
-diverged_loss = 3.0             # nats a byte; about what the frequencies of single bytes give
+diverged_loss = 3.0             # nats per byte; about the loss of predicting each byte by its frequency
 diverged_rise = 0.5
 _rates = {'adamw': [4e-3, 8e-3, 16e-3], 'sgdw': [0.2, 0.4, 0.8]}
 grids = [dict(setting={name: _placements(64)[name] for name in names}, weight_decay=decays, learning_rate=_rates[optim],

@@ -1,9 +1,9 @@
-# Does the gain of Blockwise LR last as LLaMA grows? Three sizes, 20 bytes for each parameter (sharpness disparity, figures 4, 5)
+# Does the gain of Blockwise LR last as LLaMA grows? Three sizes, 20 bytes per parameter (sharpness disparity, figures 4, 5)
 #     python -m lab.sweep config/sweep/figure5.py
 #     python -m lab.scaling --csv=out-sweep/figure5/runs.csv --size=size --base=lr=none
 # The second command shows the slopes and the speed-up at equal loss.
-_commit = '37168e4'             # whose code trained these runs
-_hours = 4.0                    # of one core, as planned
+_commit = '37168e4'             # commit whose code trained these runs
+_hours = 4.0                    # on one core, as planned
 arguments = 'config/base/pysource.py config/arch/llama.py config/optim/adamw.py --min_lr=0'
 out_dir = 'out-sweep/figure5'
 seeds = 5

@@ -1,8 +1,8 @@
 # DNT's settings S1 to S5 by momentum SGDW on images, at one rate for all and each at its best (DNT, figure 6, left)
 #     python -m lab.sweep config/sweep/figure6_vit.py
-# In the paper S3 is the best here, and not S5, which is DNT. It has one rate for all, 0.1.
-_commit = '37168e4'             # whose code trained these runs
-_hours = 0.3                    # of one core, as planned
+# In the paper, which has one rate for all, 0.1, S3 is best here, and not S5 (DNT).
+_commit = '37168e4'             # commit whose code trained these runs
+_hours = 0.3                    # on one core, as planned
 script = 'vision.train'
 arguments = 'config/base/laptop_vision.py config/optim/sgdw.py --min_lr=0 --weight_decay=1e-3'
 out_dir = 'out-sweep/figure6_vit'

@@ -1,4 +1,4 @@
-# Sharpness disparity, appendix A.1 and table 4: AdamW's learning rate for each model on C4, a GPU a run
+# Sharpness disparity, appendix A.1 and table 4: AdamW's learning rate for each model on C4, one GPU per run
 #     python -m lab.sweep config/sweep/sharpness_c4.py
 arguments = 'config/base/sharpness_c4.py'
 out_dir = 'out-sweep/sharpness_c4'

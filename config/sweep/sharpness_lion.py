@@ -1,7 +1,6 @@
 # Sharpness disparity, appendix A.3: Lion's learning rate, as a share of AdamW's, and the weight decay that goes with each
 #     python -m lab.sweep config/sweep/sharpness_lion.py
-# The paper chose 1/5 and 0.5, which config/sharpness/train_llama_0.25b_lion.py has. It does not say on which model. A run takes a
-# GPU.
+# The paper chose 1/5 and 0.5, as in config/sharpness/train_llama_0.25b_lion.py. It does not say on which model. One GPU per run.
 arguments = 'config/sharpness/train_llama_0.25b_lion.py'
 out_dir = 'out-sweep/sharpness_lion'
 seeds = 1

@@ -1,4 +1,4 @@
-# Sharpness disparity, appendix A.1 and table 3: AdamW's learning rate for each model on OpenWebText, a GPU a run
+# Sharpness disparity, appendix A.1 and table 3: AdamW's learning rate for each model on OpenWebText, one GPU per run
 #     python -m lab.sweep config/sweep/sharpness_openwebtext.py
 arguments = 'config/base/sharpness_openwebtext.py'
 out_dir = 'out-sweep/sharpness_openwebtext'

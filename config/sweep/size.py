@@ -1,10 +1,10 @@
-# Do the leads at 0.2M parameters hold at 0.5M? By AdamW, 20 bytes for each parameter
+# Do the leads at 0.2M parameters hold at 0.5M? By AdamW, with 20 bytes per parameter
 #     make results-run SWEEPS=size
-# A run has 4700/2200 times the iterations of base.py. The weight decay is divided by that, so that rate × decay × iterations
-# stays. Three rates a factor of 2 apart, around that of base.py.
+# A run has 4700/2200 times the iterations of base.py, and the weight decay is divided by that factor, so that rate × decay ×
+# iterations stays the same. Three rates a factor of 2 apart, around that of base.py.
 include(__file__.rpartition('sweep')[0] + 'base/tuned.py')
-_commit = '14cd207'             # whose code trains these runs
-_hours = 4.6                    # of one core, as planned
+_commit = '14cd207'             # commit whose code trains these runs
+_hours = 4.6                    # on one core, as planned
 arguments = ('config/base/pysource.py config/optim/adamw.py --min_lr=0 --n_embd=96 --n_head=3 --max_iters=4700 '
              '--warmup_iters=470 --eval_interval=2350 --compile=True')
 out_dir = 'out-sweep/size'

@@ -1,12 +1,12 @@
-# Stable-Transformer and GPT-2 whose embedding starts as in the paper's Code 1: with a warm-up and without one, at two large rates
-# (Stable-Transformer, figures 1 and 6), and with other τ (figure 7)
+# Stable-Transformer and GPT-2, with the embedding initialized as in the paper's Code 1: with and without a warm-up, at two large
+# rates (Stable-Transformer, figures 1 and 6), and with other τ (figure 7)
 #     python -m lab.sweep config/sweep/stable_start.py
-# In Code 1 StableInit starts every linear map, so most likely the head too, which is the embedding: with a standard deviation of
-# 0.044 here. At this width GPT-2's matrices, and its embedding, which is its head too, have with 4 times its 0.02 as large a gain
-# as at the paper's 768. The paper's large rates are 2 to 4 times its usual one. 0.032 and 0.064 are 2 and 4 times the highest of
-# the others.
-_commit = '37168e4'             # whose code trained these runs
-_hours = 1.0                    # of one core, as planned
+# In Code 1 StableInit initializes every linear map, so most likely also the head, which is tied to the embedding: with a standard
+# deviation of 0.044 here. GPT-2's matrices and tied embedding start with 4 times its 0.02, which at this width gives the gain of
+# the paper's 768. The paper's large rates are 2 to 4 times its usual one; 0.032 and 0.064 are 2 and 4 times the highest of the
+# other rates.
+_commit = '37168e4'             # commit whose code trained these runs
+_hours = 1.0                    # on one core, as planned
 arguments = 'config/base/pysource_small.py config/optim/adamw.py --min_lr=0'
 out_dir = 'out-sweep/stable_start'
 seeds = 5

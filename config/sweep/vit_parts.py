@@ -1,10 +1,10 @@
 # The parts of Stable-Transformer on images, one at a time and without a warm-up, at the best rate and at a large one
 # (Stable-Transformer, figures 2, 3 and 4), and all of them against ViT with a warm-up (figures 1 and 8)
 #     python -m lab.sweep config/sweep/vit_parts.py
-# The figures show stability, such as the time until a run diverges. That the loss is lower too is our reading.
-# config/vit/train_stable_parts_l.py has the paper's ViT-L, in which the rate is 1e-3.
-_commit = '37168e4'             # whose code trained these runs
-_hours = 1.0                    # of one core, as planned
+# The figures show stability, such as the time until a run diverges. We read them as claims about a lower loss too.
+# config/vit/train_stable_parts_l.py has the paper's ViT-L, with a rate of 1e-3.
+_commit = '37168e4'             # commit whose code trained these runs
+_hours = 1.0                    # on one core, as planned
 script = 'vision.train'
 arguments = 'config/base/laptop_vision.py config/optim/adamw.py --min_lr=0'
 out_dir = 'out-sweep/vit_parts'

@@ -1,7 +1,7 @@
 # V-DNT-L (304M) on ImageNet by momentum SGDW (DNT, tables 1, 3 and 4)
 #     torchrun --nproc_per_node=8 -m vision.train config/vit/train_vdnt_l_sgd.py
-# The paper reports an accuracy of 81.5%. It writes 307M, its shape has 304M.
-# The paper does not say whether V-DNT has biases. timm's ViT has them, and so has this one. To leave them out: --bias=False
+# The paper reports an accuracy of 81.5%. It states 307M parameters; its shape has 304M.
+# The paper does not say whether V-DNT has biases. timm's ViT has them, and so does this model. To leave them out: --bias=False
 out_dir = 'out-vdnt-l-sgd'
 include('config/base/imagenet.py')
 include('config/arch/s5.py')

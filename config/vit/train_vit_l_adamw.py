@@ -1,6 +1,6 @@
 # ViT-L (304M) on ImageNet by AdamW, DNT's baseline (DNT, tables 1, 3 and 4)
 #     torchrun --nproc_per_node=8 -m vision.train config/vit/train_vit_l_adamw.py
-# The paper reports an accuracy of 81.7%. It writes 307M, its shape has 304M.
+# The paper reports an accuracy of 81.7%. It states 307M parameters; its shape has 304M.
 # The baseline's norm is not given; timm has LayerNorm.
 include('config/vit/train_vdnt_l_adamw.py')
 include('config/arch/pre.py')

@@ -1,4 +1,4 @@
-"""The folders that lab/export.py and vision/export.py write: temporary ones that become final, checkpoints, and model cards."""
+"""Write the folders of lab/export.py and vision/export.py: temporary folders that become final, checkpoints, model cards."""
 import errno
 import json
 import math
@@ -11,13 +11,13 @@ import torch
 from engine.checkpoint import link_or_copy, write_whole
 from engine.errors import read_json
 
-FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]       # no space, or no more for this user
+FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]       # disk full, or quota exceeded
 
 
 @contextmanager
 def new_folder(path):
-    """A context with a temporary folder to write into, which becomes `path` at its end. OSError, without the folder, if the disk
-    is full: libraries raise errors of many types then."""
+    """Within this context, write into a temporary folder, which becomes `path` at the end. If the disk is full, raise OSError
+    and leave no folder: libraries raise errors of many types then."""
     if os.path.lexists(path):
         raise ValueError(f'{path} exists: choose another name, or remove it')
     part = path.rstrip('/') + '.tmp'
@@ -36,7 +36,7 @@ def new_folder(path):
 
 
 def write_checkpoint(folder, state):
-    """Make the folder a run that has come as far as this checkpoint."""
+    """Turn the folder into a run that has trained up to this checkpoint."""
     ckpt, best = (os.path.join(folder, name) for name in ('ckpt.pt', 'best.pt'))
     write_whole(os.path.join(folder, 'config.json'), lambda f: f.write(json.dumps(state['config'], indent=1).encode()))
     write_whole(ckpt, lambda f: torch.save({key: value for key, value in state.items() if key != 'path'}, f))
@@ -44,8 +44,8 @@ def write_checkpoint(folder, state):
 
 
 def write_card(folder, to, out_dir, model, state, family, auto, notes, unit='token', task='text-generation'):
-    """Write the model card, README.md, of an export in this folder, which will be `to` → what to print: what was written, and the
-    notes. `auto`: the class of transformers that loads it. `unit`: of what the loss is a mean."""
+    """Write the model card, README.md, of an export in this folder, which will be `to`. Return the line to print, with the
+    notes. `auto`: the transformers class that loads the export. `unit`: the loss is a mean per such unit."""
     keys, kind, notes = state['config'], type(model).__name__, ' '.join(filter(None, notes))
     about = read_json(os.path.join(out_dir, 'run.json'), 'remove it') or {}
     lines = ['---', 'library_name: transformers', f'pipeline_tag: {task}', 'tags: [nanonorm]', '---', '',

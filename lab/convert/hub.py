@@ -1,6 +1,6 @@
 """
-Models as folders that transformers loads: as its GPT-2, LLaMA or Qwen3 if they are equal, or else as models whose code lies in
-the folder; and their tokenizers.
+Write models, and their tokenizers, as folders that transformers loads: as its GPT-2, LLaMA or Qwen3 if they are equal, or else
+as models whose code is in the folder.
 """
 from configurator import ROOT
 
@@ -22,14 +22,14 @@ from model import GPT, GPTConfig
 # ----------------------------------------------------------------------------- architectures that are equal
 
 def obstacles(config, family):
-    """Return why the architecture is not one of this family: 'field=value' for each field that would need another value."""
+    """Return why the architecture is not of this family: 'field=value' for each field that needs another value."""
     wants = FAMILIES[family].wants | (dict(n_kv_head=[0, config.n_head]) if family == 'gpt2' else {})
     wants |= {field: [default] for field, default in unknown_fields(GPTConfig, COMMON | wants.keys()).items()}
     return [f'{field}={values[0]}' for field, values in wants.items() if getattr(config, field) not in values]
 
 
 def their_config(config, family):
-    """GPTConfig → the keywords of their config"""
+    """Convert a GPTConfig to the keywords of their config."""
     if family == 'gpt2':
         activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[config.ffn]
         return dict(vocab_size=config.vocab_size, n_positions=config.block_size, n_embd=config.n_embd, n_layer=config.n_layer,
@@ -56,17 +56,17 @@ def their_weights(weights, family, n_layer):
 
 class Own(NamedTuple):
     model_type: str         # in config.json
-    code: str               # the file with the classes, as a module of ours
-    config: str             # the classes
-    model: str
-    auto: str               # what finds the latter in transformers
+    code: str               # our module with the classes
+    config: str             # the config's class
+    model: str              # the model's class
+    auto: str               # transformers' class that loads such a model
 
 
 OWN_GPT = Own('nanonorm', 'lab.convert.modeling_nanonorm', 'NanoNormConfig', 'NanoNormForCausalLM', 'AutoModelForCausalLM')
 
 
 def write_model(model, folder, family, end=None):
-    """Write the GPT into an existing folder, as a model of Hugging Face of this family. `end` is the token that ends a
+    """Write the GPT into an existing folder, as a Hugging Face model of this family. `end` is the token that ends a
     document."""
     config, weights = model.config, {name: value.detach().cpu() for name, value in model.state_dict().items()}
     theirs_class = getattr(hugging_face(), FAMILIES[family].model)
@@ -87,16 +87,16 @@ def write_model(model, folder, family, end=None):
     off = largest_difference(model, theirs_class.from_pretrained(folder))
     if not off < 1e-3:
         raise ValueError(f'{FAMILIES[family].label} computes other logits with these weights, off by {off:.3g} of the largest: '
-                         f'model.py computes something else than it; --format=nanonorm takes any model')
+                         f'model.py computes something else; --format=nanonorm takes any model')
 
 
 def write_weights(model, folder, own=OWN_GPT, **more):
-    """Write the model into an existing folder: its weights by our names, and its config with the keys in `more`. `own` says what
-    it is in transformers."""
+    """Write the model into an existing folder: its weights by our names, and its config with the keys in `more`. `own` names
+    its classes for transformers."""
     from safetensors.torch import save_file
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     if model.config.tie_weights:
-        del weights['lm_head.weight']                   # the format does not allow a tensor twice
+        del weights['lm_head.weight']                   # the format cannot store a tensor twice
     save_file(weights, os.path.join(folder, 'model.safetensors'), metadata={'format': 'pt'})
     with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
         json.dump(dict(model_type=own.model_type, **more, **{f.name: getattr(model.config, f.name)
@@ -104,8 +104,8 @@ def write_weights(model, folder, own=OWN_GPT, **more):
 
 
 def write_own(model, folder, own=OWN_GPT, example=None, **more):
-    """Write the model into an existing folder as one of transformers whose code lies beside it. `example`: inputs on which both
-    are compared. Returns what the user should know of it, or ''."""
+    """Write the model into an existing folder as a transformers model with its code beside it. Compare both on the inputs
+    `example`. Return a note for the user, or ''."""
     for name, text in code_files(own.code).items():
         with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
             f.write(text)
@@ -113,18 +113,18 @@ def write_own(model, folder, own=OWN_GPT, example=None, **more):
     auto_map = {'AutoConfig': f'{module}.{own.config}', own.auto: f'{module}.{own.model}'}
     more |= dict(architectures=[own.model], dtype='float32', auto_map=auto_map)
     write_weights(model, folder, own, **more)
-    with tempfile.TemporaryDirectory() as cache:        # of code, which would otherwise stay in the user's
+    with tempfile.TemporaryDirectory() as cache:        # keep the code out of the user's cache
         os.environ.setdefault('HF_MODULES_CACHE', cache)
         theirs = getattr(hugging_face(), own.auto).from_pretrained(folder, trust_remote_code=True)
     check_equal(model, theirs, own.code, example)
     if isinstance(model, GPT) and not masks_hold(theirs):
         write_weights(model, folder, own, **more, masks=False)
-        return 'It refuses text that is padded on the left, and several tokens after others, because its attention knows no mask.'
+        return 'It refuses left-padded text, and several tokens after cached ones, because its attention takes no mask.'
     return ''
 
 
 def as_transformers(model, end=None):
-    """Return the GPT, on the CPU, as what its export loads as; both share the weights. `end` is the token that ends a
+    """Return the GPT, on the CPU, as the transformers model that its export loads as; both share the weights. `end` ends a
     document."""
     from lab.convert.modeling_nanonorm import NanoNormConfig, NanoNormForCausalLM
     theirs = NanoNormForCausalLM(NanoNormConfig(**dict.fromkeys(('bos_token_id', 'eos_token_id', 'pad_token_id'), end), **{
@@ -143,8 +143,8 @@ def check_equal(model, theirs, code, example=None):
 
 
 def code_files(module):
-    """Return {file name: its text} of a module of ours and of all files of ours that it imports. In the text they import each
-    other from the folder that they are in. Raise ValueError for an import that would not work there."""
+    """Return {file name: text} for one of our modules and all of our files that it imports. The texts import each other from
+    their own folder. Raise ValueError for an import that would not work there."""
     texts, left = {}, [module]
     while left:
         module = left.pop()
@@ -158,7 +158,7 @@ def code_files(module):
                 file, package = os.path.join(ROOT, *name.split('.')) + '.py', os.path.join(ROOT, name.split('.')[0])
                 ours = os.path.exists(file)
                 if isinstance(node, ast.Import) and ours or not ours and os.path.isdir(package):
-                    raise ValueError(f'{path}, line {node.lineno}: {name} cannot come along: write  from NAME import …  of a '
+                    raise ValueError(f'{path}, line {node.lineno}: {name} cannot be exported: write  from NAME import …  for a '
                                      f'file NAME.py in {ROOT}')
                 if ours:
                     flat = name.rpartition('.')[2]
@@ -170,7 +170,7 @@ def code_files(module):
 
 @torch.no_grad()
 def largest_difference(model, theirs, example=None):
-    """Between their logits and ours for the inputs `example`, by default a few tokens, relative to our largest logit"""
+    """Return the largest difference of their logits from ours, relative to our largest logit, on `example` or a few tokens."""
     c, training = model.config, model.training
     x = torch.arange(min(16, c.block_size))[None] % c.vocab_size if example is None else example
     ours = model.eval()(x)[0]
@@ -180,8 +180,7 @@ def largest_difference(model, theirs, example=None):
 
 @torch.no_grad()
 def masks_hold(theirs):
-    """Return whether text has the logits that it has alone in a batch that is padded on the left, and in two parts with a
-    cache"""
+    """Return whether a text keeps its logits in a batch that is padded on the left, and in two parts with a cache."""
     text = torch.arange(1, max(2, min(16, theirs.config.block_size)))[None] % theirs.config.vocab_size
     mask = torch.ones(2, text.size(1) + 1, dtype=torch.long)
     mask[1, 0] = 0
@@ -194,14 +193,14 @@ def masks_hold(theirs):
     return bool(off < 1e-3 * alone.abs().max())
 
 
-# ----------------------------------------------------------------------------- what comes before the model
+# ----------------------------------------------------------------------------- tokenizers
 
 def write_tokenizer(folder, name, chars):
-    """Write the tokenizer of a data set as one that AutoTokenizer reads, with the same ids for the same text. The token that ends
-    a document begins and pads texts too."""
+    """Write a data set's tokenizer so that AutoTokenizer reads it, with the same ids for the same text. The token that ends a
+    document also begins and pads texts."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     path = os.path.join(folder, 'tokenizer.json')
-    ours = load_tokenizer(name, chars)                  # raises one line if it is not available
+    ours = load_tokenizer(name, chars)                  # fails with one line if it is not available
     end = ours.end
     if name == 'bytes':
         printable = [*range(33, 127), *range(161, 173), *range(174, 256)]       # the rest moves beyond 255, in order

@@ -1,6 +1,6 @@
 """
-model.py's GPT as a model of transformers. lab/export.py copies this file, and those that it imports, into the folder of an
-exported model, where AutoModelForCausalLM finds it (trust_remote_code=True).
+model.py's GPT as a transformers model. lab/export.py copies this file, and those that it imports, into an exported model's
+folder, where AutoModelForCausalLM finds it (trust_remote_code=True).
 """
 import math
 from dataclasses import fields
@@ -15,26 +15,26 @@ from model import GPT, DotAttention, GPTConfig, Rotary
 
 
 class NanoNormConfig(PreTrainedConfig):
-    """The fields of a GPTConfig, also by the names that transformers has for some of them. With masks=False the model refuses
-    what needs a mask of attention: it was edited, and its attention has none."""
+    """The fields of a GPTConfig, some also by transformers' names. With masks=False, the model refuses inputs that need an
+    attention mask, because its edited attention takes none."""
     model_type, masks = 'nanonorm', True
     attribute_map = dict(hidden_size='n_embd', num_hidden_layers='n_layer', num_attention_heads='n_head',
                          max_position_embeddings='block_size', tie_word_embeddings='tie_weights')
 
 
 def ours(Config, theirs):
-    """Return a GPTConfig or ViTConfig of transformers' config"""
+    """Convert transformers' config to a GPTConfig or ViTConfig."""
     return Config(**{f.name: getattr(theirs, f.name) for f in fields(Config) if f.init})
 
 
 class NanoNorm(PreTrainedModel):
-    """What exported models share: `self.net`, the GPT or ViT."""
+    """The common part of exported models. `self.net` is the GPT or ViT."""
     base_model_prefix = 'net'
     _supports_sdpa = True
     _no_split_modules = ['Block']
 
     def begin(self, net):
-        """Take the net, of which from_pretrained replaces the parameters and the buffers that no file holds."""
+        """Adopt the net. from_pretrained replaces its parameters, and also its buffers that no file holds."""
         self.net, self.loads = net, any(p.is_meta for p in net.parameters())
         self.tables = {}                # module → its buffers that no file holds, such as RoPE's cosines
         for module in net.modules():
@@ -49,18 +49,18 @@ class NanoNorm(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module):
-        """transformers calls it for modules with something that the files have not filled."""
+        """Restore a module's buffers; transformers calls this for modules that the files have not filled completely."""
         for name, value in self.tables.get(module, {}).items():
             getattr(module, name).copy_(value)
         stored = {name: value for name, value in module.state_dict(keep_vars=True).items() if '.' not in name}
         lacking = [value for value in stored.values() if not getattr(value, '_is_hf_initialized', False)]
         if self.loads and lacking:
             name = next(name for name, value in self.state_dict(keep_vars=True).items() if value is lacking[0])
-            raise ValueError(f'the weights have no {name.removeprefix("net.")!r}, or of another shape')
+            raise ValueError(f'the weights have no {name.removeprefix("net.")!r}, or one of another shape')
 
 
 def refuse(arguments, *known):
-    """Raise ValueError for an argument that would change the result of other models of transformers, and that these would
+    """Raise ValueError for an argument that changes the result of other transformers models, and that these models would
     ignore."""
     harmless = {'return_dict', 'cache_position', 'logits_to_keep', *known}
     for name, value in arguments.items():
@@ -71,7 +71,7 @@ def refuse(arguments, *known):
 # ----------------------------------------------------------------------------- text
 
 class LayerCache:
-    """One layer of transformers' cache, as model.py's KVCache"""
+    """One layer of transformers' cache, with the interface of model.py's KVCache."""
 
     def __init__(self, cache, layer):
         self.cache, self.layer, self.length = cache, layer, cache.get_seq_length(layer)
@@ -89,7 +89,7 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
 
     def __init__(self, config):
         super().__init__(config)
-        self.positions = self.mask = None               # (B, T) and (B, 1, T, S), where they are not those of model.py
+        self.positions = self.mask = None               # (B, T) and (B, 1, T, S), if they differ from model.py's
         net = GPT(ours(GPTConfig, config))
         for module in net.modules():
             if isinstance(module, DotAttention):
@@ -101,7 +101,7 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
         self.begin(net)
 
     def kernel(self, q, k, v, attn_mask=None, is_causal=False, **more):
-        """PyTorch's attention, with the mask if there is one, besides an edited model's own. A rotation has left q and k in
+        """Call PyTorch's attention with the mask, if any, combined with an edited model's own. A rotation has left q and k in
         float32."""
         if self.mask is not None:
             hidden, is_causal = False if attn_mask is None or attn_mask.dtype == torch.bool else -math.inf, False
@@ -109,11 +109,11 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
         return F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, attn_mask=attn_mask, is_causal=is_causal, **more)
 
     def placed(self, wpe, arguments):
-        """Return the argument of the position embedding"""
+        """Return the position embedding's argument."""
         return arguments if self.positions is None else (self.positions,)
 
     def rotated(self, rotary, arguments, result):
-        """RoPE at positions of each row's own"""
+        """Apply RoPE at each row's own positions."""
         if self.positions is None:
             return result
         cos, sin = rotary.cos[self.positions], rotary.sin[self.positions]       # (B, T, 1, E/2)
@@ -121,7 +121,7 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
         return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
 
     def place(self, start, tokens, attention_mask, position_ids):
-        """Set positions and mask, if these tokens (B, T), which follow `start` others, need them."""
+        """Set positions and mask if these tokens (B, T), after `start` earlier ones, need them."""
         self.positions = self.mask = None
         numbers = torch.arange(start + tokens.size(1), device=tokens.device)
         usual = numbers[start:]
@@ -130,8 +130,8 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
         seen, padded = numbers <= usual[:, None], attention_mask is not None and not attention_mask.all()      # (T, S)
         needs = start and len(usual) > 1 or padded and (start > 0 or bool((attention_mask.diff(dim=-1) > 0).any()))
         if needs and not self.config.masks:
-            raise ValueError('this model takes no text that is padded on the left, nor several tokens after others, which would '
-                             'get other logits: its attention does not know a mask; use single texts')
+            raise ValueError('this model takes no left-padded text, nor several tokens after cached ones, because their logits '
+                             'would be wrong: its attention takes no mask; use single texts')
         if padded:
             if attention_mask.shape != (len(tokens), len(numbers)):
                 raise ValueError(f'attention_mask of shape {tuple(attention_mask.shape)}: wants {len(tokens), len(numbers)}, '
@@ -146,8 +146,8 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
     @can_return_tuple
     def forward(self, input_ids, attention_mask=None, position_ids=None, past_key_values=None, labels=None, use_cache=None,
                 logits_to_keep=0, **arguments):
-        """Token ids (B, T), after those of past_key_values; attention_mask (B, all tokens), 0 for padding; labels (B, T), −100
-        where there is none → logits (B, T, vocab_size), or of the last logits_to_keep tokens, and the mean loss per label."""
+        """Return the logits (B, T, vocab_size), or the last logits_to_keep, and the mean loss per label. input_ids (B, T)
+        follow those in past_key_values; attention_mask (B, all tokens) is 0 for padding; labels (B, T) are −100 for none."""
         refuse(arguments, 'num_items_in_batch')
         use_cache = use_cache if use_cache is not None else not self.training
         if use_cache and past_key_values is None:

@@ -1,6 +1,6 @@
 """
-Reads pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA, Qwen3 and OLMo 2, folders that lab/export.py
-has written, and runs. vision/pretrained.py reads those of ViTs.
+Read pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA, Qwen3 and OLMo 2, folders that lab/export.py
+has written, and runs. vision/pretrained.py reads ViTs.
 """
 from configurator import expanded, flags
 from engine.process import one_line
@@ -25,13 +25,13 @@ OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 class Family(NamedTuple):
     label: str
     model: str              # its class in transformers
-    wants: dict             # fields of GPTConfig → the only values that it supports
+    wants: dict             # fields of GPTConfig → the supported values
     modules: dict           # its modules → our modules, several if it stores them as one; {i} is the block's number
 
 
-# Fields that every family has an equal of, and those without influence on trained weights. The formats know nothing of a field
-# that is neither here nor in a Family's `wants`, such as one that you have added: the exporter wants its default, and
-# train.py --init_from keeps its own value.
+# Fields that every family supports, and those that do not affect trained weights. The formats do not have a field that is neither
+# here nor in a Family's `wants`, such as one that you have added: the exporter requires its default, and train.py --init_from
+# uses its own value.
 COMMON = {'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'd_ff', 'dropout', 'bias', 'tie_weights',
           'norm_eps', 'norm_alpha', 'attn_tau', 'rope_theta', 'init', 'init_gain', 'emb_std', 'fused_qkv_init'}
 PRE_NORM = dict(input_norm=[False], attn_pre_norm=[True], ffn_pre_norm=[True], attn_mid_norm=[False], ffn_mid_norm=[False],
@@ -82,7 +82,7 @@ FAMILIES = {
 
 
 def our_config(theirs, family, name):
-    """Their config → GPTConfig; ValueError for what has no equal here."""
+    """Convert their config to a GPTConfig. Raise ValueError for settings that have no equal here."""
 
     def only(key, *choices):
         value = getattr(theirs, key, choices[0])
@@ -117,7 +117,7 @@ def our_config(theirs, family, name):
 
 
 def tensors(family, n_layer):
-    """Yield (their name, our names, whether they store the transpose) for each tensor that a model of the family may have"""
+    """Yield (their name, our names, whether they store the transpose) for each tensor that a model of the family may have."""
     for theirs, ours in FAMILIES[family].modules.items():
         for i in range(n_layer if '{i}' in theirs else 1):
             for kind in ('weight', 'bias'):
@@ -126,12 +126,12 @@ def tensors(family, n_layer):
 
 
 def unknown_fields(Config, known):
-    """Return {name: default} of the fields of a GPTConfig or ViTConfig that are not known"""
+    """Return {name: default} for the fields of a GPTConfig or ViTConfig that are not in `known`."""
     return {f.name: f.default for f in fields(Config) if f.init and f.name not in known}
 
 
 def our_weights(weights, family, n_layer, bias):
-    """Return their weights by our names, without biases if `bias` is False. Raise ValueError for a weight that has no place
+    """Rename their weights to our names, dropping biases if `bias` is False. Raise ValueError for a weight that has no place
     here."""
     renamed, unread = {}, set(weights)
     for theirs, ours, transposed in tensors(family, n_layer):
@@ -150,9 +150,9 @@ COPY = 'copy it again from where it came from'
 
 
 def read_folder(name):
-    """Read a folder that a model of FAMILIES in Hugging Face or write_model has saved, the best.pt of a run's folder, or a model
-    of OpenAI from the Hub → GPTConfig, weights by our names, {name: default} of the fields that it knows nothing of. ValueError
-    for anything else."""
+    """Read a model in Hugging Face's format from write_model or from others, the best.pt of a run's folder, or an OpenAI model
+    from the Hub. Return its GPTConfig, its weights by our names, and {name: default} for fields that its format does not have.
+    Raise ValueError for anything else."""
     family, best = 'gpt2', os.path.join(name, 'best.pt')
     if os.path.exists(best):
         model, state = load_run(best)
@@ -174,23 +174,23 @@ def read_folder(name):
         config = our_config(theirs.config, family, name)
     except Exception as error:                          # the libraries raise errors of many types
         raise ValueError(f'could not load {name!r}: {one_line(error)}') from error
-    constants = r'.*\.attn\.(masked_)?bias|.*\.inv_freq'         # which older files hold
+    constants = r'.*\.attn\.(masked_)?bias|.*\.inv_freq'         # in older files
     unexpected = sorted(key for key in loaded['unexpected_keys'] if not re.fullmatch(constants, key))
     wrong = [*sorted(loaded['missing_keys']), *unexpected]
     if wrong:
         raise ValueError(f'{name}: its weights do not fit the {FAMILIES[family].label} of its config.json, see {wrong[0]}')
     weights = theirs.state_dict()
-    # a config may call the head tied beside weights in which it is another matrix
+    # a config may claim a tied head although the weights have two matrices
     config.tie_weights &= torch.equal(theirs.lm_head.weight, theirs.get_input_embeddings().weight)
-    if family == 'gpt2':                                # a config may say that there are none, and the weights have some
+    if family == 'gpt2':                                # a config may deny biases that the weights have
         config.bias |= any(weights[name].any().item() for name in weights if name.endswith('.bias'))
     return (config, our_weights(weights, family, config.n_layer, config.bias),
             unknown_fields(GPTConfig, COMMON | FAMILIES[family].wants.keys()))
 
 
 def hugging_face(from_hub=False):
-    """Import transformers, without progress bars. If it shall load a model from the Hub, and the Hub cannot be reached, it looks
-    at once for a copy from before, where it would else try again for minutes."""
+    """Import transformers, without progress bars. If the Hub, from which to load a model, cannot be reached, use a cached copy
+    at once; transformers would retry for minutes."""
     if from_hub:
         try:
             urllib.request.urlopen(os.environ.get('HF_ENDPOINT', 'https://huggingface.co'), timeout=5).close()
@@ -206,7 +206,7 @@ def hugging_face(from_hub=False):
 
 
 OF_TRANSFORMERS = {'architectures', 'auto_map', 'bos_token_id', 'dtype', 'eos_token_id', 'masks', 'pad_token_id',
-                   'transformers_version', 'use_cache'}          # in the config.json of a 'nanonorm', beside our fields
+                   'transformers_version', 'use_cache'}          # in a 'nanonorm' config.json, besides our fields
 
 
 def read_safetensors(name, their_config):
@@ -216,7 +216,7 @@ def read_safetensors(name, their_config):
     their_config = expanded({key: value for key, value in their_config.items() if key not in OF_TRANSFORMERS})
     unknown = their_config.keys() - {f.name for f in fields(GPTConfig)}
     if unknown:
-        raise ValueError(f'{name}: config.json has {min(unknown)!r}, which is no field of GPTConfig')
+        raise ValueError(f'{name}: config.json has {min(unknown)!r}, which is not a field of GPTConfig')
     try:
         config = GPTConfig(**their_config)
         weights = {rename(key.removeprefix('net.')): value for key, value in load_file(path).items()}    # net. by save_pretrained
@@ -237,12 +237,12 @@ def read_safetensors(name, their_config):
 # ----------------------------------------------------------------------------- models
 
 def load_gpt(name, block_size=None, dropout=0.0, extra_fields={}):
-    """Return a GPT from OpenAI's weights, 'gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl', from the best.pt of a run's folder, or
+    """Load a GPT from OpenAI's weights ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl'), from the best.pt of a run's folder, or
     from a folder that lab/export.py or Hugging Face has saved.
 
     A smaller block_size than theirs drops the later positions, except with StableAtten, whose τ depends on it. `extra_fields`:
-    values for fields of the config that the model's format knows nothing of. Raise ValueError for another name, and for a model
-    that cannot be loaded or has no equal here.
+    values for config fields that the model's format does not have. Raise ValueError for another name, and for a model that
+    cannot be loaded or has no equal here.
     """
     config, weights, unknown = read_folder(name)
     if config.attention != 'stable':
@@ -254,9 +254,9 @@ def load_gpt(name, block_size=None, dropout=0.0, extra_fields={}):
 
 
 def with_weights(name, Model, config, weights, more, *arguments, new=()):
-    """Return the Model of this config with these weights, and with the fields in `more`. Parameters that it has because of
-    `more`, or that are `new`, start as in an untrained model, and its `started` has their names. Raise ValueError if others are
-    missing, or if weights are left over."""
+    """Return a Model with this config, changed by `more`, and these weights. Parameters that exist because of `more`, or that
+    are `new`, start as in an untrained model; the model's `started` lists them. Raise ValueError if others are missing, or if
+    weights are left over."""
     with torch.device('meta'):
         wanted = Model(config, *arguments).state_dict()
     model = Model(replace(config, **more), *arguments)
@@ -277,9 +277,8 @@ def with_weights(name, Model, config, weights, more, *arguments, new=()):
 
 
 def load_pretrained(name, config):
-    """Return the model that --init_from=name loads, if it is not scratch or resume, for a run with these keys of train.py. They
-    then have the model's own architecture. Its `notes` are lines to print. Raise ValueError if the command line has another
-    one."""
+    """Return the model that --init_from=name loads, unless it is scratch or resume, and set its architecture in `config`, a
+    run's keys. The model's `notes` are lines to print. Raise ValueError if the command line asks for another architecture."""
     if name not in OPENAI_MODELS and not os.path.isdir(name):
         raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or the folder of '
                          f'a run, or of a model that lab/export.py or Hugging Face has saved')
@@ -289,8 +288,8 @@ def load_pretrained(name, config):
 
 
 def adopt(name, model, config):
-    """Set the keys of the model's architecture in a run's config → lines that tell which were others, and which parameters the
-    model has not from `name`. Raise ValueError if the command line has set one of them to another value."""
+    """Set the model's architecture in a run's config. Return lines about the keys that differed, and about parameters that
+    `name` does not have. Raise ValueError if the command line has set one of these keys to another value."""
     differ = {key: value for key, value in asdict(model.config).items() if key in config and config[key] != value}
     contradictions = [f'{key} ({value} there, {config[key]} here)' for key, value in differ.items() if key in flags()]
     if contradictions:

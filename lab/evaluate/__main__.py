@@ -1,13 +1,13 @@
 """
-Evaluates checkpoints: the loss on a whole validation split, the text that they continue, and lm-evaluation-harness:
+Evaluate checkpoints: the loss on a whole validation split, continuations of text, and lm-evaluation-harness:
 
     python -m lab.evaluate --out_dir=out-quick                              # loss, perplexity, bits per byte
     torchrun --nproc_per_node=8 -m lab.evaluate --out_dir=out-ldnt-sgd,out-gpt2,gpt2 --dataset=openwebtext --stride=512
     python -m lab.evaluate --out_dir=out-ldnt-sgd --what=rouge,bertscore
     python -m lab.evaluate --out_dir=out-ldnt-sgd --tasks=arc_easy,hellaswag --output=out-scores.json
 
-Several runs make one table, with a test of which differences are beyond the noise. Each call appends a row of scores to
-evaluate.jsonl in the run's folder.
+Several runs share one table, with a significance test of their differences. Each call appends a row of scores to evaluate.jsonl
+in each run's folder.
 """
 import sys
 
@@ -36,28 +36,28 @@ from lab.evaluate.split import loss_scores, text_scores
 from lab.evaluate.tasks import load_tasks, task_scores
 
 # ----------------------------------------------------------------------------- keys
-out_dir = 'out'                     # a run's folder, gpt2 … gpt2-xl, a folder of export.py or Hugging Face; several with commas
+out_dir = 'out'                     # a run's folder, gpt2 … gpt2-xl, or an exported or Hugging Face folder; several with commas
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
 what = ''                           # some of loss, rouge, bertscore, separated by commas; empty: loss, or only tasks if given
 dataset = ''                        # a folder of data/; empty: the run's own
 split = 'val'                       # val | train | test, which some text has
 stride = 0                          # tokens from one window to the next; 0: block_size, so that windows do not overlap
-batch_size = 8                      # windows, samples or requests at once
-samples = 64                        # rouge, bertscore: evenly spread windows; the second half of each is predicted
+batch_size = 8                      # windows, samples or requests per batch
+samples = 64                        # rouge, bertscore: number of evenly spread windows, whose second halves are predicted
 bert_model = 'roberta-large'        # bertscore: a Hugging Face name or folder
 tasks = ''                          # tasks, groups, tags or patterns of lm-evaluation-harness, with commas: mmlu,'arc_*'
-task_path = ''                      # a folder of task files (.yaml) of your own
-num_fewshot = -1                    # examples in a task's prompt; -1: as many as the task says
-limit = 0                           # documents of each task; 0: all
-gen_kwargs = ''                     # for tasks that generate, over their own settings: temperature=0,max_gen_toks=32
-log_samples = False                 # let `output` hold each task's documents, prompts and answers
-output = ''                         # a new file for all results, as JSON
-seed = 1337                         # seed of the random choices of a task
+task_path = ''                      # a folder with your own task files (.yaml)
+num_fewshot = -1                    # examples in a task's prompt; -1: the task's own number
+limit = 0                           # documents per task; 0: all
+gen_kwargs = ''                     # override generation settings of tasks, as in temperature=0,max_gen_toks=32
+log_samples = False                 # save each task's documents, prompts and answers in `output` too
+output = ''                         # a new JSON file for all results
+seed = 1337                         # seed for a task's random choices
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16
 # -----------------------------------------------------------------------------
 config = configure(globals())
-SCORES = {'loss': 'numpy', 'rouge': 'rouge_score', 'bertscore': 'bert_score'}        # and the package that each needs
+SCORES = {'loss': 'numpy', 'rouge': 'rouge_score', 'bertscore': 'bert_score'}        # score → the package that it needs
 
 at_least(config, stride=0, batch_size=1, samples=2, num_fewshot=-1, limit=0, seed=0)
 what = what.split(',') if what else [] if tasks else ['loss']
@@ -78,7 +78,7 @@ class Subject(NamedTuple):
     model: nn.Module
     tokenizer: tuple                # arguments of load_tokenizer
     tokens: Tokens | None           # None if there are only tasks
-    about: dict                     # what its row and its results begin with
+    about: dict                     # first entries of its row and its results
 
 
 def load(name):
@@ -91,7 +91,7 @@ def load(name):
         tokenizer = meta['tokenizer'], meta['chars']
     elif name in OPENAI_MODELS or 'model_type' in (read_json(os.path.join(name, 'config.json'), 'copy it again') or {}):
         if what and not dataset:
-            raise ValueError(f'{name} is no run of train.py: choose the data by --dataset=…')
+            raise ValueError(f'{name} is not a run of train.py: choose the data by --dataset=…')
         model, tokenizer = load_gpt(name), ('gpt2' if name in OPENAI_MODELS else name, '')
     else:                                               # the config.json of a run has no model_type
         raise ValueError(f'there is no {path}: train first, check out_dir and checkpoint, or name one of '
@@ -102,7 +102,7 @@ def load(name):
 
 def split_of(name, model, tokenizer, chosen):
     """Return the split of the chosen data, in windows as long as the model and the split allow. Raise ValueError if its tokens
-    mean other text than the model has learned. A tokenizer may have several names."""
+    stand for other text than the model has learned; the names of equal tokenizers may differ."""
     meta = read_meta(chosen)
     longest = max(1, min(model.config.block_size, meta['tokens'].get(split, 2) - 1))
     tokens = Tokens(chosen, split, longest, model.config.vocab_size)
@@ -115,7 +115,7 @@ def split_of(name, model, tokenizer, chosen):
 
 
 def scores_of(subject, manager):
-    """Return {label: Score} of a subject, and the results of lm-evaluation-harness"""
+    """Return a subject's {label: Score}, and lm-evaluation-harness's results."""
     _, model, tokenizer, tokens, _ = subject
     scores, of_tasks, found = {}, {}, {}
     if tasks:
@@ -143,7 +143,7 @@ def main():
     if os.path.lexists(output):
         raise ValueError(f'output={output} exists: choose another name, or remove it')
     for name in what:
-        importlib.import_module(SCORES[name])           # says now that a package is missing
+        importlib.import_module(SCORES[name])           # fail early if a package is missing
     subjects = [load(name) for name in names_of(out_dir, OPENAI_MODELS)]
     data = sorted({subject.about['dataset'] for subject in subjects})
     if what and len(data) > 1:

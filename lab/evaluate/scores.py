@@ -1,4 +1,4 @@
-"""What evaluations of texts and of images share: work on ranks, scores and their errors, the table that compares."""
+"""Shared by evaluations of text and images: work on ranks, scores with their errors, and the table that compares models."""
 import hashlib
 import math
 import os
@@ -12,7 +12,7 @@ from model import at_least_fp32
 
 
 def over_ranks(machine, f, items, title):
-    """Return [f(item) for item in items]; each rank computes its share."""
+    """Return [f(item) for item in items]; each rank computes a share."""
     mine = items[machine.rank::machine.world_size]
     mine = [f(item) for item in progress(mine, title, shown=machine.master)]
     parts = machine.gather(mine)
@@ -31,7 +31,7 @@ def model_logits(machine, model, x):
 class Score(NamedTuple):
     mean: float
     error: float                    # standard error of the mean
-    units: np.ndarray | None        # the values to pair with another run's; None: none, or another score has them
+    units: np.ndarray | None        # values to pair with another run's; None if there are none, or another score has them
     lower: bool = False             # whether lower is better
 
 
@@ -41,7 +41,7 @@ def score_of(units, lower=False):
 
 
 def names_of(text, known=()):
-    """Split at commas, but join pieces until they name a folder or a model that is `known`, because a sweep's folders contain
+    """Split at commas, but join pieces until they name a folder or a `known` model, because a sweep's folder names contain
     commas."""
     names = []
     for piece in text.split(','):
@@ -60,7 +60,7 @@ def key_of(model, tokenizer):
 
 
 def show(table):
-    """Print {name: {label: Score}} as Markdown, and which differences are beyond the noise."""
+    """Print {name: {label: Score}} as Markdown, and which differences exceed the noise."""
     labels = list(dict.fromkeys(label for scores in table.values() for label in scores))
     best = {label: min((name for name in table if label in table[name]), key=lambda name: rank_of(table[name][label]))
             for label in labels}
@@ -90,13 +90,13 @@ def show(table):
 
 
 def rank_of(score):
-    """Return a key for sorting: the better score first, NaN last."""
+    """Return a sort key that puts the better score first and NaN last."""
     return math.isnan(score.mean), score.mean if score.lower else -score.mean
 
 
 def difference(score, best):
-    """(how far a score is behind, its standard error, p, 'paired' or 'not paired'): by a t-test on paired units if both have
-    them, or else by a z-test on the means. None if neither is possible."""
+    """Return (how far a score is behind, its standard error, p, 'paired' or 'not paired'), by a t-test on paired units if both
+    have them, or else by a z-test on the means. Return None if neither is possible."""
     gap = abs(score.mean - best.mean)
     if score.units is not None and best.units is not None and len(score.units) == len(best.units):
         each = score_of(score.units - best.units)
@@ -112,5 +112,5 @@ def numbers(score):
 
 
 def append(path, row):
-    with open_rows(path) as f:                          # raises OSError when it closes on a full disk
+    with open_rows(path) as f:                          # on a full disk, closing it raises OSError
         write_row(f, row)

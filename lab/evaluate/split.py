@@ -1,4 +1,4 @@
-"""Scores of a GPT on a split of a data set: loss, perplexity, bits per byte, ROUGE, BERTScore."""
+"""Score a GPT on a split of a data set: loss, perplexity, bits per byte, ROUGE, BERTScore."""
 from engine.process import one_line, say
 
 import math
@@ -11,19 +11,19 @@ from torch.nn import functional as F
 from data.text import load_tokenizer
 from lab.evaluate.scores import Score, chunks, model_logits, over_ranks, score_of
 
-SEGMENT = 1024                      # tokens: the unit of the loss's standard error, and of pairing
+SEGMENT = 1024                      # tokens per unit, for the loss's standard error and for pairing
 ROUGE = {'rouge1': 'ROUGE-1', 'rouge2': 'ROUGE-2', 'rougeL': 'ROUGE-L'}
 
 
 # ----------------------------------------------------------------------------- loss
 
 def token_losses(machine, model, tokens, stride, batch_size):
-    """−log p, in nats, of every token except the first, each counted once, given the tokens before it in its window."""
+    """Return −log p, in nats, of every token but the first, each counted once, given the earlier tokens in its window."""
     size, last = tokens.block_size, len(tokens.tokens) - 1
     if stride > size:
         raise ValueError(f'stride={stride} is longer than the windows of {size} tokens: some tokens would be left out')
     ends = [*range(size, last, stride or size), last]
-    fresh = np.diff(ends, prepend=0)                    # how many last targets of each window the window before lacks
+    fresh = np.diff(ends, prepend=0)                    # per window, how many of its last targets are new
 
     def losses(batch):
         x, y = (t.to(machine.device) for t in tokens.read([ends[i] - size for i in batch]))
@@ -34,7 +34,7 @@ def token_losses(machine, model, tokens, stride, batch_size):
 
 
 def bytes_of(tokens, tokenizer):
-    """Bytes, in UTF-8, of the text of the tokens; the end of a document counts as one."""
+    """Count the UTF-8 bytes of the tokens' text; the end of a document counts as one."""
     ends = np.flatnonzero(tokens == tokenizer.end) if tokenizer.end is not None else np.array([], dtype=int)
     documents = np.split(tokens, ends + 1)
     return len(ends) + sum(len(tokenizer.decode([i for i in part.tolist() if i != tokenizer.end]).encode('utf-8', 'replace'))
@@ -42,7 +42,7 @@ def bytes_of(tokens, tokenizer):
 
 
 def loss_scores(machine, model, tokens, tokenizer, stride, batch_size):
-    """Loss, perplexity, and if the tokenizer is there, bits per byte. `tokenizer`: the arguments of load_tokenizer."""
+    """Return loss, perplexity and, if the tokenizer is available, bits per byte. `tokenizer`: arguments of load_tokenizer."""
     losses = token_losses(machine, model, tokens, stride, batch_size)
     segments = min(max(2, len(losses) // SEGMENT), len(losses))
     loss = score_of([part.mean() for part in np.array_split(losses.astype(float), segments)], lower=True)
@@ -61,8 +61,8 @@ def loss_scores(machine, model, tokens, tokenizer, stride, batch_size):
 # ----------------------------------------------------------------------------- text
 
 def text_scores(machine, model, tokens, tokenizer, what, samples, batch_size, bert_model):
-    """ROUGE and BERTScore of the second half of evenly spread windows, in per cent. The teacher-forced text predicts each token
-    from the true tokens before it. The continued text goes on from the first half. Both take the likeliest token."""
+    """Return ROUGE and BERTScore, in percent, of the second halves of evenly spread windows. Teacher-forced text predicts each
+    token from the true tokens before it; continued text goes on from the first half. Both take the likeliest token."""
     tokenizer, half = load_tokenizer(*tokenizer), tokens.block_size // 2
 
     def texts(batch):
@@ -89,7 +89,7 @@ def text_scores(machine, model, tokens, tokenizer, what, samples, batch_size, be
 
 
 def bert_scores(texts, references, bert_model, device, batch_size):
-    """Precision, recall and F1 of BERTScore, a tensor each, at the layer that its authors chose, or else at the last."""
+    """Return BERTScore's precision, recall and F1, a tensor each, at the layer that its authors chose, or else at the last."""
     from bert_score import score
     from bert_score.utils import model2layers
     from transformers import AutoConfig

@@ -1,5 +1,5 @@
 """
-lm-evaluation-harness on a GPT: its own class for models of transformers, HFLM, on the class that an exported GPT loads as.
+Run lm-evaluation-harness on a GPT: its class for transformers models, HFLM, wraps the class that an exported GPT loads as.
 """
 from engine.process import one_line
 
@@ -19,15 +19,15 @@ from lab.evaluate.scores import Score
 
 
 def load_tasks(patterns, folder, gen_kwargs, window):
-    """Return a task manager of lm-evaluation-harness that has loaded tasks, groups and tags, and the tasks that match patterns
-    such as arc_*; all separated by commas. `folder` has further tasks. `gen_kwargs` changes the settings of tasks that write
-    text. ValueError for a name that nothing has, and for a text that a window of so many tokens cannot hold."""
+    """Return a task manager of lm-evaluation-harness that has loaded these tasks, groups, tags and patterns such as arc_*,
+    separated by commas. `folder` has further tasks. `gen_kwargs` overrides settings of tasks that generate text. Raise
+    ValueError for an unknown name, and for a task whose text does not fit into a window of this many tokens."""
     import lm_eval.tasks
-    from lm_eval.models.huggingface import HFLM  # noqa: F401, which says now if a package is missing
+    from lm_eval.models.huggingface import HFLM  # noqa: F401, to fail early if a package is missing
     from lm_eval.models.utils import normalize_gen_kwargs
     from lm_eval.utils import pattern_match, simple_parse_args_string
     os.environ['DISABLE_MULTIPROC'] = '1'               # otherwise it starts a process per core, for standard errors
-    logging.getLogger('lm_eval').setLevel(logging.ERROR)        # it would warn of each prompt that is longer than a window
+    logging.getLogger('lm_eval').setLevel(logging.ERROR)        # or it warns of each prompt that exceeds a window
     manager, names = lm_eval.tasks.TaskManager(include_path=folder or None), []
     for name in patterns.split(','):
         matches = [name] if name in manager.all_tasks else pattern_match(name, manager.all_subtasks)
@@ -36,7 +36,7 @@ def load_tasks(patterns, folder, gen_kwargs, window):
                              f'lm-eval ls tasks  lists its own')
         names += matches
     try:
-        loaded = manager.load(names)                    # not if a task is in two groups, or in one and by itself
+        loaded = manager.load(names)                    # fails if a task is named twice, as in two groups
     except Exception as error:                          # the libraries raise errors of many types
         hint = ', which needs the network once' if isinstance(error, OSError) else ''
         raise ValueError(f'tasks={patterns} could not be loaded{hint}: {one_line(error)}') from error
@@ -47,12 +47,12 @@ def load_tasks(patterns, folder, gen_kwargs, window):
             if new >= window:
                 raise ValueError(f'tasks={name}: it writes up to {new} tokens, and a window holds {window} with the prompt: '
                                  f'choose fewer by --gen_kwargs=max_gen_toks=…')
-    manager.load = lambda names: loaded                 # not once more for each model
+    manager.load = lambda names: loaded                 # do not load again for each model
     return manager
 
 
 def harness_model(machine, model, tokenizer, batch_size):
-    """Return the GPT for lm-evaluation-harness. Each rank has its own, and answers the requests of its share of the documents."""
+    """Wrap the GPT for lm-evaluation-harness. Each rank has its own copy, and answers requests for its share of documents."""
     from lm_eval.models.huggingface import HFLM
 
     class OnRanks(HFLM):
@@ -68,7 +68,7 @@ def harness_model(machine, model, tokenizer, batch_size):
             machine.wait()
 
         def _loglikelihood_tokens(self, requests, **more):
-            # HFLM's cache reads the logits of other tokens where two requests are one text, cut at two places
+            # HFLM's cache returns wrong logits if two requests cut the same text at different places
             texts = [(hash((*context, *target[:-1])), len(target)) for _, context, target in requests]
             self.logits_cache = len(set(texts)) == len({text for text, _ in texts})
             return super()._loglikelihood_tokens(requests, **more)
@@ -82,10 +82,10 @@ def harness_model(machine, model, tokenizer, batch_size):
 
 
 def task_scores(machine, model, tokenizer, manager, batch_size, seed, **settings):
-    """Return the scores of loaded tasks and groups, and all that simple_evaluate of lm-evaluation-harness returns; both are empty
-    on other ranks than the first. `tokenizer`: the arguments of load_tokenizer."""
+    """Return the scores of loaded tasks and groups, and the results of lm-evaluation-harness's simple_evaluate; on ranks other
+    than the first, both are empty. `tokenizer`: arguments of load_tokenizer."""
     import lm_eval
-    with contextlib.redirect_stdout(sys.stderr):        # so that stdout has only the table
+    with contextlib.redirect_stdout(sys.stderr):        # keep stdout for the table
         found = lm_eval.simple_evaluate(
             harness_model(machine, model, tokenizer, batch_size), tasks=['those that are loaded'], task_manager=manager,
             batch_size=batch_size, device=str(machine.device), bootstrap_iters=1000, random_seed=seed, numpy_random_seed=seed,

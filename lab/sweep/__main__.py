@@ -1,15 +1,15 @@
 """
-Trains a grid of runs, each with several seeds, and makes their table:
+Train a grid of runs, each with several seeds, and print their table:
 
     python -m lab.sweep config/train_quick.py --arch=s1,s5 --optim=sgdw --learning_rate=0.1,0.3,1.0 --seeds=3
     python -m lab.sweep config/sweep/dnt.py                     # the same from a file, as results/ has them
     python -m lab.sweep config/sweep/dnt.py --against=arch=s1,optim=adamw
     python -m lab.sweep --report=out-sweep/runs.csv             # the table again, without training
 
-A key of train.py with several values is an axis of the grid. So are arch, optim and lr, folders of config/, with the names of
-their files or `none` as values. Every run is a run of train.py in its own folder, and has a row in runs.csv once it has ended.
-A run with a row is not trained again: after an interruption, the same command continues. Seed 1 trains at all learning rates, to
-the end, and chooses one by its validation loss. The other seeds train at that rate, and they alone are compared.
+A key of train.py with several values is an axis of the grid. So are arch, optim and lr, folders of config/, whose values are file
+names or `none`. Every run is a run of train.py in its own folder, and gets a row in runs.csv when it ends. A run with a row is
+not trained again: after an interruption, the same command continues. Seed 1 trains at every learning rate, to the end; its
+lowest validation loss chooses the rate. The other seeds train at that rate, and only they are compared.
 """
 import sys
 
@@ -27,25 +27,25 @@ from lab.sweep.run import Sweep, last_line
 from lab.sweep.table import find_row, make_tables, read_contrasts, read_csv, read_runs, runs_of, write_report
 
 # ----------------------------------------------------------------------------- keys
-out_dir = 'out-sweep'               # the folder of all runs, and of runs.csv, table.txt, .md, .csv and sweep.png
-csv = ''                            # the file with a row for each run that has ended; empty: runs.csv in out_dir
-script = 'train.py'                 # what every run starts: train.py, or a module such as vision.train
-arguments = ''                      # what every run gets first: config files and --key=value
-grids = []                          # for a config file: dicts from an axis to a list of its values, or to {label: arguments}
-seeds = 3                           # runs of each row, with seed and data_seed 1, 2, …; seed 1 chooses the learning rate
-extend = 2                          # add at most so many rates at each side of a row's grid, while its best rate is at the edge
-jobs = 0                            # runs at once, which share the cores; 0: one per GPU, or per core without GPUs
-select = 'all'                      # all | best: the table shows every learning rate, or each row's best and its rate sensitivity
-against = ''                        # a row, as axis=value,…: how far the others differ from it, and when they reach its loss
+out_dir = 'out-sweep'               # folder for all runs, and for runs.csv, table.txt, .md, .csv and sweep.png
+csv = ''                            # file with a row for each run that has ended; empty: runs.csv in out_dir
+script = 'train.py'                 # script of every run: train.py, or a module such as vision.train
+arguments = ''                      # first arguments of every run: config files and --key=value
+grids = []                          # for a config file: dicts from an axis to a list of values, or to {label: arguments}
+seeds = 3                           # runs per row, with seed and data_seed 1, 2, …; seed 1 chooses the learning rate
+extend = 2                          # while a row's best rate is at the edge of its grid, add up to this many rates on each side
+jobs = 0                            # runs at the same time, sharing the cores; 0: one per GPU, or per core without GPUs
+select = 'all'                      # all | best: show every learning rate, or each row's best rate and its rate sensitivity
+against = ''                        # a row, as axis=value,…: compare the others with it, and show when they reach its loss
 contrast = ''                       # 'ROW - ROW - ROW + ROW', rows as in against: a difference of differences; more after a ;
-diverged_loss = 0.0                 # a run that ends above this loss counts as diverged too; 0: only if train.py stopped it
-diverged_rise = 0.0                 # so does one whose training loss (mean of 5 logged) rises so far above its lowest; 0: none
-report = ''                         # the runs.csv of a sweep: make the table and run nothing
+diverged_loss = 0.0                 # count a run that ends above this loss as diverged too; 0: only if train.py stopped it
+diverged_rise = 0.0                 # also a run whose training loss (mean of 5 logged) rises this far above its lowest; 0: none
+report = ''                         # the runs.csv of a sweep: print the table without training
 # -----------------------------------------------------------------------------
 
 
 def split_arguments(arguments):
-    """The command line → what is for this script, what is for train.py."""
+    """Split the command line into arguments of this script and of train.py."""
     own = defaults_of(__file__)
     ours, theirs = [], []
     for arg in arguments:
@@ -59,12 +59,12 @@ def split_arguments(arguments):
 
 
 def report_on(runs, folder):
-    """Print the tables of runs, and write them into the folder, if there is one."""
+    """Print the tables of runs, and write them into the folder, if one is given."""
     write_report(runs, *make_tables(runs, select, against, contrast), folder)
 
 
 def plan_of(theirs):
-    """Return the planned rows of the grids, in a file or here, with the axes of the command line"""
+    """Return the planned rows of the grids, from a file or from the command line, with the command line's axes."""
     axes = {key: text.split(',') for key, _, text in (arg[2:].partition('=') for arg in theirs if arg.startswith('--'))}
     if 'seeds' in flags():
         axes['seeds'] = seeds                           # before those of the grids in a file
@@ -72,7 +72,7 @@ def plan_of(theirs):
     rows = planned_rows(plan(grids or [{}], [*words('arguments', arguments), *files], axes, seeds, script), extend)
     if against:
         find_row(rows, against)
-    read_contrasts(contrast, rows)                      # both raise now for a row that is not in the table
+    read_contrasts(contrast, rows)                      # fail early on a row that is not in the table
     return rows
 
 
@@ -99,7 +99,7 @@ def main():
         os.makedirs(folder, exist_ok=True)
     locked = lock_folder(out_dir, 'sweeping'), lock_file(f'{sweep.csv}.lock', sweep.csv, 'adding runs')     # noqa: F841, to the end
     if not read_csv(sweep.csv).equals(sweep.table):
-        raise ValueError(f'{sweep.csv} has got rows meanwhile: call this again')
+        raise ValueError(f'rows were added to {sweep.csv} in the meantime: run this again')
     sweep.train()
     runs = runs_of(sweep.table, sweep.csv, diverged_loss, diverged_rise)
     report_on(runs, out_dir)

@@ -1,17 +1,17 @@
 """
-What the runs of results/csv/ say of the claims of config/claims.py, which were written down before the runs.
+Test the claims of config/claims.py, which were written down before the runs, on the runs of results/csv/.
 
-`families` there is {name: [claim, …]}. The p-values of a family are corrected together, and claims that are not decided count as
-p = 1: what runs later takes no verdict back. `seeds` is {sweep: how many losses each of its rows is to have}. A claim is a dict:
+`families` there is {name: [claim, …]}. The p-values of a family are corrected together. Undecided claims count as p = 1, so that
+later runs take no verdict back. `seeds` is {sweep: number of losses that each of its rows needs}. A claim is a dict:
 
     text        what is claimed
     contrast    'ROW - ROW' or 'ROW - ROW - ROW + ROW', the difference in the final loss. A ROW is SWEEP/axis=value,…
     sign        -1: the difference is below 0, 1: above 0, 0: it lies within ±margin
     margin      δ in nats, with sign=0
     paper       (optional) its numbers in the paper
-    shares      (optional) {text: contrast}: parts of the claim's contrast, which are estimated and not tested
+    shares      (optional) {text: contrast}: parts of the claim's contrast, which are estimated but not tested
 
-Each claim has one p: with a sign that of a t-test of independent means, without one the larger of two one-sided t-tests of ±δ.
+Each claim has one p: with a sign, by a t-test of independent means; with sign=0, the larger of two one-sided t-tests of ±δ.
 """
 import math
 from contextlib import suppress
@@ -20,11 +20,11 @@ from lab.sweep.statistics import LEVEL, contrast, corrected, share, within_margi
 from lab.sweep.table import find_row, read_contrast
 
 HEAD = ['claim', 'in the paper', 'difference', 'seeds', 'p', 'verdict']
-FEWEST_RATES = 3            # of a row whose rate was chosen: with fewer, a better one may lie between or beyond
+FEWEST_RATES = 3            # rates that a row needs to choose one: with fewer, a better one may lie between or beyond
 
 
 def weights_of(text, sweeps):
-    """Return {row: weight} of a contrast. LookupError while a row has no runs."""
+    """Return a contrast's {row: weight}. Raise LookupError while a row has no runs."""
     def find(name):
         sweep, _, labels = name.partition('/')
         if sweep not in sweeps:
@@ -38,9 +38,9 @@ def weights_of(text, sweeps):
 
 
 class Test:
-    """What the runs say of a claim. `p` is corrected by `test_all`; `open` says why the claim cannot be decided yet, and
-    `has_run` whether the rates and seeds of its rows have ended. `sweeps`:
-    {name: sweep}, a sweep with its `rows` and their `samples`. `seeds` as in the file."""
+    """A claim's test. `p` is corrected by `test_all`. `open` says why the claim cannot be decided yet, and `has_run` whether
+    all rates and seeds of its rows have ended. `sweeps`: {name: sweep}, with `rows` and their `samples`. `seeds` is as in the
+    file."""
 
     def __init__(self, claim, sweeps, seeds):
         self.claim, self.p, self.estimate, self.shares = claim, math.nan, None, {}
@@ -81,8 +81,7 @@ class Test:
 
 
 def why_open(row, n, seeds):
-    """Return why no claim about the row can be decided yet: it has n losses of as many as `seeds`, and perhaps too few rates. Or
-    ''."""
+    """Return why no claim about the row can be decided yet, such as too few rates or only n of `seeds` losses, or ''."""
     lost = sum(row.compared.status != 'done')
     if 1 < len(row.rates) and len(row.tuning) < FEWEST_RATES:
         return f'fewer than {FEWEST_RATES} rates of {row} have ended'
@@ -94,7 +93,7 @@ def why_open(row, n, seeds):
 
 
 def test_all(families, sweeps, seeds):
-    """Return {family: its Tests}, whose p-values are corrected for the number of claims in the family"""
+    """Return {family: its Tests}, with p-values corrected for the number of claims in the family."""
     tested = {name: [Test(claim, sweeps, seeds) for claim in family] for name, family in families.items()}
     for tests in tested.values():
         ps = corrected([1.0 if math.isnan(test.p) else test.p for test in tests])      # claims that are open count too

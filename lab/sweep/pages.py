@@ -1,6 +1,6 @@
 """
-The pages of results/: results/pages/NAME.md is the source of results/NAME.md. {{…}} in it calls a method of Page, and the text
-between {{if PICTURE}} and {{end}} stays if the runs of this picture have ended.
+Make results/NAME.md from its source results/pages/NAME.md. {{…}} in a source calls a method of Page. Text between {{if PICTURE}}
+and {{end}} stays if the runs of this picture have ended.
 """
 import ast
 import glob
@@ -34,39 +34,39 @@ MADE = '<!-- Made by `make results` from results/pages/{} and results/csv/. Edit
 
 
 class Results:
-    """The runs of a sweep so far as rows, each at its best rate, and the Sample of each row's losses that are compared. They are
-    those of the test split, if the runs have them."""
+    """The runs of a sweep so far: its rows at their best rates, and the Sample of each row's losses that may be compared, on
+    the test split if the runs have it."""
 
     def __init__(self, file, path):
         self.file, self.csv, keys = file, path, read_sweep(file)
         runs = runs_of(read_csv(path), path, keys['diverged_loss'], keys['diverged_rise'])
-        self.runs = runs[runs.status != 'failed']       # which are tried again
+        self.runs = runs[runs.status != 'failed']       # failed runs are tried again
         self.rows, self.split = rows_of(self.runs, bool(stated(file, '_seed_1_chose'))), split_of(self.runs)
         self.samples = samples_of(self.rows, self.split)
 
 
 class Page:
-    """The functions that the {{…}} of a page may call. `tests`: {family: its Tests}, `drawn`: the names of the pictures"""
+    """The functions that a page's {{…}} may call. `tests`: {family: its Tests}. `drawn`: the names of the pictures."""
 
     def __init__(self, sweeps, tests, drawn):
         self.sweeps, self.tests, self.drawn = sweeps, tests, drawn
 
     def fill(self, source):
-        """Return the text of a page with what its {{…}} give"""
+        """Return a page's text, with the results of its {{…}}."""
         source = re.sub(r'\{\{if (\w+)\}\}\n(.*?)\{\{end\}\}\n', lambda part: part[2] * (part[1] in self.drawn), source,
                         flags=re.DOTALL)
         return re.sub(r'\{\{(\w+)\((.*?)\)\}\}', lambda tag: getattr(self, tag[1])(*ast.literal_eval(f'[{tag[2]}]')), source,
                       flags=re.DOTALL)
 
     def difference(self, name, text):
-        """'−0.123 [−0.150, −0.096], exploratory' for a contrast of rows of a sweep that is no claim"""
+        """Return '−0.123 [−0.150, −0.096], exploratory' for a contrast of a sweep's rows that is not a claim."""
         sweep = self.sweeps[name]
         weights, = read_contrasts(text, sweep.rows).values()
         e = contrast(weights, sweep.samples)
         return f'{signed(e.mean)} {interval(e.low, e.high)}, exploratory' if e.n else 'not run'
 
     def table(self, name):
-        """Return the rows of a sweep at their best rates, with their rate sensitivity and tolerance"""
+        """Return a table of a sweep's rows at their best rates, with rate sensitivity and tolerance."""
         sweep = self.sweeps[name]
         most = max((len(row.rates) for row in sweep.rows), default=0)
         lines = [{**row.labels, 'learning rate': row.rate_text(), f'{SPLITS[sweep.split]} loss': row.text(sweep.split),
@@ -76,46 +76,46 @@ class Page:
         return as_text(table.loc[:, (table != '').any()])[1] if lines else '*Not run yet.*'
 
     def loss(self, name, row):
-        """Return the final loss of a row at its best rate"""
+        """Return a row's final loss at its best rate."""
         sweep = self.sweeps[name]
         return find_row(sweep.rows, row).text(sweep.split)
 
     def octaves(self, name, row):
-        """Return the tolerance of a row in octaves"""
+        """Return a row's tolerance in octaves."""
         return find_row(self.sweeps[name].rows, row).rate_cells(0)[1]
 
     def test_of(self, text):
         return next(test for tests in self.tests.values() for test in tests if test.claim['text'] == text)
 
     def claim(self, text):
-        """'−0.123 [−0.150, −0.096]', the difference that a claim is about"""
+        """Return a claim's difference as '−0.123 [−0.150, −0.096]'."""
         e = self.test_of(text).estimate
         return f'{signed(e.mean)} {interval(e.low, e.high)}'
 
     def share(self, text, part):
-        """What a part of a claim's contrast makes up, in percent, with Fieller's 95% interval"""
+        """Return a part's share of a claim's contrast in percent, with Fieller's 95% interval."""
         ratio, low, high = self.test_of(text).shares[part]
         return f'{ratio:.0%} ' + (f'[{low:.0%}, {high:.0%}]'.replace('-', '−') if low == low else '(no interval)')
 
     def share_table(self, family):
-        """Return the shares of all parts"""
+        """Return a table of the shares of all parts."""
         lines = [[test.claim['text'], part, self.share(test.claim['text'], part)]
                  for test in self.tests[family] for part in test.shares]
         return as_text(pd.DataFrame(lines, columns=['claim', 'part', 'share, with its 95% interval']))[1] if lines else ''
 
     def claim_table(self, family):
-        """Return the claims of a family that have run, with their verdicts"""
+        """Return a table of the claims of a family that have run, with their verdicts."""
         return as_text(pd.DataFrame([test.line() for test in self.tests[family] if test.has_run], columns=HEAD))[1]
 
     def verdicts(self, *families):
-        """Return how many claims of these families have which verdict"""
+        """Count the verdicts on the claims of these families."""
         marks = [test.verdict().split()[0].strip(':') for family in families for test in self.tests[family] if test.has_run]
         counts = {'supported': marks.count('supported') + marks.count('equal'),
                   **{name: marks.count(name) for name in ('contradicted', 'open')}}
         return f'{len(marks)} claims: {", ".join(f"{n} {name}" for name, n in counts.items())}'
 
     def not_run(self):
-        """Return the claims and the sweeps that lack runs"""
+        """List the claims and the sweeps that lack runs."""
         claims = [f'- {test.claim["text"]}' for tests in self.tests.values() for test in tests if not test.has_run]
         left = {name: runs_left_of(sweep.file, sweep.csv)[0] for name, sweep in self.sweeps.items()
                 if stated(sweep.file, '_commit')}
@@ -123,7 +123,7 @@ class Page:
         return '\n'.join(claims + ([f'- runs missing, by sweep: {", ".join(sweeps)}'] if sweeps else [])) or 'All have run.'
 
     def state(self, name):
-        """Return how many runs there are, and on which commit and machine they were made"""
+        """Return how many runs there are, and their commits and machines."""
         runs = self.sweeps[name].runs
         kinds = sorted({f'commit {run["commit"][:7]}{"-dirty" * run["commit"].endswith("-dirty")}, {run["machine"]}, '
                         f'PyTorch {run["torch"]}, {run["precision"]}' for run in runs.to_dict('records')})
@@ -131,7 +131,7 @@ class Page:
 
 
 def build(place, sweep_files, claims_file):
-    """Return {path: text} of the pages of the folder `place`, and {path: figure of matplotlib} of their pictures"""
+    """Return {path: text} for the pages of the folder `place`, and {path: matplotlib figure} for their pictures."""
     files = {os.path.basename(path).removesuffix('.py'): path for path in sorted(glob.glob(os.path.join(sweep_files, '*.py')))}
     sweeps = {name: Results(file, os.path.join(place, 'csv', f'{name}.csv')) for name, file in files.items()}
     claims = runpy.run_path(claims_file)

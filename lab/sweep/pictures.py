@@ -1,4 +1,4 @@
-"""The pictures of results/README.md, by matplotlib, from the runs of results/csv/. Each is None until its runs have ended."""
+"""Draw the pictures of results/README.md from the runs of results/csv/. A picture is None until its runs have ended."""
 import math
 
 from matplotlib.figure import Figure
@@ -17,8 +17,7 @@ BATCHES = {'0.5K': 512, '2K': 2048, '8K': 8192, '32K': 32768}           # tokens
 
 
 def estimate(sweeps, seeds, *terms):
-    """Return the Estimate of a sum of weight × mean loss, for terms (weight, 'sweep/axis=label,…'). None while a row lacks
-    seeds."""
+    """Estimate Σ weight × mean loss, for terms (weight, 'sweep/axis=label,…'). Return None while a row lacks seeds."""
     weights, samples = {}, {}
     for weight, name in terms:
         sweep, _, labels = name.partition('/')
@@ -33,13 +32,13 @@ def estimate(sweeps, seeds, *terms):
 
 
 def bars(axes, x, estimates, **style):
-    """Means with their 95% intervals"""
+    """Draw means with their 95% intervals."""
     axes.errorbar(x, [e.mean for e in estimates], [[e.mean - e.low for e in estimates], [e.high - e.mean for e in estimates]],
                   fmt='o', markersize=4, capsize=2, **style)
 
 
 def draw_steps(axes, levels, large):
-    """A bar from each level to the next, with the difference, and a dashed line at the level of S1 with large embeddings"""
+    """Draw a bar from each level to the next, with the difference, and a dashed line at S1 with large embeddings."""
     for x, (before, after) in enumerate(zip(levels.values(), [*levels.values()][1:]), 1):
         axes.bar(x, after.mean - before.mean, 0.5, before.mean, color=COLORS[2 if after.mean < before.mean else 1], alpha=0.5)
         axes.annotate(signed(after.mean - before.mean), (x, max(before.mean, after.high)), (0, 3), ha='center',
@@ -52,7 +51,7 @@ def draw_steps(axes, levels, large):
 
 
 def waterfall(sweeps, seeds):
-    """From S1 to DNT: AdamW's loss, and what momentum SGDW costs"""
+    """Draw the steps from S1 to DNT: AdamW's loss, and the extra loss by momentum SGDW."""
     def losses(names, *optims):
         return {name: estimate(sweeps, seeds, *((weight, f'base/optim={optim},setting={name}') for weight, optim in optims))
                 for name in names}
@@ -73,7 +72,7 @@ def waterfall(sweeps, seeds):
 
 
 def rate_curves(sweeps, seeds):
-    """Return the loss against the learning rate, a panel for each optimizer all of whose runs have ended"""
+    """Draw loss against learning rate, with a panel for each optimizer whose runs have all ended."""
     rows = {}
     for row in sweeps['tolerance'].rows if 'tolerance' in sweeps else ():
         if len(row.runs) == 8:
@@ -100,7 +99,7 @@ def rate_curves(sweeps, seeds):
 
 
 def leads(sweeps, seeds):
-    """Differences of placements by AdamW, at 0.2M parameters (base) and at 0.5M (size)"""
+    """Draw differences between placements by AdamW, at 0.2M parameters (base) and at 0.5M (size)."""
     both = [[estimate(sweeps, seeds, (1, f'{prefix}setting={a}'), (-1, f'{prefix}setting={b}')) for a, b in LEADS]
             for prefix in ('base/optim=adamw,', 'size/')]
     if None in (*both[0], *both[1]):
@@ -117,7 +116,7 @@ def leads(sweeps, seeds):
 
 
 def gaps(sweeps, seeds):
-    """What momentum SGDW costs S1 and DNT, against the tokens of a batch; base.py has 2K"""
+    """Draw the extra loss of S1 and DNT by momentum SGDW against the tokens per batch; base.py has 2K."""
     def gap(setting, batch):
         sweep, more = ('base', '') if batch == '2K' else ('batch', f',batch={batch}')
         return estimate(sweeps, seeds, *((weight, f'{sweep}/optim={optim},setting={setting}{more}')

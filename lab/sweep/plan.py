@@ -1,7 +1,7 @@
 """
-What a sweep runs: the grid of its runs, and which of them come next.
+Plan a sweep: list the runs of its grid, and choose the next ones.
 
-What comes next follows from the runs that have ended alone, so that an interrupted sweep goes on as if it had not been.
+The choice depends only on the runs that have ended, so that an interrupted sweep continues as if nothing had happened.
 """
 from configurator import ALIASES, ROOT, defaults_of, known, parse_args
 
@@ -17,12 +17,12 @@ import shlex
 from engine.keys import check_keys, gpt_config, group_settings
 from lab.sweep.table import COLUMNS, LR, TUNING_SEED, by_key, key_of, name_of, read_csv, row_name, runs_of
 
-# ----------------------------------------------------------------------------- what is started
+# ----------------------------------------------------------------------------- scripts and sweep files
 
 @functools.cache
 def sources_of(script):
-    """Return the sources of a training script's keys: its path, the config of its model, perhaps TRAIN. They are the arguments of
-    its configure(), read from its text, for the lab does not know vision/. `script`: 'train.py' or a module, 'vision.train'."""
+    """Return the sources of a training script's keys: its path, its model's config class, perhaps TRAIN. Read them from the
+    script's call of configure(), because the lab does not import vision/. `script`: 'train.py' or a module, 'vision.train'."""
     path = os.path.join(ROOT, script if script.endswith('.py') else script.replace('.', os.sep) + '.py')
     if not os.path.isfile(path):
         raise ValueError(f'script={script!r}: there is no {path}; wants train.py, or a module such as vision.train')
@@ -35,18 +35,17 @@ def sources_of(script):
 
 @functools.cache
 def script_defaults(script):
-    """Return {key: default} of a training script"""
+    """Return a training script's {key: default}."""
     return defaults_of(*sources_of(script))
 
 
 def read_sweep(path):
-    """Return {key of lab.sweep: value} of a sweep's file"""
+    """Return {key of lab.sweep: value} from a sweep's file."""
     return parse_args([str(path)], defaults_of(os.path.join(ROOT, 'lab', 'sweep', '__main__.py')))
 
 
 def stated(path, name):
-    """Return the value that a sweep's file gives to a name with an underscore, which is no key, such as _commit; None if it has
-    none."""
+    """Return the value of a name with an underscore, such as _commit, in a sweep's file, or None. Such names are not keys."""
     with open(path, encoding='utf-8') as f:
         values = [node.value for node in ast.parse(f.read()).body if isinstance(node, ast.Assign)
                   and ast.unparse(node.targets[0]) == name]
@@ -56,15 +55,15 @@ def stated(path, name):
 # ----------------------------------------------------------------------------- the grid
 
 def words(key, text):
-    """Split the value of a key that holds arguments in one string → a list of them."""
+    """Split a key's value, which holds arguments in one string, into a list."""
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise ValueError(f'{key}={text!r} is no list of arguments: {error}') from error
+        raise ValueError(f'{key}={text!r} is not a list of arguments: {error}') from error
 
 
 def options(axis, values, defaults):
-    """Return {label: arguments of train.py} for the values of an axis."""
+    """Return {label: arguments of train.py} for an axis's values."""
     labelled = isinstance(values, dict) and all(isinstance(text, str) for text in values.values())
     if not isinstance(axis, str) or not values or not (labelled or isinstance(values, list)):
         raise ValueError(f'{axis}={values!r} in grids: wants a list of values, or {{label: arguments of train.py}}')
@@ -82,10 +81,10 @@ def options(axis, values, defaults):
 
 
 def make_run(labels, arguments, script):
-    """Return a run: the folder's name as `name`, its place on the axes as `labels` and `key`, its `arguments`, the `config` that
-    results from them, a hash of this as `keys`, and the `script`. Raise ValueError if the script would refuse them."""
+    """Return a run: its folder's name as `name`, its place on the axes as `labels` and `key`, its `arguments`, the resulting
+    `config`, a hash of that as `keys`, and the `script`. Raise ValueError if the script would refuse the arguments."""
     config = parse_args(arguments, script_defaults(script))
-    check_keys(config)                                  # raises ValueError for a bad value
+    check_keys(config)
     gpt_config(config, sources_of(script)[1])
     group_settings(config)
     if config['init_from'] in ('resume', 'auto'):
@@ -97,8 +96,8 @@ def make_run(labels, arguments, script):
 
 
 def plan(grids, first, more={}, seeds=3, script='train.py'):
-    """Return the runs of all grids, each with the axes `more` too: a list of those of make_run, whose arguments start with
-    `first`. A grid may say how many `seeds` it has itself."""
+    """Return the runs of all grids, see make_run, each grid with the axes `more` added, and with arguments that start with
+    `first`. A grid may set its own number of `seeds`."""
     defaults = script_defaults(script)
     points = []
     for grid in grids:
@@ -110,7 +109,7 @@ def plan(grids, first, more={}, seeds=3, script='train.py'):
             raise ValueError(f'seeds={number!r} in grids: wants a number of seeds, at least 1')
         axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
         axes['seed'] = {str(seed): [f'--seed={seed}', f'--data_seed={seed}'] for seed in range(1, number + 1)}
-        # files first, so that no file overrides a key of the grid
+        # files first, so that they cannot override a key of the grid
         in_order = sorted(axes, key=lambda axis: axis in {*defaults, *ALIASES} and isinstance(grid.get(axis, []), list))
         for labels in itertools.product(*axes.values()):
             labels = dict(zip(axes, labels))
@@ -124,18 +123,18 @@ def plan(grids, first, more={}, seeds=3, script='train.py'):
         run = make_run({axis: labels[axis] for axis in varies if axis in labels}, args, script)
         if runs.setdefault(run['name'], run)['config'] != run['config']:
             raise ValueError(f'two runs of the grid are named {run["name"]}, and differ: give the axes other labels')
-    spelt = {}
+    run_with_key = {}
     for run in runs.values():
-        if spelt.setdefault(run['key'], run) is not run:
-            raise ValueError(f'{run["name"]} and {spelt[run["key"]]["name"]} are one run of the grid: leave one of them out')
+        if run_with_key.setdefault(run['key'], run) is not run:
+            raise ValueError(f'{run["name"]} and {run_with_key[run["key"]]["name"]} are the same run: leave one of them out')
     return list(runs.values())
 
 
 # ----------------------------------------------------------------------------- what comes next
 
 class PlannedRow:
-    """The runs of a row of the table, which differ in learning rate and seed. `rates`: {label: its runs, by their seeds}, from
-    the lowest rate to the highest: those of the `grid`, and up to `extend` more at each side."""
+    """The runs of a table's row, which differ in learning rate and seed. `rates`: {label: its runs, by seed}, in ascending
+    order: the rates of the `grid`, and up to `extend` more on each side."""
 
     def __init__(self, runs, extend):
         self.rates = {}
@@ -154,8 +153,9 @@ class PlannedRow:
         return [run for runs in self.rates.values() for run in runs]
 
     def beyond(self, edge, near, extend):
-        """Return {rate: its runs} for up to `extend` rates beyond the edge of the grid, by the ratio of its last two, of three
-        digits. There are none if the runs of these two differ in more than the rate, and none that train.py would refuse."""
+        """Return {rate: its runs} for up to `extend` rates beyond the grid's edge, by the ratio of its last two rates, to three
+        digits. Return none if those two rates' runs differ in more than the rate, and stop at a rate that train.py would
+        refuse."""
         def at(rate, run):
             return [f'--{LR}={rate}' if arg == f'--{LR}={edge}' else arg for arg in run['arguments']]
 
@@ -172,10 +172,11 @@ class PlannedRow:
         return further
 
     def next(self, ended):
-        """Return the runs that are to do now, of those that have not ended; none at the end. `ended`: {key: a row of read_runs}.
+        """Return the runs to train now, or none at the end. `ended`: {key: a row of read_runs}.
 
-        The first seed trains at all rates of the grid. While its best rate is at the edge, it trains at the next one beyond. Then
-        the best rate gets the other seeds. If the first seed is done at no rate, the row ends."""
+        The first seed trains at all rates of the grid, and while its best rate is at the edge, at the next one beyond. Then the
+        other seeds train at the best rate. If the first seed is not done at any rate, the row ends.
+        """
         if len(self.grid) == 1:
             return [run for run in self.runs() if run['key'] not in ended]
         tuning = {rate: runs[0] for rate, runs in self.rates.items() if rate in self.grid or runs[0]['key'] in ended}
@@ -184,7 +185,7 @@ class PlannedRow:
             return to_do
         runs = {rate: ended[run['key']] for rate, run in tuning.items()}
         losses = {rate: run['val_loss'] for rate, run in runs.items() if run['status'] == 'done'}
-        if not losses or any(run['status'] == 'failed' for run in runs.values()):       # the next call tries these again
+        if not losses or any(run['status'] == 'failed' for run in runs.values()):       # the next call retries failed runs
             return []
         best, tried, order = min(losses, key=losses.get), list(tuning), list(self.rates)
         beyond = order.index(best) + (best == tried[-1]) - (best == tried[0])
@@ -193,8 +194,8 @@ class PlannedRow:
         return [run for run in self.rates[best] if run['key'] not in ended]
 
     def left(self, ended):
-        """What is left of the grid: (rates at which the first seed has not ended, other seeds that have ended at no rate). A rate
-        that is added beyond the grid comes to these."""
+        """Return the missing part of the grid: (rates at which the first seed has not ended, other seeds that have not ended at
+        any rate). Rates added beyond the grid are not counted."""
         if not self.next(ended):
             return [], []
         several, by_seed = len(self.grid) > 1, {}
@@ -207,7 +208,7 @@ class PlannedRow:
 
 
 def planned_rows(runs, extend):
-    """Return the rows of the table of these runs."""
+    """Return the PlannedRows of these runs."""
     groups = {}
     for run in runs:
         row = tuple((axis, label) for axis, label in run['labels'].items() if axis not in (LR, 'seed'))
@@ -216,15 +217,15 @@ def planned_rows(runs, extend):
 
 
 def runs_left(rows, ended):
-    """Return the number of runs that are left of the planned rows"""
+    """Return how many runs of the planned rows are left."""
     return sum(len(part) for row in rows for part in row.left(ended))
 
 
 def runs_left_of(file, csv):
-    """Return how many runs of a sweep's file have no row in its csv yet, and the seconds that those with a row took. Best rates
-    at the edge of a grid may add some."""
+    """Return how many runs of a sweep's file have no row in its csv yet, and the seconds that each finished run took. Best
+    rates at the edge of a grid may add runs."""
     keys = read_sweep(file)
     runs = runs_of(read_csv(csv), csv, keys['diverged_loss'], keys['diverged_rise'])
-    runs = runs[runs.status != 'failed']                # which are tried again
+    runs = runs[runs.status != 'failed']                # failed runs are tried again
     planned = plan(keys['grids'], words('arguments', keys['arguments']), {}, keys['seeds'], keys['script'])
     return runs_left(planned_rows(planned, keys['extend']), by_key(runs)), runs.seconds[runs.status == 'done']

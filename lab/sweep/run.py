@@ -1,4 +1,4 @@
-"""Trains the runs of a sweep, several at once, and adds a row to runs.csv when one ends."""
+"""Train the runs of a sweep, several at once, and add a row to runs.csv when a run ends."""
 from engine.process import say
 
 import math
@@ -22,8 +22,8 @@ from engine.keys import gpt_config
 from lab.sweep.plan import runs_left, sources_of
 from lab.sweep.table import LR, ORIGIN, TUNING_SEED, by_key, labels_of, read_csv, runs_of, write_csv
 
-EVERY = 30.0                    # seconds between two lines about the current runs, at least
-RISE_ROWS = 5                   # logged losses whose mean counts in the largest rise
+STATUS_INTERVAL = 30.0          # seconds between two lines about the current runs, at least
+RISE_ROWS = 5                   # logged losses per mean, for the largest rise
 ELSEWHERE = 'choose another --out_dir (or --csv), or move the file away'
 
 
@@ -34,7 +34,7 @@ def read_about(folder):
 
 
 def row_of_run(run, folder, status):
-    """Return the row of runs.csv, as texts, of a run that has ended in this folder. Raise ValueError if it is done and has no
+    """Return the runs.csv row, as texts, of a run that has ended in this folder. Raise ValueError if it is done but has no
     loss."""
     about, rows = read_about(folder), read_rows(os.path.join(folder, 'log.jsonl'))
     evaluations = [row for row in rows if math.isfinite(row.get('val_loss', math.nan))]
@@ -54,7 +54,7 @@ def row_of_run(run, folder, status):
 
 
 def origin_of(about):
-    """What runs must share that are compared, from a run.json"""
+    """Return {ORIGIN: value} from a run.json: compared runs must agree in these."""
     return {what: about.get('dtype' if what == 'precision' else what, '').removeprefix('torch.') for what in ORIGIN}
 
 
@@ -63,16 +63,15 @@ def digits(x):
 
 
 def largest_rise(losses):
-    """Return how far the training loss, a mean over RISE_ROWS logged values, has risen above its lowest value before, at most:
-    the height of a spike. NaN for fewer than two means."""
+    """Return how far the training loss, in means of RISE_ROWS logged values, rises at most above its lowest value so far: the
+    height of a spike. NaN for fewer than two means."""
     whole = len(losses) // RISE_ROWS
     means = np.reshape(losses[:whole * RISE_ROWS], (whole, RISE_ROWS)).mean(axis=1)
     return (means - np.minimum.accumulate(means)).max() if whole > 1 else math.nan
 
 
 def training_seconds(rows, per_iter):
-    """Return the time in iterations, by the logged speeds: a run that was interrupted counts as a whole, without its
-    evaluations."""
+    """Return the time of all iterations, by the logged speeds, without evaluations and interruptions."""
     seconds, before = 0.0, -1
     for row in rows:
         per_s = row.get('tokens_per_s', row.get('images_per_s', 0))
@@ -84,13 +83,13 @@ def training_seconds(rows, per_iter):
 # ----------------------------------------------------------------------------- processes
 
 def last_line(folder):
-    """Return the last line that a run has printed"""
+    """Return the last line that a run has printed."""
     with open(os.path.join(folder, 'output.txt'), encoding='utf-8', errors='replace') as f:
         return ([''] + [line.strip() for line in f if line.strip()])[-1]
 
 
 def stop_all(processes):
-    """Let each finish its step and save, for a minute or until the next Ctrl-C."""
+    """Let each process finish its step and save, for a minute or until the next Ctrl-C."""
     for process in processes:
         process.terminate()
     try:
@@ -114,8 +113,8 @@ def duration(seconds):
 
 
 class Sweep:
-    """Planned rows that are trained into the csv. `keys` are those of lab.sweep. `origin`: the code and the version of PyTorch of
-    all runs, the fingerprint of each data set, and the precision of each dtype."""
+    """Train planned rows into the csv. `keys` are those of lab.sweep. `origin`: the code and the version of PyTorch of all
+    runs, each data set's fingerprint, and each dtype's precision."""
 
     def __init__(self, rows, keys):
         self.rows, self.out_dir, self.csv, self.jobs = rows, keys['out_dir'], keys['csv'], keys['jobs']
@@ -123,21 +122,21 @@ class Sweep:
         self.planned = {run['key']: run for row in rows for run in row.runs()}
         self.in_grid = {run['key'] for row in rows for rate in row.grid for run in row.rates[rate]}
         self.table = read_csv(self.csv)
-        self.again = {*by_key(self.table[self.table.status == 'failed'])}      # what failed is tried again
+        self.again = {*by_key(self.table[self.table.status == 'failed'])}      # failed runs are tried again
         self.origin = {}
 
     def folder(self, run):
         return os.path.join(self.out_dir, run['name'])
 
     def ended(self):
-        """Return {key: run} of the runs that are not to be tried again"""
+        """Return {key: run} for runs that are not to be tried again."""
         runs = by_key(runs_of(self.table, self.csv, *self.rule))
         return {key: run for key, run in runs.items() if key not in self.again}
 
     # ------------------------------------------------------------------------- checks
 
     def check(self):
-        """Raise ValueError for what train.py would refuse, and for folders and rows of another grid or origin."""
+        """Raise ValueError for runs that train.py would refuse, and for folders and rows of another grid or origin."""
         ended, code = self.ended(), code_hash(sources_of(self.script)[0])
         to_do = [run for key, run in self.planned.items() if key not in ended]
         for key, row in ended.items():
@@ -156,19 +155,19 @@ class Sweep:
             self.origin['data', config['dataset']] = load_meta(config['dataset'])['fingerprint']
         if any(row.next(ended) for row in self.rows):
             self.origin |= {('code', ''): code, ('torch', ''): torch.__version__}
-            for config in (run['config'] for run in to_do if not torch.cuda.is_available()):    # a GPU is left to the runs
+            for config in (run['config'] for run in to_do if not torch.cuda.is_available()):    # leave GPUs to the runs
                 precision = pick_dtype(config['dtype'], pick_device(config['device']))
                 self.origin['precision', config['dtype']] = str(precision).removeprefix('torch.')
             for key, row in ended.items():
                 self.check_origin(self.planned[key], row, f'{self.csv}:', f'go on with the former, {ELSEWHERE}')
 
     def origins(self, run):
-        """Return {what of ORIGIN: its key in `origin`} for a run"""
+        """Return {name in ORIGIN: its key in `origin`} for a run."""
         return {what: (what, run['config'].get(dict(data='dataset', precision='dtype').get(what), '')) for what in ORIGIN}
 
     def check_origin(self, run, found, who, remedy):
-        """Raise ValueError if a run was made by another code, data set, precision or PyTorch than the others: `found` has its
-        own."""
+        """Raise ValueError unless a run, with the origin `found`, agrees with the others in code, data, precision and
+        PyTorch."""
         for what, key in self.origins(run).items():
             if found[what] != self.origin.setdefault(key, found[what]):
                 commit = f', commit {found["commit"][:12]}' * (what == 'code')
@@ -179,7 +178,7 @@ class Sweep:
         """Raise ValueError if the folder holds a run with another config."""
         folder, config = self.folder(run), run['config']
         held = read_json(os.path.join(folder, 'config.json'), f'remove {folder}') or {}
-        of_model = asdict(gpt_config(config, sources_of(self.script)[1]))       # which knows the vocab_size of the data
+        of_model = asdict(gpt_config(config, sources_of(self.script)[1]))       # with the data's vocab_size
         config = {**config, **{key: value for key, value in of_model.items() if key in config}}
         of_pretrained = set() if config['init_from'] == 'scratch' else {*of_model}
         for key in held.keys() - {'out_dir', 'debug', 'overwrite'} - of_pretrained:
@@ -190,8 +189,8 @@ class Sweep:
     # ------------------------------------------------------------------------- training
 
     def start(self, run, cores, gpu):
-        """Start the script as a process. A run that was stopped continues from its checkpoint, if its origin is the same."""
-        folder, arguments = self.folder(run), [*run['arguments'], '--overwrite=True']   # replaces a run killed before it saved
+        """Start the script as a process. A stopped run continues from its checkpoint if its origin is the same."""
+        folder, arguments = self.folder(run), [*run['arguments'], '--overwrite=True']   # replace a run killed before it saved
         os.makedirs(folder, exist_ok=True)
         if os.path.exists(os.path.join(folder, 'ckpt.pt')):
             found, here = origin_of(read_about(folder)), self.origins(run)
@@ -200,7 +199,7 @@ class Sweep:
                 say(f'{run["name"]} starts again: its {changed[0]} has changed since it was interrupted')
             else:
                 arguments = [os.path.join(folder, 'config.json'), '--init_from=resume']
-        env = {**os.environ, 'OMP_NUM_THREADS': str(cores), 'SWEEP_PID': str(os.getpid())}      # with which the run ends
+        env = {**os.environ, 'OMP_NUM_THREADS': str(cores), 'SWEEP_PID': str(os.getpid())}      # the run ends with this process
         if gpu:
             env['CUDA_VISIBLE_DEVICES'] = gpu
         command = [sources_of(self.script)[0]] if self.script.endswith('.py') else ['-m', self.script]
@@ -209,8 +208,8 @@ class Sweep:
                                     stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
     def add(self, run, status):
-        """Add the row of a run that has ended to the csv, which may have got other rows meanwhile, in the order of the plan.
-        Returns the row."""
+        """Add the row of a run that has ended to the csv, in the plan's order, and return it. Others may have added rows to the
+        csv in the meantime."""
         row = row_of_run(run, self.folder(run), status)
         if status != 'failed':
             self.check_origin(run, row, 'the run', 'undo the change and go on, or choose another --out_dir')
@@ -227,7 +226,7 @@ class Sweep:
         return f'{run["name"]} at iteration {at} of {run["config"]["max_iters"]}'
 
     def say_plan(self, ended, at_once):
-        """Say which runs are to come, and how long they take by those that have ended."""
+        """Print which runs are left, and estimate their time from those that have ended."""
         left, took = runs_left(self.rows, ended), [run['seconds'] for run in ended.values() if run['status'] == 'done']
         time_left = f', about {duration(fmean(took) * left / at_once)}' if took else ', the first tells how long they take'
         say(f'{len(ended)} runs of {self.csv} are done, {left} to do, {at_once} at once' + time_left * (left > 0))
@@ -239,7 +238,7 @@ class Sweep:
                 say(f'  {str(row) or "all"}: {"; ".join(parts)}')
 
     def train(self):
-        """Train what the planned rows want, several runs at once. A run that failed is tried again by the next call."""
+        """Train the runs that the planned rows ask for, several at once. The next call retries failed runs."""
         def to_do():
             return [run for row in self.rows for run in row.next(ended) if run['name'] not in names]
 
@@ -262,7 +261,7 @@ class Sweep:
                     running[self.start(run, max(1, cores // at_once), gpu)] = run, gpu, time.monotonic()
                     names.add(run['name'])
                 time.sleep(0.1)
-                if time.monotonic() - said >= EVERY:
+                if time.monotonic() - said >= STATUS_INTERVAL:
                     said = time.monotonic()
                     say('running:', '; '.join(self.where_is(run) for run, *_ in running.values()))
                 for process in [process for process in running if process.poll() is not None]:

@@ -1,4 +1,4 @@
-"""Statistics of runs that differ in their seeds. Pure functions on numbers; what cannot be computed is NaN."""
+"""Statistics of runs that differ in their seeds: pure functions on numbers, with NaN for results that cannot be computed."""
 import math
 from itertools import pairwise
 from typing import NamedTuple
@@ -12,8 +12,8 @@ LEVEL, POWER = 0.05, 0.8
 
 
 class Sample(NamedTuple):
-    """The mean of n independent losses, the variance of one loss, and the degrees of freedom of this variance. Rows that share
-    one variance have the same `pool`."""
+    """The mean of n independent losses, the variance of one loss, and the variance's degrees of freedom. Rows that share a
+    variance have the same `pool`."""
     mean: float
     variance: float
     df: float
@@ -22,8 +22,8 @@ class Sample(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A contrast of means with its 95% confidence interval, the two-sided p of a contrast of zero, its standard error and degrees
-    of freedom, the fewest losses behind a mean, and the smallest true contrast that this test finds with 80% power."""
+    """A contrast of means: the value, its 95% confidence interval, the two-sided p against zero, the standard error, the
+    degrees of freedom, the fewest losses behind a mean, and the smallest true contrast that the test detects with 80% power."""
     mean: float
     low: float
     high: float
@@ -35,12 +35,12 @@ class Estimate(NamedTuple):
 
 
 def samples(rows):
-    """Return samples of rows, lists of losses, with moderated variances (Smyth 2004): few seeds say little about a row's
-    variance, so it is shrunk towards that of all rows, by as much as the rows agree.
+    """Return Samples of rows, which are lists of losses, with moderated variances (Smyth 2004): few seeds say little about a
+    row's variance, so each is shrunk towards the rows' common variance, and the more the rows agree, the further.
 
-    With s_i² of d_i = n_i − 1 degrees of freedom of row i and e_i = ln s_i² − ψ(d_i/2) + ln(d_i/2):
-    ψ′(d₀/2) = var(e) − mean ψ′(d_i/2), d₀ = ∞ if that is not above 0, and ln s₀² = mean(e) + ψ(d₀/2) − ln(d₀/2). The variance is
-    (d₀ s₀² + d_i s_i²)/(d₀ + d_i), of d₀ + d_i degrees of freedom, but of no more than all rows have together.
+    Let row i have the variance s_i² with d_i = n_i − 1 degrees of freedom, and e_i = ln s_i² − ψ(d_i/2) + ln(d_i/2). Then
+    ψ′(d₀/2) = var(e) − mean ψ′(d_i/2), with d₀ = ∞ unless this is above 0, and ln s₀² = mean(e) + ψ(d₀/2) − ln(d₀/2). The
+    moderated variance is (d₀ s₀² + d_i s_i²)/(d₀ + d_i), with d₀ + d_i degrees of freedom, or the rows' total if that is less.
     """
     own = [np.var(losses, ddof=1) if len(losses) > 1 else math.nan for losses in rows]
     counted = [(variance, len(losses) - 1) for variance, losses in zip(own, rows) if variance > 0]
@@ -58,7 +58,7 @@ def samples(rows):
 
 
 def prior(variances, dfs):
-    """(d₀, s₀²) of `samples`: how many degrees of freedom the rows' common variance is worth, and this variance."""
+    """Return (d₀, s₀²) of `samples`: the degrees of freedom that the rows' common variance is worth, and that variance."""
     half = np.array(dfs) / 2
     e = np.log(variances) - psi(half) + np.log(half)
     excess = e.var(ddof=1) - polygamma(1, half).mean()
@@ -69,10 +69,10 @@ def prior(variances, dfs):
 
 
 def contrast(weights, rows):
-    """Return the linear contrast Σ w_i m_i of independent Samples, an Estimate. `weights`: {row: w}, `rows`: {row: its Sample}.
+    """Estimate the linear contrast Σ w_i m_i of independent Samples. `weights`: {row: w}, `rows`: {row: its Sample}.
 
-    Its variance is V = Σ v_i, v_i = w_i² s_i²/n_i, of V²/Σ(v_i²/df_i) degrees of freedom (Satterthwaite 1946). Rows that have one
-    variance together are one term of the latter sum.
+    Its variance is V = Σ v_i, v_i = w_i² s_i²/n_i, with V²/Σ(v_i²/df_i) degrees of freedom (Satterthwaite 1946). Rows that
+    share a variance form one term of the latter sum.
     """
     used = [(weight, rows[row]) for row, weight in weights.items() if weight]
     mean, n = math.fsum(weight * row.mean for weight, row in used), min((row.n for _, row in used), default=0)
@@ -90,22 +90,22 @@ def contrast(weights, rows):
 
 def within_margin(e, margin):
     """Return the p of equality within ±margin: the larger of two one-sided t-tests (Schuirmann 1987), P(T > (margin − m)/s) and
-    P(T > (margin + m)/s), with the mean m, the standard error s and the degrees of freedom of an Estimate."""
+    P(T > (margin + m)/s), for an Estimate's mean m, standard error s and degrees of freedom."""
     return float(t.sf((margin - abs(e.mean)) / e.error, e.df)) if e.error > 0 else math.nan
 
 
 def smallest_effect(error, df):
-    """Return the true difference that a two-sided t-test at level 0.05 finds with 80% power: ncp · error, where P(T > t(0.975;
-    df)) = 0.8 for T of the noncentral t distribution with the noncentrality ncp. The chance of a significant difference of the
-    wrong sign, below 1e-6, is left out."""
+    """Return the true difference that a two-sided t-test at level 0.05 detects with 80% power: ncp · error, where P(T >
+    t(0.975; df)) = 0.8 for T from the noncentral t distribution with noncentrality ncp. Neglect the chance of a significant
+    difference of the wrong sign, which is below 1e-6."""
     critical = t.ppf(1 - LEVEL / 2, df)
     return brentq(lambda ncp: nct.sf(critical, df, ncp) - POWER, 0, 1.5 * critical + 2) * error
 
 
 def share(part, whole, rows):
-    """Return the ratio r = A/B of two contrasts {row: weight}, as (r, low, high) with Fieller's 95% interval (Fieller 1954): the
-    r for which A − rB does not differ from zero, between the roots of (A − rB)² = t²(V_A − 2r C_AB + r² V_B). The interval is NaN
-    where B itself does not differ from zero, because then it excludes no large r."""
+    """Return the ratio r = A/B of two contrasts {row: weight} as (r, low, high), with Fieller's 95% interval (Fieller 1954):
+    all r for which A − rB does not differ from zero, between the roots of (A − rB)² = t²(V_A − 2r C_AB + r² V_B). If B itself
+    does not differ from zero, the interval is NaN, because it would exclude no large r."""
     def mean(u):
         return math.fsum(weight * rows[row].mean for row, weight in u.items())
 
@@ -125,7 +125,7 @@ def share(part, whole, rows):
 
 
 def corrected(p_values):
-    """p-values after Benjamini and Hochberg 1995, in the order given. NaN stays NaN and does not count."""
+    """Correct p-values as Benjamini and Hochberg 1995 do, in the given order. NaN stays NaN and does not count."""
     p = np.array(p_values, float)
     tested = ~np.isnan(p)
     if tested.any():
@@ -134,19 +134,19 @@ def corrected(p_values):
 
 
 def rate_sensitivity(losses, initial):
-    """Learning rate sensitivity of Wortsman et al. 2023: the mean over a grid's learning rates of min(loss, initial loss), minus
-    the lowest loss. `losses`: the final loss at each rate, NaN only where train.py stopped the run. `initial`: the loss of the
-    untrained model."""
-    losses = np.fmin(losses, initial)                   # which takes `initial` for NaN
+    """Return the learning rate sensitivity of Wortsman et al. 2023: the mean of min(loss, initial loss) over a grid's learning
+    rates, minus the lowest loss. `losses`: final losses, NaN only if train.py stopped the run. `initial`: the untrained model's
+    loss."""
+    losses = np.fmin(losses, initial)                   # fmin replaces NaN by `initial`
     return losses.mean() - losses.min()
 
 
 def tolerance(rates, losses, initial, slack=0.1):
-    """Return how far the learning rate may be off, in octaves: log₂ of the ratio of the ends of the interval around the best rate
-    within which min(loss, initial loss), interpolated linearly in log rate, is at most the lowest loss + slack.
+    """Return the width, in octaves, of the interval of learning rates around the best one in which min(loss, initial loss),
+    interpolated linearly in log rate, is at most the lowest loss + slack.
 
-    `rates`: ascending. Return (octaves, whether the interval meets an end of the grid, so that it may be longer). A rate of 0 has
-    no logarithm, and gives NaN.
+    `rates`: ascending. Return also whether the interval reaches an end of the grid, so that it may be wider. A rate of 0, which
+    has no logarithm, gives NaN.
     """
     if rates[0] <= 0:
         return math.nan, False
@@ -155,7 +155,7 @@ def tolerance(rates, losses, initial, slack=0.1):
     limit = losses[best] + slack
 
     def reach(points):
-        """Return where the loss first exceeds the limit, walking away from the best rate, and whether it never does."""
+        """Return where the loss first exceeds the limit on the way from the best rate, and whether it never does."""
         for (x0, loss0), (x1, loss1) in pairwise(points):
             if loss1 > limit:
                 return x0 + (x1 - x0) * (limit - loss0) / (loss1 - loss0), False

@@ -1,5 +1,5 @@
 """
-The numbers of a sweep: runs.csv has a row for each run, and the tables are made of these rows alone, as pandas frames.
+Tabulate a sweep: runs.csv has a row for each run, and all tables, as pandas frames, come from these rows alone.
 """
 import math
 import os
@@ -13,22 +13,22 @@ from engine.checkpoint import write_whole
 from lab.sweep.statistics import contrast, corrected, rate_sensitivity, samples, tolerance
 
 LR = 'learning_rate'
-TUNING_SEED = 1                 # its validation losses choose a row's learning rate, and it is in no comparison
+TUNING_SEED = 1                 # its validation losses choose a row's learning rate; no comparison uses it
 SPLITS = dict(val='validation', test='test')
 STATUS = ('done', 'diverged', 'failed')
-# the columns of runs.csv behind the axes and the seed
+# the columns of runs.csv after the axes and the seed
 CELLS = ('status', 'iterations', 'parameters', 'tokens_per_iteration', 'val_losses', 'val_loss', 'test_loss', 'largest_rise',
          'code', 'data', 'keys', 'commit', 'machine', 'attention_kernel', 'precision', 'torch', 'seconds')
 NUMBERS = ('iterations', 'parameters', 'tokens_per_iteration', 'val_loss', 'test_loss', 'largest_rise', 'seconds')
 POINT = ('tuning_loss', 'val_loss', 'standard_error', 'test_loss', 'test_standard_error', *STATUS)      # of table.csv
-COLUMNS = {*CELLS, *POINT}      # which are no axes
+COLUMNS = {*CELLS, *POINT}      # names that an axis cannot have
 ORIGIN = dict(code='codes', torch='versions of PyTorch', data='data sets', precision='precisions')
 
 
 # ----------------------------------------------------------------------------- runs.csv
 
 def name_of(labels):
-    """Return the folder of a run, from its place on the axes"""
+    """Return the name of a run's folder, made of its place on the axes."""
     return re.sub(r'[^\w.,=+-]', '_', ','.join(f'{axis}={label}' for axis, label in labels.items() if label))
 
 
@@ -45,7 +45,7 @@ def canonical(label):
 
 
 def key_of(labels):
-    """What tells a run from the others of its sweep: its place on the axes, with its seed."""
+    """Return what identifies a run within its sweep: its place on the axes, with its seed."""
     return frozenset((axis, canonical(label)) for axis, label in labels.items() if label != '')
 
 
@@ -54,12 +54,12 @@ def axes_of(runs):
 
 
 def labels_of(row):
-    """Return the place on the axes of a row of runs.csv, with its learning rate and its seed"""
+    """Return the place on the axes of a runs.csv row, with its learning rate and seed."""
     return {name: str(label) for name, label in row.items() if name not in CELLS and not name.startswith('_') and label != ''}
 
 
 def read_csv(path):
-    """Return the rows of a runs.csv as texts; none if there is no file. Raise ValueError for another file."""
+    """Return the rows of a runs.csv as texts, or none if there is no file. Raise ValueError for another file."""
     if not os.path.exists(path):
         return pd.DataFrame(columns=['seed', *CELLS], dtype=str)
     try:
@@ -69,7 +69,7 @@ def read_csv(path):
         if rows.empty or not isinstance(rows.index, pd.RangeIndex):
             raise ValueError('it has no rows, or more cells than columns')
     except ValueError as error:
-        raise ValueError(f'{path} is damaged, it is no runs.csv of a sweep: {error}') from error
+        raise ValueError(f'{path} is damaged, or not the runs.csv of a sweep: {error}') from error
     return rows
 
 
@@ -83,16 +83,16 @@ def write_text(path, text):
 
 
 def read_runs(path, *rule):
-    """Return the runs of a runs.csv, see runs_of. Raise ValueError if there is none."""
+    """Return the runs of a runs.csv, see runs_of. Raise ValueError if the file is missing."""
     if not os.path.exists(path):
         raise ValueError(f'there is no {path}')
     return runs_of(read_csv(path), path, *rule)
 
 
 def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0):
-    """Rows of runs.csv with numbers as numbers, the learning rate as `_rate`, validation losses [(iteration, loss)] as `_curve`,
-    and a label that is spelt in several ways as it is spelt first. A run counts as diverged too if it ends above diverged_loss or
-    its largest rise is above diverged_rise; 0: any. Raise ValueError for numbers that cannot be of one sweep."""
+    """Convert rows of runs.csv: numbers to numbers, the learning rate to `_rate`, validation losses to `_curve`, [(iteration,
+    loss)], and labels to their first spelling. Runs that end above diverged_loss, or whose largest rise exceeds diverged_rise,
+    count as diverged too; 0: no limit. Raise ValueError for rows that cannot be of one sweep."""
     runs = rows.reset_index(drop=True)
     if LR not in runs:
         runs[LR] = ''
@@ -109,7 +109,7 @@ def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0):
     faults = {f'has a status that is none of {", ".join(STATUS)}': ~runs.status.isin(STATUS),
               'has no seed, or no seconds': runs[['seed', 'seconds']].isna().any(axis=1),
               'is done and has no val_loss': (runs.status == 'done') & ~(np.isfinite(runs.val_loss) & (runs.val_losses != '')),
-              'stands there twice': runs.duplicated([*axes_of(runs), LR, 'seed'])}
+              'is there twice': runs.duplicated([*axes_of(runs), LR, 'seed'])}
     for fault, has_it in faults.items():
         for labels in map(labels_of, runs[has_it].to_dict('records')):
             raise ValueError(f'{path}: the run {row_name(labels)} {fault}')
@@ -122,25 +122,25 @@ def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0):
 
 
 def check_origin(runs, path):
-    """Raise ValueError if runs are of two codes or versions of PyTorch, or of two data sets or precisions that no axis keeps
-    apart, as `dataset` or `dtype` do: each of its labels has a value of its own."""
+    """Raise ValueError if runs have different code or PyTorch versions, or different data sets or precisions that no axis
+    separates. `dataset` and `dtype` separate them if each label has a single value."""
     def are_apart(what, axis):
         return runs.groupby(axis)[what].nunique().max() == runs.groupby(what)[axis].nunique().max() == 1
 
     for what, name in ORIGIN.items():
         axes = axes_of(runs) if what in ('data', 'precision') else []
         if runs[what].nunique() > 1 and not any(are_apart(what, axis) for axis in axes):
-            raise ValueError(f'{path} has runs of several {name} ({", ".join(sorted(set(runs[what])))}), of which no mean is '
-                             f'made: move the rows of all but one into another file')
+            raise ValueError(f'{path} has runs of several {name} ({", ".join(sorted(set(runs[what])))}), which are never '
+                             f'averaged: move the rows of all but one into another file')
 
 
 def by_key(runs):
-    """Return {key_of a run: the run as a dict}"""
+    """Return {key_of a run: the run as a dict}."""
     return {key_of(labels_of(run)): run for run in runs.to_dict('records')}
 
 
 def split_of(runs):
-    """Return the split whose losses a table shows: 'test' if every run that is done has such a loss, else 'val'"""
+    """Return the split whose losses a table shows: 'test' if every finished run has a test loss, else 'val'."""
     losses = runs.test_loss[runs.status == 'done']
     return 'test' if len(losses) and losses.notna().all() else 'val'
 
@@ -148,7 +148,7 @@ def split_of(runs):
 # ----------------------------------------------------------------------------- rows of the table
 
 def loss_text(counted, runs, split):
-    """Return the mean loss of the runs that count, if they were done, and how many of all runs diverged or failed"""
+    """Return the mean loss of the counted runs that are done, and how many of all runs diverged or failed."""
     mean, error = mean_loss(counted, split)
     parts = [f'{mean:.3f}' + (f' ± {error:.3f}' if error == error else '')] if mean == mean else []
     lost = [(status, sum(runs.status == status)) for status in STATUS[1:]]
@@ -156,7 +156,7 @@ def loss_text(counted, runs, split):
 
 
 def mean_loss(runs, split):
-    """Return the mean loss of the runs that were done, and its standard error; NaN without such runs."""
+    """Return the mean loss of the runs that are done, and its standard error; NaN without such runs."""
     losses = runs[f'{split}_loss'][runs.status == 'done'].dropna()
     return fmean(losses) if len(losses) else math.nan, losses.sem()
 
@@ -164,9 +164,9 @@ def mean_loss(runs, split):
 class Row:
     """The runs that differ only in learning rate and seed.
 
-    Among several `rates`, texts in ascending order, TUNING_SEED's runs are `tuning`: that with the lowest validation loss has the
-    `best` rate. The other seeds are `compared` there. TUNING_SEED is `counted` in the shown mean only if it is alone. A single
-    rate has all seeds in all of these, unless TUNING_SEED chose it in another sweep.
+    If there are several `rates`, which are texts in ascending order, TUNING_SEED's runs are `tuning`: the one with the lowest
+    validation loss has the `best` rate. The other seeds are `compared` at that rate. TUNING_SEED is `counted` in the shown mean
+    only if it is alone. With a single rate, all seeds are in all of these, unless TUNING_SEED chose the rate in another sweep.
     """
 
     def __init__(self, labels, runs, seed_1_chose=False):
@@ -185,20 +185,20 @@ class Row:
         return row_name(self.labels)
 
     def losses(self, split):
-        """Return the final losses that may be compared"""
+        """Return the final losses that may be compared."""
         return self.compared[f'{split}_loss'][self.compared.status == 'done'].tolist()
 
     def text(self, split):
         return loss_text(self.counted, self.at_best, split)
 
     def tuning_text(self, rate):
-        """Return the validation loss by which the rate is chosen, with a star at the chosen one"""
+        """Return the validation loss that chooses the rate, with a star at the chosen rate."""
         runs = self.tuning[self.tuning[LR] == rate]
         star = ' *' * (len(self.rates) > 1 and rate == self.best and sum(runs.status == 'done') > 0)
         return loss_text(runs, runs, 'val') + star
 
     def is_at_edge(self):
-        """Return whether the best of several rates is the lowest or the highest, so that a better one may lie beyond"""
+        """Return whether the best of several rates is the lowest or highest, so that a better one may lie beyond."""
         ended = self.tuning[self.tuning.status != 'failed']
         chosen = ended[(ended[LR] == self.best) & (ended.status == 'done')]
         return len(self.rates) > 1 and len(chosen) > 0 and self.best in (ended[LR].iloc[0], ended[LR].iloc[-1])
@@ -207,9 +207,9 @@ class Row:
         return self.best + ' (edge)' * self.is_at_edge()
 
     def rate_cells(self, most):
-        """Return its rate sensitivity and its tolerance in octaves, of TUNING_SEED's validation losses, as texts; '' unless its
-        runs at several rates have ended. Say how many rates there are if they are fewer than `most`. The initial loss is the mean
-        over the rates."""
+        """Return rate sensitivity and tolerance in octaves, from TUNING_SEED's validation losses, as texts; '' unless runs at
+        several rates have all ended. Add the number of rates if it is below `most`. The initial loss is the mean over the
+        rates."""
         starts = [curve[0][1] for curve in self.tuning._curve if curve and curve[0][0] == 0]
         if len(self.rates) == 1 or not starts or len(self.tuning) < len(self.rates) or 'failed' in set(self.tuning.status):
             return '', ''
@@ -220,11 +220,11 @@ class Row:
                 '≥ ' * is_open + f'{octaves:.1f}{fewer}' if octaves == octaves else '')
 
     def curve(self):
-        """Return [(iteration, mean validation loss)] of the runs that count"""
+        """Return [(iteration, mean validation loss)] of the runs that count."""
         return [(points[0][0], fmean(loss for _, loss in points)) for points in zip(*self.done._curve)]
 
     def reaches(self, loss):
-        """Return the iteration at which the mean validation loss has fallen to this, by linear interpolation between
+        """Return the iteration at which the mean validation loss falls to `loss`, interpolating linearly between
         evaluations."""
         curve = self.curve()
         for (it0, loss0), (it1, loss1) in zip(curve, curve[1:]):
@@ -234,14 +234,14 @@ class Row:
 
 
 def rows_of(runs, seed_1_chose=False):
-    """Return the Rows of runs"""
+    """Return the Rows of runs."""
     axes = axes_of(runs)
     groups = runs.groupby(axes, sort=False) if axes else [((), runs)] * (len(runs) > 0)
     return [Row({axis: label for axis, label in zip(axes, labels) if label}, group, seed_1_chose) for labels, group in groups]
 
 
 def find_row(rows, wanted, key='against'):
-    """Return the one row with the labels of 'axis=value,…'."""
+    """Return the one row whose labels are those in 'axis=value,…'."""
     matches = []
     for row in rows:
         rest = wanted
@@ -261,7 +261,7 @@ RATE_HEAD = ['rate sensitivity', 'tolerance in octaves']
 
 
 def cells_of(estimates):
-    """Return {column of ESTIMATE: cell} for each difference. None, or one without seeds, has empty cells."""
+    """Return {column of ESTIMATE: cell} for each difference, with empty cells for None or a difference without seeds."""
     ps = iter(corrected([e.p for e in estimates if e and e.n]))
     cells = [[f'{e.mean:+.3f}' + (f' [{e.low:+.3f}, {e.high:+.3f}]' if e.low == e.low else ''), str(e.n), f'{e.p:.2g}',
               f'{next(ps):.2g}', f'{e.detectable:.3f}'] if e and e.n else [''] * len(ESTIMATE) for e in estimates]
@@ -269,8 +269,8 @@ def cells_of(estimates):
 
 
 def samples_of(rows, split):
-    """Return {row: its Sample}, of the losses at its best rate that may be compared. Variances are moderated over the rows of one
-    optimizer and size: by the axes optim and size, or without the latter by the number of parameters to one digit."""
+    """Return {row: Sample of the losses that may be compared, at its best rate}. Moderate variances over the rows of one
+    optimizer and size: the axes optim and size, or without a size axis the number of parameters, rounded to one digit."""
     groups = {}
     for row in rows:
         parameters = f'{row.done.parameters.iloc[0]:.1g}' if len(row.done) else ''
@@ -280,7 +280,7 @@ def samples_of(rows, split):
 
 
 def compare(rows, base, split):
-    """Return {column: cell} for each row, at its best rate: how it differs from the row `base`"""
+    """Return {column: cell} for each row, at its best rate, with its difference from the row `base`."""
     known = samples_of(rows, split)
     compared = [row is not base and len(row.done) and len(base.done) for row in rows]
     found = cells_of([contrast({row: 1, base: -1}, known) if yes else None for row, yes in zip(rows, compared)])
@@ -292,7 +292,7 @@ def compare(rows, base, split):
 
 
 def read_contrast(text, find):
-    """'ROW - ROW - ROW + ROW' → {row: weight}, whose rows `find` finds by their texts."""
+    """Parse 'ROW - ROW - ROW + ROW' into {row: weight}; find(text) returns a row."""
     first, *rest = re.split(r'\s+([+-])\s+', text.strip())
     terms = [(1, first), *zip(({'+': 1, '-': -1}[sign] for sign in rest[::2]), rest[1::2])]
     if sum(sign for sign, _ in terms):
@@ -305,7 +305,7 @@ def read_contrast(text, find):
 
 
 def read_contrasts(text, rows):
-    """'ROW - ROW; ROW - ROW - ROW + ROW' → {the text of each: {row: weight}}"""
+    """Parse 'ROW - ROW; ROW - ROW - ROW + ROW' into {contrast's text: {row: weight}}."""
     return {one: read_contrast(one, lambda name: find_row(rows, name, 'contrast'))
             for one in map(str.strip, text.split(';')) if one}
 
@@ -313,7 +313,7 @@ def read_contrasts(text, rows):
 # ----------------------------------------------------------------------------- tables
 
 def make_tables(runs, select='all', against='', contrasts=''):
-    """Return the caption, and the tables as frames of texts."""
+    """Return the caption and the tables, which are frames of texts."""
     rows, split = rows_of(runs), split_of(runs)
     rates, most = runs.sort_values('_rate')[LR].unique(), max(len(row.rates) for row in rows)
     wide, name = most > 1 and select == 'all', SPLITS[split]
@@ -346,7 +346,7 @@ def make_tables(runs, select='all', against='', contrasts=''):
 
 
 def as_text(table):
-    """Return a frame of texts as plain text and as Markdown"""
+    """Return a frame of texts as plain text and as Markdown."""
     head, *lines = [[*table], *table.values.tolist()]
     widths = [max(map(len, column)) for column in zip(head, *lines)]
     padded = [[cell.ljust(width) for cell, width in zip(line, widths)] for line in (head, *lines)]
@@ -356,8 +356,8 @@ def as_text(table):
 
 
 def table_csv(rows):
-    """table.csv as text: a line for each learning rate of each row. Where several rates were tried, tuning_loss is TUNING_SEED's
-    validation loss, and the other losses are those of the other seeds."""
+    """Return the text of table.csv: a line for each learning rate of each row. If several rates were tried, tuning_loss is
+    TUNING_SEED's validation loss, and the other losses are those of the other seeds."""
     lines = []
     for row in rows:
         for rate, runs in row.runs.groupby(LR, sort=False):
@@ -372,7 +372,7 @@ def table_csv(rows):
 
 
 def write_report(runs, caption, tables, folder=''):
-    """Print what make_tables makes of the runs, and write it into the folder, if there is one, with a picture."""
+    """Print the tables, and write them and a picture into the folder, if one is given."""
     texts, markdowns = zip(*map(as_text, tables))
     print(f'\n{caption}\n\n' + '\n\n'.join(texts) + '\n')
     if folder:
