@@ -16,6 +16,7 @@ import os
 import re
 import sys
 import textwrap
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from itertools import takewhile
 from types import ModuleType
@@ -23,8 +24,10 @@ from typing import NamedTuple
 
 TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys too
 
-# newer key → the older key whose value it takes in a config.json or a checkpoint that lacks the newer one
-SPLIT_OFF = {'r_pos': 'r_emb', 'wd_mix': 'decay_norms'}          # matrices of the type mix used to decay only with decay_norms
+# newer key → its value in a config.json or a checkpoint that lacks it, from the older keys. Before the type mix, GatedNorm's
+# matrices decayed as norms do, and those of residual states never.
+SPLIT_OFF = {'r_pos': lambda old: old['r_emb'],
+             'wd_mix': lambda old: float(old['residual'] not in ('hyper', 'mhc') and old['decay_norms'])}
 # removed keys, which config.json files of older runs still hold
 GONE = {'diverge_factor'}
 # keys in every older config.json, from when one script trained GPTs and ViTs, with model=gpt or vit
@@ -220,10 +223,7 @@ def read_config(path, values):
                 found = dict(json.load(f).items())
         except (ValueError, RecursionError, AttributeError) as error:
             raise ValueError(f'{path}: wants a JSON object of keys and values ({error})') from error
-        for key, other in SPLIT_OFF.items():
-            if other in found:
-                found.setdefault(key, float(found[other]))
-        return expanded(found)
+        return expanded(found | split_off(found))
     scope = Scope({**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(ROOT, base))})
 
     def run(file):
@@ -236,6 +236,15 @@ def read_config(path, values):
         raise ValueError(f'{path}: {type(error).__name__}: {error}') from error
     return {key: value for key, value in scope.items()
             if key in values or not (key in ALIASES or key.startswith('_') or isinstance(value, ModuleType) or callable(value))}
+
+
+def split_off(old):
+    """Return {key: value} for the keys of SPLIT_OFF that a run's keys lack, as older code had them."""
+    values = {}
+    for key, value in SPLIT_OFF.items():
+        with suppress(KeyError):                        # not a whole config.json, or one from before the older key
+            values |= {} if key in old else {key: value(old)}
+    return values
 
 
 class Scope(dict):

@@ -1,5 +1,5 @@
 """Write checkpoints atomically, check them when they are read, and resume from them."""
-from configurator import GONE, OF_BOTH, SPLIT_OFF, TRAIN, defaults_of, expanded, script_of
+from configurator import GONE, OF_BOTH, TRAIN, defaults_of, expanded, script_of, split_off
 from engine.process import say
 
 import copy
@@ -198,9 +198,7 @@ def find_checkpoint(run, config, model_config, machine):
                          f'new data, rename its folder, and name it by --dataset=…')
     if state['iter'] > config['max_iters']:
         raise ValueError(f'max_iters={config["max_iters"]}: {path} is at iteration {state["iter"]} already')
-    for key, other in SPLIT_OFF.items():
-        if key not in state['config']:
-            config[key] = float(config[other])
+    config.update(split_off({key: config[key] for key in state['config'] if key in config}))
     run.start, run.ckpt_config, run.ckpt_hash = state['iter'], state['config'], checkpoint_hash(path)
     run.ckpt_start = state.get('start', 0)
     return state

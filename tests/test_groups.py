@@ -114,10 +114,20 @@ def test_state_is_found_by_name(name):
         assert torch.equal(a, b), n
 
 
+@pytest.mark.parametrize('old, wd_mix', [
+    (dict(decay_norms=True, residual='add'), 1.0), (dict(decay_norms=True, residual='mhc'), 0.0),
+    (dict(decay_norms=False, residual='hyper'), 0.0), (dict(decay_norms=False), None),
+    (dict(decay_norms=True, residual='hyper', wd_mix=0.5), 0.5)])
+def test_what_decayed_before_the_type_mix(tmp_path, old, wd_mix):
+    """GatedNorm's matrices as the norms, those of residual states never; a JSON file of a few keys sets no others"""
+    (tmp_path / 'old.json').write_text(json.dumps(old))
+    assert read_config(str(tmp_path / 'old.json'), DEFAULTS).get('wd_mix') == wd_mix
+
+
 @pytest.mark.parametrize('name', OPTIMIZERS)
 def test_a_run_from_before_the_type_mix_goes_on_as_it_was(name, monkeypatch, tmp_path):
     """GatedNorm's matrices were of the type norm: without decay, stepped by Muon's AdamW, with one second moment in Adam-mini"""
-    (tmp_path / 'old.json').write_text(json.dumps({'decay_norms': False, 'norm': 'gatednorm'}))
+    (tmp_path / 'old.json').write_text(json.dumps({'decay_norms': False, 'residual': 'add', 'norm': 'gatednorm'}))
     keys = {**DEFAULTS, **GPT_SIZES, **read_config(str(tmp_path / 'old.json'), DEFAULTS), 'learning_rate': 0.01, 'compile': False}
 
     def made(model):

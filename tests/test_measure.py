@@ -391,7 +391,7 @@ def test_exponents_that_theory_gives(arch, attention, monkeypatch):
 
 def test_preflight_fits_growth_and_leaves_float32_behind(monkeypatch):
     """Exponents are those of float64; growth is of what `hidden` finds behind each FFN, as the model is and with ten times the
-    matrices of its blocks, and drift is that behind the last block"""
+    matrices of its blocks"""
     monkeypatch.setattr(sys.modules['lab.measure.preflight'], 'FACTORS', (1, 10, 100))
     model, (batch,) = build('pre', n_layer=3, dtype=torch.float32), data(1, size=2)
     result, double = m.preflight(model, [batch], generator()), copy.deepcopy(model).double()
@@ -409,7 +409,6 @@ def test_preflight_fits_growth_and_leaves_float32_behind(monkeypatch):
             assert result['growth'][name][key] == pytest.approx(growth([row[key] for row in rows]))
         for p in [p for kind in MATRICES for p in matrices(double, kind)]:
             p.data *= 10
-    assert result['drift']['at'] == '3.ffn' and result['drift']['distance'] > 0
 
 
 @pytest.mark.parametrize('shape, power, size', [

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from engine.log import progress
 from lab.measure.hidden import branch_inputs, hidden, stream
-from lab.measure.sensitivity import branch, drift, embedding
+from lab.measure.sensitivity import branch, embedding
 from lab.measure.tools import (
     KINDS,
     attention_inputs,
@@ -139,4 +139,4 @@ def preflight(model, batches, rng):
         with scaled([p for n, p in model.named_parameters() if matrix_kind(n)], factor):
             rows = [row for row in hidden(model, [batch], rng) if row['at'].endswith('ffn')]
         grown[name] = {quantity: growth([row[quantity] for row in rows]) for quantity in ('ma', 'var')}
-    return dict(invariance=invariance, growth=grown, drift=drift(model, [batch], rng)[-1])
+    return dict(invariance=invariance, growth=grown)

@@ -92,15 +92,11 @@ class Page:
         e = self.test_of(text).estimate
         return f'{signed(e.mean)} {interval(e.low, e.high)}'
 
-    def share(self, text, part):
-        """Return a part's share of a claim's contrast in percent, with Fieller's 95% interval."""
-        ratio, low, high = self.test_of(text).shares[part]
-        return f'{ratio:.0%} ' + (f'[{low:.0%}, {high:.0%}]'.replace('-', '−') if low == low else '(no interval)')
-
     def share_table(self, family):
-        """Return a table of the shares of all parts."""
-        lines = [[test.claim['text'], part, self.share(test.claim['text'], part)]
-                 for test in self.tests[family] for part in test.shares]
+        """Return a table of what parts make up of the claims' contrasts, in percent, with Fieller's 95% intervals."""
+        lines = [[test.claim['text'], part, f'{ratio:.0%} ' + (
+            f'[{low:.0%}, {high:.0%}]'.replace('-', '−') if low == low else '(no interval)')]
+            for test in self.tests[family] for part, (ratio, low, high) in test.shares.items()]
         return as_text(pd.DataFrame(lines, columns=['claim', 'part', 'share, with its 95% interval']))[1] if lines else ''
 
     def claim_table(self, family):
