@@ -53,7 +53,7 @@ def resized(config, width):
 
 @torch.no_grad()
 def activations(model, x):
-    """Return {name: tensor}: the embeddings, of the blocks the logits of attention, where they are known, and the outputs of both
+    """Return {name: tensor}: the embeddings, each block's attention logits (where they are known) and the outputs of its two
     branches, and the stream and the logits at the end."""
     model.eval()
     attn, ffn = ([getattr(block, name) for block in model.h] for name in ('attn', 'ffn'))
@@ -89,7 +89,7 @@ def moves(config, data, device, seed):
 
 
 def exponent(sizes):
-    """Return the p of size ≈ c · width^p, of {width: size}; NaN if one of them is not positive"""
+    """Fit the power p of size ≈ c · width^p to {width: size}; NaN if a size is not positive."""
     return slope([math.log(width) for width in sizes], [*sizes.values()])[0]
 
 

@@ -32,7 +32,7 @@ node = 8                            # scale: GPUs in a node
 # -----------------------------------------------------------------------------
 
 def gpu_dtype(config):
-    """Return the dtype on a GPU that has bfloat16: there, auto means bfloat16, whatever this machine has"""
+    """Return the dtype on a GPU with bfloat16, where auto means bfloat16, whatever this machine has."""
     return pick_dtype('bfloat16' if config['dtype'] == 'auto' else config['dtype'], torch.device('cpu'))
 
 
@@ -64,7 +64,8 @@ def fake_gpt(config):
 
 
 def compiled_activations(config):
-    """Of a model as deep as the config says, from two shallow ones: all blocks but the first keep the same."""
+    """Return the bytes that the backward pass needs at the config's depth, from two shallow models: all blocks but the first need
+    equally many."""
     sizes = []
     for n_layer in (2, 3):
         shallow = {**config, 'n_layer': n_layer}

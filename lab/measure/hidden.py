@@ -10,7 +10,7 @@ from model import LayerNorm, RMSNorm, StableNorm
 
 
 def places(model):
-    """Return names of the points of the residual stream that `stream` collects."""
+    """Return the names of the points in the residual stream that `stream` collects."""
     return ['input', *(f'{i}.{branch}' for i in range(1, len(model.h) + 1) for branch in ('attn', 'ffn'))]
 
 
@@ -80,9 +80,9 @@ def bounds(gain, out):
 
 @torch.no_grad()
 def mid_norm_gains(model, x):
-    """γ_max, and γ_max + β_max, over the MidNorms, if each branch adds Δt times the output of one of them, which the latter
-    bounds, and nothing follows, as T4 to T6 assume. Else None: for norms that are not BOUNDED, also by an edit, and for blocks
-    that were edited to add something else."""
+    """Return γ_max and γ_max + β_max over the MidNorms if T4 to T6 apply: each branch adds exactly Δt times the output of a
+    MidNorm, and γ_max + β_max bounds this output. Return None for norms that are not BOUNDED, and for blocks that were edited to
+    add something else."""
     norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
     if not all(type(norm) in BOUNDED for norm in norms):
         return None

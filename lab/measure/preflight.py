@@ -31,7 +31,7 @@ CAUSES = {'embeddings': (), 'input of block 1': (), 'W_q W_k': ('wq', 'wk'), 'W_
 
 
 def amplified(model, cause, factor):
-    """Return a context in which one of CAUSES is multiplied by the factor, in all layers."""
+    """Multiply one of CAUSES by the factor, in all layers, within the returned context."""
     if cause == 'embeddings':
         return output_changed([embedding(model), *([model.wpe] if model.wpe is not None else [])], lambda out: factor * out)
     if cause == 'input of block 1':
@@ -62,7 +62,7 @@ def effects(model, batch, seed):
 
 
 def growth(sizes):
-    """Return how a positive quantity grows with the layer: as a power of the layer, by a factor per layer, and which shape
+    """Fit how a positive quantity grows with the layer → the power of the layer, the factor per layer, and the shape that
     fits."""
     layers = range(1, len(sizes) + 1)
     power, miss_of_power = slope([math.log(layer) for layer in layers], sizes)

@@ -19,7 +19,7 @@ def branch(block, name, v1=None):
 
 @torch.no_grad()
 def first_values(model, inputs):
-    """Return the values v₁ of a model with value_residual for the branch_inputs of all its blocks; else None"""
+    """Return the first block's values v₁ for the inputs, or None without value_residual."""
     return model.h[0].attn_branch(inputs[0][0])[1] if model.config.value_residual else None
 
 

@@ -42,12 +42,12 @@ def collected(modules, pick):
 
 
 def inputs(*modules):
-    """Return a context with a list per module of what its forward passes get first"""
+    """Collect the first argument of each module's forward passes, a list per module, within the returned context."""
     return collected(modules, lambda args, out: args[0])
 
 
 def outputs(*modules):
-    """Return a context with a list per module of the outputs of its forward passes, or the first of several outputs"""
+    """Collect the outputs of each module's forward passes, a list per module; of a tuple, its first element."""
     return collected(modules, lambda args, out: out[0] if isinstance(out, tuple) else out)
 
 

@@ -160,12 +160,12 @@ def label_log_ticks(axis):
 
 
 def run_style(i):
-    """Return the colour, marker and dash of number i among things without an order"""
+    """Return the colour, marker and dash of item number i of an unordered set."""
     return dict(color=COLORS[i % len(COLORS)], marker=MARKERS[i % len(MARKERS)], dash=DASHES[i // len(COLORS) % len(DASHES)])
 
 
 def ordered_color(i, count):
-    """Return the colour of number i, from 0, of things that have an order, from dark to light"""
+    """Return the colour of item number i, from 0, of an ordered set, from dark to light."""
     return matplotlib.colors.to_hex(matplotlib.colormaps['viridis'](0.9 * i / max(1, count - 1)))
 
 

@@ -34,7 +34,7 @@ def column(measured, key):
 
 
 def along_depth(folders, what, panels, x='layer', first=1.0, step=1.0, y='', linear=0, dashed=''):
-    """Return a line for each run along the depth, which starts at `first`, in a panel for each entry of `panels`: {its name: the
+    """Plot a line for each run along the depth, which starts at `first`, in a panel for each entry of `panels`: {its name: the
     key of a `column`, a function of the measurement, or the keys of a line and of a dashed one}. Numbers of heads become their
     mean, with bars from the lowest to the highest. The last `linear` panels have no log axis. Dashed lines are left out of a
     panel that would have more than eight curves."""
@@ -76,7 +76,7 @@ def per_bin(measured):
 
 
 def minus(text):
-    """Return a number's text with a real minus sign"""
+    """Replace the hyphens of a text by minus signs."""
     return text.replace('-', '−')
 
 

@@ -112,7 +112,7 @@ def name_of_group(name, folders):
 
 
 def unit_of(folders):
-    """What the loss of these runs is the mean over: 'byte', 'character', 'token' or 'image'"""
+    """Return the unit of these runs' loss: 'byte', 'character', 'token' or 'image'."""
     units = set()
     for config in map(read_keys, folders):
         meta = read_json(os.path.join('data', str(config.get('dataset')), 'meta.json'), 'prepare it again') or {}

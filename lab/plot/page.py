@@ -13,7 +13,7 @@ SHARED = dict(none=False, all='all', row='rows', col='columns')
 
 
 def html(text):
-    """Return a text with its $W_q$ and lines"""
+    """Convert $W_q$ and line breaks of a text to HTML."""
     return re.sub(r'\$(\w)_(\w)\$', r'\1<sub>\2</sub>', text).replace('\n', '<br>')
 
 

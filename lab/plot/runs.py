@@ -20,7 +20,7 @@ def read_log(folder):
 
 
 def points_of(rows, key):
-    """Return [(iteration, value)] of a key in a log's rows, where it is finite"""
+    """Return [(iteration, value)] of a key in a log's rows, without values that are not finite."""
     return [(row['iter'], row[key]) for row in rows if 'diverged' not in row and math.isfinite(row.get(key, math.nan))]
 
 
@@ -37,7 +37,7 @@ def smoothed(points, iterations):
 
 
 def over_time(runs, smooth=0, **style):
-    """Return a curve through [(iteration, value)]. Runs that differ in their seed are their mean over the iterations that all
+    """Draw a curve through [(iteration, value)]. Runs that differ in their seed are their mean over the iterations that all
     have, in a band from the lowest to the highest."""
     runs = [dict(smoothed(points, smooth)) for points in runs if points]
     places = sorted(set.intersection(*map(set, runs))) if runs else []

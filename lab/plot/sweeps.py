@@ -11,8 +11,8 @@ NUMBERS = ('learning_rate', 'tuning_loss', 'val_loss', 'standard_error', 'done',
 
 
 def read_points(folder):
-    """Return a sweep's table.csv as a frame, with the `rate` of each point and whether it is `lost`: every run diverged. Its
-    axes"""
+    """Read a sweep's table.csv → a frame with each point's `rate` and whether it is `lost` (every run diverged), and the names
+    of the axes."""
     import pandas  # here, for the other pictures do without
     path, make = os.path.join(folder, 'table.csv'), f'make it with  python -m lab.sweep --report={folder}'
     if not os.path.exists(path):
@@ -29,7 +29,7 @@ def read_points(folder):
 
 
 def rows_of(points, axes):
-    """Return {name: points}: the rows of a sweep's table, each with its points from the lowest learning rate to the highest"""
+    """Group points into the rows of a sweep's table → {name: points in ascending order of the learning rate}."""
     labels = points[axes].to_numpy().tolist()
     names = [', '.join(filter(None, row)) for row in labels]
     if len(set(names)) < len(set(map(tuple, labels))):
@@ -51,13 +51,13 @@ def split_points(points, axes):
 
 
 def mean_curve(x, points, **style):
-    """Return the mean losses, with bars of standard errors to both sides"""
+    """Return the curve of the mean losses, with standard errors as bars."""
     loss, error = points.val_loss, points.standard_error.fillna(0.0)
     return Curve([*x], [*loss], low=[*(loss - error)], high=[*(loss + error)], bars=True, **style)
 
 
 def rate_panel(title, rows, y, styles, heights):
-    """Return the losses over the learning rates, a curve a row. Crosses stand at these heights, none over another."""
+    """Plot loss against learning rate, a curve per row. Crosses stand at `heights`, so that none hides another."""
     rates, curves, lost = sorted({rate for row in rows.values() for rate in row.rate}), [], []
     for name, row in rows.items():
         style = styles.setdefault(name, run_style(len(styles)))
@@ -73,7 +73,7 @@ def rate_panel(title, rows, y, styles, heights):
 
 
 def dots_panel(points, names, x, y, heights):
-    """Return a point for each row of a sweep of one learning rate"""
+    """Plot a point per row of a sweep with one learning rate."""
     lost = [i for i, is_lost in enumerate(points.lost) if is_lost]
     curves = [mean_curve(range(len(points)), points, marker='o', dash=''),
               Curve(lost, heights[:1] * len(lost), marker='x', dash='')]
