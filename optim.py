@@ -43,11 +43,11 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
 
 
 def is_out_norm(name, config):
-    """Return whether a norm writes: it stands behind a matrix, or makes the stream (an Output-Norm). The others read: they stand
-    in front of matrices, which could take up their gains (Input-Norms, Wang et al. 2026, arXiv:2605.26895)."""
-    behind = re.search(r'\b(input|\w+_mid|\w+_post|[qkv])_norm\.|\bw\w\.norm\.', name)
-    makes_stream = config.residual == 'dual' and '_residual.norm.' in name or '_residual.x_norm.' in name
-    return bool(behind) or makes_stream
+    """Return whether a norm writes: it stands behind a matrix, or makes the stream, or one of two terms that a branch or the head
+    reads (an Output-Norm). The others read: they stand in front of matrices, which could take up their gains (Input-Norms, Wang
+    et al. 2026, arXiv:2605.26895)."""
+    writes = re.search(r'\b(input|\w+_mid|\w+_post|[qkvxy])_norm\.|\bw\w\.norm\.', name)
+    return bool(writes) or config.residual == 'dual' and bool(re.search(r'_residual\.norm\.|final_norm\.', name))
 
 
 # muP's factors on the learning rate, in a model w times as wide and d times as deep as its base: of a matrix of a block, and of

@@ -47,7 +47,7 @@ optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini | muon
 weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
 decay_norms = False                 # weight decay on norms too; wd_out_norm=0 leaves out those behind a matrix (arXiv:2605.26895)
 wd_TYPE = 1.0                       # the weight decay of TYPE, a block type of model.py, as a multiple of weight_decay
-wd_out_norm = 1.0                   # a further factor for norms behind a matrix (mid, post, q, k, v) or on the embeddings
+wd_out_norm = 1.0                   # a further factor for norms behind a matrix (mid, post, q, k, v) or on a stream (input, dual, siamese)
 beta1 = 0.9                         # adamw, lion, adam_mini; muon: for its AdamW part, all but the blocks' matrices
 beta2 = 0.95                        # as beta1; config/optim/lion.py has the usual values for Lion
 momentum = 0.9                      # sgdw, muon; config/optim/muon.py has the usual value for Muon
@@ -62,7 +62,7 @@ lr_decay_iters = 0                  # iteration at which the learning rate reach
 min_lr = 6e-5                       # learning rate at the end of the schedule
 decay_frac = 0.2                    # wsd: fraction of the iterations, at the end, over which the learning rate decays
 r_TYPE = 1.0                        # Blockwise LR: the learning rate of TYPE, a block type, as a multiple of learning_rate
-r_out_norm = 1.0                    # a further factor for norms behind a matrix or on the embeddings
+r_out_norm = 1.0                    # a further factor for norms behind a matrix or on a stream
 blockwise = 'ramp'                  # ramp | jump | merge: how a block type's rate leaves the base rate, see lr_at in optim.py
 # run
 seed = 1337                         # seed for weights and dropout
