@@ -136,61 +136,40 @@ class GPTConfig:
             if f.name in CHOICES and value not in CHOICES[f.name]:
                 raise ValueError(f'{f.name}={value!r}: choose one of {", ".join(CHOICES[f.name])}')
             check(self, (f.type not in (int, float) or value >= low, f.name, f'at least {low}'))
-        one_stream = self.residual in ('add', 'gpas')
+        self.head_dim, self.kv_heads = self.n_embd // self.n_head, self.n_kv_head or self.n_head
+        one_stream, mup = self.residual in ('add', 'gpas'), self.mup_base_width > 0
         check(self,
             (self.dropout < 1, 'dropout', 'a number below 1'),
             (max(self.norm_alpha, self.attn_norm_alpha, self.mix_ln) <= 1, 'norm_alpha attn_norm_alpha mix_ln', 'at most 1'),
             (self.rope_theta > 0, 'rope_theta', 'a positive number'),
             (self.n_embd % self.n_head == 0, 'n_embd n_head', 'a width that the heads divide'),
             (self.n_head % self.kv_heads == 0, 'n_head n_kv_head', 'key/value heads that divide the heads'),
-            (self.attention != 'l2_tied' or self.kv_heads == self.n_head, 'attention n_kv_head',
-             f'n_kv_head=0 or {self.n_head}, because queries and keys are the same'),
-            (self.pos != 'rope' or self.head_dim % 2 == 0, 'pos n_embd n_head',
-             'an even head dimension, because RoPE rotates pairs'),
+            (self.attention != 'l2_tied' or self.kv_heads == self.n_head, 'attention n_head n_kv_head',
+             'n_kv_head=0, because queries and keys are the same'),
+            (self.pos != 'rope' or self.head_dim % 2 == 0, 'pos n_embd n_head', 'an even head dimension: RoPE rotates pairs'),
             (self.attention != 'stable' or not self.qk_norm_wide, 'attention qk_norm_wide', 'at most one of them'),
             (self.residual == 'add' or self.skip_scale == 'one', 'residual skip_scale', 'residual=add, or skip_scale=one'),
             (one_stream or not (self.attn_post_norm or self.ffn_post_norm or self.mix_ln or self.b2t),
              'residual attn_post_norm ffn_post_norm mix_ln b2t', 'no PostNorm and no b2t where there are several streams'),
-            (not self.parallel_ffn or self.residual == 'add' and self.skip_scale == 'one' and not (
-                self.ffn_pre_norm or self.attn_post_norm or self.mix_ln or self.b2t),
-             'parallel_ffn residual skip_scale ffn_pre_norm attn_post_norm mix_ln b2t',
-             'residual=add, skip_scale=one and none of the others beside parallel_ffn'),
-            (one_stream or not self.mup_base_width, 'residual mup_base_width',
-             'residual=add or gpas: for several streams nobody has derived the rates of muP'),
             (self.residual != 'mhc_lite' or self.streams <= 6, 'residual streams',
              'at most 6 streams for mhc_lite, which mixes streams! permutations'),
-            (self.norm != 'gatednorm' or not self.mup_base_width, 'norm mup_base_width', 'at most one of them'),
-            ((self.mup_base_width > 0) == (self.mup_base_head_dim > 0), 'mup_base_width mup_base_head_dim',
+            (not self.parallel_ffn or self.residual == 'add' and self.skip_scale == 'one', 'parallel_ffn residual skip_scale',
+             'residual=add and skip_scale=one beside parallel_ffn'),
+            (not self.parallel_ffn or not (self.ffn_pre_norm or self.attn_post_norm or self.mix_ln or self.b2t),
+             'parallel_ffn ffn_pre_norm attn_post_norm mix_ln b2t', 'none of the others beside parallel_ffn'),
+            (not mup or one_stream and self.norm != 'gatednorm', 'mup_base_width residual norm',
+             'residual=add or gpas, and no gatednorm: nobody has derived the rates of muP for the others'),
+            (mup == (self.mup_base_head_dim > 0), 'mup_base_width mup_base_head_dim',
              'both or neither: whether heads are more or wider than in the base, only you know'),
             (not self.mup_base_depth or self.skip_scale == 'one' and not self.norm_depth_scale,
              'mup_base_depth skip_scale norm_depth_scale', 'one rule for the depth'))
-
-    @property
-    def head_dim(self):
-        return self.n_embd // self.n_head
-
-    @property
-    def kv_heads(self):
-        return self.n_kv_head or self.n_head
-
-    # muP and CompleteP: how many times as wide and as deep as its base the model is, or 1, and what follows
-    @property
-    def width_growth(self):
-        return self.n_embd / self.mup_base_width if self.mup_base_width else 1.0
-
-    @property
-    def depth_growth(self):
-        return self.n_layer / self.mup_base_depth if self.mup_base_depth else 1.0
-
-    @property
-    def branch_scale(self):
-        """Δt, divided by the growth in depth (CompleteP, Dey et al. 2025, with α = 1)"""
-        return self.residual_scale / self.depth_growth
-
-    @property
-    def logit_scale(self):
-        """1/√E, or under muP in proportion to 1/E (Yang et al. 2022, definition 4.1)"""
-        return self.mup_base_head_dim ** 0.5 / self.head_dim if self.mup_base_width else self.head_dim ** -0.5
+        # muP and CompleteP: how many times as wide and as deep as its base the model is, or 1, and what follows
+        self.width_growth = self.n_embd / self.mup_base_width if mup else 1.0
+        self.depth_growth = self.n_layer / self.mup_base_depth if self.mup_base_depth else 1.0
+        self.branch_scale = self.residual_scale / self.depth_growth         # Δt in CompleteP (Dey et al. 2025, with α = 1)
+        self.logit_scale = self.head_dim ** -0.5                            # muP: as 1/E (Yang et al. 2022, definition 4.1)
+        if mup:
+            self.logit_scale = self.mup_base_head_dim ** 0.5 / self.head_dim
 
 
 LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'streams'), 1) | dict.fromkeys((
