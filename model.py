@@ -527,11 +527,11 @@ class Residual(nn.Module):
 
     def __init__(self, config, branch):
         super().__init__()
-        self.dt, alpha = config.branch_scale, SKIP_SCALES[config.skip_scale](config.n_layer)
+        self.dt, self.streams = config.branch_scale, config.streams
+        alpha = SKIP_SCALES[config.skip_scale](config.n_layer)
         self.skip = Scale(alpha) if alpha != 1 else nn.Identity()
 
-    @staticmethod
-    def expand(x, config):
+    def expand(self, x):
         return x
 
     def read(self, x):
@@ -540,8 +540,7 @@ class Residual(nn.Module):
     def forward(self, x, f):
         return torch.add(self.skip(x), f, alpha=self.dt)
 
-    @staticmethod
-    def collapse(x, final_norm):
+    def collapse(self, x, final_norm):
         return final_norm(x)
 
 
@@ -592,8 +591,7 @@ class ResiDual(Residual):
         super().__init__(config, branch)
         self.norm = make_norm(True, config)
 
-    @staticmethod
-    def expand(x, config):
+    def expand(self, x):
         return torch.stack((x, x), dim=-2)
 
     def read(self, xs):
@@ -603,8 +601,7 @@ class ResiDual(Residual):
         x, s = super().forward(xs, f.unsqueeze(-2)).unbind(-2)
         return torch.stack((self.norm(x).to(s.dtype), s), dim=-2)
 
-    @staticmethod
-    def collapse(xs, final_norm):
+    def collapse(self, xs, final_norm):
         x, s = xs.unbind(-2)
         return x + final_norm(s)
 
@@ -612,7 +609,7 @@ class ResiDual(Residual):
 class SiameseNorm(Residual):
     """Two streams X and Y (B, T, 2, D): a branch of block l reads N(X) + N'(Y), X ← N(X) + Δt f / √(2l), Y ← Y + Δt f, and the
     head reads as branches do (Li et al. 2026, their code)"""
-    expand = staticmethod(ResiDual.expand)
+    expand = ResiDual.expand
 
     def __init__(self, config, branch):
         super().__init__(config, branch)
@@ -640,8 +637,7 @@ class AttentionResiduals(Residual):
         self.norm, self.query = RMSNorm(config.n_embd, config), nn.Parameter(torch.zeros(config.n_embd))
         self.head = AttentionResiduals(config, branch + 1) if branch == 2 * config.n_layer - 1 else None
 
-    @staticmethod
-    def expand(x, config):
+    def expand(self, x):
         return x.unsqueeze(-2)
 
     def read(self, values):
@@ -657,9 +653,8 @@ class Streams(Residual):
     """n streams H (B, T, n, D): a branch reads Σ_i a_i H_i, H_j ← b_j Δt f + Σ_i A_ji H_i, and the head reads their sum.
     Subclasses have methods weights(H) → a (B, T, n), b (B, T, n), m, and mixing(m) → A (B, T, n, n)."""
 
-    @staticmethod
-    def expand(x, config):
-        return x.unsqueeze(-2).expand(*x.shape[:-1], config.streams, -1)
+    def expand(self, x):
+        return x.unsqueeze(-2).expand(*x.shape[:-1], self.streams, -1)
 
     def read(self, h):
         return (self.weights(h)[0].unsqueeze(-1) * h).sum(-2)
@@ -668,8 +663,7 @@ class Streams(Residual):
         _, b, m = self.weights(h)
         return torch.add(self.mixing(m) @ h, b.unsqueeze(-1) * f.unsqueeze(-2), alpha=self.dt)
 
-    @staticmethod
-    def collapse(h, final_norm):
+    def collapse(self, h, final_norm):
         return final_norm(h.sum(-2))
 
 
@@ -721,7 +715,7 @@ class ManifoldHyperConnections(Streams):
 
     def mixing(self, m):
         """Return a = exp(m), columns and rows divided by their sums in turn, 20 times (Sinkhorn and Knopp 1967)"""
-        m = m.unflatten(-1, (self.sizes[0], -1))
+        m = m.unflatten(-1, (self.streams, -1))
         a = (m - m.amax((-2, -1), keepdim=True)).exp()
         for _ in range(20):
             a = a / a.sum(-2, keepdim=True)
@@ -742,7 +736,7 @@ class MHCLite(ManifoldHyperConnections):
         return torch.eye(1, math.factorial(n)).flatten()
 
     def mixing(self, m):
-        return (m.softmax(-1) @ self.permutations.to(m.dtype)).unflatten(-1, (self.sizes[0], -1))
+        return (m.softmax(-1) @ self.permutations.to(m.dtype)).unflatten(-1, (self.streams, -1))
 
 
 RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'siamese': SiameseNorm, 'attnres': AttentionResiduals,
@@ -950,7 +944,6 @@ class GPT(nn.Module):
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
-        self.residual = RESIDUALS[config.residual]
         self.h = make_blocks(config, self.init_seed, fill)
         self.final_norm = make_norm(config.final_norm, config)
         self.head_scale = Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
@@ -970,7 +963,7 @@ class GPT(nn.Module):
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(start, end, device=idx.device))
         x = self.dropout(self.input_norm(self.emb_gain(x)))
-        x = self.residual.expand(x, self.config)
+        x = self.h[0].attn_residual.expand(x)
         x0 = x if self.config.embedding_skip else None
         return run_blocks(self.h, x, x0, caches=caches, recompute=self.recompute)
 
@@ -982,7 +975,7 @@ class GPT(nn.Module):
 
     def output(self, x, targets=None):
         """The residual state after the last block → logits and loss, as in forward"""
-        x = self.residual.collapse(x, self.final_norm)
+        x = self.h[-1].ffn_residual.collapse(x, self.final_norm)
         logits = self.lm_head(self.head_scale(x))
         if targets is None:
             return logits, None
