@@ -810,7 +810,7 @@ def make_blocks(config, seed, fill=True):
             blocks.append(block := Block(config, layer))
             block.attn.rotary = blocks[0].attn.rotary
             if not fill:
-                to_meta(block, config)
+                init_weights(block, config, seed, fill)
     return blocks
 
 
@@ -902,25 +902,16 @@ def init_weight(name, shape, config, seed):
 
 
 @torch.no_grad()
-def init_weights(model, fill=True):
-    """Fill the model's parameters by init_weight, or with fill=False leave them on device meta. Raise ValueError for a matrix
-    without a block type."""
-    for name, p in model.named_parameters():
-        block_type(name, model.config.block_types, p)
-        if fill and init_kind(name, model.config.init_kinds) and not p.is_meta:
-            p.copy_(init_weight(name, p.shape, model.config, model.init_seed))
-    if not fill:
-        to_meta(model, model.config)
-
-
-def to_meta(module, config):
-    """Move the parameters that init_weight fills to device meta, where they have no memory. Tied ones stay tied."""
-    on_meta = {}
-    for name, p in list(module.named_parameters(remove_duplicate=False)):
-        if init_kind(name, config.init_kinds) or p in on_meta:
-            owner, _, leaf = name.rpartition('.')
-            on_meta.setdefault(p, nn.Parameter(torch.empty_like(p, device='meta'), p.requires_grad))      # frozen ones stay so
-            setattr(module.get_submodule(owner), leaf, on_meta[p])
+def init_weights(module, config, seed, fill=True):
+    """Fill the parameters of a model or a block by init_weight. With fill=False, move these parameters to device meta instead,
+    where they have no memory. Raise ValueError for a matrix without a block type."""
+    for name, p in module.named_parameters():
+        block_type(name, config.block_types, p)
+        if init_kind(name, config.init_kinds) and not p.is_meta:
+            if fill:
+                p.copy_(init_weight(name, p.shape, config, seed))
+            else:                               # swapped in place, so that tied parameters stay tied
+                torch.utils.swap_tensors(p, nn.Parameter(torch.empty_like(p, device='meta'), p.requires_grad))
 
 
 CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attention=ATTENTIONS, ffn=FFNS, pos=('learned', 'rope'),
@@ -951,7 +942,7 @@ class GPT(nn.Module):
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight
         share_scalars(self)                     # modules of your own go above this line
-        init_weights(self, fill)
+        init_weights(self, config, self.init_seed, fill)
 
     def hidden(self, idx, caches=None):
         """Token ids (B, T) → the residual state after the last block. With caches, one per layer, idx continues their tokens."""

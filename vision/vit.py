@@ -145,7 +145,7 @@ class ViT(nn.Module):
         self.head_scale = Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
         self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
         share_scalars(self)
-        init_weights(self, fill)
+        init_weights(self, config, self.init_seed, fill)
 
     def hidden(self, images):
         """Return the residual state after the last block, for images (B, channels, S, S) of 0 to 255."""
