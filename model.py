@@ -176,13 +176,6 @@ LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size
     'dropout', 'norm_alpha', 'attn_norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std'), 0)      # other ints may be 0
 
 
-def config_of_layer(config, layer):
-    """Return the config of a block, from layer 1: the model's, or Post-LN for the share mix_ln of the blocks."""
-    if layer > config.mix_ln * config.n_layer:
-        return config
-    return replace(config, attn_pre_norm=False, ffn_pre_norm=False, attn_post_norm=True, ffn_post_norm=True)
-
-
 def at_least_fp32(x):
     """Return x in fp32, or in its own precision if that is higher."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
@@ -192,8 +185,7 @@ def at_least_fp32(x):
 # Each normalizes the last dimension of x (..., dim), in the higher precision of x and its gain γ (fp32 under autocast).
 
 class Norm(nn.Module):
-    """Subclasses have a method normalize(x, γ). The gain γ (dim,) is `weight`; 1 + weight with norm_gain='zero_centred'; always 1
-    with 'none'."""
+    """Subclasses have normalize(x, γ). The gain γ (dim,) is `weight`; if zero_centred, 1 + weight; with norm_gain='none', 1."""
 
     def __init__(self, dim, config):
         super().__init__()
@@ -283,11 +275,9 @@ class DyT(Norm):
         self.bias = nn.Parameter(torch.zeros(dim))
         self.alpha = nn.Parameter(torch.full((1,), config.norm_alpha))
 
-    def squash(self, x):
-        return torch.tanh(self.alpha.to(x.dtype) * x)
-
     def normalize(self, x, gain):
-        return torch.addcmul(self.bias.to(x.dtype), gain, self.squash(x))
+        y = torch.tanh(self.alpha.to(x.dtype) * x)
+        return torch.addcmul(self.bias.to(x.dtype), gain, y)
 
 
 class Derf(DyT):
@@ -297,8 +287,9 @@ class Derf(DyT):
         super().__init__(dim, config)
         self.shift = nn.Parameter(torch.zeros(1))
 
-    def squash(self, x):
-        return torch.erf(self.alpha.to(x.dtype) * x + self.shift.to(x.dtype))
+    def normalize(self, x, gain):
+        y = torch.erf(self.alpha.to(x.dtype) * x + self.shift.to(x.dtype))
+        return torch.addcmul(self.bias.to(x.dtype), gain, y)
 
 
 NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm, 'stablenorm': StableNorm, 'dyt': DyT, 'derf': Derf, 'seednorm': SeeDNorm,
@@ -584,8 +575,7 @@ class GPAS(Residual):
 
 
 class ResiDual(Residual):
-    """Two streams (B, T, 2, D): x ← Norm(x + Δt f), which branches read, and s ← s + Δt f; the head reads x + FinalNorm(s)
-    (Xie et al. 2023)"""
+    """Streams x ← Norm(x + Δt f), which branches read, and s ← s + Δt f; the head reads x + FinalNorm(s) (Xie et al. 2023)"""
 
     def __init__(self, config, branch):
         super().__init__(config, branch)
@@ -724,8 +714,7 @@ class ManifoldHyperConnections(Streams):
 
 
 class MHCLite(ManifoldHyperConnections):
-    """mHC with A = Σ_k softmax_k(m) P_k over the n! permutation matrices P_k, doubly stochastic by construction (mHC-lite, Yang
-    and Gao 2026, eq. 4–5)"""
+    """mHC with A = Σ_k softmax_k(m) P_k over all n! permutation matrices P_k (mHC-lite, Yang and Gao 2026, eq. 4–5)"""
 
     def __init__(self, config, branch):
         super().__init__(config, branch)
@@ -751,7 +740,8 @@ class Block(nn.Module):
 
     def __init__(self, config, layer):
         super().__init__()
-        config = config_of_layer(config, layer)
+        if layer <= config.mix_ln * config.n_layer:             # Mix-LN (Li et al. 2024): the first blocks are Post-LN
+            config = replace(config, attn_pre_norm=False, ffn_pre_norm=False, attn_post_norm=True, ffn_post_norm=True)
         alpha = config.attn_norm_alpha or config.norm_alpha
         self.attn_pre_norm = make_norm(config.attn_pre_norm, replace(config, norm_alpha=alpha))
         self.attn = ATTENTIONS[config.attention](config)
@@ -801,8 +791,7 @@ class Block(nn.Module):
 
 
 def make_blocks(config, seed, fill=True):
-    """Return the blocks, with one RoPE table for all. What a block's constructor draws depends on the seed and its layer alone.
-    With fill=False, the parameters that init_weight fills are left on device meta."""
+    """Return the blocks, which share one RoPE table. What a constructor draws depends on the seed and the block's layer alone."""
     blocks = nn.ModuleList()
     with torch.random.fork_rng(devices=[]):
         for layer in range(1, config.n_layer + 1):
@@ -819,9 +808,6 @@ def share_scalars(model):
     the terms in `aux` to the loss, and writes `logged` to the log."""
     aux, logged = {}, {}
     for module in model.modules():
-        for name in ('aux', 'logged'):
-            if hasattr(module, name):
-                raise ValueError(f'{type(module).__name__} has an attribute {name}, which every module gets: rename its own')
         module.aux, module.logged = aux, logged
 
 
@@ -869,13 +855,12 @@ def init_weight(name, shape, config, seed):
     c, kind, module = config, init_kind(name, config.init_kinds), module_path(name)
     p = torch.zeros(shape, dtype=torch.float32, device='cpu')
     generator = torch.Generator('cpu').manual_seed(hash_seed(seed, name))
-    init_like_head = module == 'wte' and c.tie_weights and c.emb_std == 0
+    if module == 'wte' and c.tie_weights and c.emb_std == 0:
+        kind = 'head'
     if kind == 'bias':
         return p
-    if kind == 'embedding' and not init_like_head:
+    if kind == 'embedding':
         return p.normal_(std=c.emb_std or 0.02, generator=generator)
-    if len(shape) != 2:
-        raise ValueError(f'{name} has the shape {tuple(shape)}: init_weight fills matrices, fill it in its constructor')
     n_out, n_in = shape
     if c.fused_qkv_init and module in ('attn.wq', 'attn.wk', 'attn.wv'):       # one matrix with the rows of all three
         n_out = c.n_embd + (1 if c.attention == 'l2_tied' else 2) * c.kv_heads * c.head_dim
@@ -890,7 +875,7 @@ def init_weight(name, shape, config, seed):
         std *= (2 * c.n_layer / c.depth_growth) ** -0.5
     if c.init == 'torchtitan' and module in ('attn.wo', 'ffn.w2', 'ffn.w3'):    # by the layer, from 1 (Liang et al. 2024)
         std *= (2 * (int(name.split('.')[1]) + 1) / c.depth_growth) ** -0.5
-    elif c.init == 'torchtitan' and kind in ('head', 'embedding'):
+    elif c.init == 'torchtitan' and kind == 'head':
         std = c.init_gain * (n_in / width_ratio_in) ** -0.5
     if module in ('attn.wv', 'attn.wo', 'ffn.w1', 'ffn.w2', 'ffn.w3'):
         std *= (8 * c.n_layer) ** -0.25 if c.skip_scale == 'deepnorm' else 1.0  # Wang et al. 2022
@@ -921,8 +906,7 @@ CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attent
 # ----------------------------------------------------------------------------- the model
 
 class GPT(nn.Module):
-    """A decoder-only Transformer: token ids → logits, and with targets their mean cross-entropy. With fill=False, the parameters
-    that init_weight fills are left on device meta."""
+    """A decoder-only Transformer: token ids → logits, and with targets their mean cross-entropy; `fill` as in init_weights"""
     Config = GPTConfig
     recompute = False       # train.py's key
 
@@ -1009,9 +993,7 @@ def draw(logits, temperature, top_k, top_p):
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
     logits, ids = (logits / temperature).sort(descending=True)
-    if top_k is not None:
-        logits, ids = logits[:, :top_k], ids[:, :top_k]
-    probs = logits.softmax(-1)
+    probs = logits[:, :top_k].softmax(-1)
     if top_p is not None:
         probs = probs.masked_fill(probs.cumsum(-1) - probs >= top_p, 0.0)       # the first always stays
     return ids.gather(1, torch.multinomial(probs, 1))
