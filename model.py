@@ -25,11 +25,9 @@ BLOCK_TYPES = {     # by a module's path in the model or in a block; the keys r_
 }
 MATRICES = {'qk', 'vo', 'ffn', 'mix'}                   # types whose weights are matrices of a block: Muon orthogonalizes them
 DECAYED = {*MATRICES, 'emb', 'pos', 'head'}             # types whose weights decay
-INIT_KINDS = {      # the modules whose weights init_weight fills; all other parameters keep what their constructor gave them
-    'wte': 'embedding', 'wpe': 'embedding', 'lm_head': 'head', 'norm.down': 'matrix', 'norm.up': 'matrix',
-    'attn.wq': 'matrix', 'attn.wk': 'matrix', 'attn.wv': 'matrix', 'attn.wo': 'matrix', 'attn.wg': 'matrix',
-    'ffn.w1': 'matrix', 'ffn.w2': 'matrix', 'ffn.w3': 'matrix',
-}
+# the modules whose weights init_weight fills; all other parameters keep what their constructor gave them
+INIT_KINDS = {'wte': 'embedding', 'wpe': 'embedding', 'lm_head': 'head'} | dict.fromkeys((
+    'attn.wq', 'attn.wk', 'attn.wv', 'attn.wo', 'attn.wg', 'ffn.w1', 'ffn.w2', 'ffn.w3', 'norm.down', 'norm.up'), 'matrix')
 
 
 def module_path(name):
@@ -166,10 +164,9 @@ class GPTConfig:
         # muP and CompleteP: how many times as wide and as deep as its base the model is, or 1, and what follows
         self.width_growth = self.n_embd / self.mup_base_width if mup else 1.0
         self.depth_growth = self.n_layer / self.mup_base_depth if self.mup_base_depth else 1.0
-        self.branch_scale = self.residual_scale / self.depth_growth         # Δt in CompleteP (Dey et al. 2025, with α = 1)
-        self.logit_scale = self.head_dim ** -0.5                            # muP: as 1/E (Yang et al. 2022, definition 4.1)
-        if mup:
-            self.logit_scale = self.mup_base_head_dim ** 0.5 / self.head_dim
+        self.branch_scale = self.residual_scale / self.depth_growth     # Δt in CompleteP (Dey et al. 2025, with α = 1)
+        # 1/√E, or under muP in proportion to 1/E (Yang et al. 2022, definition 4.1)
+        self.logit_scale = self.mup_base_head_dim ** 0.5 / self.head_dim if mup else self.head_dim ** -0.5
 
 
 LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'streams'), 1) | dict.fromkeys((
@@ -943,9 +940,8 @@ class GPT(nn.Module):
         return run_blocks(self.h, x, x0, caches=caches, recompute=self.recompute)
 
     def forward(self, idx, targets=None):
-        """Token ids (B, T), targets (B, T) with −1 where there is none → logits (B, T, vocab_size), and the mean cross-entropy in
-        nats per token, or None without targets. In training mode with targets the logits are None: a compiled backward pass would
-        keep room for their gradient, though nobody reads them."""
+        """Token ids (B, T), targets (B, T) with −1 for none → logits (B, T, vocab_size), and the mean cross-entropy in nats per
+        token, None without targets. In training mode with targets the logits are None: compiled, their gradient needs memory."""
         return self.output(self.hidden(idx), targets)
 
     def output(self, x, targets=None):
