@@ -25,11 +25,9 @@ BLOCK_TYPES = {     # by a module's path in the model or in a block; the keys r_
 }
 MATRICES = {'qk', 'vo', 'ffn', 'mix'}                   # types whose weights are matrices of a block: Muon orthogonalizes them
 DECAYED = {*MATRICES, 'emb', 'pos', 'head'}             # types whose weights decay
-INIT_KINDS = {      # the modules whose weights init_weight fills; all other parameters keep what their constructor gave them
-    'wte': 'embedding', 'wpe': 'embedding', 'lm_head': 'head', 'norm.down': 'matrix', 'norm.up': 'matrix',
-    'attn.wq': 'matrix', 'attn.wk': 'matrix', 'attn.wv': 'matrix', 'attn.wo': 'matrix', 'attn.wg': 'matrix',
-    'ffn.w1': 'matrix', 'ffn.w2': 'matrix', 'ffn.w3': 'matrix',
-}
+# the modules whose weights init_weight fills; all other parameters keep what their constructor gave them
+INIT_KINDS = {'wte': 'embedding', 'wpe': 'embedding', 'lm_head': 'head'} | dict.fromkeys((
+    'attn.wq', 'attn.wk', 'attn.wv', 'attn.wo', 'attn.wg', 'ffn.w1', 'ffn.w2', 'ffn.w3', 'norm.down', 'norm.up'), 'matrix')
 
 
 def module_path(name):
@@ -136,72 +134,43 @@ class GPTConfig:
             if f.name in CHOICES and value not in CHOICES[f.name]:
                 raise ValueError(f'{f.name}={value!r}: choose one of {", ".join(CHOICES[f.name])}')
             check(self, (f.type not in (int, float) or value >= low, f.name, f'at least {low}'))
-        one_stream = self.residual in ('add', 'gpas')
+        self.head_dim, self.kv_heads = self.n_embd // self.n_head, self.n_kv_head or self.n_head
+        one_stream, mup = self.residual in ('add', 'gpas'), self.mup_base_width > 0
         check(self,
             (self.dropout < 1, 'dropout', 'a number below 1'),
             (max(self.norm_alpha, self.attn_norm_alpha, self.mix_ln) <= 1, 'norm_alpha attn_norm_alpha mix_ln', 'at most 1'),
             (self.rope_theta > 0, 'rope_theta', 'a positive number'),
             (self.n_embd % self.n_head == 0, 'n_embd n_head', 'a width that the heads divide'),
             (self.n_head % self.kv_heads == 0, 'n_head n_kv_head', 'key/value heads that divide the heads'),
-            (self.attention != 'l2_tied' or self.kv_heads == self.n_head, 'attention n_kv_head',
-             f'n_kv_head=0 or {self.n_head}, because queries and keys are the same'),
-            (self.pos != 'rope' or self.head_dim % 2 == 0, 'pos n_embd n_head',
-             'an even head dimension, because RoPE rotates pairs'),
+            (self.attention != 'l2_tied' or self.kv_heads == self.n_head, 'attention n_head n_kv_head',
+             'n_kv_head=0, because queries and keys are the same'),
+            (self.pos != 'rope' or self.head_dim % 2 == 0, 'pos n_embd n_head', 'an even head dimension: RoPE rotates pairs'),
             (self.attention != 'stable' or not self.qk_norm_wide, 'attention qk_norm_wide', 'at most one of them'),
             (self.residual == 'add' or self.skip_scale == 'one', 'residual skip_scale', 'residual=add, or skip_scale=one'),
             (one_stream or not (self.attn_post_norm or self.ffn_post_norm or self.mix_ln or self.b2t),
              'residual attn_post_norm ffn_post_norm mix_ln b2t', 'no PostNorm and no b2t where there are several streams'),
-            (not self.parallel_ffn or self.residual == 'add' and self.skip_scale == 'one' and not (
-                self.ffn_pre_norm or self.attn_post_norm or self.mix_ln or self.b2t),
-             'parallel_ffn residual skip_scale ffn_pre_norm attn_post_norm mix_ln b2t',
-             'residual=add, skip_scale=one and none of the others beside parallel_ffn'),
-            (one_stream or not self.mup_base_width, 'residual mup_base_width',
-             'residual=add or gpas: for several streams nobody has derived the rates of muP'),
             (self.residual != 'mhc_lite' or self.streams <= 6, 'residual streams',
              'at most 6 streams for mhc_lite, which mixes streams! permutations'),
-            (self.norm != 'gatednorm' or not self.mup_base_width, 'norm mup_base_width', 'at most one of them'),
-            ((self.mup_base_width > 0) == (self.mup_base_head_dim > 0), 'mup_base_width mup_base_head_dim',
+            (not self.parallel_ffn or self.residual == 'add' and self.skip_scale == 'one', 'parallel_ffn residual skip_scale',
+             'residual=add and skip_scale=one beside parallel_ffn'),
+            (not self.parallel_ffn or not (self.ffn_pre_norm or self.attn_post_norm or self.mix_ln or self.b2t),
+             'parallel_ffn ffn_pre_norm attn_post_norm mix_ln b2t', 'none of the others beside parallel_ffn'),
+            (not mup or one_stream and self.norm != 'gatednorm', 'mup_base_width residual norm',
+             'residual=add or gpas, and no gatednorm: nobody has derived the rates of muP for the others'),
+            (mup == (self.mup_base_head_dim > 0), 'mup_base_width mup_base_head_dim',
              'both or neither: whether heads are more or wider than in the base, only you know'),
             (not self.mup_base_depth or self.skip_scale == 'one' and not self.norm_depth_scale,
              'mup_base_depth skip_scale norm_depth_scale', 'one rule for the depth'))
-
-    @property
-    def head_dim(self):
-        return self.n_embd // self.n_head
-
-    @property
-    def kv_heads(self):
-        return self.n_kv_head or self.n_head
-
-    # muP and CompleteP: how many times as wide and as deep as its base the model is, or 1, and what follows
-    @property
-    def width_growth(self):
-        return self.n_embd / self.mup_base_width if self.mup_base_width else 1.0
-
-    @property
-    def depth_growth(self):
-        return self.n_layer / self.mup_base_depth if self.mup_base_depth else 1.0
-
-    @property
-    def branch_scale(self):
-        """Δt, divided by the growth in depth (CompleteP, Dey et al. 2025, with α = 1)"""
-        return self.residual_scale / self.depth_growth
-
-    @property
-    def logit_scale(self):
-        """1/√E, or under muP in proportion to 1/E (Yang et al. 2022, definition 4.1)"""
-        return self.mup_base_head_dim ** 0.5 / self.head_dim if self.mup_base_width else self.head_dim ** -0.5
+        # muP and CompleteP: how many times as wide and as deep as its base the model is, or 1, and what follows
+        self.width_growth = self.n_embd / self.mup_base_width if mup else 1.0
+        self.depth_growth = self.n_layer / self.mup_base_depth if self.mup_base_depth else 1.0
+        self.branch_scale = self.residual_scale / self.depth_growth     # Δt in CompleteP (Dey et al. 2025, with α = 1)
+        # 1/√E, or under muP in proportion to 1/E (Yang et al. 2022, definition 4.1)
+        self.logit_scale = self.mup_base_head_dim ** 0.5 / self.head_dim if mup else self.head_dim ** -0.5
 
 
 LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'streams'), 1) | dict.fromkeys((
     'dropout', 'norm_alpha', 'attn_norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std'), 0)      # other ints may be 0
-
-
-def config_of_layer(config, layer):
-    """Return the config of a block, from layer 1: the model's, or Post-LN for the share mix_ln of the blocks."""
-    if layer > config.mix_ln * config.n_layer:
-        return config
-    return replace(config, attn_pre_norm=False, ffn_pre_norm=False, attn_post_norm=True, ffn_post_norm=True)
 
 
 def at_least_fp32(x):
@@ -213,8 +182,7 @@ def at_least_fp32(x):
 # Each normalizes the last dimension of x (..., dim), in the higher precision of x and its gain γ (fp32 under autocast).
 
 class Norm(nn.Module):
-    """Subclasses have a method normalize(x, γ). The gain γ (dim,) is `weight`; 1 + weight with norm_gain='zero_centred'; always 1
-    with 'none'."""
+    """Subclasses have normalize(x, γ). The gain γ (dim,) is `weight`; if zero_centred, 1 + weight; with norm_gain='none', 1."""
 
     def __init__(self, dim, config):
         super().__init__()
@@ -304,11 +272,9 @@ class DyT(Norm):
         self.bias = nn.Parameter(torch.zeros(dim))
         self.alpha = nn.Parameter(torch.full((1,), config.norm_alpha))
 
-    def squash(self, x):
-        return torch.tanh(self.alpha.to(x.dtype) * x)
-
     def normalize(self, x, gain):
-        return torch.addcmul(self.bias.to(x.dtype), gain, self.squash(x))
+        y = torch.tanh(self.alpha.to(x.dtype) * x)
+        return torch.addcmul(self.bias.to(x.dtype), gain, y)
 
 
 class Derf(DyT):
@@ -318,8 +284,9 @@ class Derf(DyT):
         super().__init__(dim, config)
         self.shift = nn.Parameter(torch.zeros(1))
 
-    def squash(self, x):
-        return torch.erf(self.alpha.to(x.dtype) * x + self.shift.to(x.dtype))
+    def normalize(self, x, gain):
+        y = torch.erf(self.alpha.to(x.dtype) * x + self.shift.to(x.dtype))
+        return torch.addcmul(self.bias.to(x.dtype), gain, y)
 
 
 NORMS = {'layernorm': LayerNorm, 'rmsnorm': RMSNorm, 'stablenorm': StableNorm, 'dyt': DyT, 'derf': Derf, 'seednorm': SeeDNorm,
@@ -548,11 +515,11 @@ class Residual(nn.Module):
 
     def __init__(self, config, branch):
         super().__init__()
-        self.dt, alpha = config.branch_scale, SKIP_SCALES[config.skip_scale](config.n_layer)
+        self.dt, self.streams = config.branch_scale, config.streams
+        alpha = SKIP_SCALES[config.skip_scale](config.n_layer)
         self.skip = Scale(alpha) if alpha != 1 else nn.Identity()
 
-    @staticmethod
-    def expand(x, config):
+    def expand(self, x):
         return x
 
     def read(self, x):
@@ -561,8 +528,7 @@ class Residual(nn.Module):
     def forward(self, x, f):
         return torch.add(self.skip(x), f, alpha=self.dt)
 
-    @staticmethod
-    def collapse(x, final_norm):
+    def collapse(self, x, final_norm):
         return final_norm(x)
 
 
@@ -606,15 +572,13 @@ class GPAS(Residual):
 
 
 class ResiDual(Residual):
-    """Two streams (B, T, 2, D): x ← Norm(x + Δt f), which branches read, and s ← s + Δt f; the head reads x + FinalNorm(s)
-    (Xie et al. 2023)"""
+    """Streams x ← Norm(x + Δt f), which branches read, and s ← s + Δt f; the head reads x + FinalNorm(s) (Xie et al. 2023)"""
 
     def __init__(self, config, branch):
         super().__init__(config, branch)
         self.norm = make_norm(True, config)
 
-    @staticmethod
-    def expand(x, config):
+    def expand(self, x):
         return torch.stack((x, x), dim=-2)
 
     def read(self, xs):
@@ -624,8 +588,7 @@ class ResiDual(Residual):
         x, s = super().forward(xs, f.unsqueeze(-2)).unbind(-2)
         return torch.stack((self.norm(x).to(s.dtype), s), dim=-2)
 
-    @staticmethod
-    def collapse(xs, final_norm):
+    def collapse(self, xs, final_norm):
         x, s = xs.unbind(-2)
         return x + final_norm(s)
 
@@ -633,7 +596,7 @@ class ResiDual(Residual):
 class SiameseNorm(Residual):
     """Two streams X and Y (B, T, 2, D): a branch of block l reads N(X) + N'(Y), X ← N(X) + Δt f / √(2l), Y ← Y + Δt f, and the
     head reads as branches do (Li et al. 2026, their code)"""
-    expand = staticmethod(ResiDual.expand)
+    expand = ResiDual.expand
 
     def __init__(self, config, branch):
         super().__init__(config, branch)
@@ -661,8 +624,7 @@ class AttentionResiduals(Residual):
         self.norm, self.query = RMSNorm(config.n_embd, config), nn.Parameter(torch.zeros(config.n_embd))
         self.head = AttentionResiduals(config, branch + 1) if branch == 2 * config.n_layer - 1 else None
 
-    @staticmethod
-    def expand(x, config):
+    def expand(self, x):
         return x.unsqueeze(-2)
 
     def read(self, values):
@@ -678,9 +640,8 @@ class Streams(Residual):
     """n streams H (B, T, n, D): a branch reads Σ_i a_i H_i, H_j ← b_j Δt f + Σ_i A_ji H_i, and the head reads their sum.
     Subclasses have methods weights(H) → a (B, T, n), b (B, T, n), m, and mixing(m) → A (B, T, n, n)."""
 
-    @staticmethod
-    def expand(x, config):
-        return x.unsqueeze(-2).expand(*x.shape[:-1], config.streams, -1)
+    def expand(self, x):
+        return x.unsqueeze(-2).expand(*x.shape[:-1], self.streams, -1)
 
     def read(self, h):
         return (self.weights(h)[0].unsqueeze(-1) * h).sum(-2)
@@ -689,8 +650,7 @@ class Streams(Residual):
         _, b, m = self.weights(h)
         return torch.add(self.mixing(m) @ h, b.unsqueeze(-1) * f.unsqueeze(-2), alpha=self.dt)
 
-    @staticmethod
-    def collapse(h, final_norm):
+    def collapse(self, h, final_norm):
         return final_norm(h.sum(-2))
 
 
@@ -742,7 +702,7 @@ class ManifoldHyperConnections(Streams):
 
     def mixing(self, m):
         """Return a = exp(m), columns and rows divided by their sums in turn, 20 times (Sinkhorn and Knopp 1967)"""
-        m = m.unflatten(-1, (self.sizes[0], -1))
+        m = m.unflatten(-1, (self.streams, -1))
         a = (m - m.amax((-2, -1), keepdim=True)).exp()
         for _ in range(20):
             a = a / a.sum(-2, keepdim=True)
@@ -751,8 +711,7 @@ class ManifoldHyperConnections(Streams):
 
 
 class MHCLite(ManifoldHyperConnections):
-    """mHC with A = Σ_k softmax_k(m) P_k over the n! permutation matrices P_k, doubly stochastic by construction (mHC-lite, Yang
-    and Gao 2026, eq. 4–5)"""
+    """mHC with A = Σ_k softmax_k(m) P_k over all n! permutation matrices P_k (mHC-lite, Yang and Gao 2026, eq. 4–5)"""
 
     def __init__(self, config, branch):
         super().__init__(config, branch)
@@ -763,7 +722,7 @@ class MHCLite(ManifoldHyperConnections):
         return torch.eye(1, math.factorial(n)).flatten()
 
     def mixing(self, m):
-        return (m.softmax(-1) @ self.permutations.to(m.dtype)).unflatten(-1, (self.sizes[0], -1))
+        return (m.softmax(-1) @ self.permutations.to(m.dtype)).unflatten(-1, (self.streams, -1))
 
 
 RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'siamese': SiameseNorm, 'attnres': AttentionResiduals,
@@ -778,7 +737,8 @@ class Block(nn.Module):
 
     def __init__(self, config, layer):
         super().__init__()
-        config = config_of_layer(config, layer)
+        if layer <= config.mix_ln * config.n_layer:             # Mix-LN (Li et al. 2024): the first blocks are Post-LN
+            config = replace(config, attn_pre_norm=False, ffn_pre_norm=False, attn_post_norm=True, ffn_post_norm=True)
         alpha = config.attn_norm_alpha or config.norm_alpha
         self.attn_pre_norm = make_norm(config.attn_pre_norm, replace(config, norm_alpha=alpha))
         self.attn = ATTENTIONS[config.attention](config)
@@ -828,8 +788,7 @@ class Block(nn.Module):
 
 
 def make_blocks(config, seed, fill=True):
-    """Return the blocks, with one RoPE table for all. What a block's constructor draws depends on the seed and its layer alone.
-    With fill=False, the parameters that init_weight fills are left on device meta."""
+    """Return the blocks, which share one RoPE table. What a constructor draws depends on the seed and the block's layer alone."""
     blocks = nn.ModuleList()
     with torch.random.fork_rng(devices=[]):
         for layer in range(1, config.n_layer + 1):
@@ -837,7 +796,7 @@ def make_blocks(config, seed, fill=True):
             blocks.append(block := Block(config, layer))
             block.attn.rotary = blocks[0].attn.rotary
             if not fill:
-                to_meta(block, config)
+                init_weights(block, config, seed, fill)
     return blocks
 
 
@@ -846,9 +805,6 @@ def share_scalars(model):
     the terms in `aux` to the loss, and writes `logged` to the log."""
     aux, logged = {}, {}
     for module in model.modules():
-        for name in ('aux', 'logged'):
-            if hasattr(module, name):
-                raise ValueError(f'{type(module).__name__} has an attribute {name}, which every module gets: rename its own')
         module.aux, module.logged = aux, logged
 
 
@@ -896,13 +852,12 @@ def init_weight(name, shape, config, seed):
     c, kind, module = config, init_kind(name, config.init_kinds), module_path(name)
     p = torch.zeros(shape, dtype=torch.float32, device='cpu')
     generator = torch.Generator('cpu').manual_seed(hash_seed(seed, name))
-    init_like_head = module == 'wte' and c.tie_weights and c.emb_std == 0
+    if module == 'wte' and c.tie_weights and c.emb_std == 0:
+        kind = 'head'
     if kind == 'bias':
         return p
-    if kind == 'embedding' and not init_like_head:
+    if kind == 'embedding':
         return p.normal_(std=c.emb_std or 0.02, generator=generator)
-    if len(shape) != 2:
-        raise ValueError(f'{name} has the shape {tuple(shape)}: init_weight fills matrices, fill it in its constructor')
     n_out, n_in = shape
     if c.fused_qkv_init and module in ('attn.wq', 'attn.wk', 'attn.wv'):       # one matrix with the rows of all three
         n_out = c.n_embd + (1 if c.attention == 'l2_tied' else 2) * c.kv_heads * c.head_dim
@@ -917,7 +872,7 @@ def init_weight(name, shape, config, seed):
         std *= (2 * c.n_layer / c.depth_growth) ** -0.5
     if c.init == 'torchtitan' and module in ('attn.wo', 'ffn.w2', 'ffn.w3'):    # by the layer, from 1 (Liang et al. 2024)
         std *= (2 * (int(name.split('.')[1]) + 1) / c.depth_growth) ** -0.5
-    elif c.init == 'torchtitan' and kind in ('head', 'embedding'):
+    elif c.init == 'torchtitan' and kind == 'head':
         std = c.init_gain * (n_in / width_ratio_in) ** -0.5
     if module in ('attn.wv', 'attn.wo', 'ffn.w1', 'ffn.w2', 'ffn.w3'):
         std *= (8 * c.n_layer) ** -0.25 if c.skip_scale == 'deepnorm' else 1.0  # Wang et al. 2022
@@ -929,25 +884,16 @@ def init_weight(name, shape, config, seed):
 
 
 @torch.no_grad()
-def init_weights(model, fill=True):
-    """Fill the model's parameters by init_weight, or with fill=False leave them on device meta. Raise ValueError for a matrix
-    without a block type."""
-    for name, p in model.named_parameters():
-        block_type(name, model.config.block_types, p)
-        if fill and init_kind(name, model.config.init_kinds) and not p.is_meta:
-            p.copy_(init_weight(name, p.shape, model.config, model.init_seed))
-    if not fill:
-        to_meta(model, model.config)
-
-
-def to_meta(module, config):
-    """Move the parameters that init_weight fills to device meta, where they have no memory. Tied ones stay tied."""
-    on_meta = {}
-    for name, p in list(module.named_parameters(remove_duplicate=False)):
-        if init_kind(name, config.init_kinds) or p in on_meta:
-            owner, _, leaf = name.rpartition('.')
-            on_meta.setdefault(p, nn.Parameter(torch.empty_like(p, device='meta'), p.requires_grad))      # frozen ones stay so
-            setattr(module.get_submodule(owner), leaf, on_meta[p])
+def init_weights(module, config, seed, fill=True):
+    """Fill the parameters of a model or a block by init_weight. With fill=False, move these parameters to device meta instead,
+    where they have no memory. Raise ValueError for a matrix without a block type."""
+    for name, p in module.named_parameters():
+        block_type(name, config.block_types, p)
+        if init_kind(name, config.init_kinds) and not p.is_meta:
+            if fill:
+                p.copy_(init_weight(name, p.shape, config, seed))
+            else:                               # swapped in place, so that tied parameters stay tied
+                torch.utils.swap_tensors(p, nn.Parameter(torch.empty_like(p, device='meta'), p.requires_grad))
 
 
 CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attention=ATTENTIONS, ffn=FFNS, pos=('learned', 'rope'),
@@ -957,8 +903,7 @@ CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attent
 # ----------------------------------------------------------------------------- the model
 
 class GPT(nn.Module):
-    """A decoder-only Transformer: token ids → logits, and with targets their mean cross-entropy. With fill=False, the parameters
-    that init_weight fills are left on device meta."""
+    """A decoder-only Transformer: token ids → logits, and with targets their mean cross-entropy; `fill` as in init_weights"""
     Config = GPTConfig
     recompute = False       # train.py's key
 
@@ -971,7 +916,6 @@ class GPT(nn.Module):
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
-        self.residual = RESIDUALS[config.residual]
         self.h = make_blocks(config, self.init_seed, fill)
         self.final_norm = make_norm(config.final_norm, config)
         self.head_scale = Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
@@ -979,7 +923,7 @@ class GPT(nn.Module):
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight
         share_scalars(self)                     # modules of your own go above this line
-        init_weights(self, fill)
+        init_weights(self, config, self.init_seed, fill)
 
     def hidden(self, idx, caches=None):
         """Token ids (B, T) → the residual state after the last block. With caches, one per layer, idx continues their tokens."""
@@ -991,19 +935,18 @@ class GPT(nn.Module):
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(start, end, device=idx.device))
         x = self.dropout(self.input_norm(self.emb_gain(x)))
-        x = self.residual.expand(x, self.config)
+        x = self.h[0].attn_residual.expand(x)
         x0 = x if self.config.embedding_skip else None
         return run_blocks(self.h, x, x0, caches=caches, recompute=self.recompute)
 
     def forward(self, idx, targets=None):
-        """Token ids (B, T), targets (B, T) with −1 where there is none → logits (B, T, vocab_size), and the mean cross-entropy in
-        nats per token, or None without targets. In training mode with targets the logits are None: a compiled backward pass would
-        keep room for their gradient, though nobody reads them."""
+        """Token ids (B, T), targets (B, T) with −1 for none → logits (B, T, vocab_size), and the mean cross-entropy in nats per
+        token, None without targets. In training mode with targets the logits are None: compiled, their gradient needs memory."""
         return self.output(self.hidden(idx), targets)
 
     def output(self, x, targets=None):
         """The residual state after the last block → logits and loss, as in forward"""
-        x = self.residual.collapse(x, self.final_norm)
+        x = self.h[-1].ffn_residual.collapse(x, self.final_norm)
         logits = self.lm_head(self.head_scale(x))
         if targets is None:
             return logits, None
@@ -1046,9 +989,7 @@ def draw(logits, temperature, top_k, top_p):
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
     logits, ids = (logits / temperature).sort(descending=True)
-    if top_k is not None:
-        logits, ids = logits[:, :top_k], ids[:, :top_k]
-    probs = logits.softmax(-1)
+    probs = logits[:, :top_k].softmax(-1)
     if top_p is not None:
         probs = probs.masked_fill(probs.cumsum(-1) - probs >= top_p, 0.0)       # the first always stays
     return ids.gather(1, torch.multinomial(probs, 1))

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -104,7 +105,7 @@ def test_what_has_no_obstacle_is_equal():
         changes = {field: (value == 'True') if isinstance(getattr(ours, field), bool) else type(getattr(ours, field))(value)
                    for field, value in (item.split('=') for item in obstacles(ours, family))}
         assert all(getattr(ours, field) != value for field, value in changes.items())
-        assert not obstacles(GPTConfig(**vars(ours) | changes), family)
+        assert not obstacles(replace(ours, **changes), family)
 
 
 # ----------------------------------------------------------------------------- models whose code comes along

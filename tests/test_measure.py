@@ -81,7 +81,7 @@ def states_by_hand(model, x, nudge=0.0):
     positions = model.wpe(torch.arange(x.size(1))) if model.wpe is not None else 0
     embedded = (math.sqrt(c.n_embd) if c.emb_scale else 1) * (model.wte(x) + nudge) + positions
     embedded = model.input_norm(embedded * (model.emb_gain.weight if c.emb_gain else 1))
-    states.append(model.residual.expand(embedded, c))
+    states.append(model.h[0].attn_residual.expand(embedded))
     alpha, v1 = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale], None
     for i, b in enumerate(model.h):
         x = x_in = entering(model, i, states)

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from model import (
     BLOCK_TYPES,
     INIT_KINDS,
-    RESIDUALS,
     GPTConfig,
     Scale,
     at_least_fp32,
@@ -140,14 +139,13 @@ class ViT(nn.Module):
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
-        self.residual = RESIDUALS[config.residual]
         self.h = make_vit_blocks(config, self.init_seed, fill)
         self.pool = POOLS[config.pool][1]
         self.final_norm = make_norm(config.final_norm, config)
         self.head_scale = Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
         self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
         share_scalars(self)
-        init_weights(self, fill)
+        init_weights(self, config, self.init_seed, fill)
 
     def hidden(self, images):
         """Return the residual state after the last block, for images (B, channels, S, S) of 0 to 255."""
@@ -155,7 +153,7 @@ class ViT(nn.Module):
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(x.size(1), device=x.device))
         x = self.dropout(self.input_norm(x))
-        x = self.residual.expand(x, self.config)
+        x = self.h[0].attn_residual.expand(x)
         x0 = x if self.config.embedding_skip else None
         return run_blocks(self.h, x, x0, recompute=self.recompute)
 
@@ -167,7 +165,7 @@ class ViT(nn.Module):
 
     def output(self, x, targets=None):
         """Return forward's result, given the residual state after the last block."""
-        x = self.residual.collapse(self.pool(x), self.final_norm)
+        x = self.h[-1].ffn_residual.collapse(self.pool(x), self.final_norm)
         logits = self.head(self.head_scale(x))
         if targets is None:
             return logits, None

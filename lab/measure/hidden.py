@@ -20,7 +20,7 @@ def stream(model, x):
     with outputs(model.dropout, *(norm for b in model.h for norm in (b.attn_post_norm, b.ffn_post_norm))) as seen:
         model.hidden(x)
     (embedded,), *states = seen
-    return [model.residual.expand(embedded, model.config), *(state for state, in states)]
+    return [model.h[0].attn_residual.expand(embedded), *(state for state, in states)]
 
 
 @torch.no_grad()

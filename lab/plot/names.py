@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+from dataclasses import asdict
 
 from engine.errors import read_json
 from lab.runs import ALWAYS_DIFFER, keys_that_differ
@@ -29,7 +30,7 @@ def read_keys(folder):
     config = read_json(os.path.join(folder, 'config.json'), 'remove it, and the run will be named by its folder') or {}
     if 'optimizer' in config and any(key not in config for key in fragments(script_of(config) == 'vision.train')['pre']):
         from model import GPTConfig  # here, for PyTorch is slow to import
-        config = {**vars(GPTConfig()), **config}
+        config = {**asdict(GPTConfig()), **config}
     return config
 
 
