@@ -50,7 +50,7 @@ ONLY_PARSED = {
     r'(sbatch|sudo) ': 'a cluster; or rights that a test does not have',
     r'torchrun --nnodes=2 ': 'two machines',
     r'python -m pytest ': 'a test runs no tests',
-    r'python data/(shakespeare_char|openwebtext|minipile|c4)/prepare\.py$': 'the network',
+    r'python data/(shakespeare_char|openwebtext|fineweb|minipile|c4)/prepare\.py$': 'the network',
     r'python -m vision\.prepare\.cifar100$': 'the network',
     r'python data/py(source|docs)/prepare\.py': 'the network; tests/test_packages.py prepares small packages',
     r'.*(init_from=|,)gpt2': 'the network, for the weights of GPT-2',
