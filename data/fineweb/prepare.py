@@ -1,6 +1,6 @@
 """
-FineWeb's sample of 10 billion tokens (Penedo et al. 2024) in GPT-2's BPE: English web pages. FineWeb has no splits, so 0.05% of the
-documents are drawn for validation as for OpenWebText, and as many for test, about 5 million tokens each.
+FineWeb's sample of 10 billion tokens (Penedo et al. 2024) in GPT-2's BPE: English web pages. FineWeb has no splits: 0.05% of
+the documents are drawn for validation as for OpenWebText, and as many for test, about 5 million tokens each.
 
     python data/fineweb/prepare.py                  # needs the network, and some 100 GB of disk; the tokens alone take 21 GB
     python data/fineweb/prepare.py --limit=10000    # a trial
