@@ -1,6 +1,7 @@
 """
-The command lines of README.md and docs/. Each one names scripts, files and keys that exist, with values of the right types. The
-long test runs them in the order of their page, in a copy of the repository, with small models and small data of the same names.
+The command lines of README.md, AGENTS.md and docs/. Each one names scripts, files and keys that exist, with values of the right
+types. The long test runs them in the order of their page, in a copy of the repository, with small models and small data of the
+same names.
 The edits that a page shows are applied to such copies.
 """
 import configurator
@@ -35,7 +36,8 @@ from model import GPTConfig
 from vision.images import write_images
 from vision.vit import ViTConfig
 
-PAGES = ['README.md', 'CONTRIBUTING.md', *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / 'docs').glob('*.md'))]
+PAGES = ['README.md', 'CONTRIBUTING.md', 'AGENTS.md',
+         *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / 'docs').glob('*.md'))]
 STARTERS = ('python', 'torchrun', 'make', 'pip', 'git', 'cd', 'source', 'sbatch', 'sudo')        # all kinds of commands
 NO_CODE = ['x = Post(α x + Δt · gain · Mid(f(Pre(x))))\n']        # blocks that are neither commands nor Python
 
