@@ -32,6 +32,7 @@ eval_iters = 200                    # batches of each split in an evaluation, th
 log_interval = 1                    # iterations between log lines
 eval_only = False                   # evaluate once and stop
 init_from = 'scratch'               # scratch | resume | auto: either | gpt2, …, gpt2-xl | the folder of a run or a model
+max_minutes = 0.0                   # stop so many minutes after the start or a resumption, as SIGTERM does; 0: no limit
 overwrite = False                   # replace the run in out_dir; the old run is lost once the new one has saved a checkpoint
 always_save_checkpoint = True       # write ckpt.pt after every evaluation, not only after the best one so far
 wandb_log = False                   # log to Weights & Biases too
@@ -194,7 +195,7 @@ def evaluate(*splits):
 checkpoints = Checkpoints(run, config, machine, fsdp, opt)
 if checkpoint:
     checkpoints.resume(checkpoint, scaler)
-stop_request = StopRequest()                            # Ctrl-C, SIGTERM
+stop_request = StopRequest(max_minutes * machine.master)        # Ctrl-C, SIGTERM, and for all ranks the clock of rank 0
 tokens_per_iter = gradient_accumulation_steps * batch_size * block_size
 log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_kernel,
           compiled=is_compiled, tokens_per_iter=tokens_per_iter)

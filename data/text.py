@@ -128,19 +128,22 @@ def train_bpe(texts, size, folder):
 
 # ----------------------------------------------------------------------------- documents
 
-def from_hub(name, split, limit=0, processes=0, **where):
-    """Return the texts of a data set on the Hugging Face Hub. With a limit, fetch only that many documents."""
+def from_hub(source, split, limit=0, processes=0, count=0, **where):
+    """Return the texts of a data set on the Hugging Face Hub. With a limit, fetch only that many documents. Without one, raise
+    ValueError if there are fewer than `count`: copies that others made may lack files."""
     from datasets import Dataset, load_dataset
-    print(f'loading {name}, {split}', flush=True)
+    print(f'loading {source}, {split}', flush=True)
     try:
         if limit:
-            rows = Dataset.from_list(list(load_dataset(name, split=split, streaming=True, **where).take(limit)))
+            rows = Dataset.from_list(list(load_dataset(source, split=split, streaming=True, **where).take(limit)))
         else:
-            rows = load_dataset(name, split=split, num_proc=processes or os.cpu_count(), **where)
+            rows = load_dataset(source, split=split, num_proc=processes or os.cpu_count(), **where)
     except ConnectionError as error:
-        raise OSError(f'could not reach {name} on the Hugging Face Hub: this needs the network') from error
+        raise OSError(f'could not reach {source} on the Hugging Face Hub: this needs the network') from error
     except OSError as error:
-        raise OSError(f'could not load {name}: {" ".join(str(error).split())}') from error
+        raise OSError(f'could not load {source}: {" ".join(str(error).split())}') from error
+    if not limit and len(rows) < count:
+        raise ValueError(f'{source} has {count:,} documents, but only {len(rows):,} came: the copy is incomplete')
     return rows['text']
 
 
@@ -225,10 +228,11 @@ class Part:
         return (text for i, text in enumerate(self.documents) if (i in self.numbers) != self.others)
 
 
-def split(documents, val_fraction=0.0):
+def split(documents, val_fraction=0.0, test=False):
     """Split documents as nanoGPT does: 0.05% are for validation, drawn with its seed for OpenWebText. Of a single document, as
     Shakespeare is, the last tenth is for validation. `val_fraction` is another share of the documents, or of a single
-    document's characters; 0: nanoGPT's shares. Each split gets at least one. Raise ValueError if there are none."""
+    document's characters; 0: nanoGPT's shares. Each split gets at least one. Raise ValueError if there are none. With `test`, as
+    many of several documents are for a test split."""
     if not 0 <= val_fraction < 1:
         raise ValueError(f'val_fraction={val_fraction}: wants a share between 0 and 1, or 0 for the shares of nanoGPT')
     count = len(documents) if hasattr(documents, '__len__') else sum(1 for _ in documents)
@@ -241,9 +245,11 @@ def split(documents, val_fraction=0.0):
         cut = int((1 - val_fraction) * len(text)) if val_fraction else int(0.9 * len(text))
         cut = min(max(cut, 1), len(text) - 1)
         return {'train': [text[:cut]], 'val': [text[cut:]]}
-    some = min(math.ceil((val_fraction or 0.0005) * count), count - 1)
-    drawn = set(np.random.default_rng(2357).permutation(count)[:some].tolist())
-    return {'train': Part(documents, drawn, count, others=True), 'val': Part(documents, drawn, count)}
+    names = ['val', 'test'] if test else ['val']
+    some = min(math.ceil((val_fraction or 0.0005) * count), (count - 1) // len(names))
+    drawn = np.random.default_rng(2357).permutation(count)[:len(names) * some].tolist()
+    return {'train': Part(documents, set(drawn), count, others=True),
+            **{name: Part(documents, set(drawn[i * some:(i + 1) * some]), count) for i, name in enumerate(names)}}
 
 
 # ----------------------------------------------------------------------------- documents to tokens

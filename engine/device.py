@@ -276,17 +276,21 @@ class Machine:
 
 class StopRequest:
     """Catch Ctrl-C, SIGTERM, and SIGHUP, which a closing terminal sends, unless nohup ignores it. `number` is the signal's
-    number, 0 before any. A second Ctrl-C ends the process at once; a second SIGTERM does not, because schedulers and torchrun
-    may send it more than once."""
+    number, 0 before any, and SIGTERM's when the `minutes` are over; 0: no limit. A second Ctrl-C ends the process at once; a
+    second SIGTERM does not, because schedulers and torchrun may send it more than once."""
 
-    def __init__(self):
-        self.number = 0
+    def __init__(self, minutes=0.0):
+        self.caught, self.deadline = 0, time.monotonic() + 60 * (minutes or math.inf)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self.note)
 
+    @property
+    def number(self):
+        return self.caught or (signal.SIGTERM if time.monotonic() > self.deadline else 0)
+
     def note(self, number, frame):
-        self.number = number
+        self.caught = number
         if number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
 

@@ -34,7 +34,7 @@ from engine.log import environment, losses_text, open_rows
 FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
 LOCK_PATIENCE = 5.0         # seconds to wait for a lock: child processes of a killed run may outlive it for so long
 RANK_KEYS = ('device', 'out_dir', 'debug')              # keys that may differ between ranks
-RESETTABLE_KEYS = ('init_from', 'overwrite', 'eval_only', 'out_dir', 'debug')      # keys that every start of a run may change
+RESETTABLE_KEYS = ('init_from', 'overwrite', 'eval_only', 'max_minutes', 'out_dir', 'debug')      # every start may change them
 ENVIRONMENT = dict(dtype='precision', torch='PyTorch', machine='machine')           # names for Run.changes
 
 

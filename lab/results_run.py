@@ -26,7 +26,7 @@ from lab.sweep.plan import runs_left_of, stated
 from lab.sweep.table import read_csv
 
 # ----------------------------------------------------------------------------- keys
-sweeps = 'decay,brackets,base,tolerance,tolerance_top,size,batch,text'      # files of config/sweep/, in this order
+sweeps = 'decay,brackets,base,tolerance,tolerance_top,size,batch,text,track_screen'      # files of config/sweep/, in order
 csv = 'results/csv'                 # the folder of the csv files
 # -----------------------------------------------------------------------------
 

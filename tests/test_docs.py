@@ -1,6 +1,7 @@
 """
-The command lines of README.md and docs/. Each one names scripts, files and keys that exist, with values of the right types. The
-long test runs them in the order of their page, in a copy of the repository, with small models and small data of the same names.
+The command lines of README.md, AGENTS.md and docs/. Each one names scripts, files and keys that exist, with values of the right
+types. The long test runs them in the order of their page, in a copy of the repository, with small models and small data of the
+same names.
 The edits that a page shows are applied to such copies.
 """
 import configurator
@@ -35,7 +36,8 @@ from model import GPTConfig
 from vision.images import write_images
 from vision.vit import ViTConfig
 
-PAGES = ['README.md', 'CONTRIBUTING.md', *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / 'docs').glob('*.md'))]
+PAGES = ['README.md', 'CONTRIBUTING.md', 'AGENTS.md',
+         *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / 'docs').glob('*.md'))]
 STARTERS = ('python', 'torchrun', 'make', 'pip', 'git', 'cd', 'source', 'sbatch', 'sudo')        # all kinds of commands
 NO_CODE = ['x = Post(α x + Δt · gain · Mid(f(Pre(x))))\n']        # blocks that are neither commands nor Python
 
@@ -50,7 +52,7 @@ ONLY_PARSED = {
     r'(sbatch|sudo) ': 'a cluster; or rights that a test does not have',
     r'torchrun --nnodes=2 ': 'two machines',
     r'python -m pytest ': 'a test runs no tests',
-    r'python data/(shakespeare_char|openwebtext|minipile|c4)/prepare\.py$': 'the network',
+    r'python data/(shakespeare_char|openwebtext|fineweb|minipile|c4)/prepare\.py$': 'the network',
     r'python -m vision\.prepare\.cifar100$': 'the network',
     r'python data/py(source|docs)/prepare\.py': 'the network; tests/test_packages.py prepares small packages',
     r'.*(init_from=|,)gpt2': 'the network, for the weights of GPT-2',

@@ -114,7 +114,7 @@ for keys, values in {
         'batch_size measure_batches': ['0'],
         'n_kv_head d_ff max_iters warmup_iters lr_decay_iters measure_interval seed data_seed': ['-1'],
         'dropout norm_eps init_gain rope_theta learning_rate min_lr weight_decay grad_clip decay_frac beta1 beta2 '
-        'momentum r_emb r_head r_qk r_ffn r_vo': ['-1e-30'],
+        'momentum max_minutes r_emb r_head r_qk r_ffn r_vo': ['-1e-30'],
         'norm attention ffn pos init optimizer schedule blockwise dtype device backend dataset init_from': ['ADAMW'],
         'dropout beta1 beta2 momentum': ['1'], 'decay_frac': ['1.5'], 'rope_theta': ['0'],
         'vocab_size': ['12', '-1'], 'block_size': ['100']}.items():

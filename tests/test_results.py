@@ -147,6 +147,20 @@ def test_a_page(place):
     assert make(place, '--check=True')[2] == f'error: {page} does not match csv/ and pages/: run  make results\n'
 
 
+def test_a_screen(place):
+    """It is not on the page before its runs. Then the lowest loss comes first, and a row without a loss last"""
+    page, csv = place / 'results' / 'page.md', place / 'results' / 'csv' / 'dnt.csv'
+    (place / 'results' / 'pages' / 'page.md').write_text("All.\n{{if dnt}}\n{{screen('dnt', 'arch=b')}}\n{{end}}\n")
+    assert make(place)[0] == 0 and page.read_text().endswith('\nAll.\n')
+    write_csv(csv, lost=[('a', seed) for seed in range(1, 14)])
+    assert make(place)[0] == 0
+    rows = [line.strip('| ').split(' | ') for line in page.read_text().splitlines() if line.startswith('| ')][2:]
+    losses = {arch: LOSSES[arch][1:].mean() for arch in 'bc'}
+    assert [row[0] for row in rows] == [*sorted(losses, key=losses.get), 'a']
+    assert {row[0]: row[3] for row in rows[:2]} == {arch: f'{losses[arch] - losses["b"]:+.3f}'.replace('-', '−') for arch in 'bc'}
+    assert len(rows[2]) < 4 or not rows[2][3]
+
+
 def test_runs_of_two_codes_or_data_are_never_on_a_page(place):
     path = place / 'results' / 'csv' / 'dnt.csv'
     write_csv(path)
@@ -170,7 +184,7 @@ def test_the_pages_of_this_repository_are_what_their_numbers_give():
 def test_the_page_once_all_runs_have_ended(tmp_path):
     """It shows each claim and each picture, and lists nothing as not run."""
     shutil.copytree(ROOT / 'results', tmp_path / 'results')
-    for name in 'base', 'tolerance', 'tolerance_top', 'size', 'batch', 'text':
+    for name in 'base', 'tolerance', 'tolerance_top', 'size', 'batch', 'text', 'track_screen':
         keys = read_sweep(ROOT / 'config' / 'sweep' / f'{name}.py')
         runs = plan(keys['grids'], words('arguments', keys['arguments']), {}, keys['seeds'], keys['script'])
         table = pd.DataFrame([run['labels'] | dict(seconds=1, status='done', val_losses='0:5.5') for run in runs])

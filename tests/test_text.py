@@ -172,6 +172,13 @@ def test_split_is_nanogpts(count):
         assert list(split(texts)[ours]) == sorted(theirs[part]['text']) and len(split(texts)[ours]) == len(theirs[part])
 
 
+def test_a_test_split_takes_nothing_from_validation():
+    texts = [f'document {i:05}' for i in range(2001)]
+    parts = {name: list(part) for name, part in split(texts, test=True).items()}
+    assert sorted(sum(parts.values(), [])) == texts
+    assert parts['val'] == list(split(texts)['val']) and len(parts['test']) == len(parts['val']) == 2
+
+
 @pytest.mark.parametrize('count, fraction, wanted', [(1000, 0.1, 100), (1000, 0.0001, 1), (10, 0.25, 3), (3, 0.99, 2)])
 def test_split_by_a_fraction(count, fraction, wanted):
     """Of the documents, at least one for each split, which lose nothing; of one document its last part, by default a tenth, as
@@ -191,7 +198,7 @@ def test_split_by_a_fraction(count, fraction, wanted):
 def read_back(folder):
     """The tokens of each split, as meta.json says they are stored, and its tokenizer, as sample.py makes it."""
     meta = read_meta(Path(folder).name)
-    ids = {name: np.fromfile(Path(folder) / f'{name}.bin', meta['dtype']).tolist() for name in ('train', 'val')}
+    ids = {name: np.fromfile(Path(folder) / f'{name}.bin', meta['dtype']).tolist() for name in meta['tokens']}
     assert {name: len(ids[name]) for name in ids} == meta['tokens']
     tokenizer = load_tokenizer(meta['tokenizer'], meta['chars'])
     assert tokenizer.vocab_size == meta['vocab_size']
@@ -343,14 +350,14 @@ def test_shakespeare_char():
 
 
 class Hub:
-    """In the place of datasets.load_dataset: {split: texts}, and its calls: name, split, whether it streams, and more"""
+    """In the place of datasets.load_dataset: {split: texts}, and its calls: source, split, whether it streams, and more"""
 
     def __init__(self, **splits):
         self.splits, self.calls = splits, []
 
-    def __call__(self, name, split, streaming=False, num_proc=None, **where):
+    def __call__(self, path, split, streaming=False, num_proc=None, **where):
         from datasets import Dataset
-        self.calls.append((name, split, streaming, where))
+        self.calls.append((path, split, streaming, where))
         rows = Dataset.from_dict({'text': self.splits[split]})
         return rows.to_iterable_dataset() if streaming else rows
 
@@ -363,15 +370,18 @@ def hub(monkeypatch):
     return hub
 
 
-def test_openwebtext(hub):
+@pytest.mark.parametrize('name, source, count, where, test', [
+    ('openwebtext', 'Skylion007/openwebtext', '8,013,769', {}, False),
+    ('fineweb', 'HuggingFaceFW/fineweb', '14,868,862', dict(name='sample-10BT'), True)])
+def test_data_without_a_split(name, source, count, where, test, hub):
     """As many documents as the limit says are fetched; they are split as nanoGPT does, and each ends. Branches that others
-    converted may lack files: without a limit the count must be that of OpenWebText"""
-    assert '2,500 documents, but OpenWebText has 8,013,769' in prepare('openwebtext', '--tokenizer=tiny', code=1)
-    assert os.listdir('data/openwebtext') == ['prepare.py']
-    prepare('openwebtext', '--tokenizer=tiny', '--limit=2001')
-    assert hub.calls[-1] == ('Skylion007/openwebtext', 'train', True, {})
-    ids, tokenizer = read_back('data/openwebtext')
-    wanted = split(hub.splits['train'][:2001])
+    converted may lack files: without a limit the count must be that of the source"""
+    assert f'{source} has {count} documents, but only 2,500 came' in prepare(name, '--tokenizer=tiny', code=1)
+    assert os.listdir(f'data/{name}') == ['prepare.py']
+    prepare(name, '--tokenizer=tiny', '--limit=2001')
+    assert hub.calls[-1] == (source, 'train', True, where)
+    ids, tokenizer = read_back(f'data/{name}')
+    wanted = split(hub.splits['train'][:2001], test=test)
     assert {part: documents(ids[part], tokenizer) for part in ids} == {part: list(wanted[part]) for part in wanted}
 
 

@@ -207,6 +207,21 @@ def test_ranks_stop_together(place):
     assert checkpoint(place / 'ranks-stopped')['iter'] == 10
 
 
+@pytest.mark.parametrize('ranks', [1, pytest.param(2, marks=pytest.mark.long)])
+def test_max_minutes_stops_as_sigterm_does(place, ranks):
+    """Each start gets this time anew; here it is over before the first step ends. Rank 0's clock stops all ranks."""
+    keys, run = flags(**{**TINY, 'max_iters': 2}), place / f'minutes-{ranks}'
+    train(place, *keys, f'--out_dir=calm-{ranks}', ranks=ranks)
+    stopped = dict(ranks=ranks, code=128 + signal.SIGTERM)
+    out, _ = train(place, *keys, f'--out_dir={run.name}', '--max_minutes=1e-6', **stopped)
+    assert 'stopped after iteration 0; to go on: ' in out and checkpoint(run)['iter'] == 1
+    out, _ = train(place, f'{run.name}/config.json', '--init_from=resume', **stopped)
+    assert 'stopped after iteration 1' in out
+    out, _ = train(place, f'{run.name}/config.json', '--init_from=resume', '--max_minutes=0', ranks=ranks)
+    assert rows(run) == rows(place / f'calm-{ranks}')
+    assert 'max_minutes' not in out, 'it changes no number, so a resumed run does not tell its change'
+
+
 # ----------------------------------------------------------------------------- the rate of each parameter
 
 def test_each_group_has_its_own_rate(place):

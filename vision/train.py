@@ -157,7 +157,7 @@ def evaluate(*splits):
 checkpoints = Checkpoints(run, config, machine, fsdp, opt)
 if checkpoint:
     checkpoints.resume(checkpoint, scaler)
-stop_request = StopRequest()
+stop_request = StopRequest(max_minutes * machine.master)
 images_per_iter = gradient_accumulation_steps * batch_size
 log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_kernel,
           compiled=is_compiled, images_per_iter=images_per_iter)

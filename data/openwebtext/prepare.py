@@ -19,7 +19,5 @@ processes = 0                       # processes that tokenize; 0: one per core
 if __name__ == '__main__':
     at_least(configure(globals()), limit=0, processes=0)
     load_tokenizer(tokenizer)           # raises for a wrong tokenizer before the documents are fetched
-    documents = from_hub('Skylion007/openwebtext', 'train', limit, processes)
-    if not limit and len(documents) < 8_000_000:
-        raise ValueError(f'the source holds {len(documents):,} documents, but OpenWebText has 8,013,769: the copy is incomplete')
+    documents = from_hub('Skylion007/openwebtext', 'train', limit, processes, count=8_013_769)
     write_text(Path(__file__).parent, split(documents), tokenizer, processes)

@@ -1,9 +1,10 @@
 """
-Make results/NAME.md from its source results/pages/NAME.md. {{…}} in a source calls a method of Page. Text between {{if PICTURE}}
-and {{end}} stays if the runs of this picture have ended.
+Make results/NAME.md from its source results/pages/NAME.md. {{…}} in a source calls a method of Page. Text between {{if NAME}} and
+{{end}} stays if the runs of the picture NAME have ended or, if there is no such picture, the sweep NAME has runs.
 """
 import ast
 import glob
+import math
 import os
 import re
 import runpy
@@ -46,14 +47,14 @@ class Results:
 
 
 class Page:
-    """The functions that a page's {{…}} may call. `tests`: {family: its Tests}. `drawn`: the names of the pictures."""
+    """The functions that a page's {{…}} may call. `tests`: {family: its Tests}. `shown`: the names whose {{if NAME}} holds."""
 
-    def __init__(self, sweeps, tests, drawn):
-        self.sweeps, self.tests, self.drawn = sweeps, tests, drawn
+    def __init__(self, sweeps, tests, shown):
+        self.sweeps, self.tests, self.shown = sweeps, tests, shown
 
     def fill(self, source):
         """Return a page's text, with the results of its {{…}}."""
-        source = re.sub(r'\{\{if (\w+)\}\}\n(.*?)\{\{end\}\}\n', lambda part: part[2] * (part[1] in self.drawn), source,
+        source = re.sub(r'\{\{if (\w+)\}\}\n(.*?)\{\{end\}\}\n', lambda part: part[2] * (part[1] in self.shown), source,
                         flags=re.DOTALL)
         return re.sub(r'\{\{(\w+)\((.*?)\)\}\}', lambda tag: getattr(self, tag[1])(*ast.literal_eval(f'[{tag[2]}]')), source,
                       flags=re.DOTALL)
@@ -74,6 +75,17 @@ class Page:
         numbers = [column for column in (lines or [{}])[0] if column not in axes_of(sweep.runs)]
         table = pd.DataFrame(lines, columns=[*axes_of(sweep.runs), *numbers]).fillna('')
         return as_text(table.loc[:, (table != '').any()])[1] if lines else '*Not run yet.*'
+
+    def screen(self, name, base):
+        """Return a table of a sweep's rows at their best rates, the lowest loss first, and the difference from the row `base`."""
+        sweep, lines = self.sweeps[name], []
+        loss = {row: row.done[f'{sweep.split}_loss'].mean() if len(row.done) else math.inf for row in sweep.rows}
+        of_base = next((loss[row] for row in sweep.rows if str(row) == base), math.inf)
+        for row in sorted(loss, key=loss.get):
+            difference = loss[row] - of_base
+            lines.append({**row.labels, 'learning rate': row.rate_text(), f'{SPLITS[sweep.split]} loss': row.text(sweep.split),
+                          f'− {base}': signed(difference) if math.isfinite(difference) else ''})
+        return as_text(pd.DataFrame(lines))[1]
 
     def loss(self, name, row):
         """Return a row's final loss at its best rate."""
@@ -134,7 +146,8 @@ def build(place, sweep_files, claims_file):
     with matplotlib.rc_context(STYLE):
         figures = {name: draw(sweeps, claims['seeds']) for name, draw in PICTURES.items()}
     figures = {name: figure for name, figure in figures.items() if figure}
-    page, pages = Page(sweeps, test_all(claims['families'], sweeps, claims['seeds']), set(figures)), {}
+    shown = {*figures, *(name for name, sweep in sweeps.items() if name not in PICTURES and sweep.rows)}
+    page, pages = Page(sweeps, test_all(claims['families'], sweeps, claims['seeds']), shown), {}
     for path in sorted(glob.glob(os.path.join(place, 'pages', '*.md'))):
         name = os.path.basename(path)
         with open(path, encoding='utf-8') as f:
