@@ -1,4 +1,8 @@
-"""lab/results_run.py: which runs of the plan are missing, and that the code of the commit trains them into the csv of here."""
+"""
+lab/results_run.py: which runs of the plan are missing, and that the code of the commit trains them into the csv of here. And
+.ci/track.
+"""
+import shutil
 import subprocess
 
 import pytest
@@ -54,3 +58,35 @@ def test_runs_of_an_older_commit(tmp_path):
     sweep.write_text(sweep.read_text().replace("'rmsnorm'", "'rmsnorm', 'dyt'").replace('max_iters=4', 'max_iters=5'))
     code, out, err = run_python(*run, cwd=there)
     assert code == 1 and 'had other keys' in out + err and 'failed: tiny' in err
+
+
+def test_a_pull_request_checks_the_entries_that_it_changes(tmp_path):
+    """.ci/track: each once, whatever file changed, repeated only where no GPU is needed; it fails if one is at fault or gone"""
+    def holds(path, text='', mode=0o644):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+        (tmp_path / path).chmod(mode)
+
+    def checked(*changes):
+        for path in changes:
+            holds(path, 'changed')
+        for command in ['add', '-A'], ['commit', '-qm', 'x']:
+            subprocess.run([*GIT, *command], cwd=tmp_path, check=True)
+        done = subprocess.run(['.ci/track', 'base'], cwd=tmp_path, capture_output=True, text=True)
+        return done.returncode, [line for line in done.stdout.splitlines() if line.startswith('-m lab.track')], done.stderr
+
+    holds('.ci/track', (ROOT / '.ci' / 'track').read_text(), 0o755)
+    holds('Makefile', '.venv/installed-lab data/pysource/meta.json:\n')
+    holds('.venv/bin/python', '#!/bin/sh\necho "$@"\ncase "$*" in *wrong*) exit 1;; esac\n', 0o755)
+    for name in 'laptop/old', 'laptop/kept', 'gpu/big':
+        holds(f'results/track/{name}/config.py')
+    for command in ['init', '-q'], ['add', '-A'], ['commit', '-qm', 'x'], ['branch', 'base']:
+        subprocess.run([*GIT, *command], cwd=tmp_path, check=True)
+    assert checked('model.py', 'results/track/LOG.md')[:2] == (0, [])
+    old, big = (f'-m lab.track --check=results/track/{name}' for name in ('laptop/old --repeat=True', 'gpu/big --repeat=False'))
+    changes = [f'results/track/{path}' for path in ('laptop/old/config.py', 'laptop/old/logs/a', 'gpu/big/a')]
+    assert checked(*changes)[:2] == (0, [big, old])
+    assert checked('results/track/laptop/wrong/config.py')[:2] == (1, [big, old, old.replace('old', 'wrong')])
+    shutil.rmtree(tmp_path / 'results' / 'track' / 'laptop')
+    code, _, err = checked()
+    assert code == 1 and err == 'error: results/track/laptop/kept is gone: entries stay, negative ones too\n'
