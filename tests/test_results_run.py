@@ -1,4 +1,7 @@
-"""lab/results_run.py: which runs of the plan are missing, and that the code of the commit trains them into the csv of here. And .ci/track."""
+"""
+lab/results_run.py: which runs of the plan are missing, and that the code of the commit trains them into the csv of here. And
+.ci/track.
+"""
 import shutil
 import subprocess
 
@@ -58,7 +61,7 @@ def test_runs_of_an_older_commit(tmp_path):
 
 
 def test_a_pull_request_checks_the_entries_that_it_changes(tmp_path):
-    """.ci/track: each once, whatever file changed, and repeated only where no GPU is needed. It fails if one is at fault or gone"""
+    """.ci/track: each once, whatever file changed, repeated only where no GPU is needed; it fails if one is at fault or gone"""
     def holds(path, text='', mode=0o644):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
