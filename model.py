@@ -681,18 +681,15 @@ class ManifoldHyperConnections(Streams):
     c + s RMSNorm(vec H) W (mHC, Xie et al. 2025, eq. 7–9). The paper is silent on c's start; as in mHC-lite's code, branch k
     reads and writes mostly stream k mod n, and A is almost the identity."""
 
-    def __init__(self, config, branch):
+    def __init__(self, config, branch, identity=None):
         super().__init__(config, branch)
-        n = config.streams
-        own, self.eps = 2 * torch.eye(n)[branch % n] - 1, config.norm_eps
-        self.c = nn.Parameter(torch.cat((own, own, 8 * self.identity(n) - 8)))
+        n, self.eps = config.streams, config.norm_eps
+        own = 2 * torch.eye(n)[branch % n] - 1
+        identity = torch.eye(n).flatten() if identity is None else identity     # 1 for logits that are large where A is I, else 0
+        self.c = nn.Parameter(torch.cat((own, own, 8 * identity - 8)))
         self.w = nn.Parameter(torch.zeros(n * config.n_embd, len(self.c)))
         self.s = nn.Parameter(torch.full((3,), 0.01))
         self.sizes = n, n, len(self.c) - 2 * n
-
-    def identity(self, n):
-        """1 for the logits of A that are largest where A is the identity, else 0"""
-        return torch.eye(n).flatten()
 
     def weights(self, h):
         vec = h.flatten(-2)
@@ -714,12 +711,9 @@ class MHCLite(ManifoldHyperConnections):
     """mHC with A = Σ_k softmax_k(m) P_k over all n! permutation matrices P_k (mHC-lite, Yang and Gao 2026, eq. 4–5)"""
 
     def __init__(self, config, branch):
-        super().__init__(config, branch)
         permutations = torch.tensor(list(itertools.permutations(range(config.streams))), device='cpu')      # never on meta
+        super().__init__(config, branch, identity=torch.eye(1, len(permutations)).flatten())                # it comes first
         self.register_buffer('permutations', F.one_hot(permutations).flatten(1).float(), persistent=False)   # (n!, n · n)
-
-    def identity(self, n):
-        return torch.eye(1, math.factorial(n)).flatten()
 
     def mixing(self, m):
         return (m.softmax(-1) @ self.permutations.to(m.dtype)).unflatten(-1, (self.streams, -1))
