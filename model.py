@@ -142,23 +142,20 @@ class GPTConfig:
             (self.rope_theta > 0, 'rope_theta', 'a positive number'),
             (self.n_embd % self.n_head == 0, 'n_embd n_head', 'a width that the heads divide'),
             (self.n_head % self.kv_heads == 0, 'n_head n_kv_head', 'key/value heads that divide the heads'),
-            (self.attention != 'l2_tied' or self.kv_heads == self.n_head, 'attention n_head n_kv_head',
-             'n_kv_head=0, because queries and keys are the same'),
+            (self.attention != 'l2_tied' or self.kv_heads == self.n_head, 'attention n_head n_kv_head', 'n_kv_head=0, as k = q'),
             (self.pos != 'rope' or self.head_dim % 2 == 0, 'pos n_embd n_head', 'an even head dimension: RoPE rotates pairs'),
             (self.attention != 'stable' or not self.qk_norm_wide, 'attention qk_norm_wide', 'at most one of them'),
             (self.residual == 'add' or self.skip_scale == 'one', 'residual skip_scale', 'residual=add, or skip_scale=one'),
             (one_stream or not (self.attn_post_norm or self.ffn_post_norm or self.mix_ln or self.b2t),
              'residual attn_post_norm ffn_post_norm mix_ln b2t', 'no PostNorm and no b2t where there are several streams'),
-            (self.residual != 'mhc_lite' or self.streams <= 6, 'residual streams',
-             'at most 6 streams for mhc_lite, which mixes streams! permutations'),
+            (self.residual != 'mhc_lite' or self.streams <= 6, 'residual streams', 'at most 6: it mixes streams! permutations'),
             (not self.parallel_ffn or self.residual == 'add' and self.skip_scale == 'one', 'parallel_ffn residual skip_scale',
              'residual=add and skip_scale=one beside parallel_ffn'),
             (not self.parallel_ffn or not (self.ffn_pre_norm or self.attn_post_norm or self.mix_ln or self.b2t),
              'parallel_ffn ffn_pre_norm attn_post_norm mix_ln b2t', 'none of the others beside parallel_ffn'),
             (not mup or one_stream and self.norm != 'gatednorm', 'mup_base_width residual norm',
              'residual=add or gpas, and no gatednorm: nobody has derived the rates of muP for the others'),
-            (mup == (self.mup_base_head_dim > 0), 'mup_base_width mup_base_head_dim',
-             'both or neither: whether heads are more or wider than in the base, only you know'),
+            (mup == (self.mup_base_head_dim > 0), 'mup_base_width mup_base_head_dim', "both or neither: state the base's heads"),
             (not self.mup_base_depth or self.skip_scale == 'one' and not self.norm_depth_scale,
              'mup_base_depth skip_scale norm_depth_scale', 'one rule for the depth'))
         # muP and CompleteP: how many times as wide and as deep as its base the model is, or 1, and what follows
@@ -681,18 +678,15 @@ class ManifoldHyperConnections(Streams):
     c + s RMSNorm(vec H) W (mHC, Xie et al. 2025, eq. 7–9). The paper is silent on c's start; as in mHC-lite's code, branch k
     reads and writes mostly stream k mod n, and A is almost the identity."""
 
-    def __init__(self, config, branch):
+    def __init__(self, config, branch, identity=None):
         super().__init__(config, branch)
-        n = config.streams
-        own, self.eps = 2 * torch.eye(n)[branch % n] - 1, config.norm_eps
-        self.c = nn.Parameter(torch.cat((own, own, 8 * self.identity(n) - 8)))
+        n, self.eps = config.streams, config.norm_eps
+        own = 2 * torch.eye(n)[branch % n] - 1
+        identity = torch.eye(n).flatten() if identity is None else identity     # 1 for logits that are large where A is I, else 0
+        self.c = nn.Parameter(torch.cat((own, own, 8 * identity - 8)))
         self.w = nn.Parameter(torch.zeros(n * config.n_embd, len(self.c)))
         self.s = nn.Parameter(torch.full((3,), 0.01))
         self.sizes = n, n, len(self.c) - 2 * n
-
-    def identity(self, n):
-        """1 for the logits of A that are largest where A is the identity, else 0"""
-        return torch.eye(n).flatten()
 
     def weights(self, h):
         vec = h.flatten(-2)
@@ -714,12 +708,9 @@ class MHCLite(ManifoldHyperConnections):
     """mHC with A = Σ_k softmax_k(m) P_k over all n! permutation matrices P_k (mHC-lite, Yang and Gao 2026, eq. 4–5)"""
 
     def __init__(self, config, branch):
-        super().__init__(config, branch)
         permutations = torch.tensor(list(itertools.permutations(range(config.streams))), device='cpu')      # never on meta
+        super().__init__(config, branch, identity=torch.eye(1, len(permutations)).flatten())                # it comes first
         self.register_buffer('permutations', F.one_hot(permutations).flatten(1).float(), persistent=False)   # (n!, n · n)
-
-    def identity(self, n):
-        return torch.eye(1, math.factorial(n)).flatten()
 
     def mixing(self, m):
         return (m.softmax(-1) @ self.permutations.to(m.dtype)).unflatten(-1, (self.streams, -1))
