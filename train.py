@@ -48,7 +48,7 @@ optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini | muon
 weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
 decay_norms = False                 # weight decay on norms too; wd_out_norm=0 leaves out those behind a matrix (arXiv:2605.26895)
 wd_TYPE = 1.0                       # the weight decay of TYPE, a block type of model.py, as a multiple of weight_decay
-wd_out_norm = 1.0                   # a further factor for norms behind a matrix (mid, post, q, k, v) or on a stream (input, dual, siamese)
+wd_out_norm = 1.0                   # a further factor for norms behind a matrix (mid, post, q, k, v) or on a stream (input_norm)
 beta1 = 0.9                         # adamw, lion, adam_mini; muon: for its AdamW part, all but the blocks' matrices
 beta2 = 0.95                        # as beta1; config/optim/lion.py has the usual values for Lion
 momentum = 0.9                      # sgdw, muon; config/optim/muon.py has the usual value for Muon
