@@ -900,6 +900,7 @@ class GPT(nn.Module):
 
     def __init__(self, config, fill=True):
         super().__init__()
+        config = replace(config)                # checked and resolved anew, if fields have changed since
         self.config, self.init_seed = config, torch.randint(2 ** 63 - 1, (), device='cpu').item()
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.emb_scale = Scale(config.n_embd ** 0.5) if config.emb_scale else nn.Identity()

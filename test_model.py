@@ -823,6 +823,15 @@ def test_an_impossible_config_is_an_error_that_names_field_and_value(wrong, word
         assert word in str(error.value)
 
 
+def test_a_config_that_was_changed_is_resolved_and_checked_again():
+    config = GPTConfig(n_layer=1, n_head=2, n_embd=16, block_size=8, vocab_size=32)
+    config.n_head = 4
+    assert GPT(config).h[0].attn.head_dim == 4
+    config.n_head = 3
+    with pytest.raises(ValueError, match='n_embd=16, n_head=3'):
+        GPT(config)
+
+
 def test_a_sequence_longer_than_block_size_is_an_error():
     with pytest.raises(ValueError, match='9.*block_size=8'):
         build()(tokens(1, 9))

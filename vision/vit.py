@@ -2,7 +2,7 @@
 A ViT: model.py's blocks on the patches of an image, without an attention mask.
 Shapes in comments: B batch, S height and width of an image, P height and width of a patch, T tokens, D = n_embd.
 """
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -134,6 +134,7 @@ class ViT(nn.Module):
 
     def __init__(self, config, mean=0.5, std=0.5, fill=True):
         super().__init__()
+        config = replace(config)                # checked and resolved anew, if fields have changed since
         self.config, self.init_seed = config, torch.randint(2 ** 63 - 1, (), device='cpu').item()
         self.patch = PatchEmbedding(config, mean, std)
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
