@@ -796,6 +796,8 @@ def share_scalars(model):
     the terms in `aux` to the loss, and writes `logged` to the log."""
     aux, logged = {}, {}
     for module in model.modules():
+        if taken := {'aux', 'logged'} & vars(module).keys():
+            raise ValueError(f'{type(module).__name__} has an attribute {taken.pop()}, which every module gets: rename its own')
         module.aux, module.logged = aux, logged
 
 

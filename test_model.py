@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from engine.device import plain_attention
-from model import BLOCK_TYPES, GPT, GPTConfig, block_type, init_kind
+from model import BLOCK_TYPES, GPT, GPTConfig, block_type, init_kind, share_scalars
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
@@ -830,6 +830,13 @@ def test_a_config_that_was_changed_is_resolved_and_checked_again():
     config.n_head = 3
     with pytest.raises(ValueError, match='n_embd=16, n_head=3'):
         GPT(config)
+
+
+def test_a_module_may_not_have_an_attribute_that_every_module_gets():
+    module = torch.nn.Linear(1, 1)
+    module.aux = True
+    with pytest.raises(ValueError, match='Linear has an attribute aux'):
+        share_scalars(module)
 
 
 def test_a_sequence_longer_than_block_size_is_an_error():
