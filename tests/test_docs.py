@@ -295,7 +295,7 @@ EDITS = {
     '--attention=cosine': [above('ATTENTIONS = {', 'class CosineAttention'),
                            joins("'l2_tied': L2TiedAttention}", "'cosine': CosineAttention"),
                            above("'ffn.w1': 'ffn'", "'attn.tau': 'tau'")],
-    '--out_dir=out-emb-std': [above('grad_norms=', 'emb_std=raw_model', 'train.py')],
+    '--out_dir=out-emb-std': [above('**evidence.row(', 'emb_std=raw_model', 'train.py')],
     '--out_dir=out-heads-rms': [above('if self.wg is not None', "self.logged['heads_rms']")],
     '--z_loss=1e-4': [above(FIELD, 'z_loss: float'), above('loss = F.cross_entropy(', "self.aux['z_loss']")]}
 
