@@ -66,8 +66,8 @@ class Evidence:
             self.targets += torch.stack(((y[:, :-1] == x[:, 1:]).sum(), (y[:, :-1] >= 0).sum()))
 
     def batches(self):
-        """Return what the batches of all ranks were since the last call: `repeated`, the share of rows that equal an earlier row
-        of this process, or another of these; `before`, the number of earlier rows; and for tokens `agreement`, the share of
+        """Return what the batches of all ranks were since the last call: `repeated`, the share of rows that equal one of the
+        `rows_before`, the earlier rows since the process started, or another of these; and for tokens `agreement`, the share of
         targets that equal the next input, and `entropy`, that of the inputs in nats."""
         own = torch.cat(self.hashes)
         hashes = own.new_zeros(self.machine.world_size, len(own))
@@ -77,15 +77,15 @@ class Evidence:
         places = new >> 44                              # the upper 20 bits, a place in `known` from either end
         unseen = np.count_nonzero(self.known[places] != new)
         self.known[places] = new
-        numbers = dict(repeated=1 - unseen / len(hashes), before=self.before)
+        numbers = dict(repeated=1 - unseen / len(hashes))
         counts, (equal, targets) = self.machine.sum(self.counts).cpu().double(), self.machine.sum(self.targets).tolist()
         if targets:
             entropy = torch.special.entr(counts / counts.sum()).sum().item()
             numbers |= dict(agreement=equal / targets, entropy=entropy)
-        self.before, self.hashes = self.before + len(hashes), []
+        before, self.before, self.hashes = self.before, self.before + len(hashes), []
         self.counts.zero_()
         self.targets.zero_()
-        return numbers
+        return dict(batches=numbers, rows_before=before)
 
     def by_layer(self, tensor_of):
         """Return {block type: [the norm of tensor_of(p) in each layer]}, None in a layer without parameters of this type."""
@@ -110,4 +110,4 @@ class Evidence:
         layers = dict(grad_norms=self.grads_by_layer, weight_norms=self.by_layer(lambda p: p),
                       update_norms=self.by_layer(updates.get))
         return {**{name: dict(zip(self.types, values.tolist())) for name, values in norms.items()},
-                **(dict(layers=layers) if self.layers else {}), 'batches': self.batches()}
+                **(dict(layers=layers) if self.layers else {}), **self.batches()}

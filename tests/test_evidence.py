@@ -21,6 +21,11 @@ def evidence(vocab_size=13):
     return Evidence(ALONE, torch.optim.SGD(param_groups(model, 0.0), lr=0.1), False, vocab_size)
 
 
+def told(watch):
+    found = watch.batches()
+    return found['rows_before'], found['batches']
+
+
 def logged(run):
     """The rows of the log's iterations as they stand there"""
     return [row for row in map(json.loads, (run / 'log.jsonl').read_text().splitlines()) if 'loss' in row]
@@ -81,43 +86,44 @@ def test_tokens_of_the_loader(place, monkeypatch):
     before = torch.get_rng_state()
     for i in range(data.windows // 10):
         watch.see(*data.shuffled(10 * i, 10, 0))
-    numbers = watch.batches()
+    found = told(watch)
     shares = np.bincount(data.tokens) / data.length
-    assert numbers == dict(repeated=0, before=0, agreement=1, entropy=pytest.approx(-(shares * np.log(shares)).sum(), abs=1e-3))
+    entropy = -(shares * np.log(shares)).sum()
+    assert found == (0, dict(repeated=0, agreement=1, entropy=pytest.approx(entropy, abs=1e-3)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_faults_of_batches():
-    watch, rows = evidence(), torch.arange(4 * 9).view(4, 9) % 13
+    watch, rows, some = evidence(), torch.arange(4 * 9).view(4, 9) % 13, pytest.approx(math.log(13), abs=0.1)
     watch.see(rows[:, :-1], rows[:, 1:])
-    assert watch.batches() == dict(repeated=0, before=0, agreement=1, entropy=pytest.approx(math.log(13), abs=0.1))
+    assert told(watch) == (0, dict(repeated=0, agreement=1, entropy=some))
     watch.see(rows[:2, :-1], rows[:2, :-1])             # rows that came before, and labels that are copies of the input
     watch.see(rows[2:, 1:], rows[2:, 1:])
-    assert watch.batches() == dict(repeated=0.5, before=4, agreement=0, entropy=pytest.approx(math.log(13), abs=0.1))
+    assert told(watch) == (4, dict(repeated=0.5, agreement=0, entropy=some))
     constant = torch.zeros(5, 8, dtype=torch.long)
     watch.see(constant, constant)
-    assert watch.batches() == dict(repeated=0.8, before=8, agreement=1, entropy=0)
+    assert told(watch) == (8, dict(repeated=0.8, agreement=1, entropy=0))
     watch.see(constant, torch.full_like(constant, -1))  # no targets
-    assert watch.batches() == dict(repeated=1, before=13)
+    assert told(watch) == (13, dict(repeated=1))
 
 
 def test_images_have_rows_alone():
     watch, images = evidence(1), torch.randint(256, (6, 3, 4, 4), dtype=torch.uint8)
-    for expected in dict(repeated=0, before=0), dict(repeated=1, before=6):
+    for expected in (0, dict(repeated=0)), (6, dict(repeated=1)):
         watch.see(images, torch.arange(6))
-        assert watch.batches() == expected
+        assert told(watch) == expected
 
 
 def test_ranks_and_resumptions(place):
-    """Two ranks log what one does, row by row. A resumed run counts from its start, and `before` says so"""
+    """Two ranks log what one does, row by row. A resumed run counts from its start, and `rows_before` says so"""
     keys = TINY | dict(max_iters=18, log_interval=3, log_layers=True)
     for name, ranks in (('one', 1), ('two', 2)):
         train(place, *flags(**keys, out_dir=name), ranks=ranks)
     alone, together = (logged(place / name) for name in ('one', 'two'))
     per_iter = TINY['batch_size'] * TINY['gradient_accumulation_steps']
-    assert [row['batches']['before'] for row in alone] == [0, *(per_iter * it for it in (1, 4, 7, 10, 13))]
+    assert [row['rows_before'] for row in alone] == [0, *(per_iter * it for it in (1, 4, 7, 10, 13))]
     assert [row['batches'] for row in together] == [row['batches'] for row in alone]
     for a, b in zip(rows(place / 'two'), rows(place / 'one')):
         assert a == pytest.approx(b, rel=1e-3, abs=1e-5)
     train(place, 'one/config.json', '--init_from=resume', '--max_iters=21')
-    assert [row['batches']['before'] for row in logged(place / 'one')[-2:]] == [13 * per_iter, 0]
+    assert [row['rows_before'] for row in logged(place / 'one')[-2:]] == [13 * per_iter, 0]
