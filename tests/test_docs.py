@@ -141,6 +141,8 @@ def script_of(words):
     if name == 'torchrun':
         args = get_args_parser().parse_args(rest)
         return args.training_script, args.training_script_args, True
+    if rest[:2] == ['-m', 'cProfile']:                  # -m cProfile -s cumtime train.py …
+        rest = rest[4:]
     return (rest[1], rest[2:], False) if rest[0] == '-m' else (rest[0], rest[1:], False)
 
 
