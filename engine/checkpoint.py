@@ -266,7 +266,6 @@ class Checkpoints:
 
     def __init__(self, run, config, machine, sharded, optimizer):
         self.run, self.machine, self.optimizer, self.sharded, self.shards = run, machine, optimizer, sharded, None
-        self.keep_every = config['keep_every']
         self.started = copy.deepcopy([{key: value for key, value in group.items() if key != 'params'}
                                       for group in optimizer.param_groups])      # the groups, before the optimizer updates them
         if sharded and config['save_shards']:
@@ -321,7 +320,8 @@ class Checkpoints:
         ckpt.pt comes last: if a kill leaves the old one, the run resumes from it and writes the others again."""
         self.run.check_lock()
         state = {**state, 'start': len(self.run.about['starts'])}
-        kept = f'ckpt-{state["iter"]:06}.pt' if self.keep_every and state['iter'] % self.keep_every == 0 else ''
+        every = state['config']['keep_every']
+        kept = f'ckpt-{state["iter"]:06}.pt' if every and state['iter'] % every == 0 else ''
         first, *others = [os.path.join(self.run.folder, name) for name in ('best.pt' * best, kept, 'ckpt.pt') if name]
         write_whole(first, lambda f: torch.save(state, f))
         for path in others:
