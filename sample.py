@@ -20,7 +20,7 @@ from engine.log import progress
 # ----------------------------------------------------------------------------- keys
 init_from = 'resume'                # resume: the run in out_dir | gpt2, gpt2-medium, …, gpt2-xl | the folder of a run or model
 out_dir = 'out'                     # the run's folder
-checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
+checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest | ckpt-000500.pt: a kept one
 start = '\n'                        # the text to continue, or FILE:path
 num_samples = 3                     # number of samples, drawn together; the first is printed as it grows
 max_new_tokens = 500                # tokens per sample

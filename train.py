@@ -15,7 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 from data.tokens import Tokens, read_meta
 from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training, why_not_compile
-from engine.divergence import Watch, block_norms, params_by_type, tell_unused
+from engine.divergence import Watch, tell_unused
+from engine.evidence import Evidence, block_norms, params_by_type
 from engine.health import health
 from engine.keys import check_keys, check_parallel, config_from, gpt_config, group_settings
 from engine.log import Log, Speed, add_scalars, progress
@@ -30,10 +31,12 @@ out_dir = 'out'                     # the run's folder, for config.json, run.jso
 eval_interval = 2000                # iterations between evaluations; each is followed by a checkpoint
 eval_iters = 200                    # batches of each split in an evaluation, the same ones every time
 log_interval = 1                    # iterations between log lines
+log_layers = False                  # log the norms of gradient, weights and update of each layer too
 eval_only = False                   # evaluate once and stop
 init_from = 'scratch'               # scratch | resume | auto: either | gpt2, …, gpt2-xl | the folder of a run or a model
 max_minutes = 0.0                   # stop so many minutes after the start or a resumption, as SIGTERM does; 0: no limit
 overwrite = False                   # replace the run in out_dir; the old run is lost once the new one has saved a checkpoint
+keep_every = 0                      # iterations between checkpoints that are kept, as ckpt-000500.pt; 0: none is
 always_save_checkpoint = True       # write ckpt.pt after every evaluation, not only after the best one so far
 wandb_log = False                   # log to Weights & Biases too
 wandb_project = 'nanonorm'          # Weights & Biases project
@@ -200,6 +203,7 @@ tokens_per_iter = gradient_accumulation_steps * batch_size * block_size
 log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_kernel,
           compiled=is_compiled, tokens_per_iter=tokens_per_iter)
 watch = Watch(machine, run, log, rate, scaler)          # ends the process if the run diverges
+evidence = Evidence(machine, opt, log_layers, model_config.vocab_size)       # what the log says beside the loss
 best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
 checkpoint = None                                       # free its memory
 if measure_interval:
@@ -223,6 +227,7 @@ stop = 0                                                # number of the signal t
 for it in range(run.start, max_iters + 1):
 
     # evaluate, and save a checkpoint
+    best, save = False, keep_every and it % keep_every == 0
     if it % eval_interval == 0 or it == max_iters or eval_only:
         watch.check(it)
         with speed.paused():
@@ -236,10 +241,12 @@ for it in range(run.start, max_iters + 1):
             log.evaluation(it, means, sizes)
             if eval_only:
                 break
-            best = it > 0 and means['val_loss'] <= best_val_loss        # <=, because a kill may have lost best.pt
-            best_val_loss = means['val_loss'] if best else best_val_loss
-            if best or always_save_checkpoint and it > run.start:
-                checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
+        best, save = it > 0 and means['val_loss'] <= best_val_loss, save or always_save_checkpoint
+        best_val_loss = means['val_loss'] if best else best_val_loss
+    if best or save and it > run.start:
+        watch.check(it)
+        with speed.paused():
+            checkpoints.save(state(it), best)           # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
         if measure_interval:
             probe.at_end(it, raw_model)
@@ -258,8 +265,9 @@ for it in range(run.start, max_iters + 1):
     sums, logged = {}, {}                               # sums of loss and aux, and of logged, over this rank's micro-batches
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # the micro-batch's number in the whole run
-        x, y = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
         torch.manual_seed(hash((seed, number)))         # dropout depends only on the seed and the micro-batch
+        x, y = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
+        evidence.see(x, y)
         last = j == micro_batches[-1]                   # its backward pass exchanges gradients between the ranks
         if ddp:
             train_model.require_backward_grad_sync = last
@@ -282,6 +290,9 @@ for it in range(run.start, max_iters + 1):
     scaler.unscale_(opt)
     grad_norms = block_norms(params_of, lambda p: p.grad)       # per block type
     grad_norm = torch.linalg.vector_norm(grad_norms)
+    log_now = it % log_interval == 0
+    if log_now:
+        evidence.before_step()                          # it copies the weights, to see how far the step moves them
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
     scaler.step(opt)
     scaler.update()
@@ -295,12 +306,11 @@ for it in range(run.start, max_iters + 1):
         watch.check(it)
         checkpoints.check_resumable(state(it + 1), build)       # stop an edit whose checkpoints could not be resumed
     speed.iteration(it)
-    if it % log_interval == 0:
+    if log_now:
         watch.check(it)
         means, scalars = ({name: machine.sum(total).item() for name, total in totals.items()} for totals in (sums, logged))
-        weight_norms = block_norms(params_of, lambda p: p)
         row = dict(iter=it, loss=means.pop('loss'), lr=rate(it), grad_norm=grad_norm.item(),
-                   grad_norms=dict(zip(params_of, grad_norms.tolist())), weight_norms=dict(zip(params_of, weight_norms.tolist())))
+                   **evidence.row(grad_norms))
         log.step(row | (dict(aux=means) if means else {}) | (dict(logged=scalars) if scalars else {}), speed)
     stop = machine.largest(stop_request.number)
     if stop:

@@ -51,6 +51,12 @@ def link_or_copy(path, other):
     os.replace(other + '.tmp', other)
 
 
+def checkpoint_paths(folder):
+    """Return the paths of all checkpoints in a run's folder."""
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return [os.path.join(folder, name) for name in names if re.fullmatch(r'(best|ckpt|ckpt-\d+)\.pt', name)]
+
+
 def checkpoint_hash(path):
     """Hash the names, sizes and CRCs in a checkpoint's zip directory, which takes no time. Shards are not included."""
     with zipfile.ZipFile(path) as f:
@@ -148,7 +154,8 @@ def check_script(checkpoint, Config):
 def load_run(path, device='cpu', Model=GPT):
     """Return a checkpoint's model, on the device, and the checkpoint. Raise ValueError for a missing or damaged file."""
     if not os.path.exists(path):
-        raise ValueError(f'there is no {path}: train first, or check out_dir and checkpoint')
+        names = ', '.join(map(os.path.basename, checkpoint_paths(os.path.dirname(path))))
+        raise ValueError(f'there is no {path}: ' + (f'choose one of {names}' if names else 'train first, or check out_dir'))
     checkpoint = load_checkpoint(path, device)
     check_script(checkpoint, Model.Config)
     unknown = sorted(checkpoint['config'].keys() - defaults_of(TRAIN, Model.Config).keys() - {'debug', *GONE, *OF_BOTH})
@@ -309,17 +316,18 @@ class Checkpoints:
         self.machine.wait()
 
     def write(self, state, best):
-        """Replace ckpt.pt, and with `best` best.pt. ckpt.pt comes last: if a kill leaves the old one, the run resumes from it
-        and writes best.pt again."""
+        """Replace ckpt.pt, with `best` also best.pt, and every keep_every iterations also write ckpt-000500.pt or the like.
+        ckpt.pt comes last: if a kill leaves the old one, the run resumes from it and writes the others again."""
         self.run.check_lock()
         state = {**state, 'start': len(self.run.about['starts'])}
-        paths = [self.run.path[name] for name in ('best.pt', 'ckpt.pt')[not best:]]
-        write_whole(paths[0], lambda f: torch.save(state, f))
-        if best:
-            link_or_copy(*paths)
+        every = state['config']['keep_every']
+        kept = f'ckpt-{state["iter"]:06}.pt' if every and state['iter'] % every == 0 else ''
+        first, *others = [os.path.join(self.run.folder, name) for name in ('best.pt' * best, kept, 'ckpt.pt') if name]
+        write_whole(first, lambda f: torch.save(state, f))
+        for path in others:
+            link_or_copy(first, path)
         self.run.note_saved()
         if self.shards:
             from engine.fsdp import remove_unused
-            remove_unused(self.run.folder, *(load_checkpoint(path, whole=False) for path in (
-                self.run.path['ckpt.pt'], self.run.path['best.pt']) if os.path.exists(path)))
+            remove_unused(self.run.folder, *(load_checkpoint(path, whole=False) for path in checkpoint_paths(self.run.folder)))
         self.run.drop_old()

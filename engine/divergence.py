@@ -8,8 +8,6 @@ import sys
 import torch
 import torch.distributed as dist
 
-from engine.ranks import local, shard_of
-
 NEVER = 2 ** 62
 
 
@@ -43,14 +41,6 @@ class Watch:
         self.machine.leave(3)
 
 
-def params_by_type(optimizer):
-    """Return {block type: its parameters} of an optimizer whose groups are from param_groups."""
-    params = {}
-    for group in optimizer.param_groups:
-        params.setdefault(group['block_type'], []).extend(group['params'])
-    return params
-
-
 @torch.no_grad()
 def tell_unused(model, ddp, log):
     """Name the parameters that got no gradient in the first step: nothing trains them. Raise ValueError with DDP, which would
@@ -64,16 +54,3 @@ def tell_unused(model, ddp, log):
     if ddp:
         raise ValueError(line)
     log.say(line)
-
-
-def block_norms(params_of, tensor_of):
-    """Return the norm of tensor_of(p) over the parameters p of each block type, (types,), on the device."""
-    # without frozen parameters, which have no gradient
-    tensors_of = [[local(t) for t in map(tensor_of, params) if t is not None] for params in params_of.values()]
-    p = next(iter(params_of.values()))[0]
-    norms = torch.stack([torch.nn.utils.get_total_norm(tensors).to(p.device) for tensors in tensors_of])
-    if not hasattr(p, 'to_local'):
-        return norms
-    squares = norms.square()
-    dist.all_reduce(squares, group=shard_of(p).group)
-    return squares.sqrt()

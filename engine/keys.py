@@ -13,7 +13,7 @@ CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'jum
                backend=('auto', 'nccl', 'gloo'), attention_backend=('auto', *ATTENTION_BACKENDS), dtype=('auto', *DTYPES),
                muon_scale=MUON_SCALES)
 LOWS = dict(        # the smallest value of each; r_… and wd_… may not be negative either
-    eval_interval=1, eval_iters=1, log_interval=1, max_iters=0, measure_interval=0, measure_batches=1, batch_size=1,
+    eval_interval=1, eval_iters=1, log_interval=1, keep_every=0, max_iters=0, measure_interval=0, measure_batches=1, batch_size=1,
     gradient_accumulation_steps=1, seed=0, data_seed=0, learning_rate=0, min_lr=0, warmup_iters=0, lr_decay_iters=0,
     decay_frac=0, weight_decay=0, beta1=0, beta2=0, momentum=0, grad_clip=0, shard_ranks=0, max_minutes=0)
 HIGHS = dict(n_layer=10 ** 4, n_embd=10 ** 6, d_ff=10 ** 7, block_size=10 ** 8, vocab_size=10 ** 8)     # no machine holds more

@@ -8,7 +8,8 @@ The folder of a run. One process at a time trains there.
     measure.jsonl   a row per measurement of --measure_interval
     ckpt.pt         the latest checkpoint
     best.pt         the checkpoint of the lowest validation loss
-    shards-…        the tensors of these two, with --save_shards
+    ckpt-….pt       the checkpoint of this iteration, with --keep_every
+    shards-…        the tensors of these, with --save_shards
     old-run/        these files of the run that this one replaces, until this one has saved a checkpoint
 """
 from engine.process import say
@@ -41,7 +42,7 @@ ENVIRONMENT = dict(dtype='precision', torch='PyTorch', machine='machine')       
 def run_files(folder):
     """Return the names of a run's files and shard folders in a folder."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    return [name for name in names if name in FILES or re.fullmatch(r'code-\d+\.patch|shards-.*', name)]
+    return [name for name in names if name in FILES or re.fullmatch(r'code-\d+\.patch|ckpt-\d+\.pt|shards-.*', name)]
 
 
 class Run:

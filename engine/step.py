@@ -2,7 +2,7 @@
 import torch
 
 from engine.device import autocast
-from engine.divergence import block_norms, params_by_type
+from engine.evidence import block_norms, params_by_type
 
 
 def training_step(model, raw_model, optimizer, batches, grad_clip=0.0, dtype=torch.float32):

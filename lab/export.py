@@ -27,7 +27,7 @@ from optim import OPTIMIZERS, make_optimizer, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of train.py
 out_dir = 'out'                     # the run's folder, to read, or with from_hf to write
-checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
+checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest | ckpt-000500.pt: a kept one
 to = ''                             # the folder to write
 format = 'auto'                     # auto | gpt2 | llama | qwen3 | olmo2 | nanonorm | safetensors | checkpoint; auto: any fit
 from_hf = ''                        # the folder of a model to make a run from; `dataset` must use the model's tokens

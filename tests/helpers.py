@@ -493,13 +493,20 @@ def write_walk(folder, name='tiny', train=2000, val=500):
 
 
 def rows(run):
-    """What a run logged, without what the clock says and where it was resumed. The numbers of a dict or a
+    """What a run logged, without what depends on the clock or on where it was resumed. The numbers of a dict or a
     list have keys such as grad_norms.qk."""
     lines = [line for line in (Path(run) / 'log.jsonl').read_text(encoding='utf-8').splitlines() if '"start"' not in line]
     return [{name: number for key, value in json.loads(line).items() if not key.endswith('_per_s')
-             for name, number in ({f'{key}.{kind}': x for kind, x in value.items()} if key.endswith('_norms') else
-                                  {f'{key}.{i}': x for i, x in enumerate(value)} if isinstance(value, list) else
-                                  {key: value}).items()} for line in lines]
+             for name, number in spread(key, value).items() if name not in ('batches.repeated', 'rows_before')}
+            for line in lines]
+
+
+def spread(key, value):
+    """{'layers.qk.0': number, …} of nested dicts and lists, but for the names that an edit of the model gives"""
+    if not isinstance(value, (dict, list)) or key in ('aux', 'logged'):
+        return {key: value}
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    return {name: number for part, inner in parts for name, number in spread(f'{key}.{part}', inner).items()}
 
 
 def kinds(row):

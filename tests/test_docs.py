@@ -143,6 +143,8 @@ def script_of(words):
     if name == 'torchrun':
         args = get_args_parser().parse_args(rest)
         return args.training_script, args.training_script_args, True
+    if rest[:2] == ['-m', 'cProfile']:                  # -m cProfile -s cumtime train.py …
+        rest = rest[4:]
     return (rest[1], rest[2:], False) if rest[0] == '-m' else (rest[0], rest[1:], False)
 
 
@@ -297,7 +299,7 @@ EDITS = {
     '--attention=cosine': [above('ATTENTIONS = {', 'class CosineAttention'),
                            joins("'l2_tied': L2TiedAttention}", "'cosine': CosineAttention"),
                            above("'ffn.w1': 'ffn'", "'attn.tau': 'tau'")],
-    '--out_dir=out-emb-std': [above('grad_norms=', 'emb_std=raw_model', 'train.py')],
+    '--out_dir=out-emb-std': [above('**evidence.row(', 'emb_std=raw_model', 'train.py')],
     '--out_dir=out-heads-rms': [above('if self.wg is not None', "self.logged['heads_rms']")],
     '--z_loss=1e-4': [above(FIELD, 'z_loss: float'), above('loss = F.cross_entropy(', "self.aux['z_loss']")]}
 

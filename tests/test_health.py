@@ -7,14 +7,18 @@ import torch
 from helpers import TINY, evaluations, flags, train
 
 from engine.checkpoint import load_run
-from engine.health import health
-from model import GPT, GPTConfig
+from engine.health import NUMBERS, OF_ATTENTION, health
+from model import ATTENTIONS, GPT, RESIDUALS, GPTConfig
+
+
+def rms(x):
+    return x.double().square().mean().sqrt()
 
 
 def plain(model, x):
     """The same of a GPT by its parts, block by block, with logits of the whole batch at once."""
     stream = model.wte(x) + (model.wpe.weight[:x.size(1)] if model.wpe is not None else 0)
-    stream, rms, logits = model.input_norm(stream), [], []
+    stream, found = model.input_norm(stream), {name: [] for name in (*NUMBERS, *OF_ATTENTION)}
     future = torch.ones(x.size(1), x.size(1), dtype=torch.bool).triu(1)
     for block in model.h:
         q, k = block.attn.queries_keys(block.attn_pre_norm(stream))
@@ -25,10 +29,20 @@ def plain(model, x):
         if model.config.attention == 'l2':
             every = 2 * every - k.square().sum(-1).transpose(1, 2)[:, :, None]
         every = every * (block.attn.scale if model.config.attention != 'l2' else block.attn.scale / 2)
-        logits.append(every.masked_fill(future, -math.inf).max().item())
+        every = every.masked_fill(future, -math.inf)
+        weights = every.double().softmax(-1)
+        entropies = -(weights * weights.clamp(min=1e-300).log()).sum(-1)
+        branch, _ = block.attn_branch(stream)
+        behind = stream + branch
+        hidden = block.ffn.activation(block.ffn.w1(block.ffn_pre_norm(behind)))
+        largest = hidden.abs().amax((0, 1))
+        numbers = dict(attn_rms=rms(branch), ffn_rms=rms(block.ffn_branch(behind)), max_logits=every.max(),
+                       attn_entropy=entropies.mean() / torch.arange(1.0, x.size(1) + 1).log().mean(),
+                       dead_units=(largest < 0.01 * rms(hidden)).float().mean())
         stream, _ = block(stream)
-        rms.append(stream.double().square().mean().sqrt().item())
-    return dict(residual_rms=pytest.approx(rms, rel=1e-5), max_logits=pytest.approx(logits, rel=1e-4))
+        for name, number in {**numbers, 'residual_rms': rms(stream)}.items():
+            found[name].append(number.item())
+    return {name: pytest.approx(values, rel=1e-4) for name, values in found.items()}
 
 
 @torch.no_grad()
@@ -45,9 +59,53 @@ def test_health_is_that_of_the_equation(keys):
     assert found == plain(model.eval(), x)
 
 
+SMALL = dict(block_size=8, vocab_size=13, n_layer=3, n_head=2, n_embd=16)
+
+
+@torch.no_grad()
+def test_at_the_ends_of_their_scales():
+    """Without queries the entropy is that of equal weights, and large ones attend to one token; all units are dead far below 0"""
+    model, x = GPT(GPTConfig(**SMALL, bias=True)), torch.randint(13, (4, 8))
+    model.h[0].attn.wq.weight.zero_()
+    model.h[2].attn.wq.weight.mul_(1e6)
+    model.h[1].ffn.w1.bias.fill_(-100)
+    model.h[2].ffn.w1.bias[:16] = -100                  # of 64
+    found = health(model, x)
+    assert found['attn_entropy'][0] == pytest.approx(1) and found['attn_entropy'][2] < 0.2
+    assert found['dead_units'] == [0, 1, 0.25] and found['ffn_rms'][1] == 0
+
+
+KINDS = [*(dict(residual=kind) for kind in RESIDUALS), *(dict(attention=kind) for kind in ATTENTIONS),
+         dict(parallel_ffn=True, ffn_pre_norm=False), dict(ffn='swiglu', sub_norm=True, b2t=True)]
+
+
+@pytest.mark.parametrize('keys', KINDS, ids=str)
+def test_every_kind_of_block_has_them(keys):
+    found = health(GPT(GPTConfig(**SMALL, **keys)), torch.randint(13, (2, 8)))
+    assert found.keys() == {*NUMBERS, *OF_ATTENTION}
+    assert all(len(numbers) == 3 and all(map(math.isfinite, numbers)) for numbers in found.values())
+
+
+def test_what_an_edited_block_lacks():
+    """Is null for this block, and the other blocks keep theirs"""
+    model, x = GPT(GPTConfig(**SMALL)), torch.randint(13, (2, 8))
+    before = health(model, x)
+
+    class Attention(torch.nn.Linear):                   # without logits
+
+        def forward(self, x, v1=None, cache=None):
+            return super().forward(x), None
+
+    model.h[2].attn, model.h[2].ffn = Attention(16, 16), torch.nn.Linear(16, 16)
+    found = health(model, x)
+    for name in ('max_logits', 'attn_entropy', 'dead_units'):
+        assert found[name] == [*before[name][:2], None], name
+    assert None not in found['ffn_rms']
+
+
 def of_blocks(row):
     """What `rows` has spread"""
-    return {key: [x for name, x in row.items() if name.startswith(key)] for key in ('residual_rms', 'max_logits')}
+    return {key: [x for name, x in row.items() if name.startswith(f'{key}.')] for key in (*NUMBERS, *OF_ATTENTION)}
 
 
 def test_every_evaluation_logs_it(place):
@@ -61,4 +119,5 @@ def test_every_evaluation_logs_it(place):
     windows = [i * ((500 - 1) // 16) // 4 * 16 for i in range(4)]
     assert last == plain(model.eval(), torch.stack([tokens[i:i + 16] for i in windows]))
     train(place, *flags(**keys, out_dir='two'), ranks=2)
-    assert of_blocks(evaluations(place / 'two')[1])['max_logits'] == pytest.approx(last['max_logits'], rel=1e-3)
+    for name, numbers in of_blocks(evaluations(place / 'two')[1]).items():
+        assert numbers == pytest.approx(last[name], rel=1e-3), name

@@ -146,7 +146,7 @@ def test_each_picture_and_page_is_drawn(described, place, tmp_path, what, names)
     written = ' '.join(text.get_text().replace('\n', ' ') for text in figure.findobj(Text))
     if names == PAIRS:
         assert all(name in written for name in (['Peri-LN', 'LLaMA'] if what == 'preflight' else LABELS))
-    if what == 'preflight':
+    if what in ('preflight', 'heat'):
         return
     panels = [panel for panel in picture.panels if panel]
     curves = [curve for panel in panels for curve in panel.curves if not curve.is_empty()]
@@ -164,6 +164,23 @@ def test_a_notebook_keeps_its_backend(place):
     before = {'backend': matplotlib.get_backend(), **matplotlib.rcParams}
     plot.picture('loss', [place[0] / 'out-a'])
     assert dict(matplotlib.rcParams) == before and matplotlib.pyplot.get_fignums() == []
+
+
+def test_heat_maps(tmp_path):
+    """Each layer's numbers at their iterations; where columns are many, the largest of each stays, and null is no number"""
+    rows = [dict(iter=it, loss=1.0, layers=dict(update_norms=dict(qk=[1.0, 1e-5 * (it + 1)])),
+                 **(dict(val_loss=1.0, max_logits=[0.5 * it, math.nan]) if it % 5 == 0 else {})) for it in range(1000)]
+    rows[677]['layers']['update_norms']['qk'][0] = 50.0
+    write_rows(tmp_path / 'log.jsonl', rows)
+    figure = plot.picture('heat', [tmp_path])
+    updates, logits = (ax.collections[0] for ax in figure.axes if ax.get_title())
+    first, second = updates.get_array()
+    assert 300 < len(first) <= 400 and first.max() == 50 and (first == 1).sum() == len(first) - 1
+    assert second.max() == pytest.approx(0.01) and isinstance(updates.norm, matplotlib.colors.LogNorm)
+    assert logits.get_array()[1].mask.all() and [*logits.get_array()[0]] == [2.5 * i for i in range(200)]
+    assert updates.get_coordinates()[0, :3, 0].tolist() == [0, 3, 6]
+    with pytest.raises(ValueError, match='has logged no number per layer'):
+        plot.picture('heat', [write_log(tmp_path / 'none', [3.0, 2.0])])
 
 
 # ----------------------------------------------------------------------------- the loss

@@ -18,7 +18,8 @@ PAPERS = sorted(EXPERIMENTS.keys() - OURS)
 
 # keys that decide how a run is handled, and not what it trains
 HANDLING = set('''
-out_dir eval_interval eval_iters log_interval eval_only overwrite always_save_checkpoint wandb_log wandb_project wandb_run_name
+out_dir eval_interval eval_iters log_interval log_layers eval_only overwrite keep_every always_save_checkpoint
+wandb_log wandb_project wandb_run_name
 seed data_seed measure_interval measure_batches device dtype attention_backend tf32 deterministic compile recompute
 parallel reshard reduce_each shard_ranks save_shards ddp_overlap ddp_bf16 backend debug
 batch_size gradient_accumulation_steps'''.split())

@@ -15,6 +15,7 @@ from helpers import (
     ROOT,
     TINY,
     Alone,
+    call,
     checkpoint,
     evaluations,
     flags,
@@ -36,6 +37,7 @@ from test_measure import assert_alike
 
 from data.tokens import write_tokens
 from engine import run as run_folder
+from engine.health import NUMBERS, OF_ATTENTION
 from model import GPT, GPTConfig, block_type
 from optim import lr_at
 
@@ -68,7 +70,7 @@ def test_files(whole, place):
     assert [row['iter'] for row in steps(whole)] == list(range(20))
     assert [row['iter'] for row in evaluations(whole)] == [0, 5, 10, 15, 20]
     assert all(row.keys() >= {'iter', 'loss', 'lr', 'grad_norm'} for row in steps(whole))
-    assert all(kinds(row) == {'iter', 'train_loss', 'val_loss', 'residual_rms', 'max_logits'} for row in evaluations(whole))
+    assert all(kinds(row) == {'iter', 'train_loss', 'val_loss', *NUMBERS, *OF_ATTENTION} for row in evaluations(whole))
 
 
 def test_the_logged_norms_of_block_types(whole):
@@ -134,6 +136,37 @@ def test_a_run_that_is_complete_says_so(whole, place):
     loss = evaluations(whole)[-1]['val_loss']
     assert out.count('\n') == 1 and 'whole is complete: 20 iterations, train loss' in out and f'val loss {loss:.4f}' in out
     assert contents(whole) == before
+
+
+def test_kept_checkpoints(whole, place):
+    """They change nothing else, hold what the run had at that iteration, and every tool opens them"""
+    keys = flags(**TINY, out_dir='every-4', keep_every=4)
+    train(place, *keys, '--always_save_checkpoint=False', code=128 + signal.SIGTERM, through=(interrupted, 9))
+    train(place, *keys, '--always_save_checkpoint=False', '--init_from=resume')
+    kept = [f'ckpt-{it:06}.pt' for it in (4, 8, 12, 16, 20)]
+    assert files(place / 'every-4') == sorted([*FILES, *kept]) and rows(place / 'every-4') == rows(whole)
+    states = [checkpoint(place / 'every-4', name) for name in kept]
+    assert [state['iter'] for state in states] == [4, 8, 12, 16, 20]
+    train(place, *flags(**TINY | dict(max_iters=8, lr_decay_iters=20), out_dir='eight'))
+    for state, other in (states[1], checkpoint(place / 'eight')), (states[4], checkpoint(whole)):
+        assert all(torch.equal(value, other['model'][name]) for name, value in state['model'].items())
+
+    chosen, run = '--checkpoint=ckpt-000008.pt', '--out_dir=every-4'
+    call('sample.py', run, chosen, '--max_new_tokens=4', '--num_samples=1', cwd=place)
+    call('lab.measure', run, chosen, '--what=parameters', '--batches=1', cwd=place)
+    assert json.loads((place / 'every-4' / 'measure.json').read_text())['iter'] == 8
+    call('lab.evaluate', run, chosen, cwd=place)
+    call('lab.export', run, chosen, '--to=exported', '--format=checkpoint', cwd=place)
+    assert checkpoint(place / 'exported')['iter'] == 8
+    keys = flags(**TINY | dict(max_iters=1, learning_rate=0.0, min_lr=0.0, weight_decay=0.0), out_dir='from-kept')
+    train(place, *keys, '--init_from=every-4/ckpt-000008.pt')
+    weights = checkpoint(place / 'from-kept')['model'].items()
+    assert all(torch.equal(value, states[1]['model'][name]) for name, value in weights)
+    err = call('sample.py', run, '--checkpoint=ckpt-000009.pt', cwd=place, code=1)
+    assert err == f'error: there is no every-4/ckpt-000009.pt: choose one of best.pt, {", ".join(kept)}, ckpt.pt\n'
+
+    train(place, *flags(**TINY | dict(max_iters=2), out_dir='every-4', overwrite=True))
+    assert not list((place / 'every-4').glob('ckpt-*'))
 
 
 # ----------------------------------------------------------------------------- a test split

@@ -29,7 +29,7 @@ from vision.vit import ViT, correct
 
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out'                     # a run's folder; several with commas
-checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
+checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest | ckpt-000500.pt: a kept one
 dataset = ''                        # a folder of data/; empty: the run's own
 split = 'val'                       # val | train
 batch_size = 8                      # images at once

@@ -25,7 +25,7 @@ from vision.vit import ViT
 
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out'                     # the run's folder
-checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
+checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest | ckpt-000500.pt: a kept one
 to = ''                             # the folder to write
 format = 'nanonorm'                 # nanonorm | safetensors | checkpoint
 # -----------------------------------------------------------------------------

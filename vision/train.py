@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training, why_not_compile
-from engine.divergence import Watch, block_norms, params_by_type, tell_unused
+from engine.divergence import Watch, tell_unused
+from engine.evidence import Evidence, block_norms, params_by_type
 from engine.health import health
 from engine.keys import CHOICES, LOWS, check_keys, check_parallel, config_from, group_settings
 from engine.log import Log, Speed, add_scalars, progress
@@ -162,6 +163,7 @@ images_per_iter = gradient_accumulation_steps * batch_size
 log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_kernel,
           compiled=is_compiled, images_per_iter=images_per_iter)
 watch = Watch(machine, run, log, rate, scaler)
+evidence = Evidence(machine, opt, log_layers, model_config.vocab_size)
 best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
 checkpoint = None                                       # free its memory
 if measure_interval:
@@ -185,6 +187,7 @@ stop = 0
 for it in range(run.start, max_iters + 1):
 
     # evaluate, and save a checkpoint
+    best, save = False, keep_every and it % keep_every == 0
     if it % eval_interval == 0 or it == max_iters or eval_only:
         watch.check(it)
         with speed.paused():
@@ -196,10 +199,12 @@ for it in range(run.start, max_iters + 1):
             log.evaluation(it, means, sizes)
             if eval_only:
                 break
-            best = it > 0 and means['val_loss'] <= best_val_loss
-            best_val_loss = means['val_loss'] if best else best_val_loss
-            if best or always_save_checkpoint and it > run.start:
-                checkpoints.save(state(it), best)       # ckpt.pt, and best.pt too if it is the best so far
+        best, save = it > 0 and means['val_loss'] <= best_val_loss, save or always_save_checkpoint
+        best_val_loss = means['val_loss'] if best else best_val_loss
+    if best or save and it > run.start:
+        watch.check(it)
+        with speed.paused():
+            checkpoints.save(state(it), best)           # ckpt.pt, and best.pt too if it is the best so far
     if it == max_iters:
         if measure_interval:
             probe.at_end(it, raw_model)
@@ -219,7 +224,9 @@ for it in range(run.start, max_iters + 1):
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # the micro-batch's number in the whole run
         torch.manual_seed(hash((seed, number)))         # for augmentation, dropout and stochastic depth
-        x, y = augment(*machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed)))
+        x, y, *aspects = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
+        evidence.see(x, y)                              # before augmentation, so that a repeated image is seen
+        x, y = augment(x, y, *aspects)
         last = j == micro_batches[-1]                   # its backward pass exchanges gradients between the ranks
         if ddp:
             train_model.require_backward_grad_sync = last
@@ -241,6 +248,9 @@ for it in range(run.start, max_iters + 1):
     scaler.unscale_(opt)
     grad_norms = block_norms(params_of, lambda p: p.grad)
     grad_norm = torch.linalg.vector_norm(grad_norms)
+    log_now = it % log_interval == 0
+    if log_now:
+        evidence.before_step()                          # it copies the weights, to see how far the step moves them
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
     scaler.step(opt)
     scaler.update()
@@ -254,12 +264,11 @@ for it in range(run.start, max_iters + 1):
         watch.check(it)
         checkpoints.check_resumable(state(it + 1), build)       # stop an edit whose checkpoints could not be resumed
     speed.iteration(it)
-    if it % log_interval == 0:
+    if log_now:
         watch.check(it)
         means, scalars = ({name: machine.sum(total).item() for name, total in totals.items()} for totals in (sums, logged))
-        weight_norms = block_norms(params_of, lambda p: p)
         row = dict(iter=it, loss=means.pop('loss'), lr=rate(it), grad_norm=grad_norm.item(),
-                   grad_norms=dict(zip(params_of, grad_norms.tolist())), weight_norms=dict(zip(params_of, weight_norms.tolist())))
+                   **evidence.row(grad_norms))
         log.step(row | (dict(aux=means) if means else {}) | (dict(logged=scalars) if scalars else {}), speed)
     stop = machine.largest(stop_request.number)
     if stop:

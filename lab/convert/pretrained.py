@@ -150,10 +150,10 @@ COPY = 'copy it again from where it came from'
 
 
 def read_folder(name):
-    """Read a model in Hugging Face's format from write_model or from others, the best.pt of a run's folder, or an OpenAI model
-    from the Hub. Return its GPTConfig, its weights by our names, and {name: default} for fields that its format does not have.
-    Raise ValueError for anything else."""
-    family, best = 'gpt2', os.path.join(name, 'best.pt')
+    """Read a model in Hugging Face's format from write_model or from others, a run's checkpoint or the best.pt in its folder, or
+    an OpenAI model from the Hub. Return its GPTConfig, its weights by our names, and {name: default} for fields that its format
+    does not have. Raise ValueError for anything else."""
+    family, best = 'gpt2', name if name.endswith('.pt') else os.path.join(name, 'best.pt')
     if os.path.exists(best):
         model, state = load_run(best)
         return model.config, state['model'], unknown_fields(GPTConfig, state['config'].keys() | PRE_NORM.keys())
@@ -237,8 +237,8 @@ def read_safetensors(name, their_config):
 # ----------------------------------------------------------------------------- models
 
 def load_gpt(name, block_size=None, dropout=0.0, extra_fields={}):
-    """Load a GPT from OpenAI's weights ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl'), from the best.pt of a run's folder, or
-    from a folder that lab/export.py or Hugging Face has saved.
+    """Load a GPT from OpenAI's weights ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl'), from a run's checkpoint or the best.pt
+    in its folder, or from a folder that lab/export.py or Hugging Face has saved.
 
     A smaller block_size than theirs drops the later positions, except with StableAtten, whose τ depends on it. `extra_fields`:
     values for config fields that the model's format does not have. Raise ValueError for another name, and for a model that
@@ -279,9 +279,9 @@ def with_weights(name, Model, config, weights, more, *arguments, new=()):
 def load_pretrained(name, config):
     """Return the model that --init_from=name loads, unless it is scratch or resume, and set its architecture in `config`, a
     run's keys. The model's `notes` are lines to print. Raise ValueError if the command line asks for another architecture."""
-    if name not in OPENAI_MODELS and not os.path.isdir(name):
-        raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, or the folder of '
-                         f'a run, or of a model that lab/export.py or Hugging Face has saved')
+    if name not in OPENAI_MODELS and not os.path.exists(name):
+        raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, the folder '
+                         f'or checkpoint of a run, or the folder of a model that lab/export.py or Hugging Face has saved')
     model = load_gpt(name, config['block_size'], config['dropout'], {f.name: config[f.name] for f in fields(GPTConfig)})
     model.notes = adopt(name, model, config)
     return model

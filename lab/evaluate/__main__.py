@@ -37,7 +37,7 @@ from lab.evaluate.tasks import load_tasks, task_scores
 
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out'                     # a run's folder, gpt2 … gpt2-xl, or an exported or Hugging Face folder; several with commas
-checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest
+checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest | ckpt-000500.pt: a kept one
 what = ''                           # some of loss, rouge, bertscore, separated by commas; empty: loss, or only tasks if given
 dataset = ''                        # a folder of data/; empty: the run's own
 split = 'val'                       # val | train | test, which some text has

@@ -31,7 +31,7 @@ from optim import make_optimizer, param_groups
 
 # ----------------------------------------------------------------------------- keys, besides those of train.py
 out_dir = 'out'                     # a run's folder, which also gets the results; with init_only they go into <out_dir>-init
-checkpoint = 'ckpt.pt'              # ckpt.pt: the latest | best.pt: the lowest validation loss
+checkpoint = 'ckpt.pt'              # ckpt.pt: the latest | best.pt: the lowest validation loss | ckpt-000500.pt: a kept one
 init_only = False                   # measure the untrained model of the config instead
 what = ''                           # measurements, separated by commas; empty: all except preflight, or preflight with init_only
 batches = 8                         # batches of batch_size windows or images, evenly spread over the run's training data

@@ -1,12 +1,11 @@
 """The largest logits and the entropy of attention, of each head."""
-import math
 from functools import partial
 
 import torch
 
-from lab.measure.tools import attention_inputs, attention_logits, measurement, table
+from engine.health import logits_and_entropies
+from lab.measure.tools import attention_inputs, measurement, table
 from lab.plot.measured import along_depth
-from model import at_least_fp32
 
 LARGEST, ENTROPY = 'largest attention logit', 'entropy of attention'
 
@@ -30,12 +29,7 @@ def attention(model, batches, rng):
             model.hidden(x)
         if len(seen) < len(model.h):
             return {}
-        tops, entropies = [], []
-        for q, k, scale, causal in seen:
-            future = torch.full((q.size(2), k.size(2)), causal, device=q.device).triu(1)
-            logits = attention_logits(at_least_fp32(q), at_least_fp32(k), scale).masked_fill(future, -math.inf)
-            tops.append(logits.amax((0, 2, 3)))
-            entropies.append(torch.special.entr(logits.softmax(-1)).sum(-1).mean((0, 2)))
-        largest.append(torch.stack(tops))               # (layers, H)
-        entropy.append(torch.stack(entropies))
+        logits, entropies = zip(*(logits_and_entropies(*inputs) for inputs in seen))
+        largest.append(torch.stack(logits).amax(1))     # (layers, H)
+        entropy.append(torch.stack(entropies).mean(1))
     return dict(max_logit=torch.stack(largest).amax(0).tolist(), entropy=torch.stack(entropy).mean(0).tolist())

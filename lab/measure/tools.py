@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from engine.health import capture_attention_inputs
+from engine.health import capture_attention_inputs, collected
 from engine.log import progress
 from model import at_least_fp32
 
@@ -28,17 +28,6 @@ def measurement(show, plot):
         plot.__doc__ = measure.__doc__                  # lab.plot --help prints its first line
         return measure
     return give
-
-
-@contextmanager
-def collected(modules, pick):
-    """Yield one list per module, to which each forward pass inside the context adds pick(arguments, output)."""
-    seen = [[] for _ in modules]
-    with ExitStack() as stack:
-        for module, values in zip(modules, seen):
-            hook = module.register_forward_hook(lambda _, args, out, values=values: values.append(pick(args, out).detach()))
-            stack.callback(hook.remove)
-        yield seen
 
 
 def inputs(*modules):

@@ -16,11 +16,12 @@ OVER_TIME = ('loss', 'residual', 'logits')      # the pictures with curves over 
 def pictures():
     """Return {name: function of folders, which returns Lines or a figure of matplotlib}. lab.measure has most of them."""
     from lab.measure import MEASUREMENTS
+    from lab.plot.heat import plot_heat
     from lab.plot.runs import plot_coordinates, plot_logits, plot_loss, plot_residual
     from lab.plot.sweeps import plot_sweep
     measured = {name: measure.plot for name, measure in MEASUREMENTS.items()}
-    return {'loss': plot_loss, 'residual': plot_residual, 'logits': plot_logits, **measured, 'coordinates': plot_coordinates,
-            'sweep': plot_sweep}
+    return {'loss': plot_loss, 'residual': plot_residual, 'logits': plot_logits, 'heat': plot_heat, **measured,
+            'coordinates': plot_coordinates, 'sweep': plot_sweep}
 
 
 def describe(what, folders, smooth=0, xlim=None, ylim=None, log=''):

@@ -6,6 +6,7 @@ Draws pictures of runs. Each is written as PNG and, beside it, as SVG:
     python -m lab.plot out-a out-b --out=loss.html                  # a page to zoom and hover in; it needs requirements-lab.txt
     python -m lab.plot out-a out-b --ylim=2,3 --smooth=100          # also --xlim, and --log=y; --watch=True draws again and again
     python -m lab.plot out-a --what=residual                        # the residual stream of each block, or --what=logits
+    python -m lab.plot out-a --what=heat                            # all that is logged per layer, layers × iterations
     python -m lab.plot out-a out-b --what=gradients                 # another picture of the list below
     python -m lab.plot out-a out-b --what=grad_norm                 # any number of log.jsonl over the iterations
     python -m lab.plot out-a out-b --what=updates.qk                # any number of measure.jsonl
@@ -65,8 +66,8 @@ def main():
     parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')         # in one line
     parser.add_argument('folders', nargs='+', help='out_dir of each run, or sweep')
     parser.add_argument('--what', default='loss', metavar='PICTURE|KEY',
-                        help='a picture of the list below; default: loss. All except loss, residual, logits, sweep and KEY need '
-                             'python -m lab.measure')
+                        help='a picture of the list below; default: loss. All except loss, residual, logits, heat, sweep and KEY '
+                             'need python -m lab.measure')
     parser.add_argument('--out', help='the picture, .html for a page to zoom and hover in; default: WHAT.png in the first folder')
     parser.add_argument('--xlim', metavar='LOW,HIGH', help='limits of the axis; one may be left out, as in --xlim=100,')
     parser.add_argument('--ylim', metavar='LOW,HIGH', help='the same of the first panel, and of those that share its axis')

@@ -126,6 +126,10 @@ def plot_loss(folders, smooth=0):
 # what keys of log.jsonl and measure.jsonl mean, without the block type or matrix in them; others stand for themselves
 NAMES = {'loss': 'training loss', 'train_loss': 'training loss', 'val_loss': 'validation loss', 'lr': 'learning rate',
          'grad_norm': 'norm of the gradient', 'grad_norms': 'norm of the gradient', 'weight_norms': 'norm of the weights',
+         'update_norms': 'norm of the update', 'attn_rms': 'RMS of attention\'s branch', 'ffn_rms': 'RMS of the FFN\'s branch',
+         'attn_entropy': 'entropy of attention,\nover that of equal weights', 'dead_units': 'share of dead units of the FFN',
+         'batches.repeated': 'share of repeated rows', 'batches.agreement': 'share of targets\nthat are the next input',
+         'batches.entropy': 'entropy of the inputs (nats)',
          'residual_rms': 'RMS of the residual stream\nbehind each block', 'max_logits': 'largest attention logit',
          'attention.max_logit': 'largest attention logit', 'attention.entropy': 'entropy of attention (nats)',
          'updates': 'relative size of a step', 'sharpness.log10_mean': 'log₁₀ of the mean sharpness',
