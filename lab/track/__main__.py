@@ -84,7 +84,7 @@ def screen_run(of, arguments, decay):
     csv, grid = os.path.join(out, 'runs.csv'), dict(weight_decay=[decay], learning_rate=of.rates, seeds=1)
     sweep([of.file, *arguments], [grid], out, csv, ROOT, jobs, extend=0)
     best = chosen(read_runs(csv))
-    return best.best, best.tuning.val_loss.min()
+    return best.rate_text(), best.tuning.val_loss.min()
 
 
 def compare_screen(of, arguments):
@@ -92,15 +92,14 @@ def compare_screen(of, arguments):
     pre = of.entry('pre')
     if os.path.exists(pre.csv):
         best = chosen(pre.runs())
-        decay, pre_rate, pre_loss = best.labels['weight_decay'], best.best, best.tuning.val_loss.min()
+        decay, pre_rate, pre_loss = best.labels['weight_decay'], best.rate_text(), best.tuning.val_loss.min()
     else:
         decay = of.config['weight_decay']
         pre_rate, pre_loss = screen_run(of, [], decay)
     rate, loss = screen_run(of, arguments, decay)
-    gate = -2 * math.sqrt(2) * of.noise[0]
+    off, gate = loss - pre_loss, -2 * math.sqrt(2) * (of.noise or (math.nan, 0))[0]
     say(f'one seed, decay {decay}: validation loss {loss:.4f} at rate {rate}; pre has {pre_loss:.4f} at rate {pre_rate}')
-    say(f'difference {loss - pre_loss:+.4f}: it {"passes" if loss - pre_loss < gate else "does not pass"} the gate, {gate:.4f}, '
-        f'2σ of a difference of single seeds')
+    say(f'difference {off:+.4f}: it {"passes" if off < gate else "does not pass"} the gate, {gate:.4f} (2σ)')
 
 
 def main():

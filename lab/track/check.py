@@ -36,18 +36,20 @@ def check_files(entry):
     entry.division.check_free(entry.keys())
     commit = entry.stated().get('_commit', '')
     require(commit and merge_base(commit) == commit, f'its _commit {commit[:12]} is not on main')
-    patched = [line.split()[-1] for line in git('apply', '--numstat', entry.patch).decode().splitlines()]
-    require(patched in ([], ['model.py']), 'code.patch edits more than model.py')
+    if entry.bytes_of('code.patch'):
+        patched = [line.split()[-1] for line in git('apply', '--numstat', entry.patch).decode().splitlines()]
+        require(patched == ['model.py'], 'code.patch edits more than model.py, or is no patch')
 
 
 def check_runs(entry, runs):
     """The data and tokens of each run, and that its log has the losses of its row"""
-    division, config = entry.division, entry.division.config
+    config, pre = entry.division.config, entry.division.entry('pre')
+    data = entry.division.data or pre.runs().data.iloc[0]
     tokens = config['gradient_accumulation_steps'] * config['batch_size'] * config['block_size']
     for run in runs.to_dict('records'):
         name, ended = name_of(labels_of(run)), run['status'] != 'done' or run['iterations'] == config['max_iters']
         require(run['status'] != 'failed', f'{name} has failed')
-        require(run['data'] == division.data, f'{name} has the data {run["data"]}, its division {division.data}')
+        require(run['data'] == data, f'{name} has the data {run["data"]}, its division {data}')
         require(run['tokens_per_iteration'] == tokens and ended, f'{name} has {run["iterations"]:.0f} iterations of '
                 f'{run["tokens_per_iteration"]:.0f} tokens, its division {config["max_iters"]} of {tokens}')
         rows = read_rows(entry.log_of(run))
@@ -124,9 +126,11 @@ def repeat_run(entry, here=False):
     sweep([entry.division.file, entry.config], [grid], out, csv, ROOT if here else entry.checkout(), 1)
     row = read_csv(csv).iloc[0]
     off = max(abs(float(row[loss] or 'nan') - run[loss]) for loss in ('val_loss', 'test_loss'))
+    require(entry.division.tolerance, f'{entry.division.file} states no _tolerance yet: give --repeat=False')
+    tolerance = entry.division.tolerance['same' if all(row[what] == run[what] for what in ('machine', 'torch')) else 'other']
     text = (f'seed {run["seed"]}, repeated on {row.machine}, has a test loss of {row.test_loss}, and {run["test_loss"]} in its '
-            f'row; the tolerance is {entry.division.tolerance}')
-    require(off <= entry.division.tolerance, text)
+            f'row; the tolerance is {tolerance}')
+    require(off <= tolerance, text)
     if here:
         kept, row = entry.path('repeats.csv'), {'weight_decay': run['weight_decay'], LR: run[LR], **row}
         write_csv(kept, pd.DataFrame([*read_csv(kept).to_dict('records'), row]))

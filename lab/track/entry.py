@@ -1,5 +1,5 @@
 """Divisions and entries of the track: an entry's folder, the code that trains it, its seeds and its runs."""
-from configurator import ROOT, TRAIN, parse_args
+from configurator import ROOT, parse_args
 
 import ast
 import functools
@@ -117,7 +117,7 @@ class Entry:
 
     def create(self, arguments):
         """Write config.py, README.md, and a code.patch if this working tree's model.py differs from main's."""
-        keys, base, code = self.division.changed(arguments), merge_base('HEAD'), [*code_hashes(TRAIN)]
+        keys, base, code = self.division.changed(arguments), merge_base('HEAD'), [*code_hashes(os.path.join(ROOT, 'train.py'))]
         edited = {*git('diff', '--name-only', base, '--', *code).decode().split(),
                   *git('ls-files', '--others', '--', *code).decode().split()}
         if others := sorted(edited - {'model.py'}):
@@ -237,7 +237,7 @@ def sweep(first, grids, out, csv, checkout, jobs, extend=EXTEND):
     """Train the runs of grids that the csv lacks, each with arguments that start with `first`, by a checkout's code."""
     os.makedirs(out, exist_ok=True)
     first = [arg if arg.startswith('--') else os.path.abspath(arg) for arg in first]
-    keys = dict(arguments=shlex.join(first), grids=grids, out_dir=out, extend=extend, jobs=jobs)
+    keys = dict(arguments=shlex.join(first), grids=grids, out_dir=out, extend=extend, jobs=jobs, threads=1)
     write_text(os.path.join(out, 'sweep.py'), ''.join(f'{key} = {value!r}\n' for key, value in keys.items()))
     code = run_sweep(os.path.join(out, 'sweep.py'), csv, checkout)
     if code < 0 or code == 130:
