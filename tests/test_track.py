@@ -3,6 +3,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from helpers import ROOT
+from helpers import ROOT, run_python
 
 import engine.code
 import lab.results_run
+import lab.track.__main__ as command
 from data.tokens import write_tokens
-from lab.sweep.table import CELLS, read_csv, write_csv
+from lab.sweep.table import CELLS, read_csv, write_csv, write_text
 from lab.track import check, entry, table
 from model import GPT, GPTConfig
 
@@ -313,3 +315,69 @@ def test_the_pooled_standard_deviation():
     sd, df = table.pooled(groups.tolist())
     assert (sd, df) == (pytest.approx(math.sqrt(groups.var(axis=1, ddof=1).mean())), 21)
     assert table.pooled(groups.tolist(), (sd, 7)) == (pytest.approx(sd), 28)
+
+
+def test_the_table(place):
+    """The best shrunk difference from pre comes first, an entry without all of its seeds last. The interval by hand"""
+    shutil.copy(place / 'config' / 'track' / 'tiny.py', place / 'config' / 'track' / 'ranked.py')
+    division, losses = entry.Division('ranked'), {}
+    for name, loss in ('pre', 1.5), ('better', 1.4), ('worse', 1.6), ('open', 1.3):
+        one = division.entry(name)
+        one.create([])
+        write_runs(one, one.seeds('c0ffee') if name != 'open' else [5], loss)
+        write_text(one.path('measured.json'), json.dumps(dict(flops_per_token=100 * loss, time_ratio=loss)))
+        losses[name] = read_csv(one.csv).query('seed != "1"').test_loss.astype(float)
+    lines, sd, df = table.ranking(division)
+    assert [re.search(r'\[(\w+)\]', line['entry'])[1] for line in lines] == ['better', 'pre', 'worse', 'open']
+    better, pre, worse, unfinished = lines
+    squares = sum(((losses[name] - losses[name].mean()) ** 2).sum() for name in ('pre', 'better', 'worse'))
+    assert df == 50 + 23 + 7 + 7 and sd == pytest.approx(math.sqrt((50 * 0.01 ** 2 + squares) / df))
+    off, half = losses['better'].mean() - losses['pre'].mean(), 1.959964 * sd * math.sqrt(1 / 8 + 1 / 24)
+    assert better['test loss − pre'] == f'{off:+.3f}'.replace('-', '−')
+    assert better['95% interval'] == f'[{off - half:+.3f}, {off + half:+.3f}]'.replace('-', '−')
+    assert (better['FLOPs / pre'], worse['time / pre'], better['decay'], better['rate']) == ('0.93', '1.60', '0.1', '0.008')
+    assert unfinished['test loss − pre'] == 'open: 7 seeds left' and pre['shrunk'] == '0'
+    os.remove(division.file)
+
+
+@pytest.mark.parametrize('loss, says', [(1.4, 'passes'), (1.49, 'does not pass')])
+def test_a_screen(place, monkeypatch, capsys, loss, says):
+    """Without pre's rows it is trained too; the gate is 2√2 times the standard deviation of a loss, here 0.028"""
+    def sweep(first, grids, out, csv, *more, **keys):
+        rates, best = grids[0]['learning_rate'], 1.5 if len(first) == 1 else loss
+        rows = [dict(learning_rate=str(rate), seed='1', status='done', val_loss=str(best + off), val_losses='0:2', seconds='1')
+                for rate, off in zip(rates, (0.1, 0, 0.1))]
+        os.makedirs(out, exist_ok=True)
+        write_csv(csv, pd.DataFrame(rows).reindex(columns=['learning_rate', 'seed', *CELLS], fill_value=''))
+
+    monkeypatch.setattr(command, 'sweep', sweep)
+    monkeypatch.setattr(command, 'ROOT', str(place))
+    command.compare_screen(entry.Division('tiny'), ['config/arch/s1.py'])
+    assert f'difference {loss - 1.5:+.4f}: it {says} the gate, -0.0283' in capsys.readouterr().out
+
+
+# ----------------------------------------------------------------------------- with trained runs
+
+@pytest.mark.long
+def test_an_entry_from_an_edit_to_a_row(tmp_path):
+    """Tuning, a merge, confirming seeds, and a check that repeats a run; then a tampered key"""
+    place = tmp_path / 'clone'
+    make_repository(place)
+    edit(place / 'model.py', 'NORMS = {', NORM)
+
+    def track(*arguments):
+        code, out, err = run_python('-m', 'lab.track', *arguments, cwd=place)
+        assert code == 0, out + err
+        return out
+
+    folder = 'results/track/tiny/halved'
+    assert 'commit this folder and merge it into main' in track('--division=tiny', '--new=halved', *ARGUMENTS)
+    git(place, 'checkout', 'model.py')
+    edit(place / folder / 'README.md', 'TODO', 'Done')
+    commit(place)
+    out = track('--division=tiny', '--new=halved')
+    assert 'this working tree has other code' in out and f'--check={folder}' in out
+    assert f'{folder} keeps the rules; seed ' in track(f'--check={folder}')
+    edit(place / folder / 'config.py', "'halved'", "'rmsnorm'")
+    code, out, err = run_python('-m', 'lab.track', f'--check={folder}', cwd=place)
+    assert code == 1 and err.startswith(f'error: {folder}: config.py has changed since') and err.count('\n') == 1
