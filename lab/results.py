@@ -5,7 +5,8 @@ Make the pages of results/ from the raw numbers in results/csv/:
     python -m lab.results --check=True      # changes nothing, and fails if a page does not match the numbers
 
 results/csv/SWEEP.csv has the runs of config/sweep/SWEEP.py. config/claims.py states the claims that they test, see
-lab/sweep/claims.py. Other comparisons are marked exploratory, without a p. docs/placements.md comes from config/arch's headers.
+lab/sweep/claims.py. Other comparisons are marked exploratory, without a p. results/track/ has the placement track's entries, see
+lab/track/. docs/placements.md comes from config/arch's headers.
 """
 import sys
 

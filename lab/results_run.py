@@ -16,6 +16,7 @@ if __name__ == '__main__' and not __package__:
 from configurator import ROOT, configure
 from engine.process import say
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -31,9 +32,11 @@ csv = 'results/csv'                 # the folder of the csv files
 # -----------------------------------------------------------------------------
 
 
-def checkout_of(commit):
-    """Return a checkout of the commit that uses the current data. Raise ValueError if git cannot make it."""
-    folder = Path(ROOT, '.worktrees', commit)
+def checkout_of(commit, patch=''):
+    """Return a checkout of the commit that uses the current data, with the file `patch` applied to its model.py. Raise ValueError
+    if git cannot make it."""
+    version = hashlib.sha256(Path(patch).read_bytes()).hexdigest()[:12] if patch else ''
+    folder = Path(ROOT, '.worktrees', commit + f'-{version}' * bool(patch))
 
     def git(*arguments):
         return subprocess.run(['git', '-C', *arguments], capture_output=True, text=True)
@@ -42,7 +45,12 @@ def checkout_of(commit):
         made = git(ROOT, 'worktree', 'add', '--detach', folder, commit)
         if made.returncode:
             raise ValueError(f'_commit={commit}: git cannot check it out: {made.stderr.strip().splitlines()[-1]}')
-    if not git(folder, 'rev-parse', 'HEAD').stdout.startswith(commit) or git(folder, 'status', '--porcelain', '-uno').stdout:
+    if patch and not git(folder, 'status', '--porcelain', '-uno').stdout:
+        applied = git(folder, 'apply', os.path.abspath(patch))
+        if applied.returncode:
+            raise ValueError(f'{patch} does not apply to commit {commit}: {applied.stderr.strip().splitlines()[-1]}')
+    changed = git(folder, 'status', '--porcelain', '-uno').stdout
+    if not git(folder, 'rev-parse', 'HEAD').stdout.startswith(commit) or changed != ' M model.py\n' * bool(patch):
         raise ValueError(f'{folder} is not a clean checkout of {commit}: remove it, and run  git worktree prune')
     for path in Path(ROOT, 'data').glob('*/*'):
         link = folder / path.relative_to(ROOT)

@@ -35,6 +35,7 @@ grids = []                          # for a config file: dicts from an axis to a
 seeds = 3                           # runs per row, with seed and data_seed 1, 2, …; seed 1 chooses the learning rate
 extend = 2                          # while a row's best rate is at the edge of its grid, add up to this many rates on each side
 jobs = 0                            # runs at the same time, sharing the cores; 0: one per GPU, or per core without GPUs
+threads = 0                         # CPU threads of a run, which change its rounding; 0: an equal share of the cores
 select = 'all'                      # all | best: show every learning rate, or each row's best rate and its rate sensitivity
 against = ''                        # a row, as axis=value,…: compare the others with it, and show when they reach its loss
 contrast = ''                       # 'ROW - ROW - ROW + ROW', rows as in against: a difference of differences; more after a ;
@@ -80,7 +81,7 @@ def main():
     if not sys.argv[1:]:
         sys.exit(__doc__.strip() + '\n\n--help lists the keys')
     sys.argv[1:], theirs = split_arguments(sys.argv[1:])
-    at_least(keys := configure(globals()), seeds=1, jobs=0, diverged_loss=0, diverged_rise=0, extend=0)
+    at_least(keys := configure(globals()), seeds=1, jobs=0, threads=0, diverged_loss=0, diverged_rise=0, extend=0)
     if select not in ('all', 'best'):
         raise ValueError(f'select={select!r}: choose all or best')
     if report:

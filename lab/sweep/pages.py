@@ -30,8 +30,10 @@ from lab.sweep.table import (
     samples_of,
     split_of,
 )
+from lab.track.entry import Division
+from lab.track.table import division_table
 
-MADE = '<!-- Made by `make results` from results/pages/{} and results/csv/. Edit these. -->\n'     # begins a page
+MADE = '<!-- Made by `make results` from results/pages/{} and results/{}/. Edit these. -->\n'     # begins a page
 
 
 class Results:
@@ -130,6 +132,10 @@ class Page:
         sweeps = [f'`{name}.py` ({number})' for name, number in left.items() if number]
         return '\n'.join(claims + ([f'- runs missing, by sweep: {", ".join(sweeps)}'] if sweeps else [])) or 'All have run.'
 
+    def track(self, division):
+        """Return the table of a division of the placement track."""
+        return division_table(Division(division))
+
     def state(self, name):
         """Return how many runs there are, and their commits and machines."""
         runs = self.sweeps[name].runs
@@ -150,6 +156,7 @@ def build(place, sweep_files, claims_file):
     page, pages = Page(sweeps, test_all(claims['families'], sweeps, claims['seeds']), shown), {}
     for path in sorted(glob.glob(os.path.join(place, 'pages', '*.md'))):
         name = os.path.basename(path)
+        made, numbers = ('track/README.md', 'track') if name == 'track.md' else (name, 'csv')       # beside its entries
         with open(path, encoding='utf-8') as f:
-            pages[os.path.join(place, name)] = MADE.format(name) + page.fill(f.read())
+            pages[os.path.join(place, made)] = MADE.format(name, numbers) + page.fill(f.read())
     return pages, {os.path.join(place, 'img', f'{name}.png'): figure for name, figure in figures.items()}

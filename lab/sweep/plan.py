@@ -97,18 +97,19 @@ def make_run(labels, arguments, script):
 
 def plan(grids, first, more={}, seeds=3, script='train.py'):
     """Return the runs of all grids, see make_run, each grid with the axes `more` added, and with arguments that start with
-    `first`. A grid may set its own number of `seeds`."""
+    `first`. `seeds` is their number, or a list. A grid may set its own `seeds`."""
     defaults = script_defaults(script)
     points = []
     for grid in grids:
         if not isinstance(grid, dict):
             raise ValueError(f'{grid!r} in grids: wants a dict from an axis to its values')
         grid = {**grid, **more}
-        number = grid.pop('seeds', seeds)
-        if not isinstance(number, int) or number < 1:
-            raise ValueError(f'seeds={number!r} in grids: wants a number of seeds, at least 1')
+        own = grid.pop('seeds', seeds)
+        if not isinstance(own, list) and (not isinstance(own, int) or own < 1):
+            raise ValueError(f'seeds={own!r} in grids: wants a number of seeds, at least 1, or a list of them')
         axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
-        axes['seed'] = {str(seed): [f'--seed={seed}', f'--data_seed={seed}'] for seed in range(1, number + 1)}
+        axes['seed'] = {str(seed): [f'--seed={seed}', f'--data_seed={seed}']
+                        for seed in (own if isinstance(own, list) else range(1, own + 1))}
         # files first, so that they cannot override a key of the grid
         in_order = sorted(axes, key=lambda axis: axis in {*defaults, *ALIASES} and isinstance(grid.get(axis, []), list))
         for labels in itertools.product(*axes.values()):

@@ -119,6 +119,7 @@ class Sweep:
     def __init__(self, rows, keys):
         self.rows, self.out_dir, self.csv, self.jobs = rows, keys['out_dir'], keys['csv'], keys['jobs']
         self.script, self.rule = keys['script'], (keys['diverged_loss'], keys['diverged_rise'])
+        self.threads = keys['threads']
         self.planned = {run['key']: run for row in rows for run in row.runs()}
         self.in_grid = {run['key'] for row in rows for rate in row.grid for run in row.rates[rate]}
         self.table = read_csv(self.csv)
@@ -188,7 +189,7 @@ class Sweep:
 
     # ------------------------------------------------------------------------- training
 
-    def start(self, run, cores, gpu):
+    def start(self, run, threads, gpu):
         """Start the script as a process. A stopped run continues from its checkpoint if its origin is the same."""
         folder, arguments = self.folder(run), [*run['arguments'], '--overwrite=True']   # replace a run killed before it saved
         os.makedirs(folder, exist_ok=True)
@@ -199,7 +200,7 @@ class Sweep:
                 say(f'{run["name"]} starts again: its {changed[0]} has changed since it was interrupted')
             else:
                 arguments = [os.path.join(folder, 'config.json'), '--init_from=resume']
-        env = {**os.environ, 'OMP_NUM_THREADS': str(cores), 'SWEEP_PID': str(os.getpid())}      # the run ends with this process
+        env = {**os.environ, 'OMP_NUM_THREADS': str(threads), 'SWEEP_PID': str(os.getpid())}      # the run ends with this process
         if gpu:
             env['CUDA_VISIBLE_DEVICES'] = gpu
         command = [sources_of(self.script)[0]] if self.script.endswith('.py') else ['-m', self.script]
@@ -258,7 +259,7 @@ class Sweep:
             while (waiting := to_do()) or running:
                 for run in waiting[:len(gpus)]:
                     gpu = gpus.pop(0)
-                    running[self.start(run, max(1, cores // at_once), gpu)] = run, gpu, time.monotonic()
+                    running[self.start(run, self.threads or max(1, cores // at_once), gpu)] = run, gpu, time.monotonic()
                     names.add(run['name'])
                 time.sleep(0.1)
                 if time.monotonic() - said >= STATUS_INTERVAL:

@@ -1,0 +1,137 @@
+"""Verify an entry of the track, and repeat one of its runs."""
+from configurator import ROOT
+
+import math
+import os
+import random
+import shutil
+
+import pandas as pd
+import torch
+
+from engine.code import git
+from engine.errors import read_rows
+from engine.keys import gpt_config
+from lab.sweep.run import digits
+from lab.sweep.table import LR, TUNING_SEED, labels_of, name_of, read_csv, write_csv
+from lab.track.entry import DECAYS, TODO, chosen, merge_base, sweep
+from model import GPT
+
+LARGEST = 200_000           # bytes of an entry's folder
+MORE_PARAMETERS = 0.05      # than pre has, or fewer, as a share
+
+
+def require(holds, fault):
+    if not holds:
+        raise ValueError(fault)
+
+
+def check_files(entry):
+    """The folder, its keys, and that its code is that of a commit of main but for model.py"""
+    for name in 'config.py', 'README.md', 'runs.csv':
+        require(entry.bytes_of(name), f'it has no {name}')
+    require(TODO not in entry.bytes_of('README.md').decode(), f'README.md still says {TODO}')
+    size = sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(entry.path('')) for name in names)
+    require(size <= LARGEST, f'it has {size / 1000:.0f} KB, more than {LARGEST / 1000:.0f}')
+    entry.division.check_free(entry.keys())
+    commit = entry.stated().get('_commit', '')
+    require(commit and merge_base(commit) == commit, f'its _commit {commit[:12]} is not on main')
+    if entry.bytes_of('code.patch'):
+        patched = [line.split()[-1] for line in git('apply', '--numstat', entry.patch).decode().splitlines()]
+        require(patched == ['model.py'], 'code.patch edits more than model.py, or is no patch')
+
+
+def check_runs(entry, runs):
+    """The data and tokens of each run, and that its log has the losses of its row"""
+    config, pre = entry.division.config, entry.division.entry('pre')
+    data = entry.division.data or pre.runs().data.iloc[0]
+    tokens = config['gradient_accumulation_steps'] * config['batch_size'] * config['block_size']
+    for run in runs.to_dict('records'):
+        name, ended = name_of(labels_of(run)), run['status'] != 'done' or run['iterations'] == config['max_iters']
+        require(run['status'] != 'failed', f'{name} has failed')
+        require(run['data'] == data, f'{name} has the data {run["data"]}, its division {data}')
+        require(run['tokens_per_iteration'] == tokens and ended, f'{name} has {run["iterations"]:.0f} iterations of '
+                f'{run["tokens_per_iteration"]:.0f} tokens, its division {config["max_iters"]} of {tokens}')
+        rows = read_rows(entry.log_of(run))
+        curve = [(row['iter'], digits(row['val_loss'])) for row in rows if math.isfinite(row.get('val_loss', math.nan))]
+        last = rows[-1] if rows else dict(iter=-1)
+        require(last['iter'] == run['iterations'] and curve == [(it, digits(loss)) for it, loss in run['_curve']]
+                and digits(last.get('test_loss', math.nan)) == digits(run['test_loss'])
+                and (run['status'] != 'done' or curve[-1][1] == digits(run['val_loss'])),
+                f'the log of {name} ends elsewhere, or has other losses than its row')
+
+
+def check_rates(runs):
+    """Tuning: all decays, each at rates a factor of 2 apart, and the best rate has worse ones on both sides"""
+    tuning, best = runs[runs.seed == TUNING_SEED], chosen(runs)
+    require(sorted(map(float, tuning.weight_decay.unique())) == DECAYS, f'it lacks tuning runs at one of the decays {DECAYS}')
+    for decay, group in tuning.groupby('weight_decay'):
+        steps = [math.log2(b / a) for a, b in zip(sorted(group._rate), sorted(group._rate)[1:])]
+        require(len(steps) > 1 and all(abs(step - 1) < 0.01 for step in steps),
+                f'decay {decay} lacks three or more rates, each twice the one before')
+    require(not best.is_at_edge(), f'its best rate {best.best} is not bracketed: no rate beyond it was tried')
+
+
+def check_seeds(entry, runs, commit):
+    """Confirming runs: none before a commit of main froze the entry, then all of its seeds, at the best decay and rate. Return
+    whether they have run."""
+    confirming, best = runs[runs.seed != TUNING_SEED], chosen(runs)
+    require(commit or not len(confirming), 'it has confirming runs, and main does not contain it yet')
+    require(all((confirming.weight_decay == best.labels['weight_decay']) & (confirming[LR] == best.best)),
+            f'its confirming runs are not all at decay {best.labels["weight_decay"]} and rate {best.best}')
+    wrong = {*confirming.seed} ^ {*entry.seeds(commit)} if len(confirming) else ()
+    require(not wrong, f'its confirming seeds are not those that commit {commit[:12]} of main gives: {min(wrong, default="")}')
+    return len(confirming) > 0
+
+
+def check_code(entry, runs):
+    """What the code itself says: its hash, the keys of each run, its parameters, and that no block sees the future"""
+    found, commit = entry.probe(runs.to_dict('records')), entry.stated()['_commit'][:12]
+    require({*runs.code} == {found['code']},
+            f'its runs have the code {", ".join({*runs.code})}; commit {commit} with code.patch is {found["code"]}')
+    for run, keys in zip(runs.to_dict('records'), found['keys']):
+        require(run['keys'] == keys, f'{name_of(labels_of(run))} had other keys than config.py and its division')
+    number = found['parameters']
+    require({*runs.parameters} == {number}, f'its runs state other parameters than the {number:,} of its code')
+    with torch.device('meta'):
+        pre = GPT(gpt_config(entry.division.config)).num_params()
+    require(abs(number / pre - 1) <= MORE_PARAMETERS,
+            f'its {number:,} parameters differ by more than {MORE_PARAMETERS:.0%} from the {pre:,} of pre')
+    require(not found['faults'], '; '.join(found['faults']))
+
+
+def verify(entry):
+    """Raise ValueError for the first fault, apart from losses that a repetition would not give. Return whether the confirming
+    seeds have run."""
+    check_files(entry)
+    commit, runs = entry.frozen_at(), entry.runs()
+    if commit:
+        entry.check_frozen(commit)
+    check_runs(entry, runs)
+    check_rates(runs)
+    confirmed = check_seeds(entry, runs, commit)
+    check_code(entry, runs)
+    return confirmed
+
+
+def repeat_run(entry, here=False):
+    """Train again one of the runs that count, drawn at random. Raise ValueError if a loss is too far off. `here`: by this working
+    tree's code, and keep the row in repeats.csv. Return a sentence."""
+    runs, out = entry.runs(), f'{entry.out}-repeated'
+    runs = runs[runs.status == 'done']
+    confirming = runs[runs.seed != TUNING_SEED]
+    run = random.choice((confirming if len(confirming) else runs).to_dict('records'))
+    shutil.rmtree(out, ignore_errors=True)
+    csv, grid = os.path.join(out, 'runs.csv'), {'weight_decay': [run['weight_decay']], LR: [run[LR]], 'seeds': [int(run['seed'])]}
+    sweep([entry.division.file, entry.config], [grid], out, csv, ROOT if here else entry.checkout(), 1)
+    row = read_csv(csv).iloc[0]
+    off = max(abs(float(row[loss] or 'nan') - run[loss]) for loss in ('val_loss', 'test_loss'))
+    require(entry.division.tolerance, f'{entry.division.file} states no _tolerance yet: give --repeat=False')
+    tolerance = entry.division.tolerance['same' if all(row[what] == run[what] for what in ('machine', 'torch')) else 'other']
+    text = (f'seed {run["seed"]}, repeated on {row.machine}, has a test loss of {row.test_loss}, and {run["test_loss"]} in its '
+            f'row; the tolerance is {tolerance}')
+    require(off <= tolerance, text)
+    if here:
+        kept, row = entry.path('repeats.csv'), {'weight_decay': run['weight_decay'], LR: run[LR], **row}
+        write_csv(kept, pd.DataFrame([*read_csv(kept).to_dict('records'), row]))
+    return text

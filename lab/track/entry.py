@@ -1,0 +1,256 @@
+"""Divisions and entries of the track: an entry's folder, the code that trains it, its seeds and its runs."""
+from configurator import ROOT, parse_args
+
+import ast
+import functools
+import hashlib
+import io
+import itertools
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from statistics import median
+
+import pandas as pd
+
+from engine.code import code_hashes, git
+from engine.device import device_name, pick_device
+from engine.errors import read_rows
+from lab.results_run import checkout_of, run_sweep
+from lab.sweep.plan import script_defaults, stated
+from lab.sweep.table import LR, TUNING_SEED, labels_of, name_of, read_csv, read_runs, rows_of, write_text
+from model import GPTConfig
+
+DECAYS = [0.03, 0.1, 0.3, 1.0]          # of the matrices; every entry tries these
+EXTEND = 4                              # rates that tuning may add on each side of the division's
+SEEDS, SEEDS_OF_PRE = 8, 24             # confirming seeds; every entry is compared with `pre`
+SIZES = {'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'dropout', 'mup_base_width',
+         'mup_base_depth', 'mup_base_head_dim'}         # fields of GPTConfig that are not free
+LOGGED = ('iter', 'loss', 'lr', 'grad_norm', 'train_loss', 'val_loss', 'test_loss', 'start', 'changes', 'diverged')
+THIN = 100                              # iterations between the training losses that a thinned log keeps
+TODO = 'TODO'                           # marks what an entry's author fills in
+README = f"""# {{name}}
+
+**Idea.** {TODO}: one sentence.
+
+**Source.** {TODO}: a paper's address, or "ours".
+
+{TODO}: a paragraph: what it changes, why that may help, and what came out.
+"""
+CONFIG = """# {name}: how this entry differs from config/track/{division}.py. lab.track wrote this file; do not edit it.
+_commit = {commit!r}      # of main; its code, with code.patch if there is one, trains the runs
+_date = {date!r}
+{keys}"""
+
+
+class Division:
+    """A division's config file, and what its names with an underscore state."""
+
+    def __init__(self, name):
+        files = {path.stem: str(path) for path in sorted(Path(ROOT, 'config', 'track').glob('*.py'))}
+        if name not in files:
+            raise ValueError(f'division={name!r}: choose one of {", ".join(files)}')
+        self.name, self.file, self.folder = name, files[name], os.path.join(ROOT, 'results', 'track', name)
+        self.rates, self.data, self.noise, self.tolerance = (
+            stated(self.file, what) for what in ('_rates', '_data', '_noise', '_tolerance'))
+
+    @functools.cached_property
+    def config(self):
+        return parse_args([self.file], script_defaults('train.py'))
+
+    def check_free(self, keys):
+        """Raise ValueError for a key that entries may not change."""
+        for key in keys:
+            if key in script_defaults('train.py').keys() - {f.name for f in fields(GPTConfig)} | SIZES:
+                raise ValueError(f'{key} is not free: entries keep its value in config/track/{self.name}.py')
+
+    def changed(self, arguments):
+        """Return {key: value} that the arguments change in the division's config. Raise ValueError for one that is not free."""
+        values = parse_args([self.file, *arguments], self.config)
+        changed = {key: value for key, value in values.items() if value != self.config[key]}
+        self.check_free(changed)
+        return changed
+
+    def entry(self, name):
+        return Entry(os.path.join(self.folder, name))
+
+    def entries(self):
+        """Return all entries that have runs."""
+        return [Entry(path.parent) for path in sorted(Path(self.folder).glob('*/runs.csv'))]
+
+
+class Entry:
+    """The folder of an entry: README.md, config.py, code.patch, runs.csv, logs/, measured.json. Its runs train in `out`."""
+
+    def __init__(self, folder):
+        self.folder = os.path.relpath(folder, ROOT)
+        parts = self.folder.split(os.sep)
+        if parts[:2] != ['results', 'track'] or len(parts) != 4:
+            raise ValueError(f'{folder}: wants the folder of an entry, results/track/DIVISION/NAME')
+        self.division, self.name = Division(parts[2]), parts[3]
+        self.out = os.path.join(ROOT, 'out-track', *parts[2:])
+        self.csv, self.config, self.patch = map(self.path, ('runs.csv', 'config.py', 'code.patch'))
+
+    def path(self, name):
+        return os.path.join(ROOT, self.folder, name)
+
+    def bytes_of(self, name):
+        """Return a file's content, or b'' if there is no such file."""
+        return Path(self.path(name)).read_bytes() if os.path.exists(self.path(name)) else b''
+
+    # ------------------------------------------------------------------------- its keys and its code
+
+    def stated(self):
+        """Return {name: value} from config.py, which holds literals and no code."""
+        try:
+            return {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(self.bytes_of('config.py')).body}
+        except (AttributeError, ValueError, SyntaxError) as error:
+            raise ValueError('config.py holds more than lab.track writes, lines of  name = value') from error
+
+    def keys(self):
+        return {key: value for key, value in self.stated().items() if not key.startswith('_')}
+
+    def create(self, arguments):
+        """Write config.py, README.md, and a code.patch if this working tree's model.py differs from main's."""
+        keys, base, code = self.division.changed(arguments), merge_base('HEAD'), [*code_hashes(os.path.join(ROOT, 'train.py'))]
+        edited = {*git('diff', '--name-only', base, '--', *code).decode().split(),
+                  *git('ls-files', '--others', '--', *code).decode().split()}
+        if others := sorted(edited - {'model.py'}):
+            raise ValueError(f'{others[0]} differs from that of main: an entry may edit model.py alone')
+        os.makedirs(self.path(''))
+        if edited:
+            Path(self.patch).write_bytes(git('diff', base, '--', 'model.py'))
+        write_text(self.path('README.md'), README.format(name=self.name))
+        write_text(self.config, CONFIG.format(name=self.name, division=self.division.name, commit=base,
+                                              date=time.strftime('%Y-%m-%d'),
+                                              keys=''.join(f'{key} = {value!r}\n' for key, value in keys.items())))
+
+    def checkout(self):
+        """Return a checkout of the entry's code, with the data of here."""
+        return checkout_of(self.stated()['_commit'], self.patch if os.path.exists(self.patch) else '')
+
+    def probe(self, runs):
+        """Return what the entry's code says of it and of these runs, see probe.py."""
+        places = [[run['weight_decay'], run[LR], str(run['seed'])] for run in runs]
+        return probe(self.checkout(), self.bytes_of('config.py'), self.division.file, self.config, json.dumps(places))
+
+    # ------------------------------------------------------------------------- its seeds
+
+    def frozen_at(self):
+        """Return the commit of main, by first parents, that first contains this entry, or ''."""
+        if git('rev-parse', '--is-shallow-repository').strip() == b'true':
+            raise ValueError('this clone is shallow and lacks the commits that freeze entries: run  git fetch --unshallow')
+        added = git('log', '--first-parent', '-m', '--diff-filter=A', '--reverse', '--format=%H', main_branch(), '--',
+                    f'{self.folder}/config.py')
+        return (added.decode().split() or [''])[0]
+
+    def seeds(self, commit):
+        """Return the confirming seeds if this commit froze the entry: nobody can choose them by an edit or an amended commit."""
+        digests = (hashlib.sha256(f'{commit} {self.folder} {i}'.encode()).hexdigest() for i in itertools.count())
+        seeds = dict.fromkeys(int(digest[:7], 16) for digest in itertools.islice(digests, 2 * SEEDS_OF_PRE))
+        return [seed for seed in seeds if seed != TUNING_SEED][:SEEDS_OF_PRE if self.name == 'pre' else SEEDS]
+
+    def check_frozen(self, commit):
+        """Raise ValueError unless config.py, code.patch and the tuning rows are as the commit has them."""
+        def tuning(text):
+            rows = pd.read_csv(io.BytesIO(text or b'seed'), dtype=str, keep_default_na=False)
+            return sorted(sorted(row.items()) for row in rows[rows.seed == str(TUNING_SEED)].to_dict('records'))
+
+        for name, part in ('config.py', bytes), ('code.patch', bytes), ('runs.csv', tuning):
+            if part(git('show', f'{commit}:{self.folder}/{name}')) != part(self.bytes_of(name)):
+                raise ValueError(f'{name} has changed since commit {commit[:12]} of main froze it: make a new entry')
+
+    # ------------------------------------------------------------------------- its runs
+
+    def runs(self):
+        return read_runs(self.csv)
+
+    def log_of(self, run):
+        return self.path(os.path.join('logs', f'{name_of(labels_of(run))}.jsonl'))
+
+    def train(self, seeds, jobs):
+        """Train the missing tuning runs, and those with these confirming seeds. Keep thinned logs."""
+        best = chosen(self.runs()).labels['weight_decay'] if seeds else ''
+        grids = [dict(weight_decay=[decay], learning_rate=self.division.rates,
+                      seeds=[TUNING_SEED, *(seeds if str(decay) == best else [])]) for decay in DECAYS]
+        sweep([self.division.file, self.config], grids, self.out, self.csv, self.checkout(), jobs)
+        os.makedirs(self.path('logs'), exist_ok=True)
+        for run in self.runs().to_dict('records'):
+            rows = read_rows(os.path.join(self.out, name_of(labels_of(run)), 'log.jsonl'))
+            kept = [row for row in rows if row['iter'] % THIN == 0 or 'loss' not in row]
+            if kept:                                    # not on a machine that trained none of the earlier runs
+                write_text(self.log_of(run), ''.join(
+                    json.dumps({key: row[key] for key in LOGGED if key in row}) + '\n' for row in kept))
+
+    def speed(self):
+        """Return the tokens per second of a short training."""
+        out = f'{self.out}-time'
+        command = [sys.executable, 'train.py', self.division.file, self.config, '--max_iters=60', '--eval_iters=1',
+                   '--log_interval=10', '--overwrite=True', f'--out_dir={out}']
+        done = subprocess.run(command, cwd=self.checkout(), capture_output=True, text=True)
+        if done.returncode:
+            raise ValueError(f'{self.folder} does not train: {done.stderr.strip().splitlines()[-1]}')
+        rows = read_rows(os.path.join(out, 'log.jsonl'))
+        return median(row['tokens_per_s'] for row in rows if 'tokens_per_s' in row)
+
+    def measure(self, rounds=5):
+        """Write measured.json: FLOPs per token, and the time of an iteration as a multiple of pre's. The two take turns."""
+        found, pre = dict(flops_per_token=self.probe([])['flops_per_token'], time_ratio=1.0), self.division.entry('pre')
+        if self.name != 'pre' and os.path.exists(pre.config):
+            ratio = median(pre.speed() / self.speed() for _ in range(rounds))
+            found |= dict(time_ratio=ratio, machine=device_name(pick_device('auto')))
+        write_text(self.path('measured.json'), json.dumps(found, indent=1) + '\n')
+
+
+# ----------------------------------------------------------------------------- git, sweeps, the code of entries
+
+def main_branch():
+    """Return origin's main if there is one, else main."""
+    for ref in 'refs/remotes/origin/main', 'refs/heads/main':
+        if git('rev-parse', '--verify', '--quiet', ref):
+            return ref
+    raise ValueError('there is no branch main, whose commits freeze entries')
+
+
+def merge_base(commit):
+    """Return the last commit of main that this commit builds on, or '' for an unknown commit."""
+    return git('merge-base', commit, main_branch()).decode().strip()
+
+
+def chosen(runs):
+    """Return lab.sweep's Row of the decay with the lowest validation loss of the tuning seed."""
+    def lowest(row):
+        return row.tuning.val_loss[row.tuning.status == 'done'].min()
+
+    rows = [row for row in rows_of(runs) if 'done' in set(row.tuning.status)]
+    if not rows:
+        raise ValueError('no tuning run has ended')
+    return min(rows, key=lowest)
+
+
+def sweep(first, grids, out, csv, checkout, jobs, extend=EXTEND):
+    """Train the runs of grids that the csv lacks, each with arguments that start with `first`, by a checkout's code."""
+    os.makedirs(out, exist_ok=True)
+    first = [arg if arg.startswith('--') else os.path.abspath(arg) for arg in first]
+    keys = dict(arguments=shlex.join(first), grids=grids, out_dir=out, extend=extend, jobs=jobs, threads=1)
+    write_text(os.path.join(out, 'sweep.py'), ''.join(f'{key} = {value!r}\n' for key, value in keys.items()))
+    code = run_sweep(os.path.join(out, 'sweep.py'), csv, checkout)
+    if code < 0 or code == 130:
+        sys.exit(130)
+    if code or 'failed' in set(read_csv(csv).status):
+        raise ValueError(f'runs have failed: output.txt of each in {os.path.relpath(out)} says why; the same command tries again')
+
+
+@functools.cache
+def probe(checkout, config, *arguments):
+    """Run probe.py's text in a checkout, and return its answer. `config`: the text of config.py, for the cache."""
+    text = Path(__file__).with_name('probe.py').read_text(encoding='utf-8')
+    done = subprocess.run([sys.executable, '-c', text, *arguments], cwd=checkout, capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(f'its code does not run: {done.stderr.strip().splitlines()[-1]}')
+    return json.loads(done.stdout.splitlines()[-1])
