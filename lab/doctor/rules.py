@@ -1,0 +1,256 @@
+"""
+What is healthy and what is sick: the table RULES, with all thresholds. They are provisional, from runs of 0.2M parameters.
+
+A quantity is a function of a Case that returns a table, iterations × places (block types, layers), empty if the run has no such
+number. A rule fires where its quantity is below or above the limits of `sick` for `rows` rows in succession. The order of the
+rules is that of the findings: a fault comes before the faults that it explains.
+"""
+import math
+from dataclasses import dataclass
+from typing import Callable
+
+import numpy as np
+import pandas as pd
+
+MATRICES = ['qk', 'vo', 'ffn']
+EARLY = 300             # iterations in which norms may grow by so much
+ALL = 10 ** 9           # rows: in all of them
+STEP_OF = {'sgdw': 'grad_norms'}        # to what a step is in proportion; other optimizers move each number by about the rate
+
+
+# ----------------------------------------------------------------------------- quantities
+
+def of(key, places=None):
+    """A number of the log, in these places."""
+    return lambda c: select(c.table(key), places)
+
+
+def select(table, places):
+    return table if places is None else table[[place for place in table if place.partition(' ')[0] in places]]
+
+
+def at_start(quantity):
+    return lambda c: (table := quantity(c))[table.index == 0]
+
+
+def early(quantity):
+    return lambda c: (table := quantity(c))[table.index <= EARLY]
+
+
+def last_layer(quantity):
+    return lambda c: quantity(c).iloc[:, -1:]
+
+
+def growth(*places):
+    """The norm of the weights over their first."""
+    def quantity(c):
+        norms = select(c.table('weight_norms'), places)
+        return norms / norms.iloc[0].where(norms.iloc[0] > 0) if len(norms) else norms
+    return quantity
+
+
+def over_corpus(key):
+    return lambda c: c.table(key) / c.corpus_entropy if c.corpus_entropy else pd.DataFrame()
+
+
+def repeated(c):
+    """In the first epoch."""
+    share, before = c.table('batches.repeated'), c.table('batches.before')
+    return share[before.reindex(share.index)[''] < c.windows] if len(share) else share
+
+
+def above_uniform(c):
+    choices = c.config.get('vocab_size') or c.config.get('classes')
+    return at_start(of('loss'))(c) - math.log(choices) if choices else pd.DataFrame()
+
+
+def gradient_share(c):
+    return c.table('grad_norms').div(c.table('grad_norm').get(''), axis=0) if len(c.table('grad_norms')) else pd.DataFrame()
+
+
+def first_moments(c):
+    from lab.doctor.case import place_of
+    return pd.DataFrame({place_of(name): {c.moments[0]: first} for name, (first, _) in c.moments[1].items()} if c.moments else {})
+
+
+def moment_ratio(c):
+    pairs = [pair for pair in c.moments[1].values() if pair[1]] if c.moments else []
+    squares = sum(second for _, second in pairs)
+    return pd.DataFrame({'': {c.moments[0]: math.sqrt(sum(first ** 2 for first, _ in pairs) / squares)}} if squares else {})
+
+
+def relative_update(c):
+    return c.table('update_norms') / c.table('weight_norms').replace(0, np.nan)
+
+
+def speed(c):
+    """How far a step moves a type, over what its optimizer should, over the median of all types. The first rows are left out."""
+    updates = c.table('update_norms')
+    if c.config.get('optimizer') in STEP_OF:
+        speeds = updates / c.table(STEP_OF[c.config['optimizer']]).replace(0, np.nan)
+    else:
+        speeds = updates / pd.Series(c.sizes, dtype=float).reindex(updates.columns) ** 0.5
+    return speeds.div(speeds.median(axis=1).replace(0, np.nan), axis=0).iloc[1:].dropna(axis=1, how='all')
+
+
+def depth_factor(c):
+    """By how much the gradient changes from a layer to the next, in the first row."""
+    grads = at_start(of('layers.grad_norms', MATRICES))(c).replace(0, np.nan)
+    factors = {}
+    for kind in MATRICES:
+        sizes = grads[[place for place in grads if place.startswith(kind)]].dropna(axis=1)
+        if sizes.size > 2:
+            slopes = np.polyfit(range(sizes.shape[1]), np.log(sizes.to_numpy().T), 1)[0]
+            factors[kind] = dict(zip(sizes.index, np.exp(np.abs(slopes))))
+    return pd.DataFrame(factors)
+
+
+def surprise(c):
+    """How far the loss jumps above the median of the ten rows before, in robust standard deviations of such jumps."""
+    loss = c.table('loss')
+    jumps = (loss - loss.rolling(10).median().shift()).dropna()
+    return jumps / (1.4826 * (jumps - jumps.median()).abs().median() + 0.01) if len(jumps) >= 10 else jumps[:0]
+
+
+def weight_jump(c):
+    """By how much a type's norm changes within 20 iterations, over how it changed in the rows before."""
+    norms = c.table('weight_norms')
+    norms = norms[norms > 0].dropna(axis=1)
+    steps = np.log(norms).diff()[np.diff(norms.index, prepend=norms.index[0] if len(norms) else 0) <= 20]
+    return np.exp((steps - steps.rolling(5, min_periods=3).median().shift()).abs()).dropna()
+
+
+def rise(c):
+    """How far the loss, as the median of ten rows, is above its lowest."""
+    loss = c.table('loss').rolling(10).median().dropna()
+    return loss - loss.cummin()
+
+
+def diverged(c):
+    return pd.DataFrame({'': {row['iter']: float('diverged' in row) for row in c.rows[-1:]}})
+
+
+# ----------------------------------------------------------------------------- rules
+
+@dataclass
+class Rule:
+    cause: str
+    what: str               # the quantity in words, with its unit
+    quantity: Callable
+    healthy: tuple          # the range of healthy runs
+    sick: tuple             # below the first or above the second, which None leaves open
+    why: str
+    try_keys: Callable = lambda c: {}       # the run's keys → keys that would hold it; {}: the code is to be looked at
+    rows: int = 1
+    against: str = ''       # clean | usual: the quantity is divided by that of this other start
+    matrix: tuple = ()      # a row and a column of preflight's invariance matrix
+
+    def values(self, case):
+        """Return the table that is compared with the limits."""
+        own = self.quantity(case)
+        if not self.against:
+            return own
+        other = getattr(case, self.against)
+        return (own / self.quantity(other).replace(0, np.nan)).dropna(how='all') if other else pd.DataFrame()
+
+
+def scaled(key, factor):
+    return lambda c: {key: float(f'{factor * c.get(key, 0):.2g}')}
+
+
+def first_of(*options):
+    """The first of some (key, value) that the run does not have already."""
+    return lambda c: dict(next(([option] for option in options if c.get(option[0]) != option[1]), []))
+
+
+def even_rates(c):
+    return {key: 1.0 for key, value in c.items() if key.startswith('r_') and value != 1.0}
+
+
+CLEAN = 'over that of clean code'
+LOWER = scaled('learning_rate', 0.3)
+RULES = [
+    # data
+    Rule('one token or padding', 'entropy of the inputs over that of the data', over_corpus('batches.entropy'), (0.9, 1.1),
+         (0.7, 1.4), 'the batches are not what the data holds: most inputs are one token, or of another file', rows=3),
+    Rule('repeated batches', 'share of rows seen before, in the first epoch', repeated, (0, 0.01), (None, 0.2),
+         'the same windows come again and again, and the model learns them by heart', rows=3),
+    Rule('shifted or copied labels', 'share of targets that are the next input', of('batches.agreement'), (1, 1), (0.9, None),
+         'a token is not trained to tell the next one', rows=2),
+    Rule('a leak from the future', 'validation loss over the entropy of the data\'s tokens', over_corpus('val_loss'), (0.3, 2),
+         (0.12, None), 'no model of text is that good: a token sees those that it should tell'),
+    # gradients
+    Rule('frozen or unused parameters, or a cut gradient', 'gradient of a type over that of all', gradient_share, (1e-3, 1),
+         (1e-9, None), 'no gradient reaches them, and nothing trains them', rows=ALL),
+    Rule('frozen or unused parameters, or a cut gradient', 'first moment of the gradient, in ckpt.pt', first_moments,
+         (1e-6, math.inf), (1e-30, None), 'no gradient reaches them, and nothing trains them'),
+    # starts
+    Rule('embeddings too large', f'norm of the embeddings at the start {CLEAN}', at_start(of('weight_norms', ['emb', 'pos'])),
+         (0.9, 1.1), (None, 2.5), 'they drown the first branches, and a tied head makes logits of them', against='clean',
+         matrix=('last hidden state', 'embeddings')),
+    Rule('embeddings too large', 'loss at the start − ln V, in nats', above_uniform, (-0.3, 0.3), (None, 1.5),
+         'the logits are large before anything is learned: a tied head makes them of the embeddings', first_of(('emb_std', 0.02)),
+         matrix=('last hidden state', 'embeddings')),
+    Rule('embeddings too small', f'norm of the embeddings at the start {CLEAN}', at_start(of('weight_norms', ['emb', 'pos'])),
+         (0.9, 1.1), (0.4, None), 'the first branch drowns them', against='clean', matrix=('last hidden state', 'embeddings')),
+    Rule('embeddings too small', 'growth of the embeddings\' norm in 300 iterations', early(growth('emb')), (1, 3), (None, 10),
+         'they must grow first, and steps are large beside them', first_of(('emb_std', 0.02), ('input_norm', True)),
+         matrix=('last hidden state', 'embeddings')),
+    Rule('attention logits too large at the start', 'entropy of attention over ln T', at_start(of('attn_entropy')), (0.87, 1),
+         (0.6, None), 'a softmax that is nearly one-hot passes almost no gradient to queries and keys',
+         first_of(('qk_norm', True), ('init_gain', 1.0)), matrix=('attention logits', 'W_q W_k')),
+    Rule('no norm where the signal needs one', f'RMS of attention\'s branch {CLEAN}', at_start(of('attn_rms')), (0.8, 1.2),
+         (0.25, None), 'the branch reads a stream that nothing brings to unit size', against='clean',
+         matrix=('attention branch', 'embeddings')),
+    Rule('no norm where the signal needs one', f'RMS of the FFN\'s branch {CLEAN}', at_start(of('ffn_rms')), (0.8, 1.2),
+         (0.25, None), 'the branch reads a stream that nothing brings to unit size', against='clean',
+         matrix=('FFN branch', 'embeddings')),
+    Rule('no norm where the signal needs one', 'largest attention logit at the start', at_start(of('max_logits')), (1, 4),
+         (0.05, None), 'queries and keys are so small that attention is even', first_of(('attn_pre_norm', True)),
+         matrix=('attention logits', 'embeddings')),
+    *(Rule('branches or a stream too large', f'{what} at the start {over}', at_start(quantity), (0.5, 2), (None, limit),
+           'what one branch adds drowns what is there, and gradients grow with it', try_keys, against=against, matrix=matrix)
+      for against, over, limit, try_keys in (
+          ('clean', CLEAN, 3, lambda c: {}),
+          ('usual', 'over that with Xavier\'s initialization', 4, first_of(('residual_scale', 1.0), ('init_gain', 1.0),
+                                                                           ('mid_norm', True))))
+      for what, quantity, matrix in (
+          ('RMS of attention\'s branch', of('attn_rms'), ('attention branch', 'W_v W_o')),
+          ('RMS of the FFN\'s branch', of('ffn_rms'), ('FFN branch', 'W_2')),
+          ('RMS of the last residual stream', last_layer(of('residual_rms')), ('last hidden state', 'W_2')))),
+    Rule('gradients vanish or explode with depth', 'factor of the gradient from layer to layer at the start', depth_factor,
+         (1, 1.6), (None, 3), 'lower and upper layers cannot use the same rate', first_of(('attn_pre_norm', True),
+                                                                                          ('ffn_pre_norm', True)),
+         matrix=('gradient of w1', 'W_2')),
+    # changes
+    Rule('decay on gains', 'norm of the gains over their first', growth('norm', 'gain'), (0.9, 1.1), (0.5, None),
+         'weight decay pulls gains to 0, and with them what they multiply', first_of(('decay_norms', False)), rows=3),
+    Rule('a block type too slow', 'update over the rate, over that of the other types', speed, (0.3, 3), (0.1, None),
+         'the other types learn, and this one stands almost still', even_rates, rows=5),
+    Rule('a block type too fast', 'update over the rate, over that of the other types', speed, (0.3, 3), (None, 8),
+         'steps that fit the other types throw this one about', even_rates, rows=5),
+    Rule('a spike from the weights', 'factor of a type\'s norm in 20 iterations', weight_jump, (1, 1.1), (None, 1.5),
+         'the weights moved at once, not by a step of this size', ),
+    Rule('a spike from a batch', 'jump of the loss, in robust standard deviations', surprise, (-7, 7), (None, 12),
+         'one batch is unlike the others, and its gradient moves the weights', first_of(('grad_clip', 1.0))),
+    # step size
+    Rule('β far off', 'first moment over the root of the second, in ckpt.pt', moment_ratio, (0.15, 0.45), (0.08, 0.7),
+         'β₁ near 0 averages no noise away, β₁ near 1 follows gradients of long ago (AdamW, Adam-mini)',
+         first_of(('beta1', 0.9), ('beta2', 0.95))),
+    Rule('attention logits growing', 'largest attention logit', of('max_logits'), (1, 30), (None, 60),
+         'the softmax becomes one-hot, and its gradient noise', first_of(('qk_norm', True)),
+         matrix=('attention logits', 'W_q W_k')),
+    Rule('step size too large', 'share of dead units in the FFN', of('dead_units'), (0, 0.02), (None, 0.15),
+         'a step too far has left units where no input reaches them', LOWER),
+    Rule('step size too large', 'growth of the embeddings\' norm in 300 iterations', early(growth('emb')), (1, 3), (None, 5),
+         'steps add up to more than the weights', LOWER),
+    Rule('step size too large', 'rise of the loss above its lowest, in nats', rise, (0, 0.15), (None, 0.5),
+         'steps are too long for the curvature; a longer warm-up or smaller clipping may do too', LOWER, rows=5),
+    Rule('step size too large', 'update over weights (AdamW, Muon, Lion; SGDW less)', of_matrices := (
+        lambda c: select(relative_update(c), MATRICES)), (0.001, 0.06), (None, 0.15),
+         'a few steps replace the weights; a longer warm-up or smaller clipping may do too', LOWER, rows=3),
+    Rule('step size too small', 'largest update over weights of all rows', lambda c: of_matrices(c).cummax()[-1:], (0.003, 0.06),
+         (0.0012, None), 'the rate, ε, clipping or the warm-up holds the steps back', scaled('learning_rate', 3)),
+    Rule('step size too large', 'loss or gradient not finite', diverged, (0, 0), (None, 0.5),
+         'the last steps were too long for the curvature', LOWER),
+]
