@@ -33,12 +33,16 @@ def at_start(quantity):
     return lambda c: (table := quantity(c))[table.index == 0]
 
 
-def early(quantity):
-    return lambda c: (table := quantity(c))[table.index <= EARLY]
+def early(quantity, until=EARLY):
+    return lambda c: (table := quantity(c))[table.index <= until]
 
 
 def last_layer(quantity):
     return lambda c: quantity(c).iloc[:, -1:]
+
+
+def of_most_layers(quantity):
+    return lambda c: quantity(c).median(axis=1).to_frame('')
 
 
 def growth(*places):
@@ -47,6 +51,18 @@ def growth(*places):
         norms = select(c.table('weight_norms'), places)
         return norms / norms.iloc[0].where(norms.iloc[0] > 0) if len(norms) else norms
     return quantity
+
+
+def embeddings(c):
+    """The RMS of the token embeddings."""
+    norms = select(c.table('weight_norms'), ['emb'])
+    return norms / c.sizes['emb'] ** 0.5 if c.sizes else norms[:0]
+
+
+def embedding_growth(c):
+    """Their RMS over that at the start, or over 0.1 if they start smaller, as GPT-2's do."""
+    sizes = embeddings(c)
+    return sizes / max(0.1, sizes['emb'].iloc[0]) if sizes.size else sizes
 
 
 def over_corpus(key):
@@ -79,8 +95,14 @@ def moment_ratio(c):
     return pd.DataFrame({'': {c.moments[0]: math.sqrt(sum(first ** 2 for first, _ in pairs) / squares)}} if squares else {})
 
 
-def relative_update(c):
-    return c.table('update_norms') / c.table('weight_norms').replace(0, np.nan)
+def relative_updates(c):
+    """Of the types of the blocks' matrices."""
+    return select(c.table('update_norms') / c.table('weight_norms').replace(0, np.nan), MATRICES)
+
+
+def largest_update(c):
+    """Of all types and rows, at the last row."""
+    return relative_updates(c).max(axis=1).to_frame('').cummax()[-1:]
 
 
 def speed(c):
@@ -97,7 +119,7 @@ def depth_factor(c):
     """By how much the gradient changes from a layer to the next, in the first row."""
     grads = at_start(of('layers.grad_norms', MATRICES))(c).replace(0, np.nan)
     factors = {}
-    for kind in MATRICES:
+    for kind in ('vo', 'ffn'):
         sizes = grads[[place for place in grads if place.startswith(kind)]].dropna(axis=1)
         if sizes.size > 2:
             slopes = np.polyfit(range(sizes.shape[1]), np.log(sizes.to_numpy().T), 1)[0]
@@ -179,6 +201,12 @@ RULES = [
          'a token is not trained to tell the next one', rows=2),
     Rule('a leak from the future', 'validation loss over the entropy of the data\'s tokens', over_corpus('val_loss'), (0.3, 2),
          (0.12, None), 'no model of text is that good: a token sees those that it should tell'),
+    Rule('no norm where the signal needs one', f'RMS of attention\'s branch {CLEAN}', at_start(of('attn_rms')), (0.8, 1.2),
+         (0.25, None), 'the branch reads a stream that nothing brings to unit size', against='clean',
+         matrix=('attention branch', 'embeddings')),
+    Rule('no norm where the signal needs one', f'RMS of the FFN\'s branch {CLEAN}', at_start(of('ffn_rms')), (0.8, 1.2),
+         (0.25, None), 'the branch reads a stream that nothing brings to unit size', against='clean',
+         matrix=('FFN branch', 'embeddings')),
     # gradients
     Rule('frozen or unused parameters, or a cut gradient', 'gradient of a type over that of all', gradient_share, (1e-3, 1),
          (1e-9, None), 'no gradient reaches them, and nothing trains them', rows=ALL),
@@ -193,20 +221,14 @@ RULES = [
          matrix=('last hidden state', 'embeddings')),
     Rule('embeddings too small', f'norm of the embeddings at the start {CLEAN}', at_start(of('weight_norms', ['emb', 'pos'])),
          (0.9, 1.1), (0.4, None), 'the first branch drowns them', against='clean', matrix=('last hidden state', 'embeddings')),
-    Rule('embeddings too small', 'growth of the embeddings\' norm in 300 iterations', early(growth('emb')), (1, 3), (None, 10),
+    Rule('embeddings too small', 'RMS of the embeddings at the start', at_start(embeddings), (0.02, 1), (0.005, None),
          'they must grow first, and steps are large beside them', first_of(('emb_std', 0.02), ('input_norm', True)),
          matrix=('last hidden state', 'embeddings')),
-    Rule('attention logits too large at the start', 'entropy of attention over ln T', at_start(of('attn_entropy')), (0.87, 1),
-         (0.6, None), 'a softmax that is nearly one-hot passes almost no gradient to queries and keys',
+    Rule('attention logits too large at the start', 'entropy of attention over ln T', at_start(of('attn_entropy')), (0.7, 1),
+         (0.5, None), 'a softmax that is nearly one-hot passes almost no gradient to queries and keys',
          first_of(('qk_norm', True), ('init_gain', 1.0)), matrix=('attention logits', 'W_q W_k')),
-    Rule('no norm where the signal needs one', f'RMS of attention\'s branch {CLEAN}', at_start(of('attn_rms')), (0.8, 1.2),
-         (0.25, None), 'the branch reads a stream that nothing brings to unit size', against='clean',
-         matrix=('attention branch', 'embeddings')),
-    Rule('no norm where the signal needs one', f'RMS of the FFN\'s branch {CLEAN}', at_start(of('ffn_rms')), (0.8, 1.2),
-         (0.25, None), 'the branch reads a stream that nothing brings to unit size', against='clean',
-         matrix=('FFN branch', 'embeddings')),
-    Rule('no norm where the signal needs one', 'largest attention logit at the start', at_start(of('max_logits')), (1, 4),
-         (0.05, None), 'queries and keys are so small that attention is even', first_of(('attn_pre_norm', True)),
+    Rule('no norm where the signal needs one', 'largest attention logit at the start', at_start(of_most_layers(of('max_logits'))),
+         (1, 4), (0.003, None), 'queries and keys are so small that attention is even', first_of(('attn_pre_norm', True)),
          matrix=('attention logits', 'embeddings')),
     *(Rule('branches or a stream too large', f'{what} at the start {over}', at_start(quantity), (0.5, 2), (None, limit),
            'what one branch adds drowns what is there, and gradients grow with it', try_keys, against=against, matrix=matrix)
@@ -222,35 +244,37 @@ RULES = [
          (1, 1.6), (None, 3), 'lower and upper layers cannot use the same rate', first_of(('attn_pre_norm', True),
                                                                                           ('ffn_pre_norm', True)),
          matrix=('gradient of w1', 'W_2')),
+    Rule('frozen or unused parameters, or a cut gradient', f'gradient of a type at the start {CLEAN}', at_start(of('grad_norms')),
+         (0.7, 1.4), (0.3, None), 'part of the gradient is lost on its way back', against='clean'),
     # changes
     Rule('decay on gains', 'norm of the gains over their first', growth('norm', 'gain'), (0.9, 1.1), (0.5, None),
          'weight decay pulls gains to 0, and with them what they multiply', first_of(('decay_norms', False)), rows=3),
-    Rule('a block type too slow', 'update over the rate, over that of the other types', speed, (0.3, 3), (0.1, None),
-         'the other types learn, and this one stands almost still', even_rates, rows=5),
-    Rule('a block type too fast', 'update over the rate, over that of the other types', speed, (0.3, 3), (None, 8),
-         'steps that fit the other types throw this one about', even_rates, rows=5),
+    Rule('a block type too slow', 'update over the rate, over that of the other types', early(speed, 100), (0.3, 3), (0.04, None),
+         'the other types learn, and this one stands almost still', even_rates, rows=3),
+    Rule('a block type too fast', 'update over the rate, over that of the other types', early(speed, 100), (0.3, 3), (None, 8),
+         'steps that fit the other types throw this one about', even_rates, rows=3),
+    # step size
+    Rule('β far off', 'first moment over the root of the second, in ckpt.pt', moment_ratio, (0.2, 0.5), (0.13, 0.88),
+         'β₁ near 0 averages no noise away, β₁ near 1 follows gradients of long ago (AdamW, Adam-mini)',
+         first_of(('beta1', 0.9), ('beta2', 0.95))),
+    Rule('step size too large', 'share of dead units in the FFN', of('dead_units'), (0, 0.1), (None, 0.25),
+         'a step too far has left units where no input reaches them', LOWER),
+    Rule('step size too large', 'growth of the embeddings in 300 iterations', early(embedding_growth), (1, 2), (None, 3),
+         'steps add up to more than the weights', LOWER),
+    Rule('step size too large', 'rise of the loss above its lowest, in nats', rise, (0, 0.15), (None, 0.5),
+         'steps are too long for the curvature; a longer warm-up or smaller clipping may do too', LOWER, rows=5),
+    Rule('step size too large', 'update over weights (AdamW, Muon, Lion; SGDW less)', relative_updates, (0.001, 0.06), (None, 0.15),
+         'a few steps replace the weights; a longer warm-up or smaller clipping may do too', LOWER, rows=3),
+    Rule('step size too small', 'largest update over weights of all rows', largest_update, (0.003, 0.06),
+         (0.0012, None), 'the rate, ε, clipping or the warm-up holds the steps back', scaled('learning_rate', 3)),
+    Rule('step size too large', 'loss or gradient not finite', diverged, (0, 0), (None, 0.5),
+         'the last steps were too long for the curvature', LOWER),
+    Rule('attention logits growing', 'largest attention logit', of('max_logits'), (1, 30), (None, 60),
+         'the softmax becomes one-hot, and its gradient noise', first_of(('qk_norm', True)),
+         matrix=('attention logits', 'W_q W_k')),
+    # spikes
     Rule('a spike from the weights', 'factor of a type\'s norm in 20 iterations', weight_jump, (1, 1.1), (None, 1.5),
          'the weights moved at once, not by a step of this size', ),
     Rule('a spike from a batch', 'jump of the loss, in robust standard deviations', surprise, (-7, 7), (None, 12),
          'one batch is unlike the others, and its gradient moves the weights', first_of(('grad_clip', 1.0))),
-    # step size
-    Rule('β far off', 'first moment over the root of the second, in ckpt.pt', moment_ratio, (0.15, 0.45), (0.08, 0.7),
-         'β₁ near 0 averages no noise away, β₁ near 1 follows gradients of long ago (AdamW, Adam-mini)',
-         first_of(('beta1', 0.9), ('beta2', 0.95))),
-    Rule('attention logits growing', 'largest attention logit', of('max_logits'), (1, 30), (None, 60),
-         'the softmax becomes one-hot, and its gradient noise', first_of(('qk_norm', True)),
-         matrix=('attention logits', 'W_q W_k')),
-    Rule('step size too large', 'share of dead units in the FFN', of('dead_units'), (0, 0.02), (None, 0.15),
-         'a step too far has left units where no input reaches them', LOWER),
-    Rule('step size too large', 'growth of the embeddings\' norm in 300 iterations', early(growth('emb')), (1, 3), (None, 5),
-         'steps add up to more than the weights', LOWER),
-    Rule('step size too large', 'rise of the loss above its lowest, in nats', rise, (0, 0.15), (None, 0.5),
-         'steps are too long for the curvature; a longer warm-up or smaller clipping may do too', LOWER, rows=5),
-    Rule('step size too large', 'update over weights (AdamW, Muon, Lion; SGDW less)', of_matrices := (
-        lambda c: select(relative_update(c), MATRICES)), (0.001, 0.06), (None, 0.15),
-         'a few steps replace the weights; a longer warm-up or smaller clipping may do too', LOWER, rows=3),
-    Rule('step size too small', 'largest update over weights of all rows', lambda c: of_matrices(c).cummax()[-1:], (0.003, 0.06),
-         (0.0012, None), 'the rate, ε, clipping or the warm-up holds the steps back', scaled('learning_rate', 3)),
-    Rule('step size too large', 'loss or gradient not finite', diverged, (0, 0), (None, 0.5),
-         'the last steps were too long for the curvature', LOWER),
 ]
