@@ -1,7 +1,9 @@
 """Findings: which rules fire where, in words and as a picture."""
+import math
 import re
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from lab.doctor.case import script_arguments
@@ -21,29 +23,27 @@ class Finding:
     since: int
 
     def is_clear(self):
-        """Whether the value is more than twice, or less than half, of its limit."""
+        """Whether the value is less than half of its lower limit, or more than twice its upper one."""
         low, high = self.rule.sick
-        return self.value < low / 2 if low is not None and self.value < low else self.value > 2 * high
+        return self.value < low / 2 or self.value > 2 * high
 
 
 def lasting(values, rule):
-    """Return two tables: what each place stays below, and above, for rule.rows rows; None where the rule has no limit."""
-    rows = min(rule.rows, len(values))
-    low, high = rule.sick
-    return (values.rolling(rows).max() if low is not None else None), (values.rolling(rows).min() if high is not None else None)
+    """Return two tables: what each place stays below, and above, for rule.rows rows."""
+    windows = values.rolling(min(rule.rows, len(values)))
+    return windows.max(), windows.min()
 
 
 def extreme(case, rule):
     """Return the worst value that lasted, for the table of collect.py; NaN if the run has no such quantity."""
     values = rule.values(case)
     if not values.size:
-        return float('nan')
-    below, above = lasting(values, rule)
-    low = below.min().min() if below is not None else None
-    high = above.max().max() if above is not None else None
-    if low is None or high is None:
-        return high if low is None else low
-    return low if low < rule.healthy[0] and rule.healthy[0] / max(low, 1e-30) > high / rule.healthy[1] else high
+        return math.nan
+    below, above = (table.to_numpy() for table in lasting(values, rule))
+    low, high = np.nanmin(below), np.nanmax(above)
+    if math.isinf(rule.sick[0]) or math.isinf(rule.sick[1]):
+        return high if math.isinf(rule.sick[0]) else low
+    return low if low / rule.sick[0] * high < rule.sick[1] else high
 
 
 def judge(case, rule):
@@ -51,27 +51,25 @@ def judge(case, rule):
     values = rule.values(case)
     if not values.size:
         return None
-    below, above = lasting(values, rule)
-    for kept, limit, is_low in ((below, rule.sick[0], True), (above, rule.sick[1], False)):
-        if kept is None:
-            continue
-        sick = kept < limit if is_low else kept > limit
-        places = [place for place in sick if sick[place].any()]
-        if places:
-            worst = kept[places].min().min() if is_low else kept[places].max().max()
-            row = values.index.get_loc(sick[places].any(axis=1).idxmax()) - min(rule.rows, len(values)) + 1
-            return Finding(rule, float(worst), places, int(values.index[row]))
+    (below, above), (low, high) = lasting(values, rule), rule.sick
+    sick = (below < low) | (above > high)
+    places = [place for place in sick if sick[place].any()]
+    if not places:
+        return None
+    worst = below[places].min().min() if (below < low).any().any() else above[places].max().max()
+    row = sick[places].any(axis=1).argmax() - min(rule.rows, len(values)) + 1
+    return Finding(rule, float(worst), places, int(values.index[row]))
 
 
 def examine(case, rules=RULES):
     """Return the findings in the order of the rules, one for each cause, and the quantities that the run does not have."""
-    findings, missing = {}, []
+    findings, missing = {}, {}
     for rule in rules:
         if finding := judge(case, rule):
             findings.setdefault(rule.cause, finding)
-        elif not rule.values(case).size and not (rule.against == 'clean' and not case.clean):
-            missing.append(rule.what)
-    return [*findings.values()], list(dict.fromkeys(missing))
+        elif not rule.values(case).size and not rule.against:
+            missing[rule.what] = None
+    return [*findings.values()], [*missing]
 
 
 # ----------------------------------------------------------------------------- words
@@ -93,7 +91,7 @@ def named(places):
 
 def limits(rule):
     low, high = rule.sick
-    return ' or '.join([f'below {low:.3g}'] * (low is not None) + [f'above {high:.3g}'] * (high is not None))
+    return ' or '.join([f'below {low:.3g}'] * (low > -math.inf) + [f'above {high:.3g}'] * (high < math.inf))
 
 
 POWERS = {0: 'does not depend on', 1: 'grows in proportion to', 2: 'grows with the square of'}
@@ -107,27 +105,29 @@ def matrix_text(case, rule):
     effect, cause = rule.matrix
     how = next((text for n, text in POWERS.items() if abs(power - n) < 0.15), f'grows with the power {power:.1f} of')
     verb = how.replace('does', 'do').replace('grows', 'grow') if effect.endswith('s') else how
-    end = ', and nothing holds it.' if power > 0.5 else '.'
-    return f' In this architecture the {effect} {verb} {cause.replace("_", "")}{end}'
+    held = f', and nothing holds {"them" if effect.endswith("s") else "it"}' if power > 0.5 else ''
+    return f' In this architecture the {effect} {verb} {cause.replace("_", "")}{held}.'
 
 
 def text_of(case, finding, number):
     """Return the lines of a finding."""
-    rule = finding.rule
+    rule, values = finding.rule, finding.rule.values(case)
     where = named(finding.places)
+    clean = rule.quantity(case.clean).reindex(columns=finding.places) if case.clean and not rule.against else pd.DataFrame()
     healthy = '{:.3g} to {:.3g}'.format(*rule.healthy) if rule.healthy[0] != rule.healthy[1] else f'{rule.healthy[0]:g}'
-    keys = rule.try_keys(case.config)
     lines = [f'{number}. {rule.cause}  ({"clear" if finding.is_clear() else "close to the limit"})',
-             f'   {rule.what}{f" ({where})" * bool(where)}: {finding.value:.3g} from iteration {finding.since} on; '
-             f'healthy {healthy}, sick {limits(rule)}',
+             f'   {rule.what}{f" ({where})" * bool(where)}: {finding.value:.3g} '
+             f'{"from" if len(values) > 1 else "at"} iteration {finding.since}{" on" * (len(values) > 1)}; healthy {healthy}, '
+             f'sick {limits(rule)}' + (f'; clean code {clean.median().median():.3g}' if clean.notna().any(axis=None) else ''),
              f'   why: {rule.why}.{matrix_text(case, rule)}']
-    if keys and rule.against != 'clean':
-        flags = ' '.join(f'--{key}={value}' for key, value in keys.items())
-        script = ' '.join(script_arguments(case.config))
+    is_edit = case.edited and (rule.against == 'clean' or case.clean and not judge(case.clean, rule))
+    keys = {} if is_edit and rule.against == 'clean' else rule.try_keys(case.config)
+    if is_edit:
+        lines.append(f'   look at: the edit of {", ".join(case.edited)} in {case.folder}/code.patch; without it this is healthy')
+    if keys:
+        flags, script = ' '.join(f'--{key}={value}' for key, value in keys.items()), ' '.join(script_arguments(case.config))
         lines.append(f'   try: python {script} {case.keys_file} {flags} --out_dir={case.folder.rstrip("/")}-2')
-    elif case.edited:
-        lines.append(f'   look at: {", ".join(case.edited)}, as {case.folder}/code.patch has edited')
-    else:
+    elif not is_edit:
         lines.append('   look at: model.py and optim.py; for a fault of the data at data/tokens.py and train.py')
     return lines
 
@@ -148,19 +148,19 @@ def picture(case, findings):
     panels = [Panel(losses, y='loss', title=case.folder)]
     for finding in findings:
         rule = finding.rule
-        own, curves = rule.values(case), []
+        own, curves = rule.series(case), []
         for i, place in enumerate(finding.places[:CURVES]):
             color = ordered_color(i, min(CURVES, len(finding.places)))
             curves.append(curve(own, place, color=color, name=named([place]) or 'this run', marker='o'))
             if case.clean and not rule.against and place in (other := rule.quantity(case.clean)):
                 curves.append(curve(other, place, **clean))
         ends = [own.index[0], max(own.index[-1], own.index[0] + 1)]
-        curves += [Curve(ends, [limit] * 2, 'sick beyond', COLORS[1], dash=':') for limit in rule.sick if limit is not None]
-        if all(abs(edge) < 1e9 for edge in rule.healthy):
-            curves.append(Curve(ends, [sum(rule.healthy) / 2] * 2, 'healthy', COLORS[2], dash='', low=[rule.healthy[0]] * 2,
+        curves += [Curve(ends, [limit] * 2, 'sick beyond', COLORS[1], dash=':') for limit in rule.sick if math.isfinite(limit)]
+        if all(map(math.isfinite, rule.healthy)):
+            curves.append(Curve(ends, [sum(rule.healthy) / 2] * 2, 'healthy', COLORS[2], width=0.6, low=[rule.healthy[0]] * 2,
                                 high=[rule.healthy[1]] * 2))
         values = pd.Series([y for c in curves for y in c.y])
-        is_log = (values > 0).all() and values.max() > 30 * values.min()
+        is_log = bool((values > 0).all() and values.max() > 30 * values.min())
         what = rule.what.replace(' over ', '\nover ', 1)
         panels.append(Panel(curves, x='iteration', y=what, title=rule.cause, log='y' * is_log))
     return Lines(panels, '', columns=1, sharex='none')

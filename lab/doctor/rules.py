@@ -12,6 +12,7 @@ from typing import Callable
 import numpy as np
 import pandas as pd
 
+inf = math.inf
 MATRICES = ['qk', 'vo', 'ffn']
 EARLY = 300             # iterations in which norms may grow by so much
 ALL = 10 ** 9           # rows: in all of them
@@ -29,20 +30,14 @@ def select(table, places):
     return table if places is None else table[[place for place in table if place.partition(' ')[0] in places]]
 
 
-def at_start(quantity):
-    return lambda c: (table := quantity(c))[table.index == 0]
-
-
-def early(quantity, until=EARLY):
-    return lambda c: (table := quantity(c))[table.index <= until]
-
-
 def last_layer(quantity):
     return lambda c: quantity(c).iloc[:, -1:]
 
 
-def of_most_layers(quantity):
-    return lambda c: quantity(c).median(axis=1).to_frame('')
+def median_logit(c):
+    """Over the layers; none where attention's branch starts at 0, as ReZero's."""
+    logits, branches = (c.table(key).median(axis=1) for key in ('max_logits', 'attn_rms'))
+    return logits[branches > 0].to_frame('') if len(logits) and len(branches) else pd.DataFrame()
 
 
 def growth(*places):
@@ -77,7 +72,7 @@ def repeated(c):
 
 def above_uniform(c):
     choices = c.config.get('vocab_size') or c.config.get('classes')
-    return at_start(of('loss'))(c) - math.log(choices) if choices else pd.DataFrame()
+    return c.table('loss') - math.log(choices) if choices else pd.DataFrame()
 
 
 def gradient_share(c):
@@ -106,18 +101,19 @@ def largest_update(c):
 
 
 def speed(c):
-    """How far a step moves a type, over what its optimizer should, over the median of all types. The first rows are left out."""
+    """How far a step moves a type, over what its optimizer should, over the median of the blocks' matrices, after the first row."""
     updates = c.table('update_norms')
     if c.config.get('optimizer') in STEP_OF:
         speeds = updates / c.table(STEP_OF[c.config['optimizer']]).replace(0, np.nan)
     else:
         speeds = updates / pd.Series(c.sizes, dtype=float).reindex(updates.columns) ** 0.5
-    return speeds.div(speeds.median(axis=1).replace(0, np.nan), axis=0).iloc[1:].dropna(axis=1, how='all')
+    typical = speeds.reindex(columns=MATRICES).median(axis=1).replace(0, np.nan)
+    return speeds.div(typical, axis=0).iloc[1:].dropna(axis=1, how='all')
 
 
 def depth_factor(c):
-    """By how much the gradient changes from a layer to the next, in the first row."""
-    grads = at_start(of('layers.grad_norms', MATRICES))(c).replace(0, np.nan)
+    """By how much the gradient changes from a layer to the next."""
+    grads = c.table('layers.grad_norms').replace(0, np.nan)
     factors = {}
     for kind in ('vo', 'ffn'):
         sizes = grads[[place for place in grads if place.startswith(kind)]].dropna(axis=1)
@@ -135,9 +131,9 @@ def surprise(c):
 
 
 def weight_jump(c):
-    """By how much a type's norm changes within 20 iterations, over how it changed in the rows before."""
+    """By how much a type's norm changes within 20 iterations, over how it changed in the rows before, without the first steps."""
     norms = c.table('weight_norms')
-    norms = norms[norms > 0].dropna(axis=1)
+    norms = norms[norms > 0].dropna(axis=1)[norms.index > 50]
     steps = np.log(norms).diff()[np.diff(norms.index, prepend=norms.index[0] if len(norms) else 0) <= 20]
     return np.exp((steps - steps.rolling(5, min_periods=3).median().shift()).abs()).dropna()
 
@@ -160,20 +156,26 @@ class Rule:
     what: str               # the quantity in words, with its unit
     quantity: Callable
     healthy: tuple          # the range of healthy runs
-    sick: tuple             # below the first or above the second, which None leaves open
+    sick: tuple             # below the first or above the second
     why: str
     try_keys: Callable = lambda c: {}       # the run's keys → keys that would hold it; {}: the code is to be looked at
     rows: int = 1
+    until: float = inf      # the last iteration that counts
     against: str = ''       # clean | usual: the quantity is divided by that of this other start
     matrix: tuple = ()      # a row and a column of preflight's invariance matrix
 
-    def values(self, case):
-        """Return the table that is compared with the limits."""
+    def series(self, case):
+        """Return the quantity's table, over that of the other start if the rule is against one."""
         own = self.quantity(case)
         if not self.against:
             return own
         other = getattr(case, self.against)
         return (own / self.quantity(other).replace(0, np.nan)).dropna(how='all') if other else pd.DataFrame()
+
+    def values(self, case):
+        """Return the table that is compared with the limits."""
+        table = self.series(case)
+        return table[table.index <= self.until] if len(table) else table
 
 
 def scaled(key, factor):
@@ -195,43 +197,47 @@ RULES = [
     # data
     Rule('one token or padding', 'entropy of the inputs over that of the data', over_corpus('batches.entropy'), (0.9, 1.1),
          (0.7, 1.4), 'the batches are not what the data holds: most inputs are one token, or of another file', rows=3),
-    Rule('repeated batches', 'share of rows seen before, in the first epoch', repeated, (0, 0.01), (None, 0.2),
+    Rule('repeated batches', 'share of rows seen before, in the first epoch', repeated, (0, 0.01), (-inf, 0.2),
          'the same windows come again and again, and the model learns them by heart', rows=3),
-    Rule('shifted or copied labels', 'share of targets that are the next input', of('batches.agreement'), (1, 1), (0.9, None),
+    Rule('shifted or copied labels', 'share of targets that are the next input', of('batches.agreement'), (1, 1), (0.9, inf),
          'a token is not trained to tell the next one', rows=2),
     Rule('a leak from the future', 'validation loss over the entropy of the data\'s tokens', over_corpus('val_loss'), (0.3, 2),
-         (0.12, None), 'no model of text is that good: a token sees those that it should tell'),
-    Rule('no norm where the signal needs one', f'RMS of attention\'s branch {CLEAN}', at_start(of('attn_rms')), (0.8, 1.2),
-         (0.25, None), 'the branch reads a stream that nothing brings to unit size', against='clean',
-         matrix=('attention branch', 'embeddings')),
-    Rule('no norm where the signal needs one', f'RMS of the FFN\'s branch {CLEAN}', at_start(of('ffn_rms')), (0.8, 1.2),
-         (0.25, None), 'the branch reads a stream that nothing brings to unit size', against='clean',
-         matrix=('FFN branch', 'embeddings')),
+         (0.12, inf), 'no model of text is that good: a token sees those that it should tell'),
+    Rule('a leak from the future', f'loss {CLEAN}', of('loss'), (0.95, 1.05), (0.8, inf),
+         'an edit that helps so much at once lets a token see those that it should tell', rows=2, against='clean'),
+    Rule('no norm where the signal needs one', f'RMS of attention\'s branch {CLEAN}', of('attn_rms'), (0.8, 1.2),
+         (0.25, inf), 'the branch reads a stream that nothing brings to unit size', against='clean',
+         matrix=('attention branch', 'embeddings'), until=0),
+    Rule('no norm where the signal needs one', f'RMS of the FFN\'s branch {CLEAN}', of('ffn_rms'), (0.8, 1.2),
+         (0.25, inf), 'the branch reads a stream that nothing brings to unit size', against='clean',
+         matrix=('FFN branch', 'embeddings'), until=0),
     # gradients
     Rule('frozen or unused parameters, or a cut gradient', 'gradient of a type over that of all', gradient_share, (1e-3, 1),
-         (1e-9, None), 'no gradient reaches them, and nothing trains them', rows=ALL),
+         (1e-9, inf), 'no gradient reaches them, and nothing trains them', rows=ALL),
     Rule('frozen or unused parameters, or a cut gradient', 'first moment of the gradient, in ckpt.pt', first_moments,
-         (1e-6, math.inf), (1e-30, None), 'no gradient reaches them, and nothing trains them'),
+         (1e-6, inf), (1e-30, inf), 'no gradient reaches them, and nothing trains them'),
     # starts
-    Rule('embeddings too large', f'norm of the embeddings at the start {CLEAN}', at_start(of('weight_norms', ['emb', 'pos'])),
-         (0.9, 1.1), (None, 2.5), 'they drown the first branches, and a tied head makes logits of them', against='clean',
-         matrix=('last hidden state', 'embeddings')),
-    Rule('embeddings too large', 'loss at the start − ln V, in nats', above_uniform, (-0.3, 0.3), (None, 1.5),
+    Rule('embeddings too large', f'norm of the embeddings at the start {CLEAN}', of('weight_norms', ['emb', 'pos']),
+         (0.9, 1.1), (-inf, 2.5), 'they drown the first branches, and a tied head makes logits of them', against='clean',
+         matrix=('last hidden state', 'embeddings'), until=0),
+    Rule('embeddings too large', 'loss at the start − ln V, in nats', above_uniform, (-0.3, 0.3), (-inf, 1.5),
          'the logits are large before anything is learned: a tied head makes them of the embeddings', first_of(('emb_std', 0.02)),
-         matrix=('last hidden state', 'embeddings')),
-    Rule('embeddings too small', f'norm of the embeddings at the start {CLEAN}', at_start(of('weight_norms', ['emb', 'pos'])),
-         (0.9, 1.1), (0.4, None), 'the first branch drowns them', against='clean', matrix=('last hidden state', 'embeddings')),
-    Rule('embeddings too small', 'RMS of the embeddings at the start', at_start(embeddings), (0.02, 1), (0.005, None),
+         matrix=('last hidden state', 'embeddings'), until=0),
+    Rule('embeddings too small', f'norm of the embeddings at the start {CLEAN}', of('weight_norms', ['emb', 'pos']),
+         (0.9, 1.1), (0.4, inf), 'the first branch drowns them', against='clean', matrix=('last hidden state', 'embeddings'),
+         until=0),
+    Rule('embeddings too small', 'RMS of the embeddings at the start', embeddings, (0.02, 1), (0.005, inf),
          'they must grow first, and steps are large beside them', first_of(('emb_std', 0.02), ('input_norm', True)),
-         matrix=('last hidden state', 'embeddings')),
-    Rule('attention logits too large at the start', 'entropy of attention over ln T', at_start(of('attn_entropy')), (0.7, 1),
-         (0.5, None), 'a softmax that is nearly one-hot passes almost no gradient to queries and keys',
-         first_of(('qk_norm', True), ('init_gain', 1.0)), matrix=('attention logits', 'W_q W_k')),
-    Rule('no norm where the signal needs one', 'largest attention logit at the start', at_start(of_most_layers(of('max_logits'))),
-         (1, 4), (0.003, None), 'queries and keys are so small that attention is even', first_of(('attn_pre_norm', True)),
-         matrix=('attention logits', 'embeddings')),
-    *(Rule('branches or a stream too large', f'{what} at the start {over}', at_start(quantity), (0.5, 2), (None, limit),
-           'what one branch adds drowns what is there, and gradients grow with it', try_keys, against=against, matrix=matrix)
+         matrix=('last hidden state', 'embeddings'), until=0),
+    Rule('attention logits too large at the start', 'entropy of attention over ln T', of('attn_entropy'), (0.7, 1),
+         (0.5, inf), 'a softmax that is nearly one-hot passes almost no gradient to queries and keys',
+         first_of(('qk_norm', True), ('init_gain', 1.0)), matrix=('attention logits', 'W_q W_k'), until=0),
+    Rule('no norm where the signal needs one', 'largest attention logit at the start', median_logit,
+         (1, 4), (0.003, inf), 'queries and keys are so small that attention is even', first_of(('attn_pre_norm', True)),
+         matrix=('attention logits', 'embeddings'), until=0),
+    *(Rule('branches or a stream too large', f'{what} at the start {over}', quantity, (0.5, 2), (-inf, limit),
+           'what one branch adds drowns what is there, and gradients grow with it', try_keys, against=against, matrix=matrix,
+           until=0)
       for against, over, limit, try_keys in (
           ('clean', CLEAN, 3, lambda c: {}),
           ('usual', 'over that with Xavier\'s initialization', 4, first_of(('residual_scale', 1.0), ('init_gain', 1.0),
@@ -241,40 +247,40 @@ RULES = [
           ('RMS of the FFN\'s branch', of('ffn_rms'), ('FFN branch', 'W_2')),
           ('RMS of the last residual stream', last_layer(of('residual_rms')), ('last hidden state', 'W_2')))),
     Rule('gradients vanish or explode with depth', 'factor of the gradient from layer to layer at the start', depth_factor,
-         (1, 1.6), (None, 3), 'lower and upper layers cannot use the same rate', first_of(('attn_pre_norm', True),
+         (1, 3), (-inf, 4), 'lower and upper layers cannot use the same rate', first_of(('attn_pre_norm', True),
                                                                                           ('ffn_pre_norm', True)),
-         matrix=('gradient of w1', 'W_2')),
-    Rule('frozen or unused parameters, or a cut gradient', f'gradient of a type at the start {CLEAN}', at_start(of('grad_norms')),
-         (0.7, 1.4), (0.3, None), 'part of the gradient is lost on its way back', against='clean'),
+         matrix=('gradient of w1', 'W_2'), until=0),
+    Rule('frozen or unused parameters, or a cut gradient', f'gradient of a type at the start {CLEAN}', of('grad_norms'),
+         (0.7, 1.4), (0.3, inf), 'part of the gradient is lost on its way back', against='clean', until=0),
     # changes
-    Rule('decay on gains', 'norm of the gains over their first', growth('norm', 'gain'), (0.9, 1.1), (0.5, None),
+    Rule('decay on gains', 'norm of the gains over their first', growth('norm', 'gain'), (0.9, 1.1), (0.5, inf),
          'weight decay pulls gains to 0, and with them what they multiply', first_of(('decay_norms', False)), rows=3),
-    Rule('a block type too slow', 'update over the rate, over that of the other types', early(speed, 100), (0.3, 3), (0.04, None),
-         'the other types learn, and this one stands almost still', even_rates, rows=3),
-    Rule('a block type too fast', 'update over the rate, over that of the other types', early(speed, 100), (0.3, 3), (None, 8),
-         'steps that fit the other types throw this one about', even_rates, rows=3),
+    Rule('a block type too slow', 'update over the rate, over that of the matrices', speed, (0.3, 3), (0.04, inf),
+         'the other types learn, and this one stands almost still', even_rates, rows=3, until=100),
+    Rule('a block type too fast', 'update over the rate, over that of the matrices', speed, (0.3, 3), (-inf, 8),
+         'steps that fit the other types throw this one about', even_rates, rows=3, until=100),
     # step size
     Rule('β far off', 'first moment over the root of the second, in ckpt.pt', moment_ratio, (0.2, 0.5), (0.13, 0.88),
          'β₁ near 0 averages no noise away, β₁ near 1 follows gradients of long ago (AdamW, Adam-mini)',
          first_of(('beta1', 0.9), ('beta2', 0.95))),
-    Rule('step size too large', 'share of dead units in the FFN', of('dead_units'), (0, 0.1), (None, 0.25),
+    Rule('step size too large', 'share of dead units in the FFN', of('dead_units'), (0, 0.1), (-inf, 0.25),
          'a step too far has left units where no input reaches them', LOWER),
-    Rule('step size too large', 'growth of the embeddings in 300 iterations', early(embedding_growth), (1, 2), (None, 3),
-         'steps add up to more than the weights', LOWER),
-    Rule('step size too large', 'rise of the loss above its lowest, in nats', rise, (0, 0.15), (None, 0.5),
+    Rule('step size too large', 'growth of the embeddings in 300 iterations', embedding_growth, (1, 2), (-inf, 3),
+         'steps add up to more than the weights', LOWER, until=EARLY),
+    Rule('step size too large', 'rise of the loss above its lowest, in nats', rise, (0, 0.15), (-inf, 0.5),
          'steps are too long for the curvature; a longer warm-up or smaller clipping may do too', LOWER, rows=5),
-    Rule('step size too large', 'update over weights (AdamW, Muon, Lion; SGDW less)', relative_updates, (0.001, 0.06), (None, 0.15),
-         'a few steps replace the weights; a longer warm-up or smaller clipping may do too', LOWER, rows=3),
+    Rule('step size too large', 'update over weights (AdamW, Muon, Lion; SGDW less)', relative_updates, (0.001, 0.06),
+         (-inf, 0.15), 'a few steps replace the weights; a longer warm-up or smaller clipping may do too', LOWER, rows=3),
     Rule('step size too small', 'largest update over weights of all rows', largest_update, (0.003, 0.06),
-         (0.0012, None), 'the rate, ε, clipping or the warm-up holds the steps back', scaled('learning_rate', 3)),
-    Rule('step size too large', 'loss or gradient not finite', diverged, (0, 0), (None, 0.5),
+         (0.0012, inf), 'the rate, ε, clipping or the warm-up holds the steps back', scaled('learning_rate', 3)),
+    Rule('step size too large', 'loss or gradient not finite', diverged, (0, 0), (-inf, 0.5),
          'the last steps were too long for the curvature', LOWER),
-    Rule('attention logits growing', 'largest attention logit', of('max_logits'), (1, 30), (None, 60),
+    Rule('attention logits growing', 'largest attention logit', of('max_logits'), (1, 30), (-inf, 60),
          'the softmax becomes one-hot, and its gradient noise', first_of(('qk_norm', True)),
          matrix=('attention logits', 'W_q W_k')),
     # spikes
-    Rule('a spike from the weights', 'factor of a type\'s norm in 20 iterations', weight_jump, (1, 1.1), (None, 1.5),
-         'the weights moved at once, not by a step of this size', ),
-    Rule('a spike from a batch', 'jump of the loss, in robust standard deviations', surprise, (-7, 7), (None, 12),
+    Rule('a spike from the weights', 'factor of a type\'s norm in 20 iterations', weight_jump, (1, 1.1), (-inf, 1.5),
+         'the weights moved at once, not by a step of this size'),
+    Rule('a spike from a batch', 'jump of the loss, in robust standard deviations', surprise, (-7, 7), (-inf, 12),
          'one batch is unlike the others, and its gradient moves the weights', first_of(('grad_clip', 1.0))),
 ]
