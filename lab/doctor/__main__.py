@@ -13,7 +13,7 @@ if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.doctor')
 
 from configurator import TRAIN, defaults_of, parse_args
-from engine.process import begin
+from engine.process import ROOT, begin
 
 import argparse
 import os
@@ -76,7 +76,7 @@ def check_up(arguments, out):
     config = parse_args(arguments, defaults_of(TRAIN, GPTConfig))
     rate = config['learning_rate']
     with tempfile.TemporaryDirectory() as folder:
-        case = train_briefly(os.getcwd(), config, folder, max_iters=CHECK_UP_ITERS, warmup_iters=CHECK_UP_ITERS - 1,
+        case = train_briefly(ROOT, config, folder, os.getcwd(), max_iters=CHECK_UP_ITERS, warmup_iters=CHECK_UP_ITERS - 1,
                              lr_decay_iters=10 ** 9, learning_rate=HIGHEST * rate, log_interval=1, eval_interval=5)
     if isinstance(case, str):
         raise ValueError(f'{" ".join(arguments)} does not train: {case.removeprefix("error: ")}')

@@ -44,11 +44,6 @@ def place_of(name):
     return f'{".".join(parts[2:]).removeprefix("attn.").removeprefix("ffn.")} {int(parts[1]) + 1}' if parts[0] == 'h' else name
 
 
-def script_arguments(config):
-    """Return what follows `python` for a run of this config."""
-    return ['-m', 'vision.train'] if script_of(config) == 'vision.train' else ['train.py']
-
-
 class Case:
     """`clean`: the case of the reference, and `usual` that of the usual start, if there are any. `edited`: the files that differ
     from the run's commit. `notes`: lines about what could not be checked."""
@@ -91,7 +86,8 @@ class Case:
             for name, i in zip(group.get('param_names', []), group['params']):
                 tensors = {key: t for key, t in numbers.get(i, {}).items() if torch.is_tensor(t) and t.dim() and not t.is_meta}
                 first = [t.float().norm().item() for key, t in tensors.items() if key != 'exp_avg_sq']
-                second = tensors['exp_avg_sq'].float().sum().item() if 'exp_avg_sq' in tensors else None
+                each = 'exp_avg_sq' in tensors and tensors['exp_avg_sq'].shape == tensors['exp_avg'].shape      # Adam-mini shares
+                second = tensors['exp_avg_sq'].float().sum().item() if each else None
                 moments[name] = max(first, default=0.0), second
         self.moments = (state['iter'], moments) if any(first for first, _ in moments.values()) else None
 

@@ -17,7 +17,7 @@ from engine.code import git
 from engine.device import pick_device
 from engine.health import health
 from engine.keys import gpt_config
-from lab.doctor.case import Case, script_arguments
+from lab.doctor.case import Case
 from lab.measure.preflight import amplified, effects
 from lab.runs import read_run
 from model import GPT
@@ -30,19 +30,20 @@ SHORT = dict(init_from='scratch', overwrite=True, eval_only=False, eval_iters=1,
 USUAL = dict(init='xavier', init_gain=1.0)          # GPT-2's matrices start smaller than this up to a width of 2500
 
 
-def train_briefly(code, config, folder, **keys):
-    """Train with the code in the folder `code` for at most PATIENCE seconds. Return the run as a Case, or the last line that it
-    has printed. `keys` change SHORT and the config."""
+def train_briefly(code, config, folder, cwd='', **keys):
+    """Train with the code in the folder `code` for at most PATIENCE seconds, in `cwd` or in `code`. Return the run as a Case, or
+    the last line that it has printed. `keys` change SHORT and the config."""
     short = {key: value for key, value in SHORT.items() if key in config}
     config = {**config, **short, **keys, 'out_dir': os.path.abspath(folder)}
     os.makedirs(folder, exist_ok=True)
     path = os.path.abspath(os.path.join(folder, 'keys.json'))
     with open(path, 'w', encoding='utf-8') as f:
         json.dump(config, f)
+    script = ['-m', 'vision.train'] if script_of(config) == 'vision.train' else [os.path.join(code, 'train.py')]
     env = {key: value for key, value in os.environ.items() if key not in ('PYTHONPATH', 'RANK', 'WORLD_SIZE')}
     last = ['it took too long']
     with suppress(subprocess.TimeoutExpired):
-        done = subprocess.run([sys.executable, *script_arguments(config), path], cwd=code, env=env, timeout=PATIENCE, text=True,
+        done = subprocess.run([sys.executable, *script, path], cwd=cwd or code, env=env, timeout=PATIENCE, text=True,
                               capture_output=True, stdin=subprocess.DEVNULL)
         last = (done.stdout + done.stderr).strip().splitlines()[-1:]
     run = read_run(folder)

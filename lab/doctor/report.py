@@ -1,4 +1,6 @@
 """Findings: which rules fire where, in words and as a picture."""
+from configurator import script_of
+
 import math
 import re
 from dataclasses import dataclass
@@ -6,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lab.doctor.case import script_arguments
 from lab.doctor.reference import exponent
 from lab.doctor.rules import RULES, Rule
 from lab.plot.lines import COLORS, Curve, Lines, Panel, ordered_color
@@ -125,7 +126,8 @@ def text_of(case, finding, number):
     if is_edit:
         lines.append(f'   look at: the edit of {", ".join(case.edited)} in {case.folder}/code.patch; without it this is healthy')
     if keys:
-        flags, script = ' '.join(f'--{key}={value}' for key, value in keys.items()), ' '.join(script_arguments(case.config))
+        flags = ' '.join(f'--{key}={value}' for key, value in keys.items())
+        script = '-m vision.train' if script_of(case.config) == 'vision.train' else 'train.py'
         lines.append(f'   try: python {script} {case.keys_file} {flags} --out_dir={case.folder.rstrip("/")}-2')
     elif not is_edit:
         lines.append('   look at: model.py and optim.py; for a fault of the data at data/tokens.py and train.py')

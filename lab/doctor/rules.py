@@ -101,7 +101,8 @@ def largest_update(c):
 
 
 def speed(c):
-    """How far a step moves a type, over what its optimizer should, over the median of the blocks' matrices, after the first row."""
+    """How far a step moves a type, over what its optimizer should, over the median of the blocks' matrices. The first row, where
+    moments begin, is left out."""
     updates = c.table('update_norms')
     if c.config.get('optimizer') in STEP_OF:
         speeds = updates / c.table(STEP_OF[c.config['optimizer']]).replace(0, np.nan)
@@ -117,7 +118,7 @@ def depth_factor(c):
     factors = {}
     for kind in ('vo', 'ffn'):
         sizes = grads[[place for place in grads if place.startswith(kind)]].dropna(axis=1)
-        if sizes.size > 2:
+        if sizes.shape[1] > 1 and len(sizes):
             slopes = np.polyfit(range(sizes.shape[1]), np.log(sizes.to_numpy().T), 1)[0]
             factors[kind] = dict(zip(sizes.index, np.exp(np.abs(slopes))))
     return pd.DataFrame(factors)
@@ -257,7 +258,7 @@ RULES = [
          'weight decay pulls gains to 0, and with them what they multiply', first_of(('decay_norms', False)), rows=3),
     Rule('a block type too slow', 'update over the rate, over that of the matrices', speed, (0.3, 3), (0.04, inf),
          'the other types learn, and this one stands almost still', even_rates, rows=3, until=100),
-    Rule('a block type too fast', 'update over the rate, over that of the matrices', speed, (0.3, 3), (-inf, 8),
+    Rule('a block type too fast', 'update over the rate, over that of the matrices', speed, (0.3, 5), (-inf, 10),
          'steps that fit the other types throw this one about', even_rates, rows=3, until=100),
     # step size
     Rule('β far off', 'first moment over the root of the second, in ckpt.pt', moment_ratio, (0.2, 0.5), (0.13, 0.88),
