@@ -23,6 +23,7 @@ import matplotlib
 
 from lab.doctor.case import Case
 from lab.doctor.reference import add_clean, add_usual, train_briefly
+from lab.doctor.replay import add_future, replay_spike
 from lab.doctor.report import MOST, examine, named, picture, text_of
 from lab.doctor.rules import RULES
 from lab.plot import write
@@ -43,6 +44,8 @@ def tell(case, findings, missing):
         print(f'{about}: {findings[0].rule.cause}')
         for number, finding in enumerate(findings[:MOST], 1):
             print('\n'.join(text_of(case, finding, number)))
+            if finding.rule.cause.startswith('a spike'):
+                print(f'   {replay_spike(case, finding.since)}')
     if missing:
         print(f'not checked, because the run has no such numbers: {"; ".join(missing)}')
     for line in case.notes:
@@ -65,6 +68,7 @@ def diagnose(folder, args):
     case = Case.of_run(folder)
     add_clean(case, args.reference, args.iters)
     add_usual(case)
+    add_future(case)
     findings, missing = examine(case)
     tell(case, findings, missing)
     if findings:

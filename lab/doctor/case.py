@@ -50,7 +50,7 @@ class Case:
 
     def __init__(self, folder, config, about, rows, status='done'):
         self.folder, self.config, self.about, self.rows, self.status = folder, config, about, rows, status
-        self.clean = self.usual = self.corpus_entropy = self.moments = None
+        self.clean = self.usual = self.corpus_entropy = self.moments = self.future = None
         self.keys_file = os.path.join(folder, 'config.json')
         self.edited, self.notes, self.windows, self.sizes = list(patches(folder)), [], math.inf, {}
 

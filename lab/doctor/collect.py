@@ -18,6 +18,7 @@ import pandas as pd
 from engine.log import progress
 from lab.doctor.case import Case
 from lab.doctor.reference import add_clean, add_usual
+from lab.doctor.replay import add_future
 from lab.doctor.report import MOST, examine, extreme
 from lab.doctor.rules import RULES
 
@@ -27,6 +28,7 @@ def row_of(folder, iters):
     case = Case.of_run(folder)
     add_clean(case, iters=iters)
     add_usual(case)
+    add_future(case)
     causes = [finding.rule.cause for finding in examine(case)[0]]
     losses = case.table('val_loss').get('', pd.Series([float('nan')]))
     names = dict(run=folder, status=case.status, iterations=case.it, val_loss=losses.iloc[-1])

@@ -68,7 +68,7 @@ def examine(case, rules=RULES):
     for rule in rules:
         if finding := judge(case, rule):
             findings.setdefault(rule.cause, finding)
-        elif not rule.values(case).size and not rule.against:
+        elif not rule.values(case).size and not rule.against and 'replayed' not in rule.what:
             missing[rule.what] = None
     return [*findings.values()], [*missing]
 
@@ -114,14 +114,15 @@ def text_of(case, finding, number):
     """Return the lines of a finding."""
     rule, values = finding.rule, finding.rule.values(case)
     where = named(finding.places)
-    clean = rule.quantity(case.clean).reindex(columns=finding.places) if case.clean and not rule.against else pd.DataFrame()
+    reaches = case.clean and finding.since <= case.clean.it         # the reference tells nothing of later iterations
+    clean = rule.quantity(case.clean).reindex(columns=finding.places) if reaches and not rule.against else pd.DataFrame()
     healthy = '{:.3g} to {:.3g}'.format(*rule.healthy) if rule.healthy[0] != rule.healthy[1] else f'{rule.healthy[0]:g}'
     lines = [f'{number}. {rule.cause}  ({"clear" if finding.is_clear() else "close to the limit"})',
              f'   {rule.what}{f" ({where})" * bool(where)}: {finding.value:.3g} '
              f'{"from" if len(values) > 1 else "at"} iteration {finding.since}{" on" * (len(values) > 1)}; healthy {healthy}, '
              f'sick {limits(rule)}' + (f'; clean code {clean.median().median():.3g}' if clean.notna().any(axis=None) else ''),
              f'   why: {rule.why}.{matrix_text(case, rule)}']
-    is_edit = case.edited and (rule.against == 'clean' or case.clean and not judge(case.clean, rule))
+    is_edit = case.edited and reaches and (rule.against == 'clean' or not judge(case.clean, rule))
     keys = {} if is_edit and rule.against == 'clean' else rule.try_keys(case.config)
     if is_edit:
         lines.append(f'   look at: the edit of {", ".join(case.edited)} in {case.folder}/code.patch; without it this is healthy')

@@ -145,6 +145,10 @@ def rise(c):
     return loss - loss.cummin()
 
 
+def future(c):
+    return pd.DataFrame({'': {c.future[0]: c.future[1]}} if c.future else {})
+
+
 def diverged(c):
     return pd.DataFrame({'': {row['iter']: float('diverged' in row) for row in c.rows[-1:]}})
 
@@ -202,6 +206,8 @@ RULES = [
          'the same windows come again and again, and the model learns them by heart', rows=3),
     Rule('shifted or copied labels', 'share of targets that are the next input', of('batches.agreement'), (1, 1), (0.9, inf),
          'a token is not trained to tell the next one', rows=2),
+    Rule('a leak from the future', 'effect of an input on earlier outputs, over that on its own, replayed', future, (0, 1e-5),
+         (-inf, 1e-3), 'a token sees those that it should tell'),
     Rule('a leak from the future', 'validation loss over the entropy of the data\'s tokens', over_corpus('val_loss'), (0.3, 2),
          (0.12, inf), 'no model of text is that good: a token sees those that it should tell'),
     Rule('a leak from the future', f'loss {CLEAN}', of('loss'), (0.95, 1.05), (0.8, inf),
