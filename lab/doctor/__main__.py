@@ -39,7 +39,7 @@ def tell(case, findings, missing):
     about = f'{case.folder} ({case.status}, iteration {case.it})'
     checked = sum(bool(rule.values(case).size) for rule in RULES)
     if not findings:
-        print(f'{about}: healthy in all {checked} quantities that were checked: data, gradients, starts, growth and steps')
+        print(f'{about}: healthy in all {checked} quantities that were checked, of data, gradients, starts, growth and steps')
     else:
         print(f'{about}: {findings[0].rule.cause}')
         for number, finding in enumerate(findings[:MOST], 1):
@@ -47,7 +47,7 @@ def tell(case, findings, missing):
             if finding.rule.cause.startswith('a spike'):
                 print(f'   {replay_spike(case, finding.since)}')
     if missing:
-        print(f'not checked, because the run has no such numbers: {"; ".join(missing)}')
+        print(f'not checked, because the log does not have them: {"; ".join(missing)}')
     for line in case.notes:
         print(line)
 
@@ -87,7 +87,7 @@ def check_up(arguments, out):
     case.folder, case.keys_file, case.config = 'out-checked', ' '.join(arguments), {**case.config, 'learning_rate': rate}
     case.read_data()
     add_usual(case)
-    findings, _ = examine(case, [rule for rule in RULES if 'ckpt.pt' not in rule.what])
+    findings, _ = examine(case, [rule for rule in RULES if not rule.beside])
     rates = case.table('lr')['']
     first = [finding for finding in findings if finding.since == 0]
     later = sorted((finding for finding in findings if finding.since), key=lambda finding: finding.since)

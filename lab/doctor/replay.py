@@ -49,11 +49,13 @@ def replay_spike(case, it):
     around = [pair for pair in kept if pair[0] <= it][-1:] + [pair for pair in kept if pair[0] > it][:1]
     if not around:
         return 'not replayed: --keep_every=50 keeps the checkpoints for it'
-    texts = []
+    texts, is_odd = [], False
     for at, path in around:
         model = load_run(path)[0].eval()
         data = Tokens(case.config['dataset'], 'train', model.config.block_size, model.config.vocab_size)
         losses = {i: loss_of(case, model, data, i) for i in range(max(0, it - NEIGHBOURS), it + NEIGHBOURS + 1)}
         own = losses.pop(it)
+        is_odd = is_odd or own > 1.3 * max(losses.values())
         texts.append(f'{own:.3g} on the weights of iteration {at} ({min(losses.values()):.3g} to {max(losses.values()):.3g})')
-    return f'replayed: the batch that the data has for iteration {it} (its neighbours) has the loss {", ".join(texts)}'
+    verdict = 'that batch is odd' if is_odd else 'that batch is an ordinary one: the weights moved, or another batch came'
+    return f'replayed: the data\'s batch of iteration {it} (its neighbours) has the loss {", ".join(texts)}; {verdict}'

@@ -63,12 +63,12 @@ def judge(case, rule):
 
 
 def examine(case, rules=RULES):
-    """Return the findings in the order of the rules, one for each cause, and the quantities that the run does not have."""
+    """Return the findings in the order of the rules, one for each cause, and the quantities that the log does not have."""
     findings, missing = {}, {}
     for rule in rules:
         if finding := judge(case, rule):
             findings.setdefault(rule.cause, finding)
-        elif not rule.values(case).size and not rule.against and 'replayed' not in rule.what:
+        elif not rule.values(case).size and not rule.against and not rule.beside:
             missing[rule.what] = None
     return [*findings.values()], [*missing]
 
@@ -131,7 +131,7 @@ def text_of(case, finding, number):
         script = '-m vision.train' if script_of(case.config) == 'vision.train' else 'train.py'
         lines.append(f'   try: python {script} {case.keys_file} {flags} --out_dir={case.folder.rstrip("/")}-2')
     elif not is_edit:
-        lines.append('   look at: model.py and optim.py; for a fault of the data at data/tokens.py and train.py')
+        lines.append(f'   look at: {", ".join(case.edited) or "train.py, data/tokens.py, model.py and optim.py"}')
     return lines
 
 

@@ -167,6 +167,7 @@ class Rule:
     rows: int = 1
     until: float = inf      # the last iteration that counts
     against: str = ''       # clean | usual: the quantity is divided by that of this other start
+    beside: bool = False    # the quantity is not in the log: it is in the checkpoint, or replayed
     matrix: tuple = ()      # a row and a column of preflight's invariance matrix
 
     def series(self, case):
@@ -207,7 +208,7 @@ RULES = [
     Rule('shifted or copied labels', 'share of targets that are the next input', of('batches.agreement'), (1, 1), (0.9, inf),
          'a token is not trained to tell the next one', rows=2),
     Rule('a leak from the future', 'effect of an input on earlier outputs, over that on its own, replayed', future, (0, 1e-5),
-         (-inf, 1e-3), 'a token sees those that it should tell'),
+         (-inf, 1e-3), 'a token sees those that it should tell', beside=True),
     Rule('a leak from the future', 'validation loss over the entropy of the data\'s tokens', over_corpus('val_loss'), (0.3, 2),
          (0.12, inf), 'no model of text is that good: a token sees those that it should tell'),
     Rule('a leak from the future', f'loss {CLEAN}', of('loss'), (0.95, 1.05), (0.8, inf),
@@ -222,7 +223,7 @@ RULES = [
     Rule('frozen or unused parameters, or a cut gradient', 'gradient of a type over that of all', gradient_share, (1e-3, 1),
          (1e-9, inf), 'no gradient reaches them, and nothing trains them', rows=ALL),
     Rule('frozen or unused parameters, or a cut gradient', 'first moment of the gradient, in ckpt.pt', first_moments,
-         (1e-6, inf), (1e-30, inf), 'no gradient reaches them, and nothing trains them'),
+         (1e-6, inf), (1e-30, inf), 'no gradient reaches them, and nothing trains them', beside=True),
     # starts
     Rule('embeddings too large', f'norm of the embeddings at the start {CLEAN}', of('weight_norms', ['emb', 'pos']),
          (0.9, 1.1), (-inf, 2.5), 'they drown the first branches, and a tied head makes logits of them', against='clean',
@@ -239,8 +240,8 @@ RULES = [
     Rule('attention logits too large at the start', 'entropy of attention over ln T', of('attn_entropy'), (0.7, 1),
          (0.5, inf), 'a softmax that is nearly one-hot passes almost no gradient to queries and keys',
          first_of(('qk_norm', True), ('init_gain', 1.0)), matrix=('attention logits', 'W_q W_k'), until=0),
-    Rule('no norm where the signal needs one', 'largest attention logit at the start', median_logit,
-         (1, 4), (0.003, inf), 'queries and keys are so small that attention is even', first_of(('attn_pre_norm', True)),
+    Rule('no norm where the signal needs one', 'median largest attention logit at the start', median_logit,
+         (0.006, 8), (0.003, inf), 'queries and keys are so small that attention is even', first_of(('attn_pre_norm', True)),
          matrix=('attention logits', 'embeddings'), until=0),
     *(Rule('branches or a stream too large', f'{what} at the start {over}', quantity, (0.5, 2), (-inf, limit),
            'what one branch adds drowns what is there, and gradients grow with it', try_keys, against=against, matrix=matrix,
@@ -269,7 +270,7 @@ RULES = [
     # step size
     Rule('β far off', 'first moment over the root of the second, in ckpt.pt', moment_ratio, (0.2, 0.5), (0.13, 0.88),
          'β₁ near 0 averages no noise away, β₁ near 1 follows gradients of long ago (AdamW, Adam-mini)',
-         first_of(('beta1', 0.9), ('beta2', 0.95))),
+         first_of(('beta1', 0.9), ('beta2', 0.95)), beside=True),
     Rule('step size too large', 'share of dead units in the FFN', of('dead_units'), (0, 0.1), (-inf, 0.25),
          'a step too far has left units where no input reaches them', LOWER),
     Rule('step size too large', 'growth of the embeddings in 300 iterations', embedding_growth, (1, 2), (-inf, 3),
