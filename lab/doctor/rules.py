@@ -71,8 +71,10 @@ def repeated(c):
 
 
 def above_uniform(c):
+    """Where the head is the embedding."""
     choices = c.config.get('vocab_size') or c.config.get('classes')
-    return c.table('loss') - math.log(choices) if choices else pd.DataFrame()
+    tied = 'head' not in c.table('weight_norms')
+    return c.table('loss') - math.log(choices) if choices and tied else pd.DataFrame()
 
 
 def gradient_share(c):
@@ -81,7 +83,9 @@ def gradient_share(c):
 
 def first_moments(c):
     from lab.doctor.case import place_of
-    return pd.DataFrame({place_of(name): {c.moments[0]: first} for name, (first, _) in c.moments[1].items()} if c.moments else {})
+    """But for those of residual states, of which the first ones have nothing to mix."""
+    it, moments = c.moments or (0, {})
+    return pd.DataFrame({place_of(name): {it: first} for name, (first, _) in moments.items() if '_residual.' not in name})
 
 
 def moment_ratio(c):
@@ -108,6 +112,7 @@ def speed(c):
         speeds = updates / c.table(STEP_OF[c.config['optimizer']]).replace(0, np.nan)
     else:
         speeds = updates / pd.Series(c.sizes, dtype=float).reindex(updates.columns) ** 0.5
+    speeds = speeds[[kind for kind in speeds if kind not in ('norm', 'gain')]]          # few numbers, which a small ε holds back
     typical = speeds.reindex(columns=MATRICES).median(axis=1).replace(0, np.nan)
     return speeds.div(typical, axis=0).iloc[1:].dropna(axis=1, how='all')
 
@@ -231,6 +236,8 @@ RULES = [
     Rule('embeddings too large', 'loss at the start − ln V, in nats', above_uniform, (-0.3, 0.3), (-inf, 1.5),
          'the logits are large before anything is learned: a tied head makes them of the embeddings', first_of(('emb_std', 0.02)),
          matrix=('last hidden state', 'embeddings'), until=0),
+    Rule('embeddings too large', 'RMS of the embeddings at the start', embeddings, (0.02, 1), (-inf, 2),
+         'steps are small beside them', first_of(('emb_std', 0.02)), matrix=('last hidden state', 'embeddings'), until=0),
     Rule('embeddings too small', f'norm of the embeddings at the start {CLEAN}', of('weight_norms', ['emb', 'pos']),
          (0.9, 1.1), (0.4, inf), 'the first branch drowns them', against='clean', matrix=('last hidden state', 'embeddings'),
          until=0),
@@ -263,14 +270,18 @@ RULES = [
     # changes
     Rule('decay on gains', 'norm of the gains over their first', growth('norm', 'gain'), (0.9, 1.1), (0.5, inf),
          'weight decay pulls gains to 0, and with them what they multiply', first_of(('decay_norms', False)), rows=3),
-    Rule('a block type too slow', 'update over the rate, over that of the matrices', speed, (0.3, 3), (0.04, inf),
-         'the other types learn, and this one stands almost still', even_rates, rows=3, until=100),
-    Rule('a block type too fast', 'update over the rate, over that of the matrices', speed, (0.3, 5), (-inf, 10),
-         'steps that fit the other types throw this one about', even_rates, rows=3, until=100),
-    # step size
     Rule('β far off', 'first moment over the root of the second, in ckpt.pt', moment_ratio, (0.2, 0.5), (0.13, 0.88),
          'β₁ near 0 averages no noise away, β₁ near 1 follows gradients of long ago (AdamW, Adam-mini)',
          first_of(('beta1', 0.9), ('beta2', 0.95)), beside=True),
+    Rule('a block type too slow', 'update over the rate, over that of the matrices', speed, (0.3, 3), (0.06, inf),
+         'the other types learn, and this one stands almost still', even_rates, rows=3, until=100),
+    Rule('a block type too fast', 'update over the rate, over that of the matrices', speed, (0.3, 5), (-inf, 10),
+         'steps that fit the other types throw this one about', even_rates, rows=3, until=100),
+    Rule('a block type too slow', f'update over that of the matrices, {CLEAN}', speed, (0.7, 1.4), (0.2, inf),
+         'the other types learn, and this one stands almost still', rows=3, until=100, against='clean'),
+    Rule('a block type too fast', f'update over that of the matrices, {CLEAN}', speed, (0.7, 1.4), (-inf, 5),
+         'steps that fit the other types throw this one about', rows=3, until=100, against='clean'),
+    # step size
     Rule('step size too large', 'share of dead units in the FFN', of('dead_units'), (0, 0.1), (-inf, 0.25),
          'a step too far has left units where no input reaches them', LOWER),
     Rule('step size too large', 'growth of the embeddings in 300 iterations', embedding_growth, (1, 2), (-inf, 3),
