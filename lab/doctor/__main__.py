@@ -97,7 +97,8 @@ def check_up(arguments, out):
     if not first:
         print('the start is healthy')
     for finding in later[:1]:
-        print(f'what goes first: {finding.rule.cause}, {finding.rule.what} ({named(finding.places)}), at a rate of about '
+        where = f' ({named(finding.places)})' if named(finding.places) else ''
+        print(f'what goes first: {finding.rule.cause}, by the {finding.rule.what}{where}, at a rate of about '
               f'{rates.asof(finding.since):.2g}')
     steps = next(rule for rule in RULES if rule.what.startswith('update over weights'))
     updates = steps.values(case)

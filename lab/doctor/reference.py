@@ -103,7 +103,8 @@ def add_clean(case, commit='', iters=40):
 
 
 def add_usual(case):
-    """Give the case its `usual` case: how this architecture starts with Xavier's initialization, by the code at hand."""
+    """Give the case, and its clean one, their `usual` case: how this architecture starts with Xavier's initialization, by the
+    code at hand."""
     if script_of(case.config) == 'vision.train':
         return
     try:
@@ -115,6 +116,8 @@ def add_usual(case):
     torch.manual_seed(case.config.get('seed', 0))
     x, _ = data.read(data.spread(1, case.config.get('batch_size', 1))[0])
     case.usual = Case('', case.config, {}, [dict(iter=0, **health(GPT(config).to(device), x.to(device)))])
+    if case.clean:
+        case.clean.usual = case.usual
 
 
 def exponent(case, effect, cause):

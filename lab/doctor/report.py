@@ -95,19 +95,19 @@ def limits(rule):
     return ' or '.join([f'below {low:.3g}'] * (low > -math.inf) + [f'above {high:.3g}'] * (high < math.inf))
 
 
-POWERS = {0: 'does not depend on', 1: 'grows in proportion to', 2: 'grows with the square of'}
+POWERS = {1: 'grows in proportion to', 2: 'grows with the square of'}
 
 
 def matrix_text(case, rule):
-    """Return the sentence of the invariance matrix, or ''."""
+    """Return the sentence of the invariance matrix, or '' if this architecture holds the effect."""
     power = exponent(case, *rule.matrix) if rule.matrix else None
-    if power is None:
+    if power is None or power < 0.3:
         return ''
     effect, cause = rule.matrix
     how = next((text for n, text in POWERS.items() if abs(power - n) < 0.15), f'grows with the power {power:.1f} of')
-    verb = how.replace('does', 'do').replace('grows', 'grow') if effect.endswith('s') else how
-    held = f', and nothing holds {"them" if effect.endswith("s") else "it"}' if power > 0.5 else ''
-    return f' In this architecture the {effect} {verb} {cause.replace("_", "")}{held}.'
+    many = effect.endswith('s')
+    return (f' In this architecture the {effect} {how.replace("grows", "grow") if many else how} {cause.replace("_", "")}, and '
+            f'nothing holds {"them" if many else "it"}.')
 
 
 def text_of(case, finding, number):
@@ -115,12 +115,13 @@ def text_of(case, finding, number):
     rule, values = finding.rule, finding.rule.values(case)
     where = named(finding.places)
     reaches = case.clean and finding.since <= case.clean.it         # the reference tells nothing of later iterations
-    clean = rule.quantity(case.clean).reindex(columns=finding.places) if reaches and not rule.against else pd.DataFrame()
+    clean = rule.values(case.clean).reindex(columns=finding.places) if reaches and not rule.against else pd.DataFrame()
+    clean = clean[clean.index >= finding.since][:1].stack()
     healthy = '{:.3g} to {:.3g}'.format(*rule.healthy) if rule.healthy[0] != rule.healthy[1] else f'{rule.healthy[0]:g}'
     lines = [f'{number}. {rule.cause}  ({"clear" if finding.is_clear() else "close to the limit"})',
              f'   {rule.what}{f" ({where})" * bool(where)}: {finding.value:.3g} '
              f'{"from" if len(values) > 1 else "at"} iteration {finding.since}{" on" * (len(values) > 1)}; healthy {healthy}, '
-             f'sick {limits(rule)}' + (f'; clean code {clean.median().median():.3g}' if clean.notna().any(axis=None) else ''),
+             f'sick {limits(rule)}' + (f'; clean code {clean.median():.3g}' if len(clean) else ''),
              f'   why: {rule.why}.{matrix_text(case, rule)}']
     is_edit = case.edited and reaches and (rule.against == 'clean' or not judge(case.clean, rule))
     keys = {} if is_edit and rule.against == 'clean' else rule.try_keys(case.config)
