@@ -3,6 +3,7 @@ from configurator import script_of
 
 import math
 import re
+import textwrap
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,7 +150,7 @@ def picture(case, findings):
 
     clean = dict(name='clean code', color='#888888', dash='--')
     losses = loss(case, name='this run') + (loss(case.clean, **clean) if case.clean else [])
-    panels = [Panel(losses, y='loss', title=case.folder)]
+    panels = [Panel(losses, x='iteration', y='loss', title=case.folder)]
     for finding in findings:
         rule = finding.rule
         own, curves = rule.series(case), []
@@ -158,13 +159,13 @@ def picture(case, findings):
             curves.append(curve(own, place, color=color, name=named([place]) or 'this run', marker='o'))
             if case.clean and not rule.against and place in (other := rule.quantity(case.clean)):
                 curves.append(curve(other, place, **clean))
-        ends = [own.index[0], max(own.index[-1], own.index[0] + 1)]
+        ends = [0, max(1, case.it)]
         curves += [Curve(ends, [limit] * 2, 'sick beyond', COLORS[1], dash=':') for limit in rule.sick if math.isfinite(limit)]
         if all(map(math.isfinite, rule.healthy)):
             curves.append(Curve(ends, [sum(rule.healthy) / 2] * 2, 'healthy', COLORS[2], width=0.6, low=[rule.healthy[0]] * 2,
                                 high=[rule.healthy[1]] * 2))
         values = pd.Series([y for c in curves for y in c.y])
         is_log = bool((values > 0).all() and values.max() > 30 * values.min())
-        what = rule.what.replace(' over ', '\nover ', 1)
+        what = textwrap.fill(rule.what, 32)
         panels.append(Panel(curves, x='iteration', y=what, title=rule.cause, log='y' * is_log))
-    return Lines(panels, '', columns=1, sharex='none')
+    return Lines(panels, '', columns=1)

@@ -100,8 +100,7 @@ def relative_updates(c):
 
 
 def largest_update(c):
-    """Of all types and rows, at the last row."""
-    return relative_updates(c).max(axis=1).to_frame('').cummax()[-1:]
+    return relative_updates(c).max(axis=1).to_frame('')
 
 
 def speed(c):
@@ -288,8 +287,9 @@ RULES = [
          'steps are too long for the curvature; a longer warm-up or smaller clipping may do too', LOWER, rows=5),
     Rule('step size too large', 'update over weights (AdamW, Muon, Lion; SGDW less)', relative_updates, (0.001, 0.06),
          (-inf, 0.15), 'a few steps replace the weights; a longer warm-up or smaller clipping may do too', LOWER, rows=3),
-    Rule('step size too small', 'largest update over weights of all rows', largest_update, (0.003, 0.06),
-         (0.0012, inf), 'the rate, ε, clipping or the warm-up holds the steps back', scaled('learning_rate', 3)),
+    Rule('step size too small', 'largest update over weights of all types', largest_update, (0.003, 0.06),
+         (0.0012, inf), 'the rate, ε, clipping or the warm-up holds the steps back', scaled('learning_rate', 3),
+         rows=ALL),
     Rule('step size too large', 'loss or gradient not finite', diverged, (0, 0), (-inf, 0.5),
          'the last steps were too long for the curvature', LOWER),
     Rule('attention logits growing', 'largest attention logit', of('max_logits'), (1, 30), (-inf, 60),
