@@ -34,10 +34,10 @@ def healthy():
                          layers=dict(grad_norms=dict(qk=[1.0, 1.0], vo=[1.0, 1.1], ffn=[1.0, 0.9])),
                          batches=dict(repeated=0.0, before=it, agreement=1.0, entropy=3.1)))
     case = Case('out-made-up', dict(vocab_size=256, optimizer='adamw', learning_rate=1e-3), {}, rows)
-    case.corpus_entropy, case.sizes = 3.1, dict.fromkeys(TYPES, 10000)
+    case.corpus_entropy, case.windows, case.sizes = 3.1, 10 ** 6, dict.fromkeys(TYPES, 10000)
     case.moments = 300, {'wte.weight': (0.2, 0.4), 'h.0.attn.wq.weight': (0.1, 0.2)}
     case.clean, case.usual = copy.copy(case), copy.copy(case)
-    case.rows = copy.deepcopy(rows)
+    case.rows, case.tables = copy.deepcopy(rows), {}
     return case
 
 

@@ -1,9 +1,7 @@
 """A run as the doctor sees it: its log, its checkpoint and its data, as tables over the iterations."""
 from configurator import script_of
 
-import math
 import os
-from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -52,7 +50,7 @@ class Case:
         self.folder, self.config, self.about, self.rows, self.status = folder, config, about, rows, status
         self.clean = self.usual = self.corpus_entropy = self.moments = self.future = None
         self.keys_file = os.path.join(folder, 'config.json')
-        self.edited, self.notes, self.windows, self.sizes = list(patches(folder)), [], math.inf, {}
+        self.edited, self.notes, self.windows, self.sizes, self.tables = list(patches(folder)), [], 0, {}, {}
 
     @classmethod
     def of_run(cls, folder):
@@ -67,8 +65,16 @@ class Case:
 
     def table(self, key):
         """Return a number of the log, such as 'loss' or 'layers.grad_norms', as a table: iterations × places."""
-        found = {row['iter']: dict(leaves(value)) for row in self.rows if (value := look_up(row, key)) is not None}
-        return pd.DataFrame.from_dict(found, orient='index', dtype=float).sort_index().dropna(axis=1, how='all')
+        if key not in self.tables:
+            found = {row['iter']: dict(leaves(value)) for row in self.rows if (value := look_up(row, key)) is not None}
+            table = pd.DataFrame.from_dict(found, orient='index', dtype=float).sort_index()
+            self.tables[key] = table.dropna(axis=1, how='all')
+        return self.tables[key]
+
+    def complete(self, others):
+        """Add what the rows of another log have for the same iterations and these rows lack."""
+        others, self.tables = {(row['iter'], 'loss' in row): row for row in others}, {}
+        self.rows = [{**others.get((row['iter'], 'loss' in row), {}), **row} for row in self.rows]
 
     @property
     def it(self):
@@ -80,7 +86,11 @@ class Case:
         if not os.path.exists(path):
             self.notes.append('there is no ckpt.pt: single parameters without a gradient, and β, were not checked')
             return
-        state = load_checkpoint(path, mmap=True, whole=False)
+        try:
+            state = load_checkpoint(path, mmap=True, whole=False)
+        except ValueError as error:
+            self.notes.append(str(error))
+            return
         moments, numbers = {}, state['optimizer'].get('state', {})
         for group in state['optimizer']['param_groups']:
             for name, i in zip(group.get('param_names', []), group['params']):
@@ -96,12 +106,11 @@ class Case:
         type."""
         if script_of(self.config) == 'vision.train':
             return
-        with suppress(ValueError, KeyError, TypeError):         # another version's keys
+        try:
             config = gpt_config(self.config)
             for name, p in GPT(config, fill=False).named_parameters():
                 kind = block_type(name, config.block_types)
                 self.sizes[kind] = self.sizes.get(kind, 0) + p.numel()
-        try:
             data = Tokens(self.config['dataset'], 'train', config.block_size, config.vocab_size)
         except (ValueError, OSError) as error:
             self.notes.append(f'the batches were not compared with the data: {error}')

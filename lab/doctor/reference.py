@@ -96,8 +96,7 @@ def add_clean(case, commit='', iters=40):
     if why:
         case.notes.append(f'the reference is of {commit}, not of the run\'s commit: {why}')
     if same and not why:
-        own = {(row['iter'], 'loss' in row): row for row in clean.rows}
-        case.rows = [{**own.get((row['iter'], 'loss' in row), {}), **row} for row in case.rows]
+        case.complete(clean.rows)
     else:
         case.clean = clean
 

@@ -12,6 +12,8 @@ from typing import Callable
 import numpy as np
 import pandas as pd
 
+from lab.doctor.case import place_of
+
 inf = math.inf
 MATRICES = ['qk', 'vo', 'ffn']
 EARLY = 300             # iterations in which norms may grow by so much
@@ -82,7 +84,6 @@ def gradient_share(c):
 
 
 def first_moments(c):
-    from lab.doctor.case import place_of
     """But for those of residual states, of which the first ones have nothing to mix."""
     it, moments = c.moments or (0, {})
     return pd.DataFrame({place_of(name): {it: first} for name, (first, _) in moments.items() if '_residual.' not in name})
