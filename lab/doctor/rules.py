@@ -24,7 +24,7 @@ STEP_OF = {'sgdw': 'grad_norms'}        # to what a step is in proportion; other
 # ----------------------------------------------------------------------------- quantities
 
 def of(key, places=None):
-    """A number of the log, in these places."""
+    """Return the quantity that is a number of the log, in these block types or in all places."""
     return lambda c: select(c.table(key), places)
 
 
@@ -37,13 +37,13 @@ def last_layer(quantity):
 
 
 def median_logit(c):
-    """Over the layers; none where attention's branch starts at 0, as ReZero's."""
+    """Return the median over the layers of the largest logit; nothing where attention's branch is 0, as ReZero's at the start."""
     logits, branches = (c.table(key).median(axis=1) for key in ('max_logits', 'attn_rms'))
     return logits[branches > 0].to_frame('') if len(logits) and len(branches) else pd.DataFrame()
 
 
 def growth(*places):
-    """The norm of the weights over their first."""
+    """Return the quantity that is the norm of these block types over their first norm."""
     def quantity(c):
         norms = select(c.table('weight_norms'), places)
         return norms / norms.iloc[0].where(norms.iloc[0] > 0) if len(norms) else norms
@@ -51,13 +51,13 @@ def growth(*places):
 
 
 def embeddings(c):
-    """The RMS of the token embeddings."""
+    """Return the RMS of the token embeddings."""
     norms = select(c.table('weight_norms'), ['emb'])
     return norms / c.sizes['emb'] ** 0.5 if c.sizes else norms[:0]
 
 
 def embedding_growth(c):
-    """Their RMS over that at the start, or over 0.1 if they start smaller, as GPT-2's do."""
+    """Return the embeddings' RMS over that at the start, or over 0.1 if they start smaller, as GPT-2's do."""
     sizes = embeddings(c)
     return sizes / max(0.1, sizes['emb'].iloc[0]) if sizes.size else sizes
 
@@ -67,13 +67,13 @@ def over_corpus(key):
 
 
 def repeated(c):
-    """In the first epoch."""
+    """Return the share of repeated rows in the first epoch."""
     share, before = c.table('batches.repeated'), c.table('batches.before')
     return share[before.reindex(share.index)[''] < c.windows] if len(share) else share
 
 
 def above_uniform(c):
-    """Where the head is the embedding."""
+    """Return the loss above that of even probabilities, if the head is the embedding."""
     choices = c.config.get('vocab_size') or c.config.get('classes')
     tied = 'head' not in c.table('weight_norms')
     return c.table('loss') - math.log(choices) if choices and tied else pd.DataFrame()
@@ -84,7 +84,7 @@ def gradient_share(c):
 
 
 def first_moments(c):
-    """But for those of residual states, of which the first ones have nothing to mix."""
+    """Return the first moments, without those of residual states: the first states have nothing to mix."""
     it, moments = c.moments or (0, {})
     return pd.DataFrame({place_of(name): {it: first} for name, (first, _) in moments.items() if '_residual.' not in name})
 
@@ -96,7 +96,7 @@ def moment_ratio(c):
 
 
 def relative_updates(c):
-    """Of the types of the blocks' matrices."""
+    """Return update over weights of the blocks' matrices."""
     return select(c.table('update_norms') / c.table('weight_norms').replace(0, np.nan), MATRICES)
 
 
@@ -105,8 +105,8 @@ def largest_update(c):
 
 
 def speed(c):
-    """How far a step moves a type, over what its optimizer should, over the median of the blocks' matrices. The first row, where
-    moments begin, is left out."""
+    """Return how far a step moves a type in proportion to what moves it, over the median of the blocks' matrices. Leave out the
+    first row, where moments begin."""
     updates = c.table('update_norms')
     if c.config.get('optimizer') in STEP_OF:
         speeds = updates / c.table(STEP_OF[c.config['optimizer']]).replace(0, np.nan)
@@ -118,7 +118,7 @@ def speed(c):
 
 
 def depth_factor(c):
-    """By how much the gradient changes from a layer to the next."""
+    """Return the factor by which the gradient changes from a layer to the next."""
     grads = c.table('layers.grad_norms').replace(0, np.nan)
     factors = {}
     for kind in ('vo', 'ffn'):
@@ -130,14 +130,15 @@ def depth_factor(c):
 
 
 def surprise(c):
-    """How far the loss jumps above the median of the ten rows before, in robust standard deviations of such jumps."""
+    """Return how far the loss is above the median of the ten rows before, in robust standard deviations."""
     loss = c.table('loss')
     jumps = (loss - loss.rolling(10).median().shift()).dropna()
     return jumps / (1.4826 * (jumps - jumps.median()).abs().median() + 0.01) if len(jumps) >= 10 else jumps[:0]
 
 
 def weight_jump(c):
-    """By how much a type's norm changes within 20 iterations, over how it changed in the rows before, without the first steps."""
+    """Return the factor by which a type's norm changes within 20 iterations, over that of the rows before. Leave out the first 50
+    iterations."""
     norms = c.table('weight_norms')
     norms = norms[norms > 0].dropna(axis=1)[norms.index > 50]
     steps = np.log(norms).diff()[np.diff(norms.index, prepend=norms.index[0] if len(norms) else 0) <= 20]
@@ -145,7 +146,7 @@ def weight_jump(c):
 
 
 def rise(c):
-    """How far the loss, as the median of ten rows, is above its lowest."""
+    """Return how far the loss, as the median of ten rows, is above its lowest."""
     loss = c.table('loss').rolling(10).median().dropna()
     return loss - loss.cummin()
 
@@ -233,18 +234,12 @@ RULES = [
     Rule('embeddings too large', f'norm of the embeddings at the start {CLEAN}', of('weight_norms', ['emb', 'pos']),
          (0.9, 1.1), (-inf, 2.5), 'they drown the first branches, and a tied head makes logits of them', against='clean',
          until=0),
-    Rule('embeddings too large', 'loss at the start − ln V, in nats', above_uniform, (-0.3, 0.3), (-inf, 1.5),
-         'the logits are large before anything is learned: a tied head makes them of the embeddings',
-         first_of(('init_gain', 1.0), ('emb_std', 0.02)), until=0),
     Rule('embeddings too large', 'RMS of the embeddings at the start', embeddings, (0.02, 1), (-inf, 2),
          'steps are small beside them', first_of(('emb_std', 0.02)), until=0),
     Rule('embeddings too small', f'norm of the embeddings at the start {CLEAN}', of('weight_norms', ['emb', 'pos']),
          (0.9, 1.1), (0.4, inf), 'the first branch drowns them', against='clean', until=0),
     Rule('embeddings too small', 'RMS of the embeddings at the start', embeddings, (0.02, 1), (0.005, inf),
          'they must grow first, and steps are large beside them', first_of(('emb_std', 0.02), ('input_norm', True)), until=0),
-    Rule('attention logits too large at the start', 'entropy of attention over ln T', of('attn_entropy'), (0.7, 1),
-         (0.5, inf), 'a softmax that is nearly one-hot passes almost no gradient to queries and keys',
-         first_of(('qk_norm', True), ('init_gain', 1.0)), matrix=('attention logits', 'W_q W_k'), until=0),
     Rule('no norm where the signal needs one', 'median largest attention logit at the start', median_logit,
          (0.006, 8), (0.003, inf), 'queries and keys are so small that attention is even', first_of(('attn_pre_norm', True)),
          matrix=('attention logits', 'embeddings'), until=0),
@@ -259,6 +254,12 @@ RULES = [
           ('RMS of attention\'s branch', of('attn_rms'), ('attention branch', 'W_v W_o')),
           ('RMS of the FFN\'s branch', of('ffn_rms'), ('FFN branch', 'W_2')),
           ('RMS of the last residual stream', last_layer(of('residual_rms')), ('last hidden state', 'W_2')))),
+    Rule('embeddings too large', 'loss at the start − ln V, in nats', above_uniform, (-0.3, 0.3), (-inf, 1.5),
+         'the logits are large before anything is learned: a tied head makes them of the embeddings',
+         first_of(('init_gain', 1.0), ('emb_std', 0.02)), until=0),
+    Rule('attention logits too large at the start', 'entropy of attention over ln T', of('attn_entropy'), (0.7, 1),
+         (0.5, inf), 'a softmax that is nearly one-hot passes almost no gradient to queries and keys',
+         first_of(('qk_norm', True), ('init_gain', 1.0)), matrix=('attention logits', 'W_q W_k'), until=0),
     Rule('gradients vanish or explode with depth', 'factor of the gradient from layer to layer at the start', depth_factor,
          (1, 3), (-inf, 4), 'lower and upper layers cannot use the same rate', first_of(('attn_pre_norm', True),
                                                                                           ('ffn_pre_norm', True)),
