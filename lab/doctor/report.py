@@ -155,7 +155,7 @@ def picture(case, findings):
         rule = finding.rule
         own, curves = rule.series(case), []
         for i, place in enumerate(finding.places[:CURVES]):
-            color = ordered_color(i, min(CURVES, len(finding.places)))
+            color = ordered_color(i, min(CURVES, len(finding.places))) if place else COLORS[0]
             curves.append(curve(own, place, color=color, name=named([place]) or 'this run', marker='o'))
             if case.clean and not rule.against and place in (other := rule.quantity(case.clean)):
                 curves.append(curve(other, place, **clean))
