@@ -32,7 +32,7 @@ def healthy():
         rows.append(dict(iter=it, loss=(2.5 + 3 * math.exp(-it / 30)) * wave(it), lr=1e-3, grad_norm=5 ** 0.5, grad_norms=norms,
                          weight_norms=dict.fromkeys(TYPES, 10.0), update_norms={kind: 0.1 * wave(it) for kind in TYPES},
                          layers=dict(grad_norms=dict(qk=[1.0, 1.0], vo=[1.0, 1.1], ffn=[1.0, 0.9])),
-                         batches=dict(repeated=0.0, before=it, agreement=1.0, entropy=3.1)))
+                         batches=dict(repeated=0.0, agreement=1.0, entropy=3.1)))
     case = Case('out-made-up', dict(vocab_size=256, optimizer='adamw', learning_rate=1e-3), {}, rows)
     case.corpus_entropy, case.windows, case.sizes = 3.1, 10 ** 6, dict.fromkeys(TYPES, 10000)
     case.moments = 300, {'wte.weight': (0.2, 0.4), 'h.0.attn.wq.weight': (0.1, 0.2)}

@@ -68,8 +68,8 @@ def over_corpus(key):
 
 def repeated(c):
     """Return the share of repeated rows in the first epoch."""
-    share, before = c.table('batches.repeated'), c.table('batches.before')
-    return share[before.reindex(share.index)[''] < c.windows] if len(share) else share
+    share, per_iter = c.table('batches.repeated'), c.config.get('gradient_accumulation_steps', 1) * c.config.get('batch_size', 1)
+    return share[(share.index + 1) * per_iter <= c.windows]
 
 
 def above_uniform(c):
