@@ -135,7 +135,7 @@ PLANTS = {
         ('weak-skip', 'llama-sgdw', (MODEL, ADD, 'return torch.add(0.2 * self.skip(x), f, alpha=self.dt)')),
     ),
     'decay': (
-        ('on-norms', 'pre-adamw', (OPTIM, "or decay_norms and kind == 'norm'", "or kind == 'norm'")),
+        ('on-every-norm', 'pre-adamw', (OPTIM, "or decay_norms and kind == 'norm'", "or kind == 'norm'")),
         ('on-norms-s5', 's5-adamw', '--decay_norms=True --wd_norm=30.0'),
         ('on-norms-peri', 'peri-muon', '--decay_norms=True --wd_norm=30.0'),
         ('exchanged', 'llama-adamw', (OPTIM, DECAY, DECAY.replace('if decayed', 'if not decayed'))),
