@@ -5,8 +5,8 @@ Train the runs of results/doctor/plants.py, plants and their healthy twins, and 
     python -m lab.doctor.trials --only=leak,pre-muon    # causes or names of runs that contain one of these
     python -m lab.doctor.trials --check=True            # one step of each edited plant, and no table
 
-A run trains in a checkout of HEAD with its edit, so that its run.json and code.patch tell the edit as a user's would. The doctor
-then reads the run's folder in the same checkout, and again once a commit has changed lab/doctor.
+A run trains in a checkout of HEAD with its edit, so that its run.json and code.patch tell the edit as a user's would. There the
+doctor then reads the run's folder, and again once a commit has changed lab/doctor.
 """
 import sys
 
@@ -56,7 +56,7 @@ CAUSES = {
     'spike_weights': 'a jump of the weights makes the loss spike',
 }
 # A plant counts if it moves the last validation loss by MOVED. A spike counts if the training loss, equal to the twin's before,
-# once exceeds it by RISEN; a fault of decay also if the norm of a block type ends DRIFTED times as large or small as the twin's.
+# once exceeds it by RISEN. A fault of decay counts too if a block type's norm ends DRIFTED times as large or small as the twin's.
 MOVED, RISEN, DRIFTED = 0.05, 0.5, 1.1
 PLACE = Path(ROOT, '.worktrees', 'trials')
 
@@ -67,8 +67,8 @@ def plants_of(table):
     for cause, rows in table['PLANTS'].items():
         for name, twin, *planted in rows:
             if cause not in CAUSES or twin not in table['HEALTHY'] or name in plants or name in table['HEALTHY']:
-                raise ValueError(f'plant {name!r}: wants a name of its own, a twin in HEALTHY (here {twin!r}), and a cause (here '
-                                 f'{cause!r}) among {", ".join(CAUSES)}')
+                raise ValueError(f'plant {name!r}: wants a name of its own, a twin in HEALTHY (here {twin!r}), and a cause '
+                                 f'(here {cause!r}) among {", ".join(CAUSES)}')
             keys = ' '.join(part for part in planted if isinstance(part, str))
             plants[name] = cause, twin, keys, [part for part in planted if not isinstance(part, str)]
     return plants
@@ -77,12 +77,12 @@ def plants_of(table):
 # ----------------------------------------------------------------------------- runs
 
 def edited(edits, root=ROOT):
-    """Return {file: its text after these edits, (file, old text, new text)}. Raise ValueError unless an old text occurs once."""
+    """Return {file: its text after these edits, (file, old text, new text)}. Raise ValueError if an old text isn't there once."""
     texts = {}
     for file, old, new in edits:
         text = texts[file] if file in texts else Path(root, file).read_text(encoding='utf-8')
         if text.count(old) != 1:
-            raise ValueError(f'{file} has the text {old!r} {text.count(old)} times, and its edit wants it once: adapt the plant')
+            raise ValueError(f'{file} has the text {old!r} {text.count(old)} times, and an edit wants it once: adapt the plant')
         texts[file] = text.replace(old, new)
         ast.parse(texts[file])
     return texts
@@ -107,10 +107,9 @@ def run_edited(edits, arguments, output):
             link.symlink_to(path)
     for file, text in edited(edits, PLACE).items():
         (PLACE / file).write_text(text, encoding='utf-8')
-    env = {**os.environ, 'OMP_NUM_THREADS': '1', 'SWEEP_PID': str(os.getpid())}      # training ends with this process
     with open(output, 'w') as f:
-        return subprocess.run([sys.executable, *arguments], cwd=PLACE, env=env, stdin=subprocess.DEVNULL, stdout=f,
-                              stderr=subprocess.STDOUT).returncode
+        return subprocess.run([sys.executable, *arguments], cwd=PLACE, env={**os.environ, 'OMP_NUM_THREADS': '1'},
+                              stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT).returncode
 
 
 def train(name, arguments, edits):

@@ -13,14 +13,14 @@ SIZES = {'': '', '-wide': ' --n_embd=96 --n_layer=6'}           # beside width 6
 GAIN = '--init_gain=3.46'       # gives GPT-2's matrices at a width of 64 the gain that they have at 768
 GPT2 = f'--emb_std=0.08 {GAIN}'
 ARCHS = {           # what to add to the arch file, and the middle one of three learning rates by optimizer
-    'pre': (GPT2, dict(adamw=4e-3, muon=1.6e-2, sgdw=0.2)),
+    'pre': (GPT2, dict(adamw=6e-3, muon=1.6e-2, sgdw=0.2)),
     's5': ('', dict(adamw=8e-3, muon=1.6e-2, sgdw=0.1)),
-    'peri': (GPT2, dict(adamw=4e-3, muon=1.6e-2, sgdw=0.1)),
-    'llama': (GPT2, dict(adamw=4e-3, muon=1.6e-2, sgdw=0.2)),
-    'post': (GPT2, dict(adamw=4e-3, muon=8e-3, sgdw=0.2)),
-    'hybrid': (GPT2, dict(adamw=4e-3)),
+    'peri': (GPT2, dict(adamw=6e-3, muon=1.6e-2, sgdw=0.1)),
+    'llama': (GPT2, dict(adamw=6e-3, muon=1.6e-2, sgdw=0.2)),
+    'post': (GPT2, dict(adamw=6e-3, muon=8e-3, sgdw=0.2)),
+    'hybrid': (GPT2, dict(adamw=6e-3)),
     'dyt': (GAIN, dict(adamw=1e-3)),
-    'olmo2': (GPT2, dict(adamw=4e-3)),
+    'olmo2': (GPT2, dict(adamw=6e-3)),
     'gemma3': (GAIN, dict(muon=8e-3)),
     'hyper': (GPT2, dict(muon=8e-3)),
     'gated': (GPT2, dict(muon=1.6e-2)),
@@ -46,7 +46,7 @@ STD = 'std *= width_ratio_in ** -0.5'
 QK = 'q, k = self.queries_keys(x)'
 DECAY = 'weight_decay=weight_decay * decay_ratio / scale if decayed else 0.0'
 RATE = 'lr_scale=scale,\n'
-FROZEN = 'self.h[:3].requires_grad_(False)\n        '
+FROZEN = 'self.wte.requires_grad_(False)\n        '
 UPDATE = 'scaler.update()\n'
 AT_200 = 'scaler.update()\n    if it == 200:\n        '
 
@@ -60,7 +60,8 @@ PLANTS = {
         ('of-another-row', 'post-sgdw', (TRAIN, STEP, '_, loss = train_model(x, y.flip(0))')),
     ),
     'leak': (
-        ('no-mask', 'pre-adamw', (MODEL, 'is_causal=self.causal and q.size(2) > 1', 'is_causal=False')),
+        ('smeared', 'pre-adamw', (MODEL, 'self.wte(idx))', 'self.wte(idx) + self.wte(idx.roll(-1, 1)))')),
+        ('no-mask', 'pre-muon', (MODEL, 'is_causal=self.causal and q.size(2) > 1', 'is_causal=False')),
         ('both-directions', 'peri-muon', (MODEL, 'causal: ClassVar[bool] = True', 'causal: ClassVar[bool] = False')),
         ('targets-in-stream', 's5-adamw',
          (MODEL, 'self.output(self.hidden(idx), targets)',
@@ -84,9 +85,9 @@ PLANTS = {
         ('few-letters', 'post-adamw', (DATA, ROWS, ROWS + '.clip(max=40)')),
     ),
     'frozen': (
-        ('first-blocks', 'pre-adamw', (MODEL, 'self.final_norm = make_norm(', FROZEN + 'self.final_norm = make_norm(')),
+        ('embedding', 'pre-adamw', (MODEL, 'self.emb_scale = ', FROZEN + 'self.emb_scale = ')),
         ('cut-embedding', 'llama-adamw', (MODEL, 'run_blocks(self.h, x, x0', 'run_blocks(self.h, x.detach(), x0')),
-        ('cut-queries', 'peri-adamw', (MODEL, QK, 'q, k = (y.detach() for y in self.queries_keys(x))')),
+        ('cut-queries', 'peri-muon', (MODEL, QK, 'q, k = (y.detach() for y in self.queries_keys(x))')),
         ('cut-ffn', 's5-muon', (MODEL, 'y = self.activation(self.w1(x))', 'y = self.activation(self.w1(x)).detach()')),
         ('no-optimizer', 'post-sgdw', (OPTIM, 'kind = block_type(name, types, p)',
                                        "if (kind := block_type(name, types, p)) == 'ffn':\n            continue")),
@@ -124,15 +125,15 @@ PLANTS = {
         ('dt-20-post', 'post-sgdw', '--residual_scale=20.0'),
         ('skip-8', 'llama-adamw', '--skip_scale=keel'),
         ('large-ffn', 'llama-sgdw', (MODEL, 'return self.dropout(self.w2(', 'return 20 * self.dropout(self.w2(')),
-        ('start-up-with-depth', 'pre-muon', (MODEL, '(2 * c.n_layer / c.depth_growth) ** -0.5', '(2 * c.n_layer) ** 0.5')),
+        ('start-up-with-depth', 'pre-muon', (MODEL, '(2 * c.n_layer / c.depth_growth) ** -0.5', '2 * c.n_layer')),
         ('dt-25', 's5-adamw', (MODEL, ADD, 'return torch.add(self.skip(x), f, alpha=25 * self.dt)')),
     ),
     'depth': (
-        ('vanishing', 'pre-sgdw', (MODEL, BLOCK, 'x, v1 = block(0.1 * x + 0.9 * x.detach(), x0, v1, ')),
-        ('vanishing-post', 'post-sgdw', (MODEL, BLOCK, 'x, v1 = block(0.1 * x + 0.9 * x.detach(), x0, v1, ')),
+        ('vanishing', 'llama-sgdw', (MODEL, BLOCK, 'x, v1 = block(0.1 * x + 0.9 * x.detach(), x0, v1, ')),
         ('vanishing-s5', 's5-adamw', (MODEL, BLOCK, 'x, v1 = block(1e-4 * x + (1 - 1e-4) * x.detach(), x0, v1, ')),
+        ('exploding-post', 'post-sgdw', (MODEL, BLOCK, 'x, v1 = block(8 * x - 7 * x.detach(), x0, v1, ')),
         ('exploding', 'peri-sgdw', (MODEL, BLOCK, 'x, v1 = block(4 * x - 3 * x.detach(), x0, v1, ')),
-        ('weak-skip', 'llama-sgdw', (MODEL, ADD, 'return torch.add(0.2 * self.skip(x), f, alpha=self.dt)')),
+        ('weak-skip', 'pre-sgdw', (MODEL, ADD, 'return torch.add(0.1 * self.skip(x), f, alpha=self.dt)')),
     ),
     'decay': (
         ('on-every-norm', 'pre-adamw', (OPTIM, "or decay_norms and kind == 'norm'", "or kind == 'norm'")),
@@ -146,8 +147,8 @@ PLANTS = {
     'balance': (
         ('slow-ffn', 'pre-adamw', '--r_ffn=0.01'),
         ('fast-ffn', 's5-muon', '--blockwise=jump --r_ffn=20.0'),
-        ('slow-embedding', 'llama-sgdw', '--r_emb=0.01'),
-        ('slow-vo', 'peri-adamw', (OPTIM, RATE, "lr_scale=scale * (0.01 if kind == 'vo' else 1),\n")),
+        ('slow-head', 'llama-sgdw', '--r_head=0.01'),
+        ('slow-embedding', 'peri-adamw', (OPTIM, RATE, "lr_scale=scale * (0.01 if kind == 'emb' else 1),\n")),
         ('fast-embedding', 'post-adamw', (OPTIM, RATE, "lr_scale=scale * (20 if kind == 'emb' else 1),\n")),
         ('slow-matrices', 'pre-muon', (OPTIM, '0.2 * math.sqrt(max(n_out, n_in))', '0.002 * math.sqrt(max(n_out, n_in))')),
     ),
