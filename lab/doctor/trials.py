@@ -55,8 +55,8 @@ CAUSES = {
     'spike_batch': 'a batch makes the loss spike',
     'spike_weights': 'a jump of the weights makes the loss spike',
 }
-# A plant counts if it moves the last validation loss by MOVED. A spike counts if the training loss, equal to the twin's before,
-# once exceeds it by RISEN. A fault of decay counts too if a block type's norm ends DRIFTED times as large or small as the twin's.
+# A plant counts if it moves the last validation loss by MOVED. A spike counts if the training loss once exceeds the twin's by
+# RISEN. A fault of decay counts too if the norm of a block type ends DRIFTED times as large or as small as the twin's.
 MOVED, RISEN, DRIFTED = 0.05, 0.5, 1.1
 PLACE = Path(ROOT, '.worktrees', 'trials')
 
@@ -77,7 +77,7 @@ def plants_of(table):
 # ----------------------------------------------------------------------------- runs
 
 def edited(edits, root=ROOT):
-    """Return {file: its text after these edits, (file, old text, new text)}. Raise ValueError if an old text isn't there once."""
+    """Return {file: text} after edits (file, old text, new text). Raise ValueError unless each old text is there once."""
     texts = {}
     for file, old, new in edits:
         text = texts[file] if file in texts else Path(root, file).read_text(encoding='utf-8')
@@ -115,14 +115,15 @@ def run_edited(edits, arguments, output):
 def train(name, arguments, edits):
     """Return the folder of a run, trained unless it has been, with these arguments and edits."""
     folder, trial = Path(out_dir, name).resolve(), [arguments, [list(edit) for edit in edits]]
-    noted, run = read_json(folder / 'trial.json', f'remove {folder}'), read_run(folder)
-    if noted != trial or run is None or status_of(run) not in ('done', 'diverged'):
+    noted, output = folder / 'trial.json', folder / 'output.txt'        # noted once the run has ended
+    if read_json(noted, f'remove {noted}') != trial:
         say(f'training {name}')
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / 'trial.json').write_text(json.dumps(trial))
-        output = folder / 'output.txt'
+        for path in (noted, folder / 'judged'):
+            path.unlink(missing_ok=True)
         if run_edited(edits, ['train.py', *arguments.split(), f'--out_dir={folder}', '--overwrite=True'], output) not in (0, 3):
             raise ValueError(f'{name} failed, see {output}: {output.read_text().strip().splitlines()[-1]}')
+        noted.write_text(json.dumps(trial))
     return folder
 
 
@@ -153,9 +154,11 @@ def counts(cause, run, twin):
     steps, twin_steps = ([row for row in one['rows'] if 'weight_norms' in row] for one in (run, twin))
     if cause.startswith('spike'):
         return any(row['loss'] - twin_row['loss'] > RISEN for row, twin_row in zip(steps, twin_steps))
+    moved = abs(last_loss(run) - last_loss(twin)) >= MOVED
+    if cause != 'decay' or moved:
+        return moved
     norms, twin_norms = steps[-1]['weight_norms'], twin_steps[-1]['weight_norms']
-    drift = max(abs(math.log(norms[kind] / twin_norms[kind])) for kind in norms.keys() & twin_norms.keys())
-    return abs(last_loss(run) - last_loss(twin)) >= MOVED or cause == 'decay' and drift >= math.log(DRIFTED)
+    return any(not 1 / DRIFTED < norms[kind] / twin_norms[kind] < DRIFTED for kind in norms)
 
 
 def best(name, healthy):
@@ -187,6 +190,8 @@ def main():
     plants, healthy = plants_of(runs), runs['HEALTHY']
     causes = {**dict.fromkeys(healthy, 'healthy'), **{name: plant[0] for name, plant in plants.items()}}
     chosen = [name for name, cause in causes.items() if any(part in name or part in cause for part in only.split(','))]
+    if not chosen:
+        raise ValueError(f'only={only}: no run and no cause has this in its name; causes are healthy, {", ".join(CAUSES)}')
     old = pd.read_csv(csv, dtype=str, keep_default_na=False).to_dict('records') if os.path.exists(csv) else []
     rows, failed = {row['plant']: row for row in old}, []
     for name in chosen:
