@@ -5,7 +5,8 @@ Says why a run trains badly, or checks a config up before its run:
     python -m lab.doctor out-quick --reference=main             # against this commit's code, where the edit is committed
     python -m lab.doctor config/train_quick.py config/arch/pre.py --learning_rate=1       # what would go first, at which rate
 
-A verdict has at most three findings, the most likely cause first. The run's folder gets doctor.png and doctor.html.
+A verdict has at most three findings, the most likely cause first. The run's folder gets doctor.json, and with a
+finding doctor.png and doctor.html.
 """
 import sys
 
@@ -16,11 +17,14 @@ from configurator import TRAIN, defaults_of, parse_args
 from engine.process import ROOT, begin
 
 import argparse
+import json
 import os
 import tempfile
 
 import matplotlib
 
+from engine.checkpoint import write_whole
+from engine.log import finite
 from lab.doctor.case import Case
 from lab.doctor.reference import add_clean, add_usual, train_briefly
 from lab.doctor.replay import add_future, replay_spike
@@ -71,6 +75,10 @@ def diagnose(folder, args):
     add_future(case)
     findings, missing = examine(case)
     tell(case, findings, missing)
+    found = [dict(cause=f.rule.cause, quantity=f.rule.what, where=named(f.places), since=f.since, value=float(f.value),
+                  healthy=list(f.rule.healthy)) for f in findings[:MOST]]
+    text = json.dumps(finite(dict(findings=found, not_checked=missing)), ensure_ascii=False)
+    write_whole(os.path.join(folder, 'doctor.json'), lambda f: f.write(text.encode()))
     if findings:
         draw(case, findings, args.out or os.path.join(folder, 'doctor.png'))
 

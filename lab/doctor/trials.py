@@ -37,23 +37,12 @@ only = ''                           # parts of causes or names, separated by com
 check = False                       # train one step of each edited plant, to see whether its edit fits the code
 # -----------------------------------------------------------------------------
 
-CAUSES = {
-    'labels': 'targets are shifted or copied',
-    'leak': 'tokens see their future',
-    'repeats': 'batches repeat',
-    'padding': 'rows are padding, or one token',
-    'frozen': 'parameters are frozen or unused, or their gradient is cut',
-    'embeddings': 'embeddings are too large or too small',
-    'logits': 'attention logits are too large at the start, or grow',
-    'no_norm': 'a norm is missing',
-    'branches': 'branches or the stream are too large for the depth',
-    'depth': 'gradients vanish or explode with depth',
-    'decay': 'gains decay, or what grows does not',
-    'balance': 'a block type is too slow or too fast',
-    'step': 'steps are too large or too small: rate, warm-up, ε, clipping',
-    'betas': 'β or the momentum is far off',
-    'spike_batch': 'a batch makes the loss spike',
-    'spike_weights': 'a jump of the weights makes the loss spike',
+CAUSES = {                      # {a plant's cause: how the cause of a finding begins}
+    'labels': 'shifted or copied labels', 'leak': 'a leak from the future', 'repeats': 'repeated batches',
+    'padding': 'one token or padding', 'frozen': 'frozen or unused parameters', 'embeddings': 'embeddings too',
+    'logits': 'attention logits', 'no_norm': 'no norm', 'branches': 'branches or a stream', 'depth': 'gradients vanish or explode',
+    'decay': 'decay on gains', 'balance': 'a block type', 'step': 'step size', 'betas': 'β far off',
+    'spike_batch': 'a spike from a batch', 'spike_weights': 'a spike from the weights',
 }
 # A plant counts if it moves the last validation loss by MOVED. A spike counts if the training loss once exceeds the twin's by
 # RISEN. A fault of decay counts too if the norm of a block type ends DRIFTED times as large or as small as the twin's.
@@ -128,8 +117,8 @@ def train(name, arguments, edits):
 
 
 def judge(folder, edits):
-    """Return the causes that lab.doctor finds in a run, the likeliest first. Its doctor.json has `findings`, a list of objects:
-    cause (a key of CAUSES), quantity, where, since, value, healthy."""
+    """Return the causes that lab.doctor finds in a run, the likeliest first. Its doctor.json has `findings`, each with
+    its cause."""
     noted, report, version = folder / 'judged', folder / 'doctor.json', git('rev-parse', 'HEAD:lab/doctor')
     if not report.exists() or not noted.exists() or noted.read_text() != version:
         report.unlink(missing_ok=True)
@@ -137,7 +126,8 @@ def judge(folder, edits):
             say(f'{folder.name}: lab.doctor failed, see {folder}/doctor.txt')
             return ['failed']
         noted.write_text(version)
-    return [finding['cause'] for finding in read_json(report, 'remove it')['findings']]
+    texts = [finding['cause'] for finding in read_json(report, 'remove it')['findings']]
+    return [next(cause for cause, beginning in CAUSES.items() if text.startswith(beginning)) for text in texts]
 
 
 # ----------------------------------------------------------------------------- the table
