@@ -41,8 +41,8 @@ CAUSES = {                      # {a plant's cause: how the cause of a finding b
     'labels': 'shifted or copied labels', 'leak': 'a leak from the future', 'repeats': 'repeated batches',
     'padding': 'one token or padding', 'frozen': 'frozen or unused parameters', 'embeddings': 'embeddings too',
     'logits': 'attention logits', 'no_norm': 'no norm', 'branches': 'branches or a stream',
-    'depth': 'gradients vanish or explode', 'decay': 'decay on gains', 'balance': 'a block type', 'step': 'step size', 'betas': 'β far off', 'spike_batch': 'a spike from a batch',
-    'spike_weights': 'a spike from the weights',
+    'depth': 'gradients vanish or explode', 'decay': 'decay on gains', 'balance': 'a block type', 'step': 'step size',
+    'betas': 'β far off', 'spike_batch': 'a spike from a batch', 'spike_weights': 'a spike from the weights',
 }
 # A plant counts if it moves the last validation loss by MOVED. A spike counts if the training loss once exceeds the twin's by
 # RISEN. A fault of decay counts too if the norm of a block type ends DRIFTED times as large or as small as the twin's.
