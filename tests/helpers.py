@@ -497,7 +497,7 @@ def rows(run):
     list have keys such as grad_norms.qk."""
     lines = [line for line in (Path(run) / 'log.jsonl').read_text(encoding='utf-8').splitlines() if '"start"' not in line]
     return [{name: number for key, value in json.loads(line).items() if not key.endswith('_per_s')
-             for name, number in spread(key, value).items() if name not in ('batches.repeated', 'rows_before')}
+             for name, number in spread(key, value).items() if not name.startswith(('batches.', 'rows_before'))}
             for line in lines]
 
 
