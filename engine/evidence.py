@@ -44,7 +44,7 @@ def block_norms(params_of, tensor_of):
 
 class Evidence:
     """The evidence of a run. Call `see` with each micro-batch, and in a logged iteration `before_step` and then `row`, around the
-    optimizer's step. Every rank must call them. by_layer: log each norm by layer too."""
+    optimizer's step. Every rank must call them. by_layer: log each norm by layer too. `types`: {block type: its parameters}."""
 
     def __init__(self, machine, optimizer, by_layer, vocab_size):
         self.machine, self.types = machine, params_by_type(optimizer)

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training, why_not_compile
 from engine.divergence import Watch, tell_unused
-from engine.evidence import Evidence, block_norms, params_by_type
+from engine.evidence import Evidence, block_norms
 from engine.health import health
 from engine.keys import CHOICES, LOWS, check_keys, check_parallel, config_from, group_settings
 from engine.log import Log, Speed, add_scalars, progress
@@ -123,7 +123,6 @@ if ddp:
 opt = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile': is_compiled, 'dtype': machine.dtype})
 check_on_shards(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
-params_of = params_by_type(opt)                         # {block type: its parameters}
 augment = Augment(config, model_config.image_size, model_config.classes)
 
 
@@ -246,7 +245,7 @@ for it in range(run.start, max_iters + 1):
     if it == run.start:
         tell_unused(raw_model, ddp, log)
     scaler.unscale_(opt)
-    grad_norms = block_norms(params_of, lambda p: p.grad)
+    grad_norms = block_norms(evidence.types, lambda p: p.grad)
     grad_norm = torch.linalg.vector_norm(grad_norms)
     log_now = it % log_interval == 0
     if log_now:

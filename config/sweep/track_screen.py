@@ -4,7 +4,7 @@
 # and the tied head are those of config/arch/pre.py, or else RoPE and SwiGLU would decide. Starts with a standard deviation of
 # 0.02 are changed as in config/base/placements.py. The rates are three, a factor of 2 apart, and up to two more on a side where
 # the best one is at the edge. DyT and Derf want smaller ones.
-_commit = '41291fd'             # commit whose code trains these runs
+_commit = '165bcfe'             # commit whose code trains these runs
 _hours = 2.5                    # on one core, as planned
 arguments = 'config/base/pysource.py config/optim/adamw.py --min_lr=0 --eval_interval=1100'
 out_dir = 'out-sweep/track_screen'
