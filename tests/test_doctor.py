@@ -184,7 +184,7 @@ def test_an_older_log(place):
     (place / 'older' / 'ckpt.pt').unlink()
     (place / 'older' / 'run.json').write_text('{}')
     said = verdict(place, 'older')
-    assert 'healthy in all' in said and 'not checked, because the log does not have them: ' in said
+    assert 'healthy in all' in said and 'not checked, because the log lacks them or the data are not here: ' in said
     assert 'share of targets that are the next input' in said and 'there is no ckpt.pt' in said
 
 

@@ -51,7 +51,7 @@ def tell(case, findings, missing):
             if finding.rule.cause.startswith('a spike'):
                 print(f'   {replay_spike(case, finding.since)}')
     if missing:
-        print(f'not checked, because the log does not have them: {"; ".join(missing)}')
+        print(f'not checked, because the log lacks them or the data are not here: {"; ".join(missing)}')
     for line in case.notes:
         print(line)
 
@@ -91,7 +91,7 @@ def check_up(arguments, out):
         case = train_briefly(ROOT, config, folder, os.getcwd(), max_iters=CHECK_UP_ITERS, warmup_iters=CHECK_UP_ITERS - 1,
                              lr_decay_iters=10 ** 9, learning_rate=HIGHEST * rate, log_interval=1, eval_interval=5)
     if isinstance(case, str):
-        raise ValueError(f'{" ".join(arguments)} does not train: {case.removeprefix("error: ")}')
+        raise ValueError(f'{" ".join(arguments)} does not train: {case}')
     case.folder, case.keys_file, case.config = 'out-checked', ' '.join(arguments), {**case.config, 'learning_rate': rate}
     case.read_data()
     add_usual(case)

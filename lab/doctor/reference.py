@@ -41,13 +41,13 @@ def train_briefly(code, config, folder, cwd='', **keys):
         json.dump(config, f)
     script = ['-m', 'vision.train'] if script_of(config) == 'vision.train' else [os.path.join(code, 'train.py')]
     env = {key: value for key, value in os.environ.items() if key not in ('PYTHONPATH', 'RANK', 'WORLD_SIZE')}
-    last = ['it took too long']
+    last = 'it took too long'
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run([sys.executable, *script, path], cwd=cwd or code, env=env, timeout=PATIENCE, text=True,
                               capture_output=True, stdin=subprocess.DEVNULL)
-        last = (done.stdout + done.stderr).strip().splitlines()[-1:]
+        last = ''.join((done.stdout + done.stderr).strip().splitlines()[-1:]).removeprefix('error: ')
     run = read_run(folder)
-    return Case(folder, run['config'], run['about'], run['rows']) if run and run['rows'] else ''.join(last)
+    return Case(folder, run['config'], run['about'], run['rows']) if run and run['rows'] else last
 
 
 def unpack(commit, dataset, folder):
