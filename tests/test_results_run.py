@@ -4,12 +4,15 @@ lab/results_run.py: which runs of the plan are missing, and that the code of the
 """
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from helpers import ROOT, run_python, write_walk
 
+from lab.results_run import planned_entries
 from lab.sweep.plan import runs_left_of, stated
 from lab.sweep.table import read_csv, write_csv
+from lab.track.entry import Division
 
 SWEEPS = ROOT / 'config' / 'sweep'
 GIT = ('git', '-c', 'user.name=a', '-c', 'user.email=a@b')
@@ -22,6 +25,12 @@ def test_runs_left(name, left):
     """By hand: seeds times rows, and where seed 1 chooses a rate, its rates and one rate of the others"""
     file = SWEEPS / f'{name}.py'
     assert runs_left_of(file, 'nowhere.csv')[0] == left and stated(file, '_hours') > 0 and len(stated(file, '_commit')) == 7
+
+
+def test_planned_entries_change_free_keys():
+    division = Division('laptop')
+    planned = planned_entries(Path(division.file))
+    assert division.changed(planned['pre']) == {} and all(division.changed(planned[name]) for name in planned if name != 'pre')
 
 
 def test_runs_that_have_ended_are_not_left(tmp_path):

@@ -35,3 +35,5 @@ dtype = 'bfloat16'
 compile = True
 _rates = [6e-4, 1.2e-3, 2.4e-3]         # each entry tries these first, with seed 1
 # The first entry, `pre`, will give the fingerprint of the data, a seed's standard deviation, and the tolerance of a repetition.
+_planned = ''                           # entries that `make results-run` makes
+_hours = 6                              # of each, on one H100

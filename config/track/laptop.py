@@ -13,3 +13,6 @@ _data = '7d6d7cb8c0d1b532897b402b7ba8c535'      # fingerprint of data/pysource
 _noise = (0.0129, 55)
 # how far the loss of a repeated run may be off: on the same kind of machine, and on others
 _tolerance = {'same': 0.0005, 'other': 0.02}
+# entries that `make results-run` makes or continues, with the arguments of config/sweep/track_screen.py, and the hours of each
+_planned = 'pre s5 s1 s4 peri post hybrid embskip stable olmo2 siamese simplenorm attnres mhc_lite parallel dyt derf'
+_hours = 0.5

@@ -21,7 +21,7 @@ import pandas as pd
 from engine.code import code_hashes, git
 from engine.device import device_name, pick_device
 from engine.errors import read_rows
-from lab.results_run import checkout_of, run_sweep
+from lab.results_run import checkout_of, run_module
 from lab.sweep.plan import script_defaults, stated
 from lab.sweep.table import LR, TUNING_SEED, labels_of, name_of, read_csv, read_runs, rows_of, write_text
 from model import GPTConfig
@@ -56,8 +56,8 @@ class Division:
         if name not in files:
             raise ValueError(f'division={name!r}: choose one of {", ".join(files)}')
         self.name, self.file, self.folder = name, files[name], os.path.join(ROOT, 'results', 'track', name)
-        self.rates, self.data, self.noise, self.tolerance = (
-            stated(self.file, what) for what in ('_rates', '_data', '_noise', '_tolerance'))
+        self.rates, self.data, self.noise, self.tolerance, self.planned = (
+            stated(self.file, what) for what in ('_rates', '_data', '_noise', '_tolerance', '_planned'))
 
     @functools.cached_property
     def config(self):
@@ -239,7 +239,7 @@ def sweep(first, grids, out, csv, checkout, jobs, extend=EXTEND):
     first = [arg if arg.startswith('--') else os.path.abspath(arg) for arg in first]
     keys = dict(arguments=shlex.join(first), grids=grids, out_dir=out, extend=extend, jobs=jobs, threads=1)
     write_text(os.path.join(out, 'sweep.py'), ''.join(f'{key} = {value!r}\n' for key, value in keys.items()))
-    code = run_sweep(os.path.join(out, 'sweep.py'), csv, checkout)
+    code = run_module('lab.sweep', os.path.join(out, 'sweep.py'), f'--csv={csv}', cwd=checkout)
     if code < 0 or code == 130:
         sys.exit(130)
     if code or 'failed' in set(read_csv(csv).status):

@@ -1,5 +1,6 @@
 """Rank the entries of a division: scores against `pre`, shrunk estimates, and the tables of results/track/README.md."""
 import math
+import os
 from statistics import NormalDist, fmean
 
 import numpy as np
@@ -94,8 +95,10 @@ def codes_of_pre(pre):
 def division_table(division):
     """Return the table of a division and what it rests on, as Markdown."""
     lines, sd, df = ranking(division)
+    left = ', '.join(name for name in division.planned.split() if not os.path.exists(division.entry(name).csv))
+    left = f'\n\nPlanned, and not run yet: {left}.' if left else ''
     if not lines:
-        return '*No entries yet.*'
+        return f'*No entries yet.*{left}'
     pre = [codes_of_pre(entry) for entry in division.entries() if entry.name == 'pre'] or ['`pre` has not run.']
     noise = f'The pooled standard deviation of a test loss is {sd:.4f} ({df} degrees of freedom).' if df else ''
-    return f'{as_text(pd.DataFrame(lines, columns=COLUMNS).fillna(""))[1]}\n\n{noise} {pre[0]}'
+    return f'{as_text(pd.DataFrame(lines, columns=COLUMNS).fillna(""))[1]}\n\n{noise} {pre[0]}{left}'
