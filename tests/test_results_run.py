@@ -70,7 +70,8 @@ def test_runs_of_an_older_commit(tmp_path):
 
 
 def test_a_pull_request_checks_the_entries_that_it_changes(tmp_path):
-    """.ci/track: each once, whatever file changed, repeated only where no GPU is needed; it fails if one is at fault or gone"""
+    """.ci/track: each once, whatever file changed, repeated only where no GPU is needed; it fails if one is at fault, gone or
+    renamed, or comes with other changes"""
     def holds(path, text='', mode=0o644):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
@@ -88,14 +89,18 @@ def test_a_pull_request_checks_the_entries_that_it_changes(tmp_path):
     holds('Makefile', '.venv/installed-lab data/pysource/meta.json:\n')
     holds('.venv/bin/python', '#!/bin/sh\necho "$@"\ncase "$*" in *wrong*) exit 1;; esac\n', 0o755)
     for name in 'laptop/old', 'laptop/kept', 'gpu/big':
-        holds(f'results/track/{name}/config.py')
+        holds(f'results/track/{name}/config.py', name)
     for command in ['init', '-q'], ['add', '-A'], ['commit', '-qm', 'x'], ['branch', 'base']:
         subprocess.run([*GIT, *command], cwd=tmp_path, check=True)
     assert checked('model.py', 'results/track/LOG.md')[:2] == (0, [])
-    old, big = (f'-m lab.track --check=results/track/{name}' for name in ('laptop/old --repeat=True', 'gpu/big --repeat=False'))
+    assert checked('results/track/laptop/new/config.py')[0] == 1
+    subprocess.run([*GIT, 'reset', '-q', '--hard', 'base'], cwd=tmp_path, check=True)
+    old, big = (f'-m lab.track --check=results/track/{name}' for name in ('laptop/old --repeat=8', 'gpu/big --repeat=0'))
     changes = [f'results/track/{path}' for path in ('laptop/old/config.py', 'laptop/old/logs/a', 'gpu/big/a')]
     assert checked(*changes)[:2] == (0, [big, old])
     assert checked('results/track/laptop/wrong/config.py')[:2] == (1, [big, old, old.replace('old', 'wrong')])
-    shutil.rmtree(tmp_path / 'results' / 'track' / 'laptop')
+    laptop = tmp_path / 'results' / 'track' / 'laptop'
+    shutil.rmtree(laptop / 'wrong')
+    (laptop / 'kept').rename(laptop / 'better')
     code, _, err = checked()
     assert code == 1 and err == 'error: results/track/laptop/kept is gone: entries stay, negative ones too\n'

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from helpers import ROOT, run_python
 
 import engine.code
 import lab.results_run
 import lab.track.__main__ as command
 from data.tokens import write_tokens
-from lab.sweep.table import CELLS, read_csv, write_csv, write_text
+from lab.sweep.table import CELLS, LR, read_csv, write_csv, write_text
 from lab.track import check, entry, table
 from model import GPT, GPTConfig
 
@@ -193,27 +194,63 @@ def more_parameters(one):
     state_code(one)
 
 
+def edit_first(one, cell, logged):
+    """Change the test loss of the first confirming run, in its row and in its log."""
+    log = Path(log_of_first(one))
+    log.write_text(re.sub(r', "test_loss": [\d.]+', logged, log.read_text()))
+    change(one, FIRST, test_loss=cell)
+
+
+def late_rate(one):
+    """Add a tuning run behind the freeze, with another spelling of its seed."""
+    late = read_csv(one.csv).query('weight_decay == "0.1" and learning_rate == "0.016"')
+    os.rename(one.log_of(late.iloc[0]), one.log_of({**late.iloc[0], LR: '0.032'}))
+    write_csv(one.csv, pd.concat([read_csv(one.csv), late.assign(learning_rate='0.032', seed='01')]))
+
+
+def other_column(one):
+    """Split the runs by an axis of one's own."""
+    text = read_csv(one.csv).assign(note='').to_csv(index=False)
+    Path(one.csv).write_text(text)
+
+
+def other_rates(one):
+    """Tune between the rates of the division."""
+    rows = read_csv(one.csv)
+    for row in rows.to_dict('records'):
+        os.rename(one.log_of(row), one.log_of({**row, LR: f'{1.25 * float(row[LR]):g}'}))
+    write_csv(one.csv, rows.assign(learning_rate=[f'{1.25 * float(rate):g}' for rate in rows[LR]]))
+
+
 AFTER = {
     'a loss': (lambda one: change(one, FIRST, test_loss='1.2'), 'has other losses than its row'),
-    'a seed left out': (lambda one: drop(one, FIRST), 'its confirming seeds are not those that commit'),
-    'a seed of ours': (other_seed, 'its confirming seeds are not those that commit'),
+    'no loss': (lambda one: edit_first(one, '', ''), 'has other losses than its row'),
+    'an infinite loss': (lambda one: edit_first(one, '-inf', ', "test_loss": -Infinity'), 'has other losses than its row'),
+    'FLOPs': (lambda one: write_text(one.path('measured.json'), '{"flops_per_token": 9}'), 'measured.json has other FLOPs'),
+    'a seed left out': (lambda one: drop(one, FIRST), 'it lacks the run of confirming seed'),
+    'a seed of ours': (other_seed, 'or has new ones beside the seeds of commit'),
     'more tokens': (lambda one: change(one, FIRST, iterations='40'), 'has 40 iterations of 32 tokens, its division 20 of 32'),
     'a log that ends elsewhere': (lambda one: cut(log_of_first(one)), 'ends elsewhere'),
     'a row of other code': (lambda one: change(one, FIRST, code='beef'), 'has runs of several codes'),
-    'a tuning row': (lambda one: change(one, 'weight_decay == "0.3"', seconds='2'), 'runs.csv has changed since commit'),
+    'a tuning row': (lambda one: change(one, 'weight_decay == "0.3"', seconds='2'), 'runs.csv lacks rows that main has'),
+    'a late tuning row': (late_rate, 'or has new ones beside the seeds of commit'),
     'a key': (lambda one: add(one, 'qk_norm = True'), 'config.py has changed since commit'),
     'a patch': (lambda one: os.remove(one.patch), 'code.patch has changed since commit'),
     'a README to fill in': (lambda one: Path(one.path('README.md')).write_text('TODO'), 'README.md still says TODO')}
 BEFORE = {
-    'a rate not bracketed': (lambda one: drop(one, 'learning_rate == "0.016"'), 'lacks three or more rates'),
+    'a rate not bracketed': (lambda one: drop(one, 'learning_rate == "0.016"'), 'lacks one of the rates'),
+    'rates off the grid': (other_rates, 'lacks one of the rates'),
+    'another column': (other_column, 'runs.csv has other columns'),
     'a best rate at the edge': (lambda one: write_runs(one, best=0.016), 'best rate 0.016 is not bracketed'),
     'a decay left out': (lambda one: drop(one, 'weight_decay == "1.0"'), 'it lacks tuning runs at one of the decays'),
     'other data': (lambda one: change(one, 'seed == "1"', data='beef'), 'has the data beef, its division'),
     'more parameters': (more_parameters, 'differ by more than 5% from'),
     'a key beside the free ones': (lambda one: add(one, 'max_iters = 40'), 'max_iters is not free'),
+    'such a key in hiding': (lambda one: add(one, '_x = beta2 = 0.99'), 'beta2 is not free'),
     'code in config.py': (lambda one: add(one, 'import os'), 'config.py holds more than'),
     'an edit that is not in code.patch': (lambda one: change(one, 'seed == "1"', code='beef'), 'have the code beef; commit'),
     'a patch of another file': (lambda one: edit(one.patch, 'model.py', 'optim.py'), 'code.patch edits more than model.py'),
+    'a patch that nobody reads': (lambda one: edit(one.patch, '+NORMS', '+# long' * 9999 + '\n+NORMS'), 'has more than 20 KB'),
     'a commit that is not of main': (lambda one: edit(one.config, "_commit = '", "_commit = 'ab"), 'is not on main'),
     'confirming runs': (lambda one: write_runs(one, [5]), 'main does not contain it yet')}
 
@@ -245,11 +282,25 @@ def test_a_tuned_entry_keeps_the_rules(tuned):
 
 
 class Leaky(GPT):
-    """Each position reads the mean over all"""
+    """Each position reads the mean over its pair"""
 
     def hidden(self, idx, *more):
         x = super().hidden(idx, *more)
-        return x + x.mean(1, keepdim=True)
+        return x + x.unflatten(1, (-1, 2)).mean(2).repeat_interleave(2, dim=1)
+
+
+class Batched(GPT):
+    def hidden(self, idx, *more):
+        x = super().hidden(idx, *more)
+        return x - x.mean(0)
+
+
+class Answering(GPT):
+    """The head knows the targets"""
+
+    def output(self, x, targets=None):
+        known = 0 if targets is None else torch.nn.functional.one_hot(targets, self.config.vocab_size).float()
+        return super().output(x + known @ self.wte.weight, targets)
 
 
 class Flattering(GPT):
@@ -258,9 +309,18 @@ class Flattering(GPT):
         return logits, 0.9 * loss
 
 
+class Another(GPT):
+    def forward(self, idx, targets=None):
+        self.aux['z'] = self.wte.weight.square().mean()
+        return super().forward(idx, targets)
+
+
+LEAK = 'its logits depend on targets, later tokens or other samples'
+LOSS = 'its loss is not the cross-entropy of its logits alone'
+
+
 @pytest.mark.parametrize('Model, faults', [
-    (GPT, []), (Leaky, ['its logits depend on later tokens or other samples']),
-    (Flattering, ['its loss is not the cross-entropy of its logits'])])
+    (GPT, []), (Leaky, [LEAK]), (Batched, [LEAK]), (Answering, [LEAK]), (Flattering, [LOSS]), (Another, [LOSS])])
 def test_the_code_may_not_see_the_future_or_change_the_loss(Model, faults):
     text, found = Path(check.__file__).with_name('probe.py').read_text(), {}
     exec(text.replace('main(*sys.argv[1:])', ''), found)
@@ -377,7 +437,7 @@ def test_an_entry_from_an_edit_to_a_row(tmp_path):
     commit(place)
     out = track('--division=tiny', '--new=halved')
     assert 'this working tree has other code' in out and f'--check={folder}' in out
-    assert f'{folder} keeps the rules; seed ' in track(f'--check={folder}')
+    assert f'{folder} keeps the rules; seeds ' in track(f'--check={folder}')
     edit(place / folder / 'config.py', "'halved'", "'rmsnorm'")
     code, out, err = run_python('-m', 'lab.track', f'--check={folder}', cwd=place)
     assert code == 1 and err.startswith(f'error: {folder}: config.py has changed since') and err.count('\n') == 1

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from engine.code import code_hash
 from lab.sweep.table import read_runs
-from lab.track.check import repeat_run, verify
+from lab.track.check import repeat_runs, verify
 from lab.track.entry import Division, Entry, chosen, sweep
 from lab.track.table import division_table
 
@@ -34,10 +34,10 @@ division = 'laptop'                 # a file of config/track/
 new = ''                            # make this entry, or continue it
 screen = False                      # train three rates with one seed, and compare the best with pre; make no entry
 check = ''                          # the folder of an entry to verify
-repeat = True                       # check: repeat a whole run too
-here = False                        # check: repeat it by this working tree's code, and keep its row, as the page needs of pre
+repeat = 1                          # check: confirming runs to repeat, drawn at random; all 8 say most
+here = False                        # check: repeat them by this working tree's code, and keep the rows, as the page needs of pre
 time = ''                           # the folder of an entry whose time is measured again
-jobs = 0                            # new, screen: runs at the same time; 0: one per GPU, or per core without GPUs
+jobs = 0                            # runs at the same time; 0: one per GPU, or per core without GPUs
 # -----------------------------------------------------------------------------
 
 
@@ -117,7 +117,7 @@ def main():
         entry = Entry(check)
         try:
             confirmed = verify(entry)
-            text = repeat_run(entry, here) if repeat else 'no run was repeated'
+            text = repeat_runs(entry, repeat, jobs, here) if repeat else 'no run was repeated'
         except ValueError as error:
             raise ValueError(f'{entry.folder}: {error}') from error
         say(f'{entry.folder} keeps the rules' + '; its confirming seeds are left' * (not confirmed) + f'; {text}')

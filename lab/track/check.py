@@ -3,21 +3,21 @@ from configurator import ROOT
 
 import math
 import os
-import random
 import shutil
 
 import pandas as pd
 import torch
 
 from engine.code import git
-from engine.errors import read_rows
+from engine.errors import read_json, read_rows
 from engine.keys import gpt_config
 from lab.sweep.run import digits
-from lab.sweep.table import LR, TUNING_SEED, labels_of, name_of, read_csv, write_csv
+from lab.sweep.table import CELLS, LR, TUNING_SEED, labels_of, name_of, read_csv, read_runs, write_csv
 from lab.track.entry import DECAYS, TODO, chosen, merge_base, sweep
 from model import GPT
 
 LARGEST = 200_000           # bytes of an entry's folder
+LARGEST_PATCH = 20_000      # bytes of its code.patch, which a reviewer reads and which could hold trained weights
 MORE_PARAMETERS = 0.05      # than pre has, or fewer, as a share
 
 
@@ -33,16 +33,17 @@ def check_files(entry):
     require(TODO not in entry.bytes_of('README.md').decode(), f'README.md still says {TODO}')
     size = sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(entry.path('')) for name in names)
     require(size <= LARGEST, f'it has {size / 1000:.0f} KB, more than {LARGEST / 1000:.0f}')
-    entry.division.check_free(entry.keys())
     commit = entry.stated().get('_commit', '')
     require(commit and merge_base(commit) == commit, f'its _commit {commit[:12]} is not on main')
     if entry.bytes_of('code.patch'):
+        require(os.path.getsize(entry.patch) <= LARGEST_PATCH, f'code.patch has more than {LARGEST_PATCH // 1000} KB')
         patched = [line.split()[-1] for line in git('apply', '--numstat', entry.patch).decode().splitlines()]
         require(patched == ['model.py'], 'code.patch edits more than model.py, or is no patch')
 
 
 def check_runs(entry, runs):
-    """The data and tokens of each run, and that its log has the losses of its row"""
+    """The data and tokens of each run, and that its log has the losses of its row. Other columns would be axes, which split it"""
+    require([*read_csv(entry.csv)] == ['weight_decay', LR, 'seed', *CELLS], 'runs.csv has other columns than lab.track writes')
     config, pre = entry.division.config, entry.division.entry('pre')
     data = entry.division.data or pre.runs().data.iloc[0]
     tokens = config['gradient_accumulation_steps'] * config['batch_size'] * config['block_size']
@@ -57,18 +58,19 @@ def check_runs(entry, runs):
         last = rows[-1] if rows else dict(iter=-1)
         require(last['iter'] == run['iterations'] and curve == [(it, digits(loss)) for it, loss in run['_curve']]
                 and digits(last.get('test_loss', math.nan)) == digits(run['test_loss'])
-                and (run['status'] != 'done' or curve[-1][1] == digits(run['val_loss'])),
+                and (run['status'] != 'done' or curve[-1][1] == digits(run['val_loss']) and digits(run['test_loss'])),
                 f'the log of {name} ends elsewhere, or has other losses than its row')
 
 
-def check_rates(runs):
-    """Tuning: all decays, each at rates a factor of 2 apart, and the best rate has worse ones on both sides"""
+def check_rates(entry, runs):
+    """Tuning: all decays, each at the division's rates and others a factor of 2 apart, and the best rate has worse ones on both
+    sides"""
     tuning, best = runs[runs.seed == TUNING_SEED], chosen(runs)
     require(sorted(map(float, tuning.weight_decay.unique())) == DECAYS, f'it lacks tuning runs at one of the decays {DECAYS}')
     for decay, group in tuning.groupby('weight_decay'):
         steps = [math.log2(b / a) for a, b in zip(sorted(group._rate), sorted(group._rate)[1:])]
-        require(len(steps) > 1 and all(abs(step - 1) < 0.01 for step in steps),
-                f'decay {decay} lacks three or more rates, each twice the one before')
+        require({*entry.division.rates} <= {*group._rate} and all(abs(step - 1) < 0.01 for step in steps),
+                f'decay {decay} lacks one of the rates {entry.division.rates}, or has one that is not twice the one before')
     require(not best.is_at_edge(), f'its best rate {best.best} is not bracketed: no rate beyond it was tried')
 
 
@@ -79,14 +81,16 @@ def check_seeds(entry, runs, commit):
     require(commit or not len(confirming), 'it has confirming runs, and main does not contain it yet')
     require(all((confirming.weight_decay == best.labels['weight_decay']) & (confirming[LR] == best.best)),
             f'its confirming runs are not all at decay {best.labels["weight_decay"]} and rate {best.best}')
-    wrong = {*confirming.seed} ^ {*entry.seeds(commit)} if len(confirming) else ()
-    require(not wrong, f'its confirming seeds are not those that commit {commit[:12]} of main gives: {min(wrong, default="")}')
+    left = {*entry.seeds(commit)} - {*confirming.seed} if len(confirming) else ()
+    require(not left, f'it lacks the run of confirming seed {min(left, default="")}')
     return len(confirming) > 0
 
 
 def check_code(entry, runs):
-    """What the code itself says: its hash, the keys of each run, its parameters, and that no block sees the future"""
+    """What the code itself says: its hash, the keys of each run, its parameters and FLOPs, and that no block sees the future"""
     found, commit = entry.probe(runs.to_dict('records')), entry.stated()['_commit'][:12]
+    fixed = entry.division.config
+    entry.division.check_free(key for key, value in found['config'].items() if value != fixed.get(key))
     require({*runs.code} == {found['code']},
             f'its runs have the code {", ".join({*runs.code})}; commit {commit} with code.patch is {found["code"]}')
     for run, keys in zip(runs.to_dict('records'), found['keys']):
@@ -97,6 +101,8 @@ def check_code(entry, runs):
         pre = GPT(gpt_config(entry.division.config)).num_params()
     require(abs(number / pre - 1) <= MORE_PARAMETERS,
             f'its {number:,} parameters differ by more than {MORE_PARAMETERS:.0%} from the {pre:,} of pre')
+    flops = (read_json(entry.path('measured.json'), 'measure it again by --time') or found)['flops_per_token']
+    require(abs(flops / found['flops_per_token'] - 1) < 0.01, 'measured.json has other FLOPs than its code')
     require(not found['faults'], '; '.join(found['faults']))
 
 
@@ -108,30 +114,34 @@ def verify(entry):
     if commit:
         entry.check_frozen(commit)
     check_runs(entry, runs)
-    check_rates(runs)
+    check_rates(entry, runs)
     confirmed = check_seeds(entry, runs, commit)
     check_code(entry, runs)
     return confirmed
 
 
-def repeat_run(entry, here=False):
-    """Train again one of the runs that count, drawn at random. Raise ValueError if a loss is too far off. `here`: by this working
-    tree's code, and keep the row in repeats.csv. Return a sentence."""
+def repeat_runs(entry, number, jobs=0, here=False):
+    """Train again so many confirming runs, or else one tuning run, drawn at random. Raise ValueError if a loss, or their mean, is
+    too far off. `here`: by this working tree's code, and keep the rows in repeats.csv. Return a sentence."""
+    require(entry.division.tolerance, f'{entry.division.file} states no _tolerance yet: give --repeat=0')
     runs, out = entry.runs(), f'{entry.out}-repeated'
     runs = runs[runs.status == 'done']
-    confirming = runs[runs.seed != TUNING_SEED]
-    run = random.choice((confirming if len(confirming) else runs).to_dict('records'))
+    drawn = runs[runs.seed != TUNING_SEED] if any(runs.seed != TUNING_SEED) else runs.sample(1)
+    drawn = drawn.sample(min(number, len(drawn)))
+    place = {axis: drawn[axis].iloc[0] for axis in ('weight_decay', LR)}
     shutil.rmtree(out, ignore_errors=True)
-    csv, grid = os.path.join(out, 'runs.csv'), {'weight_decay': [run['weight_decay']], LR: [run[LR]], 'seeds': [int(run['seed'])]}
-    sweep([entry.division.file, entry.config], [grid], out, csv, ROOT if here else entry.checkout(), 1)
-    row = read_csv(csv).iloc[0]
-    off = max(abs(float(row[loss] or 'nan') - run[loss]) for loss in ('val_loss', 'test_loss'))
-    require(entry.division.tolerance, f'{entry.division.file} states no _tolerance yet: give --repeat=False')
-    tolerance = entry.division.tolerance['same' if all(row[what] == run[what] for what in ('machine', 'torch')) else 'other']
-    text = (f'seed {run["seed"]}, repeated on {row.machine}, has a test loss of {row.test_loss}, and {run["test_loss"]} in its '
-            f'row; the tolerance is {tolerance}')
-    require(off <= tolerance, text)
+    csv, grid = os.path.join(out, 'runs.csv'), {axis: [value] for axis, value in place.items()} | {'seeds': drawn.seed.tolist()}
+    sweep([entry.division.file, entry.config], [grid], out, csv, ROOT if here else entry.checkout(), jobs)
+    again, drawn = read_runs(csv), drawn.reset_index(drop=True)
+    off = again[['val_loss', 'test_loss']] - drawn[['val_loss', 'test_loss']]
+    same = all((again[what] == drawn[what]).all() for what in ('machine', 'torch'))
+    each = entry.division.tolerance['same' if same else 'other']
+    mean = each / math.sqrt(len(off))                   # differences of seeds are independent
+    seeds, new, old = (', '.join(map(str, column)) for column in (drawn.seed, again.test_loss, drawn.test_loss))
+    text = (f'seeds {seeds} have the test losses {new} on {again.machine[0]}, and {old} in their rows; the tolerance is {each}, '
+            f'and {mean:.4f} for the mean')
+    require((off.abs() <= each).all(axis=None) and (off.mean().abs() <= mean).all(), text)
     if here:
-        kept, row = entry.path('repeats.csv'), {'weight_decay': run['weight_decay'], LR: run[LR], **row}
-        write_csv(kept, pd.DataFrame([*read_csv(kept).to_dict('records'), row]))
+        kept = entry.path('repeats.csv')
+        write_csv(kept, pd.concat([read_csv(kept), read_csv(csv).assign(**place)]))
     return text

@@ -4,7 +4,6 @@ from configurator import ROOT, parse_args
 import ast
 import functools
 import hashlib
-import io
 import itertools
 import json
 import os
@@ -15,8 +14,6 @@ import time
 from dataclasses import fields
 from pathlib import Path
 from statistics import median
-
-import pandas as pd
 
 from engine.code import code_hashes, git
 from engine.device import device_name, pick_device
@@ -156,14 +153,15 @@ class Entry:
         return [seed for seed in seeds if seed != TUNING_SEED][:SEEDS_OF_PRE if self.name == 'pre' else SEEDS]
 
     def check_frozen(self, commit):
-        """Raise ValueError unless config.py, code.patch and the tuning rows are as the commit has them."""
-        def tuning(text):
-            rows = pd.read_csv(io.BytesIO(text or b'seed'), dtype=str, keep_default_na=False)
-            return sorted(sorted(row.items()) for row in rows[rows.seed == str(TUNING_SEED)].to_dict('records'))
-
-        for name, part in ('config.py', bytes), ('code.patch', bytes), ('runs.csv', tuning):
-            if part(git('show', f'{commit}:{self.folder}/{name}')) != part(self.bytes_of(name)):
+        """Raise ValueError unless config.py and code.patch are those of the commit. runs.csv must have all rows of the commit and
+        of main today; other rows may only be confirming runs."""
+        for name in 'config.py', 'code.patch':
+            if git('show', f'{commit}:{self.folder}/{name}') != self.bytes_of(name):
                 raise ValueError(f'{name} has changed since commit {commit[:12]} of main froze it: make a new entry')
+        seeds, rows = {str(seed).encode() for seed in self.seeds(commit)}, {*self.bytes_of('runs.csv').splitlines()}
+        frozen, today = ({*git('show', f'{at}:{self.folder}/runs.csv').splitlines()} for at in (commit, main_branch()))
+        if not frozen | today <= rows or not {row.split(b',')[2] for row in rows - frozen} <= seeds:
+            raise ValueError(f'runs.csv lacks rows that main has, or has new ones beside the seeds of commit {commit[:12]}')
 
     # ------------------------------------------------------------------------- its runs
 

@@ -23,22 +23,21 @@ def differ(a, b):
 
 
 def faults(model):
-    """Return what no block may do: change the loss, or look at a later token or another sample, in training or evaluation."""
+    """Return what no block may do: change the loss, or look at a target, a later token or another sample."""
     c = model.config
     torch.manual_seed(0)
     with torch.no_grad():
         for p in model.parameters():                    # gains of 0 would hide a branch
             p.add_(0.05 * torch.randn_like(p))
-        x, y = torch.randint(c.vocab_size, (2, 2, c.block_size))
-        later, half = x.clone(), c.block_size // 2
-        later[0, half:] = (x[0, half:] + 1) % c.vocab_size
-        later[1] = (x[1] + 1) % c.vocab_size
+        x, y = torch.randint(c.vocab_size, (2, 1, c.block_size))
+        others, targets = torch.randint(c.vocab_size, (2, 8, c.block_size))
+        same = torch.arange(c.block_size) < torch.randint(1, c.block_size, (8, 1))      # each sample differs from here on
         logits, loss = model.eval()(x, y)
-        changed, in_training = model(later, y)[0], model.train()(x, y)[1]
-    if differ(logits[0, :half], changed[0, :half]):
-        yield 'its logits depend on later tokens or other samples'
-    if differ(loss, F.cross_entropy(logits.flatten(0, 1).float(), y.flatten())) or differ(loss, in_training):
-        yield 'its loss is not the cross-entropy of its logits'
+        changed, in_training = model(torch.where(same, x, others), targets)[0], model.train()(x, y)[1]
+    if differ(logits.expand_as(changed)[same], changed[same]):
+        yield 'its logits depend on targets, later tokens or other samples'
+    if differ(loss, F.cross_entropy(logits.flatten(0, 1).float(), y.flatten())) or differ(loss, in_training) or model.aux:
+        yield 'its loss is not the cross-entropy of its logits alone'
 
 
 def flops_per_token(model):
@@ -56,7 +55,7 @@ def main(division, entry, places):
         keys.append(make_run({}, [division, entry, *(f'--{key}={value}' for key, value in values.items())], 'train.py')['keys'])
     model = GPT(gpt_config(config))
     print(json.dumps(dict(code=code_hash('train.py'), keys=keys, parameters=sum(p.numel() for p in model.parameters()),
-                          flops_per_token=flops_per_token(model), faults=[*faults(model)])))
+                          flops_per_token=flops_per_token(model), faults=[*faults(model)], config=config)))
 
 
 main(*sys.argv[1:])

@@ -95,7 +95,7 @@ def codes_of_pre(pre):
 def division_table(division):
     """Return the table of a division and what it rests on, as Markdown."""
     lines, sd, df = ranking(division)
-    left = ', '.join(name for name in division.planned.split() if not os.path.exists(division.entry(name).csv))
+    left = ', '.join(name for name in (division.planned or '').split() if not os.path.exists(division.entry(name).csv))
     left = f'\n\nPlanned, and not run yet: {left}.' if left else ''
     if not lines:
         return f'*No entries yet.*{left}'
