@@ -30,8 +30,8 @@ check = False                       # change nothing, and fail if a page is out 
 
 PLACEMENTS = """# All placements
 
-Each file in `config/arch/` sets every key of an architecture but the sizes. `pre.py` is complete. Each other file includes the one
-that it is a step away from, and shows that step. They work in `train.py` and `vision.train`, and stack on any config:
+Each file in `config/arch/` sets every key of an architecture but the sizes. `pre.py` is complete. Each other file includes the
+one that it is a step away from, and shows that step. They work in `train.py` and `vision.train`, and stack on any config:
 
     python train.py config/train_quick.py config/arch/hyper.py --out_dir=out-hyper
 
