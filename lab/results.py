@@ -30,16 +30,15 @@ check = False                       # change nothing, and fail if a page is out 
 
 PLACEMENTS = """# All placements
 
-Every architecture is a file in `config/arch/`. It sets every key but the sizes: `pre.py` is complete, and each other file
-includes the one that it is a step away from, and shows that step. They work in `train.py` and in `vision.train`, with every
-optimizer, and stack on any config:
+Each file in `config/arch/` sets every key of an architecture but the sizes. `pre.py` is complete. Each other file includes the
+one that it is a step away from, and shows that step. They work in `train.py` and `vision.train`, and stack on any config:
 
     python train.py config/train_quick.py config/arch/hyper.py --out_dir=out-hyper
 
-This page is made from their first lines by `python -m lab.results`.
+`python -m lab.results` makes this page.
 
-| file | what it is (source) | a step from | sets |
-| --- | --- | --- | --- |
+| file | what it is (source) | the step |
+| --- | --- | --- |
 """
 
 
@@ -53,7 +52,7 @@ def placements():
         base = re.search(r"^include\('config/arch/(\w+)\.py'\)", file, re.MULTILINE)
         lines = re.findall(r'^ *([a-z]\w*) = (?:.* if _vit else )?([^#\n]*[^#\s])', file, re.MULTILINE)     # those of train.py
         keys = ' '.join(f'`{key}={value}`' for key, value in lines)
-        text += f'| `{name}` | {header} | {f"`{base[1]}` | {keys}" if base else " | all keys"} |\n'
+        text += f'| `{name}` | {header} | {f"`{base[1]}`: {keys}" if base else "all keys"} |\n'
     return text
 
 

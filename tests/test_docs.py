@@ -80,7 +80,7 @@ SMALLER = {
     'vision.prepare.imagenet': dict(processes=1),
 }
 # only where a command gives a larger one
-WHERE_GIVEN = dict(measure_interval=2, keep_every=2, loader=5, sampling=5, compiles=False, mup_base_width=16, mup_base_head_dim=8)
+WHERE_GIVEN = dict(measure_interval=2, keep_every=2, sampling=5, compiles=False, mup_base_width=16, mup_base_head_dim=8)
 # what the reader has → what the long test has
 IN_PLACE = {'/data/imagenet': 'flowers', 'FOLDER': 'their-vit', 'ckpt-000500.pt': 'ckpt-000002.pt'}
 
