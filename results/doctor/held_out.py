@@ -28,7 +28,8 @@ SIZES = {           # keys of a size, a text and a length, and its runs: arch fi
               dict(adamw='s1 stable dyt hyper attnres', muon='s2 mhc_lite', lion='peri siamese', adam_mini='pre')),
     'narrow': ('--n_embd=48 --n_layer=3 --block_size=256 --batch_size=4 --dataset=pycode --max_iters=250 --warmup_iters=20 '
                '--eval_interval=125',
-               dict(adamw='s3 gemma3 parallel gpas', muon='olmo2 simplenorm', lion='s4 llama', adam_mini='embskip', sgdw='peri')),
+               dict(adamw='s3 gemma3 parallel gpas', muon='olmo2 simplenorm', lion='s4 llama', adam_mini='embskip',
+                    sgdw='peri')),
     'deep': ('--n_embd=48 --n_layer=8 --block_size=96 --batch_size=4 --dataset=textfiles --vocab_size=0 --dtype=float32 '
              '--max_iters=200 --warmup_iters=30 --eval_interval=100',
              dict(adamw='peri resi_dual keel mixln', muon='s5 gpas hybrid', lion='lns', adam_mini='post', sgdw='s1')),
@@ -112,7 +113,8 @@ PLANTS = {
          (MODEL, LOSS, 'at_least_fp32(logits)[:, :-1].flatten(0, 1), targets[:, 1:].flatten()')),
         ('not-shifted', 'gemma3-adamw-narrow', (TRAIN, STEP, '_, loss = train_model(x, x)')),
         ('shifted-back', 'peri-lion-short', (TRAIN, STEP, '_, loss = train_model(x, x.roll(1, 1))')),
-        ('inputs-permuted', 'stable-muon-bpe', (DATA, 'rows[:, :-1].copy())', 'rows[:, :-1].copy())[torch.randperm(len(rows))]')),
+        ('inputs-permuted', 'stable-muon-bpe',
+         (DATA, 'rows[:, :-1].copy())', 'rows[:, :-1].copy())[torch.randperm(len(rows))]')),
         ('two-too-long', 'resi_dual-adamw-deep', (DATA, 'i + self.block_size + 1]', 'i + self.block_size + 2]'),
          (DATA, 'rows[:, :-1].copy()', 'rows[:, :-2].copy()'), (DATA, 'rows[:, 1:].copy()', 'rows[:, 2:].copy()')),
     ),
@@ -201,7 +203,8 @@ PLANTS = {
     ),
     'decay': (
         ('on-everything', 's4-adamw-long', (OPTIM, DECAYED, 'decayed = True')),
-        ('on-gains', 'derf-adamw-long', (OPTIM, DECAYED, DECAYED.replace("== 'norm'", "in ('norm', 'gain')").replace('decay_norms and ', ''))),
+        ('on-gains', 'derf-adamw-long',
+         (OPTIM, DECAYED, DECAYED.replace("decay_norms and kind == 'norm'", "kind in ('norm', 'gain')"))),
         ('on-norms-stable', 'stable-adamw-short', '--decay_norms=True --wd_norm=15.0'),
         ('missing-long', 'gated-muon-long', '--weight_decay=0.0'),
         ('by-squared-rate', 'pre-lion-long', (OPTIM, 'torch._foreach_mul_(w, 1 - lr * weight_decay)',
