@@ -93,6 +93,7 @@ def run_edited(edits, arguments, output):
     for path in Path(ROOT, 'data').glob('*/*'):
         link = PLACE / path.relative_to(ROOT)
         if (path.suffix == '.bin' or path.name == 'meta.json') and not link.exists():
+            link.parent.mkdir(exist_ok=True)            # a folder such as data/pysource-bpe1024 is not in the checkout
             link.symlink_to(path)
     for file, text in edited(edits, PLACE).items():
         (PLACE / file).write_text(text, encoding='utf-8')
