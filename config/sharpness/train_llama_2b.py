@@ -2,7 +2,7 @@
 #     torchrun --nproc_per_node=4 train.py config/sharpness/train_llama_2b.py
 # With Blockwise LR, add:  config/lr/blockwise.py --out_dir=out-llama-2b-blockwise
 # The paper used 4 A800 or H800. It shows its losses as curves, without numbers.
-# The paper's shape, used here, has 1682M parameters and not 2025M, as the paper says. --n_layer=27 comes close with 2018M.
+# The paper's shape, used here, has 1683M parameters and not 2025M, as the paper says. --n_layer=27 comes close with 2018M.
 include('config/base/sharpness_openwebtext.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-2b'
