@@ -56,7 +56,7 @@ def enter(entry, arguments):
         say(f'made {entry.folder}')
     elif arguments and entry.division.changed(arguments) != entry.keys():
         raise ValueError(f'{entry.folder} has the keys {entry.keys()}: choose another name, or give --new={entry.name} alone')
-    if code_hash(TRAIN) != entry.probe([])['code']:
+    if code_hash(TRAIN) != entry.probe()['code']:
         say('this working tree has other code than the entry, which keeps the code of its commit and its code.patch')
     frozen = entry.frozen_at()
     if frozen:
