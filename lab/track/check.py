@@ -73,8 +73,7 @@ def check_choices(entry, runs, commit):
     require(not best.is_at_edge(), f'its best rate {best.best} is not bracketed: no rate beyond it was tried')
     require(all((confirming.weight_decay == best.labels['weight_decay']) & (confirming[LR] == best.best)),
             f'its confirming runs are not all at decay {best.labels["weight_decay"]} and rate {best.best}')
-    seeds = {*entry.seeds(commit)} if commit else set()
-    require({*confirming.seed} in (set(), seeds),
+    require({*confirming.seed} in (set(), {*entry.seeds(commit)}),
             f'its confirming seeds are not those of the commit of main that first contains it ({commit[:12] or "none does"})')
     return len(confirming) > 0
 

@@ -90,6 +90,7 @@ class Entry:
         if parts[:2] != ['results', 'track'] or len(parts) != 4:
             raise ValueError(f'{folder}: wants the folder of an entry, results/track/DIVISION/NAME')
         self.division, self.name = Division(parts[2]), parts[3]
+        self.wanted = SEEDS_OF_PRE if self.name == 'pre' else SEEDS
         self.out = os.path.join(ROOT, 'out-track', *parts[2:])
         self.csv, self.config, self.patch = map(self.path, ('runs.csv', 'config.py', 'code.patch'))
 
@@ -155,10 +156,11 @@ class Entry:
         return (added.decode().split() or [''])[0]
 
     def seeds(self, commit):
-        """Return the confirming seeds if this commit froze the entry: nobody can choose them by an edit or an amended commit."""
+        """Return the confirming seeds if this commit froze the entry, and none for '': nobody can choose them by an edit or an
+        amended commit."""
         digests = (hashlib.sha256(f'{commit} {self.folder} {i}'.encode()).hexdigest() for i in itertools.count())
         seeds = dict.fromkeys(int(digest[:7], 16) for digest in itertools.islice(digests, 2 * SEEDS_OF_PRE))
-        return [seed for seed in seeds if seed != TUNING_SEED][:SEEDS_OF_PRE if self.name == 'pre' else SEEDS]
+        return [seed for seed in seeds if seed != TUNING_SEED][:self.wanted if commit else 0]
 
     def check_frozen(self, commit):
         """Raise ValueError unless config.py and code.patch are those of the commit. runs.csv must have all rows of the commit and
