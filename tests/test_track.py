@@ -257,6 +257,7 @@ BEFORE = {
     'a key beside the free ones': (lambda one: add(one, 'max_iters = 40'), 'max_iters is not free'),
     'such a key in hiding': (lambda one: add(one, '_x = beta2 = 0.99'), 'beta2 is not free'),
     'code in config.py': (lambda one: add(one, 'import os'), 'config.py holds more than'),
+    'code in hiding': (lambda one: edit(one.config, '# halved', '# coding: hz\n# ~\nimport os\n#'), 'config.py holds more than'),
     'an edit that is not in code.patch': (lambda one: change(one, 'seed == "1"', code='beef'), 'have the code beef; commit'),
     'a patch of another file': (lambda one: edit(one.patch, 'model.py', 'optim.py'), 'code.patch edits more than model.py'),
     'a patch that nobody reads': (lambda one: edit(one.patch, '+NORMS', '+# long' * 9999 + '\n+NORMS'), 'has more than 20 KB'),

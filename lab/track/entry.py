@@ -106,7 +106,8 @@ class Entry:
     def stated(self):
         """Return {name: value} from config.py, which holds literals and no code."""
         try:
-            return {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(self.bytes_of('config.py')).body}
+            lines = ast.parse(self.bytes_of('config.py').decode()).body     # bytes could name another encoding than read_config's
+            return {node.targets[0].id: ast.literal_eval(node.value) for node in lines}
         except (AttributeError, ValueError, SyntaxError) as error:
             raise ValueError('config.py holds more than lab.track writes, lines of  name = value') from error
 
