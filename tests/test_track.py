@@ -208,6 +208,14 @@ def late_rate(one):
     write_csv(one.csv, pd.concat([read_csv(one.csv), late.assign(learning_rate='0.032', seed='01')]))
 
 
+def lost_log(one):
+    """State that a run diverged, without its log."""
+    place = dict(weight_decay='1.0', learning_rate='0.016', seed='1')
+    cells = dict.fromkeys(('val_losses', 'val_loss', 'test_loss'), '')
+    change(one, 'weight_decay == "1.0" and learning_rate == "0.016"', status='diverged', iterations='-1', **cells)
+    os.remove(one.log_of(place))
+
+
 def other_column(one):
     """Split the runs by an axis of one's own."""
     text = read_csv(one.csv).assign(note='').to_csv(index=False)
@@ -227,7 +235,7 @@ AFTER = {
     'no loss': (lambda one: edit_first(one, '', ''), 'has other losses than its row'),
     'an infinite loss': (lambda one: edit_first(one, '-inf', ', "test_loss": -Infinity'), 'has other losses than its row'),
     'FLOPs': (lambda one: write_text(one.path('measured.json'), '{"flops_per_token": 9}'), 'measured.json has other FLOPs'),
-    'a seed left out': (lambda one: drop(one, FIRST), 'it lacks the run of confirming seed'),
+    'a seed left out': (lambda one: drop(one, FIRST), 'its confirming seeds are not those of the commit'),
     'a seed of ours': (other_seed, 'or has new ones beside the seeds of commit'),
     'more tokens': (lambda one: change(one, FIRST, iterations='40'), 'has 40 iterations of 32 tokens, its division 20 of 32'),
     'a log that ends elsewhere': (lambda one: cut(log_of_first(one)), 'ends elsewhere'),
@@ -239,6 +247,7 @@ AFTER = {
     'a README to fill in': (lambda one: Path(one.path('README.md')).write_text('TODO'), 'README.md still says TODO')}
 BEFORE = {
     'a rate not bracketed': (lambda one: drop(one, 'learning_rate == "0.016"'), 'lacks one of the rates'),
+    'a run without a log': (lost_log, 'ends elsewhere'),
     'rates off the grid': (other_rates, 'lacks one of the rates'),
     'another column': (other_column, 'runs.csv has other columns'),
     'a best rate at the edge': (lambda one: write_runs(one, best=0.016), 'best rate 0.016 is not bracketed'),
@@ -248,11 +257,12 @@ BEFORE = {
     'a key beside the free ones': (lambda one: add(one, 'max_iters = 40'), 'max_iters is not free'),
     'such a key in hiding': (lambda one: add(one, '_x = beta2 = 0.99'), 'beta2 is not free'),
     'code in config.py': (lambda one: add(one, 'import os'), 'config.py holds more than'),
+    'code in hiding': (lambda one: edit(one.config, '# halved', '# coding: hz\n# ~\nimport os\n#'), 'config.py holds more than'),
     'an edit that is not in code.patch': (lambda one: change(one, 'seed == "1"', code='beef'), 'have the code beef; commit'),
     'a patch of another file': (lambda one: edit(one.patch, 'model.py', 'optim.py'), 'code.patch edits more than model.py'),
     'a patch that nobody reads': (lambda one: edit(one.patch, '+NORMS', '+# long' * 9999 + '\n+NORMS'), 'has more than 20 KB'),
     'a commit that is not of main': (lambda one: edit(one.config, "_commit = '", "_commit = 'ab"), 'is not on main'),
-    'confirming runs': (lambda one: write_runs(one, [5]), 'main does not contain it yet')}
+    'confirming runs': (lambda one: write_runs(one, [5]), 'that first contains it (none does)')}
 
 
 @pytest.mark.parametrize('case', AFTER)
@@ -328,6 +338,23 @@ def test_the_code_may_not_see_the_future_or_change_the_loss(Model, faults):
     assert [*found['faults'](model)] == faults
     linear = 2 * (12 * 16 ** 2 + 2 * 8 * 16) * 2 + 2 * 16 * 11      # QKVO and FFN, attention; two blocks, and the head
     assert found['flops_per_token'](GPT(model.config)) == 3 * linear
+
+
+@pytest.mark.parametrize('off, number, holds', [
+    (5e-4, 1, True), (5e-4, 8, False), (2e-3, 1, False), (math.nan, 8, False), (3e-4, 9, True)])
+def test_a_repetition(one, monkeypatch, off, number, holds):
+    """Each loss may be 0.001 off here, and the mean of eight 0.001/√8"""
+    def sweep(first, grids, out, csv, *more):
+        rows = read_csv(one.csv).set_index('seed').loc[[str(seed) for seed in grids[0]['seeds']]].reset_index()
+        os.makedirs(out, exist_ok=True)
+        write_csv(csv, rows.assign(test_loss=rows.test_loss.astype(float) + off).drop(columns=['weight_decay', LR]))
+
+    monkeypatch.setattr(check, 'sweep', sweep)
+    if holds:
+        assert check.repeat_runs(one, number).startswith('seeds ')
+    else:
+        with pytest.raises(ValueError, match='the tolerance is 0.001, and 0.00'):
+            check.repeat_runs(one, number)
 
 
 # ----------------------------------------------------------------------------- seeds
@@ -437,7 +464,7 @@ def test_an_entry_from_an_edit_to_a_row(tmp_path):
     commit(place)
     out = track('--division=tiny', '--new=halved')
     assert 'this working tree has other code' in out and f'--check={folder}' in out
-    assert f'{folder} keeps the rules; seeds ' in track(f'--check={folder}')
+    assert f'{folder} keeps the rules; seeds ' in track(f'--check={folder}', '--repeat=2')
     edit(place / folder / 'config.py', "'halved'", "'rmsnorm'")
     code, out, err = run_python('-m', 'lab.track', f'--check={folder}', cwd=place)
     assert code == 1 and err.startswith(f'error: {folder}: config.py has changed since') and err.count('\n') == 1

@@ -56,12 +56,12 @@ def enter(entry, arguments):
         say(f'made {entry.folder}')
     elif arguments and entry.division.changed(arguments) != entry.keys():
         raise ValueError(f'{entry.folder} has the keys {entry.keys()}: choose another name, or give --new={entry.name} alone')
-    if code_hash(TRAIN) != entry.probe([])['code']:
+    if code_hash(TRAIN) != entry.probe()['code']:
         say('this working tree has other code than the entry, which keeps the code of its commit and its code.patch')
     frozen = entry.frozen_at()
     if frozen:
         entry.check_frozen(frozen)
-    seeds = entry.seeds(frozen) if frozen else []
+    seeds = entry.seeds(frozen)
     say(f'commit {frozen[:12]} of main froze it: left are the confirming seeds {", ".join(map(str, seeds))}' if frozen else
         'left: tuning, a commit of main that freezes it, and confirming seeds')
     entry.train(seeds, jobs)
@@ -76,29 +76,26 @@ def enter(entry, arguments):
 
 
 def screen_run(of, arguments, decay):
-    """Train a screen's three rates by this working tree's code. Return the best rate and its validation loss."""
+    """Train a screen's three rates by this working tree's code. Return them as chosen does."""
     of.changed(arguments)                               # fail early on a key that is not free
     name = '-'.join([*(Path(arg).stem for arg in arguments if not arg.startswith('--')),
                      hashlib.sha256(repr((arguments, decay, code_hash(TRAIN))).encode()).hexdigest()[:8]])
     out = os.path.join(ROOT, 'out-track', 'screen', name)
     csv, grid = os.path.join(out, 'runs.csv'), dict(weight_decay=[decay], learning_rate=of.rates, seeds=1)
     sweep([of.file, *arguments], [grid], out, csv, ROOT, jobs, extend=0)
-    best = chosen(read_runs(csv))
-    return best.rate_text(), best.tuning.val_loss.min()
+    return chosen(read_runs(csv))
 
 
 def compare_screen(of, arguments):
     """Print the best validation loss of three rates beside pre's, and whether the difference passes the gate."""
-    pre = of.entry('pre')
-    if os.path.exists(pre.csv):
-        best = chosen(pre.runs())
-        decay, pre_rate, pre_loss = best.labels['weight_decay'], best.rate_text(), best.tuning.val_loss.min()
-    else:
-        decay = of.config['weight_decay']
-        pre_rate, pre_loss = screen_run(of, [], decay)
-    rate, loss = screen_run(of, arguments, decay)
+    entry, decay = of.entry('pre'), of.config['weight_decay']
+    pre = chosen(entry.runs()) if os.path.exists(entry.csv) else screen_run(of, [], decay)
+    decay = pre.labels.get('weight_decay', decay)
+    idea = screen_run(of, arguments, decay)
+    loss, pre_loss = (row.tuning.val_loss.min() for row in (idea, pre))
     off, gate = loss - pre_loss, -2 * math.sqrt(2) * (of.noise or (math.nan, 0))[0]
-    say(f'one seed, decay {decay}: validation loss {loss:.4f} at rate {rate}; pre has {pre_loss:.4f} at rate {pre_rate}')
+    say(f'one seed, decay {decay}: validation loss {loss:.4f} at rate {idea.rate_text()}; pre has {pre_loss:.4f} at rate '
+        f'{pre.rate_text()}')
     say(f'difference {off:+.4f}: it {"passes" if off < gate else "does not pass"} the gate, {gate:.4f} (2σ)')
 
 

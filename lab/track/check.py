@@ -53,52 +53,44 @@ def check_runs(entry, runs):
         require(run['data'] == data, f'{name} has the data {run["data"]}, its division {data}')
         require(run['tokens_per_iteration'] == tokens and ended, f'{name} has {run["iterations"]:.0f} iterations of '
                 f'{run["tokens_per_iteration"]:.0f} tokens, its division {config["max_iters"]} of {tokens}')
-        rows = read_rows(entry.log_of(run))
+        rows = read_rows(entry.log_of(run)) or [{}]
         curve = [(row['iter'], digits(row['val_loss'])) for row in rows if math.isfinite(row.get('val_loss', math.nan))]
-        last = rows[-1] if rows else dict(iter=-1)
-        require(last['iter'] == run['iterations'] and curve == [(it, digits(loss)) for it, loss in run['_curve']]
-                and digits(last.get('test_loss', math.nan)) == digits(run['test_loss'])
+        require(rows[-1].get('iter') == run['iterations'] and curve == [(it, digits(loss)) for it, loss in run['_curve']]
+                and digits(rows[-1].get('test_loss', math.nan)) == digits(run['test_loss'])
                 and (run['status'] != 'done' or curve[-1][1] == digits(run['val_loss']) and digits(run['test_loss'])),
                 f'the log of {name} ends elsewhere, or has other losses than its row')
 
 
-def check_rates(entry, runs):
-    """Tuning: all decays, each at the division's rates and others a factor of 2 apart, and the best rate has worse ones on both
-    sides"""
-    tuning, best = runs[runs.seed == TUNING_SEED], chosen(runs)
+def check_choices(entry, runs, commit):
+    """Tuning: all decays, each at the division's rates and others a factor of 2 apart, and worse rates on both sides of the best
+    one. There: no confirming run, or those of all seeds that the freezing commit gives. Return whether they have run."""
+    tuning, confirming, best = runs[runs.seed == TUNING_SEED], runs[runs.seed != TUNING_SEED], chosen(runs)
     require(sorted(map(float, tuning.weight_decay.unique())) == DECAYS, f'it lacks tuning runs at one of the decays {DECAYS}')
     for decay, group in tuning.groupby('weight_decay'):
-        steps = [math.log2(b / a) for a, b in zip(sorted(group._rate), sorted(group._rate)[1:])]
-        require({*entry.division.rates} <= {*group._rate} and all(abs(step - 1) < 0.01 for step in steps),
+        rates = sorted(group._rate)
+        require({*entry.division.rates} <= {*rates} and all(abs(b / a - 2) < 0.02 for a, b in zip(rates, rates[1:])),
                 f'decay {decay} lacks one of the rates {entry.division.rates}, or has one that is not twice the one before')
     require(not best.is_at_edge(), f'its best rate {best.best} is not bracketed: no rate beyond it was tried')
-
-
-def check_seeds(entry, runs, commit):
-    """Confirming runs: none before a commit of main froze the entry, then all of its seeds, at the best decay and rate. Return
-    whether they have run."""
-    confirming, best = runs[runs.seed != TUNING_SEED], chosen(runs)
-    require(commit or not len(confirming), 'it has confirming runs, and main does not contain it yet')
     require(all((confirming.weight_decay == best.labels['weight_decay']) & (confirming[LR] == best.best)),
             f'its confirming runs are not all at decay {best.labels["weight_decay"]} and rate {best.best}')
-    left = {*entry.seeds(commit)} - {*confirming.seed} if len(confirming) else ()
-    require(not left, f'it lacks the run of confirming seed {min(left, default="")}')
+    require({*confirming.seed} in (set(), {*entry.seeds(commit)}),
+            f'its confirming seeds are not those of the commit of main that first contains it ({commit[:12] or "none does"})')
     return len(confirming) > 0
 
 
 def check_code(entry, runs):
     """What the code itself says: its hash, the keys of each run, its parameters and FLOPs, and that no block sees the future"""
-    found, commit = entry.probe(runs.to_dict('records')), entry.stated()['_commit'][:12]
-    fixed = entry.division.config
+    rows, fixed = runs.to_dict('records'), entry.division.config
+    found, commit = entry.probe(rows), entry.stated()['_commit'][:12]
     entry.division.check_free(key for key, value in found['config'].items() if value != fixed.get(key))
     require({*runs.code} == {found['code']},
             f'its runs have the code {", ".join({*runs.code})}; commit {commit} with code.patch is {found["code"]}')
-    for run, keys in zip(runs.to_dict('records'), found['keys']):
+    for run, keys in zip(rows, found['keys']):
         require(run['keys'] == keys, f'{name_of(labels_of(run))} had other keys than config.py and its division')
     number = found['parameters']
     require({*runs.parameters} == {number}, f'its runs state other parameters than the {number:,} of its code')
     with torch.device('meta'):
-        pre = GPT(gpt_config(entry.division.config)).num_params()
+        pre = GPT(gpt_config(fixed)).num_params()
     require(abs(number / pre - 1) <= MORE_PARAMETERS,
             f'its {number:,} parameters differ by more than {MORE_PARAMETERS:.0%} from the {pre:,} of pre')
     flops = (read_json(entry.path('measured.json'), 'measure it again by --time') or found)['flops_per_token']
@@ -114,8 +106,7 @@ def verify(entry):
     if commit:
         entry.check_frozen(commit)
     check_runs(entry, runs)
-    check_rates(entry, runs)
-    confirmed = check_seeds(entry, runs, commit)
+    confirmed = check_choices(entry, runs, commit)
     check_code(entry, runs)
     return confirmed
 

@@ -90,6 +90,7 @@ class Entry:
         if parts[:2] != ['results', 'track'] or len(parts) != 4:
             raise ValueError(f'{folder}: wants the folder of an entry, results/track/DIVISION/NAME')
         self.division, self.name = Division(parts[2]), parts[3]
+        self.wanted = SEEDS_OF_PRE if self.name == 'pre' else SEEDS
         self.out = os.path.join(ROOT, 'out-track', *parts[2:])
         self.csv, self.config, self.patch = map(self.path, ('runs.csv', 'config.py', 'code.patch'))
 
@@ -105,7 +106,8 @@ class Entry:
     def stated(self):
         """Return {name: value} from config.py, which holds literals and no code."""
         try:
-            return {node.targets[0].id: ast.literal_eval(node.value) for node in ast.parse(self.bytes_of('config.py')).body}
+            lines = ast.parse(self.bytes_of('config.py').decode()).body     # bytes could name another encoding than read_config's
+            return {node.targets[0].id: ast.literal_eval(node.value) for node in lines}
         except (AttributeError, ValueError, SyntaxError) as error:
             raise ValueError('config.py holds more than lab.track writes, lines of  name = value') from error
 
@@ -131,10 +133,18 @@ class Entry:
         """Return a checkout of the entry's code, with the data of here."""
         return checkout_of(self.stated()['_commit'], self.patch if os.path.exists(self.patch) else '')
 
-    def probe(self, runs):
+    def run(self, *arguments):
+        """Return what Python prints in a checkout of the entry's code."""
+        done = subprocess.run([sys.executable, *arguments], cwd=self.checkout(), capture_output=True, text=True)
+        if done.returncode:
+            raise ValueError(f'its code does not run: {done.stderr.strip().splitlines()[-1]}')
+        return done.stdout
+
+    def probe(self, runs=()):
         """Return what the entry's code says of it and of these runs, see probe.py."""
+        text = Path(__file__).with_name('probe.py').read_text(encoding='utf-8')
         places = [[run['weight_decay'], run[LR], str(run['seed'])] for run in runs]
-        return probe(self.checkout(), self.bytes_of('config.py'), self.division.file, self.config, json.dumps(places))
+        return json.loads(self.run('-c', text, self.division.file, self.config, json.dumps(places)).splitlines()[-1])
 
     # ------------------------------------------------------------------------- its seeds
 
@@ -147,10 +157,11 @@ class Entry:
         return (added.decode().split() or [''])[0]
 
     def seeds(self, commit):
-        """Return the confirming seeds if this commit froze the entry: nobody can choose them by an edit or an amended commit."""
+        """Return the confirming seeds if this commit froze the entry, and none for '': nobody can choose them by an edit or an
+        amended commit."""
         digests = (hashlib.sha256(f'{commit} {self.folder} {i}'.encode()).hexdigest() for i in itertools.count())
         seeds = dict.fromkeys(int(digest[:7], 16) for digest in itertools.islice(digests, 2 * SEEDS_OF_PRE))
-        return [seed for seed in seeds if seed != TUNING_SEED][:SEEDS_OF_PRE if self.name == 'pre' else SEEDS]
+        return [seed for seed in seeds if seed != TUNING_SEED][:self.wanted if commit else 0]
 
     def check_frozen(self, commit):
         """Raise ValueError unless config.py and code.patch are those of the commit. runs.csv must have all rows of the commit and
@@ -188,24 +199,20 @@ class Entry:
     def speed(self):
         """Return the tokens per second of a short training."""
         out = f'{self.out}-time'
-        command = [sys.executable, 'train.py', self.division.file, self.config, '--max_iters=60', '--eval_iters=1',
-                   '--log_interval=10', '--overwrite=True', f'--out_dir={out}']
-        done = subprocess.run(command, cwd=self.checkout(), capture_output=True, text=True)
-        if done.returncode:
-            raise ValueError(f'{self.folder} does not train: {done.stderr.strip().splitlines()[-1]}')
-        rows = read_rows(os.path.join(out, 'log.jsonl'))
-        return median(row['tokens_per_s'] for row in rows if 'tokens_per_s' in row)
+        self.run('train.py', self.division.file, self.config, '--max_iters=60', '--eval_iters=1', '--log_interval=10',
+                 '--overwrite=True', f'--out_dir={out}')
+        return median(row['tokens_per_s'] for row in read_rows(os.path.join(out, 'log.jsonl')) if 'tokens_per_s' in row)
 
     def measure(self, rounds=5):
         """Write measured.json: FLOPs per token, and the time of an iteration as a multiple of pre's. The two take turns."""
-        found, pre = dict(flops_per_token=self.probe([])['flops_per_token'], time_ratio=1.0), self.division.entry('pre')
+        found, pre = dict(flops_per_token=self.probe()['flops_per_token'], time_ratio=1.0), self.division.entry('pre')
         if self.name != 'pre' and os.path.exists(pre.config):
             ratio = median(pre.speed() / self.speed() for _ in range(rounds))
             found |= dict(time_ratio=ratio, machine=device_name(pick_device('auto')))
         write_text(self.path('measured.json'), json.dumps(found, indent=1) + '\n')
 
 
-# ----------------------------------------------------------------------------- git, sweeps, the code of entries
+# ----------------------------------------------------------------------------- git and sweeps
 
 def main_branch():
     """Return origin's main if there is one, else main."""
@@ -242,13 +249,3 @@ def sweep(first, grids, out, csv, checkout, jobs, extend=EXTEND):
         sys.exit(130)
     if code or 'failed' in set(read_csv(csv).status):
         raise ValueError(f'runs have failed: output.txt of each in {os.path.relpath(out)} says why; the same command tries again')
-
-
-@functools.cache
-def probe(checkout, config, *arguments):
-    """Run probe.py's text in a checkout, and return its answer. `config`: the text of config.py, for the cache."""
-    text = Path(__file__).with_name('probe.py').read_text(encoding='utf-8')
-    done = subprocess.run([sys.executable, '-c', text, *arguments], cwd=checkout, capture_output=True, text=True)
-    if done.returncode:
-        raise ValueError(f'its code does not run: {done.stderr.strip().splitlines()[-1]}')
-    return json.loads(done.stdout.splitlines()[-1])

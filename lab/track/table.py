@@ -10,7 +10,7 @@ from engine.errors import read_json
 from lab.sweep.claims import interval, signed
 from lab.sweep.statistics import LEVEL
 from lab.sweep.table import TUNING_SEED, as_text, read_csv
-from lab.track.entry import SEEDS, SEEDS_OF_PRE, chosen
+from lab.track.entry import chosen
 
 COLUMNS = ['rank', 'entry', 'test loss − pre', '95% interval', 'shrunk', 'tolerance, octaves', 'parameters', 'FLOPs / pre',
            'time / pre', 'decay', 'rate', 'code', 'date']
@@ -37,21 +37,23 @@ def shrink(means, variances):
 
 
 class Line:
-    """An entry's numbers. `losses`: the test losses of its confirming seeds. `open`: why these give no score yet, or ''."""
+    """An entry's numbers. `losses`: the test losses of its confirming seeds. `open`: why these give no score, or ''."""
 
     def __init__(self, entry):
         self.entry, self.runs = entry, entry.runs()
         self.best = chosen(self.runs)
         self.losses, self.shrunk = self.best.losses('test'), math.nan
-        confirming, wanted = self.runs[self.runs.seed != TUNING_SEED], SEEDS_OF_PRE if entry.name == 'pre' else SEEDS
-        lost, left = len(confirming) - len(self.losses), wanted - len(confirming)
+        confirming = sum(self.runs.seed != TUNING_SEED)
+        lost, left = confirming - len(self.losses), entry.wanted - confirming
         self.open = f'open: {lost} seeds diverged' if lost else f'open: {left} seeds left' if left else ''
         self.measured = read_json(entry.path('measured.json'), 'measure it again by --time') or {}
 
-    def cells(self):
-        row, entry = self.best, self.entry
-        return {'entry': f'[{entry.name}]({entry.division.name}/{entry.name}/README.md)', 'test loss − pre': self.open,
+    def cells(self, pre):
+        row, entry, flops = self.best, self.entry, [line.measured.get('flops_per_token') for line in (self, pre or self)]
+        return {'entry': f'[{entry.name}]({entry.division.name}/{entry.name}/README.md)',
+                'test loss − pre': self.open or 'open: pre has no score',
                 'tolerance, octaves': row.rate_cells(0)[1], 'parameters': f'{self.runs.parameters.iloc[0]:,.0f}',
+                'FLOPs / pre': f'{flops[0] / flops[1]:.2f}' if pre and all(flops) else '',
                 'time / pre': f'{self.measured["time_ratio"]:.2f}' if self.measured else '', 'decay': row.labels['weight_decay'],
                 'rate': row.best, 'code': f'`{self.runs.code.iloc[0]}`', 'date': entry.stated()['_date']}
 
@@ -63,13 +65,9 @@ def ranking(division):
     scored = [line for line in lines if not line.open]
     sd, df = pooled([line.losses for line in scored], division.noise)
     pre = next((line for line in lines if line.entry.name == 'pre'), None)
-    cells = {line: line.cells() for line in lines}
-    if pre and pre.measured:
-        for line in lines:
-            if line.measured:
-                cells[line]['FLOPs / pre'] = f'{line.measured["flops_per_token"] / pre.measured["flops_per_token"]:.2f}'
+    cells = {line: line.cells(pre) for line in lines}
     if pre not in scored:
-        return [{'test loss − pre': 'open: pre has no score', **cells[line]} for line in lines], sd, df
+        return [*cells.values()], sd, df
     estimates = shrink([fmean(line.losses) for line in scored], [sd ** 2 / len(line.losses) for line in scored])
     for line, estimate in zip(scored, estimates):
         line.shrunk, off = estimate - estimates[scored.index(pre)], fmean(line.losses) - fmean(pre.losses)
