@@ -4,6 +4,7 @@
 # make test-long            run the tests that take minutes
 # make test-oldest          run the main tests with the oldest PyTorch and Python supported; 8 GB for .venv-oldest
 # make test-cuda-code       check the dtypes and kernels that NVIDIA's GPUs would use, without a GPU; on Linux, 5 GB for .venv-cuda
+# make setup                set up .venv with all packages, and do nothing else
 # make results              make the pages and pictures of results/ from the raw numbers in results/csv/, in a minute
 # make results-run          train the missing runs behind them, in order, at low priority. SWEEPS=base,size chooses sweeps
 # make gpu                  measure this machine's GPU, in nine minutes, into results/gpu/. VENV=no installs nothing and uses PYTHON,
@@ -21,7 +22,9 @@ OLDEST_VENV ?= .venv-oldest
 SWEEPS ?=
 VENV ?= yes
 
-.PHONY: quickstart quickstart-vision test test-long test-oldest test-cuda-code results results-run gpu
+.PHONY: setup quickstart quickstart-vision test test-long test-oldest test-cuda-code results results-run gpu
+
+setup: .venv/installed-dev
 
 quickstart: .venv/installed data/pycode/meta.json
 	$(BIN)/python train.py config/train_quick.py --init_from=auto $(ARGS)

@@ -427,7 +427,7 @@ def test_the_table(place):
     os.remove(division.file)
 
 
-@pytest.mark.parametrize('loss, says', [(1.4, 'passes'), (1.49, 'does not pass')])
+@pytest.mark.parametrize('loss, says', [(1.4, 'better than pre: it passes'), (1.49, 'better than pre: it does not pass')])
 def test_a_screen(place, monkeypatch, capsys, loss, says):
     """Without pre's rows it is trained too; the gate is 2√2 times the standard deviation of a loss, here 0.028"""
     def sweep(first, grids, out, csv, *more, **keys):
@@ -440,7 +440,7 @@ def test_a_screen(place, monkeypatch, capsys, loss, says):
     monkeypatch.setattr(command, 'sweep', sweep)
     monkeypatch.setattr(command, 'ROOT', str(place))
     command.compare_screen(entry.Division('tiny'), ['config/arch/s1.py'])
-    assert f'difference {loss - 1.5:+.4f}: it {says} the gate, -0.0283' in capsys.readouterr().out
+    assert f'difference {loss - 1.5:+.4f}, {says} the gate, -0.0283' in capsys.readouterr().out
 
 
 # ----------------------------------------------------------------------------- with trained runs

@@ -63,12 +63,12 @@ def enter(entry, arguments):
         entry.check_frozen(frozen)
     seeds = entry.seeds(frozen)
     say(f'commit {frozen[:12]} of main froze it: left are the confirming seeds {", ".join(map(str, seeds))}' if frozen else
-        'left: tuning, a commit of main that freezes it, and confirming seeds')
+        'left: tuning, then a commit of main that freezes it (not before tuning has ended), and confirming seeds')
     entry.train(seeds, jobs)
     best = chosen(entry.runs())
     say(f'its decay is {best.labels["weight_decay"]}, its rate {best.best}')
     if not frozen:
-        say('left: fill in its README.md, commit this folder and merge it into main, then run the same command again')
+        say('left: fill in its README.md, commit this folder and merge it into main, git fetch, and run the same command again')
         return
     if not entry.bytes_of('measured.json'):
         entry.measure()
@@ -96,7 +96,8 @@ def compare_screen(of, arguments):
     off, gate = loss - pre_loss, -2 * math.sqrt(2) * (of.noise or (math.nan, 0))[0]
     say(f'one seed, decay {decay}: validation loss {loss:.4f} at rate {idea.rate_text()}; pre has {pre_loss:.4f} at rate '
         f'{pre.rate_text()}')
-    say(f'difference {off:+.4f}: it {"passes" if off < gate else "does not pass"} the gate, {gate:.4f} (2σ)')
+    say(f'difference {off:+.4f}, {"better" if off < 0 else "worse"} than pre: it {"passes" if off < gate else "does not pass"} '
+        f'the gate, {gate:.4f} (2σ)')
 
 
 def main():

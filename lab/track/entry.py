@@ -215,8 +215,8 @@ class Entry:
 # ----------------------------------------------------------------------------- git and sweeps
 
 def main_branch():
-    """Return origin's main if there is one, else main."""
-    for ref in 'refs/remotes/origin/main', 'refs/heads/main':
+    """Return the main of the remote `upstream`, which a fork's clone needs, or that of origin, or that of here."""
+    for ref in 'refs/remotes/upstream/main', 'refs/remotes/origin/main', 'refs/heads/main':
         if git('rev-parse', '--verify', '--quiet', ref):
             return ref
     raise ValueError('there is no branch main, whose commits freeze entries')
@@ -247,5 +247,7 @@ def sweep(first, grids, out, csv, checkout, jobs, extend=EXTEND):
     code = run_module('lab.sweep', os.path.join(out, 'sweep.py'), f'--csv={csv}', cwd=checkout)
     if code < 0 or code == 130:
         sys.exit(130)
-    if code or 'failed' in set(read_csv(csv).status):
+    if 'failed' in set(read_csv(csv).status):
         raise ValueError(f'runs have failed: output.txt of each in {os.path.relpath(out)} says why; the same command tries again')
+    if code:                                            # lab.sweep has said why
+        sys.exit(code)
