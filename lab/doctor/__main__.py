@@ -26,8 +26,8 @@ import matplotlib
 from engine.checkpoint import write_whole
 from engine.log import finite
 from lab.doctor.case import Case
-from lab.doctor.reference import add_clean, add_usual, train_briefly
-from lab.doctor.replay import add_future, replay_spike
+from lab.doctor.reference import add_clean, add_replay, train_briefly
+
 from lab.doctor.report import MOST, examine, named, picture, text_of
 from lab.doctor.rules import RULES
 from lab.plot import write
@@ -70,9 +70,8 @@ def draw(case, findings, out):
 
 def diagnose(folder, args):
     case = Case.of_run(folder)
-    add_clean(case, args.reference, args.iters)
-    add_usual(case)
-    add_future(case)
+    add_replay(case)
+    add_clean(case, args.reference)
     findings, missing = examine(case)
     tell(case, findings, missing)
     found = [dict(cause=f.rule.cause, quantity=f.rule.what, where=named(f.places), since=f.since, value=float(f.value),

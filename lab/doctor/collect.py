@@ -18,7 +18,7 @@ import pandas as pd
 from engine.log import progress
 from lab.doctor.case import Case
 from lab.doctor.reference import add_clean, add_usual
-from lab.doctor.replay import add_future
+
 from lab.doctor.report import MOST, examine, extreme
 from lab.doctor.rules import RULES
 
