@@ -59,8 +59,8 @@ def unpack(commit, folder, patch=None):
         return False
     with zipfile.ZipFile(io.BytesIO(archive)) as f:
         f.extractall(folder)
-    apply = ['git', 'apply', '--whitespace=nowarn', os.path.abspath(patch)]
-    return not patch or not subprocess.run(apply, cwd=folder, capture_output=True).returncode
+    return not patch or not subprocess.run(['git', 'apply', '--whitespace=nowarn', os.path.abspath(patch)], cwd=folder,
+                                           capture_output=True).returncode
 
 
 def add_replay(case):
