@@ -1,6 +1,4 @@
 """A run as the doctor sees it: its log, its checkpoint and its data, as tables over the iterations."""
-from configurator import script_of
-
 import math
 import os
 from statistics import fmean
@@ -43,16 +41,17 @@ def place_of(name):
 
 
 class Case:
-    """`clean`: the case of the reference, and `usual` that of the usual start, if there are any. `replayed`: numbers of replay.py.
-    `edited`: the files that differ from the run's commit. `notes`: lines about what could not be checked."""
+    """`clean`: the case of the run by clean code, `usual`: that of the usual start, if there are any. `replayed`: numbers of
+    replay.py. `edited`: the files that differ from the run's commit. `notes`: lines about what could not be checked."""
 
     def __init__(self, folder, config, about, rows, status='done'):
         self.folder, self.config, self.about, self.rows, self.status = folder, config, about, rows, status
-        self.clean = self.usual = self.moments = None
-        self.replayed, self.entropy, self.windows = {}, None, 0
-        self.sizes, self.choices, self.is_sgd = {}, 0, False
         self.keys_file = os.path.join(folder, 'config.json')
         self.edited, self.notes, self.tables = list(patches(folder)), [], {}
+        self.clean = self.usual = None
+        self.replayed, self.entropy, self.windows = {}, None, 0
+        self.sizes, self.choices, self.is_sgd = {}, 0, False
+        self.moments = 0, pd.DataFrame(columns=['name', 'kind', 'is_sum', 'first', 'squares'])
 
     @classmethod
     def of_run(cls, folder):
@@ -62,8 +61,11 @@ class Case:
             raise ValueError(f'{folder} holds no run with a row in log.jsonl: name the out_dir of a run, or a config')
         case = cls(folder, run['config'], run['about'], run['rows'], status_of(run))
         case.read_checkpoint()
-        case.read_data()
         return case
+
+    @property
+    def it(self):
+        return max(row['iter'] for row in self.rows)
 
     def table(self, key):
         """Return a number of the log, such as 'loss' or 'layers.grad_norms', as a table: iterations × places."""
@@ -78,22 +80,13 @@ class Case:
         others, self.tables = {(row['iter'], 'loss' in row): row for row in others}, {}
         self.rows = [{**others.get((row['iter'], 'loss' in row), {}), **row} for row in self.rows]
 
-    @property
-    def it(self):
-        return max(row['iter'] for row in self.rows)
-
     def read_checkpoint(self):
-        """Read the number of weights of each block type, and a table of the optimizer's moments."""
+        """Read the number of weights of each block type, the number of tokens, and a table of the optimizer's moments."""
         path = os.path.join(self.folder, 'ckpt.pt')
         if not os.path.exists(path):
-            self.notes.append('there is no ckpt.pt: single parameters without a gradient, β, and the speeds of block types were '
-                              'not checked')
+            self.notes.append('there is no ckpt.pt, without which most faults of data, gradients and block types are not seen')
             return
-        try:
-            state = load_checkpoint(path, mmap=True, whole=False)
-        except ValueError as error:
-            self.notes.append(str(error))
-            return
+        state = load_checkpoint(path, mmap=True, whole=False)
         moments, numbers = [], state['optimizer'].get('state', {})
         for group in state['optimizer']['param_groups']:
             for name, i in zip(group.get('param_names', []), group['params']):
@@ -106,17 +99,16 @@ class Case:
                     squares=tensors['exp_avg_sq'].float().sum().item() if each else math.nan))
                 self.sizes[kind] = self.sizes.get(kind, 0) + size
         weights = {t.data_ptr(): name for name, t in reversed(state['model'].items())}         # a tied one once
-        moments += [dict(name=name, kind='', is_sum=False, first=0.0, squares=math.nan)
+        moments += [dict(name=name, kind='', is_sum=False, first=0.0, squares=math.nan)         # that no optimizer has
                     for name in sorted({*weights.values()} - {row['name'] for row in moments})]
-        self.moments = (state['iter'], pd.DataFrame(moments)) if numbers else None
+        if numbers:
+            self.moments = state['iter'], pd.DataFrame(moments)
         self.choices = len(state['model'].get('wte.weight', ()))
         self.is_sgd = not any('exp_avg' in tensors for tensors in numbers.values())
 
     def read_data(self):
         """Read the entropy of the training data's tokens, in as many rows as a row of the log tells of, and the number of its
         windows."""
-        if script_of(self.config) == 'vision.train':
-            return
         try:
             config = gpt_config(self.config)
             data = Tokens(self.config['dataset'], 'train', config.block_size, config.vocab_size)
@@ -124,10 +116,6 @@ class Case:
             self.notes.append(f'the batches were not compared with the data: {error}')
             return
         rows = self.table('rows_before').diff().median().get('', 4)
-        self.entropy = fmean(entropy(data.read(starts)[0]) for starts in data.spread(20, int(min(rows, SAMPLE))))
-        self.windows = data.windows
-
-
-def entropy(tokens):
-    """Return the entropy of some tokens' frequencies, in nats."""
-    return torch.special.entr(torch.bincount(tokens.flatten()) / tokens.numel()).sum().item()
+        batches = [data.read(starts)[0] for starts in data.spread(20, int(min(rows, SAMPLE)))]
+        counts = [torch.bincount(batch.flatten()) / batch.numel() for batch in batches]
+        self.entropy, self.windows = fmean(torch.special.entr(shares).sum().item() for shares in counts), data.windows

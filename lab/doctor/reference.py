@@ -1,4 +1,4 @@
-"""What a run is compared with: the same start by clean code, and the usual start of the same architecture."""
+"""What a run is compared with: short runs of its keys by its own code and by clean code."""
 from configurator import ROOT, TRAIN, script_of
 
 import io
@@ -27,32 +27,38 @@ ITERS = 40              # of the run by clean code
 SHORT = dict(init_from='scratch', overwrite=True, eval_only=False, eval_iters=1, log_layers=True, keep_every=0, wandb_log=False,
              always_save_checkpoint=False, measure_interval=0, compile=False, parallel='ddp', save_shards=False, shard_ranks=0,
              device='auto')
+RUN_VISION = 'import runpy, sys; sys.path[0] = {!r}; runpy.run_module("vision.train", None, "__main__", True)'
 
 
-def train_briefly(code, config, folder, replayed=(), **keys):
-    """Train here with the code in the folder `code` for at most PATIENCE seconds. Return the run as a Case, or the last line that
-    it has printed. `keys` change SHORT and the config. replayed: a checkpoint and a file for the numbers of replay.py."""
-    short = {key: value for key, value in SHORT.items() if key in config}
-    config = {**config, **short, **keys, 'out_dir': os.path.abspath(folder)}
-    os.makedirs(folder, exist_ok=True)
-    path = os.path.abspath(os.path.join(folder, 'keys.json'))
-    with open(path, 'w', encoding='utf-8') as f:
-        json.dump(config, f)
-    script = [os.path.join(code, 'train.py')]
-    if script_of(config) == 'vision.train':
-        script = ['-c', f'import sys, runpy; sys.path[0] = {code!r}; runpy.run_module("vision.train", None, "__main__", True)']
-    replay = [os.path.join(ROOT, 'lab', 'doctor', 'replay.py')] if replayed else []
-    env = {**{key: value for key, value in os.environ.items() if key not in ('RANK', 'WORLD_SIZE')}, 'PYTHONPATH': code}
-    last = 'it took too long'
-    with suppress(subprocess.TimeoutExpired):
-        done = subprocess.run([sys.executable, *replay, *script, path, *replayed], env=env, timeout=PATIENCE, text=True,
-                              capture_output=True, stdin=subprocess.DEVNULL)
-        last = ''.join((done.stdout + done.stderr).strip().splitlines()[-1:]).removeprefix('error: ')
-    run = read_run(folder)
-    return Case(folder, run['config'], run['about'], run['rows']) if run and run['rows'] else last
+def train_briefly(code, config, checkpoint='', **keys):
+    """Train here, with the code in the folder `code` and with keys that change SHORT and the config. Return the run as a Case,
+    with the numbers of replay.py, also of this checkpoint; or the last line that it has printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        short = {key: value for key, value in SHORT.items() if key in config}
+        path, numbers = os.path.join(folder, 'keys.json'), os.path.join(folder, 'numbers.json')
+        with open(path, 'w', encoding='utf-8') as f:
+            json.dump({**config, **short, **keys, 'out_dir': folder}, f)
+        script = [os.path.join(ROOT, 'lab', 'doctor', 'replay.py'), os.path.join(code, 'train.py'), path, checkpoint, numbers]
+        if script_of(config) == 'vision.train':
+            script = ['-c', RUN_VISION.format(code), path]
+        env = {**{key: value for key, value in os.environ.items() if key not in ('RANK', 'WORLD_SIZE')}, 'PYTHONPATH': code}
+        last = 'it took too long'
+        with suppress(subprocess.TimeoutExpired):
+            done = subprocess.run([sys.executable, *script], env=env, timeout=PATIENCE, text=True, capture_output=True,
+                                  stdin=subprocess.DEVNULL)
+            last = ''.join((done.stdout + done.stderr).strip().splitlines()[-1:]).removeprefix('error: ')
+        run = read_run(folder)
+        if not run or not run['rows']:
+            return last
+        case = Case(folder, run['config'], run['about'], run['rows'])
+        case.read_checkpoint()
+        case.replayed = read_json(numbers, '') or {}
+        if case.replayed:
+            case.usual = Case('', config, {}, [dict(iter=0, **case.replayed['usual'])])
+        return case
 
 
-def unpack(commit, folder, patch=None):
+def unpack(commit, folder, patch=''):
     """Write the files of a commit into a folder, and apply a patch to them. Return whether that was possible."""
     archive = commit and git('archive', '--format=zip', commit)
     if not archive:
@@ -63,56 +69,39 @@ def unpack(commit, folder, patch=None):
                                            capture_output=True).returncode
 
 
-def add_replay(case):
-    """Replay the run's first iterations and its checkpoint, by the code at hand if it is the run's, else by its commit with its
-    code.patch. That also completes the first rows of the log."""
-    if script_of(case.config) != 'train.py' or case.rows[0]['iter'] or case.config.get('init_from') not in ('scratch', 'resume'):
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        code, patch = ROOT, os.path.join(case.folder, 'code.patch')
-        if case.about.get('code') != code_hashes(TRAIN):
-            code = os.path.join(folder, 'code')
-            if not unpack(case.about.get('commit'), code, patch if case.edited else None):
-                case.notes.append('the run was not replayed: its commit or its code.patch is not here')
-                return
-        numbers = os.path.join(folder, 'numbers.json')
-        first = train_briefly(code, case.config, os.path.join(folder, 'out'), max_iters=3, eval_interval=3, **keys_of(case),
-                              replayed=(os.path.abspath(os.path.join(case.folder, 'ckpt.pt')), numbers))
-        case.replayed = read_json(numbers, '') or {}
-        if case.replayed and not isinstance(first, str):
-            case.complete(first.rows)
-            case.usual = Case('', case.config, {}, [dict(iter=0, **case.replayed['usual'])])
-        else:
-            case.notes.append(f'the run was not replayed: {first}')
-
-
-def keys_of(case):
-    """Return the keys that keep the schedule of a run that ends sooner."""
-    return dict(lr_decay_iters=case.config.get('lr_decay_iters') or case.config['max_iters'])
-
-
-def add_clean(case, commit=''):
-    """Give the case its `clean` case: the first iterations by the code of `commit`, by default the run's own without its edit."""
-    if not case.edited and not commit:
-        return
+def compare(case, reference=''):
+    """Complete the case by a replay of its start and its checkpoint by the run's own code: the code at hand, or else its commit
+    with its code.patch. If that is edited, give it its `clean` case, by the code of its commit or of `reference`."""
     if case.rows[0]['iter'] or case.config.get('init_from', 'scratch') not in ('scratch', 'resume'):
-        case.notes.append('there is no reference by clean code: the log does not begin with weights from scratch')
+        case.notes.append('the run was compared with nothing: its log does not begin with weights from scratch')
         return
-    interval = case.config.get('log_interval', 1)
-    iters = max(min(case.it, ITERS), min(case.it, 2 * interval)) + 1
+    commit = case.about.get('commit', '')
+    schedule = dict(lr_decay_iters=case.config.get('lr_decay_iters') or case.config.get('max_iters'))
     with tempfile.TemporaryDirectory() as folder:
-        commit = commit or case.about.get('commit', '')
-        clean = f'commit {commit[:10]} is not here'
-        if unpack(commit, folder):
-            numbers = os.path.join(folder, 'numbers.json')
-            clean = train_briefly(folder, case.config, os.path.join(folder, 'out-clean'), max_iters=iters, **keys_of(case),
-                                  replayed=('', numbers) if script_of(case.config) == 'train.py' else ())
-        if isinstance(clean, str) or not len(clean.table('update_norms')):
-            why = clean if isinstance(clean, str) else f'commit {commit[:10]} is too old to log the evidence'
-            case.notes.append(f'there is no reference by clean code: {why}')
+        own, clean = os.path.join(folder, 'own'), os.path.join(folder, 'clean')
+        if case.about.get('code') == code_hashes(TRAIN):
+            own = ROOT
+        patch = os.path.join(case.folder, 'code.patch') if case.edited else ''
+        if own == ROOT or unpack(commit, own, patch):
+            first = train_briefly(own, case.config, os.path.abspath(os.path.join(case.folder, 'ckpt.pt')), **schedule,
+                                  max_iters=3, eval_interval=3)
+            if isinstance(first, str):
+                case.notes.append(f'the run was not replayed: {first}')
+            else:
+                case.replayed, case.usual = first.replayed, first.usual
+                case.complete(first.rows)
         else:
-            clean.sizes, clean.choices, clean.is_sgd = case.sizes, case.choices, case.is_sgd
-            clean.replayed, clean.usual, case.clean = read_json(numbers, '') or {}, case.usual, clean
+            case.notes.append('the run was not replayed: its commit or its code.patch is not here')
+        if not case.edited and not reference:
+            return
+        found = f'commit {(reference or commit)[:10]} is not here'
+        if unpack(reference or commit, clean):
+            iters = max(min(case.it, ITERS), min(case.it, 2 * case.config.get('log_interval', 1))) + 1
+            found = train_briefly(clean, case.config, max_iters=iters, **schedule)
+    if isinstance(found, str):
+        case.notes.append(f'there is no reference by clean code: {found}')
+    else:
+        case.clean, found.usual = found, case.usual
 
 
 def exponent(case, effect, cause):
@@ -126,4 +115,3 @@ def exponent(case, effect, cause):
         before = effects(model, batch, 0)[effect]
         with amplified(model, cause, 10.0):
             return float(torch.tensor(effects(model, batch, 0)[effect] / before).log10())
-

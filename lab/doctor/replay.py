@@ -1,13 +1,13 @@
 """
-Replays a run in a process of its own, by the run's own code: the first iterations, with a record of what the model is given, and
-its last checkpoint on the validation data. Writes the numbers to a file:
+Replays a run in a process of its own, by the code in the folder CODE: the first iterations, with a record of what the model is
+given, and its checkpoint on the validation data, if there is one. Writes the numbers to a file:
 
     PYTHONPATH=CODE python lab/doctor/replay.py CODE/train.py keys.json out-run/ckpt.pt numbers.json
 """
 import os
 import sys
 
-del sys.path[0]         # PYTHONPATH names the run's code
+sys.path.pop(0)         # PYTHONPATH names the code
 
 import json
 import runpy
@@ -29,30 +29,30 @@ FACTOR = 1e4                # on the embeddings, to see whether anything bounds 
 
 @torch.no_grad()
 def first_numbers(model, x):
-    """Return of a model at its start: the RMS that the first block reads; by how much branches behind the first block, and the
-    output, grow with embeddings that are FACTOR times as large; and the sizes of usual starts, with Xavier's or its own
-    initialization, and a stream that is not scaled."""
+    """Return numbers of a model at its start: `first_rms`, which the first block reads; `unbounded`, by how much the output, and
+    the branches behind the first block, grow with embeddings that are FACTOR times as large; and `usual`, the RMS of branches
+    and stream without scales on the stream, with Xavier's or its own initialization, whichever is smaller."""
     def numbers(model):
         read = []
         with model.h[0].register_forward_pre_hook(lambda _, args: read.append(rms(args[0]).item())):
             sizes = health(model, x)
         logits = model.eval()(x)[0]
         model.train()
-        return read[0], sizes, [rms(logits).item()]
+        return read[0], sizes, rms(logits).item()
 
     read, sizes, output = numbers(model)
     with ExitStack() as stack:
         for embedding in filter(None, (model.wte, model.wpe)):
             stack.enter_context(embedding.register_forward_hook(lambda _, args, out: FACTOR * out))
         _, large, large_output = numbers(model)
-    start = min(1, len(model.h) - 1)
-    pairs = {'attn': (sizes['attn_rms'], large['attn_rms']), 'ffn': (sizes['ffn_rms'], large['ffn_rms'])}
-    unbounded = {place: [b / a if a else None for a, b in zip(*pair)] for place, pair in pairs.items()}
-    unbounded = {place: [None] * start + values[start:] for place, values in unbounded.items()}
-    plain, device = replace(model.config, residual_scale=min(1.0, model.config.residual_scale), skip_scale='one'), x.device
-    usual = [numbers(GPT(config).to(device))[1] for config in (plain, replace(plain, init='xavier', init_gain=1.0))]
-    return dict(first_rms=read, unbounded={**unbounded, 'output': large_output[0] / output[0]}, usual={
-        name: [a and b and min(a, b) for a, b in zip(*(sizes[name] for sizes in usual))]
+    unbounded = {'output': large_output / output}
+    for branch in ('attn', 'ffn'):
+        factors = [b / a if a else None for a, b in zip(*(each.get(f'{branch}_rms', []) for each in (sizes, large)))]
+        unbounded[branch] = [None, *factors[1:]] if factors[1:] else factors        # no norm precedes the first of Post-LN
+    plain = replace(model.config, residual_scale=min(1.0, model.config.residual_scale), skip_scale='one')
+    usual = [numbers(GPT(config).to(x.device))[1] for config in (plain, replace(plain, init='xavier', init_gain=1.0))]
+    return dict(first_rms=read, unbounded=unbounded, usual={
+        name: [a and b and min(a, b) for a, b in zip(*(each[name] for each in usual))]
         for name in ('attn_rms', 'ffn_rms', 'residual_rms') if name in usual[0]})
 
 
@@ -94,7 +94,7 @@ def replay_checkpoint(path):
     change = model(x)[0].diff(dim=0).square().mean((0, 2)).sqrt()
     by_targets = (model(x[:1], x[:1])[0] - model(x[:1], x[1:].roll(1))[0]).square().mean((0, 2)).sqrt()
     name = state['config']['dataset']
-    tokens = np.fromfile(os.path.join('data', name, 'val.bin'), read_meta(name)['dtype'])     # as they are, not as edits read them
+    tokens = np.fromfile(os.path.join('data', name, 'val.bin'), read_meta(name)['dtype'])     # not by code that may be edited
     starts = np.linspace(1, len(tokens) - size - max(AHEAD), 16).astype(int)
     rows = {ahead: torch.tensor(np.stack([tokens[i + ahead:i + ahead + size] for i in starts]).astype(np.int64))
             for ahead in (1, *AHEAD)}
