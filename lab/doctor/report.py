@@ -2,6 +2,7 @@
 from configurator import script_of
 
 import math
+import os
 import textwrap
 from dataclasses import dataclass
 
@@ -72,50 +73,65 @@ def matrix_text(case, rule):
             f'{"s" * (not effect.endswith("s"))} {10 ** power:.2g} times')
 
 
+def remedy(case, finding):
+    """Return the flags that would hold it, as one text, and the files to look at: those of the edit if clean code is healthy."""
+    _, *keys = CAUSES[finding.rule.cause]
+    if case.edited and case.clean and finding.since <= case.clean.it and not judge(case.clean, finding.rule):
+        return '', f'the edit of {", ".join(case.edited)} in code.patch: without it this is healthy'
+    flags = ' '.join(f'--{key}={value}' for key, value in keys[0](case.config).items()) if keys else ''
+    return flags, ', '.join(case.edited) or 'train.py, data/tokens.py, model.py and optim.py'
+
+
 def text_of(case, finding, number):
     """Return the lines of a finding."""
-    rule, (low, high) = finding.rule, finding.rule.sick
-    why, *remedy = CAUSES[rule.cause]
-    is_edit = bool(case.edited and case.clean and finding.since <= case.clean.it and not judge(case.clean, rule))
+    rule, (low, high), (flags, files) = finding.rule, finding.rule.sick, remedy(case, finding)
     clear = finding.value < low / 2 or finding.value > 2 * high
     limits = ' or '.join([f'below {low:.3g}'] * (low > -math.inf) + [f'above {high:.3g}'] * (high < math.inf))
-    keys = {} if is_edit or not remedy else remedy[0](case.config)
-    if keys:
-        script = '-m vision.train' if script_of(case.config) == 'vision.train' else 'train.py'
-        flags = ' '.join(f'--{key}={value}' for key, value in keys.items())
-        action = f'try: python {script} {case.keys_file} {flags} --out_dir={case.folder.rstrip("/")}-2'
-    elif is_edit:
-        action = f'look at: the edit of {", ".join(case.edited)} in {case.folder}/code.patch; without it this is healthy'
-    else:
-        action = f'look at: {", ".join(case.edited) or "train.py, data/tokens.py, model.py and optim.py"}'
+    script = '-m vision.train' if script_of(case.config) == 'vision.train' else 'train.py'
+    command = f'python {script} {case.keys_file} {flags} --out_dir={case.folder.rstrip("/")}-2'
+    action = f'try: {command}' if flags else f'look at: {files}'
     return [f'{number}. {rule.cause}  ({"clear" if clear else "close to the limit"})',
             f'   {rule.what}{f" ({named(finding.places)})" * bool(named(finding.places))}: {finding.value:.3g} from iteration '
             f'{finding.since} on; healthy {rule.healthy[0]:g} to {rule.healthy[1]:g}, sick {limits}',
-            f'   why: {why}{matrix_text(case, rule)}.', f'   {action}']
+            f'   why: {CAUSES[rule.cause][0]}{matrix_text(case, rule)}.', f'   {action}']
 
 
 # ----------------------------------------------------------------------------- the picture
 
-def picture(case, findings):
-    """Return the loss, and below it what each finding found, beside clean code's and the limits."""
-    def curves(quantity, places):
-        for i, place in enumerate(places[:CURVES]):
-            for c, style in ((case, dict(name=named([place]) or 'this run', marker='o', color=ordered_color(
-                    i, min(CURVES, len(places))) if place else COLORS[0])),
-                             (case.clean, dict(name='clean code', color='#888888', dash='--'))):
-                values = quantity(c).get(place, pd.Series(dtype=float)).dropna() if c else ()
-                if len(values):
-                    yield Curve([*values.index], [*values], **style)
+def panel_of(case, finding, number):
+    """Return a finding's panel: over the iterations, or one row over the places, beside clean code's and the limits."""
+    rule, (flags, files), values = finding.rule, remedy(case, finding), finding.rule.values(case)
+    drawn, ticks, ends = [], {}, [0, max(1, case.it)]
+    for c, clean in ((case, {}), (case.clean, dict(name='clean code', color='#888888', dash='--'))):
+        table = rule.quantity(c) if c else pd.DataFrame()
+        if len(values) == 1 and len(table):
+            places, ends = [*values], [-0.5, values.shape[1] - 0.5]
+            ticks = {i: f'layer {place}' if place.isdigit() else place or 'this run' for i, place in enumerate(places)}
+            drawn.append(Curve([*range(len(places))], [*table.reindex(columns=places).iloc[0]],
+                               **dict(name='this run') | clean | dict(marker='o', dash='')))
+        for i, place in enumerate(finding.places[:CURVES] if not ticks else ()):
+            y = table.get(place, pd.Series(dtype=float)).dropna()
+            color = ordered_color(i, min(CURVES, len(finding.places))) if place else COLORS[0]
+            style = dict(name=named([place]) or 'this run', color=color, marker='o' * (len(y) <= 10)) | clean
+            drawn.append(Curve([*y.index], [*y], **style))
+    drawn += [Curve(ends, [limit] * 2, 'sick beyond', COLORS[1], dash=':') for limit in rule.sick if math.isfinite(limit)]
+    if all(map(math.isfinite, rule.healthy)):
+        drawn.append(Curve(ends, [sum(rule.healthy) / 2] * 2, 'healthy', COLORS[2], width=0.6, low=[rule.healthy[0]] * 2,
+                           high=[rule.healthy[1]] * 2))
+    y = pd.Series([y for curve in drawn for y in curve.y]).dropna()
+    since = f'iteration {finding.since} on' if finding.since else 'the start'
+    title = (f'{number}. {rule.cause}, from {since}: {CAUSES[rule.cause][0]}. '
+             f'{"Try " + flags if flags else "Look at " + files}')
+    return Panel(drawn, x='' if ticks else 'iteration', y=textwrap.fill(rule.what, 24), title=title, ticks=ticks, height=2.8,
+                 log='y' * bool((y > 0).all() and y.max() > 30 * y.min()))
 
-    panels = [Panel([*curves(lambda c: c.table('loss'), [''])], x='iteration', y='loss', title=case.folder)]
-    for finding in findings:
-        rule, ends, drawn = finding.rule, [0, max(1, case.it)], [*curves(finding.rule.quantity, finding.places)]
-        drawn += [Curve(ends, [limit] * 2, 'sick beyond', COLORS[1], dash=':') for limit in rule.sick if math.isfinite(limit)]
-        if all(map(math.isfinite, rule.healthy)):
-            drawn.append(Curve(ends, [sum(rule.healthy) / 2] * 2, 'healthy', COLORS[2], width=0.6, low=[rule.healthy[0]] * 2,
-                               high=[rule.healthy[1]] * 2))
-        values = pd.Series([y for curve in drawn for y in curve.y])
-        is_log = bool((values > 0).all() and values.max() > 30 * values.min())
-        panels.append(Panel(drawn, x='iteration', y=textwrap.fill(rule.what, 32), title=f'{rule.cause}: {CAUSES[rule.cause][0]}',
-                            log='y' * is_log))
-    return Lines(panels, '', columns=1)
+
+def picture(case, findings):
+    """Return the loss, and beside it what each finding found."""
+    losses = [(c.table('loss').get('', pd.Series(dtype=float)), style) for c, style in (
+        (case, dict(name='this run')), (case.clean, dict(name='clean code', color='#888888', dash='--'))) if c]
+    loss = Panel([Curve([*y.index], [*y], **style) for y, style in losses], x='iteration', y='loss',
+                 height=2.8,
+                 title=f'{os.path.basename(case.folder)}: {findings[0].rule.cause}')
+    return Lines([loss, *(panel_of(case, finding, number) for number, finding in enumerate(findings, 1))], '', columns=2,
+                 sharex='none')
