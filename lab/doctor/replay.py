@@ -23,7 +23,8 @@ from engine.checkpoint import load_run
 from engine.health import health, rms
 from model import GPT
 
-AHEAD = (-1, 0, 2, 3)       # other tokens than the next one, at 1, that targets may be by mistake
+AHEAD = (0, 1, 2, 3)        # where a target may stand by mistake, from its input on; it belongs at 1
+COPY = 2.0                  # nats by which a model that has learned little may tell an input itself better than the next token
 FACTOR = 1e4                # on the embeddings, to see whether anything bounds what follows
 
 
@@ -45,10 +46,12 @@ def first_numbers(model, x):
         for embedding in filter(None, (model.wte, model.wpe)):
             stack.enter_context(embedding.register_forward_hook(lambda _, args, out: FACTOR * out))
         _, large, large_output = numbers(model)
-    unbounded = {'output': large_output / output}
+    unbounded = {}
     for branch in ('attn', 'ffn'):
         factors = [b / a if a else None for a, b in zip(*(each.get(f'{branch}_rms', []) for each in (sizes, large)))]
         unbounded[branch] = [None, *factors[1:]] if factors[1:] else factors        # no norm precedes the first of Post-LN
+    if any(factor for factors in unbounded.values() for factor in factors):         # not ReZero, which needs no norm
+        unbounded['output'] = large_output / output
     plain = replace(model.config, residual_scale=min(1.0, model.config.residual_scale), skip_scale='one')
     usual = [numbers(GPT(config).to(x.device))[1] for config in (plain, replace(plain, init='xavier', init_gain=1.0))]
     return dict(first_rms=read, unbounded=unbounded, usual={
@@ -97,11 +100,11 @@ def replay_checkpoint(path):
     tokens = np.fromfile(os.path.join('data', name, 'val.bin'), read_meta(name)['dtype'])     # not by code that may be edited
     starts = np.linspace(1, len(tokens) - size - max(AHEAD), 16).astype(int)
     rows = {ahead: torch.tensor(np.stack([tokens[i + ahead:i + ahead + size] for i in starts]).astype(np.int64))
-            for ahead in (1, *AHEAD)}
+            for ahead in AHEAD}
     logits = model(rows[0])[0].flatten(0, 1).float()
     losses = {ahead: F.cross_entropy(logits, targets.flatten()).item() for ahead, targets in rows.items()}
     return dict(future=(torch.stack((change[:-1].max(), by_targets.max())).max() / change[-1]).item(),
-                other_targets=losses[1] - min(losses[ahead] for ahead in AHEAD))
+                other_targets=losses[1] - min(losses[0] + COPY, losses[2], losses[3]))
 
 
 script, keys, path, out = sys.argv[1:]

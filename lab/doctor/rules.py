@@ -303,7 +303,7 @@ RULES = [
     Rule(EMBEDDINGS, f'RMS of what the first block reads {CLEAN}', over('clean', replayed('first_rms')), (0.9, 1.1), (0.4, 2.5)),
     Rule(EMBEDDINGS, 'RMS of the embeddings', embeddings, (0.02, 0.1), (0.005, 1.4), until=0),
     Rule(NO_NORM, 'growth with embeddings 10,000 times as large', replayed('unbounded'), (0.3, 5), above(80), matrix=READ),
-    Rule(LOGITS, 'entropy of attention over ln T', of('attn_entropy'), (0.85, 1), below(0.55), until=0, matrix=QK),
+    Rule(LOGITS, 'entropy of attention over ln T', of('attn_entropy'), (0.66, 1), below(0.4), until=0, matrix=QK),
     Rule(LOGITS, f'entropy of attention {CLEAN}', over('clean', of('attn_entropy')), (0.95, 1.05), below(0.75), until=0,
          matrix=QK),
     Rule(LARGE, f'RMS of attention\'s branch {CLEAN}', over('clean', of('attn_rms')), (0.3, 1.2), above(3), until=0, matrix=V_O),
@@ -319,7 +319,7 @@ RULES = [
     Rule(FROZEN, 'first moment of the gradient, in ckpt.pt', first_moments, (1e-6, inf), below(1e-30)),
     Rule(EMBEDDINGS, 'loss − ln V, in nats', above_uniform, (-0.7, 0.5), above(2), until=0),
     Rule(FROZEN, f'gradient {CLEAN}, beside that of other types', cut_gradient, (0.9, 1), below(0.3), until=0),
-    Rule(LABELS, 'loss of the next token over that of another, in nats', replayed('other_targets'), (-4, -0.1), above(0.05)),
+    Rule(LABELS, 'loss of the next token over that of another, in nats', replayed('other_targets'), (-2, -0.01), above(0.05)),
     # changes
     Rule(DECAY, 'norm of the gains over their first', gains, (0.92, 1.1), below(0.68), rows=3),
     Rule(BETAS, 'first moment over the root of the second, in ckpt.pt', moment_ratio, (0.26, 0.54), (0.09, 0.85)),
