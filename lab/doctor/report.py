@@ -122,8 +122,8 @@ def panel_of(case, finding, number):
     since = f'iteration {finding.since} on' if finding.since else 'the start'
     title = (f'{number}. {rule.cause}, from {since}: {CAUSES[rule.cause][0]}. '
              f'{"Try " + flags if flags else "Look at " + files}')
-    return Panel(drawn, x='' if ticks else 'iteration', y=textwrap.fill(rule.what, 24), title=title, ticks=ticks, height=2.8,
-                 log='y' * bool((y > 0).all() and y.max() > 30 * y.min()))
+    return Panel(drawn, x='' if ticks else 'iteration', y=textwrap.fill(rule.what, 24), title=textwrap.fill(title, 70),
+                 ticks=ticks, height=2.8, log='y' * bool((y > 0).all() and y.max() > 30 * y.min()))
 
 
 def picture(case, findings):
