@@ -188,7 +188,7 @@ def parse(script, args):
     if script == 'pytest' or args == ['--help']:
         files = [name for name in (script, *args) if name.endswith('.py') or name.startswith(('lab.', 'vision.'))]
         assert all(path_of(name).exists() for name in files)
-    elif script in ('lab.plot', 'lab.runs', 'lab.doctor', 'lab.doctor.collect', 'vision.predictions'):
+    elif script in ('lab.plot', 'lab.runs', 'lab.doctor', 'vision.predictions'):
         keys = {arg.partition('=')[0] for arg in args if arg.startswith('-')}
         assert keys <= set(re.findall(r"add_argument\('(--\w+)'", path_of(script).read_text())) and len(keys) < len(args)
     elif script == 'lab.sweep':

@@ -1,9 +1,8 @@
 """A run as the doctor sees it: its log, its checkpoint and its data, as tables over the iterations."""
-from configurator import script_of
-
+import math
 import os
+from statistics import fmean
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -11,9 +10,8 @@ from data.tokens import Tokens
 from engine.checkpoint import load_checkpoint
 from engine.keys import gpt_config
 from lab.runs import patches, read_run, status_of
-from model import GPT, block_type
 
-SAMPLE = 2 ** 20        # tokens of the data, for the entropy of the whole
+SAMPLE = 200            # rows of the data, at most, for their entropy
 
 
 def leaves(value, where=''):
@@ -43,14 +41,17 @@ def place_of(name):
 
 
 class Case:
-    """`clean`: the case of the reference, and `usual` that of the usual start, if there are any. `edited`: the files that differ
-    from the run's commit. `notes`: lines about what could not be checked."""
+    """`clean`: the case of the run by clean code, `usual`: that of the usual start, if there are any. `replayed`: numbers of
+    replay.py. `edited`: the files that differ from the run's commit. `notes`: lines about what could not be checked."""
 
     def __init__(self, folder, config, about, rows, status='done'):
         self.folder, self.config, self.about, self.rows, self.status = folder, config, about, rows, status
-        self.clean = self.usual = self.corpus_entropy = self.moments = self.future = None
         self.keys_file = os.path.join(folder, 'config.json')
-        self.edited, self.notes, self.windows, self.sizes, self.tables = list(patches(folder)), [], 0, {}, {}
+        self.edited, self.notes, self.tables = list(patches(folder)), [], {}
+        self.clean = self.usual = None
+        self.replayed, self.entropy, self.windows = {}, None, 0
+        self.sizes, self.choices, self.is_sgd = {}, 0, False
+        self.moments = 0, pd.DataFrame(columns=['name', 'kind', 'is_sum', 'first', 'squares'])
 
     @classmethod
     def of_run(cls, folder):
@@ -60,8 +61,11 @@ class Case:
             raise ValueError(f'{folder} holds no run with a row in log.jsonl: name the out_dir of a run, or a config')
         case = cls(folder, run['config'], run['about'], run['rows'], status_of(run))
         case.read_checkpoint()
-        case.read_data()
         return case
+
+    @property
+    def it(self):
+        return max(row['iter'] for row in self.rows)
 
     def table(self, key):
         """Return a number of the log, such as 'loss' or 'layers.grad_norms', as a table: iterations × places."""
@@ -76,45 +80,42 @@ class Case:
         others, self.tables = {(row['iter'], 'loss' in row): row for row in others}, {}
         self.rows = [{**others.get((row['iter'], 'loss' in row), {}), **row} for row in self.rows]
 
-    @property
-    def it(self):
-        return max(row['iter'] for row in self.rows)
-
     def read_checkpoint(self):
-        """Read the optimizer's moments: {name: (first moments' norm, second moments' sum, or None)} of all parameters."""
+        """Read the number of weights of each block type, the number of tokens, and a table of the optimizer's moments."""
         path = os.path.join(self.folder, 'ckpt.pt')
         if not os.path.exists(path):
-            self.notes.append('there is no ckpt.pt: single parameters without a gradient, and β, were not checked')
+            self.notes.append('there is no ckpt.pt, without which most faults of data, gradients and block types are not seen')
             return
-        try:
-            state = load_checkpoint(path, mmap=True, whole=False)
-        except ValueError as error:
-            self.notes.append(str(error))
-            return
-        moments, numbers = {}, state['optimizer'].get('state', {})
+        state = load_checkpoint(path, mmap=True, whole=False)
+        moments, numbers = [], state['optimizer'].get('state', {})
         for group in state['optimizer']['param_groups']:
             for name, i in zip(group.get('param_names', []), group['params']):
+                kind, size = group['block_type'], state['model'][name].numel()
                 tensors = {key: t for key, t in numbers.get(i, {}).items() if torch.is_tensor(t) and t.dim() and not t.is_meta}
-                first = [t.float().norm().item() for key, t in tensors.items() if key != 'exp_avg_sq']
                 each = 'exp_avg_sq' in tensors and tensors['exp_avg_sq'].shape == tensors['exp_avg'].shape      # Adam-mini shares
-                second = tensors['exp_avg_sq'].float().sum().item() if each else None
-                moments[name] = max(first, default=0.0), second
-        self.moments = (state['iter'], moments) if any(first for first, _ in moments.values()) else None
+                moments.append(dict(
+                    name=name, kind=kind, is_sum='momentum_buffer' in tensors,
+                    first=max((t.float().norm().item() for key, t in tensors.items() if key != 'exp_avg_sq'), default=0.0),
+                    squares=tensors['exp_avg_sq'].float().sum().item() if each else math.nan))
+                self.sizes[kind] = self.sizes.get(kind, 0) + size
+        weights = {t.data_ptr(): name for name, t in reversed(state['model'].items())}         # a tied one once
+        moments += [dict(name=name, kind='', is_sum=False, first=0.0, squares=math.nan)         # that no optimizer has
+                    for name in sorted({*weights.values()} - {row['name'] for row in moments})]
+        if numbers:
+            self.moments = state['iter'], pd.DataFrame(moments)
+        self.choices = len(state['model'].get('wte.weight', ()))
+        self.is_sgd = not any('exp_avg' in tensors for tensors in numbers.values())
 
     def read_data(self):
-        """Read the entropy of the training data's tokens and the number of its windows, and count the parameters of each block
-        type."""
-        if script_of(self.config) == 'vision.train':
-            return
+        """Read the entropy of the training data's tokens, in as many rows as a row of the log tells of, and the number of its
+        windows."""
         try:
             config = gpt_config(self.config)
-            for name, p in GPT(config, fill=False).named_parameters():
-                kind = block_type(name, config.block_types)
-                self.sizes[kind] = self.sizes.get(kind, 0) + p.numel()
             data = Tokens(self.config['dataset'], 'train', config.block_size, config.vocab_size)
         except (ValueError, OSError) as error:
             self.notes.append(f'the batches were not compared with the data: {error}')
             return
-        counts = np.bincount(data.tokens[::max(1, data.length // SAMPLE)])
-        shares = counts[counts > 0] / counts.sum()
-        self.corpus_entropy, self.windows = float(-(shares * np.log(shares)).sum()), data.windows
+        rows = self.table('rows_before').diff().median().get('', 4)
+        batches = [data.read(starts)[0] for starts in data.spread(20, int(min(rows, SAMPLE)))]
+        counts = [torch.bincount(batch.flatten()) / batch.numel() for batch in batches]
+        self.entropy, self.windows = fmean(torch.special.entr(shares).sum().item() for shares in counts), data.windows

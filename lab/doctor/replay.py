@@ -1,61 +1,115 @@
-"""What only a replay decides: whether a token sees the future, and whether a spike is of its batch or of the weights."""
-from configurator import TRAIN, script_of
+"""
+Replays a run in a process of its own, by the code in the folder CODE: the first iterations, with a record of what the model is
+given, and its checkpoint on the validation data, if there is one. Writes the numbers to a file:
 
+    PYTHONPATH=CODE python lab/doctor/replay.py CODE/train.py keys.json out-run/ckpt.pt numbers.json
+"""
 import os
-import re
-from statistics import fmean
+import sys
 
+sys.path.pop(0)         # PYTHONPATH names the code
+
+import json
+import runpy
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
 import torch
+from torch.nn import functional as F
 
-from data.tokens import Tokens
-from engine.checkpoint import checkpoint_paths, load_run
-from engine.code import code_hashes
+from data.tokens import read_meta
+from engine.checkpoint import load_run
+from engine.health import health, rms
+from model import GPT
 
-NEIGHBOURS = 3          # iterations before and after a spike, whose batches its batch is compared with
-
-
-def can_replay(case):
-    """Return whether the code at hand is the run's, so that its weights mean the same here."""
-    return script_of(case.config) == 'train.py' and case.about.get('code') == code_hashes(TRAIN)
+AHEAD = (0, 1, 2, 3)        # where a target may stand by mistake, from its input on; it belongs at 1
+COPY = 2.0                  # nats by which a model that has learned little may tell an input itself better than the next token
+FACTOR = 1e4                # on the embeddings, to see whether anything bounds what follows
 
 
 @torch.no_grad()
-def add_future(case):
-    """Set case.future to (iteration, how much the last input changes earlier outputs, over how much it changes its own)."""
-    path = os.path.join(case.folder, 'ckpt.pt')
-    if not can_replay(case) or not os.path.exists(path):
-        return
+def first_numbers(model, x):
+    """Return numbers of a model at its start: `first_rms`, which the first block reads; `unbounded`, by how much the output, and
+    the branches behind the first block, grow with embeddings that are FACTOR times as large; and `usual`, the RMS of branches
+    and stream without scales on the stream, with Xavier's or its own initialization, whichever is smaller."""
+    def numbers(model):
+        read = []
+        with model.h[0].register_forward_pre_hook(lambda _, args: read.append(rms(args[0]).item())):
+            sizes = health(model, x)
+        logits = model.eval()(x)[0]
+        model.train()
+        return read[0], sizes, rms(logits).item()
+
+    read, sizes, output = numbers(model)
+    with ExitStack() as stack:
+        for embedding in filter(None, (model.wte, model.wpe)):
+            stack.enter_context(embedding.register_forward_hook(lambda _, args, out: FACTOR * out))
+        _, large, large_output = numbers(model)
+    unbounded = {}
+    for branch in ('attn', 'ffn'):
+        factors = [b / a if a else None for a, b in zip(*(each.get(f'{branch}_rms', []) for each in (sizes, large)))]
+        unbounded[branch] = [None, *factors[1:]] if factors[1:] else factors        # no norm precedes the first of Post-LN
+    if any(factor for factors in unbounded.values() for factor in factors):         # not ReZero, which needs no norm
+        unbounded['output'] = large_output / output
+    plain = replace(model.config, residual_scale=min(1.0, model.config.residual_scale), skip_scale='one')
+    usual = [numbers(GPT(config).to(x.device))[1] for config in (plain, replace(plain, init='xavier', init_gain=1.0))]
+    return dict(first_rms=read, unbounded=unbounded, usual={
+        name: [a and b and min(a, b) for a, b in zip(*(each[name] for each in usual))]
+        for name in ('attn_rms', 'ffn_rms', 'residual_rms') if name in usual[0]})
+
+
+def train(script, keys):
+    """Train for a few iterations, and return numbers of the start and of what the model was given."""
+    inputs, targets, forward, numbers = [], [], GPT.forward, {}
+
+    def record(self, idx, y=None):
+        if self.training and y is not None:
+            if not inputs:
+                GPT.forward = forward
+                numbers.update(first_numbers(self, idx))
+                GPT.forward = record
+            inputs.append(idx.detach().cpu())
+            targets.append(y.detach().cpu())
+        return forward(self, idx, y)
+
+    GPT.forward, sys.argv = record, [script, keys]
+    try:
+        runpy.run_path(script, run_name='__main__')
+    except SystemExit:
+        pass
+    GPT.forward = forward
+    x, y = torch.cat(inputs), torch.cat(targets)
+    entropy = torch.special.entr(torch.bincount(x.flatten()) / x.numel()).sum().item()
+    return dict(**numbers, batches=dict(
+        entropy=entropy, agreement=(y[:, :-1] == x[:, 1:]).sum().item() / max(1, (y[:, :-1] >= 0).sum().item()),
+        repeated=1 - len(x.unique(dim=0)) / len(x)))
+
+
+@torch.no_grad()
+def replay_checkpoint(path):
+    """Return how much an output depends on a later input or on the targets, over how much it depends on its own input; and by how
+    much other targets than the next token fit better, in nats."""
     model, state = load_run(path)
-    x = torch.randint(model.config.vocab_size, (2, model.config.block_size), generator=torch.Generator().manual_seed(0))
-    x[1, :-1], x[1, -1] = x[0, :-1], (x[0, -1] + 1) % model.config.vocab_size
-    change = (model.eval()(x)[0]).diff(dim=0).square().mean((0, 2)).sqrt()
-    case.future = state['iter'], (change[:-1].max() / change[-1]).item()
+    size, choices = model.eval().config.block_size, model.config.vocab_size
+    x = torch.randint(choices, (2, size), generator=torch.Generator().manual_seed(0))
+    x[1, :-1], x[1, -1] = x[0, :-1], (x[0, -1] + 1) % choices
+    change = model(x)[0].diff(dim=0).square().mean((0, 2)).sqrt()
+    by_targets = (model(x[:1], x[:1])[0] - model(x[:1], x[1:].roll(1))[0]).square().mean((0, 2)).sqrt()
+    name = state['config']['dataset']
+    tokens = np.fromfile(os.path.join('data', name, 'val.bin'), read_meta(name)['dtype'])     # not by code that may be edited
+    starts = np.linspace(1, len(tokens) - size - max(AHEAD), 16).astype(int)
+    rows = {ahead: torch.tensor(np.stack([tokens[i + ahead:i + ahead + size] for i in starts]).astype(np.int64))
+            for ahead in AHEAD}
+    logits = model(rows[0])[0].flatten(0, 1).float()
+    losses = {ahead: F.cross_entropy(logits, targets.flatten()).item() for ahead, targets in rows.items()}
+    return dict(future=(torch.stack((change[:-1].max(), by_targets.max())).max() / change[-1]).item(),
+                other_targets=losses[1] - min(losses[0] + COPY, losses[2], losses[3]))
 
 
-@torch.no_grad()
-def loss_of(case, model, data, it):
-    """Return the mean loss of an iteration's first micro-batches."""
-    steps, size = case.config['gradient_accumulation_steps'], case.config['batch_size']
-    numbers = range(it * steps, it * steps + min(4, steps))
-    return fmean(model(*data.shuffled(number * size, size, case.config['data_seed']))[1].item() for number in numbers)
-
-
-def replay_spike(case, it):
-    """Return a sentence about the batch of iteration `it`, on the weights of the kept checkpoints before and after."""
-    if not can_replay(case):
-        return 'not replayed: the code at hand is not the run\'s'
-    names = [re.search(r'ckpt-(\d+)\.pt$', path) for path in checkpoint_paths(case.folder)]
-    kept = sorted((int(name[1]), name.string) for name in names if name)
-    around = [pair for pair in kept if pair[0] <= it][-1:] + [pair for pair in kept if pair[0] > it][:1]
-    if not around:
-        return 'not replayed: --keep_every=50 keeps the checkpoints for it'
-    texts, is_odd = [], False
-    for at, path in around:
-        model = load_run(path)[0].eval()
-        data = Tokens(case.config['dataset'], 'train', model.config.block_size, model.config.vocab_size)
-        losses = {i: loss_of(case, model, data, i) for i in range(max(0, it - NEIGHBOURS), it + NEIGHBOURS + 1)}
-        own = losses.pop(it)
-        is_odd = is_odd or own > 1.3 * max(losses.values())
-        texts.append(f'{own:.3g} on the weights of iteration {at} ({min(losses.values()):.3g} to {max(losses.values()):.3g})')
-    verdict = 'that batch is odd' if is_odd else 'that batch is an ordinary one: the weights moved, or another batch came'
-    return f'replayed: the data\'s batch of iteration {it} (its neighbours) has the loss {", ".join(texts)}; {verdict}'
+script, keys, path, out = sys.argv[1:]
+numbers = train(script, keys)
+if os.path.exists(path):
+    numbers |= replay_checkpoint(path)
+with open(out, 'w') as f:
+    json.dump(numbers, f)

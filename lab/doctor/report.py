@@ -2,15 +2,14 @@
 from configurator import script_of
 
 import math
-import re
+import os
 import textwrap
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from lab.doctor.reference import exponent
-from lab.doctor.rules import RULES, Rule
+from lab.doctor.rules import CAUSES, RULES, Rule
 from lab.plot.lines import COLORS, Curve, Lines, Panel, ordered_color
 
 MOST = 3                # findings that are told
@@ -24,79 +23,44 @@ class Finding:
     places: list
     since: int
 
-    def is_clear(self):
-        """Whether the value is less than half of its lower limit, or more than twice its upper one."""
-        low, high = self.rule.sick
-        return self.value < low / 2 or self.value > 2 * high
-
-
-def lasting(values, rule):
-    """Return two tables: what each place stays below, and above, for rule.rows rows."""
-    windows = values.rolling(min(rule.rows, len(values)))
-    return windows.max(), windows.min()
-
-
-def extreme(case, rule):
-    """Return the worst value that lasted, for the table of collect.py; NaN if the run has no such quantity."""
-    values = rule.values(case)
-    if not values.size:
-        return math.nan
-    below, above = (table.to_numpy() for table in lasting(values, rule))
-    low, high = np.nanmin(below), np.nanmax(above)
-    if math.isinf(rule.sick[0]) or math.isinf(rule.sick[1]):
-        return high if math.isinf(rule.sick[0]) else low
-    return low if low / rule.sick[0] * high < rule.sick[1] else high
-
 
 def judge(case, rule):
     """Return the Finding of a rule, or None."""
     values = rule.values(case)
     if not values.size:
         return None
-    (below, above), (low, high) = lasting(values, rule), rule.sick
-    sick = (below < low) | (above > high)
+    windows, (low, high) = values.rolling(min(rule.rows, len(values))), rule.sick
+    most, least = windows.max(), windows.min()          # in each window, whose values are sick if all of them are
+    sick = (most < low) | (least > high)
     places = [place for place in sick if sick[place].any()]
     if not places:
         return None
-    worst = below[places].min().min() if (below < low).any().any() else above[places].max().max()
+    worst = most[places].min().min() if (most < low).any().any() else least[places].max().max()
     row = sick[places].any(axis=1).argmax() - min(rule.rows, len(values)) + 1
     return Finding(rule, float(worst), places, int(values.index[row]))
 
 
-def examine(case, rules=RULES):
-    """Return the findings in the order of the rules, one for each cause, and the quantities that the log does not have."""
-    findings, missing = {}, {}
-    for rule in rules:
-        if finding := judge(case, rule):
-            findings.setdefault(rule.cause, finding)
-        elif not rule.values(case).size and not rule.against and not rule.beside:
-            missing[rule.what] = None
-    return [*findings.values()], [*missing]
+def examine(case):
+    """Return the findings in the order of the rules, one for each cause, and the causes of which nothing is known."""
+    findings = {}
+    for rule in RULES:
+        if rule.cause not in findings and (finding := judge(case, rule)):
+            findings[rule.cause] = finding
+    known = {rule.cause for rule in RULES if rule.values(case).size}
+    return [*findings.values()], [cause for cause in CAUSES if cause not in known]
 
 
 # ----------------------------------------------------------------------------- words
 
 def named(places):
-    """['qk 1', 'qk 2', 'ffn 1'] → 'qk in layers 1, 2; ffn in layer 1'"""
+    """['qk 1', 'qk 2', 'ffn 1', 'emb'] → 'qk in layers 1, 2; ffn in layer 1; emb'"""
     kinds = {}
     for place in places:
-        kind, layer = re.fullmatch(r'(.*?) ?(\d*)', place).groups()
-        kinds.setdefault(kind, []).append(layer)
-    texts = []
-    for kind, layers in kinds.items():
-        numbers = sorted(map(int, filter(None, layers)))
-        spans = f'{numbers[0]}–{numbers[-1]}' if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1 else (
-            ', '.join(map(str, numbers)))
-        texts.append(' in '.join(filter(None, (kind, f'{"layers" if len(numbers) > 1 else "layer"} {spans}' * bool(numbers)))))
+        kind, _, layer = f' {place}'.rpartition(' ') if place[-1:].isdigit() else (place, '', '')
+        kinds.setdefault(kind.strip(), []).append(layer)
+    texts = [' in '.join(filter(None, (kind, f'layer{"s" * (len(layers) > 1)} {", ".join(layers)}' * any(layers))))
+             for kind, layers in kinds.items()]
     return '; '.join(filter(None, texts))
-
-
-def limits(rule):
-    low, high = rule.sick
-    return ' or '.join([f'below {low:.3g}'] * (low > -math.inf) + [f'above {high:.3g}'] * (high < math.inf))
-
-
-POWERS = {1: 'grows in proportion to', 2: 'grows with the square of'}
 
 
 def matrix_text(case, rule):
@@ -105,67 +69,69 @@ def matrix_text(case, rule):
     if power is None or power < 0.3:
         return ''
     effect, cause = rule.matrix
-    how = next((text for n, text in POWERS.items() if abs(power - n) < 0.15), f'grows with the power {power:.1f} of')
-    many = effect.endswith('s')
-    return (f' In this architecture the {effect} {how.replace("grows", "grow") if many else how} {cause.replace("_", "")}, and '
-            f'nothing holds {"them" if many else "it"}.')
+    return (f'. Nothing holds it in this architecture: if {cause.replace("_", "")} grow tenfold, the {effect} grow'
+            f'{"s" * (not effect.endswith("s"))} {10 ** power:.2g} times')
+
+
+def remedy(case, finding):
+    """Return the flags that would hold it, as one text, and the files to look at: those of the edit if clean code is healthy."""
+    _, *keys = CAUSES[finding.rule.cause]
+    if case.edited and case.clean and finding.since <= case.clean.it and not judge(case.clean, finding.rule):
+        return '', f'the edit of {", ".join(case.edited)} in code.patch: without it this is healthy'
+    flags = ' '.join(f'--{key}={value}' for key, value in keys[0](case.config).items()) if keys else ''
+    return flags, ', '.join(case.edited) or 'train.py, data/tokens.py, model.py and optim.py'
 
 
 def text_of(case, finding, number):
     """Return the lines of a finding."""
-    rule, values = finding.rule, finding.rule.values(case)
-    where = named(finding.places)
-    reaches = case.clean and finding.since <= case.clean.it         # the reference tells nothing of later iterations
-    clean = rule.values(case.clean).reindex(columns=finding.places) if reaches and not rule.against else pd.DataFrame()
-    clean = clean[clean.index >= finding.since][:1].stack()
-    healthy = '{:.3g} to {:.3g}'.format(*rule.healthy) if rule.healthy[0] != rule.healthy[1] else f'{rule.healthy[0]:g}'
-    lines = [f'{number}. {rule.cause}  ({"clear" if finding.is_clear() else "close to the limit"})',
-             f'   {rule.what}{f" ({where})" * bool(where)}: {finding.value:.3g} '
-             f'{"from" if len(values) > 1 else "at"} iteration {finding.since}{" on" * (len(values) > 1)}; healthy {healthy}, '
-             f'sick {limits(rule)}' + (f'; clean code {clean.median():.3g}' if len(clean) else ''),
-             f'   why: {rule.why}.{matrix_text(case, rule)}']
-    is_edit = case.edited and reaches and (rule.against == 'clean' or not judge(case.clean, rule))
-    keys = {} if is_edit and rule.against == 'clean' else rule.try_keys(case.config)
-    if is_edit:
-        lines.append(f'   look at: the edit of {", ".join(case.edited)} in {case.folder}/code.patch; without it this is healthy')
-    if keys:
-        flags = ' '.join(f'--{key}={value}' for key, value in keys.items())
-        script = '-m vision.train' if script_of(case.config) == 'vision.train' else 'train.py'
-        lines.append(f'   try: python {script} {case.keys_file} {flags} --out_dir={case.folder.rstrip("/")}-2')
-    elif not is_edit:
-        lines.append(f'   look at: {", ".join(case.edited) or "train.py, data/tokens.py, model.py and optim.py"}')
-    return lines
+    rule, (low, high), (flags, files) = finding.rule, finding.rule.sick, remedy(case, finding)
+    clear = finding.value < low / 2 or finding.value > 2 * high
+    limits = ' or '.join([f'below {low:.3g}'] * (low > -math.inf) + [f'above {high:.3g}'] * (high < math.inf))
+    script = '-m vision.train' if script_of(case.config) == 'vision.train' else 'train.py'
+    command = f'python {script} {case.keys_file} {flags} --out_dir={case.folder.rstrip("/")}-2'
+    action = f'try: {command}' if flags else f'look at: {files}'
+    return [f'{number}. {rule.cause}  ({"clear" if clear else "close to the limit"})',
+            f'   {rule.what}{f" ({named(finding.places)})" * bool(named(finding.places))}: {finding.value:.3g} from iteration '
+            f'{finding.since} on; healthy {rule.healthy[0]:g} to {rule.healthy[1]:g}, sick {limits}',
+            f'   why: {CAUSES[rule.cause][0]}{matrix_text(case, rule)}.', f'   {action}']
 
 
 # ----------------------------------------------------------------------------- the picture
 
-def picture(case, findings):
-    """Return the loss, and below it what each finding found, beside the reference's and the limits."""
-    def curve(table, place, **style):
-        values = table[place].dropna()
-        return Curve([*values.index], [*values], **style)
-
-    def loss(c, **style):
-        return [curve(c.table('loss'), '', **style)]
-
-    clean = dict(name='clean code', color='#888888', dash='--')
-    losses = loss(case, name='this run') + (loss(case.clean, **clean) if case.clean else [])
-    panels = [Panel(losses, x='iteration', y='loss', title=case.folder)]
-    for finding in findings:
-        rule = finding.rule
-        own, curves = rule.series(case), []
-        for i, place in enumerate(finding.places[:CURVES]):
+def panel_of(case, finding, number):
+    """Return a finding's panel: over the iterations, or one row over the places, beside clean code's and the limits."""
+    rule, (flags, files), values = finding.rule, remedy(case, finding), finding.rule.values(case)
+    drawn, ticks, ends = [], {}, [0, max(1, case.it)]
+    for c, clean in ((case, {}), (case.clean, dict(name='clean code', color='#888888', dash='--'))):
+        table = rule.quantity(c) if c else pd.DataFrame()
+        if len(values) == 1 and len(table):
+            places, ends = [*values], [-0.5, values.shape[1] - 0.5]
+            ticks = {i: f'layer {place}' if place.isdigit() else place or 'this run' for i, place in enumerate(places)}
+            drawn.append(Curve([*range(len(places))], [*table.reindex(columns=places).iloc[0]],
+                               **dict(name='this run') | clean | dict(marker='o', dash='')))
+        for i, place in enumerate(finding.places[:CURVES] if not ticks else ()):
+            y = table.get(place, pd.Series(dtype=float)).dropna()
             color = ordered_color(i, min(CURVES, len(finding.places))) if place else COLORS[0]
-            curves.append(curve(own, place, color=color, name=named([place]) or 'this run', marker='o'))
-            if case.clean and not rule.against and place in (other := rule.quantity(case.clean)):
-                curves.append(curve(other, place, **clean))
-        ends = [0, max(1, case.it)]
-        curves += [Curve(ends, [limit] * 2, 'sick beyond', COLORS[1], dash=':') for limit in rule.sick if math.isfinite(limit)]
-        if all(map(math.isfinite, rule.healthy)):
-            curves.append(Curve(ends, [sum(rule.healthy) / 2] * 2, 'healthy', COLORS[2], width=0.6, low=[rule.healthy[0]] * 2,
-                                high=[rule.healthy[1]] * 2))
-        values = pd.Series([y for c in curves for y in c.y])
-        is_log = bool((values > 0).all() and values.max() > 30 * values.min())
-        what = textwrap.fill(rule.what, 32)
-        panels.append(Panel(curves, x='iteration', y=what, title=rule.cause, log='y' * is_log))
-    return Lines(panels, '', columns=1)
+            style = dict(name=named([place]) or 'this run', color=color, marker='o' * (len(y) <= 10)) | clean
+            drawn.append(Curve([*y.index], [*y], **style))
+    drawn += [Curve(ends, [limit] * 2, 'sick beyond', COLORS[1], dash=':') for limit in rule.sick if math.isfinite(limit)]
+    if all(map(math.isfinite, rule.healthy)):
+        drawn.append(Curve(ends, [sum(rule.healthy) / 2] * 2, 'healthy', COLORS[2], width=0.6, low=[rule.healthy[0]] * 2,
+                           high=[rule.healthy[1]] * 2))
+    y = pd.Series([y for curve in drawn for y in curve.y]).dropna()
+    since = f'iteration {finding.since} on' if finding.since else 'the start'
+    title = (f'{number}. {rule.cause}, from {since}: {CAUSES[rule.cause][0]}. '
+             f'{"Try " + flags if flags else "Look at " + files}')
+    return Panel(drawn, x='' if ticks else 'iteration', y=textwrap.fill(rule.what, 24), title=textwrap.fill(title, 70),
+                 ticks=ticks, height=2.8, log='y' * bool((y > 0).all() and y.max() > 30 * y.min()))
+
+
+def picture(case, findings):
+    """Return the loss, and beside it what each finding found."""
+    losses = [(c.table('loss').get('', pd.Series(dtype=float)), style) for c, style in (
+        (case, dict(name='this run')), (case.clean, dict(name='clean code', color='#888888', dash='--'))) if c]
+    loss = Panel([Curve([*y.index], [*y], **style) for y, style in losses], x='iteration', y='loss',
+                 height=2.8,
+                 title=f'{os.path.basename(case.folder)}: {findings[0].rule.cause}')
+    return Lines([loss, *(panel_of(case, finding, number) for number, finding in enumerate(findings, 1))], '', columns=2,
+                 sharex='none')
