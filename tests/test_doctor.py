@@ -3,6 +3,7 @@ import copy
 import difflib
 import json
 import math
+import re
 import subprocess
 
 import pandas as pd
@@ -139,7 +140,10 @@ def test_a_healthy_run_gets_one_line(place):
     (place / 'healthy' / 'code.patch').write_text('')
     said = call('lab.doctor', 'healthy', cwd=place)
     assert 'healthy: none of' in said and len(said.splitlines()) == 1
-    assert json.loads((place / 'healthy' / 'doctor.json').read_text()) == dict(findings=[], not_checked=[])
+    report = json.loads((place / 'healthy' / 'doctor.json').read_text())
+    assert not report['findings'] and not report['not_checked']
+    assert all(value is None or (value > float(limit) if ', lowest (' in name else value < float(limit))
+               for name, value in report['extremes'].items() for limit in re.findall(r'limit (\S+)\)$', name))
     assert not (place / 'healthy' / 'doctor.png').exists()
 
 

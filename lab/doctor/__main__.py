@@ -27,7 +27,7 @@ from engine.checkpoint import write_whole
 from engine.log import finite
 from lab.doctor.case import Case
 from lab.doctor.reference import compare, train_briefly
-from lab.doctor.report import MOST, examine, named, picture, text_of
+from lab.doctor.report import MOST, examine, extremes, named, picture, text_of
 from lab.doctor.rules import CAUSES
 from lab.plot import write
 from lab.plot.lines import STYLE
@@ -53,7 +53,7 @@ def diagnose(folder, reference):
         print(line)
     found = [dict(cause=f.rule.cause, quantity=f.rule.what, where=named(f.places), since=f.since, value=f.value,
                   healthy=f.rule.healthy) for f in findings[:MOST]]
-    text = json.dumps(finite(dict(findings=found, not_checked=unknown)), ensure_ascii=False)
+    text = json.dumps(finite(dict(findings=found, not_checked=unknown, extremes=extremes(case))), ensure_ascii=False)
     write_whole(os.path.join(folder, 'doctor.json'), lambda f: f.write(text.encode()))
     if findings:
         drawn = picture(case, findings[:MOST])

@@ -24,20 +24,34 @@ class Finding:
     since: int
 
 
+def windows_of(case, rule):
+    """Return the highest and the lowest value in each window of the rule's rows, which is sick if all of its values are."""
+    values = rule.values(case)
+    windows = values.rolling(max(1, min(rule.rows, len(values))))
+    return windows.max(), windows.min()
+
+
+def extremes(case):
+    """Return {a rule and its side: the value nearest to the limit there, or farthest beyond it}."""
+    found = {}
+    for rule in RULES:
+        most, least = windows_of(case, rule)
+        for side, limit, value in ('lowest', rule.sick[0], most.min().min()), ('highest', rule.sick[1], least.max().max()):
+            if math.isfinite(limit):
+                found[f'{rule.cause}: {rule.what}, {side} (limit {limit:g})'] = float(value)
+    return found
+
+
 def judge(case, rule):
     """Return the Finding of a rule, or None."""
-    values = rule.values(case)
-    if not values.size:
-        return None
-    windows, (low, high) = values.rolling(min(rule.rows, len(values))), rule.sick
-    most, least = windows.max(), windows.min()          # in each window, whose values are sick if all of them are
+    (most, least), (low, high) = windows_of(case, rule), rule.sick
     sick = (most < low) | (least > high)
     places = [place for place in sick if sick[place].any()]
     if not places:
         return None
     worst = most[places].min().min() if (most < low).any().any() else least[places].max().max()
-    row = sick[places].any(axis=1).argmax() - min(rule.rows, len(values)) + 1
-    return Finding(rule, float(worst), places, int(values.index[row]))
+    row = sick[places].any(axis=1).argmax() - min(rule.rows, len(sick)) + 1
+    return Finding(rule, float(worst), places, int(sick.index[row]))
 
 
 def examine(case):

@@ -118,17 +118,19 @@ def train(name, arguments, edits):
 
 
 def judge(folder, edits):
-    """Return the causes that lab.doctor finds in a run, the likeliest first. Its doctor.json has `findings`, each with
-    its cause."""
+    """Return the causes that lab.doctor finds in a run, the likeliest first, and its `extremes`: how near the run comes to the
+    limit of each rule."""
     noted, report, version = folder / 'judged', folder / 'doctor.json', git('rev-parse', 'HEAD:lab/doctor')
     if not report.exists() or not noted.exists() or noted.read_text() != version:
         report.unlink(missing_ok=True)
         if run_edited(edits, ['-m', 'lab.doctor', str(folder)], folder / 'doctor.txt') or not report.exists():
             say(f'{folder.name}: lab.doctor failed, see {folder}/doctor.txt')
-            return ['failed']
+            return ['failed'], {}
         noted.write_text(version)
-    texts = [finding['cause'] for finding in read_json(report, 'remove it')['findings']]
-    return [next(cause for cause, beginning in CAUSES.items() if text.startswith(beginning)) for text in texts]
+    verdict = read_json(report, 'remove it')
+    causes = [next(cause for cause, beginning in CAUSES.items() if finding['cause'].startswith(beginning))
+              for finding in verdict['findings']]
+    return causes, verdict['extremes']
 
 
 # ----------------------------------------------------------------------------- the table
@@ -171,8 +173,8 @@ def row_of(name, plants, healthy):
         run, twin_run = read_run(folder), read_run(twin_folder)
         row = dict(plant=name, cause=cause, twin=twin, rate=run['config']['learning_rate'], loss=last_loss(run),
                    twin_loss=last_loss(twin_run), counts=counts(cause, run, twin_run))
-    found = judge(folder, edits)
-    return row | dict(first=found[0] if found else 'none', findings=' '.join(found))
+    found, extremes = judge(folder, edits)
+    return row | dict(first=found[0] if found else 'none', findings=' '.join(found), **extremes)
 
 
 def main():
@@ -190,7 +192,7 @@ def main():
             if not check:
                 rows[name] = row_of(name, plants, healthy)
                 pd.DataFrame([rows[name] for name in causes if name in rows]).to_csv(csv, index=False)
-                say(', '.join(f'{key} {value}' for key, value in rows[name].items() if value != ''))
+                say(f'{name}: {rows[name]["cause"]}, found {rows[name]["findings"] or "nothing"}')
             elif name in plants and plants[name][-1]:
                 _, twin, keys, edits = plants[name]
                 train(f'check/{name}', f'{healthy[twin][0]} {keys} --max_iters=1 --eval_iters=1', edits)
