@@ -32,6 +32,8 @@ from engine.keys import check_keys, gpt_config
 from lab.results import placements
 from lab.sweep.__main__ import split_arguments
 from lab.sweep.plan import plan
+from lab.track.__main__ import split_arguments as split_track_arguments
+from lab.track.entry import Division
 from model import GPTConfig
 from vision.images import write_images
 from vision.vit import ViTConfig
@@ -200,6 +202,9 @@ def parse(script, args):
             axes = {arg[2:].partition('=')[0]: arg.partition('=')[2].split(',') for arg in theirs if arg.startswith('--')}
             files = [arg for arg in theirs if not arg.startswith('--')]
             plan(keys['grids'] or [{}], [*keys['arguments'].split(), *files], axes, script=keys['script'])
+    elif script == 'lab.track':
+        ours, theirs = split_track_arguments(args)
+        Division(parse_args(ours, defaults_of(script))['division']).changed(theirs)
     else:
         config = parse_args(without_edits(args), defaults_of(script))
         if script in ('train.py', 'lab.estimate', 'vision.train'):
