@@ -59,6 +59,7 @@ ONLY_PARSED = {
     r'python data/py(source|docs)/prepare\.py': 'the network; tests/test_packages.py prepares small packages',
     r'.*(init_from=|,)gpt2': 'the network, for the weights of GPT-2',
     r'python -m lab\.scaling ': 'the runs of a sweep of hours; tests/test_scaling.py runs it',
+    r'python -m lab\.track ': 'thousands of iterations; tests/test_track.py makes an entry of a small division',
     r'python -m lab\.evaluate .*--what=rouge,bertscore': 'the network, for the model of BERTScore',
     r'python -m lab\.evaluate .*--tasks=': 'the network, for the tasks',
 }
