@@ -84,7 +84,7 @@ def matrix_text(case, rule):
         return ''
     effect, cause = rule.matrix
     return (f'. Nothing holds it in this architecture: if {cause.replace("_", "")} grow tenfold, the {effect} grow'
-            f'{"s" * (not effect.endswith("s"))} {10 ** power:.2g} times')
+            f'{"s" * (not effect.endswith("s"))} {float(f"{10 ** power:.2g}"):g} times')
 
 
 def remedy(case, finding):
