@@ -241,6 +241,8 @@ AFTER = {
     'a log that ends elsewhere': (lambda one: cut(log_of_first(one)), 'ends elsewhere'),
     'a row of other code': (lambda one: change(one, FIRST, code='beef'), 'has runs of several codes'),
     'a tuning row': (lambda one: change(one, 'weight_decay == "0.3"', seconds='2'), 'runs.csv lacks rows that main has'),
+    'a tuning row left out': (lambda one: drop(one, 'weight_decay == "0.3" and learning_rate == "0.016"'),
+                              'runs.csv lacks rows that main has'),
     'a late tuning row': (late_rate, 'or has new ones beside the seeds of commit'),
     'a key': (lambda one: add(one, 'qk_norm = True'), 'config.py has changed since commit'),
     'a patch': (lambda one: os.remove(one.patch), 'code.patch has changed since commit'),
