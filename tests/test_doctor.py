@@ -8,12 +8,15 @@ import subprocess
 
 import pandas as pd
 import pytest
+import torch
 from helpers import ROOT, TINY, call, flags, train
 
 import model
+from data.tokens import Tokens
 from lab.doctor.case import Case, place_of
 from lab.doctor.report import examine, named
 from lab.doctor.rules import CAUSES
+from lab.doctor.spike import replay_spike
 
 TYPES = ('emb', 'norm', 'qk', 'vo', 'ffn')
 KEYS = TINY | dict(max_iters=100, lr_decay_iters=100, eval_interval=20, log_interval=2, learning_rate=3e-3, emb_std=0.1)
@@ -173,6 +176,24 @@ def test_an_edit_is_replayed_by_its_patch_and_compared_with_clean_code(place):
     said = call('lab.doctor', 'edited', cwd=place)
     assert 'iteration 100): no norm where the signal needs one\n' in said and 'look at: the edit of model.py' in said
     assert all((place / 'edited' / f'doctor.{kind}').exists() for kind in ('png', 'html'))
+
+
+def test_the_batch_of_a_spike_is_replayed(place, monkeypatch):
+    """It is odd by the weights before and after, or it is not"""
+    monkeypatch.chdir(place)
+    train(place, *flags(**KEYS, out_dir='spike', keep_every=20))
+    shuffled, rows, case = Tokens.shuffled, KEYS['gradient_accumulation_steps'] * KEYS['batch_size'], Case.of_run('spike')
+    assert replay_spike(case, 50).endswith('ordinary one: the weights moved, or an edit changed the batch')
+    zeros = (torch.zeros(KEYS['batch_size'], KEYS['block_size'], dtype=torch.int64),) * 2
+    monkeypatch.setattr(Tokens, 'shuffled', lambda self, first, count, seed: (
+        zeros if first // rows == 50 else shuffled(self, first, count, seed)))
+    said = replay_spike(case, 50)
+    assert 'iteration 40' in said and 'iteration 60' in said and said.endswith('The batch is odd')
+    for path in place.glob('spike/ckpt-*.pt'):
+        path.unlink()
+    assert replay_spike(case, 50).endswith('--keep_every=50 keeps weights from before a spike')
+    case.about = {}
+    assert replay_spike(case, 50) == 'not replayed: the code at hand is not the run\'s'
 
 
 def test_an_older_log(place):

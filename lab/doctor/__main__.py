@@ -28,7 +28,8 @@ from engine.log import finite
 from lab.doctor.case import Case
 from lab.doctor.reference import compare, train_briefly
 from lab.doctor.report import MOST, examine, extremes, named, picture, text_of
-from lab.doctor.rules import CAUSES
+from lab.doctor.rules import CAUSES, SPIKE_BATCH, SPIKE_WEIGHTS
+from lab.doctor.spike import replay_spike
 from lab.plot import write
 from lab.plot.lines import STYLE
 from model import GPTConfig
@@ -47,6 +48,8 @@ def diagnose(folder, reference):
     print(f'{folder} ({case.status}, iteration {case.it}): {findings[0].rule.cause if findings else healthy}')
     for number, finding in enumerate(findings[:MOST], 1):
         print('\n'.join(text_of(case, finding, number)))
+        if finding.rule.cause in (SPIKE_BATCH, SPIKE_WEIGHTS):
+            print('   ' + replay_spike(case, finding.since))
     if unknown:
         print(f'not checked, because the log or the data lack what it takes: {"; ".join(unknown)}')
     for line in case.notes:
