@@ -5,6 +5,7 @@ import json
 import math
 import re
 import subprocess
+from statistics import fmean
 
 import pandas as pd
 import pytest
@@ -176,6 +177,17 @@ def test_an_edit_is_replayed_by_its_patch_and_compared_with_clean_code(place):
     said = call('lab.doctor', 'edited', cwd=place)
     assert 'iteration 100): no norm where the signal needs one\n' in said and 'look at: the edit of model.py' in said
     assert all((place / 'edited' / f'doctor.{kind}').exists() for kind in ('png', 'html'))
+
+
+def test_an_edit_of_the_reading_does_not_reach_what_the_batches_are_compared_with(place, monkeypatch):
+    monkeypatch.chdir(place)
+    train(place, *flags(**KEYS, out_dir='read'))
+    case, data = Case.of_run('read'), Tokens('tiny', 'train', KEYS['block_size'], 13)
+    rows = KEYS['log_interval'] * KEYS['gradient_accumulation_steps'] * KEYS['batch_size']
+    shares = [torch.bincount(data.read(starts)[0].flatten()) / rows / data.block_size for starts in data.spread(20, rows)]
+    monkeypatch.setattr(Tokens, 'read', lambda self, starts: (torch.zeros(len(starts), self.block_size, dtype=torch.int64),) * 2)
+    case.read_data()
+    assert case.entropy == pytest.approx(fmean(-(share * share.log()).nansum().item() for share in shares))
 
 
 def test_the_batch_of_a_spike_is_replayed(place, monkeypatch):

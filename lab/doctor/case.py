@@ -3,10 +3,11 @@ import math
 import os
 from statistics import fmean
 
+import numpy as np
 import pandas as pd
 import torch
 
-from data.tokens import Tokens
+from data.tokens import Tokens, read_meta
 from engine.checkpoint import load_checkpoint
 from engine.keys import gpt_config
 from lab.runs import patches, read_run, status_of
@@ -108,7 +109,7 @@ class Case:
 
     def read_data(self):
         """Read the entropy of the training data's tokens, in as many rows as a row of the log tells of, and the number of its
-        windows."""
+        windows. Read the file itself, because Tokens may be edited."""
         try:
             config = gpt_config(self.config)
             data = Tokens(self.config['dataset'], 'train', config.block_size, config.vocab_size)
@@ -116,6 +117,8 @@ class Case:
             self.notes.append(f'the batches were not compared with the data: {error}')
             return
         rows = self.table('rows_before').diff().median().get('', 4)
-        batches = [data.read(starts)[0] for starts in data.spread(20, int(min(rows, SAMPLE)))]
-        counts = [torch.bincount(batch.flatten()) / batch.numel() for batch in batches]
+        tokens = np.memmap(data.path, read_meta(self.config['dataset'])['dtype'], 'r')
+        batches = [np.concatenate([tokens[i:i + config.block_size] for i in starts])
+                   for starts in data.spread(20, int(min(rows, SAMPLE)))]
+        counts = [torch.from_numpy(np.bincount(batch) / len(batch)) for batch in batches]
         self.entropy, self.windows = fmean(torch.special.entr(shares).sum().item() for shares in counts), data.windows

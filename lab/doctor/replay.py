@@ -91,11 +91,17 @@ def replay_checkpoint(path):
     """Return how much an output depends on a later input or on the targets, over how much it depends on its own input; and by how
     much other targets than the next token fit better, in nats."""
     model, state = load_run(path)
-    size, choices = model.eval().config.block_size, model.config.vocab_size
-    x = torch.randint(choices, (2, size), generator=torch.Generator().manual_seed(0))
-    x[1, :-1], x[1, -1] = x[0, :-1], (x[0, -1] + 1) % choices
-    change = model(x)[0].diff(dim=0).square().mean((0, 2)).sqrt()
-    by_targets = (model(x[:1], x[:1])[0] - model(x[:1], x[1:].roll(1))[0]).square().mean((0, 2)).sqrt()
+    size, choices = model.config.block_size, model.config.vocab_size
+    x, leak = torch.randint(choices, (1, size), generator=torch.Generator().manual_seed(0)), 0.0
+    for at in (1, size - 1):                            # the token that changes, in training and in evaluation
+        changed = x.clone()
+        changed[:, at] = (changed[:, at] + 1) % choices
+        for mode in [False] + [True] * (model.config.dropout == 0):
+            outputs = [model.train(mode)(tokens)[0] for tokens in (x, changed)]
+            change = (outputs[1] - outputs[0]).square().mean((0, 2)).sqrt()
+            leak = max(leak, (change[:at].max() / change[at]).item())
+    by_targets = (model.eval()(x, x)[0] - model(x, x.roll(1))[0]).square().mean((0, 2)).sqrt()
+    leak = max(leak, (by_targets.max() / change[-1]).item())
     name = state['config']['dataset']
     tokens = np.fromfile(os.path.join('data', name, 'val.bin'), read_meta(name)['dtype'])     # not by code that may be edited
     starts = np.linspace(1, len(tokens) - size - max(AHEAD), 16).astype(int)
@@ -103,8 +109,7 @@ def replay_checkpoint(path):
             for ahead in AHEAD}
     logits = model(rows[0])[0].flatten(0, 1).float()
     losses = {ahead: F.cross_entropy(logits, targets.flatten()).item() for ahead, targets in rows.items()}
-    return dict(future=(torch.stack((change[:-1].max(), by_targets.max())).max() / change[-1]).item(),
-                other_targets=losses[1] - min(losses[0] + COPY, losses[2], losses[3]))
+    return dict(future=leak, other_targets=losses[1] - min(losses[0] + COPY, losses[2], losses[3]))
 
 
 script, keys, path, out = sys.argv[1:]

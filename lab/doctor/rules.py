@@ -64,9 +64,10 @@ def gains(c):
 
 
 def undecayed(c):
-    """Return the growth of types that decay in other runs, if the config has no weight decay."""
-    grown = growth(c) if c.config.get('weight_decay') == 0 else pd.DataFrame()
-    return grown[[kind for kind in grown if kind in (*MATRICES, 'emb', 'head')]]
+    """Return the growth of types that decay in other runs, and have no weight decay by the keys of this one."""
+    grown = growth(c)
+    return grown[[kind for kind in grown if kind in (*MATRICES, 'emb', 'head')
+                  and c.config.get('weight_decay', 1) * c.config.get(f'wd_{kind}', 1) == 0]]
 
 
 def embeddings(c):
@@ -121,12 +122,16 @@ def moment_ratio(c):
     return pd.DataFrame({'': {it: (squares['first'] / squares['squares']) ** 0.5}} if squares['squares'] else {})
 
 
-def momentum(c):
-    """Return a momentum that is a sum of gradients, over the gradient of the last 30 rows."""
-    it, moments = c.moments
-    sums = moments[moments['is_sum'].astype(bool)]
-    grads = (c.table('grad_norms').iloc[-30:] ** 2).mean().reindex(sums['kind'].unique()).sum() ** 0.5
-    return pd.DataFrame({'': {it: sums['first'].pow(2).sum() ** 0.5 / grads}} if grads else {})
+def momentum(is_sum):
+    """Return the quantity that is a first moment, a sum of gradients or their mean, over the clipped gradient of 30 rows."""
+    def quantity(c):
+        it, moments = c.moments
+        chosen = moments[(moments['is_sum'].astype(bool) == is_sum) & (moments['kind'] != '') & (moments['first'] > 0)]
+        clipped = (c.config.get('grad_clip') or inf) / c.table('grad_norm').get('', pd.Series(dtype=float))
+        grads = c.table('grad_norms').mul(clipped.clip(upper=1), axis=0).iloc[-30:].median()
+        grads = (grads ** 2).reindex(chosen['kind'].unique()).sum() ** 0.5
+        return pd.DataFrame({'': {it: chosen['first'].pow(2).sum() ** 0.5 / grads}} if grads else {})
+    return quantity
 
 
 def speed(key):
@@ -156,6 +161,13 @@ def typical_updates(c):
 
 def largest_update(c):
     return updates(c).max(axis=1).to_frame('')
+
+
+def long_steps(c):
+    """Return the share of the rows whose update is above a tenth of its largest median of ten rows."""
+    moved = largest_update(c).dropna()
+    share = (moved > 0.1 * moved.rolling(10).median().max()).to_numpy().mean()
+    return pd.DataFrame({'': {c.it: share}} if len(moved) > 9 else {})
 
 
 def over_clean(key, pick):
@@ -318,28 +330,34 @@ RULES = [
     Rule(FROZEN, 'gradient of a type over that of all', gradient_share, (0.01, 1), below(1e-9), rows=ALL),
     Rule(FROZEN, 'first moment of the gradient, in ckpt.pt', first_moments, (1e-6, inf), below(1e-30)),
     Rule(EMBEDDINGS, 'loss − ln V, in nats', above_uniform, (-0.7, 0.5), above(2), until=0),
+    Rule(DEPTH, f'factor of the gradient {CLEAN}', over('clean', depth_factor), (0.8, 1.2), above(1.4), until=0, matrix=W_1),
     Rule(FROZEN, f'gradient {CLEAN}, beside that of other types', cut_gradient, (0.9, 1), below(0.3), until=0),
-    Rule(LABELS, 'loss of the next token over that of another, in nats', replayed('other_targets'), (-2, -0.01), above(0.05)),
+    Rule(LABELS, 'loss of the next token over that of another, in nats', replayed('other_targets'), (-2, -0.01), above(0.03)),
     # changes
     Rule(DECAY, 'norm of the gains over their first', gains, (0.92, 1.1), below(0.68), rows=3),
     Rule(BETAS, 'first moment over the root of the second, in ckpt.pt', moment_ratio, (0.26, 0.54), (0.09, 0.85)),
-    Rule(BETAS, 'momentum over the gradient, in ckpt.pt', momentum, (2, 6), above(9)),
+    Rule(STEP_SMALL, 'momentum over the gradient, in ckpt.pt', momentum(True), (2, 6), below(0.6)),
+    Rule(BETAS, 'momentum over the gradient, in ckpt.pt', momentum(True), (2, 6), (1.2, 9)),
+    Rule(BETAS, 'mean gradient over the gradient, in ckpt.pt', momentum(False), (0.1, 0.5), below(0.04)),
+    Rule(STEP_SMALL, 'largest update over weights', largest_update, (0.003, 0.08), below(0.0023), rows=ALL),
     Rule(SLOW, 'its update beside those of the matrices', speed('grad_norms'), (0.34, 5.2), below(0.08), rows=30, until=100),
-    Rule(SLOW, f'the same {CLEAN}', over('clean', speed('grad_norms')), (0.7, 1.4), below(0.2), rows=30, until=100),
-    Rule(FAST, 'its update beside those of the matrices', speed('weight_norms'), (0.34, 5.2), above(7.6), rows=30, until=100),
-    Rule(FAST, f'the same {CLEAN}', over('clean', speed('weight_norms')), (0.7, 1.4), above(5), rows=30, until=100),
+    Rule(SLOW, f'update beside those of the matrices {CLEAN}', over('clean', speed('grad_norms')),
+         (0.7, 1.4), below(0.2), rows=30, until=100),
+    Rule(FAST, 'its update beside those of the matrices', speed('weight_norms'), (0.34, 5.2), above(9), rows=30, until=100),
+    Rule(FAST, f'update beside those of the matrices {CLEAN}', over('clean', speed('weight_norms')),
+         (0.7, 1.4), above(5), rows=30, until=100),
     Rule(STEP_LARGE, 'loss or gradient not finite', diverged, (0, 0), above(0.5)),
     Rule(SPIKE_WEIGHTS, 'factor of a type\'s norm in 20 iterations', weight_jump, (1, 1.02), above(1.4)),
     Rule(SPIKE_WEIGHTS, 'factor of an update over those before', update_jump, (1, 5.4), above(20)),
     Rule(STEP_LARGE, 'rise of the loss above its lowest, in nats', rise, (0, 0.3), above(0.5), rows=5),
-    Rule(STEP_LARGE, 'share of dead units in the FFN', of('dead_units'), (0, 0.1), above(0.3)),
+    Rule(STEP_LARGE, 'share of dead units in the FFN', of('dead_units'), (0, 0.1), above(0.45)),
     Rule(STEP_LARGE, 'update over weights, median of 100', typical_updates, (0.002, 0.042), above(0.055)),
-    Rule(STEP_SMALL, 'largest update over weights', largest_update, (0.003, 0.08), below(0.0023), rows=ALL),
+    Rule(STEP_SMALL, 'share of rows with a tenth of the largest update', long_steps, (0.5, 1), below(0.3)),
     Rule(STEP_SMALL, f'largest gradient of a type {CLEAN}', over_clean('grad_norms', 'max'), (0.9, 1.1), below(0.3), until=0),
     Rule(STEP_SMALL, f'largest update of a type {CLEAN}', over_clean('update_norms', 'max'), (0.8, 1.25), below(0.4), rows=10),
     Rule(STEP_LARGE, f'least update of a type {CLEAN}', over_clean('update_norms', 'min'), (0.8, 1.25), above(2.5), rows=10),
     Rule(GROWING, 'largest attention logit', of('max_logits'), (1, 25), above(70), matrix=QK),
-    Rule(SPIKE_BATCH, 'jump of the loss, in robust standard deviations', surprise, (-7, 9.6), above(14)),
+    Rule(SPIKE_BATCH, 'jump of the loss, in robust standard deviations', surprise, (-7, 9.6), above(12)),
     Rule(DECAY, 'growth of a block type without weight decay', undecayed, (1, 1.1), above(1.3), rows=3),
     Rule(DECAY, f'norm of a block type {CLEAN}', over('clean', of('weight_norms', *MATRICES, 'norm', 'gain')), (0.99, 1.01),
          (0.95, 1.05), rows=3),

@@ -1,5 +1,5 @@
 """
-Train the runs of results/doctor/plants.py, plants and their healthy twins, and write what lab.doctor says of each:
+Train the runs of results/doctor/plants.py, plants and their healthy twins, and write and count what lab.doctor says of each:
 
     python -m lab.doctor.trials                         # whatever is missing; after a stop, the same command goes on
     python -m lab.doctor.trials --only=leak,pre-muon    # causes or names of runs that contain one of these
@@ -177,6 +177,27 @@ def row_of(name, plants, healthy):
     return row | dict(first=found[0] if found else 'none', findings=' '.join(found), **extremes)
 
 
+def scores(csv):
+    """Return a table in Markdown: by cause, how many plants have an effect, in how many of these the first finding is right, and
+    what came first in the others. A healthy run is right without a finding."""
+    runs = pd.read_csv(csv, dtype=str, keep_default_na=False)
+    lines, sums = ['| cause | plants | with an effect | right first | the others: what was found first |', '| --- ' * 5 + '|'], []
+    for cause in CAUSES:
+        of_cause = runs[runs.cause == cause]
+        counting = of_cause[of_cause.counts == 'True']
+        wrong = counting[counting['first'] != cause]
+        sums.append([len(of_cause), len(counting), len(counting) - len(wrong)])
+        lines.append(f'| {cause} | {" | ".join(map(str, sums[-1]))} | {named(wrong)} |')
+    healthy = runs[runs.cause == 'healthy']
+    wrong = healthy[healthy['first'] != 'none']
+    return '\n'.join([*lines, f'| all | {" | ".join(map(str, map(sum, zip(*sums))))} | |',
+                      f'| healthy | {len(healthy)} | | {len(healthy) - len(wrong)} | {named(wrong)} |'])
+
+
+def named(runs):
+    return ', '.join(f'{name}: {first}' for name, first in zip(runs['plant'], runs['first']))
+
+
 def main():
     configure(globals())
     runs = runpy.run_path(table)
@@ -201,6 +222,8 @@ def main():
             say(f'error: {error}', to=sys.stderr)
     if failed:
         raise ValueError(f'{len(failed)} of {len(chosen)} failed, and the same command tries them again: {", ".join(failed)}')
+    if not check:
+        say(scores(csv))
 
 
 if __name__ == '__main__':
