@@ -330,7 +330,6 @@ RULES = [
     Rule(FROZEN, 'gradient of a type over that of all', gradient_share, (0.01, 1), below(1e-9), rows=ALL),
     Rule(FROZEN, 'first moment of the gradient, in ckpt.pt', first_moments, (1e-6, inf), below(1e-30)),
     Rule(EMBEDDINGS, 'loss − ln V, in nats', above_uniform, (-0.7, 0.5), above(2), until=0),
-    Rule(DEPTH, f'factor of the gradient {CLEAN}', over('clean', depth_factor), (0.8, 1.2), above(1.4), until=0, matrix=W_1),
     Rule(FROZEN, f'gradient {CLEAN}, beside that of other types', cut_gradient, (0.9, 1), below(0.3), until=0),
     Rule(LABELS, 'loss of the next token over that of another, in nats', replayed('other_targets'), (-2, -0.01), above(0.03)),
     # changes

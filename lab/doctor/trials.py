@@ -177,25 +177,20 @@ def row_of(name, plants, healthy):
     return row | dict(first=found[0] if found else 'none', findings=' '.join(found), **extremes)
 
 
-def scores(csv):
-    """Return a table in Markdown: by cause, how many plants have an effect, in how many of these the first finding is right, and
-    what came first in the others. A healthy run is right without a finding."""
-    runs = pd.read_csv(csv, dtype=str, keep_default_na=False)
-    lines, sums = ['| cause | plants | with an effect | right first | the others: what was found first |', '| --- ' * 5 + '|'], []
-    for cause in CAUSES:
-        of_cause = runs[runs.cause == cause]
-        counting = of_cause[of_cause.counts == 'True']
-        wrong = counting[counting['first'] != cause]
-        sums.append([len(of_cause), len(counting), len(counting) - len(wrong)])
-        lines.append(f'| {cause} | {" | ".join(map(str, sums[-1]))} | {named(wrong)} |')
-    healthy = runs[runs.cause == 'healthy']
-    wrong = healthy[healthy['first'] != 'none']
-    return '\n'.join([*lines, f'| all | {" | ".join(map(str, map(sum, zip(*sums))))} | |',
-                      f'| healthy | {len(healthy)} | | {len(healthy) - len(wrong)} | {named(wrong)} |'])
-
-
-def named(runs):
-    return ', '.join(f'{name}: {first}' for name, first in zip(runs['plant'], runs['first']))
+def scores(*csvs):
+    """Return a table in Markdown: by cause and csv, in how many of the plants that have an effect the first finding is right, and
+    which plants were missed, with what was found first. A healthy run is right without a finding."""
+    lines = ['| cause | ' + ''.join(f'{Path(csv).stem} | ' for csv in csvs) + 'missed: what was found first |',
+             '| --- ' * (len(csvs) + 2) + '|']
+    runs = [pd.read_csv(csv, dtype=str, keep_default_na=False) for csv in csvs]
+    runs = [table[(table['counts'] != 'False')].assign(right=table['first'] == table['cause'].replace('healthy', 'none'))
+            for table in runs]
+    for cause in [*CAUSES, 'all plants', 'healthy']:
+        chosen = [table[(table['cause'] != 'healthy') if cause == 'all plants' else table['cause'] == cause] for table in runs]
+        missed = pd.concat(chosen).query('not right') if cause != 'all plants' else pd.DataFrame(columns=['plant', 'first'])
+        lines.append(f'| {cause} | ' + ''.join(f'{table.right.sum()}/{len(table)} | ' for table in chosen) + ', '.join(
+            f'{name}: {first}' for name, first in zip(missed['plant'], missed['first'])) + ' |')
+    return '\n'.join(lines)
 
 
 def main():
