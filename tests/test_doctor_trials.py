@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from lab.doctor.rules import RULES
-from lab.doctor.trials import CAUSES, counts, edited, plants_of
+from lab.doctor.trials import CAUSES, counts, edited, plants_of, scores
 from model import GPTConfig
 
 TABLE = runpy.run_path(f'{ROOT}/results/doctor/plants.py')
@@ -55,6 +55,11 @@ def test_what_counts(tmp_path):
     assert not counts('step', run(2.01, [3.0, 2.0], 2.0), twin) and counts('decay', run(2.01, [3.0, 2.0], 2.0), twin)
     assert not counts('spike_batch', run(2.1, [3.0, 2.1], 1.0), twin) and counts('spike_batch', run(2.0, [3.0, 2.6], 1.0), twin)
     assert counts('step', run(2.0, [3.0, math.nan], 1.0, iter=2, diverged='the loss'), twin)
+
+
+def test_the_page_counts_what_the_trials_found(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert scores(*(f'results/doctor/{name}.csv' for name in ('trials', 'held_out', 'held_out_2'))) in open('docs/doctor.md').read()
 
 
 def test_every_cause_of_a_rule_is_one_cause_of_the_plants():

@@ -179,8 +179,8 @@ def row_of(name, plants, healthy):
 
 def scores(*csvs):
     """Return a table in Markdown: by cause and csv, in how many of the plants that have an effect the first finding is right, and
-    which plants were missed, with what was found first. A healthy run is right without a finding."""
-    lines = ['| cause | ' + ''.join(f'{Path(csv).stem} | ' for csv in csvs) + 'missed: what was found first |',
+    which plants were missed, with what was found first, if anything. A healthy run is right without a finding."""
+    lines = ['| cause | ' + ''.join(f'{Path(csv).stem} | ' for csv in csvs) + 'missed (found first) |',
              '| --- ' * (len(csvs) + 2) + '|']
     runs = [pd.read_csv(csv, dtype=str, keep_default_na=False) for csv in csvs]
     runs = [table[(table['counts'] != 'False')].assign(right=table['first'] == table['cause'].replace('healthy', 'none'))
@@ -189,7 +189,7 @@ def scores(*csvs):
         chosen = [table[(table['cause'] != 'healthy') if cause == 'all plants' else table['cause'] == cause] for table in runs]
         missed = pd.concat(chosen).query('not right') if cause != 'all plants' else pd.DataFrame(columns=['plant', 'first'])
         lines.append(f'| {cause} | ' + ''.join(f'{table.right.sum()}/{len(table)} | ' for table in chosen) + ', '.join(
-            f'{name}: {first}' for name, first in zip(missed['plant'], missed['first'])) + ' |')
+            name + f' ({first})' * (first != 'none') for name, first in zip(missed['plant'], missed['first'])) + ' |')
     return '\n'.join(lines)
 
 
