@@ -59,7 +59,8 @@ def test_what_counts(tmp_path):
 
 def test_the_page_counts_what_the_trials_found(monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert scores(*(f'results/doctor/{name}.csv' for name in ('trials', 'held_out', 'held_out_2'))) in open('docs/doctor.md').read()
+    counted = scores(*(f'results/doctor/{name}.csv' for name in ('trials', 'held_out', 'held_out_2')))
+    assert counted in open('docs/doctor.md', encoding='utf-8').read()
 
 
 def test_every_cause_of_a_rule_is_one_cause_of_the_plants():
