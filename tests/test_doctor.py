@@ -195,13 +195,14 @@ def test_the_batch_of_a_spike_is_replayed(place, monkeypatch):
     monkeypatch.chdir(place)
     train(place, *flags(**KEYS, out_dir='spike', keep_every=20))
     shuffled, rows, case = Tokens.shuffled, KEYS['gradient_accumulation_steps'] * KEYS['batch_size'], Case.of_run('spike')
-    assert replay_spike(case, 50).endswith('ordinary one: the weights moved, or an edit changed the batch')
+    assert replay_spike(case, 50).endswith('It is ordinary: the weights moved, or an edit changed the batch')
     zeros = (torch.zeros(KEYS['batch_size'], KEYS['block_size'], dtype=torch.int64),) * 2
     monkeypatch.setattr(Tokens, 'shuffled', lambda self, first, count, seed: (
         zeros if first // rows == 50 else shuffled(self, first, count, seed)))
     said = replay_spike(case, 50)
-    assert 'iteration 40' in said and 'iteration 60' in said and said.endswith('The batch is odd')
-    for path in place.glob('spike/ckpt-*.pt'):
+    assert 'iteration 40' in said and 'iteration 60' in said and said.endswith('It is odd')
+    assert 'of 8 of 8 micro-batches' in said            # of the iterations 49 and 50: every second one is logged
+    for path in (*place.glob('spike/ckpt-*.pt'), place / 'spike' / 'best.pt'):
         path.unlink()
     assert replay_spike(case, 50).endswith('--keep_every=50 keeps weights from before a spike')
     case.about = {}

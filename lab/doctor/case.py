@@ -93,10 +93,13 @@ class Case:
             for name, i in zip(group.get('param_names', []), group['params']):
                 kind, size = group['block_type'], state['model'][name].numel()
                 tensors = {key: t for key, t in numbers.get(i, {}).items() if torch.is_tensor(t) and t.dim() and not t.is_meta}
+                sizes = [t.float().norm().item() for key, t in tensors.items() if key != 'exp_avg_sq']
+                if any(torch.is_tensor(t) and t.is_meta for t in numbers.get(i, {}).values()):
+                    sizes = [math.nan]                  # the moments are in shards
                 each = 'exp_avg_sq' in tensors and tensors['exp_avg_sq'].shape == tensors['exp_avg'].shape      # Adam-mini shares
                 moments.append(dict(
                     name=name, kind=kind, is_sum='momentum_buffer' in tensors,
-                    first=max((t.float().norm().item() for key, t in tensors.items() if key != 'exp_avg_sq'), default=0.0),
+                    first=max(sizes, default=0.0),
                     squares=tensors['exp_avg_sq'].float().sum().item() if each else math.nan))
                 self.sizes[kind] = self.sizes.get(kind, 0) + size
         weights = {t.data_ptr(): name for name, t in reversed(state['model'].items())}         # a tied one once
@@ -109,14 +112,15 @@ class Case:
 
     def read_data(self):
         """Read the entropy of the training data's tokens, in as many rows as a row of the log tells of, and the number of its
-        windows. Read the file itself, because Tokens may be edited."""
+        windows. Read the file itself, because Tokens.read may be edited."""
         try:
             config = gpt_config(self.config)
             data = Tokens(self.config['dataset'], 'train', config.block_size, config.vocab_size)
         except (ValueError, OSError) as error:
             self.notes.append(f'the batches were not compared with the data: {error}')
             return
-        rows = self.table('rows_before').diff().median().get('', 4)
+        steps = self.table('rows_before').diff()
+        rows = steps[steps > 0].median().dropna().get('', 4)
         tokens = np.memmap(data.path, read_meta(self.config['dataset'])['dtype'], 'r')
         batches = [np.concatenate([tokens[i:i + config.block_size] for i in starts])
                    for starts in data.spread(20, int(min(rows, SAMPLE)))]

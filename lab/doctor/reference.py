@@ -83,13 +83,15 @@ def compare(case, reference=''):
             own = ROOT
         patch = os.path.join(case.folder, 'code.patch') if case.edited else ''
         if own == ROOT or unpack(commit, own, patch):
-            first = train_briefly(own, case.config, os.path.abspath(os.path.join(case.folder, 'ckpt.pt')), **schedule,
-                                  max_iters=3, eval_interval=3)
+            checkpoint = os.path.abspath(os.path.join(case.folder, 'ckpt.pt'))
+            first = train_briefly(own, case.config, checkpoint, **schedule, max_iters=3, eval_interval=3)
             if isinstance(first, str):
                 case.notes.append(f'the run was not replayed: {first}')
             else:
                 case.replayed, case.usual = first.replayed, first.usual
                 case.complete(first.rows)
+                if case.replayed and 'future' not in case.replayed and os.path.exists(checkpoint):
+                    case.notes.append('the checkpoint was not replayed: the code does not take it, or it takes too long')
         else:
             case.notes.append('the run was not replayed: its commit or its code.patch is not here')
         if not case.edited and not reference:
