@@ -88,17 +88,21 @@ FAULTS = {
         put('ffn_rms', lambda _: [4.0, 0.6], first), put('residual_rms', lambda _: [1.0, 9.0], first)],
     'gradients vanish or explode with depth': [put('layers.grad_norms.vo', lambda _: [1.0, 30.0], first)],
     'decay on gains, or missing on what grows': [
-        put('weight_norms.norm', lambda x: 0.05 * x, lambda it: it > 150), put('weight_norms.ffn', lambda x: 1.2 * x)],
+        put('weight_norms.norm', lambda x: 0.05 * x, lambda it: it > 150), put('weight_norms.ffn', lambda x: 1.2 * x),
+        lambda case: [put('weight_norms.emb', lambda x: 2 * x, lambda it: it > 0)(case), case.config.update(wd_emb=0.0)]],
     'a block type too slow': [put('update_norms.qk', lambda x: 0.01 * x)],
     'a block type too fast': [put('update_norms.ffn', lambda x: 30 * x)],
     'a spike from the weights': [put('weight_norms.ffn', lambda x: 3 * x, lambda it: it >= 200),
                                  put('update_norms.vo', lambda x: 50 * x, lambda it: it == 200)],
     'a spike from a batch': [put('loss', lambda x: x + 8, lambda it: it == 200)],
-    'β far off': [moment(0, first=1.0, squares=1.0), moment(1, first=30.0)],
+    'β far off': [moment(0, first=1.0, squares=1.0), moment(1, first=30.0), moment(1, first=1.0), moment(0, first=0.01)],
     'attention logits growing': [put('max_logits', lambda _: [2.0, 500.0], lambda it: it >= 200)],
     'step size too large': [put('dead_units', lambda _: [0.6, 0.0], lambda it: it > 0),
                             lambda case: case.rows.append(dict(iter=301, diverged='not finite'))],
-    'step size too small': [lambda case: [put(f'update_norms.{kind}', lambda x: 0.01 * x)(case) for kind in TYPES],
+    'step size too small': [moment(1, first=0.1),
+                            lambda case: [put(f'update_norms.{kind}', lambda x: 0.01 * x, lambda it: it > 60)(case)
+                                          for kind in TYPES],
+                            lambda case: [put(f'update_norms.{kind}', lambda x: 0.01 * x)(case) for kind in TYPES],
                             lambda case: [put(f'grad_norms.{kind}', lambda x: 0.01 * x, first)(case) for kind in TYPES]],
 }
 
@@ -165,17 +169,21 @@ def test_frozen_parameters(place, monkeypatch):
     assert 'in ckpt.pt (wq in layer 2): 0 from' in call('lab.doctor', 'frozen', cwd=place)
 
 
-def test_an_edit_is_replayed_by_its_patch_and_compared_with_clean_code(place):
-    train(place, *flags(**KEYS, out_dir='edited'))
+@pytest.mark.parametrize('old,new,cause', [
+    ('return F.layer_norm(x, gain.shape, gain, bias, self.eps)', 'return gain * x', 'no norm where the signal needs one'),
+    ('is_causal=self.causal and', 'is_causal=self.causal and not self.training and', 'a leak from the future'),
+    ('self.heads(self.wv(x))', 'self.heads(self.wv(torch.cat((x[:, 1:5], x[:, 4:]), 1)))', 'a leak from the future')])
+def test_an_edit_is_replayed_by_its_patch_and_compared_with_clean_code(place, old, new, cause):
+    train(place, *flags(**KEYS, out_dir='edited', overwrite=True))
     text = subprocess.run(['git', 'show', 'HEAD:model.py'], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    edit = text.replace('return F.layer_norm(x, gain.shape, gain, bias, self.eps)', 'return gain * x')
-    diff = difflib.unified_diff(text.splitlines(True), edit.splitlines(True), 'a/model.py', 'b/model.py')
+    assert old in text
+    diff = difflib.unified_diff(text.splitlines(True), text.replace(old, new).splitlines(True), 'a/model.py', 'b/model.py')
     (place / 'edited' / 'code.patch').write_text('diff --git a/model.py b/model.py\n' + ''.join(diff))
     about = json.loads((place / 'edited' / 'run.json').read_text())
     commit = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     (place / 'edited' / 'run.json').write_text(json.dumps({**about, 'starts': [dict(code={}, commit=commit)]}))
     said = call('lab.doctor', 'edited', cwd=place)
-    assert 'iteration 100): no norm where the signal needs one\n' in said and 'look at: the edit of model.py' in said
+    assert f'iteration 100): {cause}\n' in said and 'look at: the edit of model.py' in said
     assert all((place / 'edited' / f'doctor.{kind}').exists() for kind in ('png', 'html'))
 
 

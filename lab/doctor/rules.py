@@ -16,6 +16,7 @@ from lab.doctor.case import leaves, look_up, place_of
 
 inf = math.inf
 MATRICES = ['qk', 'vo', 'ffn']
+DECAYING = [*MATRICES, 'emb', 'head']   # types that decay in other runs
 ALL = 10 ** 9           # rows: in all of them
 
 
@@ -64,9 +65,9 @@ def gains(c):
 
 
 def undecayed(c):
-    """Return the growth of types that decay in other runs, and have no weight decay by the keys of this one."""
+    """Return the growth of the types that have no weight decay by the keys of this run."""
     grown = growth(c)
-    return grown[[kind for kind in grown if kind in (*MATRICES, 'emb', 'head')
+    return grown[[kind for kind in grown if kind in DECAYING
                   and c.config.get('weight_decay', 1) * c.config.get(f'wd_{kind}', 1) == 0]]
 
 
@@ -224,9 +225,9 @@ def first_of(**options):
     return lambda c: dict(next(([option] for option in options.items() if c.get(option[0]) != option[1]), []))
 
 
-def with_decay(c):
-    return {key: 1.0 for key, value in c.items() if key.startswith('wd_') and value == 0} or first_of(
-        decay_norms=False, weight_decay=0.1)(c)
+def usual_decay(c):
+    missing = {f'wd_{kind}': 1.0 for kind in DECAYING if c.get(f'wd_{kind}') == 0}
+    return first_of(decay_norms=False)(c) or missing or first_of(weight_decay=0.1)(c)
 
 
 def even_rates(c):
@@ -258,7 +259,7 @@ CAUSES = {          # why it harms, and a function of the run's keys that return
     DEPTH: ('lower and upper layers cannot use the same rate', first_of(attn_pre_norm=True, ffn_pre_norm=True)),
     FROZEN: ('part of the gradient, or all of it, is lost on its way to them',),
     DECAY: ('decay pulls gains to 0, and with them what they multiply; without it norms grow, and steps become small beside them',
-            with_decay),
+            usual_decay),
     BETAS: ('momentum near 0 averages no noise away, momentum near 1 follows gradients of long ago',
             first_of(beta1=0.9, beta2=0.95, momentum=0.9)),
     SLOW: ('the other types learn, and this one stands almost still', even_rates),
@@ -342,6 +343,7 @@ RULES = [
     # changes
     Rule(DECAY, 'norm of the gains over their first', gains, (0.82, 1.1), below(0.68), rows=3),
     Rule(BETAS, 'first moment over the root of the second, in ckpt.pt', moment_ratio, (0.19, 0.54), (0.09, 0.85)),
+    # any momentum is at least 1, unless something beside the norm clips the gradient
     Rule(STEP_SMALL, 'momentum over the gradient, in ckpt.pt', momentum(True), (2, 6), below(0.6)),
     Rule(BETAS, 'momentum over the gradient, in ckpt.pt', momentum(True), (2, 6), (1.2, 9)),
     Rule(BETAS, 'mean gradient over the gradient, in ckpt.pt', momentum(False), (0.1, 0.5), below(0.04)),

@@ -177,19 +177,20 @@ def row_of(name, plants, healthy):
     return row | dict(first=found[0] if found else 'none', findings=' '.join(found), **extremes)
 
 
-def scores(*csvs):
+def scores(*paths):
     """Return a table in Markdown: by cause and csv, in how many of the plants that have an effect the first finding is right, and
     which plants were missed, with what was found first, if anything. A healthy run is right without a finding."""
-    lines = ['| cause | ' + ''.join(f'{Path(csv).stem} | ' for csv in csvs) + 'missed (found first) |',
-             '| --- ' * (len(csvs) + 2) + '|']
-    runs = [pd.read_csv(csv, dtype=str, keep_default_na=False) for csv in csvs]
-    runs = [table[(table['counts'] != 'False')].assign(right=table['first'] == table['cause'].replace('healthy', 'none'))
-            for table in runs]
-    for cause in [*CAUSES, 'all plants', 'healthy']:
-        chosen = [table[(table['cause'] != 'healthy') if cause == 'all plants' else table['cause'] == cause] for table in runs]
-        missed = pd.concat(chosen).query('not right') if cause != 'all plants' else pd.DataFrame(columns=['plant', 'first'])
-        lines.append(f'| {cause} | ' + ''.join(f'{table.right.sum()}/{len(table)} | ' for table in chosen) + ', '.join(
-            name + f' ({first})' * (first != 'none') for name, first in zip(missed['plant'], missed['first'])) + ' |')
+    lines = ['| cause | ' + ''.join(f'{Path(path).stem} | ' for path in paths) + 'missed (found first) |',
+             '| --- ' * (len(paths) + 2) + '|']
+    runs = pd.concat(pd.read_csv(path, dtype=str, keep_default_na=False).assign(path=path) for path in paths)
+    runs = runs[runs['counts'] != 'False']
+    runs['right'] = runs['first'] == runs['cause'].replace('healthy', 'none')
+    groups = {cause: runs[runs['cause'] == cause] for cause in [*CAUSES, 'healthy']}
+    for cause, group in (groups | {'all plants': runs[runs['cause'] != 'healthy']}).items():
+        missed = group[~group['right']] if cause in groups else group[:0]
+        names = [name + f' ({first})' * (first != 'none') for name, first in zip(missed['plant'], missed['first'])]
+        of_path = [group[group['path'] == path]['right'] for path in paths]
+        lines.append(f'| {cause} | ' + ''.join(f'{right.sum()}/{len(right)} | ' for right in of_path) + f'{", ".join(names)} |')
     return '\n'.join(lines)
 
 
