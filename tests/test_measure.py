@@ -296,6 +296,29 @@ def test_attention_by_hand(arch, more, fused):
             assert result['entropy'][i][h] == pytest.approx(np.mean(entropies), abs=1e-5)
 
 
+@pytest.mark.parametrize('arch, more', VARIANTS)
+@torch.no_grad()
+def test_copying_by_hand(arch, more):
+    """Losses of a sequence's second tokens, then of the repetition's, and the probability of the token behind the earlier one"""
+    model, batches, rng = build(arch, more, n_head=4, n_kv_head=2 if 'n_kv_head' in more else 0), data(), generator()
+    result, losses = m.copying(model, batches, generator()), {'first': [], 'again': []}
+    scores = [[[] for _ in range(4)] for _ in range(2)]
+    kinds = sorted({token for x, _ in batches for token in x.flatten().tolist()})
+    for _ in batches:
+        drawn = torch.randint(len(kinds), (3, 2), generator=rng).tolist()
+        x = torch.tensor([[kinds[i] for i in line] * 2 for line in drawn])
+        for b, line in enumerate(x):
+            p = model(x)[0][b].softmax(-1)
+            losses['first'].append(-p[0, line[1]].log().item())
+            losses['again'].append(-p[2, line[3]].log().item())
+        for i in range(2):
+            for (b, h, t), logits in logits_by_hand(model, i, states_by_hand(model, x)[1][2 * i]).items():
+                if t >= 2:
+                    scores[i][h].append(logits.softmax(0)[t - 1].item())
+    close([result[name] for name in losses], [np.mean(values) for values in losses.values()])
+    close(result['induction'], [[np.mean(values) for values in heads] for heads in scores], 1e-5)
+
+
 # ----------------------------------------------------------------------------- sensitivity and drift
 
 def largest_singular_value(f, x):
@@ -449,7 +472,7 @@ def test_a_measurement_leaves_no_trace(name, monkeypatch):
     """Not in weights, gradients, mode, hooks, random state, nor in torch; and it is a function of its seed, without dropout,
     also after one that failed midway"""
     monkeypatch.setattr(sys.modules['lab.measure.preflight'], 'FACTORS', (1.0, 30.0))
-    model, batches = build('llama', dict(dropout=0.5), dtype=torch.float32).train(), data(2, size=2, length=3)
+    model, batches = build('llama', dict(dropout=0.5), dtype=torch.float32).train(), data(2, size=2, length=4)
     next(model.parameters()).grad = torch.ones_like(next(model.parameters()))
     calls, fails_at = [], math.inf
 

@@ -10,6 +10,7 @@ import torch
 
 from engine.log import progress, write_row
 from lab.measure.attention import attention
+from lab.measure.copying import copying
 from lab.measure.gradients import gradients
 from lab.measure.hidden import hidden
 from lab.measure.jacobian import jacobian
@@ -20,8 +21,8 @@ from lab.measure.sensitivity import drift, sensitivity
 from lab.measure.sharpness import layers, sharpness
 
 MEASUREMENTS = {measure.__name__: measure for measure in (
-    gradients, sharpness, hidden, parameters, attention, sensitivity, jacobian, drift, layers, attention_growth, transport,
-    output_spectrum, preflight)}
+    gradients, sharpness, hidden, parameters, attention, copying, sensitivity, jacobian, drift, layers, attention_growth,
+    transport, output_spectrum, preflight)}
 
 
 def measure(model, batches, what, seed):
@@ -37,6 +38,7 @@ def measure(model, batches, what, seed):
 
 NEEDS = dict(attention_growth='it is for --n_head=1, --norm=rmsnorm, no biases, and blocks with PreNorm and QKNorm alone',
              transport='it needs two sequences at least',
+             copying='it needs text, in sequences of four tokens or more',
              attention='it needs attention that calls self.kernel, without a mask of its own')
 IN_TRAINING = ('gradients', 'sharpness', 'hidden', 'parameters', 'attention')
 
