@@ -25,9 +25,10 @@ def copying(model, batches, rng):
     """The loss of random tokens and of their repetition, and the induction score of each head (Olsson et al. 2022).
 
     A sequence is n random tokens, twice. `first` and `again` are mean losses in nats of the first and of the second time, each
-    without its first token. Only what is copied from the first time lowers the second. A head's score is its mean attention
-    weight from a token of the second time to the one that followed it in the first. Tokens are drawn from those of the batches,
-    and n is half of their length. Empty for images and for sequences below four tokens.
+    without its first token. `again` is lower if the model copies from the first time, and a little lower if it only sees which
+    tokens occur. A head's score is its mean attention weight from a token of the second time to the one that followed it in the
+    first. Tokens are drawn from those of the batches, and n is half of their length. The result is empty for images and for
+    sequences below four tokens, and the scores are empty if a layer's queries are not known.
     """
     first, again, scores = [], [], []
     for x, _ in batches:
