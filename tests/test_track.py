@@ -424,6 +424,7 @@ def test_the_table(place):
     off, half = losses['better'].mean() - losses['pre'].mean(), 1.959964 * sd * math.sqrt(1 / 8 + 1 / 24)
     assert better['test loss − pre'] == f'{off:+.3f}'.replace('-', '−')
     assert better['95% interval'] == f'[{off - half:+.3f}, {off + half:+.3f}]'.replace('-', '−')
+    assert better['sd of seeds'] == f"{losses['better'].std():.3f}" and unfinished['sd of seeds'] == ''
     assert (better['FLOPs / pre'], worse['time / pre'], better['decay'], better['rate']) == ('0.93', '1.60', '0.1', '0.008')
     assert unfinished['test loss − pre'] == 'open: 7 seeds left' and pre['shrunk'] == '0'
     os.remove(division.file)

@@ -1,7 +1,7 @@
 """Rank the entries of a division: scores against `pre`, shrunk estimates, and the tables of results/track/README.md."""
 import math
 import os
-from statistics import NormalDist, fmean
+from statistics import NormalDist, fmean, stdev
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,8 @@ from lab.sweep.statistics import LEVEL
 from lab.sweep.table import TUNING_SEED, as_text, read_csv
 from lab.track.entry import chosen
 
-COLUMNS = ['rank', 'entry', 'test loss − pre', '95% interval', 'shrunk', 'tolerance, octaves', 'parameters', 'FLOPs / pre',
-           'time / pre', 'decay', 'rate', 'code', 'date']
+COLUMNS = ['rank', 'entry', 'test loss − pre', '95% interval', 'shrunk', 'sd of seeds', 'tolerance, octaves', 'parameters',
+           'FLOPs / pre', 'time / pre', 'decay', 'rate', 'code', 'date']
 
 
 def pooled(groups, noise=None):
@@ -52,6 +52,7 @@ class Line:
         row, entry, flops = self.best, self.entry, [line.measured.get('flops_per_token') for line in (self, pre or self)]
         return {'entry': f'[{entry.name}]({entry.division.name}/{entry.name}/README.md)',
                 'test loss − pre': self.open or 'open: pre has no score',
+                'sd of seeds': '' if self.open else f'{stdev(self.losses):.3f}',
                 'tolerance, octaves': row.rate_cells(0)[1], 'parameters': f'{self.runs.parameters.iloc[0]:,.0f}',
                 'FLOPs / pre': f'{flops[0] / flops[1]:.2f}' if pre and all(flops) else '',
                 'time / pre': f'{self.measured["time_ratio"]:.2f}' if self.measured else '', 'decay': row.labels['weight_decay'],
