@@ -300,23 +300,33 @@ def test_attention_by_hand(arch, more, fused):
 @torch.no_grad()
 def test_copying_by_hand(arch, more):
     """Losses of a sequence's second tokens, then of the repetition's, and the probability of the token behind the earlier one"""
-    model, batches, rng = build(arch, more, n_head=4, n_kv_head=2 if 'n_kv_head' in more else 0), data(), generator()
+    model, batches, rng = build(arch, more, n_head=4, n_kv_head=2 if 'n_kv_head' in more else 0), data(length=6), generator()
     result, losses = m.copying(model, batches, generator()), {'first': [], 'again': []}
     scores = [[[] for _ in range(4)] for _ in range(2)]
     kinds = sorted({token for x, _ in batches for token in x.flatten().tolist()})
     for _ in batches:
-        drawn = torch.randint(len(kinds), (3, 2), generator=rng).tolist()
+        drawn = torch.randint(len(kinds), (3, 3), generator=rng).tolist()
         x = torch.tensor([[kinds[i] for i in line] * 2 for line in drawn])
         for b, line in enumerate(x):
             p = model(x)[0][b].softmax(-1)
-            losses['first'].append(-p[0, line[1]].log().item())
-            losses['again'].append(-p[2, line[3]].log().item())
+            losses['first'] += [-p[t, line[t + 1]].log().item() for t in (0, 1)]
+            losses['again'] += [-p[t, line[t + 1]].log().item() for t in (3, 4)]
         for i in range(2):
             for (b, h, t), logits in logits_by_hand(model, i, states_by_hand(model, x)[1][2 * i]).items():
-                if t >= 2:
-                    scores[i][h].append(logits.softmax(0)[t - 1].item())
+                if t in (3, 4):
+                    scores[i][h].append(logits.softmax(0)[t - 2].item())
     close([result[name] for name in losses], [np.mean(values) for values in losses.values()])
     close(result['induction'], [[np.mean(values) for values in heads] for heads in scores], 1e-5)
+
+
+def test_copying_without_scores(capsys):
+    """An attention that does not call its kernel has losses alone. Short sequences have nothing."""
+    model = build('s1')
+    model.h[0].attn.forward = lambda x, *more: (torch.zeros_like(x), None)
+    result = m.copying(model, data(), generator())
+    assert result['induction'] == [] and result['first'] > 0 and m.copying(model, data(length=3), generator()) == {}
+    m.copying.show(result)
+    assert 'again' in capsys.readouterr().out
 
 
 # ----------------------------------------------------------------------------- sensitivity and drift

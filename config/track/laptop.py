@@ -15,5 +15,5 @@ _noise = (0.0129, 55)
 _tolerance = {'same': 0.0005, 'other': 0.02}
 # entries that `make results-run` makes or continues, with the arguments of config/sweep/track_screen.py, and the hours of each
 _planned = ('pre s5 s1 s4 peri post hybrid embskip stable olmo2 siamese simplenorm attnres mhc_lite parallel dyt derf '
-            'hyper value_residual gated s3')        # the last four were the best others of the screen
+            'hyper value_residual gated s3')        # the last four are the best of the screen beside these
 _hours = 0.5

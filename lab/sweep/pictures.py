@@ -1,9 +1,12 @@
 """Draw the pictures of results/README.md from the runs of results/csv/. A picture is None until its runs have ended."""
 import math
+import os
 
+import pandas as pd
 from matplotlib.figure import Figure
+from scipy.stats import spearmanr
 
-from lab.plot.lines import COLORS, FULL
+from lab.plot.lines import COLORS, FULL, MARKERS
 from lab.sweep.claims import signed
 from lab.sweep.statistics import contrast
 from lab.sweep.table import find_row
@@ -137,4 +140,21 @@ def gaps(sweeps, seeds):
     return figure
 
 
-PICTURES = dict(waterfall=waterfall, tolerance=rate_curves, leads=leads, batch=gaps)        # results/img/NAME.png
+def induction(sweeps, seeds):
+    """Draw test loss against the highest induction score of a head, a point for each confirming seed of the track's entries."""
+    path = os.path.join(os.path.dirname(sweeps['track_screen'].csv), 'induction.csv') if 'track_screen' in sweeps else ''
+    if not os.path.exists(path):
+        return None
+    figure = Figure((FULL * 0.8, 3.0), layout='constrained')
+    axes = figure.subplots()
+    for color, marker, (name, runs) in zip(COLORS, MARKERS, pd.read_csv(path).groupby('entry', sort=False)):
+        rho = spearmanr(runs.induction_score, runs.test_loss).statistic
+        axes.plot(runs.induction_score, runs.test_loss, marker, color=color, ls='none', markersize=4,
+                  label=f'{name}: {len(runs)}, ρ = {rho:.2f}'.replace('-', '−'))
+    axes.set_xscale('log')
+    axes.set(xlabel='highest induction score of a head', ylabel='test loss (nats a byte)')
+    figure.legend(title='entry: seeds, rank correlation', loc='outside right upper')
+    return figure
+
+
+PICTURES = dict(waterfall=waterfall, tolerance=rate_curves, leads=leads, batch=gaps, induction=induction)   # results/img/NAME.png
