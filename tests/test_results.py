@@ -198,7 +198,7 @@ def test_the_page_once_all_runs_have_ended(tmp_path):
     built, pictures = pages.build(str(tmp_path / 'results'), str(ROOT / 'config' / 'sweep'), str(ROOT / 'config' / 'claims.py'))
     page = built[str(tmp_path / 'results' / 'README.md')]
     claims = runpy.run_path(str(ROOT / 'config' / 'claims.py'))['families']['dnt']
-    assert len(pictures) == 4 and 'All have run.' in page and '{{' not in page
+    assert len(pictures) == 5 and 'All have run.' in page and '{{' not in page
     assert all(f'| {claim["text"]} | ' in page for claim in claims)
 
 
