@@ -250,6 +250,7 @@ STOPPED = '''
 import multiprocessing
 import os
 import signal
+import time
 from configurator import configure
 from data import text
 
@@ -258,6 +259,7 @@ class Documents(list):
     def __iter__(self):
         for i in range(10 ** 6):
             if i == 300000:     # the workers have several batches
+                time.sleep(1)   # and, on a busy machine too, have come to where they leave Ctrl-C to the parent
                 {what}
             yield 'text'
 
