@@ -471,12 +471,3 @@ def test_an_entry_from_an_edit_to_a_row(tmp_path):
     edit(place / folder / 'config.py', "'halved'", "'rmsnorm'")
     code, out, err = run_python('-m', 'lab.track', f'--check={folder}', cwd=place)
     assert code == 1 and err.startswith(f'error: {folder}: config.py has changed since') and err.count('\n') == 1
-
-
-def test_induction_scores_are_of_confirming_seeds():
-    """results/csv/induction.csv repeats each run's test loss, which the entry's rows have"""
-    scores = pd.read_csv(ROOT / 'results' / 'csv' / 'induction.csv')
-    assert not scores.duplicated(['entry', 'seed']).any()
-    for name, of_entry in scores.groupby('entry'):
-        runs = pd.read_csv(ROOT / 'results' / 'track' / 'laptop' / name / 'runs.csv').query('seed != 1')
-        assert {*zip(of_entry.seed, of_entry.test_loss)} <= {*zip(runs.seed, runs.test_loss)}

@@ -1,4 +1,6 @@
 """Copying from the context: the loss of a repetition, and induction heads (Olsson et al. 2022)."""
+from functools import partial
+
 import torch
 from torch.nn import functional as F
 
@@ -15,11 +17,7 @@ def show_copying(result):
     table(f'{SCORE} of each head', heads, 'layer')
 
 
-def plot_copying(folders):
-    return along_depth(folders, 'copying', {SCORE: 'induction'}, linear=1)
-
-
-@measurement(show_copying, plot_copying)
+@measurement(show_copying, partial(along_depth, what='copying', panels={SCORE: 'induction'}, linear=1))
 @torch.no_grad()
 def copying(model, batches, rng):
     """The loss of random tokens and of their repetition, and the induction score of each head (Olsson et al. 2022).

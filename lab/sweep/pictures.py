@@ -10,6 +10,7 @@ from lab.plot.lines import COLORS, FULL, MARKERS
 from lab.sweep.claims import signed
 from lab.sweep.statistics import contrast
 from lab.sweep.table import find_row
+from lab.track.entry import Division, chosen
 
 NAMES = dict(pre='Pre-LN', s1='S1', s5='DNT', peri='Peri-LN', post='Post-LN', hybrid='HybridNorm')      # files of config/arch/
 OPTIMIZERS = dict(adamw='AdamW', muon='Muon', sgdw='mSGDW')
@@ -147,7 +148,8 @@ def induction(sweeps, seeds):
         return None
     figure = Figure((FULL * 0.8, 3.0), layout='constrained')
     axes = figure.subplots()
-    for color, marker, (name, runs) in zip(COLORS, MARKERS, pd.read_csv(path).groupby('entry', sort=False)):
+    for color, marker, (name, scores) in zip(COLORS, MARKERS, pd.read_csv(path).groupby('entry', sort=False)):
+        runs = scores.merge(chosen(Division('laptop').entry(name).runs()).compared, 'left', 'seed', validate='1:1')
         rho = spearmanr(runs.induction_score, runs.test_loss).statistic
         axes.plot(runs.induction_score, runs.test_loss, marker, color=color, ls='none', markersize=4,
                   label=f'{name}: {len(runs)}, ρ = {rho:.2f}'.replace('-', '−'))
