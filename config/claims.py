@@ -2,7 +2,8 @@
 # the fields, and `make results` makes the tables.
 
 # the number of losses that each row of a sweep needs: its seeds, without the one that chose its rate or decay
-seeds = dict(base=12, size=8, batch=4, text=8, figure5=4, figure6=5, figure6_vit=4, stable_start=4, vit_parts=4)
+seeds = dict(base=12, size=8, batch=4, text=8, tokens=8, figure5=4, figure5_warm=4, figure6=5, figure6_vit=4, stable_start=4,
+             vit_parts=4, track_screen=8)
 
 
 def minus(a, b):
@@ -10,9 +11,9 @@ def minus(a, b):
     return f'{a} - ' + ' '.join({'-': '+', '+': '-'}.get(word, word) for word in b.split(' '))
 
 
-# ----------------------------------------------------------------------------- DNT: its parts, momentum SGDW, size, batch, text
-# The rows are those of base.py, size.py, batch.py and text.py in config/sweep/, each at its own weight decay unless it says
-# otherwise. The paper's numbers are those of DNT's table on OpenWebText, in nats a token, at 124M, 774M and 1436M parameters.
+# ----------------------------------------------------------------------------- DNT: its parts, mSGDW, size, batch, tokens, text
+# The rows are those of base.py, size.py, batch.py, tokens.py and text.py in config/sweep/, each at its own weight decay unless it
+# says otherwise. The paper's numbers are those of DNT's table on OpenWebText, in nats a token, at 124M, 774M and 1436M parameters.
 
 def base(setting, optim='adamw'):
     return f'base/optim={optim},setting={setting}'
@@ -33,18 +34,19 @@ def lead(setting, over, sweep='base'):
     return minus(at(setting), at(over))
 
 
-as_s1 = 'DNT with the decay of S1'
+as_s1, as_s1_rate = 'DNT with the decay of S1', 'DNT with the decay and rate of S1'
 dnt = [
     dict(text='DNT is better than S1 by AdamW', contrast=lead('DNT', 'S1'), sign=-1, paper='−0.004, −0.011, −0.039', shares={
         'InputNorm (S1 → S1+InputNorm)': lead('S1+InputNorm', 'S1'),
         'the other norms (S1+InputNorm → DNT with the decay of S1)': lead(as_s1, 'S1+InputNorm'),
-        'its own decay (DNT with the decay of S1 → DNT)': lead('DNT', as_s1),
+        'its own decay and rate (DNT with the decay of S1 → DNT)': lead('DNT', as_s1),
         'the scale of the embeddings (S1 → S1 large), which overlaps with the InputNorm': lead('S1 large', 'S1')}),
-    dict(text='DNT is better at its own decay than at that of S1', contrast=lead('DNT', as_s1), sign=-1),
+    dict(text='DNT is better at its own decay and rate than at the decay of S1', contrast=lead('DNT', as_s1), sign=-1, shares={
+        'the rate of S1 (0.016 → 0.008)': lead(as_s1_rate, as_s1),
+        'its own decay (0.1 → 0.3)': lead('DNT', as_s1_rate)}),
     dict(text='mSGDW costs DNT less than S1', contrast=minus(gap('DNT'), gap('S1')), sign=-1,
          paper='−0.053, −0.030, −0.025', shares={
-        'InputNorm (S1 → S1+InputNorm)': minus(gap('S1+InputNorm'), gap('S1')),
-        'the scale of the embeddings (S1 → S1 large)': minus(gap('S1 large'), gap('S1'))}),
+        'InputNorm (S1 → S1+InputNorm)': minus(gap('S1+InputNorm'), gap('S1'))}),
     dict(text='DNT by mSGDW is better than S1 by AdamW', contrast=minus(base('DNT', 'sgdw'), base('S1')), sign=-1,
          paper='−0.018, +0.011, −0.027 (our reading of its table)'),
     dict(text='Post-LN by mSGDW is better than DNT by mSGDW', contrast=minus(base('Post', 'sgdw'), base('DNT', 'sgdw')), sign=-1),
@@ -58,7 +60,15 @@ dnt = [
     dict(text='More tokens a batch change the cost of mSGDW less for DNT than for S1', sign=-1, contrast=minus(
         minus(gap_at('DNT', '32K'), gap_at('DNT', '0.5K')), minus(gap_at('S1', '32K'), gap_at('S1', '0.5K')))),
     dict(text='DNT − Pre-LN is the same on prose as on Python', sign=0, margin=0.04,
-         contrast=minus(lead('DNT', 'Pre', 'text'), lead('DNT', 'Pre')))]
+         contrast=minus(lead('DNT', 'Pre', 'text'), lead('DNT', 'Pre'))),
+    dict(text='DNT is better than S1 at 16M bytes', contrast=lead('DNT', 'S1', 'tokens'), sign=-1,
+         paper='−0.004, −0.011, −0.039'),
+    dict(text='DNT’s lead over S1 is smaller at 16M bytes than at 4.5M', sign=1,
+         contrast=minus(lead('DNT', 'S1', 'tokens'), lead('DNT', 'S1'))),
+    # Its rows at 4.5M bytes are entries of the track, which are in no csv yet. Those of the screen stand for them here. They
+    # never have 8 seeds, so that the claim is counted and stays without a verdict until the rows are in a csv.
+    dict(text='value_residual’s lead over Pre-LN is smaller at 16M bytes than at 4.5M', sign=1, contrast=minus(
+        lead('value_residual', 'Pre', 'tokens'), 'track_screen/arch=value_residual - track_screen/arch=pre'))]
 
 
 # ----------------------------------------------------------------------------- reproduced figures of the papers
@@ -105,15 +115,20 @@ vit_parts = [
          paper='ViT-L: 82.4 against 81.3%, ViT-H: 81.8 against 80.5% (figures 1 and 8)')]
 
 
-def gain(size):
-    return minus(f'figure5/lr=blockwise,size={size}', f'figure5/lr=none,size={size}')
+def blockwise_claims(sweep, lr, note):
+    """Return the four claims of Blockwise LR against size. `lr`: the label of its rows in the sweep."""
+    def gain(size):
+        return minus(f'{sweep}/lr={lr},size={size}', f'{sweep}/lr=none,size={size}')
+
+    return [*(dict(text=f'Blockwise LR is better than one rate for all at {size}{note}', contrast=gain(size), sign=-1)
+              for size in ('0.2M', '0.3M', '0.6M')),
+            dict(text=f'Blockwise LR gains more at 0.6M than at 0.2M{note}', sign=-1, paper='figure 5',
+                 contrast=minus(gain('0.6M'), gain('0.2M')))]
 
 
-figure5 = [
-    *(dict(text=f'Blockwise LR is better than one rate for all at {size}', contrast=gain(size), sign=-1)
-      for size in ('0.2M', '0.3M', '0.6M')),
-    dict(text='Blockwise LR gains more at 0.6M than at 0.2M', sign=-1, paper='figure 5',
-         contrast=minus(gain('0.6M'), gain('0.2M')))]
+# figure5.py has a warm-up that the paper does not have. Its runs were known when these claims were written for figure5_warm.py.
+figure5 = blockwise_claims('figure5', 'blockwise', ', warm-up 10%')
+figure5_warm = blockwise_claims('figure5_warm', 'ramp', ', warm-up 2%')
 
 families = dict(dnt=dnt, figure6=figure6, figure6_vit=figure6_vit, stable_start=stable_start, vit_parts=vit_parts,
-                figure5=figure5)
+                figure5=figure5, figure5_warm=figure5_warm)

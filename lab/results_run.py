@@ -29,7 +29,7 @@ from lab.sweep.plan import runs_left_of, stated
 from lab.sweep.table import read_csv
 
 # ----------------------------------------------------------------------------- keys
-sweeps = 'decay,brackets,base,tolerance,tolerance_top,size,batch,text,track_screen,laptop'       # in this order
+sweeps = 'decay,brackets,base,text,figure5_warm,batch,tokens,size,track_screen'         # in this order
 csv = 'results/csv'                 # the folder of the csv files
 # -----------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ GIT = ('git', '-c', 'user.name=a', '-c', 'user.email=a@b')
 
 
 @pytest.mark.parametrize('name, left', [
-    ('base', 195), ('tolerance', 144), ('tolerance_top', 108), ('size', 5 * (3 + 8)), ('batch', 12 * (3 + 4)),
-    ('text', 4 * (3 + 8)), ('track_screen', 39 * 3)])
+    ('base', 11 * 13 + 7), ('size', 3 * (3 + 8)), ('batch', 8 * (3 + 4)), ('text', 2 * (3 + 8)), ('tokens', 4 * (3 + 8)),
+    ('figure5_warm', 7 * (3 + 4)), ('track_screen', 39 * 3)])
 def test_runs_left(name, left):
     """By hand: seeds times rows, and where seed 1 chooses a rate, its rates and one rate of the others"""
     file = SWEEPS / f'{name}.py'

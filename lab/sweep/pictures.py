@@ -15,9 +15,9 @@ from lab.track.entry import Division, chosen
 NAMES = dict(pre='Pre-LN', s1='S1', s5='DNT', peri='Peri-LN', post='Post-LN', hybrid='HybridNorm')      # files of config/arch/
 OPTIMIZERS = dict(adamw='AdamW', muon='Muon', sgdw='mSGDW')
 STEPS = {'S1': 'S1', 'S1+InputNorm': 'S1 +\nInputNorm', 'DNT with the decay of S1': 'DNT at the\ndecay of S1', 'DNT': 'DNT'}
-LEADS = [('DNT', 'S1'), ('S1+InputNorm', 'S1'), ('S1 large', 'S1'), ('S1', 'Pre')]
+LEADS = [('DNT', 'S1'), ('DNT', 'Pre'), ('S1', 'Pre')]
 GAP = 'test loss by mSGDW − by AdamW\n(nats a byte)'
-BATCHES = {'0.5K': 512, '2K': 2048, '8K': 8192, '32K': 32768}           # tokens
+BATCHES = {'0.5K': 512, '2K': 2048, '32K': 32768}           # tokens
 
 
 def estimate(sweeps, seeds, *terms):
@@ -42,15 +42,16 @@ def bars(axes, x, estimates, **style):
 
 
 def draw_steps(axes, levels, large):
-    """Draw a bar from each level to the next, with the difference, and a dashed line at S1 with large embeddings."""
+    """Draw a bar from each level to the next, with the difference, and a dashed line at `large`, if given."""
     for x, (before, after) in enumerate(zip(levels.values(), [*levels.values()][1:]), 1):
         axes.bar(x, after.mean - before.mean, 0.5, before.mean, color=COLORS[2 if after.mean < before.mean else 1], alpha=0.5)
         axes.annotate(signed(after.mean - before.mean), (x, max(before.mean, after.high)), (0, 3), ha='center',
                       textcoords='offset points', fontsize=8)
     bars(axes, range(len(levels)), levels.values(), color='black')
-    axes.axhline(large.mean, color=COLORS[0], ls='--', lw=1)
-    axes.annotate('S1 with large embeddings', (len(levels) - 0.6, large.mean), (0, 3), textcoords='offset points', ha='right',
-                  color=COLORS[0], fontsize=8)
+    if large:
+        axes.axhline(large.mean, color=COLORS[0], ls='--', lw=1)
+        axes.annotate('S1 with large embeddings', (len(levels) - 0.6, large.mean), (0, 3), textcoords='offset points', ha='right',
+                      color=COLORS[0], fontsize=8)
     axes.set_xticks(range(len(levels)), [STEPS[name] for name in levels])
 
 
@@ -62,14 +63,14 @@ def waterfall(sweeps, seeds):
 
     steps = [name for name in STEPS if name != 'DNT with the decay of S1']
     adamw = losses([*STEPS, 'S1 large'], (1, 'adamw'))
-    gap = losses([*steps, 'S1 large'], (1, 'sgdw'), (-1, 'adamw'))
+    gap = losses(steps, (1, 'sgdw'), (-1, 'adamw'))
     panels = [(levels, y) for levels, y in ((adamw, 'test loss by AdamW\n(nats a byte)'), (gap, GAP))
               if None not in levels.values()]
     if not panels:
         return None
     figure = Figure((FULL if len(panels) > 1 else FULL * 0.6, 2.8), layout='constrained')
     for axes, (levels, y) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
-        large = levels.pop('S1 large')
+        large = levels.pop('S1 large', None)
         draw_steps(axes, levels, large)
         axes.set_ylabel(y)
     return figure
