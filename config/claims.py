@@ -13,7 +13,7 @@ def minus(a, b):
 
 # ----------------------------------------------------------------------------- DNT: its parts, mSGDW, size, batch, tokens, text
 # The rows are those of base.py, size.py, batch.py, tokens.py and text.py in config/sweep/, each at its own weight decay unless it
-# says otherwise. The paper's numbers are those of DNT's table on OpenWebText, in nats a token, at 124M, 774M and 1436M parameters.
+# says otherwise. The paper's numbers are those of its table on OpenWebText, in nats a token, at 124M, 774M and 1436M parameters.
 
 def base(setting, optim='adamw'):
     return f'base/optim={optim},setting={setting}'
