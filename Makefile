@@ -6,7 +6,6 @@
 # make test-cuda-code       check the dtypes and kernels that NVIDIA's GPUs would use, without a GPU; on Linux, 5 GB for .venv-cuda
 # make setup                set up .venv with all packages, and do nothing else
 # make results              make the pages and pictures of results/ from the raw numbers in results/csv/, in a minute
-# make results-run          train the missing runs behind them, in order, at low priority. SWEEPS=base,size chooses sweeps
 # make gpu                  measure this machine's GPU, in nine minutes, into results/gpu/. VENV=no installs nothing and uses PYTHON,
 #                           which must have PyTorch and NumPy: make gpu VENV=no PYTHON=python3
 # Each target first sets up .venv, once, with the packages that it needs. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
@@ -19,10 +18,9 @@ CUDA_VENV ?= .venv-cuda
 OLDEST_PYTHON ?= python3.10
 OLDEST_TORCH = 2.10.0
 OLDEST_VENV ?= .venv-oldest
-SWEEPS ?=
 VENV ?= yes
 
-.PHONY: setup quickstart quickstart-vision test test-long test-oldest test-cuda-code results results-run gpu
+.PHONY: setup quickstart quickstart-vision test test-long test-oldest test-cuda-code results gpu
 
 setup: .venv/installed-dev
 
@@ -59,10 +57,7 @@ test-cuda-code: $(CUDA_VENV)/libcuda.so.1
 		SM=$$sm LD_PRELOAD=$(abspath $<) $(CUDA_VENV)/bin/python -m pytest -q -n auto tests/cuda_code || exit 1; done
 
 results: .venv/installed-lab
-	$(BIN)/python -m lab.results
-
-results-run: .venv/installed-lab data/pysource/meta.json data/pydocs/meta.json
-	$(BIN)/python -m lab.results_run $(SWEEPS:%=--sweeps=%)
+	$(BIN)/python results/pages.py
 
 ifeq ($(VENV),no)
 gpu:

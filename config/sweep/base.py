@@ -1,15 +1,14 @@
 # Seven placements at 0.2M parameters, by AdamW and by momentum SGDW, each at its own weight decay and learning rate
-#     make results-run SWEEPS=base
+#     python -m lab.sweep config/sweep/base.py
 # Decays and rates come from config/base/tuned.py. Seed 1 chose them, so results/ compares only the 12 other seeds. (lab.sweep
 # --report counts all 13.) Two more rows are DNT at the decay of S1, once at its own best rate there and once at the rate of S1.
 # They split what a decay and rate of its own are worth to DNT. Half-width of a difference's interval: 0.012 by AdamW.
 # No claim compares Peri and Post by AdamW, nor Pre, Peri and S1 large by momentum SGDW. S1 large has 7 runs from an earlier plan.
 include(__file__.rpartition('sweep')[0] + 'base/tuned.py')
-_commit = '14cd207'             # commit whose code trains these runs
-_hours = 3.2                    # on one core, as planned
-_seed_1_chose = True            # so no comparison uses it
+tuned_elsewhere = True          # so no comparison uses seed 1
 arguments = 'config/base/pysource.py --eval_interval=1100'
 out_dir = 'out-sweep/base'
+csv = 'results/csv/base.csv'            # by commit 14cd207
 seeds = 13
 diverged_loss = 3.0             # nats per byte; about the loss of predicting each byte by its frequency
 diverged_rise = 0.5

@@ -1,13 +1,12 @@
 # Does the cost of momentum SGDW grow with the batch? S1 and DNT at 0.2M parameters with 0.5K and 32K tokens a batch
-#     make results-run SWEEPS=batch
+#     python -m lab.sweep config/sweep/batch.py
 # base.py has 2K. All train on the same number of tokens. The middle one of three rates grows with the square root of the batch,
 # and the decay makes rate × decay × iterations, at that rate, the same as in base.py. Momentum and β₁ are 0.9 throughout. β₂ is
 # 0.95, but 0.987 with 0.5K tokens, to average over as many tokens. A run logs 138 or 220 losses, for the rule of divergence.
 include(__file__.rpartition('sweep')[0] + 'base/tuned.py')
-_commit = '14cd207'             # commit whose code trains these runs
-_hours = 1.6                    # on one core, as planned
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/batch'
+csv = 'results/csv/batch.csv'           # by commit 14cd207
 seeds = 5
 diverged_loss = 3.0
 diverged_rise = 0.5

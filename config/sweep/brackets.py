@@ -1,13 +1,12 @@
 # Decays beyond the edges of decay.py's grid, and decays for Post-LN. base.py and its successors take their decays from both files
-#     make results-run SWEEPS=brackets
+#     python -m lab.sweep config/sweep/brackets.py
 # In decay.py the best decay of five rows is the largest or the smallest one tried. Each of these rows gets one more decay here, a
 # factor of 3 further. decay.py has no Post-LN; by momentum SGDW its best of three decays was the smallest, so it gets two more.
 # The rule is that of decay.py: the lowest validation loss at the row's best rate.
 include('config/base/placements.py')
-_commit = '14cd207'             # commit whose code trains these runs
-_hours = 0.7                    # on one core, as planned
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/brackets'
+csv = 'results/csv/brackets.csv'        # by commit 14cd207
 seeds = 1
 diverged_loss = 3.0             # nats per byte; about the loss of predicting each byte by its frequency
 diverged_rise = 0.5

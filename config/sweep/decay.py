@@ -1,14 +1,13 @@
 # Which weight decay suits each placement, with each optimizer? brackets.py has more decays, config/base/tuned.py the best ones
-#     make results-run SWEEPS=decay
+#     python -m lab.sweep config/sweep/decay.py
 # All placements are tuned in the same way: decays a factor of 3 apart, around values for which rate × decay is about the same.
 # One seed, so no claims. The rule: a placement takes the decay whose row here has the lowest validation loss at its best rate. S1
 # and DNT ran first, and were to give one decay to all. But their best decays differ (AdamW: 0.1 and 0.3), and with the same decay
 # DNT leads by 0.06 to 0.14. So each placement has its own, which was decided before any run of base.py.
 include('config/base/placements.py')
-_commit = '14cd207'             # commit whose code trains these runs
-_hours = 2.5                    # on one core, as planned
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/decay'
+csv = 'results/csv/decay.csv'           # by commit 14cd207
 seeds = 1
 diverged_loss = 3.0             # nats per byte; about the loss of predicting each byte by its frequency
 diverged_rise = 0.5

@@ -2,10 +2,9 @@
 #     python -m lab.sweep config/sweep/figure5.py
 #     python -m lab.scaling --csv=out-sweep/figure5/runs.csv --size=size --base=lr=none
 # The second command shows the slopes and the speed-up at equal loss.
-_commit = '37168e4'             # commit whose code trained these runs
-_hours = 4.0                    # on one core, as planned
 arguments = 'config/base/pysource.py config/arch/llama.py config/optim/adamw.py --min_lr=0'
 out_dir = 'out-sweep/figure5'
+csv = 'results/csv/figure5.csv'         # by commit 37168e4
 seeds = 5
 _sizes = {'0.2M': '--n_embd=48 --max_iters=1690 --warmup_iters=169 --eval_interval=169',
           '0.3M': '--max_iters=2890 --warmup_iters=289 --eval_interval=289',

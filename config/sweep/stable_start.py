@@ -5,10 +5,9 @@
 # deviation of 0.044 here. GPT-2's matrices and tied embedding start with 4 times its 0.02, which at this width gives the gain of
 # the paper's 768. The paper's large rates are 2 to 4 times its usual one; 0.032 and 0.064 are 2 and 4 times the highest of the
 # other rates.
-_commit = '37168e4'             # commit whose code trained these runs
-_hours = 1.0                    # on one core, as planned
 arguments = 'config/base/pysource_small.py config/optim/adamw.py --min_lr=0'
 out_dir = 'out-sweep/stable_start'
+csv = 'results/csv/stable_start.csv'    # by commit 37168e4
 seeds = 5
 _rates = [4e-3, 8e-3, 16e-3]
 _models = {'GPT-2': 'config/arch/pre.py --init_gain=4 --emb_std=0.08', 'Stable': 'config/arch/stable.py'}

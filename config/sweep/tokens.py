@@ -1,15 +1,14 @@
 # Do the leads at 4.5M bytes last to 16M? Four placements at 0.2M parameters by AdamW, on 3.6 times the tokens of base.py
-#     make results-run SWEEPS=tokens
+#     python -m lab.sweep config/sweep/tokens.py
 # 7812 iterations read 16.0M bytes, less than one epoch of data/pysource. The weight decay is that of base.py × 2200/7812, so that
 # rate × decay × iterations stays the same. Three rates a factor of 2 apart, around that of base.py. value_residual has the body
 # and the start of GPT-2, as in track_screen.py, and the decay and rate of Pre. Its lead at 4.5M bytes comes from the track.
 include(__file__.rpartition('sweep')[0] + 'base/tuned.py')
-_commit = 'af2a22a'             # commit whose code trains these runs
-_hours = 3.2                    # on one core, as planned
 _iterations = 7812
 arguments = (f'config/base/pysource.py config/optim/adamw.py --min_lr=0 --max_iters={_iterations} '
              f'--warmup_iters={_iterations // 10} --eval_interval={_iterations // 2}')
 out_dir = 'out-sweep/tokens'
+csv = 'results/csv/tokens.csv'          # by commit af2a22a
 seeds = 9
 diverged_loss = 3.0
 diverged_rise = 0.5

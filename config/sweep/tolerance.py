@@ -1,11 +1,12 @@
 # Does a placement buy loss, or tolerance? The loss against eight learning rates, a factor of 2 apart, on one grid per optimizer
 #     python -m lab.sweep config/sweep/tolerance.py
-# --select=best adds Wortsman's rate sensitivity to the table. All embeddings start with a standard deviation of 0.08. GPT-2's
-# other matrices start with 3.46 times its 0.02, which at a width of 64 gives them the gain of a width of 768.
+# All embeddings start with a standard deviation of 0.08. GPT-2's other matrices start with 3.46 times its 0.02, which at a width
+# of 64 gives them the gain of a width of 768.
 # The weight decays are the usual ones, not tuned. One seed, so no claims. 113 of the 144 runs have ended, by commit 14cd207. No
 # claim needs the others, so they are not planned.
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/tolerance'
+csv = 'results/csv/tolerance.csv'
 seeds = 1
 extend = 0
 diverged_loss = 3.0

@@ -3,11 +3,10 @@
 #     python -m lab.sweep config/sweep/vit_parts.py
 # The figures show stability, such as the time until a run diverges. We read them as claims about a lower loss too.
 # config/vit/train_stable_parts_l.py has the paper's ViT-L, with a rate of 1e-3.
-_commit = '37168e4'             # commit whose code trained these runs
-_hours = 1.0                    # on one core, as planned
 script = 'vision.train'
 arguments = 'config/base/laptop_vision.py config/optim/adamw.py --min_lr=0'
 out_dir = 'out-sweep/vit_parts'
+csv = 'results/csv/vit_parts.csv'       # by commit 37168e4
 seeds = 5
 _vit = 'config/arch/pre.py'
 _parts = {'ViT': _vit, 'Xavier': f'{_vit} --init=xavier', 'StableInit': f'{_vit} --init=stable',

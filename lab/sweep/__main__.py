@@ -2,46 +2,51 @@
 Train a grid of runs, each with several seeds, and print their table:
 
     python -m lab.sweep config/train_quick.py --arch=s1,s5 --optim=sgdw --learning_rate=0.1,0.3,1.0 --seeds=3
-    python -m lab.sweep config/sweep/dnt.py                     # the same from a file, as results/ has them
-    python -m lab.sweep config/sweep/dnt.py --against=arch=s1,optim=adamw
-    python -m lab.sweep --report=out-sweep/runs.csv             # the table again, without training
+    python -m lab.sweep config/sweep/placements.py --arch=pre,peri      # from a file; two of its rows
+    python -m lab.sweep config/sweep/placements.py --report=True        # its table, without training
 
 A key of train.py with several values is an axis of the grid. So are arch, optim and lr, folders of config/, whose values are file
-names or `none`. Every run is a run of train.py in its own folder, and gets a row in runs.csv when it ends. A run with a row is
-not trained again: after an interruption, the same command continues. Seed 1 trains at every learning rate, to the end; its
-lowest validation loss chooses the rate. The other seeds train at that rate, and only they are compared.
+names or `none`. Every run is a run of train.py in its own folder, and gets a row in the csv when it ends. A run with a row is not
+trained again: after an interruption, the same command continues. Seed 1 trains at every value of the tuned keys, and beside the
+best ones until these are inside. Its lowest validation loss chooses. The other seeds train there, and only they are compared.
 """
 import sys
 
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.sweep')
 
-from configurator import at_least, configure, defaults_of, flags, is_help, refuse
+from configurator import at_least, configure, defaults_of, flags, is_help
 
 import os
 import re
 
 from data.lock import lock_file, lock_folder
-from lab.sweep.plan import plan, planned_rows, words
+from engine.checkpoint import write_whole
+from lab.plot import draw
+from lab.sweep.plan import rows_of_file
 from lab.sweep.run import Sweep, last_line
-from lab.sweep.table import find_row, make_tables, read_contrasts, read_csv, read_runs, runs_of, write_report
+from lab.sweep.table import Tuning, make_tables, markdown, plain, point_table, read_csv, rows_of, runs_of
 
 # ----------------------------------------------------------------------------- keys
-out_dir = 'out-sweep'               # folder for all runs, and for runs.csv, table.txt, .md, .csv and sweep.png
+out_dir = 'out-sweep'               # folder for all runs, and for table.md, table.csv and sweep.png
 csv = ''                            # file with a row for each run that has ended; empty: runs.csv in out_dir
 script = 'train.py'                 # script of every run: train.py, or a module such as vision.train
 arguments = ''                      # first arguments of every run: config files and --key=value
 grids = []                          # for a config file: dicts from an axis to a list of values, or to {label: arguments}
-seeds = 3                           # runs per row, with seed and data_seed 1, 2, …; seed 1 chooses the learning rate
-extend = 2                          # while a row's best rate is at the edge of its grid, add up to this many rates on each side
+seeds = 3                           # runs per row, with seed and data_seed 1, 2, …
+tuned = 'learning_rate'             # keys that are chosen for each row, with commas: weight_decay,learning_rate
+tuning_seeds = 1                    # seeds that choose them; 3: points within 0.01 of seed 1's best get seeds 2 and 3 too
+tuned_elsewhere = False             # the tuning seeds chose the keys in another sweep, so that they are not compared
+extend = 2                          # values that may be added at each end of a tuned key, if its grid has no ladder
 jobs = 0                            # runs at the same time, sharing the cores; 0: one per GPU, or per core without GPUs
 threads = 0                         # CPU threads of a run, which change its rounding; 0: an equal share of the cores
-select = 'all'                      # all | best: show every learning rate, or each row's best rate and its rate sensitivity
-against = ''                        # a row, as axis=value,…: compare the others with it, and show when they reach its loss
+against = ''                        # a row, as axis=value,…: compare the others with it
 contrast = ''                       # 'ROW - ROW - ROW + ROW', rows as in against: a difference of differences; more after a ;
 diverged_loss = 0.0                 # count a run that ends above this loss as diverged too; 0: only if train.py stopped it
 diverged_rise = 0.0                 # also a run whose training loss (mean of 5 logged) rises this far above its lowest; 0: none
-report = ''                         # the runs.csv of a sweep: print the table without training
+codes = ''                          # hashes of code, with commas, by which a run repeats digit by digit; their rows may be mixed
+slow = False                        # train in bf16 on a CPU without bf16 instructions too
+report = False                      # print the table without training
 # -----------------------------------------------------------------------------
 
 
@@ -59,42 +64,40 @@ def split_arguments(arguments):
     return ours, theirs
 
 
-def report_on(runs, folder):
-    """Print the tables of runs, and write them into the folder, if one is given."""
-    write_report(runs, *make_tables(runs, select, against, contrast), folder)
-
-
-def plan_of(theirs):
-    """Return the planned rows of the grids, from a file or from the command line, with the command line's axes."""
+def plan_of(keys, theirs):
+    """Return the planned rows. An axis on the command line chooses among the labels of the file's grids, or else adds to them."""
     axes = {key: text.split(',') for key, _, text in (arg[2:].partition('=') for arg in theirs if arg.startswith('--'))}
-    if 'seeds' in flags():
-        axes['seeds'] = seeds                           # before those of the grids in a file
-    files = [arg for arg in theirs if not arg.startswith('--')]
-    rows = planned_rows(plan(grids or [{}], [*words('arguments', arguments), *files], axes, seeds, script), extend)
-    if against:
-        find_row(rows, against)
-    read_contrasts(contrast, rows)                      # fail early on a row that is not in the table
-    return rows
+    only = {axis: values for axis, values in axes.items() if any(isinstance(grid.get(axis), dict) for grid in grids)}
+    for axis, values in only.items():
+        labels = dict.fromkeys(label for grid in grids for label in grid.get(axis, ()))
+        if unknown := [value for value in values if value not in labels]:
+            raise ValueError(f'{axis}={unknown[0]}: choose among {", ".join(labels)}')
+    chosen = [{**grid, **{axis: {label: grid[axis][label] for label in grid[axis] if label in values}
+                          for axis, values in only.items() if axis in grid}} for grid in grids]
+    chosen = [grid for grid in chosen if all(grid.get(axis, True) for axis in only)]
+    more = {axis: values for axis, values in axes.items() if axis not in only} | ({'seeds': seeds} if 'seeds' in flags() else {})
+    return rows_of_file({**keys, 'grids': chosen}, more, [arg for arg in theirs if not arg.startswith('--')])
+
+
+def report_on(keys):
+    """Print the tables of the csv, and return them with their runs."""
+    runs = runs_of(read_csv(keys['csv']), keys['csv'], diverged_loss, diverged_rise, codes)
+    if not len(runs):
+        raise ValueError(f'csv={keys["csv"]}: there are no runs yet')
+    caption, tables = make_tables(runs, Tuning.of(keys), against, contrast)
+    print(f'\n{caption}\n\n' + '\n\n'.join(map(plain, tables)) + '\n')
+    return runs, tables
 
 
 def main():
     if not sys.argv[1:]:
         sys.exit(__doc__.strip() + '\n\n--help lists the keys')
     sys.argv[1:], theirs = split_arguments(sys.argv[1:])
-    at_least(keys := configure(globals()), seeds=1, jobs=0, threads=0, diverged_loss=0, diverged_rise=0, extend=0)
-    if select not in ('all', 'best'):
-        raise ValueError(f'select={select!r}: choose all or best')
-    if report:
-        refuse(('arguments', 'seeds', 'jobs', 'extend', 'csv'), 'report only makes the table again')
-        if theirs:
-            raise ValueError(f'{theirs[0]}: report only makes the table again, leave it out')
-        path = report if report.endswith('.csv') else os.path.join(report, 'runs.csv')
-        if not os.path.exists(path):
-            raise ValueError(f'there is no {path}: report={report!r} wants the runs.csv of a sweep, or its folder')
-        return report_on(read_runs(path, diverged_loss, diverged_rise), out_dir if 'out_dir' in flags() else
-                         '' if report.endswith('.csv') else report)
+    at_least(keys := configure(globals()), seeds=1, tuning_seeds=1, jobs=0, threads=0, diverged_loss=0, diverged_rise=0, extend=0)
     keys['csv'] = csv or os.path.join(out_dir, 'runs.csv')
-    sweep = Sweep(plan_of(theirs), keys)
+    if report:
+        return report_on(keys)
+    sweep = Sweep(plan_of(keys, theirs), keys)
     sweep.check()
     for folder in out_dir, os.path.dirname(sweep.csv) or '.':
         os.makedirs(folder, exist_ok=True)
@@ -102,10 +105,14 @@ def main():
     if not read_csv(sweep.csv).equals(sweep.table):
         raise ValueError(f'rows were added to {sweep.csv} in the meantime: run this again')
     sweep.train()
-    runs = runs_of(sweep.table, sweep.csv, diverged_loss, diverged_rise)
-    report_on(runs, out_dir)
+    runs, tables = report_on(keys)
+    points = point_table(rows_of(runs, Tuning.of(keys))).to_csv(index=False, na_rep='nan')
+    for name, text in {'table.md': '\n\n'.join(map(markdown, tables)) + '\n', 'table.csv': points}.items():
+        write_whole(os.path.join(out_dir, name), lambda f: f.write(text.encode()))
+    if 'done' in {*runs.status}:
+        draw('sweep', [out_dir], os.path.join(out_dir, 'sweep.png'))
     if all(runs.status == 'failed'):
-        first = next(iter(sweep.planned.values()))
+        first = next(run for row in sweep.rows for run in [row.run_at(row.grid[0], row.seeds[0])])
         raise ValueError(f'all {len(runs)} runs failed, the first with: {last_line(sweep.folder(first))}')
 
 

@@ -11,13 +11,14 @@ import hashlib
 import importlib
 import itertools
 import json
+import math
 import os
 import shlex
 
 from engine.keys import check_keys, gpt_config, group_settings
-from lab.sweep.table import COLUMNS, LR, TUNING_SEED, by_key, key_of, name_of, read_csv, row_name, runs_of
+from lab.sweep.table import CELLS, Tuning, canonical, key_of, name_of, row_name
 
-# ----------------------------------------------------------------------------- scripts and sweep files
+# ----------------------------------------------------------------------------- scripts
 
 @functools.cache
 def sources_of(script):
@@ -44,14 +45,6 @@ def read_sweep(path):
     return parse_args([str(path)], defaults_of(os.path.join(ROOT, 'lab', 'sweep', '__main__.py')))
 
 
-def stated(path, name):
-    """Return the value of a name with an underscore, such as _commit, in a sweep's file, or None. Such names are not keys."""
-    with open(path, encoding='utf-8') as f:
-        values = [node.value for node in ast.parse(f.read()).body if isinstance(node, ast.Assign)
-                  and ast.unparse(node.targets[0]) == name]
-    return ast.literal_eval(values[-1]) if values else None
-
-
 # ----------------------------------------------------------------------------- the grid
 
 def words(key, text):
@@ -69,8 +62,8 @@ def options(axis, values, defaults):
         raise ValueError(f'{axis}={values!r} in grids: wants a list of values, or {{label: arguments of train.py}}')
     if axis in ('seed', 'data_seed', 'eval_only', 'overwrite'):
         raise ValueError(f'{axis} cannot be an axis: seeds=N gives seed and data_seed 1 to N, and all runs train')
-    if axis in COLUMNS:
-        raise ValueError(f'{axis} cannot be an axis: runs.csv and table.csv have a column of this name, choose another')
+    if axis in CELLS:
+        raise ValueError(f'{axis} cannot be an axis: runs.csv has a column of this name, choose another')
     if labelled:
         return {str(label): words(axis, text) for label, text in values.items()}
     folder = os.path.join(ROOT, 'config', axis)
@@ -82,7 +75,7 @@ def options(axis, values, defaults):
 
 def make_run(labels, arguments, script):
     """Return a run: its folder's name as `name`, its place on the axes as `labels` and `key`, its `arguments`, the resulting
-    `config`, a hash of that as `keys`, and the `script`. Raise ValueError if the script would refuse the arguments."""
+    `config`, and a hash of that as `keys`. Raise ValueError if the script would refuse the arguments."""
     config = parse_args(arguments, script_defaults(script))
     check_keys(config)
     gpt_config(config, sources_of(script)[1])
@@ -91,142 +84,125 @@ def make_run(labels, arguments, script):
         raise ValueError(f'init_from={config["init_from"]}: a sweep starts and resumes its runs itself, leave this key out')
     trained = {key: value for key, value in config.items() if key not in ('out_dir', 'overwrite', 'debug')}
     keys = hashlib.blake2b(json.dumps(trained, sort_keys=True).encode(), digest_size=6).hexdigest()
-    return dict(name=name_of(labels), labels=labels, key=key_of(labels), arguments=arguments, config=config, keys=keys,
-                script=script)
+    return dict(name=name_of(labels), labels=labels, key=key_of(labels), arguments=arguments, config=config, keys=keys)
 
 
-def plan(grids, first, more={}, seeds=3, script='train.py'):
-    """Return the runs of all grids, see make_run, each grid with the axes `more` added, and with arguments that start with
-    `first`. `seeds` is their number, or a list. A grid may set its own `seeds`."""
-    defaults = script_defaults(script)
-    points = []
-    for grid in grids:
-        if not isinstance(grid, dict):
-            raise ValueError(f'{grid!r} in grids: wants a dict from an axis to its values')
-        grid = {**grid, **more}
-        own = grid.pop('seeds', seeds)
-        if not isinstance(own, list) and (not isinstance(own, int) or own < 1):
-            raise ValueError(f'seeds={own!r} in grids: wants a number of seeds, at least 1, or a list of them')
-        axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
-        axes['seed'] = {str(seed): [f'--seed={seed}', f'--data_seed={seed}']
-                        for seed in (own if isinstance(own, list) else range(1, own + 1))}
-        # files first, so that they cannot override a key of the grid
-        in_order = sorted(axes, key=lambda axis: axis in {*defaults, *ALIASES} and isinstance(grid.get(axis, []), list))
-        for labels in itertools.product(*axes.values()):
-            labels = dict(zip(axes, labels))
-            points.append((labels, [*first, *itertools.chain(*(axes[axis][labels[axis]] for axis in in_order))]))
-    if len({LR in labels for labels, _ in points}) > 1:
-        raise ValueError(f'{LR} is an axis of some grids and not of others: give it to all')
-    axes = list(dict.fromkeys(axis for labels, _ in points for axis in labels))
-    varies = [axis for axis in axes if axis == 'seed' or len({labels.get(axis) for labels, _ in points}) > 1]
-    runs = {}
-    for labels, args in points:
-        run = make_run({axis: labels[axis] for axis in varies if axis in labels}, args, script)
-        if runs.setdefault(run['name'], run)['config'] != run['config']:
-            raise ValueError(f'two runs of the grid are named {run["name"]}, and differ: give the axes other labels')
-    run_with_key = {}
-    for run in runs.values():
-        if run_with_key.setdefault(run['key'], run) is not run:
-            raise ValueError(f'{run["name"]} and {run_with_key[run["key"]]["name"]} are the same run: leave one of them out')
-    return list(runs.values())
+def beyond(values, extend):
+    """Return ascending values with up to `extend` more at each end, in the ratio of the last two there, to three digits."""
+    if len(values) < 2 or float(values[0]) <= 0:
+        return values
+    low, high = ([f'{float(edge) * (float(edge) / float(near)) ** k:.3g}' for k in range(1, extend + 1)]
+                 for edge, near in (values[:2], values[:-3:-1]))
+    return [*reversed(low), *values, *high]
 
-
-# ----------------------------------------------------------------------------- what comes next
 
 class PlannedRow:
-    """The runs of a table's row, which differ in learning rate and seed. `rates`: {label: its runs, by seed}, in ascending
-    order: the rates of the `grid`, and up to `extend` more on each side."""
+    """The runs of a table's row, which differ in the tuned keys and the seed.
 
-    def __init__(self, runs, extend):
-        self.rates = {}
-        for run in sorted(runs, key=lambda run: float(run['labels'].get(LR, 0))):
-            self.rates.setdefault(run['labels'].get(LR, ''), []).append(run)
-        self.grid = list(self.rates)
-        self.labels = {axis: label for axis, label in runs[0]['labels'].items() if axis not in (LR, 'seed')}
-        if len(self.grid) > 1:
-            low, high = (self.beyond(self.grid[at], self.grid[near], extend) for at, near in ((0, 1), (-1, -2)))
-            self.rates = {**dict(reversed(low.items())), **self.rates, **high}
+    `grid`: {tuned key: its values, ascending}, and `ladder` the same with the values that may be added. Seed 1 trains at all
+    points of the grid, and then beside the best one, a step of one key up or down its ladder, until the best one's neighbours are
+    known. Points close to the best one train with the other tuning seeds. The other seeds train at the chosen point. Those that
+    the csv has there count, whatever their numbers.
+    """
+
+    def __init__(self, labels, arguments, grid, ladder, seeds, tuning, script):
+        self.labels, self.arguments, self.seeds, self.tuning, self.script = labels, arguments, seeds, tuning, script
+        self.ladder = {key: [*map(canonical, ladder[key])] for key in grid}
+        self.spelling = {(key, canonical(value)): value for key in grid for value in ladder[key]}
+        self.grid = [*itertools.product(*([*map(canonical, values)] for values in grid.values()))]
+        self.run_at = functools.cache(self.run_at)
+        for point in self.grid:
+            self.run_at(point, seeds[0])                # fail early on keys that the script refuses
 
     def __str__(self):
         return row_name(self.labels)
 
-    def runs(self):
-        return [run for runs in self.rates.values() for run in runs]
+    def run_at(self, point, seed):
+        """Return the run of a seed at a point, see make_run."""
+        tuned = {key: self.spelling[key, value] for key, value in zip(self.ladder, point)}
+        return make_run({**self.labels, **tuned, 'seed': str(seed)}, [
+            *self.arguments, *(f'--{key}={value}' for key, value in tuned.items()), f'--seed={seed}', f'--data_seed={seed}'],
+            self.script)
 
-    def beyond(self, edge, near, extend):
-        """Return {rate: its runs} for up to `extend` rates beyond the grid's edge, by the ratio of its last two rates, to three
-        digits. Return none if those two rates' runs differ in more than the rate, and stop at a rate that train.py would
-        refuse."""
-        def at(rate, run):
-            return [f'--{LR}={rate}' if arg == f'--{LR}={edge}' else arg for arg in run['arguments']]
+    def beside(self, point):
+        """Return the points one step of one tuned key away."""
+        found = []
+        for i, steps in enumerate(self.ladder.values()):
+            at = steps.index(point[i])
+            found += [(*point[:i], step, *point[i + 1:]) for step in (*steps[max(0, at - 1):at], *steps[at + 1:at + 2])]
+        return found
 
-        further = {}
-        pairs = zip(self.rates[edge], self.rates[near])
-        if min(float(edge), float(near)) <= 0 or any(at(near, run) != other['arguments'] for run, other in pairs):
-            return further
-        for k in range(1, extend + 1):
-            rate = f'{float(edge) * (float(edge) / float(near)) ** k:.3g}'
-            try:
-                further[rate] = [make_run({**run['labels'], LR: rate}, at(rate, run), run['script']) for run in self.rates[edge]]
-            except ValueError:
-                break
-        return further
+    def there(self, ended):
+        """Return {point of the ladder: {seed: run}} of this row's runs that have ended. `ended`: {key: a row of runs_of}."""
+        own, found = key_of(self.labels), {}
+        for key, run in ended.items():
+            values = dict(key - own)
+            point = tuple(values.pop(name, None) for name in self.ladder)
+            if own <= key and values.keys() == {'seed'} and all(x in steps for x, steps in zip(point, self.ladder.values())):
+                found.setdefault(point, {})[int(run['seed'])] = run
+        return found
 
     def next(self, ended):
-        """Return the runs to train now, or none at the end. `ended`: {key: a row of read_runs}.
-
-        The first seed trains at all rates of the grid, and while its best rate is at the edge, at the next one beyond. Then the
-        other seeds train at the best rate. If the first seed is not done at any rate, the row ends.
-        """
+        """Return the runs to train now, or none at the end. A row whose tuning runs failed, or all diverged, ends."""
+        there = self.there(ended)
         if len(self.grid) == 1:
-            return [run for run in self.runs() if run['key'] not in ended]
-        tuning = {rate: runs[0] for rate, runs in self.rates.items() if rate in self.grid or runs[0]['key'] in ended}
-        to_do = [run for run in tuning.values() if run['key'] not in ended]
-        if to_do:
+            return [self.run_at(self.grid[0], seed) for seed in self.seeds if seed not in there.get(self.grid[0], ())]
+        if to_do := [self.run_at(point, 1) for point in self.grid if 1 not in there.get(point, ())]:
             return to_do
-        runs = {rate: ended[run['key']] for rate, run in tuning.items()}
-        losses = {rate: run['val_loss'] for rate, run in runs.items() if run['status'] == 'done'}
-        if not losses or any(run['status'] == 'failed' for run in runs.values()):       # the next call retries failed runs
+        losses = {point: {seed: run['val_loss'] if run['status'] == 'done' else math.inf for seed, run in runs.items()
+                          if seed <= self.tuning.seeds} for point, runs in there.items() if 1 in runs}
+        failed = any(run['status'] == 'failed' for runs in there.values() for run in runs.values())
+        if failed or all(by_seed[1] == math.inf for by_seed in losses.values()):
             return []
-        best, tried, order = min(losses, key=losses.get), list(tuning), list(self.rates)
-        beyond = order.index(best) + (best == tried[-1]) - (best == tried[0])
-        if best in (tried[0], tried[-1]) and 0 <= beyond < len(order):
-            return [self.rates[order[beyond]][0]]
-        return [run for run in self.rates[best] if run['key'] not in ended]
+        best, missing = self.tuning.choose(losses)
+        lowest = min(losses, key=lambda point: losses[point][1])
+        untried = [(point, 1) for point in dict.fromkeys([*self.beside(lowest), *self.beside(best)]) if point not in losses]
+        if to_do := untried or missing:
+            return [self.run_at(*run) for run in to_do]
+        others = [seed for seed in self.seeds if seed > self.tuning.seeds]
+        have = {seed for seed in there[best] if seed > self.tuning.seeds}
+        return [self.run_at(best, seed) for seed in others if seed not in have][:max(0, len(others) - len(have))]
 
     def left(self, ended):
-        """Return the missing part of the grid: (rates at which the first seed has not ended, other seeds that have not ended at
-        any rate). Rates added beyond the grid are not counted."""
-        if not self.next(ended):
-            return [], []
-        several, by_seed = len(self.grid) > 1, {}
-        for run in self.runs():
-            by_seed.setdefault(run['labels']['seed'], []).append(run['key'] in ended)
-        if several:
-            del by_seed[str(TUNING_SEED)]
-        first = [rate for rate in self.grid if several and self.rates[rate][0]['key'] not in ended]
-        return first, [seed for seed, has_ended in by_seed.items() if not any(has_ended)]
+        """Return how many runs are missing. Values beyond the grid and close calls may add some."""
+        to_do = self.next(ended)
+        others = sum(seed > self.tuning.seeds for seed in self.seeds)
+        tunes = len(self.grid) > 1 and any(int(run['labels']['seed']) <= self.tuning.seeds for run in to_do)
+        return len(to_do) + others * tunes
 
 
-def planned_rows(runs, extend):
-    """Return the PlannedRows of these runs."""
-    groups = {}
-    for run in runs:
-        row = tuple((axis, label) for axis, label in run['labels'].items() if axis not in (LR, 'seed'))
-        groups.setdefault(row, []).append(run)
-    return [PlannedRow(group, extend) for group in groups.values()]
+def planned_rows(grids, first, tuning=Tuning(), more={}, seeds=3, extend=2, script='train.py'):
+    """Return the PlannedRows of all grids, each with the axes `more`, and with arguments that start with `first`. `seeds` is
+    their number, or a list. Two names in a grid are no axes: its own `seeds`, and `ladder`, {tuned key: values that may be added
+    beside its best one}. Without a ladder up to `extend` values may be added at each end, in the ratio of the last two there."""
+    defaults, rows = script_defaults(script), {}
+    for grid in grids:
+        if not isinstance(grid, dict):
+            raise ValueError(f'{grid!r} in grids: wants a dict from an axis to its values')
+        grid = {**grid, **more}
+        own, ladder = grid.pop('seeds', seeds), grid.pop('ladder', {})
+        if not isinstance(own, list) and (not isinstance(own, int) or own < 1):
+            raise ValueError(f'seeds={own!r} in grids: wants a number of seeds, at least 1, or a list of them')
+        tuned = {key: grid.pop(key) for key in tuning.keys if isinstance(grid.get(key), list)}
+        for key, values in tuned.items():
+            options(key, values, defaults)
+        tuned = {key: sorted(map(str, values), key=float) for key, values in tuned.items()}
+        steps = {key: beyond(values, extend) if key not in ladder else sorted(     # one spelling of each value
+                 {canonical(value): value for value in (*map(str, ladder[key]), *values)}.values(), key=float)
+                 for key, values in tuned.items()}
+        axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
+        # files first, so that they cannot override a key of the grid
+        in_order = sorted(axes, key=lambda axis: axis in {*defaults, *ALIASES} and isinstance(grid[axis], list))
+        for chosen in itertools.product(*axes.values()):
+            labels = dict(zip(axes, chosen))
+            row = PlannedRow(labels, [*first, *itertools.chain(*(axes[axis][labels[axis]] for axis in in_order))], tuned, steps,
+                             own if isinstance(own, list) else [*range(1, own + 1)], tuning, script)
+            if rows.setdefault(key_of(labels), row) is not row:
+                raise ValueError(f'the row {row or "of all runs"} is in two grids: give the axes other labels')
+    return [*rows.values()]
 
 
-def runs_left(rows, ended):
-    """Return how many runs of the planned rows are left."""
-    return sum(len(part) for row in rows for part in row.left(ended))
-
-
-def runs_left_of(file, csv):
-    """Return how many runs of a sweep's file have no row in its csv yet, and the seconds that each finished run took. Best
-    rates at the edge of a grid may add runs."""
-    keys = read_sweep(file)
-    runs = runs_of(read_csv(csv), csv, keys['diverged_loss'], keys['diverged_rise'])
-    runs = runs[runs.status != 'failed']                # failed runs are tried again
-    planned = plan(keys['grids'], words('arguments', keys['arguments']), {}, keys['seeds'], keys['script'])
-    return runs_left(planned_rows(planned, keys['extend']), by_key(runs)), runs.seconds[runs.status == 'done']
+def rows_of_file(keys, more={}, arguments=()):
+    """Return the PlannedRows of a sweep's keys, see read_sweep, with the command line's axes and arguments."""
+    return planned_rows(keys['grids'] or [{}], [*words('arguments', keys['arguments']), *arguments], Tuning.of(keys), more,
+                        keys['seeds'], keys['extend'], keys['script'])

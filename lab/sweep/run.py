@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
-from statistics import fmean
 
 import numpy as np
 import pandas as pd
@@ -19,8 +18,8 @@ from engine.code import code_hash
 from engine.device import pick_device, pick_dtype
 from engine.errors import last_row, read_json, read_rows
 from engine.keys import gpt_config
-from lab.sweep.plan import runs_left, sources_of
-from lab.sweep.table import LR, ORIGIN, TUNING_SEED, by_key, labels_of, read_csv, runs_of, write_csv
+from lab.sweep.plan import sources_of
+from lab.sweep.table import CELLS, ORIGIN, canonical, key_of, labels_of, name_of, read_csv, runs_of, write_csv
 
 STATUS_INTERVAL = 30.0          # seconds between two lines about the current runs, at least
 RISE_ROWS = 5                   # logged losses per mean, for the largest rise
@@ -108,72 +107,80 @@ def interrupt(number, frame):
     raise KeyboardInterrupt
 
 
-def duration(seconds):
-    return f'{seconds:.0f} s' if seconds < 90 else f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} hours'
+def sort_key(label):
+    """Sort the numbers of a column by their values, and before them its texts, in one order."""
+    try:
+        return '1', float(label)
+    except ValueError:
+        return label, 0.0
 
 
 class Sweep:
-    """Train planned rows into the csv. `keys` are those of lab.sweep. `origin`: the code and the version of PyTorch of all
-    runs, each data set's fingerprint, and each dtype's precision."""
+    """Train planned rows into the csv. `keys` are those of lab.sweep."""
 
     def __init__(self, rows, keys):
-        self.rows, self.out_dir, self.csv, self.jobs = rows, keys['out_dir'], keys['csv'], keys['jobs']
-        self.script, self.rule = keys['script'], (keys['diverged_loss'], keys['diverged_rise'])
-        self.threads = keys['threads']
-        self.planned = {run['key']: run for row in rows for run in row.runs()}
-        self.in_grid = {run['key'] for row in rows for rate in row.grid for run in row.rates[rate]}
+        self.rows, self.keys, self.csv, self.out_dir = rows, keys, keys['csv'], keys['out_dir']
+        self.script = keys['script']
         self.table = read_csv(self.csv)
-        self.again = {*by_key(self.table[self.table.status == 'failed'])}      # failed runs are tried again
-        self.origin = {}
+        self.again = {key_of(labels_of(row)) for row in self.table[self.table.status == 'failed'].to_dict('records')}
 
     def folder(self, run):
         return os.path.join(self.out_dir, run['name'])
 
     def ended(self):
         """Return {key: run} for runs that are not to be tried again."""
-        runs = by_key(runs_of(self.table, self.csv, *self.rule))
-        return {key: run for key, run in runs.items() if key not in self.again}
+        runs = runs_of(self.table, self.csv, *(self.keys[key] for key in ('diverged_loss', 'diverged_rise', 'codes')))
+        return {key: run for run in runs.to_dict('records') if (key := key_of(labels_of(run))) not in self.again}
 
     # ------------------------------------------------------------------------- checks
 
     def check(self):
-        """Raise ValueError for runs that train.py would refuse, and for folders and rows of another grid or origin."""
-        ended, code = self.ended(), code_hash(sources_of(self.script)[0])
-        to_do = [run for key, run in self.planned.items() if key not in ended]
-        for key, row in ended.items():
-            run = self.planned.get(key)
-            if run is None or row['code'] == code and row['keys'] != run['keys']:
-                name = ', '.join(f'{axis}={label}' for axis, label in labels_of(row).items())
-                why = 'which is not in this grid' if run is None else 'which had other keys'
-                raise ValueError(f'{self.csv} has the run {name}, {why}: {ELSEWHERE}')
+        """Raise ValueError if the next runs cannot be in one table with the rows that there are, or would be slow."""
+        ended = self.ended()
+        to_do = [run for row in self.rows for run in row.next(ended)]
         for run in to_do:
             self.check_folder(run)
-        for config in (run['config'] for run in to_do if run['key'] in self.in_grid and run['config']['init_from'] == 'scratch'):
-            model_config = gpt_config(config, sources_of(self.script)[1])
-            if self.script == 'train.py':
-                for split in read_meta(config['dataset'])['tokens']:
-                    Tokens(config['dataset'], split, model_config.block_size, model_config.vocab_size)
-            self.origin['data', config['dataset']] = load_meta(config['dataset'])['fingerprint']
-        if any(row.next(ended) for row in self.rows):
-            self.origin |= {('code', ''): code, ('torch', ''): torch.__version__}
-            for config in (run['config'] for run in to_do if not torch.cuda.is_available()):    # leave GPUs to the runs
-                precision = pick_dtype(config['dtype'], pick_device(config['device']))
-                self.origin['precision', config['dtype']] = str(precision).removeprefix('torch.')
-            for key, row in ended.items():
-                self.check_origin(self.planned[key], row, f'{self.csv}:', f'go on with the former, {ELSEWHERE}')
+            self.check_speed(run['config'])
+            if run['config']['init_from'] == 'scratch' and self.script == 'train.py':
+                of_model = gpt_config(run['config'])
+                for split in read_meta(run['config']['dataset'])['tokens']:
+                    Tokens(run['config']['dataset'], split, of_model.block_size, of_model.vocab_size)
+        if not to_do:
+            return
+        here = self.origin(to_do[0]['config'])
+        for row in self.rows:
+            for seeds in row.there(ended).values():
+                for seed, run in seeds.items():
+                    self.check_row(row, run, here)
 
-    def origins(self, run):
-        """Return {name in ORIGIN: its key in `origin`} for a run."""
-        return {what: (what, run['config'].get(dict(data='dataset', precision='dtype').get(what), '')) for what in ORIGIN}
+    def origin(self, config):
+        """Return {name in ORIGIN: its value} of a run that would begin now."""
+        data = load_meta(config['dataset'])['fingerprint'] if config['init_from'] == 'scratch' else ''
+        precision = '' if torch.cuda.is_available() else str(pick_dtype(config['dtype'], pick_device(config['device'])))
+        return dict(code=code_hash(sources_of(self.script)[0]), torch=torch.__version__, data=data,
+                    precision=precision.removeprefix('torch.'))
 
-    def check_origin(self, run, found, who, remedy):
-        """Raise ValueError unless a run, with the origin `found`, agrees with the others in code, data, precision and
-        PyTorch."""
-        for what, key in self.origins(run).items():
-            if found[what] != self.origin.setdefault(key, found[what]):
-                commit = f', commit {found["commit"][:12]}' * (what == 'code')
-                raise ValueError(f'{who} {run["name"]} has other {what} ({found[what]}{commit}) than the runs here '
-                                 f'({self.origin[key]}): {remedy}')
+    def check_row(self, row, run, here):
+        """Raise ValueError if a planned row's run in the csv has other keys, or another origin, than it would have now."""
+        labels = labels_of(run)
+        planned = row.run_at(tuple(canonical(labels[key]) for key in row.ladder), int(run['seed']))
+        found = self.origin(planned['config'])
+        codes = {here['code'], *self.keys['codes'].split(',')} if here['code'] in self.keys['codes'] else {here['code']}
+        for what in ORIGIN:
+            if found[what] and (run[what] not in codes if what == 'code' else run[what] != found[what]):
+                commit = f', commit {run["commit"][:12]}' * (what == 'code')
+                raise ValueError(f'{self.csv}: {name_of(labels)} has other {what} ({run[what]}{commit}) than the runs here '
+                                 f'({found[what]}): go on with the former, or {ELSEWHERE}')
+        if run['code'] == here['code'] and run['keys'] != planned['keys']:
+            raise ValueError(f'{self.csv} has the run {name_of(labels)}, which had other keys: {ELSEWHERE}')
+
+    def check_speed(self, config):
+        """Raise ValueError for bf16 on a CPU that only emulates it, unless slow=True."""
+        device = pick_device(config['device'])
+        if device.type == 'cpu' and config['dtype'] == 'bfloat16' and not self.keys['slow'] and \
+                pick_dtype('auto', device) is torch.float32:
+            raise ValueError('dtype=bfloat16: this CPU has no bf16 instructions, so that a step takes about seven times as long '
+                             'as in fp32: choose another machine or --dtype, or give --slow=True')
 
     def check_folder(self, run):
         """Raise ValueError if the folder holds a run with another config."""
@@ -194,8 +201,8 @@ class Sweep:
         folder, arguments = self.folder(run), [*run['arguments'], '--overwrite=True']   # replace a run killed before it saved
         os.makedirs(folder, exist_ok=True)
         if os.path.exists(os.path.join(folder, 'ckpt.pt')):
-            found, here = origin_of(read_about(folder)), self.origins(run)
-            changed = [what for what, key in here.items() if found[what] != self.origin.get(key, found[what])]
+            found, here = origin_of(read_about(folder)), self.origin(run['config'])
+            changed = [what for what in ORIGIN if here[what] and found[what] != here[what]]
             if changed:
                 say(f'{run["name"]} starts again: its {changed[0]} has changed since it was interrupted')
             else:
@@ -210,14 +217,18 @@ class Sweep:
 
     def add(self, run, status):
         """Add the row of a run that has ended to the csv, in the plan's order, and return it. Others may have added rows to the
-        csv in the meantime."""
-        row = row_of_run(run, self.folder(run), status)
+        csv in the meantime. Raise ValueError if its code or data changed while the sweep went on."""
+        row, rows = row_of_run(run, self.folder(run), status), read_csv(self.csv).to_dict('records')
+        table = pd.DataFrame([*(old for old in rows if key_of(labels_of(old)) != run['key']), row]).fillna('')
         if status != 'failed':
-            self.check_origin(run, row, 'the run', 'undo the change and go on, or choose another --out_dir')
-        order = {key: i for i, key in enumerate(self.planned)}
-        rows = by_key(read_csv(self.csv)) | {run['key']: row}
-        rows = [rows[key] for key in sorted(rows, key=lambda key: order.get(key, len(order)))]
-        self.table = pd.DataFrame(rows).fillna('')
+            runs_of(table, self.csv, codes=self.keys['codes'])
+        axes = [name for name in table if name not in (*CELLS, 'seed')]
+        order = {key_of(planned.labels): i for i, planned in enumerate(self.rows)}
+        place = [next((i for labels, i in order.items() if labels <= key_of(labels_of(one))), len(order))
+                 for one in table.to_dict('records')]
+        table = table.assign(_place=place, _seed=pd.to_numeric(table.seed)).sort_values(
+            ['_place', *axes, '_seed'], key=lambda x: x if x.name[0] == '_' else x.map(sort_key), kind='stable')
+        self.table = table.drop(columns=['_place', '_seed']).reset_index(drop=True)
         self.again.discard(run['key'])
         write_csv(self.csv, self.table)
         return row
@@ -226,17 +237,8 @@ class Sweep:
         at = max(0, last_row(os.path.join(self.folder(run), 'log.jsonl'))['iter'])
         return f'{run["name"]} at iteration {at} of {run["config"]["max_iters"]}'
 
-    def say_plan(self, ended, at_once):
-        """Print which runs are left, and estimate their time from those that have ended."""
-        left, took = runs_left(self.rows, ended), [run['seconds'] for run in ended.values() if run['status'] == 'done']
-        time_left = f', about {duration(fmean(took) * left / at_once)}' if took else ', the first tells how long they take'
-        say(f'{len(ended)} runs of {self.csv} are done, {left} to do, {at_once} at once' + time_left * (left > 0))
-        for row in self.rows:
-            rates, seeds = row.left(ended)
-            parts = [f'seed {TUNING_SEED} at {LR}={",".join(rates)}' + ', more may follow' * (len(row.rates) > len(row.grid))]
-            parts = parts * bool(rates) + [f'seed={",".join(seeds)}' + ' at the best rate' * (len(row.grid) > 1)] * bool(seeds)
-            if parts:
-                say(f'  {str(row) or "all"}: {"; ".join(parts)}')
+    def left(self, ended):
+        return sum(row.left(ended) for row in self.rows)
 
     def train(self):
         """Train the runs that the planned rows ask for, several at once. The next call retries failed runs."""
@@ -247,19 +249,19 @@ class Sweep:
         gpus = os.environ.get('CUDA_VISIBLE_DEVICES') or ','.join(str(i) for i in range(torch.cuda.device_count()))
         gpus = gpus.split(',') if torch.cuda.is_available() else []
         cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
-        at_once = min(self.jobs or len(gpus) or cores, max(1, len(to_do())))
+        at_once = min(self.keys['jobs'] or len(gpus) or cores, max(1, len(to_do())))
         gpus = [gpus[slot % len(gpus)] for slot in range(at_once)] if gpus else [''] * at_once
-        self.say_plan(ended, at_once)
+        say(f'{len(ended)} runs of {self.csv} are done, {self.left(ended)} to do, {at_once} at once')
 
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, interrupt)
-        running, took, said = {}, [], time.monotonic()
+        running, said = {}, time.monotonic()
         try:
             while (waiting := to_do()) or running:
                 for run in waiting[:len(gpus)]:
                     gpu = gpus.pop(0)
-                    running[self.start(run, self.threads or max(1, cores // at_once), gpu)] = run, gpu, time.monotonic()
+                    running[self.start(run, self.keys['threads'] or max(1, cores // at_once), gpu)] = run, gpu, time.monotonic()
                     names.add(run['name'])
                 time.sleep(0.1)
                 if time.monotonic() - said >= STATUS_INTERVAL:
@@ -268,17 +270,13 @@ class Sweep:
                 for process in [process for process in running if process.poll() is not None]:
                     run, gpu, began = running.pop(process)
                     gpus.append(gpu)
-                    took.append(time.monotonic() - began)
                     status = {0: 'done', 3: 'diverged'}.get(process.returncode, 'failed')
                     row = self.add(run, status)
                     ended = self.ended()
-                    left = runs_left(self.rows, ended)
                     how = f'val loss {row["val_loss"]}' if status == 'done' else last_line(self.folder(run)) or status
-                    say(f'[{len(took)}/{len(took) + left}] {run["name"]}: {how}; {took[-1]:.0f} s, '
-                        f'{duration(fmean(took) * left / at_once)} left')
+                    say(f'{run["name"]}: {how}; {time.monotonic() - began:.0f} s; {self.left(ended)} runs left')
         except KeyboardInterrupt:
-            say(f'stopped with {len(took)} of {len(took) + runs_left(self.rows, ended)} runs done; the same command goes on',
-                to=sys.stderr)
+            say(f'stopped with {self.left(ended)} runs left; the same command goes on', to=sys.stderr)
             sys.exit(130)
         finally:
             stop_all(running)

@@ -1,35 +1,63 @@
 """
 Tabulate a sweep: runs.csv has a row for each run, and all tables, as pandas frames, come from these rows alone.
+
+Runs that differ only in the tuned keys and the seed make a row of the table. The validation losses of the tuning seeds choose
+the tuned keys' values, a point. Only the other seeds at this point are compared.
 """
 import math
 import os
 import re
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import brentq
+from scipy.special import polygamma, psi
+from scipy.stats import false_discovery_control, t
 
 from engine.checkpoint import write_whole
-from lab.sweep.statistics import contrast, corrected, rate_sensitivity, samples, tolerance
 
-LR = 'learning_rate'
-TUNING_SEED = 1                 # its validation losses choose a row's learning rate; no comparison uses it
+NEAR = 0.01                     # nats: points as close to the best one get the other tuning seeds too
 SPLITS = dict(val='validation', test='test')
 STATUS = ('done', 'diverged', 'failed')
 # the columns of runs.csv after the axes and the seed
 CELLS = ('status', 'iterations', 'parameters', 'tokens_per_iteration', 'val_losses', 'val_loss', 'test_loss', 'largest_rise',
          'code', 'data', 'keys', 'commit', 'machine', 'attention_kernel', 'precision', 'torch', 'seconds')
-NUMBERS = ('iterations', 'parameters', 'tokens_per_iteration', 'val_loss', 'test_loss', 'largest_rise', 'seconds')
-POINT = ('tuning_loss', 'val_loss', 'standard_error', 'test_loss', 'test_standard_error', *STATUS)      # of table.csv
-COLUMNS = {*CELLS, *POINT}      # names that an axis cannot have
+NUMBERS = ('seed', 'iterations', 'parameters', 'tokens_per_iteration', 'val_loss', 'test_loss', 'largest_rise', 'seconds')
 ORIGIN = dict(code='codes', torch='versions of PyTorch', data='data sets', precision='precisions')
+
+
+class Tuning(NamedTuple):
+    """How a sweep's rows are tuned. `keys`: those whose values are chosen. `seeds`: seeds 1 to this number choose them.
+    `elsewhere`: they did so in another sweep, so that no comparison here uses them."""
+    keys: tuple = ('learning_rate',)
+    seeds: int = 1
+    elsewhere: bool = False
+
+    @classmethod
+    def of(cls, keys):
+        """Return the Tuning that the keys of lab.sweep state."""
+        return cls((*filter(None, keys['tuned'].split(',')),), keys['tuning_seeds'], keys['tuned_elsewhere'])
+
+    def choose(self, losses):
+        """Return the chosen point, and the (point, seed) that must train before the choice is final.
+
+        Seed 1's lowest loss chooses, unless several seeds do. Then the points within NEAR of the lowest need all tuning seeds,
+        and the lowest mean chooses. `losses`: {point: {seed: validation loss, inf for a run that diverged}}, with seed 1.
+        """
+        best = min(losses, key=lambda point: losses[point][1])
+        near = [point for point in losses if losses[point][1] <= losses[best][1] + NEAR] if self.seeds > 1 else [best]
+        seeds = range(1, self.seeds + 1) if len(near) > 1 else [1]
+        missing = [(point, seed) for point in near for seed in seeds if seed not in losses[point]]
+        return best if missing else min(near, key=lambda point: fmean(losses[point][seed] for seed in seeds)), missing
 
 
 # ----------------------------------------------------------------------------- runs.csv
 
 def name_of(labels):
     """Return the name of a run's folder, made of its place on the axes."""
-    return re.sub(r'[^\w.,=+-]', '_', ','.join(f'{axis}={label}' for axis, label in labels.items() if label))
+    return re.sub(r'[^\w.,=+-]', '_', row_name({axis: label for axis, label in labels.items() if label}))
 
 
 def row_name(labels):
@@ -46,16 +74,12 @@ def canonical(label):
 
 def key_of(labels):
     """Return what identifies a run within its sweep: its place on the axes, with its seed."""
-    return frozenset((axis, canonical(label)) for axis, label in labels.items() if label != '')
+    return frozenset((axis, canonical(str(label))) for axis, label in labels.items() if label != '')
 
 
-def axes_of(runs):
-    return [name for name in runs if name not in CELLS and name not in (LR, 'seed') and not name.startswith('_')]
-
-
-def labels_of(row):
-    """Return the place on the axes of a runs.csv row, with its learning rate and seed."""
-    return {name: str(label) for name, label in row.items() if name not in CELLS and not name.startswith('_') and label != ''}
+def labels_of(run):
+    """Return the place on the axes of a row of runs.csv, with its tuned keys and seed."""
+    return {name: str(label) for name, label in run.items() if name not in CELLS and label != ''}
 
 
 def read_csv(path):
@@ -75,68 +99,147 @@ def read_csv(path):
 
 def write_csv(path, rows):
     axes = [name for name in rows if name not in ('seed', *CELLS)]
-    write_text(path, rows[[*axes, 'seed', *CELLS]].to_csv(index=False, lineterminator='\r\n'))
-
-
-def write_text(path, text):
+    text = rows[[*axes, 'seed', *CELLS]].to_csv(index=False, lineterminator='\r\n')
     write_whole(path, lambda f: f.write(text.encode()))
 
 
-def read_runs(path, *rule):
-    """Return the runs of a runs.csv, see runs_of. Raise ValueError if the file is missing."""
-    if not os.path.exists(path):
-        raise ValueError(f'there is no {path}')
-    return runs_of(read_csv(path), path, *rule)
-
-
-def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0):
-    """Convert rows of runs.csv: numbers to numbers, the learning rate to `_rate`, validation losses to `_curve`, [(iteration,
-    loss)], and labels to their first spelling. Runs that end above diverged_loss, or whose largest rise exceeds diverged_rise,
-    count as diverged too; 0: no limit. Raise ValueError for rows that cannot be of one sweep."""
+def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0, codes=''):
+    """Convert rows of runs.csv: numbers to numbers, and labels to their first spelling. Runs that end above diverged_loss, or
+    whose largest rise exceeds diverged_rise, count as diverged too; 0: no limit. Raise ValueError for rows that cannot be of one
+    sweep. `codes`: hashes of code that compute the same, with commas."""
     runs = rows.reset_index(drop=True)
-    if LR not in runs:
-        runs[LR] = ''
     try:
-        for name in (*NUMBERS, 'seed'):
+        for name in NUMBERS:
             runs[name] = pd.to_numeric(runs[name])
-        runs['_rate'] = pd.to_numeric(runs[LR])
-        runs['_curve'] = [[(int(it), float(loss)) for it, _, loss in (pair.partition(':') for pair in text.split())]
-                          for text in runs.val_losses]
     except ValueError as error:
         raise ValueError(f'{path}: {error}') from error
-    for axis in (*axes_of(runs), LR):
+    axes = [name for name in runs if name not in CELLS and name != 'seed']
+    for axis in axes:
         runs[axis] = runs.groupby(runs[axis].map(canonical))[axis].transform('first')
     faults = {f'has a status that is none of {", ".join(STATUS)}': ~runs.status.isin(STATUS),
               'has no seed, or no seconds': runs[['seed', 'seconds']].isna().any(axis=1),
               'is done and has no val_loss': (runs.status == 'done') & ~(np.isfinite(runs.val_loss) & (runs.val_losses != '')),
-              'is there twice': runs.duplicated([*axes_of(runs), LR, 'seed'])}
+              'is there twice': runs.duplicated([*axes, 'seed'])}
     for fault, has_it in faults.items():
         for labels in map(labels_of, runs[has_it].to_dict('records')):
             raise ValueError(f'{path}: the run {row_name(labels)} {fault}')
-    if (runs[LR] == '').nunique() > 1:
-        raise ValueError(f'{path}: some runs have a {LR} and others have none')
-    check_origin(runs[runs.status != 'failed'], path)
+    check_origin(runs[runs.status != 'failed'], path, axes, codes)
     high = (runs.val_loss > (diverged_loss or math.inf)) | (runs.largest_rise > (diverged_rise or math.inf))
     runs.loc[(runs.status == 'done') & high, 'status'] = 'diverged'
     return runs
 
 
-def check_origin(runs, path):
+def check_origin(runs, path, axes, codes=''):
     """Raise ValueError if runs have different code or PyTorch versions, or different data sets or precisions that no axis
-    separates. `dataset` and `dtype` separate them if each label has a single value."""
+    separates. `dataset` and `dtype` separate them if each label has a single value. Codes named in `codes` count as one."""
     def are_apart(what, axis):
         return runs.groupby(axis)[what].nunique().max() == runs.groupby(what)[axis].nunique().max() == 1
 
     for what, name in ORIGIN.items():
-        axes = axes_of(runs) if what in ('data', 'precision') else []
-        if runs[what].nunique() > 1 and not any(are_apart(what, axis) for axis in axes):
-            raise ValueError(f'{path} has runs of several {name} ({", ".join(sorted(set(runs[what])))}), which are never '
-                             f'averaged: move the rows of all but one into another file')
+        found = {*runs[what]}
+        apart = what in ('data', 'precision') and any(are_apart(what, axis) for axis in axes)
+        if len(found) > 1 and not apart and not (what == 'code' and found <= {*codes.split(',')}):
+            raise ValueError(f'{path} has runs of several {name} ({", ".join(sorted(found))}), which are never averaged: move '
+                             'the rows of all but one into another file' + ', or name codes that repeat a run digit by digit in '
+                             'codes' * (what == 'code'))
 
 
-def by_key(runs):
-    """Return {key_of a run: the run as a dict}."""
-    return {key_of(labels_of(run)): run for run in runs.to_dict('records')}
+# ----------------------------------------------------------------------------- rows of the table
+
+def loss_text(counted, runs, split):
+    """Return the mean loss of the counted runs that are done, and how many of all runs diverged or failed."""
+    losses = counted[f'{split}_loss'][counted.status == 'done'].dropna()
+    parts = [f'{fmean(losses):.3f}' + (f' ± {losses.sem():.3f}' if len(losses) > 1 else '')] if len(losses) else []
+    lost = [(status, sum(runs.status == status)) for status in STATUS[1:]]
+    return ', '.join([*parts, *(f'{status} {number}/{len(runs)}' for status, number in lost if number)])
+
+
+class Row:
+    """The runs that differ only in the tuned keys and the seed.
+
+    `points`: {values of the tuned keys: its runs}, ascending. `best`: the point that the tuning seeds chose. `compared`: the
+    other seeds there. They are shown, or all that is there while they are missing. With a single point, all seeds are compared,
+    unless the tuning seeds chose it elsewhere. `first`: seed 1's runs, which chose among several points.
+    """
+
+    def __init__(self, labels, runs, tuning):
+        self.labels, self.tuning, self.keys = labels, tuning, [key for key in tuning.keys if key in runs]
+        self.runs = runs.sort_values(self.keys, key=lambda x: pd.to_numeric(x), kind='stable') if self.keys else runs
+        place = pd.Series([*zip(*(self.runs[key] for key in self.keys))] if self.keys else [()] * len(runs), self.runs.index)
+        self.points = {point: self.runs[place == point] for point in dict.fromkeys(place)}
+        several = len(self.points) > 1
+        self.first = self.runs[self.runs.seed == 1] if several else self.runs
+        losses = {}
+        for point, run in zip(place, self.runs.to_dict('records')):
+            if run['status'] != 'failed' and run['seed'] <= tuning.seeds:
+                losses.setdefault(point, {})[run['seed']] = run['val_loss'] if run['status'] == 'done' else math.inf
+        losses = {point: by_seed for point, by_seed in losses.items() if by_seed.get(1, math.inf) < math.inf}
+        self.best = tuning.choose(losses)[0] if several and losses else next(iter(self.points))
+        self.at_best = self.points[self.best]
+        tuned = several or tuning.elsewhere
+        self.compared = self.at_best[self.at_best.seed > tuning.seeds] if tuned else self.at_best
+        self.shown = self.compared if len(self.compared) else self.at_best
+
+    def __str__(self):
+        return row_name(self.labels)
+
+    def losses(self, split):
+        """Return the final losses that may be compared."""
+        return self.compared[f'{split}_loss'][self.compared.status == 'done'].dropna()
+
+    def text(self, split):
+        return loss_text(self.shown, self.at_best, split)
+
+    def is_at_edge(self):
+        """Return whether a tuned key has the lowest or highest of its values that seed 1 tried, so that a better one may lie
+        beyond."""
+        tried = self.first[self.first.status != 'failed']
+        return len(self.points) > 1 and any(
+            tried[key].nunique() > 1 and float(value) in (float(min(tried[key], key=float)), float(max(tried[key], key=float)))
+            for key, value in zip(self.keys, self.best))
+
+    def point_text(self):
+        """Return {tuned key: its chosen value}, with '(edge)' behind the last one if a better one may lie beyond."""
+        values = dict(zip(self.keys, self.best))
+        if self.keys and self.is_at_edge():
+            values[self.keys[-1]] += ' (edge)'
+        return values
+
+    def rate_cells(self):
+        """Return Wortsman's rate sensitivity and the tolerance in octaves, as texts, from seed 1's validation losses at all rates
+        beside the best point; '' unless runs at several rates have all ended."""
+        rates = {float(point[-1]): runs[runs.seed == 1] for point, runs in self.points.items()
+                 if self.keys and point[:-1] == self.best[:-1]}
+        runs = pd.concat(rates.values()) if len(rates) > 1 else self.runs[:0]
+        starts = [float(text.split()[0][2:]) for text in runs.val_losses if text.startswith('0:')]
+        if not starts or len(runs) < len(rates) or 'failed' in {*runs.status}:
+            return '', ''
+        losses = np.fmin(runs.val_loss.to_numpy(), fmean(starts))       # fmin: a run that train.py stopped has NaN
+        width, is_open = tolerance([*rates], losses)
+        return f'{losses.mean() - losses.min():.3f}', '≥ ' * is_open + f'{width:.1f}'
+
+
+def tolerance(rates, losses, slack=0.1):
+    """Return the width, in octaves, of the interval of learning rates around the best one in which the loss, interpolated
+    linearly in log rate, is at most the lowest loss + slack, and whether it reaches an end of the grid. `rates`: ascending."""
+    x, best, limit = np.log2(rates), losses.argmin(), losses.min() + slack
+
+    def reach(x, losses):
+        above = np.flatnonzero(losses > limit)
+        if not len(above):
+            return x[-1], True
+        i = above[0]
+        return x[i - 1] + (x[i] - x[i - 1]) * (limit - losses[i - 1]) / (losses[i] - losses[i - 1]), False
+
+    (high, open_above), (low, open_below) = reach(x[best:], losses[best:]), reach(x[best::-1], losses[best::-1])
+    return high - low, open_above or open_below
+
+
+def rows_of(runs, tuning=Tuning()):
+    """Return the Rows of runs."""
+    axes = [name for name in runs if name not in CELLS and name not in (*tuning.keys, 'seed')]
+    groups = runs.groupby(axes, sort=False) if axes else [((), runs)] * (len(runs) > 0)
+    return [Row({axis: label for axis, label in zip(axes, labels) if label}, group, tuning) for labels, group in groups]
 
 
 def split_of(runs):
@@ -145,110 +248,9 @@ def split_of(runs):
     return 'test' if len(losses) and losses.notna().all() else 'val'
 
 
-# ----------------------------------------------------------------------------- rows of the table
-
-def loss_text(counted, runs, split):
-    """Return the mean loss of the counted runs that are done, and how many of all runs diverged or failed."""
-    mean, error = mean_loss(counted, split)
-    parts = [f'{mean:.3f}' + (f' ± {error:.3f}' if error == error else '')] if mean == mean else []
-    lost = [(status, sum(runs.status == status)) for status in STATUS[1:]]
-    return ', '.join([*parts, *(f'{status} {number}/{len(runs)}' for status, number in lost if number)])
-
-
-def mean_loss(runs, split):
-    """Return the mean loss of the runs that are done, and its standard error; NaN without such runs."""
-    losses = runs[f'{split}_loss'][runs.status == 'done'].dropna()
-    return fmean(losses) if len(losses) else math.nan, losses.sem()
-
-
-class Row:
-    """The runs that differ only in learning rate and seed.
-
-    If there are several `rates`, which are texts in ascending order, TUNING_SEED's runs are `tuning`: the one with the lowest
-    validation loss has the `best` rate. The other seeds are `compared` at that rate. TUNING_SEED is `counted` in the shown mean
-    only if it is alone. With a single rate, all seeds are in all of these, unless TUNING_SEED chose the rate in another sweep.
-    """
-
-    def __init__(self, labels, runs, seed_1_chose=False):
-        self.labels, self.runs = labels, runs.sort_values('_rate', kind='stable')
-        self.rates = [*self.runs[LR].unique()]
-        several = len(self.rates) > 1
-        self.tuning = self.runs[self.runs.seed == TUNING_SEED] if several else self.runs
-        done = self.tuning[self.tuning.status == 'done']
-        self.best = done[LR][done.val_loss.idxmin()] if len(done) else [*self.tuning[LR], *self.rates][0]
-        self.at_best = self.runs[self.runs[LR] == self.best]
-        self.compared = self.at_best[self.at_best.seed != TUNING_SEED] if several or seed_1_chose else self.at_best
-        self.counted = self.compared if len(self.compared) else self.at_best
-        self.done = self.counted[self.counted.status == 'done']
-
-    def __str__(self):
-        return row_name(self.labels)
-
-    def losses(self, split):
-        """Return the final losses that may be compared."""
-        return self.compared[f'{split}_loss'][self.compared.status == 'done'].tolist()
-
-    def text(self, split):
-        return loss_text(self.counted, self.at_best, split)
-
-    def tuning_text(self, rate):
-        """Return the validation loss that chooses the rate, with a star at the chosen rate."""
-        runs = self.tuning[self.tuning[LR] == rate]
-        star = ' *' * (len(self.rates) > 1 and rate == self.best and sum(runs.status == 'done') > 0)
-        return loss_text(runs, runs, 'val') + star
-
-    def is_at_edge(self):
-        """Return whether the best of several rates is the lowest or highest, so that a better one may lie beyond."""
-        ended = self.tuning[self.tuning.status != 'failed']
-        chosen = ended[(ended[LR] == self.best) & (ended.status == 'done')]
-        return len(self.rates) > 1 and len(chosen) > 0 and self.best in (ended[LR].iloc[0], ended[LR].iloc[-1])
-
-    def rate_text(self):
-        return self.best + ' (edge)' * self.is_at_edge()
-
-    def rate_cells(self, most):
-        """Return rate sensitivity and tolerance in octaves, from TUNING_SEED's validation losses, as texts; '' unless runs at
-        several rates have all ended. Add the number of rates if it is below `most`. The initial loss is the mean over the
-        rates."""
-        starts = [curve[0][1] for curve in self.tuning._curve if curve and curve[0][0] == 0]
-        if len(self.rates) == 1 or not starts or len(self.tuning) < len(self.rates) or 'failed' in set(self.tuning.status):
-            return '', ''
-        fewer = f' ({len(self.rates)} rates)' if len(self.rates) < most else ''
-        losses = self.tuning.val_loss.tolist(), fmean(starts)
-        octaves, is_open = tolerance(self.tuning._rate.tolist(), *losses)
-        return (f'{rate_sensitivity(*losses):.3f}{fewer}',
-                '≥ ' * is_open + f'{octaves:.1f}{fewer}' if octaves == octaves else '')
-
-    def curve(self):
-        """Return [(iteration, mean validation loss)] of the runs that count."""
-        return [(points[0][0], fmean(loss for _, loss in points)) for points in zip(*self.done._curve)]
-
-    def reaches(self, loss):
-        """Return the iteration at which the mean validation loss falls to `loss`, interpolating linearly between
-        evaluations."""
-        curve = self.curve()
-        for (it0, loss0), (it1, loss1) in zip(curve, curve[1:]):
-            if loss0 > loss >= loss1:
-                return it0 + (loss0 - loss) / (loss0 - loss1) * (it1 - it0)
-        return math.inf
-
-
-def rows_of(runs, seed_1_chose=False):
-    """Return the Rows of runs."""
-    axes = axes_of(runs)
-    groups = runs.groupby(axes, sort=False) if axes else [((), runs)] * (len(runs) > 0)
-    return [Row({axis: label for axis, label in zip(axes, labels) if label}, group, seed_1_chose) for labels, group in groups]
-
-
 def find_row(rows, wanted, key='against'):
     """Return the one row whose labels are those in 'axis=value,…'."""
-    matches = []
-    for row in rows:
-        rest = wanted
-        for axis, label in row.labels.items():
-            rest = rest.replace(f'{axis}={label}', '', 1)
-        if wanted and not rest.strip(','):
-            matches.append(row)
+    matches = [row for row in rows if wanted and sorted(str(row).split(',')) == sorted(wanted.split(','))]
     if len(matches) != 1:
         raise ValueError(f'{key}={wanted!r} names {len(matches)} rows of the table, wants one of: {"; ".join(map(str, rows))}')
     return matches[0]
@@ -256,43 +258,80 @@ def find_row(rows, wanted, key='against'):
 
 # ----------------------------------------------------------------------------- comparisons
 
-ESTIMATE = ['difference', 'seeds', 'p', 'corrected p', 'detectable']
-RATE_HEAD = ['rate sensitivity', 'tolerance in octaves']
+class Estimate(NamedTuple):
+    """A contrast of means, its 95% interval, the two-sided p against zero, the fewest losses behind a mean, the standard error
+    and its degrees of freedom."""
+    mean: float
+    low: float
+    high: float
+    p: float
+    n: int
+    error: float
+    df: float
 
 
-def cells_of(estimates):
-    """Return {column of ESTIMATE: cell} for each difference, with empty cells for None or a difference without seeds."""
-    ps = iter(corrected([e.p for e in estimates if e and e.n]))
-    cells = [[f'{e.mean:+.3f}' + (f' [{e.low:+.3f}, {e.high:+.3f}]' if e.low == e.low else ''), str(e.n), f'{e.p:.2g}',
-              f'{next(ps):.2g}', f'{e.detectable:.3f}'] if e and e.n else [''] * len(ESTIMATE) for e in estimates]
-    return [dict(zip(ESTIMATE, line)) for line in cells]
+def moderated(rows, split):
+    """Return {row: (variance of a loss, its degrees of freedom)}: few seeds say little about a row's variance s² with d degrees
+    of freedom, so each is shrunk towards the rows' common s₀², worth d₀, and the more the rows agree, the further (Smyth 2004).
 
-
-def samples_of(rows, split):
-    """Return {row: Sample of the losses that may be compared, at its best rate}. Moderate variances over the rows of one
-    optimizer and size: the axes optim and size, or without a size axis the number of parameters, rounded to one digit."""
-    groups = {}
+    Let e = ln s² − ψ(d/2) + ln(d/2). Then ψ′(d₀/2) = var(e) − mean ψ′(d/2), with d₀ = ∞ unless this is above 0, and ln s₀² =
+    mean(e) + ψ(d₀/2) − ln(d₀/2). The moderated variance is (d₀ s₀² + d s²)/(d₀ + d), with d₀ + d degrees of freedom, or the
+    rows' total if that is less. Rows of one optimizer and size are moderated together.
+    """
+    groups, known = {}, {}
     for row in rows:
-        parameters = f'{row.done.parameters.iloc[0]:.1g}' if len(row.done) else ''
-        groups.setdefault((row.labels.get('optim'), row.labels.get('size', parameters)), []).append(row)
-    return {row: sample for group in groups.values()
-            for row, sample in zip(group, samples([row.losses(split) for row in group]))}
+        parameters = f'{row.shown.parameters.iloc[0]:.1g}' if len(row.shown) else ''
+        if row.losses(split).var() > 0:
+            groups.setdefault((row.labels.get('optim'), row.labels.get('size', parameters)), []).append(row)
+    for group in groups.values():
+        s2 = np.array([np.var(row.losses(split).to_numpy(), ddof=1) for row in group])
+        d = np.array([len(row.losses(split)) - 1 for row in group])
+        e = np.log(s2) - psi(d / 2) + np.log(d / 2)
+        excess = e.var(ddof=1) - polygamma(1, d / 2).mean() if len(group) > 1 else 0.0
+        if len(group) == 1:
+            known[group[0]] = float(s2[0]), int(d[0])
+        elif excess <= 0:
+            known |= dict.fromkeys(group, (float(np.exp(e.mean())), int(d.sum())))
+        else:
+            d0 = 2 * brentq(lambda x: polygamma(1, x) - excess, 1e-8, 1 / excess + 1)   # ψ′(x) is between 1/x and 1/x + 1/x²
+            s0 = np.exp(e.mean() + psi(d0 / 2) - np.log(d0 / 2))
+            known |= zip(group, zip((d0 * s0 + d * s2) / (d0 + d), np.minimum(d0 + d, d.sum())))
+    return known
 
 
-def compare(rows, base, split):
-    """Return {column: cell} for each row, at its best rate, with its difference from the row `base`."""
-    known = samples_of(rows, split)
-    compared = [row is not base and len(row.done) and len(base.done) for row in rows]
-    found = cells_of([contrast({row: 1, base: -1}, known) if yes else None for row, yes in zip(rows, compared)])
-    for cells, row, yes in zip(found, rows, compared):
-        reached = row.reaches(mean_loss(base.done, 'val')[0]) if yes else math.inf
-        share = f'{reached:.0f} ({reached / base.curve()[-1][0]:.0%})' if reached < math.inf else 'not reached'
-        cells['iterations to its loss'] = share if yes else ''
-    return found
+def contrast(weights, split, known):
+    """Estimate Σ w m over {row: weight w}, for the means m of independent losses, by Welch's t-test with moderated variances.
+
+    Its variance is V = Σ v, v = w² s²/n, with V²/Σ(v²/df) degrees of freedom (Satterthwaite 1946). Rows that share a variance
+    form one term of the latter sum. `known`: that of `moderated`; a row without a variance gives an Estimate without an interval.
+    """
+    used = {row: weight for row, weight in weights.items() if weight}
+    losses = {row: row.losses(split) for row in used}
+    n = min(map(len, losses.values()), default=0)
+    mean = math.fsum(weight * fmean(losses[row]) for row, weight in used.items()) if n else math.nan
+    parts = {}                                          # {(variance, df): v}
+    for row, weight in used.items():
+        if n and row in known:
+            parts[known[row]] = parts.get(known[row], 0.0) + weight ** 2 * known[row][0] / len(losses[row])
+    if not parts or not all(row in known for row in used):
+        return Estimate(mean, math.nan, math.nan, math.nan, n, math.nan, math.nan)
+    variance = math.fsum(parts.values())
+    df, error = variance ** 2 / math.fsum(v ** 2 / df for (_, df), v in parts.items()), math.sqrt(variance)
+    low, high = t.interval(0.95, df, mean, error)
+    return Estimate(mean, low, high, float(2 * t.sf(abs(mean) / error, df)), n, error, df)
+
+
+def corrected(p_values):
+    """Correct p-values as Benjamini and Hochberg 1995 do, in the given order. NaN stays NaN and does not count."""
+    p = np.array(p_values, float)
+    tested = ~np.isnan(p)
+    if tested.any():
+        p[tested] = false_discovery_control(p[tested])
+    return p.tolist()
 
 
 def read_contrast(text, find):
-    """Parse 'ROW - ROW - ROW + ROW' into {row: weight}; find(text) returns a row."""
+    """Parse 'ROW - ROW' or 'ROW - ROW - ROW + ROW' into {row: weight}; find(text) returns a row."""
     first, *rest = re.split(r'\s+([+-])\s+', text.strip())
     terms = [(1, first), *zip(({'+': 1, '-': -1}[sign] for sign in rest[::2]), rest[1::2])]
     if sum(sign for sign, _ in terms):
@@ -304,82 +343,83 @@ def read_contrast(text, find):
     return weights
 
 
-def read_contrasts(text, rows):
-    """Parse 'ROW - ROW; ROW - ROW - ROW + ROW' into {contrast's text: {row: weight}}."""
-    return {one: read_contrast(one, lambda name: find_row(rows, name, 'contrast'))
-            for one in map(str.strip, text.split(';')) if one}
+def signed(x):
+    return f'{x:+.3f}'.replace('-', '−')
+
+
+def interval(e):
+    """Return an Estimate as '−0.123 [−0.150, −0.096]'."""
+    return f'{signed(e.mean)} ' + (f'[{signed(e.low)}, {signed(e.high)}]' if e.low == e.low else '(no interval)')
+
+
+def cells_of(estimates):
+    """Return {column: cell} for each difference, with empty cells for None or a difference without seeds."""
+    ps = corrected([e.p if e else math.nan for e in estimates])
+    return [{'difference': interval(e), 'n': str(e.n), 'p': f'{e.p:.2g}', 'corrected p': f'{p:.2g}'} if e and e.n else
+            dict.fromkeys(('difference', 'n', 'p', 'corrected p'), '') for e, p in zip(estimates, ps)]
 
 
 # ----------------------------------------------------------------------------- tables
 
-def make_tables(runs, select='all', against='', contrasts=''):
-    """Return the caption and the tables, which are frames of texts."""
-    rows, split = rows_of(runs), split_of(runs)
-    rates, most = runs.sort_values('_rate')[LR].unique(), max(len(row.rates) for row in rows)
-    wide, name = most > 1 and select == 'all', SPLITS[split]
-    columns = [axis for axis in axes_of(runs) if (runs[axis] != '').any()]
-    columns += [f'lr {rate}' for rate in rates] if wide else [LR] if rates[0] else []
-    columns += [f'{name} loss', *(RATE_HEAD if most > 1 and not wide else [])]
-    lines = [{**row.labels, **{f'lr {rate}': row.tuning_text(rate) for rate in row.rates}, LR: row.rate_text(),
-              f'{name} loss': row.text(split), **dict(zip(RATE_HEAD, row.rate_cells(most)))} for row in rows]
+def make_tables(runs, tuning, against='', contrasts=''):
+    """Return the caption and the tables, which are frames of texts: the rows, and the contrasts if there are any."""
+    rows, split = rows_of(runs, tuning), split_of(runs)
+    known, lines = moderated(rows, split), []
+    for row in rows:
+        first = {f'seed 1 at {point[0]}': loss_text(at := runs[runs.seed == 1], at, 'val') for point, runs in row.points.items()
+                 if len(point) == 1 < len(row.points)}
+        lines.append({**row.labels, **first, **row.point_text(), f'{SPLITS[split]} loss': row.text(split),
+                      'seeds': seeds_text(row.shown.seed),
+                      **dict(zip(('rate sensitivity', 'tolerance in octaves'), row.rate_cells()))})
     if against:
-        found = compare(rows, find_row(rows, against), split)
+        base = find_row(rows, against)
+        found = cells_of([contrast({row: 1, base: -1}, split, known) if row is not base else None for row in rows])
         lines = [{**line, **cells} for line, cells in zip(lines, found)]
-        columns += found[0]
-    tables = [pd.DataFrame(lines, columns=columns).fillna('')]
-    if read := read_contrasts(contrasts, rows):
-        known = samples_of(rows, split)
-        cells = cells_of([contrast(weights, known) for weights in read.values()])
-        tables.append(pd.DataFrame([{'contrast': text, **line} for text, line in zip(read, cells)]))
-    caption = [f'{name} loss at the end, mean ± standard error over seeds']
-    if most > 1:
-        caption += [f'seed {TUNING_SEED} chose the rates by validation loss' + ' (in their columns, * the lowest)' * wide
-                    + ', and counts only where it is alone']
-    caption += ['(edge) no rate beyond the best was tried'] if rates[0] and not wide else []
-    ended = runs[runs.status != 'failed']
-    caption += [f'rows are of several {name}' for what, name in ORIGIN.items() if ended[what].nunique() > 1]
+    tables = [pd.DataFrame(lines).fillna('')]
+    if texts := [*filter(None, map(str.strip, contrasts.split(';')))]:
+        found = [contrast(read_contrast(text, lambda name: find_row(rows, name, 'contrast')), split, known) for text in texts]
+        tables.append(pd.DataFrame([{'contrast': text, **cells} for text, cells in zip(texts, cells_of(found))]))
+    chose = 'seed 1' if tuning.seeds == 1 else f'seeds 1 to {tuning.seeds}'
+    caption = [f'{SPLITS[split]} loss at the end, mean ± standard error over the seeds named']
+    if any(len(row.points) > 1 for row in rows) or tuning.elsewhere:
+        caption += [f'{chose} chose {" and ".join(tuning.keys)} by validation loss, and counts only where it is alone']
+    caption += ['(edge): no value beyond the best was tried'] * any('(edge)' in str(line) for line in lines)
     caption = '; '.join([*caption, f'{runs.seconds.sum() / 3600:.2f} hours of runs'])
-    if against or read:
-        caption += ('\ndifference: of means, with its 95% interval; corrected p: Benjamini-Hochberg over the table; '
-                    'detectable: the smallest true difference that is found with 80% power')
-    return caption, tables
+    if against or texts:
+        caption += '\ndifference: of means, with its 95% interval; n: the fewest seeds of a mean; corrected p: Benjamini-Hochberg'
+    return caption, [table.loc[:, (table != '').any()] for table in tables]
 
 
-def as_text(table):
-    """Return a frame of texts as plain text and as Markdown."""
-    head, *lines = [[*table], *table.values.tolist()]
-    widths = [max(map(len, column)) for column in zip(head, *lines)]
-    padded = [[cell.ljust(width) for cell, width in zip(line, widths)] for line in (head, *lines)]
-    return ('\n'.join('  '.join(line).rstrip() for line in padded),
-            '\n'.join('| ' + ' | '.join(cell.replace('|', r'\|') for cell in line) + ' |'
-                      for line in (head, ['---'] * len(head), *lines)))
+def seeds_text(seeds):
+    """Return seeds as '4 to 11', or as '8 from 7078336 to 261944053' if there are others between the first and the last."""
+    low, high, n = min(seeds), max(seeds), len(seeds)
+    return f'{low}' if n == 1 else f'{low} to {high}' if high - low == n - 1 else f'{n} from {low} to {high}'
 
 
-def table_csv(rows):
-    """Return the text of table.csv: a line for each learning rate of each row. If several rates were tried, tuning_loss is
-    TUNING_SEED's validation loss, and the other losses are those of the other seeds."""
+def point_table(rows):
+    """Return a frame with a line for each point of each row. If there are several, tuning_loss is seed 1's validation loss, and
+    the other losses are those of the seeds that did not tune."""
     lines = []
     for row in rows:
-        for rate, runs in row.runs.groupby(LR, sort=False):
-            several = len(row.rates) > 1
-            others = runs[runs.seed != TUNING_SEED] if several else runs
-            tuning = mean_loss(runs[runs.seed == TUNING_SEED], 'val')[0] if several else math.nan
-            numbers = (tuning, *mean_loss(others, 'val'), *mean_loss(others, 'test'), *(sum(runs.status == s) for s in STATUS))
-            lines.append({**row.labels, **({LR: rate} if rate else {}), **dict(zip(POINT, numbers))})
-    axes = dict.fromkeys(name for line in lines for name in line if name not in POINT)
-    table = pd.DataFrame(lines, columns=[*axes, *POINT])
-    return table.fillna(dict.fromkeys(axes, '')).to_csv(index=False, na_rep='nan')
+        for point, runs in row.points.items():
+            first, others = runs[runs.seed == 1], runs[runs.seed > row.tuning.seeds]
+            several, done = len(row.points) > 1, (others if len(row.points) > 1 else runs)[lambda x: x.status == 'done']
+            lines.append({**row.labels, **dict(zip(row.keys, point)),
+                          'tuning_loss': first.val_loss[first.status == 'done'].mean() if several else math.nan,
+                          'val_loss': done.val_loss.mean(), 'standard_error': done.val_loss.sem(),
+                          'test_loss': done.test_loss.mean(), 'test_standard_error': done.test_loss.sem(),
+                          **{status: sum(runs.status == status) for status in STATUS}})
+    return pd.DataFrame(lines)
 
 
-def write_report(runs, caption, tables, folder=''):
-    """Print the tables, and write them and a picture into the folder, if one is given."""
-    texts, markdowns = zip(*map(as_text, tables))
-    print(f'\n{caption}\n\n' + '\n\n'.join(texts) + '\n')
-    if folder:
-        os.makedirs(folder, exist_ok=True)
-        write_text(os.path.join(folder, 'table.txt'), '\n\n'.join(texts) + '\n')
-        write_text(os.path.join(folder, 'table.md'), '\n\n'.join(markdowns) + '\n')
-        write_text(os.path.join(folder, 'table.csv'), table_csv(rows_of(runs)))
-        if 'done' in set(runs.status):
-            from lab.plot import draw
-            draw('sweep', [folder], os.path.join(folder, 'sweep.png'))
+def markdown(table):
+    """Return a frame of texts as a Markdown table."""
+    lines = [[*table], ['---'] * table.shape[1], *table.values.tolist()]
+    return '\n'.join('| ' + ' | '.join(cell.replace('|', r'\|') for cell in line) + ' |' for line in lines)
+
+
+def plain(table):
+    """Return a frame of texts as aligned text."""
+    head, *lines = [[*table], *table.values.tolist()]
+    widths = [max(map(len, column)) for column in zip(head, *lines)]
+    return '\n'.join('  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in (head, *lines))
