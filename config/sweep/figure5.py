@@ -1,7 +1,6 @@
 # Does the gain of Blockwise LR last as LLaMA grows? Three sizes, 20 bytes per parameter (sharpness disparity, figures 4, 5)
 #     python -m lab.sweep config/sweep/figure5.py
-#     python -m lab.scaling --csv=out-sweep/figure5/runs.csv --size=size --base=lr=none
-# The second command shows the slopes and the speed-up at equal loss.
+# A warm-up of 10% is not the paper's, see figure5_warm.py.
 arguments = 'config/base/pysource.py config/arch/llama.py config/optim/adamw.py --min_lr=0'
 out_dir = 'out-sweep/figure5'
 csv = 'results/csv/figure5.csv'         # by commit 37168e4
