@@ -62,10 +62,10 @@ results: .venv/installed-lab
 ifeq ($(VENV),no)
 gpu:
 	test -e data/pycode/meta.json || $(PYTHON) data/pycode/prepare.py
-	$(PYTHON) -m lab.gpu $(ARGS)
+	bash lab/gpu.sh $(PYTHON)
 else
 gpu: .venv/installed data/pycode/meta.json
-	$(BIN)/python -m lab.gpu $(ARGS)
+	bash lab/gpu.sh $(BIN)/python
 endif
 
 data/digits/meta.json: vision/prepare/digits.py .venv/installed-vision

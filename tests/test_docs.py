@@ -25,15 +25,15 @@ import numpy as np
 import pytest
 import torch
 from helpers import ROOT, forks_its_runs, run_alone, run_here, run_python, run_ranks
+from lab.results import placements
+from lab.track.__main__ import split_arguments as split_track_arguments
+from lab.track.entry import Division
 from torch.distributed.run import get_args_parser
 
 from data.tokens import write_tokens
 from engine.keys import check_keys, gpt_config
-from lab.results import placements
 from lab.sweep.__main__ import split_arguments
 from lab.sweep.plan import plan
-from lab.track.__main__ import split_arguments as split_track_arguments
-from lab.track.entry import Division
 from model import GPTConfig
 from vision.images import write_images
 from vision.vit import ViTConfig

@@ -1,6 +1,6 @@
 """lab/estimate.py against sums by hand."""
 import pytest
-from helpers import ROOT, call, flags
+from helpers import ROOT, call
 
 
 def gib(out):
@@ -15,7 +15,8 @@ def test_memory():
     small = gib(call('lab.estimate', *keys, '--optimizer=adam_mini', '--batch_size=1'))
     large = gib(call('lab.estimate', *keys, '--optimizer=adamw', '--batch_size=3', '--parallel=fsdp', '--gpus=4'))
     count = 4 * (12 * 2048 ** 2 + 2 * 2048) + (256 + 64 + 1) * 2048
-    assert small['parameters'] == small['gradients'] == pytest.approx(4 * count / 2 ** 30, abs=1e-3)
+    for name in 'parameters', 'gradients', 'copy for update norms':
+        assert small[name] == pytest.approx(4 * count / 2 ** 30, abs=1e-3)
     assert small['state of adam_mini'] == pytest.approx(4 * count / 2 ** 30, rel=0.01) and small['gathered blocks'] == 0
     assert large['state of adamw'] == pytest.approx(8 / 4 * count / 2 ** 30, rel=0.01)
     assert large['parameters'] == pytest.approx(small['parameters'] / 4, abs=1e-3) and large['gathered blocks'] > 0
@@ -33,18 +34,3 @@ def test_memory_beside_that_of_dnt(optimizer, paper):
     found = gib(call('lab.estimate', ROOT / 'config' / f'train_ldnt_xl_{optimizer}.py', '--compile=False'))
     state, = [size for name, size in found.items() if name.startswith('state')]
     assert state * 2 ** 30 / 1e9 == pytest.approx(paper, abs=0.1)
-
-
-@pytest.mark.parametrize('overlap', [False, True])
-def test_scale(overlap):
-    """Of 8 GPUs in two nodes of 4: DDP sends each fp32 gradient twice, but for its own eighth"""
-    out = call('lab.estimate', *flags(n_layer=1, n_head=2, n_embd=16, block_size=16, vocab_size=256, batch_size=4, scale='1,8',
-                                      node=4, ddp_overlap=overlap, gradient_accumulation_steps=16,
-                                      gpu_peak=1e-6, gpu_mfu=0.5, network=1e-3))
-    count = int(out.split()[0].replace(',', ''))
-    one, eight = ([float(word.replace(',', '').rstrip('%')) for word in line.split()] for line in out.splitlines()[2:])
-    assert one[0] == 1 and eight[0] == 8 and eight[1] == pytest.approx(one[1] / 8, rel=0.01)
-    assert one[2] == one[6] == 0 and one[5] == one[9] == 100
-    assert eight[3] == pytest.approx(8 * count * 7 / 8 / 1e6, abs=1e-3)
-    hidden = min(eight[3], eight[1] * 8 / 16 * 2 / 3) if overlap else 0         # behind the last micro-batch's backward pass
-    assert eight[4] == pytest.approx(16 * 4 * 16 / (eight[1] + eight[3] - hidden), rel=0.01)

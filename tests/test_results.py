@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers import ROOT, run_here
+from lab.sweep.claims import test_all
+from lab.sweep.statistics import contrast, samples
 from scipy.stats import false_discovery_control
 
 from lab.sweep import pages
-from lab.sweep.claims import test_all
 from lab.sweep.plan import plan, planned_rows, read_sweep, stated, words
-from lab.sweep.statistics import contrast, samples
 from lab.sweep.table import CELLS, axes_of, read_runs, rows_of, samples_of
 
 NOISE = np.random.default_rng(0).normal(0, 0.02, (3, 13))

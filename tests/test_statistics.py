@@ -5,8 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp, ttest_ind
-
 from lab.sweep.statistics import (
     Sample,
     contrast,
@@ -19,6 +17,7 @@ from lab.sweep.statistics import (
     tolerance,
     within_margin,
 )
+from scipy.stats import ttest_1samp, ttest_ind
 
 DRAW = np.random.default_rng(0).normal(2, 0.1, (4, 7))
 OWN = {i: Sample(row.mean(), row.var(ddof=1), len(row) - 1, len(row)) for i, row in enumerate(DRAW)}       # not moderated

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import run_here
+from lab.sweep.statistics import contrast, samples
 
 from lab.sweep.run import largest_rise
-from lab.sweep.statistics import contrast, samples
 from lab.sweep.table import CELLS, read_runs
 
 RATES = ('0.1', '0.2', '0.4')

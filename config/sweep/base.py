@@ -4,7 +4,7 @@
 # --report counts all 13.) Two more rows are DNT at the decay of S1, once at its own best rate there and once at the rate of S1.
 # They split what a decay and rate of its own are worth to DNT. Half-width of a difference's interval: 0.012 by AdamW.
 # No claim compares Peri and Post by AdamW, nor Pre, Peri and S1 large by momentum SGDW. S1 large has 7 runs from an earlier plan.
-include(__file__.rpartition('sweep')[0] + 'base/tuned.py')
+include('config/base/tuned.py')
 tuned_elsewhere = True          # so no comparison uses seed 1
 arguments = 'config/base/pysource.py --eval_interval=1100'
 out_dir = 'out-sweep/base'

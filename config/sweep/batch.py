@@ -3,7 +3,7 @@
 # base.py has 2K. All train on the same number of tokens. The middle one of three rates grows with the square root of the batch,
 # and the decay makes rate × decay × iterations, at that rate, the same as in base.py. Momentum and β₁ are 0.9 throughout. β₂ is
 # 0.95, but 0.987 with 0.5K tokens, to average over as many tokens. A run logs 138 or 220 losses, for the rule of divergence.
-include(__file__.rpartition('sweep')[0] + 'base/tuned.py')
+include('config/base/tuned.py')
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/batch'
 csv = 'results/csv/batch.csv'           # by commit 14cd207

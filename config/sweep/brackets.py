@@ -3,7 +3,7 @@
 # In decay.py the best decay of five rows is the largest or the smallest one tried. Each of these rows gets one more decay here, a
 # factor of 3 further. decay.py has no Post-LN; by momentum SGDW its best of three decays was the smallest, so it gets two more.
 # The rule is that of decay.py: the lowest validation loss at the row's best rate.
-include('config/base/placements.py')
+include('config/base/tuned.py')
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/brackets'
 csv = 'results/csv/brackets.csv'        # by commit 14cd207

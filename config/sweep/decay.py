@@ -4,7 +4,7 @@
 # One seed, so no claims. The rule: a placement takes the decay whose row here has the lowest validation loss at its best rate. S1
 # and DNT ran first, and were to give one decay to all. But their best decays differ (AdamW: 0.1 and 0.3), and with the same decay
 # DNT leads by 0.06 to 0.14. So each placement has its own, which was decided before any run of base.py.
-include('config/base/placements.py')
+include('config/base/tuned.py')
 arguments = 'config/base/pysource.py'
 out_dir = 'out-sweep/decay'
 csv = 'results/csv/decay.csv'           # by commit 14cd207

@@ -3,7 +3,7 @@
 #     python -m lab.sweep config/sweep/placements.py --report=True        # the table
 # A file of config/arch brings its norms, their places, its residual, its gains and its start. The FFN, the positions and the tied
 # head are those of pre.py, or else RoPE and SwiGLU would decide. Starts with a standard deviation of 0.02 are rescaled to this
-# width, as in config/base/placements.py. d_ff keeps the parameters within 5% of those of `pre`.
+# width, as in config/base/tuned.py. d_ff keeps the parameters within 5% of those of `pre`.
 # Rows of placements that are not in _names are a screen with one seed at a decay of 0.1.
 arguments = 'config/base/pysource.py config/optim/adamw.py --min_lr=0 --eval_interval=1100'
 out_dir = 'out-sweep/placements'

@@ -2,7 +2,7 @@
 #     python -m lab.sweep config/sweep/size.py
 # A run has 4700/2200 times the iterations of base.py, and the weight decay is divided by that factor, so that rate × decay ×
 # iterations stays the same. Three rates a factor of 2 apart, around that of base.py.
-include(__file__.rpartition('sweep')[0] + 'base/tuned.py')
+include('config/base/tuned.py')
 arguments = ('config/base/pysource.py config/optim/adamw.py --min_lr=0 --n_embd=96 --n_head=3 --max_iters=4700 '
              '--warmup_iters=470 --eval_interval=2350 --compile=True')
 out_dir = 'out-sweep/size'

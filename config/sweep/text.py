@@ -1,7 +1,7 @@
 # Are the leads on English prose the same as on Python? Pre-LN and DNT at 0.2M parameters by AdamW, on data/pydocs
 #     python -m lab.sweep config/sweep/text.py
 # The weight decays are those of base.py. Three rates a factor of 2 apart, around that of base.py.
-include(__file__.rpartition('sweep')[0] + 'base/tuned.py')
+include('config/base/tuned.py')
 arguments = 'config/base/pysource.py config/optim/adamw.py --min_lr=0 --dataset=pydocs --eval_interval=1100'
 out_dir = 'out-sweep/text'
 csv = 'results/csv/text.csv'            # by commit 14cd207

@@ -3,7 +3,7 @@
 # 7812 iterations read 16.0M bytes, less than one epoch of data/pysource. The weight decay is that of base.py × 2200/7812, so that
 # rate × decay × iterations stays the same. Three rates a factor of 2 apart, around that of base.py. value_residual has the body
 # and the start of GPT-2, as in placements.py, and the decay and rate of Pre. Its lead at 4.5M bytes is there.
-include(__file__.rpartition('sweep')[0] + 'base/tuned.py')
+include('config/base/tuned.py')
 _iterations = 7812
 arguments = (f'config/base/pysource.py config/optim/adamw.py --min_lr=0 --max_iters={_iterations} '
              f'--warmup_iters={_iterations // 10} --eval_interval={_iterations // 2}')
