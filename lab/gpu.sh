@@ -34,7 +34,9 @@ found = read(name)
 print(f'\nLosses {found[0]:.4f} to {found[-1]:.4f} in {len(found)} iterations.')
 good = found[-1] < found[0]
 if like:
-    off = max(abs(a - b) for a, b in zip(found, read(like), strict=True))
+    if len(found) != len(read(like)):
+        sys.exit(f'{like} has other iterations, so they cannot be compared.')
+    off = max(abs(a - b) for a, b in zip(found, read(like)))
     print(f'They differ from those of {like} by {off:.2e}; {within} is allowed.')
     good = good and off <= float(within)
 sys.exit(not good)

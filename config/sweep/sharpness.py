@@ -1,7 +1,7 @@
 # Sharpness disparity, appendix A.1 and tables 3 and 4: AdamW's learning rate for each model, one GPU per run
 #     python -m lab.sweep config/sweep/sharpness.py
-# Appendix A.3 also tries Lion's rate as a share of AdamW's, and the weight decay that goes with each. The paper chose 1/5 and 0.5, as
-# in config/sharpness/train_llama_0.25b_lion.py, and does not say on which model.
+# Appendix A.3 also tries rates of Lion as shares of that of AdamW, each with its weight decay. The paper chose 1/5 and 0.5, as in
+# config/sharpness/train_llama_0.25b_lion.py, and does not say on which model.
 out_dir = 'out-sweep/sharpness'
 seeds = 1
 _models = {          # {rates: files of config/sharpness/}
