@@ -1,5 +1,6 @@
 """
-Write README.md, claims.md and placements.md of this folder, their pictures in img/, and docs/placements.md, from the numbers in csv/:
+Write README.md, claims.md and placements.md of this folder, their pictures in img/, docs/placements.md, and the table of the front
+page, from the numbers in csv/:
 
     python results/pages.py                 # `make results` does the same
     python results/pages.py --check=True    # change nothing, and fail if a page does not match the numbers
@@ -471,6 +472,39 @@ one that it is a step away from, and shows that step. They work in `train.py` an
     return text
 
 
+# ----------------------------------------------------------------------------- README.md's table
+
+NAMED = {       # config/arch/ → name, InputNorm, Pre (attention, FFN), QK, Mid, Post, norm
+    's4': ('S4', 'yes', 'yes, yes', 'yes', 'yes', '', 'RMSNorm'),
+    's5': ('S5 = DNT', 'yes', 'yes, no', 'yes', 'yes', '', 'RMSNorm'),
+    's3': ('S3', 'yes', 'yes, yes', 'yes', '', '', 'RMSNorm'),
+    's2': ('S2', '', 'yes, yes', 'yes', '', '', 'RMSNorm'),
+    's1': ("S1, DNT's baseline", '', 'yes, yes', '', '', '', 'RMSNorm'),
+    'pre': ('Pre-LN, GPT-2', '', 'yes, yes', '', '', '', 'LayerNorm'),
+    'peri': ('Peri-LN', '', 'yes, yes', '', 'yes', '', 'LayerNorm'),
+    'post': ('Post-LN', '', '', '', '', 'yes', 'LayerNorm'),
+    'hybrid': ('HybridNorm', '', '', 'yes, and V', '', 'attention', 'RMSNorm'),
+    'stable': ('Stable-Transformer', '', 'yes, yes', 'yes', '', '', 'StableNorm')}
+HEAD = ('name', 'Input', 'Pre (attention, FFN)', 'QK', 'Mid', 'Post', 'norm')
+
+
+def front_page(sweep):
+    """Return README.md's text with the table of named placements, the lowest test loss first."""
+    rows = {row.labels['arch']: row for row in sweep.rows if row.labels['arch'] in NAMED and row.labels['optim'] == 'adamw'}
+    lines = [{'`config/arch/`': f'`{arch}`', **dict(zip(HEAD, NAMED[arch])),
+              'test loss': row.text('test') + ', one seed' * (len(row.shown) == 1)}
+             for arch, row in sorted(rows.items(), key=lambda item: item[1].shown.test_loss.mean())]
+    several = [row.losses('test').std() for row in rows.values() if len(row.losses('test')) > 1]
+    text = f"""{markdown(pd.DataFrame(lines))}
+
+*Nats per byte of Python sources: 0.2M parameters, 4.5M bytes, AdamW, each at its own learning rate, and with several seeds at its own weight
+decay. ± is a standard error. One seed has a standard deviation of {min(several):.3f} to {max(several):.3f}, so differences of single seeds
+below 0.05 may be chance. `python results/pages.py` makes this table from `results/csv/placements.csv`.*
+"""
+    before, start, rest = (ROOT / 'README.md').read_text(encoding='utf-8').partition('<!-- placements: made by results/pages.py -->\n')
+    return before + start + text + rest[rest.index('<!-- end -->'):]
+
+
 def build():
     """Return {path: text} for all pages, and {path: matplotlib figure} for their pictures."""
     names = sorted({path.stem for path in (HERE / 'csv').glob('*.csv')} - {'induction', 'placements_time'} | {*PLAN})
@@ -481,7 +515,8 @@ def build():
     figures = {name: figure for name, figure in figures.items() if figure}
     pages = {'README.md': readme(sweeps, tests, figures), 'claims.md': claims(sweeps, tests),
              'placements.md': placements(sweeps['placements'])}
-    pages = {HERE / name: MADE + text for name, text in pages.items()} | {ROOT / 'docs' / 'placements.md': all_placements()}
+    pages = {HERE / name: MADE + text for name, text in pages.items()}
+    pages |= {ROOT / 'docs' / 'placements.md': all_placements(), ROOT / 'README.md': front_page(sweeps['placements'])}
     return pages, {HERE / 'img' / f'{name}.png': figure for name, figure in figures.items()}
 
 
