@@ -9,6 +9,7 @@ from scipy.stats import spearmanr
 from lab.plot.lines import COLORS, FULL, MARKERS
 from lab.sweep.table import contrast, find_row, signed
 
+HERE = Path(__file__).resolve().parent
 NAMES = dict(pre='Pre-LN', s1='S1', s5='DNT', peri='Peri-LN', post='Post-LN', hybrid='HybridNorm')      # files of config/arch/
 OPTIMIZERS = dict(adamw='AdamW', muon='Muon', sgdw='mSGDW')
 STEPS = {'S1': 'S1', 'S1+InputNorm': 'S1 +\nInputNorm', 'DNT with the decay of S1': 'DNT at the\ndecay of S1', 'DNT': 'DNT'}
@@ -140,7 +141,7 @@ def gaps(sweeps, seeds):
 
 def induction(sweeps, seeds):
     """Draw test loss against the highest induction score of a head, a point for each seed of placements.csv that was measured."""
-    scores = pd.read_csv(Path(__file__).with_name('csv') / 'induction.csv').rename(columns={'entry': 'arch'})
+    scores = pd.read_csv(HERE / 'csv' / 'induction.csv').rename(columns={'entry': 'arch'})
     confirming = sweeps['placements'].runs[['arch', 'seed', 'test_loss']][lambda runs: runs.seed > 3]
     figure = Figure((FULL * 0.8, 3.0), layout='constrained')
     axes = figure.subplots()

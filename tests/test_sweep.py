@@ -4,7 +4,6 @@ from configurator import defaults_of, parse_args
 import csv
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -19,12 +18,13 @@ from helpers import ROOT, TINY, Alone, checkpoint, forks_its_runs, rows, run_her
 from test_sweep_plan import fake_runs
 
 from data.lock import lock_file, lock_folder
-from lab.sweep.plan import plan, read_sweep
+from lab.sweep.plan import planned_rows, read_sweep, rows_of_file
+from lab.sweep.table import key_of, labels_of, read_csv
 from model import GPTConfig
 
 DEFAULTS = defaults_of(str(ROOT / 'train.py'), GPTConfig)
 PICTURES = {'sweep.png', 'sweep.svg'}
-TABLES = {'runs.csv', 'table.csv', 'table.md', 'table.txt'} | PICTURES
+TABLES = {'runs.csv', 'table.csv', 'table.md'} | PICTURES
 KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 100, 'eval_interval': 50, 'lr_decay_iters': 100,
         'gradient_accumulation_steps': 1, 'warmup_iters': 0, 'min_lr': 0.0}
 # two runs that end, one that diverges, two whose data is damaged
@@ -66,7 +66,7 @@ def ended(sweep, code=0):
 
 @pytest.fixture(scope='module')
 def swept(place):
-    assert ended(launch(place, 'grid.py')).startswith('0 runs of swept/runs.csv are done, 5 to do, 2 at once, ')
+    assert ended(launch(place, 'grid.py')).startswith('0 runs of swept/runs.csv are done, 5 to do, 2 at once\n')
     return place / 'swept'
 
 
@@ -84,16 +84,17 @@ def faked(monkeypatch, tmp_path):
     return fake_runs(monkeypatch, tmp_path)(lambda rate, it, seed: 1.0).started
 
 
-def planned(*grids, first=(), seeds=1, script='train.py'):
-    return {run['name']: run for run in plan(list(grids), list(first), seeds=seeds, script=script)}
+def planned(*grids, first=(), seeds=1):
+    rows = planned_rows(list(grids), list(first), seeds=seeds)
+    return {run['name']: run for row in rows for point in row.grid for run in (row.run_at(point, seed) for seed in row.seeds)}
 
 
 # ----------------------------------------------------------------------------- the plan
 
 def test_a_plan_is_the_product_of_axes_and_seeds():
-    """Each run is named by what varies, and its config is what its labels say, on top of what all get first"""
+    """Each run is named by its axes, and its config is what its labels say, on top of what all get first"""
     runs = planned(dict(optim=['sgdw', 'none'], n_layer=[1, 2], n_head=[4]), first=['--n_embd=8', '--n_layer=7'], seeds=2)
-    assert list(runs) == [f'optim={optim},n_layer={n},seed={seed}'
+    assert list(runs) == [f'optim={optim},n_layer={n},n_head=4,seed={seed}'
                           for optim in ('sgdw', 'none') for n in (1, 2) for seed in (1, 2)]
     for name, run in runs.items():
         config, labels = run['config'], run['labels']
@@ -113,20 +114,19 @@ def test_a_grid_may_have_its_own_number_of_seeds(faked):
 
 
 def test_several_grids():
-    """What lacks an axis is named without it, what two grids share is one run, and of one name can be one run alone. Names are
-    safe for a file system, and arguments are split as a shell does"""
+    """What lacks an axis is named without it. Names are safe for a file system, and arguments are split as a shell does"""
     runs = planned({'model': {'GPT-2, ½/3': '', 'two words': "--n_layer=3 --wandb_run_name='a b'"}})
     assert list(runs)[0] == 'model=GPT-2,_½_3,seed=1' and runs['model=two_words,seed=1']['config']['wandb_run_name'] == 'a b'
-    runs = planned(dict(arch=['pre'], n_layer=[1]), dict(arch=['pre'], n_layer=[1, 2], dropout=[0.5]), *[dict(n_layer=[2])] * 2)
+    runs = planned(dict(arch=['pre'], n_layer=[1]), dict(arch=['pre'], n_layer=[1, 2], dropout=[0.5]))
     assert {name: run['config']['dropout'] for name, run in runs.items()} == {
-        'arch=pre,n_layer=1,seed=1': 0, 'arch=pre,n_layer=1,seed=1,dropout=0.5': 0.5,
-        'arch=pre,n_layer=2,seed=1,dropout=0.5': 0.5, 'n_layer=2,seed=1': 0}
+        'arch=pre,n_layer=1,seed=1': 0, 'arch=pre,n_layer=1,dropout=0.5,seed=1': 0.5,
+        'arch=pre,n_layer=2,dropout=0.5,seed=1': 0.5}
 
 
 @pytest.mark.parametrize('grids, says', [
-    ([dict(model={'a b': '--n_layer=1', 'a/b': '--n_layer=2'})], 'two runs of the grid are named model=a_b,seed=1, and differ'),
-    ([dict(dropout=['1e-1', '0.10'])], 'are the same run'), ([dict(seed=[7])], 'seed cannot be an axis'),
-    ([dict(arch=['pre'], learning_rate=[0.1]), dict(arch=['s5'])], 'learning_rate is an axis of some grids and not of others')])
+    ([dict(model={'a b': '--n_layer=1', 'a/b': '--n_layer=2'})], 'two rows are named model=a/b, or alike'),
+    ([dict(dropout=['1e-1', '0.10'])], 'or alike'), ([dict(n_layer=[1])] * 2, 'two rows are named n_layer=1'),
+    ([dict(seed=[7])], 'seed cannot be an axis')])
 def test_a_grid_that_is_none(grids, says):
     with pytest.raises(ValueError, match=says):
         planned(*grids)
@@ -134,16 +134,25 @@ def test_a_grid_that_is_none(grids, says):
 
 @pytest.mark.parametrize('path', sorted((ROOT / 'config' / 'sweep').glob('*.py')), ids=lambda path: path.stem)
 def test_a_sweep_of_the_repository(path, monkeypatch):
-    """It plans runs that differ, with the learning rates that it states, into a folder of its own, and its head says how"""
+    """It plans rows that differ into a folder of its own, its head says how, and the rows of its csv are among them, except for
+    those of a screen"""
     monkeypatch.chdir(ROOT)
-    text, file = path.read_text(encoding='utf-8'), read_sweep(path)
-    assert file['out_dir'] == f'out-sweep/{path.stem}'
-    assert re.search(rf'#     (python -m lab.sweep config/sweep/{path.name}|make results-run SWEEPS={path.stem})\n', text)
-    runs = planned(*file['grids'], first=file['arguments'].split(), seeds=file['seeds'], script=file['script'])
-    assert len({name.lower() for name in runs}) == len(runs)
-    assert len({json.dumps(run['config']) for run in runs.values()}) == len(runs)
-    for run in runs.values():
-        assert float(run['labels'].get('learning_rate', run['config']['learning_rate'])) == run['config']['learning_rate']
+    text, file, own = path.read_text(encoding='utf-8'), read_sweep(path), ROOT / 'results' / 'csv' / f'{path.stem}.csv'
+    assert file['out_dir'] == f'out-sweep/{path.stem}' and f'#     python -m lab.sweep config/sweep/{path.name}' in text
+    assert file['csv'] == f'results/csv/{path.stem}.csv' or not file['csv'] and not own.exists()
+    rows = rows_of_file(file)
+    runs = [row.run_at(point, 1) for row in rows for point in row.grid]
+    assert len({run['name'].lower() for run in runs}) == len({json.dumps(run['config']) for run in runs}) == len(runs)
+    ended = {key_of(labels_of(run)): {**run, 'seed': int(run['seed'])} for run in read_csv(own).to_dict('records')}
+    found = sum(len(seeds) for row in rows for seeds in row.there(ended).values())
+    assert found == len(ended) or path.stem == 'placements' and found >= 175
+
+
+def test_an_axis_of_a_file_chooses_among_its_labels(faked):
+    Path('grid.py').write_text("seeds = 1\ngrids = [dict(model={'a': '--n_layer=1', 'b': '--n_layer=2'}, n_head=[1, 2])]\n")
+    call('grid.py', '--model=b', '--n_head=4')
+    assert [run['name'] for run in faked] == ['model=b,seed=1'] and '--n_head=4' in faked[0]['arguments']
+    assert 'model=c: choose among a, b' in call('grid.py', '--model=c', error=True)
 
 
 # ----------------------------------------------------------------------------- the command line
@@ -197,18 +206,18 @@ def test_runs_share_the_machine(faked, monkeypatch, visible, jobs, wanted):
 
 def test_a_sweep(swept):
     """Of runs that end, diverge and fail: what each leaves, and the table"""
-    ends = {'0.01,seed={}': ('done', ''), '1e+30,seed={}': ('diverged', 'diverged: the loss'),
-            '0.01,seed={},dataset=late': ('failed', 'beyond vocab_size=13')}
-    runs = {f'learning_rate={name.format(seed)}': end for name, end in ends.items() for seed in (1, 2)}
-    del runs['learning_rate=1e+30,seed=2']              # seed 1 has chosen
+    ends = {'learning_rate=0.01': ('done', ''), 'learning_rate=1e+30': ('diverged', 'diverged: the loss'),
+            'dataset=late,learning_rate=0.01': ('failed', 'beyond vocab_size=13')}
+    runs = {f'arch=off,{name},seed={seed}': end for name, end in ends.items() for seed in (1, 2)}
+    del runs['arch=off,learning_rate=1e+30,seed=2']     # seed 1 has chosen
     assert {path.name for path in swept.iterdir()} == TABLES | set(runs) | {'.lock', 'runs.csv.lock'}
     for name, (status, says) in runs.items():
         assert (says or 'val loss') in (swept / name / 'output.txt').read_text()
-    one, two = (rows(swept / f'learning_rate=0.01,seed={seed}')[-1]['val_loss'] for seed in (1, 2))
+    one, two = (rows(swept / f'arch=off,learning_rate=0.01,seed={seed}')[-1]['val_loss'] for seed in (1, 2))
     assert max(one, two) < 1.5 and one != two and (swept / 'sweep.png').read_bytes().startswith(b'\x89PNG')
-    assert table(swept) == [
-        {'dataset': '', 'lr 0.01': f'{one:.3f} *', 'lr 1e+30': 'diverged 1/1', 'validation loss': f'{two:.3f}'},
-        {'dataset': 'late', 'lr 0.01': 'failed 2/2', 'lr 1e+30': '', 'validation loss': 'failed 2/2'}]
+    lines = table(swept)
+    assert [(line['dataset'], line['validation loss']) for line in lines] == [('', f'{two:.3f}'), ('late', 'failed 2/2')]
+    assert (lines[0]['seed 1 at 0.01'], lines[0]['seed 1 at 1e+30']) == (f'{one:.3f}', 'diverged 1/1')
 
 
 def test_the_numbers_of_each_run(swept, tmp_path, monkeypatch):
@@ -217,7 +226,7 @@ def test_the_numbers_of_each_run(swept, tmp_path, monkeypatch):
         found = {(run['learning_rate'], run['dataset'], run['seed']): run for run in csv.DictReader(f)}
     assert {key: run['status'] for key, run in found.items() if run['status'] != 'done'} == {
         ('1e+30', '', '1'): 'diverged', ('0.01', 'late', '1'): 'failed', ('0.01', 'late', '2'): 'failed'}
-    name = 'learning_rate=0.01,seed=2'
+    name = 'arch=off,learning_rate=0.01,seed=2'
     run, about = found['0.01', '', '2'], json.loads((swept / name / 'run.json').read_text())
     evaluations = [row for row in rows(swept / name) if 'val_loss' in row]
     assert run['val_losses'] == ' '.join(f'{row["iter"]}:{row["val_loss"]:.6g}' for row in evaluations)
@@ -229,14 +238,9 @@ def test_the_numbers_of_each_run(swept, tmp_path, monkeypatch):
     assert {key: run[key] for key in wanted} == wanted
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr('lab.plot.draw', lambda *picture: None)
-    shutil.copytree(swept, 'swept')
     shutil.copy(swept / 'runs.csv', 'numbers.csv')
-    options = ['--select=best', '--against=dataset=late']
-    wanted, names = call('--report=swept', *options), set(Path().rglob('*'))
-    assert call('--report=numbers.csv', *options) == wanted and set(Path().rglob('*')) == names
-    assert call('--report=numbers.csv', *options, '--out_dir=drawn') == wanted
-    for name in TABLES - PICTURES - {'runs.csv'}:
-        assert Path('drawn', name).read_bytes() == Path('swept', name).read_bytes()
+    printed, names = call('--csv=numbers.csv', '--report=True', '--against=arch=off,dataset=late'), set(Path().rglob('*'))
+    assert f'{float(run["val_loss"]):.3f}' in printed and names == {Path('numbers.csv')}
 
 
 @pytest.mark.long
@@ -250,14 +254,14 @@ def test_a_stopped_sweep_goes_on(place, swept, number):
     while process.process.exitcode is None and not all(log.exists() and log.read_text().count('\n') > 10 for log in logs):
         time.sleep(0.01)
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-    assert 'stopped with 0 of 2 runs done; the same command goes on' in ended(process, 130)
+    assert 'stopped with 2 runs left; the same command goes on' in ended(process, 130)
     for run in runs:
         assert 'stopped after iteration' in (run / 'output.txt').read_text(), 'it could save'
         assert rows(run)[-1]['iter'] <= 20
     assert f'0 runs of {number.name}/runs.csv are done, 2 to do' in ended(launch(place, *command))
     for run in runs:
         assert 'iter 0:' not in (run / 'output.txt').read_text()
-        assert rows(run) == rows(swept / f'learning_rate=0.01,{run.name}')
+        assert rows(run) == rows(swept / f'arch=off,learning_rate=0.01,{run.name}')
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='prctl is of Linux')

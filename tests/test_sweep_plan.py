@@ -1,6 +1,6 @@
 """
-lab/sweep/plan.py and run.py: which runs a sweep makes, which learning rates are added, and how an interrupted sweep goes on, with
-runs that only write the losses that they are told.
+lab/sweep/plan.py and run.py: which runs a sweep makes, which points are added, what chooses, and how an interrupted sweep goes
+on, with runs that only write the losses that they are told.
 """
 from configurator import defaults_of, parse_args
 
@@ -20,7 +20,8 @@ from helpers import ROOT, run_here
 
 from engine.code import code_hash
 from engine.device import pick_dtype
-from lab.sweep.table import read_csv, read_runs
+from lab.sweep.plan import planned_rows
+from lab.sweep.table import Tuning, read_csv
 from model import GPTConfig
 
 DEFAULTS = defaults_of(str(ROOT / 'train.py'), GPTConfig)
@@ -116,9 +117,9 @@ def call(*arguments, code=0):
     return err if code else out
 
 
-def table():
-    lines = Path('out/table.txt').read_text(encoding='utf-8').splitlines()
-    return dict(zip(*(re.split(r'  +', line) for line in lines[:2])))
+def chosen(out):
+    """The last line of the printed table"""
+    return out.strip().splitlines()[-1]
 
 
 def best_at(best):
@@ -128,48 +129,48 @@ def best_at(best):
 # ----------------------------------------------------------------------------- which runs
 
 def test_seed_1_chooses_and_the_others_train_at_its_rate(runs):
-    """Every rate trains to the end, and what has a row in runs.csv is not repeated, also without its folder. What is to come is
-    said before"""
+    """Every rate trains to the end, and what has a row in runs.csv is not repeated, also without its folder"""
     made = runs(best_at(0.4))
     out = call(FOUR)
-    assert out.startswith('0 runs of out/runs.csv are done, 6 to do, 1 at once, the first tells how long they take\n'
-                          '  all: seed 1 at learning_rate=0.1,0.2,0.4,0.8, more may follow; seed=2,3 at the best rate\n')
+    assert out.startswith('0 runs of out/runs.csv are done, 6 to do, 1 at once\n')
     assert made.legs == [*((rate, 1, 0, 100) for rate in (0.1, 0.2, 0.4, 0.8)), (0.4, 2, 0, 100), (0.4, 3, 0, 100)]
-    assert table() == {'lr 0.1': '2.387', 'lr 0.2': '1.694', 'lr 0.4': '1.001 *', 'lr 0.8': '1.694',
-                       'validation loss': '1.002 ± 0.000'}
+    assert re.split('  +', chosen(out))[:7] == [
+        '2.387', '1.694', '1.001', '1.694', '0.4', '1.002 ± 0.000', '2 to 3']
     shutil.rmtree('out/learning_rate=0.4,seed=2')
     assert call(FOUR).startswith('6 runs of out/runs.csv are done, 0 to do') and len(made.legs) == 6
-    assert '6 runs of out/runs.csv are done, 2 to do, 1 at once, about 3.4 hours\n' in call(FOUR, '--seeds=5')
+    assert '6 runs of out/runs.csv are done, 2 to do, 1 at once\n' in call(FOUR, '--seeds=5')
 
 
 def test_rates_that_diverge(runs):
     """They are the worst, and where all do, nothing is chosen"""
     made = runs(lambda rate, it, seed: 2 + 10 * rate if rate < 0.4 or it < 10 else math.nan)
-    call(FOUR, '--seeds=2', '--extend=0')
-    assert made.legs[4:] == [(0.1, 2, 0, 100)] and table()['lr 0.4'] == table()['lr 0.8'] == 'diverged 1/1'
+    assert chosen(call(FOUR, '--seeds=2', '--extend=0')).count('diverged 1/1') == 2
+    assert made.legs[4:] == [(0.1, 2, 0, 100)]
     made = runs(lambda rate, it, seed: math.nan)
     call(FOUR, '--out_dir=other')
     assert len(made.legs) == 4
 
 
-def test_a_sweep_is_of_one_grid_code_data_precision_and_version(runs):
+def test_a_sweep_is_of_one_code_data_precision_and_version(runs):
     """Else it ends with a line before it trains. A spreadsheet may have saved its rows"""
     made, grid = runs(best_at(0.2)), '--learning_rate=0.1,0.2,0.4'
     call(grid, '--seeds=1')
     path, number = Path('out/runs.csv'), len(made.legs)
     text = path.read_text()
-    err = call('--learning_rate=0.1,0.2', '--extend=0', code=1)
-    assert 'has the run learning_rate=0.4, seed=1, which is not in this grid' in err
     assert 'seed=1, which had other keys' in call(grid, '--beta2=0.5', code=1)
     for what, here in dict(code=CODE, data='da7a', precision='float32', torch=torch.__version__).items():
         path.write_text(text.replace(f',{here},', ',beef,'))
         assert re.search(rf'0.1,seed=1 has other {what} \(beef.*\) than the runs here \({re.escape(here)}\)', call(grid, code=1))
         path.write_text(text.replace(f',{here},', ',beef,', 1))
         assert 'has runs of several' in call(grid, code=1)
+    path.write_text(text.replace(f',{CODE},', ',beef,'))
+    assert 'has other code' in call(grid, '--codes=beef,fade', code=1), 'by this code nothing was shown to repeat'
     assert len(made.legs) == number
+    call(grid, f'--codes=beef,{CODE}', '--seeds=2')
+    assert made.legs[number:] == [(0.2, 2, 0, 100)] and {*read_csv(path).code} == {'beef', CODE}
     path.write_text('\ufeff' + text.replace('0.1,1,', '1.00E-01,1,'))
     call(grid, '--seeds=2')
-    assert made.legs[number:] == [(0.2, 2, 0, 100)] and '1.00E-01,1,' in path.read_text()
+    assert [leg[:2] for leg in made.legs[number + 1:]] == [(0.2, 2)] and '1.00E-01,1,' in path.read_text()
 
 
 @pytest.mark.parametrize('what', ['code', 'data', 'dtype', 'torch'])
@@ -179,7 +180,17 @@ def test_an_edit_while_a_sweep_goes_on(runs, what):
     call('--learning_rate=0.1,0.2', '--seeds=1', '--extend=0')
     made.about[what] = 'beef'
     err = call('--learning_rate=0.1,0.2,0.4', '--seeds=1', '--extend=0', code=1)
-    assert re.search(r'the run learning_rate=0.4,seed=1 has other \w+ \(beef', err) and len(read_csv('out/runs.csv')) == 2
+    assert 'has runs of several' in err and 'beef' in err and len(read_csv('out/runs.csv')) == 2
+
+
+def test_bf16_on_a_cpu_without_its_instructions(runs, monkeypatch):
+    """It stops before it trains, unless it is told to be slow"""
+    made = runs(best_at(0.2))
+    monkeypatch.setattr(torch.cpu, 'get_capabilities', lambda: {}, raising=False)
+    assert 'dtype=bfloat16: this CPU has no bf16 instructions' in call('--dtype=bfloat16', code=1) and not made.legs
+    call('--dtype=bfloat16', '--slow=True', '--seeds=1')
+    call('--dtype=float32', '--seeds=1', '--out_dir=other')
+    assert len(made.legs) == 2
 
 
 def test_rows_that_another_process_adds_are_kept(runs):
@@ -195,7 +206,7 @@ def test_rows_that_another_process_adds_are_kept(runs):
 
     made.loss = loss
     call('--learning_rate=0.1,0.2,0.4', '--seeds=9')
-    assert whole == [4] and sorted(read_runs('out/runs.csv').seed) == [1, 1, *range(1, 10)]
+    assert whole == [4] and sorted(map(int, read_csv('out/runs.csv').seed)) == [1, 1, *range(1, 10)]
     assert (0.2, 9, 0, 100) not in made.legs
 
 
@@ -210,7 +221,67 @@ def test_extension(runs, best, extend, tried):
     found = {run['learning_rate'] for run in read_csv('out/runs.csv').to_dict('records')}
     assert found == {'0.1', '0.2', '0.4', *tried} and len(made.legs) == len(set(made.legs)) == len(found) + 1
     edge = min(found, key=lambda rate: abs(math.log(float(rate) / best))) in (min(found, key=float), max(found, key=float))
-    assert ('(edge)' in call(*arguments, '--select=best').splitlines()[-2]) == edge
+    assert ('(edge)' in chosen(call(*arguments))) == edge
+
+
+# ----------------------------------------------------------------------------- two tuned keys, and three seeds that choose
+
+DECAYS, RATES = [0.01, 0.03, 0.1, 0.3, 1.0], [0.05, 0.1, 0.2, 0.4, 0.8]
+
+
+def by_hand(loss, seeds):
+    """The seeds that train at each point, and the chosen one, by the rule in words: seed 1 at the grid, then at each neighbour of
+    the best point; seeds 2 and 3 at what is within 0.01 of it; all neighbours of the chosen point; then the others there"""
+    def beside(point):
+        i, j = DECAYS.index(point[0]), RATES.index(point[1])
+        return [(DECAYS[a], RATES[b]) for a, b in ((i - 1, j), (i + 1, j), (i, j - 1), (i, j + 1))
+                if 0 <= a < len(DECAYS) and 0 <= b < len(RATES)]
+
+    trained = {(decay, rate): {1} for decay in DECAYS[1:3] for rate in RATES[1:3]}
+    while True:
+        best = min(trained, key=lambda point: loss(*point, 1))
+        near = [point for point in trained if loss(*point, 1) <= loss(*best, 1) + 0.01]
+        if len(near) > 1 and all(trained[point] == {1, 2, 3} for point in near):
+            chosen = min(near, key=lambda point: sum(loss(*point, seed) for seed in (1, 2, 3)))
+        else:
+            chosen = best
+        if new := [point for point in beside(best) + beside(chosen) if point not in trained]:
+            trained |= {point: {1} for point in new}
+        elif len(near) > 1 and any(trained[point] != {1, 2, 3} for point in near):
+            trained |= dict.fromkeys(near, {1, 2, 3})
+        else:
+            return {**trained, chosen: trained[chosen] | {*range(4, seeds + 1)}}, chosen
+
+
+@pytest.mark.parametrize('draw', range(12))
+def test_a_landscape_of_two_keys(draw):
+    """Rough ones, on which many points are close, and steep ones; rows of other seeds at the chosen point count"""
+    noise, rough = random.Random(draw), (0.002, 0.01, 0.1)[draw % 3]
+    bumps = {key: noise.gauss(0, rough) for key in itertools.product(DECAYS, RATES, range(1, 6))}
+    peak = noise.choice(DECAYS), noise.choice(RATES)
+
+    def loss(decay, rate, seed):
+        return 1 + rough * (abs(math.log(decay / peak[0])) + abs(math.log(rate / peak[1]))) + bumps[decay, rate, seed]
+
+    row, = planned_rows([dict(weight_decay=DECAYS[1:3], learning_rate=RATES[1:3], ladder=dict(
+        weight_decay=DECAYS, learning_rate=RATES))], ['--dataset=x'], Tuning(('weight_decay', 'learning_rate'), 3), seeds=5)
+    wanted, best = by_hand(loss, 5)
+    ended = {}
+    while to_do := row.next(ended):
+        assert row.left(ended) >= len(to_do)
+        for run in to_do:
+            assert run['key'] not in ended
+            point = float(run['config']['weight_decay']), run['config']['learning_rate'], run['config']['seed']
+            ended[run['key']] = dict(status='done', seed=point[2], val_loss=loss(*point))
+    found = {}
+    for key, run in ended.items():
+        labels = dict(key)
+        found.setdefault((float(labels['weight_decay']), float(labels['learning_rate'])), set()).add(run['seed'])
+    assert found == wanted and row.left(ended) == 0
+    others = {key: run for key, run in ended.items() if run['seed'] < 4}
+    for seed in (1001, 77):
+        others[row.run_at(tuple(map(repr, best)), seed)['key']] = dict(status='done', seed=seed, val_loss=1.0)
+    assert row.next(others) == []
 
 
 # ----------------------------------------------------------------------------- interruptions
@@ -234,10 +305,11 @@ def test_an_interrupted_sweep_goes_on(runs):
     command = [FOUR, '--extend=2', '--seeds=2']
     whole = runs(drawn_losses())
     call(*command)
-    wanted = Path('out/table.txt').read_text(), sorted(whole.legs), sorted(p.name for p in Path('out').iterdir())
+    wanted = read_csv('out/runs.csv'), sorted(whole.legs), sorted(p.name for p in Path('out').iterdir())
     Path('out').rename('whole')
     made = runs(drawn_losses())
     for kill in range(len(whole.legs) + 1):
         made.kill = kill
         call(*command, code=130 if kill < len(whole.legs) else 0)
-    assert (Path('out/table.txt').read_text(), sorted(made.legs), sorted(p.name for p in Path('out').iterdir())) == wanted
+    assert (sorted(made.legs), sorted(p.name for p in Path('out').iterdir())) == wanted[1:]
+    assert read_csv('out/runs.csv').equals(wanted[0])

@@ -172,18 +172,19 @@ class PlannedRow:
 
 
 def planned_rows(grids, first, tuning=Tuning(), more={}, seeds=3, extend=2, script='train.py'):
-    """Return the PlannedRows of all grids, each with the axes `more`, and with arguments that start with `first`. `seeds` is
-    their number, or a list. Two names in a grid are no axes: its own `seeds`, and `ladder`, {tuned key: values that may be added
-    beside its best one}. Without a ladder up to `extend` values may be added at each end, in the ratio of the last two there."""
+    """Return the PlannedRows of all grids, each with the axes `more`, and with arguments that start with `first`. An axis of
+    `more` with one value sets this key of all runs, and does not name them. `seeds` is their number, or a list. Two names in a
+    grid are no axes: its own `seeds`, and `ladder`, {tuned key: values that may be added beside its best one}. Without a ladder
+    up to `extend` values may be added at each end, in the ratio of the last two there."""
     defaults, rows = script_defaults(script), {}
     for grid in grids:
         if not isinstance(grid, dict):
             raise ValueError(f'{grid!r} in grids: wants a dict from an axis to its values')
-        grid = {**grid, **more}
+        grid, fixed = {**grid, **more}, {axis for axis, values in more.items() if axis != 'seeds' and len(values) == 1}
         own, ladder = grid.pop('seeds', seeds), grid.pop('ladder', {})
         if not isinstance(own, list) and (not isinstance(own, int) or own < 1):
             raise ValueError(f'seeds={own!r} in grids: wants a number of seeds, at least 1, or a list of them')
-        tuned = {key: grid.pop(key) for key in tuning.keys if isinstance(grid.get(key), list)}
+        tuned = {key: grid.pop(key) for key in tuning.keys if isinstance(grid.get(key), list) and key not in fixed}
         for key, values in tuned.items():
             options(key, values, defaults)
         tuned = {key: sorted(map(str, values), key=float) for key, values in tuned.items()}
@@ -195,10 +196,13 @@ def planned_rows(grids, first, tuning=Tuning(), more={}, seeds=3, extend=2, scri
         in_order = sorted(axes, key=lambda axis: axis in {*defaults, *ALIASES} and isinstance(grid[axis], list))
         for chosen in itertools.product(*axes.values()):
             labels = dict(zip(axes, chosen))
-            row = PlannedRow(labels, [*first, *itertools.chain(*(axes[axis][labels[axis]] for axis in in_order))], tuned, steps,
-                             own if isinstance(own, list) else [*range(1, own + 1)], tuning, script)
-            if rows.setdefault(key_of(labels), row) is not row:
-                raise ValueError(f'the row {row or "of all runs"} is in two grids: give the axes other labels')
+            arguments = [*first, *itertools.chain(*(axes[axis][labels[axis]] for axis in in_order))]
+            labels = {axis: label for axis, label in labels.items() if axis not in fixed}
+            row = PlannedRow(labels, arguments, tuned, steps, own if isinstance(own, list) else [*range(1, own + 1)], tuning,
+                             script)
+            if rows.setdefault(name_of(labels), row) is not row or key_of(labels) in {key_of(r.labels) for r in rows.values()
+                                                                                       if r is not row}:
+                raise ValueError(f'two rows are named {row or "(all runs)"}, or alike: leave one out, or choose other labels')
     return [*rows.values()]
 
 

@@ -176,9 +176,10 @@ class Sweep:
 
     def check_speed(self, config):
         """Raise ValueError for bf16 on a CPU that only emulates it, unless slow=True."""
+        if torch.cuda.is_available() or self.keys['slow'] or config['dtype'] != 'bfloat16':     # leave GPUs to the runs
+            return
         device = pick_device(config['device'])
-        if device.type == 'cpu' and config['dtype'] == 'bfloat16' and not self.keys['slow'] and \
-                pick_dtype('auto', device) is torch.float32:
+        if device.type == 'cpu' and pick_dtype('auto', device) is torch.float32:
             raise ValueError('dtype=bfloat16: this CPU has no bf16 instructions, so that a step takes about seven times as long '
                              'as in fp32: choose another machine or --dtype, or give --slow=True')
 
