@@ -16,7 +16,6 @@ import os
 import re
 import sys
 import textwrap
-from contextlib import suppress
 from dataclasses import MISSING, fields
 from itertools import takewhile
 from types import ModuleType
@@ -24,16 +23,6 @@ from typing import NamedTuple
 
 TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys too
 
-# newer key → its value in a config.json or a checkpoint that lacks it, from the older keys. Before the type mix, GatedNorm's
-# matrices decayed as norms do, and those of residual states never.
-SPLIT_OFF = {'r_pos': lambda old: old['r_emb'],
-             'wd_mix': lambda old: float(old['residual'] not in ('hyper', 'mhc') and old['decay_norms'])}
-# removed keys, which config.json files of older runs still hold
-GONE = {'diverge_factor'}
-# keys in every older config.json, from when one script trained GPTs and ViTs, with model=gpt or vit
-OF_BOTH = {'model', 'block_size', 'vocab_size', 'tie_weights', 'image_size', 'patch_size', 'channels', 'classes', 'pool',
-           'qkv_bias', 'drop_path', 'image_mean', 'image_std', 'crop_scale', 'interpolation', 'aug_repeats', 'flip',
-           'randaugment', 'mixup', 'cutmix', 'label_smoothing'}
 SECTIONS = ('model', 'norms', 'optimizer', 'schedule', 'data', 'run', 'machine')       # of the help
 NICKNAMES = {'lr': 'learning_rate', 'bs': 'batch_size', 'wd': 'weight_decay', 'steps': 'max_iters'}     # of other programs
 # alias → the keys that it sets
@@ -79,10 +68,8 @@ def parse_args(arguments, defaults):
             shape = 'patch_size' if script_of(found) == 'vision.train' else 'block_size'
             if shape in found and shape not in defaults:
                 raise ValueError(f'{arg} is for {script_of(found)}: it sets {shape}, which is no key here')
-            retired = GONE | OF_BOTH if 'model' in found else GONE
             for key, value in found.items():
-                if key in defaults or not (arg.endswith('.json') and key in retired):
-                    values[key] = typed(key, value, defaults[known(key, defaults, arg)], arg)
+                values[key] = typed(key, value, defaults[known(key, defaults, arg)], arg)
     return values
 
 
@@ -152,8 +139,8 @@ def flags():
 
 
 def script_of(config):
-    """Return 'vision.train' or 'train.py', the script of a run's config. Older configs have the keys of both, and `model`."""
-    return 'vision.train' if 'patch_size' in config and config.get('model') != 'gpt' else 'train.py'
+    """Return 'vision.train' or 'train.py', the script of a run's config."""
+    return 'vision.train' if 'patch_size' in config else 'train.py'
 
 
 def expanded(values):
@@ -223,7 +210,7 @@ def read_config(path, values):
                 found = dict(json.load(f).items())
         except (ValueError, RecursionError, AttributeError) as error:
             raise ValueError(f'{path}: wants a JSON object of keys and values ({error})') from error
-        return expanded(found | split_off(found))
+        return expanded(found)
     scope = Scope({**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(ROOT, base))})
 
     def run(file):
@@ -236,15 +223,6 @@ def read_config(path, values):
         raise ValueError(f'{path}: {type(error).__name__}: {error}') from error
     return {key: value for key, value in scope.items()
             if key in values or not (key in ALIASES or key.startswith('_') or isinstance(value, ModuleType) or callable(value))}
-
-
-def split_off(old):
-    """Return {key: value} for the keys of SPLIT_OFF that a run's keys lack, as older code had them."""
-    values = {}
-    for key, value in SPLIT_OFF.items():
-        with suppress(KeyError):                        # not a whole config.json, or one from before the older key
-            values |= {} if key in old else {key: value(old)}
-    return values
 
 
 class Scope(dict):

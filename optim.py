@@ -314,8 +314,7 @@ class Muon(ListOptimizer):
 
     def work(self, group, params, scalar):
         names, rates = self.names(group), (scalar(group['lr']), group['weight_decay'])
-        matrices = dict.fromkeys(p for p in params      # AdamW keeps those that the older code of a resumed run gave to it
-                                 if is_block_matrix(names[p], group['block_type']) and 'exp_avg' not in self.state[p])
+        matrices = dict.fromkeys(p for p in params if is_block_matrix(names[p], group['block_type']))
         for shape in dict.fromkeys(p.shape for p in matrices):
             ps = [p for p in matrices if p.shape == shape]
             yield (self.update, *self.lists(ps, 'momentum_buffer'), sharing(ps[0]), *rates, group['momentum'],

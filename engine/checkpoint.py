@@ -1,5 +1,5 @@
 """Write checkpoints atomically, check them when they are read, and resume from them."""
-from configurator import GONE, OF_BOTH, TRAIN, defaults_of, expanded, script_of, split_off
+from configurator import TRAIN, defaults_of, expanded, script_of
 from engine.process import say
 
 import copy
@@ -66,7 +66,8 @@ def checkpoint_hash(path):
 
 # ----------------------------------------------------------------------------- reading one
 
-REQUIRED = dict(model=dict, config=dict, iter=int, best_val_loss=float, scaler=dict, optimizer=dict)
+REQUIRED = dict(model=dict, config=dict, iter=int, best_val_loss=float, scaler=dict, optimizer=dict, started=list, data=str,
+                start=int)
 
 
 def load_checkpoint(path, device='cpu', mmap=False, whole=True):
@@ -81,7 +82,6 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
                 and all(map(torch.is_tensor, state['model'].values()))
                 and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()):
             raise ValueError('it holds something else')
-        rename_parameters(state)
     except PermissionError:
         raise
     except Exception:                                   # unpickling garbage fails in many ways
@@ -112,28 +112,6 @@ def check_leaf(name, value, may_be_meta=False):
         raise ValueError(f'{name} is a {type(value).__name__}: use tensors, plain numbers, text, lists and dicts')
 
 
-RENAMED = {         # patterns in the parameter names of older checkpoints and exports → today's names
-    r'_join\.': '_residual.', r'\.value_mix\.own$': '.v_gain', r'\.value_mix\.first$': '.v1_gain',
-    r'^embedding_skips\.(\d+)\.stream$': r'h.\1.x_gain', r'^embedding_skips\.(\d+)\.embedding$': r'h.\1.x0_gain',
-}
-
-
-def rename(name):
-    """Return a parameter's current name."""
-    for old, new in RENAMED.items():
-        name = re.sub(old, new, name)
-    return name
-
-
-def rename_parameters(state):
-    """Rename the parameters of an older checkpoint to their current names."""
-    if 'shards' in state:
-        state['shards']['saved_as'] = {f'model.{rename(name)}': f'model.{name}' for name in state['model']}
-    state['model'] = {rename(name): value for name, value in state['model'].items()}
-    for group in (*state['optimizer']['param_groups'], *state.get('started', ())):
-        group['param_names'] = [rename(name) for name in group['param_names']]
-
-
 def load_weights(model, checkpoint):
     """Copy a checkpoint's weights into the model. Raise ValueError if they belong to another model."""
     check_weights(model.state_dict(), checkpoint['model'], checkpoint['path'])
@@ -158,7 +136,7 @@ def load_run(path, device='cpu', Model=GPT):
         raise ValueError(f'there is no {path}: ' + (f'choose one of {names}' if names else 'train first, or check out_dir'))
     checkpoint = load_checkpoint(path, device)
     check_script(checkpoint, Model.Config)
-    unknown = sorted(checkpoint['config'].keys() - defaults_of(TRAIN, Model.Config).keys() - {'debug', *GONE, *OF_BOTH})
+    unknown = sorted(checkpoint['config'].keys() - defaults_of(TRAIN, Model.Config).keys() - {'debug'})
     if unknown:
         keys = ', '.join(f'{key}={checkpoint["config"][key]}' for key in unknown)
         say(f'{path} was saved by code with more keys ({keys}), and this code may build a different model: code.patch beside '
@@ -179,7 +157,7 @@ FREE = ('dropout', 'init', 'init_gain', 'emb_std', 'fused_qkv_init')        # fi
 def find_checkpoint(run, config, model_config, machine):
     """Return the checkpoint that a run with these keys resumes from. Raise ValueError if there is none, or if it does not fit
     the keys or run.data, the data's fingerprint; an evaluation may use other data. Set run.start, run.ckpt_config,
-    run.ckpt_hash, run.ckpt_start, and keys that are newer than the checkpoint and were split off from an older key."""
+    run.ckpt_hash and run.ckpt_start."""
     path, data = run.path['ckpt.pt'], run.data
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
@@ -188,7 +166,7 @@ def find_checkpoint(run, config, model_config, machine):
     check_script(state, model_config)
     free = (*FREE, *getattr(model_config, 'free', ()))
     defaults = {f.name: f.default for f in fields(model_config) if f.init and f.name not in free}
-    saved = {**defaults, **state['config']}             # the defaults of keys that are newer than the checkpoint
+    saved = {**defaults, **state['config']}             # code that was edited since may have more keys
     differ = [key for key in ('optimizer', *defaults) if saved[key] != config[key]]
     if differ:
         both = ', '.join(f'{key} ({saved[key]} there, {config[key]} here)' for key in differ)
@@ -199,19 +177,18 @@ def find_checkpoint(run, config, model_config, machine):
         given = ', '.join(f'{key}={config[key]}' for key in ('batch_size', 'gradient_accumulation_steps'))
         raise ValueError(f'{given}: these are {windows} windows in an iteration, and {path} was saved with {saved_windows}: '
                          f'keep their product, or some are read twice and others never')
-    name, known = config['dataset'], data and state.get('data')         # older data and checkpoints have no fingerprint
-    if known and known != data and state['config']['dataset'] == name and not config['eval_only']:
+    name = config['dataset']
+    if state['data'] != data and state['config']['dataset'] == name and not config['eval_only']:
         raise ValueError(f'data/{name} holds other data than when {path} was saved: prepare it as it was; or to go on with the '
                          f'new data, rename its folder, and name it by --dataset=…')
     if state['iter'] > config['max_iters']:
         raise ValueError(f'max_iters={config["max_iters"]}: {path} is at iteration {state["iter"]} already')
-    config.update(split_off({key: config[key] for key in state['config'] if key in config}))
     run.start, run.ckpt_config, run.ckpt_hash = state['iter'], state['config'], checkpoint_hash(path)
-    run.ckpt_start = state.get('start', 0)
+    run.ckpt_start = state['start']
     return state
 
 
-def load_state(optimizer, state, started=None):
+def load_state(optimizer, state, started):
     """Restore a state_dict by parameter names, because the groups may differ. Settings such as the weight decay stay those of
     this run. From a saved group, restore only the learning rate and the entries that the optimizer updates, such as a counter:
     those that are missing in `started`, the groups at the start of the saved run, or have another value there. Raise ValueError
@@ -221,7 +198,7 @@ def load_state(optimizer, state, started=None):
     settings too, and it drops state that belongs to no parameter."""
     states, params = states_by_number(optimizer, state), [p for group in optimizer.param_groups for p in group['params']]
     groups, saved = optimizer.state_dict()['param_groups'], groups_by_name(state['param_groups'])
-    begun = groups_by_name(started or state['param_groups'])
+    begun = groups_by_name(started)
     for group in groups:
         name = group['param_names'][0]
         group.update({key: value for key, value in saved[name].items() if key == 'lr' or
@@ -276,7 +253,7 @@ class Checkpoints:
     def resume(self, checkpoint, scaler):
         """Restore the optimizer's and the scaler's state. The groups keep this run's weight decay, betas and ratios."""
         try:
-            load_state(self.optimizer, checkpoint['optimizer'], checkpoint.get('started'))
+            load_state(self.optimizer, checkpoint['optimizer'], checkpoint['started'])
         except Exception as error:                      # a damaged state fails in many ways
             raise damaged(checkpoint['path'], str(error)) from error
         if checkpoint['scaler']:                        # it has no state unless dtype=float16
@@ -326,8 +303,6 @@ class Checkpoints:
         write_whole(first, lambda f: torch.save(state, f))
         for path in others:
             link_or_copy(first, path)
-        self.run.note_saved()
         if self.shards:
             from engine.fsdp import remove_unused
             remove_unused(self.run.folder, *(load_checkpoint(path, whole=False) for path in checkpoint_paths(self.run.folder)))
-        self.run.drop_old()

@@ -1,13 +1,14 @@
-"""Record a run's code: its command, its git commit with a patch, and hashes that ignore comments."""
+"""Record a run's code: its command, its git commit with a patch, and a hash of each file."""
 from engine.process import ROOT, say
 
-import ast
 import hashlib
 import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
+OTHER_SCRIPTS = ('bench.py', 'sample.py', 'test_model.py')
 MAX_NEW_FILES = 100         # untracked .py files in a patch: more are likely an environment that git does not ignore
 
 
@@ -56,30 +57,10 @@ def code_hash(script):
 
 
 def code_hashes(script):
-    """Return {file: hash of its syntax tree} for a script and our files that it imports, directly or indirectly. Comments,
-    docstrings, layout and the version of Python do not change a hash. Leave out lab/, which reads runs."""
-    todo, hashes = [os.path.relpath(script, ROOT)], {}
-    while todo:
-        path = todo.pop()
-        if path in hashes or path.startswith('lab' + os.sep) or not os.path.isfile(os.path.join(ROOT, path)):
-            continue
-        with open(os.path.join(ROOT, path), encoding='utf-8') as f:
-            tree = ast.parse(f.read())
-        hashes[path] = hashlib.blake2b(repr(content_of(tree)).encode(), digest_size=6).hexdigest()
-        for node in ast.walk(tree):
-            names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or '', *(f'{node.module}.{name}' for name in names)]
-            todo += [os.path.join(*name.split('.')) + '.py' for name in names if name]
-    return hashes
-
-
-def content_of(node):
-    """Return a syntax tree as nested tuples, without docstrings and empty fields."""
-    if isinstance(node, ast.AST):
-        fields = ((name, value) for name, value in ast.iter_fields(node) if value not in (None, []) and name != 'kind')
-        return type(node).__name__, *((name, content_of(value)) for name, value in fields)
-    if isinstance(node, list):
-        return [content_of(child) for child in node
-                if not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant))]
-    return repr(node)
+    """Return {file: hash of its bytes} for the code that a training script runs: model.py and what stands beside it, engine/,
+    data/, and the script's own folder. Leave out lab/, which reads runs, and the root's other scripts."""
+    paths = {path.resolve() for folder in (ROOT, f'{ROOT}/engine', f'{ROOT}/data', Path(script).parent)
+             for path in Path(folder).glob('*.py')}
+    files = {path.relative_to(Path(ROOT).resolve()).as_posix(): path for path in sorted(paths)}
+    return {name: hashlib.blake2b(path.read_bytes(), digest_size=6).hexdigest() for name, path in files.items()
+            if name not in OTHER_SCRIPTS}

@@ -1,7 +1,6 @@
 """Log a run: lines on the terminal, rows of log.jsonl, Weights & Biases, and the speed."""
 from engine.process import say
 
-import hashlib
 import json
 import math
 import os
@@ -80,28 +79,22 @@ class Log:
         run, config, machine = self.run, self.config, self.machine
         run.lock()
         commit, changed, patch = code_state()
-        starts, patch_hash = run.starts(), hashlib.blake2b(commit.encode() + patch, digest_size=6).hexdigest()
-        patch_file = f'code-{len(starts) + 1}.patch' if starts else 'code.patch'
-        if starts and starts[-1].get('patch_hash') == patch_hash:
-            patch_file = starts[-1]['patch']
+        starts = run.starts()
         starts.append(dict(time=time.strftime('%Y-%m-%d %H:%M:%S %z'), iter=run.start, command=command(), commit=commit,
-                           patch=patch_file if commit else '', patch_hash=patch_hash, code=run.code, **environment(machine),
-                           changes=self.changes))
+                           changed=changed, code=run.code, **environment(machine), changes=self.changes))
         run.about = self.about = dict(
             command=command(), ranks=machine.world_size, device=str(machine.device), **environment(machine),
             platform=platform.platform(), python=platform.python_version(), numpy=np.__version__, commit=commit, changed=changed,
-            code=code_hash(script()), data=run.data, saved=run.init_from == 'resume', **about, starts=starts)
+            code=code_hash(script()), data=run.data, **about, starts=starts)
         if config['wandb_log']:                         # before touching a file, because this may fail
             self.wandb = start_wandb(run, config, self.about)
         if run.init_from != 'resume':
-            run.set_aside()
-            if os.path.exists(run.old):
-                self.say(f'the run that was in {run.folder} is kept in {run.old} until this one has saved a checkpoint')
+            run.remove_files()
         self.file = run.continue_rows('log.jsonl')
         run.write_json('config.json', config)
         run.write_json('run.json', self.about)
         if commit:
-            write_whole(os.path.join(run.folder, patch_file), lambda f: f.write(patch))
+            write_whole(run.path['code.patch'], lambda f: f.write(patch))
         if run.start:
             self.row(iter=run.start, start=len(starts), changes=self.changes)
 

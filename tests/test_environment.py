@@ -55,7 +55,7 @@ def test_pytorch_and_numpy_are_enough(place):
 
 
 def test_a_package_that_is_not_installed(place):
-    code, _, err = run_python('-c', BARE.format(others={'scipy'}, commands=['lab.scaling --help']), cwd=place)
+    code, _, err = run_python('-c', BARE.format(others={'scipy'}, commands=['lab.sweep --help']), cwd=place)
     assert (code, err) == (1, 'error: scipy is not installed: pip install -r requirements-lab.txt\n')
 
 

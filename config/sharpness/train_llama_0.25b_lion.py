@@ -3,7 +3,7 @@
 # With Blockwise LR, add:  config/lr/blockwise.py --out_dir=out-llama-0.25b-lion-blockwise
 # The paper used 4 A800 or H800. It shows its losses as curves, without numbers.
 # Figure 11 names this model. Figure 7 names none; we assume that it shows this one too.
-# config/sweep/sharpness_lion.py has the runs that chose the learning rate and weight decay. The betas come from the paper's code.
+# config/sweep/sharpness.py has the runs that chose the learning rate and weight decay. The betas come from the paper's code.
 # Figure 11 shows the sharpness during training. To measure it on 1020 windows, for the paper's B = 1024, add:
 #     --measure_interval=500 --measure_batches=34
 # and then run:

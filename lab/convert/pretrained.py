@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from engine.checkpoint import load_run, rename
+from engine.checkpoint import load_run
 from engine.errors import read_json
 from model import GPT, GPTConfig
 
@@ -219,7 +219,7 @@ def read_safetensors(name, their_config):
         raise ValueError(f'{name}: config.json has {min(unknown)!r}, which is not a field of GPTConfig')
     try:
         config = GPTConfig(**their_config)
-        weights = {rename(key.removeprefix('net.')): value for key, value in load_file(path).items()}    # net. by save_pretrained
+        weights = {key.removeprefix('net.'): value for key, value in load_file(path).items()}       # net. by save_pretrained
         head, wte = weights.setdefault('lm_head.weight', weights['wte.weight']), weights['wte.weight']
         if config.tie_weights and not torch.equal(head, wte):
             raise ValueError(f'{path} has a head of its own, and config.json says tie_weights=true: set it to false')

@@ -40,7 +40,7 @@ batches = 8                         # batches of batch_size windows or images, e
 def one_update(model, state, config, data):
     """update_sizes of one step from a checkpoint, with its optimizer's state, on the mean gradient over the data."""
     optimizer = make_optimizer(param_groups(model, **group_settings(config)), {**config, 'compile': False})
-    load_state(optimizer, state['optimizer'])
+    load_state(optimizer, state['optimizer'], state['started'])
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     training_step(model, model, optimizer, data, config['grad_clip'])
     return update_sizes(before, model)
