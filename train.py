@@ -82,12 +82,6 @@ deterministic = False               # same bits every time, also compiled and on
 compile = True                      # use torch.compile if its compiler is installed: C++ for a CPU, C for a GPU
 recompute = False                   # save memory: keep only each block's input, and recompute the rest in the backward pass
 parallel = 'ddp'                    # with torchrun: ddp: each rank holds all parameters and optimizer state | fsdp: a share
-ddp_overlap = False                 # ddp, compiled: use more, smaller graphs, to send gradients during the backward pass
-ddp_bf16 = False                    # ddp: send gradients in bfloat16, half as many bytes
-reshard = True                      # fsdp: gather a block's parameters again for its backward pass, instead of keeping them
-reduce_each = True                  # fsdp: reduce gradients after each micro-batch; False: once, using 4 bytes per parameter
-save_shards = False                 # fsdp: each rank writes its own part of a checkpoint, in the background, into a folder
-shard_ranks = 0                     # fsdp: number of ranks that share one copy of the model, such as a node's GPUs; 0: all
 backend = 'auto'                    # auto | nccl | gloo, for torch.distributed; auto: nccl on GPUs, gloo elsewhere
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig)
@@ -130,20 +124,21 @@ ddp, fsdp = (machine.distributed and parallel == way for way in ('ddp', 'fsdp'))
 obstacle = why_not_compile(machine.device) if compile else ''
 is_compiled = compile and not obstacle
 if fsdp:
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    from engine.fsdp import device_mesh, init_sharded, load_sharded
+    from engine.fsdp import init_sharded, load_sharded
 raw_model = pretrained or build(fill=not fsdp)          # with FSDP each rank initializes its own rows, below
 raw_model.recompute = recompute
 tune_for_training(machine.device, raw_model, attention_backend, tf32, deterministic)
 attention_kernel = attention_backend_of(raw_model, machine.device, machine.dtype)
 if fsdp:                # a rank holds some rows of each parameter in fp32; to compute, a block gathers its parameters in dtype
-    mesh = device_mesh(machine.device, shard_ranks)
+    mesh = init_device_mesh(machine.device.type, (machine.world_size,))
     policy = MixedPrecisionPolicy(param_dtype=machine.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in raw_model.h:
         if is_compiled:
             block.compile()
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
     if is_compiled:
         raw_model.output = torch.compile(raw_model.output)
     fully_shard(raw_model, mesh=mesh, reshard_after_forward=False)          # the backward pass needs it right away
@@ -155,12 +150,9 @@ raw_model.to(machine.device)
 model = torch.compile(raw_model) if is_compiled and not fsdp else raw_model
 train_model = model                                     # under DDP, the wrapper that averages gradients over the ranks
 if ddp:
-    torch._dynamo.config.optimize_ddp = ddp_overlap
+    torch._dynamo.config.optimize_ddp = False           # its smaller graphs cost more than they hide
     train_model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     train_model.broadcast_buffers = False               # they are the same on all ranks
-    if ddp_bf16:
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-        train_model.register_comm_hook(None, bf16_compress_hook)
 
 # ----------------------------------------------------------------------------- optimizer
 opt = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile': is_compiled, 'dtype': machine.dtype})
@@ -194,7 +186,7 @@ def evaluate(*splits):
 
 
 # ----------------------------------------------------------------------------- checkpoints, log, measurements
-checkpoints = Checkpoints(run, config, machine, fsdp, opt)
+checkpoints = Checkpoints(run, machine, fsdp, opt)
 if checkpoint:
     checkpoints.resume(checkpoint, scaler)
 stop_request = StopRequest(max_minutes * machine.master)        # Ctrl-C, SIGTERM, and for all ranks the clock of rank 0
@@ -270,9 +262,6 @@ for it in range(run.start, max_iters + 1):
         last = j == micro_batches[-1]                   # its backward pass exchanges gradients between the ranks
         if ddp:
             train_model.require_backward_grad_sync = last
-        elif fsdp:
-            raw_model.set_requires_gradient_sync(last or reduce_each)
-            raw_model.set_requires_all_reduce(last)     # between copies of the model (shard_ranks)
         raw_model.aux.clear()
         raw_model.logged.clear()
         with machine.autocast(cache=not recompute):

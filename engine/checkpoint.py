@@ -58,7 +58,7 @@ def checkpoint_paths(folder):
 
 
 def checkpoint_hash(path):
-    """Hash the names, sizes and CRCs in a checkpoint's zip directory, which takes no time. Shards are not included."""
+    """Hash the names, sizes and CRCs in a checkpoint's zip directory, which takes no time."""
     with zipfile.ZipFile(path) as f:
         entries = [(entry.filename, entry.file_size, entry.CRC) for entry in f.infolist()]
     return hashlib.blake2b(repr(entries).encode(), digest_size=6).hexdigest()
@@ -70,10 +70,9 @@ REQUIRED = dict(model=dict, config=dict, iter=int, best_val_loss=float, scaler=d
                 start=int)
 
 
-def load_checkpoint(path, device='cpu', mmap=False, whole=True):
-    """Load a `state` that Checkpoints.save has written, and add its `path`. mmap=True maps tensors from the file. whole=False
-    leaves sharded tensors (--save_shards) on device 'meta'. Raise ValueError for any other file, and for numbers that are not
-    finite."""
+def load_checkpoint(path, device='cpu', mmap=False):
+    """Load a `state` that Checkpoints.save has written, and add its `path`. mmap=True maps tensors from the file. Raise
+    ValueError for any other file, and for numbers that are not finite."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -87,24 +86,20 @@ def load_checkpoint(path, device='cpu', mmap=False, whole=True):
     except Exception:                                   # unpickling garbage fails in many ways
         raise damaged(path) from None
     state['config'], state['path'] = expanded(state['config']), path
-    if 'shards' in state and whole:
-        from engine.fsdp import read_tensors
-        state = read_tensors(state, lambda name, t: torch.empty_like(t, device=device) if t.is_meta else t)
     try:
-        map_leaves({key: state.get(key) for key in ('model', 'optimizer', 'scaler')},
-                   lambda name, value: check_leaf(name, value, may_be_meta='shards' in state))
+        map_leaves({key: state.get(key) for key in ('model', 'optimizer', 'scaler')}, check_leaf)
     except ValueError as error:
         raise damaged(path, error) from error
     return state
 
 
-def check_leaf(name, value, may_be_meta=False):
+def check_leaf(name, value):
     """Raise ValueError if a checkpoint with this value under this name could not be read or resumed."""
     if torch.is_tensor(value):
         t = local(value)
-        if t.is_meta and not may_be_meta or t.layout != torch.strided or t.untyped_storage().nbytes() < t.nbytes:
+        if t.is_meta or t.layout != torch.strided or t.untyped_storage().nbytes() < t.nbytes:
             raise ValueError(f'{name} has not all of its numbers in memory, as after expand: make it contiguous()')
-        if not t.is_meta and (t.isnan() if name.startswith('model.') else ~t.isfinite()).any():     # a mask has -inf
+        if (t.isnan() if name.startswith('model.') else ~t.isfinite()).any():       # a mask has -inf
             raise ValueError(f'{name} is not finite')
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f'{name} is not finite')
@@ -161,8 +156,7 @@ def find_checkpoint(run, config, model_config, machine):
     path, data = run.path['ckpt.pt'], run.data
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
-    fsdp = machine.distributed and config['parallel'] == 'fsdp'
-    state = load_checkpoint(path, mmap=machine.distributed, whole=not fsdp)
+    state = load_checkpoint(path, mmap=machine.distributed)
     check_script(state, model_config)
     free = (*FREE, *getattr(model_config, 'free', ()))
     defaults = {f.name: f.default for f in fields(model_config) if f.init and f.name not in free}
@@ -239,16 +233,12 @@ def states_by_number(optimizer, state):
 
 class Checkpoints:
     """Save and resume a run. `sharded`: whether fully_shard has spread the model over the ranks; even then the files hold whole
-    tensors, except with save_shards. Every rank has a Checkpoints, and all ranks must call the same methods."""
+    tensors. Every rank has a Checkpoints, and all ranks must call the same methods."""
 
-    def __init__(self, run, config, machine, sharded, optimizer):
-        self.run, self.machine, self.optimizer, self.sharded, self.shards = run, machine, optimizer, sharded, None
+    def __init__(self, run, machine, sharded, optimizer):
+        self.run, self.machine, self.optimizer, self.sharded = run, machine, optimizer, sharded
         self.started = copy.deepcopy([{key: value for key, value in group.items() if key != 'params'}
                                       for group in optimizer.param_groups])      # the groups, before the optimizer updates them
-        if sharded and config['save_shards']:
-            from engine.fsdp import ShardSaver
-            self.shards = ShardSaver(run.folder, machine)
-            machine.before_leaving = self.shards.wait
 
     def resume(self, checkpoint, scaler):
         """Restore the optimizer's and the scaler's state. The groups keep this run's weight decay, betas and ratios."""
@@ -281,10 +271,7 @@ class Checkpoints:
         self.machine.end_together(failure)
 
     def save(self, state, best=False):
-        """Write ckpt.pt, with `best` also as best.pt, and wait until it is written. With save_shards, wait only until the
-        previous save is written and this state is copied."""
-        if self.shards:
-            return self.shards.start(state, lambda rest: self.write(rest, best))
+        """Write ckpt.pt, with `best` also as best.pt, and wait until it is written."""
         if self.sharded:
             from engine.fsdp import whole
             state = whole(state, keep=self.machine.master)
@@ -303,6 +290,3 @@ class Checkpoints:
         write_whole(first, lambda f: torch.save(state, f))
         for path in others:
             link_or_copy(first, path)
-        if self.shards:
-            from engine.fsdp import remove_unused
-            remove_unused(self.run.folder, *(load_checkpoint(path, whole=False) for path in checkpoint_paths(self.run.folder)))

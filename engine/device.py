@@ -181,7 +181,6 @@ class Machine:
         if self.device.type == 'cuda':
             torch.cuda.set_device(self.device)          # compiled kernels run on the current one
         self.dtype = pick_dtype(dtype, self.device)
-        self.before_leaving = lambda: None
 
     def connect(self, backend='auto', given={}):
         """Connect the ranks. Raise NotConnected if that fails, and ValueError on every rank if their values in `given`,
@@ -263,9 +262,8 @@ class Machine:
             dist.barrier(group=self.control)
 
     def leave(self, code):
-        """Call before_leaving, and end the process. With several ranks, skip the interpreter's shutdown: a gloo thread that
+        """End the process. With several ranks, skip the interpreter's shutdown: a gloo thread that
         frees its last tensor during the shutdown would abort the process."""
-        self.before_leaving()
         if self.distributed:
             dist.destroy_process_group()
             sys.stdout.flush()

@@ -31,7 +31,6 @@ class Watch:
         if bad == NEVER and not overflows and all(math.isfinite(loss) for loss in losses):
             return
         at = bad if bad < NEVER else max(0, it - 1)     # the previous step is the cause
-        self.machine.before_leaving()                   # a checkpoint may still be being written
         if self.machine.master:
             reason, path = 'the loss or its gradient was not finite', self.run.path['ckpt.pt']
             self.log.row(iter=at, diverged=reason, lr=self.rate(at))

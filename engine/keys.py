@@ -15,7 +15,7 @@ CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'jum
 LOWS = dict(        # the smallest value of each; r_… and wd_… may not be negative either
     eval_interval=1, eval_iters=1, log_interval=1, keep_every=0, max_iters=0, measure_interval=0, measure_batches=1, batch_size=1,
     gradient_accumulation_steps=1, seed=0, data_seed=0, learning_rate=0, min_lr=0, warmup_iters=0, lr_decay_iters=0,
-    decay_frac=0, weight_decay=0, beta1=0, beta2=0, momentum=0, grad_clip=0, shard_ranks=0, max_minutes=0)
+    decay_frac=0, weight_decay=0, beta1=0, beta2=0, momentum=0, grad_clip=0, max_minutes=0)
 HIGHS = dict(n_layer=10 ** 4, n_embd=10 ** 6, d_ff=10 ** 7, block_size=10 ** 8, vocab_size=10 ** 8)     # no machine holds more
 BELOW_ONE = ('beta1', 'beta2', 'momentum')
 
@@ -53,16 +53,12 @@ def check_keys(config, choices=CHOICES, lows=LOWS):
         (given('blockwise') != 'merge' or config['schedule'] == 'wsd', 'blockwise schedule', 'schedule=wsd'),
         *((given(key, 1) == 1 or config['decay_norms'], f'{key} decay_norms', 'decay_norms=True, or else norms do not decay')
           for key in ('wd_norm', 'wd_out_norm')),
-        (not (given('ddp_overlap') and config['compile'] and config['recompute']), 'ddp_overlap compile recompute',
-         'one of them off'),
         ('block_size' not in config or config['batch_size'] * config['block_size'] * config['vocab_size'] < 2 ** 31,
          'batch_size block_size vocab_size', 'a product below 2**31, or kernels are slow or wrong'))
 
 
 def check_parallel(config, machine):
     """Raise ValueError, before the ranks connect, for keys that contradict each other or this machine."""
-    if config['ddp_bf16'] and machine.device.type != 'cuda':
-        raise ValueError(f'ddp_bf16=True: NCCL sends bfloat16, and the device is {machine.device.type}; leave it out')
     if machine.distributed and config['parallel'] == 'fsdp' and machine.dtype == torch.float16:
         raise ValueError('dtype=float16: parallel=fsdp has no loss scaling, choose bfloat16 or float32')
 

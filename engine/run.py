@@ -9,7 +9,6 @@ The folder of a run. One process at a time trains there.
     ckpt.pt         the latest checkpoint
     best.pt         the checkpoint of the lowest validation loss
     ckpt-….pt       the checkpoint of this iteration, with --keep_every
-    shards-…        the tensors of these, with --save_shards
 """
 from engine.process import say
 
@@ -19,7 +18,6 @@ import math
 import os
 import platform
 import re
-import shutil
 
 import numpy as np
 import torch
@@ -37,9 +35,9 @@ ENVIRONMENT = dict(dtype='precision', torch='PyTorch', machine='machine')       
 
 
 def run_files(folder):
-    """Return the names of a run's files and shard folders in a folder."""
+    """Return the names of a run's files in a folder."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    return [name for name in names if name in FILES or re.fullmatch(r'ckpt-\d+\.pt|shards-.*', name)]
+    return [name for name in names if name in FILES or re.fullmatch(r'ckpt-\d+\.pt', name)]
 
 
 class Run:
@@ -132,8 +130,7 @@ class Run:
     def remove_files(self):
         """Remove the files of a run that this one replaces, ckpt.pt first: without it, the rest is no run."""
         for name in sorted(run_files(self.folder), key=lambda name: name != 'ckpt.pt'):
-            path = os.path.join(self.folder, name)
-            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+            os.remove(os.path.join(self.folder, name))
 
     def continue_rows(self, name):
         """Open log.jsonl or measure.jsonl for appending, without the rows of iterations that will be repeated. Keep lines that no

@@ -3,7 +3,6 @@ Convert a run's checkpoint to Hugging Face's format, and back:
 
     python -m lab.export --out_dir=out-quick --to=out-hf-quick                          # any GPT, for transformers
     python -m lab.export --out_dir=out-quick --to=out-weights --format=safetensors      # only the weights, for --init_from here
-    python -m lab.export --out_dir=out-xl --to=out-whole --format=checkpoint            # one file, from a run with save_shards
     python -m lab.export --from_hf=out-hf-llama --out_dir=out-back --dataset=textfiles  # a run, to sample from, measure or resume
 """
 import sys
@@ -29,7 +28,7 @@ from optim import OPTIMIZERS, make_optimizer, param_groups
 out_dir = 'out'                     # the run's folder, to read, or with from_hf to write
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest | ckpt-000500.pt: a kept one
 to = ''                             # the folder to write
-format = 'auto'                     # auto | gpt2 | llama | qwen3 | olmo2 | nanonorm | safetensors | checkpoint; auto: any fit
+format = 'auto'                     # auto | gpt2 | llama | qwen3 | olmo2 | nanonorm | safetensors; auto: any fit
 from_hf = ''                        # the folder of a model to make a run from; `dataset` must use the model's tokens
 # -----------------------------------------------------------------------------
 
@@ -49,21 +48,18 @@ def write_run(folder):
                          f'choose the data set that uses its tokens')
     keys = {key: config[key] for key in defaults_of(TRAIN, GPTConfig)} | asdict(model.config) | dict(init_from=from_hf)
     optimizer = make_optimizer(param_groups(model, keys['weight_decay'], keys=keys), keys)
+    groups = [{key: value for key, value in group.items() if key != 'params'} for group in optimizer.param_groups]
     write_checkpoint(folder, dict(model=model.state_dict(), optimizer=optimizer.state_dict(), scaler={}, config=keys, iter=0,
-                                  best_val_loss=float('inf')))
+                                  best_val_loss=float('inf'), started=groups, data=meta['fingerprint'], start=0))
     return f'wrote {out_dir}: python train.py {out_dir}/config.json --init_from=resume  trains on'
 
 
 def write_export(folder):
     """Export a run's checkpoint."""
-    choices = ('auto', *FAMILIES, 'nanonorm', 'safetensors', 'checkpoint')
+    choices = ('auto', *FAMILIES, 'nanonorm', 'safetensors')
     if format not in choices:
         raise ValueError(f'format={format!r}: choose one of {", ".join(choices)}')
     model, state = load_run(os.path.join(out_dir, checkpoint))
-    if format == 'checkpoint':
-        write_checkpoint(folder, state)
-        return (f'wrote {to}, iteration {state["iter"]} of {checkpoint}: python train.py {to}/config.json --out_dir={to} '
-                f'--init_from=resume  trains on')
     in_the_way = {family: obstacles(model.config, family) for family in FAMILIES}
     equal = [family for family in FAMILIES if not in_the_way[family]]
     family = format if format != 'auto' else equal[0] if equal else 'nanonorm'

@@ -2,12 +2,10 @@
 train.py --parallel=fsdp on gloo ranks: the numbers of one process, and checkpoints that any number of ranks continues.
 """
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
-from helpers import TINY, call, checkpoint, disk_full_after, flags, foreach_on_cpu, killed, rows, run_alone, run_ranks, train
+from helpers import TINY, checkpoint, flags, foreach_on_cpu, rows, train
 from test_measure import assert_alike as close
 
 import model
@@ -120,7 +118,7 @@ def freezes():
 
 def test_a_frozen_block(place):
     """Stays as it started, and all else trains as with DDP"""
-    for name, more in ('ddp', []), ('fsdp', [*FSDP, '--save_shards=True']):
+    for name, more in ('ddp', []), ('fsdp', FSDP):
         train(place, *flags(**ODD, out_dir=f'frozen-{name}'), *more, ranks=2, through=(freezes,))
     assert_alike(place / 'frozen-fsdp', place / 'frozen-ddp')
     ours, theirs = (load_checkpoint(place / f'frozen-{name}' / 'ckpt.pt') for name in ('fsdp', 'ddp'))
@@ -131,84 +129,6 @@ def test_a_frozen_block(place):
         assert torch.equal(ours['model'][name], value) == name.startswith('h.0.'), name
 
 
-def test_shards(place, alone):
-    """Each rank writes its own. Ranks go on from them, one process too, and export makes one file of them. The moments of
-    AdamMini are of heads and rows that the shards cut"""
-    whole, shards = alone('adam_mini'), ['--save_shards=True', '--keep_every=5']
-    run = from_to(place, whole, 2, 2, *shards)
-    raw, ours, theirs = checkpoint(run), load_checkpoint(run / 'ckpt.pt'), checkpoint(whole)
-    assert raw['model']['wte.weight'].is_meta and len(raw['shards']['files']) == 2
-    kept = [f'ckpt-{it:06}.pt' for it in (5, 10, 15, 20)]
-    assert [load_checkpoint(run / name)['iter'] for name in kept] == [5, 10, 15, 20]
-    in_use = {checkpoint(run, name)['shards']['folder'] for name in ('ckpt.pt', 'best.pt', *kept)}
-    assert in_use == {folder.name for folder in run.glob('shards-*')}
-    assert ours.keys() - {'path'} == theirs.keys() and ours['model'].keys() == theirs['model'].keys()
-    for name, value in theirs['model'].items():
-        assert torch.allclose(ours['model'][name], value, atol=1e-5), name
-    for i, state in theirs['optimizer']['state'].items():
-        for key, value in state.items():
-            assert torch.allclose(torch.as_tensor(ours['optimizer']['state'][i][key]), torch.as_tensor(value), atol=1e-5), key
-
-    call('lab.export', f'--out_dir={run}', f'--to={place / "one-file"}', '--format=checkpoint', '--checkpoint=ckpt.pt')
-    again = checkpoint(place / 'one-file')
-    assert all(torch.equal(value, ours['model'][name]) for name, value in again['model'].items())
-    train(place, 'one-file/config.json', '--out_dir=one-file', '--init_from=resume', '--max_iters=21', '--parallel=ddp')
-    train(place, f'{run}/config.json', f'--out_dir={run}', '--init_from=resume', '--max_iters=21', '--eval_interval=21',
-          '--parallel=ddp')
-    assert rows(run)[-1]['val_loss'] == pytest.approx(rows(place / 'one-file')[-1]['val_loss'], abs=1e-6)
-
-
-@pytest.fixture
-def sharded(place, alone, tmp_path):
-    """A run of two ranks with one folder of shards"""
-    if not (place / 'sharded').exists():
-        train(place, f'{alone("adamw")}/config.json', '--out_dir=sharded', '--max_iters=2', *FSDP, '--save_shards=True', ranks=2)
-    return Path(shutil.copytree(place / 'sharded', tmp_path / 'run'))
-
-
-@pytest.mark.parametrize('damage', ['lost', 'short'])
-def test_damaged_shards(damage, sharded):
-    """One line, rather than weights that were never read"""
-    folder, = sharded.glob('shards-*')
-    first, second = sorted(folder.iterdir())
-    if damage == 'lost':
-        first.unlink()
-    else:
-        second.write_bytes(second.read_bytes()[:-8])
-    code, _, line = run_alone('sample.py', f'--out_dir={sharded}')     # pytest would keep what is logged from stderr
-    assert code == 1 and line.count('\n') == 1 and str(folder) in line
-
-
-@pytest.mark.long
-def test_shards_that_cannot_be_written(place, alone):
-    """A full disk: the run ends with one line, and keeps the checkpoint before"""
-    arguments = [f'{alone("adamw")}/config.json', '--out_dir=full', *FSDP, '--save_shards=True']
-    err = train(place, *arguments, ranks=2, code=1, through=(disk_full_after, 1))[1]
-    assert 'could not be written, an older checkpoint was kept' in err
-    assert load_checkpoint(place / 'full' / 'ckpt.pt')['iter'] == 10
-
-
-@pytest.mark.long
-@pytest.mark.parametrize('moment', [3, 9, 15, 21])
-def test_a_kill_while_shards_are_written(moment, place, alone):
-    """Every rank dies; what they saved before is whole"""
-    whole, name = alone('adamw'), f'killed-{moment}'
-    arguments = [f'{whole}/config.json', f'--out_dir={name}', '--eval_interval=2', *FSDP, '--save_shards=True']
-    run_ranks(2, 'train.py', *arguments, cwd=place, through=(killed, moment))
-    train(place, *arguments, '--init_from=auto', ranks=2)
-    losses = [row['loss'] for row in rows(place / name) if 'loss' in row]
-    assert losses == pytest.approx([row['loss'] for row in rows(whole) if 'loss' in row], abs=1e-5)
-    assert len(list((place / name).glob('shards-*'))) <= 2
-
-
-@pytest.mark.long
-@pytest.mark.parametrize('optimizer, first, second, more', [
-    ('adamw', 4, 2, []), ('sgdw', 4, 1, []), ('lion', 2, 4, []), ('adam_mini', 2, 4, []),
-    ('adam_mini', 4, 4, ['--shard_ranks=2']), ('muon', 4, 2, []), ('muon', 2, 4, [])])
-def test_other_numbers_of_ranks_read_shards(optimizer, first, second, more, place, alone):
-    from_to(place, alone(optimizer), first, second, '--save_shards=True', *more)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize('ranks, more', [(2, {}), (4, LLAMA)], ids=['gpt2', 'llama'])
 @pytest.mark.parametrize('optimizer', ON_SHARDS)
@@ -217,17 +137,14 @@ def test_every_optimizer(optimizer, ranks, more, place, alone):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer, flags, keys', [
-    # of the five rows of W_k and W_v the last of four ranks has none
-    ('muon', [], dict(n_embd=15, n_kv_head=1)),
-    # two copies of two ranks each, and gradients that are summed once
-    *((optimizer, ['--shard_ranks=2', '--reduce_each=False'], {}) for optimizer in ('adam_mini', 'muon'))])
-def test_four_ranks(optimizer, flags, keys, place, alone):
-    on(place, alone, optimizer, 4, flags, **keys)
+def test_four_ranks(place, alone):
+    """Of the five rows of W_k and W_v the last of four ranks has none"""
+    on(place, alone, 'muon', 4, n_embd=15, n_kv_head=1)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize('optimizer, first, second', [('sgdw', 4, 1), ('adam_mini', 4, 1), ('adam_mini', 1, 4), ('muon', 1, 4)])
+@pytest.mark.parametrize('optimizer, first, second', [
+    ('sgdw', 4, 1), ('adam_mini', 4, 1), ('adam_mini', 1, 4), ('muon', 1, 4), ('adamw', 4, 2), ('lion', 2, 4)])
 def test_other_numbers_of_ranks_go_on(optimizer, first, second, place, alone):
     from_to(place, alone(optimizer, **LLAMA), first, second)
 
@@ -245,10 +162,10 @@ def test_compiled_recomputed_and_foreach(optimizer, flags, through, place, alone
 
 
 @pytest.mark.long
-def test_measurements_and_without_reshard(place, alone):
+def test_measurements(place, alone):
     """Rank 0 measures a whole copy; that changes nothing"""
     whole = alone('adamw', measure_interval=5, measure_batches=2)
-    train(place, f'{whole}/config.json', '--out_dir=measured', *FSDP, '--reshard=False', ranks=2)
+    train(place, f'{whole}/config.json', '--out_dir=measured', *FSDP, ranks=2)
     assert_alike(place / 'measured', whole)
     ours, theirs = ((run / 'measure.jsonl').read_text().splitlines() for run in (place / 'measured', whole))
     assert len(ours) == len(theirs) == 5               # the last one at the end, of no step

@@ -311,7 +311,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize('more', [{}, *(pytest.param(more, marks=pytest.mark.long) for more in (
-    dict(parallel='fsdp'), dict(parallel='fsdp', save_shards=True)))])
+    dict(parallel='fsdp'),))])
 def test_what_an_optimizer_keeps_comes_back(place, monkeypatch, more):
     """In its groups and its state, bit for bit, but for keys that the new command sets"""
     monkeypatch.setitem(optim.OPTIMIZERS, 'sgdw', optim.OPTIMIZERS['sgdw'])     # which is put back at the end

@@ -155,8 +155,6 @@ def test_kept_checkpoints(whole, place):
     call('lab.measure', run, chosen, '--what=parameters', '--batches=1', cwd=place)
     assert json.loads((place / 'every-4' / 'measure.json').read_text())['iter'] == 8
     call('lab.evaluate', run, chosen, cwd=place)
-    call('lab.export', run, chosen, '--to=exported', '--format=checkpoint', cwd=place)
-    assert checkpoint(place / 'exported')['iter'] == 8
     keys = flags(**TINY | dict(max_iters=1, learning_rate=0.0, min_lr=0.0, weight_decay=0.0), out_dir='from-kept')
     train(place, *keys, '--init_from=every-4/ckpt-000008.pt')
     weights = checkpoint(place / 'from-kept')['model'].items()

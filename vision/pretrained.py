@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
-from engine.checkpoint import FREE, load_run, rename
+from engine.checkpoint import FREE, load_run
 from engine.errors import is_number, read_json
 from engine.keys import config_from
 from lab.convert.pretrained import ACTIVATIONS, COMMON, COPY, PRE_NORM, adopt, unknown_fields, with_weights
@@ -151,7 +151,7 @@ def unpacked(state):
     for key, value in (state[holders[0]] if holders else state).items():
         if not torch.is_tensor(value):
             raise ValueError(f'{key!r} is no tensor')
-        weights[rename(re.sub(r'^((module|_orig_mod|vit|net)\.)+|(?<=\.)_orig_mod\.', '', key))] = value
+        weights[re.sub(r'^((module|_orig_mod|vit|net)\.)+|(?<=\.)_orig_mod\.', '', key)] = value
     return weights, notes
 
 

@@ -87,20 +87,21 @@ ddp, fsdp = (machine.distributed and parallel == way for way in ('ddp', 'fsdp'))
 obstacle = why_not_compile(machine.device) if compile else ''
 is_compiled = compile and not obstacle
 if fsdp:
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    from engine.fsdp import device_mesh, init_sharded, load_sharded
+    from engine.fsdp import init_sharded, load_sharded
 raw_model = pretrained or build(fill=not fsdp)          # with FSDP each rank initializes its own rows, below
 raw_model.recompute = recompute
 tune_for_training(machine.device, raw_model, attention_backend, tf32, deterministic)
 attention_kernel = attention_backend_of(raw_model, machine.device, machine.dtype)
 if fsdp:                # a rank holds some rows of each parameter in fp32; to compute, a block gathers its parameters in dtype
-    mesh = device_mesh(machine.device, shard_ranks)
+    mesh = init_device_mesh(machine.device.type, (machine.world_size,))
     policy = MixedPrecisionPolicy(param_dtype=machine.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in raw_model.h:
         if is_compiled:
             block.compile()
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        fully_shard(block, mesh=mesh, mp_policy=policy)
     if is_compiled:
         raw_model.output = torch.compile(raw_model.output)
     fully_shard(raw_model, mesh=mesh, reshard_after_forward=False)          # the backward pass needs it right away
@@ -112,12 +113,9 @@ raw_model.to(machine.device)
 model = torch.compile(raw_model) if is_compiled and not fsdp else raw_model
 train_model = model                                     # under DDP, the wrapper that averages gradients over the ranks
 if ddp:
-    torch._dynamo.config.optimize_ddp = ddp_overlap
+    torch._dynamo.config.optimize_ddp = False           # its smaller graphs cost more than they hide
     train_model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     train_model.broadcast_buffers = False               # they are the same on all ranks
-    if ddp_bf16:
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-        train_model.register_comm_hook(None, bf16_compress_hook)
 
 # ----------------------------------------------------------------------------- optimizer
 opt = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile': is_compiled, 'dtype': machine.dtype})
@@ -154,7 +152,7 @@ def evaluate(*splits):
 
 
 # ----------------------------------------------------------------------------- checkpoints, log, measurements
-checkpoints = Checkpoints(run, config, machine, fsdp, opt)
+checkpoints = Checkpoints(run, machine, fsdp, opt)
 if checkpoint:
     checkpoints.resume(checkpoint, scaler)
 stop_request = StopRequest(max_minutes * machine.master)
@@ -229,9 +227,6 @@ for it in range(run.start, max_iters + 1):
         last = j == micro_batches[-1]                   # its backward pass exchanges gradients between the ranks
         if ddp:
             train_model.require_backward_grad_sync = last
-        elif fsdp:
-            raw_model.set_requires_gradient_sync(last or reduce_each)
-            raw_model.set_requires_all_reduce(last)     # between copies of the model (shard_ranks)
         raw_model.aux.clear()
         raw_model.logged.clear()
         with machine.autocast(cache=not recompute):
