@@ -43,12 +43,12 @@ def draw_steps(axes, levels, large):
     """Draw a bar from each level to the next, with the difference, and a dashed line at `large`, if given."""
     for x, (before, after) in enumerate(zip(levels.values(), [*levels.values()][1:]), 1):
         axes.bar(x, after.mean - before.mean, 0.5, before.mean, color=COLORS[2 if after.mean < before.mean else 1], alpha=0.5)
-        axes.annotate(signed(after.mean - before.mean), (x, max(before.mean, after.high)), (0, 3), ha='center',
-                      textcoords='offset points', fontsize=8)
+        axes.annotate(signed(after.mean - before.mean), (x, max(before.mean, after.high)), (0, 4), ha='center',
+                      textcoords='offset points', fontsize=8, bbox=dict(facecolor='white', edgecolor='none', pad=0.8))
     bars(axes, range(len(levels)), levels.values(), color='black')
     if large:
-        axes.axhline(large.mean, color=COLORS[0], ls='--', lw=1)
-        axes.annotate('S1 with large embeddings', (len(levels) - 0.6, large.mean), (0, 3), textcoords='offset points', ha='right',
+        axes.axhline(large.mean, color=COLORS[0], ls='--', lw=1, zorder=0)
+        axes.annotate('S1 with large embeddings', (len(levels) - 0.6, large.mean), (0, 14), textcoords='offset points', ha='right',
                       color=COLORS[0], fontsize=8)
     axes.set_xticks(range(len(levels)), [STEPS[name] for name in levels])
 
@@ -67,6 +67,7 @@ def waterfall(sweeps, seeds):
     if not panels:
         return None
     figure = Figure((FULL if len(panels) > 1 else FULL * 0.6, 2.8), layout='constrained')
+    figure.get_layout_engine().set(w_pad=0.12)
     for axes, (levels, y) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
         large = levels.pop('S1 large', None)
         draw_steps(axes, levels, large)
