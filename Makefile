@@ -1,5 +1,5 @@
 # make quickstart           train a small DNT by momentum SGDW on real text, sample from it and draw its loss
-# make quickstart-vision    do the same with a small V-DNT on images of digits, and draw its predictions
+# make quickstart-vision    do the same with a small V-DNT on images of digits
 # make test                 run the linter and the tests, without those that take minutes
 # make test-long            run the tests that take minutes
 # make test-oldest          run the main tests with the oldest PyTorch and Python supported; 8 GB for .venv-oldest
@@ -33,10 +33,9 @@ quickstart: .venv/installed data/pycode/meta.json
 	@echo '    $(BIN)/python train.py config/train_quick.py config/arch/s1.py --out_dir=out-s1'
 	@echo '    $(BIN)/python -m lab.plot out-quick out-s1'
 
-quickstart-vision: .venv/installed-vision data/digits/meta.json
+quickstart-vision: .venv/installed          # with matplotlib comes Pillow
 	$(BIN)/python -m vision.train config/train_quick_vision.py --init_from=auto $(ARGS)
 	$(BIN)/python -m lab.plot out-quick-vision
-	$(BIN)/python -m vision.predictions out-quick-vision
 	@echo 'Next, for example:'
 	@echo '    $(BIN)/python -m vision.train config/train_quick_vision.py config/arch/s1.py --out_dir=out-vision-s1'
 	@echo '    $(BIN)/python -m lab.plot out-quick-vision out-vision-s1'
@@ -68,9 +67,6 @@ gpu: .venv/installed data/pycode/meta.json
 	bash lab/gpu.sh $(BIN)/python
 endif
 
-data/digits/meta.json: vision/prepare/digits.py .venv/installed-vision
-	$(BIN)/python -m vision.prepare.digits
-
 data/%/meta.json: data/%/prepare.py .venv/installed
 	$(BIN)/python $<
 
@@ -86,7 +82,7 @@ data/%/meta.json: data/%/prepare.py .venv/installed
 	@$(BIN)/python -m pip install --disable-pip-version-check -r $<
 	@touch $@
 
-.venv/installed-dev: requirements-lab.txt requirements-vision.txt
+.venv/installed-dev: requirements-lab.txt
 
 # `===` excludes versions such as 2.13.0+cpu, which pip may have cached
 $(CUDA_VENV)/installed: requirements.txt requirements-dev.txt
@@ -97,7 +93,7 @@ $(CUDA_VENV)/installed: requirements.txt requirements-dev.txt
 	@touch $@
 
 # Only PyTorch and Python are the oldest: other packages have the versions in the requirements, the newest that are known to work.
-$(OLDEST_VENV)/installed: requirements.txt requirements-lab.txt requirements-vision.txt requirements-dev.txt
+$(OLDEST_VENV)/installed: requirements.txt requirements-lab.txt requirements-dev.txt
 	@$(OLDEST_PYTHON) -m venv $(OLDEST_VENV)
 	@echo 'installing PyTorch $(OLDEST_TORCH) into $(OLDEST_VENV), once: 8 GB'
 	@sed -E '/^-r/d; s/^torch==.*/torch==$(OLDEST_TORCH)/' $^ | $(OLDEST_VENV)/bin/python -m pip install -q --disable-pip-version-check -r /dev/stdin

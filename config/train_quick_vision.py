@@ -1,4 +1,4 @@
-# A small V-DNT on scikit-learn's digits of 8 × 8 pixels, by momentum SGDW; `make quickstart-vision` runs it
+# A small V-DNT on digits of 8 × 8 pixels, by momentum SGDW; `make quickstart-vision` runs it
 #     python -m vision.train config/train_quick_vision.py
 # This takes about a minute on two CPU cores. Validation accuracy: 97.7%, or 347 of 355 images.
 out_dir = 'out-quick-vision'

@@ -114,7 +114,7 @@ def load_weights(model, checkpoint):
 
 
 OPENED_BY = {'train.py': 'sample.py, lab.measure, lab.evaluate and lab.export',
-             'vision.train': 'vision.measure, vision.evaluate and vision.export'}
+             'vision.train': 'vision.measure and vision.evaluate'}
 
 
 def check_script(checkpoint, Config):

@@ -73,7 +73,7 @@ def one_line(error):
 
 def requirements_file(module):
     """Return the repository's requirements file that lists a module's package, or ''."""
-    package = {'sklearn': 'scikit-learn', 'PIL': 'pillow'}.get(module, module.replace('_', '-'))
+    package = {'PIL': 'pillow'}.get(module, module.replace('_', '-'))
     for path in sorted(glob.glob(os.path.join(ROOT, 'requirements*.txt')), key=len):
         with open(path, encoding='utf-8') as f:
             if any(line.startswith(f'{package}==') for line in f):

@@ -48,8 +48,8 @@ def draw_steps(axes, levels, large):
     bars(axes, range(len(levels)), levels.values(), color='black')
     if large:
         axes.axhline(large.mean, color=COLORS[0], ls='--', lw=1, zorder=0)
-        axes.annotate('S1 with large embeddings', (len(levels) - 0.6, large.mean), (0, 14), textcoords='offset points', ha='right',
-                      color=COLORS[0], fontsize=8)
+        axes.annotate('S1 with large embeddings', (len(levels) - 0.6, large.mean), (0, 14), ha='right',
+                      textcoords='offset points', color=COLORS[0], fontsize=8)
     axes.set_xticks(range(len(levels)), [STEPS[name] for name in levels])
 
 

@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Seconds after which a process counts as hung, and is ended with what it said and where it was. This is only a guard: no test
 # depends on the machine's speed. pyproject.toml has a longer limit for a whole test.
 HANG = 400
-PRELOADED = ('helpers', 'optim', 'vision.images', 'engine.run', 'engine.health', 'engine.divergence', 'engine.fsdp',
+PRELOADED = ('helpers', 'optim', 'vision.data', 'engine.run', 'engine.health', 'engine.divergence', 'engine.fsdp',
              'lab.convert.pretrained', 'lab.measure', 'lab.sweep.__main__', 'data.text', 'torch.nn.parallel',
              'torch.distributed.fsdp')
 

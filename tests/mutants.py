@@ -19,7 +19,7 @@ TESTS = {           # each file → the tests that know it, the fastest first
     'model.py': 'test_model.py tests/test_golden.py tests/test_measure.py tests/test_export.py tests/test_mup.py',
     'optim.py': 'tests/test_optim.py tests/test_groups.py tests/test_muon.py tests/test_mup.py tests/test_golden.py',
     'train.py': 'tests/test_golden.py tests/test_step.py tests/test_train.py tests/test_bad_input.py tests/test_fsdp.py',
-    'data/tokens.py': 'tests/test_tokens.py tests/test_images.py tests/test_golden.py tests/test_text.py',
+    'data/tokens.py': 'tests/test_tokens.py tests/test_vision.py tests/test_golden.py tests/test_text.py',
     'engine/checkpoint.py': 'tests/test_checkpoint.py tests/test_golden.py tests/test_train.py tests/test_fsdp.py',
     'engine/fsdp.py': 'tests/test_fsdp.py tests/test_edits.py',
     'engine/ranks.py': 'tests/test_fsdp.py tests/test_muon.py',

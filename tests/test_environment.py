@@ -36,7 +36,7 @@ for command in {commands!r}:
 def packages(files='requirements*.txt'):
     """The modules of the packages that requirements files name"""
     names = re.findall(r'^([\w-]+)==', ''.join(path.read_text() for path in ROOT.glob(files)), re.MULTILINE)
-    return {{'pillow': 'PIL', 'scikit-learn': 'sklearn'}.get(name, name.replace('-', '_')) for name in names}
+    return {'PIL' if name == 'pillow' else name.replace('-', '_') for name in names}
 
 
 def test_pytorch_and_numpy_are_enough(place):

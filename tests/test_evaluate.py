@@ -1,4 +1,4 @@
-"""lab.evaluate and vision.evaluate as a user calls them, against plain computations of the same scores."""
+"""lab.evaluate as a user calls it, against plain computations of the same scores."""
 import json
 import math
 
@@ -13,8 +13,6 @@ from data.text import load_tokenizer
 from data.tokens import write_tokens
 from engine.checkpoint import load_run
 from lab.evaluate.split import bytes_of
-from vision.images import write_images
-from vision.vit import ViT
 
 LINES = [f'{who} {does} the {what}, and naïvely\n' for who in ('ann', 'bob', 'cy') for does in ('sees', 'hits', 'eats')
          for what in ('ball', 'cat')]
@@ -25,10 +23,6 @@ KEYS = dict(vocab_size=256, n_layer=1, n_head=2, n_embd=32, batch_size=8, gradie
 
 def evaluate(folder, *args, **more):
     return call('lab.evaluate', '--device=cpu', '--dtype=float32', *args, cwd=folder, **more)
-
-
-def evaluate_images(folder, *args, **more):
-    return call('vision.evaluate', '--device=cpu', '--dtype=float32', *args, cwd=folder, **more)
 
 
 def last_scores(run):
@@ -195,71 +189,3 @@ def test_bertscore(folder, bert):
         for letter, values in zip('PRF', library.score(texts, true, model_type=str(bert), num_layers=2, device='cpu')):
             assert means[f'BERT-{letter} {way}'] == pytest.approx(100 * values.mean().item(), abs=1e-3)
             assert 0 < means[f'BERT-{letter} {way}'] < 100
-
-
-# ----------------------------------------------------------------------------- images
-
-IMAGES = dict(dataset='shapes', image_size=6, patch_size=3, channels=3, classes=4, n_layer=1, n_head=2, n_embd=16,
-              batch_size=8, max_iters=30, gradient_accumulation_steps=1, eval_iters=2, warmup_iters=0, learning_rate=1e-2,
-              min_lr=1e-3, device='cpu', dtype='float32', compile=False, crop_scale=1.0, flip=0.0, randaugment=0.0, mixup=0.0,
-              cutmix=0.0, aug_repeats=2)
-
-
-@pytest.fixture(scope='module')
-def images(tmp_path_factory):
-    """data/shapes, whose images are larger than the model's, data/shapes_c with two corruptions of three severities of 10 images,
-    and a run on the first"""
-    pytest.importorskip('kornia')
-    folder, rng = tmp_path_factory.mktemp('images'), np.random.default_rng(0)
-
-    def some(count, noise):
-        images, labels = rng.integers(0, 150, (count, 3, 8, 8), np.uint8), np.arange(count) % 4
-        for image, label in zip(images, labels):
-            image[label:label + 1] += np.uint8(noise)
-        return images, labels
-
-    write_images(folder / 'data' / 'shapes', {'train': [some(60, 80)], 'val': [some(12, 80)]}, 4, list('abcd'))
-    write_images(folder / 'data' / 'shapes_c', {'train': [some(10, 80)], 'val': [some(10, noise) for noise in range(60, 0, -10)]},
-                 4, list('abcd'), dict(corruption=['fog', 'snow'], severity=['1', '2', '3']))
-    (folder / 'vit.json').write_text(json.dumps(IMAGES))
-    call('vision.train', 'vit.json', '--out_dir=vit', cwd=folder)
-    return folder
-
-
-@torch.no_grad()
-def plain_accuracies(folder, data, count):
-    """Loss, and whether right, of each validation image, from the stored bytes"""
-    model = load_run(folder / 'vit' / 'best.pt', Model=ViT)[0].eval()
-    x = torch.from_numpy(np.fromfile(folder / 'data' / data / 'val.bin', np.uint8).reshape(count, 3, 8, 8)[..., 1:7, 1:7].copy())
-    logits = model(x)[0].log_softmax(-1).numpy()
-    labels = np.fromfile(folder / 'data' / data / 'val_labels.bin', np.uint16).astype(int)
-    return -logits[range(count), labels], logits.argmax(1) == labels
-
-
-def test_images(images):
-    """Each image of the split once, as many at once as one likes"""
-    out = evaluate_images(images, '--out_dir=vit', '--batch_size=5')
-    losses, right = plain_accuracies(images, 'shapes', 12)
-    means, errors = last_scores(images / 'vit')
-    assert list(means) == ['loss', 'top1', 'top5'] and means['top5'] == 1 and 'corruption' not in out
-    for name, values in ('loss', losses), ('top1', right):
-        assert means[name] == pytest.approx(values.mean(), abs=1e-5)
-        assert errors[name] == pytest.approx(np.std(values, ddof=1) / math.sqrt(12), abs=1e-5)
-
-
-def test_each_corruption_and_severity(images):
-    """And the means over them, whose errors are over images, as each corruption shows the same ones"""
-    out = evaluate_images(images, '--out_dir=vit', '--dataset=shapes_c', '--batch_size=7')
-    right = plain_accuracies(images, 'shapes_c', 60)[1].reshape(2, 3, 10).astype(float)
-    assert 0.2 < right.mean() < 1 and len(set(right.mean(2).flatten())) > 2
-    row = json.loads((images / 'vit' / 'evaluate.jsonl').read_text().splitlines()[-1])
-    names = ['fog', 'snow', 'mean'], ['1', '2', '3', 'mean']
-    assert [list(row['groups']), list(row['groups']['snow'])] == [*names] and row['dataset'] == 'shapes_c'
-    for r, corruption in enumerate(names[0]):
-        for s, severity in enumerate(names[1]):
-            some = right[[r] if r < 2 else [0, 1]][:, [s] if s < 3 else [0, 1, 2]].mean((0, 1))
-            score, error = row['groups'][corruption][severity], some.std(ddof=1) / math.sqrt(10)
-            assert score['mean'] == pytest.approx(some.mean()) and score['error'] == pytest.approx(error)
-    assert row['scores']['top1'] == row['groups']['mean']['mean']
-    table = out[out.index('| corruption |'):].splitlines()
-    assert table[2].startswith(f'| fog | {right[0, 0].mean():.4f} | ') and table[4].endswith(f'| {1 - right.mean():.4f} |')

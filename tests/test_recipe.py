@@ -185,7 +185,7 @@ def trained(*arguments):
 
 def deciding(values):
     """The keys that decide what a run trains, without those that its optimizer, its schedule or its data have no use for."""
-    idle = HANDLING | {'image_mean', 'image_std'}
+    idle = HANDLING | {'workers'}
     idle |= {'beta1', 'beta2'} if values['optimizer'] == 'sgdw' else {'momentum'}
     idle |= {'decay_frac'} if values['schedule'] != 'wsd' else set()
     per_iteration = values['batch_size'] * values['gradient_accumulation_steps']

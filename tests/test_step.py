@@ -1,13 +1,10 @@
 """The training step that times and measures share, and what an edit adds to the loss in training."""
-import ast
 import copy
-import difflib
 import json
-import re
 
 import pytest
 import torch
-from helpers import ROOT, TINY, call, checkpoint, evaluations, flags, steps, train
+from helpers import TINY, call, checkpoint, evaluations, flags, steps, train
 
 import model
 from data.tokens import Tokens
@@ -99,21 +96,3 @@ def test_blocks_add_to_the_loss(recompute, monkeypatch):
     expected.step()
     for (name, a), b in zip(edited.named_parameters(), plain.parameters()):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12, msg=name)
-
-
-def code_of_loop(path):
-    """The code of a loop's file from the built model on, without comments, docstrings and its own evaluate()"""
-    body = ast.parse((ROOT / path).read_text(encoding='utf-8')).body
-    seeded = next(i for i, node in enumerate(body) if ast.unparse(node) == 'torch.manual_seed(seed)')
-    body = [node for node in body[seeded:] if getattr(node, 'name', '') != 'evaluate']
-    for node in body:
-        if isinstance(node, ast.FunctionDef) and ast.get_docstring(node):
-            del node.body[0]
-    return '\n'.join(map(ast.unparse, body)).replace('tokens', 'images').replace('token(', 'image(').splitlines()
-
-
-def test_the_loop_for_images_is_that_for_text():
-    """In building, compiling, spreading over ranks, steps and checkpoints. Where a line differs, it speaks of what a batch is"""
-    batch = r"x, y(, \*\w+)? = |augment = |images_per_iter = |log\.introduce\(|if 'test' in data |means \|= evaluate\('test'\)"
-    lines = [line for line in difflib.ndiff(code_of_loop('train.py'), code_of_loop('vision/train.py')) if line[0] in '+-']
-    assert lines and not [line for line in lines if not re.match(batch, line[1:].strip())]

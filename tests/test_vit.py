@@ -1,6 +1,5 @@
 """
-ViT against the float64 reference of test_model.py, against Hugging Face, and against weights under timm's names; and measure.py
-on one.
+ViT against the float64 reference of test_model.py, and lab.measure on one.
 """
 import itertools
 import random

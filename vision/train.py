@@ -5,18 +5,20 @@ Trains a ViT on images, on one process or many:
     torchrun --nproc_per_node=8 -m vision.train config/vit/train_vdnt_l_sgd.py
 
 Config files and --key=value set the keys below, those of ViTConfig and those of train.py. They apply in order, and the later one
-wins. The loop is that of train.py; batches, augmentation and scores differ.
+wins. The loop is that of train.py without FSDP; batches, augmentation and scores differ.
 """
 import sys
 
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m vision.train')
 
-from configurator import TRAIN, configure, flags, refuse
+from configurator import TRAIN, configure
 
+import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from data.tokens import SPLITS
 from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
 from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training, why_not_compile
 from engine.divergence import Watch, tell_unused
@@ -24,11 +26,10 @@ from engine.evidence import Evidence, block_norms
 from engine.health import health
 from engine.keys import CHOICES, LOWS, check_keys, check_parallel, config_from, group_settings
 from engine.log import Log, Speed, add_scalars, progress
-from engine.ranks import check_on_shards
 from engine.run import Run
 from optim import lr_at, make_optimizer, param_groups
-from vision.augment import CUBIC, Augment
-from vision.images import SPLITS, Images
+from vision.augment import INTERPOLATIONS, Mix
+from vision.data import Images, Shuffled, batches_of
 from vision.vit import ViT, ViTConfig, correct
 
 # ----------------------------------------------------------------------------- keys, besides those of ViTConfig and train.py
@@ -41,30 +42,20 @@ randaugment = 0.0                   # magnitude of RandAugment, up to 10; 0: non
 mixup = 0.0                         # α of mixup; 0: none
 cutmix = 0.0                        # α of cutmix; if mixup is on too, each batch uses one of the two; 0: none
 label_smoothing = 0.0               # share of each target that is spread over all classes
-image_mean = []                     # per channel, 0 to 1: mean that init_from's model subtracts, if its weights do not state it
-image_std = []                      # and the std that it divides by; both empty: as the weights state, or else a guess of 0.5
+workers = 0                         # processes of each rank that read and augment images; 0: the training process does
 # -----------------------------------------------------------------------------
 config = configure(globals(), ViTConfig, TRAIN)
-check_keys(config, CHOICES | dict(interpolation=CUBIC),
-           LOWS | dict(crop_scale=0.01, aug_repeats=1, flip=0, randaugment=0, mixup=0, cutmix=0, label_smoothing=0))
+check_keys(config, CHOICES | dict(interpolation=INTERPOLATIONS, init_from=('scratch', 'resume', 'auto'), parallel=('ddp',)),
+           LOWS | dict(crop_scale=0.01, aug_repeats=1, flip=0, randaugment=0, mixup=0, cutmix=0, label_smoothing=0, workers=0))
 for key, most in dict(crop_scale=1, flip=1, randaugment=10, label_smoothing=1).items():
     if config[key] > most:
         raise ValueError(f'{key}={config[key]}: wants at most {most}')
-if init_from in ('scratch', 'resume', 'auto'):
-    config_from(ViTConfig, config)                      # fail early on a wrong value
+model_config = config_from(ViTConfig, config)
 
 # ----------------------------------------------------------------------------- the run, the machine, the data
 run = Run(config)
 machine = Machine(device, dtype)
-pretrained = None
-if run.init_from not in ('scratch', 'resume'):
-    from vision.pretrained import load_pretrained
-    pretrained = load_pretrained(run.init_from, config, flags())
-else:
-    refuse(('image_mean', 'image_std'), 'only a model that init_from loads takes it')
-check_keys(config)
-model_config = config_from(ViTConfig, config)
-data = {split: Images(dataset, split, model_config, aug_repeats) for split in SPLITS}
+data = {split: Images(dataset, split, model_config) for split in SPLITS}
 run.data = data['train'].fingerprint
 checkpoint = None
 if run.init_from == 'resume':
@@ -83,45 +74,26 @@ def build(fill=True):
 
 
 torch.manual_seed(seed)
-ddp, fsdp = (machine.distributed and parallel == way for way in ('ddp', 'fsdp'))
 obstacle = why_not_compile(machine.device) if compile else ''
 is_compiled = compile and not obstacle
-if fsdp:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    from engine.fsdp import init_sharded, load_sharded
-raw_model = pretrained or build(fill=not fsdp)          # with FSDP each rank initializes its own rows, below
+raw_model = build()
 raw_model.recompute = recompute
 tune_for_training(machine.device, raw_model, attention_backend, tf32, deterministic)
 attention_kernel = attention_backend_of(raw_model, machine.device, machine.dtype)
-if fsdp:                # a rank holds some rows of each parameter in fp32; to compute, a block gathers its parameters in dtype
-    mesh = init_device_mesh(machine.device.type, (machine.world_size,))
-    policy = MixedPrecisionPolicy(param_dtype=machine.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    for block in raw_model.h:
-        if is_compiled:
-            block.compile()
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    if is_compiled:
-        raw_model.output = torch.compile(raw_model.output)
-    fully_shard(raw_model, mesh=mesh, reshard_after_forward=False)          # the backward pass needs it right away
 if checkpoint:
-    (load_sharded if fsdp else load_weights)(raw_model, checkpoint)
-elif fsdp and not pretrained:
-    init_sharded(raw_model)
+    load_weights(raw_model, checkpoint)
 raw_model.to(machine.device)
-model = torch.compile(raw_model) if is_compiled and not fsdp else raw_model
+model = torch.compile(raw_model) if is_compiled else raw_model
 train_model = model                                     # under DDP, the wrapper that averages gradients over the ranks
-if ddp:
+if machine.distributed:
     torch._dynamo.config.optimize_ddp = False           # its smaller graphs cost more than they hide
     train_model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     train_model.broadcast_buffers = False               # they are the same on all ranks
 
 # ----------------------------------------------------------------------------- optimizer
 opt = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile': is_compiled, 'dtype': machine.dtype})
-check_on_shards(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
-augment = Augment(config, model_config.image_size, model_config.classes)
+mix = Mix(config, model_config.classes)
 
 
 def rate(it, ratio=1.0):
@@ -136,10 +108,11 @@ def evaluate(*splits):
     raw_model.eval()
     means = {}
     for split in splits:
-        batches = data[split].spread(eval_iters, batch_size)
-        total = torch.zeros(4, device=machine.device)
-        for numbers, counts in progress(list(machine.padded_shard(batches)), f'evaluation on {split}', shown=machine.master):
-            x, y = machine.to_device(*data[split].read_padded(numbers, batch_size))
+        shard = list(machine.padded_shard(data[split].spread(eval_iters, batch_size)))
+        numbers = [np.pad(batch, (0, batch_size - len(batch)), constant_values=-1) for batch, _ in shard]
+        total, items = torch.zeros(4, device=machine.device), progress(shard, f'evaluation on {split}', shown=machine.master)
+        for (_, counts), batch in zip(items, batches_of(data[split], numbers, workers)):
+            x, y = machine.to_device(*batch)
             with machine.autocast():
                 logits, loss = model(x, y)
             images = (y >= 0).sum()                     # padding has the class −1
@@ -152,7 +125,7 @@ def evaluate(*splits):
 
 
 # ----------------------------------------------------------------------------- checkpoints, log, measurements
-checkpoints = Checkpoints(run, machine, fsdp, opt)
+checkpoints = Checkpoints(run, machine, False, opt)
 if checkpoint:
     checkpoints.resume(checkpoint, scaler)
 stop_request = StopRequest(max_minutes * machine.master)
@@ -166,8 +139,7 @@ checkpoint = None                                       # free its memory
 if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'], build)
-log.introduce(opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch',
-              getattr(pretrained, 'notes', []))
+log.introduce(opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch', [])
 if obstacle:
     log.say(f'this run is not compiled, and therefore slower: {obstacle}')
 speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
@@ -180,6 +152,8 @@ def state(it):
 
 
 # ----------------------------------------------------------------------------- the loop
+firsts = ((it * gradient_accumulation_steps + j) * batch_size for it in range(run.start, max_iters) for j in micro_batches)
+batches = batches_of(Shuffled(data['train'], config), (range(first, first + batch_size) for first in firsts), workers)
 stop = 0
 for it in range(run.start, max_iters + 1):
 
@@ -191,8 +165,8 @@ for it in range(run.start, max_iters + 1):
             means = evaluate('train', 'val')
             watch.check(it, *means.values())
             x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
-            with machine.autocast():                    # with fsdp, no rank alone holds a block's weights
-                sizes = health(raw_model, x) if machine.master and not fsdp else {}
+            with machine.autocast():
+                sizes = health(raw_model, x) if machine.master else {}
             log.evaluation(it, means, sizes)
             if eval_only:
                 break
@@ -220,12 +194,12 @@ for it in range(run.start, max_iters + 1):
     sums, logged = {}, {}
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # the micro-batch's number in the whole run
-        torch.manual_seed(hash((seed, number)))         # for augmentation, dropout and stochastic depth
-        x, y, *aspects = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
-        evidence.see(x, y)                              # before augmentation, so that a repeated image is seen
-        x, y = augment(x, y, *aspects)
+        x, y = machine.to_device(*next(batches))
+        evidence.see(x, y)
+        torch.manual_seed(hash((seed, number)))         # for mixtures, dropout and stochastic depth
+        x, y = mix(x, y)
         last = j == micro_batches[-1]                   # its backward pass exchanges gradients between the ranks
-        if ddp:
+        if machine.distributed:
             train_model.require_backward_grad_sync = last
         raw_model.aux.clear()
         raw_model.logged.clear()
@@ -238,7 +212,7 @@ for it in range(run.start, max_iters + 1):
 
     # clip the gradient, and step
     if it == run.start:
-        tell_unused(raw_model, ddp, log)
+        tell_unused(raw_model, machine.distributed, log)
     scaler.unscale_(opt)
     grad_norms = block_norms(evidence.types, lambda p: p.grad)
     grad_norm = torch.linalg.vector_norm(grad_norms)
@@ -271,5 +245,6 @@ for it in range(run.start, max_iters + 1):
         log.stopped(it)
         break
 
+del batches                             # ends the workers
 log.close(128 + stop if stop else 0)
 machine.leave(128 + stop if stop else 0)

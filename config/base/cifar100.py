@@ -16,6 +16,7 @@ grad_clip = 0.0
 wd_pos = 0.0                            # as in timm
 crop_scale = 0.5
 flip = 0.5
+workers = 4
 eval_interval = 5 * 50000 // 512
 eval_iters = 20                         # all 10,000 images
 log_interval = 10

@@ -22,6 +22,7 @@ randaugment = 9.0
 mixup = 0.8
 cutmix = 1.0
 label_smoothing = 0.1
+workers = 12                            # processes beside each GPU that read images
 eval_interval = 5 * 1281167 // 1024
 eval_iters = 400                        # all 50,000 images
 log_interval = 10

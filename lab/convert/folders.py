@@ -1,4 +1,4 @@
-"""Write the folders of lab/export.py and vision/export.py: temporary folders that become final, checkpoints, model cards."""
+"""Write the folders of lab/export.py: temporary folders that become final, checkpoints, model cards."""
 import errno
 import json
 import math
@@ -43,18 +43,18 @@ def write_checkpoint(folder, state):
     link_or_copy(ckpt, best)
 
 
-def write_card(folder, to, out_dir, model, state, family, auto, notes, unit='token', task='text-generation'):
+def write_card(folder, to, out_dir, model, state, family, auto, notes):
     """Write the model card, README.md, of an export in this folder, which will be `to`. Return the line to print, with the
-    notes. `auto`: the transformers class that loads the export. `unit`: the loss is a mean per such unit."""
+    notes. `auto`: the transformers class that loads the export."""
     keys, kind, notes = state['config'], type(model).__name__, ' '.join(filter(None, notes))
     about = read_json(os.path.join(out_dir, 'run.json'), 'remove it') or {}
-    lines = ['---', 'library_name: transformers', f'pipeline_tag: {task}', 'tags: [nanonorm]', '---', '',
+    lines = ['---', 'library_name: transformers', 'pipeline_tag: text-generation', 'tags: [nanonorm]', '---', '',
              f'# {os.path.basename(os.path.normpath(out_dir))}', '',
              f'A {kind} of {model.num_params():,} parameters, trained by nanoNorm on `{keys["dataset"]}` for '
              f'{state["iter"]:,} of {keys["max_iters"]:,} iterations. {notes}'.rstrip(), '']
     if math.isfinite(state['best_val_loss']):
         later = '' if state['path'].endswith('best.pt') else ', and this is a later checkpoint'
-        lines += [f'The lowest validation loss of the run is {state["best_val_loss"]:.4f} nats per {unit}{later}.', '']
+        lines += [f'The lowest validation loss of the run is {state["best_val_loss"]:.4f} nats per token{later}.', '']
     if family == 'safetensors':
         lines += ['In a clone of nanoNorm, `--init_from=FOLDER` loads it.', '']
     else:

@@ -17,7 +17,7 @@ import torch
 
 from data.text import load_tokenizer
 from lab.convert.pretrained import ACTIVATIONS, COMMON, FAMILIES, hugging_face, tensors, unknown_fields
-from model import GPT, GPTConfig
+from model import GPTConfig
 
 # ----------------------------------------------------------------------------- architectures that are equal
 
@@ -90,35 +90,34 @@ def write_model(model, folder, family, end=None):
                          f'model.py computes something else; --format=nanonorm takes any model')
 
 
-def write_weights(model, folder, own=OWN_GPT, **more):
-    """Write the model into an existing folder: its weights by our names, and its config with the keys in `more`. `own` names
-    its classes for transformers."""
+def write_weights(model, folder, **more):
+    """Write the model into an existing folder: its weights by our names, and its config with the keys in `more`."""
     from safetensors.torch import save_file
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     if model.config.tie_weights:
         del weights['lm_head.weight']                   # the format cannot store a tensor twice
     save_file(weights, os.path.join(folder, 'model.safetensors'), metadata={'format': 'pt'})
     with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
-        json.dump(dict(model_type=own.model_type, **more, **{f.name: getattr(model.config, f.name)
+        json.dump(dict(model_type=OWN_GPT.model_type, **more, **{f.name: getattr(model.config, f.name)
                                                              for f in fields(model.config) if f.init}), f, indent=1)
 
 
-def write_own(model, folder, own=OWN_GPT, example=None, **more):
-    """Write the model into an existing folder as a transformers model with its code beside it. Compare both on the inputs
-    `example`. Return a note for the user, or ''."""
-    for name, text in code_files(own.code).items():
+def write_own(model, folder, **more):
+    """Write the model into an existing folder as a transformers model with its code beside it, and compare both. Return a note
+    for the user, or ''."""
+    for name, text in code_files(OWN_GPT.code).items():
         with open(os.path.join(folder, name), 'w', encoding='utf-8') as f:
             f.write(text)
-    module = own.code.rpartition('.')[2]
-    auto_map = {'AutoConfig': f'{module}.{own.config}', own.auto: f'{module}.{own.model}'}
-    more |= dict(architectures=[own.model], dtype='float32', auto_map=auto_map)
-    write_weights(model, folder, own, **more)
+    module = OWN_GPT.code.rpartition('.')[2]
+    auto_map = {'AutoConfig': f'{module}.{OWN_GPT.config}', OWN_GPT.auto: f'{module}.{OWN_GPT.model}'}
+    more |= dict(architectures=[OWN_GPT.model], dtype='float32', auto_map=auto_map)
+    write_weights(model, folder, **more)
     with tempfile.TemporaryDirectory() as cache:        # keep the code out of the user's cache
         os.environ.setdefault('HF_MODULES_CACHE', cache)
-        theirs = getattr(hugging_face(), own.auto).from_pretrained(folder, trust_remote_code=True)
-    check_equal(model, theirs, own.code, example)
-    if isinstance(model, GPT) and not masks_hold(theirs):
-        write_weights(model, folder, own, **more, masks=False)
+        theirs = getattr(hugging_face(), OWN_GPT.auto).from_pretrained(folder, trust_remote_code=True)
+    check_equal(model, theirs)
+    if not masks_hold(theirs):
+        write_weights(model, folder, **more, masks=False)
         return 'It refuses left-padded text, and several tokens after cached ones, because its attention takes no mask.'
     return ''
 
@@ -130,16 +129,16 @@ def as_transformers(model, end=None):
     theirs = NanoNormForCausalLM(NanoNormConfig(**dict.fromkeys(('bos_token_id', 'eos_token_id', 'pad_token_id'), end), **{
         f.name: getattr(model.config, f.name) for f in fields(model.config) if f.init}))
     theirs.net.load_state_dict(model.state_dict(), assign=True)
-    check_equal(model, theirs, OWN_GPT.code)
+    check_equal(model, theirs)
     theirs.config.masks = masks_hold(theirs)
     return theirs
 
 
-def check_equal(model, theirs, code, example=None):
-    off = largest_difference(model, theirs, example)
+def check_equal(model, theirs):
+    off = largest_difference(model, theirs)
     if not off < 1e-5:
         raise ValueError(f'in transformers this model computes other logits, off by {off:.3g} of the largest: '
-                         f'{code} must call what {type(model).__name__}.forward calls')
+                         f'{OWN_GPT.code} must call what GPT.forward calls')
 
 
 def code_files(module):
@@ -169,10 +168,10 @@ def code_files(module):
 
 
 @torch.no_grad()
-def largest_difference(model, theirs, example=None):
-    """Return the largest difference of their logits from ours, relative to our largest logit, on `example` or a few tokens."""
+def largest_difference(model, theirs):
+    """Return the largest difference of their logits from ours, relative to our largest logit, on a few tokens."""
     c, training = model.config, model.training
-    x = torch.arange(min(16, c.block_size))[None] % c.vocab_size if example is None else example
+    x = torch.arange(min(16, c.block_size))[None] % c.vocab_size
     ours = model.eval()(x)[0]
     model.train(training)
     return ((theirs.eval()(x).logits - ours).abs().max() / ours.abs().max()).item()

@@ -22,13 +22,13 @@ class NanoNormConfig(PreTrainedConfig):
                          max_position_embeddings='block_size', tie_word_embeddings='tie_weights')
 
 
-def ours(Config, theirs):
-    """Convert transformers' config to a GPTConfig or ViTConfig."""
-    return Config(**{f.name: getattr(theirs, f.name) for f in fields(Config) if f.init})
+def ours(theirs):
+    """Convert transformers' config to a GPTConfig."""
+    return GPTConfig(**{f.name: getattr(theirs, f.name) for f in fields(GPTConfig) if f.init})
 
 
 class NanoNorm(PreTrainedModel):
-    """The common part of exported models. `self.net` is the GPT or ViT."""
+    """What loading a GPT, `self.net`, takes."""
     base_model_prefix = 'net'
     _supports_sdpa = True
     _no_split_modules = ['Block']
@@ -90,7 +90,7 @@ class NanoNormForCausalLM(NanoNorm, GenerationMixin):
     def __init__(self, config):
         super().__init__(config)
         self.positions = self.mask = None               # (B, T) and (B, 1, T, S), if they differ from model.py's
-        net = GPT(ours(GPTConfig, config))
+        net = GPT(ours(config))
         for module in net.modules():
             if isinstance(module, DotAttention):
                 module.kernel = self.kernel

@@ -1,6 +1,6 @@
 """
 Read pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA, Qwen3 and OLMo 2, folders that lab/export.py
-has written, and runs. vision/pretrained.py reads ViTs.
+has written, and runs.
 """
 from configurator import expanded, flags
 from engine.process import one_line
@@ -126,7 +126,7 @@ def tensors(family, n_layer):
 
 
 def unknown_fields(Config, known):
-    """Return {name: default} for the fields of a GPTConfig or ViTConfig that are not in `known`."""
+    """Return {name: default} for the fields of a GPTConfig that are not in `known`."""
     return {f.name: f.default for f in fields(Config) if f.init and f.name not in known}
 
 

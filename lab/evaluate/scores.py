@@ -1,4 +1,4 @@
-"""Shared by evaluations of text and images: work on ranks, scores with their errors, and the table that compares models."""
+"""Shared by evaluations: work on ranks, scores with their errors, and the table that compares models."""
 import hashlib
 import math
 import os

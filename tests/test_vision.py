@@ -1,0 +1,284 @@
+"""
+vision/data.py and vision/augment.py against plain lines, and vision.train, vision.evaluate and vision.measure as their users run
+them. tests/test_vit.py has the model.
+"""
+import gzip
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from helpers import ROOT, call, evaluations, flags, interrupted, rows, train
+from PIL import Image
+
+from data.tokens import SPLITS
+from engine.checkpoint import load_run
+from vision import augment as a
+from vision.data import Images, Shuffled
+from vision.evaluate import corrupt
+from vision.vit import ViT
+
+NONE = dict(crop_scale=1.0, interpolation='bicubic', flip=0.0, randaugment=0.0, mixup=0.0, cutmix=0.0, label_smoothing=0.0,
+            aug_repeats=1, seed=1, data_seed=2)
+ALL = dict(crop_scale=0.5, interpolation='random', flip=0.5, randaugment=9.0, mixup=0.8, cutmix=1.0, label_smoothing=0.1,
+           aug_repeats=3)
+TINY = dict(dataset='tiny', image_size=6, patch_size=3, channels=3, classes=4, n_layer=2, n_head=2, n_embd=16, batch_size=16,
+            drop_path=0.2, dropout=0.1, max_iters=8, gradient_accumulation_steps=2, eval_interval=4, eval_iters=2,
+            warmup_iters=2, learning_rate=1e-2, device='cpu', dtype='float32', compile=False)
+
+
+def picture(width=16, height=12, mode='RGB'):
+    values = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    return Image.fromarray(values).convert(mode)
+
+
+def config(size=6, channels=3, classes=4):
+    return SimpleNamespace(image_size=size, channels=channels, classes=classes)
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory):
+    """A folder with data/tiny: images of all shapes, in whose four classes another colour is bright, or none"""
+    folder, rng = tmp_path_factory.mktemp('vision'), np.random.default_rng(0)
+    for split, count in (('train', 25), ('val', 7)):
+        for label in range(4):
+            at = folder / 'data' / 'tiny' / split / f'class-{label}'
+            at.mkdir(parents=True)
+            for i in range(count):
+                image = rng.integers(0, 150, (*rng.integers(6, 20, 2), 3), np.uint8)
+                image[..., label:label + 1] += 100
+                Image.fromarray(image).save(at / f'{i}.png')
+    return folder
+
+
+# ----------------------------------------------------------------------------- data
+
+def test_digits_are_those_of_the_file():
+    """Every fifth image of each digit validates, and all others train; the model starts with the moments of the latter"""
+    table = np.loadtxt(gzip.open(ROOT / 'data' / 'digits' / 'digits.csv.gz'), delimiter=',')
+    train, val = (Images('digits', split, config(8, 1, 10)) for split in SPLITS)
+    assert (train.windows, val.windows) == (1442, 355)
+    for digit in range(10):
+        of_digit = table[table[:, -1] == digit][:, :-1] * (255 / 16)
+        for images, wanted in ((val, of_digit[4::5]), (train, np.delete(of_digit, np.s_[4::5], axis=0))):
+            x, y = images.read(np.flatnonzero(images.labels == digit))
+            np.testing.assert_allclose(x.flatten(1), wanted, atol=0.5)
+            assert (y == digit).all()
+    x = train.read(range(train.windows))[0] / 255
+    assert [*train.mean, *train.std] == pytest.approx([x.mean().item(), x.std().item()], abs=1e-4)
+
+
+def test_a_folder(tmp_path):
+    """Its classes are its folders; photographs are upright as their EXIF says; a damaged file and an empty split are named"""
+    for split in SPLITS:
+        (tmp_path / split / 'a').mkdir(parents=True)
+        exif = Image.Exif()
+        exif[0x112] = 6                                 # stored on its side
+        picture().save(tmp_path / split / 'a' / 'x.jpg', exif=exif)
+    images = Images(str(tmp_path), 'val', config(classes=1))
+    assert images.image(0).size == (12, 16) and images.labels.tolist() == [0]
+    (tmp_path / 'val' / 'a' / 'x.jpg').write_bytes(b'no image')
+    with pytest.raises(ValueError, match='x.jpg cannot be read'):
+        images.read([0])
+    (tmp_path / 'val' / 'a' / 'x.jpg').unlink()
+    with pytest.raises(ValueError, match='val holds no image'):
+        Images(str(tmp_path), 'val', config(classes=1))
+
+
+def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
+    """CIFAR-100 has two columns of classes, and no split named validation"""
+    datasets = pytest.importorskip('datasets')
+    coarse, fine = (datasets.ClassLabel(names=[f'{kind}{i}' for i in range(3)]) for kind in 'cf')
+    features = datasets.Features(img=datasets.Image(), coarse_label=coarse, fine_label=fine)
+    table = dict(img=[picture(6, 6)] * 3, coarse_label=[0, 0, 1], fine_label=[2, 0, 1])
+    splits = {split: datasets.Dataset.from_dict(table, features=features) for split in ('train', 'test')}
+    monkeypatch.setattr(datasets, 'load_dataset', lambda name: splits if name == 'uoft-cs/cifar100' else None)
+    x, y = Images('cifar100', 'val', config()).read(range(3))
+    assert y.tolist() == [2, 0, 1] and (x == torch.from_numpy(np.array(picture(6, 6))).permute(2, 0, 1)).all()
+
+
+@pytest.mark.parametrize('changes, says', [
+    (dict(dataset='tinny'), "dataset='tinny': choose digits"), (dict(classes=3), 'set --classes=4 or more'),
+    (dict(channels=2), 'channels=2: choose 1'), (dict(flip=2.0), 'flip=2.0: wants at most 1'),
+    (dict(interpolation='cubic'), "interpolation='cubic': choose one of"), (dict(parallel='fsdp'), "parallel='fsdp': choose"),
+    (dict(init_from='out-vit'), "init_from='out-vit': choose one of scratch")])
+def test_wrong_keys(changes, says, place):
+    err = call('vision.train', *flags(**TINY | changes, out_dir='wrong'), cwd=place, code=1)
+    assert err.startswith('error: ') and says in err and err.count('\n') == 1 and not (place / 'wrong').exists()
+
+
+# ----------------------------------------------------------------------------- augmentation
+
+def test_no_augmentation_is_the_middle_square():
+    x = a.Augment(NONE, 12)(picture(20, 12), None)
+    np.testing.assert_array_equal(x, np.asarray(picture(20, 12))[:, 4:16])
+    x = a.Augment(NONE, 56)(picture(80, 64), None)      # of a larger image, seven eighths of its shorter side
+    np.testing.assert_array_equal(x, np.asarray(picture(80, 64))[4:60, 12:68])
+
+
+def test_crops():
+    """Areas are drawn evenly from scale to 1, shapes from 3/4 to 4/3, until one fits, and all edges are reached"""
+    rng, boxes = np.random.default_rng(0), []
+    image = SimpleNamespace(size=(400, 400), resize=lambda size, filter, box: boxes.append(box))
+    for _ in range(1000):
+        a.random_crop(image, 8, 0.25, [0], rng)
+    left, top, right, bottom = np.array(boxes).T
+    area, ratio = (right - left) * (bottom - top) / 400 ** 2, (right - left) / (bottom - top)
+    assert left.min() == top.min() == 0 and right.max() == bottom.max() == 400
+    areas, ratios = rng.uniform(0.25, 1, 100000), (4 / 3) ** rng.uniform(-1, 1, 100000)
+    fit = np.maximum(ratios, 1 / ratios) * areas <= 1
+    assert area.min() > 0.24 and area.mean() == pytest.approx(areas[fit].mean(), abs=0.03)
+    assert np.log(ratio).std() == pytest.approx(np.log(ratios[fit]).std(), rel=0.1)
+    a.random_crop(SimpleNamespace(size=(900, 90), resize=image.resize), 8, 1.0, [0], rng)
+    assert boxes[-1] == (390, 0, 510, 90)               # none fits: the widest one, in the middle
+
+
+def test_flips():
+    x, augment = np.asarray(picture(6, 6)), a.Augment(NONE | dict(flip=0.25), 6)
+    flipped = [np.array_equal(augment(picture(6, 6), np.random.default_rng(seed)), x[:, ::-1]) for seed in range(400)]
+    assert 65 <= sum(flipped) <= 135                    # four standard errors
+
+
+BLEND = dict(color=lambda x: x @ [0.299, 0.587, 0.114], contrast=lambda x: (x @ [0.299, 0.587, 0.114]).mean(keepdims=True),
+             brightness=lambda x: np.zeros(x.shape[:2]))
+COLOURS = dict(         # of values x (height, width, 3) at strength v with sign s / v
+    invert=lambda x, v, s: 255 - x, posterize=lambda x, v, s: x - x % 2 ** (4 + int(4 * v)),
+    solarize=lambda x, v, s: np.where(x < 256 - int(256 * v), x, 255 - x),
+    solarize_add=lambda x, v, s: np.where(x < 128, x + int(110 * v), x),
+    autocontrast=lambda x, v, s: (x - x.min((0, 1))) * 255 / np.ptp(x, (0, 1)),
+    **{name: lambda x, v, s, f=f: ((1 + 0.9 * s) * x - 0.9 * s * f(x)[..., None]).clip(0, 255) for name, f in BLEND.items()})
+
+
+@pytest.mark.parametrize('name', COLOURS)
+def test_a_colour_operation(name):
+    """As timm's "increasing" ones change levels"""
+    for v, sign in ((0.3, 1), (0.9, -1), (1.0, 1)):
+        found = np.asarray(a.OPERATIONS[name](picture(), v, sign * v), float)
+        np.testing.assert_allclose(found, COLOURS[name](np.asarray(picture(), float), v, sign * v), atol=1.5)
+
+
+@pytest.mark.parametrize('name, where', [
+    ('rotate', lambda x, y: (0.891 * x + 0.454 * y, 0.891 * y - 0.454 * x)),            # by 27°
+    ('shear_x', lambda x, y: (x - 0.27 * (y + 16.5), y)), ('shear_y', lambda x, y: (x, y - 0.27 * (x + 16.5))),
+    ('translate_x', lambda x, y: (x - 0.405 * 33, y)), ('translate_y', lambda x, y: (x, y - 0.405 * 33))])
+def test_where_a_spot_goes(name, where):
+    """From 6 columns to the right of the middle and 2 rows below it, at strength 0.9; what comes in is grey"""
+    values = np.full((33, 33), 64, np.uint8)
+    values[17:20, 21:24] = 255
+    found = np.asarray(a.OPERATIONS[name](Image.fromarray(values), 0.9, 0.9), float)
+    spot, grid = (found - 140).clip(0), np.arange(33) - 16
+    assert (spot.sum(0) @ grid / spot.sum(), spot.sum(1) @ grid / spot.sum()) == pytest.approx(where(6, 2), abs=0.3)
+    assert (found == 128).any()
+
+
+@pytest.mark.parametrize('name', a.OPERATIONS)
+def test_operations_take_grey_images(name):
+    assert a.OPERATIONS[name](picture(mode='L'), 0.9, -0.9).mode == 'L'
+
+
+def test_rand_augment():
+    """Two operations, each with probability 1/2: about a quarter of the images stay as they were"""
+    same = [a.rand_augment(picture(), 9.0, np.random.default_rng(seed)).tobytes() == picture().tobytes() for seed in range(400)]
+    assert 65 <= sum(same) <= 150                       # some operations leave noise nearly as it is
+
+
+@pytest.mark.parametrize('name', ['mixup', 'cutmix'])
+def test_mixtures(name):
+    """Each image and its class probabilities have the same share of the other"""
+    x, mix = torch.zeros(2, 1, 20, 20, dtype=torch.uint8), a.Mix(NONE | {name: 1.0}, 2)
+    x[1] = 1
+    shares = []
+    for seed in range(30):
+        torch.manual_seed(seed)
+        mixed, y = mix(x, torch.tensor([0, 1]))
+        torch.testing.assert_close(mixed.mean((1, 2, 3)), y[:, 1])
+        shares.append(y[0, 1].item())
+    assert 0 <= min(shares) < 0.2 and 0.8 < max(shares) <= 1
+
+
+def test_label_smoothing_is_that_of_cross_entropy():
+    logits, y, cross_entropy = torch.randn(8, 5), torch.arange(8) % 5, torch.nn.functional.cross_entropy
+    smooth = a.Mix(NONE | dict(label_smoothing=0.2), 5)(torch.zeros(8, 1, 2, 2), y)[1]
+    torch.testing.assert_close(cross_entropy(logits, smooth), cross_entropy(logits, y, label_smoothing=0.2))
+
+
+def test_the_order_of_training(place, monkeypatch):
+    """An epoch has each image once, aug_repeats times in a row, each time another view of it"""
+    monkeypatch.chdir(place)
+    images = Images('tiny', 'train', config())
+    monkeypatch.setattr(images, 'labels', torch.arange(100))
+    numbers = [[n for _, n in map(Shuffled(images, NONE | ALL).__getitem__, range(first, first + 300))] for first in (0, 300)]
+    for epoch in numbers:
+        assert epoch[::3] == epoch[1::3] == epoch[2::3] and sorted(epoch[::3]) == [*range(100)]
+    assert numbers[0] != numbers[1]
+    views = Shuffled(images, NONE | ALL | dict(randaugment=0.0))
+    assert sum(torch.equal(views[n][0], views[n + 1][0]) for n in range(0, 300, 3)) < 10
+
+
+# ----------------------------------------------------------------------------- commands
+
+LAST = '--out_dir=whole --checkpoint=ckpt.pt --device=cpu --dtype=float32'.split()
+
+
+@pytest.fixture(scope='module')
+def whole(place):
+    train(place, *flags(**TINY | ALL, out_dir='whole'), script='vision.train')
+    return place / 'whole'
+
+
+def test_training_is_exact(whole, place):
+    """With all augmentation, dropout and stochastic depth: stopped and resumed, with other workers, on two ranks"""
+    train(place, *flags(**TINY | ALL, out_dir='resumed', workers=2), code=143, through=(interrupted, 5), script='vision.train')
+    train(place, 'resumed/config.json', '--init_from=resume', script='vision.train')
+    assert rows(place / 'resumed') == rows(whole)
+    train(place, *flags(**TINY | ALL, out_dir='ranks', workers=1), ranks=2, script='vision.train')
+    assert rows(place / 'ranks') == rows(whole)
+
+
+def test_scores_are_those_of_plain_lines(whole, place, monkeypatch):
+    monkeypatch.chdir(place)
+    model = load_run('whole/ckpt.pt', Model=ViT)[0].eval()
+    x, y = Images('tiny', 'val', model.config).read(range(28))
+    with torch.no_grad():
+        losses = -model(x)[0].log_softmax(1)[range(28), y]
+        right = (model(x)[0].argmax(1) == y).float()
+    last = evaluations(whole)[-1]
+    assert [last['val_loss'], last['val_top1'], last['val_top5']] == pytest.approx([losses.mean().item(), right.mean().item(), 1])
+    out = call('vision.evaluate', *LAST, '--batch_size=5', '--workers=1')
+    cells = [f'{v.mean():.4f} ± {v.std() / 28 ** 0.5:.4f}' for v in (losses, right, torch.ones(28))]
+    assert out.splitlines()[-1] == f'| whole | {" | ".join(cells)} |'
+
+
+def test_each_corruption_and_severity(whole, place, monkeypatch):
+    """CIFAR-100-C's files have five severities behind one another; a mean over corruptions has its error over images"""
+    monkeypatch.chdir(place)
+    rng, model = np.random.default_rng(0), load_run('whole/ckpt.pt', Model=ViT)[0].eval()
+    (place / 'C').mkdir()
+    labels, images = rng.integers(0, 4, 10), rng.integers(0, 256, (15, 50, 6, 6, 3), np.uint8)
+    np.save('C/labels.npy', np.tile(labels, 5))
+    names = ('gaussian_noise shot_noise impulse_noise defocus_blur glass_blur motion_blur zoom_blur snow frost fog brightness '
+             'contrast elastic_transform pixelate jpeg_compression').split()
+    for name, of_name in zip(names, images):
+        np.save(f'C/{name}.npy', of_name)
+    with torch.no_grad():
+        classes = model(torch.from_numpy(images).flatten(0, 1).permute(0, 3, 1, 2))[0].argmax(1).view(15, 5, 10).numpy()
+    right = (classes == labels).astype(float)
+    out = call('vision.evaluate', *LAST, '--batch_size=7', '--corrupted=C')
+    *table, mean = [line.strip('| ').split(' | ') for line in out.splitlines()[-16:]]
+    assert table[9][:6] == ['fog', *(f'{value:.4f}' for value in right[9].mean(1))] and [row[0] for row in table] == names
+    over_images = right.mean((0, 1))
+    assert mean[-1] == f'{right.mean():.4f} ± {over_images.std(ddof=1) / 10 ** 0.5:.4f}'
+
+
+def test_corrupted_digits():
+    """Each severity is farther from the images than the one before it"""
+    x, y = Images('digits', 'val', config(8, 1, 10)).read(range(355))
+    distances = torch.stack([(z.float() - x).abs().mean() for _, z, classes in corrupt(x, y) if torch.equal(classes, y)])
+    assert (distances.view(5, 5).diff() > 0).all() and (distances > 1).all()
+
+
+def test_a_vit_is_measured(whole, place):
+    call('vision.measure', '--out_dir=whole', '--batches=2', '--what=parameters,hidden,gradients', cwd=place)
+    found = json.loads((whole / 'measure.json').read_text())
+    assert found['images'] == 32 and {'hidden', 'gradients', 'parameters', 'updates'} <= found.keys()
