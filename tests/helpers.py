@@ -383,19 +383,6 @@ def killed(moment):
     torch.save = save_in_halves
 
 
-def disk_full_after(files):
-    """What rank 1, or a process without ranks, writes after so many files does not reach the disk."""
-    left, sync = [files if os.environ.get('RANK', '1') == '1' else 10 ** 9], os.fsync
-
-    def fsync(file):
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(28, 'No space left on device')
-        sync(file)
-
-    os.fsync = fsync
-
-
 POPEN = subprocess.Popen
 
 
@@ -440,16 +427,6 @@ def forks_its_runs(hold=None, deaf=False):
     subprocess.Popen, Forked.hold = Forked, hold
     if deaf:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def runs_csv(rows):
-    """The text of a runs.csv with these rows, dicts; cells that they lack are empty."""
-    import pandas
-
-    from lab.sweep.table import CELLS
-    names = dict.fromkeys(name for row in rows for name in row)
-    axes = [name for name in names if name not in CELLS and name != 'seed']
-    return pandas.DataFrame(rows, columns=[*axes, 'seed', *CELLS], dtype=object).fillna('').to_csv(index=False)
 
 
 # ----------------------------------------------------------------------------- train.py

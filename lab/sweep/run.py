@@ -165,7 +165,8 @@ class Sweep:
         labels = labels_of(run)
         planned = row.run_at(tuple(canonical(labels[key]) for key in row.ladder), int(run['seed']))
         found = self.origin(planned['config'])
-        codes = {here['code'], *self.keys['codes'].split(',')} if here['code'] in self.keys['codes'] else {here['code']}
+        named = self.keys['codes'].split(',')
+        codes = {here['code'], *(named if here['code'] in named else ())}
         for what in ORIGIN:
             if found[what] and (run[what] not in codes if what == 'code' else run[what] != found[what]):
                 commit = f', commit {run["commit"][:12]}' * (what == 'code')
