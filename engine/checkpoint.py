@@ -1,5 +1,5 @@
 """Write checkpoints atomically, check them when they are read, and resume from them."""
-from configurator import TRAIN, defaults_of, expanded, script_of
+from configurator import ROOT, TRAIN, defaults_of, expanded, script_of
 from engine.process import say
 
 import copy
@@ -131,7 +131,8 @@ def load_run(path, device='cpu', Model=GPT):
         raise ValueError(f'there is no {path}: ' + (f'choose one of {names}' if names else 'train first, or check out_dir'))
     checkpoint = load_checkpoint(path, device)
     check_script(checkpoint, Model.Config)
-    unknown = sorted(checkpoint['config'].keys() - defaults_of(TRAIN, Model.Config).keys() - {'debug'})
+    script = os.path.join(ROOT, script_of(checkpoint['config']).removesuffix('.py').replace('.', os.sep) + '.py')
+    unknown = sorted(checkpoint['config'].keys() - defaults_of(*dict.fromkeys((script, TRAIN)), Model.Config).keys())
     if unknown:
         keys = ', '.join(f'{key}={checkpoint["config"][key]}' for key in unknown)
         say(f'{path} was saved by code with more keys ({keys}), and this code may build a different model: code.patch beside '
