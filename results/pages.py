@@ -502,7 +502,7 @@ def front_page(sweep):
 
 *Nats per byte of Python sources: 0.2M parameters, 4.5M bytes, AdamW, each at its own learning rate, and with several seeds at its own weight
 decay. ± is a standard error. One seed has a standard deviation of {min(several):.3f} to {max(several):.3f}, so differences of single seeds
-below 0.05 may be chance. `python results/pages.py` makes this table from `results/csv/placements.csv`.*
+below 0.05 may be chance (`python results/pages.py` makes this table).*
 """
     before, start, rest = (ROOT / 'README.md').read_text(encoding='utf-8').partition('<!-- placements: made by results/pages.py -->\n')
     return before + start + text + rest[rest.index('<!-- end -->'):]
