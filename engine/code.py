@@ -59,8 +59,8 @@ def code_hash(script):
 def code_hashes(script):
     """Return {file: hash of its bytes} for the code that a training script runs: model.py and what stands beside it, engine/,
     data/, and the script's own folder. Leave out lab/, which reads runs, and the root's other scripts."""
-    paths = {path.resolve() for folder in (ROOT, f'{ROOT}/engine', f'{ROOT}/data', Path(script).parent)
-             for path in Path(folder).glob('*.py')}
-    files = {path.relative_to(Path(ROOT).resolve()).as_posix(): path for path in sorted(paths)}
+    own = os.path.relpath(os.path.dirname(os.path.abspath(script)), ROOT)
+    paths = {path for folder in ('.', 'engine', 'data', own) for path in Path(ROOT, folder).glob('*.py')}
+    files = {path.relative_to(ROOT).as_posix(): path for path in sorted(paths)}
     return {name: hashlib.blake2b(path.read_bytes(), digest_size=6).hexdigest() for name, path in files.items()
             if name not in OTHER_SCRIPTS}

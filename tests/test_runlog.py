@@ -96,6 +96,8 @@ def test_the_hash_of_the_code(tmp_path, monkeypatch):
     for name in (*same, *differ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
+    (tmp_path / 'data').rename(tmp_path / 'elsewhere')              # a link to a large disk
+    (tmp_path / 'data').symlink_to(tmp_path / 'elsewhere')
     before, of_vision = code_hash(str(tmp_path / 'train.py')), code_hash(str(tmp_path / 'vision' / 'train.py'))
     for name in (*same, *differ):
         (tmp_path / name).write_text(f'# {name}')
