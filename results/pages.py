@@ -157,6 +157,9 @@ DNT (0.3) {adamw('DNT', of_s1_too)}, both exploratory.
 By mSGDW the steps are larger (right): it costs S1 {base.difference('optim=sgdw,setting=S1 - optim=adamw,setting=S1')}, and DNT
 {base.difference('optim=sgdw,setting=DNT - optim=adamw,setting=DNT')}, exploratory. DNT by mSGDW is about as good as S1 by AdamW.
 
+On English prose (`text.py`) the lead over Pre-LN is smaller: DNT − Pre-LN is {sweeps['text'].difference('setting=DNT - setting=Pre')},
+exploratory.
+
 All of this is after 4.5M bytes, 20 for each parameter. Earlier runs at other rates had DNT − S1 −0.064 [−0.074, −0.053] after 4.5M
 bytes and −0.012 [−0.050, +0.026] after 16M (`git show d1b869c:results/first/README.md`). So the lead may be one of short runs.
 `config/sweep/tokens.py` will decide. DNT also takes more time: an iteration takes 1.41 times that of Pre-LN in eager mode and 1.07
