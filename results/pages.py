@@ -138,7 +138,7 @@ def readme(sweeps, tests, figures):
     of_s1, of_s1_too = 'DNT with the decay of S1', 'DNT with the decay and rate of S1'
     return f"""# Results
 
-By AdamW and by momentum SGDW, DNT beats S1 after 4.5M bytes, over 12 seeds. Whether its lead lasts is open. What is neither in the table of
+By AdamW, DNT beats S1 after 4.5M bytes, over 12 seeds, and momentum SGDW costs it less. Whether its lead lasts is open. What is neither in the table of
 claims nor in [placements.md](placements.md) is one seed, or exploratory. *S1* is Pre-LN with RMSNorm and Xavier's initialization,
 *DNT* the Deeply Normalized Transformer, *mSGDW* momentum SGD with decoupled weight decay. The models have 0.2M parameters (4 blocks of
 width 64) and read 4.5M bytes of Python sources, on 2 CPU cores. Losses are in nats a byte. The claims in the table were written down
