@@ -1,6 +1,6 @@
 # A small V-DNT on digits of 8 × 8 pixels, by momentum SGDW; `make quickstart-vision` runs it
 #     python -m vision.train config/train_quick_vision.py
-# This takes about a minute on two CPU cores. Validation accuracy: 97.7%, or 347 of 355 images.
+# This takes about a minute on two CPU cores. It classifies 345 of 355 validation images correctly in bfloat16, 348 in float32.
 out_dir = 'out-quick-vision'
 dataset = 'digits'
 include('config/arch/s5.py')

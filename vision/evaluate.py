@@ -105,18 +105,18 @@ def main():
     machine = Machine(device, dtype)
     columns = ['corruption', *map(str, SEVERITIES), 'top-1'] if corrupted else ['run', 'loss', 'top-1', 'top-5']
     header = f'| {" | ".join(columns)} |\n|{" --- |" * len(columns)}'
-    if not corrupted:
-        print(header)
-    for folder in out_dir.split(','):
+    for i, folder in enumerate(out_dir.split(',')):
         model, state = load_run(os.path.join(folder, checkpoint), machine.device, ViT)
         images = Images(state['config']['dataset'], 'val', model.eval().config)
         if corrupted:
             print(f'\n{folder}\n\n{header}')
             show_corruptions(machine, model, corrupt(*images.read(range(images.windows))) if corrupted == 'digits' else
                              read_cifar100c(corrupted))
-        else:
-            numbers = np.array_split(range(images.windows), -(-images.windows // batch_size))
-            print(f'| {folder} |', ' | '.join(map(with_error, scores(machine, model, batches_of(images, numbers, workers)))), '|')
+            continue
+        if i == 0:
+            print(header)
+        numbers = np.array_split(range(images.windows), -(-images.windows // batch_size))
+        print(f'| {folder} |', ' | '.join(map(with_error, scores(machine, model, batches_of(images, numbers, workers)))), '|')
 
 
 if __name__ == '__main__':
