@@ -182,7 +182,8 @@ CHECKPOINTS = [
     case('a checkpoint of edited code', SAMPLE, NOT_ONE, for_both(edited)),
 ]
 EVALUATIONS = [
-    case('evaluate: no run', 'lab.evaluate --out_dir=out,nowhere', 'there is no nowhere/best.pt … gpt2-xl, or a folder'),
+    case('evaluate: no run', 'lab.evaluate --out_dir=nowhere', 'there is no nowhere/best.pt: train first, or check out_dir'),
+    case('evaluate: no such split', f'{EVALUATE} --split=test', 'split=test: dataset=tiny has none, only train and val'),
     case('evaluate: other tokens', f'{EVALUATE} --dataset=other', 'dataset=other has other tokens (char) than out has learned',
          lambda: shutil.copytree('data/tiny', 'data/other'), meta(tokenizer='char', chars='abcdefghijklm', folder='data/other')),
     case('export: not equal', f'{EXPORT} --format=llama', 'out is not a LLaMA … norm=rmsnorm … --format=nanonorm takes any'),

@@ -13,7 +13,6 @@ from helpers import TINY, call, checkpoint, flags, rows, train
 from torch import nn
 
 import engine.keys
-import lab.convert.hub
 import lab.convert.pretrained
 import model
 import optim
@@ -77,7 +76,7 @@ class Signum(torch.optim.Optimizer):
 
 def edit(put=setattr, put_in=dict.__setitem__):
     """Makes the code what it is after these edits."""
-    for module in (model, engine.keys, lab.convert.pretrained, lab.convert.hub):
+    for module in (model, engine.keys, lab.convert.pretrained):
         put(module, 'GPTConfig', GatedConfig)
     put(model.GPT, 'Config', GatedConfig)
     put(model, 'Block', GatedBlock)

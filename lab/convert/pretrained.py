@@ -2,7 +2,7 @@
 Read pretrained weights: OpenAI's GPT-2, folders of Hugging Face's GPT-2, LLaMA, Qwen3 and OLMo 2, folders that lab/export.py
 has written, and runs.
 """
-from configurator import expanded, flags
+from configurator import flags
 from engine.process import one_line
 
 import os
@@ -25,20 +25,26 @@ OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
 class Family(NamedTuple):
     label: str
     model: str              # its class in transformers
-    wants: dict             # fields of GPTConfig → the supported values
+    keys: dict              # fields of GPTConfig → their names in its config
+    wants: dict             # fields of GPTConfig → the values that it can express
     modules: dict           # its modules → our modules, several if it stores them as one; {i} is the block's number
 
 
-# Fields that every family supports, and those that do not affect trained weights. The formats do not have a field that is neither
-# here nor in a Family's `wants`, such as one that you have added: the exporter requires its default, and train.py --init_from
-# uses its own value.
-COMMON = {'block_size', 'vocab_size', 'n_layer', 'n_head', 'n_kv_head', 'n_embd', 'd_ff', 'dropout', 'bias', 'tie_weights',
-          'norm_eps', 'norm_alpha', 'attn_tau', 'rope_theta', 'init', 'init_gain', 'emb_std', 'fused_qkv_init'}
+# Fields that do not change what trained weights of these families compute
+NEUTRAL = {'dropout', 'init', 'init_gain', 'emb_std', 'fused_qkv_init', 'norm_alpha', 'attn_tau'}
+# Fields whose other values would change what the weights compute without a new parameter. A field that is neither here nor in a
+# Family, such as one that you have added, is unknown to the formats: the exporter requires its default, and train.py --init_from
+# takes its value from the run's keys.
 PRE_NORM = dict(input_norm=[False], attn_pre_norm=[True], ffn_pre_norm=[True], attn_mid_norm=[False], ffn_mid_norm=[False],
-                attn_post_norm=[False], ffn_post_norm=[False],
-                final_norm=[True], residual_scale=[1.0], attention=['dot'],
+                attn_post_norm=[False], ffn_post_norm=[False], final_norm=[True], residual_scale=[1.0], attention=['dot'],
                 norm_depth_scale=[False], mix_ln=[0.0], skip_scale=['one'], mup_base_width=[0], mup_base_depth=[0],
-                mup_base_head_dim=[0])
+                mup_base_head_dim=[0], qk_norm=[False])
+SIZES = dict(vocab_size='vocab_size', tie_weights='tie_word_embeddings')
+GPT2_SIZES = SIZES | dict(block_size='n_positions', n_embd='n_embd', n_layer='n_layer', n_head='n_head', d_ff='n_inner',
+                          norm_eps='layer_norm_epsilon')
+LLAMA_SIZES = SIZES | dict(block_size='max_position_embeddings', n_embd='hidden_size', n_layer='num_hidden_layers',
+                           n_head='num_attention_heads', n_kv_head='num_key_value_heads', d_ff='intermediate_size',
+                           norm_eps='rms_norm_eps')
 ACTIVATIONS = {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu', 'relu': 'relu'}
 LLAMA = {
     'model.embed_tokens': ['wte'],
@@ -59,11 +65,10 @@ OLMO2 = {theirs: ours for theirs, ours in LLAMA.items() if 'layernorm' not in th
     'model.layers.{i}.post_attention_layernorm': ['h.{i}.attn_mid_norm'],
     'model.layers.{i}.post_feedforward_layernorm': ['h.{i}.ffn_mid_norm'],
 }
-OLMO2_FIELDS = dict(attn_pre_norm=False, ffn_pre_norm=False, attn_mid_norm=True, ffn_mid_norm=True, qk_norm_wide=True)
-ROPE_SWIGLU = dict(norm=['rmsnorm'], pos=['rope'], ffn=['swiglu'], bias=[False])
+ROPE_SWIGLU = PRE_NORM | dict(norm=['rmsnorm'], pos=['rope'], ffn=['swiglu'], bias=[False])
 FAMILIES = {
-    'gpt2': Family('GPT-2', 'GPT2LMHeadModel', PRE_NORM | dict(
-        norm=['layernorm'], qk_norm=[False], pos=['learned'], ffn=['gelu', 'gelu_tanh', 'relu']), {
+    'gpt2': Family('GPT-2', 'GPT2LMHeadModel', GPT2_SIZES, PRE_NORM | dict(
+        norm=['layernorm'], pos=['learned'], ffn=['gelu', 'gelu_tanh', 'relu'], bias=[True, False]), {
         'transformer.wte': ['wte'],
         'transformer.wpe': ['wpe'],
         'transformer.h.{i}.ln_1': ['h.{i}.attn_pre_norm'],
@@ -74,46 +79,22 @@ FAMILIES = {
         'transformer.h.{i}.mlp.c_proj': ['h.{i}.ffn.w2'],
         'transformer.ln_f': ['final_norm'],
         'lm_head': ['lm_head']}),
-    'llama': Family('LLaMA', 'LlamaForCausalLM', PRE_NORM | ROPE_SWIGLU | dict(qk_norm=[False]), LLAMA),
-    'qwen3': Family('Qwen3', 'Qwen3ForCausalLM', PRE_NORM | ROPE_SWIGLU | dict(qk_norm=[True]), LLAMA | QK_NORM),
-    'olmo2': Family('OLMo 2', 'Olmo2ForCausalLM', PRE_NORM | ROPE_SWIGLU | dict(
-        qk_norm=[True], **{field: [value] for field, value in OLMO2_FIELDS.items()}), OLMO2),
+    'llama': Family('LLaMA', 'LlamaForCausalLM', LLAMA_SIZES, ROPE_SWIGLU, LLAMA),
+    'qwen3': Family('Qwen3', 'Qwen3ForCausalLM', LLAMA_SIZES, ROPE_SWIGLU | dict(qk_norm=[True]), LLAMA | QK_NORM),
+    'olmo2': Family('OLMo 2', 'Olmo2ForCausalLM', LLAMA_SIZES, ROPE_SWIGLU | dict(
+        attn_pre_norm=[False], ffn_pre_norm=[False], attn_mid_norm=[True], ffn_mid_norm=[True], qk_norm=[True],
+        qk_norm_wide=[True]), OLMO2),
 }
 
 
-def our_config(theirs, family, name):
-    """Convert their config to a GPTConfig. Raise ValueError for settings that have no equal here."""
+def unknown_fields(known):
+    """Return {name: default} for the fields of GPTConfig that are not in `known`."""
+    return {f.name: f.default for f in fields(GPTConfig) if f.init and f.name not in known}
 
-    def only(key, *choices):
-        value = getattr(theirs, key, choices[0])
-        if value not in choices:
-            raise ValueError(f'{name}: {key}={value!r} has no equal here; supported: {", ".join(map(str, choices))}')
-        return value
 
-    if family == 'gpt2':
-        only('add_cross_attention', False)
-        only('scale_attn_by_inverse_layer_idx', False)
-        only('scale_attn_weights', True)
-        return GPTConfig(block_size=theirs.n_positions, vocab_size=theirs.vocab_size, n_layer=theirs.n_layer,
-                         n_head=theirs.n_head, n_embd=theirs.n_embd, d_ff=theirs.n_inner or 0,
-                         bias=getattr(theirs, 'bias', True),        # False: write_model has filled them with 0
-                         ffn=ACTIVATIONS[only('activation_function', *ACTIVATIONS)],
-                         norm_eps=theirs.layer_norm_epsilon, tie_weights=theirs.tie_word_embeddings)
-    only('attention_bias', False)
-    only('mlp_bias', False)
-    only('use_sliding_window', False)
-    only('hidden_act', 'silu')
-    only('head_dim', theirs.hidden_size // theirs.num_attention_heads)
-    only('layer_types', None, ['full_attention'] * theirs.num_hidden_layers)
-    rope = theirs.rope_parameters
-    for key, supported in (('rope_type', 'default'), ('partial_rotary_factor', 1.0)):
-        if rope.get(key, supported) != supported:
-            raise ValueError(f'{name}: {key}={rope[key]!r} has no equal here; supported: {supported}')
-    return GPTConfig(block_size=theirs.max_position_embeddings, vocab_size=theirs.vocab_size, n_layer=theirs.num_hidden_layers,
-                     n_head=theirs.num_attention_heads, n_kv_head=theirs.num_key_value_heads, n_embd=theirs.hidden_size,
-                     d_ff=theirs.intermediate_size, tie_weights=theirs.tie_word_embeddings, norm='rmsnorm',
-                     norm_eps=theirs.rms_norm_eps, qk_norm=family in ('qwen3', 'olmo2'), ffn='swiglu', pos='rope',
-                     rope_theta=rope['rope_theta'], init='normal', **OLMO2_FIELDS if family == 'olmo2' else {})
+def family_fields(family):
+    """Return the fields of GPTConfig that the format of this family knows, or that do not matter to it."""
+    return {'n_kv_head', 'rope_theta', *NEUTRAL, *FAMILIES[family].keys, *FAMILIES[family].wants}
 
 
 def tensors(family, n_layer):
@@ -125,9 +106,34 @@ def tensors(family, n_layer):
                        '.c_' in theirs and kind == 'weight')        # GPT-2's matrices are (n_in, n_out)
 
 
-def unknown_fields(Config, known):
-    """Return {name: default} for the fields of a GPTConfig that are not in `known`."""
-    return {f.name: f.default for f in fields(Config) if f.init and f.name not in known}
+def our_config(theirs, family, name):
+    """Convert their config to a GPTConfig. Raise ValueError for settings that have no equal here."""
+    settings = theirs.to_dict() | (getattr(theirs, 'rope_parameters', None) or {})
+
+    def only(key, *choices):
+        value = settings.get(key, choices[0])
+        if value not in choices:
+            raise ValueError(f'{name}: {key}={value!r} has no equal here; supported: {", ".join(map(str, choices))}')
+        return value
+
+    if family == 'gpt2':
+        only('add_cross_attention', False)
+        only('scale_attn_by_inverse_layer_idx', False)
+        only('scale_attn_weights', True)
+        more = dict(ffn=ACTIVATIONS[only('activation_function', *ACTIVATIONS)],
+                    bias=settings.get('bias', True))            # False: write_model has filled them with 0
+    else:
+        only('attention_bias', False)
+        only('mlp_bias', False)
+        only('use_sliding_window', False)
+        only('hidden_act', 'silu')
+        only('head_dim', theirs.hidden_size // theirs.num_attention_heads)
+        only('layer_types', None, ['full_attention'] * theirs.num_hidden_layers)
+        only('rope_type', 'default')
+        only('partial_rotary_factor', 1.0)
+        more = dict(rope_theta=settings['rope_theta'], init='normal')
+    sizes = {ours: 0 if settings[key] is None else settings[key] for ours, key in FAMILIES[family].keys.items()}
+    return GPTConfig(**{field: choices[0] for field, choices in FAMILIES[family].wants.items()} | sizes | more)
 
 
 def our_weights(weights, family, n_layer, bias):
@@ -145,47 +151,26 @@ def our_weights(weights, family, n_layer, bias):
 
 
 # ----------------------------------------------------------------------------- reading
+# Each reader returns a GPTConfig, the weights by our names in fp32, and {name: default} for fields that the format does not have.
 
-COPY = 'copy it again from where it came from'
-
-
-def read_folder(name):
-    """Read a model in Hugging Face's format from write_model or from others, a run's checkpoint or the best.pt in its folder, or
-    an OpenAI model from the Hub. Return its GPTConfig, its weights by our names, and {name: default} for fields that its format
-    does not have. Raise ValueError for anything else."""
-    family, best = 'gpt2', name if name.endswith('.pt') else os.path.join(name, 'best.pt')
+def read_model(name):
+    """Read an OpenAI model from the Hub, a run's checkpoint or the best.pt in its folder, or a folder in Hugging Face's format.
+    Raise ValueError for anything else."""
+    best = name if name.endswith('.pt') else os.path.join(name, 'best.pt')
     if os.path.exists(best):
         model, state = load_run(best)
-        return model.config, state['model'], unknown_fields(GPTConfig, state['config'].keys() | PRE_NORM.keys())
-    if name not in OPENAI_MODELS:
-        path = os.path.join(name, 'config.json')
-        if not os.path.isfile(path):
-            raise ValueError(f'{name!r} is neither one of {", ".join(OPENAI_MODELS)}, nor the folder of a model that '
-                             f'export.py or Hugging Face has saved, or of a run with best.pt')
-        their_config = read_json(path, COPY)
-        family = their_config.pop('model_type', None)
-        if family not in ('nanonorm', *FAMILIES):
-            raise ValueError(f'{path}: model_type={family!r} is none of nanonorm, {", ".join(FAMILIES)}')
-    if family == 'nanonorm':
-        return read_safetensors(name, their_config)
-    try:
-        theirs, loaded = getattr(hugging_face(from_hub=name in OPENAI_MODELS), FAMILIES[family].model).from_pretrained(
-            name, output_loading_info=True, dtype=torch.float32)
-        config = our_config(theirs.config, family, name)
-    except Exception as error:                          # the libraries raise errors of many types
-        raise ValueError(f'could not load {name!r}: {one_line(error)}') from error
-    constants = r'.*\.attn\.(masked_)?bias|.*\.inv_freq'         # in older files
-    unexpected = sorted(key for key in loaded['unexpected_keys'] if not re.fullmatch(constants, key))
-    wrong = [*sorted(loaded['missing_keys']), *unexpected]
-    if wrong:
-        raise ValueError(f'{name}: its weights do not fit the {FAMILIES[family].label} of its config.json, see {wrong[0]}')
-    weights = theirs.state_dict()
-    # a config may claim a tied head although the weights have two matrices
-    config.tie_weights &= torch.equal(theirs.lm_head.weight, theirs.get_input_embeddings().weight)
-    if family == 'gpt2':                                # a config may deny biases that the weights have
-        config.bias |= any(weights[name].any().item() for name in weights if name.endswith('.bias'))
-    return (config, our_weights(weights, family, config.n_layer, config.bias),
-            unknown_fields(GPTConfig, COMMON | FAMILIES[family].wants.keys()))
+        return model.config, state['model'], unknown_fields(state['config'])
+    if name in OPENAI_MODELS:
+        return read_hugging_face(name, 'gpt2')
+    path = os.path.join(name, 'config.json')
+    if not os.path.isfile(path):
+        raise ValueError(f'{name!r} is neither one of {", ".join(OPENAI_MODELS)}, nor the folder of a model that export.py or '
+                         f'Hugging Face has saved, or of a run with best.pt')
+    config = read_json(path, 'copy it again from where it came from')
+    family = config.get('model_type')
+    if family not in ('nanonorm', *FAMILIES):
+        raise ValueError(f'{path}: model_type={family!r} is none of nanonorm, {", ".join(FAMILIES)}')
+    return read_nanonorm(name, config) if family == 'nanonorm' else read_hugging_face(name, family)
 
 
 def hugging_face(from_hub=False):
@@ -205,74 +190,78 @@ def hugging_face(from_hub=False):
     return transformers
 
 
-OF_TRANSFORMERS = {'architectures', 'auto_map', 'bos_token_id', 'dtype', 'eos_token_id', 'masks', 'pad_token_id',
-                   'transformers_version', 'use_cache'}          # in a 'nanonorm' config.json, besides our fields
+def read_hugging_face(name, family):
+    try:
+        theirs, loaded = getattr(hugging_face(from_hub=name in OPENAI_MODELS), FAMILIES[family].model).from_pretrained(
+            name, output_loading_info=True, dtype=torch.float32)
+        config = our_config(theirs.config, family, name)
+    except Exception as error:                          # the libraries raise errors of many types
+        raise ValueError(f'could not load {name!r}: {one_line(error)}') from error
+    constants = r'.*\.attn\.(masked_)?bias|.*\.inv_freq'         # in older files
+    wrong = sorted(loaded['missing_keys']) + sorted(
+        key for key in loaded['unexpected_keys'] if not re.fullmatch(constants, key))
+    if wrong:
+        raise ValueError(f'{name}: its weights do not fit the {FAMILIES[family].label} of its config.json, see {wrong[0]}')
+    weights = theirs.state_dict()
+    # a config may claim a tied head although the weights have two matrices, or deny biases that the weights have
+    config.tie_weights &= torch.equal(theirs.lm_head.weight, theirs.get_input_embeddings().weight)
+    config.bias |= any(value.any().item() for key, value in weights.items() if key.endswith('.bias'))
+    return config, our_weights(weights, family, config.n_layer, config.bias), unknown_fields(family_fields(family))
 
 
-def read_safetensors(name, their_config):
+OF_TRANSFORMERS = {'architectures', 'auto_map', 'bos_token_id', 'dtype', 'eos_token_id', 'model_type', 'pad_token_id',
+                   'transformers_version', 'use_cache'}         # in the config.json of an export, besides our fields
+
+
+def read_nanonorm(name, config):
+    """Read a folder, with this config.json, that lab/export.py has written. The code in it is not run."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
-    path = os.path.join(name, 'model.safetensors')
-    their_config = expanded({key: value for key, value in their_config.items() if key not in OF_TRANSFORMERS})
-    unknown = their_config.keys() - {f.name for f in fields(GPTConfig)}
-    if unknown:
+    path, config = os.path.join(name, 'model.safetensors'), {key: config[key] for key in config.keys() - OF_TRANSFORMERS}
+    if unknown := config.keys() - {f.name for f in fields(GPTConfig)}:
         raise ValueError(f'{name}: config.json has {min(unknown)!r}, which is not a field of GPTConfig')
     try:
-        config = GPTConfig(**their_config)
         weights = {key.removeprefix('net.'): value for key, value in load_file(path).items()}       # net. by save_pretrained
         head, wte = weights.setdefault('lm_head.weight', weights['wte.weight']), weights['wte.weight']
-        if config.tie_weights and not torch.equal(head, wte):
-            raise ValueError(f'{path} has a head of its own, and config.json says tie_weights=true: set it to false')
-        with torch.device('meta'):
-            model = GPT(config)
-        model.load_state_dict(weights, assign=True)
     except FileNotFoundError:
         raise ValueError(f'there is no {path}') from None
-    except (SafetensorError, RuntimeError, KeyError) as error:
-        raise ValueError(f'{path} is damaged, or does not fit its config.json: '
-                         f'{" ".join(str(error).split())[:300]}') from error
-    return config, weights, unknown_fields(GPTConfig, their_config.keys() | PRE_NORM.keys())
+    except (SafetensorError, KeyError) as error:
+        raise ValueError(f'{path} is damaged: {one_line(error)}') from error
+    if config.get('tie_weights', True) and not torch.equal(head, wte):
+        raise ValueError(f'{path} has a head of its own, and config.json says tie_weights=true: set it to false')
+    return GPTConfig(**config), weights, unknown_fields(config)
 
 
 # ----------------------------------------------------------------------------- models
 
 def load_gpt(name, block_size=None, dropout=0.0, extra_fields={}):
-    """Load a GPT from OpenAI's weights ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl'), from a run's checkpoint or the best.pt
-    in its folder, or from a folder that lab/export.py or Hugging Face has saved.
+    """Load a GPT in fp32 from OpenAI's weights ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl'), from a run's checkpoint or the
+    best.pt in its folder, or from a folder that lab/export.py or Hugging Face has saved.
 
     A smaller block_size than theirs drops the later positions, except with StableAtten, whose τ depends on it. `extra_fields`:
-    values for config fields that the model's format does not have. Raise ValueError for another name, and for a model that
-    cannot be loaded or has no equal here.
+    values for config fields that the model's format does not have. Parameters that exist because of them start as in an
+    untrained model; the model's `started` lists them. Raise ValueError for another name, and for a model that cannot be loaded
+    or has no equal here.
     """
-    config, weights, unknown = read_folder(name)
+    config, weights, unknown = read_model(name)
     if config.attention != 'stable':
         config.block_size = min(block_size or config.block_size, config.block_size)
     config.dropout = dropout
     if config.pos == 'learned':
         weights['wpe.weight'] = weights['wpe.weight'][:config.block_size]
-    return with_weights(name, GPT, config, weights, {key: extra_fields.get(key, default) for key, default in unknown.items()})
-
-
-def with_weights(name, Model, config, weights, more, *arguments, new=()):
-    """Return a Model with this config, changed by `more`, and these weights. Parameters that exist because of `more`, or that
-    are `new`, start as in an untrained model; the model's `started` lists them. Raise ValueError if others are missing, or if
-    weights are left over."""
     with torch.device('meta'):
-        wanted = Model(config, *arguments).state_dict()
-    model = Model(replace(config, **more), *arguments)
+        wanted = GPT(config).state_dict()
+    model = GPT(replace(config, **{key: extra_fields.get(key, default) for key, default in unknown.items()}))
     model.started = [key for key, _ in model.named_parameters() if key not in weights]
-    left = [key for key in weights if key not in model.state_dict()]
-    missing = [key for key in wanted if key not in weights and not key.startswith(new)]
-    if left:
-        raise ValueError(f'{name!r} is no {Model.__name__} that has an equal here, see {left[0]!r}')
-    if missing:
-        raise ValueError(f'{name!r} has no {missing[0]!r}: a parameter that you add to the code must depend on a new field of '
-                         'the config, by whose default it is absent')
+    if missing := [key for key in wanted if key not in weights]:
+        raise ValueError(f'{name!r} has no {missing[0]!r}: copy it again, or if you have added this parameter to the code, let '
+                         'it depend on a new field of the config, by whose default it is absent')
+    if left := weights.keys() - model.state_dict().keys():
+        raise ValueError(f'{name!r} is no GPT that has an equal here, see {min(left)!r}')
     try:
         model.load_state_dict(weights, strict=False)
     except RuntimeError as error:                       # a tensor has another shape
-        raise ValueError(f'{name!r} is no {Model.__name__} that has an equal here: '
-                         f'{" ".join(str(error).split())[:300]}') from error
+        raise ValueError(f'{name!r} is no GPT that has an equal here: {one_line(error)}') from error
     return model
 
 
@@ -283,22 +272,14 @@ def load_pretrained(name, config):
         raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, the folder '
                          f'or checkpoint of a run, or the folder of a model that lab/export.py or Hugging Face has saved')
     model = load_gpt(name, config['block_size'], config['dropout'], {f.name: config[f.name] for f in fields(GPTConfig)})
-    model.notes = adopt(name, model, config)
-    return model
-
-
-def adopt(name, model, config):
-    """Set the model's architecture in a run's config. Return lines about the keys that differed, and about parameters that
-    `name` does not have. Raise ValueError if the command line has set one of these keys to another value."""
     differ = {key: value for key, value in asdict(model.config).items() if key in config and config[key] != value}
-    contradictions = [f'{key} ({value} there, {config[key]} here)' for key, value in differ.items() if key in flags()]
-    if contradictions:
+    if contradictions := [f'{key} ({value} there, {config[key]} here)' for key, value in differ.items() if key in flags()]:
         raise ValueError(f'{name} has another architecture than the command line: {", ".join(contradictions)}; leave these out')
     config.update(differ)
-    notes = []
+    model.notes = []
     if differ:
-        notes.append(f'{name} brings its own ' + ', '.join(f'{key}={value}' for key, value in sorted(differ.items())))
+        model.notes.append(f'{name} brings its own ' + ', '.join(f'{key}={value}' for key, value in sorted(differ.items())))
     if model.started:
         more = f' and {len(model.started) - 3} more' if len(model.started) > 3 else ''
-        notes.append(f'{name} has no {", ".join(model.started[:3])}{more}: these start as in an untrained model')
-    return notes
+        model.notes.append(f'{name} has no {", ".join(model.started[:3])}{more}: these start as in an untrained model')
+    return model
