@@ -26,10 +26,12 @@ import torch
 from data.tokens import Tokens
 from engine.checkpoint import write_whole
 from engine.device import pick_device
+from engine.errors import read_json
 from engine.keys import check_keys, gpt_config, group_settings
 from engine.log import finite, progress
 from engine.step import training_step
 from lab.measure.tools import attention_inputs, attention_logits, outputs, slope, table
+from lab.plot import finish, panels, style_of
 from model import GPT, GPTConfig
 from optim import make_optimizer, param_groups
 
@@ -105,6 +107,28 @@ def coordinates(config, data, of_widths, device):
             moves_by_name.setdefault(name, {})[width] = squares.sqrt().tolist()
     return {name: dict(moves=sizes, exponent=exponent({width: size[-1] for width, size in sizes.items()}))
             for name, sizes in moves_by_name.items()}
+
+
+def plot_coordinates(runs):
+    """How far activations move in the first steps, against the width: the coordinate check of muP.
+
+    Solid: after the last step, dashed: after the first. A flat line means that the base width's learning rate fits. It needs
+    python -m lab.coordinates."""
+    found = [read_json(os.path.join(folder, 'coordinates.json'), 'make it again', math.nan) for _, folder in runs]
+    for (_, folder), measured in zip(runs, found):
+        if not measured:
+            raise ValueError(f'there is no {folder}/coordinates.json: make it with  python -m lab.coordinates')
+    names = [*dict.fromkeys(name for measured in found for name in measured['activations'])]
+    figure, axes = panels(len(names), sharey=True)
+    for ax, name in zip(axes, names):
+        ax.set(xscale='log', yscale='log', xlabel='width', ylabel='change (RMS)', title=name.replace('_', ' '))
+        for i, ((run, _), measured) in enumerate(zip(runs, found)):
+            moves = measured['activations'].get(name, {}).get('moves', {})
+            ax.plot([*map(int, moves)], [sizes[-1] for sizes in moves.values()], label=run, **style_of(i))
+            ax.plot([*map(int, moves)], [sizes[0] for sizes in moves.values()], color=style_of(i)['color'], ls='--', lw=0.8)
+            ax.set_xticks([*map(int, moves)], moves, rotation=90 * (len(moves) > 4))
+        ax.xaxis.minorticks_off()
+    return finish(figure, f'run, after {found[0]["steps"]} steps; dashed: after the first')
 
 
 def main():

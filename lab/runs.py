@@ -5,40 +5,79 @@ Print a table of runs, sorted by their last validation loss; for two runs, print
     python -m lab.runs out-* --keys=norm,learning_rate --csv=runs.csv
     python -m lab.runs out-quick out-s1                         # for two runs, also differences of code, data and versions
 
-In a notebook, the log of a run as a data frame, and its model:
+Below it, runs that differ only in their seed have their mean ± a 95% interval. In a notebook:
 
     from lab.runs import load
-    log, model = load('out-quick')
+    log, model = load('out-quick')                              # the log as a data frame, and the model
 """
 import sys
 
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.runs')
 
-from engine.process import begin
+from configurator import ROOT, SECTIONS, TRAIN, keys_in, read_config, script_of
+from engine.process import begin, say
 
 import argparse
-import math
+import functools
+import glob
+import json
 import os
 import re
-import statistics
 import time
+from dataclasses import asdict
+
+import numpy as np
 
 from data.lock import is_locked
-from engine.errors import read_json, read_rows
+from engine.errors import is_number, read_json, read_rows
 
+SEEDS = {'seed', 'data_seed'}
 ALWAYS_DIFFER = {'out_dir', 'init_from', 'overwrite', 'debug', 'eval_only', 'wandb_log', 'wandb_project', 'wandb_run_name'}
-VERSIONS = ('python', 'torch', 'numpy', 'platform', 'machine', 'device', 'ranks', 'dtype', 'attention_backend', 'compiled')
+# keys of run.json that are compared, and their names
+ABOUT = {'commit': 'code commit', 'data': 'data fingerprint', **{key: key for key in (
+    'python', 'torch', 'numpy', 'platform', 'machine', 'device', 'ranks', 'dtype', 'attention_backend', 'compiled')}}
+
+
+def read_object(path):
+    """Return a file's JSON object, {} if there is no file."""
+    found = read_json(path, 'remove it')
+    if not isinstance(found, (dict, type(None))):
+        raise ValueError(f'{path} is damaged, remove it: it holds no JSON object')
+    return found or {}
 
 
 def read_run(folder):
     """Return a run's `config`, the `about` of its run.json, and its log's `rows`, or None for a folder without a run."""
-    config = read_json(os.path.join(folder, 'config.json'), 'remove it')
+    config, about = (read_object(os.path.join(folder, name)) for name in ('config.json', 'run.json'))
     if not config or not os.path.exists(os.path.join(folder, 'log.jsonl')):
         return None
-    about = read_json(os.path.join(folder, 'run.json'), 'remove it') or {}
-    last_start = (about.get('starts') or [{}])[-1]              # for a resumed run, the last start counts
-    return dict(folder=folder, config=config, about={**about, **last_start}, rows=read_rows(os.path.join(folder, 'log.jsonl')))
+    try:
+        last_start = (about.get('starts') or [{}])[-1]          # for a resumed run, the last start counts
+        about = {**about, **last_start}
+    except (TypeError, KeyError) as error:
+        raise ValueError(f'{folder}/run.json is damaged, remove it: starts={about["starts"]!r}') from error
+    return dict(folder=folder, config=config, about=about, rows=read_rows(os.path.join(folder, 'log.jsonl')))
+
+
+def read_runs(folders):
+    """Return the runs in these folders, and why the others are skipped."""
+    runs, skipped = [], []
+    for folder in dict.fromkeys(map(os.path.normpath, folders)):
+        try:
+            run, why = read_run(folder), f'{folder} is not the folder of a run, with config.json and log.jsonl'
+        except (ValueError, OSError) as error:
+            run, why = None, str(error)
+        if run is None:
+            skipped.append(why)
+        else:
+            runs.append(run)
+    return runs, skipped
+
+
+def numbers(run, key):
+    """Return the finite values of a key in a run's log, in the order of the rows."""
+    return [row[key] for row in run['rows'] if is_number(row.get(key)) and np.isfinite(row[key])]
 
 
 def status_of(run):
@@ -51,6 +90,15 @@ def status_of(run):
     return 'done' if ended else 'stopped'
 
 
+# ----------------------------------------------------------------------------- keys and seeds
+
+@functools.cache
+def section_of(key):
+    """Return the section of --help that has this key of train.py or vision.train; 'model' for fields of a model's config."""
+    scripts = {**keys_in(os.path.join(ROOT, 'vision', 'train.py')), **keys_in(TRAIN)}
+    return scripts[key].section if key in scripts else 'model'
+
+
 def differing(dicts):
     """Return the keys whose values differ between these dicts, in their original order."""
     keys = dict.fromkeys(key for one in dicts for key in one)
@@ -58,27 +106,99 @@ def differing(dicts):
 
 
 def keys_that_differ(configs):
-    """Return the keys that tell runs apart, in tables and legends."""
-    return [key for key in differing(configs) if key not in ALWAYS_DIFFER]
+    """Return the keys that tell runs apart: those of the architecture first, those of logging and of the machine last."""
+    keys = [key for key in differing(configs) if key not in ALWAYS_DIFFER]
+    return sorted(keys, key=lambda key: SECTIONS.index(section_of(key)))
 
 
-def table_of(runs, keys):
-    """Return a data frame of texts with a row for each run, in ascending order of the last validation loss."""
-    import pandas
+@functools.cache
+def architectures(script):
+    """Return {name: keys} of the files of config/arch/ for a script, which ask for a key of vision.train."""
+    values = {'patch_size': 16} if script == 'vision.train' else {}
+    paths = sorted(glob.glob(os.path.join(ROOT, 'config', 'arch', '*.py')))
+    files = {os.path.basename(path).removesuffix('.py'): read_config(path, values) for path in paths}
+    return {name: {key: value for key, value in keys.items() if key not in values} for name, keys in files.items()}
+
+
+def architecture(config):
+    """Return the file of config/arch/ that is nearest to a run's architecture, with the keys that differ from it, as in 'pre,
+    residual_scale=0.1'. Return '' if these are more than two."""
+    if 'optimizer' not in config:
+        return ''
+    known = architectures(script_of(config))
+    if any(key not in config for key in known['pre']):          # an older run
+        from model import GPTConfig  # here, for PyTorch is slow to import
+        config = {**asdict(GPTConfig()), **config}
+    nearest = min(([name, *(f'{key}={config.get(key)}' for key, value in keys.items() if config.get(key) != value)]
+                   for name, keys in known.items()), key=len)
+    return ', '.join(nearest) if len(nearest) <= 3 else ''
+
+
+def tell_apart(configs):
+    """Return the name of each run's architecture, and the other keys in which the runs differ."""
+    archs = [architecture(config) for config in configs]
+    named = architectures('train.py')['pre'] if all(arch or not config for arch, config in zip(archs, configs)) else ()
+    return archs, [key for key in keys_that_differ(configs) if key not in named]
+
+
+def group_by_seed(configs):
+    """Return lists of folders of {folder: config}: runs that differ only in their seed are one list. A repetition of a run with
+    the same seed is in another one."""
+    groups, earlier = {}, []
+    for folder, config in configs.items():
+        keys = {key: value for key, value in sorted(config.items()) if key not in ALWAYS_DIFFER}
+        but_seed = json.dumps({key: value for key, value in keys.items() if key not in SEEDS})
+        groups.setdefault((but_seed, earlier.count(keys)), []).append(folder)
+        earlier.append(keys)
+    return [*groups.values()]
+
+
+def name_of_group(folders):
+    """Return a run's folder without its parents; of several, how their names begin: 'out-s1' for out-s1-seed1, out-s1-seed2."""
+    names = [os.path.basename(os.path.normpath(folder)) for folder in folders]
+    begins = re.sub(r'[\W_]*(seed[\W_]*\d*)?[\W_]*$', '', os.path.commonprefix(names))
+    return names[0] if len(names) == 1 else begins or os.path.basename(os.path.dirname(os.path.abspath(folders[0])))
+
+
+def mean_interval(values):
+    """Return the mean over the first axis, and half the width of its 95% interval by Student's t, NaN for a single value."""
+    values = np.asarray(values, dtype=float)
+    if len(values) == 1:
+        return values[0], np.full_like(values[0], np.nan)
+    from scipy.stats import t  # here, because one run needs no interval
+    return values.mean(0), t.ppf(0.975, len(values) - 1) * values.std(0, ddof=1) / np.sqrt(len(values))
+
+
+# ----------------------------------------------------------------------------- tables
+
+def table_of(runs, more):
+    """Return a data frame with a row for each run, in ascending order of the last validation loss; more={column: values}."""
+    import pandas  # here, for lab.plot imports this file and does without
     lines = []
     for run in runs:
-        losses = [row['val_loss'] for row in run['rows'] if math.isfinite(row.get('val_loss', math.nan))]
-        unit = 'images' if any('images_per_s' in row for row in run['rows']) else 'tokens'
-        speeds = [row[f'{unit}_per_s'] for row in run['rows'] if f'{unit}_per_s' in row]
-        speed = f'{statistics.median(speeds):,.0f}' + ' images/s' * (unit == 'images') if speeds else ''
-        at = max((row['iter'] for row in run['rows']), default=0)
+        losses, unit = numbers(run, 'val_loss'), 'images' if numbers(run, 'images_per_s') else 'tokens'
+        speeds, at = numbers(run, f'{unit}_per_s'), max((row['iter'] for row in run['rows']), default=0)
         written = os.path.getmtime(os.path.join(run['folder'], 'log.jsonl'))
         lines.append({
             'run': run['folder'], 'status': status_of(run), 'iterations': f'{at}/{run["config"].get("max_iters", "?")}',
-            'val loss': f'{losses[-1]:.4f}' if losses else '', 'best': f'{min(losses):.4f}' if losses else '', 'tokens/s': speed,
-            'last written': time.strftime('%Y-%m-%d %H:%M', time.localtime(written)),
-            **{key: str(run['config'].get(key, '')) for key in keys}})
-    return pandas.DataFrame(lines).sort_values('val loss', key=lambda texts: pandas.to_numeric(texts, 'coerce'), kind='stable')
+            'val loss': losses[-1] if losses else np.nan, 'best': min(losses, default=np.nan),
+            'tokens/s': f'{np.median(speeds):,.0f}' + ' images/s' * (unit == 'images') if speeds else '',
+            'last written': time.strftime('%Y-%m-%d %H:%M', time.localtime(written))})
+    return pandas.DataFrame(lines).assign(**more).sort_values('val loss', kind='stable')
+
+
+def table_of_seeds(table, groups):
+    """Return a data frame with the mean loss of each group of runs that has several, over those that are done. `table` is from
+    table_of, `groups` from group_by_seed."""
+    import pandas
+    lines = []
+    for folders in groups:
+        of_group = table[table.run.isin(folders)]
+        losses = of_group['val loss'][of_group.status == 'done'].dropna()
+        mean, half = mean_interval(losses) if len(losses) else (np.nan, np.nan)
+        lines.append({'runs': name_of_group(folders), 'done': f'{len(losses)} of {len(folders)}', 'val loss': mean,
+                      '± 95%': half})
+    return pandas.DataFrame(lines).sort_values('val loss', kind='stable')
 
 
 def patches(folder):
@@ -94,22 +214,14 @@ def patches(folder):
 def differences(a, b):
     """Return a data frame of the differences between two runs, with columns name, value in a, value in b."""
     import pandas
-    lines = []
-
-    def add(kind, of_a, of_b, keys):
-        for key in keys:
-            if of_a.get(key) != of_b.get(key):
-                lines.append([f'{kind} {key}'.strip(), *(str(values.get(key, '–'))[:60] for values in (of_a, of_b))])
-
-    add('key', a['config'], b['config'], keys_that_differ([a['config'], b['config']]))
-    add('code', a['about'], b['about'], ['commit'])
+    configs, abouts = ([run[part] for run in (a, b)] for part in ('config', 'about'))
     edits = [patches(run['folder']) for run in (a, b)]
+    lines = [[f'key {key}', *(config.get(key, '–') for config in configs)] for key in keys_that_differ(configs)]
     for file in differing(edits):
         of_a, of_b = ('edited' if file in edit else '–' for edit in edits)
         lines.append([f'code {file}', of_a, of_b + ' differently' * (of_a == of_b)])
-    add('data', *(dict(fingerprint=run['about'].get('data')) for run in (a, b)), ['fingerprint'])
-    add('', a['about'], b['about'], VERSIONS)
-    return pandas.DataFrame(lines, columns=['', a['folder'], b['folder']])
+    lines += [[ABOUT[key], *(about.get(key, '–') for about in abouts)] for key in ABOUT if key in differing(abouts)]
+    return pandas.DataFrame([[name, str(x)[:60], str(y)[:60]] for name, x, y in lines], columns=['', a['folder'], b['folder']])
 
 
 def load(folder, checkpoint='best.pt', Model=None):
@@ -140,22 +252,29 @@ def main():
     parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     args = parser.parse_args()
     begin(args.debug)
-    runs = [run for run in map(read_run, dict.fromkeys(os.path.normpath(folder) for folder in args.folders)) if run]
+    runs, skipped = read_runs(args.folders)
     if not runs:
-        raise ValueError(f'none of these is the folder of a run, with config.json and log.jsonl: {", ".join(args.folders)}')
+        raise ValueError('; '.join(skipped))
+    for why in skipped:
+        say(f'skipped: {why}', to=sys.stderr)
     configs = [run['config'] for run in runs]
-    keys = args.keys.split(',') if args.keys else keys_that_differ(configs)
+    archs, keys = tell_apart(configs) if not args.keys else ([], args.keys.split(','))
     for key in keys:
         if not any(key in config for config in configs):
             raise ValueError(f'keys={args.keys}: no run has the key {key!r}')
-    both = len(runs) == 2 and not args.keys
-    table = table_of(runs, keys)
-    print((table.drop(columns=keys) if both else table).to_string(index=False))         # the keys are listed below
+    more = {key: [str(config.get(key, '')) for config in configs] for key in keys}
+    more = dict(arch=archs) | more if len({*archs}) > 1 else more
+    table = table_of(runs, more)
+    both, as_text = len(runs) == 2 and not args.keys, dict(index=False, na_rep='', float_format='{:.4f}'.format)
+    print((table.drop(columns=[*more]) if both else table).to_string(**as_text))           # the keys are listed below
+    groups = [group for group in group_by_seed({run['folder']: run['config'] for run in runs}) if len(group) > 1]
+    if groups:
+        print('\nmeans over seeds:\n' + table_of_seeds(table, groups).to_string(**as_text))
     if both:
         lines = differences(*runs)
         print('\ndifferences:\n' + (lines.to_string(index=False) if len(lines) else 'none but the folder'))
     if args.csv:
-        table.to_csv(args.csv, index=False)
+        table.to_csv(args.csv, index=False, float_format='%.4f')
         print(f'wrote {args.csv}')
 
 

@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from engine.checkpoint import write_whole  # noqa: E402
 from engine.keys import gpt_config  # noqa: E402
-from lab.plot.lines import STYLE  # noqa: E402
+from lab.plot import STYLE  # noqa: E402
 from lab.sweep.plan import read_sweep, rows_of_file  # noqa: E402
 from lab.sweep.table import (  # noqa: E402
     SPLITS,

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from lab.plot.lines import COLORS, FULL, MARKERS
+from lab.plot import COLORS, FULL, MARKERS
 from lab.sweep.table import contrast, find_row, signed
 
 HERE = Path(__file__).resolve().parent
@@ -36,20 +36,22 @@ def estimate(sweeps, seeds, *terms):
 def bars(axes, x, estimates, **style):
     """Draw means with their 95% intervals."""
     axes.errorbar(x, [e.mean for e in estimates], [[e.mean - e.low for e in estimates], [e.high - e.mean for e in estimates]],
-                  fmt='o', markersize=4, capsize=2, **style)
+                  **{'marker': 'o', 'ls': '', 'markersize': 4, 'capsize': 2, **style})
 
 
 def draw_steps(axes, levels, large):
     """Draw a bar from each level to the next, with the difference, and a dashed line at `large`, if given."""
+    white = dict(facecolor='white', edgecolor='none', pad=0.5)          # behind a label, so that the grid does not cross it
     for x, (before, after) in enumerate(zip(levels.values(), [*levels.values()][1:]), 1):
         axes.bar(x, after.mean - before.mean, 0.5, before.mean, color=COLORS[2 if after.mean < before.mean else 1], alpha=0.5)
-        axes.annotate(signed(after.mean - before.mean), (x, max(before.mean, after.high)), (0, 4), ha='center',
-                      textcoords='offset points', fontsize=8, bbox=dict(facecolor='white', edgecolor='none', pad=0.8))
+        axes.annotate(signed(after.mean - before.mean), (x, min(before.mean, after.low)), (0, -4), ha='center', va='top',
+                      textcoords='offset points', fontsize=8, bbox=white)
     bars(axes, range(len(levels)), levels.values(), color='black')
+    axes.margins(y=0.1)                                 # room for the lowest label
     if large:
         axes.axhline(large.mean, color=COLORS[0], ls='--', lw=1, zorder=0)
-        axes.annotate('S1 with large embeddings', (len(levels) - 0.6, large.mean), (0, 14), ha='right',
-                      textcoords='offset points', color=COLORS[0], fontsize=8)
+        axes.annotate('S1 with large embeddings', (len(levels) - 0.6, large.mean), (0, 4), ha='right',
+                      textcoords='offset points', color=COLORS[0], fontsize=8, bbox=white)
     axes.set_xticks(range(len(levels)), [STEPS[name] for name in levels])
 
 
@@ -90,7 +92,8 @@ def rate_curves(sweeps, seeds):
             row, done = by_arch[arch], by_arch[arch].runs.status == 'done'
             rates = row.runs.learning_rate.astype(float)
             losses, lost = row.runs.val_loss.where(done, math.nan), rates[~done]
-            axes.plot(rates, losses, 'o-', color=COLORS[i], markersize=3, lw=1.2, label=f'{name}: {row.rate_cells()[1]}')
+            axes.plot(rates, losses, marker=MARKERS[i], color=COLORS[i], markersize=3, lw=1.2,
+                      label=f'{name}: {row.rate_cells()[1]}')
             axes.plot(lost * 1.12 ** (i - 2.5), [top] * len(lost), 'x', color=COLORS[i], markersize=5, clip_on=False)
         axes.set_xscale('log', base=2)
         axes.set_xticks(sorted(rates)[1::2], [f'{rate:g}' for rate in sorted(rates)[1::2]])
@@ -110,7 +113,8 @@ def leads(sweeps, seeds):
     figure = Figure((FULL * 0.6, 2.5), layout='constrained')
     axes = figure.subplots()
     for shift, (estimates, size) in enumerate(zip(both, ('0.2M parameters', '0.5M parameters'))):
-        bars(axes, [x + 0.2 * shift - 0.1 for x in range(len(LEADS))], estimates, color=COLORS[shift], label=size)
+        bars(axes, [x + 0.2 * shift - 0.1 for x in range(len(LEADS))], estimates, color=COLORS[shift], marker=MARKERS[shift],
+             label=size)
     axes.axhline(0, color='gray', lw=0.8)
     axes.set_xticks(range(len(LEADS)), [f'{a.replace("S1+", "S1 + ")}\n− {b}' for a, b in LEADS])
     axes.set_ylabel('difference in test loss\n(nats a byte)')
@@ -130,8 +134,8 @@ def gaps(sweeps, seeds):
         return None
     figure = Figure((FULL * 0.6, 2.5), layout='constrained')
     axes = figure.subplots()
-    for color, (setting, estimates) in zip(COLORS, found.items()):
-        bars(axes, BATCHES.values(), estimates, color=color, ls='-', lw=1.2, label=setting)
+    for color, marker, (setting, estimates) in zip(COLORS, MARKERS, found.items()):
+        bars(axes, BATCHES.values(), estimates, color=color, marker=marker, ls='-', lw=1.2, label=setting)
     axes.set_xscale('log')
     axes.set_xticks([*BATCHES.values()], BATCHES, minor=False)
     axes.minorticks_off()

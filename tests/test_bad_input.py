@@ -194,7 +194,7 @@ SWEEPS = [
     case('sweep: too long for the data', f'{SWEEP} --block_size=8,101', 'block_size=101 is too long for the 100 tokens'),
     case('sweep: another run is there', SWEEP, 'swept/seed=1 holds a run with n_layer=7 instead of 1 … choose another --out_dir',
          holds('swept/seed=1/config.json', '{"n_layer": 7}')),
-    case('runs: none', 'lab.runs nowhere', 'none of these is the folder of a run, with config.json and log.jsonl: nowhere'),
+    case('runs: none', 'lab.runs nowhere', 'nowhere is not the folder of a run, with config.json and log.jsonl'),
     case('plot: no run', 'lab.plot nowhere', "there is no nowhere/log.jsonl: 'nowhere' is not the folder of a run"),
 ]
 TEXTS = [

@@ -1,11 +1,8 @@
-"""
-lab/plot: each picture and page is drawn and shows the numbers of the files made here; and how they name runs.
-"""
+"""lab/plot.py: each picture is drawn, and its curves are the numbers of the files made here; how it names runs."""
 from configurator import read_config
 
 import json
 import math
-import re
 import sys
 from dataclasses import asdict, fields
 
@@ -19,18 +16,14 @@ from matplotlib.text import Text
 from engine.log import write_row
 from lab import plot
 from lab.measure import MEASUREMENTS, measure
-from lab.plot.lines import TYPES
-from lab.plot.names import grouped_by_seed, labels, titles
-from lab.plot.runs import smoothed
 from model import GPT, GPTConfig
 
-ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
-KINDS = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')
+PAIRS, LABELS = ['out-a', 'out-b'], ['out-a (peri, adamw, n_kv_head=0)', 'out-b (llama, sgdw, n_kv_head=1)']
 
 
 @torch.no_grad()
 def build(arch, more={}, noise=0.3):
-    """A small model of this fragment of config/arch, with random weights."""
+    """A small model of this file of config/arch, with random weights"""
     keys = read_config(str(ROOT / 'config' / 'arch' / f'{arch}.py'), {'model': 'gpt'})
     config = {f.name: keys[f.name] for f in fields(GPTConfig) if f.name in keys}
     torch.manual_seed(0)
@@ -40,206 +33,147 @@ def build(arch, more={}, noise=0.3):
     return model.eval()
 
 
-def data(batches=2):
+def data():
     rng = torch.Generator().manual_seed(1)
-    return [tuple(torch.randint(7, (3, 5), generator=rng) for _ in 'xy') for _ in range(batches)]
+    return [tuple(torch.randint(7, (3, 5), generator=rng) for _ in 'xy') for _ in range(2)]
 
 
-def write_run(folder, arch, optimizer, more={}, measured={}):
-    """A run's config.json and measure.json → what the latter holds."""
-    folder.mkdir()
-    model, results = build(arch, more), measured
-    if not measured:
-        results = measure(model, data(), MEASUREMENTS, 0)
-        results.update(measure(build('s1', dict(n_head=1)), data(), ['attention_growth'], 0))      # it is of such models alone
-    (folder / 'config.json').write_text(json.dumps({**asdict(model.config), 'optimizer': optimizer}))
-    with open(folder / 'measure.json', 'w', encoding='utf-8') as f:
-        write_row(f, dict(iter=7, tokens=30, **results))
-    return json.loads((folder / 'measure.json').read_text())
-
-
-def write_rows(path, rows):
-    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
-
-
-def write_log(folder, losses, evaluations=(), config={}, **more):
-    """A run of these training losses and evaluations, {iteration: validation loss}"""
-    folder.mkdir(parents=True)
+def write_log(folder, rows, **config):
+    """Make the folder of a run with this config and log"""
+    folder.mkdir(parents=True, exist_ok=True)
     if config:
         (folder / 'config.json').write_text(json.dumps(config))
-    rows = [dict(iter=it, loss=loss, lr=0.1, **more) for it, loss in enumerate(losses)]
-    rows += [dict(iter=it, val_loss=v) for it, v in dict(evaluations).items()]
-    write_rows(folder / 'log.jsonl', sorted(rows, key=lambda row: row['iter']))
+    (folder / 'log.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
     return str(folder)
 
 
-def write_table(folder, axes, points, tuning=()):
-    """table.csv of [(labels …, mean loss, standard error, done, diverged)]"""
-    folder.mkdir(exist_ok=True)
-    head = [*axes, 'val_loss', 'standard_error', 'done', 'diverged', *['tuning_loss'] * bool(tuning)]
-    lines = [head, *([*point, *rest] for point, *rest in zip(points, *[tuning] * bool(tuning)))]
-    (folder / 'table.csv').write_text('\n'.join(','.join(map(str, line)) for line in lines) + '\n')
-    return str(folder)
+def losses(values, evaluations={}):
+    """Rows of a log with these training losses, and with {iteration: validation loss}"""
+    rows = [dict(iter=it, loss=loss, lr=0.1) for it, loss in enumerate(values)]
+    return sorted(rows + [dict(iter=it, val_loss=loss) for it, loss in evaluations.items()], key=lambda row: row['iter'])
 
 
 @pytest.fixture(scope='module')
 def place(tmp_path_factory):
-    """Two runs, the second of which measured while it trained, what their measure.json hold, nine runs, and two sweeps"""
+    """A folder with two measured runs, the second of which measured while it trained, and a sweep"""
     place, patch = tmp_path_factory.mktemp('plot'), pytest.MonkeyPatch()
     patch.setattr(sys.modules['lab.measure.preflight'], 'FACTORS', (1.0, 30.0))
     for name in ('preflight', 'sensitivity'):           # any number, and at once
         patch.setattr(sys.modules[f'lab.measure.{name}'], 'jacobian_norm', lambda f, x, start, steps=1: f(x).norm().item())
-    measured = [write_run(place / 'out-a', 'peri', 'adamw'), write_run(place / 'out-b', 'llama', 'sgdw', dict(n_kv_head=1))]
-    patch.undo()
-    for name, shift in ('out-a', 0.0), ('out-b', 0.5):
-        rows = [dict(iter=it, loss=5 - it + shift, lr=0.1 * it, grad_norms=dict(qk=1.0 + it, ffn=2.0, gate=3.0))
-                for it in range(4)]
-        rows[2:2] = [dict(iter=it, val_loss=val + shift, residual_rms=[1.0 * it, 2.0], max_logits=[3.0, 1.0 * it])
-                     for it, val in ((2, 2.25), (3, 2.5))]
-        write_rows(place / name / 'log.jsonl', rows)
-        with open(place / name / 'log.jsonl', 'a') as f:
-            f.write('{"iter": 4, "loss"')
+    for name, shift, arch, optimizer, more in (('out-a', 0.0, 'peri', 'adamw', {}),
+                                               ('out-b', 0.5, 'llama', 'sgdw', dict(n_kv_head=1))):
+        model, rows = build(arch, more), losses([5 + shift, 4 + shift], {0: 5.5, 1: 2.25 + shift})
+        rows = [row | (dict(grad_norms=dict(qk=1.0 + row['iter'], ffn=2.0, gate=3.0)) if 'loss' in row else
+                       dict(residual_rms=[1.0 * row['iter'], 2.0])) for row in rows]
+        write_log(place / name, rows, **asdict(model.config), optimizer=optimizer, eval_interval=shift)
+        results = measure(model, data(), MEASUREMENTS, 0)
+        results |= measure(build('s1', dict(n_head=1)), data(), ['attention_growth'], 0)        # it is of such models alone
+        with open(place / name / 'measure.json', 'w', encoding='utf-8') as f:
+            write_row(f, dict(iter=7, tokens=30, **results))
         of_one = dict(moves={str(2 ** i): [0.1 + shift, (1 + shift) * i ** 2] for i in (5, 6, 8)}, exponent=1.0)
-        (place / name / 'coordinates.json').write_text(json.dumps(dict(
-            steps=2, activations=dict(ffn=of_one, attention_logits=of_one))))
+        (place / name / 'coordinates.json').write_text(json.dumps(dict(steps=2, activations=dict(ffn=of_one, logits=of_one))))
+    patch.undo()
+    with open(place / 'out-b' / 'log.jsonl', 'a') as f:
+        f.write('{"iter": 4, "loss"')                   # half a line, left by a kill
     with open(place / 'out-b' / 'measure.jsonl', 'w', encoding='utf-8') as f:
         for it in 0, 5, 10:
             model = build('llama', dict(n_kv_head=1), noise=0.1 + it / 50)
-            write_row(f, dict(iter=it, **measure(model, data(1), ['sharpness', 'attention'], 0), updates=dict(qk=0.1 * it)))
-    for i in range(9):
-        config = {**asdict(build('s5').config), 'optimizer': 'lion', 'learning_rate': 0.1 * i}
-        write_log(place / f'run-{i}', [5.6, *[2.0 + i / 20] * 4], {2: 3.0, 4: 2.0 - i / 10}, config, grad_norm=1.0 + i)
-    nothing = math.nan, math.nan, 0, 2
-    write_table(place / 'sweep', ['arch', 'learning_rate'],
-                [('s1', '0.1', 2.0, 0.25, 3, 0), ('s1', '0.3', 1.5, 0.5, 2, 1), ('s1', '1.0', *nothing),
-                 ('s5', '0.1', math.nan, math.nan, 0, 0), ('s5', '0.3', 1.25, math.nan, 1, 0), ('s5', '1.0', *nothing)])
-    rates = dict(adamw=['1e-3', '2e-3'], lion=['1e-4', '2e-4'], sgdw=['0.1', '0.3', '1.0'])
-    write_table(place / 'sweep-2', ['arch', 'optim', 'learning_rate'],
-                [(arch, optim, rate, 2.0, 0.1, 1, 0) for arch in ('pre', 'peri', 's5') for optim in rates
-                 for rate in rates[optim]])
-    return place, measured
+            write_row(f, dict(iter=it, **measure(model, data(), ['sharpness', 'attention'], 0), updates=dict(qk=0.1 * it)))
+    (place / 'sweep').mkdir()
+    (place / 'sweep' / 'table.csv').write_text("""arch,learning_rate,tuning_loss,val_loss,standard_error,done,diverged
+s1,0.1,2.0,nan,nan,1,0
+s1,0.3,1.5,1.75,0.25,2,1
+s1,1.0,nan,nan,nan,0,2
+s5,0.1,1.9,1.8,0.1,2,0
+s5,1.0,nan,nan,nan,0,2
+""")
+    return place
 
 
-PAIRS, LABELS = ['out-a', 'out-b'], ['out-a (peri, adamw, n_kv_head=0)', 'out-b (llama, sgdw, n_kv_head=1)']
-NINE = [f'run-{i}' for i in range(9)]
-CASES = [(what, PAIRS) for what in plot.pictures() if what != 'sweep']
-CASES += [('loss', ['out-a']), ('loss', NINE), ('grad_norm', NINE), ('grad_norms', PAIRS), ('sweep', ['sweep', 'sweep-2'])]
+def measured(place, what):
+    return [json.loads((place / name / 'measure.json').read_text())[what] for name in PAIRS]
 
 
-@pytest.fixture(scope='module')
-def described(place):
-    """(what, names) → the picture as Lines or a figure"""
-    return lambda what, names, **more: plot.describe(what, [place[0] / name for name in names], **more)
+def panels_of(figure):
+    """{(label, line style): (x, y)} of the curves of each panel"""
+    return [{(line.get_label(), line.get_linestyle()): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines}
+            for ax in figure.axes]
 
 
-def of(curves, dash='-'):
-    """[(x, y)] of the curves with this dash that are not empty"""
-    return [(list(curve.x), list(curve.y)) for curve in curves if curve.dash == dash and not curve.is_empty()]
-
-
-@pytest.mark.parametrize('what, names', CASES, ids=lambda value: value if isinstance(value, str) else str(len(value)))
-def test_each_picture_and_page_is_drawn(described, place, tmp_path, what, names):
-    """The picture names each run, its axes say what they are, and each entry of the legend has a curve"""
-    folders, picture = [place[0] / name for name in names], described(what, names)
+@pytest.mark.parametrize('what', [*plot.pictures(), 'grad_norms', 'updates.qk'])
+def test_each_picture_is_drawn(place, tmp_path, what):
+    """It names each run, its axes say what they are, and pyplot and its settings stay as they were"""
+    before = dict(matplotlib.rcParams)
+    folders = [place / name for name in (['sweep'] if what == 'sweep' else ['out-b'] if what == 'updates.qk' else PAIRS)]
     figure = plot.picture(what, folders)
-    figure.draw_without_rendering()
+    plot.save(figure, str(tmp_path / 'x.svg'))
     written = ' '.join(text.get_text().replace('\n', ' ') for text in figure.findobj(Text))
-    if names == PAIRS:
-        assert all(name in written for name in (['Peri-LN', 'LLaMA'] if what == 'preflight' else LABELS))
-    if what in ('preflight', 'heat'):
-        return
-    panels = [panel for panel in picture.panels if panel]
-    curves = [curve for panel in panels for curve in panel.curves if not curve.is_empty()]
-    entries = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    assert sorted({curve.name for curve in curves if curve.name}) == sorted(entry.replace('\n', ' ') for entry in entries)
-    assert all(panel.x and (panel.y or panel.title) for panel in panels)
-    plot.draw(what, folders, str(tmp_path / 'x.html'))
-    page = (tmp_path / 'x.html').read_text(encoding='utf-8')
-    assert (tmp_path / 'plotly.min.js').exists() and page.count('"type":"scatter"') >= len(curves)
-    assert re.findall(r'<(?:script|link)[^>]* (?:src|href)="([^"]*)"', page) == ['plotly.min.js'], 'it loads nothing else'
-
-
-def test_a_notebook_keeps_its_backend(place):
-    """pyplot gets no figure, and matplotlib's settings are as they were"""
-    before, figures = {'backend': matplotlib.get_backend(), **matplotlib.rcParams}, matplotlib.pyplot.get_fignums()
-    plot.picture('loss', [place[0] / 'out-a'])
-    assert dict(matplotlib.rcParams) == before and matplotlib.pyplot.get_fignums() == figures
-
-
-def test_heat_maps(tmp_path):
-    """Each layer's numbers at their iterations; where columns are many, the largest of each stays, and null is no number"""
-    rows = [dict(iter=it, loss=1.0, layers=dict(update_norms=dict(qk=[1.0, 1e-5 * (it + 1)])),
-                 **(dict(val_loss=1.0, max_logits=[0.5 * it, math.nan]) if it % 5 == 0 else {})) for it in range(1000)]
-    rows[677]['layers']['update_norms']['qk'][0] = 50.0
-    write_rows(tmp_path / 'log.jsonl', rows)
-    figure = plot.picture('heat', [tmp_path])
-    updates, logits = (ax.collections[0] for ax in figure.axes if ax.get_title())
-    first, second = updates.get_array()
-    assert 300 < len(first) <= 400 and first.max() == 50 and (first == 1).sum() == len(first) - 1
-    assert second.max() == pytest.approx(0.01) and isinstance(updates.norm, matplotlib.colors.LogNorm)
-    assert logits.get_array()[1].mask.all() and [*logits.get_array()[0]] == [2.5 * i for i in range(200)]
-    assert updates.get_coordinates()[0, :3, 0].tolist() == [0, 3, 6]
-    with pytest.raises(ValueError, match='has logged no number per layer'):
-        plot.picture('heat', [write_log(tmp_path / 'none', [3.0, 2.0])])
+    assert what in ('sweep', 'updates.qk') or all(name in written for name in LABELS)
+    assert any(ax.get_xlabel() for ax in figure.axes) and any(ax.get_ylabel() or ax.get_title() for ax in figure.axes)
+    assert dict(matplotlib.rcParams) == before and not matplotlib.pyplot.get_fignums()
 
 
 # ----------------------------------------------------------------------------- the loss
 
-def test_loss(described):
-    """A half-written last line is left out; many losses have panels of their own, the best first"""
-    loss, lr = described('loss', PAIRS).panels
-    for i in 0, 1:
-        assert of(loss.curves)[2 * i:2 * i + 2] == [([0, 1, 2, 3], [5 + i / 2, 4 + i / 2, 3 + i / 2, 2 + i / 2]),
-                                                    ([2, 3], [2.25 + i / 2, 2.5 + i / 2])]
-        assert of(lr.curves)[i] == ([0, 1, 2, 3], pytest.approx([0, 0.1, 0.2, 0.3]))
-    assert [curve.name for curve in loss.curves[1::2]] == [f'{LABELS[0]}: 2.250', f'{LABELS[1]}: 2.750']
-    train, val, _ = described('loss', NINE).panels
-    assert 'training' in train.y and 'validation' in val.y
-    assert [curve.y[-1] for curve in val.curves] == pytest.approx([2 - i / 10 for i in reversed(range(9))])
-
-
-def test_the_start_is_left_out_of_long_runs_alone(tmp_path):
-    """So that 2.20 and 2.28 differ by a twentieth of the axis or more, also beside a run that diverged"""
-    falls = [5.5 * 0.5 ** it for it in range(3)]
-    runs = [write_log(tmp_path / name, falls + [end + (2.8 - end) * (200 - it) / 197 for it in range(3, 200)],
-                      {0: 5.5, 100: 2.5, 200: end}) for name, end in (('a', 2.2), ('b', 2.28))]
-    with open(write_log(tmp_path / 'high', [3.0] * 150 + [1e6] * 49) + '/log.jsonl', 'a') as f:
-        f.write('{"iter": 199, "diverged": "the loss"}\n')
-    low, top = plot.describe('loss', [*runs, tmp_path / 'high']).panels[0].ylim
-    assert low < 2.2 < 2.8 < top < 3.5 and 0.08 > 0.05 * (top - low)
-    for losses in [5.0, 3.0, 2.0, 1.9], [5.0], []:
-        run = write_log(tmp_path / str(len(losses)), losses, {0: 5.0})
-        assert plot.describe('loss', [run]).panels[0].ylim == (None, None)
-        plot.picture('loss', [run]).draw_without_rendering()
+def test_loss(place):
+    """Both losses, with the validation at iteration 0, and the rate; on request the validation loss alone, under other names"""
+    folders = [place / name for name in PAIRS]
+    loss, rate = panels_of(plot.picture('loss', folders))
+    drawn = [[list(line.get_xdata()), list(line.get_ydata())] for line in plot.picture('loss', folders).axes[0].lines]
+    assert drawn == [[[0, 1], y] for y in ([5, 4], [5.5, 2.25], [5.5, 4.5], [5.5, 2.75])]
+    assert [*rate.values()] == [([0, 1], [0.1, 0.1])] * 2 and f'{LABELS[1]}: 2.750' in {label for label, _ in loss}
+    (only,) = panels_of(plot.picture('loss', folders, hide=['rate', 'train'], labels=['A', 'B']))
+    assert only == {('A: 2.250', '-'): ([0, 1], [5.5, 2.25]), ('B: 2.750', '-'): ([0, 1], [5.5, 2.75])}
+    x, y = np.arange(4.0), np.array([5.0, 4, 3, 2])
+    assert plot.smoothed(x, y, 2).tolist() == [5, 4.5, 3.5, 2.5] and plot.smoothed(x, y, 0) is y
 
 
 def test_runs_that_differ_in_the_seed_are_one_curve(tmp_path):
-    """Their mean at the iterations that all have, in a band from the lowest to the highest"""
-    runs = [write_log(tmp_path / f'out-x-seed{seed}', [seed + 1.0] * (5 - seed), {2: 2.0 * seed, 3: 1.0 * seed},
-                      config=dict(n_layer=2, seed=seed, out_dir=str(seed))) for seed in (0, 1)]
-    other = write_log(tmp_path / 'out-y', [9.0] * 5, {2: 8.0, 3: 7.0}, config=dict(n_layer=3, seed=0))
-    train, val, *_ = plot.describe('loss', [*runs, other]).panels[0].curves
-    assert val.name == 'out-x (n_layer=2), 2 seeds: 0.500'
-    assert of([train, val]) == [([0, 1, 2, 3], [1.5] * 4), ([2, 3], [1.0, 0.5])]
-    assert (list(val.low), list(val.high)) == ([0, 0], [2, 1])
-    with open(f'{runs[1]}/log.jsonl', 'a') as f:
-        f.write('{"iter": 3, "diverged": "the loss"}\n')
-    found = plot.describe('loss', [*runs, other]).panels[0].curves[1].name
-    assert found == 'out-x (n_layer=2), 2 seeds: 0.000, 1 diverged'
-    assert all(len(group) == 1 for _, group in grouped_by_seed([*runs, runs[0]])), 'the same run twice'
+    """Their mean, in a band of its 95% interval, whose half width is 4.303 s/√3; without a seed that diverged"""
+    runs = [write_log(tmp_path / f'out-x-seed{seed}', losses([1.0 + seed] * 3, {2: 2.0 * seed}), n_layer=2, seed=seed)
+            for seed in (1, 2, 3)]
+    runs.append(write_log(tmp_path / 'out-y', losses([9.0] * 5, {2: 8.0}), n_layer=3, seed=1))
+    lost = write_log(tmp_path / 'out-x-seed4', [*losses([1.0, 99.0]), dict(iter=2, diverged='the loss')], n_layer=2, seed=4)
+    figure = plot.picture('loss', [*runs, lost])
+    x, other = (entry.get_text() for entry in figure.legends[0].get_texts())
+    assert x == 'out-x (n_layer=2), 4 seeds: 4.000 ± 4.968, 1 diverged' and other == 'out-y (n_layer=3): 8.000'
+    train, val = figure.axes[0].lines[:2]
+    assert train.get_ydata().tolist() == [3, 3, 3] and val.get_ydata().tolist() == [4]
+    band = figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == pytest.approx((4 - 4.303 * 2 / 3 ** 0.5, 4 + 4.303 * 2 / 3 ** 0.5), abs=1e-3)
 
 
-def test_smooth(described):
-    """Means of the training loss over the last iterations, not of the learning rate"""
-    loss, lr = described('loss', ['out-a'], smooth=2).panels
-    assert of(loss.curves)[0] == ([0, 1, 2, 3], [5, 4.5, 3.5, 2.5]) and of(loss.curves)[1][1] == [2.25, 2.5]
-    assert of(lr.curves) == of(described('loss', ['out-a']).panels[1].curves)
-    assert smoothed([(0, 1.0), (1, math.nan), (2, 3.0), (3, 5.0)], 2) == [(0, 1.0), (2, 3.0), (3, 4.0)]
+def test_the_axis_leaves_out_the_start_of_long_runs_alone(tmp_path):
+    """So that 2.20 and 2.28 differ by a twentieth of the axis or more, also beside a run that diverged"""
+    falls = [5.5 * 0.5 ** it for it in range(3)]
+    runs = [write_log(tmp_path / name, losses(falls + [end + (2.8 - end) * (200 - it) / 197 for it in range(3, 200)],
+                                              {0: 5.5, 100: 2.5, 200: end})) for name, end in (('a', 2.2), ('b', 2.28))]
+    write_log(tmp_path / 'high', [*losses([3.0] * 150 + [1e6] * 49), dict(iter=199, diverged='the loss')])
+    low, top = plot.picture('loss', [*runs, tmp_path / 'high']).axes[0].get_ylim()
+    assert low < 2.2 < 2.8 < top < 3.5 and 0.08 > 0.05 * (top - low)
+    assert plot.picture('loss', [write_log(tmp_path / 'short', losses([5.0, 3.0, 2.0], {0: 5.0}))]).axes[0].get_ylim()[1] > 5
+
+
+def test_heat_maps(tmp_path):
+    """Each layer's numbers; of many columns the largest of each stays; null is no number; the map ends where the run ends"""
+    rows = [dict(iter=it, loss=1.0, layers=dict(update_norms=dict(qk=[1.0, 1e-5 * (it + 1)])),
+                 **(dict(max_logits=[0.5 * it, None], dead_units=[0, 0]) if it % 40 == 0 else {})) for it in range(121)]
+    rows[67]['layers']['update_norms']['qk'][0] = 50.0
+    for more in [], [dict(iter=it, layers=dict(update_norms=dict(qk=[1.0, 1.0]))) for it in range(121, 1000)]:
+        figure = plot.picture('heat', [write_log(tmp_path, rows + more)])
+        maps = {ax.get_title(): ax.collections[0] for ax in figure.axes if ax.get_title()}
+        updates, logits, dead = (maps[name] for name in ('norm of the update, qk', 'largest attention logit',
+                                                         'share of dead units of the FFN'))
+        first, second = updates.get_array()
+        assert first.max() == 50 and (first == 1).sum() == len(first) - 1 and isinstance(updates.norm, matplotlib.colors.LogNorm)
+        assert updates.get_coordinates()[0, -1, 0] == (999 if more else 120) and logits.get_coordinates()[0, -1, 0] == 120
+    assert 300 < len(first) <= 400 and logits.get_array()[1].mask.all() and [*logits.get_array()[0]] == [0, 20, 40, 60]
+    assert (dead.norm.vmin, dead.norm.vmax) == (0, 1)
 
 
 # ----------------------------------------------------------------------------- measurements
 
-HALVES = [0, 0.5, 1, 1.5, 2]                                # behind each attention and each FFN
+HALVES, KINDS = [0, 0.5, 1, 1.5, 2], ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')      # behind each attention and each FFN; matrices
 # picture: where its points stand, and the keys of each panel's curves and of its dashed ones
 CURVES = {
     'hidden': (HALVES, [(key, f'{key}_bound') for key in ('ma', 'var', 'entry_var')]),
@@ -252,106 +186,84 @@ CURVES = {
 
 
 @pytest.mark.parametrize('what', CURVES)
-def test_curves(place, described, what):
+def test_curves_along_the_depth(place, what):
     """A curve for each run in each panel; bounds and predictions dashed, where there are any"""
     x, shown = CURVES[what]
-    for i, (panel, (solid, dashed)) in enumerate(zip(described(what, PAIRS).panels, shown, strict=True)):
-        of_runs = [measured[what] for measured in place[1]]
-        if what in ('parameters', 'output_spectrum'):
-            of_runs = [of_run[KINDS[i]] for of_run in of_runs]
-        for dash, key in ('-', solid), ('--', dashed):
-            assert of(panel.curves, dash) == [(x, [row[key] for row in of_run]) for of_run in of_runs if key in of_run[0]]
+    for i, (ax, keys) in enumerate(zip(plot.picture(what, [place / name for name in PAIRS]).axes, shown, strict=True)):
+        runs = [run[KINDS[i]] if what in ('parameters', 'output_spectrum') else run for run in measured(place, what)]
+        for dash, key in zip(('-', '--'), keys):
+            drawn = [(list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines if line.get_linestyle() == dash]
+            assert drawn == [(x, [row[key] for row in run]) for run in runs if key in run[0]]
 
 
-def test_attention_and_coordinates(place, described):
-    """Heads as their mean with bars from the lowest to the highest; the last and first step"""
-    for panel, key in zip(described('attention', PAIRS).panels, ('max_logit', 'entropy'), strict=True):
-        for curve, measured in zip(panel.curves, place[1], strict=True):
-            heads = np.array(measured['attention'][key])
-            assert curve.y == pytest.approx(heads.mean(1)) and curve.x == pytest.approx([1, 2], abs=0.2)
-            assert curve.low == heads.min(1).tolist() and curve.high == heads.max(1).tolist() and curve.bars
-    for panel in described('coordinates', PAIRS).panels:
-        assert of(panel.curves) == [([32, 64, 256], [(1 + shift) * i ** 2 for i in (5, 6, 8)]) for shift in (0.0, 0.5)]
-        assert of(panel.curves, '--') == [([32, 64, 256], [0.1 + shift] * 3) for shift in (0.0, 0.5)] and panel.log == 'xy'
+def test_heads_and_histograms(place):
+    """Heads as their mean with bars from the lowest to the highest; a histogram as shares, which add up to 1"""
+    folders = [place / name for name in PAIRS]
+    for ax, key in zip(plot.picture('attention', folders).axes, ('max_logit', 'entropy'), strict=True):
+        for drawn, run in zip(ax.containers, measured(place, 'attention'), strict=True):
+            heads, (line, _, (bars,)) = np.array(run[key]), drawn
+            assert line.get_ydata() == pytest.approx(heads.mean(1)) and line.get_xdata() == pytest.approx([1, 2], abs=0.2)
+            ends = np.array([segment[:, 1] for segment in bars.get_segments()])
+            assert ends == pytest.approx(np.stack((heads.min(1), heads.max(1)), 1))
+    for line, run in zip(plot.picture('gradients', folders).axes[0].lines, measured(place, 'gradients'), strict=True):
+        histogram = run['wq']['histogram']
+        assert sum(line.get_ydata()) == pytest.approx(1) and line.get_xdata()[0] == pytest.approx(histogram['start'] + 0.05)
 
 
-# ----------------------------------------------------------------------------- sweeps
-
-def test_sweep(described):
-    """A curve of means with their standard errors for each row; a cross where every run diverged, none over another and above all
-    losses; a gap where none has ended"""
-    panel, = described('sweep', ['sweep']).panels
-    s1, s5 = (curve for curve in panel.curves if curve.marker != 'x')
-    assert s1.y == pytest.approx([2.0, 1.5, math.nan], nan_ok=True) and (s1.low[0], s1.high[0]) == (1.75, 2.25)
-    assert s5.y == pytest.approx([math.nan, 1.25, math.nan], nan_ok=True) and panel.log == 'x'
-    crosses = [curve for curve in panel.curves if curve.marker == 'x']
-    assert [curve.x for curve in crosses] == [[1.0], [1.0]] and 2.0 < crosses[0].y[0] < crosses[1].y[0]
-
-
-def test_the_seed_that_chose_the_rate_is_the_line(tmp_path):
-    """And the mean of the others a star, so that the line's minimum is the rate that was chosen"""
-    nothing = math.nan, math.nan, 0, 0
-    points = [('s1', '0.1', *nothing), ('s1', '0.3', 1.9, 0.1, 2, 0), ('s1', '1.0', *nothing)]
-    panel, = plot.describe('sweep', [write_table(tmp_path, ['arch', 'learning_rate'], points, (2.0, 1.5, 3.0))]).panels
-    line, star = panel.curves
-    assert line.y == [2.0, 1.5, 3.0] and (star.marker, star.dash) == ('*', '') and star.y[1] == 1.9
+def test_coordinates_and_sweep(place):
+    """The last and the first step against the width; the seed that chose the rate is the line, and the others a star with their
+    standard error; a cross where every run diverged, above all losses and none over another"""
+    for curves in panels_of(plot.picture('coordinates', [place / name for name in PAIRS])):
+        solid = [values for (_, dash), values in curves.items() if dash == '-']
+        assert solid == [([32, 64, 256], [(1 + shift) * i ** 2 for i in (5, 6, 8)]) for shift in (0.0, 0.5)]
+    ax, = plot.picture('sweep', [place / 'sweep']).axes
+    tuning, star, cross = [[line for line in ax.lines if line.get_marker() == marker] for marker in ('o', '*', 'x')]
+    assert tuning[0].get_ydata().tolist() == pytest.approx([2.0, 1.5, math.nan], nan_ok=True) and ax.get_xscale() == 'log'
+    assert star[0].get_ydata().tolist() == pytest.approx([math.nan, 1.75, math.nan], nan_ok=True)
+    assert [line.get_xdata().tolist() for line in cross] == [[1.0], [1.0]]
+    assert 2.0 < cross[0].get_ydata()[0] < cross[1].get_ydata()[0]
+    assert [[low, high] for low, high in ax.containers[0][2][0].get_segments()[1][:, 1:2].reshape(1, 2)] == [[1.5, 2.0]]
 
 
-# ----------------------------------------------------------------------------- any key
+# ----------------------------------------------------------------------------- any key, and names
 
-ROWS = [dict(iter=it, loss=1.0, lr=0.1, mine=it ** 2, gap=None, note='text', flag=True, of=dict(qk=it, vo=[it, 2 * it]),
-             deep=[10.0 ** (layer + it) for layer in range(12)]) for it in range(3)]
-
-
-def test_keys(place, described, tmp_path):
-    """A number, a list with a curve for each layer, a key before several in the colours of the block types, what a user added; of
-    more than eight layers the first, the last and some between; a log axis where most values span more than two decades"""
-    assert of(described('updates.qk', ['out-b']).panels[0].curves) == [([0, 5, 10], pytest.approx([0, 0.5, 1]))]
-    rows = [json.loads(line) for line in (place[0] / 'out-b' / 'measure.jsonl').read_text().splitlines()]
+def test_keys(place, tmp_path):
+    """A number, a list with a curve for each layer, a key before several, what a user added; of more than eight layers the first,
+    the last and some between; a log axis where most values span more than two decades"""
+    rows = [json.loads(line) for line in (place / 'out-b' / 'measure.jsonl').read_text().splitlines()]
     heads = np.array([row['attention']['max_logit'] for row in rows]).mean(-1)
-    assert of(described('attention.max_logit', ['out-b']).panels[0].curves) == [([0, 5, 10], pytest.approx(y)) for y in heads.T]
-    residual = described('residual', PAIRS)
-    assert [of(panel.curves) for panel in residual.panels] == [[([2, 3], [2.0, 3.0]), ([2, 3], [2.0, 2.0])]] * 2
-    types = described('grad_norms', ['out-a']).panels[0]
-    assert [curve.name for curve in types.curves] == ['qk', 'ffn', 'gate'] and of(types.curves)[0][1] == [1, 2, 3, 4]
-    assert [curve.color for curve in types.curves[:2]] == [TYPES['qk'], TYPES['ffn']]
-    write_rows(tmp_path / 'log.jsonl', [*ROWS, dict(iter=3, diverged='the loss', lr=0.5, norms={})])
-    mine, lr, deep = (plot.describe(key, [tmp_path]).panels[0] for key in ('mine', 'lr', 'deep'))
-    assert of(mine.curves) == [([0, 1, 2], [0, 1, 4])] and (mine.log, deep.log) == ('', 'y')
-    assert of(lr.curves)[0][0] == [0, 1, 2], 'without the row of the divergence'
-    assert [curve.name for curve in deep.curves] == ['1', '3', '4', '6', '7', '9', '10', '12']
+    drawn = panels_of(plot.picture('attention.max_logit', [place / 'out-b']))[0]
+    assert {label: y for (label, _), (_, y) in drawn.items()} == {str(i): pytest.approx(y) for i, y in enumerate(heads.T, 1)}
+    panels = panels_of(plot.picture('residual_rms', [place / name for name in PAIRS]))
+    assert panels == [{('1', '-'): ([0, 1], [0, 1]), ('2', '-'): ([0, 1], [2, 2])}] * 2
+    write_log(tmp_path, [*(dict(iter=it, mine=it ** 2, gap=None, note='text', deep=[10.0 ** (layer + it) for layer in range(12)])
+                           for it in range(3)), dict(iter=3, diverged='the loss', mine=0.5)])
+    assert [*panels_of(plot.picture('mine', [tmp_path]))[0].values()] == [([0, 1, 2], [0, 1, 4])]
+    deep = plot.picture('deep', [tmp_path]).axes[0]
+    assert [line.get_label() for line in deep.lines] == ['1', '3', '4', '6', '7', '9', '10', '12'] and deep.get_yscale() == 'log'
     err = call('lab.plot', tmp_path, '--what=mines', code=1)
     assert err.startswith("error: what='mines'") and "did you mean 'mine'?" in err and err.count('\n') == 1
 
 
-# ----------------------------------------------------------------------------- names
-
-def test_runs_are_named_by_fragment_and_by_the_keys_in_which_they_differ(tmp_path):
-    """Neither by what all have in common, nor by what the folder's name says; without a config.json by their folder alone"""
-    assert labels([str(tmp_path / 'none')]) == titles([str(tmp_path / 'none')]) == ['none']
-    for arch in ARCHS:
-        config = {**asdict(build(arch).config), 'optimizer': 'lion'}
-        assert labels([write_log(tmp_path / f'out-of-{arch}' / 'out-x', [1.0], config=config)]) == [f'out-x ({arch}, lion)']
-    config = {**asdict(build('s5').config), 'optimizer': 'lion', 'learning_rate': 0.1, 'schedule': 'cosine', 'out_dir': 'x'}
-    for name, more in (('out-a', {}), ('out-b', dict(learning_rate=0.2, mine=True)), ('out-c', dict(schedule='linear')),
-                       ('out-d', dict(residual_scale=0.1)), ('out-s1', asdict(build('s1').config))):
-        write_log(tmp_path / name, [1.0], config=config | more)
-    a, b, c, d, s1 = (str(tmp_path / name) for name in ('out-a', 'out-b', 'out-c', 'out-d', 'out-s1'))
-    assert labels([a, b]) == ['out-a (learning_rate=0.1)', 'out-b (learning_rate=0.2, mine=True)']
-    assert labels([a, c]) == ['out-a (schedule=cosine)', 'out-c (schedule=linear)']
-    assert labels([a, s1]) == ['out-a (s5)', 'out-s1'] and titles([c, s1]) == ['S5 = DNT', 'S1']
-    assert labels([d]) == ['out-d (s5, residual_scale=0.1, lion)']
+def test_names_of_runs(tmp_path):
+    """By the keys in which they differ, the architecture first, none of logging; without a config.json by their folder alone"""
+    config = {**asdict(build('s5').config), 'optimizer': 'lion', 'learning_rate': 0.1, 'out_dir': 'x', 'eval_iters': 3}
+    a, b, d, s1, none = (write_log(tmp_path / name, [], **config | more) for name, more in (
+        ('out-a', {}), ('out-b', dict(learning_rate=0.2, mine=True, eval_iters=4)), ('out-d', dict(residual_scale=0.1)),
+        ('out-s1', asdict(build('s1').config)), ('none', {})))
+    (tmp_path / 'none' / 'config.json').unlink()
+    assert plot.name_runs([[a], [b]]) == ['out-a (learning_rate=0.1)', 'out-b (mine=True, learning_rate=0.2)']
+    assert plot.name_runs([[a], [s1]]) == ['out-a (s5)', 'out-s1'] and plot.name_runs([[none]]) == ['none']
+    assert plot.name_runs([[d]]) == ['out-d (s5, residual_scale=0.1, lion)']
 
 
-# ----------------------------------------------------------------------------- the command
-
-def test_the_picture_goes_into_the_first_folder_or_where_it_is_told(place, tmp_path):
-    """With an SVG that is the same each time, so that it changes in git only with what it shows"""
-    first = place[0] / 'out-a'
-    assert call('lab.plot', first, place[0] / 'out-b') == f'wrote {first / "loss.png"} and {first / "loss.svg"}\n'
-    assert (first / 'loss.png').read_bytes().startswith(b'\x89PNG')
-    call('lab.plot', first, place[0] / 'out-b', f'--out={tmp_path / "x.pdf"}')
-    assert (tmp_path / 'x.svg').read_text() == (first / 'loss.svg').read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ['x.pdf', 'x.svg']
-    err = call('lab.plot', first, '--what=preflight', f'--out={tmp_path / "x.html"}', code=1)
-    assert 'preflight has no page' in err and err.count('\n') == 1
+def test_the_command(place, tmp_path):
+    """The picture goes into the first folder or where it is told; an SVG is the same each time; errors in one line"""
+    first, out = place / 'out-a', tmp_path / 'x.svg'
+    assert call('lab.plot', first) == f'wrote {first / "loss.png"}\n'
+    drawn = {call('lab.plot', first, f'--out={out}', '--ylim=2,') + out.read_text() for _ in range(2)}
+    call('lab.plot', first, f'--out={tmp_path / "x.pdf"}')
+    assert len(drawn) == 1 and sorted(path.name for path in tmp_path.iterdir()) == ['x.pdf', 'x.svg']
+    for wrong, part in (('--labels=A,B', 'wants 1 names'), ('--hide=x', 'hide wants'), (f'--out={tmp_path}/x.html', 'html')):
+        err = call('lab.plot', first, wrong, code=1)
+        assert part in err and err.count('\n') == 1

@@ -1,11 +1,12 @@
 """lab/runs.py: the table of runs, what differs between two, and a run in a notebook."""
 import csv
 import json
+import math
 import os
 
 import pytest
 import torch
-from helpers import TINY, call, evaluations, flags, rows, train
+from helpers import TINY, call, evaluations, flags, rows, run_alone, train
 
 from data.lock import lock_folder
 from lab.runs import load
@@ -29,22 +30,54 @@ def here(tmp_path, monkeypatch):
 
 
 def test_the_table(here):
-    """By the last validation loss, with the keys that differ; folders without a run are left out"""
-    write_run(here / 'stopped', (3.0, 2.5), dict(n_layer=1))
+    """By the last validation loss, with the keys that differ, those of the architecture first"""
+    write_run(here / 'stopped', (3.0, 2.5), dict(n_layer=1, log_interval=5))
     write_run(here / 'done', (3.0, 1.5, 2.0), dict(max_iters=20))
     write_run(here / 'diverged', (3.0, 2.25), last=dict(iter=15, diverged='the loss'))
     write_run(here / 'running', ())
     lock = lock_folder(str(here / 'running'), 'training')
-    (here / 'other').mkdir()
-    head, *lines = [line.split() for line in call('lab.runs', *os.listdir(), '--csv=runs.csv').splitlines()[:5]]
-    assert head[-1] == 'n_layer' and [line[:2] for line in lines] == [
+    out = call('lab.runs', *os.listdir(), '--csv=runs.csv')
+    head, *lines = [line.split() for line in out.splitlines()[:5]]
+    assert head[-2:] == ['n_layer', 'log_interval'] and 'means' not in out
+    assert [line[:2] for line in lines] == [
         ['done', 'done'], ['diverged', 'diverged'], ['stopped', 'stopped'], ['running', 'running']]
-    assert lines[0][2:6] == ['20/20', '2.0000', '1.5000', '2,000'] and [line[-1] for line in lines] == ['2', '2', '1', '2']
+    assert lines[0][2:6] == ['20/20', '2.0000', '1.5000', '2,000']
     with open('runs.csv', encoding='utf-8', newline='') as f:
         table = list(csv.DictReader(f))
     assert [row['iterations'] for row in table] == ['20/20', '15/20', '10/20', '0/20'] and table[3]['val loss'] == ''
+    assert [row['n_layer'] for row in table] == ['2', '2', '1', '2']
     lock.close()
     assert 'running stopped' in ' '.join(call('lab.runs', 'running', '--keys=n_head').split())
+
+
+def test_runs_that_differ_in_the_seed_have_a_mean(here):
+    """With half the width of its 95% interval, of three 4.303 s/√3; those that are not done are left out, and repetitions too"""
+    for seed, loss in enumerate((1.0, 2.0, 3.0, 9.0)):
+        write_run(here / f'out-x-seed{seed}', [5.0, loss][:1 if seed == 3 else 2], dict(max_iters=10, seed=seed))
+    write_run(here / 'zz-repeated', (5.0, 1.0), dict(max_iters=10, seed=0))
+    out = call('lab.runs', *sorted(os.listdir()))
+    half = 4.303 / math.sqrt(3)
+    name, *rest, mean, interval = out.partition('means over seeds:')[2].splitlines()[-1].split()
+    assert (name, ' '.join(rest), mean) == ('out-x', '3 of 4', '2.0000') and float(interval) == pytest.approx(half, abs=1e-3)
+
+
+def test_folders_without_a_run_are_named_and_skipped(here):
+    """And those whose files are garbled, whatever is in them"""
+    write_run(here / 'good', (3.0, 2.5))
+    for name, content in dict(text=b'{"n_layer": ', list=b'[1]', bytes=b'\xff\x00').items():
+        write_run(here / name)
+        (here / name / 'config.json').write_bytes(content)
+    for name, content in dict(about=b'3', starts=b'{"starts": 3}').items():
+        write_run(here / name)
+        (here / name / 'run.json').write_bytes(content)
+    (here / 'other').mkdir()
+    write_run(here / 'log', (2.0,), last=dict(iter='x', val_loss='y'))
+    with open(here / 'log' / 'log.jsonl', 'ab') as f:
+        f.write(b'[]\n{"iter": 3, "val_loss": "text", "tokens_per_s": []}\n\xff\n')
+    code, out, err = run_alone('lab.runs', *sorted(os.listdir()))
+    assert code == 0 and [line.split()[0] for line in out.splitlines()[1:3]] == ['log', 'good']
+    skipped = [line.split()[1].partition('/')[0] for line in err.splitlines() if line.startswith('skipped')]
+    assert skipped == ['about', 'bytes', 'list', 'other', 'starts', 'text']
 
 
 def test_two_runs(here):

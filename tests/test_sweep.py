@@ -23,7 +23,7 @@ from lab.sweep.table import key_of, labels_of, read_csv
 from model import GPTConfig
 
 DEFAULTS = defaults_of(str(ROOT / 'train.py'), GPTConfig)
-PICTURES = {'sweep.png', 'sweep.svg'}
+PICTURES = {'sweep.png'}
 TABLES = {'runs.csv', 'table.csv', 'table.md'} | PICTURES
 KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 100, 'eval_interval': 50, 'lr_decay_iters': 100,
         'gradient_accumulation_steps': 1, 'warmup_iters': 0, 'min_lr': 0.0}

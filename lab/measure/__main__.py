@@ -116,7 +116,7 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
     path = os.path.join(folder, 'measure.json')
     new = dict(iter=state['iter'] if state else 0, **{unit: sum(y.numel() for _, y in data)}, **results)
     content = finite(merged(read_earlier(folder, model_keys), new))
-    if init_only:                                       # lab/plot/names.py names the model by it
+    if init_only:                                       # lab.plot names the model by it
         write_whole(os.path.join(folder, 'config.json'), lambda f: f.write(json.dumps(model_keys, indent=1).encode()))
     write_whole(path, lambda f: f.write(json.dumps(content).encode() + b'\n'))
     print(f'\nwrote {path}')

@@ -5,7 +5,7 @@ import torch
 
 from engine.health import logits_and_entropies
 from lab.measure.tools import attention_inputs, measurement, table
-from lab.plot.measured import along_depth
+from lab.plot import along_depth
 
 LARGEST, ENTROPY = 'largest attention logit', 'entropy of attention'
 
@@ -16,7 +16,7 @@ def show_attention(result):
 
 
 @measurement(show_attention, partial(along_depth, what='attention', linear=2,
-                                     panels={LARGEST: 'max_logit', f'{ENTROPY} (nats)': 'entropy'}))
+                                     shown={LARGEST: 'max_logit', f'{ENTROPY} (nats)': 'entropy'}))
 @torch.no_grad()
 def attention(model, batches, rng):
     """The largest logit of each head, and the mean entropy of the rows of its attention weights, in each block.

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from lab.measure.tools import attention_inputs, attention_logits, measurement, table
-from lab.plot.measured import along_depth
+from lab.plot import along_depth
 from model import at_least_fp32
 
 SCORE = 'induction score'
@@ -17,7 +17,7 @@ def show_copying(result):
     table(f'{SCORE} of each head', heads, 'layer')
 
 
-@measurement(show_copying, partial(along_depth, what='copying', panels={SCORE: 'induction'}, linear=1))
+@measurement(show_copying, partial(along_depth, what='copying', shown={SCORE: 'induction'}, linear=1))
 @torch.no_grad()
 def copying(model, batches, rng):
     """The loss of random tokens and of their repetition, and the induction score of each head (Olsson et al. 2022).

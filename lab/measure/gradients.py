@@ -4,10 +4,8 @@ from functools import partial
 
 import torch
 
-from lab.measure.tools import log_histogram, matrix_kind, mean_gradient, measurement, table
-from lab.plot.lines import COLORS, Lines, Panel
-from lab.plot.measured import histogram_curve, per_bin, read_measured, short
-from lab.plot.names import labels
+from lab.measure.tools import BIN, log_histogram, matrix_kind, mean_gradient, measurement, table
+from lab.plot import draw_histogram, finish, panels, read_measured, style_of
 
 
 def distribution(x):
@@ -27,17 +25,19 @@ def distribution(x):
 MATRICES = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')
 
 
-def plot_gradients(folders):
+def plot_gradients(runs):
     """The title of a panel gives, for each run, the 99.9% quantile over the median."""
-    runs = [(text, read_measured(folder, 'gradients')) for text, folder in zip(labels(folders), folders)]
-    y = 'share of the entries\n' + per_bin(runs[0][1])
-    panels = []
-    for kind in MATRICES:
-        drawn = [(text, measured[kind], COLORS[i]) for i, (text, measured) in enumerate(runs) if kind in measured]
-        curves = [histogram_curve(stats['histogram'], name=text, color=color) for text, stats, color in drawn]
-        tails = ', '.join(short(stats['tail']) for _, stats, _ in drawn)        # tied L2 attention has no W_k
-        panels.append(Panel(curves, 'log₁₀ |gradient|', y, f'$W_{kind[1]}$, p99.9/p50: {tails}'))
-    return Lines(panels, 'run', sharey='all')
+    figure, axes = panels(len(MATRICES), sharey=True)
+    measured = [read_measured(folder, 'gradients') for _, folder in runs]
+    for ax, kind in zip(axes, MATRICES):
+        tails = []
+        for i, ((name, _), by_kind) in enumerate(zip(runs, measured)):
+            if kind in by_kind:                         # tied L2 attention has no W_k
+                draw_histogram(ax, by_kind[kind]['histogram'], i, label=name, **style_of(i))
+                tails.append(f'{by_kind[kind]["tail"]:.3g}')
+        ax.set(xlabel='log₁₀ |gradient|', ylabel=f'share of the entries\nper {BIN:g} decade',
+               title=f'$W_{kind[1]}$, p99.9/p50:\n{", ".join(tails)}')
+    return finish(figure, 'run')
 
 
 @measurement(partial(table, '|gradient| of each kind of matrix; tail is p99.9 / p50, hill the tail index of the largest 1%',

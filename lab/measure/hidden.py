@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from lab.measure.tools import inputs, measurement, outputs, table
-from lab.plot.measured import HALVES, along_depth
+from lab.plot import HALVES, along_depth
 from model import LayerNorm, RMSNorm, StableNorm
 
 
@@ -38,7 +38,7 @@ def branch_inputs(model, x):
 
 @measurement(partial(table, 'hidden states', first='behind'),
              partial(along_depth, what='hidden', **HALVES, dashed='its bound under MidNorm',
-                     panels={'mean |x|\nof the hidden state': ('ma', 'ma_bound'),
+                     shown={'mean |x|\nof the hidden state': ('ma', 'ma_bound'),
                              'variance\nof the hidden state': ('var', 'var_bound'),
                              'variance of an entry\nover sequences': ('entry_var', 'entry_var_bound')}))
 def hidden(model, batches, rng):

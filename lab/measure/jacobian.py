@@ -10,7 +10,7 @@ from engine.log import progress
 from lab.measure.hidden import branch_inputs, places, stream
 from lab.measure.sensitivity import branch, first_values
 from lab.measure.tools import measurement, table
-from lab.plot.measured import HALVES, along_depth
+from lab.plot import HALVES, along_depth
 
 ENTRIES = 1024          # of a causal model's sequence are taken: its first tokens, two at least
 MOST_ENTRIES = 4096     # of another model's sequence, which cannot be cut
@@ -51,7 +51,7 @@ def ratio(rows):
     return [row['norm'] / row.get('orthogonal', math.nan) for row in rows]
 
 
-@measurement(show_jacobian, partial(along_depth, what='jacobian', **HALVES | dict(first=0.5), linear=3, panels={
+@measurement(show_jacobian, partial(along_depth, what='jacobian', **HALVES | dict(first=0.5), linear=3, shown={
     'largest singular value': 'layer.largest', 'smallest singular value': 'layer.smallest', 'condition number': 'layer.condition',
     'effective rank': 'layer.effective_rank', 'mean cos(f, x)': 'cos', '‖x + f‖ / √(‖x⁰‖² + Σ‖f‖²)': ratio}))
 def jacobian(model, batches, rng):

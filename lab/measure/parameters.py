@@ -7,7 +7,7 @@ import torch
 from lab.measure.gradients import MATRICES
 from lab.measure.sharpness import FACTORED, smallest_row
 from lab.measure.tools import KINDS, matrix_kind, measurement, table, top_singular_value
-from lab.plot.measured import along_depth
+from lab.plot import along_depth
 from model import block_type
 
 
@@ -22,7 +22,7 @@ def show_parameters(result):
 
 
 @measurement(show_parameters, partial(along_depth, what='parameters', y='spectral norm', linear=len(MATRICES),
-                                      panels={f'$W_{kind[1]}$': f'{kind}.spectral' for kind in MATRICES}))
+                                      shown={f'$W_{kind[1]}$': f'{kind}.spectral' for kind in MATRICES}))
 def parameters(model, batches, rng):
     """The spectral and the Frobenius norm of each matrix along the depth, and the size of gains and of block types.
 

@@ -8,12 +8,12 @@ from lab.measure.gradients import MATRICES
 from lab.measure.hidden import bounds, mid_norm_gains, places, stream
 from lab.measure.sensitivity import branch
 from lab.measure.tools import inputs, matrix_kind, measurement, table
-from lab.plot.measured import HALVES, along_depth
+from lab.plot import HALVES, along_depth
 
 
 @measurement(partial(table, 'hidden states by attention alone, and their bound (T3)', first='block'),
              partial(along_depth, what='attention_growth', x='blocks passed', dashed='its bound',
-                     panels={'mean |x| of the hidden state': ('ma', 'ma_bound')}))
+                     shown={'mean |x| of the hidden state': ('ma', 'ma_bound')}))
 @torch.no_grad()
 def attention_growth(model, batches, rng):
     """The mean size of the hidden states with attention only, and its bound for Pre-LN (LN stability, T3, eq. 82).
@@ -50,7 +50,7 @@ HELD = 2 ** 28          # numbers, at most, that `transport` holds of their hidd
 
 @measurement(partial(table, 'distance between two halves of the sequences, as distributions (T6)', first='behind'),
              partial(along_depth, what='transport', **HALVES, y='distance between the halves', dashed='its bound under MidNorm',
-                     panels={'$W_2$': ('w2', 'w2_bound'), '$W_1$': ('w1', 'w1_bound')}))
+                     shown={'$W_2$': ('w2', 'w2_bound'), '$W_1$': ('w1', 'w1_bound')}))
 @torch.no_grad()
 def transport(model, batches, rng):
     """The distance between two halves of the sequences, as distributions, along the depth (LN stability, T6).
@@ -89,7 +89,7 @@ def show_output_spectrum(result):
 
 @measurement(show_output_spectrum,
              partial(along_depth, what='output_spectrum', y='σ₁ of W / ‖W x‖', dashed='predicted',
-                     panels={f'$W_{kind[1]}$': (f'{kind}.measured', f'{kind}.predicted') for kind in MATRICES}))
+                     shown={f'$W_{kind[1]}$': (f'{kind}.measured', f'{kind}.predicted') for kind in MATRICES}))
 @torch.no_grad()
 def output_spectrum(model, batches, rng):
     """The largest singular value of W / ‖W x‖, and what DNT predicts of random weights (eq. 16).

@@ -22,8 +22,7 @@ from lab.measure.tools import (
     slope,
     table,
 )
-from lab.plot.measured import minus, read_measured, symbols
-from lab.plot.names import titles
+from lab.plot import read_measured, symbols
 
 FACTORS = (1.0, 3.0, 10.0, 30.0, 100.0)
 CAUSES = {'embeddings': (), 'input of block 1': (), 'W_q W_k': ('wq', 'wk'), 'W_v W_o': ('wv', 'wo'), 'W_1': ('w1',),
@@ -82,36 +81,37 @@ def show_preflight(result):
                                 for quantity, g in both.items()})
 
 
-def plot_preflight(folders):
-    """A cell is an exponent. Below a panel is how the mean |x| and the variance of the hidden state grow along the depth, and the
-    power of the depth."""
-    runs = [read_measured(folder, 'preflight') for folder in folders]
-    effects = list(dict.fromkeys(effect for measured in runs for row in measured['invariance'].values() for effect in row))
-    columns = min(4, len(folders))
-    rows = math.ceil(len(folders) / columns)
+def plot_preflight(runs):
+    """A cell is an exponent. Below a panel is the power of the depth with which the mean |x| and the variance of the hidden state
+    grow."""
+    found = [read_measured(folder, 'preflight') for _, folder in runs]
+    effects = [*dict.fromkeys(effect for measured in found for row in measured['invariance'].values() for effect in row)]
+    columns = min(4, len(runs))
+    rows = math.ceil(len(runs) / columns)
     figure = Figure(figsize=(1.4 + 1.6 * columns, 1.4 + 3.1 * rows), layout='constrained')
-    axes = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
-    for ax in axes[len(folders):]:
+    axes = [*figure.subplots(rows, columns, squeeze=False, sharey=True).flat]
+    for ax in axes[len(runs):]:
         ax.remove()
-    for i, (ax, measured, name) in enumerate(zip(axes, runs, titles(folders))):
-        causes = list(measured['invariance'])
+    for i, (ax, measured, (name, _)) in enumerate(zip(axes, found, runs)):
+        causes = [*measured['invariance']]
         values = [[measured['invariance'][cause].get(effect, math.nan) for cause in causes] for effect in effects]
         image = ax.imshow(values, cmap='PuOr', vmin=-2, vmax=2, aspect='auto')
         ax.grid(False)
         for y, row in enumerate(values):
             for x, value in enumerate(row):
-                text = '' if math.isnan(value) else minus(f'{value:.1f}'.replace('-0.0', '0.0').removesuffix('.0'))
+                text = '' if math.isnan(value) else f'{round(value, 1) + 0:g}'.replace('-', '−')        # + 0: no −0
                 ax.text(x, y, text, ha='center', va='center', fontsize=7, color='white' if abs(value) > 1.2 else 'black')
-        below = i + columns < len(folders)              # a panel, which says the causes
+        below = i + columns < len(runs)                 # a panel, which says the causes
         ax.set_xticks(range(len(causes)), [''] * len(causes) if below else map(symbols, causes), rotation=90)
         ax.set_yticks(range(len(effects)), map(symbols, effects))
         ax.set_title(textwrap.fill(name, 26), fontsize=8)
-        lines = [minus(f'{name}: {g["shape"]}, {g["power"]:.2f}'.replace('-0.00', '0.00'))
-                 for name, g in zip(('mean |x|', 'variance'), measured['growth']['as is'].values())]
-        ax.set_xlabel('\n'.join(textwrap.fill(line, 26) for line in lines), fontsize=8)
-    bar = figure.colorbar(image, ax=axes[:len(folders)], location='bottom', shrink=min(1.0, 2 / columns), aspect=30,
+        grown = [f'{quantity}: × {g["factor_per_layer"]:.2f} a block' if g['shape'] == 'exponential' else
+                 f'{quantity} ∝ depth$^{{{round(g["power"], 2) + 0:.2f}}}$'
+                 for quantity, g in zip(('mean |x|', 'variance'), measured['growth']['as is'].values())]
+        ax.set_xlabel('\n'.join(grown), fontsize=8)
+    bar = figure.colorbar(image, ax=axes[:len(runs)], location='bottom', shrink=min(1.0, 2 / columns), aspect=30,
                           extend='both', ticks=range(-2, 3))
-    about = 'exponent with which a row responds to a column; below: growth with the depth, and its power'
+    about = 'exponent with which a row responds to a column; below: growth with the depth'
     bar.set_label(textwrap.fill(about, 24 * columns), fontsize=8)
     return figure
 

@@ -7,7 +7,7 @@ import torch
 from engine.log import progress
 from lab.measure.hidden import branch_inputs, places, stream
 from lab.measure.tools import jacobian_norm, measurement, output_changed, scaled, table
-from lab.plot.measured import HALVES, along_depth
+from lab.plot import HALVES, along_depth
 from model import run_blocks
 
 
@@ -28,7 +28,7 @@ SCALING = 10.0          # the factor on W_o and W_2, to see how the sensitivity 
 
 @measurement(partial(table, f'spectral norm of the Jacobians; response: how many times as large a branch\'s is with W_o or W_2 × '
                             f'{SCALING:g}', first='layer'),
-             partial(along_depth, what='sensitivity', y='spectral norm\nof the Jacobian', panels={
+             partial(along_depth, what='sensitivity', y='spectral norm\nof the Jacobian', shown={
                  'block': 'block', 'attention branch': 'attn', 'FFN branch': 'ffn', 'from here to the last block': 'to_end'}))
 def sensitivity(model, batches, rng):
     """The spectral norms of the Jacobians of blocks and branches, and from each block to the end (LN stability, P7, P8).
@@ -64,7 +64,7 @@ PERTURBATION = 1e-3     # of the token embedding, relative to its norm
 
 
 @measurement(partial(table, 'drift after a nudge of the embedding', first='behind'),
-             partial(along_depth, what='drift', **HALVES, panels={
+             partial(along_depth, what='drift', **HALVES, shown={
                  'distance / first distance': 'distance', 'distance / size of the state': 'relative'}))
 def drift(model, batches, rng):
     """The distance between two inputs that start out almost equal, along the depth (LN stability, appendix B).

@@ -6,12 +6,20 @@ from functools import partial
 
 import torch
 
-from engine.errors import read_rows
-from lab.measure.tools import log_histogram, mean_gradient, measurement, table
-from lab.plot.lines import COLORS, Curve, Lines, Panel, type_style
-from lab.plot.measured import histogram_curve, per_bin, read_measured, symbols
-from lab.plot.names import labels
-from lab.plot.runs import over_time
+from lab.measure.tools import BIN, log_histogram, mean_gradient, measurement, table
+from lab.plot import (
+    COLORS,
+    MARKERS,
+    draw_histogram,
+    draw_mean,
+    fill,
+    finish,
+    panels,
+    read_curves,
+    read_measured,
+    style_of_part,
+    symbols,
+)
 from model import block_type
 
 
@@ -38,23 +46,25 @@ def summary(h):
                 mean_log10=positive.log10().mean().item() if len(positive) else -math.inf, zeros=1 - len(positive) / h.numel())
 
 
-def plot_sharpness(folders):
-    """A dot marks the log10 of the mean. If a run measured while it trained, that of each time stands beside its distribution."""
-    runs = [(text, read_measured(folder, 'sharpness'), read_rows(os.path.join(folder, 'measure.jsonl')))
-            for text, folder in zip(labels(folders), folders)]
-    trained, panels = any(rows for *_, rows in runs), []
-    for text, measured, rows in runs:
-        histograms = Panel([], 'log₁₀ of the sharpness', 'share of the parameters\n' + per_bin(measured), text)
-        means = Panel([], 'iteration', 'log₁₀ of the mean sharpness', '' if rows else 'not measured while training')
-        for kind, of_kind in measured.items():
-            style = type_style(kind, measured)
-            histograms.curves += [histogram_curve(of_kind['histogram'], name=kind, **style),
-                                  Curve([of_kind['log10_mean']], [0], color=style['color'], marker='o', dash='')]
-            points = [(row['iter'], row['sharpness'][kind]['log10_mean']) for row in rows if kind in row.get('sharpness', {})]
-            means.curves.append(over_time([points], name=kind, marker='o', **style))
-        panels += [histograms, means] if trained else [histograms]
-    shared = 'col' if trained else 'all'
-    return Lines(panels, 'block type; a dot is the log₁₀ of its mean', 2 if trained else 0, shared, shared)
+def plot_sharpness(runs):
+    """A large marker is the log10 of the mean. If a run measured while it trained, that of each time stands beside it."""
+    trained = [os.path.exists(os.path.join(folder, 'measure.jsonl')) for _, folder in runs]
+    columns, share = (2, 'col') if any(trained) else (min(3, len(runs)), 'all')
+    figure, axes = panels((1 + any(trained)) * len(runs), columns, sharex=share, sharey=share)
+    for (name, folder), has_means in zip(runs, trained):
+        ax, measured = axes.pop(0), read_measured(folder, 'sharpness')
+        ax.set(xlabel='log₁₀ of the sharpness', ylabel=f'share of the parameters\nper {BIN:g} decade', title=fill(name, columns))
+        for k, (kind, of_kind) in enumerate(measured.items()):
+            style = style_of_part(kind, [*measured])
+            draw_histogram(ax, of_kind['histogram'], k, label=kind, **style)
+            ax.plot(of_kind['log10_mean'], 0, ms=7, clip_on=False, zorder=3, **style)
+        if any(trained):
+            ax, curves = axes.pop(0), read_curves(folder) if has_means else {}
+            ax.set(xlabel='iteration', ylabel='log₁₀ of the\nmean sharpness', title='' if has_means else 'only at the end')
+            for kind in measured:
+                of_kind = curves.get(f'sharpness.{kind}.log10_mean', {})
+                draw_mean(ax, [*of_kind.values()], label=kind, **style_of_part(kind, [*measured]))
+    return finish(figure, 'block type; a large marker is the log₁₀ of its mean')
 
 
 @measurement(partial(table, 'sharpness of each block type', keys=('log10_mean', 'mean_log10', 'zeros')), plot_sharpness)
@@ -112,23 +122,29 @@ def show_layers(result):
           {name: {f'layer {i}': value for i, value in enumerate(values, 1)} for name, values in result['factors'].items()})
 
 
-def plot_layers(folders):
+def plot_layers(runs):
     """A row of panels is a run. Layer 0 is the embeddings. In theorem 4.1 the three weights have one factor in common. In 4.2 W_q
     and W_k have one, W_v and W_o another, and the norm has the sum of both. Dotted: the token embedding, with its own (4.3)."""
     theorems = {'theorem 4.1': ('ffn_pre_norm', 'w1', 'w2'), 'theorem 4.2': ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo')}
-    colors, panels = dict(zip(sum(theorems.values(), ()), COLORS)), []
-    for folder, text in zip(folders, labels(folders)):
-        measured = read_measured(folder, 'layers')
-        logs = [row['log10_mean'] for row in measured['sharpness']]
-        panels.append(Panel([Curve(list(range(len(logs))), logs, color='#4d4d4d', marker='o')], 'layer (0: embeddings)',
-                            'log₁₀ of the mean sharpness', text))
-        for theorem, names in theorems.items():
-            curves = [Curve(list(range(1, len(values) + 1)), values, symbols(name.replace('_', ' ')), colors[name], '.')
-                      for name in names if (values := measured['factors'].get(name))]
-            curves += [Curve([1, len(logs) - 1], [value] * 2, '$W_E$', '#4d4d4d', dash=':')
-                       for value in measured['factors'].get('emb', [])]
-            panels.append(Panel(curves, 'layer', 'n·S·‖θ‖²', theorem, log='y'))
-    return Lines(panels, 'weight', 3, 'none', 'col')
+    styles = dict(zip(sum(theorems.values(), ()), zip(COLORS, MARKERS)))
+    figure, axes = panels(3 * len(runs), 3, sharex=False, sharey='col')
+    for i, (name, folder) in enumerate(runs):
+        measured, (left, *others) = read_measured(folder, 'layers'), axes[3 * i:3 * i + 3]
+        depth = len(measured['sharpness'])
+        left.plot(range(depth), [row['log10_mean'] for row in measured['sharpness']], 'o-', color='#4d4d4d')
+        left.set(xlabel='layer (0: embeddings)', ylabel='log₁₀ of the\nmean sharpness', title=fill(name, 3))
+        for ax, (theorem, names) in zip(others, theorems.items()):
+            for weight in names:
+                if values := measured['factors'].get(weight):
+                    color, marker = styles[weight]
+                    ax.plot(range(1, depth)[:len(values)], values, color=color, marker=marker,
+                            label=symbols(weight.replace('_', ' ')))
+            for value in measured['factors'].get('emb', []):
+                ax.plot([1, depth - 1], [value] * 2, ':', color='#4d4d4d', label='$W_E$')
+            ax.set(xlabel='layer', ylabel='n·S·‖θ‖²', title=theorem, yscale='log')
+        for ax in (left, *others):
+            ax.xaxis.get_major_locator().set_params(integer=True)
+    return finish(figure, 'weight')
 
 
 @measurement(show_layers, plot_layers)

@@ -22,7 +22,7 @@ def matrix_kind(name):
 
 
 def measurement(show, plot):
-    """Give a measurement its table, show(result), and its picture, plot(folders)."""
+    """Give a measurement its table, show(result), and its picture, plot([(run's name, folder), …]), a figure."""
     def give(measure):
         measure.show, measure.plot = show, plot
         plot.__doc__ = measure.__doc__                  # lab.plot --help prints its first line
@@ -126,15 +126,15 @@ def jacobian_norm(f, x, start, steps=50):
 
 
 LOG_BINS = dict(bins=400, min=-30.0, max=10.0)          # of log10: the same in all histograms, so that runs can be compared
+BIN = (LOG_BINS['max'] - LOG_BINS['min']) / LOG_BINS['bins']
 
 
 def log_histogram(x):
     """Return the histogram of log10 |x| in LOG_BINS, without empty bins at its ends: the start of the first bin, the width of a
     bin, and the counts. Zeros are left out."""
     counts = torch.histc(x.abs().log10(), **LOG_BINS).long().tolist()
-    width = (LOG_BINS['max'] - LOG_BINS['min']) / LOG_BINS['bins']
     held = [i for i, n in enumerate(counts) if n] or [0]
-    return dict(start=LOG_BINS['min'] + held[0] * width, width=width, counts=counts[held[0]:held[-1] + 1])
+    return dict(start=LOG_BINS['min'] + held[0] * BIN, width=BIN, counts=counts[held[0]:held[-1] + 1])
 
 
 def table(title, rows, first='', keys=()):
