@@ -71,7 +71,7 @@ class Variant:
         torch.manual_seed(config['seed'])
         self.raw_model = GPT(gpt_config(config)).to(device)
         self.raw_model.recompute = config['recompute']
-        tune_for_training(device, self.raw_model, config['attention_backend'], config['tf32'], config['deterministic'])
+        tune_for_training(device, config['tf32'], config['deterministic'])
         self.model = torch.compile(self.raw_model) if config['compile'] else self.raw_model
         self.dtype, self.grad_clip, c = pick_dtype(config['dtype'], device), config['grad_clip'], self.raw_model.config
         self.optimizer = make_optimizer(param_groups(self.raw_model, **group_settings(config)), {**config, 'dtype': self.dtype})

@@ -114,7 +114,7 @@ def parse_keys(text, body, section):
 def keys_of(*sources):
     """Return {name: Key} for scripts and dataclasses. If two keys have the same name, the first counts. A script's key with
     TYPE in its name stands for one key per block type of the dataclasses."""
-    keys, kinds = {}, {kind: None for source in sources for kind in getattr(source, 'block_types', {}).values()}
+    keys, kinds = {}, {row.type: None for source in sources for row in getattr(source, 'params', {}).values()}
     # a field with init=False, such as a ViT's block_size, also hides the same key of other sources
     hidden = {f.name for source in sources if not isinstance(source, str) for f in fields(source) if not f.init}
     for source in sources:

@@ -9,25 +9,35 @@ import hashlib
 import itertools
 import math
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-BLOCK_TYPES = {     # by a module's path in the model or in a block; the keys r_<type> and wd_<type> of train.py follow
-    'wte': 'emb', 'wpe': 'pos', 'lm_head': 'head',
-    'attn.wq': 'qk', 'attn.wk': 'qk', 'attn.wv': 'vo', 'attn.wo': 'vo', 'attn.wg': 'vo',
-    'ffn.w1': 'ffn', 'ffn.w2': 'ffn', 'ffn.w3': 'ffn',
-    'norm': 'norm', 'norm.down': 'mix', 'norm.up': 'mix', 'attn_residual': 'gain', 'ffn_residual': 'gain',
-    **{f'{branch}_residual.{w}': 'mix' for branch in ('attn', 'ffn') for w in ('w', 'wa', 'wb')},
+
+class Row(NamedTuple):
+    """What holds for the parameters of a module."""
+    type: str               # block type: the keys r_<type> and wd_<type> of train.py follow
+    init: str = ''          # how init_weight draws it: embedding | head | matrix | input | constructor: it stays as it was made
+    decays: bool = True     # whether weight decay pulls at it, if it has two dimensions
+    muon: bool = False      # whether Muon orthogonalizes its `weight`
+
+
+def MATRIX(type):
+    return Row(type, 'matrix', muon=True)
+
+
+PARAMS = {          # by a module's path in the model or in a block; a row holds for what is inside of the module too
+    'wte': Row('emb', 'embedding'), 'wpe': Row('pos', 'embedding'), 'lm_head': Row('head', 'head'),
+    'attn.wq': MATRIX('qk'), 'attn.wk': MATRIX('qk'),
+    'attn.wv': MATRIX('vo'), 'attn.wo': MATRIX('vo'), 'attn.wg': MATRIX('vo'),
+    'ffn.w1': MATRIX('ffn'), 'ffn.w2': MATRIX('ffn'), 'ffn.w3': MATRIX('ffn'),
+    'norm': Row('norm', decays=False), 'norm.down': MATRIX('mix'), 'norm.up': MATRIX('mix'),
+    'attn_residual': Row('gain', decays=False), 'ffn_residual': Row('gain', decays=False),
+    **{f'{branch}_residual.{w}': Row('mix') for branch in ('attn', 'ffn') for w in ('w', 'wa', 'wb')},
 }
-MATRICES = {'qk', 'vo', 'ffn', 'mix'}                   # types whose weights are matrices of a block: Muon orthogonalizes them
-DECAYED = {*MATRICES, 'emb', 'pos', 'head'}             # types whose weights decay
-# the modules whose weights init_weight fills; all other parameters keep what their constructor gave them
-INIT_KINDS = {'wte': 'embedding', 'wpe': 'embedding', 'lm_head': 'head'} | dict.fromkeys((
-    'attn.wq', 'attn.wk', 'attn.wv', 'attn.wo', 'attn.wg', 'ffn.w1', 'ffn.w2', 'ffn.w3', 'norm.down', 'norm.up'), 'matrix')
 
 
 def module_path(name):
@@ -40,18 +50,29 @@ def module_path(name):
     return (norm + module).rstrip('.')
 
 
-def block_type(name, types=BLOCK_TYPES, p=None):
-    """Return the block type of a parameter: that of the innermost module around it that has one. Whatever else is learned is a
-    gain. Raise ValueError for a matrix p without a type."""
-    module = path = module_path(name)
-    while module:
-        if module in types:
-            return types[module]
-        module = module.rpartition('.')[0]
-    if p is not None and p.dim() > 1:
-        raise ValueError(f'{name!r} is a matrix without a block type: add {path!r} to BLOCK_TYPES in model.py, with one of '
-                         f'{", ".join(dict.fromkeys(types.values()))} or a new one')
-    return 'gain'
+def row_of(name, table=PARAMS):
+    """Return a parameter's row: that of the innermost module around it that has one. Whatever else is learned is a gain."""
+    path = module_path(name)
+    while path and path not in table:
+        path = path.rpartition('.')[0]
+    return table.get(path) or Row('gain', decays=False)
+
+
+def block_type(name, table=PARAMS):
+    return row_of(name, table).type
+
+
+def check_rows(model, table=PARAMS):
+    """Raise ValueError for a parameter of two dimensions without a row, and for a linear map or an embedding whose row does not
+    say how it starts."""
+    for prefix, module in model.named_modules():
+        for name, p in module.named_parameters(prefix, recurse=False):
+            path = module_path(name)
+            has_row = any(path == key or path.startswith(f'{key}.') for key in table)
+            starts = not isinstance(module, (nn.Linear, nn.Embedding)) or path in table and table[path].init
+            if p.dim() > 1 and not has_row or not starts:
+                raise ValueError(f'{name} {tuple(p.shape)} has no row that says how it starts: add one to PARAMS in model.py, '
+                                 f"such as  {path!r}: MATRIX('ffn')")
 
 
 def check(config, *rules):
@@ -123,8 +144,7 @@ class GPTConfig:
     mup_base_head_dim: int = 0      # muP needs it too: n_embd / n_head of that model; logits become qᵀk √mup_base_head_dim / E
 
     causal: ClassVar[bool] = True   # a token sees only its past
-    block_types: ClassVar[dict] = BLOCK_TYPES
-    init_kinds: ClassVar[dict] = INIT_KINDS
+    params: ClassVar[dict] = PARAMS
 
     def __post_init__(self):
         for f in fields(self):
@@ -352,6 +372,17 @@ class KVCache:
         return self.k[:, :, :end], self.v[:, :, :end]
 
 
+def plain_attention(q, k, v, is_causal=False, scale=None, enable_gqa=False, dropout_p=0.0):
+    """Compute F.scaled_dot_product_attention as two matrix products and a softmax. Its logits have v's dtype: in bf16 they keep
+    three digits, while PyTorch's kernel computes them in fp32."""
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.size(1) // k.size(1), dim=1) for x in (k, v))
+    q, k = q.to(v.dtype), k.to(v.dtype)                 # a rotation and a norm may have left them in fp32
+    mask = q.new_full((q.size(2), k.size(2)), -math.inf).triu(1) if is_causal else q.new_zeros(())
+    logits = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=scale or q.size(3) ** -0.5)
+    return (F.dropout(logits.softmax(-1), dropout_p) @ v.flatten(0, 1)).unflatten(0, q.shape[:2])
+
+
 class DotAttention(nn.Module):
     """softmax(qᵀk / √E) v per head"""
 
@@ -370,7 +401,6 @@ class DotAttention(nn.Module):
         self.rotary = Rotary(config) if config.pos == 'rope' else None
         self.scale = config.logit_scale
         self.grouped, self.causal = d_kv != d, config.causal
-        self.kernel = F.scaled_dot_product_attention        # engine/device.py may put a faster one here, on a CPU
         self.dropout = config.dropout
         self.wg = make_linear(d, d, config) if config.attn_gate else None
         self.inner_norm = make_norm(config.sub_norm, config)
@@ -388,6 +418,11 @@ class DotAttention(nn.Module):
         """(B, H, T, E), (B, K, S, E), (B, K, S, E) → (B, H, T, E); T = S, or T = 1 with all S tokens in its past"""
         return self.kernel(q, k, v, is_causal=self.causal and q.size(2) > 1, scale=self.scale, enable_gqa=self.grouped,
                            dropout_p=self.dropout if self.training else 0.0)
+
+    def kernel(self, q, k, v, **more):
+        """softmax(scale · qᵀk) v. On short sequences the backward pass of PyTorch's kernel is slow on a CPU."""
+        plain = v.device.type == 'cpu' and k.size(2) <= (512 if v.dtype == torch.bfloat16 else 128) and 'attn_mask' not in more
+        return (plain_attention if plain else F.scaled_dot_product_attention)(q, k, v, **more)
 
     def forward(self, x, v1=None, cache=None):
         """x (B, T, D) → the output (B, T, D) and the values v (B, T, K, E); v₁ are the first block's, for value_residual"""
@@ -426,8 +461,9 @@ class L2Attention(DotAttention):
     """softmax(−‖q − k‖² / √E) v (Kim et al. 2021).
 
     ‖q‖² cancels in the softmax, which leaves 2(qᵀk − ‖k‖²/2)/√E: the dot product of (q, 1, 1, 1) and (k, s₁, s₂, s₃), where the
-    three s sum to −‖k‖²/2 in fp32, and each is exact in bf16.
+    three s sum to −‖k‖²/2 in fp32, and each is exact in bf16. plain_attention would round the logits.
     """
+    kernel = staticmethod(F.scaled_dot_product_attention)
 
     def __init__(self, config):
         super().__init__(config)
@@ -778,7 +814,7 @@ class Block(nn.Module):
         return x, v if self.value_residual and v1 is None else v1
 
 
-def make_blocks(config, seed, fill=True):
+def make_blocks(config, seed):
     """Return the blocks, which share one RoPE table. What a constructor draws depends on the seed and the block's layer alone."""
     blocks = nn.ModuleList()
     with torch.random.fork_rng(devices=[]):
@@ -786,8 +822,6 @@ def make_blocks(config, seed, fill=True):
             torch.default_generator.manual_seed(hash_seed(seed, layer))
             blocks.append(block := Block(config, layer))
             block.attn.rotary = blocks[0].attn.rotary
-            if not fill:
-                init_weights(block, config, seed, fill)
     return blocks
 
 
@@ -813,8 +847,7 @@ def run_blocks(blocks, x, x0=None, v1=None, caches=None, recompute=False):
 
 
 # ----------------------------------------------------------------------------- how weights start
-# A weight depends on its name and on one number that the model draws: an edit that adds a module changes no other weight, and
-# each rank can fill any part of the model.
+# A weight depends on its name and on one number that the model draws: an edit that adds a module changes no other weight.
 
 STDS = {            # of an (n_out, n_in) matrix
     'gpt2': lambda n_out, n_in: 0.02,
@@ -832,22 +865,16 @@ def hash_seed(seed, what):
     return int.from_bytes(hashlib.blake2b(f'{seed} {what}'.encode(), digest_size=8).digest(), 'big')
 
 
-def init_kind(name, kinds=INIT_KINDS):
-    """Return a parameter's init kind: a value of INIT_KINDS or 'bias'; None if it keeps what its constructor gave it."""
-    kind = kinds.get(module_path(name))
-    return {'weight': kind, 'bias': kind and 'bias'}.get(name.rpartition('.')[2])
-
-
 @torch.no_grad()
 def init_weight(name, shape, config, seed):
     """Return the parameter `name` as it starts: whole, in fp32, on the CPU, drawn by a generator of its own. Biases are 0,
     embeddings N(0, emb_std²), matrices (n_out, n_in) and the head N(0, (init_gain · s)²) with s from STDS and these factors."""
-    c, kind, module = config, init_kind(name, config.init_kinds), module_path(name)
-    p = torch.zeros(shape, dtype=torch.float32, device='cpu')
-    generator = torch.Generator('cpu').manual_seed(hash_seed(seed, name))
+    c, kind, module = config, row_of(name, config.params).init, module_path(name)
+    p = torch.zeros(shape)
+    generator = torch.Generator().manual_seed(hash_seed(seed, name))
     if module == 'wte' and c.tie_weights and c.emb_std == 0:
         kind = 'head'
-    if kind == 'bias':
+    if name.endswith('.bias'):
         return p
     if kind == 'embedding':
         return p.normal_(std=c.emb_std or 0.02, generator=generator)
@@ -877,16 +904,14 @@ def init_weight(name, shape, config, seed):
 
 
 @torch.no_grad()
-def init_weights(module, config, seed, fill=True):
-    """Fill the parameters of a model or a block by init_weight. With fill=False, move these parameters to device meta instead,
-    where they have no memory. Raise ValueError for a matrix without a block type."""
-    for name, p in module.named_parameters():
-        block_type(name, config.block_types, p)
-        if init_kind(name, config.init_kinds) and not p.is_meta:
-            if fill:
-                p.copy_(init_weight(name, p.shape, config, seed))
-            else:                               # swapped in place, so that tied parameters stay tied
-                torch.utils.swap_tensors(p, nn.Parameter(torch.empty_like(p, device='meta'), p.requires_grad))
+def init_weights(model):
+    """Fill the weights and biases of the modules whose rows in PARAMS say how they start."""
+    table = model.config.params
+    check_rows(model, table)
+    for name, p in model.named_parameters():
+        row = table.get(module_path(name))
+        if row and row.init not in ('', 'constructor') and name.endswith(('.weight', '.bias')) and not p.is_meta:
+            p.copy_(init_weight(name, p.shape, model.config, model.init_seed))
 
 
 CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attention=ATTENTIONS, ffn=FFNS, pos=('learned', 'rope'),
@@ -896,11 +921,11 @@ CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attent
 # ----------------------------------------------------------------------------- the model
 
 class GPT(nn.Module):
-    """A decoder-only Transformer: token ids → logits, and with targets their mean cross-entropy; `fill` as in init_weights"""
+    """A decoder-only Transformer: token ids → logits, and with targets their mean cross-entropy"""
     Config = GPTConfig
     recompute = False       # train.py's key
 
-    def __init__(self, config, fill=True):
+    def __init__(self, config):
         super().__init__()
         config = replace(config)                # checked and resolved anew, if fields have changed since
         self.config, self.init_seed = config, torch.randint(2 ** 63 - 1, (), device='cpu').item()
@@ -910,14 +935,14 @@ class GPT(nn.Module):
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
-        self.h = make_blocks(config, self.init_seed, fill)
+        self.h = make_blocks(config, self.init_seed)
         self.final_norm = make_norm(config.final_norm, config)
         self.head_scale = Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight
         share_scalars(self)                     # modules of your own go above this line
-        init_weights(self, config, self.init_seed, fill)
+        init_weights(self)
 
     def hidden(self, idx, caches=None):
         """Token ids (B, T) → the residual state after the last block. With caches, one per layer, idx continues their tokens."""

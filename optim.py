@@ -4,9 +4,11 @@ import math
 import re
 
 import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.nn import functional as F
 
-from engine.ranks import all_rows, local, shard_of, sharing
-from model import DECAYED, MATRICES, block_type
+from model import check_rows, row_of
 
 EPS = 1e-8                  # ε beside the root of Adam's second moments
 
@@ -14,31 +16,33 @@ EPS = 1e-8                  # ε beside the root of Adam's second moments
 def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=False, keys=None):
     """Return one group per (block type, decayed or not) of a model's parameters, for any torch optimizer.
 
-    Matrices of the types in DECAYED decay. Vectors do not, but with decay_norms those of norms do. `ratios` and `decay_ratios`
-    map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight decay, and 'out_norm'
-    to a second factor for the norms that is_out_norm names. A group holds its `block_type`, its `lr_ratio`, an `lr_scale` on the
-    whole schedule, and in `params` pairs (name, parameter), from which torch makes `param_names`. muP splits groups further, by
-    mup_scales, and needs `keys`, those of train.py: it sets lr_scale and `eps`, and divides the decay by lr_scale, so that rate
-    times decay stays.
+    Matrices decay if their row in PARAMS says so. Vectors do not, but with decay_norms those of norms do. `ratios` and
+    `decay_ratios` map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight decay,
+    and 'out_norm' to a second factor for the norms that is_out_norm names. A group holds its `block_type`, its `lr_ratio`, an
+    `lr_scale` on the whole schedule, whether it is for `muon`, and in `params` pairs (name, parameter), from which torch makes
+    `param_names`. muP splits groups further, by mup_scales, and needs `keys`, those of train.py: it sets lr_scale and `eps`, and
+    divides the decay by lr_scale, so that rate times decay stays.
     """
-    types, groups = model.config.block_types, {}
+    groups, types = {}, [*dict.fromkeys(row.type for row in model.config.params.values())]
     for kind in (*ratios, *decay_ratios):
-        if kind not in (*types.values(), 'out_norm'):
-            raise ValueError(f'ratios: {kind!r} is no block type: choose among {", ".join(dict.fromkeys(types.values()))}')
+        if kind not in (*types, 'out_norm'):
+            raise ValueError(f'ratios: {kind!r} is no block type: choose among {", ".join(types)}')
+    check_rows(model, model.config.params)
     for name, p in model.named_parameters():
-        kind = block_type(name, types, p)
-        decayed = kind in DECAYED and p.dim() > 1 or decay_norms and kind == 'norm'
+        row = row_of(name, model.config.params)
+        kind, decayed = row.type, row.decays and p.dim() > 1 or decay_norms and row.type == 'norm'
+        is_matrix = row.muon and name.endswith('.weight')
         roles = (kind, 'out_norm') if kind == 'norm' and is_out_norm(name, model.config) else (kind,)
         ratio, decay_ratio = (math.prod(factors.get(role, 1.0) for role in roles) for factors in (ratios, decay_ratios))
-        scale, eps = mup_scales(name, kind, p, model.config, keys)
-        group = groups.setdefault((kind, decayed, ratio, decay_ratio, scale, eps), dict(
-            params=[], block_type=kind, lr_ratio=ratio, lr_scale=scale,
+        scale, eps = mup_scales(name, kind, is_matrix, p, model.config, keys)
+        group = groups.setdefault((kind, decayed, is_matrix, ratio, decay_ratio, scale, eps), dict(
+            params=[], block_type=kind, muon=is_matrix, lr_ratio=ratio, lr_scale=scale,
             weight_decay=weight_decay * decay_ratio / scale if decayed else 0.0, **({} if eps == 1 else {'eps': eps * EPS})))
         group['params'].append((name, p))
     kinds, decayed_kinds = {key[0] for key in groups}, {key[0] for key in groups if key[1]}
     for kind, ratio in decay_ratios.items():
         if ratio != 1 and kind in kinds - decayed_kinds:
-            raise ValueError(f'wd_{kind}={ratio}: the parameters of type {kind} do not decay, see DECAYED in model.py')
+            raise ValueError(f'wd_{kind}={ratio}: the parameters of type {kind} do not decay, see PARAMS in model.py')
     return list(groups.values())
 
 
@@ -62,12 +66,7 @@ MUP_RATES = {       # Yang et al. 2022, table 8; for the depth: Dey et al. 2025,
 }
 
 
-def is_block_matrix(name, kind):
-    """Return whether Muon takes a parameter of this name and block type"""
-    return kind in MATRICES and name.endswith('.weight')
-
-
-def mup_scales(name, kind, p, config, keys):
+def mup_scales(name, kind, is_matrix, p, config, keys):
     """Return muP's factors on the learning rate and on ε of a parameter p; without muP both are 1. ε shrinks as the gradient does
     (Dey et al. 2025, eq. 40)."""
     if not config.mup_base_width and not config.mup_base_depth:
@@ -78,7 +77,7 @@ def mup_scales(name, kind, p, config, keys):
                          f'to MUP_RATES in optim.py, which has {", ".join(MUP_RATES)}')
     matrix_rate, vector_rate = MUP_RATES[keys['optimizer']]
     w, d = config.width_growth, config.depth_growth if name.startswith('h.') else 1.0
-    if is_block_matrix(name, kind):
+    if is_matrix:
         return matrix_rate(w, d, keys), 1 / (w * d)
     v = w
     if p.numel() == 1 or kind == 'head' and name.endswith('.bias'):
@@ -107,6 +106,39 @@ def subtract(w, lr, update):
         torch._foreach_sub_(w, torch._foreach_mul(update, lr))
 
 
+# Under --parallel=fsdp a parameter is a DTensor, of which each rank of the mesh holds some rows. Elsewhere mesh is None.
+
+def local(t):
+    """Return this rank's rows of a tensor, without copying."""
+    return t.to_local() if isinstance(t, DTensor) else t
+
+
+def mesh_of(p):
+    return p.device_mesh if isinstance(p, DTensor) else None
+
+
+def moved(x, mesh, place, to, shape):
+    """Return this rank's part of a tensor of this shape, placed as `to`, from its part x, placed as `place`."""
+    stride = torch.empty(shape, device='meta').stride()
+    whole = DTensor.from_local(x.contiguous(), mesh, [place], run_check=False, shape=torch.Size(shape), stride=stride)
+    return whole.redistribute(placements=[to]).to_local()
+
+
+def on_matrices(function, x, mesh, rows):
+    """Return function(x) for a stack x of matrices (N, rows, m), of which this rank may hold some rows. The ranks share the work:
+    each computes some of the matrices."""
+    if mesh is not None:
+        shape = (len(x), rows, x.size(2))
+        return moved(function(moved(x, mesh, Shard(1), Shard(0), shape)), mesh, Shard(0), Shard(1), shape)
+    if not dist.is_initialized():
+        return function(x)
+    share = -(-len(x) // dist.get_world_size())         # DDP
+    padded = F.pad(x, (0, 0, 0, 0, 0, dist.get_world_size() * share - len(x)))
+    gathered, first = torch.empty_like(padded), dist.get_rank() * share
+    dist.all_gather_into_tensor(gathered, function(padded[first:first + share]).contiguous())
+    return gathered[:len(x)]
+
+
 def apply_updates(updates):
     for update, *arguments in updates:
         update(*arguments)
@@ -121,14 +153,20 @@ class ListOptimizer(torch.optim.Optimizer):
     """What SGDW, Lion, AdamMini and Muon share. Each has static methods that update lists of tensors: the weights w, by their
     gradients g and their states, with the group's learning rate lr and weight decay λ. work(group, params, scalar) yields such a
     method and its arguments for a group's parameters. With compile=True, torch.compile fuses all updates, so that each tensor is
-    read once; the first step then takes a minute or two for a model of 48 layers."""
+    read once; the first step then takes a minute or two for a model of 48 layers. A subclass with on_shards = True promises that
+    its step is right where a rank holds some rows of each parameter, as under --parallel=fsdp."""
+    on_shards = False
 
     def __init__(self, params, compile, **defaults):
         super().__init__(params, defaults)
         self.defaults['compile'] = compile              # a copy of the optimizer keeps its defaults, and no other attribute
+        if any(mesh_of(p) for group in self.param_groups for p in group['params']) and not vars(type(self)).get('on_shards'):
+            name = type(self).__name__                  # a promise is not inherited
+            raise ValueError(f'parallel=fsdp: {name} may need whole matrices, and each rank has only some rows of them; use '
+                             f'parallel=ddp, or promise by on_shards = True in the class {name} that its step is right on rows')
 
     @torch.no_grad()
-    def step(self):
+    def step(self, closure=None):
         compile, work = self.defaults['compile'], []
         for group in self.param_groups:
             params = [p for p in group['params'] if p.grad is not None]
@@ -162,10 +200,6 @@ class ListOptimizer(torch.optim.Optimizer):
             kind = type(self).__name__
             raise ValueError(f'{kind} needs the names of the parameters: pass it param_groups(model, weight_decay)')
         return dict(zip(group['params'], group['param_names']))
-
-
-class AdamW(torch.optim.AdamW):
-    on_shards = True
 
 
 class SGDW(ListOptimizer):
@@ -214,16 +248,18 @@ class AdamMini(ListOptimizer):
     on_shards = True
 
     @staticmethod
-    def update(w, g, m, v, shards, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-        w, g, m = ([x.view(-1, s.width) for x, s in zip(xs, shards)] for xs in (w, g, m))      # a block is a row, or some rows
+    def update(w, g, m, v, shapes, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
+        w, g, m = ([x.view(-1, width) for x, (_, _, width) in zip(xs, shapes)] for xs in (w, g, m))     # a block is some rows
         decay(w, lr, weight_decay)
         torch._foreach_lerp_(m, g, 1 - beta1)                   # m ← β₁ m + (1 − β₁) g
-        for weights, mean, moments, squares, s in zip(w, m, v, all_rows([x.square().mean(1) for x in g], shards), shards):
-            squares = squares.view(len(moments), -1)            # v_b ← β₂ v_b + (1 − β₂) mean_b(g²)
-            moments.lerp_(squares.mean(1, keepdim=True) if s.group else squares, 1 - beta2)
+        for weights, grad, mean, moments, (mesh, rows, _) in zip(w, g, m, v, shapes):
+            squares = grad.square().mean(1)                     # v_b ← β₂ v_b + (1 − β₂) mean_b(g²)
+            squares = squares if mesh is None else moved(squares, mesh, Shard(0), Replicate(), [rows])
+            moments.lerp_(squares.view(len(moments), -1).mean(1), 1 - beta2)
             rates = lr / bias1 / ((moments / bias2).sqrt() + eps)
-            rates = rates.expand(-1, s.rows // len(moments)).reshape(-1, 1)[s.start:s.start + len(weights)]      # of each row
-            weights.addcmul_(mean, rates, value=-1)             # w ← w − lr·m̂ / (√v̂_b + ε), both corrected for bias
+            rates = rates[:, None].expand(-1, rows // len(moments)).reshape(-1)         # of each row
+            rates = rates if mesh is None else moved(rates, mesh, Replicate(), Shard(0), [rows])
+            weights.addcmul_(mean, rates[:, None], value=-1)    # w ← w − lr·m̂ / (√v̂_b + ε), both corrected for bias
 
     def __init__(self, params, lr, head_dim, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, compile=False):
         super().__init__(params, compile, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, head_dim=head_dim)
@@ -236,9 +272,10 @@ class AdamMini(ListOptimizer):
         for t, ps in self.by_count(params):
             w, g, m = self.lists(ps, 'exp_avg')
             _, _, v = self.lists(ps, 'exp_avg_sq', make=lambda p: local(p).new_zeros(
-                num_blocks(group['block_type'], names[p], p, group['head_dim']), 1))
-            shards = [shard_of(p, rows=len(moments)) for p, moments in zip(ps, v)]
-            yield (self.update, w, g, m, v, shards, scalar(group['lr']), group['weight_decay'], *group['betas'], group['eps'],
+                num_blocks(group['block_type'], names[p], p, group['head_dim'])))
+            rows = [len(p) if mesh_of(p) else len(moments) for p, moments in zip(ps, v)]        # of a block, if all are here
+            shapes = [(mesh_of(p), count, p.numel() // count) for p, count in zip(ps, rows)]
+            yield (self.update, w, g, m, v, shapes, scalar(group['lr']), group['weight_decay'], *group['betas'], group['eps'],
                    *(scalar(1 - beta ** t) for beta in group['betas']))
 
 
@@ -278,7 +315,7 @@ class Muon(ListOptimizer):
     """Orthogonalized momentum for the matrices of the blocks (Jordan 2024, kellerjordan.github.io/posts/muon), with decoupled
     weight decay (Liu et al. 2025, "Muon is Scalable for LLM Training", arXiv:2502.16982).
 
-    Weights of the block types in MATRICES are orthogonalized, W_q, W_k and W_v each by itself. All other parameters take AdamW's
+    Weights whose row in PARAMS says so are orthogonalized, W_q, W_k and W_v each by itself. All other parameters take AdamW's
     step with `betas` and `eps`: embeddings, positions, the head, norms, gains, biases, and the matrices of hyper-connections,
     which start at 0 and are no modules. `params` must be param_groups(model, …).
     Ranks share the work of newton_schulz. It computes in bfloat16, as both publications do, or with bf16=False in the parameters'
@@ -287,14 +324,14 @@ class Muon(ListOptimizer):
     on_shards = True
 
     @staticmethod
-    def update(w, g, m, sharing, lr, weight_decay, momentum, scale, dtype):
+    def update(w, g, m, mesh, rows, lr, weight_decay, momentum, scale, dtype):
         """Update matrices of one shape, or this rank's rows of such."""
         decay(w, lr, weight_decay)
         torch._foreach_mul_(m, momentum)                        # m ← μ m + g
         torch._foreach_add_(m, g)
         directions = torch.stack(torch._foreach_add(g, m, alpha=momentum)).to(dtype)
-        share, *ranks = sharing                                 # w ← w − lr·s·NS(g + μ m)
-        subtract(w, lr, (scale * share(newton_schulz, directions, *ranks).to(w[0].dtype)).unbind())
+        directions = on_matrices(newton_schulz, directions, mesh, rows)         # w ← w − lr·s·NS(g + μ m)
+        subtract(w, lr, (scale * directions.to(w[0].dtype)).unbind())
 
     @staticmethod
     def adamw_update(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
@@ -313,23 +350,21 @@ class Muon(ListOptimizer):
             self.names(group)
 
     def work(self, group, params, scalar):
-        names, rates = self.names(group), (scalar(group['lr']), group['weight_decay'])
-        matrices = dict.fromkeys(p for p in params if is_block_matrix(names[p], group['block_type']))
-        for shape in dict.fromkeys(p.shape for p in matrices):
-            ps = [p for p in matrices if p.shape == shape]
-            yield (self.update, *self.lists(ps, 'momentum_buffer'), sharing(ps[0]), *rates, group['momentum'],
+        rates = scalar(group['lr']), group['weight_decay']
+        for shape in dict.fromkeys(p.shape for p in params if group['muon']):
+            ps = [p for p in params if p.shape == shape]
+            yield (self.update, *self.lists(ps, 'momentum_buffer'), mesh_of(ps[0]), shape[0], *rates, group['momentum'],
                    MUON_SCALES[self.defaults['scale']](*shape), torch.bfloat16 if self.defaults['bf16'] else ps[0].dtype)
-        for t, ps in self.by_count([p for p in params if p not in matrices]):
+        for t, ps in self.by_count([] if group['muon'] else params):
             yield (self.adamw_update, *self.lists(ps, 'exp_avg', 'exp_avg_sq'), *rates, *group['betas'], group['eps'],
                    *(scalar(1 - beta ** t) for beta in group['betas']))
 
 
 # Makes an optimizer from param_groups and the keys of train.py, where dtype is the torch.dtype in use. All take learning_rate,
 # and weight_decay by their groups; adamw, lion and adam_mini take beta1 and beta2; sgdw takes momentum; muon takes momentum and
-# muon_scale, and for its AdamW beta1 and beta2. A class with on_shards = True promises that stepping a shard equals sharding the
-# full step; --parallel=fsdp refuses all others.
+# muon_scale, and for its AdamW beta1 and beta2.
 OPTIMIZERS = {
-    'adamw': lambda groups, c: AdamW(groups, c['learning_rate'], betas(c), EPS, fused=True),
+    'adamw': lambda groups, c: torch.optim.AdamW(groups, c['learning_rate'], betas(c), EPS, fused=True),
     'sgdw': lambda groups, c: SGDW(groups, c['learning_rate'], c.get('momentum', 0.9), compile=c.get('compile', False)),
     'lion': lambda groups, c: Lion(groups, c['learning_rate'], betas(c), compile=c.get('compile', False)),
     'adam_mini': lambda groups, c: AdamMini(groups, c['learning_rate'], c['n_embd'] // c['n_head'], betas(c),

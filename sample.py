@@ -15,7 +15,7 @@ from data.text import load_tokenizer
 from data.tokens import read_meta
 from engine.checkpoint import load_run
 from engine.device import Machine
-from engine.log import progress
+from engine.run import progress
 
 # ----------------------------------------------------------------------------- keys
 init_from = 'resume'                # resume: the run in out_dir | gpt2, gpt2-medium, …, gpt2-xl | the folder of a run or model

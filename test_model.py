@@ -13,8 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from engine.device import plain_attention
-from model import BLOCK_TYPES, GPT, GPTConfig, block_type, init_kind, share_scalars
+from model import GPT, PARAMS, GPTConfig, Row, block_type, check_rows, plain_attention, share_scalars
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
@@ -752,7 +751,7 @@ def test_streams_start_nearly_static(residual, names):
 
 
 def test_block_types():
-    table = {path.split('.')[-1]: kind for path, kind in BLOCK_TYPES.items()}
+    table = {path.split('.')[-1]: row.type for path, row in PARAMS.items()}
     table |= dict.fromkeys('emb_gain attn_gain ffn_gain x_gain x0_gain v_gain v1_gain query'.split(), 'gain')
     table |= dict.fromkeys('input_norm final_norm q_norm k_norm v_norm attn_pre_norm attn_mid_norm attn_post_norm '
                            'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm x_norm y_norm'.split(), 'norm')
@@ -765,22 +764,36 @@ def test_block_types():
 
 
 def test_block_types_of_an_edit():
-    """A vector or a number is a gain or, in a norm, of a norm; a matrix needs a type of its own or around it. Names of ours in
-    another place, such as w1 outside of the FFN, have no type and no init kind."""
-    vector, matrix = torch.ones(3), torch.ones(3, 3)
-    for name, p, kind in (('h.0.attn.temperature', vector, 'gain'), ('h.1.block_norm.weight', vector, 'norm'),
-                          ('gate.bias', vector, 'gain'), ('h.0.attn.wq.inner.weight', matrix, 'qk'),
-                          ('h.0.attn_residual.mixture', matrix, 'gain'), ('h.0.my_norm.inner.weight', matrix, 'norm'),
-                          ('h.0.my_norm.down.weight', matrix, 'mix'), ('h.0.ffn_residual.w', matrix, 'mix')):
-        assert block_type(name, p=p) == kind
+    """A vector or a number is a gain or, in a norm, of a norm; a matrix needs a row, its own or around it. Names of ours in
+    another place, such as w1 outside of the FFN, have none."""
+    for name, kind in (('h.0.attn.temperature', 'gain'), ('h.1.block_norm.weight', 'norm'), ('gate.bias', 'gain'),
+                       ('h.0.attn.wq.inner.weight', 'qk'), ('h.0.attn_residual.mixture', 'gain'),
+                       ('h.0.my_norm.inner.weight', 'norm'), ('h.0.my_norm.down.weight', 'mix'), ('h.0.ffn_residual.w', 'mix')):
+        assert block_type(name) == kind
     for name, path in (('h.0.attn.conv.weight', 'attn.conv'), ('h.0.attn.table', 'attn.table'),
                        ('h.0.memory.w1.weight', 'memory.w1'), ('h.0.ffn.experts.3.w1.weight', 'ffn.experts.w1'),
                        ('tower.0.attn.wq.weight', 'tower.attn.wq')):
-        with pytest.raises(ValueError, match=f"{name}.*add '{path}' to BLOCK_TYPES.* gain or a new one"):
-            block_type(name, p=matrix)
-        assert init_kind(name) is None
+        model = torch.nn.Module()
+        *modules, leaf = name.split('.')
+        inner = model
+        for part in modules:
+            inner.add_module(part, torch.nn.Module())
+            inner = inner.get_submodule(part)
+        inner.register_parameter(leaf, torch.nn.Parameter(torch.ones(3, 3)))
+        with pytest.raises(ValueError, match=f"{name} .* to PARAMS in model.py, such as  '{path}'"):
+            check_rows(model)
         for around in path, path.rpartition('.')[0]:
-            assert block_type(name, BLOCK_TYPES | {around: 'mine'}, matrix) == 'mine'
+            table = PARAMS | {around: Row('mine')}
+            check_rows(model, table)
+            assert block_type(name, table) == 'mine'
+
+
+def test_a_linear_map_without_a_start():
+    """A row around it is not enough: it would keep the start of nn.Linear"""
+    model = GPT(GPTConfig(**SIZES))
+    model.h[0].attn.wq.inner = torch.nn.Linear(3, 3)
+    with pytest.raises(ValueError, match=r"h.0.attn.wq.inner.weight \(3, 3\) has no row .* 'attn.wq.inner': MATRIX"):
+        check_rows(model)
 
 
 def test_a_model_without_weights_has_its_constants():

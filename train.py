@@ -13,15 +13,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from data.tokens import Tokens, read_meta
-from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
-from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training, why_not_compile
-from engine.divergence import Watch, tell_unused
-from engine.evidence import Evidence, block_norms
-from engine.health import health
+from engine.checkpoint import load_weights
+from engine.device import Machine, tune_for_training, why_not_compile
 from engine.keys import check_keys, check_parallel, config_from, gpt_config, group_settings
-from engine.log import Log, Speed, add_scalars, progress
-from engine.ranks import check_on_shards
-from engine.run import Run
+from engine.run import Run, Speed, progress
+from engine.stats import Batches, Norms, add_scalars, block_stats, tell_unused
 from model import GPT, GPTConfig
 from optim import lr_at, make_optimizer, param_groups
 
@@ -76,7 +72,6 @@ measure_batches = 4                 # batches per measurement, the same ones eve
 # machine
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16; auto: bfloat16 if the hardware computes in it
-attention_backend = 'auto'          # auto | flash | cudnn | efficient | math: attention kernel; run.json records the one in use
 tf32 = True                         # on a GPU, compute fp32 products in TF32: several times as fast, three digits, not seven
 deterministic = False               # same bits every time, also compiled and on a GPU; slower; makes resuming exact
 compile = True                      # use torch.compile if its compiler is installed: C++ for a CPU, C for a GPU
@@ -90,8 +85,8 @@ if init_from in ('scratch', 'resume', 'auto'):
     gpt_config(config)                                  # fail early on a wrong value
 
 # ----------------------------------------------------------------------------- the run, the machine, the data
-run = Run(config)                                       # the run's folder, and whether it starts or resumes there
 machine = Machine(device, dtype)                        # this rank, its device, its dtype
+run = Run(config, machine)                              # the run's folder, log and checkpoints
 pretrained = None
 if run.init_from not in ('scratch', 'resume'):
     from lab.convert.pretrained import load_pretrained
@@ -102,37 +97,24 @@ check_keys(config)
 model_config = config_from(GPTConfig, config)
 block_size = model_config.block_size
 data = {split: Tokens(dataset, split, block_size, model_config.vocab_size) for split in read_meta(dataset)['tokens']}
-run.data = data['train'].fingerprint                    # saved in checkpoints: a run resumes only on the same data
-checkpoint = None
-if run.init_from == 'resume':
-    checkpoint = find_checkpoint(run, config, model_config, machine)
 group_keys = group_settings(config)                     # each block type's learning rate and weight decay
-config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from  # so config.json repeats the whole run
-config['overwrite'] = False
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
 check_parallel(config, machine)
-machine.connect(backend, run.given(config))
-run.leave_if_complete(checkpoint, config, machine)
+checkpoint = run.find_checkpoint(GPTConfig, data['train'].fingerprint)          # connects the ranks
 
 # ----------------------------------------------------------------------------- model: built, compiled, spread over the ranks
-def build(fill=True):
-    return GPT(model_config, fill=fill)
-
-
 torch.manual_seed(seed)
+tune_for_training(machine.device, tf32, deterministic)
 ddp, fsdp = (machine.distributed and parallel == way for way in ('ddp', 'fsdp'))
 obstacle = why_not_compile(machine.device) if compile else ''
 is_compiled = compile and not obstacle
-if fsdp:
+raw_model = pretrained or GPT(model_config)
+raw_model.recompute = recompute
+if checkpoint:
+    load_weights(raw_model, checkpoint)
+if fsdp:                # a rank holds some rows of each parameter in fp32; to compute, a block gathers its parameters in dtype
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    from engine.fsdp import init_sharded, load_sharded
-raw_model = pretrained or build(fill=not fsdp)          # with FSDP each rank initializes its own rows, below
-raw_model.recompute = recompute
-tune_for_training(machine.device, raw_model, attention_backend, tf32, deterministic)
-attention_kernel = attention_backend_of(raw_model, machine.device, machine.dtype)
-if fsdp:                # a rank holds some rows of each parameter in fp32; to compute, a block gathers its parameters in dtype
     mesh = init_device_mesh(machine.device.type, (machine.world_size,))
     policy = MixedPrecisionPolicy(param_dtype=machine.dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in raw_model.h:
@@ -142,10 +124,6 @@ if fsdp:                # a rank holds some rows of each parameter in fp32; to c
     if is_compiled:
         raw_model.output = torch.compile(raw_model.output)
     fully_shard(raw_model, mesh=mesh, reshard_after_forward=False)          # the backward pass needs it right away
-if checkpoint:
-    (load_sharded if fsdp else load_weights)(raw_model, checkpoint)
-elif fsdp and not pretrained:
-    init_sharded(raw_model)
 raw_model.to(machine.device)
 model = torch.compile(raw_model) if is_compiled and not fsdp else raw_model
 train_model = model                                     # under DDP, the wrapper that averages gradients over the ranks
@@ -156,8 +134,10 @@ if ddp:
 
 # ----------------------------------------------------------------------------- optimizer
 opt = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile': is_compiled, 'dtype': machine.dtype})
-check_on_shards(opt)
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
+if checkpoint:
+    run.resume(checkpoint, opt, scaler)
+checkpoint = None                                       # free its memory
 
 
 def rate(it, ratio=1.0):
@@ -166,146 +146,101 @@ def rate(it, ratio=1.0):
 
 
 @torch.no_grad()
-def evaluate(*splits):
-    """Return {'train_loss': …, 'val_loss': …}: the mean loss over eval_iters batches of each split, always the same ones. The
-    ranks share the work."""
+def evaluate(split):
+    """Return the mean loss over eval_iters batches of a split, always the same ones. The ranks share the work."""
     raw_model.eval()
-    means = {}
-    for split in splits:
-        batches = data[split].spread(eval_iters, batch_size)
-        total = torch.zeros(2, device=machine.device)
-        for starts, is_new in progress(list(machine.padded_shard(batches)), f'evaluation on {split}', shown=machine.master):
-            x, y = machine.to_device(*data[split].read(starts))
-            with machine.autocast():
-                _, loss = model(x, y)
-            total += is_new * torch.stack((loss, torch.ones_like(loss)))
-        loss_sum, count = machine.sum(total).tolist()
-        means[f'{split}_loss'] = loss_sum / count
+    batches, total = data[split].spread(eval_iters, batch_size), torch.zeros(2, device=machine.device)
+    for starts, is_new in progress(list(machine.padded_shard(batches)), f'evaluation on {split}', shown=machine.master):
+        x, y = machine.to_device(*data[split].read(starts))
+        with machine.autocast():
+            _, loss = model(x, y)
+        total += is_new * torch.stack((loss, torch.ones_like(loss)))
     raw_model.train()
-    return means
+    loss_sum, count = machine.sum(total).tolist()
+    return loss_sum / count
 
 
-# ----------------------------------------------------------------------------- checkpoints, log, measurements
-checkpoints = Checkpoints(run, machine, fsdp, opt)
-if checkpoint:
-    checkpoints.resume(checkpoint, scaler)
-stop_request = StopRequest(max_minutes * machine.master)        # Ctrl-C, SIGTERM, and for all ranks the clock of rank 0
+# ----------------------------------------------------------------------------- log, measurements
 tokens_per_iter = gradient_accumulation_steps * batch_size * block_size
-log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_kernel,
-          compiled=is_compiled, tokens_per_iter=tokens_per_iter)
-watch = Watch(machine, run, log, rate, scaler)          # ends the process if the run diverges
-evidence = Evidence(machine, opt, log_layers, model_config.vocab_size)       # what the log says beside the loss
-best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
-checkpoint = None                                       # free its memory
+notes = [f'this run is not compiled, and therefore slower: {obstacle}'] if obstacle else []
+run.begin(raw_model, opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
+          [*getattr(pretrained, 'notes', ()), *notes], compiled=is_compiled, tokens_per_iter=tokens_per_iter)
+batches, norms = Batches(machine), Norms(opt, log_layers)       # what the log says beside the loss
+speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, max_iters)
 if measure_interval:
     from lab.measure import Probe
-    probe = Probe(run, config, machine, data['train'], build)
-log.introduce(opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
-              getattr(pretrained, 'notes', []))
-if obstacle:
-    log.say(f'this run is not compiled, and therefore slower: {obstacle}')
-speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, max_iters)
-
-
-def state(it):
-    """Return the state to save before iteration `it`."""
-    return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
-                started=checkpoints.started, best_val_loss=best_val_loss, data=run.data)
-
+    probe = Probe(run, config, machine, data['train'], lambda: GPT(model_config))
 
 # ----------------------------------------------------------------------------- the loop
-stop = 0                                                # number of the signal that ends the loop
+# Each turn first evaluates, logs and saves what `it` steps have made, and then makes one more.
+row, sums = None, {}                                    # of the last step, if it is logged
 for it in range(run.start, max_iters + 1):
+    last = it == max_iters or eval_only
+    stop = run.stop_signal() if it > run.start else 0   # the number of a signal; each start makes a step at least
+    evaluates = not stop and (it % eval_interval == 0 or last)
+    measures = not stop and measure_interval and (it % measure_interval == 0 or last) and not eval_only
+    saves = stop or it == run.start + 1 or keep_every and it % keep_every == 0 or evaluates and always_save_checkpoint
 
-    # evaluate, and save a checkpoint
-    best, save = False, keep_every and it % keep_every == 0
-    if it % eval_interval == 0 or it == max_iters or eval_only:
-        watch.check(it)
-        with speed.paused():
-            means = evaluate('train', 'val')
-            watch.check(it, *means.values())
-            if 'test' in data and (it == max_iters or eval_only):
-                means |= evaluate('test')               # only at the end; no decision depends on it
+    # evaluate, log the last step, and save; before anything is written, the run ends here if steps or losses were not finite
+    if row or evaluates or saves or measures:
+        run.check(it, rate, scaler)
+    if row:
+        run.step(it - 1, sums, speed, **row)
+    with speed.paused():
+        means = {}
+        if evaluates:
+            means = {f'{split}_loss': evaluate(split) for split in data if split != 'test' or last}
+            run.check(it, rate, scaler, *means.values())
             x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
             with machine.autocast():                    # with fsdp, no rank alone holds a block's weights
-                sizes = health(raw_model, x) if machine.master and not fsdp else {}
-            log.evaluation(it, means, sizes)
-            if eval_only:
-                break
-        best, save = it > 0 and means['val_loss'] <= best_val_loss, save or always_save_checkpoint
-        best_val_loss = means['val_loss'] if best else best_val_loss
-    if best or save and it > run.start:
-        watch.check(it)
-        with speed.paused():
-            checkpoints.save(state(it), best)           # ckpt.pt, and best.pt too if it is the best so far
-    if it == max_iters:
-        if measure_interval:
-            probe.at_end(it, raw_model)
+                run.evaluation(it, means, block_stats(raw_model, x) if machine.master and not fsdp else {})
+        best = run.is_best(it, means)
+        if it > run.start and (best or saves):
+            run.save(it, raw_model, opt, scaler, best)  # ckpt.pt, and best.pt too if it is the best so far
+        if measures:
+            probe.before_step(it, raw_model, last)
+    if last or stop:
         break
 
-    # set the learning rate of each group
-    for group in opt.param_groups:
-        group['lr'] = group['lr_scale'] * rate(it, group['lr_ratio'])
-    measure_now = measure_interval and it % measure_interval == 0
-    if measure_now:
-        watch.check(it)
-        with speed.paused():
-            probe.before_step(raw_model)
-
     # forward and backward passes, one micro-batch at a time
-    sums, logged = {}, {}                               # sums of loss and aux, and of logged, over this rank's micro-batches
+    sums = {}                                           # of loss, aux and logged over this rank's micro-batches
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # the micro-batch's number in the whole run
         torch.manual_seed(hash((seed, number)))         # dropout depends only on the seed and the micro-batch
         x, y = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
-        evidence.see(x, y)
-        last = j == micro_batches[-1]                   # its backward pass exchanges gradients between the ranks
-        if ddp:
-            train_model.require_backward_grad_sync = last
+        batches.see(x, y)
+        if ddp:                                         # the last backward pass averages gradients over the ranks
+            train_model.require_backward_grad_sync = j == micro_batches[-1]
         raw_model.aux.clear()
         raw_model.logged.clear()
         with machine.autocast(cache=not recompute):
             _, loss = train_model(x, y)
         aux = dict(raw_model.aux)                       # what an edit of the model adds to the loss: {name: scalar}
         # DDP and FSDP average gradients over the ranks, but the log sums losses over them: hence two divisors
-        add_scalars(sums, {'loss': loss, **aux}, gradient_accumulation_steps)
-        add_scalars(logged, raw_model.logged, gradient_accumulation_steps)      # before recomputation adds to it again
+        add_scalars(sums, {'loss': loss}, '', gradient_accumulation_steps)
+        add_scalars(sums, aux, 'aux.', gradient_accumulation_steps)
+        add_scalars(sums, raw_model.logged, 'logged.', gradient_accumulation_steps)     # before recomputation adds to it again
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
-
-    # clip the gradient, and step
     if it == run.start:
-        tell_unused(raw_model, ddp, log)
+        tell_unused(raw_model, ddp, run.say)
+
+    # clip the gradient, set the learning rate of each group, and step
     scaler.unscale_(opt)
-    grad_norms = block_norms(evidence.types, lambda p: p.grad)       # per block type
+    grad_norms = norms.of_gradient()                    # per block type
     grad_norm = torch.linalg.vector_norm(grad_norms)
-    log_now = it % log_interval == 0
-    if log_now:
-        evidence.before_step()                          # it copies the weights, to see how far the step moves them
+    logs = it % log_interval == 0
+    if logs:
+        norms.before_step(grad_norms, copy=it % eval_interval == 0)
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
+    for group in opt.param_groups:
+        group['lr'] = group['lr_scale'] * rate(it, group['lr_ratio'])
     scaler.step(opt)
     scaler.update()
     opt.zero_grad(set_to_none=True)
-    if measure_now:
+    run.note(it, sums['loss'], grad_norm, scaler)       # whether it was finite, without waiting for the device
+    row = dict(lr=rate(it), grad_norm=grad_norm.item(), **norms.row(), **batches.row()) if logs else None
+    if measures:
         probe.after_step(it, raw_model)
-
-    # log, and end if the run has diverged or was asked to stop
-    watch.see(it, sums['loss'], grad_norm)
-    if it == run.start:
-        watch.check(it)
-        checkpoints.check_resumable(state(it + 1), build)       # stop an edit whose checkpoints could not be resumed
     speed.iteration(it)
-    if log_now:
-        watch.check(it)
-        means, scalars = ({name: machine.sum(total).item() for name, total in totals.items()} for totals in (sums, logged))
-        row = dict(iter=it, loss=means.pop('loss'), lr=rate(it), grad_norm=grad_norm.item(),
-                   **evidence.row(grad_norms))
-        log.step(row | (dict(aux=means) if means else {}) | (dict(logged=scalars) if scalars else {}), speed)
-    stop = machine.largest(stop_request.number)
-    if stop:
-        watch.check(it)
-        checkpoints.save(state(it + 1))
-        log.stopped(it)
-        break
 
-log.close(128 + stop if stop else 0)
-machine.leave(128 + stop if stop else 0)
+run.end(it, stop)

@@ -1,4 +1,4 @@
-"""The machine: a script's device and dtype, its attention kernels, and its communication with other ranks."""
+"""The machine: a script's device and dtype, and its communication with other ranks."""
 from engine.process import NotConnected, one_line
 
 import ctypes
@@ -16,10 +16,6 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch.nn import functional as F
-from torch.nn.attention import SDPBackend
-
-from model import DotAttention, L2Attention
 
 DTYPES = {'float32': torch.float32, 'bfloat16': torch.bfloat16, 'float16': torch.float16}
 
@@ -59,29 +55,8 @@ def pick_dtype(name, device):
     return torch.bfloat16 if capabilities.get('amx_bf16') or capabilities.get('avx512_bf16') else torch.float32
 
 
-ATTENTION_BACKENDS = {      # PyTorch's attention kernels, and the switch of each; a CPU has flash and math
-    'flash': (SDPBackend.FLASH_ATTENTION, torch.backends.cuda.enable_flash_sdp),
-    'cudnn': (SDPBackend.CUDNN_ATTENTION, torch.backends.cuda.enable_cudnn_sdp),
-    'efficient': (SDPBackend.EFFICIENT_ATTENTION, torch.backends.cuda.enable_mem_efficient_sdp),
-    'math': (SDPBackend.MATH, torch.backends.cuda.enable_math_sdp),
-}
-
-
-def plain_attention(q, k, v, is_causal, scale, enable_gqa, dropout_p):
-    """Compute F.scaled_dot_product_attention as two matrix products and a softmax, for short sequences. Its logits have v's
-    dtype: in bf16 they keep three digits, while PyTorch's kernel computes them in fp32."""
-    if enable_gqa:
-        k, v = (x.repeat_interleave(q.size(1) // k.size(1), dim=1) for x in (k, v))
-    q, k = q.to(v.dtype), k.to(v.dtype)                 # a rotation and a norm may have left them in fp32
-    mask = q.new_full((q.size(2), k.size(2)), -math.inf).triu(1) if is_causal else q.new_zeros(())
-    logits = torch.baddbmm(mask, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=scale)
-    return (F.dropout(logits.softmax(-1), dropout_p) @ v.flatten(0, 1)).unflatten(0, q.shape[:2])
-
-
-def tune_for_training(device, model, attention_backend='auto', tf32=True, deterministic=False):
-    """Apply attention_backend, tf32 and deterministic. On a CPU, also keep freed memory, and with attention_backend='auto' use
-    `plain_attention` for sequences of up to 512 tokens, where the backward pass of PyTorch's kernel is slow. L2Attention keeps
-    PyTorch's kernel, because plain_attention would round its logits."""
+def tune_for_training(device, tf32=True, deterministic=False):
+    """Apply tf32 and deterministic, in the whole process. On a CPU, also keep freed memory."""
     torch.set_float32_matmul_precision('high' if tf32 else 'highest')
     if deterministic:
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')     # cuBLAS reads it before the first product
@@ -89,45 +64,8 @@ def tune_for_training(device, model, attention_backend='auto', tf32=True, determ
     torch.utils.deterministic.fill_uninitialized_memory = False         # costs time, helps only debugging
     torch._inductor.config.deterministic = deterministic        # no autotuning, whose timings differ from run to run
     torch._dynamo.config.fail_on_recompile_limit_hit = True     # by default it silently stops compiling
-    for name, (_, enable) in ATTENTION_BACKENDS.items():
-        enable(attention_backend in ('auto', name))
     if device.type == 'cpu':
         keep_freed_memory()
-    if device.type == 'cpu' and attention_backend == 'auto' and model.config.block_size <= 512:
-        for module in model.modules():
-            if isinstance(module, DotAttention) and not isinstance(module, L2Attention):
-                module.kernel = plain_attention
-
-
-def attention_backend_of(model, device, dtype):
-    """Return the kernel that computes the first block's attention on this device: the name in ATTENTION_BACKENDS that PyTorch
-    picks, 'plain' for plain_attention, or 'own' for an edited attention whose `attend` does not call its `kernel` as
-    DotAttention does. Raise ValueError if no allowed kernel can compute it."""
-    attn, config, chosen = getattr(model.h[0], 'attn', None), model.config, []
-    kernel = getattr(attn, 'kernel', None)
-    if kernel is None or kernel is plain_attention:
-        return 'plain' if kernel else 'own'
-
-    def choose(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-        try:
-            chosen.append(torch._fused_sdp_choice(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa))
-        except RuntimeError:
-            chosen.append(None)
-        return q
-
-    q, k = (torch.zeros(2, config.block_size, heads, config.head_dim, dtype=dtype, device=device, requires_grad=True).transpose(
-        1, 2) for heads in (config.n_head, config.kv_heads))
-    attn.kernel = choose
-    with suppress(Exception):                           # edited code may raise anything
-        attn.attend(q, k, k)
-    attn.kernel = kernel
-    if not chosen:
-        return 'own'
-    if chosen[0] is None:
-        heads = f'n_head={config.n_head}, n_kv_head={config.n_kv_head}, heads of {config.head_dim}'
-        raise ValueError(f'attention_backend: it has no kernel for {heads} and dropout={config.dropout:g} in {str(dtype)[6:]} on '
-                         f'{device}, choose auto')
-    return {backend.value: name for name, (backend, _) in ATTENTION_BACKENDS.items()}.get(chosen[0], 'own')
 
 
 def why_not_compile(device):

@@ -5,13 +5,12 @@ from types import SimpleNamespace
 import torch
 
 from data.tokens import is_prepared, read_meta
-from engine.device import ATTENTION_BACKENDS, DTYPES
+from engine.device import DTYPES
 from model import GPTConfig, check
 from optim import MUON_SCALES, OPTIMIZERS, SCHEDULES
 
 CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'jump', 'merge'), parallel=('ddp', 'fsdp'),
-               backend=('auto', 'nccl', 'gloo'), attention_backend=('auto', *ATTENTION_BACKENDS), dtype=('auto', *DTYPES),
-               muon_scale=MUON_SCALES)
+               backend=('auto', 'nccl', 'gloo'), dtype=('auto', *DTYPES), muon_scale=MUON_SCALES)
 LOWS = dict(        # the smallest value of each; r_… and wd_… may not be negative either
     eval_interval=1, eval_iters=1, log_interval=1, keep_every=0, max_iters=0, measure_interval=0, measure_batches=1, batch_size=1,
     gradient_accumulation_steps=1, seed=0, data_seed=0, learning_rate=0, min_lr=0, warmup_iters=0, lr_decay_iters=0,

@@ -1,5 +1,5 @@
 """
-The folder of a run. One process at a time trains there.
+A run: its folder, its lines on the terminal, its checkpoints, and when it ends. One process at a time trains in a folder.
 
     config.json     all keys; it is itself a config
     run.json        versions, machine, git commit, command; `starts` has a row for the first start and for each resumption
@@ -10,134 +10,449 @@ The folder of a run. One process at a time trains there.
     best.pt         the checkpoint of the lowest validation loss
     ckpt-….pt       the checkpoint of this iteration, with --keep_every
 """
-from engine.process import say
+from engine.process import ROOT, say
 
-import functools
-import json
+import copy
+import hashlib
 import math
 import os
 import platform
 import re
+import shlex
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from data.lock import lock_folder
-from engine.checkpoint import write_whole
-from engine.code import code_hashes, script
-from engine.errors import last_row, parse_rows, read_json
-from engine.log import environment, losses_text, open_rows
+from engine.checkpoint import (
+    check_leaf,
+    check_weights,
+    checkpoint_hash,
+    find_checkpoint,
+    load_checkpoint,
+    load_state,
+    save,
+    whole,
+)
+from engine.device import StopRequest, device_name, vendors_peak
+from engine.files import last_row, map_leaves, open_rows, read_json, write_json, write_row, write_whole
 
-FILES = ('config.json', 'run.json', 'code.patch', 'log.jsonl', 'measure.jsonl', 'measure.json', 'ckpt.pt', 'best.pt')
-RANK_KEYS = ('device', 'out_dir', 'debug')              # keys that may differ between ranks
-RESETTABLE_KEYS = ('init_from', 'overwrite', 'eval_only', 'max_minutes', 'out_dir', 'debug')      # every start may change them
-ENVIRONMENT = dict(dtype='precision', torch='PyTorch', machine='machine')           # names for Run.changes
+FILES = r'(config|run|measure)\.json|code\.patch|(log|measure)\.jsonl|(ckpt|best|ckpt-\d+)\.pt'
+OF_A_RANK = ('device', 'out_dir', 'debug')              # keys that may differ between ranks
+OF_A_START = (*OF_A_RANK[1:], 'init_from', 'overwrite', 'eval_only', 'max_minutes')       # every start may change them
+OTHER_SCRIPTS = ('bench.py', 'sample.py', 'test_model.py')
+MAX_NEW_FILES = 100         # untracked .py files in a patch: more are likely an environment that git does not ignore
+NEVER = 2 ** 62
 
 
-def run_files(folder):
-    """Return the names of a run's files in a folder."""
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    return [name for name in names if name in FILES or re.fullmatch(r'ckpt-\d+\.pt', name)]
+# ----------------------------------------------------------------------------- the code that runs
 
+def script_path():
+    return os.path.abspath(sys.modules['__main__'].__file__)
+
+
+def script():
+    """Return 'train.py' or '-m vision.train', as typed in the repository's root."""
+    name = os.path.relpath(script_path(), ROOT)
+    return f'-m {name[:-3].replace(os.sep, ".")}' if os.sep in name else name
+
+
+def git(*arguments):
+    """Return git's output, or b'' without git or a repository."""
+    try:
+        return subprocess.run(['git', *arguments], capture_output=True, cwd=ROOT, stdin=subprocess.DEVNULL).stdout
+    except OSError:
+        return b''
+
+
+def code_state():
+    """Return the git commit, the tracked files that differ from it, and a patch of the differences for `git apply`. The patch
+    includes untracked .py files, at most MAX_NEW_FILES; print a line if there are more."""
+    commit = git('rev-parse', 'HEAD').decode().strip()
+    changed = git('status', '--porcelain', '--untracked-files=no').decode(errors='replace').splitlines()
+    patch = git('diff', 'HEAD', '--binary')
+    new = git('ls-files', '--others', '--exclude-standard', '-z', '--', '*.py').split(b'\0')[:-1]
+    for file in new[:MAX_NEW_FILES]:
+        patch += git('diff', '--no-index', '--binary', '--', os.devnull, os.fsdecode(file))
+    if left_out := [os.fsdecode(file) for file in new[MAX_NEW_FILES:]]:
+        changed.append(f'code.patch leaves out {len(left_out)} new .py files, such as {left_out[0]}')
+        say(f'{changed[-1]}: list files that are not your code in .gitignore')
+    return commit, changed, patch
+
+
+def code_hashes(script):
+    """Return {file: hash of its bytes} for the code that a training script runs: model.py and what stands beside it, engine/,
+    data/, and the script's own folder. Leave out lab/, which reads runs, and the root's other scripts."""
+    own = os.path.relpath(os.path.dirname(os.path.abspath(script)), ROOT)
+    paths = {path for folder in ('.', 'engine', 'data', own) for path in Path(ROOT, folder).glob('*.py')}
+    return {path.relative_to(ROOT).as_posix(): hashlib.blake2b(path.read_bytes(), digest_size=6).hexdigest()
+            for path in sorted(paths) if path.relative_to(ROOT).as_posix() not in OTHER_SCRIPTS}
+
+
+def code_hash(script):
+    """Return one hash for all of code_hashes."""
+    return hashlib.blake2b(repr(sorted(code_hashes(script).items())).encode(), digest_size=6).hexdigest()
+
+
+# ----------------------------------------------------------------------------- the run
 
 class Run:
     """A run's folder, and how the run starts there.
 
-    `path`: {file's name: its path}. `init_from`: 'scratch', 'resume', or the weights to start from; 'auto' is resolved here.
-    train.py sets `data`, its data's fingerprint. For a resumption, find_checkpoint sets `start`, the first iteration;
-    `ckpt_hash`; `ckpt_config`, the keys that the checkpoint was saved with; and `ckpt_start`, the number of the start that saved
-    the checkpoint. Raise ValueError if the folder holds another run. Write nothing before `lock`.
-    """
+    `init_from`: 'scratch', 'resume', or the weights to start from; 'auto' is resolved here. `start`: the first iteration. Raise
+    ValueError if the folder holds another run. Write nothing before `begin`. Every rank has a Run and must call the same methods;
+    only rank 0 writes files, and only if the run trains."""
 
-    def __init__(self, config):
-        self.folder, self.init_from, self.start, self.data = config['out_dir'], config['init_from'], 0, ''
-        self.ckpt_config, self.ckpt_hash, self.ckpt_start = {}, '', 0
-        self.path = {name: os.path.join(self.folder, name) for name in FILES}
-        self.seen, files = self.last_save(), run_files(self.folder)
+    def __init__(self, config, machine):
+        self.folder, self.config, self.machine, self.init_from = config['out_dir'], config, machine, config['init_from']
+        self.start, self.best_val_loss, self.changes, self.wandb = 0, math.inf, [], None
+        self.writes = machine.master and not config['eval_only']
+        self.first_bad = torch.full((), NEVER, device=machine.device)       # the first iteration that was not finite
+        self.seen, files = self.last_save(), self.files()
         if self.init_from == 'auto':                    # a run that was killed before it saved starts again
             self.init_from = 'resume' if {'ckpt.pt', 'best.pt'} & {*files} else 'scratch'
         elif files and not (self.init_from == 'resume' or config['overwrite'] or config['eval_only']):
             raise ValueError(f'out_dir={self.folder} holds a run: choose another folder, continue the run by '
                              f'--init_from=resume, or replace it by --overwrite=True')
 
-    # ------------------------------------------------------------------------- what a start has, and what a resumption changes
+    def path(self, name):
+        return os.path.join(self.folder, name)
 
-    @functools.cached_property
-    def code(self):
-        return code_hashes(script())
-
-    def given(self, config):
-        """Return {name: value} for everything that must be equal on all ranks."""
-        keys = {key: value for key, value in config.items() if key not in RANK_KEYS}
-        code = {f'code of {file}': digest for file, digest in self.code.items()}
-        return {**keys, 'iteration of the checkpoint in out_dir': self.start, 'hash of this checkpoint': self.ckpt_hash,
-                'fingerprint of the data': self.data, **code, 'Python': platform.python_version(), 'PyTorch': torch.__version__,
-                'NumPy': np.__version__}
-
-    def starts(self):
-        """Return the rows of `starts` in a resumed run's run.json."""
-        about = read_json(self.path['run.json'], 'remove it') if self.init_from == 'resume' else None
-        return (about or {}).get('starts', [])
-
-    def changes(self, config, machine):
-        """Return lines such as 'dropout 0.0 → 0.1' for everything that has changed since the checkpoint was saved."""
-        if not self.ckpt_config:
-            return []
-        starts = self.starts()                          # a start after the checkpoint's was killed before it saved
-        saved, last = self.ckpt_config, (starts[:self.ckpt_start] or starts or [{}])[-1]
-        keys = sorted(key for key in {**saved, **config}.keys() - {*RESETTABLE_KEYS} if saved.get(key) != config.get(key))
-        lines = [f'{key} {saved.get(key, "(not there)")} → {config.get(key, "(unknown here)")}' for key in keys]
-        for key, value in environment(machine).items():
-            if last.get(key, value) != value:
-                lines.append(f'{ENVIRONMENT[key]} {last[key]} → {value}')
-        code = last.get('code') or self.code
-        files = sorted(file for file in {**code, **self.code} if code.get(file) != self.code.get(file))
-        return lines + ([f'code of {" ".join(files)}'] if files else [])
-
-    def leave_if_complete(self, checkpoint, config, machine):
-        """End the process if a resumed run has nothing left to do."""
-        row = last_row(self.path['log.jsonl'])
-        # a kill may have come after the last evaluation and before its checkpoint, the best so far, was saved
-        complete = (checkpoint and not config['eval_only'] and self.start == row['iter'] == config['max_iters']
-                    and checkpoint['best_val_loss'] <= row.get('val_loss', -math.inf))
-        if all(machine.gather(bool(complete))):         # on all ranks, or they go on together
-            if machine.master:
-                say(f'{self.folder} is complete: {config["max_iters"]} iterations, {losses_text(row)}; --max_iters=… trains on')
-            machine.leave(0)
-
-    # ------------------------------------------------------------------------- the lock
+    def files(self):
+        """Return the names of a run's files in the folder, ckpt.pt first: without it, the rest is no run."""
+        names = os.listdir(self.folder) if os.path.isdir(self.folder) else []
+        return sorted(filter(re.compile(FILES).fullmatch, names), key=lambda name: name != 'ckpt.pt')
 
     def last_save(self):
         """Return the time when ckpt.pt was written, 0 if there is none."""
-        return os.stat(self.path['ckpt.pt']).st_mtime_ns if os.path.exists(self.path['ckpt.pt']) else 0
+        return os.stat(self.path('ckpt.pt')).st_mtime_ns if os.path.exists(self.path('ckpt.pt')) else 0
 
-    def lock(self):
-        """Make the folder, and lock it until this process ends. Raise ValueError if another process trains there, or has saved
-        there since __init__, for example as it was stopped."""
+    def say(self, *words):
+        if self.machine.master:
+            say(*words)
+
+    # ------------------------------------------------------------------------- how it starts
+
+    def find_checkpoint(self, Config, data):
+        """Connect the ranks, and return the checkpoint to resume from, None for a new run. `data`: the data's fingerprint. End
+        the process if a resumed run has nothing left to do."""
+        machine, config, self.data, state = self.machine, self.config, data, None
+        self.code = code_hashes(script_path())
+        self.about = dict(dtype=str(machine.dtype), torch=str(torch.__version__), machine=device_name(machine.device))
+        if self.init_from == 'resume':
+            state = find_checkpoint(self.path('ckpt.pt'), config, Config, data)
+            self.start, self.best_val_loss = state['iter'], state['best_val_loss']
+            self.changes = self.changes_since(state)
+        # so config.json repeats the whole run
+        config['init_from'], config['overwrite'] = state['config']['init_from'] if state else self.init_from, False
+        machine.connect(config['backend'], {
+            **{key: value for key, value in config.items() if key not in OF_A_RANK},
+            'iteration of the checkpoint in out_dir': self.start,
+            'hash of this checkpoint': checkpoint_hash(self.path('ckpt.pt')) if state else '',
+            'fingerprint of the data': data, **{f'code of {file}': digest for file, digest in self.code.items()},
+            'Python': platform.python_version(), 'PyTorch': self.about['torch'], 'NumPy': np.__version__})
+        row = last_row(self.path('log.jsonl'))
+        # a kill may have come after the last evaluation and before its checkpoint, the best so far, was saved
+        complete = (state and not config['eval_only'] and self.start == row['iter'] == config['max_iters']
+                    and state['best_val_loss'] <= row.get('val_loss', -math.inf))
+        if all(machine.gather(bool(complete))):         # on all ranks, or they go on together
+            self.say(f'{self.folder} is complete: {self.start} iterations, {losses_text(row)}; --max_iters=… trains on')
+            machine.leave(0)
+        return state
+
+    def changes_since(self, state):
+        """Return lines such as 'dropout 0.0 → 0.1' for everything that has changed since the checkpoint was saved."""
+        saved, before = state['config'], state['about']
+        lines = [f'{key} {saved.get(key, "(not there)")} → {self.config.get(key, "(unknown here)")}'
+                 for key in sorted({**saved, **self.config}.keys() - {*OF_A_START}) if saved.get(key) != self.config.get(key)]
+        lines += [f'{dict(dtype="precision", torch="PyTorch").get(key, key)} {before[key]} → {value}'
+                  for key, value in self.about.items() if before[key] != value]
+        files = sorted(file for file in {**before['code'], **self.code} if before['code'].get(file) != self.code.get(file))
+        return lines + ([f'code of {" ".join(files)}'] if files else [])
+
+    def resume(self, state, optimizer, scaler):
+        """Restore the optimizer's and the scaler's state from the checkpoint."""
+        load_state(optimizer, state['optimizer'])
+        if state['scaler']:                             # it has no state unless dtype=float16
+            scaler.load_state_dict(state['scaler'])
+
+    def begin(self, model, optimizer, rate, amounts, notes=(), **about):
+        """Lock the folder, write the files of this start, and print what the run is: `amounts`, the sizes of an iteration and an
+        epoch; the optimizer's groups, each with its peak learning rate by rate(it, ratio); and the lines of `notes`. `about`:
+        more entries for run.json."""
+        self.stop_request = StopRequest(self.config['max_minutes'] * self.machine.master)       # the clock of rank 0
+        self.weights, self.settings, failure = model.state_dict(), copy.deepcopy(settings_of(optimizer)), None
+        parameters = model.num_params()
+        try:
+            if self.writes:
+                self.open_files(parameters=parameters, **about)
+        except (ValueError, OSError) as error:
+            failure = error
+        self.machine.end_together(failure)
+        if self.changes:
+            self.say(f'changed since the checkpoint: {", ".join(self.changes)}')
+        if not self.writes:
+            return
+        if self.init_from == 'resume':
+            self.say(f'resumes {self.path("ckpt.pt")} at iteration {self.start}')
+        self.say(f'{parameters:,} parameters on {self.machine.world_size} × {self.about["machine"]}, '
+                 f'{str(self.machine.dtype)[6:]}; {amounts}; in {self.folder}')
+        self.say(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"peak LR":>10}{"decay":>9}')
+        last, warmup = self.config['max_iters'], self.config['warmup_iters']
+        for group in optimizer.param_groups:
+            peak = group['lr_scale'] * max(rate(it, group['lr_ratio']) for it in range(0, last + 1, max(1, last // 1000)))
+            self.say(f'{group["block_type"]:12}{len(group["params"]):8}{sum(p.numel() for p in group["params"]):15,}'
+                     f'{group["lr_ratio"]:10g}{peak:10.2e}{group["weight_decay"]:9.4g}')
+        if warmup > last > 0:
+            notes = [*notes, f'warmup_iters={warmup} is longer than this run of max_iters={last}: the learning rate rises to its '
+                             f'end and never reaches {self.config["learning_rate"]:g}']
+        for line in notes:
+            self.say(line)
+
+    def open_files(self, **about):
+        """Lock the folder until this process ends, remove the files of a run that this one replaces, and write those of this
+        start. Raise ValueError if another process trains there, or has saved there since __init__."""
         os.makedirs(self.folder, exist_ok=True)
         self.locked = lock_folder(self.folder, 'training')
         if self.last_save() != self.seen:
             raise ValueError(f'another process has just trained in {self.folder}: type the command again')
+        resumes, (commit, changed, patch) = self.init_from == 'resume', code_state()
+        command = f'{sys.executable} {script()} {shlex.join(sys.argv[1:])}'.strip()
+        starts = (read_json(self.path('run.json'), 'remove it') or {}).get('starts', []) if resumes else []
+        starts.append(dict(time=time.strftime('%Y-%m-%d %H:%M:%S %z'), iter=self.start, command=command, commit=commit,
+                           changed=changed, code=self.code, **self.about, changes=self.changes))
+        content = dict(command=command, ranks=self.machine.world_size, device=str(self.machine.device), **self.about,
+                       platform=platform.platform(), python=platform.python_version(), numpy=np.__version__, commit=commit,
+                       changed=changed, code=code_hash(script_path()), data=self.data, **about, starts=starts)
+        if self.config['wandb_log']:                    # before touching a file, because this may fail
+            self.wandb = start_wandb(self.folder, self.config, content)
+        for name in [] if resumes else self.files():
+            os.remove(self.path(name))
+        self.log = self.continue_rows('log.jsonl')
+        write_json(self.path('config.json'), self.config)
+        write_json(self.path('run.json'), content)
+        if commit:
+            write_whole(self.path('code.patch'), lambda f: f.write(patch))
+        if self.start:
+            self.row(iter=self.start, start=len(starts), changes=self.changes)
 
-    def check_lock(self):
+    def continue_rows(self, name):
+        """Open log.jsonl or measure.jsonl for appending, without the rows of iterations that will be repeated."""
+        return open_rows(self.path(name), self.start)
+
+    # ------------------------------------------------------------------------- what it says
+
+    def row(self, **row):
+        """Write a row to log.jsonl and to Weights & Biases, whose errors, such as a full disk, do not end the run."""
+        if self.writes:
+            write_row(self.log, row)
+            self.to_wandb(lambda wandb: wandb.log(row, step=row['iter']))
+
+    def to_wandb(self, call):
+        """Run call(wandb) if the run logs to Weights & Biases. After an error go on without wandb."""
+        try:
+            if self.wandb:
+                call(self.wandb)
+        except Exception as error:                      # of many types
+            self.wandb = None
+            say(f'wandb: {type(error).__name__}: {" ".join(str(error).split())[:300]}; the run goes on without', to=sys.stderr)
+
+    def evaluation(self, it, means, stats):
+        self.say(f'iter {it}: {losses_text(means)}')
+        self.row(iter=it, **means, **stats)
+
+    def step(self, it, sums, speed, **row):
+        """Log an iteration: the sums over all ranks of {'loss': …, 'aux.NAME': …, …}, `row`, and the speed."""
+        means = {name: self.machine.sum(total).item() for name, total in sums.items()}
+        per_s, mfu, left = speed.since_last_line(it)
+        self.row(iter=it, **means, **row, **{f'{speed.unit}_per_s': round(per_s)},
+                 **({'mfu': round(mfu, 4)} if mfu else {}))
+        self.say(f'iter {it}: loss {means["loss"]:.4f}, lr {row["lr"]:.2e}, {per_s:,.0f} {speed.unit}/s'
+                 + (f', MFU {mfu:.1%}' if mfu else '') + f', {left} left')
+
+    # ------------------------------------------------------------------------- its checkpoints
+
+    def is_best(self, it, means):
+        """Return whether these means of an evaluation have the lowest validation loss so far, and remember it."""
+        best = it > 0 and means.get('val_loss', math.nan) <= self.best_val_loss
+        self.best_val_loss = means['val_loss'] if best else self.best_val_loss
+        return best
+
+    def save(self, it, model, optimizer, scaler, best=False):
+        """Write ckpt.pt before iteration `it`; with `best` also best.pt, and every keep_every iterations ckpt-000500.pt or the
+        like."""
+        state = whole(dict(model=model.state_dict(), optimizer=optimizer.state_dict()), keep=self.machine.master)
+        state |= dict(scaler=scaler.state_dict(), config=self.config, iter=it, best_val_loss=self.best_val_loss, data=self.data,
+                      about={**self.about, 'code': self.code})
+        if it == self.start + 1:
+            self.check_resumable(model, optimizer, state)
+        every, failure = self.config['keep_every'], None
+        kept = f'ckpt-{it:06}.pt' if every and it % every == 0 else ''
+        try:
+            if self.machine.master:
+                self.check_folder()
+                save([self.path(name) for name in ('best.pt' * best, kept, 'ckpt.pt') if name], state)
+                if it == self.start + 1:
+                    load_checkpoint(self.path('ckpt.pt'), mmap=True)
+        except (ValueError, OSError) as error:
+            failure = error
+        self.machine.end_together(failure)
+
+    def check_resumable(self, model, optimizer, state):
+        """End an edited run, after its first step and before hours are spent, if a checkpoint of this state could not be resumed,
+        or if the ranks hold different buffers: only rank 0's would be saved."""
+        failure, digests, parameters = None, {}, {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        try:
+            check_weights(self.weights, model.state_dict())
+            map_leaves({key: state[key] for key in ('model', 'optimizer', 'scaler')}, check_leaf)
+            for name, value in model.state_dict().items():
+                if name not in parameters:
+                    buffer = value.cpu().reshape(-1).contiguous()
+                    digests[name] = hashlib.blake2b(buffer.view(torch.uint8).numpy()).hexdigest()
+            for before, now in zip(self.settings, settings_of(optimizer)):
+                if changed := [key for key in now if key not in before or not equal(now[key], before[key])]:
+                    raise ValueError(f'the optimizer has changed {changed[0]} in its groups, which hold settings: keep it in '
+                                     f'state[p], with the state of a parameter')
+        except Exception as error:                      # edited code may raise anything
+            failure = ValueError(f'a checkpoint of this run could not be resumed: {error}')
+        differ = [name for name, digest in self.machine.gather(digests)[0].items() if digests.get(name) != digest]
+        if differ and failure is None:
+            failure = ValueError(f'the ranks hold different values of the buffer {differ[0]}, and a checkpoint holds only '
+                                 f'those of rank 0: average them in forward, or use register_buffer(…, persistent=False)')
+        self.machine.end_together(failure)
+
+    def check_folder(self):
         """Raise OSError if somebody has moved or removed the folder that this run has locked."""
-        path = os.path.join(self.folder, '.lock')
+        path = self.path('.lock')
         if not os.path.exists(path) or not os.path.samestat(os.stat(path), os.fstat(self.locked.fileno())):
             raise OSError(f'{self.folder} has been moved or removed while this run trained there: it ends without saving there')
 
-    # ------------------------------------------------------------------------- its files
+    # ------------------------------------------------------------------------- its end
 
-    def remove_files(self):
-        """Remove the files of a run that this one replaces, ckpt.pt first: without it, the rest is no run."""
-        for name in sorted(run_files(self.folder), key=lambda name: name != 'ckpt.pt'):
-            os.remove(os.path.join(self.folder, name))
+    def note(self, it, loss, grad_norm, scaler):
+        """Record on the device, without waiting for it, whether a step was finite. The scaler handles gradients that overflow."""
+        seen = loss if scaler.is_enabled() else loss + grad_norm
+        self.first_bad = torch.where(torch.isfinite(seen), self.first_bad, self.first_bad.clamp(max=it))
 
-    def continue_rows(self, name):
-        """Open log.jsonl or measure.jsonl for appending, without the rows of iterations that will be repeated. Keep lines that no
-        run has written."""
-        lines = [line for line, row in parse_rows(self.path[name]) if row is None or row['iter'] < self.start]
-        write_whole(self.path[name], lambda f: f.writelines(lines))
-        return open_rows(self.path[name])
+    def check(self, it, rate, scaler, *losses):
+        """End the process with code 3 if a loss or gradient was not finite in an iteration before `it`. Call this before saving
+        anything."""
+        bad = int(self.machine.sum(self.first_bad.clone(), dist.ReduceOp.MIN).item())
+        overflows = scaler.is_enabled() and scaler.get_scale() < 1      # halving the scale has not helped
+        if bad == NEVER and not overflows and all(map(math.isfinite, losses)):
+            return
+        at = bad if bad < NEVER else max(0, it - 1)     # the previous step is the cause
+        reason, path = 'the loss or its gradient was not finite', self.path('ckpt.pt')
+        self.row(iter=at, diverged=reason, lr=rate(at))
+        if self.machine.master:
+            saved = f'{path} holds the last good state' if os.path.exists(path) else 'no checkpoint was saved yet'
+            say(f'diverged: {reason} at iteration {at}, learning rate {rate(at):.3e}; {saved}', to=sys.stderr)
+        self.end(code=3)
 
-    def write_json(self, name, value):
-        write_whole(self.path[name], lambda f: f.write(json.dumps(value, indent=1).encode()))
+    def stop_signal(self):
+        """Return the number of the signal that asks all ranks to stop, 0 if there is none."""
+        return self.machine.largest(self.stop_request.number)
+
+    def end(self, it=0, stop=0, code=0):
+        """End the process, before iteration `it`, because of the signal `stop` if it is not 0, or with an exit code."""
+        code = 128 + stop if stop else code
+        if stop:
+            start_with = 'torchrun …' if self.machine.distributed else 'python'
+            self.say(f'stopped after iteration {it - 1}; to go on: {start_with} {script()} {self.path("config.json")} '
+                     f'--init_from=resume')
+        self.to_wandb(lambda wandb: wandb.finish(exit_code=code))
+        if self.writes:
+            self.log.close()                            # raises OSError if the disk is still full
+        self.machine.wait()                             # torchrun ends all ranks when one exits
+        self.machine.leave(code)
+
+
+def settings_of(optimizer):
+    """Return the optimizer's groups without their parameters and learning rates."""
+    return [{key: value for key, value in group.items() if key not in ('params', 'lr')} for group in optimizer.param_groups]
+
+
+def equal(a, b):
+    return torch.equal(a, b) if torch.is_tensor(a) and torch.is_tensor(b) else a == b
+
+
+def losses_text(means):
+    """Return 'train loss 1.2345, val loss 1.2345' for an evaluation or its row."""
+    return ', '.join(f'{name.replace("_", " ")} {value:.4f}' for name, value in means.items()
+                     if name.endswith(('_loss', '_top1', '_top5')))
+
+
+def start_wandb(folder, config, about):
+    """Start a run at Weights & Biases, and return the module wandb. Raise ValueError if that fails."""
+    try:
+        import wandb
+        wandb.init(project=config['wandb_project'], dir=folder, config={**config, **about},
+                   settings=wandb.Settings(init_timeout=20),        # seconds, where there is no network
+                   name=config['wandb_run_name'] or os.path.basename(os.path.normpath(folder)))
+    except Exception as error:                          # of many types
+        remedy = 'pip install wandb' if isinstance(error, ImportError) else 'wandb login  or WANDB_MODE=offline'
+        raise ValueError(f'wandb_log=True: {type(error).__name__}: {" ".join(str(error).split())[:300]}; '
+                         f'try  {remedy}, or leave wandb_log out') from error
+    return wandb
+
+
+# ----------------------------------------------------------------------------- time
+
+def working_time():
+    """Return the seconds on a clock that stops while torch.compile compiles."""
+    dynamo = sys.modules.get('torch._dynamo.utils')
+    return time.monotonic() - (dynamo.calculate_time_spent()['total_wall_time'] if dynamo else 0.0)
+
+
+class Speed:
+    """Measure the speed of training, without time in `paused` and compilation. MFU is the model's FLOP/s as a share of the GPUs'
+    peak."""
+
+    def __init__(self, unit, per_iter, flops, machine, max_iters):
+        self.unit, self.per_iter, self.flops, self.max_iters = unit, per_iter, flops, max_iters
+        self.peak = machine.world_size * (vendors_peak(machine.device) or 0)
+        self.began = self.lap = working_time()
+        self.first, self.lap_iters = None, 0
+
+    @contextmanager
+    def paused(self):
+        t = working_time()
+        yield
+        self.lap += working_time() - t
+
+    def iteration(self, it):
+        self.lap_iters += 1
+        if self.first is None:                          # the first iteration is not typical
+            self.first, self.began = it, working_time()
+
+    def since_last_line(self, it):
+        """Return tokens or images per second, MFU (0 if unknown), and the time left as text."""
+        now = working_time()
+        per_s = self.lap_iters * self.per_iter / (now - self.lap)
+        pace = (now - self.began) / (it - self.first) if it > self.first else now - self.lap
+        self.lap, self.lap_iters = now, 0
+        return per_s, per_s * self.flops / self.peak if self.peak else 0, clock(pace * (self.max_iters - it - 1))
+
+
+def progress(items, what, total=None, shown=True):
+    """Yield the items, and print to stderr how many of `total`, by default len(items), are done: a line every ten seconds, which
+    suits a log file too."""
+    total, began = len(items) if total is None else total, working_time()
+    said = began
+    for done, item in enumerate(items):
+        now = working_time()
+        if shown and done and now - said >= 10:
+            said = now
+            say(f'{what}: {done} of {total}, {clock((now - began) / done * (total - done))} left', to=sys.stderr)
+        yield item
+
+
+def clock(seconds):
+    minutes, seconds = divmod(int(seconds), 60)
+    return f'{minutes // 60}h{minutes % 60:02d}m' if minutes >= 60 else f'{minutes}m{seconds:02d}s'

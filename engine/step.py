@@ -1,8 +1,8 @@
-"""One training step, shared by benchmarks and measurements. train.py and vision/train.py show their own; a test compares them."""
+"""One training step, shared by benchmarks and measurements. train.py shows its own; a test compares them."""
 import torch
 
 from engine.device import autocast
-from engine.evidence import block_norms, params_by_type
+from engine.stats import block_norms, params_of
 
 
 def training_step(model, raw_model, optimizer, batches, grad_clip=0.0, dtype=torch.float32):
@@ -17,7 +17,7 @@ def training_step(model, raw_model, optimizer, batches, grad_clip=0.0, dtype=tor
         aux = dict(raw_model.aux)
         (sum(aux.values(), loss) / len(batches)).backward()
         loss_sum += loss.detach() / len(batches)
-    grad_norm = torch.linalg.vector_norm(block_norms(params_by_type(optimizer), lambda p: p.grad))
+    grad_norm = torch.linalg.vector_norm(block_norms(params_of(optimizer), lambda p: p.grad))
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

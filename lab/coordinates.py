@@ -24,11 +24,10 @@ import os
 import torch
 
 from data.tokens import Tokens
-from engine.checkpoint import write_whole
 from engine.device import pick_device
-from engine.errors import read_json
+from engine.files import finite, read_json, write_whole
 from engine.keys import check_keys, gpt_config, group_settings
-from engine.log import finite, progress
+from engine.run import progress
 from engine.step import training_step
 from lab.measure.tools import attention_inputs, attention_logits, outputs, slope, table
 from lab.plot import finish, panels, style_of

@@ -27,8 +27,8 @@ from torch.nn import functional as F
 
 from data.tokens import Tokens
 from engine.checkpoint import load_checkpoint, load_run
-from engine.health import health, rms
 from engine.keys import gpt_config
+from engine.stats import block_stats, rms
 from lab.runs import read_run, status_of
 from model import GPT, GPTConfig, block_type
 
@@ -75,7 +75,7 @@ def look_at_start(model, x):
     """Return by how much the branches behind the first block, and the logits, grow with embeddings FACTOR times as large; and the
     health of an untrained model as a row of the log."""
     def sizes():
-        found = health(model, x)
+        found = block_stats(model, x)
         return found, rms(model.eval()(x)[0]).item()
 
     usual, output = sizes()

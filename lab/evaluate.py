@@ -30,8 +30,8 @@ from data.text import load_tokenizer
 from data.tokens import TEXT_SPLITS, Tokens, read_meta
 from engine.checkpoint import load_run
 from engine.device import Machine
-from engine.errors import read_json
-from engine.log import open_rows, progress, write_row
+from engine.files import open_rows, read_json, write_row
+from engine.run import progress
 from lab.convert.pretrained import OPENAI_MODELS, hugging_face, load_gpt
 from model import at_least_fp32
 

@@ -31,7 +31,7 @@ import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
-from engine.errors import is_number, read_json, read_rows
+from engine.files import is_number, read_json, read_rows
 from lab.runs import group_by_seed, mean_interval, name_of_group, read_object, section_of, tell_apart
 
 # Okabe and Ito's palette, which colour-blind readers tell apart

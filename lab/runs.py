@@ -30,13 +30,13 @@ from dataclasses import asdict
 import numpy as np
 
 from data.lock import is_locked
-from engine.errors import is_number, read_json, read_rows
+from engine.files import is_number, read_json, read_rows
 
 SEEDS = {'seed', 'data_seed'}
 ALWAYS_DIFFER = {'out_dir', 'init_from', 'overwrite', 'debug', 'eval_only', 'wandb_log', 'wandb_project', 'wandb_run_name'}
 # keys of run.json that are compared, and their names
 ABOUT = {'commit': 'code commit', 'data': 'data fingerprint', **{key: key for key in (
-    'python', 'torch', 'numpy', 'platform', 'machine', 'device', 'ranks', 'dtype', 'attention_backend', 'compiled')}}
+    'python', 'torch', 'numpy', 'platform', 'machine', 'device', 'ranks', 'dtype', 'compiled')}}
 
 
 def read_object(path):

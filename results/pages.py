@@ -23,7 +23,7 @@ import torch  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from engine.checkpoint import write_whole  # noqa: E402
+from engine.files import write_whole  # noqa: E402
 from engine.keys import gpt_config  # noqa: E402
 from lab.plot import STYLE  # noqa: E402
 from lab.sweep.plan import read_sweep, rows_of_file  # noqa: E402

@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Seconds after which a process counts as hung, and is ended with what it said and where it was. This is only a guard: no test
 # depends on the machine's speed. pyproject.toml has a longer limit for a whole test.
 HANG = 400
-PRELOADED = ('helpers', 'optim', 'vision.data', 'engine.run', 'engine.health', 'engine.divergence', 'engine.fsdp',
+PRELOADED = ('helpers', 'optim', 'vision.data', 'engine.run',
              'lab.convert.pretrained', 'lab.measure', 'lab.sweep.__main__', 'data.text', 'torch.nn.parallel',
              'torch.distributed.fsdp')
 
@@ -278,14 +278,14 @@ def run_ranks(count, script, *arguments, **more):
 
 def in_each_iteration(does):
     """Calls does(iteration) in each iteration of train.py, behind its step."""
-    from engine.divergence import Watch
-    see = Watch.see
+    from engine.run import Run
+    note = Run.note
 
-    def see_and_more(self, it, *args):
+    def note_and_more(self, it, *args):
         does(it)
-        see(self, it, *args)
+        note(self, it, *args)
 
-    Watch.see = see_and_more
+    Run.note = note_and_more
 
 
 def counting(path):

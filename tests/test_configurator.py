@@ -16,7 +16,7 @@ import torch
 from helpers import ROOT, call, run_python
 
 from engine.keys import gpt_config as model_config
-from model import BLOCK_TYPES, GPT, GPTConfig
+from model import GPT, PARAMS, GPTConfig
 from vision.vit import ViT, ViTConfig
 
 FRAGMENTS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
@@ -210,7 +210,7 @@ def test_an_error_of_input_is_one_line(script):
 def test_help_of_train_py():
     """Every key of train.py and GPTConfig once, with its default and a text, and those of a section; and the fragments of
     config/arch"""
-    defaults, types = configurator.defaults_of(configurator.TRAIN, GPTConfig), '|'.join({*BLOCK_TYPES.values()})
+    defaults, types = configurator.defaults_of(configurator.TRAIN, GPTConfig), '|'.join({row.type for row in PARAMS.values()})
     wanted = {re.sub(rf'^(r|wd)_({types})$', r'\1_TYPE', key): value for key, value in defaults.items()}
     shown = {key: value for key, value, _ in re.findall(r'^  --(\w+)=(\S*) +(\S.*)$', call('train.py', '--help'), re.MULTILINE)}
     assert shown == {key: str(value) for key, value in wanted.items()}

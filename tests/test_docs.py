@@ -121,7 +121,7 @@ EDITS = {           # argument of a command → the edits that it needs
                        above('x_in = x', 'x = self.block_norm(x)')],
     '--attention=cosine': [above('ATTENTIONS = {', 'class CosineAttention'),
                            joins("'l2_tied': L2TiedAttention}", "'cosine': CosineAttention"),
-                           above("'ffn.w1': 'ffn'", "'attn.tau': 'tau'")],
+                           above("'ffn.w1': MATRIX('ffn')", "'attn.tau': Row('tau'")],
     '--z_loss=1e-4': [above('fused_qkv_init: bool', 'z_loss: float'), above('loss = F.cross_entropy(', "self.aux['z_loss']")],
     '--gate=True': [], '--out_dir=out-heads-rms': [above('if self.wg is not None', "self.logged['heads_rms']")]}
 OF_README = ['--norm=meanabs']

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from helpers import ROOT, TINY, checkpoint, flags, rows, run_python, steps, train
 
-from engine.log import Log, open_rows, write_row
+from engine.files import open_rows, write_row
+from engine.run import Run
 
 KEYS = {**TINY, 'max_iters': 6, 'log_interval': 1}
 
@@ -142,11 +143,11 @@ def test_a_run_goes_on_without_wandb(tmp_path, capsys):
         def log(self, row, step):
             raise OSError(errno.ENOSPC, 'No space left on device')
 
-    log = Log.__new__(Log)
-    log.writes, log.wandb, log.file = True, Breaks(), open_rows(str(tmp_path / 'log.jsonl'))
-    log.row(iter=0)
-    log.row(iter=1)
-    log.close(0)
+    run = Run.__new__(Run)
+    run.writes, run.wandb, run.log = True, Breaks(), open_rows(str(tmp_path / 'log.jsonl'))
+    run.row(iter=0)
+    run.row(iter=1)
+    run.log.close()
     assert [row['iter'] for row in rows(tmp_path)] == [0, 1]
     assert 'the run goes on without' in capsys.readouterr().err
 

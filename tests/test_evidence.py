@@ -1,28 +1,22 @@
-"""engine/evidence.py, and what a run logs of it: norms of updates against checkpoints, batches against what was put into them."""
+"""engine/stats.py, and what a run logs of it: norms of updates against checkpoints, batches against what was put into them."""
 import json
 import math
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from helpers import TINY, checkpoint, flags, rows, steps, train
 
 from data.tokens import Tokens
-from engine.evidence import Evidence
+from engine.stats import Batches, Norms
 from model import GPT, GPTConfig, block_type
 from optim import OPTIMIZERS, param_groups
 
 ALONE = SimpleNamespace(device=torch.device('cpu'), world_size=1, rank=0, sum=lambda t: t)
 
 
-def evidence(vocab_size=13):
-    model = GPT(GPTConfig(block_size=8, vocab_size=vocab_size, n_layer=1, n_head=1, n_embd=8))
-    return Evidence(ALONE, torch.optim.SGD(param_groups(model, 0.0), lr=0.1), False, vocab_size)
-
-
 def told(watch):
-    found = watch.batches()
+    found = watch.row()
     return found['rows_before'], found['batches']
 
 
@@ -47,7 +41,7 @@ def squares(before, after):
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 def test_the_update_is_how_far_a_step_moves_the_weights(optimizer, place):
     """As the kept checkpoints tell, by block type and by layer"""
-    keys = TINY | dict(optimizer=optimizer, max_iters=3, keep_every=1, log_layers=True, out_dir=optimizer)
+    keys = TINY | dict(optimizer=optimizer, max_iters=3, keep_every=1, eval_interval=1, log_layers=True, out_dir=optimizer)
     train(place, *flags(**keys))
     states = [checkpoint(place / optimizer, f'ckpt-{it:06}.pt') for it in (1, 2, 3)]
     assert [state['iter'] for state in states] == [1, 2, 3]
@@ -61,7 +55,7 @@ def test_a_plain_step_is_the_rate_times_the_gradient(place):
     """And the squares of the layers' norms add up to those of the block types"""
     keys = dict(optimizer='sgdw', momentum=0.0, weight_decay=0.0, grad_clip=0.0, learning_rate=1.0, warmup_iters=0,
                 r_qk=2.0, blockwise='jump')
-    train(place, *flags(**TINY | dict(max_iters=4, log_layers=True, min_lr=0.0, out_dir='plain') | keys))
+    train(place, *flags(**TINY | dict(max_iters=4, eval_interval=1, log_layers=True, min_lr=0.0, out_dir='plain') | keys))
     for row in logged(place / 'plain'):
         for kind, update in row['update_norms'].items():
             rate = row['lr'] * (2 if kind == 'qk' else 1)
@@ -73,42 +67,39 @@ def test_a_plain_step_is_the_rate_times_the_gradient(place):
 
 def test_layers_without_a_type_are_null():
     model = GPT(GPTConfig(block_size=8, vocab_size=13, n_layer=3, n_head=1, n_embd=8, value_residual=True))
-    found = Evidence(ALONE, torch.optim.SGD(param_groups(model, 0.0), lr=0.1), True, 13).by_layer(lambda p: p)
+    found = Norms(torch.optim.SGD(param_groups(model, 0.0), lr=0.1), True).by_layer(lambda p: p)
     assert found['gain'] == [None, pytest.approx(0.5 ** 0.5), pytest.approx(0.5 ** 0.5)]
 
 
 # ----------------------------------------------------------------------------- batches
 
 def test_tokens_of_the_loader(place, monkeypatch):
-    """Their targets are the next inputs, no row comes twice in an epoch, and their entropy is that of the file"""
+    """Their targets are the next inputs, and no row comes twice in an epoch"""
     monkeypatch.chdir(place)
-    data, watch = Tokens('tiny', 'train', 8, 13), evidence()
+    data, watch = Tokens('tiny', 'train', 8, 13), Batches(ALONE)
     before = torch.get_rng_state()
     for i in range(data.windows // 10):
         watch.see(*data.shuffled(10 * i, 10, 0))
-    found = told(watch)
-    shares = np.bincount(data.tokens) / data.length
-    entropy = -(shares * np.log(shares)).sum()
-    assert found == (0, dict(repeated=0, agreement=1, entropy=pytest.approx(entropy, abs=1e-3)))
+    assert told(watch) == (0, dict(repeated=0, agreement=1))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_faults_of_batches():
-    watch, rows, some = evidence(), torch.arange(4 * 9).view(4, 9) % 13, pytest.approx(math.log(13), abs=0.1)
+    watch, rows = Batches(ALONE), torch.arange(4 * 9).view(4, 9) % 13
     watch.see(rows[:, :-1], rows[:, 1:])
-    assert told(watch) == (0, dict(repeated=0, agreement=1, entropy=some))
+    assert told(watch) == (0, dict(repeated=0, agreement=1))
     watch.see(rows[:2, :-1], rows[:2, :-1])             # rows that came before, and labels that are copies of the input
     watch.see(rows[2:, 1:], rows[2:, 1:])
-    assert told(watch) == (4, dict(repeated=0.5, agreement=0, entropy=some))
+    assert told(watch) == (4, dict(repeated=0.5, agreement=0))
     constant = torch.zeros(5, 8, dtype=torch.long)
     watch.see(constant, constant)
-    assert told(watch) == (8, dict(repeated=0.8, agreement=1, entropy=0))
+    assert told(watch) == (8, dict(repeated=0.8, agreement=1))
     watch.see(constant, torch.full_like(constant, -1))  # no targets
     assert told(watch) == (13, dict(repeated=1))
 
 
 def test_images_have_rows_alone():
-    watch, images = evidence(1), torch.randint(256, (6, 3, 4, 4), dtype=torch.uint8)
+    watch, images = Batches(ALONE), torch.randint(256, (6, 3, 4, 4), dtype=torch.uint8)
     for expected in (0, dict(repeated=0)), (6, dict(repeated=1)):
         watch.see(images, torch.arange(6))
         assert told(watch) == expected

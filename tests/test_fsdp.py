@@ -10,8 +10,8 @@ from test_measure import assert_alike as close
 
 import model
 from engine.checkpoint import load_checkpoint
-from engine.health import NUMBERS, OF_ATTENTION
 from engine.keys import gpt_config
+from engine.stats import NUMBERS, OF_ATTENTION
 
 # Odd sizes: 13 tokens, 11 positions and the rows of 3 heads are shared unevenly
 ODD = {**TINY, 'n_embd': 24, 'n_head': 3, 'block_size': 11, 'eval_iters': 5, 'max_iters': 20, 'eval_interval': 10,

@@ -1,4 +1,4 @@
-"""engine/health.py, and what a run logs of it, against the model's equation in plain lines."""
+"""engine/stats.py, and what a run logs of it, against the model's equation in plain lines."""
 import math
 
 import numpy as np
@@ -7,7 +7,7 @@ import torch
 from helpers import TINY, evaluations, flags, train
 
 from engine.checkpoint import load_run
-from engine.health import NUMBERS, OF_ATTENTION, health
+from engine.stats import NUMBERS, OF_ATTENTION, block_stats
 from model import ATTENTIONS, GPT, RESIDUALS, GPTConfig
 
 
@@ -54,7 +54,7 @@ def test_health_is_that_of_the_equation(keys):
     for p in model.parameters():
         p.add_(0.3 * torch.randn_like(p))
     x, before = torch.randint(13, (4, 8)), torch.get_rng_state()
-    found = health(model, x)
+    found = block_stats(model, x)
     assert model.training and torch.equal(torch.get_rng_state(), before) and not model.h[0]._forward_hooks
     assert found == plain(model.eval(), x)
 
@@ -70,7 +70,7 @@ def test_at_the_ends_of_their_scales():
     model.h[2].attn.wq.weight.mul_(1e6)
     model.h[1].ffn.w1.bias.fill_(-100)
     model.h[2].ffn.w1.bias[:16] = -100                  # of 64
-    found = health(model, x)
+    found = block_stats(model, x)
     assert found['attn_entropy'][0] == pytest.approx(1) and found['attn_entropy'][2] < 0.2
     assert found['dead_units'] == [0, 1, 0.25] and found['ffn_rms'][1] == 0
 
@@ -81,7 +81,7 @@ KINDS = [*(dict(residual=kind) for kind in RESIDUALS), *(dict(attention=kind) fo
 
 @pytest.mark.parametrize('keys', KINDS, ids=str)
 def test_every_kind_of_block_has_them(keys):
-    found = health(GPT(GPTConfig(**SMALL, **keys)), torch.randint(13, (2, 8)))
+    found = block_stats(GPT(GPTConfig(**SMALL, **keys)), torch.randint(13, (2, 8)))
     assert found.keys() == {*NUMBERS, *OF_ATTENTION}
     assert all(len(numbers) == 3 and all(map(math.isfinite, numbers)) for numbers in found.values())
 
@@ -89,7 +89,7 @@ def test_every_kind_of_block_has_them(keys):
 def test_what_an_edited_block_lacks():
     """Is null for this block, and the other blocks keep theirs"""
     model, x = GPT(GPTConfig(**SMALL)), torch.randint(13, (2, 8))
-    before = health(model, x)
+    before = block_stats(model, x)
 
     class Attention(torch.nn.Linear):                   # without logits
 
@@ -97,7 +97,7 @@ def test_what_an_edited_block_lacks():
             return super().forward(x), None
 
     model.h[2].attn, model.h[2].ffn = Attention(16, 16), torch.nn.Linear(16, 16)
-    found = health(model, x)
+    found = block_stats(model, x)
     for name in ('max_logits', 'attn_entropy', 'dead_units'):
         assert found[name] == [*before[name][:2], None], name
     assert None not in found['ffn_rms']

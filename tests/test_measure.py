@@ -18,7 +18,7 @@ import torch
 from helpers import ROOT, call, flags, strict_json
 
 from data.tokens import Tokens, write_tokens
-from engine.log import finite
+from engine.files import finite
 from lab import measure as m
 from lab.measure.preflight import effects, growth
 from lab.measure.sharpness import diagonal_estimate

@@ -8,7 +8,7 @@ from helpers import TINY, checkpoint, flags, rows, train
 from test_optim import make, small_gpt
 
 import optim
-from model import BLOCK_TYPES, MATRICES
+from model import MATRIX, PARAMS, Row
 from optim import MUON_SCALES
 from vision.vit import ViT, ViTConfig
 
@@ -69,12 +69,12 @@ def test_the_matrices_of_a_model():
 
 
 def test_the_matrices_of_a_new_block_type(monkeypatch):
-    """They are Muon's if the type is among MATRICES, whatever their shape"""
-    monkeypatch.setitem(BLOCK_TYPES, 'adapter', 'adapter')
+    """They are Muon's if their row says so, whatever their shape"""
+    monkeypatch.setitem(PARAMS, 'adapter', Row('adapter', 'matrix'))
     model = small_gpt('s5')
     model.h[1].adapter = torch.nn.Linear(8, 3)
     assert orthogonalized(model) == matrices(*DOT)
-    monkeypatch.setattr(optim, 'MATRICES', {*MATRICES, 'adapter'})
+    monkeypatch.setitem(PARAMS, 'adapter', MATRIX('adapter'))
     assert orthogonalized(model) == matrices(*DOT) | {'h.1.adapter.weight'}
 
 

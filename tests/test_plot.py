@@ -13,7 +13,7 @@ import torch
 from helpers import ROOT, call
 from matplotlib.text import Text
 
-from engine.log import write_row
+from engine.run import write_row
 from lab import plot
 from lab.measure import MEASUREMENTS, measure
 from model import GPT, GPTConfig

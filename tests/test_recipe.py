@@ -20,7 +20,7 @@ PAPERS = sorted(EXPERIMENTS.keys() - OURS)
 HANDLING = set('''
 out_dir eval_interval eval_iters log_interval log_layers eval_only overwrite keep_every always_save_checkpoint
 wandb_log wandb_project wandb_run_name
-seed data_seed measure_interval measure_batches device dtype attention_backend tf32 deterministic compile recompute
+seed data_seed measure_interval measure_batches device dtype tf32 deterministic compile recompute
 parallel backend debug
 batch_size gradient_accumulation_steps'''.split())
 

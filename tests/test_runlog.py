@@ -1,4 +1,4 @@
-"""engine/run.py, log.py and code.py: what a run leaves behind. test_train.py has it as a whole."""
+"""engine/run.py: what a run leaves behind. test_train.py has it as a whole."""
 import io
 import math
 import os
@@ -8,11 +8,10 @@ import subprocess
 import pytest
 from helpers import strict_json
 
-from engine import code
-from engine.code import code_hash, code_state
-from engine.errors import read_rows
-from engine.log import write_row
-from engine.run import Run
+from engine import run as code
+from engine.device import Machine
+from engine.files import read_rows
+from engine.run import Run, code_hash, code_state, write_row
 
 CONFIG = dict(out_dir='run', init_from='scratch', overwrite=False, eval_only=False, wandb_log=False)
 
@@ -33,7 +32,7 @@ def test_rows_that_will_come_again_are_dropped(tmp_path, monkeypatch):
     lines = ['{"iter": 0, "loss": 1}\n', '{"iter": 4, "val_loss": 1}\n', '{"iter": 5, "loss": 1}\n', '{"iter": 1']
     for start, kept in (5, 2), (1, 1), (0, 0), (9, 3):
         (tmp_path / 'run' / 'log.jsonl').write_text(''.join(lines))
-        run = Run({**CONFIG, 'init_from': 'resume'})
+        run = Run({**CONFIG, 'init_from': 'resume'}, Machine('cpu', 'float32'))
         run.start = start
         with run.continue_rows('log.jsonl') as f:
             write_row(f, dict(iter=start))
@@ -51,7 +50,7 @@ def test_lines_that_a_person_has_written(tmp_path, capsys, monkeypatch):
         first, second = read_rows(str(path))
         assert (first, second['iter']) == (dict(iter=0, loss=1), 4) and math.isnan(second['loss'])
     assert capsys.readouterr() == ('', f'{path}: passes over line 2 and others, which no run has written\n')
-    run = Run({**CONFIG, 'out_dir': str(tmp_path), 'init_from': 'resume'})
+    run = Run({**CONFIG, 'out_dir': str(tmp_path), 'init_from': 'resume'}, Machine('cpu', 'float32'))
     run.start = 4
     run.continue_rows('log.jsonl')
     assert path.read_text() == ''.join(FOREIGN.splitlines(keepends=True)[:4])
@@ -91,7 +90,7 @@ def test_the_code_of_a_run_can_be_had_again(tmp_path, monkeypatch):
 
 def test_the_hash_of_the_code(tmp_path, monkeypatch):
     """Each byte of what a training script runs counts. lab/ and the root's other scripts do not"""
-    monkeypatch.setattr('engine.code.ROOT', str(tmp_path))
+    monkeypatch.setattr('engine.run.ROOT', str(tmp_path))
     same, differ = ['lab/measure.py', 'bench.py', 'vision/vit.py'], ['train.py', 'model.py', 'data/tokens.py', 'engine/run.py']
     for name in (*same, *differ):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -59,7 +59,7 @@ def test_the_loss_is_the_cross_entropy_whatever_is_added_to_it(compiled, place, 
     train(place, *keys, '--out_dir=added')
     with_aux, without = steps(place / 'added'), steps(place / 'plain')
     assert with_aux[0]['loss'] == pytest.approx(without[0]['loss'], abs=1e-5) and with_aux[-1]['loss'] != without[-1]['loss']
-    assert all(row['aux']['z_loss'] > 0.01 for row in with_aux) and 'aux' not in without[0]
+    assert all(row['aux.z_loss'] > 0.01 for row in with_aux) and 'aux.z_loss' not in without[0]
     monkeypatch.chdir(place)
     network, state = load_run('added/best.pt')
     data = Tokens('tiny', 'val', network.config.block_size, network.config.vocab_size)

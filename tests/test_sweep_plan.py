@@ -18,8 +18,8 @@ import pytest
 import torch
 from helpers import ROOT, run_here
 
-from engine.code import code_hash
 from engine.device import pick_dtype
+from engine.run import code_hash
 from lab.sweep.plan import planned_rows
 from lab.sweep.table import Tuning, read_csv
 from model import GPTConfig

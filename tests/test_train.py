@@ -36,7 +36,7 @@ from helpers import (
 from test_measure import assert_alike
 
 from data.tokens import write_tokens
-from engine.health import NUMBERS, OF_ATTENTION
+from engine.stats import NUMBERS, OF_ATTENTION
 from model import GPT, GPTConfig, block_type
 from optim import lr_at
 

@@ -120,7 +120,7 @@ def test_stochastic_depth_is_linear_in_depth_and_per_sample():
 # ----------------------------------------------------------------------------- names, errors, counts
 
 def test_block_types():
-    kinds = {name: block_type(name, ViTConfig.block_types) for name, _ in build(bias=True).named_parameters()}
+    kinds = {name: block_type(name, ViTConfig.params) for name, _ in build(bias=True).named_parameters()}
     of = {wanted: {name for name, kind in kinds.items() if kind == wanted} for wanted in ('emb', 'pos', 'head')}
     assert of == dict(emb={'patch.weight', 'patch.bias', 'patch.cls.weight'}, pos={'wpe.weight'},
                       head={'head.weight', 'head.bias'})
@@ -162,7 +162,7 @@ def test_gradients_and_sharpness_are_per_image():
     h = diagonal_estimate(model, data, torch.Generator().manual_seed(0))
     assert [y.shape for y in drawn] == [(3,), (3,)]
     close(h['patch.weight'], 6 * g['patch.weight'].square(), 1e-12)
-    assert set(m.sharpness(model, data, rng)) == {block_type(name, ViTConfig.block_types) for name, _ in model.named_parameters()}
+    assert set(m.sharpness(model, data, rng)) == {block_type(name, ViTConfig.params) for name, _ in model.named_parameters()}
 
 
 def test_attention_without_a_mask():

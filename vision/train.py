@@ -19,14 +19,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from data.tokens import SPLITS
-from engine.checkpoint import Checkpoints, find_checkpoint, load_weights
-from engine.device import Machine, StopRequest, attention_backend_of, tune_for_training, why_not_compile
-from engine.divergence import Watch, tell_unused
-from engine.evidence import Evidence, block_norms
-from engine.health import health
-from engine.keys import CHOICES, LOWS, check_keys, check_parallel, config_from, group_settings
-from engine.log import Log, Speed, add_scalars, progress
-from engine.run import Run
+from engine.checkpoint import load_weights
+from engine.device import Machine, tune_for_training, why_not_compile
+from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings
+from engine.run import Run, Speed, progress
+from engine.stats import Batches, Norms, add_scalars, block_stats, tell_unused
 from optim import lr_at, make_optimizer, param_groups
 from vision.augment import INTERPOLATIONS, Mix
 from vision.data import Images, Shuffled, batches_of
@@ -53,33 +50,24 @@ for key, most in dict(crop_scale=1, flip=1, randaugment=10, label_smoothing=1).i
 model_config = config_from(ViTConfig, config)
 
 # ----------------------------------------------------------------------------- the run, the machine, the data
-run = Run(config)
 machine = Machine(device, dtype)
+run = Run(config, machine)
 data = {split: Images(dataset, split, model_config) for split in SPLITS}
-run.data = data['train'].fingerprint
-checkpoint = None
-if run.init_from == 'resume':
-    checkpoint = find_checkpoint(run, config, model_config, machine)
 group_keys = group_settings(config)
-config['init_from'] = checkpoint['config']['init_from'] if checkpoint else run.init_from
-config['overwrite'] = False
 micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)
-check_parallel(config, machine)
-machine.connect(backend, run.given(config))
-run.leave_if_complete(checkpoint, config, machine)
+checkpoint = run.find_checkpoint(ViTConfig, data['train'].fingerprint)          # connects the ranks
 
 # ----------------------------------------------------------------------------- model: built, compiled, spread over the ranks
-def build(fill=True):
-    return ViT(model_config, data['train'].mean, data['train'].std, fill=fill)
+def build():
+    return ViT(model_config, data['train'].mean, data['train'].std)
 
 
 torch.manual_seed(seed)
+tune_for_training(machine.device, tf32, deterministic)
 obstacle = why_not_compile(machine.device) if compile else ''
 is_compiled = compile and not obstacle
 raw_model = build()
 raw_model.recompute = recompute
-tune_for_training(machine.device, raw_model, attention_backend, tf32, deterministic)
-attention_kernel = attention_backend_of(raw_model, machine.device, machine.dtype)
 if checkpoint:
     load_weights(raw_model, checkpoint)
 raw_model.to(machine.device)
@@ -93,6 +81,9 @@ if machine.distributed:
 # ----------------------------------------------------------------------------- optimizer
 opt = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile': is_compiled, 'dtype': machine.dtype})
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
+if checkpoint:
+    run.resume(checkpoint, opt, scaler)
+checkpoint = None                                       # free its memory
 mix = Mix(config, model_config.classes)
 
 
@@ -124,127 +115,89 @@ def evaluate(*splits):
     return means
 
 
-# ----------------------------------------------------------------------------- checkpoints, log, measurements
-checkpoints = Checkpoints(run, machine, False, opt)
-if checkpoint:
-    checkpoints.resume(checkpoint, scaler)
-stop_request = StopRequest(max_minutes * machine.master)
+# ----------------------------------------------------------------------------- log, measurements
 images_per_iter = gradient_accumulation_steps * batch_size
-log = Log(run, config, machine, parameters=raw_model.num_params(), attention_backend=attention_kernel,
+notes = [f'this run is not compiled, and therefore slower: {obstacle}'] if obstacle else []
+run.begin(raw_model, opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch', notes,
           compiled=is_compiled, images_per_iter=images_per_iter)
-watch = Watch(machine, run, log, rate, scaler)
-evidence = Evidence(machine, opt, log_layers, model_config.vocab_size)
-best_val_loss = checkpoint['best_val_loss'] if checkpoint else float('inf')
-checkpoint = None                                       # free its memory
+batches, norms = Batches(machine), Norms(opt, log_layers)
+speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
 if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'], build)
-log.introduce(opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch', [])
-if obstacle:
-    log.say(f'this run is not compiled, and therefore slower: {obstacle}')
-speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
-
-
-def state(it):
-    """Return the state to save before iteration `it`."""
-    return dict(model=raw_model.state_dict(), optimizer=opt.state_dict(), scaler=scaler.state_dict(), config=config, iter=it,
-                started=checkpoints.started, best_val_loss=best_val_loss, data=run.data)
-
 
 # ----------------------------------------------------------------------------- the loop
+# The turns of train.py
 firsts = ((it * gradient_accumulation_steps + j) * batch_size for it in range(run.start, max_iters) for j in micro_batches)
-batches = batches_of(Shuffled(data['train'], config), (range(first, first + batch_size) for first in firsts), workers)
-stop = 0
+loader = batches_of(Shuffled(data['train'], config), (range(first, first + batch_size) for first in firsts), workers)
+row = None                                              # of the last step, if it is logged
 for it in range(run.start, max_iters + 1):
+    last = it == max_iters or eval_only
+    stop = run.stop_signal() if it > run.start else 0   # the number of a signal; each start makes a step at least
+    evaluates = not stop and (it % eval_interval == 0 or last)
+    measures = not stop and measure_interval and (it % measure_interval == 0 or last) and not eval_only
+    saves = stop or it == run.start + 1 or keep_every and it % keep_every == 0 or evaluates and always_save_checkpoint
 
-    # evaluate, and save a checkpoint
-    best, save = False, keep_every and it % keep_every == 0
-    if it % eval_interval == 0 or it == max_iters or eval_only:
-        watch.check(it)
-        with speed.paused():
-            means = evaluate('train', 'val')
-            watch.check(it, *means.values())
+    # evaluate, log the last step, and save; before anything is written, the run ends here if steps or losses were not finite
+    if row or evaluates or saves or measures:
+        run.check(it, rate, scaler)
+    if row:
+        run.step(it - 1, sums, speed, **row)
+    with speed.paused():
+        means = evaluate(*data) if evaluates else {}
+        if evaluates:
+            run.check(it, rate, scaler, *means.values())
             x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
             with machine.autocast():
-                sizes = health(raw_model, x) if machine.master else {}
-            log.evaluation(it, means, sizes)
-            if eval_only:
-                break
-        best, save = it > 0 and means['val_loss'] <= best_val_loss, save or always_save_checkpoint
-        best_val_loss = means['val_loss'] if best else best_val_loss
-    if best or save and it > run.start:
-        watch.check(it)
-        with speed.paused():
-            checkpoints.save(state(it), best)           # ckpt.pt, and best.pt too if it is the best so far
-    if it == max_iters:
-        if measure_interval:
-            probe.at_end(it, raw_model)
+                run.evaluation(it, means, block_stats(raw_model, x) if machine.master else {})
+        best = run.is_best(it, means)
+        if it > run.start and (best or saves):
+            run.save(it, raw_model, opt, scaler, best)  # ckpt.pt, and best.pt too if it is the best so far
+        if measures:
+            probe.before_step(it, raw_model, last)
+    if last or stop:
         break
 
-    # set the learning rate of each group
-    for group in opt.param_groups:
-        group['lr'] = group['lr_scale'] * rate(it, group['lr_ratio'])
-    measure_now = measure_interval and it % measure_interval == 0
-    if measure_now:
-        watch.check(it)
-        with speed.paused():
-            probe.before_step(raw_model)
-
     # forward and backward passes, one micro-batch at a time
-    sums, logged = {}, {}
+    sums = {}                                           # of loss, aux and logged over this rank's micro-batches
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # the micro-batch's number in the whole run
-        x, y = machine.to_device(*next(batches))
-        evidence.see(x, y)
+        x, y = machine.to_device(*next(loader))
+        batches.see(x, y)
         torch.manual_seed(hash((seed, number)))         # for mixtures, dropout and stochastic depth
         x, y = mix(x, y)
-        last = j == micro_batches[-1]                   # its backward pass exchanges gradients between the ranks
-        if machine.distributed:
-            train_model.require_backward_grad_sync = last
+        if machine.distributed:                         # the last backward pass averages gradients over the ranks
+            train_model.require_backward_grad_sync = j == micro_batches[-1]
         raw_model.aux.clear()
         raw_model.logged.clear()
         with machine.autocast(cache=not recompute):
             _, loss = train_model(x, y)
         aux = dict(raw_model.aux)                       # what an edit of the model adds to the loss: {name: scalar}
-        add_scalars(sums, {'loss': loss, **aux}, gradient_accumulation_steps)
-        add_scalars(logged, raw_model.logged, gradient_accumulation_steps)      # before recomputation adds to it again
+        add_scalars(sums, {'loss': loss}, '', gradient_accumulation_steps)
+        add_scalars(sums, aux, 'aux.', gradient_accumulation_steps)
+        add_scalars(sums, raw_model.logged, 'logged.', gradient_accumulation_steps)     # before recomputation adds to it again
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
-
-    # clip the gradient, and step
     if it == run.start:
-        tell_unused(raw_model, machine.distributed, log)
+        tell_unused(raw_model, machine.distributed, run.say)
+
+    # clip the gradient, set the learning rate of each group, and step
     scaler.unscale_(opt)
-    grad_norms = block_norms(evidence.types, lambda p: p.grad)
+    grad_norms = norms.of_gradient()                    # per block type
     grad_norm = torch.linalg.vector_norm(grad_norms)
-    log_now = it % log_interval == 0
-    if log_now:
-        evidence.before_step()                          # it copies the weights, to see how far the step moves them
+    logs = it % log_interval == 0
+    if logs:
+        norms.before_step(grad_norms, copy=it % eval_interval == 0)
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
+    for group in opt.param_groups:
+        group['lr'] = group['lr_scale'] * rate(it, group['lr_ratio'])
     scaler.step(opt)
     scaler.update()
     opt.zero_grad(set_to_none=True)
-    if measure_now:
+    run.note(it, sums['loss'], grad_norm, scaler)       # whether it was finite, without waiting for the device
+    row = dict(lr=rate(it), grad_norm=grad_norm.item(), **norms.row(), **batches.row()) if logs else None
+    if measures:
         probe.after_step(it, raw_model)
-
-    # log, and end if the run has diverged or was asked to stop
-    watch.see(it, sums['loss'], grad_norm)
-    if it == run.start:
-        watch.check(it)
-        checkpoints.check_resumable(state(it + 1), build)       # stop an edit whose checkpoints could not be resumed
     speed.iteration(it)
-    if log_now:
-        watch.check(it)
-        means, scalars = ({name: machine.sum(total).item() for name, total in totals.items()} for totals in (sums, logged))
-        row = dict(iter=it, loss=means.pop('loss'), lr=rate(it), grad_norm=grad_norm.item(),
-                   **evidence.row(grad_norms))
-        log.step(row | (dict(aux=means) if means else {}) | (dict(logged=scalars) if scalars else {}), speed)
-    stop = machine.largest(stop_request.number)
-    if stop:
-        watch.check(it)
-        checkpoints.save(state(it + 1))
-        log.stopped(it)
-        break
 
-del batches                             # ends the workers
-log.close(128 + stop if stop else 0)
-machine.leave(128 + stop if stop else 0)
+del loader                              # ends the workers
+run.end(it, stop)

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from model import (
-    BLOCK_TYPES,
-    INIT_KINDS,
+    PARAMS,
     GPTConfig,
+    Row,
     Scale,
     at_least_fp32,
     check,
@@ -42,8 +42,8 @@ class ViTConfig(GPTConfig):
     script: ClassVar[str] = 'vision.train'              # the script that trains such models
     causal: ClassVar[bool] = False
     free: ClassVar[tuple] = ('drop_path',)              # what a resumed run may change too
-    block_types: ClassVar[dict] = BLOCK_TYPES | {'patch': 'emb', 'head': 'head'}
-    init_kinds: ClassVar[dict] = INIT_KINDS | {'patch.cls': 'embedding', 'patch': 'input', 'head': 'head'}
+    params: ClassVar[dict] = PARAMS | {'patch': Row('emb', 'input'), 'patch.cls': Row('emb', 'embedding'),
+                                       'head': Row('head', 'head')}
 
     def __post_init__(self):
         for key in 'image_size', 'patch_size', 'channels', 'classes':
@@ -114,9 +114,9 @@ class DropPath(nn.Module):
         return f
 
 
-def make_vit_blocks(config, seed, fill):
+def make_vit_blocks(config, seed):
     """Return a GPT's blocks with stochastic depth, without the biases of queries, keys and values if qkv_bias is False."""
-    blocks = make_blocks(config, seed, fill)
+    blocks = make_blocks(config, seed)
     for i, block in enumerate(blocks):
         p = config.drop_path * i / max(1, config.n_layer - 1)
         if p:
@@ -132,7 +132,7 @@ class ViT(nn.Module):
     """model.py's blocks on the patches of an image, without an attention mask (Dosovitskiy et al. 2021)."""
     Config, recompute = ViTConfig, False            # as in GPT
 
-    def __init__(self, config, mean=0.5, std=0.5, fill=True):
+    def __init__(self, config, mean=0.5, std=0.5):
         super().__init__()
         config = replace(config)                # checked and resolved anew, if fields have changed since
         self.config, self.init_seed = config, torch.randint(2 ** 63 - 1, (), device='cpu').item()
@@ -140,13 +140,13 @@ class ViT(nn.Module):
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
         self.input_norm = make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
-        self.h = make_vit_blocks(config, self.init_seed, fill)
+        self.h = make_vit_blocks(config, self.init_seed)
         self.pool = POOLS[config.pool][1]
         self.final_norm = make_norm(config.final_norm, config)
         self.head_scale = Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
         self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
         share_scalars(self)
-        init_weights(self, config, self.init_seed, fill)
+        init_weights(self)
 
     def hidden(self, images):
         """Return the residual state after the last block, for images (B, channels, S, S) of 0 to 255."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from engine.checkpoint import load_run
-from engine.errors import read_json
+from engine.files import read_json
 from model import GPT, GPTConfig
 
 OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')

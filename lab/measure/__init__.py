@@ -8,7 +8,9 @@ numbers, its `plot` draws those of several runs.
 """
 import torch
 
-from engine.log import progress, write_row
+from engine.checkpoint import whole
+from engine.files import write_row
+from engine.run import progress
 from lab.measure.attention import attention
 from lab.measure.copying import copying
 from lab.measure.gradients import gradients
@@ -58,23 +60,22 @@ class Probe:
     def whole(self, model):
         """Return the model with all of its weights on rank 0, None on others."""
         if hasattr(model, 'unshard'):                   # fully_shard has spread it over the ranks
-            from engine.fsdp import whole_copy
-            return whole_copy(model, self.build, self.machine)
+            weights = whole(model.state_dict(), keep=self.machine.master)
+            if self.machine.master:
+                model = self.build().to(self.machine.device)
+                model.load_state_dict(weights)
         return model if self.machine.master else None
 
-    def before_step(self, model):
+    def before_step(self, it, model, last):
+        """Measure; behind the last step write the row, without how far a step moves."""
         if model := self.whole(model):
             self.measured = measure(model, self.batches, IN_TRAINING, self.seed)
             self.before = {name: p.detach().clone() for name, p in model.named_parameters()}
+            if last:
+                write_row(self.file, dict(iter=it, **self.measured))
         self.machine.wait()                             # longer than the time-out of the ranks' next sum, perhaps
 
     def after_step(self, it, model):
         if model := self.whole(model):
             write_row(self.file, dict(iter=it, **self.measured, updates=update_sizes(self.before, model)))
             del self.measured, self.before
-
-    def at_end(self, it, model):
-        """The same behind the last step, without how far it moved"""
-        self.before_step(model)
-        if self.machine.master:
-            write_row(self.file, dict(iter=it, **self.measured))

@@ -18,11 +18,10 @@ import os
 import torch
 
 from data.tokens import Tokens
-from engine.checkpoint import load_run, load_state, write_whole
+from engine.checkpoint import load_run, load_state
 from engine.device import pick_device
-from engine.errors import read_json
+from engine.files import finite, read_json, write_whole
 from engine.keys import gpt_config, group_settings
-from engine.log import finite
 from engine.step import training_step
 from lab.measure import MEASUREMENTS, NEEDS, measure, update_sizes
 from lab.measure.parameters import show_updates
@@ -40,7 +39,7 @@ batches = 8                         # batches of batch_size windows or images, e
 def one_update(model, state, config, data):
     """update_sizes of one step from a checkpoint, with its optimizer's state, on the mean gradient over the data."""
     optimizer = make_optimizer(param_groups(model, **group_settings(config)), {**config, 'compile': False})
-    load_state(optimizer, state['optimizer'], state['started'])
+    load_state(optimizer, state['optimizer'])
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     training_step(model, model, optimizer, data, config['grad_clip'])
     return update_sizes(before, model)

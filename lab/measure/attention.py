@@ -3,7 +3,7 @@ from functools import partial
 
 import torch
 
-from engine.health import logits_and_entropies
+from engine.stats import logits_and_entropies
 from lab.measure.tools import attention_inputs, measurement, table
 from lab.plot import along_depth
 

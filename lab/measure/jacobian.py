@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from engine.log import progress
+from engine.run import progress
 from lab.measure.hidden import branch_inputs, places, stream
 from lab.measure.sensitivity import branch, first_values
 from lab.measure.tools import measurement, table

@@ -29,7 +29,7 @@ def parameters(model, batches, rng):
     That is the mean and largest |gain| and the Frobenius norm of each norm's gain; the token embedding's Frobenius norm and
     smallest_row; the Frobenius norm of all parameters of each block type; and, as a mean over layers, that of weights and of the
     gains before branches (sharpness disparity, figure 8)."""
-    result, squares, types = {**{kind: [] for kind in KINDS}, 'gains': {}}, {}, model.config.block_types
+    result, squares, types = {**{kind: [] for kind in KINDS}, 'gains': {}}, {}, model.config.params
     by_layer = {}
     for name, parameter in model.named_parameters():
         p = parameter.detach()
@@ -59,7 +59,7 @@ def update_sizes(before, model):
     """‖w − before‖ / ‖before‖ per block type; before = {name: tensor} is from before an optimizer's step."""
     moved, size = {}, {}
     for name, p in model.named_parameters():
-        kind = block_type(name, model.config.block_types)
+        kind = block_type(name, model.config.params)
         moved[kind] = moved.get(kind, 0.0) + (p.detach() - before[name]).square().sum().item()
         size[kind] = size.get(kind, 0.0) + before[name].square().sum().item()
     return {kind: math.sqrt(moved[kind] / size[kind]) for kind in moved if size[kind]}

@@ -6,7 +6,7 @@ import textwrap
 import torch
 from matplotlib.figure import Figure
 
-from engine.log import progress
+from engine.run import progress
 from lab.measure.hidden import branch_inputs, hidden, stream
 from lab.measure.sensitivity import branch, embedding
 from lab.measure.tools import (

@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from engine.log import progress
+from engine.run import progress
 from lab.measure.hidden import branch_inputs, places, stream
 from lab.measure.tools import jacobian_norm, measurement, output_changed, scaled, table
 from lab.plot import HALVES, along_depth

@@ -70,9 +70,9 @@ def plot_sharpness(runs):
 @measurement(partial(table, 'sharpness of each block type', keys=('log10_mean', 'mean_log10', 'zeros')), plot_sharpness)
 def sharpness(model, batches, rng):
     """The distribution of sharpness in each block type, and its mean during training (sharpness disparity, eq. 4)."""
-    h, types, result = diagonal_estimate(model, batches, rng), model.config.block_types, {}
-    for kind in dict.fromkeys(types.values()):
-        of_type = {name: value for name, value in h.items() if block_type(name, types) == kind}
+    h, table, result = diagonal_estimate(model, batches, rng), model.config.params, {}
+    for kind in dict.fromkeys(row.type for row in table.values()):
+        of_type = {name: value for name, value in h.items() if block_type(name, table) == kind}
         if of_type:
             values = torch.cat([value.flatten() for value in of_type.values()])
             layers = [summary(of_layer) for i, of_layer in by_layer(of_type).items() if i]

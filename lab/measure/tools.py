@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from engine.health import capture_attention_inputs, collected
-from engine.log import progress
+from engine.run import progress
+from engine.stats import capture_attention_inputs, collected
 from model import at_least_fp32
 
 KINDS = ('wq', 'wk', 'wv', 'wo', 'wg', 'w1', 'w2', 'w3')        # the matrices of a block; wg is of attn_gate, w3 of SwiGLU

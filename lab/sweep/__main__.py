@@ -21,7 +21,7 @@ import os
 import re
 
 from data.lock import lock_file, lock_folder
-from engine.checkpoint import write_whole
+from engine.files import write_whole
 from lab.plot import draw
 from lab.sweep.plan import rows_of_file
 from lab.sweep.run import Sweep, last_line

@@ -14,10 +14,10 @@ import pandas as pd
 import torch
 
 from data.tokens import Tokens, load_meta, read_meta
-from engine.code import code_hash
 from engine.device import pick_device, pick_dtype
-from engine.errors import last_row, read_json, read_rows
+from engine.files import last_row, read_json, read_rows
 from engine.keys import gpt_config
+from engine.run import code_hash
 from lab.sweep.plan import sources_of
 from lab.sweep.table import CELLS, ORIGIN, canonical, key_of, labels_of, name_of, read_csv, runs_of, write_csv
 

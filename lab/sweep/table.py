@@ -16,7 +16,7 @@ from scipy.optimize import brentq
 from scipy.special import polygamma, psi
 from scipy.stats import false_discovery_control, t
 
-from engine.checkpoint import write_whole
+from engine.files import write_whole
 
 NEAR = 0.01                     # nats: points as close to the best one get the other tuning seeds too
 SPLITS = dict(val='validation', test='test')

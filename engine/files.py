@@ -1,4 +1,5 @@
-"""Read files that a user may have damaged or changed. A file that cannot be read gives one line, with the remedy."""
+"""Write files so that a kill at any moment leaves a whole one, and read files that a user may have damaged: one line with the
+remedy."""
 from engine.process import say
 
 import functools
@@ -15,14 +16,63 @@ def map_leaves(state, change, name=''):
     if isinstance(state, dict):
         return {key: map_leaves(value, change, f'{name}.{key}' if name else str(key)) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
-        values = [map_leaves(value, change, f'{name}.{i}') for i, value in enumerate(state)]
-        return tuple(values) if isinstance(state, tuple) else values
+        return type(state)(map_leaves(value, change, f'{name}.{i}') for i, value in enumerate(state))
     return change(name, state)
 
 
 def is_number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
+
+@functools.cache
+def say_once(line):
+    say(line, to=sys.stderr)
+
+
+# ----------------------------------------------------------------------------- writing
+
+def write_whole(path, write):
+    """Call write(file) on a temporary file, which then replaces `path`. On failure, such as a full disk, raise OSError and keep
+    the old file."""
+    try:
+        with open(path + '.tmp', 'wb') as f:
+            write(f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(path + '.tmp', path)
+    except (OSError, RuntimeError) as error:            # torch.save turns an OSError into a RuntimeError
+        with suppress(FileNotFoundError):
+            os.remove(path + '.tmp')
+        raise OSError(f'{path} could not be written, what was there is kept: {str(error).splitlines()[0]}') from error
+
+
+def write_json(path, value):
+    write_whole(path, lambda f: f.write(json.dumps(value, indent=1).encode()))
+
+
+def finite(value):
+    """Copy nested values, replacing numbers that are not finite by None."""
+    return map_leaves(value, lambda name, leaf: None if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
+
+
+def open_rows(path, before=math.inf):
+    """Open a JSON Lines file to append rows, and drop its rows of iterations from `before` on. Keep lines that no run has
+    written, but not a partial row at the end, which a kill has left."""
+    lines = [line for line, row in parse_rows(path) if row is None or row['iter'] < before]
+    write_whole(path, lambda f: f.writelines(lines))
+    return open(path, 'a', encoding='utf-8', buffering=2 ** 20)         # rows wait in its buffer while the disk is full
+
+
+def write_row(f, value):
+    """Write a line of JSON, with null for numbers that are not finite. A full disk does not end a run."""
+    try:
+        f.write(json.dumps(finite(value)) + '\n')
+        f.flush()
+    except OSError as error:
+        say_once(f'{f.name} could not be written ({error.strerror}): its rows wait until there is room')
+
+
+# ----------------------------------------------------------------------------- reading
 
 def read_json(path, remedy, null=None):
     """Return a file's JSON, with `null` for null, or None if there is no file. Raise ValueError, with the remedy, if the file is
@@ -32,7 +82,7 @@ def read_json(path, remedy, null=None):
     try:
         with open(path, encoding='utf-8') as f:
             return with_null(json.load(f), null)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f'{path} is damaged, {remedy}: {error}') from error
 
 
@@ -53,7 +103,7 @@ def parse_rows(path):
 
 def parse_row(line):
     """Return a line's JSON object, or None if it is no object or has no iteration."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         row = json.loads(line)
         return row if isinstance(row, dict) and is_number(row.get('iter')) else None
 
@@ -67,11 +117,6 @@ def read_rows(path):
     return [with_null(row, math.nan) for row in rows if row is not None]
 
 
-@functools.cache
-def say_once(line):
-    say(line, to=sys.stderr)
-
-
 def last_row(path):
     """Return the last row in the last 64 KiB of a log, or a row with iteration -1 if there is none."""
     lines = []
@@ -80,22 +125,3 @@ def last_row(path):
             f.seek(max(0, os.path.getsize(path) - 2 ** 16))
             lines = f.readlines()
     return next(filter(None, map(parse_row, reversed(lines))), {'iter': -1})
-
-
-def damaged(path, fault=''):
-    """Return a ValueError that names a checkpoint, its fault if known, its code's patch, and the run's other checkpoint."""
-    best, patch = (os.path.join(os.path.dirname(path), name) for name in ('best.pt', 'code.patch'))
-    if fault and os.path.exists(patch) and os.path.getsize(patch):
-        fault = f'{fault}; it may be of edited code: git apply {patch}'
-    other = f'; there is {best} too' if os.path.basename(path) == 'ckpt.pt' and os.path.exists(best) else ''
-    return ValueError(f'{path} is damaged, or not a checkpoint of train.py{": " if fault else ""}{fault}{other}')
-
-
-def check_weights(wanted, weights, path=''):
-    """Raise ValueError if two state_dicts differ in names, shapes or dtypes. The second was read from `path`, if given."""
-    for name in {**wanted, **weights}:
-        if not (name in wanted and name in weights and weights[name].shape == wanted[name].shape
-                and weights[name].dtype == wanted[name].dtype):
-            if not path:
-                raise ValueError(f'{name} is not as in a model that is built anew from its config')
-            raise damaged(path, f'its weights do not fit its config, see {name}')
