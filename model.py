@@ -544,11 +544,11 @@ class Scale(nn.Module):
 class Residual(nn.Module):
     """x ← α x + Δt f, behind branch number `branch` of the model, from 0. The residual state is the stream x (B, T, D), or in
     subclasses several streams (B, T, n, D): `expand` makes it from the embedding, a branch gets what `read` returns, `forward`
-    adds the branch's output f (B, T, D), and the head gets what `collapse` returns."""
+    adds the branch's output f (B, T, D), times Δt, which Block gives, and the head gets what `collapse` returns."""
 
     def __init__(self, config, branch):
         super().__init__()
-        self.dt, self.streams = config.branch_scale, config.streams
+        self.streams = config.streams
         alpha = SKIP_SCALES[config.skip_scale](config.n_layer)
         self.skip = Scale(alpha) if alpha != 1 else nn.Identity()
 
@@ -558,8 +558,8 @@ class Residual(nn.Module):
     def read(self, x):
         return x
 
-    def forward(self, x, f):
-        return torch.add(self.skip(x), f, alpha=self.dt)
+    def forward(self, x, f, dt):
+        return torch.add(self.skip(x), f, alpha=dt)
 
     def collapse(self, x, final_norm):
         return final_norm(x)
@@ -588,172 +588,6 @@ GAINS = {           # LayerScale starts as in CaiT (Touvron et al. 2021), ReZero
     'layerscale': lambda config: Gain(config.n_embd, 0.1 if config.n_layer <= 18 else 1e-5 if config.n_layer <= 24 else 1e-6),
     'rezero': lambda config: Gain(1, 0.0),
 }
-
-
-# ----------------------------------------------------------------------------- newer residual streams
-
-class GPAS(Residual):
-    """y − silu(g) sg(y), y = x + Δt f, with a learned number g from 0; no gradient flows through sg (Chen et al. 2025)"""
-
-    def __init__(self, config, branch):
-        super().__init__(config, branch)
-        self.gate = nn.Parameter(torch.zeros(1))
-
-    def forward(self, x, f):
-        y = super().forward(x, f)
-        return y - F.silu(self.gate).to(y.dtype) * y.detach()
-
-
-class ResiDual(Residual):
-    """Streams x ← Norm(x + Δt f), which branches read, and s ← s + Δt f; the head reads x + FinalNorm(s) (Xie et al. 2023)"""
-
-    def __init__(self, config, branch):
-        super().__init__(config, branch)
-        self.norm = make_norm(True, config)
-
-    def expand(self, x):
-        return torch.stack((x, x), dim=-2)
-
-    def read(self, xs):
-        return xs.select(-2, 0)
-
-    def forward(self, xs, f):
-        x, s = super().forward(xs, f.unsqueeze(-2)).unbind(-2)
-        return torch.stack((self.norm(x).to(s.dtype), s), dim=-2)
-
-    def collapse(self, xs, final_norm):
-        x, s = xs.unbind(-2)
-        return x + final_norm(s)
-
-
-class SiameseNorm(Residual):
-    """Two streams X and Y (B, T, 2, D): a branch of block l reads N(X) + N'(Y), X ← N(X) + Δt f / √(2l), Y ← Y + Δt f, and the
-    head reads as branches do (Li et al. 2026, their code)"""
-    expand = ResiDual.expand
-
-    def __init__(self, config, branch):
-        super().__init__(config, branch)
-        self.x_norm, self.y_norm = make_norm(True, config), make_norm(True, config)
-        self.x_scale = Scale((2 * (branch // 2 + 1)) ** -0.5)
-        self.head = SiameseNorm(config, branch + 1) if branch == 2 * config.n_layer - 1 else None
-
-    def read(self, xy):
-        x, y = xy.unbind(-2)
-        return self.x_norm(x) + self.y_norm(y)
-
-    def forward(self, xy, f):
-        x, y = xy.unbind(-2)
-        x, y = super().forward(self.x_norm(x), self.x_scale(f)), super().forward(y, f)
-        xy = torch.stack((x.to(y.dtype), y), dim=-2)
-        return xy if self.head is None else self.head.read(xy)
-
-
-class AttentionResiduals(Residual):
-    """The embedding and the outputs of all k branches so far, V (B, T, k + 1, D): a branch reads Σ_i a_i V_i with
-    a = softmax_i(w·RMSNorm(V_i)) and a learned w from 0, and so does the head (full AttnRes, Kimi Team 2026, eq. 2–4)"""
-
-    def __init__(self, config, branch):
-        super().__init__(config, branch)
-        self.norm, self.query = RMSNorm(config.n_embd, config), nn.Parameter(torch.zeros(config.n_embd))
-        self.head = AttentionResiduals(config, branch + 1) if branch == 2 * config.n_layer - 1 else None
-
-    def expand(self, x):
-        return x.unsqueeze(-2)
-
-    def read(self, values):
-        a = (self.norm(values) @ self.query).softmax(-1)
-        return (a.unsqueeze(-1) * values).sum(-2)
-
-    def forward(self, values, f):
-        values = torch.cat((values, self.dt * f.unsqueeze(-2)), dim=-2)
-        return values if self.head is None else self.head.read(values)
-
-
-class Streams(Residual):
-    """n streams H (B, T, n, D): a branch reads Σ_i a_i H_i, H_j ← b_j Δt f + Σ_i A_ji H_i, and the head reads their sum.
-    Subclasses have methods weights(H) → a (B, T, n), b (B, T, n), m, and mixing(m) → A (B, T, n, n)."""
-
-    def expand(self, x):
-        return x.unsqueeze(-2).expand(*x.shape[:-1], self.streams, -1)
-
-    def read(self, h):
-        return (self.weights(h)[0].unsqueeze(-1) * h).sum(-2)
-
-    def forward(self, h, f):
-        _, b, m = self.weights(h)
-        return torch.add(self.mixing(m) @ h, b.unsqueeze(-1) * f.unsqueeze(-2), alpha=self.dt)
-
-    def collapse(self, h, final_norm):
-        return final_norm(h.sum(-2))
-
-
-class HyperConnections(Streams):
-    """a_i = a'_i + s tanh(N(H_i)·w), and so on for b and A (dynamic hyper-connections, Zhu et al. 2024, eq. 10–13). At the start,
-    branch k reads stream k mod n and adds to all."""
-
-    def __init__(self, config, branch):
-        super().__init__(config, branch)
-        n, d = config.streams, config.n_embd
-        self.norm = make_norm(True, config)
-        self.a = nn.Parameter(torch.cat((torch.eye(n)[:, [branch % n]], torch.eye(n)), dim=1))     # (n, 1 + n): a, Aᵀ
-        self.b = nn.Parameter(torch.ones(n))
-        self.wa, self.wb = nn.Parameter(torch.zeros(d, n + 1)), nn.Parameter(torch.zeros(d))
-        self.sa, self.sb = nn.Parameter(torch.full((1,), 0.01)), nn.Parameter(torch.full((1,), 0.01))
-
-    def weights(self, h):
-        normed = self.norm(h)
-        a = self.a + self.sa * torch.tanh(normed @ self.wa)                     # (B, T, n, 1 + n)
-        return a[..., 0], self.b + self.sb * torch.tanh(normed @ self.wb), a[..., 1:]
-
-    def mixing(self, m):
-        return m.mT
-
-
-class ManifoldHyperConnections(Streams):
-    """0 < a < 1, 0 < b < 2 and a doubly stochastic A: mixing keeps the sum of the streams. The logits of a, b and A are
-    c + s RMSNorm(vec H) W (mHC, Xie et al. 2025, eq. 7–9). The paper is silent on c's start; as in mHC-lite's code, branch k
-    reads and writes mostly stream k mod n, and A is almost the identity."""
-
-    def __init__(self, config, branch, identity=None):
-        super().__init__(config, branch)
-        n, self.eps = config.streams, config.norm_eps
-        own = 2 * torch.eye(n)[branch % n] - 1
-        identity = torch.eye(n).flatten() if identity is None else identity     # 1 for logits that are large where A is I, else 0
-        self.c = nn.Parameter(torch.cat((own, own, 8 * identity - 8)))
-        self.w = nn.Parameter(torch.zeros(n * config.n_embd, len(self.c)))
-        self.s = nn.Parameter(torch.full((3,), 0.01))
-        self.sizes = n, n, len(self.c) - 2 * n
-
-    def weights(self, h):
-        vec = h.flatten(-2)
-        parts = (F.rms_norm(vec, vec.shape[-1:], eps=self.eps) @ self.w).split(self.sizes, dim=-1)
-        a, b, m = (c + s * part for c, s, part in zip(self.c.split(self.sizes), self.s, parts))
-        return torch.sigmoid(a), 2 * torch.sigmoid(b), m
-
-    def mixing(self, m):
-        """Return a = exp(m), columns and rows divided by their sums in turn, 20 times (Sinkhorn and Knopp 1967)"""
-        m = m.unflatten(-1, (self.streams, -1))
-        a = (m - m.amax((-2, -1), keepdim=True)).exp()
-        for _ in range(20):
-            a = a / a.sum(-2, keepdim=True)
-            a = a / a.sum(-1, keepdim=True)
-        return a
-
-
-class MHCLite(ManifoldHyperConnections):
-    """mHC with A = Σ_k softmax_k(m) P_k over all n! permutation matrices P_k (mHC-lite, Yang and Gao 2026, eq. 4–5)"""
-
-    def __init__(self, config, branch):
-        permutations = torch.tensor(list(itertools.permutations(range(config.streams))), device='cpu')      # never on meta
-        super().__init__(config, branch, identity=torch.eye(1, len(permutations)).flatten())                # it comes first
-        self.register_buffer('permutations', F.one_hot(permutations).flatten(1).float(), persistent=False)   # (n!, n · n)
-
-    def mixing(self, m):
-        return (m.softmax(-1) @ self.permutations.to(m.dtype)).unflatten(-1, (self.streams, -1))
-
-
-RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'siamese': SiameseNorm, 'attnres': AttentionResiduals,
-             'hyper': HyperConnections, 'mhc': ManifoldHyperConnections, 'mhc_lite': MHCLite}
 
 
 # ----------------------------------------------------------------------------- the block
@@ -785,6 +619,7 @@ class Block(nn.Module):
         self.x_gain, self.x0_gain = (nn.Parameter(torch.full((1,), start)) if config.embedding_skip else None
                                      for start in (1.0, 0.0))
         self.value_residual, self.b2t, self.parallel_ffn = config.value_residual, config.b2t, config.parallel_ffn
+        self.dt = config.branch_scale
         if layer == 1:                                          # its values are v₁
             self.attn.v_gain = self.attn.v1_gain = None
 
@@ -808,8 +643,8 @@ class Block(nn.Module):
             x = self.x_gain.to(x.dtype) * x + self.x0_gain.to(x.dtype) * x0
         x_in = x
         f, v = self.attn_branch(x, v1, cache)
-        x = self.attn_post_norm(self.attn_residual(x, f))
-        x = self.ffn_residual(x, self.ffn_branch(x_in if self.parallel_ffn else x))
+        x = self.attn_post_norm(self.attn_residual(x, f, self.dt))
+        x = self.ffn_residual(x, self.ffn_branch(x_in if self.parallel_ffn else x), self.dt)
         x = self.ffn_post_norm(x + x_in if self.b2t else x)
         return x, v if self.value_residual and v1 is None else v1
 
@@ -914,10 +749,6 @@ def init_weights(model):
             p.copy_(init_weight(name, p.shape, model.config, model.init_seed))
 
 
-CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attention=ATTENTIONS, ffn=FFNS, pos=('learned', 'rope'),
-               init=STDS, skip_scale=SKIP_SCALES, residual=RESIDUALS, branch_gain=GAINS)
-
-
 # ----------------------------------------------------------------------------- the model
 
 class GPT(nn.Module):
@@ -1012,3 +843,171 @@ def draw(logits, temperature, top_k, top_p):
     if top_p is not None:
         probs = probs.masked_fill(probs.cumsum(-1) - probs >= top_p, 0.0)       # the first always stays
     return ids.gather(1, torch.multinomial(probs, 1))
+
+
+# ----------------------------------------------------------------------------- newer residual streams
+
+class GPAS(Residual):
+    """y − silu(g) sg(y), y = x + Δt f, with a learned number g from 0; no gradient flows through sg (Chen et al. 2025)"""
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x, f, dt):
+        y = super().forward(x, f, dt)
+        return y - F.silu(self.gate).to(y.dtype) * y.detach()
+
+
+class ResiDual(Residual):
+    """Streams x ← Norm(x + Δt f), which branches read, and s ← s + Δt f; the head reads x + FinalNorm(s) (Xie et al. 2023)"""
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        self.norm = make_norm(True, config)
+
+    def expand(self, x):
+        return torch.stack((x, x), dim=-2)
+
+    def read(self, xs):
+        return xs.select(-2, 0)
+
+    def forward(self, xs, f, dt):
+        x, s = super().forward(xs, f.unsqueeze(-2), dt).unbind(-2)
+        return torch.stack((self.norm(x).to(s.dtype), s), dim=-2)
+
+    def collapse(self, xs, final_norm):
+        x, s = xs.unbind(-2)
+        return x + final_norm(s)
+
+
+class SiameseNorm(Residual):
+    """Two streams X and Y (B, T, 2, D): a branch of block l reads N(X) + N'(Y), X ← N(X) + Δt f / √(2l), Y ← Y + Δt f, and the
+    head reads as branches do (Li et al. 2026, their code)"""
+    expand = ResiDual.expand
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        self.x_norm, self.y_norm = make_norm(True, config), make_norm(True, config)
+        self.x_scale = Scale((2 * (branch // 2 + 1)) ** -0.5)
+        self.head = SiameseNorm(config, branch + 1) if branch == 2 * config.n_layer - 1 else None
+
+    def read(self, xy):
+        x, y = xy.unbind(-2)
+        return self.x_norm(x) + self.y_norm(y)
+
+    def forward(self, xy, f, dt):
+        x, y = xy.unbind(-2)
+        x, y = super().forward(self.x_norm(x), self.x_scale(f), dt), super().forward(y, f, dt)
+        xy = torch.stack((x.to(y.dtype), y), dim=-2)
+        return xy if self.head is None else self.head.read(xy)
+
+
+class AttentionResiduals(Residual):
+    """The embedding and the outputs of all k branches so far, V (B, T, k + 1, D): a branch reads Σ_i a_i V_i with
+    a = softmax_i(w·RMSNorm(V_i)) and a learned w from 0, and so does the head (full AttnRes, Kimi Team 2026, eq. 2–4)"""
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        self.norm, self.query = RMSNorm(config.n_embd, config), nn.Parameter(torch.zeros(config.n_embd))
+        self.head = AttentionResiduals(config, branch + 1) if branch == 2 * config.n_layer - 1 else None
+
+    def expand(self, x):
+        return x.unsqueeze(-2)
+
+    def read(self, values):
+        a = (self.norm(values) @ self.query).softmax(-1)
+        return (a.unsqueeze(-1) * values).sum(-2)
+
+    def forward(self, values, f, dt):
+        values = torch.cat((values, dt * f.unsqueeze(-2)), dim=-2)
+        return values if self.head is None else self.head.read(values)
+
+
+class Streams(Residual):
+    """n streams H (B, T, n, D): a branch reads Σ_i a_i H_i, H_j ← b_j Δt f + Σ_i A_ji H_i, and the head reads their sum.
+    Subclasses have methods weights(H) → a (B, T, n), b (B, T, n), m, and mixing(m) → A (B, T, n, n)."""
+
+    def expand(self, x):
+        return x.unsqueeze(-2).expand(*x.shape[:-1], self.streams, -1)
+
+    def read(self, h):
+        return (self.weights(h)[0].unsqueeze(-1) * h).sum(-2)
+
+    def forward(self, h, f, dt):
+        _, b, m = self.weights(h)
+        return torch.add(self.mixing(m) @ h, b.unsqueeze(-1) * f.unsqueeze(-2), alpha=dt)
+
+    def collapse(self, h, final_norm):
+        return final_norm(h.sum(-2))
+
+
+class HyperConnections(Streams):
+    """a_i = a'_i + s tanh(N(H_i)·w), and so on for b and A (dynamic hyper-connections, Zhu et al. 2024, eq. 10–13). At the start,
+    branch k reads stream k mod n and adds to all."""
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        n, d = config.streams, config.n_embd
+        self.norm = make_norm(True, config)
+        self.a = nn.Parameter(torch.cat((torch.eye(n)[:, [branch % n]], torch.eye(n)), dim=1))     # (n, 1 + n): a, Aᵀ
+        self.b = nn.Parameter(torch.ones(n))
+        self.wa, self.wb = nn.Parameter(torch.zeros(d, n + 1)), nn.Parameter(torch.zeros(d))
+        self.sa, self.sb = nn.Parameter(torch.full((1,), 0.01)), nn.Parameter(torch.full((1,), 0.01))
+
+    def weights(self, h):
+        normed = self.norm(h)
+        a = self.a + self.sa * torch.tanh(normed @ self.wa)                     # (B, T, n, 1 + n)
+        return a[..., 0], self.b + self.sb * torch.tanh(normed @ self.wb), a[..., 1:]
+
+    def mixing(self, m):
+        return m.mT
+
+
+class ManifoldHyperConnections(Streams):
+    """0 < a < 1, 0 < b < 2 and a doubly stochastic A: mixing keeps the sum of the streams. The logits of a, b and A are
+    c + s RMSNorm(vec H) W (mHC, Xie et al. 2025, eq. 7–9). The paper is silent on c's start; as in mHC-lite's code, branch k
+    reads and writes mostly stream k mod n, and A is almost the identity."""
+
+    def __init__(self, config, branch, identity=None):
+        super().__init__(config, branch)
+        n, self.eps = config.streams, config.norm_eps
+        own = 2 * torch.eye(n)[branch % n] - 1
+        identity = torch.eye(n).flatten() if identity is None else identity     # 1 for logits that are large where A is I, else 0
+        self.c = nn.Parameter(torch.cat((own, own, 8 * identity - 8)))
+        self.w = nn.Parameter(torch.zeros(n * config.n_embd, len(self.c)))
+        self.s = nn.Parameter(torch.full((3,), 0.01))
+        self.sizes = n, n, len(self.c) - 2 * n
+
+    def weights(self, h):
+        vec = h.flatten(-2)
+        parts = (F.rms_norm(vec, vec.shape[-1:], eps=self.eps) @ self.w).split(self.sizes, dim=-1)
+        a, b, m = (c + s * part for c, s, part in zip(self.c.split(self.sizes), self.s, parts))
+        return torch.sigmoid(a), 2 * torch.sigmoid(b), m
+
+    def mixing(self, m):
+        """Return a = exp(m), columns and rows divided by their sums in turn, 20 times (Sinkhorn and Knopp 1967)"""
+        m = m.unflatten(-1, (self.streams, -1))
+        a = (m - m.amax((-2, -1), keepdim=True)).exp()
+        for _ in range(20):
+            a = a / a.sum(-2, keepdim=True)
+            a = a / a.sum(-1, keepdim=True)
+        return a
+
+
+class MHCLite(ManifoldHyperConnections):
+    """mHC with A = Σ_k softmax_k(m) P_k over all n! permutation matrices P_k (mHC-lite, Yang and Gao 2026, eq. 4–5)"""
+
+    def __init__(self, config, branch):
+        permutations = torch.tensor(list(itertools.permutations(range(config.streams))), device='cpu')      # never on meta
+        super().__init__(config, branch, identity=torch.eye(1, len(permutations)).flatten())                # it comes first
+        self.register_buffer('permutations', F.one_hot(permutations).flatten(1).float(), persistent=False)   # (n!, n · n)
+
+    def mixing(self, m):
+        return (m.softmax(-1) @ self.permutations.to(m.dtype)).unflatten(-1, (self.streams, -1))
+
+
+RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'siamese': SiameseNorm, 'attnres': AttentionResiduals,
+             'hyper': HyperConnections, 'mhc': ManifoldHyperConnections, 'mhc_lite': MHCLite}
+CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attention=ATTENTIONS, ffn=FFNS, pos=('learned', 'rope'),
+               init=STDS, skip_scale=SKIP_SCALES, residual=RESIDUALS, branch_gain=GAINS)

@@ -5,7 +5,6 @@ import re
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional as F
 
 from model import check_rows, row_of
@@ -110,18 +109,21 @@ def subtract(w, lr, update):
 
 def local(t):
     """Return this rank's rows of a tensor, without copying."""
-    return t.to_local() if isinstance(t, DTensor) else t
+    return t.to_local() if hasattr(t, 'to_local') else t
 
 
 def mesh_of(p):
-    return p.device_mesh if isinstance(p, DTensor) else None
+    return getattr(p, 'device_mesh', None)
 
 
-def moved(x, mesh, place, to, shape):
-    """Return this rank's part of a tensor of this shape, placed as `to`, from its part x, placed as `place`."""
+def moved(x, mesh, split, to, shape):
+    """Return this rank's part of a tensor of this shape that is split over dimension `to`, from its part x of one that is split
+    over dimension `split`. None: each rank has the whole tensor."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard  # here, for it takes a second
+    places = [[Replicate() if dim is None else Shard(dim)] for dim in (split, to)]
     stride = torch.empty(shape, device='meta').stride()
-    whole = DTensor.from_local(x.contiguous(), mesh, [place], run_check=False, shape=torch.Size(shape), stride=stride)
-    return whole.redistribute(placements=[to]).to_local()
+    tensor = DTensor.from_local(x.contiguous(), mesh, places[0], run_check=False, shape=torch.Size(shape), stride=stride)
+    return tensor.redistribute(placements=places[1]).to_local()
 
 
 def on_matrices(function, x, mesh, rows):
@@ -129,7 +131,7 @@ def on_matrices(function, x, mesh, rows):
     each computes some of the matrices."""
     if mesh is not None:
         shape = (len(x), rows, x.size(2))
-        return moved(function(moved(x, mesh, Shard(1), Shard(0), shape)), mesh, Shard(0), Shard(1), shape)
+        return moved(function(moved(x, mesh, 1, 0, shape)), mesh, 0, 1, shape)
     if not dist.is_initialized():
         return function(x)
     share = -(-len(x) // dist.get_world_size())         # DDP
@@ -254,11 +256,11 @@ class AdamMini(ListOptimizer):
         torch._foreach_lerp_(m, g, 1 - beta1)                   # m ← β₁ m + (1 − β₁) g
         for weights, grad, mean, moments, (mesh, rows, _) in zip(w, g, m, v, shapes):
             squares = grad.square().mean(1)                     # v_b ← β₂ v_b + (1 − β₂) mean_b(g²)
-            squares = squares if mesh is None else moved(squares, mesh, Shard(0), Replicate(), [rows])
+            squares = squares if mesh is None else moved(squares, mesh, 0, None, [rows])
             moments.lerp_(squares.view(len(moments), -1).mean(1), 1 - beta2)
             rates = lr / bias1 / ((moments / bias2).sqrt() + eps)
             rates = rates[:, None].expand(-1, rows // len(moments)).reshape(-1)         # of each row
-            rates = rates if mesh is None else moved(rates, mesh, Replicate(), Shard(0), [rows])
+            rates = rates if mesh is None else moved(rates, mesh, None, 0, [rows])
             weights.addcmul_(mean, rates[:, None], value=-1)    # w ← w − lr·m̂ / (√v̂_b + ε), both corrected for bias
 
     def __init__(self, params, lr, head_dim, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, compile=False):

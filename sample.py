@@ -67,13 +67,8 @@ ids = torch.tensor(prompt, device=machine.device).repeat(num_samples, 1)
 prompt_length = len(tokenizer.decode(prompt))           # decoding may not give `start` back exactly
 
 
-# a terminal could obey control characters, so print symbols instead, such as ␛ for escape
-SIGNS = {i: 0x2400 + i for i in range(32) if chr(i) not in '\t\n\r'} | {127: 0x2421} | dict.fromkeys(range(128, 160), 0xfffd)
-SIGNS = SIGNS if sys.stdout.isatty() else {}            # files and pipes get the text as it is
-
-
 def text_of(ids):
-    return (start + tokenizer.decode(ids.tolist())[prompt_length:]).translate(SIGNS)
+    return start + tokenizer.decode(ids.tolist())[prompt_length:]
 
 
 shown = 0

@@ -104,10 +104,10 @@ checkpoint = run.find_checkpoint(GPTConfig, data['train'].fingerprint)          
 
 # ----------------------------------------------------------------------------- model: built, compiled, spread over the ranks
 torch.manual_seed(seed)
-tune_for_training(machine.device, tf32, deterministic)
 ddp, fsdp = (machine.distributed and parallel == way for way in ('ddp', 'fsdp'))
 obstacle = why_not_compile(machine.device) if compile else ''
 is_compiled = compile and not obstacle
+tune_for_training(machine.device, tf32, deterministic, is_compiled)
 raw_model = pretrained or GPT(model_config)
 raw_model.recompute = recompute
 if checkpoint:
@@ -128,7 +128,6 @@ raw_model.to(machine.device)
 model = torch.compile(raw_model) if is_compiled and not fsdp else raw_model
 train_model = model                                     # under DDP, the wrapper that averages gradients over the ranks
 if ddp:
-    torch._dynamo.config.optimize_ddp = False           # its smaller graphs cost more than they hide
     train_model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     train_model.broadcast_buffers = False               # they are the same on all ranks
 

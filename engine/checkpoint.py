@@ -12,7 +12,6 @@ import zipfile
 from dataclasses import fields
 
 import torch
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from engine.files import map_leaves, write_whole
 from engine.keys import config_from
@@ -50,7 +49,7 @@ def whole(state, keep=True):
     """Copy nested dicts and lists, gathering each tensor that fully_shard has spread over the ranks on the CPU if `keep`; else
     None replaces it. Every rank must call this. Ranks hold one whole tensor at a time."""
     def gather(name, t):
-        if isinstance(t, DTensor):
+        if hasattr(t, 'full_tensor'):
             t = t.full_tensor()
             return t.cpu() if keep else None
         return t
@@ -68,7 +67,7 @@ def save(paths, state):
 def check_leaf(name, value):
     """Raise ValueError if a checkpoint with this value under this name could not be read or resumed."""
     if torch.is_tensor(value):
-        t = value.to_local() if isinstance(value, DTensor) else value
+        t = value.to_local() if hasattr(value, 'to_local') else value
         if t.is_meta or t.layout != torch.strided or t.untyped_storage().nbytes() < t.nbytes:
             raise ValueError(f'{name} has not all of its numbers in memory, as after expand: make it contiguous()')
         if (t.isnan() if name.startswith('model.') else ~t.isfinite()).any():       # a mask has -inf
@@ -194,8 +193,9 @@ def load_state(optimizer, state):
     def placed(p, value):
         """Return a value of p's state where p is: a whole tensor, or of one with p's shape this rank's rows."""
         def place(name, t):
-            if not torch.is_tensor(t) or not (isinstance(p, DTensor) and t.shape == p.shape):
+            if not torch.is_tensor(t) or not (hasattr(p, 'device_mesh') and t.shape == p.shape):
                 return t.to(p.device, copy=True) if torch.is_tensor(t) else t
+            from torch.distributed.tensor import distribute_tensor  # here, for it takes a second
             return distribute_tensor(t.to(p.device), p.device_mesh, p.placements, src_data_rank=None).clone()
 
         return map_leaves(value, place)

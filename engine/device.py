@@ -55,15 +55,18 @@ def pick_dtype(name, device):
     return torch.bfloat16 if capabilities.get('amx_bf16') or capabilities.get('avx512_bf16') else torch.float32
 
 
-def tune_for_training(device, tf32=True, deterministic=False):
-    """Apply tf32 and deterministic, in the whole process. On a CPU, also keep freed memory."""
+def tune_for_training(device, tf32=True, deterministic=False, compile=False):
+    """Apply tf32 and deterministic, in the whole process, also where torch.compile is used. On a CPU, keep freed memory."""
     torch.set_float32_matmul_precision('high' if tf32 else 'highest')
     if deterministic:
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')     # cuBLAS reads it before the first product
-    torch.use_deterministic_algorithms(deterministic)           # an operation without a deterministic kernel raises
+    if deterministic != torch.are_deterministic_algorithms_enabled():           # changing it imports the compiler
+        torch.use_deterministic_algorithms(deterministic)       # an operation without a deterministic kernel raises
     torch.utils.deterministic.fill_uninitialized_memory = False         # costs time, helps only debugging
-    torch._inductor.config.deterministic = deterministic        # no autotuning, whose timings differ from run to run
-    torch._dynamo.config.fail_on_recompile_limit_hit = True     # by default it silently stops compiling
+    if compile:                                         # these take a second to import
+        torch._inductor.config.deterministic = deterministic        # no autotuning, whose timings differ from run to run
+        torch._dynamo.config.fail_on_recompile_limit_hit = True     # by default it silently stops compiling
+        torch._dynamo.config.optimize_ddp = False       # its smaller graphs cost more than they hide
     if device.type == 'cpu':
         keep_freed_memory()
 

@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 
 from model import at_least_fp32
 
@@ -76,7 +75,7 @@ def block_norms(params, tensor_of):
     tensors_of = [[t for t in map(tensor_of, of_type) if t is not None] for of_type in params.values()]
     norms = [torch.nn.utils.get_total_norm(tensors) for tensors in tensors_of]
     device = next(iter(params.values()))[0].device
-    return torch.stack([(norm.full_tensor() if isinstance(norm, DTensor) else norm).to(device) for norm in norms])
+    return torch.stack([(norm.full_tensor() if hasattr(norm, 'full_tensor') else norm).to(device) for norm in norms])
 
 
 class Norms:

@@ -24,7 +24,7 @@ def as_before():
 def test_how_products_are_rounded_and_repeated():
     """cuBLAS repeats its bits only with a workspace of its own size, see PyTorch's page on reproducibility"""
     for keys in dict(), dict(tf32=False, deterministic=True), dict():
-        tune_for_training(torch.device('cpu'), **keys)
+        tune_for_training(torch.device('cpu'), **keys, compile=True)
         assert torch.get_float32_matmul_precision() == ('highest' if keys else 'high')
         assert torch.are_deterministic_algorithms_enabled() == torch._inductor.config.deterministic == bool(keys)
         assert not keys or os.environ.pop('CUBLAS_WORKSPACE_CONFIG') == ':4096:8'

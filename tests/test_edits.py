@@ -186,7 +186,7 @@ def test_what_another_format_cannot_hold(tmp_path, edited):
     (tmp_path / 'same').mkdir()
     write_model(network, tmp_path / 'same', 'gpt2')
     for block in network.h:
-        block.attn_residual.dt = 0.5
+        block.dt = 0.5
     with pytest.raises(ValueError, match='computes other logits with these weights, off by 0'):
         write_model(network, tmp_path, 'gpt2')
 

@@ -95,7 +95,7 @@ def states_by_hand(model, x, nudge=0.0):
             f, v = b.attn(entered[-1], v1) if name == 'attn' else (b.ffn(entered[-1]), None)
             v1, f = (v if v1 is None else v1), gain * mid(f)
             # test_model.py has the equations of the other residuals
-            x = alpha * x + c.residual_scale * f if c.residual == 'add' else residual(x, f)
+            x = alpha * x + c.residual_scale * f if c.residual == 'add' else residual(x, f, c.residual_scale)
             x = post(x + x_in if c.b2t and name == 'ffn' else x)
             states.append(x)
     return states, entered

@@ -1,5 +1,4 @@
 """sample.py as a user calls it, on a small run."""
-import io
 import os
 import sys
 
@@ -108,13 +107,3 @@ def test_the_seed_decides_what_is_drawn(run):
     for narrow in ('--temperature=0', '--top_k=1', '--top_p=1e-6'):
         one, two = sample(run, *args, narrow).split('---------------\n')
         assert one == two
-
-
-def test_no_control_sequence_reaches_the_terminal(run, monkeypatch):
-    """Neither of the text nor of the prompt: a model that draws one could change the window's title, or worse"""
-    drawn = '\x1b]0;title\x07\x1b[2Ja\x9b1m\x7f\t\r\n'
-    monkeypatch.setattr(GPT, 'stream', lambda self, ids, *how: (torch.tensor([[i]]) for i in drawn.encode()))
-    arguments = ('--out_dir=out-tiny', '--start=\x1b[31mred', '--num_samples=1')
-    assert sample(run, *arguments) == f'\x1b[31mred{drawn}\n', 'a pipe gets it as it is'
-    monkeypatch.setattr('io.StringIO', type('Terminal', (io.StringIO,), dict(isatty=lambda self: True)))
-    assert sample(run, *arguments) == '␛[31mred␛]0;title␇␛[2Ja\ufffd1m␡\t\r\n\n'

@@ -63,9 +63,9 @@ def build():
 
 
 torch.manual_seed(seed)
-tune_for_training(machine.device, tf32, deterministic)
 obstacle = why_not_compile(machine.device) if compile else ''
 is_compiled = compile and not obstacle
+tune_for_training(machine.device, tf32, deterministic, is_compiled)
 raw_model = build()
 raw_model.recompute = recompute
 if checkpoint:
@@ -74,7 +74,6 @@ raw_model.to(machine.device)
 model = torch.compile(raw_model) if is_compiled else raw_model
 train_model = model                                     # under DDP, the wrapper that averages gradients over the ranks
 if machine.distributed:
-    torch._dynamo.config.optimize_ddp = False           # its smaller graphs cost more than they hide
     train_model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     train_model.broadcast_buffers = False               # they are the same on all ranks
 

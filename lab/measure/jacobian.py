@@ -20,7 +20,7 @@ CHUNK = 64              # rows of a Jacobian at once
 def layer(block, name, v1):
     """The layer 'attn' or 'ffn' of a block as a function of the residual state that its branch gets → the state behind it"""
     f, residual, norm = branch(block, name, v1), getattr(block, f'{name}_residual'), getattr(block, f'{name}_post_norm')
-    return lambda x: norm(residual(x, f(x)))
+    return lambda x: norm(residual(x, f(x), block.dt))
 
 
 def dense_jacobian(f, x):
