@@ -12,8 +12,7 @@ from contextlib import closing
 import torch
 
 from data.text import load_tokenizer
-from data.tokens import read_meta
-from engine.checkpoint import load_run
+from engine.checkpoint import load_run, meta_of
 from engine.device import Machine
 from engine.run import progress
 
@@ -43,7 +42,7 @@ machine = Machine(device, dtype)
 path = os.path.join(out_dir if init_from == 'resume' else init_from, checkpoint)
 if init_from == 'resume' or os.path.exists(path):
     model, state = load_run(path, machine.device)
-    meta = read_meta(state['config']['dataset'])
+    meta = meta_of(state)
     tokenizer = load_tokenizer(meta['tokenizer'], meta['chars'])
 else:
     from lab.convert.pretrained import OPENAI_MODELS, load_gpt

@@ -224,6 +224,7 @@ for it in range(run.start, max_iters + 1):
         tell_unused(raw_model, ddp, run.say)
 
     # clip the gradient, set the learning rate of each group, and step
+    torch.manual_seed(hash((seed, ~it)))                # random numbers from here on are the same on all ranks
     scaler.unscale_(opt)
     grad_norms = norms.of_gradient()                    # per block type
     grad_norm = torch.linalg.vector_norm(grad_norms)

@@ -13,6 +13,7 @@ from dataclasses import fields
 
 import torch
 
+from data.tokens import read_meta
 from engine.files import map_leaves, write_whole
 from engine.keys import config_from
 from model import GPT
@@ -86,6 +87,9 @@ def load_checkpoint(path, device='cpu', mmap=False):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
+            with zipfile.ZipFile(path) as f:
+                if broken := f.testzip():               # a flipped bit; 0.3 s a GB
+                    raise ValueError(f'{broken} in it is damaged')
             state = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
         if not (all(isinstance(state[key], kind) for key, kind in REQUIRED.items()) and not math.isnan(state['best_val_loss'])
                 and all(map(torch.is_tensor, state['model'].values()))
@@ -144,6 +148,20 @@ def load_run(path, device='cpu', Model=GPT):
         raise damaged(path, f'its config is not that of a {Model.__name__}, {error}') from error
     load_weights(model, checkpoint)
     return model, checkpoint
+
+
+def check_data(checkpoint, fingerprint):
+    """Raise ValueError if the run's data, which now has this fingerprint, has been prepared anew since it trained."""
+    if fingerprint != checkpoint['data']:
+        raise ValueError(f'data/{checkpoint["config"]["dataset"]} holds other data than when {checkpoint["path"]} was saved: '
+                         f'prepare it as it was')
+
+
+def meta_of(checkpoint):
+    """Return read_meta of the data that a run was trained on. Raise ValueError if it has been prepared anew since."""
+    meta = read_meta(checkpoint['config']['dataset'])
+    check_data(checkpoint, meta['fingerprint'])
+    return meta
 
 
 # ----------------------------------------------------------------------------- resuming

@@ -111,7 +111,7 @@ class Run:
 
     def __init__(self, config, machine):
         self.folder, self.config, self.machine, self.init_from = config['out_dir'], config, machine, config['init_from']
-        self.start, self.best_val_loss, self.changes, self.wandb = 0, math.inf, [], None
+        self.start, self.best_val_loss, self.changes, self.wandb, self.names = 0, math.inf, [], None, []
         self.writes = machine.master and not config['eval_only']
         self.first_bad = torch.full((), NEVER, device=machine.device)       # the first iteration that was not finite
         self.seen, files = self.last_save(), self.files()
@@ -188,7 +188,7 @@ class Run:
         more entries for run.json."""
         self.stop_request = StopRequest(self.config['max_minutes'] * self.machine.master)       # the clock of rank 0
         self.weights, self.settings, failure = model.state_dict(), copy.deepcopy(settings_of(optimizer)), None
-        parameters = model.num_params()
+        self.loose, parameters = copy.deepcopy(loose_state(model, optimizer)), model.num_params()
         try:
             if self.writes:
                 self.open_files(parameters=parameters, **about)
@@ -231,7 +231,9 @@ class Run:
                        platform=platform.platform(), python=platform.python_version(), numpy=np.__version__, commit=commit,
                        changed=changed, code=code_hash(script_path()), data=self.data, **about, starts=starts)
         if self.config['wandb_log']:                    # before touching a file, because this may fail
-            self.wandb = start_wandb(self.folder, self.config, content)
+            before = read_json(self.path('run.json'), 'remove it') if resumes else None
+            self.wandb = start_wandb(self.folder, self.config, content, (before or {}).get('wandb'))
+            content['wandb'] = self.wandb.run.id        # a resumed run goes on there
         for name in [] if resumes else self.files():
             os.remove(self.path(name))
         self.log = self.continue_rows('log.jsonl')
@@ -269,11 +271,16 @@ class Run:
 
     def step(self, it, sums, speed, **row):
         """Log an iteration: the sums over all ranks of {'loss': …, 'aux.NAME': …, …}, `row`, and the speed."""
-        means = {name: self.machine.sum(total).item() for name, total in sums.items()}
-        per_s, mfu, left = speed.since_last_line(it)
-        self.row(iter=it, **means, **row, **{f'{speed.unit}_per_s': round(per_s)},
+        if not self.names:
+            self.names = self.machine.gather(sorted(sums))
+        if any(names != self.names[0] for names in self.names):         # sums would mix them, or wait forever
+            raise ValueError(f'the ranks have put other names into aux or logged: {self.names[0]} on rank 0, '
+                             f'{next(names for names in self.names if names != self.names[0])} on another')
+        means = {name: self.machine.sum(sums[name]).item() for name in sorted(sums)}
+        loss, (per_s, mfu, left) = means.pop('loss'), speed.since_last_line(it)
+        self.row(iter=it, loss=loss, **row, **means, **{f'{speed.unit}_per_s': round(per_s)},
                  **({'mfu': round(mfu, 4)} if mfu else {}))
-        self.say(f'iter {it}: loss {means["loss"]:.4f}, lr {row["lr"]:.2e}, {per_s:,.0f} {speed.unit}/s'
+        self.say(f'iter {it}: loss {loss:.4f}, lr {row["lr"]:.2e}, {per_s:,.0f} {speed.unit}/s'
                  + (f', MFU {mfu:.1%}' if mfu else '') + f', {left} left')
 
     # ------------------------------------------------------------------------- its checkpoints
@@ -292,6 +299,7 @@ class Run:
                       about={**self.about, 'code': self.code})
         if it == self.start + 1:
             self.check_resumable(model, optimizer, state)
+        self.compare_weights(model)
         every, failure = self.config['keep_every'], None
         kept = f'ckpt-{it:06}.pt' if every and it % every == 0 else ''
         try:
@@ -305,27 +313,38 @@ class Run:
         self.machine.end_together(failure)
 
     def check_resumable(self, model, optimizer, state):
-        """End an edited run, after its first step and before hours are spent, if a checkpoint of this state could not be resumed,
-        or if the ranks hold different buffers: only rank 0's would be saved."""
-        failure, digests, parameters = None, {}, {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        """End an edited run, after its first step and before hours are spent, if a checkpoint of this state could not be
+        resumed."""
+        failure = None
         try:
             check_weights(self.weights, model.state_dict())
             map_leaves({key: state[key] for key in ('model', 'optimizer', 'scaler')}, check_leaf)
-            for name, value in model.state_dict().items():
-                if name not in parameters:
-                    buffer = value.cpu().reshape(-1).contiguous()
-                    digests[name] = hashlib.blake2b(buffer.view(torch.uint8).numpy()).hexdigest()
             for before, now in zip(self.settings, settings_of(optimizer)):
                 if changed := [key for key in now if key not in before or not equal(now[key], before[key])]:
                     raise ValueError(f'the optimizer has changed {changed[0]} in its groups, which hold settings: keep it in '
                                      f'state[p], with the state of a parameter')
         except Exception as error:                      # edited code may raise anything
             failure = ValueError(f'a checkpoint of this run could not be resumed: {error}')
-        differ = [name for name, digest in self.machine.gather(digests)[0].items() if digests.get(name) != digest]
-        if differ and failure is None:
-            failure = ValueError(f'the ranks hold different values of the buffer {differ[0]}, and a checkpoint holds only '
-                                 f'those of rank 0: average them in forward, or use register_buffer(…, persistent=False)')
         self.machine.end_together(failure)
+        now = loose_state(model, optimizer)
+        if lost := [name for name, value in self.loose.items() if name not in now or not equal(value, now[name])]:
+            self.say(f'{", ".join(lost[:3])} changed in the first step, and no checkpoint holds it: a resumed run starts it '
+                     f'anew; make it a buffer, or state of a parameter in the optimizer')
+
+    def compare_weights(self, model):
+        """End the run if ranks that should hold the same weights and buffers do not: only rank 0's would be saved."""
+        if not self.machine.distributed:
+            return
+        bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        digests = {name: t.contiguous().view(bits[t.element_size()]).sum(dtype=torch.int64).item()
+                   for name, t in model.state_dict().items() if not hasattr(t, 'to_local') and t.numel() and not t.is_complex()}
+        first = self.machine.gather(digests)[0]
+        differ = [name for name in first if first[name] != digests.get(name)]
+        differ = [name for names in self.machine.gather(differ) for name in names]
+        if differ:
+            raise ValueError(f'the ranks hold different values of {", ".join([*dict.fromkeys(differ)][:3])}, and a checkpoint '
+                             f'holds only those of rank 0: change weights in the same way on all ranks, average a buffer in '
+                             f'forward, or use register_buffer(…, persistent=False)')
 
     def check_folder(self):
         """Raise OSError if somebody has moved or removed the folder that this run has locked."""
@@ -373,6 +392,17 @@ class Run:
         self.machine.leave(code)
 
 
+def loose_state(model, optimizer):
+    """Return {name: value} of the numbers and tensors in modules and the optimizer that are in no state_dict."""
+    found = {}
+    for path, module in model.named_modules():
+        found |= {f'{path}.{name}'.lstrip('.'): module.get_buffer(name) for name in module._non_persistent_buffers_set}
+        found |= {f'{path}.{name}'.lstrip('.'): value for name, value in vars(module).items()}
+    found |= {f'{type(optimizer).__name__}.{name}': value for name, value in vars(optimizer).items()}
+    return {name: value for name, value in found.items() if not name.rpartition('.')[2].startswith('_')
+            and (torch.is_tensor(value) or isinstance(value, (int, float, complex)))}
+
+
 def settings_of(optimizer):
     """Return the optimizer's groups without their parameters and learning rates."""
     return [{key: value for key, value in group.items() if key not in ('params', 'lr')} for group in optimizer.param_groups]
@@ -388,11 +418,11 @@ def losses_text(means):
                      if name.endswith(('_loss', '_top1', '_top5')))
 
 
-def start_wandb(folder, config, about):
+def start_wandb(folder, config, about, run_id):
     """Start a run at Weights & Biases, and return the module wandb. Raise ValueError if that fails."""
     try:
         import wandb
-        wandb.init(project=config['wandb_project'], dir=folder, config={**config, **about},
+        wandb.init(project=config['wandb_project'], dir=folder, config={**config, **about}, id=run_id, resume='allow',
                    settings=wandb.Settings(init_timeout=20),        # seconds, where there is no network
                    name=config['wandb_run_name'] or os.path.basename(os.path.normpath(folder)))
     except Exception as error:                          # of many types

@@ -26,7 +26,7 @@ import torch
 from torch.nn import functional as F
 
 from data.tokens import Tokens
-from engine.checkpoint import load_checkpoint, load_run
+from engine.checkpoint import check_data, load_checkpoint, load_run
 from engine.keys import gpt_config
 from engine.stats import block_stats, rms
 from lab.runs import read_run, status_of
@@ -157,6 +157,7 @@ def examine_run(folder):
             model, _ = load_run(path)
             data = Tokens(config['dataset'], 'val', model.config.block_size, model.config.vocab_size)
             state = load_checkpoint(path, mmap=True)
+            check_data(state, data.fingerprint)
             torch.manual_seed(config['seed'])
             seen |= look_at_start(GPT(gpt_config(config)), data.read(data.spread(1, 4)[0])[0])[0]
             seen |= look_at_leaks(model) | look_at_targets(model, data) | dict(moments=moments_of(state))

@@ -28,11 +28,11 @@ from torch.nn import functional as F
 
 from data.text import load_tokenizer
 from data.tokens import TEXT_SPLITS, Tokens, read_meta
-from engine.checkpoint import load_run
+from engine.checkpoint import load_run, meta_of
 from engine.device import Machine
 from engine.files import open_rows, read_json, write_row
 from engine.run import progress
-from lab.convert.pretrained import OPENAI_MODELS, hugging_face, load_gpt
+from lab.convert.pretrained import OPENAI_MODELS, check_tokenizer, hugging_face, load_gpt
 from model import at_least_fp32
 
 # ----------------------------------------------------------------------------- keys
@@ -256,18 +256,14 @@ def task_scores(scorer, manager):
 
 def load_data(dataset, tokenizer, config):
     """Return the split of the data set, cut to `tokens`, in windows as long as the model and the split allow. Raise ValueError
-    if its tokens stand for other text than the model has learned; equal tokenizers may have different names."""
+    if its tokens stand for other text than the model has learned."""
     meta = read_meta(dataset)
     count = min(tokens or math.inf, meta['tokens'].get(split, 2))
     data = Tokens(dataset, split, max(1, min(config.block_size, count - 1)), config.vocab_size)
     data.tokens, data.windows = data.tokens[:count], (count - 1) // data.block_size
     if stride > data.block_size:
         raise ValueError(f'stride={stride} is longer than the windows of {data.block_size} tokens: some would be left out')
-    if (meta['tokenizer'], meta['chars']) != tokenizer:
-        theirs, ours = load_tokenizer(*tokenizer, replace=True), load_tokenizer(meta['tokenizer'], meta['chars'])
-        text = ours.decode(data.tokens[:1000].tolist())
-        if theirs.encode(text) != ours.encode(text):
-            raise ValueError(f'dataset={dataset} has other tokens ({meta["tokenizer"]}) than {out_dir} has learned')
+    check_tokenizer(out_dir, tokenizer, dataset)
     return data
 
 
@@ -298,7 +294,7 @@ def main():
     if is_run:                                          # the config.json of a run has no model_type
         model, state = load_run(path)
         trained_on, iteration = state['config']['dataset'], state['iter']
-        dataset, meta = dataset or trained_on, read_meta(trained_on)
+        dataset, meta = dataset or trained_on, meta_of(state)
         tokenizer = meta['tokenizer'], meta['chars']
     else:
         if what and not dataset:

@@ -18,8 +18,8 @@ import shutil
 from contextlib import contextmanager
 
 from data.text import load_tokenizer
-from data.tokens import read_meta
-from engine.checkpoint import load_run
+from data.tokens import is_prepared, read_meta
+from engine.checkpoint import load_run, meta_of
 from lab.convert.hub import obstacles, write_model, write_own, write_tokenizer
 from lab.convert.pretrained import FAMILIES
 
@@ -62,8 +62,9 @@ def main():
                          f"{', '.join(in_the_way[family])}: --format=nanonorm takes any model")
     note, end = '', None
     with new_folder(to) as folder:
+        meta = meta_of(state) if is_prepared(state['config']['dataset']) else None
         try:
-            meta = read_meta(state['config']['dataset'])
+            meta = meta or read_meta(state['config']['dataset'])
             write_tokenizer(folder, meta['tokenizer'], meta['chars'])
             end = load_tokenizer(meta['tokenizer'], meta['chars']).end
         except (ValueError, OSError) as error:

@@ -439,82 +439,28 @@ def draw_histogram(ax, histogram, shift=0, **style):
 
 # ----------------------------------------------------------------------------- sweeps
 
-# columns of numbers in a sweep's table.csv; all others are axes
-NUMBERS = ('learning_rate', 'tuning_loss', 'val_loss', 'standard_error', 'done', 'diverged', 'failed', 'test_loss',
-           'test_standard_error')
-
-
-def read_points(folder):
-    """Return a sweep's table.csv as a frame in ascending order of the rates, and the names of its axes."""
-    import pandas  # here, for the other pictures do without
-    path, remedy = os.path.join(folder, 'table.csv'), f'make it with  python -m lab.sweep --report={folder}'
-    if not os.path.exists(path):
-        raise ValueError(f'there is no {path}: {remedy}')
-    try:
-        points = pandas.read_csv(path, dtype=str, keep_default_na=False)
-        axes = [axis for axis in points if axis not in NUMBERS]
-        points = points.astype({key: float for key in points if key in NUMBERS})
-        points['lost'] = (points.diverged > 0) & (points.done == 0)             # every run diverged
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f'{path} is damaged, {remedy}') from error
-    points = points.assign(learning_rate=points.get('learning_rate', 0.0), tuning_loss=points.get('tuning_loss', math.nan))
-    return points.sort_values('learning_rate', kind='stable'), axes
-
-
-def split_points(points, axes):
-    """Return {title: points}, with the name of each point's row as its `row`. More than eight rows are split by the axis whose
-    parts have the fewest learning rates, such as the optimizer, and then by that with the fewest values."""
-    several = [axis for axis in axes if 1 < points[axis].nunique() <= MOST]
-    by, parts = None, {'': points}
-    if len(points[axes].drop_duplicates()) > MOST and len(several) > 1:
-        by = min(several, key=lambda axis: (points.groupby(axis).learning_rate.nunique().max(), points[axis].nunique()))
-        parts = {f'{by}: {value or "none"}': part for value, part in points.groupby(by, sort=False)}
-    rest = [axis for axis in axes if axis != by]
-    return {title: part.assign(row=[', '.join(filter(None, labels)) or '–' for labels in part[rest].to_numpy().tolist()])
-            for title, part in parts.items()}
-
-
-def draw_row(ax, x, points, height, **style):
-    """Draw a row of a sweep's table: the seed that chose the rate as a curve, if there is one, then the others as stars; means
-    with standard errors; a cross at this height where every run diverged."""
-    if points.tuning_loss.notna().any():
-        ax.plot(x, points.tuning_loss, **style)
-        style |= dict(marker='*', ls='', ms=7)
-    ax.errorbar(x, points.val_loss, points.standard_error.fillna(0.0), elinewidth=0.8, **style)
-    ax.plot(x[points.lost], [height] * points.lost.sum(), color=style['color'], marker='x', ls='')
-
-
 def plot_sweep(runs):
-    """The validation loss against the learning rate, a curve for each row of the sweep's table.
+    """The validation loss of a sweep's runs.csv against the learning rate, a curve for each row of its table.
 
-    Bars are standard errors over seeds. If one seed chose the rates, the curve is that seed's, and a star is the mean of the
-    others. A cross marks a point at which every run diverged. More than eight rows are split into panels by an axis. A sweep of
-    one learning rate has a point for each row."""
-    parts, styles, axes = [], {}, {}
-    for name, folder in runs:
-        points, of_folder = read_points(folder)
-        axes |= dict.fromkeys(of_folder)
-        parts += [(title or name * (len(runs) > 1), part) for title, part in split_points(points, of_folder).items()]
-    figure, panel = panels(len(parts), height=2.6, sharex=False, sharey=len(runs) == 1)
-    for ax, (title, points) in zip(panel, parts):
-        rates, rows = points.learning_rate.unique(), [*points.groupby('row', sort=False)]
-        losses = np.append(points[['val_loss', 'tuning_loss']].to_numpy(), 0.0 if points.lost.all() else math.nan)
-        low, high = np.nanmin(losses), np.nanmax(losses)
-        for k, (name, row) in enumerate(rows):
-            x = row.learning_rate if len(rates) > 1 else row.learning_rate * 0 + k
-            # crosses are a little apart, so that none hides another
-            height, style = high + (k + 1) * max(high - low, 1e-3) / 15, styles.setdefault(name, style_of(len(styles)))
-            draw_row(ax, x, row, height, label=name, **style)
-        ax.set(title=title, ylabel='validation loss (nats)', yscale='log' if 0 < 10 * low < high else 'linear')
-        if len(rates) > 1:
-            ax.set(xscale='log' if min(rates) > 0 else 'linear', xlabel='learning rate')
-            ax.set_xticks(rates, [f'{rate:g}' for rate in rates], rotation=45 * (len(rates) > 4))
-            ax.xaxis.minorticks_off()
-        else:
-            ax.set_xticks(range(len(rows)), [name for name, _ in rows], rotation=90)
-    about = '\n(line: the seed that chose the rate, star: the others)' * any(p.tuning_loss.notna().any() for _, p in parts)
-    about += '\n(bars: standard errors over seeds)' * any((p.standard_error > 0).any() for _, p in parts)
-    return finish(figure, ', '.join(axes) + about + '\n(×: every run diverged)' * any(p.lost.any() for _, p in parts))
+    The curve is seed 1, which chose the rate. A star is the mean of the seeds that are compared, with its standard error. A rate
+    at which seed 1 diverged is a gap."""
+    from lab.sweep.table import read_csv, rows_of, runs_of  # here, for the other pictures do without SciPy
+    figure, axes = panels(len(runs), height=2.6, sharex=False)
+    for ax, (name, folder) in zip(axes, runs):
+        path = os.path.join(folder, 'runs.csv')
+        rows = rows_of(runs_of(read_csv(path), path))
+        if not rows:
+            raise ValueError(f'there is no {path}, or it has no runs yet')
+        for k, row in enumerate(rows):
+            x = [float(point[0]) if point else k for point in row.points]
+            first = [at.val_loss[(at.seed == 1) & (at.status == 'done')].mean() for at in row.points.values()]
+            draw_curve(ax, x, first, label=str(row), **style_of(k))
+            if any(row.compared.seed > 1) and len(losses := row.losses('val')):
+                ax.errorbar(float(row.best[0]) if row.best else k, losses.mean(), losses.sem() if len(losses) > 1 else 0,
+                            **style_of(k) | dict(marker='*', ls='', ms=7))
+        ax.set(xscale='log' if row.keys else 'linear', xlabel='learning rate', ylabel='validation loss (nats)',
+               yscale='log' if 0 < 4 * ax.dataLim.y0 < ax.dataLim.y1 else 'linear', title=name if len(runs) > 1 else '')
+    return finish(figure, 'curve: seed 1\nstar: mean ± standard error of the seeds compared')
 
 
 # ----------------------------------------------------------------------------- all pictures

@@ -25,7 +25,6 @@ import json
 import os
 import re
 import time
-from dataclasses import asdict
 
 import numpy as np
 
@@ -53,10 +52,9 @@ def read_run(folder):
     if not config or not os.path.exists(os.path.join(folder, 'log.jsonl')):
         return None
     try:
-        last_start = (about.get('starts') or [{}])[-1]          # for a resumed run, the last start counts
-        about = {**about, **last_start}
-    except (TypeError, KeyError) as error:
-        raise ValueError(f'{folder}/run.json is damaged, remove it: starts={about["starts"]!r}') from error
+        about |= (about.get('starts') or [{}])[-1]      # for a resumed run, the last start counts
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(f'its run.json is damaged, remove it: starts={about["starts"]!r}') from error
     return dict(folder=folder, config=config, about=about, rows=read_rows(os.path.join(folder, 'log.jsonl')))
 
 
@@ -66,8 +64,8 @@ def read_runs(folders):
     for folder in dict.fromkeys(map(os.path.normpath, folders)):
         try:
             run, why = read_run(folder), f'{folder} is not the folder of a run, with config.json and log.jsonl'
-        except (ValueError, OSError) as error:
-            run, why = None, str(error)
+        except (ValueError, OSError, RecursionError) as error:
+            run, why = None, f'{folder}: {error}'
         if run is None:
             skipped.append(why)
         else:
@@ -126,9 +124,6 @@ def architecture(config):
     if 'optimizer' not in config:
         return ''
     known = architectures(script_of(config))
-    if any(key not in config for key in known['pre']):          # an older run
-        from model import GPTConfig  # here, for PyTorch is slow to import
-        config = {**asdict(GPTConfig()), **config}
     nearest = min(([name, *(f'{key}={config.get(key)}' for key, value in keys.items() if config.get(key) != value)]
                    for name, keys in known.items()), key=len)
     return ', '.join(nearest) if len(nearest) <= 3 else ''

@@ -264,15 +264,12 @@ def test_bounds_are_given_only_where_they_hold(edited, monkeypatch, gate, factor
     forward = model.RMSNorm.forward
     monkeypatch.setattr(model.RMSNorm, 'forward', lambda self, x: factor * forward(self, x))
     network = gated(attn_mid_norm=True, ffn_mid_norm=True, norm='rmsnorm')
-    alone = gated(norm='rmsnorm', n_head=1)
-    for name, p in (*network.named_parameters(), *alone.named_parameters()):
+    for name, p in network.named_parameters():
         if 'gate' in name:
             p.data.fill_(gate)
     found, bounded = measured(network, 'hidden', 'transport'), gate * factor == 1
     assert all(('ma_bound' in row) == bounded for row in found['hidden'])
     assert all(('w1_bound' in row) == bounded for row in found['transport'])
-    if factor == 1:
-        assert bool(measured(alone, 'attention_growth')['attention_growth']) == bounded         # T3
 
 
 # ----------------------------------------------------------------------------- shards

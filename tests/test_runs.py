@@ -64,10 +64,11 @@ def test_runs_that_differ_in_the_seed_have_a_mean(here):
 def test_folders_without_a_run_are_named_and_skipped(here):
     """And those whose files are garbled, whatever is in them"""
     write_run(here / 'good', (3.0, 2.5))
-    for name, content in dict(text=b'{"n_layer": ', list=b'[1]', bytes=b'\xff\x00').items():
+    deep = b'[' * 5000 + b']' * 5000
+    for name, content in dict(text=b'{"n_layer": ', list=b'[1]', number=b'7', deep=deep, bytes=b'\xff\x00').items():
         write_run(here / name)
         (here / name / 'config.json').write_bytes(content)
-    for name, content in dict(about=b'3', starts=b'{"starts": 3}').items():
+    for name, content in dict(about=b'3', starts=b'{"starts": 3}', odd=b'{"starts": [3]}').items():
         write_run(here / name)
         (here / name / 'run.json').write_bytes(content)
     (here / 'other').mkdir()
@@ -76,8 +77,8 @@ def test_folders_without_a_run_are_named_and_skipped(here):
         f.write(b'[]\n{"iter": 3, "val_loss": "text", "tokens_per_s": []}\n\xff\n')
     code, out, err = run_alone('lab.runs', *sorted(os.listdir()))
     assert code == 0 and [line.split()[0] for line in out.splitlines()[1:3]] == ['log', 'good']
-    skipped = [line.split()[1].partition('/')[0] for line in err.splitlines() if line.startswith('skipped')]
-    assert skipped == ['about', 'bytes', 'list', 'other', 'starts', 'text']
+    skipped = [line.split()[1].strip(':') for line in err.splitlines() if line.startswith('skipped')]
+    assert skipped == ['about', 'bytes', 'deep', 'list', 'number', 'odd', 'other', 'starts', 'text']
 
 
 def test_two_runs(here):

@@ -7,7 +7,7 @@ import torch
 from helpers import call, flags
 from test_text import hugging_face_folder
 
-from data.tokens import write_tokens
+from data.tokens import read_meta, write_tokens
 from model import GPT
 
 TEXT = 'the quick brown fox jumps over the lazy dog; naïve café\n' * 200
@@ -53,12 +53,17 @@ def test_text_is_shown_as_it_grows(run, monkeypatch):
     assert out == grown[-1] + '\ufffd\n---------------\nnaïve\rsame bits\n'
 
 
+@pytest.fixture(autouse=True)
+def there(run, monkeypatch):
+    monkeypatch.chdir(run)
+
+
 def run_of_another(run, name, vocab_size, tokenizer, **more):
     """out-<name>: the run as if it were of a data set with another tokenizer."""
     os.makedirs(run / 'data' / name)
     write_tokens(run / 'data' / name, {split: [range(9)] for split in ('train', 'val')}, vocab_size, tokenizer, **more)
     state = torch.load(run / 'out-tiny' / 'best.pt', weights_only=True)
-    state['config']['dataset'] = name
+    state['config']['dataset'], state['data'] = name, read_meta(name)['fingerprint']
     os.makedirs(run / f'out-{name}')
     torch.save(state, run / f'out-{name}' / 'best.pt')
 

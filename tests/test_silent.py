@@ -17,6 +17,7 @@ from torch import nn
 
 import model
 import optim
+from data.tokens import write_tokens
 from engine.checkpoint import load_checkpoint, load_run
 from model import GPT
 
@@ -102,8 +103,56 @@ def keeps_statistics():
 
 def test_buffers_that_differ_between_ranks(place):
     _, err = train(place, *flags(**SHORT, out_dir='buffers'), ranks=2, through=(keeps_statistics,), code=1)
-    assert 'the ranks hold different values of the buffer ' in err and '.seen' in err
+    assert 'the ranks hold different values of h.0.' in err and '.seen' in err
     train(place, *flags(**SHORT, out_dir='buffers-alone'), through=(keeps_statistics,))
+
+
+def drifting(edit):
+    """Edits of train.py's loop or of an optimizer, by which ranks would drift apart"""
+    def noise(p):
+        p.grad.add_(0.01 * torch.randn_like(p.grad))
+
+    def on_one_rank(p):
+        if os.environ['RANK'] == '1':
+            p.data.add_(1e-3)
+
+    step = optim.SGDW.step
+
+    def edited(self, closure=None):
+        for group in self.param_groups:
+            for p in group['params']:
+                dict(noise=noise, one=on_one_rank)[edit](p)
+        step(self)
+
+    optim.SGDW.step = edited
+
+
+def test_ranks_that_drift_apart(place):
+    """Noise behind the micro-batches is the same on all ranks. What is not ends the run before it is saved"""
+    keys = flags(**{**SHORT, 'optimizer': 'sgdw'})
+    train(place, *keys, '--out_dir=noise', ranks=2, through=(drifting, 'noise'))
+    _, err = train(place, *keys, '--out_dir=drift', ranks=2, through=(drifting, 'one'), code=1)
+    assert 'error: the ranks hold different values of ' in err and not (place / 'drift' / 'ckpt.pt').exists()
+
+
+def logs(names):
+    """Each rank puts its own names into `logged`."""
+    forward = GPT.forward
+
+    def edited(self, *args):
+        for name in names[int(os.environ['RANK'])]:
+            self.logged[name] = torch.tensor(float(names[0].index(name) if name in names[0] else 7))
+        return forward(self, *args)
+
+    GPT.forward = edited
+
+
+def test_names_of_what_is_logged(place):
+    """Their order does not mix them up; another name on one rank is an error"""
+    train(place, *flags(**SHORT, out_dir='order'), ranks=2, through=(logs, ['ab', 'ba']))
+    assert all((row['logged.a'], row['logged.b']) == (0, 1) for row in rows(place / 'order') if 'loss' in row)
+    _, err = train(place, *flags(**SHORT, out_dir='names'), ranks=2, through=(logs, ['a', 'b']), code=1)
+    assert 'error: the ranks have put other names into aux or logged: ' in err
 
 
 # ----------------------------------------------------------------------------- what a resumed run has changed
@@ -337,6 +386,61 @@ def test_what_an_optimizer_keeps_comes_back(place, monkeypatch, more):
         group.pop('weight_decay')
     assert same(ours['optimizer'], theirs['optimizer']) and same(ours['model'], theirs['model'])
     assert theirs['optimizer']['state'][0]['m'].dtype == torch.bfloat16 and theirs['optimizer']['state']['shared']['count'] == 8
+
+
+class Counting(nn.Identity):
+    """A norm with a counter, a tensor and a buffer that no checkpoint holds"""
+
+    def __init__(self, *args, **more):
+        super().__init__()
+        self.count, self.total = 0, torch.zeros(())
+        self.register_buffer('seen', torch.zeros(()), persistent=False)
+        self.register_buffer('kept', torch.zeros(()))
+
+    def forward(self, x):
+        self.count, self.total = self.count + 1, self.total + 1
+        self.seen, self.kept = self.seen + 1, self.kept + 1
+        return x
+
+
+def test_state_that_no_checkpoint_holds(place, monkeypatch):
+    """Is named once, after the first step"""
+    monkeypatch.setitem(model.NORMS, 'layernorm', Counting)
+    out, _ = train(place, *flags(**SHORT, out_dir='counting'))
+    line, = [line for line in out.splitlines() if 'no checkpoint holds it' in line]
+    assert [name.rpartition('.')[2] for name in line.partition(' changed')[0].split(', ')] == ['seen', 'count', 'total']
+
+
+@pytest.mark.parametrize('optimizer', optim.OPTIMIZERS)
+def test_what_is_ours_is_held(optimizer, place):
+    out, _ = train(place, *flags(**SHORT, optimizer=optimizer, out_dir=f'held-{optimizer}'))
+    assert 'no checkpoint holds it' not in out
+
+
+def test_a_flipped_bit(copy, place):
+    """In a tensor of ckpt.pt, where it would be another weight"""
+    content = bytearray((copy / 'ckpt.pt').read_bytes())
+    weight = checkpoint(copy)['model']['h.0.ffn.w1.weight'].numpy().tobytes()
+    content[content.index(weight) + 100] ^= 4
+    (copy / 'ckpt.pt').write_bytes(content)
+    _, err = train(place, 'whole/config.json', *flags(init_from='resume', out_dir=copy.name, max_iters=9), code=1)
+    assert f'error: {copy.name}/ckpt.pt is damaged' in err and err.count('\n') == 1
+
+
+def test_data_that_was_prepared_anew(place, copy, monkeypatch):
+    """Under the same name, with other characters: no command reads the run with these; nor do its weights meet other tokens"""
+    monkeypatch.chdir(place)
+    for name, chars in (('first', 'abcdefghijklm'), ('second', 'nopqrstuvwxyz')):
+        write_tokens(place / 'data' / name, {split: [np.arange(600) % 13] for split in ('train', 'val')}, 13, 'char', chars=chars)
+    train(place, *flags(**{**SHORT, 'dataset': 'first'}, out_dir='anew'))
+    _, err = train(place, *flags(**{**SHORT, 'dataset': 'second'}, out_dir='other', init_from='anew'), code=1)
+    assert 'dataset=second has other tokens (char) than anew has learned' in err
+    train(place, *flags(**{**SHORT, 'dataset': 'first'}, out_dir='same', init_from='anew'))
+    shutil.rmtree(place / 'data' / 'first')
+    shutil.copytree(place / 'data' / 'second', place / 'data' / 'first')
+    for script, *more in (['sample.py'], ['lab.export', '--to=hf'], ['lab.evaluate'], ['lab.measure', '--what=parameters']):
+        err = run_here(script, '--out_dir=anew', *more, cwd=place)[2]
+        assert err.startswith('error: data/first holds other data than when anew/') and err.count('\n') == 1, script
 
 
 # ----------------------------------------------------------------------------- folders

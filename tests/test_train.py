@@ -416,7 +416,7 @@ def test_a_kill_at_any_moment(whole, place, moment):
     train(place, *keys, code=-signal.SIGKILL, through=(killed, moment))
     for name in ('ckpt.pt', 'best.pt'):
         if (run / name).exists():
-            assert checkpoint(run, name)['iter'] % 5 == 0
+            assert checkpoint(run, name)['iter'] in (1, 5, 10, 15, 20)
     train(place, *keys)
     assert rows(run) == rows(whole) and not list(run.glob('*.tmp'))
     assert_same_weights(run, whole)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from engine.checkpoint import load_run
+from engine.checkpoint import check_data, load_run
 from engine.device import Machine
 from vision.data import Images, batches_of
 from vision.vit import ViT, correct
@@ -107,6 +107,7 @@ def main():
     header = f'| {" | ".join(columns)} |\n|{" --- |" * len(columns)}'
     for i, folder in enumerate(out_dir.split(',')):
         model, state = load_run(os.path.join(folder, checkpoint), machine.device, ViT)
+        check_data(state, Images(state['config']['dataset'], 'train', model.config).fingerprint)
         images = Images(state['config']['dataset'], 'val', model.eval().config)
         if corrupted:
             print(f'\n{folder}\n\n{header}')

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from engine.checkpoint import load_run
+from data.text import load_tokenizer
+from data.tokens import Tokens, read_meta
+from engine.checkpoint import load_checkpoint, load_run, meta_of
 from engine.files import read_json
 from model import GPT, GPTConfig
 
@@ -265,6 +267,27 @@ def load_gpt(name, block_size=None, dropout=0.0, extra_fields={}):
     return model
 
 
+def tokenizer_of(name):
+    """Return the arguments of load_tokenizer for a model that read_model reads."""
+    best = name if name.endswith('.pt') else os.path.join(name, 'best.pt')
+    if os.path.exists(best):
+        meta = meta_of(load_checkpoint(best, mmap=True))
+        return meta['tokenizer'], meta['chars']
+    return 'gpt2' if name in OPENAI_MODELS else name, ''
+
+
+def check_tokenizer(name, learned, dataset):
+    """Raise ValueError if the tokens of a data set stand for other text than those that a model has `learned`, the arguments of
+    load_tokenizer. Equal tokenizers may have different names."""
+    meta = read_meta(dataset)
+    if (meta['tokenizer'], meta['chars']) != learned:
+        theirs, ours = load_tokenizer(*learned, replace=True), load_tokenizer(meta['tokenizer'], meta['chars'])
+        text = ours.decode(Tokens(dataset, 'train', 1, meta['vocab_size']).tokens[:1000].tolist())
+        if theirs.encode(text) != ours.encode(text):
+            raise ValueError(f'dataset={dataset} has other tokens ({meta["tokenizer"]}) than {name} has learned: prepare it '
+                             f'with the same tokenizer')
+
+
 def load_pretrained(name, config):
     """Return the model that --init_from=name loads, unless it is scratch or resume, and set its architecture in `config`, a
     run's keys. The model's `notes` are lines to print. Raise ValueError if the command line asks for another architecture."""
@@ -277,6 +300,13 @@ def load_pretrained(name, config):
         raise ValueError(f'{name} has another architecture than the command line: {", ".join(contradictions)}; leave these out')
     config.update(differ)
     model.notes = []
+    try:
+        learned = tokenizer_of(name)
+        load_tokenizer(*learned)
+    except (ValueError, OSError) as error:
+        model.notes.append(f'the tokens of {name} and of data/{config["dataset"]} were not compared: {error}')
+    else:
+        check_tokenizer(name, learned, config['dataset'])
     if differ:
         model.notes.append(f'{name} brings its own ' + ', '.join(f'{key}={value}' for key, value in sorted(differ.items())))
     if model.started:

@@ -17,14 +17,13 @@ from lab.measure.gradients import gradients
 from lab.measure.hidden import hidden
 from lab.measure.jacobian import jacobian
 from lab.measure.parameters import parameters, update_sizes
-from lab.measure.predictions import attention_growth, output_spectrum, transport
 from lab.measure.preflight import preflight
 from lab.measure.sensitivity import drift, sensitivity
 from lab.measure.sharpness import layers, sharpness
+from lab.measure.transport import transport
 
 MEASUREMENTS = {measure.__name__: measure for measure in (
-    gradients, sharpness, hidden, parameters, attention, copying, sensitivity, jacobian, drift, layers, attention_growth,
-    transport, output_spectrum, preflight)}
+    gradients, sharpness, hidden, parameters, attention, copying, sensitivity, jacobian, drift, layers, transport, preflight)}
 
 
 def measure(model, batches, what, seed):
@@ -38,8 +37,7 @@ def measure(model, batches, what, seed):
         model.train(training)
 
 
-NEEDS = dict(attention_growth='it is for --n_head=1, --norm=rmsnorm, no biases, and blocks with PreNorm and QKNorm alone',
-             transport='it needs two sequences at least',
+NEEDS = dict(transport='it needs two sequences at least',
              copying='it needs text, in sequences of four tokens or more',
              attention='it needs attention that calls self.kernel, without a mask of its own')
 IN_TRAINING = ('gradients', 'sharpness', 'hidden', 'parameters', 'attention')

@@ -18,7 +18,7 @@ import os
 import torch
 
 from data.tokens import Tokens
-from engine.checkpoint import load_run, load_state
+from engine.checkpoint import check_data, load_run, load_state
 from engine.device import pick_device
 from engine.files import finite, read_json, write_whole
 from engine.keys import gpt_config, group_settings
@@ -28,11 +28,14 @@ from lab.measure.parameters import show_updates
 from model import GPT, GPTConfig
 from optim import make_optimizer, param_groups
 
+ABOUT = [f'    {name:14}{measurement.__doc__.splitlines()[0]}' for name, measurement in MEASUREMENTS.items()]
+__doc__ += '\n'.join(['\nvalues of --what:', *ABOUT])
+
 # ----------------------------------------------------------------------------- keys, besides those of train.py
 out_dir = 'out'                     # a run's folder, which also gets the results; with init_only they go into <out_dir>-init
 checkpoint = 'ckpt.pt'              # ckpt.pt: the latest | best.pt: the lowest validation loss | ckpt-000500.pt: a kept one
 init_only = False                   # measure the untrained model of the config instead
-what = ''                           # measurements, separated by commas; empty: all except preflight, or preflight with init_only
+what = ''                           # measurements, with commas; empty: all except preflight, or preflight with init_only
 batches = 8                         # batches of batch_size windows or images, evenly spread over the run's training data
 # -----------------------------------------------------------------------------
 
@@ -51,25 +54,6 @@ def refuse_other_keys(config, run, folder, defaults):
         if config[key] != run[key] and (config[key] != defaults[key] or key in flags()):
             raise ValueError(f'{key}={config[key]}: {folder} has {run[key]}, and a run is measured with its own keys; leave it '
                              f'out, or measure an untrained model by --init_only=True')
-
-
-def read_earlier(folder, model_keys):
-    """Return the measure.json of the folder, or {} if there is none or it is of an untrained model with other keys. Raise
-    ValueError if it is damaged."""
-    if model_keys and read_json(os.path.join(folder, 'config.json'), 'remove it and measure again') != model_keys:
-        return {}
-    return read_json(os.path.join(folder, 'measure.json'), 'remove it and measure again') or {}
-
-
-def merged(earlier, new):
-    """Return the content of a measure.json: the results of `new`, and those of the measure.json before it, `earlier`, that `new`
-    lacks. Its key 'earlier' says where a result comes from if not from this iteration and these batches: {name: {'iter': …,
-    …}}."""
-    about = {key: earlier[key] for key in ('iter', 'tokens', 'images') if key in earlier}
-    kept = {key: value for key, value in earlier.items() if key not in {*new, *about, 'earlier'}}
-    of = {name: earlier.get('earlier', {}).get(name, about) for name in kept}
-    others = {name: of[name] for name in kept if not of[name].items() <= new.items()}
-    return {**new, **kept, **(dict(earlier=others) if others else {})}
 
 
 def untrained(config):
@@ -92,16 +76,17 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
     if init_only:
         refuse(['checkpoint'], 'init_only=True measures no checkpoint')
         folder, state = out_dir + '-init', None
-        model_keys = {key: value for key, value in config.items() if key not in ('what', 'batches', 'debug')}
+        keys = {key: value for key, value in config.items() if key not in ('what', 'batches', 'debug')}
     else:
         path = os.path.join(out_dir, checkpoint)
         if not os.path.exists(path):
             raise ValueError(f'there is no {path} to measure: train first, check out_dir, or set --init_only=True')
         model, state = load_run(path, device, Model)
         refuse_other_keys(config, state['config'], out_dir, defaults_of(*sources))
-        folder, config, model_keys = out_dir, {**config, **state['config']}, {}
-    read_earlier(folder, model_keys)                    # raises now if it is damaged
+        folder, config, keys = out_dir, {**config, **state['config']}, state['config']
     build, windows = untrained(config)
+    if state:
+        check_data(state, windows.fingerprint)
     if init_only:
         torch.manual_seed(config['seed'])
         model = build().to(device)
@@ -112,15 +97,15 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
     for name, result in filter(lambda item: item[1], results.items()):
         (show_updates if name == 'updates' else MEASUREMENTS[name].show)(result)
     os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, 'measure.json')
-    new = dict(iter=state['iter'] if state else 0, **{unit: sum(y.numel() for _, y in data)}, **results)
-    content = finite(merged(read_earlier(folder, model_keys), new))
+    paths, remedy = [os.path.join(folder, name) for name in ('config.json', 'measure.json')], 'remove it and measure again'
+    held, earlier = (read_json(path, remedy) or {} for path in paths)
+    about = {'iter': state['iter'] if state else 0, unit: sum(y.numel() for _, y in data)}
+    if (state is None and held != keys) or any(earlier.get(key) != value for key, value in about.items()):
+        earlier = {}                                    # of another model, iteration or number of batches
     if init_only:                                       # lab.plot names the model by it
-        write_whole(os.path.join(folder, 'config.json'), lambda f: f.write(json.dumps(model_keys, indent=1).encode()))
-    write_whole(path, lambda f: f.write(json.dumps(content).encode() + b'\n'))
-    print(f'\nwrote {path}')
-    if 'earlier' in content:
-        print(f'it keeps results of another iteration or of other batches: {", ".join(content["earlier"])}')
+        write_whole(paths[0], lambda f: f.write(json.dumps(keys, indent=1).encode()))
+    write_whole(paths[1], lambda f: f.write(json.dumps(finite({**about, **earlier, **results})).encode() + b'\n'))
+    print(f'\nwrote {paths[1]}')
     from lab.plot import draw
     for name in names:
         if not results[name]:

@@ -36,7 +36,8 @@ def branch_inputs(model, x):
     return list(zip(states[::2], states[::2] if model.config.parallel_ffn else states[1::2]))
 
 
-@measurement(partial(table, 'hidden states', first='behind'),
+@measurement(partial(table, 'hidden states; ma: mean |x|, var: variance in a sequence, entry_var: of an entry over sequences',
+                     first='behind'),
              partial(along_depth, what='hidden', **HALVES, dashed='its bound under MidNorm',
                      shown={'mean |x|\nof the hidden state': ('ma', 'ma_bound'),
                              'variance\nof the hidden state': ('var', 'var_bound'),
@@ -73,11 +74,6 @@ def hidden(model, batches, rng):
 BOUNDED = (LayerNorm, RMSNorm, StableNorm)      # norms whose output's root mean square is at most γ_max + β_max
 
 
-def bounds(gain, out):
-    """Return whether the root mean square of a norm's outputs is at most its gain"""
-    return bool(out.square().mean(-1).sqrt().max() <= gain * (1 + 1e-4))
-
-
 @torch.no_grad()
 def mid_norm_gains(model, x):
     """Return γ_max and γ_max + β_max over the MidNorms if T4 to T6 apply: each branch adds exactly Δt times the output of a
@@ -92,7 +88,7 @@ def mid_norm_gains(model, x):
     with outputs(*norms) as seen:
         states = stream(model, x)
     steps = [model.config.branch_scale * out for out, in seen]
-    as_assumed = all(bounds(largest, out) for out, in seen) and all(
+    as_assumed = all(out.square().mean(-1).sqrt().max() <= largest * (1 + 1e-4) for out, in seen) and all(
         before.shape == step.shape == after.shape
         and torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
         for before, step, after in zip(states, steps, states[1:]))

@@ -5,10 +5,11 @@ from functools import partial
 import torch
 
 from lab.measure.gradients import MATRICES
-from lab.measure.sharpness import FACTORED, smallest_row
 from lab.measure.tools import KINDS, matrix_kind, measurement, table, top_singular_value
 from lab.plot import along_depth
 from model import block_type
+
+MEANS = ('wq', 'wk', 'wv', 'wo', 'attn_pre_norm', 'w1', 'w2', 'ffn_pre_norm')          # of figure 8
 
 
 def show_parameters(result):
@@ -26,19 +27,19 @@ def show_parameters(result):
 def parameters(model, batches, rng):
     """The spectral and the Frobenius norm of each matrix along the depth, and the size of gains and of block types.
 
-    That is the mean and largest |gain| and the Frobenius norm of each norm's gain; the token embedding's Frobenius norm and
-    smallest_row; the Frobenius norm of all parameters of each block type; and, as a mean over layers, that of weights and of the
-    gains before branches (sharpness disparity, figure 8)."""
+    The mean and largest |gain| and the Frobenius norm of each norm's gain; the Frobenius norm of the token embedding and of
+    all parameters of each block type; and, as a mean over layers, that of weights and of the gains before branches (sharpness
+    disparity, figure 8)."""
     result, squares, types = {**{kind: [] for kind in KINDS}, 'gains': {}}, {}, model.config.params
     by_layer = {}
     for name, parameter in model.named_parameters():
         p = parameter.detach()
         kind = block_type(name, types)
         squares[kind] = squares.get(kind, 0.0) + p.square().sum().item()
-        if name.endswith('.weight') and (place := name.split('.')[-2]) in FACTORED:
+        if name.endswith('.weight') and (place := name.split('.')[-2]) in MEANS:
             by_layer.setdefault(place, []).append(p.norm().item())
         if name == 'wte.weight':
-            result['embedding'] = dict(frobenius=p.norm().item(), smallest_row=smallest_row(p))
+            result['embedding'] = dict(frobenius=p.norm().item())
         if matrix_kind(name):
             start = torch.randn(p.size(1), generator=rng, device=p.device, dtype=p.dtype)
             spectral = top_singular_value(lambda v: p @ v, lambda u: p.T @ u, start, tolerance=1e-6)

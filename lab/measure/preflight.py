@@ -77,8 +77,8 @@ def show_preflight(result):
     table('invariance: exponent with which a row responds to a column (0 immune, 1 proportional, more explosive)',
           {effect: {cause: f'{invariance[cause][effect]:.2f}' for cause in invariance}
            for effect in next(iter(invariance.values()))})
-    table('growth with depth', {f'{quantity.upper()}, {name}': g for name, both in result['growth'].items()
-                                for quantity, g in both.items()})
+    table('growth with depth; power: of the layer; ma: mean |x|, var: variance',
+          {f'{quantity}, {name}': g for name, both in result['growth'].items() for quantity, g in both.items()})
 
 
 def plot_preflight(runs):

@@ -1,4 +1,4 @@
-"""Blockwise sharpness, by block type and by layer (sharpness disparity, equations 3 and 4, figure 9a, theorems 4.1 to 4.3)."""
+"""Blockwise sharpness, by block type and by layer (sharpness disparity, equations 3 and 4, figure 9a)."""
 import math
 import os
 import re
@@ -7,19 +7,7 @@ from functools import partial
 import torch
 
 from lab.measure.tools import BIN, log_histogram, mean_gradient, measurement, table
-from lab.plot import (
-    COLORS,
-    MARKERS,
-    draw_histogram,
-    draw_mean,
-    fill,
-    finish,
-    panels,
-    read_curves,
-    read_measured,
-    style_of_part,
-    symbols,
-)
+from lab.plot import along_depth, draw_histogram, draw_mean, fill, finish, panels, read_curves, read_measured, style_of_part
 from model import block_type
 
 
@@ -67,7 +55,11 @@ def plot_sharpness(runs):
     return finish(figure, 'block type; a large marker is the log₁₀ of its mean')
 
 
-@measurement(partial(table, 'sharpness of each block type', keys=('log10_mean', 'mean_log10', 'zeros')), plot_sharpness)
+COLUMNS = 'log10_mean: log10 of the mean, mean_log10: mean of log10 over entries above 0, zeros: share of zeros'
+
+
+@measurement(partial(table, f'sharpness of each block type; {COLUMNS}', keys=('log10_mean', 'mean_log10', 'zeros')),
+             plot_sharpness)
 def sharpness(model, batches, rng):
     """The distribution of sharpness in each block type, and its mean during training (sharpness disparity, eq. 4)."""
     h, table, result = diagonal_estimate(model, batches, rng), model.config.params, {}
@@ -91,64 +83,13 @@ def by_layer(h):
     return {layer: torch.cat(layers[layer]) for layer in sorted(layers)}
 
 
-def smallest_row(w):
-    """Return the norm of an embedding's shortest row, after each row's mean is subtracted: ‖w̃‖ in sharpness disparity's theorem
-    4.3."""
-    return (w - w.mean(1, keepdim=True)).norm(dim=1).min().item()
-
-
-FACTORED = ('wq', 'wk', 'wv', 'wo', 'attn_pre_norm', 'w1', 'w2', 'ffn_pre_norm')
-
-
-def factors(model, h):
-    """n S ‖θ‖² of each weight in FACTORED, {name: [per block]}, and of the token embedding, whose ‖θ‖ is its smallest_row.
-    Sharpness disparity bounds them from above: by one Ψ² for W_1, W_2 and the norm before them (theorem 4.1); by one Φ² for W_q
-    and W_k, one Ψ² for W_v and W_o, and Φ² + Ψ² for the norm before them (theorem 4.2); by a Ψ² for the embedding (theorem 4.3).
-    The theorems do not have SwiGLU's W_3. The sharpness of a tied embedding includes its part as the head."""
-    result = {}
-    for name, p in model.named_parameters():
-        part = re.fullmatch(r'h\.\d+\.(?:attn\.|ffn\.)?(\w+)\.weight', name)
-        size = smallest_row(p.detach()) ** 2 if name == 'wte.weight' else p.detach().square().sum().item()
-        if name == 'wte.weight':
-            result['emb'] = [h[name].sum().item() * size]
-        elif part and part[1] in FACTORED:
-            result.setdefault(part[1], []).append(h[name].sum().item() * size)
-    return result
-
-
 def show_layers(result):
-    table('sharpness of each layer; 0 is the embeddings', {str(i): row for i, row in enumerate(result['sharpness'])}, 'layer')
-    table('n S ‖θ‖², which theorems 4.1 to 4.3 bound from above',
-          {name: {f'layer {i}': value for i, value in enumerate(values, 1)} for name, values in result['factors'].items()})
+    table(f'sharpness of each layer, 0 is the embeddings; {COLUMNS}', {str(i): row for i, row in enumerate(result)},
+          'layer')
 
 
-def plot_layers(runs):
-    """A row of panels is a run. Layer 0 is the embeddings. In theorem 4.1 the three weights have one factor in common. In 4.2 W_q
-    and W_k have one, W_v and W_o another, and the norm has the sum of both. Dotted: the token embedding, with its own (4.3)."""
-    theorems = {'theorem 4.1': ('ffn_pre_norm', 'w1', 'w2'), 'theorem 4.2': ('attn_pre_norm', 'wq', 'wk', 'wv', 'wo')}
-    styles = dict(zip(sum(theorems.values(), ()), zip(COLORS, MARKERS)))
-    figure, axes = panels(3 * len(runs), 3, sharex=False, sharey='col')
-    for i, (name, folder) in enumerate(runs):
-        measured, (left, *others) = read_measured(folder, 'layers'), axes[3 * i:3 * i + 3]
-        depth = len(measured['sharpness'])
-        left.plot(range(depth), [row['log10_mean'] for row in measured['sharpness']], 'o-', color='#4d4d4d')
-        left.set(xlabel='layer (0: embeddings)', ylabel='log₁₀ of the\nmean sharpness', title=fill(name, 3))
-        for ax, (theorem, names) in zip(others, theorems.items()):
-            for weight in names:
-                if values := measured['factors'].get(weight):
-                    color, marker = styles[weight]
-                    ax.plot(range(1, depth)[:len(values)], values, color=color, marker=marker,
-                            label=symbols(weight.replace('_', ' ')))
-            for value in measured['factors'].get('emb', []):
-                ax.plot([1, depth - 1], [value] * 2, ':', color='#4d4d4d', label='$W_E$')
-            ax.set(xlabel='layer', ylabel='n·S·‖θ‖²', title=theorem, yscale='log')
-        for ax in (left, *others):
-            ax.xaxis.get_major_locator().set_params(integer=True)
-    return finish(figure, 'weight')
-
-
-@measurement(show_layers, plot_layers)
+@measurement(show_layers, partial(along_depth, what='layers', x='layer (0: embeddings)', first=0.0, linear=1,
+                                  shown={'log₁₀ of the mean sharpness': 'log10_mean'}))
 def layers(model, batches, rng):
-    """Sharpness per layer (sharpness disparity, figure 9a), and n·S·‖θ‖² per weight (its theorems 4.1 to 4.3)."""
-    h = diagonal_estimate(model, batches, rng)
-    return dict(sharpness=[summary(values) for values in by_layer(h).values()], factors=factors(model, h))
+    """Sharpness per layer (sharpness disparity, figure 9a)."""
+    return [summary(values) for values in by_layer(diagonal_estimate(model, batches, rng)).values()]

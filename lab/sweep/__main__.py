@@ -21,14 +21,12 @@ import os
 import re
 
 from data.lock import lock_file, lock_folder
-from engine.files import write_whole
-from lab.plot import draw
 from lab.sweep.plan import rows_of_file
 from lab.sweep.run import Sweep, last_line
-from lab.sweep.table import Tuning, make_tables, markdown, plain, point_table, read_csv, rows_of, runs_of
+from lab.sweep.table import Tuning, make_tables, markdown, plain, read_csv, runs_of
 
 # ----------------------------------------------------------------------------- keys
-out_dir = 'out-sweep'               # folder for all runs, and for table.md, table.csv and sweep.png
+out_dir = 'out-sweep'               # folder for all runs, and for table.md
 csv = ''                            # file with a row for each run that has ended; empty: runs.csv in out_dir
 script = 'train.py'                 # script of every run: train.py, or a module such as vision.train
 arguments = ''                      # first arguments of every run: config files and --key=value
@@ -45,7 +43,6 @@ contrast = ''                       # 'ROW - ROW - ROW + ROW', rows as in agains
 diverged_loss = 0.0                 # count a run that ends above this loss as diverged too; 0: only if train.py stopped it
 diverged_rise = 0.0                 # also a run whose training loss (mean of 5 logged) rises this far above its lowest; 0: none
 codes = ''                          # hashes of code, with commas, by which a run repeats digit by digit; their rows may be mixed
-slow = False                        # train in bf16 on a CPU without bf16 instructions too
 report = False                      # print the table without training
 # -----------------------------------------------------------------------------
 
@@ -64,19 +61,16 @@ def split_arguments(arguments):
     return ours, theirs
 
 
-def plan_of(keys, theirs):
-    """Return the planned rows. An axis on the command line chooses among the labels of the file's grids, or else adds to them."""
-    axes = {key: text.split(',') for key, _, text in (arg[2:].partition('=') for arg in theirs if arg.startswith('--'))}
-    only = {axis: values for axis, values in axes.items() if any(isinstance(grid.get(axis), dict) for grid in grids)}
+def chosen_grids(axes):
+    """Return the file's grids with those labels that the command line names. Remove these axes from `axes`."""
+    only = {axis: axes.pop(axis) for axis in [*axes] if any(isinstance(grid.get(axis), dict) for grid in grids)}
     for axis, values in only.items():
         labels = dict.fromkeys(label for grid in grids for label in grid.get(axis, ()))
         if unknown := [value for value in values if value not in labels]:
             raise ValueError(f'{axis}={unknown[0]}: choose among {", ".join(labels)}')
-    chosen = [{**grid, **{axis: {label: grid[axis][label] for label in grid[axis] if label in values}
-                          for axis, values in only.items() if axis in grid}} for grid in grids]
-    chosen = [grid for grid in chosen if all(grid.get(axis, True) for axis in only)]
-    more = {axis: values for axis, values in axes.items() if axis not in only} | ({'seeds': seeds} if 'seeds' in flags() else {})
-    return rows_of_file({**keys, 'grids': chosen}, more, [arg for arg in theirs if not arg.startswith('--')])
+    chosen = [{axis: {label: labels[label] for label in labels if label in only[axis]} if axis in only else labels
+               for axis, labels in grid.items()} for grid in grids]
+    return [grid for grid in chosen if all(grid.get(axis, True) for axis in only)]
 
 
 def report_on(keys):
@@ -97,22 +91,20 @@ def main():
     keys['csv'] = csv or os.path.join(out_dir, 'runs.csv')
     if report:
         return report_on(keys)
-    sweep = Sweep(plan_of(keys, theirs), keys)
-    sweep.check()
-    for folder in out_dir, os.path.dirname(sweep.csv) or '.':
+    axes = {key: text.split(',') for key, _, text in (arg[2:].partition('=') for arg in theirs if arg.startswith('--'))}
+    keys['grids'] = chosen_grids(axes)
+    rows = rows_of_file(keys, axes | ({'seeds': seeds} if 'seeds' in flags() else {}), [arg for arg in theirs if arg[0] != '-'])
+    Sweep(rows, keys).check()
+    for folder in out_dir, os.path.dirname(keys['csv']) or '.':
         os.makedirs(folder, exist_ok=True)
-    locked = lock_folder(out_dir, 'sweeping'), lock_file(f'{sweep.csv}.lock', sweep.csv, 'adding runs')     # noqa: F841, to the end
-    if not read_csv(sweep.csv).equals(sweep.table):
-        raise ValueError(f'rows were added to {sweep.csv} in the meantime: run this again')
+    locked = lock_folder(out_dir, 'sweeping'), lock_file(f'{keys["csv"]}.lock', keys['csv'], 'adding runs')  # noqa: F841, to the end
+    sweep = Sweep(rows, keys)                           # rows may have been added before the lock
     sweep.train()
     runs, tables = report_on(keys)
-    points = point_table(rows_of(runs, Tuning.of(keys))).to_csv(index=False, na_rep='nan')
-    for name, text in {'table.md': '\n\n'.join(map(markdown, tables)) + '\n', 'table.csv': points}.items():
-        write_whole(os.path.join(out_dir, name), lambda f: f.write(text.encode()))
-    if 'done' in {*runs.status}:
-        draw('sweep', [out_dir], os.path.join(out_dir, 'sweep.png'))
+    with open(os.path.join(out_dir, 'table.md'), 'w', encoding='utf-8') as f:
+        f.write('\n\n'.join(map(markdown, tables)) + '\n')
     if all(runs.status == 'failed'):
-        first = next(run for row in sweep.rows for run in [row.run_at(row.grid[0], row.seeds[0])])
+        first = rows[0].run_at(rows[0].grid[0], rows[0].seeds[0])
         raise ValueError(f'all {len(runs)} runs failed, the first with: {last_line(sweep.folder(first))}')
 
 

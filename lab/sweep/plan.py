@@ -47,25 +47,14 @@ def read_sweep(path):
 
 # ----------------------------------------------------------------------------- the grid
 
-def words(key, text):
-    """Split a key's value, which holds arguments in one string, into a list."""
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise ValueError(f'{key}={text!r} is not a list of arguments: {error}') from error
-
-
 def options(axis, values, defaults):
     """Return {label: arguments of train.py} for an axis's values."""
-    labelled = isinstance(values, dict) and all(isinstance(text, str) for text in values.values())
-    if not isinstance(axis, str) or not values or not (labelled or isinstance(values, list)):
+    if axis in ('seed', 'data_seed', 'eval_only', 'overwrite', *CELLS):
+        raise ValueError(f'{axis} cannot be an axis: all runs train, seeds=N gives their seeds, and runs.csv has its own columns')
+    if not values or not isinstance(values, (list, dict)):
         raise ValueError(f'{axis}={values!r} in grids: wants a list of values, or {{label: arguments of train.py}}')
-    if axis in ('seed', 'data_seed', 'eval_only', 'overwrite'):
-        raise ValueError(f'{axis} cannot be an axis: seeds=N gives seed and data_seed 1 to N, and all runs train')
-    if axis in CELLS:
-        raise ValueError(f'{axis} cannot be an axis: runs.csv has a column of this name, choose another')
-    if labelled:
-        return {str(label): words(axis, text) for label, text in values.items()}
+    if isinstance(values, dict):
+        return {str(label): shlex.split(text) for label, text in values.items()}
     folder = os.path.join(ROOT, 'config', axis)
     if os.path.isdir(folder):
         return {value: [] if value == 'none' else [os.path.relpath(os.path.join(folder, f'{value}.py'))] for value in values}
@@ -99,7 +88,7 @@ def beyond(values, extend):
 class PlannedRow:
     """The runs of a table's row, which differ in the tuned keys and the seed.
 
-    `grid`: {tuned key: its values, ascending}, and `ladder` the same with the values that may be added. Seed 1 trains at all
+    `grid`: {tuned key: its values}, and `ladder` the same with the values that may be added, both ascending. Seed 1 trains at all
     points of the grid, and then beside the best one, a step of one key up or down its ladder, until the best one's neighbours are
     known. Points close to the best one train with the other tuning seeds. The other seeds train at the chosen point. Those that
     the csv has there count, whatever their numbers.
@@ -107,8 +96,7 @@ class PlannedRow:
 
     def __init__(self, labels, arguments, grid, ladder, seeds, tuning, script):
         self.labels, self.arguments, self.seeds, self.tuning, self.script = labels, arguments, seeds, tuning, script
-        self.ladder = {key: [*map(canonical, ladder[key])] for key in grid}
-        self.spelling = {(key, canonical(value)): value for key in grid for value in ladder[key]}
+        self.ladder = {key: [*map(canonical, values)] for key, values in ladder.items()}
         self.grid = [*itertools.product(*([*map(canonical, values)] for values in grid.values()))]
         self.run_at = functools.cache(self.run_at)
         for point in self.grid:
@@ -119,7 +107,7 @@ class PlannedRow:
 
     def run_at(self, point, seed):
         """Return the run of a seed at a point, see make_run."""
-        tuned = {key: self.spelling[key, value] for key, value in zip(self.ladder, point)}
+        tuned = {key: value.removesuffix('.0') for key, value in zip(self.ladder, point)}
         return make_run({**self.labels, **tuned, 'seed': str(seed)}, [
             *self.arguments, *(f'--{key}={value}' for key, value in tuned.items()), f'--seed={seed}', f'--data_seed={seed}'],
             self.script)
@@ -171,42 +159,34 @@ class PlannedRow:
         return len(to_do) + others * tunes
 
 
-def planned_rows(grids, first, tuning=Tuning(), more={}, seeds=3, extend=2, script='train.py'):
-    """Return the PlannedRows of all grids, each with the axes `more`, and with arguments that start with `first`. An axis of
-    `more` with one value sets this key of all runs, and does not name them. `seeds` is their number, or a list. Two names in a
-    grid are no axes: its own `seeds`, and `ladder`, {tuned key: values that may be added beside its best one}. Without a ladder
-    up to `extend` values may be added at each end, in the ratio of the last two there."""
-    defaults, rows = script_defaults(script), {}
-    for grid in grids:
-        if not isinstance(grid, dict):
-            raise ValueError(f'{grid!r} in grids: wants a dict from an axis to its values')
-        grid, fixed = {**grid, **more}, {axis for axis, values in more.items() if axis != 'seeds' and len(values) == 1}
-        own, ladder = grid.pop('seeds', seeds), grid.pop('ladder', {})
-        if not isinstance(own, list) and (not isinstance(own, int) or own < 1):
-            raise ValueError(f'seeds={own!r} in grids: wants a number of seeds, at least 1, or a list of them')
+def rows_of_file(keys, more={}, arguments=()):
+    """Return the PlannedRows of a sweep's keys, see read_sweep, with the command line's axes `more` and its arguments.
+
+    An axis of `more` with one value sets this key of all runs, and does not name them. Two names in a grid are no axes: its own
+    `seeds`, and `ladder`, {tuned key: values that may be added beside its best one}. Without a ladder up to `extend` values may
+    be added at each end, in the ratio of the last two there."""
+    script, tuning, rows, taken = keys['script'], Tuning.of(keys), [], set()
+    first, defaults = [*shlex.split(keys['arguments']), *arguments], script_defaults(script)
+    fixed = {axis for axis, values in more.items() if axis != 'seeds' and len(values) == 1}
+    for grid in ({**grid, **more} for grid in keys['grids'] or [{}]):
+        seeds, ladder = grid.pop('seeds', keys['seeds']), grid.pop('ladder', {})
         tuned = {key: grid.pop(key) for key in tuning.keys if isinstance(grid.get(key), list) and key not in fixed}
         for key, values in tuned.items():
-            options(key, values, defaults)
+            options(key, values, defaults)              # raises for what is no axis
         tuned = {key: sorted(map(str, values), key=float) for key, values in tuned.items()}
-        steps = {key: beyond(values, extend) if key not in ladder else sorted(     # one spelling of each value
-                 {canonical(value): value for value in (*map(str, ladder[key]), *values)}.values(), key=float)
-                 for key, values in tuned.items()}
+        steps = {key: sorted({*map(canonical, [*ladder[key], *values])}, key=float) if key in ladder else
+                 beyond(values, keys['extend']) for key, values in tuned.items()}
         axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
         # files first, so that they cannot override a key of the grid
         in_order = sorted(axes, key=lambda axis: axis in {*defaults, *ALIASES} and isinstance(grid[axis], list))
         for chosen in itertools.product(*axes.values()):
             labels = dict(zip(axes, chosen))
-            arguments = [*first, *itertools.chain(*(axes[axis][labels[axis]] for axis in in_order))]
+            own = [*first, *itertools.chain(*(axes[axis][labels[axis]] for axis in in_order))]
             labels = {axis: label for axis, label in labels.items() if axis not in fixed}
-            row = PlannedRow(labels, arguments, tuned, steps, own if isinstance(own, list) else [*range(1, own + 1)], tuning,
-                             script)
-            if rows.setdefault(name_of(labels), row) is not row or key_of(labels) in {key_of(r.labels) for r in rows.values()
-                                                                                       if r is not row}:
-                raise ValueError(f'two rows are named {row or "(all runs)"}, or alike: leave one out, or choose other labels')
-    return [*rows.values()]
-
-
-def rows_of_file(keys, more={}, arguments=()):
-    """Return the PlannedRows of a sweep's keys, see read_sweep, with the command line's axes and arguments."""
-    return planned_rows(keys['grids'] or [{}], [*words('arguments', keys['arguments']), *arguments], Tuning.of(keys), more,
-                        keys['seeds'], keys['extend'], keys['script'])
+            names = {name_of(labels), key_of(labels)}   # of the folder, and of rows of runs.csv
+            if names & taken:
+                raise ValueError(f'two rows are named {row_name(labels)}, or alike: leave one out, or choose other labels')
+            taken |= names
+            rows.append(PlannedRow(labels, own, tuned, steps, seeds if isinstance(seeds, list) else [*range(1, seeds + 1)],
+                                   tuning, script))
+    return rows

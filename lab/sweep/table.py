@@ -55,13 +55,13 @@ class Tuning(NamedTuple):
 
 # ----------------------------------------------------------------------------- runs.csv
 
+def row_name(labels):
+    return ','.join(f'{axis}={label}' for axis, label in labels.items())
+
+
 def name_of(labels):
     """Return the name of a run's folder, made of its place on the axes."""
     return re.sub(r'[^\w.,=+-]', '_', row_name({axis: label for axis, label in labels.items() if label}))
-
-
-def row_name(labels):
-    return ','.join(f'{axis}={label}' for axis, label in labels.items())
 
 
 def canonical(label):
@@ -82,24 +82,25 @@ def labels_of(run):
     return {name: str(label) for name, label in run.items() if name not in CELLS and label != ''}
 
 
+def axes_of(runs):
+    return [name for name in runs if name not in ('seed', *CELLS)]
+
+
 def read_csv(path):
     """Return the rows of a runs.csv as texts, or none if there is no file. Raise ValueError for another file."""
     if not os.path.exists(path):
         return pd.DataFrame(columns=['seed', *CELLS], dtype=str)
     try:
         rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding='utf-8-sig')
-        if missing := [name for name in ('seed', *CELLS) if name not in rows]:
-            raise ValueError(f'it has no column {missing[0]!r}')
-        if rows.empty or not isinstance(rows.index, pd.RangeIndex):
-            raise ValueError('it has no rows, or more cells than columns')
+        if missing := {'seed', *CELLS} - {*rows}:
+            raise ValueError(f'it has no column {min(missing)!r}')
     except ValueError as error:
         raise ValueError(f'{path} is damaged, or not the runs.csv of a sweep: {error}') from error
     return rows
 
 
 def write_csv(path, rows):
-    axes = [name for name in rows if name not in ('seed', *CELLS)]
-    text = rows[[*axes, 'seed', *CELLS]].to_csv(index=False, lineterminator='\r\n')
+    text = rows[[*axes_of(rows), 'seed', *CELLS]].to_csv(index=False, lineterminator='\r\n')
     write_whole(path, lambda f: f.write(text.encode()))
 
 
@@ -107,41 +108,34 @@ def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0, codes=''):
     """Convert rows of runs.csv: numbers to numbers, and labels to their first spelling. Runs that end above diverged_loss, or
     whose largest rise exceeds diverged_rise, count as diverged too; 0: no limit. Raise ValueError for rows that cannot be of one
     sweep. `codes`: hashes of code that compute the same, with commas."""
-    runs = rows.reset_index(drop=True)
-    try:
-        for name in NUMBERS:
-            runs[name] = pd.to_numeric(runs[name])
-    except ValueError as error:
-        raise ValueError(f'{path}: {error}') from error
-    axes = [name for name in runs if name not in CELLS and name != 'seed']
+    runs, axes = rows.reset_index(drop=True), axes_of(rows)
+    for name in NUMBERS:
+        runs[name] = pd.to_numeric(runs[name])
     for axis in axes:
         runs[axis] = runs.groupby(runs[axis].map(canonical))[axis].transform('first')
-    faults = {f'has a status that is none of {", ".join(STATUS)}': ~runs.status.isin(STATUS),
-              'has no seed, or no seconds': runs[['seed', 'seconds']].isna().any(axis=1),
-              'is done and has no val_loss': (runs.status == 'done') & ~(np.isfinite(runs.val_loss) & (runs.val_losses != '')),
-              'is there twice': runs.duplicated([*axes, 'seed'])}
-    for fault, has_it in faults.items():
-        for labels in map(labels_of, runs[has_it].to_dict('records')):
-            raise ValueError(f'{path}: the run {row_name(labels)} {fault}')
-    check_origin(runs[runs.status != 'failed'], path, axes, codes)
+    for fault, has_it in {'has no status, seed or loss': ~runs.status.isin(STATUS) | runs.seed.isna() |
+                          (runs.status == 'done') & runs.val_loss.isna(),
+                          'is there twice': runs.duplicated([*axes, 'seed'])}.items():
+        if has_it.any():
+            raise ValueError(f'{path}: the run {row_name(labels_of(runs[has_it].iloc[0]))} {fault}')
+    check_origin(runs[runs.status != 'failed'], path, codes)
     high = (runs.val_loss > (diverged_loss or math.inf)) | (runs.largest_rise > (diverged_rise or math.inf))
     runs.loc[(runs.status == 'done') & high, 'status'] = 'diverged'
     return runs
 
 
-def check_origin(runs, path, axes, codes=''):
+def check_origin(runs, path, codes=''):
     """Raise ValueError if runs have different code or PyTorch versions, or different data sets or precisions that no axis
-    separates. `dataset` and `dtype` separate them if each label has a single value. Codes named in `codes` count as one."""
-    def are_apart(what, axis):
-        return runs.groupby(axis)[what].nunique().max() == runs.groupby(what)[axis].nunique().max() == 1
-
+    separates. `dataset` and `dtype` separate them if each label has a single value. Codes named in `codes` count as one, and
+    None as any."""
     for what, name in ORIGIN.items():
-        found = {*runs[what]}
-        apart = what in ('data', 'precision') and any(are_apart(what, axis) for axis in axes)
+        found = {*runs[what].dropna()}
+        apart = what in ('data', 'precision') and any(
+            runs.groupby(axis)[what].nunique().max() == runs.groupby(what)[axis].nunique().max() == 1 for axis in axes_of(runs))
         if len(found) > 1 and not apart and not (what == 'code' and found <= {*codes.split(',')}):
-            raise ValueError(f'{path} has runs of several {name} ({", ".join(sorted(found))}), which are never averaged: move '
-                             'the rows of all but one into another file' + ', or name codes that repeat a run digit by digit in '
-                             'codes' * (what == 'code'))
+            remedy = ', or name codes that repeat a run digit by digit in codes' * (what == 'code')
+            raise ValueError(f'{path} has runs of several {name} ({", ".join(sorted(found))}), which are never averaged: give '
+                             f'another --out_dir or --csv, or move the rows of all but one into another file{remedy}')
 
 
 # ----------------------------------------------------------------------------- rows of the table
@@ -163,21 +157,17 @@ class Row:
     """
 
     def __init__(self, labels, runs, tuning):
-        self.labels, self.tuning, self.keys = labels, tuning, [key for key in tuning.keys if key in runs]
-        self.runs = runs.sort_values(self.keys, key=lambda x: pd.to_numeric(x), kind='stable') if self.keys else runs
-        place = pd.Series([*zip(*(self.runs[key] for key in self.keys))] if self.keys else [()] * len(runs), self.runs.index)
-        self.points = {point: self.runs[place == point] for point in dict.fromkeys(place)}
+        self.labels, self.keys = labels, [key for key in tuning.keys if key in runs]
+        self.runs = runs.sort_values(self.keys, key=pd.to_numeric, kind='stable') if self.keys else runs
+        self.points = dict([*self.runs.groupby(self.keys, sort=False)]) if self.keys else {(): runs}
         several = len(self.points) > 1
         self.first = self.runs[self.runs.seed == 1] if several else self.runs
-        losses = {}
-        for point, run in zip(place, self.runs.to_dict('records')):
-            if run['status'] != 'failed' and run['seed'] <= tuning.seeds:
-                losses.setdefault(point, {})[run['seed']] = run['val_loss'] if run['status'] == 'done' else math.inf
+        losses = {point: {seed: loss if status == 'done' else math.inf for seed, status, loss in zip(
+            at.seed, at.status, at.val_loss) if status != 'failed' and seed <= tuning.seeds} for point, at in self.points.items()}
         losses = {point: by_seed for point, by_seed in losses.items() if by_seed.get(1, math.inf) < math.inf}
         self.best = tuning.choose(losses)[0] if several and losses else next(iter(self.points))
         self.at_best = self.points[self.best]
-        tuned = several or tuning.elsewhere
-        self.compared = self.at_best[self.at_best.seed > tuning.seeds] if tuned else self.at_best
+        self.compared = self.at_best[self.at_best.seed > tuning.seeds] if several or tuning.elsewhere else self.at_best
         self.shown = self.compared if len(self.compared) else self.at_best
 
     def __str__(self):
@@ -193,9 +183,9 @@ class Row:
     def is_at_edge(self):
         """Return whether a tuned key has the lowest or highest of its values that seed 1 tried, so that a better one may lie
         beyond."""
-        tried = self.first[self.first.status != 'failed']
+        tried = self.first[self.first.status != 'failed'][self.keys].astype(float)
         return len(self.points) > 1 and any(
-            tried[key].nunique() > 1 and float(value) in (float(min(tried[key], key=float)), float(max(tried[key], key=float)))
+            tried[key].nunique() > 1 and float(value) in (tried[key].min(), tried[key].max())
             for key, value in zip(self.keys, self.best))
 
     def point_text(self):
@@ -237,7 +227,7 @@ def tolerance(rates, losses, slack=0.1):
 
 def rows_of(runs, tuning=Tuning()):
     """Return the Rows of runs."""
-    axes = [name for name in runs if name not in CELLS and name not in (*tuning.keys, 'seed')]
+    axes = [name for name in axes_of(runs) if name not in tuning.keys]
     groups = runs.groupby(axes, sort=False) if axes else [((), runs)] * (len(runs) > 0)
     return [Row({axis: label for axis, label in zip(axes, labels) if label}, group, tuning) for labels, group in groups]
 
@@ -259,15 +249,14 @@ def find_row(rows, wanted, key='against'):
 # ----------------------------------------------------------------------------- comparisons
 
 class Estimate(NamedTuple):
-    """A contrast of means, its 95% interval, the two-sided p against zero, the fewest losses behind a mean, the standard error
-    and its degrees of freedom."""
+    """An estimated contrast of means."""
     mean: float
-    low: float
+    low: float              # of the 95% interval
     high: float
-    p: float
-    n: int
-    error: float
-    df: float
+    p: float                # two-sided, against zero
+    n: int                  # the fewest losses behind a mean
+    error: float            # the standard error
+    df: float               # its degrees of freedom
 
 
 def moderated(rows, split):
@@ -280,22 +269,23 @@ def moderated(rows, split):
     """
     groups, known = {}, {}
     for row in rows:
-        parameters = f'{row.shown.parameters.iloc[0]:.1g}' if len(row.shown) else ''
         if row.losses(split).var() > 0:
-            groups.setdefault((row.labels.get('optim'), row.labels.get('size', parameters)), []).append(row)
+            size = row.labels.get('size', f'{row.shown.parameters.iloc[0]:.1g}')
+            groups.setdefault((row.labels.get('optim'), size), []).append(row)
     for group in groups.values():
         s2 = np.array([np.var(row.losses(split).to_numpy(), ddof=1) for row in group])
         d = np.array([len(row.losses(split)) - 1 for row in group])
         e = np.log(s2) - psi(d / 2) + np.log(d / 2)
         excess = e.var(ddof=1) - polygamma(1, d / 2).mean() if len(group) > 1 else 0.0
         if len(group) == 1:
-            known[group[0]] = float(s2[0]), int(d[0])
+            variances, df = s2, d
         elif excess <= 0:
-            known |= dict.fromkeys(group, (float(np.exp(e.mean())), int(d.sum())))
+            variances, df = np.full(len(group), np.exp(e.mean())), np.full(len(group), d.sum())
         else:
             d0 = 2 * brentq(lambda x: polygamma(1, x) - excess, 1e-8, 1 / excess + 1)   # ψ′(x) is between 1/x and 1/x + 1/x²
             s0 = np.exp(e.mean() + psi(d0 / 2) - np.log(d0 / 2))
-            known |= zip(group, zip((d0 * s0 + d * s2) / (d0 + d), np.minimum(d0 + d, d.sum())))
+            variances, df = (d0 * s0 + d * s2) / (d0 + d), np.minimum(d0 + d, d.sum())
+        known |= zip(group, zip(variances.tolist(), df.tolist()))
     return known
 
 
@@ -309,12 +299,11 @@ def contrast(weights, split, known):
     losses = {row: row.losses(split) for row in used}
     n = min(map(len, losses.values()), default=0)
     mean = math.fsum(weight * fmean(losses[row]) for row, weight in used.items()) if n else math.nan
+    if not n or not all(row in known for row in used):
+        return Estimate(mean, math.nan, math.nan, math.nan, n, math.nan, math.nan)
     parts = {}                                          # {(variance, df): v}
     for row, weight in used.items():
-        if n and row in known:
-            parts[known[row]] = parts.get(known[row], 0.0) + weight ** 2 * known[row][0] / len(losses[row])
-    if not parts or not all(row in known for row in used):
-        return Estimate(mean, math.nan, math.nan, math.nan, n, math.nan, math.nan)
+        parts[known[row]] = parts.get(known[row], 0.0) + weight ** 2 * known[row][0] / len(losses[row])
     variance = math.fsum(parts.values())
     df, error = variance ** 2 / math.fsum(v ** 2 / df for (_, df), v in parts.items()), math.sqrt(variance)
     low, high = t.interval(0.95, df, mean, error)
@@ -325,21 +314,19 @@ def corrected(p_values):
     """Correct p-values as Benjamini and Hochberg 1995 do, in the given order. NaN stays NaN and does not count."""
     p = np.array(p_values, float)
     tested = ~np.isnan(p)
-    if tested.any():
-        p[tested] = false_discovery_control(p[tested])
+    p[tested] = false_discovery_control(p[tested]) if tested.any() else []
     return p.tolist()
 
 
 def read_contrast(text, find):
     """Parse 'ROW - ROW' or 'ROW - ROW - ROW + ROW' into {row: weight}; find(text) returns a row."""
     first, *rest = re.split(r'\s+([+-])\s+', text.strip())
-    terms = [(1, first), *zip(({'+': 1, '-': -1}[sign] for sign in rest[::2]), rest[1::2])]
-    if sum(sign for sign, _ in terms):
-        raise ValueError(f'contrast={text!r}: wants as many rows with + as with -, as in ROW - ROW or ROW - ROW - ROW + ROW')
     weights = {}
-    for sign, name in terms:
+    for sign, name in ('+', first), *zip(rest[::2], rest[1::2]):
         row = find(name)
-        weights[row] = weights.get(row, 0) + sign
+        weights[row] = weights.get(row, 0) + (1 if sign == '+' else -1)
+    if sum(weights.values()):
+        raise ValueError(f'contrast={text!r}: wants as many rows with + as with -, as in ROW - ROW or ROW - ROW - ROW + ROW')
     return weights
 
 
@@ -394,22 +381,6 @@ def seeds_text(seeds):
     """Return seeds as '4 to 11', or as '8 from 7078336 to 261944053' if there are others between the first and the last."""
     low, high, n = min(seeds), max(seeds), len(seeds)
     return f'{low}' if n == 1 else f'{low} to {high}' if high - low == n - 1 else f'{n} from {low} to {high}'
-
-
-def point_table(rows):
-    """Return a frame with a line for each point of each row. If there are several, tuning_loss is seed 1's validation loss, and
-    the other losses are those of the seeds that did not tune."""
-    lines = []
-    for row in rows:
-        for point, runs in row.points.items():
-            first, others = runs[runs.seed == 1], runs[runs.seed > row.tuning.seeds]
-            several, done = len(row.points) > 1, (others if len(row.points) > 1 else runs)[lambda x: x.status == 'done']
-            lines.append({**row.labels, **dict(zip(row.keys, point)),
-                          'tuning_loss': first.val_loss[first.status == 'done'].mean() if several else math.nan,
-                          'val_loss': done.val_loss.mean(), 'standard_error': done.val_loss.sem(),
-                          'test_loss': done.test_loss.mean(), 'test_standard_error': done.test_loss.sem(),
-                          **{status: sum(runs.status == status) for status in STATUS}})
-    return pd.DataFrame(lines)
 
 
 def markdown(table):
