@@ -167,7 +167,8 @@ def refuse(keys, why):
 def known(key, defaults, where):
     if key not in defaults:
         near = [NICKNAMES[key]] if NICKNAMES.get(key) in defaults else difflib.get_close_matches(key, defaults, 1, 0.5)
-        hint = f'did you mean {near[0]!r}?' if near else '--help lists the keys'
+        hint = "for decay_lr=False say schedule='constant'" if key == 'decay_lr' else None
+        hint = hint or (f'did you mean {near[0]!r}?' if near else '--help lists the keys')
         private = '; a name that is not a key must start with _' if where.endswith('.py') else ''
         raise ValueError(f'unknown key {key!r} in {where}: {hint}{private}')
     return key
@@ -203,7 +204,9 @@ def read_config(path, values):
     if not path.endswith(('.py', '.json')):
         raise ValueError(f'{path!r} is neither a config file (.py, .json) nor --key=value')
     if not os.path.isfile(path):
-        raise ValueError(f'there is no config file {path}')
+        path = os.path.join(ROOT, path)                 # from another folder, config/… is that of the repository
+    if not os.path.isfile(path):
+        raise ValueError(f'there is no config file {os.path.relpath(path, ROOT)}')
     if path.endswith('.json'):
         try:
             with open(path, encoding='utf-8') as f:
@@ -258,10 +261,12 @@ def print_help(section, values, keys, own):
 def print_keys(names, values, keys):
     """Print a line for each key. Keys of block types with the same value and help, such as r_emb and r_qk, share a line."""
     kinds = {}                                          # {(the key's text, its help): block types}
+    tables = [vars(sys.modules[name])['CHOICES'] for name in ('model', 'engine.keys') if name in sys.modules]
     for name in names:
+        choices = next((' | '.join(table[name]) for table in tables if name in table), '')
         key, value = keys[name], values[name] if str(values[name]).isprintable() else repr(values[name])
         name = name.removesuffix(key.kind) + 'TYPE' if key.kind else name
-        kinds.setdefault((f'  --{name}={value}', key.help), []).append(key.kind)
+        kinds.setdefault((f'  --{name}={value}', key.help.replace('CHOICES', choices)), []).append(key.kind)
     for (key, text), of_types in kinds.items():
         print(key.ljust(40), text + f'; TYPE: {", ".join(of_types)}' * bool(of_types[0]))
 

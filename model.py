@@ -97,7 +97,7 @@ class GPTConfig:
     dropout: float = 0.0            # on embeddings, attention weights and branch outputs
     bias: bool = False              # biases in linear layers and LayerNorms
     # norms
-    norm: str = 'layernorm'         # layernorm | rmsnorm | stablenorm | dyt | derf | seednorm | gatednorm
+    norm: str = 'layernorm'         # CHOICES; those of queries, keys and values are StableNorm beside it, else RMSNorm
     norm_gain: str = 'learned'      # learned | zero_centred: 1 + γ, so that weight decay pulls a gain to 1 | none: always 1
     norm_alpha: float = 0.5         # StableNorm's α, where 0.5 is RMSNorm; DyT's and Derf's a at the start
     attn_norm_alpha: float = 0.0    # the same for the norm before attention; 0: norm_alpha

@@ -405,10 +405,13 @@ def lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, dec
     """Return the learning rate of iteration `it`, from 0, for a block type whose Blockwise LR is `ratio` times the base.
 
     'ramp': the warm-up goes on at the base's slope up to ratio · learning_rate; all types then decay to the same min_lr (the code
-    of sharpness disparity). 'jump': after the warm-up, ratio multiplies the base's rate, min_lr too (the paper's text). 'merge',
-    for schedule='wsd': as 'ramp', but before the decay, for as long as the decay, each type's rate goes in a straight line to the
-    base's rate (the paper's code for WSD, where both parts take a third of the run).
+    of sharpness disparity). 'peak': the type has a peak of its own, ratio · learning_rate, with the same warm-up and min_lr
+    (another argument of that code). 'jump': after the warm-up, ratio multiplies the base's rate, min_lr too (the paper's text).
+    'merge', for schedule='wsd': as 'ramp', but before the decay, for as long as the decay, each type's rate goes in a straight
+    line to the base's rate (the paper's code for WSD, where both parts take a third of the run).
     """
+    if blockwise == 'peak':
+        ratio, learning_rate = 1.0, ratio * learning_rate
     if blockwise == 'jump':
         lr = lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac)
         return lr if it < warmup_iters else ratio * lr

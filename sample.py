@@ -20,7 +20,7 @@ from engine.run import progress
 init_from = 'resume'                # resume: the run in out_dir | gpt2, gpt2-medium, …, gpt2-xl | the folder of a run or model
 out_dir = 'out'                     # the run's folder
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest | ckpt-000500.pt: a kept one
-start = '\n'                        # the text to continue, or FILE:path
+start = '\n'                        # the text to continue, or FILE:path; '<|endoftext|>' starts a document, for GPT-2's tokens
 num_samples = 3                     # number of samples, drawn together; the first is printed as it grows
 max_new_tokens = 500                # tokens per sample
 temperature = 0.8                   # 0: always the likeliest token
@@ -57,7 +57,9 @@ if start.startswith('FILE:'):
             start = f.read()
     except UnicodeDecodeError as error:
         raise ValueError(f'{start[5:]} is not UTF-8: {error}') from error
-prompt = tokenizer.encode(start)
+prompt = []
+for i, part in enumerate(start.split(tokenizer.end_text) if tokenizer.end_text else [start]):
+    prompt += [tokenizer.end] * (i > 0) + tokenizer.encode(part)        # such as '<|endoftext|>', where a document ends
 if not prompt:
     raise ValueError('start is empty: give at least one character to continue')
 if max(prompt) >= model.config.vocab_size:

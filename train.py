@@ -43,7 +43,7 @@ vocab_size = 0                      # vocabulary size, at least the data's; 0: t
 gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
 batch_size = 12                     # windows of block_size tokens per micro-batch
 # optimizer
-optimizer = 'adamw'                 # adamw | sgdw | lion | adam_mini | muon
+optimizer = 'adamw'                 # CHOICES
 weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
 decay_norms = False                 # weight decay on norms too; wd_out_norm=0 leaves out those behind a matrix (arXiv:2605.26895)
 wd_TYPE = 1.0                       # the weight decay of TYPE, a block type of model.py, as a multiple of weight_decay
@@ -63,7 +63,7 @@ min_lr = 6e-5                       # learning rate at the end of the schedule
 decay_frac = 0.2                    # wsd: fraction of the iterations, at the end, over which the learning rate decays
 r_TYPE = 1.0                        # Blockwise LR: the learning rate of TYPE, a block type, as a multiple of learning_rate
 r_out_norm = 1.0                    # a further factor for norms behind a matrix or on a stream
-blockwise = 'ramp'                  # ramp | jump | merge: how a block type's rate leaves the base rate, see lr_at in optim.py
+blockwise = 'ramp'                  # ramp | peak | jump | merge: how a type's rate leaves the base rate, see lr_at in optim.py
 # run
 seed = 1337                         # seed for weights and dropout
 data_seed = 1337                    # seed for the order of the training data
@@ -162,6 +162,7 @@ def evaluate(split):
 # ----------------------------------------------------------------------------- log, measurements
 tokens_per_iter = gradient_accumulation_steps * batch_size * block_size
 notes = [f'this run is not compiled, and therefore slower: {obstacle}'] if obstacle else []
+notes += ['parallel=fsdp does nothing on one process: torchrun starts several'] * (parallel == 'fsdp' and not fsdp)
 run.begin(raw_model, opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
           [*getattr(pretrained, 'notes', ()), *notes], compiled=is_compiled, tokens_per_iter=tokens_per_iter)
 batches, norms = Batches(machine), Norms(opt, log_layers)       # what the log says beside the loss

@@ -1,9 +1,6 @@
 """A folder or a file that one process at a time may write."""
-import errno
 import fcntl
 import os
-
-NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)        # errors of some network disks
 
 
 def lock_file(path, subject, doing):
@@ -20,9 +17,8 @@ def lock_file(path, subject, doing):
             return file
         file.close()
         raise ValueError(f'{subject} is in use: process {holder} is {doing} there; wait for it, or end it') from None
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
+    except OSError:                                     # some network disks have no locks
+        pass
     file.truncate(0)
     file.write(f'{os.getpid()} on {here}')
     file.flush()
@@ -36,12 +32,9 @@ def lock_folder(folder, doing):
 
 def is_locked(folder):
     """Return whether a process holds the lock of lock_folder; False on a disk without locks."""
-    path = os.path.join(folder, '.lock')
-    if not os.path.exists(path):
-        return False
-    with open(path) as file:
-        try:
+    try:
+        with open(os.path.join(folder, '.lock')) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno not in NO_LOCKS
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False

@@ -2,14 +2,12 @@
 A data set of text is a folder data/<name> with train.bin, val.bin and perhaps test.bin, which hold tokens as plain uint16 or
 uint32, and meta.json. This file reads windows of a data set, in an order that depends only on the seed, and writes a data set.
 """
+import errno
 import functools
 import glob
 import hashlib
 import json
 import os
-import re
-import signal
-import sys
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -28,51 +26,36 @@ def is_prepared(name):
     return os.path.exists(os.path.join('data', name, 'meta.json'))
 
 
-def prepare_command(name):
-    """Return the command that prepares a data set, as its prepare.py states it, or '' for a data set of your own."""
-    base, _, size = name.partition('-bpe')              # as pysource-bpe1024
-    script = f'data/{base}/prepare.py'
-    if not os.path.exists(script) or size and not size.isdecimal():
-        return ''
-    if size:
-        return f'python {script} --bpe={size} --folder=data/{name}'
-    with open(script, encoding='utf-8') as f:
-        stated = re.search(rf'^ +(python {script}.*?)(?: +#|$)', f.read(), re.MULTILINE)
-    return stated[1] if stated else f'python {script}'
-
-
-def load_meta(name, holds='fingerprint'):
-    """Read data/<name>/meta.json of a data set that has the key `holds`, such as 'tokens' or 'images'. Older data has the
-    fingerprint ''. Raise ValueError, with the remedy, if the file is missing or damaged, or if the data set holds something
-    else."""
+def load_meta(name):
+    """Read data/<name>/meta.json. Data of another program may have the fingerprint '' and no samples. Raise ValueError, with the
+    remedy, if the file is missing or damaged."""
     folder = os.path.join('data', name)
+    if os.path.isabs(name) or '..' in name.split(os.sep):
+        raise ValueError(f'dataset={name!r}: wants the name of a folder in data/')
     if not is_prepared(name):
-        if command := prepare_command(name):
-            raise ValueError(f'{folder} is not prepared: run  {command}')
+        if os.path.exists(script := f'{folder}/prepare.py'):
+            raise ValueError(f'{folder} is not prepared: run  python {script}')
         if not os.path.isdir('data'):
             raise ValueError(f'dataset={name!r}: there is no folder data here: run this from the root of the repository')
         prepared = sorted(os.path.basename(os.path.dirname(file)) for file in glob.glob('data/*/meta.json'))
-        raise ValueError(f'dataset={name!r}: choose one that is prepared, {", ".join(prepared) or "of which there is none yet"}; '
-                         f'docs/data.md lists others')
+        raise ValueError(f'dataset={name!r}: there is no {folder}/meta.json: choose one that is prepared, '
+                         f'{", ".join(prepared) or "of which there is none yet"}; docs/data.md lists others')
     try:
         with open(os.path.join(folder, 'meta.json'), encoding='utf-8') as f:
-            meta = {'fingerprint': '', **json.load(f)}
+            return {'fingerprint': '', 'samples': {}, 'chars': '', **json.load(f)}
     except (ValueError, TypeError) as error:
         raise ValueError(f'{folder}/meta.json is damaged, prepare {folder} again: {error}') from error
-    if holds not in meta:
-        raise ValueError(f'dataset={name!r} holds no {holds}')
-    return meta
 
 
 def read_meta(name):
     """Read data/<name>/meta.json of tokens: vocab_size, tokenizer (and its chars, for 'char'), dtype, tokens per split, and the
-    fingerprint. The tokenizer '.' means the data set's own folder, returned as data/<name>."""
-    meta = {'chars': '', **load_meta(name, 'tokens')}
+    fingerprint."""
+    meta = load_meta(name)
     try:
         return dict(
             meta, dtype=np.dtype(meta['dtype']), vocab_size=int(meta['vocab_size']),
             tokens={split: int(meta['tokens'][split]) for split in TEXT_SPLITS if split in SPLITS or split in meta['tokens']},
-            tokenizer=os.path.join('data', name) if meta['tokenizer'] == '.' else str(meta['tokenizer']))
+            tokenizer=str(meta['tokenizer']))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f'data/{name}/meta.json is damaged, prepare data/{name} again: {error}') from error
 
@@ -85,20 +68,6 @@ def sample_hash(path, size):
             f.seek(last * i // (SAMPLES - 1))
             content.update(f.read(min(size, SAMPLE_SIZE)))
     return content.hexdigest()
-
-
-def map_file(path, dtype, shape, meta):
-    """Memory-map a file of the data set with this meta.json. Raise ValueError if the file has another size or other content.
-    Older data has no hashes to check the content."""
-    folder, name = os.path.split(path)
-    size = np.dtype(dtype).itemsize * int(np.prod(shape))
-    file_size = os.path.getsize(path) if os.path.exists(path) else 0
-    if file_size != size or not size:
-        raise ValueError(f'{path} has {file_size} bytes, but meta.json wants {size}: prepare {folder} again')
-    if name in meta.get('samples', {}) and meta['samples'][name] != sample_hash(path, size):
-        raise ValueError(f'{path} is not the file that belongs to {folder}/meta.json: put that one back, '
-                         f'or prepare {folder} again')
-    return np.memmap(path, dtype, 'r', shape=shape)
 
 
 @functools.lru_cache(maxsize=4)
@@ -140,7 +109,13 @@ class Tokens:
         if meta['vocab_size'] > vocab_size:
             raise ValueError(f'vocab_size={vocab_size} is less than the {meta["vocab_size"]} of dataset={name}: '
                              f'set --vocab_size={meta["vocab_size"]} or more')
-        self.tokens = map_file(self.path, meta['dtype'], (self.length,), meta)
+        size, file_size = meta['dtype'].itemsize * self.length, os.path.getsize(self.path) if os.path.exists(self.path) else 0
+        if file_size != size or not size:
+            raise ValueError(f'{self.path} has {file_size} bytes, but meta.json wants {size}: prepare data/{name} again')
+        if meta['samples'].get(f'{split}.bin') not in (None, sample_hash(self.path, size)):
+            raise ValueError(f'{self.path} is not the file that belongs to data/{name}/meta.json: put that one back, '
+                             f'or prepare data/{name} again')
+        self.tokens = np.memmap(self.path, meta['dtype'], 'r')
         if self.length <= block_size:
             raise ValueError(f'block_size={block_size} is too long for the {self.length} tokens of {self.path}: '
                              f'at most {self.length - 1}')
@@ -166,89 +141,70 @@ class Tokens:
 
 # ----------------------------------------------------------------------------- writing
 
-def end_by_exit(number, frame):
-    signal.signal(number, signal.SIG_IGN)               # schedulers may send it more than once
-    sys.exit(128 + number)
-
-
 @contextmanager
-def preparing(folder):
-    """Make the folder, and lock it against other processes that prepare data there (ValueError). SIGTERM and SIGHUP end the
-    process as Ctrl-C does, so that partial files are removed. Only the main thread can catch them."""
-    new = not os.path.isdir(folder)
+def replacing(folder, names):
+    """Make the folder, and lock it against other processes that prepare data there (ValueError). Yield {name: path} of temporary
+    files to write. The old data stay until all are written; then the new files take their place, meta.json last. An error or
+    Ctrl-C leaves no partial files; a kill leaves temporary files, which nothing reads."""
     os.makedirs(folder, exist_ok=True)
-    lock = lock_folder(folder, 'preparing data')
-    caught = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
-    for number in caught:
-        signal.signal(number, end_by_exit)
-    try:
-        yield
-    finally:
-        with suppress(FileNotFoundError):               # without locks, another process may have removed it
-            os.remove(lock.name)
-        lock.close()
-        if new and not os.listdir(folder):
-            os.rmdir(folder)
-        for number in caught:
-            signal.signal(number, signal.SIG_DFL)
+    path = {name: os.path.join(folder, name) for name in names}
+    with lock_folder(folder, 'preparing data') as lock:
+        try:
+            yield {name: f'{file}.tmp' for name, file in path.items()}
+            for name in 'meta.json', 'test.bin':
+                with suppress(FileNotFoundError):
+                    os.remove(os.path.join(folder, name))
+            for file in path.values():
+                os.replace(f'{file}.tmp', file)
+        finally:
+            for file in [*(f'{file}.tmp' for file in path.values()), lock.name]:
+                with suppress(FileNotFoundError):
+                    os.remove(file)
 
 
 @contextmanager
-def replacing(folder, names, others=()):
-    """Yield {name: path} of temporary files to write. The old files stay until all are written. Then remove the old file of the
-    last name, which is meta.json for a data set, and move the new files into place, that one last. In between, remove those of
-    `others` that are not rewritten. An error or interrupt leaves no partial files."""
-    path = {name: os.path.join(folder, name) for name in names}
+def writing(path):
+    """Open a file to be written in binary, and to be on the disk when this ends. A full disk's error names the file."""
     try:
-        yield {name: file + '.tmp' for name, file in path.items()}
-        if os.path.exists(path[names[-1]]):
-            os.remove(path[names[-1]])
-        for name in {*others} - {*names}:
-            with suppress(FileNotFoundError):
-                os.remove(os.path.join(folder, name))
-        for name in path.values():
-            os.replace(name + '.tmp', name)
-    finally:
-        for name in path.values():
-            if os.path.exists(name + '.tmp'):
-                os.remove(name + '.tmp')
+        with open(path, 'wb') as f:
+            yield f
+            f.flush()
+            os.fsync(f.fileno())
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            error.filename = path
+        raise
 
 
-def write_tokens(folder, splits, vocab_size, tokenizer, beside=None, fingerprint='', **more):
+def write_tokens(folder, splits, vocab_size, tokenizer, fingerprint='', **more):
     """Write train.bin, val.bin, test.bin if `splits` has it, and meta.json, as `replacing` does. `splits` maps each split to an
-    iterable of integer arrays or bytes. `beside`: other files to write there, {name: bytes}. `more`: further entries of
-    meta.json. Raise ValueError for a split of fewer than two tokens, an input and its target, or for a fingerprint other than
-    the given one, if any."""
+    iterable of integer arrays or bytes. `more`: further entries of meta.json. Raise ValueError for a split of fewer than two
+    tokens, an input and its target, or for a fingerprint other than the given one, if any."""
     dtype = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
     tokens, content = {}, hashlib.blake2b(digest_size=16)
-    names, beside = [split for split in TEXT_SPLITS if split in splits], beside or {}
-    with preparing(folder), replacing(folder, [*(f'{split}.bin' for split in names), *beside, 'meta.json'], ['test.bin']) as path:
+    names = [split for split in TEXT_SPLITS if split in splits]
+    with replacing(folder, [*(f'{split}.bin' for split in names), 'meta.json']) as path:
         for split in names:
             tokens[split] = 0
-            with open(path[f'{split}.bin'], 'wb') as f:
+            with writing(path[f'{split}.bin']) as f:
                 for ids in splits[split]:
                     ids = np.frombuffer(ids, np.uint8) if isinstance(ids, bytes) else np.asarray(ids)
                     if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
                         raise ValueError(f'{folder}: ids from {ids.min()} to {ids.max()} are not within vocab_size={vocab_size}')
                     ids = ids.astype(dtype)
-                    ids.tofile(f)
+                    f.write(ids)
                     content.update(ids)
                     tokens[split] += len(ids)
-                f.flush()
-                os.fsync(f.fileno())
             if tokens[split] < 2:
                 raise ValueError(f'{folder}: {tokens[split]} tokens are too few for {split}.bin, which needs an input and its '
                                  f'target: give more text' + (', or a larger part of it to validation' if split == 'val' else ''))
-        for name, data in beside.items():
-            with open(path[name], 'wb') as f:
-                f.write(data)
         meta = dict(vocab_size=vocab_size, tokenizer=tokenizer, **more, dtype=np.dtype(dtype).name, tokens=tokens)
         content.update(json.dumps(meta).encode())
         if fingerprint not in ('', content.hexdigest()):
             raise ValueError(f'{folder}: this data has the fingerprint {content.hexdigest()}, where {fingerprint} is expected: '
-                             f'another archive, or another version of this code or of tokenizers, has given other tokens')
+                             f'another archive, or another version of this code, has given other tokens')
         samples = {f'{split}.bin': sample_hash(path[f'{split}.bin'], tokens[split] * dtype().itemsize) for split in names}
-        with open(path['meta.json'], 'w', encoding='utf-8') as f:
-            json.dump({**meta, 'fingerprint': content.hexdigest(), 'samples': samples}, f, indent=1)
+        with writing(path['meta.json']) as f:
+            f.write(json.dumps({**meta, 'fingerprint': content.hexdigest(), 'samples': samples}, indent=1).encode())
     *some, last = [f'{tokens[split]:,} {kind}' for split, kind in zip(names, ('training', 'validation', 'test'))]
     print(f'{folder}: {", ".join(some)} and {last} tokens, of a vocabulary of {vocab_size:,}')

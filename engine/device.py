@@ -28,7 +28,7 @@ def pick_device(name, index=0):
         device = torch.device(name, index) if name == 'cuda' else torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition('. ')[0][:200]
         raise ValueError(f'device={name!r} is not available ({reason}): choose auto, cpu, cuda or mps') from None
     return device
 

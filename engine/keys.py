@@ -9,7 +9,7 @@ from engine.device import DTYPES
 from model import GPTConfig, check
 from optim import MUON_SCALES, OPTIMIZERS, SCHEDULES
 
-CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'jump', 'merge'), parallel=('ddp', 'fsdp'),
+CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'peak', 'jump', 'merge'), parallel=('ddp', 'fsdp'),
                backend=('auto', 'nccl', 'gloo'), dtype=('auto', *DTYPES), muon_scale=MUON_SCALES)
 LOWS = dict(        # the smallest value of each; r_… and wd_… may not be negative either
     eval_interval=1, eval_iters=1, log_interval=1, keep_every=0, max_iters=0, measure_interval=0, measure_batches=1, batch_size=1,

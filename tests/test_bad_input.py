@@ -138,13 +138,15 @@ EVALUATE = 'lab.evaluate --out_dir=out --device=cpu --dtype=float32'
 EXPORT = 'lab.export --out_dir=out --to=new'
 SWEEP = 'lab.sweep tiny.json --out_dir=swept --seeds=1 --jobs=1'
 BENCH = 'bench.py tiny.json --bench_iters=1 --bench_warmup=0'
-TEXT = 'data/textfiles/prepare.py --processes=1 --tokenizer=bytes'
+TEXT = 'data/textfiles/prepare.py --tokenizer=bytes'
 A_TEXT = holds('a.txt', 'some text\n' * 20)
 RANKS = dict(RANK='0', LOCAL_RANK='0')
 KEYS = [
     *(case(f'{script}: heads', f'{command} --n_head=3', 'n_embd=8, n_head=3: wants a width that the heads divide')
       for script, command in (('train', TRAIN), ('bench', BENCH), ('measure', UNTRAINED))),
     case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' is not available … choose auto, cpu"),
+    case('data elsewhere', f'{TRAIN} --dataset=../x', "dataset='../x': wants the name of a folder in data/"),
+    case("nanoGPT's key", f'{TRAIN} --decay_lr=False', "unknown key 'decay_lr' … schedule='constant'"),
     case('min_lr', f'{TRAIN} --min_lr=1',
          'min_lr=1.0, learning_rate=0.01: wants min_lr <= learning_rate, or schedule=constant'),
     case('tied head', f'{TRAIN} --r_head=2', 'r_head=2.0: with tie_weights=True … set r_emb instead'),
@@ -198,9 +200,9 @@ SWEEPS = [
 ]
 TEXTS = [
     case('text: no files', TEXT, "files is empty: name some, as in --files='books/*.txt,more.jsonl'"),
-    case('text: missing', f'{TEXT} --files=nowhere/*.txt', "'nowhere/*.txt' matches no file: name some .txt, .jsonl or .parquet"),
+    case('text: missing', f'{TEXT} --files=nowhere/*.txt', "'nowhere/*.txt' matches no file: name some .txt, .jsonl, .parquet"),
     case('text: not UTF-8', f'{TEXT} --files=a.txt', 'a.txt is not UTF-8', holds('a.txt', b'caf\xe9')),
-    case('text: broken row', f'{TEXT} --files=a.jsonl', "a.jsonl, line 2: wants a text in 'text'",
+    case('text: broken row', f'{TEXT} --files=a.jsonl', "a.jsonl, row 2: wants a text in 'text'",
          holds('a.jsonl', '{"text": "a"}\n{"text":\n')),
     case('text: malicious tokenizer', f'{TEXT} --files=a.txt --tokenizer=theirs', "tokenizer='theirs' … custom code", A_TEXT,
          holds('theirs/tokenizer_config.json', '{"auto_map": {"AutoTokenizer": ["code.T", null]}}'),

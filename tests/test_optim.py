@@ -376,7 +376,10 @@ def test_jump_is_a_multiple_of_the_base_after_warm_up(schedule, warmup):
         for ratio in RATIOS:
             found = lr_at(it, schedule, warmup_iters=warmup, ratio=ratio, blockwise='jump', **RUN)
             assert found == (base if it < warmup else ratio * base)
-        for blockwise in ('ramp', 'jump'):
+            own = RUN | dict(learning_rate=ratio * RUN['learning_rate'])        # peak: a run of its own, with the same floor
+            found = lr_at(it, schedule, warmup_iters=warmup, ratio=ratio, blockwise='peak', **RUN)
+            assert found == lr_at(it, schedule, warmup_iters=warmup, **own)
+        for blockwise in ('ramp', 'jump', 'peak'):
             assert lr_at(it, schedule, warmup_iters=warmup, ratio=1.0, blockwise=blockwise, **RUN) == base
 
 

@@ -16,7 +16,6 @@ import pytest
 from helpers import ROOT
 
 from data.packages import chosen, prepare, read_list
-from data.text import load_tokenizer
 
 SETS = ('pysource', 'pydocs')
 SPLITS = ('train', 'val', 'test')
@@ -105,22 +104,11 @@ def test_wheels_to_tokens():
     assert meta['sources']['train'] == {'one': dict(version='1.0', files=2, bytes=len(lines('a') + lines('b')))}
     assert meta['tokens'] == {split: sum(len(text) + 1 for text in KEPT[split]) for split in SPLITS}
     assert not [path for path in Path().rglob('*.py')], 'nothing is extracted'
-    expected = {0: meta['fingerprint']}
-    assert prepare_sources(fingerprints=expected)['fingerprint'] == expected[0]
+    expected = meta['fingerprint']
+    assert prepare_sources(fingerprint=expected)['fingerprint'] == expected
     write_lists(train=wheel('one', {'one/a.py': lines('other')}))
-    with pytest.raises(ValueError, match=f'where {expected[0]} is expected'):
-        prepare_sources(fingerprints=expected)
-
-
-def test_a_bpe_of_packages():
-    """The same texts as in bytes, in a vocabulary of the training split"""
-    three_packages()
-    meta = prepare_sources('bpe', bpe=270, processes=1)
-    tokenizer = load_tokenizer('bpe')
-    assert meta['vocab_size'] == tokenizer.vocab_size == 270
-    for split in SPLITS:
-        text = tokenizer.decode(np.fromfile(f'bpe/{split}.bin', np.uint16).tolist()).encode()
-        assert text == b''.join(each + b'<|endoftext|>' for each in KEPT[split])
+    with pytest.raises(ValueError, match=f'where {expected} is expected'):
+        prepare_sources(fingerprint=expected)
 
 
 def test_what_pip_cannot_download():

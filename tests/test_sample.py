@@ -85,7 +85,7 @@ def test_characters(run):
     assert out.startswith('café') and set(out) <= set(chars) and 10 < len(out) < 300       # most of the model's ids are padding
 
 
-def test_pretrained_continues_as_hugging_face_does(tmp_path):
+def test_pretrained_continues_as_hugging_face_does(tmp_path, monkeypatch):
     """Their weights and their tokenizer, from one folder: the likeliest text is theirs, half characters and all"""
     hf = pytest.importorskip('transformers')
     hugging_face_folder(tmp_path / 'small', '</s>')
@@ -102,6 +102,11 @@ def test_pretrained_continues_as_hugging_face_does(tmp_path):
     done = sample(tmp_path, *flags(init_from='small', start='abc, naïve', temperature=0, num_samples=2, max_new_tokens=50,
                                    dtype='float32'))
     assert done.split('\n---------------\n') == [text, text + '\n']
+    given = []                                          # the end of a document in a prompt is one token
+    monkeypatch.setattr(GPT, 'stream', lambda self, ids, *how: given.append(ids[0].tolist()) or (new for new in [ids[:, :1]]))
+    for start, wanted in (('</s>', []), ('a</s>b', tokenizer.encode('a', add_special_tokens=False))):
+        sample(tmp_path, *flags(init_from='small', start=start, num_samples=1))
+        assert given.pop() == [*wanted, tokenizer.eos_token_id, *tokenizer.encode(start[5:] and 'b', add_special_tokens=False)]
 
 
 def test_the_seed_decides_what_is_drawn(run):

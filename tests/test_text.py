@@ -1,6 +1,6 @@
 """
-data/text.py and the data/*/prepare.py that go through it: the tokens of a data set are those of its documents, all of them, each
-once and in their order, whatever the tokenizer and however many processes; and what cannot be read says so in one line.
+data/text.py, data/prepare.py and the data/*/prepare.py that go through it: the tokens of a data set are those of its documents,
+all of them, each once and in their order, whatever the tokenizer; and what cannot be read says so in one line.
 """
 import importlib
 import json
@@ -17,8 +17,9 @@ import tiktoken
 from helpers import ROOT, call, run_alone
 from pyarrow import parquet
 
-from data import text
-from data.text import TextFiles, load_tokenizer, pieces, split, train_bpe, write_text
+from data import prepare as prepare_module
+from data.prepare import from_files, pieces, split, write_text
+from data.text import load_tokenizer
 from data.tokens import read_meta
 
 END = '<|endoftext|>'
@@ -143,10 +144,10 @@ def test_documents_of_files():
     rows = [f'row {i}' for i in range(8)]
     write_parquet('in/rows.parquet', rows, column='body')
     patterns = ['in/*.parquet', 'in/b[1].txt', 'in/**/*.txt', os.path.abspath('in/b[1].txt'), 'in/rows.jsonl']
-    files = TextFiles(patterns, column='body')
+    files = from_files(patterns, column='body')
     assert list(files) == list(files) == [*rows, 'first\r\nline\n', 'é\N{LINE SEPARATOR}\ufeff', 'one', '', 'th\nree']
     write('broken.jsonl', '{"text": "a"}\nbroken\n')
-    assert list(TextFiles(['broken.jsonl'], limit=1)) == ['a']
+    assert list(from_files(['broken.jsonl'], limit=1)) == ['a']
 
 
 def test_what_cannot_be_read():
@@ -154,10 +155,23 @@ def test_what_cannot_be_read():
     write('broken.jsonl', '{"text": "a"}\n{"text": "b"\n')
     write('latin.txt', 'é'.encode('latin-1'))
     write_parquet('null.parquet', ['a', None])
-    for pattern, says in {'broken.jsonl': 'line 2', 'null.parquet': 'row 2', 'latin.txt': 'UTF-8', 'no/*.txt': 'no file'}.items():
+    for pattern, says in {'broken.jsonl': 'row 2', 'null.parquet': 'row 2', 'latin.txt': 'UTF-8', 'no/*.txt': 'no file'}.items():
         with pytest.raises(ValueError) as error:
-            list(TextFiles([pattern]))
+            list(from_files([pattern]))
         assert pattern in str(error.value) and says in str(error.value)
+
+
+def test_folders():
+    """All files below, in the order of their names, and what `datasets` has saved to disk, but not what it caches there"""
+    datasets = pytest.importorskip('datasets')
+    write('in/b.txt', 'b')
+    write('in/notes.md', 'no')
+    write('in/deep/a.jsonl', '{"text": "a"}\n')
+    rows = datasets.Dataset.from_dict({'id': range(9), 'text': [f'row {i}' for i in range(9)]}).select(range(8, -1, -1))
+    rows.save_to_disk('in/saved', num_shards=2)
+    datasets.load_from_disk('in/saved').map(lambda row: {'text': 'cached'})
+    assert list(Path('in/saved').glob('cache-*.arrow'))
+    assert list(from_files(['in'])) == ['b', 'a', *(f'row {i}' for i in range(8, -1, -1))]
 
 
 # ----------------------------------------------------------------------------- splits
@@ -169,7 +183,7 @@ def test_split_is_nanogpts(count):
     texts = [f'document {i:05}' for i in range(count)]
     theirs = datasets.Dataset.from_dict({'text': texts}).train_test_split(test_size=0.0005, seed=2357, shuffle=True)
     for ours, part in ('val', 'test'), ('train', 'train'):
-        assert list(split(texts)[ours]) == sorted(theirs[part]['text']) and len(split(texts)[ours]) == len(theirs[part])
+        assert list(split(texts)[ours]) == sorted(theirs[part]['text']) and split(texts)[ours].total == len(theirs[part])
 
 
 def test_a_test_split_takes_nothing_from_validation():
@@ -227,104 +241,52 @@ def folder():
 
 @pytest.mark.parametrize('name', NAMES)
 def test_tokens_are_those_of_a_plain_loop(name, folder, monkeypatch):
-    """With one process and with two, which take chunks of the documents in turn; long documents are cut and lose nothing"""
-    monkeypatch.setattr(text, 'PIECE', 1000)
+    """Batch by batch; long documents are cut and lose nothing"""
+    monkeypatch.setattr(prepare_module, 'PIECE', 1000)
+    monkeypatch.setattr(prepare_module, 'BATCH', 7)
     splits = {'train': texts(60), 'val': ['only here: ~', *texts(9), *('line\n' * n for n in range(300, 310))]}
     assert all(len(piece) <= 1000 for piece, _ in pieces(splits['train']))
-    for processes in (1, 2):
-        write_text(folder, splits, name, processes)
-        ids, tokenizer = read_back(folder)
-        assert tokenizer.end == NAMES[name][1]
-        for part in splits:
-            end = [] if tokenizer.end is None else [tokenizer.end]
-            assert ids[part] == [i for text in splits[part] for i in tokenizer.encode(text) + end]
+    write_text(folder, splits, name)
+    ids, tokenizer = read_back(folder)
+    assert tokenizer.end == NAMES[name][1]
+    for part in splits:
+        end = [] if tokenizer.end is None else [tokenizer.end]
+        assert ids[part] == [i for text in splits[part] for i in tokenizer.encode(text) + end]
     meta = json.loads(Path(folder, 'meta.json').read_text())
     assert meta['dtype'] == ('uint32' if name == 'wide' else 'uint16')
     assert meta.get('chars') == (''.join(sorted(set(''.join(sum(splits.values(), []))))) if name == 'char' else None)
     assert sorted(os.listdir(folder)) == ['meta.json', 'train.bin', 'val.bin']
 
 
-# when the documents are half read, SIGTERM comes to the script alone, Ctrl-C comes to all processes, as a terminal sends it, or a
-# system that is short of memory kills the workers
 STOPPED = '''
-import multiprocessing
 import os
 import signal
-import time
 from configurator import configure
-from data import text
+from data.prepare import Documents, write_text
 
 
-class Documents(list):
-    def __iter__(self):
-        for i in range(10 ** 6):
-            if i == 300000:     # the workers have several batches
-                time.sleep(1)   # and, on a busy machine too, have come to where they leave Ctrl-C to the parent
-                {what}
-            yield 'text'
+def documents():
+    yield from ['text'] * 1000
+    {what}
+    yield 'more'
 
 
 if __name__ == '__main__':
     configure(globals())
-    text.write_text('data/mine', dict(train=Documents(), val=['text']), 'bytes', 2)
+    write_text('data/mine', dict(train=Documents(documents), val=['text']), 'bytes')
 '''
 
 
-@pytest.mark.parametrize('what, codes, says', [
-    ('signal.raise_signal(signal.SIGTERM)', (1, 128 + signal.SIGTERM), ''),
-    ('os.killpg(0, signal.SIGINT)', (-signal.SIGINT,), 'interrupted\n'),
-    ('[child.kill() for child in multiprocessing.active_children()]', (1,), 'error: a process that tokenizes died')])
-def test_a_signal_leaves_what_was_there(what, codes, says, folder):
-    """And it is one process that speaks of it"""
-    write_text(folder, {'train': ['before'], 'val': ['the signal']}, 'bytes', 1)
+@pytest.mark.parametrize('number, says', [('SIGINT', 'interrupted\n'), ('SIGKILL', '')])
+def test_a_signal_leaves_what_was_there(number, says, folder):
+    """When the documents are half read; a kill leaves a temporary file too"""
+    write_text(folder, {'train': ['before'], 'val': ['the signal']}, 'bytes')
     before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    code, _, err = run_alone(os.path.abspath(write('stopped.py', STOPPED.format(what=what))))
-    assert code in codes and 'Traceback' not in err and err.startswith(says) and err.count('\n') == (says != '')
-    assert {path.name: path.read_bytes() for path in Path(folder).iterdir()} == before
-
-
-# ----------------------------------------------------------------------------- a byte-pair vocabulary of its own
-
-CODE = ['def f(x):\n    return self.value[x]\n' * 20, 'class A:\n\tdef __init__(self): pass\r\n# é ∇L 日本\n' * 20]
-
-
-def test_a_trained_bpe():
-    """As many entries as wanted, of frequent pairs; any text goes round"""
-    train_bpe(iter(CODE), 300, 'bpe')
-    tokenizer = load_tokenizer('bpe')
-    assert tokenizer.vocab_size == 300 and tokenizer.decode([tokenizer.end]) == END and len(tokenizer.encode('    return')) < 5
-    for example in (STRANGE, END, *CODE, '\r\n\t \n  x', ''):
-        ids = tokenizer.encode(example)
-        assert tokenizer.decode(ids) == example and tokenizer.end not in ids
-    with pytest.raises(ValueError, match='bpe=9999: this text gives a vocabulary of [0-9]+'):
-        train_bpe(CODE, 9999, 'larger')
-
-
-def test_a_bpe_from_training_to_an_export(folder):
-    """The same texts give the same files; train.py, sample.py and lab.export find the tokenizer beside the tokens, in a
-    repository that has moved too"""
-    splits = {'train': [CODE[i % 2] for i in range(18)], 'val': [CODE[1]] * 2}
-    written = []
-    for place in 'data/again', folder:
-        train_bpe(splits['train'], 290, 'tokenizer')
-        write_text(place, splits, 'tokenizer', 1, own=True)
-        written.append({path.name: path.read_bytes() for path in Path(place).iterdir()})
-    assert written[0] == written[1]
-    ids, tokenizer = read_back(folder)
-    assert {part: documents(ids[part], tokenizer) for part in ids} == splits
-    call('train.py', '--dataset=mine', '--vocab_size=0', '--block_size=4', '--n_layer=1', '--n_head=2', '--n_embd=16',
-         '--batch_size=2', '--gradient_accumulation_steps=1', '--max_iters=2', '--eval_iters=2', '--device=cpu',
-         '--compile=False')
-    os.mkdir('elsewhere')
-    for name in ('data', 'out'):
-        shutil.move(name, f'elsewhere/{name}')
-    os.chdir('elsewhere')
-    out = call('sample.py', '--start=    return self', '--num_samples=1', '--max_new_tokens=9', '--device=cpu')
-    assert '    return self' in out
-    call('lab.export', '--to=exported')
-    theirs = load_tokenizer('exported')
-    assert theirs.encode(CODE[0]) == tokenizer.encode(CODE[0]) and theirs.end == tokenizer.end
-    assert theirs.decode(ids['val']) == tokenizer.decode(ids['val'])
+    script = write('stopped.py', STOPPED.format(what=f'os.kill(os.getpid(), signal.{number})'))
+    code, _, err = run_alone(os.path.abspath(script))
+    assert (code, err) == (-getattr(signal, number), says)
+    left = {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name not in ('.lock', 'train.bin.tmp')}
+    assert left == before and (number == 'SIGKILL') == os.path.exists(f'{folder}/train.bin.tmp')
 
 
 # ----------------------------------------------------------------------------- data/*/prepare.py, as users run them
@@ -336,8 +298,8 @@ def copied(name):
 
 
 def prepare(name, *arguments, **more):
-    """A copy of data/<name>/prepare.py in this process, and in one process"""
-    return call(copied(name), '--processes=1', *arguments, **more)
+    """A copy of data/<name>/prepare.py in this process"""
+    return call(copied(name), *arguments, **more)
 
 
 def test_shakespeare_char():

@@ -4,8 +4,8 @@ what lets runs of any number of ranks see the same batches.
 """
 import json
 import os
+import resource
 import runpy
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +82,7 @@ def test_another_fingerprint_than_expected():
     before, expected = content('data/tiny'), read_meta('tiny')['fingerprint']
     for changed, kind in ({**splits, 'val': [range(1, 21)]}, 'old'), (splits, 'new'):
         with pytest.raises(ValueError, match=f'data/tiny: .* [0-9a-f]{{32}}, where {expected} is expected') as error:
-            write_tokens('data/tiny', changed, 300, 'bytes', {'tokenizer.json': b'{}'}, expected, kind=kind)
+            write_tokens('data/tiny', changed, 300, 'bytes', expected, kind=kind)
         assert '\n' not in str(error.value) and content('data/tiny') == before
     write_tokens('data/tiny', splits, 300, 'bytes', fingerprint=expected, kind='old')
     assert content('data/tiny') == before
@@ -152,18 +152,29 @@ def test_a_token_beyond_the_vocabulary():
         data.read([0, 95])
 
 
-@pytest.mark.parametrize('length', [3000, 10 ** 6])
-def test_a_file_that_was_replaced_by_one_of_the_same_size(length):
+def test_a_file_that_was_replaced_by_one_of_the_same_size():
     """Is noticed wherever it begins to differ"""
-    make(np.arange(length) % 1000, range(500))
-    for start in (0, length // 2, length - 9):
-        make((np.arange(length) + 1) % 1000, name='other')
-        ids = np.fromfile('data/tiny/train.bin', np.uint16)
-        ids[start:] = np.fromfile('data/other/train.bin', np.uint16)[start:]
-        shutil.copytree('data/tiny', 'data/replaced', dirs_exist_ok=True)
-        ids.tofile('data/replaced/train.bin')
-        with pytest.raises(ValueError, match='data/replaced/train.bin is not the file'):
-            Tokens('replaced', 'train', 4, 1000)
+    make(np.arange(10 ** 6) % 1000, range(500))
+    train = np.fromfile('data/tiny/train.bin', np.uint16)
+    for start in (0, len(train) // 2, len(train) - 9):
+        replaced = train.copy()
+        replaced[start:] ^= 1
+        replaced.tofile('data/tiny/train.bin')
+        with pytest.raises(ValueError, match='data/tiny/train.bin is not the file'):
+            tokens()
+
+
+def test_a_full_disk():
+    """Is named with its file, and leaves the old data as they were"""
+    make(range(20))
+    before, room = content('data/tiny'), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20000, room[1]))
+    try:
+        with pytest.raises(OSError, match='File too large: .data/tiny/train.bin'):
+            make([1] * 100000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, room)
+    assert content('data/tiny') == before
 
 
 # ----------------------------------------------------------------------------- two processes

@@ -11,19 +11,16 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import at_least, configure  # noqa: E402
 
-from data.text import from_hub, load_tokenizer, write_text  # noqa: E402
+from data.prepare import prepare_hub  # noqa: E402
 
 tokenizer = 'google-t5/t5-base'     # bytes | char | a tiktoken name | a Hugging Face name or folder
 files = 160                         # training files, of some 150 million tokens each: enough for the largest config
 limit = 0                           # only this many documents of each split, for a trial; 0: all
-processes = 0                       # processes that tokenize; 0: one per core
 
 if __name__ == '__main__':
-    at_least(configure(globals()), limit=0, processes=0)
+    at_least(configure(globals()), limit=0)
     if not 1 <= files <= 1024:
         raise ValueError(f'files={files}: C4 has 1024 files, choose from 1 to 1024')
-    load_tokenizer(tokenizer)           # raises for a wrong tokenizer before the documents are fetched
     theirs = {'train': [f'en/c4-train.{i:05}-of-01024.json.gz' for i in range(files)],
               'val': ['en/c4-validation.00000-of-00008.json.gz']}
-    splits = {name: from_hub('allenai/c4', name, limit, processes, data_files=theirs) for name in theirs}
-    write_text(Path(__file__).parent, splits, tokenizer, processes)
+    prepare_hub(Path(__file__).parent, 'allenai/c4', tokenizer, limit, ['train', 'val'], data_files=theirs)

@@ -10,14 +10,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import at_least, configure  # noqa: E402
 
-from data.text import from_hub, load_tokenizer, split, write_text  # noqa: E402
+from data.prepare import prepare_hub  # noqa: E402
 
 tokenizer = 'gpt2'                  # bytes | char | a tiktoken name | a Hugging Face name or folder
 limit = 0                           # only this many documents, for a trial; 0: all
-processes = 0                       # processes that tokenize; 0: one per core
 
 if __name__ == '__main__':
-    at_least(configure(globals()), limit=0, processes=0)
-    load_tokenizer(tokenizer)           # raises for a wrong tokenizer before the documents are fetched
-    documents = from_hub('Skylion007/openwebtext', 'train', limit, processes, count=8_013_769)
-    write_text(Path(__file__).parent, split(documents), tokenizer, processes)
+    at_least(configure(globals()), limit=0)
+    prepare_hub(Path(__file__).parent, 'Skylion007/openwebtext', tokenizer, limit, count=8_013_769)

@@ -21,20 +21,15 @@ folder = ''                         # where the tokens go; empty: data/pycode
 LEFT_OUT = {'test', 'tests', 'idle_test', 'site-packages', 'dist-packages'}
 
 
-def library(sources):
-    """Return the files of the standard library, in the order of their paths below the folder `sources`"""
+def prepare(sources, folder):
     files = [path for path in sorted(Path(sources).rglob('*.py')) if not LEFT_OUT & set(path.relative_to(sources).parts)]
     if len(files) < 10:
         raise ValueError(f'{sources} holds {len(files)} Python sources, which is no standard library: '
                          f'run this with an interpreter that ships its sources, such as one from python.org')
-    return files
-
-
-def prepare(sources, folder):
-    texts = [path.read_bytes() + b'\0' for path in library(sources)]
+    texts = [path.read_bytes() + b'\0' for path in files]
     write_tokens(folder, {'train': [text for i, text in enumerate(texts) if i % 10 != 9], 'val': texts[9::10]}, 256, 'bytes')
 
 
 if __name__ == '__main__':
     configure(globals())
-    prepare(sysconfig.get_path('stdlib'), Path(folder) if folder else Path(__file__).parent)
+    prepare(sysconfig.get_path('stdlib'), folder or Path(__file__).parent)

@@ -1,14 +1,11 @@
 """
-English prose: the documentation of well-known Python projects (.rst, .md, .txt) without its code, as bytes or with --bpe in a
-vocabulary that is trained on it. The source archives are pinned by their hashes (train.txt, val.txt and test.txt here), so that
-everybody gets the same bytes.
+English prose: the documentation of well-known Python projects (.rst, .md, .txt) without its code, as bytes. The source archives
+are pinned by their hashes (train.txt, val.txt and test.txt here), so that everybody gets the same bytes.
 
     python data/pydocs/prepare.py
-    python data/pydocs/prepare.py --bpe=1024 --folder=data/pydocs-bpe1024
 
-A project is in one split only. A zero byte, or of a BPE the token <|endoftext|>, ends each file. A hash of their paths draws the
-files of a project, at most as many bytes as LIMITS says. pip runs the build script of each archive, because it asks for its name.
-Left out are:
+A project is in one split only. A zero byte ends each file. A hash of their paths draws the files of a project, at most as many
+bytes as LIMITS says. pip runs the build script of each archive, because it asks for its name. Left out are:
   - code and what is no text, as prose() says: literal blocks, doctests, Markdown's fences, comments, tables, URLs
   - files of tests, translations, licences and other people's packages (NOT_PROSE)
   - files in which fewer than a fifth of the words are among English's commonest, such as lists of names, or fewer than four
@@ -27,17 +24,11 @@ import re  # noqa: E402
 from data.packages import is_text, prepare  # noqa: E402
 
 folder = ''                         # where the tokens go; empty: data/pydocs
-bpe = 0                             # entries of a byte-level BPE that is trained on the training split; 0: bytes
-processes = 0                       # bpe: processes that tokenize; 0: one per core
 
 LIMITS = dict(train=2_000_000, val=300_000, test=300_000)       # bytes of each project at most, so that none dominates
 SMALLEST = 500                      # bytes of a file's prose
 LARGEST = 100_000                   # larger ones are mostly change logs, and a few of them would fill a split
-FINGERPRINTS = {                    # {bpe: fingerprint} of what this gives
-    0: '695d41a7d593df4ad45bbcb725bd4775',
-    1024: '675f2a417ad4a89bbfc414efcfa3e268',
-    4096: 'b2c99f0d561b502100f3ff9feb3efd74',
-}
+FINGERPRINT = '695d41a7d593df4ad45bbcb725bd4775'                # of what this gives
 PROSE = re.compile(r'.*\.(rst|md)|(.*/)?(docs?|helptext)/.*\.txt')      # elsewhere .txt is mostly data
 NOT_PROSE = re.compile(r'(?i)(.*/)?((\.[^/]*|tests?|test-data|test cases|locales?|_?vendor|third_?party|node_modules|licenses?'
                        r'|[^/]*egg-info)/.*|(licen[cs]e|copying|authors|contributors|credits|thanks|code_of_conduct|requirements'
@@ -94,4 +85,4 @@ def document(path, content):
 
 if __name__ == '__main__':
     configure(globals())
-    prepare(Path(__file__).parent, folder, LIMITS, document, 'about 200 MB in 3 minutes', bpe, processes, FINGERPRINTS)
+    prepare(Path(__file__).parent, folder, LIMITS, document, 'about 200 MB in 3 minutes', FINGERPRINT)

@@ -1,39 +1,31 @@
 """
-The Python sources of well-known packages, as bytes or with --bpe in a vocabulary that is trained on them. The wheels are pinned
-by their hashes (train.txt, val.txt and test.txt here), so that everybody gets the same bytes.
+The Python sources of well-known packages, as bytes. The wheels are pinned by their hashes (train.txt, val.txt and test.txt
+here), so that everybody gets the same bytes.
 
     python data/pysource/prepare.py
-    python data/pysource/prepare.py --bpe=1024 --folder=data/pysource-bpe1024
 
-A package is in one split only. A zero byte, or of a BPE the token <|endoftext|>, ends each file. A hash of their paths draws the
-files of a package, at most as many bytes as LIMITS says. Left out are files that nobody wrote by hand, and copies, which would
-bring into the test split what training has seen:
+A package is in one split only. A zero byte ends each file. A hash of their paths draws the files of a package, at most as many
+bytes as LIMITS says. Left out are files that nobody wrote by hand, and copies, which would bring into the test split what
+training has seen:
   - tests, and vendored packages, which are copies of others (NOT_THEIRS)
   - files that share at least half of their lines with files before them, such as identical ones
   - files that a program has written, as one of their first 12 lines says (GENERATED)
   - data: files with a line of more than 1000 bytes, with zero bytes, or not in UTF-8
 """
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
 
 import re  # noqa: E402
-from pathlib import PurePosixPath  # noqa: E402
 
 from data.packages import is_text, prepare  # noqa: E402
 
 folder = ''                         # where the tokens go; empty: data/pysource
-bpe = 0                             # entries of a byte-level BPE that is trained on the training split; 0: bytes
-processes = 0                       # bpe: processes that tokenize; 0: one per core
 
 LIMITS = dict(train=1_500_000, val=300_000, test=300_000)       # bytes of each package at most, so that none dominates
-FINGERPRINTS = {                    # {bpe: fingerprint} of what this gives
-    0: '7d6d7cb8c0d1b532897b402b7ba8c535',
-    1024: '69eed55a8e71a0608a7cb7f01489589b',
-    4096: 'c742f43634446188cca94c076af9d1e3',
-}
+FINGERPRINT = '7d6d7cb8c0d1b532897b402b7ba8c535'                # of what this gives
 NOT_THEIRS = {'test', 'tests', '_tests', '_vendor', 'vendor', 'vendored', 'externals', 'third_party'}       # folders
 TEST = re.compile(r'tests?(_.*)?|.*_tests?|conftest')
 GENERATED = re.compile(rb'(?i)generated (automatically )?(by|from|using|with)|auto(matically |-?)generated|do not edit')
@@ -52,4 +44,4 @@ def source(path, content):
 
 if __name__ == '__main__':
     configure(globals())
-    prepare(Path(__file__).parent, folder, LIMITS, source, 'about 160 MB', bpe, processes, FINGERPRINTS, ['--only-binary=:all:'])
+    prepare(Path(__file__).parent, folder, LIMITS, source, 'about 160 MB', FINGERPRINT, ['--only-binary=:all:'])

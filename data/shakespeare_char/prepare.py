@@ -9,11 +9,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure  # noqa: E402
 
-from http.client import HTTPException  # noqa: E402
+import os  # noqa: E402
 from urllib.request import urlretrieve  # noqa: E402
 
-from data.text import TextFiles, split, write_text  # noqa: E402
-from data.tokens import preparing, replacing  # noqa: E402
+from data.prepare import from_files, split, write_text  # noqa: E402
 
 url = 'https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt'     # where it is fetched from
 
@@ -21,10 +20,10 @@ if __name__ == '__main__':
     configure(globals())
     path = Path(__file__).parent / 'input.txt'
     if not path.exists():
-        with preparing(path.parent), replacing(path.parent, [path.name]) as new:
-            try:
-                urlretrieve(url, new[path.name])
-            except (OSError, HTTPException) as error:
-                raise OSError(f'could not reach {url} ({type(error).__name__}): '
-                              f'this needs the network, or the file as {path}') from error
-    write_text(path.parent, split(TextFiles([str(path)])), 'char')
+        try:
+            urlretrieve(url, f'{path}.part')
+        except OSError as error:
+            raise OSError(f'could not reach {url} ({type(error).__name__}): '
+                          f'this needs the network, or the file as {path}') from error
+        os.replace(f'{path}.part', path)
+    write_text(path.parent, split(from_files([str(path)])), 'char')
