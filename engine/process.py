@@ -1,5 +1,5 @@
 """
-How a process begins and ends: Ctrl-C, wrong input, a terminal that nobody reads, a parent that dies.
+How a process begins and ends: Ctrl-C, wrong input, a terminal that nobody reads.
 
 configurator.py imports this file before all others, and this file imports none of ours.
 """
@@ -18,24 +18,16 @@ import traceback
 from contextlib import suppress
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PARENT = os.getppid()                   # read early, before the parent can have died
 if not {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY', 'KMP_BLOCKTIME', 'KMP_LIBRARY'} & os.environ.keys():
     os.environ['GOMP_SPINCOUNT'] = '10000'      # how long waiting threads spin, see docs/speed.md
 
 
 def begin(debug=False):
     """Prepare a script's process. From now on, wrong input (ValueError, OSError) ends it with one line, or with `debug` a
-    traceback, and exit code 1. Characters that the terminal lacks are replaced. Under torchrun or lab.sweep, on Linux, the
-    process gets SIGTERM when its parent dies, even by SIGKILL."""
+    traceback, and exit code 1. Characters that the terminal lacks are replaced."""
     sys.excepthook = lambda *error: report(*error, debug)
     if hasattr(sys.stdout, 'reconfigure'):
         sys.stdout.reconfigure(errors='replace', line_buffering=True)
-    parent = int(os.environ.get('SWEEP_PID', 0)) or 'TORCHELASTIC_RUN_ID' in os.environ and PARENT
-    if parent and sys.platform == 'linux':
-        import ctypes
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)              # PR_SET_PDEATHSIG
-        if os.getppid() != parent:                              # already dead
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def say(*words, to=None):

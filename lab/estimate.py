@@ -87,7 +87,7 @@ def memory(config):
         block = sum(p.numel() for p in model.h[0].parameters()) * (dtype.itemsize + 4)      # with its gradient in fp32
         return {'parameters': storage_bytes(weights) / ranks, 'gradients': storage_bytes([p.grad for p in weights]) / ranks,
                 f'state of {config["optimizer"]}': state_bytes(optimizer) / ranks,
-                'copy for update norms': storage_bytes(weights) / ranks,        # at logged iterations
+                'copy for update norms': storage_bytes(weights) / ranks,        # behind an evaluation
                 'gathered blocks': 2 * block if ranks > 1 else 0, 'activations': activations,
                 "the logits' gradient": 4 * logits}
 

@@ -1,10 +1,9 @@
-"""The terminal, the disk, the compiler and the parent process: training outlives what is missing or breaks, and says so."""
+"""The terminal, the disk and the compiler: training outlives what is missing or breaks, and says so."""
 import errno
 import io
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -81,26 +80,6 @@ def test_training_needs_no_stdout(place, kind):
     assert len(steps(place / name)) == 6 and checkpoint(place / name)['iter'] == 6
     assert ('1 ? ' in out) == (kind == 'ascii') and (not out) == (kind != 'ascii')
     assert err.count('\n') == (kind != 'ascii') == err.count('stdout takes no more lines')
-
-
-# ----------------------------------------------------------------------------- signals, and the end of the parent
-
-CHILD = 'from engine import process; process.begin(); print("ready"); import time; time.sleep(600)'
-PARENT = f'''
-import os, subprocess, sys
-os.environ.update({{key: value or str(os.getpid()) for key, value in [sys.argv[1].split('=')]}})
-subprocess.Popen([sys.executable, '-c', {CHILD!r}]).wait()
-'''
-
-
-@pytest.mark.skipif(sys.platform != 'linux', reason='prctl is of Linux')
-@pytest.mark.parametrize('how', ['SWEEP_PID=', 'TORCHELASTIC_RUN_ID=none'])
-def test_a_killed_parent_leaves_no_process(how):
-    """The pipe ends when the last process that holds it does"""
-    parent = subprocess.Popen([sys.executable, '-c', PARENT, how], cwd=ROOT, stdout=subprocess.PIPE)
-    assert parent.stdout.readline() == b'ready\n'
-    parent.kill()
-    assert parent.communicate(timeout=60)[0] == b''
 
 
 # ----------------------------------------------------------------------------- a full disk

@@ -161,7 +161,7 @@ class Sweep:
         os.makedirs(folder, exist_ok=True)
         if os.path.exists(os.path.join(folder, 'ckpt.pt')) and read_about(folder).get('code') == self.code:
             arguments = [os.path.join(folder, 'config.json'), '--init_from=resume']
-        env = {**os.environ, 'OMP_NUM_THREADS': str(threads), 'SWEEP_PID': str(os.getpid())}      # the run ends with this process
+        env = {**os.environ, 'OMP_NUM_THREADS': str(threads)}
         if gpu:
             env['CUDA_VISIBLE_DEVICES'] = gpu
         command = [sources_of(self.script)[0]] if self.script.endswith('.py') else ['-m', self.script]
