@@ -5,6 +5,9 @@
 #     Pre-LN, Δt = 0.1    2.88    --residual_scale=0.1
 #     Peri-LN             2.89    config/arch/peri.py
 #     Peri-LN, Δt = 0.1   2.87    config/arch/peri.py --residual_scale=0.1
+# Figure 1 shows the moments of the trained models' hidden states. To measure each run, and to draw two of them:
+#     python -m lab.measure --out_dir=out-ln-1.5b --what=hidden
+#     python -m lab.plot out-ln-1.5b out-ln-1.5b-peri --what=hidden
 # The paper does not state the learning rate. This is the one that DNT's paper uses for GPT-2 XL. Our other choices, explained in
 # train_ln_124m.py, are the end of the cosine, and no biases.
 include('config/ln/train_ln_774m.py')

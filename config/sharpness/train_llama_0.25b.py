@@ -13,9 +13,13 @@
 #     python -m lab.plot out-llama-0.25b --what=sharpness
 #     python -m lab.plot out-llama-0.25b --what=sharpness.qk.layers.log10_mean
 #     python -m lab.plot out-llama-0.25b --what=parameters.means
-# The first picture shows figures 2 and 3. lab.measure draws figure 9 (a) in layers.png. The second picture shows QK's sharpness
-# over iterations; figure 9 (b) shows it at one time. The third is figure 8 (a) and (b); for (c) add
-# parameters.embedding.frobenius. parameters.w1.frobenius and the like draw a curve for each layer.
+# The first picture shows figures 2 and 3, the second QK's sharpness over iterations. The third is figure 8 (a) and (b); for (c)
+# add parameters.embedding.frobenius. parameters.w1.frobenius and the like draw a curve for each layer. lab.measure draws figure
+# 9 (a) in layers.png. For figure 9 (b), each type's sharpness in each layer at the end:
+#     python -c "from matplotlib import pyplot as p; from lab.plot import read_measured as read
+#     for kind, measured in read('out-llama-0.25b', 'sharpness').items():
+#         p.plot([layer['log10_mean'] for layer in measured['layers']], label=kind)
+#     p.legend(); p.savefig('out-llama-0.25b/figure9b.png')"
 include('config/base/sharpness_openwebtext.py')
 include('config/arch/llama.py')
 out_dir = 'out-llama-0.25b'

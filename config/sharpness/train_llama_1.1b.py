@@ -5,6 +5,9 @@
 # (table 1), by AdamW and then with Blockwise LR:
 #     ARC-E 52.69 54.29    ARC-C 22.87 25.34    PIQA 68.71 69.53    HellaSwag 36.13 38.00
 #     OBQA 19.40 22.60    WinoGrande 55.17 59.83    SciQ 77.60 81.60
+# For these accuracies, of which the paper does not say whether they are normalized by length:
+#     python -m lab.evaluate --out_dir=out-llama-1.1b --checkpoint=ckpt.pt \
+#         --tasks=arc_easy,arc_challenge,piqa,hellaswag,openbookqa,winogrande,sciq
 include('config/sharpness/train_llama_2b.py')
 out_dir = 'out-llama-1.1b'
 n_kv_head, d_ff = 4, 5632
