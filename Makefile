@@ -3,7 +3,6 @@
 # make test                 run the linter and the tests, without those that take minutes
 # make test-long            run the tests that take minutes
 # make test-oldest          run the main tests with the oldest PyTorch and Python supported; 8 GB for .venv-oldest
-# make test-cuda-code       check the dtypes and kernels that NVIDIA's GPUs would use, without a GPU; on Linux, 5 GB for .venv-cuda
 # make setup                set up .venv with all packages, and do nothing else
 # make results              make the pages and pictures of results/ from the raw numbers in results/csv/, in a minute
 # make gpu                  measure this machine's GPU, in nine minutes, into results/gpu/. VENV=no installs nothing and uses PYTHON,
@@ -14,15 +13,16 @@
 PYTHON ?= python3
 ARGS ?=
 BIN = .venv/bin
-CUDA_VENV ?= .venv-cuda
 OLDEST_PYTHON ?= python3.10
 OLDEST_TORCH = 2.10.0
 OLDEST_VENV ?= .venv-oldest
 VENV ?= yes
 
-.PHONY: setup quickstart quickstart-vision test test-long test-oldest test-cuda-code results gpu
+.PHONY: setup quickstart quickstart-vision test test-long test-oldest results gpu
 
 setup: .venv/installed-dev
+	@echo 'ready. Next, for example:'
+	@echo '    make quickstart'
 
 quickstart: .venv/installed data/pycode/meta.json
 	$(BIN)/python train.py config/train_quick.py --init_from=auto $(ARGS)
@@ -51,10 +51,6 @@ test-oldest: $(OLDEST_VENV)/installed
 	CUDA_VISIBLE_DEVICES= $(OLDEST_VENV)/bin/python -m pytest -q -n auto test_model.py tests/test_checkpoint.py \
 		tests/test_configurator.py tests/test_optim.py tests/test_train.py tests/test_fsdp.py tests/test_golden.py
 
-test-cuda-code: $(CUDA_VENV)/libcuda.so.1
-	for sm in 90 80; do \
-		SM=$$sm LD_PRELOAD=$(abspath $<) $(CUDA_VENV)/bin/python -m pytest -q -n auto tests/cuda_code || exit 1; done
-
 results: .venv/installed-lab
 	$(BIN)/python results/pages.py
 
@@ -74,23 +70,15 @@ data/%/meta.json: data/%/prepare.py .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "error: Python 3.10 or later is needed, this is %s: make PYTHON=python3.x" % sys.version.split()[0])'
 	@$(PYTHON) -m venv .venv || { echo 'error: python3 -m venv failed; on Debian and Ubuntu, apt install python3-venv' >&2; exit 1; }
 	@echo 'installing requirements.txt into .venv, once: some minutes, PyTorch is large'
-	@$(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.txt
 	@touch $@
 
 .venv/installed-%: requirements-%.txt .venv/installed
 	@echo 'installing $< into .venv, once'
-	@$(BIN)/python -m pip install --disable-pip-version-check -r $<
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
 .venv/installed-dev: requirements-lab.txt
-
-# `===` excludes versions such as 2.13.0+cpu, which pip may have cached
-$(CUDA_VENV)/installed: requirements.txt requirements-dev.txt
-	@$(PYTHON) -m venv $(CUDA_VENV)
-	@echo 'installing PyTorch with CUDA into $(CUDA_VENV), once: 5 GB'
-	@sed -En 's/^torch==/torch===/p; /^(numpy|pytest|pytest-xdist)==/p' $^ | \
-		$(CUDA_VENV)/bin/python -m pip install -q --disable-pip-version-check -r /dev/stdin
-	@touch $@
 
 # Only PyTorch and Python are the oldest: other packages have the versions in the requirements, the newest that are known to work.
 $(OLDEST_VENV)/installed: requirements.txt requirements-lab.txt requirements-dev.txt
@@ -98,8 +86,3 @@ $(OLDEST_VENV)/installed: requirements.txt requirements-lab.txt requirements-dev
 	@echo 'installing PyTorch $(OLDEST_TORCH) into $(OLDEST_VENV), once: 8 GB'
 	@sed -E '/^-r/d; s/^torch==.*/torch==$(OLDEST_TORCH)/' $^ | $(OLDEST_VENV)/bin/python -m pip install -q --disable-pip-version-check -r /dev/stdin
 	@touch $@
-
-# a stand-in for the CUDA runtime and driver on machines without a GPU
-$(CUDA_VENV)/libcuda.so.1: tests/cuda_code/no_gpu.c $(CUDA_VENV)/installed
-	@$(CC) -shared -fPIC -Wl,-soname,libcuda.so.1 $< -o $@ \
-		$$(find $(CUDA_VENV)/lib/python3*/site-packages -path '*nvidia*' -name include -printf '-I%p ')

@@ -483,7 +483,8 @@ class L2Attention(DotAttention):
 
 
 class L2TiedAttention(L2Attention):
-    """L2 attention with W_q = W_k, the condition for it to be Lipschitz (Kim et al. 2021): k = q, also after the norm"""
+    """L2 attention with W_q = W_k: k = q, also after the norm. Kim et al. (2021) prove that it is Lipschitz with the values
+    X W_qᵀ W_q / √E. With W_v of its own, as here, the Jacobian grows without bound along the null space of W_q."""
 
     def __init__(self, config):
         super().__init__(config)

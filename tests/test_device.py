@@ -41,3 +41,15 @@ def test_plain_products_are_for_short_sequences_and_not_for_l2(attention, dtype,
         attn.kernel(q, q, q, is_causal=True, scale=1.0, enable_gqa=False, dropout_p=0.0)
     assert used == [] if attention.startswith('l2') else ['plain']
     assert attention[:2] != 'l2' or attn.kernel is F.scaled_dot_product_attention
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason='it needs a GPU')
+@pytest.mark.parametrize('attention', CHOICES['attention'])
+def test_attention_is_one_kernel_on_a_gpu(attention):
+    """And does not fall back to products and a softmax"""
+    network = build(attention=attention, block_size=256, n_embd=128, n_head=2, n_kv_head=0).float().cuda()
+    idx = torch.zeros(2, 256, dtype=torch.int64, device='cuda')
+    with torch.profiler.profile() as found, torch.autocast('cuda', torch.bfloat16):
+        network(idx, idx)[1].backward()
+    names = {event.name for event in found.events() if 'scaled_dot_product' in event.name}
+    assert names and not any('math' in name for name in names), names
