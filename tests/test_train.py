@@ -454,6 +454,11 @@ def test_wandb_offline(place):
     content = record.read_bytes()
     assert b'a name' in content and b'grad_norm' in content and b'val_loss' in content
     assert len(rows(run)) == 5
+    code, out, err = run_alone('train.py', 'logged/config.json', '--init_from=resume', '--max_iters=4', cwd=place,
+                               WANDB_MODE='offline', WANDB_SILENT='true')
+    assert code == 0, out + err
+    ids = {path.name.rpartition('-')[2] for path in run.glob('wandb/offline-run-*')}
+    assert ids == {json.loads((run / 'run.json').read_text())['wandb']}, 'a resumed run is the same run there'
 
 
 # ----------------------------------------------------------------------------- pretrained weights
