@@ -14,6 +14,9 @@ block_size = 256
 batch_size = 64
 gradient_accumulation_steps = 8         # 512 windows an iteration, for 1, 2, 4 or 8 GPUs
 warmup_iters = 1000
+# With Blockwise LR each type has its own peak after these 1000 iterations, one way of the authors' code. By the other, 'ramp',
+# the embeddings of the 66M, which trains for 10,071 iterations, would warm up for 99% of the run.
+blockwise = 'peak'
 decay_norms = True                      # as in the authors' code
 eval_interval = 1000
 log_interval = 10
