@@ -91,7 +91,8 @@ llama_c4_0.4b           sharpness llama        12    16  1280 adamw     6e-4   3
 llama_c4_1b             sharpness llama        22    25  1600 adamw     3e-4   1.5e-5  0.1     1000 153198     512 c4
 '''
 TEXT = dict(openwebtext=dict(vocab_size=50304, block_size=1024),        # nanoGPT's; DNT, table 5; Stable-Transformer, table 3 (a)
-            minipile=dict(vocab_size=50304, block_size=512), c4=dict(vocab_size=32100, block_size=256, blockwise='peak'))     # sharpness, A.1
+            minipile=dict(vocab_size=50304, block_size=512),            # sharpness, A.1
+            c4=dict(vocab_size=32100, block_size=256, blockwise='peak'))
 DEPARTURES = {      # of one config from what is said of its paper
     'llama_1.1b': dict(d_ff=5632, n_kv_head=4, norm_eps=1e-5),          # table 3; TinyLlama's heads and ε in the authors' code
     'llama_0.25b_adam_mini': dict(decay_norms=False),                   # the authors' adam_mini.py
