@@ -101,7 +101,9 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
     held, earlier = (read_json(path, remedy) or {} for path in paths)
     about = {'iter': state['iter'] if state else 0, unit: sum(y.numel() for _, y in data)}
     if (state is None and held != keys) or any(earlier.get(key) != value for key, value in about.items()):
-        earlier = {}                                    # of another model, iteration or number of batches
+        if lost := sorted(earlier.keys() - about.keys() - results.keys()):
+            print(f'{paths[1]} loses {", ".join(lost)}: they are of another model, iteration or number of batches')
+        earlier = {}
     if init_only:                                       # lab.plot names the model by it
         write_whole(paths[0], lambda f: f.write(json.dumps(keys, indent=1).encode()))
     write_whole(paths[1], lambda f: f.write(json.dumps(finite({**about, **earlier, **results})).encode() + b'\n'))
