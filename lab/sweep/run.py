@@ -45,7 +45,7 @@ def row_of_run(run, folder, status):
         val_loss=digits(last.get('val_loss', math.nan)), test_loss=digits(last.get('test_loss', math.nan)),
         largest_rise=digits(largest_rise([row['loss'] for row in rows if 'loss' in row])), keys=run['keys'],
         commit=about.get('commit', '') + '-dirty' * bool(about.get('changed')), machine=about.get('machine', ''),
-        attention_kernel=about.get('attention_backend', ''), seconds=digits(training_seconds(rows, per_iter)),
+        attention_kernel='', seconds=digits(training_seconds(rows, per_iter)),
         code=about.get('code', ''), data=about.get('data', ''), torch=about.get('torch', ''),
         precision=about.get('dtype', '').removeprefix('torch.'))
 
