@@ -64,11 +64,7 @@ def parse_args(arguments, defaults):
             for key in ALIASES.get(key, (key,)):
                 values[key] = parsed(key, text, defaults[known(key, defaults, 'the command line')])
         else:
-            found = read_config(arg, values)
-            shape = 'patch_size' if script_of(found) == 'vision.train' else 'block_size'
-            if shape in found and shape not in defaults:
-                raise ValueError(f'{arg} is for {script_of(found)}: it sets {shape}, which is no key here')
-            for key, value in found.items():
+            for key, value in read_config(arg, values).items():
                 values[key] = typed(key, value, defaults[known(key, defaults, arg)], arg)
     return values
 
@@ -138,11 +134,6 @@ def flags():
     return expanded({arg[2:].partition('=')[0]: '' for arg in sys.argv[1:] if arg.startswith('--')}).keys()
 
 
-def script_of(config):
-    """Return 'vision.train' or 'train.py', the script of a run's config."""
-    return 'vision.train' if 'patch_size' in config else 'train.py'
-
-
 def expanded(values):
     """Return {key: value} with each alias replaced by the keys that it sets. The later of two values counts."""
     return {name: value for key, value in values.items() for name in ALIASES.get(key, (key,))}
@@ -151,9 +142,9 @@ def expanded(values):
 # ----------------------------------------------------------------------------- values
 
 def at_least(config, **lows):
-    """Raise ValueError for a key whose value is below its minimum in `lows`."""
+    """Raise ValueError for a key of the config whose value is below its minimum in `lows`."""
     for key, low in lows.items():
-        if config[key] < low:
+        if key in config and config[key] < low:
             raise ValueError(f'{key}={config[key]}: wants at least {low}')
 
 
@@ -166,7 +157,7 @@ def refuse(keys, why):
 
 def known(key, defaults, where):
     if key not in defaults:
-        near = [NICKNAMES[key]] if NICKNAMES.get(key) in defaults else difflib.get_close_matches(key, defaults, 1, 0.5)
+        near = [NICKNAMES[key]] if NICKNAMES.get(key) in defaults else difflib.get_close_matches(key, defaults, 1)
         hint = "for decay_lr=False say schedule='constant'" if key == 'decay_lr' else None
         hint = hint or (f'did you mean {near[0]!r}?' if near else '--help lists the keys')
         private = '; a name that is not a key must start with _' if where.endswith('.py') else ''
@@ -252,7 +243,7 @@ def print_help(section, values, keys, own):
         print(name)
         print_keys([key for key in keys if keys[key].section == name], values, keys)
         if name == 'norms':
-            print_architectures(explain=bool(section))
+            print('  config/arch/NAME.py sets them all; docs/placements.md explains each file')
         print()
     if not section:
         print(f'--help=NAME shows one section: {", ".join(SECTIONS)}')
@@ -269,13 +260,3 @@ def print_keys(names, values, keys):
         kinds.setdefault((f'  --{name}={value}', key.help.replace('CHOICES', choices)), []).append(key.kind)
     for (key, text), of_types in kinds.items():
         print(key.ljust(40), text + f'; TYPE: {", ".join(of_types)}' * bool(of_types[0]))
-
-
-def print_architectures(explain):
-    """List the files of config/arch, which set the keys of norms together. With `explain`, print the first line of each."""
-    folder = os.path.join(ROOT, 'config', 'arch')
-    names = sorted(name.removesuffix('.py') for name in os.listdir(folder) if name.endswith('.py'))
-    print(f'  config/arch/NAME.py sets them all: {"" if explain else ", ".join(names) + "; --help=norms explains them"}')
-    for name in names if explain else ():
-        with open(os.path.join(folder, f'{name}.py'), encoding='utf-8') as f:
-            print(f'  {name:16}{f.readline().strip("# ").rstrip()}')

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import ClassVar, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -119,7 +120,7 @@ class GPTConfig:
     mix_ln: float = 0.0             # the share of the blocks, the first ones, that are Post-LN, over the flags above (Mix-LN)
     residual_scale: float = 1.0     # Δt in x + Δt f(x)
     skip_scale: str = 'one'         # one | deepnorm | keel: α in Norm(α x + f(x)), from the depth; deepnorm scales `init` too
-    residual: str = 'add'           # add | gpas | dual | siamese | attnres | hyper | mhc | mhc_lite: what branches read and join
+    residual: str = 'add'           # CHOICES: what branches read, and how their outputs join the stream
     streams: int = 4                # hyper, mhc, mhc_lite: copies of the residual stream
     parallel_ffn: bool = False      # x + attn(Norm(x)) + ffn(Norm(x)): the FFN reads what attention reads, and has no PreNorm
     b2t: bool = False               # adds a block's input behind its FFN too, in front of the second PostNorm (B2T connection)
@@ -127,10 +128,11 @@ class GPTConfig:
     value_residual: bool = False    # v ← λ₁ v + λ₂ v₁ in attention, learned, both initialized to 1/2; v₁ is the first block's
     embedding_skip: bool = False    # before block l: x ← λ_l x + μ_l x₀, learned, initialized to 1 and 0; x₀ is the first block's
     # model
-    attention: str = 'dot'          # dot | stable | l2 | l2_tied
+    attention: str = 'dot'          # CHOICES
     attn_tau: float = 1.618         # StableAtten: τ = attn_tau * log2(block_size)
     attn_gate: bool = False         # the output of attention times sigmoid(W_g x), before W_o (gated attention)
-    ffn: str = 'gelu'               # gelu | gelu_tanh | relu | swiglu | geglu
+    qk_clip: float = 0.0            # after a step, shrink W_q and W_k of heads with a logit above this; 0: off (QK-Clip)
+    ffn: str = 'gelu'               # CHOICES
     pos: str = 'learned'            # learned | rope
     rope_theta: float = 10000.0     # RoPE's base wavelength
     emb_scale: bool = False         # token embeddings times √n_embd, as in Gemma
@@ -138,6 +140,7 @@ class GPTConfig:
     init: str = 'gpt2'              # gpt2 | normal | torchtitan | xavier | xavier_trunc | stable | magneto
     init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings; with emb_std=0 that of a tied one too
     emb_std: float = 0.02           # std of embeddings; 0: a tied one is initialized by `init` like a head, others with 0.02
+    unit_weights: bool = False      # after each step, normalize matrices along n_embd; gains behind W_1, W_3, the head (nGPT)
     fused_qkv_init: bool = False    # initialize W_q, W_k, W_v as parts of one matrix, as where one projection makes all
     mup_base_width: int = 0         # muP: n_embd of the model whose learning rate and initialization carry over; 0: off
     mup_base_depth: int = 0         # CompleteP: n_layer of that model; Δt is multiplied by mup_base_depth / n_layer; 0: off
@@ -155,26 +158,29 @@ class GPTConfig:
                 raise ValueError(f'{f.name}={value!r}: choose one of {", ".join(CHOICES[f.name])}')
             check(self, (f.type not in (int, float) or value >= low, f.name, f'at least {low}'))
         self.head_dim, self.kv_heads = self.n_embd // self.n_head, self.n_kv_head or self.n_head
+        self.grouped = self.kv_heads != self.n_head
         one_stream, mup = self.residual in ('add', 'gpas'), self.mup_base_width > 0
         check(self,
             (self.dropout < 1, 'dropout', 'a number below 1'),
             (max(self.norm_alpha, self.attn_norm_alpha, self.mix_ln) <= 1, 'norm_alpha attn_norm_alpha mix_ln', 'at most 1'),
-            (self.rope_theta > 0, 'rope_theta', 'a positive number'),
             (self.n_embd % self.n_head == 0, 'n_embd n_head', 'a width that the heads divide'),
             (self.n_head % self.kv_heads == 0, 'n_head n_kv_head', 'key/value heads that divide the heads'),
-            (self.attention != 'l2_tied' or self.kv_heads == self.n_head, 'attention n_head n_kv_head', 'n_kv_head=0, as k = q'),
+            (self.attention not in ('l2_tied', 'ngpt') or not self.grouped, 'attention n_head n_kv_head', 'n_kv_head=0'),
             (self.pos != 'rope' or self.head_dim % 2 == 0, 'pos n_embd n_head', 'an even head dimension: RoPE rotates pairs'),
-            (self.attention != 'stable' or not self.qk_norm_wide, 'attention qk_norm_wide', 'at most one of them'),
+            (self.attention not in ('stable', 'ngpt') or not self.qk_norm_wide, 'attention qk_norm_wide', 'at most one of them'),
+            (not self.qk_clip or self.attention == 'dot' and not (self.qk_norm or self.linear_norm),
+             'qk_clip attention qk_norm linear_norm', 'attention=dot and no norm behind W_q and W_k: it undoes the clipping'),
             (self.residual == 'add' or self.skip_scale == 'one', 'residual skip_scale', 'residual=add, or skip_scale=one'),
             (one_stream or not (self.attn_post_norm or self.ffn_post_norm or self.mix_ln or self.b2t),
-             'residual attn_post_norm ffn_post_norm mix_ln b2t', 'no PostNorm and no b2t where there are several streams'),
+             'residual attn_post_norm ffn_post_norm mix_ln b2t', 'residual=add or gpas beside a PostNorm or b2t'),
             (self.residual != 'mhc_lite' or self.streams <= 6, 'residual streams', 'at most 6: it mixes streams! permutations'),
-            (not self.parallel_ffn or self.residual == 'add' and self.skip_scale == 'one', 'parallel_ffn residual skip_scale',
-             'residual=add and skip_scale=one beside parallel_ffn'),
-            (not self.parallel_ffn or not (self.ffn_pre_norm or self.attn_post_norm or self.mix_ln or self.b2t),
-             'parallel_ffn ffn_pre_norm attn_post_norm mix_ln b2t', 'none of the others beside parallel_ffn'),
-            (not mup or one_stream and self.norm != 'gatednorm', 'mup_base_width residual norm',
-             'residual=add or gpas, and no gatednorm: nobody has derived the rates of muP for the others'),
+            (not self.parallel_ffn or self.residual == 'add' and self.skip_scale == 'one' and not (
+                self.ffn_pre_norm or self.attn_post_norm or self.mix_ln or self.b2t),
+             'parallel_ffn residual skip_scale ffn_pre_norm attn_post_norm mix_ln b2t',
+             'residual=add, skip_scale=one and none of the others beside parallel_ffn'),
+            (not mup or one_stream and self.norm != 'gatednorm' and self.attention != 'ngpt' and not self.unit_weights,
+             'mup_base_width residual norm attention unit_weights',
+             'residual=add or gpas, no gatednorm and nothing of nGPT: nobody has derived their rates of muP'),
             (mup == (self.mup_base_head_dim > 0), 'mup_base_width mup_base_head_dim', "both or neither: state the base's heads"),
             (not self.mup_base_depth or self.skip_scale == 'one' and not self.norm_depth_scale,
              'mup_base_depth skip_scale norm_depth_scale', 'one rule for the depth'))
@@ -187,7 +193,7 @@ class GPTConfig:
 
 
 LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'streams'), 1) | dict.fromkeys((
-    'dropout', 'norm_alpha', 'attn_norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std'), 0)      # other ints may be 0
+    'dropout', 'norm_alpha', 'attn_norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std', 'qk_clip'), 0)    # as other ints
 
 
 def at_least_fp32(x):
@@ -332,6 +338,23 @@ class NormedLinear(nn.Linear):
         return self.norm(super().forward(x))
 
 
+class Gain(nn.Module):
+    """x times a learned gain per channel, or one for all. The parameter starts at `stored` and is multiplied by start / stored,
+    so that a step of AdamW, about as large as the rate, changes the gain by start / stored times as much (nGPT)."""
+
+    def __init__(self, dim, start, stored=None):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((dim,), stored or start))
+        self.factor = start / stored if stored else 1.0
+
+    @property
+    def gain(self):
+        return self.weight if self.factor == 1 else self.factor * self.weight
+
+    def forward(self, x):
+        return x * self.gain.to(x.dtype)
+
+
 def make_linear(n_in, n_out, config):
     """Return a linear map of a block, with a norm behind it if config.linear_norm."""
     return NormedLinear(n_in, n_out, config) if config.linear_norm else nn.Linear(n_in, n_out, bias=config.bias)
@@ -357,19 +380,15 @@ class Rotary(nn.Module):
 
 
 class KVCache:
-    """Keys and values of one layer's past tokens, at most `size`, for generation"""
-
-    def __init__(self, size):
-        self.size, self.length = size, 0
+    """Keys and values (B, K, T, E) of one layer's past tokens, for generation"""
+    length = 0
 
     def append(self, k, v):
-        """Store the keys and values of new tokens, (B, K, T, E), and return those of all tokens."""
-        if self.length == 0:
-            self.k, self.v = (x.new_empty(*x.shape[:2], self.size, x.size(3)) for x in (k, v))
-        end = self.length + k.size(2)
-        self.k[:, :, self.length:end], self.v[:, :, self.length:end] = k, v
-        self.length = end
-        return self.k[:, :, :end], self.v[:, :, :end]
+        """Store the keys and values of new tokens, and return those of all tokens."""
+        if self.length:
+            k, v = torch.cat((self.k, k), dim=2), torch.cat((self.v, v), dim=2)
+        self.k, self.v, self.length = k, v, k.size(2)
+        return k, v
 
 
 def plain_attention(q, k, v, is_causal=False, scale=None, enable_gqa=False, dropout_p=0.0):
@@ -399,12 +418,13 @@ class DotAttention(nn.Module):
             self.q_norm, self.k_norm = WideRMSNorm(d, config), WideRMSNorm(d_kv, config)
         self.v_norm = make_head_norm(config.v_norm, config)
         self.rotary = Rotary(config) if config.pos == 'rope' else None
-        self.scale = config.logit_scale
-        self.grouped, self.causal = d_kv != d, config.causal
+        self.scale, self.causal = config.logit_scale, config.causal
+        self.grouped, self.kv_heads = config.grouped, config.kv_heads
         self.dropout = config.dropout
         self.wg = make_linear(d, d, config) if config.attn_gate else None
         self.inner_norm = make_norm(config.sub_norm, config)
         self.v_gain, self.v1_gain = (nn.Parameter(torch.full((1,), 0.5)) if config.value_residual else None for _ in range(2))
+        self.register_buffer('max_logits', torch.zeros(config.n_head) if config.qk_clip else None, persistent=False)
 
     def heads(self, x):
         """(B, T, heads · E) → (B, T, heads, E)"""
@@ -416,8 +436,34 @@ class DotAttention(nn.Module):
 
     def attend(self, q, k, v):
         """(B, H, T, E), (B, K, S, E), (B, K, S, E) → (B, H, T, E); T = S, or T = 1 with all S tokens in its past"""
+        if self.max_logits is not None and self.training:
+            self.see_logits(q, k)
         return self.kernel(q, k, v, is_causal=self.causal and q.size(2) > 1, scale=self.scale, enable_gqa=self.grouped,
                            dropout_p=self.dropout if self.training else 0.0)
+
+    @torch.no_grad()
+    def see_logits(self, q, k):
+        """Remember each head's largest logit, in the first quarter of the sequences: the kernel does not return its logits."""
+        share = -(-len(q) // 4)
+        logits = self.scale * q[:share] @ k[:share].repeat_interleave(q.size(1) // k.size(1), dim=1).mT
+        largest = logits.tril().amax((0, 2, 3)) if self.causal else logits.amax((0, 2, 3))
+        self.max_logits.copy_(torch.maximum(self.max_logits, largest))
+
+    @torch.no_grad()
+    def clip(self, tau):
+        """Multiply W_q and W_k of a head by √γ, γ = min(1, τ / S) with S its largest logit since the last call, on any rank. If
+        heads share W_k, it takes their smallest γ (QK-Clip, Kimi Team 2025, arXiv:2507.20534, per head as in its text)."""
+        if dist.is_initialized():
+            dist.all_reduce(self.max_logits, dist.ReduceOp.MAX)
+        root = (tau / self.max_logits).clamp(max=1).sqrt()          # 1 for a head without a positive logit
+        self.max_logits.zero_()
+        for linear, roots in ((self.wq, root), (self.wk, root.unflatten(0, (-1, len(root) // self.kv_heads)).amin(1))):
+            for p in linear.parameters():
+                factors = roots.repeat_interleave(self.head_dim).view(-1, *(1,) * (p.dim() - 1))
+                if hasattr(p, 'device_mesh'):                       # under FSDP a rank holds some rows
+                    from torch.distributed.tensor import distribute_tensor
+                    factors = distribute_tensor(factors, p.device_mesh, p.placements, src_data_rank=None)
+                p.mul_(factors)
 
     def kernel(self, q, k, v, **more):
         """softmax(scale · qᵀk) v. On short sequences the backward pass of PyTorch's kernel is slow on a CPU."""
@@ -495,7 +541,21 @@ class L2TiedAttention(L2Attention):
         return q, q
 
 
-ATTENTIONS = {'dot': DotAttention, 'stable': StableAttention, 'l2': L2Attention, 'l2_tied': L2TiedAttention}
+class NGPTAttention(DotAttention):
+    """softmax(√E q̂ᵀk̂) v with q̂ = s ⊙ q / ‖q‖, k̂ = s ⊙ k / ‖k‖ behind RoPE, and a learned s per channel, from 1 (nGPT's code)"""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.qk_gain, self.scale = Gain(config.n_embd, 1.0, config.n_embd ** -0.5), config.head_dim ** 0.5
+
+    def attend(self, q, k, v):
+        s = self.qk_gain.gain.view(q.size(1), 1, -1)
+        q, k = (s * F.normalize(at_least_fp32(x), dim=-1) for x in (q, k))
+        return super().attend(q, k, v)
+
+
+ATTENTIONS = {'dot': DotAttention, 'stable': StableAttention, 'ngpt': NGPTAttention, 'l2': L2Attention,
+              'l2_tied': L2TiedAttention}
 
 
 # ----------------------------------------------------------------------------- FFN
@@ -504,6 +564,7 @@ FFNS = {            # the activation, and whether a third matrix gates it
     'gelu': (F.gelu, False),
     'gelu_tanh': (lambda x: F.gelu(x, approximate='tanh'), False),      # as OpenAI trained GPT-2
     'relu': (F.relu, False),
+    'relu2': (lambda x: F.relu(x).square(), False),                     # So et al. 2021
     'swiglu': (F.silu, True),
     'geglu': (lambda x: F.gelu(x, approximate='tanh'), True),
 }
@@ -518,14 +579,16 @@ class FFN(nn.Module):
         self.activation, gated = FFNS[config.ffn]
         self.w1 = make_linear(d, d_ff, config)
         self.w3 = make_linear(d, d_ff, config) if gated else None
+        self.w1_gain = Gain(d_ff, d ** 0.5, 1.0) if config.unit_weights else nn.Identity()
+        self.w3_gain = Gain(d_ff, d ** 0.5, 1.0) if config.unit_weights and gated else nn.Identity()
         self.inner_norm = make_norm(config.sub_norm, config, d_ff)
         self.w2 = make_linear(d_ff, d, config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x):
-        y = self.activation(self.w1(x))
+        y = self.activation(self.w1_gain(self.w1(x)))
         if self.w3 is not None:
-            y = y * self.w3(x)
+            y = y * self.w3_gain(self.w3(x))
         return self.dropout(self.w2(self.inner_norm(y)))
 
 
@@ -571,17 +634,6 @@ SKIP_SCALES = {     # α
     'deepnorm': lambda n_layer: (2 * n_layer) ** 0.25,  # Wang et al. 2022, decoder-only; see init_weight too
     'keel': lambda n_layer: 2.0 * n_layer,              # Chen and Wei 2026
 }
-
-
-class Gain(nn.Module):
-    """x times a learned gain per channel, or one for all"""
-
-    def __init__(self, dim, start):
-        super().__init__()
-        self.weight = nn.Parameter(torch.full((dim,), start))
-
-    def forward(self, x):
-        return x * self.weight.to(x.dtype)
 
 
 GAINS = {           # LayerScale starts as in CaiT (Touvron et al. 2021), ReZero at 0 (Bachlechner et al. 2020)
@@ -771,6 +823,7 @@ class GPT(nn.Module):
         self.final_norm = make_norm(config.final_norm, config)
         self.head_scale = Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.head_gain = Gain(config.vocab_size, 1.0, config.n_embd ** -0.5) if config.unit_weights else nn.Identity()
         if config.tie_weights:
             self.lm_head.weight = self.wte.weight
         share_scalars(self)                     # modules of your own go above this line
@@ -798,11 +851,22 @@ class GPT(nn.Module):
     def output(self, x, targets=None):
         """The residual state after the last block → logits and loss, as in forward"""
         x = self.h[-1].ffn_residual.collapse(x, self.final_norm)
-        logits = self.lm_head(self.head_scale(x))
+        logits = self.head_gain(self.lm_head(self.head_scale(x)))
         if targets is None:
             return logits, None
         loss = F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), ignore_index=-1)
         return None if self.training else logits, loss
+
+    @torch.no_grad()
+    def after_step(self):
+        """Change weights other than by their gradients, alike on all ranks. Both loops call this before a run's first step, and
+        after each step."""
+        for name, p in self.named_parameters() if self.config.unit_weights else ():
+            path = module_path(name)
+            if p.dim() == 2 and path.startswith(('wte', 'lm_head', 'attn.w', 'ffn.w')):
+                p.copy_(F.normalize(p, dim=0 if path in ('attn.wo', 'ffn.w2') else 1))     # along the width
+        for block in self.h if self.config.qk_clip else ():
+            block.attn.clip(self.config.qk_clip)
 
     @torch.no_grad()
     def stream(self, idx, max_new_tokens, temperature=1.0, top_k=None, top_p=None):
@@ -810,7 +874,7 @@ class GPT(nn.Module):
         top_p the fewest whose probabilities sum to p. Beyond block_size the window slides and all positions change: the cache is
         useless then, and the last block_size tokens are computed again."""
         size = self.config.block_size
-        caches = [KVCache(size) for _ in self.h]
+        caches = [KVCache() for _ in self.h]
         new = idx = idx[:, -size:]
         for _ in range(max_new_tokens):
             x = self.hidden(new, caches) if idx.size(1) <= size else self.hidden(idx[:, -size:])
@@ -858,6 +922,19 @@ class GPAS(Residual):
     def forward(self, x, f, dt):
         y = super().forward(x, f, dt)
         return y - F.silu(self.gate).to(y.dtype) * y.detach()
+
+
+class NGPTResidual(Residual):
+    """h ← N(N(h) + Δt |α| ⊙ (N(f) − N(h))), N(x) = x / ‖x‖, with a learned α per channel, from 0.05 (nGPT, Loshchilov et al.
+    2024, arXiv:2410.01131; this and its other parts follow the authors' code)"""
+
+    def __init__(self, config, branch):
+        super().__init__(config, branch)
+        self.rate = Gain(config.n_embd, 0.05, config.n_embd ** -0.5)
+
+    def forward(self, h, f, dt):
+        h, f = (F.normalize(at_least_fp32(x), dim=-1) for x in (h, f))
+        return F.normalize(torch.add(h, self.rate.gain.abs() * (f - h), alpha=dt), dim=-1)
 
 
 class ResiDual(Residual):
@@ -1008,7 +1085,7 @@ class MHCLite(ManifoldHyperConnections):
         return (m.softmax(-1) @ self.permutations.to(m.dtype)).unflatten(-1, (self.streams, -1))
 
 
-RESIDUALS = {'add': Residual, 'gpas': GPAS, 'dual': ResiDual, 'siamese': SiameseNorm, 'attnres': AttentionResiduals,
-             'hyper': HyperConnections, 'mhc': ManifoldHyperConnections, 'mhc_lite': MHCLite}
+RESIDUALS = {'add': Residual, 'gpas': GPAS, 'ngpt': NGPTResidual, 'dual': ResiDual, 'siamese': SiameseNorm,
+             'attnres': AttentionResiduals, 'hyper': HyperConnections, 'mhc': ManifoldHyperConnections, 'mhc_lite': MHCLite}
 CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attention=ATTENTIONS, ffn=FFNS, pos=('learned', 'rope'),
                init=STDS, skip_scale=SKIP_SCALES, residual=RESIDUALS, branch_gain=GAINS)

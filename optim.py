@@ -16,23 +16,21 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
     """Return one group per (block type, decayed or not) of a model's parameters, for any torch optimizer.
 
     Matrices decay if their row in PARAMS says so. Vectors do not, but with decay_norms those of norms do. `ratios` and
-    `decay_ratios` map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight decay,
-    and 'out_norm' to a second factor for the norms that is_out_norm names. A group holds its `block_type`, its `lr_ratio`, an
-    `lr_scale` on the whole schedule, whether it is for `muon`, and in `params` pairs (name, parameter), from which torch makes
-    `param_names`. muP splits groups further, by mup_scales, and needs `keys`, those of train.py: it sets lr_scale and `eps`, and
-    divides the decay by lr_scale, so that rate times decay stays.
+    `decay_ratios` map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight decay.
+    A group holds its `block_type`, its `lr_ratio`, an `lr_scale` on the whole schedule, whether it is for `muon`, and in `params`
+    pairs (name, parameter), from which torch makes `param_names`. muP splits groups further, by mup_scales, and needs `keys`,
+    those of train.py: it sets lr_scale and `eps`, and divides the decay by lr_scale, so that rate times decay stays.
     """
     groups, types = {}, [*dict.fromkeys(row.type for row in model.config.params.values())]
     for kind in (*ratios, *decay_ratios):
-        if kind not in (*types, 'out_norm'):
+        if kind not in types:
             raise ValueError(f'ratios: {kind!r} is no block type: choose among {", ".join(types)}')
     check_rows(model, model.config.params)
     for name, p in model.named_parameters():
         row = row_of(name, model.config.params)
         kind, decayed = row.type, row.decays and p.dim() > 1 or decay_norms and row.type == 'norm'
         is_matrix = row.muon and name.endswith('.weight')
-        roles = (kind, 'out_norm') if kind == 'norm' and is_out_norm(name, model.config) else (kind,)
-        ratio, decay_ratio = (math.prod(factors.get(role, 1.0) for role in roles) for factors in (ratios, decay_ratios))
+        ratio, decay_ratio = ratios.get(kind, 1.0), decay_ratios.get(kind, 1.0)
         scale, eps = mup_scales(name, kind, is_matrix, p, model.config, keys)
         group = groups.setdefault((kind, decayed, is_matrix, ratio, decay_ratio, scale, eps), dict(
             params=[], block_type=kind, muon=is_matrix, lr_ratio=ratio, lr_scale=scale,
@@ -43,14 +41,6 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
         if ratio != 1 and kind in kinds - decayed_kinds:
             raise ValueError(f'wd_{kind}={ratio}: the parameters of type {kind} do not decay, see PARAMS in model.py')
     return list(groups.values())
-
-
-def is_out_norm(name, config):
-    """Return whether a norm writes: it stands behind a matrix, or makes the stream, or one of two terms that a branch or the head
-    reads (an Output-Norm). The others read: they stand in front of matrices, which could take up their gains (Input-Norms, Wang
-    et al. 2026, arXiv:2605.26895)."""
-    writes = re.search(r'\b(input|\w+_mid|\w+_post|[qkvxy])_norm\.|\bw\w\.norm\.', name)
-    return bool(writes) or config.residual == 'dual' and bool(re.search(r'_residual\.norm\.|final_norm\.', name))
 
 
 # muP's factors on the learning rate, in a model w times as wide and d times as deep as its base: of a matrix of a block, and of

@@ -19,22 +19,22 @@ torch.set_num_threads(1)            # tensors this small gain nothing from more
 
 SIZES = dict(block_size=8, vocab_size=11, n_head=4, n_embd=16, dropout=0.0)
 CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm', 'dyt', 'derf', 'seednorm', 'gatednorm'),
-               norm_gain=('learned', 'zero_centred', 'none'), attention=('dot', 'stable', 'l2', 'l2_tied'),
-               ffn=('gelu', 'gelu_tanh', 'relu', 'swiglu', 'geglu'), pos=('learned', 'rope'),
+               norm_gain=('learned', 'zero_centred', 'none'), attention=('dot', 'stable', 'l2', 'l2_tied', 'ngpt'),
+               ffn=('gelu', 'gelu_tanh', 'relu', 'relu2', 'swiglu', 'geglu'), pos=('learned', 'rope'),
                init=('gpt2', 'normal', 'torchtitan', 'xavier', 'xavier_trunc', 'stable', 'magneto'),
                skip_scale=('one', 'deepnorm', 'keel'),
-               residual=('add', 'gpas', 'dual', 'siamese', 'attnres', 'hyper', 'mhc', 'mhc_lite'),
+               residual=('add', 'gpas', 'ngpt', 'dual', 'siamese', 'attnres', 'hyper', 'mhc', 'mhc_lite'),
                branch_gain=('none', 'layerscale', 'rezero'))
 NORMALIZING = CHOICES['norm'][:3]       # which divide by the length of x; the others are elementwise
 SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_norm attn_post_norm ffn_post_norm qk_norm v_norm '
             'linear_norm final_norm norm_depth_scale embedding_skip fused_qkv_init tie_weights sub_norm qk_norm_wide b2t '
-            'value_residual attn_gate parallel_ffn emb_gain emb_scale').split()
+            'value_residual attn_gate parallel_ffn emb_gain emb_scale unit_weights').split()
 AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
     n_layer=(1, 2), streams=(1, 3), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
     attn_norm_alpha=(0.0, 0.75), norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0),
     init_gain=(1.0, 2.0), emb_std=(0.02, 0.0), mix_ln=(0.0, 0.5), mup_base_width=(0, 4), mup_base_depth=(0, 1),
     mup_base_head_dim=(0, 2))
-TRAINING_ONLY = set()                   # fields that change no logits and no cross-entropy
+TRAINING_ONLY = {'qk_clip'}             # fields that change no logits and no cross-entropy
 
 
 MID_NORM, POST_NORM = (dict.fromkeys((f'attn_{place}_norm', f'ffn_{place}_norm'), True) for place in ('mid', 'post'))
@@ -42,17 +42,18 @@ MID_NORM, POST_NORM = (dict.fromkeys((f'attn_{place}_norm', f'ffn_{place}_norm')
 
 def valid(choice):
     """l2_tied shares queries and keys, so that their heads are as many. One rule for the depth excludes another. muP has two
-    keys. Several streams have no PostNorm and no muP. GatedNorm has no muP. A parallel FFN reads attention's PreNorm."""
+    keys. Several streams have no PostNorm and no muP. GatedNorm and nGPT have no muP. A parallel FFN reads attention's PreNorm"""
     alpha = choice.get('skip_scale', 'one') != 'one'
     of_depth = [alpha, choice.get('norm_depth_scale', False)]
     of_mup = {choice[key] > 0 for key in ('mup_base_width', 'mup_base_head_dim') if key in choice}
     of_post = [choice.get(key, False) for key in ('attn_post_norm', 'ffn_post_norm', 'mix_ln', 'b2t', 'mup_base_width')]
     residual = choice.get('residual', 'add')
     of_serial = [choice.get(key, False) for key in ('ffn_pre_norm', 'attn_post_norm', 'mix_ln', 'b2t')]
-    return ((choice.get('attention') != 'l2_tied' or choice.get('n_kv_head', 0) in (0, SIZES['n_head']))
+    return ((choice.get('attention') not in ('l2_tied', 'ngpt') or choice.get('n_kv_head', 0) in (0, SIZES['n_head']))
             and (choice.get('mup_base_depth', 0) == 0 or not any(of_depth)) and len(of_mup) < 2
-            and (choice.get('attention') != 'stable' or not choice.get('qk_norm_wide', False))
-            and (choice.get('norm') != 'gatednorm' or True not in of_mup)
+            and (choice.get('attention') not in ('stable', 'ngpt') or not choice.get('qk_norm_wide', False))
+            and (True not in of_mup or choice.get('norm') != 'gatednorm' and choice.get('attention') != 'ngpt'
+                 and not choice.get('unit_weights', False))
             and (residual == 'add' or not alpha)
             and (residual == 'add' and not alpha and not any(of_serial) or not choice.get('parallel_ffn', False))
             and (residual in ('add', 'gpas') or not any(of_post) and not choice.get('mup_base_head_dim')))
@@ -125,7 +126,8 @@ def reference(c, w, idx):
     """Logits of idx (B, T) under config c and weights w, in the papers' equations and without a line of model.py."""
     x = w['wte.weight'][idx] * (math.sqrt(c.n_embd) if c.emb_scale else 1)
     x = (x + (w['wpe.weight'][:idx.size(1)] if c.pos == 'learned' else 0)) * (w['emb_gain.weight'] if c.emb_gain else 1)
-    return reference_blocks(c, w, x, causal_softmax) @ w['wte.weight' if c.tie_weights else 'lm_head.weight'].T
+    logits = reference_blocks(c, w, x, causal_softmax) @ w['wte.weight' if c.tie_weights else 'lm_head.weight'].T
+    return logits * w['head_gain.weight'] * math.sqrt(c.n_embd) if c.unit_weights else logits       # from 1, stored as 1/√D
 
 
 def reference_blocks(c, w, x, softmax, pool=lambda x: x):
@@ -163,6 +165,12 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             y = y / (1 + torch.exp(-(a / (1 + torch.exp(-a))) @ w[f'{name}.up.weight'].T))
         return y
 
+    def unit(x):
+        return x / x.square().sum(-1, keepdim=True).sqrt()
+
+    def scaled(name, x):
+        return x * w[f'{name}_gain.weight'] * math.sqrt(c.n_embd) if c.unit_weights else x
+
     def rotate(x):
         """RoPE turns the complex number x_i + j x_{i+E/2} by position · θ^(−2i/E)."""
         angle = torch.arange(T)[:, None] * c.rope_theta ** (-2 * torch.arange(E // 2, dtype=torch.float64) / E)
@@ -192,7 +200,10 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             if c.pos == 'rope':
                 q, k = rotate(q), rotate(k)
             divisor = E / math.sqrt(c.mup_base_head_dim) if c.mup_base_width else math.sqrt(E)
-            if c.attention == 'dot':
+            if c.attention == 'ngpt':                                   # s, stored as s/√D, is one for both
+                s = w[f'{name}.qk_gain.weight'][h * E:(h + 1) * E] * math.sqrt(c.n_embd)
+                logits = (s * unit(q)) @ (s * unit(k)).mT * math.sqrt(E)
+            elif c.attention == 'dot':
                 logits = q @ k.mT / divisor
             elif c.attention == 'stable':
                 logits = c.attn_tau * math.log2(c.block_size) * (q @ k.mT)
@@ -204,7 +215,7 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
         return linear(f'{name}.wo', stream_norm(c.sub_norm, f'{name}.inner_norm', y))
 
     def ffn(name, x):
-        a = linear(f'{name}.w1', x)
+        a = scaled(f'{name}.w1', linear(f'{name}.w1', x))
         assert a.size(-1) == (c.d_ff or 4 * c.n_embd)
         if c.ffn == 'gelu':
             y = a * (1 + torch.erf(a / math.sqrt(2))) / 2
@@ -212,10 +223,13 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
             y = a * (1 + torch.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a ** 3))) / 2
         elif c.ffn == 'relu':
             y = a * (a > 0)
+        elif c.ffn == 'relu2':
+            y = a * a * (a > 0)
         elif c.ffn == 'geglu':
-            y = a * (1 + torch.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a ** 3))) / 2 * linear(f'{name}.w3', x)
+            gate = a * (1 + torch.tanh(math.sqrt(2 / math.pi) * (a + 0.044715 * a ** 3))) / 2
+            y = gate * scaled(f'{name}.w3', linear(f'{name}.w3', x))
         else:
-            y = a * torch.sigmoid(a) * linear(f'{name}.w3', x)
+            y = a * torch.sigmoid(a) * scaled(f'{name}.w3', linear(f'{name}.w3', x))
         return linear(f'{name}.w2', stream_norm(c.sub_norm, f'{name}.inner_norm', y))
 
     def depth_attention(name, outputs):
@@ -297,6 +311,10 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
                 continue
             if c.residual == 'siamese':
                 h = [normed + step / math.sqrt(2 * (i + 1)), h[1] + step]
+                continue
+            if c.residual == 'ngpt':                                    # |α| is stored as α / (0.05 √D)
+                rate = (0.05 * math.sqrt(c.n_embd) * w[f'{name}_residual.rate.weight']).abs()
+                x = unit(unit(x) + dt * rate * (unit(gain * y) - unit(x)))
                 continue
             x, running = alpha * x + step, running + step
             if c.residual == 'gpas':
@@ -752,7 +770,8 @@ def test_streams_start_nearly_static(residual, names):
 
 def test_block_types():
     table = {path.split('.')[-1]: row.type for path, row in PARAMS.items()}
-    table |= dict.fromkeys('emb_gain attn_gain ffn_gain x_gain x0_gain v_gain v1_gain query'.split(), 'gain')
+    table |= dict.fromkeys(
+        'emb_gain head_gain attn_gain ffn_gain w1_gain w3_gain qk_gain rate x_gain x0_gain v_gain v1_gain query'.split(), 'gain')
     table |= dict.fromkeys('input_norm final_norm q_norm k_norm v_norm attn_pre_norm attn_mid_norm attn_post_norm '
                            'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm x_norm y_norm'.split(), 'norm')
     for config in COVERING:

@@ -45,9 +45,8 @@ batch_size = 12                     # windows of block_size tokens per micro-bat
 # optimizer
 optimizer = 'adamw'                 # CHOICES
 weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
-decay_norms = False                 # weight decay on norms too; wd_out_norm=0 leaves out those behind a matrix (arXiv:2605.26895)
+decay_norms = False                 # weight decay on norms too
 wd_TYPE = 1.0                       # the weight decay of TYPE, a block type of model.py, as a multiple of weight_decay
-wd_out_norm = 1.0                   # a further factor for norms behind a matrix (mid, post, q, k, v) or on a stream (input_norm)
 beta1 = 0.9                         # adamw, lion, adam_mini; muon: for its AdamW part, all but the blocks' matrices
 beta2 = 0.95                        # as beta1; config/optim/lion.py has the usual values for Lion
 momentum = 0.9                      # sgdw, muon; config/optim/muon.py has the usual value for Muon
@@ -62,7 +61,6 @@ lr_decay_iters = 0                  # iteration at which the learning rate reach
 min_lr = 6e-5                       # learning rate at the end of the schedule
 decay_frac = 0.2                    # wsd: fraction of the iterations, at the end, over which the learning rate decays
 r_TYPE = 1.0                        # Blockwise LR: the learning rate of TYPE, a block type, as a multiple of learning_rate
-r_out_norm = 1.0                    # a further factor for norms behind a matrix or on a stream
 blockwise = 'ramp'                  # ramp | peak | jump | merge: how a type's rate leaves the base rate, see lr_at in optim.py
 # run
 seed = 1337                         # seed for weights and dropout
@@ -136,6 +134,8 @@ opt = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile'
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 if checkpoint:
     run.resume(checkpoint, opt, scaler)
+else:
+    raw_model.after_step()                              # a checkpoint was saved behind it
 checkpoint = None                                       # free its memory
 
 
@@ -237,6 +237,7 @@ for it in range(run.start, max_iters + 1):
         group['lr'] = group['lr_scale'] * rate(it, group['lr_ratio'])
     scaler.step(opt)
     scaler.update()
+    raw_model.after_step()                              # nGPT, QK-Clip, and what an edit does there
     opt.zero_grad(set_to_none=True)
     run.note(it, sums['loss'], grad_norm, scaler)       # whether it was finite, without waiting for the device
     row = dict(lr=rate(it), grad_norm=grad_norm.item(), **norms.row(), **batches.row()) if logs else None

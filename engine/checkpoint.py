@@ -1,5 +1,5 @@
 """Checkpoints: what is in one, how it is read without running code from it, and how a run resumes from it."""
-from configurator import ROOT, TRAIN, defaults_of, expanded, script_of
+from configurator import ROOT, TRAIN, defaults_of, expanded
 from engine.process import say
 
 import hashlib
@@ -93,7 +93,7 @@ def load_checkpoint(path, device='cpu', mmap=False):
             state = torch.load(path, map_location=device, weights_only=True, mmap=mmap)
         if not (all(isinstance(state[key], kind) for key, kind in REQUIRED.items()) and not math.isnan(state['best_val_loss'])
                 and all(map(torch.is_tensor, state['model'].values()))
-                and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys()):
+                and {'dataset', 'init_from', 'optimizer'} <= state['config'].keys() and 'script' in state['about']):
             raise ValueError('it holds something else')
     except PermissionError:
         raise
@@ -123,6 +123,11 @@ def load_weights(model, checkpoint):
     model.load_state_dict(checkpoint['model'])
 
 
+def script_of(Config):
+    """Return the script that trains models of this config class: 'vision.train' or 'train.py'."""
+    return getattr(Config, 'script', 'train.py')
+
+
 OPENED_BY = {'train.py': 'sample.py, lab.measure, lab.evaluate and lab.export',
              'vision.train': 'vision.measure and vision.evaluate'}
 
@@ -134,8 +139,8 @@ def load_run(path, device='cpu', Model=GPT):
         names = ', '.join(map(os.path.basename, checkpoint_paths(os.path.dirname(path))))
         raise ValueError(f'there is no {path}: ' + (f'choose one of {names}' if names else 'train first, or check out_dir'))
     checkpoint = load_checkpoint(path, device)
-    config, script = checkpoint['config'], script_of(checkpoint['config'])
-    if script != getattr(Model.Config, 'script', 'train.py'):
+    config, script = checkpoint['config'], checkpoint['about']['script']
+    if script != script_of(Model.Config):
         raise ValueError(f'{path} is of a run of {script}: {OPENED_BY[script]} open it')
     source = os.path.join(ROOT, script.removesuffix('.py').replace('.', os.sep) + '.py')
     if unknown := sorted(config.keys() - defaults_of(*dict.fromkeys((source, TRAIN)), Model.Config).keys()):
@@ -174,8 +179,8 @@ def find_checkpoint(path, config, Config, data):
     state = load_checkpoint(path, mmap=True)
     architecture = {f.name: f.default for f in fields(Config) if f.init and f.name not in (*FREE, *getattr(Config, 'free', ()))}
     saved = {**architecture, **state['config']}         # code that was edited since may have more keys
-    if script_of(saved) != getattr(Config, 'script', 'train.py'):
-        raise ValueError(f'{path} is of a run of {script_of(saved)}: choose another out_dir')
+    if state['about']['script'] != script_of(Config):
+        raise ValueError(f'{path} is of a run of {state["about"]["script"]}: choose another out_dir')
     for key in ('optimizer', *architecture):
         if saved[key] != config[key]:
             raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {key} ({saved[key]} there, '

@@ -1,4 +1,6 @@
 """Check the values of train.py's keys."""
+from configurator import at_least
+
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -41,17 +43,14 @@ def check_keys(config, choices=CHOICES, lows=LOWS):
     for key, names in choices.items():
         if key in config and config[key] not in names:
             raise ValueError(f'{key}={config[key]!r}: choose one of {", ".join(names)}')
-    for key, value in config.items():
-        low = lows.get(key, 0 if key.startswith(('r_', 'wd_')) else None)
-        check(keys, (low is None or value >= low, key, f'at least {low}'),
-              (key not in BELOW_ONE or value < 1, key, 'a number below 1'))
+    at_least(config, **lows, **{key: 0 for key in config if key.startswith(('r_', 'wd_'))})
     check(keys,
+        *((given(key, 0) < 1, key, 'a number below 1') for key in BELOW_ONE),
         (given('decay_frac', 0) <= 1, 'decay_frac', 'at most 1'),
         (given('min_lr', 0) <= given('learning_rate', 0) or given('schedule', '') == 'constant', 'min_lr learning_rate',
          'min_lr <= learning_rate, or schedule=constant'),
         (given('blockwise') != 'merge' or config['schedule'] == 'wsd', 'blockwise schedule', 'schedule=wsd'),
-        *((given(key, 1) == 1 or config['decay_norms'], f'{key} decay_norms', 'decay_norms=True, or else norms do not decay')
-          for key in ('wd_norm', 'wd_out_norm')),
+        (given('wd_norm', 1) == 1 or config['decay_norms'], 'wd_norm decay_norms', 'decay_norms=True: norms do not decay'),
         ('block_size' not in config or config['batch_size'] * config['block_size'] * config['vocab_size'] < 2 ** 31,
          'batch_size block_size vocab_size', 'a product below 2**31, or kernels are slow or wrong'))
 

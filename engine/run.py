@@ -38,6 +38,7 @@ from engine.checkpoint import (
     load_checkpoint,
     load_state,
     save,
+    script_of,
     whole,
 )
 from engine.device import StopRequest, device_name, vendors_peak
@@ -49,6 +50,7 @@ OF_A_START = (*OF_A_RANK[1:], 'init_from', 'overwrite', 'eval_only', 'max_minute
 OTHER_SCRIPTS = ('bench.py', 'sample.py', 'test_model.py')
 MAX_NEW_FILES = 100         # untracked .py files in a patch: more are likely an environment that git does not ignore
 NEVER = 2 ** 62
+MAX, SUM = dist.ReduceOp.MAX, dist.ReduceOp.SUM
 
 
 # ----------------------------------------------------------------------------- the code that runs
@@ -143,7 +145,7 @@ class Run:
         """Connect the ranks, and return the checkpoint to resume from, None for a new run. `data`: the data's fingerprint. End
         the process if a resumed run has nothing left to do."""
         machine, config, self.data, state = self.machine, self.config, data, None
-        self.code = code_hashes(script_path())
+        self.code, self.script = code_hashes(script_path()), script_of(Config)
         self.about = dict(dtype=str(machine.dtype), torch=str(torch.__version__), machine=device_name(machine.device))
         if self.init_from == 'resume':
             state = find_checkpoint(self.path('ckpt.pt'), config, Config, data)
@@ -275,13 +277,15 @@ class Run:
         self.row(iter=it, **means, **stats)
 
     def step(self, it, sums, speed, **row):
-        """Log an iteration: the sums over all ranks of {'loss': …, 'aux.NAME': …, …}, `row`, and the speed."""
+        """Log an iteration: the sums over all ranks of {'loss': …, 'aux.NAME': …, …}, for 'logged_max.NAME' their largest, then
+        `row` and the speed."""
         if not self.names:
             self.names = self.machine.gather(sorted(sums))
         if any(names != self.names[0] for names in self.names):         # sums would mix them, or wait forever
             raise ValueError(f'the ranks have put other names into aux or logged: {self.names[0]} on rank 0, '
                              f'{next(names for names in self.names if names != self.names[0])} on another')
-        means = {name: self.machine.sum(sums[name]).item() for name in sorted(sums)}
+        means = {name: self.machine.sum(sums[name], MAX if name.startswith('logged_max.') else SUM).item()
+                 for name in sorted(sums)}
         loss, (per_s, mfu, left) = means.pop('loss'), speed.since_last_line(it)
         self.row(iter=it, loss=loss, **row, **means, **{f'{speed.unit}_per_s': round(per_s)},
                  **({'mfu': round(mfu, 4)} if mfu else {}))
@@ -301,7 +305,7 @@ class Run:
         like."""
         state = whole(dict(model=model.state_dict(), optimizer=optimizer.state_dict()), keep=self.machine.master)
         state |= dict(scaler=scaler.state_dict(), config=self.config, iter=it, best_val_loss=self.best_val_loss, data=self.data,
-                      about={**self.about, 'code': self.code})
+                      about={**self.about, 'code': self.code, 'script': self.script})
         if it == self.start + 1:
             self.check_resumable(model, optimizer, state)
         self.compare_weights(model)

@@ -131,13 +131,16 @@ def tell_unused(model, ddp, say):
 
 
 def add_scalars(sums, terms, prefix, divisor):
-    """Add each scalar tensor of {name: scalar}, divided by `divisor`, to the sum of prefix + name. Raise ValueError for other
-    values."""
+    """Add each scalar tensor of {name: scalar}, divided by `divisor`, to the sum of prefix + name; of `logged`, keep the largest
+    too. Raise ValueError for other values."""
     for name, term in terms.items():
         if not torch.is_tensor(term) or term.numel() != 1:
             shape = tuple(term.shape) if torch.is_tensor(term) else type(term).__name__
             raise ValueError(f'{prefix}{name} is {shape}, wants a tensor of one number')
-        sums[prefix + name] = sums.get(prefix + name, 0.0) + term.detach() / divisor
+        term = term.detach()
+        sums[prefix + name] = sums.get(prefix + name, 0.0) + term / divisor
+        if prefix == 'logged.':
+            sums[f'logged_max.{name}'] = torch.maximum(sums.get(f'logged_max.{name}', term), term)
 
 
 # ----------------------------------------------------------------------------- each block

@@ -20,5 +20,6 @@ def training_step(model, raw_model, optimizer, batches, grad_clip=0.0, dtype=tor
     grad_norm = torch.linalg.vector_norm(block_norms(params_of(optimizer), lambda p: p.grad))
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
     optimizer.step()
+    raw_model.after_step()
     optimizer.zero_grad(set_to_none=True)
     return loss_sum

@@ -15,7 +15,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.runs')
 
-from configurator import ROOT, SECTIONS, TRAIN, keys_in, read_config, script_of
+from configurator import ROOT, SECTIONS, TRAIN, keys_in, read_config
 from engine.process import begin, say
 
 import argparse
@@ -123,7 +123,7 @@ def architecture(config):
     residual_scale=0.1'. Return '' if these are more than two."""
     if 'optimizer' not in config:
         return ''
-    known = architectures(script_of(config))
+    known = architectures('vision.train' if 'patch_size' in config else 'train.py')
     nearest = min(([name, *(f'{key}={config.get(key)}' for key, value in keys.items() if config.get(key) != value)]
                    for name, keys in known.items()), key=len)
     return ', '.join(nearest) if len(nearest) <= 3 else ''

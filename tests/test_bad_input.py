@@ -157,7 +157,7 @@ KEYS = [
          WORLD_SIZE='4'),
     case('a run is there', f'{TRAIN} --out_dir=out', 'out_dir=out holds a run … --init_from=resume … --overwrite=True'),
     case('resume another width', f'{RESUME} --n_embd=16', 'out/ckpt.pt cannot be resumed … n_embd (8 there, 16 here)'),
-    case('sample: config of train.py', f'{SAMPLE} tiny.json', 'tiny.json is for train.py'),
+    case('sample: config of train.py', f'{SAMPLE} tiny.json', "unknown key 'dataset' in tiny.json"),
     case('sample: unknown character', f'{SAMPLE} --start=xyz', "'x' is none of the 3 characters … 'abc'",
          meta(tokenizer='char', chars='abc', vocab_size=3)),
 ]

@@ -149,7 +149,7 @@ def test_the_edits_fit_the_code(tmp_path, monkeypatch):
     types = {name: code.block_type(name) for name, p in model.named_parameters() if p.grad.abs().max() > 0}
     assert len(types) == len([*model.parameters()])
     assert (types['h.1.block_norm.weight'], types['h.0.attn.tau']) == ('norm', 'tau')
-    caches = [code.KVCache(8) for _ in model.h]
+    caches = [code.KVCache() for _ in model.h]
     steps = torch.cat([model.hidden(idx[:, i:i + 1], caches) for i in range(8)], dim=1)
     torch.testing.assert_close(steps, model.hidden(idx))
     assert model.logged.keys() == {'heads_rms'}

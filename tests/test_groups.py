@@ -2,7 +2,6 @@
 from configurator import TRAIN, defaults_of
 
 import copy
-import re
 
 import pytest
 import torch
@@ -38,26 +37,6 @@ def test_what_decays(decay_norms):
     for name, decay in decays(model_of(bias=True, qk_norm=True), decay_norms=decay_norms).items():
         kind, matrix = block_type(name), name.endswith('weight') and block_type(name) != 'norm'
         assert decay == (0.1 if matrix or decay_norms and kind == 'norm' else 0.0), name
-
-
-@pytest.mark.parametrize('keys', [
-    dict(input_norm=True, qk_norm=True, v_norm=True, sub_norm=True, **MID_AND_POST), dict(linear_norm=True, norm='derf'),
-    dict(norm='gatednorm', attn_mid_norm=True), dict(residual='hyper', ffn_mid_norm=True), dict(residual='siamese'),
-    dict(residual='dual')], ids=str)
-def test_output_norms_have_factors_of_their_own(keys):
-    """Norms behind a matrix, and those that make the stream or one of two terms, on top of what all norms have; matrices in norms
-    are no norms"""
-    found = [{name: (group['lr_ratio'], group['weight_decay']) for group in param_groups(model_of(**keys), **settings(
-        weight_decay=0.1, decay_norms=True, r_norm=2.0, wd_norm=3.0, **more)) for name, _ in group['params']}
-        for more in ({}, dict(r_out_norm=5.0, wd_out_norm=0.0))]
-    for name, (ratio, decay) in found[0].items():
-        if block_type(name) != 'norm':
-            assert found[1][name] == (ratio, decay), name
-            continue
-        out = re.search(r'(input|mid|post|[qkvxy])_norm\.|\.w.\.norm\.', name)
-        out = out or keys.get('residual') == 'dual' and '_pre_norm.' not in name
-        assert (ratio, decay) == (2.0, pytest.approx(0.3)) and found[1][name] == ((10.0, 0.0) if out else (ratio, decay)), name
-    assert len({ratio for ratio, _ in found[1].values()}) == 3
 
 
 @pytest.mark.parametrize('keys, names', [

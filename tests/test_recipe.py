@@ -13,7 +13,7 @@ from lab.sweep.plan import read_sweep, rows_of_file
 from model import GPTConfig
 from vision.vit import ViTConfig
 
-OURS = {'quick', 'best', 'quick_vision'}      # of no paper
+OURS = {'quick', 'best', 'quick_vision', 'ngpt_0.5b'}      # of none of the four papers
 PAPERS = sorted(EXPERIMENTS.keys() - OURS)
 
 # keys that decide how a run is handled, and not what it trains
@@ -27,12 +27,13 @@ batch_size gradient_accumulation_steps'''.split())
 # what no paper changes, but for what stands below
 USUAL = dict(init_from='scratch', lr_decay_iters=0, schedule='cosine', blockwise='ramp', decay_norms=False, dropout=0,
              momentum=0.9, d_ff=0, n_kv_head=0,         # 0: d_ff is 4 n_embd, n_kv_head is n_head
-             **{f'{way}_{kind}': 1 for way in ('r', 'wd') for kind in 'emb pos head qk ffn vo norm out_norm'.split()})
+             **{f'{way}_{kind}': 1 for way in ('r', 'wd') for kind in 'emb pos head qk ffn vo norm'.split()})
 
 # an architecture, but for test_configurator's table; and what a ViT's has otherwise
 OFF = dict(v_norm=False, linear_norm=False, norm_depth_scale=False, mix_ln=0.0, skip_scale='one', branch_gain='none',
            embedding_skip=False, norm_gain='learned', sub_norm=False, qk_norm_wide=False, residual='add', streams=4, b2t=False,
-           parallel_ffn=False, value_residual=False, attn_gate=False, emb_scale=False, emb_gain=False, attn_norm_alpha=0.0,
+           parallel_ffn=False, value_residual=False, attn_gate=False, unit_weights=False, qk_clip=0.0,
+           emb_scale=False, emb_gain=False, attn_norm_alpha=0.0,
            attn_tau=1.618, rope_theta=10000.0, init_gain=1.0)
 OF_A_VIT = {'pre': dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps='1e-6'),
             's5': dict(init='xavier_trunc', bias=True), 'stable': dict(bias=True, norm_alpha='0.25')}

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from model import (
+    GPT,
     PARAMS,
     GPTConfig,
     Row,
@@ -130,7 +131,7 @@ def make_vit_blocks(config, seed):
 
 class ViT(nn.Module):
     """model.py's blocks on the patches of an image, without an attention mask (Dosovitskiy et al. 2021)."""
-    Config, recompute = ViTConfig, False            # as in GPT
+    Config, recompute, after_step = ViTConfig, False, GPT.after_step        # as in GPT
 
     def __init__(self, config, mean=0.5, std=0.5):
         super().__init__()
