@@ -111,30 +111,20 @@ def tensors(family, n_layer):
 def our_config(theirs, family, name):
     """Convert their config to a GPTConfig. Raise ValueError for settings that have no equal here."""
     settings = theirs.to_dict() | (getattr(theirs, 'rope_parameters', None) or {})
-
-    def only(key, *choices):
-        value = settings.get(key, choices[0])
-        if value not in choices:
-            raise ValueError(f'{name}: {key}={value!r} has no equal here; supported: {", ".join(map(str, choices))}')
-        return value
-
-    if family == 'gpt2':
-        only('add_cross_attention', False)
-        only('scale_attn_by_inverse_layer_idx', False)
-        only('scale_attn_weights', True)
-        more = dict(ffn=ACTIVATIONS[only('activation_function', *ACTIVATIONS)],
-                    bias=settings.get('bias', True))            # False: write_model has filled them with 0
-    else:
-        only('attention_bias', False)
-        only('mlp_bias', False)
-        only('use_sliding_window', False)
-        only('hidden_act', 'silu')
-        only('head_dim', theirs.hidden_size // theirs.num_attention_heads)
-        only('layer_types', None, ['full_attention'] * theirs.num_hidden_layers)
-        only('rope_type', 'default')
-        only('partial_rotary_factor', 1.0)
-        more = dict(rope_theta=settings['rope_theta'], init='normal')
+    supported = dict(add_cross_attention=[False], scale_attn_by_inverse_layer_idx=[False], scale_attn_weights=[True],
+                     activation_function=[*ACTIVATIONS])
+    if family != 'gpt2':
+        supported = dict(attention_bias=[False], mlp_bias=[False], use_sliding_window=[False], hidden_act=['silu'],
+                         head_dim=[theirs.hidden_size // theirs.num_attention_heads], rope_type=['default'],
+                         partial_rotary_factor=[1.0], layer_types=[None, ['full_attention'] * theirs.num_hidden_layers])
+    for key, choices in supported.items():
+        if settings.get(key, choices[0]) not in choices:
+            raise ValueError(f'{name}: {key}={settings[key]!r} has no equal here; supported: {", ".join(map(str, choices))}')
     sizes = {ours: 0 if settings[key] is None else settings[key] for ours, key in FAMILIES[family].keys.items()}
+    if family == 'gpt2':                                # no bias: write_model has filled them with 0
+        more = dict(ffn=ACTIVATIONS[theirs.activation_function], bias=settings.get('bias', True))
+    else:
+        more = dict(rope_theta=settings['rope_theta'], init='normal')
     return GPTConfig(**{field: choices[0] for field, choices in FAMILIES[family].wants.items()} | sizes | more)
 
 
@@ -155,20 +145,24 @@ def our_weights(weights, family, n_layer, bias):
 # ----------------------------------------------------------------------------- reading
 # Each reader returns a GPTConfig, the weights by our names in fp32, and {name: default} for fields that the format does not have.
 
+def run_checkpoint(name):
+    """Return the path of the checkpoint if the name is that of a run."""
+    return name if name.endswith('.pt') else os.path.join(name, 'best.pt')
+
+
 def read_model(name):
     """Read an OpenAI model from the Hub, a run's checkpoint or the best.pt in its folder, or a folder in Hugging Face's format.
     Raise ValueError for anything else."""
-    best = name if name.endswith('.pt') else os.path.join(name, 'best.pt')
-    if os.path.exists(best):
-        model, state = load_run(best)
+    if os.path.exists(run_checkpoint(name)):
+        model, state = load_run(run_checkpoint(name))
         return model.config, state['model'], unknown_fields(state['config'])
     if name in OPENAI_MODELS:
         return read_hugging_face(name, 'gpt2')
     path = os.path.join(name, 'config.json')
-    if not os.path.isfile(path):
+    config = read_json(path, 'copy it again from where it came from')
+    if config is None:
         raise ValueError(f'{name!r} is neither one of {", ".join(OPENAI_MODELS)}, nor the folder of a model that export.py or '
                          f'Hugging Face has saved, or of a run with best.pt')
-    config = read_json(path, 'copy it again from where it came from')
     family = config.get('model_type')
     if family not in ('nanonorm', *FAMILIES):
         raise ValueError(f'{path}: model_type={family!r} is none of nanonorm, {", ".join(FAMILIES)}')
@@ -185,8 +179,6 @@ def hugging_face(from_hub=False):
             pass                                        # it answers
         except OSError:
             os.environ.setdefault('HF_HUB_OFFLINE', '1')
-    os.environ.setdefault('HF_HUB_VERBOSITY', 'error')
-    os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
     import transformers
     transformers.utils.logging.disable_progress_bar()
     return transformers
@@ -200,9 +192,8 @@ def read_hugging_face(name, family):
     except Exception as error:                          # the libraries raise errors of many types
         raise ValueError(f'could not load {name!r}: {one_line(error)}') from error
     constants = r'.*\.attn\.(masked_)?bias|.*\.inv_freq'         # in older files
-    wrong = sorted(loaded['missing_keys']) + sorted(
-        key for key in loaded['unexpected_keys'] if not re.fullmatch(constants, key))
-    if wrong:
+    unexpected = [key for key in loaded['unexpected_keys'] if not re.fullmatch(constants, key)]
+    if wrong := [*loaded['missing_keys'], *unexpected]:
         raise ValueError(f'{name}: its weights do not fit the {FAMILIES[family].label} of its config.json, see {wrong[0]}')
     weights = theirs.state_dict()
     # a config may claim a tied head although the weights have two matrices, or deny biases that the weights have
@@ -217,20 +208,13 @@ OF_TRANSFORMERS = {'architectures', 'auto_map', 'bos_token_id', 'dtype', 'eos_to
 
 def read_nanonorm(name, config):
     """Read a folder, with this config.json, that lab/export.py has written. The code in it is not run."""
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
-    path, config = os.path.join(name, 'model.safetensors'), {key: config[key] for key in config.keys() - OF_TRANSFORMERS}
+    config = {key: config[key] for key in config.keys() - OF_TRANSFORMERS}
     if unknown := config.keys() - {f.name for f in fields(GPTConfig)}:
         raise ValueError(f'{name}: config.json has {min(unknown)!r}, which is not a field of GPTConfig')
-    try:
-        weights = {key.removeprefix('net.'): value for key, value in load_file(path).items()}       # net. by save_pretrained
-        head, wte = weights.setdefault('lm_head.weight', weights['wte.weight']), weights['wte.weight']
-    except FileNotFoundError:
-        raise ValueError(f'there is no {path}') from None
-    except (SafetensorError, KeyError) as error:
-        raise ValueError(f'{path} is damaged: {one_line(error)}') from error
-    if config.get('tie_weights', True) and not torch.equal(head, wte):
-        raise ValueError(f'{path} has a head of its own, and config.json says tie_weights=true: set it to false')
+    weights = load_file(os.path.join(name, 'model.safetensors'))
+    weights = {key.removeprefix('net.'): value for key, value in weights.items()}       # save_pretrained writes net.
+    weights.setdefault('lm_head.weight', weights['wte.weight'])                         # a tied head is not in the file
     return GPTConfig(**config), weights, unknown_fields(config)
 
 
@@ -242,8 +226,7 @@ def load_gpt(name, block_size=None, dropout=0.0, extra_fields={}):
 
     A smaller block_size than theirs drops the later positions, except with StableAtten, whose τ depends on it. `extra_fields`:
     values for config fields that the model's format does not have. Parameters that exist because of them start as in an
-    untrained model; the model's `started` lists them. Raise ValueError for another name, and for a model that cannot be loaded
-    or has no equal here.
+    untrained model; the model's `started` lists them. Raise ValueError for a model that cannot be loaded or has no equal here.
     """
     config, weights, unknown = read_model(name)
     if config.attention != 'stable':
@@ -254,24 +237,20 @@ def load_gpt(name, block_size=None, dropout=0.0, extra_fields={}):
     with torch.device('meta'):
         wanted = GPT(config).state_dict()
     model = GPT(replace(config, **{key: extra_fields.get(key, default) for key, default in unknown.items()}))
-    model.started = [key for key, _ in model.named_parameters() if key not in weights]
-    if missing := [key for key in wanted if key not in weights]:
-        raise ValueError(f'{name!r} has no {missing[0]!r}: copy it again, or if you have added this parameter to the code, let '
-                         'it depend on a new field of the config, by whose default it is absent')
-    if left := weights.keys() - model.state_dict().keys():
-        raise ValueError(f'{name!r} is no GPT that has an equal here, see {min(left)!r}')
-    try:
-        model.load_state_dict(weights, strict=False)
-    except RuntimeError as error:                       # a tensor has another shape
-        raise ValueError(f'{name!r} is no GPT that has an equal here: {one_line(error)}') from error
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    model.started = [key for key, _ in model.named_parameters() if key in missing]
+    if unexpected:
+        raise ValueError(f'{name!r} has {min(unexpected)!r}, which no GPT here has')
+    if lost := wanted.keys() & missing:
+        raise ValueError(f'{name!r} has no {min(lost)!r}. If you have added it to the code, make it depend on a new field of the '
+                         f'config, by whose default it is absent')
     return model
 
 
 def tokenizer_of(name):
-    """Return the arguments of load_tokenizer for a model that read_model reads."""
-    best = name if name.endswith('.pt') else os.path.join(name, 'best.pt')
-    if os.path.exists(best):
-        meta = meta_of(load_checkpoint(best, mmap=True))
+    """Return the arguments of load_tokenizer for a model that load_gpt loads."""
+    if os.path.exists(run_checkpoint(name)):
+        meta = meta_of(load_checkpoint(run_checkpoint(name), mmap=True))
         return meta['tokenizer'], meta['chars']
     return 'gpt2' if name in OPENAI_MODELS else name, ''
 
@@ -299,9 +278,8 @@ def load_pretrained(name, config):
     if contradictions := [f'{key} ({value} there, {config[key]} here)' for key, value in differ.items() if key in flags()]:
         raise ValueError(f'{name} has another architecture than the command line: {", ".join(contradictions)}; leave these out')
     config.update(differ)
-    model.notes = []
+    model.notes, learned = [], tokenizer_of(name)
     try:
-        learned = tokenizer_of(name)
         load_tokenizer(*learned)
     except (ValueError, OSError) as error:
         model.notes.append(f'the tokens of {name} and of data/{config["dataset"]} were not compared: {error}')
