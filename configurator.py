@@ -26,7 +26,8 @@ TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys to
 SECTIONS = ('model', 'norms', 'optimizer', 'schedule', 'data', 'run', 'machine')       # of the help
 NICKNAMES = {'lr': 'learning_rate', 'bs': 'batch_size', 'wd': 'weight_decay', 'steps': 'max_iters'}     # of other programs
 # alias → the keys that it sets
-ALIASES = {'mid_norm': ('attn_mid_norm', 'ffn_mid_norm'), 'post_norm': ('attn_post_norm', 'ffn_post_norm')}
+ALIASES = {'mid_norm': ('attn_mid_norm', 'ffn_mid_norm'), 'post_norm': ('attn_post_norm', 'ffn_post_norm'),
+           'decay_lr': ('schedule', 'warmup_iters')}            # of nanoGPT
 LARGEST = {bool: 1, int: 2 ** 63 - 1, float: 3.4e38}        # the largest float32
 WANTS = {bool: 'true or false', int: 'an integer', float: 'a finite number', str: 'a string', list: 'a list'}
 
@@ -61,7 +62,8 @@ def parse_args(arguments, defaults):
             key, equals, text = arg[2:].partition('=')
             if not equals:
                 raise ValueError(f'{arg}: give it a value with =, as in {arg}=…; --help lists the keys')
-            for key in ALIASES.get(key, (key,)):
+            given = {key: parsed(key, text, True) if key == 'decay_lr' else text}
+            for key, text in expanded(given).items():
                 values[key] = parsed(key, text, defaults[known(key, defaults, 'the command line')])
         else:
             for key, value in read_config(arg, values).items():
@@ -131,12 +133,19 @@ def defaults_of(*sources):
 
 def flags():
     """Return the keys that the command line sets by --key=value."""
-    return expanded({arg[2:].partition('=')[0]: '' for arg in sys.argv[1:] if arg.startswith('--')}).keys()
+    return expanded({arg[2:].partition('=')[0]: False for arg in sys.argv[1:] if arg.startswith('--')}).keys()
 
 
 def expanded(values):
-    """Return {key: value} with each alias replaced by the keys that it sets. The later of two values counts."""
-    return {name: value for key, value in values.items() for name in ALIASES.get(key, (key,))}
+    """Return {key: value} with each alias replaced by the keys that it sets. The later of two values counts. decay_lr=False sets a
+    constant learning rate without warm-up, and decay_lr=True sets nothing."""
+    found = {}
+    for key, value in values.items():
+        if key == 'decay_lr':
+            found |= {} if typed(key, value, True, 'a config file') else dict(schedule='constant', warmup_iters=0)
+        else:
+            found |= dict.fromkeys(ALIASES.get(key, (key,)), value)
+    return found
 
 
 # ----------------------------------------------------------------------------- values
@@ -158,8 +167,7 @@ def refuse(keys, why):
 def known(key, defaults, where):
     if key not in defaults:
         near = [NICKNAMES[key]] if NICKNAMES.get(key) in defaults else difflib.get_close_matches(key, defaults, 1)
-        hint = "for decay_lr=False say schedule='constant'" if key == 'decay_lr' else None
-        hint = hint or (f'did you mean {near[0]!r}?' if near else '--help lists the keys')
+        hint = f'did you mean {near[0]!r}?' if near else '--help lists the keys'
         private = '; a name that is not a key must start with _' if where.endswith('.py') else ''
         raise ValueError(f'unknown key {key!r} in {where}: {hint}{private}')
     return key
@@ -223,7 +231,7 @@ class Scope(dict):
     """The globals of a config file. Setting an alias sets its keys too."""
 
     def __setitem__(self, key, value):
-        self.update(dict.fromkeys((key, *ALIASES.get(key, ())), value))
+        self.update({key: value, **expanded({key: value})})
 
 
 # ----------------------------------------------------------------------------- help

@@ -33,6 +33,9 @@ def load_meta(name):
     if os.path.isabs(name) or '..' in name.split(os.sep):
         raise ValueError(f'dataset={name!r}: wants the name of a folder in data/')
     if not is_prepared(name):
+        from data.nanogpt import adopt                  # it imports this file
+        if adopt(folder):
+            return load_meta(name)
         if os.path.exists(script := f'{folder}/prepare.py'):
             raise ValueError(f'{folder} is not prepared: run  python {script}')
         if not os.path.isdir('data'):
@@ -144,17 +147,17 @@ class Tokens:
 @contextmanager
 def replacing(folder, names):
     """Make the folder, and lock it against other processes that prepare data there (ValueError). Yield {name: path} of temporary
-    files to write. The old data stay until all are written; then the new files take their place, meta.json last. An error or
-    Ctrl-C leaves no partial files; a kill leaves temporary files, which nothing reads."""
+    files to write. The old data stay until all are written; then the new files take their place. An error or Ctrl-C leaves no
+    partial files; a kill leaves temporary files, which nothing reads."""
     os.makedirs(folder, exist_ok=True)
     path = {name: os.path.join(folder, name) for name in names}
     with lock_folder(folder, 'preparing data') as lock:
         try:
             yield {name: f'{file}.tmp' for name, file in path.items()}
-            for name in 'meta.json', 'test.bin':
+            for name in *names, 'test.bin':             # at no moment are all .bin files there without meta.json
                 with suppress(FileNotFoundError):
                     os.remove(os.path.join(folder, name))
-            for file in path.values():
+            for file in reversed(path.values()):
                 os.replace(f'{file}.tmp', file)
         finally:
             for file in [*(f'{file}.tmp' for file in path.values()), lock.name]:

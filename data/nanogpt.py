@@ -1,0 +1,87 @@
+"""
+Data that others have prepared: folders of nanoGPT, with train.bin and val.bin, and shards of llm.c and modded-nanogpt. The first
+use of such a folder writes the meta.json that data/tokens.py reads.
+"""
+import glob
+import hashlib
+import json
+import os
+import pickle
+import time
+
+import numpy as np
+
+from data.tokens import SPLITS, sample_hash, write_tokens, writing
+
+GPT2 = dict(vocab_size=50257, tokenizer='gpt2')
+HEADER = 1024               # bytes at the start of a shard, 256 int32: a number, a version, the count of tokens, zeros
+NUMBER, UINT16 = 20240520, 1        # llm.c's number and its version for tokens as uint16
+
+
+class PlainUnpickler(pickle.Unpickler):
+    """Unpickle numbers, strings, lists and dicts. Anything else could run code, and is refused."""
+
+    def find_class(self, module, name):
+        raise pickle.UnpicklingError(f'it would call {module}.{name}')
+
+
+def read_characters(path):
+    """Return vocab_size, tokenizer and chars for meta.json from nanoGPT's meta.pkl."""
+    try:
+        with open(path, 'rb') as f:
+            table = PlainUnpickler(f).load()['itos']
+        chars = ''.join(table[i] for i in range(len(table)))
+    except Exception as error:                          # unpickling garbage fails in many ways
+        raise ValueError(f"{path} is refused: it is not nanoGPT's table of characters ({type(error).__name__}: {error})") from None
+    if len(chars) != len(table):
+        raise ValueError(f'{path} is refused: its tokens are not single characters')
+    return dict(vocab_size=len(chars), tokenizer='char', chars=chars)
+
+
+def describe(folder):
+    """Write the meta.json of a folder with train.bin and val.bin. Raise ValueError for tokens beyond its vocabulary."""
+    table = os.path.join(folder, 'meta.pkl')
+    meta = read_characters(table) if os.path.exists(table) else GPT2
+    tokens, samples = {}, {}
+    for split in SPLITS:
+        path = os.path.join(folder, f'{split}.bin')
+        if (size := os.path.getsize(path)) < 4 or size % 2:
+            raise ValueError(f'{path} has {size} bytes: wants at least two tokens as uint16')
+        if (largest := np.memmap(path, np.uint16, 'r').max()) >= meta['vocab_size']:
+            raise ValueError(f'{path} has the token {largest}, beyond the {meta["vocab_size"]} of {meta["tokenizer"]!r}: without '
+                             f'meta.json, train.bin and val.bin want the tokens of GPT-2 as uint16, or those of meta.pkl')
+        tokens[split], samples[f'{split}.bin'] = size // 2, sample_hash(path, size)
+    meta = dict(meta, dtype='uint16', tokens=tokens, samples=samples)
+    meta['fingerprint'] = hashlib.blake2b(json.dumps(meta).encode(), digest_size=16).hexdigest()
+    path = os.path.join(folder, 'meta.json')
+    with writing(f'{path}.tmp') as f:
+        f.write(json.dumps(meta, indent=1).encode())
+    os.replace(f'{path}.tmp', path)
+    source = 'the characters of meta.pkl' if meta['tokenizer'] == 'char' else "GPT-2's tokens, for it has no meta.pkl"
+    print(f'{folder}: read as {source}; wrote {path}')
+
+
+def read_shard(path):
+    """Return the tokens of a shard. Raise ValueError unless its header is llm.c's for uint16 and fits the size of the file."""
+    size = os.path.getsize(path)
+    if np.fromfile(path, np.int32, 3).tolist() != [NUMBER, UINT16, (size - HEADER) // 2]:
+        raise ValueError(f"{path} is not a shard of GPT-2's tokens with the header of llm.c, or is not complete")
+    return np.memmap(path, np.uint16, 'r', offset=HEADER)
+
+
+def adopt(folder):
+    """Write the meta.json of a folder that others have prepared, and return whether it is one. Shards are also copied into
+    train.bin and val.bin. Of several ranks on a machine, the first does it."""
+    shards = {split: sorted(glob.glob(f'{glob.escape(folder)}/*_{split}*.bin')) for split in SPLITS}
+    has_bins = all(os.path.exists(os.path.join(folder, f'{split}.bin')) for split in SPLITS)
+    if not (has_bins or all(shards.values())):
+        return False
+    if os.environ.get('LOCAL_RANK', '0') != '0':        # torchrun ends this process if the first rank fails
+        while not all(os.path.exists(os.path.join(folder, name)) for name in ('meta.json', 'train.bin')):
+            time.sleep(0.1)
+    elif has_bins:
+        describe(folder)
+    else:
+        write_tokens(folder, {split: map(read_shard, files) for split, files in shards.items()}, **GPT2)
+        print(f"{folder}: copied its shards of GPT-2's tokens into train.bin and val.bin, and wrote {folder}/meta.json")
+    return True
