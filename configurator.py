@@ -137,8 +137,8 @@ def flags():
 
 
 def expanded(values):
-    """Return {key: value} with each alias replaced by the keys that it sets. The later of two values counts. decay_lr=False sets a
-    constant learning rate without warm-up, and decay_lr=True sets nothing."""
+    """Return {key: value} with each alias replaced by the keys that it sets. The later of two values counts. decay_lr=False means
+    a constant learning rate without warm-up, and decay_lr=True sets nothing."""
     found = {}
     for key, value in values.items():
         if key == 'decay_lr':

@@ -17,7 +17,7 @@ from engine.device import Machine
 from engine.run import progress
 
 # ----------------------------------------------------------------------------- keys
-init_from = 'resume'                # resume: the run in out_dir | gpt2, gpt2-medium, …, gpt2-xl | the folder of a run or model
+init_from = 'resume'                # resume: the run in out_dir | gpt2, …, gpt2-xl | a run, a model, or nanoGPT's ckpt.pt
 out_dir = 'out'                     # the run's folder
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest | ckpt-000500.pt: a kept one
 start = '\n'                        # the text to continue, or FILE:path; '<|endoftext|>' starts a document, for GPT-2's tokens
@@ -45,9 +45,8 @@ if init_from == 'resume' or os.path.exists(path):
     meta = meta_of(state)
     tokenizer = load_tokenizer(meta['tokenizer'], meta['chars'])
 else:
-    from lab.convert.pretrained import OPENAI_MODELS, load_gpt
-    model = load_gpt(init_from)
-    tokenizer = load_tokenizer('gpt2' if init_from in OPENAI_MODELS else init_from)
+    from lab.convert.pretrained import load_gpt, tokenizer_of
+    model, tokenizer = load_gpt(init_from), load_tokenizer(*tokenizer_of(init_from))
 model.to(machine.device).eval()
 torch.manual_seed(seed)                                 # after building the model, which may draw too
 

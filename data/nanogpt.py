@@ -32,9 +32,9 @@ def read_characters(path):
             table = PlainUnpickler(f).load()['itos']
         chars = ''.join(table[i] for i in range(len(table)))
     except Exception as error:                          # unpickling garbage fails in many ways
-        raise ValueError(f"{path} is refused: it is not nanoGPT's table of characters ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{path} is refused: not nanoGPT's table of characters ({type(error).__name__}: {error})") from None
     if len(chars) != len(table):
-        raise ValueError(f'{path} is refused: its tokens are not single characters')
+        raise ValueError(f'{path} is refused: some of its tokens are not single characters')
     return dict(vocab_size=len(chars), tokenizer='char', chars=chars)
 
 

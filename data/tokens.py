@@ -33,7 +33,7 @@ def load_meta(name):
     if os.path.isabs(name) or '..' in name.split(os.sep):
         raise ValueError(f'dataset={name!r}: wants the name of a folder in data/')
     if not is_prepared(name):
-        from data.nanogpt import adopt                  # it imports this file
+        from data.nanogpt import adopt  # here, for it imports this file
         if adopt(folder):
             return load_meta(name)
         if os.path.exists(script := f'{folder}/prepare.py'):

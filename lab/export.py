@@ -18,13 +18,14 @@ import shutil
 from contextlib import contextmanager
 
 from data.text import load_tokenizer
-from data.tokens import is_prepared, read_meta
+from data.tokens import is_prepared
 from engine.checkpoint import load_run, meta_of
 from lab.convert.hub import obstacles, write_model, write_own, write_tokenizer
-from lab.convert.pretrained import FAMILIES
+from lab.convert.nanogpt import load_nanogpt
+from lab.convert.pretrained import FAMILIES, load_gpt, tokenizer_of
 
 # ----------------------------------------------------------------------------- keys
-out_dir = 'out'                     # the run's folder
+out_dir = 'out'                     # the run's folder, or nanoGPT's with --checkpoint=ckpt.pt
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest | ckpt-000500.pt: a kept one
 to = ''                             # the folder to write
 format = 'auto'                     # gpt2 | llama | qwen3 | olmo2 | nanonorm, with its code | auto: the first that is equal
@@ -53,7 +54,8 @@ def main():
         raise ValueError(f'format={format!r}: choose one of {", ".join(choices)}')
     if not to:
         raise ValueError('to is empty: name the folder to write, as in --to=out-hf')
-    model, state = load_run(os.path.join(out_dir, checkpoint))
+    path = os.path.join(out_dir, checkpoint)
+    model, state = (load_gpt(path), None) if load_nanogpt(path) else load_run(path)
     in_the_way = {family: obstacles(model.config, family) for family in FAMILIES}
     equal = [family for family in FAMILIES if not in_the_way[family]]
     family = format if format != 'auto' else equal[0] if equal else 'nanonorm'
@@ -62,11 +64,12 @@ def main():
                          f"{', '.join(in_the_way[family])}: --format=nanonorm takes any model")
     note, end = '', None
     with new_folder(to) as folder:
-        meta = meta_of(state) if is_prepared(state['config']['dataset']) else None
+        if state and is_prepared(state['config']['dataset']):
+            meta_of(state)                              # raises if the data have been prepared anew
         try:
-            meta = meta or read_meta(state['config']['dataset'])
-            write_tokenizer(folder, meta['tokenizer'], meta['chars'])
-            end = load_tokenizer(meta['tokenizer'], meta['chars']).end
+            tokenizer = tokenizer_of(path)
+            write_tokenizer(folder, *tokenizer)
+            end = load_tokenizer(*tokenizer).end
         except (ValueError, OSError) as error:
             note = f' It has no tokenizer: {error}'
         if family == 'nanonorm':

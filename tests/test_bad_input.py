@@ -146,7 +146,6 @@ KEYS = [
       for script, command in (('train', TRAIN), ('bench', BENCH), ('measure', UNTRAINED))),
     case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' is not available … choose auto, cpu"),
     case('data elsewhere', f'{TRAIN} --dataset=../x', "dataset='../x': wants the name of a folder in data/"),
-    case("nanoGPT's key", f'{TRAIN} --decay_lr=False', "unknown key 'decay_lr' … schedule='constant'"),
     case('min_lr', f'{TRAIN} --min_lr=1',
          'min_lr=1.0, learning_rate=0.01: wants min_lr <= learning_rate, or schedule=constant'),
     case('tied head', f'{TRAIN} --r_head=2', 'r_head=2.0: with tie_weights=True … set r_emb instead'),

@@ -17,6 +17,7 @@ from data.text import load_tokenizer
 from data.tokens import Tokens, read_meta
 from engine.checkpoint import load_checkpoint, load_run, meta_of
 from engine.files import read_json
+from lab.convert.nanogpt import gpt2_format, load_nanogpt, tokenizer_of_nanogpt
 from model import GPT, GPTConfig
 
 OPENAI_MODELS = ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl')
@@ -151,8 +152,10 @@ def run_checkpoint(name):
 
 
 def read_model(name):
-    """Read an OpenAI model from the Hub, a run's checkpoint or the best.pt in its folder, or a folder in Hugging Face's format.
-    Raise ValueError for anything else."""
+    """Read an OpenAI model from the Hub, a run's checkpoint or the best.pt in its folder, a checkpoint of nanoGPT, or a folder in
+    Hugging Face's format. Raise ValueError for anything else."""
+    if state := load_nanogpt(name):
+        return read_nanogpt(name, state)
     if os.path.exists(run_checkpoint(name)):
         model, state = load_run(run_checkpoint(name))
         return model.config, state['model'], unknown_fields(state['config'])
@@ -202,6 +205,12 @@ def read_hugging_face(name, family):
     return config, our_weights(weights, family, config.n_layer, config.bias), unknown_fields(family_fields(family))
 
 
+def read_nanogpt(path, state):
+    keys, weights = gpt2_format(path, state)
+    config = GPTConfig(**{field: choices[0] for field, choices in FAMILIES['gpt2'].wants.items()} | keys)
+    return config, our_weights(weights, 'gpt2', config.n_layer, config.bias), unknown_fields(family_fields('gpt2'))
+
+
 OF_TRANSFORMERS = {'architectures', 'auto_map', 'bos_token_id', 'dtype', 'eos_token_id', 'model_type', 'pad_token_id',
                    'transformers_version', 'use_cache'}         # in the config.json of an export, besides our fields
 
@@ -222,7 +231,7 @@ def read_nanonorm(name, config):
 
 def load_gpt(name, block_size=None, dropout=0.0, extra_fields={}):
     """Load a GPT in fp32 from OpenAI's weights ('gpt2', 'gpt2-medium', 'gpt2-large', 'gpt2-xl'), from a run's checkpoint or the
-    best.pt in its folder, or from a folder that lab/export.py or Hugging Face has saved.
+    best.pt in its folder, from nanoGPT's ckpt.pt, or from a folder that lab/export.py or Hugging Face has saved.
 
     A smaller block_size than theirs drops the later positions, except with StableAtten, whose τ depends on it. `extra_fields`:
     values for config fields that the model's format does not have. Parameters that exist because of them start as in an
@@ -249,6 +258,8 @@ def load_gpt(name, block_size=None, dropout=0.0, extra_fields={}):
 
 def tokenizer_of(name):
     """Return the arguments of load_tokenizer for a model that load_gpt loads."""
+    if state := load_nanogpt(name):
+        return tokenizer_of_nanogpt(name, state)
     if os.path.exists(run_checkpoint(name)):
         meta = meta_of(load_checkpoint(run_checkpoint(name), mmap=True))
         return meta['tokenizer'], meta['chars']
@@ -272,13 +283,15 @@ def load_pretrained(name, config):
     run's keys. The model's `notes` are lines to print. Raise ValueError if the command line asks for another architecture."""
     if name not in OPENAI_MODELS and not os.path.exists(name):
         raise ValueError(f'init_from={name!r}: choose one of scratch, resume, auto, {", ".join(OPENAI_MODELS)}, the folder '
-                         f'or checkpoint of a run, or the folder of a model that lab/export.py or Hugging Face has saved')
+                         f"or checkpoint of a run, nanoGPT's ckpt.pt, or the folder of a model that lab/export.py or Hugging "
+                         f'Face has saved')
     model = load_gpt(name, config['block_size'], config['dropout'], {f.name: config[f.name] for f in fields(GPTConfig)})
     differ = {key: value for key, value in asdict(model.config).items() if key in config and config[key] != value}
     if contradictions := [f'{key} ({value} there, {config[key]} here)' for key, value in differ.items() if key in flags()]:
         raise ValueError(f'{name} has another architecture than the command line: {", ".join(contradictions)}; leave these out')
     config.update(differ)
-    model.notes, learned = [], tokenizer_of(name)
+    model.notes = [f'{name} gives the weights alone: the optimizer starts anew, at iteration 0'] if name.endswith('.pt') else []
+    learned = tokenizer_of(name)
     try:
         load_tokenizer(*learned)
     except (ValueError, OSError) as error:
