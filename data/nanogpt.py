@@ -14,8 +14,7 @@ import numpy as np
 from data.tokens import SPLITS, sample_hash, write_tokens, writing
 
 GPT2 = dict(vocab_size=50257, tokenizer='gpt2')
-HEADER = 1024               # bytes at the start of a shard, 256 int32: a number, a version, the count of tokens, zeros
-NUMBER, UINT16 = 20240520, 1        # llm.c's number and its version for tokens as uint16
+HEADER = 1024               # bytes at the start of a shard: llm.c's number, its version for uint16, the count of tokens, zeros
 
 
 class PlainUnpickler(pickle.Unpickler):
@@ -31,10 +30,10 @@ def read_characters(path):
         with open(path, 'rb') as f:
             table = PlainUnpickler(f).load()['itos']
         chars = ''.join(table[i] for i in range(len(table)))
+        if len(chars) != len(table):
+            raise ValueError('some are several characters')
     except Exception as error:                          # unpickling garbage fails in many ways
         raise ValueError(f"{path} is refused: not nanoGPT's table of characters ({type(error).__name__}: {error})") from None
-    if len(chars) != len(table):
-        raise ValueError(f'{path} is refused: some of its tokens are not single characters')
     return dict(vocab_size=len(chars), tokenizer='char', chars=chars)
 
 
@@ -45,12 +44,11 @@ def describe(folder):
     tokens, samples = {}, {}
     for split in SPLITS:
         path = os.path.join(folder, f'{split}.bin')
-        if (size := os.path.getsize(path)) < 4 or size % 2:
-            raise ValueError(f'{path} has {size} bytes: wants at least two tokens as uint16')
-        if (largest := np.memmap(path, np.uint16, 'r').max()) >= meta['vocab_size']:
-            raise ValueError(f'{path} has the token {largest}, beyond the {meta["vocab_size"]} of {meta["tokenizer"]!r}: without '
-                             f'meta.json, train.bin and val.bin want the tokens of GPT-2 as uint16, or those of meta.pkl')
-        tokens[split], samples[f'{split}.bin'] = size // 2, sample_hash(path, size)
+        ids = np.memmap(path, np.uint16, 'r')
+        if ids.max() >= meta['vocab_size']:
+            raise ValueError(f'{path} has the token {ids.max()}, beyond the {meta["vocab_size"]} of {meta["tokenizer"]!r}: '
+                             f'without meta.json, a .bin file wants the tokens of GPT-2 as uint16, or those of meta.pkl')
+        tokens[split], samples[f'{split}.bin'] = len(ids), sample_hash(path, ids.nbytes)
     meta = dict(meta, dtype='uint16', tokens=tokens, samples=samples)
     meta['fingerprint'] = hashlib.blake2b(json.dumps(meta).encode(), digest_size=16).hexdigest()
     path = os.path.join(folder, 'meta.json')
@@ -64,7 +62,7 @@ def describe(folder):
 def read_shard(path):
     """Return the tokens of a shard. Raise ValueError unless its header is llm.c's for uint16 and fits the size of the file."""
     size = os.path.getsize(path)
-    if np.fromfile(path, np.int32, 3).tolist() != [NUMBER, UINT16, (size - HEADER) // 2]:
+    if np.fromfile(path, np.int32, 3).tolist() != [20240520, 1, (size - HEADER) // 2]:
         raise ValueError(f"{path} is not a shard of GPT-2's tokens with the header of llm.c, or is not complete")
     return np.memmap(path, np.uint16, 'r', offset=HEADER)
 

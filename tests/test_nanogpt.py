@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 from helpers import call, flags, rows, train
+from torch import nn
 from torch.nn import functional as F
 
 from data.prepare import write_text
-from data.tokens import Tokens, read_meta
+from data.tokens import read_meta
 from lab.convert.pretrained import load_gpt
 from model import GPTConfig
 
@@ -41,49 +42,54 @@ def here(tmp_path, monkeypatch):
     Path('data/chars/meta.pkl').write_bytes(pickle.dumps(meta))
 
 
-def close(a, b, tolerance):
-    torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
+class Block(nn.Module):
+    def __init__(self, d, heads, bias):
+        super().__init__()
+        self.heads, self.ln_1, self.ln_2 = heads, nn.LayerNorm(d, bias=bias), nn.LayerNorm(d, bias=bias)
+        self.attn = nn.ModuleDict(dict(c_attn=nn.Linear(d, 3 * d, bias=bias), c_proj=nn.Linear(d, d, bias=bias)))
+        self.mlp = nn.ModuleDict(dict(c_fc=nn.Linear(d, 4 * d, bias=bias), c_proj=nn.Linear(4 * d, d, bias=bias)))
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.attn.c_attn(self.ln_1(x)).chunk(3, -1))
+        scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(torch.ones(2 * x.shape[1:2]).triu(1).bool(), -math.inf)
+        x = x + self.attn.c_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+        return x + self.mlp.c_proj(F.gelu(self.mlp.c_fc(self.ln_2(x))))
 
 
-def save_checkpoint(path, bias=False, prefix='_orig_mod.', vocab_size=len(CHARS), dataset='chars', **more):
-    """Write a ckpt.pt with random weights → those by their names in nanoGPT"""
+class NanoGPT(nn.Module):
+    """The model of nanoGPT, with its names"""
+
+    def __init__(self, n_layer, n_head, n_embd, block_size, vocab_size, bias):
+        super().__init__()
+        self.transformer = nn.ModuleDict(dict(
+            wte=nn.Embedding(vocab_size, n_embd), wpe=nn.Embedding(block_size, n_embd),
+            h=nn.ModuleList(Block(n_embd, n_head, bias) for _ in range(n_layer)), ln_f=nn.LayerNorm(n_embd, bias=bias)))
+        self.lm_head = nn.Linear(n_embd, vocab_size, bias=False)
+        self.lm_head.weight = self.transformer.wte.weight
+
+    @torch.no_grad()
+    def forward(self, x):
+        x = self.transformer.wte(x) + self.transformer.wpe(torch.arange(x.shape[1]))
+        for block in self.transformer.h:
+            x = block(x)
+        return self.lm_head(self.transformer.ln_f(x))
+
+
+def save_checkpoint(path, prefix='_orig_mod.', bias=False, vocab_size=len(CHARS), dataset='chars', **more):
+    """Write the ckpt.pt of a model with random weights → that model"""
     torch.manual_seed(0)
-    d, w = SIZES['n_embd'], {}
-    shapes = {'transformer.wte': (vocab_size, d), 'transformer.wpe': (SIZES['block_size'], d), 'transformer.ln_f': (d,)}
-    for i in range(SIZES['n_layer']):
-        shapes |= {f'transformer.h.{i}.{name}': shape for name, shape in {
-            'ln_1': (d,), 'attn.c_attn': (3 * d, d), 'attn.c_proj': (d, d),
-            'ln_2': (d,), 'mlp.c_fc': (4 * d, d), 'mlp.c_proj': (d, 4 * d)}.items()}
-    for name, shape in shapes.items():
-        w[f'{name}.weight'] = (len(shape) == 1) + 0.1 * torch.randn(shape)
-        if bias and '.w' not in name:
-            w[f'{name}.bias'] = 0.1 * torch.randn(shape[0])
-    w['lm_head.weight'] = w['transformer.wte.weight']
-    torch.save(dict(model={prefix + name: value for name, value in w.items()}, iter_num=7, best_val_loss=torch.tensor(2.0),
-                    optimizer=dict(state={0: dict(exp_avg=torch.ones(2))}, param_groups=[dict(lr=1e-3, params=[0])]),
-                    model_args=dict(**SIZES, bias=bias, vocab_size=vocab_size, dropout=0.0, **more),
+    keys = dict(**SIZES, bias=bias, vocab_size=vocab_size)
+    model = NanoGPT(**keys)
+    for p in model.parameters():
+        p.data = (p.dim() == 1) + 0.1 * torch.randn_like(p)
+    torch.save(dict(model={prefix + name: value for name, value in model.state_dict().items()}, model_args=keys | more,
+                    optimizer=torch.optim.AdamW(model.parameters()).state_dict(), iter_num=7, best_val_loss=torch.tensor(2.0),
                     config=dict(dataset=dataset, out_dir='out', compile=True)), path)
-    return w
+    return model
 
 
-def reference_logits(w, x):
-    """The forward pass of nanoGPT's model.py"""
-    def linear(x, name):
-        return F.linear(x, w[f'{name}.weight'], w.get(f'{name}.bias'))
-
-    def norm(x, name):
-        return F.layer_norm(x, x.shape[-1:], w[f'{name}.weight'], w.get(f'{name}.bias'), 1e-5)
-
-    T, heads = x.shape[1], SIZES['n_head']
-    x = w['transformer.wte.weight'][x] + w['transformer.wpe.weight'][:T]
-    for i in range(SIZES['n_layer']):
-        h = f'transformer.h.{i}'
-        q, k, v = (y.unflatten(-1, (heads, -1)).mT for y in linear(norm(x, f'{h}.ln_1'), f'{h}.attn.c_attn').chunk(3, -1))
-        scores = torch.einsum('bqeh,bkeh->bhqk', q, k) / math.sqrt(q.shape[2])
-        weights = scores.masked_fill(torch.ones(T, T).triu(1).bool(), -math.inf).softmax(-1)
-        x = x + linear(torch.einsum('bhqk,bkeh->bqhe', weights, v).flatten(2), f'{h}.attn.c_proj')
-        x = x + linear(F.gelu(linear(norm(x, f'{h}.ln_2'), f'{h}.mlp.c_fc')), f'{h}.mlp.c_proj')
-    return F.linear(norm(x, 'transformer.ln_f'), w['lm_head.weight'])
+def close(a, b, tolerance=1e-6):
+    torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
 
 
 # ----------------------------------------------------------------------------- data
@@ -100,13 +106,6 @@ def test_the_first_use_of_characters_writes_meta_json():
     assert theirs.pop('fingerprint') != ours.pop('fingerprint') and theirs == ours
 
 
-def test_data_without_a_table_is_of_gpt2(capsys):
-    assert Tokens('bpe', 'val', 8, 50304).read([1])[0].tolist() == [[2000 * CHARS.index(c) for c in TEXT[2001:2009]]]
-    meta = read_meta('bpe')
-    assert (meta['tokenizer'], meta['vocab_size']) == ('gpt2', 50257) and meta['fingerprint']
-    assert capsys.readouterr().out.count("data/bpe: read as GPT-2's tokens, for it has no meta.pkl; wrote") == 1
-
-
 def test_shards_with_a_header():
     """Are copied, in the order of their names, by one of the ranks"""
     ids = np.fromfile('data/bpe/train.bin', np.uint16)
@@ -117,7 +116,8 @@ def test_shards_with_a_header():
         Path(f'data/shards/fineweb_{name}.bin').write_bytes(header.tobytes() + part.tobytes())
     out, _ = train('.', '--dataset=shards', *flags(**SIZES), *RUN, '--gradient_accumulation_steps=2', ranks=2)
     assert out.count("data/shards: copied its shards of GPT-2's tokens into train.bin and val.bin, and wrote data/shards/") == 1
-    assert Path('data/shards/train.bin').read_bytes() == ids.tobytes() and read_meta('shards')['vocab_size'] == 50257
+    assert Path('data/shards/train.bin').read_bytes() == ids.tobytes()
+    assert [(meta['tokenizer'], meta['vocab_size']) for meta in map(read_meta, ('shards', 'bpe'))] == 2 * [('gpt2', 50257)]
 
 
 class Hostile:
@@ -125,25 +125,20 @@ class Hostile:
         return open, ('ran', 'w')
 
 
-def pickled(value):
-    return lambda: Path('data/chars/meta.pkl').write_bytes(pickle.dumps(value))
+REFUSED = "meta.pkl is refused: not nanoGPT's table of characters"
 
 
-def cut_shard():
-    Path('data/chars/train.bin').rename('data/chars/x_val.bin')
-    Path('data/chars/x_train.bin').write_bytes(np.array([20240520, 1, 9] + 253 * [0], np.int32).tobytes())
-
-
-@pytest.mark.parametrize('spoil, says', [
-    (pickled(dict(itos=Hostile())), "meta.pkl is refused: not nanoGPT's table of characters (UnpicklingError: it would call "),
-    (pickled(dict(vocab_size=9)), "meta.pkl is refused: not nanoGPT's table of characters (KeyError: 'itos')"),
-    (pickled(dict(itos={0: 'a', 1: 'the'})), 'meta.pkl is refused: some of its tokens are not single characters'),
-    (pickled(dict(itos={0: 'a', 1: 'b'})), f"has the token {len(CHARS) - 1}, beyond the 2 of 'char'"),
-    (lambda: Path('data/chars/val.bin').write_bytes(b'123'), 'val.bin has 3 bytes: wants at least two tokens as uint16'),
-    (cut_shard, "x_train.bin is not a shard of GPT-2's tokens with the header of llm.c, or is not complete"),
+@pytest.mark.parametrize('itos, says', [
+    (Hostile(), f'{REFUSED} (UnpicklingError: it would call '), (None, f'{REFUSED} (TypeError: '),
+    ({0: 'a', 1: 'the'}, f'{REFUSED} (ValueError: some are several characters)'),
+    ({0: 'a', 1: 'b'}, f"has the token {len(CHARS) - 1}, beyond the 2 of 'char'"),
+    ('a shard', "x_train.bin is not a shard of GPT-2's tokens with the header of llm.c, or is not complete"),
 ])
-def test_other_data_is_refused_in_one_line(spoil, says):
-    spoil()
+def test_other_data_is_refused_in_one_line(itos, says):
+    Path('data/chars/meta.pkl').write_bytes(pickle.dumps(dict(itos=itos)))
+    if itos == 'a shard':
+        Path('data/chars/train.bin').rename('data/chars/x_val.bin')
+        Path('data/chars/x_train.bin').write_bytes(np.array([20240520, 1, 9] + 253 * [0], np.int32).tobytes())
     err = call('train.py', '--dataset=chars', *flags(**SIZES), *RUN, code=1)
     assert err.startswith('error: data/chars/') and says in err and err.count('\n') == 1
     assert not Path('data/chars/meta.json').exists() and not Path('ran').exists()
@@ -151,26 +146,25 @@ def test_other_data_is_refused_in_one_line(spoil, says):
 
 # ----------------------------------------------------------------------------- checkpoints
 
-@pytest.mark.parametrize('bias, prefix', [(True, ''), (False, '_orig_mod.')])
-def test_logits_are_those_of_nanogpt(bias, prefix):
-    w, x = save_checkpoint('ckpt.pt', bias, prefix), torch.arange(24).view(3, 8) % len(CHARS)
-    close(load_gpt('ckpt.pt').eval()(x)[0], reference_logits(w, x), 1e-6)
-    close(load_gpt('ckpt.pt', 5).eval()(x[:, :5])[0], reference_logits(w, x[:, :5]), 1e-6)
+@pytest.mark.parametrize('prefix, bias', [('', True), ('_orig_mod.', False)])
+def test_logits_are_those_of_nanogpt(prefix, bias):
+    theirs, x = save_checkpoint('ckpt.pt', prefix, bias), torch.arange(24).view(3, 8) % len(CHARS)
+    close(load_gpt('ckpt.pt').eval()(x)[0], theirs(x))
+    close(load_gpt('ckpt.pt', block_size=5).eval()(x[:, :5])[0], theirs(x[:, :5]))
 
 
 def test_a_checkpoint_is_trained_sampled_and_exported():
     """Each with its weights, sizes and characters"""
-    w, x = save_checkpoint('nano.pt', bias=True), torch.arange(8)[None]
+    theirs, x = save_checkpoint('nano.pt', bias=True), torch.arange(8)[None]
     out = call('train.py', *RUN, '--dataset=chars', '--init_from=nano.pt', '--max_iters=1', '--learning_rate=0', '--min_lr=0')
     assert 'nano.pt gives the weights alone: the optimizer starts anew, at iteration 0\n' in out and 'n_embd=16' in out
-    close(load_gpt('out').eval()(x)[0], reference_logits(w, x), 1e-6)
+    close(load_gpt('out').eval()(x)[0], theirs(x))
     drawn = [call('sample.py', f'--init_from={name}', '--start=be', '--temperature=0', '--num_samples=1', '--device=cpu',
                   '--max_new_tokens=20', '--dtype=float32') for name in ('nano.pt', 'out')]
     assert drawn[0] == drawn[1] and drawn[0].startswith('be')
     hf = pytest.importorskip('transformers')
     assert 'as gpt2.\n' in call('lab.export', '--out_dir=.', '--checkpoint=nano.pt', '--to=hf')
-    theirs = hf.AutoModelForCausalLM.from_pretrained('hf').eval()
-    close(theirs(x).logits, reference_logits(w, x), 1e-5)
+    close(hf.AutoModelForCausalLM.from_pretrained('hf').eval()(x).logits, theirs(x), 1e-5)
     assert hf.AutoTokenizer.from_pretrained('hf')('to be')['input_ids'] == [CHARS.index(c) for c in 'to be']
 
 

@@ -3,7 +3,7 @@ import torch
 
 from data.tokens import read_meta
 
-SIZES = ('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'bias', 'dropout')      # fields that GPTConfig has too
+MODEL_ARGS = ('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'bias', 'dropout')        # fields that GPTConfig has too
 GPT2_VOCAB = (50257, 50304)             # GPT-2's, and as nanoGPT pads it
 
 
@@ -19,14 +19,14 @@ def load_nanogpt(path):
 def gpt2_format(path, state):
     """Return the fields of GPTConfig that a checkpoint gives, and its weights as Hugging Face's GPT-2 stores them. Raise
     ValueError for settings that nanoGPT does not have."""
-    sizes = state['model_args']
-    if unknown := sizes.keys() - {*SIZES}:
+    args = state['model_args']
+    if unknown := args.keys() - {*MODEL_ARGS}:
         raise ValueError(f'{path}: {min(unknown)!r} in its model_args is not of nanoGPT')
     weights = {name.removeprefix('_orig_mod.'): value.float() for name, value in state['model'].items()}
     weights = {name: value.t() if '.c_' in name and value.dim() == 2 else value for name, value in weights.items()
                if not name.endswith('.attn.bias')}      # a mask, of PyTorch 1
     tied = torch.equal(weights['lm_head.weight'], weights['transformer.wte.weight'])
-    return {**sizes, 'tie_weights': tied}, weights
+    return {**args, 'tie_weights': tied}, weights
 
 
 def tokenizer_of_nanogpt(path, state):
