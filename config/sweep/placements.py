@@ -26,4 +26,7 @@ _names = 'pre s1 peri post hybrid stable s2 s3 olmo2 llama gated embskip s5 s4 h
 _ladder = dict(weight_decay=[0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0], learning_rate=[1e-3 * 2 ** i for i in range(8)])
 grids = [dict(optim={'adamw': ''}, weight_decay=[0.03, 0.1, 0.3], learning_rate=[4e-3, 8e-3, 16e-3], ladder=_ladder,
               arch={name: f'config/arch/{name}.py {_body} {_starts.get(name, _gpt2)} --d_ff={_d_ff.get(name, 0)}'
-                    for name in _names.split()})]
+                    for name in _names.split()}),
+         dict(optim={'adamw': ''}, weight_decay=[0.0], learning_rate=[4e-3, 8e-3, 16e-3],        # nGPT has no decay and warm-up
+              ladder=dict(learning_rate=_ladder['learning_rate']),
+              arch={'ngpt': f'config/arch/ngpt.py {_body} --warmup_iters=0'})]

@@ -1,0 +1,4 @@
+# Muon at the size and length of config/train_quick.py, with the best of its rates in config/sweep/quick.py
+include('config/optim/muon.py')
+learning_rate = 8e-3
+min_lr = 0.0
