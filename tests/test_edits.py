@@ -17,8 +17,8 @@ import lab.convert.pretrained
 import model
 import optim
 from lab import measure
-from lab.convert.hub import obstacles, write_model, write_weights
 from lab.convert.pretrained import load_gpt
+from lab.export import obstacles, write_model, write_weights
 from lab.measure.tools import scaled
 from model import GPT, Block, GPTConfig
 from optim import OPTIMIZERS, param_groups

@@ -5,8 +5,8 @@ import shutil
 import pytest
 import torch
 
-from lab.convert.hub import write_model
 from lab.convert.pretrained import FAMILIES, load_gpt, load_pretrained
+from lab.export import write_model
 from model import GPT, GPTConfig
 from test_model import close, randomize, tokens
 
@@ -65,42 +65,25 @@ def test_what_has_no_equal_here_is_named(family, more, tmp_path):
         load_gpt(str(tmp_path))
 
 
-@pytest.fixture(scope='module')
-def openai(tmp_path_factory):
-    """A small GPT-2 of Hugging Face's, and the folder that it is saved in."""
-    theirs = random_gpt2()
-    folder = tmp_path_factory.mktemp('openai')
-    theirs.save_pretrained(folder)
-    return theirs, str(folder)
-
-
 @pytest.mark.parametrize('wanted, block_size', [(None, 16), (17, 16), (9, 9)])
 @torch.no_grad()
-def test_pretrained_positions_are_left_out_at_the_end(wanted, block_size, openai):
-    """The first ones stay: what fits gets the same logits, and what does not is an error"""
-    theirs, folder = openai
-    ours, idx = load_gpt(folder, wanted).eval(), tokens(3, block_size)
+def test_positions_are_left_out_at_the_end(wanted, block_size, tmp_path):
+    """The first ones stay: what fits gets the same logits, and what does not is an error. Dropout is the run's, not theirs"""
+    theirs, idx = random_gpt2(), tokens(3, block_size)
+    theirs.save_pretrained(tmp_path)
+    ours = load_gpt(str(tmp_path), wanted, dropout=0.4).eval()
     assert ours.config.block_size == block_size and len(ours.wpe.weight) == block_size
+    assert {m.p for m in ours.modules() if isinstance(m, torch.nn.Dropout)} == {block.attn.dropout for block in ours.h} == {0.4}
     close(ours(idx)[0], theirs(idx).logits, 1e-4)
     with pytest.raises(ValueError, match=f'block_size={block_size}'):
         ours(tokens(3, block_size + 1))
 
 
-@torch.no_grad()
-def test_pretrained_with_dropout(openai):
-    """As much as the run wants, in every place, and in training only; theirs is never taken over"""
-    theirs, folder = openai
-    assert load_gpt(folder).config.dropout == 0.0
-    ours = load_gpt(folder, dropout=0.4)
-    assert {m.p for m in ours.modules() if isinstance(m, torch.nn.Dropout)} == {block.attn.dropout for block in ours.h} == {0.4}
-    assert not torch.allclose(ours.train()(tokens(3, 16))[0], ours(tokens(3, 16))[0])
-    close(ours.eval()(tokens(3, 16))[0], theirs(tokens(3, 16)).logits, 1e-4)
-
-
-def test_weights_of_another_depth(openai, tmp_path):
+def test_weights_of_another_depth(tmp_path):
     """What they lack would otherwise be drawn at random"""
+    random_gpt2().save_pretrained(tmp_path / 'two')
     random_gpt2(n_layer=1).save_pretrained(tmp_path)
-    shutil.copy(f'{openai[1]}/config.json', tmp_path)
+    shutil.copy(tmp_path / 'two' / 'config.json', tmp_path)
     with pytest.raises(ValueError, match='weights do not fit the GPT-2 of its config.json'):
         load_gpt(str(tmp_path))
 

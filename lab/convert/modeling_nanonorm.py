@@ -1,7 +1,7 @@
 """
-model.py's GPT as a transformers model. lab/export.py copies this file, and those that it imports, into an exported model's
-folder, where AutoModelForCausalLM finds it (trust_remote_code=True). Limits: generation keeps no cache, so each token computes
-the whole text again, and a batch must not be padded on the left.
+model.py's GPT as a transformers model. lab/export.py copies this file and model.py into an exported model's folder, where
+AutoModelForCausalLM finds it (trust_remote_code=True). Limits: generation keeps no cache, so each token computes the whole text
+again, and a batch must not be padded on the left.
 """
 from dataclasses import fields
 

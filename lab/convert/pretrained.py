@@ -132,14 +132,13 @@ def our_config(theirs, family, name):
 def our_weights(weights, family, n_layer, bias):
     """Rename their weights to our names, dropping biases if `bias` is False. Raise ValueError for a weight that has no place
     here."""
-    renamed, unread = {}, set(weights)
+    renamed, left = {}, dict(weights)
     for theirs, ours, transposed in tensors(family, n_layer):
-        if theirs in weights and (bias or not theirs.endswith('.bias')):
-            value = weights[theirs].t() if transposed else weights[theirs]
-            renamed |= zip(ours, value.chunk(len(ours)))
-        unread.discard(theirs)
-    if unread:
-        raise ValueError(f'{min(unread)!r} has no place in a {FAMILIES[family].label} here')
+        value = left.pop(theirs, None)
+        if value is not None and (bias or not theirs.endswith('.bias')):
+            renamed |= zip(ours, (value.t() if transposed else value).chunk(len(ours)))
+    if left:
+        raise ValueError(f'{min(left)!r} has no place in a {FAMILIES[family].label} here')
     return renamed
 
 
@@ -159,16 +158,11 @@ def read_model(name):
     if os.path.exists(run_checkpoint(name)):
         model, state = load_run(run_checkpoint(name))
         return model.config, state['model'], unknown_fields(state['config'])
-    if name in OPENAI_MODELS:
-        return read_hugging_face(name, 'gpt2')
-    path = os.path.join(name, 'config.json')
-    config = read_json(path, 'copy it again from where it came from')
-    if config is None:
-        raise ValueError(f'{name!r} is neither one of {", ".join(OPENAI_MODELS)}, nor the folder of a model that export.py or '
-                         f'Hugging Face has saved, or of a run with best.pt')
-    family = config.get('model_type')
+    config = read_json(os.path.join(name, 'config.json'), 'copy it again') or {}
+    family = 'gpt2' if name in OPENAI_MODELS else config.get('model_type')
     if family not in ('nanonorm', *FAMILIES):
-        raise ValueError(f'{path}: model_type={family!r} is none of nanonorm, {", ".join(FAMILIES)}')
+        raise ValueError(f'{name!r} is neither one of {", ".join(OPENAI_MODELS)}, nor the folder of a run with best.pt, nor the '
+                         f'folder of a model whose model_type is nanonorm, {", ".join(FAMILIES)}')
     return read_nanonorm(name, config) if family == 'nanonorm' else read_hugging_face(name, family)
 
 
