@@ -13,11 +13,10 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.evaluate')
 
-from configurator import at_least, configure, refuse
-from engine.process import one_line, say
+from configurator import at_least, configure
+from engine.process import one_line
 
 import contextlib
-import importlib
 import logging
 import math
 import os
@@ -27,12 +26,12 @@ import torch
 from torch.nn import functional as F
 
 from data.text import load_tokenizer
-from data.tokens import TEXT_SPLITS, Tokens, read_meta
+from data.tokens import Tokens, read_meta
 from engine.checkpoint import load_run, meta_of
 from engine.device import Machine
 from engine.files import open_rows, read_json, write_row
 from engine.run import progress
-from lab.convert.pretrained import OPENAI_MODELS, check_tokenizer, hugging_face, load_gpt
+from lab.convert.pretrained import OPENAI_MODELS, check_tokenizer, hugging_face, load_gpt, tokenizer_of
 from model import at_least_fp32
 
 # ----------------------------------------------------------------------------- keys
@@ -46,13 +45,11 @@ stride = 0                          # loss: tokens from one window to the next; 
 batch_size = 8                      # windows, samples or requests per batch
 samples = 64                        # rouge, bertscore: number of evenly spread windows, whose second halves are predicted
 bert_model = 'roberta-large'        # bertscore: a Hugging Face name or folder
-tasks = ''                          # zero-shot tasks, groups, tags or .yaml files of lm-evaluation-harness, with commas
-limit = 0                           # documents per task; 0: all
+tasks = ''                          # zero-shot tasks of lm-evaluation-harness, with commas
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16
 # -----------------------------------------------------------------------------
-PACKAGES = {'loss': 'numpy', 'rouge': 'rouge_score', 'bertscore': 'bert_score'}      # score → the package that it needs
-ROUGE = {'rouge1': 'ROUGE-1', 'rouge2': 'ROUGE-2', 'rougeL': 'ROUGE-L'}
+SCORES = ('loss', 'rouge', 'bertscore')
 SEGMENT = 1024                      # tokens per unit of the loss's standard error
 
 
@@ -63,7 +60,7 @@ def mean_error(units):
 
 
 class Scorer:
-    """A model, moved to the machine's device, and the arguments of load_tokenizer for its tokenizer."""
+    """A model on the machine's device, and its tokenizer."""
 
     def __init__(self, machine, model, tokenizer):
         self.machine, self.model, self.tokenizer = machine, model.to(machine.device).eval(), tokenizer
@@ -87,25 +84,21 @@ class Scorer:
         return np.concatenate(losses).astype(float)
 
     def loss(self, data):
-        """Return the loss in nats per token, its perplexity and, if the tokenizer is available, the bits per byte of text."""
+        """Return the loss in nats per token, its perplexity, and the bits per byte of text."""
         losses = self.token_losses(data)
-        segments = min(max(2, len(losses) // SEGMENT), len(losses))
-        mean, error = losses.mean(), mean_error([part.mean() for part in np.array_split(losses, segments)])[1]
-        perplexity = math.inf if mean > 700 else math.exp(mean)
-        scores = {'loss': (mean, error), 'perplexity': (perplexity, perplexity * error)}
-        try:
-            bits = len(losses) / bytes_of(np.asarray(data.tokens[1:]), load_tokenizer(*self.tokenizer)) / math.log(2)
-        except (ValueError, OSError) as problem:
-            say(f'no bits per byte: {problem}', to=sys.stderr)
-            return scores
-        return scores | {'bits per byte': (bits * mean, bits * error)}
+        segments = np.array_split(losses, max(2, len(losses) // SEGMENT))
+        mean, error = losses.mean(), mean_error([segment.mean() for segment in segments])[1]
+        perplexity = math.exp(mean)
+        bits = len(losses) / bytes_of(np.asarray(data.tokens[1:]), self.tokenizer) / math.log(2)
+        return {'loss': (mean, error), 'perplexity': (perplexity, perplexity * error),
+                'bits per byte': (bits * mean, bits * error)}
 
     @torch.no_grad()
     def text_scores(self, data):
         """Return ROUGE's F-measures and BERTScore, in percent, of the second halves of evenly spread windows. Teacher-forced text
         predicts each token from the true tokens before it; continued text goes on from the first half. Both take the likeliest
         token."""
-        tokenizer, half, rows = load_tokenizer(*self.tokenizer), data.block_size // 2, []
+        half, rows = data.block_size // 2, []
         starts = data.spread(samples, 1)[:, 0]
         for i in progress(range(0, len(starts), batch_size), 'texts'):
             x, y = data.read(starts[i:i + batch_size])
@@ -113,14 +106,16 @@ class Scorer:
             with self.machine.autocast():
                 first_half = x[:, :half + 1].to(self.machine.device)
                 free = self.model.generate(first_half, data.block_size - half, temperature=0)[:, half + 1:]
-            rows += [[tokenizer.decode(ids.tolist()) for ids in row] for row in zip(y[:, half:], forced, free)]
-        (true, *predicted), scores = zip(*rows), {}
-        for way, texts in zip(('teacher-forced', 'continued'), predicted):
+            rows += [[self.tokenizer.decode(ids.tolist()) for ids in row] for row in zip(y[:, half:], forced, free)]
+        true, forced, free = zip(*rows)
+        scores = {}
+        for way, texts in (('teacher-forced', forced), ('continued', free)):
             if 'rouge' in what:
                 from rouge_score.rouge_scorer import RougeScorer
-                scorer = RougeScorer(list(ROUGE))
-                each = [scorer.score(*pair) for pair in zip(true, texts)]
-                scores |= {f'{ROUGE[kind]} {way}': mean_error([100 * found[kind].fmeasure for found in each]) for kind in ROUGE}
+                rouge = RougeScorer(['rouge1', 'rouge2', 'rougeL'])
+                each = [rouge.score(*pair) for pair in zip(true, texts)]
+                scores |= {f'ROUGE-{kind[5:]} {way}': mean_error([100 * found[kind].fmeasure for found in each])
+                           for kind in each[0]}
             if 'bertscore' in what:
                 each = bert_scores(texts, true, self.machine.device)
                 scores |= {f'BERT-{letter} {way}': mean_error(100 * values.numpy()) for letter, values in zip('PRF', each)}
@@ -155,27 +150,11 @@ def bert_scores(texts, references, device):
 
 # ----------------------------------------------------------------------------- lm-evaluation-harness
 
-def load_tasks():
-    """Return a task manager of lm-evaluation-harness that has loaded `tasks`. Raise ValueError if one cannot be loaded."""
-    import lm_eval.tasks
-    os.environ['DISABLE_MULTIPROC'] = '1'               # otherwise it starts a process per core, for standard errors
-    logging.getLogger('lm_eval').setLevel(logging.ERROR)
-    manager = lm_eval.tasks.TaskManager()
-    try:
-        loaded = manager.load(tasks.split(','))
-    except Exception as error:                          # the libraries raise errors of many types
-        raise ValueError(f'tasks={tasks} could not be loaded: their data needs the network once, and  lm-eval ls tasks  lists '
-                         f'their names ({one_line(error)})') from error
-    manager.load = lambda names: loaded
-    return manager
-
-
 def harness_model(scorer):
     """Return the model as an LM of lm-evaluation-harness."""
     from lm_eval.api.model import TemplateLM
-    from lm_eval.models.utils import normalize_gen_kwargs
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-    tokenizer, size = load_tokenizer(*scorer.tokenizer, replace=True), scorer.model.config.block_size
+    tokenizer, size = scorer.tokenizer, scorer.model.config.block_size
 
     class Harness(TemplateLM):
         eot_token_id = tokenizer.encode('\n')[0] if tokenizer.end is None else tokenizer.end
@@ -213,52 +192,41 @@ def harness_model(scorer):
             return answers
 
         def generate_until(self, requests, **more):
-            return [self.continued(*request.args) for request in progress(requests, 'texts')]
-
-        def continued(self, context, settings):
-            """Return the text behind a context, up to one of the task's stops or the end of a document."""
-            settings = normalize_gen_kwargs(settings)
-            temperature = settings.get('temperature', 1.0 if settings.get('do_sample') else 0.0)
-            stops, new, ids, text = [stop for stop in settings['until'] if stop], settings['max_gen_toks'], [], ''
-            if new >= size:
-                raise ValueError(f'tasks={tasks}: a task writes up to {new} tokens, and a window of {out_dir} holds {size} with '
-                                 f'the prompt: choose a task with shorter answers')
-            x = torch.tensor([tokenizer.encode(context)[new - size:] or [self.eot_token_id]], device=scorer.machine.device)
-            with scorer.machine.autocast():
-                for token in scorer.model.stream(x, new, temperature):
-                    if token.item() == self.eot_token_id or any(stop in text for stop in stops):
-                        break
-                    ids.append(token.item())
-                    text = tokenizer.decode(ids)
-            return min((text.split(stop)[0] for stop in stops), key=len, default=text)
+            raise ValueError(f'tasks={tasks}: wants tasks that rate given texts, not ones for which the model writes texts')
 
     return Harness()
 
 
-def task_scores(scorer, manager):
-    """Return {'task metric': (mean, standard error)} of the tasks and groups that the manager has loaded."""
-    import lm_eval
+def task_scores(scorer):
+    """Return {'task metric': (mean, standard error)} of tasks and groups. Raise ValueError if one cannot be loaded."""
+    import lm_eval.tasks
+    os.environ['DISABLE_MULTIPROC'] = '1'               # otherwise it starts a process per core, for standard errors
+    logging.getLogger('lm_eval').setLevel(logging.ERROR)
+    manager = lm_eval.tasks.TaskManager()
+    try:
+        loaded = manager.load(tasks.split(','))
+    except Exception as error:                          # the libraries raise errors of many types
+        raise ValueError(f'tasks={tasks} could not be loaded: their data needs the network once, and  lm-eval ls tasks  lists '
+                         f'their names ({one_line(error)})') from error
+    manager.load = lambda names: loaded
     with contextlib.redirect_stdout(sys.stderr):        # keep stdout for the scores
         found = lm_eval.simple_evaluate(harness_model(scorer), tasks=['those that are loaded'], task_manager=manager,
-                                        limit=limit or None, bootstrap_iters=1000, log_samples=False)
+                                        bootstrap_iters=1000, log_samples=False)
     scores = {}
     for task, metrics in found['results'].items():
         for key, mean in metrics.items():
-            metric, _, by = key.partition(',')
-            if by and not metric.endswith('_stderr') and isinstance(mean, float):
-                error = metrics.get(f'{metric}_stderr,{by}')
-                name = f'{task} {metric}' if by == 'none' else f'{task} {metric} ({by})'
-                scores[name] = mean, error if isinstance(error, float) else math.nan
+            if ',' in key and '_stderr,' not in key and isinstance(mean, float):         # the filter stands behind the comma
+                error = metrics.get(key.replace(',', '_stderr,'))
+                scores[f'{task} {key.removesuffix(",none")}'] = mean, error if isinstance(error, float) else math.nan
     return scores
 
 
 # ----------------------------------------------------------------------------- the command
 
-def load_data(dataset, tokenizer, config):
+def load_data(tokenizer, config):
     """Return the split of the data set, cut to `tokens`, in windows as long as the model and the split allow. Raise ValueError
     if its tokens stand for other text than the model has learned."""
-    meta = read_meta(dataset)
-    count = min(tokens or math.inf, meta['tokens'].get(split, 2))
+    count = min(tokens or math.inf, read_meta(dataset)['tokens'].get(split, 2))
     data = Tokens(dataset, split, max(1, min(config.block_size, count - 1)), config.vocab_size)
     data.tokens, data.windows = data.tokens[:count], (count - 1) // data.block_size
     if stride > data.block_size:
@@ -267,53 +235,45 @@ def load_data(dataset, tokenizer, config):
     return data
 
 
+def show(scores):
+    """Print scores and return them."""
+    for name, (mean, error) in scores.items():
+        print(f'{name:26} {mean:.4f}' + ('' if math.isnan(error) else f' ± {error:.4f}'))
+    return scores
+
+
 def main():
     global what, dataset
     config = configure(globals())
-    at_least(config, tokens=0, stride=0, batch_size=1, samples=2, limit=0)
+    at_least(config, tokens=0, stride=0, batch_size=1, samples=2)
     what = what.split(',') if what else [] if tasks else ['loss']
-    if unknown := set(what) - PACKAGES.keys():
-        raise ValueError(f'what={min(unknown)!r}: choose among {", ".join(PACKAGES)}')
-    if split not in TEXT_SPLITS:
-        raise ValueError(f'split={split!r}: choose one of {", ".join(TEXT_SPLITS)}')
-    if tokens == 1:
-        raise ValueError('tokens=1: wants at least 2, an input and its target, or 0 for all')
-    if not tasks:
-        refuse(['limit'], 'it is for tasks')
-    machine = Machine(device, dtype)
-    if machine.distributed:
-        raise ValueError('lab.evaluate runs in one process: start it by python, not by torchrun')
+    if unknown := set(what) - set(SCORES):
+        raise ValueError(f'what={min(unknown)!r}: choose among {", ".join(SCORES)}')
+    machine, path = Machine(device, dtype), os.path.join(out_dir, checkpoint)
     if tasks or 'bertscore' in what:
         hugging_face(from_hub=True)
-    for name in what:
-        importlib.import_module(PACKAGES[name])         # fail early if a package is missing
-
-    path, iteration = os.path.join(out_dir, checkpoint), 0
-    foreign = out_dir in OPENAI_MODELS or 'model_type' in (read_json(os.path.join(out_dir, 'config.json'), 'copy it again') or {})
-    is_run = os.path.exists(path) or not foreign
-    if is_run:                                          # the config.json of a run has no model_type
+    about = read_json(os.path.join(out_dir, 'config.json'), 'copy it again') or {}
+    is_run = out_dir not in OPENAI_MODELS and 'model_type' not in about         # which the config.json of a run lacks
+    if is_run:
         model, state = load_run(path)
-        trained_on, iteration = state['config']['dataset'], state['iter']
-        dataset, meta = dataset or trained_on, meta_of(state)
+        meta, dataset = meta_of(state), dataset or state['config']['dataset']
         tokenizer = meta['tokenizer'], meta['chars']
     else:
-        if what and not dataset:
-            raise ValueError(f'{out_dir} is not a run of train.py: choose the data by --dataset=…')
-        model, tokenizer = load_gpt(out_dir), ('gpt2' if out_dir in OPENAI_MODELS else out_dir, '')
-    data = load_data(dataset, tokenizer, model.config) if what else None
-    manager = load_tasks() if tasks else None
-
-    scorer, scores = Scorer(machine, model, tokenizer), {}
-    for wanted, score in (('loss' in what, lambda: scorer.loss(data)), (set(what) - {'loss'}, lambda: scorer.text_scores(data)),
-                          (tasks, lambda: task_scores(scorer, manager))):
-        found = score() if wanted else {}
-        scores |= found
-        for name, (mean, error) in found.items():
-            print(f'{name:26} {mean:.4f}' + ('' if math.isnan(error) else f' ± {error:.4f}'))
+        model, tokenizer = load_gpt(out_dir), tokenizer_of(out_dir)
+    if what and not dataset:
+        raise ValueError(f'{out_dir} is not a run of train.py: choose the data by --dataset=…')
+    data = load_data(tokenizer, model.config) if what else None
+    scorer, scores = Scorer(machine, model, load_tokenizer(*tokenizer, replace=True)), {}
+    if 'loss' in what:
+        scores |= show(scorer.loss(data))
+    if 'rouge' in what or 'bertscore' in what:
+        scores |= show(scorer.text_scores(data))
+    if tasks:
+        scores |= show(task_scores(scorer))
     if is_run:
-        noted = {key: config[key] for key in ('checkpoint', 'split', 'tokens', 'stride', 'samples', 'bert_model', 'limit')}
+        noted = {key: config[key] for key in ('checkpoint', 'split', 'tokens', 'stride', 'samples', 'bert_model')}
         with open_rows(os.path.join(out_dir, 'evaluate.jsonl')) as f:
-            write_row(f, dict(iter=iteration, dataset=dataset, dtype=str(machine.dtype)[6:], **noted,
+            write_row(f, dict(iter=state['iter'], dataset=dataset, dtype=str(machine.dtype)[6:], **noted,
                               scores={name: dict(mean=mean, error=error) for name, (mean, error) in scores.items()}))
 
 
