@@ -5,12 +5,14 @@ hand, and what the papers' propositions say exactly. Weights are random, so that
 from configurator import read_config
 
 import copy
+import itertools
 import json
 import math
 import os
 import sys
 from dataclasses import fields
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from lab.measure.preflight import effects, growth
 from lab.measure.sharpness import diagonal_estimate
 from lab.measure.tools import mean_gradient, slope
 from model import GPT, GPTConfig, block_type
-from test_model import with_kernel
+from test_model import causal_softmax, reference, with_kernel
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 VARIANTS = [*((arch, {}) for arch in ARCHS), ('llama', dict(n_kv_head=1)), ('pre', dict(attention='l2_tied', qk_norm=True)),
@@ -75,11 +77,11 @@ def entering(model, i, states):
 
 
 @torch.no_grad()
-def states_by_hand(model, x, nudge=0.0):
+def states_by_hand(model, x):
     """The residual stream as it enters the blocks and behind each branch, by the block's equation; what enters each branch."""
     c, (states, entered) = model.config, ([], [])
     positions = model.wpe(torch.arange(x.size(1))) if model.wpe is not None else 0
-    embedded = (math.sqrt(c.n_embd) if c.emb_scale else 1) * (model.wte(x) + nudge) + positions
+    embedded = (math.sqrt(c.n_embd) if c.emb_scale else 1) * model.wte(x) + positions
     embedded = model.input_norm(embedded * (model.emb_gain.weight if c.emb_gain else 1))
     states.append(model.h[0].attn_residual.expand(embedded))
     alpha, v1 = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale], None
@@ -220,101 +222,67 @@ def test_norms_of_parameters(arch, more):
     for name, p in model.named_parameters():
         if name.endswith('norm.weight'):
             p.data[0] = -3.0                            # a gain's sign does not matter
-    result = m.parameters(model, data(), generator())
+    result, params, squares = m.parameters(model, data(), generator()), dict(model.named_parameters()), {}
     assert set(result) & set(MATRICES) == {kind for kind in MATRICES if matrices(model, kind)}
     for kind in set(result) & set(MATRICES):
         for found, p in zip(result[kind], matrices(model, kind), strict=True):
-            assert found.keys() == {'frobenius', 'spectral'}
-            assert found['frobenius'] == pytest.approx(torch.linalg.matrix_norm(p, 'fro').item(), rel=1e-5)
+            assert found == dict(frobenius=pytest.approx(torch.linalg.matrix_norm(p, 'fro').item(), rel=1e-5), spectral=mock.ANY)
             assert 0.92 < found['spectral'] / torch.linalg.matrix_norm(p, 2).item() < 1.00001
     assert result['embedding'] == pytest.approx(dict(frobenius=model.wte.weight.norm().item()))
     for place, mean in result['means'].items():         # the parameters of this name in the blocks
-        sizes = [p.norm().item() for name, p in model.named_parameters() if name.endswith(f'.{place}.weight')]
+        sizes = [p.norm().item() for name, p in params.items() if name.endswith(f'.{place}.weight')]
         assert len(sizes) == len(model.h) and mean == pytest.approx(math.fsum(sizes) / len(sizes))
-    squares = {}
-    for name, p in model.named_parameters():
+    for name, p in params.items():
         squares[block_type(name)] = squares.get(block_type(name), 0) + p.detach().square().sum().item()
     assert result['types'] == pytest.approx({kind: math.sqrt(value) for kind, value in squares.items()})
-    gains = {name: p.detach().abs() for name, p in model.named_parameters() if name.endswith('norm.weight')}
-    assert len(result['gains']) == len(gains)
-    for name, p in gains.items():
-        assert result['gains'][name.removesuffix('.weight')] == pytest.approx(
-            dict(mean=p.mean().item(), max=p.max().item(), frobenius=p.norm().item()))
+    assert result['gains'] == {
+        name.removesuffix('.weight'): pytest.approx(dict(mean=p.abs().mean().item(), max=p.abs().max().item(),
+                                                         frobenius=p.norm().item()))
+        for name, p in params.items() if name.endswith('norm.weight')}
 
 
 # ----------------------------------------------------------------------------- attention
 
-def logits_by_hand(model, i, x):
-    """{(b, h, t): logits over s ≤ t} of layer i, whose attention sees x, from the equations of its attention."""
-    c, attn, E = model.config, model.h[i].attn, model.config.n_embd // model.config.n_head
+@torch.no_grad()
+def weights_by_hand(model, x):
+    """The logits and the weights of attention, (B, T, T), of each layer's heads, by the equations in test_model.py."""
+    heads, c = [], model.config
+    with mock.patch('test_model.causal_softmax', lambda logits: heads.append((logits, causal_softmax(logits))) or heads[-1][1]):
+        reference(c, model.state_dict(), x)
+    return [heads[i:i + c.n_head] for i in range(0, len(heads), c.n_head)]
 
-    def project(linear, norm, h):
-        y = linear(x)
-        if c.qk_norm_wide:
-            y = norm(y.unflatten(-1, (-1, E))).flatten(-2)
-        y = y[..., h * E:(h + 1) * E]
-        y = y if c.qk_norm_wide else norm(y)
-        if c.pos == 'rope':
-            angle = torch.arange(x.size(1))[:, None] * c.rope_theta ** (-2 * torch.arange(E // 2, dtype=torch.float64) / E)
-            z = torch.complex(y[..., :E // 2], y[..., E // 2:]) * torch.polar(torch.ones_like(angle), angle)
-            y = torch.cat((z.real, z.imag), -1)
-        return y
 
-    result = {}
-    for h in range(c.n_head):
-        tied = c.attention == 'l2_tied'
-        group = c.n_head // (c.n_kv_head or c.n_head)
-        q = project(attn.wq, attn.q_norm, h)
-        k = q if tied else project(attn.wk, attn.k_norm, h // group)
-        for b in range(len(x)):
-            for t in range(x.size(1)):
-                dots = [q[b, t] @ k[b, s] for s in range(t + 1)]
-                if c.attention == 'stable':                 # the norms' E^α cancels
-                    dots = [dot * c.attn_tau * math.log2(c.block_size) / E ** (2 * c.norm_alpha) for dot in dots]
-                elif c.attention == 'dot':
-                    dots = [dot / math.sqrt(E) for dot in dots]
-                else:                                       # ‖q‖² is left out, which is the same for every key
-                    dots = [(2 * dot - k[b, s].square().sum()) / math.sqrt(E) for s, dot in enumerate(dots)]
-                result[b, h, t] = torch.stack(dots)
-    return result
+def four_heads(arch, more):
+    return build(arch, more, n_head=4, n_kv_head=2 if 'n_kv_head' in more else 0)
 
 
 @pytest.mark.parametrize('arch, more, fused', [(arch, more, i % 2 == 0) for i, (arch, more) in enumerate(VARIANTS)])
-@torch.no_grad()
 def test_attention_by_hand(arch, more, fused):
     """The largest logit that a query has among its own past, and the mean entropy of its weights, over that of equal ones"""
-    model, batches = with_kernel(build(arch, more, n_head=4, n_kv_head=2 if 'n_kv_head' in more else 0), fused), data()
-    result = m.attention(model, batches, generator())
-    for i in range(2):
-        rows = [logits_by_hand(model, i, states_by_hand(model, x)[1][2 * i]) for x, _ in batches]
-        for h in range(4):
-            of_head = [logits for row in rows for (_, head, _), logits in row.items() if head == h]
-            assert result['max_logit'][i][h] == pytest.approx(max(logits.max().item() for logits in of_head), abs=1e-5)
-            entropies = [-(p * p.log()).sum().item() for p in (logits.softmax(0) for logits in of_head)]
-            assert result['entropy'][i][h] == pytest.approx(np.mean(entropies) / np.log(np.arange(1, 6)).mean(), abs=1e-5)
+    model, batches = with_kernel(four_heads(arch, more), fused), data()
+    result, past = m.attention(model, batches, generator()), torch.ones(5, 5).tril().bool()
+    batches = [weights_by_hand(model, x) for x, _ in batches]
+    for i, h in itertools.product(range(2), range(4)):
+        logits, weights = (torch.stack(parts) for parts in zip(*(batch[i][h] for batch in batches)))
+        entropies = torch.special.entr(weights).sum(-1)
+        assert result['entropy'][i][h] == pytest.approx(entropies.mean().item() / np.log(np.arange(1, 6)).mean(), abs=1e-5)
+        if not model.config.attention.startswith('l2'):         # whose logits are without −‖q‖² here, and with it there
+            assert result['max_logit'][i][h] == pytest.approx(logits[..., past].max().item(), abs=1e-5)
 
 
 @pytest.mark.parametrize('arch, more', VARIANTS)
 @torch.no_grad()
 def test_copying_by_hand(arch, more):
     """Losses of a sequence's second tokens, then of the repetition's, and the probability of the token behind the earlier one"""
-    model, batches, rng = build(arch, more, n_head=4, n_kv_head=2 if 'n_kv_head' in more else 0), data(length=6), generator()
-    result, losses = m.copying(model, batches, generator()), {'first': [], 'again': []}
-    scores = [[[] for _ in range(4)] for _ in range(2)]
-    kinds = sorted({token for x, _ in batches for token in x.flatten().tolist()})
+    model, batches, rng = four_heads(arch, more), data(length=6), generator()
+    kinds, losses, scores = torch.cat([x.flatten() for x, _ in batches]).unique(), [], []
     for _ in batches:
-        drawn = torch.randint(len(kinds), (3, 3), generator=rng).tolist()
-        x = torch.tensor([[kinds[i] for i in line] * 2 for line in drawn])
-        for b, line in enumerate(x):
-            p = model(x)[0][b].softmax(-1)
-            losses['first'] += [-p[t, line[t + 1]].log().item() for t in (0, 1)]
-            losses['again'] += [-p[t, line[t + 1]].log().item() for t in (3, 4)]
-        for i in range(2):
-            for (b, h, t), logits in logits_by_hand(model, i, states_by_hand(model, x)[1][2 * i]).items():
-                if t in (3, 4):
-                    scores[i][h].append(logits.softmax(0)[t - 2].item())
-    close([result[name] for name in losses], [np.mean(values) for values in losses.values()])
-    close(result['induction'], [[np.mean(values) for values in heads] for heads in scores], 1e-5)
+        x = kinds[torch.randint(len(kinds), (3, 3), generator=rng)].repeat(1, 2)
+        losses.append(-model(x)[0][:, :-1].log_softmax(-1).gather(2, x[:, 1:, None]))
+        scores.append([[weights[:, [3, 4], [1, 2]].mean().item() for _, weights in heads] for heads in weights_by_hand(model, x)])
+    result, losses = m.copying(model, batches, generator()), torch.stack(losses)
+    close([result['first'], result['again']], [losses[:, :, :2].mean(), losses[:, :, 3:].mean()])
+    close(result['induction'], np.mean(scores, 0), 1e-5)
 
 
 def test_copying_without_scores(capsys):
@@ -327,7 +295,7 @@ def test_copying_without_scores(capsys):
     assert 'again' in capsys.readouterr().out
 
 
-# ----------------------------------------------------------------------------- sensitivity and drift
+# ----------------------------------------------------------------------------- sensitivity
 
 def largest_singular_value(f, x):
     return torch.linalg.matrix_norm(torch.autograd.functional.jacobian(f, x).reshape(x.numel(), -1), 2).item()
@@ -361,20 +329,6 @@ def test_sensitivity_of_a_branch_that_starts_at_zero():
     model.h[0].attn.wo.weight.data.zero_()
     row = m.sensitivity(model, data(), generator())[0]
     assert row['attn'] == 0 and math.isnan(row['attn_response']) and row['ffn_response'] == pytest.approx(10)
-
-
-@pytest.mark.parametrize('arch, more', FEW)
-def test_drift_by_two_forward_passes(arch, more):
-    """From a nudge of the token embeddings that is a thousandth of their length"""
-    model, batches = build(arch, more), data()
-    rows, x = m.drift(model, batches, generator()), batches[0][0]
-    nudge = torch.randn(3, 5, 8, generator=generator(), dtype=torch.float64)
-    nudge *= 1e-3 * model.wte(x).detach().norm() / nudge.norm()
-    states, _ = states_by_hand(model, x)
-    distances = [(a - b).norm() for a, b in zip(states, states_by_hand(model, x, nudge)[0])]
-    assert [row['at'] for row in rows] == ['input', '1.attn', '1.ffn', '2.attn', '2.ffn']
-    close([row['distance'] for row in rows], [d / distances[0] for d in distances], 1e-6)
-    close([row['relative'] for row in rows], [d / s.norm() for d, s in zip(distances, states)], 1e-6)
 
 
 # ----------------------------------------------------------------------------- before training
@@ -420,26 +374,22 @@ def test_exponents_that_theory_gives(arch, attention, monkeypatch):
         assert tuple(found[cause]) == tuple(key for key in EFFECTS if attention != 'l2_tied' or key != 'gradient of wk')
 
 
-def test_preflight_fits_growth_and_leaves_float32_behind(monkeypatch):
-    """Exponents are those of float64; growth is of what `hidden` finds behind each FFN, as the model is and with ten times the
-    matrices of its blocks"""
+def test_preflight_is_in_float64(monkeypatch):
+    """An exponent is the slope of a line through the logarithms of sizes; growth is that of the model, then of larger blocks"""
     monkeypatch.setattr(sys.modules['lab.measure.preflight'], 'FACTORS', (1, 10, 100))
     model, (batch,) = build('pre', n_layer=3, dtype=torch.float32), data(1, size=2)
-    result, double = m.preflight(model, [batch], generator()), copy.deepcopy(model).double()
+    result, double, sizes = m.preflight(model, [batch], generator()), copy.deepcopy(model).double(), []
     assert next(model.parameters()).dtype == torch.float32
-    sizes = []
     for factor in 1, 10, 10:
         for p in matrices(double, 'w2'):
             p.data *= factor
         sizes.append(np.log(effects(double, batch, 0)['gradient of wv']))
     assert result['invariance']['W_2']['gradient of wv'] == pytest.approx((sizes[2] - sizes[0]) / np.log(100), abs=1e-9)
     double = copy.deepcopy(model).double()
-    for name in 'as is', 'blocks × 10':
-        rows = [row for row in m.hidden(double, [batch], generator()) if 'ffn' in row['at']]
-        for key in 'ma', 'var':
-            assert result['growth'][name][key] == pytest.approx(growth([row[key] for row in rows]))
-        for p in [p for kind in MATRICES for p in matrices(double, kind)]:
-            p.data *= 10
+    for p in [p for kind in MATRICES for p in matrices(double, kind)]:
+        p.data *= 10
+    sizes = [row['ma'] for row in m.hidden(double, [batch], generator()) if 'ffn' in row['at']]
+    assert result['growth']['blocks × 10']['ma']['power'] == pytest.approx(np.polyfit(np.log([1, 2, 3]), np.log(sizes), 1)[0])
 
 
 @pytest.mark.parametrize('shape, power, size', [
@@ -586,9 +536,9 @@ def test_measuring_some(undrawn):
     keys = ['--out_dir=out-some', '--checkpoint=best.pt']
     found = measured(*keys, '--what=hidden', '--batches=1')[1]
     assert list(found) == ['iter', 'tokens', 'hidden'] and found['tokens'] == 18
-    both = measured(*keys, '--what=drift', '--batches=1')[1]
-    assert {**both} == {**found, 'drift': both['drift']}
-    assert list(measured(*keys, '--what=drift', '--batches=2')[1]) == ['iter', 'tokens', 'drift']
+    both = measured(*keys, '--what=layers', '--batches=1')[1]
+    assert both == {**found, 'layers': both['layers']}
+    assert list(measured(*keys, '--what=layers', '--batches=2')[1]) == ['iter', 'tokens', 'layers']
 
 
 def test_help_lists_the_measurements():
@@ -604,10 +554,10 @@ def test_measuring_before_training(undrawn, place):
     found = measured(*command, '--what=hidden')[1]
     assert not Path('out-new').exists() and list(found) == ['iter', 'tokens', 'hidden'] and found['iter'] == 0
     keys = json.loads(Path('out-new-init', 'config.json').read_text())
-    assert keys.items() >= dict(input_norm=True, optimizer='sgdw', n_embd=8).items()
     torch.manual_seed(1337)
     tokens, model = Tokens('tiny', 'train', 6, 11), GPT(GPTConfig(**{f.name: keys[f.name] for f in fields(GPTConfig)}))
     batches = [tokens.read(starts) for starts in tokens.spread(8, 3)]
+    assert keys['input_norm'] and keys['optimizer'] == 'sgdw'
     assert_alike(found['hidden'], m.measure(model, batches, ['hidden'], 1337)['hidden'])
-    assert list(measured(*command, '--what=drift')[1]) == ['iter', 'tokens', 'hidden', 'drift']
-    assert list(measured(*command, '--what=drift', '--n_layer=1')[1]) == ['iter', 'tokens', 'drift'], 'of another model'
+    assert list(measured(*command, '--what=layers')[1]) == ['iter', 'tokens', 'hidden', 'layers']
+    assert list(measured(*command, '--what=layers', '--n_layer=1')[1]) == ['iter', 'tokens', 'layers'], 'of another model'

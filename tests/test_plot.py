@@ -175,7 +175,6 @@ HALVES, KINDS = [0, 0.5, 1, 1.5, 2], ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')      #
 # picture: where its points stand, and the keys of each panel's curves and of its dashed ones
 CURVES = {
     'hidden': (HALVES, [(key, f'{key}_bound') for key in ('ma', 'var', 'entry_var')]),
-    'drift': (HALVES, [(key, '') for key in ('distance', 'relative')]),
     'transport': (HALVES, [(key, f'{key}_bound') for key in ('w2', 'w1')]),
     'sensitivity': ([1, 2], [(key, '') for key in ('block', 'attn', 'ffn', 'to_end')]),
     'parameters': ([1, 2], [('spectral', '')] * 6)}

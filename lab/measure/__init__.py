@@ -11,19 +11,17 @@ import torch
 from engine.checkpoint import whole
 from engine.files import write_row
 from engine.run import progress
-from lab.measure.attention import attention
-from lab.measure.copying import copying
+from lab.measure.attention import attention, copying
 from lab.measure.gradients import gradients
-from lab.measure.hidden import hidden
+from lab.measure.hidden import hidden, transport
 from lab.measure.jacobian import jacobian
 from lab.measure.parameters import parameters, update_sizes
 from lab.measure.preflight import preflight
-from lab.measure.sensitivity import drift, sensitivity
+from lab.measure.sensitivity import sensitivity
 from lab.measure.sharpness import layers, sharpness
-from lab.measure.transport import transport
 
 MEASUREMENTS = {measure.__name__: measure for measure in (
-    gradients, sharpness, hidden, parameters, attention, copying, sensitivity, jacobian, drift, layers, transport, preflight)}
+    gradients, sharpness, hidden, parameters, attention, copying, sensitivity, jacobian, layers, transport, preflight)}
 
 
 def measure(model, batches, what, seed):

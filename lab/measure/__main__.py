@@ -40,7 +40,7 @@ batches = 8                         # batches of batch_size windows or images, e
 # -----------------------------------------------------------------------------
 
 def one_update(model, state, config, data):
-    """update_sizes of one step from a checkpoint, with its optimizer's state, on the mean gradient over the data."""
+    """Return update_sizes of one step from a checkpoint, with its optimizer's state, on the mean gradient over the data."""
     optimizer = make_optimizer(param_groups(model, **group_settings(config)), {**config, 'compile': False})
     load_state(optimizer, state['optimizer'])
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -56,8 +56,24 @@ def refuse_other_keys(config, run, folder, defaults):
                              f'out, or measure an untrained model by --init_only=True')
 
 
+def write_results(folder, results, about, config=None):
+    """Write measure.json. Earlier results stay if they are `about` the same iteration and batches, and if those of an untrained
+    model are of the same config, which becomes config.json."""
+    paths, remedy = [os.path.join(folder, name) for name in ('config.json', 'measure.json')], 'remove it and measure again'
+    held, earlier = (read_json(path, remedy) or {} for path in paths)
+    if config and held != config or any(earlier.get(key) != value for key, value in about.items()):
+        if lost := sorted(earlier.keys() - about.keys() - results.keys()):
+            print(f'{paths[1]} loses {", ".join(lost)}: they are of another model, iteration or number of batches')
+        earlier = {}
+    os.makedirs(folder, exist_ok=True)
+    if config:                                          # lab.plot names the model by it
+        write_whole(paths[0], lambda f: f.write(json.dumps(config, indent=1).encode()))
+    write_whole(paths[1], lambda f: f.write(json.dumps(finite({**about, **earlier, **results})).encode() + b'\n'))
+    print(f'\nwrote {paths[1]}')
+
+
 def untrained(config):
-    """Return a function that builds the GPT of a run's keys, and its training data"""
+    """Return a function that builds the GPT of a run's keys, and its training data."""
     model_config = gpt_config(config)
     return lambda: GPT(model_config), Tokens(config['dataset'], 'train', model_config.block_size, model_config.vocab_size)
 
@@ -69,51 +85,40 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
     at_least(config, batches=1, batch_size=1, seed=0)
     default = ['preflight'] if init_only else [name for name in MEASUREMENTS if name != 'preflight']
     names = what.split(',') if what else default
-    for name in names:
-        if name not in MEASUREMENTS:
-            raise ValueError(f'what={name!r}: choose among {", ".join(MEASUREMENTS)}')
-    device = pick_device(config['device'])
+    if unknown := set(names) - MEASUREMENTS.keys():
+        raise ValueError(f'what={min(unknown)!r}: choose among {", ".join(MEASUREMENTS)}')
+    device, path, state = pick_device(config['device']), os.path.join(out_dir, checkpoint), None
     if init_only:
         refuse(['checkpoint'], 'init_only=True measures no checkpoint')
-        folder, state = out_dir + '-init', None
-        keys = {key: value for key, value in config.items() if key not in ('what', 'batches', 'debug')}
+    elif not os.path.exists(path):
+        raise ValueError(f'there is no {path} to measure: train first, check out_dir, or set --init_only=True')
     else:
-        path = os.path.join(out_dir, checkpoint)
-        if not os.path.exists(path):
-            raise ValueError(f'there is no {path} to measure: train first, check out_dir, or set --init_only=True')
         model, state = load_run(path, device, Model)
         refuse_other_keys(config, state['config'], out_dir, defaults_of(*sources))
-        folder, config, keys = out_dir, {**config, **state['config']}, state['config']
+        config |= state['config']
     build, windows = untrained(config)
     if state:
         check_data(state, windows.fingerprint)
-    if init_only:
+    else:
         torch.manual_seed(config['seed'])
         model = build().to(device)
     data = [tuple(t.to(device) for t in windows.read(starts)) for starts in windows.spread(batches, config['batch_size'])]
     results = measure(model, data, names, config['seed'])
     if state and 'parameters' in names:
         results['updates'] = one_update(model.eval(), state, config, data)
-    for name, result in filter(lambda item: item[1], results.items()):
-        (show_updates if name == 'updates' else MEASUREMENTS[name].show)(result)
-    os.makedirs(folder, exist_ok=True)
-    paths, remedy = [os.path.join(folder, name) for name in ('config.json', 'measure.json')], 'remove it and measure again'
-    held, earlier = (read_json(path, remedy) or {} for path in paths)
+    for name, result in results.items():
+        if result:
+            (show_updates if name == 'updates' else MEASUREMENTS[name].show)(result)
+    folder = out_dir + '-init' * init_only
     about = {'iter': state['iter'] if state else 0, unit: sum(y.numel() for _, y in data)}
-    if (state is None and held != keys) or any(earlier.get(key) != value for key, value in about.items()):
-        if lost := sorted(earlier.keys() - about.keys() - results.keys()):
-            print(f'{paths[1]} loses {", ".join(lost)}: they are of another model, iteration or number of batches')
-        earlier = {}
-    if init_only:                                       # lab.plot names the model by it
-        write_whole(paths[0], lambda f: f.write(json.dumps(keys, indent=1).encode()))
-    write_whole(paths[1], lambda f: f.write(json.dumps(finite({**about, **earlier, **results})).encode() + b'\n'))
-    print(f'\nwrote {paths[1]}')
+    keys = None if state else {key: value for key, value in config.items() if key not in ('what', 'batches', 'debug')}
+    write_results(folder, results, about, keys)
     from lab.plot import draw
     for name in names:
-        if not results[name]:
-            print(f'{name} has no result: {NEEDS[name]}')
-        else:
+        if results[name]:
             draw(name, [folder], os.path.join(folder, f'{name}.png'))
+        else:
+            print(f'{name} has no result: {NEEDS[name]}')
 
 
 if __name__ == '__main__':

@@ -40,7 +40,10 @@ def plot_gradients(runs):
     return finish(figure, 'run')
 
 
-@measurement(partial(table, '|gradient| of each kind of matrix; tail is p99.9 / p50, hill the tail index of the largest 1%',
+COLUMNS = 'p50: median, tail: p99.9 / p50, kurtosis: 3 for a Gaussian, hill: tail index of the largest 1%'
+
+
+@measurement(partial(table, f'|gradient| of each kind of matrix; {COLUMNS}',
                      keys=('p50', 'p99', 'p999', 'max', 'tail', 'kurtosis', 'hill')), plot_gradients)
 def gradients(model, batches, rng):
     """The distribution of |gradient| in each kind of matrix, over all layers and in each (DNT, figure 1)."""

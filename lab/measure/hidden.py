@@ -1,4 +1,5 @@
-"""The residual stream at each place, with the bounds of Peri-LN (LN stability, figure 1, T4, T5)."""
+"""The residual stream at each place, and the distance between two halves of the sequences there, with the bounds of Peri-LN
+(LN stability, figure 1, T4, T5, T6)."""
 import math
 from functools import partial
 
@@ -36,12 +37,12 @@ def branch_inputs(model, x):
     return list(zip(states[::2], states[::2] if model.config.parallel_ffn else states[1::2]))
 
 
-@measurement(partial(table, 'hidden states; ma: mean |x|, var: variance in a sequence, entry_var: of an entry over sequences',
-                     first='behind'),
-             partial(along_depth, what='hidden', **HALVES, dashed='its bound under MidNorm',
-                     shown={'mean |x|\nof the hidden state': ('ma', 'ma_bound'),
-                             'variance\nof the hidden state': ('var', 'var_bound'),
-                             'variance of an entry\nover sequences': ('entry_var', 'entry_var_bound')}))
+COLUMNS = 'ma: mean |x|, var: variance in a sequence, entry_var: of an entry over sequences, bound: under MidNorm'
+
+
+@measurement(partial(table, f'hidden states; {COLUMNS}', first='behind'), along_depth, **HALVES, dashed='its bound under MidNorm',
+             shown={'mean |x|\nof the hidden state': ('ma', 'ma_bound'), 'variance\nof the hidden state': ('var', 'var_bound'),
+                    'variance of an entry\nover sequences': ('entry_var', 'entry_var_bound')})
 def hidden(model, batches, rng):
     """The mean size and the variance of the hidden state along the depth (LN stability, figure 1), and over sequences (T5).
 
@@ -76,20 +77,55 @@ BOUNDED = (LayerNorm, RMSNorm, StableNorm)      # norms whose output's root mean
 
 @torch.no_grad()
 def mid_norm_gains(model, x):
-    """Return γ_max and γ_max + β_max over the MidNorms if T4 to T6 apply: each branch adds exactly Δt times the output of a
-    MidNorm, and γ_max + β_max bounds this output. Return None for norms that are not BOUNDED, and for blocks that were edited to
-    add something else."""
+    """Return γ_max and γ_max + β_max over the MidNorms if T4 to T6 apply: each branch adds Δt times the output of a BOUNDED norm.
+    Return None if not, as in blocks that were edited to add something else."""
     norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
     if not all(type(norm) in BOUNDED for norm in norms):
         return None
     gain = max(norm.gain.abs().max().item() * getattr(norm, 'scale', 1.0) for norm in norms)
     biases = [norm.bias.abs().max().item() for norm in norms if getattr(norm, 'bias', None) is not None]
-    largest = gain + max(biases, default=0.0)
     with outputs(*norms) as seen:
         states = stream(model, x)
     steps = [model.config.branch_scale * out for out, in seen]
-    as_assumed = all(out.square().mean(-1).sqrt().max() <= largest * (1 + 1e-4) for out, in seen) and all(
-        before.shape == step.shape == after.shape
-        and torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
-        for before, step, after in zip(states, steps, states[1:]))
-    return (gain, largest) if as_assumed else None
+    as_assumed = all(before.shape == step.shape == after.shape
+                     and torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
+                     for before, step, after in zip(states, steps, states[1:]))
+    return (gain, gain + max(biases, default=0.0)) if as_assumed else None
+
+
+TRANSPORTED = 64        # sequences, at most
+HELD = 2 ** 28          # numbers, at most, that `transport` holds of their hidden states
+
+
+@measurement(partial(table, 'Wasserstein distances between two halves of the sequences; bound: under MidNorm', first='behind'),
+             along_depth, **HALVES, y='distance between the halves', dashed='its bound under MidNorm',
+             shown={'$W_2$': ('w2', 'w2_bound'), '$W_1$': ('w1', 'w1_bound')})
+@torch.no_grad()
+def transport(model, batches, rng):
+    """The distance between two halves of the sequences, as distributions, along the depth (LN stability, T6).
+
+    W_1 and W_2 are the optimal transport distances with the 1-norm and 2-norm of the entries, at each of `places`. If MidNorms
+    bound the branches, the bounds with Δt (eq. 17) are added. The paper leaves its constant Ĉ(p) open. For p = 2 it is 1. For
+    p = 1 the equivalence of norms gives √(nd), which then multiplies both terms.
+    """
+    from scipy.optimize import linear_sum_assignment  # here, for the other measurements do without scipy
+    c, sequences = model.config, torch.cat([x for x, _ in batches])
+    most = HELD // (len(places(model)) * c.block_size * c.n_embd)
+    sequences = sequences[:max(4, min(TRANSPORTED, most))]
+    half = len(sequences) // 2
+    if half == 0:
+        return []
+    gains = mid_norm_gains(model, sequences[:1])
+    states = [torch.cat(parts) for parts in zip(*([s.flatten(1).cpu() for s in stream(model, x[None])] for x in sequences))]
+    rows = []
+    for k, (at, s) in enumerate(zip(places(model), states)):
+        row, s = dict(at=at), s.double()                # (sequences, T·D)
+        for p in (1, 2):
+            cost = torch.cdist(s[:half], s[half:2 * half], p=p) ** p
+            row[f'w{p}'] = cost[linear_sum_assignment(cost)].mean().item() ** (1 / p)
+        rows.append(row)
+        if gains:
+            n = s.size(-1)
+            reach = 2 * k * abs(c.branch_scale) * math.sqrt(n) * gains[0]
+            row.update(w1_bound=math.sqrt(n) * (rows[0]['w1'] + reach), w2_bound=math.sqrt(2) * (rows[0]['w2'] + reach))
+    return rows

@@ -1,7 +1,6 @@
 """The spectrum of each layer's Jacobian, and whether branches are orthogonal to the stream (DNT, eq. 1, 3, 5, 7, theorem 2)."""
 import copy
 import math
-from functools import partial
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -18,21 +17,18 @@ CHUNK = 64              # rows of a Jacobian at once
 
 
 def layer(block, name, v1):
-    """The layer 'attn' or 'ffn' of a block as a function of the residual state that its branch gets → the state behind it"""
+    """Return the layer 'attn' or 'ffn' of a block, as a function of the residual state that its branch gets: the state behind
+    it."""
     f, residual, norm = branch(block, name, v1), getattr(block, f'{name}_residual'), getattr(block, f'{name}_post_norm')
     return lambda x: norm(residual(x, f(x), block.dt))
 
 
-def dense_jacobian(f, x):
-    """∂f(x)/∂x of x (1, T, D), or of n streams, as a matrix (numbers of f(x), numbers of x), CHUNK rows at once"""
+def spectrum(f, x):
+    """Return the largest, median and smallest singular value of ∂f(x)/∂x, x (1, T, D) or of n streams; the condition number,
+    infinite where the smallest is only rounding; and the effective rank, the exponential of the entropy of the singular values
+    over their sum (Roy and Vetterli 2007)."""
     with sdpa_kernel(SDPBackend.MATH):
-        return torch.func.jacrev(f, chunk_size=CHUNK)(x.detach()).reshape(-1, x.numel())
-
-
-def spectrum(jacobian):
-    """Largest, median and smallest singular value; the condition number, infinite where the smallest is only rounding; and the
-    effective rank, the exponential of the entropy of the singular values over their sum (Roy and Vetterli 2007)."""
-    sigma = torch.linalg.svdvals(jacobian)
+        sigma = torch.linalg.svdvals(torch.func.jacrev(f, chunk_size=CHUNK)(x.detach()).reshape(-1, x.numel()))
     sigma = sigma.where(sigma > sigma[0] * len(sigma) * torch.finfo(sigma.dtype).eps, 0.0)
     entropy = torch.special.entr(sigma / sigma.sum()).sum()
     return dict(largest=sigma[0].item(), median=sigma.median().item(), smallest=sigma[-1].item(),
@@ -43,17 +39,17 @@ def show_jacobian(result):
     if 'layer' in result[0]:
         table('singular values of the Jacobian of each layer x + f(x), then of its branch f alone',
               {row['at']: {**row['layer'], **{f'f: {key}': value for key, value in row['branch'].items()}} for row in result})
-    table('angle of a branch with the stream, the size of the stream behind it, and its size if all branches were orthogonal',
-          result, keys=('cos', 'cos_rms', 'norm', 'orthogonal'))
+    table('cos: of the angle of a branch with the stream, cos_rms: its root mean square, norm: that of the stream behind it, '
+          'orthogonal: that norm if all branches were orthogonal', result, keys=('cos', 'cos_rms', 'norm', 'orthogonal'))
 
 
 def ratio(rows):
     return [row['norm'] / row.get('orthogonal', math.nan) for row in rows]
 
 
-@measurement(show_jacobian, partial(along_depth, what='jacobian', **HALVES | dict(first=0.5), linear=3, shown={
+@measurement(show_jacobian, along_depth, **HALVES | dict(first=0.5), linear=3, shown={
     'largest singular value': 'layer.largest', 'smallest singular value': 'layer.smallest', 'condition number': 'layer.condition',
-    'effective rank': 'layer.effective_rank', 'mean cos(f, x)': 'cos', '‖x + f‖ / √(‖x⁰‖² + Σ‖f‖²)': ratio}))
+    'effective rank': 'layer.effective_rank', 'mean cos(f, x)': 'cos', '‖x + f‖ / √(‖x⁰‖² + Σ‖f‖²)': ratio})
 def jacobian(model, batches, rng):
     """The spectrum of each layer's Jacobian, and the angles between branches and stream (DNT, eq. 1, 3, theorem 2).
 
@@ -84,7 +80,7 @@ def jacobian(model, batches, rng):
         if states[k].shape == added.shape and torch.allclose(states[k] + added, states[k + 1], rtol=1e-6, atol=1e-9):
             row['orthogonal'] = squares.sqrt().mean().item()
         if has_spectra:
-            row['layer'] = spectrum(dense_jacobian(layer(block, name, few_v1), few_state))
-            row['branch'] = spectrum(dense_jacobian(branch(block, name, few_v1), few_state))
+            row['layer'] = spectrum(layer(block, name, few_v1), few_state)
+            row['branch'] = spectrum(branch(block, name, few_v1), few_state)
         rows.append(row)
     return rows

@@ -1,6 +1,5 @@
 """The norms of matrices, gains and block types, and how far an optimizer's step moves them."""
 import math
-from functools import partial
 
 import torch
 
@@ -22,8 +21,8 @@ def show_parameters(result):
     table('Frobenius norm of all parameters of a block type', {'': result['types']})
 
 
-@measurement(show_parameters, partial(along_depth, what='parameters', y='spectral norm', linear=len(MATRICES),
-                                      shown={f'$W_{kind[1]}$': f'{kind}.spectral' for kind in MATRICES}))
+@measurement(show_parameters, along_depth, y='spectral norm', linear=len(MATRICES),
+             shown={f'$W_{kind[1]}$': f'{kind}.spectral' for kind in MATRICES})
 def parameters(model, batches, rng):
     """The spectral and the Frobenius norm of each matrix along the depth, and the size of gains and of block types.
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from engine.run import progress
 from lab.measure.hidden import branch_inputs, hidden, stream
-from lab.measure.sensitivity import branch, embedding
+from lab.measure.sensitivity import branch
 from lab.measure.tools import (
     KINDS,
     attention_inputs,
@@ -32,7 +32,8 @@ CAUSES = {'embeddings': (), 'input of block 1': (), 'W_q W_k': ('wq', 'wk'), 'W_
 def amplified(model, cause, factor):
     """Multiply one of CAUSES by the factor, in all layers, within the returned context."""
     if cause == 'embeddings':
-        return output_changed([embedding(model), *([model.wpe] if model.wpe is not None else [])], lambda out: factor * out)
+        embedding = next(model.children())              # turns tokens or images into vectors
+        return output_changed([embedding, *([model.wpe] if model.wpe is not None else [])], lambda out: factor * out)
     if cause == 'input of block 1':
         return output_changed([model.dropout], lambda out: factor * out)
     return scaled([p for name, p in model.named_parameters() if matrix_kind(name) in CAUSES[cause]], factor)

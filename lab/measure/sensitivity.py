@@ -1,13 +1,13 @@
-"""The Jacobians of blocks and branches (LN stability, P7, P8, eq. 16, 18), and how far a nudge of the embedding drifts."""
+"""The Jacobians of blocks and branches (LN stability, P7, P8, eq. 16, 18)."""
 import math
 from functools import partial
 
 import torch
 
 from engine.run import progress
-from lab.measure.hidden import branch_inputs, places, stream
-from lab.measure.tools import jacobian_norm, measurement, output_changed, scaled, table
-from lab.plot import HALVES, along_depth
+from lab.measure.hidden import branch_inputs, stream
+from lab.measure.tools import jacobian_norm, measurement, scaled, table
+from lab.plot import along_depth
 from model import run_blocks
 
 
@@ -26,10 +26,12 @@ def first_values(model, inputs):
 SCALING = 10.0          # the factor on W_o and W_2, to see how the sensitivity of a branch changes
 
 
-@measurement(partial(table, f'spectral norm of the Jacobians; response: how many times as large a branch\'s is with W_o or W_2 × '
-                            f'{SCALING:g}', first='layer'),
-             partial(along_depth, what='sensitivity', y='spectral norm\nof the Jacobian', shown={
-                 'block': 'block', 'attention branch': 'attn', 'FFN branch': 'ffn', 'from here to the last block': 'to_end'}))
+COLUMNS = f'to_end: from a block to the last, response: how many times as large a branch\'s is with W_o or W_2 × {SCALING:g}'
+
+
+@measurement(partial(table, f'spectral norm of the Jacobians; {COLUMNS}', first='layer'), along_depth,
+             y='spectral norm\nof the Jacobian', shown={
+                 'block': 'block', 'attention branch': 'attn', 'FFN branch': 'ffn', 'from here to the last block': 'to_end'})
 def sensitivity(model, batches, rng):
     """The spectral norms of the Jacobians of blocks and branches, and from each block to the end (LN stability, P7, P8).
 
@@ -53,30 +55,3 @@ def sensitivity(model, batches, rng):
                 row[f'{name}_response'] = jacobian_norm(branch(block, name, v1), x, start) / row[name] if row[name] else math.nan
         rows.append(row)
     return rows
-
-
-def embedding(model):
-    """Return the module that turns the inputs into token vectors, the first of the model."""
-    return next(model.children())
-
-
-PERTURBATION = 1e-3     # of the token embedding, relative to its norm
-
-
-@measurement(partial(table, 'drift after a nudge of the embedding', first='behind'),
-             partial(along_depth, what='drift', **HALVES, shown={
-                 'distance / first distance': 'distance', 'distance / size of the state': 'relative'}))
-def drift(model, batches, rng):
-    """The distance between two inputs that start out almost equal, along the depth (LN stability, appendix B).
-
-    Their embeddings differ by a small perturbation. At each of `places`: their distance relative to the first distance, and
-    relative to the norm of the state."""
-    x = batches[0][0]
-    states = stream(model, x)
-    shape = model.h[0].attn_residual.read(states[0]).shape
-    nudge = torch.randn(shape, generator=rng, device=x.device, dtype=states[0].dtype)
-    with output_changed([embedding(model)], lambda out: out + PERTURBATION * out.norm() / nudge.norm() * nudge):
-        others = stream(model, x)
-    distances = [(a - b).norm().item() for a, b in zip(states, others)]
-    return [dict(at=at, distance=d / distances[0], relative=d / s.norm().item())
-            for at, d, s in zip(places(model), distances, states)]

@@ -84,12 +84,11 @@ def by_layer(h):
 
 
 def show_layers(result):
-    table(f'sharpness of each layer, 0 is the embeddings; {COLUMNS}', {str(i): row for i, row in enumerate(result)},
-          'layer')
+    table(f'sharpness of each layer, 0 is the embeddings; {COLUMNS}', {str(i): row for i, row in enumerate(result)}, 'layer')
 
 
-@measurement(show_layers, partial(along_depth, what='layers', x='layer (0: embeddings)', first=0.0, linear=1,
-                                  shown={'log₁₀ of the mean sharpness': 'log10_mean'}))
+@measurement(show_layers, along_depth, x='layer (0: embeddings)', first=0.0, linear=1,
+             shown={'log₁₀ of the mean sharpness': 'log10_mean'})
 def layers(model, batches, rng):
     """Sharpness per layer (sharpness disparity, figure 9a)."""
     return [summary(values) for values in by_layer(diagonal_estimate(model, batches, rng)).values()]

@@ -2,6 +2,7 @@
 import math
 import re
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,11 +22,12 @@ def matrix_kind(name):
     return match[1] if match else None
 
 
-def measurement(show, plot):
-    """Give a measurement its table, show(result), and its picture, plot([(run's name, folder), …]), a figure."""
+def measurement(show, plot, **keys):
+    """Give a measurement its table, show(result), and its picture, plot([(run's name, folder), …]), a figure. `keys` are those of
+    along_depth."""
     def give(measure):
-        measure.show, measure.plot = show, plot
-        plot.__doc__ = measure.__doc__                  # lab.plot --help prints its first line
+        measure.show, measure.plot = show, partial(plot, what=measure.__name__, **keys) if keys else plot
+        measure.plot.__doc__ = measure.__doc__          # lab.plot --help prints its first line
         return measure
     return give
 
@@ -42,36 +44,33 @@ def outputs(*modules):
 
 @contextmanager
 def attention_inputs(*blocks):
-    """Collect (q, k, scale, causal) of the attention in these blocks, as the kernel gets them: (B, H, T, E), (B, K, T, E). There
-    is nothing of an attention that was edited to have no kernel, or to give it a mask of its own."""
+    """Collect (q, k, scale, causal) of the attention in these blocks, as the kernel gets them: (B, H, T, E), (B, K, T, E)."""
     seen = []
     with capture_attention_inputs(blocks, lambda *inputs: seen.append(inputs)):
         yield seen
 
 
 def attention_logits(q, k, scale):
-    """Return the attention logits (B, H, T, T) of what attention_inputs collects"""
+    """Return the attention logits (B, H, T, T) of what attention_inputs collects."""
     return scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
 
 
 @contextmanager
 def scaled(tensors, factor):
-    """A context in which these parameters are multiplied by the factor."""
+    """Within this context, multiply these parameters by the factor."""
     kept = [p.detach().clone() for p in tensors]
     try:
-        with torch.no_grad():
-            for p in tensors:
-                p.mul_(factor)
+        for p in tensors:
+            p.data.mul_(factor)
         yield
     finally:
-        with torch.no_grad():
-            for p, was in zip(tensors, kept):
-                p.copy_(was)
+        for p, was in zip(tensors, kept):
+            p.data.copy_(was)
 
 
 @contextmanager
 def output_changed(modules, change):
-    """A context in which change(output) replaces the outputs of these modules."""
+    """Within this context, replace the outputs of these modules by change(output)."""
     with ExitStack() as stack:
         for module in modules:
             stack.callback(module.register_forward_hook(lambda module, args, out: change(out)).remove)
