@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from helpers import call
+from helpers import call, flags
 from test_text import hugging_face_folder
 
 from data.text import load_tokenizer
@@ -27,8 +27,7 @@ def run(tmp_path_factory):
     (folder / 'data' / 'tiny').mkdir(parents=True)
     write_tokens(folder / 'data' / 'tiny', {'train': [TEXT[5800:].encode()], 'val': [TEXT[:4500].encode()],
                                             'test': [TEXT[4500:5800].encode()]}, 256, 'bytes')
-    (folder / 'tiny.json').write_text(json.dumps(dict(KEYS, dataset='tiny', block_size=24)))
-    call('train.py', 'tiny.json', cwd=folder)
+    call('train.py', *flags(**KEYS, dataset='tiny', block_size=24), cwd=folder)
     return folder / 'out'
 
 
@@ -63,10 +62,9 @@ def test_loss(split, stride, count, run):
     means, errors = evaluate(run, f'--split={split}', f'--stride={stride}', f'--tokens={count}', '--batch_size=5')
     losses = plain_losses(model_of(run), tokens_of(run, split)[:count or None], stride or 24)
     segments = [part.mean() for part in np.array_split(losses, max(2, len(losses) // 1024))]
-    loss, error = losses.mean(), np.std(segments, ddof=1) / math.sqrt(len(segments))
-    for label, factor, mean in (('loss', 1, loss), ('perplexity', math.exp(loss), math.exp(loss)),
-                                ('bits per byte', 1 / math.log(2), loss / math.log(2))):
-        assert means[label] == pytest.approx(mean, rel=1e-5) and errors[label] == pytest.approx(factor * error, rel=1e-4)
+    loss, error, bits = losses.mean(), np.std(segments, ddof=1) / math.sqrt(len(segments)), 1 / math.log(2)
+    assert means == pytest.approx({'loss': loss, 'perplexity': math.exp(loss), 'bits per byte': loss * bits}, rel=1e-5)
+    assert errors == pytest.approx({'loss': error, 'perplexity': math.exp(loss) * error, 'bits per byte': error * bits}, rel=1e-4)
 
 
 def test_bytes_of_longer_tokens(tmp_path):
@@ -93,13 +91,17 @@ def plain_texts(model, tokens, samples):
     """(true, forced, free) of the second half of evenly spread windows"""
     size = model.config.block_size
     windows = (len(tokens) - 1) // size
+
+    def next_token(ids):
+        return model(torch.tensor([ids]))[0][0, -1].argmax().item()
+
     for i in range(samples):
-        window = tokens[i * windows // samples * size:][:size + 1]
-        forced, free = [], window[:size // 2 + 1].tolist()
-        for t in range(size // 2, size):
-            forced.append(model(torch.from_numpy(window[None, :t + 1]))[0][0, -1].argmax().item())
-            free.append(model(torch.tensor([free]))[0][0, -1].argmax().item())
-        rows = window[size // 2 + 1:].tolist(), forced, free[size // 2 + 1:]
+        window = tokens[i * windows // samples * size:][:size + 1].tolist()
+        forced = [next_token(window[:t + 1]) for t in range(size // 2, size)]
+        free = window[:size // 2 + 1]
+        while len(free) < len(window):
+            free.append(next_token(free))
+        rows = window[size // 2 + 1:], forced, free[size // 2 + 1:]
         yield tuple(bytes(row).decode('utf-8', 'replace') for row in rows)
 
 

@@ -28,23 +28,23 @@ def test_a_model_of_the_harness(run):  # noqa: F811
     harness = lab.evaluate.harness_model(lab.evaluate.Scorer(Machine('cpu', 'float32'), model, load_tokenizer('bytes')))
 
     def ask(kind, *arguments):
-        return [Instance(kind, {}, args, 0) for args in arguments]
+        return getattr(harness, kind)([Instance(kind, {}, args, 0) for args in arguments])
 
     pairs = [(line[:9 + i], text) for i, line in enumerate(LINES) for text in (line[9 + i:14 + i], ' the naïvely', 'xyz')]
-    for answer, (context, text) in zip(harness.loglikelihood(ask('loglikelihood', *pairs, ('', 'ann'), (' ', 'ann'))), [
-            *pairs, ('\0', 'ann'), ('\0', ' ann')]):
+    for answer, (context, text) in zip(ask('loglikelihood', *pairs, ('', 'ann'), (' ', 'ann')),
+                                       [*pairs, ('\0', 'ann'), ('\0', ' ann')]):
         cut = len(context.rstrip().encode())            # the harness moves spaces to the continuation
         ids = list((context + text).encode())
         wanted = log_p(model, ids[:cut], ids[cut:])
         assert answer == (pytest.approx(wanted[0], abs=1e-6), wanted[1])
-    for answer, line in zip(harness.loglikelihood_rolling(ask('loglikelihood_rolling', *[(line,) for line in LINES])), LINES):
+    for answer, line in zip(ask('loglikelihood_rolling', *[(line,) for line in LINES]), LINES):
         ids = [0, *line.encode()]                       # a document begins behind the end of another
         assert answer == pytest.approx(sum(     # the last window is filled up with what is before it
             log_p(model, ids[:i], ids[i:i + size])[0] for i in range(1, len(ids), size)), abs=1e-6)
-    with pytest.raises(ValueError, match='an answer has 25 tokens, and a window of out holds 24'):
-        harness.loglikelihood(ask('loglikelihood', ('ann', 'x' * 25)))
-    with pytest.raises(ValueError, match='wants tasks that rate given texts'):
-        harness.generate_until(ask('generate_until', ('ann', {})))
+    for kind, args, says in (('loglikelihood', ('ann', 'x' * 25), 'an answer has 25 tokens, and a window of out holds 24'),
+                             ('generate_until', ('ann', {}), 'wants tasks that rate given texts')):
+        with pytest.raises(ValueError, match=says):
+            ask(kind, args)
 
 
 def test_a_task(run, tmp_path, monkeypatch):  # noqa: F811
