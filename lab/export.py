@@ -39,7 +39,8 @@ format = 'auto'                     # gpt2 | llama | qwen3 | olmo2 | nanonorm, w
 
 def obstacles(config, family):
     """Return why the architecture is not of this family: 'field=value' for each field that needs another value."""
-    wants = FAMILIES[family].wants | {field: [default] for field, default in pretrained.unknown_fields(pretrained.family_fields(family)).items()}
+    unknown = pretrained.unknown_fields(pretrained.family_fields(family))
+    wants = FAMILIES[family].wants | {field: [default] for field, default in unknown.items()}
     wants |= dict(n_kv_head=[0, config.n_head]) if family == 'gpt2' else {}
     return [f'{field}={values[0]}' for field, values in wants.items() if getattr(config, field) not in values]
 

@@ -78,19 +78,22 @@ BOUNDED = (LayerNorm, RMSNorm, StableNorm)      # norms whose output's root mean
 @torch.no_grad()
 def mid_norm_gains(model, x):
     """Return γ_max and γ_max + β_max over the MidNorms if T4 to T6 apply: each branch adds Δt times the output of a BOUNDED norm.
-    Return None if not, as in blocks that were edited to add something else."""
+    Return None if not, as in blocks or norms that were edited."""
     norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
     if not all(type(norm) in BOUNDED for norm in norms):
         return None
     gain = max(norm.gain.abs().max().item() * getattr(norm, 'scale', 1.0) for norm in norms)
     biases = [norm.bias.abs().max().item() for norm in norms if getattr(norm, 'bias', None) is not None]
+    largest = gain + max(biases, default=0.0)
     with outputs(*norms) as seen:
         states = stream(model, x)
-    steps = [model.config.branch_scale * out for out, in seen]
-    as_assumed = all(before.shape == step.shape == after.shape
-                     and torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item())
-                     for before, step, after in zip(states, steps, states[1:]))
-    return (gain, gain + max(biases, default=0.0)) if as_assumed else None
+    for (out,), before, after in zip(seen, states, states[1:]):
+        step = model.config.branch_scale * out
+        if out.square().mean(-1).sqrt().max() > largest * (1 + 1e-4) or not before.shape == step.shape == after.shape:
+            return None
+        if not torch.allclose(before + step, after, rtol=1e-4, atol=1e-4 * after.abs().max().item()):
+            return None
+    return gain, largest
 
 
 TRANSPORTED = 64        # sequences, at most
