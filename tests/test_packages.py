@@ -1,13 +1,7 @@
-"""
-data/packages.py, and the rules of data/pysource and data/pydocs: only what the lists name comes into the data, no text comes into
-two splits, and what is no code, or no prose, stays out.
-"""
+"""data/packages.py: only what the lists of data/pysource and data/pydocs name comes into the data, no text into two splits."""
 import hashlib
 import json
 import os
-import re
-import runpy
-import sys
 import zipfile
 from pathlib import Path
 
@@ -16,26 +10,7 @@ import pytest
 from helpers import ROOT
 
 from data.packages import chosen, prepare, read_list
-
-SETS = ('pysource', 'pydocs')
-SPLITS = ('train', 'val', 'test')
-
-
-@pytest.fixture(autouse=True)
-def current_folder(tmp_path, monkeypatch):
-    """A folder of its own, and a pip that knows no index but the folder `archives`"""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, 'argv', ['prepare.py'])
-    Path('archives').mkdir()
-    for name in [name for name in os.environ if name.startswith('PIP_')]:
-        monkeypatch.delenv(name)
-    for name, value in dict(CONFIG_FILE=os.devnull, NO_INDEX='1', FIND_LINKS=tmp_path / 'archives').items():
-        monkeypatch.setenv(f'PIP_{name}', str(value))
-
-
-def rule(name, function):
-    """The function of data/<name>/prepare.py that says what is taken of a file"""
-    return runpy.run_path(ROOT / 'data' / name / 'prepare.py')[function]
+from data.tokens import TEXT_SPLITS
 
 
 def lines(name, count=10):
@@ -43,84 +18,48 @@ def lines(name, count=10):
     return ''.join(f'the line {i} of {name}\n' for i in range(count)).encode()
 
 
-def wheel(name, files):
-    """A wheel in the folder `archives` → its line in a list"""
-    path, about = Path(f'archives/{name}-1.0-py3-none-any.whl'), f'{name}-1.0.dist-info'
-    with zipfile.ZipFile(path, 'w') as archive:
-        for file, content in files.items():
-            archive.writestr(file, content)
-        archive.writestr(f'{about}/METADATA', f'Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n')
-        archive.writestr(f'{about}/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
-        archive.writestr(f'{about}/RECORD', '')
-    return f'{name}==1.0 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n'
-
-
-def write_lists(**lists):
-    Path('lists').mkdir(exist_ok=True)
-    for split, text in lists.items():
-        Path(f'lists/{split}.txt').write_text(text)
-
-
-def prepare_sources(folder='out', limit=10 ** 6, **more):
-    prepare('lists', folder, dict.fromkeys(SPLITS, limit), rule('pysource', 'source'), 'little', **more)
-    return json.loads(Path(folder, 'meta.json').read_text())
-
-
-def texts(folder, split):
-    return bytes(np.fromfile(f'{folder}/{split}.bin', np.uint16).astype(np.uint8)).split(b'\0')[:-1]
-
-
-KEPT = {'train': [lines('a'), lines('b')], 'val': [lines('c')], 'test': [lines('d')]}
-
-
-def three_packages():
-    """A package for each split; the other two have copies from the first one. KEPT are the texts that come into the data."""
-    write_lists(train=wheel('one', {'one/a.py': lines('a'), 'one/b.py': lines('b'), 'one/data.txt': lines('data')}),
-                val=wheel('two', {'two/copy.py': lines('a'), 'two/c.py': lines('c')}),
-                test=wheel('three', {'three/near.py': lines('b', 6) + lines('more', 5), 'three/d.py': lines('d')}))
-
-
-# ----------------------------------------------------------------------------- the lists
-
-@pytest.mark.parametrize('name', SETS)
+@pytest.mark.parametrize('name', ['pysource', 'pydocs'])
 def test_the_lists(name):
-    """Each archive is pinned, no project is in two splits, and small splits are of several projects"""
-    lists = {split: read_list(ROOT / 'data' / name / f'{split}.txt') for split in SPLITS}
-    assert all(len(lists[split]) >= 5 for split in SPLITS)
-    projects = [re.sub('[-_.]+', '-', package).lower() for split in SPLITS for package, _, _ in lists[split]]
-    hashes = [sha256 for split in SPLITS for _, _, sha256 in lists[split]]
-    assert len({*projects}) == len(projects) and len({*hashes}) == len(hashes)
-    assert all(lists[split] == sorted(lists[split]) for split in SPLITS)
+    """No archive and no project is in two splits, and small splits are of several projects"""
+    lists = [read_list(ROOT / 'data' / name / f'{split}.txt') for split in TEXT_SPLITS]
+    archives = sum(lists, [])
+    assert min(map(len, lists)) >= 5
+    assert len({sha256 for _, _, sha256 in archives}) == len({name.lower() for name, _, _ in archives}) == len(archives)
 
 
-# ----------------------------------------------------------------------------- from archives to tokens
+def test_wheels_to_tokens(tmp_path, monkeypatch):
+    """Copies of what training has seen stay out of the other splits. Another archive than the listed one leaves no files"""
+    monkeypatch.chdir(tmp_path)
+    wheels = dict(train={'one/a.py': lines('a'), 'one/b.py': lines('b'), 'one/data.txt': lines('data')},
+                  val={'two/copy.py': lines('a'), 'two/c.py': lines('c')},
+                  test={'three/near.py': lines('b', 6) + lines('more', 5), 'three/d.py': lines('d')})
+    for split, files in wheels.items():
+        path, about = Path(f'{split}-1.0-py3-none-any.whl'), {'METADATA': f'Metadata-Version: 2.1\nName: {split}\nVersion: 1.0\n',
+                                                             'WHEEL': 'Wheel-Version: 1.0\nTag: py3-none-any\n', 'RECORD': ''}
+        with zipfile.ZipFile(path, 'w') as archive:
+            for name, content in {**files, **{f'{split}-1.0.dist-info/{name}': text for name, text in about.items()}}.items():
+                archive.writestr(name, content)
+        Path(f'{split}.txt').write_text(f'{split}==1.0 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n')
+    for name, value in dict(CONFIG_FILE=os.devnull, NO_INDEX='1', FIND_LINKS=tmp_path).items():
+        monkeypatch.setenv(f'PIP_{name}', str(value))           # pip knows this folder alone
 
-def test_wheels_to_tokens():
-    """Training comes first, so what is a copy is left out of the others; meta.json says what each package gave. Other data than
-    expected is an error"""
-    three_packages()
-    meta = prepare_sources()
-    assert {split: texts('out', split) for split in SPLITS} == KEPT
-    assert meta['sources']['train'] == {'one': dict(version='1.0', files=2, bytes=len(lines('a') + lines('b')))}
-    assert meta['tokens'] == {split: sum(len(text) + 1 for text in KEPT[split]) for split in SPLITS}
-    assert not [path for path in Path().rglob('*.py')], 'nothing is extracted'
-    expected = meta['fingerprint']
-    assert prepare_sources(fingerprint=expected)['fingerprint'] == expected
-    write_lists(train=wheel('one', {'one/a.py': lines('other')}))
-    with pytest.raises(ValueError, match=f'where {expected} is expected'):
-        prepare_sources(fingerprint=expected)
+    def prepared(**more):
+        prepare('.', 'out', dict.fromkeys(TEXT_SPLITS, 10 ** 6), lambda path, content: content * path.endswith('.py'), '', **more)
+        return json.loads(Path('out/meta.json').read_text())
 
-
-def test_what_pip_cannot_download():
-    """Leaves no files: an archive that has changed has another hash"""
-    three_packages()
-    wheel('two', {'two/c.py': lines('changed')})
+    meta, kept = prepared(), dict(train=[lines('a'), lines('b')], val=[lines('c')], test=[lines('d')])
+    for split, texts in kept.items():
+        assert bytes(np.fromfile(f'out/{split}.bin', np.uint16).astype(np.uint8)).split(b'\0')[:-1] == texts
+    assert meta['sources']['train'] == {'train': dict(version='1.0', files=2, bytes=len(lines('a') + lines('b')))}
+    with pytest.raises(ValueError, match=f'{meta["fingerprint"]}, where another is expected'):
+        prepared(fingerprint='another')
+    before = Path('out/meta.json').read_bytes()
+    with open('val-1.0-py3-none-any.whl', 'ab') as f:
+        f.write(b'changed')
     with pytest.raises(OSError, match='pip could not download'):
-        prepare_sources()
-    assert not Path('out').exists()
+        prepared()
+    assert Path('out/meta.json').read_bytes() == before
 
-
-# ----------------------------------------------------------------------------- choosing
 
 def test_a_limit_for_each_package():
     """About so many bytes are drawn, and when a few files change the others stay"""
@@ -128,6 +67,5 @@ def test_a_limit_for_each_package():
     limit = sum(map(len, files.values())) // 4
     kept = chosen(files, limit, set())
     assert 0.9 * limit < sum(map(len, kept.values())) <= limit and list(kept) == sorted(kept)
-    assert chosen(dict(reversed(files.items())), limit, set()) == kept
     newer = chosen({**files, 'p/more.py': lines('more'), 'p/7.py': lines('seven')}, limit, set())
     assert len({*newer} ^ {*kept}) < 10
