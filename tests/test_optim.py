@@ -118,11 +118,19 @@ def mean_square(g, name, head_dim):
 DEFINITIONS = {'adamw': adamw, 'sgdw': sgdw, 'lion': lion, 'adam_mini': adam_mini, 'muon': muon}
 
 
+@pytest.fixture
+def in_float64():
+    """So that optimizers of PyTorch keep their numbers in it too"""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 @pytest.mark.parametrize('arch, more', [('pre', dict(bias=True)), ('pre', dict(bias=True, tie_weights=False)), ('s5', {}),
                                         ('stable', dict(n_kv_head=1)), ('gatednorm', dict(n_kv_head=2))],
                          ids=['pre-bias', 'pre-untied', 's5', 'stable-gqa', 'gatednorm-gqa'])
 @pytest.mark.parametrize('name', DEFINITIONS)
-def test_optimizer_is_its_definition(name, arch, more):
+def test_optimizer_is_its_definition(name, arch, more, in_float64):
     """12 steps of changing lr in float64, decayed or not; a parameter without a gradient stays as it is, memory and all"""
     model = small_gpt(arch, torch.float64, **{**dict(n_embd=24, n_head=4, d_ff=10), **more})
     optimizer = make(name, model)
