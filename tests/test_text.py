@@ -2,19 +2,16 @@
 data/text.py, data/prepare.py and the data/*/prepare.py that go through it: the tokens of a data set are those of its documents,
 all of them, each once and in their order, whatever the tokenizer; and what cannot be read says so in one line.
 """
-import importlib
 import json
 import os
 import shutil
-import signal
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow
 import pytest
 import tiktoken
-from helpers import ROOT, call, run_alone
+from helpers import ROOT, call
 from pyarrow import parquet
 
 from data import prepare as prepare_module
@@ -24,16 +21,9 @@ from data.tokens import read_meta
 
 END = '<|endoftext|>'
 STRANGE = 'abcab é ∇L ⊙ 日本\r\n\0 \U0001f600  x , y . <|endoftext|> \n\n'
-
-# a plugin of tiktoken's: byte-level BPEs with two merges and an end of text, one of them with a large vocabulary
-PLUGIN = '''
-def encoding(name, end):
-    ranks = {bytes([i]): i for i in range(256)} | {b'ab': 256, b'abc': 257}
-    return dict(name=name, pat_str=r'\\w+|\\W+', mergeable_ranks=ranks, special_tokens={'<|endoftext|>': end})
-
-
-ENCODING_CONSTRUCTORS = {'tiny': lambda: encoding('tiny', 258), 'wide': lambda: encoding('wide', 70000)}
-'''
+# byte-level BPEs of tiktoken with two merges and an end of text, one of them with a large vocabulary
+ENCODINGS = {name: tiktoken.Encoding(name, pat_str=r'\w+|\W+', special_tokens={END: end}, mergeable_ranks={
+    **{bytes([i]): i for i in range(256)}, b'ab': 256, b'abc': 257}) for name, end in (('tiny', 258), ('wide', 70000))}
 
 
 def hugging_face_folder(folder, end=None, normalizer=None):
@@ -56,10 +46,8 @@ def hugging_face_folder(folder, end=None, normalizer=None):
 
 @pytest.fixture(scope='module')
 def home(tmp_path_factory):
-    """A folder with the plugin, to be put on PYTHONPATH, and with two tokenizers of Hugging Face's."""
+    """A folder with two tokenizers of Hugging Face's"""
     folder = tmp_path_factory.mktemp('home')
-    (folder / 'tiktoken_ext').mkdir()
-    (folder / 'tiktoken_ext' / 'of_the_tests.py').write_text(PLUGIN, encoding='utf-8')
     hugging_face_folder(folder / 'ending', END)
     hugging_face_folder(folder / 'endless')
     return folder
@@ -67,27 +55,21 @@ def home(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def current_folder(home, tmp_path, monkeypatch):
-    """A folder of its own for each test, in which tiktoken knows the plugin and the two tokenizers are at hand."""
+    """A folder of its own for each test, with these tokenizers at hand"""
     monkeypatch.chdir(tmp_path)
     for name in ('ending', 'endless'):
-        shutil.copytree(home / name, name)
-    monkeypatch.setattr(sys, 'path', [*sys.path, str(home)])
-    importlib.invalidate_caches()
-    tiktoken.registry._available_plugin_modules.cache_clear()
-    monkeypatch.setattr(tiktoken.registry, 'ENCODING_CONSTRUCTORS', None)       # looks for plugins anew
-    yield
-    tiktoken.registry._available_plugin_modules.cache_clear()
+        os.symlink(home / name, name)
+    monkeypatch.setattr(tiktoken, 'list_encoding_names', lambda: [*ENCODINGS])
+    monkeypatch.setattr(tiktoken, 'get_encoding', ENCODINGS.get)
 
 
 def write(path, content):
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
 
 
 def write_parquet(path, texts, column='text'):
     parquet.write_table(pyarrow.table({'id': range(len(texts)), column: texts}), path, row_group_size=3)
-    return path
 
 
 # ----------------------------------------------------------------------------- tokenizers
@@ -96,29 +78,17 @@ NAMES = {'bytes': (256, 0), 'char': (len(set(STRANGE)), None), 'tiny': (259, 258
          'endless': (258, None)}           # name: vocab_size, end
 
 
-def tokenizer_of(name, chars=''.join(sorted(set(STRANGE)))):
-    return load_tokenizer(name, chars if name == 'char' else '')
-
-
 @pytest.mark.parametrize('name', NAMES)
 def test_text_goes_round(name):
     """To the letter, spaces before a comma and all; nothing is added to it, and the end of a document that is spelt out in it, as
-    HTML's </s> is, is letters and signs"""
-    tokenizer = tokenizer_of(name)
+    HTML's </s> is, is letters and signs. Ids of a model's padding decode to nothing, half a character to its replacement"""
+    tokenizer = load_tokenizer(name, ''.join(sorted(set(STRANGE))) if name == 'char' else '')
     assert (tokenizer.vocab_size, tokenizer.end) == NAMES[name]
     ids = tokenizer.encode(STRANGE)
     assert name != 'bytes' or ids == list(STRANGE.encode())
     assert len(tokenizer.encode('abcab')) == (5 if name in ('bytes', 'char') else 2), 'merges are used'
     assert tokenizer.decode(ids) == STRANGE and max(ids) < tokenizer.vocab_size and tokenizer.encode('') == []
-    assert tokenizer.end not in (ids[-1:] if name == 'bytes' else ids)
-    assert all(type(i) is int for i in ids)
-
-
-@pytest.mark.parametrize('name', NAMES)
-def test_any_ids_decode(name):
-    """A model's vocabulary may be larger than the tokenizer's, and a fresh model draws all of it: padding is nothing, and half a
-    character is a replacement character"""
-    tokenizer = tokenizer_of(name)
+    assert tokenizer.end not in (ids[-1:] if name == 'bytes' else ids) and all(type(i) is int for i in ids)
     a, b, top = tokenizer.encode('ab'), tokenizer.encode('日'), tokenizer.vocab_size
     assert tokenizer.decode([top, *a, top + 1, *b[:1], 100000, *b[1:], top + 60]) == 'ab日'
     assert name == 'char' or tokenizer.decode(b[:1]) == '\N{REPLACEMENT CHARACTER}'
@@ -176,35 +146,28 @@ def test_folders():
 
 # ----------------------------------------------------------------------------- splits
 
-@pytest.mark.parametrize('count', [2, 2001])
-def test_split_is_nanogpts(count):
-    """The validation documents are those that `datasets` draws for nanoGPT; the order is that of the source"""
+def test_split_is_nanogpts():
+    """The validation documents are those that `datasets` draws for nanoGPT, in the order of the source; a test split takes none
+    of them. A single document's last tenth validates, as in nanoGPT's shakespeare_char"""
     datasets = pytest.importorskip('datasets')
-    texts = [f'document {i:05}' for i in range(count)]
+    texts = [f'document {i:05}' for i in range(2001)]
     theirs = datasets.Dataset.from_dict({'text': texts}).train_test_split(test_size=0.0005, seed=2357, shuffle=True)
     for ours, part in ('val', 'test'), ('train', 'train'):
         assert list(split(texts)[ours]) == sorted(theirs[part]['text']) and split(texts)[ours].total == len(theirs[part])
-
-
-def test_a_test_split_takes_nothing_from_validation():
-    texts = [f'document {i:05}' for i in range(2001)]
     parts = {name: list(part) for name, part in split(texts, test=True).items()}
     assert sorted(sum(parts.values(), [])) == texts
-    assert parts['val'] == list(split(texts)['val']) and len(parts['test']) == len(parts['val']) == 2
+    assert parts['val'] == sorted(theirs['test']['text']) and len(parts['test']) == len(parts['val']) == 2
+    assert {name: list(part) for name, part in split(['abcdefghijk']).items()} == dict(train=['abcdefghi'], val=['jk'])
 
 
-@pytest.mark.parametrize('count, fraction, wanted', [(1000, 0.1, 100), (1000, 0.0001, 1), (10, 0.25, 3), (3, 0.99, 2)])
-def test_split_by_a_fraction(count, fraction, wanted):
-    """Of the documents, at least one for each split, which lose nothing; of one document its last part, by default a tenth, as
-    nanoGPT's shakespeare_char cuts it"""
-    texts = [f'document {i:05}' for i in range(count)]
-    parts = split(texts, fraction)
-    train, val = list(parts['train']), list(parts['val'])
-    assert len(val) == wanted and sorted(train + val) == texts and train
-    for length, fraction, last in (11, 0, 2), (100, 0.25, 25), (3, 0.99, 2):
-        whole = ''.join(map(chr, 97 + np.arange(length) % 26))
-        parts = split([whole], fraction)
-        assert list(parts['train']) == [whole[:-last]] and list(parts['val']) == [whole[-last:]]
+def test_split_by_a_fraction():
+    """Of the documents, at least one for each split, which lose nothing; of one document its last part"""
+    for count, fraction, wanted in (1000, 0.1, 100), (1000, 0.0001, 1), (10, 0.25, 3), (3, 0.99, 2):
+        texts = [f'document {i:05}' for i in range(count)]
+        train, val = map(list, split(texts, fraction).values())
+        assert len(val) == wanted and sorted(train + val) == texts and train
+    whole = 'x' * 75 + 'y' * 25
+    assert [list(part) for part in split([whole], 0.25).values()] == [[whole[:75]], [whole[75:]]]
 
 
 # ----------------------------------------------------------------------------- documents to tokens
@@ -219,13 +182,6 @@ def read_back(folder):
     return ids, tokenizer
 
 
-def documents(ids, tokenizer):
-    """The texts that tokens hold, each closed by the tokenizer's end."""
-    assert ids[-1] == tokenizer.end
-    ends = np.flatnonzero(np.array(ids) == tokenizer.end)
-    return [tokenizer.decode(part[:-1].tolist()) for part in np.split(ids, ends[:-1] + 1)]
-
-
 def texts(count):
     """Documents of many lengths"""
     rng = np.random.default_rng(0)
@@ -233,133 +189,71 @@ def texts(count):
     return [' '.join(rng.choice(words, 3000 if i == 0 else rng.integers(0, 20))) for i in range(count)]
 
 
-@pytest.fixture
-def folder():
-    os.makedirs('data/mine')
-    return 'data/mine'
-
-
 @pytest.mark.parametrize('name', NAMES)
-def test_tokens_are_those_of_a_plain_loop(name, folder, monkeypatch):
+def test_tokens_are_those_of_a_plain_loop(name, monkeypatch):
     """Batch by batch; long documents are cut and lose nothing"""
     monkeypatch.setattr(prepare_module, 'PIECE', 1000)
     monkeypatch.setattr(prepare_module, 'BATCH', 7)
     splits = {'train': texts(60), 'val': ['only here: ~', *texts(9), *('line\n' * n for n in range(300, 310))]}
     assert all(len(piece) <= 1000 for piece, _ in pieces(splits['train']))
-    write_text(folder, splits, name)
-    ids, tokenizer = read_back(folder)
+    write_text('data/mine', splits, name)
+    ids, tokenizer = read_back('data/mine')
     assert tokenizer.end == NAMES[name][1]
+    end = [] if tokenizer.end is None else [tokenizer.end]
     for part in splits:
-        end = [] if tokenizer.end is None else [tokenizer.end]
         assert ids[part] == [i for text in splits[part] for i in tokenizer.encode(text) + end]
-    meta = json.loads(Path(folder, 'meta.json').read_text())
+    meta = json.loads(Path('data/mine/meta.json').read_text())
     assert meta['dtype'] == ('uint32' if name == 'wide' else 'uint16')
     assert meta.get('chars') == (''.join(sorted(set(''.join(sum(splits.values(), []))))) if name == 'char' else None)
-    assert sorted(os.listdir(folder)) == ['meta.json', 'train.bin', 'val.bin']
-
-
-STOPPED = '''
-import os
-import signal
-from configurator import configure
-from data.prepare import Documents, write_text
-
-
-def documents():
-    yield from ['text'] * 1000
-    {what}
-    yield 'more'
-
-
-if __name__ == '__main__':
-    configure(globals())
-    write_text('data/mine', dict(train=Documents(documents), val=['text']), 'bytes')
-'''
-
-
-@pytest.mark.parametrize('number, says', [('SIGINT', 'interrupted\n'), ('SIGKILL', '')])
-def test_a_signal_leaves_what_was_there(number, says, folder):
-    """When the documents are half read; a kill leaves a temporary file too"""
-    write_text(folder, {'train': ['before'], 'val': ['the signal']}, 'bytes')
-    before = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-    script = write('stopped.py', STOPPED.format(what=f'os.kill(os.getpid(), signal.{number})'))
-    code, _, err = run_alone(os.path.abspath(script))
-    assert (code, err) == (-getattr(signal, number), says)
-    left = {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name not in ('.lock', 'train.bin.tmp')}
-    assert left == before and (number == 'SIGKILL') == os.path.exists(f'{folder}/train.bin.tmp')
 
 
 # ----------------------------------------------------------------------------- data/*/prepare.py, as users run them
 
-def copied(name):
-    """data/<name>/prepare.py in the current folder, so that nothing is written into the repository's."""
-    write(f'data/{name}/prepare.py', (ROOT / 'data' / name / 'prepare.py').read_bytes())
-    return f'data/{name}/prepare.py'
-
-
 def prepare(name, *arguments, **more):
-    """A copy of data/<name>/prepare.py in this process"""
-    return call(copied(name), *arguments, **more)
+    """A copy of data/<name>/prepare.py, so that nothing is written into the repository's folder"""
+    Path(f'data/{name}').mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / 'data' / name / 'prepare.py', f'data/{name}')
+    return call(f'data/{name}/prepare.py', *arguments, **more)
 
 
 def test_shakespeare_char():
     """From the input.txt that lies beside it: nanoGPT's tokens, its characters in their order"""
     play = ('First Citizen:\nBefore we proceed, hear me speak.\n' * 50) + 'Exeunt\n'
     write('data/shakespeare_char/input.txt', play)
-    call(copied('shakespeare_char'))
+    prepare('shakespeare_char')
     ids, tokenizer = read_back('data/shakespeare_char')
     stoi, n = {c: i for i, c in enumerate(sorted(set(play)))}, int(len(play) * 0.9)
     assert ids == {'train': [stoi[c] for c in play[:n]], 'val': [stoi[c] for c in play[n:]]}
     assert tokenizer.decode(ids['train'] + ids['val']) == play
 
 
-class Hub:
-    """In the place of datasets.load_dataset: {split: texts}, and its calls: source, split, whether it streams, and more"""
+@pytest.mark.parametrize('name, more, source, where', [
+    ('openwebtext', [], 'Skylion007/openwebtext', {}), ('fineweb', [], 'HuggingFaceFW/fineweb', dict(name='sample-10BT')),
+    ('minipile', [], 'JeanKaddour/minipile', {}),
+    ('c4', ['--files=2'], 'allenai/c4', dict(data_files={
+        'train': ['en/c4-train.00000-of-01024.json.gz', 'en/c4-train.00001-of-01024.json.gz'],
+        'val': ['en/c4-validation.00000-of-00008.json.gz']}))])
+def test_data_of_the_hub(name, more, source, where, monkeypatch):
+    """A limit is for each split. Where no split validates, nanoGPT's is drawn, and the count must be that of the source: branches
+    that others converted may lack files"""
+    datasets = pytest.importorskip('datasets')
+    splits, calls = dict(train=texts(2500), validation=texts(7), val=texts(5)), []
 
-    def __init__(self, **splits):
-        self.splits, self.calls = splits, []
-
-    def __call__(self, path, split, streaming=False, num_proc=None, **where):
-        from datasets import Dataset
-        self.calls.append((path, split, streaming, where))
-        rows = Dataset.from_dict({'text': self.splits[split]})
+    def load_dataset(path, split, streaming=False, num_proc=None, **where):
+        calls.append((path, streaming, where))
+        rows = datasets.Dataset.from_dict({'text': splits[split]})
         return rows.to_iterable_dataset() if streaming else rows
 
-
-@pytest.fixture
-def hub(monkeypatch):
-    datasets = pytest.importorskip('datasets')
-    hub = Hub(train=texts(2500), validation=texts(7), val=texts(5))
-    monkeypatch.setattr(datasets, 'load_dataset', hub)
-    return hub
-
-
-@pytest.mark.parametrize('name, source, count, where, test', [
-    ('openwebtext', 'Skylion007/openwebtext', '8,013,769', {}, False),
-    ('fineweb', 'HuggingFaceFW/fineweb', '14,868,862', dict(name='sample-10BT'), True)])
-def test_data_without_a_split(name, source, count, where, test, hub):
-    """As many documents as the limit says are fetched; they are split as nanoGPT does, and each ends. Branches that others
-    converted may lack files: without a limit the count must be that of the source"""
-    assert f'{source} has {count} documents, but only 2,500 came' in prepare(name, '--tokenizer=tiny', code=1)
-    assert os.listdir(f'data/{name}') == ['prepare.py']
-    prepare(name, '--tokenizer=tiny', '--limit=2001')
-    assert hub.calls[-1] == (source, 'train', True, where)
+    monkeypatch.setattr(datasets, 'load_dataset', load_dataset)
+    if whole := name in ('openwebtext', 'fineweb'):
+        assert 'but only 2,500 came' in prepare(name, '--tokenizer=tiny', code=1)
+        assert os.listdir(f'data/{name}') == ['prepare.py']
+    limit = 2001 if whole else 3
+    prepare(name, '--tokenizer=tiny', f'--limit={limit}', *more)
+    assert calls[-1] == (source, True, where)
     ids, tokenizer = read_back(f'data/{name}')
-    wanted = split(hub.splits['train'][:2001], test=test)
-    assert {part: documents(ids[part], tokenizer) for part in ids} == {part: list(wanted[part]) for part in wanted}
-
-
-FILES = {'train': ['en/c4-train.00000-of-01024.json.gz', 'en/c4-train.00001-of-01024.json.gz'],
-         'val': ['en/c4-validation.00000-of-00008.json.gz']}
-
-
-@pytest.mark.parametrize('name, flags, source, validation, where, limit', [
-    ('minipile', [], 'JeanKaddour/minipile', 'validation', {}, 0),
-    ('c4', ['--files=2'], 'allenai/c4', 'val', dict(data_files=FILES), 3)])
-def test_data_with_a_validation_split(name, flags, source, validation, where, limit, hub):
-    """The limit is for each split; without one nothing is streamed"""
-    prepare(name, '--tokenizer=tiny', f'--limit={limit}', *flags)
-    assert hub.calls == [(source, split, limit > 0, where) for split in ('train', validation)]
-    ids, tokenizer = read_back(f'data/{name}')
-    assert documents(ids['train'], tokenizer) == hub.splits['train'][:limit or None]
-    assert documents(ids['val'], tokenizer) == hub.splits[validation][:limit or None]
+    wanted = split(splits['train'][:limit], test=name == 'fineweb') if whole else dict(
+        train=splits['train'][:3], val=splits['val' if name == 'c4' else 'validation'][:3])
+    for part, found in ids.items():
+        assert found == [i for text in wanted[part] for i in (*tokenizer.encode(text), tokenizer.end)]
+    assert ids.keys() == wanted.keys()
