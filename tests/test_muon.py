@@ -70,12 +70,11 @@ def test_the_matrices_of_a_model():
 
 def test_the_matrices_of_a_new_block_type(monkeypatch):
     """They are Muon's if their row says so, whatever their shape"""
-    monkeypatch.setitem(PARAMS, 'adapter', Row('adapter', 'matrix'))
-    model = small_gpt('s5')
-    model.h[1].adapter = torch.nn.Linear(8, 3)
-    assert orthogonalized(model) == matrices(*DOT)
-    monkeypatch.setitem(PARAMS, 'adapter', MATRIX('adapter'))
-    assert orthogonalized(model) == matrices(*DOT) | {'h.1.adapter.weight'}
+    for row, more in (Row('adapter', 'matrix'), set()), (MATRIX('adapter'), {'h.1.adapter.weight'}):
+        monkeypatch.setitem(PARAMS, 'adapter', row)
+        model = small_gpt('s5')
+        model.h[1].adapter = torch.nn.Linear(8, 3)
+        assert orthogonalized(model) == matrices(*DOT) | more
 
 
 # ----------------------------------------------------------------------------- ranks

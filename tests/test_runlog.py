@@ -25,67 +25,50 @@ def test_what_is_not_finite_is_written_as_null():
     assert strict_json(written.getvalue()) == expected
 
 
-def test_rows_that_will_come_again_are_dropped(tmp_path, monkeypatch):
-    """Those from the iteration on at which the run goes on, and a line that a kill cut short"""
+def test_rows_that_will_come_again_are_dropped(tmp_path, monkeypatch, capsys):
+    """Those from the iteration on at which the run goes on, and a line that a kill cut short. A person's lines stay; reading
+    passes over them, and says so once"""
     monkeypatch.chdir(tmp_path)
     os.mkdir('run')
-    lines = ['{"iter": 0, "loss": 1}\n', '{"iter": 4, "val_loss": 1}\n', '{"iter": 5, "loss": 1}\n', '{"iter": 1']
-    for start, kept in (5, 2), (1, 1), (0, 0), (9, 3):
-        (tmp_path / 'run' / 'log.jsonl').write_text(''.join(lines))
+    path = tmp_path / 'run' / 'log.jsonl'
+    lines = ['{"iter": 0, "loss": 1}\n', 'a new rate\n', '[1]\n', '{"iter": 4, "loss": null}\n', '{"iter": 5}\n', '{"iter": 1']
+    for start, kept in (5, 4), (4, 3), (9, 5):
+        path.write_text(''.join(lines))
         run = Run({**CONFIG, 'init_from': 'resume'}, Machine('cpu', 'float32'))
         run.start = start
         with run.continue_rows('log.jsonl') as f:
             write_row(f, dict(iter=start))
-        assert (tmp_path / 'run' / 'log.jsonl').read_text() == ''.join(lines[:kept]) + f'{{"iter": {start}}}\n'
-
-
-FOREIGN = '{"iter": 0, "loss": 1}\n{"note": "here I changed the rate"}\nbroken}\n[1]\n{"iter": 4, "loss": null}\n{"iter": 5, "lo'
-
-
-def test_lines_that_a_person_has_written(tmp_path, capsys, monkeypatch):
-    """They are passed over, with one line that says so once, and a resumed run keeps them"""
-    path = tmp_path / 'log.jsonl'
-    path.write_text(FOREIGN)
+        assert path.read_text() == ''.join(lines[:kept]) + f'{{"iter": {start}}}\n'
+    capsys.readouterr()
     for _ in range(2):
-        first, second = read_rows(str(path))
-        assert (first, second['iter']) == (dict(iter=0, loss=1), 4) and math.isnan(second['loss'])
-    assert capsys.readouterr() == ('', f'{path}: passes over line 2 and others, which no run has written\n')
-    run = Run({**CONFIG, 'out_dir': str(tmp_path), 'init_from': 'resume'}, Machine('cpu', 'float32'))
-    run.start = 4
-    run.continue_rows('log.jsonl')
-    assert path.read_text() == ''.join(FOREIGN.splitlines(keepends=True)[:4])
+        assert [row['iter'] for row in read_rows('run/log.jsonl')] == [0, 4, 5, 9]
+    assert capsys.readouterr() == ('', 'run/log.jsonl: passes over line 2 and others, which no run has written\n')
 
 
 @pytest.mark.skipif(not shutil.which('git'), reason='it needs git')
 def test_the_code_of_a_run_can_be_had_again(tmp_path, monkeypatch):
     """code.patch, on the commit that run.json names, gives the code that ran: what is changed, and what is new"""
-    def git(*arguments, cwd='here'):
-        who = ['-c', 'user.name=somebody', '-c', 'user.email=somebody@example.com']
-        return subprocess.run(['git', *who, *arguments], cwd=tmp_path / cwd, check=True, capture_output=True, text=True).stdout
+    def git(*arguments):
+        who = ['-c', 'user.name=somebody', '-c', 'user.email=somebody@example.com', '-C', str(tmp_path)]
+        subprocess.run(['git', *who, *arguments], check=True, capture_output=True)
 
-    here, there = tmp_path / 'here', tmp_path / 'there'
-    here.mkdir()
+    monkeypatch.setattr(code, 'ROOT', str(tmp_path))
     git('init', '-q')
-    for name in ('model.py', 'train.py'):
-        (here / name).write_text(f'# {name}\n')
+    (tmp_path / 'model.py').write_text('# model\n')
     git('add', '.')
     git('commit', '-q', '-m', 'first')
-    monkeypatch.setattr(code, 'ROOT', str(here))
-    commit, changed, patch = code_state()
-    assert commit == git('rev-parse', 'HEAD').strip() and (changed, patch) == ([], b'')
-    (here / 'model.py').write_text('# another model, naïve\n')
-    (here / 'lab').mkdir()
-    (here / 'lab' / 'new.py').write_text('# an ablation\n')
-    (here / 'notes.txt').write_text('no code')
+    assert code_state()[1:] == ([], b'')
+    edits = {'model.py': '# another model, naïve\n', 'new.py': '# an ablation\n'}
+    for name, text in {**edits, 'notes.txt': 'no code'}.items():
+        (tmp_path / name).write_text(text, encoding='utf-8')
     commit, changed, patch = code_state()
     assert changed == [' M model.py']
-    git('clone', '-q', str(here), str(there), cwd='.')
-    git('checkout', '-q', commit, cwd='there')
+    git('clean', '-qf')
+    git('checkout', '-q', '-f', commit)
     (tmp_path / 'code.patch').write_bytes(patch)
-    git('apply', str(tmp_path / 'code.patch'), cwd='there')
-    for path in [*here.rglob('*.py')]:
-        assert (there / path.relative_to(here)).read_text() == path.read_text()
-    assert not (there / 'notes.txt').exists()
+    git('apply', 'code.patch')
+    assert {name: (tmp_path / name).read_text(encoding='utf-8') for name in edits} == edits
+    assert not (tmp_path / 'notes.txt').exists()
 
 
 def test_the_hash_of_the_code(tmp_path, monkeypatch):

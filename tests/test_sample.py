@@ -11,8 +11,9 @@ from data.tokens import read_meta, write_tokens
 from model import GPT
 
 TEXT = 'the quick brown fox jumps over the lazy dog; naïve café\n' * 200
-TINY = ['--dataset=tiny', '--vocab_size=256', '--block_size=16', '--n_layer=1', '--n_head=2', '--n_embd=16', '--batch_size=4',
-        '--gradient_accumulation_steps=1', '--warmup_iters=0', '--compile=False', '--dtype=float32', '--device=cpu']
+TINY = flags(dataset='tiny', vocab_size=256, block_size=16, n_layer=1, n_head=2, n_embd=16, batch_size=4, max_iters=20,
+             eval_iters=2, gradient_accumulation_steps=1, warmup_iters=0, learning_rate=1e-2, compile=False, dtype='float32',
+             device='cpu')
 
 
 @pytest.fixture(scope='module')
@@ -21,19 +22,17 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp('sample')
     os.makedirs(folder / 'data' / 'tiny')
     write_tokens(folder / 'data' / 'tiny', {'train': [TEXT.encode()], 'val': [TEXT.encode()]}, 256, 'bytes')
-    call('train.py', *TINY, '--out_dir=out-tiny', '--max_iters=20', '--eval_iters=2', '--learning_rate=1e-2', cwd=folder)
+    call('train.py', *TINY, '--out_dir=out-tiny', cwd=folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def there(run, monkeypatch):
+    monkeypatch.chdir(run)
 
 
 def sample(run, *args, **more):
     return call('sample.py', '--device=cpu', *args, cwd=run, **more)
-
-
-def test_a_sample_starts_with_its_prompt_and_has_its_length(run):
-    (run / 'prompt.txt').write_text('the quick', encoding='utf-8')
-    out = sample(run, '--out_dir=out-tiny', '--start=FILE:prompt.txt', '--num_samples=3', '--max_new_tokens=40')
-    samples = out.split('---------------\n')
-    assert len(samples) == 3 and all(one.startswith('the quick') and 9 < len(one) <= 9 + 40 + 1 for one in samples)
 
 
 def test_text_is_shown_as_it_grows(run, monkeypatch):
@@ -53,11 +52,6 @@ def test_text_is_shown_as_it_grows(run, monkeypatch):
     assert out == grown[-1] + '\ufffd\n---------------\nnaïve\rsame bits\n'
 
 
-@pytest.fixture(autouse=True)
-def there(run, monkeypatch):
-    monkeypatch.chdir(run)
-
-
 def run_of_another(run, name, vocab_size, tokenizer, **more):
     """out-<name>: the run as if it were of a data set with another tokenizer."""
     os.makedirs(run / 'data' / name)
@@ -71,8 +65,7 @@ def run_of_another(run, name, vocab_size, tokenizer, **more):
 def test_the_prompt_stays_as_it_was_typed(run, tmp_path, monkeypatch):
     """Also where the tokenizer knows it by other letters, and by more of them"""
     pytest.importorskip('transformers')
-    folder = hugging_face_folder(tmp_path, normalizer='NFKC')
-    run_of_another(run, 'changed', 258, folder)
+    run_of_another(run, 'changed', 258, hugging_face_folder(tmp_path, normalizer='NFKC'))
     monkeypatch.setattr(GPT, 'stream', lambda self, ids, *how: (new for new in [torch.tensor([[256]])] * 2))
     assert sample(run, '--out_dir=out-changed', '--start=ﬁne \u2460', '--num_samples=1') == 'ﬁne \u2460abab\n'
 
@@ -109,10 +102,13 @@ def test_pretrained_continues_as_hugging_face_does(tmp_path, monkeypatch):
         assert given.pop() == [*wanted, tokenizer.eos_token_id, *tokenizer.encode(start[5:] and 'b', add_special_tokens=False)]
 
 
-def test_the_seed_decides_what_is_drawn(run):
-    """… and nothing where one token is left to draw from"""
-    args = ['--out_dir=out-tiny', '--num_samples=2', '--max_new_tokens=30']
+def test_prompt_length_and_seed(run):
+    """The seed decides what is drawn, and nothing where one token is left to draw from"""
+    (run / 'prompt.txt').write_text('the quick', encoding='utf-8')
+    args = ['--out_dir=out-tiny', '--start=FILE:prompt.txt', '--num_samples=2', '--max_new_tokens=30']
     first = sample(run, *args)
+    samples = first.split('---------------\n')
+    assert len(samples) == 2 and all(one.startswith('the quick') and 9 < len(one) <= 9 + 30 + 1 for one in samples)
     assert sample(run, *args) == first != sample(run, *args, '--seed=1')
     for narrow in ('--temperature=0', '--top_k=1', '--top_p=1e-6'):
         one, two = sample(run, *args, narrow).split('---------------\n')
