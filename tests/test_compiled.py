@@ -2,9 +2,11 @@
 What torch.compile is given: how many graphs, when, and what they keep. The back end counts them, and needs no C++ compiler.
 """
 import json
+import os
 
 import pytest
-from helpers import TINY, counting, evaluations, few_variants, flags, steps, train, write_walk
+import torch
+from helpers import TINY, counting, evaluations, flags, steps, train, write_walk
 
 KEYS = {**TINY, **dict(n_layer=1, n_embd=8, max_iters=4, eval_interval=2, compile=True, optimizer='sgdw')}
 LOGITS = KEYS['batch_size'] * KEYS['block_size'] * KEYS['vocab_size']
@@ -76,6 +78,12 @@ def test_a_sharded_model(place):
     found = graphs(place, 'fsdp', '--parallel=fsdp', ranks=2, n_layer=3)
     assert_compiled_once(found, 2)
     assert all(row['tangent'] < LOGITS for row in found)
+
+
+def few_variants():
+    """torch.compile may compile a piece of code once."""
+    torch._dynamo.config.recompile_limit = 1
+    counting(os.devnull)
 
 
 @pytest.mark.long
