@@ -30,7 +30,7 @@ def logged(run):
 
 @pytest.mark.parametrize('optimizer', OPTIMIZERS)
 def test_the_update_is_how_far_a_step_moves_the_weights(optimizer, place):
-    """As the kept checkpoints tell, by block type and by layer. The squares of the layers' gradients are those of their type"""
+    """As the kept checkpoints tell, by block type and by layer; so are the norms of weights. Squares of gradients add up"""
     keys = TINY | dict(optimizer=optimizer, max_iters=3, keep_every=1, eval_interval=1, log_layers=True, out_dir=optimizer)
     out, _ = train(place, *flags(**keys))
     assert 'no checkpoint holds it' not in out
@@ -39,6 +39,11 @@ def test_the_update_is_how_far_a_step_moves_the_weights(optimizer, place):
         updates = {key: value for key, value in row.items() if 'update_norms' in key}
         moved = {key: math.sqrt(square) for key, square in squares(before['model'], after['model']).items()}
         assert updates == pytest.approx(moved, rel=1e-4)
+        nothing = {name: torch.zeros_like(p) for name, p in after['model'].items()}
+        for key, square in squares(nothing, after['model']).items():
+            assert row[key.replace('update', 'weight')] == pytest.approx(math.sqrt(square), rel=1e-5)
+        of_types = [norm for key, norm in row.items() if key.startswith('grad_norms.')]
+        assert math.hypot(*of_types) == pytest.approx(row['grad_norm'], rel=1e-5)
         for kind in 'qk', 'vo', 'ffn':
             of_layers = [row[f'layers.grad_norms.{kind}.{layer}'] for layer in range(TINY['n_layer'])]
             assert math.hypot(*of_layers) == pytest.approx(row[f'grad_norms.{kind}'], rel=1e-5)

@@ -43,12 +43,21 @@ def ranks(cwd, *commands, through=()):
     return [(code, err) for code, _, err in (rank.end() for rank in started)]
 
 
-@pytest.mark.parametrize('key, value', [('learning_rate', 0.02), ('parallel', 'fsdp')])
-def test_ranks_with_other_keys(place, key, value):
+def other_code():
+    """Rank 1 has an edited model.py."""
+    from engine import run
+    hashes = run.code_hashes
+    run.code_hashes = lambda script: hashes(script) | ({'model.py': 'edited'} if os.environ['RANK'] == '1' else {})
+
+
+@pytest.mark.parametrize('flag, through, says', [('--learning_rate=0.02', (), ['learning_rate ', '0.02 on rank 1']),
+                                                 ('--parallel=fsdp', (), ['parallel ', "'fsdp' on rank 1"]),
+                                                 ('--seed=1337', (other_code,), ['code of model.py'])])
+def test_ranks_with_other_keys_or_code(place, flag, through, says):
     keys = flags(**SHORT, out_dir='other-keys')
-    for code, err in ranks(place, ('.', *keys), ('.', *keys, f'--{key}={value}')):
+    for code, err in ranks(place, ('.', *keys), ('.', *keys, flag), through=through):
         assert code == 1 and err.startswith('error: not all ranks were given the same: ') and err.count('\n') == 1
-        assert f'{key} ' in err and f'{value!r} on rank 1' in err
+        assert all(word in err for word in says) and 'optim.py' not in err
     assert not (place / 'other-keys').exists()
 
 
@@ -70,18 +79,6 @@ def test_ranks_with_other_checkpoints_or_data(whole, place):
     write_walk(place / 'node-1', train=1999)
     for code, err in ranks(place, *((name, *flags(**SHORT, out_dir='out')) for name in ('node-0', 'node-1'))):
         assert code == 1 and 'fingerprint of the data' in err
-
-
-def other_code():
-    """Rank 1 has an edited model.py."""
-    from engine import run
-    hashes = run.code_hashes
-    run.code_hashes = lambda script: hashes(script) | ({'model.py': 'edited'} if os.environ['RANK'] == '1' else {})
-
-
-def test_ranks_with_other_code(place):
-    for code, err in ranks(place, *[('.', *flags(**SHORT, out_dir='code'))] * 2, through=(other_code,)):
-        assert code == 1 and 'code of model.py' in err and 'code of optim.py' not in err
 
 
 class WithStatistics(nn.Identity):
@@ -154,21 +151,26 @@ def test_names_of_what_is_logged(place):
 # ----------------------------------------------------------------------------- what a resumed run has changed
 
 def test_a_resumed_run_says_what_it_has_changed(whole, place, monkeypatch):
-    """In run.json and in the log too. The code's changes are kept"""
+    """Since its checkpoint, whose machine computed in bf16, whatever a start that was killed has noted. In run.json and the log
+    too, and the code's changes are kept"""
     run = shutil.copytree(whole, place / 'changed')
-    first, = json.loads((run / 'run.json').read_text())['starts']
-    monkeypatch.setattr('engine.run.code_hashes', lambda script: {**first['code'], 'model.py': 'edited'})
+    state, about = torch.load(run / 'ckpt.pt'), json.loads((run / 'run.json').read_text())
+    state['about']['dtype'] = 'torch.bfloat16'
+    torch.save(state, run / 'ckpt.pt')
+    first, = about['starts']
+    edited = {**first['code'], 'model.py': 'edited'}
+    (run / 'run.json').write_text(json.dumps({**about, 'starts': [first, {**first, 'code': edited}]}))
+    monkeypatch.setattr('engine.run.code_hashes', lambda script: edited)
     monkeypatch.setattr('engine.run.code_state', lambda: (first['commit'] or 'a commit', [], b'an edit'))
     keys = flags(init_from='resume', max_iters=8, out_dir='changed', weight_decay=0.3, dropout=0.1)
     out, _ = train(place, 'changed/config.json', *keys)
-    changes = ['dropout 0.0 → 0.1', 'max_iters 4 → 8', 'weight_decay 0.1 → 0.3', 'code of model.py']
+    changes = ['dropout 0.0 → 0.1', 'max_iters 4 → 8', 'weight_decay 0.1 → 0.3', 'precision torch.bfloat16 → torch.float32',
+               'code of model.py']
     assert f'changed since the checkpoint: {", ".join(changes)}\n' in out
-    starts = json.loads((run / 'run.json').read_text())['starts']
-    assert [start['iter'] for start in starts] == [0, 4] and starts[1]['changes'] == changes and starts[0] == first
-    assert (run / 'code.patch').read_bytes() == b'an edit'
+    *_, start = json.loads((run / 'run.json').read_text())['starts']
+    assert start['iter'] == 4 and start['changes'] == changes and (run / 'code.patch').read_bytes() == b'an edit'
     mark, = [json.loads(line) for line in (run / 'log.jsonl').read_text().splitlines() if '"start"' in line]
-    assert (mark['iter'], mark['start'], mark['changes']) == (4, 2, changes)
-    assert [row['iter'] for row in rows(run) if 'loss' in row] == [*range(8)]
+    assert (mark['iter'], mark['changes']) == (4, changes) and [row['iter'] for row in rows(run) if 'loss' in row] == [*range(8)]
 
 
 @pytest.fixture
@@ -358,20 +360,29 @@ def test_a_flipped_bit(copy, place):
     assert f'error: {copy.name}/ckpt.pt is damaged' in err and err.count('\n') == 1
 
 
-def test_data_that_was_prepared_anew(place, copy, monkeypatch):
-    """Under the same name, with other characters: no command reads the run with these; nor do its weights meet other tokens"""
+def test_data_that_was_prepared_anew(place, monkeypatch):
+    """Under the same name, with other characters: nothing goes on with these or reads the run by them; nor do its weights meet
+    other tokens. The same data prepared again goes on"""
     monkeypatch.chdir(place)
-    for name, chars in (('first', 'abcdefghijklm'), ('second', 'nopqrstuvwxyz')):
-        write_tokens(place / 'data' / name, {split: [np.arange(600) % 13] for split in ('train', 'val')}, 13, 'char', chars=chars)
+
+    def prepare(name, chars):
+        write_tokens(f'data/{name}', {split: [np.arange(600) % 13] for split in ('train', 'val')}, 13, 'char', chars=chars)
+
+    prepare('first', 'abcdefghijklm'), prepare('second', 'nopqrstuvwxyz')
     train(place, *flags(**{**SHORT, 'dataset': 'first'}, out_dir='anew'))
     _, err = train(place, *flags(**{**SHORT, 'dataset': 'second'}, out_dir='other', init_from='anew'), code=1)
     assert 'dataset=second has other tokens (char) than anew has learned' in err
+    goes_on = ['train.py', 'anew/config.json', '--init_from=resume', '--max_iters=6']
+    before = (place / 'anew/ckpt.pt').read_bytes()
+    prepare('first', 'nopqrstuvwxyz')
+    for command in (goes_on, *([script, '--out_dir=anew', *more] for script, *more in (
+            ['sample.py'], ['lab.export', '--to=hf'], ['lab.evaluate'], ['lab.measure', '--what=parameters']))):
+        err = run_here(*command, cwd=place)[2]
+        assert err.startswith('error: data/first holds other data than when anew/') and err.count('\n') == 1, command
+    assert run_here(*goes_on, '--eval_only=True')[0] == 0 and (place / 'anew/ckpt.pt').read_bytes() == before
+    prepare('first', 'abcdefghijklm')
+    train(place, *goes_on[1:])
     train(place, *flags(**{**SHORT, 'dataset': 'first'}, out_dir='same', init_from='anew'))
-    shutil.rmtree(place / 'data' / 'first')
-    shutil.copytree(place / 'data' / 'second', place / 'data' / 'first')
-    for script, *more in (['sample.py'], ['lab.export', '--to=hf'], ['lab.evaluate'], ['lab.measure', '--what=parameters']):
-        err = run_here(script, '--out_dir=anew', *more, cwd=place)[2]
-        assert err.startswith('error: data/first holds other data than when anew/') and err.count('\n') == 1, script
 
 
 # ----------------------------------------------------------------------------- folders

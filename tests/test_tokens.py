@@ -58,34 +58,8 @@ def test_written_tokens_come_back(vocab_size, dtype):
     assert inputs.dtype == targets.dtype == torch.int64
 
 
-def test_a_test_split():
-    """It is read as the others are, the fingerprint is of it too, and preparing the data without it removes it"""
-    make(range(20), range(30, 40))
-    without, fingerprints = content('data/tiny'), set()
-    for first in 50, 51:
-        splits = {'train': [range(20)], 'val': [range(30, 40)], 'test': [range(first, first + 10)]}
-        write_tokens('data/tiny', splits, 1000, 'bytes')
-        assert tokens(split='test').read([5])[1].tolist() == [[first + i for i in (6, 7, 8, 9)]]
-        fingerprints.add(read_meta('tiny')['fingerprint'])
-    make(range(20), range(30, 40))
-    assert len(fingerprints) == 2 and content('data/tiny') == without
-
-
 def content(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-
-
-def test_another_fingerprint_than_expected():
-    """Leaves the old data as it was; the same tokens with the same meta.json pass"""
-    splits = {'train': [range(20)], 'val': [range(20)]}
-    write_tokens('data/tiny', splits, 300, 'bytes', kind='old')
-    before, expected = content('data/tiny'), read_meta('tiny')['fingerprint']
-    for changed, kind in ({**splits, 'val': [range(1, 21)]}, 'old'), (splits, 'new'):
-        with pytest.raises(ValueError, match=f'data/tiny: .* [0-9a-f]{{32}}, where {expected} is expected') as error:
-            write_tokens('data/tiny', changed, 300, 'bytes', expected, kind=kind)
-        assert '\n' not in str(error.value) and content('data/tiny') == before
-    write_tokens('data/tiny', splits, 300, 'bytes', fingerprint=expected, kind='old')
-    assert content('data/tiny') == before
 
 
 def interrupted():
@@ -132,16 +106,21 @@ def test_half_replaced_never_looks_whole(at, monkeypatch):
 # ----------------------------------------------------------------------------- errors
 
 def test_the_fingerprint_is_that_of_the_content():
-    """The same data prepared again has the same one, however it comes in pieces; any other token or tokenizer gives another"""
-    def fingerprint(train, val=range(20), vocab_size=1000):
-        write_tokens('data/tiny', {'train': train, 'val': [list(val)]}, vocab_size, 'bytes')
+    """The same data prepared again has the same one, however it comes in pieces. Any other token, tokenizer or entry gives
+    another, which is refused where one is expected, and the old data stay"""
+    def fingerprint(train, val=range(20), vocab_size=1000, expected='', **more):
+        write_tokens('data/tiny', {'train': train, 'val': [list(val)]}, vocab_size, 'bytes', expected, **more)
         return read_meta('tiny')['fingerprint']
 
     first = fingerprint([[1, 2, 3], [4]])
-    assert fingerprint([[1], [2, 3, 4]]) == first
+    assert fingerprint([[1], [2, 3, 4]], expected=first) == first
+    before = content('data/tiny')
+    with pytest.raises(ValueError, match=f'data/tiny: .* [0-9a-f]{{32}}, where {first} is expected'):
+        fingerprint([[1, 2, 3, 5]], expected=first)
+    assert content('data/tiny') == before
     others = [fingerprint([[1, 2, 3, 5]]), fingerprint([[1, 2, 3]], [4, *range(20)]),
-              fingerprint([[1, 2, 3, 4]], vocab_size=1001)]
-    assert len({first, *others}) == 4
+              fingerprint([[1, 2, 3, 4]], vocab_size=1001), fingerprint([[1, 2, 3, 4]], kind='new')]
+    assert len({first, *others}) == 5
 
 
 def test_a_token_beyond_the_vocabulary():
@@ -209,13 +188,12 @@ def test_an_epoch_holds_every_window_once(length, block_size):
 
 
 def test_each_epoch_and_seed_has_an_order_and_a_start_of_its_own():
-    """Else a model of many epochs would see the same cuts of the text, in the same company, again and again; and epoch 1 of
-    seed 0 must not be epoch 0 of seed 1"""
+    """Else a model of many epochs would see the same cuts of the text again and again; and epoch 1 of seed 0 must not be epoch 0
+    of seed 1"""
     make(range(403))
     data = tokens()
     epochs = [starts_of(data.shuffled(i * data.windows, data.windows, seed)[0]) for i in range(10) for seed in range(3)]
-    assert all(epoch != sorted(epoch) for epoch in epochs)
-    assert {min(epoch) for epoch in epochs} == {0, 1, 2}
+    assert all(epoch != sorted(epoch) for epoch in epochs) and {min(epoch) for epoch in epochs} == {0, 1, 2}
     assert len({tuple(epoch) for epoch in epochs}) == len({tuple(np.argsort(epoch)) for epoch in epochs}) == 30
 
 
@@ -259,20 +237,15 @@ def test_evaluation_windows(length, block_size, batches, batch_size, rows, colum
 
 # ----------------------------------------------------------------------------- data/pycode
 
-def prepare(*args, **more):
-    runpy.run_path(ROOT / 'data' / 'pycode' / 'prepare.py')['prepare'](*args, **more)
-
-
 def test_pycode(tmp_path):
     """Every tenth file validates, each ends in a zero byte, and tests are left out as not every interpreter has them. The
     interpreter itself may live below a folder of that name."""
     sources, names = tmp_path / 'test' / 'lib', [f'm{i:02d}.py' for i in range(18)] + ['package/a.py', 'package/deep/b.py']
-    out = ['test/t.py', 'tests/t.py', 'package/tests/t.py', 'idlelib/idle_test/t.py', 'site-packages/x/y.py',
-           'notes.txt']
+    out = ['test/t.py', 'tests/t.py', 'package/tests/t.py', 'idlelib/idle_test/t.py', 'site-packages/x/y.py', 'notes.txt']
     for name in names + out:
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         (sources / name).write_bytes(f'# {name} é\n'.encode())
-    prepare(sources, 'data/tiny')
+    runpy.run_path(ROOT / 'data' / 'pycode' / 'prepare.py')['prepare'](sources, 'data/tiny')
     content = {split: np.fromfile(f'data/tiny/{split}.bin', np.uint16) for split in ('train', 'val')}
     texts = {split: bytes(ids.astype(np.uint8)).decode().split('\0') for split, ids in content.items()}
     assert texts['val'] == ['# m09.py é\n', '# package/deep/b.py é\n', '']

@@ -4,7 +4,6 @@ ViT against the float64 reference of test_model.py, and lab.measure on one.
 import itertools
 import math
 import random
-import sys
 from dataclasses import fields
 
 import pytest
@@ -93,11 +92,7 @@ def test_no_mask():
     assert ((model.hidden(x) - model.hidden(changed)).abs().amax(-1) > 1e-6).all()
     with torch.no_grad():
         model.wpe.weight.zero_()
-    order = [0, 3, 1, 2]                                                # without positions the order of patches is nothing
-    shuffled = x.unflatten(3, (2, 3)).unflatten(2, (2, 3)).transpose(3, 4).flatten(2, 3)[:, :, order]
-    shuffled = shuffled.unflatten(2, (2, 2)).transpose(3, 4).flatten(4, 5).flatten(2, 3)
-    assert not torch.equal(shuffled, x)
-    close(model(shuffled)[0], model(x)[0], 1e-12)
+    close(model(x.roll(3, -1))[0], model(x)[0], 1e-12)                  # without positions the order of patches is nothing
 
 
 # ----------------------------------------------------------------------------- stochastic depth
@@ -179,8 +174,8 @@ def test_attention_without_a_mask():
     close(torch.tensor(found['entropy'][0]), (-(p * p.log()).sum(-1).mean((0, 2)) / math.log(logits.size(-1))).float(), 1e-5)
 
 
-def test_jacobian_of_all_tokens(monkeypatch):
-    """Of an image, whose tokens all see one another; beyond a size there are no spectra, but angles"""
+def test_jacobian_of_all_tokens():
+    """Of an image, whose tokens all see one another"""
     model = build(n_layer=1).eval()
     (x, _), = data = batches(model, 1)
     row, _ = m.jacobian(model, data, None)
@@ -188,5 +183,3 @@ def test_jacobian_of_all_tokens(monkeypatch):
     full = torch.autograd.functional.jacobian(lambda v: v + block.attn(block.attn_pre_norm(v))[0], at).view(at.numel(), -1)
     sigma = torch.linalg.svdvals(full)
     assert [row['layer']['largest'], row['layer']['smallest']] == pytest.approx([sigma[0].item(), sigma[-1].item()])
-    monkeypatch.setattr(sys.modules['lab.measure.jacobian'], 'MOST_ENTRIES', at.numel() - 1)
-    assert m.jacobian(model, data, None)[0] == {key: value for key, value in row.items() if key not in ('layer', 'branch')}
