@@ -839,7 +839,7 @@ def test_a_wrong_choice_is_answered_with_all_choices(field):
     *[({name: 0}, f'{name}=0 1') for name in ('block_size', 'vocab_size', 'n_layer', 'n_head', 'n_embd')],
     (dict(dropout=1.0), 'dropout=1.0 1'), (dict(dropout=-0.1), 'dropout=-0.1 0'),
     (dict(norm_eps=-1.0), 'norm_eps=-1.0'), (dict(mix_ln=1.5), 'mix_ln=1.5 1'), (dict(mix_ln=-0.5), 'mix_ln=-0.5 0'),
-    (dict(init_gain=-1.0), 'init_gain=-1.0'), (dict(rope_theta=0.0), 'rope_theta=0.0'),
+    (dict(init_gain=-1.0), 'init_gain=-1.0'),
     (dict(residual='mhc_lite', streams=7), 'mhc_lite streams=7 6'),
     (dict(n_layer=2.5), 'n_layer=2.5 int'), (dict(bias='False'), 'bias=\'False\' bool')])
 def test_an_impossible_config_is_an_error_that_names_field_and_value(wrong, words):
