@@ -23,14 +23,18 @@ SIZES = dict(n_head=4, n_embd=16, dropout=0.0, drop_path=0.0, classes=5)
 AXES = {name: values for name, values in test_model.AXES.items() if name not in ('tie_weights', 'emb_scale', 'emb_gain')} | dict(
     pool=('cls', 'mean', 'patches'), qkv_bias=(False, True), channels=(1, 3), image_size=(6, 12), patch_size=(2, 3))
 RESIDUALS = itertools.cycle(AXES['residual'])            # of which few configs are valid
-CONFIGS = [random_config(random.Random(seed), dict(residual=residual), AXES) for seed, residual in zip(range(200, 250), RESIDUALS)]
+CONFIGS = [random_config(random.Random(seed), dict(residual=next(RESIDUALS)) if seed % 2 else {}, AXES) for seed in range(50)]
 
 
 @torch.no_grad()
 def build(mean=0.4, std=0.3, **config):
     """A small float64 model in which every weight, gain and bias is far from where it starts."""
     torch.manual_seed(0)
-    model = ViT(ViTConfig(**SIZES | dict(n_layer=2, image_size=6, patch_size=3) | config), mean, std).double()
+    torch.set_default_dtype(torch.float64)              # its factors are exact then
+    try:
+        model = ViT(ViTConfig(**SIZES | dict(n_layer=2, image_size=6, patch_size=3) | config), mean, std).double()
+    finally:
+        torch.set_default_dtype(torch.float32)
     for p in model.parameters():
         p.add_(0.3 * torch.randn_like(p))
     return model
