@@ -541,6 +541,11 @@ class L2TiedAttention(L2Attention):
         return q, q
 
 
+def unit(x, gain):
+    """Return x / ‖x‖ over the last dimension, in the higher precision of x and its gain, as norms do."""
+    return F.normalize(x.to(torch.promote_types(x.dtype, gain.dtype)), dim=-1)
+
+
 class NGPTAttention(DotAttention):
     """softmax(√E q̂ᵀk̂) v with q̂ = s ⊙ q / ‖q‖, k̂ = s ⊙ k / ‖k‖ behind RoPE, and a learned s per channel, from 1 (nGPT's code)"""
 
@@ -550,8 +555,7 @@ class NGPTAttention(DotAttention):
 
     def attend(self, q, k, v):
         s = self.qk_gain.gain.view(q.size(1), 1, -1)
-        q, k = (s * F.normalize(at_least_fp32(x), dim=-1) for x in (q, k))
-        return super().attend(q, k, v)
+        return super().attend(s * unit(q, s), s * unit(k, s), v)
 
 
 ATTENTIONS = {'dot': DotAttention, 'stable': StableAttention, 'ngpt': NGPTAttention, 'l2': L2Attention,
@@ -933,7 +937,7 @@ class NGPTResidual(Residual):
         self.rate = Gain(config.n_embd, 0.05, config.n_embd ** -0.5)
 
     def forward(self, h, f, dt):
-        h, f = (F.normalize(at_least_fp32(x), dim=-1) for x in (h, f))
+        h, f = (unit(x, self.rate.weight) for x in (h, f))
         return F.normalize(torch.add(h, self.rate.gain.abs() * (f - h), alpha=dt), dim=-1)
 
 
