@@ -75,8 +75,7 @@ def look_at_start(model, x):
     """Return by how much the branches behind the first block, and the logits, grow with embeddings FACTOR times as large; and the
     health of an untrained model as a row of the log."""
     def sizes():
-        found = block_stats(model, x)
-        return found, rms(model.eval()(x)[0]).item()
+        return block_stats(model, x), rms(model.eval()(x)[0]).item()
 
     usual, output = sizes()
     with ExitStack() as stack:
@@ -145,8 +144,8 @@ def moments_of(state):
 def examine_run(folder):
     """Return a run as a Patient, its status, and notes about what could not be looked at."""
     run = read_run(folder)
-    if not run or not run['rows']:
-        raise ValueError(f'{folder} holds no run with a row in log.jsonl: name the out_dir of a run, or a config')
+    if not run['rows']:
+        raise ValueError(f'{folder} has no row in its log.jsonl yet')
     config, seen, notes, path = run['config'], {}, [], os.path.join(folder, 'ckpt.pt')
     if 'patch_size' in config or config.get('init_from') not in ('scratch', 'resume'):
         notes.append('its model was not looked at: only text from scratch is')

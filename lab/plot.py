@@ -5,10 +5,8 @@ Draw pictures of runs. The ending of --out chooses the format: .png, .svg or .pd
     python -m lab.plot out-a out-b --out=loss.pdf --labels=Pre-LN,DNT         # several runs, with names of your own
     python -m lab.plot out-a out-b --ylim=2,3 --smooth=100          # also --xlim, and --log=y
     python -m lab.plot out-a out-b --hide=rate,train                # the validation loss alone
-    python -m lab.plot out-a --what=heat                            # all that is logged per layer, layers × iterations
     python -m lab.plot out-a out-b --what=gradients                 # another picture of the list below
-    python -m lab.plot out-a out-b --what=grad_norm                 # any number of log.jsonl over the iterations
-    python -m lab.plot out-a out-b --what=updates.qk                # any number of measure.jsonl
+    python -m lab.plot out-a out-b --what=grad_norm                 # any number of log.jsonl or measure.jsonl
 
 In a notebook: from lab.plot import picture; picture('loss', ['out-quick', 'out-s1'])
 """
@@ -19,7 +17,6 @@ if __name__ == '__main__' and not __package__:
 
 from engine.process import begin
 
-import argparse
 import difflib
 import math
 import os
@@ -32,7 +29,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from engine.files import is_number, read_json, read_rows
-from lab.runs import group_by_seed, mean_interval, name_of_group, read_object, section_of, tell_apart
+from lab.runs import argument_parser, group_by_seed, mean_interval, name_of_group, read_object, section_of, tell_apart
 
 # Okabe and Ito's palette, which colour-blind readers tell apart
 COLORS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#F0E442']
@@ -53,21 +50,18 @@ NAMES = {'loss': 'training loss', 'val_loss': 'validation loss', 'lr': 'learning
          'dead_units': 'share of dead units of the FFN', 'updates': 'relative size of a step'}
 
 
-# ----------------------------------------------------------------------------- names of runs
+# ----------------------------------------------------------------------------- names
 
 def name_runs(groups):
-    """Return a name for each group of runs: its folder, and the architecture, optimizer and up to three other keys in which the
-    groups differ. What the folder's name says is left out, and so are keys of logging and of the machine."""
-    configs = [read_object(os.path.join(folders[0], 'config.json')) for folders in groups]
+    """Return a name for each group of runs: its folder, and the architecture and up to five keys in which the groups differ,
+    without keys of logging and of the machine, and without what the folder's name says."""
+    configs = [read_object(group[0], 'config.json') for group in groups]
     archs, keys = tell_apart(configs)
-    keys = [key for key in keys if section_of(key) not in ('run', 'machine') and key != 'optimizer']
+    keys = [key for key in keys if section_of(key) not in ('run', 'machine')][:5]
     folders, names = [name_of_group(group) for group in groups], []
-    parts = [[arch, config.get('optimizer', ''), *(f'{key}={config[key]}' for key in keys if key in config)]
-             for arch, config in zip(archs, configs)]
-    shared = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
-    for group, folder, about in zip(groups, folders, parts):
-        about = [part for part in about if part and part not in {*shared, *re.split(r'[\W_]+', folder)}]
-        about[5:] = ['…'] * (len(about) > 5)
+    for group, folder, arch, config in zip(groups, folders, archs, configs):
+        about = [arch] * (len({*archs}) > 1) + [f'{key}={config[key]}' for key in keys if key in config]
+        about = [part for part in about if part not in {'', *re.split(r'[\W_]+', folder)}]
         name = folder if folders.count(folder) == 1 else os.path.normpath(group[0])
         names.append(name + f' ({", ".join(about)})' * bool(about) + f', {len(group)} seeds' * (len(group) > 1))
     return names
@@ -76,6 +70,11 @@ def name_runs(groups):
 def name_of_key(key):
     first, _, rest = key.removeprefix('layers.').partition('.')
     return f'{NAMES[first]}, {rest}'.removesuffix(', ') if first in NAMES else key
+
+
+def fill(text, columns):
+    """Break a title into lines as wide as a panel, of so many side by side."""
+    return textwrap.fill(text, int((FULL / columns - 0.4) / LETTER))
 
 
 # ----------------------------------------------------------------------------- figures
@@ -102,29 +101,25 @@ def style_of(i):
 
 def style_of_part(name, names):
     """Return the style of one of these curves: by its place if they are layers, from dark to light, else by its block type."""
-    i = names.index(name)
-    if all(other.isdigit() for other in names):
+    if name.isdigit():
+        i = names.index(name)
         return style_of(i) | dict(color=matplotlib.colormaps['viridis'](0.9 * i / max(1, len(names) - 1)), ls='-')
-    others = [other for other in names if other not in TYPES]
-    return style_of(TYPES.index(name)) if name in TYPES else style_of(len(TYPES) + others.index(name))
+    return style_of([*dict.fromkeys([*TYPES, *names])].index(name))
 
 
 def draw_curve(ax, x, y, shift=0, **style):
     """Draw a curve. A long one has about six markers, and `shift` keeps those of several curves apart."""
     step = max(1, len(x) // 6) if len(x) > 12 else 1
-    return ax.plot(x, y, markevery=(shift * max(1, step // MOST) % step, step), **style)
+    ax.plot(x, y, markevery=(shift * max(1, step // MOST) % step, step), **style)
 
 
 def finish(figure, title=''):
-    """Leave out the names of axes that a neighbour shows too, and put a legend with this title below the figure."""
-    grid = {(spec.rowspan.start, spec.colspan.start): ax for ax in figure.axes if (spec := ax.get_subplotspec())}
-    names = {place: (ax.get_xlabel(), ax.get_ylabel()) for place, ax in grid.items()}
+    """Leave out the names of axes whose numbers a neighbour shows, and put a legend with this title below the figure."""
     entries = {}
-    for (row, column), ax in grid.items():
-        xlabel, ylabel = names[row, column]
-        if names.get((row + 1, column), ('', ''))[0] == xlabel:
+    for ax in figure.axes:
+        if not ax.xaxis.get_tick_params().get('labelbottom', True):
             ax.set_xlabel('')
-        if names.get((row, column - 1), ('', ''))[1] == ylabel:
+        if not ax.yaxis.get_tick_params().get('labelleft', True):
             ax.set_ylabel('')
         for handle, label in zip(*ax.get_legend_handles_labels()):
             entries.setdefault(textwrap.fill(label, int(FULL / LETTER)), handle)
@@ -135,147 +130,119 @@ def finish(figure, title=''):
     return figure
 
 
-def fill(text, columns):
-    """Break a title into lines as wide as a panel, of so many side by side."""
-    return textwrap.fill(text, int((FULL / columns - 0.4) / LETTER))
-
-
-def symbols(text):
-    """'gradient of wq', 'W_q W_k' → with $W_q$."""
-    return re.sub(r'\b(?:W_|w)([qkvo123])\b', r'$W_\1$', text)
-
-
 # ----------------------------------------------------------------------------- numbers over the iterations
 
-def numbers_in(value, key=''):
-    """Return {key: {curve: number}} of the numbers in a row of log.jsonl or measure.jsonl.
+def numbers_in(value, key='', curve=''):
+    """Yield (key, curve, number) of the numbers in a row of log.jsonl or measure.jsonl.
 
-    A key is a path of names with dots between them. A number is one curve, named ''. A list is a curve for each of its items,
-    which are layers, named 1, 2, …, or by their entry 'at'. A list within a list, as of heads, is its mean."""
+    A key is a path of names with dots between them. A plain number is of the curve ''. The items of a list are curves, one for
+    each layer, named 1, 2, …, or by their entry 'at'. A list within a list, as of heads, has its layer's name."""
     if is_number(value):
-        return {key: {'': value}}
-    found = {}
-    if isinstance(value, dict):
+        yield key, curve, value
+    elif isinstance(value, dict):
         for name, part in value.items():
             if name not in ('iter', 'histogram'):
-                found.update(numbers_in(part, f'{key}.{name}' if key else name))
+                yield from numbers_in(part, f'{key}.{name}' if key else name, curve)
     elif isinstance(value, list):
         for i, item in enumerate(value, 1):
-            name = str(item.get('at', i)) if isinstance(item, dict) else str(i)
-            for path, curves in numbers_in(item, key).items():
-                found.setdefault(path, {})[name] = sum(curves.values()) / len(curves)
-    return found
+            yield from numbers_in(item, key, curve or str(item.get('at', i) if isinstance(item, dict) else i))
 
 
-def read_curves(folder, files=('log.jsonl', 'measure.jsonl'), names=()):
-    """Return {key: {curve: (iterations, numbers)}} of a run's files, without numbers that are not finite; `names` of the keys to
-    look at, by default all. A run that diverged has the key 'diverged'."""
+def read_curves(folder, files=('log.jsonl', 'measure.jsonl')):
+    """Return {key: {curve: (iterations, numbers)}} of a run's files, of several heads their mean, without numbers that are not
+    finite. A run that diverged has the key 'diverged'."""
     log = os.path.join(folder, 'log.jsonl')
     if not os.path.exists(log):
         raise ValueError(f'there is no {log}: {folder!r} is not the folder of a run')
     points = {}
     for row in (row for name in files for row in read_rows(os.path.join(folder, name))):
-        points.pop('diverged', None)                    # a resumed run has gone on
-        kept = {name: row[name] for name in names or row if name in row}
-        for key, curves in numbers_in(dict(diverged=1) if 'diverged' in row else kept).items():
-            for curve, value in curves.items():
-                if math.isfinite(value):
-                    points.setdefault(key, {}).setdefault(curve, []).append((row['iter'], value))
+        found = {}
+        for key, curve, value in numbers_in(dict(diverged=1) if 'diverged' in row else row):
+            found.setdefault((key, curve), []).append(value)
+        for (key, curve), values in found.items():
+            if math.isfinite(mean := sum(values) / len(values)):
+                points.setdefault(key, {}).setdefault(curve, []).append((row['iter'], mean))
     return {key: {curve: np.array(found, float).T for curve, found in curves.items()} for key, curves in points.items()}
 
 
 def smoothed(x, y, iterations):
     """Return y as its mean over the last so many iterations; 0: as it is."""
-    if not iterations:
+    if iterations <= 0:
         return y
     sums, first = np.concatenate(([0.0], y.cumsum())), np.searchsorted(x, x - iterations, 'right')
     return (sums[1:] - sums[first]) / (np.arange(len(x)) + 1 - first)
 
 
 def draw_mean(ax, seeds, smooth=0, shift=0, band=True, **style):
-    """Draw the mean over seeds, [(iterations, numbers), …], at the iterations that all have, in a band of its 95% interval.
-    Return the iterations and the mean."""
+    """Draw the mean over seeds, [(iterations, numbers), …], at the iterations that all have, in a band of its 95% interval."""
     seeds = [dict(zip(x, smoothed(x, y, smooth))) for x, y in seeds]
-    x = np.array(sorted(set.intersection(*map(set, seeds)))) if seeds else np.array([])
+    x = np.array(sorted(set.intersection(*map(set, seeds)))) if seeds else []
     if not len(x):
-        return x, x
+        return
     mean, half = mean_interval([[seed[it] for it in x] for seed in seeds])
     draw_curve(ax, x, mean, shift, **style)
     if band and len(seeds) > 1:
         limits = ax.dataLim.frozen()
         ax.fill_between(x, mean - half, mean + half, color=style['color'], alpha=0.2, lw=0)
         ax.dataLim.set(limits)                          # of two seeds the band is too wide for the axis
-    return x, mean
 
 
-# ----------------------------------------------------------------------------- the loss
-
-START, LONG = 0.02, 50          # the share of a run in which the loss falls so far that the rest looks flat; points of a long run
-LOSS_KEYS = ('loss', 'val_loss', 'val_top1', 'lr')
 OVER_SEEDS = '\n(several seeds: their mean, in a band of its 95% interval)'
-
-
-def leave_out_start(ax, curves):
-    """End the axis below the START of these curves, [(iterations, numbers), …], and below all other curves."""
-    late = [y[x > START * x[-1]] for x, y in curves if x[-1] > 0]
-    top, low = max((np.quantile(y, 0.99) for y in late), default=math.inf), min((y.min() for y in late), default=0)
-    if top < ax.dataLim.y1:
-        ax.set_ylim(low - 0.05 * (top - low), top + 0.05 * (top - low))
-        ax.set_title('the axis leaves out the start', loc='right', fontsize=8, color='0.4')
+START, LONG = 0.02, 50          # the share of a run in which the loss falls so far that the rest looks flat; points of a long run
 
 
 def name_with_loss(name, seeds):
-    """Return a run's name with its lowest validation loss, its last accuracy on images, and how many of its seeds diverged."""
-    lows, right = ([curves[key][''][1] for curves in seeds if key in curves] for key in ('val_loss', 'val_top1'))
-    mean, half = mean_interval([y.min() for y in lows]) if lows else (math.nan, math.nan)
+    """Return a run's name with its lowest validation loss, and how many of its seeds diverged."""
+    lows = [curves['val_loss'][''][1].min() for curves in seeds if 'val_loss' in curves]
+    mean, half = mean_interval(lows) if lows else (math.nan, math.nan)
     lost = sum('diverged' in curves for curves in seeds)
     name += f': {mean:.3f}' * bool(lows) + f' ± {half:.3f}' * math.isfinite(half)
-    name += f', {np.mean([y[-1] for y in right]):.1%}' if right else ''
     return name + (', diverged' if len(seeds) == 1 else f', {lost} diverged') * (lost > 0)
+
+
+def leave_out_start(ax, curves):
+    """If one of these curves, [(iterations, numbers), …], is long, end the axis below their START and all other curves."""
+    late = [y[x > START * x[-1]] for x, y in curves if x[-1] > 0]
+    if any(len(x) >= LONG for x, _ in curves):
+        top, low = max(np.quantile(y, 0.99) for y in late), min(y.min() for y in late)
+        if top < ax.dataLim.y1:
+            ax.set_ylim(low - 0.05 * (top - low), top + 0.05 * (top - low))
 
 
 def plot_loss(runs, smooth=0, hide=()):
     """Training and validation loss, and the learning rate; for images also the validation accuracy.
 
-    Up to four runs have both losses in one panel, more have a panel for each. The axis leaves out the first 2% of a long run.
-    Only the training loss is smoothed. Seeds that diverged are left out if others did not."""
-    found = [[read_curves(folder, ['log.jsonl'], LOSS_KEYS) for folder in folders] for _, folders in runs]
+    The axis leaves out the first 2% of a long run. Only the training loss is smoothed. Seeds that diverged are left out if others
+    did not."""
+    found = [[read_curves(folder, ['log.jsonl']) for folder in folders] for _, folders in runs]
     names = [name_with_loss(name, seeds) for (name, _), seeds in zip(runs, found)]
     found = [[curves for curves in seeds if 'diverged' not in curves] or seeds for seeds in found]
     logged = {key for seeds in found for curves in seeds for key in curves}
     losses = [key for key in ('loss', 'val_loss') if key in logged and not (key == 'loss' and 'train' in hide)]
     if not losses:
         raise ValueError(f'{runs[0][1][0]} has no loss in its log.jsonl yet, so that there is nothing to draw')
-    both = len(losses) == 2 and 2 * len(runs) <= MOST
-    shown = {'loss (nats)': losses} if both else {f'{NAMES[key]} (nats)': [key] for key in losses}
+    both = len(losses) == 2
+    shown = {'loss (nats)' if both else f'{NAMES[losses[0]]}\n(nats)': losses}
     shown |= {'validation top-1': ['val_top1']} if 'val_top1' in logged else {}
     shown |= {'learning rate': ['lr']} if 'lr' in logged and 'rate' not in hide else {}
-    heights = [1.9 if 'loss' in name else 1.2 for name in shown]
+    heights = [1.9, 1.2, 1.2][:len(shown)]
     figure, axes = panels(len(shown), 1, sum(heights) / len(shown), height_ratios=heights)
-    is_long = any(len(x) >= LONG for seeds in found for curves in seeds for x, _ in curves.get('loss', {}).values())
-    for ax, (name, keys) in zip(axes, shown.items()):
-        drawn, ended = [], []
-        for i, seeds in enumerate(found):
+    for ax, (ylabel, keys) in zip(axes, shown.items()):
+        ax.set(xlabel='iteration', ylabel=ylabel)
+        for i, (name, seeds) in enumerate(zip(names, found)):
             for key in keys:
                 curves = [curves[key][''] for curves in seeds if key in curves]
-                style = style_of(i) | dict(label=names[i])
-                if both and key == 'loss' and any('val_loss' in curves for curves in seeds):
-                    style |= dict(lw=0.8, alpha=0.5, marker='', band=False, label='')           # pale
-                curve = draw_mean(ax, curves, smooth * (key == 'loss'), i, **style)
-                drawn += [curve] if curves else []
-                ended += [curve] if curves and 'diverged' not in seeds[0] else []
-        ax.set(xlabel='iteration', ylabel=textwrap.fill(name, 16))
-        if is_long and 'loss' in name:
-            leave_out_start(ax, ended or drawn)
-        peaks = [y.max() for _, y in drawn]
-        if name == 'learning rate' and max(peaks) > 10 * min(peaks) > 0:
-            ax.set(yscale='log', ylim=(min(peaks) / 30, None))
-    about = 'run: lowest validation loss' + ', last top-1' * ('val_top1' in logged)
-    about += '\n(pale: training, the other: validation)' * both
+                is_pale = key == 'loss' and any('val_loss' in curves for curves in seeds)
+                pale = dict(lw=0.8, alpha=0.5, marker='', band=False, label='') if is_pale else {}
+                draw_mean(ax, curves, smooth * (key == 'loss'), i, **style_of(i) | dict(label=name) | pale)
+    ended = [seeds for seeds in found if 'diverged' not in seeds[0]] or found
+    leave_out_start(axes[0], [curves[key][''] for seeds in ended for curves in seeds for key in losses if key in curves])
+    peaks = [line.get_ydata().max() for line in axes[-1].lines]
+    if 'learning rate' in shown and max(peaks) > 10 * min(peaks) > 0:
+        axes[-1].set(yscale='log', ylim=(min(peaks) / 30, None))
+    about = 'run: lowest validation loss' + '\n(pale: training, the other: validation)' * both
     return finish(figure, about + OVER_SEEDS * any(len(folders) > 1 for _, folders in runs))
 
-
-# ----------------------------------------------------------------------------- any number
 
 def curves_of(key, folder):
     """Return {curve: (iterations, numbers)} of a key, or of the keys below it, as grad_norms.qk is below grad_norms."""
@@ -289,13 +256,12 @@ def curves_of(key, folder):
     return found.get(key) or below
 
 
-def plot_key(key, runs, smooth=0):
+def plot_key(runs, key, smooth=0):
     """Any key of log.jsonl or measure.jsonl over the iterations.
 
-    A number is a curve for each run. A list, such as attention.max_logit, has a panel for each run, with a curve for each layer:
-    the mean over its heads. So has a key that stands before several, such as grad_norms, with a curve for each block type. Of
-    more than eight layers, eight are drawn, from the first to the last. The axis is logarithmic if the values are positive and
-    their middle 90% span a factor of more than 100."""
+    A number is a curve for each run. A list has a panel for each run, with a curve for each layer, and so has a key that stands
+    before several, such as grad_norms, with a curve for each block type. Eight layers at most are drawn. The axis is logarithmic
+    if the values are positive and their middle 90% span a factor of more than 100."""
     found = [[curves_of(key, folder) for folder in folders] for _, folders in runs]
     parts = [*dict.fromkeys(part for seeds in found for curves in seeds for part in curves)]
     shown = [parts[i] for i in sorted({round(k * (len(parts) - 1) / (MOST - 1)) for k in range(MOST)})]
@@ -325,11 +291,10 @@ def heat_map(curves, depth):
     values = np.full((depth, len(iterations)), np.nan)
     for layer, (x, y) in curves.items():
         values[int(layer) - 1, np.searchsorted(iterations, x)] = y
-    size = -(-len(iterations) // COLUMNS)
-    values = np.pad(values, ((0, 0), (0, -len(iterations) % size)), constant_values=np.nan).reshape(len(values), -1, size)
-    starts = iterations[::size]
-    edges = [starts[0], *(starts[1:] + starts[:-1]) / 2, iterations[-1] if len(iterations) > 1 else starts[0] + 1]
-    return edges, np.fmax.reduce(values, axis=-1)
+    starts = np.arange(0, len(iterations), -(-len(iterations) // COLUMNS))
+    middles = (iterations[starts[1:]] + iterations[starts[:-1]]) / 2
+    end = iterations[-1] + (len(iterations) == 1)
+    return [iterations[0], *middles, end], np.fmax.reduceat(values, starts, axis=1)
 
 
 def scale_of(values):
@@ -343,8 +308,7 @@ def scale_of(values):
 def plot_heat(runs):
     """All that a run logs per layer, as heat maps of layers × iterations: norms too with --log_layers=True.
 
-    A column of the picture is one run if there are several, and their colours mean the same. Grey: there is no such number.
-    Where several iterations share a column of pixels, the largest value is shown."""
+    A column of the picture is one run if there are several, and their colours mean the same. Grey: there is no such number."""
     maps = []
     for _, folder in runs:
         curves = {key: curves for key, curves in read_curves(folder, ['log.jsonl']).items() if all(map(str.isdigit, curves))}
@@ -353,12 +317,13 @@ def plot_heat(runs):
     keys = [*dict.fromkeys(key for of_run in maps for key in of_run)]
     if not keys:
         raise ValueError(f'{runs[0][1]} has logged no number per layer: each evaluation does, but not with --parallel=fsdp')
-    figure, axes = panels(len(keys) * len(runs), len(runs) if len(runs) > 1 else 3, 1.5)
+    columns = len(runs) if len(runs) > 1 else 3
+    figure, axes = panels(len(keys) * len(runs), columns, 1.5)
     cells = [(key, name, of_run) for key in keys for (name, _), of_run in zip(runs, maps)]
     for i, (ax, (key, name, of_run)) in enumerate(zip(axes, cells)):
-        title = name_of_key(key) if len(runs) == 1 or i % len(runs) == 0 else ''
-        ax.set_title(f'{fill(name, len(runs))}\n\n{title}' if i < len(runs) > 1 else title, fontsize=7)
-        ax.set(facecolor='0.85', xlabel='iteration', ylabel='layer')
+        above = f'{fill(name, len(runs))}\n\n' * (i < len(runs) > 1)
+        ax.set_title(above + name_of_key(key), fontsize=7)
+        ax.set(facecolor='0.85', xlabel='iteration', ylabel='layer' * (i % columns == 0))
         ax.grid(False)
         if key in of_run:
             edges, values = of_run[key]
@@ -373,14 +338,12 @@ def plot_heat(runs):
 # ----------------------------------------------------------------------------- measurements
 
 def read_measured(folder, what):
-    """Return the result of this measurement in measure.json. Raise ValueError if it is not there, or empty."""
+    """Return the result of this measurement in measure.json. Raise ValueError if there is none."""
     path = os.path.join(folder, 'measure.json')
-    measured = read_json(path, 'remove it and measure again', math.nan)
-    if measured is None:
-        raise ValueError(f'there is no {path}: make it with  python -m lab.measure --out_dir={folder}')
-    if not measured.get(what):
-        raise ValueError(f'{path} holds no {what}: make it with  python -m lab.measure --out_dir={folder} --what={what}')
-    return measured[what]
+    measured = (read_json(path, 'remove it and measure again', math.nan) or {}).get(what)
+    if not measured:
+        raise ValueError(f'there is no {what} in {path}: make it with  python -m lab.measure --out_dir={folder} --what={what}')
+    return measured
 
 
 def column(measured, key):
@@ -403,30 +366,28 @@ def along_depth(runs, what, shown, x='layer', first=1.0, step=1.0, y='', linear=
     mean, with bars from the lowest to the highest. The last `linear` panels have no log axis. More than four runs have no dashed
     curves."""
     figure, axes = panels(len(shown), sharey=bool(y))
-    explained = {}
+    about = dict(run=None)
     for k, (ax, (name, keys)) in enumerate(zip(axes, shown.items())):
-        key, *bound = keys if isinstance(keys, tuple) else [keys]
+        keys = keys if isinstance(keys, tuple) else (keys,)
         for i, (run, folder) in enumerate(runs):
             measured = read_measured(folder, what)
-            values = key(measured) if callable(key) else column(measured, key)
-            at = first + step * np.arange(len(values))
-            if values and isinstance(values[0], list):
-                heads = np.array(values)
-                mean = heads.mean(1)
-                ax.errorbar(at + 0.06 * (i - (len(runs) - 1) / 2), mean, [mean - heads.min(1), heads.max(1) - mean],
-                            elinewidth=0.8, label=run, **style_of(i))
-                explained['a bar reaches from the lowest head to the highest'] = True
-            elif np.isfinite(values).any():
-                ax.plot(at, values, label=run, **style_of(i))
-            for other in (column(measured, key) for key in bound if 2 * len(runs) <= MOST):
-                if np.isfinite(other).any():
-                    ax.plot(at, other, color=COLORS[i], ls='--', lw=0.8)
-                    explained[f'dashed: {dashed}'] = True
+            styles = [style_of(i) | dict(label=run)] + [dict(color=COLORS[i], ls='--', lw=0.8)] * (2 * len(runs) <= MOST)
+            for key, style in zip(keys, styles):
+                values = np.array(key(measured) if callable(key) else column(measured, key), float)
+                at = first + step * np.arange(len(values))
+                if values.ndim > 1:
+                    mean, low, high = values.mean(1), values.min(1), values.max(1)
+                    shift = 0.06 * (i - (len(runs) - 1) / 2)            # so that bars stand side by side
+                    ax.errorbar(at + shift, mean, [mean - low, high - mean], elinewidth=0.8, **style)
+                    about['a bar reaches from the lowest head to the highest'] = None
+                elif np.isfinite(values).any():
+                    ax.plot(at, values, **style)
+                    about |= {f'dashed: {dashed}': None} if style is styles[-1] and key is not keys[0] else {}
         if k < len(shown) - linear and ax.lines:
             ax.set_yscale('log')
         ax.set(xlabel=x, ylabel=y or name, title=name if y else '')
         ax.xaxis.get_major_locator().set_params(integer=True)
-    return finish(figure, '; '.join(['run', *explained]))
+    return finish(figure, '; '.join(about))
 
 
 def draw_histogram(ax, histogram, shift=0, **style):
@@ -436,8 +397,6 @@ def draw_histogram(ax, histogram, shift=0, **style):
     inside = np.arange(held[0], held[-1] + 1) if len(held) else held
     draw_curve(ax, histogram['start'] + (inside + 0.5) * histogram['width'], counts[inside] / counts.sum(), shift, **style)
 
-
-# ----------------------------------------------------------------------------- sweeps
 
 def plot_sweep(runs):
     """The validation loss of a sweep's runs.csv against the learning rate, a curve for each row of its table.
@@ -458,8 +417,9 @@ def plot_sweep(runs):
             if any(row.compared.seed > 1) and len(losses := row.losses('val')):
                 ax.errorbar(float(row.best[0]) if row.best else k, losses.mean(), losses.sem() if len(losses) > 1 else 0,
                             **style_of(k) | dict(marker='*', ls='', ms=7))
-        ax.set(xscale='log' if row.keys else 'linear', xlabel='learning rate', ylabel='validation loss (nats)',
-               yscale='log' if 0 < 4 * ax.dataLim.y0 < ax.dataLim.y1 else 'linear', title=name if len(runs) > 1 else '')
+        ax.set(xscale='log' if row.keys else 'linear', xlabel='learning rate' if row.keys else 'row of the table',
+               ylabel='validation loss (nats)', yscale='log' if 0 < 4 * ax.dataLim.y0 < ax.dataLim.y1 else 'linear',
+               title=name if len(runs) > 1 else '')
     return finish(figure, 'curve: seed 1\nstar: mean ± standard error of the seeds compared')
 
 
@@ -477,79 +437,65 @@ def picture(what, folders, labels=(), smooth=0, hide=(), xlim=None, ylim=None, l
     """Return one of pictures(), or a key over the iterations, as a figure of matplotlib. `hide` is for the loss: 'rate', 'train'.
     Limits and log axes are of the first panel, and of those that share its axes."""
     folders, known = [*dict.fromkeys(os.path.normpath(folder) for folder in folders)], pictures()
-    is_key = what not in known
-    if hide and what != 'loss' or smooth and what != 'loss' and not is_key:
-        raise ValueError(f'what={what}: hide is for the picture of the loss, smooth for that and for a key')
-    groups = [[folder] for folder in folders]
-    if what == 'loss' or is_key:                        # runs that differ only in their seed are one curve
-        groups = group_by_seed({folder: read_object(os.path.join(folder, 'config.json')) for folder in folders})
+    over_seeds = what == 'loss' or what not in known    # runs that differ only in their seed are one curve
+    if {*hide} - {'rate', 'train'} or hide and what != 'loss' or smooth and not over_seeds:
+        raise ValueError(f'what={what}: --hide=rate,train is for the picture of the loss, --smooth for that and for a key')
+    configs = {folder: read_object(folder, 'config.json') for folder in folders}
+    groups = group_by_seed(configs) if over_seeds else [[folder] for folder in folders]
     names = [*labels] or name_runs(groups)
     if len(names) != len(groups):
         raise ValueError(f'labels={",".join(labels)}: wants {len(groups)} names, for {"; ".join(name_runs(groups))}')
     with matplotlib.rc_context(STYLE):
-        if is_key:
-            figure = plot_key(what, [*zip(names, groups)], smooth)
-        elif what == 'loss':
+        if what == 'loss':
             figure = plot_loss([*zip(names, groups)], smooth, hide)
+        elif over_seeds:
+            figure = plot_key([*zip(names, groups)], what, smooth)
         else:
-            figure = known[what]([(name, folder) for name, (folder,) in zip(names, groups)])
+            figure = known[what]([*zip(names, folders)])
         first = figure.axes[0]
         for axis in log:
             getattr(first, f'set_{axis}scale')('log')
         first.set(**{name: limits for name, limits in (('xlim', xlim), ('ylim', ylim)) if limits})
-        if ylim:
-            first.set_title('', loc='right')            # which says what was left out
     return figure
 
 
-def save(figure, out):
-    """Write a figure to a file, with 200 dots an inch. An SVG is the same each time, so that git sees real changes alone."""
-    out = out if os.path.splitext(out)[1] else f'{out}.png'
+def draw(what, folders, out, **more):
+    """Write a picture to the file `out`, with 200 dots an inch. An SVG is the same each time, so that git sees real changes
+    alone. `more` goes to picture()."""
+    figure = picture(what, folders, **more)
     with matplotlib.rc_context({'svg.hashsalt': 'nanonorm'}):
         figure.savefig(out, dpi=200, bbox_inches='tight', pad_inches=0.05,
                        metadata={'Date': None} if out.endswith('.svg') else None)
     print(f'wrote {out}')
 
 
-def draw(what, folders, out, **more):
-    """Write a picture to the file `out`. `more` goes to picture()."""
-    save(picture(what, folders, **more), out)
-
-
 def limits(text):
     """'2,3' → (2.0, 3.0); either may be left out, as in '2,' and ',3'"""
-    try:
-        low, high = (float(part) if part else None for part in text.split(','))
-    except ValueError:
-        raise ValueError(f'{text!r}: wants LOW,HIGH, as 2,3 or 2, or ,3') from None
+    low, high = (float(part) if part else None for part in text.split(','))
     return low, high
+
+
+def words(text):
+    return text.split(',')
 
 
 def main():
     about = {name: plot.__doc__ for name, plot in pictures().items()} | {'KEY': plot_key.__doc__}
-    epilog = '\n'.join(f'  {name:16} {text.partition(chr(10))[0]}' for name, text in about.items())
-    parser = argparse.ArgumentParser(prog='python -m lab.plot', description=__doc__, epilog=f'pictures:\n{epilog}',
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')         # in one line
-    parser.add_argument('folders', nargs='+', help='out_dir of each run, or sweep')
+    parser = argument_parser('lab.plot', __doc__, 'out_dir of each run, or sweep', epilog='pictures:\n' + '\n'.join(
+        f'  {name:16} {text.partition(chr(10))[0]}' for name, text in about.items()))
     parser.add_argument('--what', default='loss', metavar='PICTURE|KEY',
                         help='default: loss. All except loss, heat, sweep and KEY need python -m lab.measure')
     parser.add_argument('--out', help='.png, .svg or .pdf; default: WHAT.png in the first folder')
-    parser.add_argument('--labels', default='', metavar='A,B', help='names of the curves, instead of folders and keys')
-    parser.add_argument('--hide', default='', metavar='rate,train', help='leave out the learning rate or the training loss')
-    parser.add_argument('--xlim', metavar='LOW,HIGH', help='limits of the axis; one may be left out, as in --xlim=100,')
-    parser.add_argument('--ylim', metavar='LOW,HIGH', help='the same of the first panel, and of those that share its axis')
+    parser.add_argument('--labels', default=(), type=words, metavar='A,B', help='names of the curves, not folders and keys')
+    parser.add_argument('--hide', default=(), type=words, metavar='rate,train', help='no learning rate, no training loss')
+    parser.add_argument('--xlim', type=limits, metavar='LOW,HIGH', help='limits of the axis; one may be left out: --xlim=100,')
+    parser.add_argument('--ylim', type=limits, metavar='LOW,HIGH', help='of the first panel, and of those that share its axis')
     parser.add_argument('--log', default='', choices=('x', 'y', 'xy'), help='logarithmic axes')
     parser.add_argument('--smooth', default=0, type=int, metavar='N', help='each point is the mean over the last N iterations')
-    parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
-    args = parser.parse_args()
-    begin(args.debug)
-    labels, hide = (text.split(',') if text else [] for text in (args.labels, args.hide))
-    if {*hide} - {'rate', 'train'} or args.smooth < 0:
-        raise ValueError(f'hide={args.hide}, smooth={args.smooth}: hide wants rate, train or both, smooth a number of iterations')
-    xlim, ylim = (limits(text) if text else None for text in (args.xlim, args.ylim))
-    out = args.out or os.path.join(args.folders[0], f'{args.what}.png')
-    draw(args.what, args.folders, out, labels=labels, smooth=args.smooth, hide=hide, xlim=xlim, ylim=ylim, log=args.log)
+    options = vars(parser.parse_args())
+    begin(options.pop('debug'))
+    what, folders = options.pop('what'), options.pop('folders')
+    draw(what, folders, options.pop('out') or os.path.join(folders[0], f'{what}.png'), **options)
 
 
 if __name__ == '__main__':

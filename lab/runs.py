@@ -38,39 +38,25 @@ ABOUT = {'commit': 'code commit', 'data': 'data fingerprint', **{key: key for ke
     'python', 'torch', 'numpy', 'platform', 'machine', 'device', 'ranks', 'dtype', 'compiled')}}
 
 
-def read_object(path):
-    """Return a file's JSON object, {} if there is no file."""
-    found = read_json(path, 'remove it')
-    if not isinstance(found, (dict, type(None))):
+def read_object(folder, name):
+    """Return the JSON object of a file in a folder, {} if there is no file."""
+    found = read_json(path := os.path.join(folder, name), 'remove it') or {}
+    if not isinstance(found, dict):
         raise ValueError(f'{path} is damaged, remove it: it holds no JSON object')
-    return found or {}
+    return found
 
 
 def read_run(folder):
-    """Return a run's `config`, the `about` of its run.json, and its log's `rows`, or None for a folder without a run."""
-    config, about = (read_object(os.path.join(folder, name)) for name in ('config.json', 'run.json'))
-    if not config or not os.path.exists(os.path.join(folder, 'log.jsonl')):
-        return None
+    """Return a run's `folder`, `config`, the `about` of its last start, and its log's `rows`."""
+    config, log = read_object(folder, 'config.json'), os.path.join(folder, 'log.jsonl')
+    if not config or not os.path.exists(log):
+        raise ValueError(f'{folder} is not the folder of a run, with config.json and log.jsonl')
+    about = read_object(folder, 'run.json')
     try:
-        about |= (about.get('starts') or [{}])[-1]      # for a resumed run, the last start counts
-    except (TypeError, ValueError, KeyError) as error:
-        raise ValueError(f'its run.json is damaged, remove it: starts={about["starts"]!r}') from error
-    return dict(folder=folder, config=config, about=about, rows=read_rows(os.path.join(folder, 'log.jsonl')))
-
-
-def read_runs(folders):
-    """Return the runs in these folders, and why the others are skipped."""
-    runs, skipped = [], []
-    for folder in dict.fromkeys(map(os.path.normpath, folders)):
-        try:
-            run, why = read_run(folder), f'{folder} is not the folder of a run, with config.json and log.jsonl'
-        except (ValueError, OSError, RecursionError) as error:
-            run, why = None, f'{folder}: {error}'
-        if run is None:
-            skipped.append(why)
-        else:
-            runs.append(run)
-    return runs, skipped
+        about |= (about.get('starts') or [{}])[-1]
+    except (TypeError, ValueError, LookupError) as error:
+        raise ValueError(f'{folder}/run.json is damaged, remove it: starts={about["starts"]!r}') from error
+    return dict(folder=folder, config=config, about=about, rows=read_rows(log))
 
 
 def numbers(run, key):
@@ -110,9 +96,9 @@ def keys_that_differ(configs):
 
 
 @functools.cache
-def architectures(script):
-    """Return {name: keys} of the files of config/arch/ for a script, which ask for a key of vision.train."""
-    values = {'patch_size': 16} if script == 'vision.train' else {}
+def architectures(is_vision=False):
+    """Return {name: keys} of the files of config/arch/. Some of their values are others for a ViT."""
+    values = {'patch_size': 16} if is_vision else {}
     paths = sorted(glob.glob(os.path.join(ROOT, 'config', 'arch', '*.py')))
     files = {os.path.basename(path).removesuffix('.py'): read_config(path, values) for path in paths}
     return {name: {key: value for key, value in keys.items() if key not in values} for name, keys in files.items()}
@@ -121,18 +107,17 @@ def architectures(script):
 def architecture(config):
     """Return the file of config/arch/ that is nearest to a run's architecture, with the keys that differ from it, as in 'pre,
     residual_scale=0.1'. Return '' if these are more than two."""
-    if 'optimizer' not in config:
-        return ''
-    known = architectures('vision.train' if 'patch_size' in config else 'train.py')
+    known = architectures('patch_size' in config)
     nearest = min(([name, *(f'{key}={config.get(key)}' for key, value in keys.items() if config.get(key) != value)]
                    for name, keys in known.items()), key=len)
     return ', '.join(nearest) if len(nearest) <= 3 else ''
 
 
 def tell_apart(configs):
-    """Return the name of each run's architecture, and the other keys in which the runs differ."""
+    """Return the name of each run's architecture, and the other keys in which the runs differ: those of the model first, those
+    of logging and of the machine last."""
     archs = [architecture(config) for config in configs]
-    named = architectures('train.py')['pre'] if all(arch or not config for arch, config in zip(archs, configs)) else ()
+    named = architectures()['pre'] if all(arch or not config for arch, config in zip(archs, configs)) else ()
     return archs, [key for key in keys_that_differ(configs) if key not in named]
 
 
@@ -166,8 +151,8 @@ def mean_interval(values):
 
 # ----------------------------------------------------------------------------- tables
 
-def table_of(runs, more):
-    """Return a data frame with a row for each run, in ascending order of the last validation loss; more={column: values}."""
+def table_of(runs):
+    """Return a data frame with a row for each run."""
     import pandas  # here, for lab.plot imports this file and does without
     lines = []
     for run in runs:
@@ -179,7 +164,7 @@ def table_of(runs, more):
             'val loss': losses[-1] if losses else np.nan, 'best': min(losses, default=np.nan),
             'tokens/s': f'{np.median(speeds):,.0f}' + ' images/s' * (unit == 'images') if speeds else '',
             'last written': time.strftime('%Y-%m-%d %H:%M', time.localtime(written))})
-    return pandas.DataFrame(lines).assign(**more).sort_values('val loss', kind='stable')
+    return pandas.DataFrame(lines)
 
 
 def table_of_seeds(table, groups):
@@ -188,11 +173,10 @@ def table_of_seeds(table, groups):
     import pandas
     lines = []
     for folders in groups:
-        of_group = table[table.run.isin(folders)]
-        losses = of_group['val loss'][of_group.status == 'done'].dropna()
+        losses = table['val loss'][table.run.isin(folders) & (table.status == 'done')].dropna()
         mean, half = mean_interval(losses) if len(losses) else (np.nan, np.nan)
-        lines.append({'runs': name_of_group(folders), 'done': f'{len(losses)} of {len(folders)}', 'val loss': mean,
-                      '± 95%': half})
+        done = f'{len(losses)} of {len(folders)}'
+        lines.append({'runs': name_of_group(folders), 'done': done, 'val loss': mean, '± 95%': half})
     return pandas.DataFrame(lines).sort_values('val loss', kind='stable')
 
 
@@ -224,45 +208,50 @@ def load(folder, checkpoint='best.pt', Model=None):
     checkpoint. The frame has a row for each line of log.jsonl, and a column such as grad_norms.qk for each entry of a dict.
     Model: GPT, or vision.vit's ViT for a run of vision.train."""
     import pandas
-    run = read_run(folder)
-    if run is None:
-        raise ValueError(f'{folder!r} is not the folder of a run')
-    log, path = pandas.json_normalize(run['rows']), os.path.join(folder, checkpoint)
-    if not os.path.exists(path):
-        return log, None
-    if Model is None and 'patch_size' in run['config']:
-        raise ValueError(f'{folder} is a run of vision.train: type  from vision.vit import ViT,  and load({folder!r}, Model=ViT)')
+
     from engine.checkpoint import load_run
     from model import GPT
-    return log, load_run(path, 'cpu', Model or GPT)[0].eval()
+    log, path = pandas.json_normalize(read_run(folder)['rows']), os.path.join(folder, checkpoint)
+    return log, load_run(path, 'cpu', Model or GPT)[0].eval() if os.path.exists(path) else None
+
+
+def argument_parser(name, about, folders, **more):
+    """Return a parser for a command that reads folders of runs. An error is one line."""
+    parser = argparse.ArgumentParser(prog=f'python -m {name}', description=about, **more,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')
+    parser.add_argument('folders', nargs='+', help=folders)
+    parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
+    return parser
 
 
 def main():
-    parser = argparse.ArgumentParser(prog='python -m lab.runs', description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')
-    parser.add_argument('folders', nargs='+', help='folders of runs; other folders are skipped')
+    parser = argument_parser('lab.runs', __doc__, 'folders of runs; other folders are skipped')
     parser.add_argument('--keys', help='keys to show, separated by commas; default: those that differ')
     parser.add_argument('--csv', help='write the table to this file')
-    parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     args = parser.parse_args()
     begin(args.debug)
-    runs, skipped = read_runs(args.folders)
+    runs, skipped = [], []
+    for folder in dict.fromkeys(map(os.path.normpath, args.folders)):
+        try:
+            runs.append(read_run(folder))
+        except (ValueError, OSError) as error:
+            skipped.append(str(error))
     if not runs:
         raise ValueError('; '.join(skipped))
     for why in skipped:
         say(f'skipped: {why}', to=sys.stderr)
-    configs = [run['config'] for run in runs]
-    archs, keys = tell_apart(configs) if not args.keys else ([], args.keys.split(','))
+    configs = {run['folder']: run['config'] for run in runs}
+    archs, keys = tell_apart([*configs.values()]) if not args.keys else ([], args.keys.split(','))
     for key in keys:
-        if not any(key in config for config in configs):
+        if not any(key in config for config in configs.values()):
             raise ValueError(f'keys={args.keys}: no run has the key {key!r}')
-    more = {key: [str(config.get(key, '')) for config in configs] for key in keys}
-    more = dict(arch=archs) | more if len({*archs}) > 1 else more
-    table = table_of(runs, more)
-    both, as_text = len(runs) == 2 and not args.keys, dict(index=False, na_rep='', float_format='{:.4f}'.format)
-    print((table.drop(columns=[*more]) if both else table).to_string(**as_text))           # the keys are listed below
-    groups = [group for group in group_by_seed({run['folder']: run['config'] for run in runs}) if len(group) > 1]
+    columns = dict(arch=archs) if len({*archs}) > 1 else {}
+    columns |= {key: [str(config.get(key, '')) for config in configs.values()] for key in keys}
+    table, both = table_of(runs).assign(**columns).sort_values('val loss', kind='stable'), len(runs) == 2 and not args.keys
+    as_text = dict(index=False, na_rep='', float_format='{:.4f}'.format)
+    print(table.drop(columns=[*columns] if both else []).to_string(**as_text))     # the keys of two runs are listed below
+    groups = [group for group in group_by_seed(configs) if len(group) > 1]
     if groups:
         print('\nmeans over seeds:\n' + table_of_seeds(table, groups).to_string(**as_text))
     if both:

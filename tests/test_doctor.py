@@ -115,7 +115,7 @@ def test_a_folder_cannot_do_anything(place, tmp_path):
 
 def test_what_is_no_run(place):
     (place / 'empty').mkdir()
-    assert 'empty holds no run with a row in log.jsonl' in call('lab.doctor', 'empty', cwd=place, code=1)
+    assert 'empty is not the folder of a run' in call('lab.doctor', 'empty', cwd=place, code=1)
     assert 'there is no config file nowhere.py' in call('lab.doctor', 'nowhere.py', cwd=place, code=1)
     train(place, *flags(**KEYS | dict(max_iters=4), out_dir='damaged'))
     (place / 'damaged' / 'ckpt.pt').write_bytes(b'nothing')

@@ -20,24 +20,19 @@ from lab.measure import MEASUREMENTS, measure
 from lab.sweep.table import CELLS
 from model import GPT, GPTConfig
 
-PAIRS, LABELS = ['out-a', 'out-b'], ['out-a (peri, adamw, n_kv_head=0)', 'out-b (llama, sgdw, n_kv_head=1)']
+PAIRS, LABELS = ['out-a', 'out-b'], ['out-a (peri, n_kv_head=0, optimizer=adamw)', 'out-b (llama, n_kv_head=1, optimizer=sgdw)']
 
 
 @torch.no_grad()
-def build(arch, more={}, noise=0.3):
+def build(arch, more={}):
     """A small model of this file of config/arch, with random weights"""
     keys = read_config(str(ROOT / 'config' / 'arch' / f'{arch}.py'), {'model': 'gpt'})
     config = {f.name: keys[f.name] for f in fields(GPTConfig) if f.name in keys}
     torch.manual_seed(0)
     model = GPT(GPTConfig(**config | dict(block_size=6, vocab_size=11, n_layer=2, n_head=2, n_embd=8) | more))
     for p in model.parameters():
-        p.add_(noise * torch.randn_like(p))
+        p.add_(0.3 * torch.randn_like(p))
     return model.eval()
-
-
-def data():
-    rng = torch.Generator().manual_seed(1)
-    return [tuple(torch.randint(7, (3, 5), generator=rng) for _ in 'xy') for _ in range(2)]
 
 
 def write_log(folder, rows, **config):
@@ -62,13 +57,14 @@ def place(tmp_path_factory):
     patch.setattr(sys.modules['lab.measure.preflight'], 'FACTORS', (1.0, 30.0))
     for name in ('preflight', 'sensitivity'):           # any number, and at once
         patch.setattr(sys.modules[f'lab.measure.{name}'], 'jacobian_norm', lambda f, x, start, steps=1: f(x).norm().item())
+    batches = [tuple(torch.randint(7, (3, 5)) for _ in 'xy') for _ in range(2)]
     for name, shift, arch, optimizer, more in (('out-a', 0.0, 'peri', 'adamw', {}),
                                                ('out-b', 0.5, 'llama', 'sgdw', dict(n_kv_head=1))):
         model, rows = build(arch, more), losses([5 + shift, 4 + shift], {0: 5.5, 1: 2.25 + shift})
         rows = [row | (dict(grad_norms=dict(qk=1.0 + row['iter'], ffn=2.0, gate=3.0)) if 'loss' in row else
                        dict(residual_rms=[1.0 * row['iter'], 2.0])) for row in rows]
         write_log(place / name, rows, **asdict(model.config), optimizer=optimizer, eval_interval=shift)
-        results = measure(model, data(), MEASUREMENTS, 0)
+        results = measure(model, batches, MEASUREMENTS, 0)
         with open(place / name / 'measure.json', 'w', encoding='utf-8') as f:
             write_row(f, dict(iter=7, tokens=30, **results))
         of_one = dict(moves={str(2 ** i): [0.1 + shift, (1 + shift) * i ** 2] for i in (5, 6, 8)}, exponent=1.0)
@@ -78,33 +74,32 @@ def place(tmp_path_factory):
         f.write('{"iter": 4, "loss"')                   # half a line, left by a kill
     with open(place / 'out-b' / 'measure.jsonl', 'w', encoding='utf-8') as f:
         for it in 0, 5, 10:
-            model = build('llama', dict(n_kv_head=1), noise=0.1 + it / 50)
-            write_row(f, dict(iter=it, **measure(model, data(), ['sharpness', 'attention'], 0), updates=dict(qk=0.1 * it)))
-    (place / 'sweep').mkdir()
+            kept = {what: results[what] for what in ('sharpness', 'attention')}
+            write_row(f, dict(iter=it, **kept, updates=dict(qk=0.1 * it), heads=[[1.0 * it, 3.0], [4.0, 6.0]]))
     ends = {('s1', '0.1'): [2.0], ('s1', '0.3'): [1.5, 1.5, 2.0], ('s1', '1.0'): [''], ('s5', '0.1'): [1.9], ('s5', '1.0'): ['']}
     lines = [dict(arch=arch, learning_rate=rate, seed=seed, status='done' if loss else 'diverged', val_loss=loss, seconds=1)
              for (arch, rate), losses in ends.items() for seed, loss in enumerate(losses, 1)]
+    (place / 'sweep').mkdir()
     DataFrame(lines, columns=['arch', 'learning_rate', 'seed', *CELLS]).to_csv(place / 'sweep' / 'runs.csv', index=False)
     return place
 
 
-def measured(place, what):
-    return [json.loads((place / name / 'measure.json').read_text())[what] for name in PAIRS]
+def pair(place):
+    return [place / name for name in PAIRS]
 
 
-def panels_of(figure):
-    """{(label, line style): (x, y)} of the curves of each panel"""
-    return [{(line.get_label(), line.get_linestyle()): (list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines}
+def curves_in(figure, *dashes):
+    """[(x, y)] of the curves of each panel, of all or of those in these line styles"""
+    return [[(list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines if line.get_ls() in (dashes or line.get_ls())]
             for ax in figure.axes]
 
 
 @pytest.mark.parametrize('what', [*plot.pictures(), 'grad_norms', 'updates.qk'])
-def test_each_picture_is_drawn(place, tmp_path, what):
+def test_each_picture_is_drawn(place, what):
     """It names each run, its axes say what they are, and pyplot and its settings stay as they were"""
     before = dict(matplotlib.rcParams)
-    folders = [place / name for name in (['sweep'] if what == 'sweep' else ['out-b'] if what == 'updates.qk' else PAIRS)]
-    figure = plot.picture(what, folders)
-    plot.save(figure, str(tmp_path / 'x.svg'))
+    figure = plot.picture(what, {'sweep': [place / 'sweep'], 'updates.qk': [place / 'out-b']}.get(what, pair(place)))
+    figure.canvas.draw()
     written = ' '.join(text.get_text().replace('\n', ' ') for text in figure.findobj(Text))
     assert what in ('sweep', 'updates.qk') or all(name in written for name in LABELS)
     assert any(ax.get_xlabel() for ax in figure.axes) and any(ax.get_ylabel() or ax.get_title() for ax in figure.axes)
@@ -115,13 +110,13 @@ def test_each_picture_is_drawn(place, tmp_path, what):
 
 def test_loss(place):
     """Both losses, with the validation at iteration 0, and the rate; on request the validation loss alone, under other names"""
-    folders = [place / name for name in PAIRS]
-    loss, rate = panels_of(plot.picture('loss', folders))
-    drawn = [[list(line.get_xdata()), list(line.get_ydata())] for line in plot.picture('loss', folders).axes[0].lines]
-    assert drawn == [[[0, 1], y] for y in ([5, 4], [5.5, 2.25], [5.5, 4.5], [5.5, 2.75])]
-    assert [*rate.values()] == [([0, 1], [0.1, 0.1])] * 2 and f'{LABELS[1]}: 2.750' in {label for label, _ in loss}
-    (only,) = panels_of(plot.picture('loss', folders, hide=['rate', 'train'], labels=['A', 'B']))
-    assert only == {('A: 2.250', '-'): ([0, 1], [5.5, 2.25]), ('B: 2.750', '-'): ([0, 1], [5.5, 2.75])}
+    figure = plot.picture('loss', pair(place))
+    loss, rate = curves_in(figure)
+    assert loss == [([0, 1], y) for y in ([5, 4], [5.5, 2.25], [5.5, 4.5], [5.5, 2.75])] and rate == [([0, 1], [0.1, 0.1])] * 2
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [f'{LABELS[0]}: 2.250', f'{LABELS[1]}: 2.750']
+    figure = plot.picture('loss', pair(place), hide=['rate', 'train'], labels=['A', 'B'])
+    assert curves_in(figure) == [[([0, 1], [5.5, 2.25]), ([0, 1], [5.5, 2.75])]]
+    assert [line.get_label() for line in figure.axes[0].lines] == ['A: 2.250', 'B: 2.750']
     x, y = np.arange(4.0), np.array([5.0, 4, 3, 2])
     assert plot.smoothed(x, y, 2).tolist() == [5, 4.5, 3.5, 2.5] and plot.smoothed(x, y, 0) is y
 
@@ -135,8 +130,7 @@ def test_runs_that_differ_in_the_seed_are_one_curve(tmp_path):
     figure = plot.picture('loss', [*runs, lost])
     x, other = (entry.get_text() for entry in figure.legends[0].get_texts())
     assert x == 'out-x (n_layer=2), 4 seeds: 4.000 ± 4.968, 1 diverged' and other == 'out-y (n_layer=3): 8.000'
-    train, val = figure.axes[0].lines[:2]
-    assert train.get_ydata().tolist() == [3, 3, 3] and val.get_ydata().tolist() == [4]
+    assert curves_in(figure)[0][:2] == [([0, 1, 2], [3, 3, 3]), ([2], [4])]
     band = figure.axes[0].collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == pytest.approx((4 - 4.303 * 2 / 3 ** 0.5, 4 + 4.303 * 2 / 3 ** 0.5), abs=1e-3)
 
@@ -151,6 +145,8 @@ def test_the_axis_leaves_out_the_start_of_long_runs_alone(tmp_path):
     assert low < 2.2 < 2.8 < top < 3.5 and 0.08 > 0.05 * (top - low)
     assert plot.picture('loss', [write_log(tmp_path / 'short', losses([5.0, 3.0, 2.0], {0: 5.0}))]).axes[0].get_ylim()[1] > 5
 
+
+# ----------------------------------------------------------------------------- other pictures
 
 def test_heat_maps(tmp_path):
     """Each layer's numbers; of many columns the largest of each stays; null is no number; the map ends where the run ends"""
@@ -169,48 +165,33 @@ def test_heat_maps(tmp_path):
     assert (dead.norm.vmin, dead.norm.vmax) == (0, 1)
 
 
-# ----------------------------------------------------------------------------- measurements
-
-HALVES, KINDS = [0, 0.5, 1, 1.5, 2], ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')      # behind each attention and each FFN; matrices
-# picture: where its points stand, and the keys of each panel's curves and of its dashed ones
-CURVES = {
-    'hidden': (HALVES, [(key, f'{key}_bound') for key in ('ma', 'var', 'entry_var')]),
-    'transport': (HALVES, [(key, f'{key}_bound') for key in ('w2', 'w1')]),
-    'sensitivity': ([1, 2], [(key, '') for key in ('block', 'attn', 'ffn', 'to_end')]),
-    'parameters': ([1, 2], [('spectral', '')] * 6)}
+HALVES = [0, 0.5, 1, 1.5, 2]            # behind each attention and each FFN
 
 
-@pytest.mark.parametrize('what', CURVES)
-def test_curves_along_the_depth(place, what):
-    """A curve for each run in each panel; bounds and predictions dashed, where there are any"""
-    x, shown = CURVES[what]
-    for i, (ax, keys) in enumerate(zip(plot.picture(what, [place / name for name in PAIRS]).axes, shown, strict=True)):
-        runs = [run[KINDS[i]] if what == 'parameters' else run for run in measured(place, what)]
-        for dash, key in zip(('-', '--'), keys):
-            drawn = [(list(line.get_xdata()), list(line.get_ydata())) for line in ax.lines if line.get_linestyle() == dash]
-            assert drawn == [(x, [row[key] for row in run]) for run in runs if key in run[0]]
+@pytest.mark.parametrize('what, x, shown', [
+    ('hidden', HALVES, ['ma', 'var', 'entry_var']), ('transport', HALVES, ['w2', 'w1']),
+    ('sensitivity', [1, 2], ['block', 'attn', 'ffn', 'to_end']), ('attention', [1, 2], ['max_logit', 'entropy'])])
+def test_curves_along_the_depth(place, what, x, shown):
+    """A curve for each run in each panel, with its bound dashed, where there is one; heads as their mean, with bars from the
+    lowest to the highest"""
+    figure, runs = plot.picture(what, pair(place)), [plot.read_measured(folder, what) for folder in pair(place)]
+    for ax, drawn, dashed, key in zip(figure.axes, curves_in(figure, '-'), curves_in(figure, '--'), shown, strict=True):
+        if what == 'attention':
+            heads = [np.array(run[key]) for run in runs]
+            assert [y for _, y in drawn] == [pytest.approx(values.mean(1)) for values in heads]
+            ends = [[segment[:, 1] for segment in bars.get_segments()] for _, _, (bars,) in ax.containers]
+            assert np.array(ends) == pytest.approx(np.array([[(min(of), max(of)) for of in values] for values in heads]))
+        else:
+            assert drawn == [(x, [row[key] for row in run]) for run in runs]
+            assert dashed == [(x, [row[f'{key}_bound'] for row in run]) for run in runs if f'{key}_bound' in run[0]]
 
 
-def test_heads_and_histograms(place):
-    """Heads as their mean with bars from the lowest to the highest; a histogram as shares, which add up to 1"""
-    folders = [place / name for name in PAIRS]
-    for ax, key in zip(plot.picture('attention', folders).axes, ('max_logit', 'entropy'), strict=True):
-        for drawn, run in zip(ax.containers, measured(place, 'attention'), strict=True):
-            heads, (line, _, (bars,)) = np.array(run[key]), drawn
-            assert line.get_ydata() == pytest.approx(heads.mean(1)) and line.get_xdata() == pytest.approx([1, 2], abs=0.2)
-            ends = np.array([segment[:, 1] for segment in bars.get_segments()])
-            assert ends == pytest.approx(np.stack((heads.min(1), heads.max(1)), 1))
-    for line, run in zip(plot.picture('gradients', folders).axes[0].lines, measured(place, 'gradients'), strict=True):
-        histogram = run['wq']['histogram']
-        assert sum(line.get_ydata()) == pytest.approx(1) and line.get_xdata()[0] == pytest.approx(histogram['start'] + 0.05)
-
-
-def test_coordinates_and_sweep(place):
-    """The last and the first step against the width; seed 1 is the line, with a gap where it diverged, and the others a star with
-    their standard error"""
-    for curves in panels_of(plot.picture('coordinates', [place / name for name in PAIRS])):
-        solid = [values for (_, dash), values in curves.items() if dash == '-']
-        assert solid == [([32, 64, 256], [(1 + shift) * i ** 2 for i in (5, 6, 8)]) for shift in (0.0, 0.5)]
+def test_coordinates_histograms_and_sweep(place):
+    """The last and the first step against the width; shares, which add up to 1; seed 1 is the line, with a gap where it diverged,
+    and the others a star with their standard error"""
+    for drawn in curves_in(plot.picture('coordinates', pair(place)), '-'):
+        assert drawn == [([32, 64, 256], [(1 + shift) * i ** 2 for i in (5, 6, 8)]) for shift in (0.0, 0.5)]
+    assert [sum(y) for _, y in curves_in(plot.picture('gradients', pair(place)))[0]] == [pytest.approx(1)] * 2
     ax, = plot.picture('sweep', [place / 'sweep']).axes
     first, star = [[line for line in ax.lines if line.get_marker() in markers] for markers in ('os', '*')]
     assert [[*line.get_ydata()] for line in first] == [pytest.approx([2.0, 1.5, math.nan], nan_ok=True),
@@ -219,24 +200,18 @@ def test_coordinates_and_sweep(place):
     assert ax.containers[0][2][0].get_segments()[0][:, 1].tolist() == [1.5, 2.0]
 
 
-# ----------------------------------------------------------------------------- any key, and names
-
 def test_keys(place, tmp_path):
-    """A number, a list with a curve for each layer, a key before several, what a user added; of more than eight layers the first,
+    """A number, a list with a curve for each layer, of heads their mean, what a user added; of more than eight layers the first,
     the last and some between; a log axis where most values span more than two decades"""
-    rows = [json.loads(line) for line in (place / 'out-b' / 'measure.jsonl').read_text().splitlines()]
-    heads = np.array([row['attention']['max_logit'] for row in rows]).mean(-1)
-    drawn = panels_of(plot.picture('attention.max_logit', [place / 'out-b']))[0]
-    assert {label: y for (label, _), (_, y) in drawn.items()} == {str(i): pytest.approx(y) for i, y in enumerate(heads.T, 1)}
-    panels = panels_of(plot.picture('residual_rms', [place / name for name in PAIRS]))
-    assert panels == [{('1', '-'): ([0, 1], [0, 1]), ('2', '-'): ([0, 1], [2, 2])}] * 2
+    assert curves_in(plot.picture('heads', [place / 'out-b'])) == [[([0, 5, 10], [1.5, 4, 6.5]), ([0, 5, 10], [5, 5, 5])]]
+    assert curves_in(plot.picture('residual_rms', pair(place))) == [[([0, 1], [0, 1]), ([0, 1], [2, 2])]] * 2
     write_log(tmp_path, [*(dict(iter=it, mine=it ** 2, gap=None, note='text', deep=[10.0 ** (layer + it) for layer in range(12)])
                            for it in range(3)), dict(iter=3, diverged='the loss', mine=0.5)])
-    assert [*panels_of(plot.picture('mine', [tmp_path]))[0].values()] == [([0, 1, 2], [0, 1, 4])]
+    assert curves_in(plot.picture('mine', [tmp_path])) == [[([0, 1, 2], [0, 1, 4])]]
     deep = plot.picture('deep', [tmp_path]).axes[0]
     assert [line.get_label() for line in deep.lines] == ['1', '3', '4', '6', '7', '9', '10', '12'] and deep.get_yscale() == 'log'
-    err = call('lab.plot', tmp_path, '--what=mines', code=1)
-    assert err.startswith("error: what='mines'") and "did you mean 'mine'?" in err and err.count('\n') == 1
+    with pytest.raises(ValueError, match="what='mines' is none of the pictures loss, .* did you mean 'mine'?"):
+        plot.picture('mines', [tmp_path])
 
 
 def test_names_of_runs(tmp_path):
@@ -248,7 +223,7 @@ def test_names_of_runs(tmp_path):
     (tmp_path / 'none' / 'config.json').unlink()
     assert plot.name_runs([[a], [b]]) == ['out-a (learning_rate=0.1)', 'out-b (mine=True, learning_rate=0.2)']
     assert plot.name_runs([[a], [s1]]) == ['out-a (s5)', 'out-s1'] and plot.name_runs([[none]]) == ['none']
-    assert plot.name_runs([[d]]) == ['out-d (s5, residual_scale=0.1, lion)']
+    assert plot.name_runs([[a], [d]]) == ['out-a (s5)', 'out-d (s5, residual_scale=0.1)']
 
 
 def test_the_command(place, tmp_path):
@@ -258,6 +233,7 @@ def test_the_command(place, tmp_path):
     drawn = {call('lab.plot', first, f'--out={out}', '--ylim=2,') + out.read_text() for _ in range(2)}
     call('lab.plot', first, f'--out={tmp_path / "x.pdf"}')
     assert len(drawn) == 1 and sorted(path.name for path in tmp_path.iterdir()) == ['x.pdf', 'x.svg']
-    for wrong, part in (('--labels=A,B', 'wants 1 names'), ('--hide=x', 'hide wants'), (f'--out={tmp_path}/x.html', 'html')):
+    for wrong, part in (('--labels=A,B', 'wants 1 names'), ('--hide=x', '--hide=rate,train'), ('--xlim=3', "'3'"),
+                        (f'--out={tmp_path}/x.html', 'html')):
         err = call('lab.plot', first, wrong, code=1)
         assert part in err and err.count('\n') == 1

@@ -1,6 +1,7 @@
 """The checks before training (LN stability, appendix B): which quantity responds to which cause, and how the stream grows."""
 import copy
 import math
+import re
 import textwrap
 
 import torch
@@ -11,7 +12,7 @@ from lab.measure import tools
 from lab.measure.hidden import branch_inputs, hidden, stream
 from lab.measure.sensitivity import branch
 from lab.measure.tools import KINDS, jacobian_norm, matrix_kind, mean_gradient, measurement, scaled, table
-from lab.plot import read_measured, symbols
+from lab.plot import read_measured
 
 FACTORS = (1.0, 3.0, 10.0, 30.0, 100.0)
 CAUSES = {'embeddings': (), 'input of block 1': (), 'W_q W_k': ('wq', 'wk'), 'W_v W_o': ('wv', 'wo'), 'W_1': ('w1',),
@@ -69,6 +70,11 @@ def show_preflight(result):
            for effect in next(iter(invariance.values()))})
     table('growth with depth; power: of the layer; ma: mean |x|, var: variance',
           {f'{quantity}, {name}': g for name, both in result['growth'].items() for quantity, g in both.items()})
+
+
+def symbols(text):
+    """'gradient of wq', 'W_q W_k' → with $W_q$."""
+    return re.sub(r'\b(?:W_|w)([qkvo123])\b', r'$W_\1$', text)
 
 
 def plot_preflight(runs):
