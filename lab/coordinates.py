@@ -17,20 +17,20 @@ if __name__ == '__main__' and not __package__:
 
 from configurator import TRAIN, at_least, configure, defaults_of
 
-import json
 import math
 import os
+import re
 
 import torch
 
 from data.tokens import Tokens
 from engine.device import pick_device
-from engine.files import finite, read_json, write_whole
+from engine.files import finite, read_json, write_json
 from engine.keys import check_keys, gpt_config, group_settings
 from engine.run import progress
 from engine.step import training_step
 from lab.measure.tools import attention_inputs, attention_logits, outputs, slope, table
-from lab.plot import finish, panels, style_of
+from lab.plot import draw, finish, panels, style_of
 from model import GPT, GPTConfig
 from optim import make_optimizer, param_groups
 
@@ -95,17 +95,14 @@ def exponent(sizes):
 
 
 def coordinates(config, data, of_widths, device):
-    """Return {activation: {'moves': {width: [root mean square of its change after step 1, 2, …]}, 'exponent': that of the last
-    step}}"""
-    moves_by_name = {}
+    """Return {activation: {width: [root mean square of its change after step 1, 2, …]}}"""
+    found = {}
     for width in progress(of_widths, 'widths'):
-        keys = resized(config, width)
-        of_seeds = [moves(keys, data, device, config['seed'] + i) for i in range(seeds)]
+        of_seeds = [moves(resized(config, width), data, device, config['seed'] + i) for i in range(seeds)]
         for name in of_seeds[0]:
             squares = torch.tensor([squares_of_seed[name] for squares_of_seed in of_seeds]).mean(0)
-            moves_by_name.setdefault(name, {})[width] = squares.sqrt().tolist()
-    return {name: dict(moves=sizes, exponent=exponent({width: size[-1] for width, size in sizes.items()}))
-            for name, sizes in moves_by_name.items()}
+            found.setdefault(name, {})[width] = squares.sqrt().tolist()
+    return found
 
 
 def plot_coordinates(runs):
@@ -113,19 +110,21 @@ def plot_coordinates(runs):
 
     Solid: after the last step, dashed: after the first. A flat line means that the base width's learning rate fits. It needs
     python -m lab.coordinates."""
-    found = [read_json(os.path.join(folder, 'coordinates.json'), 'make it again', math.nan) for _, folder in runs]
-    for (_, folder), measured in zip(runs, found):
-        if not measured:
+    found = []
+    for _, folder in runs:
+        found.append(read_json(os.path.join(folder, 'coordinates.json'), 'make it again', math.nan))
+        if not found[-1]:
             raise ValueError(f'there is no {folder}/coordinates.json: make it with  python -m lab.coordinates')
     names = [*dict.fromkeys(name for measured in found for name in measured['activations'])]
     figure, axes = panels(len(names), sharey=True)
     for ax, name in zip(axes, names):
         ax.set(xscale='log', yscale='log', xlabel='width', ylabel='change (RMS)', title=name.replace('_', ' '))
         for i, ((run, _), measured) in enumerate(zip(runs, found)):
-            moves = measured['activations'].get(name, {}).get('moves', {})
-            ax.plot([*map(int, moves)], [sizes[-1] for sizes in moves.values()], label=run, **style_of(i))
-            ax.plot([*map(int, moves)], [sizes[0] for sizes in moves.values()], color=style_of(i)['color'], ls='--', lw=0.8)
-            ax.set_xticks([*map(int, moves)], moves, rotation=90 * (len(moves) > 4))
+            sizes, style = measured['activations'].get(name, {}), style_of(i)
+            at = [*map(int, sizes)]
+            ax.plot(at, [size[-1] for size in sizes.values()], label=run, **style)
+            ax.plot(at, [size[0] for size in sizes.values()], color=style['color'], ls='--', lw=0.8)
+            ax.set_xticks(at, sizes, rotation=90 * (len(at) > 4))
         ax.xaxis.minorticks_off()
     return finish(figure, f'run, after {found[0]["steps"]} steps; dashed: after the first')
 
@@ -136,23 +135,22 @@ def main():
     at_least(config, steps=1, seeds=1, batch_size=1, seed=0)
     if os.path.exists(os.path.join(out_dir, 'log.jsonl')):
         raise ValueError(f'{out_dir} holds a run, choose another --out_dir')
-    of_widths = [int(text) if text.isdecimal() else 0 for text in widths.split(',')]
-    if 0 in of_widths or len(set(of_widths)) < 2:
+    of_widths = [*map(int, widths.split(','))] if re.fullmatch(r'\d+(,\d+)+', widths) else []
+    if len({*of_widths} - {0}) < 2:
         raise ValueError(f'widths={widths}: wants two or more values of n_embd with commas between them, as in --widths=64,128')
-    device = pick_device(config['device'])
     for width in of_widths:
         gpt_config(resized(config, width))              # raises for a width that the config forbids
     model_config = gpt_config(config)
     data = Tokens(config['dataset'], 'train', model_config.block_size, model_config.vocab_size)
-    result = coordinates(config, data, of_widths, device)
-    table(f'root mean square of the change after {steps} steps, and its power of the width',
-          {name: {**{str(width): sizes[-1] for width, sizes in activation['moves'].items()}, 'power': activation['exponent']}
-           for name, activation in result.items()})
+    found = coordinates(config, data, of_widths, pick_device(config['device']))
+    rows = {}
+    for name, sizes in found.items():
+        last = {width: size[-1] for width, size in sizes.items()}
+        rows[name] = {**{str(width): size for width, size in last.items()}, 'power': exponent(last)}
+    table(f'root mean square of the change after {steps} steps, and its power of the width', rows)
     os.makedirs(out_dir, exist_ok=True)
-    keys = {key: config[key] for key in defaults_of(TRAIN, GPTConfig)}
-    for name, content in (('config.json', keys), ('coordinates.json', dict(steps=steps, seeds=seeds, activations=result))):
-        write_whole(os.path.join(out_dir, name), lambda f: f.write(json.dumps(finite(content), indent=1).encode()))
-    from lab.plot import draw
+    write_json(os.path.join(out_dir, 'config.json'), {key: config[key] for key in defaults_of(TRAIN, GPTConfig)})
+    write_json(os.path.join(out_dir, 'coordinates.json'), finite(dict(steps=steps, seeds=seeds, activations=found)))
     draw('coordinates', [out_dir], os.path.join(out_dir, 'coordinates.png'))
 
 

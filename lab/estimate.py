@@ -29,15 +29,24 @@ def gpu_dtype(config):
     return pick_dtype('bfloat16' if config['dtype'] == 'auto' else config['dtype'], torch.device('cpu'))
 
 
-def forward(model, config):
-    """Return the loss of one micro-batch, and the bytes that its backward pass needs."""
-    cpu, weights, kept, inputs = torch.device('cpu'), [*model.parameters()], [], []
-    compiled = config['compile'] and not config['recompute']
-    run = torch.compile(model, backend='aot_eager_decomp_partition') if compiled else model
+def fake_gpt(config):
+    """Return a GPT of tensors without data, in the FakeTensorMode around. Such tensors cannot seed weights."""
+    with unset_fake_temporarily(), torch.device('meta'):
+        model = GPT(gpt_config(config))
+    model.to_empty(device='cpu')
+    if model.config.tie_weights:                        # to_empty unties
+        model.lm_head.weight = model.wte.weight
+    model.recompute = config['recompute']
+    return model
+
+
+def forward(model, config, run):
+    """Return the loss of one micro-batch through run(x, y), and the bytes that the model's backward pass needs."""
+    weights, kept, inputs = [*model.parameters()], [], []
     hook = model.h[0].register_forward_pre_hook(lambda block, given: inputs.append(given)) if config['recompute'] else None
     x, y = torch.zeros(2, config['batch_size'], model.config.block_size, dtype=torch.long)
     keep = saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t)
-    with keep, autocast(cpu, gpu_dtype(config), cache=not config['recompute']):
+    with keep, autocast(torch.device('cpu'), gpu_dtype(config), cache=not config['recompute']):
         loss = run(x, y)[1]
         if hook:                                        # only blocks' inputs are kept; one block at a time runs again
             hook.remove()
@@ -45,25 +54,14 @@ def forward(model, config):
     return loss, storage_bytes(kept + weights) - storage_bytes(weights)
 
 
-def fake_gpt(config):
-    """Return a GPT of tensors without data, in the FakeTensorMode around. Such tensors have no number to seed the weights
-    with."""
-    with unset_fake_temporarily(), torch.device('meta'):
-        model = GPT(gpt_config(config))
-    model.to_empty(device='cpu')
-    if model.config.tie_weights:                        # to_empty unties
-        model.lm_head.weight = model.wte.weight
-    return model
-
-
 def compiled_activations(config):
-    """Return the bytes that the backward pass needs at the config's depth, from two shallow models: all blocks but the first need
+    """Return the bytes that a compiled model's backward pass needs, from two shallow models: all blocks but the first need
     equally many."""
     sizes = []
     for n_layer in (2, 3):
-        shallow = {**config, 'n_layer': n_layer}
         torch._dynamo.reset()
-        sizes.append(forward(fake_gpt(shallow), shallow)[1])
+        model = fake_gpt({**config, 'n_layer': n_layer})
+        sizes.append(forward(model, config, torch.compile(model, backend='aot_eager_decomp_partition'))[1])
     return sizes[0] + (config['n_layer'] - 2) * (sizes[1] - sizes[0])
 
 
@@ -71,25 +69,21 @@ def memory(config):
     """Return {part: bytes} of a GPU's memory for one micro-batch, from an iteration on tensors that have shapes but no data. With
     parallel=fsdp, a GPU has its share of the parameters, gradients and state, and two whole blocks, because one computes while
     the next is gathered."""
-    dtype = gpu_dtype(config)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = fake_gpt(config)
-        model.recompute = config['recompute']
         optimizer = make_optimizer(param_groups(model, config['weight_decay'], keys=config), {**config, 'compile': False})
-        weights = [*model.parameters()]
-        loss, activations = forward(model, {**config, 'compile': False})
+        loss, activations = forward(model, config, model)
         loss.backward()
         optimizer.step()
         if config['compile'] and not config['recompute']:
             activations = compiled_activations(config)
-        logits = config['batch_size'] * model.config.block_size * model.config.vocab_size
-        ranks = config['gpus'] if config['parallel'] == 'fsdp' else 1
-        block = sum(p.numel() for p in model.h[0].parameters()) * (dtype.itemsize + 4)      # with its gradient in fp32
+        weights, ranks = [*model.parameters()], config['gpus'] if config['parallel'] == 'fsdp' else 1
+        block = sum(p.numel() for p in model.h[0].parameters()) * (gpu_dtype(config).itemsize + 4)  # with its gradient in fp32
         return {'parameters': storage_bytes(weights) / ranks, 'gradients': storage_bytes([p.grad for p in weights]) / ranks,
                 f'state of {config["optimizer"]}': state_bytes(optimizer) / ranks,
                 'copy for update norms': storage_bytes(weights) / ranks,        # behind an evaluation
                 'gathered blocks': 2 * block if ranks > 1 else 0, 'activations': activations,
-                "the logits' gradient": 4 * logits}
+                "the logits' gradient": 4 * config['batch_size'] * model.config.block_size * model.config.vocab_size}
 
 
 def main():

@@ -67,7 +67,7 @@ def place(tmp_path_factory):
         results = measure(model, batches, MEASUREMENTS, 0)
         with open(place / name / 'measure.json', 'w', encoding='utf-8') as f:
             write_row(f, dict(iter=7, tokens=30, **results))
-        of_one = dict(moves={str(2 ** i): [0.1 + shift, (1 + shift) * i ** 2] for i in (5, 6, 8)}, exponent=1.0)
+        of_one = {str(2 ** i): [0.1 + shift, (1 + shift) * i ** 2] for i in (5, 6, 8)}
         (place / name / 'coordinates.json').write_text(json.dumps(dict(steps=2, activations=dict(ffn=of_one, logits=of_one))))
     patch.undo()
     with open(place / 'out-b' / 'log.jsonl', 'a') as f:
