@@ -200,20 +200,20 @@ def name_with_loss(name, seeds):
     return name + (', diverged' if len(seeds) == 1 else f', {lost} diverged') * (lost > 0)
 
 
-def leave_out_start(ax, curves):
-    """If one of these curves, [(iterations, numbers), …], is long, end the axis below their START and all other curves."""
-    late = [y[x > START * x[-1]] for x, y in curves if x[-1] > 0]
-    if any(len(x) >= LONG for x, _ in curves):
-        top, low = max(np.quantile(y, 0.99) for y in late), min(y.min() for y in late)
-        if top < ax.dataLim.y1:
-            ax.set_ylim(low - 0.05 * (top - low), top + 0.05 * (top - low))
+def end_axis(ax, curves):
+    """End the axis above these curves, [(iterations, numbers), …], or if one of them is long, below their START."""
+    is_long = any(len(x) >= LONG for x, _ in curves)
+    late = [y[x > START * x[-1]] if is_long else y for x, y in curves if x[-1] > 0]
+    top, low = max((np.quantile(y, 0.99 if is_long else 1) for y in late), default=math.inf), min(y.min() for _, y in curves)
+    if top < ax.dataLim.y1:
+        ax.set_ylim(low - 0.05 * (top - low), top + 0.05 * (top - low))
 
 
 def plot_loss(runs, smooth=0, hide=()):
     """Training and validation loss, and the learning rate; for images also the validation accuracy.
 
-    The axis leaves out the first 2% of a long run. Only the training loss is smoothed. Seeds that diverged are left out if others
-    did not."""
+    The axis leaves out the first 2% of a long run, and what exceeds the runs that did not diverge. Only the training loss is
+    smoothed. Seeds that diverged are left out if others did not."""
     found = [[read_curves(folder, ['log.jsonl']) for folder in folders] for _, folders in runs]
     names = [name_with_loss(name, seeds) for (name, _), seeds in zip(runs, found)]
     found = [[curves for curves in seeds if 'diverged' not in curves] or seeds for seeds in found]
@@ -236,7 +236,7 @@ def plot_loss(runs, smooth=0, hide=()):
                 pale = dict(lw=0.8, alpha=0.5, marker='', band=False, label='') if is_pale else {}
                 draw_mean(ax, curves, smooth * (key == 'loss'), i, **style_of(i) | dict(label=name) | pale)
     ended = [seeds for seeds in found if 'diverged' not in seeds[0]] or found
-    leave_out_start(axes[0], [curves[key][''] for seeds in ended for curves in seeds for key in losses if key in curves])
+    end_axis(axes[0], [curves[key][''] for seeds in ended for curves in seeds for key in losses if key in curves])
     peaks = [line.get_ydata().max() for line in axes[-1].lines]
     if 'learning rate' in shown and max(peaks) > 10 * min(peaks) > 0:
         axes[-1].set(yscale='log', ylim=(min(peaks) / 30, None))
@@ -469,7 +469,7 @@ def draw(what, folders, out, **more):
     print(f'wrote {out}')
 
 
-def limits(text):
+def low_high(text):
     """'2,3' → (2.0, 3.0); either may be left out, as in '2,' and ',3'"""
     low, high = (float(part) if part else None for part in text.split(','))
     return low, high
@@ -488,8 +488,8 @@ def main():
     parser.add_argument('--out', help='.png, .svg or .pdf; default: WHAT.png in the first folder')
     parser.add_argument('--labels', default=(), type=words, metavar='A,B', help='names of the curves, not folders and keys')
     parser.add_argument('--hide', default=(), type=words, metavar='rate,train', help='no learning rate, no training loss')
-    parser.add_argument('--xlim', type=limits, metavar='LOW,HIGH', help='limits of the axis; one may be left out: --xlim=100,')
-    parser.add_argument('--ylim', type=limits, metavar='LOW,HIGH', help='of the first panel, and of those that share its axis')
+    parser.add_argument('--xlim', type=low_high, metavar='LOW,HIGH', help='limits of the axis; one may be left out: --xlim=100,')
+    parser.add_argument('--ylim', type=low_high, metavar='LOW,HIGH', help='of the first panel, and of those that share its axis')
     parser.add_argument('--log', default='', choices=('x', 'y', 'xy'), help='logarithmic axes')
     parser.add_argument('--smooth', default=0, type=int, metavar='N', help='each point is the mean over the last N iterations')
     options = vars(parser.parse_args())
