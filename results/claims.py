@@ -1,26 +1,25 @@
 """
-The claims that the runs of results/csv/ test, in families, and their verdicts. Each claim was written down before its runs. The
-p-values of a family are corrected together. Undecided claims count as p = 1, so that later runs take no verdict back. A claim is
-
-    text        what is claimed
-    contrast    'ROW - ROW' or 'ROW - ROW - ROW + ROW', the difference in the final loss. A ROW is SWEEP/axis=value,…
-    sign        -1: the difference is below 0, 1: above 0, 0: it lies within ±margin
-    margin      δ in nats, with sign=0
-    paper       (optional) its numbers in the paper
-
-Each claim has one p: with a sign, by a t-test of independent means; with sign=0, the larger of two one-sided t-tests of ±δ
-(Schuirmann 1987).
+The claims that the runs of results/csv/ test, and their verdicts. Each claim was written down before its runs. Those of a family
+share a table, and their p-values are corrected together.
 """
 import math
+from typing import NamedTuple
 
 from scipy.stats import t
 
-from lab.sweep.table import contrast, corrected, find_row, interval, read_contrast
+from lab.sweep.table import Estimate, contrast, corrected, find_row, read_contrast
 
-LEVEL = 0.05
-# the number of losses that each row of a sweep needs: its seeds, without the one that chose its rate or decay
-seeds = dict(base=12, size=8, batch=4, text=8, tokens=8, figure5=4, figure5_warm=4, figure6=5, figure6_vit=4, stable_start=4,
+LEVEL, MARGIN = 0.05, 0.04
+# the losses that each row of a sweep needs: its seeds, without those that chose its rate or decay
+SEEDS = dict(base=12, size=8, batch=4, text=8, tokens=8, figure5=4, figure5_warm=4, figure6=5, figure6_vit=4, stable_start=4,
              vit_parts=4, placements=8)
+
+
+class Claim(NamedTuple):
+    text: str
+    contrast: str           # 'ROW - ROW' or 'ROW - ROW - ROW + ROW', of final losses. A ROW is SWEEP/axis=value,…
+    sign: int = -1          # -1: the difference is below 0; 1: above 0; 0: within ±MARGIN nats
+    paper: str = ''         # its numbers in the paper
 
 
 def minus(a, b):
@@ -29,188 +28,155 @@ def minus(a, b):
 
 
 # ----------------------------------------------------------------------------- DNT: its parts, mSGDW, size, batch, tokens, text
-# The rows are those of base.py, size.py, batch.py, tokens.py and text.py in config/sweep/, each at its own weight decay unless it
-# says otherwise. The paper's numbers are those of its table on OpenWebText, in nats a token, at 124M, 774M and 1436M parameters.
 
-def base(setting, optim='adamw'):
-    return f'base/optim={optim},setting={setting}'
-
-
-def gap(setting):
-    """Return a placement's loss by momentum SGDW minus that by AdamW."""
-    return minus(base(setting, 'sgdw'), base(setting))
+def lead(setting, over, rows='base/optim=adamw,'):
+    """Return a placement's loss minus another's."""
+    return minus(f'{rows}setting={setting}', f'{rows}setting={over}')
 
 
-def gap_at(setting, batch):
-    return minus(f'batch/optim=sgdw,setting={setting},batch={batch}', f'batch/optim=adamw,setting={setting},batch={batch}')
+def gap(setting, batch=''):
+    """Return a placement's loss by momentum SGDW minus that by AdamW; base.py has 2K tokens a batch."""
+    sweep, more = ('batch', f',batch={batch}') if batch else ('base', '')
+    return minus(f'{sweep}/optim=sgdw,setting={setting}{more}', f'{sweep}/optim=adamw,setting={setting}{more}')
 
 
-def lead(setting, over, sweep='base'):
-    """Return a placement's loss minus another's, by AdamW."""
-    at = base if sweep == 'base' else lambda name: f'{sweep}/setting={name}'
-    return minus(at(setting), at(over))
+def growth(setting):
+    """Return how much more momentum SGDW costs with 32K tokens a batch than with 0.5K."""
+    return minus(gap(setting, '32K'), gap(setting, '0.5K'))
 
 
-as_s1, as_s1_rate = 'DNT with the decay of S1', 'DNT with the decay and rate of S1'
+SGDW, PAPER = 'base/optim=sgdw,setting=', '−0.004, −0.011, −0.039'       # nats a token, at 124M, 774M and 1436M parameters
 dnt = [
-    dict(text='DNT is better than S1 by AdamW', contrast=lead('DNT', 'S1'), sign=-1, paper='−0.004, −0.011, −0.039'),
-    dict(text='DNT is better at its own decay and rate than at the decay of S1', contrast=lead('DNT', as_s1), sign=-1),
-    dict(text='mSGDW costs DNT less than S1', contrast=minus(gap('DNT'), gap('S1')), sign=-1,
-         paper='−0.053, −0.030, −0.025'),
-    dict(text='DNT by mSGDW is better than S1 by AdamW', contrast=minus(base('DNT', 'sgdw'), base('S1')), sign=-1,
-         paper='−0.018, +0.011, −0.027 (our reading of its table)'),
-    dict(text='Post-LN by mSGDW is better than DNT by mSGDW', contrast=minus(base('Post', 'sgdw'), base('DNT', 'sgdw')), sign=-1),
-    dict(text='DNT − S1 is the same at 0.5M parameters as at 0.2M', sign=0, margin=0.04,
-         contrast=minus(lead('DNT', 'S1', 'size'), lead('DNT', 'S1'))),
+    Claim('DNT is better than S1 by AdamW', lead('DNT', 'S1'), paper=PAPER),
+    Claim('DNT is better at its own decay and rate than at the decay of S1', lead('DNT', 'DNT with the decay of S1')),
+    Claim('mSGDW costs DNT less than S1', minus(gap('DNT'), gap('S1')), paper='−0.053, −0.030, −0.025'),
+    Claim('DNT by mSGDW is better than S1 by AdamW', minus(f'{SGDW}DNT', 'base/optim=adamw,setting=S1'),
+          paper='−0.018, +0.011, −0.027 (our reading of its table)'),
+    Claim('Post-LN by mSGDW is better than DNT by mSGDW', lead('Post', 'DNT', 'base/optim=sgdw,')),
+    Claim('DNT − S1 is the same at 0.5M parameters as at 0.2M', minus(lead('DNT', 'S1', 'size/'), lead('DNT', 'S1')), sign=0),
     # S1 − Pre-LN itself is small, so the margin shows only that it stays small
-    dict(text='S1 − Pre-LN is the same at 0.5M parameters as at 0.2M', sign=0, margin=0.04,
-         contrast=minus(lead('S1', 'Pre', 'size'), lead('S1', 'Pre'))),
-    dict(text='mSGDW costs S1 more with 32K tokens a batch than with 0.5K', sign=1,
-         contrast=minus(gap_at('S1', '32K'), gap_at('S1', '0.5K'))),
-    dict(text='More tokens a batch change the cost of mSGDW less for DNT than for S1', sign=-1, contrast=minus(
-        minus(gap_at('DNT', '32K'), gap_at('DNT', '0.5K')), minus(gap_at('S1', '32K'), gap_at('S1', '0.5K')))),
-    dict(text='DNT − Pre-LN is the same on prose as on Python', sign=0, margin=0.04,
-         contrast=minus(lead('DNT', 'Pre', 'text'), lead('DNT', 'Pre'))),
-    dict(text='DNT is better than S1 at 16M bytes', contrast=lead('DNT', 'S1', 'tokens'), sign=-1,
-         paper='−0.004, −0.011, −0.039'),
-    dict(text='DNT’s lead over S1 is smaller at 16M bytes than at 4.5M', sign=1,
-         contrast=minus(lead('DNT', 'S1', 'tokens'), lead('DNT', 'S1'))),
-    dict(text='value_residual’s lead over Pre-LN is smaller at 16M bytes than at 4.5M', sign=1, contrast=minus(
-        lead('value_residual', 'Pre', 'tokens'), 'placements/optim=adamw,arch=value_residual - placements/optim=adamw,arch=pre'))]
+    Claim('S1 − Pre-LN is the same at 0.5M parameters as at 0.2M', minus(lead('S1', 'Pre', 'size/'), lead('S1', 'Pre')), sign=0),
+    Claim('mSGDW costs S1 more with 32K tokens a batch than with 0.5K', growth('S1'), sign=1),
+    Claim('More tokens a batch change the cost of mSGDW less for DNT than for S1', minus(growth('DNT'), growth('S1'))),
+    Claim('DNT − Pre-LN is the same on prose as on Python', minus(lead('DNT', 'Pre', 'text/'), lead('DNT', 'Pre')), sign=0),
+    Claim('DNT is better than S1 at 16M bytes', lead('DNT', 'S1', 'tokens/'), paper=PAPER),
+    Claim('DNT’s lead over S1 is smaller at 16M bytes than at 4.5M',
+          minus(lead('DNT', 'S1', 'tokens/'), lead('DNT', 'S1')), sign=1),
+    Claim('value_residual’s lead over Pre-LN is smaller at 16M bytes than at 4.5M', minus(
+        lead('value_residual', 'Pre', 'tokens/'),
+        'placements/optim=adamw,arch=value_residual - placements/optim=adamw,arch=pre'), sign=1)]
 
 
-# ----------------------------------------------------------------------------- reproduced figures of the papers
+# ----------------------------------------------------------------------------- figures of the papers
 
-def figure6_claim(a, b, **more):
-    return dict(text=f'S{a} is better than S{b}' if more['sign'] else f'S{a} and S{b} are equal', paper='figure 6',
-                contrast=f'figure6/arch=s{a} - figure6/arch=s{b}', **more)
-
-
-figure6 = [*(figure6_claim(a, b, sign=-1) for a, b in ((3, 2), (5, 3), (5, 1))),
-           *(figure6_claim(a, b, sign=0, margin=0.04) for a, b in ((1, 2), (4, 5)))]
-figure6_vit = [
-    dict(text=f'S{a} is better than S{b} on images, rate: {rate}', sign=-1, paper='figure 6',
-         contrast=f'figure6_vit/arch=s{a},rate={rate} - figure6_vit/arch=s{b},rate={rate}')
-    for a, b in ((3, 5), (5, 1)) for rate in ('0.1 for all', 'best')]
+figure6 = [Claim(f'S{a} is better than S{b}' if sign else f'S{a} and S{b} are equal',
+                 f'figure6/arch=s{a} - figure6/arch=s{b}', sign, 'figure 6')
+           for a, b, sign in ((3, 2, -1), (5, 3, -1), (5, 1, -1), (1, 2, 0), (4, 5, 0))]
+figure6_vit = [Claim(f'S{a} is better than S{b} on images, rate: {rate}', paper='figure 6',
+                     contrast=f'figure6_vit/arch=s{a},rate={rate} - figure6_vit/arch=s{b},rate={rate}')
+               for a, b in ((3, 5), (5, 1)) for rate in ('0.1 for all', 'best')]
 
 
 def stable(setting, other='GPT-2', model='Stable'):
-    return minus(f'stable_start/model={model},setting={setting}', f'stable_start/model={other},setting={setting}')
+    return f'stable_start/model={model},setting={setting} - stable_start/model={other},setting={setting}'
 
 
 stable_start = [
-    dict(text='With a warm-up, Stable-Transformer is better than GPT-2', contrast=stable('warm-up'), sign=-1,
-         paper='−0.021 (350M: −0.010, 774M: −0.013)'),
-    dict(text='Leaving out the warm-up costs Stable-Transformer less than GPT-2', sign=-1, paper='figure 9, of ViT-g',
-         contrast=minus(stable('no warm-up'), stable('warm-up'))),
-    *(dict(text=f'At a rate of {rate}, Stable-Transformer is better than GPT-2', contrast=stable(f'warm-up, at {rate}'), sign=-1,
-           paper='figure 6, without GPT-2') for rate in (0.032, 0.064)),
-    *(dict(text=f'Stable-Transformer is as good with {factor} times τ', sign=0, margin=0.04, paper='figure 7',
-           contrast=stable('warm-up', 'Stable', f'Stable, τ × {factor}')) for factor in (0.5, 2))]
+    Claim('With a warm-up, Stable-Transformer is better than GPT-2', stable('warm-up'),
+          paper='−0.021 (350M: −0.010, 774M: −0.013)'),
+    Claim('Leaving out the warm-up costs Stable-Transformer less than GPT-2',
+          minus(stable('no warm-up'), stable('warm-up')), paper='figure 9, of ViT-g'),
+    *(Claim(f'At a rate of {rate}, Stable-Transformer is better than GPT-2', stable(f'warm-up, at {rate}'),
+            paper='figure 6, without GPT-2') for rate in (0.032, 0.064)),
+    *(Claim(f'Stable-Transformer is as good with {factor} times τ', stable('warm-up', 'Stable', f'Stable, τ × {factor}'), 0,
+            'figure 7') for factor in (0.5, 2))]
 
 
 def on_images(name, other, setting='no warm-up'):
-    return minus(f'vit_parts/model={name},setting=no warm-up', f'vit_parts/model={other},setting={setting}')
+    return f'vit_parts/model={name},setting=no warm-up - vit_parts/model={other},setting={setting}'
 
 
-parts = [('StableInit is', 'StableInit', 'Xavier', 2), ('α 0.25 is', 'α 0.25', 'α 0.5', 3), ('α 0.25 is', 'α 0.25', 'α 0', 3),
-         ('8 heads are', '8 heads', '1 heads', 4), ('StableAtten is', 'StableAtten', 'ViT', 4)]
 vit_parts = [
-    *(dict(text=f'{name_is} better than {other.replace("1 heads", "1 head")} on images without a warm-up', sign=-1,
-           contrast=on_images(name, other), paper=f'figure {figure}, of stability') for name_is, name, other, figure in parts),
-    dict(text='StableViT without a warm-up is better than ViT with one', sign=-1,
-         contrast=on_images('StableViT', 'ViT', 'warm-up'),
-         paper='ViT-L: 82.4 against 81.3%, ViT-H: 81.8 against 80.5% (figures 1 and 8)')]
+    *(Claim(f'{better} on images without a warm-up', on_images(name, other), paper=f'figure {figure}, of stability')
+      for better, name, other, figure in (
+          ('StableInit is better than Xavier', 'StableInit', 'Xavier', 2), ('α 0.25 is better than α 0.5', 'α 0.25', 'α 0.5', 3),
+          ('α 0.25 is better than α 0', 'α 0.25', 'α 0', 3), ('8 heads are better than 1 head', '8 heads', '1 heads', 4),
+          ('StableAtten is better than ViT', 'StableAtten', 'ViT', 4))),
+    Claim('StableViT without a warm-up is better than ViT with one', on_images('StableViT', 'ViT', 'warm-up'),
+          paper='ViT-L: 82.4 against 81.3%, ViT-H: 81.8 against 80.5% (figures 1 and 8)')]
 
 
-def blockwise_claims(sweep, lr, note):
-    """Return the four claims of Blockwise LR against size. `lr`: the label of its rows in the sweep."""
-    def gain(size):
-        return minus(f'{sweep}/lr={lr},size={size}', f'{sweep}/lr=none,size={size}')
-
-    return [*(dict(text=f'Blockwise LR is better than one rate for all at {size}{note}', contrast=gain(size), sign=-1)
-              for size in ('0.2M', '0.3M', '0.6M')),
-            dict(text=f'Blockwise LR gains more at 0.6M than at 0.2M{note}', sign=-1, paper='figure 5',
-                 contrast=minus(gain('0.6M'), gain('0.2M')))]
+def blockwise(sweep, lr, note):
+    """Return the claims of Blockwise LR against size. `lr`: the label of its rows in the sweep."""
+    gain = {size: f'{sweep}/lr={lr},size={size} - {sweep}/lr=none,size={size}' for size in ('0.2M', '0.3M', '0.6M')}
+    return [*(Claim(f'Blockwise LR is better than one rate for all at {size}{note}', gain[size]) for size in gain),
+            Claim(f'Blockwise LR gains more at 0.6M than at 0.2M{note}', minus(gain['0.6M'], gain['0.2M']), paper='figure 5')]
 
 
 # figure5.py has a warm-up that the paper does not have. Its runs were known when these claims were written for figure5_warm.py.
-figure5 = blockwise_claims('figure5', 'blockwise', ', warm-up 10%')
-figure5_warm = blockwise_claims('figure5_warm', 'ramp', ', warm-up 2%')
-
-families = dict(dnt=dnt, figure6=figure6, figure6_vit=figure6_vit, stable_start=stable_start, vit_parts=vit_parts,
-                figure5=figure5, figure5_warm=figure5_warm)
+FAMILIES = dict(dnt=dnt, figure6=figure6, figure6_vit=figure6_vit, stable_start=stable_start, vit_parts=vit_parts,
+                figure5=blockwise('figure5', 'blockwise', ', warm-up 10%'),
+                figure5_warm=blockwise('figure5_warm', 'ramp', ', warm-up 2%'))
 
 
 # ----------------------------------------------------------------------------- verdicts
 
-class Test:
-    """A claim's test. `p` is corrected by `test_all`. `open` says why the claim cannot be decided yet, and `has_run` whether
-    all points and seeds of its rows have ended. `sweeps`: {name: see pages.py}, with `rows`, their `split` and the variances
-    `known`."""
+class Verdict(NamedTuple):
+    claim: Claim
+    estimate: Estimate | None       # None: a row has no runs yet
+    p: float                        # corrected within the family; NaN while the claim cannot be decided
+    text: str
 
-    def __init__(self, claim, sweeps):
-        self.claim, self.p, self.estimate, used = claim, math.nan, None, {}
 
-        def find(name):
-            sweep, _, labels = name.partition('/')
-            row = find_row(sweeps[sweep].rows, labels, 'contrast')
-            used[row] = sweep
-            return row
+def test(claim, sweeps):
+    """Return the Estimate of a claim's difference, its p, and why it cannot be decided yet, or ''. `sweeps`: {name: Results}.
+    A claim of equality has the larger p of two one-sided t-tests of ±MARGIN (Schuirmann 1987)."""
+    used = {}
 
-        try:
-            weights = read_contrast(claim['contrast'], find)
-        except ValueError:                              # a row has no runs yet
-            self.open, self.has_run = 'not run', False
-            return
-        known = {row: value for sweep in {*used.values()} for row, value in sweeps[sweep].known.items()}
-        splits = {sweeps[sweep].split for sweep in used.values()}
-        if len(splits) > 1:
-            raise ValueError(f'{claim["contrast"]}: compares losses of two splits')
-        self.estimate = contrast(weights, *splits, known)
-        self.open = next(filter(None, (why_open(row, *splits, seeds[sweep]) for row, sweep in used.items())), '')
-        self.has_run = not self.open.endswith('have ended')
-        if not self.open:
-            e = self.estimate
-            self.p = e.p if claim['sign'] else float(t.sf((claim['margin'] - abs(e.mean)) / e.error, e.df))
+    def find(name):
+        sweep, _, labels = name.partition('/')
+        row = find_row(sweeps[sweep].rows, labels, 'contrast')
+        used[row] = sweep
+        return row
 
-    def verdict(self):
-        e, margin = self.estimate, self.claim.get('margin')
-        if self.open:
-            return self.open if self.open == 'not run' else f'open: {self.open}'
-        if margin is None:
-            return 'open' if not self.p < LEVEL else 'supported' if e.mean * self.claim['sign'] > 0 else 'contradicted'
-        if self.p < LEVEL:
-            return f'equal within ±{margin:g}'
-        return f'contradicted: beyond ±{margin:g}' if e.low > margin or e.high < -margin else 'open'
-
-    def line(self):
-        """Return {column: cell} of the claim's table."""
-        e, verdict = self.estimate, self.verdict()
-        color = {'supported': '🟢 ', 'equal': '🟢 ', 'contradicted': '🔴 '}.get(verdict.split()[0].strip(':'), '⚪ ')
-        p = '–' if math.isnan(self.p) else '< 0.001' if self.p < 0.001 else f'{self.p:.2g}'
-        difference, n = (interval(e), str(e.n)) if e and e.n else ('–', '0')
-        return {'claim': self.claim['text'], 'in the paper': self.claim.get('paper', ''), 'difference': difference, 'seeds': n,
-                'p': p, 'verdict': color + verdict}
+    try:
+        weights = read_contrast(claim.contrast, find)
+    except ValueError:                                  # a row has no runs yet
+        return None, 1.0, 'not run'
+    known = {row: sweeps[sweep].known[row] for row, sweep in used.items() if row in sweeps[sweep].known}
+    split, = {sweeps[sweep].split for sweep in used.values()}           # the losses are of one split
+    e = contrast(weights, split, known)
+    why = next(filter(None, (why_open(row, split, SEEDS[sweep]) for row, sweep in used.items())), '')
+    return e, 1.0 if why else e.p if claim.sign else float(t.sf((MARGIN - abs(e.mean)) / e.error, e.df)), why
 
 
 def why_open(row, split, wanted):
-    """Return why no claim about the row can be decided yet, such as too few rates or losses, or ''."""
+    """Return why no claim about the row can be decided yet, or ''."""
     lost, n = sum(row.compared.status != 'done'), len(row.losses(split))
     if 1 < len(row.points) and len(row.first) < 3:      # with fewer, a better one may lie between or beyond
-        return f'fewer than 3 rates of {row} have ended'
+        return f'not run: fewer than 3 rates of {row} have ended'
     if row.is_at_edge():
-        return f'the best rate of {row} is at the edge'
+        return f'open: the best rate of {row} is at the edge'
     if lost:
-        return f'{lost} of {len(row.compared)} runs of {row} did not end'
-    return f'{n} of {wanted} seeds of {row} have ended' if n < wanted else ''
+        return f'open: {lost} of {len(row.compared)} runs of {row} did not end'
+    return f'not run: {n} of {wanted} seeds of {row} have ended' if n < wanted else ''
 
 
-def test_all(sweeps):
-    """Return {family: its Tests}, with p-values corrected for the number of claims in the family."""
-    tested = {name: [Test(claim, sweeps) for claim in family] for name, family in families.items()}
-    for tests in tested.values():
-        ps = corrected([1.0 if math.isnan(test.p) else test.p for test in tests])      # claims that are open count too
-        for test, p in zip(tests, ps):
-            test.p = math.nan if test.open else p
-    return tested
+def decide(claim, e, p):
+    """Return the verdict on a claim whose runs have all ended."""
+    if claim.sign:
+        return 'open' if not p < LEVEL else 'supported' if e.mean * claim.sign > 0 else 'contradicted'
+    if p < LEVEL:
+        return f'equal within ±{MARGIN}'
+    return f'contradicted: beyond ±{MARGIN}' if e.low > MARGIN or e.high < -MARGIN else 'open'
+
+
+def test_all(sweeps, families=FAMILIES):
+    """Return {family: its Verdicts}. Claims that cannot be decided yet have p = 1, so that later runs take no verdict back."""
+    found = {}
+    for name, claims in families.items():
+        tests = [test(claim, sweeps) for claim in claims]
+        ps = corrected([p for _, p, _ in tests])
+        found[name] = [Verdict(claim, e, math.nan if why else p, why or decide(claim, e, p))
+                       for claim, (e, _, why), p in zip(claims, tests, ps)]
+    return found

@@ -19,7 +19,6 @@ import torch
 from helpers import ROOT, run_python, write_walk
 
 from model import GPTConfig
-from results.pages import all_placements
 from vision.vit import ViTConfig
 
 EDITING = 'docs/editing.md'
@@ -77,10 +76,6 @@ def test_every_command_parses(monkeypatch):
         wrong += [(page, words)] * (script != 'lab.sweep' and known != args)
         seen += 1
     assert seen > 60 and not wrong
-
-
-def test_the_page_of_placements_is_made_from_the_files():
-    assert TEXTS['docs/placements.md'] == all_placements(), 'run  python results/pages.py'
 
 
 # ----------------------------------------------------------------------------- the edits

@@ -1,8 +1,8 @@
 # Seven placements at 0.2M parameters, by AdamW and by momentum SGDW, each at its own weight decay and learning rate
 #     python -m lab.sweep config/sweep/base.py
-# Decays and rates come from config/base/tuned.py. Seed 1 chose them, so results/ compares only the 12 other seeds. (lab.sweep
-# --report counts all 13.) Two more rows are DNT at the decay of S1, once at its own best rate there and once at the rate of S1.
-# They split what a decay and rate of its own are worth to DNT. Half-width of a difference's interval: 0.012 by AdamW.
+# Decays and rates come from config/base/tuned.py. Seed 1 chose them, so only the 12 other seeds are compared. Two more rows are
+# DNT at the decay of S1, once at its own best rate there and once at the rate of S1. They split what a decay and rate of its own
+# are worth to DNT. Half-width of a difference's interval: 0.012 by AdamW.
 # No claim compares Peri and Post by AdamW, nor Pre, Peri and S1 large by momentum SGDW. S1 large has 7 runs from an earlier plan.
 include('config/base/tuned.py')
 tuned_elsewhere = True          # so no comparison uses seed 1

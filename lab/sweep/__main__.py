@@ -23,7 +23,7 @@ import re
 from data.lock import lock_file, lock_folder
 from lab.sweep.plan import rows_of_file
 from lab.sweep.run import Sweep, last_line
-from lab.sweep.table import Tuning, make_tables, markdown, plain, read_csv, runs_of
+from lab.sweep.table import Results, make_tables, markdown, plain
 
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out-sweep'               # folder for all runs, and for table.md
@@ -75,12 +75,12 @@ def chosen_grids(axes):
 
 def report_on(keys):
     """Print the tables of the csv, and return them with their runs."""
-    runs = runs_of(read_csv(keys['csv']), keys['csv'], diverged_loss, diverged_rise, codes)
-    if not len(runs):
+    results = Results(keys['csv'], keys)
+    if not results.rows:
         raise ValueError(f'csv={keys["csv"]}: there are no runs yet')
-    caption, tables = make_tables(runs, Tuning.of(keys), against, contrast)
+    caption, tables = make_tables(results, against, contrast)
     print(f'\n{caption}\n\n' + '\n\n'.join(map(plain, tables)) + '\n')
-    return runs, tables
+    return results.runs, tables
 
 
 def main():

@@ -348,10 +348,21 @@ def cells_of(estimates):
 
 # ----------------------------------------------------------------------------- tables
 
-def make_tables(runs, tuning, against='', contrasts=''):
+class Results:
+    """The `runs` and `rows` of a sweep's csv, the `split` whose losses its table shows, and the moderated variances `known` of
+    these. `keys`: those of lab.sweep."""
+
+    def __init__(self, path, keys):
+        self.runs = runs_of(read_csv(path), path, *(keys[key] for key in ('diverged_loss', 'diverged_rise', 'codes')))
+        self.tuning, self.split = Tuning.of(keys), split_of(self.runs)
+        self.rows = rows_of(self.runs, self.tuning)
+        self.known = moderated(self.rows, self.split)
+
+
+def make_tables(results, against='', contrasts=''):
     """Return the caption and the tables, which are frames of texts: the rows, and the contrasts if there are any."""
-    rows, split = rows_of(runs, tuning), split_of(runs)
-    known, lines = moderated(rows, split), []
+    runs, rows, tuning, split, known = results.runs, results.rows, results.tuning, results.split, results.known
+    lines = []
     for row in rows:
         first = {f'seed 1 at {point[0]}': loss_text(at := runs[runs.seed == 1], at, 'val') for point, runs in row.points.items()
                  if len(point) == 1 < len(row.points)}
