@@ -18,11 +18,10 @@ from test_sweep_plan import fake_runs
 
 from data.lock import lock_file, lock_folder
 from lab.sweep.plan import read_sweep, rows_of_file
-from lab.sweep.table import key_of, labels_of, read_csv
+from lab.sweep.table import Results, key_of, labels_of, make_tables, read_csv
 from model import GPTConfig
 
 DEFAULTS = defaults_of(str(ROOT / 'train.py'), GPTConfig)
-TABLES = {'runs.csv', 'table.md'}
 SWEEP = defaults_of(str(ROOT / 'lab' / 'sweep' / '__main__.py'))
 KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 100, 'eval_interval': 50, 'lr_decay_iters': 100,
         'gradient_accumulation_steps': 1, 'warmup_iters': 0, 'min_lr': 0.0}
@@ -164,7 +163,6 @@ def test_the_command_line_wins_over_a_file(faked):
     out = call('grid.py', '--n_head=2,4', '--batch_size=5', 'base.py', '--seeds=1')
     assert [run['name'] for run in faked] == [f'n_head={n},n_embd={m},seed=1' for m in (8, 32) for n in (2, 4)]
     assert out.startswith('0 runs of there/runs.csv are done, 4 to do')
-    assert TABLES < {path.name for path in Path('there').iterdir()}
     assert faked[0]['arguments'] == ['--n_layer=3', '--dropout=0.1', 'base.py', '--n_head=2', '--n_embd=8', '--batch_size=5',
                                      '--seed=1', '--data_seed=1', '--overwrite=True']
 
@@ -174,7 +172,7 @@ def test_the_command_line_wins_over_a_file(faked):
 def test_a_sweep_whose_runs_all_failed(faked, monkeypatch):
     """It fails too"""
     monkeypatch.setattr(subprocess.Popen.__self__, 'code', 1)
-    assert 'all 2 runs failed, the first with: ' in call('--n_layer=1,2', '--seeds=1', error=True)
+    assert 'all 2 runs failed: see out-sweep/*/output.txt' in call('--n_layer=1,2', '--seeds=1', error=True)
 
 
 def test_one_sweep_has_a_folder_and_a_csv(faked):
@@ -209,14 +207,16 @@ def test_a_sweep(swept):
             'dataset=late,learning_rate=0.01': ('failed', 'beyond vocab_size=13')}
     runs = {f'arch=off,{name},seed={seed}': end for name, end in ends.items() for seed in (1, 2)}
     del runs['arch=off,learning_rate=1e+30,seed=2']     # seed 1 has chosen
-    assert {path.name for path in swept.iterdir()} == TABLES | set(runs) | {'.lock', 'runs.csv.lock'}
+    assert {path.name for path in swept.iterdir()} == {*runs, 'runs.csv', '.lock', 'runs.csv.lock'}
     for name, (status, says) in runs.items():
         assert (says or 'val loss') in (swept / name / 'output.txt').read_text()
     one, two = (rows(swept / f'arch=off,learning_rate=0.01,seed={seed}')[-1]['val_loss'] for seed in (1, 2))
     assert max(one, two) < 1.5 and one != two
-    lines = sorted(table(swept), key=lambda line: line['dataset'])         # the order is that in which the runs have ended
-    assert [(line['dataset'], line['validation loss']) for line in lines] == [('', f'{two:.3f}'), ('late', 'failed 2/2')]
-    assert (lines[0]['seed 1 at 0.01'], lines[0]['seed 1 at 1e+30']) == (f'{one:.3f}', 'diverged 1/1')
+    results = Results(swept / 'runs.csv', {**SWEEP, 'extend': 0})
+    wanted, failed = make_tables(results)[1][0].to_dict('records')
+    assert (wanted['dataset'], wanted['validation loss']) == ('', f'{two:.3f}')
+    assert (failed['dataset'], failed['validation loss']) == ('late', 'failed 2/2')
+    assert (wanted['seed 1 at 0.01'], wanted['seed 1 at 1e+30']) == (f'{one:.3f}', 'diverged 1/1')
 
 
 def test_the_numbers_of_each_run(swept, tmp_path, monkeypatch):
@@ -260,12 +260,3 @@ def test_a_stopped_sweep_goes_on(place, swept, number):
     for run in runs:
         assert 'iter 0:' not in (run / 'output.txt').read_text()
         assert rows(run) == rows(swept / f'arch=off,learning_rate=0.01,{run.name}')
-
-
-# ----------------------------------------------------------------------------- the table
-
-def table(folder):
-    """The lines of table.md by column"""
-    head, rule, *lines = [[cell.strip() for cell in line.strip('|').split(' | ')]
-                          for line in (folder / 'table.md').read_text(encoding='utf-8').splitlines()]
-    return [dict(zip(head, line)) for line in lines]

@@ -167,7 +167,7 @@ def test_a_sweep_is_of_one_code_data_precision_and_version(runs):
     assert len(made.legs) == number
     call(grid, f'--codes=beef,{CODE}', '--seeds=2')
     assert made.legs[number:] == [(0.2, 2, 0, 100)] and {*read_csv(path).code} == {'beef', CODE}
-    path.write_text('\ufeff' + text.replace('0.1,1,', '1.00E-01,1,'))
+    path.write_text(text.replace('0.1,1,', '1.00E-01,1,'))
     call(grid, '--seeds=2')
     assert [leg[:2] for leg in made.legs[number + 1:]] == [(0.2, 2)] and '1.00E-01,1,' in path.read_text()
 

@@ -22,13 +22,13 @@ import re
 
 from data.lock import lock_file, lock_folder
 from lab.sweep.plan import rows_of_file
-from lab.sweep.run import Sweep, last_line
-from lab.sweep.table import Results, make_tables, markdown, plain
+from lab.sweep.run import Sweep
+from lab.sweep.table import Results, make_tables, plain
 
 # ----------------------------------------------------------------------------- keys
-out_dir = 'out-sweep'               # folder for all runs, and for table.md
+out_dir = 'out-sweep'               # folder for all runs
 csv = ''                            # file with a row for each run that has ended; empty: runs.csv in out_dir
-script = 'train.py'                 # script of every run: train.py, or a module such as vision.train
+script = 'train.py'                 # script of every run: train.py or vision.train
 arguments = ''                      # first arguments of every run: config files and --key=value
 grids = []                          # for a config file: dicts from an axis to a list of values, or to {label: arguments}
 seeds = 3                           # runs per row, with seed and data_seed 1, 2, …
@@ -55,32 +55,36 @@ def split_arguments(arguments):
         if arg.startswith('-'):
             mine = is_help(arg) or arg[2:].partition('=')[0] in own
         else:
-            text = open(arg, encoding='utf-8', errors='replace').read() if os.path.isfile(arg) else ''
-            mine = re.search(r'^grids *=', text, re.MULTILINE)
+            mine = os.path.isfile(arg) and re.search(r'^grids *=', open(arg, errors='replace').read(), re.MULTILINE)
         (ours if mine else theirs).append(arg)
     return ours, theirs
 
 
-def chosen_grids(axes):
-    """Return the file's grids with those labels that the command line names. Remove these axes from `axes`."""
-    only = {axis: axes.pop(axis) for axis in [*axes] if any(isinstance(grid.get(axis), dict) for grid in grids)}
-    for axis, values in only.items():
-        labels = dict.fromkeys(label for grid in grids for label in grid.get(axis, ()))
-        if unknown := [value for value in values if value not in labels]:
-            raise ValueError(f'{axis}={unknown[0]}: choose among {", ".join(labels)}')
-    chosen = [{axis: {label: labels[label] for label in labels if label in only[axis]} if axis in only else labels
-               for axis, labels in grid.items()} for grid in grids]
-    return [grid for grid in chosen if all(grid.get(axis, True) for axis in only)]
+def grids_with(axes):
+    """Return the file's grids with the command line's axes, and the axes that set one value for all runs. An axis to which the
+    file gives labels chooses among these."""
+    labels = {axis: {label: None for grid in grids for label in grid.get(axis, ())}
+              for axis in axes if any(isinstance(grid.get(axis), dict) for grid in grids)}
+    for axis, known in labels.items():
+        if unknown := [value for value in axes[axis] if value not in known]:
+            raise ValueError(f'{axis}={unknown[0]}: choose among {", ".join(known)}')
+    more, found = {axis: values for axis, values in axes.items() if axis not in labels}, []
+    for grid in grids or [{}]:
+        chosen = {axis: {label: text for label, text in grid[axis].items() if label in axes[axis]}
+                  for axis in labels.keys() & grid.keys()}
+        if all(chosen.values()):
+            found.append({**grid, **chosen, **more, **({'seeds': seeds} if 'seeds' in flags() else {})})
+    return found, {axis for axis, values in more.items() if len(values) == 1}
 
 
-def report_on(keys):
-    """Print the tables of the csv, and return them with their runs."""
+def print_tables(keys):
+    """Print the tables of the csv, and return its Results."""
     results = Results(keys['csv'], keys)
     if not results.rows:
         raise ValueError(f'csv={keys["csv"]}: there are no runs yet')
     caption, tables = make_tables(results, against, contrast)
     print(f'\n{caption}\n\n' + '\n\n'.join(map(plain, tables)) + '\n')
-    return results.runs, tables
+    return results
 
 
 def main():
@@ -88,24 +92,20 @@ def main():
         sys.exit(__doc__.strip() + '\n\n--help lists the keys')
     sys.argv[1:], theirs = split_arguments(sys.argv[1:])
     at_least(keys := configure(globals()), seeds=1, tuning_seeds=1, jobs=0, threads=0, diverged_loss=0, diverged_rise=0, extend=0)
-    keys['csv'] = csv or os.path.join(out_dir, 'runs.csv')
-    if report:
-        return report_on(keys)
     axes = {key: text.split(',') for key, _, text in (arg[2:].partition('=') for arg in theirs if arg.startswith('--'))}
-    keys['grids'] = chosen_grids(axes)
-    rows = rows_of_file(keys, axes | ({'seeds': seeds} if 'seeds' in flags() else {}), [arg for arg in theirs if arg[0] != '-'])
-    Sweep(rows, keys).check()
+    keys['csv'] = csv or os.path.join(out_dir, 'runs.csv')
+    keys['grids'], fixed = grids_with(axes)
+    if report:
+        return print_tables(keys)
+    sweep = Sweep(rows_of_file(keys, [arg for arg in theirs if arg[0] != '-'], fixed), keys)
+    sweep.check()
     for folder in out_dir, os.path.dirname(keys['csv']) or '.':
         os.makedirs(folder, exist_ok=True)
-    locked = lock_folder(out_dir, 'sweeping'), lock_file(f'{keys["csv"]}.lock', keys['csv'], 'adding runs')  # noqa: F841, to the end
-    sweep = Sweep(rows, keys)                           # rows may have been added before the lock
-    sweep.train()
-    runs, tables = report_on(keys)
-    with open(os.path.join(out_dir, 'table.md'), 'w', encoding='utf-8') as f:
-        f.write('\n\n'.join(map(markdown, tables)) + '\n')
-    if all(runs.status == 'failed'):
-        first = rows[0].run_at(rows[0].grid[0], rows[0].seeds[0])
-        raise ValueError(f'all {len(runs)} runs failed, the first with: {last_line(sweep.folder(first))}')
+    with lock_folder(out_dir, 'sweeping'), lock_file(f'{keys["csv"]}.lock', keys['csv'], 'adding runs'):
+        sweep.train()
+    results = print_tables(keys)
+    if all(results.runs.status == 'failed'):
+        raise ValueError(f'all {len(results.runs)} runs failed: see {out_dir}/*/output.txt')
 
 
 if __name__ == '__main__':

@@ -3,9 +3,8 @@ Plan a sweep: list the runs of its grid, and choose the next ones.
 
 The choice depends only on the runs that have ended, so that an interrupted sweep continues as if nothing had happened.
 """
-from configurator import ALIASES, ROOT, defaults_of, known, parse_args
+from configurator import ALIASES, ROOT, TRAIN, defaults_of, known, parse_args
 
-import ast
 import functools
 import hashlib
 import importlib
@@ -20,18 +19,16 @@ from lab.sweep.table import CELLS, Tuning, canonical, key_of, name_of, row_name
 
 # ----------------------------------------------------------------------------- scripts
 
+SCRIPTS = {'train.py': ('train.py', 'model', 'GPTConfig'), 'vision.train': ('vision/train.py', 'vision.vit', 'ViTConfig', TRAIN)}
+
+
 @functools.cache
 def sources_of(script):
-    """Return the sources of a training script's keys: its path, its model's config class, perhaps TRAIN. Read them from the
-    script's call of configure(), because the lab does not import vision/. `script`: 'train.py' or a module, 'vision.train'."""
-    path = os.path.join(ROOT, script if script.endswith('.py') else script.replace('.', os.sep) + '.py')
-    if not os.path.isfile(path):
-        raise ValueError(f'script={script!r}: there is no {path}; wants train.py, or a module such as vision.train')
-    with open(path, encoding='utf-8') as f:
-        tree = ast.parse(f.read())
-    modules = {alias.name: node.module for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    call = next(node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'configure')
-    return path, *(getattr(importlib.import_module(modules[arg.id]), arg.id) for arg in call.args[1:])
+    """Return the sources of a training script's keys: its path, its model's config class, perhaps TRAIN."""
+    if script not in SCRIPTS:
+        raise ValueError(f'script={script!r}: choose one of {", ".join(SCRIPTS)}')
+    path, module, name, *more = SCRIPTS[script]         # imported here, because the lab does without images
+    return os.path.join(ROOT, path), getattr(importlib.import_module(module), name), *more
 
 
 @functools.cache
@@ -63,7 +60,7 @@ def options(axis, values, defaults):
 
 
 def make_run(labels, arguments, script):
-    """Return a run: its folder's name as `name`, its place on the axes as `labels` and `key`, its `arguments`, the resulting
+    """Return a run: the `name` of its folder, its place on the axes as `labels` and `key`, its `arguments`, the resulting
     `config`, and a hash of that as `keys`. Raise ValueError if the script would refuse the arguments."""
     config = parse_args(arguments, script_defaults(script))
     check_keys(config)
@@ -86,13 +83,10 @@ def beyond(values, extend):
 
 
 class PlannedRow:
-    """The runs of a table's row, which differ in the tuned keys and the seed.
-
-    `grid`: {tuned key: its values}, and `ladder` the same with the values that may be added, both ascending. Seed 1 trains at all
-    points of the grid, and then beside the best one, a step of one key up or down its ladder, until the best one's neighbours are
-    known. Points close to the best one train with the other tuning seeds. The other seeds train at the chosen point. Those that
-    the csv has there count, whatever their numbers.
-    """
+    """The runs of a table's row. `grid`: {tuned key: its values}, and `ladder` the same with the values that may be added, both
+    ascending. Seed 1 trains at all points of the grid, and then beside the best one, a step of one key up or down its ladder,
+    until the best one's neighbours are known. Points close to the best one train with the other tuning seeds. The other seeds
+    train at the chosen point. Those that the csv has there count, whatever their numbers."""
 
     def __init__(self, labels, arguments, grid, ladder, seeds, tuning, script):
         self.labels, self.arguments, self.seeds, self.tuning, self.script = labels, arguments, seeds, tuning, script
@@ -137,9 +131,8 @@ class PlannedRow:
             return [self.run_at(self.grid[0], seed) for seed in self.seeds if seed not in there.get(self.grid[0], ())]
         if to_do := [self.run_at(point, 1) for point in self.grid if 1 not in there.get(point, ())]:
             return to_do
-        losses = {point: {seed: run['val_loss'] if run['status'] == 'done' else math.inf for seed, run in runs.items()
-                          if seed <= self.tuning.seeds} for point, runs in there.items() if 1 in runs}
         failed = any(run['status'] == 'failed' for runs in there.values() for run in runs.values())
+        losses = {point: self.tuning.losses(runs.values()) for point, runs in there.items() if 1 in runs}
         if failed or all(by_seed[1] == math.inf for by_seed in losses.values()):
             return []
         best, missing = self.tuning.choose(losses)
@@ -159,24 +152,20 @@ class PlannedRow:
         return len(to_do) + others * tunes
 
 
-def rows_of_file(keys, more={}, arguments=()):
-    """Return the PlannedRows of a sweep's keys, see read_sweep, with the command line's axes `more` and its arguments.
-
-    An axis of `more` with one value sets this key of all runs, and does not name them. Two names in a grid are no axes: its own
-    `seeds`, and `ladder`, {tuned key: values that may be added beside its best one}. Without a ladder up to `extend` values may
-    be added at each end, in the ratio of the last two there."""
+def rows_of_file(keys, arguments=(), fixed=()):
+    """Return the PlannedRows of a sweep's keys, see read_sweep. `arguments`: more arguments of all runs; `fixed`: axes with one
+    value, which do not name the runs. Two names in a grid are no axes: its own `seeds`, and `ladder`, {tuned key: values that may
+    be added beside its best one}. Without a ladder up to `extend` values may be added at each end, in the ratio of the last two
+    there."""
     script, tuning, rows, taken = keys['script'], Tuning.of(keys), [], set()
     first, defaults = [*shlex.split(keys['arguments']), *arguments], script_defaults(script)
-    fixed = {axis for axis, values in more.items() if axis != 'seeds' and len(values) == 1}
-    for grid in ({**grid, **more} for grid in keys['grids'] or [{}]):
+    for grid in map(dict, keys['grids'] or [{}]):
         seeds, ladder = grid.pop('seeds', keys['seeds']), grid.pop('ladder', {})
-        tuned = {key: grid.pop(key) for key in tuning.keys if isinstance(grid.get(key), list) and key not in fixed}
-        for key, values in tuned.items():
-            options(key, values, defaults)              # raises for what is no axis
-        tuned = {key: sorted(map(str, values), key=float) for key, values in tuned.items()}
+        axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
+        tuned = {key: sorted(axes.pop(key), key=float) for key in tuning.keys
+                 if isinstance(grid.get(key), list) and key not in fixed}
         steps = {key: sorted({*map(canonical, [*ladder[key], *values])}, key=float) if key in ladder else
                  beyond(values, keys['extend']) for key, values in tuned.items()}
-        axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
         # files first, so that they cannot override a key of the grid
         in_order = sorted(axes, key=lambda axis: axis in {*defaults, *ALIASES} and isinstance(grid[axis], list))
         for chosen in itertools.product(*axes.values()):
@@ -187,6 +176,5 @@ def rows_of_file(keys, more={}, arguments=()):
             if names & taken:
                 raise ValueError(f'two rows are named {row_name(labels)}, or alike: leave one out, or choose other labels')
             taken |= names
-            rows.append(PlannedRow(labels, own, tuned, steps, seeds if isinstance(seeds, list) else [*range(1, seeds + 1)],
-                                   tuning, script))
+            rows.append(PlannedRow(labels, own, tuned, steps, range(1, seeds + 1), tuning, script))
     return rows

@@ -15,12 +15,11 @@ import torch
 
 from data.tokens import load_meta
 from engine.device import pick_device, pick_dtype
-from engine.files import last_row, read_json, read_rows
+from engine.files import read_json, read_rows
 from engine.run import code_hash
 from lab.sweep.plan import sources_of
 from lab.sweep.table import axes_of, canonical, check_origin, key_of, labels_of, read_csv, runs_of, write_csv
 
-STATUS_INTERVAL = 30.0          # seconds between two lines about the current runs, at least
 RISE_ROWS = 5                   # logged losses per mean, for the largest rise
 
 
@@ -31,12 +30,9 @@ def read_about(folder):
 
 
 def row_of_run(run, folder, status):
-    """Return the runs.csv row, as texts, of a run that has ended in this folder. Raise ValueError if it is done but has no
-    loss."""
+    """Return the runs.csv row, as texts, of a run that has ended in this folder."""
     about, rows = read_about(folder), read_rows(os.path.join(folder, 'log.jsonl'))
     evaluations = [row for row in rows if math.isfinite(row.get('val_loss', math.nan))]
-    if status == 'done' and not evaluations:
-        raise ValueError(f'{folder} has lost its log.jsonl: remove the folder, and its run will be trained again')
     last, per_iter = evaluations[-1] if status == 'done' else {}, about.get('tokens_per_iter', about.get('images_per_iter', 0))
     return dict(
         run['labels'], status=status, iterations=str(rows[-1]['iter'] if rows else 0),
@@ -55,8 +51,7 @@ def digits(x):
 
 
 def largest_rise(losses):
-    """Return how far the training loss, in means of RISE_ROWS logged values, rises at most above its lowest value so far: the
-    height of a spike. NaN for fewer than two means."""
+    """Return how far the training loss, in means of RISE_ROWS logged values, rises at most above its lowest value so far."""
     whole = len(losses) // RISE_ROWS
     means = np.reshape(losses[:whole * RISE_ROWS], (whole, RISE_ROWS)).mean(axis=1)
     return (means - np.minimum.accumulate(means)).max() if whole > 1 else math.nan
@@ -80,13 +75,12 @@ def last_line(folder):
 
 
 def stop_all(processes):
-    """Let each process finish its step and save, for a minute or until the next Ctrl-C."""
+    """Let all processes finish their step and save, for a minute or until the next Ctrl-C."""
     for process in processes:
         process.terminate()
     try:
-        deadline = time.monotonic() + 60
         for process in processes:
-            process.wait(max(0, deadline - time.monotonic()))
+            process.wait(60)
     except (KeyboardInterrupt, subprocess.TimeoutExpired):
         pass
     finally:
@@ -104,16 +98,20 @@ class Sweep:
 
     def __init__(self, rows, keys):
         self.rows, self.keys, self.csv, self.script = rows, keys, keys['csv'], keys['script']
-        self.table, self.code = read_csv(self.csv), code_hash(sources_of(keys['script'])[0])
-        self.again = {key_of(labels_of(row)) for row in self.table[self.table.status == 'failed'].to_dict('records')}
+        self.code = code_hash(sources_of(self.script)[0])
+        self.read()
+
+    def read(self):
+        """Read the csv, without runs that have failed: they are tried again."""
+        self.table = read_csv(self.csv)[lambda table: table.status != 'failed']
 
     def folder(self, run):
         return os.path.join(self.keys['out_dir'], run['name'])
 
     def ended(self):
-        """Return {key: run} for runs that are not to be tried again."""
+        """Return {key: run} of the runs that need not train."""
         runs = runs_of(self.table, self.csv, *(self.keys[key] for key in ('diverged_loss', 'diverged_rise', 'codes')))
-        return {key: run for run in runs.to_dict('records') if (key := key_of(labels_of(run))) not in self.again}
+        return {key_of(labels_of(run)): run for run in runs.to_dict('records')}
 
     def left(self, ended):
         return sum(row.left(ended) for row in self.rows)
@@ -141,7 +139,7 @@ class Sweep:
                 wanted = row.run_at(tuple(canonical(run[key]) for key in row.ladder), seed)
                 if run['code'] == self.code and run['keys'] != wanted['keys']:
                     raise ValueError(f'{self.csv} has the run {wanted["name"]}, which had other keys: choose another --out_dir '
-                                     '(or --csv), or move the file away')
+                                     'or --csv')
 
     def check_folder(self, run):
         """Raise ValueError if the folder holds a run with another config, which a run with these labels would replace."""
@@ -169,25 +167,15 @@ class Sweep:
             return subprocess.Popen([sys.executable, *command, *arguments, f'--out_dir={folder}'], env=env, stdout=output,
                                     stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
-    def place(self, row):
-        """Return where the csv has a row: the rows of the plan in its order, and the others behind them."""
-        labels = labels_of(row)
-        for i, planned in enumerate(self.rows):
-            if key_of(planned.labels) <= key_of(labels):
-                return i, *(float(labels.get(key, 0)) for key in planned.ladder), int(row['seed'])
-        return len(self.rows),
-
     def add(self, run, status):
         """Add the row of a run that has ended to the csv, and return it. Others may have added rows to the csv in the meantime.
         Raise ValueError if its code or data changed while the sweep went on."""
         row, rows = row_of_run(run, self.folder(run), status), read_csv(self.csv).to_dict('records')
-        rows = [*(old for old in rows if key_of(labels_of(old)) != run['key']), row]
-        table = pd.DataFrame(sorted(rows, key=self.place)).fillna('')
+        table = pd.DataFrame([*(old for old in rows if key_of(labels_of(old)) != run['key']), row]).fillna('')
         if status != 'failed':
             runs_of(table, self.csv, codes=self.keys['codes'])
-        self.table = table
-        self.again.discard(run['key'])
         write_csv(self.csv, table)
+        self.table = table
         return row
 
     def train(self):
@@ -195,6 +183,8 @@ class Sweep:
         def to_do():
             return [run for row in self.rows for run in row.next(ended) if run['name'] not in names]
 
+        self.read()                                     # rows may have been added before the csv was locked
+        write_csv(self.csv, self.table)
         ended, names = self.ended(), set()
         gpus = os.environ.get('CUDA_VISIBLE_DEVICES') or ','.join(map(str, range(torch.cuda.device_count())))
         gpus = gpus.split(',') if torch.cuda.is_available() else []
@@ -206,7 +196,7 @@ class Sweep:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, interrupt)
-        running, said = {}, time.monotonic()
+        running = {}
         try:
             while (waiting := to_do()) or running:
                 for run in waiting[:len(gpus)]:
@@ -214,10 +204,6 @@ class Sweep:
                     running[self.start(run, self.keys['threads'] or max(1, cores // at_once), gpu)] = run, gpu, time.monotonic()
                     names.add(run['name'])
                 time.sleep(0.1)
-                if time.monotonic() - said >= STATUS_INTERVAL:
-                    said = time.monotonic()
-                    at = [(run['name'], last_row(os.path.join(self.folder(run), 'log.jsonl'))) for run, *_ in running.values()]
-                    say('running:', '; '.join(f'{name} at iteration {max(0, row["iter"])}' for name, row in at))
                 for process in [process for process in running if process.poll() is not None]:
                     run, gpu, began = running.pop(process)
                     gpus.append(gpu)

@@ -40,12 +40,15 @@ class Tuning(NamedTuple):
         """Return the Tuning that the keys of lab.sweep state."""
         return cls((*filter(None, keys['tuned'].split(',')),), keys['tuning_seeds'], keys['tuned_elsewhere'])
 
-    def choose(self, losses):
-        """Return the chosen point, and the (point, seed) that must train before the choice is final.
+    def losses(self, runs):
+        """Return {tuning seed: validation loss, inf for a run that diverged} of the runs at a point."""
+        return {int(run['seed']): run['val_loss'] if run['status'] == 'done' else math.inf for run in runs
+                if run['status'] != 'failed' and run['seed'] <= self.seeds}
 
-        Seed 1's lowest loss chooses, unless several seeds do. Then the points within NEAR of the lowest need all tuning seeds,
-        and the lowest mean chooses. `losses`: {point: {seed: validation loss, inf for a run that diverged}}, with seed 1.
-        """
+    def choose(self, losses):
+        """Return the chosen point, and the (point, seed) that must train before the choice is final. `losses`: {point: losses()}.
+        Seed 1's lowest loss chooses. With several tuning seeds, points within NEAR of it need them all, and the lowest mean
+        chooses."""
         best = min(losses, key=lambda point: losses[point][1])
         near = [point for point in losses if losses[point][1] <= losses[best][1] + NEAR] if self.seeds > 1 else [best]
         seeds = range(1, self.seeds + 1) if len(near) > 1 else [1]
@@ -65,11 +68,11 @@ def name_of(labels):
 
 
 def canonical(label):
-    """Return the same text for all spellings of a value: a spreadsheet turns 0.01 into 1E-02, and True into TRUE."""
+    """Return the same text for all spellings of a value: '8e-3' and '0.008'."""
     try:
         return repr(float(label))
     except ValueError:
-        return {'TRUE': 'True', 'FALSE': 'False'}.get(label, label)
+        return label
 
 
 def key_of(labels):
@@ -90,12 +93,9 @@ def read_csv(path):
     """Return the rows of a runs.csv as texts, or none if there is no file. Raise ValueError for another file."""
     if not os.path.exists(path):
         return pd.DataFrame(columns=['seed', *CELLS], dtype=str)
-    try:
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False, encoding='utf-8-sig')
-        if missing := {'seed', *CELLS} - {*rows}:
-            raise ValueError(f'it has no column {min(missing)!r}')
-    except ValueError as error:
-        raise ValueError(f'{path} is damaged, or not the runs.csv of a sweep: {error}') from error
+    rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+    if missing := {'seed', *CELLS} - {*rows}:
+        raise ValueError(f'{path} is not the runs.csv of a sweep: it has no column {min(missing)!r}')
     return rows
 
 
@@ -113,11 +113,8 @@ def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0, codes=''):
         runs[name] = pd.to_numeric(runs[name])
     for axis in axes:
         runs[axis] = runs.groupby(runs[axis].map(canonical))[axis].transform('first')
-    for fault, has_it in {'has no status, seed or loss': ~runs.status.isin(STATUS) | runs.seed.isna() |
-                          (runs.status == 'done') & runs.val_loss.isna(),
-                          'is there twice': runs.duplicated([*axes, 'seed'])}.items():
-        if has_it.any():
-            raise ValueError(f'{path}: the run {row_name(labels_of(runs[has_it].iloc[0]))} {fault}')
+    if (twice := runs.duplicated([*axes, 'seed'])).any():
+        raise ValueError(f'{path}: the run {row_name(labels_of(runs[twice].iloc[0]))} is there twice')
     check_origin(runs[runs.status != 'failed'], path, codes)
     high = (runs.val_loss > (diverged_loss or math.inf)) | (runs.largest_rise > (diverged_rise or math.inf))
     runs.loc[(runs.status == 'done') & high, 'status'] = 'diverged'
@@ -125,9 +122,8 @@ def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0, codes=''):
 
 
 def check_origin(runs, path, codes=''):
-    """Raise ValueError if runs have different code or PyTorch versions, or different data sets or precisions that no axis
-    separates. `dataset` and `dtype` separate them if each label has a single value. Codes named in `codes` count as one, and
-    None as any."""
+    """Raise ValueError if runs have different code or PyTorch versions, or different data sets or precisions, unless an axis such
+    as `dataset` has one of these for each label. Codes named in `codes` count as one, and None as any."""
     for what, name in ORIGIN.items():
         found = {*runs[what].dropna()}
         apart = what in ('data', 'precision') and any(
@@ -149,12 +145,9 @@ def loss_text(counted, runs, split):
 
 
 class Row:
-    """The runs that differ only in the tuned keys and the seed.
-
-    `points`: {values of the tuned keys: its runs}, ascending. `best`: the point that the tuning seeds chose. `compared`: the
-    other seeds there. They are shown, or all that is there while they are missing. With a single point, all seeds are compared,
-    unless the tuning seeds chose it elsewhere. `first`: seed 1's runs, which chose among several points.
-    """
+    """The runs that differ only in the tuned keys and the seed. `points`: {values of the tuned keys: its runs}, ascending.
+    `best`: the point that the tuning seeds chose. `compared`: the other seeds there, or all seeds if there was no choice. They
+    are shown, or all that is there while they are missing. `first`: seed 1's runs, which chose among several points."""
 
     def __init__(self, labels, runs, tuning):
         self.labels, self.keys = labels, [key for key in tuning.keys if key in runs]
@@ -162,9 +155,8 @@ class Row:
         self.points = dict([*self.runs.groupby(self.keys, sort=False)]) if self.keys else {(): runs}
         several = len(self.points) > 1
         self.first = self.runs[self.runs.seed == 1] if several else self.runs
-        losses = {point: {seed: loss if status == 'done' else math.inf for seed, status, loss in zip(
-            at.seed, at.status, at.val_loss) if status != 'failed' and seed <= tuning.seeds} for point, at in self.points.items()}
-        losses = {point: by_seed for point, by_seed in losses.items() if by_seed.get(1, math.inf) < math.inf}
+        losses = {point: losses for point, at in self.points.items()
+                  if (losses := tuning.losses(at.to_dict('records'))).get(1, math.inf) < math.inf}
         self.best = tuning.choose(losses)[0] if several and losses else next(iter(self.points))
         self.at_best = self.points[self.best]
         self.compared = self.at_best[self.at_best.seed > tuning.seeds] if several or tuning.elsewhere else self.at_best
@@ -214,12 +206,11 @@ def tolerance(rates, losses, slack=0.1):
     linearly in log rate, is at most the lowest loss + slack, and whether it reaches an end of the grid. `rates`: ascending."""
     x, best, limit = np.log2(rates), losses.argmin(), losses.min() + slack
 
-    def reach(x, losses):
-        above = np.flatnonzero(losses > limit)
-        if not len(above):
-            return x[-1], True
-        i = above[0]
-        return x[i - 1] + (x[i] - x[i - 1]) * (limit - losses[i - 1]) / (losses[i] - losses[i - 1]), False
+    def reach(x, losses):                               # from the best rate outwards
+        for a, b, at_a, at_b in zip(x, x[1:], losses, losses[1:]):
+            if at_b > limit:
+                return a + (b - a) * (limit - at_a) / (at_b - at_a), False
+        return x[-1], True
 
     (high, open_above), (low, open_below) = reach(x[best:], losses[best:]), reach(x[best::-1], losses[best::-1])
     return high - low, open_above or open_below
@@ -260,13 +251,11 @@ class Estimate(NamedTuple):
 
 
 def moderated(rows, split):
-    """Return {row: (variance of a loss, its degrees of freedom)}: few seeds say little about a row's variance s² with d degrees
-    of freedom, so each is shrunk towards the rows' common s₀², worth d₀, and the more the rows agree, the further (Smyth 2004).
-
+    """Return {row: (variance of a loss, its degrees of freedom)}. Few seeds say little about a row's variance s², with d degrees
+    of freedom. So it is shrunk towards the s₀² of all rows of its optimizer and size, which is worth d₀, and the more these
+    agree, the further (Smyth 2004): (d₀ s₀² + d s²)/(d₀ + d), with d₀ + d degrees of freedom, at most those of all rows.
     Let e = ln s² − ψ(d/2) + ln(d/2). Then ψ′(d₀/2) = var(e) − mean ψ′(d/2), with d₀ = ∞ unless this is above 0, and ln s₀² =
-    mean(e) + ψ(d₀/2) − ln(d₀/2). The moderated variance is (d₀ s₀² + d s²)/(d₀ + d), with d₀ + d degrees of freedom, or the
-    rows' total if that is less. Rows of one optimizer and size are moderated together.
-    """
+    mean(e) + ψ(d₀/2) − ln(d₀/2)."""
     groups, known = {}, {}
     for row in rows:
         if row.losses(split).var() > 0:
@@ -275,26 +264,23 @@ def moderated(rows, split):
     for group in groups.values():
         s2 = np.array([np.var(row.losses(split).to_numpy(), ddof=1) for row in group])
         d = np.array([len(row.losses(split)) - 1 for row in group])
-        e = np.log(s2) - psi(d / 2) + np.log(d / 2)
-        excess = e.var(ddof=1) - polygamma(1, d / 2).mean() if len(group) > 1 else 0.0
-        if len(group) == 1:
-            variances, df = s2, d
-        elif excess <= 0:
-            variances, df = np.full(len(group), np.exp(e.mean())), np.full(len(group), d.sum())
-        else:
-            d0 = 2 * brentq(lambda x: polygamma(1, x) - excess, 1e-8, 1 / excess + 1)   # ψ′(x) is between 1/x and 1/x + 1/x²
-            s0 = np.exp(e.mean() + psi(d0 / 2) - np.log(d0 / 2))
-            variances, df = (d0 * s0 + d * s2) / (d0 + d), np.minimum(d0 + d, d.sum())
-        known |= zip(group, zip(variances.tolist(), df.tolist()))
+        if len(group) > 1:
+            e = np.log(s2) - psi(d / 2) + np.log(d / 2)
+            excess = e.var(ddof=1) - polygamma(1, d / 2).mean()
+            if excess > 0:
+                d0 = 2 * brentq(lambda x: polygamma(1, x) - excess, 1e-8, 1 / excess + 1)   # ψ′(x) is between 1/x and 1/x + 1/x²
+                s0 = np.exp(e.mean() + psi(d0 / 2) - np.log(d0 / 2))
+                s2, d = (d0 * s0 + d * s2) / (d0 + d), np.minimum(d0 + d, d.sum())
+            else:
+                s2, d = np.full(len(group), np.exp(e.mean())), np.full(len(group), d.sum())
+        known |= zip(group, zip(s2.tolist(), d.tolist()))
     return known
 
 
 def contrast(weights, split, known):
-    """Estimate Σ w m over {row: weight w}, for the means m of independent losses, by Welch's t-test with moderated variances.
-
+    """Estimate Σ w m over {row: weight w}, for the means m of independent losses, by Welch's t-test with the variances `known`.
     Its variance is V = Σ v, v = w² s²/n, with V²/Σ(v²/df) degrees of freedom (Satterthwaite 1946). Rows that share a variance
-    form one term of the latter sum. `known`: that of `moderated`; a row without a variance gives an Estimate without an interval.
-    """
+    form one term of the latter sum. A row without a variance gives an Estimate without an interval."""
     used = {row: weight for row, weight in weights.items() if weight}
     losses = {row: row.losses(split) for row in used}
     n = min(map(len, losses.values()), default=0)
@@ -350,19 +336,25 @@ def cells_of(estimates):
 
 class Results:
     """The `runs` and `rows` of a sweep's csv, the `split` whose losses its table shows, and the moderated variances `known` of
-    these. `keys`: those of lab.sweep."""
+    these. `keys`: those of lab.sweep. Rows are in the order of its grids, and others behind them by name."""
 
     def __init__(self, path, keys):
         self.runs = runs_of(read_csv(path), path, *(keys[key] for key in ('diverged_loss', 'diverged_rise', 'codes')))
         self.tuning, self.split = Tuning.of(keys), split_of(self.runs)
-        self.rows = rows_of(self.runs, self.tuning)
+        order = {axis: [canonical(str(label)) for grid in keys['grids'] for label in grid.get(axis, ())]
+                 for axis in axes_of(self.runs)}
+
+        def place(row):
+            labels = {axis: canonical(row.labels.get(axis, '')) for axis in order}
+            return [(order[axis].index(label) if label in order[axis] else math.inf, label) for axis, label in labels.items()]
+
+        self.rows = sorted(rows_of(self.runs, self.tuning), key=place)
         self.known = moderated(self.rows, self.split)
 
 
 def make_tables(results, against='', contrasts=''):
     """Return the caption and the tables, which are frames of texts: the rows, and the contrasts if there are any."""
-    runs, rows, tuning, split, known = results.runs, results.rows, results.tuning, results.split, results.known
-    lines = []
+    rows, tuning, split, lines = results.rows, results.tuning, results.split, []
     for row in rows:
         first = {f'seed 1 at {point[0]}': loss_text(at := runs[runs.seed == 1], at, 'val') for point, runs in row.points.items()
                  if len(point) == 1 < len(row.points)}
@@ -371,18 +363,20 @@ def make_tables(results, against='', contrasts=''):
                       **dict(zip(('rate sensitivity', 'tolerance in octaves'), row.rate_cells()))})
     if against:
         base = find_row(rows, against)
-        found = cells_of([contrast({row: 1, base: -1}, split, known) if row is not base else None for row in rows])
+        found = cells_of([contrast({row: 1, base: -1}, split, results.known) if row is not base else None for row in rows])
         lines = [{**line, **cells} for line, cells in zip(lines, found)]
     tables = [pd.DataFrame(lines).fillna('')]
     if texts := [*filter(None, map(str.strip, contrasts.split(';')))]:
-        found = [contrast(read_contrast(text, lambda name: find_row(rows, name, 'contrast')), split, known) for text in texts]
+        found = [contrast(read_contrast(text, lambda name: find_row(rows, name, 'contrast')), split, results.known)
+                 for text in texts]
         tables.append(pd.DataFrame([{'contrast': text, **cells} for text, cells in zip(texts, cells_of(found))]))
-    chose = 'seed 1' if tuning.seeds == 1 else f'seeds 1 to {tuning.seeds}'
-    caption = [f'{SPLITS[split]} loss at the end, mean ± standard error over the seeds named']
+    chose = f'seeds 1 to {tuning.seeds}' if tuning.seeds > 1 else 'seed 1'
+    caption = f'{SPLITS[split]} loss at the end, mean ± standard error over the seeds named'
     if any(len(row.points) > 1 for row in rows) or tuning.elsewhere:
-        caption += [f'{chose} chose {" and ".join(tuning.keys)} by validation loss, and counts only where it is alone']
-    caption += ['(edge): no value beyond the best was tried'] * any('(edge)' in str(line) for line in lines)
-    caption = '; '.join([*caption, f'{runs.seconds.sum() / 3600:.2f} hours of runs'])
+        caption += f'; {chose} chose {" and ".join(tuning.keys)} by validation loss, and counts only where it is alone'
+    if any('(edge)' in str(line) for line in lines):
+        caption += '; (edge): no value beyond the best was tried'
+    caption += f'; {results.runs.seconds.sum() / 3600:.2f} hours of runs'
     if against or texts:
         caption += '\ndifference: of means, with its 95% interval; n: the fewest seeds of a mean; corrected p: Benjamini-Hochberg'
     return caption, [table.loc[:, (table != '').any()] for table in tables]
