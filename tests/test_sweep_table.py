@@ -10,7 +10,7 @@ from helpers import run_here
 from scipy.stats import false_discovery_control, t, ttest_ind
 
 from lab.sweep.run import largest_rise
-from lab.sweep.table import CELLS, read_csv
+from lab.sweep.table import CELLS
 
 RATES = ('0.1', '0.2', '0.4')
 
@@ -181,16 +181,6 @@ def test_contrasts_and_against(report):
     assert contrasts[1]['difference'] == lines[3]['difference']
 
 
-# ----------------------------------------------------------------------------- runs.csv
-
-def test_a_file_that_a_spreadsheet_saved(report):
-    """With its own spelling of a number, in some rows"""
-    points = row('a', [2.5, 2.5], [3.0], rates=('0.01', '0.02'))
-    wanted = report(points)
-    assert report(points, edit=lambda text: text.replace('a,0.01,2', 'a,1E-02,2')) == wanted
-    assert read_csv('numbers.csv').learning_rate.tolist() == ['0.01', '1E-02', '0.02']
-
-
 @pytest.mark.parametrize('old, new, says', [
     ('a,0.1,2', 'a,1e-1,1', 'the run arch=a,learning_rate=0.1,seed=1 is there twice'),
     ('c0de', 'beef', 'has runs of several codes (beef, c0de), which are never averaged'),
@@ -199,9 +189,3 @@ def test_numbers_of_which_no_table_is_made(report, old, new, says):
     """One line that names the file and the fault"""
     err = report(row('a', [2.5, 2.5], [3.0]), code=1, edit=lambda text: text.replace(old, new, 1))
     assert 'numbers.csv' in err and says in err, err
-
-
-def test_codes_that_repeat_a_run_may_be_mixed(report):
-    points, edit = row('a', [2.5, 2.5], [3.0]), (lambda text: text.replace('c0de', 'beef', 1))
-    assert report(points, '--codes=c0de,beef', edit=edit) == report(points)
-    assert 'several codes' in report(points, '--codes=c0de,fade', code=1, edit=edit)
