@@ -8,10 +8,21 @@ import torch
 from matplotlib.figure import Figure
 
 from engine.run import progress
-from lab.measure import tools
 from lab.measure.hidden import branch_inputs, hidden, stream
 from lab.measure.sensitivity import branch
-from lab.measure.tools import KINDS, jacobian_norm, matrix_kind, mean_gradient, measurement, scaled, table
+from lab.measure.tools import (
+    KINDS,
+    attention_inputs,
+    attention_logits,
+    jacobian_norm,
+    matrix_kind,
+    mean_gradient,
+    measurement,
+    output_changed,
+    scaled,
+    slope,
+    table,
+)
 from lab.plot import read_measured
 
 FACTORS = (1.0, 3.0, 10.0, 30.0, 100.0)
@@ -23,20 +34,20 @@ def amplified(model, cause, factor):
     """Multiply one of CAUSES by the factor, in all layers, within the returned context."""
     if cause == 'embeddings':
         embedding = next(model.children())              # turns tokens or images into vectors
-        return tools.output_changed([embedding, *([model.wpe] if model.wpe is not None else [])], lambda out: factor * out)
+        return output_changed([embedding, *([model.wpe] if model.wpe is not None else [])], lambda out: factor * out)
     if cause == 'input of block 1':
-        return tools.output_changed([model.dropout], lambda out: factor * out)
+        return output_changed([model.dropout], lambda out: factor * out)
     return scaled([p for name, p in model.named_parameters() if matrix_kind(name) in CAUSES[cause]], factor)
 
 
 def effects(model, batch, seed):
     """Return {quantity: size} for the invariance matrix. Logits, branches and their Jacobians are those of the first block."""
     x, block = batch[0], model.h[0]
-    with torch.no_grad(), tools.attention_inputs(block) as seen:
+    with torch.no_grad(), attention_inputs(block) as seen:
         at_attn, at_ffn = branch_inputs(model, x)[0]
         branches = [branch(block, 'attn')(at_attn), branch(block, 'ffn')(at_ffn)]
         last = stream(model, x)[-1]
-    logits = {'attention logits': tools.attention_logits(q, k, scale).std() for q, k, scale, _ in seen[:1]}
+    logits = {'attention logits': attention_logits(q, k, scale).std() for q, k, scale, _ in seen[:1]}
     starts = [torch.randn(at[:1].shape, generator=torch.Generator(x.device).manual_seed(seed), device=x.device, dtype=at.dtype)
               for at in (at_attn, at_ffn)]
     result = {**logits, 'attention branch': branches[0].norm(), 'FFN branch': branches[1].norm(),
@@ -55,8 +66,8 @@ def growth(sizes):
     """Fit how a positive quantity grows with the layer → the power of the layer, the factor per layer, and the shape that
     fits."""
     layers = range(1, len(sizes) + 1)
-    power, miss_of_power = tools.slope([math.log(layer) for layer in layers], sizes)
-    rate, miss_of_rate = tools.slope(list(layers), sizes)
+    power, miss_of_power = slope([math.log(layer) for layer in layers], sizes)
+    rate, miss_of_rate = slope(list(layers), sizes)
     shape = ('unknown' if math.isnan(power) else 'shrinking' if power < -0.15 else
              'exponential' if len(sizes) > 2 and rate > 0.05 and miss_of_rate < miss_of_power / 2 else
              'flat' if power < 0.15 else '√depth' if power < 0.75 else 'linear' if power < 1.3 else 'faster than linear')
@@ -129,7 +140,7 @@ def preflight(model, batches, rng):
         for factor in FACTORS[1:]:
             with amplified(model, cause, factor):
                 sizes.append(effects(model, batch, seed))
-        invariance[cause] = {name: tools.slope([math.log(c) for c in FACTORS], [s[name] for s in sizes])[0] for name in unscaled}
+        invariance[cause] = {name: slope([math.log(c) for c in FACTORS], [s[name] for s in sizes])[0] for name in unscaled}
     grown = {}
     for name, factor in (('as is', 1.0), ('blocks × 10', 10.0)):
         with scaled([p for n, p in model.named_parameters() if matrix_kind(n)], factor):
