@@ -12,25 +12,22 @@ import configurator
 from configurator import TRAIN
 
 import contextlib
-import faulthandler
 import fcntl
 import functools
-import gc
-import inspect
 import io
 import json
-import logging
 import multiprocessing
 import multiprocessing.connection
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import types
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -40,27 +37,13 @@ from data.tokens import write_tokens
 from model import GPTConfig
 
 ROOT = Path(__file__).resolve().parents[1]
-# Seconds after which a process counts as hung, and is ended with what it said and where it was. This is only a guard: no test
-# depends on the machine's speed. pyproject.toml has a longer limit for a whole test.
-HANG = 400
-PRELOADED = ('helpers', 'optim', 'vision.data', 'engine.run',
-             'lab.convert.pretrained', 'lab.measure', 'lab.sweep.__main__', 'data.text', 'torch.nn.parallel',
-             'torch.distributed.fsdp')
-
-
-def once(function):
-    """function(path), computed once for each state of the file"""
-    known = functools.cache(lambda path, changed: function(path))
-    return lambda path: known(str(path), os.stat(path).st_mtime_ns)
-
-
-# what takes most of a script's start, of which there are thousands here
-inspect.getsource = functools.cache(inspect.getsource)
-keys_of_script, keys_of_class = once(configurator.keys_in), functools.cache(configurator.keys_in)
-configurator.keys_in = lambda source: (keys_of_script if isinstance(source, str) else keys_of_class)(source)
-code_of = once(lambda path: compile(Path(path).read_bytes(), path, 'exec'))
+HANG = 400              # seconds until a process counts as hung; pyproject.toml has a longer limit for a whole test
+# what a forked process need not import; PyTorch imports its _dynamo with the first optimizer
+PRELOADED = ('helpers', 'optim', 'torch._dynamo', 'vision.data', 'engine.run', 'lab.convert.pretrained', 'lab.measure',
+             'lab.sweep.__main__', 'data.text', 'torch.nn.parallel', 'torch.distributed.fsdp')
+keys_in, keys_of_class = configurator.keys_in, functools.cache(configurator.keys_in)       # parsing a class takes 30 ms
+configurator.keys_in = lambda source: (keys_in if isinstance(source, str) else keys_of_class)(source)
 configurator.keys_of(TRAIN, GPTConfig)                  # now, so that forked processes know them
-code_of(TRAIN)
 
 
 # ----------------------------------------------------------------------------- running a script
@@ -69,79 +52,49 @@ def flags(**keys):
     return [f'--{key}={value}' for key, value in keys.items()]
 
 
-def run_path(path, package=None):
-    """runpy.run_path as the main program, or as that of `python -m` in a package; it compiles a file once"""
-    main, sys.argv[0], main_before = types.ModuleType('__main__'), path, sys.modules['__main__']
-    main.__file__, main.__package__, sys.modules['__main__'] = path, package, main
-    try:
-        exec(code_of(path), vars(main))
-    finally:
-        sys.modules['__main__'] = main_before
-
-
 def execute(script, arguments):
-    """Runs a script or a module as the main program → its exit code. What is printed goes to sys.stdout and sys.stderr."""
+    """Run a script or a module as the main program, and return its exit code."""
     sys.argv = [str(script), *map(str, arguments)]
     try:
         if str(script).startswith(('lab.', 'vision.')):
-            path = ROOT / script.replace('.', '/')
-            if path.is_dir():
-                run_path(str(path / '__main__.py'), script)
-            else:
-                run_path(str(path.with_suffix('.py')), script.partition('.')[0])
+            runpy.run_module(script, run_name='__main__', alter_sys=True)
         else:
-            run_path(str(script if os.path.exists(script) else ROOT / script))
+            runpy.run_path(str(script if os.path.exists(script) else ROOT / script), run_name='__main__')
         return 0
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
-            return 1
-        return end.code or 0
+        return 1 if isinstance(end.code, str) else end.code or 0
     except Exception:
         sys.excepthook(*sys.exc_info())
         return 1
 
 
-@contextlib.contextmanager
-def put_back():
-    """Leaves the process as it was, whatever a script does to it."""
-    argv, path, hook, cwd, environ = sys.argv, sys.path[:], sys.excepthook, os.getcwd(), os.environ.copy()
+def run_here(script, *arguments, cwd='.', **env):
+    """Run a script in this process, and leave the process as it was."""
+    out, err, before, locked, flock = io.StringIO(), io.StringIO(), os.getcwd(), [], fcntl.flock
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     drawn, precision = torch.get_rng_state(), torch.get_float32_matmul_precision()
-    locked, flock = [], fcntl.flock
-    fcntl.flock = lambda file, how: (flock(file, how), locked.append(file))
-    try:
-        yield
-    finally:
-        fcntl.flock = flock
-        for file in locked:                             # as the end of a process does
-            if str(getattr(file, 'name', '')).endswith('.lock'):
-                file.close()
-        sys.argv, sys.path[:], sys.excepthook = argv, path, hook
-        os.chdir(cwd)
-        os.environ.clear()
-        os.environ.update(environ)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        torch.set_rng_state(drawn)
-        torch.set_float32_matmul_precision(precision)
-
-
-def run_here(script, *arguments, cwd='.', **env):
-    out, err = io.StringIO(), io.StringIO()
-    with put_back(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
-        warnings.resetwarnings()
-        for kind in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):        # as Python does
+    with (contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(),
+          mock.patch.dict(os.environ, env), mock.patch.object(sys, 'path', sys.path[:]),
+          mock.patch.multiple(sys, argv=sys.argv, excepthook=sys.excepthook),
+          mock.patch.object(fcntl, 'flock', lambda file, how: (flock(file, how), locked.append(file)))):
+        warnings.showwarning = lambda *what: sys.stderr.write(warnings.formatwarning(*what[:4]))       # pytest would collect them
+        for kind in DeprecationWarning, ImportWarning, ResourceWarning:         # as Python does
             warnings.simplefilter('ignore', kind)
         warnings.filterwarnings('ignore', '.*found in sys.modules', RuntimeWarning)         # a test has imported it
-        warnings.showwarning = lambda *what: sys.stderr.write(warnings.formatwarning(*what[:4]))
-        for name in list(logging.root.manager.loggerDict):
-            for handler in logging.getLogger(name).handlers:
-                if type(handler) is logging.StreamHandler:
-                    handler.stream = err                # it took the stderr of the moment at which its library was imported
-        os.environ.update(env)
         os.chdir(cwd)
-        code = execute(script, arguments)
+        try:
+            code = execute(script, arguments)
+        finally:
+            os.chdir(before)
+    for file in locked:                                 # as the end of a process does
+        if str(getattr(file, 'name', '')).endswith('.lock'):
+            file.close()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    torch.set_rng_state(drawn)
+    torch.set_float32_matmul_precision(precision)
     return code, out.getvalue(), err.getvalue()
 
 
@@ -159,7 +112,7 @@ def run_python(*arguments, cwd='.', **env):
 
 
 def call(script, *arguments, code=0, **more):
-    """run_here to the exit code that is expected → stdout, or stderr where it must fail."""
+    """Run a script in this process to the exit code that is expected; return stdout, or stderr if it must fail."""
     found, out, err = run_here(script, *arguments, **more)
     assert found == code, out + err
     return err if code else out
@@ -167,31 +120,16 @@ def call(script, *arguments, code=0, **more):
 
 # ----------------------------------------------------------------------------- processes of their own
 
-@contextlib.contextmanager
-def fork_server():
-    """multiprocessing, to fork from a process that has imported PRELOADED. Later calls find that process again."""
-    before = os.environ.get('PYTHONPATH')
-    os.environ['PYTHONPATH'] = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])        # of the process that imports
-    try:
-        context = multiprocessing.get_context('forkserver')
-        context.set_forkserver_preload(list(PRELOADED))
-        yield context
-    finally:
-        os.environ.pop('PYTHONPATH')
-        os.environ.update({'PYTHONPATH': before} if before else {})
-
-
-def become(script, arguments, cwd, env, through, outputs):
-    """The life of a forked process. `through`, (function, its arguments), is called before the script."""
-    os.setsid()
+def become(script, arguments, cwd, env, through, outputs, leads=True):
+    """Live as a forked process, which may lead a session. `through`, (function, its arguments), is called before the script."""
+    if leads:
+        os.setsid()
     for number, path in enumerate(outputs, 1):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(file, number)
-        os.close(file)
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     sys.stdout, sys.stderr = (open(number, 'w', encoding='utf-8', closefd=False) for number in (1, 2))
     signal.signal(signal.SIGINT, signal.default_int_handler)        # which a process in the background may ignore
-    gc.callbacks.clear()                                # hypothesis has one, in which an interrupt would be lost
-    faulthandler.dump_traceback_later(HANG - 10)        # where it hangs, for the test's report
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    subprocess.Popen = POPEN
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
@@ -212,23 +150,26 @@ def become(script, arguments, cwd, env, through, outputs):
 
 
 class Alone:
-    """A script that runs in a process of its own, the leader of a session: `pid`, `out()`, `err()`, and `end()`."""
+    """A script in a process of its own, forked from one that has imported PRELOADED and leading a session."""
 
     def __init__(self, script, *arguments, cwd='.', through=(), **env):
         self.folder = tempfile.TemporaryDirectory()
-        self.paths = [os.path.join(self.folder.name, name) for name in ('out', 'err')]
-        env = {**os.environ, **env}
-        with fork_server() as context:
-            self.process = context.Process(target=become, args=(script, arguments, os.path.abspath(cwd), env, through,
-                                                                self.paths))
+        self.paths = [Path(self.folder.name, name) for name in ('out', 'err')]
+        for path in self.paths:
+            path.touch()
+        env, context = {**os.environ, **env}, multiprocessing.get_context('forkserver')
+        context.set_forkserver_preload(list(PRELOADED))
+        with mock.patch.dict(os.environ, PYTHONPATH=f'{ROOT}{os.pathsep}{ROOT / "tests"}'):     # of the process that imports
+            args = (script, arguments, os.path.abspath(cwd), env, through, self.paths)
+            self.process = context.Process(target=become, args=args)
             self.process.start()
         self.pid = self.process.pid
 
     def out(self):
-        return Path(self.paths[0]).read_text(encoding='utf-8') if os.path.exists(self.paths[0]) else ''
+        return self.paths[0].read_text(encoding='utf-8')
 
     def err(self):
-        return Path(self.paths[1]).read_text(encoding='utf-8') if os.path.exists(self.paths[1]) else ''
+        return self.paths[1].read_text(encoding='utf-8')
 
     def end(self):
         self.process.join(HANG)
@@ -244,32 +185,24 @@ def run_alone(script, *arguments, **more):
 
 
 def run_ranks(count, script, *arguments, **more):
-    """Where one rank fails, the others are killed; → the exit code of the first that
-    failed, and what all of them said."""
+    """Run a script on ranks. If one fails, kill the others. Return the exit code of the first that failed, and all outputs."""
     store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)      # as torchrun's agent has one
     env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(store.port), WORLD_SIZE=str(count), TORCHELASTIC_RESTART_COUNT='0',
                TORCHELASTIC_USE_AGENT_STORE='True')
     ranks = [Alone(script, *arguments, RANK=str(i), **{'LOCAL_RANK': str(i), **more, **env}) for i in range(count)]
-    left, code, deadline = {rank.process.sentinel: rank.process for rank in ranks}, 0, time.monotonic() + HANG
-    hung = False
-    while left:
-        ended = multiprocessing.connection.wait(list(left), max(0, deadline - time.monotonic()))
-        hung = hung or not ended and not code
-        failed = [left[one].exitcode for one in ended if left[one].exitcode]
+    code, deadline = 0, time.monotonic() + HANG
+    while (running := [rank.process.sentinel for rank in ranks if rank.process.exitcode is None]) and time.monotonic() < deadline:
+        multiprocessing.connection.wait(running, 1)
+        failed = [rank.process.exitcode for rank in ranks if rank.process.exitcode]
         if failed and not code:
             time.sleep(0.2)                             # a killed rank counts, and another may have noticed and ended before it
-            code = min(0, *(process.exitcode or 0 for process in left.values())) or failed[0]
-        for sentinel in ended or list(left):
-            process = left.pop(sentinel)
-            if not ended:
-                process.kill()
-            process.join()
-        if code < 0:                                    # the others notice that a rank was killed, and say so
-            deadline = min(deadline, time.monotonic() + HANG / 4)
-        for process in left.values() if code > 0 else ():
-            process.kill()
+            code = min(0, *(rank.process.exitcode or 0 for rank in ranks)) or failed[0]
+            deadline = time.monotonic() + (HANG / 4 if code < 0 else 0)     # the others notice that a rank was killed, and say so
+    for rank in ranks:
+        rank.process.kill()
+        rank.process.join()
     out, err = ''.join(rank.out() for rank in ranks), ''.join(rank.err() for rank in ranks)
-    if hung:
+    if running and not code:
         raise TimeoutError(f'it hangs: {out}{err}')
     return code, out, err
 
@@ -277,47 +210,41 @@ def run_ranks(count, script, *arguments, **more):
 # ----------------------------------------------------------------------------- what happens to a process, as `through`
 
 def in_each_iteration(does):
-    """Calls does(iteration) in each iteration of train.py, behind its step."""
+    """Call does(iteration) in each iteration of train.py, behind its step."""
     from engine.run import Run
     note = Run.note
-
-    def note_and_more(self, it, *args):
-        does(it)
-        note(self, it, *args)
-
-    Run.note = note_and_more
+    Run.note = lambda self, it, *args: (does(it), note(self, it, *args))
 
 
 def counting(path):
-    """Compiles with a back end that runs graphs as they are. Rank 0 writes a row for each graph: its pass, the iteration, its
-    number of nodes, and how many numbers its largest tangent has."""
+    """Compile with a back end that runs graphs as they are. Rank 0 writes a row for each graph: its pass, the iteration, and how
+    many numbers its largest tangent has."""
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
     from engine import device
-    iteration, compiled = [0], torch.compile
+    iteration = [0]
     in_each_iteration(lambda it: iteration.__setitem__(0, it + 1))
 
     def noting(kind):
         def compile_graph(graph, inputs):
             tangents = [node for node in graph.graph.nodes if node.op == 'placeholder' and 'tangent' in node.name]
             sizes = [node.meta['val'].numel() for node in tangents]
-            row = dict(kind=kind, iter=iteration[0], nodes=len(graph.graph.nodes), tangent=max(sizes, default=0))
             if os.environ.get('RANK', '0') == '0':
-                with open(path, 'a', encoding='utf-8') as f:
-                    f.write(json.dumps(row) + '\n')
+                with open(path, 'a') as f:
+                    f.write(json.dumps(dict(kind=kind, iter=iteration[0], tangent=max(sizes, default=0))) + '\n')
             return make_boxed_func(graph.forward)
         return compile_graph
 
     device.why_not_compile = lambda device: ''
     back_end = aot_autograd(fw_compiler=noting('forward'), bw_compiler=noting('backward'), inference_compiler=noting('inference'))
-    torch.compile = lambda model=None, **more: compiled(model, **{**more, 'backend': back_end})
+    torch.compile = functools.partial(torch.compile, backend=back_end)
     compile_module = torch.nn.Module.compile
-    torch.nn.Module.compile = lambda self, **more: compile_module(self, **{**more, 'backend': back_end})
+    torch.nn.Module.compile = lambda self, **more: compile_module(self, backend=back_end, **more)
 
 
 def foreach_on_cpu():
-    """PyTorch's functions choose foreach kernels on a CPU as they do on a GPU, and must have chosen some."""
+    """Choose foreach kernels on a CPU as PyTorch does on a GPU, and require that some were used."""
     from torch.utils import _foreach_utils
     used, total = [], torch._foreach_norm
     _foreach_utils._get_foreach_kernels_supported_devices = lambda: ['cuda', 'cpu']
@@ -387,43 +314,25 @@ POPEN = subprocess.Popen
 
 
 class Forked(multiprocessing.get_context('fork').Process):
-    """In the place of subprocess.Popen in lab/sweep: train.py in a fork of the process, which need not import PyTorch.
-    Where `hold` is an iteration, it waits in that one until a signal comes."""
+    """In place of subprocess.Popen in lab/sweep: train.py in a fork of the sweep, which need not import PyTorch. If `hold` is an
+    iteration, the run waits in it until a signal comes."""
     hold = None
     returncode = property(lambda self: self.exitcode)
+    poll = property(lambda self: lambda: self.exitcode)
 
     def __init__(self, command, env, stdout, stderr, stdin):
-        super().__init__(target=self.train, args=(command, env, stdout.fileno()))
+        through = () if self.hold is None else (in_each_iteration, waits_in(self.hold))
+        super().__init__(target=become, args=(command[1], command[2:], '.', env, through, [stdout.name] * 2, False))
         self.start()
-
-    def train(self, command, env, output):
-        for number in (1, 2):
-            os.dup2(output, number)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        subprocess.Popen = POPEN
-        os.environ.clear()
-        os.environ.update(env)
-        if self.hold is not None:
-            in_each_iteration(waits_in(self.hold))
-        code = execute(command[1], command[2:])
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-    def poll(self):
-        return self.exitcode
 
     def wait(self, timeout=HANG):
         self.join(timeout)
         if self.exitcode is None:
             raise subprocess.TimeoutExpired('train.py', timeout)
 
-    def send_signal(self, number):
-        os.kill(self.pid, number)
-
 
 def forks_its_runs(hold=None, deaf=False):
-    """A sweep whose runs are forks of it; `deaf` to Ctrl-C, as a command in the background may be."""
+    """Fork the runs of a sweep. It may be deaf to Ctrl-C, as a command in the background is."""
     subprocess.Popen, Forked.hold = Forked, hold
     if deaf:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -437,7 +346,7 @@ TINY = dict(dataset='tiny', vocab_size=13, block_size=16, n_layer=2, n_head=2, n
 
 
 def train(cwd, *arguments, code=0, ranks=1, through=(), script='train.py', **env):
-    """Runs train.py to the exit code that is expected → (stdout, stderr): in this process, unless something happens to it."""
+    """Run train.py to the exit code that is expected, in this process unless `through`; return (stdout, stderr)."""
     if ranks > 1:
         found, out, err = run_ranks(ranks, script, *arguments, cwd=cwd, through=through, **env)
     elif through:
@@ -448,20 +357,16 @@ def train(cwd, *arguments, code=0, ranks=1, through=(), script='train.py', **env
     return out, err
 
 
-def torchrun(cwd, *arguments, ranks, code=0, restarts=0, through='', **env):
-    """The same on ranks that torchrun starts, in new interpreters; `through` is the source of a script that runs train.py."""
-    script = [ROOT / 'train.py']
-    if through:
-        (cwd / 'through.py').write_text(through, encoding='utf-8')
-        script = ['through.py', *script]
-    found, out, err = run_python('-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={ranks}',
-                                 f'--max_restarts={restarts}', *script, *arguments, cwd=cwd, **env)
-    assert found == code, out + err
-    return out, err
+def torchrun(cwd, *arguments, ranks, restarts=0, through):
+    """Run train.py on ranks that torchrun starts, in new interpreters; `through` is the source of a script that runs it."""
+    (cwd / 'through.py').write_text(through, encoding='utf-8')
+    code, out, err = run_python('-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={ranks}',
+                                f'--max_restarts={restarts}', 'through.py', ROOT / 'train.py', *arguments, cwd=cwd)
+    assert code == 0, out + err
 
 
 def write_walk(folder, name='tiny', train=2000, val=500):
-    """data/<name> in the folder: a walk over 13 tokens, which a small model learns to follow quickly."""
+    """Write data/<name>: a walk over 13 tokens, which a small model learns to follow quickly."""
     at = Path(folder) / 'data' / name
     at.mkdir(parents=True)
     (at / 'prepare.py').touch()
@@ -470,16 +375,16 @@ def write_walk(folder, name='tiny', train=2000, val=500):
 
 
 def rows(run):
-    """What a run logged, without what depends on the clock or on where it was resumed. The numbers of a dict or a
+    """Return what a run logged, without what depends on the clock or on where it was resumed. The numbers of a dict or a
     list have keys such as grad_norms.qk."""
-    lines = [line for line in (Path(run) / 'log.jsonl').read_text(encoding='utf-8').splitlines() if '"start"' not in line]
-    return [{name: number for key, value in json.loads(line).items() if not key.endswith('_per_s')
+    found = [json.loads(line) for line in (Path(run) / 'log.jsonl').read_text(encoding='utf-8').splitlines()]
+    return [{name: number for key, value in row.items() if not key.endswith('_per_s')
              for name, number in spread(key, value).items() if not name.startswith(('batches.', 'rows_before'))}
-            for line in lines]
+            for row in found if 'start' not in row]
 
 
 def spread(key, value):
-    """{'layers.qk.0': number, …} of nested dicts and lists, but for the names that an edit of the model gives"""
+    """Return {'layers.qk.0': number, …} of nested dicts and lists, but for the names that an edit of the model gives."""
     if not isinstance(value, (dict, list)) or key in ('aux', 'logged'):
         return {key: value}
     parts = value.items() if isinstance(value, dict) else enumerate(value)
@@ -487,7 +392,7 @@ def spread(key, value):
 
 
 def kinds(row):
-    """The keys of a row of `rows`, once for each dict or list"""
+    """Return the keys of a row of `rows`, once for each dict or list."""
     return {name.partition('.')[0] for name in row}
 
 

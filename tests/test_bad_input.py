@@ -1,6 +1,6 @@
 """
-The mistakes that users make, in every script: misspelt, contradictory, missing, foreign or malicious input. Each ends the script
-with one line that names the value and the remedy, and leaves the folder as it was. test_fuzz.py has a wrong value for each key.
+Misspelt, contradictory, missing, foreign or malicious input ends a script with one line that names the value and the remedy,
+and leaves the folder as it was. One script stands for all that read the same.
 """
 import hashlib
 import io
@@ -10,7 +10,6 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Callable, NamedTuple
 
 import pytest
 import torch
@@ -21,27 +20,21 @@ TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_
             device='cpu', dtype='float32', compile=False)
 
 
-
 def tree(folder):
     """{path: hash of the content, or 'folder'} of everything in it."""
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else 'folder'
             for path in Path(folder).rglob('*')}
 
 
-def lay_out(folder):
-    """Has a folder hold tiny.json, data/tiny, a walk over 13 tokens, and other data/*/prepare.py."""
+@pytest.fixture(scope='module')
+def original(tmp_path_factory):
+    """A folder with tiny.json, data/tiny, a walk over 13 tokens, other data/*/prepare.py, and out, a run of two iterations."""
+    folder = tmp_path_factory.mktemp('bad')
     for name in ('c4', 'minipile', 'textfiles'):
         (folder / 'data' / name).mkdir(parents=True)
         shutil.copy(ROOT / 'data' / name / 'prepare.py', folder / 'data' / name)
     write_walk(folder, train=500, val=100)
     (folder / 'tiny.json').write_text(json.dumps(TINY))
-
-
-@pytest.fixture(scope='module')
-def original(tmp_path_factory):
-    """Such a folder, with out, a run of two iterations."""
-    folder = tmp_path_factory.mktemp('bad')
-    lay_out(folder)
     call('train.py', 'tiny.json', '--out_dir=out', cwd=folder)
     shutil.copy(folder / 'out' / 'ckpt.pt', folder / 'best.pt')         # of its own, and no second name of the same file
     os.replace(folder / 'best.pt', folder / 'out' / 'best.pt')
@@ -117,43 +110,27 @@ def gpt2(weights):
 
 # ----------------------------------------------------------------------------- the table
 
-class Case(NamedTuple):
-    name: str
-    command: str
-    says: str                       # parts of the line, in this order, with ' … ' between them
-    steps: list[Callable]           # make the folder what it has to be
-    env: dict
-
-
 def case(name, command, says, *steps, **env):
-    return Case(name, command, says, steps, env)
+    """A command, the values and remedies that its line names, in this order, and steps that prepare the folder"""
+    return pytest.param(command, says, steps, env, id=name)
 
 
 TRAIN = 'train.py tiny.json --out_dir=new'
 RESUME = 'train.py tiny.json --out_dir=out --init_from=resume --max_iters=4'
 SAMPLE = 'sample.py --out_dir=out --device=cpu --dtype=float32 --max_new_tokens=2'
-MEASURE = 'lab.measure --out_dir=out --what=parameters --batches=1 --device=cpu'
-UNTRAINED = 'lab.measure tiny.json --out_dir=new --init_only=True --what=parameters --batches=1'
 EVALUATE = 'lab.evaluate --out_dir=out --device=cpu --dtype=float32'
-EXPORT = 'lab.export --out_dir=out --to=new'
 SWEEP = 'lab.sweep tiny.json --out_dir=swept --seeds=1 --jobs=1'
-BENCH = 'bench.py tiny.json --bench_iters=1 --bench_warmup=0'
 TEXT = 'data/textfiles/prepare.py --tokenizer=bytes'
-A_TEXT = holds('a.txt', 'some text\n' * 20)
-RANKS = dict(RANK='0', LOCAL_RANK='0')
 KEYS = [
-    *(case(f'{script}: heads', f'{command} --n_head=3', 'n_embd=8, n_head=3: wants a width that the heads divide')
-      for script, command in (('train', TRAIN), ('bench', BENCH), ('measure', UNTRAINED))),
-    case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' is not available … choose auto, cpu"),
+    case('heads', f'{TRAIN} --n_head=3', 'n_embd=8, n_head=3: wants'),
+    case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' … choose auto, cpu"),
     case('data elsewhere', f'{TRAIN} --dataset=../x', "dataset='../x': wants the name of a folder in data/"),
-    case('min_lr', f'{TRAIN} --min_lr=1',
-         'min_lr=1.0, learning_rate=0.01: wants min_lr <= learning_rate, or schedule=constant'),
+    case('min_lr', f'{TRAIN} --min_lr=1', 'min_lr=1.0, learning_rate=0.01: wants min_lr <= learning_rate'),
     case('tied head', f'{TRAIN} --r_head=2', 'r_head=2.0: with tie_weights=True … set r_emb instead'),
     case('odd heads', f'{TRAIN} --pos=rope --n_head=8', "pos='rope', n_embd=8, n_head=8: wants an even head dimension"),
     case('logits of 2³¹ numbers', f'{TRAIN} --batch_size=1024 --block_size=4096 --vocab_size=512',
          'batch_size … block_size … vocab_size … wants a product below 2**31'),
-    case('ranks', TRAIN, 'gradient_accumulation_steps=1 is not divisible by the 4 ranks: make it a multiple of 4', **RANKS,
-         WORLD_SIZE='4'),
+    case('ranks', TRAIN, 'gradient_accumulation_steps=1 … 4 ranks', RANK='0', LOCAL_RANK='0', WORLD_SIZE='4'),
     case('a run is there', f'{TRAIN} --out_dir=out', 'out_dir=out holds a run … --init_from=resume … --overwrite=True'),
     case('resume another width', f'{RESUME} --n_embd=16', 'out/ckpt.pt cannot be resumed … n_embd (8 there, 16 here)'),
     case('sample: config of train.py', f'{SAMPLE} tiny.json', "unknown key 'dataset' in tiny.json"),
@@ -161,9 +138,8 @@ KEYS = [
          meta(tokenizer='char', chars='abc', vocab_size=3)),
 ]
 DATA = [
-    case('data not prepared', f'{TRAIN} --dataset=minipile', 'data/minipile is not prepared: run  python data/minipile/prep'),
-    case('no data here', TRAIN, "dataset='tiny': there is no folder data here: run this from the root",
-         lambda: os.rename('data', 'elsewhere')),
+    case('data not prepared', f'{TRAIN} --dataset=minipile', 'data/minipile … python data/minipile/prepare.py'),
+    case('no data here', TRAIN, "dataset='tiny': there is no folder data here", lambda: os.rename('data', 'elsewhere')),
     case('vocabulary', f'{TRAIN} --vocab_size=12', 'vocab_size=12 is less than the 13 of dataset=tiny: set --vocab_size=13'),
     case('block_size', f'{TRAIN} --block_size=500', 'block_size=500 is too long for the 500 tokens … at most 499'),
     case('no folder to start from', f'{TRAIN} --init_from=data', "'data' is neither one of gpt2 … nor the folder of a model"),
@@ -171,31 +147,25 @@ DATA = [
     case('malicious weights', f'{TRAIN} --init_from=theirs', "could not load 'theirs': it holds more than weights",
          gpt2(saved({'a': Malicious()}))),
 ]
-NOT_ONE = 'is damaged, or not a checkpoint of train.py'
-READERS = {'train': (RESUME, 'out/ckpt.pt'), 'sample': (SAMPLE, 'out/best.pt'), 'measure': (MEASURE, 'out/ckpt.pt'),
-           'evaluate': (EVALUATE, 'out/best.pt'), 'export': (EXPORT, 'out/best.pt')}
-CHECKPOINTS = [
-    *(case(f'{reader}: no checkpoint', command, f'there is no {path}', for_both(os.remove))
-      for reader, (command, path) in READERS.items()),
-    *(case(f'{reader}: malicious checkpoint', command, f'{path} … {NOT_ONE}',
-           for_both(lambda path: Path(path).write_bytes(saved({'model': Malicious(), 'config': {}, 'iter': 0}))))
-      for reader, (command, path) in READERS.items()),
-    case('a checkpoint of edited code', SAMPLE, NOT_ONE, for_both(edited)),
+MALICIOUS = for_both(lambda path: Path(path).write_bytes(saved({'model': Malicious(), 'config': {}, 'iter': 0})))
+CHECKPOINTS = [         # sample.py and all of lab/ read them by the same function
+    case('train: no checkpoint', RESUME, 'there is no out/ckpt.pt', for_both(os.remove)),
+    case('sample: no checkpoint', SAMPLE, 'there is no out/best.pt', for_both(os.remove)),
+    case('train: malicious checkpoint', RESUME, 'out/ckpt.pt … is damaged, or not a checkpoint', MALICIOUS),
+    case('sample: malicious checkpoint', SAMPLE, 'out/best.pt … is damaged, or not a checkpoint', MALICIOUS),
+    case('a checkpoint of edited code', SAMPLE, 'is damaged, or not a checkpoint', for_both(edited)),
 ]
-EVALUATIONS = [
-    case('evaluate: no run', 'lab.evaluate --out_dir=nowhere', 'there is no nowhere/best.pt: train first, or check out_dir'),
+OF_RUNS = [
     case('evaluate: no such split', f'{EVALUATE} --split=test', 'split=test: dataset=tiny has none, only train and val'),
     case('evaluate: other tokens', f'{EVALUATE} --dataset=other', 'dataset=other has other tokens (char) than out has learned',
          lambda: shutil.copytree('data/tiny', 'data/other'), meta(tokenizer='char', chars='abcdefghijklm', folder='data/other')),
-    case('export: not equal', f'{EXPORT} --format=llama', 'out is not a LLaMA … norm=rmsnorm … --format=nanonorm takes any'),
-]
-SWEEPS = [
-    case('sweep: misspelt axis', f'{SWEEP} --learning_rat=1', "unknown key 'learning_rat' in the grid: did you mean 'learning_r"),
+    case('export: not equal', 'lab.export --out_dir=out --to=new --format=llama', 'out is not a LLaMA … norm=rmsnorm'),
+    case('sweep: misspelt axis', f'{SWEEP} --learning_rat=1', "unknown key 'learning_rat' … did you mean 'learning_rate'"),
     case('sweep: no data', f'{SWEEP} --dataset=tiny,c4', 'data/c4 is not prepared: run  python data/c4/prepare.py'),
     case('sweep: another run is there', SWEEP, 'swept/seed=1 holds a run with n_layer=7 instead of 1 … choose another --out_dir',
          holds('swept/seed=1/config.json', '{"n_layer": 7}')),
-    case('runs: none', 'lab.runs nowhere', 'nowhere is not the folder of a run, with config.json and log.jsonl'),
-    case('plot: no run', 'lab.plot nowhere', "there is no nowhere/log.jsonl: 'nowhere' is not the folder of a run"),
+    case('runs: none', 'lab.runs nowhere', 'nowhere is not the folder of a run'),
+    case('plot: no run', 'lab.plot nowhere', "there is no nowhere/log.jsonl"),
 ]
 TEXTS = [
     case('text: no files', TEXT, "files is empty: name some, as in --files='books/*.txt,more.jsonl'"),
@@ -203,29 +173,28 @@ TEXTS = [
     case('text: not UTF-8', f'{TEXT} --files=a.txt', 'a.txt is not UTF-8', holds('a.txt', b'caf\xe9')),
     case('text: broken row', f'{TEXT} --files=a.jsonl', "a.jsonl, row 2: wants a text in 'text'",
          holds('a.jsonl', '{"text": "a"}\n{"text":\n')),
-    case('text: malicious tokenizer', f'{TEXT} --files=a.txt --tokenizer=theirs', "tokenizer='theirs' … custom code", A_TEXT,
-         holds('theirs/tokenizer_config.json', '{"auto_map": {"AutoTokenizer": ["code.T", null]}}'),
-         holds('theirs/code.py', 'open("malicious", "w")\nclass T: pass')),
+    case('text: malicious tokenizer', f'{TEXT} --files=a.txt --tokenizer=theirs', "tokenizer='theirs' … custom code",
+         holds('a.txt', 'some text\n' * 20), holds('theirs/code.py', 'open("malicious", "w")\nclass T: pass'),
+         holds('theirs/tokenizer_config.json', '{"auto_map": {"AutoTokenizer": ["code.T", null]}}')),
 ]
-CASES = [*KEYS, *DATA, *CHECKPOINTS, *EVALUATIONS, *SWEEPS, *TEXTS]
 
 
 # ----------------------------------------------------------------------------- the tests
 
-@pytest.mark.parametrize('case', [pytest.param(case, id=case.name) for case in CASES])
-def test_bad_input_is_one_line_and_changes_nothing(case, here, monkeypatch, capfd):
+@pytest.mark.parametrize('command, says, steps, env', [*KEYS, *DATA, *CHECKPOINTS, *OF_RUNS, *TEXTS])
+def test_bad_input_is_one_line_and_changes_nothing(command, says, steps, env, here, monkeypatch, capfd):
     """The exit code is 1 or 2, the line on stderr names the value and the remedy, and the folder is as it was"""
-    for step in case.steps:
+    for step in steps:
         step()
-    script, *arguments = shlex.split(case.command)
+    script, *arguments = shlex.split(command)
     monkeypatch.setattr('lab.sweep.run.subprocess', None)                # nothing here may start a run of a sweep
     before = tree('.')
-    code, out, err = run_here(script, *arguments, **case.env)
+    code, out, err = run_here(script, *arguments, **env)
     assert code in (1, 2), (code, out, err)
     assert err.startswith('error: ') and err.endswith('\n') and err.count('\n') == 1, err
     assert tree('.') == before
     at = 0
-    for part in case.says.split(' … '):
+    for part in says.split(' … '):
         assert part in err[at:], (part, err)
         at = err.index(part, at) + len(part)
     assert capfd.readouterr().err == '', 'nor does C++ say more'
@@ -242,5 +211,24 @@ def test_no_file_is_read_as_code():
 
 def test_a_command_of_lab_that_is_started_as_a_file_says_what_to_type():
     """Where its imports would fail"""
-    says = 'error: from the root of the repository, type  python -m lab.runs\n'
-    assert run_python(ROOT / 'lab' / 'runs.py', '--help', PYTHONPATH='') == (1, '', says)
+    code, out, err = run_python(ROOT / 'lab' / 'runs.py', '--help', PYTHONPATH='')
+    assert (code, out, err.count('\n')) == (1, '', 1) and 'python -m lab.runs' in err
+
+
+WRONG = {           # value → the keys for which it is wrong; test_configurator.py has values of another type
+    '0': 'block_size n_layer n_head n_embd eval_interval eval_iters log_interval gradient_accumulation_steps batch_size '
+         'measure_batches rope_theta',
+    '-1': 'n_kv_head d_ff max_iters warmup_iters lr_decay_iters measure_interval seed data_seed vocab_size',
+    '-1e-30': 'dropout norm_eps init_gain rope_theta learning_rate min_lr weight_decay grad_clip decay_frac beta1 beta2 '
+              'momentum max_minutes r_emb r_head r_qk r_ffn r_vo',
+    'ADAMW': 'norm attention ffn pos init optimizer schedule blockwise dtype device backend dataset init_from',
+    '1': 'dropout beta1 beta2 momentum', '1.5': 'decay_frac', '12': 'vocab_size', '100': 'block_size'}
+
+
+@pytest.mark.parametrize('key, value', [(key, value) for value, keys in WRONG.items() for key in keys.split()])
+def test_a_wrong_value_is_one_line_that_names_its_key(key, value, original, monkeypatch):
+    """And no folder is there afterwards"""
+    monkeypatch.chdir(original)
+    code, out, err = run_here('train.py', 'tiny.json', '--out_dir=refused', f'--{key}={value}')
+    assert code == 1 and out == '' and not Path('refused').exists(), (code, out, err)
+    assert err.startswith('error: ') and err.count('\n') == 1 and key in err, err

@@ -7,14 +7,18 @@ from configurator import TRAIN, defaults_of, parse_args
 import re
 
 import pytest
-from test_configurator import ARCHS, EXPERIMENTS, ROOT
+import torch
+from helpers import ROOT
+from test_configurator import ARCHS
 
+from engine.keys import config_from
 from lab.sweep.plan import read_sweep, rows_of_file
-from model import GPTConfig
-from vision.vit import ViTConfig
+from model import GPT, GPTConfig
+from vision.vit import ViT, ViTConfig
 
-OURS = {'quick', 'best', 'quick_vision', 'ngpt_0.5b'}      # of none of the four papers
-PAPERS = sorted(EXPERIMENTS.keys() - OURS)
+EXPERIMENTS = {path.stem.removeprefix('train_'): path.relative_to(ROOT).as_posix()
+               for path in sorted((ROOT / 'config').rglob('train_*.py'))}           # {name: path}
+OURS = {'quick', 'best', 'quick_vision', 'ngpt_0.5b'}       # of none of the four papers
 
 # keys that decide how a run is handled, and not what it trains
 HANDLING = set('''
@@ -29,21 +33,13 @@ USUAL = dict(init_from='scratch', lr_decay_iters=0, schedule='cosine', blockwise
              momentum=0.9, d_ff=0, n_kv_head=0,         # 0: d_ff is 4 n_embd, n_kv_head is n_head
              **{f'{way}_{kind}': 1 for way in ('r', 'wd') for kind in 'emb pos head qk ffn vo norm'.split()})
 
-# an architecture, but for test_configurator's table; and what a ViT's has otherwise
-OFF = dict(v_norm=False, linear_norm=False, norm_depth_scale=False, mix_ln=0.0, skip_scale='one', branch_gain='none',
-           embedding_skip=False, norm_gain='learned', sub_norm=False, qk_norm_wide=False, residual='add', streams=4, b2t=False,
-           parallel_ffn=False, value_residual=False, attn_gate=False, unit_weights=False, qk_clip=0.0,
-           emb_scale=False, emb_gain=False, attn_norm_alpha=0.0,
-           attn_tau=1.618, rope_theta=10000.0, init_gain=1.0)
+# what a ViT's architecture has otherwise than test_configurator's table
 OF_A_VIT = {'pre': dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps='1e-6'),
             's5': dict(init='xavier_trunc', bias=True), 'stable': dict(bias=True, norm_alpha='0.25')}
 
-# Of all language models of a paper. Betas are of AdamW, and momentum SGDW has 0.9.
-LANGUAGE = dict(
-    dnt=dict(beta1=0.9, beta2=0.95, grad_clip=1),               # table 5
-    stable=dict(beta1=0.9, beta2=0.95, grad_clip=1),            # table 3 (a); decay on matrices alone, section 2
-    ln=dict(beta1=0.9, beta2=0.95, grad_clip=1),                # nanoGPT's, which section 6 says it takes, tuned for Pre-LN
-    sharpness=dict(beta1=0.9, beta2=0.95, grad_clip=1, decay_norms=True))       # appendix A.1; norms: the authors' code
+# Of all language models: DNT, table 5; Stable-Transformer, table 3 (a), with decay on matrices alone, section 2; LN stability has
+# nanoGPT's, section 6; sharpness disparity, appendix A.1, decays norms in the authors' code. Momentum SGDW has 0.9.
+LANGUAGE = dict(beta1=0.9, beta2=0.95, grad_clip=1)
 
 # DNT: tables 3 and 5. The paper writes 200K, 6e-5 for all, warm-up 2000 for AdamW and 0 for momentum SGDW.
 # Stable-Transformer: tables 2 and 3 (a); L for 100K iterations, appendix K; figures 2 and 3 without warm-up.
@@ -52,44 +48,44 @@ LANGUAGE = dict(
 # C4's iterations are 20 tokens a parameter of table 4's sizes, 66M, 200M, 400M and 1004M, by 512 · 256. The shape of the 0.2B is
 # that of the authors' code; table 4 has 16 heads and 8 blocks, which make no 200M.
 GPTS = '''
-config                  paper     arch      depth heads width optimizer peak   last    decay warmup  iters windows data
-ldnt_sgd                dnt       s5           12    12   768 sgdw      1.0    6e-5    1e-4       0 200000     480 openwebtext
-ldnt_adamw              dnt       s5           12    12   768 adamw     6e-4   6e-5    0.1     2000 200000     480 openwebtext
-ldnt_large_sgd          dnt       s5           36    20  1280 sgdw      1.0    6e-5    1e-4       0 200000     512 openwebtext
-ldnt_large_adamw        dnt       s5           36    20  1280 adamw     6e-4   6e-5    0.1     2000 200000     512 openwebtext
-ldnt_xl_sgd             dnt       s5           48    24  1536 sgdw      1.0    6e-5    1e-4       0 200000     512 openwebtext
-ldnt_xl_adamw           dnt       s5           48    24  1536 adamw     6e-4   6e-5    0.1     2000 200000     512 openwebtext
-gpt2_sgd                dnt       xavier       12    12   768 sgdw      1.0    6e-5    1e-4       0 200000     480 openwebtext
-gpt2_adamw              dnt       xavier       12    12   768 adamw     6e-4   6e-5    0.1     2000 200000     480 openwebtext
-gpt2_large_sgd          dnt       xavier       36    20  1280 sgdw      1.0    6e-5    1e-4       0 200000     512 openwebtext
-gpt2_large_adamw        dnt       xavier       36    20  1280 adamw     2.5e-4 6e-5    0.1     2000 200000     512 openwebtext
-gpt2_xl_sgd             dnt       xavier       48    24  1536 sgdw      1.0    6e-5    1e-4       0 200000     512 openwebtext
-gpt2_xl_adamw           dnt       xavier       48    24  1536 adamw     1.5e-4 6e-5    0.1     2000 200000     512 openwebtext
-stablegpt_s             stable    stable       12    12   768 adamw     6e-4   6e-5    0.1     2000 600000     480 openwebtext
-stablegpt_m             stable    stable       24    16  1024 adamw     3e-4   3e-5    0.1     2000 600000     480 openwebtext
-stablegpt_l             stable    stable       36    20  1280 adamw     2.5e-4 2.5e-5  0.1     2000 100000     480 openwebtext
-stable_init             stable    xavier       12    12   768 adamw     6e-4   6e-5    0.1        0 600000     480 openwebtext
-stable_norm             stable    norm         12    12   768 adamw     6e-4   6e-5    0.1        0 600000     480 openwebtext
-ln_124m                 ln        pre          12    12   768 adamw     6e-4   6e-5    0.1     2000 100000     480 openwebtext
-ln_774m                 ln        pre          36    20  1280 adamw     2.5e-4 2.5e-5  0.1     2000  60000     480 openwebtext
-ln_1.5b                 ln        pre          48    25  1600 adamw     1.5e-4 1.5e-5  0.1     2000  60000     480 openwebtext
-sharpness_gpt2          sharpness pre          12    12   768 adamw     6e-4   3e-5    0.1     1000  50000     480 openwebtext
-llama_0.25b             sharpness llama         8    16  1024 adamw     8e-4   4e-5    0.1     1000  50000     480 openwebtext
-llama_0.25b_adam_mini   sharpness llama         8    16  1024 adam_mini 8e-4   4e-5    0.1     1000  50000     480 openwebtext
-llama_0.25b_lion        sharpness llama         8    16  1024 lion      1.6e-4 8e-6    0.5     1000  50000     480 openwebtext
-llama_0.25b_wsd         sharpness llama         8    16  1024 adamw     8e-4   0       0.1     1000  50000     480 openwebtext
-llama_0.5b              sharpness llama        15    20  1280 adamw     8e-4   4e-5    0.1     1000  50000     480 openwebtext
-llama_0.75b             sharpness llama        13    26  1664 adamw     6e-4   3e-5    0.1     1000  50000     480 openwebtext
-llama_1.1b              sharpness llama        22    32  2048 adamw     4e-4   2e-5    0.1     1000  50000     480 openwebtext
-llama_2b                sharpness llama        22    32  2048 adamw     2e-4   1e-5    0.1     1000  50000     480 openwebtext
-sharpness_gpt2_minipile sharpness pre          12    12   768 adamw     6e-4   3e-5    0.1      600  30000     300 minipile
-llama_0.13b_minipile    sharpness llama         6    12   768 adamw     1.2e-3 6e-5    0.1      600  30000     300 minipile
-llama_0.25b_minipile    sharpness llama         8    16  1024 adamw     7.5e-4 3.75e-5 0.1      600  30000     300 minipile
-llama_0.5b_minipile     sharpness llama        15    20  1280 adamw     4.5e-4 2.25e-5 0.1      600  30000     300 minipile
-llama_c4_66m            sharpness llama         8     8   512 adamw     1e-3   5e-5    0.1     1000  10071     512 c4
-llama_c4_0.2b           sharpness llama        16    12   768 adamw     1e-3   5e-5    0.1     1000  30518     512 c4
-llama_c4_0.4b           sharpness llama        12    16  1280 adamw     6e-4   3e-5    0.1     1000  61035     512 c4
-llama_c4_1b             sharpness llama        22    25  1600 adamw     3e-4   1.5e-5  0.1     1000 153198     512 c4
+config                  paper     arch   depth heads width   size optimizer peak   last    decay warmup  iters windows data
+ldnt_sgd                dnt       s5        12    12   768  124.4 sgdw      1.0    6e-5    1e-4       0 200000     480 openwebtext
+ldnt_adamw              dnt       s5        12    12   768  124.4 adamw     6e-4   6e-5    0.1     2000 200000     480 openwebtext
+ldnt_large_sgd          dnt       s5        36    20  1280    774 sgdw      1.0    6e-5    1e-4       0 200000     512 openwebtext
+ldnt_large_adamw        dnt       s5        36    20  1280    774 adamw     6e-4   6e-5    0.1     2000 200000     512 openwebtext
+ldnt_xl_sgd             dnt       s5        48    24  1536   1438 sgdw      1.0    6e-5    1e-4       0 200000     512 openwebtext
+ldnt_xl_adamw           dnt       s5        48    24  1536   1438 adamw     6e-4   6e-5    0.1     2000 200000     512 openwebtext
+gpt2_sgd                dnt       xavier    12    12   768  124.4 sgdw      1.0    6e-5    1e-4       0 200000     480 openwebtext
+gpt2_adamw              dnt       xavier    12    12   768  124.4 adamw     6e-4   6e-5    0.1     2000 200000     480 openwebtext
+gpt2_large_sgd          dnt       xavier    36    20  1280    774 sgdw      1.0    6e-5    1e-4       0 200000     512 openwebtext
+gpt2_large_adamw        dnt       xavier    36    20  1280    774 adamw     2.5e-4 6e-5    0.1     2000 200000     512 openwebtext
+gpt2_xl_sgd             dnt       xavier    48    24  1536   1438 sgdw      1.0    6e-5    1e-4       0 200000     512 openwebtext
+gpt2_xl_adamw           dnt       xavier    48    24  1536   1438 adamw     1.5e-4 6e-5    0.1     2000 200000     512 openwebtext
+stablegpt_s             stable    stable    12    12   768  124.4 adamw     6e-4   6e-5    0.1     2000 600000     480 openwebtext
+stablegpt_m             stable    stable    24    16  1024  354.6 adamw     3e-4   3e-5    0.1     2000 600000     480 openwebtext
+stablegpt_l             stable    stable    36    20  1280    774 adamw     2.5e-4 2.5e-5  0.1     2000 100000     480 openwebtext
+stable_init             stable    xavier    12    12   768  124.4 adamw     6e-4   6e-5    0.1        0 600000     480 openwebtext
+stable_norm             stable    norm      12    12   768  124.4 adamw     6e-4   6e-5    0.1        0 600000     480 openwebtext
+ln_124m                 ln        pre       12    12   768  124.4 adamw     6e-4   6e-5    0.1     2000 100000     480 openwebtext
+ln_774m                 ln        pre       36    20  1280    774 adamw     2.5e-4 2.5e-5  0.1     2000  60000     480 openwebtext
+ln_1.5b                 ln        pre       48    25  1600   1557 adamw     1.5e-4 1.5e-5  0.1     2000  60000     480 openwebtext
+sharpness_gpt2          sharpness pre       12    12   768  124.4 adamw     6e-4   3e-5    0.1     1000  50000     480 openwebtext
+llama_0.25b             sharpness llama      8    16  1024  237.2 adamw     8e-4   4e-5    0.1     1000  50000     480 openwebtext
+llama_0.25b_adam_mini   sharpness llama      8    16  1024  237.2 adam_mini 8e-4   4e-5    0.1     1000  50000     480 openwebtext
+llama_0.25b_lion        sharpness llama      8    16  1024  237.2 lion      1.6e-4 8e-6    0.5     1000  50000     480 openwebtext
+llama_0.25b_wsd         sharpness llama      8    16  1024  237.2 adamw     8e-4   0       0.1     1000  50000     480 openwebtext
+llama_0.5b              sharpness llama     15    20  1280    522 adamw     8e-4   4e-5    0.1     1000  50000     480 openwebtext
+llama_0.75b             sharpness llama     13    26  1664  743.3 adamw     6e-4   3e-5    0.1     1000  50000     480 openwebtext
+llama_1.1b              sharpness llama     22    32  2048 1174.9 adamw     4e-4   2e-5    0.1     1000  50000     480 openwebtext
+llama_2b                sharpness llama     22    32  2048   1682 adamw     2e-4   1e-5    0.1     1000  50000     480 openwebtext
+sharpness_gpt2_minipile sharpness pre       12    12   768    124 adamw     6e-4   3e-5    0.1      600  30000     300 minipile
+llama_0.13b_minipile    sharpness llama      6    12   768  133.9 adamw     1.2e-3 6e-5    0.1      600  30000     300 minipile
+llama_0.25b_minipile    sharpness llama      8    16  1024  237.2 adamw     7.5e-4 3.75e-5 0.1      600  30000     300 minipile
+llama_0.5b_minipile     sharpness llama     15    20  1280    522 adamw     4.5e-4 2.25e-5 0.1      600  30000     300 minipile
+llama_c4_66m            sharpness llama      8     8   512   66.4 adamw     1e-3   5e-5    0.1     1000  10071     512 c4
+llama_c4_0.2b           sharpness llama     16    12   768  200.3 adamw     1e-3   5e-5    0.1     1000  30518     512 c4
+llama_c4_0.4b           sharpness llama     12    16  1280  396.8 adamw     6e-4   3e-5    0.1     1000  61035     512 c4
+llama_c4_1b             sharpness llama     22    25  1600 1003.8 adamw     3e-4   1.5e-5  0.1     1000 153198     512 c4
 '''
 TEXT = dict(openwebtext=dict(vocab_size=50304, block_size=1024),        # nanoGPT's; DNT, table 5; Stable-Transformer, table 3 (a)
             minipile=dict(vocab_size=50304, block_size=512),            # sharpness, A.1
@@ -104,24 +100,24 @@ DEPARTURES = {      # of one config from what is said of its paper
 # patches in its names, but for the 200; ViT-g and ViT-200 are the baselines of appendices J and L. Both: 150 epochs, 1024 images.
 # CIFAR-100: appendix O; the shape of a ViT-small of timm's, patches of 4 and the augmentation are ours.
 VITS = '''
-config          arch   depth heads width  mlp patch optimizer peak last decay warmup epochs images data     drop_path
-vdnt_l_sgd      s5        24    16  1024    0    16 sgdw      0.5  1e-8 2e-4      60    150   1024 imagenet 0.1
-vdnt_l_adamw    s5        24    16  1024    0    16 adamw     1e-3 1e-8 0.1       60    150   1024 imagenet 0.1
-vdnt_h_sgd      s5        32    16  1280    0    14 sgdw      0.1  1e-8 1e-3      60    150   1024 imagenet 0.5
-vdnt_h_adamw    s5        32    16  1280    0    14 adamw     1e-3 1e-8 0.1       60    150   1024 imagenet 0.5
-vit_l_sgd       pre       24    16  1024    0    16 sgdw      0.5  1e-8 2e-4      60    150   1024 imagenet 0.1
-vit_l_adamw     pre       24    16  1024    0    16 adamw     1e-3 1e-8 0.1       60    150   1024 imagenet 0.1
-vit_h_sgd       pre       32    16  1280    0    14 sgdw      0.1  1e-8 1e-3      60    150   1024 imagenet 0.5
-vit_h_adamw     pre       32    16  1280    0    14 adamw     1e-3 1e-8 0.1       60    150   1024 imagenet 0.5
-stablevit_l     stable    24    16  1024    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
-stablevit_h     stable    32    16  1280    0    14 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
-stablevit_g     stable    40    16  1408 6144    14 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
-stablevit_200   stable   200    12   768    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
-vit_g           pre       40    16  1408 6144    14 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
-vit_200         pre      200    12   768    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
-stable_parts_l  pre       24    16  1024    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
-stablevit_small stable    12     6   384    0     4 adamw     1e-3 1e-8 1e-4       0    200    512 cifar100 0
-vit_small       pre       12     6   384    0     4 adamw     1e-3 1e-8 1e-4       0    200    512 cifar100 0
+config          arch   depth heads width    size  mlp patch optimizer peak last decay warmup epochs images data     drop_path
+vdnt_l_sgd      s5        24    16  1024   304.3    0    16 sgdw      0.5  1e-8 2e-4      60    150   1024 imagenet 0.1
+vdnt_l_adamw    s5        24    16  1024   304.3    0    16 adamw     1e-3 1e-8 0.1       60    150   1024 imagenet 0.1
+vdnt_h_sgd      s5        32    16  1280  632.01    0    14 sgdw      0.1  1e-8 1e-3      60    150   1024 imagenet 0.5
+vdnt_h_adamw    s5        32    16  1280  632.01    0    14 adamw     1e-3 1e-8 0.1       60    150   1024 imagenet 0.5
+vit_l_sgd       pre       24    16  1024  304.33    0    16 sgdw      0.5  1e-8 2e-4      60    150   1024 imagenet 0.1
+vit_l_adamw     pre       24    16  1024  304.33    0    16 adamw     1e-3 1e-8 0.1       60    150   1024 imagenet 0.1
+vit_h_sgd       pre       32    16  1280  632.05    0    14 sgdw      0.1  1e-8 1e-3      60    150   1024 imagenet 0.5
+vit_h_adamw     pre       32    16  1280  632.05    0    14 adamw     1e-3 1e-8 0.1       60    150   1024 imagenet 0.5
+stablevit_l     stable    24    16  1024  304.28    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+stablevit_h     stable    32    16  1280  631.97    0    14 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+stablevit_g     stable    40    16  1408  1012.5 6144    14 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+stablevit_200   stable   200    12   768 1418.81    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+vit_g           pre       40    16  1408 1012.61 6144    14 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+vit_200         pre      200    12   768 1419.09    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+stable_parts_l  pre       24    16  1024  304.33    0    16 adamw     1e-3 1e-8 0.1        0    150   1024 imagenet 0.5
+stablevit_small stable    12     6   384  21.369    0     4 adamw     1e-3 1e-8 1e-4       0    200    512 cifar100 0
+vit_small       pre       12     6   384  21.377    0     4 adamw     1e-3 1e-8 1e-4       0    200    512 cifar100 0
 '''
 VISION = dict(beta1=0.9, beta2=0.99, grad_clip=0, wd_pos=0, pool='cls', channels=3, qkv_bias=True)     # wd_pos, biases: timm's
 DATA = dict(        # DNT, table 4; Stable-Transformer, table 3 (b); crops, flips, interpolation, repeats: Adan's for ViT-Base
@@ -147,7 +143,7 @@ def architecture(name, model):
     more = dict(xavier=('pre', dict(init='xavier', emb_std=0, fused_qkv_init=True)),            # DNT's table 5, figure 2
                 norm=('pre', dict(norm='stablenorm', norm_alpha=0.25, norm_eps=1e-8)))          # figure 3
     name, changes = more.get(name, (name, {}))
-    fields = {**ARCHS[name], **OFF, **(OF_A_VIT[name] if model == 'vit' else {}), **changes}
+    fields = {**ARCHS[name], **(OF_A_VIT[name] if model == 'vit' else {}), **changes}
     return {key: float(value) if key in ('residual_scale', 'emb_std', 'norm_eps', 'norm_alpha') else value
             for key, value in fields.items()}
 
@@ -159,7 +155,7 @@ def shared(row):
 
 
 def of_gpt(row):
-    return {**USUAL, **LANGUAGE[row['paper']], **architecture(row['arch'], 'gpt'), **shared(row),
+    return {**USUAL, **LANGUAGE, 'decay_norms': row['paper'] == 'sharpness', **architecture(row['arch'], 'gpt'), **shared(row),
             **TEXT[row['data']], 'warmup_iters': int(row['warmup']), 'max_iters': int(row['iters']),
             'an iteration': int(row['windows']), **DEPARTURES.get(row['config'], {})}
 
@@ -169,13 +165,14 @@ def of_vit(row):
     iterations = {key: int(row[column]) * IMAGES_OF[data] // int(row['images'])
                   for column, key in (('warmup', 'warmup_iters'), ('epochs', 'max_iters'))}
     arch = architecture(row['arch'], 'vit')
-    del arch['tie_weights'], arch['emb_scale'], arch['emb_gain']
+    del arch['tie_weights']
     return {**USUAL, **VISION, **DATA[data], **arch, **shared(row), **iterations, 'd_ff': int(row['mlp']),
             'patch_size': int(row['patch']), 'an iteration': int(row['images']), 'drop_path': number(row['drop_path'])}
 
 
 GPT_KEYS = defaults_of(TRAIN, GPTConfig)
 VIT_KEYS = defaults_of(str(ROOT / 'vision' / 'train.py'), ViTConfig, TRAIN)
+SIZES = {name: float(row['size']) for table in (GPTS, VITS) for name, row in rows(table).items()}      # in millions, by hand
 WANTED = {name: of(row) for table, of in ((GPTS, of_gpt), (VITS, of_vit)) for name, row in rows(table).items()}
 
 
@@ -203,15 +200,22 @@ def differences(values, wanted):
             if value != (wanted[key] if isinstance(wanted[key], str) else pytest.approx(wanted[key], rel=1e-6, abs=0))}
 
 
-def test_the_tables_are_of_the_papers_configs():
-    assert PAPERS == sorted(WANTED) and OURS < EXPERIMENTS.keys()
+def test_every_experiment_has_a_folder_of_its_own():
+    """And is one of the tables, or ours, which parse too"""
+    assert EXPERIMENTS.keys() == WANTED.keys() | OURS
+    assert len({trained(path)['out_dir'] for path in EXPERIMENTS.values()}) == len(EXPERIMENTS)
 
 
-@pytest.mark.parametrize('name', PAPERS)
+@pytest.mark.parametrize('name', WANTED)
 def test_recipe(name):
-    """Every key that decides what is trained"""
-    wrong = differences(trained(EXPERIMENTS[name]), WANTED[name])
+    """Every key that decides what is trained, and a model of the paper's size"""
+    values = trained(EXPERIMENTS[name])
+    wrong = differences(values, WANTED[name])
     assert not wrong, f'{EXPERIMENTS[name]}: {wrong}'
+    Model, Config = (ViT, ViTConfig) if 'patch_size' in values else (GPT, GPTConfig)
+    with torch.device('meta'):
+        one, two = (Model(config_from(Config, {**values, 'n_layer': n})).num_params() for n in (1, 2))
+    assert (one + (values['n_layer'] - 1) * (two - one)) / 1e6 == pytest.approx(SIZES[name], rel=1e-3)
 
 
 # ----------------------------------------------------------------------------- what is stacked on them
