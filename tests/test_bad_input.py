@@ -217,9 +217,9 @@ def test_a_command_of_lab_that_is_started_as_a_file_says_what_to_type():
 
 WRONG = {           # value → the keys for which it is wrong; test_configurator.py has values of another type
     '0': 'block_size n_layer n_head n_embd eval_interval eval_iters log_interval gradient_accumulation_steps batch_size '
-         'measure_batches rope_theta',
+         'measure_batches',
     '-1': 'n_kv_head d_ff max_iters warmup_iters lr_decay_iters measure_interval seed data_seed vocab_size',
-    '-1e-30': 'dropout norm_eps init_gain rope_theta learning_rate min_lr weight_decay grad_clip decay_frac beta1 beta2 '
+    '-1e-30': 'dropout norm_eps init_gain learning_rate min_lr weight_decay grad_clip decay_frac beta1 beta2 '
               'momentum max_minutes r_emb r_head r_qk r_ffn r_vo',
     'ADAMW': 'norm attention ffn pos init optimizer schedule blockwise dtype device backend dataset init_from',
     '1': 'dropout beta1 beta2 momentum', '1.5': 'decay_frac', '12': 'vocab_size', '100': 'block_size'}
@@ -229,6 +229,6 @@ WRONG = {           # value → the keys for which it is wrong; test_configurato
 def test_a_wrong_value_is_one_line_that_names_its_key(key, value, original, monkeypatch):
     """And no folder is there afterwards"""
     monkeypatch.chdir(original)
-    code, out, err = run_here('train.py', 'tiny.json', '--out_dir=refused', f'--{key}={value}')
-    assert code == 1 and out == '' and not Path('refused').exists(), (code, out, err)
+    code, out, err = run_here('train.py', 'tiny.json', f'--out_dir={key}', f'--{key}={value}')
+    assert code == 1 and out == '' and not Path(key).exists(), (code, out, err)
     assert err.startswith('error: ') and err.count('\n') == 1 and key in err, err

@@ -26,6 +26,7 @@ def test_a_row_for_each_variant(tmp_path, small_products):
         ms, share, speed, _, least, most = (float(word.replace(',', '')) for word in (*row[2:6], row[-3], row[-1]))
         assert least <= ms + 0.1 and ms <= most + 0.1 and speed == pytest.approx(4 * 16 / ms * 1000, rel=0.1)
         assert share == pytest.approx(ms / float(rows[0][2]), rel=0.1)
+    assert all(0 <= float(peak) < 1000 for peak in re.findall(r'([\d.]+) TFLOP/s in', out, re.MULTILINE)), 'of products'
     assert (tmp_path / 'trace.json').stat().st_size > 1000
 
 
