@@ -243,21 +243,6 @@ def counting(path):
     torch.nn.Module.compile = lambda self, **more: compile_module(self, backend=back_end, **more)
 
 
-def foreach_on_cpu():
-    """Choose foreach kernels on a CPU as PyTorch does on a GPU, and require that some were used."""
-    from torch.utils import _foreach_utils
-    used, total = [], torch._foreach_norm
-    _foreach_utils._get_foreach_kernels_supported_devices = lambda: ['cuda', 'cpu']
-    torch._foreach_norm = lambda *args, **more: (used.append(args), total(*args, **more))[1]
-    in_each_iteration(lambda it: used.clear() if used else sys.exit('no foreach kernel was used'))
-
-
-def few_variants():
-    """torch.compile may compile a piece of code once."""
-    torch._dynamo.config.recompile_limit = 1
-    counting(os.devnull)
-
-
 def waits_in(at):
     def does(it):
         while it == at and not signal.getsignal(signal.SIGTERM).__self__.number:        # of train.py's StopRequest
