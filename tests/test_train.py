@@ -423,6 +423,15 @@ def test_pretrained(place):
     assert rows(place / 'tuned-half') == rows(place / 'tuned')
 
 
+def test_the_rate_of_another_optimizer(place):
+    """Is said if --optimizer alone changes a config, and not if the rate comes with it, or if nothing changes"""
+    (place / 'of_sgdw.json').write_text(json.dumps({**TINY, 'max_iters': 0, 'optimizer': 'sgdw', 'learning_rate': 0.3}))
+    for more, said in ((['--optimizer=lion'], True), (['--optimizer=lion', '--learning_rate=0.1'], False),
+                       (['--optimizer=sgdw'], False)):
+        out, _ = train(place, 'of_sgdw.json', '--out_dir=rates', '--overwrite=True', *more)
+        assert ('learning_rate=0.3 was set for optimizer=sgdw: config/quick/lion.py' in out) == said
+
+
 # ----------------------------------------------------------------------------- measuring while training
 
 def measured(run):
