@@ -117,7 +117,7 @@ EDITS = {           # argument of a command → the edits that it needs
                            joins("'l2_tied': L2TiedAttention}", "'cosine': CosineAttention"),
                            above("'ffn.w1': MATRIX('ffn')", "'attn.tau': Row('tau'")],
     '--z_loss=1e-4': [above('fused_qkv_init: bool', 'z_loss: float'), above('loss = F.cross_entropy(', "self.aux['z_loss']")],
-    '--gate=True': [], '--out_dir=out-heads-rms': [above('if self.wg is not None', "self.logged['heads_rms']")]}
+    '--out_dir=out-heads-rms': [above('if self.wg is not None', "self.logged['heads_rms']")]}
 OF_README = ['--norm=meanabs']
 
 
