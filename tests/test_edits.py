@@ -31,10 +31,9 @@ SMALL = dict(block_size=8, vocab_size=13, n_layer=2, n_head=2, n_embd=8)
 
 # ----------------------------------------------------------------------------- the examples of the pages
 
-# What the pages say of test_model.py and tests/test_optim.py: (words, behind what), and (how a block begins, above which line)
+# What the pages say of test_model.py: (words, behind what), and (how a block begins, above which line)
 WORDS = [('norm_every=(0, 1, 2)', 'AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict('),
-         ("'meanabs'", 'CHOICES = dict(norm=('), ("'cosine'", "attention=('dot', "), ("'z_loss'", 'TRAINING_ONLY = {'),
-         ("'nadam': nadam", 'DEFINITIONS = {')]
+         ("'meanabs'", 'CHOICES = dict(norm=('), ("'cosine'", "attention=('dot', "), ("'z_loss'", 'TRAINING_ONLY = {')]
 BLOCKS = [('on = c.norm_every', 'x_in = x'), ("if c.norm == 'meanabs'", "if c.norm == 'layernorm'"),
           ('q, k = (y / y.norm(', "if c.pos == 'rope':\n                q"), ("if c.attention == 'cosine'", 'heads.append(')]
 
@@ -49,7 +48,6 @@ def test_the_examples_pass_the_tests_that_they_name(tmp_path, monkeypatch):
             edit(tmp_path, 'README.md' if flag in OF_README else EDITING)
     for begin, line in BLOCKS:
         above(line, begin, 'test_model.py')(tmp_path, EDITING)
-    above('DEFINITIONS = {', 'def nadam(', 'tests/test_optim.py')(tmp_path, EDITING)
     for path in tmp_path.rglob('test_*.py'):
         code = path.read_text(encoding='utf-8')
         for words, line in WORDS:
@@ -74,11 +72,6 @@ def test_the_examples_pass_the_tests_that_they_name(tmp_path, monkeypatch):
     edited = [config for config in of_model.COVERING if 'meanabs' == config['norm'] or 'cosine' == config['attention']]
     for config in edited[:12]:
         of_model.test_logits_loss_and_gradients_equal_the_reference(config, True)
-    torch.set_default_dtype(torch.float64)
-    try:
-        of_optim.test_optimizer_is_its_definition('nadam', 's5', {}, None)
-    finally:
-        torch.set_default_dtype(torch.float32)
     of_optim.test_in_a_notebook('nadam')
     of_optim.test_state_dict_continues_exactly('nadam', tmp_path)
     of_optim.test_ratios_set_the_rate_of_each_block_type('nadam')
