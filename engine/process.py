@@ -65,7 +65,7 @@ def one_line(error):
 
 def requirements_file(module):
     """Return the repository's requirements file that lists a module's package, or ''."""
-    package = {'PIL': 'pillow'}.get(module, module.replace('_', '-'))
+    package = {'PIL': 'pillow', 'pyarrow': 'datasets'}.get(module, module.replace('_', '-'))
     for path in sorted(glob.glob(os.path.join(ROOT, 'requirements*.txt')), key=len):
         with open(path, encoding='utf-8') as f:
             if any(line.startswith(f'{package}==') for line in f):
@@ -106,8 +106,8 @@ def report(kind, error, trace, debug=False):
         silence(sys.stdout)
     line = '' if debug else line_for(kind, error)
     text = line or ''.join(traceback.format_exception(kind, error, trace)).rstrip()
-    if path := os.environ.get('TORCHELASTIC_ERROR_FILE'):       # torchrun prints this as the cause, below its own traceback
-        more = dict(py_callstack=text, timestamp=str(int(time.time())))
+    if path := os.environ.get('TORCHELASTIC_ERROR_FILE'):       # torchrun prints this last, below its own traceback: by itself
+        more = dict(py_callstack=f'\n\n{text}\n', timestamp=str(int(time.time())))
         with suppress(OSError), open(path, 'w', encoding='utf-8') as f:
             json.dump(dict(message=dict(message=text, extraInfo=more)), f)
     # Until the ranks connect, all of them fail with the same error; only the first of each node prints it. Ctrl-C reaches all.

@@ -435,7 +435,7 @@ def start_wandb(folder, config, about, run_id):
                    settings=wandb.Settings(init_timeout=20),        # seconds, where there is no network
                    name=config['wandb_run_name'] or os.path.basename(os.path.normpath(folder)))
     except Exception as error:                          # of many types
-        remedy = 'pip install wandb' if isinstance(error, ImportError) else 'wandb login  or WANDB_MODE=offline'
+        remedy = 'pip install -r requirements.txt' if isinstance(error, ImportError) else 'wandb login  or WANDB_MODE=offline'
         raise ValueError(f'wandb_log=True: {type(error).__name__}: {" ".join(str(error).split())[:300]}; '
                          f'try  {remedy}, or leave wandb_log out') from error
     return wandb

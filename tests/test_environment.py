@@ -6,7 +6,9 @@ import resource
 import sys
 from importlib.machinery import PathFinder
 
-from helpers import ROOT, TINY, checkpoint, execute, flags, rows, run_alone, steps, train
+import pytest
+from helpers import ROOT, TINY, checkpoint, execute, flags, rows, run_alone, run_here, steps, train
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from engine.files import open_rows, write_row
 from engine.run import Run
@@ -44,9 +46,19 @@ def test_pytorch_and_numpy_are_enough(place):
     assert code == 0, out + err
 
 
-def test_a_package_that_is_not_installed(place):
-    code, _, err = run_alone('lab.sweep', '--help', cwd=place, through=(without, {'scipy'}))
-    assert (code, err) == (1, 'error: scipy is not installed: pip install -r requirements-lab.txt\n')
+@pytest.mark.parametrize('module, command', [
+    ('scipy', ['lab.sweep', '--help']), ('transformers', ['sample.py', '--init_from=gpt2'])])
+def test_a_package_that_is_not_installed(place, module, command):
+    code, _, err = run_alone(*command, cwd=place, through=(without, {module}))
+    assert (code, err) == (1, f'error: {module} is not installed: pip install -r requirements-lab.txt\n')
+
+
+def test_torchrun_ends_with_our_line(place, monkeypatch):
+    """Which stands by itself behind torchrun's traceback"""
+    code, _, err = run_here('train.py', '--n_head=5', cwd=place, RANK='0', LOCAL_RANK='0', WORLD_SIZE='1',
+                            TORCHELASTIC_ERROR_FILE=str(place / 'error.json'))
+    last = str(ChildFailedError('train.py', {0: ProcessFailure(0, 1, code, str(place / 'error.json'))})).splitlines()[-4:]
+    assert [line.strip() for line in last if line.strip('= ')] == [err.strip()]
 
 
 # ----------------------------------------------------------------------------- the terminal, the disk, Weights & Biases

@@ -182,9 +182,10 @@ def hugging_face(from_hub=False):
 
 
 def read_hugging_face(name, family):
+    transformers = hugging_face(from_hub=name in OPENAI_MODELS)
     try:
-        theirs, loaded = getattr(hugging_face(from_hub=name in OPENAI_MODELS), FAMILIES[family].model).from_pretrained(
-            name, output_loading_info=True, dtype=torch.float32)
+        theirs, loaded = getattr(transformers, FAMILIES[family].model).from_pretrained(name, output_loading_info=True,
+                                                                                       dtype=torch.float32)
         config = our_config(theirs.config, family, name)
     except Exception as error:                          # the libraries raise errors of many types
         raise ValueError(f'could not load {name!r}: {one_line(error)}') from error
