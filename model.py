@@ -424,7 +424,7 @@ class DotAttention(nn.Module):
         self.wg = make_linear(d, d, config) if config.attn_gate else None
         self.inner_norm = make_norm(config.sub_norm, config)
         self.v_gain, self.v1_gain = (nn.Parameter(torch.full((1,), 0.5)) if config.value_residual else None for _ in range(2))
-        self.register_buffer('max_logits', torch.zeros(config.n_head) if config.qk_clip else None, persistent=False)
+        self.register_buffer('max_logits', torch.zeros(config.n_head, device='cpu') if config.qk_clip else None, persistent=False)
 
     def heads(self, x):
         """(B, T, heads · E) → (B, T, heads, E)"""

@@ -74,6 +74,7 @@ def moves(config, data, device, seed):
     on."""
     torch.manual_seed(seed)
     model = GPT(gpt_config(config)).to(device)
+    model.after_step()                                  # as training starts: nGPT normalizes its weights
     optimizer = make_optimizer(param_groups(model, **group_settings(config)),
                                {**config, 'compile': False, 'dtype': torch.float32})
     for group in optimizer.param_groups:

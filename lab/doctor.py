@@ -77,6 +77,7 @@ def look_at_start(model, x):
     def sizes():
         return block_stats(model, x), rms(model.eval()(x)[0]).item()
 
+    model.after_step()                                  # as training starts: nGPT normalizes its weights
     usual, output = sizes()
     with ExitStack() as stack:
         for embedding in filter(None, (model.wte, model.wpe)):

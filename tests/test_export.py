@@ -61,7 +61,7 @@ def test_what_has_no_obstacle_is_equal():
 
 S5 = dict(norm='rmsnorm', input_norm=True, ffn_pre_norm=False, **MID_NORM, qk_norm=True, bias=True)
 OWN = [S5, dict(norm='stablenorm', attention='stable', norm_alpha=0.475), dict(attention='l2', pos='rope', **POST_NORM),
-       LLAMA | dict(n_kv_head=2, tie_weights=False, v_norm=True), dict(residual='mhc_lite', norm_gain='none')]
+       LLAMA | dict(n_kv_head=2, tie_weights=False, v_norm=True, qk_clip=9.0), dict(residual='mhc_lite', norm_gain='none')]
 
 
 @pytest.mark.parametrize('config', OWN, ids=str)

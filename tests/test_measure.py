@@ -519,6 +519,16 @@ def test_measuring_a_run(undrawn):
     assert found['updates'] == pytest.approx(updates_by_hand(state, mean_gradient(model, batches)), rel=1e-4)
 
 
+def test_the_next_update_is_clipped_too(undrawn):
+    """By QK-Clip, as a step of training"""
+    call('train.py', ROOT / 'config' / 'arch' / 'pre.py', *flags(**TINY, out_dir='out-clip', qk_clip=1e-3))
+    assert measured('--out_dir=out-clip', '--what=parameters')[1]['updates']['qk'] > 0.1
+    state = torch.load('out-clip/ckpt.pt', weights_only=True)
+    state['config']['qk_clip'] = 0.0
+    torch.save(state, 'out-clip/ckpt.pt')
+    assert measured('--out_dir=out-clip', '--what=parameters')[1]['updates']['qk'] < 0.1
+
+
 def assert_alike(a, b, rel=1e-3, abs=1e-6):
     """JSON of the same keys, strings and nulls, and of numbers that are close."""
     if isinstance(a, (dict, list)):
@@ -548,7 +558,7 @@ def test_help_lists_the_measurements():
 
 def test_measuring_before_training(undrawn, place):
     """--init_only: the model that train.py would start with, in a folder of its own, with the config by which plot.py names it"""
-    arch = ROOT / 'config' / 'arch' / 's5.py'
+    arch = ROOT / 'config' / 'arch' / 'ngpt.py'
     Path('tiny.json').write_text(json.dumps(TINY))
     command = [arch, 'tiny.json', '--out_dir=out-new', '--init_only=True']
     found = measured(*command, '--what=hidden')[1]
@@ -557,7 +567,8 @@ def test_measuring_before_training(undrawn, place):
     torch.manual_seed(1337)
     tokens, model = Tokens('tiny', 'train', 6, 11), GPT(GPTConfig(**{f.name: keys[f.name] for f in fields(GPTConfig)}))
     batches = [tokens.read(starts) for starts in tokens.spread(8, 3)]
-    assert keys['input_norm'] and keys['optimizer'] == 'sgdw'
+    assert keys['unit_weights'] and keys['optimizer'] == 'sgdw'
+    model.after_step()                                  # nGPT starts with weights of length 1
     assert_alike(found['hidden'], m.measure(model, batches, ['hidden'], 1337)['hidden'])
     assert list(measured(*command, '--what=layers')[1]) == ['iter', 'tokens', 'hidden', 'layers']
     assert list(measured(*command, '--what=layers', '--n_layer=1')[1]) == ['iter', 'tokens', 'layers'], 'of another model'

@@ -43,6 +43,8 @@ def one_update(model, state, config, data):
     """Return update_sizes of one step from a checkpoint, with its optimizer's state, on the mean gradient over the data."""
     optimizer = make_optimizer(param_groups(model, **group_settings(config)), {**config, 'compile': False})
     load_state(optimizer, state['optimizer'])
+    for block in model.h if config['qk_clip'] else ():
+        block.attn.train().dropout = 0.0                # QK-Clip sees the logits of attention in training mode
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     training_step(model, model, optimizer, data, config['grad_clip'])
     return update_sizes(before, model)
@@ -102,6 +104,7 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
     else:
         torch.manual_seed(config['seed'])
         model = build().to(device)
+        model.after_step()                              # as training starts: nGPT normalizes its weights
     data = [tuple(t.to(device) for t in windows.read(starts)) for starts in windows.spread(batches, config['batch_size'])]
     results = measure(model, data, names, config['seed'])
     if state and 'parameters' in names:
