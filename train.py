@@ -218,9 +218,7 @@ for it in range(run.start, max_iters + 1):
             _, loss = train_model(x, y)
         aux = dict(raw_model.aux)                       # what an edit of the model adds to the loss: {name: scalar}
         # DDP and FSDP average gradients over the ranks, but the log sums losses over them: hence two divisors
-        add_scalars(sums, {'loss': loss}, '', gradient_accumulation_steps)
-        add_scalars(sums, aux, 'aux.', gradient_accumulation_steps)
-        add_scalars(sums, raw_model.logged, 'logged.', gradient_accumulation_steps)     # before recomputation adds to it again
+        add_scalars(sums, gradient_accumulation_steps, loss, aux, raw_model.logged)     # before recomputation adds to it again
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
     if it == run.start:
         tell_unused(raw_model, ddp, run.say)

@@ -279,12 +279,12 @@ class Run:
     def step(self, it, sums, speed, **row):
         """Log an iteration: the sums over all ranks of {'loss': …, 'aux.NAME': …, …}, for 'logged_max.NAME' their largest, then
         `row` and the speed."""
-        if not self.names:
-            self.names = self.machine.gather(sorted(sums))
-        if any(names != self.names[0] for names in self.names):         # sums would mix them, or wait forever
-            raise ValueError(f'the ranks have put other names into aux or logged: {self.names[0]} on rank 0, '
-                             f'{next(names for names in self.names if names != self.names[0])} on another')
-        means = {name: self.machine.sum(sums[name], MAX if name.startswith('logged_max.') else SUM).item()
+        if self.machine.largest(int(sorted(sums) != self.names)):       # new names on some rank
+            self.names = sorted(sums)
+            first, *others = self.machine.gather(self.names)
+            if other := [names for names in others if names != first]:  # sums would mix them, or wait forever
+                raise ValueError(f'the ranks have put other names into aux or logged: {first} on rank 0, {other[0]} on another')
+        means = {name: self.machine.sum(sums[name].to(self.machine.device), MAX if name.startswith('logged_max.') else SUM).item()
                  for name in sorted(sums)}
         loss, (per_s, mfu, left) = means.pop('loss'), speed.since_last_line(it)
         self.row(iter=it, loss=loss, **row, **means, **{f'{speed.unit}_per_s': round(per_s)},

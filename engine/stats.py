@@ -130,17 +130,22 @@ def tell_unused(model, ddp, say):
     say(line)
 
 
-def add_scalars(sums, terms, prefix, divisor):
-    """Add each scalar tensor of {name: scalar}, divided by `divisor`, to the sum of prefix + name; of `logged`, keep the largest
-    too. Raise ValueError for other values."""
+def add_scalars(sums, divisor, loss, aux, logged):
+    """Add a micro-batch's loss and the scalar tensors of the dicts aux and logged, divided by `divisor`, to `sums`, as 'loss',
+    'aux.NAME' and 'logged.NAME'; of `logged`, keep the largest too. Raise ValueError for other values, or other names than in the
+    micro-batch before."""
+    terms = {'loss': loss, **{f'aux.{name}': aux[name] for name in aux}, **{f'logged.{name}': logged[name] for name in logged}}
+    if sums and (other := {name for name in sums if not name.startswith('logged_max.')} ^ terms.keys()):
+        raise ValueError(f'{min(other)}: set it in every micro-batch, or the log would have no mean of it')
     for name, term in terms.items():
         if not torch.is_tensor(term) or term.numel() != 1:
             shape = tuple(term.shape) if torch.is_tensor(term) else type(term).__name__
-            raise ValueError(f'{prefix}{name} is {shape}, wants a tensor of one number')
-        term = term.detach()
-        sums[prefix + name] = sums.get(prefix + name, 0.0) + term / divisor
-        if prefix == 'logged.':
-            sums[f'logged_max.{name}'] = torch.maximum(sums.get(f'logged_max.{name}', term), term)
+            raise ValueError(f'{name} is {shape}, wants a tensor of one number')
+        term = at_least_fp32(term.detach())
+        sums[name] = sums.get(name, 0.0) + term / divisor
+        if name.startswith('logged.'):
+            largest = name.replace('logged.', 'logged_max.', 1)
+            sums[largest] = torch.maximum(sums.get(largest, term), term)
 
 
 # ----------------------------------------------------------------------------- each block

@@ -140,8 +140,38 @@ def logs(names):
     GPT.forward = edited
 
 
+def logs_sometimes(when):
+    """Some micro-batches put x into `logged`; a layer's number is a name too, and sums are in fp32."""
+    forward, calls = GPT.forward, []
+
+    def edited(self, *args):
+        calls.append(self.training)
+        if when(sum(calls)):
+            self.logged['x'] = torch.tensor(1.0)
+        self.logged[0] = torch.tensor(1 / 3, dtype=torch.bfloat16)
+        return forward(self, *args)
+
+    GPT.forward = edited
+
+
+def odd(count):
+    return count % 2 == 1
+
+
+def even(count):
+    return count % 2 == 0
+
+
+def late_on_rank_1(count):
+    return count > 4 and os.environ['RANK'] == '1'
+
+
 def test_names_of_what_is_logged(place):
-    """Their order does not mix them up; another name on one rank is an error"""
+    """Their order does not mix them up; another name on one rank or in one micro-batch is an error"""
+    for when, count in ((odd, 1), (even, 1), (late_on_rank_1, 2)):
+        name, says = when.__name__, ('logged.x: set it in every micro-batch', 'the ranks have put other names into ')[count - 1]
+        _, err = train(place, *flags(**SHORT, out_dir=name), ranks=count, through=(logs_sometimes, when), code=1)
+        assert f'error: {says}' in err and all(row['logged.0'] == 0.333984375 for row in rows(place / name) if 'loss' in row)
     train(place, *flags(**SHORT, out_dir='order'), ranks=2, through=(logs, ['ab', 'ba']))
     assert all((row['logged.a'], row['logged.b']) == (0, 1) for row in rows(place / 'order') if 'loss' in row)
     _, err = train(place, *flags(**SHORT, out_dir='names'), ranks=2, through=(logs, ['a', 'b']), code=1)

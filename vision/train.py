@@ -174,9 +174,7 @@ for it in range(run.start, max_iters + 1):
         with machine.autocast(cache=not recompute):
             _, loss = train_model(x, y)
         aux = dict(raw_model.aux)                       # what an edit of the model adds to the loss: {name: scalar}
-        add_scalars(sums, {'loss': loss}, '', gradient_accumulation_steps)
-        add_scalars(sums, aux, 'aux.', gradient_accumulation_steps)
-        add_scalars(sums, raw_model.logged, 'logged.', gradient_accumulation_steps)     # before recomputation adds to it again
+        add_scalars(sums, gradient_accumulation_steps, loss, aux, raw_model.logged)     # before recomputation adds to it again
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
     if it == run.start:
         tell_unused(raw_model, machine.distributed, run.say)
