@@ -4,6 +4,8 @@ import os
 from contextlib import suppress
 from typing import Callable, NamedTuple
 
+from data.tokens import Tokens, read_meta
+
 os.environ.setdefault('HF_HUB_VERBOSITY', 'error')              # errors only: our own line reports the last one
 os.environ.setdefault('TRANSFORMERS_VERBOSITY', 'error')
 
@@ -28,6 +30,18 @@ def load_tokenizer(name, chars='', replace=False):
         return char_tokenizer(chars, replace)
     import tiktoken
     return tiktoken_tokenizer(name) if name in tiktoken.list_encoding_names() else hugging_face_tokenizer(name)
+
+
+def check_tokenizer(name, learned, dataset):
+    """Raise ValueError if the tokens of a data set stand for other text than those that a model has `learned`, the arguments of
+    load_tokenizer. Equal tokenizers may have different names."""
+    meta = read_meta(dataset)
+    if (meta['tokenizer'], meta['chars']) != learned:
+        theirs, ours = load_tokenizer(*learned, replace=True), load_tokenizer(meta['tokenizer'], meta['chars'])
+        text = meta['chars'] or ours.decode(Tokens(dataset, 'train', 1, meta['vocab_size']).tokens[:1000].tolist())
+        if theirs.encode(text) != ours.encode(text):
+            raise ValueError(f'dataset={dataset} has other tokens ({meta["tokenizer"]}) than {name} has learned: prepare it '
+                             f'with the same tokenizer')
 
 
 def char_tokenizer(chars, replace=False):

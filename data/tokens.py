@@ -117,7 +117,7 @@ class Tokens:
             raise ValueError(f'{self.path} has {file_size} bytes, but meta.json wants {size}: prepare data/{name} again')
         if meta['samples'].get(f'{split}.bin') not in (None, sample_hash(self.path, size)):
             raise ValueError(f'{self.path} is not the file that belongs to data/{name}/meta.json: put that one back, '
-                             f'or prepare data/{name} again')
+                             f'or prepare data/{name} again, without meta.json if another program does')
         self.tokens = np.memmap(self.path, meta['dtype'], 'r')
         if self.length <= block_size:
             raise ValueError(f'block_size={block_size} is too long for the {self.length} tokens of {self.path}: '

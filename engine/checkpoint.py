@@ -13,7 +13,8 @@ from dataclasses import fields
 
 import torch
 
-from data.tokens import read_meta
+from data.text import check_tokenizer
+from data.tokens import is_prepared, read_meta
 from engine.files import map_leaves, write_whole
 from engine.keys import config_from
 from model import GPT
@@ -173,7 +174,7 @@ def meta_of(checkpoint):
 
 def find_checkpoint(path, config, Config, data):
     """Return the checkpoint from which a run with these keys and data of this fingerprint resumes. Raise ValueError if there is
-    none, or if it has another architecture, optimizer or data, or more iterations; an evaluation may use other data."""
+    none, or if it has another architecture, optimizer, data or tokenizer, or more iterations."""
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
     state = load_checkpoint(path, mmap=True)
@@ -187,13 +188,15 @@ def find_checkpoint(path, config, Config, data):
                              f'{config[key]} here); choose another out_dir, or start again by --init_from=scratch '
                              f'--overwrite=True')
     here, there = (c['batch_size'] * c['gradient_accumulation_steps'] for c in (config, saved))
-    if not config['eval_only']:
-        if here != there and state['iter']:
-            raise ValueError(f'{path} was saved with {there} windows in an iteration, and this run has {here}: keep '
-                             f'batch_size * gradient_accumulation_steps, or some windows are read twice and others never')
-        if data != state['data'] and saved['dataset'] == config['dataset']:
-            raise ValueError(f'data/{config["dataset"]} holds other data than when {path} was saved: prepare it as it '
-                             f'was; or to go on with the new data, rename its folder, and name it by --dataset=…')
+    if here != there and state['iter'] and not config['eval_only']:
+        raise ValueError(f'{path} was saved with {there} windows in an iteration, and this run has {here}: keep '
+                         f'batch_size * gradient_accumulation_steps, or some windows are read twice and others never')
+    if data != state['data'] and saved['dataset'] == config['dataset']:
+        raise ValueError(f'data/{config["dataset"]} holds other data than when {path} was saved: prepare it as it '
+                         f'was; or to go on with the new data, rename its folder, and name it by --dataset=…')
+    if Config is GPT.Config and saved['dataset'] != config['dataset'] and is_prepared(saved['dataset']):
+        if (meta := read_meta(saved['dataset']))['fingerprint'] == state['data']:
+            check_tokenizer(path, (meta['tokenizer'], meta['chars']), config['dataset'])
     if state['iter'] > config['max_iters']:
         raise ValueError(f'max_iters={config["max_iters"]}: {path} is at iteration {state["iter"]} already')
     return state

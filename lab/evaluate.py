@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from data.text import load_tokenizer
+from data.text import check_tokenizer, load_tokenizer
 from data.tokens import Tokens, read_meta
 from engine.checkpoint import load_run, meta_of
 from engine.device import Machine
 from engine.files import open_rows, read_json, write_row
 from engine.run import progress
-from lab.convert.pretrained import OPENAI_MODELS, check_tokenizer, hugging_face, load_gpt, tokenizer_of
+from lab.convert.pretrained import OPENAI_MODELS, hugging_face, load_gpt, tokenizer_of
 from model import at_least_fp32
 
 # ----------------------------------------------------------------------------- keys

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from data.text import load_tokenizer
-from data.tokens import Tokens, read_meta
+from data.text import check_tokenizer, load_tokenizer
 from engine.checkpoint import load_checkpoint, load_run, meta_of
 from engine.files import read_json
 from lab.convert.nanogpt import gpt2_format, load_nanogpt, tokenizer_of_nanogpt
@@ -259,18 +258,6 @@ def tokenizer_of(name):
         meta = meta_of(load_checkpoint(run_checkpoint(name), mmap=True))
         return meta['tokenizer'], meta['chars']
     return 'gpt2' if name in OPENAI_MODELS else name, ''
-
-
-def check_tokenizer(name, learned, dataset):
-    """Raise ValueError if the tokens of a data set stand for other text than those that a model has `learned`, the arguments of
-    load_tokenizer. Equal tokenizers may have different names."""
-    meta = read_meta(dataset)
-    if (meta['tokenizer'], meta['chars']) != learned:
-        theirs, ours = load_tokenizer(*learned, replace=True), load_tokenizer(meta['tokenizer'], meta['chars'])
-        text = ours.decode(Tokens(dataset, 'train', 1, meta['vocab_size']).tokens[:1000].tolist())
-        if theirs.encode(text) != ours.encode(text):
-            raise ValueError(f'dataset={dataset} has other tokens ({meta["tokenizer"]}) than {name} has learned: prepare it '
-                             f'with the same tokenizer')
 
 
 def load_pretrained(name, config):

@@ -91,7 +91,7 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
         raise ValueError(f'what={min(unknown)!r}: choose among {", ".join(MEASUREMENTS)}')
     device, path, state = pick_device(config['device']), os.path.join(out_dir, checkpoint), None
     if init_only:
-        refuse(['checkpoint'], 'init_only=True measures no checkpoint')
+        refuse(['checkpoint', 'init_from'], 'init_only=True measures an untrained model')
     elif not os.path.exists(path):
         raise ValueError(f'there is no {path} to measure: train first, check out_dir, or set --init_only=True')
     else:
