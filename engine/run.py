@@ -22,12 +22,14 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import deque
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from data.lock import lock_folder
 from engine.checkpoint import (
@@ -231,15 +233,16 @@ class Run:
             raise ValueError(f'another process has just trained in {self.folder}: type the command again')
         resumes, (commit, changed, patch) = self.init_from == 'resume', code_state()
         command = f'{sys.executable} {script()} {shlex.join(sys.argv[1:])}'.strip()
-        starts = (read_json(self.path('run.json'), 'remove it') or {}).get('starts', []) if resumes else []
+        before = read_json(self.path('run.json'), 'remove it') or {} if resumes else {}
+        if not isinstance(before, dict) or not isinstance(starts := before.get('starts', []), list):
+            raise ValueError(f'{self.path("run.json")} is damaged, remove it')
         starts.append(dict(time=time.strftime('%Y-%m-%d %H:%M:%S %z'), iter=self.start, command=command, commit=commit,
                            changed=changed, code=self.code, **self.about, changes=self.changes))
         content = dict(command=command, ranks=self.machine.world_size, device=str(self.machine.device), **self.about,
                        platform=platform.platform(), python=platform.python_version(), numpy=np.__version__, commit=commit,
                        changed=changed, code=code_hash(script_path()), data=self.data, **about, starts=starts)
         if self.config['wandb_log']:                    # before touching a file, because this may fail
-            before = read_json(self.path('run.json'), 'remove it') if resumes else None
-            self.wandb = start_wandb(self.folder, self.config, content, (before or {}).get('wandb'))
+            self.wandb = start_wandb(self.folder, self.config, content, before.get('wandb'))
             content['wandb'] = self.wandb.run.id        # a resumed run goes on there
         for name in [] if resumes else self.files():
             os.remove(self.path(name))
@@ -336,9 +339,12 @@ class Run:
             failure = ValueError(f'a checkpoint of this run could not be resumed: {error}')
         self.machine.end_together(failure)
         now = loose_state(model, optimizer)
-        if lost := [name for name, value in self.loose.items() if name not in now or not equal(value, now[name])]:
-            self.say(f'{", ".join(lost[:3])} changed in the first step, and no checkpoint holds it: a resumed run starts it '
-                     f'anew; make it a buffer, or state of a parameter in the optimizer')
+        # a module may fill a table in its first forward pass; an optimizer that begins to keep something goes on with it
+        begun = {name: [] for name in now.keys() - self.loose.keys() if name.startswith(type(optimizer).__name__)}
+        if lost := [name for name, value in {**begun, **self.loose}.items() if not equal(value, now.get(name))]:
+            more = f' and {len(lost) - 3} more' if len(lost) > 3 else ''
+            self.say(f'{", ".join(lost[:3])}{more} changed in the first step, and no checkpoint holds it: a resumed run starts '
+                     f'it anew; make it a buffer, or state of a parameter in the optimizer')
 
     def compare_weights(self, model):
         """End the run if ranks that should hold the same weights and buffers do not: only rank 0's would be saved."""
@@ -402,14 +408,23 @@ class Run:
 
 
 def loose_state(model, optimizer):
-    """Return {name: value} of the numbers and tensors in modules and the optimizer that are in no state_dict."""
+    """Return {name: the tensors and numbers in it} of the attributes of modules and the optimizer that are in no state_dict."""
+    numbers, several = (torch.Tensor, int, float, complex), (list, tuple, dict, deque, np.ndarray)
+
+    def leaves(value):
+        if isinstance(value, several):
+            value = value.tolist() if isinstance(value, np.ndarray) else value.values() if isinstance(value, dict) else value
+            return [leaf for inner in value for leaf in leaves(inner)]
+        return [value] if isinstance(value, numbers) and not isinstance(value, nn.Parameter) else []
+
     found = {}
     for path, module in model.named_modules():
         found |= {f'{path}.{name}'.lstrip('.'): module.get_buffer(name) for name in module._non_persistent_buffers_set}
         found |= {f'{path}.{name}'.lstrip('.'): value for name, value in vars(module).items()}
     found |= {f'{type(optimizer).__name__}.{name}': value for name, value in vars(optimizer).items()}
-    return {name: value for name, value in found.items() if not name.rpartition('.')[2].startswith('_')
-            and (torch.is_tensor(value) or isinstance(value, (int, float, complex)))}
+    others = re.compile(r'(.*\.)?(_[^.]*|aux|logged|defaults|param_groups|state)')
+    return {name: leaves(value) for name, value in found.items()
+            if isinstance(value, (*numbers, *several)) and not others.fullmatch(name)}
 
 
 def settings_of(optimizer):
@@ -418,6 +433,8 @@ def settings_of(optimizer):
 
 
 def equal(a, b):
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(equal, a, b))
     return torch.equal(a, b) if torch.is_tensor(a) and torch.is_tensor(b) else a == b
 
 

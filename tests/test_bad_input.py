@@ -133,6 +133,7 @@ KEYS = [
     case('ranks', TRAIN, 'gradient_accumulation_steps=1 … 4 ranks', RANK='0', LOCAL_RANK='0', WORLD_SIZE='4'),
     case('a run is there', f'{TRAIN} --out_dir=out', 'out_dir=out holds a run … --init_from=resume … --overwrite=True'),
     case('resume another width', f'{RESUME} --n_embd=16', 'out/ckpt.pt cannot be resumed … n_embd (8 there, 16 here)'),
+    case('garbled run.json', RESUME, 'out/run.json is damaged, remove it', holds('out/run.json', '{"starts": 3}')),
     case('sample: config of train.py', f'{SAMPLE} tiny.json', "unknown key 'dataset' in tiny.json"),
     case('sample: unknown character', f'{SAMPLE} --start=xyz', "'x' is none of the 3 characters … 'abc'",
          meta(tokenizer='char', chars='abc', vocab_size=3)),

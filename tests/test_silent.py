@@ -5,6 +5,7 @@ checkpoint nobody could read, a folder that was moved away.
 import collections
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -358,26 +359,38 @@ def test_what_an_optimizer_keeps_comes_back(place, monkeypatch, more):
 
 
 class Counting(nn.Identity):
-    """A norm with a counter, a tensor and a buffer that no checkpoint holds"""
+    """A norm with a counter, a tensor, a list and a buffer that no checkpoint holds, and a table that its first use fills"""
 
     def __init__(self, *args, **more):
         super().__init__()
-        self.count, self.total = 0, torch.zeros(())
+        self.count, self.total, self.list, self.table = 0, torch.zeros(()), [{'a': np.zeros(2)}], None
         self.register_buffer('seen', torch.zeros(()), persistent=False)
         self.register_buffer('kept', torch.zeros(()))
 
     def forward(self, x):
         for name in 'count', 'total', 'seen', 'kept':
             setattr(self, name, getattr(self, name) + 1)
+        self.list[0]['a'] += 1
+        self.table = torch.ones(3)
         return x
+
+
+class Gathers(torch.optim.SGD):
+    """Keeps a sum of all gradients by itself, from its first step on."""
+
+    def step(self):
+        self.sums = [p.grad.clone() + old for p, old in zip(self.param_groups[0]['params'], getattr(self, 'sums', [0] * 99))]
+        super().step()
 
 
 def test_state_that_no_checkpoint_holds(place, monkeypatch):
     """Is named once, after the first step. test_evidence.py has that our optimizers and modules keep none"""
     monkeypatch.setitem(model.NORMS, 'layernorm', Counting)
-    out, _ = train(place, *flags(**SHORT, out_dir='counting'))
-    line, = [line for line in out.splitlines() if 'no checkpoint holds it' in line]
-    assert [name.rpartition('.')[2] for name in line.partition(' changed')[0].split(', ')] == ['seen', 'count', 'total']
+    monkeypatch.setitem(optim.OPTIMIZERS, 'sgdw', lambda groups, c: Gathers(groups, c['learning_rate']))
+    for optimizer, says in ('adamw', r'\S*seen, \S*count, \S*total and 17 more'), ('sgdw', r'Gathers.sums, \S*, \S* and 18 more'):
+        out, _ = train(place, *flags(**{**SHORT, 'optimizer': optimizer}, out_dir=f'counting-{optimizer}'))
+        assert len(re.findall(f'(?m)^{says} changed in the first step, and no checkpoint holds it', out)) == 1, out
+        assert out.count('no checkpoint holds it') == 1
 
 
 def test_a_flipped_bit(copy, place):
@@ -405,12 +418,15 @@ def test_data_that_was_prepared_anew(place, monkeypatch):
     goes_on = ['train.py', 'anew/config.json', '--init_from=resume', '--max_iters=6']
     before = (place / 'anew/ckpt.pt').read_bytes()
     prepare('first', 'nopqrstuvwxyz')
-    for command in (goes_on, *([script, '--out_dir=anew', *more] for script, *more in (
+    for command in (goes_on, [*goes_on, '--eval_only=True'], *([script, '--out_dir=anew', *more] for script, *more in (
             ['sample.py'], ['lab.export', '--to=hf'], ['lab.evaluate'], ['lab.measure', '--what=parameters']))):
         err = run_here(*command, cwd=place)[2]
         assert err.startswith('error: data/first holds other data than when anew/') and err.count('\n') == 1, command
-    assert run_here(*goes_on, '--eval_only=True')[0] == 0 and (place / 'anew/ckpt.pt').read_bytes() == before
-    prepare('first', 'abcdefghijklm')
+    assert (place / 'anew/ckpt.pt').read_bytes() == before
+    prepare('first', 'abcdefghijklm'), prepare('third', 'abcdefghijklm')
+    _, err = train(place, *goes_on[1:], '--dataset=second', code=1)
+    assert 'dataset=second has other tokens (char) than anew/ckpt.pt has learned' in err
+    train(place, *goes_on[1:], '--dataset=third', '--eval_only=True')
     train(place, *goes_on[1:])
     train(place, *flags(**{**SHORT, 'dataset': 'first'}, out_dir='same', init_from='anew'))
 
