@@ -131,6 +131,8 @@ KEYS = [
     case('logits of 2³¹ numbers', f'{TRAIN} --batch_size=1024 --block_size=4096 --vocab_size=512',
          'batch_size … block_size … vocab_size … wants a product below 2**31'),
     case('ranks', TRAIN, 'gradient_accumulation_steps=1 … 4 ranks', RANK='0', LOCAL_RANK='0', WORLD_SIZE='4'),
+    case('fp16 in shards', f'{TRAIN} --parallel=fsdp --dtype=float16', 'dtype=float16 … choose bfloat16 or float32', RANK='0',
+         LOCAL_RANK='0', WORLD_SIZE='1'),
     case('a run is there', f'{TRAIN} --out_dir=out', 'out_dir=out holds a run … --init_from=resume … --overwrite=True'),
     case('resume another width', f'{RESUME} --n_embd=16', 'out/ckpt.pt cannot be resumed … n_embd (8 there, 16 here)'),
     case('garbled run.json', RESUME, 'out/run.json is damaged, remove it', holds('out/run.json', '{"starts": 3}')),
@@ -152,7 +154,7 @@ MALICIOUS = for_both(lambda path: Path(path).write_bytes(saved({'model': Malicio
 CHECKPOINTS = [         # sample.py and all of lab/ read them by the same function
     case('train: no checkpoint', RESUME, 'there is no out/ckpt.pt', for_both(os.remove)),
     case('sample: no checkpoint', SAMPLE, 'there is no out/best.pt', for_both(os.remove)),
-    case('train: malicious checkpoint', RESUME, 'out/ckpt.pt … is damaged, or not a checkpoint', MALICIOUS),
+    case('train: malicious checkpoint', RESUME, 'out/ckpt.pt is damaged … there is out/best.pt too', MALICIOUS),
     case('sample: malicious checkpoint', SAMPLE, 'out/best.pt … is damaged, or not a checkpoint', MALICIOUS),
     case('a checkpoint of edited code', SAMPLE, 'is damaged, or not a checkpoint', for_both(edited)),
 ]
