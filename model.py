@@ -70,7 +70,8 @@ def check_rows(model, table=PARAMS):
         for name, p in module.named_parameters(prefix, recurse=False):
             path = module_path(name)
             has_row = any(path == key or path.startswith(f'{key}.') for key in table)
-            starts = not isinstance(module, (nn.Linear, nn.Embedding)) or path in table and table[path].init
+            own = not isinstance(module, (nn.Linear, nn.Embedding)) and (p.dim() < 2 or not row_of(name, table).init)
+            starts = own or path in table and table[path].init
             if p.dim() > 1 and not has_row or not starts:
                 raise ValueError(f'{name} {tuple(p.shape)} has no row that says how it starts: add one to PARAMS in model.py, '
                                  f"such as  {path!r}: MATRIX('ffn')")
@@ -802,7 +803,7 @@ def init_weights(model):
     check_rows(model, table)
     for name, p in model.named_parameters():
         row = table.get(module_path(name))
-        if row and row.init not in ('', 'constructor') and name.endswith(('.weight', '.bias')) and not p.is_meta:
+        if row and row.init not in ('', 'constructor') and not p.is_meta:
             p.copy_(init_weight(name, p.shape, model.config, model.init_seed))
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from model import GPT, PARAMS, GPTConfig, Row, block_type, check_rows, plain_attention, share_scalars
+from model import GPT, PARAMS, Block, GPTConfig, Row, block_type, check_rows, plain_attention, share_scalars
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
@@ -807,6 +807,19 @@ def test_a_linear_map_without_a_start():
     model.h[0].attn.wq.inner = torch.nn.Linear(3, 3)
     with pytest.raises(ValueError, match=r"h.0.attn.wq.inner.weight \(3, 3\) has no row .* 'attn.wq.inner': MATRIX"):
         check_rows(model)
+    model = GPT(GPTConfig(**SIZES))
+    torch.nn.utils.parametrizations.weight_norm(model.h[0].attn.wq)
+    with pytest.raises(ValueError, match='attn.wq.parametrizations.weight.original0 .* has no row'):
+        check_rows(model)
+
+
+def test_a_matrix_that_is_no_module(monkeypatch):
+    """Starts as its row says"""
+    monkeypatch.setitem(PARAMS, 'mixing', Row('ffn', 'matrix'))
+    build = Block.__init__
+    monkeypatch.setattr(Block, '__init__', lambda self, *given: (
+        build(self, *given), setattr(self, 'mixing', torch.nn.Parameter(torch.zeros(64, 64))))[0])
+    assert GPT(GPTConfig(**SIZES)).h[0].mixing.std().item() == pytest.approx(0.02, rel=0.1)
 
 
 def test_a_model_without_weights_has_its_constants():
