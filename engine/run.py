@@ -241,6 +241,8 @@ class Run:
         content = dict(command=command, ranks=self.machine.world_size, device=str(self.machine.device), **self.about,
                        platform=platform.platform(), python=platform.python_version(), numpy=np.__version__, commit=commit,
                        changed=changed, code=code_hash(script_path()), data=self.data, **about, starts=starts)
+        if 'wandb' in before:                           # keep the id, for a later start with wandb
+            content['wandb'] = before['wandb']
         if self.config['wandb_log']:                    # before touching a file, because this may fail
             self.wandb = start_wandb(self.folder, self.config, content, before.get('wandb'))
             content['wandb'] = self.wandb.run.id        # a resumed run goes on there

@@ -392,6 +392,7 @@ def test_wandb_offline(place):
     code, out, err = run_alone('train.py', 'logged/config.json', '--init_from=resume', '--max_iters=4', cwd=place,
                                WANDB_MODE='offline', WANDB_SILENT='true')
     assert code == 0, out + err
+    train(place, 'logged/config.json', '--init_from=resume', '--max_iters=5', '--wandb_log=False')
     ids = {path.name.rpartition('-')[2] for path in run.glob('wandb/offline-run-*')}
     assert ids == {json.loads((run / 'run.json').read_text())['wandb']}, 'a resumed run is the same run there'
 
