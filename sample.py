@@ -52,7 +52,7 @@ torch.manual_seed(seed)                                 # after building the mod
 
 if start.startswith('FILE:'):
     try:
-        with open(start[5:], encoding='utf-8') as f:
+        with open(start[5:], encoding='utf-8-sig') as f:
             start = f.read()
     except UnicodeDecodeError as error:
         raise ValueError(f'{start[5:]} is not UTF-8: {error}') from error

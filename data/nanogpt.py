@@ -44,7 +44,10 @@ def describe(folder):
     tokens, samples = {}, {}
     for split in SPLITS:
         path = os.path.join(folder, f'{split}.bin')
-        ids = np.memmap(path, np.uint16, 'r')
+        size = os.path.getsize(path)
+        ids = np.memmap(path, np.uint16, 'r') if size and size % 2 == 0 else np.zeros(2)
+        if not ids[1:10 ** 5:2].any():
+            raise ValueError(f'{path} of {size} bytes holds no tokens as uint16: do they have 32 or 64 bits, half of them 0?')
         if ids.max() >= meta['vocab_size']:
             raise ValueError(f'{path} has the token {ids.max()}, beyond the {meta["vocab_size"]} of {meta["tokenizer"]!r}: '
                              f'without meta.json, a .bin file wants the tokens of GPT-2 as uint16, or those of meta.pkl')

@@ -330,9 +330,11 @@ def findings(patient):
 def main():
     arguments = [arg for arg in sys.argv[1:] if not arg.startswith('--debug')]
     if not arguments or arguments[0] in ('-h', '--help'):
-        sys.exit(__doc__.strip())
+        sys.exit(print(__doc__.strip()))
     begin('--debug=True' in sys.argv)
     if os.path.isdir(arguments[0]):
+        if arguments[1:]:
+            raise ValueError(f'{arguments[1]}: name one run alone, or config files and --key=value')
         patient, status, notes = examine_run(arguments[0])
     else:
         patient, status, notes = examine_config(arguments), 'untrained', []

@@ -38,6 +38,10 @@ def here(tmp_path, monkeypatch):
         Path('data', name).mkdir(parents=True)
         for split, part in (('train', ids[:2000]), ('val', ids[2000:])):
             (scale * part).tofile(f'data/{name}/{split}.bin')
+    write_chars()
+
+
+def write_chars():
     meta = dict(vocab_size=len(CHARS), itos=dict(enumerate(CHARS)), stoi={c: i for i, c in enumerate(CHARS)})
     Path('data/chars/meta.pkl').write_bytes(pickle.dumps(meta))
 
@@ -133,12 +137,17 @@ REFUSED = "meta.pkl is refused: not nanoGPT's table of characters"
     ({0: 'a', 1: 'the'}, f'{REFUSED} (ValueError: some are several characters)'),
     ({0: 'a', 1: 'b'}, f"has the token {len(CHARS) - 1}, beyond the 2 of 'char'"),
     ('a shard', "x_train.bin is not a shard of GPT-2's tokens with the header of llm.c, or is not complete"),
+    ('32 bits', 'train.bin of 8000 bytes holds no tokens as uint16'), ('nothing', 'train.bin of 0 bytes holds no tokens'),
 ])
 def test_other_data_is_refused_in_one_line(itos, says):
     Path('data/chars/meta.pkl').write_bytes(pickle.dumps(dict(itos=itos)))
     if itos == 'a shard':
         Path('data/chars/train.bin').rename('data/chars/x_val.bin')
         Path('data/chars/x_train.bin').write_bytes(np.array([20240520, 1, 9] + 253 * [0], np.int32).tobytes())
+    if itos in ('32 bits', 'nothing'):
+        write_chars()
+        ids = np.fromfile('data/chars/train.bin', np.uint16).astype(np.int32)
+        ids[:0 if itos == 'nothing' else None].tofile('data/chars/train.bin')
     err = call('train.py', '--dataset=chars', *flags(**SIZES), *RUN, code=1)
     assert err.startswith('error: data/chars/') and says in err and err.count('\n') == 1
     assert not Path('data/chars/meta.json').exists() and not Path('ran').exists()
@@ -168,10 +177,18 @@ def test_a_checkpoint_is_trained_sampled_and_exported():
     assert hf.AutoTokenizer.from_pretrained('hf')('to be')['input_ids'] == [CHARS.index(c) for c in 'to be']
 
 
+def flip_a_bit():
+    weight = save_checkpoint('ckpt.pt').lm_head.weight.detach().numpy().tobytes()
+    content = bytearray(Path('ckpt.pt').read_bytes())
+    content[content.index(weight) + 100] ^= 4
+    Path('ckpt.pt').write_bytes(content)
+
+
 @pytest.mark.parametrize('save, says', [
     (lambda: torch.save(dict(model=Hostile(), model_args={}), 'ckpt.pt'), 'is damaged, or not a checkpoint of train.py'),
     (lambda: save_checkpoint('ckpt.pt', n_kv_head=1), "ckpt.pt: 'n_kv_head' in its model_args is not of nanoGPT"),
     (lambda: save_checkpoint('ckpt.pt', vocab_size=99), f'ckpt.pt has learned 99 tokens, and data/chars has {len(CHARS)}'),
+    (flip_a_bit, 'is damaged, or not a checkpoint of train.py'),
 ])
 def test_another_checkpoint_is_refused_in_one_line(save, says):
     save()

@@ -104,7 +104,7 @@ def test_pretrained_continues_as_hugging_face_does(tmp_path, monkeypatch):
 
 def test_prompt_length_and_seed(run):
     """The seed decides what is drawn, and nothing where one token is left to draw from"""
-    (run / 'prompt.txt').write_text('the quick', encoding='utf-8')
+    (run / 'prompt.txt').write_text('the quick', encoding='utf-8-sig')
     args = ['--out_dir=out-tiny', '--start=FILE:prompt.txt', '--num_samples=2', '--max_new_tokens=30']
     first = sample(run, *args)
     samples = first.split('---------------\n')

@@ -1,4 +1,6 @@
 """Read ckpt.pt of nanoGPT's train.py: the weights, not the optimizer's state."""
+import zipfile
+
 import torch
 
 from data.tokens import read_meta
@@ -10,6 +12,9 @@ GPT2_VOCAB = (50257, 50304)             # GPT-2's, and as nanoGPT pads it
 def load_nanogpt(path):
     """Return what nanoGPT has saved in this file, None for any other file. No code in it is run."""
     try:
+        with zipfile.ZipFile(path) as f:
+            if f.testzip():                             # a flipped bit
+                return None
         state = torch.load(path, map_location='cpu', weights_only=True, mmap=True)
         return state if {'model', 'model_args'} <= state.keys() else None
     except Exception:                                   # unpickling garbage fails in many ways
