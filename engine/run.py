@@ -399,9 +399,11 @@ class Run:
         """End the process, before iteration `it`, because of the signal `stop` if it is not 0, or with an exit code."""
         code = 128 + stop if stop else code
         if stop:
-            start_with = 'torchrun …' if self.machine.distributed else 'python'
-            self.say(f'stopped after iteration {it - 1}; to go on: {start_with} {script()} {self.path("config.json")} '
-                     f'--init_from=resume')
+            ranks, config = self.machine.world_size, shlex.quote(self.path('config.json'))
+            one_node = os.environ.get('LOCAL_WORLD_SIZE', str(ranks)) == str(ranks)
+            start_with = ('python' if not self.machine.distributed else
+                          f'torchrun --nproc_per_node={ranks}' if one_node else 'torchrun …')
+            self.say(f'stopped after iteration {it - 1}; to go on: {start_with} {script()} {config} --init_from=resume')
         self.to_wandb(lambda wandb: wandb.finish(exit_code=code))
         if self.writes:
             self.log.close()                            # raises OSError if the disk is still full

@@ -215,11 +215,13 @@ def test_ranks_stop_together(place):
 @pytest.mark.parametrize('ranks', [1, pytest.param(2, marks=pytest.mark.long)])
 def test_max_minutes_stops_as_sigterm_does(place, ranks):
     """Each start gets this time anew; here it is over before the first step ends. Rank 0's clock stops all ranks."""
-    keys, run = flags(**{**TINY, 'max_iters': 2}), place / f'minutes-{ranks}'
+    keys, run = flags(**{**TINY, 'max_iters': 2}), place / f'minutes {ranks}'
+    start_with = 'python' if ranks == 1 else 'torchrun --nproc_per_node=2'
     train(place, *keys, f'--out_dir=calm-{ranks}', ranks=ranks)
     for it, command in enumerate(([*keys, f'--out_dir={run.name}'], [f'{run.name}/config.json', '--init_from=resume'])):
         out, _ = train(place, *command, '--max_minutes=1e-6', ranks=ranks, code=128 + signal.SIGTERM)
-        assert f'stopped after iteration {it}; to go on: ' in out and checkpoint(run)['iter'] == it + 1
+        assert f"; to go on: {start_with} train.py '{run.name}/config.json' --init_from=resume\n" in out
+        assert f'stopped after iteration {it}; ' in out and checkpoint(run)['iter'] == it + 1
     train(place, f'{run.name}/config.json', '--init_from=resume', '--max_minutes=0', ranks=ranks)
     assert rows(run) == rows(place / f'calm-{ranks}')
 
