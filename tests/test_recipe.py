@@ -18,7 +18,7 @@ from vision.vit import ViT, ViTConfig
 
 EXPERIMENTS = {path.stem.removeprefix('train_'): path.relative_to(ROOT).as_posix()
                for path in sorted((ROOT / 'config').rglob('train_*.py'))}           # {name: path}
-OURS = {'quick', 'best', 'quick_vision', 'ngpt_0.5b'}       # of none of the four papers
+OURS = {'quick', 'quick_vision', 'ngpt_0.5b'}       # of none of the four papers
 
 # keys that decide how a run is handled, and not what it trains
 HANDLING = set('''

@@ -1,4 +1,5 @@
-# Adam-mini at the size and length of config/train_quick.py, with the best of its rates in config/sweep/quick.py
+# Adam-mini at the size and length of config/train_quick.py, with the best rate of config/sweep/quick.py
+# Validation loss, one seed: 1.309 at 4e-3; 1.339 at 2e-3, 1.354 at 8e-3.
 include('config/optim/adam_mini.py')
 learning_rate = 4e-3
 min_lr = 0.0
