@@ -97,6 +97,7 @@ def ranking(sweep):
         e = contrast({row: 1, pre: -1}, 'test', sweep.known) if row is not pre else None
         lines.append({'placement': f'`{arch}`', 'test loss − pre': interval(e) if e else f'0 (its loss: {losses.mean():.3f})',
                       'seeds': str(len(losses)), 'sd': f'{losses.std():.3f}',
+                      'decay': row.best[0], 'rate': row.best[1], 'parameters': f'{row.at_best.parameters.iloc[0]:,}',
                       **{name: f'{cost[key].get(arch, math.nan):.2f}'.replace('nan', '–')
                          for name, key in (('FLOPs / pre', 'flops'), ('time / pre', 'time_ratio'))}})
     return markdown(pd.DataFrame(lines))
