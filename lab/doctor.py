@@ -42,8 +42,7 @@ def leaves(value, where=''):
         for key, inner in value.items():
             yield from leaves(inner, key)
     elif isinstance(value, list):
-        for layer, inner in enumerate(value, 1):
-            yield from leaves(inner, f'{where} {layer}'.strip())
+        yield from (leaf for layer, inner in enumerate(value, 1) for leaf in leaves(inner, f'{where} {layer}'.strip()))
     else:
         yield where, value
 
@@ -332,12 +331,10 @@ def main():
     if not arguments or arguments[0] in ('-h', '--help'):
         sys.exit(print(__doc__.strip()))
     begin('--debug=True' in sys.argv)
-    if os.path.isdir(arguments[0]):
-        if arguments[1:]:
-            raise ValueError(f'{arguments[1]}: name one run alone, or config files and --key=value')
-        patient, status, notes = examine_run(arguments[0])
-    else:
-        patient, status, notes = examine_config(arguments), 'untrained', []
+    is_run = os.path.isdir(arguments[0])
+    if is_run and arguments[1:]:
+        raise ValueError(f'{arguments[1]}: name one run alone, or config files and --key=value')
+    patient, status, notes = examine_run(arguments[0]) if is_run else (examine_config(arguments), 'untrained', [])
     found, unknown = findings(patient)
     print(f'{arguments[0]} ({status}): {found[0][0].cause if found else "no finding"}')
     for number, (rule, value, places, it) in enumerate(found[:3], 1):
