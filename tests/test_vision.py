@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, call, evaluations, flags, interrupted, rows, run_here, train
+from helpers import ROOT, call, checkpoint, evaluations, flags, interrupted, rows, run_here, train
 from PIL import Image
 
 from data.tokens import SPLITS
@@ -225,6 +225,15 @@ def test_training_is_exact(whole, place):
     assert rows(place / 'resumed') == rows(whole)
     train(place, *flags(**TINY | ALL, out_dir='ranks', workers=1), ranks=2, script='vision.train')
     assert rows(place / 'ranks') == rows(whole)
+
+
+def test_the_loop_calls_after_step(place):
+    """Before the first step and behind each: all rows of W_q have length 1 with unit_weights"""
+    for iters in 0, 2:
+        train(place, *flags(**TINY | dict(unit_weights=True, max_iters=2, eval_interval=2, learning_rate=0.1 * iters, min_lr=0.0),
+                            out_dir=f'unit-{iters}'), script='vision.train')
+        weights = checkpoint(place / f'unit-{iters}')['model']['h.0.attn.wq.weight']
+        torch.testing.assert_close(weights.norm(dim=1), torch.ones(16))
 
 
 def test_scores_are_those_of_plain_lines(whole, place, monkeypatch):
