@@ -6,7 +6,7 @@ Score a trained model: the loss of a split, the texts that it continues, and tas
     python -m lab.evaluate --out_dir=out-ldnt-sgd --tasks=arc_easy,hellaswag
 
 It prints each score with its standard error: over segments of 1024 tokens, over samples, or the harness's own. Each call appends
-a row of scores to evaluate.jsonl in the run's folder.
+a row to evaluate.jsonl in the run's folder.
 """
 import sys
 
@@ -16,7 +16,6 @@ if __name__ == '__main__' and not __package__:
 from configurator import at_least, configure
 from engine.process import one_line
 
-import contextlib
 import logging
 import math
 import os
@@ -27,11 +26,11 @@ from torch.nn import functional as F
 
 from data.text import check_tokenizer, load_tokenizer
 from data.tokens import Tokens, read_meta
-from engine.checkpoint import load_run, meta_of
+from engine.checkpoint import load_run
 from engine.device import Machine
-from engine.files import open_rows, read_json, write_row
+from engine.files import open_rows, write_row
 from engine.run import progress
-from lab.convert.pretrained import OPENAI_MODELS, hugging_face, load_gpt, tokenizer_of
+from lab.convert.pretrained import hugging_face, load_gpt, tokenizer_of
 from model import at_least_fp32
 
 # ----------------------------------------------------------------------------- keys
@@ -43,20 +42,19 @@ split = 'val'                       # val | train | test, which some text has
 tokens = 0                          # score only the split's first so many tokens; 0: all
 stride = 0                          # loss: tokens from one window to the next; 0: block_size, so that windows do not overlap
 batch_size = 8                      # windows, samples or requests per batch
-samples = 64                        # rouge, bertscore: number of evenly spread windows, whose second halves are predicted
+samples = 64                        # rouge, bertscore: how many windows, evenly spread, whose second halves are predicted
 bert_model = 'roberta-large'        # bertscore: a Hugging Face name or folder
 tasks = ''                          # zero-shot tasks of lm-evaluation-harness, with commas
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16
 # -----------------------------------------------------------------------------
-SCORES = ('loss', 'rouge', 'bertscore')
 SEGMENT = 1024                      # tokens per unit of the loss's standard error
 
 
 def mean_error(units):
-    """Return the mean of the units and its standard error, NaN for a single unit."""
+    """Return the mean of the units and its standard error."""
     units = np.asarray(units, dtype=float)
-    return units.mean(), units.std(ddof=1) / math.sqrt(len(units)) if len(units) > 1 else math.nan
+    return units.mean(), units.std(ddof=1) / math.sqrt(len(units))
 
 
 class Scorer:
@@ -71,8 +69,8 @@ class Scorer:
         with self.machine.autocast():
             return at_least_fp32(self.model(x.to(self.machine.device))[0])
 
-    def token_losses(self, data):
-        """Return −log p, in nats, of every token but the first, each counted once, given the earlier tokens in its window."""
+    def loss(self, data):
+        """Return the loss in nats per token but the first, its perplexity, and the bits per byte of text."""
         size, last = data.block_size, len(data.tokens) - 1
         ends = [*range(size, last, stride or size), last]
         fresh, losses = np.diff(ends, prepend=0), []    # per window, how many of its last targets no window had before
@@ -81,11 +79,7 @@ class Scorer:
             logits, targets = self.logits(x).flatten(0, 1), y.flatten().to(self.machine.device)
             rows = F.cross_entropy(logits, targets, reduction='none').view(y.shape).cpu().numpy()
             losses += [row[size - new:] for row, new in zip(rows, fresh[i:i + batch_size])]
-        return np.concatenate(losses).astype(float)
-
-    def loss(self, data):
-        """Return the loss in nats per token, its perplexity, and the bits per byte of text."""
-        losses = self.token_losses(data)
+        losses = np.concatenate(losses).astype(float)
         segments = np.array_split(losses, max(2, len(losses) // SEGMENT))
         mean, error = losses.mean(), mean_error([segment.mean() for segment in segments])[1]
         perplexity = math.exp(mean)
@@ -93,32 +87,24 @@ class Scorer:
         return {'loss': (mean, error), 'perplexity': (perplexity, perplexity * error),
                 'bits per byte': (bits * mean, bits * error)}
 
-    @torch.no_grad()
     def text_scores(self, data):
-        """Return ROUGE's F-measures and BERTScore, in percent, of the second halves of evenly spread windows. Teacher-forced text
-        predicts each token from the true tokens before it; continued text goes on from the first half. Both take the likeliest
-        token."""
-        half, rows = data.block_size // 2, []
+        """Return ROUGE's F-measures and BERTScore, in percent, of the second halves of evenly spread windows. Each predicted
+        token is the likeliest one after the true tokens before it (teacher forcing)."""
+        half, pairs = data.block_size // 2, []
         starts = data.spread(samples, 1)[:, 0]
         for i in progress(range(0, len(starts), batch_size), 'texts'):
             x, y = data.read(starts[i:i + batch_size])
-            forced = self.logits(x)[:, half:].argmax(-1)
-            with self.machine.autocast():
-                first_half = x[:, :half + 1].to(self.machine.device)
-                free = self.model.generate(first_half, data.block_size - half, temperature=0)[:, half + 1:]
-            rows += [[self.tokenizer.decode(ids.tolist()) for ids in row] for row in zip(y[:, half:], forced, free)]
-        true, forced, free = zip(*rows)
+            likeliest = self.logits(x)[:, half:].argmax(-1)
+            pairs += [[self.tokenizer.decode(ids.tolist()) for ids in pair] for pair in zip(y[:, half:], likeliest)]
+        true, predicted = zip(*pairs)
         scores = {}
-        for way, texts in (('teacher-forced', forced), ('continued', free)):
-            if 'rouge' in what:
-                from rouge_score.rouge_scorer import RougeScorer
-                rouge = RougeScorer(['rouge1', 'rouge2', 'rougeL'])
-                each = [rouge.score(*pair) for pair in zip(true, texts)]
-                scores |= {f'ROUGE-{kind[5:]} {way}': mean_error([100 * found[kind].fmeasure for found in each])
-                           for kind in each[0]}
-            if 'bertscore' in what:
-                each = bert_scores(texts, true, self.machine.device)
-                scores |= {f'BERT-{letter} {way}': mean_error(100 * values.numpy()) for letter, values in zip('PRF', each)}
+        if 'rouge' in what:
+            from rouge_score.rouge_scorer import RougeScorer
+            each = list(map(RougeScorer(['rouge1', 'rouge2', 'rougeL']).score, true, predicted))
+            scores = {f'ROUGE-{kind[5:]}': mean_error([100 * found[kind].fmeasure for found in each]) for kind in each[0]}
+        if 'bertscore' in what:
+            each = 100 * bert_scores(predicted, true, self.machine.device).numpy()
+            scores |= {f'BERTScore {kind}': mean_error(of_kind) for kind, of_kind in zip(('P', 'R', 'F1'), each)}
         return scores
 
 
@@ -130,7 +116,7 @@ def bytes_of(ids, tokenizer):
 
 
 def bert_scores(texts, references, device):
-    """Return BERTScore's precision, recall and F1, a tensor each, at the layer that its authors chose, or else at the last. A
+    """Return BERTScore's precision, recall and F1, a row each, at the layer that its authors chose, or else at the last. A
     blank text scores 0; bert_score would do the same, but fails on it with transformers 5."""
     from bert_score import score
     from bert_score.utils import model2layers
@@ -140,8 +126,8 @@ def bert_scores(texts, references, device):
     try:
         layers = model2layers.get(os.path.basename(bert_model)) or AutoConfig.from_pretrained(bert_model).num_hidden_layers
         if full:
-            scores[:, full] = torch.stack(score([texts[i] for i in full], [references[i] for i in full], model_type=bert_model,
-                                                num_layers=layers, device=str(device), batch_size=batch_size))
+            pairs = [[texts[i] for i in full], [references[i] for i in full]]
+            scores[:, full] = torch.stack(score(*pairs, bert_model, num_layers=layers, device=str(device), batch_size=batch_size))
     except Exception as error:                          # the libraries raise errors of many types
         raise ValueError(f'bert_model={bert_model!r} could not be used: name a folder, or one of the Hub, which needs the '
                          f'network once ({one_line(error)})') from error
@@ -151,9 +137,8 @@ def bert_scores(texts, references, device):
 # ----------------------------------------------------------------------------- lm-evaluation-harness
 
 def harness_model(scorer):
-    """Return the model as an LM of lm-evaluation-harness."""
+    """Return the model as an LM of lm-evaluation-harness, for tasks that rate given answers."""
     from lm_eval.api.model import TemplateLM
-    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
     tokenizer, size = scorer.tokenizer, scorer.model.config.block_size
 
     class Harness(TemplateLM):
@@ -176,42 +161,29 @@ def harness_model(scorer):
                 for logits, i in zip(scorer.logits(x).log_softmax(-1).cpu(), batch):
                     target = torch.tensor(requests[i][2])
                     if len(target) > size:
-                        raise ValueError(f'tasks={tasks}: an answer has {len(target)} tokens, and a window of {out_dir} holds '
-                                         f'{size}: choose a task with shorter answers')
+                        raise ValueError(f'an answer has {len(target)} tokens, and a window of {out_dir} holds {size}')
                     logits = logits[:len(texts[i]) - 1][-len(target):]
                     answers[i] = logits.gather(1, target[:, None]).sum().item(), bool((logits.argmax(-1) == target).all())
             return answers
 
-        def loglikelihood_rolling(self, requests, **more):
-            """Return log p of whole texts, each begun by the end of a document and cut into windows."""
-            answers = []
-            for text, in (request.args for request in requests):
-                windows = get_rolling_token_windows(tokenizer.encode(text), self.eot_token_id, size, 1)
-                parts = [(None, *make_disjoint_window(window)) for window in windows]
-                answers.append(sum(log_p for log_p, _ in self._loglikelihood_tokens(parts)))
-            return answers
+        def refuse(self, requests, **more):
+            raise ValueError('wants tasks that rate given answers, not ones that write texts or rate whole texts')
 
-        def generate_until(self, requests, **more):
-            raise ValueError(f'tasks={tasks}: wants tasks that rate given texts, not ones for which the model writes texts')
+        generate_until = loglikelihood_rolling = refuse
 
     return Harness()
 
 
 def task_scores(scorer):
-    """Return {'task metric': (mean, standard error)} of tasks and groups. Raise ValueError if one cannot be loaded."""
-    import lm_eval.tasks
+    """Return {'task metric': (mean, standard error)} of tasks and groups. Raise ValueError if one cannot be scored."""
+    import lm_eval
     os.environ['DISABLE_MULTIPROC'] = '1'               # otherwise it starts a process per core, for standard errors
     logging.getLogger('lm_eval').setLevel(logging.ERROR)
-    manager = lm_eval.tasks.TaskManager()
     try:
-        loaded = manager.load(tasks.split(','))
+        found = lm_eval.simple_evaluate(harness_model(scorer), tasks=tasks.split(','), bootstrap_iters=1000, log_samples=False)
     except Exception as error:                          # the libraries raise errors of many types
-        raise ValueError(f'tasks={tasks} could not be loaded: their data needs the network once, and  lm-eval ls tasks  lists '
-                         f'their names ({one_line(error)})') from error
-    manager.load = lambda names: loaded
-    with contextlib.redirect_stdout(sys.stderr):        # keep stdout for the scores
-        found = lm_eval.simple_evaluate(harness_model(scorer), tasks=['those that are loaded'], task_manager=manager,
-                                        bootstrap_iters=1000, log_samples=False)
+        raise ValueError(f'tasks={tasks} could not be scored ({one_line(error)}): choose some that  lm-eval ls tasks  lists; '
+                         f'their data need the network once') from error
     scores = {}
     for task, metrics in found['results'].items():
         for key, mean in metrics.items():
@@ -235,46 +207,33 @@ def load_data(tokenizer, config):
     return data
 
 
-def show(scores):
-    """Print scores and return them."""
-    for name, (mean, error) in scores.items():
-        print(f'{name:26} {mean:.4f}' + ('' if math.isnan(error) else f' ± {error:.4f}'))
-    return scores
-
-
 def main():
     global what, dataset
     config = configure(globals())
     at_least(config, tokens=0, stride=0, batch_size=1, samples=2)
     what = what.split(',') if what else [] if tasks else ['loss']
-    if unknown := set(what) - set(SCORES):
-        raise ValueError(f'what={min(unknown)!r}: choose among {", ".join(SCORES)}')
-    machine, path = Machine(device, dtype), os.path.join(out_dir, checkpoint)
+    if unknown := set(what) - {'loss', 'rouge', 'bertscore'}:
+        raise ValueError(f'what={min(unknown)!r}: choose among loss, rouge, bertscore')
     if tasks or 'bertscore' in what:
         hugging_face(from_hub=True)
-    about = read_json(os.path.join(out_dir, 'config.json'), 'copy it again') or {}
-    is_run = out_dir not in OPENAI_MODELS and 'model_type' not in about         # which the config.json of a run lacks
-    if is_run:
-        model, state = load_run(path)
-        meta, dataset = meta_of(state), dataset or state['config']['dataset']
-        tokenizer = meta['tokenizer'], meta['chars']
-    else:
-        model, tokenizer = load_gpt(out_dir), tokenizer_of(out_dir)
+    machine, path = Machine(device, dtype), os.path.join(out_dir, checkpoint)
+    is_run = checkpoint != 'best.pt' or os.path.exists(path)
+    model, state = load_run(path) if is_run else (load_gpt(out_dir), None)
+    tokenizer = tokenizer_of(path if is_run else out_dir)
+    dataset = dataset or (state['config']['dataset'] if is_run else '')
     if what and not dataset:
         raise ValueError(f'{out_dir} is not a run of train.py: choose the data by --dataset=…')
     data = load_data(tokenizer, model.config) if what else None
-    scorer, scores = Scorer(machine, model, load_tokenizer(*tokenizer, replace=True)), {}
-    if 'loss' in what:
-        scores |= show(scorer.loss(data))
-    if 'rouge' in what or 'bertscore' in what:
-        scores |= show(scorer.text_scores(data))
-    if tasks:
-        scores |= show(task_scores(scorer))
+    scorer = Scorer(machine, model, load_tokenizer(*tokenizer, replace=True))
+    scores = scorer.loss(data) if 'loss' in what else {}
+    scores |= scorer.text_scores(data) if {'rouge', 'bertscore'} & set(what) else {}
+    scores |= task_scores(scorer) if tasks else {}
+    for name, (mean, error) in scores.items():
+        print(f'{name:26} {mean:.4f}' + ('' if math.isnan(error) else f' ± {error:.4f}'))
     if is_run:
-        noted = {key: config[key] for key in ('checkpoint', 'split', 'tokens', 'stride', 'samples', 'bert_model')}
+        about = dict(config, iter=state['iter'], dataset=dataset, dtype=str(machine.dtype)[6:])
         with open_rows(os.path.join(out_dir, 'evaluate.jsonl')) as f:
-            write_row(f, dict(iter=state['iter'], dataset=dataset, dtype=str(machine.dtype)[6:], **noted,
-                              scores={name: dict(mean=mean, error=error) for name, (mean, error) in scores.items()}))
+            write_row(f, dict(about, scores={name: dict(mean=mean, error=error) for name, (mean, error) in scores.items()}))
 
 
 if __name__ == '__main__':

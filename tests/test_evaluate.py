@@ -22,10 +22,10 @@ KEYS = dict(vocab_size=256, n_layer=1, n_head=2, n_embd=32, batch_size=8, gradie
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-    """A run with windows of 24 tokens on data/tiny beside it"""
+    """A run with windows of 24 tokens, on data/tiny beside it"""
     folder = tmp_path_factory.mktemp('evaluate')
     (folder / 'data' / 'tiny').mkdir(parents=True)
-    write_tokens(folder / 'data' / 'tiny', {'train': [TEXT[5800:].encode()], 'val': [TEXT[:4500].encode()],
+    write_tokens(folder / 'data' / 'tiny', {'train': [TEXT[5800:].encode()], 'val': [TEXT[:3100].encode()],
                                             'test': [TEXT[4500:5800].encode()]}, 256, 'bytes')
     call('train.py', *flags(**KEYS, dataset='tiny', block_size=24), cwd=folder)
     return folder / 'out'
@@ -43,26 +43,27 @@ def model_of(run):
 
 
 def tokens_of(run, split='val'):
-    return np.fromfile(run.parent / 'data' / 'tiny' / f'{split}.bin', np.uint16).astype(np.int64)
+    return np.fromfile(run.parent / 'data' / 'tiny' / f'{split}.bin', np.uint16).tolist()
 
 
 @torch.no_grad()
-def plain_losses(model, tokens, stride):
-    """−log p of each token but the first, seen from behind as much as its window holds, a forward pass for each"""
-    size, last, losses = model.config.block_size, len(tokens) - 1, []
-    for t in range(1, len(tokens)):
-        start = min(max(0, math.ceil((t - size) / stride)) * stride, last - size)
-        losses.append(-model(torch.from_numpy(tokens[None, start:t]))[0][0, -1].log_softmax(-1)[tokens[t]].item())
-    return np.array(losses)
+def log_p(model, context, target):
+    """Log p of each target token behind as much of the context as one window holds beside the target, and the likeliest tokens"""
+    context = context[-(model.config.block_size + 1 - len(target)):]
+    logits = model(torch.tensor([context + target])[:, :-1])[0][0, len(context) - 1:].log_softmax(-1)
+    return np.array([line[token].item() for line, token in zip(logits, target)]), logits.argmax(-1).tolist()
 
 
 @pytest.mark.parametrize('split, stride, count', [('val', 0, 0), ('val', 7, 0), ('test', 5, 601)])
 def test_loss(split, stride, count, run):
     """Every token but the first counts once; the data are bytes"""
     means, errors = evaluate(run, f'--split={split}', f'--stride={stride}', f'--tokens={count}', '--batch_size=5')
-    losses = plain_losses(model_of(run), tokens_of(run, split)[:count or None], stride or 24)
-    segments = [part.mean() for part in np.array_split(losses, max(2, len(losses) // 1024))]
-    loss, error, bits = losses.mean(), np.std(segments, ddof=1) / math.sqrt(len(segments)), 1 / math.log(2)
+    model, tokens, losses, step = model_of(run), tokens_of(run, split)[:count or None], [], stride or 24
+    for t in range(1, len(tokens)):                     # behind all that its window, the first that holds it, has before it
+        start = min(max(0, math.ceil((t - 24) / step)) * step, len(tokens) - 25)
+        losses.append(-log_p(model, tokens[start:t], tokens[t:t + 1])[0].item())
+    segments = [np.mean(part) for part in np.array_split(losses, max(2, len(losses) // 1024))]
+    loss, error, bits = np.mean(losses), np.std(segments, ddof=1) / math.sqrt(len(segments)), 1 / math.log(2)
     assert means == pytest.approx({'loss': loss, 'perplexity': math.exp(loss), 'bits per byte': loss * bits}, rel=1e-5)
     assert errors == pytest.approx({'loss': error, 'perplexity': math.exp(loss) * error, 'bits per byte': error * bits}, rel=1e-4)
 
@@ -75,38 +76,8 @@ def test_bytes_of_longer_tokens(tmp_path):
     assert bytes_of(np.array(ids), tokenizer) == sum(len(text.encode()) for text in documents) + 2 != len(ids)
 
 
-def test_an_exported_model_has_the_runs_loss(run):
-    """Its tokenizer has another name; other tokens are refused"""
-    pytest.importorskip('transformers')
-    call('lab.export', '--to=exported', cwd=run.parent)
-    said = [call('lab.evaluate', f'--out_dir={name}', '--dataset=tiny', '--dtype=float32', cwd=run.parent)
-            for name in ('out', 'exported')]
-    assert said[0] == said[1] and said[0].startswith('loss ')
-
-
-# ----------------------------------------------------------------------------- texts
-
-@torch.no_grad()
-def plain_texts(model, tokens, samples):
-    """(true, forced, free) of the second half of evenly spread windows"""
-    size = model.config.block_size
-    windows = (len(tokens) - 1) // size
-
-    def next_token(ids):
-        return model(torch.tensor([ids]))[0][0, -1].argmax().item()
-
-    for i in range(samples):
-        window = tokens[i * windows // samples * size:][:size + 1].tolist()
-        forced = [next_token(window[:t + 1]) for t in range(size // 2, size)]
-        free = window[:size // 2 + 1]
-        while len(free) < len(window):
-            free.append(next_token(free))
-        rows = window[size // 2 + 1:], forced, free[size // 2 + 1:]
-        yield tuple(bytes(row).decode('utf-8', 'replace') for row in rows)
-
-
 def test_rouge_and_bertscore(run, tmp_path):
-    """By their libraries; BERTScore by a small BERT of letters with random weights"""
+    """By their libraries, of the likeliest tokens; BERTScore by a small BERT of letters with random weights"""
     hf, bert_score = pytest.importorskip('transformers'), pytest.importorskip('bert_score')
     scorer = pytest.importorskip('rouge_score.rouge_scorer').RougeScorer(['rouge1', 'rouge2', 'rougeL'])
     letters = [chr(i) for i in range(ord('a'), ord('z') + 1)]
@@ -116,13 +87,16 @@ def test_rouge_and_bertscore(run, tmp_path):
     hf.BertModel(hf.BertConfig(vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
                                intermediate_size=32, max_position_embeddings=64, initializer_range=0.5)).save_pretrained(tmp_path)
     means, errors = evaluate(run, '--what=rouge,bertscore', '--samples=7', '--batch_size=3', f'--bert_model={tmp_path}')
-    true, *predicted = zip(*plain_texts(model_of(run), tokens_of(run), 7))
-    for way, texts in zip(('teacher-forced', 'continued'), predicted):
-        for kind in '12L':
-            scores = [100 * scorer.score(*pair)[f'rouge{kind}'].fmeasure for pair in zip(true, texts)]
-            assert means[f'ROUGE-{kind} {way}'] == pytest.approx(np.mean(scores), abs=1e-9)
-            assert errors[f'ROUGE-{kind} {way}'] == pytest.approx(np.std(scores, ddof=1) / math.sqrt(7), abs=1e-9)
-        full = [pair for pair in zip(texts, true) if pair[0].strip()]          # a blank text scores 0
-        for letter, values in zip('PRF', bert_score.score(*map(list, zip(*full)), model_type=str(tmp_path), num_layers=2)):
-            assert means[f'BERT-{letter} {way}'] == pytest.approx(100 * values.sum().item() / 7, abs=1e-3)
-    assert 0 < means['ROUGE-1 teacher-forced'] < 100 and 0 < means['BERT-F continued'] < 100
+    model, tokens, pairs = model_of(run), tokens_of(run), []
+    for i in range(7):
+        window = tokens[i * ((len(tokens) - 1) // 24) // 7 * 24:][:25]
+        rows = window[13:], log_p(model, window[:13], window[13:])[1]
+        pairs.append([bytes(row).decode('utf-8', 'replace') for row in rows])
+    for kind in '12L':
+        scores = [100 * scorer.score(*pair)[f'rouge{kind}'].fmeasure for pair in pairs]
+        assert means[f'ROUGE-{kind}'] == pytest.approx(np.mean(scores), abs=1e-9)
+        assert errors[f'ROUGE-{kind}'] == pytest.approx(np.std(scores, ddof=1) / math.sqrt(7), abs=1e-9)
+    true, predicted = zip(*(pair for pair in pairs if pair[1].strip()))         # a blank text scores 0
+    for kind, values in zip(('P', 'R', 'F1'), bert_score.score(predicted, true, model_type=str(tmp_path), num_layers=2)):
+        assert means[f'BERTScore {kind}'] == pytest.approx(100 * values.sum().item() / 7, abs=1e-3)
+    assert 0 < means['ROUGE-1'] < 100 and 0 < means['BERTScore F1'] < 100
