@@ -3,9 +3,8 @@ Write a run's model, with its tokenizer, as a folder that transformers loads: as
 equal, or else as a model whose code is in the folder.
 
     python -m lab.export --out_dir=out-quick --to=out-hf-quick
-    python -m lab.export --out_dir=out-llama --to=out-hf-llama --format=llama       # an error if it is no LLaMA
 
---init_from of train.py and sample.py, and --out_dir of lab.evaluate, take such folders, and those of Hugging Face's models.
+--init_from of train.py and sample.py, and --out_dir of lab.evaluate, take folders of these families.
 """
 import sys
 
@@ -15,16 +14,16 @@ if __name__ == '__main__' and not __package__:
 from configurator import ROOT, configure
 
 import base64
-import json
 import os
 import shutil
-import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from pathlib import Path
 
 import torch
 
 from data.text import load_tokenizer
 from engine.checkpoint import load_run
+from engine.files import write_json
 from lab.convert import pretrained
 from lab.convert.nanogpt import load_nanogpt
 from lab.convert.pretrained import FAMILIES, hugging_face, load_gpt, tokenizer_of
@@ -33,14 +32,13 @@ from lab.convert.pretrained import FAMILIES, hugging_face, load_gpt, tokenizer_o
 out_dir = 'out'                     # the run's folder, or nanoGPT's with --checkpoint=ckpt.pt
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest | ckpt-000500.pt: a kept one
 to = ''                             # the folder to write
-format = 'auto'                     # gpt2 | llama | qwen3 | olmo2 | nanonorm, with its code | auto: the first that is equal
 
-# ----------------------------------------------------------------------------- as a model of transformers
+# ----------------------------------------------------------------------------- models: of a family, or with the code
 
 def obstacles(config, family):
     """Return why the architecture is not of this family: 'field=value' for each field that needs another value."""
-    unknown = pretrained.unknown_fields(pretrained.family_fields(family))
-    wants = FAMILIES[family].wants | {field: [default] for field, default in unknown.items()}
+    known = pretrained.known_fields(family)
+    wants = FAMILIES[family].wants | {f.name: [f.default] for f in fields(config) if f.init and f.name not in known}
     wants |= dict(n_kv_head=[0, config.n_head]) if family == 'gpt2' else {}
     return [f'{field}={values[0]}' for field, values in wants.items() if getattr(config, field) not in values]
 
@@ -58,68 +56,45 @@ def their_config(config, family):
 
 
 def write_model(model, folder, family, end=None):
-    """Write the GPT into an existing folder, as a Hugging Face model of this family. `end` is the token that ends a document.
-    Raise ValueError if the weights have no place there, or if that model computes other logits."""
+    """Write the GPT into an existing folder, as a Hugging Face model of this family. `end` is the token that ends a document."""
     config, weights = model.config, {name: value.detach().cpu() for name, value in model.state_dict().items()}
     theirs_class = getattr(hugging_face(), FAMILIES[family].model)
-    theirs_config = theirs_class.config_class(**their_config(config, family), bos_token_id=end, eos_token_id=end)
+    theirs = theirs_class(theirs_class.config_class(**their_config(config, family), bos_token_id=end, eos_token_id=end))
     renamed = {}
     for their_name, ours, transposed in pretrained.tensors(family, config.n_layer):
         if ours[0] in weights:
-            value = torch.cat([weights.pop(name) for name in ours])
-            renamed[their_name] = value.t().contiguous() if transposed else value
-    if weights:
-        raise ValueError(f'{FAMILIES[family].label} has no equal of {min(weights)!r}: --format=nanonorm takes any model')
-    with torch.device('meta'):
-        theirs = theirs_class(theirs_config)
-    for name, value in theirs.state_dict().items():
-        if name.endswith('.bias'):                      # GPT-2 always has biases
-            renamed.setdefault(name, torch.zeros(value.shape))
-    theirs.load_state_dict(renamed, assign=True)
-    theirs.tie_weights()
+            value = torch.cat([weights[name] for name in ours])
+            renamed[their_name] = value.t() if transposed else value
+    theirs.load_state_dict(renamed, strict=False)       # GPT-2 always has biases, which start at 0
     theirs.save_pretrained(folder)
-    check_equal(model, theirs_class.from_pretrained(folder), 1e-3, ': --format=nanonorm takes any model')
+    check_equal(model, theirs_class.from_pretrained(folder), 1e-3)
 
 
 @torch.no_grad()
-def check_equal(model, theirs, tolerance, remedy=''):
+def check_equal(model, theirs, tolerance):
     """Raise ValueError if their logits on a few tokens are off by more than the tolerance, relative to our largest logit."""
-    x, training = torch.arange(min(16, model.config.block_size))[None] % model.config.vocab_size, model.training
+    x = torch.arange(min(16, model.config.block_size))[None] % model.config.vocab_size
     ours = model.eval()(x)[0].cpu()
-    model.train(training)
     off = ((theirs.eval()(x).logits - ours).abs().max() / ours.abs().max()).item()
     if not off < tolerance:
-        raise ValueError(f'the exported model computes other logits with these weights, off by {off:.3g} of the largest{remedy}')
+        raise ValueError(f'the exported model computes other logits with these weights, off by {off:.3g} of the largest: if you '
+                         f'have edited the code, make the edit depend on a new field of the config')
 
 
-# ----------------------------------------------------------------------------- with its code
-
-def write_weights(model, folder, **more):
-    """Write the model into an existing folder: its weights by our names, and its config with the keys in `more`."""
+def write_own(model, folder, end=None):
+    """Write the GPT into an existing folder, as a transformers model with its code beside it."""
     from safetensors.torch import save_file
+    for path in 'model.py', 'lab/convert/modeling_nanonorm.py':
+        code = Path(ROOT, path).read_text(encoding='utf-8').replace('from model import', 'from .model import')
+        Path(folder, os.path.basename(path)).write_text(code, encoding='utf-8')
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     if model.config.tie_weights:
         del weights['lm_head.weight']                   # the format cannot store a tensor twice
     save_file(weights, os.path.join(folder, 'model.safetensors'), metadata={'format': 'pt'})
-    with open(os.path.join(folder, 'config.json'), 'w', encoding='utf-8') as f:
-        json.dump(dict(model_type='nanonorm', **more, **asdict(model.config)), f, indent=1)
-
-
-def write_own(model, folder, end=None):
-    """Write the model into an existing folder as a transformers model with its code beside it, and load it from there to compare
-    both. `end` is the token that ends a document."""
-    for path in ('model.py', 'lab/convert/modeling_nanonorm.py'):
-        with open(os.path.join(ROOT, path), encoding='utf-8') as f:
-            code = f.read().replace('from model import', 'from .model import')
-        with open(os.path.join(folder, os.path.basename(path)), 'w', encoding='utf-8') as f:
-            f.write(code)
     auto_map = {'AutoConfig': 'modeling_nanonorm.NanoNormConfig', 'AutoModelForCausalLM': 'modeling_nanonorm.NanoNormForCausalLM'}
-    write_weights(model, folder, bos_token_id=end, eos_token_id=end, pad_token_id=end, dtype='float32',
-                  architectures=['NanoNormForCausalLM'], auto_map=auto_map)
-    with tempfile.TemporaryDirectory() as cache:        # keep the code out of the user's cache
-        os.environ.setdefault('HF_MODULES_CACHE', cache)
-        theirs = hugging_face().AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-    check_equal(model, theirs, 1e-5)
+    about = dict(architectures=['NanoNormForCausalLM'], auto_map=auto_map, bos_token_id=end, eos_token_id=end, pad_token_id=end)
+    write_json(os.path.join(folder, 'config.json'), dict(model_type='nanonorm', dtype='float32', **about, **asdict(model.config)))
+    check_equal(model, hugging_face().AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), 1e-5)
 
 
 # ----------------------------------------------------------------------------- tokenizers
@@ -128,14 +103,12 @@ def write_tokenizer(folder, name, chars):
     """Write a data set's tokenizer so that AutoTokenizer reads it, with the same ids for the same text. Return the token that
     ends a document, or None. It also begins and pads texts; for characters the line feed does, or else the first one."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers.convert_slow_tokenizer import TikTokenConverter, bytes_to_unicode
     path = os.path.join(folder, 'tokenizer.json')
     ours = load_tokenizer(name, chars)                  # fails with one line if it is not available
     end = ours.end
     if name == 'bytes':
-        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]       # the rest moves beyond 255, in order
-        others = [b for b in range(256) if b not in printable]
-        letter = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
-        theirs = Tokenizer(models.BPE({letter[b]: b for b in range(256)}, []))
+        theirs = Tokenizer(models.BPE({letter: b for b, letter in sorted(bytes_to_unicode().items())}, []))
         theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         theirs.decoder = decoders.ByteLevel()
     elif name == 'char':
@@ -148,7 +121,6 @@ def write_tokenizer(folder, name, chars):
         if name not in tiktoken.list_encoding_names():
             hugging_face().AutoTokenizer.from_pretrained(name, trust_remote_code=False).save_pretrained(folder)
             return ours.end
-        from transformers.convert_slow_tokenizer import TikTokenConverter
         encoding = tiktoken.get_encoding(name)
         with open(path, 'wb') as f:
             f.writelines(b'%s %d\n' % (base64.b64encode(piece), rank) for piece, rank in encoding._mergeable_ranks.items())
@@ -161,32 +133,20 @@ def write_tokenizer(folder, name, chars):
 
 def main():
     configure(globals())
-    choices = ('auto', *FAMILIES, 'nanonorm')
-    if format not in choices:
-        raise ValueError(f'format={format!r}: choose one of {", ".join(choices)}')
-    if not to:
-        raise ValueError('to is empty: name the folder to write, as in --to=out-hf')
-    if os.path.lexists(to):
-        raise ValueError(f'{to} exists: choose another name, or remove it')
+    if not to or os.path.lexists(to):
+        raise ValueError(f'to={to!r}: name a folder that does not exist, as in --to=out-hf')
     path, part = os.path.join(out_dir, checkpoint), to.rstrip('/') + '.tmp'
     model = load_gpt(path) if load_nanogpt(path) else load_run(path)[0]
     tokenizer = tokenizer_of(path)
-    equal = [family for family in FAMILIES if not obstacles(model.config, family)]
-    family = format if format != 'auto' else equal[0] if equal else 'nanonorm'
-    if family not in (*equal, 'nanonorm'):
-        raise ValueError(f"{out_dir} is not a {FAMILIES[family].label} in Hugging Face's sense, which has "
-                         f"{', '.join(obstacles(model.config, family))}: --format=nanonorm takes any model")
-    shutil.rmtree(part, ignore_errors=True)
+    family = next((family for family in FAMILIES if not obstacles(model.config, family)), 'nanonorm')
+    shutil.rmtree(part, ignore_errors=True)             # what an export that failed has left
     os.makedirs(part)
-    try:
-        end = write_tokenizer(part, *tokenizer)
-        if family == 'nanonorm':
-            write_own(model, part, end)
-        else:
-            write_model(model, part, family, end)
-        os.replace(part, to)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+    end = write_tokenizer(part, *tokenizer)
+    if family == 'nanonorm':
+        write_own(model, part, end)
+    else:
+        write_model(model, part, family, end)
+    os.replace(part, to)
     print(f'wrote {to}, {model.num_params():,} parameters as {family}.')
 
 

@@ -162,7 +162,7 @@ OF_RUNS = [
     case('evaluate: no such split', f'{EVALUATE} --split=test', 'split=test: dataset=tiny has none, only train and val'),
     case('evaluate: other tokens', f'{EVALUATE} --dataset=other', 'dataset=other has other tokens (char) than out has learned',
          lambda: shutil.copytree('data/tiny', 'data/other'), meta(tokenizer='char', chars='abcdefghijklm', folder='data/other')),
-    case('export: not equal', 'lab.export --out_dir=out --to=new --format=llama', 'out is not a LLaMA … norm=rmsnorm'),
+    case('export: a folder that exists', 'lab.export --out_dir=out --to=data', "to='data': name a folder that does not exist"),
     case('sweep: misspelt axis', f'{SWEEP} --learning_rat=1', "unknown key 'learning_rat' … did you mean 'learning_rate'"),
     case('sweep: no data', f'{SWEEP} --dataset=tiny,c4', 'data/c4 is not prepared: run  python data/c4/prepare.py'),
     case('sweep: another run is there', SWEEP, 'swept/seed=1 holds a run with n_layer=7 instead of 1 … choose another --out_dir',

@@ -1,4 +1,4 @@
-"""lab/export.py: models of transformers that have our logits, models whose code comes along, tokenizers, the command."""
+"""lab/export.py: models of transformers with our logits, models with their code, tokenizers, the command."""
 import itertools
 import os
 from dataclasses import replace
@@ -13,21 +13,16 @@ from data.tokens import write_tokens
 from lab.convert.pretrained import FAMILIES, load_gpt
 from lab.export import obstacles, write_model, write_own, write_tokenizer
 from model import GPT, GPTConfig
-from test_model import COVERING, MID_NORM, OLMO2, POST_NORM, SIZES, close, randomize
+from test_model import COVERING, MID_NORM, OLMO2, POST_NORM, SIZES, close, randomize, tokens
 
 hf = pytest.importorskip('transformers')
 SMALL = dict(block_size=32, vocab_size=50, n_layer=2, n_head=4, n_embd=32, d_ff=48, norm_eps=1e-3)
 LLAMA = dict(norm='rmsnorm', pos='rope', ffn='swiglu', rope_theta=50.0)
 
 
-@torch.no_grad()
 def random_model(**config):
     """With weights far from their start, gains and biases too, so that none of them can be lost unseen"""
     return randomize(GPT(GPTConfig(**SMALL | config)))
-
-
-def ids(*shape):
-    return torch.randint(1, 50, shape, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize('family, config', [
@@ -35,15 +30,14 @@ def ids(*shape):
     ('llama', LLAMA), ('llama', LLAMA | dict(tie_weights=False, n_kv_head=2)), ('llama', LLAMA | dict(d_ff=0, n_kv_head=1)),
     ('qwen3', LLAMA | dict(qk_norm=True)), ('qwen3', LLAMA | dict(qk_norm=True, tie_weights=False, n_kv_head=2)),
     ('olmo2', LLAMA | OLMO2 | dict(n_kv_head=2))])
-@torch.no_grad()
 def test_hugging_face_and_back(family, config, tmp_path):
     ours = random_model(**config)
     write_model(ours, tmp_path, family, end=7)
-    theirs, idx = hf.AutoModelForCausalLM.from_pretrained(tmp_path).eval(), ids(3, 32)
+    theirs, idx = hf.AutoModelForCausalLM.from_pretrained(tmp_path).eval(), tokens(3, 32)
     assert type(theirs).__name__ == FAMILIES[family].model and theirs.config.eos_token_id == 7
     close(theirs(idx).logits, ours(idx)[0], 1e-5)
     back = load_gpt(str(tmp_path)).eval()
-    close(back(idx)[0], theirs(idx).logits, 1e-5)
+    assert torch.equal(back(idx)[0], ours(idx)[0])
     assert back.config.bias == ours.config.bias and back.num_params() == ours.num_params()
 
 
@@ -57,23 +51,19 @@ def test_what_has_no_obstacle_is_equal():
         assert not obstacles(replace(ours, **changes), family)
 
 
-# ----------------------------------------------------------------------------- models whose code comes along
-
-S5 = dict(norm='rmsnorm', input_norm=True, ffn_pre_norm=False, **MID_NORM, qk_norm=True, bias=True)
-OWN = [S5, dict(norm='stablenorm', attention='stable', norm_alpha=0.475), dict(attention='l2', pos='rope', **POST_NORM),
+OWN = [dict(norm='rmsnorm', input_norm=True, ffn_pre_norm=False, **MID_NORM, qk_norm=True, bias=True),
+       dict(norm='stablenorm', attention='stable', norm_alpha=0.475), dict(attention='l2', pos='rope', **POST_NORM),
        LLAMA | dict(n_kv_head=2, tie_weights=False, v_norm=True, qk_clip=9.0), dict(residual='mhc_lite', norm_gain='none')]
 
 
 @pytest.mark.parametrize('config', OWN, ids=str)
 def test_any_gpt_in_transformers(config, tmp_path):
-    """Logits to the last bit, the likeliest text beyond a window, padding on the right, a loss with its gradient, bf16; saved
-    again, and read back here"""
-    ours, idx = random_model(**config), ids(3, 20)
+    """Logits to the last bit, the likeliest text beyond a window, padding on the right, a loss with its gradient, bf16"""
+    ours, idx = random_model(**config), tokens(3, 20)
     write_own(ours, str(tmp_path))
     theirs, about = hf.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True, output_loading_info=True)
     assert not any(about.values())
-    for code in (theirs, theirs.net):                   # from the folder, not from here
-        assert type(code).__module__.startswith('transformers_modules')
+    assert all(type(code).__module__.startswith('transformers_modules') for code in (theirs, theirs.net))   # not from here
     with torch.no_grad():
         logits = theirs(idx).logits
         assert torch.equal(logits, ours(idx)[0])
@@ -92,58 +82,39 @@ def test_any_gpt_in_transformers(config, tmp_path):
     close(loss, wanted, 1e-5)
     close(theirs.get_input_embeddings().weight.grad, ours.wte.weight.grad, 1e-4)
     theirs.save_pretrained(tmp_path / 'again')
-    for folder in (tmp_path, tmp_path / 'again'):
-        back = load_gpt(str(folder)).eval()
-        assert back.config == ours.config and torch.equal(back(idx)[0], logits)
-        assert (back.lm_head.weight is back.wte.weight) == ours.config.tie_weights
-    assert load_gpt(str(tmp_path), 31).config.block_size == (32 if ours.config.attention == 'stable' else 31)
+    again = hf.AutoModelForCausalLM.from_pretrained(tmp_path / 'again', trust_remote_code=True)
+    assert torch.equal(again(idx).logits, logits) and again.num_parameters() == ours.num_params()
 
 
-# ----------------------------------------------------------------------------- tokenizers
-
-@pytest.mark.parametrize('name', ['bytes', 'char', 'folder'])
-def test_tokenizers(name, tmp_path):
-    """The same ids for the same text, and the text again; what looks special in a text is text. The model beside the tokenizer
-    keeps the end of a document, for which bytes have no name"""
+@pytest.mark.parametrize('name', ['bytes', 'char', 'folder', 'toy'])
+def test_tokenizers(name, tmp_path, monkeypatch):
+    """The same ids for the same text, and the text again; what looks special in a text is text. `toy` is tiktoken's"""
     text = 'def f(x):\r\n\treturn x  # naïve <s> </s> [UNK] \u0100\u2028ab abc' + ''.join(map(chr, range(0x800)))
-    chars, folder = ''.join(sorted(set(text))), tmp_path / 'new'
+    chars = ''.join(sorted(set(text)))
     if name == 'folder':
         name = hugging_face_folder(tmp_path / 'theirs', '</s>')
+    if name == 'toy':
+        tiktoken = pytest.importorskip('tiktoken')
+        ranks = {bytes([b]): b for b in range(256)} | {b'ab': 256, b' abc': 257, b'\xc3\xaf': 258}
+        toy = tiktoken.Encoding('toy', pat_str=r'\s?\p{L}+|\s|.', mergeable_ranks=ranks, special_tokens={'<|endoftext|>': 259})
+        monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: toy)
+        monkeypatch.setattr(tiktoken, 'list_encoding_names', lambda: ['toy'])
     ours = load_tokenizer(name, chars)
-    folder.mkdir()
-    if name == 'bytes':
-        write_model(random_model(**LLAMA), folder, 'llama', end=0)
-    write_tokenizer(folder, name, chars)
-    back, theirs = load_tokenizer(str(folder)), hf.AutoTokenizer.from_pretrained(folder)
-    assert back.encode(text) == ours.encode(text) and back.vocab_size == ours.vocab_size
-    assert back.decode(ours.encode(text)) == ours.decode(ours.encode(text)) == text
-    assert name == 'char' or back.end == ours.end
-    if name in ('bytes', 'char'):
-        end = chars.index('\n') if name == 'char' else 0
-        assert theirs.eos_token_id == theirs.bos_token_id == theirs.pad_token_id == end
+    (tmp_path / 'new').mkdir()
+    end = write_tokenizer(tmp_path / 'new', name, chars)
+    theirs = hf.AutoTokenizer.from_pretrained(tmp_path / 'new')
+    if name in ('bytes', 'char', 'toy'):
         assert theirs.encode(text) == ours.encode(text) and theirs.decode(theirs.encode(text)) == text
+        wanted = chars.index('\n') if name == 'char' else end
+        assert theirs.eos_token_id == theirs.bos_token_id == theirs.pad_token_id == wanted
+    back = load_tokenizer(str(tmp_path / 'new'))
+    assert back.encode(text) == ours.encode(text) and back.vocab_size == ours.vocab_size and end == ours.end
+    assert back.decode(ours.encode(text)) == ours.decode(ours.encode(text)) == text
 
-
-def test_tiktoken(tmp_path, monkeypatch):
-    """An encoding that tiktoken has at hand, here one of our own"""
-    tiktoken = pytest.importorskip('tiktoken')
-    ranks = {bytes([b]): b for b in range(256)} | {b'ab': 256, b' abc': 257, b'\xc3\xaf': 258}
-    encoding = tiktoken.Encoding('toy', pat_str=r'\s?\p{L}+|\s|.', mergeable_ranks=ranks, special_tokens={'<|endoftext|>': 259})
-    monkeypatch.setattr(tiktoken, 'get_encoding', lambda name: encoding)
-    monkeypatch.setattr(tiktoken, 'list_encoding_names', lambda: ['toy'])
-    write_tokenizer(tmp_path, 'toy', '')
-    ours, theirs = load_tokenizer('toy'), hf.AutoTokenizer.from_pretrained(tmp_path)
-    text = 'abc abc naïve\n\tabab  \u65e5'
-    assert theirs.encode(text) == ours.encode(text) and theirs.decode(theirs.encode(text)) == text
-    assert len(theirs) == ours.vocab_size
-
-
-# ----------------------------------------------------------------------------- as a user calls it
 
 @pytest.mark.parametrize('arch, family', [('llama', 'llama'), ('s5', 'nanonorm')])
 def test_there_and_back(arch, family, tmp_path, monkeypatch):
-    """Hugging Face's generation and sample.py on the export continue a text as the run does, beyond a window; a run that starts
-    from the export has its weights"""
+    """The export continues a text as the run does, beyond a window; that of a family is sampled and evaluated here as the run"""
     monkeypatch.chdir(tmp_path)
     text = 'the quick brown fox jumps over the lazy dog; naïve café\n' * 50
     os.makedirs('data/tiny')
@@ -154,11 +125,11 @@ def test_there_and_back(arch, family, tmp_path, monkeypatch):
     assert f'as {family}' in call('lab.export', '--to=hf')
     flags_of = flags(start='the qu', num_samples=1, max_new_tokens=40, temperature=0, device='cpu', dtype='float32')
     wanted = call('sample.py', '--out_dir=out', *flags_of)
-    assert call('sample.py', '--init_from=hf', *flags_of) == wanted
     tokenizer, theirs = (kind.from_pretrained('hf', trust_remote_code=True)
                          for kind in (hf.AutoTokenizer, hf.AutoModelForCausalLM))
     drawn = theirs.generate(**tokenizer('the qu', return_tensors='pt'), max_new_tokens=40, do_sample=False, eos_token_id=None)
     assert tokenizer.decode(drawn[0]) + '\n' == wanted
-    call('train.py', *keys, '--init_from=hf', '--max_iters=1', '--learning_rate=0', '--out_dir=back')
-    weights, back = (torch.load(f'{name}/ckpt.pt', weights_only=True)['model'] for name in ('out', 'back'))
-    assert all(torch.equal(value, back[name]) for name, value in weights.items())
+    if family == 'llama':
+        assert call('sample.py', '--init_from=hf', *flags_of) == wanted
+        scores = [call('lab.evaluate', f'--out_dir={name}', '--dataset=tiny', '--dtype=float32') for name in ('out', 'hf')]
+        assert scores[0] == scores[1] and scores[0].startswith('loss ')

@@ -1,7 +1,6 @@
 """
-model.py's GPT as a transformers model. lab/export.py copies this file and model.py into an exported model's folder, where
-AutoModelForCausalLM finds it (trust_remote_code=True). Limits: generation keeps no cache, so each token computes the whole text
-again, and a batch must not be padded on the left.
+A GPT of model.py as a transformers model. lab/export.py copies both files into a folder, from which AutoModelForCausalLM loads it
+with trust_remote_code=True. Generation keeps no cache: each token computes the whole text again. No padding on the left.
 """
 from dataclasses import fields
 
@@ -27,28 +26,24 @@ class NanoNormForCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.net = GPT(GPTConfig(**{f.name: getattr(config, f.name) for f in fields(GPTConfig) if f.init}))
         self.tables = {module: {name: value.clone() for name, value in module.named_buffers(recurse=False)}
-                       for module in self.net.modules()}        # such as RoPE's cosines, which from_pretrained replaces
+                       for module in self.net.modules()}        # such as RoPE's cosines, which the file does not hold
         self.post_init()
 
     @torch.no_grad()
-    def _init_weights(self, module):
-        """Restore a module's buffers that the file does not hold."""
+    def _init_weights(self, module):                            # from_pretrained calls it
         for name in module._non_persistent_buffers_set & self.tables.get(module, {}).keys():
             getattr(module, name).copy_(self.tables[module][name])
 
     def forward(self, input_ids, attention_mask=None, labels=None, return_dict=True):
-        """Return the logits (B, T, vocab_size), and with labels (B, T), −100 for none, their mean loss per token."""
         if attention_mask is not None and (attention_mask.diff(dim=-1) > 0).any():
             raise ValueError('this model takes no text that is padded on the left: pad on the right, or use single texts')
         with torch.autocast(input_ids.device.type, self.dtype, enabled=self.dtype != torch.float32):   # RoPE computes in float32
             logits = self.net(input_ids)[0]
         loss = None if labels is None else self.loss_function(logits, labels, vocab_size=self.config.vocab_size)
-        output = CausalLMOutput(loss=loss, logits=logits)
-        return output if return_dict else output.to_tuple()
+        return CausalLMOutput(loss=loss, logits=logits)
 
     def prepare_inputs_for_generation(self, input_ids, attention_mask=None, **more):
-        """Return the last block_size tokens: beyond them the window slides, as in sample.py."""
-        inputs = dict(input_ids=input_ids, attention_mask=attention_mask)
+        inputs = dict(input_ids=input_ids, attention_mask=attention_mask)       # beyond a window it slides, as in sample.py
         return {name: None if value is None else value[:, -self.config.block_size:] for name, value in inputs.items()}
 
     def get_input_embeddings(self):
