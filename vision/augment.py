@@ -1,6 +1,5 @@
 """
-Augment training images as timm does for ViTs. Augment crops, flips and distorts a single image with Pillow when it is read; Mix
-mixes the images of a batch on its device.
+Augment training images as timm does for ViTs: each one with Pillow when it is read, and a batch by mixtures on its device.
 """
 import torch
 from PIL import Image, ImageEnhance, ImageOps
@@ -10,22 +9,15 @@ BICUBIC, BILINEAR = Image.Resampling.BICUBIC, Image.Resampling.BILINEAR
 INTERPOLATIONS = {'bicubic': [BICUBIC], 'bilinear': [BILINEAR], 'random': [BICUBIC, BILINEAR]}
 
 
-class Augment:
-    """Map a Pillow image and a NumPy generator to a Pillow image of size × size. `keys` are those of vision.train."""
-
-    def __init__(self, keys, size):
-        filters = INTERPOLATIONS[keys['interpolation']]
-        self.steps = [lambda image, rng: random_crop(image, size, keys['crop_scale'], filters, rng)
-                      if keys['crop_scale'] < 1 else middle(image, size)]
-        if keys['flip']:
-            self.steps.append(lambda image, rng: ImageOps.mirror(image) if rng.random() < keys['flip'] else image)
-        if keys['randaugment']:
-            self.steps.append(lambda image, rng: rand_augment(image, keys['randaugment'], rng))
-
-    def __call__(self, image, rng):
-        for step in self.steps:
-            image = step(image, rng)
-        return image
+def augment(image, size, keys, rng):
+    """Return a Pillow image of size × size: cropped, flipped and distorted, as keys of vision.train and a NumPy generator say."""
+    if keys['crop_scale'] < 1:
+        image = random_crop(image, size, keys['crop_scale'], INTERPOLATIONS[keys['interpolation']], rng)
+    else:
+        image = middle(image, size)
+    if keys['flip'] and rng.random() < keys['flip']:
+        image = ImageOps.mirror(image)
+    return rand_augment(image, keys['randaugment'], rng) if keys['randaugment'] else image
 
 
 # ----------------------------------------------------------------------------- crops

@@ -20,7 +20,7 @@ from PIL import Image, ImageOps
 from torch.utils.data import DataLoader
 
 from data.tokens import shuffled_starts, spread_starts
-from vision.augment import Augment, middle
+from vision.augment import augment, middle
 
 os.environ.setdefault('HF_HUB_VERBOSITY', 'error')      # its warnings would precede our one line
 
@@ -142,12 +142,12 @@ class Shuffled:
     2020). Entry n depends on the seeds and on n alone, so resuming, workers and ranks do not change it."""
 
     def __init__(self, images, keys):
-        self.images, self.repeats, self.seed, self.data_seed = images, keys['aug_repeats'], keys['seed'], keys['data_seed']
-        self.augment = Augment(keys, images.image_size)
+        self.images, self.keys = images, keys
 
     def __getitem__(self, n):
-        i, = shuffled_starts(self.images.windows + 1, 1, n // self.repeats, 1, self.data_seed)
-        return as_tensor(self.augment(self.images.image(i), np.random.default_rng([self.seed, n]))), self.images.labels[i]
+        keys, rng = self.keys, np.random.default_rng([self.keys['seed'], n])
+        i, = shuffled_starts(self.images.windows + 1, 1, n // keys['aug_repeats'], 1, keys['data_seed'])
+        return as_tensor(augment(self.images.image(i), self.images.image_size, keys, rng)), self.images.labels[i]
 
 
 def batches_of(images, numbers, workers):

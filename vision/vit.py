@@ -9,20 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from model import (
-    GPT,
-    PARAMS,
-    GPTConfig,
-    Row,
-    Scale,
-    at_least_fp32,
-    check,
-    init_weights,
-    make_blocks,
-    make_norm,
-    run_blocks,
-    share_scalars,
-)
+import model
+from model import GPT, PARAMS, GPTConfig, Row
 
 
 @dataclass
@@ -48,10 +36,10 @@ class ViTConfig(GPTConfig):
 
     def __post_init__(self):
         for key in 'image_size', 'patch_size', 'channels', 'classes':
-            check(self, (getattr(self, key) >= 1, key, 'at least 1'))
-        check(self, (self.image_size % self.patch_size == 0, 'image_size patch_size', 'patches that divide the image'),
-              (0 <= self.drop_path < 1, 'drop_path', 'a probability below 1'),
-              (self.pool in POOLS, 'pool', f'one of {", ".join(POOLS)}'))
+            model.check(self, (getattr(self, key) >= 1, key, 'at least 1'))
+        model.check(self, (self.image_size % self.patch_size == 0, 'image_size patch_size', 'patches that divide the image'),
+                    (0 <= self.drop_path < 1, 'drop_path', 'a probability below 1'),
+                    (self.pool in POOLS, 'pool', f'one of {", ".join(POOLS)}'))
         self.block_size = (self.image_size // self.patch_size) ** 2 + (self.pool != 'mean')
         super().__post_init__()
 
@@ -117,7 +105,7 @@ class DropPath(nn.Module):
 
 def make_vit_blocks(config, seed):
     """Return a GPT's blocks with stochastic depth, without the biases of queries, keys and values if qkv_bias is False."""
-    blocks = make_blocks(config, seed)
+    blocks = model.make_blocks(config, seed)
     for i, block in enumerate(blocks):
         p = config.drop_path * i / max(1, config.n_layer - 1)
         if p:
@@ -139,15 +127,15 @@ class ViT(nn.Module):
         self.config, self.init_seed = config, torch.randint(2 ** 63 - 1, (), device='cpu').item()
         self.patch = PatchEmbedding(config, mean, std)
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
-        self.input_norm = make_norm(config.input_norm, config)
+        self.input_norm = model.make_norm(config.input_norm, config)
         self.dropout = nn.Dropout(config.dropout)
         self.h = make_vit_blocks(config, self.init_seed)
         self.pool = POOLS[config.pool][1]
-        self.final_norm = make_norm(config.final_norm, config)
-        self.head_scale = Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
+        self.final_norm = model.make_norm(config.final_norm, config)
+        self.head_scale = model.Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
         self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
-        share_scalars(self)
-        init_weights(self)
+        model.share_scalars(self)
+        model.init_weights(self)
 
     def hidden(self, images):
         """Return the residual state after the last block, for images (B, channels, S, S) of 0 to 255."""
@@ -157,7 +145,7 @@ class ViT(nn.Module):
         x = self.dropout(self.input_norm(x))
         x = self.h[0].attn_residual.expand(x)
         x0 = x if self.config.embedding_skip else None
-        return run_blocks(self.h, x, x0, recompute=self.recompute)
+        return model.run_blocks(self.h, x, x0, recompute=self.recompute)
 
     def forward(self, images, targets=None):
         """Return logits (B, classes), and the mean cross-entropy in nats per image, or None without targets, for images (B,
@@ -171,7 +159,7 @@ class ViT(nn.Module):
         logits = self.head(self.head_scale(x))
         if targets is None:
             return logits, None
-        loss = F.cross_entropy(at_least_fp32(logits), targets, ignore_index=-1)
+        loss = F.cross_entropy(model.at_least_fp32(logits), targets, ignore_index=-1)
         return None if self.training else logits, loss
 
     def num_params(self):
