@@ -99,15 +99,12 @@ def test_no_mask():
     close(model(x.roll(3, -1))[0], model(x)[0], 1e-12)                  # without positions the order of patches is nothing
 
 
-# ----------------------------------------------------------------------------- stochastic depth
-
 def test_stochastic_depth_is_linear_in_depth_and_per_sample():
     """A dropped block is the identity, and evaluation drops nothing"""
     model = build(n_layer=5, drop_path=0.4)
-    for name in ('attn_gain', 'ffn_gain'):
-        gains = [getattr(block, name) for block in model.h]
-        rates = [1 - gain.keep.item() if isinstance(gain, DropPath) else 0.0 for gain in gains]
-        assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
+    for block, rate in zip(model.h, (0.0, 0.1, 0.2, 0.3, 0.4)):
+        for gain in block.attn_gain, block.ffn_gain:
+            assert (1 - gain.keep.item() if isinstance(gain, DropPath) else 0.0) == pytest.approx(rate)
     kept = model.h[4].attn_gain(torch.ones(10000, 2, 3))
     assert sorted(set(kept[:, 0, 0].tolist())) == pytest.approx([0.0, 1 / 0.6]) and (kept == kept[:, :1, :1]).all()
     assert abs((kept[:, 0, 0] == 0).double().mean() - 0.4) < 0.025      # five standard errors
@@ -116,8 +113,6 @@ def test_stochastic_depth_is_linear_in_depth_and_per_sample():
     x = images(model.config, 64)
     close(model.eval()(x)[0], build(n_layer=5)(x)[0], 1e-12)
 
-
-# ----------------------------------------------------------------------------- names, errors, counts
 
 def test_block_types():
     kinds = {name: block_type(name, ViTConfig.params) for name, _ in build(bias=True).named_parameters()}
@@ -138,8 +133,6 @@ def test_flops_by_hand():
     assert model.flops_per_image() == tokens * (6 * a_token + 12 * 12 * d * tokens) + 6 * head
 
 
-# ----------------------------------------------------------------------------- measure.py
-
 def batches(model, count=2):
     x = images(model.config, 3 * count)
     return [(x[i:i + 3], torch.tensor([4, 0, 2])) for i in range(0, 3 * count, 3)]
@@ -150,8 +143,8 @@ def test_gradients_and_sharpness_are_per_image():
     model, drawn = build().eval(), []
     data, rng = batches(model), torch.Generator().manual_seed(0)
     found = mean_gradient(model, data)
-    for (name, p), g in zip(model.named_parameters(),
-                            torch.autograd.grad(sum(model(x, y)[1] for x, y in data) / 2, list(model.parameters()))):
+    wanted = torch.autograd.grad(sum(model(x, y)[1] for x, y in data) / 2, list(model.parameters()))
+    for name, g in zip(found, wanted, strict=True):
         close(found[name], g, 1e-12)
 
     def labels(logits):
@@ -159,10 +152,9 @@ def test_gradients_and_sharpness_are_per_image():
         return drawn[-1]
 
     g = mean_gradient(model, data, labels)
-    h = diagonal_estimate(model, data, torch.Generator().manual_seed(0))
     assert [y.shape for y in drawn] == [(3,), (3,)]
-    close(h['patch.weight'], 6 * g['patch.weight'].square(), 1e-12)
-    assert set(m.sharpness(model, data, rng)) == {block_type(name, ViTConfig.params) for name, _ in model.named_parameters()}
+    close(diagonal_estimate(model, data, torch.Generator().manual_seed(0))['patch.weight'], 6 * g['patch.weight'].square(), 1e-12)
+    assert set(m.sharpness(model, data, rng)) == {block_type(name, ViTConfig.params) for name in found}
 
 
 def test_attention_without_a_mask():
@@ -176,14 +168,3 @@ def test_attention_without_a_mask():
     close(torch.tensor(found['max_logit'][0]), logits.amax((0, 2, 3)).float(), 1e-5)
     p = logits.softmax(-1)
     close(torch.tensor(found['entropy'][0]), (-(p * p.log()).sum(-1).mean((0, 2)) / math.log(logits.size(-1))).float(), 1e-5)
-
-
-def test_jacobian_of_all_tokens():
-    """Of an image, whose tokens all see one another"""
-    model = build(n_layer=1).eval()
-    (x, _), = data = batches(model, 1)
-    row, _ = m.jacobian(model, data, None)
-    at, block = (model.patch(x[:1]) + model.wpe.weight).detach(), model.h[0]
-    full = torch.autograd.functional.jacobian(lambda v: v + block.attn(block.attn_pre_norm(v))[0], at).view(at.numel(), -1)
-    sigma = torch.linalg.svdvals(full)
-    assert [row['layer']['largest'], row['layer']['smallest']] == pytest.approx([sigma[0].item(), sigma[-1].item()])
