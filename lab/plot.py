@@ -414,7 +414,7 @@ def plot_sweep(runs):
             x = [float(point[0]) if point else k for point in row.points]
             first = [at.val_loss[(at.seed == 1) & (at.status == 'done')].mean() for at in row.points.values()]
             draw_curve(ax, x, first, label=str(row), **style_of(k))
-            if any(row.compared.seed > 1) and len(losses := row.losses('val')):
+            if any(row.compared.seed > 1) and len(losses := row.losses()):
                 ax.errorbar(float(row.best[0]) if row.best else k, losses.mean(), losses.sem() if len(losses) > 1 else 0,
                             **style_of(k) | dict(marker='*', ls='', ms=7))
         ax.set(xscale='log' if row.keys else 'linear', xlabel='learning rate' if row.keys else 'row of the table',

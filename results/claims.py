@@ -143,16 +143,14 @@ def test(claim, sweeps):
         weights = read_contrast(claim.contrast, find)
     except ValueError:                                  # a row has no runs yet
         return None, 1.0, 'not run'
-    known = {row: sweeps[sweep].known[row] for row, sweep in used.items() if row in sweeps[sweep].known}
-    split, = {sweeps[sweep].split for sweep in used.values()}           # the losses are of one split
-    e = contrast(weights, split, known)
-    why = next(filter(None, (why_open(row, split, SEEDS[sweep]) for row, sweep in used.items())), '')
+    assert len({row.split for row in used}) == 1
+    e, why = contrast(weights), next(filter(None, (why_open(row, SEEDS[sweep]) for row, sweep in used.items())), '')
     return e, 1.0 if why else e.p if claim.sign else float(t.sf((MARGIN - abs(e.mean)) / e.error, e.df)), why
 
 
-def why_open(row, split, wanted):
+def why_open(row, wanted):
     """Return why no claim about the row can be decided yet, or ''."""
-    lost, n = sum(row.compared.status != 'done'), len(row.losses(split))
+    lost, n = sum(row.compared.status != 'done'), len(row.losses())
     if 1 < len(row.points) and len(row.first) < 3:      # with fewer, a better one may lie between or beyond
         return f'not run: fewer than 3 rates of {row} have ended'
     if row.is_at_edge():

@@ -6,7 +6,6 @@ Make the pictures of README.md, and the tables of README.md, claims.md, ../READM
 csv/NAME.csv has the runs of config/sweep/NAME.py. A table stands in its page between <!-- NAME: made by results/pages.py --> and
 <!-- end -->; all other text is written in the page itself.
 """
-import math
 import re
 import sys
 from pathlib import Path
@@ -27,8 +26,6 @@ from lab.sweep.table import (  # noqa: E402
     interval,
     key_of,
     labels_of,
-    make_tables,
-    markdown,
 )
 from results.claims import SEEDS, test_all  # noqa: E402
 from results.pictures import forest, tolerance  # noqa: E402
@@ -46,8 +43,14 @@ class Sweep(Results):
 
     def missing(self):
         """Return how many runs the sweep's file plans that have not ended."""
-        ended = {key_of(labels_of(run)): run for run in self.runs.to_dict('records') if run['status'] != 'failed'}
+        ended = {key_of(labels_of(run)): run for run in self.runs.to_dict('records')}
         return sum(row.left(ended) for row in rows_of_file(self.keys))
+
+
+def markdown(table):
+    """Return a frame of texts as a Markdown table."""
+    lines = [[*table], ['---'] * table.shape[1], *table.values.tolist()]
+    return '\n'.join('| ' + ' | '.join(cell.replace('|', r'\|') for cell in line) + ' |' for line in lines)
 
 
 # ----------------------------------------------------------------------------- claims
@@ -74,8 +77,7 @@ def section(sweep, verdicts):
     own = [claim.contrast.replace(f'{sweep.name}/', '') for family in verdicts.values() for claim, e, *_ in family
            if e and {*re.findall(r'(\w+)/', claim.contrast)} == {sweep.name}]
     contrasts = " --contrast='\n        " + ';\n        '.join(own) + "'" if own else ''
-    table = make_tables(sweep, sweep.keys['against'])[1][0]
-    table = table.loc[:, ~table.columns.str.startswith('seed 1 at ')]
+    table = sweep.tables(sweep.keys['against'])[0]
     family = [claim_table(verdicts[sweep.name])] if sweep.name in verdicts else []
     command = f'    python -m lab.sweep config/sweep/{sweep.name}.py --report=True{contrasts}'
     return '\n\n'.join([command, markdown(table), *family])
@@ -88,19 +90,12 @@ def by_loss(rows):
 
 
 def ranking(sweep):
-    """Return the table of the placements with several seeds."""
-    pre, cost = find_row(sweep.rows, sweep.keys['against']), pd.read_csv(HERE / 'csv' / 'placements_time.csv', index_col='arch')
-    cost['flops'] = cost.flops_per_token / cost.flops_per_token['pre']
-    lines = []
-    for row in by_loss(row for row in sweep.rows if len(row.losses('test')) > 1):
-        arch, losses = row.labels['arch'], row.losses('test')
-        e = contrast({row: 1, pre: -1}, 'test', sweep.known) if row is not pre else None
-        lines.append({'placement': f'`{arch}`', 'test loss − pre': interval(e) if e else f'0 (its loss: {losses.mean():.3f})',
-                      'seeds': str(len(losses)), 'sd': f'{losses.std():.3f}',
-                      'decay': row.best[0], 'rate': row.best[1], 'parameters': f'{row.at_best.parameters.iloc[0]:,}',
-                      **{name: f'{cost[key].get(arch, math.nan):.2f}'.replace('nan', '–')
-                         for name, key in (('FLOPs / pre', 'flops'), ('time / pre', 'time_ratio'))}})
-    return markdown(pd.DataFrame(lines))
+    """Return the table of the placements that have all their seeds."""
+    pre = find_row(sweep.rows, sweep.keys['against'])
+    return markdown(pd.DataFrame([
+        {'placement': f'`{row.labels["arch"]}`', 'decay, rate': ', '.join(row.best),
+         'test loss − pre': f'0 (its loss: {row.losses().mean():.3f})' if row is pre else interval(contrast({row: 1, pre: -1}))}
+        for row in by_loss(row for row in sweep.rows if len(row.losses()) >= SEEDS['placements'])]))
 
 
 NAMED = {       # config/arch/ → name, InputNorm, Pre (attention, FFN), QK, Mid, Post, norm
@@ -121,7 +116,7 @@ def named(sweep):
     """Return the table of the placements that have a name in papers."""
     return markdown(pd.DataFrame([
         {'`config/arch/`': f'`{row.labels["arch"]}`', **dict(zip(HEAD, NAMED[row.labels['arch']])),
-         'test loss': row.text('test') + ', one seed' * (len(row.shown) == 1)}
+         'test loss': row.text() + ', one seed' * (len(row.shown) == 1)}
         for row in by_loss(row for row in sweep.rows if row.labels['arch'] in NAMED)]))
 
 
@@ -165,8 +160,8 @@ def build():
     others = [verdict for name, family in verdicts.items() if name != 'dnt' for verdict in family]
     blocks = dict(
         ranking=ranking(placements), named=named(placements), archs=archs(), induction=induction(placements),
-        dnt=claim_table(verdicts['dnt'], ('claim', 'difference', 'seeds', 'verdict')), dnt_claims=claim_table(verdicts['dnt']),
-        counts=f'{count(verdicts["dnt"])}. [claims.md](claims.md) also tests figures of the papers. {count(others)}.',
+        dnt=claim_table(verdicts['dnt'], ('claim', 'difference', 'verdict')), dnt_claims=claim_table(verdicts['dnt']),
+        counts=f'[claims.md](claims.md) has seeds and p, and claims about figures of the papers. {count(others)}.',
         missing=', '.join(f'`{name}.py` ({number})' for name, number in missing.items()) or 'None.',
         **{f'sweep_{name}': section(sweep, verdicts) for name, sweep in sweeps.items()})
     pages = [HERE / 'README.md', HERE / 'claims.md', ROOT / 'README.md', ROOT / 'docs' / 'placements.md']

@@ -15,7 +15,7 @@ def forest(sweep, seeds):
     and below the mean of those that it has."""
     pre = find_row(sweep.rows, sweep.keys['against'])
     rows = sorted(sweep.rows, key=lambda row: row.shown.test_loss.mean())
-    ranked = [row for row in rows if len(row.losses('test')) >= seeds]
+    ranked = [row for row in rows if len(row.losses()) >= seeds]
     others = [row for row in rows if row not in ranked and row.shown.test_loss.notna().any()]
     figure = Figure((FULL * 0.75, LINE * (len(rows) + 1) + 0.6), layout='constrained')
     ax = figure.subplots()
@@ -24,9 +24,9 @@ def forest(sweep, seeds):
         if row is pre:
             ax.plot(0, y, 'o', color='black')
         else:
-            e = contrast({row: 1, pre: -1}, 'test', sweep.known)
+            e = contrast({row: 1, pre: -1})
             ax.errorbar(e.mean, y, xerr=[[e.mean - e.low], [e.high - e.mean]], fmt='o', color=COLORS[0], capsize=2)
-    pale = [row.shown.test_loss.mean() - pre.losses('test').mean() for row in others]
+    pale = [row.shown.test_loss.mean() - pre.losses().mean() for row in others]
     ax.plot(pale, range(len(ranked) + 1, len(ranked) + 1 + len(others)), 'o', color=COLORS[0], alpha=0.35)
     names = [*(row.labels['arch'] for row in ranked), '', *(row.labels['arch'] for row in others)]
     ax.set_yticks(range(len(names)), names, fontsize=7)

@@ -1,17 +1,19 @@
-"""lab/sweep/table.py: the tables that a sweep makes of a runs.csv, against plain computations."""
+"""lab/sweep/table.py: the tables of a runs.csv, against plain computations."""
+from configurator import defaults_of
+
 import csv
 import math
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import run_here
+from helpers import ROOT
 from scipy.stats import false_discovery_control, t, ttest_ind
 
 from lab.sweep.run import largest_rise
-from lab.sweep.table import CELLS
+from lab.sweep.table import CELLS, Results
 
+KEYS = defaults_of(str(ROOT / 'lab' / 'sweep' / '__main__.py'))
 RATES = ('0.1', '0.2', '0.4')
 
 
@@ -21,12 +23,12 @@ def row(arch, *ends, rates=RATES):
 
 @pytest.fixture
 def report(tmp_path, monkeypatch):
-    """report(points, *arguments): the output for a runs.csv of (labels, how each seed's run ended), which is its validation loss,
-    (its validation loss, its test loss), [its validation losses at 0, 8 and 40], or a status. Others start at a loss of 5.
-    `edit` changes the file's text."""
+    """report(points, **keys): the tables, lists of dicts, of a runs.csv of (labels, how each seed's run ended), which is its
+    validation loss, (its validation loss, its test loss), [its validation losses at 0, 8 and 40], or a status. Others start at a
+    loss of 5. `edit` changes the file's text."""
     monkeypatch.chdir(tmp_path)
 
-    def report(points, *arguments, code=0, edit=lambda text: text):
+    def report(points, against='', contrasts='', edit=lambda text: text, **keys):
         axes = list(dict.fromkeys(axis for labels, _ in points for axis in labels))
         with open('numbers.csv', 'w', encoding='utf-8', newline='') as f:
             table = csv.DictWriter(f, [*axes, 'seed', *CELLS], restval='')
@@ -40,51 +42,33 @@ def report(tmp_path, monkeypatch):
                     curve = ' '.join(f'{it}:{loss}' for it, loss in zip((0, 8, 40), losses)) or f'0:5 20:{val}' if done else '0:5'
                     table.writerow(dict(labels, seed=seed, status='done' if done else val, val_losses=curve, code='c0de',
                                         precision='float32', val_loss=val if done else '', test_loss=test, seconds=36))
-        text = Path('numbers.csv').read_bytes().decode()
-        Path('numbers.csv').write_bytes(edit(text).encode())
-        found, out, err = run_here('lab.sweep', '--csv=numbers.csv', '--report=True', *arguments)
-        assert found == code and (not code or err.startswith('error: ') and err.count('\n') == 1), out + err
-        return err if code else tables(out)
+        Path('numbers.csv').write_bytes(edit(Path('numbers.csv').read_bytes().decode()).encode())
+        return [table.to_dict('records') for table in Results('numbers.csv', KEYS | keys).tables(against, contrasts)]
 
     return report
 
 
-def tables(out):
-    """The tables that were printed, each a list of dicts; columns begin where the words of the head do"""
-    found = []
-    for part in out.strip().split('\n\n')[1:]:
-        head, *lines = part.splitlines()
-        starts = [0] + [m.end() for m in re.finditer(r'  +', head)]
-        cells = [[line[a:b].strip() for a, b in zip(starts, [*starts[1:], None])] for line in (head, *lines)]
-        found.append([dict(zip(cells[0], line)) for line in cells[1:]])
-    return found
-
-
 def test_means_and_counts(report):
-    """Of the runs that are done, with the seeds that count"""
-    points = [(dict(arch='s1', optim='sgdw'), [2.0, 1.75, 2.5]), (dict(arch='s5'), ['diverged'] * 2),
-              (dict(arch='s1', optim='a, b'), [2.25, 2.75, 'diverged', 'failed'])]
-    assert [(line['validation loss'], line['seeds']) for line in report(points)[0]] == [
-        ('2.500 ± 0.250, diverged 1/4, failed 1/4', '1 to 4'),
-        (f'2.083 ± {np.std([2, 1.75, 2.5], ddof=1) / math.sqrt(3):.3f}', '1 to 3'), ('diverged 2/2', '1 to 2')]
-
-
-def test_rows_are_in_the_order_of_the_grids(report):
-    """And others behind them by name, whatever order the csv has"""
-    Path('grid.py').write_text("grids = [dict(arch=['s5', 'pre'], n_layer=[10, 9])]\n")
-    points = [(dict(arch=arch, n_layer=n), [1.0]) for n in (9, 10) for arch in ('b', 'pre', 's5', 'a')]
-    assert [(line['arch'], line['n_layer']) for line in report(points, 'grid.py')[0]] == [
-        (arch, n) for arch in ('s5', 'pre', 'a', 'b') for n in ('10', '9')]
+    """Of the runs that are done, with the seeds that count, in the order of the grids, and others behind them by name. A run that
+    failed has no row"""
+    points = [(dict(arch='s1', n='9'), [2.0, 1.75, 2.5]), (dict(arch='a', n='9'), ['diverged'] * 2),
+              (dict(arch='s1', n='10'), [2.25, 2.75, 'diverged', 'failed'])]
+    lines = report(points, grids=[dict(arch=['s1'], n=[10, 9])])[0]
+    assert [(line['arch'], line['n'], line['validation loss'], line['seeds']) for line in lines] == [
+        ('s1', '10', '2.500 ± 0.250, diverged 1/3', '1 to 3'),
+        ('s1', '9', f'2.083 ± {np.std([2, 1.75, 2.5], ddof=1) / math.sqrt(3):.3f}', '1 to 3'),
+        ('a', '9', 'diverged 2/2', '1 to 2')]
 
 
 # ----------------------------------------------------------------------------- what chooses, and what is compared
 
 def test_seed_1_alone_chooses_and_the_others_are_compared(report):
-    """Though these are better elsewhere. Its losses are columns of their own; rates stand in order as numbers"""
+    """Though these are better elsewhere; '10.0' is above '0.3'. Where it chose in another sweep, all points are one, and it does
+    not count either"""
     line, = report(row('a', [2.0, 2.5, 3.0], [2.125], [3.0, 1.0, 1.0], rates=('0.3', '10.0', '1e-1')))[0]
-    assert [(key, line[key]) for key in line if key.startswith('seed 1')] == [
-        ('seed 1 at 1e-1', '3.000'), ('seed 1 at 0.3', '2.000'), ('seed 1 at 10.0', '2.125')]
     assert (line['learning_rate'], line['validation loss'], line['seeds']) == ('0.3', '2.750 ± 0.250', '2 to 3')
+    line, = report([(dict(arch='a'), [1.0, 2.0, 2.5])], tuned_elsewhere=True)[0]
+    assert (line['validation loss'], line['seeds']) == ('2.250 ± 0.250', '2 to 3')
 
 
 @pytest.mark.parametrize('second, chosen', [([2.005, 1.9, 1.9, 2.75], '0.4'), ([2.02, 1.0, 1.0, 2.75], '0.2'),
@@ -92,14 +76,9 @@ def test_seed_1_alone_chooses_and_the_others_are_compared(report):
 def test_three_seeds_choose_where_points_are_close(report, second, chosen):
     """By their mean, among points within 0.01 of seed 1's best, once all three have run there. None of them is compared"""
     points = row('a', [3.0], [2.0, 2.0, 2.0, 2.5, 2.5], second, [3.0], rates=('0.1', '0.2', '0.4', '0.8'))
-    line, = report(points, '--tuning_seeds=3')[0]
+    line, = report(points, tuning_seeds=3)[0]
     assert (line['learning_rate'], line['validation loss'], line['seeds']) == (
         (chosen, '2.500 ± 0.000', '4 to 5') if chosen == '0.2' else (chosen, '2.750', '4'))
-
-
-def test_seeds_that_chose_elsewhere_are_not_compared(report):
-    line, = report([(dict(arch='a'), [1.0, 2.0, 2.5])], '--tuned_elsewhere=True')[0]
-    assert (line['validation loss'], line['seeds']) == ('2.250 ± 0.250', '2 to 3')
 
 
 def test_two_tuned_keys(report):
@@ -107,7 +86,7 @@ def test_two_tuned_keys(report):
     points = [(dict(arch='a', weight_decay=decay, learning_rate=rate), losses) for decay, rate, losses in [
         ('0.1', '0.2', [2.0]), ('0.1', '0.4', [3.0]), ('0.3', '0.2', [1.5, 1.75]), ('0.3', '0.4', [2.5]), ('1', '0.2', [3.0]),
         ('0.3', '0.1', [2.0])]]
-    line, = report(points, '--tuned=weight_decay,learning_rate')[0]
+    line, = report(points, tuned='weight_decay,learning_rate')[0]
     assert (line['weight_decay'], line['learning_rate'], line['validation loss']) == ('0.3', '0.2', '1.750')
     assert line['rate sensitivity'] == '0.500'          # of 2, 1.5 and 2.5 at the decay of 0.3
 
@@ -116,7 +95,7 @@ def test_test_losses(report):
     """They are compared, where all runs that were done have one, and do not choose"""
     points = [*row('a', [(2.0, 3.0), (2.5, 3.5)], [(3.0, 2.0), (1.0, 2.0)]),
               *row('b', [(2.5, 2.5), (2.5, 2.75)], ['diverged'] * 2)]
-    one, two = report(points, '--against=arch=b')[0]
+    one, two = report(points, 'arch=b')[0]
     assert (one['learning_rate'], one['test loss'][:5]) == ('0.1 (edge)', '3.500') and two['test loss'] == '2.750'
     assert (one['difference'], one['n']) == ('+0.750 (no interval)', '1')
     points[0][1][0] = 2.0                               # one that has none
@@ -131,14 +110,11 @@ def test_the_edge_of_a_grid(report, losses, best):
 
 
 def test_the_rule_by_which_a_run_counts_as_diverged(report):
-    """By its last loss, and by the largest rise of its training loss"""
-    for rule, lost in ('loss=9', True), ('loss=10', False), ('rise=0.8', False), ('rise=0.6', True):
-        line, = report(row('a', [2.5, 9.5]), f'--diverged_{rule}', edit=lambda text: text.replace(',9.5,,,', ',9.5,,0.7,'))[0]
+    """By its last loss, and by the largest rise of its training loss, of means over 5 values above the lowest before"""
+    for rule, limit, lost in ('loss', 9, True), ('loss', 10, False), ('rise', 0.8, False), ('rise', 0.6, True):
+        (line,), = report(row('a', [2.5, 9.5]), **{f'diverged_{rule}': limit},
+                          edit=lambda text: text.replace(',9.5,,,', ',9.5,,0.7,'))
         assert (line['validation loss'] == '2.500, diverged 1/2') == lost
-
-
-def test_the_largest_rise():
-    """Of means over 5 values above the lowest before; what is left at the end does not count"""
     for losses, rise in ([5, 4, 3, 2], 0), ([5, 2, 4, 3], 2), ([2, 5, 1, 3], 3), ([], math.nan):
         logged = [loss + noise for loss in losses for noise in (-0.5, 0.5, 0, 0.25, -0.25)] + [9.0]
         assert largest_rise(logged) == pytest.approx(rise, nan_ok=True)
@@ -147,33 +123,30 @@ def test_the_largest_rise():
 @pytest.mark.parametrize('ends, wanted', [
     (([1.0], [2.0], [4.5]), '1.500'),                   # (0 + 1 + 3.5) / 3
     (([1.0], [2.0], [9.0]), '1.667'), (([1.0], [2.0], ['diverged']), '1.667'),       # both count as 5, where all start
-    (([1.0, 9.0], [2.0, 'diverged'], [[5.0, 9.0, 4.5]]), '1.500'),      # a run that spiked; of seed 1 alone
-    (([1.0], [2.0], ['failed']), ''), (([1.0],), '')])
+    (([1.0, 9.0], [2.0, 'diverged'], [[5.0, 9.0, 4.5]]), '1.500')])     # a run that spiked; of seed 1 alone
 def test_rate_sensitivity(report, ends, wanted):
-    """By hand; none where a rate was not trained to the end, or is alone"""
-    lines, = report([*row('a', *ends), *row('b', [1.0], [1.25])], '--diverged_loss=4.75')
+    """By hand"""
+    lines, = report([*row('a', *ends), *row('b', [1.0], [1.25])], diverged_loss=4.75)
     assert [line['rate sensitivity'] for line in lines] == [wanted, '0.125']
     assert lines[1]['tolerance in octaves'] == '≥ 0.4'                      # 0.1 / 0.25
 
 
 # ----------------------------------------------------------------------------- comparisons
 
-SEEDS = np.random.default_rng(0).normal(2, 0.1, (4, 5)).round(4)
-
-
 def test_contrasts_and_against(report):
     """A difference of differences and a difference, and all rows against one, each with p-values that are corrected over its
     table. Each row has a size of its own here, so that each has its own variance and Welch's test is that of SciPy"""
-    points = [(dict(arch=f'a{i}', size=f's{i}'), list(losses)) for i, losses in enumerate(SEEDS)]
-    rows = [f'arch=a{i},size=s{i}' for i in range(4)]
-    texts = [f'{rows[0]} - {rows[1]} - {rows[2]} + {rows[3]}', f'{rows[3]} - {rows[0]}']
-    lines, contrasts = report(points, f'--contrast={texts[0]}; {texts[1]}', f'--against={rows[0]}')
-    tests = [ttest_ind(SEEDS[i], SEEDS[0], equal_var=False) for i in (1, 2, 3)]
-    for line, losses, test, p in zip(lines[1:], SEEDS[1:], tests, false_discovery_control([test.pvalue for test in tests])):
+    made = np.random.default_rng(0).normal(2, 0.1, (4, 5)).round(4)
+    names = [f'arch=a{i},size=s{i}' for i in range(4)]
+    texts = [f'{names[0]} - {names[1]} - {names[2]} + {names[3]}', f'{names[3]} - {names[0]}']
+    points = [(dict(arch=f'a{i}', size=f's{i}'), list(losses)) for i, losses in enumerate(made)]
+    lines, contrasts = report(points, names[0], '; '.join(texts))
+    tests = [ttest_ind(made[i], made[0], equal_var=False) for i in (1, 2, 3)]
+    for line, losses, test, p in zip(lines[1:], made[1:], tests, false_discovery_control([test.pvalue for test in tests])):
         low, high = test.confidence_interval(0.95)
-        wanted = f'{losses.mean() - SEEDS[0].mean():+.3f} [{low:+.3f}, {high:+.3f}]'.replace('-', '−')
+        wanted = f'{losses.mean() - made[0].mean():+.3f} [{low:+.3f}, {high:+.3f}]'.replace('-', '−')
         assert (line['difference'], line['n'], line['p'], line['corrected p']) == (wanted, '5', f'{test.pvalue:.2g}', f'{p:.2g}')
-    means, variances = SEEDS.mean(axis=1), SEEDS.var(axis=1, ddof=1) / 5
+    means, variances = made.mean(axis=1), made.var(axis=1, ddof=1) / 5
     error, df = math.sqrt(variances.sum()), variances.sum() ** 2 / (variances ** 2 / 4).sum()
     mean, half = means @ [1, -1, -1, 1], t.ppf(0.975, df) * error
     assert contrasts[0]['difference'] == f'{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]'.replace('-', '−')
@@ -183,9 +156,8 @@ def test_contrasts_and_against(report):
 
 @pytest.mark.parametrize('old, new, says', [
     ('a,0.1,2', 'a,1e-1,1', 'the run arch=a,learning_rate=0.1,seed=1 is there twice'),
-    ('c0de', 'beef', 'has runs of several codes (beef, c0de), which are never averaged'),
+    ('c0de', 'beef', 'has runs of several codes .beef, c0de., which are never averaged'),
     ('float32', 'bfloat16', 'has runs of several precisions')])
 def test_numbers_of_which_no_table_is_made(report, old, new, says):
-    """One line that names the file and the fault"""
-    err = report(row('a', [2.5, 2.5], [3.0]), code=1, edit=lambda text: text.replace(old, new, 1))
-    assert 'numbers.csv' in err and says in err, err
+    with pytest.raises(ValueError, match=f'numbers.csv.*{says}'):
+        report(row('a', [2.5, 2.5], [3.0]), edit=lambda text: text.replace(old, new, 1))

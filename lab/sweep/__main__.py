@@ -7,8 +7,7 @@ Train a grid of runs, each with several seeds, and print their table:
 
 A key of train.py with several values is an axis of the grid. So are arch, optim and lr, folders of config/, whose values are file
 names or `none`. Every run is a run of train.py in its own folder, and gets a row in the csv when it ends. A run with a row is not
-trained again: after an interruption, the same command continues. Seed 1 trains at every value of the tuned keys, and beside the
-best ones until these are inside. Its lowest validation loss chooses. The other seeds train there, and only they are compared.
+trained again: after an interruption, the same command continues. docs/sweeps.md says how a row is tuned.
 """
 import sys
 
@@ -20,10 +19,10 @@ from configurator import at_least, configure, defaults_of, flags, is_help
 import os
 import re
 
-from data.lock import lock_file, lock_folder
+from data.lock import lock_file
 from lab.sweep.plan import rows_of_file
 from lab.sweep.run import Sweep
-from lab.sweep.table import Results, make_tables, plain
+from lab.sweep.table import Results
 
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out-sweep'               # folder for all runs
@@ -61,30 +60,20 @@ def split_arguments(arguments):
 
 
 def grids_with(axes):
-    """Return the file's grids with the command line's axes, and the axes that set one value for all runs. An axis to which the
-    file gives labels chooses among these."""
-    labels = {axis: {label: None for grid in grids for label in grid.get(axis, ())}
-              for axis in axes if any(isinstance(grid.get(axis), dict) for grid in grids)}
-    for axis, known in labels.items():
+    """Return the file's grids with the axes of the command line, which choose among an axis's labels if the file gives it some,
+    and the axes that set one value for all runs."""
+    labelled = {axis for axis in axes for grid in grids if isinstance(grid.get(axis), dict)}
+    for axis in labelled:
+        known = [label for grid in grids for label in grid.get(axis, ())]
         if unknown := [value for value in axes[axis] if value not in known]:
-            raise ValueError(f'{axis}={unknown[0]}: choose among {", ".join(known)}')
-    more, found = {axis: values for axis, values in axes.items() if axis not in labels}, []
+            raise ValueError(f'{axis}={unknown[0]}: choose among {", ".join(dict.fromkeys(known))}')
+    more, found = {axis: values for axis, values in axes.items() if axis not in labelled}, []
     for grid in grids or [{}]:
         chosen = {axis: {label: text for label, text in grid[axis].items() if label in axes[axis]}
-                  for axis in labels.keys() & grid.keys()}
+                  for axis in labelled & grid.keys()}
         if all(chosen.values()):
             found.append({**grid, **chosen, **more, **({'seeds': seeds} if 'seeds' in flags() else {})})
     return found, {axis for axis, values in more.items() if len(values) == 1}
-
-
-def print_tables(keys):
-    """Print the tables of the csv, and return its Results."""
-    results = Results(keys['csv'], keys)
-    if not results.rows:
-        raise ValueError(f'csv={keys["csv"]}: there are no runs yet')
-    caption, tables = make_tables(results, against, contrast)
-    print(f'\n{caption}\n\n' + '\n\n'.join(map(plain, tables)) + '\n')
-    return results
 
 
 def main():
@@ -93,19 +82,22 @@ def main():
     sys.argv[1:], theirs = split_arguments(sys.argv[1:])
     at_least(keys := configure(globals()), seeds=1, tuning_seeds=1, jobs=0, threads=0, diverged_loss=0, diverged_rise=0, extend=0)
     axes = {key: text.split(',') for key, _, text in (arg[2:].partition('=') for arg in theirs if arg.startswith('--'))}
-    keys['csv'] = csv or os.path.join(out_dir, 'runs.csv')
+    path = keys['csv'] = csv or os.path.join(out_dir, 'runs.csv')
     keys['grids'], fixed = grids_with(axes)
-    if report:
-        return print_tables(keys)
-    sweep = Sweep(rows_of_file(keys, [arg for arg in theirs if arg[0] != '-'], fixed), keys)
-    sweep.check()
-    for folder in out_dir, os.path.dirname(keys['csv']) or '.':
-        os.makedirs(folder, exist_ok=True)
-    with lock_folder(out_dir, 'sweeping'), lock_file(f'{keys["csv"]}.lock', keys['csv'], 'adding runs'):
-        sweep.train()
-    results = print_tables(keys)
-    if all(results.runs.status == 'failed'):
-        raise ValueError(f'all {len(results.runs)} runs failed: see {out_dir}/*/output.txt')
+    failed = 0
+    if not report:
+        sweep = Sweep(rows_of_file(keys, [arg for arg in theirs if arg[0] != '-'], fixed), keys)
+        sweep.check()
+        for folder in out_dir, os.path.dirname(path) or '.':
+            os.makedirs(folder, exist_ok=True)
+        with lock_file(f'{path}.lock', path, 'adding runs'):
+            failed = sweep.train()
+    results = Results(path, keys)
+    if results.rows:
+        print('\nMean loss ± standard error over the seeds named; docs/sweeps.md explains the columns\n')
+        print('\n\n'.join(table.to_string(index=False) for table in results.tables(against, contrast)) + '\n')
+    if failed or not results.rows:
+        raise ValueError(f'{failed} runs failed: see {out_dir}/*/output.txt' if failed else f'csv={path}: there are no runs yet')
 
 
 if __name__ == '__main__':

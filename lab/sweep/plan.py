@@ -1,39 +1,33 @@
-"""
-Plan a sweep: list the runs of its grid, and choose the next ones.
-
-The choice depends only on the runs that have ended, so that an interrupted sweep continues as if nothing had happened.
-"""
+"""Plan a sweep: list the runs of its grid, and choose the next ones, which depend only on the runs that have ended."""
 from configurator import ALIASES, ROOT, TRAIN, defaults_of, known, parse_args
 
 import functools
 import hashlib
-import importlib
 import itertools
 import json
 import math
 import os
+import re
 import shlex
 
 from engine.keys import check_keys, gpt_config, group_settings
-from lab.sweep.table import CELLS, Tuning, canonical, key_of, name_of, row_name
-
-# ----------------------------------------------------------------------------- scripts
-
-SCRIPTS = {'train.py': ('train.py', 'model', 'GPTConfig'), 'vision.train': ('vision/train.py', 'vision.vit', 'ViTConfig', TRAIN)}
+from lab.sweep.table import CELLS, Tuning, canonical, key_of, row_name
+from model import GPTConfig
 
 
 @functools.cache
 def sources_of(script):
     """Return the sources of a training script's keys: its path, its model's config class, perhaps TRAIN."""
-    if script not in SCRIPTS:
-        raise ValueError(f'script={script!r}: choose one of {", ".join(SCRIPTS)}')
-    path, module, name, *more = SCRIPTS[script]         # imported here, because the lab does without images
-    return os.path.join(ROOT, path), getattr(importlib.import_module(module), name), *more
+    if script == 'train.py':
+        return TRAIN, GPTConfig
+    if script == 'vision.train':
+        from vision.vit import ViTConfig  # here, because the lab does without images
+        return os.path.join(ROOT, 'vision', 'train.py'), ViTConfig, TRAIN
+    raise ValueError(f'script={script!r}: choose one of train.py, vision.train')
 
 
 @functools.cache
 def script_defaults(script):
-    """Return a training script's {key: default}."""
     return defaults_of(*sources_of(script))
 
 
@@ -42,14 +36,11 @@ def read_sweep(path):
     return parse_args([str(path)], defaults_of(os.path.join(ROOT, 'lab', 'sweep', '__main__.py')))
 
 
-# ----------------------------------------------------------------------------- the grid
-
 def options(axis, values, defaults):
     """Return {label: arguments of train.py} for an axis's values."""
-    if axis in ('seed', 'data_seed', 'eval_only', 'overwrite', *CELLS):
-        raise ValueError(f'{axis} cannot be an axis: all runs train, seeds=N gives their seeds, and runs.csv has its own columns')
-    if not values or not isinstance(values, (list, dict)):
-        raise ValueError(f'{axis}={values!r} in grids: wants a list of values, or {{label: arguments of train.py}}')
+    if axis in ('seed', 'data_seed', 'eval_only', 'overwrite', *CELLS) or not values or not isinstance(values, (list, dict)):
+        raise ValueError(f'{axis}={values!r} cannot be an axis: choose another key or name (seeds=N sets seeds), and a list of '
+                         'values or {label: arguments}')
     if isinstance(values, dict):
         return {str(label): shlex.split(text) for label, text in values.items()}
     folder = os.path.join(ROOT, 'config', axis)
@@ -57,6 +48,11 @@ def options(axis, values, defaults):
         return {value: [] if value == 'none' else [os.path.relpath(os.path.join(folder, f'{value}.py'))] for value in values}
     known(ALIASES.get(axis, (axis,))[0], defaults, 'the grid')
     return {str(value): [f'--{axis}={value}'] for value in values}
+
+
+def name_of(labels):
+    """Return the name of a run's folder."""
+    return re.sub(r'[^\w.,=+-]', '_', row_name(labels))
 
 
 def make_run(labels, arguments, script):
@@ -125,15 +121,14 @@ class PlannedRow:
         return found
 
     def next(self, ended):
-        """Return the runs to train now, or none at the end. A row whose tuning runs failed, or all diverged, ends."""
+        """Return the runs to train now, or none at the end. A row whose tuning runs all diverged ends."""
         there = self.there(ended)
         if len(self.grid) == 1:
             return [self.run_at(self.grid[0], seed) for seed in self.seeds if seed not in there.get(self.grid[0], ())]
         if to_do := [self.run_at(point, 1) for point in self.grid if 1 not in there.get(point, ())]:
             return to_do
-        failed = any(run['status'] == 'failed' for runs in there.values() for run in runs.values())
         losses = {point: self.tuning.losses(runs.values()) for point, runs in there.items() if 1 in runs}
-        if failed or all(by_seed[1] == math.inf for by_seed in losses.values()):
+        if all(by_seed[1] == math.inf for by_seed in losses.values()):
             return []
         best, missing = self.tuning.choose(losses)
         lowest = min(losses, key=lambda point: losses[point][1])
@@ -155,10 +150,9 @@ class PlannedRow:
 def rows_of_file(keys, arguments=(), fixed=()):
     """Return the PlannedRows of a sweep's keys, see read_sweep. `arguments`: more arguments of all runs; `fixed`: axes with one
     value, which do not name the runs. Two names in a grid are no axes: its own `seeds`, and `ladder`, {tuned key: values that may
-    be added beside its best one}. Without a ladder up to `extend` values may be added at each end, in the ratio of the last two
-    there."""
-    script, tuning, rows, taken = keys['script'], Tuning.of(keys), [], set()
-    first, defaults = [*shlex.split(keys['arguments']), *arguments], script_defaults(script)
+    be added beside its best one}."""
+    tuning, rows, taken = Tuning.of(keys), [], set()
+    first, defaults = [*shlex.split(keys['arguments']), *arguments], script_defaults(keys['script'])
     for grid in map(dict, keys['grids'] or [{}]):
         seeds, ladder = grid.pop('seeds', keys['seeds']), grid.pop('ladder', {})
         axes = {axis: options(axis, values, defaults) for axis, values in grid.items()}
@@ -176,5 +170,5 @@ def rows_of_file(keys, arguments=(), fixed=()):
             if names & taken:
                 raise ValueError(f'two rows are named {row_name(labels)}, or alike: leave one out, or choose other labels')
             taken |= names
-            rows.append(PlannedRow(labels, own, tuned, steps, range(1, seeds + 1), tuning, script))
+            rows.append(PlannedRow(labels, own, tuned, steps, range(1, seeds + 1), tuning, keys['script']))
     return rows

@@ -8,13 +8,13 @@ import subprocess
 import sys
 import time
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 
 from data.tokens import load_meta
-from engine.device import pick_device, pick_dtype
 from engine.files import read_json, read_rows
 from engine.run import code_hash
 from lab.sweep.plan import sources_of
@@ -26,28 +26,25 @@ RISE_ROWS = 5                   # logged losses per mean, for the largest rise
 # ----------------------------------------------------------------------------- the row of a run
 
 def read_about(folder):
-    return read_json(os.path.join(folder, 'run.json'), 'remove it') or {}
+    return read_json(folder / 'run.json', 'remove it') or {}
 
 
 def row_of_run(run, folder, status):
     """Return the runs.csv row, as texts, of a run that has ended in this folder."""
-    about, rows = read_about(folder), read_rows(os.path.join(folder, 'log.jsonl'))
+    about, rows = read_about(folder), read_rows(folder / 'log.jsonl')
     evaluations = [row for row in rows if math.isfinite(row.get('val_loss', math.nan))]
     last, per_iter = evaluations[-1] if status == 'done' else {}, about.get('tokens_per_iter', about.get('images_per_iter', 0))
+    numbers = dict(seconds=training_seconds(rows, per_iter),
+                   largest_rise=largest_rise([row['loss'] for row in rows if 'loss' in row]),
+                   **{name: last.get(name, math.nan) for name in ('val_loss', 'test_loss')})
     return dict(
-        run['labels'], status=status, iterations=str(rows[-1]['iter'] if rows else 0),
+        run['labels'], status=status, iterations=str(rows[-1]['iter'] if rows else 0), keys=run['keys'], attention_kernel='',
         parameters=str(about.get('parameters', '')), tokens_per_iteration=str(per_iter),
         val_losses=' '.join(f'{row["iter"]}:{row["val_loss"]:.6g}' for row in evaluations),
-        val_loss=digits(last.get('val_loss', math.nan)), test_loss=digits(last.get('test_loss', math.nan)),
-        largest_rise=digits(largest_rise([row['loss'] for row in rows if 'loss' in row])), keys=run['keys'],
-        commit=about.get('commit', '') + '-dirty' * bool(about.get('changed')), machine=about.get('machine', ''),
-        attention_kernel='', seconds=digits(training_seconds(rows, per_iter)),
-        code=about.get('code', ''), data=about.get('data', ''), torch=about.get('torch', ''),
-        precision=about.get('dtype', '').removeprefix('torch.'))
-
-
-def digits(x):
-    return f'{x:.6g}' if math.isfinite(x) else ''
+        commit=about.get('commit', '') + '-dirty' * bool(about.get('changed')),
+        precision=about.get('dtype', '').removeprefix('torch.'),
+        **{name: about.get(name, '') for name in ('machine', 'code', 'data', 'torch')},
+        **{name: f'{x:.6g}' if math.isfinite(x) else '' for name, x in numbers.items()})
 
 
 def largest_rise(losses):
@@ -68,12 +65,6 @@ def training_seconds(rows, per_iter):
 
 # ----------------------------------------------------------------------------- processes
 
-def last_line(folder):
-    """Return the last line that a run has printed."""
-    with open(os.path.join(folder, 'output.txt'), encoding='utf-8', errors='replace') as f:
-        return ([''] + [line.strip() for line in f if line.strip()])[-1]
-
-
 def stop_all(processes):
     """Let all processes finish their step and save, for a minute or until the next Ctrl-C."""
     for process in processes:
@@ -82,15 +73,8 @@ def stop_all(processes):
         for process in processes:
             process.wait(60)
     except (KeyboardInterrupt, subprocess.TimeoutExpired):
-        pass
-    finally:
         for process in processes:
             process.kill()
-            process.wait()
-
-
-def interrupt(number, frame):
-    raise KeyboardInterrupt
 
 
 class Sweep:
@@ -99,18 +83,13 @@ class Sweep:
     def __init__(self, rows, keys):
         self.rows, self.keys, self.csv, self.script = rows, keys, keys['csv'], keys['script']
         self.code = code_hash(sources_of(self.script)[0])
-        self.read()
-
-    def read(self):
-        """Read the csv, without runs that have failed: they are tried again."""
-        self.table = read_csv(self.csv)[lambda table: table.status != 'failed']
 
     def folder(self, run):
-        return os.path.join(self.keys['out_dir'], run['name'])
+        return Path(self.keys['out_dir'], run['name'])
 
     def ended(self):
-        """Return {key: run} of the runs that need not train."""
-        runs = runs_of(self.table, self.csv, *(self.keys[key] for key in ('diverged_loss', 'diverged_rise', 'codes')))
+        """Return {key: run} of the csv."""
+        runs = runs_of(read_csv(self.csv), self.csv, **self.keys)
         return {key_of(labels_of(run)): run for run in runs.to_dict('records')}
 
     def left(self, ended):
@@ -118,22 +97,12 @@ class Sweep:
 
     # ------------------------------------------------------------------------- checks
 
-    def origin(self, config):
-        """Return {name in ORIGIN: its value} of a run that would begin now. None: only the run itself knows."""
-        data = load_meta(config['dataset'])['fingerprint'] if config['init_from'] == 'scratch' else None
-        precision = None if torch.cuda.is_available() else str(pick_dtype(config['dtype'], pick_device(config['device'])))
-        return dict(code=self.code, torch=torch.__version__, data=data,
-                    precision=precision and precision.removeprefix('torch.'))
-
     def check(self):
         """Raise ValueError if the next runs cannot be in one table with the rows that there are, or lie in folders of others."""
-        ended, codes = self.ended(), self.keys['codes']
-        to_do = [run for row in self.rows for run in row.next(ended)]
-        for run in to_do:
-            self.check_folder(run)
-        table = pd.DataFrame([*ended.values(), *({**run['labels'], **self.origin(run['config'])} for run in to_do)])
-        if to_do:
-            check_origin(table.fillna(dict.fromkeys(axes_of(table), '')), self.csv, codes)
+        ended = self.ended()
+        if to_do := [run for row in self.rows for run in row.next(ended)]:
+            table = pd.DataFrame([*ended.values(), *map(self.begin, to_do)])
+            check_origin(table.fillna(dict.fromkeys(axes_of(table), '')), self.csv, self.keys['codes'])
         for row in self.rows if to_do else ():
             for seed, run in (pair for seeds in row.there(ended).values() for pair in seeds.items()):
                 wanted = row.run_at(tuple(canonical(run[key]) for key in row.ladder), seed)
@@ -141,79 +110,81 @@ class Sweep:
                     raise ValueError(f'{self.csv} has the run {wanted["name"]}, which had other keys: choose another --out_dir '
                                      'or --csv')
 
-    def check_folder(self, run):
-        """Raise ValueError if the folder holds a run with another config, which a run with these labels would replace."""
-        folder, of_model = self.folder(run), {field.name for field in fields(sources_of(self.script)[1])}
-        held = read_json(os.path.join(folder, 'config.json'), f'remove {folder}') or {}
-        own = {'out_dir', 'debug', 'overwrite', 'vocab_size'} | (of_model if run['config']['init_from'] != 'scratch' else set())
+    def begin(self, run):
+        """Return a row of the csv with the labels and the ORIGIN of a run that would begin now. None: only the run itself knows.
+        Raise ValueError if the folder holds a run with another config, which this one would continue."""
+        config, folder = run['config'], self.folder(run)
+        held = read_json(folder / 'config.json', f'remove {folder}') or {}
+        own = {'out_dir', 'debug', 'overwrite', 'vocab_size'}
+        if config['init_from'] != 'scratch':
+            own |= {field.name for field in fields(sources_of(self.script)[1])}
         for key in held.keys() - own:
-            if held[key] != run['config'].get(key):
-                raise ValueError(f'{folder} holds a run with {key}={held[key]} instead of {run["config"].get(key)}: '
+            if held[key] != config.get(key):
+                raise ValueError(f'{folder} holds a run with {key}={held[key]} instead of {config.get(key)}: '
                                  'choose another --out_dir, or remove it')
+        data = load_meta(config['dataset'])['fingerprint'] if config['init_from'] == 'scratch' else None
+        return {**run['labels'], 'code': self.code, 'torch': torch.__version__, 'data': data, 'precision': None}
 
     # ------------------------------------------------------------------------- training
 
     def start(self, run, threads, gpu):
         """Start the script as a process. A stopped run continues from its checkpoint if its code is the same."""
         folder, arguments = self.folder(run), [*run['arguments'], '--overwrite=True']   # replace a run killed before it saved
-        os.makedirs(folder, exist_ok=True)
-        if os.path.exists(os.path.join(folder, 'ckpt.pt')) and read_about(folder).get('code') == self.code:
-            arguments = [os.path.join(folder, 'config.json'), '--init_from=resume']
-        env = {**os.environ, 'OMP_NUM_THREADS': str(threads)}
-        if gpu:
-            env['CUDA_VISIBLE_DEVICES'] = gpu
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / 'ckpt.pt').exists() and read_about(folder).get('code') == self.code:
+            arguments = [str(folder / 'config.json'), '--init_from=resume']
+        env = {**os.environ, 'OMP_NUM_THREADS': str(threads)} | ({'CUDA_VISIBLE_DEVICES': gpu} if gpu else {})
         command = [sources_of(self.script)[0]] if self.script.endswith('.py') else ['-m', self.script]
-        with open(os.path.join(folder, 'output.txt'), 'w') as output:
+        with open(folder / 'output.txt', 'w') as output:
             return subprocess.Popen([sys.executable, *command, *arguments, f'--out_dir={folder}'], env=env, stdout=output,
                                     stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
 
-    def add(self, run, status):
-        """Add the row of a run that has ended to the csv, and return it. Others may have added rows to the csv in the meantime.
-        Raise ValueError if its code or data changed while the sweep went on."""
-        row, rows = row_of_run(run, self.folder(run), status), read_csv(self.csv).to_dict('records')
-        table = pd.DataFrame([*(old for old in rows if key_of(labels_of(old)) != run['key']), row]).fillna('')
-        if status != 'failed':
-            runs_of(table, self.csv, codes=self.keys['codes'])
+    def add(self, row):
+        """Add a row to the csv, to which others may have added rows. Raise ValueError if code or data changed meanwhile."""
+        others = [old for old in read_csv(self.csv).to_dict('records') if key_of(labels_of(old)) != key_of(labels_of(row))]
+        table = pd.DataFrame([*others, row]).fillna('')
+        runs_of(table, self.csv, **self.keys)
         write_csv(self.csv, table)
-        self.table = table
-        return row
 
     def train(self):
-        """Train the runs that the planned rows ask for, several at once. The next call retries failed runs."""
+        """Train the runs that the planned rows ask for, several at once, and return how many failed. These get no row, so that
+        the next call tries them again."""
         def to_do():
             return [run for row in self.rows for run in row.next(ended) if run['name'] not in names]
 
-        self.read()                                     # rows may have been added before the csv was locked
-        write_csv(self.csv, self.table)
-        ended, names = self.ended(), set()
+        ended, names, running, failed = self.ended(), set(), {}, 0
         gpus = os.environ.get('CUDA_VISIBLE_DEVICES') or ','.join(map(str, range(torch.cuda.device_count())))
         gpus = gpus.split(',') if torch.cuda.is_available() else []
         cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
         at_once = min(self.keys['jobs'] or len(gpus) or cores, max(1, len(to_do())))
+        threads = self.keys['threads'] or max(1, cores // at_once)
         gpus = [gpus[slot % len(gpus)] for slot in range(at_once)] if gpus else [''] * at_once
         say(f'{len(ended)} runs of {self.csv} are done, {self.left(ended)} to do, {at_once} at once')
-
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, interrupt)
-        running = {}
+                signal.signal(number, signal.default_int_handler)
         try:
             while (waiting := to_do()) or running:
                 for run in waiting[:len(gpus)]:
                     gpu = gpus.pop(0)
-                    running[self.start(run, self.keys['threads'] or max(1, cores // at_once), gpu)] = run, gpu, time.monotonic()
+                    running[self.start(run, threads, gpu)] = run, gpu, time.monotonic()
                     names.add(run['name'])
                 time.sleep(0.1)
                 for process in [process for process in running if process.poll() is not None]:
                     run, gpu, began = running.pop(process)
                     gpus.append(gpu)
-                    status = {0: 'done', 3: 'diverged'}.get(process.returncode, 'failed')
-                    row = self.add(run, status)
-                    ended = self.ended()
-                    how = f'val loss {row["val_loss"]}' if status == 'done' else last_line(self.folder(run)) or status
+                    status, folder = {0: 'done', 3: 'diverged'}.get(process.returncode, 'failed'), self.folder(run)
+                    if status == 'failed':
+                        failed += 1
+                    else:
+                        self.add(row := row_of_run(run, folder, status))
+                        ended = self.ended()
+                    printed = (folder / 'output.txt').read_text(errors='replace').split('\n')
+                    how = f'val loss {row["val_loss"]}' if status == 'done' else [status, *filter(None, printed)][-1]
                     say(f'{run["name"]}: {how}; {time.monotonic() - began:.0f} s; {self.left(ended)} runs left')
         except KeyboardInterrupt:
             say(f'stopped with {self.left(ended)} runs left; the same command goes on', to=sys.stderr)
             sys.exit(130)
         finally:
             stop_all(running)
+        return failed

@@ -20,7 +20,6 @@ from engine.files import write_whole
 
 NEAR = 0.01                     # nats: points as close to the best one get the other tuning seeds too
 SPLITS = dict(val='validation', test='test')
-STATUS = ('done', 'diverged', 'failed')
 # the columns of runs.csv after the axes and the seed
 CELLS = ('status', 'iterations', 'parameters', 'tokens_per_iteration', 'val_losses', 'val_loss', 'test_loss', 'largest_rise',
          'code', 'data', 'keys', 'commit', 'machine', 'attention_kernel', 'precision', 'torch', 'seconds')
@@ -43,7 +42,7 @@ class Tuning(NamedTuple):
     def losses(self, runs):
         """Return {tuning seed: validation loss, inf for a run that diverged} of the runs at a point."""
         return {int(run['seed']): run['val_loss'] if run['status'] == 'done' else math.inf for run in runs
-                if run['status'] != 'failed' and run['seed'] <= self.seeds}
+                if run['seed'] <= self.seeds}
 
     def choose(self, losses):
         """Return the chosen point, and the (point, seed) that must train before the choice is final. `losses`: {point: losses()}.
@@ -59,12 +58,7 @@ class Tuning(NamedTuple):
 # ----------------------------------------------------------------------------- runs.csv
 
 def row_name(labels):
-    return ','.join(f'{axis}={label}' for axis, label in labels.items())
-
-
-def name_of(labels):
-    """Return the name of a run's folder, made of its place on the axes."""
-    return re.sub(r'[^\w.,=+-]', '_', row_name({axis: label for axis, label in labels.items() if label}))
+    return ','.join(f'{axis}={label}' for axis, label in labels.items() if label)
 
 
 def canonical(label):
@@ -90,13 +84,14 @@ def axes_of(runs):
 
 
 def read_csv(path):
-    """Return the rows of a runs.csv as texts, or none if there is no file. Raise ValueError for another file."""
+    """Return the rows of a runs.csv as texts, or none if there is no file. Raise ValueError for another file. Earlier versions
+    added rows of runs that had failed."""
     if not os.path.exists(path):
         return pd.DataFrame(columns=['seed', *CELLS], dtype=str)
     rows = pd.read_csv(path, dtype=str, keep_default_na=False)
     if missing := {'seed', *CELLS} - {*rows}:
         raise ValueError(f'{path} is not the runs.csv of a sweep: it has no column {min(missing)!r}')
-    return rows
+    return rows[rows.status != 'failed']
 
 
 def write_csv(path, rows):
@@ -104,10 +99,9 @@ def write_csv(path, rows):
     write_whole(path, lambda f: f.write(text.encode()))
 
 
-def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0, codes=''):
-    """Convert rows of runs.csv: numbers to numbers, and labels to their first spelling. Runs that end above diverged_loss, or
-    whose largest rise exceeds diverged_rise, count as diverged too; 0: no limit. Raise ValueError for rows that cannot be of one
-    sweep. `codes`: hashes of code that compute the same, with commas."""
+def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0, codes='', **_):
+    """Convert rows of runs.csv: numbers to numbers, and labels to their first spelling. Raise ValueError for rows that cannot be
+    of one sweep. The other arguments are keys of lab.sweep."""
     runs, axes = rows.reset_index(drop=True), axes_of(rows)
     for name in NUMBERS:
         runs[name] = pd.to_numeric(runs[name])
@@ -115,13 +109,13 @@ def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0, codes=''):
         runs[axis] = runs.groupby(runs[axis].map(canonical))[axis].transform('first')
     if (twice := runs.duplicated([*axes, 'seed'])).any():
         raise ValueError(f'{path}: the run {row_name(labels_of(runs[twice].iloc[0]))} is there twice')
-    check_origin(runs[runs.status != 'failed'], path, codes)
+    check_origin(runs, path, codes)
     high = (runs.val_loss > (diverged_loss or math.inf)) | (runs.largest_rise > (diverged_rise or math.inf))
     runs.loc[(runs.status == 'done') & high, 'status'] = 'diverged'
     return runs
 
 
-def check_origin(runs, path, codes=''):
+def check_origin(runs, path, codes):
     """Raise ValueError if runs have different code or PyTorch versions, or different data sets or precisions, unless an axis such
     as `dataset` has one of these for each label. Codes named in `codes` count as one, and None as any."""
     for what, name in ORIGIN.items():
@@ -129,28 +123,21 @@ def check_origin(runs, path, codes=''):
         apart = what in ('data', 'precision') and any(
             runs.groupby(axis)[what].nunique().max() == runs.groupby(what)[axis].nunique().max() == 1 for axis in axes_of(runs))
         if len(found) > 1 and not apart and not (what == 'code' and found <= {*codes.split(',')}):
-            remedy = ', or name codes that repeat a run digit by digit in codes' * (what == 'code')
-            raise ValueError(f'{path} has runs of several {name} ({", ".join(sorted(found))}), which are never averaged: give '
-                             f'another --out_dir or --csv, or move the rows of all but one into another file{remedy}')
+            raise ValueError(f'{path} has runs of several {name} ({", ".join(sorted(found))}), which are never averaged: choose '
+                             'another --csv' + ', or name codes that repeat a run digit by digit in codes' * (what == 'code'))
 
 
 # ----------------------------------------------------------------------------- rows of the table
 
-def loss_text(counted, runs, split):
-    """Return the mean loss of the counted runs that are done, and how many of all runs diverged or failed."""
-    losses = counted[f'{split}_loss'][counted.status == 'done'].dropna()
-    parts = [f'{fmean(losses):.3f}' + (f' ± {losses.sem():.3f}' if len(losses) > 1 else '')] if len(losses) else []
-    lost = [(status, sum(runs.status == status)) for status in STATUS[1:]]
-    return ', '.join([*parts, *(f'{status} {number}/{len(runs)}' for status, number in lost if number)])
-
-
 class Row:
     """The runs that differ only in the tuned keys and the seed. `points`: {values of the tuned keys: its runs}, ascending.
     `best`: the point that the tuning seeds chose. `compared`: the other seeds there, or all seeds if there was no choice. They
-    are shown, or all that is there while they are missing. `first`: seed 1's runs, which chose among several points."""
+    are shown, or all that is there while they are missing. `first`: seed 1's runs, which chose among several points. `spread`:
+    the variance of a loss, and its degrees of freedom, see moderate()."""
+    spread = None
 
-    def __init__(self, labels, runs, tuning):
-        self.labels, self.keys = labels, [key for key in tuning.keys if key in runs]
+    def __init__(self, labels, runs, tuning, split):
+        self.labels, self.split, self.keys = labels, split, [key for key in tuning.keys if key in runs]
         self.runs = runs.sort_values(self.keys, key=pd.to_numeric, kind='stable') if self.keys else runs
         self.points = dict([*self.runs.groupby(self.keys, sort=False)]) if self.keys else {(): runs}
         several = len(self.points) > 1
@@ -165,27 +152,23 @@ class Row:
     def __str__(self):
         return row_name(self.labels)
 
-    def losses(self, split):
-        """Return the final losses that may be compared."""
-        return self.compared[f'{split}_loss'][self.compared.status == 'done'].dropna()
+    def losses(self, runs=None):
+        """Return the final losses of runs that are done; without `runs`, those that may be compared."""
+        runs = self.compared if runs is None else runs
+        return runs[f'{self.split}_loss'][runs.status == 'done'].dropna()
 
-    def text(self, split):
-        return loss_text(self.shown, self.at_best, split)
+    def text(self):
+        """Return the mean loss of the runs that are shown, and how many at the point diverged."""
+        losses, lost = self.losses(self.shown), sum(self.at_best.status == 'diverged')
+        mean = [f'{fmean(losses):.3f}' + (f' ± {losses.sem():.3f}' if len(losses) > 1 else '')] if len(losses) else []
+        return ', '.join(mean + [f'diverged {lost}/{len(self.at_best)}'] * (lost > 0))
 
     def is_at_edge(self):
         """Return whether a tuned key has the lowest or highest of its values that seed 1 tried, so that a better one may lie
         beyond."""
-        tried = self.first[self.first.status != 'failed'][self.keys].astype(float)
-        return len(self.points) > 1 and any(
-            tried[key].nunique() > 1 and float(value) in (tried[key].min(), tried[key].max())
-            for key, value in zip(self.keys, self.best))
-
-    def point_text(self):
-        """Return {tuned key: its chosen value}, with '(edge)' behind the last one if a better one may lie beyond."""
-        values = dict(zip(self.keys, self.best))
-        if self.keys and self.is_at_edge():
-            values[self.keys[-1]] += ' (edge)'
-        return values
+        tried = self.first[self.keys].astype(float)
+        ends = zip(self.best, tried.min(), tried.max())
+        return len(self.points) > 1 and any(low < high and float(value) in (low, high) for value, low, high in ends)
 
     def rate_cells(self):
         """Return Wortsman's rate sensitivity and the tolerance in octaves, as texts, from seed 1's validation losses at all rates
@@ -194,7 +177,7 @@ class Row:
                  if self.keys and point[:-1] == self.best[:-1]}
         runs = pd.concat(rates.values()) if len(rates) > 1 else self.runs[:0]
         starts = [float(text.split()[0][2:]) for text in runs.val_losses if text.startswith('0:')]
-        if not starts or len(runs) < len(rates) or 'failed' in {*runs.status}:
+        if not starts or len(runs) < len(rates):
             return '', ''
         losses = np.fmin(runs.val_loss.to_numpy(), fmean(starts))       # fmin: a run that train.py stopped has NaN
         width, is_open = tolerance([*rates], losses)
@@ -216,17 +199,12 @@ def tolerance(rates, losses, slack=0.1):
     return high - low, open_above or open_below
 
 
-def rows_of(runs, tuning=Tuning()):
-    """Return the Rows of runs."""
+def rows_of(runs, tuning=Tuning(), split='val'):
+    """Return the Rows of runs, and compare their losses of a split."""
     axes = [name for name in axes_of(runs) if name not in tuning.keys]
     groups = runs.groupby(axes, sort=False) if axes else [((), runs)] * (len(runs) > 0)
-    return [Row({axis: label for axis, label in zip(axes, labels) if label}, group, tuning) for labels, group in groups]
-
-
-def split_of(runs):
-    """Return the split whose losses a table shows: 'test' if every finished run has a test loss, else 'val'."""
-    losses = runs.test_loss[runs.status == 'done']
-    return 'test' if len(losses) and losses.notna().all() else 'val'
+    return [Row({axis: label for axis, label in zip(axes, labels) if label}, group, tuning, split)
+            for labels, group in groups]
 
 
 def find_row(rows, wanted, key='against'):
@@ -242,28 +220,27 @@ def find_row(rows, wanted, key='against'):
 class Estimate(NamedTuple):
     """An estimated contrast of means."""
     mean: float
-    low: float              # of the 95% interval
-    high: float
-    p: float                # two-sided, against zero
-    n: int                  # the fewest losses behind a mean
-    error: float            # the standard error
-    df: float               # its degrees of freedom
+    low: float = math.nan           # of the 95% interval
+    high: float = math.nan
+    p: float = math.nan             # two-sided, against zero
+    n: int = 0                      # the fewest losses behind a mean
+    error: float = math.nan         # the standard error
+    df: float = math.nan            # its degrees of freedom
 
 
-def moderated(rows, split):
-    """Return {row: (variance of a loss, its degrees of freedom)}. Few seeds say little about a row's variance s², with d degrees
-    of freedom. So it is shrunk towards the s₀² of all rows of its optimizer and size, which is worth d₀, and the more these
-    agree, the further (Smyth 2004): (d₀ s₀² + d s²)/(d₀ + d), with d₀ + d degrees of freedom, at most those of all rows.
-    Let e = ln s² − ψ(d/2) + ln(d/2). Then ψ′(d₀/2) = var(e) − mean ψ′(d/2), with d₀ = ∞ unless this is above 0, and ln s₀² =
-    mean(e) + ψ(d₀/2) − ln(d₀/2)."""
-    groups, known = {}, {}
+def moderate(rows):
+    """Set the `spread` of rows: the variance of a loss, and its degrees of freedom. Few seeds say little about a row's variance
+    s², with d degrees of freedom. So it is shrunk towards the s₀² of all rows of its optimizer and size, which is worth d₀, and
+    the more these agree, the further (Smyth 2004): (d₀ s₀² + d s²)/(d₀ + d), with d₀ + d degrees of freedom, at most those of all
+    rows. Let e = ln s² − ψ(d/2) + ln(d/2). Then ψ′(d₀/2) = var(e) − mean ψ′(d/2), with d₀ = ∞ unless this is above 0, and
+    ln s₀² = mean(e) + ψ(d₀/2) − ln(d₀/2)."""
+    groups = {}
     for row in rows:
-        if row.losses(split).var() > 0:
+        if row.losses().var() > 0:
             size = row.labels.get('size', f'{row.shown.parameters.iloc[0]:.1g}')
             groups.setdefault((row.labels.get('optim'), size), []).append(row)
     for group in groups.values():
-        s2 = np.array([np.var(row.losses(split).to_numpy(), ddof=1) for row in group])
-        d = np.array([len(row.losses(split)) - 1 for row in group])
+        s2, d = np.array([(np.var(row.losses().to_numpy(), ddof=1), len(row.losses()) - 1) for row in group]).T
         if len(group) > 1:
             e = np.log(s2) - psi(d / 2) + np.log(d / 2)
             excess = e.var(ddof=1) - polygamma(1, d / 2).mean()
@@ -273,23 +250,22 @@ def moderated(rows, split):
                 s2, d = (d0 * s0 + d * s2) / (d0 + d), np.minimum(d0 + d, d.sum())
             else:
                 s2, d = np.full(len(group), np.exp(e.mean())), np.full(len(group), d.sum())
-        known |= zip(group, zip(s2.tolist(), d.tolist()))
-    return known
+        for row, *spread in zip(group, s2.tolist(), d.tolist()):
+            row.spread = tuple(spread)
 
 
-def contrast(weights, split, known):
-    """Estimate Σ w m over {row: weight w}, for the means m of independent losses, by Welch's t-test with the variances `known`.
-    Its variance is V = Σ v, v = w² s²/n, with V²/Σ(v²/df) degrees of freedom (Satterthwaite 1946). Rows that share a variance
-    form one term of the latter sum. A row without a variance gives an Estimate without an interval."""
-    used = {row: weight for row, weight in weights.items() if weight}
-    losses = {row: row.losses(split) for row in used}
+def contrast(weights):
+    """Estimate Σ w m over {row: weight w}, for the means m of independent losses, by Welch's t-test. Its variance is V = Σ v, v =
+    w² s²/n, with V²/Σ(v²/df) degrees of freedom (Satterthwaite 1946). Rows that share a variance form one term of the latter sum.
+    A row without a variance gives an Estimate without an interval."""
+    losses = {row: row.losses() for row, weight in weights.items() if weight}
     n = min(map(len, losses.values()), default=0)
-    mean = math.fsum(weight * fmean(losses[row]) for row, weight in used.items()) if n else math.nan
-    if not n or not all(row in known for row in used):
-        return Estimate(mean, math.nan, math.nan, math.nan, n, math.nan, math.nan)
-    parts = {}                                          # {(variance, df): v}
-    for row, weight in used.items():
-        parts[known[row]] = parts.get(known[row], 0.0) + weight ** 2 * known[row][0] / len(losses[row])
+    mean = math.fsum(weights[row] * fmean(losses[row]) for row in losses) if n else math.nan
+    if not n or not all(row.spread for row in losses):
+        return Estimate(mean, n=n)
+    parts = dict.fromkeys((row.spread for row in losses), 0.0)          # {(variance, df): v}
+    for row in losses:
+        parts[row.spread] += weights[row] ** 2 * row.spread[0] / len(losses[row])
     variance = math.fsum(parts.values())
     df, error = variance ** 2 / math.fsum(v ** 2 / df for (_, df), v in parts.items()), math.sqrt(variance)
     low, high = t.interval(0.95, df, mean, error)
@@ -316,31 +292,28 @@ def read_contrast(text, find):
     return weights
 
 
-def signed(x):
-    return f'{x:+.3f}'.replace('-', '−')
-
-
 def interval(e):
     """Return an Estimate as '−0.123 [−0.150, −0.096]'."""
-    return f'{signed(e.mean)} ' + (f'[{signed(e.low)}, {signed(e.high)}]' if e.low == e.low else '(no interval)')
+    return (f'{e.mean:+.3f} ' + (f'[{e.low:+.3f}, {e.high:+.3f}]' if e.low == e.low else '(no interval)')).replace('-', '−')
 
 
 def cells_of(estimates):
-    """Return {column: cell} for each difference, with empty cells for None or a difference without seeds."""
+    """Return {column: cell} for each difference, with no cells for None or a difference without seeds."""
     ps = corrected([e.p if e else math.nan for e in estimates])
-    return [{'difference': interval(e), 'n': str(e.n), 'p': f'{e.p:.2g}', 'corrected p': f'{p:.2g}'} if e and e.n else
-            dict.fromkeys(('difference', 'n', 'p', 'corrected p'), '') for e, p in zip(estimates, ps)]
+    return [{'difference': interval(e), 'n': str(e.n), 'p': f'{e.p:.2g}', 'corrected p': f'{p:.2g}'} if e and e.n else {}
+            for e, p in zip(estimates, ps)]
 
 
 # ----------------------------------------------------------------------------- tables
 
 class Results:
-    """The `runs` and `rows` of a sweep's csv, the `split` whose losses its table shows, and the moderated variances `known` of
-    these. `keys`: those of lab.sweep. Rows are in the order of its grids, and others behind them by name."""
+    """The `runs` and `rows` of a sweep's csv, and the `split` whose losses its table shows: the test split, if every finished run
+    has a test loss. `keys`: those of lab.sweep. Rows are in the order of its grids, and others behind them by name."""
 
     def __init__(self, path, keys):
-        self.runs = runs_of(read_csv(path), path, *(keys[key] for key in ('diverged_loss', 'diverged_rise', 'codes')))
-        self.tuning, self.split = Tuning.of(keys), split_of(self.runs)
+        self.runs = runs_of(read_csv(path), path, **keys)
+        losses = self.runs.test_loss[self.runs.status == 'done']
+        self.split = 'test' if len(losses) and losses.notna().all() else 'val'
         order = {axis: [canonical(str(label)) for grid in keys['grids'] for label in grid.get(axis, ())]
                  for axis in axes_of(self.runs)}
 
@@ -348,54 +321,30 @@ class Results:
             labels = {axis: canonical(row.labels.get(axis, '')) for axis in order}
             return [(order[axis].index(label) if label in order[axis] else math.inf, label) for axis, label in labels.items()]
 
-        self.rows = sorted(rows_of(self.runs, self.tuning), key=place)
-        self.known = moderated(self.rows, self.split)
+        self.rows = sorted(rows_of(self.runs, Tuning.of(keys), self.split), key=place)
+        moderate(self.rows)
 
-
-def make_tables(results, against='', contrasts=''):
-    """Return the caption and the tables, which are frames of texts: the rows, and the contrasts if there are any."""
-    rows, tuning, split, lines = results.rows, results.tuning, results.split, []
-    for row in rows:
-        first = {f'seed 1 at {point[0]}': loss_text(at := runs[runs.seed == 1], at, 'val') for point, runs in row.points.items()
-                 if len(point) == 1 < len(row.points)}
-        lines.append({**row.labels, **first, **row.point_text(), f'{SPLITS[split]} loss': row.text(split),
-                      'seeds': seeds_text(row.shown.seed),
-                      **dict(zip(('rate sensitivity', 'tolerance in octaves'), row.rate_cells()))})
-    if against:
-        base = find_row(rows, against)
-        found = cells_of([contrast({row: 1, base: -1}, split, results.known) if row is not base else None for row in rows])
-        lines = [{**line, **cells} for line, cells in zip(lines, found)]
-    tables = [pd.DataFrame(lines).fillna('')]
-    if texts := [*filter(None, map(str.strip, contrasts.split(';')))]:
-        found = [contrast(read_contrast(text, lambda name: find_row(rows, name, 'contrast')), split, results.known)
-                 for text in texts]
-        tables.append(pd.DataFrame([{'contrast': text, **cells} for text, cells in zip(texts, cells_of(found))]))
-    chose = f'seeds 1 to {tuning.seeds}' if tuning.seeds > 1 else 'seed 1'
-    caption = f'{SPLITS[split]} loss at the end, mean ± standard error over the seeds named'
-    if any(len(row.points) > 1 for row in rows) or tuning.elsewhere:
-        caption += f'; {chose} chose {" and ".join(tuning.keys)} by validation loss, and counts only where it is alone'
-    if any('(edge)' in str(line) for line in lines):
-        caption += '; (edge): no value beyond the best was tried'
-    caption += f'; {results.runs.seconds.sum() / 3600:.2f} hours of runs'
-    if against or texts:
-        caption += '\ndifference: of means, with its 95% interval; n: the fewest seeds of a mean; corrected p: Benjamini-Hochberg'
-    return caption, [table.loc[:, (table != '').any()] for table in tables]
+    def tables(self, against='', contrasts=''):
+        """Return frames of texts: the rows, and the contrasts if there are any."""
+        lines = []
+        for row in self.rows:
+            lines.append(line := row.labels | dict(zip(row.keys, row.best)))
+            if row.is_at_edge():
+                line[row.keys[-1]] += ' (edge)'
+            line |= {f'{SPLITS[self.split]} loss': row.text(), 'seeds': seeds_text(row.shown.seed)}
+            line['rate sensitivity'], line['tolerance in octaves'] = row.rate_cells()
+        if against:
+            base = find_row(self.rows, against)
+            found = cells_of([contrast({row: 1, base: -1}) if row is not base else None for row in self.rows])
+            lines = [{**line, **cells} for line, cells in zip(lines, found)]
+        tables = [pd.DataFrame(lines)]
+        if texts := [*filter(None, map(str.strip, contrasts.split(';')))]:
+            found = [contrast(read_contrast(text, lambda name: find_row(self.rows, name, 'contrast'))) for text in texts]
+            tables.append(pd.DataFrame([{'contrast': text, **cells} for text, cells in zip(texts, cells_of(found))]))
+        return [table.loc[:, (table != '').any()] for table in (table.fillna('') for table in tables)]
 
 
 def seeds_text(seeds):
     """Return seeds as '4 to 11', or as '8 from 7078336 to 261944053' if there are others between the first and the last."""
     low, high, n = min(seeds), max(seeds), len(seeds)
     return f'{low}' if n == 1 else f'{low} to {high}' if high - low == n - 1 else f'{n} from {low} to {high}'
-
-
-def markdown(table):
-    """Return a frame of texts as a Markdown table."""
-    lines = [[*table], ['---'] * table.shape[1], *table.values.tolist()]
-    return '\n'.join('| ' + ' | '.join(cell.replace('|', r'\|') for cell in line) + ' |' for line in lines)
-
-
-def plain(table):
-    """Return a frame of texts as aligned text."""
-    head, *lines = [[*table], *table.values.tolist()]
-    widths = [max(map(len, column)) for column in zip(head, *lines)]
-    return '\n'.join('  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in (head, *lines))
