@@ -25,7 +25,6 @@ from lab.sweep.table import (  # noqa: E402
     find_row,
     interval,
     key_of,
-    labels_of,
 )
 from results.claims import SEEDS, test_all  # noqa: E402
 from results.pictures import forest, tolerance  # noqa: E402
@@ -43,7 +42,7 @@ class Sweep(Results):
 
     def missing(self):
         """Return how many runs the sweep's file plans that have not ended."""
-        ended = {key_of(labels_of(run)): run for run in self.runs.to_dict('records')}
+        ended = {key_of(run): run for run in self.runs.to_dict('records')}
         return sum(row.left(ended) for row in rows_of_file(self.keys))
 
 

@@ -21,7 +21,7 @@ from helpers import ROOT, run_here
 from data.lock import lock_file
 from engine.run import code_hash
 from lab.sweep.plan import read_sweep, rows_of_file
-from lab.sweep.table import Results, key_of, labels_of, read_csv
+from lab.sweep.table import Results, key_of, read_csv
 from model import GPTConfig
 
 SWEEP = defaults_of(str(ROOT / 'lab' / 'sweep' / '__main__.py'))
@@ -137,7 +137,7 @@ def test_a_sweep_of_the_repository(path, monkeypatch):
     rows, ended = rows_of_file(read_sweep(path)), read_csv(ROOT / 'results' / 'csv' / path.with_suffix('.csv').name)
     runs = [row.run_at(point, 1) for row in rows for point in row.grid]
     assert len({run['name'].lower() for run in runs}) == len({json.dumps(run['config']) for run in runs}) == len(runs)
-    ended = {key_of(labels_of(run)): run for run in ended.to_dict('records')}
+    ended = {key_of(run): run for run in ended.to_dict('records')}
     found = sum(len(seeds) for row in rows for seeds in row.there(ended).values())
     assert found == len(ended) or path.stem == 'placements' and found >= 175
 

@@ -15,23 +15,17 @@ import pandas as pd
 import torch
 
 from data.tokens import load_meta
-from engine.files import read_json, read_rows
+from engine.files import read_json, read_rows, write_whole
 from engine.run import code_hash
 from lab.sweep.plan import sources_of
-from lab.sweep.table import axes_of, canonical, check_origin, key_of, labels_of, read_csv, runs_of, write_csv
+from lab.sweep.table import CELLS, axes_of, canonical, check_origin, key_of, read_csv, runs_of
 
 RISE_ROWS = 5                   # logged losses per mean, for the largest rise
 
 
-# ----------------------------------------------------------------------------- the row of a run
-
-def read_about(folder):
-    return read_json(folder / 'run.json', 'remove it') or {}
-
-
 def row_of_run(run, folder, status):
     """Return the runs.csv row, as texts, of a run that has ended in this folder."""
-    about, rows = read_about(folder), read_rows(folder / 'log.jsonl')
+    about, rows = read_json(folder / 'run.json', 'remove it') or {}, read_rows(folder / 'log.jsonl')
     evaluations = [row for row in rows if math.isfinite(row.get('val_loss', math.nan))]
     last, per_iter = evaluations[-1] if status == 'done' else {}, about.get('tokens_per_iter', about.get('images_per_iter', 0))
     numbers = dict(seconds=training_seconds(rows, per_iter),
@@ -63,8 +57,6 @@ def training_seconds(rows, per_iter):
     return seconds
 
 
-# ----------------------------------------------------------------------------- processes
-
 def stop_all(processes):
     """Let all processes finish their step and save, for a minute or until the next Ctrl-C."""
     for process in processes:
@@ -90,12 +82,7 @@ class Sweep:
     def ended(self):
         """Return {key: run} of the csv."""
         runs = runs_of(read_csv(self.csv), self.csv, **self.keys)
-        return {key_of(labels_of(run)): run for run in runs.to_dict('records')}
-
-    def left(self, ended):
-        return sum(row.left(ended) for row in self.rows)
-
-    # ------------------------------------------------------------------------- checks
+        return {key_of(run): run for run in runs.to_dict('records')}
 
     def check(self):
         """Raise ValueError if the next runs cannot be in one table with the rows that there are, or lie in folders of others."""
@@ -125,13 +112,12 @@ class Sweep:
         data = load_meta(config['dataset'])['fingerprint'] if config['init_from'] == 'scratch' else None
         return {**run['labels'], 'code': self.code, 'torch': torch.__version__, 'data': data, 'precision': None}
 
-    # ------------------------------------------------------------------------- training
-
     def start(self, run, threads, gpu):
         """Start the script as a process. A stopped run continues from its checkpoint if its code is the same."""
         folder, arguments = self.folder(run), [*run['arguments'], '--overwrite=True']   # replace a run killed before it saved
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / 'ckpt.pt').exists() and read_about(folder).get('code') == self.code:
+        about = read_json(folder / 'run.json', 'remove it') or {}
+        if (folder / 'ckpt.pt').exists() and about.get('code') == self.code:
             arguments = [str(folder / 'config.json'), '--init_from=resume']
         env = {**os.environ, 'OMP_NUM_THREADS': str(threads)} | ({'CUDA_VISIBLE_DEVICES': gpu} if gpu else {})
         command = [sources_of(self.script)[0]] if self.script.endswith('.py') else ['-m', self.script]
@@ -141,16 +127,20 @@ class Sweep:
 
     def add(self, row):
         """Add a row to the csv, to which others may have added rows. Raise ValueError if code or data changed meanwhile."""
-        others = [old for old in read_csv(self.csv).to_dict('records') if key_of(labels_of(old)) != key_of(labels_of(row))]
+        others = [old for old in read_csv(self.csv).to_dict('records') if key_of(old) != key_of(row)]
         table = pd.DataFrame([*others, row]).fillna('')
         runs_of(table, self.csv, **self.keys)
-        write_csv(self.csv, table)
+        text = table[[*axes_of(table), 'seed', *CELLS]].to_csv(index=False, lineterminator='\r\n')
+        write_whole(self.csv, lambda f: f.write(text.encode()))
 
     def train(self):
         """Train the runs that the planned rows ask for, several at once, and return how many failed. These get no row, so that
         the next call tries them again."""
         def to_do():
             return [run for row in self.rows for run in row.next(ended) if run['name'] not in names]
+
+        def left():
+            return sum(row.left(ended) for row in self.rows)
 
         ended, names, running, failed = self.ended(), set(), {}, 0
         gpus = os.environ.get('CUDA_VISIBLE_DEVICES') or ','.join(map(str, range(torch.cuda.device_count())))
@@ -159,7 +149,7 @@ class Sweep:
         at_once = min(self.keys['jobs'] or len(gpus) or cores, max(1, len(to_do())))
         threads = self.keys['threads'] or max(1, cores // at_once)
         gpus = [gpus[slot % len(gpus)] for slot in range(at_once)] if gpus else [''] * at_once
-        say(f'{len(ended)} runs of {self.csv} are done, {self.left(ended)} to do, {at_once} at once')
+        say(f'{len(ended)} runs of {self.csv} are done, {left()} to do, {at_once} at once')
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, signal.default_int_handler)
@@ -181,9 +171,9 @@ class Sweep:
                         ended = self.ended()
                     printed = (folder / 'output.txt').read_text(errors='replace').split('\n')
                     how = f'val loss {row["val_loss"]}' if status == 'done' else [status, *filter(None, printed)][-1]
-                    say(f'{run["name"]}: {how}; {time.monotonic() - began:.0f} s; {self.left(ended)} runs left')
+                    say(f'{run["name"]}: {how}; {time.monotonic() - began:.0f} s; {left()} runs left')
         except KeyboardInterrupt:
-            say(f'stopped with {self.left(ended)} runs left; the same command goes on', to=sys.stderr)
+            say(f'stopped with {left()} runs left; the same command goes on', to=sys.stderr)
             sys.exit(130)
         finally:
             stop_all(running)

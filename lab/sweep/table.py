@@ -1,9 +1,4 @@
-"""
-Tabulate a sweep: runs.csv has a row for each run, and all tables, as pandas frames, come from these rows alone.
-
-Runs that differ only in the tuned keys and the seed make a row of the table. The validation losses of the tuning seeds choose
-the tuned keys' values, a point. Only the other seeds at this point are compared.
-"""
+"""Tabulate a sweep: runs.csv has a row for each run, and all tables, as pandas frames, come from these rows alone."""
 import math
 import os
 import re
@@ -15,8 +10,6 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import polygamma, psi
 from scipy.stats import false_discovery_control, t
-
-from engine.files import write_whole
 
 NEAR = 0.01                     # nats: points as close to the best one get the other tuning seeds too
 SPLITS = dict(val='validation', test='test')
@@ -40,7 +33,7 @@ class Tuning(NamedTuple):
         return cls((*filter(None, keys['tuned'].split(',')),), keys['tuning_seeds'], keys['tuned_elsewhere'])
 
     def losses(self, runs):
-        """Return {tuning seed: validation loss, inf for a run that diverged} of the runs at a point."""
+        """Return {tuning seed: validation loss, inf if it diverged} of the runs at a point."""
         return {int(run['seed']): run['val_loss'] if run['status'] == 'done' else math.inf for run in runs
                 if run['seed'] <= self.seeds}
 
@@ -69,14 +62,9 @@ def canonical(label):
         return label
 
 
-def key_of(labels):
-    """Return what identifies a run within its sweep: its place on the axes, with its seed."""
-    return frozenset((axis, canonical(str(label))) for axis, label in labels.items() if label != '')
-
-
-def labels_of(run):
-    """Return the place on the axes of a row of runs.csv, with its tuned keys and seed."""
-    return {name: str(label) for name, label in run.items() if name not in CELLS and label != ''}
+def key_of(run):
+    """Return what identifies a row of runs.csv, or a run by its labels: its place on the axes, with its seed."""
+    return frozenset((axis, canonical(str(label))) for axis, label in run.items() if axis not in CELLS and label != '')
 
 
 def axes_of(runs):
@@ -84,8 +72,7 @@ def axes_of(runs):
 
 
 def read_csv(path):
-    """Return the rows of a runs.csv as texts, or none if there is no file. Raise ValueError for another file. Earlier versions
-    added rows of runs that had failed."""
+    """Return the rows of a runs.csv as texts, or none if there is no file. Rows of failed runs are from earlier versions."""
     if not os.path.exists(path):
         return pd.DataFrame(columns=['seed', *CELLS], dtype=str)
     rows = pd.read_csv(path, dtype=str, keep_default_na=False)
@@ -94,21 +81,16 @@ def read_csv(path):
     return rows[rows.status != 'failed']
 
 
-def write_csv(path, rows):
-    text = rows[[*axes_of(rows), 'seed', *CELLS]].to_csv(index=False, lineterminator='\r\n')
-    write_whole(path, lambda f: f.write(text.encode()))
-
-
 def runs_of(rows, path, diverged_loss=0.0, diverged_rise=0.0, codes='', **_):
-    """Convert rows of runs.csv: numbers to numbers, and labels to their first spelling. Raise ValueError for rows that cannot be
-    of one sweep. The other arguments are keys of lab.sweep."""
+    """Convert rows of runs.csv: numbers to numbers, and labels to their first spelling. The last arguments are keys of lab.sweep.
+    Raise ValueError for rows that cannot be of one sweep."""
     runs, axes = rows.reset_index(drop=True), axes_of(rows)
     for name in NUMBERS:
         runs[name] = pd.to_numeric(runs[name])
     for axis in axes:
         runs[axis] = runs.groupby(runs[axis].map(canonical))[axis].transform('first')
     if (twice := runs.duplicated([*axes, 'seed'])).any():
-        raise ValueError(f'{path}: the run {row_name(labels_of(runs[twice].iloc[0]))} is there twice')
+        raise ValueError(f'{path}: the run {row_name(runs[twice].iloc[0][[*axes, "seed"]])} is there twice')
     check_origin(runs, path, codes)
     high = (runs.val_loss > (diverged_loss or math.inf)) | (runs.largest_rise > (diverged_rise or math.inf))
     runs.loc[(runs.status == 'done') & high, 'status'] = 'diverged'
@@ -164,8 +146,7 @@ class Row:
         return ', '.join(mean + [f'diverged {lost}/{len(self.at_best)}'] * (lost > 0))
 
     def is_at_edge(self):
-        """Return whether a tuned key has the lowest or highest of its values that seed 1 tried, so that a better one may lie
-        beyond."""
+        """Return whether a tuned key has the lowest or highest of its values that seed 1 tried."""
         tried = self.first[self.keys].astype(float)
         ends = zip(self.best, tried.min(), tried.max())
         return len(self.points) > 1 and any(low < high and float(value) in (low, high) for value, low, high in ends)
@@ -218,7 +199,6 @@ def find_row(rows, wanted, key='against'):
 # ----------------------------------------------------------------------------- comparisons
 
 class Estimate(NamedTuple):
-    """An estimated contrast of means."""
     mean: float
     low: float = math.nan           # of the 95% interval
     high: float = math.nan
@@ -303,8 +283,6 @@ def cells_of(estimates):
     return [{'difference': interval(e), 'n': str(e.n), 'p': f'{e.p:.2g}', 'corrected p': f'{p:.2g}'} if e and e.n else {}
             for e, p in zip(estimates, ps)]
 
-
-# ----------------------------------------------------------------------------- tables
 
 class Results:
     """The `runs` and `rows` of a sweep's csv, and the `split` whose losses its table shows: the test split, if every finished run
