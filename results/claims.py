@@ -1,13 +1,11 @@
-"""
-The claims that the runs of results/csv/ test, and their verdicts. Each claim was written down before its runs. Those of a family
-share a table, and their p-values are corrected together.
-"""
+"""The claims that the runs of results/csv/ test, each written down before its runs, and their verdicts. See claims.md."""
 import math
+from collections import namedtuple
 from typing import NamedTuple
 
 from scipy.stats import t
 
-from lab.sweep.table import Estimate, contrast, corrected, find_row, read_contrast
+from lab.sweep.table import contrast, corrected, find_row, read_contrast
 
 LEVEL, MARGIN = 0.05, 0.04
 # the losses that each row of a sweep needs: its seeds, without those that chose its rate or decay
@@ -27,34 +25,31 @@ def minus(a, b):
     return f'{a} - ' + ' '.join({'-': '+', '+': '-'}.get(word, word) for word in b.split(' '))
 
 
-# ----------------------------------------------------------------------------- DNT: its parts, mSGDW, size, batch, tokens, text
-
 def lead(setting, over, rows='base/optim=adamw,'):
     """Return a placement's loss minus another's."""
-    return minus(f'{rows}setting={setting}', f'{rows}setting={over}')
+    return f'{rows}setting={setting} - {rows}setting={over}'
 
 
-def gap(setting, batch=''):
-    """Return a placement's loss by momentum SGDW minus that by AdamW; base.py has 2K tokens a batch."""
-    sweep, more = ('batch', f',batch={batch}') if batch else ('base', '')
-    return minus(f'{sweep}/optim=sgdw,setting={setting}{more}', f'{sweep}/optim=adamw,setting={setting}{more}')
+def gap(setting, sweep='base', more=''):
+    """Return a placement's loss by momentum SGDW minus that by AdamW."""
+    return f'{sweep}/optim=sgdw,setting={setting}{more} - {sweep}/optim=adamw,setting={setting}{more}'
 
 
 def growth(setting):
     """Return how much more momentum SGDW costs with 32K tokens a batch than with 0.5K."""
-    return minus(gap(setting, '32K'), gap(setting, '0.5K'))
+    return minus(gap(setting, 'batch', ',batch=32K'), gap(setting, 'batch', ',batch=0.5K'))
 
 
-SGDW, PAPER = 'base/optim=sgdw,setting=', '−0.004, −0.011, −0.039'       # nats a token, at 124M, 774M and 1436M parameters
+# DNT: its parts, momentum SGDW, size, batch, tokens and text
+PAPER = '−0.004, −0.011, −0.039'        # nats a token, at 124M, 774M and 1436M parameters
 dnt = [
     Claim('DNT is better than S1 by AdamW', lead('DNT', 'S1'), paper=PAPER),
     Claim('DNT is better at its own decay and rate than at the decay of S1', lead('DNT', 'DNT with the decay of S1')),
     Claim('mSGDW costs DNT less than S1', minus(gap('DNT'), gap('S1')), paper='−0.053, −0.030, −0.025'),
-    Claim('DNT by mSGDW is better than S1 by AdamW', minus(f'{SGDW}DNT', 'base/optim=adamw,setting=S1'),
+    Claim('DNT by mSGDW is better than S1 by AdamW', 'base/optim=sgdw,setting=DNT - base/optim=adamw,setting=S1',
           paper='−0.018, +0.011, −0.027 (our reading of its table)'),
     Claim('Post-LN by mSGDW is better than DNT by mSGDW', lead('Post', 'DNT', 'base/optim=sgdw,')),
     Claim('DNT − S1 is the same at 0.5M parameters as at 0.2M', minus(lead('DNT', 'S1', 'size/'), lead('DNT', 'S1')), sign=0),
-    # S1 − Pre-LN itself is small, so the margin shows only that it stays small
     Claim('S1 − Pre-LN is the same at 0.5M parameters as at 0.2M', minus(lead('S1', 'Pre', 'size/'), lead('S1', 'Pre')), sign=0),
     Claim('mSGDW costs S1 more with 32K tokens a batch than with 0.5K', growth('S1'), sign=1),
     Claim('More tokens a batch change the cost of mSGDW less for DNT than for S1', minus(growth('DNT'), growth('S1'))),
@@ -66,9 +61,7 @@ dnt = [
         lead('value_residual', 'Pre', 'tokens/'),
         'placements/optim=adamw,arch=value_residual - placements/optim=adamw,arch=pre'), sign=1)]
 
-
-# ----------------------------------------------------------------------------- figures of the papers
-
+# figures of the papers
 figure6 = [Claim(f'S{a} is better than S{b}' if sign else f'S{a} and S{b} are equal',
                  f'figure6/arch=s{a} - figure6/arch=s{b}', sign, 'figure 6')
            for a, b, sign in ((3, 2, -1), (5, 3, -1), (5, 1, -1), (1, 2, 0), (4, 5, 0))]
@@ -121,11 +114,8 @@ FAMILIES = dict(dnt=dnt, figure6=figure6, figure6_vit=figure6_vit, stable_start=
 
 # ----------------------------------------------------------------------------- verdicts
 
-class Verdict(NamedTuple):
-    claim: Claim
-    estimate: Estimate | None       # None: a row has no runs yet
-    p: float                        # corrected within the family; NaN while the claim cannot be decided
-    text: str
+# estimate: None if a row has no runs yet; p: corrected within the family, NaN while the claim cannot be decided
+Verdict = namedtuple('Verdict', 'claim estimate p text')
 
 
 def test(claim, sweeps):
@@ -174,7 +164,6 @@ def test_all(sweeps, families=FAMILIES):
     found = {}
     for name, claims in families.items():
         tests = [test(claim, sweeps) for claim in claims]
-        ps = corrected([p for _, p, _ in tests])
         found[name] = [Verdict(claim, e, math.nan if why else p, why or decide(claim, e, p))
-                       for claim, (e, _, why), p in zip(claims, tests, ps)]
+                       for claim, (e, _, why), p in zip(claims, tests, corrected([p for _, p, _ in tests]))]
     return found

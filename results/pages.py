@@ -1,10 +1,6 @@
 """
-Make the pictures of README.md, and the tables of README.md, claims.md, ../README.md and ../docs/placements.md, from csv/:
-
-    python results/pages.py                 # `make results` does the same
-
-csv/NAME.csv has the runs of config/sweep/NAME.py. A table stands in its page between <!-- NAME: made by results/pages.py --> and
-<!-- end -->; all other text is written in the page itself.
+Make the pictures of README.md, and the tables of README.md, claims.md, ../README.md and ../docs/placements.md, from csv/, which
+has the runs of config/sweep/: `make results`. A table stands between <!-- NAME: made by results/pages.py --> and <!-- end -->.
 """
 import re
 import sys
@@ -19,13 +15,7 @@ import pandas as pd  # noqa: E402
 from engine.files import write_whole  # noqa: E402
 from lab.plot import STYLE  # noqa: E402
 from lab.sweep.plan import read_sweep, rows_of_file  # noqa: E402
-from lab.sweep.table import (  # noqa: E402
-    Results,
-    contrast,
-    find_row,
-    interval,
-    key_of,
-)
+from lab.sweep.table import Results, contrast, find_row, interval, key_of  # noqa: E402
 from results.claims import SEEDS, test_all  # noqa: E402
 from results.pictures import forest, tolerance  # noqa: E402
 
@@ -52,8 +42,6 @@ def markdown(table):
     return '\n'.join('| ' + ' | '.join(cell.replace('|', r'\|') for cell in line) + ' |' for line in lines)
 
 
-# ----------------------------------------------------------------------------- claims
-
 def claim_table(verdicts, columns=('claim', 'in the paper', 'difference', 'seeds', 'p', 'verdict')):
     lines = [{'claim': claim.text, 'in the paper': claim.paper, 'difference': interval(e) if e and e.n else '–',
               'seeds': str(e.n if e else 0), 'p': '–' if p != p else '< 0.001' if p < 0.001 else f'{p:.2g}',
@@ -62,15 +50,13 @@ def claim_table(verdicts, columns=('claim', 'in the paper', 'difference', 'seeds
 
 
 def count(verdicts):
-    """Return how many claims have which verdict, as text."""
     words = [re.match('not run|[a-z]+', text)[0].replace('equal', 'supported') for *_, text in verdicts]
     return f'{len(words)} claims: ' + ', '.join(
         f'{words.count(word)} {word}' for word in ('supported', 'contradicted', 'open', 'not run') if word in words)
 
 
 def section(sweep, verdicts):
-    """Return the command that prints a sweep's table and the differences of its claims, its table, and the claims of the
-    family of that name."""
+    """Return the command that prints a sweep's table and the differences of its claims, its table, and its claims."""
     if not sweep.rows:
         return 'No run yet.'
     own = [claim.contrast.replace(f'{sweep.name}/', '') for family in verdicts.values() for claim, e, *_ in family
@@ -81,8 +67,6 @@ def section(sweep, verdicts):
     command = f'    python -m lab.sweep config/sweep/{sweep.name}.py --report=True{contrasts}'
     return '\n\n'.join([command, markdown(table), *family])
 
-
-# ----------------------------------------------------------------------------- placements
 
 def by_loss(rows):
     return sorted(rows, key=lambda row: row.shown.test_loss.mean())
@@ -131,8 +115,6 @@ def archs():
     return markdown(pd.DataFrame(lines))
 
 
-# ----------------------------------------------------------------------------- seeds that copy
-
 def induction(sweep):
     """Return how many seeds of a placement have a head that copies, and how its score goes with the test loss."""
     scores = pd.read_csv(HERE / 'csv' / 'induction.csv')
@@ -143,10 +125,7 @@ def induction(sweep):
         for arch, of in runs.groupby('entry', sort=False)]))
 
 
-# ----------------------------------------------------------------------------- the pages
-
 def fill(path, blocks):
-    """Return a page's text, with the blocks of these names."""
     return re.sub(r'(<!-- (\w+): made by results/pages.py -->\n).*?(?=<!-- end -->)',
                   lambda match: f'{match[1]}{blocks[match[2]]}\n', path.read_text(encoding='utf-8'), flags=re.DOTALL)
 

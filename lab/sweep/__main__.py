@@ -97,7 +97,7 @@ def main():
         print('\nMean loss ± standard error over the seeds named; docs/sweeps.md explains the columns\n')
         print('\n\n'.join(table.to_string(index=False) for table in results.tables(against, contrast)) + '\n')
     if failed or not results.rows:
-        raise ValueError(f'{failed} runs failed: see {out_dir}/*/output.txt' if failed else f'csv={path}: there are no runs yet')
+        raise ValueError(f'{failed} of the runs failed: see {out_dir}/*/output.txt' if failed else f'csv={path}: no runs yet')
 
 
 if __name__ == '__main__':
