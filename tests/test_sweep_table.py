@@ -76,13 +76,11 @@ def test_three_seeds_choose_where_points_are_close(report, second, chosen):
 
 
 def test_two_tuned_keys(report):
-    """One row for all of their values"""
-    points = [(dict(arch='a', weight_decay=decay, learning_rate=rate), losses) for decay, rate, losses in [
-        ('0.1', '0.2', [2.0]), ('0.1', '0.4', [3.0]), ('0.3', '0.2', [1.5, 1.75]), ('0.3', '0.4', [2.5]), ('1', '0.2', [3.0]),
-        ('0.3', '0.1', [2.0])]]
+    """One row for all of their values, and a rate sensitivity of 2, 1.5 and 2.5 at the decay of 0.3"""
+    points = [(dict(weight_decay=decay, learning_rate=rate), losses) for decay, rate, losses in [
+        ('0.1', '0.2', [2.0]), ('0.1', '0.4', [3.0]), ('0.3', '0.2', [1.5, 1.75]), ('0.3', '0.4', [2.5]), ('0.3', '0.1', [2.0])]]
     line, = report(points, tuned='weight_decay,learning_rate')[0]
-    assert (line['weight_decay'], line['learning_rate'], line['validation loss']) == ('0.3', '0.2', '1.750')
-    assert line['rate sensitivity'] == '0.500'          # of 2, 1.5 and 2.5 at the decay of 0.3
+    assert [*line.values()] == ['0.3', '0.2 (edge)', '1.750', '2', '0.500', '0.3']          # 0.1 / 1.0 + 0.1 / 0.5 octaves
 
 
 def test_test_losses(report):

@@ -5,7 +5,6 @@ import functools
 import hashlib
 import itertools
 import json
-import math
 import os
 import re
 import shlex
@@ -125,13 +124,11 @@ class PlannedRow:
             return [self.run_at(self.grid[0], seed) for seed in self.seeds if seed not in there.get(self.grid[0], ())]
         if to_do := [self.run_at(point, 1) for point in self.grid if 1 not in there.get(point, ())]:
             return to_do
-        losses = {point: self.tuning.losses(runs.values()) for point, runs in there.items() if 1 in runs}
-        if all(by_seed[1] == math.inf for by_seed in losses.values()):
+        best, lowest, missing = self.tuning.choose({point: runs.values() for point, runs in there.items()})
+        if best is None:
             return []
-        best, missing = self.tuning.choose(losses)
-        lowest = min(losses, key=lambda point: losses[point][1])
-        untried = [(point, 1) for point in dict.fromkeys([*self.beside(lowest), *self.beside(best)]) if point not in losses]
-        if to_do := untried or missing:
+        beside = dict.fromkeys([*self.beside(lowest), *self.beside(best)])
+        if to_do := [(point, 1) for point in beside if 1 not in there.get(point, ())] or missing:
             return [self.run_at(*run) for run in to_do]
         others = [seed for seed in self.seeds if seed > self.tuning.seeds]
         have = {seed for seed in there[best] if seed > self.tuning.seeds}

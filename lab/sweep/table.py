@@ -32,20 +32,21 @@ class Tuning(NamedTuple):
         """Return the Tuning that the keys of lab.sweep state."""
         return cls((*filter(None, keys['tuned'].split(',')),), keys['tuning_seeds'], keys['tuned_elsewhere'])
 
-    def losses(self, runs):
-        """Return {tuning seed: validation loss, inf if it diverged} of the runs at a point."""
-        return {int(run['seed']): run['val_loss'] if run['status'] == 'done' else math.inf for run in runs
-                if run['seed'] <= self.seeds}
-
-    def choose(self, losses):
-        """Return the chosen point, and the (point, seed) that must train before the choice is final. `losses`: {point: losses()}.
-        Seed 1's lowest loss chooses. With several tuning seeds, points within NEAR of it need them all, and the lowest mean
-        chooses."""
-        best = min(losses, key=lambda point: losses[point][1])
-        near = [point for point in losses if losses[point][1] <= losses[best][1] + NEAR] if self.seeds > 1 else [best]
+    def choose(self, runs):
+        """Return the chosen point, the point of seed 1's lowest validation loss, and the (point, seed) that must train before the
+        choice is final. `runs`: {point: its runs}. Seed 1's lowest loss chooses. With several tuning seeds, points within NEAR of
+        it need them all, and the lowest mean chooses. Both points are None if all of seed 1's runs diverged."""
+        losses = {point: {int(run['seed']): run['val_loss'] if run['status'] == 'done' else math.inf for run in at}
+                  for point, at in runs.items()}
+        losses = {point: by_seed for point, by_seed in losses.items() if by_seed.get(1, math.inf) < math.inf}
+        if not losses:
+            return None, None, []
+        lowest = min(losses, key=lambda point: losses[point][1])
+        near = [point for point in losses if losses[point][1] <= losses[lowest][1] + NEAR] if self.seeds > 1 else [lowest]
         seeds = range(1, self.seeds + 1) if len(near) > 1 else [1]
         missing = [(point, seed) for point in near for seed in seeds if seed not in losses[point]]
-        return best if missing else min(near, key=lambda point: fmean(losses[point][seed] for seed in seeds)), missing
+        best = lowest if missing else min(near, key=lambda point: fmean(losses[point][seed] for seed in seeds))
+        return best, lowest, missing
 
 
 # ----------------------------------------------------------------------------- runs.csv
@@ -124,9 +125,8 @@ class Row:
         self.points = dict([*self.runs.groupby(self.keys, sort=False)]) if self.keys else {(): runs}
         several = len(self.points) > 1
         self.first = self.runs[self.runs.seed == 1] if several else self.runs
-        losses = {point: losses for point, at in self.points.items()
-                  if (losses := tuning.losses(at.to_dict('records'))).get(1, math.inf) < math.inf}
-        self.best = tuning.choose(losses)[0] if several and losses else next(iter(self.points))
+        chosen, *_ = tuning.choose({point: at.to_dict('records') for point, at in self.points.items()})
+        self.best = next(iter(self.points)) if chosen is None or not several else chosen
         self.at_best = self.points[self.best]
         self.compared = self.at_best[self.at_best.seed > tuning.seeds] if several or tuning.elsewhere else self.at_best
         self.shown = self.compared if len(self.compared) else self.at_best
@@ -209,11 +209,10 @@ class Estimate(NamedTuple):
 
 
 def moderate(rows):
-    """Set the `spread` of rows: the variance of a loss, and its degrees of freedom. Few seeds say little about a row's variance
-    s², with d degrees of freedom. So it is shrunk towards the s₀² of all rows of its optimizer and size, which is worth d₀, and
-    the more these agree, the further (Smyth 2004): (d₀ s₀² + d s²)/(d₀ + d), with d₀ + d degrees of freedom, at most those of all
-    rows. Let e = ln s² − ψ(d/2) + ln(d/2). Then ψ′(d₀/2) = var(e) − mean ψ′(d/2), with d₀ = ∞ unless this is above 0, and
-    ln s₀² = mean(e) + ψ(d₀/2) − ln(d₀/2)."""
+    """Set the `spread` of rows. Few seeds say little about a row's variance s², with d degrees of freedom. It is shrunk towards
+    the s₀² of all rows of its optimizer and size, which is worth d₀, and the more these agree, the further (Smyth 2004):
+    (d₀ s₀² + d s²)/(d₀ + d), with d₀ + d degrees of freedom, at most those of all rows. Let e = ln s² − ψ(d/2) + ln(d/2). Then
+    ψ′(d₀/2) = var(e) − mean ψ′(d/2), with d₀ = ∞ unless this is above 0, and ln s₀² = mean(e) + ψ(d₀/2) − ln(d₀/2)."""
     groups = {}
     for row in rows:
         if row.losses().var() > 0:
