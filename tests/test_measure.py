@@ -22,8 +22,8 @@ from helpers import ROOT, call, flags, strict_json
 from data.tokens import Tokens, write_tokens
 from engine.files import finite
 from lab import measure as m
+from lab.measure.gradients import diagonal_estimate
 from lab.measure.preflight import effects, growth
-from lab.measure.sharpness import diagonal_estimate
 from lab.measure.tools import mean_gradient, slope
 from model import GPT, GPTConfig, block_type
 from test_model import causal_softmax, reference, with_kernel

@@ -9,7 +9,7 @@ import torch
 from test_measure import generator, states_by_hand
 
 from lab import measure as m
-from lab.measure.sharpness import diagonal_estimate
+from lab.measure.gradients import diagonal_estimate
 from test_model import MID_NORM, POST_NORM
 
 VARIANTS = {'peri': dict(residual_scale=0.3, bias=True), 'stable': dict(norm_alpha=0.4, attention='dot', **MID_NORM)}
@@ -110,7 +110,7 @@ def singular_values(f, x):
 def test_spectra_of_jacobians(arch, more, data, monkeypatch):
     """Against the dense Jacobian of each layer and of its branch alone, at the first 4 of 6 tokens; the largest singular value of
     a branch is what `sensitivity` finds by power iteration."""
-    monkeypatch.setattr(sys.modules['lab.measure.jacobian'], 'ENTRIES', 4 * 8)
+    monkeypatch.setattr(sys.modules['lab.measure.sensitivity'], 'ENTRIES', 4 * 8)
     model, x = build(arch, **more), data[0][0][0][:4]
     rows, by_power = m.jacobian(model, data, generator()), m.sensitivity(model, [(x[None], x[None])], generator())
     at = model.input_norm(model.wte(x) + model.wpe(torch.arange(4))).detach()

@@ -11,7 +11,7 @@ import torch
 
 import test_model
 from lab import measure as m
-from lab.measure.sharpness import diagonal_estimate, sampled_labels
+from lab.measure.gradients import diagonal_estimate, sampled_labels
 from lab.measure.tools import mean_gradient
 from model import GPTConfig, block_type
 from test_model import close, random_config, reference_blocks, with_kernel

@@ -1,10 +1,9 @@
 """
 What the papers measure. A file a subject: its numbers, its table and its picture.
 
-A measurement is a function of the model in eval mode, of batches [(inputs, targets), …], and of its own random generator. Inputs
-and targets are token ids (B, T), or images and their classes (B,). It returns numbers for JSON, and does not change the model or
-the random state. For images, a sequence is the tokens of an image, and the loss is the mean over images. Its `show` prints the
-numbers, its `plot` draws those of several runs.
+A measurement gets a model in eval mode, batches [(inputs, targets), …] and a random generator. Inputs and targets are token ids
+(B, T), or images and their classes (B,). It returns numbers for JSON, and changes neither the model nor the random state. A
+sequence is also the tokens of an image. Its `show` prints the numbers, its `plot` draws those of several runs.
 """
 import torch
 
@@ -12,20 +11,18 @@ from engine.checkpoint import whole
 from engine.files import write_row
 from engine.run import progress
 from lab.measure.attention import attention, copying
-from lab.measure.gradients import gradients
+from lab.measure.gradients import gradients, layers, sharpness
 from lab.measure.hidden import hidden, transport
-from lab.measure.jacobian import jacobian
 from lab.measure.parameters import parameters, update_sizes
 from lab.measure.preflight import preflight
-from lab.measure.sensitivity import sensitivity
-from lab.measure.sharpness import layers, sharpness
+from lab.measure.sensitivity import jacobian, sensitivity
 
 MEASUREMENTS = {measure.__name__: measure for measure in (
     gradients, sharpness, hidden, parameters, attention, copying, sensitivity, jacobian, layers, transport, preflight)}
 
 
 def measure(model, batches, what, seed):
-    """Return {name: result} of these MEASUREMENTS. The model's mode and its parameters' gradients stay as they are."""
+    """Return {name: result} of these MEASUREMENTS. The model stays as it is."""
     training = model.training
     model.eval()
     try:
@@ -35,16 +32,14 @@ def measure(model, batches, what, seed):
         model.train(training)
 
 
-NEEDS = dict(transport='it needs two sequences at least',
-             copying='it needs text, in sequences of four tokens or more',
-             attention='it needs attention that calls self.kernel, without a mask of its own')
+NEEDS = dict(transport='two sequences', copying='text, in sequences of at least four tokens',
+             attention='attention that calls self.kernel, without a mask of its own')
 IN_TRAINING = ('gradients', 'sharpness', 'hidden', 'parameters', 'attention')
 
 
 class Probe:
-    """What train.py measures every measure_interval iterations and writes to measure.jsonl: IN_TRAINING before a step, on the
-    same batches each time, and how far the step moved the weights; and IN_TRAINING once more at the end. All ranks must call
-    its methods, and the first one measures. `build` makes an untrained model."""
+    """Measure IN_TRAINING every measure_interval iterations, before a step and on the same batches, and how far the step moves
+    the weights; write both to measure.jsonl. All ranks must call its methods. `build` makes an untrained model."""
 
     def __init__(self, run, config, machine, windows, build):
         self.seed, self.machine, self.build = config['seed'], machine, build

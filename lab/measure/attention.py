@@ -2,12 +2,17 @@
 import torch
 from torch.nn import functional as F
 
-from engine.stats import logits_and_entropies
-from lab.measure.tools import attention_inputs, attention_logits, measurement, table
+from engine.stats import capture_attention_inputs, logits_and_entropies
+from lab.measure.tools import measurement, table
 from lab.plot import along_depth
 from model import at_least_fp32
 
 LARGEST, ENTROPY, SCORE = 'largest attention logit', 'entropy of attention', 'induction score'
+
+
+def attention_logits(q, k, scale):
+    """Return the attention logits, (B, H, T, T)."""
+    return scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
 
 
 def table_of_heads(title, layers):
@@ -25,13 +30,14 @@ def show_attention(result):
 def attention(model, batches, rng):
     """The largest logit of each head, and the mean entropy of its attention weights, over that of equal weights, in each block.
 
-    The entropy is that of the training log: 1 attends to all tokens alike, 0 to one. The logits of L2 attention are without
-    −‖q‖², which cancels in the softmax. Empty if a layer's queries are not known."""
+    An entropy of 1 attends to all tokens alike, 0 to one. The logits of L2 attention are without −‖q‖², which cancels in the
+    softmax."""
     largest, entropy = [], []
     for x, _ in batches:
-        with attention_inputs(*model.h) as seen:
+        seen = []
+        with capture_attention_inputs(model.h, lambda *inputs: seen.append(inputs)):
             model.hidden(x)
-        if len(seen) < len(model.h):
+        if len(seen) < len(model.h):                    # an edited attention
             return {}
         logits, entropies = zip(*(logits_and_entropies(*inputs) for inputs in seen))
         q, _, _, causal = seen[0]
@@ -51,20 +57,18 @@ def show_copying(result):
 def copying(model, batches, rng):
     """The loss of random tokens and of their repetition, and the induction score of each head (Olsson et al. 2022).
 
-    A sequence is n random tokens, twice. `first` and `again` are mean losses in nats of the first and of the second time, each
-    without its first token. `again` is lower if the model copies from the first time, and a little lower if it only learns which
-    tokens occur. A head's score is its mean attention weight from a token of the second time to the one that followed it in the
-    first; that of equal weights is about 0.7/n. Tokens are drawn from those of the batches, and n is half of their length. The
-    result is empty for images and for sequences below four tokens, and the scores are empty if a layer's queries are not known.
-    """
+    A sequence is n random tokens of the batches, twice. `first` and `again` are mean losses in nats, each time without the first
+    token. `again` is lower if the model copies, and a little lower if it only learns which tokens occur. A head's score is its
+    mean attention weight from a token of the second time to the one that followed it in the first; that of equal weights is about
+    0.7/n."""
     n = batches[0][0].size(1) // 2
     if batches[0][0].is_floating_point() or n < 2:
         return {}
     first, again, scores, kinds = [], [], [], torch.cat([x.flatten() for x, _ in batches]).unique()
     for x, _ in batches:
         once = kinds[torch.randint(len(kinds), (len(x), n), generator=rng, device=x.device)]
-        twice = torch.cat((once, once), dim=1)
-        with attention_inputs(*model.h) as seen:
+        twice, seen = torch.cat((once, once), dim=1), []
+        with capture_attention_inputs(model.h, lambda *inputs: seen.append(inputs)):
             logits = model(twice)[0]
         losses = F.cross_entropy(at_least_fp32(logits[:, :-1]).mT, twice[:, 1:], reduction='none')      # (B, 2n − 1)
         first.append(losses[:, :n - 1].mean())

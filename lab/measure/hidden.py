@@ -5,9 +5,13 @@ from functools import partial
 
 import torch
 
-from lab.measure.tools import inputs, measurement, outputs, table
+from engine.stats import collected
+from lab.measure.tools import measurement, outputs, table
 from lab.plot import HALVES, along_depth
 from model import LayerNorm, RMSNorm, StableNorm
+
+BOUNDED = (LayerNorm, RMSNorm, StableNorm)      # norms whose output's root mean square is at most γ_max + β_max
+TRANSPORTED, HELD = 64, 2 ** 28         # sequences, and numbers of their hidden states that `transport` holds, at most
 
 
 def places(model):
@@ -17,7 +21,7 @@ def places(model):
 
 @torch.no_grad()
 def stream(model, x):
-    """Return the residual state at each of `places`, (B, T, D) each, or (B, T, n, D) for n streams, for the inputs x."""
+    """Return the residual state at each of `places`, (B, T, D) each, or (B, T, n, D) for n streams."""
     with outputs(model.dropout, *(norm for b in model.h for norm in (b.attn_post_norm, b.ffn_post_norm))) as seen:
         model.hidden(x)
     (embedded,), *states = seen
@@ -26,10 +30,8 @@ def stream(model, x):
 
 @torch.no_grad()
 def branch_inputs(model, x):
-    """Return the residual states that the branches get, [attn, ffn] of each block, for the inputs x. A parallel FFN gets
-    attention's. Raise ValueError for a block that was edited not to call its residuals, so that nobody knows what its branches
-    add."""
-    with inputs(*(residual for b in model.h for residual in (b.attn_residual, b.ffn_residual))) as seen:
+    """Return the residual states that the branches get, [attn, ffn] of each block. A parallel FFN gets attention's."""
+    with collected([r for b in model.h for r in (b.attn_residual, b.ffn_residual)], lambda args, out: args[0]) as seen:
         model.hidden(x)
     if any(len(states) != 1 for states in seen):
         raise ValueError('a block does not call its attn_residual or ffn_residual: nobody knows what its branches add')
@@ -37,18 +39,16 @@ def branch_inputs(model, x):
     return list(zip(states[::2], states[::2] if model.config.parallel_ffn else states[1::2]))
 
 
-COLUMNS = 'ma: mean |x|, var: variance in a sequence, entry_var: of an entry over sequences, bound: under MidNorm'
-
-
-@measurement(partial(table, f'hidden states; {COLUMNS}', first='behind'), along_depth, **HALVES, dashed='its bound under MidNorm',
+@measurement(partial(table, 'hidden states; ma: mean |x|, var: variance in a sequence, entry_var: of an entry over sequences, '
+                     'bound: under MidNorm', first='behind'), along_depth, **HALVES, dashed='its bound under MidNorm',
              shown={'mean |x|\nof the hidden state': ('ma', 'ma_bound'), 'variance\nof the hidden state': ('var', 'var_bound'),
                     'variance of an entry\nover sequences': ('entry_var', 'entry_var_bound')})
 def hidden(model, batches, rng):
     """The mean size and the variance of the hidden state along the depth (LN stability, figure 1), and over sequences (T5).
 
-    MA and Var at each of `places`: the mean |x| and the variance over all entries of a sequence, averaged over sequences. With
-    more than one sequence also the variance of an entry over the sequences: its mean and maximum over entries. If MidNorms bound
-    them, the bounds are added (T4, and T5 for one entry)."""
+    MA and Var are the mean |x| and the variance over all entries of a sequence, averaged over sequences. entry_var is the
+    variance of an entry over the sequences: its mean and maximum over entries. If MidNorms bound them, the bounds are added (T4,
+    and T5 for one entry)."""
     sums, count = [0] * len(places(model)), sum(len(x) for x, _ in batches)
     for x, _ in batches:
         for k, state in enumerate(stream(model, x)):
@@ -72,13 +72,10 @@ def hidden(model, batches, rng):
     return result
 
 
-BOUNDED = (LayerNorm, RMSNorm, StableNorm)      # norms whose output's root mean square is at most γ_max + β_max
-
-
 @torch.no_grad()
 def mid_norm_gains(model, x):
     """Return γ_max and γ_max + β_max over the MidNorms if T4 to T6 apply: each branch adds Δt times the output of a BOUNDED norm.
-    Return None if not, as in blocks or norms that were edited."""
+    Return None if not, as in edited blocks."""
     norms = [norm for b in model.h for norm in (b.attn_mid_norm, b.ffn_mid_norm)]
     if not all(type(norm) in BOUNDED for norm in norms):
         return None
@@ -96,10 +93,6 @@ def mid_norm_gains(model, x):
     return gain, largest
 
 
-TRANSPORTED = 64        # sequences, at most
-HELD = 2 ** 28          # numbers, at most, that `transport` holds of their hidden states
-
-
 @measurement(partial(table, 'Wasserstein distances between two halves of the sequences; bound: under MidNorm', first='behind'),
              along_depth, **HALVES, y='distance between the halves', dashed='its bound under MidNorm',
              shown={'$W_2$': ('w2', 'w2_bound'), '$W_1$': ('w1', 'w1_bound')})
@@ -107,20 +100,18 @@ HELD = 2 ** 28          # numbers, at most, that `transport` holds of their hidd
 def transport(model, batches, rng):
     """The distance between two halves of the sequences, as distributions, along the depth (LN stability, T6).
 
-    W_1 and W_2 are the optimal transport distances with the 1-norm and 2-norm of the entries, at each of `places`. If MidNorms
-    bound the branches, the bounds with Δt (eq. 17) are added. The paper leaves its constant Ĉ(p) open. For p = 2 it is 1. For
-    p = 1 the equivalence of norms gives √(nd), which then multiplies both terms.
-    """
+    W_1 and W_2 are the optimal transport distances with the 1-norm and 2-norm of the entries. If MidNorms bound the branches, the
+    bounds with Δt (eq. 17) are added. The paper leaves its constant Ĉ(p) open. For p = 2 it is 1. For p = 1 the equivalence of
+    norms gives √(nd), which then multiplies both terms."""
     from scipy.optimize import linear_sum_assignment  # here, for the other measurements do without scipy
-    c, sequences = model.config, torch.cat([x for x, _ in batches])
-    most = HELD // (len(places(model)) * c.block_size * c.n_embd)
-    sequences = sequences[:max(4, min(TRANSPORTED, most))]
+    c = model.config
+    most = min(TRANSPORTED, HELD // (len(places(model)) * c.block_size * c.n_embd))
+    sequences = torch.cat([x for x, _ in batches])[:max(4, most)]
     half = len(sequences) // 2
     if half == 0:
         return []
-    gains = mid_norm_gains(model, sequences[:1])
+    gains, rows = mid_norm_gains(model, sequences[:1]), []
     states = [torch.cat(parts) for parts in zip(*([s.flatten(1).cpu() for s in stream(model, x[None])] for x in sequences))]
-    rows = []
     for k, (at, s) in enumerate(zip(places(model), states)):
         row, s = dict(at=at), s.double()                # (sequences, T·D)
         for p in (1, 2):

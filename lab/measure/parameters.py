@@ -1,10 +1,9 @@
-"""The norms of matrices, gains and block types, and how far an optimizer's step moves them."""
+"""The norms of matrices and gains, and how far an optimizer's step moves the weights."""
 import math
 
 import torch
 
-from lab.measure.gradients import MATRICES
-from lab.measure.tools import KINDS, matrix_kind, measurement, table, top_singular_value
+from lab.measure.tools import KINDS, MATRICES, matrix_kind, measurement, table, top_singular_value
 from lab.plot import along_depth
 from model import block_type
 
@@ -18,45 +17,35 @@ def show_parameters(result):
     table('spectral norm (Frobenius norm) of the matrices', rows, 'layer')
     table('gains of the norms', result['gains'], keys=('mean', 'max', 'frobenius'))
     table('Frobenius norm, a mean over layers', {'': result['means']})
-    table('Frobenius norm of all parameters of a block type', {'': result['types']})
 
 
 @measurement(show_parameters, along_depth, y='spectral norm', linear=len(MATRICES),
              shown={f'$W_{kind[1]}$': f'{kind}.spectral' for kind in MATRICES})
 def parameters(model, batches, rng):
-    """The spectral and the Frobenius norm of each matrix along the depth, and the size of gains and of block types.
+    """The spectral and the Frobenius norm of each matrix along the depth, and the size of gains.
 
-    The mean and largest |gain| and the Frobenius norm of each norm's gain; the Frobenius norm of the token embedding and of
-    all parameters of each block type; and, as a mean over layers, that of weights and of the gains before branches (sharpness
-    disparity, figure 8)."""
-    result, squares, types = {**{kind: [] for kind in KINDS}, 'gains': {}}, {}, model.config.params
-    by_layer = {}
+    `gains` has the mean and largest |gain| and the Frobenius norm of each norm's gain. `means` are Frobenius norms of weights and
+    of the gains before branches, as means over layers (sharpness disparity, figure 8)."""
+    result, by_place = {**{kind: [] for kind in KINDS}, 'gains': {}}, {}
     for name, parameter in model.named_parameters():
-        p = parameter.detach()
-        kind = block_type(name, types)
-        squares[kind] = squares.get(kind, 0.0) + p.square().sum().item()
+        p, frobenius = parameter.detach(), parameter.norm().item()
         if name.endswith('.weight') and (place := name.split('.')[-2]) in MEANS:
-            by_layer.setdefault(place, []).append(p.norm().item())
+            by_place.setdefault(place, []).append(frobenius)
         if name == 'wte.weight':
-            result['embedding'] = dict(frobenius=p.norm().item())
-        if matrix_kind(name):
+            result['embedding'] = dict(frobenius=frobenius)
+        if kind := matrix_kind(name):
             start = torch.randn(p.size(1), generator=rng, device=p.device, dtype=p.dtype)
             spectral = top_singular_value(lambda v: p @ v, lambda u: p.T @ u, start, tolerance=1e-6)
-            result.setdefault(matrix_kind(name), []).append(dict(frobenius=p.norm().item(), spectral=spectral))
+            result.setdefault(kind, []).append(dict(frobenius=frobenius, spectral=spectral))
         elif name.endswith('norm.weight'):
             result['gains'][name.removesuffix('.weight')] = dict(mean=p.abs().mean().item(), max=p.abs().max().item(),
-                                                                   frobenius=p.norm().item())
-    result['means'] = {place: sum(sizes) / len(sizes) for place, sizes in by_layer.items()}
-    result['types'] = {kind: math.sqrt(square) for kind, square in squares.items()}
+                                                                 frobenius=frobenius)
+    result['means'] = {place: sum(sizes) / len(sizes) for place, sizes in by_place.items()}
     return {key: value for key, value in result.items() if value or key == 'gains'}
 
 
-def show_updates(result):
-    table('one step of the optimizer, relative to the parameters', {'': result})
-
-
 def update_sizes(before, model):
-    """‖w − before‖ / ‖before‖ per block type; before = {name: tensor} is from before an optimizer's step."""
+    """Return ‖w − before‖ / ‖before‖ per block type; before = {name: tensor} is from before an optimizer's step."""
     moved, size = {}, {}
     for name, p in model.named_parameters():
         kind = block_type(name, model.config.params)

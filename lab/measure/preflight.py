@@ -3,47 +3,39 @@ import copy
 import math
 import re
 import textwrap
+from contextlib import contextmanager
 
 import torch
 from matplotlib.figure import Figure
 
 from engine.run import progress
+from engine.stats import capture_attention_inputs
+from lab.measure.attention import attention_logits
 from lab.measure.hidden import branch_inputs, hidden, stream
-from lab.measure.sensitivity import branch
-from lab.measure.tools import (
-    KINDS,
-    attention_inputs,
-    attention_logits,
-    jacobian_norm,
-    matrix_kind,
-    mean_gradient,
-    measurement,
-    output_changed,
-    scaled,
-    slope,
-    table,
-)
+from lab.measure.sensitivity import branch, jacobian_norm
+from lab.measure.tools import KINDS, matrix_kind, mean_gradient, measurement, scaled, slope, table
 from lab.plot import read_measured
 
 FACTORS = (1.0, 3.0, 10.0, 30.0, 100.0)
-CAUSES = {'embeddings': (), 'input of block 1': (), 'W_q W_k': ('wq', 'wk'), 'W_v W_o': ('wv', 'wo'), 'W_1': ('w1',),
-          'W_2': ('w2',)}
+CAUSES = {'embeddings': '', 'input of block 1': '', 'W_q W_k': 'wq wk', 'W_v W_o': 'wv wo', 'W_1': 'w1', 'W_2': 'w2'}
 
 
+@contextmanager
 def amplified(model, cause, factor):
-    """Multiply one of CAUSES by the factor, in all layers, within the returned context."""
-    if cause == 'embeddings':
-        embedding = next(model.children())              # turns tokens or images into vectors
-        return output_changed([embedding, *([model.wpe] if model.wpe is not None else [])], lambda out: factor * out)
-    if cause == 'input of block 1':
-        return output_changed([model.dropout], lambda out: factor * out)
-    return scaled([p for name, p in model.named_parameters() if matrix_kind(name) in CAUSES[cause]], factor)
+    """Within this context, multiply one of CAUSES by the factor, in all layers."""
+    embeddings = [next(model.children()), model.wpe]    # the first turns tokens or images into vectors
+    modules = {'embeddings': embeddings, 'input of block 1': [model.dropout]}.get(cause, [])
+    hooks = [module.register_forward_hook(lambda module, args, out: factor * out) for module in modules if module is not None]
+    with scaled([p for name, p in model.named_parameters() if matrix_kind(name) in CAUSES[cause].split()], factor):
+        yield
+    for hook in hooks:                                  # of a copy of the model, so that an error may leave them
+        hook.remove()
 
 
 def effects(model, batch, seed):
     """Return {quantity: size} for the invariance matrix. Logits, branches and their Jacobians are those of the first block."""
-    x, block = batch[0], model.h[0]
-    with torch.no_grad(), attention_inputs(block) as seen:
+    x, block, seen = batch[0], model.h[0], []
+    with torch.no_grad(), capture_attention_inputs([block], lambda *inputs: seen.append(inputs)):
         at_attn, at_ffn = branch_inputs(model, x)[0]
         branches = [branch(block, 'attn')(at_attn), branch(block, 'ffn')(at_ffn)]
         last = stream(model, x)[-1]
@@ -63,22 +55,18 @@ def effects(model, batch, seed):
 
 
 def growth(sizes):
-    """Fit how a positive quantity grows with the layer → the power of the layer, the factor per layer, and the shape that
-    fits."""
+    """Fit how a positive quantity grows with the layer: return the power, the factor per layer, and the shape that fits."""
     layers = range(1, len(sizes) + 1)
     power, miss_of_power = slope([math.log(layer) for layer in layers], sizes)
     rate, miss_of_rate = slope(list(layers), sizes)
-    shape = ('unknown' if math.isnan(power) else 'shrinking' if power < -0.15 else
-             'exponential' if len(sizes) > 2 and rate > 0.05 and miss_of_rate < miss_of_power / 2 else
-             'flat' if power < 0.15 else '√depth' if power < 0.75 else 'linear' if power < 1.3 else 'faster than linear')
-    return dict(power=power, factor_per_layer=math.exp(rate), shape=shape)
+    is_exponential = len(sizes) > 2 and rate > 0.05 and miss_of_rate < miss_of_power / 2
+    return dict(power=power, factor_per_layer=math.exp(rate), shape='exponential' if is_exponential else 'power')
 
 
 def show_preflight(result):
     invariance = result['invariance']
     table('invariance: exponent with which a row responds to a column (0 immune, 1 proportional, more explosive)',
-          {effect: {cause: f'{invariance[cause][effect]:.2f}' for cause in invariance}
-           for effect in next(iter(invariance.values()))})
+          {effect: {cause: f'{invariance[cause][effect]:.2f}' for cause in invariance} for effect in invariance['embeddings']})
     table('growth with depth; power: of the layer; ma: mean |x|, var: variance',
           {f'{quantity}, {name}': g for name, both in result['growth'].items() for quantity, g in both.items()})
 
@@ -128,9 +116,7 @@ def preflight(model, batches, rng):
     """How each quantity (a row) responds if one thing (a column) grows, before training (LN stability, appendix B).
 
     In float64, on one batch. `invariance`: the exponent with which each of `effects` responds if one of CAUSES grows by FACTORS.
-    0 is immune, 1 is proportional, more is explosive. `growth`: how MA and Var grow with depth, with the weights as they are, and
-    with those of the blocks × 10.
-    """
+    `growth`: how MA and Var grow with depth, with the weights as they are, and with those of the blocks × 10."""
     model = copy.deepcopy(model).double()
     batch, seed = batches[0], int(torch.randint(2 ** 31, (), generator=rng, device=rng.device))
     unscaled = effects(model, batch, seed)

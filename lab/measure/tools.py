@@ -1,19 +1,19 @@
 """What the measurements share: hooks, gradients, spectral norms, slopes, histograms and tables."""
 import math
 import re
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 import torch
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from engine.run import progress
-from engine.stats import capture_attention_inputs, collected
+from engine.stats import collected
 from model import at_least_fp32
 
 KINDS = ('wq', 'wk', 'wv', 'wo', 'wg', 'w1', 'w2', 'w3')        # the matrices of a block; wg is of attn_gate, w3 of SwiGLU
+MATRICES = ('wq', 'wk', 'wv', 'wo', 'w1', 'w2')                 # those of each model, which have panels
 
 
 def matrix_kind(name):
@@ -23,8 +23,7 @@ def matrix_kind(name):
 
 
 def measurement(show, plot, **keys):
-    """Give a measurement its table, show(result), and its picture, plot([(run's name, folder), …]), a figure. `keys` are those of
-    along_depth."""
+    """Give a measurement its table, show(result), and its picture, plot([(run's name, folder), …], **keys)."""
     def give(measure):
         measure.show, measure.plot = show, partial(plot, what=measure.__name__, **keys) if keys else plot
         measure.plot.__doc__ = measure.__doc__          # lab.plot --help prints its first line
@@ -32,27 +31,9 @@ def measurement(show, plot, **keys):
     return give
 
 
-def inputs(*modules):
-    """Collect the first argument of each module's forward passes, a list per module, within the returned context."""
-    return collected(modules, lambda args, out: args[0])
-
-
 def outputs(*modules):
-    """Collect the outputs of each module's forward passes, a list per module; of a tuple, its first element."""
+    """Within this context, collect the outputs of each module, a list per module; of a tuple, its first element."""
     return collected(modules, lambda args, out: out[0] if isinstance(out, tuple) else out)
-
-
-@contextmanager
-def attention_inputs(*blocks):
-    """Collect (q, k, scale, causal) of the attention in these blocks, as the kernel gets them: (B, H, T, E), (B, K, T, E)."""
-    seen = []
-    with capture_attention_inputs(blocks, lambda *inputs: seen.append(inputs)):
-        yield seen
-
-
-def attention_logits(q, k, scale):
-    """Return the attention logits (B, H, T, T) of what attention_inputs collects."""
-    return scale * q @ k.repeat_interleave(q.size(1) // k.size(1), dim=1).mT
 
 
 @contextmanager
@@ -68,18 +49,8 @@ def scaled(tensors, factor):
             p.data.copy_(was)
 
 
-@contextmanager
-def output_changed(modules, change):
-    """Within this context, replace the outputs of these modules by change(output)."""
-    with ExitStack() as stack:
-        for module in modules:
-            stack.callback(module.register_forward_hook(lambda module, args, out: change(out)).remove)
-        yield
-
-
 def slope(xs, sizes):
-    """Return the slope of the least-squares line through (x, log size), and the root mean square of the residual; NaN if a size
-    is 0."""
+    """Return the slope of the least-squares line through (x, log size), and the RMS of the residual; NaN if a size is 0."""
     if len(sizes) < 2 or min(sizes) <= 0:
         return math.nan, math.nan
     x, y = (values - values.mean() for values in (np.array(xs), np.log(sizes)))
@@ -112,18 +83,6 @@ def top_singular_value(multiply, transpose, v, steps=200, tolerance=1e-4):
     return sigma
 
 
-def jacobian_norm(f, x, start, steps=50):
-    """Return the spectral norm of J = ∂f(x)/∂x, over all entries of x; power iteration from `start`, which has x's shape. Jᵀu is
-    a backward pass; it is linear in u, so that the backward pass through it is Jv. Both are recorded once."""
-    with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():         # the kernel that has second derivatives
-        x = x.detach().requires_grad_()
-        y = f(x)
-        u = torch.zeros_like(y, requires_grad=True)
-        back, = torch.autograd.grad(y, x, u, create_graph=True)
-        return top_singular_value(lambda v: torch.autograd.grad(back, u, v, retain_graph=True)[0],
-                                  lambda u: torch.autograd.grad(y, x, u, retain_graph=True)[0], start, steps)
-
-
 LOG_BINS = dict(bins=400, min=-30.0, max=10.0)          # of log10: the same in all histograms, so that runs can be compared
 BIN = (LOG_BINS['max'] - LOG_BINS['min']) / LOG_BINS['bins']
 
@@ -137,8 +96,8 @@ def log_histogram(x):
 
 
 def table(title, rows, first='', keys=()):
-    """Print rows under their columns, numbers with four digits. `rows` are {label: {column: value}}, or a list in which a row's
-    label is its 'at' or else its number. `first` heads the labels. `keys` are the columns, by default all."""
+    """Print {label: {column: value}}, or a list of rows whose labels are their 'at' or numbers. `first` heads the labels. `keys`
+    are the columns, by default all."""
     if isinstance(rows, list):
         rows = {str(row.get('at', i)): row for i, row in enumerate(rows, 1)}
     keys = keys or [key for key in dict.fromkeys(key for row in rows.values() for key in row) if key != 'at']
