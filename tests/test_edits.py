@@ -197,7 +197,7 @@ def test_a_new_block_type(place, edited):
     train(place, 'resumed/config.json', '--init_from=resume', '--max_iters=4')
     assert rows(place / 'resumed') == rows(place / 'typed')
     found = json.loads((place / 'typed' / 'measure.jsonl').read_text().splitlines()[1])
-    assert found['sharpness']['gate'] and found['parameters']['types']['gate'] and found['updates']['gate'] > 0
+    assert found['sharpness']['gate'] and found['updates']['gate'] > 0
 
 
 # ----------------------------------------------------------------------------- other formats

@@ -5,9 +5,9 @@ activations move as far at every width and depth.
 from configurator import TRAIN, defaults_of
 
 import copy
-import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -45,14 +45,9 @@ PLACES = {
     'number of the stream': ('h.5.attn_post_norm.alpha', 'h.2.x_gain', 'h.5.x0_gain'),
 }
 OF_STREAM = {'vector of the stream': 1 / 3, 'number of the stream': 1 / 3}
-TABLE = {
-    'adamw': dict.fromkeys(PLACES, 1) | OF_STREAM | {'block matrix': 1 / 4},
-    'adam_mini': dict.fromkeys(PLACES, 1) | OF_STREAM | {'block matrix': 1 / 4},
-    'lion': dict.fromkeys(PLACES, 1) | OF_STREAM | {'block matrix': 1 / 4},
-    'sgdw': dict(zip(PLACES, (3, 4 * 3, 2 * 3, 3, 4, 4, 1, 4 / 3, 1 / 3))),
-    'muon': dict.fromkeys(PLACES, 1) | OF_STREAM | {'block matrix': 1 / 2},
-    'original': dict.fromkeys(PLACES, 1) | OF_STREAM,   # Muon with Jordan's scale
-}
+TABLE = {name: dict.fromkeys(PLACES, 1) | OF_STREAM | {'block matrix': factor} for name, factor in (
+    ('adamw', 1 / 4), ('adam_mini', 1 / 4), ('lion', 1 / 4), ('muon', 1 / 2), ('original', 1))}         # Muon with Jordan's scale
+TABLE['sgdw'] = dict(zip(PLACES, (3, 4 * 3, 2 * 3, 3, 4, 4, 1, 4 / 3, 1 / 3)))
 OF_EPS = dict(zip(PLACES, (1 / 12, 1 / 12, 1 / 6, 1 / 3, 1 / 4, 1 / 4, 1, 1 / 4, 1)))
 
 
@@ -141,31 +136,25 @@ RATES = dict(adamw=3e-3, adam_mini=3e-3, lion=3e-4, sgdw=0.2, muon=1e-2)
 def powers(monkeypatch, values, key='n_embd', **keys):
     """{activation: the power of the width, or of another key, with which its change grows}"""
     monkeypatch.setattr(coordinates, 'steps', 4)
-    config, squares = {**KEYS, **SIZES, **keys}, {}
-    for value, seed in itertools.product(values, (1, 2)):
+    config, changes = {**KEYS, **SIZES, **keys}, {}
+    for value in values:
         of_one = coordinates.resized(config, value) if key == 'n_embd' else {**config, key: value}
-        for name, changes in coordinates.moves(of_one, Windows, torch.device('cpu'), seed).items():
-            of_value = squares.setdefault(name, {})
-            of_value[value] = of_value.get(value, 0) + changes[-1]
-    return {name: coordinates.exponent({value: math.sqrt(x) for value, x in of_one.items()}) for name, of_one in squares.items()}
+        of_seeds = [coordinates.moves(of_one, Windows, torch.device('cpu'), seed) for seed in (1, 2)]
+        for name in of_seeds[0]:
+            changes.setdefault(name, []).append(math.sqrt(sum(squares[name][-1] for squares in of_seeds)))
+    return {name: np.polyfit(np.log(values), np.log(sizes), 1)[0] for name, sizes in changes.items()}
 
 
-IN_SHORT = [pytest.param(name, marks=[pytest.mark.long] * (name not in ('adamw', 'sgdw'))) for name in RATES]
-
-
-@pytest.mark.parametrize('optimizer', IN_SHORT)
-def test_activations_move_as_far_at_every_width(optimizer, monkeypatch):
+@pytest.mark.parametrize('optimizer', [pytest.param(name, marks=[pytest.mark.long] * (name not in ('adamw', 'sgdw')))
+                                       for name in RATES])
+def test_activations_move_as_far_at_every_width_and_depth(optimizer, monkeypatch):
     keys = dict(optimizer=optimizer, learning_rate=RATES[optimizer])
     with_mup = powers(monkeypatch, (32, 64, 128), mup_base_width=32, mup_base_head_dim=16, **keys)
     assert max(map(abs, with_mup.values())) < 0.4, with_mup
     if optimizer == 'adamw':
         assert max(map(abs, powers(monkeypatch, (32, 64, 128), **keys).values())) > 0.6
-
-
-@pytest.mark.parametrize('optimizer', IN_SHORT)
-def test_activations_move_as_far_at_every_depth(optimizer, monkeypatch):
-    keys = dict(optimizer=optimizer, learning_rate=RATES[optimizer] / 2, key='n_layer', values=(2, 4, 12))
-    with_mup = powers(monkeypatch, mup_base_depth=2, **keys)
+    keys['learning_rate'] /= 2
+    with_mup = powers(monkeypatch, (2, 4, 12), 'n_layer', mup_base_depth=2, **keys)
     assert max(abs(with_mup[name]) for name in ('stream', 'logits')) < 0.25, with_mup
 
 
@@ -182,7 +171,5 @@ def test_the_check_is_its_definition(monkeypatch):
         loss = model(idx, targets)[1]
         for p, g in zip(model.parameters(), torch.autograd.grad(loss, [*model.parameters()])):
             p.data -= 0.1 * g
-        moved = (model(x)[0] - start(x)[0]).square().mean()
-        assert found['logits'][step] == pytest.approx(moved.item(), rel=1e-4)
-        moved = (model.hidden(x) - start.hidden(x)).square().mean()
-        assert found['stream'][step] == pytest.approx(moved.item(), rel=1e-4)
+        moved = [(a - b).square().mean().item() for a, b in ((model(x)[0], start(x)[0]), (model.hidden(x), start.hidden(x)))]
+        assert [found['logits'][step], found['stream'][step]] == pytest.approx(moved, rel=1e-4)
