@@ -63,8 +63,7 @@ def untrained(config):
 
 
 def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='tokens'):
-    """Measure a run or an untrained model. `sources` of its keys as configure takes them; `untrained` as above; targets are
-    counted as `unit`."""
+    """Measure a run or an untrained model, with the keys of `sources`. Targets are counted as `unit`."""
     config = configure(globals(), *sources)
     at_least(config, batches=1, batch_size=1, seed=0)
     default = ['preflight'] if init_only else [name for name in MEASUREMENTS if name != 'preflight']
