@@ -29,22 +29,16 @@ from data.tokens import Tokens
 from engine.checkpoint import check_data, load_checkpoint, load_run
 from engine.keys import gpt_config
 from engine.stats import block_stats, rms
-from lab.runs import read_run, status_of
+from lab.runs import numbers_in, read_run, status_of
 from model import GPT, GPTConfig, block_type
 
 FACTOR = 1e4                    # on the embeddings, to see whether anything bounds what follows
 MATRICES, DECAYING = ['qk', 'vo', 'ffn'], ['qk', 'vo', 'ffn', 'emb', 'head']
 
 
-def leaves(value, where=''):
-    """Yield (place, number) of a value in the log. A place is '' for a plain number, else 'qk', '3' or 'qk 3'."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from leaves(inner, key)
-    elif isinstance(value, list):
-        yield from (leaf for layer, inner in enumerate(value, 1) for leaf in leaves(inner, f'{where} {layer}'.strip()))
-    else:
-        yield where, value
+def places(value):
+    """Return {place: number} of a value in the log. A place is '' for a plain number, else 'qk', '3' or 'qk 3'."""
+    return {f'{key} {layer}'.strip(): number for key, layer, number in numbers_in(value)}
 
 
 class Patient:
@@ -55,18 +49,14 @@ class Patient:
 
     def table(self, key):
         """Return a number of the log, such as 'loss' or 'batches.repeated', as a table; empty if there is none."""
-        found = {}
-        for row in self.rows:
-            value = row
-            for part in key.split('.'):
-                value = value.get(part) if isinstance(value, dict) else None
-            if value is not None:
-                found[row['iter']] = dict(leaves(value))
+        first, _, rest = key.partition('.')
+        values = ((row['iter'], row.get(first, {}).get(rest) if rest else row.get(first)) for row in self.rows)
+        found = {it: numbers for it, value in values if (numbers := places(value))}
         return pd.DataFrame.from_dict(found, orient='index', dtype=float).sort_index().dropna(axis=1, how='all')
 
     def look(self, key):
         """Return a number of the models as a table with one row."""
-        return pd.DataFrame([dict(leaves(self.seen[key]))], dtype=float).dropna(axis=1) if key in self.seen else pd.DataFrame()
+        return pd.DataFrame([places(self.seen[key])], dtype=float).dropna(axis=1) if key in self.seen else pd.DataFrame()
 
 
 @torch.no_grad()
@@ -146,24 +136,21 @@ def examine_run(folder):
     run = read_run(folder)
     if not run['rows']:
         raise ValueError(f'{folder} has no row in its log.jsonl yet')
-    config, seen, notes, path = run['config'], {}, [], os.path.join(folder, 'ckpt.pt')
-    if 'patch_size' in config or config.get('init_from') not in ('scratch', 'resume'):
-        notes.append('its model was not looked at: only text from scratch is')
-    elif not os.path.exists(path):
-        notes.append('its model was not looked at: there is no ckpt.pt')
-    else:
-        try:
-            model, _ = load_run(path)
-            data = Tokens(config['dataset'], 'val', model.config.block_size, model.config.vocab_size)
-            state = load_checkpoint(path, mmap=True)
-            check_data(state, data.fingerprint)
-            torch.manual_seed(config['seed'])
-            seen |= look_at_start(GPT(gpt_config(config)), data.read(data.spread(1, 4)[0])[0])[0]
-            seen |= look_at_leaks(model) | look_at_targets(model, data) | dict(moments=moments_of(state))
-            seen['embeddings'] = model.wte.weight.numel()
-            seen['windows'] = Tokens(config['dataset'], 'train', model.config.block_size, model.config.vocab_size).windows
-        except (ValueError, OSError, RuntimeError) as error:
-            notes.append(f'its model was not looked at, because the code at hand does not load it: {error}')
+    config, seen, notes, path = run['config'], {}, [], f'{folder}/ckpt.pt'
+    try:
+        if 'patch_size' in config or config.get('init_from') not in ('scratch', 'resume'):
+            raise ValueError('only text from scratch is')
+        model, _ = load_run(path)
+        data = Tokens(config['dataset'], 'val', model.config.block_size, model.config.vocab_size)
+        state = load_checkpoint(path, mmap=True)
+        check_data(state, data.fingerprint)
+        torch.manual_seed(config['seed'])
+        seen |= look_at_start(GPT(gpt_config(config)), data.read(data.spread(1, 4)[0])[0])[0]
+        seen |= look_at_leaks(model) | look_at_targets(model, data) | dict(moments=moments_of(state))
+        seen['embeddings'] = model.wte.weight.numel()
+        seen['windows'] = Tokens(config['dataset'], 'train', model.config.block_size, model.config.vocab_size).windows
+    except (ValueError, OSError, RuntimeError) as error:
+        notes.append(f'its model was not looked at: {error}')
     return Patient(config, run['rows'], seen), status_of(run), notes
 
 
@@ -192,10 +179,6 @@ def growth(p):
     return norms / norms.iloc[0].where(norms.iloc[0] > 0) if len(norms) > 1 else pd.DataFrame()
 
 
-def gains(p):
-    return growth(p).filter(['norm', 'gain'])
-
-
 def repeated(p):
     share, before = p.table('batches.repeated'), p.table('rows_before')
     return share[before[''] <= p.seen['windows']] if len(share) and 'windows' in p.seen else pd.DataFrame()
@@ -212,10 +195,9 @@ def embeddings(p):
 
 
 def above_uniform(p):
-    """Return the loss above that of even probabilities, if the head is the embedding."""
-    has_head = 'head' in p.table('weight_norms')
-    return pd.DataFrame() if has_head or 'patch_size' in p.config or not p.config.get('vocab_size') else (
-        p.table('loss') - math.log(p.config['vocab_size']))
+    """Return the loss above that of even probabilities, if the head is the embedding of text."""
+    is_tied = p.config.get('vocab_size') and 'patch_size' not in p.config and 'head' not in p.table('weight_norms')
+    return p.table('loss') - math.log(p.config['vocab_size']) if is_tied else pd.DataFrame()
 
 
 def gradient_share(p):
@@ -289,7 +271,8 @@ RULES = [           # a cause comes before those that it explains
     Rule(EMBEDDINGS, 'loss − ln V, in nats', above_uniform, '−0.7 to 1.1', high=2, until=0, remedy='--emb_std=0.02'),
     Rule(LABELS, 'loss of the next token over that of another, in nats', lambda p: p.look('other_targets'), 'below 0.01',
          high=0.03, remedy='look at the targets: train.py, data/tokens.py'),
-    Rule(DECAY, 'norm of the gains over their first', gains, '0.82 to 1.1', low=0.68, rows=3, remedy='--decay_norms=False'),
+    Rule(DECAY, 'norm of the gains over their first', lambda p: growth(p).filter(['norm', 'gain']), '0.82 to 1.1', low=0.68,
+         rows=3, remedy='--decay_norms=False'),
     Rule(SMALL, 'largest update over weights', largest_update, '0.003 to 0.08', low=0.0023, rows=0,
          remedy='a larger rate, a smaller ε, or no clipping'),
     Rule(JUMP, "factor of a type's norm within 20 iterations", weight_jump, '1 to 1.1', high=1.4,
@@ -327,10 +310,10 @@ def findings(patient):
 
 
 def main():
-    arguments = [arg for arg in sys.argv[1:] if not arg.startswith('--debug')]
+    arguments = sys.argv[1:]
     if not arguments or arguments[0] in ('-h', '--help'):
         sys.exit(print(__doc__.strip()))
-    begin('--debug=True' in sys.argv)
+    begin()
     is_run = os.path.isdir(arguments[0])
     if is_run and arguments[1:]:
         raise ValueError(f'{arguments[1]}: name one run alone, or config files and --key=value')

@@ -1,9 +1,9 @@
 """
-Print a table of runs, sorted by their last validation loss; for two runs, print also their differences:
+Print a table of runs, sorted by their last validation loss:
 
     python -m lab.runs out-*                                    # with the keys in which they differ
-    python -m lab.runs out-* --keys=norm,learning_rate --csv=runs.csv
-    python -m lab.runs out-quick out-s1                         # for two runs, also differences of code, data and versions
+    python -m lab.runs out-* --keys=norm,learning_rate
+    python -m lab.runs out-quick out-s1                         # two runs, line by line: also code, data and versions that differ
 
 Below it, runs that differ only in their seed have their mean ± a 95% interval. In a notebook:
 
@@ -24,7 +24,6 @@ import glob
 import json
 import os
 import re
-import time
 
 import numpy as np
 
@@ -33,16 +32,14 @@ from engine.files import is_number, read_json, read_rows
 
 SEEDS = {'seed', 'data_seed'}
 ALWAYS_DIFFER = {'out_dir', 'init_from', 'overwrite', 'debug', 'eval_only', 'wandb_log', 'wandb_project', 'wandb_run_name'}
-# keys of run.json that are compared, and their names
-ABOUT = {'commit': 'code commit', 'data': 'data fingerprint', **{key: key for key in (
-    'python', 'torch', 'numpy', 'platform', 'machine', 'device', 'ranks', 'dtype', 'compiled')}}
+VERSIONS = ('commit', 'data', 'python', 'torch', 'numpy', 'platform', 'machine', 'device', 'ranks', 'dtype', 'compiled')
 
 
 def read_object(folder, name):
     """Return the JSON object of a file in a folder, {} if there is no file."""
-    found = read_json(path := os.path.join(folder, name), 'remove it') or {}
+    found = read_json(os.path.join(folder, name), 'remove it') or {}
     if not isinstance(found, dict):
-        raise ValueError(f'{path} is damaged, remove it: it holds no JSON object')
+        raise ValueError(f'{folder}/{name} is damaged, remove it: it holds no JSON object')
     return found
 
 
@@ -52,16 +49,21 @@ def read_run(folder):
     if not config or not os.path.exists(log):
         raise ValueError(f'{folder} is not the folder of a run, with config.json and log.jsonl')
     about = read_object(folder, 'run.json')
-    try:
-        about |= (about.get('starts') or [{}])[-1]
-    except (TypeError, ValueError, LookupError) as error:
-        raise ValueError(f'{folder}/run.json is damaged, remove it: starts={about["starts"]!r}') from error
-    return dict(folder=folder, config=config, about=about, rows=read_rows(log))
+    return dict(folder=folder, config=config, about={**about, **(about.get('starts') or [{}])[-1]}, rows=read_rows(log))
 
 
-def numbers(run, key):
-    """Return the finite values of a key in a run's log, in the order of the rows."""
-    return [row[key] for row in run['rows'] if is_number(row.get(key)) and np.isfinite(row[key])]
+def numbers_in(value, key='', curve=''):
+    """Yield (key, curve, number) of the numbers in a row of log.jsonl or measure.jsonl. A key is a path such as 'grad_norms.qk'.
+    A curve is '' for a plain number, and in a list a layer: 1, 2, …, or its entry 'at'. All heads of a layer are one curve."""
+    if is_number(value):
+        yield key, curve, value
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            if name not in ('iter', 'histogram'):
+                yield from numbers_in(part, f'{key}.{name}' if key else name, curve)
+    elif isinstance(value, list):
+        for i, item in enumerate(value, 1):
+            yield from numbers_in(item, key, curve or str(item.get('at', i) if isinstance(item, dict) else i))
 
 
 def status_of(run):
@@ -74,8 +76,6 @@ def status_of(run):
     return 'done' if ended else 'stopped'
 
 
-# ----------------------------------------------------------------------------- keys and seeds
-
 @functools.cache
 def section_of(key):
     """Return the section of --help that has this key of train.py or vision.train; 'model' for fields of a model's config."""
@@ -87,12 +87,6 @@ def differing(dicts):
     """Return the keys whose values differ between these dicts, in their original order."""
     keys = dict.fromkeys(key for one in dicts for key in one)
     return [key for key in keys if any(one.get(key) != dicts[0].get(key) for one in dicts)]
-
-
-def keys_that_differ(configs):
-    """Return the keys that tell runs apart: those of the architecture first, those of logging and of the machine last."""
-    keys = [key for key in differing(configs) if key not in ALWAYS_DIFFER]
-    return sorted(keys, key=lambda key: SECTIONS.index(section_of(key)))
 
 
 @functools.cache
@@ -118,7 +112,8 @@ def tell_apart(configs):
     of logging and of the machine last."""
     archs = [architecture(config) for config in configs]
     named = architectures()['pre'] if all(arch or not config for arch, config in zip(archs, configs)) else ()
-    return archs, [key for key in keys_that_differ(configs) if key not in named]
+    keys = [key for key in differing(configs) if key not in ALWAYS_DIFFER and key not in named]
+    return archs, sorted(keys, key=lambda key: SECTIONS.index(section_of(key)))
 
 
 def group_by_seed(configs):
@@ -149,65 +144,10 @@ def mean_interval(values):
     return values.mean(0), t.ppf(0.975, len(values) - 1) * values.std(0, ddof=1) / np.sqrt(len(values))
 
 
-# ----------------------------------------------------------------------------- tables
-
-def table_of(runs):
-    """Return a data frame with a row for each run."""
-    import pandas  # here, for lab.plot imports this file and does without
-    lines = []
-    for run in runs:
-        losses, unit = numbers(run, 'val_loss'), 'images' if numbers(run, 'images_per_s') else 'tokens'
-        speeds, at = numbers(run, f'{unit}_per_s'), max((row['iter'] for row in run['rows']), default=0)
-        written = os.path.getmtime(os.path.join(run['folder'], 'log.jsonl'))
-        lines.append({
-            'run': run['folder'], 'status': status_of(run), 'iterations': f'{at}/{run["config"].get("max_iters", "?")}',
-            'val loss': losses[-1] if losses else np.nan, 'best': min(losses, default=np.nan),
-            'tokens/s': f'{np.median(speeds):,.0f}' + ' images/s' * (unit == 'images') if speeds else '',
-            'last written': time.strftime('%Y-%m-%d %H:%M', time.localtime(written))})
-    return pandas.DataFrame(lines)
-
-
-def table_of_seeds(table, groups):
-    """Return a data frame with the mean loss of each group of runs that has several, over those that are done. `table` is from
-    table_of, `groups` from group_by_seed."""
-    import pandas
-    lines = []
-    for folders in groups:
-        losses = table['val loss'][table.run.isin(folders) & (table.status == 'done')].dropna()
-        mean, half = mean_interval(losses) if len(losses) else (np.nan, np.nan)
-        done = f'{len(losses)} of {len(folders)}'
-        lines.append({'runs': name_of_group(folders), 'done': done, 'val loss': mean, '± 95%': half})
-    return pandas.DataFrame(lines).sort_values('val loss', kind='stable')
-
-
-def patches(folder):
-    """Return {file: its part of code.patch}."""
-    path = os.path.join(folder, 'code.patch')
-    if not os.path.exists(path):
-        return {}
-    with open(path, encoding='utf-8', errors='replace') as f:
-        parts = re.split(r'^diff --git ', f.read(), flags=re.MULTILINE)[1:]
-    return {part.split('\n')[0].rpartition(' b/')[2]: part for part in parts}
-
-
-def differences(a, b):
-    """Return a data frame of the differences between two runs, with columns name, value in a, value in b."""
-    import pandas
-    configs, abouts = ([run[part] for run in (a, b)] for part in ('config', 'about'))
-    edits = [patches(run['folder']) for run in (a, b)]
-    lines = [[f'key {key}', *(config.get(key, '–') for config in configs)] for key in keys_that_differ(configs)]
-    for file in differing(edits):
-        of_a, of_b = ('edited' if file in edit else '–' for edit in edits)
-        lines.append([f'code {file}', of_a, of_b + ' differently' * (of_a == of_b)])
-    lines += [[ABOUT[key], *(about.get(key, '–') for about in abouts)] for key in ABOUT if key in differing(abouts)]
-    return pandas.DataFrame([[name, str(x)[:60], str(y)[:60]] for name, x, y in lines], columns=['', a['folder'], b['folder']])
-
-
 def load(folder, checkpoint='best.pt', Model=None):
-    """Return a run's log as a pandas data frame, and the model of its checkpoint, on the CPU in eval mode, or None without a
-    checkpoint. The frame has a row for each line of log.jsonl, and a column such as grad_norms.qk for each entry of a dict.
-    Model: GPT, or vision.vit's ViT for a run of vision.train."""
-    import pandas
+    """Return a run's log as a pandas data frame, with columns such as grad_norms.qk, and the model of its checkpoint, on the CPU
+    in eval mode, or None without a checkpoint. Model: GPT, or vision.vit's ViT for a run of vision.train."""
+    import pandas  # here and below, for lab.plot imports this file and does without
 
     from engine.checkpoint import load_run
     from model import GPT
@@ -221,45 +161,55 @@ def argument_parser(name, about, folders, **more):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.error = lambda message: sys.exit(f'error: {message}; --help tells more')
     parser.add_argument('folders', nargs='+', help=folders)
-    parser.add_argument('--debug', default=False, type=lambda text: text.lower() == 'true', help='show the traceback of an error')
     return parser
 
 
+def summary(run):
+    """Return {column: value} of a run's row in the table."""
+    losses = [row['val_loss'] for row in run['rows'] if is_number(row.get('val_loss')) and np.isfinite(row['val_loss'])]
+    ends = max((row['iter'] for row in run['rows']), default=0), run['config'].get('max_iters', '?')
+    return {'run': run['folder'], 'status': status_of(run), 'iterations': '/'.join(map(str, ends)),
+            'val loss': losses[-1] if losses else np.nan, 'best': min(losses, default=np.nan)}
+
+
+def means(table, groups):
+    """Yield {column: value} for each of group_by_seed's groups that has several runs: the mean loss of those that are done."""
+    for folders in groups:
+        if len(folders) > 1:
+            losses = table['val loss'][table.run.isin(folders) & (table.status == 'done')].dropna()
+            mean, half = mean_interval(losses) if len(losses) else (np.nan, np.nan)
+            yield {'runs': name_of_group(folders), 'done': f'{len(losses)} of {len(folders)}', 'val loss': mean, '± 95%': half}
+
+
 def main():
+    import pandas
     parser = argument_parser('lab.runs', __doc__, 'folders of runs; other folders are skipped')
     parser.add_argument('--keys', help='keys to show, separated by commas; default: those that differ')
-    parser.add_argument('--csv', help='write the table to this file')
     args = parser.parse_args()
-    begin(args.debug)
+    begin()
     runs, skipped = [], []
     for folder in dict.fromkeys(map(os.path.normpath, args.folders)):
         try:
             runs.append(read_run(folder))
-        except (ValueError, OSError) as error:
-            skipped.append(str(error))
+        except (ValueError, OSError, TypeError, LookupError) as error:
+            skipped.append(f'{folder}: {error}')
     if not runs:
         raise ValueError('; '.join(skipped))
     for why in skipped:
-        say(f'skipped: {why}', to=sys.stderr)
-    configs = {run['folder']: run['config'] for run in runs}
-    archs, keys = tell_apart([*configs.values()]) if not args.keys else ([], args.keys.split(','))
-    for key in keys:
-        if not any(key in config for config in configs.values()):
-            raise ValueError(f'keys={args.keys}: no run has the key {key!r}')
-    columns = dict(arch=archs) if len({*archs}) > 1 else {}
-    columns |= {key: [str(config.get(key, '')) for config in configs.values()] for key in keys}
-    table, both = table_of(runs).assign(**columns).sort_values('val loss', kind='stable'), len(runs) == 2 and not args.keys
-    as_text = dict(index=False, na_rep='', float_format='{:.4f}'.format)
-    print(table.drop(columns=[*columns] if both else []).to_string(**as_text))     # the keys of two runs are listed below
-    groups = [group for group in group_by_seed(configs) if len(group) > 1]
-    if groups:
-        print('\nmeans over seeds:\n' + table_of_seeds(table, groups).to_string(**as_text))
-    if both:
-        lines = differences(*runs)
-        print('\ndifferences:\n' + (lines.to_string(index=False) if len(lines) else 'none but the folder'))
-    if args.csv:
-        table.to_csv(args.csv, index=False, float_format='%.4f')
-        print(f'wrote {args.csv}')
+        say(f'skipped {why}', to=sys.stderr)
+    configs, table = {run['folder']: run['config'] for run in runs}, pandas.DataFrame(map(summary, runs))
+    facts, is_pair = [*configs.values()], len(runs) == 2 and not args.keys
+    archs, keys = tell_apart(facts) if not args.keys else ([], args.keys.split(','))
+    if is_pair:
+        abouts = [{key: run['about'].get(key) for key in VERSIONS} | run['about'].get('code', {}) for run in runs]
+        facts, keys = [config | about for config, about in zip(facts, abouts)], keys + differing(abouts)
+    columns = (dict(arch=archs) if len({*archs}) > 1 else {}) | {key: [str(fact.get(key, '')) for fact in facts] for key in keys}
+    table = table.assign(**columns).sort_values('val loss', kind='stable')
+    as_text = dict(na_rep='', float_format='{:.4f}'.format)
+    print(table.T.to_string(header=False, **as_text) if is_pair else table.to_string(index=False, **as_text))
+    if lines := [*means(table, group_by_seed(configs))]:
+        lines = pandas.DataFrame(lines).sort_values('val loss', kind='stable')
+        print('\nmeans over seeds:\n' + lines.to_string(index=False, **as_text))
 
 
 if __name__ == '__main__':
