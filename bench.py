@@ -29,7 +29,6 @@ archs = ''                          # files of config/arch, separated by commas;
 dtypes = ''                         # values of dtype, separated by commas; empty: the config's own
 compiles = ''                       # values of compile, separated by commas; empty: the config's own
 optimizers = ''                     # optimizers, separated by commas: compare their steps instead of iterations
-profile = ''                        # write a trace of three iterations to this file, for chrome://tracing or ui.perfetto.dev
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig, TRAIN)
 at_least(config, bench_iters=1, bench_warmup=0)
@@ -105,17 +104,6 @@ def products(dtype):
     return lambda: a @ b, 2 * size ** 3
 
 
-def trace(call):
-    """Write a trace of three calls, and print what took most of the device's time."""
-    open(profile, 'w').close()                          # fail if it cannot be written; the profiler would not
-    with torch.profiler.profile() as profiler:
-        for _ in range(3):
-            timed(call)
-    profiler.export_chrome_trace(profile)
-    print(profiler.key_averages().table(sort_by=f'self_{device.type}_time_total', row_limit=15, max_name_column_width=60))
-    print(f'wrote {profile}')
-
-
 configs, calls, flops = variants(), {}, {}
 if any(variant['compile'] for variant in configs.values()):
     torch._dynamo.config.recompile_limit = 8 * len(configs)       # the variants share their code
@@ -125,8 +113,6 @@ for label, of_variant in configs.items():
 built = dict(calls)
 for dtype in {} if optimizers else {variant.dtype for variant in built.values()}:
     calls[dtype], flops[dtype] = products(dtype)
-if profile:
-    trace(next(iter(calls.values())))
 times = {name: [] for name in calls}
 for i in range(bench_warmup + bench_iters):             # in turns, so that other work on the machine slows all of them equally
     for name, call in calls.items():

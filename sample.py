@@ -51,11 +51,8 @@ model.to(machine.device).eval()
 torch.manual_seed(seed)                                 # after building the model, which may draw too
 
 if start.startswith('FILE:'):
-    try:
-        with open(start[5:], encoding='utf-8-sig') as f:
-            start = f.read()
-    except UnicodeDecodeError as error:
-        raise ValueError(f'{start[5:]} is not UTF-8: {error}') from error
+    with open(start[5:], encoding='utf-8-sig') as f:
+        start = f.read()
 prompt = []
 for i, part in enumerate(start.split(tokenizer.end_text) if tokenizer.end_text else [start]):
     prompt += [tokenizer.end] * (i > 0) + tokenizer.encode(part)        # such as '<|endoftext|>', where a document ends

@@ -16,10 +16,10 @@ def small_products(monkeypatch):
     monkeypatch.setattr(torch.Tensor, '__matmul__', lambda a, b: product(a[:8], b) if len(a) >= 1024 else product(a, b))
 
 
-def test_a_row_for_each_variant(tmp_path, small_products):
+def test_a_row_for_each_variant(small_products):
     """Of which the time, the speed and the share of the first agree with one another"""
     out = call('bench.py', *TINY, '--bench_iters=3', '--bench_warmup=1', '--optimizer=sgdw', '--archs=pre,s5',
-               '--dtypes=float32,bfloat16', '--profile=trace.json', cwd=tmp_path)
+               '--dtypes=float32,bfloat16')
     rows = [line.split() for line in re.findall('^arch=.*%.*$', out, re.MULTILINE)]
     assert [row[:2] for row in rows] == [[f'arch={a}', f'dtype={d}'] for a in ('pre', 's5') for d in ('float32', 'bfloat16')]
     for row in rows:
@@ -27,7 +27,6 @@ def test_a_row_for_each_variant(tmp_path, small_products):
         assert least <= ms + 0.1 and ms <= most + 0.1 and speed == pytest.approx(4 * 16 / ms * 1000, rel=0.1)
         assert share == pytest.approx(ms / float(rows[0][2]), rel=0.1)
     assert all(0 <= float(peak) < 1000 for peak in re.findall(r'([\d.]+) TFLOP/s in', out, re.MULTILINE)), 'of products'
-    assert (tmp_path / 'trace.json').stat().st_size > 1000
 
 
 def test_without_a_compiler(monkeypatch):

@@ -1,5 +1,4 @@
 """lab/doctor.py: rules on logs that are made up, and findings on real runs with faults."""
-import json
 import math
 
 import pytest
@@ -14,8 +13,6 @@ KEYS = TINY | dict(max_iters=100, lr_decay_iters=100, eval_interval=20, log_inte
 LEAK, NO_NORM, LOGITS = 'a leak from the future', 'no norm where the signal needs one', 'attention logits too large at the start'
 FROZEN, LABELS = 'no gradient here: frozen, unused or cut off', 'shifted or copied labels'
 
-
-# ----------------------------------------------------------------------------- made-up logs
 
 def patient(spoil=lambda row: None, **seen):
     """A run of 300 iterations with two layers; `spoil` changes a row of its log"""
@@ -59,8 +56,6 @@ def test_what_is_not_known():
     assert not found and set(unknown) == {rule.cause for rule in RULES}
 
 
-# ----------------------------------------------------------------------------- real runs
-
 @pytest.fixture(scope='module')
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp('doctor')
@@ -69,28 +64,20 @@ def place(tmp_path_factory):
 
 
 def freezes():
-    old = model.Block.__init__
-
-    def build(self, *args, **more):
-        old(self, *args, **more)
-        self.attn.wq.weight.register_hook(torch.zeros_like)
-
-    model.Block.__init__ = build
+    build = model.Block.__init__
+    model.Block.__init__ = lambda self, *args: (build(self, *args), self.attn.wq.weight.register_hook(torch.zeros_like))[0]
 
 
 def told(place, *arguments):
     return call('lab.doctor', *arguments, cwd=place).splitlines()
 
 
-@pytest.mark.parametrize('name, keys, through, cause', [
-    ('healthy', {}, (), 'no finding'), ('off', dict(arch='off'), (), NO_NORM),
-    ('logits', dict(init_gain=60.0), (), LOGITS), ('frozen', {}, (freezes,), FROZEN),
-    ('rate', dict(learning_rate=0.1), (), None)])
-def test_a_run(place, name, keys, through, cause):
+@pytest.mark.parametrize('name, arguments, through, cause', [
+    ('healthy', [], (), 'no finding'), ('off', [f'{ROOT}/config/arch/off.py'], (), NO_NORM),
+    ('logits', ['--init_gain=60'], (), LOGITS), ('frozen', [], (freezes,), FROZEN), ('rate', ['--learning_rate=0.1'], (), None)])
+def test_a_run(place, name, arguments, through, cause):
     """A rate 30 times too large is not called shifted labels: what has learned nothing tells no target"""
-    keys = dict(keys)
-    files = [f'{ROOT}/config/arch/{keys.pop("arch")}.py'] if 'arch' in keys else []
-    train(place, *files, *flags(**KEYS | keys, out_dir=name), through=through)
+    train(place, *flags(**KEYS, out_dir=name), *arguments, through=through)
     first = told(place, name)[0]
     assert first == f'{name} (done): {cause}' if cause else LABELS not in first
 
@@ -102,21 +89,9 @@ def test_a_config_before_its_run(place):
     assert told(place, 'plain.py', *keys, '--init_gain=60')[0].endswith(LOGITS)
 
 
-def test_a_folder_cannot_do_anything(place, tmp_path):
-    """Its patch is not applied, and its commit is no argument of a command"""
-    train(place, *flags(**KEYS | dict(max_iters=4), out_dir='foreign'))
-    about, victim = json.loads((place / 'foreign' / 'run.json').read_text()), tmp_path / 'victim'
-    victim.write_text('mine')
-    about['commit'] = about['starts'][0]['commit'] = f'--output={victim}'
-    (place / 'foreign' / 'run.json').write_text(json.dumps(about))
-    (place / 'foreign' / 'code.patch').write_text(f"--- a/model.py\n+++ b/model.py\n@@ -1 +1,2 @@\n+open('{victim}', 'w')\n")
-    assert told(place, 'foreign')[0].startswith('foreign (done): ') and victim.read_text() == 'mine'
-
-
-def test_what_is_no_run(place):
-    (place / 'empty').mkdir()
-    assert 'empty is not the folder of a run' in call('lab.doctor', 'empty', cwd=place, code=1)
-    assert 'there is no config file nowhere.py' in call('lab.doctor', 'nowhere.py', cwd=place, code=1)
+def test_what_cannot_be_looked_at(place):
+    """A damaged checkpoint leaves the log; what is no run is said"""
+    assert 'data is not the folder of a run' in call('lab.doctor', 'data', cwd=place, code=1)
     train(place, *flags(**KEYS | dict(max_iters=4), out_dir='damaged'))
     (place / 'damaged' / 'ckpt.pt').write_bytes(b'nothing')
     assert any('its model was not looked at' in line for line in told(place, 'damaged'))

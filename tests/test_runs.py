@@ -11,24 +11,22 @@ from data.lock import lock_folder
 from lab.runs import load
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+@pytest.fixture
+def write_run(tmp_path, monkeypatch):
+    """Write a run of TINY whose validation losses are these, at iterations 0, 10, …, into a folder of the current one"""
+    def write(folder, losses=(3.0, 2.0), config={}, about={}, last={}):
+        path = tmp_path / folder
+        path.mkdir()
+        (path / 'config.json').write_text(json.dumps({**TINY, 'log_interval': 1, **config}))
+        (path / 'run.json').write_text(json.dumps(about))
+        rows = [dict(iter=10 * i, val_loss=loss) for i, loss in enumerate(losses)] + [last] * bool(last)
+        (path / 'log.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))
+        return path
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return write
 
 
-def write_run(folder, losses=(3.0, 2.0), config={}, about={}, last={}):
-    """A run of TINY whose validation losses are these, at iterations 0, 10, …"""
-    os.makedirs(folder)
-    lines = [row for i, loss in enumerate(losses) for row in (dict(iter=10 * i, val_loss=loss), dict(iter=10 * i, loss=loss))]
-    for name, content in dict(config={**TINY, 'log_interval': 1, **config}, run=dict(torch='2.13') | about).items():
-        with open(f'{folder}/{name}.json', 'w') as f:
-            json.dump(content, f)
-    with open(f'{folder}/log.jsonl', 'w') as f:
-        f.writelines(json.dumps(row) + '\n' for row in [*lines, *[last] * bool(last)])
-
-
-def test_the_table():
+def test_the_table(write_run):
     """By the last validation loss, with the keys that differ, those of the architecture first"""
     write_run('stopped', (3.0, 2.5), dict(n_layer=1, log_interval=5))
     write_run('done', (3.0, 1.5, 2.0), dict(max_iters=20))
@@ -43,7 +41,7 @@ def test_the_table():
     assert call('lab.runs', 'running', '--keys=n_head').split()[-4:] == ['running', 'stopped', '0/20', str(TINY['n_head'])]
 
 
-def test_runs_that_differ_in_the_seed_have_a_mean():
+def test_runs_that_differ_in_the_seed_have_a_mean(write_run):
     """With half the width of its 95% interval, of three 4.303 s/√3; those that are not done are left out, and repetitions too"""
     for seed, loss in enumerate((1.0, 2.0, 3.0, 9.0)):
         write_run(f'out-x-seed{seed}', [5.0, loss][:1 if seed == 3 else 2], dict(max_iters=10, seed=seed))
@@ -53,16 +51,14 @@ def test_runs_that_differ_in_the_seed_have_a_mean():
     assert float(half) == pytest.approx(4.303 / math.sqrt(3), abs=1e-3)
 
 
-def test_folders_without_a_run_are_named_and_skipped():
+def test_folders_without_a_run_are_named_and_skipped(write_run):
     """And those whose files are garbled, whatever is in them"""
     os.mkdir('other')
-    garbled = dict(text=b'{"n_layer": ', list=b'[1]', deep=b'[' * 5000 + b']' * 5000, bytes=b'\xff\x00')
-    for name, content in {**garbled, 'about': b'3', 'starts': b'{"starts": 3}', 'odd': b'{"starts": [3]}'}.items():
-        write_run(name)
-        with open(f'{name}/{"config" if name in garbled else "run"}.json', 'wb') as f:
-            f.write(content)
-    write_run('log', (2.0,), last=dict(iter='x', val_loss='y'))
-    with open('log/log.jsonl', 'ab') as f:
+    for name, content in dict(text=b'{"n_layer": ', list=b'[1]', deep=b'[' * 5000 + b']' * 5000, bytes=b'\xff').items():
+        (write_run(name) / 'config.json').write_bytes(content)
+    for name, content in dict(about=b'3', starts=b'{"starts": 3}', odd=b'{"starts": [3]}').items():
+        (write_run(name) / 'run.json').write_bytes(content)
+    with open(write_run('log', (2.0,), last=dict(iter='x', val_loss='y')) / 'log.jsonl', 'ab') as f:
         f.write(b'[]\n{"iter": 3, "val_loss": "text"}\n\xff\n')
     code, out, err = run_alone('lab.runs', *sorted(os.listdir()))
     assert code == 0 and [line.split()[0] for line in out.splitlines()] == ['run', 'log']
@@ -70,9 +66,9 @@ def test_folders_without_a_run_are_named_and_skipped():
     assert skipped == ['about:', 'bytes:', 'deep:', 'list:', 'odd:', 'other:', 'starts:', 'text:']
 
 
-def test_two_runs():
+def test_two_runs(write_run):
     """Line by line; also the files and versions of their last starts"""
-    write_run('a', about=dict(starts=[dict(code={'model.py': 'old'}), dict(code={'model.py': 'a0', 'optim.py': 'b0'})]))
+    write_run('a', about=dict(torch='2.13', starts=[dict(code={}), dict(code={'model.py': 'a0', 'optim.py': 'b0'})]))
     write_run('b', (3.0, 1.0), dict(norm='rmsnorm'), dict(torch='2.10', starts=[dict(code={'model.py': 'a1', 'optim.py': 'b0'})]))
     assert [line.split() for line in call('lab.runs', 'a', 'b').splitlines()[-3:]] == [
         ['norm', 'rmsnorm'], ['torch', '2.10', '2.13'], ['model.py', 'a1', 'a0']]
