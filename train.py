@@ -135,7 +135,7 @@ scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torc
 if checkpoint:
     run.resume(checkpoint, opt, scaler)
 else:
-    raw_model.after_step()                              # a checkpoint was saved behind it
+    raw_model.after_step()                              # a resumed run's checkpoint was saved after it
 checkpoint = None                                       # free its memory
 
 

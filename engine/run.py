@@ -208,19 +208,16 @@ class Run:
         self.say(f'{parameters:,} parameters on {self.machine.world_size} × {self.about["machine"]}, '
                  f'{str(self.machine.dtype)[6:]}; {amounts}; in {self.folder}')
         self.say(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"peak LR":>10}{"decay":>9}')
-        last, warmup = self.config['max_iters'], self.config['warmup_iters']
+        last, low = self.config['max_iters'], {}
         for group in optimizer.param_groups:
-            peak = group['lr_scale'] * max(rate(it, group['lr_ratio']) for it in range(0, last + 1, max(1, last // 1000)))
+            peak = group['lr_scale'] * max(rate(it, group['lr_ratio']) for it in range(0, max(1, last), max(1, last // 1000)))
             self.say(f'{group["block_type"]:12}{len(group["params"]):8}{sum(p.numel() for p in group["params"]):15,}'
                      f'{group["lr_ratio"]:10g}{peak:10.2e}{group["weight_decay"]:9.4g}')
-        late = [group['block_type'] for group in optimizer.param_groups if self.config['blockwise'] == 'ramp'
-                and group['lr_ratio'] > 1 and group['lr_ratio'] * (warmup + 1) > max(last / 2, warmup + 1)]
-        if late and last:
-            notes = [*notes, f'{", ".join(dict.fromkeys(late))}: with blockwise=ramp their warm-up ends behind half of this run, '
-                             f'and may never reach their peak; blockwise=peak gives all types the same warm-up']
-        if warmup > last > 0:
-            notes = [*notes, f'warmup_iters={warmup} is longer than this run of max_iters={last}: the learning rate rises to its '
-                             f'end and never reaches {self.config["learning_rate"]:g}']
+            if peak < 0.99 * group['lr_scale'] * group['lr_ratio'] * self.config['learning_rate']:
+                low[group['block_type']] = None
+        if low and last:
+            notes = [*notes, f'{", ".join(low)}: their learning rate never reaches its peak, because this run is too short '
+                             f'for warmup_iters={self.config["warmup_iters"]} (with a large r_TYPE, try blockwise=peak)']
         for line in notes:
             self.say(line)
 
