@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from data.text import check_tokenizer, load_tokenizer
 from data.tokens import Tokens, read_meta
-from engine.checkpoint import load_run
+from engine.checkpoint import checkpoint_paths, load_run
 from engine.device import Machine
 from engine.files import open_rows, write_row
 from engine.run import progress
@@ -217,7 +217,7 @@ def main():
     if tasks or 'bertscore' in what:
         hugging_face(from_hub=True)
     machine, path = Machine(device, dtype), os.path.join(out_dir, checkpoint)
-    is_run = checkpoint != 'best.pt' or os.path.exists(path)
+    is_run = checkpoint != 'best.pt' or bool(checkpoint_paths(out_dir))
     model, state = load_run(path) if is_run else (load_gpt(out_dir), None)
     tokenizer = tokenizer_of(path if is_run else out_dir)
     dataset = dataset or (state['config']['dataset'] if is_run else '')
