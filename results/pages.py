@@ -2,15 +2,19 @@
 Make the pictures of README.md, and the tables of README.md, claims.md, ../README.md and ../docs/placements.md, from csv/, which
 has the runs of config/sweep/: `make results`. A table stands between <!-- NAME: made by results/pages.py --> and <!-- end -->.
 """
+import math
 import re
 import sys
 from pathlib import Path
+from statistics import fmean
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 import matplotlib  # noqa: E402
+import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
+from scipy.stats import t  # noqa: E402
 
 from engine.files import write_whole  # noqa: E402
 from lab.plot import STYLE  # noqa: E402
@@ -81,6 +85,33 @@ def ranking(sweep):
         for row in by_loss(row for row in sweep.rows if len(row.losses()) >= SEEDS['placements'])]))
 
 
+def noise(sweep):
+    """Return the lines on what a choice by one seed costs, in tuning and in the screen (seed 1 at a decay of 0.1), and on what
+    placements cost. Leads over pre are fitted to those of the screen by least squares through 0, with a t-interval."""
+    pre, gains, leads = find_row(sweep.rows, sweep.keys['against']), [], []
+    ranked = [row for row in sweep.rows if len(row.losses()) >= SEEDS['placements']]
+    screened = {row: min(((run.val_loss, run.test_loss) for run in row.first.itertuples()
+                          if run.weight_decay == '0.1' and run.status == 'done'), default=(0, math.nan))[1] for row in ranked}
+    for row in ranked:
+        by_seed = {point: dict(zip(at.seed, at.val_loss)) for point, at in row.points.items()}
+        means = {point: fmean(at[seed] for seed in (1, 2, 3)) for point, at in by_seed.items() if {1, 2, 3} <= at.keys()}
+        if len(means) > 1:
+            gains.append(means[min(means, key=lambda point: by_seed[point][1])] - means[row.best])
+        if row is not pre:
+            leads.append((screened[row] - screened[pre], row.losses().mean() - pre.losses().mean()))
+    x, y = np.array(leads).T
+    slope, df = (x @ y) / (x @ x), len(x) - 1
+    half = t.ppf(0.975, df) * math.sqrt(((y - slope * x) ** 2).sum() / df / (x @ x))
+    cost = pd.read_csv(HERE / 'csv' / 'placements_time.csv', index_col='arch')
+    flops, times = (', '.join(f'`{arch}` {ratio:.2f}' for arch, ratio in (values / values['pre']).items() if ratio > 1.05)
+                    for values in (cost.flops_per_token, cost.time_ratio))
+    better = [gain for gain in gains if gain > 0]
+    return (f'- Of {len(gains)} placements with close points, seeds 1 to 3 chose another than seed 1 for {len(better)}'
+            + f', better by {fmean(better or [0]):.3f} on their mean' * bool(better) + f""".
+- Leads of one seed shrink over 8 seeds to {slope:.0%} [{slope - half:.0%}, {slope + half:.0%}], over {len(x)} placements.
+- FLOPs over those of `pre`: {flops}; of others at most 1.05. Time over that of `pre`, eager on 2 cores: {times}.""")
+
+
 NAMED = {       # config/arch/ → name, InputNorm, Pre (attention, FFN), QK, Mid, Post, norm
     's4': ('S4', 'yes', 'yes, yes', 'yes', 'yes', '', 'RMSNorm'),
     's5': ('S5 = DNT', 'yes', 'yes, no', 'yes', 'yes', '', 'RMSNorm'),
@@ -137,7 +168,7 @@ def build():
     missing = {name: number for name in SEEDS if (number := sweeps[name].missing())}
     others = [verdict for name, family in verdicts.items() if name != 'dnt' for verdict in family]
     blocks = dict(
-        ranking=ranking(placements), named=named(placements), archs=archs(), induction=induction(placements),
+        ranking=ranking(placements), noise=noise(placements), named=named(placements), archs=archs(), induction=induction(placements),
         dnt=claim_table(verdicts['dnt'], ('claim', 'difference', 'verdict')), dnt_claims=claim_table(verdicts['dnt']),
         counts=f'[claims.md](claims.md) has seeds and p, and claims about figures of the papers. {count(others)}.',
         missing=', '.join(f'`{name}.py` ({number})' for name, number in missing.items()) or 'None.',

@@ -183,7 +183,7 @@ def test_seed_1_chooses_and_the_others_train_at_its_rate(runs):
 
 
 def test_runs_that_diverge_or_fail(runs):
-    """Rates that diverge are the worst, and where all do, nothing is chosen. What fails has no row, and is tried again"""
+    """Rates that diverge are the worst, and where all do, two lower ones follow. What fails has no row, and is tried again"""
     runs.loss, runs.code = lambda rate, it, seed: 2 + 10 * rate if rate < 0.4 or it < 10 else math.nan, {2: 1}
     assert '1 of the runs failed: see out/*/output.txt' in call(FOUR, '--seeds=2', '--extend=0', code=1)
     assert runs.legs[4:] == [(0.1, 2, 0)] and [*read_csv('out/runs.csv').status] == ['done', 'done', 'diverged', 'diverged']
@@ -192,7 +192,7 @@ def test_runs_that_diverge_or_fail(runs):
     assert len(runs.legs) == 6 and len(read_csv('out/runs.csv')) == 5
     runs.loss = lambda rate, it, seed: math.nan
     call(FOUR, '--out_dir=other')
-    assert len(runs.legs) == 6 + 4
+    assert len(runs.legs) == 6 + 4 + 2
 
 
 def test_a_sweep_is_of_one_code_data_precision_and_version(runs):
@@ -281,6 +281,20 @@ def test_a_landscape_of_two_keys(draw):
     for seed in (1001, 77):
         others[row.run_at(tuple(map(repr, best)), seed)['key']] = dict(status='done', seed=seed, val_loss=1.0)
     assert row.next(others) == []
+
+
+@pytest.mark.parametrize('limit, tried', [(0.1, 5), (0.05, 6), (0.01, 6)])
+def test_lower_rates_follow_where_all_diverge(limit, tried):
+    """Until one does not and its neighbours are known, or the ladder ends"""
+    grid = dict(learning_rate=[0.2, 0.4, 0.8], ladder=dict(learning_rate=[0.025 * 2 ** i for i in range(7)]))
+    (row,), ended = rows_of_file(SWEEP | dict(grids=[grid], seeds=2)), {}
+    while to_do := row.next(ended):
+        for run in to_do:
+            rate, seed = run['config']['learning_rate'], run['config']['seed']
+            status = 'done' if rate <= limit else 'diverged'
+            ended[run['key']] = dict(status=status, seed=seed, val_loss=abs(math.log(rate / 0.1)))
+    seeds = [run['seed'] for run in ended.values()]
+    assert (seeds.count(1), seeds.count(2)) == (tried, int(limit >= 0.05))
 
 
 def test_an_interrupted_sweep_goes_on(runs):

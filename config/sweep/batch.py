@@ -24,7 +24,8 @@ def _grid(optim, setting, batch):
     beta2 = ' --beta2=0.987' * (optim == 'adamw' and growth < 1)
     return dict(optim={optim: f'config/optim/{optim}.py --min_lr=0'}, setting={setting: _placements(64)[setting]},
                 batch={batch: f'--max_iters={iterations} {keys} --weight_decay={decay:.4g}{beta2}'},
-                learning_rate=[middle / 2, middle, 2 * middle])
+                learning_rate=[middle / 2, middle, 2 * middle],
+                ladder=dict(learning_rate=[middle * 2 ** i for i in range(-4, 4)]))
 
 
 grids = [_grid(optim, setting, batch) for batch in _batches for optim in _tuned for setting in ('S1', 'DNT')]

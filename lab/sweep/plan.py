@@ -118,7 +118,7 @@ class PlannedRow:
         return found
 
     def next(self, ended):
-        """Return the runs to train now, or none at the end. A row whose tuning runs all diverged ends."""
+        """Return the runs to train now, or none at the end. If all of seed 1's runs diverged, lower values follow."""
         there = self.there(ended)
         if len(self.grid) == 1:
             return [self.run_at(self.grid[0], seed) for seed in self.seeds if seed not in there.get(self.grid[0], ())]
@@ -126,10 +126,12 @@ class PlannedRow:
             return to_do
         best, lowest, missing = self.tuning.choose({point: runs.values() for point, runs in there.items()})
         if best is None:
-            return []
+            lowest = best = min(there, key=lambda point: [*map(float, point)])
         beside = dict.fromkeys([*self.beside(lowest), *self.beside(best)])
         if to_do := [(point, 1) for point in beside if 1 not in there.get(point, ())] or missing:
             return [self.run_at(*run) for run in to_do]
+        if there[best][1]['status'] != 'done':
+            return []
         others = [seed for seed in self.seeds if seed > self.tuning.seeds]
         have = {seed for seed in there[best] if seed > self.tuning.seeds}
         return [self.run_at(best, seed) for seed in others if seed not in have][:max(0, len(others) - len(have))]
