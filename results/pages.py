@@ -168,7 +168,8 @@ def build():
     missing = {name: number for name in SEEDS if (number := sweeps[name].missing())}
     others = [verdict for name, family in verdicts.items() if name != 'dnt' for verdict in family]
     blocks = dict(
-        ranking=ranking(placements), noise=noise(placements), named=named(placements), archs=archs(), induction=induction(placements),
+        ranking=ranking(placements), noise=noise(placements), named=named(placements), induction=induction(placements),
+        archs=archs(),
         dnt=claim_table(verdicts['dnt'], ('claim', 'difference', 'verdict')), dnt_claims=claim_table(verdicts['dnt']),
         counts=f'[claims.md](claims.md) has seeds and p, and claims about figures of the papers. {count(others)}.',
         missing=', '.join(f'`{name}.py` ({number})' for name, number in missing.items()) or 'None.',
