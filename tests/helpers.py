@@ -1,10 +1,10 @@
 """
 What the tests share: ways to run a script, small data to run it on, and what a run leaves behind.
 
-    run_here        in this process: nothing is imported again, so that a run takes a fraction of a second
+    run_here        in this process, where nothing is imported again: a run takes a fraction of a second
     run_alone       in a process of its own, forked from one that has imported PyTorch: exit codes, signals, kills
     run_ranks       in several such processes, as torchrun starts them
-    run_python      in a new interpreter, as a user starts it: imports take seconds
+    run_python      in a new interpreter, whose imports take seconds
 
 Each returns (exit code, stdout, stderr). A script is 'train.py', a path, or a module such as 'lab.measure' of `python -m`.
 """
@@ -30,6 +30,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -74,15 +75,14 @@ def run_here(script, *arguments, cwd='.', **env):
     """Run a script in this process, and leave the process as it was."""
     out, err, before, locked, flock = io.StringIO(), io.StringIO(), os.getcwd(), [], fcntl.flock
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    drawn, precision = torch.get_rng_state(), torch.get_float32_matmul_precision()
+    random_state, precision = torch.get_rng_state(), torch.get_float32_matmul_precision()
     with (contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(),
           mock.patch.dict(os.environ, env), mock.patch.object(sys, 'path', sys.path[:]),
           mock.patch.multiple(sys, argv=sys.argv, excepthook=sys.excepthook),
           mock.patch.object(fcntl, 'flock', lambda file, how: (flock(file, how), locked.append(file)))):
         warnings.showwarning = lambda *what: sys.stderr.write(warnings.formatwarning(*what[:4]))       # pytest would collect them
-        for kind in DeprecationWarning, ImportWarning, ResourceWarning:         # as Python does
+        for kind in DeprecationWarning, ImportWarning, ResourceWarning, RuntimeWarning:         # as Python does; runpy's
             warnings.simplefilter('ignore', kind)
-        warnings.filterwarnings('ignore', '.*found in sys.modules', RuntimeWarning)         # a test has imported it
         os.chdir(cwd)
         try:
             code = execute(script, arguments)
@@ -93,22 +93,16 @@ def run_here(script, *arguments, cwd='.', **env):
             file.close()
     for number, handler in handlers.items():
         signal.signal(number, handler)
-    torch.set_rng_state(drawn)
+    torch.set_rng_state(random_state)
     torch.set_float32_matmul_precision(precision)
     return code, out.getvalue(), err.getvalue()
 
 
 def run_python(*arguments, cwd='.', **env):
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONIOENCODING': 'utf-8', **env}
-    process = subprocess.Popen([sys.executable, *map(str, arguments)], cwd=cwd, env=env, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, encoding='utf-8', start_new_session=True)
-    try:
-        out, err = process.communicate(timeout=HANG)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)          # with the ranks that torchrun has started
-        out, err = process.communicate()
-        raise TimeoutError(f'it hangs: {out}{err}') from None
-    return process.returncode, out, err
+    found = subprocess.run([sys.executable, *map(str, arguments)], cwd=cwd, env=env, capture_output=True, text=True,
+                           encoding='utf-8', timeout=HANG)
+    return found.returncode, found.stdout, found.stderr
 
 
 def call(script, *arguments, code=0, **more):
@@ -157,10 +151,10 @@ class Alone:
         self.paths = [Path(self.folder.name, name) for name in ('out', 'err')]
         for path in self.paths:
             path.touch()
-        env, context = {**os.environ, **env}, multiprocessing.get_context('forkserver')
+        context = multiprocessing.get_context('forkserver')
         context.set_forkserver_preload(list(PRELOADED))
+        args = (script, arguments, os.path.abspath(cwd), {**os.environ, **env}, through, self.paths)
         with mock.patch.dict(os.environ, PYTHONPATH=f'{ROOT}{os.pathsep}{ROOT / "tests"}'):     # of the process that imports
-            args = (script, arguments, os.path.abspath(cwd), env, through, self.paths)
             self.process = context.Process(target=become, args=args)
             self.process.start()
         self.pid = self.process.pid
@@ -184,12 +178,23 @@ def run_alone(script, *arguments, **more):
     return Alone(script, *arguments, **more).end()
 
 
-def run_ranks(count, script, *arguments, **more):
-    """Run a script on ranks. If one fails, kill the others. Return the exit code of the first that failed, and all outputs."""
-    store = dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)      # as torchrun's agent has one
-    env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(store.port), WORLD_SIZE=str(count), TORCHELASTIC_RESTART_COUNT='0',
+def new_store():
+    """The store that torchrun gives its ranks to meet"""
+    return dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
+
+
+def start_ranks(script, commands, store, **more):
+    """Start a script once for each command, (folder, its arguments), as ranks that meet at a store → [Alone]"""
+    env = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=str(store.port), WORLD_SIZE=str(len(commands)),
                TORCHELASTIC_USE_AGENT_STORE='True')
-    ranks = [Alone(script, *arguments, RANK=str(i), **{'LOCAL_RANK': str(i), **more, **env}) for i in range(count)]
+    return [Alone(script, *arguments, cwd=cwd, RANK=str(i), **{'LOCAL_RANK': str(i), **more, **env})
+            for i, (cwd, *arguments) in enumerate(commands)]
+
+
+def run_ranks(count, script, *arguments, cwd='.', store=None, **more):
+    """Run a script on ranks. If one fails, kill the others. Return the exit code of the first that failed, and all outputs."""
+    store = store or new_store()
+    ranks = start_ranks(script, [(cwd, *arguments)] * count, store, **more)
     code, deadline = 0, time.monotonic() + HANG
     while (running := [rank.process.sentinel for rank in ranks if rank.process.exitcode is None]) and time.monotonic() < deadline:
         multiprocessing.connection.wait(running, 1)
@@ -209,6 +214,7 @@ def run_ranks(count, script, *arguments, **more):
 
 # ----------------------------------------------------------------------------- what happens to a process, as `through`
 
+
 def in_each_iteration(does):
     """Call does(iteration) in each iteration of train.py, behind its step."""
     from engine.run import Run
@@ -216,58 +222,19 @@ def in_each_iteration(does):
     Run.note = lambda self, it, *args: (does(it), note(self, it, *args))
 
 
-def counting(path):
-    """Compile with a back end that runs graphs as they are. Rank 0 writes a row for each graph: its pass, the iteration, and how
-    many numbers its largest tangent has."""
-    from functorch.compile import make_boxed_func
-    from torch._dynamo.backends.common import aot_autograd
-
-    from engine import device
-    iteration = [0]
-    in_each_iteration(lambda it: iteration.__setitem__(0, it + 1))
-
-    def noting(kind):
-        def compile_graph(graph, inputs):
-            tangents = [node for node in graph.graph.nodes if node.op == 'placeholder' and 'tangent' in node.name]
-            sizes = [node.meta['val'].numel() for node in tangents]
-            if os.environ.get('RANK', '0') == '0':
-                with open(path, 'a') as f:
-                    f.write(json.dumps(dict(kind=kind, iter=iteration[0], tangent=max(sizes, default=0))) + '\n')
-            return make_boxed_func(graph.forward)
-        return compile_graph
-
-    device.why_not_compile = lambda device: ''
-    back_end = aot_autograd(fw_compiler=noting('forward'), bw_compiler=noting('backward'), inference_compiler=noting('inference'))
-    torch.compile = functools.partial(torch.compile, backend=back_end)
-    compile_module = torch.nn.Module.compile
-    torch.nn.Module.compile = lambda self, **more: compile_module(self, backend=back_end, **more)
-
-
-def waits_in(at):
+def waits(at):
+    """In an iteration, until a signal comes"""
     def does(it):
-        while it == at and not signal.getsignal(signal.SIGTERM).__self__.number:        # of train.py's StopRequest
+        while it == at and not signal.getsignal(signal.SIGTERM).__self__.number:        # of engine/device.py's StopRequest
             time.sleep(0.005)
 
-    return does
-
-
-def interrupted(at):
-    """Two SIGTERM to itself in the middle of an iteration, as clusters send them; of several ranks to one."""
-    def does(it):
-        if it == at and os.environ.get('RANK', '1') == '1':
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGTERM)
-
     in_each_iteration(does)
 
 
-def lost(at):
-    """Rank 1 is killed in an iteration of the first attempt."""
-    def does(it):
-        if it == at and os.environ['RANK'] == '1' and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    in_each_iteration(does)
+def interrupted(at, number=signal.SIGTERM):
+    """Two signals to itself in the middle of an iteration, as clusters send them; of several ranks to one."""
+    in_each_iteration(lambda it: [os.kill(os.getpid(), number) for _ in range(2)]
+                      if it == at and os.environ.get('RANK', '1') == '1' else None)
 
 
 def killed(moment):
@@ -285,10 +252,11 @@ def killed(moment):
     def save_in_halves(state, f):
         whole = io.BytesIO()
         save(state, whole)
-        f.write(whole.getvalue()[:whole.tell() // 2])
+        half = whole.tell() // 2
+        f.write(whole.getvalue()[:half])
         f.flush()
         now()
-        f.write(whole.getvalue()[whole.tell() // 2:])
+        f.write(whole.getvalue()[half:])
 
     for name in ('fsync', 'replace', 'link', 'remove'):
         setattr(os, name, deadly(getattr(os, name)))
@@ -299,14 +267,14 @@ POPEN = subprocess.Popen
 
 
 class Forked(multiprocessing.get_context('fork').Process):
-    """In place of subprocess.Popen in lab/sweep: train.py in a fork of the sweep, which need not import PyTorch. If `hold` is an
-    iteration, the run waits in it until a signal comes."""
+    """In place of subprocess.Popen in lab/sweep: train.py in a fork of the sweep. If `hold` is an iteration, the run waits in it
+    until a signal comes."""
     hold = None
     returncode = property(lambda self: self.exitcode)
     poll = property(lambda self: lambda: self.exitcode)
 
     def __init__(self, command, env, stdout, stderr, stdin):
-        through = () if self.hold is None else (in_each_iteration, waits_in(self.hold))
+        through = () if self.hold is None else (waits, self.hold)
         super().__init__(target=become, args=(command[1], command[2:], '.', env, through, [stdout.name] * 2, False))
         self.start()
 
@@ -342,14 +310,6 @@ def train(cwd, *arguments, code=0, ranks=1, through=(), script='train.py', **env
     return out, err
 
 
-def torchrun(cwd, *arguments, ranks, restarts=0, through):
-    """Run train.py on ranks that torchrun starts, in new interpreters; `through` is the source of a script that runs it."""
-    (cwd / 'through.py').write_text(through, encoding='utf-8')
-    code, out, err = run_python('-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={ranks}',
-                                f'--max_restarts={restarts}', 'through.py', ROOT / 'train.py', *arguments, cwd=cwd)
-    assert code == 0, out + err
-
-
 def write_walk(folder, name='tiny', train=2000, val=500):
     """Write data/<name>: a walk over 13 tokens, which a small model learns to follow quickly."""
     at = Path(folder) / 'data' / name
@@ -376,11 +336,6 @@ def spread(key, value):
     return {name: number for part, inner in parts for name, number in spread(f'{key}.{part}', inner).items()}
 
 
-def kinds(row):
-    """Return the keys of a row of `rows`, once for each dict or list."""
-    return {name.partition('.')[0] for name in row}
-
-
 def steps(run):
     return [row for row in rows(run) if 'loss' in row]
 
@@ -395,6 +350,4 @@ def checkpoint(run, name='ckpt.pt'):
 
 def strict_json(text):
     """The value of JSON in which NaN and Infinity are an error, as most readers have it."""
-    def refuse(constant):
-        raise AssertionError(f'{constant} is no JSON')
-    return json.loads(text, parse_constant=refuse)
+    return json.loads(text, parse_constant=lambda constant: pytest.fail(f'{constant} is no JSON'))

@@ -3,35 +3,17 @@ train.py as its users run it: whole runs of a tiny model, on one process and on 
 """
 import json
 import math
+import os
 import shutil
 import signal
 import time
 from dataclasses import fields
 
+import helpers
 import numpy as np
 import pytest
 import torch
-from helpers import (
-    ROOT,
-    TINY,
-    Alone,
-    call,
-    checkpoint,
-    evaluations,
-    flags,
-    in_each_iteration,
-    interrupted,
-    killed,
-    kinds,
-    lost,
-    rows,
-    run_alone,
-    run_here,
-    steps,
-    torchrun,
-    train,
-    waits_in,
-)
+from helpers import TINY, Alone, checkpoint, evaluations, flags, rows, run_alone, run_here, run_ranks, steps, train
 
 from data.tokens import write_tokens
 from engine.stats import NUMBERS, OF_ATTENTION
@@ -54,6 +36,11 @@ def files(run):
     return sorted(path.name for path in run.iterdir() if path.name not in ('code.patch', '.lock'))
 
 
+def contents(folder):
+    """{name: bytes} of the files of a run"""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != '.lock'}
+
+
 # ----------------------------------------------------------------------------- a run and what it leaves
 
 def test_files(whole, place):
@@ -67,7 +54,8 @@ def test_files(whole, place):
     assert [row['iter'] for row in steps(whole)] == list(range(20))
     assert [row['iter'] for row in evaluations(whole)] == [0, 5, 10, 15, 20]
     assert all(row.keys() >= {'iter', 'loss', 'lr', 'grad_norm'} for row in steps(whole))
-    assert all(kinds(row) == {'iter', 'train_loss', 'val_loss', *NUMBERS, *OF_ATTENTION} for row in evaluations(whole))
+    assert all({key.partition('.')[0] for key in row} == {'iter', 'train_loss', 'val_loss', *NUMBERS, *OF_ATTENTION}
+               for row in evaluations(whole))
 
 
 def assert_same_weights(run, other):
@@ -123,30 +111,6 @@ def test_a_run_that_is_complete_says_so(whole, place):
     assert contents(whole) == before
 
 
-def test_kept_checkpoints(whole, place):
-    """They change nothing else, also where a run was stopped, and hold what the run had at that iteration"""
-    keys = flags(**TINY, out_dir='every-4', keep_every=4, always_save_checkpoint=False)
-    train(place, *keys, code=128 + signal.SIGTERM, through=(interrupted, 9))
-    train(place, *keys, '--init_from=resume')
-    kept = [f'ckpt-{it:06}.pt' for it in (4, 8, 12, 16, 20)]
-    assert files(place / 'every-4') == sorted([*FILES, *kept]) and rows(place / 'every-4') == rows(whole)
-    states = [checkpoint(place / 'every-4', name) for name in kept]
-    assert [state['iter'] for state in states] == [4, 8, 12, 16, 20]
-    train(place, *flags(**TINY | dict(max_iters=8, lr_decay_iters=20), out_dir='eight'))
-    for state, other in (states[1], checkpoint(place / 'eight')), (states[4], checkpoint(whole)):
-        assert all(torch.equal(value, other['model'][name]) for name, value in state['model'].items())
-    keys = flags(**TINY | dict(max_iters=1, learning_rate=0.0, min_lr=0.0, weight_decay=0.0), out_dir='from-kept')
-    train(place, *keys, '--init_from=every-4/ckpt-000008.pt')
-    weights = checkpoint(place / 'from-kept')['model'].items()
-    assert all(torch.equal(value, states[1]['model'][name]) for name, value in weights)
-    err = call('sample.py', '--out_dir=every-4', '--checkpoint=ckpt-000009.pt', cwd=place, code=1)
-    assert err == f'error: there is no every-4/ckpt-000009.pt: choose one of best.pt, {", ".join(kept)}, ckpt.pt\n'
-    train(place, *flags(**TINY | dict(max_iters=2), out_dir='every-4', overwrite=True))
-    assert not list((place / 'every-4').glob('ckpt-*'))
-
-
-# ----------------------------------------------------------------------------- a test split
-
 def test_a_test_split_is_evaluated_at_the_end(whole, place):
     """Only there and by --eval_only, on ranks too; all else and the weights are as without it"""
     test = tokens_of(place, 'train')[:300]
@@ -167,63 +131,54 @@ def test_a_test_split_is_evaluated_at_the_end(whole, place):
 
 # ----------------------------------------------------------------------------- resuming
 
-def test_resumed_run_is_one_that_was_never_stopped(whole, place):
-    """10 + 10 iterations are 20, bit for bit, and so are the files that they leave"""
-    keys = flags(**{**TINY, 'max_iters': 10}, out_dir='half')
-    train(place, *keys)
-    assert [row['iter'] for row in steps(place / 'half')] == list(range(10))
-    train(place, *keys, '--max_iters=20', '--init_from=resume')
-    assert rows(place / 'half') == rows(whole)
-    assert_same_weights(place / 'half', whole)
-    assert {**checkpoint(place / 'half')['config'], 'out_dir': 'whole'} == checkpoint(whole)['config']
+@pytest.mark.parametrize('optimizer, more', [('adamw', {}), ('sgdw', dict(dropout=0.2, learning_rate=0.1)), ('adam_mini', {}),
+                                             ('lion', dict(dtype='float16', learning_rate=3e-3)), ('muon', {})])
+def test_resumed_run_is_one_that_was_never_stopped(optimizer, more, place):
+    """Bit for bit, with dropout, and in fp16 with its scaler, which counts the steps since its last overflow"""
+    keys = flags(**{**TINY, 'max_iters': 10, **more}, optimizer=optimizer)
+    at_once, half = place / optimizer, place / f'{optimizer}-half'
+    train(place, *keys, f'--out_dir={at_once.name}')
+    train(place, *keys, f'--out_dir={half.name}', '--max_iters=5')
+    assert [row['iter'] for row in steps(half)] == list(range(5))
+    train(place, *keys, f'--out_dir={half.name}', '--init_from=resume')
+    assert rows(half) == rows(at_once)
+    assert_same_weights(half, at_once)
+    ours, theirs = checkpoint(half), checkpoint(at_once)
+    assert {**ours['config'], 'out_dir': optimizer} == theirs['config'] and ours['scaler'] == theirs['scaler']
+    assert theirs['scaler'].get('_growth_tracker') == (10 if 'dtype' in more else None)
 
 
-def test_a_run_in_fp16_resumes_with_its_scaler(place):
-    """Bit for bit, with Lion's momentum; the scaler counts the steps since its last overflow"""
-    keys = flags(**{**TINY, 'dtype': 'float16', 'optimizer': 'lion', 'learning_rate': 3e-3, 'max_iters': 10})
-    train(place, *keys, '--out_dir=fp16')
-    train(place, *keys, '--out_dir=fp16-half', '--max_iters=5')
-    train(place, *keys, '--out_dir=fp16-half', '--init_from=resume')
-    assert rows(place / 'fp16-half') == rows(place / 'fp16')
-    ours, theirs = checkpoint(place / 'fp16-half'), checkpoint(place / 'fp16')
-    assert ours['scaler'] == theirs['scaler'] and theirs['scaler']['_growth_tracker'] == 10
-
-
-def test_sigterm_saves_and_resumes(place):
-    """A cluster's SIGTERM: the step is finished, the state saved, and what follows is as if nothing had happened,
-    here with mSGDW and dropout. It comes in iteration 9, so that an evaluation is due where the run goes on."""
-    keys = flags(**{**TINY, 'optimizer': 'sgdw', 'learning_rate': 0.1, 'dropout': 0.2})
-    train(place, *keys, '--out_dir=calm')
-    out, _ = train(place, *keys, '--out_dir=killed', through=(interrupted, 9), code=128 + signal.SIGTERM)
-    run, calm = place / 'killed', place / 'calm'
-    assert out.splitlines()[-1].endswith('python train.py killed/config.json --init_from=resume')
+def test_sigterm_saves_and_kept_checkpoints_change_nothing(whole, place):
+    """A cluster's SIGTERM: the step is finished, the state saved, and what follows is as if nothing had happened. It comes in
+    iteration 9, so that an evaluation is due where the run goes on"""
+    run, kept = place / 'stopped', [f'ckpt-{it:06}.pt' for it in (4, 8, 12, 16, 20)]
+    keys = flags(**TINY, out_dir='stopped', keep_every=4, always_save_checkpoint=False)
+    out, _ = train(place, *keys, code=128 + signal.SIGTERM, through=(helpers.interrupted, 9))
+    assert out.splitlines()[-1].endswith('python train.py stopped/config.json --init_from=resume')
     assert checkpoint(run)['iter'] == 10 and [row['iter'] for row in steps(run)] == list(range(10))
-    train(place, 'killed/config.json', '--init_from=resume')
-    assert rows(run) == rows(calm)
-    assert_same_weights(run, calm)
+    train(place, 'stopped/config.json', '--init_from=resume')
+    assert rows(run) == rows(whole) and files(run) == sorted([*FILES, *kept])
+    assert_same_weights(run, whole)
+    assert [checkpoint(run, name)['iter'] for name in kept] == [4, 8, 12, 16, 20]
     assert json.loads((run / 'config.json').read_text())['init_from'] == 'scratch', 'config.json repeats the whole run'
 
 
 @pytest.mark.long
 def test_ranks_stop_together(place):
     """A signal to one rank stops all after the same step, with a checkpoint; a rank that went on would wait forever"""
-    out, _ = train(place, *flags(**TINY, out_dir='ranks-stopped'), ranks=2, through=(interrupted, 9), code=128 + signal.SIGTERM)
-    assert 'stopped after iteration 9' in out
-    assert checkpoint(place / 'ranks-stopped')['iter'] == 10
+    keys = flags(**TINY, out_dir='ranks-stopped')
+    out, _ = train(place, *keys, ranks=2, through=(helpers.interrupted, 9), code=128 + signal.SIGTERM)
+    assert 'stopped after iteration 9' in out and checkpoint(place / 'ranks-stopped')['iter'] == 10
 
 
 @pytest.mark.parametrize('ranks', [1, pytest.param(2, marks=pytest.mark.long)])
 def test_max_minutes_stops_as_sigterm_does(place, ranks):
     """Each start gets this time anew; here it is over before the first step ends. Rank 0's clock stops all ranks."""
-    keys, run = flags(**{**TINY, 'max_iters': 2}), place / f'minutes {ranks}'
-    start_with = 'python' if ranks == 1 else 'torchrun --nproc_per_node=2'
-    train(place, *keys, f'--out_dir=calm-{ranks}', ranks=ranks)
-    for it, command in enumerate(([*keys, f'--out_dir={run.name}'], [f'{run.name}/config.json', '--init_from=resume'])):
-        out, _ = train(place, *command, '--max_minutes=1e-6', ranks=ranks, code=128 + signal.SIGTERM)
+    run, start_with = place / f'minutes {ranks}', 'python' if ranks == 1 else 'torchrun --nproc_per_node=2'
+    for it, more in enumerate((flags(**TINY, out_dir=run.name), [f'{run.name}/config.json', '--init_from=resume'])):
+        out, _ = train(place, *more, '--max_minutes=1e-6', ranks=ranks, code=128 + signal.SIGTERM)
         assert f"; to go on: {start_with} train.py '{run.name}/config.json' --init_from=resume\n" in out
         assert f'stopped after iteration {it}; ' in out and checkpoint(run)['iter'] == it + 1
-    train(place, f'{run.name}/config.json', '--init_from=resume', '--max_minutes=0', ranks=ranks)
-    assert rows(run) == rows(place / f'calm-{ranks}')
 
 
 # ----------------------------------------------------------------------------- the rate of each parameter
@@ -245,28 +200,19 @@ def test_each_group_has_its_own_rate(place):
 
 # ----------------------------------------------------------------------------- divergence
 
-def test_divergence(place):
-    """Without a norm, a clip or a sane rate: stop with 3, and say where"""
-    keys = {**TINY, 'optimizer': 'sgdw', 'learning_rate': 1e6, 'grad_clip': 0.0, 'warmup_iters': 0, 'eval_interval': 1,
-            'schedule': 'constant'}
-    out, err = train(place, ROOT / 'config' / 'arch' / 'off.py', *flags(**keys, out_dir='diverged'), code=3)
+def test_divergence(whole, place):
+    """Without a clip or a sane rate: stop with 3, and say where. The wreck is not written over the last good checkpoint"""
+    mad = dict(optimizer='sgdw', learning_rate=1e6, grad_clip=0.0, warmup_iters=0, eval_interval=1, schedule='constant')
+    _, err = train(place, helpers.ROOT / 'config' / 'arch' / 'off.py', *flags(**TINY | mad, out_dir='diverged'), code=3)
     says, = [line for line in err.splitlines() if 'diverged' in line]
     logged, last = steps(place / 'diverged'), rows(place / 'diverged')[-1]
     assert f'iteration {len(logged) - 1}, learning rate 1.000e+06' in says       # the step before the evaluation
     assert all(math.isfinite(row['loss']) for row in logged)
     assert last['iter'] == len(logged) - 1 and last['lr'] == 1e6 and 'not finite' in last['diverged']
-
-
-def test_divergence_keeps_the_last_good_checkpoint(whole, place):
-    """A run that goes on from a good checkpoint with a mad rate must not write its wreck over it"""
     shutil.copytree(whole, place / 'wrecked')
-    before = checkpoint(place / 'wrecked')
-    mad = flags(out_dir='wrecked', init_from='resume', max_iters=40, grad_clip=0.0, learning_rate=1e30,
-                schedule='constant', eval_interval=1)
-    _, err = train(place, 'wrecked/config.json', *mad, code=3)
-    after = checkpoint(place / 'wrecked')
+    mad |= dict(optimizer='adamw', learning_rate=1e30, out_dir='wrecked', init_from='resume', max_iters=40)
+    _, err = train(place, 'wrecked/config.json', *flags(**mad), code=3)
     assert 'wrecked/ckpt.pt holds the last good state' in err and 'learning rate 1.000e+30' in err
-    assert after['iter'] == before['iter'] == 20
     assert_same_weights(place / 'wrecked', whole)
 
 
@@ -278,19 +224,17 @@ def test_a_run_is_overwritten_only_when_asked(whole, place):
     before = contents(run)
     assert 'out_dir=taken holds a run' in train(place, 'taken/config.json', '--out_dir=taken', code=1)[1]
     assert contents(run) == before
-    (run / 'measure.jsonl').write_text('{"iter": 0}\n')
+    for name in 'measure.jsonl', 'ckpt-000004.pt':
+        (run / name).touch()
     train(place, 'taken/config.json', *flags(out_dir='taken', max_iters=3, overwrite=True, always_save_checkpoint=False))
     assert files(run) == list(FILES) and rows(run)[-1]['iter'] == 3
     assert json.loads((run / 'config.json').read_text())['overwrite'] is False
 
 
-SHORT = dict(max_iters=2, lr_decay_iters=2, eval_interval=2, eval_iters=1)
-
-
 def test_the_vocabulary_is_that_of_the_data(place):
     """Unless it is given, in a config file or on the command line; config.json holds what came of it"""
     def vocab_size(*more):
-        keys = flags(**{key: value for key, value in (TINY | SHORT).items() if key != 'vocab_size'}, overwrite=True)
+        keys = flags(**{key: value for key, value in TINY.items() if key != 'vocab_size'} | dict(max_iters=2), overwrite=True)
         train(place, *keys, '--out_dir=out', *more)
         there = json.loads((place / 'out' / 'config.json').read_text())['vocab_size']
         assert checkpoint(place / 'out')['model']['wte.weight'].shape[0] == there
@@ -298,33 +242,13 @@ def test_the_vocabulary_is_that_of_the_data(place):
 
     (place / 'sixteen.py').write_text('vocab_size = 16')
     assert vocab_size() == 13 and vocab_size('sixteen.py') == 16 and vocab_size('sixteen.py', '--vocab_size=20') == 20
-    train(place, 'out/config.json', '--init_from=resume', '--max_iters=4')
-
-
-def contents(folder):
-    """{name: bytes} of the files of a run"""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != '.lock'}
-
-
-@pytest.mark.parametrize('moment', [15, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 45, 6))])
-def test_a_kill_while_a_run_is_overwritten(whole, place, moment):
-    """SIGKILL at a write or removal: the same command then ends as if nothing had happened, and the user's own files stay"""
-    run = place / f'over-{moment}'
-    shutil.copytree(whole, run)
-    (run / 'notes.txt').write_text("the user's")
-    keys = flags(**{**TINY, 'max_iters': 10, 'seed': 1}, out_dir=run.name, overwrite=True)
-    code, out, err = run_alone('train.py', *keys, cwd=place, through=(killed, moment))
-    assert code in (-signal.SIGKILL, 0), out + err
-    if code:
-        train(place, *keys)
-    assert (run / 'notes.txt').read_text() == "the user's" and not list(run.glob('*.tmp'))
-    assert [row['iter'] for row in steps(run)] == list(range(10)) and checkpoint(run)['config']['seed'] == 1
+    train(place, 'out/config.json', '--init_from=resume', '--max_iters=3')
 
 
 def test_one_process_trains_in_a_folder(whole, place):
     """Another is told which process does, and neither loses a row. The lock ends with the process, also when it is killed"""
     keys = flags(**TINY, out_dir='locked', init_from='auto')
-    first = Alone('train.py', *keys, cwd=place, through=(waits_until_told, 3))
+    first = Alone('train.py', *keys, cwd=place, through=(helpers.waits, 3))
     while not (log := place / 'locked' / 'log.jsonl').exists() or log.read_text().count('\n') < 4:
         assert first.process.exitcode is None, first.err()
         time.sleep(0.01)
@@ -341,16 +265,12 @@ def test_one_process_trains_in_a_folder(whole, place):
     assert rows(place / 'locked') == rows(whole)
 
 
-def waits_until_told(at):
-    in_each_iteration(waits_in(at))
-
-
 @pytest.mark.parametrize('moment', [8, *(pytest.param(n, marks=pytest.mark.long) for n in range(2, 32, 4))])
 def test_a_kill_at_any_moment(whole, place, moment):
     """SIGKILL as a file is being written: what is there can be loaded, and the same command ends as if nothing had been"""
     run = place / f'killed-{moment}'
     keys = flags(**TINY, out_dir=run.name, init_from='auto')
-    train(place, *keys, code=-signal.SIGKILL, through=(killed, moment))
+    train(place, *keys, code=-signal.SIGKILL, through=(helpers.killed, moment))
     for name in ('ckpt.pt', 'best.pt'):
         if (run / name).exists():
             assert checkpoint(run, name)['iter'] in (1, 5, 10, 15, 20)
@@ -359,44 +279,53 @@ def test_a_kill_at_any_moment(whole, place, moment):
     assert_same_weights(run, whole)
 
 
-LOST = f"""
-import sys
-sys.path.append({str(ROOT / 'tests')!r})
-from helpers import execute, lost
-lost(8)
-sys.exit(execute(sys.argv[1], sys.argv[2:]))
-"""
+@pytest.mark.parametrize('moment', [15, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 45, 6))])
+def test_a_kill_while_a_run_is_overwritten(whole, place, moment):
+    """The same command then ends as if nothing had happened, and the user's own files stay"""
+    run = place / f'over-{moment}'
+    shutil.copytree(whole, run)
+    (run / 'notes.txt').write_text("the user's")
+    keys = flags(**{**TINY, 'max_iters': 10, 'seed': 1}, out_dir=run.name, overwrite=True)
+    code, out, err = run_alone('train.py', *keys, cwd=place, through=(helpers.killed, moment))
+    assert code in (-signal.SIGKILL, 0), out + err
+    if code:
+        train(place, *keys)
+    assert (run / 'notes.txt').read_text() == "the user's" and not list(run.glob('*.tmp'))
+    assert [row['iter'] for row in steps(run)] == list(range(10)) and checkpoint(run)['config']['seed'] == 1
+
+
+def lost(at):
+    """Rank 1 is killed in an iteration."""
+    helpers.in_each_iteration(lambda it: it == at and os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGKILL))
 
 
 @pytest.mark.long
 def test_a_rank_is_lost(place):
-    """The others say so in one line; under torchrun's restarts the run goes on by itself from the last checkpoint"""
-    keys = flags(**TINY, init_from='auto')
-    _, err = train(place, *keys, '--out_dir=lost', code=-signal.SIGKILL, ranks=2, through=(lost, 8))
-    assert 'error: rank 0 has lost another rank; train.py goes on' in err and checkpoint(place / 'lost')['iter'] == 5
-    torchrun(place, *keys, '--out_dir=restarted', ranks=2, restarts=1, through=LOST)
+    """The others say so in one line. Restarted by torchrun, with the store of before, they go on from the last checkpoint"""
+    keys, store = flags(**TINY, init_from='auto'), helpers.new_store()
+    code, out, err = run_ranks(2, 'train.py', *keys, '--out_dir=lost', cwd=place, store=store, through=(lost, 8),
+                               TORCHELASTIC_RESTART_COUNT='0')
+    assert code == -signal.SIGKILL and 'error: rank 0 has lost another rank; train.py goes on' in err, out + err
+    assert checkpoint(place / 'lost')['iter'] == 5
+    code, out, err = run_ranks(2, 'train.py', *keys, '--out_dir=lost', cwd=place, store=store, TORCHELASTIC_RESTART_COUNT='1')
+    assert code == 0, out + err
     train(place, *keys, '--out_dir=unlost', ranks=2)
-    assert rows(place / 'restarted') == rows(place / 'unlost')
+    assert rows(place / 'lost') == rows(place / 'unlost')
 
 
 @pytest.mark.long
 def test_wandb_offline(place):
-    """Every row goes to Weights & Biases too, and the run's numbers are what they are without it"""
+    """Every row goes to Weights & Biases too. A resumed run is the same run there"""
     pytest.importorskip('wandb')
-    code, out, err = run_alone('train.py', *flags(**{**TINY, 'max_iters': 3}, out_dir='logged', wandb_log=True,
-                                                  wandb_run_name='a name'), cwd=place, WANDB_MODE='offline', WANDB_SILENT='true')
-    assert code == 0, out + err
+    keys = flags(**{**TINY, 'max_iters': 3}, out_dir='logged', wandb_log=True, wandb_run_name='a name')
+    for more in [], ['--init_from=resume', '--max_iters=4']:
+        code, out, err = run_alone('train.py', *keys, *more, cwd=place, WANDB_MODE='offline', WANDB_SILENT='true')
+        assert code == 0, out + err
     run = place / 'logged'
-    record, = run.glob('wandb/offline-run-*/*.wandb')
-    content = record.read_bytes()
-    assert b'a name' in content and b'grad_norm' in content and b'val_loss' in content
-    assert len(rows(run)) == 5
-    code, out, err = run_alone('train.py', 'logged/config.json', '--init_from=resume', '--max_iters=4', cwd=place,
-                               WANDB_MODE='offline', WANDB_SILENT='true')
-    assert code == 0, out + err
-    train(place, 'logged/config.json', '--init_from=resume', '--max_iters=5', '--wandb_log=False')
+    content = b''.join(path.read_bytes() for path in run.glob('wandb/offline-run-*/*.wandb'))
+    assert b'a name' in content and b'grad_norm' in content and b'val_loss' in content and len(steps(run)) == 4
     ids = {path.name.rpartition('-')[2] for path in run.glob('wandb/offline-run-*')}
-    assert ids == {json.loads((run / 'run.json').read_text())['wandb']}, 'a resumed run is the same run there'
+    assert ids == {json.loads((run / 'run.json').read_text())['wandb']}
 
 
 # ----------------------------------------------------------------------------- pretrained weights
@@ -437,10 +366,6 @@ def test_the_rate_of_another_optimizer(place):
 
 # ----------------------------------------------------------------------------- measuring while training
 
-def measured(run):
-    return [json.loads(line) for line in (run / 'measure.jsonl').read_text(encoding='utf-8').splitlines()]
-
-
 def test_measuring_changes_nothing(place):
     """Not a bit of a run with dropout, nor does stopping, with the measurements beyond the checkpoint that a kill leaves"""
     keys = {**TINY, 'dropout': 0.2, 'max_iters': 4, 'eval_interval': 2, 'n_layer': 1}
@@ -450,7 +375,7 @@ def test_measuring_changes_nothing(place):
     run, half = place / 'measured', place / 'measured-half'
     assert rows(run) == rows(place / 'unmeasured') and not (place / 'unmeasured' / 'measure.jsonl').exists()
     assert_same_weights(run, place / 'unmeasured')
-    found = measured(run)
+    found = [json.loads(line) for line in (run / 'measure.jsonl').read_text().splitlines()]
     assert [row['iter'] for row in found] == [0, 2, 4] and found[0]['updates']['qk'] > 0 and 'updates' not in found[2]
     assert found[2]['sharpness']['ffn']['log10_mean'] != found[0]['sharpness']['ffn']['log10_mean']
     train(place, *flags(**{**keys, **measures, 'max_iters': 2}, out_dir=half.name))
