@@ -755,6 +755,8 @@ def test_a_wrong_choice_is_answered_with_all_choices(field):
     (dict(norm_eps=-1.0), 'norm_eps=-1.0'), (dict(mix_ln=1.5), 'mix_ln=1.5 1'), (dict(mix_ln=-0.5), 'mix_ln=-0.5 0'),
     (dict(init_gain=-1.0), 'init_gain=-1.0'),
     (dict(residual='mhc_lite', streams=7), 'mhc_lite streams=7 6'),
+    *((dict(qk_clip=100.0, **norm), 'qk_clip=100.0 undoes') for norm in (
+        dict(qk_norm=True), dict(linear_norm=True), dict(attention='stable'), dict(attention='l2'))),
     (dict(n_layer=2.5), 'n_layer=2.5 int'), (dict(bias='False'), 'bias=\'False\' bool')])
 def test_an_impossible_config_is_an_error_that_names_field_and_value(wrong, words):
     with pytest.raises(ValueError) as error:

@@ -72,7 +72,6 @@ def test_the_examples_pass_the_tests_that_they_name(tmp_path, monkeypatch):
     for config in edited[:12]:
         of_model.test_logits_loss_and_gradients_equal_the_reference(config, True)
     of_optim.test_in_a_notebook('nadam')
-    of_optim.test_state_dict_continues_exactly('nadam', tmp_path)
     of_optim.test_ratios_set_the_rate_of_each_block_type('nadam')
 
 

@@ -10,7 +10,6 @@ from helpers import TINY, checkpoint, flags, in_each_iteration, rows, spread, tr
 from torch.utils import _foreach_utils
 
 import model
-from engine.checkpoint import load_checkpoint
 from engine.keys import gpt_config
 from engine.stats import NUMBERS, OF_ATTENTION
 
@@ -63,15 +62,6 @@ def on(place, alone, optimizer, ranks, flags=(), **more):
                 assert ((state[i][key] - value).abs() > 1e-6 + 1e-3 * value.abs()).double().mean() <= few, key
 
 
-def from_to(place, whole, first, second, *flags):
-    """Ten iterations on so many ranks, and the rest on so many others, give the same losses"""
-    half = f'{whole.name}-from-{first}-to-{second}-{len(flags)}'
-    train(place, f'{whole}/config.json', f'--out_dir={half}', '--max_iters=10', *FSDP, *flags, ranks=first)
-    train(place, f'{half}/config.json', '--init_from=resume', '--max_iters=20', *FSDP, *flags, ranks=second)
-    assert_alike(place / half, whole)
-    return place / half
-
-
 @pytest.mark.parametrize('keys', [dict(tie_weights=True), pytest.param(dict(**LLAMA, residual='mhc', norm_gain='zero_centred'),
                                                                         marks=pytest.mark.long)], ids=['tied', 'untied'])
 def test_all_start_bit_equal(keys, place):
@@ -85,9 +75,24 @@ def test_all_start_bit_equal(keys, place):
         assert torch.equal(value, starts[1][name]) and torch.equal(value, starts[2][name]), name
 
 
-def test_muon(place, alone):
-    """Its matrices are whole on one of the ranks each, of rows that these share unevenly, and one process goes on"""
-    from_to(place, alone('muon', n_embd=21), 2, 1)
+@pytest.mark.parametrize('optimizer, first, second', [('muon', 2, 1), *(
+    pytest.param(*case, marks=pytest.mark.long) for case in (
+        ('sgdw', 4, 1), ('adam_mini', 4, 1), ('adam_mini', 1, 4), ('muon', 1, 4), ('adamw', 4, 2), ('lion', 2, 4)))])
+def test_other_numbers_of_ranks_go_on(optimizer, first, second, place, alone):
+    """Ten iterations on so many ranks, and the rest on so many others, give the same losses. Rows are shared unevenly"""
+    whole = alone(optimizer, **(dict(n_embd=21) if first == 2 else LLAMA))
+    half = f'{whole.name}-from-{first}-to-{second}'
+    train(place, f'{whole}/config.json', f'--out_dir={half}', '--max_iters=10', *FSDP, ranks=first)
+    train(place, f'{half}/config.json', '--init_from=resume', '--max_iters=20', *FSDP, ranks=second)
+    assert_alike(place / half, whole)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize('optimizer, ranks, more', [('muon', 4, dict(n_embd=15, n_kv_head=1)), *(
+    (optimizer, *case) for optimizer in ON_SHARDS for case in ((2, {}), (4, LLAMA)))])
+def test_every_optimizer(optimizer, ranks, more, place, alone):
+    """Also where the last of four ranks has none of the five rows of W_k and W_v"""
+    on(place, alone, optimizer, ranks, **more)
 
 
 # GatedNorm's matrices are of the type mix: Muon orthogonalizes them, and Adam-mini has a second moment for each row. Both would
@@ -104,7 +109,7 @@ STREAMS = {'values of the first block': dict(optimizer='adam_mini', value_residu
 
 
 @pytest.mark.parametrize('name', ['hyper', *(pytest.param(name, marks=pytest.mark.long) for name in STREAMS if name != 'hyper')])
-@pytest.mark.parametrize('more', [[], ['--recompute=True']], ids=['', 'recomputed'])
+@pytest.mark.parametrize('more', [[], pytest.param(['--recompute=True'], marks=pytest.mark.long)], ids=['', 'recomputed'])
 def test_residual_states(name, more, place, alone):
     on(place, alone, **{'optimizer': 'sgdw'} | STREAMS[name], ranks=2, flags=more)
 
@@ -117,37 +122,16 @@ def freezes():
     model.Block.__init__ = build
 
 
+@pytest.mark.long
 def test_a_frozen_block(place):
     """Stays as it started, and all else trains as with DDP"""
     for name, more in ('ddp', []), ('fsdp', FSDP):
         train(place, *flags(**ODD, out_dir=f'frozen-{name}'), *more, ranks=2, through=(freezes,))
-    assert_alike(place / 'frozen-fsdp', place / 'frozen-ddp')
-    ours, theirs = (load_checkpoint(place / f'frozen-{name}' / 'ckpt.pt') for name in ('fsdp', 'ddp'))
+    ours, theirs = (checkpoint(place / f'frozen-{name}') for name in ('fsdp', 'ddp'))
     torch.manual_seed(1337)
-    start = model.GPT(gpt_config(ours['config'])).state_dict()
-    for name, value in start.items():
+    for name, value in model.GPT(gpt_config(ours['config'])).state_dict().items():
         assert torch.allclose(ours['model'][name], theirs['model'][name], atol=1e-5)
         assert torch.equal(ours['model'][name], value) == name.startswith('h.0.'), name
-
-
-@pytest.mark.long
-@pytest.mark.parametrize('ranks, more', [(2, {}), (4, LLAMA)], ids=['gpt2', 'llama'])
-@pytest.mark.parametrize('optimizer', ON_SHARDS)
-def test_every_optimizer(optimizer, ranks, more, place, alone):
-    on(place, alone, optimizer, ranks, **more)
-
-
-@pytest.mark.long
-def test_four_ranks(place, alone):
-    """Of the five rows of W_k and W_v the last of four ranks has none"""
-    on(place, alone, 'muon', 4, n_embd=15, n_kv_head=1)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize('optimizer, first, second', [
-    ('sgdw', 4, 1), ('adam_mini', 4, 1), ('adam_mini', 1, 4), ('muon', 1, 4), ('adamw', 4, 2), ('lion', 2, 4)])
-def test_other_numbers_of_ranks_go_on(optimizer, first, second, place, alone):
-    from_to(place, alone(optimizer, **LLAMA), first, second)
 
 
 def foreach_on_cpu():
@@ -161,7 +145,7 @@ def foreach_on_cpu():
 @pytest.mark.long
 @pytest.mark.parametrize('optimizer, flags, through', [
     *((optimizer, [*FSDP, '--compile=True'], ()) for optimizer in ('adam_mini', 'muon')),
-    *(('adamw', [*flags, '--recompute=True'], ()) for flags in (FSDP, [*FSDP, '--compile=True'], [])),
+    ('adamw', [*FSDP, '--compile=True', '--recompute=True'], ()), ('adamw', ['--recompute=True'], ()),
     *((optimizer, FSDP, (foreach_on_cpu,)) for optimizer in ON_SHARDS)])
 def test_compiled_recomputed_and_foreach(optimizer, flags, through, place, alone):
     whole, out_dir = alone(optimizer), f'{optimizer}-{len(flags)}-{len(through)}'
@@ -170,24 +154,16 @@ def test_compiled_recomputed_and_foreach(optimizer, flags, through, place, alone
 
 
 @pytest.mark.long
-def test_measurements(place, alone):
-    """Rank 0 measures a whole copy; that changes nothing"""
-    whole = alone('adamw', measure_interval=5, measure_batches=2)
-    train(place, f'{whole}/config.json', '--out_dir=measured', *FSDP, ranks=2)
-    assert_alike(place / 'measured', whole)
-    ours, theirs = ((run / 'measure.jsonl').read_text().splitlines() for run in (place / 'measured', whole))
-    assert len(ours) == len(theirs) == 5               # the last one at the end, of no step
-    for a, b in zip(ours, theirs):
+def test_bf16_and_measurements(place, alone):
+    """Rank 0 measures a whole copy. In bf16 a block's weights are rounded; those outside of blocks, the residual stream and what
+    is stored are not"""
+    for dtype in 'bfloat16', 'float32':
+        whole = alone('adamw', dtype=dtype, norm='rmsnorm', measure_interval=5, measure_batches=2)
+        train(place, f'{whole}/config.json', f'--out_dir={dtype}', *FSDP, ranks=2)
+        losses, theirs = ([row['val_loss'] for row in rows(run) if 'val_loss' in row] for run in (place / dtype, whole))
+        assert losses == pytest.approx(theirs, abs=0.02) and losses[-1] < losses[0] - 0.3
+        assert all(value.dtype == torch.float32 for value in checkpoint(place / dtype)['model'].values())
+    ours, theirs = ((run / 'measure.jsonl').read_text().splitlines() for run in (place / dtype, whole))
+    for a, b in zip(ours, theirs, strict=True):         # the last one at the end, of no step
         a, b = (spread('', {key: json.loads(line).get(key) for key in ('iter', 'hidden', 'updates')}) for line in (a, b))
-        for name, value in b.items():
-            assert a[name] == (pytest.approx(value, rel=1e-3, abs=1e-6) if isinstance(value, (int, float)) else value), name
-
-
-@pytest.mark.long
-def test_bf16(place, alone):
-    """A block's weights are rounded, those outside of blocks, the residual stream and what is stored are not"""
-    whole = alone('adamw', dtype='bfloat16', norm='rmsnorm')
-    train(place, f'{whole}/config.json', '--out_dir=bf16', *FSDP, ranks=2)
-    losses, theirs = ([row['val_loss'] for row in rows(run) if 'val_loss' in row] for run in (place / 'bf16', whole))
-    assert losses == pytest.approx(theirs, abs=0.02) and losses[-1] < losses[0] - 0.3
-    assert all(value.dtype == torch.float32 for value in checkpoint(place / 'bf16')['model'].values())
+        assert a == {name: value and pytest.approx(value, rel=1e-3, abs=1e-6) for name, value in b.items()}
