@@ -144,7 +144,7 @@ def foreach_on_cpu():
 
 @pytest.mark.long
 @pytest.mark.parametrize('optimizer, flags, through', [
-    *((optimizer, [*FSDP, '--compile=True'], ()) for optimizer in ('adam_mini', 'muon')),
+    *((optimizer, [*FSDP, '--compile=True'], ()) for optimizer in ON_SHARDS[1:]),
     ('adamw', [*FSDP, '--compile=True', '--recompute=True'], ()), ('adamw', ['--recompute=True'], ()),
     *((optimizer, FSDP, (foreach_on_cpu,)) for optimizer in ON_SHARDS)])
 def test_compiled_recomputed_and_foreach(optimizer, flags, through, place, alone):

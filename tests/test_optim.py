@@ -6,7 +6,6 @@ from configurator import TRAIN, defaults_of, read_config
 
 import math
 import re
-import shutil
 from dataclasses import fields
 
 import pytest
@@ -14,7 +13,7 @@ import torch
 from helpers import ROOT
 
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, SCHEDULES, AdamMini, compiled_updates, lr_at, param_groups
+from optim import OPTIMIZERS, SCHEDULES, AdamMini, lr_at, param_groups
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 BETA1, BETA2, MOMENTUM = 0.8, 0.95, 0.7             # no defaults, so that they must be passed on
@@ -204,32 +203,6 @@ def test_every_parameter_is_in_one_group_and_moves(arch):
     for name, p in named.items():
         only_one = arch == 'attnres' and name.startswith('h.0.attn_residual.')      # its first branch reads the mean of one
         assert torch.isfinite(p).all() and torch.equal(p, before[name]) == only_one, name
-
-
-@pytest.mark.filterwarnings('ignore::DeprecationWarning:torch')
-@pytest.mark.long
-@pytest.mark.skipif(not (shutil.which('g++') or shutil.which('c++')), reason='it needs a C++ compiler')
-@pytest.mark.parametrize('name', ['sgdw', 'lion', 'adam_mini', 'muon'])
-def test_compiled_step(name):
-    """The same as the plain one, on the same gradients, and compiled once: not again for another lr or step count"""
-    compiled_updates.cache_clear()
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    models = [small_gpt('pre', n_layer=1, bias=True) for _ in range(2)]
-    plain, compiled = (make(name, model, compile=choice) for model, choice in zip(models, (False, True)))
-    for step in range(5):
-        backward(models[0], step)
-        for ours, theirs in zip(*(model.parameters() for model in models)):
-            theirs.grad = ours.grad.clone()
-        for optimizer in (plain, compiled):
-            set_rate(optimizer, step)
-        plain.step()
-        with torch.compiler.set_stance('fail_on_recompile' if step else 'default'):
-            compiled.step()
-        for ours, theirs in zip(*(model.parameters() for model in models)):
-            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=3e-6)
-    assert torch._dynamo.utils.counters['stats']['unique_graphs'] == 1
-    compiled_updates.cache_clear()
 
 
 # ----------------------------------------------------------------------------- groups
