@@ -108,8 +108,9 @@ STREAMS = {'values of the first block': dict(optimizer='adam_mini', value_residu
            'parallel': dict(optimizer='muon', parallel_ffn=True, ffn_pre_norm=False, norm_depth_scale=True)}
 
 
-@pytest.mark.parametrize('name', ['hyper', *(pytest.param(name, marks=pytest.mark.long) for name in STREAMS if name != 'hyper')])
-@pytest.mark.parametrize('more', [[], pytest.param(['--recompute=True'], marks=pytest.mark.long)], ids=['', 'recomputed'])
+@pytest.mark.long
+@pytest.mark.parametrize('name', STREAMS)
+@pytest.mark.parametrize('more', [[], ['--recompute=True']], ids=['', 'recomputed'])
 def test_residual_states(name, more, place, alone):
     on(place, alone, **{'optimizer': 'sgdw'} | STREAMS[name], ranks=2, flags=more)
 
