@@ -75,8 +75,8 @@ def test_ddp_compiles_nothing_again(place, optimizer):
 
 @pytest.mark.long
 def test_a_sharded_model(place):
-    """The blocks are alike; what follows them is a graph of its own"""
-    assert_compiled_once(place, 'fsdp', 2, 0, '--parallel=fsdp', ranks=2, n_layer=3, largest=LOGITS)
+    """The blocks are alike; what follows them is a graph of its own, also in evaluation; the third one is the optimizer's step"""
+    assert_compiled_once(place, 'fsdp', 2, 3, '--parallel=fsdp', ranks=2, n_layer=3, largest=LOGITS)
 
 
 def few_variants():
