@@ -6,21 +6,19 @@ import os
 def lock_file(path, subject, doing):
     """Lock the file at `path` until this process ends, however it ends, and return the open file, which the caller must keep.
     Raise ValueError if another process holds the lock; the message says that `subject` is in use, and what that process is
-    `doing`. A lock of the parent process counts as this process's own. On a disk without locks, lock nothing."""
-    file, here = open(path, 'a+'), os.uname().nodename
+    `doing`. On a disk without locks, lock nothing."""
+    file = open(path, 'a+')
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
-        holder = file.read().strip() or '?'
-        if holder == f'{os.getppid()} on {here}':
-            return file
+        holder = file.read()
         file.close()
         raise ValueError(f'{subject} is in use: process {holder} is {doing} there; wait for it, or end it') from None
     except OSError:                                     # some network disks have no locks
         pass
     file.truncate(0)
-    file.write(f'{os.getpid()} on {here}')
+    file.write(f'{os.getpid()} on {os.uname().nodename}')
     file.flush()
     return file
 

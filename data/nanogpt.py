@@ -8,10 +8,11 @@ import json
 import os
 import pickle
 import time
+from pathlib import Path
 
 import numpy as np
 
-from data.tokens import SPLITS, sample_hash, write_tokens, writing
+from data.tokens import SPLITS, sample_hash, write_tokens
 
 GPT2 = dict(vocab_size=50257, tokenizer='gpt2')
 HEADER = 1024               # bytes at the start of a shard: llm.c's number, its version for uint16, the count of tokens, zeros
@@ -30,8 +31,7 @@ def read_characters(path):
         with open(path, 'rb') as f:
             table = PlainUnpickler(f).load()['itos']
         chars = ''.join(table[i] for i in range(len(table)))
-        if len(chars) != len(table):
-            raise ValueError('some are several characters')
+        assert len(chars) == len(table), 'some are several characters'
     except Exception as error:                          # unpickling garbage fails in many ways
         raise ValueError(f"{path} is refused: not nanoGPT's table of characters ({type(error).__name__}: {error})") from None
     return dict(vocab_size=len(chars), tokenizer='char', chars=chars)
@@ -39,26 +39,20 @@ def read_characters(path):
 
 def describe(folder):
     """Write the meta.json of a folder with train.bin and val.bin. Raise ValueError for tokens beyond its vocabulary."""
-    table = os.path.join(folder, 'meta.pkl')
-    meta = read_characters(table) if os.path.exists(table) else GPT2
-    tokens, samples = {}, {}
+    table, path = Path(folder, 'meta.pkl'), Path(folder, 'meta.json')
+    meta = dict(read_characters(table) if table.exists() else GPT2, dtype='uint16', tokens={}, samples={})
     for split in SPLITS:
-        path = os.path.join(folder, f'{split}.bin')
-        size = os.path.getsize(path)
-        ids = np.memmap(path, np.uint16, 'r') if size and size % 2 == 0 else np.zeros(2)
+        ids = np.memmap(file := f'{folder}/{split}.bin', np.uint16, 'r')
         if not ids[1:10 ** 5:2].any():
-            raise ValueError(f'{path} of {size} bytes holds no tokens as uint16: do they have 32 or 64 bits, half of them 0?')
+            raise ValueError(f'{file} holds no tokens as uint16: do they have 32 or 64 bits, half of them 0?')
         if ids.max() >= meta['vocab_size']:
-            raise ValueError(f'{path} has the token {ids.max()}, beyond the {meta["vocab_size"]} of {meta["tokenizer"]!r}: '
+            raise ValueError(f'{file} has the token {ids.max()}, beyond the {meta["vocab_size"]} of {meta["tokenizer"]!r}: '
                              f'without meta.json, a .bin file wants the tokens of GPT-2 as uint16, or those of meta.pkl')
-        tokens[split], samples[f'{split}.bin'] = len(ids), sample_hash(path, ids.nbytes)
-    meta = dict(meta, dtype='uint16', tokens=tokens, samples=samples)
+        meta['tokens'][split], meta['samples'][f'{split}.bin'] = len(ids), sample_hash(file)
     meta['fingerprint'] = hashlib.blake2b(json.dumps(meta).encode(), digest_size=16).hexdigest()
-    path = os.path.join(folder, 'meta.json')
-    with writing(f'{path}.tmp') as f:
-        f.write(json.dumps(meta, indent=1).encode())
-    os.replace(f'{path}.tmp', path)
-    source = 'the characters of meta.pkl' if meta['tokenizer'] == 'char' else "GPT-2's tokens, for it has no meta.pkl"
+    path.with_suffix('.tmp').write_text(json.dumps(meta, indent=1))
+    path.with_suffix('.tmp').rename(path)               # whole at once, for other ranks wait for it
+    source = 'the characters of meta.pkl' if table.exists() else "GPT-2's tokens, for it has no meta.pkl"
     print(f'{folder}: read as {source}; wrote {path}')
 
 
@@ -74,11 +68,11 @@ def adopt(folder):
     """Write the meta.json of a folder that others have prepared, and return whether it is one. Shards are also copied into
     train.bin and val.bin. Of several ranks on a machine, the first does it."""
     shards = {split: sorted(glob.glob(f'{glob.escape(folder)}/*_{split}*.bin')) for split in SPLITS}
-    has_bins = all(os.path.exists(os.path.join(folder, f'{split}.bin')) for split in SPLITS)
+    has_bins = all(Path(folder, f'{split}.bin').exists() for split in SPLITS)
     if not (has_bins or all(shards.values())):
         return False
     if os.environ.get('LOCAL_RANK', '0') != '0':        # torchrun ends this process if the first rank fails
-        while not all(os.path.exists(os.path.join(folder, name)) for name in ('meta.json', 'train.bin')):
+        while not all(Path(folder, name).exists() for name in ('meta.json', 'train.bin')):
             time.sleep(0.1)
     elif has_bins:
         describe(folder)

@@ -2,6 +2,7 @@
 import json
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import Callable, NamedTuple
 
 from data.tokens import Tokens, read_meta
@@ -15,9 +16,8 @@ class Tokenizer(NamedTuple):
     decode: Callable            # list of ids → str; ids without text, such as a vocabulary's padding, give ''
     vocab_size: int
     end: int | None             # the id that ends a document
-    special: frozenset = frozenset()        # special ids of Hugging Face's tokenizers, which are not text
+    end_text: str = ''          # the same as a text, such as '<|endoftext|>'
     encode_all: Callable | None = None      # list of str → lists of ids, on all cores, if the tokenizer can
-    end_text: str = ''          # the end of a document as a text, such as '<|endoftext|>'
 
 
 def load_tokenizer(name, chars='', replace=False):
@@ -44,12 +44,11 @@ def check_tokenizer(name, learned, dataset):
                              f'with the same tokenizer')
 
 
-def char_tokenizer(chars, replace=False):
+def char_tokenizer(chars, replace):
     table = {c: i for i, c in enumerate(chars)}
 
     def encode(text):
-        unknown = set() if replace else set(text) - set(chars)
-        if unknown:
+        if (unknown := set(text) - table.keys()) and not replace:
             raise ValueError(f'{min(unknown)!r} is none of the {len(chars)} characters that this data set has: {chars!r}')
         return [table.get(c, 0) for c in text]
 
@@ -72,9 +71,8 @@ def tiktoken_tokenizer(name):
         return text.decode('utf-8', 'replace')
 
     end = encoding.eot_token if '<|endoftext|>' in encoding.special_tokens_set else None
-    return Tokenizer(encoding.encode_ordinary, decode, encoding.n_vocab, end,
-                     encode_all=lambda texts: encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count()),
-                     end_text='' if end is None else '<|endoftext|>')
+    return Tokenizer(encoding.encode_ordinary, decode, encoding.n_vocab, end, '' if end is None else '<|endoftext|>',
+                     lambda texts: encoding.encode_ordinary_batch(texts, num_threads=os.cpu_count()))
 
 
 def hugging_face_tokenizer(name):
@@ -90,15 +88,12 @@ def hugging_face_tokenizer(name):
                          f'{type(error).__name__}: {" ".join(str(error).split())[:300]}') from error
     if not letter:
         raise ValueError(f'tokenizer={name!r} knows no letters: its folder holds a model but no tokenizer, save one there')
-    end = theirs.eos_token_id
-    path = os.path.join(name, 'config.json')
-    if end is None and os.path.exists(path):            # the model's config may have it, and chat models have several
-        with open(path, encoding='utf-8') as f:
-            end = json.load(f).get('eos_token_id')
+    end, path = theirs.eos_token_id, Path(name, 'config.json')
+    if end is None and path.exists():                   # the model's config may have it, and chat models have several
+        end = json.loads(path.read_text(encoding='utf-8')).get('eos_token_id')
         end = end[0] if isinstance(end, list) else end
     theirs.split_special_tokens = True          # '</s>' in a text is text
     return Tokenizer(lambda text: theirs.encode(text, add_special_tokens=False),
                      lambda ids: theirs.decode([i for i in ids if i < len(theirs)], clean_up_tokenization_spaces=False),
-                     len(theirs), end, frozenset(theirs.all_special_ids),
-                     lambda texts: theirs(texts, add_special_tokens=False, return_attention_mask=False)['input_ids'],
-                     '' if end is None else theirs.convert_ids_to_tokens(end))
+                     len(theirs), end, '' if end is None else theirs.convert_ids_to_tokens(end),
+                     lambda texts: theirs(texts, add_special_tokens=False, return_attention_mask=False)['input_ids'])

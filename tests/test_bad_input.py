@@ -30,10 +30,8 @@ def tree(folder):
 def original(tmp_path_factory):
     """A folder with tiny.json, data/tiny, a walk over 13 tokens, other data/*/prepare.py, and out, a run of two iterations."""
     folder = tmp_path_factory.mktemp('bad')
-    for name in ('c4', 'minipile', 'textfiles'):
-        (folder / 'data' / name).mkdir(parents=True)
-        shutil.copy(ROOT / 'data' / name / 'prepare.py', folder / 'data' / name)
     write_walk(folder, train=500, val=100)
+    shutil.copy(ROOT / 'data' / 'prepare.py', folder / 'data')
     (folder / 'tiny.json').write_text(json.dumps(TINY))
     call('train.py', 'tiny.json', '--out_dir=out', cwd=folder)
     shutil.copy(folder / 'out' / 'ckpt.pt', folder / 'best.pt')         # of its own, and no second name of the same file
@@ -120,7 +118,7 @@ RESUME = 'train.py tiny.json --out_dir=out --init_from=resume --max_iters=4'
 SAMPLE = 'sample.py --out_dir=out --device=cpu --dtype=float32 --max_new_tokens=2'
 EVALUATE = 'lab.evaluate --out_dir=out --device=cpu --dtype=float32'
 SWEEP = 'lab.sweep tiny.json --out_dir=swept --seeds=1 --jobs=1'
-TEXT = 'data/textfiles/prepare.py --tokenizer=bytes'
+TEXT = 'data/prepare.py --name=mine --tokenizer=bytes'
 KEYS = [
     case('heads', f'{TRAIN} --n_head=3', 'n_embd=8, n_head=3: wants'),
     case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' … choose auto, cpu"),
@@ -141,7 +139,7 @@ KEYS = [
          meta(tokenizer='char', chars='abc', vocab_size=3)),
 ]
 DATA = [
-    case('data not prepared', f'{TRAIN} --dataset=minipile', 'data/minipile … python data/minipile/prepare.py'),
+    case('data not prepared', f'{TRAIN} --dataset=minipile', "'minipile' is not … python data/prepare.py --name=minipile … tiny"),
     case('no data here', TRAIN, "dataset='tiny': there is no folder data here", lambda: os.rename('data', 'elsewhere')),
     case('vocabulary', f'{TRAIN} --vocab_size=12', 'vocab_size=12 is less than the 13 of dataset=tiny: set --vocab_size=13'),
     case('block_size', f'{TRAIN} --block_size=500', 'block_size=500 is too long for the 500 tokens … at most 499'),
@@ -164,15 +162,15 @@ OF_RUNS = [
          lambda: shutil.copytree('data/tiny', 'data/other'), meta(tokenizer='char', chars='abcdefghijklm', folder='data/other')),
     case('export: a folder that exists', 'lab.export --out_dir=out --to=data', "to='data': name a folder that does not exist"),
     case('sweep: misspelt axis', f'{SWEEP} --learning_rat=1', "unknown key 'learning_rat' … did you mean 'learning_rate'"),
-    case('sweep: no data', f'{SWEEP} --dataset=tiny,c4', 'data/c4 is not prepared: run  python data/c4/prepare.py'),
+    case('sweep: no data', f'{SWEEP} --dataset=tiny,c4', "dataset='c4' is not prepared: run  python data/prepare.py --name=c4"),
     case('sweep: another run is there', SWEEP, 'swept/seed=1 holds a run with n_layer=7 instead of 1 … choose another --out_dir',
          holds('swept/seed=1/config.json', '{"n_layer": 7}')),
     case('runs: none', 'lab.runs nowhere', 'nowhere is not the folder of a run'),
     case('plot: no run', 'lab.plot nowhere', "there is no nowhere/log.jsonl"),
 ]
 TEXTS = [
-    case('text: no files', TEXT, "files is empty: name some, as in --files='books/*.txt,more.jsonl'"),
-    case('text: missing', f'{TEXT} --files=nowhere/*.txt', "'nowhere/*.txt' matches no file: name some .txt, .jsonl, .parquet"),
+    case('text: no files', TEXT, "name='mine': choose one of openwebtext … --files='books/*.txt"),
+    case('text: missing', f'{TEXT} --files=nowhere/*.txt', "'nowhere/*.txt' matches no file … .txt, .jsonl, .parquet"),
     case('text: not UTF-8', f'{TEXT} --files=a.txt', 'a.txt is not UTF-8', holds('a.txt', b'caf\xe9')),
     case('text: broken row', f'{TEXT} --files=a.jsonl', "a.jsonl, row 2: wants a text in 'text'",
          holds('a.jsonl', '{"text": "a"}\n{"text":\n')),

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import sys
 from importlib.machinery import PathFinder
 
@@ -31,7 +32,8 @@ def without(packages, *commands):
 def test_pytorch_and_numpy_are_enough(place):
     """To prepare text, train, sample and time; scipy is asked for in one line"""
     (place / 'text.txt').write_text('some text of my own\n' * 50)
-    commands = [('data/textfiles/prepare.py', '--files=text.txt', '--tokenizer=char', '--folder=data/own'),
+    shutil.copy(ROOT / 'data' / 'prepare.py', place / 'data')
+    commands = [('data/prepare.py', '--name=own', '--files=text.txt', '--tokenizer=char'),
                 ('train.py', *flags(**{**KEYS, 'dataset': 'own', 'max_iters': 1}, out_dir='bare')),
                 ('sample.py', '--out_dir=bare', '--max_new_tokens=5', '--device=cpu'),
                 *((path, '--help') for path in sorted(ROOT.glob('data/*/prepare.py'))),

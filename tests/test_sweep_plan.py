@@ -67,7 +67,7 @@ def runs(monkeypatch, tmp_path):
     made = Runs()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, 'sleep', lambda _: None)
-    monkeypatch.setattr('lab.sweep.run.load_meta', lambda name: dict(fingerprint='da7a'))
+    monkeypatch.setattr('lab.sweep.run.read_meta', lambda name: dict(fingerprint='da7a'))
     monkeypatch.setattr(subprocess, 'Popen', made.start)
     return made
 

@@ -1,10 +1,8 @@
 """
-data/text.py, data/prepare.py and the data/*/prepare.py that go through it: the tokens of a data set are those of its documents,
-all of them, each once and in their order, whatever the tokenizer; and what cannot be read says so in one line.
+data/text.py and data/prepare.py: the tokens of a data set are those of its documents, all of them, each once and in their order,
+whatever the tokenizer; and what cannot be read says so in one line.
 """
-import json
 import os
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +12,7 @@ import tiktoken
 from helpers import ROOT, call
 from pyarrow import parquet
 
-from data import prepare as prepare_module
-from data.prepare import from_files, pieces, split, write_text
+from data.prepare import HUB, from_files, split, write_text
 from data.text import load_tokenizer
 from data.tokens import read_meta
 
@@ -68,10 +65,6 @@ def write(path, content):
     Path(path).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
-def write_parquet(path, texts, column='text'):
-    parquet.write_table(pyarrow.table({'id': range(len(texts)), column: texts}), path, row_group_size=3)
-
-
 # ----------------------------------------------------------------------------- tokenizers
 
 NAMES = {'bytes': (256, 0), 'char': (len(set(STRANGE)), None), 'tiny': (259, 258), 'wide': (70001, 70000), 'ending': (259, 258),
@@ -96,10 +89,9 @@ def test_text_goes_round(name):
 
 def test_char_is_its_table():
     """The ids are the places in the table, whatever its order, and what is not there is an error, or the first of them"""
-    tokenizer = load_tokenizer('char', 'zé a')
-    assert tokenizer.encode('a éz') == [3, 2, 1, 0] and tokenizer.decode([0, 4, 1]) == 'zé' and tokenizer.vocab_size == 4
+    assert load_tokenizer('char', 'zé a').encode('a éz') == [3, 2, 1, 0]
     with pytest.raises(ValueError, match="'!' is none of the 4 characters that this data set has: 'zé a'"):
-        tokenizer.encode('a?z!')
+        load_tokenizer('char', 'zé a').encode('a?z!')
     assert load_tokenizer('char', 'zé a', replace=True).encode('a?') == [3, 0]
 
 
@@ -112,36 +104,25 @@ def test_documents_of_files():
     write('in/deep/er/a.txt', '\ufeffé\N{LINE SEPARATOR}\ufeff')
     write('in/rows.jsonl', '\ufeff{"body": "one"}\n{"id": 1, "body": ""}\n{"body": "\\ufeffth\\nree"}\n\n  \n')
     rows = [f'row {i}' for i in range(8)]
-    write_parquet('in/rows.parquet', rows, column='body')
-    patterns = ['in/*.parquet', 'in/b[1].txt', 'in/**/*.txt', os.path.abspath('in/b[1].txt'), 'in/rows.jsonl']
-    files = from_files(patterns, column='body')
+    parquet.write_table(pyarrow.table({'id': range(8), 'body': rows}), 'in/rows.parquet', row_group_size=3)
+    files = from_files(['in/*.parquet', 'in/b[1].txt', 'in/**/*.txt', os.path.abspath('in/b[1].txt'), 'in/rows.jsonl'], 'body')
     assert list(files) == list(files) == [*rows, 'first\r\nline\n', 'é\N{LINE SEPARATOR}\ufeff', 'one', '', 'th\nree']
     write('broken.jsonl', '{"text": "a"}\nbroken\n')
     assert list(from_files(['broken.jsonl'], limit=1)) == ['a']
 
 
-def test_what_cannot_be_read():
-    """Is an error that names the file and the line: no document is left out in silence"""
-    write('broken.jsonl', '{"text": "a"}\n{"text": "b"\n')
-    write('latin.txt', 'é'.encode('latin-1'))
-    write_parquet('null.parquet', ['a', None])
-    for pattern, says in {'broken.jsonl': 'row 2', 'null.parquet': 'row 2', 'latin.txt': 'UTF-8', 'no/*.txt': 'no file'}.items():
-        with pytest.raises(ValueError) as error:
-            list(from_files([pattern]))
-        assert pattern in str(error.value) and says in str(error.value)
-
-
-def test_folders():
-    """All files below, in the order of their names, and what `datasets` has saved to disk, but not what it caches there"""
-    datasets = pytest.importorskip('datasets')
-    write('in/b.txt', 'b')
-    write('in/notes.md', 'no')
-    write('in/deep/a.jsonl', '{"text": "a"}\n')
-    rows = datasets.Dataset.from_dict({'id': range(9), 'text': [f'row {i}' for i in range(9)]}).select(range(8, -1, -1))
-    rows.save_to_disk('in/saved', num_shards=2)
-    datasets.load_from_disk('in/saved').map(lambda row: {'text': 'cached'})
-    assert list(Path('in/saved').glob('cache-*.arrow'))
-    assert list(from_files(['in'])) == ['b', 'a', *(f'row {i}' for i in range(8, -1, -1))]
+@pytest.mark.parametrize('name, content, says', [
+    ('broken.jsonl', b'{"text": "a"}\n{"text": "b"\n', 'row 2'), ('null.jsonl', b'{"text": null}', 'row 1'),
+    ('column.jsonl', b'{"body": "a"}', "row 1: wants a text in 'text'"), ('latin.txt', b'\xe9', 'not UTF-8'),
+    ('broken.parquet', b'PAR1', 'undamaged'), ('notes.md', b'a', 'none of .txt, .jsonl, .parquet'),
+    ('no/*.txt', None, 'matches no file'), ('in', None, 'matches no file')])
+def test_what_cannot_be_read(name, content, says):
+    """Is an error that names the file and the row: no document is left out in silence"""
+    if content:
+        write(name, content)
+    with pytest.raises(ValueError) as error:
+        list(from_files([name]))
+    assert name in str(error.value) and says in str(error.value)
 
 
 # ----------------------------------------------------------------------------- splits
@@ -153,7 +134,7 @@ def test_split_is_nanogpts():
     texts = [f'document {i:05}' for i in range(2001)]
     theirs = datasets.Dataset.from_dict({'text': texts}).train_test_split(test_size=0.0005, seed=2357, shuffle=True)
     for ours, part in ('val', 'test'), ('train', 'train'):
-        assert list(split(texts)[ours]) == sorted(theirs[part]['text']) and split(texts)[ours].total == len(theirs[part])
+        assert list(split(texts)[ours]) == sorted(theirs[part]['text'])
     parts = {name: list(part) for name, part in split(texts, test=True).items()}
     assert sorted(sum(parts.values(), [])) == texts
     assert parts['val'] == sorted(theirs['test']['text']) and len(parts['test']) == len(parts['val']) == 2
@@ -166,8 +147,7 @@ def test_split_by_a_fraction():
         texts = [f'document {i:05}' for i in range(count)]
         train, val = map(list, split(texts, fraction).values())
         assert len(val) == wanted and sorted(train + val) == texts and train
-    whole = 'x' * 75 + 'y' * 25
-    assert [list(part) for part in split([whole], 0.25).values()] == [[whole[:75]], [whole[75:]]]
+    assert [list(part) for part in split(['xxxy'], 0.25).values()] == [['xxx'], ['y']]
 
 
 # ----------------------------------------------------------------------------- documents to tokens
@@ -175,11 +155,9 @@ def test_split_by_a_fraction():
 def read_back(folder):
     """The tokens of each split, as meta.json says they are stored, and its tokenizer, as sample.py makes it."""
     meta = read_meta(Path(folder).name)
-    ids = {name: np.fromfile(Path(folder) / f'{name}.bin', meta['dtype']).tolist() for name in meta['tokens']}
-    assert {name: len(ids[name]) for name in ids} == meta['tokens']
     tokenizer = load_tokenizer(meta['tokenizer'], meta['chars'])
     assert tokenizer.vocab_size == meta['vocab_size']
-    return ids, tokenizer
+    return {name: np.fromfile(Path(folder) / f'{name}.bin', meta['dtype']).tolist() for name in meta['tokens']}, tokenizer
 
 
 def texts(count):
@@ -189,71 +167,61 @@ def texts(count):
     return [' '.join(rng.choice(words, 3000 if i == 0 else rng.integers(0, 20))) for i in range(count)]
 
 
+def ids_of(texts, tokenizer):
+    return [i for text in texts for i in [*tokenizer.encode(text), *([] if tokenizer.end is None else [tokenizer.end])]]
+
+
 @pytest.mark.parametrize('name', NAMES)
-def test_tokens_are_those_of_a_plain_loop(name, monkeypatch):
-    """Batch by batch; long documents are cut and lose nothing"""
-    monkeypatch.setattr(prepare_module, 'PIECE', 1000)
-    monkeypatch.setattr(prepare_module, 'BATCH', 7)
-    splits = {'train': texts(60), 'val': ['only here: ~', *texts(9), *('line\n' * n for n in range(300, 310))]}
-    assert all(len(piece) <= 1000 for piece, _ in pieces(splits['train']))
+def test_tokens_are_those_of_a_plain_loop(name):
+    """Batch by batch"""
+    splits = {'train': texts(600), 'val': ['only here: ~', *texts(9)]}
     write_text('data/mine', splits, name)
     ids, tokenizer = read_back('data/mine')
-    assert tokenizer.end == NAMES[name][1]
-    end = [] if tokenizer.end is None else [tokenizer.end]
-    for part in splits:
-        assert ids[part] == [i for text in splits[part] for i in tokenizer.encode(text) + end]
-    meta = json.loads(Path('data/mine/meta.json').read_text())
-    assert meta['dtype'] == ('uint32' if name == 'wide' else 'uint16')
-    assert meta.get('chars') == (''.join(sorted(set(''.join(sum(splits.values(), []))))) if name == 'char' else None)
+    assert tokenizer.end == NAMES[name][1] and ids == {part: ids_of(splits[part], tokenizer) for part in splits}
+    assert read_meta('mine')['dtype'] == ('uint32' if name == 'wide' else 'uint16')
+    assert read_meta('mine')['chars'] == (''.join(sorted(set(''.join(sum(splits.values(), []))))) if name == 'char' else '')
 
 
-# ----------------------------------------------------------------------------- data/*/prepare.py, as users run them
+# ----------------------------------------------------------------------------- as users run it
 
-def prepare(name, *arguments, **more):
-    """A copy of data/<name>/prepare.py, so that nothing is written into the repository's folder"""
-    Path(f'data/{name}').mkdir(parents=True, exist_ok=True)
-    shutil.copy(ROOT / 'data' / name / 'prepare.py', f'data/{name}')
-    return call(f'data/{name}/prepare.py', *arguments, **more)
+def prepare(script, *arguments, **more):
+    """Copies of data/prepare.py and of the script, so that nothing is written into the repository's folder"""
+    for name in {'data/prepare.py', script}:
+        write(name, (ROOT / name).read_bytes())
+    return call(script, *arguments, **more)
 
 
 def test_shakespeare_char():
     """From the input.txt that lies beside it: nanoGPT's tokens, its characters in their order"""
     play = ('First Citizen:\nBefore we proceed, hear me speak.\n' * 50) + 'Exeunt\n'
     write('data/shakespeare_char/input.txt', play)
-    prepare('shakespeare_char')
+    prepare('data/shakespeare_char/prepare.py')
     ids, tokenizer = read_back('data/shakespeare_char')
     stoi, n = {c: i for i, c in enumerate(sorted(set(play)))}, int(len(play) * 0.9)
     assert ids == {'train': [stoi[c] for c in play[:n]], 'val': [stoi[c] for c in play[n:]]}
-    assert tokenizer.decode(ids['train'] + ids['val']) == play
 
 
-@pytest.mark.parametrize('name, more, source, where', [
-    ('openwebtext', [], 'Skylion007/openwebtext', {}), ('fineweb', [], 'HuggingFaceFW/fineweb', dict(name='sample-10BT')),
-    ('minipile', [], 'JeanKaddour/minipile', {}),
-    ('c4', ['--files=2'], 'allenai/c4', dict(data_files={
-        'train': ['en/c4-train.00000-of-01024.json.gz', 'en/c4-train.00001-of-01024.json.gz'],
-        'val': ['en/c4-validation.00000-of-00008.json.gz']}))])
-def test_data_of_the_hub(name, more, source, where, monkeypatch):
+@pytest.mark.parametrize('name', HUB)
+def test_data_of_the_hub(name, monkeypatch):
     """A limit is for each split. Where no split validates, nanoGPT's is drawn, and the count must be that of the source: branches
     that others converted may lack files"""
     datasets = pytest.importorskip('datasets')
     splits, calls = dict(train=texts(2500), validation=texts(7), val=texts(5)), []
 
     def load_dataset(path, split, streaming=False, num_proc=None, **where):
-        calls.append((path, streaming, where))
+        calls.append((path, split, where))
         rows = datasets.Dataset.from_dict({'text': splits[split]})
         return rows.to_iterable_dataset() if streaming else rows
 
     monkeypatch.setattr(datasets, 'load_dataset', load_dataset)
-    if whole := name in ('openwebtext', 'fineweb'):
-        assert 'but only 2,500 came' in prepare(name, '--tokenizer=tiny', code=1)
-        assert os.listdir(f'data/{name}') == ['prepare.py']
-    limit = 2001 if whole else 3
-    prepare(name, '--tokenizer=tiny', f'--limit={limit}', *more)
-    assert calls[-1] == (source, True, where)
+    script = ('data/openwebtext/prepare.py',) if name == 'openwebtext' else ('data/prepare.py', f'--name={name}')
+    whole, limit = name in ('openwebtext', 'fineweb'), 2001
+    if whole:
+        assert 'but only 2,500 came' in prepare(*script, '--tokenizer=tiny', code=1)
+    prepare(*script, '--tokenizer=tiny', f'--limit={limit}')
+    source, where, parts = HUB[name][:3]
+    assert calls[-len(parts):] == [(source, part, where) for part in parts]
     ids, tokenizer = read_back(f'data/{name}')
-    wanted = split(splits['train'][:limit], test=name == 'fineweb') if whole else dict(
-        train=splits['train'][:3], val=splits['val' if name == 'c4' else 'validation'][:3])
-    for part, found in ids.items():
-        assert found == [i for text in wanted[part] for i in (*tokenizer.encode(text), tokenizer.end)]
-    assert ids.keys() == wanted.keys()
+    train, *val = [splits[part][:limit] for part in parts]
+    wanted = split(train, test=name == 'fineweb') if whole else dict(train=train, val=val[0])
+    assert ids == {part: ids_of(wanted[part], tokenizer) for part in wanted}

@@ -7,16 +7,13 @@ Every tenth file is for validation. A zero byte ends each file. Tests are left o
 version of Python gives other data; data/pysource is the same everywhere.
 """
 import sys
+import sysconfig
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurator import configure  # noqa: E402
+from configurator import configure
 
-import sysconfig  # noqa: E402
-
-from data.tokens import write_tokens  # noqa: E402
-
-folder = ''                         # where the tokens go; empty: data/pycode
+from data.tokens import write_tokens
 
 LEFT_OUT = {'test', 'tests', 'idle_test', 'site-packages', 'dist-packages'}
 
@@ -32,4 +29,4 @@ def prepare(sources, folder):
 
 if __name__ == '__main__':
     configure(globals())
-    prepare(sysconfig.get_path('stdlib'), folder or Path(__file__).parent)
+    prepare(sysconfig.get_path('stdlib'), Path(__file__).parent)

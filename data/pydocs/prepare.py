@@ -13,17 +13,14 @@ bytes as LIMITS says. pip runs the build script of each archive, because it asks
   - files with less prose than SMALLEST, which are mostly lists of links, and with more than LARGEST
   - files that share at least half of their lines with files before them, such as identical ones
 """
+import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from configurator import configure  # noqa: E402
+from configurator import configure
 
-import re  # noqa: E402
-
-from data.packages import is_text, prepare  # noqa: E402
-
-folder = ''                         # where the tokens go; empty: data/pydocs
+from data.pysource.prepare import is_text, prepare
 
 LIMITS = dict(train=2_000_000, val=300_000, test=300_000)       # bytes of each project at most, so that none dominates
 SMALLEST = 500                      # bytes of a file's prose
@@ -85,4 +82,4 @@ def document(path, content):
 
 if __name__ == '__main__':
     configure(globals())
-    prepare(Path(__file__).parent, folder, LIMITS, document, 'about 200 MB in 3 minutes', FINGERPRINT)
+    prepare(Path(__file__).parent, LIMITS, document, FINGERPRINT)

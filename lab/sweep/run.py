@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from data.tokens import load_meta
+from data.tokens import read_meta
 from engine.files import read_json, read_rows, write_whole
 from engine.run import code_hash
 from lab.sweep.plan import sources_of
@@ -109,7 +109,7 @@ class Sweep:
             if held[key] != config.get(key):
                 raise ValueError(f'{folder} holds a run with {key}={held[key]} instead of {config.get(key)}: '
                                  'choose another --out_dir, or remove it')
-        data = load_meta(config['dataset'])['fingerprint'] if config['init_from'] == 'scratch' else None
+        data = read_meta(config['dataset'])['fingerprint'] if config['init_from'] == 'scratch' else None
         return {**run['labels'], 'code': self.code, 'torch': torch.__version__, 'data': data, 'precision': None}
 
     def start(self, run, threads, gpu):
