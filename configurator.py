@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import textwrap
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from itertools import takewhile
 from types import ModuleType
 from typing import NamedTuple
@@ -25,9 +25,8 @@ TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys to
 
 SECTIONS = ('model', 'norms', 'optimizer', 'schedule', 'data', 'run', 'machine')       # of the help
 NICKNAMES = {'lr': 'learning_rate', 'bs': 'batch_size', 'wd': 'weight_decay', 'steps': 'max_iters'}     # of other programs
-# alias → the keys that it sets
 ALIASES = {'mid_norm': ('attn_mid_norm', 'ffn_mid_norm'), 'post_norm': ('attn_post_norm', 'ffn_post_norm'),
-           'decay_lr': ('schedule', 'warmup_iters')}            # of nanoGPT
+           'decay_lr': ('schedule', 'warmup_iters')}            # alias → the keys that it sets; the last is nanoGPT's
 LARGEST = {bool: 1, int: 2 ** 63 - 1, float: 3.4e38}        # the largest float32
 WANTS = {bool: 'true or false', int: 'an integer', float: 'a finite number', str: 'a string', list: 'a list'}
 
@@ -40,15 +39,12 @@ def configure(namespace, *more):
     """
     begin('--debug=true' in (arg.lower() for arg in sys.argv))
     keys, script = keys_of(namespace['__file__'], *more), namespace['__file__']
-    given = [arg for arg in sys.argv[1:] if not is_help(arg)]
-    values = parse_args(given, {name: key.default for name, key in keys.items()})
+    values = parse_args([arg for arg in sys.argv[1:] if not is_help(arg)], {name: key.default for name, key in keys.items()})
     for section in [arg.partition('=')[2] for arg in sys.argv[1:] if is_help(arg)]:
         if section and section not in SECTIONS:
             raise ValueError(f'help={section!r}: choose one of {", ".join(SECTIONS)}')
         print(namespace['__doc__'].strip() + '\n')
-        if given:
-            print(f'The values below are those after {" ".join(given)}\n')
-        print_help(section, values, keys, None if os.path.basename(script) == 'train.py' else {*keys_in(script), 'debug'})
+        print_help(section, values, keys, [] if os.path.basename(script) == 'train.py' else [*keys_in(script), 'debug'])
         sys.exit(0)
     namespace.update(values)
     return values
@@ -118,9 +114,7 @@ def keys_of(*sources):
     for source in sources:
         for name, key in keys_in(source).items():
             if type(key.default) not in WANTS:
-                state = 'has no default' if key.default is MISSING else f'has the default {key.default!r}'
-                raise ValueError(f'{getattr(source, "__name__", source)}: {name} {state}; a key wants one that is '
-                                 f'{", ".join(WANTS.values())}')
+                raise ValueError(f'{source}: {name} wants a default that is {", ".join(WANTS.values())}')
             for kind in kinds if 'TYPE' in name else [''] if name not in hidden else []:
                 keys.setdefault(name.replace('TYPE', kind), key._replace(kind=kind))
     return {**keys, 'debug': Key(False, 'show the traceback of an error', 'machine')}
@@ -139,13 +133,13 @@ def flags():
 def expanded(values):
     """Return {key: value} with each alias replaced by the keys that it sets. The later of two values counts. decay_lr=False means
     a constant learning rate without warm-up, and decay_lr=True sets nothing."""
-    found = {}
+    keys = {}
     for key, value in values.items():
-        if key == 'decay_lr':
-            found |= {} if typed(key, value, True, 'a config file') else dict(schedule='constant', warmup_iters=0)
-        else:
-            found |= dict.fromkeys(ALIASES.get(key, (key,)), value)
-    return found
+        if key != 'decay_lr':
+            keys |= dict.fromkeys(ALIASES.get(key, (key,)), value)
+        elif not typed(key, value, True, 'a config file'):
+            keys |= dict(schedule='constant', warmup_iters=0)
+    return keys
 
 
 # ----------------------------------------------------------------------------- values
@@ -155,13 +149,6 @@ def at_least(config, **lows):
     for key, low in lows.items():
         if key in config and config[key] < low:
             raise ValueError(f'{key}={config[key]}: wants at least {low}')
-
-
-def refuse(keys, why):
-    """Raise ValueError if the command line sets one of these keys, because the script would ignore it."""
-    for arg in sys.argv[1:]:
-        if arg.startswith('--') and arg[2:].partition('=')[0] in keys:
-            raise ValueError(f'{arg[2:]}: {why}, leave it out')
 
 
 def known(key, defaults, where):
@@ -202,17 +189,15 @@ def read_config(path, values):
         raise ValueError(f'{path!r} is a folder, not a config file: write --out_dir={path}')
     if not path.endswith(('.py', '.json')):
         raise ValueError(f'{path!r} is neither a config file (.py, .json) nor --key=value')
-    if not os.path.isfile(path):
-        path = os.path.join(ROOT, path)                 # from another folder, config/… is that of the repository
+    path = path if os.path.isfile(path) else os.path.join(ROOT, path)      # from another folder, config/… is the repository's
     if not os.path.isfile(path):
         raise ValueError(f'there is no config file {os.path.relpath(path, ROOT)}')
     if path.endswith('.json'):
-        try:
-            with open(path, encoding='utf-8') as f:
-                found = dict(json.load(f).items())
-        except (ValueError, RecursionError, AttributeError) as error:
-            raise ValueError(f'{path}: wants a JSON object of keys and values ({error})') from error
-        return expanded(found)
+        with open(path, encoding='utf-8') as f:
+            try:
+                return expanded(json.load(f))
+            except (json.JSONDecodeError, AttributeError) as error:
+                raise ValueError(f'{path}: wants a JSON object of keys and values ({error})') from error
     scope = Scope({**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(ROOT, base))})
 
     def run(file):
@@ -241,20 +226,15 @@ def is_help(arg):
 
 
 def print_help(section, values, keys, own):
-    """Print a section's keys with values and help. Without a section, print the script's `own` keys, or all if that is None."""
-    if not section and own:
+    """Print a section's keys with values and help. Without a section, print the script's `own` keys, or all if there are none."""
+    if own and not section:
         print_keys([name for name in keys if name in own], values, keys)
-        if len(keys) > len(own):
-            print(f'\nThe other keys are those of training: --help=NAME shows a section of them: {", ".join(SECTIONS)}')
-        return
-    for name in [section] if section else SECTIONS:
+    for name in [section] if section else [] if own else SECTIONS:
         print(name)
         print_keys([key for key in keys if keys[key].section == name], values, keys)
-        if name == 'norms':
-            print('  config/arch/NAME.py sets them all; docs/placements.md explains each file')
-        print()
-    if not section:
-        print(f'--help=NAME shows one section: {", ".join(SECTIONS)}')
+        print('  config/arch/NAME.py sets them all; docs/placements.md explains each file\n' if name == 'norms' else '')
+    if not section and len(keys) > len(own):
+        print(f'--help=NAME shows a section of the keys of training: {", ".join(SECTIONS)}')
 
 
 def print_keys(names, values, keys):

@@ -10,7 +10,7 @@ import sys
 if __name__ == '__main__' and not __package__:
     sys.exit('error: from the root of the repository, type  python -m lab.measure')
 
-from configurator import TRAIN, at_least, configure, defaults_of, flags, refuse
+from configurator import TRAIN, at_least, configure, defaults_of, flags
 
 import os
 
@@ -72,7 +72,8 @@ def main(Model=GPT, sources=(TRAIN, GPTConfig), untrained=untrained, unit='token
         raise ValueError(f'what={min(unknown)!r}: choose among {", ".join(MEASUREMENTS)}')
     device, path, folder = pick_device(config['device']), os.path.join(out_dir, checkpoint), out_dir + '-init' * init_only
     if init_only:
-        refuse(['checkpoint', 'init_from'], 'init_only=True measures an untrained model')
+        if ignored := {'checkpoint', 'init_from'} & flags():
+            raise ValueError(f'{min(ignored)}: init_only=True measures an untrained model, leave it out')
         build, windows = untrained(config)
         torch.manual_seed(config['seed'])
         model, iteration = build().to(device), 0
