@@ -31,7 +31,8 @@ def read_characters(path):
         with open(path, 'rb') as f:
             table = PlainUnpickler(f).load()['itos']
         chars = ''.join(table[i] for i in range(len(table)))
-        assert len(chars) == len(table), 'some are several characters'
+        if len(chars) != len(table):
+            raise ValueError('some are several characters')
     except Exception as error:                          # unpickling garbage fails in many ways
         raise ValueError(f"{path} is refused: not nanoGPT's table of characters ({type(error).__name__}: {error})") from None
     return dict(vocab_size=len(chars), tokenizer='char', chars=chars)
