@@ -6,9 +6,8 @@ Prepare text for training: a data set of the Hugging Face Hub, or your own files
     python data/prepare.py --name=mine --files='books/*.txt,more/**/*.jsonl' --tokenizer=gpt2
     python train.py config/train_quick.py --dataset=mine --vocab_size=0         # 0: the vocabulary of the data
 
-Each .txt file is a document, and so is each row of a .jsonl or .parquet file. Documents without a validation split are split as
-nanoGPT splits OpenWebText and Shakespeare. They are read again for each split, and tokenized batch by batch, so that text may be
-larger than the memory; a document must fit into it.
+Each .txt file is a document, and so is each row of a .jsonl or .parquet file. Where no split validates, documents are split as
+nanoGPT splits OpenWebText and Shakespeare. Text may be larger than the memory, for a batch of documents is tokenized at a time.
 """
 import glob
 import json
@@ -54,8 +53,6 @@ class Documents:
     def __len__(self):
         return sum(1 for _ in self)
 
-
-# ----------------------------------------------------------------------------- where documents come from
 
 def from_hub(source, part, where, limit=0, count=0):
     """Return the texts of a part of a data set on the Hugging Face Hub. With a limit, fetch only that many. Without one, raise
@@ -125,8 +122,6 @@ def read_parquet(path, column):
 READERS = {'.txt': read_txt, '.jsonl': read_jsonl, '.parquet': read_parquet}
 
 
-# ----------------------------------------------------------------------------- splits
-
 def split(documents, val_fraction=0.0, test=False):
     """Split documents as nanoGPT does: 0.05% are for validation, drawn with its seed for OpenWebText. Of a single document, as
     Shakespeare is, the last tenth is for validation. `val_fraction` is another share; 0: nanoGPT's. With `test`, as many
@@ -151,11 +146,9 @@ def split(documents, val_fraction=0.0, test=False):
     return {name: part(name) for name in ('train', *names)}
 
 
-# ----------------------------------------------------------------------------- documents to tokens
-
 def write_text(folder, splits, tokenizer):
-    """Write train.bin, val.bin and meta.json into the folder. `splits`: {'train': texts, 'val': texts}, perhaps with 'test';
-    texts are iterated over more than once. `tokenizer`: a name for load_tokenizer, whose `end` follows each document."""
+    """Write the tokens of {'train': texts, 'val': texts}, perhaps with 'test', into the folder. `tokenizer` is a name for
+    load_tokenizer, whose `end` follows each document."""
     chars = ''.join(sorted(set(chain.from_iterable(chain.from_iterable(splits.values()))))) if tokenizer == 'char' else ''
     tokens = load_tokenizer(tokenizer, chars)
     end = [] if tokens.end is None else [tokens.end]

@@ -28,31 +28,22 @@ def tree(folder):
 
 @pytest.fixture(scope='module')
 def original(tmp_path_factory):
-    """A folder with tiny.json, data/tiny, a walk over 13 tokens, other data/*/prepare.py, and out, a run of two iterations."""
+    """A folder with tiny.json, data/tiny, a walk over 13 tokens, data/prepare.py, and out, a run of two iterations."""
     folder = tmp_path_factory.mktemp('bad')
     write_walk(folder, train=500, val=100)
     shutil.copy(ROOT / 'data' / 'prepare.py', folder / 'data')
     (folder / 'tiny.json').write_text(json.dumps(TINY))
     call('train.py', 'tiny.json', '--out_dir=out', cwd=folder)
-    shutil.copy(folder / 'out' / 'ckpt.pt', folder / 'best.pt')         # of its own, and no second name of the same file
-    os.replace(folder / 'best.pt', folder / 'out' / 'best.pt')
     return folder
 
 
 @pytest.fixture
 def here(original, tmp_path, monkeypatch):
     """A copy of it, as the current folder; without network, and without what was fetched from it before."""
-    folder = tmp_path / 'here'
-    shutil.copytree(original, folder)
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(shutil.copytree(original, tmp_path / 'here'))
     monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', True)
-    for key in ('http_proxy', 'https_proxy', 'HTTP_PROXY', 'HTTPS_PROXY'):
-        monkeypatch.setenv(key, 'http://127.0.0.1:9')
-    for key, value in dict(HF_HUB_OFFLINE='1', HF_HOME='empty', TIKTOKEN_CACHE_DIR='empty').items():
-        monkeypatch.setenv(key, str(tmp_path / value) if value == 'empty' else value)
-    for key in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE'):
-        monkeypatch.delenv(key, raising=False)
-    return folder
+    for key, value in dict(HTTPS_PROXY='http://127.0.0.1:9', HF_HUB_OFFLINE='1', HF_HOME=tmp_path).items():
+        monkeypatch.setenv(key, str(value))
 
 
 # ----------------------------------------------------------------------------- what is wrong in the folder: steps that make it so
@@ -61,14 +52,6 @@ def holds(path, content):
     def step():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return step
-
-
-def meta(folder='data/tiny', **changes):
-    """data/tiny/meta.json with other values"""
-    def step():
-        path = Path(folder) / 'meta.json'
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     return step
 
 
@@ -119,7 +102,8 @@ SAMPLE = 'sample.py --out_dir=out --device=cpu --dtype=float32 --max_new_tokens=
 EVALUATE = 'lab.evaluate --out_dir=out --device=cpu --dtype=float32'
 SWEEP = 'lab.sweep tiny.json --out_dir=swept --seeds=1 --jobs=1'
 TEXT = 'data/prepare.py --name=mine --tokenizer=bytes'
-KEYS = [
+MALICIOUS = for_both(lambda path: Path(path).write_bytes(saved({'model': Malicious(), 'config': {}, 'iter': 0})))
+CASES = [
     case('heads', f'{TRAIN} --n_head=3', 'n_embd=8, n_head=3: wants'),
     case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' … choose auto, cpu"),
     case('data elsewhere', f'{TRAIN} --dataset=../x', "dataset='../x': wants the name of a folder in data/"),
@@ -134,46 +118,26 @@ KEYS = [
     case('a run is there', f'{TRAIN} --out_dir=out', 'out_dir=out holds a run … --init_from=resume … --overwrite=True'),
     case('resume another width', f'{RESUME} --n_embd=16', 'out/ckpt.pt cannot be resumed … n_embd (8 there, 16 here)'),
     case('garbled run.json', RESUME, 'out/run.json is damaged, remove it', holds('out/run.json', '{"starts": 3}')),
-    case('sample: config of train.py', f'{SAMPLE} tiny.json', "unknown key 'dataset' in tiny.json"),
-    case('sample: unknown character', f'{SAMPLE} --start=xyz', "'x' is none of the 3 characters … 'abc'",
-         meta(tokenizer='char', chars='abc', vocab_size=3)),
-]
-DATA = [
+    # data and weights of others
     case('data not prepared', f'{TRAIN} --dataset=minipile', "'minipile' is not … python data/prepare.py --name=minipile … tiny"),
     case('no data here', TRAIN, "dataset='tiny': there is no folder data here", lambda: os.rename('data', 'elsewhere')),
     case('vocabulary', f'{TRAIN} --vocab_size=12', 'vocab_size=12 is less than the 13 of dataset=tiny: set --vocab_size=13'),
-    case('block_size', f'{TRAIN} --block_size=500', 'block_size=500 is too long for the 500 tokens … at most 499'),
     case('no folder to start from', f'{TRAIN} --init_from=data', "'data' is neither one of gpt2 … nor the folder of a model"),
     case('weights from the network', f'{TRAIN} --init_from=gpt2', "could not load 'gpt2'"),
     case('malicious weights', f'{TRAIN} --init_from=theirs', "could not load 'theirs': it holds more than weights",
          gpt2(saved({'a': Malicious()}))),
-]
-MALICIOUS = for_both(lambda path: Path(path).write_bytes(saved({'model': Malicious(), 'config': {}, 'iter': 0})))
-CHECKPOINTS = [         # sample.py and all of lab/ read them by the same function
+    # checkpoints: sample.py and all of lab/ read them by the same function
     case('train: no checkpoint', RESUME, 'there is no out/ckpt.pt', for_both(os.remove)),
     case('sample: no checkpoint', SAMPLE, 'there is no out/best.pt', for_both(os.remove)),
     case('train: malicious checkpoint', RESUME, 'out/ckpt.pt is damaged … there is out/best.pt too', MALICIOUS),
-    case('sample: malicious checkpoint', SAMPLE, 'out/best.pt … is damaged, or not a checkpoint', MALICIOUS),
     case('a checkpoint of edited code', SAMPLE, 'is damaged, or not a checkpoint', for_both(edited)),
-]
-OF_RUNS = [
+    # runs and text
     case('evaluate: no such split', f'{EVALUATE} --split=test', 'split=test: dataset=tiny has none, only train and val'),
-    case('evaluate: other tokens', f'{EVALUATE} --dataset=other', 'dataset=other has other tokens (char) than out has learned',
-         lambda: shutil.copytree('data/tiny', 'data/other'), meta(tokenizer='char', chars='abcdefghijklm', folder='data/other')),
     case('export: a folder that exists', 'lab.export --out_dir=out --to=data', "to='data': name a folder that does not exist"),
-    case('sweep: misspelt axis', f'{SWEEP} --learning_rat=1', "unknown key 'learning_rat' … did you mean 'learning_rate'"),
-    case('sweep: no data', f'{SWEEP} --dataset=tiny,c4', "dataset='c4' is not prepared: run  python data/prepare.py --name=c4"),
     case('sweep: another run is there', SWEEP, 'swept/seed=1 holds a run with n_layer=7 instead of 1 … choose another --out_dir',
          holds('swept/seed=1/config.json', '{"n_layer": 7}')),
-    case('runs: none', 'lab.runs nowhere', 'nowhere is not the folder of a run'),
     case('plot: no run', 'lab.plot nowhere', "there is no nowhere/log.jsonl"),
-]
-TEXTS = [
     case('text: no files', TEXT, "name='mine': choose one of openwebtext … --files='books/*.txt"),
-    case('text: missing', f'{TEXT} --files=nowhere/*.txt', "'nowhere/*.txt' matches no file … .txt, .jsonl, .parquet"),
-    case('text: not UTF-8', f'{TEXT} --files=a.txt', 'a.txt is not UTF-8', holds('a.txt', b'caf\xe9')),
-    case('text: broken row', f'{TEXT} --files=a.jsonl', "a.jsonl, row 2: wants a text in 'text'",
-         holds('a.jsonl', '{"text": "a"}\n{"text":\n')),
     case('text: malicious tokenizer', f'{TEXT} --files=a.txt --tokenizer=theirs', "tokenizer='theirs' … custom code",
          holds('a.txt', 'some text\n' * 20), holds('theirs/code.py', 'open("malicious", "w")\nclass T: pass'),
          holds('theirs/tokenizer_config.json', '{"auto_map": {"AutoTokenizer": ["code.T", null]}}')),
@@ -182,7 +146,7 @@ TEXTS = [
 
 # ----------------------------------------------------------------------------- the tests
 
-@pytest.mark.parametrize('command, says, steps, env', [*KEYS, *DATA, *CHECKPOINTS, *OF_RUNS, *TEXTS])
+@pytest.mark.parametrize('command, says, steps, env', CASES)
 def test_bad_input_is_one_line_and_changes_nothing(command, says, steps, env, here, monkeypatch, capfd):
     """The exit code is 1 or 2, the line on stderr names the value and the remedy, and the folder is as it was"""
     for step in steps:
@@ -194,10 +158,7 @@ def test_bad_input_is_one_line_and_changes_nothing(command, says, steps, env, he
     assert code in (1, 2), (code, out, err)
     assert err.startswith('error: ') and err.endswith('\n') and err.count('\n') == 1, err
     assert tree('.') == before
-    at = 0
-    for part in says.split(' … '):
-        assert part in err[at:], (part, err)
-        at = err.index(part, at) + len(part)
+    assert re.search('.*'.join(map(re.escape, says.split(' … '))), err), err
     assert capfd.readouterr().err == '', 'nor does C++ say more'
 
 

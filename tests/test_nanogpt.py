@@ -158,7 +158,7 @@ def test_another_checkpoint_is_refused_in_one_line(save, says):
 CONFIGS = dict(         # the keys of its files, without those of the sizes
     train_shakespeare_char="""
         out_dir = 'out-shakespeare-char'; always_save_checkpoint = False; dropout = 0.2
-        learning_rate = 1e-3; max_iters = 5000; lr_decay_iters = 5000; min_lr = 1e-4; beta2 = 0.99; warmup_iters = 100; decay_lr = True""",
+        learning_rate = 1e-3; max_iters = 5000; lr_decay_iters = 5000; min_lr = 1e-4; warmup_iters = 100; decay_lr = True""",
     finetune_shakespeare="""
         import time; init_from = 'gpt2-xl'; always_save_checkpoint = False; learning_rate = 3e-5; decay_lr = False
         wandb_log = False; wandb_project = 'shakespeare'; wandb_run_name = 'ft-' + str(time.time())""",
