@@ -221,10 +221,3 @@ def test_optimizer_fragment(keys, path):
     values = keys('--optimizer=adamw', '--learning_rate=7', '--min_lr=7', '--weight_decay=7', path, more=more)
     assert keys(path, more=more) == values and values['optimizer'] == path.stem and values['min_lr'] <= values['learning_rate']
     assert all(values[f.name] == f.default for f in fields(GPTConfig))
-
-
-def test_each_file_that_a_config_names_is_there():
-    """In its header too"""
-    for path in [*(ROOT / 'config').rglob('*.py'), *(ROOT / 'config').rglob('*.sh')]:
-        for named in re.findall(r'\b(?:config|data)/[\w./]+\.\w+', path.read_text(encoding='utf-8')):
-            assert (ROOT / named).is_file(), f'{path}: {named}'

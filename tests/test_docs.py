@@ -3,9 +3,8 @@ The command lines of README.md, CONTRIBUTING.md and docs/: each names scripts, f
 types. The edits that README.md and docs/editing.md show are applied to a copy, which trains.
 """
 import configurator
-from configurator import TRAIN, parse_args
+from configurator import parse_args
 
-import ast
 import functools
 import importlib.util
 import os
@@ -22,6 +21,7 @@ from helpers import ROOT, run_python, write_walk
 from model import GPTConfig
 from vision.vit import ViTConfig
 
+SOURCES = dict(TRAIN=configurator.TRAIN, GPTConfig=GPTConfig, ViTConfig=ViTConfig)
 EDITING = 'docs/editing.md'
 PAGES = ['README.md', 'CONTRIBUTING.md', *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / 'docs').glob('*.md'))]
 TEXTS = {page: (ROOT / page).read_text(encoding='utf-8') for page in PAGES}
@@ -41,16 +41,10 @@ def defaults_of(script):
     """The keys of a script, with those that its call of configure() names; none if argparse reads its arguments"""
     path = ROOT / (script if script.endswith('.py') else script.replace('.', '/'))
     path = path / '__main__.py' if path.is_dir() else path.with_suffix('.py')
+    names = re.search(r'\bconfigure\(globals\(\)(.*)\)', path.read_text(encoding='utf-8'))
     if script.endswith('.measure'):                     # they share a function that calls it
-        path, names = ROOT / 'lab' / 'measure' / '__main__.py', ['TRAIN', 'ViTConfig' if script[0] == 'v' else 'GPTConfig']
-    else:
-        names = [[arg.id for arg in node.args[1:]] for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
-                 if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'configure']
-        if not names:
-            return {}
-        names = names[0]
-    more = dict(TRAIN=TRAIN, GPTConfig=GPTConfig, ViTConfig=ViTConfig)
-    return configurator.defaults_of(str(path), *(more[name] for name in names))
+        path, names = ROOT / 'lab' / 'measure' / '__main__.py', ['', f', TRAIN, {"ViT" if script[0] == "v" else "GPT"}Config']
+    return configurator.defaults_of(str(path), *(SOURCES[name] for name in re.findall(r'\w+', names[1]))) if names else {}
 
 
 def test_every_command_parses(monkeypatch):
