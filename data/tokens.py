@@ -27,7 +27,8 @@ def is_prepared(name):
 
 def read_meta(name):
     """Read data/<name>/meta.json: vocab_size, tokenizer (and its chars, for 'char'), dtype, tokens per split, fingerprint, and a
-    hash per file. Raise ValueError, with the remedy, if the file is missing or damaged."""
+    hash per file; data of another program may lack these two. Raise ValueError, with the remedy, if the file is missing or
+    damaged."""
     folder = os.path.join('data', name)
     if os.path.isabs(name) or '..' in name.split(os.sep):
         raise ValueError(f'dataset={name!r}: wants the name of a folder in data/')
@@ -41,7 +42,7 @@ def read_meta(name):
     try:
         meta = json.loads(Path(folder, 'meta.json').read_text(encoding='utf-8'))
         tokens = {split: int(meta['tokens'][split]) for split in TEXT_SPLITS if split in SPLITS or split in meta['tokens']}
-        return {'chars': '', 'samples': {}, **meta, 'dtype': np.dtype(meta['dtype']), 'tokens': tokens,
+        return {'chars': '', 'fingerprint': '', 'samples': {}, **meta, 'dtype': np.dtype(meta['dtype']), 'tokens': tokens,
                 'vocab_size': int(meta['vocab_size']), 'tokenizer': str(meta['tokenizer'])}
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f'{folder}/meta.json is damaged, prepare {folder} again: {error}') from error
