@@ -4,21 +4,21 @@ Prepare text for training: a data set of the Hugging Face Hub, or your own files
     python data/prepare.py --name=openwebtext                   # or fineweb, minipile, c4; needs the network and 100 GB of disk
     python data/prepare.py --name=openwebtext --limit=10000     # a trial
     python data/prepare.py --name=mine --files='books/*.txt,more/**/*.jsonl' --tokenizer=gpt2
-    python train.py config/train_quick.py --dataset=mine --vocab_size=0         # 0: the vocabulary of the data
 
 Each .txt file is a document, and so is each row of a .jsonl or .parquet file. Where no split validates, documents are split as
 nanoGPT splits OpenWebText and Shakespeare. Text may be larger than the memory, for a batch of documents is tokenized at a time.
 """
-import glob
-import json
-import math
-import os
 import sys
-from itertools import chain, islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from configurator import configure
+
+import glob
+import json
+import math
+import os
+from itertools import chain, islice
 
 import numpy as np
 

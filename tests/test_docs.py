@@ -41,7 +41,7 @@ def defaults_of(script):
     """The keys of a script, with those that its call of configure() names; none if argparse reads its arguments"""
     path = ROOT / (script if script.endswith('.py') else script.replace('.', '/'))
     path = path / '__main__.py' if path.is_dir() else path.with_suffix('.py')
-    names = re.search(r'\bconfigure\(globals\(\)([^)]*)\)', path.read_text(encoding='utf-8'))
+    names = re.search(r'\bconfigure\(globals\(\)([^()]*)\)', path.read_text(encoding='utf-8'))
     if script.endswith('.measure'):                     # they share a function that calls it
         path, names = ROOT / 'lab' / 'measure' / '__main__.py', ['', f', TRAIN, {"ViT" if script[0] == "v" else "GPT"}Config']
     return configurator.defaults_of(str(path), *(SOURCES[name] for name in re.findall(r'\w+', names[1]))) if names else {}

@@ -7,11 +7,12 @@ Every tenth file is for validation. A zero byte ends each file. Tests are left o
 version of Python gives other data; data/pysource is the same everywhere.
 """
 import sys
-import sysconfig
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure
+
+import sysconfig
 
 from data.tokens import write_tokens
 

@@ -13,12 +13,13 @@ bytes as LIMITS says. pip runs the build script of each archive, because it asks
   - files with less prose than SMALLEST, which are mostly lists of links, and with more than LARGEST
   - files that share at least half of their lines with files before them, such as identical ones
 """
-import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure
+
+import re
 
 from data.pysource.prepare import is_text, prepare
 

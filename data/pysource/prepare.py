@@ -13,17 +13,18 @@ training has seen:
   - files that a program has written, as one of their first 12 lines says (GENERATED)
   - data: files with a line of more than 1000 bytes, with zero bytes, or not in UTF-8
 """
-import hashlib
-import re
-import subprocess
 import sys
-import tarfile
-import zipfile
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure
+
+import hashlib
+import re
+import subprocess
+import tarfile
+import zipfile
+from tempfile import TemporaryDirectory
 
 from data.tokens import TEXT_SPLITS, write_tokens
 

@@ -3,13 +3,14 @@ Karpathy's Tiny Shakespeare, one token per character: nine tenths for training, 
 
     python data/shakespeare_char/prepare.py             # fetches input.txt into this folder, if it is not there
 """
-import os
 import sys
 from pathlib import Path
-from urllib.request import urlretrieve
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from configurator import configure
+
+import os
+from urllib.request import urlretrieve
 
 from data.prepare import from_files, split, write_text
 
