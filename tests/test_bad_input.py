@@ -183,7 +183,7 @@ WRONG = {           # value → the keys for which it is wrong; test_configurato
     '-1': 'n_kv_head d_ff max_iters warmup_iters lr_decay_iters measure_interval seed data_seed vocab_size',
     '-1e-30': 'dropout norm_eps init_gain learning_rate min_lr weight_decay grad_clip decay_frac beta1 beta2 '
               'momentum max_minutes r_emb r_head r_qk r_ffn r_vo',
-    'ADAMW': 'norm attention ffn pos init optimizer schedule blockwise dtype device backend dataset init_from',
+    'ADAMW': 'norm attention ffn pos init optimizer schedule blockwise dtype device backend dataset',
     '1': 'dropout beta1 beta2 momentum', '1.5': 'decay_frac', '12': 'vocab_size', '100': 'block_size'}
 
 
