@@ -66,6 +66,15 @@ def test_a_sweep(swept, tmp_path, monkeypatch):
 
 
 @pytest.mark.long
+def test_a_sweep_of_vits(tmp_path):
+    keys = 'n_layer=1 n_head=1 n_embd=8 max_iters=1 eval_iters=1 compile=False seeds=1'
+    ended(Alone('lab.sweep', 'config/train_quick_vision.py', '--script=vision.train', *(f'--{key}' for key in keys.split()),
+                f'--out_dir={tmp_path}', cwd=ROOT))
+    run, = read_csv(tmp_path / 'runs.csv').to_dict('records')
+    assert run['status'] == 'done' and len(run['data']) == 32
+
+
+@pytest.mark.long
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_sweep_goes_on(place, swept, number):
     """Ctrl-C, which all processes get, and SIGTERM to the sweep alone, where SIGINT is ignored: runs save and end, and then go on

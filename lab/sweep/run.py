@@ -109,7 +109,8 @@ class Sweep:
             if held[key] != config.get(key):
                 raise ValueError(f'{folder} holds a run with {key}={held[key]} instead of {config.get(key)}: '
                                  'choose another --out_dir, or remove it')
-        data = read_meta(config['dataset'])['fingerprint'] if config['init_from'] == 'scratch' else None
+        knows_data = self.script == 'train.py' and config['init_from'] == 'scratch'
+        data = read_meta(config['dataset'])['fingerprint'] if knows_data else None
         return {**run['labels'], 'code': self.code, 'torch': torch.__version__, 'data': data, 'precision': None}
 
     def start(self, run, threads, gpu):
