@@ -146,7 +146,7 @@ def why_open(row, wanted):
     if row.is_at_edge():
         return f'open: the best rate of {row} is at the edge'
     if lost:
-        return f'open: {lost} of {len(row.compared)} runs of {row} did not end'
+        return f'open: {lost} of {len(row.compared)} runs of {row} diverged'
     return f'not run: {n} of {wanted} seeds of {row} have ended' if n < wanted else ''
 
 

@@ -51,7 +51,7 @@ AB = 's/arch=a - s/arch=b'
     ('not run: 12 of 13 seeds of arch=a have ended', AB, dict(seeds=13)),
     ('not run: fewer than 3 rates of arch=a have ended', AB, dict(rates=(0.1, 0.2))),
     ('open: the best rate of arch=a is at the edge', AB, dict(best=0.1)),
-    ('open: 1 of 12 runs of arch=b did not end', AB, dict(lost=[('b', 5)]))])
+    ('open: 1 of 12 runs of arch=b diverged', AB, dict(lost=[('b', 5)]))])
 def test_verdicts(wanted, text, options):
     assert verdict(text, **options).text == wanted
 
