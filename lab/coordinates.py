@@ -2,7 +2,7 @@
 The coordinate check of muP: how far the activations move in the first steps of training, at several widths:
 
     python -m lab.coordinates config/train_quick.py config/arch/pre.py --out_dir=out-standard
-    python -m lab.plot out-standard out-mup --what=coordinates
+    python -m lab.plot out-standard out-mup-check --what=coordinates        # docs/width.md makes the second
 
 If each moves as far at every width, then the base width's learning rate fits all (Yang et al. 2022, appendix D.1). Wider models
 have more heads, of the same dimension. The result is coordinates.json in out_dir.

@@ -34,7 +34,7 @@ from lab.convert.pretrained import hugging_face, load_gpt, tokenizer_of
 from model import at_least_fp32
 
 # ----------------------------------------------------------------------------- keys
-out_dir = 'out'                     # a run's folder, gpt2 … gpt2-xl, or an exported or Hugging Face folder
+out_dir = 'out'                     # a run's folder, gpt2 … gpt2-xl, or a folder of Hugging Face's GPT-2, LLaMA, …
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest | ckpt-000500.pt: a kept one
 what = ''                           # some of loss, rouge, bertscore, separated by commas; empty: loss, or only tasks if given
 dataset = ''                        # a folder of data/; empty: the run's own
@@ -52,9 +52,9 @@ SEGMENT = 1024                      # tokens per unit of the loss's standard err
 
 
 def mean_error(units):
-    """Return the mean of the units and its standard error."""
+    """Return the mean of the units and its standard error, NaN for a single unit."""
     units = np.asarray(units, dtype=float)
-    return units.mean(), units.std(ddof=1) / math.sqrt(len(units))
+    return units.mean(), units.std(ddof=1) / math.sqrt(len(units)) if len(units) > 1 else math.nan
 
 
 class Scorer:
