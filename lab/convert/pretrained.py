@@ -163,7 +163,8 @@ def read_hugging_face(name, family):
         config = our_config(theirs.config, family, name)
     except Exception as error:                          # the libraries raise errors of many types
         raise ValueError(f'could not load {name!r}: {one_line(error)}') from error
-    if wrong := [*loaded['missing_keys'], *loaded['unexpected_keys']]:
+    unexpected = [key for key in loaded['unexpected_keys'] if not key.endswith('.attn.masked_bias')]        # of GPT-2s until 2023
+    if wrong := [*loaded['missing_keys'], *unexpected]:
         raise ValueError(f'{name}: its weights do not fit the {FAMILIES[family].model} of its config.json, see {wrong[0]}')
     weights = theirs.state_dict()
     # a config may claim a tied head although the weights have two matrices, or deny biases that the weights have
