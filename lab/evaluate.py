@@ -207,6 +207,13 @@ def load_data(tokenizer, config):
     return data
 
 
+def show(scores):
+    """Print scores as soon as they are known, for a later kind may fail."""
+    for name, (mean, error) in scores.items():
+        print(f'{name:26} {mean:.4f}' + ('' if math.isnan(error) else f' ± {error:.4f}'))
+    return scores
+
+
 def main():
     global what, dataset
     config = configure(globals())
@@ -225,11 +232,9 @@ def main():
         raise ValueError(f'{out_dir} is not a run of train.py: choose the data by --dataset=…')
     data = load_data(tokenizer, model.config) if what else None
     scorer = Scorer(machine, model, load_tokenizer(*tokenizer, replace=True))
-    scores = scorer.loss(data) if 'loss' in what else {}
-    scores |= scorer.text_scores(data) if {'rouge', 'bertscore'} & set(what) else {}
-    scores |= task_scores(scorer) if tasks else {}
-    for name, (mean, error) in scores.items():
-        print(f'{name:26} {mean:.4f}' + ('' if math.isnan(error) else f' ± {error:.4f}'))
+    scores = show(scorer.loss(data)) if 'loss' in what else {}
+    scores |= show(scorer.text_scores(data)) if {'rouge', 'bertscore'} & set(what) else {}
+    scores |= show(task_scores(scorer)) if tasks else {}
     if is_run:
         about = dict(config, iter=state['iter'], dataset=dataset, dtype=str(machine.dtype)[6:])
         with open_rows(os.path.join(out_dir, 'evaluate.jsonl')) as f:
