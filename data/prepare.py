@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from configurator import configure
+from configurator import at_least, configure
 
 import glob
 import json
@@ -165,12 +165,15 @@ def write_text(folder, splits, tokenizer):
 
 
 if __name__ == '__main__':
-    configure(globals())
+    at_least(configure(globals()), limit=0)
     if not name or (name in HUB) == bool(files):
         raise ValueError(f"name={name!r}: choose one of {', '.join(HUB)}, or another with your --files='books/*.txt,more.jsonl'")
+    if os.path.basename(name) != name:
+        raise ValueError(f'name={name!r}: wants the name of a folder in data/')
+    texts = [from_files(files.split(','), column, limit)] if files else []
     tokenizer = tokenizer or ('google-t5/t5-base' if name == 'c4' else 'gpt2')
     load_tokenizer(tokenizer)           # raises for a wrong tokenizer before documents are fetched
     source, where, parts, test, count = HUB.get(name, ('', {}, [], False, 0))
-    texts = [from_hub(source, part, where, limit, count) for part in parts] or [from_files(files.split(','), column, limit)]
+    texts += [from_hub(source, part, where, limit, count) for part in parts]
     splits = dict(zip(SPLITS, texts)) if len(texts) > 1 else split(*texts, val_fraction, test)
     write_text(Path(__file__).parent / name, splits, tokenizer)

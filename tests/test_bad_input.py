@@ -138,6 +138,8 @@ CASES = [
          holds('swept/seed=1/config.json', '{"n_layer": 7}')),
     case('plot: no run', 'lab.plot nowhere', "there is no nowhere/log.jsonl"),
     case('text: no files', TEXT, "name='mine': choose one of openwebtext … --files='books/*.txt"),
+    case('text: outside of data', 'data/prepare.py --name=../mine --files=short.txt', "name='../mine' … a folder in data/"),
+    case('text: a negative limit', f'{TEXT} --files=short.txt --limit=-1', 'limit=-1: wants at least 0'),
     case('text: malicious tokenizer', f'{TEXT} --files=a.txt --tokenizer=theirs', "tokenizer='theirs' … custom code",
          holds('a.txt', 'some text\n' * 20), holds('theirs/code.py', 'open("malicious", "w")\nclass T: pass'),
          holds('theirs/tokenizer_config.json', '{"auto_map": {"AutoTokenizer": ["code.T", null]}}')),

@@ -119,7 +119,8 @@ def test_a_plan_is_the_product_of_axes_and_seeds():
 
 @pytest.mark.parametrize('grids, says', [
     ([dict(model={'a b': '--n_layer=1', 'a/b': '--n_layer=2'})], 'two rows are named model=a/b, or alike'),
-    ([dict(dropout=['1e-1', '0.10'])], 'or alike'), ([dict(seed=[7])], 'seed=.* cannot be an axis')])
+    ([dict(dropout=['1e-1', '0.10'])], 'or alike'), ([dict(seed=[7])], 'seed=.* cannot be an axis'),
+    ([dict(init_from=['auto'])], 'init_from=auto: a sweep starts and resumes its runs itself')])
 def test_a_grid_that_is_none(grids, says):
     with pytest.raises(ValueError, match=says):
         planned(*grids)

@@ -61,6 +61,8 @@ def make_run(labels, arguments, script):
     check_keys(config)
     gpt_config(config, sources_of(script)[1])
     group_settings(config)
+    if config['init_from'] in ('resume', 'auto'):       # the latter would go on with a run of other code
+        raise ValueError(f'init_from={config["init_from"]}: a sweep starts and resumes its runs itself, leave this key out')
     trained = {key: value for key, value in config.items() if key not in ('out_dir', 'overwrite', 'debug')}
     keys = hashlib.blake2b(json.dumps(trained, sort_keys=True).encode(), digest_size=6).hexdigest()
     return dict(name=name_of(labels), labels=labels, key=key_of(labels), arguments=arguments, config=config, keys=keys)
