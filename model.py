@@ -101,7 +101,7 @@ class GPTConfig:
     # norms
     norm: str = 'layernorm'         # CHOICES; those of queries, keys and values are StableNorm beside it, else RMSNorm
     norm_gain: str = 'learned'      # learned | zero_centred: 1 + γ, so that weight decay pulls a gain to 1 | none: always 1
-    norm_alpha: float = 0.5         # StableNorm's α, where 0.5 is RMSNorm; DyT's and Derf's a at the start
+    norm_alpha: float = 0.5         # StableNorm's α, which 0.5 makes RMSNorm; DyT's and Derf's a at the start
     attn_norm_alpha: float = 0.0    # the same for the norm before attention; 0: norm_alpha
     norm_eps: float = 1e-5          # added to mean(x²); if a paper adds ε to ‖x‖², divide it by the width
     input_norm: bool = False        # on the sum of token and position embeddings
@@ -118,7 +118,7 @@ class GPTConfig:
     linear_norm: bool = False       # on the output of every linear map of a block (SimpleNorm)
     final_norm: bool = True         # before the output head
     norm_depth_scale: bool = False  # block l, from 1, multiplies the outputs of its PreNorms by 1/√l (LayerNorm Scaling)
-    mix_ln: float = 0.0             # the share of the blocks, the first ones, that are Post-LN, over the flags above (Mix-LN)
+    mix_ln: float = 0.0             # this share of the blocks, the first ones, is Post-LN, whatever the flags above say (Mix-LN)
     residual_scale: float = 1.0     # Δt in x + Δt f(x)
     skip_scale: str = 'one'         # one | deepnorm | keel: α in Norm(α x + f(x)), from the depth; deepnorm scales `init` too
     residual: str = 'add'           # CHOICES: what branches read, and how their outputs join the stream
@@ -139,7 +139,7 @@ class GPTConfig:
     emb_scale: bool = False         # token embeddings times √n_embd, as in Gemma
     emb_gain: bool = False          # the sum of token and position embeddings times a learned number, from √n_embd (DyT, Derf)
     init: str = 'gpt2'              # gpt2 | normal | torchtitan | xavier | xavier_trunc | stable | magneto
-    init_gain: float = 1.0          # multiplies the std of every matrix but the embeddings; with emb_std=0 that of a tied one too
+    init_gain: float = 1.0          # multiplies the std of all matrices but embeddings; with emb_std=0 of a tied one too
     emb_std: float = 0.02           # std of embeddings; 0: a tied one is initialized by `init` like a head, others with 0.02
     unit_weights: bool = False      # after each step, normalize matrices along n_embd; gains behind W_1, W_3, the head (nGPT)
     fused_qkv_init: bool = False    # initialize W_q, W_k, W_v as parts of one matrix, as where one projection makes all
@@ -850,7 +850,8 @@ class GPT(nn.Module):
 
     def forward(self, idx, targets=None):
         """Token ids (B, T), targets (B, T) with −1 for none → logits (B, T, vocab_size), and the mean cross-entropy in nats per
-        token, None without targets. In training mode with targets the logits are None: compiled, their gradient needs memory."""
+        token, None without targets. In training mode with targets the logits are None: in a compiled model they would cost
+        memory."""
         return self.output(self.hidden(idx), targets)
 
     def output(self, x, targets=None):

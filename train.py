@@ -30,7 +30,7 @@ log_interval = 1                    # iterations between log lines
 log_layers = False                  # log the norms of gradient, weights and update of each layer too
 eval_only = False                   # evaluate once and stop
 init_from = 'scratch'               # scratch | resume | auto: either | gpt2, …, gpt2-xl | the folder of a run or a model
-max_minutes = 0.0                   # stop so many minutes after the start or a resumption, as SIGTERM does; 0: no limit
+max_minutes = 0.0                   # save and stop after so many minutes of this start; 0: no limit
 overwrite = False                   # replace the run in out_dir, which is lost
 keep_every = 0                      # iterations between checkpoints that are kept, as ckpt-000500.pt; 0: none is
 always_save_checkpoint = True       # write ckpt.pt after every evaluation, not only after the best one so far
@@ -38,17 +38,17 @@ wandb_log = False                   # log to Weights & Biases too
 wandb_project = 'nanonorm'          # Weights & Biases project
 wandb_run_name = ''                 # Weights & Biases run name; empty: the name of out_dir
 # data
-dataset = 'openwebtext'             # a folder of data/
+dataset = 'openwebtext'             # a folder of data/, whose prepare.py has written its files
 vocab_size = 0                      # vocabulary size, at least the data's; 0: the data's
 gradient_accumulation_steps = 40    # micro-batches per iteration, over all ranks
 batch_size = 12                     # windows of block_size tokens per micro-batch
 # optimizer
 optimizer = 'adamw'                 # CHOICES
-weight_decay = 1e-1                 # decoupled; on matrices, and with decay_norms on norms too
+weight_decay = 1e-1                 # decoupled; on matrices and embeddings, and with decay_norms on norms too
 decay_norms = False                 # weight decay on norms too
-wd_TYPE = 1.0                       # the weight decay of TYPE, a block type of model.py, as a multiple of weight_decay
+wd_TYPE = 1.0                       # such as wd_ffn: the weight decay of this block type, as a multiple of weight_decay
 beta1 = 0.9                         # adamw, lion, adam_mini; muon: for its AdamW part, all but the blocks' matrices
-beta2 = 0.95                        # as beta1; config/optim/lion.py has the usual values for Lion
+beta2 = 0.95                        # for the same optimizers as beta1; config/optim/lion.py has the usual values for Lion
 momentum = 0.9                      # sgdw, muon; config/optim/muon.py has the usual value for Muon
 muon_scale = 'match_rms_adamw'      # match_rms_adamw: use AdamW's learning rates | original: use Jordan's; see Muon in optim.py
 grad_clip = 1.0                     # clip the gradient's global norm to this; 0: no clipping
@@ -60,7 +60,7 @@ warmup_iters = 2000                 # iterations of linear warm-up
 lr_decay_iters = 0                  # iteration at which the learning rate reaches min_lr; 0: max_iters
 min_lr = 6e-5                       # learning rate at the end of the schedule
 decay_frac = 0.2                    # wsd: fraction of the iterations, at the end, over which the learning rate decays
-r_TYPE = 1.0                        # Blockwise LR: the learning rate of TYPE, a block type, as a multiple of learning_rate
+r_TYPE = 1.0                        # Blockwise LR, such as r_qk: this block type's learning rate, as a multiple of learning_rate
 blockwise = 'ramp'                  # ramp | peak | jump | merge: how a type's rate leaves the base rate, see lr_at in optim.py
 # run
 seed = 1337                         # seed for weights and dropout
@@ -74,7 +74,7 @@ tf32 = True                         # on a GPU, compute fp32 products in TF32: s
 deterministic = False               # same bits every time, also compiled and on a GPU; slower; makes resuming exact
 compile = True                      # use torch.compile if its compiler is installed: C++ for a CPU, C for a GPU
 recompute = False                   # save memory: keep only each block's input, and recompute the rest in the backward pass
-parallel = 'ddp'                    # with torchrun: ddp: each rank holds all parameters and optimizer state | fsdp: a share
+parallel = 'ddp'                    # under torchrun a rank holds  ddp: all parameters and optimizer state | fsdp: a share
 backend = 'auto'                    # auto | nccl | gloo, for torch.distributed; auto: nccl on GPUs, gloo elsewhere
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig)
@@ -135,7 +135,7 @@ scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torc
 if checkpoint:
     run.resume(checkpoint, opt, scaler)
 else:
-    raw_model.after_step()                              # a resumed run's checkpoint was saved after it
+    raw_model.after_step()                              # a checkpoint holds the weights as they are after it
 checkpoint = None                                       # free its memory
 
 
@@ -218,7 +218,7 @@ for it in range(run.start, max_iters + 1):
             _, loss = train_model(x, y)
         aux = dict(raw_model.aux)                       # what an edit of the model adds to the loss: {name: scalar}
         # DDP and FSDP average gradients over the ranks, but the log sums losses over them: hence two divisors
-        add_scalars(sums, gradient_accumulation_steps, loss, aux, raw_model.logged)     # before recomputation adds to it again
+        add_scalars(sums, gradient_accumulation_steps, loss, aux, raw_model.logged)     # now: recomputation adds to them again
         scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
     if it == run.start:
         tell_unused(raw_model, ddp, run.say)

@@ -56,9 +56,8 @@ def finite(value):
 
 
 def open_rows(path, before=math.inf):
-    """Open a JSON Lines file to append rows, and drop its rows of iterations from `before` on. Keep lines that no run has
-    written, but not a partial row at the end, which a kill has left."""
-    lines = [line for line, row in parse_rows(path) if row is None or row['iter'] < before]
+    """Open a JSON Lines file to append rows, and drop its rows of iterations from `before` on."""
+    lines = [line for line, row in parse_rows(path) if row['iter'] < before]
     write_whole(path, lambda f: f.writelines(lines))
     return open(path, 'a', encoding='utf-8', buffering=2 ** 20)         # rows wait in its buffer while the disk is full
 
@@ -91,13 +90,12 @@ def with_null(value, null):
 
 
 def parse_rows(path):
-    """Yield (line, row) for each line of a JSON Lines file, if the file exists. The row is None for a line that no run has
-    written: no object, or one without an iteration. Skip a partial row at the end, left by a kill."""
+    """Yield (line, row) for each row of a JSON Lines file, if the file exists. Skip what is no row, such as the part of one that
+    a kill has left at the end."""
     if os.path.exists(path):
         with open(path, 'rb') as f:
             for line in f:
-                row = parse_row(line)
-                if row is not None or line.endswith(b'\n') or not line.startswith(b'{'):
+                if row := parse_row(line):
                     yield line.rstrip(b'\n') + b'\n', row
 
 
@@ -109,12 +107,8 @@ def parse_row(line):
 
 
 def read_rows(path):
-    """Return a log's rows, with NaN for null, which stands for numbers that are not finite. Skip other lines, and say so on
-    stderr."""
-    rows = [row for _, row in parse_rows(path)]
-    if strange := [number for number, row in enumerate(rows, 1) if row is None]:
-        say_once(f'{path}: passes over line {strange[0]}{" and others" * (len(strange) > 1)}, which no run has written')
-    return [with_null(row, math.nan) for row in rows if row is not None]
+    """Return a log's rows, with NaN for null, which stands for numbers that are not finite."""
+    return [with_null(row, math.nan) for _, row in parse_rows(path)]
 
 
 def last_row(path):

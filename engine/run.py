@@ -231,8 +231,7 @@ class Run:
         resumes, (commit, changed, patch) = self.init_from == 'resume', code_state()
         command = f'{sys.executable} {script()} {shlex.join(sys.argv[1:])}'.strip()
         before = read_json(self.path('run.json'), 'remove it') or {} if resumes else {}
-        if not isinstance(before, dict) or not isinstance(starts := before.get('starts', []), list):
-            raise ValueError(f'{self.path("run.json")} is damaged, remove it')
+        starts = before.get('starts', [])
         starts.append(dict(time=time.strftime('%Y-%m-%d %H:%M:%S %z'), iter=self.start, command=command, commit=commit,
                            changed=changed, code=self.code, **self.about, changes=self.changes))
         content = dict(command=command, ranks=self.machine.world_size, device=str(self.machine.device), **self.about,

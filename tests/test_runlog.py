@@ -15,14 +15,14 @@ from engine.run import Run, code_hash, code_state, write_row
 CONFIG = dict(out_dir='run', init_from='scratch', overwrite=False, eval_only=False, wandb_log=False)
 
 
-def test_rows_that_will_come_again_are_dropped(tmp_path, monkeypatch, capsys):
-    """Those from the iteration on at which the run goes on, and a line that a kill cut short. A person's lines stay; reading
-    passes over them, and says so once. What is not finite is written as null"""
+def test_rows_that_will_come_again_are_dropped(tmp_path, monkeypatch):
+    """Those from the iteration on at which the run goes on, and a line that a kill cut short. What is not finite is written as
+    null"""
     monkeypatch.chdir(tmp_path)
     os.mkdir('run')
     path = tmp_path / 'run' / 'log.jsonl'
-    lines = ['{"iter": 0, "loss": 1}\n', 'a new rate\n', '[1]\n', '{"iter": 4, "loss": null}\n', '{"iter": 5}\n', '{"iter": 1']
-    for start, kept in (5, 4), (4, 3), (9, 5):
+    lines = ['{"iter": 0, "loss": 1}\n', '{"iter": 4, "loss": null}\n', '{"iter": 5}\n', '{"iter": 1']
+    for start, kept in (5, 2), (4, 1), (9, 3):
         path.write_text(''.join(lines))
         run = Run({**CONFIG, 'init_from': 'resume'}, Machine('cpu', 'float32'))
         run.start = start
@@ -30,10 +30,7 @@ def test_rows_that_will_come_again_are_dropped(tmp_path, monkeypatch, capsys):
             write_row(f, dict(iter=start, a=[1.5, math.nan, (math.inf, 7)], b=dict(c=-math.inf, d='nan')))
         written = path.read_text().removeprefix(''.join(lines[:kept]))
         assert strict_json(written) == dict(iter=start, a=[1.5, None, [None, 7]], b=dict(c=None, d='nan'))
-    capsys.readouterr()
-    for _ in range(2):
-        assert [row['iter'] for row in read_rows('run/log.jsonl')] == [0, 4, 5, 9]
-    assert capsys.readouterr() == ('', 'run/log.jsonl: passes over line 2 and others, which no run has written\n')
+    assert [row['iter'] for row in read_rows('run/log.jsonl')] == [0, 4, 5, 9]
 
 
 @pytest.mark.skipif(not shutil.which('git'), reason='it needs git')
