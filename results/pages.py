@@ -20,7 +20,7 @@ from engine.files import write_whole  # noqa: E402
 from lab.plot import STYLE  # noqa: E402
 from lab.sweep.plan import read_sweep, rows_of_file  # noqa: E402
 from lab.sweep.table import Results, contrast, find_row, interval, key_of  # noqa: E402
-from results.claims import SEEDS, test_all  # noqa: E402
+from results.claims import SEEDS, Claim, lead, test, test_all  # noqa: E402
 from results.pictures import forest, tolerance  # noqa: E402
 
 SWEEPS = [*SEEDS, 'decay', 'brackets', 'tolerance']
@@ -112,6 +112,16 @@ def noise(sweep):
 - FLOPs over those of `pre`: {flops}; of others at most 1.05. Time over that of `pre`, eager on 2 cores: {times}.""")
 
 
+def longer(sweeps):
+    """Return the table of two differences in runs of 4.5M and of 16M bytes."""
+    own = 'placements/optim=adamw,arch=value_residual - placements/optim=adamw,arch=pre'
+    found = {'DNT − S1': (lead('DNT', 'S1'), lead('DNT', 'S1', 'tokens/')),
+             '`value_residual` − Pre-LN': (own, lead('value_residual', 'Pre', 'tokens/'))}
+    return markdown(pd.DataFrame([
+        {'difference': name, **{f'after {size} bytes': interval(test(Claim(name, text), sweeps)[0])
+                                for size, text in zip(('4.5M', '16M'), texts)}} for name, texts in found.items()]))
+
+
 NAMED = {       # config/arch/ → name, InputNorm, Pre (attention, FFN), QK, Mid, Post, norm
     's4': ('S4', 'yes', 'yes, yes', 'yes', 'yes', '', 'RMSNorm'),
     's5': ('S5 = DNT', 'yes', 'yes, no', 'yes', 'yes', '', 'RMSNorm'),
@@ -169,7 +179,7 @@ def build():
     others = [verdict for name, family in verdicts.items() if name != 'dnt' for verdict in family]
     blocks = dict(
         ranking=ranking(placements), noise=noise(placements), named=named(placements), induction=induction(placements),
-        archs=archs(),
+        longer=longer(sweeps), archs=archs(),
         dnt=claim_table(verdicts['dnt'], ('claim', 'difference', 'verdict')), dnt_claims=claim_table(verdicts['dnt']),
         counts=f'[claims.md](claims.md) has seeds and p, and claims about figures of the papers. {count(others)}.',
         missing=', '.join(f'`{name}.py` ({number})' for name, number in missing.items()) or 'None.',
