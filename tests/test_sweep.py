@@ -1,21 +1,17 @@
 """lab/sweep with real runs: what they leave, and a sweep that is stopped. tests/test_sweep_plan.py has which runs come next."""
-from configurator import defaults_of
-
 import json
 import os
-import shutil
 import signal
 import time
 
 import pytest
 import torch
-from helpers import ROOT, TINY, Alone, forks_its_runs, rows, run_here
+from helpers import ROOT, TINY, Alone, forks_its_runs, rows
 
-from lab.sweep.table import Results, read_csv
+from lab.sweep.table import read_csv
 
 KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 100, 'eval_interval': 50, 'lr_decay_iters': 100,
         'gradient_accumulation_steps': 1, 'warmup_iters': 0, 'min_lr': 0.0}
-SWEEP = defaults_of(str(ROOT / 'lab' / 'sweep' / '__main__.py'))
 
 
 def launch(cwd, *arguments, hold=None, deaf=False):
@@ -37,12 +33,13 @@ def swept(place):
     (place / 'base.json').write_text(json.dumps(KEYS))
     (place / 'grid.py').write_text("arguments, out_dir, seeds, jobs, extend = 'base.json', 'swept', 2, 2, 0\n"
                                    "grids = [dict(arch=['off'], learning_rate=[0.01, 1e30])]\n")
-    assert ended(launch(place, 'grid.py')).startswith('0 runs of swept/runs.csv are done, 3 to do, 2 at once\n')
+    out = ended(launch(place, 'grid.py'))
+    assert out.startswith('0 runs of swept/runs.csv are done, 3 to do, 2 at once\n') and '0.01 (edge)' in out, 'the table'
     return place / 'swept'
 
 
-def test_a_sweep(swept, tmp_path, monkeypatch):
-    """Of runs that end and diverge: what each leaves, its numbers in runs.csv, and the table, also where the runs are not"""
+def test_a_sweep(swept):
+    """Of runs that end and diverge: what each leaves, and its numbers in runs.csv"""
     names = [f'arch=off,learning_rate={end}' for end in ('0.01,seed=1', '0.01,seed=2', '1e+30,seed=1')]     # seed 1 has chosen
     assert {path.name for path in swept.iterdir()} == {*names, 'runs.csv', 'runs.csv.lock'}
     assert 'diverged: the loss' in (swept / names[2] / 'output.txt').read_text()
@@ -57,12 +54,6 @@ def test_a_sweep(swept, tmp_path, monkeypatch):
                   commit=about['commit'] + ('-dirty' if about['changed'] else ''),
                   **{key: about[key] for key in ('code', 'data', 'machine')})
     assert {key: run[key] for key in wanted} == wanted
-    line, = Results(swept / 'runs.csv', SWEEP).tables()[0].to_dict('records')
-    assert (line['learning_rate'], line['validation loss']) == ('0.01 (edge)', f'{float(run["val_loss"]):.3f}')
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(swept / 'runs.csv', 'numbers.csv')
-    code, printed, _ = run_here('lab.sweep', '--csv=numbers.csv', '--report=True')
-    assert not code and line['validation loss'] in printed and os.listdir() == ['numbers.csv']
 
 
 @pytest.mark.long
@@ -88,7 +79,6 @@ def test_a_stopped_sweep_goes_on(place, swept, number):
     assert 'stopped with 2 runs left; the same command goes on' in ended(process, 130)
     for run in runs:
         assert 'stopped after iteration' in (run / 'output.txt').read_text(), 'it could save'
-        assert rows(run)[-1]['iter'] <= 20
     assert f'0 runs of {number.name}/runs.csv are done, 2 to do' in ended(launch(place, *command))
     for run in runs:
         assert 'iter 0:' not in (run / 'output.txt').read_text()
