@@ -1,9 +1,6 @@
-"""
-configurator.py on a small script and on train.py, and the fragments in config/: a key that is misspelt, of the wrong type
-or left out of a fragment would otherwise train another model than the one that was asked for.
-"""
+"""configurator.py on a small script and on train.py, and the fragments in config/."""
 import configurator
-from configurator import SECTIONS, configure, read_config
+from configurator import SECTIONS, TRAIN, configure, read_config
 
 import json
 import re
@@ -16,8 +13,6 @@ from helpers import ROOT, call, run_here
 
 from model import PARAMS, GPTConfig
 from vision.vit import ViTConfig
-
-FRAGMENTS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 
 SCRIPT = '''
 from configurator import configure
@@ -59,12 +54,9 @@ def write(name, text):
     return name
 
 
-# ----------------------------------------------------------------------------- order and values
-
 @pytest.mark.parametrize('order, wanted', [
-    (['b.py', 'a.py'], (1.0, 20, 'a')), (['a.py', '--learning_rate=3', 'b.py'], (2.0, 20, 'a')),
-    (['--learning_rate=3', '--learning_rate=4', '--name=x'], (4.0, 10, 'x')),
-    (['a.py', 'c.json', '--max_iters=40'], (5.0, 40, 'a'))])
+    (['a.py', '--learning_rate=3', 'b.py'], (2.0, 20, 'a')), (['a.py', 'c.json', '--max_iters=40'], (5.0, 40, 'a')),
+    (['--learning_rate=3', '--learning_rate=4', '--name=x'], (4.0, 10, 'x'))])
 def test_later_wins(keys, order, wanted):
     """Files and flags in any mix, each overriding what came before it and nothing else"""
     write('a.py', 'learning_rate = 1.0\nname = "a"\n')
@@ -102,23 +94,16 @@ def test_types(keys, key):
 
 def test_a_config_file_is_ordinary_python(keys):
     """Imports, functions, private names and the keys so far are all at hand, and none of them becomes a key"""
-    write('ordinary.py', '''
-import math, os
-def double(x):
-    return 2 * x
-_widths = [double(max_iters)]
-max_iters = max(_widths)
-name = f"{name}-{os.path.basename(__file__)}"
-''')
+    write('ordinary.py', 'import os\ndef double(x):\n    return 2 * x\n_twice = double(max_iters)\nmax_iters = _twice\n'
+                         'name = f"{name}-{os.path.basename(__file__)}"\n')
     assert keys('--name=first', 'ordinary.py') == {**DEFAULTS, 'max_iters': 20, 'name': 'first-ordinary.py'}
 
 
 @pytest.mark.parametrize('lines, wanted', [
-    (['mid_norm = True'], (True, True)), (['mid_norm = True', 'ffn_mid_norm = False'], (True, False)),
-    (['ffn_mid_norm = False', 'mid_norm = True'], (True, True))])
+    (['mid_norm = True', 'ffn_mid_norm = False'], (True, False)), (['ffn_mid_norm = False', 'mid_norm = True'], (True, True))])
 def test_an_alias_sets_its_keys_where_it_stands(keys, lines, wanted):
     """In Python, also behind a file of the repository, in JSON and on the command line"""
-    more, pairs = [GPTConfig, configurator.TRAIN], [line.split(' = ') for line in lines]
+    more, pairs = [GPTConfig, TRAIN], [line.split(' = ') for line in lines]
     write('alias.py', '\n'.join(['include("config/arch/peri.py")', *lines, 'assert mid_norm']))
     write('alias.json', json.dumps({key: value == 'True' for key, value in pairs}))
     for arguments in (['alias.py'], ['alias.json'], [f'--{key}={value}' for key, value in pairs]):
@@ -127,17 +112,13 @@ def test_an_alias_sets_its_keys_where_it_stands(keys, lines, wanted):
     assert configurator.flags() == {'attn_mid_norm', 'ffn_mid_norm'}
 
 
-# ----------------------------------------------------------------------------- errors
-
 @pytest.mark.parametrize('argument, text, says', [
     ('--nam=1', '', "'nam' … command line … 'name'"),
     ('wrong.py', 'learning_rat = 1', "'learning_rat' … wrong.py … 'learning_rate'"),
     ('wrong.json', '{"max_iter": 1}', "'max_iter' … wrong.json … 'max_iters'"),
     ('--after=1', '', 'after'),         # which stands below configure()
     ('--compile', '', '--compile'), ('nowhere.py', '', 'nowhere.py'), ('stray', '', "'stray'"),
-    ('syntax.py', 'learning_rate = = 3', 'syntax.py: SyntaxError'),
-    ('undefined.py', 'learning_rate = 2 * lerning_rate', "undefined.py: NameError … 'lerning_rate'"),
-    ('lost.py', 'include("config/arch/s55.py")', 'lost.py … s55.py'),
+    ('syntax.py', 'learning_rate = = 3', 'syntax.py: SyntaxError'), ('lost.py', 'include("config/arch/s55.py")', 's55.py'),
     ('broken.json', '{"learning_rate": ', 'broken.json'), ('public.py', 'for i in range(3): pass', "'i' in public.py")])
 def test_arguments_that_cannot_be_read(keys, argument, text, says):
     """The message names the file or the flag, and what is wrong with it"""
@@ -150,7 +131,7 @@ def test_arguments_that_cannot_be_read(keys, argument, text, says):
 
 def test_an_error_of_input_is_one_line(keys, monkeypatch):
     """With exit code 1, and with --debug=True its traceback, as a bug has it; eight ranks do not say it eight times"""
-    for arguments, wanted in (['--name=missing'], '^error: .*\n$'), (['--debug=True', '--max_iter=3'], 'Traceback'), (
+    for arguments, wanted in (['--name=missing'], 'error: .*\n$'), (['--debug=True', '--nam=x'], 'Traceback'), (
             ['--name=raise'], 'Traceback'):
         code, out, err = run_here('script.py', *arguments)
         assert code == 1 and out == '' and re.match(wanted, err)
@@ -158,18 +139,14 @@ def test_an_error_of_input_is_one_line(keys, monkeypatch):
     assert run_here('script.py', '--max_iter=3', RANK='1', LOCAL_RANK='1') == (1, '', '')
 
 
-# ----------------------------------------------------------------------------- train.py
-
 def test_help_of_train_py():
     """Every key of train.py and GPTConfig once, with its default and a text"""
-    defaults, types = configurator.defaults_of(configurator.TRAIN, GPTConfig), '|'.join({row.type for row in PARAMS.values()})
+    defaults, types = configurator.defaults_of(TRAIN, GPTConfig), '|'.join({row.type for row in PARAMS.values()})
     wanted = {re.sub(rf'^(r|wd)_({types})$', r'\1_TYPE', key): str(value) for key, value in defaults.items()}
     text = call('train.py', '--help')
     assert {key: value for key, value in re.findall(r'^  --(\w+)=(\S*) +\S', text, re.MULTILINE)} == wanted
     assert all(f'\n{section}\n' in text for section in SECTIONS) and '--n_layer' not in call('train.py', '--help=norms')
 
-
-# ----------------------------------------------------------------------------- config/
 
 TABLE = '''
        norm       input pre_attn pre_ffn mid post qk final Δt  attention ffn    pos     tied init   emb_std fused bias eps  alpha
@@ -201,11 +178,11 @@ def test_architecture(name):
 
 
 @pytest.mark.parametrize('model', [GPTConfig, ViTConfig])
-@pytest.mark.parametrize('name', FRAGMENTS)
+@pytest.mark.parametrize('name', sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py')))
 def test_an_architecture_leaves_no_field_as_it_was(name, model):
     """Whatever each key was set to before, a fragment gives the same architecture, and keeps the sizes and all other keys. A
     field that you add may stay out of all of them, or is set by each"""
-    path, default = str(ROOT / 'config' / 'arch' / f'{name}.py'), configurator.defaults_of(model, configurator.TRAIN)
+    path, default = str(ROOT / 'config' / 'arch' / f'{name}.py'), configurator.defaults_of(model, TRAIN)
     before = {key: not value if type(value) is bool else f'not {value}' if type(value) is str else value + 7
               for key, value in default.items()}
     alone, found = read_config(path, default), read_config(path, before)
@@ -217,7 +194,7 @@ def test_an_architecture_leaves_no_field_as_it_was(name, model):
 @pytest.mark.parametrize('path', sorted((ROOT / 'config' / 'optim').glob('*.py')), ids=lambda path: path.stem)
 def test_optimizer_fragment(keys, path):
     """A fragment names its optimizer and its rates, whatever it is stacked on, and leaves the architecture and the sizes alone"""
-    more = [GPTConfig, configurator.TRAIN]
+    more = [GPTConfig, TRAIN]
     values = keys('--optimizer=adamw', '--learning_rate=7', '--min_lr=7', '--weight_decay=7', path, more=more)
     assert keys(path, more=more) == values and values['optimizer'] == path.stem and values['min_lr'] <= values['learning_rate']
     assert all(values[f.name] == f.default for f in fields(GPTConfig))
