@@ -1,7 +1,4 @@
-"""
-Every experiment of a paper in config/ against what the paper says, key by key. The tables here are typed from the papers and,
-where these are silent, from their authors' public code. They take nothing from config/, so a config with a wrong value fails.
-"""
+"""Every experiment of a paper in config/ against tables that are typed from the papers and from their authors' public code."""
 from configurator import TRAIN, defaults_of, parse_args
 
 import re
@@ -16,8 +13,7 @@ from lab.sweep.plan import read_sweep, rows_of_file
 from model import GPT, GPTConfig
 from vision.vit import ViT, ViTConfig
 
-EXPERIMENTS = {path.stem.removeprefix('train_'): path.relative_to(ROOT).as_posix()
-               for path in sorted((ROOT / 'config').rglob('train_*.py'))}           # {name: path}
+CONFIGS = {path.stem.removeprefix('train_'): path.relative_to(ROOT).as_posix() for path in (ROOT / 'config').rglob('train_*.py')}
 OURS = {'quick', 'quick_vision', 'ngpt_0.5b'}       # of none of the four papers
 
 # keys that decide how a run is handled, and not what it trains
@@ -30,14 +26,9 @@ USUAL = dict(init_from='scratch', lr_decay_iters=0, schedule='cosine', blockwise
              momentum=0.9, d_ff=0, n_kv_head=0,         # 0: d_ff is 4 n_embd, n_kv_head is n_head
              **{f'{way}_{kind}': 1 for way in ('r', 'wd') for kind in 'emb pos head qk ffn vo norm'.split()})
 
-# what a ViT's architecture has otherwise than test_configurator's table
-OF_A_VIT = {'pre': dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps=1e-6),
-            's5': dict(init='xavier_trunc', bias=True), 'stable': dict(bias=True, norm_alpha=0.25)}
-
 # Of all language models: DNT, table 5; Stable-Transformer, table 3 (a), with decay on matrices alone, section 2; LN stability has
 # nanoGPT's, section 6; sharpness disparity, appendix A.1, decays norms in the authors' code. Momentum SGDW has 0.9.
 LANGUAGE = dict(beta1=0.9, beta2=0.95, grad_clip=1)
-
 # DNT: tables 3 and 5. The paper writes 200K, 6e-5 for all, warm-up 2000 for AdamW and 0 for momentum SGDW.
 # Stable-Transformer: tables 2 and 3 (a); L for 100K iterations, appendix K; figures 2 and 3 without warm-up.
 # LN stability: section 6 has data and iterations, table 2 the sizes; the rest is nanoGPT's, and the peaks are DNT's baselines'.
@@ -111,6 +102,9 @@ DEPARTURES = {      # of one config from what is said of its paper
     'llama_0.25b_lion': dict(beta1=0.95, beta2=0.98),                   # the authors' code
     'llama_0.25b_wsd': dict(schedule='wsd', decay_frac=1 / 3)}          # appendix A.3: stable up to 66.7% of the steps
 
+# what a ViT's architecture has otherwise than test_configurator's table
+OF_A_VIT = {'pre': dict(init='xavier_trunc', fused_qkv_init=True, bias=True, norm_eps=1e-6),
+            's5': dict(init='xavier_trunc', bias=True), 'stable': dict(bias=True, norm_alpha=0.25)}
 VISION = dict(beta1=0.9, beta2=0.99, grad_clip=0, wd_pos=0, pool='cls', channels=3, qkv_bias=True)     # wd_pos, biases: timm's
 DATA = dict(        # DNT, table 4; Stable-Transformer, table 3 (b); crops, flips, interpolation, repeats: Adan's for ViT-Base
     openwebtext=dict(vocab_size=50304, block_size=1024),        # nanoGPT's; DNT, table 5; Stable-Transformer, table 3 (a)
@@ -127,7 +121,7 @@ def number(cell):
     return int(cell) if cell.isdigit() else float(cell) if cell[0].isdigit() else cell
 
 
-def wanted_of(config, paper, arch, size, **keys):
+def wanted_of(config, paper, arch, **keys):
     """All keys of a row. Its architecture is one of test_configurator's table or near one of them"""
     near = dict(xavier=('pre', dict(init='xavier', emb_std=0, fused_qkv_init=True)),            # DNT's table 5, figure 2
                 norm=('pre', dict(norm='stablenorm', norm_alpha=0.25, norm_eps=1e-8)))          # figure 3
@@ -143,14 +137,13 @@ def wanted_of(config, paper, arch, size, **keys):
 
 GPT_KEYS = defaults_of(TRAIN, GPTConfig)
 VIT_KEYS = defaults_of(str(ROOT / 'vision' / 'train.py'), ViTConfig, TRAIN)
-TABLE = [dict(zip(COLUMNS, map(number, line.split()))) for line in ROWS.strip().splitlines()]
-SIZES, WANTED = {row['config']: row['size'] for row in TABLE}, {row['config']: wanted_of(**row) for row in TABLE}
+WANTED = {line.split()[0]: wanted_of(**dict(zip(COLUMNS, map(number, line.split())))) for line in ROWS.strip().splitlines()}
 
 
-def trained(*arguments):
-    """All keys of train.py, or of vision.train, when it is given these, of which files are named from the repository's root."""
-    defaults = VIT_KEYS if any(re.search('/vit/|vision|cifar|imagenet', arg) for arg in arguments) else GPT_KEYS
-    return parse_args([arg if arg.startswith('--') else str(ROOT / arg) for arg in arguments], defaults)
+def trained(*paths):
+    """All keys of train.py, or of vision.train, when it is given these config files"""
+    defaults = VIT_KEYS if any(re.search('/vit/|vision|cifar|imagenet', path) for path in paths) else GPT_KEYS
+    return parse_args([str(ROOT / path) for path in paths], defaults)
 
 
 def differences(values, wanted):
@@ -164,59 +157,44 @@ def differences(values, wanted):
 
 
 def test_every_experiment_has_a_folder_of_its_own():
-    """And is one of the tables, or ours, which parse too"""
-    assert EXPERIMENTS.keys() == WANTED.keys() | OURS
-    assert len({trained(path)['out_dir'] for path in EXPERIMENTS.values()}) == len(EXPERIMENTS)
+    assert CONFIGS.keys() == WANTED.keys() | OURS
+    assert len({trained(path)['out_dir'] for path in CONFIGS.values()}) == len(CONFIGS)
 
 
 @pytest.mark.parametrize('name', WANTED)
 def test_recipe(name):
     """Every key that decides what is trained, and a model of the paper's size"""
-    values = trained(EXPERIMENTS[name])
-    wrong = differences(values, WANTED[name])
-    assert not wrong, f'{EXPERIMENTS[name]}: {wrong}'
+    values = trained(CONFIGS[name])
+    assert not differences(values, WANTED[name]), CONFIGS[name]
     Model, Config = (ViT, ViTConfig) if 'patch_size' in values else (GPT, GPTConfig)
     with torch.device('meta'):
         one, two = (Model(config_from(Config, {**values, 'n_layer': n})).num_params() for n in (1, 2))
-    assert (one + (values['n_layer'] - 1) * (two - one)) / 1e6 == pytest.approx(SIZES[name], rel=1e-3)
+    assert (one + (values['n_layer'] - 1) * (two - one)) / 1e6 == pytest.approx(WANTED[name]['size'], rel=1e-3)
 
-
-# ----------------------------------------------------------------------------- what is stacked on them
 
 @pytest.mark.parametrize('fragment, wanted', [
-    ('blockwise', dict(r_emb=10, r_qk=8, r_ffn=6, r_vo=4)),                             # equation 5
-    ('blockwise_adam_mini', dict(r_emb=4, r_qk=1, r_ffn=4, r_vo=4)),                    # appendix A.3
-    ('wsd', dict(schedule='wsd', min_lr=0, decay_frac=1 / 3)),                          # appendix A.3
-    ('wsd_merge', dict(schedule='wsd', min_lr=8e-5, decay_frac=1 / 3, blockwise='merge'))])             # the authors' code
-def test_learning_rate_fragment(fragment, wanted):
+    ('lr/blockwise', dict(r_emb=10, r_qk=8, r_ffn=6, r_vo=4)),                          # equation 5
+    ('lr/blockwise_adam_mini', dict(r_emb=4, r_qk=1, r_ffn=4, r_vo=4)),                 # appendix A.3
+    ('lr/wsd', dict(schedule='wsd', min_lr=0, decay_frac=1 / 3)),                       # appendix A.3
+    ('lr/wsd_merge', dict(schedule='wsd', min_lr=8e-5, decay_frac=1 / 3, blockwise='merge')),           # the authors' code
+    ('optim/muon', dict(optimizer='muon', momentum=0.95, muon_scale='match_rms_adamw', learning_rate=6e-4, min_lr=6e-5))])
+def test_a_fragment(fragment, wanted):
     """It changes what its paper, or its code, says, and nothing else: not the rates of norms, positions and heads"""
-    llama = EXPERIMENTS['llama_0.25b']
-    plain, values = trained(llama), trained(llama, f'config/lr/{fragment}.py')
-    assert all(values[key] == pytest.approx(value) for key, value in {**plain, **wanted}.items())
+    llama = CONFIGS['llama_0.25b']
+    assert trained(llama, f'config/{fragment}.py') == pytest.approx(trained(llama) | wanted)
 
 
-def test_muon_has_adamws_recipe():
-    """Its scale is for that (Liu et al. 2025), and 0.95 is the momentum of both publications"""
-    wanted = {**WANTED['ldnt_adamw'], 'optimizer': 'muon', 'momentum': 0.95, 'muon_scale': 'match_rms_adamw'}
-    assert not differences(trained(EXPERIMENTS['ldnt_adamw'], 'config/optim/muon.py'), wanted)
+LEARNING_RATES = dict(c4=[1e-4, 2e-4, 3e-4, 6e-4, 1e-3, 1.5e-3], minipile=[3e-4, 4.5e-4, 6e-4, 7.5e-4, 9e-4, 1.2e-3, 1.5e-3],
+                      openwebtext=[2e-4, 4e-4, 6e-4, 8e-4, 1e-3])
 
 
-# ----------------------------------------------------------------------------- the grid of sharpness disparity, appendix A
-
-LEARNING_RATES = dict(openwebtext=[2e-4, 4e-4, 6e-4, 8e-4, 1e-3], minipile=[3e-4, 4.5e-4, 6e-4, 7.5e-4, 9e-4, 1.2e-3, 1.5e-3],
-                      c4=[1e-4, 2e-4, 3e-4, 6e-4, 1e-3, 1.5e-3])
-
-
-@pytest.mark.parametrize('data', LEARNING_RATES)
-def test_a_grid_of_learning_rates(monkeypatch, data):
-    """Each of AdamW's runs on these data at each rate, falling to a twentieth of it, and the tuned one is among them"""
+def test_a_grid_of_learning_rates(monkeypatch):
+    """Sharpness disparity, appendix A: each of AdamW's runs at each rate, falling to a twentieth of it"""
     monkeypatch.chdir(ROOT)
-    runs = [row.run_at((), 1)['config'] for row in rows_of_file(read_sweep('config/sweep/sharpness.py'))]
-    runs = [run for run in runs if run['dataset'] == data and run['optimizer'] == 'adamw']
-    models = [wanted for name, wanted in WANTED.items() if wanted['dataset'] == data and wanted['optimizer'] == 'adamw'
-              and wanted['schedule'] == 'cosine' and wanted['decay_norms']]
-    assert len(runs) == len(models) * len(LEARNING_RATES[data])
-    for i, run in enumerate(runs):
-        rate, wanted = LEARNING_RATES[data][i % len(LEARNING_RATES[data])], models[i // len(LEARNING_RATES[data])]
-        assert not differences(run, {**wanted, 'learning_rate': rate, 'min_lr': rate / 20})
-        assert wanted['learning_rate'] in LEARNING_RATES[data]
+    planned = [row.run_at((), 1)['config'] for row in rows_of_file(read_sweep('config/sweep/sharpness.py'))]
+    tuned = [wanted for wanted in WANTED.values()
+             if (wanted['optimizer'], wanted['schedule'], wanted['decay_norms']) == ('adamw', 'cosine', True)]
+    grid = [{**wanted, 'learning_rate': rate, 'min_lr': rate / 20} for data, rates in LEARNING_RATES.items()
+            for wanted in tuned if wanted['dataset'] == data for rate in rates]
+    for run, wanted in zip([run for run in planned if run['optimizer'] == 'adamw'], grid, strict=True):
+        assert not differences(run, wanted)
