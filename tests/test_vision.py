@@ -1,17 +1,12 @@
-"""
-vision/data.py and vision/augment.py against plain lines, and vision.train, vision.evaluate and vision.measure as their users run
-them. tests/test_vit.py has the model.
-"""
+"""vision/data.py and vision/augment.py against plain lines, and the commands of vision/. tests/test_vit.py has the model."""
 import gzip
-import itertools
-import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from helpers import ROOT, call, evaluations, flags, interrupted, rows, train
-from PIL import Image
+from PIL import Image, ImageOps
 
 from data.tokens import SPLITS
 from engine.checkpoint import load_run
@@ -39,14 +34,16 @@ def config(size=6, channels=3, classes=4):
 
 @pytest.fixture(scope='module')
 def place(tmp_path_factory):
-    """A folder with data/tiny: images of all shapes, in whose four classes another colour is bright, or none"""
+    """A folder with data/tiny, images of all shapes in whose four classes another colour is bright, or none; and a run on it"""
     folder, rng = tmp_path_factory.mktemp('vision'), np.random.default_rng(0)
-    for split, label, i in [*itertools.product(['train'], range(4), range(25)), *itertools.product(['val'], range(4), range(7))]:
+    for split, count, label in [('train', 25, label) for label in range(4)] + [('val', 7, label) for label in range(4)]:
         at = folder / 'data' / 'tiny' / split / f'class-{label}'
-        at.mkdir(parents=True, exist_ok=True)
-        image = rng.integers(0, 150, (*rng.integers(6, 20, 2), 3), np.uint8)
-        image[..., label:label + 1] += 100
-        Image.fromarray(image).save(at / f'{i}.png')
+        at.mkdir(parents=True)
+        for i in range(count):
+            image = rng.integers(0, 150, (*rng.integers(6, 20, 2), 3), np.uint8)
+            image[..., label:label + 1] += 100
+            Image.fromarray(image).save(at / f'{i}.png')
+    train(folder, *flags(**TINY | ALL, out_dir='whole'), script='vision.train')
     return folder
 
 
@@ -55,27 +52,25 @@ def test_digits_are_those_of_the_file():
     table = np.loadtxt(gzip.open(ROOT / 'data' / 'digits' / 'digits.csv.gz'), delimiter=',')
     train, val = (Images('digits', split, config(8, 1, 10)) for split in SPLITS)
     for digit in range(10):
-        of_digit = table[table[:, -1] == digit][:, :-1] * (255 / 16)
-        for images, wanted in ((val, of_digit[4::5]), (train, np.delete(of_digit, np.s_[4::5], axis=0))):
-            x, _ = images.read(np.flatnonzero(images.labels == digit))
-            np.testing.assert_allclose(x.flatten(1), wanted, atol=0.5)
+        pixels = table[table[:, -1] == digit][:, :-1] * (255 / 16)
+        for images, wanted in ((val, pixels[4::5]), (train, np.delete(pixels, np.s_[4::5], axis=0))):
+            np.testing.assert_allclose(images.read(np.flatnonzero(images.labels == digit))[0].flatten(1), wanted, atol=0.5)
     x = train.read(range(train.windows))[0] / 255
     assert [*train.mean, *train.std] == pytest.approx([x.mean().item(), x.std().item()], abs=1e-4)
 
 
 def test_a_folder(tmp_path):
-    """Photographs are upright as their EXIF says; a damaged file and an empty split are named"""
+    """Photographs are upright as their EXIF says; a damaged file is named"""
+    exif = Image.Exif()
+    exif[0x112] = 6                                     # stored on its side
     for split in SPLITS:
         (tmp_path / split / 'a').mkdir(parents=True)
-        exif = Image.Exif()
-        exif[0x112] = 6                                 # stored on its side
         picture().save(tmp_path / split / 'a' / 'x.jpg', exif=exif)
-    images, file = Images(str(tmp_path), 'val', config(classes=1)), tmp_path / 'val' / 'a' / 'x.jpg'
+    images = Images(str(tmp_path), 'val', config(classes=1))
     assert images.image(0).size == (12, 16) and images.labels.tolist() == [0]
-    for spoil, says in ((lambda: file.write_bytes(b'no image'), 'x.jpg cannot be read'), (file.unlink, 'val holds no image')):
-        spoil()
-        with pytest.raises(ValueError, match=says):
-            Images(str(tmp_path), 'val', config(classes=1)).read([0])
+    (tmp_path / 'val' / 'a' / 'x.jpg').write_bytes(b'no image')
+    with pytest.raises(ValueError, match='x.jpg cannot be read'):
+        images.read([0])
 
 
 def test_a_data_set_of_the_hub(monkeypatch):
@@ -96,7 +91,10 @@ def test_wrong_keys(wrong, says, place):
     assert err.startswith('error: ') and says in err and err.count('\n') == 1 and not (place / 'wrong').exists()
 
 
-def test_no_augmentation_is_the_middle_square():
+def test_flips_the_middle_square_and_the_share_of_operations():
+    same = sum(a.rand_augment(picture(), 9.0, np.random.default_rng(seed)) == picture() for seed in range(400))
+    assert 65 <= same <= 150                            # two with probability 1/2; some leave noise nearly as it is
+    assert a.augment(picture(6, 6), 6, NONE | dict(flip=1.0), np.random.default_rng(0)) == ImageOps.mirror(picture(6, 6))
     np.testing.assert_array_equal(a.augment(picture(20, 12), 12, NONE, None), np.asarray(picture(20, 12))[:, 4:16])
     middle = np.asarray(picture(80, 64))[4:60, 12:68]   # of a larger image, seven eighths of its shorter side
     np.testing.assert_array_equal(a.augment(picture(80, 64), 56, NONE, None), middle)
@@ -112,8 +110,6 @@ def test_crops():
     area, ratio = (right - left) * (bottom - top), (right - left) / (bottom - top)
     assert left.min() == top.min() == 0 and right.max() == bottom.max() == 1
     assert 0.24 < area.min() < 0.26 and area.mean() == pytest.approx(0.58, abs=0.03) and 0.74 < ratio.min() < ratio.max() < 1.35
-    a.random_crop(SimpleNamespace(size=(900, 90), resize=image.resize), 8, 1.0, [0], rng)
-    assert boxes[-1] == (390, 0, 510, 90)               # none fits: the widest one, in the middle
 
 
 @pytest.mark.parametrize('name, levels', [              # of x at strength 0.9
@@ -121,6 +117,7 @@ def test_crops():
     ('solarize_add', lambda x: np.where(x < 128, x + 99, x)), ('brightness', lambda x: (1.81 * x).clip(0, 255))])
 def test_a_colour_operation(name, levels):
     np.testing.assert_allclose(a.OPERATIONS[name](picture(), 0.9, 0.9), levels(np.asarray(picture(), float)), atol=1.5)
+    assert all(operation(picture().convert('L'), 0.9, -0.9).mode == 'L' for operation in a.OPERATIONS.values())
 
 
 @pytest.mark.parametrize('name, where', [
@@ -135,15 +132,6 @@ def test_where_a_spot_goes(name, where):
     spot, grid = (found - 140).clip(0), np.arange(33) - 16
     assert (spot.sum(0) @ grid / spot.sum(), spot.sum(1) @ grid / spot.sum()) == pytest.approx(where(6, 2), abs=0.3)
     assert (found == 128).any()
-
-
-def test_shares_of_flips_and_operations():
-    """400 images within four standard errors. Of RandAugment's two operations each has probability 1/2"""
-    x, keys, rngs = picture(6, 6), NONE | dict(flip=0.25), [np.random.default_rng(seed) for seed in range(400)]
-    assert 65 <= sum(np.array_equal(a.augment(x, 6, keys, rng), np.asarray(x)[:, ::-1]) for rng in rngs) <= 135
-    same = sum(a.rand_augment(picture(), 9.0, rng) == picture() for rng in rngs)
-    assert 65 <= same <= 150                            # some operations leave noise nearly as it is
-    assert all(operation(picture().convert('L'), 0.9, -0.9).mode == 'L' for operation in a.OPERATIONS.values())
 
 
 @pytest.mark.parametrize('name', ['mixup', 'cutmix'])
@@ -169,65 +157,44 @@ def test_the_order_of_training(place, monkeypatch):
     views, numbers = zip(*map(Shuffled(images, NONE | ALL | dict(randaugment=0.0)).__getitem__, range(600)))
     for epoch in numbers[:300], numbers[300:]:
         assert epoch[::3] == epoch[1::3] == epoch[2::3] and sorted(epoch[::3]) == [*range(100)]
-    assert numbers[:300] != numbers[300:]
-    assert sum(torch.equal(x, y) for x, y in zip(views[::3], views[1::3])) < 20
+    assert numbers[:300] != numbers[300:] and sum(torch.equal(x, y) for x, y in zip(views[::3], views[1::3])) < 20
 
 
-LAST = '--out_dir=whole --checkpoint=ckpt.pt --device=cpu --dtype=float32'.split()
-
-
-@pytest.fixture(scope='module')
-def whole(place):
-    train(place, *flags(**TINY | ALL, out_dir='whole'), script='vision.train')
-    return place / 'whole'
-
-
-def test_training_is_exact(whole, place):
+def test_training_is_exact(place):
     """With all augmentation, dropout and stochastic depth: stopped and resumed, with other workers, on two ranks"""
     train(place, *flags(**TINY | ALL, out_dir='resumed', workers=2), code=143, through=(interrupted, 5), script='vision.train')
     train(place, 'resumed/config.json', '--init_from=resume', script='vision.train')
-    assert rows(place / 'resumed') == rows(whole)
+    assert rows(place / 'resumed') == rows(place / 'whole')
     train(place, *flags(**TINY | ALL, out_dir='ranks', workers=1), ranks=2, script='vision.train')
-    assert rows(place / 'ranks') == rows(whole)
+    assert rows(place / 'ranks') == rows(place / 'whole')
 
 
-def test_scores_are_those_of_plain_lines(whole, place, monkeypatch):
-    """Of a fresh model, and of the trained one. The loop calls after_step: the rows of W_q have length 1, by unit_weights"""
-    monkeypatch.chdir(place)
-    trained = load_run('whole/ckpt.pt', Model=ViT)[0].eval()
-    images = Images('tiny', 'val', trained.config)
-    torch.manual_seed(1)
-    fresh = ViT(trained.config, images.mean, images.std).eval()
-    fresh.after_step()
-    x, y = images.read(range(28))
-    for model, row in zip((fresh, trained), (evaluations(whole)[0], evaluations(whole)[-1])):
-        torch.testing.assert_close(model.h[0].attn.wq.weight.norm(dim=1), torch.ones(16))
-        with torch.no_grad():
-            logits = model(x)[0]
-        losses, right = -logits.log_softmax(1)[range(28), y], (logits.argmax(1) == y).float()
-        wanted = [losses.mean().item(), right.mean().item(), 1]
-        assert [row['val_loss'], row['val_top1'], row['val_top5']] == pytest.approx(wanted)
-    cells = [f'{v.mean():.4f} ± {v.std() / 28 ** 0.5:.4f}' for v in (losses, right, torch.ones(28))]
-    assert call('vision.evaluate', *LAST, '--batch_size=5', '--workers=1').endswith(f'| whole | {" | ".join(cells)} |\n')
-
-
-def test_each_corruption_and_severity(whole, place, monkeypatch):
-    """CIFAR-100-C's files have five severities behind one another; a mean over corruptions has its error over images"""
+def test_scores_are_those_of_plain_lines(place, monkeypatch):
+    """Of the validation images, and of CIFAR-100-C, whose files have five severities behind one another; a mean over corruptions
+    has its error over images. The loop calls after_step, by which the rows of W_q have length 1, also before it evaluates"""
     monkeypatch.chdir(place)
     rng, model = np.random.default_rng(0), load_run('whole/ckpt.pt', Model=ViT)[0].eval()
-    (place / 'C').mkdir()
+    torch.testing.assert_close(model.h[0].attn.wq.weight.norm(dim=1), torch.ones(16))
+    images = Images('tiny', 'val', model.config)
+    x, y = images.read(range(28))
+    torch.manual_seed(1)
+    fresh = ViT(model.config, images.mean, images.std).eval()
+    fresh.after_step()
     labels, images = rng.integers(0, 4, 10), rng.integers(0, 256, (15, 50, 6, 6, 3), np.uint8)
-    for name, values in zip(['labels', *CIFAR100_C], [np.tile(labels, 5), *images]):
-        np.save(f'C/{name}.npy', values)
     with torch.no_grad():
+        logits, first = model(x)[0], torch.nn.functional.cross_entropy(fresh(x)[0], y)
         classes = model(torch.from_numpy(images).flatten(0, 1).permute(0, 3, 1, 2))[0].argmax(1).view(15, 5, 10).numpy()
+    values = [-logits.log_softmax(1)[range(28), y], (logits.argmax(1) == y).float(), torch.ones(28)]
+    start, *_, last = evaluations('whole')
+    found = [start['val_loss'], *(last[key] for key in ('val_loss', 'val_top1', 'val_top5'))]
+    assert found == pytest.approx([first.item(), *(v.mean().item() for v in values)])
+    evaluate = 'vision.evaluate --out_dir=whole --checkpoint=ckpt.pt --device=cpu --dtype=float32'.split()
+    cells = [f'{v.mean():.4f} ± {v.std() / 28 ** 0.5:.4f}' for v in values]
+    assert call(*evaluate, '--batch_size=5', '--workers=1').endswith(f'| whole | {" | ".join(cells)} |\n')
+    (place / 'C').mkdir()
+    for name, content in zip(['labels', *CIFAR100_C], [np.tile(labels, 5), *images]):
+        np.save(f'C/{name}.npy', content)
     right = (classes == labels).astype(float)
-    table = call('vision.evaluate', *LAST, '--batch_size=7', '--corrupted=C').splitlines()
+    table = call(*evaluate, '--batch_size=7', '--corrupted=C').splitlines()
     assert table[-7].startswith(f'| fog | {" | ".join(f"{value:.4f}" for value in right[9].mean(1))} | ')
     assert table[-1].endswith(f'| {right.mean():.4f} ± {right.mean((0, 1)).std(ddof=1) / 10 ** 0.5:.4f} |')
-
-
-def test_a_vit_is_measured(whole, place):
-    call('vision.measure', '--out_dir=whole', '--batches=2', '--what=parameters,hidden,gradients', cwd=place)
-    found = json.loads((whole / 'measure.json').read_text())
-    assert found['images'] == 32 and {'hidden', 'gradients', 'parameters'} <= found.keys()
