@@ -53,13 +53,10 @@ def save_checkpoint(path, prefix='_orig_mod.', bias=False, vocab_size=len(CHARS)
     return theirs
 
 
-# ----------------------------------------------------------------------------- data
-
 def test_the_first_use_of_characters_writes_meta_json():
     """Once; the tokens are those that our own preparation makes of the same text, and a run on them is sampled"""
     keys = ['--dataset=chars', *flags(**SIZES), *RUN, '--out_dir=out']
-    says = 'data/chars: read as the characters of meta.pkl; wrote data/chars/meta.json\n'
-    assert call('train.py', *keys).count(says) == 1
+    assert call('train.py', *keys).count('data/chars: read as the characters of meta.pkl; wrote data/chars/meta.json\n') == 1
     assert call('sample.py', '--out_dir=out', '--device=cpu', '--start=to be', '--max_new_tokens=9').startswith('to be')
     write_text('data/ours', {'train': [TEXT[:2000]], 'val': [TEXT[2000:]]}, 'char')
     theirs, ours = read_meta('chars'), read_meta('ours')
@@ -85,12 +82,9 @@ class Hostile:
         return open, ('ran', 'w')
 
 
-REFUSED = "meta.pkl is refused: not nanoGPT's table of characters"
-
-
 @pytest.mark.parametrize('itos, says', [
-    (Hostile(), f'{REFUSED} (UnpicklingError: it would call '), (None, f'{REFUSED} (TypeError: '),
-    ({0: 'a', 1: 'the'}, f'{REFUSED} (ValueError: some are several characters)'),
+    (Hostile(), "meta.pkl is refused: not nanoGPT's table of characters (UnpicklingError: it would call "),
+    ({0: 'a', 1: 'the'}, "meta.pkl is refused: not nanoGPT's table of characters (ValueError: some are several characters)"),
     ({0: 'a', 1: 'b'}, f"has the token {len(CHARS) - 1}, beyond the 2 of 'char'"),
     ('a shard', "x_train.bin is not a shard of GPT-2's tokens with the header of llm.c, or is not complete"),
     ('32 bits', 'train.bin holds no tokens as uint16'),
@@ -107,8 +101,6 @@ def test_other_data_is_refused_in_one_line(itos, says):
     assert err.startswith('error: data/chars/') and says in err and err.count('\n') == 1
     assert not Path('data/chars/meta.json').exists() and not Path('ran').exists()
 
-
-# ----------------------------------------------------------------------------- checkpoints
 
 X = torch.arange(24).view(3, 8) % len(CHARS)
 close = functools.partial(torch.testing.assert_close, rtol=0, atol=1e-5)
@@ -127,33 +119,21 @@ def test_a_checkpoint_is_trained_sampled_and_exported():
     out = call('train.py', *RUN, '--dataset=chars', '--init_from=nano.pt', '--max_iters=1', '--learning_rate=0', '--min_lr=0')
     assert 'nano.pt gives the weights alone: the optimizer starts anew, at iteration 0\n' in out
     close(load_gpt('out').eval()(X)[0], theirs(X).logits)
-    drawn = [call('sample.py', f'--init_from={name}', '--start=be', '--temperature=0', '--num_samples=1', '--device=cpu',
-                  '--max_new_tokens=20', '--dtype=float32') for name in ('nano.pt', 'out')]
-    assert drawn[0] == drawn[1] and drawn[0].startswith('be')
+    assert call('sample.py', '--init_from=nano.pt', '--start=be', '--max_new_tokens=9', '--device=cpu').startswith('be')
     call('lab.export', '--out_dir=.', '--checkpoint=nano.pt', '--to=hf')
     close(hf.AutoModelForCausalLM.from_pretrained('hf').eval()(X).logits, theirs(X).logits)
     assert hf.AutoTokenizer.from_pretrained('hf')('to be')['input_ids'] == [CHARS.index(c) for c in 'to be']
 
 
-def flip_a_bit():
-    weight = save_checkpoint('ckpt.pt').lm_head.weight.detach().numpy().tobytes()
-    content = bytearray(Path('ckpt.pt').read_bytes())
-    content[content.index(weight) + 100] ^= 4
-    Path('ckpt.pt').write_bytes(content)
-
-
 @pytest.mark.parametrize('save, says', [
     (lambda: torch.save(dict(model=Hostile(), model_args={}), 'ckpt.pt'), 'is damaged, or not a checkpoint of train.py'),
     (lambda: save_checkpoint('ckpt.pt', n_kv_head=1), "ckpt.pt: 'n_kv_head' in its model_args is not of nanoGPT"),
-    (lambda: save_checkpoint('ckpt.pt', vocab_size=99), f'ckpt.pt has learned 99 tokens, and data/chars has {len(CHARS)}'),
-    (flip_a_bit, 'is damaged, or not a checkpoint of train.py')])
+    (lambda: save_checkpoint('ckpt.pt', vocab_size=99), f'ckpt.pt has learned 99 tokens, and data/chars has {len(CHARS)}')])
 def test_another_checkpoint_is_refused_in_one_line(save, says):
     save()
     err = call('sample.py', '--init_from=ckpt.pt', '--device=cpu', code=1)
     assert err.startswith('error: ') and says in err and err.count('\n') == 1 and not Path('ran').exists()
 
-
-# ----------------------------------------------------------------------------- configs
 
 CONFIGS = dict(         # the keys of its files, without those of the sizes
     train_shakespeare_char="""
@@ -162,8 +142,7 @@ CONFIGS = dict(         # the keys of its files, without those of the sizes
     finetune_shakespeare="""
         import time; init_from = 'gpt2-xl'; always_save_checkpoint = False; learning_rate = 3e-5; decay_lr = False
         wandb_log = False; wandb_project = 'shakespeare'; wandb_run_name = 'ft-' + str(time.time())""",
-    eval_gpt2="""
-        batch_size = 8; eval_iters = 500; eval_only = True; wandb_log = False; init_from = 'gpt2'""")
+    eval_gpt2="batch_size = 8; eval_iters = 500; eval_only = True; wandb_log = False; init_from = 'gpt2'")
 
 
 @pytest.mark.parametrize('name, rates', [
