@@ -13,7 +13,6 @@ from data.prepare import HUB, from_files, split, write_text
 from data.text import load_tokenizer
 from data.tokens import read_meta
 
-datasets = pytest.importorskip('datasets')
 END = '<|endoftext|>'
 STRANGE = 'abcab é ∇L ⊙ 日本\r\n\0 \U0001f600  x , y . <|endoftext|> \n\n'
 # byte-level BPEs of tiktoken with two merges and an end of text, one of them with a large vocabulary
@@ -104,8 +103,8 @@ def test_what_cannot_be_read(name, content, says):
 
 
 def test_split_is_nanogpts():
-    """The validation documents are those that `datasets` draws for nanoGPT, in the order of the source; a test split takes none
-    of them. A single document's last tenth validates, as in nanoGPT's shakespeare_char"""
+    """As `datasets` draws documents for nanoGPT, in the order of the source; a single document's last tenth validates"""
+    datasets = pytest.importorskip('datasets')
     texts = [f'document {i:05}' for i in range(2001)]
     theirs = datasets.Dataset.from_dict({'text': texts}).train_test_split(test_size=0.0005, seed=2357, shuffle=True)
     for ours, part in ('val', 'test'), ('train', 'train'):
@@ -167,6 +166,7 @@ def test_shakespeare_char():
 @pytest.mark.parametrize('name', HUB)
 def test_data_of_the_hub(name, monkeypatch):
     """A limit is for each split. Where no split validates, nanoGPT's is drawn, and the count must be that of the source"""
+    datasets = pytest.importorskip('datasets')
     splits, (source, where, parts, test, count) = dict(train=texts(2500), validation=texts(7), val=texts(5)), HUB[name]
 
     def load_dataset(path, split, streaming=False, num_proc=None, **more):
