@@ -5,7 +5,6 @@ checkpoint nobody could read, a folder that was moved away.
 import collections
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -29,12 +28,6 @@ def whole(place):
     """A run of four iterations, for others to go on from"""
     train(place, *flags(**SHORT, out_dir='whole'))
     return place / 'whole'
-
-
-@pytest.fixture
-def copy(whole, place, request):
-    """A copy of that run, in a folder of the test's name"""
-    return Path(shutil.copytree(whole, place / request.node.name))
 
 
 def on_block(change, put=setattr):
@@ -62,7 +55,6 @@ def other_code(hashes=run.code_hashes):
 
 
 @pytest.mark.parametrize('flag, through, says', [('--learning_rate=0.02', (), ['learning_rate ', '0.02 on rank 1']),
-                                                 ('--parallel=fsdp', (), ['parallel ', "'fsdp' on rank 1"]),
                                                  ('--seed=1337', (other_code,), ['code of model.py'])])
 def test_ranks_with_other_keys_or_code(place, flag, through, says):
     keys = flags(**SHORT, out_dir='other-keys')
@@ -92,33 +84,26 @@ def test_ranks_with_other_checkpoints_or_data(whole, place):
         assert code == 1 and 'fingerprint of the data' in err
 
 
-def keeps_statistics():
-    """A buffer of the mean of what a block has seen, as BatchNorm has"""
-    def change(block):
-        block.register_buffer('seen', torch.zeros(()))
-        block.register_forward_pre_hook(lambda block, args: [block.seen.copy_(args[0].detach().mean())] and None)
-
-    on_block(change)
+def keeps_a_mean(block, persistent=True):
+    """In a buffer: of what a block has just seen, as BatchNorm does"""
+    block.register_buffer('seen', torch.zeros(()), persistent)
+    block.register_forward_pre_hook(lambda block, args: [block.seen.copy_(args[0].detach().mean())] and None)
 
 
-def noisy(drifts):
-    """An optimizer that adds noise to the gradient, and may move rank 1 apart"""
+def drifts():
+    """An optimizer that moves rank 1 apart"""
     def step(self, closure=None, old=optim.SGDW.step):
-        for p in (p for group in self.param_groups for p in group['params']):
-            p.grad.add_(0.01 * torch.randn_like(p.grad))
-            p.data.add_(1e-3 * (drifts and os.environ['RANK'] == '1'))
         old(self)
+        self.param_groups[0]['params'][0].data.add_(1e-3 * (os.environ['RANK'] == '1'))
 
     optim.SGDW.step = step
 
 
-@pytest.mark.parametrize('through, code', [((keeps_statistics,), 1), ((noisy, True), 1), ((noisy, False), 0)])
-def test_ranks_that_drift_apart(place, through, code):
-    """In a buffer or by their steps end the run before it is saved. Noise behind the micro-batches is the same on all ranks"""
-    _, err = train(place, *flags(**{**SHORT, 'optimizer': 'sgdw'}, out_dir=f'drift-{code}'), ranks=2, through=through, code=code)
-    assert ('error: the ranks hold different values of ' in err) == bool(code)
-    assert (place / f'drift-{code}' / 'ckpt.pt').exists() != bool(code)
-    shutil.rmtree(place / f'drift-{code}')
+@pytest.mark.parametrize('name, edit', [('buffer', (on_block, keeps_a_mean)), ('steps', (drifts,))])
+def test_ranks_that_drift_apart(place, name, edit):
+    """End the run before it is saved"""
+    _, err = train(place, *flags(**{**SHORT, 'optimizer': 'sgdw'}, out_dir=name), ranks=2, through=edit, code=1)
+    assert 'error: the ranks hold different values of ' in err and not (place / name / 'ckpt.pt').exists()
 
 
 def logs(names, every=1):
@@ -150,51 +135,26 @@ def test_names_of_what_is_logged(place):
 
 # ----------------------------------------------------------------------------- what a resumed run has changed
 
-
-def test_a_resumed_run_says_what_it_has_changed(copy, place, monkeypatch):
+def test_a_resumed_run_says_what_it_has_changed(whole, place, monkeypatch):
     """Since its checkpoint, whose machine computed in bf16, and whose code had one more key. In run.json and the log too, and the
     code's changes are kept"""
+    copy = Path(shutil.copytree(whole, place / 'changed'))
     state, about = torch.load(copy / 'ckpt.pt'), json.loads((copy / 'run.json').read_text())
     state['about']['dtype'], state['config']['cap'] = 'torch.bfloat16', 0.05
-    torch.save(state, copy / 'ckpt.pt')
+    for name in 'ckpt.pt', 'best.pt':
+        torch.save(state, copy / name)
+    found = run_here('lab.measure', '--out_dir=changed', '--checkpoint=best.pt', '--what=parameters', cwd=place)
+    assert found[0] == 0 and 'best.pt was saved by code with more keys (cap=0.05)' in found[2]
     monkeypatch.setattr(run, 'code_hashes', lambda script: {**about['starts'][0]['code'], 'model.py': 'edited'})
     monkeypatch.setattr(run, 'code_state', lambda: ('a commit', [], b'an edit'))
-    keys = flags(init_from='resume', max_iters=8, out_dir=copy.name, weight_decay=0.3, dropout=0.1)
-    out, _ = train(place, 'whole/config.json', *keys)
-    changes = ['cap 0.05 → (unknown here)', 'dropout 0.0 → 0.1', 'max_iters 4 → 8', 'weight_decay 0.1 → 0.3',
-               'precision torch.bfloat16 → torch.float32', 'code of model.py']
+    out, _ = train(place, 'whole/config.json', *flags(init_from='resume', max_iters=8, out_dir='changed', dropout=0.1))
+    changes = ['cap 0.05 → (unknown here)', 'dropout 0.0 → 0.1', 'max_iters 4 → 8', 'precision torch.bfloat16 → torch.float32',
+               'code of model.py']
     assert f'changed since the checkpoint: {", ".join(changes)}\n' in out
     *_, start = json.loads((copy / 'run.json').read_text())['starts']
-    assert start['iter'] == 4 and start['changes'] == changes and (copy / 'code.patch').read_bytes() == b'an edit'
     mark, = [json.loads(line) for line in (copy / 'log.jsonl').read_text().splitlines() if '"start"' in line]
-    assert (mark['iter'], mark['changes']) == (4, changes) and [row['iter'] for row in steps(copy)] == [*range(8)]
-    torch.save(state, copy / 'best.pt')
-    found = run_here('lab.measure', f'--out_dir={copy.name}', '--checkpoint=best.pt', '--what=parameters', cwd=place)
-    assert found[0] == 0 and 'best.pt was saved by code with more keys (cap=0.05)' in found[2]
-
-
-def of_other_parameters(path):
-    state = torch.load(path)
-    state['optimizer']['param_groups'][0]['param_names'][0] = 'wte.other'
-    torch.save(state, path)
-
-
-def flip_a_bit(path):
-    """In a tensor, where it would be another weight"""
-    content, weight = bytearray(path.read_bytes()), torch.load(path)['model']['h.0.ffn.w1.weight'].numpy().tobytes()
-    content[content.index(weight) + 100] ^= 4
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize('damage, batch_size, says', [
-    (Path.touch, 2, 'windows in an iteration'), (of_other_parameters, 4, 'wte.other'), (flip_a_bit, 4, 'ckpt.pt is damaged')])
-def test_a_refused_resumption_has_written_nothing(whole, place, damage, batch_size, says):
-    copy = shutil.copytree(whole, place / says)
-    damage(copy / 'ckpt.pt')
-    before = {path.name: path.read_bytes() for path in copy.iterdir()}
-    keys = flags(init_from='resume', out_dir=says, max_iters=8, batch_size=batch_size)
-    _, err = train(place, 'whole/config.json', *keys, code=1)
-    assert says in err and err.count('\n') == 1 and {path.name: path.read_bytes() for path in copy.iterdir()} == before
+    assert start['iter'] == mark['iter'] == 4 and start['changes'] == mark['changes'] == changes
+    assert (copy / 'code.patch').read_bytes() == b'an edit' and [row['iter'] for row in steps(copy)] == [*range(8)]
 
 
 def test_data_that_was_prepared_anew(place, monkeypatch):
@@ -213,22 +173,12 @@ def test_data_that_was_prepared_anew(place, monkeypatch):
     _, err = train(place, *goes_on[1:], '--dataset=second', code=1)
     assert 'dataset=second has other tokens (char) than anew/ckpt.pt has learned' in err
     prepare('first', 'nopqrstuvwxyz')
-    for command in (goes_on, *([script, '--out_dir=anew', *more] for script, *more in (
-            ['sample.py'], ['lab.export', '--to=hf'], ['lab.evaluate'], ['lab.measure', '--what=parameters']))):
+    for command in goes_on, ['sample.py', '--out_dir=anew'], ['lab.measure', '--out_dir=anew', '--what=parameters']:
         err = run_here(*command, cwd=place)[2]
         assert err.startswith('error: data/first holds other data than when anew/') and err.count('\n') == 1, command
 
 
-def test_another_split_into_micro_batches(copy, place):
-    """The same windows in other micro-batches: the same losses, but for rounding"""
-    train(place, *flags(**SHORT, out_dir='as-before'), '--max_iters=8')
-    keys = dict(out_dir=copy.name, init_from='resume', max_iters=8, batch_size=8, gradient_accumulation_steps=2)
-    train(place, 'whole/config.json', *flags(**keys))
-    assert [row['loss'] for row in steps(copy)] == pytest.approx([row['loss'] for row in steps(place / 'as-before')], rel=1e-5)
-
-
 # ----------------------------------------------------------------------------- edits
-
 
 def after_each_step(monkeypatch, does):
     """An optimizer that calls does(itself, its first parameter's state) after its step"""
@@ -240,13 +190,10 @@ def after_each_step(monkeypatch, does):
     monkeypatch.setitem(optim.OPTIMIZERS, 'sgdw', lambda groups, c: Edited(groups, c['learning_rate']))
 
 
-def parameter_in_forward(block):
-    block.register_forward_pre_hook(lambda block, args: setattr(block, 'late_norm', nn.LayerNorm(16)))
-
-
 REFUSED = {
     'mask is not finite': lambda block: block.register_buffer('mask', torch.tensor(torch.nan)),
-    'late_norm.weight is not as in a model that is built anew': parameter_in_forward,
+    'late_norm.weight is not as in a model that is built anew': lambda block: block.register_forward_pre_hook(
+        lambda block, args: setattr(block, 'late_norm', nn.LayerNorm(16))),
     'the optimizer has changed decay in its groups': lambda optimizer, _: optimizer.param_groups[0].update(decay=2.0),
     'optimizer.state.0.kept is a deque': lambda _, state: state.update(kept=collections.deque([1.0]))}
 
@@ -261,20 +208,13 @@ def test_what_nobody_could_read_ends_the_run_after_its_first_step(place, monkeyp
     assert 'error: a checkpoint of this run could not be resumed: ' in err and says in err and err.count('\n') == 1
 
 
-def counts(block):
-    """In a buffer and a list that no checkpoint holds"""
-    block.register_buffer('seen', torch.zeros(()), persistent=False)
-    block.list = [{'a': np.zeros(2)}]
-    block.register_forward_pre_hook(lambda block, args: [block.seen.add_(1), block.list[0]['a'].__iadd__(1)] and None)
-
-
 def test_state_that_no_checkpoint_holds(place, monkeypatch):
     """Is named once, after the first step. test_stats.py has that our optimizers and modules keep none"""
-    on_block(counts, monkeypatch.setattr)
+    on_block(lambda block: keeps_a_mean(block, persistent=False), monkeypatch.setattr)
     after_each_step(monkeypatch, lambda self, _: setattr(self, 'sums', [torch.ones(2)]))
     out, _ = train(place, *flags(**{**SHORT, 'optimizer': 'sgdw'}, out_dir='counting'))
-    lines = [line for line in out.splitlines() if 'changed in the first step, and no checkpoint holds it' in line]
-    assert len(lines) == 1 and re.match(r'Edited\.sums, h\.0\.(seen|list), h\.0\.(seen|list) and 2 more', lines[0])
+    line, = [line for line in out.splitlines() if 'changed in the first step, and no checkpoint holds it' in line]
+    assert line.startswith('Edited.sums, h.0.seen, h.1.seen changed')
 
 
 def test_a_parameter_without_a_gradient(place):
@@ -291,14 +231,13 @@ def unused(block):
 
 
 def moved(it):
-    """Somebody renames the run's folder, and another run begins in one of the old name."""
+    """Somebody renames the run's folder, and makes another one of the old name."""
     if it == 2:
         os.rename('moving', 'moved')
         os.mkdir('moving')
-        Path('moving/ckpt.pt').write_text('of another run')
 
 
 def test_a_folder_that_was_moved_away(place):
     _, err = train(place, *flags(**SHORT, out_dir='moving'), through=(in_each_iteration, moved), code=1)
     assert 'error: moving has been moved or removed while this run trained there' in err and err.count('\n') == 1
-    assert (place / 'moving' / 'ckpt.pt').read_text() == 'of another run' and len(rows(place / 'moved')) > 3
+    assert not list((place / 'moving').iterdir()) and len(rows(place / 'moved')) > 3
