@@ -1,6 +1,6 @@
 """
 Code that was edited: the examples of README.md and docs/editing.md pass the tests that they name; and with a gate that has a
-field and a block type of its own, or a new optimizer, each script works, or says in one line what it does not know.
+field and a block type of its own, each script works, or says in one line what it does not know.
 """
 import importlib.util
 import itertools
@@ -23,7 +23,7 @@ from lab import measure
 from lab.convert.pretrained import load_gpt
 from lab.export import obstacles, write_model
 from model import GPT, Block, Gain, GPTConfig
-from optim import OPTIMIZERS, param_groups
+from optim import param_groups
 
 SMALL = dict(block_size=8, vocab_size=13, n_layer=2, n_head=2, n_embd=8)
 
@@ -69,7 +69,7 @@ def test_the_examples_pass_the_tests_that_they_name(tmp_path, monkeypatch):
         of_model.test_a_wrong_choice_is_answered_with_all_choices(field)
     of_model.test_generation_with_a_cache_equals_full_forward_passes('cosine', 2, 3, 'rope')
     edited = [config for config in of_model.COVERING if 'meanabs' == config['norm'] or 'cosine' == config['attention']]
-    for config in edited[:12]:
+    for config in edited[:8]:
         of_model.test_logits_loss_and_gradients_equal_the_reference(config, True)
     of_optim.test_in_a_notebook('nadam')
     of_optim.test_ratios_set_the_rate_of_each_block_type('nadam')
@@ -96,31 +96,20 @@ class GatedBlock(Block):
         return self.ffn_gate(super().ffn_branch(x))
 
 
-def edit(put=setattr, put_in=dict.__setitem__):
-    """Makes the code what it is after these edits."""
-    for module in (model, engine.keys, lab.convert.pretrained):
-        put(module, 'GPTConfig', GatedConfig)
-    put(model.GPT, 'Config', GatedConfig)
-    put(model, 'Block', GatedBlock)
-    for name in ('attn_gate', 'ffn_gate'):
-        put_in(model.PARAMS, name, model.Row('gate', decays=False))
-
-
 @pytest.fixture
 def edited(monkeypatch):
-    edit(monkeypatch.setattr, monkeypatch.setitem)
-
-
-def gated(**more):
-    torch.manual_seed(0)
-    return GPT(GatedConfig(**{**SMALL, 'gate': True, **more}))
+    """Makes the code what it is after these edits."""
+    for module in (model, engine.keys, lab.convert.pretrained):
+        monkeypatch.setattr(module, 'GPTConfig', GatedConfig)
+    monkeypatch.setattr(model.GPT, 'Config', GatedConfig)
+    monkeypatch.setattr(model, 'Block', GatedBlock)
+    for name in ('attn_gate', 'ffn_gate'):
+        monkeypatch.setitem(model.PARAMS, name, model.Row('gate', decays=False))
 
 
 # ----------------------------------------------------------------------------- how parameters start
 
 class Added(nn.Module):
-    """Parameters whose names have no init kind, and one that has"""
-
     def __init__(self, config):
         super().__init__()
         self.wq = nn.Linear(config.n_embd, 3)
@@ -128,13 +117,10 @@ class Added(nn.Module):
         nn.init.constant_(self.random.bias, -2.0)
 
 
-def with_added(monkeypatch, layers=(1, 2)):
-    """Blocks that have it, and start wo at zero in their constructor"""
+def with_added(monkeypatch):
     def build(self, config, layer, old=Block.__init__):
         old(self, config, layer)
-        if layer in layers:
-            self.added = Added(config)
-        nn.init.zeros_(self.attn.wo.weight)
+        self.added = Added(config)
 
     for path, row in (('added', model.Row('gain', decays=False)), ('added.wq', model.MATRIX('ffn')),
                       ('added.random', model.Row('ffn', 'constructor'))):
@@ -150,40 +136,33 @@ def start(seed=0, **keys):
 @pytest.mark.parametrize('keys', [{}, dict(tie_weights=False, norm='gatednorm', bias=True, linear_norm=True, emb_std=0.0),
                                   dict(value_residual=True, residual='hyper', init='xavier_trunc')], ids=str)
 def test_an_added_module_changes_no_other_weight(monkeypatch, keys):
-    """Nor does one in another block change how it starts, nor the random numbers that follow"""
+    """Nor the random numbers that follow"""
     plain, after = start(**keys)
-    with monkeypatch.context() as patch:
-        with_added(patch)
-        both, after_both = start(**keys)
-    with_added(monkeypatch, layers=[2])
-    second, _ = start(**keys)
+    with_added(monkeypatch)
+    both, after_both = start(**keys)
     added = {name for name in both if '.added.' in name}
     assert both.keys() - added == plain.keys() and len(added) == 10 and torch.equal(after, after_both)
-    for name in both:
-        assert all(torch.equal(both[name], others.get(name, both[name])) for others in (plain, second)), name
+    for name in plain:
+        assert torch.equal(both[name], plain[name]), name
     assert (both['h.0.added.scale'] == 0.1).all() and (both['h.1.added.random.bias'] == -2).all()
     assert not torch.equal(both['h.0.added.random.weight'], both['h.1.added.random.weight'])
-    assert both['h.0.attn.wo.weight'].abs().max() > 0, 'the table comes after the constructor'
 
 
 def test_a_start_depends_on_seed_and_name_alone():
     (one, _), (again, _), (other, _) = (start(seed) for seed in (0, 0, 1))
-    values = [p.detach() for p in one.values() if p.dim() > 1]
     assert all(torch.equal(p, again[name]) and (p.dim() == 1 or not torch.equal(p, other[name])) for name, p in one.items())
-    assert not any(torch.equal(a, b) for a, b in itertools.combinations(values, 2))
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations([p for p in one.values() if p.dim() > 1], 2))
     assert model.hash_seed(1337, 'h.0.attn.wq.weight') == 1276998913867372649        # on every machine and in every process
 
 
 # ----------------------------------------------------------------------------- a new block type, and weights of before
 
 def test_a_new_block_type(place, edited):
-    """It trains with ratio 1, or its own, is resumed and measured"""
-    keys = flags(**{**TINY, 'max_iters': 4, 'eval_interval': 2}, gate=True)
-    for name, more in (('typed', flags(measure_interval=2, measure_batches=1)), ('ratio', ['--r_gate=3'])):
-        out, _ = train(place, *keys, f'--out_dir={name}', *more)
-        line, = [line.split() for line in out.splitlines() if line.startswith('gate ')]
-        assert line[1:4] == ['4', '64', '3' if name == 'ratio' else '1']
-    assert rows(place / 'typed') != rows(place / 'ratio')
+    """It trains with a ratio of its own, is resumed and measured"""
+    keys = flags(**{**TINY, 'max_iters': 4, 'eval_interval': 2}, gate=True, r_gate=3, measure_interval=2, measure_batches=1)
+    out, _ = train(place, *keys, '--out_dir=typed')
+    line, = [line.split() for line in out.splitlines() if line.startswith('gate ')]
+    assert line[1:4] == ['4', '64', '3']
     train(place, *keys, '--out_dir=resumed', '--max_iters=2')
     train(place, 'resumed/config.json', '--init_from=resume', '--max_iters=4')
     assert rows(place / 'resumed') == rows(place / 'typed')
@@ -209,8 +188,6 @@ def test_weights_of_before_the_edit(place, tmp_path, edited):
     assert checkpoint(place / 'tuned')['config']['gate']
 
 
-# ----------------------------------------------------------------------------- what other formats cannot hold
-
 def test_what_another_format_cannot_hold(tmp_path, edited):
     """A new field, also one that adds no parameter; another computation, which neither a field nor a parameter tells"""
     assert 'gate=False' in obstacles(GatedConfig(gate=True), 'gpt2') and 'gate=False' not in obstacles(GatedConfig(), 'gpt2')
@@ -222,25 +199,7 @@ def test_what_another_format_cannot_hold(tmp_path, edited):
         write_model(network, tmp_path, 'gpt2')
 
 
-# ----------------------------------------------------------------------------- measuring
-
-def measured(network, *what):
-    return measure.measure(network, [(torch.arange(16).view(2, 8) % 13, torch.arange(16).view(2, 8) % 13)], what, 0)
-
-
-@pytest.mark.parametrize('gate, factor', [(1.0, 1), (3.0, 1), (1.0, 2)])
-def test_bounds_are_given_only_where_they_hold(edited, monkeypatch, gate, factor):
-    """Not where the code multiplies a branch, or a norm, by what no bound knows"""
-    forward = model.RMSNorm.forward
-    monkeypatch.setattr(model.RMSNorm, 'forward', lambda self, x: factor * forward(self, x))
-    network = gated(attn_mid_norm=True, ffn_mid_norm=True, norm='rmsnorm')
-    for name, p in network.named_parameters():
-        if 'gate' in name:
-            p.data.fill_(gate)
-    found, bounded = measured(network, 'hidden', 'transport'), gate * factor == 1
-    assert all(('ma_bound' in row) == bounded for row in found['hidden'])
-    assert all(('w1_bound' in row) == bounded for row in found['transport'])
-
+# ----------------------------------------------------------------------------- an optimizer and an attention
 
 def test_an_optimizer_says_that_it_handles_shards(monkeypatch):
     class OfWholeMatrices(optim.SGDW):
@@ -248,8 +207,7 @@ def test_an_optimizer_says_that_it_handles_shards(monkeypatch):
 
     groups = param_groups(GPT(GPTConfig(**SMALL)), 0.1)
     monkeypatch.setattr(optim, 'mesh_of', lambda p: 'a mesh')           # as if it were sharded
-    for name in ('sgdw', 'lion', 'adam_mini', 'muon'):
-        OPTIMIZERS[name](groups, TINY)
+    optim.SGDW(groups, 0.1)
     with pytest.raises(ValueError, match='OfWholeMatrices may need whole matrices.*on_shards = True in the class'):
         OfWholeMatrices(groups, 0.1)
 
@@ -264,6 +222,8 @@ class OneMask(model.DotAttention):
 
 def test_an_attention_of_ones_own_is_measured_without_its_logits(monkeypatch):
     monkeypatch.setitem(model.ATTENTIONS, 'mine', OneMask)
-    found = measured(GPT(GPTConfig(**SMALL | dict(attention='mine'))), 'attention', 'preflight')
+    idx = torch.arange(16).view(2, 8) % 13
+    found = measure.measure(GPT(GPTConfig(**SMALL, attention='mine')), [(idx, idx)], ('attention', 'copying', 'preflight'), 0)
     rows = found['preflight']['invariance']['W_1']
     assert found['attention'] == {} and 'attention logits' not in rows and 'attention Jacobian' in rows
+    assert found['copying']['induction'] == [] and found['copying']['first'] > 0
