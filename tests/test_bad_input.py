@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import ROOT, call, run_here, run_python, write_walk
+from helpers import ROOT, call, run_here, write_walk
 
 TINY = dict(dataset='tiny', vocab_size=13, block_size=8, n_layer=1, n_head=2, n_embd=8, batch_size=2, max_iters=2, eval_iters=1,
             gradient_accumulation_steps=1, eval_interval=2, warmup_iters=0, learning_rate=1e-2, min_lr=1e-3, lr_decay_iters=2,
@@ -174,8 +174,7 @@ def test_no_file_is_read_as_code():
 
 
 def test_a_command_of_lab_that_is_started_as_a_file_says_what_to_type():
-    """Where its imports would fail"""
-    code, out, err = run_python(ROOT / 'lab' / 'runs.py', '--help', PYTHONPATH='')
+    code, out, err = run_here(ROOT / 'lab' / 'runs.py', '--help')
     assert (code, out, err.count('\n')) == (1, '', 1) and 'python -m lab.runs' in err
 
 

@@ -11,12 +11,13 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import textwrap
 
 import pytest
 import torch
-from helpers import ROOT, run_python, write_walk
+from helpers import ROOT, write_walk
 
 from model import GPTConfig
 from vision.vit import ViTConfig
@@ -154,6 +155,5 @@ def test_readmes_norm_trains(tmp_path):
         shutil.copy(path, tmp_path / 'data')
     for edit in EDITS['--norm=meanabs']:
         edit(tmp_path, 'README.md')
-    code, out, err = run_python('train.py', 'config/train_quick.py', '--norm=meanabs', '--dataset=tiny', '--max_iters=2',
-                                '--eval_iters=1', '--device=cpu', cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert code == 0, out + err
+    command = 'train.py config/train_quick.py --norm=meanabs --dataset=tiny --max_iters=2 --eval_iters=1 --device=cpu'
+    subprocess.run([sys.executable, *command.split()], cwd=tmp_path, env={**os.environ, 'PYTHONPATH': str(tmp_path)}, check=True)

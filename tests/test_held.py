@@ -4,14 +4,13 @@ happened; no key that a resumed run changes, and none that two ranks were given 
 """
 from configurator import TRAIN, defaults_of
 
-import functools
 import random
 import re
 import shutil
 import signal
 
 import pytest
-from helpers import TINY, flags, killed, rows, run_alone, run_here, run_ranks, train
+from helpers import TINY, flags, killed, rows, run_here, run_ranks, train
 from test_silent import ranks
 
 from engine.keys import CHOICES
@@ -36,9 +35,8 @@ def test_kills(optimizer, parallel, count, place):
     keys = flags(**TINY | dict(max_iters=12, eval_interval=3), keep_every=4, optimizer=optimizer, parallel=parallel)
     train(place, *keys, f'--out_dir=calm-{name}', ranks=count)
     draw, keys = random.Random(name), [*keys, f'--out_dir={name}', '--init_from=auto']
-    run = run_alone if count == 1 else functools.partial(run_ranks, count)
     for _ in range(4):
-        code, out, err = run('train.py', *keys, cwd=place, through=(killed, draw.randrange(30)))
+        code, out, err = run_ranks(count, 'train.py', *keys, cwd=place, through=(killed, draw.randrange(30)))
         assert code in (0, -signal.SIGKILL), out + err
     train(place, *keys, ranks=count)
     assert rows(place / name) == rows(place / f'calm-{name}') and not list((place / name).glob('*.tmp'))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers import TINY, flags, in_each_iteration, new_store, rows, run_here, start_ranks, steps, train, write_walk
+from helpers import TINY, flags, in_each_iteration, rows, run_here, start_ranks, steps, train, write_walk
 from torch import nn
 
 import model
@@ -43,10 +43,8 @@ def on_block(change, put=setattr):
 
 def ranks(cwd, *commands, through=()):
     """Runs train.py once for each command, (folder, its arguments), on as many ranks → [(exit code, stderr)]"""
-    store = new_store()
-    commands = [(cwd / at, *command) for at, *command in commands]
-    return [(code, err) for code, _, err in (
-        rank.end() for rank in start_ranks('train.py', commands, store, through=through, LOCAL_RANK='0'))]
+    started = start_ranks('train.py', [(cwd / at, *command) for at, *command in commands], through=through, LOCAL_RANK='0')
+    return [(code, err) for code, _, err in (rank.end() for rank in started)]
 
 
 def other_code(hashes=run.code_hashes):

@@ -13,6 +13,7 @@ import helpers
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from helpers import TINY, Alone, checkpoint, evaluations, flags, rows, run_alone, run_here, run_ranks, steps, train
 
 from data.tokens import write_tokens
@@ -131,6 +132,12 @@ def test_a_test_split_is_evaluated_at_the_end(whole, place):
 
 # ----------------------------------------------------------------------------- resuming
 
+def interrupted(at):
+    """Two signals in the middle of an iteration, as clusters send them; of several ranks to one"""
+    helpers.in_each_iteration(lambda it: [os.kill(os.getpid(), signal.SIGTERM) for _ in range(2)]
+                              if it == at and os.environ.get('RANK', '1') == '1' else None)
+
+
 @pytest.mark.parametrize('optimizer, more', [('adamw', {}), ('sgdw', dict(dropout=0.2, learning_rate=0.1)), ('adam_mini', {}),
                                              ('lion', dict(dtype='float16', learning_rate=3e-3)), ('muon', {})])
 def test_resumed_run_is_one_that_was_never_stopped(optimizer, more, place):
@@ -153,7 +160,7 @@ def test_sigterm_saves_and_kept_checkpoints_change_nothing(whole, place):
     iteration 9, so that an evaluation is due where the run goes on"""
     run, kept = place / 'stopped', [f'ckpt-{it:06}.pt' for it in (4, 8, 12, 16, 20)]
     keys = flags(**TINY, out_dir='stopped', keep_every=4, always_save_checkpoint=False)
-    out, _ = train(place, *keys, code=128 + signal.SIGTERM, through=(helpers.interrupted, 9))
+    out, _ = train(place, *keys, code=128 + signal.SIGTERM, through=(interrupted, 9))
     assert out.splitlines()[-1].endswith('python train.py stopped/config.json --init_from=resume')
     assert checkpoint(run)['iter'] == 10 and [row['iter'] for row in steps(run)] == list(range(10))
     train(place, 'stopped/config.json', '--init_from=resume')
@@ -167,7 +174,7 @@ def test_sigterm_saves_and_kept_checkpoints_change_nothing(whole, place):
 def test_ranks_stop_together(place):
     """A signal to one rank stops all after the same step, with a checkpoint; a rank that went on would wait forever"""
     keys = flags(**TINY, out_dir='ranks-stopped')
-    out, _ = train(place, *keys, ranks=2, through=(helpers.interrupted, 9), code=128 + signal.SIGTERM)
+    out, _ = train(place, *keys, ranks=2, through=(interrupted, 9), code=128 + signal.SIGTERM)
     assert 'stopped after iteration 9' in out and checkpoint(place / 'ranks-stopped')['iter'] == 10
 
 
@@ -302,7 +309,7 @@ def lost(at):
 @pytest.mark.long
 def test_a_rank_is_lost(place):
     """The others say so in one line. Restarted by torchrun, with the store of before, they go on from the last checkpoint"""
-    keys, store = flags(**TINY, init_from='auto'), helpers.new_store()
+    keys, store = flags(**TINY, init_from='auto'), dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
     code, out, err = run_ranks(2, 'train.py', *keys, '--out_dir=lost', cwd=place, store=store, through=(lost, 8),
                                TORCHELASTIC_RESTART_COUNT='0')
     assert code == -signal.SIGKILL and 'error: rank 0 has lost another rank; train.py goes on' in err, out + err
