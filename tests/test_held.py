@@ -1,7 +1,4 @@
-"""
-What is held over all optimizers, ranks and keys, which takes minutes: a run that is killed again and again ends as if nothing had
-happened; no key that a resumed run changes, and none that two ranks were given differently, goes unsaid.
-"""
+"""What holds for all optimizers, ranks and keys, which takes minutes: kills lose nothing, and no key that differs goes unsaid."""
 from configurator import TRAIN, defaults_of
 
 import random
@@ -13,14 +10,13 @@ import pytest
 from helpers import TINY, flags, killed, rows, run_here, run_ranks, train
 from test_silent import ranks
 
+import model
 from engine.keys import CHOICES
 from engine.run import OF_A_RANK, OF_A_START
-from model import CHOICES as OF_MODEL
-from model import GPTConfig
 from optim import OPTIMIZERS
 
 pytestmark = pytest.mark.long
-DEFAULTS = defaults_of(TRAIN, GPTConfig)
+DEFAULTS = defaults_of(TRAIN, model.GPTConfig)
 KEYS = sorted(DEFAULTS.keys() - {*OF_A_RANK, *OF_A_START})
 # other values, where adding one is none, or is none at this size
 OTHERS = dict(dataset='other', n_embd=32, n_kv_head=1, norm_alpha=0.25, mix_ln=0.5, attn_norm_alpha=0.25, dropout=0.5,
@@ -43,12 +39,11 @@ def test_kills(optimizer, parallel, count, place):
 
 
 def another(key):
-    """Another value of a key than that of TINY, as the command line has it"""
-    value = TINY.get(key, DEFAULTS[key])
-    if key in OTHERS:
-        return OTHERS[key]
-    if choices := {**OF_MODEL, **CHOICES}.get(key):
-        return next(name for name in choices if name not in (value, 'auto'))
+    """Another value of a key than that of TINY"""
+    value, choices = TINY.get(key, DEFAULTS[key]), {**model.CHOICES, **CHOICES}.get(key, ())
+    others = [name for name in choices if name not in (value, 'auto')]
+    if key in OTHERS or others:
+        return OTHERS.get(key) or others[0]
     return not value if isinstance(value, bool) else value + 1 if isinstance(value, (int, float)) else f'{value}x'
 
 
@@ -68,9 +63,8 @@ def test_a_key_that_differs(key, whole, place):
     code, out, err = run_here('train.py', 'whole/config.json', *keys, cwd=place)
     assert code == 1 and err.count('\n') == 1 and err.startswith('error: ') or code == 0 and re.search(
         rf'changed since the checkpoint: .*\b{key} \S* → ', out), out + err
-    alone = flags(**TINY | dict(max_iters=1), out_dir=f'alone-{key}')
-    if KEYS.index(key) % 4 == 0 and run_here('train.py', *alone, other, cwd=place)[0] == 0:
-        keys = flags(**TINY | dict(max_iters=4), out_dir=f'differs-{key}')
+    keys = flags(**TINY | dict(max_iters=4), out_dir=f'differs-{key}')
+    if KEYS.index(key) % 4 == 0 and run_here('train.py', *keys, other, f'--out_dir=alone-{key}', cwd=place)[0] == 0:
         found = ranks(place, ('.', *keys), ('.', *keys, other))
         assert all(code == 1 and err.count('\n') <= 1 for code, err in found) and any(err for _, err in found), found
         assert not (place / f'differs-{key}').exists()
