@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from helpers import TINY, Alone, checkpoint, evaluations, flags, rows, run_alone, run_here, run_ranks, steps, train
+from helpers import TINY, Alone, checkpoint, evaluations, flags, interrupted, rows, run_alone, run_here, run_ranks, steps, train
 
 from data.tokens import write_tokens
 from engine.stats import NUMBERS, OF_ATTENTION
@@ -131,12 +131,6 @@ def test_a_test_split_is_evaluated_at_the_end(whole, place):
 
 
 # ----------------------------------------------------------------------------- resuming
-
-def interrupted(at):
-    """Two signals in the middle of an iteration, as clusters send them; of several ranks to one"""
-    helpers.in_each_iteration(lambda it: [os.kill(os.getpid(), signal.SIGTERM) for _ in range(2)]
-                              if it == at and os.environ.get('RANK', '1') == '1' else None)
-
 
 @pytest.mark.parametrize('optimizer, more', [('adamw', {}), ('sgdw', dict(dropout=0.2, learning_rate=0.1)), ('adam_mini', {}),
                                              ('lion', dict(dtype='float16', learning_rate=3e-3)), ('muon', {})])

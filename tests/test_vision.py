@@ -198,3 +198,4 @@ def test_scores_are_those_of_plain_lines(place, monkeypatch):
     table = call(*evaluate, '--batch_size=7', '--corrupted=C').splitlines()
     assert table[-7].startswith(f'| fog | {" | ".join(f"{value:.4f}" for value in right[9].mean(1))} | ')
     assert table[-1].endswith(f'| {right.mean():.4f} ± {right.mean((0, 1)).std(ddof=1) / 10 ** 0.5:.4f} |')
+    assert '(Frobenius norm) of the matrices' in call('vision.measure', '--out_dir=whole', '--what=parameters')
