@@ -149,7 +149,7 @@ class Row:
         """Return whether a tuned key has the lowest or highest of its values that seed 1 tried."""
         tried = self.first[self.keys].astype(float)
         ends = zip(self.best, tried.min(), tried.max())
-        return len(self.points) > 1 and any(low < high and float(value) in (low, high) for value, low, high in ends)
+        return any(low < high and float(value) in (low, high) for value, low, high in ends)
 
     def rate_cells(self):
         """Return Wortsman's rate sensitivity and the tolerance in octaves, as texts, from seed 1's validation losses at all rates
