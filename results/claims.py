@@ -140,14 +140,14 @@ def test(claim, sweeps):
 
 def why_open(row, wanted):
     """Return why no claim about the row can be decided yet, or ''."""
-    lost, n = sum(row.compared.status != 'done'), len(row.losses())
+    lost, n, name = sum(row.compared.status != 'done'), len(row.losses()), ', '.join(row.labels.values())
     if 1 < len(row.points) and len(row.first) < 3:      # with fewer, a better one may lie between or beyond
-        return f'not run: fewer than 3 rates of {row} have ended'
+        return f'not run: fewer than 3 rates of {name} have ended'
     if row.is_at_edge():
-        return f'open: the best rate of {row} is at the edge'
+        return f'open: the best rate of {name} is at the edge'
     if lost:
-        return f'open: {lost} of {len(row.compared)} runs of {row} diverged'
-    return f'not run: {n} of {wanted} seeds of {row} have ended' if n < wanted else ''
+        return f'open: {lost} of {len(row.compared)} runs of {name} diverged'
+    return f'not run: {n} of {wanted} seeds of {name} have ended' if n < wanted else ''
 
 
 def decide(claim, e, p):

@@ -55,7 +55,7 @@ def claim_table(verdicts, columns=('claim', 'in the paper', 'difference', 'seeds
 
 def count(verdicts):
     words = [re.match('not run|[a-z]+', text)[0].replace('equal', 'supported') for *_, text in verdicts]
-    return f'{len(words)} claims: ' + ', '.join(
+    return f'{len(words)} other claims, about figures of the papers: ' + ', '.join(
         f'{words.count(word)} {word}' for word in ('supported', 'contradicted', 'open', 'not run') if word in words)
 
 
@@ -106,8 +106,8 @@ def noise(sweep):
     flops, times = (', '.join(f'`{arch}` {ratio:.2f}' for arch, ratio in (values / values['pre']).items() if ratio > 1.05)
                     for values in (cost.flops_per_token, cost.time_ratio))
     better = [gain for gain in gains if gain > 0]
-    return (f'- Of {len(gains)} placements with close points, seeds 1 to 3 chose another than seed 1 for {len(better)}'
-            + f', better by {fmean(better or [0]):.3f} on their mean' * bool(better) + f""".
+    return (f'- Of {len(gains)} placements whose close points have seeds 1 to 3, these chose another than seed 1 for '
+            f'{len(better)}' + f', better by {fmean(better or [0]):.3f} on their mean' * bool(better) + f""".
 - Leads of one seed shrink over 8 seeds to {slope:.0%} [{slope - half:.0%}, {slope + half:.0%}], over {len(x)} placements.
 - FLOPs over those of `pre`: {flops}; of others at most 1.05. Time over that of `pre`, eager on 2 cores: {times}.""")
 
@@ -181,7 +181,7 @@ def build():
         ranking=ranking(placements), noise=noise(placements), named=named(placements), induction=induction(placements),
         longer=longer(sweeps), archs=archs(),
         dnt=claim_table(verdicts['dnt'], ('claim', 'difference', 'verdict')), dnt_claims=claim_table(verdicts['dnt']),
-        counts=f'[claims.md](claims.md) has seeds and p, and claims about figures of the papers. {count(others)}.',
+        counts=f'[claims.md](claims.md) has seeds and p, and {count(others)}.',
         missing=', '.join(f'`{name}.py` ({number})' for name, number in missing.items()) or 'None.',
         **{f'sweep_{name}': section(sweep, verdicts) for name, sweep in sweeps.items()})
     pages = [HERE / 'README.md', HERE / 'claims.md', ROOT / 'README.md', ROOT / 'docs' / 'placements.md']

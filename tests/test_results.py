@@ -48,10 +48,10 @@ AB = 's/arch=a - s/arch=b'
     ('equal within ±0.04', 's/arch=a - s/arch=c', dict(sign=0)), ('open', 's/arch=a - s/arch=c', {}),
     ('not run', 's/arch=a - s/arch=d', {}), ('supported', 's/arch=a - t/arch=b', {}),
     ('open', 's/arch=a - s/arch=b - t/arch=a + t/arch=b', {}),
-    ('not run: 12 of 13 seeds of arch=a have ended', AB, dict(seeds=13)),
-    ('not run: fewer than 3 rates of arch=a have ended', AB, dict(rates=(0.1, 0.2))),
-    ('open: the best rate of arch=a is at the edge', AB, dict(best=0.1)),
-    ('open: 1 of 12 runs of arch=b diverged', AB, dict(lost=[('b', 5)]))])
+    ('not run: 12 of 13 seeds of a have ended', AB, dict(seeds=13)),
+    ('not run: fewer than 3 rates of a have ended', AB, dict(rates=(0.1, 0.2))),
+    ('open: the best rate of a is at the edge', AB, dict(best=0.1)),
+    ('open: 1 of 12 runs of b diverged', AB, dict(lost=[('b', 5)]))])
 def test_verdicts(wanted, text, options):
     assert verdict(text, **options).text == wanted
 
