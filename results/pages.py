@@ -86,12 +86,13 @@ def ranking(sweep):
 
 
 def noise(sweep):
-    """Return the lines on what a choice by one seed costs, in tuning and in the screen (seed 1 at a decay of 0.1), and on what
-    placements cost. Leads over pre are fitted to those of the screen by least squares through 0, with a t-interval."""
+    """Return the lines on what a choice by one seed costs, in tuning and in the screen (seed 1 at a decay of 0.1, nGPT of 0), and
+    on what placements cost. Leads over pre are fitted to those of the screen by least squares through 0, with a t-interval."""
     pre, gains, leads = find_row(sweep.rows, sweep.keys['against']), [], []
     ranked = [row for row in sweep.rows if len(row.losses()) >= SEEDS['placements']]
     screened = {row: min(((run.val_loss, run.test_loss) for run in row.first.itertuples()
-                          if run.weight_decay == '0.1' and run.status == 'done'), default=(0, math.nan))[1] for row in ranked}
+                          if run.weight_decay in ('0', '0.1') and run.status == 'done'), default=(0, math.nan))[1]
+                for row in ranked}
     for row in ranked:
         by_seed = {point: dict(zip(at.seed, at.val_loss)) for point, at in row.points.items()}
         means = {point: fmean(at[seed] for seed in (1, 2, 3)) for point, at in by_seed.items() if {1, 2, 3} <= at.keys()}
