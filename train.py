@@ -28,6 +28,7 @@ eval_interval = 2000                # iterations between evaluations; each is fo
 eval_iters = 200                    # batches of each split in an evaluation, the same ones every time
 log_interval = 1                    # iterations between log lines
 log_layers = False                  # log the norms of gradient, weights and update of each layer too
+eval_train = True                   # evaluate on the training split too, not only on validation
 eval_only = False                   # evaluate once and stop
 init_from = 'scratch'               # scratch | resume | auto: either | gpt2, …, gpt2-xl | the folder of a run or a model
 max_minutes = 0.0                   # save and stop after so many minutes of this start; 0: no limit
@@ -190,7 +191,8 @@ for it in range(run.start, max_iters + 1):
     with speed.paused():
         means = {}
         if evaluates:
-            means = {f'{split}_loss': evaluate(split) for split in data if split != 'test' or last}
+            skipped = {'train': not eval_train, 'test': not last}
+            means = {f'{split}_loss': evaluate(split) for split in data if not skipped.get(split)}
             run.check(it, rate, scaler, *means.values())
             x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
             with machine.autocast():                    # with fsdp, no rank alone holds a block's weights

@@ -7,17 +7,19 @@ from scipy.stats import t
 
 from lab.sweep.table import contrast, corrected, find_row, read_contrast
 
-LEVEL, MARGIN = 0.05, 0.04
+LEVEL = 0.05
 # the losses that each row of a sweep needs: its seeds, without those that chose its rate or decay
 SEEDS = dict(base=12, size=8, batch=4, text=8, tokens=8, figure5=4, figure5_warm=4, figure6=5, figure6_vit=4, stable_start=4,
-             vit_parts=4, placements=8)
+             vit_parts=4, placements=8, starts=8, optimizers=8)
 
 
 class Claim(NamedTuple):
     text: str
     contrast: str           # 'ROW - ROW' or 'ROW - ROW - ROW + ROW', of final losses. A ROW is SWEEP/axis=value,…
-    sign: int = -1          # -1: the difference is below 0; 1: above 0; 0: within ±MARGIN nats
+    sign: int = -1          # -1: the difference is below 0; 1: above 0; 0: within ±margin nats
     paper: str = ''         # its numbers in the paper
+    margin: float = 0.04
+    predicted: str = ''     # the difference that was expected, where a number was
 
 
 def minus(a, b):
@@ -60,6 +62,24 @@ dnt = [
     Claim('value_residual’s lead over Pre-LN is smaller at 16M bytes than at 4.5M', minus(
         lead('value_residual', 'Pre', 'tokens/'),
         'placements/optim=adamw,arch=value_residual - placements/optim=adamw,arch=pre'), sign=1)]
+
+# what placements.py leaves open: whether norms or starts make the difference, and whether other optimizers agree
+EQUAL = 0.015               # the margin of claims of equality since then
+starts = [
+    Claim(text, f'starts/optim=adamw,arch={arch},start=gpt2 - placements/optim=adamw,arch={other}', 0, margin=EQUAL)
+    for text, arch, other in (('S1 by GPT-2’s start is like LLaMA’s norms by it', 's1', 'llama'),
+                              ('DNT is as good by GPT-2’s start as by Xavier’s', 's5', 's5'))]
+
+
+def by(optim, arch, other='pre'):
+    return f'optimizers/optim={optim},arch={arch} - optimizers/optim={optim},arch={other}'
+
+
+optimizers = [
+    Claim('By Muon, Peri-LN is better than Pre-LN', by('muon', 'peri'), predicted='−0.03'),
+    Claim('By Muon, HybridNorm is like Pre-LN', by('muon', 'hybrid'), 0, margin=EQUAL, predicted='0'),
+    Claim('By Muon, DNT is better than Pre-LN', by('muon', 's5'), predicted='−0.05'),
+    Claim('By Muon, Post-LN is worse than Pre-LN', by('muon', 'post'), 1, predicted='+0.09')]
 
 # figures of the papers
 figure6 = [Claim(f'S{a} is better than S{b}' if sign else f'S{a} and S{b} are equal',
@@ -107,7 +127,8 @@ def blockwise(sweep, lr, note):
 
 
 # figure5.py has a warm-up that the paper does not have. Its runs were known when these claims were written for figure5_warm.py.
-FAMILIES = dict(dnt=dnt, figure6=figure6, figure6_vit=figure6_vit, stable_start=stable_start, vit_parts=vit_parts,
+FAMILIES = dict(dnt=dnt, starts=starts, optimizers=optimizers, figure6=figure6, figure6_vit=figure6_vit,
+                stable_start=stable_start, vit_parts=vit_parts,
                 figure5=blockwise('figure5', 'blockwise', ', warm-up 10%'),
                 figure5_warm=blockwise('figure5_warm', 'ramp', ', warm-up 2%'))
 
@@ -120,7 +141,7 @@ Verdict = namedtuple('Verdict', 'claim estimate p text')
 
 def test(claim, sweeps):
     """Return the Estimate of a claim's difference, its p, and why it cannot be decided yet, or ''. `sweeps`: {name: Results}.
-    A claim of equality has the larger p of two one-sided t-tests of ±MARGIN (Schuirmann 1987)."""
+    A claim of equality has the larger p of two one-sided t-tests of ±margin (Schuirmann 1987)."""
     used = {}
 
     def find(name):
@@ -135,7 +156,7 @@ def test(claim, sweeps):
         return None, 1.0, 'not run'
     assert len({row.split for row in used}) == 1
     e, why = contrast(weights), next(filter(None, (why_open(row, SEEDS[sweep]) for row, sweep in used.items())), '')
-    return e, 1.0 if why else e.p if claim.sign else float(t.sf((MARGIN - abs(e.mean)) / e.error, e.df)), why
+    return e, 1.0 if why else e.p if claim.sign else float(t.sf((claim.margin - abs(e.mean)) / e.error, e.df)), why
 
 
 def why_open(row, wanted):
@@ -155,8 +176,8 @@ def decide(claim, e, p):
     if claim.sign:
         return 'open' if not p < LEVEL else 'supported' if e.mean * claim.sign > 0 else 'contradicted'
     if p < LEVEL:
-        return f'equal within ±{MARGIN}'
-    return f'contradicted: beyond ±{MARGIN}' if e.low > MARGIN or e.high < -MARGIN else 'open'
+        return f'equal within ±{claim.margin}'
+    return f'contradicted: beyond ±{claim.margin}' if e.low > claim.margin or e.high < -claim.margin else 'open'
 
 
 def test_all(sweeps, families=FAMILIES):

@@ -145,7 +145,7 @@ for it in range(run.start, max_iters + 1):
     if row:
         run.step(it - 1, sums, speed, **row)
     with speed.paused():
-        means = evaluate(*data) if evaluates else {}
+        means = evaluate(*(split for split in data if split != 'train' or eval_train)) if evaluates else {}
         if evaluates:
             run.check(it, rate, scaler, *means.values())
             x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))

@@ -5,3 +5,4 @@ max_iters = 300
 warmup_iters = 30
 eval_interval = 50
 always_save_checkpoint = False
+eval_train = False

@@ -13,6 +13,7 @@ warmup_iters = 220
 min_lr = 0.0
 eval_interval = 550
 eval_iters = 100
+eval_train = False
 log_interval = 10
 dtype = 'bfloat16'
 compile = False                         # it pays off only in runs of several minutes
