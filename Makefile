@@ -5,7 +5,7 @@
 # make test-oldest          run the main tests with the oldest PyTorch and Python supported; 8 GB for .venv-oldest
 # make setup                set up .venv with all packages, and do nothing else
 # make results              make the pages and pictures of results/ from the raw numbers in results/csv/, in a minute
-# make gpu                  measure this machine's GPU, in nine minutes, into results/gpu/. VENV=no installs nothing and uses PYTHON,
+# make gpu                  measure this machine's GPU, in at most nine minutes, into results/gpu/. VENV=no installs nothing and uses PYTHON,
 #                           which must have PyTorch and NumPy: make gpu VENV=no PYTHON=python3
 # Each target first sets up .venv, once, with the packages that it needs. PYTHON=python3.12 chooses the interpreter; ARGS="--max_iters=100" goes to train.py.
 # A stopped quickstart continues when called again. ARGS="--init_from=scratch --overwrite=True" restarts it.

@@ -467,8 +467,11 @@ class DotAttention(nn.Module):
                 p.mul_(factors)
 
     def kernel(self, q, k, v, **more):
-        """softmax(scale · qᵀk) v. On short sequences the backward pass of PyTorch's kernel is slow on a CPU."""
-        plain = v.device.type == 'cpu' and k.size(2) <= (512 if v.dtype == torch.bfloat16 else 128) and 'attn_mask' not in more
+        """softmax(scale · qᵀk) v. On a CPU, PyTorch's kernel is slow backward for short sequences. Without gradients it is
+        faster, but in bf16 an evaluation should round as training does."""
+        in_bf16 = v.dtype == torch.bfloat16
+        plain = (v.device.type == 'cpu' and 1 < q.size(2) and k.size(2) <= (512 if in_bf16 else 128) and 'attn_mask' not in more
+                 and (in_bf16 or torch.is_grad_enabled()))
         return (plain_attention if plain else F.scaled_dot_product_attention)(q, k, v, **more)
 
     def forward(self, x, v1=None, cache=None):

@@ -141,6 +141,19 @@ def compiled_updates():
     return torch.compile(apply_updates, dynamic=False)
 
 
+def without_compiler(optimizer_class):
+    """Undo decorators of torch's optimizers that import its compiler, a second of a start. Only a compiled `step` needs them."""
+    for name in ('add_param_group', 'state_dict', 'load_state_dict', 'zero_grad'):
+        setattr(optimizer_class, name, getattr(torch.optim.Optimizer, name).__wrapped__)
+    return optimizer_class
+
+
+@without_compiler
+class AdamW(torch.optim.AdamW):
+    step = torch.no_grad()(torch.optim.AdamW.step.__wrapped__)
+
+
+@without_compiler
 class ListOptimizer(torch.optim.Optimizer):
     """What SGDW, Lion, AdamMini and Muon share. Each has static methods that update lists of tensors: the weights w, by their
     gradients g and their states, with the group's learning rate lr and weight decay λ. work(group, params, scalar) yields such a
@@ -356,7 +369,7 @@ class Muon(ListOptimizer):
 # and weight_decay by their groups; adamw, lion and adam_mini take beta1 and beta2; sgdw takes momentum; muon takes momentum and
 # muon_scale, and for its AdamW beta1 and beta2.
 OPTIMIZERS = {
-    'adamw': lambda groups, c: torch.optim.AdamW(groups, c['learning_rate'], betas(c), EPS, fused=True),
+    'adamw': lambda groups, c: AdamW(groups, c['learning_rate'], betas(c), EPS, fused=True),
     'sgdw': lambda groups, c: SGDW(groups, c['learning_rate'], c.get('momentum', 0.9), compile=c.get('compile', False)),
     'lion': lambda groups, c: Lion(groups, c['learning_rate'], betas(c), compile=c.get('compile', False)),
     'adam_mini': lambda groups, c: AdamMini(groups, c['learning_rate'], c['n_embd'] // c['n_head'], betas(c),

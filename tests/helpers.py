@@ -38,7 +38,7 @@ from model import GPTConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 HANG = 400              # seconds until a process counts as hung; pyproject.toml has a longer limit for a whole test
-# what a forked process need not import; PyTorch imports its _dynamo with the first optimizer
+# what a forked process need not import
 PRELOADED = ('helpers', 'optim', 'torch._dynamo', 'vision.data', 'engine.run', 'lab.convert.pretrained', 'lab.measure',
              'lab.sweep.__main__', 'data.text', 'torch.nn.parallel', 'torch.distributed.fsdp')
 keys_in, keys_of_class = configurator.keys_in, functools.cache(configurator.keys_in)       # parsing a class takes 30 ms

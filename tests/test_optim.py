@@ -6,6 +6,8 @@ from configurator import TRAIN, defaults_of, read_config
 
 import math
 import re
+import subprocess
+import sys
 from dataclasses import fields
 
 import pytest
@@ -329,3 +331,15 @@ def test_jump_is_a_multiple_of_the_base_after_warm_up(schedule, warmup):
             assert found == lr_at(it, schedule, warmup_iters=warmup, **own)
         for blockwise in ('ramp', 'jump', 'peak'):
             assert lr_at(it, schedule, warmup_iters=warmup, ratio=1.0, blockwise=blockwise, **RUN) == base
+
+
+def test_training_imports_no_compiler():
+    """It takes two seconds, and PyTorch's optimizers import it in several of their methods"""
+    code = ('import sys, torch, model, optim; m = model.GPT(model.GPTConfig(n_layer=1, n_head=1, n_embd=8, vocab_size=8))\n'
+            'for name in ("adamw", "sgdw"):\n'
+            '    o = optim.OPTIMIZERS[name](optim.param_groups(m, 0.1), optim.Keys(learning_rate=0.1))\n'
+            '    m(torch.zeros(1, 4, dtype=torch.long), torch.zeros(1, 4, dtype=torch.long))[1].backward()\n'
+            '    o.step(); o.zero_grad(); o.load_state_dict(o.state_dict())\n'
+            'print("torch._dynamo" in sys.modules)')
+    run = subprocess.run([sys.executable, '-c', code], cwd=ROOT, capture_output=True, text=True)
+    assert run.stdout == 'False\n', run.stderr

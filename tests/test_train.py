@@ -130,6 +130,12 @@ def test_a_test_split_is_evaluated_at_the_end(whole, place):
     assert [row['iter'] for row in rows(run) if 'test_loss' in row] == [22]
 
 
+def test_the_training_split_need_not_be_evaluated(whole, place):
+    train(place, 'whole/config.json', '--out_dir=less', '--eval_train=False')
+    assert rows(place / 'less') == [{key: value for key, value in row.items() if key != 'train_loss'} for row in rows(whole)]
+    assert_same_weights(place / 'less', whole)
+
+
 # ----------------------------------------------------------------------------- resuming
 
 @pytest.mark.parametrize('optimizer, more', [('adamw', {}), ('sgdw', dict(dropout=0.2, learning_rate=0.1)), ('adam_mini', {}),
