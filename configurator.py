@@ -23,7 +23,8 @@ from typing import NamedTuple
 
 TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys too
 
-SECTIONS = ('model', 'norms', 'optimizer', 'schedule', 'data', 'run', 'machine')       # of the help
+SECTIONS = ('sizes', 'norms', 'attention', 'start', 'placements', 'muP',            # of the help; these are GPTConfig's
+            'optimizer', 'schedule', 'data', 'run', 'machine')
 NICKNAMES = {'lr': 'learning_rate', 'bs': 'batch_size', 'wd': 'weight_decay', 'steps': 'max_iters'}     # of other programs
 ALIASES = {'mid_norm': ('attn_mid_norm', 'ffn_mid_norm'), 'post_norm': ('attn_post_norm', 'ffn_post_norm'),
            'decay_lr': ('schedule', 'warmup_iters')}            # alias → the keys that it sets; the last is nanoGPT's
@@ -87,7 +88,7 @@ def keys_in(source):
     keys = {}
     for base in source.__mro__[-2::-1]:
         text = textwrap.dedent(inspect.getsource(base))
-        keys |= parse_keys(text, ast.parse(text).body[0].body, 'model')
+        keys |= parse_keys(text, ast.parse(text).body[0].body, 'sizes')
     return {f.name: keys[f.name]._replace(default=f.default) for f in fields(source) if f.init}
 
 

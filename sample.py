@@ -69,7 +69,7 @@ def text_of(ids):
 
 
 shown = 0
-with machine.autocast(), closing(model.stream(ids, max_new_tokens, temperature, top_k or None, top_p)) as drawn:
+with machine.autocast(), closing(model.sample(ids, max_new_tokens, temperature, top_k or None, top_p)) as drawn:
     for new in progress(drawn, 'tokens', max_new_tokens, shown=sys.stderr.isatty() and not sys.stdout.isatty()):
         ids = torch.cat((ids, new), dim=1)
         text = text_of(ids[0])

@@ -13,7 +13,22 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from model import GPT, PARAMS, Block, GPTConfig, Row, block_type, check_rows, plain_attention, share_scalars
+from model import (
+    ATTENTIONS,
+    FFN,
+    GPT,
+    PARAMS,
+    VARIANT_ATTENTIONS,
+    Block,
+    GPTConfig,
+    Row,
+    VariantBlock,
+    VariantFFN,
+    attach_aux_and_logged,
+    block_type,
+    check_rows,
+    plain_attention,
+)
 
 torch.set_num_threads(1)            # tensors this small gain nothing from more
 
@@ -21,7 +36,7 @@ SIZES = dict(block_size=8, vocab_size=11, n_head=4, n_embd=16, dropout=0.0)
 CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm', 'dyt', 'derf', 'seednorm', 'gatednorm'),
                norm_gain=('learned', 'zero_centred', 'none'), attention=('dot', 'stable', 'l2', 'l2_tied', 'ngpt'),
                ffn=('gelu', 'gelu_tanh', 'relu', 'relu2', 'swiglu', 'geglu'), pos=('learned', 'rope'),
-               init=('gpt2', 'normal', 'torchtitan', 'xavier', 'xavier_trunc', 'stable', 'magneto'),
+               init=('gpt2', 'normal', 'torchtitan', 'xavier', 'xavier_trunc', 'stable', 'magneto'), emb_init=('normal', 'head'),
                skip_scale=('one', 'deepnorm', 'keel'),
                residual=('add', 'gpas', 'ngpt', 'dual', 'siamese', 'attnres', 'hyper', 'mhc', 'mhc_lite'),
                branch_gain=('none', 'layerscale', 'rezero'))
@@ -32,7 +47,7 @@ SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_no
 AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
     n_layer=(1, 2), streams=(1, 3), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
     attn_norm_alpha=(0.0, 0.75), norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0),
-    init_gain=(1.0, 2.0), emb_std=(0.02, 0.0), mix_ln=(0.0, 0.8), mup_base_width=(0, 4), mup_base_depth=(0, 1),
+    init_gain=(1.0, 2.0), emb_std=(0.02, 0.1), mix_ln=(0.0, 0.8), mup_base_width=(0, 4), mup_base_depth=(0, 1),
     mup_base_head_dim=(0, 2))
 TRAINING_ONLY = {'qk_clip'}             # fields that change no logits and no cross-entropy
 
@@ -444,7 +459,7 @@ def test_l2_attention_keeps_its_precision_at_large_norms(dtype, tol, qk_norm, at
     x = 0.5 * torch.randn(4, 32, 16).to(attn.wq.weight.dtype)
     wk, k_norm = (attn.wq, attn.q_norm) if attention == 'l2_tied' else (attn.wk, attn.k_norm)
     with torch.autocast('cpu', torch.bfloat16, enabled=dtype == torch.bfloat16):
-        q, k, v, y = attn.q_norm(attn.wq(x)).to(dtype).double(), k_norm(wk(x)).to(dtype).double(), attn.wv(x), attn(x)[0]
+        q, k, v, y = attn.q_norm(attn.wq(x)).to(dtype).double(), k_norm(wk(x)).to(dtype).double(), attn.wv(x), attn(x)
     assert v.dtype == y.dtype == dtype and k.square().sum(-1).min() > 40000
     distance = (q[:, :, None] - k[:, None]).square().sum(-1)
     assert (y - causal_softmax(-distance / math.sqrt(16)) @ v.double()).abs().max() < tol * v.abs().max()
@@ -468,6 +483,28 @@ def test_layers_share_the_tables_of_rope():
     assert sorted(name.split('.')[-1] for name in buffers) == ['cos', 'sin']
 
 
+# ----------------------------------------------------------------------------- plain blocks and their variants
+
+@pytest.mark.parametrize('attention', ATTENTIONS)
+@pytest.mark.parametrize('config', [
+    dict(), dict(ffn='swiglu', pos='rope', n_kv_head=2), dict(**MID_NORM, **POST_NORM, qk_norm=True)])
+def test_variants_equal_the_plain_block_at_the_defaults(config, attention):
+    """Bit for bit, with gradients and a step's dropout. An edit of one must stand in the other"""
+    config = GPTConfig(**SIZES | config | dict(n_layer=1, attention=attention, dropout=0.1, n_kv_head=0 if attention in (
+        'l2_tied', 'ngpt') else config.get('n_kv_head', 0)))
+    plain, variant, found = Block(config, 1), VariantBlock(config, 1), []
+    variant.attn, variant.ffn = VARIANT_ATTENTIONS[attention](config), VariantFFN(config)
+    assert type(plain.attn) is ATTENTIONS[attention] and type(plain.ffn) is FFN
+    variant.load_state_dict(plain.state_dict())
+    for block in plain, variant:
+        torch.manual_seed(0)
+        x = torch.randn(2, 8, 16, requires_grad=True)
+        y = block(x)
+        y.square().sum().backward()
+        found.append([y, x.grad, *(p.grad for _, p in sorted(block.named_parameters()))])
+    assert all(map(torch.equal, *found))
+
+
 # ----------------------------------------------------------------------------- the papers' propositions
 
 def block(**config):
@@ -478,7 +515,7 @@ def block(**config):
 def branch(b, name):
     """x → Δt f(x), one branch of a block; the other is silenced."""
     (b.ffn.w2 if name == 'attn' else b.attn.wo).weight.data.zero_()
-    return lambda x: b(x)[0] - x
+    return lambda x: b(x) - x
 
 
 def jacobian(f, x):
@@ -521,7 +558,7 @@ def test_p4_post_norm_divides_the_jacobian_by_the_length_of_its_input(norm):
     for length in 1.0, 10.0, 1000.0:
         x = length * torch.randn(16).double()
         expected = slope(second.weight, first(x)) @ slope(first.weight, x)
-        close(length * jacobian(lambda x: b(x)[0], x.view(1, 1, 16)), length * expected, 1e-6)
+        close(length * jacobian(b, x.view(1, 1, 16)), length * expected, 1e-6)
 
 
 @pytest.mark.parametrize('norm', NORMALIZING)
@@ -529,10 +566,10 @@ def test_p4_post_norm_divides_the_jacobian_by_the_length_of_its_input(norm):
 @pytest.mark.parametrize('pos', CHOICES['pos'])
 def test_p5_qk_norm_forgets_the_scale_of_queries_and_keys(attention, norm, pos):
     b, x = block(norm=norm, attention=attention, qk_norm=True, pos=pos), torch.randn(2, 7, 16).double()
-    before = b(x)[0]
+    before = b(x)
     for matrix in ['wq'] if attention == 'l2_tied' else ['wq', 'wk']:
         b.attn.get_submodule(matrix).weight.data *= 7
-        close(b(x)[0], before, 1e-7)
+        close(b(x), before, 1e-7)
 
 
 @pytest.mark.parametrize('bias', [True, False])
@@ -551,7 +588,7 @@ def test_t4_mid_norm_bounds_the_hidden_states_whatever_the_weights(mid_norm, dt,
             p.data *= 100
     states = []
     model.h[0].register_forward_pre_hook(lambda module, args: states.append(args[0]))
-    model.h[-1].register_forward_hook(lambda module, args, output: states.append(output[0]))
+    model.h[-1].register_forward_hook(lambda module, args, output: states.append(output))
     model(tokens(1, 8))
     first, last = states
     bound = first.norm() / math.sqrt(8 * 16) + 2 * dt * 4 * (gamma + beta)
@@ -595,13 +632,13 @@ def test_init_is_the_table_of_stds(init, tied, gain):
 
 
 def test_embedding_std():
-    """emb_std is wte's and wpe's; 0 makes a tied wte a matrix of `init`, by init_gain too, and leaves an untied one at 0.02."""
+    """emb_std is that of wte and wpe; with emb_init=head, a tied wte starts as a matrix of `init`, by init_gain too."""
     sizes = dict(n_layer=1, n_head=4, n_embd=128, vocab_size=512, block_size=256, init='xavier', init_gain=2.0)
     like_head = 2 * (2 / (512 + 128)) ** 0.5
-    for tied, emb_std, wte, wpe in ((True, 0.1, 0.1, 0.1), (True, 0.0, like_head, 0.02), (False, 0.0, 0.02, 0.02),
-                                    (False, 0.3, 0.3, 0.3)):
+    for tied, emb_init, emb_std, wte, wpe in ((True, 'normal', 0.1, 0.1, 0.1), (True, 'head', 0.02, like_head, 0.02),
+                                              (False, 'head', 0.02, 0.02, 0.02), (False, 'normal', 0.3, 0.3, 0.3)):
         torch.manual_seed(0)
-        model = GPT(GPTConfig(**sizes, tie_weights=tied, emb_std=emb_std))
+        model = GPT(GPTConfig(**sizes, tie_weights=tied, emb_init=emb_init, emb_std=emb_std))
         assert model.wte.weight.std().item() == pytest.approx(wte, rel=0.03)
         assert model.wpe.weight.std().item() == pytest.approx(wpe, rel=0.03)
         assert model.lm_head.weight.std().item() == pytest.approx(wte if tied else like_head, rel=0.03)
@@ -777,7 +814,7 @@ def test_a_module_may_not_have_an_attribute_that_every_module_gets():
     module = torch.nn.Linear(1, 1)
     module.aux = True
     with pytest.raises(ValueError, match='Linear has an attribute aux'):
-        share_scalars(module)
+        attach_aux_and_logged(module)
 
 
 def test_a_sequence_longer_than_block_size_is_an_error():
@@ -880,11 +917,11 @@ def test_dropout_acts_in_training_only(ffn, fused):
     close(model.eval()(idx)[0], without(idx)[0], 1e-12)
     b, x = model.h[0], model.wte(idx)
     b.register_forward_pre_hook(lambda module, args: states.append(args[0]))
-    quiet = b.attn(x)[0]
+    quiet = b.attn(x)
     model.train()(idx)
-    for values in states[0], b.attn(x)[0], b.ffn(x):
+    for values in states[0], b.attn(x), b.ffn(x):
         assert 0.3 < (values == 0).double().mean() < 0.7
-    kept = (y := b.attn(x)[0]) != 0
+    kept = (y := b.attn(x)) != 0
     assert not torch.allclose(y[kept], 2 * quiet[kept])                 # the attention map is dropped from as well
 
 
@@ -893,8 +930,8 @@ def test_embedding_skips_add_the_embedding_with_its_dropout():
     for block in model.h:
         block.register_forward_pre_hook(lambda module, args: seen.append(args))
     model(tokens(2, 8))
-    (x, x0, *_), (_, again, *_) = seen
-    assert x is x0 is again
+    (x, *_), (state, *_) = seen
+    assert x is state.x0
 
 
 @pytest.mark.parametrize('config', [dict(dropout=0.5), DNT, LLAMA | dict(n_kv_head=2), dict(attention='l2', residual_scale=0.3),

@@ -19,7 +19,7 @@ from engine.files import map_leaves, write_whole
 from engine.keys import config_from
 from model import GPT
 
-FREE = ('dropout', 'init', 'init_gain', 'emb_std', 'fused_qkv_init')        # fields that a resumed run may change
+FREE = ('dropout', 'init', 'init_gain', 'emb_init', 'emb_std', 'fused_qkv_init')        # fields that a resumed run may change
 REQUIRED = dict(model=dict, optimizer=dict, scaler=dict, config=dict, about=dict, iter=int, best_val_loss=float, data=str)
 
 

@@ -173,6 +173,17 @@ class Machine:
             dist.all_reduce(t, op)
         return t
 
+    def after_step(self, model):
+        """Call model.after_step, after buffers that a module lists in max_over_ranks have got the largest values of all ranks."""
+        if not self.distributed:
+            return model.after_step()
+        for module in model.modules():
+            for name in getattr(module, 'max_over_ranks', ()):
+                self.sum(getattr(module, name), dist.ReduceOp.MAX)
+        from torch.distributed.tensor.experimental import implicit_replication  # here, for it takes a second
+        with implicit_replication():                    # with fsdp, each rank holds some rows of a weight and all of a factor
+            model.after_step()
+
     def largest(self, number):
         """Return the largest of the ranks' integers, without waiting for the GPU."""
         number = torch.tensor(number)

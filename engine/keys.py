@@ -9,7 +9,7 @@ import torch
 
 from data.tokens import is_prepared, read_meta
 from engine.device import DTYPES
-from model import GPTConfig, check
+from model import GPTConfig, require
 from optim import MUON_SCALES, OPTIMIZERS, SCHEDULES
 
 CHOICES = dict(optimizer=OPTIMIZERS, schedule=SCHEDULES, blockwise=('ramp', 'peak', 'jump', 'merge'), parallel=('ddp', 'fsdp'),
@@ -41,15 +41,17 @@ def check_keys(config, choices=CHOICES, lows=LOWS):
         if key in config and config[key] not in names:
             raise ValueError(f'{key}={config[key]!r}: choose one of {", ".join(names)}')
     at_least(config, **lows, **{key: 0 for key in config if key.startswith(('r_', 'wd_'))})
-    check(keys,
-        *((given(key, 0) < 1, key, 'a number below 1') for key in BELOW_ONE),
-        (given('decay_frac', 0) <= 1, 'decay_frac', 'at most 1'),
+    for holds, names, demand in (
+        *((given(key, 0) < 1, key, 'must be below 1') for key in BELOW_ONE),
+        (given('decay_frac', 0) <= 1, 'decay_frac', 'must be at most 1'),
         (given('min_lr', 0) <= given('learning_rate', 0) or given('schedule', '') == 'constant', 'min_lr learning_rate',
-         'min_lr <= learning_rate, or schedule=constant'),
-        (given('blockwise') != 'merge' or config['schedule'] == 'wsd', 'blockwise schedule', 'schedule=wsd'),
-        (given('wd_norm', 1) == 1 or config['decay_norms'], 'wd_norm decay_norms', 'decay_norms=True: norms do not decay'),
+         'min_lr must be at most learning_rate, or schedule=constant'),
+        (given('blockwise') != 'merge' or config['schedule'] == 'wsd', 'blockwise schedule', 'merge needs schedule=wsd'),
+        (given('wd_norm', 1) == 1 or config['decay_norms'], 'wd_norm decay_norms', 'norms decay only with decay_norms=True'),
         ('block_size' not in config or config['batch_size'] * config['block_size'] * config['vocab_size'] < 2 ** 31,
-         'batch_size block_size vocab_size', 'a product below 2**31, or kernels are slow or wrong'))
+         'batch_size block_size vocab_size', 'their product must be below 2**31, or kernels are slow or wrong'),
+    ):
+        require(keys, holds, names, demand)
 
 
 def check_parallel(config, machine):

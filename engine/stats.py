@@ -212,11 +212,11 @@ def dead_units(h):
     return (h.abs().flatten(0, -2).amax(0) <= DEAD * rms(h)).float().mean()
 
 
-NUMBERS = {         # name → a module of the block ('': the block itself), and what its forward pass says
-    'residual_rms': ('', lambda args, out: rms(out[0])),
-    'attn_rms': ('attn_residual', lambda args, out: rms(args[1])),
-    'ffn_rms': ('ffn_residual', lambda args, out: rms(args[1])),
-    'dead_units': ('ffn.inner_norm', lambda args, out: dead_units(args[0])),
+NUMBERS = {         # name → modules of the block ('': the block itself), of which the first that is there says the number
+    'residual_rms': {'': lambda args, out: rms(out[0] if isinstance(out, tuple) else out)},
+    'attn_rms': {'attn_residual': lambda args, out: rms(args[1]), 'attn_mid_norm': lambda args, out: rms(out)},
+    'ffn_rms': {'ffn_residual': lambda args, out: rms(args[1]), 'ffn_mid_norm': lambda args, out: rms(out)},
+    'dead_units': dict.fromkeys(('ffn.inner_norm', 'ffn.w2'), lambda args, out: dead_units(args[0])),
 }
 OF_ATTENTION = ('max_logits', 'attn_entropy')
 
@@ -240,9 +240,9 @@ def block_stats(model, x):
         with ExitStack() as stack:
             for block in model.h:
                 modules, seen = dict(block.named_modules()), {}
-                for name, (path, pick) in NUMBERS.items():
-                    if path in modules:
-                        seen[name], = stack.enter_context(collected([modules[path]], pick))
+                for name, picks in NUMBERS.items():
+                    for path in [path for path in picks if path in modules][:1]:
+                        seen[name], = stack.enter_context(collected([modules[path]], picks[path]))
                 stack.enter_context(capture_attention_inputs([block], lambda *inputs, seen=seen: seen.update(
                     {name: [number] for name, number in zip(OF_ATTENTION, attention_health(*inputs))})))
                 blocks.append(seen)

@@ -78,9 +78,9 @@ def status_of(run):
 
 @functools.cache
 def section_of(key):
-    """Return the section of --help that has this key of train.py or vision.train; 'model' for fields of a model's config."""
+    """Return the section of --help that has this key of train.py or vision.train; 'sizes' for fields of a model's config."""
     scripts = {**keys_in(os.path.join(ROOT, 'vision', 'train.py')), **keys_in(TRAIN)}
-    return scripts[key].section if key in scripts else 'model'
+    return scripts[key].section if key in scripts else 'sizes'
 
 
 def differing(dicts):

@@ -149,21 +149,21 @@ def test_help_of_train_py():
 
 
 TABLE = '''
-       norm       input pre_attn pre_ffn mid post qk final Δt  attention ffn    pos     tied init   emb_std fused bias eps  alpha
-pre    layernorm  -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-post   layernorm  -     -        -       -   y    -  -     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-peri   layernorm  -     y        y       y   -    -  y     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-off    layernorm  -     -        -       -   -    -  -     1.0 dot       gelu   learned y    gpt2   0.02    -     -    1e-5 0.5
-s1     rmsnorm    -     y        y       -   -    -  y     1.0 dot       gelu   learned y    xavier 0.0     y     -    1e-8 0.5
-s2     rmsnorm    -     y        y       -   -    y  y     1.0 dot       gelu   learned y    xavier 0.0     y     -    1e-8 0.5
-s3     rmsnorm    y     y        y       -   -    y  y     1.0 dot       gelu   learned y    xavier 0.0     y     -    1e-8 0.5
-s4     rmsnorm    y     y        y       y   -    y  y     1.0 dot       gelu   learned y    xavier 0.0     y     -    1e-8 0.5
-s5     rmsnorm    y     y        -       y   -    y  y     1.0 dot       gelu   learned y    xavier 0.0     y     -    1e-8 0.5
-stable stablenorm -     y        y       -   -    -  y     1.0 stable    gelu   learned y    stable 0.0     y     -    1e-8 0.475
-llama  rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal 0.02    -     -    1e-6 0.5
+       norm       input pre_attn pre_ffn mid post qk final Δt  attention ffn    pos     tied init   emb_init fused bias eps  alpha
+pre    layernorm  -     y        y       -   -    -  y     1.0 dot       gelu   learned y    gpt2   normal  -     -    1e-5 0.5
+post   layernorm  -     -        -       -   y    -  -     1.0 dot       gelu   learned y    gpt2   normal  -     -    1e-5 0.5
+peri   layernorm  -     y        y       y   -    -  y     1.0 dot       gelu   learned y    gpt2   normal  -     -    1e-5 0.5
+off    layernorm  -     -        -       -   -    -  -     1.0 dot       gelu   learned y    gpt2   normal  -     -    1e-5 0.5
+s1     rmsnorm    -     y        y       -   -    -  y     1.0 dot       gelu   learned y    xavier head    y     -    1e-8 0.5
+s2     rmsnorm    -     y        y       -   -    y  y     1.0 dot       gelu   learned y    xavier head    y     -    1e-8 0.5
+s3     rmsnorm    y     y        y       -   -    y  y     1.0 dot       gelu   learned y    xavier head    y     -    1e-8 0.5
+s4     rmsnorm    y     y        y       y   -    y  y     1.0 dot       gelu   learned y    xavier head    y     -    1e-8 0.5
+s5     rmsnorm    y     y        -       y   -    y  y     1.0 dot       gelu   learned y    xavier head    y     -    1e-8 0.5
+stable stablenorm -     y        y       -   -    -  y     1.0 stable    gelu   learned y    stable head    y     -    1e-8 0.475
+llama  rmsnorm    -     y        y       -   -    -  y     1.0 dot       swiglu rope    -    normal normal  -     -    1e-6 0.5
 '''
 NAMES = ('norm input_norm attn_pre_norm ffn_pre_norm mid_norm post_norm qk_norm final_norm residual_scale '
-         'attention ffn pos tie_weights init emb_std fused_qkv_init bias norm_eps norm_alpha').split()
+         'attention ffn pos tie_weights init emb_init fused_qkv_init bias norm_eps norm_alpha').split()
 CELLS = {'y': True, '-': False}
 ARCHS = {row.split()[0]: configurator.expanded(dict(zip(NAMES, [CELLS.get(cell, cell) for cell in row.split()[1:]])))
          for row in TABLE.strip().splitlines()[1:]}

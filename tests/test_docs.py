@@ -103,16 +103,17 @@ def joins(end, words):
 
 
 EDITS = {           # argument of a command → the edits that it needs
-    '--norm=meanabs': [above('NORMS = {', 'class MeanAbsNorm'), joins("'gatednorm': GatedNorm}", "'meanabs': MeanAbsNorm")],
+    '--norm=meanabs': [above('NORMS = {', 'class MeanAbsNorm'), joins("'stablenorm': StableNorm}", "'meanabs': MeanAbsNorm")],
     '--optimizer=nadam': [above("'adamw': lambda groups", "'nadam': ", 'optim.py')],
     '--norm_every=2': [above('fused_qkv_init: bool', 'norm_every: int'),
-                       above('self.attn_pre_scale, self.ffn_pre_scale', 'self.block_norm = '),
+                       above('self.dt = config.branch_scale', 'self.block_norm = '),
+                       above('x = self.attn_post_norm(x + self.dt', 'x = self.block_norm(x)'),
                        above('x_in = x', 'x = self.block_norm(x)')],
     '--attention=cosine': [above('ATTENTIONS = {', 'class CosineAttention'),
                            joins("'l2_tied': L2TiedAttention}", "'cosine': CosineAttention"),
                            above("'ffn.w1': MATRIX('ffn')", "'attn.tau': Row('tau'")],
     '--z_loss=1e-4': [above('fused_qkv_init: bool', 'z_loss: float'), above('loss = F.cross_entropy(', "self.aux['z_loss']")],
-    '--out_dir=out-heads-rms': [above('if self.wg is not None', "self.logged['heads_rms']")]}
+    '--out_dir=out-heads-rms': [above('return y\n\n    def attend', "self.logged['heads_rms']")]}
 OF_README = ['--norm=meanabs']
 
 

@@ -88,12 +88,9 @@ class GatedBlock(Block):
         gated = getattr(config, 'gate', False)
         self.attn_gate, self.ffn_gate = (Gain(config.n_embd, 0.1) if gated else nn.Identity() for _ in range(2))
 
-    def attn_branch(self, x, v1=None, cache=None):
-        f, v = super().attn_branch(x, v1, cache)
-        return self.attn_gate(f), v
-
-    def ffn_branch(self, x):
-        return self.ffn_gate(super().ffn_branch(x))
+    def forward(self, x, cache=None):
+        x = self.attn_post_norm(x + self.dt * self.attn_gate(self.attn_mid_norm(self.attn(self.attn_pre_norm(x), cache))))
+        return self.ffn_post_norm(x + self.dt * self.ffn_gate(self.ffn_mid_norm(self.ffn(self.ffn_pre_norm(x)))))
 
 
 @pytest.fixture
@@ -133,7 +130,7 @@ def start(seed=0, **keys):
     return dict(GPT(GPTConfig(**SMALL, **keys)).named_parameters()), torch.rand(1)
 
 
-@pytest.mark.parametrize('keys', [{}, dict(tie_weights=False, norm='gatednorm', bias=True, linear_norm=True, emb_std=0.0),
+@pytest.mark.parametrize('keys', [{}, dict(tie_weights=False, norm='gatednorm', bias=True, linear_norm=True, emb_init='head'),
                                   dict(value_residual=True, residual='hyper', init='xavier_trunc')], ids=str)
 def test_an_added_module_changes_no_other_weight(monkeypatch, keys):
     """Nor the random numbers that follow"""
@@ -197,6 +194,16 @@ def test_what_another_format_cannot_hold(tmp_path, edited):
         block.dt = 0.5
     with pytest.raises(ValueError, match='computes other logits with these weights, off by 0'):
         write_model(network, tmp_path, 'gpt2')
+
+
+def test_measurements_of_an_edited_block(edited):
+    """What depends on the branches alone says that the block adds something else"""
+    idx = torch.arange(16).view(2, 8) % 13
+    network = GPT(GatedConfig(**SMALL, gate=True))
+    for what in 'sensitivity', 'jacobian', 'preflight':
+        with pytest.raises(ValueError, match=r'adds something else than Δt · Mid\(f\(Pre\(x\)\)\) in h.0, with f = attn'):
+            measure.measure(network, [(idx, idx)], (what,), 0)
+    assert measure.measure(network, [(idx, idx)], ('hidden',), 0)['hidden']
 
 
 # ----------------------------------------------------------------------------- an optimizer and an attention

@@ -22,7 +22,7 @@ from engine.files import finite
 from lab import measure as m
 from lab.measure.gradients import diagonal_estimate
 from lab.measure.preflight import CAUSES, growth
-from model import GPT, GPTConfig, block_type, run_blocks
+from model import GPT, GPTConfig, State, VariantBlock, block_type, run_blocks
 from test_model import causal_softmax, reference, with_kernel
 
 # one of each residual, place of a norm, and attention, for what follows a forward pass by hand
@@ -79,15 +79,18 @@ def states_by_hand(model, x):
     """The residual stream as it enters the blocks and behind each branch, by the block's equation"""
     c, v1 = model.config, None
     positions = model.wpe(torch.arange(x.size(1))) if model.wpe is not None else 0
-    states = [model.h[0].attn_residual.expand(model.input_norm(model.wte(x) + positions))]
+    embedded, is_plain = model.input_norm(model.wte(x) + positions), not isinstance(model.h[0], VariantBlock)
+    states = [embedded if is_plain else model.h[0].attn_residual.expand(embedded)]
     alpha = dict(one=1, deepnorm=(2 * c.n_layer) ** 0.25, keel=2 * c.n_layer)[c.skip_scale]
     for i, b in enumerate(model.h):
         x = entering(model, i, states)
         for name in ('attn', 'ffn'):
             pre, mid, post = (getattr(b, f'{name}_{place}_norm') for place in ('pre', 'mid', 'post'))
-            residual = getattr(b, f'{name}_residual')
-            f, v = b.attn(pre(residual.read(x)), v1) if name == 'attn' else (b.ffn(pre(residual.read(x))), None)
-            v1, f = (v if v1 is None else v1), mid(f) * (1 if c.branch_gain == 'none' else getattr(b, f'{name}_gain').weight)
+            residual = getattr(b, f'{name}_residual', None)
+            f = pre(x if is_plain else residual.read(x))
+            f = b.ffn(f) if name == 'ffn' else b.attn(f, None, v1) if c.value_residual else b.attn(f)
+            f, v1 = (f[0], f[1] if v1 is None else v1) if isinstance(f, tuple) else (f, v1)
+            f = mid(f) * (1 if c.branch_gain == 'none' else getattr(b, f'{name}_gain').weight)
             # test_model.py has the equations of the other residuals
             x = post(alpha * x + c.residual_scale * f if c.residual == 'add' else residual(x, f, c.residual_scale))
             states.append(x)
@@ -271,9 +274,19 @@ def test_sensitivity_is_the_norm_of_the_full_jacobian(arch, more):
     model, batches = build(arch, more, dtype=torch.float32), data()
     rows, states = m.sensitivity(model, batches, generator()), states_by_hand(model, batches[0][0][:1])
     for i, (row, b) in enumerate(zip(rows, model.h, strict=True)):
-        functions = dict(block=(lambda x: b(x, states[0])[0], states[2 * i]),           # x₀ does not move
-                         to_end=(lambda x: run_blocks(model.h[i:], x, states[0]), states[2 * i]),
-                         attn=(lambda x: b.attn_branch(x)[0], entering(model, i, states)), ffn=(b.ffn_branch, states[2 * i + 1]))
+        def branch(x, name):
+            if isinstance(b, VariantBlock):
+                return b.ffn_branch(x) if name == 'ffn' else b.attn_branch(x)[0]
+            return getattr(b, f'{name}_mid_norm')(getattr(b, name)(getattr(b, f'{name}_pre_norm')(x)))
+
+        def through(blocks, x):                         # x₀ does not move
+            x = run_blocks(blocks, State(x, states[0]) if isinstance(b, VariantBlock) else x)
+            return x[0] if isinstance(x, State) else x
+
+        functions = dict(block=(lambda x: through([b], x), states[2 * i]),
+                         to_end=(lambda x: through(model.h[i:], x), states[2 * i]),
+                         attn=(lambda x: branch(x, 'attn'), entering(model, i, states)),
+                         ffn=(lambda x: branch(x, 'ffn'), states[2 * i + 1]))
         for name, (f, at) in functions.items():
             assert 0.95 < row[name] / largest_singular_value(f, at) < 1.0001, name
         for name in ('attn', 'ffn') if not model.config.bias else ():

@@ -68,7 +68,7 @@ def test_rates_decay_and_epsilon_are_those_of_the_papers_tables(optimizer):
 @torch.no_grad()
 def test_starts_are_those_of_the_base_model(init, tied):
     """Over the root of the growth in width in blocks; as they are there in embeddings and head, whose outputs are divided"""
-    base = dict(vocab_size=200, block_size=100, n_layer=2, n_head=2, n_embd=32, init=init, tie_weights=tied, emb_std=0.0,
+    base = dict(vocab_size=200, block_size=100, n_layer=2, n_head=2, n_embd=32, init=init, tie_weights=tied, emb_init='head',
                 fused_qkv_init=True)
     torch.manual_seed(0)
     small = dict(GPT(GPTConfig(**base)).named_parameters())

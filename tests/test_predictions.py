@@ -75,7 +75,7 @@ def test_spectra_of_jacobians(arch, more, data, monkeypatch):
         pre, mid, post = (getattr(block, f'{name}_{place}_norm') for place in ('pre', 'mid', 'post'))
 
         def layer(v):
-            f = mid(block.attn(pre(v[None]))[0] if name == 'attn' else block.ffn(pre(v[None])))[0]
+            f = mid(getattr(block, name)(pre(v[None])))[0]
             return post(v + model.config.residual_scale * f)
 
         sigma, found = singular_values(layer, at), row['layer']

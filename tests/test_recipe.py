@@ -123,7 +123,7 @@ def number(cell):
 
 def wanted_of(config, paper, arch, **keys):
     """All keys of a row. Its architecture is one of test_configurator's table or near one of them"""
-    near = dict(xavier=('pre', dict(init='xavier', emb_std=0, fused_qkv_init=True)),            # DNT's table 5, figure 2
+    near = dict(xavier=('pre', dict(init='xavier', emb_init='head', fused_qkv_init=True)),            # DNT's table 5, figure 2
                 norm=('pre', dict(norm='stablenorm', norm_alpha=0.25, norm_eps=1e-8)))          # figure 3
     arch, changes = near.get(arch, (arch, {}))
     fields = {key: number(value) if isinstance(value, str) else value for key, value in ARCHS[arch].items()}

@@ -34,13 +34,13 @@ def test_text_is_shown_as_it_grows(run, monkeypatch):
     """Each character once its last byte is drawn; bytes that make none, and half of one at the end, are not lost"""
     drawn, shown = ('é日'.encode() + b'\xffa\xe6\x97', b'same bits'), []
 
-    def stream(self, ids, *how):
+    def sample_tokens(self, ids, *how):
         assert ids.tolist() == [list('naïve\r'.encode())] * 2
         for new in zip(*drawn):
             shown.append(sys.stdout.getvalue())
             yield torch.tensor(new)[:, None]
 
-    monkeypatch.setattr(GPT, 'stream', stream)
+    monkeypatch.setattr(GPT, 'sample', sample_tokens)
     out = sample(run, '--out_dir=out-tiny', '--start=naïve\r', '--num_samples=2')
     grown = ['', 'naïve\ré', 'naïve\ré日', 'naïve\ré日\ufffda']
     assert shown == [grown[i] for i in (0, 0, 1, 1, 1, 2, 2, 3, 3)]
@@ -57,7 +57,7 @@ def test_the_prompt_stays_as_it_was_typed(run, tmp_path, monkeypatch):
     state = torch.load('out-tiny/best.pt', weights_only=True)
     state['config']['dataset'], state['data'] = 'changed', read_meta('changed')['fingerprint']
     torch.save(state, tmp_path / 'best.pt')
-    monkeypatch.setattr(GPT, 'stream', lambda self, ids, *how: (new for new in [torch.tensor([[256]])] * 2))
+    monkeypatch.setattr(GPT, 'sample', lambda self, ids, *how: (new for new in [torch.tensor([[256]])] * 2))
     assert sample(run, f'--out_dir={tmp_path}', '--start=ﬁne \u2460', '--num_samples=1') == 'ﬁne \u2460abab\n'
 
 
@@ -79,7 +79,7 @@ def test_pretrained_continues_as_hugging_face_does(tmp_path, monkeypatch):
                                    dtype='float32'))
     assert done.split('\n---------------\n') == [text, text + '\n']
     given = []                                          # the end of a document in a prompt is one token
-    monkeypatch.setattr(GPT, 'stream', lambda self, ids, *how: given.append(ids[0].tolist()) or (new for new in [ids[:, :1]]))
+    monkeypatch.setattr(GPT, 'sample', lambda self, ids, *how: given.append(ids[0].tolist()) or (new for new in [ids[:, :1]]))
     for start, wanted in (('</s>', []), ('a</s>b', tokenizer.encode('a', add_special_tokens=False))):
         sample(tmp_path, *flags(init_from='small', start=start, num_samples=1))
         assert given.pop() == [*wanted, tokenizer.eos_token_id, *tokenizer.encode(start[5:] and 'b', add_special_tokens=False)]

@@ -38,12 +38,13 @@ def plain(model, x):
         logits = (logits * block.attn.scale).masked_fill(future, -math.inf)
         weights = logits.double().softmax(-1)
         entropies = -(weights * weights.clamp(min=1e-300).log()).sum(-1)
-        branch, _ = block.attn_branch(stream)
+        branch = block.attn(block.attn_pre_norm(stream))
         behind = stream + branch
         hidden = block.ffn.activation(block.ffn.w1(block.ffn_pre_norm(behind)))
-        stream, _ = block(stream)
+        stream = block(stream)
         for name, number in dict(
-                residual_rms=rms(stream), attn_rms=rms(branch), ffn_rms=rms(block.ffn_branch(behind)), max_logits=logits.max(),
+                residual_rms=rms(stream), attn_rms=rms(branch), ffn_rms=rms(block.ffn(block.ffn_pre_norm(behind))),
+                max_logits=logits.max(),
                 attn_entropy=entropies.mean() / torch.arange(1.0, x.size(1) + 1).log().mean(),
                 dead_units=(hidden.abs().amax((0, 1)) <= 0.01 * rms(hidden)).float().mean()).items():
             found[name].append(number.item())

@@ -66,10 +66,10 @@ def test_blocks_add_to_the_loss(recompute, monkeypatch):
     states = []
 
     def forward(self, *args, old=model.Block.forward):
-        x, v1 = old(self, *args)
+        x = old(self, *args)
         states.append(x)
         self.aux['size'] = self.aux.get('size', 0.0) + 0.1 * x.square().mean()
-        return x, v1
+        return x
 
     torch.manual_seed(0)
     plain = GPT(GPTConfig(block_size=8, vocab_size=13, n_layer=3, n_head=2, n_embd=8, dropout=0.0)).double()

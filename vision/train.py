@@ -83,7 +83,7 @@ scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torc
 if checkpoint:
     run.resume(checkpoint, opt, scaler)
 else:
-    raw_model.after_step()                              # a resumed run's checkpoint was saved after it
+    machine.after_step(raw_model)                       # a resumed run's checkpoint was saved after it
 checkpoint = None                                       # free its memory
 mix = Mix(config, model_config.classes)
 
@@ -192,7 +192,7 @@ for it in range(run.start, max_iters + 1):
         group['lr'] = group['lr_scale'] * rate(it, group['lr_ratio'])
     scaler.step(opt)
     scaler.update()
-    raw_model.after_step()                              # nGPT, QK-Clip, and what an edit does there
+    machine.after_step(raw_model)                       # nGPT, QK-Clip, and what an edit does there
     opt.zero_grad(set_to_none=True)
     run.note(it, sums['loss'], grad_norm, scaler)       # whether it was finite, without waiting for the device
     row = dict(lr=rate(it), grad_norm=grad_norm.item(), **norms.row(), **batches.row()) if logs else None

@@ -36,10 +36,10 @@ class ViTConfig(GPTConfig):
 
     def __post_init__(self):
         for key in 'image_size', 'patch_size', 'channels', 'classes':
-            model.check(self, (getattr(self, key) >= 1, key, 'at least 1'))
-        model.check(self, (self.image_size % self.patch_size == 0, 'image_size patch_size', 'patches that divide the image'),
-                    (0 <= self.drop_path < 1, 'drop_path', 'a probability below 1'),
-                    (self.pool in POOLS, 'pool', f'one of {", ".join(POOLS)}'))
+            model.require(self, getattr(self, key) >= 1, key, 'must be at least 1')
+        model.require(self, self.image_size % self.patch_size == 0, 'image_size patch_size', 'patches must divide the image')
+        model.require(self, 0 <= self.drop_path < 1, 'drop_path', 'must be a probability below 1')
+        model.require(self, self.pool in POOLS, 'pool', f'choose one of {", ".join(POOLS)}')
         self.block_size = (self.image_size // self.patch_size) ** 2 + (self.pool != 'mean')
         super().__post_init__()
 
@@ -105,7 +105,7 @@ class DropPath(nn.Module):
 
 def make_vit_blocks(config, seed):
     """Return a GPT's blocks with stochastic depth, without the biases of queries, keys and values if qkv_bias is False."""
-    blocks = model.make_blocks(config, seed)
+    blocks = model.make_blocks(config, seed, model.VariantBlock if config.drop_path else None)
     for i, block in enumerate(blocks):
         p = config.drop_path * i / max(1, config.n_layer - 1)
         if p:
@@ -123,7 +123,7 @@ class ViT(nn.Module):
 
     def __init__(self, config, mean=0.5, std=0.5):
         super().__init__()
-        config = replace(config)                # checked and resolved anew, if fields have changed since
+        config = replace(config)                # a copy, so that __post_init__ sees edits made to the config
         self.config, self.init_seed = config, torch.randint(2 ** 63 - 1, (), device='cpu').item()
         self.patch = PatchEmbedding(config, mean, std)
         self.wpe = nn.Embedding(config.block_size, config.n_embd) if config.pos == 'learned' else None
@@ -134,7 +134,7 @@ class ViT(nn.Module):
         self.final_norm = model.make_norm(config.final_norm, config)
         self.head_scale = model.Scale(1 / config.width_growth) if config.mup_base_width else nn.Identity()
         self.head = nn.Linear(config.n_embd, config.classes, bias=config.bias)
-        model.share_scalars(self)
+        model.attach_aux_and_logged(self)
         model.init_weights(self)
 
     def hidden(self, images):
@@ -142,10 +142,7 @@ class ViT(nn.Module):
         x = self.patch(images)
         if self.wpe is not None:
             x = x + self.wpe(torch.arange(x.size(1), device=x.device))
-        x = self.dropout(self.input_norm(x))
-        x = self.h[0].attn_residual.expand(x)
-        x0 = x if self.config.embedding_skip else None
-        return model.run_blocks(self.h, x, x0, recompute=self.recompute)
+        return model.run_blocks(self.h, self.dropout(self.input_norm(x)), recompute=self.recompute)
 
     def forward(self, images, targets=None):
         """Return logits (B, classes), and the mean cross-entropy in nats per image, or None without targets, for images (B,
@@ -155,7 +152,7 @@ class ViT(nn.Module):
 
     def output(self, x, targets=None):
         """Return forward's result, given the residual state after the last block."""
-        x = self.h[-1].ffn_residual.collapse(self.pool(x), self.final_norm)
+        x = self.h[-1].collapse(self.pool(x), self.final_norm)
         logits = self.head(self.head_scale(x))
         if targets is None:
             return logits, None

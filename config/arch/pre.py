@@ -44,5 +44,6 @@ rope_theta = 10000.0
 init = 'xavier_trunc' if _vit else 'gpt2'     # ViT: the truncated Xavier of DNT, table 4, see s1.py
 init_gain = 1.0
 unit_weights = False
+emb_init = 'normal'
 emb_std = 0.02
 fused_qkv_init = _vit                   # timm has W_q, W_k and W_v in one matrix; under gpt2 this makes no difference

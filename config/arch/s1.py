@@ -7,5 +7,5 @@ norm_eps = 1e-8
 init = 'xavier_trunc' if _vit else 'xavier'
 # DNT's code is not public. This is how nanoGPT's code starts with Xavier weights: it ties the embedding to the head before it
 # draws them, so that the embedding starts as a head, and W_q, W_k, W_v are one matrix. The latter holds for timm's ViT too.
-emb_std = 0.0
+emb_init = 'head'
 fused_qkv_init = True

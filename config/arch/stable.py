@@ -12,5 +12,5 @@ attention = 'stable'
 init = 'stable'
 # Code 1 draws every linear map by StableInit, and W_q, W_k, W_v as one matrix. It shows no head and no embedding; in nanoGPT, on
 # which the paper builds, the head is the embedding, and is drawn last.
-emb_std = 0.0
+emb_init = 'head'
 fused_qkv_init = True

@@ -3,5 +3,5 @@ include('config/arch/pre.py')
 init = 'xavier'
 # Both papers build on nanoGPT, which ties the embedding to the head before it draws weights, so that the embedding is initialized
 # like a head, and which has W_q, W_k and W_v in one matrix.
-emb_std = 0.0
+emb_init = 'head'
 fused_qkv_init = True

@@ -5,7 +5,8 @@
 def _placements(width):
     gpt2 = f'--emb_std=0.08 --init_gain={(768 / width) ** 0.5:.2f}'
     return {'S1': 'config/arch/s1.py', 'DNT': 'config/arch/s5.py', 'Pre': f'config/arch/pre.py {gpt2}',
-            'S1+InputNorm': 'config/arch/s1.py --input_norm=True', 'S1 large': 'config/arch/s1.py --emb_std=0.3',
+            'S1+InputNorm': 'config/arch/s1.py --input_norm=True',
+            'S1 large': 'config/arch/s1.py --emb_init=normal --emb_std=0.3',
             'Peri': f'config/arch/peri.py {gpt2}', 'Post': f'config/arch/post.py {gpt2}'}
 
 

@@ -8,7 +8,8 @@ out_dir = 'out-sweep/starts'
 csv = 'results/csv/starts.csv'
 against = ''
 codes = ''
-_xavier = '--init=xavier --init_gain=1.0 --emb_std=0.0 --fused_qkv_init=True'
-_by_start = {'gpt2': (f'--init=gpt2 {_gpt2} --fused_qkv_init=False', ('s1', 's5')), 'xavier': (_xavier, ('pre', 'peri'))}
+_xavier = '--init=xavier --init_gain=1.0 --emb_init=head --fused_qkv_init=True'
+_by_start = {'gpt2': (f'--init=gpt2 --emb_init=normal {_gpt2} --fused_qkv_init=False', ('s1', 's5')),
+             'xavier': (_xavier, ('pre', 'peri'))}
 grids = [dict(grids[0], arch={name: f'config/arch/{name}.py {_body}' for name in names}, start={start: keys})
          for start, (keys, names) in _by_start.items()]

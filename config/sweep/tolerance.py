@@ -11,7 +11,7 @@ seeds = 1
 extend = 0
 diverged_loss = 3.0
 diverged_rise = 0.5
-_archs = {arch: f'config/arch/{arch}.py --emb_std=0.08' + ' --init_gain=3.46' * (arch not in ('s1', 's5'))
+_archs = {arch: f'config/arch/{arch}.py --emb_init=normal --emb_std=0.08' + ' --init_gain=3.46' * (arch not in ('s1', 's5'))
           for arch in ('pre', 's1', 's5', 'peri', 'post', 'hybrid')}
 _optims = {'adamw': ('', 5e-4), 'muon': ('', 2e-3), 'sgdw': ('--weight_decay=2e-3', 0.05)}      # (more, lowest rate)
 grids = [dict(arch=_archs, optim={optim: f'config/optim/{optim}.py --min_lr=0 {more}'},

@@ -30,7 +30,7 @@ class Family(NamedTuple):
 
 
 # Fields that do not change what trained weights of these families compute
-NEUTRAL = {'dropout', 'init', 'init_gain', 'emb_std', 'fused_qkv_init', 'norm_alpha', 'attn_tau'}
+NEUTRAL = {'dropout', 'init', 'init_gain', 'emb_init', 'emb_std', 'fused_qkv_init', 'norm_alpha', 'attn_tau'}
 # Fields whose other values would change what the weights compute without a new parameter. A field that is neither here nor in a
 # Family, such as one that you have added, is unknown to the formats: the exporter requires its default, and train.py --init_from
 # takes its value from the run's keys.

@@ -8,7 +8,7 @@ import torch
 from engine.stats import collected
 from lab.measure.tools import measurement, outputs, table
 from lab.plot import HALVES, along_depth
-from model import LayerNorm, RMSNorm, StableNorm
+from model import LayerNorm, RMSNorm, StableNorm, VariantBlock
 
 BOUNDED = (LayerNorm, RMSNorm, StableNorm)      # norms whose output's root mean square is at most γ_max + β_max
 TRANSPORTED, HELD = 64, 2 ** 28         # sequences, and numbers of their hidden states that `transport` holds, at most
@@ -25,16 +25,19 @@ def stream(model, x):
     with outputs(model.dropout, *(norm for b in model.h for norm in (b.attn_post_norm, b.ffn_post_norm))) as seen:
         model.hidden(x)
     (embedded,), *states = seen
-    return [model.h[0].attn_residual.expand(embedded), *(state for state, in states)]
+    expand = model.h[0].attn_residual.expand if isinstance(model.h[0], VariantBlock) else lambda x: x
+    return [expand(embedded), *(state for state, in states)]
 
 
 @torch.no_grad()
 def branch_inputs(model, x):
     """Return the residual states that the branches get, [attn, ffn] of each block. A parallel FFN gets attention's."""
-    with collected([r for b in model.h for r in (b.attn_residual, b.ffn_residual)], lambda args, out: args[0]) as seen:
+    part = 'residual' if isinstance(model.h[0], VariantBlock) else 'pre_norm'
+    entries = [getattr(b, f'{name}_{part}') for b in model.h for name in ('attn', 'ffn')]
+    with collected(entries, lambda args, out: args[0]) as seen:
         model.hidden(x)
     if any(len(states) != 1 for states in seen):
-        raise ValueError('a block does not call its attn_residual or ffn_residual: nobody knows what its branches add')
+        raise ValueError(f'a block does not call its attn_{part} or ffn_{part} once: nobody knows what its branches read')
     states = [state for state, in seen]
     return list(zip(states[::2], states[::2] if model.config.parallel_ffn else states[1::2]))
 

@@ -12,7 +12,7 @@ from engine.run import progress
 from engine.stats import capture_attention_inputs
 from lab.measure.attention import attention_logits
 from lab.measure.hidden import branch_inputs, hidden, stream
-from lab.measure.sensitivity import branch, jacobian_norm
+from lab.measure.sensitivity import branch, check_branches, jacobian_norm
 from lab.measure.tools import KINDS, matrix_kind, mean_gradient, measurement, scaled, slope, table
 from lab.plot import read_measured
 
@@ -118,6 +118,7 @@ def preflight(model, batches, rng):
     In float64, on one batch. `invariance`: the exponent with which each of `effects` responds if one of CAUSES grows by FACTORS.
     `growth`: how MA and Var grow with depth, with the weights as they are, and with those of the blocks × 10."""
     model = copy.deepcopy(model).double()
+    check_branches(model, branch_inputs(model, batches[0][0]), stream(model, batches[0][0]))
     batch, seed = batches[0], int(torch.randint(2 ** 31, (), generator=rng, device=rng.device))
     unscaled = effects(model, batch, seed)
     invariance = {}

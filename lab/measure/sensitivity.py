@@ -11,7 +11,7 @@ from engine.run import progress
 from lab.measure.hidden import branch_inputs, places, stream
 from lab.measure.tools import measurement, scaled, table, top_singular_value
 from lab.plot import HALVES, along_depth
-from model import run_blocks
+from model import State, VariantBlock, run_blocks
 
 SCALING = 10.0          # the factor on W_o and W_2, to see how the sensitivity of a branch changes
 COLUMNS = f'to_end: from a block to the last, response: how many times as large a branch\'s is with W_o or W_2 × {SCALING:g}'
@@ -21,7 +21,32 @@ MOST_ENTRIES = 4096     # of another model's sequence, which cannot be cut
 
 def branch(block, name, v1=None):
     """Return the branch 'attn' or 'ffn' of a block: a function from its residual state to what is added, (B, T, D), before Δt."""
-    return block.ffn_branch if name == 'ffn' else lambda x: block.attn_branch(x, v1)[0]
+    if isinstance(block, VariantBlock):
+        return block.ffn_branch if name == 'ffn' else lambda x: block.attn_branch(x, v1)[0]
+    pre, f, mid = (getattr(block, f'{name}{part}') for part in ('_pre_norm', '', '_mid_norm'))
+    return lambda x: mid(f(pre(x)))
+
+
+def read(block, name, x):
+    """Return what a branch reads of the residual state, (B, T, D)."""
+    return getattr(block, f'{name}_residual').read(x) if isinstance(block, VariantBlock) else x
+
+
+def through(blocks, x, x0, v1):
+    """Return the residual state behind these blocks, given the one in front of them, x₀ and v₁."""
+    state = run_blocks(blocks, State(x, x0, v1) if isinstance(blocks[0], VariantBlock) else x)
+    return state.x if isinstance(state, State) else state
+
+
+@torch.no_grad()
+def check_branches(model, inputs, states):
+    """Raise ValueError if a Block, whose forward somebody may have edited, adds something else than branch() returns."""
+    for k, after in enumerate(states[1:]):
+        block, name = model.h[k // 2], ('attn', 'ffn')[k % 2]
+        if not isinstance(block, VariantBlock) and not torch.allclose(
+                layer(block, name, None)(inputs[k // 2][k % 2]), after, rtol=1e-4, atol=1e-4 * after.abs().max().item()):
+            raise ValueError(f'Block.forward adds something else than Δt · Mid(f(Pre(x))) in h.{k // 2}, with f = {name}: change '
+                             'branch() in lab/measure/sensitivity.py as it was edited')
 
 
 @torch.no_grad()
@@ -51,6 +76,7 @@ def sensitivity(model, batches, rng):
     Per layer, at one sequence: ∂block(X)/∂X, that of this block and all that follow, J_{i:D} (eq. 16, 18), and of each branch;
     and the factor on a branch's norm if W_o or W_2 is multiplied by SCALING: SCALING with Pre-LN (P7), 1 with Peri-LN (P8)."""
     states, inputs = stream(model, batches[0][0][:1]), branch_inputs(model, batches[0][0][:1])
+    check_branches(model, inputs, states)
     x0, v1, rows = states[0], first_values(model, inputs), []
 
     def random(x):
@@ -58,8 +84,8 @@ def sensitivity(model, batches, rng):
 
     for i, block in enumerate(progress(model.h, 'sensitivity, layers')):
         state, given = states[2 * i], v1 if i else None           # the first block makes v₁
-        row = dict(block=jacobian_norm(lambda x: block(x, x0, given)[0], state, random(state)),
-                   to_end=jacobian_norm(lambda x: run_blocks(model.h[i:], x, x0, given), state, random(state)))
+        row = dict(block=jacobian_norm(lambda x: through([block], x, x0, given), state, random(state)),
+                   to_end=jacobian_norm(lambda x: through(model.h[i:], x, x0, given), state, random(state)))
         for name, x, w in zip(('attn', 'ffn'), inputs[i], (block.attn.wo, block.ffn.w2)):
             start = random(x)                           # the same for both, so that their ratio is exact sooner
             row[name] = jacobian_norm(branch(block, name, v1), x, start)
@@ -71,8 +97,9 @@ def sensitivity(model, batches, rng):
 
 def layer(block, name, v1):
     """Return the layer 'attn' or 'ffn' of a block: a function from the residual state before it to the one behind it."""
-    f, residual, norm = branch(block, name, v1), getattr(block, f'{name}_residual'), getattr(block, f'{name}_post_norm')
-    return lambda x: norm(residual(x, f(x), block.dt))
+    f, post = branch(block, name, v1), getattr(block, f'{name}_post_norm')
+    add = getattr(block, f'{name}_residual', lambda x, f, dt: x + dt * f)
+    return lambda x: post(add(x, f(x), block.dt))
 
 
 def spectrum(f, x):
@@ -115,15 +142,16 @@ def jacobian(model, batches, rng):
     x = batches[0][0]
     few_tokens = x[:1, :max(2, ENTRIES // model.config.n_embd)] if model.config.causal else x[:1]
     few, inputs, states = branch_inputs(model, few_tokens), branch_inputs(model, x), stream(model, x)
+    check_branches(model, inputs, states)
     has_spectra = model.config.causal or few[0][0].numel() <= MOST_ENTRIES
     few_v1, v1 = first_values(model, few), first_values(model, inputs)
-    squares, rows = model.h[0].attn_residual.read(states[0]).square().sum(-1), []
+    squares, rows = read(model.h[0], 'attn', states[0]).square().sum(-1), []
     for k, at in enumerate(progress(places(model)[1:], 'Jacobians, layers')):
         name, block = at.partition('.')[2], model.h[k // 2]             # attn or ffn
         state, few_state = inputs[k // 2][k % 2], few[k // 2][k % 2]
         with torch.no_grad():
             added = model.config.branch_scale * branch(block, name, v1)(state)
-            cos = torch.cosine_similarity(added, getattr(block, f'{name}_residual').read(state), dim=-1)
+            cos = torch.cosine_similarity(added, read(block, name, state), dim=-1)
         row = dict(at=at, cos=cos.mean().item(), cos_rms=cos.square().mean().sqrt().item(),
                    norm=states[k + 1].norm(dim=-1).mean().item())
         squares = squares + added.square().sum(-1)
