@@ -15,11 +15,10 @@ EPS = 1e-8                  # ε beside the root of Adam's second moments
 def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=False, keys=None):
     """Return one group per (block type, decayed or not) of a model's parameters, for any torch optimizer.
 
-    Matrices decay if their row in PARAMS says so. Vectors do not, but with decay_norms those of norms do. `ratios` and
+    Matrices decay if their row in PARAMS says so. Vectors do not decay, except norm gains with decay_norms=True. `ratios` and
     `decay_ratios` map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight decay.
     A group holds its `block_type`, its `lr_ratio`, an `lr_scale` on the whole schedule, whether it is for `muon`, and in `params`
-    pairs (name, parameter), from which torch makes `param_names`. muP splits groups further, by mup_scales, and needs `keys`,
-    those of train.py: it sets lr_scale and `eps`, and divides the decay by lr_scale, so that rate times decay stays.
+    pairs (name, parameter), from which torch makes `param_names`. muP needs `keys`, those of train.py; see split_by_mup.
     """
     groups, types = {}, [*dict.fromkeys(row.type for row in model.config.params.values())]
     for kind in (*ratios, *decay_ratios):
@@ -30,22 +29,24 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
         row = row_of(name, model.config.params)
         kind, decayed = row.type, row.decays and p.dim() > 1 or decay_norms and row.type == 'norm'
         is_matrix = row.muon and name.endswith('.weight')
-        ratio, decay_ratio = ratios.get(kind, 1.0), decay_ratios.get(kind, 1.0)
-        scale, eps = mup_scales(name, kind, is_matrix, p, model.config, keys)
-        group = groups.setdefault((kind, decayed, is_matrix, ratio, decay_ratio, scale, eps), dict(
-            params=[], block_type=kind, muon=is_matrix, lr_ratio=ratio, lr_scale=scale,
-            weight_decay=weight_decay * decay_ratio / scale if decayed else 0.0, **({} if eps == 1 else {'eps': eps * EPS})))
+        group = groups.setdefault((kind, decayed, is_matrix), dict(
+            params=[], block_type=kind, muon=is_matrix, lr_ratio=ratios.get(kind, 1.0), lr_scale=1.0,
+            weight_decay=weight_decay * decay_ratios.get(kind, 1.0) if decayed else 0.0))
         group['params'].append((name, p))
     kinds, decayed_kinds = {key[0] for key in groups}, {key[0] for key in groups if key[1]}
     for kind, ratio in decay_ratios.items():
         if ratio != 1 and kind in kinds - decayed_kinds:
             raise ValueError(f'wd_{kind}={ratio}: the parameters of type {kind} do not decay, see PARAMS in model.py')
-    return list(groups.values())
+    uses_mup = model.config.mup_base_width or model.config.mup_base_depth
+    return split_by_mup(groups.values(), model.config, keys) if uses_mup else list(groups.values())
 
 
-# muP's factors on the learning rate, in a model w times as wide and d times as deep as its base: of a matrix of a block, and of
-# another parameter v times as long as in the base. Outside of blocks d is 1. c: keys of train.py.
-MUP_RATES = {       # Yang et al. 2022, table 8; for the depth: Dey et al. 2025, table 1
+# ----------------------------------------------------------------------------- muP and CompleteP
+
+# Factors on the learning rate in a model w times as wide and d times as deep as its base (Yang et al. 2022, table 8; for the
+# depth Dey et al. 2025, table 1). First of a block's matrix, then of another parameter, which is v times as long as in the base.
+# Outside of blocks d is 1. c: keys of train.py.
+MUP_RATES = {
     'adamw': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
     'adam_mini': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
     'lion': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
@@ -56,10 +57,8 @@ MUP_RATES = {       # Yang et al. 2022, table 8; for the depth: Dey et al. 2025,
 
 
 def mup_scales(name, kind, is_matrix, p, config, keys):
-    """Return muP's factors on the learning rate and on ε of a parameter p; without muP both are 1. ε shrinks as the gradient does
-    (Dey et al. 2025, eq. 40)."""
-    if not config.mup_base_width and not config.mup_base_depth:
-        return 1.0, 1.0
+    """Return muP's factors on the learning rate and on ε of a parameter p. ε shrinks as the gradient does (Dey et al. 2025, eq.
+    40)."""
     if keys is None or keys['optimizer'] not in MUP_RATES:
         given = 'no optimizer is given to param_groups' if keys is None else f'optimizer={keys["optimizer"]} has no rates for it'
         raise ValueError(f'mup_base_width={config.mup_base_width}, mup_base_depth={config.mup_base_depth}: {given}; add them '
@@ -78,6 +77,21 @@ def mup_scales(name, kind, is_matrix, p, config, keys):
         # There are d times as many, so each gets 1/d of the rate.
         return vector_rate(v, 1.0) / d, 1 / v
     return vector_rate(v, d), 1 / (v * d)
+
+
+def split_by_mup(groups, config, keys):
+    """Split param_groups' groups by muP's factors: set `lr_scale` and `eps`, and divide the decay by lr_scale, so that rate times
+    decay stays."""
+    found = {}
+    for group in groups:
+        for name, p in group['params']:
+            scale, eps = mup_scales(name, group['block_type'], group['muon'], p, config, keys)
+            key = group['block_type'], group['weight_decay'], group['muon'], scale, eps
+            part = found.setdefault(key, group | dict(params=[], lr_scale=scale, weight_decay=group['weight_decay'] / scale))
+            part['params'].append((name, p))
+            if eps != 1:
+                part['eps'] = eps * EPS
+    return list(found.values())
 
 
 # ----------------------------------------------------------------------------- optimizers
