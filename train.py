@@ -17,7 +17,7 @@ from engine.checkpoint import load_weights
 from engine.device import Machine, tune_for_training, why_not_compile
 from engine.keys import check_keys, check_parallel, config_from, gpt_config, group_settings, note_on_rate
 from engine.run import Run, Speed, progress
-from engine.stats import Batches, Norms, add_scalars, block_stats, tell_unused
+from engine.stats import Norms, add_scalars, block_stats, tell_unused
 from model import GPT, GPTConfig
 from optim import lr_at, make_optimizer, param_groups
 
@@ -167,7 +167,7 @@ notes += ['parallel=fsdp does nothing on one process: torchrun starts several'] 
 notes += filter(None, [note_on_rate(optimizer)])
 run.begin(raw_model, opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
           [*getattr(pretrained, 'notes', ()), *notes], compiled=is_compiled, tokens_per_iter=tokens_per_iter)
-batches, norms = Batches(machine), Norms(opt, log_layers)       # what the log says beside the loss
+norms = Norms(opt, log_layers)                          # what the log says beside the loss
 speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, max_iters)
 if measure_interval:
     from lab.measure import Probe
@@ -211,7 +211,6 @@ for it in range(run.start, max_iters + 1):
         number = it * gradient_accumulation_steps + j   # the micro-batch's number in the whole run
         torch.manual_seed(hash((seed, number)))         # dropout depends only on the seed and the micro-batch
         x, y = machine.to_device(*data['train'].shuffled(number * batch_size, batch_size, data_seed))
-        batches.see(x, y)
         if ddp:                                         # the last backward pass averages gradients over the ranks
             train_model.require_backward_grad_sync = j == micro_batches[-1]
         raw_model.aux.clear()
@@ -241,7 +240,7 @@ for it in range(run.start, max_iters + 1):
     machine.after_step(raw_model)                       # nGPT, QK-Clip, and what an edit does there
     opt.zero_grad(set_to_none=True)
     run.note(it, sums['loss'], grad_norm, scaler)       # whether it was finite, without waiting for the device
-    row = dict(lr=rate(it), grad_norm=grad_norm.item(), **norms.row(), **batches.row()) if logs else None
+    row = dict(lr=rate(it), grad_norm=grad_norm.item(), **norms.row()) if logs else None
     if measures:
         probe.after_step(it, raw_model)
     speed.iteration(it)

@@ -125,26 +125,32 @@ def load_weights(model, checkpoint):
 
 
 def script_of(Config):
-    """Return the script that trains models of this config class: 'vision.train' or 'train.py'."""
+    """Return the script that trains models of this config class: 'train.py', or the module that the class names."""
     return getattr(Config, 'script', 'train.py')
 
 
-OPENED_BY = {'train.py': 'sample.py, lab.measure, lab.evaluate and lab.export',
-             'vision.train': 'vision.measure and vision.evaluate'}
+def key_sources(Config):
+    """Return the sources of all keys of a run with this config class: its script's path, the class, and TRAIN."""
+    path = os.path.join(ROOT, *script_of(Config).removesuffix('.py').split('.')) + '.py'
+    return tuple(dict.fromkeys((path, Config, TRAIN)))
 
 
 def load_run(path, device='cpu', Model=GPT):
     """Return a checkpoint's model, on the device, and the checkpoint. Raise ValueError for a missing or damaged file, and for a
-    run of another script, whose models have another config class."""
+    run of another script."""
     if not os.path.exists(path):
         names = ', '.join(map(os.path.basename, checkpoint_paths(os.path.dirname(path))))
         raise ValueError(f'there is no {path}: ' + (f'choose one of {names}' if names else 'train first, or check out_dir'))
     checkpoint = load_checkpoint(path, device)
-    config, script = checkpoint['config'], checkpoint['about']['script']
+    return model_from(checkpoint, device, Model), checkpoint
+
+
+def model_from(checkpoint, device, Model):
+    """Return a checkpoint's model, on the device. Raise ValueError if the run's script trains models of another class."""
+    path, config, script = checkpoint['path'], checkpoint['config'], checkpoint['about']['script']
     if script != script_of(Model.Config):
-        raise ValueError(f'{path} is of a run of {script}: {OPENED_BY[script]} open it')
-    source = os.path.join(ROOT, script.removesuffix('.py').replace('.', os.sep) + '.py')
-    if unknown := sorted(config.keys() - defaults_of(*dict.fromkeys((source, TRAIN)), Model.Config).keys()):
+        raise ValueError(f'{path} is of a run of {script}: choose a run of {script_of(Model.Config)}')
+    if unknown := sorted(config.keys() - defaults_of(*key_sources(Model.Config)).keys()):
         keys = ', '.join(f'{key}={config[key]}' for key in unknown)
         say(f'{path} was saved by code with more keys ({keys}), and this code may build a different model: code.patch beside it '
             f'has that code', to=sys.stderr)
@@ -153,7 +159,7 @@ def load_run(path, device='cpu', Model=GPT):
     except (ValueError, TypeError) as error:
         raise damaged(path, f'its config is not that of a {Model.__name__}, {error}') from error
     load_weights(model, checkpoint)
-    return model, checkpoint
+    return model
 
 
 def check_data(checkpoint, fingerprint):

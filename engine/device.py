@@ -257,11 +257,6 @@ def vendors_peak(device):
     return next((1e12 * peak for key, peak in PEAKS.items() if key in name), None)
 
 
-def storage_bytes(tensors):
-    """Return the bytes of the tensors' storages, counting shared storages once."""
-    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
-
-
 def state_bytes(optimizer):
     """Return the bytes of an optimizer's state."""
-    return storage_bytes([value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)])
+    return sum(value.nbytes for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value))

@@ -62,7 +62,7 @@ def script_path():
 
 
 def script():
-    """Return 'train.py' or '-m vision.train', as typed in the repository's root."""
+    """Return what follows `python` in the repository's root: 'train.py', or '-m FOLDER.train' for a module."""
     name = os.path.relpath(script_path(), ROOT)
     return f'-m {name[:-3].replace(os.sep, ".")}' if os.sep in name else name
 
@@ -440,8 +440,7 @@ def equal(a, b):
 
 def losses_text(means):
     """Return 'train loss 1.2345, val loss 1.2345' for an evaluation or its row."""
-    return ', '.join(f'{name.replace("_", " ")} {value:.4f}' for name, value in means.items()
-                     if name.endswith(('_loss', '_top1', '_top5')))
+    return ', '.join(f'{name.replace("_", " ")} {value:.4f}' for name, value in means.items() if isinstance(value, float))
 
 
 def start_wandb(folder, config, about, run_id):

@@ -1,58 +1,17 @@
 """
-Numbers that the log has beside the loss: what the batches were, the norms of gradient, weights and update, and each block's
-residual stream, branches, attention and FFN. They draw no global random numbers and change no loss. lab/measure/ uses the hooks.
+Numbers that the log has beside the loss: the norms of gradient, weights and update, and each block's residual stream, branches,
+attention and FFN. They draw no random numbers and change no loss. lab/measure/ uses the hooks.
 """
 import functools
 import math
 import re
 from contextlib import ExitStack, contextmanager
 
-import numpy as np
 import torch
 
 from model import at_least_fp32
 
 DEAD = 0.01         # a unit of the FFN is dead if it never reaches this share of the RMS of all units
-REMEMBERED = 2 ** 20        # places for hashes of rows, 8 MB; a hash forgets an older one in its place
-
-
-# ----------------------------------------------------------------------------- batches
-
-class Batches:
-    """What the batches of all ranks were. Call `see` with each micro-batch, on its device, which it does not wait for."""
-
-    def __init__(self, machine):
-        self.machine, self.hashes, self.before, self.known = machine, [], 0, np.zeros(REMEMBERED, np.int64)
-        self.targets = torch.zeros(2, dtype=torch.int64, device=machine.device)     # equal to the next input; all that have one
-
-    @torch.no_grad()
-    def see(self, x, y):
-        rows = x.flatten(1).long()
-        if not self.hashes:
-            generator = torch.Generator().manual_seed(0)        # not the global one, which dropout uses
-            self.factors = torch.randint(-2 ** 63, 2 ** 63 - 1, rows[0].shape, generator=generator).to(rows.device)
-        self.hashes.append(((rows + 1) * self.factors).sum(1))          # modulo 2^64
-        if x.shape == y.shape:                          # tokens; images have one class each
-            self.targets += torch.stack(((y[:, :-1] == x[:, 1:]).sum(), (y[:, :-1] >= 0).sum()))
-
-    def row(self):
-        """Return what the batches were since the last call: `repeated`, the share of rows that equal one of the `rows_before`,
-        the earlier rows since the process started, or another of these; and for tokens `agreement`, the share of targets that
-        equal the next input. Every rank must call this."""
-        own = torch.cat(self.hashes)
-        hashes = own.new_zeros(self.machine.world_size, len(own))
-        hashes[self.machine.rank] = own
-        hashes = self.machine.sum(hashes).flatten().cpu().numpy()
-        new = np.unique(hashes)
-        places = new >> 44                              # the upper 20 bits, a place in `known` from either end
-        numbers = dict(repeated=1 - np.count_nonzero(self.known[places] != new) / len(hashes))
-        equal, targets = self.machine.sum(self.targets).tolist()
-        if targets:
-            numbers |= dict(agreement=equal / targets)
-        self.known[places], before, self.hashes = new, self.before, []
-        self.before += len(hashes)
-        self.targets.zero_()
-        return dict(batches=numbers, rows_before=before)
 
 
 # ----------------------------------------------------------------------------- weights, gradients, updates

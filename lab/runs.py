@@ -21,6 +21,7 @@ from engine.process import begin, say
 import argparse
 import functools
 import glob
+import importlib
 import json
 import os
 import re
@@ -74,6 +75,15 @@ def status_of(run):
         return 'diverged'
     ended = any(row['iter'] == run['config'].get('max_iters') for row in run['rows'] if 'val_loss' in row)
     return 'done' if ended else 'stopped'
+
+
+def model_of(script):
+    """Return the class of the models that a script trains. It is imported by name: the lab does without images."""
+    classes = {'train.py': ('model', 'GPT'), 'vision.train': ('vision.vit', 'ViT')}
+    if script not in classes:
+        raise ValueError(f'script={script!r}: choose one of {", ".join(classes)}')
+    module, name = classes[script]
+    return getattr(importlib.import_module(module), name)
 
 
 @functools.cache
@@ -144,15 +154,17 @@ def mean_interval(values):
     return values.mean(0), t.ppf(0.975, len(values) - 1) * values.std(0, ddof=1) / np.sqrt(len(values))
 
 
-def load(folder, checkpoint='best.pt', Model=None):
+def load(folder, checkpoint='best.pt'):
     """Return a run's log as a pandas data frame, with columns such as grad_norms.qk, and the model of its checkpoint, on the CPU
-    in eval mode, or None without a checkpoint. Model: GPT, or vision.vit's ViT for a run of vision.train."""
+    in eval mode, or None without a checkpoint."""
     import pandas  # here and below, for lab.plot imports this file and does without
 
-    from engine.checkpoint import load_run
-    from model import GPT
+    from engine.checkpoint import load_checkpoint, model_from
     log, path = pandas.json_normalize(read_run(folder)['rows']), os.path.join(folder, checkpoint)
-    return log, load_run(path, 'cpu', Model or GPT)[0].eval() if os.path.exists(path) else None
+    if not os.path.exists(path):
+        return log, None
+    state = load_checkpoint(path)
+    return log, model_from(state, 'cpu', model_of(state['about']['script'])).eval()
 
 
 def argument_parser(name, about, folders, **more):

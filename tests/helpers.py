@@ -281,9 +281,7 @@ def write_walk(folder, name='tiny', train=2000, val=500):
 def rows(run):
     """Return what a run logged, with keys such as grad_norms.qk, without what depends on the clock or on where it was resumed."""
     found = [spread('', json.loads(line)) for line in (Path(run) / 'log.jsonl').read_text(encoding='utf-8').splitlines()]
-    return [{name: number for name, number in row.items()
-             if not name.endswith('_per_s') and not name.startswith(('batches.', 'rows_before'))}
-            for row in found if 'start' not in row]
+    return [{name: number for name, number in row.items() if not name.endswith('_per_s')} for row in found if 'start' not in row]
 
 
 def spread(key, value):

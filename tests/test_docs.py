@@ -43,8 +43,8 @@ def defaults_of(script):
     path = ROOT / (script if script.endswith('.py') else script.replace('.', '/'))
     path = path / '__main__.py' if path.is_dir() else path.with_suffix('.py')
     names = re.search(r'\bconfigure\(globals\(\)([^()]*)\)', path.read_text(encoding='utf-8'))
-    if script.endswith('.measure'):                     # they share a function that calls it
-        path, names = ROOT / 'lab' / 'measure' / '__main__.py', ['', f', TRAIN, {"ViT" if script[0] == "v" else "GPT"}Config']
+    if script == 'lab.measure':                         # which calls it with the sources of a run's keys
+        names = ['', 'TRAIN, GPTConfig']
     return configurator.defaults_of(str(path), *(SOURCES[name] for name in re.findall(r'\w+', names[1]))) if names else {}
 
 

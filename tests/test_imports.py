@@ -1,9 +1,10 @@
 """The direction of imports: no file imports one above it, inside of its functions neither."""
 import ast
+import re
 
 from helpers import ROOT
 
-# each folder or file of the root → what it may import beside itself. The root, engine/ and lab/ do not know vision/.
+# each folder or file of the root → what it may import beside itself
 HALL = {'model', 'optim', 'data', 'engine', 'configurator', 'process'}
 MAY_IMPORT = dict(model=set(), configurator={'process'}, process=set(), optim={'model'}, data={'configurator'}, engine=HALL,
                   lab=HALL, vision=HALL | {'lab'}, train=HALL, sample=HALL, bench=HALL)
@@ -34,3 +35,8 @@ def test_no_file_imports_one_above_it():
         for name, node in imports(tree):
             if room(name) in MAY_IMPORT and not (room(name) == 'lab' and node in on_request):
                 assert room(name) in MAY_IMPORT[room(file)] | {room(file)}, f'{file}, line {node.lineno}: {name}'
+
+
+def test_engine_and_data_do_not_name_vision():
+    for path in [*(ROOT / 'engine').glob('*.py'), *(ROOT / 'data').rglob('*.py')]:
+        assert not re.search(r'vision|ViT|top-?\d', path.read_text(encoding='utf-8')), path

@@ -1,7 +1,5 @@
-"""engine/stats.py: what a run logs beside the loss, against the model's equation, kept checkpoints and given batches."""
-import json
+"""engine/stats.py: what a run logs beside the loss, against the model's equation and kept checkpoints."""
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +7,7 @@ import torch
 from helpers import TINY, checkpoint, evaluations, flags, steps, train
 
 from engine.checkpoint import load_run
-from engine.stats import NUMBERS, OF_ATTENTION, Batches, block_stats
+from engine.stats import NUMBERS, OF_ATTENTION, block_stats
 from model import ATTENTIONS, GPT, RESIDUALS, GPTConfig, block_type
 from optim import OPTIMIZERS
 
@@ -121,31 +119,3 @@ def test_norms_of_weights_updates_and_gradients(optimizer, place):
         for kind in 'qk', 'vo', 'ffn':
             assert math.hypot(*(gradients[f'{kind}.{layer}'] for layer in (0, 1))) == pytest.approx(gradients[kind], rel=1e-5)
         assert math.hypot(*(gradients[key] for key in gradients if '.' not in key)) == pytest.approx(row['grad_norm'], rel=1e-5)
-
-
-# ----------------------------------------------------------------------------- batches
-
-def test_faults_of_batches():
-    watch = Batches(SimpleNamespace(device=torch.device('cpu'), world_size=1, rank=0, sum=lambda t: t))
-
-    def told(x, y):
-        watch.see(x, y)
-        found = watch.row()
-        return found['rows_before'], found['batches']
-
-    rows, constant = torch.arange(4 * 9).view(4, 9) % 13, torch.zeros(5, 8, dtype=torch.long)
-    assert told(rows[:, :-1], rows[:, 1:]) == (0, dict(repeated=0, agreement=1))
-    watch.see(rows[:2, :-1], rows[:2, :-1])             # rows that came before, and labels that are copies of the input
-    assert told(rows[2:, 1:], rows[2:, 1:]) == (4, dict(repeated=0.5, agreement=0))
-    assert told(constant, constant) == (8, dict(repeated=0.8, agreement=1))
-    assert told(constant, torch.full_like(constant, -1)) == (13, dict(repeated=1))          # no targets
-
-
-def test_batches_of_ranks_and_resumptions(place):
-    """All ranks' rows count. A resumed run counts from its start, and `rows_before` says so"""
-    train(place, *flags(**TINY | dict(max_iters=5), log_interval=2, out_dir='two'), ranks=2)
-    train(place, 'two/config.json', '--init_from=resume', '--max_iters=7')
-    found = [row for row in map(json.loads, (place / 'two' / 'log.jsonl').read_text().splitlines()) if 'loss' in row]
-    per_iter = TINY['batch_size'] * TINY['gradient_accumulation_steps']
-    assert [(row['iter'], row['rows_before'] / per_iter) for row in found] == [(0, 0), (2, 1), (4, 3), (6, 0)]
-    assert all(row['batches'] == dict(repeated=0, agreement=1) for row in found)

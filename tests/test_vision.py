@@ -1,5 +1,6 @@
 """vision/data.py and vision/augment.py against plain lines, and the commands of vision/. tests/test_vit.py has the model."""
 import gzip
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image, ImageOps
 
 from data.tokens import SPLITS
 from engine.checkpoint import load_run
+from lab.runs import load
 from vision import augment as a
 from vision.data import Images, Shuffled
 from vision.evaluate import CIFAR100_C
@@ -198,4 +200,17 @@ def test_scores_are_those_of_plain_lines(place, monkeypatch):
     table = call(*evaluate, '--batch_size=7', '--corrupted=C').splitlines()
     assert table[-7].startswith(f'| fog | {" | ".join(f"{value:.4f}" for value in right[9].mean(1))} | ')
     assert table[-1].endswith(f'| {right.mean():.4f} ± {right.mean((0, 1)).std(ddof=1) / 10 ** 0.5:.4f} |')
-    assert '(Frobenius norm) of the matrices' in call('vision.measure', '--out_dir=whole', '--what=parameters')
+
+
+def test_lab_measure_takes_a_vit(place, monkeypatch):
+    """A run, whose checkpoint says that it holds a ViT, and an untrained model, with the keys of vision.train"""
+    monkeypatch.chdir(place)
+    assert '(Frobenius norm) of the matrices' in call('lab.measure', '--out_dir=whole', '--what=parameters', '--batches=2')
+    found = json.loads((place / 'whole' / 'measure.json').read_text())
+    assert found['iter'] == 8 and found['images'] == 2 * 16 and found['parameters']
+    keys = flags(**TINY, script='vision.train', init_only=True, what='hidden', out_dir='new')
+    assert 'new-init/measure.json' in call('lab.measure', *keys)
+    assert 'is of a run of vision.train: choose a run of train.py' in call(
+        'lab.measure', '--out_dir=whole', '--script=train.py', code=1)
+    assert 'choose one of train.py, vision.train' in call('lab.measure', '--script=lab.train', code=1)
+    assert type(load('whole')[1]) is ViT

@@ -23,7 +23,7 @@ from engine.checkpoint import load_weights
 from engine.device import Machine, tune_for_training, why_not_compile
 from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings
 from engine.run import Run, Speed, progress
-from engine.stats import Batches, Norms, add_scalars, block_stats, tell_unused
+from engine.stats import Norms, add_scalars, block_stats, tell_unused
 from optim import lr_at, make_optimizer, param_groups
 from vision.augment import INTERPOLATIONS, Mix
 from vision.data import Images, Shuffled, batches_of
@@ -121,7 +121,7 @@ images_per_iter = gradient_accumulation_steps * batch_size
 notes = [f'this run is not compiled, and therefore slower: {obstacle}'] if obstacle else []
 run.begin(raw_model, opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch', notes,
           compiled=is_compiled, images_per_iter=images_per_iter)
-batches, norms = Batches(machine), Norms(opt, log_layers)
+norms = Norms(opt, log_layers)
 speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
 if measure_interval:
     from lab.measure import Probe
@@ -164,7 +164,6 @@ for it in range(run.start, max_iters + 1):
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # the micro-batch's number in the whole run
         x, y = machine.to_device(*next(loader))
-        batches.see(x, y)
         torch.manual_seed(hash((seed, number)))         # for mixtures, dropout and stochastic depth
         x, y = mix(x, y)
         if machine.distributed:                         # the last backward pass averages gradients over the ranks
@@ -195,7 +194,7 @@ for it in range(run.start, max_iters + 1):
     machine.after_step(raw_model)                       # nGPT, QK-Clip, and what an edit does there
     opt.zero_grad(set_to_none=True)
     run.note(it, sums['loss'], grad_norm, scaler)       # whether it was finite, without waiting for the device
-    row = dict(lr=rate(it), grad_norm=grad_norm.item(), **norms.row(), **batches.row()) if logs else None
+    row = dict(lr=rate(it), grad_norm=grad_norm.item(), **norms.row()) if logs else None
     if measures:
         probe.after_step(it, raw_model)
     speed.iteration(it)

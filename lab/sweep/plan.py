@@ -1,28 +1,24 @@
 """Plan a sweep: list the runs of its grid, and choose the next ones, which depend only on the runs that have ended."""
-from configurator import ALIASES, ROOT, TRAIN, defaults_of, known, parse_args
+from configurator import ALIASES, ROOT, defaults_of, known, parse_args
 
 import functools
 import hashlib
-import importlib
 import itertools
 import json
 import os
 import re
 import shlex
 
+from engine.checkpoint import key_sources
 from engine.keys import check_keys, gpt_config, group_settings
+from lab.runs import model_of
 from lab.sweep.table import CELLS, Tuning, canonical, key_of, row_name
-from model import GPTConfig
 
 
 @functools.cache
 def sources_of(script):
     """Return the sources of a training script's keys: its path, its model's config class, perhaps TRAIN."""
-    if script == 'train.py':
-        return TRAIN, GPTConfig
-    if script == 'vision.train':                        # imported by name, because the lab does without images
-        return os.path.join(ROOT, 'vision', 'train.py'), importlib.import_module('vision.vit').ViTConfig, TRAIN
-    raise ValueError(f'script={script!r}: choose one of train.py, vision.train')
+    return key_sources(model_of(script).Config)
 
 
 @functools.cache
