@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from helpers import TINY, Alone, checkpoint, evaluations, flags, interrupted, rows, run_alone, run_here, run_ranks, steps, train
 
-from data.tokens import write_tokens
+from data.write import write_tokens
 from engine.stats import NUMBERS, OF_ATTENTION
 from model import GPT, GPTConfig
 from optim import lr_at
