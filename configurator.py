@@ -25,7 +25,6 @@ TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys to
 
 SECTIONS = ('sizes', 'norms', 'attention', 'start', 'placements', 'muP',            # of the help; these are GPTConfig's
             'optimizer', 'schedule', 'data', 'run', 'machine')
-NICKNAMES = {'lr': 'learning_rate', 'bs': 'batch_size', 'wd': 'weight_decay', 'steps': 'max_iters'}     # of other programs
 ALIASES = {'mid_norm': ('attn_mid_norm', 'ffn_mid_norm'), 'post_norm': ('attn_post_norm', 'ffn_post_norm'),
            'decay_lr': ('schedule', 'warmup_iters')}            # alias → the keys that it sets; the last is nanoGPT's
 LARGEST = {bool: 1, int: 2 ** 63 - 1, float: 3.4e38}        # the largest float32
@@ -154,7 +153,7 @@ def at_least(config, **lows):
 
 def known(key, defaults, where):
     if key not in defaults:
-        near = [NICKNAMES[key]] if NICKNAMES.get(key) in defaults else difflib.get_close_matches(key, defaults, 1)
+        near = difflib.get_close_matches(key, defaults, 1)
         hint = f'did you mean {near[0]!r}?' if near else '--help lists the keys'
         private = '; a name that is not a key must start with _' if where.endswith('.py') else ''
         raise ValueError(f'unknown key {key!r} in {where}: {hint}{private}')

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from data.tokens import Tokens, read_meta
 from engine.checkpoint import load_weights
 from engine.device import Machine, tune_for_training, why_not_compile
-from engine.keys import check_keys, check_parallel, config_from, gpt_config, group_settings, note_on_rate
+from engine.keys import check_keys, check_parallel, config_from, gpt_config, group_settings
 from engine.run import Run, Speed, progress
 from engine.stats import Norms, add_scalars, block_stats, tell_unused
 from model import GPT, GPTConfig
@@ -164,7 +164,6 @@ def evaluate(split):
 tokens_per_iter = gradient_accumulation_steps * batch_size * block_size
 notes = [f'this run is not compiled, and therefore slower: {obstacle}'] if obstacle else []
 notes += ['parallel=fsdp does nothing on one process: torchrun starts several'] * (parallel == 'fsdp' and not fsdp)
-notes += filter(None, [note_on_rate(optimizer)])
 run.begin(raw_model, opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
           [*getattr(pretrained, 'notes', ()), *notes], compiled=is_compiled, tokens_per_iter=tokens_per_iter)
 norms = Norms(opt, log_layers)                          # what the log says beside the loss

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.tokens import SPLITS, sample_hash, write_tokens
+from data.write import SPLITS, sample_hash, write_tokens
 
 GPT2 = dict(vocab_size=50257, tokenizer='gpt2')
 HEADER = 1024               # bytes at the start of a shard: llm.c's number, its version for uint16, the count of tokens, zeros

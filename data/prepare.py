@@ -23,7 +23,7 @@ from itertools import chain, islice
 import numpy as np
 
 from data.text import load_tokenizer
-from data.tokens import SPLITS, write_tokens
+from data.write import SPLITS, write_tokens
 
 name = ''                           # of HUB, or of your own data
 files = ''                          # your own files: paths or patterns, separated by commas

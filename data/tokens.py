@@ -1,25 +1,18 @@
 """
-A data set of text is a folder data/<name> with train.bin, val.bin and perhaps test.bin, which hold tokens as plain uint16 or
-uint32, and meta.json. This file reads windows of a data set, in an order that depends only on the seed, and writes a data set.
+Read windows of a data set of text, in an order that depends only on the seed. A data set is a folder data/<name>, which
+data/write.py describes.
 """
 import functools
-import hashlib
 import json
 import os
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 
-from data.lock import lock_folder
+from data.nanogpt import adopt
+from data.write import SPLITS, TEXT_SPLITS, sample_hash
 
-SPLITS = ('train', 'val')               # of every data set
-TEXT_SPLITS = (*SPLITS, 'test')         # text may have a test split, which no decision depends on
-SAMPLES, SAMPLE_SIZE = 64, 2 ** 14      # blocks of a file that each start checks, and bytes per block
-
-
-# ----------------------------------------------------------------------------- reading
 
 def is_prepared(name):
     return os.path.exists(os.path.join('data', name, 'meta.json'))
@@ -32,7 +25,6 @@ def read_meta(name):
     folder = os.path.join('data', name)
     if os.path.isabs(name) or '..' in name.split(os.sep):
         raise ValueError(f'dataset={name!r}: wants the name of a folder in data/')
-    from data.nanogpt import adopt  # here, for it imports this file
     if not is_prepared(name) and not adopt(folder):
         if not os.path.isdir('data'):
             raise ValueError(f'dataset={name!r}: there is no folder data here: run this from the root of the repository')
@@ -46,16 +38,6 @@ def read_meta(name):
                 'vocab_size': int(meta['vocab_size']), 'tokenizer': str(meta['tokenizer'])}
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f'{folder}/meta.json is damaged, prepare {folder} again: {error}') from error
-
-
-def sample_hash(path):
-    """Hash evenly spread blocks of a file; up to 1 MiB, all of it."""
-    content, last = hashlib.blake2b(digest_size=16), max(0, os.path.getsize(path) - SAMPLE_SIZE)
-    with open(path, 'rb') as f:
-        for i in range(SAMPLES):
-            f.seek(last * i // (SAMPLES - 1))
-            content.update(f.read(SAMPLE_SIZE))
-    return content.hexdigest()
 
 
 @functools.lru_cache(maxsize=4)
@@ -123,43 +105,3 @@ class Tokens:
     def spread(self, batches, batch_size):
         """Return the starts of an evaluation's batches, see spread_starts."""
         return spread_starts(self.windows, self.block_size, batches, batch_size)
-
-
-# ----------------------------------------------------------------------------- writing
-
-def write_tokens(folder, splits, vocab_size, tokenizer, fingerprint='', **more):
-    """Write train.bin, val.bin, test.bin if `splits` has it, and meta.json. `splits` maps each split to an iterable of integer
-    arrays or bytes. `more`: further entries of meta.json. Raise ValueError for a split of fewer than two tokens, an input and its
-    target, for a fingerprint other than the given one, if any, or if another process prepares data there. The old data stay until
-    all is written; an error or Ctrl-C leaves them as they were, and a kill a folder *.tmp, which nothing reads."""
-    dtype = np.uint16 if vocab_size <= 2 ** 16 else np.uint32
-    tokens, samples, content = {}, {}, hashlib.blake2b(digest_size=16)
-    os.makedirs(folder, exist_ok=True)
-    with lock_folder(folder, 'preparing data'), TemporaryDirectory('.tmp', dir=folder) as new:
-        for split in [split for split in TEXT_SPLITS if split in splits]:
-            name, tokens[split] = f'{split}.bin', 0
-            with open(f'{new}/{name}', 'wb') as f:
-                for ids in splits[split]:
-                    ids = np.frombuffer(ids, np.uint8) if isinstance(ids, bytes) else np.asarray(ids)
-                    if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
-                        raise ValueError(f'{folder}: ids from {ids.min()} to {ids.max()} are not within vocab_size={vocab_size}')
-                    ids = ids.astype(dtype)
-                    f.write(ids)
-                    content.update(ids)
-                    tokens[split] += len(ids)
-            if tokens[split] < 2:
-                raise ValueError(f'{folder}: {tokens[split]} tokens are too few for {name}, which needs an input and its target: '
-                                 f'give more text' + (', or a larger part of it to validation' if split == 'val' else ''))
-            samples[name] = sample_hash(f'{new}/{name}')
-        meta = dict(vocab_size=vocab_size, tokenizer=tokenizer, **more, dtype=np.dtype(dtype).name, tokens=tokens)
-        content.update(json.dumps(meta).encode())
-        if fingerprint not in ('', content.hexdigest()):
-            raise ValueError(f'{folder}: this data has the fingerprint {content.hexdigest()}, where {fingerprint} is expected: '
-                             f'another archive, or another version of this code, has given other tokens')
-        Path(new, 'meta.json').write_text(json.dumps({**meta, 'fingerprint': content.hexdigest(), 'samples': samples}, indent=1))
-        for split in TEXT_SPLITS:                       # at no moment are all .bin files there without meta.json
-            Path(folder, f'{split}.bin').unlink(missing_ok=True)
-        for name in ('meta.json', *samples):
-            os.replace(f'{new}/{name}', f'{folder}/{name}')
-    counts = ', '.join(f'{count:,} in {split}.bin' for split, count in tokens.items())
-    print(f'{folder}: {counts}, tokens of a vocabulary of {vocab_size:,}')

@@ -1,7 +1,6 @@
 """Check the values of train.py's keys."""
-from configurator import TRAIN, at_least, defaults_of, flags, parse_args
+from configurator import at_least
 
-import sys
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -58,18 +57,6 @@ def check_parallel(config, machine):
     """Raise ValueError, before the ranks connect, for keys that contradict each other or this machine."""
     if machine.distributed and config['parallel'] == 'fsdp' and machine.dtype == torch.float16:
         raise ValueError('dtype=float16: parallel=fsdp has no loss scaling, choose bfloat16 or float32')
-
-
-def note_on_rate(optimizer):
-    """Return a line if the command line changes a config's optimizer, and not the learning rate, which was for another; or ''."""
-    if 'optimizer' not in flags() or 'learning_rate' in flags():
-        return ''
-    others = [arg for arg in sys.argv[1:] if not arg.startswith('--optimizer=')]
-    before = parse_args(others, defaults_of(TRAIN, GPTConfig))
-    if before['optimizer'] == optimizer:
-        return ''
-    return (f'learning_rate={before["learning_rate"]:g} was set for optimizer={before["optimizer"]}: config/quick/{optimizer}.py '
-            f'has one for small models, config/optim/{optimizer}.py for large ones')
 
 
 def group_settings(config):

@@ -1,5 +1,5 @@
 """
-How a process begins and ends: Ctrl-C, wrong input, a terminal that nobody reads.
+How a process begins and ends: Ctrl-C, wrong input, a closed terminal.
 
 configurator.py imports this file before all others, and this file imports none of ours.
 """
@@ -11,7 +11,6 @@ sys.excepthook = lambda kind, *error: (                 # before imports that ta
 
 import glob
 import json
-import re
 import signal
 import time
 import traceback
@@ -75,23 +74,11 @@ def requirements_file(module):
 
 def line_for(kind, error):
     """Return the line for an error that the user can fix, or '' for a bug."""
-    text = str(error) if issubclass(kind, RuntimeError) else ''
     if kind is KeyboardInterrupt:
         return 'interrupted'
     module = (getattr(error, 'name', None) or '').partition('.')[0]
     if issubclass(kind, ModuleNotFoundError) and (file := requirements_file(module)):
         return f'error: {module} is not installed: pip install -r {file}'
-    if issubclass(kind, MemoryError) or re.search('(out of|allocate) memory', text):
-        return 'error: out of memory: use a smaller model or batch, fewer samples, or --recompute=True'
-    if kind.__name__ == 'FailOnRecompileLimitHit':
-        return ('error: torch.compile gave up after too many variants of the same code: TORCH_LOGS=recompiles shows how they '
-                'differ, --compile=False does not compile')
-    if 'Expected to have finished reduction' in text:
-        return ('error: a parameter got no gradient in an iteration, which DDP cannot average: use it in every forward pass, or '
-                'freeze it by requires_grad = False; TORCH_DISTRIBUTED_DEBUG=DETAIL --debug=True names it')
-    if ranks_have_met() and 'peer' in text:
-        return (f'error: rank {os.environ["RANK"]} has lost another rank; train.py goes on from its last checkpoint with '
-                '--init_from=auto')
     return f'error: {" ".join(str(error).splitlines())}' if issubclass(kind, (ValueError, OSError)) else ''
 
 

@@ -119,7 +119,7 @@ def main():
     table(f'root mean square of the change after {steps} steps, and its power of the width', rows)
     os.makedirs(out_dir, exist_ok=True)
     write_json(os.path.join(out_dir, 'coordinates.json'), finite(dict(steps=steps, seeds=seeds, activations=found)))
-    draw('coordinates', [out_dir], os.path.join(out_dir, 'coordinates.png'))
+    draw(plot_coordinates, [out_dir], os.path.join(out_dir, 'coordinates.png'))
 
 
 if __name__ == '__main__':

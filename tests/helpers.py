@@ -33,7 +33,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from data.tokens import write_tokens
+from data.write import write_tokens
 from model import GPTConfig
 
 ROOT = Path(__file__).resolve().parents[1]

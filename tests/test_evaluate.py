@@ -9,7 +9,7 @@ from helpers import call, flags
 from test_text import hugging_face_folder
 
 from data.text import load_tokenizer
-from data.tokens import write_tokens
+from data.write import write_tokens
 from engine.checkpoint import load_run
 from lab.evaluate import bytes_of
 

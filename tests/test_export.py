@@ -9,7 +9,7 @@ from helpers import ROOT, call, flags
 from test_text import hugging_face_folder
 
 from data.text import load_tokenizer
-from data.tokens import write_tokens
+from data.write import write_tokens
 from lab.convert.pretrained import FAMILIES, load_gpt
 from lab.export import obstacles, write_model, write_own, write_tokenizer
 from model import GPT, GPTConfig

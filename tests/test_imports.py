@@ -1,6 +1,7 @@
-"""The direction of imports: no file imports one above it, inside of its functions neither."""
+"""The direction of imports: no file imports one above it, nor one that imports it, inside of its functions neither."""
 import ast
 import re
+from graphlib import TopologicalSorter
 
 from helpers import ROOT
 
@@ -35,6 +36,16 @@ def test_no_file_imports_one_above_it():
         for name, node in imports(tree):
             if room(name) in MAY_IMPORT and not (room(name) == 'lab' and node in on_request):
                 assert room(name) in MAY_IMPORT[room(file)] | {room(file)}, f'{file}, line {node.lineno}: {name}'
+
+
+def test_no_files_import_each_other():
+    """Nor do several in a circle, which prepare() would name"""
+    graph = {}
+    for file, tree in FILES.items():
+        paths = [name.replace('.', '/') for name, _ in imports(tree)]
+        graph[file] = {path for name in paths for path in (f'{name}.py', f'{name}/__init__.py') if path in FILES}
+    assert 'lab/plot/__init__.py' in graph['lab/measure/gradients.py'] and 'engine/run.py' in graph['train.py']
+    TopologicalSorter(graph).prepare()
 
 
 def test_engine_and_data_do_not_name_vision():

@@ -414,7 +414,8 @@ def test_measuring_a_run(drawn):
     call('train.py', ROOT / 'config' / 'arch' / 'peri.py', *flags(**KEYS, out_dir='measured'))
     names, state = [name for name in m.MEASUREMENTS if name != 'preflight'], torch.load('measured/ckpt.pt', weights_only=True)
     found, wanted = measured('measured', '--batches=2'), expected(state['config'], names, 2, state['model'])
-    assert drawn == [(name, ['measured'], str(Path('measured', f'{name}.png'))) for name in names if found[name]]
+    plots = {name: m.MEASUREMENTS[name].plot for name in names if found[name]}
+    assert drawn == [(plot, ['measured'], str(Path('measured', f'{name}.png'))) for name, plot in plots.items()]
     assert found == dict(iter=3, tokens=2 * 4 * 8, **wanted)
     more = measured('measured', '--checkpoint=best.pt', '--what=preflight', '--batches=2')
     assert more == {**found, 'preflight': more['preflight']}

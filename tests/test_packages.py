@@ -10,7 +10,7 @@ import pytest
 from helpers import ROOT
 
 from data.pysource.prepare import REQUIREMENT, chosen, prepare
-from data.tokens import TEXT_SPLITS
+from data.write import TEXT_SPLITS
 
 
 def lines(name, count=10):

@@ -1,4 +1,4 @@
-"""lab/plot.py: each picture is drawn, and its curves are the numbers of the files made here; how it names runs."""
+"""lab/plot: each picture is drawn, and its curves are the numbers of the files made here; how it names runs."""
 from configurator import read_config
 
 import json
@@ -13,6 +13,7 @@ from helpers import ROOT, call
 from engine.files import finite
 from lab import plot
 from lab.measure import MEASUREMENTS, measure
+from lab.plot.__main__ import PICTURES
 from model import GPT, GPTConfig
 
 LABELS = ['out-peri (n_kv_head=0, optimizer=adamw)', 'out-b (llama, init_gain=2.0, n_kv_head=1, optimizer=sgdw)']
@@ -59,10 +60,10 @@ def curves_in(figure, dashes=('-', '--')):
     return [[(list(line.get_xdata()), list(line.get_ydata())) for line in lines] for lines in panels]
 
 
-@pytest.mark.parametrize('what', [*plot.pictures(), 'grad_norms'])
+@pytest.mark.parametrize('what', [*PICTURES, 'grad_norms'])
 def test_each_picture_is_drawn(pair, what):
     """It names each run, its axes say what they are, and pyplot and its settings stay as they were"""
-    before, figure = dict(matplotlib.rcParams), plot.picture(what, pair)
+    before, figure = dict(matplotlib.rcParams), plot.picture(PICTURES.get(what, what), pair)
     figure.canvas.draw()
     written = ' '.join(text.get_text().replace('\n', ' ') for text in figure.findobj(matplotlib.text.Text))
     assert all(name in written for name in LABELS) and any(ax.get_xlabel() for ax in figure.axes)
@@ -104,13 +105,14 @@ def test_heat_maps(tmp_path):
 
 def test_curves_along_the_depth(pair):
     """A curve for each run in each panel, its bound dashed; heads as their mean; the last step against the width"""
-    figure, runs = plot.picture('hidden', pair), [plot.read_measured(folder, 'hidden') for folder in pair]
+    figure, runs = plot.picture(PICTURES['hidden'], pair), [plot.read_measured(folder, 'hidden') for folder in pair]
     for drawn, dashed, key in zip(curves_in(figure, ['-']), curves_in(figure, ['--']), ('ma', 'var', 'entry_var'), strict=True):
         assert drawn == [([0, 0.5, 1, 1.5, 2], [row[key] for row in run]) for run in runs]
         assert [y for _, y in dashed] == [[row[f'{key}_bound'] for row in runs[0]]]
     heads = [plot.read_measured(folder, 'attention')['max_logit'] for folder in pair]
-    assert [y for _, y in curves_in(plot.picture('attention', pair))[0]] == [pytest.approx(np.mean(x, axis=1)) for x in heads]
-    for drawn in curves_in(plot.picture('coordinates', pair), ['-']):
+    means = [y for _, y in curves_in(plot.picture(PICTURES['attention'], pair))[0]]
+    assert means == [pytest.approx(np.mean(x, axis=1)) for x in heads]
+    for drawn in curves_in(plot.picture(PICTURES['coordinates'], pair), ['-']):
         assert drawn == [([32, 64, 256], [(1 + shift) * i ** 2 for i in (5, 6, 8)]) for shift in (0.0, 0.5)]
 
 
@@ -126,5 +128,5 @@ def test_the_command(pair, tmp_path):
     assert call('lab.plot', pair[0]) == f'wrote {pair[0] / "loss.png"}\n'
     call('lab.plot', pair[0], f'--out={tmp_path / "x.pdf"}', '--ylim=2,')
     assert (tmp_path / 'x.pdf').read_bytes().startswith(b'%PDF')
-    for wrong, part in ('--labels=A,B', 'wants 1 names'), ('--xlim=3', "'3'"), ('--what=losss', 'choose one of loss, heat'):
+    for wrong, part in ('--labels=A,B', 'must be 1 names'), ('--xlim=3', "'3'"), ('--what=losss', 'or a key of'):
         assert part in call('lab.plot', pair[0], wrong, code=1)

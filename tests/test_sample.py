@@ -7,7 +7,8 @@ import torch
 from helpers import call, flags
 from test_text import hugging_face_folder
 
-from data.tokens import read_meta, write_tokens
+from data.tokens import read_meta
+from data.write import write_tokens
 from model import GPT
 
 TEXT = 'the quick brown fox jumps over the lazy dog; naïve café\n' * 200

@@ -16,7 +16,7 @@ from torch import nn
 
 import model
 import optim
-from data.tokens import write_tokens
+from data.write import write_tokens
 from engine import run
 from model import GPT
 

@@ -1,6 +1,6 @@
 """
-data/tokens.py and data/pycode/prepare.py: what is written comes back, what is damaged says so, and the order of the windows is
-what lets runs of any number of ranks see the same batches.
+data/write.py, data/tokens.py and data/pycode/prepare.py: what is written comes back, what is damaged says so, and the order of
+the windows is what lets runs of any number of ranks see the same batches.
 """
 import json
 import os
@@ -13,7 +13,8 @@ import torch
 from helpers import ROOT
 
 from data.lock import lock_folder
-from data.tokens import Tokens, read_meta, write_tokens
+from data.tokens import Tokens, read_meta
+from data.write import write_tokens
 
 
 @pytest.fixture(autouse=True)

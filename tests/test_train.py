@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from helpers import TINY, Alone, checkpoint, evaluations, flags, interrupted, rows, run_alone, run_here, run_ranks, steps, train
 
-from data.tokens import write_tokens
+from data.write import write_tokens
 from engine.stats import NUMBERS, OF_ATTENTION
 from model import GPT, GPTConfig
 from optim import lr_at
@@ -308,11 +308,11 @@ def lost(at):
 
 @pytest.mark.long
 def test_a_rank_is_lost(place):
-    """The others say so in one line. Restarted by torchrun, with the store of before, they go on from the last checkpoint"""
+    """Restarted by torchrun, with the store of before, the ranks go on from the last checkpoint"""
     keys, store = flags(**TINY, init_from='auto'), dist.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)
     code, out, err = run_ranks(2, 'train.py', *keys, '--out_dir=lost', cwd=place, store=store, through=(lost, 8),
                                TORCHELASTIC_RESTART_COUNT='0')
-    assert code == -signal.SIGKILL and 'error: rank 0 has lost another rank; train.py goes on' in err, out + err
+    assert code == -signal.SIGKILL, out + err
     assert checkpoint(place / 'lost')['iter'] == 5
     code, out, err = run_ranks(2, 'train.py', *keys, '--out_dir=lost', cwd=place, store=store, TORCHELASTIC_RESTART_COUNT='1')
     assert code == 0, out + err
@@ -347,15 +347,6 @@ def test_pretrained(whole, place):
     train(place, 'tuned/config.json', '--out_dir=tuned-half', '--max_iters=2')
     train(place, 'tuned-half/config.json', '--init_from=resume', '--max_iters=4')
     assert rows(place / 'tuned-half') == rows(place / 'tuned')
-
-
-def test_the_rate_of_another_optimizer(place):
-    """Is said if --optimizer alone changes a config, and not if the rate comes with it, or if nothing changes"""
-    (place / 'of_sgdw.json').write_text(json.dumps({**TINY, 'max_iters': 0, 'optimizer': 'sgdw', 'learning_rate': 0.3}))
-    for more, said in ((['--optimizer=lion'], True), (['--optimizer=lion', '--learning_rate=0.1'], False),
-                       (['--optimizer=sgdw'], False)):
-        out, _ = train(place, 'of_sgdw.json', '--out_dir=rates', '--overwrite=True', *more)
-        assert ('learning_rate=0.3 was set for optimizer=sgdw: config/quick/lion.py' in out) == said
 
 
 # ----------------------------------------------------------------------------- measuring while training

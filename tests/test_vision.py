@@ -9,7 +9,7 @@ import torch
 from helpers import ROOT, call, evaluations, flags, interrupted, rows, train
 from PIL import Image, ImageOps
 
-from data.tokens import SPLITS
+from data.write import SPLITS
 from engine.checkpoint import load_run
 from lab.runs import load
 from vision import augment as a

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from data.tokens import SPLITS
+from data.write import SPLITS
 from engine.checkpoint import load_weights
 from engine.device import Machine, tune_for_training, why_not_compile
 from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings

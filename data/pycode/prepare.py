@@ -14,7 +14,7 @@ from configurator import configure
 
 import sysconfig
 
-from data.tokens import write_tokens
+from data.write import write_tokens
 
 LEFT_OUT = {'test', 'tests', 'idle_test', 'site-packages', 'dist-packages'}
 

@@ -26,7 +26,7 @@ import tarfile
 import zipfile
 from tempfile import TemporaryDirectory
 
-from data.tokens import TEXT_SPLITS, write_tokens
+from data.write import TEXT_SPLITS, write_tokens
 
 LIMITS = dict(train=1_500_000, val=300_000, test=300_000)       # bytes of each package at most, so that none dominates
 FINGERPRINT = '7d6d7cb8c0d1b532897b402b7ba8c535'                # of what this gives

@@ -27,6 +27,7 @@ from engine.device import pick_device
 from engine.files import finite, read_json, write_json
 from engine.keys import gpt_config
 from lab.measure import MEASUREMENTS, NEEDS, measure
+from lab.plot import draw
 from lab.runs import model_of
 from model import GPT
 
@@ -111,9 +112,8 @@ def main():
     about = {'iter': iteration, 'tokens' if Model is GPT else 'images': sum(y.numel() for _, y in data)}
     keys = {key: value for key, value in config.items() if key not in ('what', 'batches', 'script', 'debug')}
     write_results(folder, results, about, keys)
-    from lab.plot import draw
     for name in filter(results.get, names):
-        draw(name, [folder], os.path.join(folder, f'{name}.png'))
+        draw(MEASUREMENTS[name].plot, [folder], os.path.join(folder, f'{name}.png'))
 
 
 if __name__ == '__main__':

@@ -1,22 +1,9 @@
 """
-Draw pictures of runs. The ending of --out chooses the format: .png, .svg or .pdf.
+Pictures of runs, and what those of lab.measure share. In a notebook:
 
-    python -m lab.plot out-quick                                    # the loss: out-quick/loss.png
-    python -m lab.plot out-a out-b --out=loss.pdf --labels=Pre-LN,DNT         # several runs, with names of your own
-    python -m lab.plot out-a out-b --ylim=2,3                       # also --xlim
-    python -m lab.plot out-a out-b --hide=lr,loss                   # the validation loss alone
-    python -m lab.plot out-a out-b --what=gradients                 # another picture of the list below
-    python -m lab.plot out-a out-b --what=grad_norm                 # any number of log.jsonl or measure.jsonl
-
-In a notebook: from lab.plot import picture; picture('loss', ['out-quick', 'out-s1'])
+    from lab.plot import picture
+    picture('loss', ['out-quick', 'out-s1'])
 """
-import sys
-
-if __name__ == '__main__' and not __package__:
-    sys.exit('error: from the root of the repository, type  python -m lab.plot')
-
-from engine.process import begin
-
 import math
 import os
 import re
@@ -28,7 +15,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
 from engine.files import read_json, read_rows
-from lab.runs import argument_parser, group_by_seed, mean_interval, name_of_group, numbers_in, read_object, section_of, tell_apart
+from lab.runs import group_by_seed, mean_interval, name_of_group, numbers_in, read_object, section_of, tell_apart
 
 # Okabe and Ito's palette, which colour-blind readers tell apart
 COLORS = ['#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000', '#F0E442']
@@ -219,7 +206,7 @@ def curves_of(key, folder):
     curves = found.get(key) or {name[len(key) + 1:]: below[''] for name, below in found.items()
                                 if name.startswith(f'{key}.') and '' in below}
     if not curves:
-        raise ValueError(f'what={key}: choose one of {", ".join(pictures())}, or a key of {folder}: {", ".join(found)}')
+        raise ValueError(f'what={key}: choose a picture, which --help lists, or a key of {folder}: {", ".join(found)}')
     return curves
 
 
@@ -344,58 +331,24 @@ def along_depth(runs, what, shown, x='layer', first=1.0, step=1.0, y='', linear=
     return finish(figure, title)
 
 
-def pictures():
-    """Return {name: function of [(run's name, folder), …], which returns a figure}. lab.measure has most of them."""
-    from lab.coordinates import plot_coordinates
-    from lab.measure import MEASUREMENTS
-    return {'loss': plot_loss, 'heat': plot_heat, **{name: measure.plot for name, measure in MEASUREMENTS.items()},
-            'coordinates': plot_coordinates}
-
-
 def picture(what, folders, labels='', hide='', xlim=None, ylim=None):
-    """Return one of pictures(), or a key over the iterations, as a figure of matplotlib. Limits are of the first panel, and of
-    those that share its axes."""
-    folders, known = [*dict.fromkeys(map(os.path.normpath, folders))], pictures() | {'loss': lambda runs: plot_loss(runs, hide)}
-    over_seeds = what == 'loss' or what not in known    # runs that differ only in their seed are one curve
+    """Return a figure of matplotlib. `what`: 'loss', 'heat', a key over the iterations, or the plot of one of lab.measure's
+    MEASUREMENTS, a function of [(run's name, folder), …]. Limits are of the first panel, and of those that share its axes."""
+    folders, what = [*dict.fromkeys(map(os.path.normpath, folders))], {'loss': plot_loss, 'heat': plot_heat}.get(what, what)
+    over_seeds = what is plot_loss or isinstance(what, str)     # runs that differ only in their seed are one curve
     groups = group_by_seed({folder: read_object(folder, 'config.json') for folder in folders})
     groups = groups if over_seeds else [[folder] for folder in folders]
     names = labels.split(',') if labels else name_runs(groups)
     if len(names) != len(groups):
-        raise ValueError(f'labels={labels}: wants {len(groups)} names, for {"; ".join(name_runs(groups))}')
+        raise ValueError(f'labels={labels}: must be {len(groups)} names, for {"; ".join(name_runs(groups))}')
+    runs = [*zip(names, groups if over_seeds else folders)]
     with matplotlib.rc_context(STYLE):
-        plot = known.get(what, lambda runs: plot_key(runs, what))
-        figure = plot([*zip(names, groups if over_seeds else folders)])
+        figure = plot_loss(runs, hide) if what is plot_loss else plot_key(runs, what) if isinstance(what, str) else what(runs)
         figure.axes[0].set(**{name: limits for name, limits in (('xlim', xlim), ('ylim', ylim)) if limits})
     return figure
 
 
 def draw(what, folders, out, **more):
-    """Write a picture to the file `out`, with 200 dots an inch. `more` goes to picture()."""
+    """Write a picture to the file `out`, with 200 dots an inch. The other arguments are those of picture()."""
     picture(what, folders, **more).savefig(out, dpi=200, bbox_inches='tight', pad_inches=0.05)
     print(f'wrote {out}')
-
-
-def low_high(text):
-    """'2,3' → (2.0, 3.0); either may be left out, as in '2,' and ',3'"""
-    low, high = (float(part) if part else None for part in text.split(','))
-    return low, high
-
-
-def main():
-    about = {name: plot.__doc__ for name, plot in pictures().items()} | {'KEY': plot_key.__doc__}
-    parser = argument_parser('lab.plot', __doc__, 'out_dir of each run', epilog='pictures:\n' + '\n'.join(
-        f'  {name:16} {text.partition(chr(10))[0]}' for name, text in about.items()))
-    parser.add_argument('--what', default='loss', metavar='PICTURE|KEY', help='default: loss')
-    parser.add_argument('--out', help='.png, .svg or .pdf; default: WHAT.png in the first folder')
-    parser.add_argument('--labels', default='', metavar='A,B', help='names of the curves, not folders and keys')
-    parser.add_argument('--hide', default='', choices=('lr', 'loss', 'lr,loss'), help='no learning rate, no training loss')
-    parser.add_argument('--xlim', type=low_high, metavar='LOW,HIGH', help='limits of the axis; one may be left out: --xlim=100,')
-    parser.add_argument('--ylim', type=low_high, metavar='LOW,HIGH', help='of the first panel, and of those that share its axis')
-    args = parser.parse_args()
-    begin()
-    out = args.out or os.path.join(args.folders[0], f'{args.what}.png')
-    draw(args.what, args.folders, out, labels=args.labels, hide=args.hide, xlim=args.xlim, ylim=args.ylim)
-
-
-if __name__ == '__main__':
-    main()
