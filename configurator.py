@@ -28,7 +28,7 @@ SECTIONS = ('sizes', 'norms', 'attention', 'start', 'placements', 'muP',        
 ALIASES = {'mid_norm': ('attn_mid_norm', 'ffn_mid_norm'), 'post_norm': ('attn_post_norm', 'ffn_post_norm'),
            'decay_lr': ('schedule', 'warmup_iters')}            # alias → the keys that it sets; the last is nanoGPT's
 LARGEST = {bool: 1, int: 2 ** 63 - 1, float: 3.4e38}        # the largest float32
-WANTS = {bool: 'true or false', int: 'an integer', float: 'a finite number', str: 'a string', list: 'a list'}
+TYPES = {bool: 'true or false', int: 'an integer', float: 'a finite number', str: 'a string', list: 'a list'}
 
 
 def configure(namespace, *more):
@@ -113,8 +113,8 @@ def keys_of(*sources):
     hidden = {f.name for source in sources if not isinstance(source, str) for f in fields(source) if not f.init}
     for source in sources:
         for name, key in keys_in(source).items():
-            if type(key.default) not in WANTS:
-                raise ValueError(f'{source}: {name} wants a default that is {", ".join(WANTS.values())}')
+            if type(key.default) not in TYPES:
+                raise ValueError(f'{source}: the default of {name} must be {" or ".join(TYPES.values())}')
             for kind in kinds if 'TYPE' in name else [''] if name not in hidden else []:
                 keys.setdefault(name.replace('TYPE', kind), key._replace(kind=kind))
     return {**keys, 'debug': Key(False, 'show the traceback of an error', 'machine')}
@@ -148,7 +148,7 @@ def at_least(config, **lows):
     """Raise ValueError for a key of the config whose value is below its minimum in `lows`."""
     for key, low in lows.items():
         if key in config and config[key] < low:
-            raise ValueError(f'{key}={config[key]}: wants at least {low}')
+            raise ValueError(f'{key}={config[key]}: must be at least {low}')
 
 
 def known(key, defaults, where):
@@ -168,7 +168,7 @@ def parsed(key, text, default):
         value = ast.literal_eval(text) if isinstance(default, list) else type(default)(text)
         return typed(key, value, default, 'the command line')
     except (ValueError, KeyError, SyntaxError):
-        raise ValueError(f'{key}={text}: wants {WANTS[type(default)]}') from None
+        raise ValueError(f'{key}={text}: must be {TYPES[type(default)]}') from None
 
 
 def typed(key, value, default, where):
@@ -176,7 +176,7 @@ def typed(key, value, default, where):
     if type(value) is int and abs(value) < 2 ** 63 and isinstance(default, float):
         value = float(value)
     if type(value) is not type(default) or isinstance(value, (int, float)) and not abs(value) <= LARGEST[type(value)]:
-        raise ValueError(f'{key}={value!r} in {where}: wants {WANTS[type(default)]}')
+        raise ValueError(f'{key}={value!r} in {where}: must be {TYPES[type(default)]}')
     return value
 
 
@@ -197,7 +197,7 @@ def read_config(path, values):
             try:
                 return expanded(json.load(f))
             except (json.JSONDecodeError, AttributeError) as error:
-                raise ValueError(f'{path}: wants a JSON object of keys and values ({error})') from error
+                raise ValueError(f'{path}: must be a JSON object of keys and values ({error})') from error
     scope = Scope({**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(ROOT, base))})
 
     def run(file):

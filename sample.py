@@ -34,9 +34,9 @@ config = configure(globals())
 
 at_least(config, num_samples=1, max_new_tokens=1, top_k=0, seed=0)
 if temperature != 0 and temperature < 1e-6:
-    raise ValueError(f'temperature={temperature}: wants at least 1e-6, or 0 for the likeliest token')
+    raise ValueError(f'temperature={temperature}: must be at least 1e-6, or 0 for the likeliest token')
 if not 0 < top_p <= 1:
-    raise ValueError(f'top_p={top_p}: wants 0 < top_p <= 1')
+    raise ValueError(f'top_p={top_p}: must be above 0 and at most 1')
 machine = Machine(device, dtype)
 
 path = os.path.join(out_dir if init_from == 'resume' else init_from, checkpoint)

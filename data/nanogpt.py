@@ -48,7 +48,7 @@ def describe(folder):
             raise ValueError(f'{file} holds no tokens as uint16: do they have 32 or 64 bits, half of them 0?')
         if ids.max() >= meta['vocab_size']:
             raise ValueError(f'{file} has the token {ids.max()}, beyond the {meta["vocab_size"]} of {meta["tokenizer"]!r}: '
-                             f'without meta.json, a .bin file wants the tokens of GPT-2 as uint16, or those of meta.pkl')
+                             f'without meta.json, a .bin file must have the tokens of GPT-2 as uint16, or those of meta.pkl')
         meta['tokens'][split], meta['samples'][f'{split}.bin'] = len(ids), sample_hash(file)
     meta['fingerprint'] = hashlib.blake2b(json.dumps(meta).encode(), digest_size=16).hexdigest()
     path.with_suffix('.tmp').write_text(json.dumps(meta, indent=1))

@@ -87,7 +87,7 @@ def from_files(patterns, column='text', limit=0):
         for path in files.values():
             for number, text in enumerate(READERS[os.path.splitext(path)[1]](path, column), 1):
                 if not isinstance(text, str):
-                    raise ValueError(f'{path}, row {number}: wants a text in {column!r}')
+                    raise ValueError(f'{path}, row {number}: must have a text in {column!r}')
                 yield text.removeprefix('\ufeff')       # the byte order mark that some editors write
 
     return Documents(lambda: islice(texts(), limit or None))
@@ -116,7 +116,7 @@ def read_parquet(path, column):
         for batch in parquet.ParquetFile(path).iter_batches(columns=[column]):
             yield from batch.column(column).to_pylist()
     except (ArrowException, KeyError, OSError):
-        raise ValueError(f'{path}: wants an undamaged file with a column {column!r}') from None
+        raise ValueError(f'{path}: must be an undamaged file with a column {column!r}') from None
 
 
 READERS = {'.txt': read_txt, '.jsonl': read_jsonl, '.parquet': read_parquet}
@@ -127,7 +127,7 @@ def split(documents, val_fraction=0.0, test=False):
     Shakespeare is, the last tenth is for validation. `val_fraction` is another share; 0: nanoGPT's. With `test`, as many
     documents are for a test split. Raise ValueError if there are none."""
     if not 0 <= val_fraction < 1:
-        raise ValueError(f'val_fraction={val_fraction}: wants a share between 0 and 1, or 0 for the shares of nanoGPT')
+        raise ValueError(f'val_fraction={val_fraction}: must be a share between 0 and 1, or 0 for the shares of nanoGPT')
     count = len(documents)
     if count == 0:
         raise ValueError('there is no document in these files')
@@ -169,7 +169,7 @@ if __name__ == '__main__':
     if not name or (name in HUB) == bool(files):
         raise ValueError(f"name={name!r}: choose one of {', '.join(HUB)}, or another with your --files='books/*.txt,more.jsonl'")
     if os.path.basename(name) != name:
-        raise ValueError(f'name={name!r}: wants the name of a folder in data/')
+        raise ValueError(f'name={name!r}: must be the name of a folder in data/')
     texts = [from_files(files.split(','), column, limit)] if files else []
     tokenizer = tokenizer or ('google-t5/t5-base' if name == 'c4' else 'gpt2')
     load_tokenizer(tokenizer)           # raises for a wrong tokenizer before documents are fetched

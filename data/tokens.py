@@ -24,7 +24,7 @@ def read_meta(name):
     damaged."""
     folder = os.path.join('data', name)
     if os.path.isabs(name) or '..' in name.split(os.sep):
-        raise ValueError(f'dataset={name!r}: wants the name of a folder in data/')
+        raise ValueError(f'dataset={name!r}: must be the name of a folder in data/')
     if not is_prepared(name) and not adopt(folder):
         if not os.path.isdir('data'):
             raise ValueError(f'dataset={name!r}: there is no folder data here: run this from the root of the repository')

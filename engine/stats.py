@@ -99,7 +99,7 @@ def add_scalars(sums, divisor, loss, aux, logged):
     for name, term in terms.items():
         if not torch.is_tensor(term) or term.numel() != 1:
             shape = tuple(term.shape) if torch.is_tensor(term) else type(term).__name__
-            raise ValueError(f'{name} is {shape}, wants a tensor of one number')
+            raise ValueError(f'{name} is {shape}: must be a tensor of one number')
         term = at_least_fp32(term.detach())
         sums[name] = sums.get(name, 0.0) + term / divisor
         if name.startswith('logged.'):

@@ -43,7 +43,7 @@ def resized(config, width):
     """Return the keys of the same model at another width: n_head, n_kv_head and d_ff grow in proportion."""
     sizes = {key: config[key] * width / config['n_embd'] for key in ('n_head', 'n_kv_head', 'd_ff')}
     if not all(map(float.is_integer, sizes.values())):
-        raise ValueError(f'widths={widths}: n_embd={width} splits a head or d_ff, wants multiples of the head dimension')
+        raise ValueError(f'widths={widths}: n_embd={width} splits a head or d_ff: must be a multiple of the head dimension')
     return {**config, 'n_embd': width, **{key: int(size) for key, size in sizes.items()}}
 
 

@@ -167,7 +167,7 @@ def harness_model(scorer):
             return answers
 
         def refuse(self, requests, **more):
-            raise ValueError('wants tasks that rate given answers, not ones that write texts or rate whole texts')
+            raise ValueError('must be tasks that rate given answers, not ones that write texts or rate whole texts')
 
         generate_until = loglikelihood_rolling = refuse
 

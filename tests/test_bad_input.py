@@ -99,7 +99,7 @@ MALICIOUS = for_both(lambda path: Path(path).write_bytes(saved({'model': Malicio
 CASES = [
     case('started as a file', f'{ROOT}/lab/runs.py --help', 'python -m lab.runs'),
     case('no such GPU', f'{TRAIN} --device=cuda:99', "device='cuda:99' … choose auto, cpu"),
-    case('data elsewhere', f'{TRAIN} --dataset=../x', "dataset='../x': wants the name of a folder in data/"),
+    case('data elsewhere', f'{TRAIN} --dataset=../x', "dataset='../x': must be the name of a folder in data/"),
     case('min_lr', f'{TRAIN} --min_lr=1', 'min_lr=1.0, learning_rate=0.01: min_lr must be at most learning_rate'),
     case('tied head', f'{TRAIN} --r_head=2', 'r_head=2.0: with tie_weights=True … set r_emb instead'),
     case('logits of 2³¹ numbers', f'{TRAIN} --batch_size=1024 --block_size=4096 --vocab_size=512',

@@ -85,10 +85,10 @@ def test_types(keys, key):
             value = keys(argument)[key]
             assert value == wanted and type(value) is type(DEFAULTS[key])
     for text in wrong_texts:
-        with pytest.raises(ValueError, match=f'^{key}={text}.*wants {wish}'):
+        with pytest.raises(ValueError, match=f'^{key}={text}.*must be {wish}'):
             keys(f'--{key}={text}')
     for value, path in ((value, path) for value in wrong_values for path in files(value)):
-        with pytest.raises(ValueError, match=f'^{key}={re.escape(repr(value))} in {path}: wants {wish}'):
+        with pytest.raises(ValueError, match=f'^{key}={re.escape(repr(value))} in {path}: must be {wish}'):
             keys(path)
 
 

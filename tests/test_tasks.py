@@ -35,5 +35,5 @@ def test_a_task(run, tmp_path, monkeypatch):  # noqa: F811
     assert errors['mine acc'] == pytest.approx(math.sqrt(share * (1 - share) / (len(right) - 1)))
     assert means['mine perplexity'] == pytest.approx(math.exp(-sum(p.sum() for p, _ in scores) / len(right)), rel=1e-5)
     for answer, kind, says in (('x' * 25, 'loglikelihood', 'an answer has 25 tokens, and a window of out holds 24'),
-                               ('x', 'loglikelihood_rolling', 'wants tasks that rate given answers')):
+                               ('x', 'loglikelihood_rolling', 'must be tasks that rate given answers')):
         assert says in call('lab.evaluate', '--device=cpu', task([('ann', answer)], kind), cwd=run.parent, code=1)

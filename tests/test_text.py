@@ -92,7 +92,7 @@ def test_documents_of_files():
 
 @pytest.mark.parametrize('name, content, says', [
     ('broken.jsonl', b'{"text": "a"}\n{"text": "b"\n', 'row 2'), ('latin.txt', b'\xe9', 'not UTF-8'),
-    ('column.jsonl', b'{"body": "a"}', "row 1: wants a text in 'text'"), ('broken.parquet', b'PAR1', 'undamaged'),
+    ('column.jsonl', b'{"body": "a"}', "row 1: must have a text in 'text'"), ('broken.parquet', b'PAR1', 'undamaged'),
     ('notes.md', b'a', 'none of .txt, .jsonl, .parquet'), ('no/*.txt', None, 'matches no file')])
 def test_what_cannot_be_read(name, content, says):
     """Is an error that names the file and the row: no document is left out in silence"""

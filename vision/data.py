@@ -53,7 +53,7 @@ def folder(root, split):
     files = [(path, number) for number, name in enumerate(names)
              for path in sorted((root / split / name).rglob('*')) if path.suffix.lower() in ENDINGS]
     if not files:
-        raise ValueError(f'{root / split} holds no image: wants a folder per class, with {", ".join(ENDINGS)}')
+        raise ValueError(f'{root / split} holds no image: must have a folder per class, with {", ".join(ENDINGS)}')
 
     def read(i):
         try:
@@ -76,7 +76,7 @@ def hub(name, split):
     images = [key for key, kind in rows.features.items() if isinstance(kind, Images)]
     labels = [key for key, kind in rows.features.items() if isinstance(kind, ClassLabel) and key != 'coarse_label']
     if not images or not labels:
-        raise ValueError(f'dataset={name} has columns {", ".join(rows.features)}: wants one of images and one of classes')
+        raise ValueError(f'dataset={name} has columns {", ".join(rows.features)}: must have one of images and one of classes')
     numbers = np.array(rows[labels[0]][:])
     return lambda i: rows[i][images[0]], numbers, rows.features[labels[0]].names, numbers.tobytes()
 

@@ -46,7 +46,7 @@ check_keys(config, CHOICES | dict(interpolation=INTERPOLATIONS, init_from=('scra
            LOWS | dict(crop_scale=0.01, aug_repeats=1, flip=0, randaugment=0, mixup=0, cutmix=0, label_smoothing=0, workers=0))
 for key, most in dict(crop_scale=1, flip=1, randaugment=10, label_smoothing=1).items():
     if config[key] > most:
-        raise ValueError(f'{key}={config[key]}: wants at most {most}')
+        raise ValueError(f'{key}={config[key]}: must be at most {most}')
 model_config = config_from(ViTConfig, config)
 
 # ----------------------------------------------------------------------------- the run, the machine, the data

@@ -192,7 +192,7 @@ def find_row(rows, wanted, key='against'):
     """Return the one row whose labels are those in 'axis=value,…'."""
     matches = [row for row in rows if wanted and sorted(str(row).split(',')) == sorted(wanted.split(','))]
     if len(matches) != 1:
-        raise ValueError(f'{key}={wanted!r} names {len(matches)} rows of the table, wants one of: {"; ".join(map(str, rows))}')
+        raise ValueError(f'{key}={wanted!r} names {len(matches)} rows of the table: must be one of {"; ".join(map(str, rows))}')
     return matches[0]
 
 
@@ -267,7 +267,7 @@ def read_contrast(text, find):
         row = find(name)
         weights[row] = weights.get(row, 0) + (1 if sign == '+' else -1)
     if sum(weights.values()):
-        raise ValueError(f'contrast={text!r}: wants as many rows with + as with -, as in ROW - ROW or ROW - ROW - ROW + ROW')
+        raise ValueError(f'contrast={text!r}: must have as many rows with + as with -, as in ROW - ROW or ROW - ROW - ROW + ROW')
     return weights
 
 
