@@ -418,29 +418,32 @@ SCHEDULES = {       # a value of 0 is min_lr, of 1 the peak; p goes from 0 at th
 }
 
 
-def lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac, ratio=1.0, blockwise='ramp'):
-    """Return the learning rate of iteration `it`, from 0, for a block type whose Blockwise LR is `ratio` times the base.
+def lr_at(it, keys, ratio=1.0):
+    """Return the learning rate of iteration `it`, from 0, for a block type whose Blockwise LR is `ratio` times the base. `keys`:
+    those of train.py.
 
-    'ramp': the warm-up goes on at the base's slope up to ratio · learning_rate; all types then decay to the same min_lr (the code
-    of sharpness disparity). 'peak': the type has a peak of its own, ratio · learning_rate, with the same warm-up and min_lr
-    (another argument of that code). 'jump': after the warm-up, ratio multiplies the base's rate, min_lr too (the paper's text).
-    'merge', for schedule='wsd': as 'ramp', but before the decay, for as long as the decay, each type's rate goes in a straight
-    line to the base's rate (the paper's code for WSD, where both parts take a third of the run).
+    blockwise='ramp': the warm-up goes on at the base's slope up to ratio · learning_rate; all types then decay to the same min_lr
+    (the code of sharpness disparity). 'peak': the type has a peak of its own, ratio · learning_rate, with the same warm-up and
+    min_lr (another argument of that code). 'jump': after the warm-up, ratio multiplies the base's rate, min_lr too (the paper's
+    text). 'merge', for schedule='wsd': as 'ramp', but before the decay, for as long as the decay, each type's rate goes in a
+    straight line to the base's rate (the paper's code for WSD, where both parts take a third of the run).
     """
-    if blockwise == 'peak':
-        ratio, learning_rate = 1.0, ratio * learning_rate
+    base, warmup_iters, decay_frac = keys['learning_rate'], keys['warmup_iters'], keys['decay_frac']
+    last, blockwise = keys['lr_decay_iters'] or keys['max_iters'], keys['blockwise']
     if blockwise == 'jump':
-        lr = lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters, decay_frac)
+        lr = lr_at(it, {**keys, 'blockwise': 'ramp'})
         return lr if it < warmup_iters else ratio * lr
-    peak, warmup = ratio * learning_rate, max(0.0, ratio * (warmup_iters + 1) - 1)
+    if blockwise == 'peak':
+        ratio, base = 1.0, ratio * base
+    peak, warmup = ratio * base, max(0.0, ratio * (warmup_iters + 1) - 1)
     # 1) linear warm-up
     if it < warmup:
-        return learning_rate * (it + 1) / (warmup_iters + 1)
-    # 2) the schedule ('wsd' is constant until its last decay_frac), 3) min_lr from lr_decay_iters on
-    begin = max(warmup, (1 - decay_frac) * lr_decay_iters) if schedule == 'wsd' else warmup
+        return base * (it + 1) / (warmup_iters + 1)
+    # 2) the schedule ('wsd' is constant until its last decay_frac), 3) min_lr from `last` on
+    begin = max(warmup, (1 - decay_frac) * last) if keys['schedule'] == 'wsd' else warmup
     if blockwise == 'merge':
-        start = max(warmup, (1 - 2 * decay_frac) * lr_decay_iters)
-        peak += min(1.0, max(0.0, it - start) / max(1, begin - start)) * (learning_rate - peak)
-    progress = min(1.0, max(0.0, it - begin) / max(1, lr_decay_iters - begin))
-    floor = min(min_lr, peak)
-    return floor + SCHEDULES[schedule](progress) * (peak - floor)
+        start = max(warmup, (1 - 2 * decay_frac) * last)
+        peak += min(1.0, max(0.0, it - start) / max(1, begin - start)) * (base - peak)
+    progress = min(1.0, max(0.0, it - begin) / max(1, last - begin))
+    floor = min(keys['min_lr'], peak)
+    return floor + SCHEDULES[keys['schedule']](progress) * (peak - floor)

@@ -17,7 +17,7 @@ from engine.checkpoint import load_weights
 from engine.device import Machine, tune_for_training, why_not_compile
 from engine.keys import check_keys, check_parallel, config_from, gpt_config, group_settings
 from engine.run import Run, Speed, progress
-from engine.stats import Norms, add_scalars, block_stats, tell_unused
+from engine.stats import StepStats, block_stats, tell_unused
 from model import GPT, GPTConfig
 from optim import lr_at, make_optimizer, param_groups
 
@@ -28,7 +28,7 @@ eval_interval = 2000                # iterations between evaluations; each is fo
 eval_iters = 200                    # batches of each split in an evaluation, the same ones every time
 log_interval = 1                    # iterations between log lines
 log_layers = False                  # log the norms of gradient, weights and update of each layer too
-eval_train = True                   # evaluate on the training split too, not only on validation
+eval_train = True                   # evaluate on the training split too
 eval_only = False                   # evaluate once and stop
 init_from = 'scratch'               # scratch | resume | auto: either | gpt2, …, gpt2-xl | the folder of a run or a model
 max_minutes = 0.0                   # save and stop after so many minutes of this start; 0: no limit
@@ -131,25 +131,20 @@ if ddp:
     train_model.broadcast_buffers = False               # they are the same on all ranks
 
 # ----------------------------------------------------------------------------- optimizer
-opt = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile': is_compiled, 'dtype': machine.dtype})
+optimizer = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile': is_compiled, 'dtype': machine.dtype})
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 if checkpoint:
-    run.resume(checkpoint, opt, scaler)
+    run.resume(checkpoint, optimizer, scaler)
 else:
     machine.after_step(raw_model)                       # a checkpoint holds the weights as they are after it
 checkpoint = None                                       # free its memory
-
-
-def rate(it, ratio=1.0):
-    """Return the learning rate at an iteration, for block types with this ratio."""
-    return lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters, decay_frac, ratio, blockwise)
 
 
 @torch.no_grad()
 def evaluate(split):
     """Return the mean loss over eval_iters batches of a split, always the same ones. The ranks share the work."""
     raw_model.eval()
-    batches, total = data[split].spread(eval_iters, batch_size), torch.zeros(2, device=machine.device)
+    batches, total = data[split].eval_batches(eval_iters, batch_size), torch.zeros(2, device=machine.device)
     for starts, is_new in progress(list(machine.padded_shard(batches)), f'evaluation on {split}', shown=machine.master):
         x, y = machine.to_device(*data[split].read(starts))
         with machine.autocast():
@@ -160,52 +155,58 @@ def evaluate(split):
     return loss_sum / count
 
 
+def stats_of_blocks():
+    """Return the numbers of block_stats for the first batch of the validation split, on rank 0."""
+    if not machine.master or fsdp:                      # with fsdp, no rank alone holds a block's weights
+        return {}
+    x, _ = machine.to_device(*data['val'].read(data['val'].eval_batches(1, batch_size)[0]))
+    with machine.autocast():
+        return block_stats(raw_model, x)
+
+
 # ----------------------------------------------------------------------------- log, measurements
 tokens_per_iter = gradient_accumulation_steps * batch_size * block_size
 notes = [f'this run is not compiled, and therefore slower: {obstacle}'] if obstacle else []
 notes += ['parallel=fsdp does nothing on one process: torchrun starts several'] * (parallel == 'fsdp' and not fsdp)
-run.begin(raw_model, opt, rate, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
+run.begin(raw_model, optimizer, f'{tokens_per_iter:,} tokens an iteration, {data["train"].windows:,} windows an epoch',
           [*getattr(pretrained, 'notes', ()), *notes], compiled=is_compiled, tokens_per_iter=tokens_per_iter)
-norms = Norms(opt, log_layers)                          # what the log says beside the loss
+stats = StepStats(raw_model, optimizer, machine, gradient_accumulation_steps, log_layers)      # what the log says of a step
 speed = Speed('tokens', tokens_per_iter, raw_model.flops_per_token(), machine, max_iters)
 if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'], lambda: GPT(model_config))
 
 # ----------------------------------------------------------------------------- the loop
-# Each turn first evaluates, logs and saves what `it` steps have made, and then makes one more.
-row, sums = None, {}                                    # of the last step, if it is logged
+# Each pass evaluates, logs and saves the model after `it` steps, then takes one more.
+row = None                                              # of the last step, if it is logged
 for it in range(run.start, max_iters + 1):
     last = it == max_iters or eval_only
-    stop = run.stop_signal() if it > run.start else 0   # the number of a signal; each start makes a step at least
+    stop = run.stop_signal() if it > run.start else 0   # the number of a signal; each start takes at least one step
     evaluates = not stop and (it % eval_interval == 0 or last)
     measures = not stop and measure_interval and (it % measure_interval == 0 or last) and not eval_only
     saves = stop or it == run.start + 1 or keep_every and it % keep_every == 0 or evaluates and always_save_checkpoint
 
-    # evaluate, log the last step, and save; before anything is written, the run ends here if steps or losses were not finite
-    if row or evaluates or saves or measures:
-        run.check(it, rate, scaler)
-    if row:
-        run.step(it - 1, sums, speed, **row)
+    # 1) evaluate, log, and save
     with speed.paused():
-        means = {}
+        splits = [split for split in data if dict(train=eval_train, val=True, test=last)[split]] if evaluates else []
+        losses = {f'{split}_loss': evaluate(split) for split in splits}
+        if row or evaluates or saves or measures:       # first of all, stop if a loss or gradient was not finite
+            run.raise_if_diverged(it, stats, scaler, losses.values())
+        if row:
+            run.log_step(it - 1, row)
         if evaluates:
-            skipped = {'train': not eval_train, 'test': not last}
-            means = {f'{split}_loss': evaluate(split) for split in data if not skipped.get(split)}
-            run.check(it, rate, scaler, *means.values())
-            x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
-            with machine.autocast():                    # with fsdp, no rank alone holds a block's weights
-                run.evaluation(it, means, block_stats(raw_model, x) if machine.master and not fsdp else {})
-        best = run.is_best(it, means)
-        if it > run.start and (best or saves):
-            run.save(it, raw_model, opt, scaler, best)  # ckpt.pt, and best.pt too if it is the best so far
+            run.log_evaluation(it, losses, stats_of_blocks())
+        is_best = run.is_best(it, losses)
+        if it > run.start and (is_best or saves):       # ckpt.pt, and best.pt if it is the best so far; the config joins there
+            run.save(dict(model=raw_model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), iter=it),
+                     is_best)
         if measures:
             probe.before_step(it, raw_model, last)
     if last or stop:
         break
 
-    # forward and backward passes, one micro-batch at a time
-    sums = {}                                           # of loss, aux and logged over this rank's micro-batches
+    # 2) forward and backward passes, one micro-batch at a time
+    stats.begin()
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # the micro-batch's number in the whole run
         torch.manual_seed(hash((seed, number)))         # dropout depends only on the seed and the micro-batch
@@ -216,32 +217,27 @@ for it in range(run.start, max_iters + 1):
         raw_model.logged.clear()
         with machine.autocast(cache=not recompute):
             _, loss = train_model(x, y)
-        aux = dict(raw_model.aux)                       # what an edit of the model adds to the loss: {name: scalar}
-        # DDP and FSDP average gradients over the ranks, but the log sums losses over them: hence two divisors
-        add_scalars(sums, gradient_accumulation_steps, loss, aux, raw_model.logged)     # now: recomputation adds to them again
-        scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
+        stats.add(loss)                                 # now: recomputation adds to aux and logged again
+        loss = sum(raw_model.aux.values(), loss)        # what an edit of the model adds to the loss
+        scaler.scale(loss / len(micro_batches)).backward()      # DDP and FSDP average gradients over the ranks
     if it == run.start:
         tell_unused(raw_model, ddp, run.say)
 
-    # clip the gradient, set the learning rate of each group, and step
-    torch.manual_seed(hash((seed, ~it)))                # random numbers from here on are the same on all ranks
-    scaler.unscale_(opt)
-    grad_norms = norms.of_gradient()                    # per block type
-    grad_norm = torch.linalg.vector_norm(grad_norms)
+    # 3) clip the gradient, set the learning rates, and step
+    torch.manual_seed(hash((seed, ~it)))                # same random numbers on all ranks from here
+    scaler.unscale_(optimizer)
     logs = it % log_interval == 0
-    if logs:
-        norms.before_step(grad_norms, copy=it % eval_interval == 0)
+    grad_norm = stats.gradient_norm(it, logs, copies=it % eval_interval == 0)
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
-    for group in opt.param_groups:
-        group['lr'] = group['lr_scale'] * rate(it, group['lr_ratio'])
-    scaler.step(opt)
+    for group in optimizer.param_groups:
+        group['lr'] = group['lr_scale'] * lr_at(it, config, group['lr_ratio'])
+    scaler.step(optimizer)
     scaler.update()
     machine.after_step(raw_model)                       # nGPT, QK-Clip, and what an edit does there
-    opt.zero_grad(set_to_none=True)
-    run.note(it, sums['loss'], grad_norm, scaler)       # whether it was finite, without waiting for the device
-    row = dict(lr=rate(it), grad_norm=grad_norm.item(), **norms.row()) if logs else None
+    optimizer.zero_grad(set_to_none=True)
     if measures:
         probe.after_step(it, raw_model)
     speed.iteration(it)
+    row = dict(lr=lr_at(it, config), **stats.row(), **speed.row(it)) if logs else None
 
 run.end(it, stop)

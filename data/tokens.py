@@ -59,7 +59,7 @@ def shuffled_starts(length, block_size, first, count, seed):
     return starts
 
 
-def spread_starts(windows, block_size, batches, batch_size):
+def eval_starts(windows, block_size, batches, batch_size):
     """Return at most `batches` lists of batch_size starts, evenly spread over the windows: always the same ones."""
     batch_size = min(batch_size, windows)
     batches = min(batches, windows // batch_size)
@@ -102,6 +102,6 @@ class Tokens:
         """Return the batch of windows number `first`, first + 1, … in the order of shuffled_starts."""
         return self.read(shuffled_starts(self.length, self.block_size, first, count, seed))
 
-    def spread(self, batches, batch_size):
-        """Return the starts of an evaluation's batches, see spread_starts."""
-        return spread_starts(self.windows, self.block_size, batches, batch_size)
+    def eval_batches(self, batches, batch_size):
+        """Return the starts of an evaluation's batches, see eval_starts."""
+        return eval_starts(self.windows, self.block_size, batches, batch_size)

@@ -45,14 +45,15 @@ from engine.checkpoint import (
 )
 from engine.device import StopRequest, device_name, vendors_peak
 from engine.files import last_row, map_leaves, open_rows, read_json, write_json, write_row, write_whole
+from engine.stats import NEVER
+from optim import lr_at
 
 FILES = r'(config|run|measure)\.json|code\.patch|(log|measure)\.jsonl|(ckpt|best|ckpt-\d+)\.pt'
 OF_A_RANK = ('device', 'out_dir', 'debug')              # keys that may differ between ranks
 OF_A_START = (*OF_A_RANK[1:], 'init_from', 'overwrite', 'eval_only', 'max_minutes')       # every start may change them
 OTHER_SCRIPTS = ('bench.py', 'sample.py', 'test_model.py')
+SETTINGS = ('config', 'about', 'best_val_loss')         # of a checkpoint; what else it holds is state
 MAX_NEW_FILES = 100         # untracked .py files in a patch: more are likely an environment that git does not ignore
-NEVER = 2 ** 62
-MAX, SUM = dist.ReduceOp.MAX, dist.ReduceOp.SUM
 
 
 # ----------------------------------------------------------------------------- the code that runs
@@ -115,10 +116,9 @@ class Run:
 
     def __init__(self, config, machine):
         self.folder, self.config, self.machine, self.init_from = config['out_dir'], config, machine, config['init_from']
-        self.start, self.best_val_loss, self.changes, self.wandb, self.names = 0, math.inf, [], None, []
+        self.start, self.best_val_loss, self.changes, self.wandb = 0, math.inf, [], None
         self.writes = machine.master and not config['eval_only']
-        self.first_bad = torch.full((), NEVER, device=machine.device)       # the first iteration that was not finite
-        self.seen, files = self.last_save(), self.files()
+        self.ckpt_mtime, files = self.last_save(), self.files()
         if self.init_from == 'auto':                    # a run that was killed before it saved starts again
             self.init_from = 'resume' if {'ckpt.pt', 'best.pt'} & {*files} else 'scratch'
         elif files and not (self.init_from == 'resume' or config['overwrite'] or config['eval_only']):
@@ -186,16 +186,16 @@ class Run:
         if state['scaler']:                             # it has no state unless dtype=float16
             scaler.load_state_dict(state['scaler'])
 
-    def begin(self, model, optimizer, rate, amounts, notes=(), **about):
+    def begin(self, model, optimizer, amounts, notes=(), **about):
         """Lock the folder, write the files of this start, and print what the run is: `amounts`, the sizes of an iteration and an
-        epoch; the optimizer's groups, each with its peak learning rate by rate(it, ratio); and the lines of `notes`. `about`:
-        more entries for run.json."""
+        epoch; the optimizer's groups, each with its peak learning rate; and the lines of `notes`. `about`: more entries for
+        run.json."""
         self.stop_request = StopRequest(self.config['max_minutes'] * self.machine.master)       # the clock of rank 0
         self.weights, self.settings, failure = model.state_dict(), copy.deepcopy(settings_of(optimizer)), None
-        self.loose, parameters = copy.deepcopy(loose_state(model, optimizer)), model.num_params()
+        self.model, self.optimizer, self.loose = model, optimizer, copy.deepcopy(loose_state(model, optimizer))
         try:
             if self.writes:
-                self.open_files(parameters=parameters, **about)
+                self.open_files(parameters=model.num_params(), **about)
         except (ValueError, OSError) as error:
             failure = error
         self.machine.end_together(failure)
@@ -205,12 +205,13 @@ class Run:
             return
         if self.init_from == 'resume':
             self.say(f'resumes {self.path("ckpt.pt")} at iteration {self.start}')
-        self.say(f'{parameters:,} parameters on {self.machine.world_size} × {self.about["machine"]}, '
+        self.say(f'{model.num_params():,} parameters on {self.machine.world_size} × {self.about["machine"]}, '
                  f'{str(self.machine.dtype)[6:]}; {amounts}; in {self.folder}')
         self.say(f'{"block type":12}{"tensors":>8}{"parameters":>15}{"LR ratio":>10}{"peak LR":>10}{"decay":>9}')
         last, low = self.config['max_iters'], {}
         for group in optimizer.param_groups:
-            peak = group['lr_scale'] * max(rate(it, group['lr_ratio']) for it in range(0, max(1, last), max(1, last // 1000)))
+            peak = group['lr_scale'] * max(lr_at(it, self.config, group['lr_ratio'])
+                                           for it in range(0, max(1, last), max(1, last // 1000)))
             self.say(f'{group["block_type"]:12}{len(group["params"]):8}{sum(p.numel() for p in group["params"]):15,}'
                      f'{group["lr_ratio"]:10g}{peak:10.2e}{group["weight_decay"]:9.4g}')
             if peak < 0.99 * group['lr_scale'] * group['lr_ratio'] * self.config['learning_rate']:
@@ -226,7 +227,7 @@ class Run:
         start. Raise ValueError if another process trains there, or has saved there since __init__."""
         os.makedirs(self.folder, exist_ok=True)
         self.locked = lock_folder(self.folder, 'training')
-        if self.last_save() != self.seen:
+        if self.last_save() != self.ckpt_mtime:
             raise ValueError(f'another process has just trained in {self.folder}: type the command again')
         resumes, (commit, changed, patch) = self.init_from == 'resume', code_state()
         command = f'{sys.executable} {script()} {shlex.join(sys.argv[1:])}'.strip()
@@ -273,25 +274,16 @@ class Run:
             self.wandb = None
             say(f'wandb: {type(error).__name__}: {" ".join(str(error).split())[:300]}; the run goes on without', to=sys.stderr)
 
-    def evaluation(self, it, means, stats):
+    def log_evaluation(self, it, means, stats):
         self.say(f'iter {it}: {losses_text(means)}')
         self.row(iter=it, **means, **stats)
 
-    def step(self, it, sums, speed, **row):
-        """Log an iteration: the sums over all ranks of {'loss': …, 'aux.NAME': …, …}, for 'logged_max.NAME' their largest, then
-        `row` and the speed."""
-        if self.machine.largest(int(sorted(sums) != self.names)):       # new names on some rank
-            self.names = sorted(sums)
-            first, *others = self.machine.gather(self.names)
-            if other := [names for names in others if names != first]:  # sums would mix them, or wait forever
-                raise ValueError(f'the ranks have put other names into aux or logged: {first} on rank 0, {other[0]} on another')
-        means = {name: self.machine.sum(sums[name].to(self.machine.device), MAX if name.startswith('logged_max.') else SUM).item()
-                 for name in sorted(sums)}
-        loss, (per_s, mfu, left) = means.pop('loss'), speed.since_last_line(it)
-        self.row(iter=it, loss=loss, **row, **means, **{f'{speed.unit}_per_s': round(per_s)},
-                 **({'mfu': round(mfu, 4)} if mfu else {}))
-        self.say(f'iter {it}: loss {loss:.4f}, lr {row["lr"]:.2e}, {per_s:,.0f} {speed.unit}/s'
-                 + (f', MFU {mfu:.1%}' if mfu else '') + f', {left} left')
+    def log_step(self, it, row):
+        """Log the row of an iteration: the learning rate, and what StepStats.row and Speed.row say."""
+        unit, = (name.removesuffix('_per_s') for name in row if name.endswith('_per_s'))
+        self.say(f'iter {it}: loss {row["loss"]:.4f}, lr {row["lr"]:.2e}, {row[f"{unit}_per_s"]:,} {unit}/s'
+                 + (f', MFU {row["mfu"]:.1%}' if 'mfu' in row else '') + f', {clock(row.pop("seconds_left"))} left')
+        self.row(iter=it, **row)
 
     # ------------------------------------------------------------------------- its checkpoints
 
@@ -301,56 +293,57 @@ class Run:
         self.best_val_loss = means['val_loss'] if best else self.best_val_loss
         return best
 
-    def save(self, it, model, optimizer, scaler, best=False):
-        """Write ckpt.pt before iteration `it`; with `best` also best.pt, and every keep_every iterations ckpt-000500.pt or the
-        like."""
-        state = whole(dict(model=model.state_dict(), optimizer=optimizer.state_dict()), keep=self.machine.master)
-        state |= dict(scaler=scaler.state_dict(), config=self.config, iter=it, best_val_loss=self.best_val_loss, data=self.data,
+    def save(self, state, is_best=False):
+        """Write ckpt.pt with this state before iteration state['iter']. With is_best write best.pt too, and every keep_every
+        iterations ckpt-000500.pt or the like."""
+        it = state['iter']
+        self.compare_weights(state['model'])
+        state = whole(state, keep=self.machine.master)
+        state |= dict(config=self.config, best_val_loss=self.best_val_loss, data=self.data,
                       about={**self.about, 'code': self.code, 'script': self.script})
         if it == self.start + 1:
-            self.check_resumable(model, optimizer, state)
-        self.compare_weights(model)
+            self.check_resumable(state)
         every, failure = self.config['keep_every'], None
         kept = f'ckpt-{it:06}.pt' if every and it % every == 0 else ''
         try:
             if self.machine.master:
                 self.check_folder()
-                save([self.path(name) for name in ('best.pt' * best, kept, 'ckpt.pt') if name], state)
+                save([self.path(name) for name in ('best.pt' * is_best, kept, 'ckpt.pt') if name], state)
                 if it == self.start + 1:
                     load_checkpoint(self.path('ckpt.pt'), mmap=True)
         except (ValueError, OSError) as error:
             failure = error
         self.machine.end_together(failure)
 
-    def check_resumable(self, model, optimizer, state):
+    def check_resumable(self, state):
         """End an edited run, after its first step and before hours are spent, if a checkpoint of this state could not be
         resumed."""
         failure = None
         try:
-            check_weights(self.weights, model.state_dict())
-            map_leaves({key: state[key] for key in ('model', 'optimizer', 'scaler')}, check_leaf)
-            for before, now in zip(self.settings, settings_of(optimizer)):
+            check_weights(self.weights, self.model.state_dict())
+            map_leaves({key: value for key, value in state.items() if key not in SETTINGS}, check_leaf)
+            for before, now in zip(self.settings, settings_of(self.optimizer)):
                 if changed := [key for key in now if key not in before or not equal(now[key], before[key])]:
                     raise ValueError(f'the optimizer has changed {changed[0]} in its groups, which hold settings: keep it in '
                                      f'state[p], with the state of a parameter')
         except Exception as error:                      # edited code may raise anything
             failure = ValueError(f'a checkpoint of this run could not be resumed: {error}')
         self.machine.end_together(failure)
-        now = loose_state(model, optimizer)
+        now = loose_state(self.model, self.optimizer)
         # a module may fill a table in its first forward pass; an optimizer that begins to keep something goes on with it
-        begun = {name: [] for name in now.keys() - self.loose.keys() if name.startswith(type(optimizer).__name__)}
+        begun = {name: [] for name in now.keys() - self.loose.keys() if name.startswith(type(self.optimizer).__name__)}
         if lost := [name for name, value in {**begun, **self.loose}.items() if not equal(value, now.get(name))]:
             more = f' and {len(lost) - 3} more' if len(lost) > 3 else ''
             self.say(f'{", ".join(lost[:3])}{more} changed in the first step, and no checkpoint holds it: a resumed run starts '
                      f'it anew; make it a buffer, or state of a parameter in the optimizer')
 
-    def compare_weights(self, model):
+    def compare_weights(self, weights):
         """End the run if ranks that should hold the same weights and buffers do not: only rank 0's would be saved."""
         if not self.machine.distributed:
             return
         bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         digests = {name: t.contiguous().view(bits[t.element_size()]).sum(dtype=torch.int64).item()
-                   for name, t in model.state_dict().items() if not hasattr(t, 'to_local') and t.numel() and not t.is_complex()}
+                   for name, t in weights.items() if not hasattr(t, 'to_local') and t.numel() and not t.is_complex()}
         first = self.machine.gather(digests)[0]
         differ = [name for name in first if first[name] != digests.get(name)]
         differ = [name for names in self.machine.gather(differ) for name in names]
@@ -367,24 +360,21 @@ class Run:
 
     # ------------------------------------------------------------------------- its end
 
-    def note(self, it, loss, grad_norm, scaler):
-        """Record on the device, without waiting for it, whether a step was finite. The scaler handles gradients that overflow."""
-        seen = loss if scaler.is_enabled() else loss + grad_norm
-        self.first_bad = torch.where(torch.isfinite(seen), self.first_bad, self.first_bad.clamp(max=it))
-
-    def check(self, it, rate, scaler, *losses):
-        """End the process with code 3 if a loss or gradient was not finite in an iteration before `it`. Call this before saving
-        anything."""
-        bad = int(self.machine.sum(self.first_bad.clone(), dist.ReduceOp.MIN).item())
+    def raise_if_diverged(self, it, stats, scaler, losses=()):
+        """End the process with code 3 if one of `losses` is not finite, or the loss or the gradient of an iteration before `it`.
+        Call this before anything is logged or saved."""
+        bad = stats.first_bad['loss']                   # with dtype=float16, the scaler handles gradients that overflow
+        bad = bad.clone() if scaler.is_enabled() else torch.minimum(bad, stats.first_bad['gradient'])
+        bad = int(self.machine.sum(bad, dist.ReduceOp.MIN).item())
         overflows = scaler.is_enabled() and scaler.get_scale() < 1      # halving the scale has not helped
         if bad == NEVER and not overflows and all(map(math.isfinite, losses)):
             return
         at = bad if bad < NEVER else max(0, it - 1)     # the previous step is the cause
-        reason, path = 'the loss or its gradient was not finite', self.path('ckpt.pt')
-        self.row(iter=at, diverged=reason, lr=rate(at))
+        reason, path, lr = 'the loss or its gradient was not finite', self.path('ckpt.pt'), lr_at(at, self.config)
+        self.row(iter=at, diverged=reason, lr=lr)
         if self.machine.master:
             saved = f'{path} holds the last good state' if os.path.exists(path) else 'no checkpoint was saved yet'
-            say(f'diverged: {reason} at iteration {at}, learning rate {rate(at):.3e}; {saved}', to=sys.stderr)
+            say(f'diverged: {reason} at iteration {at}, learning rate {lr:.3e}; {saved}', to=sys.stderr)
         self.end(code=3)
 
     def stop_signal(self):
@@ -486,13 +476,14 @@ class Speed:
         if self.first is None:                          # the first iteration is not typical
             self.first, self.began = it, working_time()
 
-    def since_last_line(self, it):
-        """Return tokens or images per second, MFU (0 if unknown), and the time left as text."""
+    def row(self, it):
+        """Return the units per second since the last call, MFU if it is known, and the seconds left."""
         now = working_time()
         per_s = self.lap_iters * self.per_iter / (now - self.lap)
         pace = (now - self.began) / (it - self.first) if it > self.first else now - self.lap
         self.lap, self.lap_iters = now, 0
-        return per_s, per_s * self.flops / self.peak if self.peak else 0, clock(pace * (self.max_iters - it - 1))
+        mfu = dict(mfu=round(per_s * self.flops / self.peak, 4)) if self.peak else {}
+        return {f'{self.unit}_per_s': round(per_s), **mfu, 'seconds_left': pace * (self.max_iters - it - 1)}
 
 
 def progress(items, what, total=None, shown=True):

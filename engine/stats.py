@@ -8,9 +8,12 @@ import re
 from contextlib import ExitStack, contextmanager
 
 import torch
+import torch.distributed as dist
 
 from model import at_least_fp32
 
+MAX, SUM = dist.ReduceOp.MAX, dist.ReduceOp.SUM
+NEVER = 2 ** 62
 DEAD = 0.01         # a unit of the FFN is dead if it never reaches this share of the RMS of all units
 
 
@@ -37,16 +40,49 @@ def block_norms(params, tensor_of):
     return torch.stack([(norm.full_tensor() if hasattr(norm, 'full_tensor') else norm).to(device) for norm in norms])
 
 
-class Norms:
-    """The norms of gradient, weights and update by block type, and with by_layer of each layer too. Every rank must call the same
-    methods. before_step with copy=True copies the weights, to see how far the step moves them."""
+class StepStats:
+    """What the log says of a step: the mean loss, `aux` and `logged` over micro-batches and ranks; the norms of gradient, weights
+    and update by block type, and with by_layer of each layer too; and which step was the first with a loss or a gradient that is
+    not finite. Every rank must call the same methods. `micro_batches`: their number in an iteration, over all ranks."""
 
-    def __init__(self, optimizer, by_layer):
+    def __init__(self, model, optimizer, machine, micro_batches, by_layer=False):
+        self.model, self.machine, self.micro_batches, self.sums, self.names = model, machine, micro_batches, {}, []
         self.types, self.layers = params_of(optimizer), params_of(optimizer, by_layer=True) if by_layer else {}
+        self.first_bad = {name: torch.full((), NEVER, device=machine.device) for name in ('loss', 'gradient')}
 
-    def of_gradient(self):
-        """Return the norm of each block type's gradient, (types,)."""
-        return block_norms(self.types, lambda p: p.grad)
+    def begin(self):
+        """Begin an iteration."""
+        self.sums = {}
+
+    def add(self, loss):
+        """Add a micro-batch's loss and the scalar tensors of the model's dicts aux and logged to the means; of `logged`, keep the
+        largest too. Raise ValueError for other values, or other names than in the micro-batch before."""
+        terms = {'loss': loss} | {f'{kind}.{name}': term for kind in ('aux', 'logged')
+                                  for name, term in getattr(self.model, kind).items()}
+        if self.sums and (other := {name for name in self.sums if not name.startswith('logged_max.')} ^ terms.keys()):
+            raise ValueError(f'{min(other)}: set it in every micro-batch, or the log would have no mean of it')
+        for name, term in terms.items():
+            if not torch.is_tensor(term) or term.numel() != 1:
+                shape = tuple(term.shape) if torch.is_tensor(term) else type(term).__name__
+                raise ValueError(f'{name} is {shape}: must be a tensor of one number')
+            term = at_least_fp32(term.detach())
+            self.sums[name] = self.sums.get(name, 0.0) + term / self.micro_batches
+            if name.startswith('logged.'):
+                largest = name.replace('logged.', 'logged_max.', 1)
+                self.sums[largest] = torch.maximum(self.sums.get(largest, term), term)
+
+    @torch.no_grad()
+    def gradient_norm(self, it, logs, copies):
+        """Return the norm of the gradient of iteration `it`, a tensor on the device, which nothing waits for. `logs`: whether
+        row() follows the step; `copies`: whether it says how far the step moved the weights."""
+        norms = block_norms(self.types, lambda p: p.grad)
+        total = torch.linalg.vector_norm(norms)
+        for name, value in dict(loss=self.sums['loss'], gradient=total).items():
+            self.first_bad[name] = torch.where(torch.isfinite(value), self.first_bad[name], self.first_bad[name].clamp(max=it))
+        if logs:
+            self.norms, self.of_layers = dict(grad_norms=norms), dict(grad_norms=self.by_layer(lambda p: p.grad))
+            self.copies = {p: p.detach().clone() for params in self.types.values() for p in params} if copies else {}
+        return total
 
     def by_layer(self, tensor_of):
         """Return {block type: [the norm of tensor_of(p) in each layer]}, None in a layer without parameters of this type."""
@@ -56,21 +92,24 @@ class Norms:
         return norms
 
     @torch.no_grad()
-    def before_step(self, grad_norms, copy):
-        """Take the norms of the gradient that the step clips; `grad_norms` are those of_gradient."""
-        self.norms, self.of_layers = dict(grad_norms=grad_norms), dict(grad_norms=self.by_layer(lambda p: p.grad))
-        self.copies = {p: p.detach().clone() for params in self.types.values() for p in params} if copy else {}
-
-    @torch.no_grad()
     def row(self):
-        """Return what to log after the step: grad_norms, weight_norms, and with copies update_norms."""
+        """Return what to log after the step: the means, grad_norm, grad_norms, weight_norms, and with copies update_norms."""
+        if self.machine.largest(int(sorted(self.sums) != self.names)):  # new names on some rank
+            self.names = sorted(self.sums)
+            first, *others = self.machine.gather(self.names)
+            if other := [names for names in others if names != first]:  # sums would mix them, or wait forever
+                raise ValueError(f'the ranks have put other names into aux or logged: {first} on rank 0, {other[0]} on another')
+        means = {name: self.machine.sum(self.sums[name].to(self.machine.device), MAX if name.startswith('logged_max.') else SUM)
+                 for name in self.names}
         tensors_of = dict(weight_norms=lambda p: p.detach())
         if self.copies:
             tensors_of['update_norms'] = lambda p: p.detach() - self.copies[p]
         for name, tensor_of in tensors_of.items():
             self.norms[name], self.of_layers[name] = block_norms(self.types, tensor_of), self.by_layer(tensor_of)
         self.copies = {}
-        return {**{name: dict(zip(self.types, values.tolist())) for name, values in self.norms.items()},
+        return {**{name: mean.item() for name, mean in means.items()},
+                'grad_norm': torch.linalg.vector_norm(self.norms['grad_norms']).item(),
+                **{name: dict(zip(self.types, values.tolist())) for name, values in self.norms.items()},
                 **(dict(layers=self.of_layers) if self.layers else {})}
 
 
@@ -83,28 +122,10 @@ def tell_unused(model, ddp, say):
         return
     more = f' and {len(unused) - 3} more' if len(unused) > 3 else ''
     line = (f'no gradient reaches {", ".join(unused[:3])}{more}, and nothing trains them: leave such parameters out, set their '
-            f'requires_grad to False, or refuse these keys together in GPTConfig.__post_init__')
+            f'requires_grad to False, or refuse these keys together in check_config')
     if ddp:
         raise ValueError(line)
     say(line)
-
-
-def add_scalars(sums, divisor, loss, aux, logged):
-    """Add a micro-batch's loss and the scalar tensors of the dicts aux and logged, divided by `divisor`, to `sums`, as 'loss',
-    'aux.NAME' and 'logged.NAME'; of `logged`, keep the largest too. Raise ValueError for other values, or other names than in the
-    micro-batch before."""
-    terms = {'loss': loss, **{f'aux.{name}': aux[name] for name in aux}, **{f'logged.{name}': logged[name] for name in logged}}
-    if sums and (other := {name for name in sums if not name.startswith('logged_max.')} ^ terms.keys()):
-        raise ValueError(f'{min(other)}: set it in every micro-batch, or the log would have no mean of it')
-    for name, term in terms.items():
-        if not torch.is_tensor(term) or term.numel() != 1:
-            shape = tuple(term.shape) if torch.is_tensor(term) else type(term).__name__
-            raise ValueError(f'{name} is {shape}: must be a tensor of one number')
-        term = at_least_fp32(term.detach())
-        sums[name] = sums.get(name, 0.0) + term / divisor
-        if name.startswith('logged.'):
-            largest = name.replace('logged.', 'logged_max.', 1)
-            sums[largest] = torch.maximum(sums.get(largest, term), term)
 
 
 # ----------------------------------------------------------------------------- each block

@@ -91,7 +91,7 @@ class Scorer:
         """Return ROUGE's F-measures and BERTScore, in percent, of the second halves of evenly spread windows. Each predicted
         token is the likeliest one after the true tokens before it (teacher forcing)."""
         half, pairs = data.block_size // 2, []
-        starts = data.spread(samples, 1)[:, 0]
+        starts = data.eval_batches(samples, 1)[:, 0]
         for i in progress(range(0, len(starts), batch_size), 'texts'):
             x, y = data.read(starts[i:i + batch_size])
             likeliest = self.logits(x)[:, half:].argmax(-1)

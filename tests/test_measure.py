@@ -405,7 +405,7 @@ def expected(keys, names, count, weights=None):
     model, tokens = GPT(GPTConfig(**{f.name: keys[f.name] for f in fields(GPTConfig)})), Tokens('tiny', 'train', 8, 13)
     model.after_step()                                  # nGPT starts with weights of length 1
     model.load_state_dict(weights or model.state_dict())
-    batches = [tokens.read(starts) for starts in tokens.spread(count, 4)]
+    batches = [tokens.read(starts) for starts in tokens.eval_batches(count, 4)]
     return json.loads(json.dumps(finite(m.measure(model, batches, names, 1337))))
 
 

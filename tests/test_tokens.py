@@ -174,7 +174,7 @@ def test_evaluation_windows(length, block_size, batches, batch_size, rows, colum
     """Without overlap, spread over the whole split and not beyond it, at most as many as wanted"""
     make(range(10, 60), val=range(length))
     data = tokens(block_size, 'val')
-    starts = data.spread(batches, batch_size)
+    starts = data.eval_batches(batches, batch_size)
     assert starts.shape == (rows, columns)
     flat = starts.flatten().tolist()
     assert len(set(flat)) == len(flat) and min(np.diff(sorted(flat)), default=block_size) >= block_size

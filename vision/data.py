@@ -19,7 +19,7 @@ import torch
 from PIL import Image, ImageOps
 from torch.utils.data import DataLoader
 
-from data.tokens import shuffled_starts, spread_starts
+from data.tokens import eval_starts, shuffled_starts
 from vision.augment import augment, middle
 
 os.environ.setdefault('HF_HUB_VERBOSITY', 'error')      # its warnings would precede our one line
@@ -129,11 +129,10 @@ class Images:
         """Return images, uint8 (len(numbers), channels, S, S), and classes, int64 (len(numbers),)."""
         return tuple(map(torch.stack, zip(*(self[i] for i in numbers))))
 
-    def spread(self, batches, batch_size):
-        """Spread batches as Tokens.spread does. If they can hold all images, use all, in batches whose sizes differ by at most
-        1."""
+    def eval_batches(self, batches, batch_size):
+        """Spread batches as Tokens.eval_batches does. If they can hold all images, use all, in batches of nearly equal sizes."""
         if batches * batch_size < self.windows:
-            return spread_starts(self.windows, 1, batches, batch_size)
+            return eval_starts(self.windows, 1, batches, batch_size)
         return np.array_split(np.arange(self.windows), math.ceil(self.windows / batch_size))
 
 

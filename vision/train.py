@@ -23,7 +23,7 @@ from engine.checkpoint import load_weights
 from engine.device import Machine, tune_for_training, why_not_compile
 from engine.keys import CHOICES, LOWS, check_keys, config_from, group_settings
 from engine.run import Run, Speed, progress
-from engine.stats import Norms, add_scalars, block_stats, tell_unused
+from engine.stats import StepStats, block_stats, tell_unused
 from optim import lr_at, make_optimizer, param_groups
 from vision.augment import INTERPOLATIONS, Mix
 from vision.data import Images, Shuffled, batches_of
@@ -78,19 +78,14 @@ if machine.distributed:
     train_model.broadcast_buffers = False               # they are the same on all ranks
 
 # ----------------------------------------------------------------------------- optimizer
-opt = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile': is_compiled, 'dtype': machine.dtype})
+optimizer = make_optimizer(param_groups(raw_model, **group_keys), {**config, 'compile': is_compiled, 'dtype': machine.dtype})
 scaler = torch.amp.GradScaler(machine.device.type, enabled=machine.dtype == torch.float16)
 if checkpoint:
-    run.resume(checkpoint, opt, scaler)
+    run.resume(checkpoint, optimizer, scaler)
 else:
     machine.after_step(raw_model)                       # a resumed run's checkpoint was saved after it
 checkpoint = None                                       # free its memory
 mix = Mix(config, model_config.classes)
-
-
-def rate(it, ratio=1.0):
-    """Return the learning rate at an iteration, for block types with this ratio."""
-    return lr_at(it, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iters or max_iters, decay_frac, ratio, blockwise)
 
 
 @torch.no_grad()
@@ -100,7 +95,7 @@ def evaluate(*splits):
     raw_model.eval()
     means = {}
     for split in splits:
-        shard = list(machine.padded_shard(data[split].spread(eval_iters, batch_size)))
+        shard = list(machine.padded_shard(data[split].eval_batches(eval_iters, batch_size)))
         numbers = [np.pad(batch, (0, batch_size - len(batch)), constant_values=-1) for batch, _ in shard]
         total, items = torch.zeros(4, device=machine.device), progress(shard, f'evaluation on {split}', shown=machine.master)
         for (_, counts), batch in zip(items, batches_of(data[split], numbers, workers)):
@@ -116,51 +111,58 @@ def evaluate(*splits):
     return means
 
 
+def stats_of_blocks():
+    """Return the numbers of block_stats for the first batch of the validation split, on rank 0."""
+    if not machine.master:
+        return {}
+    x, _ = machine.to_device(*data['val'].read(data['val'].eval_batches(1, batch_size)[0]))
+    with machine.autocast():
+        return block_stats(raw_model, x)
+
+
 # ----------------------------------------------------------------------------- log, measurements
 images_per_iter = gradient_accumulation_steps * batch_size
 notes = [f'this run is not compiled, and therefore slower: {obstacle}'] if obstacle else []
-run.begin(raw_model, opt, rate, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch', notes,
+run.begin(raw_model, optimizer, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch', notes,
           compiled=is_compiled, images_per_iter=images_per_iter)
-norms = Norms(opt, log_layers)
+stats = StepStats(raw_model, optimizer, machine, gradient_accumulation_steps, log_layers)
 speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)
 if measure_interval:
     from lab.measure import Probe
     probe = Probe(run, config, machine, data['train'], build)
 
 # ----------------------------------------------------------------------------- the loop
-# The turns of train.py
+# The passes of train.py
 firsts = ((it * gradient_accumulation_steps + j) * batch_size for it in range(run.start, max_iters) for j in micro_batches)
 loader = batches_of(Shuffled(data['train'], config), (range(first, first + batch_size) for first in firsts), workers)
 row = None                                              # of the last step, if it is logged
 for it in range(run.start, max_iters + 1):
     last = it == max_iters or eval_only
-    stop = run.stop_signal() if it > run.start else 0   # the number of a signal; each start makes a step at least
+    stop = run.stop_signal() if it > run.start else 0   # the number of a signal; each start takes at least one step
     evaluates = not stop and (it % eval_interval == 0 or last)
     measures = not stop and measure_interval and (it % measure_interval == 0 or last) and not eval_only
     saves = stop or it == run.start + 1 or keep_every and it % keep_every == 0 or evaluates and always_save_checkpoint
 
-    # evaluate, log the last step, and save; before anything is written, the run ends here if steps or losses were not finite
-    if row or evaluates or saves or measures:
-        run.check(it, rate, scaler)
-    if row:
-        run.step(it - 1, sums, speed, **row)
+    # 1) evaluate, log, and save
     with speed.paused():
         means = evaluate(*(split for split in data if split != 'train' or eval_train)) if evaluates else {}
+        if row or evaluates or saves or measures:       # first of all, stop if a loss or gradient was not finite
+            run.raise_if_diverged(it, stats, scaler, means.values())
+        if row:
+            run.log_step(it - 1, row)
         if evaluates:
-            run.check(it, rate, scaler, *means.values())
-            x, _ = machine.to_device(*data['val'].read(data['val'].spread(1, batch_size)[0]))
-            with machine.autocast():
-                run.evaluation(it, means, block_stats(raw_model, x) if machine.master else {})
-        best = run.is_best(it, means)
-        if it > run.start and (best or saves):
-            run.save(it, raw_model, opt, scaler, best)  # ckpt.pt, and best.pt too if it is the best so far
+            run.log_evaluation(it, means, stats_of_blocks())
+        is_best = run.is_best(it, means)
+        if it > run.start and (is_best or saves):       # ckpt.pt, and best.pt if it is the best so far; the config joins there
+            run.save(dict(model=raw_model.state_dict(), optimizer=optimizer.state_dict(), scaler=scaler.state_dict(), iter=it),
+                     is_best)
         if measures:
             probe.before_step(it, raw_model, last)
     if last or stop:
         break
 
-    # forward and backward passes, one micro-batch at a time
-    sums = {}                                           # of loss, aux and logged over this rank's micro-batches
+    # 2) forward and backward passes, one micro-batch at a time
+    stats.begin()
     for j in micro_batches:
         number = it * gradient_accumulation_steps + j   # the micro-batch's number in the whole run
         x, y = machine.to_device(*next(loader))
@@ -172,32 +174,28 @@ for it in range(run.start, max_iters + 1):
         raw_model.logged.clear()
         with machine.autocast(cache=not recompute):
             _, loss = train_model(x, y)
-        aux = dict(raw_model.aux)                       # what an edit of the model adds to the loss: {name: scalar}
-        add_scalars(sums, gradient_accumulation_steps, loss, aux, raw_model.logged)     # before recomputation adds to it again
-        scaler.scale(sum(aux.values(), loss) / len(micro_batches)).backward()
+        stats.add(loss)                                 # now: recomputation adds to aux and logged again
+        loss = sum(raw_model.aux.values(), loss)        # what an edit of the model adds to the loss
+        scaler.scale(loss / len(micro_batches)).backward()      # DDP averages gradients over the ranks
     if it == run.start:
         tell_unused(raw_model, machine.distributed, run.say)
 
-    # clip the gradient, set the learning rate of each group, and step
-    torch.manual_seed(hash((seed, ~it)))                # random numbers from here on are the same on all ranks
-    scaler.unscale_(opt)
-    grad_norms = norms.of_gradient()                    # per block type
-    grad_norm = torch.linalg.vector_norm(grad_norms)
+    # 3) clip the gradient, set the learning rates, and step
+    torch.manual_seed(hash((seed, ~it)))                # same random numbers on all ranks from here
+    scaler.unscale_(optimizer)
     logs = it % log_interval == 0
-    if logs:
-        norms.before_step(grad_norms, copy=it % eval_interval == 0)
+    grad_norm = stats.gradient_norm(it, logs, copies=it % eval_interval == 0)
     torch.nn.utils.clip_grads_with_norm_(raw_model.parameters(), grad_clip or float('inf'), grad_norm)
-    for group in opt.param_groups:
-        group['lr'] = group['lr_scale'] * rate(it, group['lr_ratio'])
-    scaler.step(opt)
+    for group in optimizer.param_groups:
+        group['lr'] = group['lr_scale'] * lr_at(it, config, group['lr_ratio'])
+    scaler.step(optimizer)
     scaler.update()
     machine.after_step(raw_model)                       # nGPT, QK-Clip, and what an edit does there
-    opt.zero_grad(set_to_none=True)
-    run.note(it, sums['loss'], grad_norm, scaler)       # whether it was finite, without waiting for the device
-    row = dict(lr=rate(it), grad_norm=grad_norm.item(), **norms.row()) if logs else None
+    optimizer.zero_grad(set_to_none=True)
     if measures:
         probe.after_step(it, raw_model)
     speed.iteration(it)
+    row = dict(lr=lr_at(it, config), **stats.row(), **speed.row(it)) if logs else None
 
 del loader                              # ends the workers
 run.end(it, stop)

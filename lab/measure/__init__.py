@@ -46,7 +46,7 @@ class Probe:
         if machine.master and not config['eval_only']:
             self.file = run.continue_rows('measure.jsonl')
             self.batches = [machine.to_device(*windows.read(starts))
-                            for starts in windows.spread(config['measure_batches'], config['batch_size'])]
+                            for starts in windows.eval_batches(config['measure_batches'], config['batch_size'])]
 
     def whole(self, model):
         """Return the model with all of its weights on rank 0, None on others."""

@@ -102,7 +102,7 @@ def main():
         config, iteration = state['config'], state['iter']
         windows = untrained(Model, config)[1]
         check_data(state, windows.fingerprint)
-    data = [tuple(t.to(device) for t in windows.read(starts)) for starts in windows.spread(batches, config['batch_size'])]
+    data = [tuple(t.to(device) for t in windows.read(starts)) for starts in windows.eval_batches(batches, config['batch_size'])]
     results = measure(model, data, names, config['seed'])
     for name, result in results.items():
         if result:
