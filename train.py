@@ -188,13 +188,14 @@ for it in range(run.start, max_iters + 1):
 
     # 1) evaluate, log, and save
     with speed.paused():
-        splits = [split for split in data if dict(train=eval_train, val=True, test=last)[split]] if evaluates else []
-        losses = {f'{split}_loss': evaluate(split) for split in splits}
         if row or evaluates or saves or measures:       # first of all, stop if a loss or gradient was not finite
-            run.raise_if_diverged(it, stats, scaler, losses.values())
+            run.raise_if_diverged(it, stats, scaler)
         if row:
             run.log_step(it - 1, row)
+        splits = [split for split in data if dict(train=eval_train, val=True, test=last)[split]] if evaluates else []
+        losses = {f'{split}_loss': evaluate(split) for split in splits}
         if evaluates:
+            run.raise_if_diverged(it, stats, scaler, losses.values())
             run.log_evaluation(it, losses, stats_of_blocks())
         is_best = run.is_best(it, losses)
         if it > run.start and (is_best or saves):       # ckpt.pt, and best.pt if it is the best so far; the config joins there

@@ -190,9 +190,9 @@ run_alone = functools.partial(run_ranks, 1)
 
 def in_each_iteration(does):
     """Call does(iteration) in each iteration of train.py, behind its step."""
-    from engine.run import Run
-    note = Run.note
-    Run.note = lambda self, it, *args: (does(it), note(self, it, *args))
+    from engine.run import Speed
+    iteration = Speed.iteration
+    Speed.iteration = lambda self, it: (does(it), iteration(self, it))
 
 
 def waits(at):

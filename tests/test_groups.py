@@ -96,9 +96,10 @@ def test_merge():
     """The authors' code for WSD: warm-up to r·L at L's slope, r·L until a third of the run, in a line to L at two thirds, and in
     a line to L/10 at the end."""
     L, r, T, warmup = 0.6, 4.0, 300, 9
+    keys = dict(schedule='wsd', learning_rate=L, min_lr=L / 10, warmup_iters=warmup, lr_decay_iters=T, decay_frac=1 / 3)
 
     def rate(it, ratio=r):
-        return lr_at(it, 'wsd', L, L / 10, warmup, T, 1 / 3, ratio, 'merge')
+        return lr_at(it, {**keys, 'blockwise': 'merge'}, ratio)
 
     slope = L / (warmup + 1)
     assert rate(0) == pytest.approx(slope) and rate(20) == pytest.approx(21 * slope)
@@ -106,4 +107,4 @@ def test_merge():
     assert rate(100) == pytest.approx(r * L) and rate(150) == pytest.approx((r * L + L) / 2) and rate(200) == pytest.approx(L)
     assert rate(250) == pytest.approx((L + L / 10) / 2) and rate(300) == pytest.approx(L / 10)
     for it in range(T):
-        assert rate(it, 1.0) == pytest.approx(lr_at(it, 'wsd', L, L / 10, warmup, T, 1 / 3))
+        assert rate(it, 1.0) == pytest.approx(lr_at(it, {**keys, 'blockwise': 'ramp'}))

@@ -258,15 +258,20 @@ def test_what_has_no_block_type_is_an_error():
 
 # ----------------------------------------------------------------------------- schedules
 
+def scheduled(it, schedule, ratio=1.0, blockwise='ramp', **keys):
+    """Return lr_at of these keys."""
+    return lr_at(it, dict(schedule=schedule, blockwise=blockwise, **keys), ratio)
+
+
 @pytest.mark.parametrize('schedule', SCHEDULES)
 def test_warm_up(schedule):
     """Equal steps from nothing: the first iteration already learns, the peak comes right after the last. A run of nothing but
     warm-up stays finite"""
-    args = dict(schedule=schedule, learning_rate=1.0, min_lr=0.1, decay_frac=0.5)
-    found = [lr_at(it, warmup_iters=4, lr_decay_iters=20, **args) for it in range(5)]
+    args = dict(schedule=schedule, learning_rate=1.0, min_lr=0.1, decay_frac=0.5, max_iters=20)
+    found = [scheduled(it, warmup_iters=4, lr_decay_iters=20, **args) for it in range(5)]
     assert found == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0], rel=1e-12)
     for warmup, decay in (10, 10), (10, 4), (0, 0):
-        assert all(0.0 < lr_at(it, warmup_iters=warmup, lr_decay_iters=decay, **args) <= 1.0 for it in range(20))
+        assert all(0.0 < scheduled(it, warmup_iters=warmup, lr_decay_iters=decay, **args) <= 1.0 for it in range(20))
 
 
 @pytest.mark.parametrize('warmup, lr_decay_iters, decay_frac, min_lr, wanted', [
@@ -279,7 +284,8 @@ def test_warm_up(schedule):
 ])
 def test_wsd_by_hand(warmup, lr_decay_iters, decay_frac, min_lr, wanted):
     """Stable up to the last decay_frac of all iterations, warm-up included, and then a line down to min_lr"""
-    rates = {it: lr_at(it, 'wsd', 1.0, min_lr, warmup, lr_decay_iters, decay_frac) for it in wanted}
+    keys = dict(learning_rate=1.0, min_lr=min_lr, warmup_iters=warmup, lr_decay_iters=lr_decay_iters, decay_frac=decay_frac)
+    rates = {it: scheduled(it, 'wsd', **keys) for it in wanted}
     assert rates == pytest.approx(wanted, rel=1e-12, abs=1e-12)
 
 
@@ -309,7 +315,7 @@ def ramp(it, ratio, schedule, learning_rate, min_lr, warmup_iters, lr_decay_iter
 @pytest.mark.parametrize('schedule', SCHEDULES)
 def test_ramp_is_its_closed_form(schedule, warmup, ratio):
     """And it ends where the base ends, unless its own peak is lower still"""
-    rates = [lr_at(it, schedule, warmup_iters=warmup, ratio=ratio, **RUN) for it in range(130)]
+    rates = [scheduled(it, schedule, warmup_iters=warmup, ratio=ratio, **RUN) for it in range(130)]
     wanted = [ramp(it, ratio, schedule, warmup_iters=warmup, **RUN) for it in range(130)]
     assert rates == pytest.approx(wanted, rel=1e-10, abs=1e-15)
     if schedule != 'constant':
@@ -322,15 +328,15 @@ def test_jump_is_a_multiple_of_the_base_after_warm_up(schedule, warmup):
     """The base to the last bit during warm-up, ratio times it from the first iteration after on, min_lr included. A ratio of one
     is the base in either mode"""
     for it in range(130):
-        base = lr_at(it, schedule, warmup_iters=warmup, **RUN)
+        base = scheduled(it, schedule, warmup_iters=warmup, **RUN)
         for ratio in RATIOS:
-            found = lr_at(it, schedule, warmup_iters=warmup, ratio=ratio, blockwise='jump', **RUN)
+            found = scheduled(it, schedule, warmup_iters=warmup, ratio=ratio, blockwise='jump', **RUN)
             assert found == (base if it < warmup else ratio * base)
             own = RUN | dict(learning_rate=ratio * RUN['learning_rate'])        # peak: a run of its own, with the same floor
-            found = lr_at(it, schedule, warmup_iters=warmup, ratio=ratio, blockwise='peak', **RUN)
-            assert found == lr_at(it, schedule, warmup_iters=warmup, **own)
+            found = scheduled(it, schedule, warmup_iters=warmup, ratio=ratio, blockwise='peak', **RUN)
+            assert found == scheduled(it, schedule, warmup_iters=warmup, **own)
         for blockwise in ('ramp', 'jump', 'peak'):
-            assert lr_at(it, schedule, warmup_iters=warmup, ratio=1.0, blockwise=blockwise, **RUN) == base
+            assert scheduled(it, schedule, warmup_iters=warmup, ratio=1.0, blockwise=blockwise, **RUN) == base
 
 
 def test_training_imports_no_compiler():

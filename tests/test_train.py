@@ -196,13 +196,14 @@ def test_each_group_has_its_own_rate(place):
     keys = {**TINY, 'max_iters': 10, 'r_emb': 10.0, 'r_qk': 0.5, 'r_ffn': 6.0, 'n_embd': 64, 'n_head': 4, 'mup_base_width': 16,
             'mup_base_head_dim': 16}
     train(place, *flags(**keys, out_dir='rates'))
-    schedule = dict(schedule='cosine', learning_rate=1e-2, min_lr=1e-3, warmup_iters=2, lr_decay_iters=20, decay_frac=0.2)
+    schedule = dict(schedule='cosine', learning_rate=1e-2, min_lr=1e-3, warmup_iters=2, lr_decay_iters=20, decay_frac=0.2,
+                    blockwise='ramp')
     groups = {group['block_type']: group for group in checkpoint(place / 'rates')['optimizer']['param_groups']}
     assert groups.keys() == {'emb', 'pos', 'qk', 'vo', 'ffn', 'norm'}
     for kind, group in groups.items():
         of_width = 1 / 4 if kind in ('qk', 'vo', 'ffn') else 1
-        assert group['lr'] == pytest.approx(of_width * lr_at(9, ratio=keys.get(f'r_{kind}', 1.0), **schedule)), kind
-    assert steps(place / 'rates')[-1]['lr'] == lr_at(9, **schedule)
+        assert group['lr'] == pytest.approx(of_width * lr_at(9, schedule, keys.get(f'r_{kind}', 1.0))), kind
+    assert steps(place / 'rates')[-1]['lr'] == lr_at(9, schedule)
 
 
 # ----------------------------------------------------------------------------- divergence

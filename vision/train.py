@@ -145,12 +145,13 @@ for it in range(run.start, max_iters + 1):
 
     # 1) evaluate, log, and save
     with speed.paused():
-        means = evaluate(*(split for split in data if split != 'train' or eval_train)) if evaluates else {}
         if row or evaluates or saves or measures:       # first of all, stop if a loss or gradient was not finite
-            run.raise_if_diverged(it, stats, scaler, means.values())
+            run.raise_if_diverged(it, stats, scaler)
         if row:
             run.log_step(it - 1, row)
+        means = evaluate(*(split for split in data if split != 'train' or eval_train)) if evaluates else {}
         if evaluates:
+            run.raise_if_diverged(it, stats, scaler, means.values())
             run.log_evaluation(it, means, stats_of_blocks())
         is_best = run.is_best(it, means)
         if it > run.start and (is_best or saves):       # ckpt.pt, and best.pt if it is the best so far; the config joins there
