@@ -97,7 +97,7 @@ model_config = config_from(GPTConfig, config)
 block_size = model_config.block_size
 data = {split: Tokens(dataset, split, block_size, model_config.vocab_size) for split in read_meta(dataset)['tokens']}
 group_keys = group_settings(config)                     # each block type's learning rate and weight decay
-micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)       # this rank's, in each iteration
+micro_batches = machine.my_range('gradient_accumulation_steps', gradient_accumulation_steps)    # this rank's in an iteration
 check_parallel(config, machine)
 checkpoint = run.find_checkpoint(GPTConfig, data['train'].fingerprint)          # connects the ranks
 

@@ -19,7 +19,8 @@ from engine.files import map_leaves, write_whole
 from engine.keys import config_from
 from model import GPT
 
-FREE = ('dropout', 'init', 'init_gain', 'emb_init', 'emb_std', 'fused_qkv_init')        # fields that a resumed run may change
+# fields that a resumed run may change; a ViT's config has more
+CHANGEABLE_ON_RESUME = ('dropout', 'init', 'init_gain', 'emb_init', 'emb_std', 'fused_qkv_init')
 REQUIRED = dict(model=dict, optimizer=dict, scaler=dict, config=dict, about=dict, iter=int, best_val_loss=float, data=str)
 
 
@@ -184,7 +185,8 @@ def find_checkpoint(path, config, Config, data):
     if not os.path.exists(path):
         raise ValueError(f'there is no {path} to resume from: check out_dir, or start with --init_from=scratch')
     state = load_checkpoint(path, mmap=True)
-    architecture = {f.name: f.default for f in fields(Config) if f.init and f.name not in (*FREE, *getattr(Config, 'free', ()))}
+    changeable = (*CHANGEABLE_ON_RESUME, *getattr(Config, 'changeable_on_resume', ()))
+    architecture = {f.name: f.default for f in fields(Config) if f.init and f.name not in changeable}
     saved = {**architecture, **state['config']}         # code that was edited since may have more keys
     if state['about']['script'] != script_of(Config):
         raise ValueError(f'{path} is of a run of {state["about"]["script"]}: choose another out_dir')

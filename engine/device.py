@@ -146,7 +146,7 @@ class Machine:
         except RuntimeError as error:                   # dist.DistError is one too
             raise NotConnected(f'rank {self.rank} could not connect to the others, has one died? {one_line(error)}') from error
 
-    def share(self, key, count):
+    def my_range(self, key, count):
         """Return this rank's range of `count` items. Raise ValueError, naming `key`, unless the ranks divide `count`."""
         if count % self.world_size:
             raise ValueError(f'{key}={count} is not divisible by the {self.world_size} ranks: make it a multiple of '
@@ -206,14 +206,14 @@ class Machine:
             raise error
         if failed:
             time.sleep(1)                               # torchrun ends all ranks when one has ended
-            self.leave(1)
+            self.shutdown(1)
 
     def wait(self):
         """Wait until every rank gets here."""
         if self.distributed:
             dist.barrier(group=self.control)
 
-    def leave(self, code):
+    def shutdown(self, code):
         """End the process. With several ranks, skip the interpreter's shutdown: a gloo thread that
         frees its last tensor during the shutdown would abort the process."""
         if self.distributed:

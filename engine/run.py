@@ -49,8 +49,8 @@ from engine.stats import NEVER
 from optim import lr_at
 
 FILES = r'(config|run|measure)\.json|code\.patch|(log|measure)\.jsonl|(ckpt|best|ckpt-\d+)\.pt'
-OF_A_RANK = ('device', 'out_dir', 'debug')              # keys that may differ between ranks
-OF_A_START = (*OF_A_RANK[1:], 'init_from', 'overwrite', 'eval_only', 'max_minutes')       # every start may change them
+RANK_KEYS = ('device', 'out_dir', 'debug')              # may differ between ranks
+RESETTABLE_KEYS = ('out_dir', 'debug', 'init_from', 'overwrite', 'eval_only', 'max_minutes')   # every start may change them
 OTHER_SCRIPTS = ('bench.py', 'sample.py', 'test_model.py')
 SETTINGS = ('config', 'about', 'best_val_loss')         # of a checkpoint; what else it holds is state
 MAX_NEW_FILES = 100         # untracked .py files in a patch: more are likely an environment that git does not ignore
@@ -156,7 +156,7 @@ class Run:
         # so config.json repeats the whole run
         config['init_from'], config['overwrite'] = state['config']['init_from'] if state else self.init_from, False
         machine.connect(config['backend'], {
-            **{key: value for key, value in config.items() if key not in OF_A_RANK},
+            **{key: value for key, value in config.items() if key not in RANK_KEYS},
             'iteration of the checkpoint in out_dir': self.start,
             'hash of this checkpoint': checkpoint_hash(self.path('ckpt.pt')) if state else '',
             'fingerprint of the data': data, **{f'code of {file}': digest for file, digest in self.code.items()},
@@ -167,14 +167,15 @@ class Run:
                     and state['best_val_loss'] <= row.get('val_loss', -math.inf))
         if all(machine.gather(bool(complete))):         # on all ranks, or they go on together
             self.say(f'{self.folder} is complete: {self.start} iterations, {losses_text(row)}; --max_iters=… trains on')
-            machine.leave(0)
+            machine.shutdown(0)
         return state
 
     def changes_since(self, state):
         """Return lines such as 'dropout 0.0 → 0.1' for everything that has changed since the checkpoint was saved."""
         saved, before = state['config'], state['about']
         lines = [f'{key} {saved.get(key, "(not there)")} → {self.config.get(key, "(unknown here)")}'
-                 for key in sorted({**saved, **self.config}.keys() - {*OF_A_START}) if saved.get(key) != self.config.get(key)]
+                 for key in sorted({**saved, **self.config}.keys() - {*RESETTABLE_KEYS})
+                 if saved.get(key) != self.config.get(key)]
         lines += [f'{dict(dtype="precision", torch="PyTorch").get(key, key)} {before[key]} → {value}'
                   for key, value in self.about.items() if before[key] != value]
         files = sorted(file for file in {**before['code'], **self.code} if before['code'].get(file) != self.code.get(file))
@@ -394,7 +395,7 @@ class Run:
         if self.writes:
             self.log.close()                            # raises OSError if the disk is still full
         self.machine.wait()                             # torchrun ends all ranks when one exits
-        self.machine.leave(code)
+        self.machine.shutdown(code)
 
 
 def loose_state(model, optimizer):

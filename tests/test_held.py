@@ -12,12 +12,12 @@ from test_silent import ranks
 
 import model
 from engine.keys import CHOICES
-from engine.run import OF_A_RANK, OF_A_START
+from engine.run import RANK_KEYS, RESETTABLE_KEYS
 from optim import OPTIMIZERS
 
 pytestmark = pytest.mark.long
 DEFAULTS = defaults_of(TRAIN, model.GPTConfig)
-KEYS = sorted(DEFAULTS.keys() - {*OF_A_RANK, *OF_A_START})
+KEYS = sorted(DEFAULTS.keys() - {*RANK_KEYS, *RESETTABLE_KEYS})
 # other values, where adding one is none, or is none at this size
 OTHERS = dict(dataset='other', n_embd=32, n_kv_head=1, norm_alpha=0.25, mix_ln=0.5, attn_norm_alpha=0.25, dropout=0.5,
               min_lr=1e-4, decay_frac=0.5, beta1=0.5, beta2=0.5, momentum=0.5, dtype='bfloat16')

@@ -57,7 +57,7 @@ def test_digits_are_those_of_the_file():
         pixels = table[table[:, -1] == digit][:, :-1] * (255 / 16)
         for images, wanted in ((val, pixels[4::5]), (train, np.delete(pixels, np.s_[4::5], axis=0))):
             np.testing.assert_allclose(images.read(np.flatnonzero(images.labels == digit))[0].flatten(1), wanted, atol=0.5)
-    x = train.read(range(train.windows))[0] / 255
+    x = train.read(range(train.count))[0] / 255
     assert [*train.mean, *train.std] == pytest.approx([x.mean().item(), x.std().item()], abs=1e-4)
 
 

@@ -112,7 +112,7 @@ class Images:
         if config.classes < len(names):
             raise ValueError(f'classes={config.classes} is less than the {len(names)} of dataset={name}: '
                              f'set --classes={len(names)} or more')
-        self.labels, self.windows = torch.as_tensor(labels).long(), len(labels)
+        self.labels, self.count = torch.as_tensor(labels).long(), len(labels)
         self.image_size, self.mode = config.image_size, MODES[config.channels]
         self.mean, self.std = (values if len(values) == config.channels else sum(values) / len(values)
                                for values in MOMENTS.get(name, MOMENTS['imagenet']))
@@ -131,9 +131,9 @@ class Images:
 
     def eval_batches(self, batches, batch_size):
         """Spread batches as Tokens.eval_batches does. If they can hold all images, use all, in batches of nearly equal sizes."""
-        if batches * batch_size < self.windows:
-            return eval_starts(self.windows, 1, batches, batch_size)
-        return np.array_split(np.arange(self.windows), math.ceil(self.windows / batch_size))
+        if batches * batch_size < self.count:
+            return eval_starts(self.count, 1, batches, batch_size)
+        return np.array_split(np.arange(self.count), math.ceil(self.count / batch_size))
 
 
 class Shuffled:
@@ -145,7 +145,7 @@ class Shuffled:
 
     def __getitem__(self, n):
         keys, rng = self.keys, np.random.default_rng([self.keys['seed'], n])
-        i, = shuffled_starts(self.images.windows + 1, 1, n // keys['aug_repeats'], 1, keys['data_seed'])
+        i, = shuffled_starts(self.images.count + 1, 1, n // keys['aug_repeats'], 1, keys['data_seed'])
         return as_tensor(augment(self.images.image(i), self.images.image_size, keys, rng)), self.images.labels[i]
 
 

@@ -82,7 +82,7 @@ def main():
         if i == 0:
             print(header)
         images = Images(state['config']['dataset'], 'val', model.config)
-        numbers = np.array_split(range(images.windows), -(-images.windows // batch_size))
+        numbers = np.array_split(range(images.count), -(-images.count // batch_size))
         print(f'| {folder} |', ' | '.join(map(with_error, scores(machine, model, batches_of(images, numbers, workers)))), '|')
 
 

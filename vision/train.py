@@ -54,7 +54,7 @@ machine = Machine(device, dtype)
 run = Run(config, machine)
 data = {split: Images(dataset, split, model_config) for split in SPLITS}
 group_keys = group_settings(config)
-micro_batches = machine.share('gradient_accumulation_steps', gradient_accumulation_steps)
+micro_batches = machine.my_range('gradient_accumulation_steps', gradient_accumulation_steps)
 checkpoint = run.find_checkpoint(ViTConfig, data['train'].fingerprint)          # connects the ranks
 
 # ----------------------------------------------------------------------------- model: built, compiled, spread over the ranks
@@ -123,7 +123,7 @@ def stats_of_blocks():
 # ----------------------------------------------------------------------------- log, measurements
 images_per_iter = gradient_accumulation_steps * batch_size
 notes = [f'this run is not compiled, and therefore slower: {obstacle}'] if obstacle else []
-run.begin(raw_model, optimizer, f'{images_per_iter:,} images an iteration, {data["train"].windows:,} images an epoch', notes,
+run.begin(raw_model, optimizer, f'{images_per_iter:,} images an iteration, {data["train"].count:,} images an epoch', notes,
           compiled=is_compiled, images_per_iter=images_per_iter)
 stats = StepStats(raw_model, optimizer, machine, gradient_accumulation_steps, log_layers)
 speed = Speed('images', images_per_iter, raw_model.flops_per_image(), machine, max_iters)

@@ -30,7 +30,7 @@ class ViTConfig(GPTConfig):
 
     script: ClassVar[str] = 'vision.train'              # the script that trains such models
     causal: ClassVar[bool] = False
-    free: ClassVar[tuple] = ('drop_path',)              # what a resumed run may change too
+    changeable_on_resume: ClassVar[tuple] = ('drop_path',)
     params: ClassVar[dict] = PARAMS | {'patch': Row('emb', 'input'), 'patch.cls': Row('emb', 'embedding'),
                                        'head': Row('head', 'head')}
 
