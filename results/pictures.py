@@ -2,11 +2,13 @@
 import math
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from lab.plot import COLORS, FULL, MARKERS
-from lab.sweep.table import contrast, find_row
+from lab.sweep.table import contrast, find_row, interval
 
 NAMES = dict(pre='Pre-LN', s1='S1', s5='DNT', peri='Peri-LN', post='Post-LN', hybrid='HybridNorm')      # files of config/arch/
+OPTIMS = dict(adamw='AdamW', muon='Muon', sgdw='mSGDW', lion='Lion')
 LINE = 0.14                         # inches between two placements
 
 
@@ -38,11 +40,39 @@ def forest(sweep, seeds):
     return figure
 
 
+def matrix(leads, losses):
+    """Draw each placement's test loss minus that of `pre` by the same optimizer as a table. `leads`: {optimizer: {placement:
+    Estimate}}, in the order of rows and columns; `losses`: {optimizer: the mean loss of pre}. A cell whose interval leaves out 0
+    is in bold letters and filled, blue below 0 and orange above."""
+    archs = list(next(iter(leads.values())))
+    figure = Figure((1.3 + 1.75 * len(leads), 0.27 * (len(archs) + 2)), layout='constrained')
+    ax = figure.subplots()
+    for x, (optim, of) in enumerate(leads.items()):
+        for y, arch in enumerate(archs):
+            e = of.get(arch)
+            clear = bool(e) and e.low * e.high > 0
+            if clear:
+                ax.add_patch(Rectangle((x - 0.47, y - 0.42), 0.94, 0.84, color=COLORS[e.mean > 0], alpha=0.25, lw=0))
+            ax.text(x, y, interval(e) if e else 'not run', ha='center', va='center', fontsize=8,
+                    weight='bold' if clear else 'normal', color='black' if e else 'gray')
+        ax.text(x, len(archs), f'{losses[optim]:.3f}', ha='center', va='center', fontsize=8)
+    ax.axhline(len(archs) - 0.5, color='gray', lw=0.8)
+    ax.set(xlim=(-0.5, len(leads) - 0.5), ylim=(len(archs) + 0.5, -0.5))
+    ax.set_xticks(range(len(leads)), [OPTIMS[optim] for optim in leads])
+    ax.set_yticks(range(len(archs) + 1), [*(NAMES.get(arch, arch) for arch in archs), 'loss of Pre-LN'])
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    for side in ax.spines.values():
+        side.set_visible(False)
+    return figure
+
+
 def tolerance(sweep):
     """Draw seed 1's validation loss against the learning rate, with a panel for each optimizer that has all six placements."""
-    optims, top = dict(adamw='AdamW', muon='Muon', sgdw='mSGDW'), 3.0
+    top = 3.0
     rows = {optim: {row.labels['arch']: row for row in sweep.rows if row.labels['optim'] == optim and len(row.runs) == 8}
-            for optim in optims}
+            for optim in OPTIMS}
     rows = {optim: by_arch for optim, by_arch in rows.items() if by_arch.keys() == NAMES.keys()}
     figure = Figure((FULL, 3.8))
     for ax, (optim, by_arch) in zip(figure.subplots(1, len(rows), sharey=True, squeeze=False)[0], rows.items()):
@@ -54,7 +84,7 @@ def tolerance(sweep):
             ax.plot(lost * 1.12 ** (i - 2.5), [top] * len(lost), 'x', color=COLORS[i], markersize=5, clip_on=False)
         ax.set_xscale('log', base=2)
         ax.set_xticks(sorted(rates)[1::2], [f'{rate:g}' for rate in sorted(rates)[1::2]])
-        ax.set(xlabel='learning rate', title=optims[optim])
+        ax.set(xlabel='learning rate', title=OPTIMS[optim])
         ax.legend(title='tolerance in octaves', loc='upper center', bbox_to_anchor=(0.5, -0.2), handlelength=1.5)
     figure.subplots_adjust(left=0.08, right=0.99, top=0.93, bottom=0.45, wspace=0.05)
     figure.axes[0].set(ylabel='validation loss (nats a byte)', ylim=(None, top))

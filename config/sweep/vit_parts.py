@@ -6,7 +6,7 @@
 script = 'vision.train'
 arguments = 'config/base/laptop_vision.py config/optim/adamw.py --min_lr=0'
 out_dir = 'out-sweep/vit_parts'
-csv = 'results/csv/vit_parts.csv'       # by commit 37168e4
+csv = 'results/csv/vit_parts.csv'
 seeds = 5
 _vit = 'config/arch/pre.py'
 _parts = {'ViT': _vit, 'Xavier': f'{_vit} --init=xavier', 'StableInit': f'{_vit} --init=stable',
@@ -15,6 +15,9 @@ _parts = {'ViT': _vit, 'Xavier': f'{_vit} --init=xavier', 'StableInit': f'{_vit}
           **{f'{heads} heads': f'{_vit} --n_head={heads}' for heads in (1, 8)},
           'StableAtten': f'{_vit} --attention=stable', 'StableViT': 'config/arch/stable.py'}
 _none = '--warmup_iters=0'
-grids = [dict(model=_parts, setting={'no warm-up': _none}, learning_rate=[2e-3, 4e-3, 8e-3]),
+_many = ('ViT', 'Xavier', 'StableInit', 'α 0.25', 'α 0.5', 'StableAtten', 'StableViT')        # five seeds left their claims open
+_rates = dict(learning_rate=[2e-3, 4e-3, 8e-3], ladder=dict(learning_rate=[5e-4 * 2 ** i for i in range(10)]))
+grids = [*(dict(_rates, model={model: keys}, setting={'no warm-up': _none}, seeds=35 if model in _many else 5)
+           for model, keys in _parts.items()),
          dict(model=_parts, setting={'no warm-up, at 0.032': _none}, learning_rate=[3.2e-2]),
-         dict(model={'ViT': _vit}, setting={'warm-up': '--warmup_iters=120'}, learning_rate=[2e-3, 4e-3, 8e-3])]
+         dict(_rates, model={'ViT': _vit}, setting={'warm-up': '--warmup_iters=120'}, seeds=35)]
