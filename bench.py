@@ -4,19 +4,20 @@ Time training iterations on this machine, without data and evaluation; or optimi
     python bench.py config/train_quick.py
     python bench.py config/train_ldnt_sgd.py --archs=pre,s1,s5 --dtypes=float32,bfloat16 --compiles=True,False      # side by side
     python bench.py config/train_ldnt_sgd.py --optimizers=adamw,sgdw,lion,adam_mini,muon        # steps only, and their state
+    python bench.py --sweep=config/sweep/placements.py --compiles=False,True --out=FILE.csv        # the rows of a sweep
 
 Every config of train.py works. One iteration here is one micro-batch and one optimizer step.
 """
 from configurator import ROOT, TRAIN, at_least, configure, parse_args
 
+import csv
 import itertools
-import os
 import time
 from statistics import median
 
 import torch
 
-from engine.device import pick_device, pick_dtype, state_bytes, tune_for_training, vendors_peak, why_not_compile
+from engine.device import device_name, pick_device, pick_dtype, state_bytes, tune_for_training, vendors_peak, why_not_compile
 from engine.keys import check_keys, gpt_config, group_settings
 from engine.step import training_step
 from model import GPT, GPTConfig
@@ -29,6 +30,8 @@ archs = ''                          # files of config/arch, separated by commas;
 dtypes = ''                         # values of dtype, separated by commas; empty: the config's own
 compiles = ''                       # values of compile, separated by commas; empty: the config's own
 optimizers = ''                     # optimizers, separated by commas: compare their steps instead of iterations
+sweep = ''                          # a file of config/sweep/: compare the models of its rows instead of archs
+out = ''                            # a csv file for the times
 # -----------------------------------------------------------------------------
 config = configure(globals(), GPTConfig, TRAIN)
 at_least(config, bench_iters=1, bench_warmup=0)
@@ -41,12 +44,15 @@ if config['compile'] and obstacle:
 
 def variants():
     """Return {label: config} for each combination of archs, dtypes, compiles and optimizers; the label says what differs."""
-    axes, configs = dict(arch=archs, dtype=dtypes, compile=compiles, optimizer=optimizers), {}
-    for values in itertools.product(*(text.split(',') for text in axes.values())):
+    models, configs = {name: [f'{ROOT}/config/arch/{name}.py'] if name else [] for name in archs.split(',')}, {}
+    if sweep:
+        from lab.sweep.plan import read_sweep, rows_of_file
+        models = {str(row): row.arguments for row in rows_of_file(read_sweep(sweep))}
+    axes = dict(dtype=dtypes, compile=compiles, optimizer=optimizers)
+    for model, *values in itertools.product(models, *(text.split(',') for text in axes.values())):
         chosen = {axis: value for axis, value in zip(axes, values) if value}
-        arguments = [os.path.join(ROOT, 'config', 'arch', f'{value}.py') if axis == 'arch' else f'--{axis}={value}'
-                     for axis, value in chosen.items()]
-        variant = parse_args(arguments, config)
+        variant = parse_args([*models[model], *(f'--{axis}={value}' for axis, value in chosen.items())], config)
+        chosen = dict(arch=model, **chosen) if model else chosen
         check_keys(variant)
         if variant['compile'] and obstacle:
             raise ValueError(f'compiles={compiles}: {obstacle}')
@@ -131,3 +137,11 @@ for row in [dict(zip(rows[0], rows[0])), *rows]:
     print('  '.join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]))
 if device.type == 'cuda':
     print(f'peak memory {torch.cuda.max_memory_allocated() / 2 ** 30:.2f} GiB' + ' of all variants' * (len(built) > 1))
+if out:
+    with open(out, 'w', newline='') as f:
+        writer = csv.DictWriter(f, ['arch', 'dtype', 'compile', 'optimizer', 'ms', 'flops_per_token', 'machine', 'torch'])
+        writer.writeheader()
+        for label, variant in built.items():
+            writer.writerow(dict(part.split('=', 1) for part in label.split(' ') if '=' in part) | dict(
+                ms=f'{1000 * median(times[label]):.2f}', flops_per_token=variant.raw_model.flops_per_token(),
+                machine=device_name(device), torch=torch.__version__))

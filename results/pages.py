@@ -2,11 +2,12 @@
 Make the pictures of README.md, and the tables of README.md, claims.md, ../README.md and ../docs/placements.md, from csv/, which
 has the runs of config/sweep/: `make results`. A table stands between <!-- NAME: made by results/pages.py --> and <!-- end -->.
 """
+import itertools
 import math
 import re
 import sys
+import textwrap
 from pathlib import Path
-from statistics import fmean
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -14,24 +15,26 @@ sys.path.insert(0, str(ROOT))
 import matplotlib  # noqa: E402
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
-from scipy.stats import t  # noqa: E402
+from scipy.stats import spearmanr  # noqa: E402
 
 from engine.files import write_whole  # noqa: E402
 from lab.plot import STYLE  # noqa: E402
 from lab.sweep.plan import read_sweep, rows_of_file  # noqa: E402
 from lab.sweep.table import Results, contrast, find_row, interval, key_of  # noqa: E402
-from results.claims import SEEDS, Claim, lead, test, test_all  # noqa: E402
-from results.pictures import forest, tolerance  # noqa: E402
+from lab.sweep.table import tolerance as width_of  # noqa: E402
+from results.claims import SEEDS, Claim, by, gap, growth, lead, started, test, test_all  # noqa: E402
+from results.pictures import OPTIMS, forest, matrix, tolerance  # noqa: E402
 
-SWEEPS = [*SEEDS, 'decay', 'brackets', 'tolerance']
+SWEEPS = [*SEEDS, 'figure5', 'decay', 'brackets', 'tolerance']
+PREDICTED = ('starts', 'optimizers')        # sweeps of our own, with numbers that were written down before their runs
 MARKS = dict(supported='🟢', equal='🟢', contradicted='🔴')         # by the first word of a verdict
 
 
 class Sweep(Results):
     """The runs of csv/NAME.csv so far."""
 
-    def __init__(self, name):
-        self.name, self.keys = name, read_sweep(ROOT / 'config' / 'sweep' / f'{name}.py')
+    def __init__(self, name, **keys):
+        self.name, self.keys = name, {**read_sweep(ROOT / 'config' / 'sweep' / f'{name}.py'), **keys}
         super().__init__(HERE / 'csv' / f'{name}.csv', self.keys)
 
     def missing(self):
@@ -47,7 +50,8 @@ def markdown(table):
 
 
 def claim_table(verdicts, columns=('claim', 'in the paper', 'difference', 'seeds', 'p', 'verdict')):
-    lines = [{'claim': claim.text, 'in the paper': claim.paper, 'difference': interval(e) if e and e.n else '–',
+    lines = [{'claim': claim.text, 'in the paper': claim.paper, 'predicted': claim.predicted,
+              'difference': interval(e) if e and e.n else '–',
               'seeds': str(e.n if e else 0), 'p': '–' if p != p else '< 0.001' if p < 0.001 else f'{p:.2g}',
               'verdict': f'{MARKS.get(re.match("[a-z]+", text)[0], "⚪")} {text}'} for claim, e, p, text in verdicts]
     return markdown(pd.DataFrame(lines)[[*columns]])
@@ -55,7 +59,7 @@ def claim_table(verdicts, columns=('claim', 'in the paper', 'difference', 'seeds
 
 def count(verdicts):
     words = [re.match('not run|[a-z]+', text)[0].replace('equal', 'supported') for *_, text in verdicts]
-    return f'{len(words)} other claims, about figures of the papers: ' + ', '.join(
+    return f'{len(words)} other claims, on starts, optimizers and figures of the papers: ' + ', '.join(
         f'{words.count(word)} {word}' for word in ('supported', 'contradicted', 'open', 'not run') if word in words)
 
 
@@ -67,7 +71,8 @@ def section(sweep, verdicts):
            if e and {*re.findall(r'(\w+)/', claim.contrast)} == {sweep.name}]
     contrasts = " --contrast='\n        " + ';\n        '.join(own) + "'" if own else ''
     table = sweep.tables(sweep.keys['against'])[0]
-    family = [claim_table(verdicts[sweep.name])] if sweep.name in verdicts else []
+    columns = ('claim', 'predicted' if sweep.name in PREDICTED else 'in the paper', 'difference', 'seeds', 'p', 'verdict')
+    family = [claim_table(verdicts[sweep.name], columns)] if sweep.name in verdicts else []
     command = f'    python -m lab.sweep config/sweep/{sweep.name}.py --report=True{contrasts}'
     return '\n\n'.join([command, markdown(table), *family])
 
@@ -76,51 +81,106 @@ def by_loss(rows):
     return sorted(rows, key=lambda row: row.shown.test_loss.mean())
 
 
+STARTS = dict(gpt2='GPT-2', normal='GPT-2', xavier='Xavier', stable='StableInit')     # by `init`
+
+
+def starts():
+    """Return {placement: whose rule its weights start by}, from the configs of placements.py."""
+    rows = rows_of_file(read_sweep(ROOT / 'config' / 'sweep' / 'placements.py'))
+    return {row.labels['arch']: STARTS[row.run_at(row.grid[0], 1)['config']['init']] for row in rows}
+
+
 def ranking(sweep):
-    """Return the table of the placements that have all their seeds."""
-    pre = find_row(sweep.rows, sweep.keys['against'])
+    """Return the table of the placements that have all their seeds. † : seed 1 alone chose decay and rate."""
+    pre, start, lines = find_row(sweep.rows, sweep.keys['against']), starts(), []
+    time = pd.read_csv(HERE / 'csv' / 'placements_time.csv').pivot(index='arch', columns='compile', values='ms')
+    for row in by_loss(row for row in sweep.rows if len(row.losses()) >= SEEDS['placements']):
+        arch, by_three = row.labels['arch'], any({1, 2, 3} <= {*at.seed} for at in row.points.values())
+        ms = time.loc[str(row)] / time.loc[str(pre)] if str(row) in time.index else {}
+        lines.append({
+            'placement': f'`{arch}`', 'start': start.get(arch, 'GPT-2'),
+            'decay, rate': ', '.join(row.best) + ' †' * (not by_three), 'test loss − pre':
+                f'0 (its loss: {row.losses().mean():.3f})' if row is pre else interval(contrast({row: 1, pre: -1})),
+            'time': f'{ms[False]:.2f}' if len(ms) else '–', 'compiled': f'{ms[True]:.2f}' if len(ms) else '–'})
+    return markdown(pd.DataFrame(lines))
+
+
+def one_seed(sweep):
+    """Return the table of the placements that seed 1 alone has trained, by loss."""
+    others = by_loss(row for row in sweep.rows if len(row.losses()) < SEEDS['placements'] and row.shown.test_loss.notna().any())
+    pre = find_row(sweep.rows, sweep.keys['against']).first
+    pre = pre[(pre.weight_decay == '0.1') & (pre.status == 'done')].sort_values('val_loss').iloc[0]
     return markdown(pd.DataFrame([
-        {'placement': f'`{row.labels["arch"]}`', 'decay, rate': ', '.join(row.best),
-         'test loss − pre': f'0 (its loss: {row.losses().mean():.3f})' if row is pre else interval(contrast({row: 1, pre: -1}))}
-        for row in by_loss(row for row in sweep.rows if len(row.losses()) >= SEEDS['placements'])]))
+        {'placement': f'`{row.labels["arch"]}`', 'rate': row.best[-1] + ' (edge)' * row.is_at_edge(),
+         'test loss': f'{row.shown.test_loss.iloc[0]:.3f}',
+         '− that of `pre`': f'{row.shown.test_loss.iloc[0] - pre.test_loss:+.3f}'.replace('-', '−')} for row in others]))
 
 
-def noise(sweep):
-    """Return the lines on what a choice by one seed costs, in tuning and in the screen (seed 1 at a decay of 0.1, nGPT of 0), and
-    on what placements cost. Leads over pre are fitted to those of the screen by least squares through 0, with a t-interval."""
-    pre, gains, leads = find_row(sweep.rows, sweep.keys['against']), [], []
-    ranked = [row for row in sweep.rows if len(row.losses()) >= SEEDS['placements']]
-    screened = {row: min(((run.val_loss, run.test_loss) for run in row.first.itertuples()
-                          if run.weight_decay in ('0', '0.1') and run.status == 'done'), default=(0, math.nan))[1]
-                for row in ranked}
-    for row in ranked:
-        by_seed = {point: dict(zip(at.seed, at.val_loss)) for point, at in row.points.items()}
-        means = {point: fmean(at[seed] for seed in (1, 2, 3)) for point, at in by_seed.items() if {1, 2, 3} <= at.keys()}
-        if len(means) > 1:
-            gains.append(means[min(means, key=lambda point: by_seed[point][1])] - means[row.best])
-        if row is not pre:
-            leads.append((screened[row] - screened[pre], row.losses().mean() - pre.losses().mean()))
-    x, y = np.array(leads).T
-    slope, df = (x @ y) / (x @ x), len(x) - 1
-    half = t.ppf(0.975, df) * math.sqrt(((y - slope * x) ** 2).sum() / df / (x @ x))
-    cost = pd.read_csv(HERE / 'csv' / 'placements_time.csv', index_col='arch')
-    flops, times = (', '.join(f'`{arch}` {ratio:.2f}' for arch, ratio in (values / values['pre']).items() if ratio > 1.05)
-                    for values in (cost.flops_per_token, cost.time_ratio))
-    better = [gain for gain in gains if gain > 0]
-    return (f'- Of {len(gains)} placements whose close points have seeds 1 to 3, these chose another than seed 1 for '
-            f'{len(better)}' + f', better by {fmean(better or [0]):.3f} on their mean' * bool(better) + f""".
-- Leads of one seed shrink over 8 seeds to {slope:.0%} [{slope - half:.0%}, {slope + half:.0%}], over {len(x)} placements.
-- FLOPs over those of `pre`: {flops}; of others at most 1.05. Time over that of `pre`, eager on 2 cores: {times}.""")
+def difference(text, sweeps):
+    """Return the Estimate of a contrast whose rows are named as in a Claim."""
+    return test(Claim('', text), sweeps)[0]
 
 
-def longer(sweeps):
-    """Return the table of two differences in runs of 4.5M and of 16M bytes."""
-    own = 'placements/optim=adamw,arch=value_residual - placements/optim=adamw,arch=pre'
-    found = {'DNT − S1': (lead('DNT', 'S1'), lead('DNT', 'S1', 'tokens/')),
-             '`value_residual` − Pre-LN': (own, lead('value_residual', 'Pre', 'tokens/'))}
+def placement(arch, over='pre', rows='placements/optim=adamw,arch='):
+    return f'{rows}{arch} - {rows}{over}'
+
+
+EXPLORATORY = {
+    'DNT − Pre-LN': {'4.5M bytes': lead('DNT', 'Pre'), '0.5M parameters': lead('DNT', 'Pre', 'size/'),
+                     '16M bytes': lead('DNT', 'Pre', 'tokens/'), 'English': lead('DNT', 'Pre', 'text/')},
+    'S1 − Pre-LN': {'4.5M bytes': lead('S1', 'Pre'), '0.5M parameters': lead('S1', 'Pre', 'size/'),
+                    '16M bytes': lead('S1', 'Pre', 'tokens/')},
+    'DNT − S1': {'4.5M bytes': lead('DNT', 'S1'), '16M bytes': lead('DNT', 'S1', 'tokens/')},
+    '`value_residual` − Pre-LN': {'4.5M bytes': placement('value_residual'),
+                                  '16M bytes': lead('value_residual', 'Pre', 'tokens/')},
+    'S1 with larger embeddings − Pre-LN': {'4.5M bytes': lead('S1 large', 'Pre')},
+    'cost of mSGDW': {'S1': gap('S1'), 'S1 with larger embeddings': gap('S1 large'), 'DNT': gap('DNT')},
+    'from S1 to DNT, step by step': {
+        'QK norm: S2 − S1': placement('s2', 's1'), 'InputNorm: S3 − S2': placement('s3', 's2'),
+        'MidNorm: S4 − S3': placement('s4', 's3'), 'no PreNorm of the FFN: S5 − S4': placement('s5', 's4')},
+    'by another start': {
+        'Pre-LN by Xavier’s': started('pre', 'xavier', 'pre'), 'Peri-LN by Xavier’s': started('peri', 'xavier', 'peri'),
+        'S1 by GPT-2’s': started('s1', 'gpt2', 's1'), 'DNT by GPT-2’s': started('s5', 'gpt2', 's5')}}
+
+
+def exploratory(sweeps):
     return markdown(pd.DataFrame([
-        {'difference': name, **{f'after {size} bytes': interval(test(Claim(name, text), sweeps)[0])
-                                for size, text in zip(('4.5M', '16M'), texts)}} for name, texts in found.items()]))
+        {'difference': what, 'where': where, 'test loss': interval(difference(text, sweeps))}
+        for what, texts in EXPLORATORY.items() for where, text in texts.items()]))
+
+
+OTHERS = ('value_residual', 's5', 'hybrid', 'post', 's1', 'peri')      # the placements of optimizers.py, beside pre
+
+
+def by_optimizer(sweeps):
+    """Return {optimizer: {placement: Estimate of its loss minus that of pre}} for rows with all their seeds, and {optimizer: loss
+    of pre}."""
+    leads, losses = {}, {}
+    for optim in OPTIMS:
+        sweep = 'placements' if optim == 'adamw' else 'optimizers'
+        rows = {row.labels['arch']: row for row in sweeps[sweep].rows
+                if row.labels['optim'] == optim and len(row.losses()) >= SEEDS[sweep]}
+        if 'pre' in rows:
+            leads[optim] = {arch: contrast({rows[arch]: 1, rows['pre']: -1}) if arch in rows else None for arch in OTHERS}
+            losses[optim] = rows['pre'].losses().mean()
+    return leads, losses
+
+
+def correlations(leads):
+    """Return a line on how alike each two optimizers rank the placements: Spearman's correlation of their leads, pre's 0 among
+    them, and the interval that holds 95% of 10,000 draws of the leads from their t-distributions."""
+    rng, lines = np.random.default_rng(0), []
+    for a, b in itertools.combinations(leads, 2):
+        archs = [arch for arch in OTHERS if leads[a][arch] and leads[b][arch]]
+        found, drawn = [], []
+        for of in leads[a], leads[b]:
+            e = [of[arch] for arch in archs]
+            noise = rng.standard_t([x.df for x in e], (10_000, len(e))) * [x.error for x in e]
+            found.append(np.array([0, *(x.mean for x in e)]))
+            drawn.append(np.pad(noise, ((0, 0), (1, 0))) + found[-1])
+        low, high = np.quantile([spearmanr(x, y)[0] for x, y in zip(*drawn)], [0.025, 0.975])
+        lines.append(f'{OPTIMS[a]} and {OPTIMS[b]} {spearmanr(*found)[0]:.2f} [{low:.2f}, {high:.2f}] (n = {len(archs) + 1})')
+    return f'Rank correlation: {"; ".join(lines)}.'.replace('-', '−')
 
 
 NAMED = {       # config/arch/ → name, InputNorm, Pre (attention, FFN), QK, Mid, Post, norm
@@ -139,10 +199,63 @@ HEAD = ('name', 'Input', 'Pre (attention, FFN)', 'QK', 'Mid', 'Post', 'norm')
 
 def named(sweep):
     """Return the table of the placements that have a name in papers."""
+    start = starts()
     return markdown(pd.DataFrame([
         {'`config/arch/`': f'`{row.labels["arch"]}`', **dict(zip(HEAD, NAMED[row.labels['arch']])),
+         'start': start[row.labels['arch']],
          'test loss': row.text() + ', one seed' * (len(row.shown) == 1)}
         for row in by_loss(row for row in sweep.rows if row.labels['arch'] in NAMED)]))
+
+
+ANSWER = """
+**Which norms, and where, give the lowest loss?** In GPTs of 0.2M parameters, by AdamW, on 4.5M bytes of Python, S4 and DNT
+are {s5:.2f} to {s4:.2f} nats a byte better than Pre-LN. They norm embeddings, queries and keys, and the output of each
+branch. `value_residual`, without these norms, is better by {value_residual:.2f}. Post-LN equals Pre-LN, but only within
+{octaves} octaves of its best rate. Peri-LN is {peri:.2f} worse. DNT's lead over Pre-LN is {size:.3f} at 0.5M parameters,
+{longer:.3f} after 16M bytes, and {english:.3f} on English. It is worth at most {tokens:.2f} times the tokens.
+
+**How much of this is the start?** S1 to S5 start by Xavier's rule, and most others by GPT-2's. S1 and `llama` have the same
+norms in the same places, and S1 − `llama` is {s1_llama}. If S1 starts by GPT-2's rule, it is {s1_started}, so most of the
+difference was the start. DNT is {s5_started:.3f} worse by GPT-2's start, and still better than Pre-LN. By Xavier's start
+Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, so that there Peri-LN leads.
+
+**How much of it is the optimizer?** By Muon, DNT − Pre-LN is {muon_s5}, and Post-LN is {muon_post:.2f} worse than Pre-LN.
+Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and S1 {sgdw_s1:.2f}; larger embeddings alone bring
+S1 to {sgdw_large:.2f}. Larger models are untested.
+"""
+
+
+def answer(sweeps):
+    """Return the paragraphs that results/README.md begins with. Most of their numbers are absolute values of differences."""
+    texts = dict(
+        s4=placement('s4'), s5=placement('s5'), value_residual=placement('value_residual'), peri=placement('peri'),
+        size=lead('DNT', 'Pre', 'size/'), longer=lead('DNT', 'Pre', 'tokens/'), english=lead('DNT', 'Pre', 'text/'),
+        s1_llama=placement('s1', 'llama'), s1_started=started('s1', 'gpt2', 'llama'), s5_started=started('s5', 'gpt2', 's5'),
+        pre_started=started('pre', 'xavier', 'pre'), peri_started=started('peri', 'xavier', 'peri'), muon_s5=by('muon', 's5'),
+        muon_post=by('muon', 'post'), sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'))
+    found = {name: difference(text, sweeps) for name, text in texts.items()}
+    numbers = {name: interval(e) if name in ('s1_llama', 's1_started', 'muon_s5') else abs(e.mean) for name, e in found.items()}
+    # how many times the tokens Pre-LN would need for DNT's loss, if its loss falls with log tokens as from 4.5M to 16M bytes
+    fall = (find_row(sweeps['base'].rows, 'optim=adamw,setting=Pre').losses().mean()
+            - find_row(sweeps['tokens'].rows, 'setting=Pre').losses().mean()) / math.log(7812 / 2200)
+    numbers['muon'] = find_row(sweeps['placements'].rows, 'optim=adamw,arch=pre').losses().mean() - find_row(
+        sweeps['optimizers'].rows, 'optim=muon,arch=pre').losses().mean()
+    numbers['tokens'] = math.exp(abs(difference(lead('DNT', 'Pre'), sweeps).mean) / fall)
+    octaves = find_row(sweeps['tolerance'].rows, 'optim=adamw,arch=post').rate_cells()[1]
+    return '\n\n'.join(textwrap.fill(' '.join(text.split()), 140, break_on_hyphens=False)
+                       for text in ANSWER.format(octaves=octaves, **numbers).split('\n\n'))
+
+
+def tolerances(sweep):
+    """Return a sentence on the tolerances of Pre-LN and DNT by AdamW: with more slack, and with the noise of a seed."""
+    rng, wide, noise = np.random.default_rng(0), [], []
+    for arch in 'pre', 's5':
+        runs = find_row(sweep.rows, f'optim=adamw,arch={arch}').runs
+        rates, losses = runs.learning_rate.astype(float).to_numpy(), runs.val_loss.fillna(9.0).to_numpy()
+        wide.append(width_of(rates, losses, 0.2)[0])
+        noise.append(np.std([width_of(rates, losses + 0.015 * rng.standard_normal(len(rates)))[0] for _ in range(2000)]))
+    return (f'With a slack of 0.2 nats, Pre-LN has {wide[0]:.1f} octaves by AdamW, and DNT {wide[1]:.1f}. Losses redrawn with\n'
+            f'the standard deviation of a seed, 0.015, move these tolerances by {min(noise):.1f} to {max(noise):.1f} octaves.')
 
 
 def archs():
@@ -157,16 +270,6 @@ def archs():
     return markdown(pd.DataFrame(lines))
 
 
-def induction(sweep):
-    """Return how many seeds of a placement have a head that copies, and how its score goes with the test loss."""
-    scores = pd.read_csv(HERE / 'csv' / 'induction.csv')
-    runs = scores.merge(sweep.runs[sweep.runs.seed > 3], 'left', left_on=['entry', 'seed'], right_on=['arch', 'seed'])
-    return markdown(pd.DataFrame([{
-        'placement': f'`{arch}`', 'seeds': str(len(of)), 'with a score above 0.05': str(sum(of.induction_score > 0.05)),
-        'rank correlation': f'{of.induction_score.corr(of.test_loss, "spearman"):.2f}'.replace('-', '−')}
-        for arch, of in runs.groupby('entry', sort=False)]))
-
-
 def fill(path, blocks):
     return re.sub(r'(<!-- (\w+): made by results/pages.py -->\n).*?(?=<!-- end -->)',
                   lambda match: f'{match[1]}{blocks[match[2]]}\n', path.read_text(encoding='utf-8'), flags=re.DOTALL)
@@ -176,18 +279,23 @@ def build():
     """Return {path: text} of all pages, and {name: matplotlib figure} of their pictures."""
     sweeps = {name: Sweep(name) for name in SWEEPS}
     verdicts, placements = test_all(sweeps), sweeps['placements']
+    leads, losses = by_optimizer(sweeps)
     missing = {name: number for name in SEEDS if (number := sweeps[name].missing())}
     others = [verdict for name, family in verdicts.items() if name != 'dnt' for verdict in family]
     blocks = dict(
-        ranking=ranking(placements), noise=noise(placements), named=named(placements), induction=induction(placements),
-        longer=longer(sweeps), archs=archs(),
+        answer=answer(sweeps), ranking=ranking(placements), one_seed=one_seed(placements), named=named(placements),
+        archs=archs(), correlations=correlations(leads), exploratory=exploratory(sweeps),
+        tolerances=tolerances(sweeps['tolerance']),
+        batch='With 3.2 nats a byte as the limit no run of S1 by mSGDW counts as diverged, and the claim on the batch has the '
+              f'difference {interval(difference(growth("S1"), {"batch": Sweep("batch", diverged_loss=3.2)}))}.',
         dnt=claim_table(verdicts['dnt'], ('claim', 'difference', 'verdict')), dnt_claims=claim_table(verdicts['dnt']),
         counts=f'[claims.md](claims.md) has seeds and p, and {count(others)}.',
         missing=', '.join(f'`{name}.py` ({number})' for name, number in missing.items()) or 'None.',
         **{f'sweep_{name}': section(sweep, verdicts) for name, sweep in sweeps.items()})
     pages = [HERE / 'README.md', HERE / 'claims.md', ROOT / 'README.md', ROOT / 'docs' / 'placements.md']
     with matplotlib.rc_context(STYLE):
-        figures = dict(forest=forest(placements, SEEDS['placements']), tolerance=tolerance(sweeps['tolerance']))
+        figures = dict(forest=forest(placements, SEEDS['placements']), matrix=matrix(leads, losses),
+                       tolerance=tolerance(sweeps['tolerance']))
     return {path: fill(path, blocks) for path in pages}, figures
 
 

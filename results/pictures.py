@@ -13,28 +13,20 @@ LINE = 0.14                         # inches between two placements
 
 
 def forest(sweep, seeds):
-    """Draw each placement's test loss minus the mean of `pre`: above with its 95% interval, if it has as many losses as `seeds`,
-    and below the mean of those that it has."""
+    """Draw the test loss minus the mean of `pre`, with its 95% interval, of each placement that has as many losses as `seeds`."""
     pre = find_row(sweep.rows, sweep.keys['against'])
-    rows = sorted(sweep.rows, key=lambda row: row.shown.test_loss.mean())
-    ranked = [row for row in rows if len(row.losses()) >= seeds]
-    others = [row for row in rows if row not in ranked and row.shown.test_loss.notna().any()]
+    rows = sorted((row for row in sweep.rows if len(row.losses()) >= seeds), key=lambda row: row.losses().mean())
     figure = Figure((FULL * 0.75, LINE * (len(rows) + 1) + 0.6), layout='constrained')
     ax = figure.subplots()
     ax.axvline(0, color='gray', lw=0.8)
-    for y, row in enumerate(ranked):
+    for y, row in enumerate(rows):
         if row is pre:
             ax.plot(0, y, 'o', color='black')
         else:
             e = contrast({row: 1, pre: -1})
             ax.errorbar(e.mean, y, xerr=[[e.mean - e.low], [e.high - e.mean]], fmt='o', color=COLORS[0], capsize=2)
-    pale = [row.shown.test_loss.mean() - pre.losses().mean() for row in others]
-    ax.plot(pale, range(len(ranked) + 1, len(ranked) + 1 + len(others)), 'o', color=COLORS[0], alpha=0.35)
-    names = [*(row.labels['arch'] for row in ranked), '', *(row.labels['arch'] for row in others)]
-    ax.set_yticks(range(len(names)), names, fontsize=7)
-    ax.text(0.99, len(ranked), f'fewer than {seeds} seeds, most of them one', transform=ax.get_yaxis_transform(), ha='right',
-            va='center', fontsize=8, color='gray')
-    ax.set(ylim=(len(names) - 0.4, -0.6), xlabel='test loss − pre (nats a byte), with 95% intervals')
+    ax.set_yticks(range(len(rows)), [row.labels['arch'] for row in rows], fontsize=7)
+    ax.set(ylim=(len(rows) - 0.4, -0.6), xlabel='test loss − pre (nats a byte), with 95% intervals')
     ax.tick_params('y', length=0)
     ax.grid(axis='y', visible=False)
     return figure

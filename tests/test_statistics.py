@@ -35,7 +35,7 @@ def test_the_prior_of_variances_is_found():
     """Variances drawn as d₀ s₀²/χ²(d₀), of which each row shows 5 losses; equal variances are worth infinitely many degrees"""
     rng, number = np.random.default_rng(1), 500
     losses = rng.normal(0, np.sqrt(8 * 0.04 / rng.chisquare(8, number))[:, None], (number, 5))
-    own, (variances, dfs) = losses.var(axis=1, ddof=1), np.array([row.spread for row in rows(losses)]).T
+    own, (variances, dfs) = losses.var(axis=1, ddof=1), np.array([row.spread[:2] for row in rows(losses)]).T
     d0 = dfs[0] - 4                                     # variance = (d₀ s₀² + 4 s²) / (d₀ + 4)
     s0 = (variances * (d0 + 4) - 4 * own) / d0
     assert np.ptp(dfs) < 1e-9 and d0 == pytest.approx(8, rel=0.3) and s0 == pytest.approx(0.04, rel=0.1)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import ROOT, TINY, Alone, forks_its_runs, rows
 
+from lab.sweep.run import is_dirty
 from lab.sweep.table import read_csv
 
 KEYS = {**TINY, 'n_layer': 1, 'n_head': 1, 'max_iters': 100, 'eval_interval': 50, 'lr_decay_iters': 100,
@@ -51,9 +52,16 @@ def test_a_sweep(swept):
     assert run['val_loss'] == f'{evaluations[-1]["val_loss"]:.6g}' and run['test_loss'] == '' and float(run['seconds']) > 0
     wanted = dict(iterations='100', precision='float32', parameters=str(about['parameters']), torch=torch.__version__,
                   tokens_per_iteration=str(KEYS['batch_size'] * KEYS['block_size']), attention_kernel='',
-                  commit=about['commit'] + ('-dirty' if about['changed'] else ''),
+                  commit=about['commit'] + '-dirty' * is_dirty(about['changed']),
                   **{key: about[key] for key in ('code', 'data', 'machine')})
     assert {key: run[key] for key in wanted} == wanted
+
+
+def test_only_what_a_run_reads_makes_it_dirty():
+    for line in ' M config/sweep/base.py', 'M  results/claims.py', ' M README.md', ' M lab/sweep/table.py':
+        assert not is_dirty([line])
+    for line in ' M model.py', ' M config/arch/pre.py', 'code.patch leaves out 2 new .py files, such as a.py':
+        assert is_dirty([' M README.md', line])
 
 
 @pytest.mark.long

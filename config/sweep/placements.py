@@ -14,9 +14,11 @@ seeds = 11                      # 1 to 3 tune, and 4 to 11 are compared
 against = 'optim=adamw,arch=pre'
 diverged_loss = 3.0
 diverged_rise = 0.5
-# By these codes `pre` repeats digit by digit: commits 67e13dd, 165bcfe (the screen), ef33f2b, 7591cf6, a3e2529, 2dbab07, e2298e4.
+# By these codes `pre` repeats digit by digit: commits 67e13dd, 165bcfe (the screen), ef33f2b, 7591cf6, a3e2529, 2dbab07, e2298e4,
+# 6f8e56b, 09c908b.
 # f0863ce878db is an edit of one norm (`tempered`), which is not kept.
-codes = 'eae2db38044c,7adcc7188bdb,1d41c49ac07c,0a728bd1171e,879805a7d520,8af2b2b06ffe,3413091b6d65,f0863ce878db'
+codes = ('eae2db38044c,7adcc7188bdb,1d41c49ac07c,0a728bd1171e,879805a7d520,8af2b2b06ffe,3413091b6d65,f0863ce878db,'
+         '7f3ad94805d3,13cbf7a12023')
 _body = '--ffn=gelu --pos=learned --tie_weights=True'
 _gpt2 = '--emb_std=0.08 --init_gain=3.46'
 _starts = {**dict.fromkeys(('s1', 's2', 's3', 's4', 's5', 'stable'), ''),

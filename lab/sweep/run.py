@@ -21,6 +21,7 @@ from lab.sweep.plan import sources_of
 from lab.sweep.table import CELLS, axes_of, canonical, check_origin, key_of, read_csv, runs_of
 
 RISE_ROWS = 5                   # logged losses per mean, for the largest rise
+NOT_READ = ('config/sweep/', 'docs/', 'lab/', 'results/', 'tests/')     # folders that decide nothing about a run
 
 
 def row_of_run(run, folder, status):
@@ -35,10 +36,15 @@ def row_of_run(run, folder, status):
         run['labels'], status=status, iterations=str(rows[-1]['iter'] if rows else 0), keys=run['keys'], attention_kernel='',
         parameters=str(about.get('parameters', '')), tokens_per_iteration=str(per_iter),
         val_losses=' '.join(f'{row["iter"]}:{row["val_loss"]:.6g}' for row in evaluations),
-        commit=about.get('commit', '') + '-dirty' * bool(about.get('changed')),
+        commit=about.get('commit', '') + '-dirty' * is_dirty(about.get('changed', ())),
         precision=about.get('dtype', '').removeprefix('torch.'),
         **{name: about.get(name, '') for name in ('machine', 'code', 'data', 'torch')},
         **{name: f'{x:.6g}' if math.isfinite(x) else '' for name, x in numbers.items()})
+
+
+def is_dirty(changed):
+    """Return whether the code or a config of a run differs from its commit. `changed`: the lines of `git status`."""
+    return any(line.endswith('.py') and not line[3:].startswith(NOT_READ) for line in changed)
 
 
 def largest_rise(losses):

@@ -116,7 +116,7 @@ class Row:
     """The runs that differ only in the tuned keys and the seed. `points`: {values of the tuned keys: its runs}, ascending.
     `best`: the point that the tuning seeds chose. `compared`: the other seeds there, or all seeds if there was no choice. They
     are shown, or all that is there while they are missing. `first`: seed 1's runs, which chose among several points. `spread`:
-    the variance of a loss, and its degrees of freedom, see moderate()."""
+    the variance of a loss, its degrees of freedom, and the group of rows that it comes from, see moderate()."""
     spread = None
 
     def __init__(self, labels, runs, tuning, split):
@@ -229,24 +229,26 @@ def moderate(rows):
                 s2, d = (d0 * s0 + d * s2) / (d0 + d), np.minimum(d0 + d, d.sum())
             else:
                 s2, d = np.full(len(group), np.exp(e.mean())), np.full(len(group), d.sum())
-        for row, *spread in zip(group, s2.tolist(), d.tolist()):
-            row.spread = tuple(spread)
+        for row, variance, df in zip(group, s2.tolist(), d.tolist()):
+            row.spread = variance, df, tuple(group)
 
 
 def contrast(weights):
     """Estimate Σ w m over {row: weight w}, for the means m of independent losses, by Welch's t-test. Its variance is V = Σ v, v =
-    w² s²/n, with V²/Σ(v²/df) degrees of freedom (Satterthwaite 1946). Rows that share a variance form one term of the latter sum.
-    A row without a variance gives an Estimate without an interval."""
+    w² s²/n, with V²/Σ(v²/df) degrees of freedom (Satterthwaite 1946). Rows that share a variance form one term of the latter sum,
+    which gives at most the degrees of freedom of all rows behind the variances. A row without a variance gives an Estimate
+    without an interval."""
     losses = {row: row.losses() for row, weight in weights.items() if weight}
     n = min(map(len, losses.values()), default=0)
     mean = math.fsum(weights[row] * fmean(losses[row]) for row in losses) if n else math.nan
     if not n or not all(row.spread for row in losses):
         return Estimate(mean, n=n)
-    parts = dict.fromkeys((row.spread for row in losses), 0.0)          # {(variance, df): v}
+    parts = dict.fromkeys((row.spread for row in losses), 0.0)          # {(variance, df, group): v}
     for row in losses:
         parts[row.spread] += weights[row] ** 2 * row.spread[0] / len(losses[row])
     variance = math.fsum(parts.values())
-    df, error = variance ** 2 / math.fsum(v ** 2 / df for (_, df), v in parts.items()), math.sqrt(variance)
+    df, error = variance ** 2 / math.fsum(v ** 2 / df for (_, df, _), v in parts.items()), math.sqrt(variance)
+    df = min(df, sum(len(row.losses()) - 1 for row in {row for *_, group in parts for row in group}))
     low, high = t.interval(0.95, df, mean, error)
     return Estimate(mean, low, high, float(2 * t.sf(abs(mean) / error, df)), n, error, df)
 
