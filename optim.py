@@ -17,8 +17,8 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
 
     Matrices decay if their row in PARAMS says so. Vectors do not decay, except norm gains with decay_norms=True. `ratios` and
     `decay_ratios` map a block type to a factor on its learning rate (Blockwise LR, sharpness disparity) and on its weight decay.
-    A group holds its `block_type`, its `lr_ratio`, an `lr_scale` on the whole schedule, whether it is for `muon`, and in `params`
-    pairs (name, parameter), from which torch makes `param_names`. muP needs `keys`, those of train.py; see split_by_mup.
+    A group holds its `block_type`, its `lr_ratio`, an `lr_scale` on the whole schedule, whether it is for `muon`, and `params`,
+    pairs (name, parameter), from which torch makes `param_names`. muP needs the `keys` of train.py; see split_by_mup.
     """
     groups, types = {}, [*dict.fromkeys(row.type for row in model.config.params.values())]
     for kind in (*ratios, *decay_ratios):
@@ -43,9 +43,9 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
 
 # ----------------------------------------------------------------------------- muP and CompleteP
 
-# Factors on the learning rate in a model w times as wide and d times as deep as its base (Yang et al. 2022, table 8; for the
-# depth Dey et al. 2025, table 1). First of a block's matrix, then of another parameter, which is v times as long as in the base.
-# Outside of blocks d is 1. c: keys of train.py.
+# Factors on the learning rate (Yang et al. 2022, table 8; for the depth Dey et al. 2025, table 1): of a matrix of a block, where a
+# model is w times as wide and d times as deep as its base, and of another parameter, v times as long as there. Outside of blocks
+# d is 1. c: the keys of train.py.
 MUP_RATES = {
     'adamw': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
     'adam_mini': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
@@ -123,7 +123,7 @@ def mesh_of(p):
 def moved(x, mesh, split, to, shape):
     """Return this rank's part of a tensor of this shape that is split over dimension `to`, from its part x of one that is split
     over dimension `split`. None: each rank has the whole tensor."""
-    from torch.distributed.tensor import DTensor, Replicate, Shard  # here, for it takes a second
+    from torch.distributed.tensor import DTensor, Replicate, Shard  # here, because it takes a second
     places = [[Replicate() if dim is None else Shard(dim)] for dim in (split, to)]
     stride = torch.empty(shape, device='meta').stride()
     tensor = DTensor.from_local(x.contiguous(), mesh, places[0], run_check=False, shape=torch.Size(shape), stride=stride)
@@ -169,11 +169,11 @@ class AdamW(torch.optim.AdamW):
 
 @without_compiler
 class ListOptimizer(torch.optim.Optimizer):
-    """What SGDW, Lion, AdamMini and Muon share. Each has static methods that update lists of tensors: the weights w, by their
-    gradients g and their states, with the group's learning rate lr and weight decay λ. work(group, params, scalar) yields such a
-    method and its arguments for a group's parameters. With compile=True, torch.compile fuses all updates, so that each tensor is
-    read once; the first step then takes a minute or two for a model of 48 layers. A subclass with on_shards = True promises that
-    its step is right where a rank holds some rows of each parameter, as under --parallel=fsdp."""
+    """Base class of SGDW, Lion, AdamMini and Muon. A subclass has static methods that update lists of tensors: the weights w, by
+    their gradients g and states, with the group's learning rate lr and weight decay λ. Its updates_for(group, params, scalar)
+    yields such a method and its arguments. With compile=True, torch.compile fuses all updates, so that each tensor is read once;
+    the first step of a model of 48 layers then takes a minute or two. Set on_shards = True in a subclass, it is not inherited, if
+    stepping a rank's rows equals sharding the full step, for --parallel=fsdp."""
     on_shards = False
 
     def __init__(self, params, compile, **defaults):
@@ -186,14 +186,14 @@ class ListOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        compile, work = self.defaults['compile'], []
+        compile, updates = self.defaults['compile'], []
         for group in self.param_groups:
             params = [p for p in group['params'] if p.grad is not None]
             if params:                                  # a tensor can change without compiling again
-                work += self.work(group, params, torch.tensor if compile else float)
-        (compiled_updates() if compile else apply_updates)(work)
+                updates += self.updates_for(group, params, torch.tensor if compile else float)
+        (compiled_updates() if compile else apply_updates)(updates)
 
-    def lists(self, params, *keys, make=torch.zeros_like):
+    def tensors_for(self, params, *keys, make=torch.zeros_like):
         """Return the parameters, their gradients and these tensors of their states, as lists of this rank's tensors."""
         for key in keys:
             for p in params:
@@ -236,8 +236,9 @@ class SGDW(ListOptimizer):
     def __init__(self, params, lr, momentum=0.9, weight_decay=0.0, compile=False):
         super().__init__(params, compile, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
-    def work(self, group, params, scalar):
-        yield self.update, *self.lists(params, 'momentum_buffer'), scalar(group['lr']), group['weight_decay'], group['momentum']
+    def updates_for(self, group, params, scalar):
+        yield (self.update, *self.tensors_for(params, 'momentum_buffer'), scalar(group['lr']), group['weight_decay'],
+               group['momentum'])
 
 
 class Lion(ListOptimizer):
@@ -255,8 +256,8 @@ class Lion(ListOptimizer):
     def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0, compile=False):
         super().__init__(params, compile, lr=lr, betas=betas, weight_decay=weight_decay)
 
-    def work(self, group, params, scalar):
-        yield self.update, *self.lists(params, 'exp_avg'), scalar(group['lr']), group['weight_decay'], *group['betas']
+    def updates_for(self, group, params, scalar):
+        yield self.update, *self.tensors_for(params, 'exp_avg'), scalar(group['lr']), group['weight_decay'], *group['betas']
 
 
 class AdamMini(ListOptimizer):
@@ -286,11 +287,11 @@ class AdamMini(ListOptimizer):
             for p, name in self.names(group).items():
                 num_blocks(group['block_type'], name, p, head_dim)      # raises if head_dim does not fit
 
-    def work(self, group, params, scalar):
+    def updates_for(self, group, params, scalar):
         names = self.names(group)
         for t, ps in self.by_count(params):
-            w, g, m = self.lists(ps, 'exp_avg')
-            _, _, v = self.lists(ps, 'exp_avg_sq', make=lambda p: local(p).new_zeros(
+            w, g, m = self.tensors_for(ps, 'exp_avg')
+            _, _, v = self.tensors_for(ps, 'exp_avg_sq', make=lambda p: local(p).new_zeros(
                 num_blocks(group['block_type'], names[p], p, group['head_dim'])))
             rows = [len(p) if mesh_of(p) else len(moments) for p, moments in zip(ps, v)]        # of a block, if all are here
             shapes = [(mesh_of(p), count, p.numel() // count) for p, count in zip(ps, rows)]
@@ -368,14 +369,14 @@ class Muon(ListOptimizer):
         for group in self.param_groups:
             self.names(group)
 
-    def work(self, group, params, scalar):
+    def updates_for(self, group, params, scalar):
         rates = scalar(group['lr']), group['weight_decay']
         for shape in dict.fromkeys(p.shape for p in params if group['muon']):
             ps = [p for p in params if p.shape == shape]
-            yield (self.update, *self.lists(ps, 'momentum_buffer'), mesh_of(ps[0]), shape[0], *rates, group['momentum'],
+            yield (self.update, *self.tensors_for(ps, 'momentum_buffer'), mesh_of(ps[0]), shape[0], *rates, group['momentum'],
                    MUON_SCALES[self.defaults['scale']](*shape), torch.bfloat16 if self.defaults['bf16'] else ps[0].dtype)
         for t, ps in self.by_count([] if group['muon'] else params):
-            yield (self.adamw_update, *self.lists(ps, 'exp_avg', 'exp_avg_sq'), *rates, *group['betas'], group['eps'],
+            yield (self.adamw_update, *self.tensors_for(ps, 'exp_avg', 'exp_avg_sq'), *rates, *group['betas'], group['eps'],
                    *(scalar(1 - beta ** t) for beta in group['betas']))
 
 
