@@ -43,8 +43,8 @@ def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=Fa
 
 # ----------------------------------------------------------------------------- muP and CompleteP
 
-# Factors on the learning rate (Yang et al. 2022, table 8; for the depth Dey et al. 2025, table 1): of a matrix of a block, where a
-# model is w times as wide and d times as deep as its base, and of another parameter, v times as long as there. Outside of blocks
+# Factors on the learning rate (Yang et al. 2022, table 8; for the depth Dey et al. 2025, table 1): of a matrix of a block, where
+# a model is w times as wide and d times as deep as its base, and of another parameter, v times as long as there. Outside blocks
 # d is 1. c: the keys of train.py.
 MUP_RATES = {
     'adamw': (lambda w, d, c: 1 / w, lambda v, d: 1.0),
