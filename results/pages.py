@@ -90,10 +90,15 @@ def starts():
     return {row.labels['arch']: STARTS[row.run_at(row.grid[0], 1)['config']['init']] for row in rows}
 
 
+def times():
+    """Return the milliseconds of an iteration, eager (False) and compiled (True), of each row of placements.py."""
+    return pd.read_csv(HERE / 'csv' / 'placements_time.csv').pivot(index='arch', columns='compile', values='ms')
+
+
 def ranking(sweep):
     """Return the table of the placements that have all their seeds. † : seed 1 alone chose decay and rate."""
     pre, start, lines = find_row(sweep.rows, sweep.keys['against']), starts(), []
-    time = pd.read_csv(HERE / 'csv' / 'placements_time.csv').pivot(index='arch', columns='compile', values='ms')
+    time = times()
     for row in by_loss(row for row in sweep.rows if len(row.losses()) >= SEEDS['placements']):
         arch, by_three = row.labels['arch'], any({1, 2, 3} <= {*at.seed} for at in row.points.values())
         ms = time.loc[str(row)] / time.loc[str(pre)] if str(row) in time.index else {}
@@ -212,16 +217,17 @@ ANSWER = """
 are {s5:.2f} to {s4:.2f} nats a byte better than Pre-LN. They norm embeddings, queries and keys, and the output of each
 branch. `value_residual`, without these norms, is better by {value_residual:.2f}. Post-LN equals Pre-LN, but only within
 {octaves} octaves of its best rate. Peri-LN is {peri:.2f} worse. DNT's lead over Pre-LN is {size:.3f} at 0.5M parameters,
-{longer:.3f} after 16M bytes, and {english:.3f} on English. It is worth at most {tokens:.2f} times the tokens.
+{longer:.3f} after 16M bytes, and {english:.3f} on English. It is worth at most {tokens:.2f} times the tokens, and
+takes {eager:.2f} times the time, or {compiled:.2f} compiled.
 
 **How much of this is the start?** S1 to S5 start by Xavier's rule, and most others by GPT-2's. S1 and `llama` have the same
 norms in the same places, and S1 − `llama` is {s1_llama}. If S1 starts by GPT-2's rule, it is {s1_started}, so most of the
 difference was the start. DNT is {s5_started:.3f} worse by GPT-2's start, and still better than Pre-LN. By Xavier's start
 Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, so that there Peri-LN leads.
 
-**How much of it is the optimizer?** By Muon, DNT − Pre-LN is {muon_s5}, and Post-LN is {muon_post:.2f} worse than Pre-LN.
-Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and S1 {sgdw_s1:.2f}; larger embeddings alone bring
-S1 to {sgdw_large:.2f}. Larger models are untested.
+**How much of it is the optimizer?** By Muon, DNT − Pre-LN is {muon_s5}, Post-LN is {muon_post:.2f} worse than Pre-LN, and
+`value_residual` {muon_value:.2f} better. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and S1
+{sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. Larger models are untested.
 """
 
 
@@ -232,7 +238,8 @@ def answer(sweeps):
         size=lead('DNT', 'Pre', 'size/'), longer=lead('DNT', 'Pre', 'tokens/'), english=lead('DNT', 'Pre', 'text/'),
         s1_llama=placement('s1', 'llama'), s1_started=started('s1', 'gpt2', 'llama'), s5_started=started('s5', 'gpt2', 's5'),
         pre_started=started('pre', 'xavier', 'pre'), peri_started=started('peri', 'xavier', 'peri'), muon_s5=by('muon', 's5'),
-        muon_post=by('muon', 'post'), sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'))
+        muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
+        sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'))
     found = {name: difference(text, sweeps) for name, text in texts.items()}
     numbers = {name: interval(e) if name in ('s1_llama', 's1_started', 'muon_s5') else abs(e.mean) for name, e in found.items()}
     # how many times the tokens Pre-LN would need for DNT's loss, if its loss falls with log tokens as from 4.5M to 16M bytes
@@ -241,6 +248,9 @@ def answer(sweeps):
     numbers['muon'] = find_row(sweeps['placements'].rows, 'optim=adamw,arch=pre').losses().mean() - find_row(
         sweeps['optimizers'].rows, 'optim=muon,arch=pre').losses().mean()
     numbers['tokens'] = math.exp(abs(difference(lead('DNT', 'Pre'), sweeps).mean) / fall)
+    time = times()
+    slower = time.loc['optim=adamw,arch=s5'] / time.loc['optim=adamw,arch=pre']
+    numbers |= dict(eager=slower[False], compiled=slower[True])
     octaves = find_row(sweeps['tolerance'].rows, 'optim=adamw,arch=post').rate_cells()[1]
     return '\n\n'.join(textwrap.fill(' '.join(text.split()), 140, break_on_hyphens=False)
                        for text in ANSWER.format(octaves=octaves, **numbers).split('\n\n'))
@@ -256,6 +266,16 @@ def tolerances(sweep):
         noise.append(np.std([width_of(rates, losses + 0.015 * rng.standard_normal(len(rates)))[0] for _ in range(2000)]))
     return (f'With a slack of 0.2 nats, Pre-LN has {wide[0]:.1f} octaves by AdamW, and DNT {wide[1]:.1f}. Losses redrawn with\n'
             f'the standard deviation of a seed, 0.015, move these tolerances by {min(noise):.1f} to {max(noise):.1f} octaves.')
+
+
+def plain_welch(verdicts):
+    """Return a list of the claims whose verdict is another one if no row's variance is shrunk."""
+    sweeps = {name: Sweep(name) for name in SWEEPS}
+    for row in (row for sweep in sweeps.values() for row in sweep.rows if row.spread):
+        row.spread = row.losses().var(), len(row.losses()) - 1, (row,)
+    pairs = [pair for plain, family in zip(test_all(sweeps).values(), verdicts.values()) for pair in zip(family, plain)]
+    return '\n'.join(f'- {a.claim.text}: *{b.text.split(" (")[0]}* instead of *{a.text.split(" (")[0]}*' for a, b in pairs
+                     if a.text.split()[0] != b.text.split()[0])
 
 
 def archs():
@@ -285,7 +305,7 @@ def build():
     blocks = dict(
         answer=answer(sweeps), ranking=ranking(placements), one_seed=one_seed(placements), named=named(placements),
         archs=archs(), correlations=correlations(leads), exploratory=exploratory(sweeps),
-        tolerances=tolerances(sweeps['tolerance']),
+        tolerances=tolerances(sweeps['tolerance']), welch=plain_welch(verdicts),
         batch='With 3.2 nats a byte as the limit no run of S1 by mSGDW counts as diverged, and the claim on the batch has the '
               f'difference {interval(difference(growth("S1"), {"batch": Sweep("batch", diverged_loss=3.2)}))}.',
         dnt=claim_table(verdicts['dnt'], ('claim', 'difference', 'verdict')), dnt_claims=claim_table(verdicts['dnt']),
