@@ -40,13 +40,14 @@ obstacle = why_not_compile(device)
 if config['compile'] and obstacle:
     print(f'not compiled, and therefore slower: {obstacle}')
     config['compile'] = False
+if sweep:
+    from lab.sweep.plan import read_sweep, rows_of_file
 
 
 def variants():
     """Return {label: config} for each combination of archs, dtypes, compiles and optimizers; the label says what differs."""
     models, configs = {name: [f'{ROOT}/config/arch/{name}.py'] if name else [] for name in archs.split(',')}, {}
     if sweep:
-        from lab.sweep.plan import read_sweep, rows_of_file
         models = {str(row): row.arguments for row in rows_of_file(read_sweep(sweep))}
     axes = dict(dtype=dtypes, compile=compiles, optimizer=optimizers)
     for model, *values in itertools.product(models, *(text.split(',') for text in axes.values())):

@@ -64,6 +64,11 @@ def parse_args(arguments, defaults):
         else:
             for key, value in read_config(arg, values).items():
                 values[key] = typed(key, value, defaults[known(key, defaults, arg)], arg)
+    encoding = sys.getfilesystemencoding()
+    for key, value in values.items():
+        if isinstance(value, str) and not value.isascii() and encoding != 'utf-8':      # torch writes the names of files as UTF-8
+            raise ValueError(f'{key}={value!a}: must have ASCII characters alone, because the locale has {encoding} and not '
+                             f'UTF-8; or set PYTHONUTF8=1')
     return values
 
 
@@ -79,7 +84,7 @@ class Key(NamedTuple):
 def keys_in(source):
     """Return {name: Key} for a script, given by its path, or a dataclass."""
     if isinstance(source, str):
-        with open(source, encoding='utf-8') as f:
+        with open(source, encoding='utf-8-sig') as f:
             text = f.read()
         keys = parse_keys(text, ast.parse(text).body, 'run')
         keys = takewhile(lambda pair: not isinstance(pair[1].default, ast.Call), keys)      # up to config = configure(…)
@@ -193,7 +198,7 @@ def read_config(path, values):
     if not os.path.isfile(path):
         raise ValueError(f'there is no config file {os.path.relpath(path, ROOT)}')
     if path.endswith('.json'):
-        with open(path, encoding='utf-8') as f:
+        with open(path, encoding='utf-8-sig') as f:
             try:
                 return expanded(json.load(f))
             except (json.JSONDecodeError, AttributeError) as error:
@@ -201,7 +206,7 @@ def read_config(path, values):
     scope = Scope({**values, '__file__': path, '__name__': '__config__', 'include': lambda base: run(os.path.join(ROOT, base))})
 
     def run(file):
-        with open(file, encoding='utf-8') as f:
+        with open(file, encoding='utf-8-sig') as f:
             exec(compile(f.read(), file, 'exec'), scope)
 
     try:

@@ -1090,6 +1090,8 @@ def check_rows(model, table=PARAMS):
     say how it starts."""
     for prefix, module in model.named_modules():
         for name, p in module.named_parameters(prefix, recurse=False):
+            if not p.dim():
+                raise ValueError(f'{name} has no dimension, by which FSDP and Adam-mini split it: use torch.full((1,), …)')
             path = module_path(name)
             has_row = any(path == key or path.startswith(f'{key}.') for key in table)
             own = not isinstance(module, (nn.Linear, nn.Embedding)) and (p.dim() < 2 or not row_of(name, table).init)

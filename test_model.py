@@ -748,6 +748,13 @@ def test_block_types_of_an_edit():
             assert block_type(name, table) == 'mine'
 
 
+def test_a_number_without_a_dimension():
+    model = GPT(GPTConfig(**SIZES))
+    model.h[0].gain = torch.nn.Parameter(torch.tensor(2.0))
+    with pytest.raises(ValueError, match=r'h.0.gain has no dimension, .* use torch.full'):
+        check_rows(model)
+
+
 def test_a_linear_map_without_a_start():
     """A row around it is not enough: it would keep the start of nn.Linear"""
     model = GPT(GPTConfig(**SIZES))

@@ -19,7 +19,7 @@ from engine.files import map_leaves, write_whole
 from engine.keys import config_from
 from model import GPT
 
-# fields that a resumed run may change; a ViT's config has more
+# fields that a resumed run may change; other model classes have more
 CHANGEABLE_ON_RESUME = ('dropout', 'init', 'init_gain', 'emb_init', 'emb_std', 'fused_qkv_init')
 REQUIRED = dict(model=dict, optimizer=dict, scaler=dict, config=dict, about=dict, iter=int, best_val_loss=float, data=str)
 

@@ -8,8 +8,10 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from contextlib import nullcontext, suppress
 from datetime import timedelta
@@ -78,10 +80,19 @@ def why_not_compile(device):
         return ''
     language, key, name = ('C', 'CC', 'gcc') if device.type == 'cuda' else (
         'C++', 'CXX', 'clang++' if sys.platform == 'darwin' else 'g++')
-    compiler, header = os.environ.get(key, name), os.path.join(sysconfig.get_path('include'), 'Python.h')
+    compiler, headers = os.environ.get(key, name), sysconfig.get_path('include')
     if not shutil.which(compiler):
         return f'there is no {language} compiler ({compiler}): install one, or name it by {key}'
-    return '' if os.path.exists(header) else f'there is no {header}: install python3-dev'
+    if not os.path.exists(os.path.join(headers, 'Python.h')):
+        return f'there is no {headers}/Python.h: install python3-dev'
+    with tempfile.TemporaryDirectory() as folder:
+        tried = subprocess.run([compiler, '-x', language.lower(), '-', '-shared', '-fPIC', '-I', headers, '-o', f'{folder}/a.so'],
+                               input=f'#include <Python.h>\n#include <{"cmath" if language == "C++" else "math.h"}>\n', text=True,
+                               capture_output=True)
+        works = tried.returncode == 0 and os.path.exists(f'{folder}/a.so')
+    said = tried.stderr.splitlines() or ['it writes nothing']
+    first = next((line for line in said if 'error' in line), said[0])[:150]
+    return '' if works else f'the {language} compiler {compiler} fails ({first}): name another by {key}'
 
 
 def keep_freed_memory():

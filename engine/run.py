@@ -193,6 +193,7 @@ class Run:
         run.json."""
         self.stop_request = StopRequest(self.config['max_minutes'] * self.machine.master)       # the clock of rank 0
         self.weights, self.settings, failure = model.state_dict(), copy.deepcopy(settings_of(optimizer)), None
+        self.trains = {name: p.requires_grad for name, p in model.named_parameters()}
         self.model, self.optimizer, self.loose = model, optimizer, copy.deepcopy(loose_state(model, optimizer))
         try:
             if self.writes:
@@ -233,7 +234,7 @@ class Run:
         resumes, (commit, changed, patch) = self.init_from == 'resume', code_state()
         command = f'{sys.executable} {script()} {shlex.join(sys.argv[1:])}'.strip()
         before = read_json(self.path('run.json'), 'remove it') or {} if resumes else {}
-        starts = before.get('starts', [])
+        starts, here = before.get('starts', []), os.path.realpath(self.folder)
         starts.append(dict(time=time.strftime('%Y-%m-%d %H:%M:%S %z'), iter=self.start, command=command, commit=commit,
                            changed=changed, code=self.code, **self.about, changes=self.changes))
         content = dict(command=command, ranks=self.machine.world_size, device=str(self.machine.device), **self.about,
@@ -242,7 +243,9 @@ class Run:
         if 'wandb' in before:                           # keep the id, for a later start with wandb
             content['wandb'] = before['wandb']
         if self.config['wandb_log']:                    # before touching a file, because this may fail
-            self.wandb = start_wandb(self.folder, self.config, content, before.get('wandb'))
+            same = before.get('wandb_folder', here) == here         # a copied folder starts a run of its own there
+            self.wandb = start_wandb(self.folder, self.config, content, before.get('wandb') if same else None)
+            content['wandb_folder'] = here
             content['wandb'] = self.wandb.run.id        # a resumed run goes on there
         for name in [] if resumes else self.files():
             os.remove(self.path(name))
@@ -348,6 +351,10 @@ class Run:
         first = self.machine.gather(digests)[0]
         differ = [name for name in first if first[name] != digests.get(name)]
         differ = [name for names in self.machine.gather(differ) for name in names]
+        thawed = [name for name, p in self.model.named_parameters() if p.requires_grad > self.trains[name]]
+        if differ and thawed:
+            raise ValueError(f'requires_grad of {", ".join(thawed[:3])} was False when DDP was built, which averages no gradient '
+                             f'of it: leave it True, and set param.grad = None before steps that should not change it')
         if differ:
             raise ValueError(f'the ranks hold different values of {", ".join([*dict.fromkeys(differ)][:3])}, and a checkpoint '
                              f'holds only those of rank 0: change weights in the same way on all ranks, average a buffer in '

@@ -105,6 +105,8 @@ def main():
     check_keys(config)
     at_least(config, steps=1, seeds=1, batch_size=1, seed=0)
     configs = {width: resized(config, width) for width in map(int, widths.split(','))}
+    if len(configs) < 2:
+        raise ValueError(f'widths={widths}: must be two or more widths, for a power of the width')
     model_config = [gpt_config(keys) for keys in configs.values()][0]           # raises for a width that the config forbids
     data = Tokens(config['dataset'], 'train', model_config.block_size, model_config.vocab_size)
     device, found = pick_device(config['device']), {}

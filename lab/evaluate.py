@@ -198,6 +198,8 @@ def task_scores(scorer):
 def load_data(tokenizer, config):
     """Return the split of the data set, cut to `tokens`, in windows as long as the model and the split allow. Raise ValueError
     if its tokens stand for other text than the model has learned."""
+    if tokens == 1:
+        raise ValueError('tokens=1: must be 0, for all, or at least 2: a loss is of the tokens behind the first')
     count = min(tokens or math.inf, read_meta(dataset)['tokens'].get(split, 2))
     data = Tokens(dataset, split, max(1, min(config.block_size, count - 1)), config.vocab_size)
     data.tokens, data.windows = data.tokens[:count], (count - 1) // data.block_size

@@ -122,6 +122,8 @@ CASES = [
     case('train: malicious checkpoint', RESUME, 'out/ckpt.pt is damaged … there is out/best.pt too', MALICIOUS),
     # runs and text
     case('evaluate: no such split', f'{EVALUATE} --split=test', 'split=test: dataset=tiny has none, only train and val'),
+    case('evaluate: one token', f'{EVALUATE} --tokens=1', 'tokens=1: must be 0, for all, or at least 2'),
+    case('coordinates: one width', 'lab.coordinates tiny.json --widths=8', 'widths=8: must be two or more'),
     case('export: a folder that exists', 'lab.export --out_dir=out --to=data', "to='data': name a folder that does not exist"),
     case('sweep: another run is there', SWEEP, 'swept/seed=1 holds a run with n_layer=7 instead of 1 … choose another --out_dir',
          holds('swept/seed=1/config.json', '{"n_layer": 7}')),

@@ -99,6 +99,13 @@ def test_a_config_file_is_ordinary_python(keys):
     assert keys('--name=first', 'ordinary.py') == {**DEFAULTS, 'max_iters': 20, 'name': 'first-ordinary.py'}
 
 
+@pytest.mark.parametrize('name, text', [('bom.py', 'max_iters = 7\r\n'), ('bom.json', '{"max_iters": 7}')])
+def test_a_config_file_with_a_byte_order_mark(keys, name, text):
+    """As Windows' Notepad writes it"""
+    write(name, '\ufeff' + text)
+    assert keys(name)['max_iters'] == 7
+
+
 @pytest.mark.parametrize('lines, wanted', [
     (['mid_norm = True', 'ffn_mid_norm = False'], (True, False)), (['ffn_mid_norm = False', 'mid_norm = True'], (True, True))])
 def test_an_alias_sets_its_keys_where_it_stands(keys, lines, wanted):

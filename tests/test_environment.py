@@ -4,12 +4,16 @@ import os
 import re
 import resource
 import shutil
+import subprocess
 import sys
 from importlib.machinery import PathFinder
 
+import pytest
+import torch
 from helpers import ROOT, TINY, checkpoint, execute, flags, rows, run_alone, run_here, steps, train
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+from engine.device import why_not_compile
 from engine.files import open_rows, write_row
 from engine.run import Run
 
@@ -76,6 +80,25 @@ def test_rows_wait_for_room(tmp_path, capsys):
         assert os.path.getsize(path) == 20 and capsys.readouterr().err.count('could not be written') == 1
         write_row(file, dict(iter=3))
     assert [row['iter'] for row in rows(tmp_path)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize('script, says', [('echo a warning >&2; echo fatal error: no headers >&2; exit 1', 'no headers'),
+                                          ('exit 0', 'it writes nothing')])
+def test_a_compiler_that_fails(tmp_path, monkeypatch, script, says):
+    (tmp_path / 'mine').write_text(f'#!/bin/sh\n{script}\n')
+    (tmp_path / 'mine').chmod(0o755)
+    monkeypatch.setenv('CXX', str(tmp_path / 'mine'))
+    why = why_not_compile(torch.device('cpu'))
+    assert f'mine fails ({"fatal error: " * (says == "no headers")}{says})' in why and 'CXX' in why
+
+
+def test_a_folder_that_the_locale_cannot_name(place):
+    command = [sys.executable, ROOT / 'train.py', *flags(**KEYS, out_dir='é ü')]
+    ascii_only = os.environ | dict(LC_ALL='C', PYTHONUTF8='0', PYTHONCOERCECLOCALE='0')
+    found = subprocess.run(command, cwd=place, env=ascii_only, capture_output=True, text=True)
+    assert found.returncode == 1 and found.stderr.startswith('error: out_dir=') and found.stderr.count('\n') == 1
+    assert 'set PYTHONUTF8=1' in found.stderr and not (place / 'é ü').exists()
+    assert subprocess.run(command, cwd=place, env=ascii_only | dict(PYTHONUTF8='1')).returncode == 0
 
 
 def test_a_run_goes_on_without_wandb(capsys):

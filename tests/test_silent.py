@@ -97,11 +97,27 @@ def drifts():
     optim.SGDW.step = step
 
 
-@pytest.mark.parametrize('name, edit', [('buffer', (on_block, keeps_a_mean)), ('steps', (drifts,))])
-def test_ranks_that_drift_apart(place, name, edit):
+def thaws():
+    """A parameter that learns only after DDP was built"""
+    def made(self, config, old=GPT.__init__):
+        old(self, config)
+        self.h[0].ffn.w2.weight.requires_grad_(False)
+
+    def forward(self, *args, old=GPT.forward):
+        self.h[0].ffn.w2.weight.requires_grad_(True)
+        return old(self, *args)
+
+    GPT.__init__, GPT.forward = made, forward
+
+
+@pytest.mark.parametrize('name, edit, says', [
+    ('buffer', (on_block, keeps_a_mean), 'the ranks hold different values of '),
+    ('steps', (drifts,), 'the ranks hold different values of '),
+    ('thawed', (thaws,), 'requires_grad of h.0.ffn.w2.weight was False when DDP was built')])
+def test_ranks_that_drift_apart(place, name, edit, says):
     """End the run before it is saved"""
     _, err = train(place, *flags(**{**SHORT, 'optimizer': 'sgdw'}, out_dir=name), ranks=2, through=edit, code=1)
-    assert 'error: the ranks hold different values of ' in err and not (place / name / 'ckpt.pt').exists()
+    assert f'error: {says}' in err and not (place / name / 'ckpt.pt').exists()
 
 
 def logs(names, every=1):

@@ -334,6 +334,10 @@ def test_wandb_offline(place):
     assert b'a name' in content and b'grad_norm' in content and b'val_loss' in content and len(steps(run)) == 4
     ids = {path.name.rpartition('-')[2] for path in run.glob('wandb/offline-run-*')}
     assert ids == {json.loads((run / 'run.json').read_text())['wandb']}
+    shutil.copytree(run, place / 'copied')              # goes on as a run of its own there
+    code, out, err = run_alone('train.py', *keys, '--out_dir=copied', '--init_from=resume', '--max_iters=5', cwd=place,
+                               WANDB_MODE='offline', WANDB_SILENT='true')
+    assert code == 0 and json.loads((place / 'copied' / 'run.json').read_text())['wandb'] not in ids, out + err
 
 
 # ----------------------------------------------------------------------------- pretrained weights

@@ -60,6 +60,9 @@ def show_corruptions(machine, model):
     labels, rows = torch.from_numpy(np.load(os.path.join(corrupted, 'labels.npy')).astype(int)), {}
     for name in CIFAR100_C:
         images = torch.from_numpy(np.load(os.path.join(corrupted, f'{name}.npy'))).permute(0, 3, 1, 2)
+        if images.shape[-1] != model.config.image_size:
+            raise ValueError(f'{corrupted}/{name}.npy has images of {images.shape[-1]} pixels a side: must be '
+                             f'{model.config.image_size}, as in the data of the run')
         batches = zip(images.split(batch_size), labels.split(batch_size), strict=True)
         rows[name] = scores(machine, model, batches)[1].view(5, -1)             # (severities, images)
     rows['mean'] = torch.stack([*rows.values()]).mean(0)
