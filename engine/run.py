@@ -240,8 +240,7 @@ class Run:
         content = dict(command=command, ranks=self.machine.world_size, device=str(self.machine.device), **self.about,
                        platform=platform.platform(), python=platform.python_version(), numpy=np.__version__, commit=commit,
                        changed=changed, code=code_hash(script_path()), data=self.data, **about, starts=starts)
-        if 'wandb' in before:                           # keep the id, for a later start with wandb
-            content['wandb'] = before['wandb']
+        content |= {key: before[key] for key in ('wandb', 'wandb_folder') if key in before}     # for a later start with wandb
         if self.config['wandb_log']:                    # before touching a file, because this may fail
             same = before.get('wandb_folder', here) == here         # a copied folder starts a run of its own there
             self.wandb = start_wandb(self.folder, self.config, content, before.get('wandb') if same else None)
@@ -351,7 +350,7 @@ class Run:
         first = self.machine.gather(digests)[0]
         differ = [name for name in first if first[name] != digests.get(name)]
         differ = [name for names in self.machine.gather(differ) for name in names]
-        thawed = [name for name, p in self.model.named_parameters() if p.requires_grad > self.trains[name]]
+        thawed = [name for name, p in self.model.named_parameters() if p.requires_grad > self.trains.get(name, True)]
         if differ and thawed:
             raise ValueError(f'requires_grad of {", ".join(thawed[:3])} was False when DDP was built, which averages no gradient '
                              f'of it: leave it True, and set param.grad = None before steps that should not change it')

@@ -217,8 +217,8 @@ ANSWER = """
 are {s5:.2f} to {s4:.2f} nats a byte better than Pre-LN. They norm embeddings, queries and keys, and the output of each
 branch. `value_residual`, without these norms, is better by {value_residual:.2f}. Post-LN equals Pre-LN, but only within
 {octaves} octaves of its best rate. Peri-LN is {peri:.2f} worse. DNT's lead over Pre-LN is {size:.3f} at 0.5M parameters,
-{longer:.3f} after 16M bytes, and {english:.3f} on English. It is worth at most {tokens:.2f} times the tokens, and
-takes {eager:.2f} times the time, or {compiled:.2f} compiled.
+{longer:.3f} after 16M bytes, and {english:.3f} on English. It is worth at most {tokens:.2f} times the tokens.
+An iteration of DNT takes {eager:.2f} times as long, or {compiled:.2f} times if both are compiled.
 
 **How much of this is the start?** S1 to S5 start by Xavier's rule, and most others by GPT-2's. S1 and `llama` have the same
 norms in the same places, and S1 − `llama` is {s1_llama}. If S1 starts by GPT-2's rule, it is {s1_started}, so most of the
