@@ -200,6 +200,8 @@ def test_scores_are_those_of_plain_lines(place, monkeypatch):
     table = call(*evaluate, '--batch_size=7', '--corrupted=C').splitlines()
     assert table[-7].startswith(f'| fog | {" | ".join(f"{value:.4f}" for value in right[9].mean(1))} | ')
     assert table[-1].endswith(f'| {right.mean():.4f} ± {right.mean((0, 1)).std(ddof=1) / 10 ** 0.5:.4f} |')
+    np.save(f'C/{CIFAR100_C[0]}.npy', images[0][:, :4, :4])
+    assert 'images of 4 pixels a side: must be 6' in call(*evaluate, '--corrupted=C', code=1)
 
 
 def test_lab_measure_takes_a_vit(place, monkeypatch):
