@@ -195,8 +195,8 @@ class Rotary(nn.Module):
         self.register_buffer('cos', angle.cos().float()[:, None], persistent=False)     # (block_size, 1, E/2)
         self.register_buffer('sin', angle.sin().float()[:, None], persistent=False)
 
-    def forward(self, x, start):
-        cos, sin = self.cos[start:start + x.size(1)], self.sin[start:start + x.size(1)]
+    def forward(self, x, positions):
+        cos, sin = self.cos[positions], self.sin[positions]
         x1, x2 = x.chunk(2, dim=-1)
         return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
 
@@ -257,7 +257,8 @@ class DotAttention(nn.Module):
         """q (B, T, H, E), k and v (B, T, K, E) → what each token's heads read from its past, side by side, (B, T, D)"""
         if self.rotary is not None:
             start = cache.length if cache else 0
-            q, k = self.rotary(q, start), self.rotary(k, start)
+            positions = slice(start, start + q.size(1))
+            q, k = self.rotary(q, positions), self.rotary(k, positions)
         q, k, v = (y.transpose(1, 2) for y in (q, k, v))
         if cache:
             k, v = cache.append(k, v)

@@ -90,13 +90,19 @@ def with_null(value, null):
 
 
 def parse_rows(path):
-    """Yield (line, row) for each row of a JSON Lines file, if the file exists. Skip what is no row, such as the part of one that
-    a kill has left at the end."""
+    """Yield (line, row) for each row of a JSON Lines file, if the file exists. Say how many lines are no rows, such as the part
+    of one that a kill has left at the end, and skip them."""
+    skipped = 0
     if os.path.exists(path):
         with open(path, 'rb') as f:
             for line in f:
                 if row := parse_row(line):
                     yield line.rstrip(b'\n') + b'\n', row
+                else:
+                    skipped += 1
+    if skipped:
+        say(f'{path}: passed over {skipped} line{"s" * (skipped > 1)} that {"are no rows" if skipped > 1 else "is no row"}',
+            to=sys.stderr)
 
 
 def parse_row(line):

@@ -1,12 +1,11 @@
 """
-Score a trained model: the loss of a split, the texts that it continues, and tasks of lm-evaluation-harness:
+Score a trained model: the loss of a split, and the texts that it continues:
 
     python -m lab.evaluate --out_dir=out-quick                              # loss, perplexity, bits per byte
     python -m lab.evaluate --out_dir=out-ldnt-sgd --what=loss,rouge,bertscore
-    python -m lab.evaluate --out_dir=out-ldnt-sgd --tasks=arc_easy,hellaswag
 
-It prints each score with its standard error: over segments of 1024 tokens, over samples, or the harness's own. Each call appends
-a row to evaluate.jsonl in the run's folder.
+It prints each score with its standard error, over segments of 1024 tokens or over samples. Each call appends a row to
+evaluate.jsonl in the run's folder. Tasks such as HellaSwag: lm-evaluation-harness scores an export, see docs/checkpoints.md.
 """
 import sys
 
@@ -16,7 +15,6 @@ if __name__ == '__main__' and not __package__:
 from configurator import at_least, configure
 from engine.process import one_line
 
-import logging
 import math
 import os
 
@@ -36,15 +34,14 @@ from model import at_least_fp32
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out'                     # a run's folder, gpt2 … gpt2-xl, or a folder of Hugging Face's GPT-2, LLaMA, …
 checkpoint = 'best.pt'              # best.pt: the lowest validation loss | ckpt.pt: the latest | ckpt-000500.pt: a kept one
-what = ''                           # some of loss, rouge, bertscore, separated by commas; empty: loss, or only tasks if given
+what = 'loss'                       # some of loss, rouge, bertscore, separated by commas
 dataset = ''                        # a folder of data/; empty: the run's own
 split = 'val'                       # val | train | test, which some text has
 tokens = 0                          # score only the split's first so many tokens; 0: all
 stride = 0                          # loss: tokens from one window to the next; 0: block_size, so that windows do not overlap
-batch_size = 8                      # windows, samples or requests per batch
+batch_size = 8                      # windows or samples per batch
 samples = 64                        # rouge, bertscore: how many windows, evenly spread, whose second halves are predicted
 bert_model = 'roberta-large'        # bertscore: a Hugging Face name or folder
-tasks = ''                          # zero-shot tasks of lm-evaluation-harness, with commas
 device = 'auto'                     # auto | cpu | cuda | cuda:1 | mps …
 dtype = 'auto'                      # auto | float32 | bfloat16 | float16
 # -----------------------------------------------------------------------------
@@ -134,65 +131,6 @@ def bert_scores(texts, references, device):
     return scores
 
 
-# ----------------------------------------------------------------------------- lm-evaluation-harness
-
-def harness_model(scorer):
-    """Return the model as an LM of lm-evaluation-harness, for tasks that rate given answers."""
-    from lm_eval.api.model import TemplateLM
-    tokenizer, size = scorer.tokenizer, scorer.model.config.block_size
-
-    class Harness(TemplateLM):
-        eot_token_id = tokenizer.encode('\n')[0] if tokenizer.end is None else tokenizer.end
-
-        def tok_encode(self, string, add_special_tokens=None, **more):
-            return tokenizer.encode(string)
-
-        def _loglikelihood_tokens(self, requests, **more):
-            """Return (log p, whether it is the likeliest text) for each continuation in requests (_, context, continuation).
-            A window holds the whole continuation and the end of its context."""
-            texts = [((context or [self.eot_token_id]) + continuation)[-size - 1:] for _, context, continuation in requests]
-            order = sorted(range(len(requests)), key=lambda i: -len(texts[i]))
-            answers = [None] * len(requests)
-            for first in progress(range(0, len(order), batch_size), 'requests'):
-                batch = order[first:first + batch_size]
-                x = torch.zeros(len(batch), len(texts[batch[0]]) - 1, dtype=torch.long)     # padded on the right
-                for row, i in zip(x, batch):
-                    row[:len(texts[i]) - 1] = torch.tensor(texts[i][:-1])
-                for logits, i in zip(scorer.logits(x).log_softmax(-1).cpu(), batch):
-                    target = torch.tensor(requests[i][2])
-                    if len(target) > size:
-                        raise ValueError(f'an answer has {len(target)} tokens, and a window of {out_dir} holds {size}')
-                    logits = logits[:len(texts[i]) - 1][-len(target):]
-                    answers[i] = logits.gather(1, target[:, None]).sum().item(), bool((logits.argmax(-1) == target).all())
-            return answers
-
-        def refuse(self, requests, **more):
-            raise ValueError('must be tasks that rate given answers, not ones that write texts or rate whole texts')
-
-        generate_until = loglikelihood_rolling = refuse
-
-    return Harness()
-
-
-def task_scores(scorer):
-    """Return {'task metric': (mean, standard error)} of tasks and groups. Raise ValueError if one cannot be scored."""
-    import lm_eval
-    os.environ['DISABLE_MULTIPROC'] = '1'               # otherwise it starts a process per core, for standard errors
-    logging.getLogger('lm_eval').setLevel(logging.ERROR)
-    try:
-        found = lm_eval.simple_evaluate(harness_model(scorer), tasks=tasks.split(','), bootstrap_iters=1000, log_samples=False)
-    except Exception as error:                          # the libraries raise errors of many types
-        raise ValueError(f'tasks={tasks} could not be scored ({one_line(error)}): choose some that  lm-eval ls tasks  lists; '
-                         f'their data need the network once') from error
-    scores = {}
-    for task, metrics in found['results'].items():
-        for key, mean in metrics.items():
-            if ',' in key and '_stderr,' not in key and isinstance(mean, float):         # the filter stands behind the comma
-                error = metrics.get(key.replace(',', '_stderr,'))
-                scores[f'{task} {key.removesuffix(",none")}'] = mean, error if isinstance(error, float) else math.nan
-    return scores
-
-
 # ----------------------------------------------------------------------------- the command
 
 def load_data(tokenizer, config):
@@ -220,23 +158,22 @@ def main():
     global what, dataset
     config = configure(globals())
     at_least(config, tokens=0, stride=0, batch_size=1, samples=2)
-    what = what.split(',') if what else [] if tasks else ['loss']
+    what = what.split(',')
     if unknown := set(what) - {'loss', 'rouge', 'bertscore'}:
         raise ValueError(f'what={min(unknown)!r}: choose among loss, rouge, bertscore')
-    if tasks or 'bertscore' in what:
+    if 'bertscore' in what:
         hugging_face(from_hub=True)
     machine, path = Machine(device, dtype), os.path.join(out_dir, checkpoint)
     is_run = checkpoint != 'best.pt' or bool(checkpoint_paths(out_dir))
     model, state = load_run(path) if is_run else (load_gpt(out_dir), None)
     tokenizer = tokenizer_of(path if is_run else out_dir)
     dataset = dataset or (state['config']['dataset'] if is_run else '')
-    if what and not dataset:
+    if not dataset:
         raise ValueError(f'{out_dir} is not a run of train.py: choose the data by --dataset=…')
-    data = load_data(tokenizer, model.config) if what else None
-    scorer = Scorer(machine, model, load_tokenizer(*tokenizer, replace=True))
+    data = load_data(tokenizer, model.config)
+    scorer = Scorer(machine, model, load_tokenizer(*tokenizer))
     scores = show(scorer.loss(data)) if 'loss' in what else {}
     scores |= show(scorer.text_scores(data)) if {'rouge', 'bertscore'} & set(what) else {}
-    scores |= show(task_scores(scorer)) if tasks else {}
     if is_run:
         about = dict(config, iter=state['iter'], dataset=dataset, dtype=str(machine.dtype)[6:])
         with open_rows(os.path.join(out_dir, 'evaluate.jsonl')) as f:

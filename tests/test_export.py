@@ -71,8 +71,8 @@ def test_any_gpt_in_transformers(config, tmp_path):
         mask = torch.arange(20) < torch.tensor([[20], [7], [13]])
         padded = theirs(idx * mask, attention_mask=mask.long()).logits
         close(padded[mask], logits[mask], 1e-5)
-        with pytest.raises(ValueError, match='padded on the left'):
-            theirs(idx, attention_mask=mask.long().flip(1))
+        check_padded_on_the_left(theirs, ours, idx, mask.flip(1))
+        check_arguments(theirs, ours, idx)
         half = hf.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True, dtype=torch.bfloat16)
         assert (half(idx).logits - logits).abs().max() < 0.2 * logits.abs().max()
     loss = theirs.train()(idx, labels=idx).loss
@@ -86,6 +86,59 @@ def test_any_gpt_in_transformers(config, tmp_path):
     with torch.no_grad():
         assert torch.equal(again(idx).logits, logits)
     assert again.num_parameters() == ours.num_params()
+
+
+def check_padded_on_the_left(theirs, ours, idx, mask):
+    """Each text of the batch has the logits that it has alone, and is continued as alone, in the window with a cache"""
+    ids = idx * mask
+    texts = [row[kept][None] for row, kept in zip(idx, mask)]
+    logits = theirs(ids, attention_mask=mask.long()).logits
+    for text, row, kept in zip(texts, logits, mask):
+        close(row[kept], ours(text)[0][0], 1e-5)
+    drawn = theirs.generate(ids, attention_mask=mask.long(), max_new_tokens=25, do_sample=False, output_logits=True,
+                            return_dict_in_generate=True)
+    assert drawn.past_key_values.get_seq_length() == 32         # a cache was used while the window did not slide
+    for i, text in enumerate(texts):
+        alone = ours.generate(text, 25, temperature=0)[0]
+        assert torch.equal(drawn.sequences[i, 20:], alone[text.size(1):])
+        close(drawn.logits[5][i], ours(alone[None, :text.size(1) + 5])[0][0, -1], 1e-5)
+    beams = [theirs.generate(ids, attention_mask=mask.long(), max_new_tokens=9, num_beams=3, do_sample=False, use_cache=cache)
+             for cache in (True, False)]
+    assert torch.equal(*beams)
+    halves = theirs(ids[:, :12], attention_mask=mask[:, :12].long(), use_cache=True)
+    rest = theirs(ids[:, 12:], attention_mask=mask.long(), past_key_values=halves.past_key_values).logits
+    close(torch.cat((halves.logits, rest), 1)[mask], logits[mask], 1e-5)
+
+
+def check_arguments(theirs, ours, idx):
+    """inputs_embeds, position_ids, output_hidden_states, and a batch without a label"""
+    wanted = ours(idx)[0]
+    found = theirs(inputs_embeds=ours.wte(idx), position_ids=torch.arange(20)[None], output_hidden_states=True)
+    assert torch.equal(found.logits, wanted) and len(found.hidden_states) == ours.config.n_layer + 1
+    if not ours.config.mup_base_width:
+        close(ours.head_gain(ours.lm_head(found.hidden_states[-1])), wanted, 1e-6)
+    if ours.config.pos == 'learned':
+        moved = theirs(idx, position_ids=torch.arange(19, -1, -1)[None])
+        assert not torch.equal(moved.logits, wanted)
+    assert theirs(idx, labels=torch.full_like(idx, -100)).loss == 0
+
+
+NGPT = dict(unit_weights=True, attention='ngpt', residual='ngpt')
+
+
+@pytest.mark.parametrize('config', [{}, dict(tie_weights=False), NGPT], ids=str)
+def test_another_vocabulary(config, tmp_path):
+    """An export grows and shrinks: old logits stay, a tied head stays tied, and it is saved and loaded again"""
+    ours, idx = random_model(**config), tokens(2, 9)
+    write_own(ours, str(tmp_path))
+    theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+    for size in (60, 50):
+        theirs.resize_token_embeddings(size)
+        assert torch.equal(theirs(idx).logits[..., :50], ours(idx)[0]) and theirs(idx).logits.size(-1) == size
+        assert (theirs.net.lm_head.weight is theirs.net.wte.weight) == ours.config.tie_weights
+        theirs.save_pretrained(tmp_path / 'again')
+        again = hf.AutoModelForCausalLM.from_pretrained(tmp_path / 'again', trust_remote_code=True)
+        assert torch.equal(again(idx).logits, theirs(idx).logits)
 
 
 @pytest.mark.parametrize('name', ['bytes', 'char', 'folder', 'toy'])

@@ -15,7 +15,7 @@ from engine.run import Run, code_hash, code_state, write_row
 CONFIG = dict(out_dir='run', init_from='scratch', overwrite=False, eval_only=False, wandb_log=False)
 
 
-def test_rows_that_will_come_again_are_dropped(tmp_path, monkeypatch):
+def test_rows_that_will_come_again_are_dropped(tmp_path, monkeypatch, capsys):
     """Those from the iteration on at which the run goes on, and a line that a kill cut short. What is not finite is written as
     null"""
     monkeypatch.chdir(tmp_path)
@@ -31,6 +31,10 @@ def test_rows_that_will_come_again_are_dropped(tmp_path, monkeypatch):
         written = path.read_text().removeprefix(''.join(lines[:kept]))
         assert json.loads(written) == dict(iter=start, a=[1.5, None, [None, 7]], b=dict(c=None, d='nan'))
     assert [row['iter'] for row in read_rows('run/log.jsonl')] == [0, 4, 5, 9]
+    capsys.readouterr()
+    path.write_text('[1]\n' + lines[0] + 'nonsense\n' + lines[2] + lines[3])
+    assert [row['iter'] for row in read_rows('run/log.jsonl')] == [0, 5]
+    assert capsys.readouterr().err == 'run/log.jsonl: passed over 3 lines that are no rows\n'
 
 
 @pytest.mark.skipif(not shutil.which('git'), reason='it needs git')

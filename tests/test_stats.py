@@ -28,7 +28,7 @@ def plain(model, x):
     for block in model.h:
         q, k = block.attn.queries_keys(block.attn_pre_norm(stream))
         if block.attn.rotary is not None:
-            q, k = block.attn.rotary(q, 0), block.attn.rotary(k, 0)
+            q, k = (block.attn.rotary(x, slice(0, x.size(1))) for x in (q, k))
         k = k.repeat_interleave(q.size(2) // k.size(2), dim=2)
         logits = torch.einsum('bthe,bshe->bhts', q, k)
         if model.config.attention == 'l2':
