@@ -64,7 +64,7 @@ class GPTConfig:
     emb_std: float = 0.02           # std of token and position embeddings
     fused_qkv_init: bool = False    # initialize W_q, W_k, W_v as parts of one matrix, as where one projection makes all
     # placements
-    norm_gain: str = 'learned'      # learned | zero_centred: 1 + γ, so that weight decay pulls a gain to 1 | none: always 1
+    norm_gain: str = 'learned'      # learned | zero_centred: 1 + γ, so that decay pulls it to 1 | scalar: one number | none: 1
     sub_norm: bool = False          # inside the branches: before W_o, and before W_2 over the hidden width (Sub-LN)
     qk_norm_wide: bool = False      # qk_norm over all heads together instead, as in OLMo 2
     v_norm: bool = False            # on values, per head
@@ -79,6 +79,7 @@ class GPTConfig:
     branch_gain: str = 'none'       # none | layerscale | rezero: a learned gain on each branch, per channel or one number
     value_residual: bool = False    # v ← λ₁ v + λ₂ v₁ in attention, learned, both initialized to 1/2; v₁ is the first block's
     embedding_skip: bool = False    # before block l: x ← λ_l x + μ_l x₀, learned, initialized to 1 and 0; x₀ is the first block's
+    attn_sink: bool = False         # a learned logit per head, from 0, joins the softmax's denominator (gpt-oss)
     attn_gate: bool = False         # the output of attention times sigmoid(W_g x), before W_o (gated attention)
     qk_clip: float = 0.0            # after a step, shrink W_q and W_k of heads with a logit above this; 0: off (QK-Clip)
     emb_scale: bool = False         # token embeddings times √n_embd, as in Gemma
@@ -88,6 +89,8 @@ class GPTConfig:
     mup_base_width: int = 0         # muP: n_embd of the model whose learning rate and initialization carry over; 0: off
     mup_base_depth: int = 0         # CompleteP: n_layer of that model; Δt is multiplied by mup_base_depth / n_layer; 0: off
     mup_base_head_dim: int = 0      # muP needs it too: n_embd / n_head of that model; logits become qᵀk √mup_base_head_dim / E
+    # loss
+    z_loss: float = 0.0             # in training, add this times the mean of log² Z, Z the softmax's denominator (PaLM)
 
     causal: ClassVar[bool] = True   # a token sees only its past
 
@@ -118,15 +121,17 @@ class Norm(nn.Module):
 
     def __init__(self, dim, config):
         super().__init__()
-        self.eps, self.zero_centred = config.norm_eps, config.norm_gain == 'zero_centred'
+        self.eps, self.zero_centred, self.dim = config.norm_eps, config.norm_gain == 'zero_centred', dim
         if config.norm_gain == 'none':
             self.register_buffer('weight', torch.ones(dim, device='cpu'), persistent=False)    # never on meta
         else:
-            self.weight = nn.Parameter(torch.zeros(dim) if self.zero_centred else torch.ones(dim))
+            size = 1 if config.norm_gain == 'scalar' else dim
+            self.weight = nn.Parameter(torch.zeros(size) if self.zero_centred else torch.ones(size))
 
     @property
     def gain(self):
-        return 1 + self.weight if self.zero_centred else self.weight
+        gain = 1 + self.weight if self.zero_centred else self.weight
+        return gain if len(gain) == self.dim else gain.expand(self.dim)
 
     def forward(self, x):
         x = x.to(torch.promote_types(x.dtype, self.weight.dtype))
@@ -470,6 +475,8 @@ class GPT(nn.Module):
         logits = self.head_gain(self.lm_head(self.head_scale(x)))
         if targets is None:
             return logits, None
+        if self.training and self.config.z_loss:                    # Chowdhery et al. 2022, section 5
+            self.aux['z_loss'] = self.config.z_loss * at_least_fp32(logits).logsumexp(-1).square().mean()
         loss = F.cross_entropy(at_least_fp32(logits).flatten(0, 1), targets.flatten(), ignore_index=-1)
         return None if self.training else logits, loss
 
@@ -666,9 +673,9 @@ ATTENTIONS |= {'ngpt': NGPTAttention}
 
 
 class VariantAttention:
-    """What newer placements add to each of ATTENTIONS: a norm on values and one before W_o, a gate, values of the first block,
-    QK-Clip. With value_residual, forward also returns the values (B, T, K, E). `max_over_ranks` names buffers of which each rank
-    needs the largest value of all ranks, before after_step."""
+    """What newer placements add to each of ATTENTIONS: a norm on values and one before W_o, a gate, a sink, values of the first
+    block, QK-Clip. With value_residual, forward also returns the values (B, T, K, E). `max_over_ranks` names buffers of which
+    each rank needs the largest value of all ranks, before after_step."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -684,6 +691,7 @@ class VariantAttention:
         self.wg = make_linear(d, d, config) if config.attn_gate else None
         self.inner_norm = make_norm(config.sub_norm, config)
         self.v_gain, self.v1_gain = (nn.Parameter(torch.full((1,), 0.5)) if config.value_residual else None for _ in range(2))
+        self.sink = nn.Parameter(torch.zeros(config.n_head)) if config.attn_sink else None
         self.value_residual = config.value_residual
         self.register_buffer('max_logits', torch.zeros(config.n_head, device='cpu') if config.qk_clip else None, persistent=False)
         self.max_over_ranks = ('max_logits',) if config.qk_clip else ()
@@ -703,7 +711,17 @@ class VariantAttention:
     def attend(self, q, k, v):
         if self.max_logits is not None and self.training:
             self.track_max_logits(q, k)
-        return super().attend(q, k, v)
+        return super().attend(q, k, v) if self.sink is None else self.attend_with_sink(q, k, v)
+
+    def attend_with_sink(self, q, k, v):
+        """Attend with a first key whose logit is the head's sink, and whose value is 0. A coordinate is added for it: the sink's
+        in queries, 0 in keys, and 1 in the first key. For the causal mask the first key has a query too."""
+        size, first = q.size(3), int(q.size(2) > 1)
+        sink = (self.sink / self.scale).to(v.dtype).view(-1, 1, 1).expand(*q.shape[:3], 1)
+        q = F.pad(torch.cat((q.to(v.dtype), sink), dim=3), (0, -(size + 1) % 8, first, 0))      # kernels need a multiple of 8
+        k, v = (F.pad(x.to(v.dtype), (0, q.size(3) - size, 1, 0)) for x in (k, v))
+        k[:, :, 0, size] = 1.0
+        return super().attend(q, k, v)[:, :, first:, :size]
 
     @torch.no_grad()
     def track_max_logits(self, q, k):
@@ -742,7 +760,7 @@ class VariantFFN(FFN):
         return self.dropout(self.w2(self.inner_norm(y)))
 
 
-ATTENTION_FIELDS = 'qk_norm_wide v_norm attn_gate sub_norm value_residual qk_clip'
+ATTENTION_FIELDS = 'qk_norm_wide v_norm attn_sink attn_gate sub_norm value_residual qk_clip'
 VARIANT_ATTENTIONS = {name: type(f'Variant{kind.__name__}', (VariantAttention, kind), {}) for name, kind in ATTENTIONS.items()}
 
 
@@ -1170,10 +1188,11 @@ def init_weights(model):
 
 # ============================================================================= which values go together
 
-CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'none'), attention=ATTENTIONS, ffn=FFNS, pos=('learned', 'rope'),
-               init=INIT_STD, emb_init=('normal', 'head'), skip_scale=SKIP_SCALES, residual=RESIDUALS, branch_gain=GAINS)
+CHOICES = dict(norm=NORMS, norm_gain=('learned', 'zero_centred', 'scalar', 'none'), attention=ATTENTIONS, ffn=FFNS,
+               pos=('learned', 'rope'), init=INIT_STD, emb_init=('normal', 'head'), skip_scale=SKIP_SCALES, residual=RESIDUALS,
+               branch_gain=GAINS)
 LOWEST = dict.fromkeys(('n_layer', 'n_head', 'n_embd', 'block_size', 'vocab_size', 'streams'), 1) | dict.fromkeys((
-    'dropout', 'norm_alpha', 'attn_norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std', 'qk_clip'), 0)    # as other ints
+    'dropout', 'norm_alpha', 'attn_norm_alpha', 'norm_eps', 'mix_ln', 'init_gain', 'emb_std', 'qk_clip', 'z_loss'), 0)  # as ints
 
 
 def sets_any(config, names):
@@ -1210,6 +1229,7 @@ def check_config(c):
         (c.attention not in ('l2_tied', 'ngpt') or not c.grouped, 'attention n_head n_kv_head', 'needs n_kv_head=0'),
         (c.pos != 'rope' or c.head_dim % 2 == 0, 'pos n_embd n_head', 'RoPE rotates pairs: the head dimension must be even'),
         (c.attention not in ('stable', 'ngpt') or not c.qk_norm_wide, 'attention qk_norm_wide', 'use at most one of them'),
+        (not c.attn_sink or c.attention in ('dot', 'stable'), 'attn_sink attention', 'a sink needs attention=dot or stable'),
         (not c.qk_clip or c.attention == 'dot' and not (c.qk_norm or c.linear_norm), 'qk_clip attention qk_norm linear_norm',
          'QK-Clip needs attention=dot and no norm behind W_q and W_k, which undoes the clipping'),
         (c.residual == 'add' or c.skip_scale == 'one', 'residual skip_scale', 'use residual=add, or skip_scale=one'),

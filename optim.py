@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from model import check_rows, row_of
 
 EPS = 1e-8                  # ε beside the root of Adam's second moments
+TINY = 1e-30                # beside a norm that may be 0
 
 
 def param_groups(model, weight_decay, ratios={}, decay_ratios={}, decay_norms=False, keys=None):
@@ -54,6 +55,7 @@ MUP_RATES = {
     # an update's spectral norm should be in proportion to √(n_out / n_in) (Yang et al. 2023), as with Jordan's scale
     'muon': (lambda w, d, c: 1.0 if c['muon_scale'] == 'original' else w ** -0.5, lambda v, d: 1.0),
 }
+MUP_RATES['normuon'] = MUP_RATES['muon']
 
 
 def mup_scales(name, kind, is_matrix, p, config, keys):
@@ -63,6 +65,8 @@ def mup_scales(name, kind, is_matrix, p, config, keys):
         given = 'no optimizer is given to param_groups' if keys is None else f'optimizer={keys["optimizer"]} has no rates for it'
         raise ValueError(f'mup_base_width={config.mup_base_width}, mup_base_depth={config.mup_base_depth}: {given}; add them '
                          f'to MUP_RATES in optim.py, which has {", ".join(MUP_RATES)}')
+    if keys.get('hyperball'):
+        raise ValueError('hyperball=True: its rate turns a matrix by an angle, which muP does not scale; set mup_base_width=0')
     matrix_rate, vector_rate = MUP_RATES[keys['optimizer']]
     w, d = config.width_growth, config.depth_growth if name.startswith('h.') else 1.0
     if is_matrix:
@@ -107,6 +111,38 @@ def subtract(w, lr, update):
         torch._foreach_add_(w, update, alpha=-lr)
     else:                                               # as alpha, lr would be a constant of the compiled step
         torch._foreach_sub_(w, torch._foreach_mul(update, lr))
+
+
+def descend(w, u, lr, rule, rates=None):
+    """w ← (1 − lr·λ) w − lr·u. `rule` is ListOptimizer.rule's. `rates` (each to be broadcast to a tensor of u) replaces lr·u by
+    rates · u."""
+    weight_decay, cautious, radii, mesh = rule
+    if radii is not None:                               # R N(w − lr·R·N(u)), N(x) = x / ‖x‖_F
+        steps = list(torch._foreach_mul(u, lr)) if rates is None else [x * rate for x, rate in zip(u, rates)]
+        sizes = norms(steps, mesh)
+        for x, step, size, radius in zip(w, steps, sizes, radii):
+            x.sub_(step * (lr * radius / (size + TINY)))
+        for x, size, radius in zip(w, norms(w, mesh), radii):
+            x.mul_(radius / size)
+        return
+    if cautious:                                        # decays only where w and u have the same sign
+        for x, y in zip(w, u):
+            x.mul_(1 - lr * weight_decay * (x * y >= 0))
+    else:
+        decay(w, lr, weight_decay)
+    if rates is None:
+        subtract(w, lr, u)
+    else:
+        for x, y, rate in zip(w, u, rates):
+            x.addcmul_(y, rate, value=-1)
+
+
+def norms(tensors, mesh):
+    """Return the Frobenius norm of each tensor, of which each rank of the mesh holds some rows."""
+    found = torch.stack(torch._foreach_norm(tensors))
+    if mesh is not None:
+        found = moved(found.square()[None], mesh, 0, None, [mesh.size(), len(found)]).sum(0).sqrt()
+    return found.unbind()
 
 
 # Under --parallel=fsdp a parameter is a DTensor, of which each rank of the mesh holds some rows. Elsewhere mesh is None.
@@ -169,16 +205,20 @@ class AdamW(torch.optim.AdamW):
 
 @without_compiler
 class ListOptimizer(torch.optim.Optimizer):
-    """Base class of SGDW, Lion, AdamMini and Muon. A subclass has static methods that update lists of tensors: the weights w, by
-    their gradients g and states, with the group's learning rate lr and weight decay λ. Its updates_for(group, params, scalar)
-    yields such a method and its arguments. With compile=True, torch.compile fuses all updates, so that each tensor is read once;
-    the first step of a model of 48 layers then takes a minute or two. Set on_shards = True in a subclass, it is not inherited, if
-    stepping a rank's rows equals sharding the full step, for --parallel=fsdp."""
+    """Base class of SGDW, Lion, AdamMini, Muon and ListAdamW. A subclass has static methods that update lists of tensors: the
+    weights w, by their gradients g and states, with the group's learning rate lr and weight decay λ; `descend` takes their step.
+    Its updates_for(group, params, scalar) yields such a method and its arguments. With compile=True, torch.compile fuses all
+    updates, so that each tensor is read once; the first step of a model of 48 layers then takes a minute or two. Set on_shards =
+    True in a subclass, it is not inherited, if stepping a rank's rows equals sharding the full step, for --parallel=fsdp.
+
+    cautious_decay: decay a weight only where it has the sign of its update (Chen et al. 2025, arXiv:2510.12402). hyperball: keep
+    the Frobenius norm of each matrix of a block as it was at the first step, by w ← R N(w − lr·R·N(u)) with R = ‖w‖ and
+    N(x) = x/‖x‖, in place of weight decay (arXiv:2606.16899); embeddings, head, norms and gains step as without it."""
     on_shards = False
 
-    def __init__(self, params, compile, **defaults):
-        super().__init__(params, defaults)
-        self.defaults['compile'] = compile              # a copy of the optimizer keeps its defaults, and no other attribute
+    def __init__(self, params, compile=False, cautious_decay=False, hyperball=False, **defaults):
+        super().__init__(params, defaults)              # a copy of the optimizer keeps its defaults, and no other attribute
+        self.defaults.update(compile=compile, cautious_decay=cautious_decay, hyperball=hyperball)
         if any(mesh_of(p) for group in self.param_groups for p in group['params']) and not vars(type(self)).get('on_shards'):
             name = type(self).__name__                  # a promise is not inherited
             raise ValueError(f'parallel=fsdp: {name} may need whole matrices, and each rank has only some rows of them; use '
@@ -205,6 +245,13 @@ class ListOptimizer(torch.optim.Optimizer):
         return [list(map(plain, tensors)) for tensors in (
             params, [p.grad for p in params], *([self.state[p][key] for p in params] for key in keys))]
 
+    def rule(self, group, params):
+        """Return what `descend` needs to know of these parameters of a group: λ, whether it decays with caution, and with
+        hyperball the norms that they keep and their mesh."""
+        if not (self.defaults['hyperball'] and group.get('muon')):
+            return group['weight_decay'], self.defaults['cautious_decay'] and group['weight_decay'] > 0, None, None
+        return 0.0, False, self.tensors_for(params, 'radius', make=radius_of)[2], mesh_of(params[0])
+
     def by_count(self, params):
         """Count this step in the state of each parameter, and yield (count, parameters): one pair, unless a parameter had no
         gradient in some step."""
@@ -221,23 +268,30 @@ class ListOptimizer(torch.optim.Optimizer):
         return dict(zip(group['params'], group['param_names']))
 
 
+def radius_of(p):
+    radius = norms([local(p)], mesh_of(p))[0]
+    if not radius > 0:
+        raise ValueError(f'hyperball=True: a matrix {tuple(p.shape)} starts at 0 and would stay there: give it another start, or '
+                         f"a row in PARAMS that is no MATRIX")
+    return radius
+
+
 class SGDW(ListOptimizer):
     """SGD with momentum and decoupled weight decay (Loshchilov and Hutter 2019; DNT). Unlike in torch.optim.SGD, the decay is not
     added to g, so it never enters the momentum. State: m from 0, 4 bytes per parameter in fp32."""
     on_shards = True
 
     @staticmethod
-    def update(w, g, m, lr, weight_decay, momentum):
-        decay(w, lr, weight_decay)
+    def update(w, g, m, lr, rule, momentum):
         torch._foreach_mul_(m, momentum)                # m ← μ m + g
         torch._foreach_add_(m, g)
-        subtract(w, lr, m)                              # w ← w − lr·m
+        descend(w, m, lr, rule)                         # w ← w − lr·m
 
-    def __init__(self, params, lr, momentum=0.9, weight_decay=0.0, compile=False):
-        super().__init__(params, compile, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    def __init__(self, params, lr, momentum=0.9, weight_decay=0.0, **more):
+        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay, **more)
 
     def updates_for(self, group, params, scalar):
-        yield (self.update, *self.tensors_for(params, 'momentum_buffer'), scalar(group['lr']), group['weight_decay'],
+        yield (self.update, *self.tensors_for(params, 'momentum_buffer'), scalar(group['lr']), self.rule(group, params),
                group['momentum'])
 
 
@@ -246,18 +300,39 @@ class Lion(ListOptimizer):
     on_shards = True
 
     @staticmethod
-    def update(w, g, m, lr, weight_decay, beta1, beta2):
-        decay(w, lr, weight_decay)
+    def update(w, g, m, lr, rule, beta1, beta2):
         direction = torch._foreach_lerp(m, g, 1 - beta1)        # w ← w − lr·sign(β₁ m + (1 − β₁) g)
         torch._foreach_sign_(direction)
-        subtract(w, lr, direction)
+        descend(w, direction, lr, rule)
         torch._foreach_lerp_(m, g, 1 - beta2)                   # m ← β₂ m + (1 − β₂) g
 
-    def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0, compile=False):
-        super().__init__(params, compile, lr=lr, betas=betas, weight_decay=weight_decay)
+    def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0, **more):
+        super().__init__(params, lr=lr, betas=betas, weight_decay=weight_decay, **more)
 
     def updates_for(self, group, params, scalar):
-        yield self.update, *self.tensors_for(params, 'exp_avg'), scalar(group['lr']), group['weight_decay'], *group['betas']
+        yield self.update, *self.tensors_for(params, 'exp_avg'), scalar(group['lr']), self.rule(group, params), *group['betas']
+
+
+class ListAdamW(ListOptimizer):
+    """AdamW (Loshchilov and Hutter 2019), for what torch's fused step cannot do. State: m and v from 0, 8 bytes per parameter in
+    fp32."""
+    on_shards = True
+
+    @staticmethod
+    def adamw_update(w, g, m, v, lr, rule, beta1, beta2, eps, bias1, bias2):
+        torch._foreach_lerp_(m, g, 1 - beta1)                   # m ← β₁ m + (1 − β₁) g
+        torch._foreach_mul_(v, beta2)                           # v ← β₂ v + (1 − β₂) g²
+        torch._foreach_addcmul_(v, g, g, 1 - beta2)
+        rates = (lr / bias1 / ((square / bias2).sqrt() + eps) for square in v)
+        descend(w, m, lr, rule, rates)                          # w ← w − lr·m̂ / (√v̂ + ε)
+
+    def __init__(self, params, lr, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, **more):
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, **more)
+
+    def updates_for(self, group, params, scalar):
+        for t, ps in self.by_count(params):
+            yield (self.adamw_update, *self.tensors_for(ps, 'exp_avg', 'exp_avg_sq'), scalar(group['lr']), self.rule(group, ps),
+                   *group['betas'], group['eps'], *(scalar(1 - beta ** t) for beta in group['betas']))
 
 
 class AdamMini(ListOptimizer):
@@ -268,21 +343,21 @@ class AdamMini(ListOptimizer):
     on_shards = True
 
     @staticmethod
-    def update(w, g, m, v, shapes, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
+    def update(w, g, m, v, shapes, lr, rule, beta1, beta2, eps, bias1, bias2):
         w, g, m = ([x.view(-1, width) for x, (_, _, width) in zip(xs, shapes)] for xs in (w, g, m))     # a block is some rows
-        decay(w, lr, weight_decay)
         torch._foreach_lerp_(m, g, 1 - beta1)                   # m ← β₁ m + (1 − β₁) g
-        for weights, grad, mean, moments, (mesh, rows, _) in zip(w, g, m, v, shapes):
+        all_rates = []
+        for grad, moments, (mesh, rows, _) in zip(g, v, shapes):
             squares = grad.square().mean(1)                     # v_b ← β₂ v_b + (1 − β₂) mean_b(g²)
             squares = squares if mesh is None else moved(squares, mesh, 0, None, [rows])
             moments.lerp_(squares.view(len(moments), -1).mean(1), 1 - beta2)
             rates = lr / bias1 / ((moments / bias2).sqrt() + eps)
             rates = rates[:, None].expand(-1, rows // len(moments)).reshape(-1)         # of each row
-            rates = rates if mesh is None else moved(rates, mesh, None, 0, [rows])
-            weights.addcmul_(mean, rates[:, None], value=-1)    # w ← w − lr·m̂ / (√v̂_b + ε), both corrected for bias
+            all_rates.append((rates if mesh is None else moved(rates, mesh, None, 0, [rows]))[:, None])
+        descend(w, m, lr, rule, all_rates)                      # w ← w − lr·m̂ / (√v̂_b + ε), both corrected for bias
 
-    def __init__(self, params, lr, head_dim, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, compile=False):
-        super().__init__(params, compile, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, head_dim=head_dim)
+    def __init__(self, params, lr, head_dim, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, **more):
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, head_dim=head_dim, **more)
         for group in self.param_groups:
             for p, name in self.names(group).items():
                 num_blocks(group['block_type'], name, p, head_dim)      # raises if head_dim does not fit
@@ -295,7 +370,7 @@ class AdamMini(ListOptimizer):
                 num_blocks(group['block_type'], names[p], p, group['head_dim'])))
             rows = [len(p) if mesh_of(p) else len(moments) for p, moments in zip(ps, v)]        # of a block, if all are here
             shapes = [(mesh_of(p), count, p.numel() // count) for p, count in zip(ps, rows)]
-            yield (self.update, w, g, m, v, shapes, scalar(group['lr']), group['weight_decay'], *group['betas'], group['eps'],
+            yield (self.update, w, g, m, v, shapes, scalar(group['lr']), self.rule(group, ps), *group['betas'], group['eps'],
                    *(scalar(1 - beta ** t) for beta in group['betas']))
 
 
@@ -331,7 +406,7 @@ def newton_schulz(x):
     return x
 
 
-class Muon(ListOptimizer):
+class Muon(ListAdamW):
     """Orthogonalized momentum for the matrices of the blocks (Jordan 2024, kellerjordan.github.io/posts/muon), with decoupled
     weight decay (Liu et al. 2025, "Muon is Scalable for LLM Training", arXiv:2502.16982).
 
@@ -344,59 +419,83 @@ class Muon(ListOptimizer):
     on_shards = True
 
     @staticmethod
-    def update(w, g, m, mesh, rows, lr, weight_decay, momentum, scale, dtype):
-        """Update matrices of one shape, or this rank's rows of such."""
-        decay(w, lr, weight_decay)
+    def update(w, g, m, v, mesh, rows, lr, rule, momentum, scale, dtype, beta2):
+        """Update matrices of one shape, or this rank's rows of such. v is NorMuon's."""
         torch._foreach_mul_(m, momentum)                        # m ← μ m + g
         torch._foreach_add_(m, g)
         directions = torch.stack(torch._foreach_add(g, m, alpha=momentum)).to(dtype)
-        directions = on_matrices(newton_schulz, directions, mesh, rows)         # w ← w − lr·s·NS(g + μ m)
-        subtract(w, lr, (scale * directions.to(w[0].dtype)).unbind())
-
-    @staticmethod
-    def adamw_update(w, g, m, v, lr, weight_decay, beta1, beta2, eps, bias1, bias2):
-        decay(w, lr, weight_decay)
-        torch._foreach_lerp_(m, g, 1 - beta1)                   # m ← β₁ m + (1 − β₁) g
-        torch._foreach_mul_(v, beta2)                           # v ← β₂ v + (1 − β₂) g²
-        torch._foreach_addcmul_(v, g, g, 1 - beta2)
-        for weights, mean, square in zip(w, m, v):              # w ← w − lr·m̂ / (√v̂ + ε)
-            weights.addcmul_(mean, lr / bias1 / ((square / bias2).sqrt() + eps), value=-1)
+        directions = on_matrices(newton_schulz, directions, mesh, rows).to(w[0].dtype)
+        if v is not None:
+            directions = normalize_rows(directions, v, mesh, rows, beta2)
+        descend(w, (scale * directions).unbind(), lr, rule)     # w ← w − lr·s·NS(g + μ m)
 
     def __init__(self, params, lr, momentum=0.95, betas=(0.9, 0.95), eps=EPS, weight_decay=0.0, scale='match_rms_adamw',
-                 bf16=True, compile=False):
-        super().__init__(params, compile, lr=lr, momentum=momentum, betas=betas, eps=eps, weight_decay=weight_decay)
+                 bf16=True, **more):
+        super().__init__(params, lr, betas, eps, weight_decay, momentum=momentum, **more)
         self.defaults.update(scale=scale, bf16=bf16)
         for group in self.param_groups:
             self.names(group)
 
     def updates_for(self, group, params, scalar):
-        rates = scalar(group['lr']), group['weight_decay']
         for shape in dict.fromkeys(p.shape for p in params if group['muon']):
             ps = [p for p in params if p.shape == shape]
-            yield (self.update, *self.tensors_for(ps, 'momentum_buffer'), mesh_of(ps[0]), shape[0], *rates, group['momentum'],
-                   MUON_SCALES[self.defaults['scale']](*shape), torch.bfloat16 if self.defaults['bf16'] else ps[0].dtype)
-        for t, ps in self.by_count([] if group['muon'] else params):
-            yield (self.adamw_update, *self.tensors_for(ps, 'exp_avg', 'exp_avg_sq'), *rates, *group['betas'], group['eps'],
-                   *(scalar(1 - beta ** t) for beta in group['betas']))
+            yield (self.update, *self.tensors_for(ps, 'momentum_buffer'), self.row_moments(ps), mesh_of(ps[0]), shape[0],
+                   scalar(group['lr']), self.rule(group, ps), group['momentum'], MUON_SCALES[self.defaults['scale']](*shape),
+                   torch.bfloat16 if self.defaults['bf16'] else ps[0].dtype, group['betas'][1])
+        yield from super().updates_for(group, [] if group['muon'] else params, scalar)
+
+    def row_moments(self, params):
+        return None
+
+
+class NorMuon(Muon):
+    """Muon whose orthogonalized rows, one an output, are divided by the root of a running mean v of their squares, with the decay
+    `betas[1]`; the matrix keeps the Frobenius norm of an orthogonal one (Li et al. 2025, arXiv:2510.05491; the momentum is
+    Nesterov's, as in Muon). State: Muon's, and v from 0, a number per row."""
+    on_shards = True
+
+    def row_moments(self, params):
+        return self.tensors_for(params, 'row_moments', make=lambda p: local(p).new_zeros(len(p)))[2]
+
+
+def normalize_rows(x, v, mesh, rows, beta2):
+    """Divide the rows of a stack x (N, rows, m) by the roots of their running mean squares v, which this updates, and scale each
+    matrix to the norm √min(rows, m). A rank may hold some rows of x, and has v (rows,) whole."""
+    squares, shape = x.square().mean(2), [len(x), rows]
+    squares = squares if mesh is None else moved(squares, mesh, 1, None, shape)
+    torch._foreach_lerp_(v, squares.unbind(), 1 - beta2)
+    factors = 1 / (torch.stack(v).sqrt() + EPS)
+    norm = (x.size(2) * squares * factors.square()).sum(1, keepdim=True).sqrt()
+    factors = factors * math.sqrt(min(rows, x.size(2))) / (norm + EPS)
+    return x * (factors if mesh is None else moved(factors, mesh, None, 1, shape))[..., None]
 
 
 # Makes an optimizer from param_groups and the keys of train.py, where dtype is the torch.dtype in use. All take learning_rate,
-# and weight_decay by their groups; adamw, lion and adam_mini take beta1 and beta2; sgdw takes momentum; muon takes momentum and
-# muon_scale, and for its AdamW beta1 and beta2.
+# and weight_decay by their groups; adamw, lion and adam_mini take beta1 and beta2; sgdw takes momentum; muon and normuon take
+# momentum and muon_scale, and for their AdamW beta1 and beta2.
 OPTIMIZERS = {
-    'adamw': lambda groups, c: AdamW(groups, c['learning_rate'], betas(c), EPS, fused=True),
-    'sgdw': lambda groups, c: SGDW(groups, c['learning_rate'], c.get('momentum', 0.9), compile=c.get('compile', False)),
-    'lion': lambda groups, c: Lion(groups, c['learning_rate'], betas(c), compile=c.get('compile', False)),
-    'adam_mini': lambda groups, c: AdamMini(groups, c['learning_rate'], c['n_embd'] // c['n_head'], betas(c),
-                                            compile=c.get('compile', False)),
-    'muon': lambda groups, c: Muon(groups, c['learning_rate'], c.get('momentum', 0.9), betas(c),
-                                   scale=c.get('muon_scale', 'match_rms_adamw'), bf16=c.get('dtype') == torch.bfloat16,
-                                   compile=c.get('compile', False)),
+    'adamw': lambda groups, c: (ListAdamW(groups, c['learning_rate'], betas(c), **changes(c)) if any(map(c.get, CHANGES)) else
+                                AdamW(groups, c['learning_rate'], betas(c), EPS, fused=True)),
+    'sgdw': lambda groups, c: SGDW(groups, c['learning_rate'], c.get('momentum', 0.9), **changes(c)),
+    'lion': lambda groups, c: Lion(groups, c['learning_rate'], betas(c), **changes(c)),
+    'adam_mini': lambda groups, c: AdamMini(groups, c['learning_rate'], c['n_embd'] // c['n_head'], betas(c), **changes(c)),
+    'muon': lambda groups, c: make_muon(Muon, groups, c),
+    'normuon': lambda groups, c: make_muon(NorMuon, groups, c),
 }
+CHANGES = 'cautious_decay', 'hyperball'         # what a ListOptimizer changes in its steps, by the keys of train.py
 
 
 def betas(c):
     return c.get('beta1', 0.9), c.get('beta2', 0.95)
+
+
+def changes(c):
+    return dict(compile=c.get('compile', False), **{key: c.get(key, False) for key in CHANGES})
+
+
+def make_muon(kind, groups, c):
+    return kind(groups, c['learning_rate'], c.get('momentum', 0.9), betas(c), scale=c.get('muon_scale', 'match_rms_adamw'),
+                bf16=c.get('dtype') == torch.bfloat16, **changes(c))
 
 
 class Keys(dict):
@@ -405,8 +504,13 @@ class Keys(dict):
 
 
 def make_optimizer(groups, keys):
-    """Return the optimizer that the key `optimizer` names, as OPTIMIZERS says."""
-    return OPTIMIZERS[keys['optimizer']](groups, Keys(keys))
+    """Return the optimizer that the key `optimizer` names, as OPTIMIZERS says. Raise ValueError if it would pass over a key."""
+    optimizer = OPTIMIZERS[keys['optimizer']](groups, Keys(keys))
+    for key in CHANGES:
+        if keys.get(key) and not optimizer.defaults.get(key):
+            raise ValueError(f'{key}=True: optimizer={keys["optimizer"]} does not know it; choose another, or pass **changes(c) '
+                             f'on to a ListOptimizer whose updates end with descend')
+    return optimizer
 
 
 # ----------------------------------------------------------------------------- schedules

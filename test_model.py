@@ -34,7 +34,7 @@ torch.set_num_threads(1)            # tensors this small gain nothing from more
 
 SIZES = dict(block_size=8, vocab_size=11, n_head=4, n_embd=16, dropout=0.0)
 CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm', 'dyt', 'derf', 'seednorm', 'gatednorm'),
-               norm_gain=('learned', 'zero_centred', 'none'), attention=('dot', 'stable', 'l2', 'l2_tied', 'ngpt'),
+               norm_gain=('learned', 'zero_centred', 'scalar', 'none'), attention=('dot', 'stable', 'l2', 'l2_tied', 'ngpt'),
                ffn=('gelu', 'gelu_tanh', 'relu', 'relu2', 'swiglu', 'geglu'), pos=('learned', 'rope'),
                init=('gpt2', 'normal', 'torchtitan', 'xavier', 'xavier_trunc', 'stable', 'magneto'), emb_init=('normal', 'head'),
                skip_scale=('one', 'deepnorm', 'keel'),
@@ -43,13 +43,13 @@ CHOICES = dict(norm=('layernorm', 'rmsnorm', 'stablenorm', 'dyt', 'derf', 'seedn
 NORMALIZING = ('layernorm', 'rmsnorm', 'stablenorm')        # which divide by the length of x
 SWITCHES = ('bias input_norm attn_pre_norm ffn_pre_norm attn_mid_norm ffn_mid_norm attn_post_norm ffn_post_norm qk_norm v_norm '
             'linear_norm final_norm norm_depth_scale embedding_skip fused_qkv_init tie_weights sub_norm qk_norm_wide b2t '
-            'value_residual attn_gate parallel_ffn emb_gain emb_scale unit_weights').split()
+            'value_residual attn_gate attn_sink parallel_ffn emb_gain emb_scale unit_weights').split()
 AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict(
     n_layer=(1, 2), streams=(1, 3), n_kv_head=(0, 1, 2, 4), d_ff=(0, 24), residual_scale=(1.0, 0.3), norm_alpha=(0.5, 0.25),
     attn_norm_alpha=(0.0, 0.75), norm_eps=(1e-5, 1e-2), attn_tau=(1.618, 0.7), rope_theta=(10000.0, 50.0),
     init_gain=(1.0, 2.0), emb_std=(0.02, 0.1), mix_ln=(0.0, 0.8), mup_base_width=(0, 4), mup_base_depth=(0, 1),
     mup_base_head_dim=(0, 2))
-TRAINING_ONLY = {'qk_clip'}             # fields that change no logits and no cross-entropy
+TRAINING_ONLY = {'qk_clip', 'z_loss'}             # fields that change no logits and no cross-entropy
 
 
 MID_NORM, POST_NORM = (dict.fromkeys((f'attn_{place}_norm', f'ffn_{place}_norm'), True) for place in ('mid', 'post'))
@@ -57,7 +57,8 @@ MID_NORM, POST_NORM = (dict.fromkeys((f'attn_{place}_norm', f'ffn_{place}_norm')
 
 def valid(choice):
     """l2_tied shares queries and keys, so that their heads are as many. One rule for the depth excludes another. muP has two
-    keys. Several streams have no PostNorm and no muP. GatedNorm and nGPT have no muP. A parallel FFN reads attention's PreNorm"""
+    keys. Several streams have no PostNorm and no muP. GatedNorm and nGPT have no muP. A parallel FFN reads attention's PreNorm.
+    L2 attention and nGPT's have no sink"""
     alpha = choice.get('skip_scale', 'one') != 'one'
     of_depth = [alpha, choice.get('norm_depth_scale', False)]
     of_mup = {choice[key] > 0 for key in ('mup_base_width', 'mup_base_head_dim') if key in choice}
@@ -67,6 +68,7 @@ def valid(choice):
     return ((choice.get('attention') not in ('l2_tied', 'ngpt') or choice.get('n_kv_head', 0) in (0, SIZES['n_head']))
             and (choice.get('mup_base_depth', 0) == 0 or not any(of_depth)) and len(of_mup) < 2
             and (choice.get('attention') not in ('stable', 'ngpt') or not choice.get('qk_norm_wide', False))
+            and (choice.get('attention', 'dot') in ('dot', 'stable') or not choice.get('attn_sink', False))
             and (True not in of_mup or choice.get('norm') != 'gatednorm' and choice.get('attention') != 'ngpt'
                  and not choice.get('unit_weights', False))
             and (residual == 'add' or not alpha)
@@ -224,7 +226,11 @@ def reference_blocks(c, w, x, softmax, pool=lambda x: x):
                 logits = c.attn_tau * math.log2(c.block_size) * (q @ k.mT)
             else:
                 logits = -(q[..., :, None, :] - k[..., None, :, :]).square().sum(-1) / divisor
-            heads.append(softmax(logits) @ v)
+            a = softmax(logits)
+            if c.attn_sink:                                             # divided by Σ exp(logits) + exp(s)
+                own, share = (y.diagonal(dim1=-2, dim2=-1)[..., None] for y in (logits, a))
+                a = a / (1 + torch.exp(w[f'{name}.sink'][h] - own) * share)         # Σ exp(logits) = exp(own) / share
+            heads.append(a @ v)
         y = torch.cat(heads, -1)
         y = y / (1 + torch.exp(-linear(f'{name}.wg', x))) if c.attn_gate else y
         return linear(f'{name}.wo', stream_norm(c.sub_norm, f'{name}.inner_norm', y))
@@ -711,7 +717,8 @@ def test_deepnorm_starts_smaller(ffn, init):
 def test_block_types():
     table = {path.split('.')[-1]: row.type for path, row in PARAMS.items()}
     table |= dict.fromkeys(
-        'emb_gain head_gain attn_gain ffn_gain w1_gain w3_gain qk_gain rate x_gain x0_gain v_gain v1_gain query'.split(), 'gain')
+        'emb_gain head_gain attn_gain ffn_gain w1_gain w3_gain qk_gain rate x_gain x0_gain v_gain v1_gain query sink'.split(),
+        'gain')
     table |= dict.fromkeys('input_norm final_norm q_norm k_norm v_norm attn_pre_norm attn_mid_norm attn_post_norm '
                            'ffn_pre_norm ffn_mid_norm ffn_post_norm inner_norm x_norm y_norm'.split(), 'norm')
     for config in COVERING:

@@ -48,9 +48,11 @@ optimizer = 'adamw'                 # CHOICES
 weight_decay = 1e-1                 # decoupled; on matrices and embeddings, and with decay_norms on norms too
 decay_norms = False                 # weight decay on norms too
 wd_TYPE = 1.0                       # such as wd_ffn: the weight decay of this block type, as a multiple of weight_decay
-beta1 = 0.9                         # adamw, lion, adam_mini; muon: for its AdamW part, all but the blocks' matrices
-beta2 = 0.95                        # for the same optimizers as beta1; config/optim/lion.py has the usual values for Lion
-momentum = 0.9                      # sgdw, muon; config/optim/muon.py has the usual value for Muon
+beta1 = 0.9                         # adamw, lion, adam_mini; muon, normuon: for the AdamW part, all but the blocks' matrices
+beta2 = 0.95                        # as beta1, and for normuon's rows; config/optim/lion.py has the usual values for Lion
+momentum = 0.9                      # sgdw, muon, normuon; config/optim/muon.py has the usual value for Muon
+cautious_decay = False              # decay a weight only where its update has its sign
+hyperball = False                   # keep the norm of each matrix of a block, in place of its weight decay; see ListOptimizer
 muon_scale = 'match_rms_adamw'      # match_rms_adamw: use AdamW's learning rates | original: use Jordan's; see Muon in optim.py
 grad_clip = 1.0                     # clip the gradient's global norm to this; 0: no clipping
 # schedule

@@ -18,9 +18,10 @@ from data.tokens import is_prepared, read_meta
 from engine.files import map_leaves, write_whole
 from engine.keys import config_from
 from model import GPT
+from optim import CHANGES
 
 # fields that a resumed run may change; other model classes have more
-CHANGEABLE_ON_RESUME = ('dropout', 'init', 'init_gain', 'emb_init', 'emb_std', 'fused_qkv_init')
+CHANGEABLE_ON_RESUME = ('dropout', 'init', 'init_gain', 'emb_init', 'emb_std', 'fused_qkv_init', 'z_loss')
 REQUIRED = dict(model=dict, optimizer=dict, scaler=dict, config=dict, about=dict, iter=int, best_val_loss=float, data=str)
 
 
@@ -190,10 +191,10 @@ def find_checkpoint(path, config, Config, data):
     saved = {**architecture, **state['config']}         # code that was edited since may have more keys
     if state['about']['script'] != script_of(Config):
         raise ValueError(f'{path} is of a run of {state["about"]["script"]}: choose another out_dir')
-    for key in ('optimizer', *architecture):
-        if saved[key] != config[key]:
-            raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {key} ({saved[key]} there, '
-                             f'{config[key]} here); choose another out_dir, or start again by --init_from=scratch '
+    for key in ('optimizer', *CHANGES, *architecture):
+        if saved.get(key, False) != config[key]:
+            raise ValueError(f'{path} cannot be resumed with another architecture or optimizer: {key} ({saved.get(key, False)} '
+                             f'there, {config[key]} here); choose another out_dir, or start again by --init_from=scratch '
                              f'--overwrite=True')
     here, there = (c['batch_size'] * c['gradient_accumulation_steps'] for c in (config, saved))
     if here != there and state['iter'] and not config['eval_only']:

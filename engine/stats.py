@@ -148,14 +148,16 @@ def capture_attention_inputs(blocks, see):
     blocks = [block for block in blocks if hasattr(getattr(block, 'attn', None), 'kernel')]
     kernels = [(block.attn.kernel, vars(block.attn).get('kernel')) for block in blocks]
 
-    def seen(kernel, q, k, v, **more):
+    def seen(block, kernel, q, k, v, **more):
         if more.get('attn_mask') is None:
-            see(q.detach(), k.detach(), more.get('scale') or q.size(-1) ** -0.5, more.get('is_causal', False))
+            first = int(getattr(block.attn, 'sink', None) is not None)          # a sink is the first key
+            q_seen, k_seen = (x[:, :, first:].detach() for x in (q, k))
+            see(q_seen, k_seen, more.get('scale') or q.size(-1) ** -0.5, more.get('is_causal', False))
         return kernel(q, k, v, **more)
 
     try:
         for block, (kernel, _) in zip(blocks, kernels):
-            block.attn.kernel = functools.partial(seen, kernel)
+            block.attn.kernel = functools.partial(seen, block, kernel)
         yield
     finally:
         for block, (_, own) in zip(blocks, kernels):

@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -147,4 +148,7 @@ class Masked:
 
     def __call__(self, q, k, v, **more):
         mask = self.model.batch.mask
-        return self.kernel(q, k, v, **more if mask is None else more | dict(is_causal=False, attn_mask=mask))
+        if mask is not None:                                    # a sink adds a key, which all tokens read, and a query
+            mask = F.pad(mask, (k.size(2) - mask.size(3), 0, q.size(2) - mask.size(2), 0), value=True)
+            more |= dict(is_causal=False, attn_mask=mask)
+        return self.kernel(q, k, v, **more)
