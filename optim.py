@@ -466,8 +466,8 @@ def normalize_rows(x, v, mesh, rows, beta2):
     torch._foreach_lerp_(v, squares.unbind(), 1 - beta2)
     factors = 1 / (torch.stack(v).sqrt() + EPS)
     norm = (x.size(2) * squares * factors.square()).sum(1, keepdim=True).sqrt()
-    factors = factors * math.sqrt(min(rows, x.size(2))) / (norm + EPS)
-    return x * (factors if mesh is None else moved(factors, mesh, None, 1, shape))[..., None]
+    factors = factors if mesh is None else moved(factors, mesh, None, 1, shape)
+    return x * factors[..., None] * (math.sqrt(min(rows, x.size(2))) / (norm + TINY))[..., None]
 
 
 # Makes an optimizer from param_groups and the keys of train.py, where dtype is the torch.dtype in use. All take learning_rate,

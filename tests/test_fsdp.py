@@ -14,7 +14,7 @@ from engine.stats import NUMBERS, OF_ATTENTION
 ODD = {**TINY, 'n_embd': 24, 'n_head': 3, 'block_size': 11, 'eval_iters': 5, 'max_iters': 20, 'eval_interval': 10,
        'gradient_accumulation_steps': 4, 'weight_decay': 0.1, 'log_layers': True}
 LLAMA = dict(norm='rmsnorm', pos='rope', ffn='swiglu', tie_weights=False, qk_norm=True, n_kv_head=1)
-FSDP, ON_SHARDS = ['--parallel=fsdp'], ['adamw', 'sgdw', 'lion', 'adam_mini', 'muon']
+FSDP, ON_SHARDS = ['--parallel=fsdp'], ['adamw', 'sgdw', 'lion', 'adam_mini', 'muon', 'normuon']
 
 
 def assert_alike(run, other):
@@ -80,7 +80,8 @@ def test_other_numbers_of_ranks_go_on(optimizer, first, second, place, alone):
 
 @pytest.mark.long
 @pytest.mark.parametrize('optimizer, ranks, more', [('muon', 4, dict(n_embd=15, n_kv_head=1)), *(
-    (optimizer, *case) for optimizer in ON_SHARDS for case in ((2, {}), (4, LLAMA)))])
+    (optimizer, *case) for optimizer in ON_SHARDS for case in ((2, {}), (4, LLAMA), (2, dict(hyperball=True)))),
+    *((optimizer, 4, dict(cautious_decay=True)) for optimizer in ON_SHARDS[:2])])
 def test_every_optimizer(optimizer, ranks, more, place, alone):
     """Also where the last of four ranks has none of the five rows of W_k and W_v"""
     on(place, alone, optimizer, ranks, **more)

@@ -15,7 +15,7 @@ import torch
 from helpers import ROOT
 
 from model import GPT, GPTConfig
-from optim import OPTIMIZERS, SCHEDULES, AdamMini, lr_at, param_groups
+from optim import CHANGES, OPTIMIZERS, SCHEDULES, AdamMini, lr_at, make_optimizer, param_groups
 
 ARCHS = sorted(path.stem for path in (ROOT / 'config' / 'arch').glob('*.py'))
 BETA1, BETA2, MOMENTUM = 0.8, 0.95, 0.7             # no defaults, so that they must be passed on
@@ -70,6 +70,38 @@ def lion(w, g, s, lr, decay, name, head_dim):
     return (1 - lr * decay) * w - lr * torch.sign(BETA1 * m + (1 - BETA1) * g)
 
 
+def normuon(w, g, s, lr, decay, name, head_dim):
+    if not orthogonalized(name):
+        return adamw(w, g, s, lr, decay, name, head_dim)
+    s['m'] = MOMENTUM * s.get('m', 0) + g
+    u = quintic(g + MOMENTUM * s['m'])
+    s['v'] = BETA2 * s.get('v', 0) + (1 - BETA2) * u.square().mean(1, keepdim=True)
+    u = u / (s['v'].sqrt() + 1e-8)
+    return (1 - lr * decay) * w - lr * 0.2 * math.sqrt(w.numel()) * u / u.norm()        # as large as 0.2 in each element
+
+
+def cautious(step):
+    """The optimizer `step` that decays a weight only where its update has its sign"""
+    def changed(w, g, s, lr, decay, name, head_dim):
+        undecayed = step(w, g, s, lr, 0.0, name, head_dim)
+        return undecayed - lr * decay * torch.where((w - undecayed) * w >= 0, w, 0.0)
+
+    return changed
+
+
+def on_a_ball(step):
+    """The optimizer `step` whose matrices of blocks keep their norm R: R N(w − lr·R·N(u))"""
+    def changed(w, g, s, lr, decay, name, head_dim):
+        if not orthogonalized(name):
+            return step(w, g, s, lr, decay, name, head_dim)
+        radius = s.setdefault('radius', w.norm())
+        u = w - step(w, g, s.setdefault('own', {}), lr, 0.0, name, head_dim)
+        moved = w - lr * radius * u / u.norm()
+        return radius * moved / moved.norm()
+
+    return changed
+
+
 def adamw(w, g, s, lr, decay, name, head_dim, square=lambda g, name, head_dim: g * g):
     t = s['t'] = s.get('t', 0) + 1
     s['m'] = BETA1 * s.get('m', 0) + (1 - BETA1) * g
@@ -83,10 +115,15 @@ def adam_mini(w, g, s, lr, decay, name, head_dim):
 
 
 def muon(w, g, s, lr, decay, name, head_dim):
-    if not re.search(r'^h\..*\.w.\.weight|norm\.(down|up)\.', name):
+    if not orthogonalized(name):
         return adamw(w, g, s, lr, decay, name, head_dim)
     s['m'] = MOMENTUM * s.get('m', 0) + g
     return (1 - lr * decay) * w - lr * 0.2 * max(w.shape) ** 0.5 * quintic(g + MOMENTUM * s['m'])
+
+
+def orthogonalized(name):
+    """Whether a parameter is a matrix of a block"""
+    return re.search(r'^h\..*\.w.\.weight|norm\.(down|up)\.', name) is not None
 
 
 def quintic(u):
@@ -111,7 +148,9 @@ def mean_square(g, name, head_dim):
 
 
 # Those of the repository; what must hold for an optimizer that you add too is tested over OPTIMIZERS
-DEFINITIONS = {'adamw': adamw, 'sgdw': sgdw, 'lion': lion, 'adam_mini': adam_mini, 'muon': muon}
+DEFINITIONS = {'adamw': adamw, 'sgdw': sgdw, 'lion': lion, 'adam_mini': adam_mini, 'muon': muon, 'normuon': normuon}
+CHANGED = {**{(name, 'cautious_decay'): cautious(step) for name, step in DEFINITIONS.items()},
+           **{(name, 'hyperball'): on_a_ball(step) for name, step in DEFINITIONS.items()}}
 
 
 @pytest.fixture
@@ -128,8 +167,17 @@ def in_float64():
 @pytest.mark.parametrize('name', DEFINITIONS)
 def test_optimizer_is_its_definition(name, arch, more, in_float64):
     """12 steps of changing lr in float64, decayed or not; a parameter without a gradient stays as it is, memory and all"""
+    check_definition(name, DEFINITIONS[name], arch, more)
+
+
+@pytest.mark.parametrize('name, key', CHANGED)
+def test_a_changed_step_is_its_definition(name, key, in_float64):
+    check_definition(name, CHANGED[name, key], 'gatednorm', dict(n_kv_head=2), **{key: True})
+
+
+def check_definition(name, definition, arch, more, **keys):
     model = small_gpt(arch, torch.float64, **{**dict(n_embd=24, n_head=4, d_ff=10), **more})
-    optimizer = make(name, model)
+    optimizer = make(name, model, **keys)
     theirs = {key: p.detach().clone() for key, p in model.named_parameters()}
     memory = {key: {} for key in theirs}
     assert {p.dim() for p in theirs.values()} == {1, 2}
@@ -143,7 +191,7 @@ def test_optimizer_is_its_definition(name, arch, more, in_float64):
         for key, p in model.named_parameters():
             if p.grad is not None:
                 decay = 0.1 if p.dim() == 2 else 0.0
-                theirs[key] = DEFINITIONS[name](theirs[key], p.grad, memory[key], rate(step), decay, key, 6)
+                theirs[key] = definition(theirs[key], p.grad, memory[key], rate(step), decay, key, 6)
         optimizer.step()
         for key, p in model.named_parameters():
             torch.testing.assert_close(p.detach(), theirs[key], rtol=1e-11, atol=1e-12, msg=lambda text: f'{key}: {text}')
@@ -153,7 +201,7 @@ def test_optimizer_is_its_definition(name, arch, more, in_float64):
 
 
 @pytest.mark.parametrize('name, low, high', [('adamw', 8, 8.01), ('sgdw', 4, 4), ('lion', 4, 4), ('adam_mini', 4, 4.1),
-                                             ('muon', 4.54, 4.55)])
+                                             ('muon', 4.54, 4.55), ('normuon', 4.54, 4.6)])
 def test_bytes_of_state_per_parameter(name, low, high):
     """The memory that they save beside AdamW is the reason to train with them"""
     model = small_gpt('llama', n_embd=128, n_head=4, n_kv_head=2, vocab_size=300, block_size=32)
@@ -178,6 +226,24 @@ def test_in_a_notebook(name):
             backward(network, step)
             optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize('key', CHANGES)
+def test_a_change_that_an_optimizer_does_not_know_is_refused(key, monkeypatch):
+    """It would be passed over in silence; so would one on a matrix that stays at 0, or whose rate muP scales"""
+    model = small_gpt('s5')
+    monkeypatch.setitem(OPTIMIZERS, 'nadam', lambda groups, c: torch.optim.NAdam(groups, c['learning_rate']))
+    with pytest.raises(ValueError, match=f'{key}=True: optimizer=nadam does not know it'):
+        make_optimizer(param_groups(model, 0.1), {**KEYS, 'optimizer': 'nadam', key: True})
+    make_optimizer(param_groups(model, 0.1), {**KEYS, 'optimizer': 'adamw', key: True})
+    if key == 'hyperball':
+        optimizer = make('sgdw', model, hyperball=True)
+        torch.nn.init.zeros_(model.h[0].attn.wo.weight)
+        backward(model, 0)
+        with pytest.raises(ValueError, match='starts at 0 and would stay there'):
+            optimizer.step()
+        with pytest.raises(ValueError, match='muP does not scale'):
+            param_groups(small_gpt('pre', mup_base_width=4, mup_base_head_dim=2), 0.1, keys={**KEYS, 'hyperball': True})
 
 
 @pytest.mark.parametrize('arch', ARCHS)
