@@ -467,7 +467,8 @@ class GPT(nn.Module):
         """Token ids (B, T), targets (B, T) with −1 for none → logits (B, T, vocab_size), and the mean cross-entropy in nats per
         token, None without targets. In training mode with targets the logits are None: in a compiled model they would cost
         memory."""
-        return self.output(self.hidden(idx), targets)
+        x = self.hidden(idx)
+        return self.output(x, targets)
 
     def output(self, x, targets=None):
         """The residual state behind the last block → logits and loss, as in forward"""
@@ -520,9 +521,11 @@ class GPT(nn.Module):
 
 def attach_aux_and_logged(model):
     """Give every module the same two dicts, aux and logged, {name: scalar tensor}. Training empties both before each micro-batch,
-    adds the terms in `aux` to the loss, and writes `logged` to the log."""
+    adds the terms in `aux` to the loss, and writes `logged` to the log. A model inside of this one, such as a teacher, keeps its
+    own."""
     aux, logged = {}, {}
-    for module in model.modules():
+    inside = {part for inner in model.modules() if inner is not model and isinstance(inner, GPT) for part in inner.modules()}
+    for module in (part for part in model.modules() if part not in inside):
         if taken := {'aux', 'logged'} & vars(module).keys():
             raise ValueError(f'{type(module).__name__} has an attribute {taken.pop()}, which every module gets: rename its own')
         module.aux, module.logged = aux, logged
@@ -1114,7 +1117,7 @@ def check_rows(model, table=PARAMS):
             path = module_path(name)
             has_row = any(path == key or path.startswith(f'{key}.') for key in table)
             own = not isinstance(module, (nn.Linear, nn.Embedding)) and (p.dim() < 2 or not row_of(name, table).init)
-            starts = own or path in table and table[path].init
+            starts = own or path in table and table[path].init or row_of(name, table).init == 'constructor'
             if p.dim() > 1 and not has_row or not starts:
                 raise ValueError(f'{name} {tuple(p.shape)} has no row that says how it starts: add one to PARAMS in model.py, '
                                  f"such as  {path!r}: MATRIX('ffn')")

@@ -17,7 +17,7 @@ import textwrap
 
 import pytest
 import torch
-from helpers import ROOT, write_walk
+from helpers import ROOT, TINY, checkpoint, flags, rows, write_walk
 
 from model import GPTConfig
 from vision.vit import ViTConfig
@@ -112,7 +112,10 @@ EDITS = {           # argument of a command → the edits that it needs
     '--attention=cosine': [above('ATTENTIONS = {', 'class CosineAttention'),
                            joins("'l2_tied': L2TiedAttention}", "'cosine': CosineAttention"),
                            above("'ffn.w1': MATRIX('ffn')", "'attn.tau': Row('tau'")],
-    '--z_loss=1e-4': [above('fused_qkv_init: bool', 'z_loss: float'), above('loss = F.cross_entropy(', "self.aux['z_loss']")],
+    '--distill=0.5': [above('fused_qkv_init: bool', 'distill: float'), above('attach_aux_and_logged(self)', 'self.teacher = '),
+                      above('return self.output(x, targets)', 'with torch.no_grad():\n'),
+                      above("'ffn.w1': MATRIX('ffn')", "'teacher': Row("),
+                      above('if checkpoint:\n    load_weights', 'load_run', 'train.py')],
     '--out_dir=out-heads-rms': [above('return y\n\n    def attend', "self.logged['heads_rms']")]}
 OF_README = ['--norm=meanabs']
 
@@ -131,13 +134,14 @@ def test_the_edits_fit_the_code(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, spec.name, code)               # dataclasses look for it there
     spec.loader.exec_module(code)
     config = code.GPTConfig(n_layer=2, n_head=2, n_embd=16, n_kv_head=1, block_size=8, vocab_size=11, norm='meanabs',
-                            attention='cosine', norm_every=2, z_loss=1e-4)
+                            attention='cosine', norm_every=2, distill=0.5)
     model, idx = code.GPT(config), torch.arange(8)[None]
     loss = model(idx, idx)[1]
-    assert [*model.aux] == ['z_loss'] and model.eval()(idx, idx)[1] == loss
+    assert [*model.aux] == ['distill'] and model.eval()(idx, idx)[1] == loss
     sum(model.train().aux.values(), loss).backward()
-    types = {name: code.block_type(name) for name, p in model.named_parameters() if p.grad.abs().max() > 0}
-    assert len(types) == len([*model.parameters()])
+    types = {name: code.block_type(name) for name, p in model.named_parameters()
+             if not p.requires_grad or p.grad.abs().max() > 0}
+    assert len(types) == len([*model.parameters()]) and types['teacher.h.0.attn.wq.weight'] == 'teacher'
     assert (types['h.1.block_norm.weight'], types['h.0.attn.tau']) == ('norm', 'tau')
     caches = [code.KVCache() for _ in model.h]
     steps = torch.cat([model.hidden(idx[:, i:i + 1], caches) for i in range(8)], dim=1)
@@ -158,3 +162,38 @@ def test_readmes_norm_trains(tmp_path):
         edit(tmp_path, 'README.md')
     command = 'train.py config/train_quick.py --norm=meanabs --dataset=tiny --max_iters=2 --eval_iters=1 --device=cpu'
     subprocess.run([sys.executable, *command.split()], cwd=tmp_path, env={**os.environ, 'PYTHONPATH': str(tmp_path)}, check=True)
+
+
+@pytest.mark.long
+def test_a_teacher_is_the_same_in_a_resumed_run(tmp_path):
+    """A run with the page's teacher: bit for bit when it goes on, although the teacher's own run is gone, and on ranks to 1e-5"""
+    for path in ROOT.glob('*.py'):
+        shutil.copy(path, tmp_path)
+    for name in ('engine', 'lab', 'config'):
+        os.symlink(ROOT / name, tmp_path / name)
+    write_walk(tmp_path)
+    for path in (ROOT / 'data').glob('*.py'):
+        shutil.copy(path, tmp_path / 'data')
+    keys = flags(**{**TINY, 'max_iters': 4, 'eval_interval': 2, 'device': 'cpu'}, deterministic=True)
+
+    def run(*more, ranks=1):
+        start = ['-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={ranks}'] if ranks > 1 else []
+        subprocess.run([sys.executable, *start, 'train.py', *keys, *more], cwd=tmp_path, check=True,
+                       env={**os.environ, 'PYTHONPATH': str(tmp_path), 'OMP_NUM_THREADS': '1'})
+
+    run('--out_dir=out-quick', '--seed=7')
+    for edit in EDITS['--distill=0.5']:
+        edit(tmp_path, EDITING)
+    run('--distill=0.5', '--out_dir=whole')
+    run('--distill=0.5', '--out_dir=ddp', ranks=2)
+    run('--distill=0.5', '--out_dir=fsdp', '--parallel=fsdp', ranks=2)
+    run('--distill=0.5', '--out_dir=half', '--max_iters=2')
+    run('--out_dir=out-quick', '--seed=8', '--overwrite=True')              # another teacher stands there now
+    run('--distill=0.5', '--out_dir=half', '--init_from=resume')
+    whole = checkpoint(tmp_path / 'whole')['model']
+    assert any(name.startswith('teacher.') for name in whole)
+    for name, tolerance in ('half', 0), ('ddp', 1e-5), ('fsdp', 1e-5):
+        for key, value in checkpoint(tmp_path / name)['model'].items():
+            torch.testing.assert_close(value, whole[key], rtol=0, atol=tolerance, msg=f'{name} {key}')
+    losses = [row['aux.distill'] for row in rows(tmp_path / 'whole') if 'aux.distill' in row]
+    assert len(losses) == 4 and losses[-1] < losses[0]

@@ -32,15 +32,15 @@ SMALL = dict(block_size=8, vocab_size=13, n_layer=2, n_head=2, n_embd=8)
 
 # What the pages say of test_model.py: (words, behind what), and (how a block begins, above which line)
 WORDS = [('norm_every=(0, 1, 2)', 'AXES = CHOICES | dict.fromkeys(SWITCHES, (False, True)) | dict('),
-         ("'meanabs'", 'CHOICES = dict(norm=('), ("'cosine'", "attention=('dot', "), ("'z_loss'", 'TRAINING_ONLY = {')]
+         ("'meanabs'", 'CHOICES = dict(norm=('), ("'cosine'", "attention=('dot', "), ("'distill'", 'TRAINING_ONLY = {')]
 BLOCKS = [('on = c.norm_every', 'x_in = x'), ("if c.norm == 'meanabs'", "if c.norm == 'layernorm'"),
-          ('q, k = (y / y.norm(', "if c.pos == 'rope':\n                q"), ("if c.attention == 'cosine'", 'heads.append(')]
+          ('q, k = (y / y.norm(', "if c.pos == 'rope':\n                q"), ("if c.attention == 'cosine'", 'a = softmax(')]
 
 
 def test_the_examples_pass_the_tests_that_they_name(tmp_path, monkeypatch):
     """In any order of the tables"""
     (tmp_path / 'tests').mkdir()
-    for name in ('model', 'optim', 'test_model', 'tests/test_optim'):
+    for name in ('model', 'optim', 'train', 'test_model', 'tests/test_optim'):
         shutil.copy(ROOT / f'{name}.py', tmp_path / f'{name}.py')
     for flag, edits in EDITS.items():
         for edit in edits:
