@@ -121,7 +121,8 @@ class Norm(nn.Module):
 
     def __init__(self, dim, config):
         super().__init__()
-        self.eps, self.zero_centred, self.dim = config.norm_eps, config.norm_gain == 'zero_centred', dim
+        self.eps, self.zero_centred = config.norm_eps, config.norm_gain == 'zero_centred'
+        self.expand_to = dim if config.norm_gain == 'scalar' else 0
         if config.norm_gain == 'none':
             self.register_buffer('weight', torch.ones(dim, device='cpu'), persistent=False)    # never on meta
         else:
@@ -131,7 +132,7 @@ class Norm(nn.Module):
     @property
     def gain(self):
         gain = 1 + self.weight if self.zero_centred else self.weight
-        return gain if len(gain) == self.dim else gain.expand(self.dim)
+        return gain.expand(self.expand_to) if self.expand_to else gain
 
     def forward(self, x):
         x = x.to(torch.promote_types(x.dtype, self.weight.dtype))

@@ -36,6 +36,7 @@ value_residual = False
 embedding_skip = False
 attention = 'dot'
 attn_tau = 1.618
+attn_sink = False
 attn_gate = False
 qk_clip = 0.0
 ffn = 'gelu'
