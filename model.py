@@ -815,7 +815,8 @@ class VariantBlock(Block):
         self.x_gain, self.x0_gain = (nn.Parameter(torch.full((1,), start)) if config.embedding_skip else None
                                      for start in (1.0, 0.0))
         self.value_residual, self.b2t, self.parallel_ffn = config.value_residual, config.b2t, config.parallel_ffn
-        self.is_last = layer == config.n_layer
+        self.passes_state = config.value_residual or config.embedding_skip
+        self.is_first, self.is_last = layer == 1, layer == config.n_layer
         if layer == 1:                                          # its values are v₁
             self.attn.v_gain = self.attn.v1_gain = None
 
@@ -833,19 +834,19 @@ class VariantBlock(Block):
         return self.ffn_gain(self.ffn_mid_norm(self.ffn(f)))
 
     def forward(self, state, cache=None):
-        """A State → a State. The first block takes the stream (B, T, D), and the last returns the residual state alone."""
-        if not isinstance(state, State):
-            x = self.attn_residual.expand(state)
-            state = State(x, x0=None if self.x0_gain is None else x)
-        x, x0, v1 = state
+        """The residual state → the residual state, from the stream (B, T, D) on. With x₀ or v₁ blocks pass a State between them."""
+        x, x0, v1 = state if self.passes_state and not self.is_first else (state, None, None)
+        if self.is_first:
+            x = self.attn_residual.expand(x)
         if self.x0_gain is not None:
+            x0 = x if self.is_first else x0
             x = self.x_gain.to(x.dtype) * x + self.x0_gain.to(x.dtype) * x0
         x_in = x
         f, v = self.attn_branch(x, v1, cache)
         x = self.attn_post_norm(self.attn_residual(x, f, self.dt))
         x = self.ffn_residual(x, self.ffn_branch(x_in if self.parallel_ffn else x), self.dt)
         x = self.ffn_post_norm(x + x_in if self.b2t else x)
-        return x if self.is_last else State(x, x0, v if v1 is None else v1)
+        return State(x, x0, v if v1 is None else v1) if self.passes_state and not self.is_last else x
 
     def collapse(self, x, final_norm):
         return self.ffn_residual.collapse(x, final_norm)

@@ -7,11 +7,12 @@
 # other rates.
 arguments = 'config/base/pysource_small.py config/optim/adamw.py --min_lr=0'
 out_dir = 'out-sweep/stable_start'
-csv = 'results/csv/stable_start.csv'    # by commit 37168e4
+csv = 'results/csv/stable_start.csv'    # by commit 06a64e8
 seeds = 5
 _rates = [4e-3, 8e-3, 16e-3]
 _models = {'GPT-2': 'config/arch/pre.py --init_gain=4 --emb_std=0.08', 'Stable': 'config/arch/stable.py'}
 _taus = {f'Stable, τ × {factor}': f'config/arch/stable.py --attn_tau={1.618 * factor}' for factor in (0.5, 2)}
-grids = [dict(model={**_models, **_taus}, setting={'warm-up': ''}, learning_rate=_rates),
+grids = [dict(model=_models, setting={'warm-up': ''}, learning_rate=_rates, seeds=17),
+         dict(model=_taus, setting={'warm-up': ''}, learning_rate=_rates),
          dict(model=_models, setting={'no warm-up': '--warmup_iters=0'}, learning_rate=_rates),
          *(dict(model=_models, setting={f'warm-up, at {rate}': ''}, learning_rate=[rate]) for rate in (0.032, 0.064))]
