@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 TRAIN = os.path.join(ROOT, 'train.py')        # other scripts accept its keys too
 
-SECTIONS = ('sizes', 'norms', 'attention', 'start', 'placements', 'muP',            # of the help; these are GPTConfig's
+SECTIONS = ('sizes', 'norms', 'attention', 'start', 'placements', 'muP', 'loss',    # of the help; these are GPTConfig's
             'optimizer', 'schedule', 'data', 'run', 'machine')
 ALIASES = {'mid_norm': ('attn_mid_norm', 'ffn_mid_norm'), 'post_norm': ('attn_post_norm', 'ffn_post_norm'),
            'decay_lr': ('schedule', 'warmup_iters')}            # alias → the keys that it sets; the last is nanoGPT's

@@ -834,7 +834,7 @@ class VariantBlock(Block):
         return self.ffn_gain(self.ffn_mid_norm(self.ffn(f)))
 
     def forward(self, state, cache=None):
-        """The residual state → the residual state, from the stream (B, T, D) on. With x₀ or v₁ blocks pass a State between them."""
+        """The residual state → the residual state, from the stream (B, T, D) on. With x₀ or v₁ it is a State between blocks."""
         x, x0, v1 = state if self.passes_state and not self.is_first else (state, None, None)
         if self.is_first:
             x = self.attn_residual.expand(x)

@@ -24,6 +24,7 @@ import re
 import subprocess
 import tokenize
 from dataclasses import fields
+from types import SimpleNamespace
 
 import torch
 from torch import nn
@@ -32,7 +33,7 @@ import model as source
 from engine.checkpoint import load_run
 from engine.files import write_whole
 from engine.keys import gpt_config
-from model import GPT, module_path, row_of
+from model import GPT, hash_seed, module_path
 
 # ----------------------------------------------------------------------------- keys
 out_dir = ''                        # a run's folder; empty: the model of the config
@@ -254,13 +255,16 @@ class Fold(ast.NodeTransformer):
         return node
 
     def visit_Call(self, node):
+        if (text := ast.unparse(node)) in self.known:
+            return self.known[text]
         function = name_of(node.func)
         if function == 'self.kernel':
             node.func = parse('F.scaled_dot_product_attention')
         if function in ('make_attention', 'make_ffn'):
             return parse(f'{type(self.instances[0].attn if "att" in function else self.instances[0].ffn).__name__}(config)')
         if function == 'make_blocks':
-            return parse(f'nn.ModuleList({type(self.model.h[0]).__name__}(config, layer) for layer in range(1, config.n_layer + 1))')
+            block = type(self.model.h[0]).__name__
+            return parse(f'nn.ModuleList({block}(config, layer) for layer in range(1, config.n_layer + 1))')
         if isinstance(node.func, ast.Attribute) and ast.unparse(node.func.value) == 'super()' and self.owner is not None:
             owner, called = self.code.method(self.kind, node.func.attr, after=self.owner)
             if called is not None and node.func.attr != '__init__':
@@ -301,7 +305,8 @@ class Fold(ast.NodeTransformer):
         owner, called = self.code.method(type(found[0]), name)
         if called is None or type(found[0]).__module__ != source.__name__:
             return None
-        inner = Fold(self.code, self.model, found, {key: value for key, value in self.known.items() if key.startswith(LOOP + CACHE)})
+        of_config = {key: value for key, value in self.known.items() if key.startswith(LOOP + CACHE)}
+        inner = Fold(self.code, self.model, found, of_config)
         inner.method = '__init__'
         start_owner, start = self.code.method(type(found[0]), '__init__')
         inner.inline(start, {}, owner=start_owner)      # what its constants are
@@ -319,14 +324,13 @@ class Fold(ast.NodeTransformer):
         body = body_of(function)
         if (owner, function.name) in self.busy or len(body) > 6 or any(isinstance(s, (ast.For, ast.With)) for s in body):
             return None
-        if any(k.arg is None for k in call.keywords) or function.args.kwarg:
+        if function.args.kwarg or any(k.arg is None for k in call.keywords):
             return None
         arguments = bind(function, call, 'self' in [arg.arg for arg in function.args.args])
         result = self.inline(function, arguments, owner=owner, whole=True, strict=False)
         if not result or len(result) != 1 or not isinstance(result[0], ast.Return):
             return None
-        counts = [loads([ast.Return(statement) for statement in body]).count(key) for key in arguments] if 0 else []
-        return result[0].value if not counts else None
+        return result[0].value
 
     # ---- statements
 
@@ -351,11 +355,11 @@ class Fold(ast.NodeTransformer):
             raise CannotFold(f'the function {function.name}')
         return result
 
-    def block(self, statements):
+    def block(self, statements, always=True):
         out, local = [], {}
         for number, statement in enumerate(statements):
             for folded in self.statement(statement, statements[number + 1:]):
-                if isinstance(folded, ast.Assign) and isinstance(folded.targets[0], ast.Name) and (
+                if always and isinstance(folded, ast.Assign) and isinstance(folded.targets[0], ast.Name) and (
                                 is_const(folded.value) or isinstance(folded.value, (ast.Lambda, ast.Name))):
                     key = folded.targets[0].id
                     if sum(key in stores([s]) for s in statements) == 1 and not isinstance(folded.value, ast.Name) or (
@@ -388,13 +392,13 @@ class Fold(ast.NodeTransformer):
             if is_const(node.test):
                 return self.block(node.body if node.test.value else node.orelse)
             changed = node.body[0]
-            if isinstance(changed, ast.Assign) and isinstance(changed.value, ast.Call) and name_of(changed.value.func) == 'replace':
+            if isinstance(changed, ast.Assign) and ast.unparse(changed.value).startswith('replace('):
                 for keyword in changed.value.keywords:          # the config differs from block to block
                     for way in LOOP:
                         key = f'{way}.{keyword.arg}'
                         self.known[key] = self.visit_IfExp(ast.IfExp(copy.deepcopy(node.test), keyword.value, self.known[key]))
                 return []
-            node.body, node.orelse = self.block(node.body), self.block(node.orelse)
+            node.body, node.orelse = self.block(node.body, False), self.block(node.orelse, False)
             if not node.body and not node.orelse:
                 return []
             node.body = node.body or [ast.Pass()]
@@ -403,7 +407,7 @@ class Fold(ast.NodeTransformer):
             node.iter = self.visit(node.iter)
             if isinstance(node.iter, ast.Tuple) and not node.iter.elts:
                 return []
-            node.body = self.block(node.body)
+            node.body = self.block(node.body, False)
             if isinstance(node.target, ast.Tuple) and name_of(getattr(node.iter, 'func', None)) == 'enumerate' and (
                     node.target.elts[0].id not in loads(node.body)):
                 node.target, node.iter = node.target.elts[1], node.iter.args[0]
@@ -427,8 +431,6 @@ class Fold(ast.NodeTransformer):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
             if (spliced := self.splice(node.value, rest)) is not None:
                 return spliced
-        if isinstance(node, ast.Assign) or isinstance(node, ast.Return) or isinstance(node, (ast.Expr, ast.Raise)):
-            return [self.visit(node)]
         return [self.visit(node)]
 
     def splice(self, call, rest):
@@ -439,9 +441,10 @@ class Fold(ast.NodeTransformer):
             owner, function = self.code.method(self.kind, path.removeprefix('super().'), after=self.owner)
         elif path.startswith('self.') and path.count('.') == 1:
             owner, function = self.code.method(self.kind, path.removeprefix('self.'))
-        elif path in ('run_blocks',):
+        elif path == 'run_blocks':
             function = self.code.defs[path]
-        if function is None or (owner, function.name) in self.busy or function.args.kwarg or any(k.arg is None for k in call.keywords):
+        if function is None or function.args.kwarg or (owner, function.name) in self.busy or any(
+                k.arg is None for k in call.keywords):
             return None
         call = copy.deepcopy(call)
         call.args = [self.visit(arg) for arg in call.args]
@@ -496,7 +499,8 @@ def tidy(statements):
     """Put a value that is returned at once in the place of its name, and drop what is assigned twice alike."""
     out, assigned = [], {}
     for node in statements:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and 'self' not in (text := ast.unparse(node.value)):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and 'self' not in loads([node]):
+            text = ast.unparse(node.value)
             if assigned.get(node.targets[0].id) == text and not stores(statements) & {*loads([node.value])}:
                 continue
             assigned[node.targets[0].id] = text
@@ -530,13 +534,15 @@ def known_of(config):
     for name in CACHE:
         known[name] = ast.Constant(None)
         known[name].is_cache = True
-    return known | {'self.recompute': ast.Constant(False), 'q.size(2) > 1': ast.Constant(True), 'layer <= 0.0': ast.Constant(False)}
+    return known | {'self.recompute': ast.Constant(False), 'q.size(2) > 1': ast.Constant(True),
+                    'layer <= 0.0': ast.Constant(False)}
 
 
 class Printed:
     """The classes and functions of a model, folded."""
 
-    def __init__(self, model):
+    def __init__(self, model, title):
+        self.title = title
         self.code, self.model, self.known = Code(source.__file__), model, known_of(model.config)
         self.instances, self.functions, self.classes = {}, {}, {}
         for module in model.modules():
@@ -550,12 +556,15 @@ class Printed:
         while self.add_methods():
             pass
         self.drop_unread()
+        self.drop_layer()
         self.add_functions()
 
     def class_of(self, kind):
         """Return a class without methods, with the docstring of the first class of model.py in its MRO."""
         owner = next(k for k in kind.__mro__ if k.__name__ in self.code.defs and not k.__name__.startswith('Variant'))
         doc = ast.get_docstring(self.code.defs[owner.__name__], clean=False)
+        beta = ' + β' * self.model.config.bias
+        doc = self.title if owner.__name__ == 'Block' else doc.replace(' [+ β, with config.bias]', beta)
         base = next(k for k in kind.__mro__ if k.__module__ != source.__name__)
         node = ast.ClassDef(kind.__name__, [parse(f'nn.{base.__name__}')], [], [], [])
         node.body = [ast.Expr(ast.Constant(doc))] * bool(doc)
@@ -576,7 +585,7 @@ class Printed:
         """Add methods that are called and not there. Return whether there were any."""
         read = {node.attr for tree in self.classes.values() for m in tree.body for node in ast.walk(m)
                 if isinstance(node, ast.Attribute) and isinstance(m, ast.FunctionDef) and m.name != '__init__'
-                and re.match(r'self\b', ast.unparse(node.value))}
+                and re.match(r'(self|block)\b', ast.unparse(node.value))}
         read -= {'forward', 'hidden', 'output', 'sample', 'generate', 'num_params', 'flops_per_token'}
         added = False
         for kind, fold in self.folds.items():
@@ -591,7 +600,7 @@ class Printed:
         return self.model.config.unit_weights or self.model.config.qk_clip
 
     def drop_unread(self):
-        """Drop attributes that nothing reads, as long as they are no parameters, and constants, which stand where they were read."""
+        """Drop attributes that nothing reads and that are no parameters: constants stand where they were read."""
         ever = False
         while True:
             read = {node.attr for tree in self.classes.values() for node in ast.walk(tree)
@@ -607,11 +616,11 @@ class Printed:
                             later = any(name_of(t) == f'self.{attribute}' for s in method.body[i + 1:]
                                         if isinstance(s, ast.Assign) for t in s.targets)
                             held = [getattr(x, attribute, None) for x in instances]
-                            kept = any(isinstance(v, nn.Parameter) or isinstance(v, nn.Module) and [*v.parameters()] for v in held)
+                            kept = any(isinstance(v, nn.Parameter) or [*getattr(v, 'parameters', tuple)()] for v in held)
                             if later or attribute not in read and not kept:
                                 method.body[i], changed = None, True
                         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and name_of(
-                                node.value.func) in ('attach_aux_and_logged',):
+                                node.value.func) == 'attach_aux_and_logged':
                             method.body[i] = None
                     method.body = [node for node in method.body if node is not None]
             for method in (m for tree in self.classes.values() for m in tree.body if isinstance(m, ast.FunctionDef)):
@@ -622,6 +631,17 @@ class Printed:
             if not changed:
                 return ever
             ever = True
+
+    def drop_layer(self):
+        """Drop the number of a block where its constructor does not read it."""
+        name = type(self.model.h[0]).__name__
+        start = next(m for m in self.classes[name].body if isinstance(m, ast.FunctionDef) and m.name == '__init__')
+        if 'layer' not in loads(start.body):
+            start.args.args = start.args.args[:2]
+            for node in ast.walk(self.classes[type(self.model).__name__]):
+                if isinstance(node, ast.GeneratorExp) and name_of(getattr(node.elt, 'func', None)) == name:
+                    node.elt.args, node.generators[0] = node.elt.args[:1], ast.comprehension(
+                        ast.Name('_', ast.Store()), parse('range(config.n_layer)'), [], 0)
 
     def add_functions(self):
         """Add the functions of model.py that are still called, and drop classes that nothing makes."""
@@ -658,41 +678,51 @@ class Printed:
 
 
 def init_text(printed):
-    """Return the function that draws the weights, and its table of the kinds."""
-    model, code = printed.model, printed.code
-    kinds = {}
+    """Return the function that draws the weights, with a table of what kind each module is."""
+    model, code, kinds = printed.model, printed.code, {}
     for name, p in model.named_parameters():
         row = model.config.params.get(module_path(name))
         if row and row.init not in ('', 'constructor'):
-            kinds[strip(name)] = row.init
-    fold = Fold(code, model, [model], printed.known)
+            kinds.setdefault(row.init, {})[strip(name)] = None
+    modules = [module for names in kinds.values() for module in names]
+    has_bias = any(name.endswith('.bias') and strip(name) in modules for name, _ in model.named_parameters())
+    known = printed.known | ({} if has_bias else {"name.endswith('.bias')": ast.Constant(False)})
     body = [s for s in body_of(code.defs['init_weight'])[1:] if not (isinstance(s, ast.Assign) and (
         'generator' in ast.unparse(s.targets[0]) or 'torch.zeros(shape)' in ast.unparse(s)))]
-    for node in (n for s in body for n in ast.walk(s) if isinstance(n, ast.Call)):
-        node.keywords = [keyword for keyword in node.keywords if keyword.arg != 'generator']
-    lines = ast.unparse(ast.fix_missing_locations(ast.Module(fold.block(body), [])))
-    lines = re.sub(r'\bshape\b', 'p.shape', lines).replace('return p\n', 'return p.zero_()\n')
-    groups = {kind: [name for name in kinds if kinds[name] == kind] for kind in dict.fromkeys(kinds.values())}
-    table = ',\n    '.join(f'{kind!r}: {" ".join(names)!r}' for kind, names in groups.items())
-    body_text = lines.replace('\n', '\n    ')
-    return f'''KINDS = {{
-    {table},
-}}
+    for node in (n for s in body for n in ast.walk(s)):
+        if isinstance(node, ast.Call):
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg != 'generator']
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In) and name_of(node.left) == 'module':
+            node.comparators[0].elts = [e for e in node.comparators[0].elts if e.value in modules]
+    tree = as_branches(Fold(code, model, [model], known).block(body))
+    text = re.sub(r'\bshape\b', 'p.shape', ast.unparse(ast.fix_missing_locations(ast.Module(tree, []))))
+    text = re.sub(r'^else:', 'elif kind:', text, flags=re.MULTILINE).replace('\n', '\n        ')
+    table = ' | '.join(f'dict.fromkeys({list(names)!r}, {kind!r})' for kind, names in kinds.items())
+    return f'''KINDS = {table}
 
 
 @torch.no_grad()
-def init_weight(name, p, c):
-    """Draw the parameter p as it starts. What is not in KINDS starts as its module says."""
-    module = re.sub(r'^h\\.\\d+\\.|\\.(weight|bias)$', '', name)
-    kind = next((kind for kind, modules in KINDS.items() if module in modules.split()), None)
-    if kind is None:
-        return p
-    {body_text}
-
-
 def init_weights(model):
+    """Draw the weights of the modules in KINDS; the others start as their classes say."""
+    c = model.config
     for name, p in model.named_parameters():
-        init_weight(name, p, model.config)'''
+        module = re.sub(r'^h\\.\\d+\\.|\\.(weight|bias)$', '', name)
+        kind = KINDS.get(module)
+        {text}'''
+
+
+def as_branches(statements):
+    """Make  if a: return b; c  to  if a: b; else: c."""
+    out = []
+    for i, node in enumerate(statements):
+        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return):
+            node.body, node.orelse = as_branches(node.body), as_branches(statements[i + 1:])
+            return [*out, node]
+        if isinstance(node, ast.Return):
+            value = parse('p.zero_()') if name_of(node.value) == 'p' else node.value
+            return [*out, ast.Expr(value)]
+        out.append(node)
+    return out
 
 
 def strip(name):
@@ -708,15 +738,28 @@ GENERATE = '''
             idx = torch.cat((idx, torch.multinomial(logits.softmax(-1), 1)), dim=1)
         return idx
 '''
+HEAD = '''"""
+{title}
+
+The weights have the names of nanoNorm, whose model.py this was printed from.
+"""
+
+{imports}
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+'''
 MAIN = '''
+
+
 if __name__ == '__main__':
     model = GPT(Config())
     print(f'{sum(p.numel() for p in model.parameters()):,} parameters')
     if os.path.exists(weights := os.path.splitext(__file__)[0] + '.pt'):
         model.load_state_dict(torch.load(weights))
-        print(model.eval().generate(torch.zeros(1, 1, dtype=torch.long), 32)[0].tolist())
-    else:
-        print(model(torch.zeros(1, 8, dtype=torch.long))[0].shape)
+    print(model.eval().generate(torch.zeros(1, 1, dtype=torch.long), 32)[0].tolist())
 '''
 
 
@@ -727,25 +770,42 @@ def flatten(config, title=''):
     torch.manual_seed(0)
     model = GPT(type(config)(**{f.name: getattr(config, f.name) for f in fields(config) if f.init} | small))
     try:
-        printed = Printed(model)
+        printed = Printed(model, title)
         sizes = [name for name in SIZES if getattr(config, name)]
         lines = '\n'.join(f'    {name}: int = {getattr(config, name)}' for name in sizes)
-        code = '\n\n\n'.join((f'@dataclass\nclass Config:\n{lines}', printed.text() + '\n' + GENERATE.rstrip('\n'), init_text(printed)))
+        code = '\n\n\n'.join((f'@dataclass\nclass Config:\n{lines}', printed.text() + GENERATE, init_text(printed)))
     except (AttributeError, KeyError, IndexError, TypeError, StopIteration) as error:
         raise ValueError(f'this edit of model.py cannot be folded: {type(error).__name__} {error}') from error
     code = re.sub(r'\bVariant(?=[A-Z])', '', code)
-    imports = [f'import {name}\n' for name in ('itertools', 'math') if f'{name}.' in code]
-    imports = f'{"".join(imports)}import os\nimport re\nfrom dataclasses import dataclass\n{"from typing import NamedTuple" * ("NamedTuple" in code)}'
-    text = f'"""{title}"""\n\n{imports.rstrip()}\n\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F\n\n\n{code}\n\n{MAIN}'
+    code = re.sub(r'\*\* \((-[\d.]+)\)', r'** \1', re.sub(r'ModuleList\(\((.*)\)\)\n', r'ModuleList(\1)\n', code))
+    code = '\n'.join(map(without_parentheses, code.split('\n')))
+    imports = ''.join(f'import {name}\n' for name in ('itertools', 'math', 'os', 're') if f'{name}.' in code + MAIN)
+    imports += 'from dataclasses import dataclass\n' + 'from typing import NamedTuple\n' * ('NamedTuple' in code)
+    text = HEAD.format(title=title, imports=imports) + code + MAIN
     text = formatted(text)
-    open('/tmp/flat.py','w').write(text); check(model, text)
+    check(model, text)
     return text
+
+
+def without_parentheses(line):
+    """Take the parentheses off a tuple that is returned or assigned."""
+    found = re.fullmatch(r'( *(?:return|[\w, ]+ =) )\((.*)\)', line)
+    if found and isinstance(parse(f'({found[2]})'), ast.Tuple) and isinstance(parse_or_none(found[2]), ast.Tuple):
+        return found[1] + found[2]
+    return line
+
+
+def parse_or_none(text):
+    try:
+        return parse(text)
+    except SyntaxError:
+        return None
 
 
 def formatted(text):
     """Format by ruff, if it is installed."""
-    command = [sys.executable, '-m', 'ruff', 'format', f'--config=line-length={WIDTH}', '--config=format.quote-style="single"', '-']
-    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd='/')
+    command = [sys.executable, '-m', 'ruff', 'format', f'--config=line-length={WIDTH}', '--config=format.quote-style="single"']
+    done = subprocess.run([*command, '-'], input=text, capture_output=True, text=True, cwd='/')
     return done.stdout if done.returncode == 0 else text
 
 
@@ -753,9 +813,10 @@ def check(model, text):
     """Raise ValueError unless the text's model has the logits and gradients of ours, with the same weights."""
     space = {'__name__': 'flat'}
     try:
-        exec(compile(text, 'flat', 'exec'), space)
+        exec(text, space)
         sizes = {name: getattr(model.config, name) for name in SIZES if name in space['Config'].__dataclass_fields__}
         theirs = space['GPT'](space['Config'](**sizes))
+        check_start(model, theirs, space['init_weights'])
         with torch.no_grad():
             for p in model.parameters():
                 p.add_(0.1 * torch.randn_like(p))
@@ -773,6 +834,25 @@ def check(model, text):
         raise ValueError('model.py cannot be printed with this config: the printed file would compute other logits')
 
 
+def check_start(model, theirs, init):
+    """Raise ValueError unless each weight starts as ours: a generator with its seed draws the same numbers."""
+    for name, p in theirs.named_parameters():
+        seed = hash_seed(model.init_seed, name)
+        one = SimpleNamespace(config=theirs.config, named_parameters=lambda: [(name, p)])
+        torch.manual_seed(seed)
+        init(one)
+        if not torch.allclose(p, model.get_parameter(name), rtol=1e-6):
+            raise ValueError(f'{name} would start otherwise')
+
+
+def title_of(paths):
+    """Return the first line of the last config file, which says what the placement is."""
+    if not paths:
+        return f'The model of {out_dir}' if out_dir else 'A GPT'
+    with open(os.path.join(ROOT, paths[-1]) if not os.path.exists(paths[-1]) else paths[-1], encoding='utf-8-sig') as f:
+        return f.readline().lstrip('# ').strip()
+
+
 def main():
     config = configure(globals(), GPT.Config, TRAIN)
     weights = None
@@ -781,7 +861,7 @@ def main():
         about, weights = model.config, model.state_dict()
     else:
         about = gpt_config(config)
-    text = flatten(about, ' '.join(sys.argv[1:]) or 'GPT-2')
+    text = flatten(about, title_of([arg for arg in sys.argv[1:] if not arg.startswith('--')]))
     if not to:
         print(text, end='')
         return
