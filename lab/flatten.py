@@ -33,7 +33,7 @@ import model as source
 from engine.checkpoint import load_run
 from engine.files import write_whole
 from engine.keys import gpt_config
-from model import GPT, hash_seed, module_path
+from model import GPT, GPTConfig, hash_seed, module_path
 
 # ----------------------------------------------------------------------------- keys
 out_dir = ''                        # a run's folder; empty: the model of the config
@@ -854,7 +854,7 @@ def title_of(paths):
 
 
 def main():
-    config = configure(globals(), GPT.Config, TRAIN)
+    config = configure(globals(), TRAIN, GPTConfig)
     weights = None
     if out_dir:
         model, _ = load_run(os.path.join(out_dir, checkpoint))
