@@ -34,7 +34,7 @@ def commands():
     for page, text in TEXTS.items():
         for line in re.findall(r'^ {4,}((?:python|torchrun|make) .*)$', text.replace('\\\n', ' '), re.MULTILINE):
             for command in re.split(r' && |; ', line):
-                yield page, shlex.split(command, comments=True)
+                yield page, shlex.split(command.partition(' > ')[0], comments=True)
 
 
 @functools.cache
