@@ -121,6 +121,14 @@ def check_arguments(theirs, ours, idx):
         moved = theirs(idx, position_ids=torch.arange(19, -1, -1)[None])
         assert not torch.equal(moved.logits, wanted)
     assert theirs(idx, labels=torch.full_like(idx, -100)).loss == 0
+    drawn = theirs.generate(inputs_embeds=ours.wte(idx), max_new_tokens=9, do_sample=False)
+    assert torch.equal(drawn, ours.generate(idx, 9, temperature=0)[:, 20:])
+    assisted = theirs.generate(idx[:1], max_new_tokens=9, do_sample=False, assistant_model=theirs)
+    assert torch.equal(assisted, ours.generate(idx[:1], 9, temperature=0))
+    with pytest.raises(ValueError, match='a static cache is not supported'):
+        theirs.generate(idx, max_new_tokens=9, do_sample=False, cache_implementation='static')
+    with pytest.raises(ValueError, match='a sequence of 33 tokens is longer than block_size=32'):
+        theirs.generate(inputs_embeds=ours.wte(idx), max_new_tokens=30, do_sample=False)
 
 
 NGPT = dict(unit_weights=True, attention='ngpt', residual='ngpt')

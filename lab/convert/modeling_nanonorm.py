@@ -41,7 +41,8 @@ class Batch:
     def __init__(self, past, shape, attention_mask=None, position_ids=None, embeddings=None):
         length = past + shape[1]
         if attention_mask is not None and tuple(attention_mask.shape) != (shape[0], length):
-            raise ValueError(f'attention_mask is {tuple(attention_mask.shape)}, and the tokens so far are {(shape[0], length)}')
+            raise ValueError(f'attention_mask is {tuple(attention_mask.shape)}: must be {(shape[0], int(length))}, a number for '
+                             f'each token so far; a static cache is not supported')
         self.mask, self.positions, self.embeddings = None, position_ids, embeddings
         padded = attention_mask is not None and not attention_mask.all()
         if padded or past and shape[1] > 1:
@@ -112,13 +113,12 @@ class NanoNormForCausalLM(PreTrainedModel, GenerationMixin):
                                         hidden_states=tuple(states) if output_hidden_states else None)
         return output if return_dict else output.to_tuple()
 
-    def prepare_inputs_for_generation(self, input_ids, attention_mask=None, **more):
+    def prepare_inputs_for_generation(self, input_ids, attention_mask=None, past_key_values=None, inputs_embeds=None, **more):
         size = self.config.block_size
         length = input_ids.size(1) if attention_mask is None else attention_mask.size(1)
         if length <= size:
-            return super().prepare_inputs_for_generation(input_ids, attention_mask=attention_mask, **more)
-        if input_ids.size(1) < size:
-            raise ValueError(f'inputs_embeds and the new tokens are more than block_size={size}: the window slides over ids only')
+            more |= dict(attention_mask=attention_mask, past_key_values=past_key_values, inputs_embeds=inputs_embeds)
+            return super().prepare_inputs_for_generation(input_ids, **more)
         # the window slides, as in sample.py: all positions change, and no cache holds
         return dict(input_ids=input_ids[:, -size:], attention_mask=None if attention_mask is None else attention_mask[:, -size:])
 
