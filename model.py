@@ -833,13 +833,11 @@ class VariantBlock(Block):
         f = self.ffn_pre_scale(self.ffn_pre_norm(self.ffn_residual.read(x)))
         return self.ffn_gain(self.ffn_mid_norm(self.ffn(f)))
 
-    def forward(self, state, cache=None):
+    def forward(self, x, cache=None):
         """The residual state → the residual state, from the stream (B, T, D) on. With x₀ or v₁ it is a State between blocks."""
-        x, x0, v1 = state if self.passes_state and not self.is_first else (state, None, None)
-        if self.is_first:
-            x = self.attn_residual.expand(x)
+        x, x0, v1 = x if isinstance(x, State) else (self.attn_residual.expand(x) if self.is_first else x, None, None)
         if self.x0_gain is not None:
-            x0 = x if self.is_first else x0
+            x0 = x if x0 is None else x0
             x = self.x_gain.to(x.dtype) * x + self.x0_gain.to(x.dtype) * x0
         x_in = x
         f, v = self.attn_branch(x, v1, cache)

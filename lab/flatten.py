@@ -476,8 +476,10 @@ class Fold(ast.NodeTransformer):
                 value = ast.Tuple(values, ast.Load())
             else:
                 value = self.visit(value)
-            if isinstance(value, ast.Tuple) and (any(isinstance(t, ast.Attribute) for t in target.elts) or not (
-                    {name_of(t) for t in target.elts} & {*loads([value])})):
+            if ast.unparse(target) == ast.unparse(value):
+                return []
+            if isinstance(value, ast.Tuple) and not any(
+                    name_of(t) in loads(value.elts[i + 1:]) for i, t in enumerate(target.elts)):
                 return [s for t, v in zip(target.elts, value.elts) for s in self.assign(ast.Assign([t], v, lineno=node.lineno))]
             node.value = value
             return [node]
@@ -548,6 +550,8 @@ class Printed:
         for module in model.modules():
             if type(module).__module__ == source.__name__:
                 self.instances.setdefault(type(module), []).append(module)
+        if not getattr(model.h[0], 'passes_state', True):
+            self.known['isinstance(x, State)'] = ast.Constant(False)
         self.folds = {kind: Fold(self.code, model, instances, self.known) for kind, instances in self.instances.items()}
         for kind, fold in self.folds.items():
             self.classes[kind.__name__] = self.class_of(kind)
@@ -805,7 +809,7 @@ def parse_or_none(text):
 def formatted(text):
     """Format by ruff, if it is installed."""
     command = [sys.executable, '-m', 'ruff', 'format', f'--config=line-length={WIDTH}', '--config=format.quote-style="single"']
-    done = subprocess.run([*command, '-'], input=text, capture_output=True, text=True, cwd='/')
+    done = subprocess.run([*command, '-'], input=text, capture_output=True, encoding='utf-8', cwd='/')
     return done.stdout if done.returncode == 0 else text
 
 
