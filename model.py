@@ -122,7 +122,7 @@ class Norm(nn.Module):
     def __init__(self, dim, config):
         super().__init__()
         self.eps, self.zero_centred = config.norm_eps, config.norm_gain == 'zero_centred'
-        self.expand_to = dim if config.norm_gain == 'scalar' else 0
+        self.expand_to = dim if config.norm_gain == 'scalar' else 0         # one number is the gain of so many channels
         if config.norm_gain == 'none':
             self.register_buffer('weight', torch.ones(dim, device='cpu'), persistent=False)    # never on meta
         else:
@@ -191,7 +191,8 @@ def make_linear(n_in, n_out, config):
 # ----------------------------------------------------------------------------- attention
 
 class Rotary(nn.Module):
-    """RoPE on (B, T, heads, E): rotates the pair (x_i, x_{i+E/2}) by position · θ^(−2i/E) (Su et al. 2021; LLaMA's halves)"""
+    """RoPE on (B, T, heads, E): rotates the pair (x_i, x_{i+E/2}) by position · θ^(−2i/E) (Su et al. 2021; LLaMA's halves).
+    `positions`: a slice, or numbers (B, T)"""
 
     def __init__(self, config):
         super().__init__()

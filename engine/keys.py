@@ -46,6 +46,7 @@ def check_keys(config, choices=CHOICES, lows=LOWS):
         (given('min_lr', 0) <= given('learning_rate', 0) or given('schedule', '') == 'constant', 'min_lr learning_rate',
          'min_lr must be at most learning_rate, or schedule=constant'),
         (given('blockwise') != 'merge' or config['schedule'] == 'wsd', 'blockwise schedule', 'merge needs schedule=wsd'),
+        (not given('hyperball') or not given('qk_clip', 0), 'hyperball qk_clip', 'QK-Clip shrinks what hyperball keeps'),
         (given('wd_norm', 1) == 1 or config['decay_norms'], 'wd_norm decay_norms', 'norms decay only with decay_norms=True'),
         ('block_size' not in config or config['batch_size'] * config['block_size'] * config['vocab_size'] < 2 ** 31,
          'batch_size block_size vocab_size', 'their product must be below 2**31, or kernels are slow or wrong'),

@@ -145,7 +145,7 @@ class Fold(ast.NodeTransformer):
 
     def __init__(self, code, model, instances, known):
         self.code, self.model, self.known = code, model, dict(known)
-        self.instances, self.kind, self.owner, self.method, self.busy = instances, type(instances[0]), None, '', []
+        self.instances, self.kind, self.owner, self.busy = instances, type(instances[0]), None, []
 
     # ---- what is known of self
 
@@ -307,7 +307,6 @@ class Fold(ast.NodeTransformer):
             return None
         of_config = {key: value for key, value in self.known.items() if key.startswith(LOOP + CACHE)}
         inner = Fold(self.code, self.model, found, of_config)
-        inner.method = '__init__'
         start_owner, start = self.code.method(type(found[0]), '__init__')
         inner.inline(start, {}, owner=start_owner)      # what its constants are
         call = copy.deepcopy(call)
@@ -429,11 +428,11 @@ class Fold(ast.NodeTransformer):
             if name_of(call.func) == 'self.register_buffer' and all(v is None for v in self.values(f'self.{call.args[0].value}')):
                 return []
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
-            if (spliced := self.splice(node.value, rest)) is not None:
+            if (spliced := self.splice(node.value)) is not None:
                 return spliced
         return [self.visit(node)]
 
-    def splice(self, call, rest):
+    def splice(self, call):
         """Return the statements of a method of self, of super() or of a function that a statement returns; None if it stays."""
         function, path = None, ast.unparse(call.func)
         owner = None
@@ -455,7 +454,7 @@ class Fold(ast.NodeTransformer):
         changes must not be read later."""
         if not isinstance(value, ast.Call) or not re.match(r'(self|super\(\))\.\w+$', ast.unparse(value.func)):
             return None
-        *before, last = self.splice(value, rest) or [None]
+        *before, last = self.splice(value) or [None]
         if not isinstance(last, ast.Return) or (stores(before) - stores([target])) & {*loads(rest)}:
             return None
         return [*before, *self.assign(ast.copy_location(ast.Assign([target], last.value), node))]
@@ -529,6 +528,7 @@ def known_of(config):
         width_growth=f'config.n_embd / {mup}' if mup else '1.0', depth_growth=f'config.n_layer / {deep}' if deep else '1.0',
         branch_scale=f'{config.residual_scale * deep} / config.n_layer' if deep else repr(config.residual_scale),
         logit_scale=f'{config.mup_base_head_dim ** 0.5} / ({head_dim})' if mup else f'({head_dim}) ** -0.5')
+    values['z_loss'] = ast.Constant(0.0)                # what joins the loss in training stays with train.py
     known = {}
     for way in LOOP:
         known |= {f'{way}.{name}': value for name, value in values.items()}
@@ -578,7 +578,7 @@ class Printed:
         owner, node = self.code.method(kind, name)
         if node is None:
             return
-        node, fold.owner, fold.method = copy.deepcopy(node), owner, name
+        node, fold.owner = copy.deepcopy(node), owner
         node.body = fold.inline(node, {}, owner=owner) or [ast.Pass()]
         defaults = dict(zip([arg.arg for arg in node.args.args][::-1], node.args.defaults[::-1]))
         node.args.args = [arg for arg in node.args.args if arg.arg not in CACHE]
@@ -605,8 +605,8 @@ class Printed:
 
     def drop_unread(self):
         """Drop attributes that nothing reads and that are no parameters: constants stand where they were read."""
-        ever = False
-        while True:
+        changed = True
+        while changed:
             read = {node.attr for tree in self.classes.values() for node in ast.walk(tree)
                     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
             changed = False
@@ -632,9 +632,6 @@ class Printed:
                 left = [s for s in method.body if not (isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
                                                        and s.targets[0].id not in used)]
                 changed, method.body = changed or len(left) < len(method.body), left
-            if not changed:
-                return ever
-            ever = True
 
     def drop_layer(self):
         """Drop the number of a block where its constructor does not read it."""
@@ -830,7 +827,11 @@ def check(model, text):
         for net in model.eval(), theirs.eval():
             logits, loss = net(idx[:, :-1], idx[:, 1:].contiguous())
             loss.backward()
-            found.append({'': logits} | {name: p.grad for name, p in net.named_parameters() if p.grad is not None})
+            torch.manual_seed(0)
+            with torch.no_grad():                       # both take PyTorch's kernel, and drop out the same
+                dropped = net.train()(idx[:, :-1])[0]
+            found.append({'': logits, 'dropout': dropped} | {
+                name: p.grad for name, p in net.named_parameters() if p.grad is not None})
     except Exception as error:
         raise ValueError(f'model.py cannot be printed with this config: {type(error).__name__}: {error}') from error
     ours, flat = found
@@ -854,11 +855,14 @@ def title_of(paths):
     if not paths:
         return f'The model of {out_dir}' if out_dir else 'A GPT'
     with open(os.path.join(ROOT, paths[-1]) if not os.path.exists(paths[-1]) else paths[-1], encoding='utf-8-sig') as f:
-        return f.readline().lstrip('# ').strip()
+        line = f.readline().strip()
+    return line.lstrip('# ') if line.startswith('#') else paths[-1]
 
 
 def main():
     config = configure(globals(), TRAIN, GPTConfig)
+    if to and os.path.lexists(to):
+        raise ValueError(f'to={to!r}: there is such a file, which you may have edited; choose another name')
     weights = None
     if out_dir:
         model, _ = load_run(os.path.join(out_dir, checkpoint))

@@ -121,6 +121,11 @@ def check_arguments(theirs, ours, idx):
         moved = theirs(idx, position_ids=torch.arange(19, -1, -1)[None])
         assert not torch.equal(moved.logits, wanted)
     assert theirs(idx, labels=torch.full_like(idx, -100)).loss == 0
+    theirs._is_replica = True
+    assert torch.equal(theirs(idx).logits, wanted)
+    with pytest.raises(ValueError, match='DataParallel'):
+        theirs(idx, attention_mask=(torch.arange(20) > 2).long().expand(3, -1))
+    theirs._is_replica = False
     drawn = theirs.generate(inputs_embeds=ours.wte(idx), max_new_tokens=9, do_sample=False)
     assert torch.equal(drawn, ours.generate(idx, 9, temperature=0)[:, 20:])
     assisted = theirs.generate(idx[:1], max_new_tokens=9, do_sample=False, assistant_model=theirs)

@@ -92,6 +92,8 @@ class NanoNormForCausalLM(PreTrainedModel, GenerationMixin):
             past_key_values = DynamicCache()
         caches = None if past_key_values is None else [LayerCache(past_key_values, i) for i in range(len(self.net.h))]
         self.batch = Batch(caches[0].length if caches else 0, input_ids.shape, attention_mask, position_ids, inputs_embeds)
+        if getattr(self, '_is_replica', False) and vars(self.batch) != vars(type(self).batch):
+            raise ValueError('torch.nn.DataParallel: its copies do not know the padding, positions or embeddings; use torchrun')
         states = []
         hooks = [block.register_forward_pre_hook(lambda _, inputs: states.append(getattr(inputs[0], 'x', inputs[0])))
                  for block in (self.net.h if output_hidden_states else ())]
