@@ -172,19 +172,18 @@ def by_optimizer(sweeps):
 
 
 def correlations(leads):
-    """Return a line on how alike each two optimizers rank the placements: Spearman's correlation of their leads, pre's 0 among
-    them, and the interval that holds 95% of 10,000 draws of the leads from their t-distributions."""
+    """Return a line on how alike each two optimizers with all their rows rank the placements: Spearman's correlation of their
+    leads, pre's 0 among them, and the interval that holds 95% of 10,000 draws of the leads from their t-distributions."""
     rng, lines = np.random.default_rng(0), []
-    for a, b in itertools.combinations(leads, 2):
-        archs = [arch for arch in OTHERS if leads[a][arch] and leads[b][arch]]
+    for a, b in itertools.combinations([optim for optim in leads if all(leads[optim].values())], 2):
         found, drawn = [], []
         for of in leads[a], leads[b]:
-            e = [of[arch] for arch in archs]
+            e = [of[arch] for arch in OTHERS]
             noise = rng.standard_t([x.df for x in e], (10_000, len(e))) * [x.error for x in e]
             found.append(np.array([0, *(x.mean for x in e)]))
             drawn.append(np.pad(noise, ((0, 0), (1, 0))) + found[-1])
         low, high = np.quantile([spearmanr(x, y)[0] for x, y in zip(*drawn)], [0.025, 0.975])
-        lines.append(f'{OPTIMS[a]} and {OPTIMS[b]} {spearmanr(*found)[0]:.2f} [{low:.2f}, {high:.2f}] (n = {len(archs) + 1})')
+        lines.append(f'{OPTIMS[a]} and {OPTIMS[b]} {spearmanr(*found)[0]:.2f} [{low:.2f}, {high:.2f}] (n = {len(OTHERS) + 1})')
     return f'Rank correlation: {"; ".join(lines)}.'.replace('-', '−')
 
 

@@ -149,15 +149,20 @@ def test_the_edits_fit_the_code(tmp_path, monkeypatch):
     assert model.logged.keys() == {'heads_rms'}
 
 
+def copy_code(place):
+    """Copy the code, of which only the root's files may be edited, and write a small data set."""
+    for path in ROOT.glob('*.py'):
+        shutil.copy(path, place)
+    for name in ('engine', 'lab', 'config'):
+        os.symlink(ROOT / name, place / name)
+    write_walk(place)
+    for path in (ROOT / 'data').glob('*.py'):
+        shutil.copy(path, place / 'data')
+
+
 @pytest.mark.long
 def test_readmes_norm_trains(tmp_path):
-    for path in ROOT.glob('*.py'):
-        shutil.copy(path, tmp_path)
-    for name in ('engine', 'lab', 'config'):
-        os.symlink(ROOT / name, tmp_path / name)
-    write_walk(tmp_path)
-    for path in (ROOT / 'data').glob('*.py'):
-        shutil.copy(path, tmp_path / 'data')
+    copy_code(tmp_path)
     for edit in EDITS['--norm=meanabs']:
         edit(tmp_path, 'README.md')
     command = 'train.py config/train_quick.py --norm=meanabs --dataset=tiny --max_iters=2 --eval_iters=1 --device=cpu'
@@ -167,13 +172,7 @@ def test_readmes_norm_trains(tmp_path):
 @pytest.mark.long
 def test_a_teacher_is_the_same_in_a_resumed_run(tmp_path):
     """A run with the page's teacher: bit for bit when it goes on, although the teacher's own run is gone, and on ranks to 1e-5"""
-    for path in ROOT.glob('*.py'):
-        shutil.copy(path, tmp_path)
-    for name in ('engine', 'lab', 'config'):
-        os.symlink(ROOT / name, tmp_path / name)
-    write_walk(tmp_path)
-    for path in (ROOT / 'data').glob('*.py'):
-        shutil.copy(path, tmp_path / 'data')
+    copy_code(tmp_path)
     keys = flags(**{**TINY, 'max_iters': 4, 'eval_interval': 2, 'device': 'cpu'}, deterministic=True)
 
     def run(*more, ranks=1):

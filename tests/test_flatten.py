@@ -3,7 +3,6 @@ from configurator import TRAIN, defaults_of, parse_args
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -11,7 +10,7 @@ from dataclasses import fields
 import pytest
 import torch
 from helpers import ROOT, TINY, call, checkpoint, flags, train
-from test_docs import EDITING, EDITS, OF_README
+from test_docs import EDITING, EDITS, OF_README, copy_code
 from test_optim import ARCHS
 
 from engine.keys import gpt_config
@@ -35,7 +34,7 @@ MORE = {'': {}, 'more': dict(bias=True, n_kv_head=2, d_ff=24, tie_weights=False,
         'muP': dict(mup_base_width=8, mup_base_head_dim=4, mup_base_depth=2)}
 
 
-@pytest.mark.parametrize('more', MORE)
+@pytest.mark.parametrize('more', ['', *(pytest.param(more, marks=pytest.mark.long) for more in MORE if more)])
 @pytest.mark.parametrize('arch', ARCHS)
 def test_a_placement(arch, more):
     """At another depth and other sizes than those it was checked with: names, logits, loss, gradients, and what stays out"""
@@ -84,6 +83,7 @@ def test_of_a_run_and_alone(place):
     call('lab.flatten', f'--out_dir={place}/run', f'--to={place}/alone/dnt.py', cwd=place, code=1)      # no such folder
     os.mkdir(place / 'alone')
     call('lab.flatten', f'--out_dir={place}/run', f'--to={place}/alone/dnt.py', cwd=place)
+    assert 'there is such a file' in call('lab.flatten', f'--to={place}/alone/dnt.py', cwd=place, code=1)
     assert torch.load(place / 'alone/dnt.pt').keys() == checkpoint(place / 'run')['model'].keys()
     clean = {key: value for key, value in os.environ.items() if key != 'PYTHONPATH'}
     done = subprocess.run([sys.executable, 'dnt.py'], cwd=place / 'alone', env=clean, capture_output=True, text=True)
@@ -92,10 +92,7 @@ def test_of_a_run_and_alone(place):
 
 def test_an_edited_model(tmp_path):
     """The examples of docs/editing.md are printed; one that cannot be is refused in one line"""
-    for path in ROOT.glob('*.py'):
-        shutil.copy(path, tmp_path)
-    for name in ('engine', 'lab', 'config', 'data'):
-        os.symlink(ROOT / name, tmp_path / name)
+    copy_code(tmp_path)
     for flag in '--norm=meanabs', '--norm_every=2', '--attention=cosine':
         for edit in EDITS[flag]:
             edit(tmp_path, 'README.md' if flag in OF_README else EDITING)
