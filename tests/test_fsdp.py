@@ -68,10 +68,13 @@ def test_all_start_bit_equal(keys, place):
 
 @pytest.mark.parametrize('optimizer, first, second', [('muon', 2, 1), *(
     pytest.param(*case, marks=pytest.mark.long) for case in (
-        ('sgdw', 4, 1), ('adam_mini', 4, 1), ('adam_mini', 1, 4), ('muon', 1, 4), ('adamw', 4, 2), ('lion', 2, 4)))])
+        ('sgdw', 4, 1), ('adam_mini', 4, 1), ('adam_mini', 1, 4), ('muon', 1, 4), ('adamw', 4, 2), ('lion', 2, 4),
+        ('normuon', 4, 1), ('normuon', 1, 2)))])
 def test_other_numbers_of_ranks_go_on(optimizer, first, second, place, alone):
-    """Ten iterations on so many ranks, and the rest on so many others, give the same losses. Rows are shared unevenly"""
-    whole = alone(optimizer, **(dict(n_embd=21) if first == 2 else LLAMA))
+    """Ten iterations on so many ranks, and the rest on so many others, give the same losses. Rows are shared unevenly. NorMuon is
+    on a ball here, whose radius goes on too"""
+    ball = dict(hyperball=True) if optimizer == 'normuon' else {}
+    whole = alone(optimizer, **(dict(n_embd=21) if first == 2 else LLAMA), **ball)
     half = f'{whole.name}-from-{first}-to-{second}'
     train(place, f'{whole}/config.json', f'--out_dir={half}', '--max_iters=10', *FSDP, ranks=first)
     train(place, f'{half}/config.json', '--init_from=resume', '--max_iters=20', *FSDP, ranks=second)
