@@ -249,7 +249,7 @@ class Fold(ast.NodeTransformer):
         return ast.Constant(None) if found and all(value is None for value in found) else node
 
     def visit_Call(self, node):
-        name, mine = ast.unparse(node.func), Counter(reads([node]))
+        name, others_read = ast.unparse(node.func), self.within - Counter(reads([node]))
         if name in ('make_attention', 'make_ffn'):
             return parse(f'{type(getattr(self.instances[0], name[5:8].replace("att", "attn"))).__name__}(config)')
         if name == 'make_blocks':
@@ -273,7 +273,7 @@ class Fold(ast.NodeTransformer):
         found = self.values(name)
         if found and all(isinstance(x, nn.Identity) or isinstance(x, nn.Dropout) and not x.p for x in found):
             return args[0]
-        self.others_read = self.within - mine
+        self.others_read = others_read
         return called and self.inline(node, *called) or node
 
     def called(self, name):
@@ -777,8 +777,8 @@ def check(model, text, cache):
     except Exception as error:
         raise ValueError(f'model.py cannot be printed with this config: {type(error).__name__}: {error}') from error
     ours, flat = found
-    wrong = [name for name in ours.keys() | flat.keys() if not torch.allclose(
-        ours.get(name, torch.tensor(math.nan)), flat.get(name, torch.tensor(math.nan)), rtol=1e-8)]
+    wrong = [name for name in ours.keys() | flat.keys() if name not in ours or name not in flat or not torch.allclose(
+        ours[name], flat[name], rtol=1e-8)]
     if wrong:
         raise ValueError(f'model.py cannot be printed with this config: the file would compute other {wrong[0] or "logits"}')
 
