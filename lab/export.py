@@ -27,6 +27,7 @@ from engine.files import write_json
 from lab.convert import pretrained
 from lab.convert.nanogpt import load_nanogpt
 from lab.convert.pretrained import FAMILIES, hugging_face, load_gpt, tokenizer_of
+from lab.flatten import SIZES, flatten, what_it_is
 
 # ----------------------------------------------------------------------------- keys
 out_dir = 'out'                     # the run's folder, or nanoGPT's with --checkpoint=ckpt.pt
@@ -82,18 +83,21 @@ def check_equal(model, theirs, tolerance):
 
 
 def write_own(model, folder, end=None):
-    """Write the GPT into an existing folder, as a transformers model with its code beside it."""
+    """Write the GPT into an existing folder, as a transformers model with its code beside it, this model alone."""
     from safetensors.torch import save_file
-    for path in 'model.py', 'lab/convert/modeling_nanonorm.py':
-        code = Path(ROOT, path).read_text(encoding='utf-8').replace('from model import', 'from .model import')
-        Path(folder, os.path.basename(path)).write_text(code, encoding='utf-8')
+    config = model.config
+    Path(folder, 'model.py').write_text(flatten(config, what_it_is(config), cache=True), encoding='utf-8')
+    wrapper = Path(ROOT, 'lab/convert/modeling_nanonorm.py').read_text(encoding='utf-8')
+    Path(folder, 'modeling_nanonorm.py').write_text(wrapper.replace('from model import', 'from .model import'), encoding='utf-8')
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    if model.config.tie_weights:
+    if config.tie_weights:
         del weights['lm_head.weight']                   # the format cannot store a tensor twice
     save_file(weights, os.path.join(folder, 'model.safetensors'), metadata={'format': 'pt'})
     auto_map = {'AutoConfig': 'modeling_nanonorm.NanoNormConfig', 'AutoModelForCausalLM': 'modeling_nanonorm.NanoNormForCausalLM'}
     about = dict(architectures=['NanoNormForCausalLM'], auto_map=auto_map, bos_token_id=end, eos_token_id=end, pad_token_id=end)
-    write_json(os.path.join(folder, 'config.json'), dict(model_type='nanonorm', dtype='float32', **about, **asdict(model.config)))
+    sizes = {name: getattr(config, name) for name in SIZES if getattr(config, name)}
+    write_json(os.path.join(folder, 'config.json'), dict(model_type='nanonorm', dtype='float32', description=what_it_is(config),
+                                                         tie_word_embeddings=config.tie_weights, **about, **sizes))
     check_equal(model, hugging_face().AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), 1e-5)
 
 

@@ -18,10 +18,10 @@ from configurator import ROOT, TRAIN, configure
 import ast
 import copy
 import io
-import math
 import os
 import re
 import subprocess
+import textwrap
 import tokenize
 from collections import Counter
 from dataclasses import fields
@@ -34,7 +34,7 @@ import model as source
 from engine.checkpoint import load_run
 from engine.files import write_whole
 from engine.keys import gpt_config
-from model import GPT, GPTConfig, hash_seed, module_path
+from model import FFNS, GPT, GPTConfig, hash_seed, module_path
 
 # ----------------------------------------------------------------------------- keys
 out_dir = ''                        # a run's folder; empty: the model of the config
@@ -228,6 +228,8 @@ class Fold(ast.NodeTransformer):
         sides = node.left, node.right
         if all(map(is_const, sides)):
             return constant(eval(ast.unparse(node), {}))
+        if isinstance(node.op, ast.Pow) and is_const(node.right) and node.right.value == 0:
+            return ast.Constant(1.0)
         for i, side in enumerate(sides):
             if is_const(side) and (type(node.op), i, side.value) in LEFT_OF:
                 return sides[LEFT_OF[type(node.op), i, side.value]]
@@ -500,6 +502,8 @@ class Printed:
         owner = next(k for k in kind.__mro__ if k.__name__ in self.code.defs and not k.__name__.startswith('Variant'))
         config, doc = self.model.config, ast.get_docstring(self.code.defs[owner.__name__], clean=False) or ''
         doc = self.title if owner.__name__ == 'Block' else doc.replace(' [+ β, with config.bias]', ' + β' * config.bias)
+        if ', or gated ' in doc:                        # of FFN
+            doc = doc.split(', or gated ')[FFNS[config.ffn][1]]
         base = next(k for k in kind.__mro__ if k.__module__ != source.__name__)
         return ast.ClassDef(kind.__name__, [parse(f'nn.{base.__name__}')], [], [ast.Expr(ast.Constant(doc))] * bool(doc), [])
 
@@ -634,7 +638,8 @@ def init_text(printed):
             branches.setdefault(text, {})['.'.join(name.removesuffix('.weight').split('.')[-1 - name.endswith('.bias'):])] = None
     text = ''
     for body, ends in branches.items():
-        text += f'{"el" * bool(text)}if module.endswith({tuple(ends)}):\n    ' + body.replace('\n', '\n    ') + '\n'
+        ends = repr(*ends) if len(ends) == 1 else tuple(ends)
+        text += f'{"el" * bool(text)}if module.endswith({ends}):\n    ' + body.replace('\n', '\n    ') + '\n'
     return INIT + text.replace('\n', '\n        ')
 
 
@@ -708,7 +713,7 @@ if __name__ == '__main__':
 '''
 
 
-def flatten(config, title='', cache=False, kernel=''):
+def flatten(config, title='', cache=False):
     """Return the source of a plain file with the model of a GPTConfig. Raise ValueError if it would compute something else."""
     small = dict(n_layer=4, n_head=4, n_embd=16, block_size=16, vocab_size=40, n_kv_head=min(config.n_kv_head, 2),
                  d_ff=24 if config.d_ff else 0)
@@ -740,12 +745,10 @@ def without_parentheses(line):
 
 
 def by_ruff(text, *command):
+    """Format by ruff, if it is installed."""
     options = [f'--config=line-length={WIDTH}', '--config=format.quote-style="single"', '-']
-    done = subprocess.run([sys.executable, '-m', 'ruff', *command, *options], input=text, capture_output=True, encoding='utf-8',
-                          cwd='/')
-    if not done.stdout:
-        raise ValueError(f'ruff formats the file: pip install ruff ({done.stderr.strip().splitlines()[-1:]})')
-    return done.stdout
+    command = [sys.executable, '-m', 'ruff', *command, *options]
+    return subprocess.run(command, input=text, capture_output=True, encoding='utf-8', cwd='/').stdout or text
 
 
 def check(model, text, cache):
@@ -792,10 +795,17 @@ def check_start(model, theirs, init):
             raise ValueError(f'{name} would start otherwise')
 
 
-def title_of(paths):
-    """Return the first line of the last config file, which says what the placement is."""
+def what_it_is(config):
+    """Return a title with the fields of a config that are no sizes and have no default."""
+    told = [f'{f.name}={getattr(config, f.name)}' for f in fields(config)
+            if f.init and f.name not in SIZES and getattr(config, f.name) != f.default]
+    return '\n'.join(textwrap.wrap('A GPT of model.py' + ' with ' * bool(told) + ', '.join(told), WIDTH))
+
+
+def title_of(paths, config):
+    """Return the first line of the last config file, which says what the placement is, or what the config sets."""
     if not paths:
-        return f'The model of {out_dir}' if out_dir else 'A GPT'
+        return what_it_is(config)
     with open(os.path.join(ROOT, paths[-1]) if not os.path.exists(paths[-1]) else paths[-1], encoding='utf-8-sig') as f:
         line = f.readline().strip()
     return line.lstrip('# ') if line.startswith('#') else paths[-1]
@@ -806,7 +816,8 @@ def main():
     if to and os.path.lexists(to):
         raise ValueError(f'to={to!r}: there is such a file, which you may have edited; choose another name')
     model = load_run(os.path.join(out_dir, checkpoint))[0] if out_dir else None
-    text = flatten(model.config if model else gpt_config(config), title_of([a for a in sys.argv[1:] if a[:2] != '--']), cache)
+    about = model.config if model else gpt_config(config)
+    text = flatten(about, title_of([] if model else [arg for arg in sys.argv[1:] if arg[:2] != '--'], about), cache)
     if not to:
         print(text, end='')
         return

@@ -1,23 +1,26 @@
 """
-A GPT of model.py as a transformers model. lab/export.py copies both files into a folder, from which AutoModelForCausalLM loads it
-with trust_remote_code=True. Texts of a batch may be padded on either side: `attention_mask` says which tokens count.
+A GPT as a transformers model. lab/export.py copies this file into a folder, with the model.py that lab/flatten.py prints.
+AutoModelForCausalLM loads both with trust_remote_code=True. Texts of a batch may be padded on either side: `attention_mask` says
+which tokens count.
 """
+from contextlib import nullcontext
 from dataclasses import fields
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from transformers import DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from model import GPT, GPTConfig
+from model import GPT, Config
 
 
 class NanoNormConfig(PreTrainedConfig):
-    """The fields of a GPTConfig, some also by transformers' names."""
+    """The sizes of a model, some also by transformers' names."""
     model_type = 'nanonorm'
     attribute_map = dict(hidden_size='n_embd', num_hidden_layers='n_layer', num_attention_heads='n_head',
-                         max_position_embeddings='block_size', tie_word_embeddings='tie_weights')
+                         max_position_embeddings='block_size')
 
 
 class LayerCache:
@@ -54,20 +57,19 @@ class Batch:
 
 
 class NanoNormForCausalLM(PreTrainedModel, GenerationMixin):
-    config_class, base_model_prefix, _no_split_modules, _supports_sdpa = NanoNormConfig, 'net', ['Block', 'VariantBlock'], True
+    config_class, base_model_prefix, _no_split_modules, _supports_sdpa = NanoNormConfig, 'net', ['Block'], True
     _tied_weights_keys = {'net.lm_head.weight': 'net.wte.weight'}
     batch = Batch(0, (1, 1))
 
     def __init__(self, config):
         super().__init__(config)
-        self.net = GPT(GPTConfig(**{f.name: getattr(config, f.name) for f in fields(GPTConfig) if f.init}))
+        self.net = GPT(Config(**{f.name: getattr(config, f.name) for f in fields(Config)}))
         self.tables = {module: {name: value.clone() for name, value in module.named_buffers(recurse=False)}
                        for module in self.net.modules()}        # such as RoPE's cosines, which the file does not hold
-        for block in self.net.h:
-            block.attn.kernel = Masked(self, block.attn.kernel)
         self.set_input_embeddings(self.net.wte)
-        for module in filter(None, (self.net.wpe, self.net.h[0].attn.rotary)):      # positions are the last argument of both
-            module.register_forward_pre_hook(self.place)
+        for name, module in self.net.named_modules():           # positions are the last argument of both
+            if name == 'wpe' or name.endswith('.rotary'):
+                module.register_forward_pre_hook(self.place)
         self.post_init()
 
     @torch.no_grad()
@@ -95,14 +97,12 @@ class NanoNormForCausalLM(PreTrainedModel, GenerationMixin):
         if getattr(self, '_is_replica', False) and vars(self.batch) != vars(type(self).batch):
             raise ValueError('torch.nn.DataParallel: its copies do not know the padding, positions or embeddings; use torchrun')
         states = []
-        hooks = [block.register_forward_pre_hook(lambda _, inputs: states.append(getattr(inputs[0], 'x', inputs[0])))
-                 for block in (self.net.h if output_hidden_states else ())]
+        hooks = [module.register_forward_pre_hook(lambda _, inputs: states.append(getattr(inputs[0], 'x', inputs[0])))
+                 for module in ((*self.net.h, self.net.lm_head) if output_hidden_states else ())]
         try:
             with torch.autocast(input_ids.device.type, self.dtype, enabled=self.dtype != torch.float32):    # RoPE is in float32
-                x = self.net.hidden(input_ids, caches)
-                logits = self.net.output(x)[0]
-                if output_hidden_states:
-                    states.append(self.net.h[-1].collapse(x, self.net.final_norm))
+                with Masked(self.batch.mask) if self.batch.mask is not None else nullcontext():
+                    logits = self.net(input_ids, caches=caches)[0]
         finally:
             self.batch = Batch(0, (1, 1))
             for hook in hooks:
@@ -136,21 +136,23 @@ class NanoNormForCausalLM(PreTrainedModel, GenerationMixin):
 
     def set_output_embeddings(self, head):
         """Take a head of another vocabulary. nGPT has a gain for each token: new ones start at the mean of the old."""
-        self.net.lm_head, gain = head, getattr(self.net.head_gain, 'weight', None)
+        self.net.lm_head, gain = head, getattr(getattr(self.net, 'head_gain', None), 'weight', None)
         if gain is not None:
             old = gain.data[:head.out_features]
             self.net.head_gain.weight = nn.Parameter(torch.cat((old, old.mean().expand(head.out_features - len(old)))))
 
 
-class Masked:
-    """The kernel of an attention, which reads the keys of a model's batch"""
+class Masked(TorchFunctionMode):
+    """Here PyTorch's kernel of attention reads the keys that the mask says."""
 
-    def __init__(self, model, kernel):
-        self.model, self.kernel = model, kernel
+    def __init__(self, mask):
+        super().__init__()
+        self.mask = mask
 
-    def __call__(self, q, k, v, **more):
-        mask = self.model.batch.mask
-        if mask is not None:                                    # a sink adds a key, which all tokens read, and a query
-            mask = F.pad(mask, (k.size(2) - mask.size(3), 0, q.size(2) - mask.size(2), 0), value=True)
-            more |= dict(is_causal=False, attn_mask=mask)
-        return self.kernel(q, k, v, **more)
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is not F.scaled_dot_product_attention:
+            return function(*args, **kwargs or {})
+        q, k, v = args
+        size = k.size(2) - self.mask.size(3), 0, q.size(2) - self.mask.size(2), 0
+        mask = F.pad(self.mask, size, value=True)               # a sink adds a key, which all tokens read, and a query
+        return function(q, k, v, **{**kwargs, 'is_causal': False, 'attn_mask': mask})
