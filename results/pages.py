@@ -59,7 +59,7 @@ def claim_table(verdicts, columns=('claim', 'in the paper', 'difference', 'seeds
 
 def count(verdicts):
     words = [re.match('not run|[a-z]+', text)[0].replace('equal', 'supported') for *_, text in verdicts]
-    return f'{len(words)} other claims, on starts, optimizers and figures of the papers: ' + ', '.join(
+    return f'{len(words)} other claims, on figures of the papers: ' + ', '.join(
         f'{words.count(word)} {word}' for word in ('supported', 'contradicted', 'open', 'not run') if word in words)
 
 
@@ -191,6 +191,7 @@ NAMED = {       # config/arch/ → name, InputNorm, Pre (attention, FFN), QK, Mi
     's4': ('S4', 'yes', 'yes, yes', 'yes', 'yes', '', 'RMSNorm'),
     's5': ('S5 = DNT', 'yes', 'yes, no', 'yes', 'yes', '', 'RMSNorm'),
     's3': ('S3', 'yes', 'yes, yes', 'yes', '', '', 'RMSNorm'),
+    'value_residual': ('Value residual', '', 'yes, yes', '', '', '', 'RMSNorm'),
     's2': ('S2', '', 'yes, yes', 'yes', '', '', 'RMSNorm'),
     's1': ("S1, DNT's baseline", '', 'yes, yes', '', '', '', 'RMSNorm'),
     'pre': ('Pre-LN, GPT-2', '', 'yes, yes', '', '', '', 'LayerNorm'),
@@ -201,23 +202,22 @@ NAMED = {       # config/arch/ → name, InputNorm, Pre (attention, FFN), QK, Mi
 HEAD = ('name', 'Input', 'Pre (attention, FFN)', 'QK', 'Mid', 'Post', 'norm')
 
 
-def named(sweep):
+def named(sweeps):
     """Return the table of the placements that have a name in papers."""
-    start = starts()
+    start, muon = starts(), {row.labels['arch']: row.text() for row in sweeps['optimizers'].rows if row.labels['optim'] == 'muon'}
     return markdown(pd.DataFrame([
         {'`config/arch/`': f'`{row.labels["arch"]}`', **dict(zip(HEAD, NAMED[row.labels['arch']])),
-         'start': start[row.labels['arch']],
-         'test loss': row.text() + ', one seed' * (len(row.shown) == 1)}
-        for row in by_loss(row for row in sweep.rows if row.labels['arch'] in NAMED)]))
+         'start': start[row.labels['arch']], 'loss, AdamW': row.text() + ', one seed' * (len(row.shown) == 1),
+         'loss, Muon': muon.get(row.labels['arch'], 'not run')}
+        for row in by_loss(row for row in sweeps['placements'].rows if row.labels['arch'] in NAMED)]))
 
 
 ANSWER = """
 **Which norms, and where, give the lowest loss?** In GPTs of 0.2M parameters, by AdamW, on 4.5M bytes of Python, S4 and DNT
 are {s5:.2f} to {s4:.2f} nats a byte better than Pre-LN. They norm embeddings, queries and keys, and the output of each
 branch. `value_residual`, without these norms, is better by {value_residual:.2f}. Post-LN equals Pre-LN, but only within
-{octaves} octaves of its best rate. Peri-LN is {peri:.2f} worse. DNT's lead over Pre-LN is {size:.3f} at 0.5M parameters,
-{longer:.3f} after 16M bytes, and {english:.3f} on English. It is worth at most {tokens:.2f} times the tokens.
-An iteration of DNT takes {eager:.2f} times as long, or {compiled:.2f} times if both are compiled.
+{octaves} octaves of its best rate. Peri-LN is {peri:.2f} worse. {size} {time} Its lead is worth at most {tokens:.2f} times
+the tokens.
 
 **How much of this is the start?** S1 to S5 start by Xavier's rule, and most others by GPT-2's. S1 and `llama` have the same
 norms in the same places, and S1 − `llama` is {s1_llama}. If S1 starts by GPT-2's rule, it is {s1_started}, so most of the
@@ -228,10 +228,15 @@ Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, so that
 `value_residual` {muon_value:.2f} better. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and S1
 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. Larger models are untested.
 """
+SIZE = """
+DNT's lead over Pre-LN is {s5:.3f}, {size:.3f} at 0.5M parameters, {longer:.3f} after 16M bytes, and {english:.3f} on English.
+"""
+TIME = 'An iteration of DNT takes {eager:.2f} times as long as one of Pre-LN, or {compiled:.2f} times if both are compiled.'
 
 
 def answer(sweeps):
-    """Return the paragraphs that results/README.md begins with. Most of their numbers are absolute values of differences."""
+    """Return the paragraphs that results/README.md begins with, and their sentences on size and time. Most of their numbers are
+    absolute values of differences."""
     texts = dict(
         s4=placement('s4'), s5=placement('s5'), value_residual=placement('value_residual'), peri=placement('peri'),
         size=lead('DNT', 'Pre', 'size/'), longer=lead('DNT', 'Pre', 'tokens/'), english=lead('DNT', 'Pre', 'text/'),
@@ -251,8 +256,13 @@ def answer(sweeps):
     slower = time.loc['optim=adamw,arch=s5'] / time.loc['optim=adamw,arch=pre']
     numbers |= dict(eager=slower[False], compiled=slower[True])
     octaves = find_row(sweeps['tolerance'].rows, 'optim=adamw,arch=post').rate_cells()[1]
-    return '\n\n'.join(textwrap.fill(' '.join(text.split()), 140, break_on_hyphens=False)
-                       for text in ANSWER.format(octaves=octaves, **numbers).split('\n\n'))
+    size, time = SIZE.format(**numbers), TIME.format(**numbers)
+    text = ANSWER.format(octaves=octaves, **{**numbers, 'size': size, 'time': time})
+    return '\n\n'.join(map(wrapped, text.split('\n\n'))), wrapped(f'{size} {time}')
+
+
+def wrapped(text):
+    return textwrap.fill(' '.join(text.split()), 140, break_on_hyphens=False)
 
 
 def tolerances(sweep):
@@ -300,14 +310,17 @@ def build():
     verdicts, placements = test_all(sweeps), sweeps['placements']
     leads, losses = by_optimizer(sweeps)
     missing = {name: number for name in SEEDS if (number := sweeps[name].missing())}
-    others = [verdict for name, family in verdicts.items() if name != 'dnt' for verdict in family]
+    shown = [*verdicts['starts'], *verdicts['optimizers'], *verdicts['dnt']]
+    others = [verdict for name, family in verdicts.items() for verdict in family if verdict not in shown]
+    paragraphs, size_and_time = answer(sweeps)
     blocks = dict(
-        answer=answer(sweeps), ranking=ranking(placements), one_seed=one_seed(placements), named=named(placements),
+        answer=paragraphs, size_and_time=size_and_time, ranking=ranking(placements), one_seed=one_seed(placements),
+        named=named(sweeps),
         archs=archs(), correlations=correlations(leads), exploratory=exploratory(sweeps),
         tolerances=tolerances(sweeps['tolerance']), welch=plain_welch(verdicts),
         batch='With 3.2 nats a byte as the limit no run of S1 by mSGDW counts as diverged, and the claim on the batch has the '
               f'difference {interval(difference(growth("S1"), {"batch": Sweep("batch", diverged_loss=3.2)}))}.',
-        dnt=claim_table(verdicts['dnt'], ('claim', 'difference', 'verdict')), dnt_claims=claim_table(verdicts['dnt']),
+        shown=claim_table(shown, ('claim', 'predicted', 'difference', 'verdict')), dnt_claims=claim_table(verdicts['dnt']),
         counts=f'[claims.md](claims.md) has seeds and p, and {count(others)}.',
         missing=', '.join(f'`{name}.py` ({number})' for name, number in missing.items()) or 'None.',
         **{f'sweep_{name}': section(sweep, verdicts) for name, sweep in sweeps.items()})
