@@ -240,7 +240,8 @@ def answer(sweeps):
     absolute values of differences."""
     texts = dict(
         s4=placement('s4'), s5=placement('s5'), value_residual=placement('value_residual'), peri=placement('peri'),
-        base=lead('DNT', 'Pre'), size=lead('DNT', 'Pre', 'size/'), longer=lead('DNT', 'Pre', 'tokens/'), english=lead('DNT', 'Pre', 'text/'),
+        base=lead('DNT', 'Pre'), size=lead('DNT', 'Pre', 'size/'), longer=lead('DNT', 'Pre', 'tokens/'),
+        english=lead('DNT', 'Pre', 'text/'),
         s1_llama=placement('s1', 'llama'), s1_started=started('s1', 'gpt2', 'llama'), s5_started=started('s5', 'gpt2', 's5'),
         pre_started=started('pre', 'xavier', 'pre'), peri_started=started('peri', 'xavier', 'peri'), muon_s5=by('muon', 's5'),
         muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
