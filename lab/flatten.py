@@ -334,15 +334,15 @@ class Fold(ast.NodeTransformer):
 
     def block(self, statements, later=frozenset(), branches=False):
         """Fold statements one after the other. `later`: names that are read behind them."""
-        out, outer, todo = [], {}, list(statements)
-        while todo and not (out and isinstance(out[-1], ast.Return)):
-            first = todo.pop(0)
+        out, outer, waiting = [], {}, list(statements)
+        while waiting and not (out and isinstance(out[-1], ast.Return)):
+            first = waiting.pop(0)
             if isinstance(first, ast.If):
                 first.test = self.visit(first.test)
                 if is_const(first.test):
-                    todo = (first.body if first.test.value else first.orelse) + todo
+                    waiting = (first.body if first.test.value else first.orelse) + waiting
                     continue
-            for node in self.statement(first, later | set(reads(statements if branches else todo))):
+            for node in self.statement(first, later | set(reads(statements if branches else waiting))):
                 if not branches and isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                     key, value = node.targets[0].id, node.value         # a local name of a constant or of another name
                     alias = isinstance(value, ast.Name) and (value.id in self.code.defs or value.id not in stores(statements))
@@ -594,13 +594,13 @@ class Printed:
         """Add what is still called and defined in model.py, and drop classes that nothing makes."""
         made = set(reads(self.classes.values()))
         self.classes = {kind: tree for kind, tree in self.classes.items() if kind.__name__ in made or kind is type(self.model)}
-        todo = [*self.classes.values(), *[parse('KVCache')] * ('cache' not in self.known)]
+        waiting = [*self.classes.values(), *[parse('KVCache')] * ('cache' not in self.known)]
         theirs = {kind.__name__ for kind in self.classes}
-        while todo:
-            for name in reads([todo.pop()]):
+        while waiting:
+            for name in reads([waiting.pop()]):
                 if name in self.code.defs and name not in {*self.functions, *theirs, 'init_weights'}:
                     self.functions[name] = copy.deepcopy(self.code.defs[name])
-                    todo.append(self.functions[name])
+                    waiting.append(self.functions[name])
 
     def text(self):
         order = sorted(self.classes, key=lambda kind: (kind is type(self.model), 'Block' in kind.__name__, self.line_of(kind)))
