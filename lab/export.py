@@ -85,8 +85,8 @@ def check_equal(model, theirs, tolerance):
 def write_own(model, folder, end=None):
     """Write the GPT into an existing folder, as a transformers model with its code beside it, this model alone."""
     from safetensors.torch import save_file
-    config = model.config
-    Path(folder, 'model.py').write_text(flatten(config, what_it_is(config), cache=True), encoding='utf-8')
+    config, title = model.config, what_it_is(model.config)
+    Path(folder, 'model.py').write_text(flatten(config, title, cache=True), encoding='utf-8')
     wrapper = Path(ROOT, 'lab/convert/modeling_nanonorm.py').read_text(encoding='utf-8')
     Path(folder, 'modeling_nanonorm.py').write_text(wrapper.replace('from model import', 'from .model import'), encoding='utf-8')
     weights = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
@@ -96,8 +96,8 @@ def write_own(model, folder, end=None):
     auto_map = {'AutoConfig': 'modeling_nanonorm.NanoNormConfig', 'AutoModelForCausalLM': 'modeling_nanonorm.NanoNormForCausalLM'}
     about = dict(architectures=['NanoNormForCausalLM'], auto_map=auto_map, bos_token_id=end, eos_token_id=end, pad_token_id=end)
     sizes = {name: getattr(config, name) for name in SIZES if getattr(config, name)}
-    write_json(os.path.join(folder, 'config.json'), dict(model_type='nanonorm', dtype='float32', description=what_it_is(config),
-                                                         tie_word_embeddings=config.tie_weights, **about, **sizes))
+    about |= dict(description=title.replace('\n', ' '), tie_word_embeddings=config.tie_weights)
+    write_json(os.path.join(folder, 'config.json'), dict(model_type='nanonorm', dtype='float32', **about, **sizes))
     check_equal(model, hugging_face().AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), 1e-5)
 
 

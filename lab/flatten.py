@@ -799,7 +799,7 @@ def what_it_is(config):
     """Return a title with the fields of a config that are no sizes and have no default."""
     told = [f'{f.name}={getattr(config, f.name)}' for f in fields(config)
             if f.init and f.name not in SIZES and getattr(config, f.name) != f.default]
-    return '\n'.join(textwrap.wrap('A GPT of model.py' + ' with ' * bool(told) + ', '.join(told), WIDTH))
+    return '\n'.join(textwrap.wrap('A GPT' + ' with ' * bool(told) + ', '.join(told), WIDTH))
 
 
 def title_of(paths, config):
