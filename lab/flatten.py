@@ -153,7 +153,6 @@ class Fold(ast.NodeTransformer):
         self.code, self.model, self.instances, self.known, self.others = code, model, instances, dict(known), others
         self.kind, self.owner, self.busy = type(instances[0]), None, []
         self.before, self.later, self.within, self.returned = None, set(), Counter(), None
-        self.others_read = Counter()
 
     def values(self, path):
         """Return the values of self.path in all instances, [] if it is no attribute of theirs."""
@@ -244,16 +243,15 @@ class Fold(ast.NodeTransformer):
     def visit_Attribute(self, node):
         getter = self.code.method(self.kind, node.attr)[1] if name_of(node) == f'self.{node.attr}' else None
         if getter is not None and any(name_of(d) == 'property' for d in getter.decorator_list):
-            self.others_read = self.within
-            return self.inline(ast.Call(node, [], []), getter, None, 'self', self)
+            return self.inline(ast.Call(node, [], []), self.within, getter, None, 'self', self)
         node = self.generic_visit(node)
         found = self.values(name_of(node)) if isinstance(node.ctx, ast.Load) else []
         return ast.Constant(None) if found and all(value is None for value in found) else node
 
     def visit_Call(self, node):
         name, others_read = ast.unparse(node.func), self.within - Counter(reads([node]))
-        if name in ('make_attention', 'make_ffn'):
-            return parse(f'{type(getattr(self.instances[0], name[5:8].replace("att", "attn"))).__name__}(config)')
+        if part := {'make_attention': 'attn', 'make_ffn': 'ffn'}.get(name):
+            return parse(f'{type(getattr(self.instances[0], part)).__name__}(config)')
         if name == 'make_blocks':
             block = type(self.model.h[0]).__name__
             return parse(f'nn.ModuleList({block}(config, layer) for layer in range(1, config.n_layer + 1))')
@@ -275,8 +273,7 @@ class Fold(ast.NodeTransformer):
         found = self.values(name)
         if found and all(isinstance(x, nn.Identity) or isinstance(x, nn.Dropout) and not x.p for x in found):
             return args[0]
-        self.others_read = others_read
-        return called and self.inline(node, *called) or node
+        return called and self.inline(node, others_read, *called) or node
 
     def called(self, name):
         """Return what a call calls, if it may be inlined: (function, owner, path of the receiver, the Fold of its class)."""
@@ -293,11 +290,12 @@ class Fold(ast.NodeTransformer):
                 if function:
                     return function, owner, path, found[0]
 
-    def inline(self, call, function, owner, path, fold):
-        """Put a function's statements in front, and return its value; None if the call stays."""
+    def inline(self, call, others_read, function, owner, path, fold):
+        """Put a function's statements in front, and return its value; None if the call stays. `others_read`: the names that the
+        rest of the statement reads."""
         if function.args.kwarg or any(k.arg is None for k in call.keywords) or (owner, function.name) in fold.busy:
             return None
-        others_read, arguments, raw = self.others_read, bind(function, call), body_of(function)
+        arguments, raw = bind(function, call), body_of(function)
         given = {key: value for key, value in arguments.items()
                  if key not in stores(raw) and (is_const(value) or isinstance(value, ast.Lambda))}
         *before, last = fold.body(raw, owner, function.name, given) or [None]
@@ -306,7 +304,7 @@ class Fold(ast.NodeTransformer):
             return None
         read = reads([*before, last])
         if 'super' in read or 'self' in read and path not in ('', 'self'):
-            return None                                 # it has a state
+            return None                                 # what it reads has another name here
         bound, values = [], {}
         for key, value in arguments.items():
             clashes = key in stores(before) or set(reads([value])) & set(stores(before)) - {key}
@@ -316,7 +314,7 @@ class Fold(ast.NodeTransformer):
                 values[key] = value
         before = bound + [Substitute(values).visit(s) for s in before]
         if before and (self.before is None or set(stores(before)) & (self.later | set(others_read))):
-            return None
+            return None                                 # it is not always called, or would change what is read later
         self.before = [*self.before, *before] if before else self.before
         return self.visit(Substitute(values).visit(last).value)
 
