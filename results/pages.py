@@ -225,7 +225,8 @@ difference was the start. DNT is {s5_started:.3f} worse by GPT-2's start, and st
 Pre-LN is {pre_started:.3f} worse and Peri-LN {peri_started:.3f} better, so that there Peri-LN leads.
 
 **How much of it is the optimizer?** By Muon, DNT − Pre-LN is {muon_s5}, Post-LN is {muon_post:.2f} worse than Pre-LN, and
-`value_residual` {muon_value:.2f} better. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and S1
+`value_residual` {muon_value:.2f} better. By Lion, HybridNorm is {lion_hybrid:.2f} and Post-LN {lion_post:.2f} worse than
+Pre-LN. Muon itself gives Pre-LN {muon:.2f}. Momentum SGD costs DNT {sgdw_s5:.2f} and S1
 {sgdw_s1:.2f}; larger embeddings alone bring S1 to {sgdw_large:.2f}. Larger models are untested.
 """
 SIZE = """
@@ -245,6 +246,7 @@ def answer(sweeps):
         s1_llama=placement('s1', 'llama'), s1_started=started('s1', 'gpt2', 'llama'), s5_started=started('s5', 'gpt2', 's5'),
         pre_started=started('pre', 'xavier', 'pre'), peri_started=started('peri', 'xavier', 'peri'), muon_s5=by('muon', 's5'),
         muon_post=by('muon', 'post'), muon_value=by('muon', 'value_residual'),
+        lion_hybrid=by('lion', 'hybrid'), lion_post=by('lion', 'post'),
         sgdw_s5=gap('DNT'), sgdw_s1=gap('S1'), sgdw_large=gap('S1 large'))
     found = {name: difference(text, sweeps) for name, text in texts.items()}
     numbers = {name: interval(e) if name in ('s1_llama', 's1_started', 'muon_s5') else abs(e.mean) for name, e in found.items()}
