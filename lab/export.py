@@ -20,6 +20,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
+from torch.nn import functional as F
 
 from data.text import load_tokenizer
 from engine.checkpoint import load_run
@@ -72,11 +73,13 @@ def write_model(model, folder, family, end=None):
 
 
 @torch.no_grad()
-def check_equal(model, theirs, tolerance):
-    """Raise ValueError if their logits on a few tokens are off by more than the tolerance, relative to our largest logit."""
-    x = torch.arange(min(16, model.config.block_size))[None] % model.config.vocab_size
-    ours = model.eval()(x)[0].cpu()
-    off = ((theirs.eval()(x).logits - ours).abs().max() / ours.abs().max()).item()
+def check_equal(model, theirs, tolerance, padding=0):
+    """Raise ValueError if their logits on a few tokens are off by more than the tolerance, relative to our largest logit. They
+    get so many tokens of padding in front, which an attention must not read."""
+    x = torch.arange(min(16, model.config.block_size - padding))[None] % model.config.vocab_size
+    ours, mask = model.eval()(x)[0].cpu(), torch.ones_like(x)
+    x, mask = (F.pad(part, (padding, 0)) for part in (x, mask))
+    off = ((theirs.eval()(x, attention_mask=mask).logits[:, padding:] - ours).abs().max() / ours.abs().max()).item()
     if not off < tolerance:
         raise ValueError(f'the exported model computes other logits with these weights, off by {off:.3g} of the largest: if you '
                          f'have edited the code, make the edit depend on a new field of the config')
@@ -98,7 +101,9 @@ def write_own(model, folder, end=None):
     sizes = {name: getattr(config, name) for name in SIZES if getattr(config, name)}
     about |= dict(description=title.replace('\n', ' '), tie_word_embeddings=config.tie_weights)
     write_json(os.path.join(folder, 'config.json'), dict(model_type='nanonorm', dtype='float32', **about, **sizes))
-    check_equal(model, hugging_face().AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), 1e-5)
+    theirs = hugging_face().AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    for padding in (0, 1)[:config.block_size]:
+        check_equal(model, theirs, 1e-5, padding)
 
 
 # ----------------------------------------------------------------------------- tokenizers

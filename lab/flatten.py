@@ -101,8 +101,8 @@ class Code:
     def __init__(self, path):
         with open(path, encoding='utf-8') as f:
             text = f.read()
-        self.tree, self.defs, self.tables = ast.parse(text), {}, {}
-        for node in self.tree.body:
+        self.defs, self.tables = {}, {}
+        for node in ast.parse(text).body:
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
                 self.defs[node.name] = node
             elif isinstance(node, (ast.Assign, ast.AugAssign)) and isinstance(node.value, ast.Dict):
@@ -397,7 +397,7 @@ class Fold(ast.NodeTransformer):
         if path == 'super().__init__' and (found := self.code.method(self.kind, '__init__', after=self.owner))[0]:
             owner, function = found
             raw, given = body_of(function), bind(function, node.value)
-            bound = [assign(key, given.pop(key)) for key in {*given} & {*stores(raw)}]
+            bound = [assign(key, given.pop(key)) for key in [*given] if key in stores(raw)]
             return self.body(bound + [Substitute(given).visit(s) for s in raw], owner, '__init__')
         if path == 'self.register_buffer' and None in self.values(f'self.{node.value.args[0].value}'):
             return []

@@ -1,6 +1,7 @@
 """lab/export.py: models of transformers with our logits, models with their code, tokenizers, the command."""
 import itertools
 import os
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from test_text import hugging_face_folder
 from data.text import load_tokenizer
 from data.write import write_tokens
 from lab.convert.pretrained import FAMILIES, load_gpt
-from lab.export import obstacles, write_model, write_own, write_tokenizer
+from lab.export import check_equal, obstacles, write_model, write_own, write_tokenizer
 from model import GPT, GPTConfig
 from test_model import COVERING, MID_NORM, OLMO2, POST_NORM, SIZES, close, randomize, tokens
 
@@ -87,6 +88,19 @@ def test_any_gpt_in_transformers(config, tmp_path):
     with torch.no_grad():
         assert torch.equal(again(idx).logits, logits)
     assert again.num_parameters() == ours.num_params()
+
+
+def test_an_export_that_reads_padding_is_refused(tmp_path, monkeypatch):
+    """Such as that of an edit whose attention does not call PyTorch's kernel, which gets the mask"""
+    ours = random_model()
+    write_own(ours, str(tmp_path))
+    theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+    masked = vars(sys.modules[type(theirs).__module__])['Masked']
+    monkeypatch.setattr(masked, '__torch_function__', lambda self, function, types, args=(), more=None: function(
+        *args, **more or {}))
+    check_equal(ours, theirs, 1e-5)
+    with pytest.raises(ValueError, match='the exported model computes other logits'):
+        check_equal(ours, theirs, 1e-5, padding=1)
 
 
 def check_padded_on_the_left(theirs, ours, idx, mask):
